@@ -1,0 +1,2 @@
+//! quayfs
+fn main() {}
