@@ -1,1 +1,44 @@
-//! layout
+//! Bytes on media, and nothing else.
+//!
+//! Every structure that QuayFS stores on the pmem region or on the data device is defined here:
+//! its size, its fields, its checksum. The crate does no I/O, knows no policy and contains no
+//! unsafe code; all integers are little-endian and of fixed width. `docs/format.md` tells the
+//! same story in prose.
+//!
+//! | module | structure |
+//! |---|---|
+//! | [`config`] | configuration table, geometry, data-device header |
+//! | [`jsb`] | journal superblock words |
+//! | [`slot`] | staging slot headers |
+//! | [`record`] | record framing in a lane |
+//! | [`item`] | what a record says: deltas, bits, nodes |
+//! | [`l2p`] | persistent page table entries and undo records |
+//! | [`node`] | node pages and the node address table |
+//! | [`inode`] | inode images |
+//! | [`dirent`] | directory leaves and index pages |
+//! | [`extent`] | extent pages |
+
+pub mod bytes;
+pub mod checksum;
+pub mod config;
+pub mod dirent;
+pub mod extent;
+pub mod inode;
+pub mod item;
+pub mod jsb;
+pub mod l2p;
+pub mod node;
+pub mod record;
+pub mod slot;
+
+/// Size of a data block, a node page and a staging slot in bytes.
+pub const BLOCK: usize = 4096;
+
+/// Size of a cache line in bytes, the unit in which stores reach persistent memory.
+pub const LINE: usize = 64;
+
+/// A logical block number: an index into the L2P map.
+pub type Lbn = u64;
+
+/// An inode number. 0 is never used; 1 is the root directory.
+pub type Ino = u64;

@@ -1,0 +1,63 @@
+//! The two checksums of the format.
+
+/// CRC-32C (Castagnoli) of `bytes`.
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    crc32c::crc32c(bytes)
+}
+
+/// Continues a CRC-32C over more bytes.
+pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
+    crc32c::crc32c_append(crc, bytes)
+}
+
+/// Number of payload bits in a checked word.
+pub const WORD_BITS: u32 = 48;
+
+/// The largest number a checked word can carry.
+pub const WORD_MAX: u64 = (1 << WORD_BITS) - 1;
+
+/// The 16-bit check of a 48-bit number. `salt` separates the words of one volume from each other
+/// and from those of every other volume.
+pub fn check16(number: u64, salt: u64) -> u16 {
+    let mut b = [0; 16];
+    b[..8].copy_from_slice(&number.to_le_bytes());
+    b[8..].copy_from_slice(&salt.to_le_bytes());
+    let c = crc32c(&b);
+    (c ^ (c >> 16)) as u16
+}
+
+/// Packs `number` (at most 48 bits) and its check into one 8-byte word.
+pub fn seal_word(number: u64, salt: u64) -> u64 {
+    assert!(number <= WORD_MAX, "a checked word holds 48 bits");
+    number | (u64::from(check16(number, salt)) << WORD_BITS)
+}
+
+/// The number in a sealed word, or `None` if its check fails.
+pub fn open_word(word: u64, salt: u64) -> Option<u64> {
+    let number = word & WORD_MAX;
+    (check16(number, salt) == (word >> WORD_BITS) as u16).then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn known_vector() {
+        // RFC 3720, appendix B.4: 32 bytes of zeros.
+        assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
+    }
+
+    proptest! {
+        #[test]
+        fn words_round_trip(n in 0..=WORD_MAX, salt: u64) {
+            prop_assert_eq!(open_word(seal_word(n, salt), salt), Some(n));
+        }
+
+        #[test]
+        fn every_single_bit_flip_is_seen(n in 0..=WORD_MAX, salt: u64, bit in 0u32..64) {
+            prop_assert_eq!(open_word(seal_word(n, salt) ^ (1 << bit), salt), None);
+        }
+    }
+}

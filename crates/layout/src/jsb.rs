@@ -1,0 +1,1 @@
+//! On-media format: jsb.
