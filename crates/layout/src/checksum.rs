@@ -56,8 +56,10 @@ mod tests {
         }
 
         #[test]
-        fn every_single_bit_flip_is_seen(n in 0..=WORD_MAX, salt: u64, bit in 0u32..64) {
-            prop_assert_eq!(open_word(seal_word(n, salt) ^ (1 << bit), salt), None);
+        fn every_single_bit_flip_is_seen(n in 0..=WORD_MAX, salt: u64) {
+            for bit in 0..64 {
+                prop_assert_eq!(open_word(seal_word(n, salt) ^ (1 << bit), salt), None);
+            }
         }
     }
 }

@@ -17,6 +17,8 @@
 //! | [`inode`] | inode images |
 //! | [`dirent`] | directory leaves and index pages |
 //! | [`extent`] | extent pages |
+//! | [`intent`] | orphans and unfinished truncates |
+//! | [`xattr`] | extended attributes |
 
 pub mod bytes;
 pub mod checksum;
@@ -24,12 +26,14 @@ pub mod config;
 pub mod dirent;
 pub mod extent;
 pub mod inode;
+pub mod intent;
 pub mod item;
 pub mod jsb;
 pub mod l2p;
 pub mod node;
 pub mod record;
 pub mod slot;
+pub mod xattr;
 
 /// Size of a data block, a node page and a staging slot in bytes.
 pub const BLOCK: usize = 4096;
