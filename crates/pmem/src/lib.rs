@@ -1,1 +1,83 @@
-//! pmem
+//! Persistent memory: mapping it, storing to it, and knowing when a store is durable.
+//!
+//! Everything goes through [`Region`], by offset. No reference into the mapping ever leaves this
+//! crate, so nothing outside it can dereference the medium or be broken by what is on it.
+//!
+//! # The persistence model
+//!
+//! This is the one statement of what a crash may do to the medium. The file system, the crash
+//! simulator and the documentation refer to it.
+//!
+//! ## Persistent memory
+//!
+//! 1. A store is *in flight* until it is settled. After a crash any subset of the in-flight stores
+//!    may be on the medium, limited only by rules 2 and 3.
+//! 2. An aligned 8-byte store ([`Region::store_u64`], likewise the aligned 4-byte
+//!    [`Region::store_u32`]) is there or not, never in part. Nothing larger is atomic:
+//!    [`Region::write`] is a series of aligned 8-byte stores in ascending order with single bytes at
+//!    a ragged head and tail, [`Region::write_nt`] the same pieces in no order at all.
+//! 3. Within one aligned 64-byte line ([`LINE`]) ordinary stores reach the medium in program order:
+//!    what is there is a prefix. Lines know nothing of each other, so a later store to another line
+//!    may survive where an earlier one did not. The medium may take a line at any time, flushed or
+//!    not: cache lines are evicted whenever the processor likes.
+//! 4. On the backends [`Backend::Dax`] and [`Backend::Volatile`] a store is settled by
+//!    [`Region::flush`] of its line *followed by* [`Region::fence`] *of the thread that flushed*. A
+//!    flush without a fence promises nothing, and neither does a fence before the flush. A store to
+//!    the line after the flush is in flight again. [`Region::write_nt`] needs the fence only. A
+//!    fence settles what its own thread flushed or wrote non-temporally, not what others did.
+//! 5. On the backend [`Backend::File`] neither flush nor fence settles anything. The kernel may write
+//!    any dirty page at any time, so each 512-byte sector may at any time have reached the disk or
+//!    not, each holding a prefix of the stores made to it. Only [`Region::drain`] settles, and it
+//!    settles everything that any thread stored before the call.
+//! 6. [`Region::drain`] is the durability edge on every backend. On `Dax` and `Volatile` it is
+//!    exactly a fence. Code that orders one store before another for the sake of a crash uses
+//!    `flush` and `drain`; where a fence suffices on memory and nothing depends on it on a file,
+//!    `fence` is cheaper.
+//! 7. A failed drain is final. The kernel may have dropped the dirty state of the pages that it could
+//!    not write, so a later success would prove nothing: every later drain fails too.
+//!
+//! What [`Backend::Volatile`] survives is the death of the process, not of the machine.
+//!
+//! ## Data device
+//!
+//! 8. A write not followed by a completed flush may be absent, present, or torn: any subset of its
+//!    512-byte sectors, independent of other writes. A completed flush settles every write that had
+//!    returned before the flush began. A failed flush is final, as in rule 7.
+//!
+//! ## Both
+//!
+//! 9. Bits rot, devices return errors, are absent, exchanged or belong to another volume. Nothing
+//!    read is trusted without its checksum.
+//!
+//! # Concurrency
+//!
+//! Reads and stores of different threads may meet on the same bytes; the result is then a mixture of
+//! old and new (whole, for the 4- and 8-byte accesses). [`Region::store_u64`] is a release store and
+//! [`Region::load_u64`] an acquire load. Non-temporal stores are *not* ordered by a release store:
+//! fence before publishing what [`Region::write_nt`] wrote, to threads as well as to the medium.
+
+pub mod libpmem;
+
+mod backend;
+mod copy;
+mod drain;
+mod error;
+mod lock;
+mod memory;
+mod observer;
+mod region;
+
+pub use backend::Backend;
+pub use error::PmemError;
+pub use lock::LockKind;
+pub use observer::Observer;
+pub use region::{MapOptions, Region};
+
+/// Bytes in a cache line: the unit of flushing, and of rule 3 of the persistence model.
+pub const LINE: u64 = 64;
+
+/// Lengths of regions are multiples of this many bytes.
+pub const PAGE: u64 = 4096;
+
+/// Bytes in a sector: the unit in which a [`Backend::File`] region reaches its disk.
+pub const SECTOR: u64 = 512;

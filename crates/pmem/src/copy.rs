@@ -1,0 +1,102 @@
+//! Copying bytes to and from memory that other threads may be touching.
+//!
+//! The callers have checked bounds; what remains are data races. The medium is shared between
+//! threads, and a reader may copy what a writer is just replacing (a reader of a slot revalidates
+//! afterwards, a scan verifies checksums). The protocol's locks and checksums make such a torn copy
+//! detectable, and nothing typed is ever read: every bit pattern is a valid `u8` and `u64`. To keep
+//! the compiler from assuming that races cannot happen, shared memory is only touched by relaxed
+//! atomics, by inline assembly, or by libpmem.
+#![allow(unsafe_code)]
+
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+const WORD: usize = 8;
+
+/// Splits `len` bytes at `ptr` into single bytes up to an aligned word, words, and single bytes.
+fn split(ptr: *const u8, len: usize) -> (usize, usize) {
+    let head = (ptr.addr().wrapping_neg() % WORD).min(len);
+    let words = (len - head) / WORD;
+    (head, words)
+}
+
+/// From this many bytes on, a string instruction beats a loop over words.
+#[cfg(target_arch = "x86_64")]
+const STRING: usize = 512;
+
+/// Copies `buf.len()` bytes at `src` out of shared memory.
+///
+/// # Safety
+/// `src` is valid for reading that many bytes for the whole call.
+pub(crate) unsafe fn load(src: *const u8, buf: &mut [u8]) {
+    #[cfg(target_arch = "x86_64")]
+    if buf.len() >= STRING {
+        // SAFETY: the caller vouches for `src`, and `buf` is a live exclusive slice of that length,
+        // outside of the shared memory since no reference into it exists. The direction flag is
+        // clear by the ABI.
+        unsafe {
+            std::arch::asm!(
+                "rep movsb",
+                inout("rcx") buf.len() => _,
+                inout("rsi") src => _,
+                inout("rdi") buf.as_mut_ptr() => _,
+                options(nostack, preserves_flags)
+            );
+        }
+        return;
+    }
+    // SAFETY: the caller vouches for `src`.
+    unsafe { load_words(src, buf) }
+}
+
+/// [`load`] by bytes and aligned words.
+///
+/// # Safety
+/// As for [`load`].
+unsafe fn load_words(src: *const u8, buf: &mut [u8]) {
+    let (head, words) = split(src, buf.len());
+    let (ragged, rest) = buf.split_at_mut(head);
+    let (whole, tail) = rest.split_at_mut(words * WORD);
+    // SAFETY: all accesses are inside `src..src + buf.len()`, which the caller vouches for; the word
+    // pointers are aligned by the choice of `head`; everything is atomic, so races are defined.
+    unsafe {
+        for (i, byte) in ragged.iter_mut().enumerate() {
+            *byte = AtomicU8::from_ptr(src.add(i).cast_mut()).load(Ordering::Relaxed);
+        }
+        let aligned = src.add(head).cast::<u64>();
+        for (i, chunk) in whole.chunks_exact_mut(WORD).enumerate() {
+            let word = AtomicU64::from_ptr(aligned.add(i).cast_mut()).load(Ordering::Relaxed);
+            chunk.copy_from_slice(&u64::from_le(word).to_le_bytes());
+        }
+        let after = src.add(head + words * WORD);
+        for (i, byte) in tail.iter_mut().enumerate() {
+            *byte = AtomicU8::from_ptr(after.add(i).cast_mut()).load(Ordering::Relaxed);
+        }
+    }
+}
+
+/// Copies `bytes` to shared memory at `dst`, as aligned 8-byte stores in ascending order with single
+/// bytes at a ragged head and tail. This granularity and order is part of the persistence model.
+///
+/// # Safety
+/// `dst` is valid for writing that many bytes for the whole call.
+pub(crate) unsafe fn store(dst: *mut u8, bytes: &[u8]) {
+    let (head, words) = split(dst, bytes.len());
+    let (ragged, rest) = bytes.split_at(head);
+    let (whole, tail) = rest.split_at(words * WORD);
+    // SAFETY: all accesses are inside `dst..dst + bytes.len()`, which the caller vouches for; the
+    // word pointers are aligned by the choice of `head`; everything is atomic, so races are defined.
+    unsafe {
+        for (i, byte) in ragged.iter().enumerate() {
+            AtomicU8::from_ptr(dst.add(i)).store(*byte, Ordering::Relaxed);
+        }
+        let aligned = dst.add(head).cast::<u64>();
+        for (i, chunk) in whole.as_chunks::<WORD>().0.iter().enumerate() {
+            AtomicU64::from_ptr(aligned.add(i))
+                .store(u64::from_le_bytes(*chunk).to_le(), Ordering::Relaxed);
+        }
+        let after = dst.add(head + words * WORD);
+        for (i, byte) in tail.iter().enumerate() {
+            AtomicU8::from_ptr(after.add(i)).store(*byte, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! What can go wrong with a region.
+
+use crate::Backend;
+use std::io;
+use std::path::PathBuf;
+
+/// Why a region could not be created, opened, locked or drained.
+#[derive(Debug, thiserror::Error)]
+pub enum PmemError {
+    /// A system call on the backing file failed.
+    #[error("{}: cannot {what}: {source}", path.display())]
+    Io {
+        /// What was attempted, as a verb phrase.
+        what: &'static str,
+        /// The backing file.
+        path: PathBuf,
+        /// The error of the system call.
+        source: io::Error,
+    },
+    /// The length of the file or device is unusable, in bytes.
+    #[error("{}: a length of {len} bytes is not a positive multiple of 4096", path.display())]
+    Length {
+        /// The backing file.
+        path: PathBuf,
+        /// Its length in bytes.
+        len: u64,
+    },
+    /// Neither a regular file nor a block device nor a devdax character device.
+    #[error("{}: not a regular file, block device or devdax device", path.display())]
+    Kind {
+        /// The offending path.
+        path: PathBuf,
+    },
+    /// The medium promises less than the caller requires.
+    #[error("{}: backend '{required}' is required but this is '{found}'", path.display())]
+    Weaker {
+        /// The backing file.
+        path: PathBuf,
+        /// What the caller asked for.
+        required: Backend,
+        /// What the medium is.
+        found: Backend,
+    },
+    /// A drain failed, now or earlier. Nothing stored since the last successful drain is known to be
+    /// durable, and nothing ever will be through this region.
+    #[error("draining persistent memory failed: {source}")]
+    Drain {
+        /// The error of the first failed attempt.
+        source: io::Error,
+    },
+}
+
+impl PmemError {
+    /// The error number to answer a caller with, if the system gave one.
+    pub fn raw_os_error(&self) -> Option<i32> {
+        match self {
+            Self::Io { source, .. } | Self::Drain { source } => source.raw_os_error(),
+            Self::Length { .. } | Self::Kind { .. } | Self::Weaker { .. } => None,
+        }
+    }
+}

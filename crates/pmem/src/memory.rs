@@ -1,0 +1,228 @@
+//! The memory behind a region: a mapped file, or the heap.
+#![allow(unsafe_code)]
+
+use crate::libpmem::{self, PMEM_F_MEM_NODRAIN, PMEM_F_MEM_NONTEMPORAL};
+use crate::{PAGE, copy};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::fs::File;
+use std::io;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Memory of fixed address and length, mapped or allocated until it is dropped.
+///
+/// All methods taking an offset check it and panic if the access would leave the memory. That check
+/// is what makes them safe, together with the address being page-aligned and valid for `len` bytes
+/// for the life of the value: the invariant that the SAFETY comments below call *valid*.
+pub(crate) struct Memory {
+    base: NonNull<u8>,
+    len: usize,
+    writable: bool,
+    owner: Owner,
+}
+
+enum Owner {
+    Mapping,
+    Heap(Layout),
+}
+
+// SAFETY: the memory is owned by the value, not by a thread, and every access to it is atomic or
+// opaque to the compiler (module `copy`).
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    /// Maps the first `len` bytes of `file`. `sync`: with `MAP_SYNC`, which fails with `EOPNOTSUPP`
+    /// unless the file is directly mapped persistent memory.
+    pub(crate) fn map(file: &File, len: usize, writable: bool, sync: bool) -> io::Result<Self> {
+        let prot = if writable {
+            ProtFlags::READ | ProtFlags::WRITE
+        } else {
+            ProtFlags::READ
+        };
+        let flags = if sync {
+            MapFlags::SHARED_VALIDATE | MapFlags::SYNC
+        } else {
+            MapFlags::SHARED
+        };
+        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing in this process.
+        // Should somebody truncate the file, touching the lost part raises SIGBUS, which ends the
+        // process without undefined behaviour.
+        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, flags, file, 0) }?;
+        let base = NonNull::new(base.cast::<u8>())
+            .ok_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable))?;
+        Ok(Self {
+            base,
+            len,
+            writable,
+            owner: Owner::Mapping,
+        })
+    }
+
+    /// Zeroed heap memory.
+    pub(crate) fn heap(len: usize) -> Self {
+        assert!(len > 0, "a region cannot be empty");
+        let layout = Layout::from_size_align(len, PAGE as usize)
+            .unwrap_or_else(|_| panic!("a region of {len} bytes is too large"));
+        // SAFETY: the size is not zero.
+        let base = unsafe { alloc_zeroed(layout) };
+        let Some(base) = NonNull::new(base) else {
+            handle_alloc_error(layout)
+        };
+        Self {
+            base,
+            len,
+            writable: true,
+            owner: Owner::Heap(layout),
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// The address of `off` after checking that `len` bytes from there are inside.
+    #[track_caller]
+    fn at(&self, off: u64, len: usize) -> *mut u8 {
+        let inside = usize::try_from(off).is_ok_and(|o| o <= self.len && len <= self.len - o);
+        assert!(
+            inside,
+            "access of {len} bytes at {off} outside a region of {} bytes",
+            self.len
+        );
+        // SAFETY: just checked to be inside the memory or one past its end.
+        unsafe { self.base.as_ptr().add(off as usize) }
+    }
+
+    /// [`Memory::at`] for stores, which a read-only mapping would answer with SIGSEGV.
+    #[track_caller]
+    fn at_mut(&self, off: u64, len: usize) -> *mut u8 {
+        assert!(self.writable, "store to a read-only region");
+        self.at(off, len)
+    }
+
+    #[track_caller]
+    fn aligned(off: u64, align: u64) {
+        assert!(
+            off.is_multiple_of(align),
+            "offset {off} is not a multiple of {align}"
+        );
+    }
+
+    /// Panics unless `len` bytes at `off` are inside.
+    #[track_caller]
+    pub(crate) fn check(&self, off: u64, len: u64) {
+        let len = usize::try_from(len).unwrap_or(usize::MAX);
+        self.at(off, len);
+    }
+
+    /// Panics unless `len` bytes at `off` can be stored to, with that alignment.
+    #[track_caller]
+    pub(crate) fn check_store(&self, off: u64, len: usize, align: u64) {
+        Self::aligned(off, align);
+        self.at_mut(off, len);
+    }
+
+    #[track_caller]
+    pub(crate) fn read(&self, off: u64, buf: &mut [u8]) {
+        let src = self.at(off, buf.len());
+        // SAFETY: valid and checked; races are `copy`'s argument.
+        unsafe { copy::load(src, buf) }
+    }
+
+    #[track_caller]
+    pub(crate) fn write(&self, off: u64, bytes: &[u8]) {
+        let dst = self.at_mut(off, bytes.len());
+        // SAFETY: valid, writable and checked; races are `copy`'s argument.
+        unsafe { copy::store(dst, bytes) }
+    }
+
+    #[track_caller]
+    pub(crate) fn write_nt(&self, off: u64, bytes: &[u8]) {
+        let dst = self.at_mut(off, bytes.len());
+        // SAFETY: valid, writable and checked; `bytes` cannot overlap since no reference into the
+        // memory exists. The copy is made by code that the compiler cannot see.
+        unsafe {
+            libpmem::pmem_memcpy(
+                dst.cast(),
+                bytes.as_ptr().cast(),
+                bytes.len(),
+                PMEM_F_MEM_NODRAIN | PMEM_F_MEM_NONTEMPORAL,
+            );
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn load_u64(&self, off: u64) -> u64 {
+        Self::aligned(off, 8);
+        let word = self.at(off, 8).cast::<u64>();
+        // SAFETY: valid, checked and, the base being page-aligned, aligned.
+        u64::from_le(unsafe { AtomicU64::from_ptr(word) }.load(Ordering::Acquire))
+    }
+
+    #[track_caller]
+    pub(crate) fn load_u32(&self, off: u64) -> u32 {
+        Self::aligned(off, 4);
+        let word = self.at(off, 4).cast::<u32>();
+        // SAFETY: valid, checked and, the base being page-aligned, aligned.
+        u32::from_le(unsafe { AtomicU32::from_ptr(word) }.load(Ordering::Acquire))
+    }
+
+    #[track_caller]
+    pub(crate) fn store_u64(&self, off: u64, value: u64) {
+        Self::aligned(off, 8);
+        let word = self.at_mut(off, 8).cast::<u64>();
+        // SAFETY: valid, writable, checked and, the base being page-aligned, aligned.
+        unsafe { AtomicU64::from_ptr(word) }.store(value.to_le(), Ordering::Release);
+    }
+
+    #[track_caller]
+    pub(crate) fn store_u32(&self, off: u64, value: u32) {
+        Self::aligned(off, 4);
+        let word = self.at_mut(off, 4).cast::<u32>();
+        // SAFETY: valid, writable, checked and, the base being page-aligned, aligned.
+        unsafe { AtomicU32::from_ptr(word) }.store(value.to_le(), Ordering::Release);
+    }
+
+    /// Begins to write back every line that the range touches.
+    #[track_caller]
+    pub(crate) fn flush(&self, off: u64, len: u64) {
+        self.check(off, len);
+        let start = self.at(off, 0);
+        // SAFETY: the range is valid and checked; the lines it touches lie within its pages.
+        unsafe { libpmem::pmem_flush(start.cast(), len as usize) }
+    }
+
+    /// Faults the pages of the range in, for writing if `write`. Whole pages only.
+    pub(crate) fn populate(&self, off: u64, len: u64, write: bool) -> io::Result<()> {
+        self.check(off, len);
+        let advice = if write {
+            Advice::LinuxPopulateWrite
+        } else {
+            Advice::LinuxPopulateRead
+        };
+        // SAFETY: the range is valid and checked; populating changes no content.
+        unsafe { rustix::mm::madvise(self.at(off, 0).cast(), len as usize, advice) }?;
+        Ok(())
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        match self.owner {
+            // SAFETY: this is the mapping made by `map`, and nothing refers into it: no reference
+            // ever left this value. Failure would only leak.
+            Owner::Mapping => unsafe {
+                let _ = rustix::mm::munmap(self.base.as_ptr().cast(), self.len);
+            },
+            // SAFETY: allocated by `heap` with this layout.
+            Owner::Heap(layout) => unsafe { dealloc(self.base.as_ptr(), layout) },
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! The region: everything that is done to persistent memory.
+
+mod open;
+
+use crate::drain::DrainGate;
+use crate::libpmem;
+use crate::lock::{self, LockKind};
+use crate::memory::Memory;
+use crate::{Backend, Observer, PmemError};
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::panic::Location;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{self, AtomicBool, Ordering};
+use std::time::Duration;
+
+pub use open::MapOptions;
+
+/// A mapped or simulated region of persistent memory. Share it as `Arc<Region>`.
+///
+/// Offsets and lengths are in bytes from the start of the region. An access outside of the region, a
+/// misaligned 4- or 8-byte access and a store to a read-only region are bugs and panic. When stores
+/// become durable is said in the [persistence model](crate).
+pub struct Region {
+    memory: Memory,
+    backend: Backend,
+    gate: DrainGate,
+    source: Source,
+}
+
+enum Source {
+    File { file: File, path: PathBuf },
+    Simulated(Option<Arc<dyn Observer>>),
+}
+
+impl Region {
+    fn assemble(memory: Memory, backend: Backend, source: Source) -> Self {
+        Self {
+            memory,
+            backend,
+            gate: DrainGate::default(),
+            source,
+        }
+    }
+
+    /// Heap memory of `len` bytes, all zero, that behaves as [`Backend::Dax`]. Everything done to it
+    /// is reported to `observer`.
+    pub fn simulated(len: u64, observer: Arc<dyn Observer>) -> Self {
+        Self::simulated_as(Backend::Dax, len, observer)
+    }
+
+    /// [`Region::simulated`] with a choice of backend.
+    pub fn simulated_as(backend: Backend, len: u64, observer: Arc<dyn Observer>) -> Self {
+        let memory = Memory::heap(usize::try_from(len).unwrap_or(usize::MAX));
+        Self::assemble(memory, backend, Source::Simulated(Some(observer)))
+    }
+
+    /// Heap memory with a copy of `image`, for restarting from what a crash left behind. The copy
+    /// itself is not reported.
+    pub fn from_image(
+        image: impl AsRef<[u8]>,
+        observer: Option<Arc<dyn Observer>>,
+        backend: Backend,
+    ) -> Self {
+        let image = image.as_ref();
+        let memory = Memory::heap(image.len());
+        memory.write(0, image);
+        Self::assemble(memory, backend, Source::Simulated(observer))
+    }
+
+    /// Length in bytes, never 0.
+    #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
+    pub fn len(&self) -> u64 {
+        self.memory.len() as u64
+    }
+
+    /// What kind of medium this is.
+    pub fn backend(&self) -> Backend {
+        self.backend
+    }
+
+    /// Whether stores are impossible.
+    pub fn is_read_only(&self) -> bool {
+        !self.memory.is_writable()
+    }
+
+    /// The backing file, unless this is simulated.
+    pub fn path(&self) -> Option<&Path> {
+        match &self.source {
+            Source::File { path, .. } => Some(path),
+            Source::Simulated(_) => None,
+        }
+    }
+
+    /// The observer, if there is one; `None` as well for real memory.
+    fn observer(&self) -> Option<&Arc<dyn Observer>> {
+        match &self.source {
+            Source::Simulated(observer) => observer.as_ref(),
+            Source::File { .. } => None,
+        }
+    }
+
+    /// Whether flush and fence instructions mean anything here.
+    fn is_real_memory(&self) -> bool {
+        matches!(self.source, Source::File { .. }) && !self.backend.needs_drain()
+    }
+
+    /// Copies `buf.len()` bytes at `off` into `buf`. Bytes that other threads are storing to come out
+    /// old or new, each for itself.
+    #[track_caller]
+    pub fn read(&self, off: u64, buf: &mut [u8]) {
+        self.memory.read(off, buf);
+    }
+
+    /// [`Region::read`] into a new vector.
+    #[track_caller]
+    pub fn read_vec(&self, off: u64, len: u64) -> Vec<u8> {
+        self.memory.check(off, len);
+        let mut buf = vec![0; len as usize];
+        self.memory.read(off, &mut buf);
+        buf
+    }
+
+    /// Loads the little-endian word at `off`, a multiple of 8, with acquire ordering.
+    #[track_caller]
+    pub fn load_u64(&self, off: u64) -> u64 {
+        self.memory.load_u64(off)
+    }
+
+    /// Loads the little-endian word at `off`, a multiple of 4, with acquire ordering.
+    #[track_caller]
+    pub fn load_u32(&self, off: u64) -> u32 {
+        self.memory.load_u32(off)
+    }
+
+    /// Stores a word in little-endian order at `off`, a multiple of 8: atomically for other threads
+    /// (release ordering) and for the medium. Not durable before flush and drain.
+    #[track_caller]
+    pub fn store_u64(&self, off: u64, value: u64) {
+        if let Some(observer) = self.observer() {
+            self.memory.check_store(off, 8, 8);
+            observer.store(off, &value.to_le_bytes(), false, Location::caller());
+        }
+        self.memory.store_u64(off, value);
+    }
+
+    /// Stores a word in little-endian order at `off`, a multiple of 4, otherwise as
+    /// [`Region::store_u64`].
+    #[track_caller]
+    pub fn store_u32(&self, off: u64, value: u32) {
+        if let Some(observer) = self.observer() {
+            self.memory.check_store(off, 4, 4);
+            observer.store(off, &value.to_le_bytes(), false, Location::caller());
+        }
+        self.memory.store_u32(off, value);
+    }
+
+    /// Stores `bytes` at `off` through the cache. Not durable before flush and drain.
+    #[track_caller]
+    pub fn write(&self, off: u64, bytes: &[u8]) {
+        self.report_write(off, bytes, false, Location::caller());
+        self.memory.write(off, bytes);
+    }
+
+    /// Stores `bytes` at `off` past the cache: right for payloads that are not read soon. Not durable,
+    /// and not ordered for other threads, before a fence; no flush is needed. A ragged head or tail is
+    /// stored through the cache and flushed.
+    #[track_caller]
+    pub fn write_nt(&self, off: u64, bytes: &[u8]) {
+        self.report_write(off, bytes, true, Location::caller());
+        if self.is_real_memory() {
+            self.memory.write_nt(off, bytes);
+        } else {
+            self.memory.write(off, bytes);
+        }
+    }
+
+    #[track_caller]
+    fn report_write(&self, off: u64, bytes: &[u8], nt: bool, site: &'static Location<'static>) {
+        if let Some(observer) = self.observer() {
+            self.memory.check_store(off, bytes.len(), 1);
+            if !bytes.is_empty() {
+                observer.store(off, bytes, nt, site);
+            }
+        }
+    }
+
+    /// Begins to write back every line that `off..off + len` touches, a partial first and last one
+    /// included. Durable after the next fence of this thread, on [`Backend::File`] after a drain.
+    #[track_caller]
+    pub fn flush(&self, off: u64, len: u64) {
+        if self.is_real_memory() {
+            self.memory.flush(off, len);
+            return;
+        }
+        self.memory.check(off, len);
+        if let (Some(observer), true) = (self.observer(), len > 0) {
+            observer.flush(off, len, Location::caller());
+        }
+    }
+
+    /// Waits until everything that this thread flushed or wrote non-temporally is durable. On
+    /// [`Backend::File`] it orders stores for other threads and makes nothing durable.
+    #[track_caller]
+    pub fn fence(&self) {
+        if let Some(observer) = self.observer() {
+            observer.fence(Location::caller());
+        }
+        self.cpu_fence();
+    }
+
+    fn cpu_fence(&self) {
+        if self.is_real_memory() {
+            atomic::fence(Ordering::Release);
+            libpmem::pmem_drain();
+        } else {
+            atomic::fence(Ordering::SeqCst);
+        }
+    }
+
+    /// The durability edge on every backend. When it returns `Ok`, durable is what a fence makes
+    /// durable and, on [`Backend::File`], everything that any thread stored before the call. There,
+    /// concurrent callers share system calls.
+    ///
+    /// # Errors
+    /// [`PmemError::Drain`] if the device failed, now or in any earlier drain of this region.
+    #[track_caller]
+    pub fn drain(&self) -> Result<(), PmemError> {
+        let site = Location::caller();
+        let result = match &self.source {
+            Source::Simulated(observer) => {
+                self.cpu_fence();
+                self.drain_simulated(observer.as_deref(), site)
+            }
+            Source::File { file, .. } => {
+                self.cpu_fence();
+                if self.backend.needs_drain() {
+                    self.gate.drain(|| Ok(rustix::fs::fdatasync(file)?))
+                } else {
+                    Ok(())
+                }
+            }
+        };
+        result.map_err(|source| PmemError::Drain { source })
+    }
+
+    /// No coalescing: the observer shall see each drain, and it takes no time.
+    fn drain_simulated(
+        &self,
+        observer: Option<&dyn Observer>,
+        site: &'static Location<'static>,
+    ) -> io::Result<()> {
+        let Some(observer) = observer else {
+            return Ok(());
+        };
+        if let Some(error) = self.gate.failure() {
+            return Err(error);
+        }
+        if let Some(error) = observer.drain_fault() {
+            self.gate.fail(&error);
+            return Err(error);
+        }
+        observer.drain(site);
+        Ok(())
+    }
+
+    /// [`Region::flush`] and [`Region::drain`].
+    ///
+    /// # Errors
+    /// As [`Region::drain`].
+    #[track_caller]
+    pub fn persist(&self, off: u64, len: u64) -> Result<(), PmemError> {
+        self.flush(off, len);
+        self.drain()
+    }
+
+    /// Faults the whole region in, piece by piece, until done or `stop` is set; content does not
+    /// change. For a background thread: later accesses then cost no page fault. Returns the number of
+    /// bytes done, fewer than the length if stopped or if the system refuses.
+    pub fn prefault(&self, stop: &AtomicBool) -> u64 {
+        const PIECE: u64 = 4 << 20;
+        // Dirtying every page of a page-cached file would only make the kernel write it all.
+        let write = self.memory.is_writable() && !self.backend.needs_drain();
+        let mut done = 0;
+        while done < self.len() && !stop.load(Ordering::Relaxed) {
+            let len = PIECE.min(self.len() - done);
+            if self.memory.populate(done, len, write).is_err() {
+                break;
+            }
+            done += len;
+        }
+        done
+    }
+
+    /// Takes an advisory lock on the backing file, held until the region is dropped. `Ok(false)`:
+    /// another region, of this or another process, holds it. A simulated region is always free.
+    ///
+    /// # Errors
+    /// [`PmemError::Io`] if the system cannot lock this file.
+    pub fn try_lock(&self, kind: LockKind) -> Result<bool, PmemError> {
+        self.lock_within(kind, Duration::ZERO)
+    }
+
+    /// [`Region::try_lock`], trying again for up to `wait`: the previous daemon may be finishing.
+    ///
+    /// # Errors
+    /// As [`Region::try_lock`].
+    pub fn lock_within(&self, kind: LockKind, wait: Duration) -> Result<bool, PmemError> {
+        match &self.source {
+            Source::Simulated(_) => Ok(true),
+            Source::File { file, path } => {
+                lock::lock_within(file, kind, wait).map_err(|source| PmemError::Io {
+                    what: "lock",
+                    path: path.clone(),
+                    source,
+                })
+            }
+        }
+    }
+
+    /// [`Region::try_lock`] with [`LockKind::Exclusive`].
+    ///
+    /// # Errors
+    /// As [`Region::try_lock`].
+    pub fn try_lock_exclusive(&self) -> Result<bool, PmemError> {
+        self.try_lock(LockKind::Exclusive)
+    }
+
+    /// [`Region::lock_within`] with [`LockKind::Exclusive`].
+    ///
+    /// # Errors
+    /// As [`Region::try_lock`].
+    pub fn lock_exclusive(&self, wait: Duration) -> Result<bool, PmemError> {
+        self.lock_within(LockKind::Exclusive, wait)
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Region")
+            .field("path", &self.path())
+            .field("backend", &self.backend)
+            .field("len", &self.len())
+            .field("read_only", &self.is_read_only())
+            .finish_non_exhaustive()
+    }
+}
