@@ -20,6 +20,8 @@ struct State {
     begun: u64,
     /// The newest round that succeeded.
     done: u64,
+    /// Callers asleep.
+    waiting: u64,
     failed: Option<Failure>,
 }
 
@@ -55,7 +57,9 @@ impl DrainGate {
                 return Err(failure.to_error());
             }
             if state.running {
+                state.waiting += 1;
                 self.changed.wait(&mut state);
+                state.waiting -= 1;
                 continue;
             }
             state.running = true;
@@ -93,3 +97,7 @@ impl DrainGate {
         self.changed.notify_all();
     }
 }
+
+#[cfg(test)]
+#[path = "drain_tests.rs"]
+mod tests;

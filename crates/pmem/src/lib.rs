@@ -81,3 +81,15 @@ pub const PAGE: u64 = 4096;
 
 /// Bytes in a sector: the unit in which a [`Backend::File`] region reaches its disk.
 pub const SECTOR: u64 = 512;
+
+/// The offsets of the lines that `len` bytes at `off` touch, ascending: what a flush of that range
+/// writes back. None if `len` is 0.
+pub fn lines(off: u64, len: u64) -> impl Iterator<Item = u64> {
+    let first = off / LINE;
+    let end = if len == 0 {
+        first
+    } else {
+        (off + len).div_ceil(LINE)
+    };
+    (first..end).map(|line| line * LINE)
+}

@@ -103,3 +103,7 @@ pub fn errormsg() -> String {
         .to_string_lossy()
         .into_owned()
 }
+
+#[cfg(test)]
+#[path = "libpmem_tests.rs"]
+mod tests;

@@ -25,7 +25,10 @@ fn create(dir: &Path) -> PathBuf {
 }
 
 fn read_only() -> MapOptions {
-    MapOptions { read_only: true, require: None }
+    MapOptions {
+        read_only: true,
+        require: None,
+    }
 }
 
 #[test]
@@ -35,7 +38,11 @@ fn a_created_file_is_private_allocated_and_zero() {
     let meta = std::fs::metadata(&path).unwrap();
     assert_eq!(meta.permissions().mode() & 0o777, 0o600);
     assert_eq!(meta.len(), LEN);
-    assert!(meta.blocks() * 512 >= LEN, "not allocated: {} blocks", meta.blocks());
+    assert!(
+        meta.blocks() * 512 >= LEN,
+        "not allocated: {} blocks",
+        meta.blocks()
+    );
     let region = Region::open(&path, MapOptions::default()).unwrap();
     assert!(region.read_vec(0, LEN).iter().all(|b| *b == 0));
 }
@@ -66,11 +73,20 @@ fn creating_never_touches_an_existing_file() {
 fn a_failed_creation_leaves_nothing() {
     let dir = on_disk();
     let path = dir.path().join("region");
-    assert!(matches!(Region::create(&path, 5000, false), Err(PmemError::Length { len: 5000, .. })));
-    assert!(matches!(Region::create(&path, 0, false), Err(PmemError::Length { len: 0, .. })));
+    assert!(matches!(
+        Region::create(&path, 5000, false),
+        Err(PmemError::Length { len: 5000, .. })
+    ));
+    assert!(matches!(
+        Region::create(&path, 0, false),
+        Err(PmemError::Length { len: 0, .. })
+    ));
     assert!(!path.exists());
     // More than any file may have: refused by the file system after the file was made.
-    assert!(matches!(Region::create(&path, 1 << 62, false), Err(PmemError::Io { .. })));
+    assert!(matches!(
+        Region::create(&path, 1 << 62, false),
+        Err(PmemError::Io { .. })
+    ));
     assert!(!path.exists());
 }
 
@@ -87,7 +103,10 @@ fn what_is_stored_is_there_when_opened_again() {
         region.drain().unwrap();
         drop(region);
         let file = std::fs::read(&path).unwrap();
-        assert_eq!(file[8..16], [0xef, 0xcd, 0xab, 0x89, 0x67, 0x45, 0x23, 0x01]);
+        assert_eq!(
+            file[8..16],
+            [0xef, 0xcd, 0xab, 0x89, 0x67, 0x45, 0x23, 0x01]
+        );
         let region = Region::open(&path, read_only()).unwrap();
         assert_eq!(region.read_vec(100, 17), b"through the cache");
         assert_eq!(region.read_vec(5000, 14), b"past the cache");
@@ -109,13 +128,28 @@ fn a_weaker_medium_than_required_is_refused() {
     let dir = in_memory();
     let path = create(dir.path());
     for required in [Backend::Dax, Backend::File] {
-        let options = MapOptions { read_only: false, require: Some(required) };
+        let options = MapOptions {
+            read_only: false,
+            require: Some(required),
+        };
         let error = Region::open(&path, options).unwrap_err();
-        assert!(matches!(error, PmemError::Weaker { found: Backend::Volatile, .. }));
+        assert!(matches!(
+            error,
+            PmemError::Weaker {
+                found: Backend::Volatile,
+                ..
+            }
+        ));
         let line = error.to_string();
-        assert!(line.contains(&required.to_string()) && line.contains("volatile"), "{line}");
+        assert!(
+            line.contains(&required.to_string()) && line.contains("volatile"),
+            "{line}"
+        );
     }
-    let options = MapOptions { read_only: false, require: Some(Backend::Volatile) };
+    let options = MapOptions {
+        read_only: false,
+        require: Some(Backend::Volatile),
+    };
     assert!(Region::open(&path, options).is_ok());
 }
 
@@ -133,10 +167,19 @@ fn strength_is_a_total_order() {
 fn what_cannot_be_a_region_is_refused() {
     let dir = on_disk();
     let missing = dir.path().join("missing");
-    assert!(matches!(Region::open(&missing, MapOptions::default()), Err(PmemError::Io { .. })));
-    assert!(matches!(Region::open(dir.path(), read_only()), Err(PmemError::Kind { .. })));
+    assert!(matches!(
+        Region::open(&missing, MapOptions::default()),
+        Err(PmemError::Io { .. })
+    ));
+    assert!(matches!(
+        Region::open(dir.path(), read_only()),
+        Err(PmemError::Kind { .. })
+    ));
     let null = Path::new("/dev/null");
-    assert!(matches!(Region::open(null, MapOptions::default()), Err(PmemError::Kind { .. })));
+    assert!(matches!(
+        Region::open(null, MapOptions::default()),
+        Err(PmemError::Kind { .. })
+    ));
     let odd = dir.path().join("odd");
     for content in [&b""[..], &[0; 4095], &[0; 4097]] {
         std::fs::write(&odd, content).unwrap();

@@ -1,0 +1,134 @@
+//! Bytes arrive where they should and nowhere else, for every alignment, on every kind of memory.
+
+use proptest::prelude::*;
+use quayfs_pmem::{Backend, MapOptions, Region};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+const LEN: u64 = 4 * 4096;
+
+/// A region of each kind: with libpmem, with a page cache, simulated.
+fn regions(dir: &std::path::Path) -> Vec<Region> {
+    let path = dir.join("region");
+    Region::create(&path, LEN, false).unwrap();
+    vec![
+        Region::anonymous(LEN),
+        Region::open(&path, MapOptions::default()).unwrap(),
+        Region::from_image(vec![0; LEN as usize], None, Backend::Dax),
+    ]
+}
+
+fn disk() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len)
+        .map(|i| (i as u8).wrapping_mul(31).wrapping_add(seed) | 1)
+        .collect()
+}
+
+#[derive(Clone, Copy)]
+enum How {
+    Write,
+    NonTemporal,
+}
+
+fn put(region: &Region, how: How, off: u64, bytes: &[u8]) {
+    match how {
+        How::Write => {
+            region.write(off, bytes);
+            region.flush(off, bytes.len() as u64);
+        }
+        How::NonTemporal => region.write_nt(off, bytes),
+    }
+    region.drain().unwrap();
+}
+
+#[test]
+fn every_alignment_of_start_and_end_writes_exactly_its_bytes() {
+    let dir = disk();
+    // Drains on the file region are system calls, so it is left to the random test below.
+    for region in regions(dir.path())
+        .iter()
+        .filter(|r| r.backend() != Backend::File)
+    {
+        for how in [How::Write, How::NonTemporal] {
+            for start in 0..64_u64 {
+                for len in (0..=72).chain([127, 128, 129, 200, 511, 512, 513, 600, 1024]) {
+                    let bytes = pattern(len, start as u8);
+                    region.write(0, &[0; 2048]);
+                    put(region, how, 256 + start, &bytes);
+                    let mut expected = vec![0; 2048];
+                    expected[256 + start as usize..][..len].copy_from_slice(&bytes);
+                    assert_eq!(region.read_vec(0, 2048), expected, "{len} bytes at {start}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_alignment_of_start_and_end_reads_exactly_its_bytes() {
+    let dir = disk();
+    let content = pattern(LEN as usize, 7);
+    for region in regions(dir.path()) {
+        region.write(0, &content);
+        for start in 0..64_usize {
+            for len in (0..=72).chain([127, 128, 129, 200, 511, 512, 513, 600, 4096]) {
+                let mut buf = vec![0; len + 2];
+                region.read(start as u64, &mut buf[1..=len]);
+                assert_eq!(
+                    buf[1..=len],
+                    content[start..start + len],
+                    "{len} bytes at {start}"
+                );
+                assert_eq!((buf[0], buf[len + 1]), (0, 0));
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..Default::default() })]
+
+    #[test]
+    fn a_series_of_writes_is_what_an_array_would_hold(
+        writes in proptest::collection::vec((0..LEN, 0..5000_usize, any::<u8>(), any::<bool>()), 1..12)
+    ) {
+        let dir = disk();
+        for region in regions(dir.path()) {
+            let mut model = vec![0; LEN as usize];
+            for (off, len, seed, nt) in &writes {
+                let bytes = pattern((*len).min((LEN - off) as usize), *seed);
+                let how = if *nt { How::NonTemporal } else { How::Write };
+                put(&region, how, *off, &bytes);
+                model[*off as usize..][..bytes.len()].copy_from_slice(&bytes);
+            }
+            prop_assert!(region.read_vec(0, LEN) == model);
+        }
+    }
+}
+
+#[test]
+fn words_are_never_seen_in_part() {
+    let region = Region::anonymous(LEN);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for i in 0..200_000_u64 {
+                let value = if i % 2 == 0 { u64::MAX } else { 0 };
+                region.store_u64(64, value);
+                region.write(128, &value.to_le_bytes());
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        while !stop.load(Ordering::Relaxed) {
+            for off in [64, 128] {
+                let value = region.load_u64(off);
+                assert!(value == 0 || value == u64::MAX, "torn: {value:#x}");
+                let copied = region.read_vec(off, 8);
+                assert!(copied == [0; 8] || copied == [0xff; 8], "torn: {copied:?}");
+            }
+        }
+    });
+}
