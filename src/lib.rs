@@ -1,1 +1,3 @@
 //! QuayFS
+
+pub mod config;

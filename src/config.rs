@@ -1,0 +1,323 @@
+//! What a mount can be told: the options after `-o`, and sizes.
+//!
+//! Every policy has one type here, whose `Display` is the spelling of the option. [`MountOptions`]
+//! is made by [`MountOptions::parse`], which refuses what is unknown or contradicts itself;
+//! printing a `MountOptions` gives a list that parses to the same value.
+
+use std::fmt;
+
+mod parse;
+mod size;
+#[cfg(test)]
+mod tests;
+
+pub use parse::OptionError;
+pub use size::{SizeError, format_size, parse_size};
+
+/// Which file data goes through the journal. Option `data=`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DataMode {
+    /// All data is staged in pmem and committed with the operation's record (the default).
+    #[default]
+    Journal,
+    /// Data is written to the data device before the record that refers to it commits.
+    Ordered,
+    /// Only metadata is journaled; after a crash a file may hold what was there before.
+    Writeback,
+}
+
+/// When an operation is durable. Option `durability=`. The default depends on the backend of the
+/// pmem region: `op` on `dax` and `volatile`, `commit` on `file`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// When the operation returns.
+    Op,
+    /// At `fsync`, at `O_SYNC` writes and every `commit=` seconds.
+    Commit,
+}
+
+/// How checkpoint rounds put blocks on the data device. Option `checkpoint=`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CheckpointPolicy {
+    /// Contiguous runs in place, scattered blocks in one load that is swapped in (the default).
+    #[default]
+    Adaptive,
+    /// Everything in one load that is swapped in.
+    Swap,
+    /// Everything in place.
+    InPlace,
+}
+
+/// Whether the daemon answers `open`. Option `open=`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OpenPolicy {
+    /// Answer each open (the default); `O_DIRECT` files then get parallel direct writes.
+    #[default]
+    Answer,
+    /// Tell the kernel once that no open needs an answer: cheaper open and close.
+    Elide,
+}
+
+/// What damaged metadata does to the mount. Option `errors=`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnError {
+    /// The mount becomes read-only (the default).
+    #[default]
+    RemountRo,
+    /// The operation gets `EIO`, the rest goes on.
+    Continue,
+}
+
+/// How requests reach the daemon. Option `transport=`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// Reads and writes of `/dev/fuse`.
+    #[default]
+    Dev,
+}
+
+/// When reading changes a file's access time. Options `relatime` and `noatime`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AtimePolicy {
+    /// When it is not newer than the last change, or a day old (the default).
+    #[default]
+    Relatime,
+    /// Never.
+    NoAtime,
+}
+
+/// Switches that turn one idea of the design off, for measurements. Option `ablation=KEY:VALUE`,
+/// which may be given more than once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ablation {
+    /// `staging:central`: every write goes through one staging buffer under one lock.
+    pub central_staging: bool,
+    /// `checkpoint:swap` or `checkpoint:inplace`: replaces `checkpoint=`.
+    pub checkpoint: Option<CheckpointPolicy>,
+    /// `locking:file`: every range lock covers the whole file.
+    pub file_locking: bool,
+    /// `workers:1`: one checkpoint worker, whatever the number of CPUs.
+    pub one_worker: bool,
+}
+
+/// Everything that can be said at mount time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountOptions {
+    /// `ro`: nothing may change, and nothing is written to either device.
+    pub read_only: bool,
+    /// `data=`.
+    pub data: DataMode,
+    /// `durability=`; `None` is the default of the pmem backend, or `commit` where `data=` asks
+    /// for it (see [`MountOptions::durability_for`]).
+    pub durability: Option<Durability>,
+    /// `commit=`: seconds between commits with `durability=commit`.
+    pub commit_seconds: u32,
+    /// `checkpoint=`.
+    pub checkpoint: CheckpointPolicy,
+    /// `writeback`: the kernel's page cache collects writes (`writethrough` is the default).
+    pub writeback_cache: bool,
+    /// `open=`.
+    pub open: OpenPolicy,
+    /// `errors=`.
+    pub on_error: OnError,
+    /// `transport=`.
+    pub transport: Transport,
+    /// `buffers=`: use only this many of the staging buffers that `mkfs` made.
+    pub buffers: Option<u32>,
+    /// `ablation=`.
+    pub ablation: Ablation,
+    /// `allow_other`: other users than the one who mounts may enter.
+    pub allow_other: bool,
+    /// `nosuid`: the kernel ignores set-user-id bits and file capabilities.
+    pub nosuid: bool,
+    /// `nodev`: the kernel opens no device nodes.
+    pub nodev: bool,
+    /// `noexec`: the kernel runs no programs.
+    pub noexec: bool,
+    /// `relatime` or `noatime`.
+    pub atime: AtimePolicy,
+    /// `nodiratime`: as `noatime`, for directories only.
+    pub nodiratime: bool,
+    /// `threads=`: threads that serve requests; `None` chooses by the number of CPUs.
+    pub threads: Option<usize>,
+    /// `fsname=`: what the mount table shows as the source instead of the volume's path.
+    pub fsname: Option<String>,
+    /// `subtype=`: the mount table shows type `fuse.SUBTYPE`; `subtype=none` leaves plain `fuse`.
+    pub subtype: Option<String>,
+    /// `remount`: change the flags of a mount that exists.
+    pub remount: bool,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            data: DataMode::default(),
+            durability: None,
+            commit_seconds: 5,
+            checkpoint: CheckpointPolicy::default(),
+            writeback_cache: false,
+            open: OpenPolicy::default(),
+            on_error: OnError::default(),
+            transport: Transport::default(),
+            buffers: None,
+            ablation: Ablation::default(),
+            allow_other: false,
+            nosuid: false,
+            nodev: false,
+            noexec: false,
+            atime: AtimePolicy::default(),
+            nodiratime: false,
+            threads: None,
+            fsname: None,
+            subtype: Some("quayfs".into()),
+            remount: false,
+        }
+    }
+}
+
+impl MountOptions {
+    /// The durability in force, given the default of the pmem backend.
+    pub fn durability_for(&self, backend_default: Durability) -> Durability {
+        match (self.durability, self.data) {
+            (Some(d), _) => d,
+            (None, DataMode::Journal) => backend_default,
+            (None, _) => Durability::Commit,
+        }
+    }
+
+    /// The checkpoint policy in force: an ablation beats the option.
+    pub fn checkpoint_policy(&self) -> CheckpointPolicy {
+        self.ablation.checkpoint.unwrap_or(self.checkpoint)
+    }
+}
+
+impl fmt::Display for DataMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Journal => "data=journal",
+            Self::Ordered => "data=ordered",
+            Self::Writeback => "data=writeback",
+        })
+    }
+}
+
+impl fmt::Display for Durability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Op => "durability=op",
+            Self::Commit => "durability=commit",
+        })
+    }
+}
+
+impl CheckpointPolicy {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Adaptive => "adaptive",
+            Self::Swap => "swap",
+            Self::InPlace => "inplace",
+        }
+    }
+}
+
+impl fmt::Display for CheckpointPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "checkpoint={}", self.name())
+    }
+}
+
+impl fmt::Display for OpenPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Answer => "open=answer",
+            Self::Elide => "open=elide",
+        })
+    }
+}
+
+impl fmt::Display for OnError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::RemountRo => "errors=remount-ro",
+            Self::Continue => "errors=continue",
+        })
+    }
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("transport=dev")
+    }
+}
+
+impl fmt::Display for AtimePolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Relatime => "relatime",
+            Self::NoAtime => "noatime",
+        })
+    }
+}
+
+/// The switches that are on, separated by commas; nothing if none is.
+impl fmt::Display for Ablation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let checkpoint = self.checkpoint.map(|c| format!("checkpoint:{}", c.name()));
+        let on = [
+            self.central_staging.then_some("staging:central"),
+            checkpoint.as_deref(),
+            self.file_locking.then_some("locking:file"),
+            self.one_worker.then_some("workers:1"),
+        ];
+        let on: Vec<_> = on
+            .iter()
+            .flatten()
+            .map(|s| format!("ablation={s}"))
+            .collect();
+        f.write_str(&on.join(","))
+    }
+}
+
+impl fmt::Display for MountOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = vec![if self.read_only { "ro" } else { "rw" }.to_string()];
+        out.push(self.data.to_string());
+        out.extend(self.durability.map(|d| d.to_string()));
+        out.push(format!("commit={}", self.commit_seconds));
+        if self.ablation.checkpoint.is_none() || self.checkpoint != CheckpointPolicy::default() {
+            out.push(self.checkpoint.to_string());
+        }
+        out.push(
+            if self.writeback_cache {
+                "writeback"
+            } else {
+                "writethrough"
+            }
+            .to_string(),
+        );
+        out.push(self.open.to_string());
+        out.push(self.on_error.to_string());
+        out.push(self.transport.to_string());
+        out.extend(self.buffers.map(|n| format!("buffers={n}")));
+        out.extend((self.ablation != Ablation::default()).then(|| self.ablation.to_string()));
+        out.extend(self.threads.map(|n| format!("threads={n}")));
+        out.push(self.atime.to_string());
+        for (on, name) in [
+            (self.nodiratime, "nodiratime"),
+            (self.allow_other, "allow_other"),
+            (self.nosuid, "nosuid"),
+            (self.nodev, "nodev"),
+            (self.noexec, "noexec"),
+            (self.remount, "remount"),
+        ] {
+            out.extend(on.then(|| name.to_string()));
+        }
+        out.extend(self.fsname.as_ref().map(|n| format!("fsname={n}")));
+        out.push(format!(
+            "subtype={}",
+            self.subtype.as_deref().unwrap_or("none")
+        ));
+        f.write_str(&out.join(","))
+    }
+}

@@ -1,0 +1,423 @@
+//! Reading `-o` lists.
+//!
+//! Three kinds of option arrive here: our own, the flags that the kernel implements, and those
+//! that only mount(8) and fstab understand and that it passes on. Of the kernel's flags the last
+//! one wins, because fstab and the command line are merged that way; our own options may be
+//! repeated but not contradicted.
+
+use super::{
+    AtimePolicy, CheckpointPolicy, DataMode, Durability, MountOptions, OnError, OpenPolicy,
+    Transport,
+};
+use quayfs_layout::config::BUFFERS_MAX;
+
+/// Why a list of mount options is refused. Prints as one line that says what is possible.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OptionError {
+    /// Nobody knows this option.
+    #[error("unknown mount option `{0}`: see `quayfs mount --help` for the list")]
+    Unknown(String),
+    /// The option exists, its value does not.
+    #[error("mount option `{option}` cannot be `{value}`: use {expected}")]
+    Value {
+        /// Name of the option.
+        option: String,
+        /// What was given.
+        value: String,
+        /// What is possible.
+        expected: String,
+    },
+    /// The option is specified, and this version does not have it.
+    #[error("`{option}` is not yet implemented: use {instead}")]
+    NotYet {
+        /// Option and value.
+        option: String,
+        /// What to say instead.
+        instead: &'static str,
+    },
+    /// Known to mount(8), but a FUSE file system cannot do it.
+    #[error("mount option `{option}` cannot be honoured: {why}")]
+    Unsupported {
+        /// Name of the option.
+        option: String,
+        /// The reason and the way out.
+        why: &'static str,
+    },
+    /// Two options exclude each other.
+    #[error("mount options `{first}` and `{second}` contradict each other: {why}")]
+    Contradiction {
+        /// What was said first.
+        first: String,
+        /// What was said then.
+        second: String,
+        /// Which one to drop.
+        why: &'static str,
+    },
+}
+
+/// What mount(8), fstab and systemd understand and pass on; they mean nothing to a mount.
+const FOR_OTHERS: [&str; 25] = [
+    "defaults",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "nousers",
+    "owner",
+    "noowner",
+    "group",
+    "nogroup",
+    "nofail",
+    "_netdev",
+    "async",
+    "norelatime",
+    "nostrictatime",
+    "diratime",
+    "silent",
+    "loud",
+    "nomand",
+    "nolazytime",
+    "noiversion",
+    "default_permissions",
+    "uhelper",
+    "comment",
+];
+/// Shown in the mount table by the kernel, so they come back at `remount`.
+const FROM_THE_TABLE: [&str; 6] = [
+    "fd", "rootmode", "user_id", "group_id", "max_read", "blksize",
+];
+
+const SAID_TWICE: &str = "keep one of them";
+
+impl MountOptions {
+    /// Reads the values of any number of `-o` arguments, each a list separated by commas. Empty
+    /// elements are skipped. Unknown options, impossible values, contradictions, and policies
+    /// that are not yet there are errors.
+    pub fn parse(lists: &[&str]) -> Result<Self, OptionError> {
+        let words: Vec<&str> = lists
+            .iter()
+            .flat_map(|l| l.split(','))
+            .filter(|w| !w.is_empty())
+            .collect();
+        let mut parser = Parser {
+            remount: words.contains(&"remount"),
+            ..Parser::default()
+        };
+        for word in words {
+            parser.word(word)?;
+        }
+        parser.finish()
+    }
+}
+
+#[derive(Default)]
+struct Parser<'a> {
+    options: MountOptions,
+    remount: bool,
+    /// Our own options so far: what each is about, and how it was said.
+    said: Vec<(&'static str, &'a str)>,
+}
+
+impl<'a> Parser<'a> {
+    fn word(&mut self, word: &'a str) -> Result<(), OptionError> {
+        let (key, value) = match word.split_once('=') {
+            Some((k, v)) => (k, Some(v)),
+            None => (word, None),
+        };
+        if self.kernel_flag(word) {
+            return Ok(());
+        }
+        if is_for_others(key) || (self.remount && FROM_THE_TABLE.contains(&key)) {
+            return Ok(());
+        }
+        if let Some(why) = impossible(key) {
+            return Err(OptionError::Unsupported {
+                option: key.into(),
+                why,
+            });
+        }
+        match (key, value) {
+            ("writeback", None) => {
+                self.once("page cache", word)?;
+                self.options.writeback_cache = true;
+                Ok(())
+            }
+            ("writethrough", None) => {
+                self.once("page cache", word)?;
+                self.options.writeback_cache = false;
+                Ok(())
+            }
+            (_, Some(value)) => self.own(word, key, value),
+            (_, None) => Err(missing_value(key)),
+        }
+    }
+
+    /// Flags of the kernel: the last one wins.
+    fn kernel_flag(&mut self, word: &str) -> bool {
+        let o = &mut self.options;
+        match word {
+            "ro" => o.read_only = true,
+            "rw" => o.read_only = false,
+            "suid" => o.nosuid = false,
+            "nosuid" => o.nosuid = true,
+            "dev" => o.nodev = false,
+            "nodev" => o.nodev = true,
+            "exec" => o.noexec = false,
+            "noexec" => o.noexec = true,
+            "atime" | "relatime" => o.atime = AtimePolicy::Relatime,
+            "noatime" => o.atime = AtimePolicy::NoAtime,
+            "diratime" => o.nodiratime = false,
+            "nodiratime" => o.nodiratime = true,
+            "allow_other" => o.allow_other = true,
+            "remount" => o.remount = true,
+            _ => return false,
+        }
+        true
+    }
+
+    fn own(&mut self, word: &'a str, key: &'a str, value: &'a str) -> Result<(), OptionError> {
+        let o = &mut self.options;
+        let about = match key {
+            "data" => {
+                o.data = choose(key, value, &DATA)?;
+                "data"
+            }
+            "durability" => {
+                o.durability = Some(choose(key, value, &DURABILITY)?);
+                "durability"
+            }
+            "commit" => {
+                o.commit_seconds = number(key, value, 1, 300)?;
+                "commit"
+            }
+            "checkpoint" => {
+                o.checkpoint = checkpoint(word, key, value)?;
+                "checkpoint"
+            }
+            "open" => {
+                o.open = choose(key, value, &OPEN)?;
+                "open"
+            }
+            "errors" => {
+                o.on_error = choose(key, value, &ERRORS)?;
+                "errors"
+            }
+            "transport" => {
+                o.transport = transport(word, key, value)?;
+                "transport"
+            }
+            "buffers" => {
+                o.buffers = Some(number(key, value, 1, BUFFERS_MAX)?);
+                "buffers"
+            }
+            "threads" => {
+                o.threads = Some(number(key, value, 1, 256)? as usize);
+                "threads"
+            }
+            "fsname" => {
+                o.fsname = Some(name(key, value)?);
+                "fsname"
+            }
+            "subtype" => {
+                let name = name(key, value)?;
+                o.subtype = (name != "none").then_some(name);
+                "subtype"
+            }
+            "ablation" => self.ablation(word, key, value)?,
+            _ => return Err(OptionError::Unknown(word.into())),
+        };
+        self.once(about, word)
+    }
+
+    fn ablation(
+        &mut self,
+        word: &str,
+        key: &str,
+        value: &str,
+    ) -> Result<&'static str, OptionError> {
+        let a = &mut self.options.ablation;
+        match value.split_once(':') {
+            Some(("staging", "central")) => {
+                a.central_staging = true;
+                Ok("ablation=staging")
+            }
+            Some(("checkpoint", "adaptive")) => Err(bad(key, value, ABLATIONS)),
+            Some(("checkpoint", policy)) => {
+                a.checkpoint = Some(checkpoint(word, "ablation=checkpoint", policy)?);
+                Ok("ablation=checkpoint")
+            }
+            Some(("locking", "file")) => {
+                a.file_locking = true;
+                Ok("ablation=locking")
+            }
+            Some(("workers", "1")) => {
+                a.one_worker = true;
+                Ok("ablation=workers")
+            }
+            Some(("nodelog", "ssd")) => Err(OptionError::NotYet {
+                option: word.into(),
+                instead: "nothing: metadata is always journaled in pmem",
+            }),
+            _ => Err(bad(key, value, ABLATIONS)),
+        }
+    }
+
+    /// Notes that something was said, unless the contrary was.
+    fn once(&mut self, about: &'static str, word: &'a str) -> Result<(), OptionError> {
+        match self.said.iter().find(|(a, _)| *a == about) {
+            Some((_, before)) if *before != word => Err(OptionError::Contradiction {
+                first: (*before).into(),
+                second: word.into(),
+                why: SAID_TWICE,
+            }),
+            Some(_) => Ok(()),
+            None => {
+                self.said.push((about, word));
+                Ok(())
+            }
+        }
+    }
+
+    fn finish(self) -> Result<MountOptions, OptionError> {
+        let o = self.options;
+        let conflict = |first: String, second: &str, why| {
+            Err(OptionError::Contradiction {
+                first,
+                second: second.into(),
+                why,
+            })
+        };
+        if o.data != DataMode::Journal && o.durability == Some(Durability::Op) {
+            return conflict(
+                o.data.to_string(),
+                "durability=op",
+                "data outside the journal is durable at a commit only; drop one of them",
+            );
+        }
+        if let Some(ablated) = o.ablation.checkpoint
+            && o.checkpoint != ablated
+            && let Some((_, said)) = self.said.iter().find(|(a, _)| *a == "checkpoint")
+        {
+            let first = (*said).to_string();
+            return conflict(
+                first,
+                &format!("ablation=checkpoint:{}", ablated.name()),
+                SAID_TWICE,
+            );
+        }
+        Ok(o)
+    }
+}
+
+const DATA: [(&str, DataMode); 3] = [
+    ("journal", DataMode::Journal),
+    ("ordered", DataMode::Ordered),
+    ("writeback", DataMode::Writeback),
+];
+const DURABILITY: [(&str, Durability); 2] =
+    [("op", Durability::Op), ("commit", Durability::Commit)];
+const OPEN: [(&str, OpenPolicy); 2] =
+    [("answer", OpenPolicy::Answer), ("elide", OpenPolicy::Elide)];
+const ERRORS: [(&str, OnError); 2] = [
+    ("remount-ro", OnError::RemountRo),
+    ("continue", OnError::Continue),
+];
+const CHECKPOINT: [(&str, CheckpointPolicy); 3] = [
+    ("adaptive", CheckpointPolicy::Adaptive),
+    ("swap", CheckpointPolicy::Swap),
+    ("inplace", CheckpointPolicy::InPlace),
+];
+const ABLATIONS: &str =
+    "staging:central, checkpoint:swap, checkpoint:inplace, locking:file or workers:1";
+
+fn bad(option: &str, value: &str, expected: impl Into<String>) -> OptionError {
+    OptionError::Value {
+        option: option.into(),
+        value: value.into(),
+        expected: expected.into(),
+    }
+}
+
+fn choose<T: Copy>(key: &str, value: &str, from: &[(&str, T)]) -> Result<T, OptionError> {
+    match from.iter().find(|(name, _)| *name == value) {
+        Some((_, found)) => Ok(*found),
+        None => {
+            let names: Vec<_> = from.iter().map(|(name, _)| *name).collect();
+            Err(bad(key, value, names.join(" or ")))
+        }
+    }
+}
+
+fn number(key: &str, value: &str, min: u32, max: u32) -> Result<u32, OptionError> {
+    match value.parse() {
+        Ok(n) if (min..=max).contains(&n) => Ok(n),
+        _ => Err(bad(key, value, format!("a number from {min} to {max}"))),
+    }
+}
+
+fn name(key: &str, value: &str) -> Result<String, OptionError> {
+    if value.is_empty() {
+        return Err(bad(key, value, "a name that is not empty"));
+    }
+    Ok(value.into())
+}
+
+fn checkpoint(word: &str, key: &str, value: &str) -> Result<CheckpointPolicy, OptionError> {
+    if value == "double" {
+        return Err(OptionError::NotYet {
+            option: word.into(),
+            instead: "adaptive, swap or inplace",
+        });
+    }
+    choose(key, value, &CHECKPOINT)
+}
+
+fn transport(word: &str, key: &str, value: &str) -> Result<Transport, OptionError> {
+    match value {
+        "uring" | "auto" => Err(OptionError::NotYet {
+            option: word.into(),
+            instead: "transport=dev",
+        }),
+        _ => choose(key, value, &[("dev", Transport::Dev)]),
+    }
+}
+
+fn is_for_others(key: &str) -> bool {
+    FOR_OTHERS.contains(&key) || ["x-", "X-"].iter().any(|p| key.starts_with(p)) || key == "helper"
+}
+
+fn impossible(key: &str) -> Option<&'static str> {
+    Some(match key {
+        "strictatime" => "FUSE cannot report every read; use relatime or noatime",
+        "sync" | "dirsync" => {
+            "use durability=op, with which every operation is durable when it returns"
+        }
+        "lazytime" => "times are journaled with the operation that changes them; drop it",
+        "mand" => "Linux has no mandatory locks any more; drop it",
+        "allow_root" => "use allow_other, or mount as root",
+        "nonempty" => "an existing tree is covered without asking; drop it",
+        _ => return None,
+    })
+}
+
+fn missing_value(key: &str) -> OptionError {
+    let takes_value = [
+        "data",
+        "durability",
+        "commit",
+        "checkpoint",
+        "open",
+        "errors",
+        "transport",
+        "buffers",
+        "threads",
+        "ablation",
+        "fsname",
+        "subtype",
+    ];
+    if takes_value.contains(&key) {
+        return bad(key, "", format!("{key}=VALUE"));
+    }
+    OptionError::Unknown(key.into())
+}

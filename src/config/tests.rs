@@ -1,0 +1,347 @@
+//! Tests of the option parser.
+
+use super::*;
+use proptest::prelude::*;
+
+fn parse(list: &str) -> Result<MountOptions, OptionError> {
+    MountOptions::parse(&[list])
+}
+
+fn refusal(list: &str) -> String {
+    let text = parse(list).unwrap_err().to_string();
+    assert!(!text.contains('\n'), "one line: {text}");
+    text
+}
+
+#[test]
+fn nothing_said_is_the_default() {
+    assert_eq!(MountOptions::parse(&[]), Ok(MountOptions::default()));
+    assert_eq!(parse(",,"), Ok(MountOptions::default()));
+    assert_eq!(parse("defaults"), Ok(MountOptions::default()));
+    assert_eq!(MountOptions::default().commit_seconds, 5);
+}
+
+#[test]
+fn every_option_has_its_effect() {
+    let d = MountOptions::default;
+    let a = Ablation::default;
+    for (list, want) in [
+        (
+            "ro",
+            MountOptions {
+                read_only: true,
+                ..d()
+            },
+        ),
+        (
+            "data=ordered",
+            MountOptions {
+                data: DataMode::Ordered,
+                ..d()
+            },
+        ),
+        (
+            "data=writeback",
+            MountOptions {
+                data: DataMode::Writeback,
+                ..d()
+            },
+        ),
+        (
+            "durability=op",
+            MountOptions {
+                durability: Some(Durability::Op),
+                ..d()
+            },
+        ),
+        (
+            "durability=commit",
+            MountOptions {
+                durability: Some(Durability::Commit),
+                ..d()
+            },
+        ),
+        (
+            "commit=30",
+            MountOptions {
+                commit_seconds: 30,
+                ..d()
+            },
+        ),
+        (
+            "checkpoint=swap",
+            MountOptions {
+                checkpoint: CheckpointPolicy::Swap,
+                ..d()
+            },
+        ),
+        (
+            "checkpoint=inplace",
+            MountOptions {
+                checkpoint: CheckpointPolicy::InPlace,
+                ..d()
+            },
+        ),
+        (
+            "writeback",
+            MountOptions {
+                writeback_cache: true,
+                ..d()
+            },
+        ),
+        (
+            "open=elide",
+            MountOptions {
+                open: OpenPolicy::Elide,
+                ..d()
+            },
+        ),
+        (
+            "errors=continue",
+            MountOptions {
+                on_error: OnError::Continue,
+                ..d()
+            },
+        ),
+        (
+            "buffers=3",
+            MountOptions {
+                buffers: Some(3),
+                ..d()
+            },
+        ),
+        (
+            "threads=8",
+            MountOptions {
+                threads: Some(8),
+                ..d()
+            },
+        ),
+        (
+            "allow_other",
+            MountOptions {
+                allow_other: true,
+                ..d()
+            },
+        ),
+        (
+            "nosuid",
+            MountOptions {
+                nosuid: true,
+                ..d()
+            },
+        ),
+        ("nodev", MountOptions { nodev: true, ..d() }),
+        (
+            "noexec",
+            MountOptions {
+                noexec: true,
+                ..d()
+            },
+        ),
+        (
+            "noatime",
+            MountOptions {
+                atime: AtimePolicy::NoAtime,
+                ..d()
+            },
+        ),
+        (
+            "nodiratime",
+            MountOptions {
+                nodiratime: true,
+                ..d()
+            },
+        ),
+        (
+            "fsname=disk",
+            MountOptions {
+                fsname: Some("disk".into()),
+                ..d()
+            },
+        ),
+        (
+            "subtype=none",
+            MountOptions {
+                subtype: None,
+                ..d()
+            },
+        ),
+        (
+            "subtype=q",
+            MountOptions {
+                subtype: Some("q".into()),
+                ..d()
+            },
+        ),
+        (
+            "remount",
+            MountOptions {
+                remount: true,
+                ..d()
+            },
+        ),
+        (
+            "ablation=staging:central,ablation=locking:file",
+            MountOptions {
+                ablation: Ablation {
+                    central_staging: true,
+                    file_locking: true,
+                    ..a()
+                },
+                ..d()
+            },
+        ),
+        (
+            "ablation=checkpoint:inplace,ablation=workers:1",
+            MountOptions {
+                ablation: Ablation {
+                    checkpoint: Some(CheckpointPolicy::InPlace),
+                    one_worker: true,
+                    ..a()
+                },
+                ..d()
+            },
+        ),
+    ] {
+        assert_eq!(parse(list), Ok(want.clone()), "{list}");
+        assert_ne!(want, d(), "{list}");
+        assert_eq!(parse(&want.to_string()), Ok(want), "{list}");
+    }
+}
+
+#[test]
+fn defaults_can_be_said() {
+    for list in [
+        "rw,data=journal,commit=5,checkpoint=adaptive,writethrough,open=answer",
+        "errors=remount-ro,transport=dev,relatime,suid,dev,exec,atime,subtype=quayfs",
+        "_netdev,noauto,nofail,user,x-systemd.automount,X-mount.mkdir,comment=hello,async",
+        "default_permissions,diratime,uhelper=udisks2,user=joe",
+    ] {
+        assert_eq!(parse(list), Ok(MountOptions::default()), "{list}");
+    }
+}
+
+#[test]
+fn the_last_flag_of_the_kernel_wins() {
+    assert!(parse("rw,ro").unwrap().read_only);
+    assert!(!MountOptions::parse(&["ro", "rw"]).unwrap().read_only);
+    assert!(!parse("nosuid,nodev,noexec,suid").unwrap().nosuid);
+    assert_eq!(
+        parse("noatime,relatime").unwrap().atime,
+        AtimePolicy::Relatime
+    );
+}
+
+#[test]
+fn contradictions_are_refused() {
+    for list in [
+        "data=journal,data=ordered",
+        "data=ordered,durability=op",
+        "data=writeback,durability=op",
+        "durability=op,durability=commit",
+        "writeback,writethrough",
+        "open=answer,open=elide",
+        "commit=5,commit=6",
+        "checkpoint=swap,ablation=checkpoint:inplace",
+        "ablation=checkpoint:swap,ablation=checkpoint:inplace",
+        "fsname=a,fsname=b",
+    ] {
+        let text = refusal(list);
+        assert!(text.contains("contradict each other"), "{list}: {text}");
+    }
+    assert!(parse("commit=7,commit=7").is_ok());
+    assert!(parse("checkpoint=swap,ablation=checkpoint:swap").is_ok());
+}
+
+#[test]
+fn unknown_options_and_values_are_named() {
+    for (list, names) in [
+        ("turbo", "turbo"),
+        ("turbo=1", "turbo=1"),
+        ("data=fast", "journal or ordered or writeback"),
+        ("data", "data=VALUE"),
+        ("durability=maybe", "op or commit"),
+        ("commit=0", "from 1 to 300"),
+        ("commit=-1", "from 1 to 300"),
+        ("commit=soon", "from 1 to 300"),
+        ("buffers=17", "from 1 to 16"),
+        ("threads=0", "from 1 to 256"),
+        ("open=later", "answer or elide"),
+        ("errors=panic", "remount-ro or continue"),
+        ("transport=pigeon", "dev"),
+        ("ablation=all:off", "staging:central"),
+        ("ablation=staging", "staging:central"),
+        ("ablation=checkpoint:adaptive", "checkpoint:swap"),
+        ("fsname=", "not empty"),
+        ("writeback=1", "writeback=1"),
+        ("user_id=0", "user_id=0"),
+        ("strictatime", "relatime"),
+        ("sync", "durability=op"),
+        ("allow_root", "allow_other"),
+    ] {
+        let text = refusal(list);
+        assert!(text.contains(names), "{list}: {text}");
+    }
+}
+
+#[test]
+fn what_comes_later_is_called_by_its_name() {
+    for list in [
+        "checkpoint=double",
+        "ablation=checkpoint:double",
+        "ablation=nodelog:ssd",
+        "transport=uring",
+        "transport=auto",
+    ] {
+        let text = refusal(list);
+        assert!(
+            text.contains("not yet") && text.contains(list),
+            "{list}: {text}"
+        );
+    }
+}
+
+#[test]
+fn a_remount_may_repeat_the_mount_table() {
+    let o = parse("rw,relatime,user_id=0,group_id=0,default_permissions,allow_other,remount,ro");
+    let o = o.unwrap();
+    assert!(o.remount && o.read_only && o.allow_other);
+}
+
+#[test]
+fn durability_follows_backend_and_data_mode() {
+    let of = |list: &str, backend| parse(list).unwrap().durability_for(backend);
+    assert_eq!(of("", Durability::Op), Durability::Op);
+    assert_eq!(of("", Durability::Commit), Durability::Commit);
+    assert_eq!(of("durability=op", Durability::Commit), Durability::Op);
+    assert_eq!(of("durability=commit", Durability::Op), Durability::Commit);
+    assert_eq!(of("data=ordered", Durability::Op), Durability::Commit);
+    assert_eq!(of("data=writeback", Durability::Op), Durability::Commit);
+}
+
+#[test]
+fn an_ablation_beats_the_checkpoint_option() {
+    let of = |list: &str| parse(list).unwrap().checkpoint_policy();
+    assert_eq!(of(""), CheckpointPolicy::Adaptive);
+    assert_eq!(of("checkpoint=swap"), CheckpointPolicy::Swap);
+    assert_eq!(of("ablation=checkpoint:inplace"), CheckpointPolicy::InPlace);
+}
+
+proptest! {
+    #[test]
+    fn no_text_panics(text in "[a-z_:=,.]{0,60}") {
+        let _ = parse(&text);
+    }
+
+    #[test]
+    fn what_parses_prints_and_parses(words in prop::collection::vec(prop::sample::select(&[
+        "ro", "rw", "data=ordered", "durability=commit", "writeback", "open=elide", "noatime",
+        "errors=continue", "commit=9", "buffers=2", "threads=3", "nosuid", "nodev", "noexec",
+        "allow_other", "ablation=staging:central", "ablation=checkpoint:swap", "subtype=none",
+        "ablation=locking:file", "ablation=workers:1", "fsname=/dev/x", "nodiratime",
+    ][..]), 0..8)) {
+        let o = parse(&words.join(",")).unwrap();
+        prop_assert_eq!(parse(&o.to_string()).unwrap(), o);
+    }
+}
