@@ -134,6 +134,8 @@ pub struct MountOptions {
     pub nodev: bool,
     /// `noexec`: the kernel runs no programs.
     pub noexec: bool,
+    /// `sync`: every write goes through the page cache at once; implies `durability=op`.
+    pub sync: bool,
     /// `relatime` or `noatime`.
     pub atime: AtimePolicy,
     /// `nodiratime`: as `noatime`, for directories only.
@@ -166,6 +168,7 @@ impl Default for MountOptions {
             nosuid: false,
             nodev: false,
             noexec: false,
+            sync: false,
             atime: AtimePolicy::default(),
             nodiratime: false,
             threads: None,
@@ -309,6 +312,7 @@ impl fmt::Display for MountOptions {
             (self.nosuid, "nosuid"),
             (self.nodev, "nodev"),
             (self.noexec, "noexec"),
+            (self.sync, "sync"),
             (self.remount, "remount"),
         ] {
             out.extend(on.then(|| name.to_string()));

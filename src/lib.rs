@@ -1,3 +1,4 @@
 //! QuayFS
 
 pub mod config;
+pub mod mount;

@@ -148,6 +148,12 @@ impl<'a> Parser<'a> {
                 self.options.writeback_cache = false;
                 Ok(())
             }
+            // FUSE servers are not told of these; what they ask for has another name here.
+            ("sync" | "dirsync", None) => {
+                self.options.sync |= key == "sync";
+                self.options.durability = Some(Durability::Op);
+                self.once("durability", "durability=op")
+            }
             (_, Some(value)) => self.own(word, key, value),
             (_, None) => Err(missing_value(key)),
         }
@@ -390,9 +396,6 @@ fn is_for_others(key: &str) -> bool {
 fn impossible(key: &str) -> Option<&'static str> {
     Some(match key {
         "strictatime" => "FUSE cannot report every read; use relatime or noatime",
-        "sync" | "dirsync" => {
-            "use durability=op, with which every operation is durable when it returns"
-        }
         "lazytime" => "times are journaled with the operation that changes them; drop it",
         "mand" => "Linux has no mandatory locks any more; drop it",
         "allow_root" => "use allow_other, or mount as root",

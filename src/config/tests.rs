@@ -140,6 +140,21 @@ fn every_option_has_its_effect() {
             },
         ),
         (
+            "sync",
+            MountOptions {
+                sync: true,
+                durability: Some(Durability::Op),
+                ..d()
+            },
+        ),
+        (
+            "dirsync",
+            MountOptions {
+                durability: Some(Durability::Op),
+                ..d()
+            },
+        ),
+        (
             "noatime",
             MountOptions {
                 atime: AtimePolicy::NoAtime,
@@ -240,6 +255,8 @@ fn contradictions_are_refused() {
         "data=ordered,durability=op",
         "data=writeback,durability=op",
         "durability=op,durability=commit",
+        "sync,durability=commit",
+        "data=ordered,dirsync",
         "writeback,writethrough",
         "open=answer,open=elide",
         "commit=5,commit=6",
@@ -277,7 +294,6 @@ fn unknown_options_and_values_are_named() {
         ("writeback=1", "writeback=1"),
         ("user_id=0", "user_id=0"),
         ("strictatime", "relatime"),
-        ("sync", "durability=op"),
         ("allow_root", "allow_other"),
     ] {
         let text = refusal(list);

@@ -1,0 +1,217 @@
+//! Attaching a connection to `/dev/fuse` to the tree, and detaching it.
+//!
+//! Who may call mount(2) does so; everybody else goes through `fusermount3`, which is set-user-id
+//! and passes the open device back over a socket. Nothing here knows what the file system does.
+
+use crate::config::{AtimePolicy, MountOptions};
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use std::ffi::CString;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+mod fusermount;
+pub mod table;
+
+/// Name of the extended attribute that a running mount answers with its status as JSON.
+pub const STATUS_XATTR: &str = "quayfs.status";
+
+/// Why a mount could not be made, changed or taken away. Prints as one line.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// The mount point is missing, of the wrong kind, or unreachable.
+    #[error("cannot mount on {}: {why}", path.display())]
+    Target {
+        /// The mount point.
+        path: PathBuf,
+        /// What is wrong with it and what to do.
+        why: String,
+    },
+    /// `/dev/fuse` does not open.
+    #[error(
+        "cannot open /dev/fuse: {0}; load the module (`modprobe fuse`) or give the device to this container"
+    )]
+    Device(Errno),
+    /// The kernel refused.
+    #[error("cannot mount on {}: {why}", path.display())]
+    Refused {
+        /// The mount point.
+        path: PathBuf,
+        /// The reason and the way out.
+        why: String,
+    },
+    /// `fusermount3` refused or is missing.
+    #[error("fusermount3: {0}")]
+    Helper(String),
+    /// Somebody uses the tree.
+    #[error(
+        "{} is in use: leave it and close its files (`fuser -vm {}` lists who), then try again",
+        .0.display(), .0.display()
+    )]
+    Busy(PathBuf),
+    /// Unmounting failed otherwise.
+    #[error("cannot unmount {}: {why}", path.display())]
+    Detach {
+        /// The mount point.
+        path: PathBuf,
+        /// The reason and the way out.
+        why: String,
+    },
+}
+
+/// What to do about users of a tree that is to be unmounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Users {
+    /// Refuse with [`AttachError::Busy`].
+    Respect,
+    /// Take the tree away from them: their next call fails.
+    Evict,
+}
+
+/// A connection to the kernel that is attached to the tree. Dropping it leaves the mount alone.
+#[derive(Debug)]
+pub struct Mount {
+    target: PathBuf,
+    by_helper: bool,
+}
+
+impl Mount {
+    /// Mounts on `target`, an absolute path, and returns the connection to serve. The mount table
+    /// shows `source`. Calls below the mount point block until somebody serves.
+    pub fn attach(
+        source: &Path,
+        target: &Path,
+        options: &MountOptions,
+    ) -> Result<(Self, OwnedFd), AttachError> {
+        let root_mode = check_target(target)?;
+        let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+            .map_err(AttachError::Device)?;
+        let data = kernel_data(&device, root_mode, options);
+        let fstype = match &options.subtype {
+            Some(name) => format!("fuse.{name}"),
+            None => "fuse".into(),
+        };
+        let name = options
+            .fsname
+            .as_ref()
+            .map_or(source, |name| Path::new(name));
+        let mount = |by_helper| Self {
+            target: target.into(),
+            by_helper,
+        };
+        match rustix::mount::mount(name, target, &fstype, flags(options), data.as_c_str()) {
+            Ok(()) => Ok((mount(false), device)),
+            Err(Errno::PERM) => {
+                drop(device);
+                Ok((mount(true), fusermount::mount(name, target, options)?))
+            }
+            Err(e) => Err(AttachError::Refused {
+                path: target.into(),
+                why: e.to_string(),
+            }),
+        }
+    }
+
+    /// The mount point.
+    pub fn target(&self) -> &Path {
+        &self.target
+    }
+
+    /// Takes the mount away. With [`Users::Respect`] the kernel writes dirty pages back first.
+    pub fn detach(&self, users: Users) -> Result<(), AttachError> {
+        if self.by_helper {
+            return fusermount::unmount(&self.target, users);
+        }
+        detach(&self.target, users)
+    }
+}
+
+/// Unmounts `target`, through `fusermount3` where the caller may not.
+pub fn detach(target: &Path, users: Users) -> Result<(), AttachError> {
+    let flags = match users {
+        Users::Respect => UnmountFlags::NOFOLLOW,
+        Users::Evict => UnmountFlags::NOFOLLOW | UnmountFlags::FORCE | UnmountFlags::DETACH,
+    };
+    match rustix::mount::unmount(target, flags) {
+        Ok(()) => Ok(()),
+        Err(Errno::BUSY) => Err(AttachError::Busy(target.into())),
+        Err(Errno::PERM) => fusermount::unmount(target, users),
+        Err(e) => Err(AttachError::Detach {
+            path: target.into(),
+            why: e.to_string(),
+        }),
+    }
+}
+
+/// Changes the flags that the kernel keeps (`ro`, `nosuid`, `nodev`, `noexec`, access times) of an
+/// existing mount. Our own options stay as they are for the life of the mount.
+pub fn remount(target: &Path, options: &MountOptions) -> Result<(), AttachError> {
+    rustix::mount::mount_remount(target, flags(options), "").map_err(|e| AttachError::Refused {
+        path: target.into(),
+        why: match e {
+            Errno::BUSY => "a file is open for writing; close it, then try again".into(),
+            Errno::PERM => "only root can remount".into(),
+            Errno::INVAL => "nothing is mounted there; mount it without `remount`".into(),
+            e => e.to_string(),
+        },
+    })
+}
+
+/// Asks the mount on `target` for its status, a JSON text.
+pub fn status(target: &Path) -> Result<String, Errno> {
+    let mut buffer = vec![0; 64 << 10];
+    let n = rustix::fs::getxattr(target, STATUS_XATTR, &mut buffer[..])?;
+    buffer.truncate(n);
+    String::from_utf8(buffer).map_err(|_| Errno::BADMSG)
+}
+
+fn check_target(target: &Path) -> Result<u32, AttachError> {
+    let bad = |why: String| AttachError::Target {
+        path: target.into(),
+        why,
+    };
+    let stat = match rustix::fs::stat(target) {
+        Ok(stat) => stat,
+        Err(Errno::NOENT) => return Err(bad("no such directory; create it first".into())),
+        Err(Errno::NOTCONN) => {
+            let unmount = format!("`quayfs umount {}`", target.display());
+            return Err(bad(format!(
+                "a dead mount is still there; take it away with {unmount}"
+            )));
+        }
+        Err(e) => return Err(bad(e.to_string())),
+    };
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Directory {
+        return Err(bad("not a directory".into()));
+    }
+    Ok(stat.st_mode & 0o170_000)
+}
+
+fn kernel_data(device: &OwnedFd, root_mode: u32, options: &MountOptions) -> CString {
+    let mut data = format!(
+        "fd={},rootmode={root_mode:o},user_id={},group_id={},default_permissions",
+        device.as_raw_fd(),
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw(),
+    );
+    if options.allow_other {
+        data.push_str(",allow_other");
+    }
+    CString::new(data).unwrap_or_default()
+}
+
+fn flags(options: &MountOptions) -> MountFlags {
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::RDONLY, options.read_only);
+    flags.set(MountFlags::NOSUID, options.nosuid);
+    flags.set(MountFlags::NODEV, options.nodev);
+    flags.set(MountFlags::NOEXEC, options.noexec);
+    flags.set(MountFlags::NODIRATIME, options.nodiratime);
+    flags.set(MountFlags::SYNCHRONOUS, options.sync);
+    flags |= match options.atime {
+        AtimePolicy::Relatime => MountFlags::RELATIME,
+        AtimePolicy::NoAtime => MountFlags::NOATIME,
+    };
+    flags
+}
