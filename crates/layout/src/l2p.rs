@@ -43,8 +43,8 @@ const _: () = assert!(START_BYTES == LINE && LINE.is_multiple_of(UNDO_BYTES));
 const _: () = assert!(PBN_BITS + 8 == crate::checksum::WORD_BITS);
 
 /// Salts of the words of this module, apart from each other and from an LBN (40 bits).
-const SALT_ENTRY: u64 = 0x4c32_45 << PBN_BITS;
-const SALT_COMMIT: u64 = 0x4c32_43 << PBN_BITS;
+const SALT_ENTRY: u64 = 0x4c_3245 << PBN_BITS;
+const SALT_COMMIT: u64 = 0x4c_3243 << PBN_BITS;
 
 /// What a physical block holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -75,7 +75,10 @@ impl Entry {
             BlockState::Zero => 0,
             BlockState::Written => 1,
         };
-        seal_word(self.pbn | (state << PBN_BITS), volume_salt ^ SALT_ENTRY ^ lbn)
+        seal_word(
+            self.pbn | (state << PBN_BITS),
+            volume_salt ^ SALT_ENTRY ^ lbn,
+        )
     }
 
     /// The entry in `word`, read at `lbn`; `None` if its check fails or the state is unknown.
@@ -86,7 +89,10 @@ impl Entry {
             1 => BlockState::Written,
             _ => return None,
         };
-        Some(Self { pbn: number & (BLOCKS_MAX - 1), state })
+        Some(Self {
+            pbn: number & (BLOCKS_MAX - 1),
+            state,
+        })
     }
 }
 
@@ -162,7 +168,10 @@ impl Start {
             per_lane: get_u64(b, start::PER_LANE),
             word: match get_u64(b, start::WORD_OFF) {
                 0 => None,
-                off => Some(OldWord { off, value: get_u64(b, start::WORD_OLD) }),
+                off => Some(OldWord {
+                    off,
+                    value: get_u64(b, start::WORD_OLD),
+                }),
             },
         };
         (intact && record.generation <= WORD_MAX).then_some(record)
@@ -262,8 +271,14 @@ mod tests {
     }
 
     fn undo_record() -> impl Strategy<Value = Undo> {
-        (any::<u64>(), any::<u64>(), any::<u64>(), any::<u32>())
-            .prop_map(|(generation, lbn, entry, crc)| Undo { generation, lbn, entry, crc })
+        (any::<u64>(), any::<u64>(), any::<u64>(), any::<u32>()).prop_map(
+            |(generation, lbn, entry, crc)| Undo {
+                generation,
+                lbn,
+                entry,
+                crc,
+            },
+        )
     }
 
     proptest! {
