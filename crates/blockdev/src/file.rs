@@ -1,0 +1,184 @@
+//! A regular file or a block device as data device.
+
+mod flush;
+mod lock;
+mod open;
+
+pub use open::{OpenError, Options};
+
+use self::flush::Flush;
+use crate::pieces::{ReadPiece, WritePiece};
+use crate::sys::{self, RingPool};
+use crate::transfer::Transfer;
+use crate::{BLOCK, BlockDevice, ReadRun, WriteRun, check_range};
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::slice;
+
+/// Transfers prepared at a time: bounds the memory for copies of what is not aligned.
+const WAVE: usize = 64;
+
+/// A regular file or a block device. Its length is what it was when opened, rounded down to blocks.
+pub struct FileDevice {
+    file: File,
+    path: PathBuf,
+    blocks: u64,
+    block_device: bool,
+    read_only: bool,
+    direct: bool,
+    rings: Option<RingPool>,
+    flush: Flush,
+}
+
+impl FileDevice {
+    /// The path it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether transfers bypass the page cache.
+    pub fn is_direct(&self) -> bool {
+        self.direct
+    }
+
+    /// Whether io_uring is used where several transfers are made at once.
+    pub fn has_uring(&self) -> bool {
+        self.rings.is_some()
+    }
+
+    /// Whether this is a block device, not a regular file.
+    pub fn is_block_device(&self) -> bool {
+        self.block_device
+    }
+
+    fn check_writable(&self) -> io::Result<()> {
+        if self.read_only {
+            Err(Errno::ROFS.into())
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Completes all transfers. A single one gains nothing from io_uring.
+    fn run(&self, transfers: &mut [Transfer<'_>]) -> io::Result<()> {
+        if let (Some(rings), true) = (&self.rings, transfers.len() > 1)
+            && let Some(result) = rings.run(self.file.as_fd(), transfers)
+        {
+            return result;
+        }
+        transfers
+            .iter_mut()
+            .try_for_each(|transfer| transfer.run(self.file.as_fd()))
+    }
+}
+
+impl BlockDevice for FileDevice {
+    fn blocks(&self) -> u64 {
+        self.blocks
+    }
+
+    fn read(&self, block: u64, buf: &mut [u8]) -> io::Result<()> {
+        self.read_many(&mut [ReadRun { block, buf }])
+    }
+
+    fn write(&self, block: u64, buf: &[u8]) -> io::Result<()> {
+        self.write_many(&[WriteRun {
+            block,
+            bufs: slice::from_ref(&buf),
+        }])
+    }
+
+    fn read_many(&self, runs: &mut [ReadRun<'_>]) -> io::Result<()> {
+        for run in &*runs {
+            check_range(self.blocks, run.block, run.buf.len())?;
+        }
+        for wave in ReadPiece::cut(runs).chunks_mut(WAVE) {
+            let mut transfers: Vec<_> = wave.iter_mut().map(|p| p.transfer(self.direct)).collect();
+            let result = self.run(&mut transfers);
+            drop(transfers);
+            result?;
+            wave.iter_mut().for_each(ReadPiece::finish);
+        }
+        Ok(())
+    }
+
+    fn write_many(&self, runs: &[WriteRun<'_>]) -> io::Result<()> {
+        self.check_writable()?;
+        for run in runs {
+            run.bufs
+                .iter()
+                .try_for_each(|buf| check_range(self.blocks, 0, buf.len()))?;
+            check_range(self.blocks, run.block, run.len())?;
+        }
+        for wave in WritePiece::cut(runs).chunks_mut(WAVE) {
+            let mut transfers: Vec<_> = wave.iter_mut().map(|p| p.transfer(self.direct)).collect();
+            let result = self.run(&mut transfers);
+            drop(transfers);
+            result?;
+            wave.iter_mut().for_each(WritePiece::finish);
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        if self.read_only {
+            return Ok(());
+        }
+        Ok(self.flush.run(|| rustix::fs::fdatasync(&self.file))?)
+    }
+
+    fn discard(&self, block: u64, count: u64) -> io::Result<()> {
+        self.check_writable()?;
+        // The check is in bytes; any overflow is outside of the device as well.
+        let bytes = usize::try_from(count)
+            .ok()
+            .and_then(|count| count.checked_mul(BLOCK));
+        check_range(
+            self.blocks,
+            block,
+            bytes.unwrap_or(usize::MAX - usize::MAX % BLOCK),
+        )?;
+        if count == 0 {
+            return Ok(());
+        }
+        let (off, len) = (block * BLOCK as u64, count * BLOCK as u64);
+        let result = if self.block_device {
+            sys::discard_block_device(self.file.as_fd(), off, len)
+        } else {
+            let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+            fallocate(&self.file, how, off, len).map_err(io::Error::from)
+        };
+        match result {
+            Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
+            other => other,
+        }
+    }
+
+    fn describe(&self) -> String {
+        format!(
+            "{}: {}, {} blocks, {}, {}{}",
+            self.path.display(),
+            if self.block_device {
+                "block device"
+            } else {
+                "regular file"
+            },
+            self.blocks,
+            if self.direct { "direct" } else { "buffered" },
+            if self.rings.is_some() {
+                "io_uring"
+            } else {
+                "plain system calls"
+            },
+            if self.read_only { ", read-only" } else { "" },
+        )
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.read_only
+    }
+}

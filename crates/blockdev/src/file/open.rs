@@ -1,0 +1,131 @@
+//! Opening, and finding out what works.
+
+use super::FileDevice;
+use super::flush::Flush;
+use crate::sys::RingPool;
+use crate::{AlignedBuf, BLOCK};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// How to open a [`FileDevice`]. What is asked for and not available is done without, except
+/// `read_only`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Bypass the page cache (`O_DIRECT`).
+    pub direct: bool,
+    /// Use io_uring.
+    pub uring: bool,
+    /// Refuse writes.
+    pub read_only: bool,
+}
+
+impl Default for Options {
+    /// Direct, with io_uring, for reading and writing.
+    fn default() -> Self {
+        Self {
+            direct: true,
+            uring: true,
+            read_only: false,
+        }
+    }
+}
+
+/// Why a device could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// A system call failed. `EBUSY`: a block device is mounted or otherwise in use.
+    #[error("{}: cannot open the data device: {source}", path.display())]
+    Io {
+        /// The device.
+        path: PathBuf,
+        /// The error of the system call.
+        source: io::Error,
+    },
+    /// Neither a regular file nor a block device.
+    #[error("{}: not a regular file or block device", path.display())]
+    Kind {
+        /// The offending path.
+        path: PathBuf,
+    },
+    /// Shorter than one block.
+    #[error("{}: {len} bytes are less than one block", path.display())]
+    Length {
+        /// The device.
+        path: PathBuf,
+        /// Its length in bytes.
+        len: u64,
+    },
+}
+
+impl FileDevice {
+    /// Opens a regular file or block device. A block device that is to be written is claimed: nobody
+    /// else can mount it meanwhile, and it is refused if somebody has.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(path: &Path, options: Options) -> Result<Self, OpenError> {
+        let io_error = |source| OpenError::Io {
+            path: path.to_path_buf(),
+            source,
+        };
+        // Looked at first, since opening a fifo would wait and opening some devices does something.
+        let kind = std::fs::metadata(path).map_err(io_error)?.file_type();
+        if !kind.is_file() && !kind.is_block_device() {
+            return Err(OpenError::Kind {
+                path: path.to_path_buf(),
+            });
+        }
+        let (mut file, direct) = open_file(path, options).map_err(io_error)?;
+        // Works for both kinds.
+        let len = file.seek(SeekFrom::End(0)).map_err(io_error)?;
+        let blocks = len / BLOCK as u64;
+        if blocks == 0 {
+            return Err(OpenError::Length {
+                path: path.to_path_buf(),
+                len,
+            });
+        }
+        Ok(Self {
+            file,
+            path: path.to_path_buf(),
+            blocks,
+            block_device: kind.is_block_device(),
+            read_only: options.read_only,
+            direct,
+            rings: if options.uring {
+                RingPool::new().ok()
+            } else {
+                None
+            },
+            flush: Flush::default(),
+        })
+    }
+}
+
+/// Opens the file, directly if that is wanted and works.
+fn open_file(path: &Path, options: Options) -> io::Result<(File, bool)> {
+    let open = |flags| {
+        // Without O_CREAT this concerns block devices only.
+        let claim = if options.read_only { 0 } else { libc::O_EXCL };
+        OpenOptions::new()
+            .read(true)
+            .write(!options.read_only)
+            .custom_flags(flags | claim)
+            .open(path)
+    };
+    if options.direct {
+        match open(libc::O_DIRECT) {
+            // Some file systems accept the flag and then refuse the transfer. A failure to read for
+            // any other reason is not a matter of the flag.
+            Ok(file) => match file.read_at(&mut AlignedBuf::new(BLOCK), 0) {
+                Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
+                _ => return Ok((file, true)),
+            },
+            Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok((open(0)?, false))
+}
