@@ -8,7 +8,8 @@
 //! atomics, by inline assembly, or by libpmem.
 #![allow(unsafe_code)]
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use crate::units::first_atom;
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 const WORD: usize = 8;
 
@@ -74,8 +75,8 @@ unsafe fn load_words(src: *const u8, buf: &mut [u8]) {
     }
 }
 
-/// Copies `bytes` to shared memory at `dst`, as aligned 8-byte stores in ascending order with single
-/// bytes at a ragged head and tail. This granularity and order is part of the persistence model.
+/// Copies `bytes` to shared memory at `dst`, as the stores that [`atoms`](crate::atoms) names, in
+/// ascending order. This granularity and order is part of the persistence model.
 ///
 /// # Safety
 /// `dst` is valid for writing that many bytes for the whole call.
@@ -86,17 +87,36 @@ pub(crate) unsafe fn store(dst: *mut u8, bytes: &[u8]) {
     // SAFETY: all accesses are inside `dst..dst + bytes.len()`, which the caller vouches for; the
     // word pointers are aligned by the choice of `head`; everything is atomic, so races are defined.
     unsafe {
-        for (i, byte) in ragged.iter().enumerate() {
-            AtomicU8::from_ptr(dst.add(i)).store(*byte, Ordering::Relaxed);
-        }
+        store_ragged(dst, ragged);
         let aligned = dst.add(head).cast::<u64>();
         for (i, chunk) in whole.as_chunks::<WORD>().0.iter().enumerate() {
             AtomicU64::from_ptr(aligned.add(i))
                 .store(u64::from_le_bytes(*chunk).to_le(), Ordering::Relaxed);
         }
-        let after = dst.add(head + words * WORD);
-        for (i, byte) in tail.iter().enumerate() {
-            AtomicU8::from_ptr(after.add(i)).store(*byte, Ordering::Relaxed);
+        store_ragged(dst.add(head + words * WORD), tail);
+    }
+}
+
+/// [`store`] for fewer than 8 bytes that contain no aligned word.
+///
+/// # Safety
+/// As for [`store`].
+unsafe fn store_ragged(mut dst: *mut u8, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        let size = first_atom(dst.addr() as u64, bytes.len() as u64) as usize;
+        let (atom, rest) = bytes.split_at(size);
+        // SAFETY: the caller vouches for the range; the pointers are aligned by the choice of `size`.
+        unsafe {
+            match *atom {
+                [a, b, c, d] => AtomicU32::from_ptr(dst.cast())
+                    .store(u32::from_le_bytes([a, b, c, d]).to_le(), Ordering::Relaxed),
+                [a, b] => AtomicU16::from_ptr(dst.cast())
+                    .store(u16::from_le_bytes([a, b]).to_le(), Ordering::Relaxed),
+                // One byte: `size` is a power of two below 8.
+                _ => AtomicU8::from_ptr(dst).store(atom[0], Ordering::Relaxed),
+            }
+            dst = dst.add(size);
         }
+        bytes = rest;
     }
 }

@@ -14,8 +14,8 @@
 //!    may be on the medium, limited only by rules 2 and 3.
 //! 2. An aligned 8-byte store ([`Region::store_u64`], likewise the aligned 4-byte
 //!    [`Region::store_u32`]) is there or not, never in part. Nothing larger is atomic:
-//!    [`Region::write`] is a series of aligned 8-byte stores in ascending order with single bytes at
-//!    a ragged head and tail, [`Region::write_nt`] the same pieces in no order at all.
+//!    [`Region::write`] is a series of aligned stores of at most 8 bytes, its [`atoms`], in ascending
+//!    order; [`Region::write_nt`] is the same stores in no order at all, also within a line.
 //! 3. Within one aligned 64-byte line ([`LINE`]) ordinary stores reach the medium in program order:
 //!    what is there is a prefix. Lines know nothing of each other, so a later store to another line
 //!    may survive where an earlier one did not. The medium may take a line at any time, flushed or
@@ -66,30 +66,11 @@ mod lock;
 mod memory;
 mod observer;
 mod region;
+mod units;
 
 pub use backend::Backend;
 pub use error::PmemError;
 pub use lock::LockKind;
 pub use observer::Observer;
 pub use region::{MapOptions, Region};
-
-/// Bytes in a cache line: the unit of flushing, and of rule 3 of the persistence model.
-pub const LINE: u64 = 64;
-
-/// Lengths of regions are multiples of this many bytes.
-pub const PAGE: u64 = 4096;
-
-/// Bytes in a sector: the unit in which a [`Backend::File`] region reaches its disk.
-pub const SECTOR: u64 = 512;
-
-/// The offsets of the lines that `len` bytes at `off` touch, ascending: what a flush of that range
-/// writes back. None if `len` is 0.
-pub fn lines(off: u64, len: u64) -> impl Iterator<Item = u64> {
-    let first = off / LINE;
-    let end = if len == 0 {
-        first
-    } else {
-        (off + len).div_ceil(LINE)
-    };
-    (first..end).map(|line| line * LINE)
-}
+pub use units::{LINE, PAGE, SECTOR, atoms, lines};

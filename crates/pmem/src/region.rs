@@ -65,8 +65,21 @@ impl Region {
         backend: Backend,
     ) -> Self {
         let image = image.as_ref();
-        let memory = Memory::heap(image.len());
-        memory.write(0, image);
+        Self::from_extents(image.len() as u64, [(0, image)], observer, backend)
+    }
+
+    /// [`Region::from_image`] for an image of `len` bytes that is zero but for some extents, given as
+    /// offset and content.
+    pub fn from_extents<'a>(
+        len: u64,
+        extents: impl IntoIterator<Item = (u64, &'a [u8])>,
+        observer: Option<Arc<dyn Observer>>,
+        backend: Backend,
+    ) -> Self {
+        let memory = Memory::heap(usize::try_from(len).unwrap_or(usize::MAX));
+        for (off, bytes) in extents {
+            memory.write(off, bytes);
+        }
         Self::assemble(memory, backend, Source::Simulated(observer))
     }
 

@@ -1,7 +1,7 @@
 //! A simulated region reports everything, first, from the right place, and nothing else.
 
 use parking_lot::Mutex;
-use quayfs_pmem::{Backend, LINE, Observer, PmemError, Region, lines};
+use quayfs_pmem::{Backend, Observer, PmemError, Region};
 use std::io;
 use std::panic::Location;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -210,16 +210,4 @@ fn violations_panic_and_are_not_reported() {
         assert!(result.is_err(), "{what} was accepted");
     }
     assert_eq!(log.take(), []);
-}
-
-#[test]
-fn lines_cover_exactly_what_a_flush_touches() {
-    for off in 0..3 * LINE {
-        for len in 0..3 * LINE {
-            let covered: Vec<u64> = lines(off, len).collect();
-            let touched = |line: &u64| (0..len).any(|i| (off + i) / LINE * LINE == *line);
-            let expected: Vec<u64> = (0..8).map(|i| i * LINE).filter(touched).collect();
-            assert_eq!(covered, expected, "{len} bytes at {off}");
-        }
-    }
 }
