@@ -33,7 +33,7 @@ pub enum WordKind {
     CommitTs,
     /// The epoch that ended with a full checkpoint, if any did.
     Clean,
-    /// Byte position in the lane where the walk starts; a record boundary.
+    /// Where the walk of the lane starts, a record boundary; in lines of 64 bytes.
     Head(u16),
 }
 

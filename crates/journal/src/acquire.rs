@@ -1,0 +1,179 @@
+//! Credits: room for an operation, acquired before any lock (ordering 6).
+
+use crate::credits::{Amount, MAX_LINES, MAX_RECORDS};
+use crate::error::Shortage;
+use crate::journal::{Buffer, Journal};
+use quayfs_layout::LINE;
+use quayfs_layout::record::{RUN_FIXED_BYTES, RUN_SLOT_BYTES, padded_bytes};
+use std::time::Duration;
+
+/// What an operation may need at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Need {
+    /// Blocks to be staged.
+    pub slots: u32,
+    /// Bytes of items; the framing is added here.
+    pub record_bytes: u32,
+    /// Preferred staging buffer, modulo the number in use.
+    pub prefer: usize,
+}
+
+impl Need {
+    /// Each slot as a run of its own is the worst case.
+    fn amount(self) -> Amount {
+        let per_slot = RUN_FIXED_BYTES + RUN_SLOT_BYTES.next_multiple_of(8);
+        let body = self.record_bytes as usize + self.slots as usize * per_slot;
+        Amount {
+            slots: u64::from(self.slots),
+            lines: (padded_bytes(body) / LINE) as u64,
+            records: 1,
+        }
+    }
+}
+
+/// Room in one staging buffer: slots, log space and one record. What is not used returns on drop.
+#[must_use]
+pub struct Credit<'j> {
+    pub(crate) journal: &'j Journal,
+    pub(crate) buffer: u16,
+    pub(crate) left: Amount,
+}
+
+impl Credit<'_> {
+    /// The staging buffer that was chosen.
+    pub fn buffer(&self) -> u16 {
+        self.buffer
+    }
+
+    /// Blocks that can still be staged.
+    pub fn slots_left(&self) -> u32 {
+        self.left.slots as u32
+    }
+
+    /// Bytes that the record may take in the lane, framing included.
+    pub fn record_bytes_left(&self) -> u64 {
+        self.left.lines * LINE as u64
+    }
+}
+
+impl Drop for Credit<'_> {
+    fn drop(&mut self) {
+        if self.left != Amount::default() {
+            self.journal.buffer(self.buffer).credits.give(self.left);
+            self.journal.wake();
+        }
+    }
+}
+
+impl Buffer {
+    /// Log space that can be promised. Records do not wrap, so up to one record less a line is lost
+    /// at the end of the ring; with that set aside a credit always finds room.
+    pub(crate) fn log_capacity(
+        geo: &crate::JournalGeometry,
+        log_bytes: u64,
+        log_records: u64,
+        lanes: usize,
+    ) -> Amount {
+        let max_record = geo.max_record_bytes();
+        let bytes = (geo.lane_bytes - max_record).min((log_bytes / lanes as u64).max(max_record));
+        Amount {
+            slots: 0,
+            lines: (bytes / LINE as u64).min(MAX_LINES),
+            records: (log_records / lanes as u64).clamp(1, MAX_RECORDS),
+        }
+    }
+}
+
+impl Journal {
+    /// Room for `need`, all or nothing, in the preferred buffer or else the next one that has it.
+    /// Never waits. To be called with no lock held and no epoch pinned.
+    ///
+    /// # Errors
+    /// What is short; [`Shortage::TooLarge`] if waiting is pointless. Also short when others already
+    /// wait in [`Journal::acquire_blocking`]: they come first.
+    pub fn acquire(&self, need: Need) -> Result<Credit<'_>, Shortage> {
+        let amount = self.payable(need)?;
+        let queue = if need.slots > 0 {
+            &self.slot_waiters
+        } else {
+            &self.log_waiters
+        };
+        if queue.is_busy() {
+            return Err(if need.slots > 0 {
+                Shortage::Slots
+            } else {
+                Shortage::Log
+            });
+        }
+        self.try_buffers(amount, need.prefer)
+    }
+
+    /// As [`Journal::acquire`], but waits up to `limit` for digest or checkpoint to free room. Who
+    /// waits for slots is served in order of arrival, and so is who waits for log space alone.
+    ///
+    /// # Errors
+    /// What was short when the time was up, [`Shortage::TooLarge`], [`Shortage::Refused`].
+    pub fn acquire_blocking(&self, need: Need, limit: Duration) -> Result<Credit<'_>, Shortage> {
+        let amount = self.payable(need)?;
+        let queue = if need.slots > 0 {
+            &self.slot_waiters
+        } else {
+            &self.log_waiters
+        };
+        if !queue.is_busy() {
+            match self.try_buffers(amount, need.prefer) {
+                Err(Shortage::Slots | Shortage::Log) => {}
+                done => return done,
+            }
+        }
+        self.counters.count_wait();
+        let mut last = if need.slots > 0 {
+            Shortage::Slots
+        } else {
+            Shortage::Log
+        };
+        let granted = queue.wait(limit, || match self.try_buffers(amount, need.prefer) {
+            Err(short @ (Shortage::Slots | Shortage::Log)) => {
+                last = short;
+                None
+            }
+            done => Some(done),
+        });
+        granted.unwrap_or(Err(last))
+    }
+
+    fn payable(&self, need: Need) -> Result<Amount, Shortage> {
+        let amount = need.amount();
+        let fits = amount.lines * LINE as u64 <= self.geo.max_record_bytes();
+        // All buffers have the same capacity.
+        if !fits || !self.buffers[0].capacity.covers(amount) {
+            return Err(Shortage::TooLarge);
+        }
+        Ok(amount)
+    }
+
+    fn try_buffers(&self, amount: Amount, prefer: usize) -> Result<Credit<'_>, Shortage> {
+        if self.check().is_err() {
+            return Err(Shortage::Refused);
+        }
+        let mut enough_slots = false;
+        for i in 0..self.active {
+            let at = (prefer % self.active + i) % self.active;
+            match self.buffers[at].credits.try_take(amount) {
+                Ok(()) => {
+                    return Ok(Credit {
+                        journal: self,
+                        buffer: at as u16,
+                        left: amount,
+                    });
+                }
+                Err(have) => enough_slots |= have.slots >= amount.slots,
+            }
+        }
+        Err(if enough_slots {
+            Shortage::Log
+        } else {
+            Shortage::Slots
+        })
+    }
+}

@@ -1,0 +1,207 @@
+//! Records into lanes: the commit point of an operation.
+
+use crate::acquire::Credit;
+use crate::credits::Amount;
+use crate::error::JournalError;
+use crate::journal::Journal;
+use crate::lane::{Entry, Lane};
+use crate::stage::Staged;
+use crate::{Durability, SlotRef};
+use quayfs_layout::LINE;
+use quayfs_layout::jsb::{MAX_BUFFERS, MAX_NUMBER};
+use quayfs_layout::record::{
+    RECORD_HEADER_BYTES, RecordHeader, RecordKind, SlotRun, body_crc, padded_bytes,
+};
+use std::sync::atomic::Ordering;
+
+/// A record that has been appended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Appended {
+    /// Its sequence number.
+    pub seq: u64,
+    /// The slots it names, in the order in which they were staged and handed in.
+    pub slots: Vec<SlotRef>,
+}
+
+impl Journal {
+    /// Appends the record of one operation: its items, and the slots that `staged` proves to be
+    /// written. In `op` it is durable on return, in `commit` ordered before everything appended
+    /// later. An operation is committed by this and nothing else.
+    ///
+    /// # Errors
+    /// [`JournalError::RecordTooLarge`] (a wrong [`Need`](crate::Need)), [`JournalError::Stopped`],
+    /// [`JournalError::Closed`]: no record, the slots are abandoned. [`JournalError::Pmem`]: it is
+    /// unknown whether the record is durable, and the journal stops.
+    pub fn append<'j>(
+        &'j self,
+        mut credit: Credit<'j>,
+        staged: Vec<Staged<'j>>,
+        items: &[u8],
+    ) -> Result<Appended, JournalError> {
+        let mut record = encode(&staged, items, self.geo.volume_salt);
+        let bytes = record.bytes.len() as u64;
+        let lines = bytes / LINE as u64;
+        if lines > credit.left.lines {
+            let credit = credit.record_bytes_left();
+            return Err(JournalError::RecordTooLarge { bytes, credit });
+        }
+        let lane_no = usize::from(credit.buffer);
+        let _central = self.enter_central();
+        let mut lane = self.buffers[lane_no].lane.lock();
+        // Stopped or closed since the operation began? From here to the number nothing waits for
+        // anybody else, and `set_clean` passes through this lock.
+        self.check()?;
+        if self.bounds.last_taken() >= MAX_NUMBER - MAX_BUFFERS as u64 {
+            return Err(JournalError::Exhausted);
+        }
+        // Growth is paid for now: ordering 2, nothing blocks or fails after the number is taken.
+        lane.entries.reserve(1);
+        self.fill_end(lane_no, &mut lane, bytes)?;
+
+        // Ordering 3: the bound is published, then the number taken.
+        let seq = self.bounds.begin(lane_no);
+        record.finish(
+            seq,
+            lane.tail,
+            self.epoch,
+            lane_no as u16,
+            self.geo.volume_salt,
+        );
+        let off = self.geo.lane(lane_no) + lane.tail % self.geo.lane_bytes;
+        self.region.write(off, &record.bytes);
+        self.region.flush(off, bytes);
+        match self.durability {
+            // Ordering 4: durable before anybody is told, and before the lane's next record, which
+            // is how a scan tells damage from the end of the log (ordering 1).
+            Durability::Op => {
+                if let Err(e) = self.drain() {
+                    // The record may or may not survive. Its bound stays published, so nothing ever
+                    // counts on it, and its slots stay in flight, so nothing overwrites them.
+                    staged.into_iter().for_each(|mut s| s.appended = true);
+                    credit.left = Amount::default();
+                    return Err(e);
+                }
+            }
+            // Settled by the drain of the commit that covers it.
+            Durability::Commit => self.region.fence(),
+        }
+        let pos = lane.tail;
+        lane.tail += bytes;
+        lane.entries.push_back(Entry { seq, pos, bytes });
+        lane.appends += 1;
+        lane.append_bytes += bytes;
+        let slots = self.commit_slots(staged, seq);
+        // Ordering 3: cleared when everything is in place, in `op` after the fence.
+        self.bounds.finish(lane_no);
+        drop(lane);
+
+        credit.left.lines -= lines;
+        credit.left.records = 0;
+        Ok(Appended { seq, slots })
+    }
+
+    /// Makes room for `bytes` in one piece. Happens before the number is taken, because it drains.
+    fn fill_end(&self, lane_no: usize, lane: &mut Lane, bytes: u64) -> Result<(), JournalError> {
+        let filler = lane.filler_before(bytes, self.geo.lane_bytes);
+        if filler == 0 {
+            return Ok(());
+        }
+        let header = RecordHeader {
+            kind: RecordKind::Filler,
+            epoch: self.epoch,
+            seq: 0,
+            pos: lane.tail,
+            lane: lane_no as u16,
+            body_len: (filler - RECORD_HEADER_BYTES as u64) as u32,
+            runs_len: 0,
+            body_crc: 0,
+        };
+        let off = self.geo.lane(lane_no) + lane.tail % self.geo.lane_bytes;
+        self.region.write(off, &header.encode(self.geo.volume_salt));
+        self.region.flush(off, RECORD_HEADER_BYTES as u64);
+        // In `op` a valid record behind an invalid header is damage (ordering 1), so the filler must
+        // be durable before the record is written.
+        match self.durability {
+            Durability::Op => self.drain()?,
+            Durability::Commit => self.region.fence(),
+        }
+        lane.tail += filler;
+        Ok(())
+    }
+
+    fn commit_slots(&self, staged: Vec<Staged<'_>>, seq: u64) -> Vec<SlotRef> {
+        let mut slots = Vec::with_capacity(staged.iter().map(|s| s.run.blocks.len()).sum());
+        for mut s in staged {
+            let SlotRun { buffer, pos, .. } = s.run;
+            for (pos, &(lbn, crc)) in (pos..).zip(&s.run.blocks) {
+                self.buffer(buffer).ring.commit(pos, lbn, crc, seq);
+                slots.push(SlotRef {
+                    buffer,
+                    pos,
+                    seq,
+                    crc,
+                });
+            }
+            s.appended = true;
+        }
+        slots
+    }
+
+    /// Every number at or below the result has finished its append; in `op` those records are
+    /// durable.
+    pub fn complete_upto(&self) -> u64 {
+        self.bounds.complete_upto()
+    }
+
+    /// Up to which number records may be digested: what is complete, in `commit` mode what is
+    /// durably committed (ordering 8).
+    pub fn digestable(&self) -> u64 {
+        match self.durability {
+            Durability::Op => self.complete_upto(),
+            Durability::Commit => self.commit_ts.load(Ordering::Acquire),
+        }
+    }
+}
+
+/// A record whose header lacks what only the lane lock can tell.
+struct Encoded {
+    bytes: Vec<u8>,
+    body_len: u32,
+    runs_len: u32,
+    body_crc: u32,
+}
+
+fn encode(staged: &[Staged<'_>], items: &[u8], volume_salt: u64) -> Encoded {
+    let runs_len: usize = staged.iter().map(|s| s.run.encoded_bytes()).sum();
+    let body_len = runs_len + items.len();
+    let mut bytes = Vec::with_capacity(padded_bytes(body_len));
+    bytes.resize(RECORD_HEADER_BYTES, 0);
+    for s in staged {
+        s.run.encode_into(&mut bytes);
+    }
+    bytes.extend_from_slice(items);
+    let body_crc = body_crc(&bytes[RECORD_HEADER_BYTES..], volume_salt);
+    bytes.resize(padded_bytes(body_len), 0);
+    Encoded {
+        bytes,
+        body_len: body_len as u32,
+        runs_len: runs_len as u32,
+        body_crc,
+    }
+}
+
+impl Encoded {
+    fn finish(&mut self, seq: u64, pos: u64, epoch: u32, lane: u16, volume_salt: u64) {
+        let header = RecordHeader {
+            kind: RecordKind::Operation,
+            epoch,
+            seq,
+            pos,
+            lane,
+            body_len: self.body_len,
+            runs_len: self.runs_len,
+            body_crc: self.body_crc,
+        };
+        self.bytes[..RECORD_HEADER_BYTES].copy_from_slice(&header.encode(volume_salt));
+    }
+}

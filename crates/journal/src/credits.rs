@@ -1,0 +1,152 @@
+//! Credits of one staging buffer: slots, log lines and record count in one word, so that a need is
+//! met entirely or not at all by one compare-and-swap (ordering 6).
+
+use crate::sync::{AtomicU64, Ordering, Site, ord};
+
+const SLOT_BITS: u32 = 24;
+const LINE_BITS: u32 = 24;
+const RECORD_SHIFT: u32 = SLOT_BITS + LINE_BITS;
+
+/// Most slots of one buffer.
+pub(crate) const MAX_SLOTS: u64 = (1 << SLOT_BITS) - 1;
+/// Most 64-byte lines of log in one lane.
+pub(crate) const MAX_LINES: u64 = (1 << LINE_BITS) - 1;
+/// Most records in one lane.
+pub(crate) const MAX_RECORDS: u64 = u16::MAX as u64;
+
+/// An amount of each kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Amount {
+    pub(crate) slots: u64,
+    pub(crate) lines: u64,
+    pub(crate) records: u64,
+}
+
+impl Amount {
+    fn pack(self) -> u64 {
+        debug_assert!(self.slots <= MAX_SLOTS && self.lines <= MAX_LINES);
+        debug_assert!(self.records <= MAX_RECORDS);
+        self.slots | self.lines << SLOT_BITS | self.records << RECORD_SHIFT
+    }
+
+    fn unpack(word: u64) -> Self {
+        Self {
+            slots: word & MAX_SLOTS,
+            lines: word >> SLOT_BITS & MAX_LINES,
+            records: word >> RECORD_SHIFT,
+        }
+    }
+
+    /// Whether `self` is enough for `need`.
+    pub(crate) fn covers(self, need: Self) -> bool {
+        need.slots <= self.slots && need.lines <= self.lines && need.records <= self.records
+    }
+}
+
+/// What one buffer has left to give.
+pub(crate) struct Credits(AtomicU64);
+
+impl Credits {
+    pub(crate) fn new(amount: Amount) -> Self {
+        Self(AtomicU64::new(amount.pack()))
+    }
+
+    /// Takes all of `need`, or tells what there is.
+    pub(crate) fn try_take(&self, need: Amount) -> Result<(), Amount> {
+        let mut word = self.0.load(Ordering::Relaxed);
+        loop {
+            let have = Amount::unpack(word);
+            if !have.covers(need) {
+                return Err(have);
+            }
+            // Acquire pairs with the Release in `give`: what the previous owner did with a slot (and
+            // its readers, through the grace period) happened before this one uses it.
+            let order = ord(Site::CreditTake, Ordering::Acquire);
+            match self
+                .0
+                .compare_exchange_weak(word, word - need.pack(), order, Ordering::Relaxed)
+            {
+                Ok(_) => return Ok(()),
+                Err(now) => word = now,
+            }
+        }
+    }
+
+    /// Returns credits. The sum of what is out and what is here never exceeds the initial amount, so
+    /// no field can overflow into its neighbour.
+    pub(crate) fn give(&self, amount: Amount) {
+        self.0
+            .fetch_add(amount.pack(), ord(Site::CreditGive, Ordering::Release));
+    }
+
+    /// What is left at the moment.
+    #[cfg(all(test, not(loom)))]
+    pub(crate) fn left(&self) -> Amount {
+        Amount::unpack(self.0.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn amount() -> impl Strategy<Value = Amount> {
+        (0..=MAX_SLOTS / 8, 0..=MAX_LINES / 8, 0..=MAX_RECORDS / 8).prop_map(
+            |(slots, lines, records)| Amount {
+                slots,
+                lines,
+                records,
+            },
+        )
+    }
+
+    #[test]
+    fn the_extremes_fit() {
+        let all = Amount {
+            slots: MAX_SLOTS,
+            lines: MAX_LINES,
+            records: MAX_RECORDS,
+        };
+        let c = Credits::new(all);
+        assert_eq!(c.left(), all);
+        assert_eq!(c.try_take(all), Ok(()));
+        assert_eq!(c.left(), Amount::default());
+        c.give(all);
+        assert_eq!(c.left(), all);
+    }
+
+    proptest! {
+        #[test]
+        fn all_or_nothing(start in amount(), needs in prop::collection::vec(amount(), 1..20)) {
+            let c = Credits::new(start);
+            let mut model = start;
+            let mut out = Vec::new();
+            for need in needs {
+                let fits = model.covers(need);
+                match c.try_take(need) {
+                    Ok(()) => {
+                        prop_assert!(fits);
+                        model.slots -= need.slots;
+                        model.lines -= need.lines;
+                        model.records -= need.records;
+                        out.push(need);
+                    }
+                    Err(have) => {
+                        prop_assert!(!fits);
+                        prop_assert_eq!(have, model);
+                    }
+                }
+                prop_assert_eq!(c.left(), model);
+            }
+            for o in out {
+                c.give(o);
+            }
+            prop_assert_eq!(c.left(), start);
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+#[path = "credits_loom.rs"]
+mod loom_tests;

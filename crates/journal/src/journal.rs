@@ -1,0 +1,193 @@
+//! The journal of a recovered volume.
+
+use crate::Durability;
+use crate::bounds::Bounds;
+use crate::credits::Credits;
+use crate::error::JournalError;
+use crate::geometry::JournalGeometry;
+use crate::lane::Lane;
+use crate::queue::WaitQueue;
+use crate::ring::SlotRing;
+use crate::superblock::Superblock;
+use crossbeam_utils::CachePadded;
+use parking_lot::{Mutex, MutexGuard};
+use quayfs_layout::jsb::WordKind;
+use quayfs_pmem::{PmemError, Region};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Which buffers operations use; an ablation switch, one code path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Staging {
+    /// All of [`JournalOptions::buffers`].
+    #[default]
+    Sharded,
+    /// The first buffer only, under one lock for staging and appending.
+    Central,
+}
+
+/// How a journal is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JournalOptions {
+    /// Fixed for the life of the mount; stored with the epoch.
+    pub durability: Durability,
+    /// How many of the formatted buffers to use, at least 1; capped at what is formatted.
+    pub buffers: usize,
+    /// Ablation switch.
+    pub staging: Staging,
+    /// Most bytes of records above D, over all lanes. Bounds recovery.
+    pub log_bytes: u64,
+    /// Most records above D, over all lanes. Bounds recovery.
+    pub log_records: u64,
+}
+
+impl JournalOptions {
+    /// The default limits: 16 MiB and 64 k records of live log, all buffers.
+    pub fn new(durability: Durability) -> Self {
+        Self {
+            durability,
+            buffers: usize::MAX,
+            staging: Staging::Sharded,
+            log_bytes: 16 << 20,
+            log_records: 64 << 10,
+        }
+    }
+}
+
+/// One staging buffer: a slot ring, a record lane, and the credits for both.
+pub(crate) struct Buffer {
+    pub(crate) ring: SlotRing,
+    pub(crate) lane: CachePadded<Mutex<Lane>>,
+    pub(crate) credits: CachePadded<Credits>,
+    /// What `credits` would be with nothing in use.
+    pub(crate) capacity: crate::credits::Amount,
+}
+
+/// Staging buffers, lanes and superblock of a recovered volume. Shared by reference; all methods may
+/// be called from any thread.
+///
+/// Lock order, as far as this crate is concerned: central, digest or retire, commit, lane. The lane
+/// lock is a leaf but for the drain of the region.
+pub struct Journal {
+    pub(crate) region: Arc<Region>,
+    pub(crate) geo: JournalGeometry,
+    pub(crate) epoch: u32,
+    pub(crate) durability: Durability,
+    pub(crate) buffers: Vec<Buffer>,
+    /// How many of `buffers` take new work.
+    pub(crate) active: usize,
+    pub(crate) bounds: Bounds,
+    pub(crate) commit_ts: AtomicU64,
+    pub(crate) digested: AtomicU64,
+    pub(crate) retired: AtomicU64,
+    pub(crate) commit_lock: Mutex<()>,
+    pub(crate) digest_lock: Mutex<()>,
+    pub(crate) retire_lock: Mutex<()>,
+    pub(crate) central: Option<Mutex<()>>,
+    /// Waiters for slots, and waiters for log space alone: an operation that only frees things must
+    /// not queue behind writers when no round can make progress.
+    pub(crate) slot_waiters: WaitQueue,
+    pub(crate) log_waiters: WaitQueue,
+    pub(crate) stopped: AtomicBool,
+    pub(crate) closed: AtomicBool,
+    pub(crate) counters: crate::stats::Counters,
+}
+
+impl Journal {
+    pub(crate) fn jsb(&self) -> Superblock<'_> {
+        Superblock {
+            region: &self.region,
+            geo: &self.geo,
+        }
+    }
+
+    pub(crate) fn buffer(&self, buffer: u16) -> &Buffer {
+        &self.buffers[usize::from(buffer)]
+    }
+
+    /// `Ok` as long as the journal accepts work.
+    ///
+    /// # Errors
+    /// [`JournalError::Stopped`] after a failed drain, [`JournalError::Closed`] after
+    /// [`Journal::set_clean`].
+    pub fn check(&self) -> Result<(), JournalError> {
+        if self.stopped.load(Ordering::Acquire) {
+            return Err(JournalError::Stopped);
+        }
+        if self.closed.load(Ordering::Acquire) {
+            return Err(JournalError::Closed);
+        }
+        Ok(())
+    }
+
+    /// Drains the region; a failure stops the journal for good.
+    pub(crate) fn drain(&self) -> Result<(), JournalError> {
+        self.region.drain().map_err(|e: PmemError| {
+            self.stopped.store(true, Ordering::Release);
+            self.wake();
+            JournalError::Pmem(e)
+        })
+    }
+
+    pub(crate) fn wake(&self) {
+        self.slot_waiters.wake();
+        self.log_waiters.wake();
+    }
+
+    pub(crate) fn enter_central(&self) -> Option<MutexGuard<'_, ()>> {
+        self.central.as_ref().map(|m| m.lock())
+    }
+
+    /// Log epoch of this mount.
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// Durability mode of this mount.
+    pub fn durability(&self) -> Durability {
+        self.durability
+    }
+
+    /// Number of staging buffers that take new work.
+    pub fn buffers(&self) -> usize {
+        self.active
+    }
+
+    /// D: every record at or below it has been digested, durably.
+    pub fn digested(&self) -> u64 {
+        self.digested.load(Ordering::Acquire)
+    }
+
+    /// The highest number handed to [`Journal::advance_heads`], or recovered.
+    pub fn retired(&self) -> u64 {
+        self.retired.load(Ordering::Acquire)
+    }
+
+    /// The last sequence number taken. Whatever happened before this call has a number at or below.
+    pub fn last_seq(&self) -> u64 {
+        self.bounds.last_taken()
+    }
+
+    /// Marks the volume as cleanly unmounted and closes the journal: every later operation is
+    /// refused. Durable when it returns.
+    ///
+    /// # Errors
+    /// [`JournalError::NotRecovered`] if a record is not digested yet, [`JournalError::Pmem`].
+    pub fn set_clean(&self) -> Result<(), JournalError> {
+        self.check()?;
+        self.closed.store(true, Ordering::Release);
+        self.wake();
+        // Those who passed the check before are in a lane now, or will see `closed` there.
+        for buffer in &self.buffers {
+            drop(buffer.lane.lock());
+        }
+        let (last, digested) = (self.bounds.last_taken(), self.digested());
+        if last != digested {
+            self.closed.store(false, Ordering::Release);
+            return Err(JournalError::NotRecovered { last, digested });
+        }
+        // Clean means clean in this epoch: the next mount's epoch revokes it without a store.
+        self.jsb().store(WordKind::Clean, u64::from(self.epoch));
+        self.drain()
+    }
+}

@@ -1,0 +1,145 @@
+//! Waiting for credits: first come, first served, and no wake-up is lost.
+
+use crate::sync::{AtomicU64, Condvar, Mutex, Ordering, Site, fence, weakened};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// Those who wait, in order of arrival.
+pub(crate) struct WaitQueue {
+    waiting: AtomicU64,
+    tickets: Mutex<Tickets>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Tickets {
+    next: u64,
+    queue: VecDeque<u64>,
+}
+
+impl WaitQueue {
+    pub(crate) fn new() -> Self {
+        Self {
+            waiting: AtomicU64::new(0),
+            tickets: Mutex::new(Tickets::default()),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Whether somebody waits: then a newcomer must queue, or a large need would starve.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) != 0
+    }
+
+    /// Calls `attempt` whenever it is this caller's turn and something may have changed, until it
+    /// yields a value or `limit` has passed.
+    pub(crate) fn wait<T>(
+        &self,
+        limit: Duration,
+        mut attempt: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        let start = Instant::now();
+        let mut tickets = self.tickets.lock();
+        let mine = tickets.next;
+        tickets.next += 1;
+        tickets.queue.push_back(mine);
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        // Pairs with the fence in `wake`: of a giver and a waiter at least one sees the other.
+        if !weakened(Site::WaitFence) {
+            fence(Ordering::SeqCst);
+        }
+        let result = loop {
+            let got = if tickets.queue.front() == Some(&mine) {
+                attempt()
+            } else {
+                None
+            };
+            let left = limit.checked_sub(start.elapsed());
+            match (got, left) {
+                (Some(value), _) => break Some(value),
+                (None, None) => break None,
+                (None, Some(left)) => {
+                    self.changed.wait_for(&mut tickets, left);
+                }
+            }
+        };
+        tickets.queue.retain(|t| *t != mine);
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        // The next in line may be served from what is left.
+        self.changed.notify_all();
+        result
+    }
+
+    /// Something may have changed: to be called after credits were given.
+    pub(crate) fn wake(&self) {
+        if !weakened(Site::WakeFence) {
+            fence(Ordering::SeqCst);
+        }
+        if self.waiting.load(Ordering::Relaxed) != 0 {
+            // With the mutex held a waiter is either before its attempt, or asleep.
+            let _tickets = self.tickets.lock();
+            self.changed.notify_all();
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::WaitQueue;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    use std::time::Duration;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn gives_up_after_the_limit_and_leaves_the_queue() {
+        let q = WaitQueue::new();
+        assert_eq!(q.wait(Duration::from_millis(1), || None::<()>), None);
+        assert!(!q.is_busy());
+        assert_eq!(q.wait(LONG, || Some(1)), Some(1));
+    }
+
+    #[test]
+    fn a_waiter_is_woken() {
+        let (q, ready) = (WaitQueue::new(), AtomicBool::new(false));
+        std::thread::scope(|s| {
+            let waiter = s.spawn(|| q.wait(LONG, || ready.load(Ordering::Relaxed).then_some(7)));
+            while !q.is_busy() {
+                std::thread::yield_now();
+            }
+            ready.store(true, Ordering::Relaxed);
+            q.wake();
+            assert_eq!(waiter.join().expect("the waiter does not panic"), Some(7));
+        });
+    }
+
+    #[test]
+    fn served_in_order_of_arrival() {
+        let (q, budget) = (WaitQueue::new(), AtomicU64::new(0));
+        let order = parking_lot::Mutex::new(Vec::new());
+        let (q, budget, order) = (&q, &budget, &order);
+        std::thread::scope(|s| {
+            // The first needs 3 of the budget, the later ones 1: they must not overtake it.
+            for (i, need) in [3u64, 1, 1].into_iter().enumerate() {
+                s.spawn(move || {
+                    q.wait(LONG, || {
+                        let take = |b: u64| b.checked_sub(need);
+                        budget
+                            .fetch_update(Ordering::AcqRel, Ordering::Acquire, take)
+                            .ok()?;
+                        order.lock().push(i);
+                        Some(())
+                    })
+                });
+                while q.waiting.load(Ordering::Relaxed) != i as u64 + 1 {
+                    std::thread::yield_now();
+                }
+            }
+            for _ in 0..5 {
+                budget.fetch_add(1, Ordering::AcqRel);
+                q.wake();
+            }
+        });
+        assert_eq!(*order.lock(), [0, 1, 2]);
+    }
+}

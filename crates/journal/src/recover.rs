@@ -1,0 +1,248 @@
+//! From a scan to a journal.
+
+use crate::bounds::Bounds;
+use crate::credits::{Amount, Credits};
+use crate::digest::store_committed;
+use crate::error::JournalError;
+use crate::journal::{Buffer, Journal, JournalOptions, Staging};
+use crate::lane::Lane;
+use crate::queue::WaitQueue;
+use crate::ring::SlotRing;
+use crate::scan::Scan;
+use crate::superblock::Superblock;
+use crate::{LiveSlot, Record};
+use crossbeam_utils::CachePadded;
+use parking_lot::Mutex;
+use quayfs_layout::jsb::{EpochWord, MAX_NUMBER, WordKind};
+use quayfs_layout::slot::SlotHeader;
+use rustc_hash::FxHashSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// How far the caller has digested what a scan found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecoveredTo {
+    /// Every replayable record at or below this is digested. Those above (possible only if there is
+    /// damage) are given up.
+    pub digested: u64,
+}
+
+/// A mount is refused with fewer numbers left than half a year takes at a million a second.
+const NUMBERS_RESERVE: u64 = 1 << 44;
+
+impl Scan {
+    fn jsb(&self) -> Superblock<'_> {
+        Superblock {
+            region: &self.region,
+            geo: &self.geo,
+        }
+    }
+
+    /// Stores the record's number into the committed words of its slots, and writes headers again
+    /// that are damaged but vouched for by it. Flushed, not drained. [`Scan::store_digested`] does
+    /// this for every record it covers; calling it before as well is harmless.
+    pub fn mark_committed(&self, record: &Record) {
+        for run in &record.runs {
+            if u32::from(run.buffer) >= self.geo.buffers {
+                continue;
+            }
+            for (pos, &(lbn, payload_crc)) in (run.pos..).zip(&run.blocks) {
+                let index = pos % self.geo.slots_per_buffer;
+                if self.rewrite.contains(&(run.buffer, pos)) {
+                    let h = SlotHeader {
+                        pos,
+                        lbn,
+                        stage_id: run.stage_id,
+                        epoch: self.epoch,
+                        payload_crc,
+                    };
+                    let salt = self.geo.volume_salt;
+                    let bytes = h.encode_committed(salt, run.buffer, index, record.seq);
+                    let off = self.geo.header(run.buffer, index);
+                    self.region.write(off, &bytes);
+                    self.region.flush(off, bytes.len() as u64);
+                } else {
+                    store_committed(&self.region, &self.geo, run.buffer, index, record.seq);
+                }
+            }
+        }
+    }
+
+    /// Every replayable record at or below `seq` is digested. Marks their slots, drains (and so makes
+    /// durable what the calling thread has stored and flushed), then makes D durable. May be called
+    /// in steps; a lower number than before does nothing.
+    ///
+    /// # Errors
+    /// [`JournalError::Pmem`] if the region cannot be drained.
+    pub fn store_digested(&self, seq: u64) -> Result<(), JournalError> {
+        let from = self.stored.load(Ordering::Relaxed);
+        if seq <= from {
+            return Ok(());
+        }
+        let first = self.records.partition_point(|r| r.seq <= from);
+        for r in self.records[first..].iter().take_while(|r| r.seq <= seq) {
+            self.mark_committed(r);
+        }
+        // Committed words and headers before D: a slot whose number D has reached is live by them
+        // alone.
+        self.region.drain()?;
+        self.jsb().store(WordKind::Digested, seq);
+        self.region.drain()?;
+        self.stored.store(seq, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Ends recovery: everything replayable is digested, numbers restart above every number seen,
+    /// lanes are empty, and as the very last step a new epoch begins, in the mode of the new mount.
+    /// A crash before that last step leaves a journal that scans to the same slots and no records.
+    ///
+    /// # Errors
+    /// [`JournalError::NotRecovered`] if records are left over without damage to justify it,
+    /// [`JournalError::Exhausted`], [`JournalError::Span`], [`JournalError::Pmem`].
+    pub fn into_journal(
+        mut self,
+        to: RecoveredTo,
+        options: JournalOptions,
+    ) -> Result<Journal, JournalError> {
+        let last = self.records.last().map_or(0, |r| r.seq);
+        if last > to.digested && self.damage.is_empty() {
+            return Err(JournalError::NotRecovered {
+                last,
+                digested: to.digested,
+            });
+        }
+        // Numbers restart above every number seen, and the gap belongs to the old epoch.
+        let restart = self.max_seq_seen.max(to.digested);
+        if restart > MAX_NUMBER - NUMBERS_RESERVE || self.epoch == u32::MAX {
+            return Err(JournalError::Exhausted);
+        }
+        self.live.retain(|l| l.seq <= to.digested);
+        let rings = self.rings()?;
+        self.store_digested(to.digested)?;
+        self.disown_above()?;
+        self.restart(restart, options)?;
+        Ok(self.build(rings, restart, options))
+    }
+
+    /// Words above D without a digested record would become live when D moves to the highest number
+    /// seen. Only damage leaves any.
+    fn disown_above(&self) -> Result<(), JournalError> {
+        let live: FxHashSet<(u16, u64)> = self
+            .live
+            .iter()
+            .map(|l| (l.buffer, l.pos % self.geo.slots_per_buffer))
+            .collect();
+        let mut any = false;
+        for &(buffer, index) in &self.above {
+            if !live.contains(&(buffer, index)) {
+                store_committed(&self.region, &self.geo, buffer, index, 0);
+                any = true;
+            }
+        }
+        if any {
+            self.region.drain()?;
+        }
+        Ok(())
+    }
+
+    /// Lane positions are small again in each epoch. Should the new epoch not come to be, the walk
+    /// starts here among records of the old one, all at or below D.
+    fn lane_start(&self, end: u64) -> u64 {
+        end % self.geo.lane_bytes
+    }
+
+    /// Superblock words of the new life. Three steps, each durable before the next:
+    /// 1. D. The lanes are history from here on, whatever their heads say.
+    /// 2. `commit_ts` and the heads. Were `commit_ts` first, numbers between D and it would be
+    ///    missing records; were a head first, a record above D would be lost.
+    /// 3. Ordering 7: the epoch with the mode, which ends recovery.
+    fn restart(&self, seq: u64, options: JournalOptions) -> Result<(), JournalError> {
+        let jsb = self.jsb();
+        jsb.store(WordKind::Digested, seq);
+        self.region.drain()?;
+        jsb.store(WordKind::CommitTs, seq);
+        for (lane, &end) in self.lane_ends.iter().enumerate() {
+            jsb.store_head(lane, self.lane_start(end));
+        }
+        self.region.drain()?;
+        jsb.store_epoch(EpochWord {
+            epoch: self.epoch + 1,
+            mode: options.durability.mode(),
+        });
+        self.region.drain()?;
+        Ok(())
+    }
+
+    /// Head = lowest live position, next = highest live + 1; in between, what is not live is
+    /// abandoned. With nothing live a ring goes on above every position seen.
+    fn rings(&self) -> Result<Vec<SlotRing>, JournalError> {
+        let mut by_buffer: Vec<Vec<&LiveSlot>> = vec![Vec::new(); self.geo.buffers as usize];
+        for l in &self.live {
+            by_buffer[usize::from(l.buffer)].push(l);
+        }
+        let mut rings = Vec::new();
+        for (buffer, live) in by_buffer.into_iter().enumerate() {
+            let end = self.ring_ends[buffer];
+            let head = live.iter().map(|l| l.pos).min().unwrap_or(end);
+            let next = live.iter().map(|l| l.pos + 1).max().unwrap_or(end);
+            if next - head > self.geo.slots_per_buffer {
+                return Err(JournalError::Span(buffer as u16));
+            }
+            let ring = SlotRing::new(self.geo.slots_per_buffer, head, next);
+            for l in live {
+                ring.commit(l.pos, l.lbn, l.crc, l.seq);
+            }
+            rings.push(ring);
+        }
+        Ok(rings)
+    }
+
+    fn build(self, rings: Vec<SlotRing>, restart: u64, options: JournalOptions) -> Journal {
+        let formatted = rings.len();
+        let active = match options.staging {
+            Staging::Sharded => options.buffers.clamp(1, formatted),
+            Staging::Central => 1,
+        };
+        let log = Buffer::log_capacity(&self.geo, options.log_bytes, options.log_records, active);
+        let buffers = rings
+            .into_iter()
+            .zip(&self.lane_ends)
+            .map(|(ring, &end)| {
+                let capacity = Amount {
+                    slots: ring.slots(),
+                    ..log
+                };
+                let free = Amount {
+                    slots: ring.slots() - ring.used(),
+                    ..log
+                };
+                Buffer {
+                    ring,
+                    lane: CachePadded::new(Mutex::new(Lane::new(self.lane_start(end)))),
+                    credits: CachePadded::new(Credits::new(free)),
+                    capacity,
+                }
+            })
+            .collect();
+        Journal {
+            epoch: self.epoch + 1,
+            durability: options.durability,
+            buffers,
+            active,
+            bounds: Bounds::new(restart + 1, formatted),
+            commit_ts: AtomicU64::new(restart),
+            digested: AtomicU64::new(restart),
+            retired: AtomicU64::new(self.retired),
+            commit_lock: Mutex::new(()),
+            digest_lock: Mutex::new(()),
+            retire_lock: Mutex::new(()),
+            central: (options.staging == Staging::Central).then(|| Mutex::new(())),
+            slot_waiters: WaitQueue::new(),
+            log_waiters: WaitQueue::new(),
+            stopped: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            counters: crate::stats::Counters::default(),
+            region: self.region,
+            geo: self.geo,
+        }
+    }
+}

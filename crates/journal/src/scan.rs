@@ -1,0 +1,436 @@
+//! What is on the medium after a crash: a journal that is not recovered yet.
+
+use crate::classify::{Header, Verdict, Vouch, Word, classify};
+use crate::error::{Damage, JournalError, SlotDamage};
+use crate::geometry::JournalGeometry;
+use crate::journal::Journal;
+use crate::superblock::Superblock;
+use crate::walk::{Rules, Walk, walk_lane};
+use crate::{Durability, LiveSlot, Record};
+use quayfs_layout::jsb::{JSB_BYTES, WordKind};
+use quayfs_layout::slot::{self, SLOT_HEADER_BYTES, SlotHeader};
+use quayfs_pmem::Region;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// The state of a journal whose records above D wait to be digested. The only way to a [`Journal`]
+/// is [`Scan::into_journal`].
+pub struct Scan {
+    /// Log epoch of the crashed (or unmounted) life.
+    pub epoch: u32,
+    /// Durability mode of that life.
+    pub mode: Durability,
+    /// D as stored when the scan was made.
+    pub digested: u64,
+    /// `retired_seq`.
+    pub retired: u64,
+    /// Last durable commit; means something in `commit` mode only.
+    pub commit_ts: u64,
+    /// All live slots: digested and not retired, or named by one of `records`.
+    pub live: Vec<LiveSlot>,
+    /// Records to digest, in order of number.
+    pub records: Vec<Record>,
+    /// What no crash leaves behind. Records above a damaged one are listed in `records` all the same;
+    /// see [`Scan::intact_upto`].
+    pub damage: Vec<Damage>,
+    /// Highest sequence number seen anywhere.
+    pub max_seq_seen: u64,
+    /// Whether the volume was unmounted cleanly.
+    pub clean: bool,
+    pub(crate) region: Arc<Region>,
+    pub(crate) geo: JournalGeometry,
+    /// Where each lane goes on.
+    pub(crate) lane_ends: Vec<u64>,
+    /// Highest position in any valid header, plus one, for each buffer.
+    pub(crate) ring_ends: Vec<u64>,
+    /// Vouched slots (buffer, position) whose header is to be written again.
+    pub(crate) rewrite: FxHashSet<(u16, u64)>,
+    /// Slots (buffer, index) whose committed word is above D.
+    pub(crate) above: Vec<(u16, u64)>,
+    /// D as stored now.
+    pub(crate) stored: AtomicU64,
+}
+
+/// What a replayable record says of a slot.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Named {
+    pos: u64,
+    stage_id: u64,
+    lbn: u64,
+    crc: u32,
+    seq: u64,
+}
+
+impl Journal {
+    /// Reads superblock, lanes and slot headers. Changes nothing, but (unless the region is mapped
+    /// read-only) makes durable what it has read and a recovery would act on: if the daemon alone
+    /// died, that may still be in flight, and power may fail before recovery is done.
+    ///
+    /// # Errors
+    /// [`JournalError::Geometry`]; [`JournalError::Superblock`] if a word without which nothing can be
+    /// said is damaged; [`JournalError::Pmem`]. Other damage is part of the result.
+    pub fn scan(region: Arc<Region>, geo: &JournalGeometry) -> Result<Scan, JournalError> {
+        geo.check(region.len())?;
+        let jsb = Superblock {
+            region: &region,
+            geo,
+        };
+        let epoch_word = jsb.load_epoch()?;
+        let mode = Durability::of(epoch_word.mode);
+        let digested = jsb.load(WordKind::Digested)?;
+        let retired = jsb.load(WordKind::Retired)?;
+        let commit_ts = jsb.load(WordKind::CommitTs)?;
+        let mut damage = Vec::new();
+        let clean = jsb.load(WordKind::Clean).unwrap_or_else(|_| {
+            damage.push(Damage::Word(WordKind::Clean));
+            0
+        });
+        let rules = Rules {
+            epoch: epoch_word.epoch,
+            mode,
+            digested,
+            committed: match mode {
+                Durability::Op => u64::MAX,
+                Durability::Commit => commit_ts,
+            },
+        };
+        let mut heads = Vec::new();
+        for lane in 0..geo.buffers as u16 {
+            heads.push(jsb.load_head(lane)?);
+        }
+        let walks = walk_all(&region, geo, &heads, rules);
+        let mut scan = Scan {
+            epoch: epoch_word.epoch,
+            mode,
+            digested,
+            retired,
+            commit_ts,
+            live: Vec::new(),
+            records: Vec::new(),
+            damage,
+            max_seq_seen: digested.max(retired).max(commit_ts),
+            clean: clean == u64::from(epoch_word.epoch),
+            region: Arc::clone(&region),
+            geo: *geo,
+            lane_ends: walks.iter().map(|w| w.end).collect(),
+            ring_ends: Vec::new(),
+            rewrite: FxHashSet::default(),
+            above: Vec::new(),
+            stored: AtomicU64::new(digested),
+        };
+        scan.merge(walks, rules);
+        scan.scan_slots();
+        if !region.is_read_only() {
+            scan.settle(&heads)?;
+        }
+        Ok(scan)
+    }
+}
+
+fn walk_all(region: &Region, geo: &JournalGeometry, heads: &[u64], rules: Rules) -> Vec<Walk> {
+    let walk = |lane: usize| walk_lane(region, geo, lane as u16, heads[lane], rules);
+    in_parallel(heads.len(), walk)
+}
+
+/// Runs `job` for every number below `n` on the available processors; results in order.
+fn in_parallel<T: Send>(n: usize, job: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let threads = std::thread::available_parallelism()
+        .map_or(1, |p| p.get())
+        .min(n)
+        .min(8);
+    let job = &job;
+    let mut parts: Vec<(usize, T)> = std::thread::scope(|s| {
+        let worker = |first: usize| (first..n).step_by(threads).map(|i| (i, job(i))).collect();
+        let others: Vec<_> = (1..threads).map(|t| s.spawn(move || worker(t))).collect();
+        let mut all: Vec<(usize, T)> = worker(0);
+        for handle in others {
+            // A panic in a worker is a bug and goes on as one.
+            all.extend(
+                handle
+                    .join()
+                    .unwrap_or_else(|p| std::panic::resume_unwind(p)),
+            );
+        }
+        all
+    });
+    parts.sort_by_key(|(i, _)| *i);
+    parts.into_iter().map(|(_, t)| t).collect()
+}
+
+impl Scan {
+    /// Every replayable record at or below this is unaffected by the damage found in the log.
+    pub fn intact_upto(&self) -> u64 {
+        let first_bad = self.damage.iter().filter_map(Damage::seq).min();
+        let unnumbered = self
+            .damage
+            .iter()
+            .any(|d| matches!(d, Damage::Record { seq: None, .. }));
+        match first_bad {
+            // A record whose number is illegible may be any that is not there.
+            _ if unnumbered => self.first_gap() - 1,
+            Some(n) => n - 1,
+            None => u64::MAX,
+        }
+    }
+
+    fn first_gap(&self) -> u64 {
+        let mut next = self.digested + 1;
+        for r in &self.records {
+            if r.seq != next {
+                break;
+            }
+            next += 1;
+        }
+        next
+    }
+
+    /// Merges the lanes by number and counts what is missing.
+    fn merge(&mut self, walks: Vec<Walk>, rules: Rules) {
+        let lanes = walks.len() as u64;
+        for w in walks {
+            self.max_seq_seen = self.max_seq_seen.max(w.max_seq);
+            self.records.extend(w.records);
+            self.damage.extend(w.damage);
+        }
+        self.records.sort_by_key(|r| r.seq);
+        let before = self.records.len();
+        self.records.dedup_by_key(|r| r.seq);
+        let doubled = before != self.records.len();
+        let mut missing = Vec::new();
+        let mut count = 0;
+        let mut expected = rules.digested + 1;
+        let end = match rules.mode {
+            Durability::Op => self.records.last().map_or(rules.digested, |r| r.seq),
+            Durability::Commit => rules.committed,
+        };
+        for seq in self.records.iter().map(|r| r.seq).chain([end + 1]) {
+            if seq > expected {
+                missing.push(Damage::Missing {
+                    first: expected,
+                    last: seq - 1,
+                });
+                count += seq - expected;
+            }
+            expected = expected.max(seq + 1);
+        }
+        // In `op` each lane can have had one append in progress, whose number is a hole.
+        if rules.mode == Durability::Commit || count > lanes || doubled {
+            self.damage.extend(missing);
+        }
+    }
+
+    fn scan_slots(&mut self) {
+        let named = self.named_slots();
+        let (geo, region) = (self.geo, Arc::clone(&self.region));
+        let context = SlotContext {
+            geo: &geo,
+            region: &region,
+            named: &named,
+            epoch: self.epoch,
+            digested: self.digested,
+            retired: self.retired,
+        };
+        // Pieces of equal size, so that one buffer on two processors takes half the time.
+        let per_buffer = geo.slots_per_buffer.div_ceil(PIECE);
+        let pieces = u64::from(geo.buffers) * per_buffer;
+        let parts = in_parallel(pieces as usize, |i| {
+            let i = i as u64;
+            context.piece((i / per_buffer) as u16, i % per_buffer * PIECE)
+        });
+        self.ring_ends = vec![0; geo.buffers as usize];
+        for part in parts {
+            self.max_seq_seen = self.max_seq_seen.max(part.max_seq);
+            let end = &mut self.ring_ends[usize::from(part.buffer)];
+            *end = (*end).max(part.ring_end);
+            self.live.extend(part.live);
+            self.damage.extend(part.damage);
+            self.rewrite.extend(part.rewrite);
+            self.above.extend(part.above);
+        }
+    }
+
+    /// What the replayable records say of slots, by buffer and index.
+    fn named_slots(&mut self) -> FxHashMap<(u16, u64), Named> {
+        let mut named = FxHashMap::default();
+        for r in &self.records {
+            for run in &r.runs {
+                let buffer = run.buffer;
+                for (pos, &(lbn, crc)) in (run.pos..).zip(&run.blocks) {
+                    let index = pos % self.geo.slots_per_buffer;
+                    if u32::from(buffer) >= self.geo.buffers {
+                        let kind = SlotDamage::NoSuchBuffer;
+                        self.damage.push(Damage::Slot {
+                            buffer,
+                            index,
+                            kind,
+                        });
+                        continue;
+                    }
+                    let n = Named {
+                        pos,
+                        stage_id: run.stage_id,
+                        lbn,
+                        crc,
+                        seq: r.seq,
+                    };
+                    if named.insert((buffer, index), n).is_some() {
+                        let kind = SlotDamage::NamedTwice;
+                        self.damage.push(Damage::Slot {
+                            buffer,
+                            index,
+                            kind,
+                        });
+                    }
+                }
+            }
+        }
+        named
+    }
+
+    /// Makes what has been read durable before anything is stored on the strength of it. Slots need
+    /// nothing: a record was written after its slots were settled, and a committed word at or below
+    /// D before D.
+    fn settle(&self, heads: &[u64]) -> Result<(), JournalError> {
+        self.region.flush(self.geo.jsb_off, JSB_BYTES as u64);
+        for (lane, (&head, &end)) in heads.iter().zip(&self.lane_ends).enumerate() {
+            let (base, ring) = (self.geo.lane(lane), self.geo.lane_bytes);
+            let first = (end - head).min(ring - head % ring);
+            self.region.flush(base + head % ring, first);
+            self.region.flush(base, end - head - first);
+        }
+        Ok(self.region.drain()?)
+    }
+}
+
+/// Slot headers looked at as one unit of work.
+const PIECE: u64 = 4096;
+
+struct SlotContext<'a> {
+    geo: &'a JournalGeometry,
+    region: &'a Region,
+    named: &'a FxHashMap<(u16, u64), Named>,
+    epoch: u32,
+    digested: u64,
+    retired: u64,
+}
+
+#[derive(Default)]
+struct SlotPart {
+    buffer: u16,
+    ring_end: u64,
+    max_seq: u64,
+    live: Vec<LiveSlot>,
+    damage: Vec<Damage>,
+    rewrite: Vec<(u16, u64)>,
+    above: Vec<(u16, u64)>,
+}
+
+impl SlotContext<'_> {
+    fn piece(&self, buffer: u16, first: u64) -> SlotPart {
+        let mut part = SlotPart {
+            buffer,
+            ..SlotPart::default()
+        };
+        let n = PIECE.min(self.geo.slots_per_buffer - first);
+        let bytes = self
+            .region
+            .read_vec(self.geo.header(buffer, first), n * SLOT_HEADER_BYTES as u64);
+        let (headers, _) = bytes.as_chunks::<SLOT_HEADER_BYTES>();
+        for (index, raw) in (first..).zip(headers) {
+            self.slot(buffer, index, raw, &mut part);
+        }
+        part
+    }
+
+    fn slot(&self, buffer: u16, index: u64, raw: &[u8; SLOT_HEADER_BYTES], part: &mut SlotPart) {
+        let salt = self.geo.volume_salt;
+        let valid = SlotHeader::decode(raw, salt, buffer).filter(|h| {
+            // Ordering 7: staged in any epoch up to the current one.
+            h.pos % self.geo.slots_per_buffer == index && (1..=self.epoch).contains(&h.epoch)
+        });
+        let number = slot::committed(raw, salt, buffer, index);
+        let word = match number {
+            None => Word::Bad,
+            Some(0) => Word::Never,
+            Some(n) if n <= self.retired => Word::Retired,
+            Some(n) if n <= self.digested => Word::Digested,
+            Some(_) => {
+                part.above.push((buffer, index));
+                Word::Above
+            }
+        };
+        part.max_seq = part.max_seq.max(number.unwrap_or(0));
+        if let Some(h) = valid {
+            part.ring_end = part.ring_end.max(h.pos + 1);
+        }
+        let named = self.named.get(&(buffer, index)).copied();
+        let header = match (&valid, &named) {
+            (None, _) => Header::Invalid,
+            (Some(h), Some(n)) if !n.agrees(h, self.epoch) => Header::Differs,
+            _ => Header::Valid,
+        };
+        let vouch = if named.is_some() {
+            Vouch::Named
+        } else {
+            Vouch::Unnamed
+        };
+        let mut damaged = |kind| {
+            part.damage.push(Damage::Slot {
+                buffer,
+                index,
+                kind,
+            })
+        };
+        match classify(header, word, vouch) {
+            Verdict::Free => {}
+            Verdict::DamagedWord => damaged(SlotDamage::CommittedWord),
+            Verdict::DamagedHeader => damaged(SlotDamage::Header),
+            Verdict::LostRecord => damaged(SlotDamage::LostRecord),
+            verdict @ (Verdict::Live | Verdict::LiveRewrite) => {
+                // The record if one vouches, else header and committed word, which are valid then.
+                let live = named.map(|n| n.live(buffer)).or_else(|| {
+                    let (h, seq) = valid.zip(number)?;
+                    let SlotHeader {
+                        pos,
+                        lbn,
+                        payload_crc: crc,
+                        ..
+                    } = h;
+                    Some(LiveSlot {
+                        buffer,
+                        pos,
+                        lbn,
+                        crc,
+                        seq,
+                    })
+                });
+                if let Some(l) = live {
+                    part.ring_end = part.ring_end.max(l.pos + 1);
+                    if verdict == Verdict::LiveRewrite {
+                        part.rewrite.push((buffer, l.pos));
+                    }
+                }
+                part.live.extend(live);
+            }
+        }
+    }
+}
+
+impl Named {
+    fn agrees(&self, h: &SlotHeader, epoch: u32) -> bool {
+        // A replayable record is of the current epoch, and so is what it stages.
+        let mine = (self.pos, self.stage_id, self.lbn, self.crc, epoch);
+        mine == (h.pos, h.stage_id, h.lbn, h.payload_crc, h.epoch)
+    }
+
+    fn live(&self, buffer: u16) -> LiveSlot {
+        LiveSlot {
+            buffer,
+            pos: self.pos,
+            lbn: self.lbn,
+            crc: self.crc,
+            seq: self.seq,
+        }
+    }
+}

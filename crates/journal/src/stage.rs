@@ -1,0 +1,119 @@
+//! Payloads into slots.
+
+use crate::Durability;
+use crate::acquire::Credit;
+use crate::error::JournalError;
+use crate::journal::Journal;
+use quayfs_layout::BLOCK;
+use quayfs_layout::checksum::crc32c;
+use quayfs_layout::record::SlotRun;
+use quayfs_layout::slot::{SLOT_HEADER_BYTES, SlotHeader};
+
+/// Proof that payloads and slot headers are durable (in `commit` mode: will be with the commit that
+/// covers the record). Only staging makes one and only a record consumes it; dropped without one, its
+/// slots are abandoned and come back when the ring's head passes them.
+#[must_use]
+pub struct Staged<'j> {
+    pub(crate) journal: &'j Journal,
+    pub(crate) run: SlotRun,
+    pub(crate) appended: bool,
+}
+
+impl Staged<'_> {
+    /// What was staged where.
+    pub fn run(&self) -> &SlotRun {
+        &self.run
+    }
+}
+
+impl Drop for Staged<'_> {
+    fn drop(&mut self) {
+        if !self.appended {
+            let n = self.run.blocks.len() as u64;
+            self.journal
+                .buffer(self.run.buffer)
+                .ring
+                .abandon(self.run.pos, n);
+            self.journal.counters.count_abandoned(n);
+        }
+    }
+}
+
+impl Journal {
+    /// Copies 4 KiB payloads into slots of the credit's buffer, with their headers. In `op` both are
+    /// durable on return.
+    ///
+    /// Panics if a payload is not 4096 bytes or there are more than the credit has slots for.
+    ///
+    /// # Errors
+    /// [`JournalError::Stopped`], [`JournalError::Closed`], [`JournalError::Pmem`]; the slots are
+    /// then abandoned.
+    pub fn stage<'j>(
+        &'j self,
+        credit: &mut Credit<'j>,
+        blocks: &[(u64, &[u8])],
+    ) -> Result<Staged<'j>, JournalError> {
+        self.check()?;
+        let n = blocks.len() as u64;
+        assert!(
+            n <= credit.left.slots && n <= u64::from(u16::MAX),
+            "more blocks than credited"
+        );
+        let _central = self.enter_central();
+        let buffer = credit.buffer;
+        let ring = &self.buffer(buffer).ring;
+        // The credit guarantees that the ring's head is far enough: no lock, no check.
+        let pos = ring.take(n);
+        credit.left.slots -= n;
+        // Positions repeat in a later epoch at the earliest, and within an epoch a ring would have
+        // to pass 2^32 positions for the low half to repeat, under another position.
+        let stage_id = u64::from(self.epoch) << 32 | (pos & u64::from(u32::MAX));
+        let mut staged = Staged {
+            journal: self,
+            run: SlotRun {
+                buffer,
+                pos,
+                stage_id,
+                blocks: Vec::with_capacity(blocks.len()),
+            },
+            appended: false,
+        };
+        let mut headers = Vec::with_capacity(blocks.len() * SLOT_HEADER_BYTES);
+        for (p, &(lbn, payload)) in (pos..).zip(blocks) {
+            assert_eq!(payload.len(), BLOCK, "a payload is one block");
+            let index = ring.index(p);
+            self.region
+                .write_nt(self.geo.payload(buffer, index), payload);
+            let header = SlotHeader {
+                pos: p,
+                lbn,
+                stage_id,
+                epoch: self.epoch,
+                payload_crc: crc32c(payload),
+            };
+            headers.extend_from_slice(&header.encode(self.geo.volume_salt, buffer, index));
+            staged.run.blocks.push((lbn, header.payload_crc));
+        }
+        self.write_headers(buffer, ring.index(pos), &headers);
+        match self.durability {
+            Durability::Op => self.drain()?,
+            // Settled by the drain of the commit that covers the record. The fence makes the
+            // non-temporal stores visible to readers and, on real memory, durable.
+            Durability::Commit => self.region.fence(),
+        }
+        Ok(staged)
+    }
+
+    /// Headers of consecutive positions lie side by side, but for the end of the ring.
+    fn write_headers(&self, buffer: u16, index: u64, headers: &[u8]) {
+        let room = (self.geo.slots_per_buffer - index) as usize * SLOT_HEADER_BYTES;
+        let (first, wrapped) = headers.split_at(room.min(headers.len()));
+        for (at, part) in [(index, first), (0, wrapped)] {
+            if !part.is_empty() {
+                let off = self.geo.header(buffer, at);
+                self.region.write(off, part);
+                self.region.flush(off, part.len() as u64);
+            }
+        }
+    }
+}

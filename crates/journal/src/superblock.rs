@@ -1,0 +1,58 @@
+//! The words of the journal superblock in the region.
+
+use crate::error::JournalError;
+use crate::geometry::JournalGeometry;
+use quayfs_layout::LINE;
+use quayfs_layout::jsb::{EpochWord, SeqWord, WordKind};
+use quayfs_pmem::Region;
+
+/// Access to the words; stores are flushed, not drained.
+#[derive(Clone, Copy)]
+pub(crate) struct Superblock<'a> {
+    pub(crate) region: &'a Region,
+    pub(crate) geo: &'a JournalGeometry,
+}
+
+impl Superblock<'_> {
+    pub(crate) fn offset(&self, kind: WordKind) -> u64 {
+        self.geo.jsb_off + kind.offset()
+    }
+
+    pub(crate) fn encode(&self, kind: WordKind, number: u64) -> u64 {
+        SeqWord::encode(number, kind.salt(self.geo.volume_salt))
+    }
+
+    pub(crate) fn load(&self, kind: WordKind) -> Result<u64, JournalError> {
+        let raw = self.region.load_u64(self.offset(kind));
+        SeqWord::decode(raw, kind.salt(self.geo.volume_salt)).ok_or(JournalError::Superblock(kind))
+    }
+
+    pub(crate) fn load_epoch(&self) -> Result<EpochWord, JournalError> {
+        let raw = self.region.load_u64(self.offset(WordKind::Epoch));
+        EpochWord::decode(raw, self.geo.volume_salt)
+            .ok_or(JournalError::Superblock(WordKind::Epoch))
+    }
+
+    pub(crate) fn store(&self, kind: WordKind, number: u64) {
+        self.store_raw(kind, self.encode(kind, number));
+    }
+
+    pub(crate) fn store_epoch(&self, word: EpochWord) {
+        self.store_raw(WordKind::Epoch, word.encode(self.geo.volume_salt));
+    }
+
+    /// Byte position in `lane` where the walk starts. Stored in lines, so that 48 bits last.
+    pub(crate) fn load_head(&self, lane: u16) -> Result<u64, JournalError> {
+        Ok(self.load(WordKind::Head(lane))? * LINE as u64)
+    }
+
+    pub(crate) fn store_head(&self, lane: usize, pos: u64) {
+        debug_assert!(pos.is_multiple_of(LINE as u64));
+        self.store(WordKind::Head(lane as u16), pos / LINE as u64);
+    }
+
+    fn store_raw(&self, kind: WordKind, raw: u64) {
+        self.region.store_u64(self.offset(kind), raw);
+        self.region.flush(self.offset(kind), 8);
+    }
+}

@@ -1,0 +1,244 @@
+//! The life of a journal without crashes.
+
+use quayfs_journal::*;
+use quayfs_layout::jsb::WordKind;
+use quayfs_pmem::Region;
+use std::sync::Arc;
+use std::time::Duration;
+
+fn geometry(buffers: u32, lane_bytes: u64, slots: u64) -> (JournalGeometry, u64) {
+    let lane_off = 4096;
+    let slot_hdr_off = lane_off + u64::from(buffers) * lane_bytes;
+    let slot_data_off = (slot_hdr_off + u64::from(buffers) * slots * 64).next_multiple_of(4096);
+    let geo = JournalGeometry {
+        volume_salt: 0x5eed,
+        jsb_off: 0,
+        buffers,
+        lane_off,
+        lane_bytes,
+        slot_hdr_off,
+        slots_per_buffer: slots,
+        slot_data_off,
+    };
+    (geo, slot_data_off + u64::from(buffers) * slots * 4096)
+}
+
+fn mount(region: &Arc<Region>, geo: &JournalGeometry, d: Durability) -> Journal {
+    let scan = Journal::scan(Arc::clone(region), geo).expect("scan");
+    assert!(scan.damage.is_empty(), "{:?}", scan.damage);
+    let digested = scan.records.last().map_or(scan.digested, |r| r.seq);
+    scan.into_journal(RecoveredTo { digested }, JournalOptions::new(d))
+        .expect("recover")
+}
+
+fn write(j: &Journal, lbn: u64, fill: u8) -> Appended {
+    let mut c = j
+        .acquire(Need {
+            slots: 1,
+            record_bytes: 100,
+            prefer: 0,
+        })
+        .expect("room");
+    let s = j.stage(&mut c, &[(lbn, &[fill; 4096])]).expect("stage");
+    j.append(c, vec![s], &[fill; 100]).expect("append")
+}
+
+#[test]
+fn write_crash_recover_read() {
+    let (geo, len) = geometry(2, 64 << 10, 16);
+    let region = Arc::new(Region::anonymous(len));
+    Journal::format(&region, &geo, Durability::Op).expect("format");
+    let j = mount(&region, &geo, Durability::Op);
+    assert_eq!(j.epoch(), 2);
+    let a = write(&j, 7, 1);
+    let b = write(&j, 8, 2);
+    assert_eq!((a.seq, b.seq), (1, 2));
+    assert_eq!(j.complete_upto(), 2);
+    let mut buf = [0; 4096];
+    j.read_slot(&a.slots[0], &mut buf).expect("read");
+    assert_eq!(buf, [1; 4096]);
+    let records = j.read_records(0, 2, 10, u64::MAX).expect("records");
+    assert_eq!(records.len(), 2);
+    assert_eq!(records[0].items, [1; 100]);
+    assert_eq!(records[1].runs[0].blocks[0].0, 8);
+    drop(j);
+
+    let scan = Journal::scan(Arc::clone(&region), &geo).expect("scan");
+    assert_eq!(scan.records, records);
+    assert_eq!(
+        (scan.live.len(), scan.max_seq_seen, scan.clean),
+        (2, 2, false)
+    );
+    let j = scan
+        .into_journal(
+            RecoveredTo { digested: 2 },
+            JournalOptions::new(Durability::Op),
+        )
+        .expect("recover");
+    let live = j.live_slots(2);
+    assert_eq!(live.iter().map(|l| l.lbn).collect::<Vec<_>>(), [7, 8]);
+    j.read_slot(&live[1].slot(), &mut buf).expect("read");
+    assert_eq!(buf, [2; 4096]);
+    assert_eq!(write(&j, 9, 3).seq, 3);
+}
+
+#[test]
+fn digest_retire_reuse_and_clean() {
+    let (geo, len) = geometry(1, 16 << 10, 4);
+    let region = Arc::new(Region::anonymous(len));
+    Journal::format(&region, &geo, Durability::Op).expect("format");
+    let j = mount(&region, &geo, Durability::Op);
+    for lap in 0..20u64 {
+        for i in 0..4 {
+            write(&j, i, lap as u8);
+        }
+        let need = Need {
+            slots: 1,
+            record_bytes: 100,
+            prefer: 0,
+        };
+        assert_eq!(j.acquire(need).err(), Some(Shortage::Slots));
+        let upto = j.digestable();
+        for r in j
+            .read_records(j.digested(), upto, usize::MAX, u64::MAX)
+            .expect("records")
+        {
+            j.mark_committed(&r);
+        }
+        j.set_digested(upto).expect("digest");
+        assert!(matches!(
+            j.advance_heads(upto, || ()),
+            Err(JournalError::NotRetired { .. })
+        ));
+        let w = j.retired_word();
+        region.store_u64(w.offset, w.encode(upto));
+        region.persist(w.offset, 8).expect("persist");
+        assert_eq!(j.live_slots(upto).len(), 4);
+        assert_eq!(j.advance_heads(upto, || ()).expect("retire"), 4);
+        assert!(j.live_slots(upto).is_empty());
+    }
+    j.set_clean().expect("clean");
+    assert!(matches!(j.check(), Err(JournalError::Closed)));
+    assert_eq!(j.acquire(Need::default()).err(), Some(Shortage::Refused));
+    let scan = Journal::scan(Arc::clone(&region), &geo).expect("scan");
+    assert!(scan.clean && scan.records.is_empty() && scan.live.is_empty());
+    let j = mount(&region, &geo, Durability::Commit);
+    drop(j);
+    assert!(
+        !Journal::scan(Arc::clone(&region), &geo)
+            .expect("scan")
+            .clean
+    );
+}
+
+#[test]
+fn commit_mode_replays_up_to_the_commit_only() {
+    let (geo, len) = geometry(2, 64 << 10, 16);
+    let region = Arc::new(Region::anonymous(len));
+    Journal::format(&region, &geo, Durability::Commit).expect("format");
+    let j = mount(&region, &geo, Durability::Commit);
+    write(&j, 1, 1);
+    write(&j, 2, 2);
+    assert_eq!(j.digestable(), 0);
+    assert!(matches!(
+        j.set_digested(1),
+        Err(JournalError::NotDigestable { .. })
+    ));
+    assert_eq!(j.commit(None).expect("commit"), 2);
+    write(&j, 3, 3);
+    assert_eq!(j.commit(Some(2)).expect("commit"), 2);
+    drop(j);
+    let scan = Journal::scan(Arc::clone(&region), &geo).expect("scan");
+    assert_eq!(
+        scan.records.iter().map(|r| r.seq).collect::<Vec<_>>(),
+        [1, 2]
+    );
+    assert_eq!((scan.live.len(), scan.max_seq_seen), (2, 3));
+    let options = JournalOptions::new(Durability::Op);
+    let early = scan.into_journal(RecoveredTo { digested: 1 }, options);
+    assert!(matches!(
+        early,
+        Err(JournalError::NotRecovered {
+            last: 2,
+            digested: 1
+        })
+    ));
+    let j = mount(&region, &geo, Durability::Op);
+    assert_eq!(write(&j, 4, 4).seq, 4);
+    assert_eq!(j.live_slots(u64::MAX - 1).len(), 3);
+}
+
+#[test]
+fn failed_operations_return_their_slots() {
+    let (geo, len) = geometry(1, 16 << 10, 4);
+    let region = Arc::new(Region::anonymous(len));
+    Journal::format(&region, &geo, Durability::Op).expect("format");
+    let j = mount(&region, &geo, Durability::Op);
+    let need = Need {
+        slots: 4,
+        record_bytes: 10,
+        prefer: 0,
+    };
+    let mut c = j.acquire(need).expect("room");
+    let s = j
+        .stage(&mut c, &[(1, &[1; 4096]), (2, &[2; 4096])])
+        .expect("stage");
+    drop(s);
+    drop(c);
+    // The two that were not staged are back at once, the others when the head passes them.
+    assert!(j.acquire(Need { slots: 3, ..need }).is_err());
+    assert_eq!(j.advance_heads(0, || ()).expect("advance"), 2);
+    drop(j.acquire(need).expect("room"));
+    assert_eq!(j.stats().abandoned, 2);
+    let c = j
+        .acquire(Need {
+            record_bytes: 1,
+            ..Need::default()
+        })
+        .expect("room");
+    assert!(matches!(
+        j.append(c, vec![], &[0; 65]),
+        Err(JournalError::RecordTooLarge { .. })
+    ));
+    let huge = Need {
+        record_bytes: 1 << 20,
+        ..Need::default()
+    };
+    assert_eq!(
+        j.acquire_blocking(huge, Duration::MAX).err(),
+        Some(Shortage::TooLarge)
+    );
+    assert_eq!(
+        j.acquire(Need { slots: 5, ..need }).err(),
+        Some(Shortage::TooLarge)
+    );
+}
+
+#[test]
+fn a_damaged_superblock_word_is_not_guessed() {
+    let (geo, len) = geometry(1, 16 << 10, 4);
+    let region = Arc::new(Region::anonymous(len));
+    Journal::format(&region, &geo, Durability::Op).expect("format");
+    let fatal = [
+        WordKind::Epoch,
+        WordKind::Digested,
+        WordKind::Retired,
+        WordKind::CommitTs,
+        WordKind::Head(0),
+    ];
+    for kind in fatal {
+        let off = geo.jsb_off + kind.offset();
+        let good = region.load_u64(off);
+        region.store_u64(off, good ^ 1 << 20);
+        let scan = Journal::scan(Arc::clone(&region), &geo);
+        assert!(
+            matches!(scan, Err(JournalError::Superblock(k)) if k == kind),
+            "{kind:?}"
+        );
+        region.store_u64(off, good);
+    }
+    region.store_u64(geo.jsb_off + WordKind::Clean.offset(), 1);
+    let scan = Journal::scan(Arc::clone(&region), &geo).expect("scan");
+    assert_eq!(scan.damage, [Damage::Word(WordKind::Clean)]);
+    assert!(!scan.clean);
+}
