@@ -2,6 +2,7 @@
 //! whole-file policy and the `rangemap` baseline.
 
 use std::hint::black_box;
+use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -36,16 +37,24 @@ fn among_holders(c: &mut Criterion) {
     group.finish();
 }
 
-/// Time for two threads to lock and unlock `rounds` times each; `locked` does one round.
+/// Time for two threads to lock and unlock `rounds` times each, from the moment that both are
+/// there; `locked` does one round.
 fn two_threads(rounds: u64, locked: impl Fn(u64) + Sync) -> Duration {
-    let start = Instant::now();
+    let (begin, end) = (Barrier::new(3), Barrier::new(3));
     thread::scope(|scope| {
         for thread in 0..2 {
-            let locked = &locked;
-            scope.spawn(move || (0..rounds).for_each(|_| locked(thread)));
+            let (locked, begin, end) = (&locked, &begin, &end);
+            scope.spawn(move || {
+                begin.wait();
+                (0..rounds).for_each(|_| locked(thread));
+                end.wait();
+            });
         }
-    });
-    start.elapsed()
+        begin.wait();
+        let start = Instant::now();
+        end.wait();
+        start.elapsed()
+    })
 }
 
 fn contended(c: &mut Criterion) {

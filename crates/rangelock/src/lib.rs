@@ -4,8 +4,8 @@
 //! * Overlapping requests that conflict are served in the order of their arrival: a request waits
 //!   for every earlier conflicting one, whether that one already holds its range or still waits.
 //!   So a writer of the whole file is not starved by a stream of small readers.
-//! * Whoever waits is parked; nobody spins. A release wakes exactly those whose last obstacle it
-//!   was.
+//! * A release grants exactly those requests whose last obstacle it was. Who waits for longer than
+//!   about a microsecond is parked.
 //!
 //! The lock knows intervals and threads and nothing else. A thread that asks for a range that
 //! conflicts with one it already holds waits for itself; the order in which several locks are
