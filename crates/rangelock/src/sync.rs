@@ -102,11 +102,11 @@ impl Waiter {
         // the flag set never parks.
         let mut looks = 0;
         while !self.granted.load(Ordering::Acquire) {
-            if looks < LOOKS {
+            if looks == LOOKS {
+                thread::park();
+            } else {
                 looks += 1;
                 std::hint::spin_loop();
-            } else {
-                thread::park();
             }
         }
     }
