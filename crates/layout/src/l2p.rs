@@ -11,11 +11,18 @@
 //! Beside it an array of CRC-32C values, 4 bytes per LBN: the checksum of the block's content,
 //! meaningful only in state *written*.
 //!
-//! **Log**: one page with the commit word, then the lanes. The commit word is a checked word that
-//! holds the number of the last finished transaction, its *generation*. Every lane starts with 64
-//! bytes for a start record, which only lane 0 uses, followed by undo records of 32 bytes. Every
-//! record carries its generation and a checksum that covers the volume's salt and the record's
-//! place, so that nothing left behind by an earlier transaction, volume or place validates.
+//! **Log**: a header page, then the lanes, dense arrays of undo records of 32 bytes.
+//!
+//! | offset in the header page | |
+//! |---|---|
+//! | 0 | commit word |
+//! | 1024, 2048 | start record and its second copy, 64 bytes each |
+//! | 3072 | commit word's spare copy |
+//!
+//! The commit word is a checked word that holds the number of the last finished transaction, its
+//! *generation*. Every record carries its generation and a checksum that covers the volume's salt,
+//! an undo record's also its place, so that nothing left behind by an earlier transaction, volume
+//! or place validates. The four places lie in sectors of their own.
 
 use crate::bytes::{get_u32, get_u64, put_u32, put_u64};
 use crate::checksum::{WORD_MAX, crc32c, crc32c_append, open_word, seal_word};
@@ -29,9 +36,15 @@ pub const CRC_BYTES: u64 = 4;
 pub const PBN_BITS: u32 = 40;
 /// The most blocks that a map can address.
 pub const BLOCKS_MAX: u64 = 1 << PBN_BITS;
-/// Bytes before the first lane of the log; the commit word is the first 8 of them.
+/// Bytes of the log's header page, which the lanes follow.
 pub const LOG_HEADER_BYTES: u64 = BLOCK as u64;
-/// Bytes of a start record, reserved at the start of every lane.
+/// Offset of the commit word in the header page.
+pub const COMMIT_AT: u64 = 0;
+/// Offsets of the two copies of the start record in the header page.
+pub const START_AT: [u64; 2] = [1024, 2048];
+/// Offset of the commit word's spare copy in the header page.
+pub const SPARE_AT: u64 = 3072;
+/// Bytes of a start record.
 pub const START_BYTES: usize = LINE;
 /// Bytes of an undo record.
 pub const UNDO_BYTES: usize = 32;
@@ -236,12 +249,12 @@ fn salted(body: &[u8], volume_salt: u64, lane: u32, index: u64) -> u32 {
 
 /// Undo records that fit into a lane of `lane_bytes`.
 pub const fn lane_records(lane_bytes: u64) -> u64 {
-    lane_bytes.saturating_sub(START_BYTES as u64) / UNDO_BYTES as u64
+    lane_bytes / UNDO_BYTES as u64
 }
 
-/// Offset of a lane's first undo record from the start of the log.
-pub const fn lane_records_off(lane: u32, lane_bytes: u64) -> u64 {
-    LOG_HEADER_BYTES + lane as u64 * lane_bytes + START_BYTES as u64
+/// Offset of a lane from the start of the log.
+pub const fn lane_off(lane: u32, lane_bytes: u64) -> u64 {
+    LOG_HEADER_BYTES + lane as u64 * lane_bytes
 }
 
 /// Bytes of the whole log.
@@ -342,14 +355,9 @@ mod tests {
 
     #[test]
     fn lanes_lie_one_after_the_other() {
-        let lane_bytes = 8192;
-        assert_eq!(lane_records(lane_bytes), (8192 - 64) / 32);
-        let end = |lane| {
-            lane_records_off(lane, lane_bytes) + lane_records(lane_bytes) * UNDO_BYTES as u64
-        };
-        assert_eq!(lane_records_off(0, lane_bytes), 4096 + 64);
-        assert_eq!(end(0) + START_BYTES as u64, lane_records_off(1, lane_bytes));
-        assert_eq!(end(1), log_bytes(2, lane_bytes));
+        assert_eq!(lane_records(8192), 256);
         assert_eq!(lane_records(0), 0);
+        assert_eq!(lane_off(0, 8192), LOG_HEADER_BYTES);
+        assert_eq!(lane_off(2, 8192), log_bytes(2, 8192));
     }
 }

@@ -1,7 +1,8 @@
 //! Where the page table lies in the region.
 
 use quayfs_layout::l2p::{
-    self, BLOCKS_MAX, CRC_BYTES, ENTRY_BYTES, LOG_HEADER_BYTES, lane_records, log_bytes,
+    self, BLOCKS_MAX, COMMIT_AT, CRC_BYTES, ENTRY_BYTES, LOG_HEADER_BYTES, SPARE_AT, START_AT,
+    lane_records, log_bytes,
 };
 use quayfs_layout::{LINE, Lbn};
 use quayfs_pmem::Region;
@@ -23,7 +24,7 @@ pub struct PptGeometry {
     pub l2p_log_off: u64,
     /// Number of lanes, at least 1.
     pub l2p_log_lanes: u32,
-    /// Bytes of one lane, a multiple of 64 and at least 128.
+    /// Bytes of one lane, a multiple of 64 and not 0.
     pub l2p_lane_bytes: u64,
 }
 
@@ -44,7 +45,7 @@ impl PptGeometry {
         if self.blocks == 0 || self.blocks > BLOCKS_MAX {
             return Err(PptError::Geometry("the number of blocks is out of range"));
         }
-        if self.l2p_log_lanes == 0 || self.l2p_lane_bytes < 2 * line {
+        if self.l2p_log_lanes == 0 || self.l2p_lane_bytes == 0 {
             return Err(PptError::Geometry("the log has no room for a record"));
         }
         let offs = [
@@ -86,25 +87,22 @@ impl PptGeometry {
 
     /// The commit word.
     pub(crate) fn commit_off(&self) -> u64 {
-        self.l2p_log_off
+        self.l2p_log_off + COMMIT_AT
     }
 
-    /// The commit word's spare copy, at the far end of the header page: another line and, on a
-    /// disk, another sector.
+    /// The commit word's spare copy.
     pub(crate) fn spare_off(&self) -> u64 {
-        self.l2p_log_off + LOG_HEADER_BYTES - LINE as u64
+        self.l2p_log_off + SPARE_AT
     }
 
-    /// The start record, in lane 0.
-    pub(crate) fn start_off(&self) -> u64 {
-        self.l2p_log_off + LOG_HEADER_BYTES
+    /// The two copies of the start record.
+    pub(crate) fn start_offs(&self) -> [u64; 2] {
+        START_AT.map(|at| self.l2p_log_off + at)
     }
 
     /// Undo record `index` of `lane`.
     pub(crate) fn undo_off(&self, lane: u32, index: u64) -> u64 {
-        self.l2p_log_off
-            + l2p::lane_records_off(lane, self.l2p_lane_bytes)
-            + index * l2p::UNDO_BYTES as u64
+        self.l2p_log_off + l2p::lane_off(lane, self.l2p_lane_bytes) + index * l2p::UNDO_BYTES as u64
     }
 
     /// Whether an aligned word at `off` lies in the region and outside of map, checksums and log:

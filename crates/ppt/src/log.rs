@@ -36,13 +36,19 @@ impl Area {
             per_lane: per_lane as u64,
             word,
         };
-        self.region
-            .write_nt(self.geo.start_off(), &start.encode(self.geo.volume_salt));
+        for off in self.geo.start_offs() {
+            self.region
+                .write_nt(off, &start.encode(self.geo.volume_salt));
+        }
         let lanes = old.chunks(per_lane).zip(0u32..);
         if workers > 1 && per_lane >= PARALLEL_FROM {
             thread::scope(|scope| {
                 for (records, lane) in lanes {
-                    scope.spawn(move || self.write_lane(generation, lane, records));
+                    scope.spawn(move || {
+                        self.write_lane(generation, lane, records);
+                        // A fence settles the stores of its own thread only.
+                        self.region.fence();
+                    });
                 }
             });
         } else {
@@ -77,15 +83,20 @@ impl Area {
             }
             self.region.write_nt(off, &bytes);
         }
-        // A fence settles the stores of its own thread only, and this may be a worker.
-        self.region.fence();
     }
 
-    /// The start record, if there is an intact one.
+    /// The latest start record, from whichever copy has it: a crash may have left one behind the
+    /// other, and damage to one shall not hide a transaction.
     pub(crate) fn read_start(&self) -> Option<Start> {
-        let mut bytes = [0; START_BYTES];
-        self.region.read(self.geo.start_off(), &mut bytes);
-        Start::decode(&bytes, self.geo.volume_salt)
+        let copies = self.geo.start_offs().map(|off| {
+            let mut bytes = [0; START_BYTES];
+            self.region.read(off, &mut bytes);
+            Start::decode(&bytes, self.geo.volume_salt)
+        });
+        copies
+            .into_iter()
+            .flatten()
+            .max_by_key(|start| start.generation)
     }
 
     /// Whether the log has places for all that `start` announces.
@@ -156,11 +167,10 @@ impl Area {
         self.region.store_u64(self.geo.commit_off(), word);
         self.region.flush(self.geo.commit_off(), LINE as u64);
         self.region.drain()?;
-        // The spare copy follows what is durable and waits for nobody: it counts only if the
-        // commit word is unreadable.
+        // The spare copy follows what is durable and waits for nobody, so the next fence settles
+        // it: it counts only if the commit word is unreadable.
         self.region.store_u64(self.geo.spare_off(), word);
         self.region.flush(self.geo.spare_off(), LINE as u64);
-        self.region.fence();
         Ok(())
     }
 }

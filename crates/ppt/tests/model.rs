@@ -17,7 +17,7 @@ fn geometry() -> PptGeometry {
         blocks: BLOCKS,
         l2p_log_off: 12288,
         l2p_log_lanes: 3,
-        l2p_lane_bytes: 320,
+        l2p_lane_bytes: 256,
     }
 }
 
