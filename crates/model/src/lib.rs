@@ -1,1 +1,8 @@
-//! model
+//! An executable model of the crash-consistency protocol, checked exhaustively within bounds.
+
+pub mod checker;
+pub mod medium;
+pub mod ordering;
+pub mod suite;
+#[allow(missing_docs)]
+pub mod volume;

@@ -1,0 +1,251 @@
+//! Breadth-first enumeration of every reachable state of a [`Model`].
+//!
+//! Visited states are remembered by a 128-bit fingerprint, not in full; at the sizes explored here
+//! (below 10^8 states) the chance that two distinct states collide is below 10^-22. Breadth first,
+//! so a counterexample is a shortest one. Its trace is rebuilt by walking the recorded choices
+//! again from the initial state, so states need not be kept once they have been expanded.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasherDefault, Hash, Hasher};
+
+/// What went wrong; the property that a counterexample refutes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Property {
+    /// An acknowledged operation did not survive a crash.
+    AckedLost,
+    /// `commit` mode: what recovery shows is not the state at the recovered commit.
+    NotTheCommit,
+    /// An operation is visible in part.
+    Torn,
+    /// Content of another file, of an earlier owner or of an earlier time is readable.
+    ForeignContent,
+    /// Something a reader was shown is gone after a crash.
+    ObservedLost,
+    /// A read of intact media returned an error, or damage was reported where there is none.
+    FalseDamage,
+    /// A block or page that must be readable is not.
+    Unreadable,
+    /// The medium lost something and nobody noticed.
+    SilentDamage,
+    /// The L2P map is not a permutation.
+    NotAPermutation,
+    /// A page, block, slot or number has two owners.
+    DoubleOwned,
+    /// Something is owned by nobody and can never be allocated again.
+    Leaked,
+    /// A derived counter disagrees with what it counts.
+    WrongCounter,
+    /// A second crash, inside recovery, changed what recovery shows.
+    NotIdempotent,
+    /// Nobody can take another step although work remains.
+    Stuck,
+    /// `ENOSPC` although space is free.
+    SpuriousEnospc,
+}
+
+impl Property {
+    /// The property in words, as a violated claim.
+    pub fn text(self) -> &'static str {
+        match self {
+            Property::AckedLost => "an acknowledged operation is lost",
+            Property::NotTheCommit => "what is shown is not the recovered commit",
+            Property::Torn => "an operation is visible in part",
+            Property::ForeignContent => "stale or foreign content is exposed",
+            Property::ObservedLost => "a change that was seen is gone",
+            Property::FalseDamage => "damage or EIO is reported where there is none",
+            Property::Unreadable => "a block or page that is needed is unreadable",
+            Property::SilentDamage => "damage goes unnoticed",
+            Property::NotAPermutation => "the L2P map is no permutation",
+            Property::DoubleOwned => "something has two owners",
+            Property::Leaked => "something is owned by nobody",
+            Property::WrongCounter => "a derived counter is wrong",
+            Property::NotIdempotent => "a crash inside recovery changed its result",
+            Property::Stuck => "nobody can proceed",
+            Property::SpuriousEnospc => "ENOSPC with space free",
+        }
+    }
+}
+
+/// A transition system to be enumerated.
+pub trait Model {
+    /// One state; two equal states have equal futures.
+    type State: Clone + Hash;
+    /// The name of a transition.
+    type Step: Copy;
+
+    /// The only initial state.
+    fn initial(&self) -> Self::State;
+    /// Pushes every state reachable by one step. The order must depend on the state alone.
+    fn successors(&self, state: &Self::State, out: &mut Vec<(Self::Step, Self::State)>);
+    /// Checks the properties of one state.
+    fn check(&self, state: &Self::State) -> Result<(), Property>;
+    /// Whether a state without successors is a legitimate end.
+    fn may_rest(&self, _state: &Self::State) -> bool {
+        true
+    }
+    /// One line of a trace.
+    fn explain(&self, before: &Self::State, step: Self::Step, after: &Self::State) -> String;
+}
+
+/// A shortest path to a state that violates a property.
+#[derive(Clone, Debug)]
+pub struct Counterexample {
+    /// What is violated in the last state.
+    pub property: Property,
+    /// One line per step.
+    pub trace: Vec<String>,
+}
+
+/// The result of an enumeration.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Distinct states visited.
+    pub states: usize,
+    /// Longest distance from the initial state.
+    pub depth: usize,
+    /// The first violation met, if any.
+    pub counterexample: Option<Counterexample>,
+    /// False if the limit on states was met before everything had been visited.
+    pub complete: bool,
+}
+
+impl Outcome {
+    /// Everything was visited and nothing was violated.
+    pub fn holds(&self) -> bool {
+        self.complete && self.counterexample.is_none()
+    }
+}
+
+/// Visits every state of `model`, at most `limit` of them, and stops at the first violation.
+pub fn explore<M: Model>(model: &M, limit: usize) -> Outcome {
+    let mut seen: HashSet<u128, BuildHasherDefault<Pass>> = HashSet::default();
+    let mut parent: Vec<(u32, u16)> = Vec::new();
+    let mut level = Vec::new();
+    let mut next = Vec::new();
+    let mut out = Vec::new();
+    let mut depth = 0;
+
+    let first = model.initial();
+    seen.insert(fingerprint(&first));
+    parent.push((0, 0));
+    let mut bad = model.check(&first).err().map(|p| (0, p));
+    level.push((0u32, first));
+    'search: while bad.is_none() && !level.is_empty() {
+        for (id, state) in level.drain(..) {
+            out.clear();
+            model.successors(&state, &mut out);
+            if out.is_empty() && !model.may_rest(&state) {
+                bad = Some((id, Property::Stuck));
+                break 'search;
+            }
+            for (choice, (_, after)) in out.drain(..).enumerate() {
+                if !seen.insert(fingerprint(&after)) {
+                    continue;
+                }
+                let child = parent.len() as u32;
+                parent.push((id, choice as u16));
+                if let Err(property) = model.check(&after) {
+                    bad = Some((child, property));
+                    break 'search;
+                }
+                next.push((child, after));
+            }
+            if parent.len() > limit {
+                break 'search;
+            }
+        }
+        std::mem::swap(&mut level, &mut next);
+        depth += 1;
+    }
+    let complete = bad.is_some() || (level.is_empty() && next.is_empty());
+    let counterexample = bad
+        .map(|(id, property)| Counterexample { property, trace: replay(model, &parent, id) });
+    Outcome { states: parent.len(), depth, counterexample, complete }
+}
+
+fn replay<M: Model>(model: &M, parent: &[(u32, u16)], mut id: u32) -> Vec<String> {
+    let mut choices = Vec::new();
+    while id != 0 {
+        let (up, choice) = parent[id as usize];
+        choices.push(choice);
+        id = up;
+    }
+    let mut state = model.initial();
+    let mut lines = Vec::new();
+    let mut out = Vec::new();
+    for choice in choices.into_iter().rev() {
+        out.clear();
+        model.successors(&state, &mut out);
+        let (step, after) = out.swap_remove(choice as usize);
+        lines.push(model.explain(&state, step, &after));
+        state = after;
+    }
+    lines
+}
+
+fn fingerprint<T: Hash>(value: &T) -> u128 {
+    let mut hasher = Mix { a: 0x9e37_79b9_7f4a_7c15, b: 0xd1b5_4a32_d192_ed03 };
+    value.hash(&mut hasher);
+    (u128::from(fold(hasher.a, 0xff51_afd7_ed55_8ccd)) << 64)
+        | u128::from(fold(hasher.b, 0xc4ce_b9fe_1a85_ec53))
+}
+
+/// Two independent multiply-and-fold lanes over the same words.
+struct Mix {
+    a: u64,
+    b: u64,
+}
+
+fn fold(x: u64, by: u64) -> u64 {
+    let wide = u128::from(x ^ 0xa076_1d64_78bd_642f) * u128::from(by);
+    (wide as u64) ^ ((wide >> 64) as u64)
+}
+
+impl Hasher for Mix {
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.write_u64(u64::from_le_bytes(word));
+        }
+    }
+    fn write_u64(&mut self, word: u64) {
+        self.a = fold(self.a ^ word, 0xe703_7ed1_a0b4_28db).wrapping_add(word);
+        self.b = fold(self.b.rotate_left(23) ^ word, 0x8ebc_6af0_9c88_c6e3) ^ word.rotate_left(31);
+    }
+    fn write_u8(&mut self, i: u8) {
+        self.write_u64(u64::from(i));
+    }
+    fn write_u16(&mut self, i: u16) {
+        self.write_u64(u64::from(i));
+    }
+    fn write_u32(&mut self, i: u32) {
+        self.write_u64(u64::from(i));
+    }
+    fn write_usize(&mut self, i: usize) {
+        self.write_u64(i as u64);
+    }
+    fn finish(&self) -> u64 {
+        self.a
+    }
+}
+
+/// Fingerprints are already mixed; the set needs no second hash.
+#[derive(Default)]
+struct Pass(u64);
+
+impl Hasher for Pass {
+    fn write(&mut self, bytes: &[u8]) {
+        for chunk in bytes.chunks(8) {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.0 ^= u64::from_le_bytes(word);
+        }
+    }
+    fn write_u128(&mut self, i: u128) {
+        self.0 = (i >> 64) as u64 ^ i as u64;
+    }
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}

@@ -1,0 +1,38 @@
+//! scratch
+use quayfs_model::{ordering::*, suite::*};
+fn main() {
+    let a: Vec<String> = std::env::args().collect();
+    if a[1] == "matrix" {
+        for o in Ordering::ALL {
+            if a.len() > 2 && !format!("{o:?}").contains(&a[2]) { continue; }
+            print!("{o:?}:");
+            for mut c in configs() {
+                c.kept = c.kept.without(*o);
+                let t = std::time::Instant::now();
+                let r = run(&c, 4_000_000);
+                match r.counterexample {
+                    Some(x) => print!(" {}={:?}/{}", c.name, x.property, x.trace.len()),
+                    None if !r.complete => print!(" {}=?", c.name),
+                    None => {}
+                }
+                if t.elapsed().as_secs() > 20 { print!("(slow)"); }
+            }
+            println!();
+        }
+        return;
+    }
+    for mut c in configs() {
+        if a.len() > 1 && a[1] != "-" && c.name != a[1] { continue; }
+        if a.len() > 2 {
+            let o = Ordering::ALL.iter().find(|o| format!("{o:?}") == a[2]).unwrap();
+            c.kept = c.kept.without(*o);
+        }
+        let t = std::time::Instant::now();
+        let r = run(&c, 60_000_000);
+        println!("{} states {} depth {} complete {} {:?}", c.name, r.states, r.depth, r.complete, t.elapsed());
+        if let Some(x) = r.counterexample {
+            println!("  {:?} ({} steps)", x.property, x.trace.len());
+            for l in x.trace { println!("    {l}"); }
+        }
+    }
+}

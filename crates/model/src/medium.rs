@@ -1,0 +1,148 @@
+//! The medium of DESIGN section 1, in abstract cells.
+//!
+//! A cell is what a protocol step stores as one thing. An *atomic* cell is an aligned 8-byte word:
+//! after a power failure it holds its durable value or any value stored since. A *wide* cell is
+//! anything larger (a header, a body, a page, a block): it may also be [`TORN`], which no checksum
+//! accepts. Stores to one cell reach the medium in order, stores to different cells in any order.
+//! A fence makes durable what the fencing thread stored; what it stored over is then gone.
+//!
+//! The death of the daemon is the other kind of crash: nothing is lost, and nothing becomes durable
+//! either. What the next daemon reads may still be in flight.
+
+use std::hash::{Hash, Hasher};
+
+/// The value of a wide cell that was being written when power failed.
+pub const TORN: u16 = 0xffff;
+
+/// Stores that can be in flight in one cell at once.
+const DEEP: usize = 2;
+
+/// One cell: its durable value, then the values in flight, oldest first, and who stored each
+/// (0: none).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+struct Cell {
+    value: [u16; 1 + DEEP],
+    owner: [u8; DEEP],
+}
+
+impl Cell {
+    fn new(value: u16) -> Cell {
+        Cell { value: [value, 0, 0], owner: [0; DEEP] }
+    }
+    fn flying(&self) -> usize {
+        self.owner.iter().filter(|&&owner| owner != 0).count()
+    }
+    fn visible(&self) -> u16 {
+        self.value[self.flying()]
+    }
+    /// The oldest `n` stores in flight have become durable.
+    fn settle(&mut self, n: usize) {
+        let (value, owner) = (self.value, self.owner);
+        *self = Cell::new(value[n]);
+        for i in n..DEEP {
+            if owner[i] != 0 {
+                self.value[1 + i - n] = value[1 + i];
+                self.owner[i - n] = owner[i];
+            }
+        }
+    }
+}
+
+impl Hash for Cell {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        let [a, b, c] = self.value.map(u64::from);
+        let [x, y] = self.owner.map(u64::from);
+        hasher.write_u64(a | b << 16 | c << 32 | x << 48 | y << 56);
+    }
+}
+
+/// A fixed set of cells, each either atomic or wide.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Medium<const N: usize> {
+    cell: [Cell; N],
+}
+
+impl<const N: usize> Medium<N> {
+    /// All cells zero and durable.
+    pub fn zeroed() -> Self {
+        Medium { cell: [Cell::default(); N] }
+    }
+
+    /// What a load returns: the newest store, durable or not.
+    pub fn load(&self, at: usize) -> u16 {
+        self.cell[at].visible()
+    }
+
+    /// Whether nothing stored in this cell is in flight.
+    pub fn settled(&self, at: usize) -> bool {
+        self.cell[at].flying() == 0
+    }
+
+    /// Writes as mkfs does: durable at once.
+    pub fn format(&mut self, at: usize, value: u16) {
+        self.cell[at] = Cell::new(value);
+    }
+
+    /// A store by `owner`; in flight until a fence of the same owner.
+    pub fn store(&mut self, at: usize, value: u16, owner: u8) {
+        let cell = &mut self.cell[at];
+        let flying = cell.flying();
+        if flying == 0 && cell.value[0] == value {
+            return;
+        }
+        assert!(flying < DEEP, "cell {at} has too many stores in flight: {cell:?}");
+        cell.value[1 + flying] = value;
+        cell.owner[flying] = owner;
+    }
+
+    /// Flush and fence of everything `owner` stored.
+    pub fn fence(&mut self, owner: u8) {
+        for cell in &mut self.cell {
+            if let Some(last) = cell.owner.iter().rposition(|&by| by == owner) {
+                cell.settle(last + 1);
+            }
+        }
+    }
+
+    /// A drain that covers the stores of everybody in `range`.
+    pub fn drain(&mut self, range: std::ops::Range<usize>) {
+        for cell in &mut self.cell[range] {
+            cell.settle(cell.flying());
+        }
+    }
+
+    /// Every medium a power failure may leave behind. `wide` tells which cells can tear.
+    pub fn after_power_loss(&self, wide: impl Fn(usize) -> bool, mut each: impl FnMut(Self)) {
+        let mut options: Vec<(usize, Vec<u16>)> = Vec::new();
+        for (at, cell) in self.cell.iter().enumerate() {
+            if cell.flying() == 0 {
+                continue;
+            }
+            let mut values = cell.value[..=cell.flying()].to_vec();
+            if wide(at) {
+                values.push(TORN);
+            }
+            values.sort_unstable();
+            values.dedup();
+            options.push((at, values));
+        }
+        let mut image = self.clone();
+        for cell in &mut image.cell {
+            *cell = Cell::new(cell.value[0]);
+        }
+        let count: usize = options.iter().map(|(_, values)| values.len()).product();
+        assert!(count <= 1 << 14, "too many stores in flight at once: {options:?}");
+        for mut pick in 0..count {
+            for (at, values) in &options {
+                image.cell[*at] = Cell::new(values[pick % values.len()]);
+                pick /= values.len();
+            }
+            each(image.clone());
+        }
+    }
+
+    /// The cells with stores in flight.
+    pub fn in_flight(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..N).filter(|&at| self.cell[at].flying() > 0)
+    }
+}

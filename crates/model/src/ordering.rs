@@ -1,0 +1,100 @@
+//! The orderings of the design, each with a name, so that each can be taken out.
+
+macro_rules! orderings {
+    ($($name:ident $section:literal $text:literal;)*) => {
+        /// An ordering or rule of the protocol.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Ordering {
+            $(#[doc = concat!($text, " (DESIGN ", $section, ")")] $name,)*
+        }
+
+        impl Ordering {
+            /// All of them, in the order of the design.
+            pub const ALL: &[Ordering] = &[$(Ordering::$name),*];
+
+            /// The part of DESIGN.md it comes from; `new` if the model asked for it.
+            pub fn section(self) -> &'static str {
+                match self { $(Ordering::$name => $section),* }
+            }
+
+            /// The rule in words.
+            pub fn text(self) -> &'static str {
+                match self { $(Ordering::$name => $text),* }
+            }
+        }
+    };
+}
+
+orderings! {
+    ReplayAboveD "3.1" "replay ignores records at or below D, in every lane";
+    RingAfterD "3.1" "ring space is reused only after D is durable";
+    OldPageAfterNat "3.1" "an old page is reused only after the NAT switch is durable";
+    OldPageAfterD "3.1" "an old page is reused only after D is durable";
+    HeadBeforeRingReuse "3.1" "the lane's head is durable before the space behind it is reused";
+    DBelowCommitTs "3.8" "D never passes the durable commit_ts";
+    StageBeforeRecord "4.3" "payload and header are durable before the record";
+    DurableBeforeReply "3" "the record is durable before it is published and answered";
+    PageBeforeNat "3" "a new page is durable before the NAT entry names it";
+    NatBeforeD "3" "NAT entries are durable before D";
+    CommittedWordBeforeD "3" "committed words are durable before D";
+    DrainBeforeCommitTs "3.8" "everything at or below the cut is durable before commit_ts";
+    CommitTsBeforeReply "3.8" "fsync answers when commit_ts is durable";
+    StoredModeRules "3.7" "recovery obeys the stored durability mode";
+    EpochLast "3.7" "the new epoch is the last store of recovery";
+    HeadBeforeEpoch "3.7" "lane heads are durable before the new epoch";
+    EpochInRecords "3.7" "records of an older epoch never validate";
+    SlotEpochUpToCurrent "3.7" "a slot header of any epoch up to the current one is good";
+    NumbersAboveD "3.7" "numbers restart above D";
+    NumbersAboveSeen "3.7" "numbers restart above every number seen anywhere";
+    DRaisedToSeen "new" "recovery raises D to the highest number seen";
+    DRaisedBeforeCommitTs "new" "the raised D is durable before commit_ts follows it";
+    CommitTsIsD "3.7" "recovery makes commit_ts = D before the new epoch";
+    RecoveryDrainsFirst "new" "recovery makes durable what it has read before it acts on it";
+    HeaderRewriteBeforeD "new" "a damaged header that a record vouches for is rewritten before D";
+    UndoBeforeScan "7" "the open L2P transaction is undone before retired_seq is read";
+    UndoneTxnClosed "5" "an undone transaction is closed before any other store to the map";
+    RetiredUndone "5" "the transaction's undo covers retired_seq";
+    DNeverUndone "5" "the transaction's undo does not cover D";
+    UndoBeforeMap "5" "undo records are durable before the map changes";
+    MapBeforeCommitWord "5" "map changes are durable before the commit word";
+    DeviceFlushBeforeTxn "5" "the device is flushed before the L2P transaction";
+    CutBelowD "5" "the cut of a round is at or below D";
+    AllBuffers "5" "a round takes all live slots at or below its cut, in all buffers";
+    SupersededWithinCut "5" "a slot is dropped only for a newer one at or below the cut";
+    FreedDropBelowD "5" "a slot is dropped only for an LBN that a record at or below D freed";
+    RoundDropsFreed "5" "a round drops slots of freed LBNs";
+    SlotReuseAfterRetired "5" "slots are reused only after retired_seq is durable";
+    PublishedBeforeRound "new" "a round starts when everything at or below its cut is published";
+    BorrowedReserved "5" "borrowed LBNs are reserved for the round";
+    BorrowedEndsZero "5" "borrowed LBNs end the round in state zero";
+    FreedRecordBelowD "3.4" "an LBN is reused only once the record that freed it is below D";
+    ZeroBelowD "5" "only LBNs freed at or below D are zeroed";
+    ZeroBeforeReallocation "5" "a freed LBN is zeroed before it is handed out";
+    ZeroDurableBeforeReallocation "5" "the zero state is durable before the LBN is handed out";
+    ZeroNotDuringRound "5" "zero batches never run during a round";
+    NoLiveSlotOnReuse "5" "an LBN that a live slot names is not handed out";
+    DirectToFresh "5" "direct data goes to fresh LBNs";
+    DirectFlushBeforeEntry "5" "direct data is flushed before its entry is written";
+    CrcBeforeEntry "5" "direct data: the CRC is durable before the entry";
+    EntryBeforeRecord "5" "direct data: the entry is durable before the record";
+    ScrubSkipsFree "new" "fsck and scrub skip blocks whose bit is clear";
+}
+
+/// The set of orderings that a run observes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept(u128);
+
+impl Kept {
+    /// The protocol as designed.
+    pub const ALL: Kept = Kept(u128::MAX);
+
+    /// The protocol with one ordering less.
+    pub fn without(self, ordering: Ordering) -> Kept {
+        Kept(self.0 & !(1 << ordering as u32))
+    }
+
+    /// Whether an ordering is observed.
+    pub fn has(self, ordering: Ordering) -> bool {
+        self.0 >> (ordering as u32) & 1 == 1
+    }
+}

@@ -1,0 +1,34 @@
+//! scratch
+use crate::checker::*;
+use crate::ordering::*;
+use crate::volume::*;
+use OpKind::*;
+
+const NONE: Budget = Budget { ops: 0, rounds: 0, batches: 0, commits: 0, crashes: 0, rot: 0, scribbles: 0 };
+
+pub fn configs() -> Vec<Config> {
+    let base = Config {
+        name: "digest", mode: 0, remount: &[0], ops: &[WriteBoth(0), Write(0, 0), Unlink(0)],
+        lbns: 3, slots: 3, ring: 2, in_place: false, swap: false, deaths: true,
+        retired_after_commit: false,
+        budget: Budget { ops: 3, crashes: 2, scribbles: 1, ..NONE }, kept: Kept::ALL };
+    vec![
+        base.clone(),
+        Config { name: "round", ops: &[Write(0, 0)], lbns: 2, slots: 2, in_place: true, swap: true,
+            budget: Budget { ops: 3, rounds: 2, crashes: 2, ..NONE }, ..base.clone() },
+        Config { name: "reuse", ops: &[Write(0, 0), Unlink(0), Falloc(1, 0)], lbns: 2, slots: 2, in_place: true, swap: true,
+            budget: Budget { ops: 3, rounds: 2, batches: 1, crashes: 1, ..NONE }, ..base.clone() },
+        Config { name: "commit", mode: 1, remount: &[1], ops: &[Write(0, 0), Unlink(0)], lbns: 2, slots: 2, in_place: true,
+            budget: Budget { ops: 3, rounds: 1, commits: 2, crashes: 2, ..NONE }, ..base.clone() },
+        Config { name: "remount", mode: 1, remount: &[0, 1], ops: &[Write(0, 0)], lbns: 1, slots: 2, ring: 2,
+            budget: Budget { ops: 4, commits: 3, crashes: 3, ..NONE }, ..base.clone() },
+        Config { name: "direct", mode: 1, remount: &[1], ops: &[Direct(0, 0), Falloc(0, 0), Unlink(0), Direct(1, 0)], lbns: 2, slots: 2,
+            budget: Budget { ops: 3, commits: 2, batches: 1, crashes: 1, ..NONE }, ..base.clone() },
+        Config { name: "rot", ops: &[Write(0, 0)], lbns: 1, slots: 2,
+            budget: Budget { ops: 1, crashes: 2, rot: 1, ..NONE }, ..base.clone() },
+    ]
+}
+
+pub fn run(cfg: &Config, limit: usize) -> Outcome {
+    explore(&Volume(cfg.clone()), limit)
+}
