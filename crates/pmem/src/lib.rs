@@ -16,8 +16,8 @@
 //!    [`Region::store_u32`]) is there or not, never in part. Nothing larger is atomic:
 //!    [`Region::write`] is a series of aligned stores of at most 8 bytes, its [`atoms`], in ascending
 //!    order; [`Region::write_nt`] is the same stores in no order at all, also within a line.
-//! 3. Within one aligned 64-byte line ([`LINE`]) ordinary stores reach the medium in program order:
-//!    what is there is a prefix. Lines know nothing of each other, so a later store to another line
+//! 3. Within one aligned 64-byte line ([`LINE`]) ordinary stores reach memory in program order: what
+//!    is there is a prefix. Lines know nothing of each other, so a later store to another line
 //!    may survive where an earlier one did not. The medium may take a line at any time, flushed or
 //!    not: cache lines are evicted whenever the processor likes.
 //! 4. On the backends [`Backend::Dax`] and [`Backend::Volatile`] a store is settled by
@@ -26,9 +26,10 @@
 //!    the line after the flush is in flight again. [`Region::write_nt`] needs the fence only. A
 //!    fence settles what its own thread flushed or wrote non-temporally, not what others did.
 //! 5. On the backend [`Backend::File`] neither flush nor fence settles anything. The kernel may write
-//!    any dirty page at any time, so each 512-byte sector may at any time have reached the disk or
-//!    not, each holding a prefix of the stores made to it. Only [`Region::drain`] settles, and it
-//!    settles everything that any thread stored before the call.
+//!    any dirty page at any time, and copy it while it is being stored to: so any subset of the
+//!    [`atoms`] stored since the last drain may be on the disk, in no order, not even within a line.
+//!    Only [`Region::drain`] settles, and it settles everything that any thread stored before the
+//!    call.
 //! 6. [`Region::drain`] is the durability edge on every backend. On `Dax` and `Volatile` it is
 //!    exactly a fence. Code that orders one store before another for the sake of a crash uses
 //!    `flush` and `drain`; where a fence suffices on memory and nothing depends on it on a file,
@@ -41,7 +42,7 @@
 //! ## Data device
 //!
 //! 8. A write not followed by a completed flush may be absent, present, or torn: any subset of its
-//!    512-byte sectors, independent of other writes. A completed flush settles every write that had
+//!    512-byte sectors ([`SECTOR`]), independent of other writes. A completed flush settles every write that had
 //!    returned before the flush began. A failed flush is final, as in rule 7.
 //!
 //! ## Both

@@ -6,8 +6,7 @@ pub const LINE: u64 = 64;
 /// Lengths of regions are multiples of this many bytes.
 pub const PAGE: u64 = 4096;
 
-/// Bytes in a sector: the unit in which a [`Backend::File`](crate::Backend::File) region reaches its
-/// disk.
+/// Bytes in a sector: what a data device writes as a whole, by rule 8 of the persistence model.
 pub const SECTOR: u64 = 512;
 
 /// The offsets of the lines that `len` bytes at `off` touch, ascending: what a flush of that range

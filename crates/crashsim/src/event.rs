@@ -1,0 +1,102 @@
+//! What is recorded.
+
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+use std::thread::ThreadId;
+
+/// One of the two media.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Medium {
+    /// The region of persistent memory.
+    Pmem,
+    /// The data device.
+    Device,
+}
+
+impl fmt::Display for Medium {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Pmem => "pmem",
+            Self::Device => "device",
+        })
+    }
+}
+
+/// A store or write that is not settled: a crash may lose it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InFlight {
+    /// What it went to.
+    pub medium: Medium,
+    /// Where, in bytes.
+    pub off: u64,
+    /// How much, in bytes.
+    pub len: u64,
+    /// Who did it.
+    pub site: &'static Location<'static>,
+}
+
+impl fmt::Display for InFlight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} bytes at {:#x} of {} by {}",
+            self.len, self.off, self.medium, self.site
+        )
+    }
+}
+
+#[derive(Clone)]
+pub(crate) struct Event {
+    pub(crate) thread: ThreadId,
+    pub(crate) site: &'static Location<'static>,
+    pub(crate) kind: Kind,
+}
+
+#[derive(Clone)]
+pub(crate) enum Kind {
+    Store {
+        off: u64,
+        bytes: Arc<[u8]>,
+        nt: bool,
+    },
+    Flush {
+        off: u64,
+        len: u64,
+    },
+    Fence,
+    Drain,
+    /// A write or, with garbage, a discard.
+    DeviceWrite {
+        off: u64,
+        bytes: Arc<[u8]>,
+        discard: bool,
+    },
+    DeviceFlush,
+    Mark(u64),
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.kind {
+            Kind::Store { off, bytes, nt } => {
+                let how = if *nt { "non-temporal store" } else { "store" };
+                write!(f, "{how} of {} bytes at {off:#x}", bytes.len())?;
+            }
+            Kind::Flush { off, len } => write!(f, "flush of {len} bytes at {off:#x}")?,
+            Kind::Fence => f.write_str("fence")?,
+            Kind::Drain => f.write_str("drain")?,
+            Kind::DeviceWrite {
+                off,
+                bytes,
+                discard,
+            } => {
+                let what = if *discard { "discard" } else { "device write" };
+                write!(f, "{what} of {} bytes at {off:#x}", bytes.len())?;
+            }
+            Kind::DeviceFlush => f.write_str("device flush")?,
+            Kind::Mark(value) => write!(f, "mark {value}")?,
+        }
+        write!(f, " by {}", self.site)
+    }
+}

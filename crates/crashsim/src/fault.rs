@@ -1,0 +1,189 @@
+//! A device that fails when it is told to.
+
+use parking_lot::Mutex;
+use quayfs_blockdev::{BLOCK, BlockDevice, ReadRun, WriteRun};
+use std::io;
+use std::sync::Arc;
+
+/// Which calls of a device fail. A `read_many` or `write_many` counts as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultOp {
+    /// Reads.
+    Read,
+    /// Writes.
+    Write,
+    /// Flushes.
+    Flush,
+    /// Discards.
+    Discard,
+}
+
+/// How a call fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// With this error number (`EIO`, `ENOSPC`, ...), having done nothing.
+    Errno(i32),
+    /// After the first half of the blocks, or of the runs, with `EIO`. A flush or discard does nothing.
+    Short,
+}
+
+/// How often.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Repeat {
+    /// That call only.
+    Once,
+    /// That call and all later ones.
+    Forever,
+}
+
+/// A [`BlockDevice`] in front of another that fails when it is told to.
+pub struct FaultDevice {
+    inner: Arc<dyn BlockDevice>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    calls: [u64; 4],
+    plans: Vec<Plan>,
+}
+
+struct Plan {
+    op: FaultOp,
+    /// The number of the call, as counted in `calls`.
+    call: u64,
+    fault: Fault,
+    repeat: Repeat,
+}
+
+impl FaultDevice {
+    /// Passes everything on until told otherwise.
+    pub fn new(inner: Arc<dyn BlockDevice>) -> Self {
+        Self {
+            inner,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Lets the `nth` call of this kind from now on fail; the next one is number 1.
+    pub fn fail(&self, op: FaultOp, nth: u64, fault: Fault, repeat: Repeat) {
+        let mut state = self.state.lock();
+        let call = state.calls[op as usize] + nth;
+        state.plans.push(Plan {
+            op,
+            call,
+            fault,
+            repeat,
+        });
+    }
+
+    /// Forgets all that was told.
+    pub fn heal(&self) {
+        self.state.lock().plans.clear();
+    }
+
+    /// How many calls of this kind there have been, failed ones included.
+    pub fn calls(&self, op: FaultOp) -> u64 {
+        self.state.lock().calls[op as usize]
+    }
+
+    /// Counts a call and says how it shall fail.
+    fn next(&self, op: FaultOp) -> Option<Fault> {
+        let mut state = self.state.lock();
+        state.calls[op as usize] += 1;
+        let call = state.calls[op as usize];
+        let due = |plan: &&Plan| {
+            let now = match plan.repeat {
+                Repeat::Once => plan.call == call,
+                Repeat::Forever => plan.call <= call,
+            };
+            plan.op == op && now
+        };
+        state.plans.iter().find(due).map(|plan| plan.fault)
+    }
+
+    /// The whole of `items` if nothing is to fail, otherwise how much to do and the error after it.
+    fn allowed(&self, op: FaultOp, items: usize) -> (usize, io::Result<()>) {
+        match self.next(op) {
+            None => (items, Ok(())),
+            Some(Fault::Errno(errno)) => (0, Err(io::Error::from_raw_os_error(errno))),
+            Some(Fault::Short) => (items / 2, Err(io::Error::from_raw_os_error(libc::EIO))),
+        }
+    }
+}
+
+impl BlockDevice for FaultDevice {
+    fn blocks(&self) -> u64 {
+        self.inner.blocks()
+    }
+
+    #[track_caller]
+    fn read(&self, block: u64, buf: &mut [u8]) -> io::Result<()> {
+        let (blocks, result) = self.allowed(FaultOp::Read, buf.len() / BLOCK);
+        if blocks > 0 || result.is_ok() {
+            let whole = if result.is_ok() {
+                buf.len()
+            } else {
+                blocks * BLOCK
+            };
+            self.inner.read(block, &mut buf[..whole])?;
+        }
+        result
+    }
+
+    #[track_caller]
+    fn write(&self, block: u64, buf: &[u8]) -> io::Result<()> {
+        let (blocks, result) = self.allowed(FaultOp::Write, buf.len() / BLOCK);
+        if blocks > 0 || result.is_ok() {
+            let whole = if result.is_ok() {
+                buf.len()
+            } else {
+                blocks * BLOCK
+            };
+            self.inner.write(block, &buf[..whole])?;
+        }
+        result
+    }
+
+    #[track_caller]
+    fn read_many(&self, runs: &mut [ReadRun<'_>]) -> io::Result<()> {
+        let (count, result) = self.allowed(FaultOp::Read, runs.len());
+        if count > 0 {
+            self.inner.read_many(&mut runs[..count])?;
+        }
+        result
+    }
+
+    #[track_caller]
+    fn write_many(&self, runs: &[WriteRun<'_>]) -> io::Result<()> {
+        let (count, result) = self.allowed(FaultOp::Write, runs.len());
+        if count > 0 {
+            self.inner.write_many(&runs[..count])?;
+        }
+        result
+    }
+
+    #[track_caller]
+    fn flush(&self) -> io::Result<()> {
+        self.allowed(FaultOp::Flush, 0).1?;
+        self.inner.flush()
+    }
+
+    #[track_caller]
+    fn discard(&self, block: u64, count: u64) -> io::Result<()> {
+        self.allowed(FaultOp::Discard, 0).1?;
+        self.inner.discard(block, count)
+    }
+
+    fn describe(&self) -> String {
+        format!("faulty: {}", self.inner.describe())
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.inner.is_read_only()
+    }
+}
+
+#[cfg(test)]
+#[path = "fault_tests.rs"]
+mod tests;

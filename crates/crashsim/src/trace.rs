@@ -1,0 +1,234 @@
+//! All crashes of a run.
+
+use crate::budget::Budget;
+use crate::cursor::Cursor;
+use crate::event::{Event, InFlight, Kind, Medium};
+use crate::image::CrashImage;
+use crate::pages::Pages;
+use crate::recorder::Base;
+use crate::select::{Selection, selections};
+use crate::state::Granule;
+use quayfs_pmem::Backend;
+use rustc_hash::FxHashSet;
+use std::fmt;
+use std::sync::Arc;
+
+/// A run that was recorded.
+pub struct Trace {
+    base: Base,
+    events: Arc<Vec<Event>>,
+    backend: Backend,
+}
+
+/// A moment of a run: after so many events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Point(usize);
+
+impl Point {
+    /// How many events there were by then.
+    pub fn events(self) -> usize {
+        self.0
+    }
+}
+
+impl Trace {
+    pub(crate) fn new(base: Base, events: Arc<Vec<Event>>, backend: Backend) -> Self {
+        Self {
+            base,
+            events,
+            backend,
+        }
+    }
+
+    /// The moments at which a crash may leave something else than just before, or has more
+    /// acknowledged: all but those after a flush of lines, which by itself promises nothing.
+    pub fn points(&self) -> impl Iterator<Item = Point> + use<> {
+        let events = self.events.clone();
+        (0..=events.len())
+            .filter(move |at| {
+                let last = at.checked_sub(1).map(|last| &events[last].kind);
+                !matches!(last, Some(Kind::Flush { .. }))
+            })
+            .map(Point)
+    }
+
+    /// The images of one moment. This goes through the run from its start; for all moments use
+    /// [`Trace::explore`].
+    pub fn images(&self, point: Point, budget: &Budget) -> Images {
+        let mut cursor = Cursor::new(&self.base, self.backend);
+        for event in &self.events[..point.0] {
+            cursor.advance(event);
+        }
+        self.images_at(&cursor, budget)
+    }
+
+    /// What is not settled at a moment, in the order in which it was done. After an acknowledgement
+    /// this is what was forgotten.
+    pub fn in_flight(&self, point: Point) -> Vec<InFlight> {
+        let mut cursor = Cursor::new(&self.base, self.backend);
+        for event in &self.events[..point.0] {
+            cursor.advance(event);
+        }
+        let mut numbers: Vec<usize> = granules(&cursor)
+            .iter()
+            .flat_map(|g| g.events().collect::<Vec<_>>())
+            .collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        numbers
+            .into_iter()
+            .filter_map(|number| in_flight(&self.events[number]))
+            .collect()
+    }
+
+    /// The images of all moments, each content once for the same acknowledgements.
+    pub fn explore(&self, budget: &Budget) -> Explore<'_> {
+        Explore {
+            trace: self,
+            budget: *budget,
+            cursor: Cursor::new(&self.base, self.backend),
+            points: Box::new(self.points()),
+            images: None,
+            seen: FxHashSet::default(),
+            acked: 0,
+        }
+    }
+
+    fn images_at(&self, cursor: &Cursor, budget: &Budget) -> Images {
+        let granules = granules(cursor);
+        Images {
+            backend: self.backend,
+            events: self.events.clone(),
+            point: cursor.at,
+            pmem: cursor.pmem.base.clone(),
+            device: cursor.device.base.clone(),
+            acked: cursor.acked.clone(),
+            selections: selections(&granules, budget, cursor.at),
+            granules,
+        }
+    }
+}
+
+fn granules(cursor: &Cursor) -> Vec<Granule> {
+    let pmem = Granule::all(&cursor.pmem, Medium::Pmem);
+    pmem.chain(Granule::all(&cursor.device, Medium::Device))
+        .collect()
+}
+
+fn in_flight(event: &Event) -> Option<InFlight> {
+    let (medium, off, bytes) = match &event.kind {
+        Kind::Store { off, bytes, .. } => (Medium::Pmem, *off, bytes),
+        Kind::DeviceWrite { off, bytes, .. } => (Medium::Device, *off, bytes),
+        _ => return None,
+    };
+    Some(InFlight {
+        medium,
+        off,
+        len: bytes.len() as u64,
+        site: event.site,
+    })
+}
+
+impl fmt::Display for Trace {
+    /// Lists all events.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, event) in self.events.iter().enumerate() {
+            writeln!(f, "{number:6} {event}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The images of one moment; equal ones may come more than once.
+pub struct Images {
+    backend: Backend,
+    events: Arc<Vec<Event>>,
+    point: usize,
+    pmem: Pages,
+    device: Pages,
+    acked: Arc<Vec<u64>>,
+    granules: Vec<Granule>,
+    selections: Box<dyn Iterator<Item = Selection>>,
+}
+
+impl Images {
+    fn image(&self, selection: Selection) -> CrashImage {
+        let (mut pmem, mut device) = (self.pmem.clone(), self.device.clone());
+        let (mut to_pmem, mut to_device) = (pmem.writer(), device.writer());
+        let mut lost = Vec::new();
+        let mut first = 1;
+        for granule in &self.granules {
+            let writer = match granule.medium {
+                Medium::Pmem => &mut to_pmem,
+                Medium::Device => &mut to_device,
+            };
+            granule.write(&granule.select(&selection, first), writer, |event| {
+                lost.push(event)
+            });
+            if matches!(selection, Selection::Way(_)) {
+                first *= granule.ways().unwrap_or(1);
+            }
+        }
+        to_pmem.finish();
+        to_device.finish();
+        lost.sort_unstable();
+        lost.dedup();
+        CrashImage {
+            backend: self.backend,
+            pmem,
+            device,
+            acked: self.acked.clone(),
+            events: self.events.clone(),
+            point: self.point,
+            selection,
+            lost,
+        }
+    }
+}
+
+impl Iterator for Images {
+    type Item = CrashImage;
+
+    fn next(&mut self) -> Option<CrashImage> {
+        let selection = self.selections.next()?;
+        Some(self.image(selection))
+    }
+}
+
+/// The images of all moments of a [`Trace`].
+pub struct Explore<'a> {
+    trace: &'a Trace,
+    budget: Budget,
+    cursor: Cursor,
+    points: Box<dyn Iterator<Item = Point>>,
+    images: Option<Images>,
+    /// The contents that came since the last mark.
+    seen: FxHashSet<u64>,
+    acked: usize,
+}
+
+impl Iterator for Explore<'_> {
+    type Item = CrashImage;
+
+    fn next(&mut self) -> Option<CrashImage> {
+        loop {
+            let fresh = self
+                .images
+                .as_mut()
+                .and_then(|images| images.find(|image| self.seen.insert(image.fingerprint())));
+            if fresh.is_some() {
+                return fresh;
+            }
+            self.images = None;
+            let point = self.points.next()?;
+            while self.cursor.at < point.0 {
+                self.cursor.advance(&self.trace.events[self.cursor.at]);
+            }
+            if self.cursor.acked.len() != self.acked {
+                self.acked = self.cursor.acked.len();
+                self.seen.clear();
+            }
+            self.images = Some(self.trace.images_at(&self.cursor, &self.budget));
+        }
+    }
+}
