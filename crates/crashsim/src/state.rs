@@ -176,3 +176,7 @@ impl Granule {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "state_tests.rs"]
+mod tests;
