@@ -34,9 +34,26 @@ impl Journal {
     /// unknown whether the record is durable, and the journal stops.
     pub fn append<'j>(
         &'j self,
+        credit: Credit<'j>,
+        staged: Vec<Staged<'j>>,
+        items: &[u8],
+    ) -> Result<Appended, JournalError> {
+        self.append_with(credit, staged, items, |_, _| {})
+    }
+
+    /// [`Journal::append`] that hands each block and its slot to `publish` before the number counts
+    /// as complete. A round whose cut covers the record therefore finds its slots published; done
+    /// after the append, publishing could come after the slot was retired and reused. `publish` runs
+    /// under the lane's lock and must be short.
+    ///
+    /// # Errors
+    /// As [`Journal::append`]; `publish` has not been called then.
+    pub fn append_with<'j>(
+        &'j self,
         mut credit: Credit<'j>,
         staged: Vec<Staged<'j>>,
         items: &[u8],
+        publish: impl FnMut(u64, SlotRef),
     ) -> Result<Appended, JournalError> {
         let mut record = encode(&staged, items, self.geo.volume_salt);
         let bytes = record.bytes.len() as u64;
@@ -90,7 +107,7 @@ impl Journal {
         lane.entries.push_back(Entry { seq, pos, bytes });
         lane.appends += 1;
         lane.append_bytes += bytes;
-        let slots = self.commit_slots(staged, seq);
+        let slots = self.commit_slots(staged, seq, publish);
         // Ordering 3: cleared when everything is in place, in `op` after the fence.
         self.bounds.finish(lane_no);
         drop(lane);
@@ -129,18 +146,25 @@ impl Journal {
         Ok(())
     }
 
-    fn commit_slots(&self, staged: Vec<Staged<'_>>, seq: u64) -> Vec<SlotRef> {
+    fn commit_slots(
+        &self,
+        staged: Vec<Staged<'_>>,
+        seq: u64,
+        mut publish: impl FnMut(u64, SlotRef),
+    ) -> Vec<SlotRef> {
         let mut slots = Vec::with_capacity(staged.iter().map(|s| s.run.blocks.len()).sum());
         for mut s in staged {
             let SlotRun { buffer, pos, .. } = s.run;
             for (pos, &(lbn, crc)) in (pos..).zip(&s.run.blocks) {
-                self.buffer(buffer).ring.commit(pos, lbn, crc, seq);
-                slots.push(SlotRef {
+                let slot = SlotRef {
                     buffer,
                     pos,
                     seq,
                     crc,
-                });
+                };
+                publish(lbn, slot);
+                self.buffer(buffer).ring.commit(pos, lbn, crc, seq);
+                slots.push(slot);
             }
             s.appended = true;
         }

@@ -88,6 +88,36 @@ pub(crate) mod model {
         loom::model(model);
     }
 
+    /// A test for each ordering that a model needs: with it weakened the model must fail.
+    macro_rules! weakened_tests {
+        ($($name:ident: $site:ident, $model:expr;)*) => {$(
+            #[test]
+            #[should_panic]
+            fn $name() {
+                with_weak(Some(crate::sync::Site::$site), $model);
+            }
+        )*};
+    }
+    pub(crate) use weakened_tests;
+
+    /// Memory that is not atomic: loom reports unordered accesses to it.
+    pub(crate) struct Shared(loom::cell::UnsafeCell<u64>);
+
+    impl Shared {
+        pub(crate) fn new() -> Self {
+            Self(loom::cell::UnsafeCell::new(0))
+        }
+
+        // The pointers are not followed: loom checks the access, not the memory.
+        pub(crate) fn write(&self) {
+            self.0.with_mut(|_| ());
+        }
+
+        pub(crate) fn read(&self) {
+            self.0.with(|_| ());
+        }
+    }
+
     /// loom's mutex behind the interface of `parking_lot`'s.
     pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
 
