@@ -7,9 +7,10 @@ use quayfs_layout::jsb::WordKind;
 use std::sync::atomic::Ordering;
 
 impl Journal {
-    /// Makes every record up to `upto` durable, and with it every one before: `None` means all that
-    /// were appended before this call. Returns a number at or below which all is committed. In `op`
-    /// there is nothing to do.
+    /// Makes every record at or below `upto` durable; `None` means all that were appended before this
+    /// call. The cut is exactly there: what is above may refer to data that the caller has not made
+    /// durable yet. Returns a number at or below which all is committed, more than asked for if
+    /// others have committed. In `op` there is nothing to do.
     ///
     /// One commit runs at a time; who finds on its turn that another has covered him returns at once.
     ///
@@ -32,9 +33,8 @@ impl Journal {
             return Ok(done);
         }
         self.check()?;
-        // The cut is one number in one order, so it cannot separate an operation from what it
-        // depends on.
-        let cut = self.bounds.last_taken();
+        // One number in one order: it cannot separate an operation from what it depends on.
+        let cut = want;
         for (lane, buffer) in self.buffers.iter().enumerate() {
             // Ordering 3: counter first, then bounds. Whoever took a number at or below the cut holds
             // its lane's lock until the append is finished, so taking the lock waits for him

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 
 impl Journal {
     /// Records with numbers in (`after`, `upto`], in order of number, at least one if there is any,
-    /// then as long as they have at most `max_records` and `max_bytes` (in their lanes) together.
+    /// then as long as they are at most `max_records` and take at most `max_bytes` of their lanes.
     /// `upto` must not exceed [`Journal::digestable`].
     ///
     /// # Errors
@@ -23,8 +23,8 @@ impl Journal {
         &self,
         after: u64,
         upto: u64,
+        max_bytes: usize,
         max_records: usize,
-        max_bytes: u64,
     ) -> Result<Vec<Record>, JournalError> {
         let limit = max_records.max(1);
         // Each lane's first `limit` hold the first `limit` of all.
@@ -37,7 +37,7 @@ impl Journal {
         let mut bytes = 0;
         let mut records = Vec::new();
         for (entry, lane) in found.into_iter().take(limit) {
-            bytes += entry.bytes;
+            bytes += entry.bytes as usize;
             if !records.is_empty() && bytes > max_bytes {
                 break;
             }

@@ -57,7 +57,7 @@ fn write_crash_recover_read() {
     let mut buf = [0; 4096];
     j.read_slot(&a.slots[0], &mut buf).expect("read");
     assert_eq!(buf, [1; 4096]);
-    let records = j.read_records(0, 2, 10, u64::MAX).expect("records");
+    let records = j.read_records(0, 2, usize::MAX, 10).expect("records");
     assert_eq!(records.len(), 2);
     assert_eq!(records[0].items, [1; 100]);
     assert_eq!(records[1].runs[0].blocks[0].0, 8);
@@ -100,7 +100,7 @@ fn digest_retire_reuse_and_clean() {
         assert_eq!(j.acquire(need).err(), Some(Shortage::Slots));
         let upto = j.digestable();
         for r in j
-            .read_records(j.digested(), upto, usize::MAX, u64::MAX)
+            .read_records(j.digested(), upto, usize::MAX, usize::MAX)
             .expect("records")
         {
             j.mark_committed(&r);
