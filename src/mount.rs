@@ -65,6 +65,8 @@ pub enum AttachError {
 pub enum Users {
     /// Refuse with [`AttachError::Busy`].
     Respect,
+    /// Let them finish: the tree disappears from sight at once, the mount ends with its last user.
+    Outlast,
     /// Take the tree away from them: their next call fails.
     Evict,
 }
@@ -131,6 +133,7 @@ impl Mount {
 pub fn detach(target: &Path, users: Users) -> Result<(), AttachError> {
     let flags = match users {
         Users::Respect => UnmountFlags::NOFOLLOW,
+        Users::Outlast => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
         Users::Evict => UnmountFlags::NOFOLLOW | UnmountFlags::FORCE | UnmountFlags::DETACH,
     };
     match rustix::mount::unmount(target, flags) {

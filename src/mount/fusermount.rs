@@ -47,7 +47,7 @@ pub fn mount(source: &Path, target: &Path, options: &MountOptions) -> Result<Own
 pub fn unmount(target: &Path, users: Users) -> Result<(), AttachError> {
     let mut command = Command::new(PROGRAM);
     command.arg("-u");
-    if users == Users::Evict {
+    if users != Users::Respect {
         command.arg("-z");
     }
     let output = run(command.arg("--").arg(target))?;

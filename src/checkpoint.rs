@@ -1,0 +1,359 @@
+//! Checkpoint rounds and zero batches: staged blocks move to the data device.
+//!
+//! A round takes the newest version of every block staged at or below its cut S, writes it, and
+//! makes the move with one L2P transaction that also stores `retired_seq = S` (DESIGN section 5;
+//! papers 1 and 2). One round at a time; zero batches run between rounds on the same thread.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use quayfs_blockdev::WriteRun;
+use quayfs_journal::LiveSlot;
+use quayfs_layout::{BLOCK, Lbn};
+use quayfs_ppt::BlockState;
+
+use crate::config::CheckpointPolicy;
+use crate::engine::Engine;
+use crate::error::{FsError, Result};
+use crate::grace;
+use crate::metrics::Metrics;
+
+/// Physically consecutive blocks that are worth writing in place.
+const RUN_MIN: usize = 8;
+/// Longest single write in blocks (1 MiB).
+const RUN_MAX: usize = 256;
+/// Attempts to write before the device is given up.
+const TRIES: u32 = 3;
+/// LBNs of one zero batch.
+const ZERO_BATCH: u64 = 32 << 10;
+/// Most worker threads.
+const WORKERS_MAX: usize = 4;
+
+/// A block that a round writes.
+#[derive(Clone, Copy, Debug)]
+struct Move {
+    slot: LiveSlot,
+    /// Physical block to be written.
+    pbn: u64,
+    /// The borrowed LBN that owns it, if the block is swapped in.
+    borrowed: Option<Lbn>,
+}
+
+/// What a round did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RoundReport {
+    /// Slots that died.
+    pub slots: u64,
+    /// Blocks written to the data device.
+    pub written: u64,
+    /// Of those, blocks swapped in.
+    pub swapped: u64,
+}
+
+/// Runs one round. Returns what it did; `Ok` with zeros if there was nothing to do. When it
+/// returns, the slots it retired are free and their blocks are durable on the data device.
+pub fn round(e: &Engine) -> Result<RoundReport> {
+    // The cut: S <= D, so in mode `commit` nothing above the last commit leaves the rings.
+    let mut cut = e.journal.digested();
+    let mut live = e.journal.live_slots(cut);
+    // A round is bounded by the L2P log: a block takes up to two entries.
+    let most = (e.ppt.capacity() / 2) as usize;
+    if live.len() > most {
+        let mut seqs: Vec<u64> = live.iter().map(|s| s.seq).collect();
+        let (_, nth, _) = seqs.select_nth_unstable(most);
+        cut = *nth - 1;
+        live.retain(|s| s.seq <= cut);
+    }
+    if live.is_empty() {
+        e.journal.advance_heads(e.journal.retired(), grace::wait).map_err(FsError::io)?;
+        return Ok(RoundReport::default());
+    }
+    let slots = live.len() as u64;
+    let (newest, orphaned) = absorb(e, live);
+    // Grace between the cut and the first write in place: a reader that missed the staged map
+    // before a slot was published may still be reading the block.
+    grace::wait();
+    let (moves, borrowed) = plan(e, newest)?;
+    let report = RoundReport {
+        slots,
+        written: moves.len() as u64,
+        swapped: moves.iter().filter(|m| m.borrowed.is_some()).count() as u64,
+    };
+    let outcome = write_out(e, &moves).and_then(|()| commit(e, &moves, cut));
+    if let Err(err) = outcome {
+        // Nothing was retired: the slots still hold everything.
+        borrowed.give_back(e);
+        return Err(err);
+    }
+    for m in &moves {
+        e.staged.remove_if(m.slot.lbn, &m.slot.slot());
+    }
+    for slot in &orphaned {
+        e.staged.remove_if(slot.lbn, &slot.slot());
+    }
+    e.journal.advance_heads(cut, grace::wait).map_err(FsError::io)?;
+    borrowed.give_back(e);
+    Metrics::add(&e.metrics.rounds, 1);
+    Metrics::add(&e.metrics.blocks_absorbed, slots - report.written);
+    Metrics::add(&e.metrics.blocks_written, report.written);
+    Metrics::add(&e.metrics.blocks_swapped, report.swapped);
+    Ok(report)
+}
+
+/// Keeps the newest version of each LBN (write absorption) and splits off blocks that nobody owns
+/// any more.
+fn absorb(e: &Engine, mut live: Vec<LiveSlot>) -> (Vec<LiveSlot>, Vec<LiveSlot>) {
+    live.sort_unstable_by_key(|s| (s.lbn, std::cmp::Reverse(s.seq), std::cmp::Reverse(s.pos)));
+    live.dedup_by_key(|s| s.lbn);
+    live.into_iter().partition(|s| !e.lbns.is_pending(s.lbn))
+}
+
+/// LBNs that a round has borrowed.
+#[derive(Default)]
+struct Borrowed {
+    /// From the allocator.
+    ranges: Vec<Range<Lbn>>,
+}
+
+impl Borrowed {
+    fn give_back(self, e: &Engine) {
+        for r in self.ranges {
+            e.lbns.release(r);
+        }
+    }
+}
+
+/// Decides for each block where it is written.
+fn plan(e: &Engine, newest: Vec<LiveSlot>) -> Result<(Vec<Move>, Borrowed)> {
+    let policy = e.options.ablation.checkpoint.unwrap_or(e.options.checkpoint);
+    let mut moves = Vec::with_capacity(newest.len());
+    for slot in newest {
+        let m = e.ppt.lookup(slot.lbn).map_err(FsError::io)?;
+        moves.push(Move { slot, pbn: m.pbn, borrowed: None });
+    }
+    moves.sort_unstable_by_key(|m| m.pbn);
+    let mut borrowed = Borrowed::default();
+    let mut scattered: Vec<usize> = match policy {
+        CheckpointPolicy::InPlace => Vec::new(),
+        CheckpointPolicy::Swap => (0..moves.len()).collect(),
+        CheckpointPolicy::Adaptive => runs(&moves)
+            .filter(|r| r.len() < RUN_MIN)
+            .flatten()
+            .collect(),
+    };
+    if policy == CheckpointPolicy::Adaptive && scattered.len() < RUN_MIN {
+        scattered.clear();
+    }
+    // Neighbours in the file stay neighbours on the device.
+    scattered.sort_unstable_by_key(|&i| moves[i].slot.lbn);
+    let homes = borrow(e, scattered.len(), &mut borrowed)?;
+    for (i, (pbn, lbn)) in scattered.into_iter().zip(homes) {
+        moves[i].pbn = pbn;
+        moves[i].borrowed = Some(lbn);
+    }
+    moves.sort_unstable_by_key(|m| m.pbn);
+    Ok((moves, borrowed))
+}
+
+/// Index ranges of physically consecutive blocks.
+fn runs(moves: &[Move]) -> impl Iterator<Item = Range<usize>> + '_ {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let start = at;
+        if start == moves.len() {
+            return None;
+        }
+        at += 1;
+        while at < moves.len() && moves[at].pbn == moves[at - 1].pbn + 1 {
+            at += 1;
+        }
+        Some(start..at)
+    })
+}
+
+/// Borrows free LBNs for `n` blocks, as (physical block, LBN) in physical order; only those whose
+/// physical blocks lie in runs worth a single write. May return fewer.
+fn borrow(e: &Engine, n: usize, borrowed: &mut Borrowed) -> Result<Vec<(u64, Lbn)>> {
+    if n == 0 {
+        return Ok(Vec::new());
+    }
+    let geo = &e.config.geometry;
+    // A small share of what is free: files come first.
+    let ask = (n as u64).min(e.lbns.free() / 4);
+    let mut pool: Vec<(u64, Lbn)> = Vec::with_capacity(n);
+    let mut left = if e.lbns.promise(ask, 1024.min(geo.blocks / 64)) { ask } else { 0 };
+    while left > 0 {
+        let Some(r) = e.lbns.take(left, None, &e.nodes, e)? else {
+            e.lbns.unpromise(left);
+            break;
+        };
+        left -= r.end - r.start;
+        for lbn in r.clone() {
+            pool.push((e.ppt.lookup(lbn).map_err(FsError::io)?.pbn, lbn));
+        }
+        borrowed.ranges.push(r);
+    }
+    if pool.len() < n {
+        // The spare pool: no file ever owns these LBNs, so they are always clean.
+        for lbn in geo.visible_blocks()..geo.blocks {
+            if pool.len() == n {
+                break;
+            }
+            let m = e.ppt.lookup(lbn).map_err(FsError::io)?;
+            if m.state == BlockState::Zero {
+                pool.push((m.pbn, lbn));
+            }
+        }
+    }
+    pool.sort_unstable();
+    let mut out = Vec::with_capacity(pool.len());
+    let mut i = 0;
+    while i < pool.len() {
+        let start = i;
+        i += 1;
+        while i < pool.len() && pool[i].0 == pool[i - 1].0 + 1 {
+            i += 1;
+        }
+        if i - start >= RUN_MIN {
+            out.extend_from_slice(&pool[start..i]);
+        }
+    }
+    Ok(out)
+}
+
+/// Writes all blocks with a pool of workers, waits for all of them (the round barrier of paper
+/// 1), and flushes the device.
+fn write_out(e: &Engine, moves: &[Move]) -> Result<()> {
+    let pieces: Vec<Range<usize>> = runs(moves)
+        .flat_map(|r| r.clone().step_by(RUN_MAX).map(move |s| s..(s + RUN_MAX).min(r.end)))
+        .collect();
+    let workers = if e.options.ablation.one_worker {
+        1
+    } else {
+        std::thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MAX)
+    };
+    let workers = workers.min(pieces.len() / 16 + 1);
+    let next = AtomicUsize::new(0);
+    let failure: Mutex<Option<FsError>> = Mutex::new(None);
+    let work = || {
+        while failure.lock().is_none() {
+            let i = next.fetch_add(8, Ordering::Relaxed);
+            if i >= pieces.len() {
+                break;
+            }
+            let batch = &pieces[i..(i + 8).min(pieces.len())];
+            if let Err(err) = write_batch(e, moves, batch) {
+                failure.lock().get_or_insert(err);
+            }
+        }
+    };
+    if workers == 1 {
+        work();
+    } else {
+        std::thread::scope(|s| {
+            for _ in 0..workers {
+                s.spawn(work);
+            }
+        });
+    }
+    if let Some(err) = failure.into_inner() {
+        return Err(err);
+    }
+    // Ordering "device flush before the L2P transaction": a retired slot is gone for good.
+    e.device.flush().map_err(|err| {
+        e.fail(&err);
+        FsError::io(err)
+    })
+}
+
+fn write_batch(e: &Engine, moves: &[Move], batch: &[Range<usize>]) -> Result<()> {
+    let mut bufs: Vec<Vec<u8>> = Vec::with_capacity(batch.len());
+    for piece in batch {
+        let mut buf = vec![0; piece.len() * BLOCK];
+        for (m, out) in moves[piece.clone()].iter().zip(buf.chunks_mut(BLOCK)) {
+            if let Err(err) = e.journal.read_slot(&m.slot.slot(), out) {
+                let err = FsError::io(format_args!("LBN {}: {err}", m.slot.lbn));
+                e.damaged(&err);
+                return Err(err);
+            }
+        }
+        bufs.push(buf);
+    }
+    let slices: Vec<[&[u8]; 1]> = bufs.iter().map(|b| [&b[..]]).collect();
+    let runs: Vec<WriteRun<'_>> = batch
+        .iter()
+        .zip(&slices)
+        .map(|(p, s)| WriteRun { block: e.data_start() + moves[p.start].pbn, bufs: &s[..] })
+        .collect();
+    let mut tries = 0;
+    while let Err(err) = e.device.write_many(&runs) {
+        tries += 1;
+        tracing::warn!("data device: {err}");
+        if tries == TRIES {
+            e.fail(&err);
+            return Err(FsError::io(err));
+        }
+    }
+    Ok(())
+}
+
+/// The L2P transaction of a round.
+fn commit(e: &Engine, moves: &[Move], cut: u64) -> Result<()> {
+    let mut txn = e.ppt.begin().map_err(FsError::io)?;
+    let fill = (|| {
+        for m in moves {
+            if let Some(b) = m.borrowed {
+                txn.swap(m.slot.lbn, b)?;
+                txn.set_zero(b)?;
+            }
+            txn.set_written(m.slot.lbn, m.slot.crc)?;
+        }
+        let word = e.journal.retired_word();
+        txn.set_retired(word.offset, word.encode(cut))
+    })();
+    fill.map_err(FsError::io)?;
+    txn.commit(WORKERS_MAX).map_err(|err| {
+        e.fail(&err);
+        FsError::io(err)
+    })?;
+    Ok(())
+}
+
+/// Sets freed LBNs to state zero so that they can be handed out again; returns how many.
+pub fn zero_batch(e: &Engine) -> Result<u64> {
+    let mut n = 0;
+    for run in e.lbns.pending_runs(ZERO_BATCH) {
+        // A block whose slot is live would come back with the next round: it waits for that.
+        let lbns: Vec<Lbn> = run.filter(|l| e.staged.get(*l).is_none()).collect();
+        let mut dirty = Vec::new();
+        for &l in &lbns {
+            if e.ppt.lookup(l).map_err(FsError::io)?.state == BlockState::Written {
+                dirty.push(l);
+            }
+        }
+        if !dirty.is_empty() {
+            e.ppt.zero_batch(&dirty).map_err(|err| {
+                e.fail(&err);
+                FsError::io(err)
+            })?;
+        }
+        n += lbns.len() as u64;
+        for r in consecutive(&lbns) {
+            e.lbns.cleaned(r);
+        }
+    }
+    Metrics::add(&e.metrics.blocks_zeroed, n);
+    Ok(n)
+}
+
+fn consecutive(lbns: &[Lbn]) -> Vec<Range<Lbn>> {
+    let mut out: Vec<Range<Lbn>> = Vec::new();
+    for &l in lbns {
+        match out.last_mut() {
+            Some(r) if r.end == l => r.end += 1,
+            _ => out.push(l..l + 1),
+        }
+    }
+    out
+}

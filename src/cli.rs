@@ -1,0 +1,86 @@
+//! The command line: reading it, and the parts of each command that are about people and
+//! processes rather than about the volume.
+
+mod args;
+mod daemon;
+mod exit;
+mod fsck;
+mod helper;
+mod info;
+mod log;
+mod mkfs;
+mod mount;
+mod umount;
+
+use crate::mount::Users;
+use args::{Cli, Command};
+use clap::Parser;
+use clap::error::ErrorKind;
+use exit::Failure;
+use helper::{Call, Role};
+use std::ffi::OsString;
+
+/// Said at `mkfs` and at every mount of a volume whose region is in DRAM.
+const VOLATILE_WARNING: &str = "the pmem region lies in ordinary memory: this volume is LOST when \
+     the machine goes down; for tests and benchmarks only";
+
+/// Runs the program with its arguments, the name in front, and returns its exit code. Errors are
+/// one line on the standard error.
+pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
+    let mut args = args.into_iter();
+    let name = args.next().unwrap_or_else(|| "quayfs".into());
+    let result = match Role::of(&name) {
+        Role::Quayfs => return subcommand(name, args),
+        Role::Mount => Call::parse(Role::Mount, args).and_then(|call| mount::helper(&call)),
+        Role::Umount => Call::parse(Role::Umount, args)
+            .and_then(|call| umount::run(&call.operands[0], call.users())),
+    };
+    finish(result.map(|()| exit::OK))
+}
+
+fn subcommand(name: OsString, rest: impl Iterator<Item = OsString>) -> u8 {
+    let args: Vec<OsString> = std::iter::once(name).chain(rest).collect();
+    match Cli::try_parse_from(&args) {
+        Ok(cli) => finish(execute(cli.command)),
+        Err(error) if !error.use_stderr() => {
+            // Help and version; a closed pipe is the reader's choice.
+            let _ = error.print();
+            exit::OK
+        }
+        Err(error) => finish(Err(usage(&error, args.get(1)))),
+    }
+}
+
+fn execute(command: Command) -> Result<u8, Failure> {
+    match command {
+        Command::Mkfs(args) => mkfs::run(args).map(|()| exit::OK),
+        Command::Mount(args) => mount::run(args).map(|()| exit::OK),
+        Command::Umount(args) => {
+            umount::run(&args.mountpoint, Users::Respect).map(|()| exit::OK)
+        }
+        Command::Fsck(args) => fsck::run(&args),
+        Command::Info(args) => info::run(&args).map(|()| exit::OK),
+    }
+}
+
+fn finish(result: Result<u8, Failure>) -> u8 {
+    result.unwrap_or_else(|failure| {
+        failure.report();
+        failure.code
+    })
+}
+
+/// The exit code of a wrong command line depends on whose conventions the command follows.
+fn usage(error: &clap::Error, command: Option<&OsString>) -> Failure {
+    let command = command.and_then(|c| c.to_str());
+    let code = match command {
+        Some("fsck") => exit::FSCK_USAGE,
+        Some("mount" | "umount") => exit::MOUNT_USAGE,
+        _ => exit::USAGE,
+    };
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return Failure::new(code, "what shall I do? See `quayfs --help`");
+    }
+    let known = ["mkfs", "mount", "umount", "fsck", "info"];
+    Failure::new(code, exit::usage_line(error, command.filter(|c| known.contains(c))))
+}

@@ -1,0 +1,244 @@
+//! The command line as clap sees it, and the help that teaches it.
+
+use crate::config::parse_size;
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+/// A FUSE file system for a little persistent memory in front of a large SSD.
+#[derive(Debug, Parser)]
+#[command(name = "quayfs", version, after_help = EXAMPLES, disable_help_subcommand = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  quayfs mkfs /srv/vol --pmem-size 1G --data-size 8G   a volume in two ordinary files, to try it
+  quayfs mkfs /srv/vol --pmem /mnt/pmem0/q --pmem-size 16G --data /dev/nvme0n1   the real thing
+  quayfs mount /srv/vol /mnt/q                         mount it
+  quayfs info /mnt/q                                   how full, how durable, how busy
+  quayfs umount /mnt/q                                 unmount, and wait until all is written
+  quayfs fsck /srv/vol                                 prove that nothing is damaged
+
+Each command explains itself: quayfs mount --help";
+
+/// Commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Make a volume.
+    Mkfs(Mkfs),
+    /// Mount a volume.
+    Mount(Mount),
+    /// Unmount, and wait until the volume is clean.
+    Umount(Umount),
+    /// Check a volume that is not mounted.
+    Fsck(Fsck),
+    /// Show what a volume is, or how a mount is doing.
+    Info(Info),
+}
+
+const MKFS_HELP: &str = "\
+The pmem region holds all metadata, and the data on its way to the data device. Where it lies
+decides when an operation is durable:
+  on a file system mounted with DAX   `dax`: when it returns; survives a power failure
+  on an ordinary file or block device `file`: at fsync, and every 5 seconds
+  on tmpfs                            `volatile`: lost when the machine goes down; for tests
+
+Both are allocated in full now, so that no write can fail later for want of space below;
+--sparse leaves that to chance.
+
+Examples:
+  quayfs mkfs /srv/vol --pmem-size 1G --data-size 8G
+  quayfs mkfs /srv/vol --pmem /mnt/pmem0/region --pmem-size 16G --data /dev/nvme0n1
+  quayfs mkfs /srv/vol --pmem /dev/shm/region --pmem-size 256M --data-size 2G --sparse
+
+Sizes are bytes, or K, M, G, T in powers of 1024.
+Exit codes: 0 made, 1 failed (nothing was overwritten unless --force was given), 2 wrong usage.";
+
+/// Arguments of `mkfs`.
+#[derive(Debug, Args)]
+#[command(after_help = MKFS_HELP)]
+pub struct Mkfs {
+    /// Directory that holds or names the parts of the volume; created if missing.
+    pub volume: PathBuf,
+    /// File or device for the pmem region [default: VOLUME/pmem].
+    #[arg(long, value_name = "PATH")]
+    pub pmem: Option<PathBuf>,
+    /// Size of the pmem region; needed unless PATH exists.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub pmem_size: Option<u64>,
+    /// File or block device for the data [default: VOLUME/data].
+    #[arg(long, value_name = "PATH")]
+    pub data: Option<PathBuf>,
+    /// Size of the data; needed unless PATH exists.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub data_size: Option<u64>,
+    /// Do not allocate files in full: a write may find the disk below full.
+    #[arg(long)]
+    pub sparse: bool,
+    /// Name of the volume, at most 64 bytes.
+    #[arg(long)]
+    pub label: Option<String>,
+    /// Number of staging buffers, 1 to 16 [default: by the number of CPUs].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
+    pub buffers: Option<u32>,
+    /// Overwrite what looks like a file system or a volume.
+    #[arg(long)]
+    pub force: bool,
+}
+
+const MOUNT_HELP: &str = "\
+Options after -o, separated by commas:
+  ro                         read-only: nothing is written to either device
+  data=journal               all data goes through pmem (default)
+      =ordered               data goes to the data device before its record commits
+      =writeback             only metadata is journaled
+  durability=op              an operation is durable when it returns
+                             (default on `dax` and `volatile`)
+            =commit          durable at fsync, at O_SYNC writes and every commit= seconds
+                             (default on `file`)
+  commit=SECONDS             1 to 300 (default 5)
+  writethrough               each write(2) reaches the daemon (default)
+  writeback                  the kernel collects writes: durable at fsync
+  open=answer                answer each open (default)
+      =elide                 no open reaches the daemon: cheaper, no parallel O_DIRECT writes
+  errors=remount-ro          damaged metadata turns the mount read-only (default)
+        =continue            the operation gets EIO, the rest goes on
+  checkpoint=adaptive        or swap, inplace: how rounds write to the data device
+  buffers=N                  use only N of the staging buffers
+  threads=N                  threads that serve requests (default: by the number of CPUs)
+  transport=dev              requests come over /dev/fuse
+  allow_other                other users may enter
+  nosuid nodev noexec noatime relatime nodiratime sync
+                             as in mount(8)
+  fsname=NAME subtype=NAME   what the mount table shows; subtype=none: type `fuse`
+  remount                    change ro, nosuid, nodev, noexec, noatime of a live mount
+  ablation=KEY:VALUE         measure without an idea: staging:central, checkpoint:swap,
+                             checkpoint:inplace, locking:file, workers:1
+
+Examples:
+  quayfs mount /srv/vol /mnt/q
+  quayfs mount /srv/vol /mnt/q -o ro,allow_other
+  quayfs mount /srv/vol /mnt/q --foreground        log to the terminal; Ctrl-C unmounts
+  mount -t quayfs /srv/vol /mnt/q                  with mount.quayfs installed (make install)
+  /srv/vol  /mnt/q  quayfs  defaults,nofail  0 0   the same in /etc/fstab
+
+The command returns when the mount answers. The daemon logs to VOLUME/quayfs.log; QUAYFS_LOG=debug
+says more. SIGTERM unmounts.
+Exit codes, as of mount(8): 0 mounted, 1 wrong usage, 32 failed.";
+
+/// Arguments of `mount`.
+#[derive(Debug, Args)]
+#[command(after_help = MOUNT_HELP)]
+pub struct Mount {
+    /// Directory that `mkfs` made.
+    pub volume: PathBuf,
+    /// Directory to mount on.
+    pub mountpoint: PathBuf,
+    /// Mount options (see below); may be repeated.
+    #[arg(short = 'o', long = "options", value_name = "OPT,...")]
+    pub options: Vec<String>,
+    /// Stay in the foreground and log to the terminal.
+    #[arg(short = 'f', long)]
+    pub foreground: bool,
+    /// Log to this file instead of VOLUME/quayfs.log.
+    #[arg(long, value_name = "FILE")]
+    pub log_file: Option<PathBuf>,
+    /// Report on the standard output when the mount answers, then let go of it.
+    #[arg(long, hide = true)]
+    pub daemon: bool,
+}
+
+const UMOUNT_HELP: &str = "\
+All that is staged in pmem is written to the data device first, so this can take a while.
+
+Exit codes, as of umount(8): 0 unmounted, 1 wrong usage, 32 failed or in use.";
+
+/// Arguments of `umount`.
+#[derive(Debug, Args)]
+#[command(after_help = UMOUNT_HELP)]
+pub struct Umount {
+    /// Where the volume is mounted.
+    pub mountpoint: PathBuf,
+}
+
+const FSCK_HELP: &str = "\
+Nothing is changed: a volume repairs what a crash left at the next mount.
+
+Exit codes, as of fsck(8): 0 no damage, 4 damage found, 8 could not check, 16 wrong usage.";
+
+/// Arguments of `fsck`.
+#[derive(Debug, Args)]
+#[command(after_help = FSCK_HELP)]
+pub struct Fsck {
+    /// Directory that `mkfs` made; it must not be mounted.
+    pub volume: PathBuf,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+const INFO_HELP: &str = "\
+Examples:
+  quayfs info /srv/vol             what was made, and where it is mounted
+  quayfs info /mnt/q --json | jq   everything the daemon knows about itself
+
+Exit codes: 0 shown, 1 failed, 2 wrong usage.";
+
+/// Arguments of `info`.
+#[derive(Debug, Args)]
+#[command(after_help = INFO_HELP)]
+pub struct Info {
+    /// Directory that `mkfs` made, or where it is mounted.
+    pub target: PathBuf,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_and_paths_are_read() {
+        let cli = Cli::try_parse_from([
+            "quayfs", "mkfs", "/v", "--pmem", "/p", "--pmem-size", "1G", "--data-size", "8g",
+            "--sparse", "--label", "x", "--force", "--buffers", "2",
+        ]);
+        let Command::Mkfs(m) = cli.unwrap().command else { panic!("not mkfs") };
+        assert_eq!(m.volume, PathBuf::from("/v"));
+        assert_eq!(m.pmem, Some(PathBuf::from("/p")));
+        assert_eq!((m.pmem_size, m.data_size), (Some(1 << 30), Some(8 << 30)));
+        assert_eq!((m.data, m.buffers), (None, Some(2)));
+        assert!(m.sparse && m.force);
+    }
+
+    #[test]
+    fn options_may_be_repeated() {
+        let cli = Cli::try_parse_from(["quayfs", "mount", "v", "m", "-o", "ro", "-osync", "-f"]);
+        let Command::Mount(m) = cli.unwrap().command else { panic!("not mount") };
+        assert_eq!(m.options, ["ro", "sync"]);
+        assert!(m.foreground && !m.daemon);
+    }
+
+    #[test]
+    fn every_mount_option_is_in_the_help() {
+        for word in [
+            "ro", "data=", "=ordered", "=writeback", "durability=", "commit=", "checkpoint=",
+            "writeback", "writethrough", "open=", "=elide", "errors=", "=continue", "transport=",
+            "buffers=", "ablation=", "allow_other", "nosuid", "nodev", "noexec", "noatime",
+            "relatime", "threads=", "fsname=", "subtype=", "remount", "sync",
+        ] {
+            assert!(MOUNT_HELP.contains(word), "{word}");
+        }
+    }
+}

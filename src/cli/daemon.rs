@@ -1,0 +1,267 @@
+//! The process that serves a mount: from opening the volume to closing it.
+
+use super::exit::{Failure, MOUNT_FAILED, one_line};
+use super::log;
+use crate::config::MountOptions;
+use crate::edge;
+use crate::fs::Fs;
+use crate::mount::{Mount, Users};
+use crate::volume::{Access, Volume};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+use tracing::{info, warn};
+
+/// How long to wait for the previous daemon of the same volume to finish.
+const PREDECESSOR: Duration = Duration::from_secs(10);
+/// How long users of the tree may delay a SIGTERM.
+const PATIENCE: Duration = Duration::from_secs(5);
+const RETRY: Duration = Duration::from_millis(50);
+
+/// What to serve, and where. Paths are absolute.
+#[derive(Debug)]
+pub struct Job {
+    /// The volume's directory.
+    pub volume: PathBuf,
+    /// The mount point.
+    pub target: PathBuf,
+    /// Options of the mount.
+    pub options: MountOptions,
+}
+
+/// What to tell the user about a mount that answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// What is mounted where, and when it is durable.
+    pub text: String,
+    /// What must not be overlooked; empty if nothing.
+    pub warning: String,
+}
+
+/// What the daemon tells the process that started it, as one line on its standard output.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The mount answers.
+    Ready(Report),
+    /// There is no mount.
+    Failed(Failure),
+}
+
+impl Answer {
+    fn encode(&self) -> String {
+        match self {
+            Self::Ready(r) => {
+                format!("ready {}\t{}\n", one_line(&r.text), one_line(&r.warning))
+            }
+            Self::Failed(f) => format!("failed {} {}\n", f.code, f.line),
+        }
+    }
+
+    /// The reverse of what the daemon writes; `None` if it is cut short.
+    pub fn decode(line: &str) -> Option<Self> {
+        let (word, rest) = line.split_once(' ')?;
+        match word {
+            "ready" => {
+                let (text, warning) = rest.split_once('\t')?;
+                Some(Self::Ready(Report { text: text.into(), warning: warning.into() }))
+            }
+            "failed" => {
+                let (code, line) = rest.split_once(' ')?;
+                Some(Self::Failed(Failure { code: code.parse().ok()?, line: line.into() }))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Serves in the background: answers on the standard output, then closes it.
+pub fn serve_detached(job: &Job) -> Result<(), Failure> {
+    // Fails only for a process group leader, which then is detached already.
+    let _ = rustix::process::setsid();
+    let answer = |answer: Answer| {
+        let mut out = io::stdout();
+        let sent = out.write_all(answer.encode().as_bytes()).and_then(|()| out.flush());
+        if let Err(e) = sent {
+            warn!("nobody waits for the mount any more: {e}");
+        }
+        if let Ok(null) = std::fs::File::options().write(true).open("/dev/null") {
+            let _ = rustix::stdio::dup2_stdout(&null);
+        }
+    };
+    match serve(job, |report| answer(Answer::Ready(report))) {
+        Ok(()) => Ok(()),
+        Err(Ended::BeforeReady(failure)) => {
+            tracing::error!("{}", failure.line);
+            let code = failure.code;
+            answer(Answer::Failed(failure));
+            std::process::exit(code.into());
+        }
+        Err(Ended::AfterReady(failure)) => Err(failure),
+    }
+}
+
+/// Serves until unmounted or interrupted.
+pub fn serve_in_foreground(job: &Job) -> Result<(), Failure> {
+    serve(job, |_| ()).map_err(|ended| match ended {
+        Ended::BeforeReady(failure) | Ended::AfterReady(failure) => failure,
+    })
+}
+
+/// Where `serve` failed decides who hears of it.
+enum Ended {
+    BeforeReady(Failure),
+    AfterReady(Failure),
+}
+
+/// Why serving came to its end.
+enum Event {
+    /// The connection is gone.
+    Unmounted(io::Result<()>),
+    /// A signal asked for the end, and somebody still holds on to the connection.
+    GiveUp,
+}
+
+fn serve(job: &Job, ready: impl FnOnce(Report)) -> Result<(), Ended> {
+    log::start();
+    // Writing back for us must not wait for us; needs CAP_SYS_RESOURCE, helps where there is it.
+    let _ = rustix::process::configure_io_flusher_behavior(true);
+    let early = |e: &dyn std::fmt::Display| Ended::BeforeReady(Failure::new(MOUNT_FAILED, e));
+    let started = Instant::now();
+    let access = if job.options.read_only { Access::ReadOnly } else { Access::ReadWrite };
+    let volume = Volume::open(&job.volume, access, PREDECESSOR).map_err(|e| early(&e))?;
+    let fs = Fs::mount(volume, &job.options).map_err(|e| early(&e))?;
+    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|e| early(&e))?;
+    let (mount, device) = match Mount::attach(&job.volume, &job.target, &job.options) {
+        Ok(attached) => attached,
+        Err(e) => {
+            let close = fs.shutdown();
+            return Err(early(&match close {
+                Ok(()) => e.to_string(),
+                Err(f) => format!("{e}; closing the volume failed as well: {f}"),
+            }));
+        }
+    };
+    let (events, inbox) = channel();
+    let mount = Arc::new(mount);
+    let threads = job.options.threads.unwrap_or_else(default_threads);
+    spawn_server(fs.clone(), device, threads, events.clone()).map_err(|e| early(&e))?;
+    // Answered by the server, or refused when it has failed.
+    let answered = rustix::fs::statvfs(&job.target);
+    if let Err(e) = answered {
+        let _ = mount.detach(Users::Evict);
+        let why = match inbox.recv_timeout(PATIENCE) {
+            Ok(Event::Unmounted(Err(cause))) => cause.to_string(),
+            _ => e.to_string(),
+        };
+        let _ = fs.shutdown();
+        return Err(early(&format!("{} does not answer: {why}", job.target.display())));
+    }
+    watch_signals(signals, mount, events).map_err(|e| early(&e))?;
+    ready(report(job, &fs, started.elapsed()));
+    let served = wait(&inbox);
+    let closed = fs.shutdown();
+    let late = |what: &str, e: &dyn std::fmt::Display| {
+        tracing::error!("{what}: {e}");
+        Ended::AfterReady(Failure::new(MOUNT_FAILED, format!("{what}: {e}")))
+    };
+    served.map_err(|e| late("serving ended", &e))?;
+    closed.map_err(|e| late("closing the volume failed, it recovers at the next mount", &e))?;
+    info!("unmounted, the volume is clean");
+    Ok(())
+}
+
+fn default_threads() -> usize {
+    thread::available_parallelism().map_or(2, |n| n.get()).clamp(2, 16)
+}
+
+fn spawn_server(
+    fs: Arc<Fs>,
+    device: std::os::fd::OwnedFd,
+    threads: usize,
+    events: Sender<Event>,
+) -> io::Result<()> {
+    thread::Builder::new().name("serve".into()).spawn(move || {
+        let end = edge::fuser::serve(fs, device, threads);
+        // The receiver only goes away when the process ends.
+        let _ = events.send(Event::Unmounted(end));
+    })?;
+    Ok(())
+}
+
+/// The first signal unmounts as soon as nobody uses the tree, but after [`PATIENCE`], or at the
+/// second signal, takes it away from whoever does.
+fn watch_signals(mut signals: Signals, mount: Arc<Mount>, events: Sender<Event>) -> io::Result<()> {
+    thread::Builder::new().name("signals".into()).spawn(move || {
+        let Some(signal) = signals.forever().next() else { return };
+        info!("signal {signal}: unmounting {}", mount.target().display());
+        let asked = Instant::now();
+        loop {
+            match mount.detach(Users::Respect) {
+                Ok(()) => return,
+                Err(e) if asked.elapsed() > PATIENCE || signals.pending().next().is_some() => {
+                    warn!("{e}; taking it away from its users");
+                    break;
+                }
+                Err(_) => thread::sleep(RETRY),
+            }
+        }
+        if let Err(e) = mount.detach(Users::Evict) {
+            warn!("{e}");
+        }
+        thread::sleep(Duration::from_secs(1));
+        let _ = events.send(Event::GiveUp);
+    })?;
+    Ok(())
+}
+
+fn wait(inbox: &Receiver<Event>) -> io::Result<()> {
+    match inbox.recv() {
+        Ok(Event::Unmounted(end)) => end,
+        Ok(Event::GiveUp) | Err(_) => Ok(()),
+    }
+}
+
+fn report(job: &Job, fs: &Fs, took: Duration) -> Report {
+    let (volume, target) = (job.volume.display(), job.target.display());
+    let status = serde_json::to_value(fs.status()).unwrap_or_default();
+    let fact = |name: &str| status[name].as_str().unwrap_or("?").to_string();
+    let (backend, durability) = (fact("backend"), fact("durability"));
+    let durable = match durability.as_str() {
+        "op" => "when an operation returns".to_string(),
+        _ => format!("at fsync and every {} s", job.options.commit_seconds),
+    };
+    let text = format!("mounted {volume} on {target}: backend `{backend}`, durable {durable}");
+    info!("{text} (ready after {took:?})");
+    let mut warning = String::new();
+    if backend == "volatile" {
+        warn!("{}", super::VOLATILE_WARNING);
+        warning.push_str(super::VOLATILE_WARNING);
+    }
+    Report { text, warning }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_cross_the_pipe() {
+        for answer in [
+            Answer::Ready(Report { text: "mounted /a b on /c".into(), warning: String::new() }),
+            Answer::Ready(Report { text: "x".into(), warning: "look out".into() }),
+            Answer::Failed(Failure::new(32, "no\nway")),
+        ] {
+            let line = answer.encode();
+            assert_eq!(line.matches('\n').count(), 1);
+            assert_eq!(Answer::decode(line.trim_end()), Some(answer));
+        }
+        for cut in ["", "ready", "ready x", "failed", "failed 32", "failed x y", "thread panicked"] {
+            assert_eq!(Answer::decode(cut), None, "{cut}");
+        }
+    }
+}

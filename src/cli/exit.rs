@@ -1,0 +1,81 @@
+//! Exit codes, and errors of one line.
+
+use std::fmt::Display;
+use std::io::Write;
+
+/// Success of every command.
+pub const OK: u8 = 0;
+/// `mkfs`, `info`: failed.
+pub const FAILED: u8 = 1;
+/// `mkfs`, `info`: wrong usage.
+pub const USAGE: u8 = 2;
+/// `mount`, `umount`: wrong usage, as of mount(8).
+pub const MOUNT_USAGE: u8 = 1;
+/// `mount`, `umount`: failed, as of mount(8).
+pub const MOUNT_FAILED: u8 = 32;
+/// `fsck`: damage was found, as of fsck(8).
+pub const FSCK_DAMAGE: u8 = 4;
+/// `fsck`: could not check, as of fsck(8).
+pub const FSCK_FAILED: u8 = 8;
+/// `fsck`: wrong usage, as of fsck(8).
+pub const FSCK_USAGE: u8 = 16;
+
+/// Why a command failed: what it exits with, and the one line that it says.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Exit code.
+    pub code: u8,
+    /// What went wrong and what to do next.
+    pub line: String,
+}
+
+impl Failure {
+    /// A failure with this exit code; line ends in the message become semicolons.
+    pub fn new(code: u8, message: impl Display) -> Self {
+        Self { code, line: one_line(&message.to_string()) }
+    }
+
+    /// Adapter for `map_err`.
+    pub fn with<E: Display>(code: u8) -> impl FnOnce(E) -> Self {
+        move |e| Self::new(code, e)
+    }
+
+    /// Writes the line to the standard error.
+    pub fn report(&self) {
+        // There is nobody left to tell if that fails.
+        let _ = writeln!(std::io::stderr(), "quayfs: {}", self.line);
+    }
+}
+
+/// Joins lines: what a message gains by structure a script loses by parsing.
+pub fn one_line(text: &str) -> String {
+    let lines: Vec<_> = text.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
+    lines.join("; ")
+}
+
+/// What clap has to say, in one line that names the help to read.
+pub fn usage_line(error: &clap::Error, command: Option<&str>) -> String {
+    let text = error.to_string();
+    let about: Vec<_> = text
+        .lines()
+        .take_while(|l| !l.is_empty())
+        .map(|l| l.trim().trim_start_matches("error: "))
+        .collect();
+    let about = about.join(" ");
+    match command {
+        Some(command) => format!("{about}: see `quayfs {command} --help`"),
+        None => format!("{about}: see `quayfs --help`"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_become_one_line() {
+        assert_eq!(one_line("a\n  b\n\nc\n"), "a; b; c");
+        assert_eq!(Failure::new(3, "x\ny"), Failure { code: 3, line: "x; y".into() });
+        assert_eq!(Failure::with(4)("z").code, 4);
+    }
+}

@@ -1,0 +1,187 @@
+//! What mount(8) and umount(8) call: this program under the names `mount.quayfs`,
+//! `mount.fuse.quayfs`, `umount.quayfs` and `umount.fuse.quayfs`.
+//!
+//! `mount.quayfs SOURCE TARGET [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`,
+//! `umount.quayfs TARGET [-nlfvr] [-N NAMESPACE] [-t TYPE]`
+
+use super::exit::{Failure, MOUNT_USAGE};
+use crate::config::{MountOptions, OptionError};
+use crate::mount::Users;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+/// What the name in `argv[0]` asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The command line with subcommands.
+    Quayfs,
+    /// Helper of mount(8).
+    Mount,
+    /// Helper of umount(8).
+    Umount,
+}
+
+impl Role {
+    /// Decides by the last component of the program's path.
+    pub fn of(argv0: &OsStr) -> Self {
+        let name = Path::new(argv0).file_name().and_then(OsStr::to_str).unwrap_or_default();
+        match name.split('.').next() {
+            Some("mount") => Self::Mount,
+            Some("umount") => Self::Umount,
+            _ => Self::Quayfs,
+        }
+    }
+}
+
+/// Arguments of a helper call.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Call {
+    /// Operands: source and target, or target.
+    pub operands: Vec<PathBuf>,
+    /// Values of `-o`.
+    pub options: Vec<String>,
+    /// `-s`: ignore unknown options.
+    pub sloppy: bool,
+    /// `-f`: of mount(8), check everything and mount nothing; of umount(8), force.
+    pub fake: bool,
+    /// `-v`: say what is done.
+    pub verbose: bool,
+    /// `-l` of umount(8): detach now, finish when nobody uses it any more.
+    pub lazy: bool,
+}
+
+impl Call {
+    /// Reads the arguments after `argv[0]`.
+    pub fn parse(role: Role, args: impl IntoIterator<Item = OsString>) -> Result<Self, Failure> {
+        let usage = |why: String| Failure::new(MOUNT_USAGE, why);
+        let mut call = Self::default();
+        let mut args = args.into_iter();
+        while let Some(arg) = args.next() {
+            let flags = match arg.to_str() {
+                Some(text) if text.len() > 1 && text.starts_with('-') => &text[1..],
+                _ => {
+                    call.operands.push(arg.into());
+                    continue;
+                }
+            };
+            for (at, flag) in flags.char_indices() {
+                match flag {
+                    's' => call.sloppy = true,
+                    'f' => call.fake = true,
+                    'v' => call.verbose = true,
+                    'l' => call.lazy = true,
+                    'n' | 'r' | 'w' => {}
+                    'o' | 't' | 'N' => {
+                        let attached = &flags[at + 1..];
+                        let value = match (attached.is_empty(), flag) {
+                            (false, _) => attached.to_string(),
+                            (true, _) => args
+                                .next()
+                                .and_then(|v| v.into_string().ok())
+                                .ok_or_else(|| usage(format!("-{flag} needs a value")))?,
+                        };
+                        if flag == 'o' {
+                            call.options.push(value);
+                        }
+                        break;
+                    }
+                    _ => return Err(usage(format!("unknown flag -{flag}: see mount(8)"))),
+                }
+            }
+        }
+        let (want, form) = match role {
+            Role::Umount => (1, "umount.quayfs MOUNTPOINT [-flnrv]"),
+            _ => (2, "mount.quayfs VOLUME MOUNTPOINT [-sfnv] [-o OPT,...]"),
+        };
+        if call.operands.len() != want {
+            return Err(usage(format!("call it as `{form}`")));
+        }
+        Ok(call)
+    }
+
+    /// What umount(8) wants done about users of the tree.
+    pub fn users(&self) -> Users {
+        match (self.fake, self.lazy) {
+            (true, _) => Users::Evict,
+            (false, true) => Users::Outlast,
+            (false, false) => Users::Respect,
+        }
+    }
+
+    /// Reads the mount options; with `-s` unknown ones are dropped.
+    pub fn mount_options(&self) -> Result<MountOptions, OptionError> {
+        let mut words: Vec<&str> = self.options.iter().flat_map(|o| o.split(',')).collect();
+        loop {
+            match MountOptions::parse(&words) {
+                Err(OptionError::Unknown(unknown)) if self.sloppy => {
+                    let before = words.len();
+                    words.retain(|w| *w != unknown);
+                    if words.len() == before {
+                        return Err(OptionError::Unknown(unknown));
+                    }
+                }
+                result => return result,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(role: Role, line: &str) -> Result<Call, Failure> {
+        Call::parse(role, line.split_whitespace().map(OsString::from))
+    }
+
+    #[test]
+    fn the_name_decides() {
+        for (name, role) in [
+            ("quayfs", Role::Quayfs),
+            ("/usr/local/bin/quayfs", Role::Quayfs),
+            ("/sbin/mount.quayfs", Role::Mount),
+            ("mount.fuse.quayfs", Role::Mount),
+            ("/usr/sbin/umount.quayfs", Role::Umount),
+            ("umount.fuse.quayfs", Role::Umount),
+            ("", Role::Quayfs),
+        ] {
+            assert_eq!(Role::of(OsStr::new(name)), role, "{name}");
+        }
+    }
+
+    #[test]
+    fn mount8_is_understood() {
+        let c = call(Role::Mount, "/v /m -o rw,noatime -v").unwrap();
+        assert_eq!(c.operands, [PathBuf::from("/v"), PathBuf::from("/m")]);
+        assert_eq!(c.options, ["rw,noatime"]);
+        assert!(c.verbose && !c.fake);
+        let c = call(Role::Mount, "/v /m -sfn -oro -t fuse.quayfs -o sync").unwrap();
+        assert_eq!(c.options, ["ro", "sync"]);
+        assert!(c.sloppy && c.fake);
+        assert!(c.mount_options().unwrap().read_only);
+        let c = call(Role::Umount, "/m -l -t quayfs").unwrap();
+        assert_eq!(c.users(), Users::Outlast);
+        assert_eq!(call(Role::Umount, "/m -f").unwrap().users(), Users::Evict);
+        assert_eq!(call(Role::Umount, "/m -n").unwrap().users(), Users::Respect);
+    }
+
+    #[test]
+    fn wrong_calls_say_how() {
+        for line in ["/v", "/v /m /x", "", "/v /m -o", "/v /m -Z"] {
+            let failure = call(Role::Mount, line).unwrap_err();
+            assert_eq!(failure.code, MOUNT_USAGE, "{line}");
+        }
+        assert!(call(Role::Umount, "/a /b").unwrap_err().line.contains("umount.quayfs"));
+    }
+
+    #[test]
+    fn sloppy_drops_only_what_is_unknown() {
+        let c = call(Role::Mount, "/v /m -s -o ro,turbo,acl,nodev").unwrap();
+        let o = c.mount_options().unwrap();
+        assert!(o.read_only && o.nodev);
+        let c = call(Role::Mount, "/v /m -s -o data=fast").unwrap();
+        assert!(c.mount_options().is_err());
+        let c = call(Role::Mount, "/v /m -o turbo").unwrap();
+        assert!(c.mount_options().is_err());
+    }
+}

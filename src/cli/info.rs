@@ -1,0 +1,135 @@
+//! `quayfs info`: what a volume is, or how a mount is doing.
+
+use super::args;
+use super::exit::{FAILED, Failure};
+use crate::config::format_size;
+use crate::mount::{self, table};
+use crate::volume::{Access, Volume};
+use quayfs_layout::BLOCK;
+use serde_json::{Value, json};
+use std::path::Path;
+use std::time::Duration;
+
+/// Shows what lies at the target: a mount point, a mounted volume, or a volume at rest.
+pub fn run(args: &args::Info) -> Result<(), Failure> {
+    let facts = facts(&args.target)?;
+    if args.json {
+        println!("{facts}");
+    } else {
+        print!("{}", listing(&facts));
+    }
+    Ok(())
+}
+
+fn facts(target: &Path) -> Result<Value, Failure> {
+    let failed = |why: String| Failure::new(FAILED, why);
+    let shown = target.display();
+    let path = table::resolve(target).map_err(|e| failed(format!("{shown}: {e}")))?;
+    if let Some(status) = live(&path)? {
+        return Ok(status);
+    }
+    let mounted = table::mount_of(&path).map_err(|e| failed(format!("mount table: {e}")))?;
+    if let Some(entry) = mounted
+        && let Some(status) = live(&entry.target)?
+    {
+        return Ok(status);
+    }
+    let volume = Volume::open(&path, Access::ReadOnly, Duration::ZERO)
+        .map_err(Failure::with(FAILED))?;
+    Ok(at_rest(&path, &volume))
+}
+
+/// The status of the mount on exactly this path, with its mount point added.
+fn live(target: &Path) -> Result<Option<Value>, Failure> {
+    let failed = |why: String| Failure::new(FAILED, why);
+    let shown = target.display();
+    let entry = table::mounted_on(target).map_err(|e| failed(format!("mount table: {e}")))?;
+    let Some(entry) = entry.filter(|e| e.is_fuse()) else {
+        return Ok(None);
+    };
+    let text = mount::status(target).map_err(|e| {
+        failed(match e {
+            rustix::io::Errno::NOTCONN => {
+                format!("the daemon of {shown} is gone: `quayfs umount {shown}`, then mount again")
+            }
+            _ => format!("{shown} is {}, not QuayFS", entry.fstype),
+        })
+    })?;
+    let mut status: Value = serde_json::from_str(&text)
+        .map_err(|e| failed(format!("{shown} answers nonsense about itself: {e}")))?;
+    if let Some(map) = status.as_object_mut() {
+        map.insert("mountpoint".into(), json!(target));
+    }
+    Ok(Some(status))
+}
+
+fn at_rest(path: &Path, volume: &Volume) -> Value {
+    let config = volume.config();
+    let g = &config.geometry;
+    let label = String::from_utf8_lossy(&config.label);
+    json!({
+        "volume": path,
+        "mountpoint": null,
+        "uuid": uuid::Uuid::from_bytes(config.uuid).to_string(),
+        "label": label.trim_end_matches('\0'),
+        "created": config.created,
+        "backend": volume.region().backend().to_string(),
+        "device": volume.device().describe(),
+        "pmem_bytes": g.pmem_len,
+        "data_bytes": g.data_blocks * BLOCK as u64,
+        "capacity_bytes": g.visible_blocks() * BLOCK as u64,
+        "inodes": g.inodes(),
+        "buffers": g.buffers,
+        "staging_bytes": g.buffers * g.slots_per_buffer * BLOCK as u64,
+    })
+}
+
+/// One line a fact; nested facts are named by their path; bytes also in units.
+fn listing(facts: &Value) -> String {
+    let mut lines = Vec::new();
+    flatten("", facts, &mut lines);
+    let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    lines.iter().map(|(name, text)| format!("{name:width$}  {text}\n")).collect()
+}
+
+fn flatten(name: &str, value: &Value, lines: &mut Vec<(String, String)>) {
+    let bytes = |n: u64| name.ends_with("bytes").then(|| format!("{n} ({})", format_size(n)));
+    let text = match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                let name = if name.is_empty() { key.clone() } else { format!("{name}.{key}") };
+                flatten(&name, value, lines);
+            }
+            return;
+        }
+        Value::Null => "-".into(),
+        Value::String(s) => s.clone(),
+        Value::Number(n) => n.as_u64().and_then(bytes).unwrap_or_else(|| n.to_string()),
+        other => other.to_string(),
+    };
+    lines.push((name.into(), text));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn facts_become_lines() {
+        let text = listing(&json!({
+            "label": "x", "none": null, "pmem_bytes": 1536, "fill": { "slots": 3 }, "list": [1],
+        }));
+        let mut lines: Vec<_> = text.lines().collect();
+        lines.sort_unstable();
+        assert_eq!(
+            lines,
+            [
+                "fill.slots  3",
+                "label       x",
+                "list        [1]",
+                "none        -",
+                "pmem_bytes  1536 (1.5 KiB)",
+            ]
+        );
+    }
+}

@@ -1,0 +1,134 @@
+//! `quayfs mount` up to the point where the daemon takes over.
+//!
+//! The daemon is this program again, started with `--daemon`: nothing is forked after threads
+//! exist. It answers once on its standard output, and its standard error is the log file.
+
+use super::args;
+use super::daemon::{self, Job};
+use super::exit::{Failure, MOUNT_FAILED, MOUNT_USAGE};
+use super::helper::Call;
+use super::log;
+use crate::config::MountOptions;
+use crate::mount;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// Runs `quayfs mount`.
+pub fn run(args: args::Mount) -> Result<(), Failure> {
+    let words: Vec<&str> = args.options.iter().map(String::as_str).collect();
+    let options = MountOptions::parse(&words).map_err(Failure::with(MOUNT_USAGE))?;
+    if options.remount {
+        return remount(&args.mountpoint, &options);
+    }
+    let job = job(&args.volume, &args.mountpoint, options)?;
+    if args.daemon {
+        return daemon::serve_detached(&job);
+    }
+    if args.foreground {
+        if let Some(path) = &args.log_file {
+            let log = log::open(path).map_err(|e| no_log(path, &e))?;
+            rustix::stdio::dup2_stderr(&log).map_err(|e| no_log(path, &e.into()))?;
+        }
+        return daemon::serve_in_foreground(&job);
+    }
+    println!("{}", start(&job, args.log_file.as_deref())?);
+    Ok(())
+}
+
+/// Runs `mount.quayfs`.
+pub fn helper(call: &Call) -> Result<(), Failure> {
+    let options = call.mount_options().map_err(Failure::with(MOUNT_USAGE))?;
+    let (volume, target) = (&call.operands[0], &call.operands[1]);
+    if options.remount {
+        return if call.fake { Ok(()) } else { remount(target, &options) };
+    }
+    let job = job(volume, target, options)?;
+    if call.fake {
+        return Ok(());
+    }
+    let report = start(&job, None)?;
+    if call.verbose {
+        println!("{report}");
+    }
+    Ok(())
+}
+
+fn remount(target: &Path, options: &MountOptions) -> Result<(), Failure> {
+    let target = mount::table::resolve(target)
+        .map_err(|e| Failure::new(MOUNT_FAILED, format!("{}: {e}", target.display())))?;
+    mount::remount(&target, options).map_err(Failure::with(MOUNT_FAILED))
+}
+
+/// Checks the paths and makes them absolute, so that the daemon needs no working directory.
+fn job(volume: &Path, target: &Path, options: MountOptions) -> Result<Job, Failure> {
+    let failed = |why: String| Failure::new(MOUNT_FAILED, why);
+    let volume = volume.canonicalize().map_err(|e| {
+        failed(format!("no volume {}: {e}; make one with `quayfs mkfs`", volume.display()))
+    })?;
+    let target = mount::table::resolve(target)
+        .map_err(|e| failed(format!("cannot mount on {}: {e}", target.display())))?;
+    if volume.starts_with(&target) {
+        let (v, t) = (volume.display(), target.display());
+        return Err(failed(format!("cannot mount on {t}: it would hide the volume {v} itself")));
+    }
+    Ok(Job { volume, target, options })
+}
+
+fn no_log(path: &Path, e: &std::io::Error) -> Failure {
+    let why = format!("cannot open the log {}: {e}; choose another --log-file", path.display());
+    Failure::new(MOUNT_FAILED, why)
+}
+
+/// Starts the daemon and waits until the mount answers. Warns where needed, and returns what
+/// else to tell the user.
+fn start(job: &Job, asked: Option<&Path>) -> Result<String, Failure> {
+    let log = log::path(&job.volume, asked);
+    let stderr: Stdio = match (log::open(&log), asked) {
+        (Ok(file), _) => file.into(),
+        (Err(e), Some(path)) => return Err(no_log(path, &e)),
+        (Err(e), None) if job.options.read_only => {
+            eprintln!("quayfs: no log, since {} cannot be opened: {e}", log.display());
+            Stdio::null()
+        }
+        (Err(e), None) => return Err(no_log(&log, &e)),
+    };
+    let failed = |why: String| Failure::new(MOUNT_FAILED, why);
+    let program = own_program().map_err(|e| failed(format!("cannot start the daemon: {e}")))?;
+    let mut child = Command::new(program)
+        .args(["mount", "--daemon", "-o"])
+        .arg(job.options.to_string())
+        .arg("--")
+        .args([&job.volume, &job.target])
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(stderr)
+        .spawn()
+        .map_err(|e| failed(format!("cannot start the daemon: {e}")))?;
+    let mut answer = String::new();
+    if let Some(pipe) = child.stdout.take() {
+        // A read error leaves the answer empty, which is handled below.
+        let _ = BufReader::new(pipe).read_line(&mut answer);
+    }
+    match daemon::Answer::decode(answer.trim_end()) {
+        Some(daemon::Answer::Ready(report)) => {
+            if !report.warning.is_empty() {
+                eprintln!("quayfs: warning: {}", report.warning);
+            }
+            Ok(report.text)
+        }
+        Some(daemon::Answer::Failed(failure)) => Err(failure),
+        None => {
+            let end = child.wait().map(|s| s.to_string()).unwrap_or_default();
+            Err(failed(format!("the daemon ended while mounting ({end}): see {}", log.display())))
+        }
+    }
+}
+
+/// Ourselves, even if the file was replaced since.
+fn own_program() -> std::io::Result<PathBuf> {
+    let link = Path::new("/proc/self/exe");
+    File::open(link).map(|_| link.into())
+}

@@ -1,0 +1,373 @@
+//! Writing data: the path of DESIGN section 4, and the direct path of `data=ordered|writeback`.
+
+use std::ops::Range;
+
+use parking_lot::MutexGuard;
+use quayfs_layout::{BLOCK, Lbn, checksum};
+use rangemap::RangeSet;
+
+use crate::config::DataMode;
+use crate::data::read::{self, Want};
+use crate::engine::Engine;
+use crate::error::{FsError, Result, Shortage};
+use crate::fs::attr::{drop_privileges, now};
+use crate::fs::extents;
+use crate::metrics::Metrics;
+use crate::ns::extent::Piece;
+use crate::ns::inode::Cell;
+use crate::txn::{Needs, Txn};
+
+const B: u64 = BLOCK as u64;
+/// Largest file offset plus one.
+pub const SIZE_MAX: u64 = i64::MAX as u64;
+/// Longest preallocation behind an append, in blocks.
+const AHEAD_MAX: u64 = 512;
+
+/// One write request.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// Byte offset.
+    pub offset: u64,
+    /// Bytes.
+    pub data: &'a [u8],
+    /// Clear set-user-id and set-group-id bits.
+    pub kill_privileges: bool,
+}
+
+impl Request<'_> {
+    fn end(&self) -> u64 {
+        self.offset + self.data.len() as u64
+    }
+
+    fn blocks(&self) -> Range<u64> {
+        self.offset / B..self.end().div_ceil(B)
+    }
+}
+
+/// Most bytes that one request may have, so that it is one record.
+pub fn request_max(e: &Engine) -> usize {
+    let slots = e.config.geometry.slots_per_buffer / 4;
+    (slots.clamp(2, 257) as usize - 1) * BLOCK
+}
+
+/// Carries out a request that is neither empty nor larger than [`request_max`]: all of it or
+/// nothing, durable as the mount's mode promises.
+pub fn write(e: &Engine, cell: &Cell, req: Request<'_>) -> Result<()> {
+    if req.offset > SIZE_MAX || req.data.len() as u64 > SIZE_MAX - req.offset {
+        return Err(FsError::FileTooBig);
+    }
+    let mut direct = e.options.data != DataMode::Journal;
+    e.retrying(|| loop {
+        match attempt(e, cell, req, direct) {
+            Ok(true) => return Ok(()),
+            // The file changed between the look and the lock: look again.
+            Ok(false) => {}
+            // No fresh LBNs: through staging.
+            Err(FsError::Short(Shortage::Blocks)) if direct => direct = false,
+            Err(err) => return Err(err),
+        }
+    })?;
+    Metrics::add(&e.metrics.bytes_written, req.data.len() as u64);
+    Ok(())
+}
+
+fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bool> {
+    let blocks = req.blocks();
+    let n = blocks.end - blocks.start;
+    extents::ensure(e, cell)?;
+    let (holes, goal) = extents::with(cell, |x| (x.holes(blocks.clone()), x.goal(blocks.start)))?;
+    let size = cell.with(|i| i.size);
+    let fresh = if direct { n } else { holes };
+    let appending = !direct && holes > 0 && req.end() > size;
+    let ahead = if appending { ahead(e, size) } else { 0 };
+    let mut txn = Txn::begin(
+        e,
+        Needs {
+            slots: if direct { 0 } else { n as u32 },
+            record: 1024 + (fresh + if direct { n } else { 0 }) as u32 * 80,
+            nodes: if fresh > 0 { 8 } else { 1 },
+            blocks: fresh + ahead,
+            prefer: (goal.unwrap_or(cell.ino) / 64) as usize,
+            ..Needs::default()
+        },
+    )?;
+    let _op = cell.lock.read();
+    // A size change locks to infinity, so that the end of the file has one writer.
+    let extends = req.end() > size;
+    let locked = if extends {
+        (req.offset.min(size) / B * B)..u64::MAX
+    } else {
+        blocks.start * B..blocks.end * B
+    };
+    let _range = cell.range.write(locked.clone());
+    let image = cell.image();
+    if image.mode == 0 {
+        return Err(FsError::Stale);
+    }
+    if !image.is_file() {
+        return Err(FsError::Invalid);
+    }
+    if req.end() > image.size && !extends || image.size < locked.start {
+        return Ok(false);
+    }
+    let pieces = extents::with(cell, |x| x.pieces(blocks.clone()))?;
+    let holes_now: u64 = pieces.iter().filter(|p| p.lbn.is_none()).map(length).sum();
+    if !direct && holes_now > holes {
+        return Ok(false);
+    }
+    if direct {
+        write_direct(e, cell, txn, req, &pieces)?;
+        return Ok(true);
+    }
+    let mut window = cell.window.lock();
+    let mut alloc = Allocation::new(&mut window);
+    let mut targets = Vec::with_capacity(n as usize);
+    for p in &pieces {
+        match p.lbn {
+            Some(lbn) => targets.extend(lbn..lbn + length(p)),
+            None => alloc.fill(&mut txn, p.blocks.clone(), goal, ahead, &mut targets)?,
+        }
+    }
+    stage(e, &mut txn, req, &pieces, &targets)?;
+
+    // Ordering 5: under the commit mutex come extent changes, image, number, append and fence.
+    let _commit = cell.commit.lock();
+    let mut image = cell.image();
+    if !alloc.placed.is_empty() {
+        extents::change(cell, &mut txn, &mut image, alloc.placed.len(), |x, txn, image| {
+            for (blocks, lbn) in &alloc.placed {
+                x.insert(txn, image, blocks.clone(), *lbn);
+            }
+            Ok(())
+        })?;
+    }
+    image.size = image.size.max(req.end());
+    image.mtime = now();
+    image.ctime = image.mtime;
+    if req.kill_privileges {
+        drop_privileges(&mut image);
+    }
+    txn.put_inode(cell.ino, &image);
+    let seq = txn.commit()?;
+    alloc.keep();
+    cell.install(image, seq);
+    Ok(true)
+}
+
+fn length(p: &Piece) -> u64 {
+    p.blocks.end - p.blocks.start
+}
+
+/// How many blocks an append takes ahead, so that files that grow side by side do not interleave.
+fn ahead(e: &Engine, size: u64) -> u64 {
+    let want = (size / B).clamp(8, AHEAD_MAX);
+    if e.lbns.free() > want * 256 { want } else { 0 }
+}
+
+/// LBNs for the holes of one request, from the file's append window and the allocator. Dropping
+/// it without [`Allocation::keep`] puts the window back as it was.
+struct Allocation<'a, 'c> {
+    window: &'a mut MutexGuard<'c, Option<Range<u64>>>,
+    before: Option<Range<u64>>,
+    placed: Vec<(Range<u64>, Lbn)>,
+    kept: bool,
+}
+
+impl<'a, 'c> Allocation<'a, 'c> {
+    fn new(window: &'a mut MutexGuard<'c, Option<Range<u64>>>) -> Self {
+        let before = window.clone();
+        Self { window, before, placed: Vec::new(), kept: false }
+    }
+
+    fn fill(
+        &mut self,
+        txn: &mut Txn<'_>,
+        hole: Range<u64>,
+        goal: Option<Lbn>,
+        ahead: u64,
+        targets: &mut Vec<Lbn>,
+    ) -> Result<()> {
+        let mut at = hole.start;
+        while at < hole.end {
+            let want = hole.end - at;
+            let run = match self.window.take() {
+                Some(w) if !w.is_empty() => {
+                    let cut = w.start + want.min(w.end - w.start);
+                    **self.window = Some(cut..w.end);
+                    w.start..cut
+                }
+                _ => {
+                    let near = targets.last().map(|l| l + 1).or(goal);
+                    let r = txn.take_window(want + ahead, near)?;
+                    let cut = r.start + want.min(r.end - r.start);
+                    **self.window = Some(cut..r.end);
+                    r.start..cut
+                }
+            };
+            txn.use_blocks(run.clone());
+            let n = run.end - run.start;
+            targets.extend(run.clone());
+            self.placed.push((at..at + n, run.start));
+            at += n;
+        }
+        Ok(())
+    }
+
+    fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for Allocation<'_, '_> {
+    fn drop(&mut self) {
+        if !self.kept {
+            **self.window = self.before.take();
+        }
+    }
+}
+
+/// Completes the first and the last block from their newest version and stages everything.
+fn stage(
+    e: &Engine,
+    txn: &mut Txn<'_>,
+    req: Request<'_>,
+    pieces: &[Piece],
+    targets: &[Lbn],
+) -> Result<()> {
+    let edges = Edges::read(e, req, pieces)?;
+    let blocks: Vec<(Lbn, &[u8])> =
+        targets.iter().enumerate().map(|(i, &lbn)| (lbn, edges.block(req, i))).collect();
+    txn.stage(&blocks)
+}
+
+/// The blocks that a request covers only in part, completed.
+struct Edges {
+    first: Option<Vec<u8>>,
+    last: Option<Vec<u8>>,
+    count: usize,
+}
+
+impl Edges {
+    fn read(e: &Engine, req: Request<'_>, pieces: &[Piece]) -> Result<Self> {
+        let blocks = req.blocks();
+        let count = (blocks.end - blocks.start) as usize;
+        let complete = |block: u64| -> Result<Vec<u8>> {
+            let mut buf = vec![0; BLOCK];
+            let lbn = pieces
+                .iter()
+                .find(|p| p.blocks.contains(&block))
+                .and_then(|p| p.lbn.map(|l| l + (block - p.blocks.start)));
+            if let Some(lbn) = lbn {
+                read::blocks(e, &[Want { lbn, at: 0 }], &mut buf)?;
+            }
+            let from = req.offset.max(block * B);
+            let to = req.end().min((block + 1) * B);
+            let data = &req.data[(from - req.offset) as usize..(to - req.offset) as usize];
+            let at = (from - block * B) as usize;
+            buf[at..at + data.len()].copy_from_slice(data);
+            Ok(buf)
+        };
+        let last = blocks.end - 1;
+        let head = !req.offset.is_multiple_of(B);
+        let tail = !req.end().is_multiple_of(B);
+        let first = if head || (count == 1 && tail) { Some(complete(blocks.start)?) } else { None };
+        let last = if tail && count > 1 { Some(complete(last)?) } else { None };
+        Ok(Self { first, last, count })
+    }
+
+    /// Content of the `i`-th block of the request.
+    fn block<'a>(&'a self, req: Request<'a>, i: usize) -> &'a [u8] {
+        match (&self.first, &self.last) {
+            (Some(b), _) if i == 0 => b,
+            (_, Some(b)) if i + 1 == self.count => b,
+            _ => {
+                let skip = (req.offset % B) as usize;
+                let at = i * BLOCK - skip;
+                &req.data[at..at + BLOCK]
+            }
+        }
+    }
+}
+
+/// The direct path: data goes to fresh LBNs on the device, the record remaps the extents.
+///
+/// The data need not be flushed before the L2P entries say *written*: until the record commits,
+/// the LBNs' bits are clear, and a clear bit with a written entry goes through a zero batch.
+/// With `data=ordered` the commit flushes the device before it stores `commit_ts`.
+fn write_direct(
+    e: &Engine,
+    cell: &Cell,
+    mut txn: Txn<'_>,
+    req: Request<'_>,
+    pieces: &[Piece],
+) -> Result<()> {
+    let blocks = req.blocks();
+    let edges = Edges::read(e, req, pieces)?;
+    let goal = extents::with(cell, |x| x.goal(blocks.start))?;
+    let mut placed: Vec<(Range<u64>, Lbn)> = Vec::new();
+    let mut at = blocks.start;
+    while at < blocks.end {
+        let run = txn.take_blocks(blocks.end - at, goal)?;
+        let n = run.end - run.start;
+        placed.push((at..at + n, run.start));
+        at += n;
+    }
+    let mut crcs = Vec::with_capacity(edges.count);
+    let mut i = 0;
+    for (r, lbn) in &placed {
+        let mut run: Option<(u64, Vec<u8>)> = None;
+        for k in 0..r.end - r.start {
+            let block = edges.block(req, i);
+            i += 1;
+            crcs.push((lbn + k, checksum::crc32c(block)));
+            let pbn = e.ppt.lookup(lbn + k).map_err(FsError::io)?.pbn;
+            match &mut run {
+                Some((b, buf)) if *b + (buf.len() / BLOCK) as u64 == pbn => {
+                    buf.extend_from_slice(block);
+                }
+                _ => {
+                    if let Some((b, buf)) = run.take() {
+                        e.device.write(e.data_start() + b, &buf)?;
+                    }
+                    run = Some((pbn, block.to_vec()));
+                }
+            }
+        }
+        if let Some((b, buf)) = run {
+            e.device.write(e.data_start() + b, &buf)?;
+        }
+    }
+    for p in pieces {
+        if let Some(lbn) = p.lbn {
+            e.lbns.prepare_free(lbn..lbn + length(p), &e.nodes, e)?;
+        }
+    }
+    let _commit = cell.commit.lock();
+    let mut image = cell.image();
+    let mut freed = RangeSet::new();
+    extents::change(cell, &mut txn, &mut image, placed.len() + 2, |x, txn, image| {
+        // Nothing fails behind this: an entry in state written must not return to the allocator.
+        e.ppt.write_direct(&crcs).map_err(FsError::io)?;
+        for r in x.remove(txn, image, blocks.clone()) {
+            freed.insert(r);
+        }
+        for (r, lbn) in &placed {
+            x.insert(txn, image, r.clone(), *lbn);
+        }
+        Ok(())
+    })?;
+    for r in freed.iter() {
+        txn.free_blocks(r.clone())?;
+    }
+    image.size = image.size.max(req.end());
+    image.mtime = now();
+    image.ctime = image.mtime;
+    if req.kill_privileges {
+        drop_privileges(&mut image);
+    }
+    txn.put_inode(cell.ino, &image);
+    let seq = txn.commit()?;
+    cell.install(image, seq);
+    Metrics::add(&e.metrics.blocks_direct, edges.count as u64);
+    Ok(())
+}

@@ -1,0 +1,178 @@
+//! Digest: records become home pages.
+//!
+//! A batch applies records in sequence order to copies of the home pages they name, writes the
+//! results to free pages and switches the NAT entries. Recovery is the same function over the
+//! records above D. The orderings (DESIGN section 3):
+//!
+//! 1. new pages and the committed words of the slots, durable, before
+//! 2. the NAT entries that name them, durable, before
+//! 3. `digested_seq` (D), durable, before
+//! 4. ring space and old pages are reused.
+//!
+//! A crash between any two replays the same records over pages that may already contain their
+//! effect, which changes nothing (see `layout::item`).
+
+use quayfs_layout::inode;
+use quayfs_layout::item::{self, Item};
+use quayfs_layout::node::{self, HEADER, INODES_PER_PAGE, NodeKind, OFF_SEQ};
+use rustc_hash::FxHashMap;
+
+use crate::error::{FsError, Result};
+use crate::ns::node::{NodeStore, PageBytes, zero_page};
+
+struct Work {
+    page: PageBytes,
+    /// Physical page that the NAT names now.
+    home: Option<u64>,
+    exists: bool,
+}
+
+/// What a written batch leaves to be done once D is durable.
+#[derive(Debug, Default)]
+pub struct Retired {
+    /// Physical pages that nobody names any more.
+    pub pages: Vec<u64>,
+    /// Pages of static nodes that went away: their promises end.
+    pub dropped: u64,
+    /// Highest sequence number applied.
+    pub seq: u64,
+}
+
+/// Records applied to page copies, not yet written.
+pub struct Batch<'s> {
+    store: &'s NodeStore,
+    work: FxHashMap<u32, Work>,
+    seq: u64,
+}
+
+impl<'s> Batch<'s> {
+    /// An empty batch.
+    pub fn new(store: &'s NodeStore) -> Self {
+        Self { store, work: FxHashMap::default(), seq: 0 }
+    }
+
+    /// Pages that the batch will write at most.
+    pub fn pages(&self) -> usize {
+        self.work.len()
+    }
+
+    /// Highest sequence number applied.
+    pub fn seq(&self) -> u64 {
+        self.seq
+    }
+
+    fn work(&mut self, id: u32) -> Result<&mut Work> {
+        if !self.work.contains_key(&id) {
+            let home = self.store.home_of(id)?;
+            let work = match self.store.home(id)? {
+                Some(page) => Work { page, home, exists: true },
+                None => {
+                    let mut page = zero_page();
+                    let kind = self.store.static_kind(id);
+                    if let Some(kind) = kind {
+                        node::init(&mut page[..], id, kind, 0);
+                    }
+                    // A dynamic node without a home was freed by a later record of a digest that
+                    // a crash interrupted: that record comes again and frees it again.
+                    Work { page, home: None, exists: kind.is_some() }
+                }
+            };
+            self.work.insert(id, work);
+        }
+        self.work.get_mut(&id).ok_or_else(|| FsError::io("digest lost a page"))
+    }
+
+    /// Applies the items of record `seq`. Records come in sequence order.
+    pub fn apply(&mut self, seq: u64, items: &[u8]) -> Result<()> {
+        for item in item::decode(items) {
+            let item = item.map_err(|e| FsError::io(format_args!("record {seq}: {e}")))?;
+            let id = item.node();
+            let is_static = self.store.static_kind(id).is_some();
+            let w = self.work(id)?;
+            match item {
+                Item::Delta { at, bytes, .. } => {
+                    if at < HEADER && (at + bytes.len() > HEADER || at < node::OFF_NEXT) {
+                        return Err(FsError::io(format_args!(
+                            "record {seq} changes the header of node {id}"
+                        )));
+                    }
+                    w.page[at..at + bytes.len()].copy_from_slice(bytes);
+                }
+                Item::NodeNew { kind, owner, .. } => {
+                    w.page.fill(0);
+                    node::init(&mut w.page[..], id, kind, owner);
+                    w.exists = true;
+                }
+                Item::NodeFree { .. } if is_static => {
+                    return Err(FsError::io(format_args!("record {seq} frees static node {id}")));
+                }
+                Item::NodeFree { .. } => w.exists = false,
+                Item::Bits { start, count, set, .. } => {
+                    if node::kind(&w.page[..]) != Some(NodeKind::Bitmap) {
+                        return Err(FsError::io(format_args!("node {id} is not a bitmap page")));
+                    }
+                    node::change_bits(&mut w.page[..], u64::from(start), u64::from(count), set);
+                }
+            }
+        }
+        self.seq = seq;
+        Ok(())
+    }
+
+    /// Writes the batch: pages, then NAT. The caller has set the committed words of the slots
+    /// before and stores D afterwards.
+    pub fn write(mut self) -> Result<Retired> {
+        let region = self.store.region();
+        let (geo, salt) = (*self.store.geometry(), self.store.salt());
+        let mut retired = Retired { seq: self.seq, ..Retired::default() };
+        let mut switch = Vec::with_capacity(self.work.len());
+        let mut taken = Vec::with_capacity(self.work.len());
+        for (&id, w) in &mut self.work {
+            let is_static = self.store.static_kind(id).is_some();
+            if is_static && w.exists && is_unused(&w.page) {
+                w.exists = false;
+            }
+            if w.exists {
+                let Some(page) = self.store.take_page() else {
+                    self.store.untake_pages(&taken);
+                    return Err(FsError::Short(crate::error::Shortage::Nodes));
+                };
+                taken.push(page);
+                w.page[OFF_SEQ..OFF_SEQ + 8].copy_from_slice(&self.seq.to_le_bytes());
+                node::seal(&mut w.page[..], salt);
+                region.write_nt(geo.node_page(page), &w.page[..]);
+                switch.push((id, node::nat_encode(id, page, salt)));
+            } else if w.home.is_some() {
+                switch.push((id, node::nat_absent(id, salt)));
+            }
+            retired.pages.extend(w.home);
+            match (is_static, w.exists, w.home.is_some()) {
+                (true, true, false) if self.store.touch_static(id) => self.store.force_live(),
+                (true, false, true) => {
+                    self.store.untouch_static(id);
+                    retired.dropped += 1;
+                }
+                _ => {}
+            }
+        }
+        // Ordering "page before NAT": a NAT entry must never name a page that is not whole. The
+        // same edge makes the committed words durable before D.
+        region.drain()?;
+        for &(id, word) in &switch {
+            region.store_u64(geo.nat_entry(id), word);
+            region.flush(geo.nat_entry(id), 8);
+        }
+        // Ordering "NAT before D": a record below D is not replayed.
+        region.drain()?;
+        Ok(retired)
+    }
+}
+
+/// Whether an inode-table page holds no inode: it is then given back.
+fn is_unused(page: &PageBytes) -> bool {
+    node::kind(&page[..]) == Some(NodeKind::Inodes)
+        && (0..INODES_PER_PAGE as usize).all(|slot| {
+            let at = inode::offset(slot);
+            page[at..at + 4].iter().all(|b| *b == 0)
+        })
+}

@@ -1,0 +1,636 @@
+//! Requests from `/dev/fuse`, by the `fuser` crate.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use fuser::{
+    AccessFlags, Config, CopyFileRangeFlags, Errno, FileAttr, FileHandle, FileType, Filesystem,
+    FopenFlags, Generation, INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, Session, SessionACL, TimeOrNow,
+    WriteFlags,
+};
+use quayfs_layout::inode::{Inode, ROOT, S_IFMT, Time};
+
+use crate::config::OpenPolicy;
+use crate::edge::errno::errno;
+use crate::error::FsError;
+use crate::fs::attr::from_system;
+use crate::fs::{Attr, Caller, DirEntry, FallocMode, Fs, RenameFlags, SetAttr, SetTime, SetXattr, Whence};
+use crate::metrics::Metrics;
+
+/// Nobody else changes the volume, so the kernel may keep names and attributes for good.
+const FOREVER: Duration = Duration::from_secs(1 << 30);
+/// Name of the attribute of the root directory that holds the mount's status.
+pub const STATUS_XATTR: &str = "quayfs.status";
+/// Largest request the kernel sends.
+const WRITE_MAX: u32 = 1 << 20;
+
+/// Serves requests until the file system is unmounted. The volume is not closed.
+pub fn serve(fs: Arc<Fs>, fuse_fd: OwnedFd, threads: usize) -> io::Result<()> {
+    let mut config = Config::default();
+    config.n_threads = Some(threads.max(1));
+    // Who may enter is the kernel's business: it knows the mount options.
+    config.acl = SessionACL::All;
+    Session::from_fd(Edge { fs }, fuse_fd, SessionACL::All, config)?.run()
+}
+
+struct Edge {
+    fs: Arc<Fs>,
+}
+
+fn kind(mode: u32) -> FileType {
+    match mode & S_IFMT {
+        0o010_000 => FileType::NamedPipe,
+        0o020_000 => FileType::CharDevice,
+        0o040_000 => FileType::Directory,
+        0o060_000 => FileType::BlockDevice,
+        0o120_000 => FileType::Symlink,
+        0o140_000 => FileType::Socket,
+        _ => FileType::RegularFile,
+    }
+}
+
+fn system(t: Time) -> SystemTime {
+    let whole = if t.sec >= 0 {
+        UNIX_EPOCH.checked_add(Duration::from_secs(t.sec.cast_unsigned()))
+    } else {
+        UNIX_EPOCH.checked_sub(Duration::from_secs(t.sec.unsigned_abs()))
+    };
+    whole.unwrap_or(UNIX_EPOCH) + Duration::from_nanos(u64::from(t.nsec))
+}
+
+fn file_attr(ino: u64, i: &Inode) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(ino),
+        size: i.size,
+        blocks: i.blocks * 8,
+        atime: system(i.atime),
+        mtime: system(i.mtime),
+        ctime: system(i.ctime),
+        crtime: system(i.btime),
+        kind: kind(i.mode),
+        perm: (i.mode & 0o7777) as u16,
+        nlink: i.nlink,
+        uid: i.uid,
+        gid: i.gid,
+        rdev: i.rdev,
+        blksize: 4096,
+        flags: 0,
+    }
+}
+
+fn generation(a: &Attr) -> Generation {
+    Generation(u64::from(a.inode.generation))
+}
+
+fn caller(req: &Request) -> Caller {
+    Caller { uid: req.uid(), gid: req.gid() }
+}
+
+fn set_time(t: TimeOrNow) -> SetTime {
+    match t {
+        TimeOrNow::Now => SetTime::Now,
+        TimeOrNow::SpecificTime(t) => SetTime::At(from_system(t)),
+    }
+}
+
+impl Edge {
+    fn count(&self) {
+        Metrics::add(&self.fs.e.metrics.requests, 1);
+    }
+
+    fn entry(&self, result: Result<Attr, FsError>, reply: ReplyEntry) {
+        self.count();
+        match result {
+            Ok(a) => reply.entry(&FOREVER, &file_attr(a.ino, &a.inode), generation(&a)),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn attr(&self, result: Result<Attr, FsError>, reply: ReplyAttr) {
+        self.count();
+        match result {
+            Ok(a) => reply.attr(&FOREVER, &file_attr(a.ino, &a.inode)),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn empty(&self, result: Result<(), FsError>, reply: ReplyEmpty) {
+        self.count();
+        match result {
+            Ok(()) => reply.ok(),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn xattr(&self, result: Result<Vec<u8>, FsError>, size: u32, reply: ReplyXattr) {
+        self.count();
+        match result {
+            Ok(v) if size == 0 => reply.size(v.len() as u32),
+            Ok(v) if v.len() > size as usize => reply.error(Errno::ERANGE),
+            Ok(v) => reply.data(&v),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    /// Mode `commit`: a write to a file opened with `O_SYNC` or `O_DSYNC` is durable when it
+    /// returns.
+    fn sync_write(&self, ino: INodeNo, flags: OpenFlags) -> Result<(), FsError> {
+        if flags.0 & (libc::O_SYNC | libc::O_DSYNC) != 0 { self.fs.fsync(ino.0) } else { Ok(()) }
+    }
+
+    fn open_flags(&self, flags: i32) -> FopenFlags {
+        if flags & libc::O_DIRECT != 0 {
+            FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
+        } else {
+            FopenFlags::FOPEN_KEEP_CACHE
+        }
+    }
+}
+
+impl Filesystem for Edge {
+    fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let options = &self.fs.e.options;
+        let mut want = vec![
+            InitFlags::FUSE_ASYNC_READ,
+            InitFlags::FUSE_ASYNC_DIO,
+            InitFlags::FUSE_BIG_WRITES,
+            InitFlags::FUSE_PARALLEL_DIROPS,
+            InitFlags::FUSE_DO_READDIRPLUS,
+            InitFlags::FUSE_READDIRPLUS_AUTO,
+            InitFlags::FUSE_CACHE_SYMLINKS,
+            InitFlags::FUSE_EXPLICIT_INVAL_DATA,
+            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+            InitFlags::FUSE_EXPORT_SUPPORT,
+            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
+            InitFlags::FUSE_NO_OPENDIR_SUPPORT,
+        ];
+        if options.open == OpenPolicy::Elide {
+            want.push(InitFlags::FUSE_NO_OPEN_SUPPORT);
+        }
+        if options.writeback_cache {
+            want.push(InitFlags::FUSE_WRITEBACK_CACHE);
+        }
+        for flag in want {
+            if config.add_capabilities(flag).is_err() {
+                tracing::debug!("this kernel has no {flag:?}");
+            }
+        }
+        let max = (self.fs.request_max() as u32).min(WRITE_MAX);
+        config.set_max_write(max).map_err(|n| io::Error::other(format!("max_write {n}")))?;
+        Ok(())
+    }
+
+    fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        match self.fs.lookup(parent.0, name.as_bytes()) {
+            Err(FsError::NoEntry) => {
+                self.count();
+                // Inode 0: the kernel remembers that the name does not exist.
+                let none = file_attr(0, &Inode::default());
+                reply.entry(&FOREVER, &none, Generation(0));
+            }
+            other => self.entry(other, reply),
+        }
+    }
+
+    fn forget(&self, _: &Request, ino: INodeNo, nlookup: u64) {
+        self.count();
+        self.fs.forget(ino.0, nlookup);
+    }
+
+    fn getattr(&self, _: &Request, ino: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        self.attr(self.fs.getattr(ino.0), reply);
+    }
+
+    fn setattr(
+        &self,
+        req: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        ctime: Option<SystemTime>,
+        _: Option<FileHandle>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<SystemTime>,
+        _: Option<fuser::BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let set = SetAttr {
+            mode,
+            uid,
+            gid,
+            size,
+            atime: atime.map(set_time),
+            mtime: mtime.map(set_time),
+            ctime: ctime.map(from_system),
+        };
+        let result = (|| {
+            if size.is_some() || uid.is_some() || gid.is_some() {
+                self.fs.drop_capabilities(ino.0)?;
+            }
+            // The flag that says so does not come through; root keeps the bits (CAP_FSETID).
+            self.fs.setattr(ino.0, &set, req.uid() != 0)
+        })();
+        self.attr(result, reply);
+    }
+
+    fn readlink(&self, _: &Request, ino: INodeNo, reply: ReplyData) {
+        self.count();
+        match self.fs.readlink(ino.0) {
+            Ok(target) => reply.data(&target),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn mknod(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        self.entry(self.fs.mknod(caller(req), parent.0, name.as_bytes(), mode, rdev), reply);
+    }
+
+    fn mkdir(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        reply: ReplyEntry,
+    ) {
+        self.entry(self.fs.mkdir(caller(req), parent.0, name.as_bytes(), mode), reply);
+    }
+
+    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.empty(self.fs.unlink(parent.0, name.as_bytes()), reply);
+    }
+
+    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.empty(self.fs.rmdir(parent.0, name.as_bytes()), reply);
+    }
+
+    fn symlink(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        link_name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        let target = target.as_os_str().as_bytes();
+        self.entry(self.fs.symlink(caller(req), parent.0, link_name.as_bytes(), target), reply);
+    }
+
+    fn rename(
+        &self,
+        _: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: fuser::RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let known = fuser::RenameFlags::RENAME_NOREPLACE | fuser::RenameFlags::RENAME_EXCHANGE;
+        if !known.contains(flags) {
+            return reply.error(Errno::EINVAL);
+        }
+        let flags = RenameFlags {
+            no_replace: flags.contains(fuser::RenameFlags::RENAME_NOREPLACE),
+            exchange: flags.contains(fuser::RenameFlags::RENAME_EXCHANGE),
+        };
+        let (old, new) = ((parent.0, name.as_bytes()), (newparent.0, newname.as_bytes()));
+        self.empty(self.fs.rename(old, new, flags), reply);
+    }
+
+    fn link(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        newparent: INodeNo,
+        newname: &OsStr,
+        reply: ReplyEntry,
+    ) {
+        self.entry(self.fs.link(ino.0, newparent.0, newname.as_bytes()), reply);
+    }
+
+    fn open(&self, _: &Request, _: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        self.count();
+        if self.fs.e.options.open == OpenPolicy::Elide {
+            return reply.error(Errno::ENOSYS);
+        }
+        reply.opened(FileHandle(0), self.open_flags(flags.0));
+    }
+
+    fn read(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        size: u32,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        self.count();
+        Metrics::add(&self.fs.e.metrics.reads, 1);
+        match self.fs.read(ino.0, offset, size as usize) {
+            Ok(data) => reply.data(&data),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn write(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        flags: OpenFlags,
+        _: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        self.count();
+        Metrics::add(&self.fs.e.metrics.writes, 1);
+        let kill = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        let result = (|| {
+            self.fs.drop_capabilities(ino.0)?;
+            self.fs.write(ino.0, offset, data, kill)?;
+            self.sync_write(ino, flags)
+        })();
+        match result {
+            Ok(()) => reply.written(data.len() as u32),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    /// Closing a file makes nothing durable that was not: never sent again after this answer.
+    fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
+        self.count();
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn release(
+        &self,
+        _: &Request,
+        _: INodeNo,
+        _: FileHandle,
+        _: OpenFlags,
+        _: Option<LockOwner>,
+        _: bool,
+        reply: ReplyEmpty,
+    ) {
+        self.count();
+        reply.ok();
+    }
+
+    fn fsync(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        if self.fs.sync_is_free() {
+            // Every operation was durable when it returned: never sent again after this answer.
+            self.count();
+            return reply.error(Errno::ENOSYS);
+        }
+        self.empty(self.fs.fsync(ino.0), reply);
+    }
+
+    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        // No state per open directory: the kernel need not ask.
+        self.count();
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn readdir(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        self.count();
+        let result = self.fs.readdir(ino.0, offset, |e| {
+            let kind = kind(crate::fs::attr::mode_of_kind(e.kind));
+            !reply.add(INodeNo(e.ino), e.cookie, kind, OsStr::from_bytes(&e.name))
+        });
+        match result {
+            Ok(()) => reply.ok(),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn readdirplus(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        self.count();
+        let add = |reply: &mut ReplyDirectoryPlus, e: &DirEntry, ttl: &Duration, a: &Attr| {
+            let name = OsStr::from_bytes(&e.name);
+            reply.add(INodeNo(e.ino), e.cookie, name, ttl, &file_attr(a.ino, &a.inode), generation(a))
+        };
+        let mut seen = Vec::new();
+        // Attributes are looked up after the directory's lock is released.
+        let result = self.fs.readdir(ino.0, offset, |e| {
+            seen.push(e);
+            seen.len() < 128
+        });
+        if let Err(e) = result {
+            return reply.error(errno(&e));
+        }
+        for e in &seen {
+            let dot = e.name == b"." || e.name == b"..";
+            let attr = if dot {
+                // The kernel takes no reference to these two.
+                let mode = crate::fs::attr::mode_of_kind(e.kind);
+                Some(Attr { ino: e.ino, inode: Inode { mode, ..Inode::default() } })
+            } else {
+                self.fs.entry_attr(e)
+            };
+            let Some(attr) = attr else { continue };
+            if add(&mut reply, e, if dot { &Duration::ZERO } else { &FOREVER }, &attr) {
+                if !dot {
+                    self.fs.forget(e.ino, 1);
+                }
+                break;
+            }
+        }
+        reply.ok();
+    }
+
+    fn fsyncdir(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        if self.fs.sync_is_free() {
+            self.count();
+            return reply.error(Errno::ENOSYS);
+        }
+        self.empty(self.fs.fsync(ino.0), reply);
+    }
+
+    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
+        self.count();
+        let s = self.fs.statfs();
+        reply.statfs(
+            s.blocks,
+            s.free,
+            s.free,
+            s.files,
+            s.files_free,
+            s.block_size,
+            s.name_max,
+            s.block_size,
+        );
+    }
+
+    fn setxattr(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _: u32,
+        reply: ReplyEmpty,
+    ) {
+        let how = match flags {
+            0 => SetXattr::Any,
+            libc::XATTR_CREATE => SetXattr::Create,
+            libc::XATTR_REPLACE => SetXattr::Replace,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        self.empty(self.fs.setxattr(ino.0, name.as_bytes(), value, how), reply);
+    }
+
+    fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        if ino.0 == ROOT && name == STATUS_XATTR {
+            let json = serde_json::to_vec(&self.fs.status()).map_err(FsError::io);
+            return self.xattr(json, size, reply);
+        }
+        self.xattr(self.fs.getxattr(ino.0, name.as_bytes()), size, reply);
+    }
+
+    fn listxattr(&self, _: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        self.xattr(self.fs.listxattr(ino.0), size, reply);
+    }
+
+    fn removexattr(&self, _: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        self.empty(self.fs.removexattr(ino.0, name.as_bytes()), reply);
+    }
+
+    /// Never sent: the kernel checks permissions itself (`default_permissions`).
+    fn access(&self, _: &Request, _: INodeNo, _: AccessFlags, reply: ReplyEmpty) {
+        self.count();
+        reply.error(Errno::ENOSYS);
+    }
+
+    fn create(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        self.count();
+        let mode = mode & !S_IFMT | quayfs_layout::inode::S_IFREG;
+        match self.fs.mknod(caller(req), parent.0, name.as_bytes(), mode, 0) {
+            Ok(a) => reply.created(
+                &FOREVER,
+                &file_attr(a.ino, &a.inode),
+                generation(&a),
+                FileHandle(0),
+                self.open_flags(flags),
+            ),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn fallocate(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+        let mode = match mode & !libc::FALLOC_FL_KEEP_SIZE {
+            0 => FallocMode::Allocate { keep_size },
+            libc::FALLOC_FL_PUNCH_HOLE if keep_size => FallocMode::Punch,
+            libc::FALLOC_FL_ZERO_RANGE => FallocMode::Zero { keep_size },
+            _ => return reply.error(Errno::EOPNOTSUPP),
+        };
+        self.empty(self.fs.fallocate(ino.0, mode, offset, length), reply);
+    }
+
+    fn lseek(
+        &self,
+        _: &Request,
+        ino: INodeNo,
+        _: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        self.count();
+        let whence = match whence {
+            libc::SEEK_DATA => Whence::Data,
+            libc::SEEK_HOLE => Whence::Hole,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
+        match self.fs.seek(ino.0, whence, offset) {
+            Ok(at) => reply.offset(at.cast_signed()),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+
+    fn copy_file_range(
+        &self,
+        _: &Request,
+        ino_in: INodeNo,
+        _: FileHandle,
+        offset_in: u64,
+        ino_out: INodeNo,
+        _: FileHandle,
+        offset_out: u64,
+        len: u64,
+        _: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        self.count();
+        let result = (|| {
+            self.fs.drop_capabilities(ino_out.0)?;
+            self.fs.copy_range((ino_in.0, offset_in), (ino_out.0, offset_out), len)
+        })();
+        match result {
+            Ok(n) => reply.written(n as u32),
+            Err(e) => reply.error(errno(&e)),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! What can go wrong in the operation layer. The edge turns each into one errno.
+
+use std::fmt;
+
+/// Result of the operation layer.
+pub type Result<T> = std::result::Result<T, FsError>;
+
+/// A resource that has run short for the moment. The operation has released everything it held
+/// and is tried again after relief (DESIGN: credits), or ends as [`FsError::NoSpace`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shortage {
+    /// Staging slots.
+    Slots,
+    /// Log space.
+    Log,
+    /// Logical blocks.
+    Blocks,
+    /// Node pages, node ids or inode numbers.
+    Nodes,
+}
+
+/// An error of an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FsError {
+    /// Name or inode does not exist.
+    NoEntry,
+    /// The inode number is not in use (any more).
+    Stale,
+    /// Name exists.
+    Exists,
+    /// Not a directory.
+    NotDir,
+    /// Is a directory.
+    IsDir,
+    /// Directory not empty.
+    NotEmpty,
+    /// No space left, now and after relief.
+    NoSpace,
+    /// Name longer than 255 bytes.
+    NameTooLong,
+    /// Invalid argument.
+    Invalid,
+    /// Operation not permitted.
+    Perm,
+    /// Permission denied.
+    Access,
+    /// Too many links.
+    TooManyLinks,
+    /// Offset or size beyond what a file can have.
+    FileTooBig,
+    /// The mount is read-only.
+    ReadOnly,
+    /// No such attribute.
+    NoAttr,
+    /// Result does not fit the caller's buffer.
+    Range,
+    /// Attribute too large.
+    TooLarge,
+    /// Not supported.
+    NotSupported,
+    /// No data or hole at or after this offset.
+    NoData,
+    /// A device or a structure failed; the text says which.
+    Io(String),
+    /// Try again after relief. Never leaves the operation layer.
+    Short(Shortage),
+}
+
+impl FsError {
+    /// An input/output error with its cause.
+    pub fn io(what: impl fmt::Display) -> Self {
+        Self::Io(what.to_string())
+    }
+}
+
+impl fmt::Display for FsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let s = match self {
+            Self::NoEntry => "no such file or directory",
+            Self::Stale => "stale inode number",
+            Self::Exists => "file exists",
+            Self::NotDir => "not a directory",
+            Self::IsDir => "is a directory",
+            Self::NotEmpty => "directory not empty",
+            Self::NoSpace => "no space left",
+            Self::NameTooLong => "file name too long",
+            Self::Invalid => "invalid argument",
+            Self::Perm => "operation not permitted",
+            Self::Access => "permission denied",
+            Self::TooManyLinks => "too many links",
+            Self::FileTooBig => "file too large",
+            Self::ReadOnly => "read-only file system",
+            Self::NoAttr => "no such attribute",
+            Self::Range => "result too large for the buffer",
+            Self::TooLarge => "attribute too large",
+            Self::NotSupported => "operation not supported",
+            Self::NoData => "no data or hole at this offset",
+            Self::Io(what) => return write!(f, "input/output error: {what}"),
+            Self::Short(s) => return write!(f, "short of {s:?}"),
+        };
+        f.write_str(s)
+    }
+}
+
+impl std::error::Error for FsError {}
+
+impl From<quayfs_pmem::PmemError> for FsError {
+    fn from(e: quayfs_pmem::PmemError) -> Self {
+        Self::io(e)
+    }
+}
+
+impl From<std::io::Error> for FsError {
+    fn from(e: std::io::Error) -> Self {
+        Self::io(e)
+    }
+}

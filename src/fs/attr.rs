@@ -1,0 +1,115 @@
+//! Attributes: time, privileges, what a caller is.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use quayfs_layout::Ino;
+use quayfs_layout::inode::{Inode, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID, Time};
+
+/// Who calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Caller {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+}
+
+/// An inode with its number, as `stat` sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attr {
+    /// Inode number.
+    pub ino: Ino,
+    /// Everything else.
+    pub inode: Inode,
+}
+
+/// A time to be set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetTime {
+    /// The time of the operation.
+    Now,
+    /// This time.
+    At(Time),
+}
+
+/// What `setattr` changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SetAttr {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size in bytes.
+    pub size: Option<u64>,
+    /// Last access.
+    pub atime: Option<SetTime>,
+    /// Last change of the content.
+    pub mtime: Option<SetTime>,
+    /// Last change of the inode (the kernel sends it with its writeback cache).
+    pub ctime: Option<Time>,
+}
+
+/// The current time.
+pub fn now() -> Time {
+    from_system(SystemTime::now())
+}
+
+/// Converts from the standard library's time.
+pub fn from_system(t: SystemTime) -> Time {
+    match t.duration_since(UNIX_EPOCH) {
+        Ok(d) => Time { sec: d.as_secs().cast_signed(), nsec: d.subsec_nanos() },
+        Err(e) => {
+            let d = e.duration();
+            let (s, n) = (d.as_secs().cast_signed(), d.subsec_nanos());
+            if n == 0 { Time { sec: -s, nsec: 0 } } else { Time { sec: -s - 1, nsec: 1_000_000_000 - n } }
+        }
+    }
+}
+
+/// Clears set-user-id, and set-group-id where it means execution and not mandatory locking.
+pub fn drop_privileges(i: &mut Inode) {
+    if i.kind() == S_IFREG {
+        i.mode &= !S_ISUID;
+        if i.mode & 0o010 != 0 {
+            i.mode &= !S_ISGID;
+        }
+    }
+}
+
+/// The `DT_*` value of a mode.
+pub fn dirent_kind(mode: u32) -> u8 {
+    ((mode & S_IFMT) >> 12) as u8
+}
+
+/// Mode bits of a `DT_*` value.
+pub fn mode_of_kind(kind: u8) -> u32 {
+    u32::from(kind) << 12
+}
+
+const _: () = assert!(S_IFDIR >> 12 == 4 && S_IFREG >> 12 == 8 && S_IFLNK >> 12 == 10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn times_around_the_epoch() {
+        let t = |s: SystemTime| from_system(s);
+        assert_eq!(t(UNIX_EPOCH), Time { sec: 0, nsec: 0 });
+        assert_eq!(t(UNIX_EPOCH - Duration::from_nanos(1)), Time { sec: -1, nsec: 999_999_999 });
+        assert_eq!(t(UNIX_EPOCH - Duration::from_secs(2)), Time { sec: -2, nsec: 0 });
+    }
+
+    #[test]
+    fn privileges_of_executables_only() {
+        let mut i = Inode { mode: S_IFREG | 0o6755, ..Inode::default() };
+        drop_privileges(&mut i);
+        assert_eq!(i.mode, S_IFREG | 0o755);
+        let mut i = Inode { mode: S_IFREG | 0o2644, ..Inode::default() };
+        drop_privileges(&mut i);
+        assert_eq!(i.mode, S_IFREG | 0o2644);
+    }
+}

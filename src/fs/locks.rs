@@ -1,0 +1,37 @@
+//! The lock order, and the only place where two inodes are locked.
+//!
+//! 1. the rename lock ([`RenameLock`]): one rename that moves a directory at a time;
+//! 2. inodes by number (`Cell::lock`);
+//! 3. the range lock of an inode (`Cell::range`);
+//! 4. its append window, then its commit mutex (`Cell::window`, `Cell::commit`);
+//! 5. its extent map and image (`Cell::extents`, `Cell::image`);
+//! 6. allocator groups (never across a wait);
+//! 7. the journal's own locks: lane, staged map.
+//!
+//! Digest and rounds take none of 1 to 5. Nobody waits for space while holding any of them:
+//! what an operation needs is promised before (`Txn::begin`).
+
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard, RwLockWriteGuard};
+
+use crate::ns::inode::Cell;
+
+/// Serialises renames that move directories, so that no two of them can form a loop.
+#[derive(Default)]
+pub struct RenameLock(Mutex<()>);
+
+impl RenameLock {
+    /// Takes the lock.
+    pub fn lock(&self) -> MutexGuard<'_, ()> {
+        self.0.lock()
+    }
+}
+
+/// Locks inodes exclusively, each once, in the order of their numbers.
+pub fn lock_all<'c>(cells: &[&'c Arc<Cell>]) -> Vec<RwLockWriteGuard<'c, ()>> {
+    let mut order: Vec<&'c Arc<Cell>> = cells.to_vec();
+    order.sort_by_key(|c| c.ino);
+    order.dedup_by_key(|c| c.ino);
+    order.into_iter().map(|c| c.lock.write()).collect()
+}

@@ -1,0 +1,129 @@
+//! The operation layer: a file system as a library, without a kernel.
+//!
+//! One file per family of operations. Each operation promises what it needs, takes its locks in
+//! the order of [`locks`], changes images and pages through a transaction, appends its record,
+//! and publishes. The edge decodes requests into these calls and decides nothing.
+
+pub mod attr;
+pub mod extents;
+pub mod locks;
+mod ops;
+mod status;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use quayfs_layout::inode::{Inode, ROOT, S_IFDIR};
+use quayfs_layout::{Ino, dirent};
+
+pub use attr::{Attr, Caller, SetAttr, SetTime};
+pub use ops::data::{FallocMode, Whence};
+pub use ops::dirs::DirEntry;
+pub use ops::rename::RenameFlags;
+pub use ops::statfs::StatFs;
+pub use ops::xattr::SetXattr;
+pub use status::{Status, uuid_text};
+
+use crate::background::Threads;
+use crate::config::MountOptions;
+use crate::engine::Engine;
+use crate::error::{FsError, Result};
+use crate::ns::inode::Cell;
+use crate::recovery::{self, MountError};
+use crate::volume::Volume;
+
+/// A mounted volume.
+pub struct Fs {
+    /// What all operations share.
+    pub e: Arc<Engine>,
+    pub(crate) volume: Volume,
+    rename: locks::RenameLock,
+    threads: Mutex<Option<Threads>>,
+}
+
+impl Fs {
+    /// Recovers a volume and starts the background threads. When it returns, operations are
+    /// answered.
+    pub fn mount(volume: Volume, options: &MountOptions) -> std::result::Result<Arc<Self>, MountError> {
+        let engine = Arc::new(recovery::recover(&volume, options)?);
+        let threads = if options.read_only { None } else { Some(Threads::start(&engine)?) };
+        let fs = Arc::new(Self {
+            e: engine,
+            volume,
+            rename: locks::RenameLock::default(),
+            threads: Mutex::new(threads),
+        });
+        if !options.read_only {
+            fs.resume_intents();
+        }
+        Ok(fs)
+    }
+
+    /// The volume's directory.
+    pub fn volume_path(&self) -> &Path {
+        self.volume.path()
+    }
+
+    /// Finishes everything: orphans are freed, all staged blocks are on the data device, the
+    /// volume is marked clean. Nothing may call operations any more.
+    pub fn shutdown(&self) -> Result<()> {
+        let threads = self.threads.lock().take();
+        if !self.e.is_read_only() {
+            self.reap_all_orphans();
+        }
+        self.e.stop();
+        if let Some(t) = threads {
+            t.join();
+        }
+        self.e.close()
+    }
+
+    fn cell(&self, ino: Ino) -> Result<Arc<Cell>> {
+        self.e.inodes.get(&self.e.nodes, ino).inspect_err(|err| {
+            if let FsError::Io(_) = err {
+                self.e.damaged(err);
+            }
+        })
+    }
+
+    /// Reports damage that an operation met.
+    fn noticed<T>(&self, result: Result<T>) -> Result<T> {
+        result.inspect_err(|err| {
+            if let FsError::Io(_) = err {
+                tracing::error!("{err}");
+            }
+        })
+    }
+
+    /// The root directory's number.
+    pub fn root(&self) -> Ino {
+        ROOT
+    }
+}
+
+/// Checks a name that is to be created or removed.
+fn check_name(name: &[u8]) -> Result<()> {
+    if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') || name.contains(&0) {
+        return Err(FsError::Invalid);
+    }
+    if name.len() > dirent::NAME_MAX {
+        return Err(FsError::NameTooLong);
+    }
+    Ok(())
+}
+
+/// The image of a directory that can still be used.
+fn live_dir(cell: &Cell) -> Result<Inode> {
+    let dir = cell.image();
+    if dir.mode == 0 {
+        return Err(FsError::Stale);
+    }
+    if dir.kind() != S_IFDIR {
+        return Err(FsError::NotDir);
+    }
+    if dir.nlink == 0 {
+        return Err(FsError::NoEntry);
+    }
+    Ok(dir)
+}

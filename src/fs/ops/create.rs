@@ -1,0 +1,138 @@
+//! create, mknod, mkdir, symlink.
+
+use quayfs_layout::Ino;
+use quayfs_layout::inode::{INLINE_MAX, Inode, S_IFDIR, S_IFLNK, S_IFMT, S_ISGID};
+
+use crate::error::{FsError, Result};
+use crate::fs::attr::{dirent_kind, now};
+use crate::fs::ops::lookup::TARGET_MAX;
+use crate::fs::{Attr, Caller, Fs, check_name, live_dir};
+use crate::ns::{blob, dir};
+use crate::txn::{Needs, Txn};
+
+/// Most links of an inode.
+pub const LINK_MAX: u32 = i32::MAX as u32;
+
+/// What a change of one entry of a directory of this depth needs at most.
+pub fn entry_needs(depth: u16) -> Needs {
+    let d = u32::from(depth);
+    Needs { record: 16_000 + 9_000 * d, nodes: 8 + 2 * u64::from(d), ..Needs::default() }
+}
+
+/// What is to be created.
+struct New<'a> {
+    mode: u32,
+    rdev: u32,
+    target: Option<&'a [u8]>,
+}
+
+impl Fs {
+    /// Creates a file of any type but directory and symbolic link. `mode` has the type and the
+    /// permission bits with the umask applied.
+    pub fn mknod(&self, by: Caller, parent: Ino, name: &[u8], mode: u32, rdev: u32) -> Result<Attr> {
+        if matches!(mode & S_IFMT, S_IFDIR | S_IFLNK) {
+            return Err(FsError::Invalid);
+        }
+        self.make(by, parent, name, &New { mode, rdev, target: None })
+    }
+
+    /// Creates a directory.
+    pub fn mkdir(&self, by: Caller, parent: Ino, name: &[u8], mode: u32) -> Result<Attr> {
+        let mode = S_IFDIR | mode & 0o7777;
+        self.make(by, parent, name, &New { mode, rdev: 0, target: None })
+    }
+
+    /// Creates a symbolic link.
+    pub fn symlink(&self, by: Caller, parent: Ino, name: &[u8], target: &[u8]) -> Result<Attr> {
+        if target.is_empty() {
+            return Err(FsError::NoEntry);
+        }
+        if target.len() > TARGET_MAX {
+            return Err(FsError::NameTooLong);
+        }
+        self.make(by, parent, name, &New { mode: S_IFLNK | 0o777, rdev: 0, target: Some(target) })
+    }
+
+    fn make(&self, by: Caller, parent: Ino, name: &[u8], new: &New<'_>) -> Result<Attr> {
+        check_name(name)?;
+        let pcell = self.cell(parent)?;
+        self.e.retrying(|| {
+            let depth = pcell.with(|i| i.depth);
+            let blob = new.target.map_or(0, |t| blob::pages_for(t.len()));
+            let needs = entry_needs(depth);
+            let mut txn = Txn::begin(
+                &self.e,
+                Needs {
+                    record: needs.record + 4200 * blob as u32,
+                    nodes: needs.nodes + blob,
+                    inodes: 1,
+                    prefer: parent as usize,
+                    ..needs
+                },
+            )?;
+            let _op = pcell.lock.write();
+            let mut dir = live_dir(&pcell)?;
+            if dir::lookup(&txn, self.e.hash, &dir, name)?.is_some() {
+                return Err(FsError::Exists);
+            }
+            let is_dir = new.mode & S_IFMT == S_IFDIR;
+            if is_dir && dir.nlink >= LINK_MAX {
+                return Err(FsError::TooManyLinks);
+            }
+            let ino = txn.take_ino()?;
+            let inode = self.fresh(&mut txn, by, (parent, &dir), ino, new)?;
+            let child = (ino, dirent_kind(inode.mode));
+            dir::insert(&mut txn, self.e.hash, (parent, &mut dir), name, child)?;
+            dir.nlink += u32::from(is_dir);
+            dir.mtime = inode.btime;
+            dir.ctime = inode.btime;
+            txn.put_inode(ino, &inode);
+            txn.put_inode(parent, &dir);
+            let seq = txn.commit()?;
+            pcell.install(dir, seq);
+            self.e.inodes.add(ino, inode.clone(), seq);
+            self.e.inodes.looked_up(ino);
+            Ok(Attr { ino, inode })
+        })
+    }
+
+    /// The image of a new inode; a directory with the set-group-id bit passes its group on.
+    fn fresh(
+        &self,
+        txn: &mut Txn<'_>,
+        by: Caller,
+        (parent, dir): (Ino, &Inode),
+        ino: Ino,
+        new: &New<'_>,
+    ) -> Result<Inode> {
+        let time = now();
+        let is_dir = new.mode & S_IFMT == S_IFDIR;
+        let inherits = dir.mode & S_ISGID != 0;
+        let mut inode = Inode {
+            mode: new.mode | if is_dir && inherits { S_ISGID } else { 0 },
+            nlink: if is_dir { 2 } else { 1 },
+            uid: by.uid,
+            gid: if inherits { dir.gid } else { by.gid },
+            // Numbers are reused only after the record that freed them, so this one is new.
+            generation: (self.e.journal.last_seq() + 1) as u32,
+            project: dir.project,
+            rdev: new.rdev,
+            atime: time,
+            mtime: time,
+            ctime: time,
+            btime: time,
+            parent: if is_dir { parent } else { 0 },
+            ..Inode::default()
+        };
+        if let Some(target) = new.target {
+            inode.size = target.len() as u64;
+            if target.len() <= INLINE_MAX {
+                inode.inline.0[..target.len()].copy_from_slice(target);
+            } else {
+                inode.root = blob::create(txn, ino, target)?;
+                inode.blocks = blob::pages_for(target.len());
+            }
+        }
+        Ok(inode)
+    }
+}

@@ -1,0 +1,95 @@
+//! read, write, copy_file_range.
+
+use quayfs_layout::{BLOCK, Ino};
+
+use crate::data::read::{self, Want};
+use crate::data::write::{self, Request, SIZE_MAX};
+use crate::error::{FsError, Result};
+use crate::fs::{Fs, extents};
+use crate::metrics::Metrics;
+use crate::ns::inode::Cell;
+
+pub use crate::fs::ops::space::{FallocMode, Whence};
+
+const B: u64 = BLOCK as u64;
+
+impl Fs {
+    /// Reads up to `len` bytes; fewer at the end of the file.
+    pub fn read(&self, ino: Ino, offset: u64, len: usize) -> Result<Vec<u8>> {
+        let cell = self.cell(ino)?;
+        let out = self.read_cell(&cell, offset, len)?;
+        Metrics::add(&self.e.metrics.bytes_read, out.len() as u64);
+        self.touch_atime(&cell);
+        Ok(out)
+    }
+
+    fn read_cell(&self, cell: &Cell, offset: u64, len: usize) -> Result<Vec<u8>> {
+        extents::ensure(&self.e, cell)?;
+        let _op = cell.lock.read();
+        let end = offset.saturating_add(len as u64);
+        let _range = cell.range.read(offset / B * B..end.div_ceil(B).saturating_mul(B).max(1));
+        let size = cell.with(|i| i.size);
+        let end = end.min(size);
+        if offset >= end {
+            return Ok(Vec::new());
+        }
+        let (first, last) = (offset / B, end.div_ceil(B));
+        let pieces = extents::with(cell, |x| x.pieces(first..last))?;
+        let mut buf = vec![0; ((last - first) * B) as usize];
+        let mut wants = Vec::with_capacity((last - first) as usize);
+        for p in pieces {
+            let Some(lbn) = p.lbn else { continue };
+            for (k, block) in p.blocks.enumerate() {
+                let at = ((block - first) * B) as usize;
+                wants.push(Want { lbn: lbn + k as u64, at });
+            }
+        }
+        read::blocks(&self.e, &wants, &mut buf)
+            .inspect_err(|err| tracing::error!("inode {}: {err}", cell.ino))?;
+        let skip = (offset - first * B) as usize;
+        buf.truncate((end - first * B) as usize);
+        if skip > 0 {
+            buf.drain(..skip);
+        }
+        Ok(buf)
+    }
+
+    /// Most bytes that are written by one record.
+    pub fn request_max(&self) -> usize {
+        write::request_max(&self.e)
+    }
+
+    /// Writes all of `data`. Each piece of up to [`Fs::request_max`] bytes is atomic, and durable
+    /// in mode `op` when this returns.
+    pub fn write(&self, ino: Ino, offset: u64, data: &[u8], kill_privileges: bool) -> Result<()> {
+        let cell = self.cell(ino)?;
+        let max = self.request_max();
+        let mut at = 0;
+        while at < data.len() {
+            let pos = offset.checked_add(at as u64).ok_or(FsError::FileTooBig)?;
+            // Pieces end at block boundaries, so that none but the last is completed by a read.
+            let room = max - (pos % B) as usize;
+            let piece = &data[at..(at + room).min(data.len())];
+            let req = Request { offset: pos, data: piece, kill_privileges };
+            self.noticed(write::write(&self.e, &cell, req))?;
+            at += piece.len();
+        }
+        Ok(())
+    }
+
+    /// Copies bytes from one file to another, or within one, without the caller touching them.
+    /// Copies at most one request's worth and says how much it was.
+    pub fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
+        if to.1 > SIZE_MAX || len > SIZE_MAX - to.1 {
+            return Err(FsError::FileTooBig);
+        }
+        if from.0 == to.0 && from.1 < to.1 + len && to.1 < from.1 + len {
+            return Err(FsError::Invalid);
+        }
+        let n = len.min(self.request_max() as u64) as usize;
+        let source = self.cell(from.0)?;
+        let data = self.read_cell(&source, from.1, n)?;
+        self.write(to.0, to.1, &data, true)?;
+        Ok(data.len() as u64)
+    }
+}

@@ -1,0 +1,66 @@
+//! opendir, readdir.
+
+use quayfs_layout::Ino;
+
+use crate::error::{FsError, Result};
+use crate::fs::{Attr, Fs};
+use crate::ns::dir;
+
+/// Cookies of `.` and `..`; all others are larger.
+const DOT: u64 = 1;
+const DOT_DOT: u64 = 2;
+
+/// One entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirEntry {
+    /// Inode number.
+    pub ino: Ino,
+    /// `DT_*` type.
+    pub kind: u8,
+    /// Where reading goes on behind this entry.
+    pub cookie: u64,
+    /// Name.
+    pub name: Vec<u8>,
+}
+
+impl Fs {
+    /// Calls `each` with the entries behind cookie `after` (0: from the start) until it returns
+    /// false. Entries that exist throughout are seen exactly once, whatever else happens.
+    pub fn readdir(
+        &self,
+        ino: Ino,
+        after: u64,
+        mut each: impl FnMut(DirEntry) -> bool,
+    ) -> Result<()> {
+        let cell = self.cell(ino)?;
+        {
+            let _op = cell.lock.read();
+            let image = cell.image();
+            if !image.is_dir() {
+                return Err(FsError::NotDir);
+            }
+            let dots = [(DOT, ino, &b"."[..]), (DOT_DOT, image.parent, &b".."[..])];
+            for (cookie, ino, name) in dots {
+                let e = DirEntry { ino, kind: 4, cookie, name: name.to_vec() };
+                if cookie > after && !each(e) {
+                    return Ok(());
+                }
+            }
+            let after = after.max(dir::FIRST_COOKIE - 1);
+            let listed = dir::list(&*self.e.nodes, &image, after, |l| {
+                each(DirEntry { ino: l.ino, kind: l.kind, cookie: l.cookie, name: l.name })
+            });
+            self.noticed(listed)?;
+        }
+        self.touch_atime(&cell);
+        Ok(())
+    }
+
+    /// Attributes of an entry that `readdir` has just returned, counted as a lookup; `None` if it
+    /// is gone by now.
+    pub fn entry_attr(&self, entry: &DirEntry) -> Option<Attr> {
+        let attr = self.getattr(entry.ino).ok().filter(|a| a.inode.nlink > 0)?;
+        self.e.inodes.looked_up(entry.ino);
+        Some(attr)
+    }
+}

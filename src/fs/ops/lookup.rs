@@ -1,0 +1,68 @@
+//! lookup, forget, getattr, readlink.
+
+use quayfs_layout::inode::INLINE_MAX;
+use quayfs_layout::{Ino, dirent};
+
+use crate::error::{FsError, Result};
+use crate::fs::{Attr, Fs};
+use crate::ns::{blob, dir};
+
+/// Longest symbolic link target.
+pub const TARGET_MAX: usize = 4095;
+
+impl Fs {
+    /// Finds a name and counts the lookup.
+    pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Attr> {
+        if name.len() > dirent::NAME_MAX {
+            return Err(FsError::NameTooLong);
+        }
+        let pcell = self.cell(parent)?;
+        let _op = pcell.lock.read();
+        let image = pcell.image();
+        if !image.is_dir() {
+            return Err(FsError::NotDir);
+        }
+        let ino = match name {
+            b"." => parent,
+            b".." => image.parent,
+            _ => {
+                let found = dir::lookup(&*self.e.nodes, self.e.hash, &image, name);
+                self.noticed(found)?.ok_or(FsError::NoEntry)?.ino
+            }
+        };
+        let attr = self.getattr(ino)?;
+        self.e.inodes.looked_up(ino);
+        Ok(attr)
+    }
+
+    /// The kernel forgets `n` lookups of an inode. An inode without a name goes with the last.
+    pub fn forget(&self, ino: Ino, n: u64) {
+        if self.e.inodes.forget(ino, n) {
+            self.reap_if_orphan(ino);
+        }
+    }
+
+    /// Attributes.
+    pub fn getattr(&self, ino: Ino) -> Result<Attr> {
+        let inode = self.cell(ino)?.image();
+        if inode.mode == 0 {
+            return Err(FsError::Stale);
+        }
+        Ok(Attr { ino, inode })
+    }
+
+    /// Target of a symbolic link.
+    pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        let cell = self.cell(ino)?;
+        let _op = cell.lock.read();
+        let image = cell.image();
+        if !image.is_symlink() {
+            return Err(FsError::Invalid);
+        }
+        let len = image.size as usize;
+        if image.root == 0 {
+            return Ok(image.inline.0[..len.min(INLINE_MAX)].to_vec());
+        }
+        self.noticed(blob::read(&*self.e.nodes, ino, image.root, TARGET_MAX))
+    }
+}

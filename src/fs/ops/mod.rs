@@ -1,0 +1,16 @@
+//! Operations, one file per family.
+
+pub mod create;
+pub mod data;
+pub mod dirs;
+pub mod link;
+pub mod lookup;
+pub mod reap;
+pub mod rename;
+pub mod setattr;
+pub mod space;
+pub mod statfs;
+pub mod sync;
+pub mod truncate;
+pub mod unlink;
+pub mod xattr;

@@ -1,0 +1,134 @@
+//! Freeing inodes without names, in bounded steps (ordering 9).
+
+use quayfs_layout::Ino;
+use quayfs_layout::inode::Inode;
+use quayfs_layout::intent::IntentKind;
+use quayfs_layout::xattr;
+
+use crate::error::{FsError, Result};
+use crate::fs::ops::lookup::TARGET_MAX;
+use crate::fs::{Fs, extents};
+use crate::ns::inode::Cell;
+use crate::ns::{blob, dir};
+use crate::txn::{Needs, Txn};
+
+/// Extents or pages that one record frees.
+pub const STEP: usize = 256;
+/// Bytes of items of one step.
+pub const STEP_BYTES: u32 = 2048 + STEP as u32 * 96;
+
+impl Fs {
+    /// Frees an inode that has no name if nobody knows it any more.
+    pub fn reap_if_orphan(&self, ino: Ino) {
+        if !self.e.intents.has(ino, IntentKind::Orphan) || self.e.inodes.is_known(ino) {
+            return;
+        }
+        if let Err(err) = self.reap(ino) {
+            // The intent stays: the next mount tries again.
+            tracing::warn!("orphan inode {ino}: {err}");
+        }
+    }
+
+    /// Finishes what a crash has interrupted.
+    pub fn resume_intents(&self) {
+        for (ino, kind) in self.e.intents.all() {
+            let result = match kind {
+                IntentKind::Orphan => self.reap(ino),
+                IntentKind::Truncate => self.finish_truncate(ino),
+            };
+            if let Err(err) = result {
+                tracing::warn!("intent of inode {ino}: {err}");
+            }
+        }
+    }
+
+    /// Frees all orphans, at the end of a mount.
+    pub fn reap_all_orphans(&self) {
+        for (ino, kind) in self.e.intents.all() {
+            if kind == IntentKind::Orphan
+                && let Err(err) = self.reap(ino)
+            {
+                tracing::warn!("orphan inode {ino}: {err}");
+            }
+        }
+    }
+
+    fn reap(&self, ino: Ino) -> Result<()> {
+        let cell = match self.cell(ino) {
+            Err(FsError::Stale) => return Ok(()),
+            other => other?,
+        };
+        if let Some(w) = cell.window.lock().take() {
+            self.e.return_window(w);
+        }
+        while !self.e.retrying(|| self.reap_step(ino, &cell))? {}
+        Ok(())
+    }
+
+    /// One record; whether the inode is gone.
+    fn reap_step(&self, ino: Ino, cell: &Cell) -> Result<bool> {
+        let needs = Needs { record: STEP_BYTES, nodes: 8, privileged: true, ..Needs::default() };
+        let mut txn = Txn::begin(&self.e, needs)?;
+        let _op = cell.lock.write();
+        let mut inode = cell.image();
+        if inode.mode == 0 {
+            return Ok(true);
+        }
+        if inode.nlink != 0 {
+            return Err(FsError::io("an inode with a name has an orphan intent"));
+        }
+        let _commit = cell.commit.lock();
+        if inode.is_file() && !self.empty_step(cell, &mut txn, &mut inode)? {
+            txn.put_inode(ino, &inode);
+            let seq = txn.commit()?;
+            cell.install(inode, seq);
+            return Ok(false);
+        }
+        if inode.is_dir() {
+            let mut pages = Vec::new();
+            dir::pages(&txn, &inode, &mut |id| pages.push(id))?;
+            for id in pages {
+                txn.free_node(id)?;
+            }
+        }
+        if inode.is_symlink() && inode.root != 0 {
+            blob::free(&mut txn, ino, inode.root, TARGET_MAX)?;
+        }
+        if inode.xattr != 0 {
+            blob::free(&mut txn, ino, inode.xattr, xattr::SET_MAX)?;
+        }
+        let slot = self.e.intents.find(ino, IntentKind::Orphan);
+        if let Some(slot) = slot {
+            self.e.intents.write(&mut txn, slot, None);
+        }
+        txn.free_ino(ino)?;
+        let seq = txn.commit()?;
+        cell.install(Inode::default(), seq);
+        self.e.intents.kept(ino, IntentKind::Orphan);
+        Ok(true)
+    }
+
+    /// Frees some extents or extent pages of a file; whether none was left to begin with.
+    fn empty_step(&self, cell: &Cell, txn: &mut Txn<'_>, inode: &mut Inode) -> Result<bool> {
+        extents::ensure(&self.e, cell)?;
+        let (end, count) = extents::with(cell, |x| (x.bounded_end(0..u64::MAX, STEP), x.len()))?;
+        if count == 0 && inode.root == 0 {
+            return Ok(true);
+        }
+        let mut freed = Vec::new();
+        extents::prepare_free(&self.e, cell, 0..end)?;
+        extents::change(cell, txn, inode, 0, |x, txn, inode| {
+            if count == 0 {
+                x.drop_pages(txn, inode, STEP)?;
+            } else {
+                freed = x.remove(txn, inode, 0..end);
+            }
+            Ok(())
+        })?;
+        for r in freed {
+            txn.free_blocks(r)?;
+        }
+        inode.size = 0;
+        Ok(false)
+    }
+}

@@ -1,0 +1,114 @@
+//! setattr, access time.
+
+use quayfs_layout::Ino;
+use quayfs_layout::inode::{Inode, S_IFMT, Time};
+
+use crate::config::AtimePolicy;
+use crate::error::{FsError, Result};
+use crate::fs::attr::{SetTime, drop_privileges, now};
+use crate::fs::ops::truncate::Also;
+use crate::fs::{Attr, Fs, SetAttr};
+use crate::ns::inode::Cell;
+use crate::txn::{Needs, Txn};
+
+const DAY: i64 = 86_400;
+
+impl Fs {
+    /// Changes attributes. A change of size is a truncate; what else is asked for follows in a
+    /// record of its own.
+    pub fn setattr(&self, ino: Ino, set: &SetAttr, kill_privileges: bool) -> Result<Attr> {
+        let mut attr = None;
+        let mut set = *set;
+        if let Some(size) = set.size.take() {
+            let mtime = match set.mtime.take() {
+                Some(SetTime::At(t)) => Some(t),
+                _ => None,
+            };
+            attr = Some(self.truncate(ino, size, Also { mtime, kill_privileges })?);
+        }
+        if let Some(attr) = attr
+            && set == SetAttr::default()
+        {
+            return Ok(attr);
+        }
+        let cell = self.cell(ino)?;
+        self.e.retrying(|| {
+            let mut txn = Txn::begin(&self.e, Needs { prefer: ino as usize, ..Needs::default() })?;
+            let _op = cell.lock.write();
+            let _commit = cell.commit.lock();
+            let mut i = cell.image();
+            if i.mode == 0 {
+                return Err(FsError::Stale);
+            }
+            let time = now();
+            if let Some(mode) = set.mode {
+                i.mode = i.mode & S_IFMT | mode & !S_IFMT;
+            }
+            if set.uid.is_some() || set.gid.is_some() {
+                i.uid = set.uid.unwrap_or(i.uid);
+                i.gid = set.gid.unwrap_or(i.gid);
+                if set.mode.is_none() {
+                    drop_privileges(&mut i);
+                }
+            }
+            let at = |t: SetTime| match t {
+                SetTime::Now => time,
+                SetTime::At(t) => t,
+            };
+            i.atime = set.atime.map_or(i.atime, at);
+            i.mtime = set.mtime.map_or(i.mtime, at);
+            i.ctime = set.ctime.unwrap_or(time);
+            txn.put_inode(ino, &i);
+            let seq = txn.commit()?;
+            cell.install(i.clone(), seq);
+            Ok(Attr { ino, inode: i })
+        })
+    }
+
+    /// Notes a read, if the mount's policy says so. Failure to note is no failure to read.
+    pub fn touch_atime(&self, cell: &Cell) {
+        if self.e.options.atime == AtimePolicy::NoAtime || self.e.is_read_only() {
+            return;
+        }
+        let time = now();
+        if !cell.with(|i| atime_is_due(i, time)) {
+            return;
+        }
+        let noted = (|| {
+            let mut txn = Txn::begin(&self.e, Needs::default())?;
+            let _op = cell.lock.read();
+            let _commit = cell.commit.lock();
+            let mut i = cell.image();
+            if i.mode != 0 && atime_is_due(&i, time) {
+                i.atime = time;
+                txn.put_inode(cell.ino, &i);
+                let seq = txn.commit()?;
+                cell.install(i, seq);
+            }
+            Ok::<_, FsError>(())
+        })();
+        if let Err(err) = noted {
+            tracing::debug!("access time of inode {}: {err}", cell.ino);
+        }
+    }
+}
+
+/// The rule of `relatime` (mount(8)): older than the last change, or a day old.
+fn atime_is_due(i: &Inode, now: Time) -> bool {
+    i.atime <= i.mtime || i.atime <= i.ctime || now.sec - i.atime.sec >= DAY
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn relatime() {
+        let t = |sec| Time { sec, nsec: 0 };
+        let i = |atime, change| Inode { atime: t(atime), mtime: t(change), ctime: t(change), ..Inode::default() };
+        assert!(atime_is_due(&i(10, 10), t(11)));
+        assert!(atime_is_due(&i(10, 12), t(13)));
+        assert!(!atime_is_due(&i(12, 10), t(13)));
+        assert!(atime_is_due(&i(12, 10), t(12 + DAY)));
+    }
+}

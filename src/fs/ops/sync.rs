@@ -1,0 +1,32 @@
+//! fsync, fsyncdir, syncfs.
+
+use quayfs_layout::Ino;
+
+use crate::config::Durability;
+use crate::error::Result;
+use crate::fs::Fs;
+
+impl Fs {
+    /// Whether `fsync` has nothing to do, so that the kernel need not send it.
+    pub fn sync_is_free(&self) -> bool {
+        self.e.durability == Durability::Op
+    }
+
+    /// Makes everything about an inode durable. In mode `op` it already is; in mode `commit` the
+    /// running transaction commits, unless a commit has covered the inode's last record.
+    pub fn fsync(&self, ino: Ino) -> Result<()> {
+        if self.sync_is_free() {
+            return Ok(());
+        }
+        let cell = self.cell(ino)?;
+        if cell.seq() > self.e.journal.commit_ts() {
+            self.e.commit()?;
+        }
+        Ok(())
+    }
+
+    /// Makes everything durable.
+    pub fn sync_all(&self) -> Result<()> {
+        self.e.commit().map(drop)
+    }
+}

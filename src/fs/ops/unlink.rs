@@ -1,0 +1,131 @@
+//! unlink, rmdir.
+
+use quayfs_layout::Ino;
+use quayfs_layout::inode::Inode;
+use quayfs_layout::intent::{Intent, IntentKind};
+
+use crate::error::{FsError, Result};
+use crate::fs::attr::now;
+use crate::fs::locks::lock_all;
+use crate::fs::ops::create::entry_needs;
+use crate::fs::{Fs, check_name, live_dir};
+use crate::ns::dir;
+use crate::ns::intent::Slot;
+use crate::txn::{Needs, Txn};
+
+/// An intent slot that returns to the table unless the record was appended.
+pub struct OrphanIntent<'f> {
+    fs: &'f Fs,
+    ino: Ino,
+    slot: Option<Slot>,
+}
+
+impl<'f> OrphanIntent<'f> {
+    /// Promises, within the transaction, that the inode will be freed.
+    pub fn promise(fs: &'f Fs, txn: &mut Txn<'_>, ino: Ino) -> Result<Self> {
+        let slot = fs.e.intents.take()?;
+        let intent = Intent { ino, kind: IntentKind::Orphan };
+        fs.e.intents.write(txn, slot, Some(intent));
+        Ok(Self { fs, ino, slot: Some(slot) })
+    }
+
+    /// The record was appended.
+    pub fn made(mut self) {
+        if let Some(slot) = self.slot.take() {
+            self.fs.e.intents.made(slot, Intent { ino: self.ino, kind: IntentKind::Orphan });
+        }
+    }
+}
+
+impl Drop for OrphanIntent<'_> {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot {
+            self.fs.e.intents.untake(slot);
+        }
+    }
+}
+
+/// Takes one link from an inode that lost a name; an inode without names becomes an orphan,
+/// freed when the kernel has forgotten it.
+pub fn drop_link<'f>(
+    fs: &'f Fs,
+    txn: &mut Txn<'_>,
+    ino: Ino,
+    inode: &mut Inode,
+) -> Result<Option<OrphanIntent<'f>>> {
+    inode.nlink = if inode.is_dir() { 0 } else { inode.nlink.saturating_sub(1) };
+    inode.ctime = now();
+    let orphan =
+        if inode.nlink == 0 { Some(OrphanIntent::promise(fs, txn, ino)?) } else { None };
+    txn.put_inode(ino, inode);
+    Ok(orphan)
+}
+
+impl Fs {
+    /// Removes a name that is not a directory's.
+    pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        self.remove(parent, name, false)
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        match name {
+            b"." => Err(FsError::Invalid),
+            b".." => Err(FsError::NotEmpty),
+            _ => self.remove(parent, name, true),
+        }
+    }
+
+    fn remove(&self, parent: Ino, name: &[u8], want_dir: bool) -> Result<()> {
+        check_name(name)?;
+        let pcell = self.cell(parent)?;
+        let ino = self.e.retrying(|| {
+            let depth = pcell.with(|i| i.depth);
+            let needs = Needs { privileged: true, prefer: parent as usize, ..entry_needs(depth) };
+            let mut txn = Txn::begin(&self.e, Needs { nodes: 3, ..needs })?;
+            // Look up, lock in order, look again.
+            let ino = {
+                let _op = pcell.lock.read();
+                let dir = live_dir(&pcell)?;
+                dir::lookup(&txn, self.e.hash, &dir, name)?.ok_or(FsError::NoEntry)?.ino
+            };
+            let cell = self.cell(ino)?;
+            let _op = lock_all(&[&pcell, &cell]);
+            let mut dir = live_dir(&pcell)?;
+            let found = dir::lookup(&txn, self.e.hash, &dir, name)?.ok_or(FsError::NoEntry)?;
+            if found.ino != ino {
+                return Ok(None);
+            }
+            let mut inode = cell.image();
+            match (want_dir, inode.is_dir()) {
+                (true, false) => return Err(FsError::NotDir),
+                (false, true) => return Err(FsError::IsDir),
+                (true, true) if inode.entries > 0 => return Err(FsError::NotEmpty),
+                _ => {}
+            }
+            dir::remove(&mut txn, (parent, &mut dir), &found)?;
+            dir.nlink -= u32::from(want_dir);
+            let orphan = drop_link(self, &mut txn, ino, &mut inode)?;
+            dir.mtime = inode.ctime;
+            dir.ctime = inode.ctime;
+            txn.put_inode(parent, &dir);
+            let seq = txn.commit()?;
+            pcell.install(dir, seq);
+            cell.install(inode, seq);
+            if let Some(o) = orphan {
+                o.made();
+            }
+            Ok(Some(ino))
+        })?;
+        match ino {
+            Some(ino) => {
+                if !self.e.inodes.is_known(ino) {
+                    self.reap_if_orphan(ino);
+                }
+                Ok(())
+            }
+            // Another thread put a different file there between the look and the lock.
+            None => self.remove(parent, name, want_dir),
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Extended attributes.
+
+use quayfs_layout::inode::Inode;
+use quayfs_layout::xattr::{self, NAME_MAX, SET_MAX, Set, VALUE_MAX};
+use quayfs_layout::{BLOCK, Ino};
+
+use crate::error::{FsError, Result};
+use crate::fs::Fs;
+use crate::fs::attr::now;
+use crate::ns::blob;
+use crate::txn::{Needs, PageSource, Txn};
+
+/// Whether an attribute may or must exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SetXattr {
+    /// Create or replace.
+    Any,
+    /// Create; fail if it exists.
+    Create,
+    /// Replace; fail if it does not exist.
+    Replace,
+}
+
+/// File capabilities: a write takes them away.
+const CAPABILITY: &[u8] = b"security.capability";
+
+fn load(src: &dyn PageSource, ino: Ino, i: &Inode) -> Result<Set> {
+    if i.xattr == 0 {
+        return Ok(Set::new());
+    }
+    let bytes = blob::read(src, ino, i.xattr, SET_MAX)?;
+    if bytes.len() != i.xattr_len as usize {
+        return Err(FsError::io(format_args!("inode {ino}: extended attributes are cut short")));
+    }
+    xattr::decode(&bytes)
+        .ok_or_else(|| FsError::io(format_args!("inode {ino}: extended attributes are damaged")))
+}
+
+impl Fs {
+    /// Value of an attribute.
+    pub fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        let cell = self.cell(ino)?;
+        if cell.with(|i| i.xattr == 0) {
+            return Err(FsError::NoAttr);
+        }
+        let _op = cell.lock.read();
+        let set = self.noticed(load(&*self.e.nodes, ino, &cell.image()))?;
+        set.into_iter().find(|(n, _)| n == name).map(|(_, v)| v).ok_or(FsError::NoAttr)
+    }
+
+    /// Names of all attributes, each followed by a zero byte.
+    pub fn listxattr(&self, ino: Ino) -> Result<Vec<u8>> {
+        let cell = self.cell(ino)?;
+        let _op = cell.lock.read();
+        let set = self.noticed(load(&*self.e.nodes, ino, &cell.image()))?;
+        Ok(set.into_iter().flat_map(|(n, _)| n.into_iter().chain([0])).collect())
+    }
+
+    /// Sets an attribute.
+    pub fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
+        if name.is_empty() || name.len() > NAME_MAX {
+            return Err(FsError::Range);
+        }
+        if value.len() > VALUE_MAX {
+            return Err(FsError::TooLarge);
+        }
+        if name.starts_with(b"system.") {
+            return Err(FsError::NotSupported);
+        }
+        self.change_xattrs(ino, value.len() + name.len() + 8, |set| {
+            let at = set.iter().position(|(n, _)| n == name);
+            match (at, how) {
+                (Some(_), SetXattr::Create) => return Err(FsError::Exists),
+                (None, SetXattr::Replace) => return Err(FsError::NoAttr),
+                (Some(i), _) => set[i].1 = value.to_vec(),
+                (None, _) => set.push((name.to_vec(), value.to_vec())),
+            }
+            Ok(())
+        })
+    }
+
+    /// Removes an attribute.
+    pub fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        self.change_xattrs(ino, 0, |set| {
+            let at = set.iter().position(|(n, _)| n == name).ok_or(FsError::NoAttr)?;
+            set.remove(at);
+            Ok(())
+        })
+    }
+
+    /// Takes file capabilities away, as a change of content or owner must.
+    pub fn drop_capabilities(&self, ino: Ino) -> Result<()> {
+        if self.cell(ino)?.with(|i| i.xattr == 0) {
+            return Ok(());
+        }
+        match self.removexattr(ino, CAPABILITY) {
+            Err(FsError::NoAttr) => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Rewrites the set of an inode in one record.
+    fn change_xattrs(
+        &self,
+        ino: Ino,
+        more: usize,
+        change: impl Fn(&mut Set) -> Result<()>,
+    ) -> Result<()> {
+        let cell = self.cell(ino)?;
+        self.e.retrying(|| {
+            let len = cell.with(|i| i.xattr_len as usize) + more;
+            let pages = blob::pages_for(len) + 1;
+            let needs = Needs {
+                record: 2048 + pages as u32 * (BLOCK as u32 + 128),
+                nodes: pages + 4,
+                prefer: ino as usize,
+                ..Needs::default()
+            };
+            let mut txn = Txn::begin(&self.e, needs)?;
+            let _op = cell.lock.write();
+            let _commit = cell.commit.lock();
+            let mut i = cell.image();
+            if i.mode == 0 {
+                return Err(FsError::Stale);
+            }
+            if i.xattr_len as usize + more > len {
+                return Err(FsError::Short(crate::error::Shortage::Log));
+            }
+            let mut set = self.noticed(load(&txn, ino, &i))?;
+            change(&mut set)?;
+            let bytes = xattr::encode(&set);
+            if bytes.len() > SET_MAX {
+                return Err(FsError::NoSpace);
+            }
+            if i.xattr != 0 {
+                let n = blob::free(&mut txn, ino, i.xattr, SET_MAX)?;
+                i.blocks = i.blocks.saturating_sub(n);
+            }
+            i.xattr = blob::create(&mut txn, ino, &bytes)?;
+            i.xattr_len = bytes.len() as u32;
+            i.blocks += blob::pages_for(bytes.len());
+            i.ctime = now();
+            txn.put_inode(ino, &i);
+            let seq = txn.commit()?;
+            cell.install(i, seq);
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,104 @@
+//! What a mount says about itself.
+
+use serde::Serialize;
+
+use crate::fs::Fs;
+use crate::metrics::Snapshot;
+
+/// State of a mount, as `quayfs info MOUNTPOINT` shows it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Status {
+    /// Process id of the daemon.
+    pub pid: u32,
+    /// The volume's directory.
+    pub volume: String,
+    /// Volume UUID.
+    pub uuid: String,
+    /// Volume label.
+    pub label: String,
+    /// Backend of the pmem region.
+    pub backend: String,
+    /// The data device.
+    pub device: String,
+    /// `op` or `commit`.
+    pub durability: String,
+    /// All options in effect.
+    pub options: String,
+    /// Nothing may be changed.
+    pub read_only: bool,
+    /// Bytes of the pmem region.
+    pub pmem_bytes: u64,
+    /// Blocks that files can own.
+    pub blocks: u64,
+    /// Free blocks.
+    pub blocks_free: u64,
+    /// Freed blocks that wait for a zero batch.
+    pub blocks_pending: u64,
+    /// Node pages.
+    pub node_pages: u64,
+    /// Node pages in use or promised.
+    pub node_pages_used: u64,
+    /// Inodes that can still be created.
+    pub files_free: u64,
+    /// Staging slots.
+    pub slots: u64,
+    /// Staging slots in use.
+    pub slots_used: u64,
+    /// Blocks whose newest version is staged.
+    pub staged_blocks: u64,
+    /// Records that recovery would replay.
+    pub live_records: u64,
+    /// Bytes of log that recovery would read.
+    pub live_log_bytes: u64,
+    /// Last sequence number, digested, committed, retired.
+    pub sequence: [u64; 4],
+    /// Inodes in DRAM.
+    pub cached_inodes: u64,
+    /// Node pages in DRAM.
+    pub cached_pages: u64,
+    /// Counters since the mount.
+    pub counters: Snapshot,
+}
+
+/// A UUID in its usual spelling.
+pub fn uuid_text(uuid: [u8; 16]) -> String {
+    uuid::Uuid::from_bytes(uuid).to_string()
+}
+
+impl Fs {
+    /// The state of the mount.
+    pub fn status(&self) -> Status {
+        let e = &self.e;
+        let j = e.journal.stats();
+        let label = &e.config.label;
+        let end = label.iter().position(|b| *b == 0).unwrap_or(label.len());
+        let s = self.statfs();
+        Status {
+            pid: std::process::id(),
+            volume: self.volume.path().display().to_string(),
+            uuid: uuid_text(e.config.uuid),
+            label: String::from_utf8_lossy(&label[..end]).into_owned(),
+            backend: e.region.backend().to_string(),
+            device: e.device.describe(),
+            durability: e.durability.to_string(),
+            options: e.options.to_string(),
+            read_only: e.is_read_only(),
+            pmem_bytes: e.region.len(),
+            blocks: s.blocks,
+            blocks_free: s.free,
+            blocks_pending: e.lbns.pending(),
+            node_pages: e.config.geometry.node_pages,
+            node_pages_used: e.nodes.live(),
+            files_free: s.files_free,
+            slots: j.slots,
+            slots_used: j.slots_used,
+            staged_blocks: e.staged.len() as u64,
+            live_records: j.log_records_used,
+            live_log_bytes: j.log_bytes_used,
+            sequence: [j.last_seq, j.digested, j.commit_ts, j.retired],
+            cached_inodes: e.inodes.len() as u64,
+            cached_pages: e.nodes.cached() as u64,
+            counters: e.metrics.snapshot(),
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Grace periods: waiting until no reader can still be looking at what was unpublished.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use crossbeam_epoch as epoch;
+
+/// Returns when every thread that was pinned at the time of the call has unpinned. The caller
+/// must not be pinned itself.
+pub fn wait() {
+    let over = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&over);
+    let pin = epoch::pin();
+    pin.defer(move || flag.store(true, Ordering::Release));
+    pin.flush();
+    drop(pin);
+    let mut tries = 0u32;
+    while !over.load(Ordering::Acquire) {
+        epoch::pin().flush();
+        tries += 1;
+        // Readers hold their pin for one request; most rounds need no sleep at all.
+        if tries > 16 {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+
+    #[test]
+    fn waits_for_a_pinned_reader() {
+        let (pinned, is_pinned) = mpsc::channel();
+        let (release, released) = mpsc::channel::<()>();
+        let seen = Arc::new(AtomicBool::new(false));
+        let reader_done = Arc::clone(&seen);
+        let reader = std::thread::spawn(move || {
+            let pin = epoch::pin();
+            pinned.send(()).ok();
+            released.recv().ok();
+            reader_done.store(true, Ordering::SeqCst);
+            drop(pin);
+        });
+        is_pinned.recv().ok();
+        let waiter = std::thread::spawn(move || {
+            wait();
+            seen.load(Ordering::SeqCst)
+        });
+        release.send(()).ok();
+        assert!(waiter.join().is_ok_and(|after_reader| after_reader));
+        assert!(reader.join().is_ok());
+    }
+}

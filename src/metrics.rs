@@ -1,0 +1,70 @@
+//! Counters, named in one place.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::Serialize;
+
+macro_rules! metrics {
+    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+        /// Live counters of a mount.
+        #[derive(Debug, Default)]
+        pub struct Metrics {
+            $($(#[doc = $doc])+ pub $name: AtomicU64,)+
+        }
+
+        /// The counters at one moment.
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+        pub struct Snapshot {
+            $($(#[doc = $doc])+ pub $name: u64,)+
+        }
+
+        impl Metrics {
+            /// Reads all counters.
+            pub fn snapshot(&self) -> Snapshot {
+                Snapshot { $($name: self.$name.load(Ordering::Relaxed),)+ }
+            }
+        }
+    };
+}
+
+metrics! {
+    /// FUSE requests served.
+    requests,
+    /// Of those, writes.
+    writes,
+    /// Of those, reads.
+    reads,
+    /// Bytes acknowledged by writes.
+    bytes_written,
+    /// Bytes returned by reads.
+    bytes_read,
+    /// Records appended.
+    records,
+    /// Blocks staged.
+    blocks_staged,
+    /// Commits of the running transaction (`durability=commit`).
+    commits,
+    /// Digest passes that had something to do.
+    digests,
+    /// Checkpoint rounds that had something to do.
+    rounds,
+    /// Blocks written to the data device by rounds.
+    blocks_written,
+    /// Of those, blocks swapped in.
+    blocks_swapped,
+    /// Staged blocks that never had to be written because a newer version took their place.
+    blocks_absorbed,
+    /// Blocks written to the data device directly (`data=ordered`, `data=writeback`).
+    blocks_direct,
+    /// Blocks zeroed by zero batches.
+    blocks_zeroed,
+    /// Operations that had to wait for space.
+    shortages,
+}
+
+impl Metrics {
+    /// Adds to one counter.
+    pub fn add(counter: &AtomicU64, n: u64) {
+        counter.fetch_add(n, Ordering::Relaxed);
+    }
+}

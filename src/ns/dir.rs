@@ -1,0 +1,399 @@
+//! Directories: a tree of node pages over hash cookies (see `layout::dirent`).
+//!
+//! Readers hold the directory's inode lock shared, writers exclusively, so the tree below one
+//! inode has a single writer. Writers change pages through a [`Txn`].
+
+use quayfs_layout::dirent::{
+    self, CLASH_BITS, DEPTH_MAX, ENTRY_HEADER, INDEX_MAX, INDEX_SIZE, OFF_INO, entries,
+};
+use quayfs_layout::inode::Inode;
+use quayfs_layout::node::{HEADER, NodeKind, OFF_USED, PAYLOAD, kind, used};
+use quayfs_layout::{BLOCK, Ino};
+use siphasher::sip::SipHasher24;
+use std::hash::Hasher;
+
+use crate::error::{FsError, Result};
+use crate::txn::{PageSource, Txn};
+
+/// Cookies below this are not used by entries: `readdir` needs them for `.` and `..`.
+pub const FIRST_COOKIE: u64 = 1 << CLASH_BITS;
+
+/// What a directory says about a name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Inode number.
+    pub ino: Ino,
+    /// `DT_*` type.
+    pub kind: u8,
+    /// Cookie of the entry.
+    pub cookie: u64,
+    leaf: u32,
+    at: usize,
+}
+
+/// One entry as `readdir` sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Inode number.
+    pub ino: Ino,
+    /// `DT_*` type.
+    pub kind: u8,
+    /// Cookie of the entry: where reading goes on behind it.
+    pub cookie: u64,
+    /// Name.
+    pub name: Vec<u8>,
+}
+
+/// Hashes names with the key of the volume, so that nobody can choose names that clash.
+#[derive(Clone, Copy, Debug)]
+pub struct NameHash(pub [u64; 2]);
+
+impl NameHash {
+    /// First cookie of the names that hash like `name`.
+    pub fn cookie(&self, name: &[u8]) -> u64 {
+        let mut h = SipHasher24::new_with_keys(self.0[0], self.0[1]);
+        h.write(name);
+        dirent::cookie_of_hash(h.finish())
+    }
+}
+
+/// Index pages from the root down to a leaf, with the position taken in each.
+struct Path {
+    index: Vec<(u32, usize)>,
+    leaf: u32,
+}
+
+fn expect(page: &[u8; BLOCK], id: u32, want: NodeKind) -> Result<()> {
+    if kind(page) == Some(want) {
+        return Ok(());
+    }
+    Err(FsError::io(format_args!("node {id} is not a {want:?} page")))
+}
+
+fn descend(src: &dyn PageSource, dir: &Inode, cookie: u64) -> Result<Path> {
+    if dir.depth > DEPTH_MAX {
+        return Err(FsError::io("directory index is too deep"));
+    }
+    let mut id = dir.root;
+    let mut index = Vec::with_capacity(usize::from(dir.depth));
+    for _ in 0..dir.depth {
+        let page = src.read(id)?;
+        expect(&page, id, NodeKind::DirIndex)?;
+        let n = used(&page[..]) as usize;
+        if n == 0 || n > INDEX_MAX {
+            return Err(FsError::io(format_args!("directory index page {id} holds {n} entries")));
+        }
+        let i = dirent::index_search(&page[..], cookie);
+        index.push((id, i));
+        id = dirent::index_entry(&page[..], i).1;
+    }
+    Ok(Path { index, leaf: id })
+}
+
+/// Looks a name up.
+pub fn lookup(
+    src: &dyn PageSource,
+    hash: NameHash,
+    dir: &Inode,
+    name: &[u8],
+) -> Result<Option<Found>> {
+    if dir.root == 0 {
+        return Ok(None);
+    }
+    let first = hash.cookie(name);
+    let leaf = descend(src, dir, first)?.leaf;
+    let page = src.read(leaf)?;
+    expect(&page, leaf, NodeKind::DirLeaf)?;
+    Ok(entries(&page[..])
+        .find(|e| e.ino != 0 && e.cookie & !0xff == first && e.name == name)
+        .map(|e| Found { ino: e.ino, kind: e.kind, cookie: e.cookie, leaf, at: e.at }))
+}
+
+/// Adds an entry. The caller has checked that the name does not exist.
+pub fn insert(
+    txn: &mut Txn<'_>,
+    hash: NameHash,
+    (dir_ino, dir): (Ino, &mut Inode),
+    name: &[u8],
+    (ino, kind): (Ino, u8),
+) -> Result<()> {
+    let first = hash.cookie(name);
+    if dir.root == 0 {
+        dir.root = txn.new_node(NodeKind::DirLeaf, dir_ino)?;
+        dir.depth = 0;
+        dir.blocks += 1;
+    }
+    let need = dirent::entry_len(name.len());
+    // A split may leave the half that the name belongs to still too full for a very long name.
+    for _ in 0..8 {
+        let path = descend(txn, dir, first)?;
+        let page = txn.read(path.leaf)?;
+        expect(&page, path.leaf, NodeKind::DirLeaf)?;
+        let mut taken = [false; 1 << CLASH_BITS];
+        let mut live = 0;
+        for e in entries(&page[..]).filter(|e| e.ino != 0) {
+            live += dirent::entry_len(e.name.len());
+            if e.cookie & !0xff == first {
+                taken[(e.cookie & 0xff) as usize] = true;
+            }
+        }
+        let end = used(&page[..]) as usize;
+        if live + need <= PAYLOAD {
+            let Some(clash) = taken.iter().position(|t| !t) else { return Err(FsError::NoSpace) };
+            let mut bytes = Vec::with_capacity(need);
+            let end = if end + need <= PAYLOAD {
+                end
+            } else {
+                // Removed entries have eaten the space: rewrite the leaf without them.
+                let packed = pack(entries(&page[..]).filter(|e| e.ino != 0));
+                let n = packed.len();
+                drop(page);
+                txn.write(path.leaf, HEADER, &packed);
+                n
+            };
+            dirent::encode_entry(first | clash as u64, ino, kind, name, &mut bytes);
+            txn.write(path.leaf, HEADER + end, &bytes);
+            txn.write(path.leaf, OFF_USED, &((end + need) as u32).to_le_bytes());
+            dir.entries += 1;
+            return Ok(());
+        }
+        drop(page);
+        split(txn, (dir_ino, dir), &path)?;
+    }
+    Err(FsError::NoSpace)
+}
+
+fn pack<'a>(list: impl Iterator<Item = dirent::Entry<'a>>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(PAYLOAD);
+    for e in list {
+        dirent::encode_entry(e.cookie, e.ino, e.kind, e.name, &mut out);
+    }
+    out
+}
+
+/// Splits a leaf in two at a hash boundary near its middle.
+fn split(txn: &mut Txn<'_>, (dir_ino, dir): (Ino, &mut Inode), path: &Path) -> Result<()> {
+    let page = txn.read(path.leaf)?;
+    let mut list: Vec<_> = entries(&page[..]).filter(|e| e.ino != 0).collect();
+    list.sort_by_key(|e| e.cookie);
+    let half = list.len() / 2;
+    let group = |i: usize| list[i].cookie >> CLASH_BITS;
+    // Names of equal hash stay in one leaf: lookup reads only one.
+    let Some(cut) = (half..list.len())
+        .chain((1..half).rev())
+        .find(|&i| i > 0 && group(i) != group(i - 1))
+    else {
+        return Err(FsError::NoSpace);
+    };
+    let key = group(cut) << CLASH_BITS;
+    let low = pack(list[..cut].iter().copied());
+    let high = pack(list[cut..].iter().copied());
+    drop(page);
+    let right = txn.new_node(NodeKind::DirLeaf, dir_ino)?;
+    dir.blocks += 1;
+    for (id, bytes) in [(path.leaf, &low), (right, &high)] {
+        txn.write(id, HEADER, bytes);
+        txn.write(id, OFF_USED, &(bytes.len() as u32).to_le_bytes());
+    }
+    add_child(txn, (dir_ino, dir), &path.index, key, right)
+}
+
+/// Adds `child` with smallest cookie `key` to the index above a page that was split.
+fn add_child(
+    txn: &mut Txn<'_>,
+    (dir_ino, dir): (Ino, &mut Inode),
+    index: &[(u32, usize)],
+    key: u64,
+    child: u32,
+) -> Result<()> {
+    let Some((&(id, pos), above)) = index.split_last() else {
+        // The root was split: a new root with two children.
+        if dir.depth == DEPTH_MAX {
+            return Err(FsError::NoSpace);
+        }
+        let root = txn.new_node(NodeKind::DirIndex, dir_ino)?;
+        let mut bytes = dirent::encode_index(0, dir.root).to_vec();
+        bytes.extend_from_slice(&dirent::encode_index(key, child));
+        txn.write(root, HEADER, &bytes);
+        txn.write(root, OFF_USED, &2u32.to_le_bytes());
+        dir.root = root;
+        dir.depth += 1;
+        dir.blocks += 1;
+        return Ok(());
+    };
+    let page = txn.read(id)?;
+    let n = used(&page[..]) as usize;
+    let mut list: Vec<(u64, u32)> = (0..n).map(|i| dirent::index_entry(&page[..], i)).collect();
+    drop(page);
+    list.insert(pos + 1, (key, child));
+    if list.len() <= INDEX_MAX {
+        put_index(txn, id, pos + 1, &list);
+        return Ok(());
+    }
+    let cut = list.len() / 2;
+    let right = txn.new_node(NodeKind::DirIndex, dir_ino)?;
+    dir.blocks += 1;
+    let up = list[cut].0;
+    put_index(txn, right, 0, &list[cut..]);
+    put_index(txn, id, 0, &list[..cut]);
+    add_child(txn, (dir_ino, dir), above, up, right)
+}
+
+/// Writes an index page from position `from` on.
+fn put_index(txn: &mut Txn<'_>, id: u32, from: usize, list: &[(u64, u32)]) {
+    let bytes: Vec<u8> =
+        list[from..].iter().flat_map(|&(key, child)| dirent::encode_index(key, child)).collect();
+    if !bytes.is_empty() {
+        txn.write(id, HEADER + from * INDEX_SIZE, &bytes);
+    }
+    txn.write(id, OFF_USED, &(list.len() as u32).to_le_bytes());
+}
+
+/// Removes the entry `found` that [`lookup`] returned under the same lock.
+pub fn remove(
+    txn: &mut Txn<'_>,
+    (dir_ino, dir): (Ino, &mut Inode),
+    found: &Found,
+) -> Result<()> {
+    let path = descend(txn, dir, found.cookie)?;
+    // Another change of this transaction may have moved the entry.
+    let page = txn.read(path.leaf)?;
+    let Some(e) = entries(&page[..]).find(|e| e.ino != 0 && e.cookie == found.cookie) else {
+        return Err(FsError::io(format_args!(
+            "directory {dir_ino}: entry {:#x} vanished under its lock",
+            found.cookie
+        )));
+    };
+    let at = e.at;
+    let empty = entries(&page[..]).all(|e| e.ino == 0 || e.at == at);
+    drop(page);
+    dir.entries = dir.entries.saturating_sub(1);
+    if !empty {
+        txn.write(path.leaf, at + OFF_INO, &0u64.to_le_bytes());
+        return Ok(());
+    }
+    drop_child(txn, dir, &path.index, path.leaf)
+}
+
+/// Frees an empty page and takes it out of the index above.
+fn drop_child(
+    txn: &mut Txn<'_>,
+    dir: &mut Inode,
+    index: &[(u32, usize)],
+    child: u32,
+) -> Result<()> {
+    txn.free_node(child)?;
+    dir.blocks = dir.blocks.saturating_sub(1);
+    let Some((&(id, pos), above)) = index.split_last() else {
+        dir.root = 0;
+        dir.depth = 0;
+        return Ok(());
+    };
+    let page = txn.read(id)?;
+    let n = used(&page[..]) as usize;
+    let mut list: Vec<(u64, u32)> = (0..n).map(|i| dirent::index_entry(&page[..], i)).collect();
+    drop(page);
+    let gone = list.remove(pos);
+    match list.len() {
+        0 => return drop_child(txn, dir, above, id),
+        1 if above.is_empty() => {
+            // The root has one child left: it becomes the root.
+            dir.root = list[0].1;
+            dir.depth -= 1;
+            dir.blocks = dir.blocks.saturating_sub(1);
+            return txn.free_node(id);
+        }
+        _ => {}
+    }
+    // The first key bounds the page from below; its successor takes it over.
+    if pos == 0 {
+        list[0].0 = gone.0;
+    }
+    put_index(txn, id, pos, &list);
+    Ok(())
+}
+
+/// Points an existing entry to another inode.
+pub fn replace(
+    txn: &mut Txn<'_>,
+    dir: &Inode,
+    found: &Found,
+    (ino, kind): (Ino, u8),
+) -> Result<()> {
+    let path = descend(txn, dir, found.cookie)?;
+    let page = txn.read(path.leaf)?;
+    let Some(e) = entries(&page[..]).find(|e| e.ino != 0 && e.cookie == found.cookie) else {
+        return Err(FsError::io(format_args!("entry {:#x} vanished", found.cookie)));
+    };
+    let at = e.at;
+    drop(page);
+    txn.write(path.leaf, at + OFF_INO, &ino.to_le_bytes());
+    txn.write(path.leaf, at + ENTRY_HEADER - 2, &[kind]);
+    Ok(())
+}
+
+/// Calls `each` for the entries whose cookie is greater than `after`, in cookie order, until it
+/// returns false.
+pub fn list(
+    src: &dyn PageSource,
+    dir: &Inode,
+    after: u64,
+    mut each: impl FnMut(Listed) -> bool,
+) -> Result<()> {
+    if dir.root == 0 {
+        return Ok(());
+    }
+    let mut at = after.saturating_add(1);
+    loop {
+        let path = descend(src, dir, at)?;
+        let page = src.read(path.leaf)?;
+        expect(&page, path.leaf, NodeKind::DirLeaf)?;
+        let mut found: Vec<_> =
+            entries(&page[..]).filter(|e| e.ino != 0 && e.cookie >= at).collect();
+        found.sort_by_key(|e| e.cookie);
+        for e in found {
+            let l = Listed { ino: e.ino, kind: e.kind, cookie: e.cookie, name: e.name.to_vec() };
+            if !each(l) {
+                return Ok(());
+            }
+        }
+        match next_key(src, &path.index)? {
+            Some(key) => at = key.max(at),
+            None => return Ok(()),
+        }
+    }
+}
+
+/// Smallest cookie right of the leaf that `index` leads to.
+fn next_key(src: &dyn PageSource, index: &[(u32, usize)]) -> Result<Option<u64>> {
+    for &(id, pos) in index.iter().rev() {
+        let page = src.read(id)?;
+        if pos + 1 < used(&page[..]) as usize {
+            return Ok(Some(dirent::index_entry(&page[..], pos + 1).0));
+        }
+    }
+    Ok(None)
+}
+
+/// Calls `each` for every page of the directory tree, leaves last.
+pub fn pages(src: &dyn PageSource, dir: &Inode, each: &mut dyn FnMut(u32)) -> Result<()> {
+    fn walk(
+        src: &dyn PageSource,
+        id: u32,
+        depth: u16,
+        each: &mut dyn FnMut(u32),
+    ) -> Result<()> {
+        each(id);
+        if depth > 0 {
+            let page = src.read(id)?;
+            for i in 0..(used(&page[..]) as usize).min(INDEX_MAX) {
+                walk(src, dirent::index_entry(&page[..], i).1, depth - 1, each)?;
+            }
+        }
+        Ok(())
+    }
+    if dir.root == 0 {
+        return Ok(());
+    }
+    walk(src, dir.root, dir.depth.min(DEPTH_MAX), each)
+}

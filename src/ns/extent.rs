@@ -1,0 +1,320 @@
+//! The extent map of one file: which LBN holds which file block.
+//!
+//! In DRAM it is a `RangeMap`; on pmem it is a set of 16-byte places, in the inode and in a chain
+//! of extent pages (see `layout::extent`). Every change writes the places it touches through the
+//! transaction. Changes are made under the inode's commit mutex.
+
+use std::ops::Range;
+
+use quayfs_layout::extent::{Extent, FILE_BLOCKS, INLINE, LEN_MAX, PER_PAGE, SIZE};
+use quayfs_layout::inode::Inode;
+use quayfs_layout::node::{self, HEADER, NodeKind};
+use quayfs_layout::{Ino, Lbn};
+use rangemap::RangeMap;
+
+use crate::error::{FsError, Result};
+use crate::ns::node::NodeStore;
+use crate::txn::Txn;
+
+/// Where an extent is stored: in the inode (`page` 0) or in an extent page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    page: u32,
+    slot: u16,
+}
+
+/// Value of the range map. Equal neighbours would be merged by it; the place keeps them apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Run {
+    /// LBN of file block 0, if the run reached that far (wrapping).
+    base: u64,
+    place: Place,
+}
+
+/// A piece of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// File blocks.
+    pub blocks: Range<u64>,
+    /// LBN of the first one, `None` for a hole.
+    pub lbn: Option<Lbn>,
+}
+
+/// See the module documentation.
+#[derive(Debug, Default)]
+pub struct ExtentMap {
+    runs: RangeMap<u64, Run>,
+    /// Extent pages in chain order.
+    pages: Vec<u32>,
+    /// Places that are free, best one last.
+    free: Vec<Place>,
+}
+
+impl ExtentMap {
+    /// Reads all extents of a file.
+    pub fn load(store: &NodeStore, ino: Ino, inode: &Inode) -> Result<Self> {
+        let mut map = Self::default();
+        let mut id = inode.root;
+        while id != 0 {
+            if map.pages.len() as u64 > inode.blocks {
+                return Err(FsError::io(format_args!("inode {ino}: extent chain does not end")));
+            }
+            // Changes log places without reading the page, so only homes tell the truth; whoever
+            // loads has no record above D (cells with one keep their map).
+            let Some(page) = store.home(id)? else {
+                return Err(FsError::io(format_args!("inode {ino}: extent page {id} is missing")));
+            };
+            if node::kind(&page[..]) != Some(NodeKind::Extents) || node::owner(&page[..]) != ino {
+                return Err(FsError::io(format_args!("inode {ino}: {id} is not its extent page")));
+            }
+            map.pages.push(id);
+            for slot in (0..PER_PAGE as u16).rev() {
+                let at = HEADER + usize::from(slot) * SIZE;
+                let place = Place { page: id, slot };
+                map.learn(ino, place, Extent::decode(&page[at..at + SIZE]))?;
+            }
+            id = node::next(&page[..]);
+        }
+        for slot in (0..INLINE as u16).rev() {
+            let place = Place { page: 0, slot };
+            map.learn(ino, place, inode.inline_extent(usize::from(slot)))?;
+        }
+        Ok(map)
+    }
+
+    fn learn(&mut self, ino: Ino, place: Place, extent: Option<Extent>) -> Result<()> {
+        let Some(e) = extent else {
+            self.free.push(place);
+            return Ok(());
+        };
+        let blocks = e.file_block..e.file_block + e.len;
+        if blocks.end > FILE_BLOCKS || self.runs.overlaps(&blocks) {
+            return Err(FsError::io(format_args!("inode {ino}: extents overlap at {blocks:?}")));
+        }
+        self.runs.insert(blocks.clone(), Run { base: e.lbn.wrapping_sub(blocks.start), place });
+        Ok(())
+    }
+
+    /// The pieces of `range`, holes included, in order.
+    pub fn pieces(&self, range: Range<u64>) -> Vec<Piece> {
+        let mut out = Vec::new();
+        let mut at = range.start;
+        if range.is_empty() {
+            return out;
+        }
+        for (r, run) in self.runs.overlapping(&range) {
+            let r = r.start.max(range.start)..r.end.min(range.end);
+            if at < r.start {
+                out.push(Piece { blocks: at..r.start, lbn: None });
+            }
+            at = r.end;
+            let lbn = run.base.wrapping_add(r.start);
+            out.push(Piece { blocks: r, lbn: Some(lbn) });
+        }
+        if at < range.end {
+            out.push(Piece { blocks: at..range.end, lbn: None });
+        }
+        out
+    }
+
+    /// LBNs mapped in `range`.
+    pub fn mapped(&self, range: Range<u64>) -> Vec<Range<Lbn>> {
+        if range.is_empty() {
+            return Vec::new();
+        }
+        self.runs
+            .overlapping(&range)
+            .map(|(r, run)| {
+                let r = r.start.max(range.start)..r.end.min(range.end);
+                run.base.wrapping_add(r.start)..run.base.wrapping_add(r.end)
+            })
+            .collect()
+    }
+
+    /// LBN of one file block.
+    pub fn lbn(&self, block: u64) -> Option<Lbn> {
+        self.runs.get(&block).map(|r| r.base.wrapping_add(block))
+    }
+
+    /// Blocks of `range` that are holes.
+    pub fn holes(&self, range: Range<u64>) -> u64 {
+        if range.is_empty() {
+            return 0;
+        }
+        let mapped: u64 = self
+            .runs
+            .overlapping(&range)
+            .map(|(r, _)| r.end.min(range.end) - r.start.max(range.start))
+            .sum();
+        range.end - range.start - mapped
+    }
+
+    /// The LBN behind the mapped block before `block`: where an append best continues.
+    pub fn goal(&self, block: u64) -> Option<Lbn> {
+        block.checked_sub(1).and_then(|b| self.lbn(b)).map(|l| l + 1)
+    }
+
+    /// Number of extents.
+    pub fn len(&self) -> usize {
+        self.runs.len()
+    }
+
+    /// Whether nothing is mapped.
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// Number of extents that overlap `range`, and the end of the first `max` of them.
+    pub fn bounded_end(&self, range: Range<u64>, max: usize) -> u64 {
+        if range.is_empty() {
+            return range.end;
+        }
+        self.runs.overlapping(&range).nth(max).map_or(range.end, |(r, _)| r.start.max(range.start))
+    }
+
+    /// All extents.
+    pub fn iter(&self) -> impl Iterator<Item = (Range<u64>, Lbn)> {
+        self.runs.iter().map(|(r, run)| (r.clone(), run.base.wrapping_add(r.start)))
+    }
+
+    /// The extent pages of the file.
+    pub fn pages(&self) -> &[u32] {
+        &self.pages
+    }
+
+    /// Makes sure that `n` places are free. This is the only part of a change that can fail, so
+    /// it comes before the first one.
+    pub fn reserve(
+        &mut self,
+        txn: &mut Txn<'_>,
+        ino: Ino,
+        inode: &mut Inode,
+        n: usize,
+    ) -> Result<()> {
+        while self.free.len() < n {
+            let id = txn.new_node(NodeKind::Extents, ino)?;
+            // A new page becomes the head of the chain; no other page changes.
+            txn.write(id, node::OFF_NEXT, &inode.root.to_le_bytes());
+            inode.root = id;
+            inode.blocks += 1;
+            self.pages.insert(0, id);
+            let places = (0..PER_PAGE as u16).rev().map(|slot| Place { page: id, slot });
+            self.free.splice(0..0, places);
+        }
+        Ok(())
+    }
+
+    /// Undoes [`ExtentMap::reserve`] after the transaction failed: the new pages never existed.
+    pub fn unreserve(&mut self, root_before: u32) {
+        let n = self.pages.iter().position(|p| *p == root_before).unwrap_or(self.pages.len());
+        let gone: Vec<u32> = self.pages.drain(..n).collect();
+        self.free.retain(|p| !gone.contains(&p.page));
+    }
+
+    fn put(&self, txn: &mut Txn<'_>, inode: &mut Inode, place: Place, e: Option<Extent>) {
+        if place.page == 0 {
+            inode.set_inline_extent(usize::from(place.slot), e);
+        } else {
+            let bytes = e.map_or([0; SIZE], |e| e.encode());
+            txn.write_unread(place.page, HEADER + usize::from(place.slot) * SIZE, &bytes);
+        }
+    }
+
+    fn store(&mut self, txn: &mut Txn<'_>, inode: &mut Inode, blocks: Range<u64>, run: Run) {
+        let e = Extent {
+            file_block: blocks.start,
+            lbn: run.base.wrapping_add(blocks.start),
+            len: blocks.end - blocks.start,
+        };
+        self.put(txn, inode, run.place, Some(e));
+        self.runs.insert(blocks, run);
+    }
+
+    /// Maps the hole `blocks` to `lbn` and following. Needs one free place per 2^24 blocks.
+    pub fn insert(&mut self, txn: &mut Txn<'_>, inode: &mut Inode, blocks: Range<u64>, lbn: Lbn) {
+        inode.blocks += blocks.end - blocks.start;
+        let base = lbn.wrapping_sub(blocks.start);
+        let mut at = blocks.start;
+        // An append mostly continues the extent before it.
+        if let Some(before) = blocks.start.checked_sub(1)
+            && let Some((r, run)) = self.runs.get_key_value(&before)
+            && run.base == base
+        {
+            let (r, run) = (r.clone(), *run);
+            let n = (LEN_MAX - (r.end - r.start)).min(blocks.end - at);
+            if n > 0 {
+                self.runs.remove(r.clone());
+                self.store(txn, inode, r.start..at + n, run);
+                at += n;
+            }
+        }
+        while at < blocks.end {
+            let n = LEN_MAX.min(blocks.end - at);
+            let Some(place) = self.free.pop() else {
+                unreachable!("reserve() precedes every change");
+            };
+            self.store(txn, inode, at..at + n, Run { base, place });
+            at += n;
+        }
+    }
+
+    /// Unmaps `range` and returns the LBNs that were mapped there. Needs one free place if an
+    /// extent reaches beyond both ends.
+    pub fn remove(
+        &mut self,
+        txn: &mut Txn<'_>,
+        inode: &mut Inode,
+        range: Range<u64>,
+    ) -> Vec<Range<Lbn>> {
+        if range.is_empty() {
+            return Vec::new();
+        }
+        let hit: Vec<(Range<u64>, Run)> =
+            self.runs.overlapping(&range).map(|(r, run)| (r.clone(), *run)).collect();
+        let mut freed = Vec::with_capacity(hit.len());
+        for (r, run) in hit {
+            let cut = r.start.max(range.start)..r.end.min(range.end);
+            let lbn = run.base.wrapping_add(cut.start);
+            let n = cut.end - cut.start;
+            inode.blocks = inode.blocks.saturating_sub(n);
+            freed.push(lbn..lbn + n);
+            self.runs.remove(r.clone());
+            let mut place = Some(run.place);
+            for rest in [r.start..cut.start, cut.end..r.end] {
+                if rest.is_empty() {
+                    continue;
+                }
+                let Some(place) = place.take().or_else(|| self.free.pop()) else {
+                    unreachable!("reserve() precedes every change");
+                };
+                self.store(txn, inode, rest, Run { base: run.base, place });
+            }
+            if let Some(place) = place {
+                self.put(txn, inode, place, None);
+                self.free.push(place);
+            }
+        }
+        freed
+    }
+
+    /// Frees up to `max` extent pages of a file that maps nothing any more; whether none is left.
+    pub fn drop_pages(
+        &mut self,
+        txn: &mut Txn<'_>,
+        inode: &mut Inode,
+        max: usize,
+    ) -> Result<bool> {
+        if !self.runs.is_empty() {
+            return Ok(false);
+        }
+        let n = self.pages.len().min(max);
+        for id in &self.pages[..n] {
+            txn.free_node(*id)?;
+            inode.blocks = inode.blocks.saturating_sub(1);
+        }
+        let gone: Vec<u32> = self.pages.drain(..n).collect();
+        self.free.retain(|p| !gone.contains(&p.page));
+        inode.root = self.pages.first().copied().unwrap_or(0);
+        Ok(self.pages.is_empty())
+    }
+}

@@ -1,0 +1,196 @@
+//! Inodes in DRAM.
+//!
+//! A cell holds the locks of one inode and its newest published image. Cells whose last record
+//! is digested may be dropped at any time; the lookup count of the kernel is kept apart, so a
+//! million known files do not need a million cells.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use dashmap::DashMap;
+use dashmap::mapref::entry::Entry;
+use parking_lot::{Mutex, RwLock};
+use quayfs_layout::Ino;
+use quayfs_layout::inode::{self, Inode};
+use quayfs_rangelock::{Policy, RangeLock};
+use rustc_hash::FxBuildHasher;
+use std::ops::Range;
+
+use crate::error::{FsError, Result};
+use crate::ns::extent::ExtentMap;
+use crate::ns::node::NodeStore;
+
+/// One inode in DRAM. Locks are taken in the order of the fields; `fs::locks` is the only place
+/// where two inodes are locked.
+pub struct Cell {
+    /// Inode number.
+    pub ino: Ino,
+    /// Operation lock: exclusive for what changes names, links or attributes; shared for data.
+    pub lock: RwLock<()>,
+    /// Which bytes of the file are being read or written.
+    pub range: RangeLock,
+    /// Commit mutex (ordering 5): extent changes, image, append.
+    pub commit: Mutex<()>,
+    image: RwLock<Inode>,
+    /// Extent map, loaded on first use.
+    pub extents: RwLock<Option<ExtentMap>>,
+    /// LBNs taken ahead for the next append.
+    pub window: Mutex<Option<Range<u64>>>,
+    seq: AtomicU64,
+}
+
+impl Cell {
+    fn new(ino: Ino, image: Inode, seq: u64, policy: Policy) -> Self {
+        Self {
+            ino,
+            lock: RwLock::new(()),
+            range: RangeLock::with_policy(policy),
+            commit: Mutex::new(()),
+            image: RwLock::new(image),
+            extents: RwLock::new(None),
+            window: Mutex::new(None),
+            seq: AtomicU64::new(seq),
+        }
+    }
+
+    /// A copy of the newest published image.
+    pub fn image(&self) -> Inode {
+        self.image.read().clone()
+    }
+
+    /// Looks at the newest published image.
+    pub fn with<T>(&self, f: impl FnOnce(&Inode) -> T) -> T {
+        f(&self.image.read())
+    }
+
+    /// Publishes a new image after its record `seq` was appended.
+    pub fn install(&self, image: Inode, seq: u64) {
+        *self.image.write() = image;
+        self.seq.fetch_max(seq, Ordering::AcqRel);
+    }
+
+    /// Sequence number of the last record about this inode.
+    pub fn seq(&self) -> u64 {
+        self.seq.load(Ordering::Acquire)
+    }
+
+    /// Raises the number of the last record about this inode.
+    pub fn touch(&self, seq: u64) {
+        self.seq.fetch_max(seq, Ordering::AcqRel);
+    }
+}
+
+/// All inodes known in DRAM.
+pub struct InodeCache {
+    cells: DashMap<Ino, Arc<Cell>, FxBuildHasher>,
+    lookups: DashMap<Ino, u64, FxBuildHasher>,
+    policy: Policy,
+}
+
+impl InodeCache {
+    /// An empty cache whose range locks follow `policy`.
+    pub fn new(policy: Policy) -> Self {
+        Self {
+            cells: DashMap::with_hasher(FxBuildHasher),
+            lookups: DashMap::with_hasher(FxBuildHasher),
+            policy,
+        }
+    }
+
+    /// The cell of a live inode; reads its image from the inode table if need be.
+    pub fn get(&self, store: &NodeStore, ino: Ino) -> Result<Arc<Cell>> {
+        if let Some(c) = self.cells.get(&ino) {
+            let c = c.clone();
+            return if c.with(|i| i.mode == 0) { Err(FsError::Stale) } else { Ok(c) };
+        }
+        match self.cells.entry(ino) {
+            Entry::Occupied(e) => {
+                let c = e.get().clone();
+                if c.with(|i| i.mode == 0) { Err(FsError::Stale) } else { Ok(c) }
+            }
+            Entry::Vacant(e) => {
+                let image = read_image(store, ino)?.ok_or(FsError::Stale)?;
+                let cell = Arc::new(Cell::new(ino, image, 0, self.policy));
+                e.insert(cell.clone());
+                Ok(cell)
+            }
+        }
+    }
+
+    /// Adds the cell of a new inode whose record `seq` was appended.
+    pub fn add(&self, ino: Ino, image: Inode, seq: u64) -> Arc<Cell> {
+        let cell = Arc::new(Cell::new(ino, image, seq, self.policy));
+        self.cells.insert(ino, cell.clone());
+        cell
+    }
+
+    /// The kernel has learnt about `ino` once more.
+    pub fn looked_up(&self, ino: Ino) {
+        *self.lookups.entry(ino).or_insert(0) += 1;
+    }
+
+    /// The kernel has forgotten `n` lookups; whether none is left.
+    pub fn forget(&self, ino: Ino, n: u64) -> bool {
+        if let Entry::Occupied(mut e) = self.lookups.entry(ino) {
+            let left = e.get().saturating_sub(n);
+            if left > 0 {
+                *e.get_mut() = left;
+                return false;
+            }
+            e.remove();
+        }
+        true
+    }
+
+    /// Whether the kernel knows the inode.
+    pub fn is_known(&self, ino: Ino) -> bool {
+        self.lookups.contains_key(&ino)
+    }
+
+    /// Number of cells.
+    pub fn len(&self) -> usize {
+        self.cells.len()
+    }
+
+    /// Whether no cell is in DRAM.
+    pub fn is_empty(&self) -> bool {
+        self.cells.is_empty()
+    }
+
+    /// Calls `f` for every cell.
+    pub fn for_each(&self, mut f: impl FnMut(&Arc<Cell>)) {
+        for c in &self.cells {
+            f(c.value());
+        }
+    }
+
+    /// Drops cells that nobody uses and whose records are digested until about `keep` are left;
+    /// returns the append windows they held.
+    pub fn evict(&self, digested: u64, keep: usize) -> Vec<Range<u64>> {
+        let mut surplus = self.cells.len().saturating_sub(keep);
+        let mut windows = Vec::new();
+        if surplus > 0 {
+            self.cells.retain(|_, c| {
+                let drop = surplus > 0 && c.seq() <= digested && Arc::strong_count(c) == 1;
+                if drop {
+                    surplus -= 1;
+                    windows.extend(c.window.lock().take());
+                }
+                !drop
+            });
+        }
+        windows
+    }
+}
+
+/// Reads an inode's image from its home; `None` if the inode is free.
+pub fn read_image(store: &NodeStore, ino: Ino) -> Result<Option<Inode>> {
+    if ino == 0 || ino >= store.geometry().inodes() {
+        return Ok(None);
+    }
+    let (id, slot) = store.geometry().inode_place(ino);
+    let Some(page) = store.home(id)? else { return Ok(None) };
+    let at = inode::offset(slot);
+    let image = Inode::decode(&page[at..at + inode::SIZE]);
+    Ok((image.mode != 0).then_some(image))
+}

@@ -1,0 +1,119 @@
+//! The intent table in DRAM: which entries are free, which inode has which.
+
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
+use quayfs_layout::Ino;
+use quayfs_layout::config::Geometry;
+use quayfs_layout::intent::{Intent, IntentKind, PER_PAGE, SIZE};
+use quayfs_layout::node::HEADER;
+
+use crate::error::{FsError, Result};
+use crate::ns::node::NodeStore;
+use crate::txn::Txn;
+
+/// An entry's index over all pages of the table.
+pub type Slot = u32;
+
+#[derive(Default)]
+struct State {
+    /// Lowest entry that was never used.
+    fresh: Slot,
+    free: Vec<Slot>,
+    by_inode: BTreeMap<(Ino, u64), Slot>,
+}
+
+/// See the module documentation.
+pub struct Intents {
+    base: u32,
+    total: Slot,
+    state: Mutex<State>,
+}
+
+impl Intents {
+    /// Reads the table. Pages are used from the first one on, so reading stops at the first that
+    /// does not exist.
+    pub fn open(store: &NodeStore) -> Result<Self> {
+        let g = store.geometry();
+        let total = g.intent_pages as u32 * PER_PAGE as u32;
+        let mut state = State::default();
+        for page in 0..g.intent_pages as u32 {
+            let Some(bytes) = store.home(g.intent_base as u32 + page)? else { break };
+            for i in 0..PER_PAGE {
+                let slot = page * PER_PAGE as u32 + i as u32;
+                let at = HEADER + i * SIZE;
+                match Intent::decode(&bytes[at..at + SIZE]) {
+                    Ok(Some(e)) => {
+                        state.by_inode.insert((e.ino, e.kind as u64), slot);
+                    }
+                    Ok(None) => state.free.push(slot),
+                    Err(e) => return Err(FsError::io(format_args!("intent {slot}: {e}"))),
+                }
+            }
+            state.fresh = (page + 1) * PER_PAGE as u32;
+        }
+        state.free.reverse();
+        Ok(Self { base: g.intent_base as u32, total, state: Mutex::new(state) })
+    }
+
+    /// What is left to be done, by inode.
+    pub fn all(&self) -> Vec<(Ino, IntentKind)> {
+        let kind = |k| if k == IntentKind::Orphan as u64 { IntentKind::Orphan } else { IntentKind::Truncate };
+        self.state.lock().by_inode.keys().map(|&(ino, k)| (ino, kind(k))).collect()
+    }
+
+    /// Whether `ino` has an intent of this kind.
+    pub fn has(&self, ino: Ino, kind: IntentKind) -> bool {
+        self.state.lock().by_inode.contains_key(&(ino, kind as u64))
+    }
+
+    /// Takes an entry for a transaction that is about to promise something.
+    pub fn take(&self) -> Result<Slot> {
+        let mut s = self.state.lock();
+        if let Some(slot) = s.free.pop() {
+            return Ok(slot);
+        }
+        if s.fresh == self.total {
+            return Err(FsError::NoSpace);
+        }
+        s.fresh += 1;
+        Ok(s.fresh - 1)
+    }
+
+    /// Puts back an entry that no record has named.
+    pub fn untake(&self, slot: Slot) {
+        self.state.lock().free.push(slot);
+    }
+
+    /// Writes an entry (or clears it) within a transaction.
+    pub fn write(&self, txn: &mut Txn<'_>, slot: Slot, intent: Option<Intent>) {
+        let id = self.base + slot / PER_PAGE as u32;
+        let at = HEADER + (slot as usize % PER_PAGE) * SIZE;
+        let bytes = intent.map_or([0; SIZE], |i| i.encode());
+        txn.write_static(id, at, &bytes);
+    }
+
+    /// The record that makes the promise was appended.
+    pub fn made(&self, slot: Slot, intent: Intent) {
+        self.state.lock().by_inode.insert((intent.ino, intent.kind as u64), slot);
+    }
+
+    /// The entry of an inode's intent.
+    pub fn find(&self, ino: Ino, kind: IntentKind) -> Option<Slot> {
+        self.state.lock().by_inode.get(&(ino, kind as u64)).copied()
+    }
+
+    /// The record that fulfils the promise was appended: the entry can be used again, because
+    /// whoever logs it next logs after that record.
+    pub fn kept(&self, ino: Ino, kind: IntentKind) {
+        let mut s = self.state.lock();
+        if let Some(slot) = s.by_inode.remove(&(ino, kind as u64)) {
+            s.free.push(slot);
+        }
+    }
+}
+
+/// First node id behind the intent table.
+pub fn end(g: &Geometry) -> u64 {
+    g.intent_base + g.intent_pages
+}

@@ -1,0 +1,9 @@
+//! The namespace: node pages, allocators, inodes, directories, extents, extended attributes.
+
+pub mod alloc;
+pub mod blob;
+pub mod dir;
+pub mod extent;
+pub mod inode;
+pub mod intent;
+pub mod node;

@@ -1,0 +1,294 @@
+//! Node pages: homes on pmem found through the NAT, newest versions in DRAM.
+//!
+//! A home page is immutable once the NAT names it; only digest switches NAT entries. A page that
+//! an operation has changed lives in the cache until digest has passed its last record, so a
+//! page that is not cached can always be read from its home.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crossbeam_epoch as epoch;
+use dashmap::DashMap;
+use parking_lot::Mutex;
+use quayfs_layout::config::Geometry;
+use quayfs_layout::node::{self, NodeKind};
+use quayfs_layout::{BLOCK, bytes};
+use quayfs_pmem::Region;
+use rustc_hash::FxBuildHasher;
+
+use crate::error::{FsError, Result};
+
+/// A 4 KiB page in DRAM.
+pub type PageBytes = Box<[u8; BLOCK]>;
+
+/// A fresh page of zeros.
+pub fn zero_page() -> PageBytes {
+    Box::new([0; BLOCK])
+}
+
+/// The newest version of a node page. Immutable: a change publishes a new one.
+pub struct Page {
+    /// Content; the checksum field is stale.
+    pub bytes: PageBytes,
+    /// Sequence number of the last record that changed it.
+    pub seq: u64,
+}
+
+/// Where static node ids begin and what kind of page they hold.
+fn static_kind(g: &Geometry, id: u32) -> Option<NodeKind> {
+    let id = u64::from(id);
+    if id < g.intent_base || id >= g.dyn_base {
+        None
+    } else if id < g.lbn_bitmap_base {
+        Some(NodeKind::Intents)
+    } else if id < g.inode_base {
+        Some(NodeKind::Bitmap)
+    } else {
+        Some(NodeKind::Inodes)
+    }
+}
+
+/// Node pages of a volume.
+pub struct NodeStore {
+    region: Arc<Region>,
+    geo: Geometry,
+    salt: u64,
+    cache: DashMap<u32, Arc<Page>, FxBuildHasher>,
+    free: Arc<Mutex<Vec<u64>>>,
+    /// Pages promised: every node that exists or that an operation may still create.
+    live: AtomicU64,
+    /// One bit per static node id: its page exists or is promised.
+    present: Vec<AtomicU64>,
+    reserve: u64,
+}
+
+impl NodeStore {
+    /// Reads the NAT and derives the free pages from it.
+    pub fn attach(region: Arc<Region>, geo: Geometry, salt: u64) -> Result<Self> {
+        let mut used = vec![0u64; (geo.node_pages as usize).div_ceil(64)];
+        let present: Vec<AtomicU64> =
+            (0..geo.dyn_base.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        let mut live = 0;
+        let mut buf = vec![0; 64 << 10];
+        let per = (buf.len() / 8) as u64;
+        let mut id = 0;
+        while id < geo.nat_entries {
+            let n = per.min(geo.nat_entries - id);
+            let chunk = &mut buf[..n as usize * 8];
+            region.read(geo.nat_off + id * 8, chunk);
+            for i in 0..n {
+                let nid = (id + i) as u32;
+                let word = bytes::get_u64(chunk, i as usize * 8);
+                match node::nat_decode(nid, word, salt) {
+                    Some(None) => {}
+                    Some(Some(page)) if page < geo.node_pages => {
+                        let (w, bit) = (page as usize / 64, 1 << (page % 64));
+                        if used[w] & bit != 0 {
+                            return Err(FsError::io(format_args!(
+                                "node page {page} is owned twice, second by node {nid}"
+                            )));
+                        }
+                        used[w] |= bit;
+                        live += 1;
+                        if u64::from(nid) < geo.dyn_base {
+                            present[nid as usize / 64].fetch_or(1 << (nid % 64), Ordering::Relaxed);
+                        }
+                    }
+                    _ => {
+                        return Err(FsError::io(format_args!("NAT entry of node {nid} is damaged")));
+                    }
+                }
+            }
+            id += n;
+        }
+        let free = (0..geo.node_pages)
+            .rev()
+            .filter(|p| used[*p as usize / 64] & (1 << (p % 64)) == 0)
+            .collect();
+        let reserve = (geo.node_pages / 32).clamp(32, 4096);
+        Ok(Self {
+            region,
+            geo,
+            salt,
+            cache: DashMap::with_hasher(FxBuildHasher),
+            free: Arc::new(Mutex::new(free)),
+            live: AtomicU64::new(live),
+            present,
+            reserve,
+        })
+    }
+
+    /// The region that holds the pages.
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// The volume's geometry.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geo
+    }
+
+    /// Part of every checksum of this volume.
+    pub fn salt(&self) -> u64 {
+        self.salt
+    }
+
+    /// Kind of page of a static node id, `None` for dynamic ones.
+    pub fn static_kind(&self, id: u32) -> Option<NodeKind> {
+        static_kind(&self.geo, id)
+    }
+
+    /// Physical page of a node as the NAT has it.
+    pub fn home_of(&self, id: u32) -> Result<Option<u64>> {
+        if u64::from(id) >= self.geo.nat_entries || id == 0 {
+            return Err(FsError::io(format_args!("node id {id} is out of range")));
+        }
+        let word = self.region.load_u64(self.geo.nat_entry(id));
+        match node::nat_decode(id, word, self.salt) {
+            Some(Some(p)) if p >= self.geo.node_pages => {
+                Err(FsError::io(format_args!("NAT entry of node {id} points outside the area")))
+            }
+            Some(p) => Ok(p),
+            None => Err(FsError::io(format_args!("NAT entry of node {id} is damaged"))),
+        }
+    }
+
+    /// Reads and checks the home page of a node; `None` if the node has none.
+    pub fn home(&self, id: u32) -> Result<Option<PageBytes>> {
+        let mut page = zero_page();
+        let mut last = None;
+        loop {
+            // The pin keeps digest from reusing a page that the NAT named when we looked.
+            let pin = epoch::pin();
+            let Some(p) = self.home_of(id)? else { return Ok(None) };
+            self.region.read(self.geo.node_page(p), &mut page[..]);
+            drop(pin);
+            match node::check(&page[..], id, self.salt) {
+                Ok(_) => return Ok(Some(page)),
+                Err(e) if last == Some(p) => {
+                    return Err(FsError::io(format_args!("node {id} in page {p}: {e}")));
+                }
+                Err(_) => last = Some(p),
+            }
+        }
+    }
+
+    /// The newest version of a node page.
+    pub fn page(&self, id: u32) -> Result<Arc<Page>> {
+        if let Some(p) = self.cache.get(&id) {
+            return Ok(p.clone());
+        }
+        let bytes = match self.home(id)? {
+            Some(b) => b,
+            None => match self.static_kind(id) {
+                Some(kind) => {
+                    let mut b = zero_page();
+                    node::init(&mut b[..], id, kind, 0);
+                    b
+                }
+                None => return Err(FsError::io(format_args!("node {id} does not exist"))),
+            },
+        };
+        let page = Arc::new(Page { bytes, seq: 0 });
+        // Another reader may have been faster; a writer cannot, the owner's lock excludes it.
+        Ok(self.cache.entry(id).or_insert(page).clone())
+    }
+
+    /// Makes `page` the newest version of node `id`.
+    pub fn publish(&self, id: u32, page: Page) {
+        self.cache.insert(id, Arc::new(page));
+    }
+
+    /// Forgets the cached version of a freed node.
+    pub fn forget(&self, id: u32) {
+        self.cache.remove(&id);
+    }
+
+    /// Pages in the cache.
+    pub fn cached(&self) -> usize {
+        self.cache.len()
+    }
+
+    /// Drops cached pages whose last record is digested until about `keep` are left.
+    pub fn evict(&self, digested: u64, keep: usize) {
+        let mut surplus = self.cache.len().saturating_sub(keep);
+        if surplus > 0 {
+            self.cache.retain(|_, p| {
+                let drop = surplus > 0 && p.seq <= digested && Arc::strong_count(p) == 1;
+                surplus -= usize::from(drop);
+                !drop
+            });
+        }
+    }
+
+    /// Promises `n` pages. Deletes and truncates (`privileged`) may dip into half the reserve
+    /// that ordinary operations leave alone.
+    pub fn promise(&self, n: u64, privileged: bool) -> bool {
+        let keep = if privileged { self.reserve / 2 } else { self.reserve };
+        let limit = self.geo.node_pages.saturating_sub(keep);
+        self.live
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |l| (l + n <= limit).then_some(l + n))
+            .is_ok()
+    }
+
+    /// Gives back promised pages that are not needed (any more).
+    pub fn unpromise(&self, n: u64) {
+        self.live.fetch_sub(n, Ordering::AcqRel);
+    }
+
+    /// Marks the page of a static node as existing; whether it did not before, in which case the
+    /// caller's promise covers it from now on.
+    pub fn touch_static(&self, id: u32) -> bool {
+        let bit = 1 << (id % 64);
+        self.present[id as usize / 64].fetch_or(bit, Ordering::AcqRel) & bit == 0
+    }
+
+    /// The page of a static node is gone.
+    pub fn untouch_static(&self, id: u32) {
+        self.present[id as usize / 64].fetch_and(!(1 << (id % 64)), Ordering::AcqRel);
+    }
+
+    /// Accounts for a page that digest creates without a promise: an inode page that was dropped
+    /// as empty while an operation was about to use it. The reserve covers it.
+    pub fn force_live(&self) {
+        self.live.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Pages that ordinary operations can still be promised.
+    pub fn available(&self) -> u64 {
+        let limit = self.geo.node_pages - self.reserve.min(self.geo.node_pages);
+        limit.saturating_sub(self.live.load(Ordering::Acquire))
+    }
+
+    /// Pages promised or in use.
+    pub fn live(&self) -> u64 {
+        self.live.load(Ordering::Acquire)
+    }
+
+    /// Takes a free physical page for digest.
+    pub fn take_page(&self) -> Option<u64> {
+        self.free.lock().pop()
+    }
+
+    /// Number of free physical pages.
+    pub fn free_pages(&self) -> usize {
+        self.free.lock().len()
+    }
+
+    /// Returns pages that never became reachable.
+    pub fn untake_pages(&self, pages: &[u64]) {
+        self.free.lock().extend_from_slice(pages);
+    }
+
+    /// Returns pages that the NAT does not name any more, after a grace period: a reader may
+    /// still be copying them.
+    pub fn retire_pages(&self, pages: Vec<u64>) {
+        if pages.is_empty() {
+            return;
+        }
+        let free = Arc::clone(&self.free);
+        let pin = epoch::pin();
+        pin.defer(move || free.lock().extend(pages));
+        pin.flush();
+    }
+}

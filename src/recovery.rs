@@ -1,0 +1,174 @@
+//! From an opened volume to an engine that answers (DESIGN section 7).
+//!
+//! Undo and close the open L2P transaction, scan the journal, digest what is above D with the
+//! same function as ever, build the staged map, begin a new epoch. Nothing here grows with the
+//! size of the data device or the number of files.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use quayfs_journal::{
+    Journal, JournalError, JournalGeometry, JournalOptions, RecoveredTo, SlotRef, StagedMap, Staging,
+};
+use quayfs_layout::config::Geometry;
+use quayfs_ppt::{Ppt, PptError, PptGeometry};
+
+use crate::config::{Durability, MountOptions};
+use crate::digest::Batch;
+use crate::engine::{Engine, Parts};
+use crate::error::FsError;
+use crate::ns::node::NodeStore;
+use crate::volume::{Access, Volume};
+
+/// Records of one digest batch during recovery.
+const BATCH_RECORDS: usize = 8192;
+
+/// Why a volume cannot be mounted. Prints as one line.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The journal cannot be read.
+    #[error("journal: {0}")]
+    Journal(#[from] JournalError),
+    /// The page table cannot be read.
+    #[error("page table: {0}")]
+    Ppt(#[from] PptError),
+    /// Metadata cannot be read.
+    #[error("metadata: {0}")]
+    Fs(#[from] FsError),
+    /// A thread cannot be started.
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    /// Damage that no crash leaves behind.
+    #[error("damaged ({count} findings, first: {first}); `-o ro` shows what can be read, `quayfs fsck` lists all")]
+    Damaged {
+        /// Number of findings.
+        count: usize,
+        /// The first one.
+        first: String,
+    },
+    /// The options do not fit the volume.
+    #[error("{0}")]
+    Options(String),
+}
+
+/// The journal's part of a geometry.
+pub fn journal_geometry(g: &Geometry, salt: u64) -> JournalGeometry {
+    JournalGeometry {
+        volume_salt: salt,
+        jsb_off: g.jsb_off,
+        buffers: g.buffers as u32,
+        lane_off: g.lane_off,
+        lane_bytes: g.lane_bytes,
+        slot_hdr_off: g.slot_hdr_off,
+        slots_per_buffer: g.slots_per_buffer,
+        slot_data_off: g.slot_data_off,
+    }
+}
+
+/// The page table's part of a geometry.
+pub fn ppt_geometry(g: &Geometry, salt: u64) -> PptGeometry {
+    PptGeometry {
+        volume_salt: salt,
+        l2p_map_off: g.l2p_map_off,
+        l2p_crc_off: g.l2p_crc_off,
+        blocks: g.blocks,
+        l2p_log_off: g.l2p_log_off,
+        l2p_log_lanes: g.l2p_lanes as u32,
+        l2p_lane_bytes: g.l2p_lane_bytes,
+    }
+}
+
+/// The durability mode in force on a backend.
+pub fn durability(options: &MountOptions, backend: quayfs_pmem::Backend) -> Durability {
+    let default = match backend {
+        quayfs_pmem::Backend::File => Durability::Commit,
+        quayfs_pmem::Backend::Dax | quayfs_pmem::Backend::Volatile => Durability::Op,
+    };
+    options.durability_for(default)
+}
+
+/// Recovers a volume. A crash during recovery, and another during that recovery, change nothing:
+/// every step can be repeated, and the new epoch comes last.
+pub fn recover(volume: &Volume, options: &MountOptions) -> Result<Engine, MountError> {
+    let start = Instant::now();
+    let config = volume.config().clone();
+    let (g, salt) = (config.geometry, config.salt());
+    let region = Arc::clone(volume.region());
+    if volume.access() == Access::ReadOnly && !options.read_only {
+        return Err(MountError::Options("the volume was opened for reading only".into()));
+    }
+    let mode = durability(options, region.backend());
+
+    let (ppt, attached) = Ppt::attach(Arc::clone(&region), ppt_geometry(&g, salt))?;
+    if let Some(d) = &attached.damage {
+        tracing::warn!("page table log: {d:?}");
+    }
+    let scan = Journal::scan(Arc::clone(&region), &journal_geometry(&g, salt))?;
+    if !scan.damage.is_empty() {
+        for d in &scan.damage {
+            tracing::error!("journal: {d}");
+        }
+        if !options.read_only {
+            let first = scan.damage[0].to_string();
+            return Err(MountError::Damaged { count: scan.damage.len(), first });
+        }
+    }
+    // Damage makes later records unreliable; what is before it is as good as ever.
+    let intact = scan.intact_upto();
+    let usable = scan.records.iter().take_while(|r| r.seq <= intact).count();
+    let replayed = usable;
+    let mut digested = scan.digested;
+    {
+        let nodes = NodeStore::attach(Arc::clone(&region), g, salt)?;
+        let mut done = 0;
+        while done < usable {
+            let mut batch = Batch::new(&nodes);
+            let (first, free) = (done, nodes.free_pages());
+            while done < usable
+                && (done == first || batch.pages() + 48 < free && done - first < BATCH_RECORDS)
+            {
+                let r = &scan.records[done];
+                batch.apply(r.seq, &r.items)?;
+                done += 1;
+            }
+            let retired = batch.write()?;
+            // Committed words, then D: one call, in this order.
+            digested = retired.seq;
+            scan.store_digested(digested)?;
+            nodes.untake_pages(&retired.pages);
+        }
+    }
+    let staged = StagedMap::with_capacity(scan.live.len());
+    for l in scan.live.iter().filter(|l| l.seq <= digested) {
+        staged.publish(l.lbn, SlotRef { buffer: l.buffer, pos: l.pos, seq: l.seq, crc: l.crc });
+    }
+    let clean = scan.clean;
+    let journal = scan.into_journal(
+        RecoveredTo { digested },
+        JournalOptions {
+            buffers: options.buffers.map_or(usize::MAX, |n| n as usize),
+            staging: if options.ablation.central_staging { Staging::Central } else { Staging::Sharded },
+            ..JournalOptions::new(mode.into())
+        },
+    )?;
+    // Counts of free pages and promises are those of the digested state.
+    let nodes = Arc::new(NodeStore::attach(Arc::clone(&region), g, salt)?);
+    tracing::info!(
+        "recovered in {:?}: {}, {replayed} records replayed, {} blocks staged, {} page-table entries undone",
+        start.elapsed(),
+        if clean { "clean" } else { "not unmounted" },
+        staged.len(),
+        attached.undone,
+    );
+    Ok(Engine::new(Parts {
+        config,
+        options: options.clone(),
+        durability: mode,
+        region,
+        device: Arc::clone(volume.device()),
+        nodes,
+        journal,
+        staged,
+        ppt,
+    })?)
+}

@@ -1,0 +1,407 @@
+//! A transaction: everything one operation changes, as one record.
+//!
+//! Resources are promised when it begins and before any lock is taken (ordering 6). The operation
+//! then reads and writes pages through it: writes go to private copies and, as deltas, into the
+//! record. [`Txn::commit`] appends the record and publishes the copies; dropping a transaction
+//! returns everything and leaves no trace.
+
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+use std::time::Duration;
+
+use quayfs_journal::{self as journal, Credit, Need, Staged};
+use quayfs_layout::inode::{self, Inode};
+use quayfs_layout::item::{DELTA_HEADER, Item};
+use quayfs_layout::node::{self, NodeKind};
+use quayfs_layout::{BLOCK, Ino, Lbn};
+
+use crate::engine::Engine;
+use crate::error::{FsError, Result, Shortage};
+use crate::ns::alloc::{Allocator, Kind, NoScreen};
+use crate::ns::node::{NodeStore, Page, PageBytes, zero_page};
+
+/// Whoever can show the newest version of a node page.
+pub trait PageSource {
+    /// The newest version of node `id`.
+    fn read(&self, id: u32) -> Result<PageRef<'_>>;
+}
+
+/// A node page, shared or private to a transaction.
+pub enum PageRef<'a> {
+    /// Published.
+    Shared(Arc<Page>),
+    /// Changed by the transaction that shows it.
+    Own(&'a PageBytes),
+}
+
+impl Deref for PageRef<'_> {
+    type Target = [u8; BLOCK];
+
+    fn deref(&self) -> &[u8; BLOCK] {
+        match self {
+            Self::Shared(p) => &p.bytes,
+            Self::Own(p) => p,
+        }
+    }
+}
+
+impl PageSource for NodeStore {
+    fn read(&self, id: u32) -> Result<PageRef<'_>> {
+        self.page(id).map(PageRef::Shared)
+    }
+}
+
+/// What an operation needs at most. A record larger than it asked for is a bug.
+#[derive(Clone, Copy, Debug)]
+pub struct Needs {
+    /// Staging slots.
+    pub slots: u32,
+    /// Bytes of items.
+    pub record: u32,
+    /// Node pages and dynamic node ids.
+    pub nodes: u64,
+    /// LBNs.
+    pub blocks: u64,
+    /// Inode numbers.
+    pub inodes: u64,
+    /// Whether the operation gives space back and may use what is kept for that.
+    pub privileged: bool,
+    /// Preferred staging buffer.
+    pub prefer: usize,
+}
+
+impl Default for Needs {
+    fn default() -> Self {
+        Self {
+            slots: 0,
+            record: 2048,
+            nodes: 2,
+            blocks: 0,
+            inodes: 0,
+            privileged: false,
+            prefer: 0,
+        }
+    }
+}
+
+/// Numbers that a record frees; they come back when digest has passed it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Freed {
+    /// Which allocator.
+    pub kind: Kind,
+    /// Numbers.
+    pub range: Range<u64>,
+}
+
+/// How long an operation queues for slots or log space before it starts over.
+const ROOM_WAIT: Duration = Duration::from_millis(200);
+/// LBNs kept for operations that give space back.
+const BLOCKS_KEPT: u64 = 8;
+
+/// See the module documentation.
+pub struct Txn<'e> {
+    engine: &'e Engine,
+    credit: Option<Credit<'e>>,
+    staged: Vec<Staged<'e>>,
+    items: Vec<u8>,
+    limit: usize,
+    nodes: u64,
+    node_ids: u64,
+    blocks: u64,
+    inodes: u64,
+    pages: Vec<(u32, PageBytes)>,
+    taken: Vec<(Kind, Range<u64>)>,
+    freed: Vec<Freed>,
+    dropped: Vec<u32>,
+}
+
+impl<'e> Txn<'e> {
+    /// Promises what `needs` says, all or nothing. Call it before taking any lock.
+    pub fn begin(engine: &'e Engine, needs: Needs) -> Result<Self> {
+        engine.writable()?;
+        let short = |s| Err(FsError::Short(s));
+        let keep = if needs.privileged { 0 } else { BLOCKS_KEPT };
+        if !engine.nodes.promise(needs.nodes, needs.privileged) {
+            return short(Shortage::Nodes);
+        }
+        let mut txn = Self {
+            engine,
+            credit: None,
+            staged: Vec::new(),
+            items: Vec::with_capacity(512),
+            limit: needs.record as usize,
+            nodes: needs.nodes,
+            node_ids: 0,
+            blocks: 0,
+            inodes: 0,
+            pages: Vec::new(),
+            taken: Vec::new(),
+            freed: Vec::new(),
+            dropped: Vec::new(),
+        };
+        if !engine.node_ids.promise(needs.nodes, 0) {
+            return short(Shortage::Nodes);
+        }
+        txn.node_ids = needs.nodes;
+        if !engine.lbns.promise(needs.blocks, keep) {
+            return short(Shortage::Blocks);
+        }
+        txn.blocks = needs.blocks;
+        if !engine.inos.promise(needs.inodes, 0) {
+            return short(Shortage::Nodes);
+        }
+        txn.inodes = needs.inodes;
+        let need =
+            Need { slots: needs.slots, record_bytes: needs.record, prefer: needs.prefer };
+        txn.credit = Some(match engine.journal.acquire(need) {
+            Ok(c) => c,
+            Err(s @ (journal::Shortage::Slots | journal::Shortage::Log)) => {
+                let short =
+                    if s == journal::Shortage::Slots { Shortage::Slots } else { Shortage::Log };
+                engine.relieve(short, 0)?;
+                engine.journal.acquire_blocking(need, ROOM_WAIT).map_err(crate::engine::shortage)?
+            }
+            Err(s) => return Err(crate::engine::shortage(s)),
+        });
+        Ok(txn)
+    }
+
+    /// The engine this transaction belongs to.
+    pub fn engine(&self) -> &'e Engine {
+        self.engine
+    }
+
+    fn allocator(&self, kind: Kind) -> &'e Allocator {
+        self.engine.allocator(kind)
+    }
+
+    fn item(&mut self, item: &Item<'_>) {
+        item.encode(&mut self.items);
+    }
+
+    fn bits(&mut self, kind: Kind, range: Range<u64>, set: bool) {
+        for (id, start, count) in self.allocator(kind).bits(range) {
+            self.cover_static(id);
+            self.item(&Item::Bits { id, start, count, set });
+        }
+    }
+
+    /// Pays for the page of a static node that does not exist yet.
+    fn cover_static(&mut self, id: u32) {
+        if self.engine.nodes.touch_static(id) {
+            // Needs are stated with room for one static page each; the reserve covers the rest.
+            if self.nodes > 0 { self.nodes -= 1 } else { self.engine.nodes.force_live() }
+        }
+    }
+
+    /// Copies on write, and logs the bytes.
+    pub fn write(&mut self, id: u32, at: usize, bytes: &[u8]) {
+        self.item(&Item::Delta { id, at, bytes });
+        let i = match self.pages.iter().position(|(p, _)| *p == id) {
+            Some(i) => i,
+            None => {
+                // Whoever writes has read the page in this transaction, so it is cached or ours.
+                let Ok(page) = self.engine.nodes.page(id) else { return };
+                self.pages.push((id, page.bytes.clone()));
+                self.pages.len() - 1
+            }
+        };
+        self.pages[i].1[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// Logs bytes of a page whose content nobody keeps in DRAM as a page.
+    pub fn write_unread(&mut self, id: u32, at: usize, bytes: &[u8]) {
+        self.item(&Item::Delta { id, at, bytes });
+    }
+
+    /// Logs bytes of a static page (shared; every user owns the bytes he logs).
+    pub fn write_static(&mut self, id: u32, at: usize, bytes: &[u8]) {
+        self.cover_static(id);
+        self.item(&Item::Delta { id, at, bytes });
+    }
+
+    /// Logs an inode image; a free inode is all zeros.
+    pub fn put_inode(&mut self, ino: Ino, image: &Inode) {
+        let (id, slot) = self.engine.nodes.geometry().inode_place(ino);
+        self.write_static(id, inode::offset(slot), &image.encode());
+    }
+
+    /// Creates a node out of the promise.
+    pub fn new_node(&mut self, kind: NodeKind, owner: Ino) -> Result<u32> {
+        if self.nodes == 0 || self.node_ids == 0 {
+            return Err(FsError::Short(Shortage::Nodes));
+        }
+        let range = self.take(Kind::Node, 1, None)?;
+        self.nodes -= 1;
+        self.node_ids -= 1;
+        let id = (self.engine.nodes.geometry().dyn_base + range.start) as u32;
+        self.bits(Kind::Node, range, true);
+        self.item(&Item::NodeNew { id, kind, owner });
+        let mut page = zero_page();
+        node::init(&mut page[..], id, kind, owner);
+        self.pages.push((id, page));
+        Ok(id)
+    }
+
+    /// Frees a node.
+    pub fn free_node(&mut self, id: u32) -> Result<()> {
+        let Some(n) = u64::from(id).checked_sub(self.engine.nodes.geometry().dyn_base) else {
+            return Err(FsError::io(format_args!("node {id} is static and cannot be freed")));
+        };
+        let range = n..n + 1;
+        self.engine.node_ids.prepare_free(range.clone(), &self.engine.nodes, &NoScreen)?;
+        self.item(&Item::NodeFree { id });
+        self.bits(Kind::Node, range.clone(), false);
+        self.freed.push(Freed { kind: Kind::Node, range });
+        self.pages.retain(|(p, _)| *p != id);
+        self.dropped.push(id);
+        Ok(())
+    }
+
+    fn take(&mut self, kind: Kind, want: u64, goal: Option<u64>) -> Result<Range<u64>> {
+        let screen = self.engine.screen(kind);
+        let short = match kind {
+            Kind::Lbn => Shortage::Blocks,
+            Kind::Inode | Kind::Node => Shortage::Nodes,
+        };
+        let got = self.allocator(kind).take(want, goal, &self.engine.nodes, screen)?;
+        let range = got.ok_or(FsError::Short(short))?;
+        self.taken.push((kind, range.clone()));
+        Ok(range)
+    }
+
+    /// Allocates an inode number out of the promise.
+    pub fn take_ino(&mut self) -> Result<Ino> {
+        if self.inodes == 0 {
+            return Err(FsError::Short(Shortage::Nodes));
+        }
+        let range = self.take(Kind::Inode, 1, None)?;
+        self.inodes -= 1;
+        self.bits(Kind::Inode, range.clone(), true);
+        Ok(range.start)
+    }
+
+    /// Frees an inode: its image becomes zeros.
+    pub fn free_ino(&mut self, ino: Ino) -> Result<()> {
+        let range = ino..ino + 1;
+        self.engine.inos.prepare_free(range.clone(), &self.engine.nodes, &NoScreen)?;
+        let (id, slot) = self.engine.nodes.geometry().inode_place(ino);
+        self.write_static(id, inode::offset(slot), &[0; inode::SIZE]);
+        self.bits(Kind::Inode, range.clone(), false);
+        self.freed.push(Freed { kind: Kind::Inode, range });
+        Ok(())
+    }
+
+    /// Allocates one run of at most `want` LBNs out of the promise.
+    pub fn take_blocks(&mut self, want: u64, goal: Option<Lbn>) -> Result<Range<Lbn>> {
+        if self.blocks < want {
+            return Err(FsError::Short(Shortage::Blocks));
+        }
+        let range = self.take(Kind::Lbn, want, goal)?;
+        self.blocks -= range.end - range.start;
+        self.bits(Kind::Lbn, range.clone(), true);
+        Ok(range)
+    }
+
+    /// Logs LBNs that the caller had taken before (an append window) as allocated. Their promise
+    /// is spent.
+    pub fn use_blocks(&mut self, range: Range<Lbn>) {
+        self.bits(Kind::Lbn, range, true);
+    }
+
+    /// Takes LBNs ahead of use: nothing is logged, and the promise goes to the caller. They are
+    /// returned like all others if the transaction fails.
+    pub fn take_window(&mut self, want: u64, goal: Option<Lbn>) -> Result<Range<Lbn>> {
+        if self.blocks < want {
+            return Err(FsError::Short(Shortage::Blocks));
+        }
+        let range = self.take(Kind::Lbn, want, goal)?;
+        self.blocks -= range.end - range.start;
+        Ok(range)
+    }
+
+    /// Frees LBNs.
+    pub fn free_blocks(&mut self, range: Range<Lbn>) -> Result<()> {
+        let screen = self.engine.screen(Kind::Lbn);
+        self.engine.lbns.prepare_free(range.clone(), &self.engine.nodes, screen)?;
+        self.bits(Kind::Lbn, range.clone(), false);
+        self.freed.push(Freed { kind: Kind::Lbn, range });
+        Ok(())
+    }
+
+    /// Copies blocks into staging slots; they are durable (in mode `op`) when this returns.
+    pub fn stage(&mut self, blocks: &[(Lbn, &[u8])]) -> Result<()> {
+        let Some(credit) = self.credit.as_mut() else { return Err(FsError::io("no credit")) };
+        let staged = self.engine.journal.stage(credit, blocks).map_err(FsError::io)?;
+        self.staged.push(staged);
+        Ok(())
+    }
+
+    /// Bytes of items that still fit.
+    pub fn room(&self) -> usize {
+        self.limit.saturating_sub(self.items.len() + DELTA_HEADER)
+    }
+
+    /// Appends the record and publishes the pages. When this returns the operation has happened:
+    /// durably in mode `op`, as part of the running transaction in mode `commit`. Returns the
+    /// record's sequence number; the caller installs inode images under it.
+    pub fn commit(mut self) -> Result<u64> {
+        let Some(credit) = self.credit.take() else { return Err(FsError::io("no credit")) };
+        debug_assert!(self.items.len() <= self.limit, "{} > {}", self.items.len(), self.limit);
+        let staged = std::mem::take(&mut self.staged);
+        let e = self.engine;
+        let blocks = staged.iter().map(|s| s.run().blocks.len() as u64).sum();
+        // Published before the number counts as complete: a round never sees a slot that could
+        // still be published after it retired it.
+        let publish = |lbn, slot| {
+            e.staged.publish(lbn, slot);
+        };
+        let appended = e.journal.append_with(credit, staged, &self.items, publish);
+        let seq = appended.map_err(|err| {
+            e.fail(&err);
+            FsError::io(err)
+        })?.seq;
+        e.appended(blocks);
+        for (id, bytes) in self.pages.drain(..) {
+            if node::kind(&bytes[..]) != Some(NodeKind::Extents) {
+                self.engine.nodes.publish(id, Page { bytes, seq });
+            }
+        }
+        for id in self.dropped.drain(..) {
+            self.engine.nodes.forget(id);
+        }
+        self.taken.clear();
+        self.engine.defer_frees(seq, std::mem::take(&mut self.freed));
+        Ok(seq)
+    }
+}
+
+impl PageSource for Txn<'_> {
+    fn read(&self, id: u32) -> Result<PageRef<'_>> {
+        match self.pages.iter().find(|(p, _)| *p == id) {
+            Some((_, page)) => Ok(PageRef::Own(page)),
+            None => self.engine.nodes.read(id),
+        }
+    }
+}
+
+impl Drop for Txn<'_> {
+    fn drop(&mut self) {
+        for (kind, range) in std::mem::take(&mut self.taken) {
+            let n = range.end - range.start;
+            self.allocator(kind).untake(range);
+            match kind {
+                Kind::Lbn => self.blocks += n,
+                Kind::Inode => self.inodes += n,
+                Kind::Node => {
+                    self.nodes += n;
+                    self.node_ids += n;
+                }
+            }
+        }
+        self.engine.nodes.unpromise(self.nodes);
+        self.engine.node_ids.unpromise(self.node_ids);
+        self.engine.lbns.unpromise(self.blocks);
+        self.engine.inos.unpromise(self.inodes);
+    }
+}
