@@ -91,7 +91,10 @@ impl Op {
             Op::Direct(lbns) => {
                 let blocks: Vec<_> = lbns.iter().map(|&lbn| (lbn, 7000 + lbn as u32)).collect();
                 ppt.write_direct(&blocks)?;
-                region.drain()?;
+                // On memory it is durable without.
+                if region.backend().needs_drain() {
+                    region.drain()?;
+                }
             }
         }
         Ok(())
@@ -194,7 +197,10 @@ fn crash_everywhere(
                 return outcome.violation = fail("not a permutation".to_owned());
             }
             outcome.undone += usize::from(report.undone > 0 || report.restored_word.is_some());
-            let key = digest(&(now.clone(), report.undone, done));
+            // Once for each operation and amount of work that the attach had to do.
+            let undone = region.read_vec(0, LEN as u64);
+            let differ = image.iter().zip(&undone).filter(|(a, b)| a != b).count();
+            let key = (done, differ / 16);
             if interrupt && report.undone > 0 && interrupted.insert(key) {
                 let what = crash_in_attach(backend, &image, &again.take(), &now);
                 outcome.violation = what.and_then(fail);
@@ -215,7 +221,7 @@ fn crash_in_attach(
     let mut violation = None;
     for (at, event) in tape.iter().enumerate() {
         medium.step(event);
-        medium.images(32, 8, at as u64, |image| {
+        medium.images(16, 6, at as u64, |image| {
             let region = Arc::new(Region::from_image(image, None, backend));
             match Ppt::attach(Arc::clone(&region), geometry()) {
                 Ok((ppt, report)) if report.damage.is_none() => {
@@ -288,12 +294,9 @@ fn without_any_one_edge_some_crash_is_caught() {
             .filter(|&n| matches!(tape[n], Event::Drain { .. }))
             .skip(1)
             .collect();
+        let names = &names[..names.len() - usize::from(!backend.needs_drain())];
         assert_eq!(drains.len(), names.len());
         for (&drain, name) in drains.iter().zip(names) {
-            // On memory a direct write has fenced what it wrote; the caller's drain adds nothing.
-            if backend == Backend::Dax && name == "of the caller" {
-                continue;
-            }
             let mut tape = tape.clone();
             tape.remove(drain);
             let outcome = crash_everywhere(backend, &base, &tape, &ops(), &states, false);

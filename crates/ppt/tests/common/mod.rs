@@ -1,7 +1,9 @@
 //! A tape of everything done to a region, and the images that a crash at any point of it may leave,
 //! by the rules of the persistence model in crate `quayfs-pmem`.
 
-use std::collections::{BTreeMap, HashSet};
+#![allow(dead_code, reason = "every test program uses a part of it")]
+
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::Location;
 use std::sync::{Arc, Mutex};
@@ -184,17 +186,23 @@ impl Medium {
         if self.backend.needs_drain() {
             return;
         }
-        let mut flying: Vec<Atom> = Vec::new();
-        for atom in std::mem::take(&mut self.flying) {
-            if which(&atom) {
-                // An older store to the same place cannot come after it any more.
-                flying.retain(|older| older.off != atom.off);
-                apply(&mut self.settled, &atom);
-            } else {
-                flying.push(atom);
-            }
+        let mut last_settled = HashMap::new();
+        for (n, atom) in self
+            .flying
+            .iter()
+            .enumerate()
+            .filter(|(_, atom)| which(atom))
+        {
+            apply(&mut self.settled, atom);
+            last_settled.insert(atom.off, n);
         }
-        self.flying = flying;
+        let mut n = 0;
+        self.flying.retain(|atom| {
+            // An older store to a settled place cannot come after it any more.
+            let keep = last_settled.get(&atom.off).is_none_or(|&last| n > last);
+            n += 1;
+            keep
+        });
     }
 
     /// Groups in flight, of each of which a prefix may be on the medium, in order of their first
@@ -238,16 +246,7 @@ impl Medium {
         });
         let mut seen = HashSet::new();
         let mut emit = |prefixes: &[usize]| {
-            let mut chosen: Vec<usize> = groups
-                .iter()
-                .zip(prefixes)
-                .flat_map(|(group, &len)| group[..len].iter().copied())
-                .collect();
-            chosen.sort_unstable();
-            let mut image = self.settled.clone();
-            for n in chosen {
-                apply(&mut image, &self.flying[n]);
-            }
+            let image = self.image(&groups, prefixes);
             if seen.insert(digest(&image)) {
                 look(image);
             }
@@ -275,19 +274,48 @@ impl Medium {
                 }
             }
         }
-        let mut random_state = seed | 1;
-        for _ in 0..random {
-            // Each mixture with its own share of what made it, so that extremes occur.
-            let share = next(&mut random_state) % 101;
-            let prefixes: Vec<usize> = sizes
-                .iter()
-                .map(|&size| match next(&mut random_state) % 100 < share {
-                    true => 1 + next(&mut random_state) as usize % size,
-                    false => 0,
-                })
-                .collect();
-            emit(&prefixes);
+        mixtures(&sizes, random, seed, emit);
+    }
+
+    /// Only nothing, everything, and `random` mixtures: for tapes with very many stores.
+    pub fn some_images(&self, random: usize, seed: u64, mut look: impl FnMut(Vec<u8>)) {
+        let groups = self.groups();
+        let sizes: Vec<usize> = groups.iter().map(Vec::len).collect();
+        look(self.settled.clone());
+        look(self.image(&groups, &sizes));
+        mixtures(&sizes, random, seed, |prefixes| {
+            look(self.image(&groups, prefixes))
+        });
+    }
+
+    fn image(&self, groups: &[Vec<usize>], prefixes: &[usize]) -> Vec<u8> {
+        let on_medium = groups
+            .iter()
+            .zip(prefixes)
+            .flat_map(|(group, &len)| &group[..len]);
+        let mut on_medium: Vec<usize> = on_medium.copied().collect();
+        on_medium.sort_unstable();
+        let mut image = self.settled.clone();
+        for n in on_medium {
+            apply(&mut image, &self.flying[n]);
         }
+        image
+    }
+}
+
+/// Random prefixes, each mixture with its own share of what made it, so that extremes occur.
+fn mixtures(sizes: &[usize], count: usize, seed: u64, mut emit: impl FnMut(&[usize])) {
+    let mut random = seed | 1;
+    for _ in 0..count {
+        let share = next(&mut random) % 101;
+        let prefixes: Vec<usize> = sizes
+            .iter()
+            .map(|&size| match next(&mut random) % 100 < share {
+                true => 1 + next(&mut random) as usize % size,
+                false => 0,
+            })
+            .collect();
+        emit(&prefixes);
     }
 }
 
