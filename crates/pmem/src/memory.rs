@@ -22,9 +22,12 @@ pub(crate) struct Memory {
     owner: Owner,
 }
 
+/// What the allocator aligns to without being asked.
+const HEAP_ALIGN: usize = 16;
+
 enum Owner {
     Mapping,
-    Heap(Layout),
+    Heap { start: NonNull<u8>, layout: Layout },
 }
 
 // SAFETY: the memory is owned by the value, not by a thread, and every access to it is atomic or
@@ -64,19 +67,39 @@ impl Memory {
     /// Zeroed heap memory.
     pub(crate) fn heap(len: usize) -> Self {
         assert!(len > 0, "a region cannot be empty");
-        let layout = Layout::from_size_align(len, PAGE as usize)
-            .unwrap_or_else(|_| panic!("a region of {len} bytes is too large"));
+        // Aligned by hand: the allocator reuses memory of ordinary alignment, but maps and unmaps
+        // aligned memory each time, and crash tests make regions by the thousand.
+        let slack = PAGE as usize - HEAP_ALIGN;
+        let layout = len
+            .checked_add(slack)
+            .map(|size| Layout::from_size_align(size, HEAP_ALIGN));
+        let Some(Ok(layout)) = layout else {
+            panic!("a region of {len} bytes is too large")
+        };
         // SAFETY: the size is not zero.
-        let base = unsafe { alloc_zeroed(layout) };
-        let Some(base) = NonNull::new(base) else {
+        let start = unsafe { alloc_zeroed(layout) };
+        let Some(start) = NonNull::new(start) else {
             handle_alloc_error(layout)
         };
+        let skip = start.addr().get().wrapping_neg() % PAGE as usize;
+        // SAFETY: `start` being a multiple of `HEAP_ALIGN`, `skip` is at most `slack`, so `len` bytes
+        // from there on are inside the allocation.
+        let base = unsafe { start.add(skip) };
         Self {
             base,
             len,
             writable: true,
-            owner: Owner::Heap(layout),
+            owner: Owner::Heap { start, layout },
         }
+    }
+
+    /// Sets bytes before anybody else has the memory.
+    #[track_caller]
+    pub(crate) fn init(&mut self, off: u64, bytes: &[u8]) {
+        let dst = self.at_mut(off, bytes.len());
+        // SAFETY: valid, writable and checked; the exclusive borrow excludes other threads, and
+        // `bytes` cannot overlap since no reference into the memory exists.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), dst, bytes.len()) }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -199,9 +222,13 @@ impl Memory {
         unsafe { libpmem::pmem_flush(start.cast(), len as usize) }
     }
 
-    /// Faults the pages of the range in, for writing if `write`. Whole pages only.
+    /// Faults the pages of the range in, for writing if `write`. Whole pages of a mapping; heap memory
+    /// stays as it is.
     pub(crate) fn populate(&self, off: u64, len: u64, write: bool) -> io::Result<()> {
         self.check(off, len);
+        if matches!(self.owner, Owner::Heap { .. }) {
+            return Ok(());
+        }
         let advice = if write {
             Advice::LinuxPopulateWrite
         } else {
@@ -222,7 +249,7 @@ impl Drop for Memory {
                 let _ = rustix::mm::munmap(self.base.as_ptr().cast(), self.len);
             },
             // SAFETY: allocated by `heap` with this layout.
-            Owner::Heap(layout) => unsafe { dealloc(self.base.as_ptr(), layout) },
+            Owner::Heap { start, layout } => unsafe { dealloc(start.as_ptr(), layout) },
         }
     }
 }

@@ -76,9 +76,9 @@ impl Region {
         observer: Option<Arc<dyn Observer>>,
         backend: Backend,
     ) -> Self {
-        let memory = Memory::heap(usize::try_from(len).unwrap_or(usize::MAX));
+        let mut memory = Memory::heap(usize::try_from(len).unwrap_or(usize::MAX));
         for (off, bytes) in extents {
-            memory.write(off, bytes);
+            memory.init(off, bytes);
         }
         Self::assemble(memory, backend, Source::Simulated(observer))
     }
