@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use quayfs_layout::l2p::encode_commit;
+use quayfs_layout::l2p::{self, OldWord, encode_commit};
 use quayfs_pmem::{Backend, MapOptions, Region};
 use quayfs_ppt::{Damage, Mapping, Ppt, PptError, PptGeometry};
 
@@ -296,4 +296,56 @@ fn a_commit_word_that_went_back_is_refused() {
         other => panic!("{other:?}"),
     }
     assert_eq!(region.read_vec(0, LEN as u64), image);
+}
+
+/// Records that are intact and yet make no sense here: nothing is undone by them, nothing stored.
+#[test]
+fn an_open_transaction_that_does_not_fit_is_refused() {
+    let media = media();
+    let case = Case {
+        commit: Some(G - 1),
+        spare: Some(G - 1),
+        start: Start::Both,
+        records: Records::All,
+        home: Home::Mixed,
+    };
+    let mut good = build(&media, &case);
+    // The map is mixed, and the word says nothing of it.
+    put(&mut good, WORD, &media.old, 8);
+    let first: [u8; 64] = *good[START[0]..].first_chunk().expect("a start record");
+    let start = l2p::Start::decode(&first, SALT).expect("intact");
+    let in_the_map = OldWord {
+        off: MAP as u64,
+        value: 1,
+    };
+    let bad = [
+        l2p::Start {
+            records: 1 << 40,
+            ..start
+        },
+        l2p::Start {
+            per_lane: 0,
+            ..start
+        },
+        l2p::Start {
+            per_lane: 17,
+            ..start
+        },
+        l2p::Start {
+            word: Some(in_the_map),
+            ..start
+        },
+    ];
+    for start in bad {
+        let mut image = good.clone();
+        for at in START {
+            image[at..at + 64].copy_from_slice(&start.encode(SALT));
+        }
+        let region = Arc::new(Region::from_image(&image, None, Backend::Dax));
+        match Ppt::attach(Arc::clone(&region), geometry()) {
+            Err(PptError::Log(Damage::MissingUndo { .. })) => {}
+            other => panic!("{start:?}: {other:?}"),
+        }
+        assert_eq!(region.read_vec(0, LEN as u64), image, "{start:?}");
+    }
 }
