@@ -159,8 +159,9 @@ fn length(p: &Piece) -> u64 {
 }
 
 /// How many blocks an append takes ahead, so that files that grow side by side do not interleave.
+/// The first write of a file takes none: most files are written at once and never grow.
 fn ahead(e: &Engine, size: u64) -> u64 {
-    let want = (size / B).clamp(8, AHEAD_MAX);
+    let want = (size / B).min(AHEAD_MAX);
     if e.lbns.free() > want * 256 { want } else { 0 }
 }
 

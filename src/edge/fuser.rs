@@ -393,7 +393,7 @@ impl Filesystem for Edge {
     fn release(
         &self,
         _: &Request,
-        _: INodeNo,
+        ino: INodeNo,
         _: FileHandle,
         _: OpenFlags,
         _: Option<LockOwner>,
@@ -401,6 +401,7 @@ impl Filesystem for Edge {
         reply: ReplyEmpty,
     ) {
         self.count();
+        self.fs.release(ino.0);
         reply.ok();
     }
 

@@ -77,6 +77,15 @@ impl Fs {
         Ok(())
     }
 
+    /// A file was closed: LBNs taken ahead for its next append go back.
+    pub fn release(&self, ino: Ino) {
+        if let Ok(cell) = self.cell(ino)
+            && let Some(w) = cell.window.lock().take()
+        {
+            self.e.return_window(w);
+        }
+    }
+
     /// Copies bytes from one file to another, or within one, without the caller touching them.
     /// Copies at most one request's worth and says how much it was.
     pub fn copy_range(&self, from: (Ino, u64), to: (Ino, u64), len: u64) -> Result<u64> {
