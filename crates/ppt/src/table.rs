@@ -136,7 +136,7 @@ impl Ppt {
     }
 
     /// Turns LBNs in state zero into written ones with the given content checksums, each by one
-    /// store. The content must be durable on the data device before the call.
+    /// store. The content must be durable on the data device before a file's reference to them is.
     ///
     /// An entry is never durable before its checksum on memory; on
     /// [`Backend::File`](quayfs_pmem::Backend::File) it may be. All of it is durable when this
