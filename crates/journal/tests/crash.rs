@@ -1,0 +1,323 @@
+//! A crash at every step of a run in which rings and lanes wrap, on memory and on a file, in both
+//! durability modes; recovery is interrupted in the same way. What is acknowledged is there, the
+//! state is that after some prefix of the operations, metadata and blocks agree, and nothing looks
+//! like damage.
+
+mod common;
+
+use common::*;
+use quayfs_crashsim::{Budget, CrashImage, Recorder};
+use quayfs_journal::*;
+use quayfs_layout::jsb::{SeqWord, WordKind};
+use quayfs_pmem::Backend;
+
+/// States after each operation, the first before any; the mark `n` acknowledges the first `n`.
+struct Run {
+    recorder: Recorder,
+    states: Vec<State>,
+    mode: Durability,
+}
+
+impl Run {
+    fn new(recorder: Recorder, start: State, mode: Durability) -> Self {
+        Self {
+            recorder,
+            states: vec![start],
+            mode,
+        }
+    }
+
+    /// Operations `from..to` of a fixed script, with digests, rounds and commits thrown in.
+    fn go(&mut self, volume: &Volume, from: u64, to: u64) {
+        for op in from..to {
+            let lbns: Vec<u64> = match op % 5 {
+                0 => vec![op % LBNS, (op + 3) % LBNS, (op + 5) % LBNS],
+                1 => vec![op * 3 % LBNS],
+                2 => vec![2],
+                3 => vec![op % LBNS, (op + 1) % LBNS],
+                _ => vec![(op + 7) % LBNS],
+            };
+            if op % 7 == 3 {
+                volume.fail(op, 1);
+            }
+            volume.write(op, &lbns);
+            let mut state = self.states.last().expect("never empty").clone();
+            lbns.iter().for_each(|&l| state[l as usize] = op);
+            self.states.push(state);
+            let done = self.states.len() as u64 - 1;
+            if self.mode == Durability::Op {
+                self.recorder.mark(done);
+            } else if op % 3 == 0 {
+                volume.journal.commit(None).expect("commit");
+                self.recorder.mark(done);
+            }
+            if op % 6 == 4 {
+                volume.digest();
+            }
+            if op % 11 == 8 {
+                volume.round();
+            }
+        }
+    }
+
+    /// Which prefix `state` is, which must contain everything acknowledged.
+    fn check(&self, state: &State, image: &CrashImage) -> usize {
+        let acked = image.acked().last().map_or(0, |&n| n as usize);
+        let found = self.states.iter().position(|s| s == state);
+        let found = found.unwrap_or_else(|| panic!("no prefix: {state:?}\n{image}"));
+        assert!(
+            found >= acked,
+            "operation {acked} was acknowledged, {found} is there\n{image}"
+        );
+        // In `op` at most the operation under way can be there besides.
+        assert!(
+            self.mode == Durability::Commit || found <= acked + 1,
+            "{found} {acked}\n{image}"
+        );
+        found
+    }
+}
+
+fn run(backend: Backend, mode: Durability, ops: u64) -> Run {
+    let recorder = formatted(backend, mode);
+    let volume = Volume::of_recorder(&recorder, mode);
+    let mut run = Run::new(recorder, vec![0; LBNS as usize], mode);
+    run.go(&volume, 1, ops + 1);
+    run
+}
+
+fn crash_everywhere(backend: Backend, mode: Durability) {
+    let run = run(backend, mode, 40);
+    let mut images = 0;
+    for image in run.recorder.trace().explore(&Budget::SMALL) {
+        let volume = Volume::of_image(&image, mode);
+        run.check(&volume.state(&image), &image);
+        images += 1;
+    }
+    assert!(images > 1000, "{images}");
+}
+
+#[test]
+fn op_on_memory() {
+    crash_everywhere(Backend::Dax, Durability::Op);
+}
+
+#[test]
+fn op_on_a_file() {
+    crash_everywhere(Backend::File, Durability::Op);
+}
+
+#[test]
+fn commit_on_memory() {
+    crash_everywhere(Backend::Dax, Durability::Commit);
+}
+
+#[test]
+fn commit_on_a_file() {
+    crash_everywhere(Backend::File, Durability::Commit);
+}
+
+/// Crash, recover, crash in the middle of that, recover: the second recovery finds what the first
+/// did. Then work goes on, in either mode, and crashes again.
+fn crash_in_recovery(backend: Backend, mode: Durability) {
+    let run = run(backend, mode, 23);
+    let trace = run.recorder.trace();
+    for (n, image) in trace.explore(&Budget::SMALL).enumerate() {
+        if n % 61 != 7 {
+            continue;
+        }
+        let next = if n % 2 == 0 {
+            Durability::Op
+        } else {
+            Durability::Commit
+        };
+        let again = image.restart();
+        let volume = Volume::of_recorder(&again, next);
+        let state = volume.state(&image);
+        run.check(&state, &image);
+        let recovered = again.trace();
+        for inner in recovered.explore(&Budget::SMALL) {
+            let volume = Volume::of_image(&inner, mode);
+            assert_eq!(
+                volume.state(&inner),
+                state,
+                "{image}\nthen in recovery {inner}"
+            );
+        }
+        again.settle();
+        let mut more = Run::new(again, state, next);
+        more.go(&volume, 1000, 1005);
+        for inner in more.recorder.trace().explore(&Budget::SMALL) {
+            let volume = Volume::of_image(&inner, next);
+            more.check(&volume.state(&inner), &inner);
+        }
+    }
+}
+
+#[test]
+fn recovery_after_op_on_memory() {
+    crash_in_recovery(Backend::Dax, Durability::Op);
+}
+
+#[test]
+fn recovery_after_commit_on_memory() {
+    crash_in_recovery(Backend::Dax, Durability::Commit);
+}
+
+#[test]
+fn recovery_after_op_on_a_file() {
+    crash_in_recovery(Backend::File, Durability::Op);
+}
+
+#[test]
+fn recovery_after_commit_on_a_file() {
+    crash_in_recovery(Backend::File, Durability::Commit);
+}
+
+/// The daemon dies with a record stored and not flushed (or drained); the machine lives on. Recovery
+/// acts on the record, and then power fails: the record must not be lost while what was done on its
+/// behalf is there.
+fn killed_then_power_loss(backend: Backend, mode: Durability) {
+    let (geo, _) = small();
+    let script = |ops| run(backend, mode, ops);
+    let (before, after) = (script(4), script(5));
+    let region = before.recorder.region();
+    let finished = after.recorder.region();
+    if mode == Durability::Commit {
+        // Everything is stored but for the number that commits it, settled or not.
+        let commit_ts = geo.jsb_off + WordKind::CommitTs.offset();
+        let salt = WordKind::CommitTs.salt(geo.volume_salt);
+        region.store_u64(commit_ts, SeqWord::encode(4, salt));
+    } else {
+        // The fifth operation's payloads and headers are settled, its record is not.
+        let staged = geo.slot_hdr_off..region.len() - 4096;
+        region.write(
+            staged.start,
+            &finished.read_vec(staged.start, staged.end - staged.start),
+        );
+        before.recorder.settle();
+        let lanes = geo.lane_off..geo.slot_hdr_off;
+        region.write(
+            lanes.start,
+            &finished.read_vec(lanes.start, lanes.end - lanes.start),
+        );
+    }
+    let volume = Volume::of_recorder(&before.recorder, mode);
+    let state = volume.state(&"after the kill");
+    let expected = if mode == Durability::Commit {
+        &before.states[4]
+    } else {
+        &after.states[5]
+    };
+    assert_eq!(&state, expected);
+    before.recorder.mark(u64::MAX);
+    let mut seen = [0; 2];
+    for image in before.recorder.trace().explore(&Budget::SMALL) {
+        let volume = Volume::of_image(&image, mode);
+        let found = volume.state(&image);
+        if image.acked().last() == Some(&u64::MAX) {
+            assert_eq!(&found, expected, "{image}");
+        }
+        // Either all of the record or nothing, and never part of what follows from it.
+        assert!(
+            &found == expected || before.states.contains(&found),
+            "{found:?}\n{image}"
+        );
+        seen[usize::from(&found == expected)] += 1;
+    }
+    assert!(seen[0] > 0 && seen[1] > 0, "{seen:?}");
+}
+
+#[test]
+fn killed_then_power_loss_on_memory() {
+    killed_then_power_loss(Backend::Dax, Durability::Op);
+    killed_then_power_loss(Backend::Dax, Durability::Commit);
+}
+
+#[test]
+fn killed_then_power_loss_on_a_file() {
+    killed_then_power_loss(Backend::File, Durability::Op);
+    killed_then_power_loss(Backend::File, Durability::Commit);
+}
+
+/// A drain that fails stops the journal; what was acknowledged before survives.
+#[test]
+fn a_failed_drain_stops_everything() {
+    for mode in [Durability::Op, Durability::Commit] {
+        let mut run = run(Backend::File, mode, 6);
+        let (recorder, acked) = (&run.recorder, run.states.len() as u64 - 1);
+        let volume = {
+            // Mounted again, so that there is a volume at hand to go on with.
+            let v = Volume::of_recorder(recorder, mode);
+            v.journal.commit(None).expect("commit");
+            recorder.mark(acked);
+            v
+        };
+        let j = &volume.journal;
+        let mut credit = j
+            .acquire(Need {
+                slots: 1,
+                record_bytes: 16,
+                prefer: 0,
+            })
+            .expect("room");
+        recorder.fail_drains(5);
+        let block = content(1, 77);
+        let staged = j.stage(&mut credit, &[(1, &block)]);
+        if mode == Durability::Op {
+            assert!(matches!(staged, Err(JournalError::Pmem(_))));
+        } else {
+            let items: Vec<u8> = [77u64, 1].iter().flat_map(|w| w.to_le_bytes()).collect();
+            let staged = vec![staged.expect("no drain yet")];
+            let appended = j.append(credit, staged, &items).expect("no drain yet");
+            assert!(matches!(
+                j.commit(Some(appended.seq)),
+                Err(JournalError::Pmem(_))
+            ));
+            assert!(j.commit_ts() < appended.seq);
+            assert!(matches!(j.commit(None), Err(JournalError::Stopped)));
+            let mut state = run.states.last().expect("never empty").clone();
+            state[1] = 77;
+            run.states.push(state);
+        }
+        assert!(matches!(j.check(), Err(JournalError::Stopped)));
+        assert_eq!(j.acquire(Need::default()).err(), Some(Shortage::Refused));
+        assert!(j.set_digested(j.last_seq()).is_err() && j.set_clean().is_err());
+        for image in run.recorder.trace().explore(&Budget::SMALL) {
+            let v = Volume::of_image(&image, mode);
+            run.check(&v.state(&image), &image);
+        }
+    }
+}
+
+/// In `op` an append whose drain fails may or may not have happened: never acknowledged, never
+/// digested, its slots never reused.
+#[test]
+fn an_append_whose_drain_fails_is_in_doubt() {
+    let recorder = formatted(Backend::File, Durability::Op);
+    let volume = Volume::of_recorder(&recorder, Durability::Op);
+    let j = &volume.journal;
+    let mut credit = j
+        .acquire(Need {
+            slots: 1,
+            record_bytes: 16,
+            prefer: 0,
+        })
+        .expect("room");
+    let block = content(1, 9);
+    let staged = j.stage(&mut credit, &[(1, &block)]).expect("stage");
+    recorder.fail_drains(5);
+    let items: Vec<u8> = [9u64, 1].iter().flat_map(|w| w.to_le_bytes()).collect();
+    let mut published = 0;
+    let result = j.append_with(credit, vec![staged], &items, |_, _| published += 1);
+    assert!(matches!(result, Err(JournalError::Pmem(_))));
+    assert_eq!((published, j.last_seq(), j.complete_upto()), (0, 1, 0));
+    assert_eq!(j.stats().abandoned, 0);
+    assert_eq!(j.advance_heads(0, || ()).expect("nothing passes"), 0);
+    let mut found = [0, 0];
+    for image in recorder.trace().explore(&Budget::SMALL) {
+        let v = Volume::of_image(&image, Durability::Op);
+        found[usize::from(v.state(&image)[1] == 9)] += 1;
+    }
+    assert!(found[0] > 0 && found[1] > 0, "{found:?}");
+}
