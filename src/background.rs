@@ -78,6 +78,7 @@ fn digest_loop(e: &Engine) {
 
 /// Digests everything that may be digested.
 pub fn digest_all(e: &Engine) -> Result<()> {
+    let _one = e.digesting.lock();
     loop {
         let upto = e.journal.digestable();
         if upto <= e.journal.digested() {

@@ -54,6 +54,7 @@ pub struct RoundReport {
 /// Runs one round. Returns what it did; `Ok` with zeros if there was nothing to do. When it
 /// returns, the slots it retired are free and their blocks are durable on the data device.
 pub fn round(e: &Engine) -> Result<RoundReport> {
+    let _one = e.rounding.lock();
     // The cut: S <= D, so in mode `commit` nothing above the last commit leaves the rings.
     let mut cut = e.journal.digested();
     let mut live = e.journal.live_slots(cut);
@@ -322,6 +323,7 @@ fn commit(e: &Engine, moves: &[Move], cut: u64) -> Result<()> {
 
 /// Sets freed LBNs to state zero so that they can be handed out again; returns how many.
 pub fn zero_batch(e: &Engine) -> Result<u64> {
+    let _one = e.rounding.lock();
     let mut n = 0;
     for run in e.lbns.pending_runs(ZERO_BATCH) {
         // A block whose slot is live would come back with the next round: it waits for that.

@@ -93,6 +93,12 @@ pub struct Engine {
     progress: Mutex<Progress>,
     work: Condvar,
     done: Condvar,
+    /// There are no background threads: who runs short does their work.
+    inline: AtomicBool,
+    /// One digest at a time.
+    pub(crate) digesting: Mutex<()>,
+    /// One round or zero batch at a time.
+    pub(crate) rounding: Mutex<()>,
     /// Last record that a device flush covers (`data=ordered`).
     pub flushed: AtomicU64,
 }
@@ -155,6 +161,9 @@ impl Engine {
             progress: Mutex::default(),
             work: Condvar::new(),
             done: Condvar::new(),
+            inline: AtomicBool::new(false),
+            digesting: Mutex::new(()),
+            rounding: Mutex::new(()),
             flushed: AtomicU64::new(0),
         })
     }
@@ -346,6 +355,23 @@ impl Engine {
         self.done.notify_all();
     }
 
+    /// From here on whoever runs short does the work of the background threads, which do not run.
+    pub fn relieve_inline(&self) {
+        self.inline.store(true, Ordering::Release);
+    }
+
+    /// One digest pass, one round and one zero batch that begin after this call.
+    fn cycle(&self) -> Result<()> {
+        if self.inline.load(Ordering::Acquire) {
+            crate::background::digest_all(self)?;
+            crate::checkpoint::round(self)?;
+            crate::checkpoint::zero_batch(self)?;
+        } else {
+            self.await_cycle();
+        }
+        Ok(())
+    }
+
     /// Waits for one whole digest pass and one whole round that begin after this call.
     fn await_cycle(&self) {
         let mut p = self.progress.lock();
@@ -371,6 +397,9 @@ impl Engine {
                 if self.durability == Durability::Commit {
                     self.commit()?;
                 }
+                if self.inline.load(Ordering::Acquire) {
+                    return self.cycle();
+                }
                 self.kick(true, short == Shortage::Slots);
                 Ok(())
             }
@@ -382,7 +411,7 @@ impl Engine {
                     return Err(FsError::NoSpace);
                 }
                 self.commit()?;
-                self.await_cycle();
+                self.cycle()?;
                 self.writable()
             }
         }

@@ -48,6 +48,28 @@ impl Fs {
     pub fn mount(volume: Volume, options: &MountOptions) -> std::result::Result<Arc<Self>, MountError> {
         let engine = Arc::new(recovery::recover(&volume, options)?);
         let threads = if options.read_only { None } else { Some(Threads::start(&engine)?) };
+        Ok(Self::serve(volume, options, engine, threads))
+    }
+
+    /// As [`Fs::mount`] without background threads, for tools and tests: digest, rounds and zero
+    /// batches run when they are called ([`crate::background::digest_all`],
+    /// [`crate::checkpoint::round`], [`crate::checkpoint::zero_batch`]), and within an operation
+    /// that runs short.
+    pub fn mount_quiet(
+        volume: Volume,
+        options: &MountOptions,
+    ) -> std::result::Result<Arc<Self>, MountError> {
+        let engine = Arc::new(recovery::recover(&volume, options)?);
+        engine.relieve_inline();
+        Ok(Self::serve(volume, options, engine, None))
+    }
+
+    fn serve(
+        volume: Volume,
+        options: &MountOptions,
+        engine: Arc<Engine>,
+        threads: Option<Threads>,
+    ) -> Arc<Self> {
         let fs = Arc::new(Self {
             e: engine,
             volume,
@@ -57,7 +79,7 @@ impl Fs {
         if !options.read_only {
             fs.resume_intents();
         }
-        Ok(fs)
+        fs
     }
 
     /// The volume's directory.
@@ -77,6 +99,15 @@ impl Fs {
             t.join();
         }
         self.e.close()
+    }
+
+    /// Ends the background threads and finishes nothing: what is on the media afterwards is what
+    /// the death of the daemon would leave there. For tests.
+    pub fn abandon(&self) {
+        self.e.stop();
+        if let Some(t) = self.threads.lock().take() {
+            t.join();
+        }
     }
 
     fn cell(&self, ino: Ino) -> Result<Arc<Cell>> {
