@@ -158,9 +158,16 @@ pub fn explore<M: Model>(model: &M, limit: usize) -> Outcome {
         depth += 1;
     }
     let complete = bad.is_some() || (level.is_empty() && next.is_empty());
-    let counterexample = bad
-        .map(|(id, property)| Counterexample { property, trace: replay(model, &parent, id) });
-    Outcome { states: parent.len(), depth, counterexample, complete }
+    let counterexample = bad.map(|(id, property)| Counterexample {
+        property,
+        trace: replay(model, &parent, id),
+    });
+    Outcome {
+        states: parent.len(),
+        depth,
+        counterexample,
+        complete,
+    }
 }
 
 fn replay<M: Model>(model: &M, parent: &[(u32, u16)], mut id: u32) -> Vec<String> {
@@ -184,7 +191,10 @@ fn replay<M: Model>(model: &M, parent: &[(u32, u16)], mut id: u32) -> Vec<String
 }
 
 fn fingerprint<T: Hash>(value: &T) -> u128 {
-    let mut hasher = Mix { a: 0x9e37_79b9_7f4a_7c15, b: 0xd1b5_4a32_d192_ed03 };
+    let mut hasher = Mix {
+        a: 0x9e37_79b9_7f4a_7c15,
+        b: 0xd1b5_4a32_d192_ed03,
+    };
     value.hash(&mut hasher);
     (u128::from(fold(hasher.a, 0xff51_afd7_ed55_8ccd)) << 64)
         | u128::from(fold(hasher.b, 0xc4ce_b9fe_1a85_ec53))

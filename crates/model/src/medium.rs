@@ -27,7 +27,10 @@ struct Cell {
 
 impl Cell {
     fn new(value: u16) -> Cell {
-        Cell { value: [value, 0, 0], owner: [0; DEEP] }
+        Cell {
+            value: [value, 0, 0],
+            owner: [0; DEEP],
+        }
     }
     fn flying(&self) -> usize {
         self.owner.iter().filter(|&&owner| owner != 0).count()
@@ -65,7 +68,9 @@ pub struct Medium<const N: usize> {
 impl<const N: usize> Medium<N> {
     /// All cells zero and durable.
     pub fn zeroed() -> Self {
-        Medium { cell: [Cell::default(); N] }
+        Medium {
+            cell: [Cell::default(); N],
+        }
     }
 
     /// What a load returns: the newest store, durable or not.
@@ -90,7 +95,10 @@ impl<const N: usize> Medium<N> {
         if flying == 0 && cell.value[0] == value {
             return;
         }
-        assert!(flying < DEEP, "cell {at} has too many stores in flight: {cell:?}");
+        assert!(
+            flying < DEEP,
+            "cell {at} has too many stores in flight: {cell:?}"
+        );
         cell.value[1 + flying] = value;
         cell.owner[flying] = owner;
     }
@@ -131,7 +139,10 @@ impl<const N: usize> Medium<N> {
             *cell = Cell::new(cell.value[0]);
         }
         let count: usize = options.iter().map(|(_, values)| values.len()).product();
-        assert!(count <= 1 << 14, "too many stores in flight at once: {options:?}");
+        assert!(
+            count <= 1 << 17,
+            "too many stores in flight at once: {options:?}"
+        );
         for mut pick in 0..count {
             for (at, values) in &options {
                 image.cell[*at] = Cell::new(values[pick % values.len()]);

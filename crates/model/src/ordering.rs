@@ -31,6 +31,17 @@ orderings! {
     OldPageAfterNat "3.1" "an old page is reused only after the NAT switch is durable";
     OldPageAfterD "3.1" "an old page is reused only after D is durable";
     HeadBeforeRingReuse "3.1" "the lane's head is durable before the space behind it is reused";
+    BodyChecksumApart "3.1" "op: an invalid body before a valid record is damage, not a hole";
+    LookPastBadHeader "new" "op: an invalid header before a valid record is damage too";
+    FenceUnderLaneLock "3.2" "the lane's lock covers copy, flush and fence";
+    NothingBlocksAfterNumber "3.2" "nothing blocks after the number is taken";
+    NothingFailsAfterNumber "3.2" "nothing fails after the number is taken";
+    BoundBeforeNumber "3.3" "a lane publishes a lower bound before it takes a number";
+    BoundClearedAfterFence "3.3" "op: the bound is cleared after the fence";
+    CounterBeforeBounds "3.3" "readers load the counter first, then all bounds";
+    DWaitsForAppends "3.3" "D and cuts pass n only when every number up to n has been appended";
+    CommitWaitsForAppends "3.3" "a commit waits for the appends at or below its cut";
+    RecoverySkipsHoles "3.3" "op: recovery, and only recovery, skips holes";
     DBelowCommitTs "3.8" "D never passes the durable commit_ts";
     StageBeforeRecord "4.3" "payload and header are durable before the record";
     DurableBeforeReply "3" "the record is durable before it is published and answered";
@@ -38,6 +49,7 @@ orderings! {
     NatBeforeD "3" "NAT entries are durable before D";
     CommittedWordBeforeD "3" "committed words are durable before D";
     DrainBeforeCommitTs "3.8" "everything at or below the cut is durable before commit_ts";
+    OneCommitAtATime "3.8" "one commit at a time, so that commit_ts is monotonic";
     CommitTsBeforeReply "3.8" "fsync answers when commit_ts is durable";
     StoredModeRules "3.7" "recovery obeys the stored durability mode";
     EpochLast "3.7" "the new epoch is the last store of recovery";

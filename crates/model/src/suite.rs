@@ -4,31 +4,219 @@ use crate::ordering::*;
 use crate::volume::*;
 use OpKind::*;
 
-const NONE: Budget = Budget { ops: 0, rounds: 0, batches: 0, commits: 0, crashes: 0, rot: 0, scribbles: 0 };
+const NONE: Budget = Budget {
+    ops: 0,
+    rounds: 0,
+    batches: 0,
+    commits: 0,
+    crashes: 0,
+    rot: 0,
+    scribbles: 0,
+};
 
 pub fn configs() -> Vec<Config> {
     let base = Config {
-        name: "digest", mode: 0, remount: &[0], ops: &[WriteBoth(0), Write(0, 0), Unlink(0)],
-        lbns: 3, slots: 3, ring: 2, in_place: false, swap: false, deaths: true,
+        name: "digest",
+        mode: 0,
+        remount: &[0],
+        ops: &[WriteBoth(0), Write(0, 0), Unlink(0)],
+        lbns: 3,
+        slots: 3,
+        ring: 2,
+        in_place: false,
+        swap: false,
+        deaths: true,
         retired_after_commit: false,
-        budget: Budget { ops: 3, crashes: 2, scribbles: 1, ..NONE }, kept: Kept::ALL };
+        budget: Budget {
+            ops: 3,
+            crashes: 2,
+            scribbles: 1,
+            ..NONE
+        },
+        kept: Kept::ALL,
+    };
     vec![
         base.clone(),
-        Config { name: "round", ops: &[Write(0, 0)], lbns: 2, slots: 2, in_place: true, swap: true,
-            budget: Budget { ops: 3, rounds: 2, crashes: 2, ..NONE }, ..base.clone() },
-        Config { name: "reuse", ops: &[Write(0, 0), Unlink(0), Falloc(1, 0)], lbns: 2, slots: 2, in_place: true, swap: true,
-            budget: Budget { ops: 3, rounds: 2, batches: 1, crashes: 1, ..NONE }, ..base.clone() },
-        Config { name: "commit", mode: 1, remount: &[1], ops: &[Write(0, 0), Unlink(0)], lbns: 2, slots: 2, in_place: true,
-            budget: Budget { ops: 3, rounds: 1, commits: 2, crashes: 2, ..NONE }, ..base.clone() },
-        Config { name: "remount", mode: 1, remount: &[0, 1], ops: &[Write(0, 0)], lbns: 1, slots: 2, ring: 2,
-            budget: Budget { ops: 4, commits: 3, crashes: 3, ..NONE }, ..base.clone() },
-        Config { name: "direct", mode: 1, remount: &[1], ops: &[Direct(0, 0), Falloc(0, 0), Unlink(0), Direct(1, 0)], lbns: 2, slots: 2,
-            budget: Budget { ops: 3, commits: 2, batches: 1, crashes: 1, ..NONE }, ..base.clone() },
-        Config { name: "rot", ops: &[Write(0, 0)], lbns: 1, slots: 2,
-            budget: Budget { ops: 1, crashes: 2, rot: 1, ..NONE }, ..base.clone() },
+        Config {
+            name: "round",
+            ops: &[Write(0, 0)],
+            lbns: 2,
+            slots: 2,
+            in_place: true,
+            swap: true,
+            budget: Budget {
+                ops: 3,
+                rounds: 2,
+                crashes: 2,
+                ..NONE
+            },
+            ..base.clone()
+        },
+        Config {
+            name: "reuse",
+            ops: &[Write(0, 0), Unlink(0), Falloc(1, 0)],
+            lbns: 2,
+            slots: 2,
+            in_place: true,
+            swap: true,
+            budget: Budget {
+                ops: 3,
+                rounds: 2,
+                batches: 1,
+                crashes: 1,
+                ..NONE
+            },
+            ..base.clone()
+        },
+        Config {
+            name: "commit",
+            mode: 1,
+            remount: &[1],
+            ops: &[Write(0, 0), Unlink(0)],
+            lbns: 2,
+            slots: 2,
+            in_place: true,
+            budget: Budget {
+                ops: 3,
+                rounds: 1,
+                commits: 2,
+                crashes: 1,
+                ..NONE
+            },
+            ..base.clone()
+        },
+        Config {
+            name: "commit2",
+            mode: 1,
+            remount: &[1],
+            ops: &[Write(0, 0)],
+            lbns: 1,
+            slots: 2,
+            budget: Budget {
+                ops: 3,
+                commits: 2,
+                crashes: 2,
+                ..NONE
+            },
+            ..base.clone()
+        },
+        Config {
+            name: "remount",
+            mode: 1,
+            remount: &[0, 1],
+            ops: &[Falloc(0, 0), Unlink(0)],
+            lbns: 1,
+            slots: 2,
+            ring: 2,
+            deaths: false,
+            budget: Budget {
+                ops: 3,
+                commits: 2,
+                crashes: 2,
+                ..NONE
+            },
+            ..base.clone()
+        },
+        Config {
+            name: "remount3",
+            mode: 0,
+            remount: &[0, 1],
+            ops: &[Falloc(0, 0), Unlink(0)],
+            lbns: 1,
+            slots: 2,
+            ring: 2,
+            deaths: false,
+            budget: Budget {
+                ops: 3,
+                commits: 1,
+                crashes: 3,
+                ..NONE
+            },
+            ..base.clone()
+        },
+        Config {
+            name: "direct",
+            mode: 1,
+            remount: &[1],
+            ops: &[Direct(0, 0), Falloc(0, 0), Unlink(0), Direct(1, 0)],
+            lbns: 2,
+            slots: 2,
+            budget: Budget {
+                ops: 3,
+                commits: 2,
+                batches: 1,
+                crashes: 1,
+                ..NONE
+            },
+            ..base.clone()
+        },
+        Config {
+            name: "rot",
+            ops: &[Write(0, 0)],
+            lbns: 1,
+            slots: 2,
+            budget: Budget {
+                ops: 1,
+                crashes: 2,
+                rot: 1,
+                ..NONE
+            },
+            ..base.clone()
+        },
     ]
 }
 
 pub fn run(cfg: &Config, limit: usize) -> Outcome {
     explore(&Volume(cfg.clone()), limit)
+}
+
+use crate::lane;
+use lane::{Job, Lanes};
+const X0: Job = Job { lane: 0, reg: 0 };
+const X1: Job = Job { lane: 1, reg: 0 };
+const Y0: Job = Job { lane: 0, reg: 1 };
+const Y1: Job = Job { lane: 1, reg: 1 };
+pub fn lanes() -> Vec<lane::Config> {
+    let base = lane::Config {
+        name: "lane-op",
+        commit: false,
+        jobs: [&[X0], &[X1], &[Y1]],
+        ring: 2,
+        committers: 0,
+        rot: false,
+        failures: true,
+        kept: Kept::ALL,
+    };
+    vec![
+        base.clone(),
+        lane::Config {
+            name: "lane-reuse",
+            jobs: [&[X0], &[X1, Y1], &[]],
+            ring: 1,
+            ..base.clone()
+        },
+        lane::Config {
+            name: "lane-rot",
+            jobs: [&[X0], &[X0], &[Y1]],
+            rot: true,
+            ..base.clone()
+        },
+        lane::Config {
+            name: "lane-commit",
+            commit: true,
+            jobs: [&[X0], &[X1], &[Y0]],
+            committers: 1,
+            ..base.clone()
+        },
+        lane::Config {
+            name: "lane-commit2",
+            commit: true,
+            jobs: [&[X0], &[X1], &[]],
+            committers: 2,
+            ..base.clone()
+        },
+    ]
+}
+pub fn run_lane(cfg: &lane::Config, limit: usize) -> Outcome {
+    explore(&Lanes(cfg.clone()), limit)
 }

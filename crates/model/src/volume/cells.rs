@@ -97,7 +97,10 @@ impl Entry {
         self.pbn | u16::from(self.written) << 4
     }
     pub fn unpack(value: u16) -> Entry {
-        Entry { pbn: value & 15, written: value >> 4 & 1 == 1 }
+        Entry {
+            pbn: value & 15,
+            written: value >> 4 & 1 == 1,
+        }
     }
 }
 

@@ -12,9 +12,15 @@ pub fn plan(w: &mut World, recs: u8, mut free: u8, by: u8) -> Option<Digest> {
         // An unreadable home page is noticed by the scan; here it only must not be built upon.
         *content = w.home_node(i).unwrap_or_default();
     }
-    let mut dg = Digest { pc: 1, recs, ..Digest::default() };
-    let mut order: Vec<&Rec> =
-        (0..MAX_RECS).filter(|i| recs >> i & 1 == 1).map(|i| &w.recs[i]).collect();
+    let mut dg = Digest {
+        pc: 1,
+        recs,
+        ..Digest::default()
+    };
+    let mut order: Vec<&Rec> = (0..MAX_RECS)
+        .filter(|i| recs >> i & 1 == 1)
+        .map(|i| &w.recs[i])
+        .collect();
     order.sort_by_key(|rec| rec.seq);
     for rec in order {
         node[usize::from(rec.file)] = rec.image;

@@ -32,12 +32,29 @@ impl Model for Volume {
         let mut m = Medium::zeroed();
         m.format(EPOCH, 1 << 1 | u16::from(cfg.mode));
         for lbn in 0..LBNS {
-            m.format(MAP + lbn, Entry { pbn: lbn as u16, written: false }.pack());
+            m.format(
+                MAP + lbn,
+                Entry {
+                    pbn: lbn as u16,
+                    written: false,
+                }
+                .pack(),
+            );
         }
         m.format(NAT + BITMAP, 1);
-        m.format(PAGE, Node { exists: true, ..Node::default() }.pack(BITMAP));
+        m.format(
+            PAGE,
+            Node {
+                exists: true,
+                ..Node::default()
+            }
+            .pack(BITMAP),
+        );
         let absent = View([[ABSENT; BLKS]; FILES]);
-        let mut oracle = Oracle { n: 1, ..Oracle::default() };
+        let mut oracle = Oracle {
+            n: 1,
+            ..Oracle::default()
+        };
         oracle.hist[0] = absent;
         let dram = Dram {
             next_seq: 1,
@@ -116,7 +133,10 @@ impl Model for Volume {
                     next.left.crashes -= 1;
                     next.phase = Phase::Recovering;
                     next.dram = Dram::default();
-                    next.rc = Recovery { mode, ..Recovery::default() };
+                    next.rc = Recovery {
+                        mode,
+                        ..Recovery::default()
+                    };
                     next
                 };
                 w.m.after_power_loss(wide, |m| out.push((Step::PowerLoss, down(m))));
@@ -168,7 +188,10 @@ impl Volume {
         }
         let quiet = d.rd.pc == 0 && d.op.pc == 0;
         for lbn in 0..self.0.lbns {
-            let hidden = d.slot.iter().any(|slot| slot.used && usize::from(slot.lbn) == lbn);
+            let hidden = d
+                .slot
+                .iter()
+                .any(|slot| slot.used && usize::from(slot.lbn) == lbn);
             let free = d.bits >> lbn & 1 == 0 && self.0.keeps(Ordering::ScrubSkipsFree);
             if quiet && !hidden && !free && w.home(lbn) == BROKEN {
                 return Err(Property::FalseDamage);
@@ -181,7 +204,12 @@ impl Volume {
     fn check_owners(&self, w: &World) -> Result<(), Property> {
         let d = &w.dram;
         let mut owned = 0u8;
-        for lbn in d.node.iter().flat_map(|node| node.map).filter(|&lbn| lbn != 0) {
+        for lbn in d
+            .node
+            .iter()
+            .flat_map(|node| node.map)
+            .filter(|&lbn| lbn != 0)
+        {
             if owned >> (lbn - 1) & 1 == 1 {
                 return Err(Property::DoubleOwned);
             }
@@ -191,15 +219,19 @@ impl Volume {
             return Err(Property::Leaked);
         }
         if d.rd.pc == 0 {
-            let pbns =
-                (0..LBNS).fold(0u8, |set, lbn| set | 1 << Entry::unpack(w.m.load(MAP + lbn)).pbn);
+            let pbns = (0..LBNS).fold(0u8, |set, lbn| {
+                set | 1 << Entry::unpack(w.m.load(MAP + lbn)).pbn
+            });
             if pbns != (1 << LBNS) - 1 {
                 return Err(Property::NotAPermutation);
             }
         }
         if d.dg.pc == 0 && d.dw.pc == 0 {
             let mut pages = d.free_pages;
-            for page in (0..NODES).map(|node| w.m.load(NAT + node)).filter(|&page| page != 0) {
+            for page in (0..NODES)
+                .map(|node| w.m.load(NAT + node))
+                .filter(|&page| page != 0)
+            {
                 if pages >> (page - 1) & 1 == 1 {
                     return Err(Property::DoubleOwned);
                 }
@@ -259,7 +291,11 @@ fn explain(before: &World, step: Step, after: &World) -> String {
         Step::Commit(1) => "commit: commit_ts stored".into(),
         Step::Commit(_) => "commit: commit_ts drained, answered".into(),
         Step::PowerLoss => {
-            let at = if before.phase == Phase::Recovering { "in recovery " } else { "" };
+            let at = if before.phase == Phase::Recovering {
+                "in recovery "
+            } else {
+                ""
+            };
             format!("POWER LOSS {at}[{}]", survived())
         }
         Step::Death => "DEATH of the daemon; everything in flight stays in flight".into(),

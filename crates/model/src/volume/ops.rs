@@ -10,7 +10,9 @@ use crate::ordering::Ordering;
 pub fn allocable(cfg: &Config, w: &World, lbn: usize) -> bool {
     let d = &w.dram;
     let lent = d.rd.pc != 0
-        && d.rd.load[..usize::from(d.rd.loads)].iter().any(|load| usize::from(load.via) == lbn + 1);
+        && d.rd.load[..usize::from(d.rd.loads)]
+            .iter()
+            .any(|load| usize::from(load.via) == lbn + 1);
     let zeroing = d.zb.pc != 0 && d.zb.lbns >> lbn & 1 == 1;
     d.bits >> lbn & 1 == 0
         && (d.released[lbn] <= d.digested || !cfg.keeps(Ordering::FreedRecordBelowD))
@@ -18,7 +20,10 @@ pub fn allocable(cfg: &Config, w: &World, lbn: usize) -> bool {
             || d.trusted >> lbn & 1 == 1
             || !cfg.keeps(Ordering::ZeroBeforeReallocation))
         && (!zeroing || !cfg.keeps(Ordering::ZeroDurableBeforeReallocation))
-        && (!d.slot.iter().any(|slot| slot.used && usize::from(slot.lbn) == lbn)
+        && (!d
+            .slot
+            .iter()
+            .any(|slot| slot.used && usize::from(slot.lbn) == lbn)
             || !cfg.keeps(Ordering::NoLiveSlotOnReuse))
         && (!lent || !cfg.keeps(Ordering::BorrowedReserved))
 }
@@ -40,14 +45,26 @@ pub fn begin(cfg: &Config, w: &World, kind: OpKind) -> Option<World> {
     let old = d.node[file];
     let mut next = w.clone();
     next.left.ops -= 1;
-    let mut rec = Rec { file: file as u8, image: old, after: d.published, ..Rec::default() };
-    let mut op = OpThread { pc: 2, ..OpThread::default() };
+    let mut rec = Rec {
+        file: file as u8,
+        image: old,
+        after: d.published,
+        ..Rec::default()
+    };
+    let mut op = OpThread {
+        pc: 2,
+        ..OpThread::default()
+    };
     if let OpKind::Unlink(_) = kind {
         if !old.exists {
             return None;
         }
         rec.image = Node::default();
-        rec.clear = old.map.iter().filter(|&&l| l != 0).fold(0, |bits, &l| bits | 1 << (l - 1));
+        rec.clear = old
+            .map
+            .iter()
+            .filter(|&&l| l != 0)
+            .fold(0, |bits, &l| bits | 1 << (l - 1));
         rec.after.0[file] = [ABSENT; BLKS];
         next.dram.op = OpThread { rec, ..op };
         return Some(next);
@@ -84,19 +101,37 @@ pub fn begin(cfg: &Config, w: &World, kind: OpKind) -> Option<World> {
         rec.after.0[file][block] = version;
         if direct {
             let pbn = Entry::unpack(next.m.load(MAP + usize::from(lbn))).pbn;
-            next.m.store(DEV + usize::from(pbn), u16::from(version), BY_DEVICE);
-            op = OpThread { pc: 10, direct: true, lbn, version, ..op };
+            next.m
+                .store(DEV + usize::from(pbn), u16::from(version), BY_DEVICE);
+            op = OpThread {
+                pc: 10,
+                direct: true,
+                lbn,
+                version,
+                ..op
+            };
         } else {
             let epoch = next.word(EPOCH) >> 1;
-            let stage = Stage { pos: next.dram.slot_tail, lbn, version, epoch };
+            let stage = Stage {
+                pos: next.dram.slot_tail,
+                lbn,
+                version,
+                epoch,
+            };
             let slot = stage.slot(cfg);
             next.stages[usize::from(next.nstages)] = stage;
             next.nstages += 1;
             rec.stage[i] = next.nstages;
             next.dram.slot_tail += 1;
-            next.dram.slot[slot] =
-                SlotInfo { used: true, pos: stage.pos, lbn, version, seq: 0 };
-            next.m.store(SLOT_HEAD + slot, u16::from(next.nstages), BY_OP);
+            next.dram.slot[slot] = SlotInfo {
+                used: true,
+                pos: stage.pos,
+                lbn,
+                version,
+                seq: 0,
+            };
+            next.m
+                .store(SLOT_HEAD + slot, u16::from(next.nstages), BY_OP);
             next.m.store(SLOT_DATA + slot, u16::from(version), BY_OP);
             op.pc = 1;
         }
@@ -143,16 +178,27 @@ pub fn step(cfg: &Config, w: &World) -> Option<World> {
         }
         11 => {
             w.m.store(CRC + lbn, u16::from(op.version), BY_OP);
-            w.dram.op.pc = if cfg.keeps(Ordering::CrcBeforeEntry) { 12 } else { 13 };
+            w.dram.op.pc = if cfg.keeps(Ordering::CrcBeforeEntry) {
+                12
+            } else {
+                13
+            };
         }
         12 => {
             w.m.fence(BY_OP);
             w.dram.op.pc = 13;
         }
         13 => {
-            let entry = Entry { written: true, ..Entry::unpack(w.m.load(MAP + lbn)) };
+            let entry = Entry {
+                written: true,
+                ..Entry::unpack(w.m.load(MAP + lbn))
+            };
             w.m.store(MAP + lbn, entry.pack(), BY_OP);
-            w.dram.op.pc = if cfg.keeps(Ordering::EntryBeforeRecord) { 14 } else { 2 };
+            w.dram.op.pc = if cfg.keeps(Ordering::EntryBeforeRecord) {
+                14
+            } else {
+                2
+            };
         }
         _ => {
             w.m.fence(BY_OP);

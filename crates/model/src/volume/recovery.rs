@@ -30,7 +30,11 @@ pub fn step(cfg: &Config, w: &World) -> World {
         }
         2 => {
             w.m.fence(BY_RECOVERY);
-            w.rc.pc = if cfg.keeps(Ordering::UndoneTxnClosed) { 3 } else { 5 };
+            w.rc.pc = if cfg.keeps(Ordering::UndoneTxnClosed) {
+                3
+            } else {
+                5
+            };
         }
         3 => {
             let generation = w.m.load(TXN_START) >> 12;
@@ -45,7 +49,11 @@ pub fn step(cfg: &Config, w: &World) -> World {
             if !scan_first {
                 scan(cfg, &mut w);
             }
-            w.rc.pc = if cfg.keeps(Ordering::EpochLast) { 6 } else { 20 };
+            w.rc.pc = if cfg.keeps(Ordering::EpochLast) {
+                6
+            } else {
+                20
+            };
         }
         6 => {
             let recs = w.rc.dg.recs;
@@ -61,7 +69,11 @@ pub fn step(cfg: &Config, w: &World) -> World {
                 if rewrites && cfg.keeps(Ordering::HeaderRewriteBeforeD) {
                     rewrite(&mut w);
                 }
-                w.rc.pc = if cfg.keeps(Ordering::PageBeforeNat) { 7 } else { 8 };
+                w.rc.pc = if cfg.keeps(Ordering::PageBeforeNat) {
+                    7
+                } else {
+                    8
+                };
             }
         }
         7 => {
@@ -106,7 +118,11 @@ pub fn step(cfg: &Config, w: &World) -> World {
             if cfg.keeps(Ordering::DRaisedToSeen) {
                 w.m.store(DIGESTED, u16::from(w.rc.max_seq), BY_RECOVERY);
             }
-            w.rc.pc = if cfg.keeps(Ordering::DRaisedBeforeCommitTs) { 14 } else { 15 };
+            w.rc.pc = if cfg.keeps(Ordering::DRaisedBeforeCommitTs) {
+                14
+            } else {
+                15
+            };
         }
         14 => {
             w.m.fence(BY_RECOVERY);
@@ -124,7 +140,11 @@ pub fn step(cfg: &Config, w: &World) -> World {
         }
         16 => {
             w.m.fence(BY_RECOVERY);
-            w.rc.pc = if cfg.keeps(Ordering::EpochLast) { 20 } else { 30 };
+            w.rc.pc = if cfg.keeps(Ordering::EpochLast) {
+                20
+            } else {
+                30
+            };
         }
         20 => {
             let epoch = u16::from(w.rc.epoch) + 1;
@@ -133,7 +153,11 @@ pub fn step(cfg: &Config, w: &World) -> World {
         }
         21 => {
             w.m.fence(BY_RECOVERY);
-            w.rc.pc = if cfg.keeps(Ordering::EpochLast) { 30 } else { 6 };
+            w.rc.pc = if cfg.keeps(Ordering::EpochLast) {
+                30
+            } else {
+                6
+            };
         }
         30 if !cfg.keeps(Ordering::HeadBeforeEpoch) => {
             w.m.store(HEAD, u16::from(w.rc.end), BY_RECOVERY);
@@ -172,7 +196,9 @@ fn undo(cfg: &Config, w: &mut World) {
 }
 
 fn unreferenced(w: &World) -> u8 {
-    let used = (0..NODES).map(|node| w.m.load(NAT + node)).filter(|&page| page != 0);
+    let used = (0..NODES)
+        .map(|node| w.m.load(NAT + node))
+        .filter(|&page| page != 0);
     used.fold((1 << PAGES) - 1, |free, page| free & !(1u8 << (page - 1)))
 }
 
@@ -188,7 +214,11 @@ fn rewrite(w: &mut World) {
 fn scan(cfg: &Config, w: &mut World) {
     let stored = w.word(EPOCH);
     let epoch = stored >> 1;
-    let commit_mode = if cfg.keeps(Ordering::StoredModeRules) { stored & 1 } else { w.rc.mode } == 1;
+    let commit_mode = if cfg.keeps(Ordering::StoredModeRules) {
+        stored & 1
+    } else {
+        w.rc.mode
+    } == 1;
     let (digested, retired, commit_ts) = (w.word(DIGESTED), w.word(RETIRED), w.word(COMMIT_TS));
     let mut damage = false;
     let mut rc = Recovery {
@@ -204,7 +234,9 @@ fn scan(cfg: &Config, w: &mut World) {
     let mut recs = Vec::new();
     for pos in w.word(HEAD).. {
         let at = usize::from(pos) % cfg.ring;
-        let Some(&rec) = w.rec_at(REC_HEAD + at) else { break };
+        let Some(&rec) = w.rec_at(REC_HEAD + at) else {
+            break;
+        };
         let known = rec.epoch == epoch || !cfg.keeps(Ordering::EpochInRecords);
         if rec.pos != pos || !known {
             break;
@@ -224,7 +256,10 @@ fn scan(cfg: &Config, w: &mut World) {
     }
     recs.retain(|i| !commit_mode || seq(i) <= commit_ts);
     recs.retain(|i| seq(i) > digested || !cfg.keeps(Ordering::ReplayAboveD));
-    rc.dg = Digest { recs: recs.iter().fold(0, |mask, i| mask | 1 << i), ..Digest::default() };
+    rc.dg = Digest {
+        recs: recs.iter().fold(0, |mask, i| mask | 1 << i),
+        ..Digest::default()
+    };
 
     // Slots: live by committed word, or vouched for by a record that is replayed.
     for slot in 0..cfg.slots {
@@ -267,13 +302,21 @@ fn scan(cfg: &Config, w: &mut World) {
 }
 
 fn live(stage: &Stage, seq: u8) -> SlotInfo {
-    SlotInfo { used: true, pos: stage.pos, lbn: stage.lbn, version: stage.version, seq }
+    SlotInfo {
+        used: true,
+        pos: stage.pos,
+        lbn: stage.lbn,
+        version: stage.version,
+        seq,
+    }
 }
 
 /// What the recovered volume will show: homes, changed by the records that are replayed.
 fn shown(w: &World) -> View {
-    let mut order: Vec<&Rec> =
-        (0..MAX_RECS).filter(|i| w.rc.dg.recs >> i & 1 == 1).map(|i| &w.recs[i]).collect();
+    let mut order: Vec<&Rec> = (0..MAX_RECS)
+        .filter(|i| w.rc.dg.recs >> i & 1 == 1)
+        .map(|i| &w.recs[i])
+        .collect();
     order.sort_by_key(|rec| rec.seq);
     let mut view = View::default();
     for (file, blocks) in view.0.iter_mut().enumerate() {
@@ -293,7 +336,10 @@ fn content(w: &World, slots: &[SlotInfo; SLOTS], lbn: u8) -> u8 {
     if lbn == 0 {
         return 0;
     }
-    let staged = slots.iter().enumerate().filter(|(_, s)| s.used && s.lbn == lbn - 1);
+    let staged = slots
+        .iter()
+        .enumerate()
+        .filter(|(_, s)| s.used && s.lbn == lbn - 1);
     match staged.max_by_key(|(_, s)| s.seq) {
         Some((i, s)) if w.m.load(SLOT_DATA + i) == u16::from(s.version) => s.version,
         Some(_) => BROKEN,
@@ -309,7 +355,9 @@ fn judge(w: &mut World, commit_mode: bool, commit_ts: u8) {
     let wanted = if oracle.fixed || !commit_mode {
         hist.contains(&view)
     } else {
-        (0..n).rfind(|&i| oracle.seq[i] <= commit_ts).is_some_and(|i| hist[i] == view)
+        (0..n)
+            .rfind(|&i| oracle.seq[i] <= commit_ts)
+            .is_some_and(|i| hist[i] == view)
     };
     if !wanted || w.home_node(BITMAP).is_none() {
         let fixed = oracle.fixed;
@@ -317,7 +365,11 @@ fn judge(w: &mut World, commit_mode: bool, commit_ts: u8) {
         w.fail(property);
         return;
     }
-    w.oracle = Oracle { n: 1, fixed: true, ..Oracle::default() };
+    w.oracle = Oracle {
+        n: 1,
+        fixed: true,
+        ..Oracle::default()
+    };
     w.oracle.hist[0] = view;
 }
 

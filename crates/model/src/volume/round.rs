@@ -15,13 +15,22 @@ pub fn cut(cfg: &Config, w: &World, swap: bool) -> Option<World> {
     if d.zb.pc != 0 && cfg.keeps(Ordering::ZeroNotDuringRound) {
         return None;
     }
-    let cut = if cfg.keeps(Ordering::CutBelowD) { d.digested } else { newest_durable(w) };
+    let cut = if cfg.keeps(Ordering::CutBelowD) {
+        d.digested
+    } else {
+        newest_durable(w)
+    };
     let live = |slot: &SlotInfo| slot.used && slot.seq != 0 && slot.seq > d.retired;
     let within = |slot: &SlotInfo| live(slot) && slot.seq <= cut;
     if !d.slot.iter().any(within) {
         return None;
     }
-    let mut rd = Round { pc: 1, cut, generation: w.word(TXN_WORD) + 1, ..Round::default() };
+    let mut rd = Round {
+        pc: 1,
+        cut,
+        generation: w.word(TXN_WORD) + 1,
+        ..Round::default()
+    };
     for (i, slot) in d.slot.iter().enumerate().filter(|(_, slot)| within(slot)) {
         let lbn = usize::from(slot.lbn);
         let superseded = d.slot.iter().any(|other| {
@@ -39,11 +48,18 @@ pub fn cut(cfg: &Config, w: &World, swap: bool) -> Option<World> {
         }
         let lent = |at: usize| rd.load.iter().any(|load| usize::from(load.via) == at + 1);
         let via = if swap {
-            (0..cfg.lbns).rev().find(|&at| allocable(cfg, w, at) && !lent(at))? as u8 + 1
+            (0..cfg.lbns)
+                .rev()
+                .find(|&at| allocable(cfg, w, at) && !lent(at))? as u8
+                + 1
         } else {
             0
         };
-        rd.load[usize::from(rd.loads)] = Load { lbn: slot.lbn, version: slot.version, via };
+        rd.load[usize::from(rd.loads)] = Load {
+            lbn: slot.lbn,
+            version: slot.version,
+            via,
+        };
         rd.loads += 1;
     }
     let mut next = w.clone();
@@ -56,7 +72,9 @@ fn newest_durable(w: &World) -> u8 {
     let commit_mode = w.word(EPOCH) & 1 == 1;
     let d = &w.dram;
     let known = if commit_mode { d.undigested } else { d.durable };
-    let known = (0..MAX_RECS).filter(|i| known >> i & 1 == 1).map(|i| w.recs[i].seq);
+    let known = (0..MAX_RECS)
+        .filter(|i| known >> i & 1 == 1)
+        .map(|i| w.recs[i].seq);
     known.max().unwrap_or(0).max(d.digested)
 }
 
@@ -75,7 +93,11 @@ pub fn step(cfg: &Config, w: &World) -> Option<World> {
                 return None;
             }
             for load in loads {
-                let home = if load.via != 0 { load.via - 1 } else { load.lbn };
+                let home = if load.via != 0 {
+                    load.via - 1
+                } else {
+                    load.lbn
+                };
                 let pbn = Entry::unpack(w.m.load(MAP + usize::from(home))).pbn;
                 w.m.store(DEV + usize::from(pbn), u16::from(load.version), BY_DEVICE);
             }
@@ -98,7 +120,11 @@ pub fn step(cfg: &Config, w: &World) -> Option<World> {
                     w.m.store(UNDO + at, undo, BY_ROUND);
                 }
             }
-            w.dram.rd.pc = if cfg.keeps(Ordering::UndoBeforeMap) { 4 } else { 5 };
+            w.dram.rd.pc = if cfg.keeps(Ordering::UndoBeforeMap) {
+                4
+            } else {
+                5
+            };
         }
         4 => {
             w.m.fence(BY_ROUND);
@@ -109,7 +135,11 @@ pub fn step(cfg: &Config, w: &World) -> Option<World> {
             if !cfg.keeps(Ordering::SlotReuseAfterRetired) {
                 release(cfg, &mut w, rd.cut);
             }
-            w.dram.rd.pc = if cfg.keeps(Ordering::MapBeforeCommitWord) { 6 } else { 7 };
+            w.dram.rd.pc = if cfg.keeps(Ordering::MapBeforeCommitWord) {
+                6
+            } else {
+                7
+            };
         }
         6 => {
             w.m.fence(BY_ROUND);
@@ -154,7 +184,10 @@ fn change(cfg: &Config, w: &mut World, rd: &Round) {
         if load.via != 0 {
             let via = usize::from(load.via) - 1;
             pbn = Entry::unpack(w.m.load(MAP + via)).pbn;
-            let mut lent = Entry { pbn: old.pbn, written: false };
+            let mut lent = Entry {
+                pbn: old.pbn,
+                written: false,
+            };
             if !cfg.keeps(Ordering::BorrowedEndsZero) {
                 lent.written = old.written;
                 w.dram.trusted |= 1 << via;
@@ -203,7 +236,10 @@ pub fn zero_begin(cfg: &Config, w: &World) -> Option<World> {
     if d.rd.pc != 0 && cfg.keeps(Ordering::ZeroNotDuringRound) {
         return None;
     }
-    let mut zb = ZeroBatch { pc: 1, ..ZeroBatch::default() };
+    let mut zb = ZeroBatch {
+        pc: 1,
+        ..ZeroBatch::default()
+    };
     for lbn in 0..cfg.lbns {
         let entry = w.m.load(MAP + lbn);
         let freed = d.bits >> lbn & 1 == 0
@@ -231,7 +267,15 @@ pub fn zero(w: &World) -> Option<World> {
         1 => {
             for lbn in (0..LBNS).filter(|lbn| zb.lbns >> lbn & 1 == 1) {
                 let pbn = Entry::unpack(u16::from(zb.read[lbn])).pbn;
-                w.m.store(MAP + lbn, Entry { pbn, written: false }.pack(), BY_ZERO);
+                w.m.store(
+                    MAP + lbn,
+                    Entry {
+                        pbn,
+                        written: false,
+                    }
+                    .pack(),
+                    BY_ZERO,
+                );
             }
             w.dram.zb.pc = 2;
         }

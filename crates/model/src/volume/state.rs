@@ -263,7 +263,11 @@ impl World {
             return 0;
         }
         let data = self.m.load(DEV + usize::from(entry.pbn));
-        if data == self.m.load(CRC + lbn) { data as u8 } else { BROKEN }
+        if data == self.m.load(CRC + lbn) {
+            data as u8
+        } else {
+            BROKEN
+        }
     }
     /// The content of a node in its home page.
     pub fn home_node(&self, node: usize) -> Option<Node> {
