@@ -89,6 +89,7 @@ pub struct Engine {
     pub metrics: Metrics,
     unseen: AtomicU64,
     deferred: Mutex<BTreeMap<u64, Vec<Freed>>>,
+    deferred_blocks: AtomicU64,
     read_only: AtomicBool,
     progress: Mutex<Progress>,
     work: Condvar,
@@ -158,6 +159,7 @@ impl Engine {
             metrics: Metrics::default(),
             unseen: AtomicU64::new(0),
             deferred: Mutex::default(),
+            deferred_blocks: AtomicU64::new(0),
             progress: Mutex::default(),
             work: Condvar::new(),
             done: Condvar::new(),
@@ -222,6 +224,7 @@ impl Engine {
     /// Numbers freed by record `seq` come back once digest has passed it.
     pub fn defer_frees(&self, seq: u64, freed: Vec<Freed>) {
         if !freed.is_empty() {
+            self.deferred_blocks.fetch_add(lbns_of(&freed), Ordering::AcqRel);
             self.deferred.lock().entry(seq).or_default().extend(freed);
         }
     }
@@ -236,7 +239,11 @@ impl Engine {
         };
         for f in due.into_values().flatten() {
             match f.kind {
-                Kind::Lbn => self.lbns.add_pending(f.range),
+                Kind::Lbn => {
+                    let n = f.range.end - f.range.start;
+                    self.lbns.add_pending(f.range);
+                    self.deferred_blocks.fetch_sub(n, Ordering::AcqRel);
+                }
                 Kind::Inode => self.inos.release(f.range),
                 Kind::Node => {
                     let n = f.range.end - f.range.start;
@@ -245,6 +252,11 @@ impl Engine {
                 }
             }
         }
+    }
+
+    /// Blocks that no file owns: free at once, after digest, or after a zero batch.
+    pub fn blocks_free(&self) -> u64 {
+        self.lbns.free() + self.deferred_blocks.load(Ordering::Acquire)
     }
 
     /// Drops cached objects beyond the limits whose records are digested.
@@ -466,6 +478,10 @@ impl Screen for Engine {
         }
         Ok(out)
     }
+}
+
+fn lbns_of(freed: &[Freed]) -> u64 {
+    freed.iter().filter(|f| f.kind == Kind::Lbn).map(|f| f.range.end - f.range.start).sum()
 }
 
 /// Translates the journal's word for a shortage.

@@ -31,7 +31,7 @@ impl Fs {
         let possible = (e.nodes.available() * INODES_PER_PAGE).min(e.inos.free());
         StatFs {
             blocks: e.config.geometry.visible_blocks(),
-            free: e.lbns.free(),
+            free: e.blocks_free(),
             files: used + possible,
             files_free: possible,
             block_size: BLOCK as u32,
