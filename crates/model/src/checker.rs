@@ -5,7 +5,7 @@
 //! so a counterexample is a shortest one. Its trace is rebuilt by walking the recorded choices
 //! again from the initial state, so states need not be kept once they have been expanded.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 /// What went wrong; the property that a counterexample refutes.
@@ -79,9 +79,14 @@ pub trait Model {
     fn successors(&self, state: &Self::State, out: &mut Vec<(Self::Step, Self::State)>);
     /// Checks the properties of one state.
     fn check(&self, state: &Self::State) -> Result<(), Property>;
-    /// Whether a state without successors is a legitimate end.
-    fn may_rest(&self, _state: &Self::State) -> bool {
-        true
+    /// Whether a step is a misfortune rather than progress.
+    fn is_crash(&self, _step: Self::Step) -> bool {
+        false
+    }
+    /// Whether everything that was begun is done. `None`: the model makes no claim of progress.
+    /// Otherwise such a state must stay reachable, without crashes, from every state.
+    fn finished(&self, _state: &Self::State) -> Option<bool> {
+        None
     }
     /// One line of a trace.
     fn explain(&self, before: &Self::State, step: Self::Step, after: &Self::State) -> String;
@@ -118,7 +123,8 @@ impl Outcome {
 
 /// Visits every state of `model`, at most `limit` of them, and stops at the first violation.
 pub fn explore<M: Model>(model: &M, limit: usize) -> Outcome {
-    let mut seen: HashSet<u128, BuildHasherDefault<Pass>> = HashSet::default();
+    let mut seen: HashMap<u128, u32, BuildHasherDefault<Pass>> = HashMap::default();
+    let mut progress = Progress::default();
     let mut parent: Vec<(u32, u16)> = Vec::new();
     let mut level = Vec::new();
     let mut next = Vec::new();
@@ -126,7 +132,7 @@ pub fn explore<M: Model>(model: &M, limit: usize) -> Outcome {
     let mut depth = 0;
 
     let first = model.initial();
-    seen.insert(fingerprint(&first));
+    seen.insert(fingerprint(&first), 0);
     parent.push((0, 0));
     let mut bad = model.check(&first).err().map(|p| (0, p));
     level.push((0u32, first));
@@ -134,15 +140,17 @@ pub fn explore<M: Model>(model: &M, limit: usize) -> Outcome {
         for (id, state) in level.drain(..) {
             out.clear();
             model.successors(&state, &mut out);
-            if out.is_empty() && !model.may_rest(&state) {
-                bad = Some((id, Property::Stuck));
-                break 'search;
-            }
-            for (choice, (_, after)) in out.drain(..).enumerate() {
-                if !seen.insert(fingerprint(&after)) {
+            let finished = model.finished(&state);
+            progress.note(id, finished);
+            for (choice, (step, after)) in out.drain(..).enumerate() {
+                let child = parent.len() as u32;
+                let known = *seen.entry(fingerprint(&after)).or_insert(child);
+                if finished.is_some() && !model.is_crash(step) {
+                    progress.edges.push((known, id));
+                }
+                if known != child {
                     continue;
                 }
-                let child = parent.len() as u32;
                 parent.push((id, choice as u16));
                 if let Err(property) = model.check(&after) {
                     bad = Some((child, property));
@@ -157,6 +165,9 @@ pub fn explore<M: Model>(model: &M, limit: usize) -> Outcome {
         std::mem::swap(&mut level, &mut next);
         depth += 1;
     }
+    if bad.is_none() && level.is_empty() && next.is_empty() {
+        bad = progress.stuck(parent.len()).map(|id| (id, Property::Stuck));
+    }
     let complete = bad.is_some() || (level.is_empty() && next.is_empty());
     let counterexample = bad.map(|(id, property)| Counterexample {
         property,
@@ -167,6 +178,40 @@ pub fn explore<M: Model>(model: &M, limit: usize) -> Outcome {
         depth,
         counterexample,
         complete,
+    }
+}
+
+/// Which states can still reach a finished one.
+#[derive(Default)]
+struct Progress {
+    claimed: Vec<u32>,
+    finished: Vec<u32>,
+    /// Backwards: (to, from).
+    edges: Vec<(u32, u32)>,
+}
+
+impl Progress {
+    fn note(&mut self, id: u32, finished: Option<bool>) {
+        if let Some(finished) = finished {
+            self.claimed.push(id);
+            if finished {
+                self.finished.push(id);
+            }
+        }
+    }
+
+    /// The first state from which no finished one can be reached.
+    fn stuck(mut self, states: usize) -> Option<u32> {
+        self.edges.sort_unstable();
+        let mut fine = vec![false; states];
+        while let Some(id) = self.finished.pop() {
+            if !std::mem::replace(&mut fine[id as usize], true) {
+                let first = self.edges.partition_point(|&(to, _)| to < id);
+                let into = self.edges[first..].iter().take_while(|&&(to, _)| to == id);
+                self.finished.extend(into.map(|&(_, from)| from));
+            }
+        }
+        self.claimed.into_iter().find(|&id| !fine[id as usize])
     }
 }
 

@@ -2,6 +2,8 @@
 
 pub mod checker;
 #[allow(missing_docs)]
+pub mod image;
+#[allow(missing_docs)]
 pub mod lane;
 pub mod medium;
 pub mod ordering;

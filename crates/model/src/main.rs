@@ -25,6 +25,53 @@ fn main() {
         }
         return;
     }
+    if a[1] == "imatrix" {
+        for o in Ordering::ALL {
+            if a.len() > 2 && !format!("{o:?}").contains(&a[2]) {
+                continue;
+            }
+            print!("{o:?}:");
+            for mut c in images() {
+                c.kept = c.kept.without(*o);
+                let r = run_image(&c, 4_000_000);
+                match r.counterexample {
+                    Some(x) => print!(" {}={:?}/{}", c.name, x.property, x.trace.len()),
+                    None if !r.complete => print!(" {}=?", c.name),
+                    None => {}
+                }
+            }
+            println!();
+        }
+        return;
+    }
+    for mut c in images() {
+        if a.len() > 1 && a[1] != "images" && c.name != a[1] {
+            continue;
+        }
+        if a.len() > 2 {
+            let o = Ordering::ALL
+                .iter()
+                .find(|o| format!("{o:?}") == a[2])
+                .unwrap();
+            c.kept = c.kept.without(*o);
+        }
+        let t = std::time::Instant::now();
+        let r = run_image(&c, 60_000_000);
+        println!(
+            "{} states {} depth {} complete {} {:?}",
+            c.name,
+            r.states,
+            r.depth,
+            r.complete,
+            t.elapsed()
+        );
+        if let Some(x) = r.counterexample {
+            println!("  {:?} ({} steps)", x.property, x.trace.len());
+            for l in x.trace {
+                println!("    {l}");
+            }
+        }
+    }
     if a[1] == "lmatrix" {
         for o in Ordering::ALL {
             if a.len() > 2 && !format!("{o:?}").contains(&a[2]) {

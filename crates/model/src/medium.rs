@@ -15,7 +15,7 @@ use std::hash::{Hash, Hasher};
 pub const TORN: u16 = 0xffff;
 
 /// Stores that can be in flight in one cell at once.
-const DEEP: usize = 2;
+const DEEP: usize = 3;
 
 /// One cell: its durable value, then the values in flight, oldest first, and who stored each
 /// (0: none).
@@ -28,7 +28,7 @@ struct Cell {
 impl Cell {
     fn new(value: u16) -> Cell {
         Cell {
-            value: [value, 0, 0],
+            value: [value, 0, 0, 0],
             owner: [0; DEEP],
         }
     }
@@ -53,9 +53,12 @@ impl Cell {
 
 impl Hash for Cell {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        let [a, b, c] = self.value.map(u64::from);
-        let [x, y] = self.owner.map(u64::from);
-        hasher.write_u64(a | b << 16 | c << 32 | x << 48 | y << 56);
+        let [durable, a, b, c] = self.value.map(u64::from);
+        let [x, y, z] = self.owner.map(u64::from);
+        hasher.write_u64(durable | x << 16 | y << 24 | z << 32);
+        if x != 0 {
+            hasher.write_u64(a | b << 16 | c << 32);
+        }
     }
 }
 
@@ -92,7 +95,8 @@ impl<const N: usize> Medium<N> {
     pub fn store(&mut self, at: usize, value: u16, owner: u8) {
         let cell = &mut self.cell[at];
         let flying = cell.flying();
-        if flying == 0 && cell.value[0] == value {
+        let again = flying == 0 || cell.owner[flying - 1] == owner;
+        if again && cell.visible() == value {
             return;
         }
         assert!(

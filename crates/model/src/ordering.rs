@@ -42,6 +42,16 @@ orderings! {
     DWaitsForAppends "3.3" "D and cuts pass n only when every number up to n has been appended";
     CommitWaitsForAppends "3.3" "a commit waits for the appends at or below its cut";
     RecoverySkipsHoles "3.3" "op: recovery, and only recovery, skips holes";
+    LocksUntilDurable "3.4" "locks are held until the record is durable";
+    FreedRecordBelowD "3.4" "an LBN is reused only once the record that freed it is below D";
+    NumberReuseBelowD "3.4" "an inode number is reused only once its release is below D";
+    BitsNotWords "3.4" "shared words are logged as bits set and cleared";
+    SharedPageByOwnRecord "3.4" "a page that objects share is created by its own record first";
+    CountersDerived "3.4" "group counters are derived from bits that flip, never logged";
+    SequenceAtAppend "3.2" "sequence numbers are taken at append";
+    CommitMutex "3.5" "a commit mutex covers image, number, append and fence";
+    SizeReread "3.5" "the size is read again under the commit mutex";
+    ImageAfterFence "3.5" "the new image is installed after the fence";
     DBelowCommitTs "3.8" "D never passes the durable commit_ts";
     StageBeforeRecord "4.3" "payload and header are durable before the record";
     DurableBeforeReply "3" "the record is durable before it is published and answered";
@@ -79,7 +89,6 @@ orderings! {
     PublishedBeforeRound "new" "a round starts when everything at or below its cut is published";
     BorrowedReserved "5" "borrowed LBNs are reserved for the round";
     BorrowedEndsZero "5" "borrowed LBNs end the round in state zero";
-    FreedRecordBelowD "3.4" "an LBN is reused only once the record that freed it is below D";
     ZeroBelowD "5" "only LBNs freed at or below D are zeroed";
     ZeroBeforeReallocation "5" "a freed LBN is zeroed before it is handed out";
     ZeroDurableBeforeReallocation "5" "the zero state is durable before the LBN is handed out";

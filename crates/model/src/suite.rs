@@ -183,6 +183,7 @@ pub fn lanes() -> Vec<lane::Config> {
         jobs: [&[X0], &[X1], &[Y1]],
         ring: 2,
         committers: 0,
+        commits: 2,
         rot: false,
         failures: true,
         kept: Kept::ALL,
@@ -209,6 +210,16 @@ pub fn lanes() -> Vec<lane::Config> {
             ..base.clone()
         },
         lane::Config {
+            name: "lane-full",
+            commit: true,
+            jobs: [&[X0, Y0], &[], &[]],
+            ring: 1,
+            committers: 1,
+            commits: 9,
+            failures: false,
+            ..base.clone()
+        },
+        lane::Config {
             name: "lane-commit2",
             commit: true,
             jobs: [&[X0], &[X1], &[]],
@@ -219,4 +230,53 @@ pub fn lanes() -> Vec<lane::Config> {
 }
 pub fn run_lane(cfg: &lane::Config, limit: usize) -> Outcome {
     explore(&Lanes(cfg.clone()), limit)
+}
+
+use crate::image;
+use image::Job as J;
+pub fn images() -> Vec<image::Config> {
+    let base = image::Config {
+        name: "image-write",
+        commit: false,
+        jobs: [J::Extend(0), J::Extend(1), J::None],
+        existing: 0,
+        reader: true,
+        counter_as_delta: false,
+        kept: Kept::ALL,
+    };
+    vec![
+        base.clone(),
+        image::Config {
+            name: "image-delta",
+            counter_as_delta: true,
+            ..base.clone()
+        },
+        image::Config {
+            name: "image-create",
+            jobs: [J::Create, J::Create, J::Extend(0)],
+            ..base.clone()
+        },
+        image::Config {
+            name: "image-number",
+            jobs: [J::Unlink(0), J::Create, J::Create],
+            existing: 1,
+            ..base.clone()
+        },
+        image::Config {
+            name: "image-commit",
+            commit: true,
+            jobs: [J::Extend(0), J::Extend(1), J::Create],
+            ..base.clone()
+        },
+        image::Config {
+            name: "image-number-commit",
+            commit: true,
+            jobs: [J::Unlink(0), J::Create, J::Create],
+            existing: 1,
+            ..base.clone()
+        },
+    ]
+}
+pub fn run_image(cfg: &image::Config, limit: usize) -> Outcome {
+    explore(&image::Images(cfg.clone()), limit)
 }

@@ -52,6 +52,8 @@ pub struct Config {
     /// Records per lane.
     pub ring: usize,
     pub committers: usize,
+    /// How often somebody may commit.
+    pub commits: u8,
     /// One durable record may rot before the crash is recovered from.
     pub rot: bool,
     /// An operation may fail where nothing forbids it.
@@ -216,9 +218,13 @@ impl Model for Lanes {
         if s.crashed { self.judge(s) } else { Ok(()) }
     }
 
-    fn may_rest(&self, s: &State) -> bool {
+    fn is_crash(&self, step: Step) -> bool {
+        matches!(step, Step::PowerLoss | Step::Rot(_))
+    }
+
+    fn finished(&self, s: &State) -> Option<bool> {
         let done = |w: usize| usize::from(s.writer[w].at) == self.0.jobs[w].len();
-        s.crashed || (0..WRITERS).all(done)
+        (!s.crashed).then(|| (0..WRITERS).all(done))
     }
 
     fn explain(&self, before: &State, step: Step, after: &State) -> String {

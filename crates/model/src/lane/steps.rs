@@ -216,7 +216,10 @@ impl Lanes {
         let Reader { pc, next, upto } = s.committer[c];
         match pc {
             0 => {
-                if s.commits >= 2 || s.counter <= s.commit_ts || (exclusive && s.committing) {
+                if s.commits >= self.0.commits
+                    || s.counter <= s.commit_ts
+                    || (exclusive && s.committing)
+                {
                     return None;
                 }
                 s.commits += 1;

@@ -75,7 +75,7 @@ pub fn begin(cfg: &Config, w: &World) -> Option<World> {
             && if commit_mode {
                 w.recs[*i].seq <= d.commit_ts || !cfg.keeps(Ordering::DBelowCommitTs)
             } else {
-                d.durable >> i & 1 == 1
+                d.durable >> i & 1 == 1 || !cfg.keeps(Ordering::BoundClearedAfterFence)
             }
     };
     let recs = (0..MAX_RECS).filter(ready).fold(0, |mask, i| mask | 1 << i);
