@@ -175,6 +175,9 @@ Exit codes, as of fsck(8): 0 no damage, 4 damage found, 8 could not check, 16 wr
 pub struct Fsck {
     /// Directory that `mkfs` made; it must not be mounted.
     pub volume: PathBuf,
+    /// Also read every block of every file and verify its checksum.
+    #[arg(long)]
+    pub data: bool,
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
@@ -211,10 +214,25 @@ mod tests {
     #[test]
     fn sizes_and_paths_are_read() {
         let cli = Cli::try_parse_from([
-            "quayfs", "mkfs", "/v", "--pmem", "/p", "--pmem-size", "1G", "--data-size", "8g",
-            "--sparse", "--label", "x", "--force", "--buffers", "2",
+            "quayfs",
+            "mkfs",
+            "/v",
+            "--pmem",
+            "/p",
+            "--pmem-size",
+            "1G",
+            "--data-size",
+            "8g",
+            "--sparse",
+            "--label",
+            "x",
+            "--force",
+            "--buffers",
+            "2",
         ]);
-        let Command::Mkfs(m) = cli.unwrap().command else { panic!("not mkfs") };
+        let Command::Mkfs(m) = cli.unwrap().command else {
+            panic!("not mkfs")
+        };
         assert_eq!(m.volume, PathBuf::from("/v"));
         assert_eq!(m.pmem, Some(PathBuf::from("/p")));
         assert_eq!((m.pmem_size, m.data_size), (Some(1 << 30), Some(8 << 30)));
@@ -225,7 +243,9 @@ mod tests {
     #[test]
     fn options_may_be_repeated() {
         let cli = Cli::try_parse_from(["quayfs", "mount", "v", "m", "-o", "ro", "-osync", "-f"]);
-        let Command::Mount(m) = cli.unwrap().command else { panic!("not mount") };
+        let Command::Mount(m) = cli.unwrap().command else {
+            panic!("not mount")
+        };
         assert_eq!(m.options, ["ro", "sync"]);
         assert!(m.foreground && !m.daemon);
     }
@@ -233,10 +253,33 @@ mod tests {
     #[test]
     fn every_mount_option_is_in_the_help() {
         for word in [
-            "ro", "data=", "=ordered", "=writeback", "durability=", "commit=", "checkpoint=",
-            "writeback", "writethrough", "open=", "=elide", "errors=", "=continue", "transport=",
-            "buffers=", "ablation=", "allow_other", "nosuid", "nodev", "noexec", "noatime",
-            "relatime", "threads=", "fsname=", "subtype=", "remount", "sync",
+            "ro",
+            "data=",
+            "=ordered",
+            "=writeback",
+            "durability=",
+            "commit=",
+            "checkpoint=",
+            "writeback",
+            "writethrough",
+            "open=",
+            "=elide",
+            "errors=",
+            "=continue",
+            "transport=",
+            "buffers=",
+            "ablation=",
+            "allow_other",
+            "nosuid",
+            "nodev",
+            "noexec",
+            "noatime",
+            "relatime",
+            "threads=",
+            "fsname=",
+            "subtype=",
+            "remount",
+            "sync",
         ] {
             assert!(MOUNT_HELP.contains(word), "{word}");
         }

@@ -68,11 +68,17 @@ impl Answer {
         match word {
             "ready" => {
                 let (text, warning) = rest.split_once('\t')?;
-                Some(Self::Ready(Report { text: text.into(), warning: warning.into() }))
+                Some(Self::Ready(Report {
+                    text: text.into(),
+                    warning: warning.into(),
+                }))
             }
             "failed" => {
                 let (code, line) = rest.split_once(' ')?;
-                Some(Self::Failed(Failure { code: code.parse().ok()?, line: line.into() }))
+                Some(Self::Failed(Failure {
+                    code: code.parse().ok()?,
+                    line: line.into(),
+                }))
             }
             _ => None,
         }
@@ -85,7 +91,9 @@ pub fn serve_detached(job: &Job) -> Result<(), Failure> {
     let _ = rustix::process::setsid();
     let answer = |answer: Answer| {
         let mut out = io::stdout();
-        let sent = out.write_all(answer.encode().as_bytes()).and_then(|()| out.flush());
+        let sent = out
+            .write_all(answer.encode().as_bytes())
+            .and_then(|()| out.flush());
         if let Err(e) = sent {
             warn!("nobody waits for the mount any more: {e}");
         }
@@ -132,7 +140,11 @@ fn serve(job: &Job, ready: impl FnOnce(Report)) -> Result<(), Ended> {
     let _ = rustix::process::configure_io_flusher_behavior(true);
     let early = |e: &dyn std::fmt::Display| Ended::BeforeReady(Failure::new(MOUNT_FAILED, e));
     let started = Instant::now();
-    let access = if job.options.read_only { Access::ReadOnly } else { Access::ReadWrite };
+    let access = if job.options.read_only {
+        Access::ReadOnly
+    } else {
+        Access::ReadWrite
+    };
     let volume = Volume::open(&job.volume, access, PREDECESSOR).map_err(|e| early(&e))?;
     let fs = Fs::mount(volume, &job.options).map_err(|e| early(&e))?;
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|e| early(&e))?;
@@ -159,7 +171,10 @@ fn serve(job: &Job, ready: impl FnOnce(Report)) -> Result<(), Ended> {
             _ => e.to_string(),
         };
         let _ = fs.shutdown();
-        return Err(early(&format!("{} does not answer: {why}", job.target.display())));
+        return Err(early(&format!(
+            "{} does not answer: {why}",
+            job.target.display()
+        )));
     }
     watch_signals(signals, mount, events).map_err(|e| early(&e))?;
     ready(report(job, &fs, started.elapsed()));
@@ -170,13 +185,20 @@ fn serve(job: &Job, ready: impl FnOnce(Report)) -> Result<(), Ended> {
         Ended::AfterReady(Failure::new(MOUNT_FAILED, format!("{what}: {e}")))
     };
     served.map_err(|e| late("serving ended", &e))?;
-    closed.map_err(|e| late("closing the volume failed, it recovers at the next mount", &e))?;
+    closed.map_err(|e| {
+        late(
+            "closing the volume failed, it recovers at the next mount",
+            &e,
+        )
+    })?;
     info!("unmounted, the volume is clean");
     Ok(())
 }
 
 fn default_threads() -> usize {
-    thread::available_parallelism().map_or(2, |n| n.get()).clamp(2, 16)
+    thread::available_parallelism()
+        .map_or(2, |n| n.get())
+        .clamp(2, 16)
 }
 
 fn spawn_server(
@@ -196,26 +218,30 @@ fn spawn_server(
 /// The first signal unmounts as soon as nobody uses the tree, but after [`PATIENCE`], or at the
 /// second signal, takes it away from whoever does.
 fn watch_signals(mut signals: Signals, mount: Arc<Mount>, events: Sender<Event>) -> io::Result<()> {
-    thread::Builder::new().name("signals".into()).spawn(move || {
-        let Some(signal) = signals.forever().next() else { return };
-        info!("signal {signal}: unmounting {}", mount.target().display());
-        let asked = Instant::now();
-        loop {
-            match mount.detach(Users::Respect) {
-                Ok(()) => return,
-                Err(e) if asked.elapsed() > PATIENCE || signals.pending().next().is_some() => {
-                    warn!("{e}; taking it away from its users");
-                    break;
+    thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            let Some(signal) = signals.forever().next() else {
+                return;
+            };
+            info!("signal {signal}: unmounting {}", mount.target().display());
+            let asked = Instant::now();
+            loop {
+                match mount.detach(Users::Respect) {
+                    Ok(()) => return,
+                    Err(e) if asked.elapsed() > PATIENCE || signals.pending().next().is_some() => {
+                        warn!("{e}; taking it away from its users");
+                        break;
+                    }
+                    Err(_) => thread::sleep(RETRY),
                 }
-                Err(_) => thread::sleep(RETRY),
             }
-        }
-        if let Err(e) = mount.detach(Users::Evict) {
-            warn!("{e}");
-        }
-        thread::sleep(Duration::from_secs(1));
-        let _ = events.send(Event::GiveUp);
-    })?;
+            if let Err(e) = mount.detach(Users::Evict) {
+                warn!("{e}");
+            }
+            thread::sleep(Duration::from_secs(1));
+            let _ = events.send(Event::GiveUp);
+        })?;
     Ok(())
 }
 
@@ -231,7 +257,7 @@ fn report(job: &Job, fs: &Fs, took: Duration) -> Report {
     let status = serde_json::to_value(fs.status()).unwrap_or_default();
     let fact = |name: &str| status[name].as_str().unwrap_or("?").to_string();
     let (backend, durability) = (fact("backend"), fact("durability"));
-    let durable = match durability.as_str() {
+    let durable = match durability.trim_start_matches("durability=") {
         "op" => "when an operation returns".to_string(),
         _ => format!("at fsync and every {} s", job.options.commit_seconds),
     };
@@ -252,15 +278,29 @@ mod tests {
     #[test]
     fn answers_cross_the_pipe() {
         for answer in [
-            Answer::Ready(Report { text: "mounted /a b on /c".into(), warning: String::new() }),
-            Answer::Ready(Report { text: "x".into(), warning: "look out".into() }),
+            Answer::Ready(Report {
+                text: "mounted /a b on /c".into(),
+                warning: String::new(),
+            }),
+            Answer::Ready(Report {
+                text: "x".into(),
+                warning: "look out".into(),
+            }),
             Answer::Failed(Failure::new(32, "no\nway")),
         ] {
             let line = answer.encode();
             assert_eq!(line.matches('\n').count(), 1);
-            assert_eq!(Answer::decode(line.trim_end()), Some(answer));
+            assert_eq!(Answer::decode(line.trim_end_matches('\n')), Some(answer));
         }
-        for cut in ["", "ready", "ready x", "failed", "failed 32", "failed x y", "thread panicked"] {
+        for cut in [
+            "",
+            "ready",
+            "ready x",
+            "failed",
+            "failed 32",
+            "failed x y",
+            "thread panicked",
+        ] {
             assert_eq!(Answer::decode(cut), None, "{cut}");
         }
     }

@@ -32,7 +32,10 @@ pub struct Failure {
 impl Failure {
     /// A failure with this exit code; line ends in the message become semicolons.
     pub fn new(code: u8, message: impl Display) -> Self {
-        Self { code, line: one_line(&message.to_string()) }
+        Self {
+            code,
+            line: one_line(&message.to_string()),
+        }
     }
 
     /// Adapter for `map_err`.
@@ -49,7 +52,11 @@ impl Failure {
 
 /// Joins lines: what a message gains by structure a script loses by parsing.
 pub fn one_line(text: &str) -> String {
-    let lines: Vec<_> = text.lines().map(str::trim).filter(|l| !l.is_empty()).collect();
+    let lines: Vec<_> = text
+        .lines()
+        .map(str::trim)
+        .filter(|l| !l.is_empty())
+        .collect();
     lines.join("; ")
 }
 
@@ -75,7 +82,13 @@ mod tests {
     #[test]
     fn messages_become_one_line() {
         assert_eq!(one_line("a\n  b\n\nc\n"), "a; b; c");
-        assert_eq!(Failure::new(3, "x\ny"), Failure { code: 3, line: "x; y".into() });
+        assert_eq!(
+            Failure::new(3, "x\ny"),
+            Failure {
+                code: 3,
+                line: "x; y".into()
+            }
+        );
         assert_eq!(Failure::with(4)("z").code, 4);
     }
 }

@@ -1,10 +1,18 @@
 //! `quayfs fsck`.
 
 use super::args;
-use super::exit::{FSCK_FAILED, Failure};
+use super::exit::{FSCK_DAMAGE, FSCK_FAILED, Failure, OK};
+use crate::fsck::{self, FsckOptions};
 
 /// Checks a volume and returns the exit code.
 pub fn run(args: &args::Fsck) -> Result<u8, Failure> {
-    let _ = (&args.volume, args.json);
-    Err(Failure::new(FSCK_FAILED, "`fsck` is not yet implemented in this version"))
+    let options = FsckOptions { check_data: args.data };
+    let report = fsck::check(&args.volume, &options).map_err(Failure::with(FSCK_FAILED))?;
+    if args.json {
+        let text = serde_json::to_string(&report).map_err(Failure::with(FSCK_FAILED))?;
+        println!("{text}");
+    } else {
+        println!("{report}");
+    }
+    Ok(if report.is_clean() { OK } else { FSCK_DAMAGE })
 }

@@ -24,7 +24,10 @@ pub enum Role {
 impl Role {
     /// Decides by the last component of the program's path.
     pub fn of(argv0: &OsStr) -> Self {
-        let name = Path::new(argv0).file_name().and_then(OsStr::to_str).unwrap_or_default();
+        let name = Path::new(argv0)
+            .file_name()
+            .and_then(OsStr::to_str)
+            .unwrap_or_default();
         match name.split('.').next() {
             Some("mount") => Self::Mount,
             Some("umount") => Self::Umount,
@@ -171,7 +174,12 @@ mod tests {
             let failure = call(Role::Mount, line).unwrap_err();
             assert_eq!(failure.code, MOUNT_USAGE, "{line}");
         }
-        assert!(call(Role::Umount, "/a /b").unwrap_err().line.contains("umount.quayfs"));
+        assert!(
+            call(Role::Umount, "/a /b")
+                .unwrap_err()
+                .line
+                .contains("umount.quayfs")
+        );
     }
 
     #[test]

@@ -34,8 +34,8 @@ fn facts(target: &Path) -> Result<Value, Failure> {
     {
         return Ok(status);
     }
-    let volume = Volume::open(&path, Access::ReadOnly, Duration::ZERO)
-        .map_err(Failure::with(FAILED))?;
+    let volume =
+        Volume::open(&path, Access::ReadOnly, Duration::ZERO).map_err(Failure::with(FAILED))?;
     Ok(at_rest(&path, &volume))
 }
 
@@ -89,15 +89,25 @@ fn listing(facts: &Value) -> String {
     let mut lines = Vec::new();
     flatten("", facts, &mut lines);
     let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-    lines.iter().map(|(name, text)| format!("{name:width$}  {text}\n")).collect()
+    lines
+        .iter()
+        .map(|(name, text)| format!("{name:width$}  {text}\n"))
+        .collect()
 }
 
 fn flatten(name: &str, value: &Value, lines: &mut Vec<(String, String)>) {
-    let bytes = |n: u64| name.ends_with("bytes").then(|| format!("{n} ({})", format_size(n)));
+    let bytes = |n: u64| {
+        name.ends_with("bytes")
+            .then(|| format!("{n} ({})", format_size(n)))
+    };
     let text = match value {
         Value::Object(map) => {
             for (key, value) in map {
-                let name = if name.is_empty() { key.clone() } else { format!("{name}.{key}") };
+                let name = if name.is_empty() {
+                    key.clone()
+                } else {
+                    format!("{name}.{key}")
+                };
                 flatten(&name, value, lines);
             }
             return;

@@ -52,15 +52,26 @@ mod tests {
             open(&log).unwrap().write_all(b"line\n").unwrap();
         }
         assert_eq!(std::fs::read(&log).unwrap(), b"line\nline\n");
-        File::options().write(true).open(&log).unwrap().set_len(LONG + 1).unwrap();
+        File::options()
+            .write(true)
+            .open(&log)
+            .unwrap()
+            .set_len(LONG + 1)
+            .unwrap();
         drop(open(&log).unwrap());
         assert_eq!(log.metadata().unwrap().len(), 0);
-        assert_eq!(dir.path().join("quayfs.log.old").metadata().unwrap().len(), LONG + 1);
+        assert_eq!(
+            dir.path().join("quayfs.log.old").metadata().unwrap().len(),
+            LONG + 1
+        );
     }
 
     #[test]
     fn another_log_can_be_asked_for() {
-        assert_eq!(path(Path::new("/v"), Some(Path::new("/l"))), Path::new("/l"));
+        assert_eq!(
+            path(Path::new("/v"), Some(Path::new("/l"))),
+            Path::new("/l")
+        );
         assert!(open(Path::new("/no/such/place")).is_err());
     }
 }

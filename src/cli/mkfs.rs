@@ -28,7 +28,11 @@ pub fn run(args: args::Mkfs) -> Result<(), Failure> {
         durable_when(backend)
     );
     let capacity = geometry.visible_blocks() * quayfs_layout::BLOCK as u64;
-    println!("room for {} of data in about {} files", format_size(capacity), geometry.inodes());
+    println!(
+        "room for {} of data in about {} files",
+        format_size(capacity),
+        geometry.inodes()
+    );
     println!("mount it with `quayfs mount {volume} MOUNTPOINT`");
     if backend == Backend::Volatile {
         eprintln!("quayfs: warning: {}", super::VOLATILE_WARNING);

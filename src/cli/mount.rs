@@ -12,6 +12,7 @@ use crate::config::MountOptions;
 use crate::mount;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -42,7 +43,11 @@ pub fn helper(call: &Call) -> Result<(), Failure> {
     let options = call.mount_options().map_err(Failure::with(MOUNT_USAGE))?;
     let (volume, target) = (&call.operands[0], &call.operands[1]);
     if options.remount {
-        return if call.fake { Ok(()) } else { remount(target, &options) };
+        return if call.fake {
+            Ok(())
+        } else {
+            remount(target, &options)
+        };
     }
     let job = job(volume, target, options)?;
     if call.fake {
@@ -65,19 +70,31 @@ fn remount(target: &Path, options: &MountOptions) -> Result<(), Failure> {
 fn job(volume: &Path, target: &Path, options: MountOptions) -> Result<Job, Failure> {
     let failed = |why: String| Failure::new(MOUNT_FAILED, why);
     let volume = volume.canonicalize().map_err(|e| {
-        failed(format!("no volume {}: {e}; make one with `quayfs mkfs`", volume.display()))
+        failed(format!(
+            "no volume {}: {e}; make one with `quayfs mkfs`",
+            volume.display()
+        ))
     })?;
     let target = mount::table::resolve(target)
         .map_err(|e| failed(format!("cannot mount on {}: {e}", target.display())))?;
     if volume.starts_with(&target) {
         let (v, t) = (volume.display(), target.display());
-        return Err(failed(format!("cannot mount on {t}: it would hide the volume {v} itself")));
+        return Err(failed(format!(
+            "cannot mount on {t}: it would hide the volume {v} itself"
+        )));
     }
-    Ok(Job { volume, target, options })
+    Ok(Job {
+        volume,
+        target,
+        options,
+    })
 }
 
 fn no_log(path: &Path, e: &std::io::Error) -> Failure {
-    let why = format!("cannot open the log {}: {e}; choose another --log-file", path.display());
+    let why = format!(
+        "cannot open the log {}: {e}; choose another --log-file",
+        path.display()
+    );
     Failure::new(MOUNT_FAILED, why)
 }
 
@@ -89,7 +106,10 @@ fn start(job: &Job, asked: Option<&Path>) -> Result<String, Failure> {
         (Ok(file), _) => file.into(),
         (Err(e), Some(path)) => return Err(no_log(path, &e)),
         (Err(e), None) if job.options.read_only => {
-            eprintln!("quayfs: no log, since {} cannot be opened: {e}", log.display());
+            eprintln!(
+                "quayfs: no log, since {} cannot be opened: {e}",
+                log.display()
+            );
             Stdio::null()
         }
         (Err(e), None) => return Err(no_log(&log, &e)),
@@ -97,6 +117,7 @@ fn start(job: &Job, asked: Option<&Path>) -> Result<String, Failure> {
     let failed = |why: String| Failure::new(MOUNT_FAILED, why);
     let program = own_program().map_err(|e| failed(format!("cannot start the daemon: {e}")))?;
     let mut child = Command::new(program)
+        .arg0("quayfs")
         .args(["mount", "--daemon", "-o"])
         .arg(job.options.to_string())
         .arg("--")
@@ -112,7 +133,7 @@ fn start(job: &Job, asked: Option<&Path>) -> Result<String, Failure> {
         // A read error leaves the answer empty, which is handled below.
         let _ = BufReader::new(pipe).read_line(&mut answer);
     }
-    match daemon::Answer::decode(answer.trim_end()) {
+    match daemon::Answer::decode(answer.trim_end_matches('\n')) {
         Some(daemon::Answer::Ready(report)) => {
             if !report.warning.is_empty() {
                 eprintln!("quayfs: warning: {}", report.warning);
@@ -122,7 +143,10 @@ fn start(job: &Job, asked: Option<&Path>) -> Result<String, Failure> {
         Some(daemon::Answer::Failed(failure)) => Err(failure),
         None => {
             let end = child.wait().map(|s| s.to_string()).unwrap_or_default();
-            Err(failed(format!("the daemon ended while mounting ({end}): see {}", log.display())))
+            Err(failed(format!(
+                "the daemon ended while mounting ({end}): see {}",
+                log.display()
+            )))
         }
     }
 }

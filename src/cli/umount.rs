@@ -20,14 +20,20 @@ pub fn run(target: &Path, users: Users) -> Result<(), Failure> {
     let target = table::resolve(target).map_err(|e| failed(format!("{shown}: {e}")))?;
     let entry = table::mounted_on(&target)
         .map_err(|e| failed(format!("cannot read the mount table: {e}")))?
-        .ok_or_else(|| failed(format!("{shown} is not a mount point: `findmnt` lists them")))?;
+        .ok_or_else(|| {
+            failed(format!(
+                "{shown} is not a mount point: `findmnt` lists them"
+            ))
+        })?;
     let daemon = match mount::status(&target) {
         Ok(status) => daemon_of(&status),
         Err(Errno::NOTCONN) if entry.is_fuse() => None,
         Err(_) if entry.is_quayfs() => None,
         Err(_) => {
             let kind = entry.fstype;
-            return Err(failed(format!("{shown} is {kind}, not QuayFS: use `umount {shown}`")));
+            return Err(failed(format!(
+                "{shown} is {kind}, not QuayFS: use `umount {shown}`"
+            )));
         }
     };
     mount::detach(&target, users).map_err(Failure::with(MOUNT_FAILED))?;
@@ -42,11 +48,15 @@ pub fn run(target: &Path, users: Users) -> Result<(), Failure> {
 fn daemon_of(status: &str) -> Option<OwnedFd> {
     let status: serde_json::Value = serde_json::from_str(status).ok()?;
     let pid = i32::try_from(status.get("pid")?.as_i64()?).ok()?;
-    pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
+    let pid = Pid::from_raw(pid.max(0))?;
+    pidfd_open(pid, PidfdFlags::empty()).ok()
 }
 
 fn wait(daemon: &OwnedFd) -> Result<(), String> {
-    let patience = Timespec { tv_sec: PATIENCE_SECONDS, tv_nsec: 0 };
+    let patience = Timespec {
+        tv_sec: PATIENCE_SECONDS,
+        tv_nsec: 0,
+    };
     let n = rustix::io::retry_on_intr(|| {
         poll(&mut [PollFd::new(daemon, PollFlags::IN)], Some(&patience))
     });
@@ -67,14 +77,24 @@ mod tests {
     fn the_daemon_is_found_by_its_status() {
         let me = format!("{{\"pid\": {}, \"more\": []}}", std::process::id());
         assert!(daemon_of(&me).is_some());
-        for status in ["", "{}", "{\"pid\": 0}", "{\"pid\": -1}", "{\"pid\": \"1\"}", "[1]"] {
+        for status in [
+            "",
+            "{}",
+            "{\"pid\": 0}",
+            "{\"pid\": -1}",
+            "{\"pid\": \"1\"}",
+            "[1]",
+        ] {
             assert!(daemon_of(status).is_none(), "{status}");
         }
     }
 
     #[test]
     fn waiting_ends_with_the_process() {
-        let mut child = std::process::Command::new("sleep").arg("0.05").spawn().unwrap();
+        let mut child = std::process::Command::new("sleep")
+            .arg("0.05")
+            .spawn()
+            .unwrap();
         let pid = Pid::from_child(&child);
         let handle = pidfd_open(pid, PidfdFlags::empty()).unwrap();
         assert_eq!(wait(&handle), Ok(()));
@@ -89,6 +109,10 @@ mod tests {
         assert_eq!(failure.code, MOUNT_FAILED);
         let dir = tempfile::tempdir().unwrap();
         let failure = run(dir.path(), Users::Respect).unwrap_err();
-        assert!(failure.line.contains("not a mount point"), "{}", failure.line);
+        assert!(
+            failure.line.contains("not a mount point"),
+            "{}",
+            failure.line
+        );
     }
 }
