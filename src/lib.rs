@@ -21,5 +21,6 @@ pub mod background;
 pub mod volume;
 pub mod recovery;
 pub mod mkfs;
+pub mod fsck;
 pub mod error;
 pub mod metrics;

@@ -20,6 +20,7 @@ use quayfs_layout::{Ino, dirent};
 pub use attr::{Attr, Caller, SetAttr, SetTime};
 pub use ops::data::{FallocMode, Whence};
 pub use ops::dirs::DirEntry;
+pub use ops::lookup::TARGET_MAX;
 pub use ops::rename::RenameFlags;
 pub use ops::statfs::StatFs;
 pub use ops::xattr::SetXattr;

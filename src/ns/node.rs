@@ -35,7 +35,7 @@ pub struct Page {
 }
 
 /// Where static node ids begin and what kind of page they hold.
-fn static_kind(g: &Geometry, id: u32) -> Option<NodeKind> {
+pub(crate) fn static_kind(g: &Geometry, id: u32) -> Option<NodeKind> {
     let id = u64::from(id);
     if id < g.intent_base || id >= g.dyn_base {
         None

@@ -1,0 +1,154 @@
+//! The read-only checker: proves that a volume is what it should be, or names what is not.
+//!
+//! What the media hold is checked first as it is: configuration, pairing, journal, L2P log. Then
+//! recovery runs on a private copy of the region in memory, as it would at the next mount, and
+//! everything else is checked on its result. Nothing is ever written to the media.
+//!
+//! A crash alone never leaves a finding; whatever is found is damage or a bug. A finding that
+//! follows from another one is left out where that can be told: what cannot be compared because
+//! part of it is unreadable is listed in [`FsckReport::skipped`] instead.
+//!
+//! | module | checks |
+//! |---|---|
+//! | `media` | configuration copies, data header, journal, L2P log, recovery |
+//! | `pages` | NAT, node pages |
+//! | `bitmaps` | counters; bits against what exists |
+//! | `table` | free and live inode images |
+//! | `intents` | orphans and unfinished truncates |
+//! | `inodes` | one inode with all it owns: `extents`, `blobs`, `dirs` |
+//! | `links` | link counts, parents, reachability |
+//! | `blocks` | the permutation, staged blocks, content |
+
+mod bitmaps;
+mod bitset;
+mod blobs;
+mod blocks;
+mod dirs;
+mod extents;
+mod inodes;
+mod intents;
+mod links;
+mod media;
+mod owners;
+mod pages;
+mod report;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use quayfs_pmem::Region;
+
+pub use report::{Area, Finding, FsckReport, KEPT, Severity, Statistics};
+
+use crate::volume::{Access, Volume, VolumeError};
+use bitmaps::Bitmaps;
+use blocks::Blocks;
+use inodes::Inodes;
+use links::Links;
+use media::Media;
+use owners::Owners;
+use pages::Pages;
+use report::Findings;
+use table::Table;
+
+/// What to check beyond the structure.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FsckOptions {
+    /// Read every block of every file from the data device and verify its checksum. Without it
+    /// only staged blocks are read.
+    pub check_data: bool,
+}
+
+/// Checks the volume in directory `dir`, which must not be mounted.
+///
+/// # Errors
+/// As [`Volume::open`]. Damage is part of the report and not an error.
+pub fn check(dir: &Path, options: &FsckOptions) -> Result<FsckReport, VolumeError> {
+    // Opened so, the region is a private copy already.
+    let volume = Volume::open(dir, Access::ReadOnly, Duration::ZERO)?;
+    Ok(run(&volume, options))
+}
+
+/// Checks an opened volume that nobody uses: a crash image, a volume in memory. Its region is
+/// copied first and stays as it is, whatever access it was opened for.
+///
+/// # Errors
+/// As [`Volume::from_parts`].
+pub fn check_volume(volume: Volume, options: &FsckOptions) -> Result<FsckReport, VolumeError> {
+    let region = volume.region();
+    let image = region.read_vec(0, region.len());
+    let copy = Arc::new(Region::from_image(image, None, region.backend()));
+    let copy = Volume::from_parts(copy, Arc::clone(volume.device()), Access::ReadOnly)?;
+    let mut report = run(&copy, options);
+    report.volume = volume.path().display().to_string();
+    Ok(report)
+}
+
+/// Checks a volume whose region is a private copy.
+fn run(volume: &Volume, options: &FsckOptions) -> FsckReport {
+    let mut check = Check {
+        report: FsckReport {
+            volume: volume.path().display().to_string(),
+            uuid: crate::fs::uuid_text(volume.config().uuid),
+            ..FsckReport::default()
+        },
+        findings: Findings::default(),
+        options: *options,
+    };
+    check.all(volume);
+    (check.report.findings, check.report.unlisted) = check.findings.finish();
+    check.report
+}
+
+/// What all modules add to.
+struct Check {
+    report: FsckReport,
+    findings: Findings,
+    options: FsckOptions,
+}
+
+impl Check {
+    fn all(&mut self, volume: &Volume) {
+        let media = Media::of(volume);
+        media.config(self);
+        media.header(self);
+        let recovered = media.recover(volume, self);
+        let pages = Pages::load(&media, recovered.digested, self);
+        if recovered.records_left > 0 {
+            self.skip(format_args!(
+                "everything but checksums: {} records could not be replayed",
+                recovered.records_left
+            ));
+            return;
+        }
+        let bitmaps = Bitmaps::load(&pages, self);
+        let mut table = Table::load(&pages, self);
+        intents::check(&pages, &mut table, self);
+        let mut blocks = Blocks::load(&media, recovered.live, self);
+        let mut owners = Owners::new(&media.geo);
+        let mut links = Links::default();
+        Inodes {
+            pages: &pages,
+            table: &mut table,
+            owners: &mut owners,
+            links: &mut links,
+            blocks: &mut blocks,
+            check: self,
+        }
+        .all();
+        links.check(&table, owners.gaps.links, self);
+        bitmaps.compare(&pages, &table, &owners, self);
+        owners.unreached(&pages, self);
+        owners.doubled(&pages, &table, self);
+        blocks.check(&owners, self);
+        blocks.finish(&pages, &table, self);
+    }
+
+    fn skip(&mut self, what: impl std::fmt::Display) {
+        self.report.skipped.push(what.to_string());
+    }
+}

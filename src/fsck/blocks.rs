@@ -1,0 +1,289 @@
+//! The page table, staged blocks, and the content of blocks.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use quayfs_blockdev::ReadRun;
+use quayfs_journal::LiveSlot;
+use quayfs_layout::checksum::crc32c;
+use quayfs_layout::{BLOCK, Ino, Lbn};
+use quayfs_ppt::{BlockState, Findings as Found, Ppt};
+use rustc_hash::FxHashMap;
+
+use super::media::Media;
+use super::owners::Owners;
+use super::pages::Pages;
+use super::table::Table;
+use super::{Area, Check, Severity, extents};
+
+/// Blocks read from the device at once.
+const BATCH: usize = 1024;
+
+/// Where blocks are and what they hold.
+pub(super) struct Blocks<'m> {
+    media: &'m Media,
+    ppt: Option<Ppt>,
+    live: Vec<LiveSlot>,
+    /// Newest staged version of each block that has one: index in `live`.
+    newest: FxHashMap<Lbn, u32>,
+    check_data: bool,
+    /// Blocks on the device of which only the first bytes may be other than zero.
+    tails: Vec<(Lbn, u16)>,
+    /// What is to be reported together with the file it is about.
+    suspects: Vec<Suspect>,
+}
+
+struct Suspect {
+    severity: Severity,
+    area: Area,
+    lbn: Lbn,
+    what: String,
+}
+
+/// A block to be read from the device.
+struct Fetch {
+    lbn: Lbn,
+    pbn: u64,
+    crc: u32,
+}
+
+impl<'m> Blocks<'m> {
+    pub(super) fn load(media: &'m Media, live: Vec<LiveSlot>, c: &mut Check) -> Self {
+        // What is wrong with its log has been reported.
+        let ppt = media.page_table().map(|(ppt, _)| ppt).ok();
+        if ppt.is_none() {
+            c.skip("the page table and the content of blocks: its log is damaged");
+        }
+        let mut newest: FxHashMap<Lbn, u32> = FxHashMap::default();
+        for (i, slot) in live.iter().enumerate() {
+            let best = newest.entry(slot.lbn).or_insert(i as u32);
+            let old = &live[*best as usize];
+            if (slot.seq, slot.pos) > (old.seq, old.pos) {
+                *best = i as u32;
+            }
+        }
+        c.report.statistics.staged = newest.len() as u64;
+        Self {
+            media,
+            ppt,
+            live,
+            newest,
+            check_data: c.options.check_data,
+            tails: Vec::new(),
+            suspects: Vec::new(),
+        }
+    }
+
+    fn payload(&self, slot: &LiveSlot) -> Vec<u8> {
+        let g = &self.media.geo;
+        let place = u64::from(slot.buffer) * g.slots_per_buffer + slot.pos % g.slots_per_buffer;
+        self.media.region.read_vec(g.slot_data_off + place * BLOCK as u64, BLOCK as u64)
+    }
+
+    fn is_written(&self, lbn: Lbn) -> bool {
+        let mapping = self.ppt.as_ref().map(|p| p.lookup(lbn));
+        matches!(mapping, Some(Ok(m)) if m.state == BlockState::Written)
+    }
+
+    /// Of this block only the first `keep` bytes belong to its file.
+    pub(super) fn tail(&mut self, lbn: Lbn, keep: u16) {
+        let Some(slot) = self.newest.get(&lbn).map(|i| self.live[*i as usize]) else {
+            if self.check_data && self.is_written(lbn) {
+                self.tails.push((lbn, keep));
+            }
+            return;
+        };
+        let bytes = self.payload(&slot);
+        if crc32c(&bytes) == slot.crc {
+            self.not_zero(lbn, keep, &bytes);
+        }
+    }
+
+    /// These blocks lie behind the end of their file.
+    pub(super) fn beyond(&mut self, lbns: Range<Lbn>) {
+        if self.newest.is_empty() && !self.check_data {
+            return;
+        }
+        for lbn in lbns {
+            self.tail(lbn, 0);
+        }
+    }
+
+    fn not_zero(&mut self, lbn: Lbn, keep: u16, bytes: &[u8]) {
+        if let Some(n) = bytes[usize::from(keep)..].iter().position(|b| *b != 0) {
+            let at = usize::from(keep) + n;
+            let what = format!("byte {at} of LBN {lbn} lies behind the end of the file and is not zero");
+            self.suspect(Area::Content, lbn, what);
+        }
+    }
+
+    fn suspect(&mut self, area: Area, lbn: Lbn, what: String) {
+        self.suspects.push(Suspect { severity: Severity::Error, area, lbn, what });
+    }
+
+    /// Checks everything that does not need the owner of a block.
+    pub(super) fn check(&mut self, owners: &Owners, c: &mut Check) {
+        self.slots(owners, c);
+        if let Some(ppt) = self.ppt.take() {
+            self.map(&ppt, owners, c);
+            if self.check_data {
+                self.content(&ppt, owners, c);
+            }
+            self.ppt = Some(ppt);
+        }
+        let s = &mut c.report.statistics;
+        s.blocks = owners.lbns.count();
+        s.blocks_total = self.media.geo.visible_blocks();
+    }
+
+    /// Every live slot holds what its header says. One that a newer one replaces, or whose block
+    /// was freed, matters no more.
+    fn slots(&mut self, owners: &Owners, c: &mut Check) {
+        let (visible, per_buffer) =
+            (self.media.geo.visible_blocks(), self.media.geo.slots_per_buffer);
+        for i in 0..self.live.len() {
+            let slot = self.live[i];
+            let (buffer, index, lbn) = (slot.buffer, slot.pos % per_buffer, slot.lbn);
+            if lbn >= visible {
+                let what = format_args!(
+                    "staging buffer {buffer}, slot {index}: LBN {lbn}, but files can own only {visible}"
+                );
+                c.findings.error(Area::Staged, what);
+                continue;
+            }
+            if crc32c(&self.payload(&slot)) == slot.crc {
+                continue;
+            }
+            let matters = self.newest.get(&lbn) == Some(&(i as u32)) && owners.lbns.has(lbn);
+            let what = format!(
+                "staging buffer {buffer}, slot {index}: the content of LBN {lbn} fails its checksum"
+            );
+            let severity = if matters { Severity::Error } else { Severity::Warning };
+            self.suspects.push(Suspect { severity, area: Area::Staged, lbn, what });
+        }
+    }
+
+    /// The map is a permutation, and nothing has touched the spare pool.
+    fn map(&mut self, ppt: &Ppt, owners: &Owners, c: &mut Check) {
+        let report = match ppt.verify() {
+            Ok(report) => report,
+            Err(e) => {
+                c.findings.error(Area::PageTable, e);
+                return;
+            }
+        };
+        for &lbn in &report.damaged.first {
+            self.suspect(Area::PageTable, lbn, format!("the entry of LBN {lbn} is damaged"));
+        }
+        for &lbn in &report.doubly_owned.first {
+            let pbn = ppt.lookup(lbn).map_or(0, |m| m.pbn);
+            let what = format!("LBN {lbn}: an earlier LBN has its physical block, {pbn}, as well");
+            self.suspect(Area::PageTable, lbn, what);
+        }
+        for (found, what) in
+            [(&report.damaged, "damaged entries"), (&report.doubly_owned, "shared blocks")]
+        {
+            more(found, what, c);
+        }
+        // Each of the above leaves a block without an owner; there are no others.
+        let explained = report.damaged.count + report.doubly_owned.count;
+        if report.unowned.count != explained {
+            let what = format_args!("{} physical blocks have no LBN", report.unowned.count);
+            c.findings.error(Area::PageTable, what);
+        }
+        let g = &self.media.geo;
+        for lbn in g.visible_blocks()..g.blocks {
+            if self.state(ppt, lbn) == Some(BlockState::Written) {
+                let what = format_args!("LBN {lbn} of the spare pool is not in state zero");
+                c.findings.error(Area::PageTable, what);
+            }
+        }
+        let pending = (0..g.visible_blocks())
+            .filter(|l| !owners.lbns.has(*l) && self.state(ppt, *l) == Some(BlockState::Written));
+        c.report.statistics.blocks_pending = pending.count() as u64;
+    }
+
+    fn state(&self, ppt: &Ppt, lbn: Lbn) -> Option<BlockState> {
+        ppt.lookup(lbn).ok().map(|m| m.state)
+    }
+
+    /// Reads what files have on the device. Blocks with a live slot are left out: a round may have
+    /// been writing them.
+    fn content(&mut self, ppt: &Ppt, owners: &Owners, c: &mut Check) {
+        let tails: FxHashMap<Lbn, u16> = std::mem::take(&mut self.tails).into_iter().collect();
+        let mut batch = Vec::with_capacity(BATCH);
+        for lbn in owners.lbns.iter() {
+            if self.newest.contains_key(&lbn) {
+                continue;
+            }
+            if let Ok(m) = ppt.lookup(lbn)
+                && m.state == BlockState::Written
+            {
+                batch.push(Fetch { lbn, pbn: m.pbn, crc: m.crc });
+            }
+            if batch.len() == BATCH {
+                self.fetch(&mut batch, &tails, c);
+            }
+        }
+        self.fetch(&mut batch, &tails, c);
+    }
+
+    fn fetch(&mut self, batch: &mut Vec<Fetch>, tails: &FxHashMap<Lbn, u16>, c: &mut Check) {
+        batch.sort_unstable_by_key(|f| f.pbn);
+        let start = self.media.geo.data_start;
+        for run in batch.chunk_by(|a, b| a.pbn + 1 == b.pbn) {
+            let mut buf = vec![0; run.len() * BLOCK];
+            let block = start + run[0].pbn;
+            let whole = self.media.device.read_many(&mut [ReadRun { block, buf: &mut buf }]);
+            for (f, bytes) in run.iter().zip(buf.chunks_mut(BLOCK)) {
+                let (lbn, pbn) = (f.lbn, f.pbn);
+                // One block that cannot be read must not hide the others.
+                let read = whole.is_err().then(|| self.media.device.read(start + pbn, bytes));
+                if let Some(Err(e)) = read {
+                    let what = format!("LBN {lbn}, physical block {pbn}: {e}");
+                    self.suspect(Area::Content, lbn, what);
+                    continue;
+                }
+                c.report.statistics.verified += 1;
+                if crc32c(bytes) != f.crc {
+                    let what = format!("LBN {lbn}, physical block {pbn}: fails its checksum");
+                    self.suspect(Area::Content, lbn, what);
+                } else if let Some(&keep) = tails.get(&lbn) {
+                    self.not_zero(lbn, keep, bytes);
+                }
+            }
+        }
+        batch.clear();
+    }
+
+    /// Reports what is wrong with blocks, each with the file that has it.
+    pub(super) fn finish(self, pages: &Pages<'_>, table: &Table, c: &mut Check) {
+        if self.suspects.is_empty() {
+            return;
+        }
+        let mut owners: BTreeMap<Lbn, Option<(Ino, u64)>> =
+            self.suspects.iter().map(|s| (s.lbn, None)).collect();
+        table.each(pages, |ino, inode| {
+            for e in extents::list(pages, inode) {
+                for (lbn, owner) in owners.range_mut(e.lbn..e.lbn + e.len) {
+                    *owner = Some((ino, e.file_block + (lbn - e.lbn)));
+                }
+            }
+        });
+        for s in self.suspects {
+            let whose = match owners.get(&s.lbn).copied().flatten() {
+                Some((ino, block)) => format!("inode {ino}, file block {block}"),
+                None => "no file has it".to_string(),
+            };
+            c.findings.add(s.severity, s.area, format_args!("{} ({whose})", s.what));
+        }
+    }
+}
+
+/// Counts what the page table does not list one by one.
+fn more(found: &Found, what: &str, c: &mut Check) {
+    let rest = found.count - found.first.len() as u64;
+    if rest > 0 {
+        c.findings.error(Area::PageTable, format_args!("{rest} more {what}"));
+    }
+}

@@ -1,0 +1,186 @@
+//! The media as they are, and recovery on a private copy.
+
+use std::sync::Arc;
+
+use quayfs_blockdev::BlockDevice;
+use quayfs_journal::{Damage, Journal, JournalError, LiveSlot, Scan};
+use quayfs_layout::BLOCK;
+use quayfs_layout::config::{COPIES, ConfigTable, DataHeader, Geometry};
+use quayfs_layout::jsb::WordKind;
+use quayfs_pmem::Region;
+use quayfs_ppt::Ppt;
+
+use super::{Area, Check};
+use crate::config::MountOptions;
+use crate::ns::dir::NameHash;
+use crate::recovery::{self, journal_geometry, ppt_geometry};
+use crate::volume::Volume;
+
+/// What is checked: a private copy of the region, and the device.
+pub(super) struct Media {
+    pub(super) region: Arc<Region>,
+    pub(super) device: Arc<dyn BlockDevice>,
+    pub(super) geo: Geometry,
+    pub(super) salt: u64,
+    pub(super) hash: NameHash,
+}
+
+/// What recovery has left.
+#[derive(Default)]
+pub(super) struct Recovered {
+    /// Records that it could not replay.
+    pub(super) records_left: usize,
+    pub(super) digested: u64,
+    pub(super) live: Vec<LiveSlot>,
+}
+
+impl Media {
+    pub(super) fn of(volume: &Volume) -> Self {
+        let config = volume.config();
+        Self {
+            region: Arc::clone(volume.region()),
+            device: Arc::clone(volume.device()),
+            geo: config.geometry,
+            salt: config.salt(),
+            hash: NameHash(config.hash_key),
+        }
+    }
+
+    /// Both copies of the configuration table are intact and equal.
+    pub(super) fn config(&self, c: &mut Check) {
+        let copies = COPIES.map(|off| self.region.read_vec(off, BLOCK as u64));
+        let mut intact = true;
+        for (i, copy) in copies.iter().enumerate() {
+            if let Err(e) = ConfigTable::decode(copy) {
+                intact = false;
+                c.findings.warning(
+                    Area::Config,
+                    format_args!("copy {i} of the configuration table: {e}; the other one is used"),
+                );
+            }
+        }
+        if intact && copies[0] != copies[1] {
+            let what = "the two copies of the configuration table differ; copy 0 is used";
+            c.findings.error(Area::Config, what);
+        }
+    }
+
+    /// The header of the data device; that it belongs to this region has been checked before.
+    pub(super) fn header(&self, c: &mut Check) {
+        let mut block = vec![0; BLOCK];
+        if let Err(e) = self.device.read(0, &mut block) {
+            c.findings.error(Area::Device, format_args!("block 0: {e}"));
+            return;
+        }
+        match DataHeader::decode(&block) {
+            Ok(h) if h.blocks == self.geo.data_blocks => {}
+            Ok(h) => c.findings.error(
+                Area::Device,
+                format_args!(
+                    "the header says {} blocks, the configuration table says {}",
+                    h.blocks, self.geo.data_blocks
+                ),
+            ),
+            Err(e) => c.findings.error(Area::Device, format_args!("header: {e}")),
+        }
+    }
+
+    /// Opens the page table; an unfinished transaction is undone.
+    pub(super) fn page_table(&self) -> Result<(Ppt, quayfs_ppt::AttachReport), quayfs_ppt::PptError> {
+        Ppt::attach(Arc::clone(&self.region), ppt_geometry(&self.geo, self.salt))
+    }
+
+    fn scan(&self) -> Result<Scan, JournalError> {
+        Journal::scan(Arc::clone(&self.region), &journal_geometry(&self.geo, self.salt))
+    }
+
+    /// Reports damage in the logs, then recovers.
+    pub(super) fn recover(&self, volume: &Volume, c: &mut Check) -> Recovered {
+        match self.page_table() {
+            Ok((_, report)) => {
+                c.report.statistics.undone_entries = report.undone;
+                if let Some(d) = report.damage {
+                    let what = format_args!("the log: {d}; the next mount repairs it");
+                    c.findings.warning(Area::PageTable, what);
+                }
+            }
+            Err(e) => c.findings.error(Area::PageTable, e),
+        }
+        // After the undo, which restores `retired_seq`.
+        let damaged = match self.scan() {
+            Ok(scan) => {
+                journal(&scan, c);
+                !scan.damage.is_empty()
+            }
+            Err(e) => {
+                c.findings.error(Area::Journal, e);
+                true
+            }
+        };
+        let options = MountOptions { read_only: true, ..MountOptions::default() };
+        if let Err(e) = recovery::recover(volume, &options) {
+            let what = format_args!("the volume cannot be mounted: {e}");
+            c.findings.error(Area::Recovery, what);
+        }
+        match self.scan() {
+            Ok(scan) => recovered(scan, damaged, c),
+            // Reported above.
+            Err(_) => Recovered { records_left: usize::MAX, ..Recovered::default() },
+        }
+    }
+}
+
+/// The journal as the media have it.
+fn journal(scan: &Scan, c: &mut Check) {
+    let s = &mut c.report.statistics;
+    s.clean = scan.clean;
+    s.epoch = scan.epoch;
+    (s.digested, s.retired, s.commit_ts) = (scan.digested, scan.retired, scan.commit_ts);
+    s.live_records = scan.records.len() as u64;
+    for d in &scan.damage {
+        match d {
+            // It only says whether the mount ended well.
+            Damage::Word(WordKind::Clean) => c.findings.warning(Area::Journal, d),
+            _ => c.findings.error(Area::Journal, d),
+        }
+    }
+    // A round retires what is digested. (That D <= `commit_ts` in mode `commit` need not hold on
+    // the media: a crash at the end of recovery leaves D at the highest number seen.)
+    if scan.retired > scan.digested {
+        let what = format_args!(
+            "slots up to {} are retired, but records only up to {} are digested",
+            scan.retired, scan.digested
+        );
+        c.findings.error(Area::Journal, what);
+    }
+    if scan.clean && !(scan.records.is_empty() && scan.live.is_empty()) {
+        let what = format_args!(
+            "marked as unmounted cleanly, but {} records and {} slots are live",
+            scan.records.len(),
+            scan.live.len()
+        );
+        c.findings.error(Area::Journal, what);
+    }
+}
+
+/// The journal as recovery has left it. A damaged one says nothing about recovery.
+fn recovered(scan: Scan, damaged: bool, c: &mut Check) -> Recovered {
+    c.report.statistics.live_slots = scan.live.len() as u64;
+    if !damaged && scan.records.is_empty() {
+        for d in &scan.damage {
+            c.findings.error(Area::Recovery, format_args!("it leaves damage: {d}"));
+        }
+        if scan.digested != scan.commit_ts || scan.retired > scan.digested {
+            let what = format_args!(
+                "it leaves digested {}, committed {}, retired {}",
+                scan.digested, scan.commit_ts, scan.retired
+            );
+            c.findings.error(Area::Recovery, what);
+        }
+    }
+    Recovered {
+        records_left: scan.records.len(),
+        digested: scan.digested,
+        live: scan.live,
+    }
+}

@@ -1,0 +1,161 @@
+//! NAT and node pages.
+
+use quayfs_layout::node::{self, NodeKind, OFF_SEQ};
+use quayfs_layout::{BLOCK, bytes};
+
+use super::bitset::BitSet;
+use super::media::Media;
+use super::{Area, Check};
+use crate::ns::node::{PageBytes, static_kind, zero_page};
+
+/// NAT entries read at once.
+const CHUNK: u64 = 8192;
+/// In `owner`: nobody.
+const NOBODY: u32 = 0;
+
+/// The node pages of a volume, checked.
+pub(super) struct Pages<'m> {
+    pub(super) media: &'m Media,
+    /// Nodes that the NAT gives a page.
+    pub(super) exists: BitSet,
+    /// Those whose page is what it should be.
+    readable: BitSet,
+    /// Nodes of which the NAT says nothing that makes sense.
+    unknown: BitSet,
+}
+
+/// What there is to read of a node.
+pub(super) enum Got {
+    /// Its page.
+    Page(PageBytes),
+    /// Nothing; that has been reported.
+    Damaged,
+    /// The node does not exist.
+    Missing,
+}
+
+impl<'m> Pages<'m> {
+    /// Checks that each page is owned at most once and that every node is what its place says.
+    /// No page can be newer than `digested`.
+    pub(super) fn load(media: &'m Media, digested: u64, c: &mut Check) -> Self {
+        let n = media.geo.nat_entries;
+        let mut pages = Self {
+            media,
+            exists: BitSet::new(n),
+            readable: BitSet::new(n),
+            unknown: BitSet::new(n),
+        };
+        let shared = pages.read_nat(c);
+        c.report.statistics.node_pages = pages.exists.count();
+        c.report.statistics.node_pages_total = media.geo.node_pages;
+        let mut page = zero_page();
+        let ids: Vec<u32> = pages.exists.iter().map(|id| id as u32).collect();
+        for id in ids {
+            let Some(at) = pages.home(id) else { continue };
+            media.region.read(media.geo.node_page(at), &mut page[..]);
+            match pages.judge(id, &page, digested) {
+                Ok(()) => {
+                    pages.readable.add(id.into());
+                }
+                // Of two nodes in one page one must be wrong; that has been said.
+                Err(_) if shared.contains(&at) => {}
+                Err(why) => {
+                    let what = format_args!("node {id} in page {at}: {why}");
+                    c.findings.error(Area::Node, what);
+                }
+            }
+        }
+        pages
+    }
+
+    /// Reads the NAT; returns the pages that more than one node owns.
+    fn read_nat(&mut self, c: &mut Check) -> Vec<u64> {
+        let (geo, salt) = (&self.media.geo, self.media.salt);
+        let mut owner = vec![NOBODY; geo.node_pages as usize];
+        let mut shared = Vec::new();
+        for first in (0..geo.nat_entries).step_by(CHUNK as usize) {
+            let n = CHUNK.min(geo.nat_entries - first);
+            let chunk = self.media.region.read_vec(geo.nat_off + first * 8, n * 8);
+            for (id, word) in (first..).zip(chunk.chunks_exact(8)) {
+                match node::nat_decode(id as u32, bytes::get_u64(word, 0), salt) {
+                    Some(None) => {}
+                    Some(Some(_)) if id == 0 => {
+                        c.findings.error(Area::Nat, "node 0 exists, which is never used");
+                    }
+                    Some(Some(page)) if page < geo.node_pages => {
+                        self.exists.add(id);
+                        let before = &mut owner[page as usize];
+                        if *before == NOBODY {
+                            *before = id as u32;
+                            continue;
+                        }
+                        let what =
+                            format_args!("page {page} belongs to node {before} and to node {id}");
+                        c.findings.error(Area::Nat, what);
+                        shared.push(page);
+                    }
+                    Some(Some(page)) => {
+                        self.unknown.add(id);
+                        let what = format_args!(
+                            "the entry of node {id} names page {page}, there are {}",
+                            geo.node_pages
+                        );
+                        c.findings.error(Area::Nat, what);
+                    }
+                    None => {
+                        self.unknown.add(id);
+                        c.findings.error(Area::Nat, format_args!("the entry of node {id} is damaged"));
+                    }
+                }
+            }
+        }
+        shared
+    }
+
+    fn home(&self, id: u32) -> Option<u64> {
+        let word = self.media.region.load_u64(self.media.geo.nat_entry(id));
+        node::nat_decode(id, word, self.media.salt).flatten()
+    }
+
+    fn judge(&self, id: u32, page: &[u8; BLOCK], digested: u64) -> Result<(), String> {
+        let kind = node::check(page, id, self.media.salt).map_err(|e| e.to_string())?;
+        let owner = node::owner(page);
+        match static_kind(&self.media.geo, id) {
+            Some(want) if kind != want => return Err(format!("{kind:?} page, expected {want:?}")),
+            Some(_) if owner != 0 => return Err(format!("shared page, but inode {owner} owns it")),
+            Some(_) => {}
+            None => {
+                use NodeKind::*;
+                if !matches!(kind, DirLeaf | DirIndex | Extents | Blob) {
+                    return Err(format!("{kind:?} page, which has a fixed node id"));
+                }
+                if owner == 0 || owner >= self.media.geo.inodes() {
+                    return Err(format!("inode {owner}, which does not exist, owns it"));
+                }
+            }
+        }
+        let seq = bytes::get_u64(page, OFF_SEQ);
+        if seq > digested {
+            return Err(format!("holds record {seq}, but records only up to {digested} are digested"));
+        }
+        Ok(())
+    }
+
+    /// Reads a node.
+    pub(super) fn read(&self, id: u32) -> Got {
+        let n = u64::from(id);
+        if self.readable.has(n)
+            && let Some(at) = self.home(id)
+        {
+            let mut page = zero_page();
+            self.media.region.read(self.media.geo.node_page(at), &mut page[..]);
+            return Got::Page(page);
+        }
+        if self.exists.has(n) || self.unknown.has(n) { Got::Damaged } else { Got::Missing }
+    }
+
+    /// Whether nothing can be said about a node, because its NAT entry is damaged.
+    pub(super) fn is_unknown(&self, id: u64) -> bool {
+        self.unknown.has(id)
+    }
+}

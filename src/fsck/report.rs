@@ -1,0 +1,255 @@
+//! What a check has found.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// Findings that are kept of one area; the rest is counted only.
+pub const KEPT: usize = 256;
+
+/// How bad a finding is. Either is damage: a crash alone leaves no finding at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Nothing is lost: a spare copy was lost, or something is kept that nobody needs.
+    Warning,
+    /// Something is lost, contradicts something else or cannot be used.
+    Error,
+}
+
+/// What a finding is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Area {
+    /// Configuration table.
+    Config,
+    /// Header of the data device.
+    Device,
+    /// Journal superblock, record lanes, slot headers.
+    Journal,
+    /// L2P map and L2P log.
+    PageTable,
+    /// Recovery itself.
+    Recovery,
+    /// Node address table.
+    Nat,
+    /// Node pages: checksum, kind, owner.
+    Node,
+    /// Allocation bitmaps.
+    Bitmap,
+    /// Inode images.
+    Inode,
+    /// Directory trees and entries.
+    Directory,
+    /// Link counts, parents, reachability.
+    Links,
+    /// Extents.
+    Extents,
+    /// Symbolic link targets.
+    Symlink,
+    /// Extended attributes.
+    Xattr,
+    /// Intent table.
+    Intents,
+    /// Staged blocks.
+    Staged,
+    /// Content of blocks.
+    Content,
+}
+
+impl fmt::Display for Area {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Config => "config",
+            Self::Device => "device",
+            Self::Journal => "journal",
+            Self::PageTable => "page-table",
+            Self::Recovery => "recovery",
+            Self::Nat => "nat",
+            Self::Node => "node",
+            Self::Bitmap => "bitmap",
+            Self::Inode => "inode",
+            Self::Directory => "directory",
+            Self::Links => "links",
+            Self::Extents => "extents",
+            Self::Symlink => "symlink",
+            Self::Xattr => "xattr",
+            Self::Intents => "intents",
+            Self::Staged => "staged",
+            Self::Content => "content",
+        })
+    }
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize)]
+pub struct Finding {
+    /// How bad it is.
+    pub severity: Severity,
+    /// What it is about.
+    pub area: Area,
+    /// One line that names the inode, LBN, node or slot.
+    pub what: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let severity = match self.severity {
+            Severity::Warning => "warning",
+            Severity::Error => "error",
+        };
+        write!(f, "{severity}: {}: {}", self.area, self.what)
+    }
+}
+
+/// What there is. Numbers of inodes and blocks are those after recovery.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Statistics {
+    /// Whether the volume was unmounted cleanly.
+    pub clean: bool,
+    /// Log epoch of the last mount.
+    pub epoch: u32,
+    /// Highest digested sequence number on the medium.
+    pub digested: u64,
+    /// Slots committed at or below this are dead.
+    pub retired: u64,
+    /// Last durable commit (mode `commit`).
+    pub commit_ts: u64,
+    /// Records that the next mount replays.
+    pub live_records: u64,
+    /// Slots whose content is not on the data device.
+    pub live_slots: u64,
+    /// Blocks whose newest version is staged.
+    pub staged: u64,
+    /// Page-table entries that the next mount undoes.
+    pub undone_entries: u64,
+    /// Inodes of all types, orphans included.
+    pub inodes: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Regular files.
+    pub files: u64,
+    /// Symbolic links.
+    pub symlinks: u64,
+    /// Devices, pipes and sockets.
+    pub special: u64,
+    /// Inodes without a name that wait to be freed.
+    pub orphans: u64,
+    /// Directory entries.
+    pub entries: u64,
+    /// Blocks that files own.
+    pub blocks: u64,
+    /// Blocks that files can own.
+    pub blocks_total: u64,
+    /// Free blocks that a zero batch has to clean before they are used.
+    pub blocks_pending: u64,
+    /// Node pages in use.
+    pub node_pages: u64,
+    /// Node pages that exist.
+    pub node_pages_total: u64,
+    /// Blocks on the data device that were read and verified.
+    pub verified: u64,
+}
+
+/// The result of a check.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct FsckReport {
+    /// The volume's directory.
+    pub volume: String,
+    /// Volume UUID.
+    pub uuid: String,
+    /// What is wrong, in the order in which it was found.
+    pub findings: Vec<Finding>,
+    /// Findings that are not listed because there are too many of their area.
+    pub unlisted: u64,
+    /// What was not checked, and why.
+    pub skipped: Vec<String>,
+    /// What there is.
+    pub statistics: Statistics,
+}
+
+impl FsckReport {
+    /// Whether nothing is wrong.
+    pub fn is_clean(&self) -> bool {
+        self.findings.is_empty()
+    }
+
+    /// Number of findings, those not listed included.
+    pub fn count(&self) -> u64 {
+        self.findings.len() as u64 + self.unlisted
+    }
+}
+
+impl fmt::Display for FsckReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for finding in &self.findings {
+            writeln!(f, "{finding}")?;
+        }
+        if self.unlisted > 0 {
+            writeln!(f, "and {} more", self.unlisted)?;
+        }
+        for what in &self.skipped {
+            writeln!(f, "not checked: {what}")?;
+        }
+        let s = &self.statistics;
+        let state = match s.clean {
+            true => "unmounted cleanly",
+            false => "not unmounted cleanly; the next mount recovers it",
+        };
+        writeln!(f, "{}: {state}", self.volume)?;
+        writeln!(
+            f,
+            "{} inodes ({} directories, {} files, {} symbolic links, {} special, {} orphans), {} entries",
+            s.inodes, s.directories, s.files, s.symlinks, s.special, s.orphans, s.entries
+        )?;
+        writeln!(
+            f,
+            "{} of {} blocks in use, {} staged, {} of {} node pages, {} records to replay",
+            s.blocks, s.blocks_total, s.staged, s.node_pages, s.node_pages_total, s.live_records
+        )?;
+        if s.verified > 0 {
+            writeln!(f, "{} blocks of the data device verified", s.verified)?;
+        }
+        match self.count() {
+            0 => f.write_str("no damage found"),
+            1 => f.write_str("1 finding"),
+            n => write!(f, "{n} findings"),
+        }
+    }
+}
+
+/// Collects findings, a bounded number of each area.
+#[derive(Default)]
+pub(super) struct Findings {
+    list: Vec<Finding>,
+    counts: [usize; Area::Content as usize + 1],
+    unlisted: u64,
+}
+
+impl Findings {
+    pub(super) fn error(&mut self, area: Area, what: impl fmt::Display) {
+        self.add(Severity::Error, area, what);
+    }
+
+    pub(super) fn warning(&mut self, area: Area, what: impl fmt::Display) {
+        self.add(Severity::Warning, area, what);
+    }
+
+    pub(super) fn add(&mut self, severity: Severity, area: Area, what: impl fmt::Display) {
+        let n = &mut self.counts[area as usize];
+        *n += 1;
+        if *n > KEPT {
+            self.unlisted += 1;
+            return;
+        }
+        self.list.push(Finding {
+            severity,
+            area,
+            what: what.to_string(),
+        });
+    }
+
+    pub(super) fn finish(self) -> (Vec<Finding>, u64) {
+        (self.list, self.unlisted)
+    }
+}
