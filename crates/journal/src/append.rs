@@ -105,6 +105,7 @@ impl Journal {
         let pos = lane.tail;
         lane.tail += bytes;
         lane.entries.push_back(Entry { seq, pos, bytes });
+        lane.last_seq = seq;
         lane.appends += 1;
         lane.append_bytes += bytes;
         let slots = self.commit_slots(staged, seq, publish);
@@ -126,7 +127,7 @@ impl Journal {
         let header = RecordHeader {
             kind: RecordKind::Filler,
             epoch: self.epoch,
-            seq: 0,
+            seq: lane.last_seq,
             pos: lane.tail,
             lane: lane_no as u16,
             body_len: (filler - RECORD_HEADER_BYTES as u64) as u32,

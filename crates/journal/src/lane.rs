@@ -16,6 +16,8 @@ pub(crate) struct Lane {
     pub(crate) tail: u64,
     /// Records above D, in order.
     pub(crate) entries: VecDeque<Entry>,
+    /// Number of the last record; 0 if there is none in this epoch.
+    pub(crate) last_seq: u64,
     pub(crate) appends: u64,
     pub(crate) append_bytes: u64,
 }
@@ -25,6 +27,7 @@ impl Lane {
         Self {
             tail,
             entries: VecDeque::new(),
+            last_seq: 0,
             appends: 0,
             append_bytes: 0,
         }

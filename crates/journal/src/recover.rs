@@ -13,6 +13,7 @@ use crate::superblock::Superblock;
 use crate::{LiveSlot, Record};
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
+use quayfs_layout::LINE;
 use quayfs_layout::jsb::{EpochWord, MAX_NUMBER, WordKind};
 use quayfs_layout::slot::SlotHeader;
 use rustc_hash::FxHashSet;
@@ -26,7 +27,8 @@ pub struct RecoveredTo {
     pub digested: u64,
 }
 
-/// A mount is refused with fewer numbers left than half a year takes at a million a second.
+/// A mount is refused with fewer numbers (or lines of a lane) left than half a year takes at a million
+/// a second.
 const NUMBERS_RESERVE: u64 = 1 << 44;
 
 impl Scan {
@@ -112,7 +114,13 @@ impl Scan {
         }
         // Numbers restart above every number seen, and the gap belongs to the old epoch.
         let restart = self.max_seq_seen.max(to.digested);
-        if restart > MAX_NUMBER - NUMBERS_RESERVE || self.epoch == u32::MAX {
+        let lines = self
+            .lane_ends
+            .iter()
+            .map(|end| end / LINE as u64)
+            .max()
+            .unwrap_or(0);
+        if restart.max(lines) > MAX_NUMBER - NUMBERS_RESERVE || self.epoch == u32::MAX {
             return Err(JournalError::Exhausted);
         }
         self.live.retain(|l| l.seq <= to.digested);
@@ -144,12 +152,6 @@ impl Scan {
         Ok(())
     }
 
-    /// Lane positions are small again in each epoch. Should the new epoch not come to be, the walk
-    /// starts here among records of the old one, all at or below D.
-    fn lane_start(&self, end: u64) -> u64 {
-        end % self.geo.lane_bytes
-    }
-
     /// Superblock words of the new life. Three steps, each durable before the next:
     /// 1. D. The lanes are history from here on, whatever their heads say.
     /// 2. `commit_ts` and the heads. Were `commit_ts` first, numbers between D and it would be
@@ -161,7 +163,7 @@ impl Scan {
         self.region.drain()?;
         jsb.store(WordKind::CommitTs, seq);
         for (lane, &end) in self.lane_ends.iter().enumerate() {
-            jsb.store_head(lane, self.lane_start(end));
+            jsb.store_head(lane, end);
         }
         self.region.drain()?;
         jsb.store_epoch(EpochWord {
@@ -217,7 +219,7 @@ impl Scan {
                 };
                 Buffer {
                     ring,
-                    lane: CachePadded::new(Mutex::new(Lane::new(self.lane_start(end)))),
+                    lane: CachePadded::new(Mutex::new(Lane::new(end))),
                     credits: CachePadded::new(Credits::new(free)),
                     capacity,
                 }

@@ -40,20 +40,26 @@ impl Journal {
         }
     }
 
-    /// All slots named by records at or below `upto` and not yet passed by a head, over all buffers;
-    /// within a buffer in ring order. `upto` must not exceed [`Journal::complete_upto`], and a round
+    /// All live slots at or below `upto`, over all buffers; within a buffer in ring order. Slots at or
+    /// below [`Journal::retired`] are dead, whether or not the head could pass them yet: the data
+    /// device may have newer content since. `upto` must not exceed [`Journal::complete_upto`], and a round
     /// uses at most D.
     pub fn live_slots(&self, upto: u64) -> Vec<LiveSlot> {
         let _no_head_moves = self.retire_lock.lock();
         let mut live = Vec::new();
         for (i, buffer) in self.buffers.iter().enumerate() {
-            live.extend(buffer.ring.committed(upto).map(|c| LiveSlot {
-                buffer: i as u16,
-                pos: c.pos,
-                lbn: c.lbn,
-                crc: c.crc,
-                seq: c.seq,
-            }));
+            live.extend(
+                buffer
+                    .ring
+                    .committed(self.retired(), upto)
+                    .map(|c| LiveSlot {
+                        buffer: i as u16,
+                        pos: c.pos,
+                        lbn: c.lbn,
+                        crc: c.crc,
+                        seq: c.seq,
+                    }),
+            );
         }
         live
     }
@@ -64,7 +70,7 @@ impl Journal {
         let upto = self.complete_upto();
         self.buffers
             .iter()
-            .flat_map(|b| b.ring.committed(upto).map(|c| c.seq))
+            .flat_map(|b| b.ring.committed(self.retired(), upto).map(|c| c.seq))
             .min()
     }
 

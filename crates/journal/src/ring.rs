@@ -101,19 +101,21 @@ impl SlotRing {
         }
     }
 
-    /// Slots that records at or below `upto` name, oldest position first. `upto` must come from
+    /// Slots that records in (`above`, `upto`] name, oldest position first. `upto` must come from
     /// something that synchronises with those appends (`complete_upto`).
-    pub(crate) fn committed(&self, upto: u64) -> impl Iterator<Item = Committed> + '_ {
+    pub(crate) fn committed(&self, above: u64, upto: u64) -> impl Iterator<Item = Committed> + '_ {
         let head = self.head.load(Ordering::Relaxed);
         let next = self.next.load(Ordering::Relaxed);
         (head..next).filter_map(move |pos| {
             let cell = self.cell(pos);
             let seq = cell.state.load(ord(Site::SlotRead, Ordering::Acquire));
-            (seq != IN_FLIGHT && seq <= upto && seq != ABANDONED).then(|| Committed {
-                pos,
-                lbn: cell.lbn.load(Ordering::Relaxed),
-                crc: cell.crc.load(Ordering::Relaxed),
-                seq,
+            (seq != IN_FLIGHT && seq != ABANDONED && seq > above && seq <= upto).then(|| {
+                Committed {
+                    pos,
+                    lbn: cell.lbn.load(Ordering::Relaxed),
+                    crc: cell.crc.load(Ordering::Relaxed),
+                    seq,
+                }
             })
         })
     }

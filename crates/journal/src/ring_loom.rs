@@ -40,7 +40,7 @@ impl Buffer {
 
     /// A round: read what is live, then let the head pass.
     fn round(&self, retired: u64) {
-        for live in self.ring.committed(retired) {
+        for live in self.ring.committed(0, retired) {
             assert_eq!(
                 (live.lbn, live.crc),
                 (100 + live.seq, 200 + live.seq as u32)
@@ -62,12 +62,12 @@ fn committed_slots_are_whole() {
         let buffer = Arc::clone(&buffer);
         thread::spawn(move || buffer.operate(Some(1)))
     };
-    for live in buffer.ring.committed(1) {
+    for live in buffer.ring.committed(0, 1) {
         assert_eq!((live.pos, live.lbn, live.crc, live.seq), (0, 101, 201, 1));
         buffer.payload.read();
     }
     assert_eq!(other.join().expect("no panic"), Some(0));
-    assert_eq!(buffer.ring.committed(1).count(), 1);
+    assert_eq!(buffer.ring.committed(0, 1).count(), 1);
 }
 
 /// A slot is used by one operation after another, with a round in between, and nobody's stores meet.
@@ -85,7 +85,11 @@ fn reuse_comes_after(first: Option<u64>) {
     let taken = [writer.join(), next.join()].map(|r| r.expect("no panic"));
     assert_ne!(taken[0], taken[1]);
     // No round has come to number 2.
-    let live: Vec<_> = buffer.ring.committed(2).map(|c| (c.pos, c.seq)).collect();
+    let live: Vec<_> = buffer
+        .ring
+        .committed(0, 2)
+        .map(|c| (c.pos, c.seq))
+        .collect();
     if let Some(pos) = taken[1] {
         assert_eq!(live, [(pos, 2)]);
     }

@@ -7,7 +7,9 @@ fn after_recovery_everything_is_abandoned_until_committed() {
     let r = SlotRing::new(8, 20, 27);
     r.commit(22, 5, 6, 100);
     assert_eq!(
-        r.committed(u64::MAX - 1).map(|c| c.pos).collect::<Vec<_>>(),
+        r.committed(0, u64::MAX - 1)
+            .map(|c| c.pos)
+            .collect::<Vec<_>>(),
         [22]
     );
     assert_eq!((r.used(), r.index(27)), (7, 3));
@@ -110,7 +112,7 @@ proptest! {
                 }
             }
             prop_assert_eq!(ring.used(), model.len() as u64);
-            let live: Vec<Committed> = ring.committed(seq).collect();
+            let live: Vec<Committed> = ring.committed(0, seq).collect();
             let expected: Vec<Committed> = (head..)
                 .zip(&model)
                 .filter_map(|(pos, s)| match *s {

@@ -174,6 +174,12 @@ impl Scan {
         }
     }
 
+    /// Slot headers that failed their check (or said something else) but for which a record vouches;
+    /// digesting that record writes them again. No ordinary crash leaves any.
+    pub fn repairs(&self) -> usize {
+        self.rewrite.len()
+    }
+
     fn first_gap(&self) -> u64 {
         let mut next = self.digested + 1;
         for r in &self.records {

@@ -37,14 +37,17 @@ struct Walker<'a> {
     geo: &'a JournalGeometry,
     lane: u16,
     rules: Rules,
+    /// One lap after the head.
+    limit: u64,
 }
 
 /// Walks `lane` from its stored head.
 ///
-/// The end of the log is where no valid header follows. In `op` every record was durable before its
-/// successor in the lane was written, so something invalid with something valid behind it is damage
-/// (ordering 1). In `commit` mode anything above `commit_ts` may be there or not, and what is
-/// missing below it is found by counting numbers over all lanes; then this only looks further.
+/// The end of the log is where no valid header follows. In `op` every record was durable before
+/// anything behind it in the lane was written, so something invalid with something valid behind it is
+/// damage (ordering 1), unless that shows it to be at or below D: numbers grow along a lane. In
+/// `commit` mode anything above `commit_ts` may be there or not, and what is missing below it is
+/// found by counting numbers over all lanes; then this only looks further.
 pub(crate) fn walk_lane(
     region: &Region,
     geo: &JournalGeometry,
@@ -57,100 +60,94 @@ pub(crate) fn walk_lane(
         geo,
         lane,
         rules,
+        limit: head + geo.lane_bytes,
     };
     let mut walk = Walk {
         end: head,
         ..Walk::default()
     };
-    let limit = head + geo.lane_bytes;
-    let mut pos = head;
+    let mut invalid = Vec::new();
     let mut last_seq = 0;
-    while pos < limit {
-        let next = match walker.step(pos, limit, &mut last_seq, &mut walk) {
-            Ok(next) => next,
-            Err(bad) => match walker.resync(bad.resume, limit) {
-                Some(next) => {
-                    if bad.matters(rules) {
-                        walk.damage.push(Damage::Record {
-                            lane,
-                            pos,
-                            seq: bad.seq,
-                        });
-                    }
-                    next
+    let mut at = head;
+    while at < walker.limit {
+        match walker.look(at, last_seq) {
+            Found::Valid { header: h, record } => {
+                if h.seq > rules.digested {
+                    walk.damage.append(&mut invalid);
+                } else {
+                    invalid.clear();
                 }
-                None => break,
-            },
-        };
-        pos = next;
-        walk.end = walk.end.max(pos);
+                last_seq = h.seq;
+                walk.max_seq = walk.max_seq.max(h.seq);
+                walk.records.extend(record);
+                at += h.total_bytes();
+                walk.end = at;
+            }
+            Found::Invalid { seq, resume } => {
+                walk.max_seq = walk.max_seq.max(seq.unwrap_or(0));
+                // In `commit` mode nobody can say what an illegible record was.
+                if rules.mode == Durability::Op || seq.is_some_and(|s| s <= rules.committed) {
+                    invalid.push(Damage::Record { lane, pos: at, seq });
+                }
+                match walker.resync(resume) {
+                    Some(next) => at = next,
+                    None => break,
+                }
+            }
+        }
     }
     walk
 }
 
-/// Something at a record boundary that is not a valid record.
-struct Bad {
-    seq: Option<u64>,
-    /// Where to look for a valid successor.
-    resume: u64,
-}
-
-impl Bad {
-    /// Whether it is damage, given that a valid record follows in the lane.
-    fn matters(&self, rules: Rules) -> bool {
-        match rules.mode {
-            Durability::Op => true,
-            // Without a number nobody can say; what is missing is counted over all lanes.
-            Durability::Commit => self.seq.is_some_and(|s| s <= rules.committed),
-        }
-    }
+enum Found {
+    /// A valid header; and the record if it is to be replayed.
+    Valid {
+        header: RecordHeader,
+        record: Option<Record>,
+    },
+    /// Anything else at what should be a record boundary.
+    Invalid {
+        /// If the header is legible.
+        seq: Option<u64>,
+        /// Where to look for something valid.
+        resume: u64,
+    },
 }
 
 impl Walker<'_> {
-    /// Looks at the record at `pos` and returns where the next one is.
-    fn step(&self, pos: u64, limit: u64, last: &mut u64, walk: &mut Walk) -> Result<u64, Bad> {
+    fn look(&self, pos: u64, last_seq: u64) -> Found {
         let line = LINE as u64;
-        let Some(h) = self.header(pos) else {
-            return Err(Bad {
+        let room = (self.geo.lane_bytes - pos % self.geo.lane_bytes).min(self.limit - pos);
+        let Some(header) = self.header(pos).filter(|h| h.total_bytes() <= room) else {
+            return Found::Invalid {
                 seq: None,
                 resume: pos + line,
-            });
+            };
         };
-        let next = pos + h.total_bytes();
-        let room = self.geo.lane_bytes - pos % self.geo.lane_bytes;
-        if h.total_bytes() > room || next > limit {
-            return Err(Bad {
-                seq: None,
-                resume: pos + line,
-            });
+        let replayable = self.rules.digested < header.seq && header.seq <= self.rules.committed;
+        if header.kind == RecordKind::Filler || !replayable {
+            return Found::Valid {
+                header,
+                record: None,
+            };
         }
-        if h.kind == RecordKind::Filler {
-            return Ok(next);
-        }
-        walk.max_seq = walk.max_seq.max(h.seq);
-        if h.seq <= self.rules.digested {
-            return Ok(next);
-        }
-        let record = self.record(&h).filter(|_| h.seq > *last);
-        *last = h.seq;
-        match record {
-            // Above the committed number it only counts as seen.
-            _ if h.seq > self.rules.committed => Ok(next),
-            Some(record) => {
-                walk.records.push(record);
-                Ok(next)
-            }
-            // Trust the length if something valid is there, or look at every line from here.
+        match self.record(&header).filter(|_| header.seq > last_seq) {
+            Some(record) => Found::Valid {
+                header,
+                record: Some(record),
+            },
             None => {
+                // Trust the length if something valid is there, or look at every line from here.
+                let next = pos + header.total_bytes();
                 let resume = if self.header(next).is_some() {
                     next
                 } else {
                     pos + line
                 };
-                Err(Bad {
-                    seq: Some(h.seq),
+                Found::Invalid {
+                    seq: Some(header.seq),
                     resume,
-                })
+                }
             }
         }
     }
@@ -185,8 +182,8 @@ impl Walker<'_> {
 
     /// The first position at or after `from` with a valid header. Position and epoch are in its
     /// checksum, so what earlier laps left behind is not one.
-    fn resync(&self, from: u64, limit: u64) -> Option<u64> {
-        (from..limit)
+    fn resync(&self, from: u64) -> Option<u64> {
+        (from..self.limit)
             .step_by(LINE)
             .find(|&pos| self.header(pos).is_some())
     }

@@ -214,6 +214,49 @@ fn failed_operations_return_their_slots() {
     );
 }
 
+/// A dead slot that the head cannot pass yet, because an operation before it is still under way, is
+/// not live: a round that took it for the newest would write old content over new.
+#[test]
+fn what_is_retired_is_dead_even_if_the_head_is_stuck() {
+    let (geo, len) = geometry(2, 16 << 10, 4);
+    let region = Arc::new(Region::anonymous(len));
+    Journal::format(&region, &geo, Durability::Op).expect("format");
+    let j = mount(&region, &geo, Durability::Op);
+    let round = || {
+        j.set_digested(j.digestable()).expect("digest");
+        let (w, cut) = (j.retired_word(), j.digested());
+        region.store_u64(w.offset, w.encode(cut));
+        region.persist(w.offset, 8).expect("persist");
+        j.advance_heads(cut, || ()).expect("retire")
+    };
+    let mut slow = j
+        .acquire(Need {
+            slots: 1,
+            record_bytes: 8,
+            prefer: 0,
+        })
+        .expect("room");
+    let staged = j.stage(&mut slow, &[(9, &[9; 4096])]).expect("stage");
+    let old = write(&j, 7, 1);
+    assert_eq!(
+        (old.slots[0].buffer, round()),
+        (0, 0),
+        "stuck behind the slow one"
+    );
+    assert!(j.live_slots(j.digested()).is_empty());
+    assert_eq!(j.oldest_live(), None);
+    let appended = j.append(slow, vec![staged], &[]).expect("append");
+    assert_eq!(j.oldest_live(), Some(appended.seq));
+    assert_eq!(
+        j.live_slots(appended.seq)
+            .iter()
+            .map(|l| l.lbn)
+            .collect::<Vec<_>>(),
+        [9]
+    );
+    assert_eq!(round(), 2);
+}
+
 #[test]
 fn a_damaged_superblock_word_is_not_guessed() {
     let (geo, len) = geometry(1, 16 << 10, 4);

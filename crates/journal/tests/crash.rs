@@ -16,6 +16,7 @@ struct Run {
     recorder: Recorder,
     states: Vec<State>,
     mode: Durability,
+    append_bytes: u64,
 }
 
 impl Run {
@@ -24,6 +25,7 @@ impl Run {
             recorder,
             states: vec![start],
             mode,
+            append_bytes: 0,
         }
     }
 
@@ -58,6 +60,7 @@ impl Run {
                 volume.round();
             }
         }
+        self.append_bytes = volume.journal.stats().append_bytes;
     }
 
     /// Which prefix `state` is, which must contain everything acknowledged.
@@ -88,6 +91,13 @@ fn run(backend: Backend, mode: Durability, ops: u64) -> Run {
 
 fn crash_everywhere(backend: Backend, mode: Durability) {
     let run = run(backend, mode, 40);
+    let (geo, _) = small();
+    let lanes = u64::from(geo.buffers) * geo.lane_bytes;
+    assert!(
+        run.append_bytes > 2 * lanes,
+        "lanes did not wrap: {}",
+        run.append_bytes
+    );
     let mut images = 0;
     for image in run.recorder.trace().explore(&Budget::SMALL) {
         let volume = Volume::of_image(&image, mode);
@@ -257,7 +267,7 @@ fn a_failed_drain_stops_everything() {
         let mut credit = j
             .acquire(Need {
                 slots: 1,
-                record_bytes: 16,
+                record_bytes: 24,
                 prefer: 0,
             })
             .expect("room");
@@ -267,7 +277,7 @@ fn a_failed_drain_stops_everything() {
         if mode == Durability::Op {
             assert!(matches!(staged, Err(JournalError::Pmem(_))));
         } else {
-            let items: Vec<u8> = [77u64, 1].iter().flat_map(|w| w.to_le_bytes()).collect();
+            let items: Vec<u8> = [77u64, 1, 1].iter().flat_map(|w| w.to_le_bytes()).collect();
             let staged = vec![staged.expect("no drain yet")];
             let appended = j.append(credit, staged, &items).expect("no drain yet");
             assert!(matches!(
@@ -300,14 +310,14 @@ fn an_append_whose_drain_fails_is_in_doubt() {
     let mut credit = j
         .acquire(Need {
             slots: 1,
-            record_bytes: 16,
+            record_bytes: 24,
             prefer: 0,
         })
         .expect("room");
     let block = content(1, 9);
     let staged = j.stage(&mut credit, &[(1, &block)]).expect("stage");
     recorder.fail_drains(5);
-    let items: Vec<u8> = [9u64, 1].iter().flat_map(|w| w.to_le_bytes()).collect();
+    let items: Vec<u8> = [9u64, 1, 1].iter().flat_map(|w| w.to_le_bytes()).collect();
     let mut published = 0;
     let result = j.append_with(credit, vec![staged], &items, |_, _| published += 1);
     assert!(matches!(result, Err(JournalError::Pmem(_))));

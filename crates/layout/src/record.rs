@@ -28,7 +28,7 @@ const _: () = assert!(MAX_RECORD_BYTES.is_multiple_of(LINE));
 pub enum RecordKind {
     /// An operation.
     Operation = 1,
-    /// Unused space up to the end of the ring; has no number and no meaning.
+    /// Unused space up to the end of the ring.
     Filler = 2,
 }
 
@@ -39,7 +39,8 @@ pub struct RecordHeader {
     pub kind: RecordKind,
     /// Log epoch.
     pub epoch: u32,
-    /// Sequence number; 0 for a filler.
+    /// Sequence number. A filler has that of the record before it in the lane (0: none), so that it
+    /// bears witness to that record.
     pub seq: u64,
     /// Monotonic byte position in the lane; the place is this modulo the lane's size.
     pub pos: u64,

@@ -12,6 +12,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 pub const LBNS: u64 = 8;
+/// Most words that fill up a record.
+const MAX_PAD: u32 = 90;
 
 /// What the volume says: for each logical block the number of the operation that wrote it last.
 pub type State = Vec<u64>;
@@ -78,8 +80,8 @@ fn apply(region: &Region, geo: &JournalGeometry, r: &Record) {
         .chunks_exact(8)
         .map(|w| u64::from_le_bytes(w.try_into().expect("8 bytes")))
         .collect();
-    if let [op, lbns @ ..] = &words[..] {
-        for &lbn in lbns {
+    if let [op, n, rest @ ..] = &words[..] {
+        for &lbn in &rest[..*n as usize] {
             region.store_u64(home(geo, lbn), *op);
             region.flush(home(geo, lbn), 8);
         }
@@ -97,6 +99,7 @@ impl Volume {
         let (geo, _) = small();
         let scan = Journal::scan(Arc::clone(&region), &geo).expect("scan");
         assert!(scan.damage.is_empty(), "{:?}\n{what}", scan.damage);
+        assert_eq!(scan.repairs(), 0, "{what}");
         let mut digested = scan.digested;
         // In two steps, so that a crash in between is seen as well.
         let half = scan.records.len() / 2;
@@ -141,7 +144,7 @@ impl Volume {
     pub fn room(&self, slots: u32, prefer: usize) -> Option<Credit<'_>> {
         let need = Need {
             slots,
-            record_bytes: 8 + 8 * slots,
+            record_bytes: 16 + 8 * slots + 8 * MAX_PAD,
             prefer,
         };
         self.journal.acquire(need).ok().or_else(|| {
@@ -152,17 +155,20 @@ impl Volume {
         })
     }
 
-    /// Writes `lbns` in one operation numbered `op`, staged in two pieces if there are several.
+    /// Writes `lbns` in one operation numbered `op`, staged in two pieces if there are several. Records
+    /// have many sizes, so that the ends of lanes are met in many ways.
     pub fn write(&self, op: u64, lbns: &[u64]) -> Appended {
         let mut credit = self.room(lbns.len() as u32, op as usize).expect("room");
-        let mut items = op.to_le_bytes().to_vec();
+        let mut items = vec![op, lbns.len() as u64];
         let mut staged = Vec::new();
         for part in lbns.chunks(2) {
             let blocks: Vec<_> = part.iter().map(|&lbn| (lbn, content(lbn, op))).collect();
             let refs: Vec<(u64, &[u8])> = blocks.iter().map(|(l, b)| (*l, &b[..])).collect();
             staged.push(self.journal.stage(&mut credit, &refs).expect("stage"));
-            items.extend(part.iter().flat_map(|l| l.to_le_bytes()));
+            items.extend(part);
         }
+        items.extend((0..op * 13 % u64::from(MAX_PAD)).map(|i| i * op));
+        let items: Vec<u8> = items.iter().flat_map(|w| w.to_le_bytes()).collect();
         self.journal.append(credit, staged, &items).expect("append")
     }
 
@@ -196,10 +202,12 @@ impl Volume {
         }
     }
 
-    /// Writes the newest staged content home and retires it. The retired word is stored alone: the
-    /// toy has no page table whose transaction it would be part of.
+    /// Writes the newest staged content home and retires it, but leaves the last record or so for the
+    /// next round. The retired word is stored alone: the toy has no page table whose transaction it
+    /// would be part of.
     pub fn round(&self) {
-        let cut = self.journal.digested();
+        let cut = self.journal.digested() / 2 * 2;
+        let cut = cut.max(self.journal.retired());
         for (lbn, slot) in newest(&self.journal.live_slots(cut)) {
             let mut buf = [0; BLOCK];
             self.journal
