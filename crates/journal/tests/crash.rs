@@ -42,14 +42,19 @@ impl Run {
             if op % 7 == 3 {
                 volume.fail(op, 1);
             }
+            // One that is staged early and appended late, with a digest and a round in between.
+            let late = (op % 9 == 7).then(|| {
+                let credit = volume.room(1, op as usize + 1).expect("room");
+                volume.begin(credit, 500 + op, &[4])
+            });
             volume.write(op, &lbns);
-            let mut state = self.states.last().expect("never empty").clone();
-            lbns.iter().for_each(|&l| state[l as usize] = op);
-            self.states.push(state);
-            let done = self.states.len() as u64 - 1;
-            if self.mode == Durability::Op {
-                self.recorder.mark(done);
-            } else if op % 3 == 0 {
+            let done = self.acknowledge(op, &lbns);
+            if let Some(append) = late {
+                volume.digest();
+                volume.round();
+                append();
+                self.acknowledge(500 + op, &[4]);
+            } else if self.mode == Durability::Commit && op % 3 == 0 {
                 volume.journal.commit(None).expect("commit");
                 self.recorder.mark(done);
             }
@@ -61,6 +66,18 @@ impl Run {
             }
         }
         self.append_bytes = volume.journal.stats().append_bytes;
+    }
+
+    /// `op` is appended; in `op` that acknowledges it. Returns how many there are.
+    fn acknowledge(&mut self, op: u64, lbns: &[u64]) -> u64 {
+        let mut state = self.states.last().expect("never empty").clone();
+        lbns.iter().for_each(|&l| state[l as usize] = op);
+        self.states.push(state);
+        let done = self.states.len() as u64 - 1;
+        if self.mode == Durability::Op {
+            self.recorder.mark(done);
+        }
+        done
     }
 
     /// Which prefix `state` is, which must contain everything acknowledged.

@@ -147,6 +147,32 @@ fn in_commit_mode_every_committed_record_must_be_there() {
 }
 
 #[test]
+fn in_op_a_hole_is_an_append_that_was_under_way() {
+    let recorder = formatted(Backend::Dax, Durability::Op);
+    let v = Volume::of_recorder(&recorder, Durability::Op);
+    let holes = [v.write(2, &[2]), v.write(3, &[3]), v.write(4, &[4])];
+    assert_eq!(
+        holes.map(|a| (a.seq, a.slots[0].buffer)),
+        [(1, 0), (2, 1), (3, 0)]
+    );
+    // Lane 0 was appending number 3 and lane 1 number 2 when power failed; 1 is a hole of neither.
+    let (geo, region) = (v.geo, Arc::clone(&v.region));
+    drop(v);
+    let second = geo.lane_off + geo.lane_bytes;
+    region.write(second, &[0; 64]);
+    let s = scan(&region, &geo);
+    assert_eq!((s.damage.as_slice(), seqs(&s)), (&[][..], vec![1, 3]));
+    assert_eq!(
+        (s.intact_upto(), s.max_seq_seen, s.live.len()),
+        (u64::MAX, 3, 2)
+    );
+    let j = s
+        .into_journal(RecoveredTo { digested: 3 }, options(Durability::Op))
+        .expect("recover");
+    assert_eq!((j.last_seq(), j.complete_upto(), j.digested()), (3, 3, 3));
+}
+
+#[test]
 fn in_op_more_holes_than_lanes_are_damage() {
     let (region, geo, at) = five(Durability::Op);
     // Move the fifth record to the third's place: one lane, two holes.

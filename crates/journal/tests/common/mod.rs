@@ -62,7 +62,14 @@ pub fn content(lbn: u64, op: u64) -> [u8; BLOCK] {
 
 /// A recorder with a formatted volume, settled.
 pub fn formatted(backend: Backend, durability: Durability) -> Recorder {
-    let (geo, len) = small();
+    formatted_with(small(), backend, durability)
+}
+
+pub fn formatted_with(
+    (geo, len): (JournalGeometry, u64),
+    backend: Backend,
+    durability: Durability,
+) -> Recorder {
     let recorder = Recorder::new(len, LBNS, backend);
     Journal::format(&recorder.region(), &geo, durability).expect("format");
     recorder.settle();
@@ -97,6 +104,16 @@ impl Volume {
         what: &dyn std::fmt::Display,
     ) -> Self {
         let (geo, _) = small();
+        Self::recover_with(geo, region, device, mode, what)
+    }
+
+    pub fn recover_with(
+        geo: JournalGeometry,
+        region: Arc<Region>,
+        device: Arc<SimDevice>,
+        mode: Durability,
+        what: &dyn std::fmt::Display,
+    ) -> Self {
         let scan = Journal::scan(Arc::clone(&region), &geo).expect("scan");
         assert!(scan.damage.is_empty(), "{:?}\n{what}", scan.damage);
         assert_eq!(scan.repairs(), 0, "{what}");
@@ -140,13 +157,17 @@ impl Volume {
         )
     }
 
-    /// Room for an operation, with what a shortage makes necessary. `None` if it still is not there.
-    pub fn room(&self, slots: u32, prefer: usize) -> Option<Credit<'_>> {
-        let need = Need {
+    pub fn need(&self, slots: u32, prefer: usize) -> Need {
+        Need {
             slots,
             record_bytes: 16 + 8 * slots + 8 * MAX_PAD,
             prefer,
-        };
+        }
+    }
+
+    /// Room for an operation, with what a shortage makes necessary. `None` if it still is not there.
+    pub fn room(&self, slots: u32, prefer: usize) -> Option<Credit<'_>> {
+        let need = self.need(slots, prefer);
         self.journal.acquire(need).ok().or_else(|| {
             self.journal.commit(None).expect("commit");
             self.digest();
@@ -155,10 +176,20 @@ impl Volume {
         })
     }
 
-    /// Writes `lbns` in one operation numbered `op`, staged in two pieces if there are several. Records
-    /// have many sizes, so that the ends of lanes are met in many ways.
+    /// Writes `lbns` in one operation numbered `op`.
     pub fn write(&self, op: u64, lbns: &[u64]) -> Appended {
-        let mut credit = self.room(lbns.len() as u32, op as usize).expect("room");
+        let credit = self.room(lbns.len() as u32, op as usize).expect("room");
+        self.begin(credit, op, lbns)()
+    }
+
+    /// Stages `lbns`, in two pieces if there are several; the result appends the record. Records have
+    /// many sizes, so that the ends of lanes are met in many ways.
+    pub fn begin<'j>(
+        &'j self,
+        mut credit: Credit<'j>,
+        op: u64,
+        lbns: &[u64],
+    ) -> impl FnOnce() -> Appended + 'j {
         let mut items = vec![op, lbns.len() as u64];
         let mut staged = Vec::new();
         for part in lbns.chunks(2) {
@@ -169,7 +200,7 @@ impl Volume {
         }
         items.extend((0..op * 13 % u64::from(MAX_PAD)).map(|i| i * op));
         let items: Vec<u8> = items.iter().flat_map(|w| w.to_le_bytes()).collect();
-        self.journal.append(credit, staged, &items).expect("append")
+        move || self.journal.append(credit, staged, &items).expect("append")
     }
 
     /// Stages a block and gives up.
