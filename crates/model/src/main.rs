@@ -72,6 +72,207 @@ fn main() {
             }
         }
     }
+    if a[1] == "pmatrix" {
+        for o in Ordering::ALL {
+            if a.len() > 2 && !format!("{o:?}").contains(&a[2]) {
+                continue;
+            }
+            print!("{o:?}:");
+            for mut c in ppts() {
+                c.kept = c.kept.without(*o);
+                let r =
+                    quayfs_model::checker::explore(&quayfs_model::ppt::Log(c.clone()), 4_000_000);
+                match r.counterexample {
+                    Some(x) => print!(" {}={:?}/{}", c.name, x.property, x.trace.len()),
+                    None if !r.complete => print!(" {}=?", c.name),
+                    None => {}
+                }
+            }
+            println!();
+        }
+        return;
+    }
+    for mut c in ppts() {
+        if a.len() > 1 && a[1] != "ppts" && c.name != a[1] {
+            continue;
+        }
+        if a.len() > 2 {
+            let o = Ordering::ALL
+                .iter()
+                .find(|o| format!("{o:?}") == a[2])
+                .unwrap();
+            c.kept = c.kept.without(*o);
+        }
+        let t = std::time::Instant::now();
+        let r = quayfs_model::checker::explore(&quayfs_model::ppt::Log(c.clone()), 60_000_000);
+        println!(
+            "{} states {} depth {} complete {} {:?}",
+            c.name,
+            r.states,
+            r.depth,
+            r.complete,
+            t.elapsed()
+        );
+        if let Some(x) = r.counterexample {
+            println!("  {:?} ({} steps)", x.property, x.trace.len());
+            for l in x.trace {
+                println!("    {l}");
+            }
+        }
+    }
+    if a[1] == "rmatrix" {
+        for o in Ordering::ALL {
+            if a.len() > 2 && !format!("{o:?}").contains(&a[2]) {
+                continue;
+            }
+            print!("{o:?}:");
+            for mut c in readers() {
+                c.kept = c.kept.without(*o);
+                let r = quayfs_model::checker::explore(
+                    &quayfs_model::reader::Readers(c.clone()),
+                    4_000_000,
+                );
+                match r.counterexample {
+                    Some(x) => print!(" {}={:?}/{}", c.name, x.property, x.trace.len()),
+                    None if !r.complete => print!(" {}=?", c.name),
+                    None => {}
+                }
+            }
+            println!();
+        }
+        return;
+    }
+    for mut c in readers() {
+        if a.len() > 1 && a[1] != "readers" && c.name != a[1] {
+            continue;
+        }
+        if a.len() > 2 {
+            let o = Ordering::ALL
+                .iter()
+                .find(|o| format!("{o:?}") == a[2])
+                .unwrap();
+            c.kept = c.kept.without(*o);
+        }
+        let t = std::time::Instant::now();
+        let r =
+            quayfs_model::checker::explore(&quayfs_model::reader::Readers(c.clone()), 60_000_000);
+        println!(
+            "{} states {} depth {} complete {} {:?}",
+            c.name,
+            r.states,
+            r.depth,
+            r.complete,
+            t.elapsed()
+        );
+        if let Some(x) = r.counterexample {
+            println!("  {:?} ({} steps)", x.property, x.trace.len());
+            for l in x.trace {
+                println!("    {l}");
+            }
+        }
+    }
+    if a[1] == "tmatrix" {
+        for o in Ordering::ALL {
+            if a.len() > 2 && !format!("{o:?}").contains(&a[2]) {
+                continue;
+            }
+            print!("{o:?}:");
+            for mut c in intents() {
+                c.kept = c.kept.without(*o);
+                let r = quayfs_model::checker::explore(
+                    &quayfs_model::intent::Intents(c.clone()),
+                    4_000_000,
+                );
+                match r.counterexample {
+                    Some(x) => print!(" {}={:?}/{}", c.name, x.property, x.trace.len()),
+                    None if !r.complete => print!(" {}=?", c.name),
+                    None => {}
+                }
+            }
+            println!();
+        }
+        return;
+    }
+    for mut c in intents() {
+        if a.len() > 1 && a[1] != "intents" && c.name != a[1] {
+            continue;
+        }
+        if a.len() > 2 {
+            let o = Ordering::ALL
+                .iter()
+                .find(|o| format!("{o:?}") == a[2])
+                .unwrap();
+            c.kept = c.kept.without(*o);
+        }
+        let t = std::time::Instant::now();
+        let r =
+            quayfs_model::checker::explore(&quayfs_model::intent::Intents(c.clone()), 60_000_000);
+        println!(
+            "{} states {} depth {} complete {} {:?}",
+            c.name,
+            r.states,
+            r.depth,
+            r.complete,
+            t.elapsed()
+        );
+        if let Some(x) = r.counterexample {
+            println!("  {:?} ({} steps)", x.property, x.trace.len());
+            for l in x.trace {
+                println!("    {l}");
+            }
+        }
+    }
+    if a[1] == "cmatrix" {
+        for o in Ordering::ALL {
+            if a.len() > 2 && !format!("{o:?}").contains(&a[2]) {
+                continue;
+            }
+            print!("{o:?}:");
+            for mut c in credit() {
+                c.kept = c.kept.without(*o);
+                let r = quayfs_model::checker::explore(
+                    &quayfs_model::credits::Credits(c.clone()),
+                    4_000_000,
+                );
+                match r.counterexample {
+                    Some(x) => print!(" {}={:?}/{}", c.name, x.property, x.trace.len()),
+                    None if !r.complete => print!(" {}=?", c.name),
+                    None => {}
+                }
+            }
+            println!();
+        }
+        return;
+    }
+    for mut c in credit() {
+        if a.len() > 1 && a[1] != "credit" && c.name != a[1] {
+            continue;
+        }
+        if a.len() > 2 {
+            let o = Ordering::ALL
+                .iter()
+                .find(|o| format!("{o:?}") == a[2])
+                .unwrap();
+            c.kept = c.kept.without(*o);
+        }
+        let t = std::time::Instant::now();
+        let r =
+            quayfs_model::checker::explore(&quayfs_model::credits::Credits(c.clone()), 60_000_000);
+        println!(
+            "{} states {} depth {} complete {} {:?}",
+            c.name,
+            r.states,
+            r.depth,
+            r.complete,
+            t.elapsed()
+        );
+        if let Some(x) = r.counterexample {
+            println!("  {:?} ({} steps)", x.property, x.trace.len());
+            for l in x.trace {
+                println!("    {l}");
+            }
+        }
+    }
     if a[1] == "lmatrix" {
         for o in Ordering::ALL {
             if a.len() > 2 && !format!("{o:?}").contains(&a[2]) {

@@ -79,6 +79,11 @@ orderings! {
     DNeverUndone "5" "the transaction's undo does not cover D";
     UndoBeforeMap "5" "undo records are durable before the map changes";
     MapBeforeCommitWord "5" "map changes are durable before the commit word";
+    OneCommitWord "5" "all lanes of a transaction commit by one word";
+    GenerationInRecords "5" "L2P log records carry the generation of their round";
+    GenerationBurnt "new" "attach closes the next generation even if no start record is found";
+    OneTxnAtATime "5" "only rounds swap, one round at a time";
+    UndoDurableBeforeClose "5" "attach: the undo is durable before the transaction is closed";
     DeviceFlushBeforeTxn "5" "the device is flushed before the L2P transaction";
     CutBelowD "5" "the cut of a round is at or below D";
     AllBuffers "5" "a round takes all live slots at or below its cut, in all buffers";
@@ -98,6 +103,24 @@ orderings! {
     DirectFlushBeforeEntry "5" "direct data is flushed before its entry is written";
     CrcBeforeEntry "5" "direct data: the CRC is durable before the entry";
     EntryBeforeRecord "5" "direct data: the entry is durable before the record";
+    ReaderHoldsRange "4" "a reader holds the range lock until its copy is done";
+    GraceBeforeSlotReuse "4" "a slot is reused only after the readers' grace period";
+    GraceBeforeBlockReuse "4" "a physical block is reused only after a grace period";
+    GraceBeforeInPlace "4" "a round waits a grace period between its cut and its first write";
+    WriterPinned "new" "a writer is pinned from before its append until it has published";
+    RereadOnMismatch "4" "on a checksum mismatch map, entry and CRC are read again";
+    CreditsBeforeLocks "3.6" "credits are acquired before any lock";
+    CreditsAllOrNothing "3.6" "credits are acquired all or nothing";
+    NoPinWhileWaiting "3.6" "no epoch is pinned while waiting for credits";
+    DigestReserve "3.6" "digest keeps the pages of the largest record in reserve";
+    BatchBeforeEnospc "3.6" "a shortage of LBNs runs a zero batch before it is ENOSPC";
+    RecordsBounded "3.9" "records are bounded";
+    IntentReserve "3.9" "finishing an intent needs nobody else's progress";
+    IntentWithEffect "3.9" "the record of the visible effect carries the intent";
+    TailLockedUntilDone "3.9" "[new size, inf) stays locked until the intent is done";
+    TailLockedAfterCrash "3.9" "also after a crash";
+    IntentClearedLast "3.9" "an intent is cleared only with its last step";
+    ZeroTailInRecord "4" "a shrink into a block stages the zero-tailed block in its own record";
     ScrubSkipsFree "new" "fsck and scrub skip blocks whose bit is clear";
 }
 

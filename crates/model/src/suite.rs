@@ -280,3 +280,123 @@ pub fn images() -> Vec<image::Config> {
 pub fn run_image(cfg: &image::Config, limit: usize) -> Outcome {
     explore(&image::Images(cfg.clone()), limit)
 }
+
+use crate::{credits, intent, ppt, reader};
+use credits::Do;
+pub fn ppts() -> Vec<ppt::Config> {
+    vec![ppt::Config {
+        name: "ppt",
+        txns: 2,
+        stores: 1,
+        crashes: 3,
+        kept: Kept::ALL,
+    }]
+}
+pub fn readers() -> Vec<reader::Config> {
+    vec![
+        reader::Config {
+            name: "read-in-place",
+            swap: false,
+            kept: Kept::ALL,
+        },
+        reader::Config {
+            name: "read-swap",
+            swap: true,
+            kept: Kept::ALL,
+        },
+    ]
+}
+pub fn intents() -> Vec<intent::Config> {
+    vec![intent::Config {
+        name: "intent",
+        shrink_to: &[0, 1, 2, 3],
+        truncates: 2,
+        writes: 2,
+        extends: 2,
+        crashes: 3,
+        kept: Kept::ALL,
+    }]
+}
+const RENAME: &[Do] = &[
+    Do::Acquire([2, 1, 0, 0]),
+    Do::Pin,
+    Do::Lock(0),
+    Do::Lock(1),
+    Do::Use,
+    Do::Unlock(1),
+    Do::Unlock(0),
+    Do::Unpin,
+];
+const WRITE: &[Do] = &[
+    Do::Acquire([2, 1, 0, 0]),
+    Do::Pin,
+    Do::Lock(1),
+    Do::Use,
+    Do::Unlock(1),
+    Do::Unpin,
+];
+const CREATE: &[Do] = &[
+    Do::Acquire([0, 1, 0, 1]),
+    Do::Lock(0),
+    Do::Use,
+    Do::Unlock(0),
+];
+const GROW: &[Do] = &[
+    Do::Acquire([0, 1, 1, 0]),
+    Do::Lock(0),
+    Do::Use,
+    Do::Unlock(0),
+];
+const SHRINK: &[Do] = &[Do::Acquire([0, 1, 0, 0]), Do::UseAndFree];
+const TAIL: &[Do] = &[
+    Do::Acquire([0, 1, 0, 0]),
+    Do::Lock(0),
+    Do::Use,
+    Do::Unlock(0),
+];
+const INTENT: &[Do] = &[
+    Do::Acquire([0, 1, 0, 0]),
+    Do::Lock(0),
+    Do::Use,
+    Do::IntentStep,
+    Do::IntentStep,
+    Do::Unlock(0),
+];
+const HUGE: &[Do] = &[Do::Acquire([0, 3, 0, 0]), Do::Use];
+pub fn credit() -> Vec<credits::Config> {
+    let base = credits::Config {
+        name: "credit-slots",
+        space: [2, 2, 0, 0],
+        copies: 0,
+        programs: [RENAME, WRITE, WRITE],
+        kept: Kept::ALL,
+    };
+    vec![
+        base.clone(),
+        credits::Config {
+            name: "credit-pages",
+            space: [0, 2, 0, 2],
+            copies: 1,
+            programs: [CREATE, CREATE, TAIL],
+            ..base.clone()
+        },
+        credits::Config {
+            name: "credit-lbns",
+            space: [0, 2, 1, 0],
+            programs: [GROW, SHRINK, GROW],
+            ..base.clone()
+        },
+        credits::Config {
+            name: "credit-intent",
+            space: [0, 2, 0, 0],
+            programs: [INTENT, TAIL, TAIL],
+            ..base.clone()
+        },
+        credits::Config {
+            name: "credit-huge",
+            space: [0, 2, 0, 0],
+            programs: [HUGE, TAIL, &[]],
+            ..base.clone()
+        },
+    ]
+}

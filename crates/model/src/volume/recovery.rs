@@ -22,7 +22,13 @@ pub fn step(cfg: &Config, w: &World) -> World {
             if scan_first {
                 scan(cfg, &mut w);
             }
-            w.rc.pc = if open_txn(&w) { 1 } else { 5 };
+            w.rc.pc = if open_txn(&w) {
+                1
+            } else if cfg.keeps(Ordering::GenerationBurnt) {
+                3
+            } else {
+                5
+            };
         }
         1 => {
             undo(cfg, &mut w);
@@ -37,8 +43,8 @@ pub fn step(cfg: &Config, w: &World) -> World {
             };
         }
         3 => {
-            let generation = w.m.load(TXN_START) >> 12;
-            w.m.store(TXN_WORD, generation, BY_RECOVERY);
+            let generation = w.m.load(TXN_WORD);
+            w.m.store(TXN_WORD, generation + 1, BY_RECOVERY);
             w.rc.pc = 4;
         }
         4 => {
