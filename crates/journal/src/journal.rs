@@ -186,7 +186,7 @@ impl Journal {
             self.closed.store(false, Ordering::Release);
             return Err(JournalError::NotRecovered { last, digested });
         }
-        // Clean means clean in this epoch: the next mount's epoch revokes it without a store.
+        // Clean means clean in this epoch: the next mount's epoch revokes it.
         self.jsb().store(WordKind::Clean, u64::from(self.epoch));
         self.drain()
     }

@@ -154,7 +154,7 @@ impl Scan {
 
     /// Superblock words of the new life. Three steps, each durable before the next:
     /// 1. D. The lanes are history from here on, whatever their heads say.
-    /// 2. `commit_ts` and the heads. Were `commit_ts` first, numbers between D and it would be
+    /// 2. `commit_ts`, the clean word and the heads. Were `commit_ts` first, numbers between D and it would be
     ///    missing records; were a head first, a record above D would be lost.
     /// 3. Ordering 7: the epoch with the mode, which ends recovery.
     fn restart(&self, seq: u64, options: JournalOptions) -> Result<(), JournalError> {
@@ -162,6 +162,8 @@ impl Scan {
         jsb.store(WordKind::Digested, seq);
         self.region.drain()?;
         jsb.store(WordKind::CommitTs, seq);
+        // Its check may have failed; that it is another epoch's says "not clean" from step 3 on.
+        jsb.store(WordKind::Clean, 0);
         for (lane, &end) in self.lane_ends.iter().enumerate() {
             jsb.store_head(lane, end);
         }

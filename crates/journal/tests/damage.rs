@@ -371,7 +371,7 @@ fn another_volume_is_not_this_one() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
 
     /// Any few bytes, anywhere: a scan answers, and what it says can be recovered from. Without
     /// reported damage nothing is wrong with what is there, except that `op` cannot tell a rotten
