@@ -87,13 +87,6 @@ impl Mount {
         options: &MountOptions,
     ) -> Result<(Self, OwnedFd), AttachError> {
         let root_mode = check_target(target)?;
-        let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-            .map_err(AttachError::Device)?;
-        let data = kernel_data(&device, root_mode, options);
-        let fstype = match &options.subtype {
-            Some(name) => format!("fuse.{name}"),
-            None => "fuse".into(),
-        };
         let name = options
             .fsname
             .as_ref()
@@ -102,16 +95,9 @@ impl Mount {
             target: target.into(),
             by_helper,
         };
-        match rustix::mount::mount(name, target, &fstype, flags(options), data.as_c_str()) {
-            Ok(()) => Ok((mount(false), device)),
-            Err(Errno::PERM) => {
-                drop(device);
-                Ok((mount(true), fusermount::mount(name, target, options)?))
-            }
-            Err(e) => Err(AttachError::Refused {
-                path: target.into(),
-                why: e.to_string(),
-            }),
+        match attach_directly(name, target, root_mode, options)? {
+            Some(device) => Ok((mount(false), device)),
+            None => Ok((mount(true), fusermount::mount(name, target, options)?)),
         }
     }
 
@@ -126,6 +112,36 @@ impl Mount {
             return fusermount::unmount(&self.target, users);
         }
         detach(&self.target, users)
+    }
+}
+
+/// Mounts by mount(2); `None` if this process may not.
+fn attach_directly(
+    name: &Path,
+    target: &Path,
+    root_mode: u32,
+    options: &MountOptions,
+) -> Result<Option<OwnedFd>, AttachError> {
+    let flags_of_open = OFlags::RDWR | OFlags::CLOEXEC;
+    let device = match rustix::fs::open("/dev/fuse", flags_of_open, Mode::empty()) {
+        Ok(device) => device,
+        Err(Errno::ACCESS | Errno::PERM) if !rustix::process::geteuid().is_root() => {
+            return Ok(None);
+        }
+        Err(e) => return Err(AttachError::Device(e)),
+    };
+    let data = kernel_data(&device, root_mode, options);
+    let fstype = match &options.subtype {
+        Some(name) => format!("fuse.{name}"),
+        None => "fuse".into(),
+    };
+    match rustix::mount::mount(name, target, &fstype, flags(options), data.as_c_str()) {
+        Ok(()) => Ok(Some(device)),
+        Err(Errno::PERM) => Ok(None),
+        Err(e) => Err(AttachError::Refused {
+            path: target.into(),
+            why: e.to_string(),
+        }),
     }
 }
 
@@ -174,7 +190,8 @@ fn check_target(target: &Path) -> Result<u32, AttachError> {
         path: target.into(),
         why,
     };
-    let stat = match rustix::fs::stat(target) {
+    // The kernel may remember the attributes of a dead mount, but not how full it is.
+    let stat = match rustix::fs::statvfs(target).and_then(|_| rustix::fs::stat(target)) {
         Ok(stat) => stat,
         Err(Errno::NOENT) => return Err(bad("no such directory; create it first".into())),
         Err(Errno::NOTCONN) => {

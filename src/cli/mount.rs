@@ -83,6 +83,14 @@ fn job(volume: &Path, target: &Path, options: MountOptions) -> Result<Job, Failu
             "cannot mount on {t}: it would hide the volume {v} itself"
         )));
     }
+    if let Ok(Some(entry)) = mount::table::mount_of(&volume)
+        && mount::status(&entry.target).is_ok()
+    {
+        let (v, t) = (volume.display(), entry.target.display());
+        return Err(failed(format!(
+            "{v} is mounted on {t} already: use it there, or `quayfs umount {t}` first"
+        )));
+    }
     Ok(Job {
         volume,
         target,

@@ -1,0 +1,168 @@
+//! The command line without a mount: help, errors of one line, exit codes, what machines read.
+
+mod program;
+
+use program::{Scene, named, quayfs};
+use serde_json::Value;
+use std::os::unix::fs::FileExt;
+
+#[test]
+fn help_teaches() {
+    let text = quayfs(["--help"]).ok();
+    for word in [
+        "mkfs",
+        "mount",
+        "umount",
+        "fsck",
+        "info",
+        "Examples:",
+        "quayfs mkfs /srv/vol",
+    ] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    for (command, words) in [
+        (
+            "mkfs",
+            ["--pmem-size", "--sparse", "Examples:", "Exit codes: 0"],
+        ),
+        (
+            "mount",
+            [
+                "durability=",
+                "/etc/fstab",
+                "Examples:",
+                "Exit codes, as of mount(8): 0",
+            ],
+        ),
+        ("umount", ["MOUNTPOINT", "data device", "0 unmounted", "32"]),
+        (
+            "fsck",
+            ["--json", "Exit codes, as of fsck(8): 0", "4 damage", "16"],
+        ),
+        ("info", ["--json", "Examples:", "MOUNT", "Exit codes: 0"]),
+    ] {
+        let text = quayfs([command, "--help"]).ok();
+        for word in words {
+            let found = text.to_uppercase().contains(&word.to_uppercase());
+            assert!(found, "{command}: {word}: {text}");
+        }
+        assert_eq!(quayfs([command, "-h"]).code, 0);
+    }
+    assert!(quayfs(["--version"]).ok().starts_with("quayfs "));
+}
+
+#[test]
+fn wrong_usage_is_one_line_that_names_the_help() {
+    for (line, code, about) in [
+        ("", 2, "quayfs --help"),
+        ("frobnicate", 2, "'frobnicate'"),
+        ("mkfs", 2, "quayfs mkfs --help"),
+        ("mkfs v --pmem-size 1X", 2, "powers of 1024"),
+        (
+            "mkfs v --data-size 99999999999T",
+            2,
+            "larger than any device",
+        ),
+        ("mkfs v --buffers 17", 2, "quayfs mkfs --help"),
+        ("mount v", 1, "<MOUNTPOINT>"),
+        ("mount v m --turbo", 1, "--turbo"),
+        ("umount", 1, "quayfs umount --help"),
+        ("fsck", 16, "quayfs fsck --help"),
+        ("fsck v --repair", 16, "--repair"),
+        ("info", 2, "quayfs info --help"),
+    ] {
+        quayfs(line.split_whitespace()).fails(code, about);
+    }
+}
+
+#[test]
+fn mount_options_are_checked_before_anything_else() {
+    for (options, about) in [
+        ("turbo", "unknown mount option `turbo`"),
+        ("data=fast", "journal or ordered or writeback"),
+        ("data=ordered,durability=op", "contradict"),
+        ("checkpoint=double", "not yet implemented"),
+        ("transport=uring", "not yet implemented"),
+    ] {
+        quayfs(["mount", "/no/such/volume", "/no/such/place", "-o", options]).fails(1, about);
+    }
+}
+
+#[test]
+fn missing_things_are_named() {
+    let scene = Scene::new();
+    let (vol, mnt) = (scene.vol(), scene.mnt());
+    let (vol, mnt) = (vol.to_str().unwrap(), mnt.to_str().unwrap());
+    quayfs(["mount", "/no/such/volume", mnt]).fails(32, "quayfs mkfs");
+    quayfs(["mount", mnt, mnt]).fails(32, "hide the volume");
+    quayfs(["mount", vol, "/no/such/place"]).fails(32, "/no/such/place");
+    quayfs(["mount", vol, scene.dir().to_str().unwrap()]).fails(32, "hide the volume");
+    quayfs(["umount", mnt]).fails(32, "not a mount point");
+    quayfs(["umount", "/proc"]).fails(32, "not QuayFS");
+    quayfs(["fsck", "/no/such/volume"]).fails(8, "/no/such/volume");
+    quayfs(["info", "/no/such/volume"]).fails(1, "/no/such/volume");
+    quayfs(["info", mnt]).fails(1, "quayfs mkfs");
+}
+
+#[test]
+fn mkfs_says_what_it_made_and_keeps_what_is_there() {
+    let scene = Scene::new();
+    let vol = scene.vol();
+    let vol = vol.to_str().unwrap();
+    let size = ["--pmem-size", "32M", "--data-size", "128M", "--sparse"];
+    quayfs([&["mkfs", vol][..], &size].concat()).fails(1, "--force");
+    let forced = quayfs([&["mkfs", vol, "--force", "--label", "second"][..], &size].concat());
+    assert!(forced.err.contains("--sparse"), "{forced:?}");
+    let text = forced.ok();
+    assert!(text.contains(&format!("quayfs mount {vol}")), "{text}");
+    assert!(text.contains("32 MiB"), "{text}");
+    assert!(quayfs(["info", vol]).ok().contains("second"));
+}
+
+#[test]
+fn machines_read_json() {
+    let scene = Scene::new();
+    let vol = scene.vol();
+    let vol = vol.to_str().unwrap();
+    let info: Value = serde_json::from_str(&quayfs(["info", vol, "--json"]).ok()).unwrap();
+    assert_eq!(info["pmem_bytes"], 32 << 20);
+    assert_eq!(info["data_bytes"], 128 << 20);
+    assert_eq!(info["mountpoint"], Value::Null);
+    assert_eq!(info["uuid"].as_str().unwrap().len(), 36);
+    let fsck: Value = serde_json::from_str(&quayfs(["fsck", vol, "--json"]).ok()).unwrap();
+    assert_eq!(fsck["uuid"], info["uuid"]);
+}
+
+#[test]
+fn fsck_tells_damage_from_health() {
+    let scene = Scene::new();
+    let vol = scene.vol();
+    let vol = vol.to_str().unwrap();
+    assert!(quayfs(["fsck", vol]).ok().contains("no damage"));
+    // One of the two copies of the configuration table.
+    let pmem = scene.vol().join("pmem");
+    let pmem = std::fs::File::options().write(true).open(pmem).unwrap();
+    pmem.write_all_at(&[0xff; 64], 512).unwrap();
+    let run = quayfs(["fsck", vol]);
+    assert_eq!(run.code, 4, "{run:?}");
+    pmem.write_all_at(&[0xff; 64], 4096 + 512).unwrap();
+    assert_eq!(quayfs(["fsck", vol]).code, 8);
+}
+
+#[test]
+fn mount8_can_call_it() {
+    let scene = Scene::new();
+    let (vol, mnt) = (scene.vol(), scene.mnt());
+    let (vol, mnt) = (vol.to_str().unwrap(), mnt.to_str().unwrap());
+    for name in ["mount.quayfs", "mount.fuse.quayfs"] {
+        let helper = scene.helper(name);
+        named(&helper, [vol]).fails(1, "mount.quayfs VOLUME MOUNTPOINT");
+        named(&helper, [vol, mnt, "-o", "turbo"]).fails(1, "turbo");
+        named(&helper, ["/no/such/volume", mnt, "-o", "rw"]).fails(32, "quayfs mkfs");
+        // -f checks all of it and mounts nothing; -s tolerates what it does not know.
+        named(&helper, [vol, mnt, "-f", "-s", "-o", "rw,turbo,_netdev"]).ok();
+    }
+    let helper = scene.helper("umount.quayfs");
+    named(&helper, [mnt]).fails(32, "not a mount point");
+    named(&helper, ["-n"]).fails(1, "umount.quayfs MOUNTPOINT");
+}

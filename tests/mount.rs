@@ -1,0 +1,452 @@
+//! The program with real mounts: daemon, signals, helpers of mount(8), users without privileges.
+//!
+//! Needs `/dev/fuse`. Where there is none these tests fail, unless QUAYFS_SKIP_FUSE=1 says that
+//! this is known.
+
+mod program;
+
+use program::{QUAYFS, Run, Scene, named, quayfs};
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+/// Whether mounts can be tested here.
+fn can_mount() -> bool {
+    if std::env::var_os("QUAYFS_SKIP_FUSE").is_some_and(|v| v == "1") {
+        eprintln!("not tested: QUAYFS_SKIP_FUSE=1");
+        return false;
+    }
+    assert!(
+        Path::new("/dev/fuse").exists(),
+        "no /dev/fuse: load the module `fuse`, or set QUAYFS_SKIP_FUSE=1 to do without these tests"
+    );
+    true
+}
+
+/// A mount that goes away with the test, whatever its end.
+struct Mounted(Scene);
+
+impl Mounted {
+    #[track_caller]
+    fn new(options: &[&str]) -> Self {
+        let mounted = Self(Scene::new());
+        mounted.mount(options).ok();
+        mounted
+    }
+
+    fn mount(&self, options: &[&str]) -> Run {
+        let (vol, mnt) = self.paths();
+        quayfs([&["mount", &vol, &mnt][..], options].concat())
+    }
+
+    fn umount(&self) -> Run {
+        quayfs(["umount", &self.paths().1])
+    }
+
+    fn paths(&self) -> (String, String) {
+        let text = |p: std::path::PathBuf| p.to_str().unwrap().to_string();
+        (text(self.0.vol()), text(self.0.mnt()))
+    }
+
+    #[track_caller]
+    fn info(&self) -> Value {
+        serde_json::from_str(&quayfs(["info", &self.paths().1, "--json"]).ok()).unwrap()
+    }
+
+    #[track_caller]
+    fn pid(&self) -> i32 {
+        self.info()["pid"].as_i64().unwrap() as i32
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.0.vol().join("quayfs.log")).unwrap_or_default()
+    }
+
+    /// The line of the mount table.
+    fn table(&self) -> Option<String> {
+        let (_, mnt) = self.paths();
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        table
+            .lines()
+            .rfind(|l| l.split(' ').nth(4) == Some(&mnt))
+            .map(str::to_string)
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if self.table().is_some() {
+            let _ = Command::new("umount")
+                .args(["-i", "-l"])
+                .arg(self.0.mnt())
+                .status();
+        }
+    }
+}
+
+/// Waits for something that other processes bring about.
+#[track_caller]
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..1500 {
+        if holds() {
+            return;
+        }
+        sleep(Duration::from_millis(20));
+    }
+    panic!("never: {what}");
+}
+
+fn signal(pid: i32, name: &str) {
+    let status = Command::new("kill")
+        .args(["-s", name, &pid.to_string()])
+        .status()
+        .unwrap();
+    assert!(status.success());
+}
+
+fn runs(pid: i32) -> bool {
+    // A zombie still has a directory but no more command line.
+    fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
+}
+
+#[test]
+fn a_mount_keeps_what_is_written_to_it() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new(&[]);
+    let mnt = m.0.mnt();
+    fs::create_dir(mnt.join("dir")).unwrap();
+    fs::write(mnt.join("dir/file"), b"cargo").unwrap();
+    let info = m.info();
+    let (vol, target) = m.paths();
+    assert_eq!(
+        (info["volume"].as_str(), info["mountpoint"].as_str()),
+        (Some(&*vol), Some(&*target))
+    );
+    let by_volume: Value = serde_json::from_str(&quayfs(["info", &vol, "--json"]).ok()).unwrap();
+    assert_eq!(by_volume["pid"], info["pid"]);
+    assert!(quayfs(["info", &target]).ok().contains(&vol));
+    let line = m.table().unwrap();
+    assert!(line.contains(&format!(" - fuse.quayfs {vol} ")), "{line}");
+
+    m.umount().ok();
+    assert!(
+        !runs(info["pid"].as_i64().unwrap() as i32),
+        "umount waits for the daemon"
+    );
+    assert!(m.table().is_none() && !mnt.join("dir").exists());
+    quayfs(["fsck", &vol]).ok();
+    m.mount(&["-o", "ro"]).ok();
+    assert_eq!(fs::read(mnt.join("dir/file")).unwrap(), b"cargo");
+    assert!(fs::write(mnt.join("new"), b"x").is_err());
+    m.umount().ok();
+    assert!(m.log().contains("mounted"), "{}", m.log());
+}
+
+#[test]
+fn a_volume_is_mounted_once() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new(&[]);
+    let (vol, _) = m.paths();
+    m.mount(&[]).fails(32, "mounted on");
+    let other = m.0.dir().join("other");
+    fs::create_dir(&other).unwrap();
+    quayfs(["mount", &vol, other.to_str().unwrap()]).fails(32, "quayfs umount");
+    quayfs(["fsck", &vol]).fails(8, "in use");
+    m.umount().ok();
+}
+
+#[test]
+fn a_used_tree_is_not_unmounted() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new(&[]);
+    let file = fs::File::create(m.0.mnt().join("held")).unwrap();
+    m.umount().fails(32, "fuser -vm");
+    assert!(m.table().is_some());
+    drop(file);
+    m.umount().ok();
+}
+
+#[test]
+fn a_killed_daemon_leaves_what_was_synced() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new(&[]);
+    let mnt = m.0.mnt();
+    let file = fs::File::create(mnt.join("safe")).unwrap();
+    std::io::Write::write_all(&mut &file, b"cargo").unwrap();
+    file.sync_all().unwrap();
+    signal(m.pid(), "KILL");
+    eventually("the mount is dead", || fs::read_dir(&mnt).is_err());
+    drop(file);
+    quayfs(["info", &m.paths().1]).fails(1, "quayfs umount");
+    m.mount(&[]).fails(32, "quayfs umount");
+    m.umount().ok();
+    m.mount(&[]).ok();
+    assert_eq!(fs::read(mnt.join("safe")).unwrap(), b"cargo");
+    m.umount().ok();
+    quayfs(["fsck", &m.paths().0]).ok();
+}
+
+#[test]
+fn sigterm_unmounts_cleanly() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new(&[]);
+    fs::write(m.0.mnt().join("file"), b"cargo").unwrap();
+    let pid = m.pid();
+    signal(pid, "TERM");
+    eventually("the daemon ends", || !runs(pid));
+    assert!(m.table().is_none());
+    assert!(m.log().contains("the volume is clean"), "{}", m.log());
+    m.mount(&[]).ok();
+    assert_eq!(fs::read(m.0.mnt().join("file")).unwrap(), b"cargo");
+    m.umount().ok();
+}
+
+#[test]
+fn a_second_sigterm_does_not_wait_for_users() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new(&[]);
+    let held = fs::File::create(m.0.mnt().join("held")).unwrap();
+    let pid = m.pid();
+    signal(pid, "TERM");
+    eventually("the signal is heard", || m.log().contains("signal 15"));
+    assert!(runs(pid));
+    signal(pid, "TERM");
+    eventually("the daemon ends", || !runs(pid));
+    assert!(held.sync_all().is_err());
+    assert!(m.table().is_none());
+}
+
+#[test]
+fn the_foreground_serves_until_interrupted() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted(Scene::new());
+    let (vol, mnt) = m.paths();
+    let log = m.0.dir().join("log");
+    let mut child = Command::new(QUAYFS)
+        .args([
+            "mount",
+            &vol,
+            &mnt,
+            "--foreground",
+            "--log-file",
+            log.to_str().unwrap(),
+        ])
+        .spawn()
+        .unwrap();
+    eventually("it is mounted", || {
+        m.table().is_some() && fs::write(m.0.mnt().join("x"), b"").is_ok()
+    });
+    assert_eq!(m.pid() as u32, child.id());
+    signal(m.pid(), "INT");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(m.table().is_none());
+    let log = fs::read_to_string(log).unwrap();
+    assert!(log.contains("signal 2") && log.contains("clean"), "{log}");
+}
+
+#[test]
+fn failures_of_the_daemon_reach_the_command() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted(Scene::new());
+    fs::write(m.0.vol().join("pmem"), vec![0; 32 << 20]).unwrap();
+    m.mount(&[]).fails(32, "not a QuayFS pmem region");
+    assert!(m.log().contains("not a QuayFS pmem region"));
+    m.mount(&["--foreground"])
+        .fails(32, "not a QuayFS pmem region");
+    let log = m.0.dir().join("no/such/log");
+    m.mount(&["--log-file", log.to_str().unwrap()])
+        .fails(32, "--log-file");
+    assert!(m.table().is_none());
+}
+
+#[test]
+fn options_reach_kernel_and_daemon() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new(&[
+        "-o",
+        "nosuid,noatime,allow_other",
+        "-o",
+        "durability=commit,commit=9",
+    ]);
+    let line = m.table().unwrap();
+    for word in ["nosuid", "noatime", "allow_other", "default_permissions"] {
+        assert!(line.contains(word), "{word}: {line}");
+    }
+    let info = m.info();
+    assert!(
+        info["options"].as_str().unwrap().contains("commit=9"),
+        "{info}"
+    );
+    m.umount().ok();
+    m.mount(&["-o", "fsname=cargo,subtype=none"]).ok();
+    let line = m.table().unwrap();
+    assert!(line.contains(" - fuse cargo "), "{line}");
+    m.umount().ok();
+}
+
+#[test]
+fn the_helpers_of_mount8_mount_remount_and_unmount() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted(Scene::new());
+    let (vol, mnt) = m.paths();
+    let helper = m.0.helper("mount.quayfs");
+    assert_eq!(named(&helper, [&vol, &mnt, "-o", "rw,_netdev"]).ok(), "");
+    fs::write(m.0.mnt().join("file"), b"1").unwrap();
+    named(&helper, [&vol, &mnt, "-o", "remount,ro"]).ok();
+    assert!(fs::write(m.0.mnt().join("file"), b"2").is_err());
+    named(&helper, [&vol, &mnt, "-o", "remount,rw,nodev"]).ok();
+    fs::write(m.0.mnt().join("file"), b"3").unwrap();
+    assert!(m.table().unwrap().contains("nodev"));
+    let pid = m.pid();
+    named(&m.0.helper("umount.fuse.quayfs"), [&*mnt, "-n"]).ok();
+    assert!(!runs(pid));
+    assert!(named(&helper, [&vol, &mnt, "-v"]).ok().contains("mounted"));
+    m.umount().ok();
+}
+
+/// Runs the program as somebody who may not call mount(2). If the tests run as root that is user
+/// 65534, in a mount namespace where the device is open to everybody as it is on most systems.
+struct Unprivileged {
+    program: PathBuf,
+    namespace: Option<Child>,
+}
+
+impl Unprivileged {
+    fn new(dir: &Path) -> Self {
+        let program = dir.join("quayfs");
+        fs::copy(QUAYFS, &program).unwrap();
+        let namespace = rustix::process::getuid().is_root().then(|| {
+            fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).unwrap();
+            let script = "mkdir dev; mount -t tmpfs none dev; mknod -m 666 dev/fuse c 10 229; \
+                          mount --bind dev/fuse /dev/fuse; echo ready; read stop";
+            let mut shell = Command::new("unshare")
+                .args(["--mount", "--propagation", "private", "sh", "-ec", script])
+                .current_dir(dir)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut line = String::new();
+            BufReader::new(shell.stdout.as_mut().unwrap())
+                .read_line(&mut line)
+                .unwrap();
+            assert_eq!(line, "ready\n");
+            shell
+        });
+        Self { program, namespace }
+    }
+
+    /// Makes a path belong to the user.
+    fn own(&self, path: &Path) {
+        if self.namespace.is_some() {
+            chown(path, Some(65534), Some(65534)).unwrap();
+        }
+    }
+
+    fn run(&self, args: &[&str]) -> Run {
+        let mut command = match &self.namespace {
+            None => Command::new(&self.program),
+            Some(shell) => {
+                let mut command = Command::new("nsenter");
+                command.args([
+                    "--mount",
+                    "--target",
+                    &shell.id().to_string(),
+                    "--",
+                    "setpriv",
+                ]);
+                command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+                command.arg(&self.program);
+                command
+            }
+        };
+        command.args(args).output().unwrap().into()
+    }
+
+    fn mounted(&self, what: &str) -> bool {
+        let pid = self
+            .namespace
+            .as_ref()
+            .map_or("self".into(), |shell| shell.id().to_string());
+        fs::read_to_string(format!("/proc/{pid}/mountinfo"))
+            .unwrap()
+            .contains(what)
+    }
+}
+
+impl Drop for Unprivileged {
+    fn drop(&mut self) {
+        if let Some(shell) = &mut self.namespace {
+            let _ = Command::new("nsenter")
+                .args(["--mount", "--target", &shell.id().to_string(), "--"])
+                .args(["umount", "-i", "-l", "-a", "-t", "fuse.quayfs"])
+                .output();
+            // Its end of the standard input is closed first.
+            let _ = shell.wait();
+        }
+    }
+}
+
+#[test]
+fn users_without_privileges_mount_through_fusermount() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted(Scene::new());
+    let (vol, mnt) = m.paths();
+    let user = Unprivileged::new(m.0.dir());
+    for path in [
+        m.0.vol(),
+        m.0.mnt(),
+        m.0.vol().join("pmem"),
+        m.0.vol().join("data"),
+    ] {
+        user.own(&path);
+    }
+    let entry = format!("{mnt} rw,nosuid,nodev");
+    let pid = || {
+        let info: Value = serde_json::from_str(&user.run(&["info", &vol, "--json"]).ok()).unwrap();
+        info["pid"].as_i64().unwrap() as i32
+    };
+    user.run(&["mount", &vol, &mnt]).ok();
+    assert!(user.mounted(&entry) && user.mounted(&format!("fuse.quayfs {vol}")));
+    let daemon = pid();
+    user.run(&["umount", &mnt]).ok();
+    assert!(!user.mounted(&entry) && !runs(daemon));
+
+    user.run(&["mount", &vol, &mnt]).ok();
+    let daemon = pid();
+    signal(daemon, "TERM");
+    eventually("the daemon ends", || !runs(daemon));
+    assert!(!user.mounted(&entry));
+
+    user.run(&["mount", &vol, &mnt, "--log-file", "/no/such/log"])
+        .fails(32, "--log-file");
+    user.run(&["mount", &vol, "/proc"])
+        .fails(32, "fusermount3: ");
+}

@@ -1,0 +1,114 @@
+//! Running the program as a user does: by its binary, its exit codes and what it prints.
+
+#![allow(dead_code)]
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use tempfile::TempDir;
+
+/// The binary under test.
+pub const QUAYFS: &str = env!("CARGO_BIN_EXE_quayfs");
+
+/// What a run of the program left behind.
+#[derive(Debug)]
+pub struct Run {
+    /// Exit code; -1 after a signal.
+    pub code: i32,
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub err: String,
+}
+
+impl From<Output> for Run {
+    fn from(output: Output) -> Self {
+        Self {
+            code: output.status.code().unwrap_or(-1),
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+impl Run {
+    /// Asserts success and returns the standard output.
+    #[track_caller]
+    pub fn ok(self) -> String {
+        assert_eq!(self.code, 0, "{self:?}");
+        self.out
+    }
+
+    /// Asserts a failure with this exit code and exactly one line on the standard error, which
+    /// contains `about`.
+    #[track_caller]
+    pub fn fails(self, code: i32, about: &str) {
+        assert_eq!(self.code, code, "{self:?}");
+        assert_eq!(self.err.lines().count(), 1, "one line: {self:?}");
+        assert!(self.err.starts_with("quayfs: "), "{self:?}");
+        assert!(self.err.contains(about), "about {about:?}: {self:?}");
+        assert_eq!(self.out, "", "{self:?}");
+    }
+}
+
+/// Runs the program.
+pub fn quayfs<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Run {
+    named(Path::new(QUAYFS), args)
+}
+
+/// Runs the program under another name.
+pub fn named<S: AsRef<OsStr>>(name: &Path, args: impl IntoIterator<Item = S>) -> Run {
+    Command::new(name)
+        .args(args)
+        .output()
+        .expect("the binary runs")
+        .into()
+}
+
+/// A directory with a small volume, and room for links to the program.
+pub struct Scene {
+    dir: TempDir,
+}
+
+impl Scene {
+    /// Makes a volume of 32 MiB of pmem region and 128 MiB of data.
+    #[track_caller]
+    pub fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let scene = Self { dir };
+        std::fs::create_dir(scene.mnt()).unwrap();
+        let size = ["--pmem-size", "32M", "--data-size", "128M", "--sparse"];
+        let vol = scene.vol();
+        quayfs(
+            ["mkfs".as_ref(), vol.as_os_str()]
+                .into_iter()
+                .chain(size.map(OsStr::new)),
+        )
+        .ok();
+        scene
+    }
+
+    /// The directory that everything is in.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// The volume.
+    pub fn vol(&self) -> PathBuf {
+        self.dir().join("vol")
+    }
+
+    /// The mount point.
+    pub fn mnt(&self) -> PathBuf {
+        self.dir().join("mnt")
+    }
+
+    /// The program under the name of a helper.
+    pub fn helper(&self, name: &str) -> PathBuf {
+        let link = self.dir().join(name);
+        if !link.exists() {
+            std::os::unix::fs::symlink(QUAYFS, &link).unwrap();
+        }
+        link
+    }
+}
