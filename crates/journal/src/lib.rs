@@ -40,6 +40,7 @@ mod recover;
 mod retire;
 mod ring;
 mod scan;
+mod slot_scan;
 mod stage;
 mod staged_map;
 mod stats;

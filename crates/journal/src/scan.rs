@@ -1,14 +1,13 @@
 //! What is on the medium after a crash: a journal that is not recovered yet.
 
-use crate::classify::{Header, Verdict, Vouch, Word, classify};
 use crate::error::{Damage, JournalError, SlotDamage};
 use crate::geometry::JournalGeometry;
 use crate::journal::Journal;
+use crate::slot_scan::{Named, PIECE, SlotContext};
 use crate::superblock::Superblock;
 use crate::walk::{Rules, Walk, walk_lane};
 use crate::{Durability, LiveSlot, Record};
 use quayfs_layout::jsb::{JSB_BYTES, WordKind};
-use quayfs_layout::slot::{self, SLOT_HEADER_BYTES, SlotHeader};
 use quayfs_pmem::Region;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
@@ -50,16 +49,6 @@ pub struct Scan {
     pub(crate) above: Vec<(u16, u64)>,
     /// D as stored now.
     pub(crate) stored: AtomicU64,
-}
-
-/// What a replayable record says of a slot.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Named {
-    pos: u64,
-    stage_id: u64,
-    lbn: u64,
-    crc: u32,
-    seq: u64,
 }
 
 impl Journal {
@@ -306,137 +295,5 @@ impl Scan {
             self.region.flush(base, end - head - first);
         }
         Ok(self.region.drain()?)
-    }
-}
-
-/// Slot headers looked at as one unit of work.
-const PIECE: u64 = 4096;
-
-struct SlotContext<'a> {
-    geo: &'a JournalGeometry,
-    region: &'a Region,
-    named: &'a FxHashMap<(u16, u64), Named>,
-    epoch: u32,
-    digested: u64,
-    retired: u64,
-}
-
-#[derive(Default)]
-struct SlotPart {
-    buffer: u16,
-    ring_end: u64,
-    max_seq: u64,
-    live: Vec<LiveSlot>,
-    damage: Vec<Damage>,
-    rewrite: Vec<(u16, u64)>,
-    above: Vec<(u16, u64)>,
-}
-
-impl SlotContext<'_> {
-    fn piece(&self, buffer: u16, first: u64) -> SlotPart {
-        let mut part = SlotPart {
-            buffer,
-            ..SlotPart::default()
-        };
-        let n = PIECE.min(self.geo.slots_per_buffer - first);
-        let bytes = self
-            .region
-            .read_vec(self.geo.header(buffer, first), n * SLOT_HEADER_BYTES as u64);
-        let (headers, _) = bytes.as_chunks::<SLOT_HEADER_BYTES>();
-        for (index, raw) in (first..).zip(headers) {
-            self.slot(buffer, index, raw, &mut part);
-        }
-        part
-    }
-
-    fn slot(&self, buffer: u16, index: u64, raw: &[u8; SLOT_HEADER_BYTES], part: &mut SlotPart) {
-        let salt = self.geo.volume_salt;
-        let valid = SlotHeader::decode(raw, salt, buffer).filter(|h| {
-            // Ordering 7: staged in any epoch up to the current one.
-            h.pos % self.geo.slots_per_buffer == index && (1..=self.epoch).contains(&h.epoch)
-        });
-        let number = slot::committed(raw, salt, buffer, index);
-        let word = match number {
-            None => Word::Bad,
-            Some(0) => Word::Never,
-            Some(n) if n <= self.retired => Word::Retired,
-            Some(n) if n <= self.digested => Word::Digested,
-            Some(_) => {
-                part.above.push((buffer, index));
-                Word::Above
-            }
-        };
-        part.max_seq = part.max_seq.max(number.unwrap_or(0));
-        if let Some(h) = valid {
-            part.ring_end = part.ring_end.max(h.pos + 1);
-        }
-        let named = self.named.get(&(buffer, index)).copied();
-        let header = match (&valid, &named) {
-            (None, _) => Header::Invalid,
-            (Some(h), Some(n)) if !n.agrees(h, self.epoch) => Header::Differs,
-            _ => Header::Valid,
-        };
-        let vouch = if named.is_some() {
-            Vouch::Named
-        } else {
-            Vouch::Unnamed
-        };
-        let mut damaged = |kind| {
-            part.damage.push(Damage::Slot {
-                buffer,
-                index,
-                kind,
-            })
-        };
-        match classify(header, word, vouch) {
-            Verdict::Free => {}
-            Verdict::DamagedWord => damaged(SlotDamage::CommittedWord),
-            Verdict::DamagedHeader => damaged(SlotDamage::Header),
-            Verdict::LostRecord => damaged(SlotDamage::LostRecord),
-            verdict @ (Verdict::Live | Verdict::LiveRewrite) => {
-                // The record if one vouches, else header and committed word, which are valid then.
-                let live = named.map(|n| n.live(buffer)).or_else(|| {
-                    let (h, seq) = valid.zip(number)?;
-                    let SlotHeader {
-                        pos,
-                        lbn,
-                        payload_crc: crc,
-                        ..
-                    } = h;
-                    Some(LiveSlot {
-                        buffer,
-                        pos,
-                        lbn,
-                        crc,
-                        seq,
-                    })
-                });
-                if let Some(l) = live {
-                    part.ring_end = part.ring_end.max(l.pos + 1);
-                    if verdict == Verdict::LiveRewrite {
-                        part.rewrite.push((buffer, l.pos));
-                    }
-                }
-                part.live.extend(live);
-            }
-        }
-    }
-}
-
-impl Named {
-    fn agrees(&self, h: &SlotHeader, epoch: u32) -> bool {
-        // A replayable record is of the current epoch, and so is what it stages.
-        let mine = (self.pos, self.stage_id, self.lbn, self.crc, epoch);
-        mine == (h.pos, h.stage_id, h.lbn, h.payload_crc, h.epoch)
-    }
-
-    fn live(&self, buffer: u16) -> LiveSlot {
-        LiveSlot {
-            buffer,
-            pos: self.pos,
-            lbn: self.lbn,
-            crc: self.crc,
-            seq: self.seq,
-        }
     }
 }

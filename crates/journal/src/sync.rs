@@ -83,12 +83,14 @@ pub(crate) mod model {
     }
 
     /// Runs `model` under loom with `site` weakened.
+    #[cfg(test)]
     pub(crate) fn with_weak(site: Option<Site>, model: impl Fn() + Send + Sync + 'static) {
         WEAK.set(site);
         loom::model(model);
     }
 
     /// A test for each ordering that a model needs: with it weakened the model must fail.
+    #[cfg(test)]
     macro_rules! weakened_tests {
         ($($name:ident: $site:ident, $model:expr;)*) => {$(
             #[test]
@@ -98,11 +100,14 @@ pub(crate) mod model {
             }
         )*};
     }
+    #[cfg(test)]
     pub(crate) use weakened_tests;
 
     /// Memory that is not atomic: loom reports unordered accesses to it.
+    #[cfg(test)]
     pub(crate) struct Shared(loom::cell::UnsafeCell<u64>);
 
+    #[cfg(test)]
     impl Shared {
         pub(crate) fn new() -> Self {
             Self(loom::cell::UnsafeCell::new(0))

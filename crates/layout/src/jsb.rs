@@ -196,6 +196,15 @@ mod tests {
     }
 
     #[test]
+    fn replacing_a_zero_check_hides_no_bit_flip() {
+        // The check is linear: a flipped bit changes it by a constant. Were that constant 1 for some
+        // bit, a number whose check is 0, stored as 1, could turn into one whose check is 1.
+        for bit in 0..48 {
+            assert!(check16(0, 0) ^ check16(1 << bit, 0) > 1, "bit {bit}");
+        }
+    }
+
+    #[test]
     fn epoch_word_round_trips_and_rejects_unknown_modes() {
         for mode in [Mode::Op, Mode::Commit] {
             let w = EpochWord {
