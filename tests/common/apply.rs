@@ -1,0 +1,296 @@
+//! One operation on the file system and on the model, and whether they agree.
+
+use quayfs::error::FsError;
+use quayfs::fs::{Attr, Caller, Fs, SetAttr, Whence};
+use quayfs::{background, checkpoint};
+use quayfs_layout::Ino;
+use quayfs_layout::inode::{S_IFDIR, S_IFLNK, S_IFMT};
+
+use super::model::{Model, Node};
+use super::ops::{Op, target};
+
+/// What an operation tells its caller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    Nothing,
+    Attr {
+        ino: Ino,
+        mode: u32,
+        nlink: u32,
+        ids: (u32, u32),
+        size: u64,
+        rdev: u32,
+    },
+    Bytes(Vec<u8>),
+    Number(u64),
+}
+
+type Result<T> = std::result::Result<T, FsError>;
+
+impl From<Attr> for Told {
+    fn from(a: Attr) -> Self {
+        let i = a.inode;
+        // The size of a directory says nothing.
+        let size = if i.is_dir() { 0 } else { i.size };
+        Self::Attr {
+            ino: a.ino,
+            mode: i.mode,
+            nlink: i.nlink,
+            ids: (i.uid, i.gid),
+            size,
+            rdev: i.rdev,
+        }
+    }
+}
+
+/// Carries out `op` on the file system.
+pub fn on_fs(fs: &Fs, m: &Model, op: &Op) -> Result<Told> {
+    let done = Told::Nothing;
+    Ok(match op {
+        Op::Create {
+            dir,
+            name,
+            mode,
+            rdev,
+            by,
+            target: len,
+        } => {
+            let by = Caller {
+                uid: by.0,
+                gid: by.1,
+            };
+            let attr = match mode & S_IFMT {
+                S_IFDIR => fs.mkdir(by, *dir, &name.0, *mode)?,
+                S_IFLNK => fs.symlink(by, *dir, &name.0, &target(*len))?,
+                _ => fs.mknod(by, *dir, &name.0, *mode, *rdev)?,
+            };
+            attr.into()
+        }
+        Op::Link { ino, dir, name } => fs.link(*ino, *dir, &name.0)?.into(),
+        Op::Lookup { dir, name } => fs.lookup(*dir, &name.0)?.into(),
+        Op::Remove {
+            dir,
+            name,
+            want_dir: true,
+        } => fs.rmdir(*dir, &name.0).map(|()| done)?,
+        Op::Remove {
+            dir,
+            name,
+            want_dir: false,
+        } => fs.unlink(*dir, &name.0).map(|()| done)?,
+        Op::Rename { old, new, flags } => fs
+            .rename((old.0, &old.1.0), (new.0, &new.1.0), *flags)
+            .map(|()| done)?,
+        Op::Write {
+            ino,
+            offset,
+            data,
+            kill,
+        } => fs
+            .write(*ino, *offset, &data.bytes(), *kill)
+            .map(|()| done)?,
+        Op::Read { ino, offset, len } => Told::Bytes(fs.read(*ino, *offset, *len)?),
+        Op::Truncate { ino, size, kill } => {
+            let set = SetAttr {
+                size: Some(*size),
+                ..SetAttr::default()
+            };
+            fs.setattr(*ino, &set, *kill)?.into()
+        }
+        Op::Fallocate {
+            ino,
+            mode,
+            offset,
+            len,
+        } => fs.fallocate(*ino, *mode, *offset, *len).map(|()| done)?,
+        Op::Copy { from, to, len } => Told::Number(fs.copy_range(*from, *to, *len)?),
+        Op::SetAttr {
+            ino,
+            mode,
+            uid,
+            gid,
+        } => {
+            let set = SetAttr {
+                mode: *mode,
+                uid: *uid,
+                gid: *gid,
+                ..SetAttr::default()
+            };
+            fs.setattr(*ino, &set, false)?.into()
+        }
+        Op::SetXattr {
+            ino,
+            name,
+            value,
+            how,
+        } => fs
+            .setxattr(*ino, &name.0, &value.bytes(), *how)
+            .map(|()| done)?,
+        Op::RemoveXattr { ino, name } => fs.removexattr(*ino, &name.0).map(|()| done)?,
+        Op::Seek { ino, data, offset } => {
+            let whence = if *data { Whence::Data } else { Whence::Hole };
+            Told::Number(fs.seek(*ino, whence, *offset)?)
+        }
+        Op::Forget { ino } => {
+            fs.forget(*ino, m.nodes.get(ino).map_or(0, |n| n.known));
+            done
+        }
+        Op::Release { ino } => {
+            fs.release(*ino);
+            done
+        }
+        Op::Fsync { ino } => fs.fsync(*ino).map(|()| done)?,
+        Op::Digest => background::digest_all(&fs.e).map(|()| done)?,
+        Op::Round => checkpoint::round(&fs.e).map(|_| done)?,
+        Op::Zero => checkpoint::zero_batch(&fs.e).map(|_| done)?,
+    })
+}
+
+/// What the model says about `op`; `ino` is the number that a creation got.
+pub fn on_model(m: &mut Model, op: &Op, ino: Option<Ino>, request_max: u64) -> Result<Told> {
+    let done = Told::Nothing;
+    let attr = |m: &Model, ino: Ino| {
+        let n = m.node(ino)?;
+        let size = n.content.size + n.target.len() as u64;
+        let ids = (n.uid, n.gid);
+        Ok(Told::Attr {
+            ino,
+            mode: n.mode,
+            nlink: n.nlink,
+            ids,
+            size,
+            rdev: n.rdev,
+        })
+    };
+    match op {
+        Op::Create {
+            dir,
+            name,
+            mode,
+            rdev,
+            by,
+            target: len,
+        } => {
+            let is_link = mode & S_IFMT == S_IFLNK;
+            let is_special = !is_link && mode & S_IFMT != S_IFDIR;
+            let node = Node {
+                mode: if is_link { S_IFLNK | 0o777 } else { *mode },
+                uid: by.0,
+                gid: by.1,
+                rdev: if is_special { *rdev } else { 0 },
+                target: if is_link { target(*len) } else { Vec::new() },
+                ..Node::default()
+            };
+            m.may_create(*dir, &name.0, node.mode, &node.target)?;
+            let ino = ino.ok_or_else(|| FsError::io("the model would create this"))?;
+            m.create((*dir, &name.0), ino, node)?;
+            attr(m, ino)
+        }
+        Op::Link { ino, dir, name } => {
+            m.link(*ino, *dir, &name.0)?;
+            attr(m, *ino)
+        }
+        Op::Lookup { dir, name } => {
+            let ino = m.lookup(*dir, &name.0)?;
+            attr(m, ino)
+        }
+        Op::Remove {
+            dir,
+            name,
+            want_dir,
+        } => {
+            if *want_dir && name.0 == b".." {
+                return Err(FsError::NotEmpty);
+            }
+            m.remove(*dir, &name.0, *want_dir).map(|()| done)
+        }
+        Op::Rename { old, new, flags } => m
+            .rename((old.0, &old.1.0), (new.0, &new.1.0), *flags)
+            .map(|()| done),
+        Op::Write {
+            ino,
+            offset,
+            data,
+            kill,
+        } => m.write(*ino, *offset, &data.bytes(), *kill).map(|()| done),
+        Op::Read { ino, offset, len } => m.read(*ino, *offset, *len as u64).map(Told::Bytes),
+        Op::Truncate { ino, size, kill } => {
+            m.truncate(*ino, *size, *kill)?;
+            attr(m, *ino)
+        }
+        Op::Fallocate {
+            ino,
+            mode,
+            offset,
+            len,
+        } => {
+            m.node(*ino)?;
+            m.fallocate(*ino, *mode, *offset, *len).map(|()| done)
+        }
+        Op::Copy { from, to, len } => m.copy(*from, *to, *len, request_max).map(Told::Number),
+        Op::SetAttr {
+            ino,
+            mode,
+            uid,
+            gid,
+        } => {
+            m.setattr(*ino, *mode, *uid, *gid)?;
+            attr(m, *ino)
+        }
+        Op::SetXattr {
+            ino,
+            name,
+            value,
+            how,
+        } => m
+            .setxattr(*ino, &name.0, &value.bytes(), *how)
+            .map(|()| done),
+        Op::RemoveXattr { ino, name } => m.removexattr(*ino, &name.0).map(|()| done),
+        Op::Seek { ino, data, offset } => {
+            let n = m.node(*ino)?;
+            if !n.is_file() {
+                return Err(FsError::Invalid);
+            }
+            if *offset >= n.content.size {
+                return Err(FsError::NoData);
+            }
+            n.content
+                .seek(*data, *offset)
+                .map(Told::Number)
+                .ok_or(FsError::NoData)
+        }
+        Op::Forget { ino } => {
+            m.forget(*ino);
+            Ok(done)
+        }
+        Op::Fsync { .. } | Op::Release { .. } | Op::Digest | Op::Round | Op::Zero => Ok(done),
+    }
+}
+
+/// Carries out `op` on both and compares. With `full`, `NoSpace` is an answer that changes nothing.
+pub fn both(fs: &Fs, m: &mut Model, op: &Op, full: bool) -> std::result::Result<(), String> {
+    let got = on_fs(fs, m, op);
+    if full && got == Err(FsError::NoSpace) {
+        return Ok(());
+    }
+    let ino = match (&got, op) {
+        (Ok(Told::Attr { ino, .. }), Op::Create { .. }) => Some(*ino),
+        _ => None,
+    };
+    if let Some(ino) = ino.filter(|i| m.nodes.contains_key(i)) {
+        return Err(format!("{op:?}: inode number {ino} is in use"));
+    }
+    let want = on_model(m, op, ino, fs.request_max() as u64);
+    if got == want {
+        return Ok(());
+    }
+    let short = |r: &Result<Told>| match r {
+        Ok(Told::Bytes(b)) => format!("{} bytes", b.len()),
+        other => format!("{other:?}"),
+    };
+    Err(format!(
+        "{op:?}: {}, should be {}",
+        short(&got),
+        short(&want)
+    ))
+}

@@ -1,0 +1,180 @@
+//! What the tests of the operation layer share: volumes in memory, a model of a file system, random
+//! operations, and comparisons.
+#![allow(dead_code, reason = "each test program uses a part")]
+
+pub mod account;
+pub mod apply;
+pub mod content;
+pub mod dump;
+pub mod model;
+pub mod ops;
+pub mod rng;
+
+use std::sync::Arc;
+
+use quayfs::config::MountOptions;
+use quayfs::fs::Fs;
+use quayfs::mkfs;
+use quayfs::volume::{Access, Volume};
+use quayfs_blockdev::BlockDevice;
+use quayfs_crashsim::SimDevice;
+use quayfs_layout::config::Geometry;
+use quayfs_layout::node::{BITS_PER_PAGE, INODES_PER_PAGE};
+use quayfs_layout::{BLOCK, LINE};
+use quayfs_pmem::{Backend, Region};
+
+const B: u64 = BLOCK as u64;
+
+/// Sizes of a volume. `Geometry::compute` refuses anything as small as what tests want, because
+/// nobody would be happy with it; the format does not mind.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// LBNs, spare pool included.
+    pub blocks: u64,
+    /// Hidden spare pool.
+    pub spare: u64,
+    /// Staging buffers.
+    pub buffers: u64,
+    /// Slots of one buffer.
+    pub slots: u64,
+    /// Bytes of one record lane. A record takes a quarter at most.
+    pub lane: u64,
+    /// Entries that one L2P transaction holds, about.
+    pub l2p_entries: u64,
+    /// Node pages.
+    pub nodes: u64,
+}
+
+impl Shape {
+    /// Room for random operations, with rings that wrap often.
+    pub const SMALL: Self = Self {
+        blocks: 8192,
+        spare: 64,
+        buffers: 2,
+        slots: 96,
+        lane: 256 << 10,
+        l2p_entries: 400,
+        nodes: 1024,
+    };
+    /// The smallest that works, for crash images.
+    pub const TINY: Self = Self {
+        blocks: 512,
+        spare: 16,
+        buffers: 2,
+        slots: 32,
+        lane: 160 << 10,
+        l2p_entries: 128,
+        nodes: 128,
+    };
+
+    /// Lays the volume out as `Geometry::compute` does.
+    pub fn geometry(&self) -> Geometry {
+        let mut at = 0;
+        let mut take = |len: u64| {
+            let off = at;
+            at += len.next_multiple_of(B);
+            off
+        };
+        let l2p_lanes = 4;
+        let l2p_lane_bytes = (self.l2p_entries * 32 / l2p_lanes + 2 * B).next_multiple_of(B);
+        let slots = self.slots * self.buffers;
+        take(2 * B);
+        let jsb_off = take(B);
+        let l2p_map_off = take(self.blocks * 8);
+        let l2p_crc_off = take(self.blocks * 4);
+        let l2p_log_off = take(B + l2p_lane_bytes * l2p_lanes);
+        let lane_off = take(self.lane * self.buffers);
+        let slot_hdr_off = take(slots * LINE as u64);
+        let slot_data_off = take(slots * B);
+        let intent_base = 1;
+        let intent_pages = 2;
+        let lbn_bitmap_base = intent_base + intent_pages;
+        let ino_bitmap_base = lbn_bitmap_base + self.blocks.div_ceil(BITS_PER_PAGE);
+        let inodes = self.nodes * INODES_PER_PAGE;
+        let dyn_bitmap_base = ino_bitmap_base + inodes.div_ceil(BITS_PER_PAGE);
+        let inode_base = dyn_bitmap_base + self.nodes.div_ceil(BITS_PER_PAGE);
+        let dyn_base = inode_base + self.nodes;
+        let nat_entries = dyn_base + self.nodes;
+        let nat_off = take(nat_entries * 8);
+        let node_off = take(self.nodes * B);
+        let (mirror_blocks, data_start) = (7, 8);
+        let geometry = Geometry {
+            pmem_len: at,
+            data_blocks: data_start + self.blocks,
+            data_start,
+            mirror_start: 1,
+            mirror_blocks,
+            blocks: self.blocks,
+            spare: self.spare,
+            jsb_off,
+            l2p_map_off,
+            l2p_crc_off,
+            l2p_log_off,
+            l2p_lane_bytes,
+            l2p_lanes,
+            buffers: self.buffers,
+            lane_off,
+            lane_bytes: self.lane,
+            slot_hdr_off,
+            slot_data_off,
+            slots_per_buffer: self.slots,
+            nat_off,
+            nat_entries,
+            node_off,
+            node_pages: self.nodes,
+            intent_base,
+            intent_pages,
+            lbn_bitmap_base,
+            ino_bitmap_base,
+            dyn_bitmap_base,
+            inode_base,
+            dyn_base,
+        };
+        assert!(geometry.is_sound(), "{geometry:?}");
+        geometry
+    }
+}
+
+/// Both halves of a volume, in memory. They stay when a mount ends, however it ends.
+pub struct Media {
+    pub region: Arc<Region>,
+    pub device: Arc<dyn BlockDevice>,
+}
+
+impl Media {
+    /// A formatted volume on a region that behaves as `backend`.
+    pub fn new(shape: &Shape, backend: Backend) -> Self {
+        let geometry = shape.geometry();
+        let zeros = vec![0; geometry.pmem_len as usize];
+        let region = Arc::new(Region::from_image(zeros, None, backend));
+        let device = Arc::new(SimDevice::unrecorded(geometry.data_blocks));
+        Self::format(region, device, geometry)
+    }
+
+    /// Formats given media.
+    pub fn format(region: Arc<Region>, device: Arc<dyn BlockDevice>, geometry: Geometry) -> Self {
+        mkfs::format(&region, &*device, geometry, "test").expect("mkfs");
+        Self { region, device }
+    }
+
+    /// The volume, opened.
+    pub fn volume(&self) -> Volume {
+        let (region, device) = (Arc::clone(&self.region), Arc::clone(&self.device));
+        Volume::from_parts(region, device, Access::ReadWrite).expect("volume")
+    }
+
+    /// A mount as the daemon does it.
+    pub fn mount(&self, options: &MountOptions) -> Arc<Fs> {
+        Fs::mount(self.volume(), options).expect("mount")
+    }
+
+    /// A mount without background threads.
+    pub fn mount_quiet(&self, options: &MountOptions) -> Arc<Fs> {
+        Fs::mount_quiet(self.volume(), options).expect("mount")
+    }
+}
+
+/// Options as they are given after `-o`.
+pub fn options(text: &str) -> MountOptions {
+    MountOptions::parse(&[text]).unwrap_or_else(|e| panic!("{text}: {e}"))
+}

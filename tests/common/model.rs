@@ -1,0 +1,501 @@
+//! A file system in plain data structures: what the real one has to look like.
+//!
+//! Errors come in the order in which the operation layer finds them, so that results can be
+//! compared as they are.
+
+use std::collections::BTreeMap;
+
+use quayfs::error::FsError;
+use quayfs::fs::{FallocMode, RenameFlags, SetXattr};
+use quayfs_layout::Ino;
+use quayfs_layout::inode::{ROOT, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID};
+use quayfs_layout::xattr::{NAME_MAX, SET_MAX, VALUE_MAX};
+
+use super::content::Content;
+
+type Result<T> = std::result::Result<T, FsError>;
+
+/// Largest file offset plus one.
+pub const SIZE_MAX: u64 = i64::MAX as u64;
+
+/// An inode.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Node {
+    /// Type and permissions; 0 once it is gone.
+    pub mode: u32,
+    pub nlink: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub rdev: u32,
+    /// Of a directory.
+    pub parent: Ino,
+    pub entries: BTreeMap<Vec<u8>, Ino>,
+    /// Of a file.
+    pub content: Content,
+    /// Of a symbolic link.
+    pub target: Vec<u8>,
+    pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Lookups that the kernel has not forgotten.
+    pub known: u64,
+}
+
+impl Node {
+    pub fn kind(&self) -> u32 {
+        self.mode & S_IFMT
+    }
+
+    pub fn is_dir(&self) -> bool {
+        self.kind() == S_IFDIR
+    }
+
+    pub fn is_file(&self) -> bool {
+        self.kind() == S_IFREG
+    }
+
+    fn drop_privileges(&mut self) {
+        if self.is_file() {
+            self.mode &= !S_ISUID;
+            if self.mode & 0o010 != 0 {
+                self.mode &= !S_ISGID;
+            }
+        }
+    }
+
+    fn xattr_bytes(&self) -> usize {
+        self.xattrs.iter().map(|(n, v)| 5 + n.len() + v.len()).sum()
+    }
+}
+
+/// A tree below one directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Model {
+    pub root: Ino,
+    pub nodes: BTreeMap<Ino, Node>,
+}
+
+impl Model {
+    /// An empty volume.
+    pub fn new() -> Self {
+        Self::below(ROOT, 0o755)
+    }
+
+    /// An empty directory of a volume.
+    pub fn below(root: Ino, mode: u32) -> Self {
+        let node = Node {
+            mode: S_IFDIR | mode,
+            nlink: 2,
+            parent: root,
+            ..Node::default()
+        };
+        Self {
+            root,
+            nodes: BTreeMap::from([(root, node)]),
+        }
+    }
+
+    /// A live inode.
+    pub fn node(&self, ino: Ino) -> Result<&Node> {
+        self.nodes.get(&ino).ok_or(FsError::Stale)
+    }
+
+    pub fn node_mut(&mut self, ino: Ino) -> Result<&mut Node> {
+        self.nodes.get_mut(&ino).ok_or(FsError::Stale)
+    }
+
+    fn dir(&self, ino: Ino) -> Result<&Node> {
+        let n = self.node(ino)?;
+        match n {
+            _ if !n.is_dir() => Err(FsError::NotDir),
+            _ if n.nlink == 0 => Err(FsError::NoEntry),
+            n => Ok(n),
+        }
+    }
+
+    fn file(&mut self, ino: Ino) -> Result<&mut Node> {
+        let n = self.node_mut(ino)?;
+        if n.is_file() {
+            Ok(n)
+        } else {
+            Err(FsError::Invalid)
+        }
+    }
+
+    /// What a name refers to.
+    pub fn child(&self, dir: Ino, name: &[u8]) -> Option<Ino> {
+        self.nodes.get(&dir)?.entries.get(name).copied()
+    }
+
+    pub fn lookup(&mut self, dir: Ino, name: &[u8]) -> Result<Ino> {
+        if name.len() > 255 {
+            return Err(FsError::NameTooLong);
+        }
+        let d = self.node(dir)?;
+        if !d.is_dir() {
+            return Err(FsError::NotDir);
+        }
+        let ino = match name {
+            b"." => dir,
+            b".." => d.parent,
+            _ => *d.entries.get(name).ok_or(FsError::NoEntry)?,
+        };
+        self.node_mut(ino)?.known += 1;
+        Ok(ino)
+    }
+
+    /// Whether `node` could be created; the caller then says which number it got.
+    pub fn may_create(&self, dir: Ino, name: &[u8], mode: u32, target: &[u8]) -> Result<()> {
+        if mode & S_IFMT == S_IFLNK {
+            match target.len() {
+                0 => return Err(FsError::NoEntry),
+                1..=4095 => {}
+                _ => return Err(FsError::NameTooLong),
+            }
+        }
+        check_name(name)?;
+        let d = self.dir(dir)?;
+        if d.entries.contains_key(name) {
+            Err(FsError::Exists)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Creates an inode of any type.
+    pub fn create(&mut self, (dir, name): (Ino, &[u8]), ino: Ino, new: Node) -> Result<()> {
+        self.may_create(dir, name, new.mode, &new.target)?;
+        let d = self.node_mut(dir)?;
+        let inherits = d.mode & S_ISGID != 0;
+        let mut node = new;
+        if inherits {
+            node.gid = d.gid;
+        }
+        if node.is_dir() {
+            d.nlink += 1;
+            node.nlink = 2;
+            node.parent = dir;
+            node.mode |= if inherits { S_ISGID } else { 0 };
+        } else {
+            node.nlink = 1;
+        }
+        d.entries.insert(name.to_vec(), ino);
+        node.known = 1;
+        self.nodes.insert(ino, node);
+        Ok(())
+    }
+
+    pub fn link(&mut self, ino: Ino, dir: Ino, name: &[u8]) -> Result<()> {
+        check_name(name)?;
+        self.node(dir)?;
+        self.node(ino)?;
+        let d = self.dir(dir)?;
+        let n = self.node(ino)?;
+        if n.is_dir() {
+            return Err(FsError::Perm);
+        }
+        if n.nlink == 0 {
+            return Err(FsError::NoEntry);
+        }
+        if d.entries.contains_key(name) {
+            return Err(FsError::Exists);
+        }
+        let n = self.node_mut(ino)?;
+        n.nlink += 1;
+        n.known += 1;
+        self.node_mut(dir)?.entries.insert(name.to_vec(), ino);
+        Ok(())
+    }
+
+    /// unlink and rmdir.
+    pub fn remove(&mut self, dir: Ino, name: &[u8], want_dir: bool) -> Result<()> {
+        check_name(name)?;
+        let ino = *self.dir(dir)?.entries.get(name).ok_or(FsError::NoEntry)?;
+        let n = self.node(ino)?;
+        match (want_dir, n.is_dir()) {
+            (true, false) => return Err(FsError::NotDir),
+            (false, true) => return Err(FsError::IsDir),
+            (true, true) if !n.entries.is_empty() => return Err(FsError::NotEmpty),
+            _ => {}
+        }
+        let d = self.node_mut(dir)?;
+        d.entries.remove(name);
+        d.nlink -= u32::from(want_dir);
+        self.drop_link(ino);
+        Ok(())
+    }
+
+    fn drop_link(&mut self, ino: Ino) {
+        if let Some(n) = self.nodes.get_mut(&ino) {
+            n.nlink = if n.is_dir() { 0 } else { n.nlink - 1 };
+        }
+        self.reap(ino);
+    }
+
+    /// An inode that nobody names and nobody knows is gone.
+    fn reap(&mut self, ino: Ino) {
+        if self
+            .nodes
+            .get(&ino)
+            .is_some_and(|n| n.nlink == 0 && n.known == 0)
+        {
+            self.nodes.remove(&ino);
+        }
+    }
+
+    /// The kernel forgets all it knows about an inode. Returns how often it had looked it up.
+    pub fn forget(&mut self, ino: Ino) -> u64 {
+        let Some(n) = self.nodes.get_mut(&ino) else {
+            return 0;
+        };
+        let known = std::mem::take(&mut n.known);
+        self.reap(ino);
+        known
+    }
+
+    /// A mount ends: nobody knows anything any more.
+    pub fn forget_all(&mut self) {
+        let all: Vec<Ino> = self.nodes.keys().copied().collect();
+        for ino in all {
+            self.forget(ino);
+        }
+    }
+
+    fn is_below(&self, ino: Ino, top: Ino) -> bool {
+        let mut at = ino;
+        loop {
+            if at == top {
+                return true;
+            }
+            match self.nodes.get(&at) {
+                Some(n) if at != self.root => at = n.parent,
+                _ => return false,
+            }
+        }
+    }
+
+    pub fn rename(
+        &mut self,
+        (old, name): (Ino, &[u8]),
+        (new, new_name): (Ino, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<()> {
+        check_name(name)?;
+        check_name(new_name)?;
+        if flags.no_replace && flags.exchange {
+            return Err(FsError::Invalid);
+        }
+        self.node(old)?;
+        self.node(new)?;
+        let source = *self.dir(old)?.entries.get(name).ok_or(FsError::NoEntry)?;
+        let target = self.dir(new)?.entries.get(new_name).copied();
+        let across = old != new;
+        let is_dir = |ino: Ino| self.nodes.get(&ino).is_some_and(Node::is_dir);
+        if across && is_dir(source) && self.is_below(new, source) {
+            return Err(FsError::Invalid);
+        }
+        if let Some(t) = target
+            && across
+            && flags.exchange
+            && is_dir(t)
+            && self.is_below(old, t)
+        {
+            return Err(FsError::Invalid);
+        }
+        if flags.no_replace && target.is_some() {
+            return Err(FsError::Exists);
+        }
+        if target == Some(source) {
+            return Ok(());
+        }
+        if flags.exchange {
+            let target = target.ok_or(FsError::NoEntry)?;
+            self.node_mut(new)?
+                .entries
+                .insert(new_name.to_vec(), source);
+            self.node_mut(old)?.entries.insert(name.to_vec(), target);
+            if across {
+                self.rehome(source, old, new)?;
+                self.rehome(target, new, old)?;
+            }
+            return Ok(());
+        }
+        if let Some(t) = target {
+            match (is_dir(source), is_dir(t)) {
+                (true, false) => return Err(FsError::NotDir),
+                (false, true) => return Err(FsError::IsDir),
+                (true, true) if !self.node(t)?.entries.is_empty() => {
+                    return Err(FsError::NotEmpty);
+                }
+                _ => {}
+            }
+            if is_dir(t) {
+                self.node_mut(new)?.nlink -= 1;
+            }
+            self.drop_link(t);
+        }
+        self.node_mut(new)?
+            .entries
+            .insert(new_name.to_vec(), source);
+        self.node_mut(old)?.entries.remove(name);
+        if across {
+            self.rehome(source, old, new)?;
+        }
+        Ok(())
+    }
+
+    fn rehome(&mut self, ino: Ino, from: Ino, to: Ino) -> Result<()> {
+        if self.node(ino)?.is_dir() {
+            self.node_mut(ino)?.parent = to;
+            self.node_mut(from)?.nlink -= 1;
+            self.node_mut(to)?.nlink += 1;
+        }
+        Ok(())
+    }
+
+    pub fn write(&mut self, ino: Ino, offset: u64, data: &[u8], kill: bool) -> Result<()> {
+        let n = self.file_bounded(ino, offset, data.len() as u64)?;
+        n.content.write(offset, data);
+        if kill {
+            n.drop_privileges();
+        }
+        Ok(())
+    }
+
+    fn file_bounded(&mut self, ino: Ino, offset: u64, len: u64) -> Result<&mut Node> {
+        self.node(ino)?;
+        if offset > SIZE_MAX || len > SIZE_MAX - offset {
+            return Err(FsError::FileTooBig);
+        }
+        self.file(ino)
+    }
+
+    pub fn read(&mut self, ino: Ino, offset: u64, len: u64) -> Result<Vec<u8>> {
+        Ok(self.file(ino)?.content.read(offset, len))
+    }
+
+    pub fn truncate(&mut self, ino: Ino, size: u64, kill: bool) -> Result<()> {
+        if size > SIZE_MAX {
+            return Err(FsError::FileTooBig);
+        }
+        let n = self.node_mut(ino)?;
+        if !n.is_file() {
+            return Err(if n.is_dir() {
+                FsError::IsDir
+            } else {
+                FsError::Invalid
+            });
+        }
+        n.content.truncate(size);
+        if kill {
+            n.drop_privileges();
+        }
+        Ok(())
+    }
+
+    pub fn fallocate(&mut self, ino: Ino, mode: FallocMode, offset: u64, len: u64) -> Result<()> {
+        let end = offset
+            .checked_add(len)
+            .filter(|e| *e <= SIZE_MAX)
+            .ok_or(FsError::FileTooBig)?;
+        if len == 0 {
+            return Err(FsError::Invalid);
+        }
+        let n = self.file(ino)?;
+        match mode {
+            FallocMode::Punch => n.content.punch(offset..end),
+            FallocMode::Allocate { keep_size } => n.content.allocate(offset..end, keep_size),
+            FallocMode::Zero { keep_size } => {
+                n.content.punch(offset..end);
+                n.content.allocate(offset..end, keep_size);
+            }
+        }
+        n.drop_privileges();
+        Ok(())
+    }
+
+    /// Copies at most `max` bytes.
+    pub fn copy(&mut self, from: (Ino, u64), to: (Ino, u64), len: u64, max: u64) -> Result<u64> {
+        if to.1 > SIZE_MAX || len > SIZE_MAX - to.1 {
+            return Err(FsError::FileTooBig);
+        }
+        if from.0 == to.0 && from.1 < to.1 + len && to.1 < from.1 + len {
+            return Err(FsError::Invalid);
+        }
+        let data = self.read(from.0, from.1, len.min(max))?;
+        self.node(to.0)?;
+        if !data.is_empty() {
+            self.write(to.0, to.1, &data, true)?;
+        }
+        Ok(data.len() as u64)
+    }
+
+    pub fn setattr(
+        &mut self,
+        ino: Ino,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    ) -> Result<()> {
+        let n = self.node_mut(ino)?;
+        if let Some(mode) = mode {
+            n.mode = n.kind() | mode & !S_IFMT;
+        }
+        n.uid = uid.unwrap_or(n.uid);
+        n.gid = gid.unwrap_or(n.gid);
+        if (uid.is_some() || gid.is_some()) && mode.is_none() {
+            n.drop_privileges();
+        }
+        Ok(())
+    }
+
+    pub fn setxattr(&mut self, ino: Ino, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
+        if name.is_empty() || name.len() > NAME_MAX {
+            return Err(FsError::Range);
+        }
+        if value.len() > VALUE_MAX {
+            return Err(FsError::TooLarge);
+        }
+        if name.starts_with(b"system.") {
+            return Err(FsError::NotSupported);
+        }
+        let n = self.node_mut(ino)?;
+        match (n.xattrs.contains_key(name), how) {
+            (true, SetXattr::Create) => return Err(FsError::Exists),
+            (false, SetXattr::Replace) => return Err(FsError::NoAttr),
+            _ => {}
+        }
+        let before = n.xattrs.insert(name.to_vec(), value.to_vec());
+        if n.xattr_bytes() > SET_MAX {
+            match before {
+                Some(v) => n.xattrs.insert(name.to_vec(), v),
+                None => n.xattrs.remove(name),
+            };
+            return Err(FsError::NoSpace);
+        }
+        Ok(())
+    }
+
+    pub fn removexattr(&mut self, ino: Ino, name: &[u8]) -> Result<()> {
+        self.node_mut(ino)?
+            .xattrs
+            .remove(name)
+            .map(drop)
+            .ok_or(FsError::NoAttr)
+    }
+
+    /// Blocks allocated by all files.
+    pub fn allocated(&self) -> u64 {
+        self.nodes.values().map(|n| n.content.allocated()).sum()
+    }
+}
+
+fn check_name(name: &[u8]) -> Result<()> {
+    if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') || name.contains(&0)
+    {
+        return Err(FsError::Invalid);
+    }
+    if name.len() > 255 {
+        Err(FsError::NameTooLong)
+    } else {
+        Ok(())
+    }
+}

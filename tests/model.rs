@@ -1,0 +1,349 @@
+//! Random operations against a model: whatever the file system does in between, after remounts and
+//! after the daemon's death it looks as the model says.
+//!
+//! `QUAYFS_SEED=N` runs one seed, `QUAYFS_RUNS=N` more seeds than usual.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::model::Model;
+use common::ops::{Op, Taste};
+use common::rng::Rng;
+use common::{Media, Shape, account, apply, dump, ops, options};
+use quayfs::config::MountOptions;
+use quayfs::fs::Fs;
+use quayfs_pmem::Backend;
+
+/// How one run is set up.
+#[derive(Clone, Debug)]
+struct Setup {
+    options: MountOptions,
+    backend: Backend,
+    shape: Shape,
+    taste: Taste,
+    steps: usize,
+    /// No operation may fail for lack of space.
+    roomy: bool,
+}
+
+impl Setup {
+    fn new(text: &str) -> Self {
+        Self {
+            options: options(text),
+            backend: Backend::Volatile,
+            shape: Shape::SMALL,
+            taste: Taste {
+                names: 14,
+                blocks: 1800,
+                write: 20,
+                xattr: 3000,
+                inodes: 60,
+                wild: true,
+                quiet: true,
+            },
+            steps: 3000,
+            roomy: true,
+        }
+    }
+}
+
+/// A mount, its model, and what happened so far.
+struct Run<'a> {
+    setup: &'a Setup,
+    media: Media,
+    fs: Arc<Fs>,
+    model: Model,
+    seed: u64,
+    done: Vec<Op>,
+    total: Totals,
+}
+
+/// What the engine has done over all mounts of a run: a test that never gets to a round tests none.
+#[derive(Clone, Copy, Debug, Default)]
+struct Totals {
+    rounds: u64,
+    swapped: u64,
+    direct: u64,
+    zeroed: u64,
+    shortages: u64,
+    /// How often the record lanes and the slot rings went around, about.
+    lane_laps: u64,
+    slot_laps: u64,
+    log_bytes: u64,
+    slots: u64,
+}
+
+impl Totals {
+    fn add(&mut self, fs: &Fs, shape: &Shape) {
+        let (m, j) = (fs.e.metrics.snapshot(), fs.e.journal.stats());
+        self.rounds += m.rounds;
+        self.swapped += m.blocks_swapped;
+        self.direct += m.blocks_direct;
+        self.zeroed += m.blocks_zeroed;
+        self.shortages += m.shortages;
+        self.log_bytes += j.append_bytes;
+        self.slots += m.blocks_staged;
+        self.lane_laps = self.log_bytes / (shape.lane * shape.buffers);
+        self.slot_laps = self.slots / (shape.slots * shape.buffers);
+    }
+}
+
+impl<'a> Run<'a> {
+    fn new(setup: &'a Setup, seed: u64) -> Self {
+        let media = Media::new(&setup.shape, setup.backend);
+        let fs = mount(setup, &media);
+        let (model, total) = (Model::new(), Totals::default());
+        Self {
+            setup,
+            media,
+            fs,
+            model,
+            seed,
+            done: Vec::new(),
+            total,
+        }
+    }
+
+    fn fail(&self, what: &str) -> ! {
+        let from = self.done.len().saturating_sub(12);
+        let last: Vec<String> = self.done[from..].iter().map(|o| format!("{o:?}")).collect();
+        panic!(
+            "seed {}, after {} operations, {}:\n{what}\nthe last ones:\n{}",
+            self.seed,
+            self.done.len(),
+            self.setup.options,
+            last.join("\n")
+        );
+    }
+
+    fn step(&mut self, op: Op) {
+        self.done.push(op);
+        let op = &self.done[self.done.len() - 1];
+        if let Err(e) = apply::both(&self.fs, &mut self.model, op, !self.setup.roomy) {
+            self.fail(&e);
+        }
+    }
+
+    fn dump(&self) -> dump::Tree {
+        match dump::dump(&self.fs, self.fs.root()) {
+            Ok(t) => t,
+            Err(e) => self.fail(&format!("the tree cannot be read: {e}")),
+        }
+    }
+
+    fn compare(&self) -> dump::Tree {
+        let got = self.dump();
+        if let Some(d) = dump::difference(&got, &dump::expected(&self.model)) {
+            self.fail(&d);
+        }
+        got
+    }
+
+    /// Ends the mount as `end` does and mounts again: nothing but lookup counts is lost.
+    fn remount(&mut self, end: impl FnOnce(&Fs)) {
+        let before = self.compare();
+        end(&self.fs);
+        self.total.add(&self.fs, &self.setup.shape);
+        self.model.forget_all();
+        self.fs = mount(self.setup, &self.media);
+        let mut after = self.compare();
+        // Reading may have set access times.
+        for (path, i) in &mut after {
+            if let (Some(a), Some(b)) = (&mut i.identity, &before[path].identity) {
+                a.2[0] = b.2[0];
+            }
+        }
+        if let Some(d) = dump::difference(&after, &before) {
+            self.fail(&format!("after a remount: {d}"));
+        }
+    }
+
+    fn account(&self) {
+        account::settle(&self.fs);
+        if let Err(e) = account::check(&self.fs, &self.model) {
+            self.fail(&e);
+        }
+    }
+
+    /// Deletes everything; then everything is free.
+    fn delete_all(&mut self) {
+        let mut dirs = vec![self.model.root];
+        let mut order = Vec::new();
+        while let Some(dir) = dirs.pop() {
+            for (name, child) in &self.model.nodes[&dir].entries {
+                let want_dir = self.model.nodes[child].is_dir();
+                order.push(Op::Remove {
+                    dir,
+                    name: ops::Name(name.clone()),
+                    want_dir,
+                });
+                if want_dir {
+                    dirs.push(*child);
+                }
+            }
+        }
+        order.into_iter().rev().for_each(|op| self.step(op));
+        let known: Vec<_> = self.model.nodes.keys().copied().collect();
+        known
+            .into_iter()
+            .for_each(|ino| self.step(Op::Forget { ino }));
+        assert_eq!(self.model.nodes.len(), 1);
+    }
+}
+
+fn mount(setup: &Setup, media: &Media) -> Arc<Fs> {
+    if setup.taste.quiet {
+        media.mount_quiet(&setup.options)
+    } else {
+        media.mount(&setup.options)
+    }
+}
+
+fn clean(fs: &Fs) {
+    fs.shutdown().expect("shutdown");
+}
+
+/// What is acknowledged and committed survives the daemon.
+fn death(fs: &Fs) {
+    fs.sync_all().expect("sync");
+    fs.abandon();
+}
+
+fn run(setup: &Setup, seed: u64) -> Totals {
+    let mut rng = Rng::new(seed);
+    let mut run = Run::new(setup, seed);
+    let free = run.fs.statfs().free;
+    for i in 1..=setup.steps {
+        let op = ops::random(&mut rng, &run.model, &setup.taste);
+        run.step(op);
+        if i % 400 == 0 {
+            match rng.below(4) {
+                0 => run.remount(clean),
+                1 | 2 => run.remount(death),
+                _ => drop(run.compare()),
+            }
+            if setup.taste.quiet {
+                run.account();
+            }
+        }
+    }
+    run.remount(death);
+    run.delete_all();
+    if !setup.taste.quiet {
+        run.fs.abandon();
+    }
+    run.account();
+    assert_eq!(run.fs.statfs().free, free, "seed {seed}");
+    run.remount(clean);
+    run.fs.abandon();
+    assert_eq!(run.fs.statfs().free, free, "seed {seed}");
+    run.total
+}
+
+fn seeds(first: u64, usual: u64) -> Vec<u64> {
+    let var = |name| std::env::var(name).ok().and_then(|s| s.parse().ok());
+    if let Some(seed) = var("QUAYFS_SEED") {
+        return vec![seed];
+    }
+    (0..var("QUAYFS_RUNS").unwrap_or(usual))
+        .map(|i| first + i)
+        .collect()
+}
+
+/// Runs some seeds; every one must have got somewhere.
+fn run_all(setup: &Setup, first: u64, usual: u64, enough: impl Fn(&Totals) -> bool) {
+    for seed in seeds(first, usual) {
+        let total = run(setup, seed);
+        assert!(
+            enough(&total) && total.rounds > 0 && total.zeroed > 0,
+            "seed {seed}: {total:?}"
+        );
+    }
+}
+
+#[test]
+fn journal_op() {
+    let around = |t: &Totals| t.slot_laps > 2 && t.lane_laps > 1;
+    run_all(&Setup::new("noatime"), 1000, 4, around);
+    // Attributes of any size need longer records.
+    let mut setup = Setup::new("noatime");
+    setup.shape.lane = 1 << 20;
+    setup.taste.xattr = 66_000;
+    run_all(&setup, 1100, 3, |t| t.slot_laps > 2);
+}
+
+#[test]
+fn journal_op_swap() {
+    let swaps = |t: &Totals| t.swapped > 500 && t.slot_laps > 2;
+    run_all(&Setup::new("checkpoint=swap"), 2000, 4, swaps);
+}
+
+#[test]
+fn journal_op_in_place() {
+    let setup = Setup::new("noatime,checkpoint=inplace,ablation=staging:central");
+    run_all(&setup, 3000, 4, |t| t.swapped == 0 && t.lane_laps > 1);
+}
+
+#[test]
+fn journal_commit() {
+    let setup = Setup {
+        backend: Backend::File,
+        ..Setup::new("noatime,durability=commit")
+    };
+    run_all(&setup, 4000, 4, |t| t.slot_laps > 2 && t.lane_laps > 1);
+}
+
+#[test]
+fn ordered() {
+    run_all(&Setup::new("noatime,data=ordered"), 5000, 4, |t| {
+        t.direct > 500
+    });
+}
+
+#[test]
+fn writeback() {
+    let setup = Setup {
+        backend: Backend::File,
+        ..Setup::new("noatime,data=writeback")
+    };
+    run_all(&setup, 6000, 4, |t| t.direct > 500);
+}
+
+/// With the threads of a real mount.
+#[test]
+fn with_background_threads() {
+    let mut setup = Setup::new("noatime");
+    setup.taste.quiet = false;
+    run_all(&setup, 7000, 2, |t| t.slot_laps > 2);
+    setup.options = options("data=ordered,ablation=locking:file");
+    run_all(&setup, 7100, 2, |t| t.direct > 500);
+    setup.options = options("durability=commit,checkpoint=swap");
+    run_all(&setup, 7200, 2, |t| t.swapped > 100);
+}
+
+/// Several groups of LBNs, and rounds that the L2P log bounds.
+#[test]
+fn large_device_small_page_table_log() {
+    let mut setup = Setup::new("noatime,checkpoint=swap");
+    setup.shape.blocks = 80_000;
+    setup.shape.l2p_entries = 100;
+    run_all(&setup, 8000, 2, |t| t.swapped > 500);
+}
+
+/// Where space ends all the time: an operation that finds none has no effect.
+#[test]
+fn near_full() {
+    for (first, text) in [(9000, "noatime"), (9100, "noatime,data=ordered")] {
+        let mut setup = Setup::new(text);
+        setup.shape.blocks = 700;
+        setup.shape.nodes = 160;
+        setup.taste.blocks = 10_000;
+        setup.taste.inodes = 400;
+        // Operations of several records stop in between.
+        setup.taste.wild = false;
+        setup.taste.write = 13;
+        setup.roomy = false;
+        run_all(&setup, first, 2, |t| t.shortages > 50);
+    }
+}
