@@ -22,32 +22,33 @@ kernel=$work/kernel
 # crc32c one serves ext4, which asks for it in a way that busybox's modprobe does not follow.
 modules="crc32c_generic nfit nd_pmem virtio_pci virtio_blk ext4 fuse"
 programs="/usr/sbin/mkfs.ext4"
+pmem_size=512M
 
 say() { printf 'lab: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
 
 setup() {
-    local packages="qemu-system-x86 seabios busybox-static cpio kmod xz-utils binutils e2fsprogs"
-    packages="$packages libpmem-dev pkg-config gcc"
-    local missing="" p sudo=""
-    for p in $packages; do
-        dpkg-query -W -f '${Status}' "$p" 2>/dev/null | grep -q 'ok installed' || missing="$missing $p"
-    done
-    [ "$(id -u)" = 0 ] || sudo=sudo
-    if [ -n "$missing" ]; then
-        say "installing$missing"
-        $sudo apt-get -qq update
-        # shellcheck disable=SC2086
-        DEBIAN_FRONTEND=noninteractive $sudo apt-get -qq install -y --no-install-recommends \
-            $missing >/dev/null
-    fi
+    local p
+    "$top/scripts/packages" qemu-system-x86 seabios busybox-static cpio kmod xz-utils binutils \
+        e2fsprogs libpmem-dev pkg-config gcc
     mkdir -p "$work"
     [ -d "$kernel/boot" ] && return
-    p=$(apt-cache depends linux-image-amd64 | sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | head -1)
-    [ -n "$p" ] || die "apt knows no linux-image-amd64: run apt-get update on a Debian system"
+    p=$(kernel_package)
+    [ -n "$p" ] || die "apt knows no linux-image-amd64: on a Debian system run apt-get update"
     say "fetching $p"
-    (cd "$work" && apt-get -qq download "$p" && dpkg-deb -x "$p"_*.deb kernel.new && rm "$p"_*.deb)
-    mv "$work/kernel.new" "$kernel"
+    cd "$work"
+    rm -rf kernel.new
+    apt-get -qq -o APT::Sandbox::User=root download "$p"
+    dpkg-deb -x "$p"_*.deb kernel.new
+    rm "$p"_*.deb
+    mv kernel.new "$kernel"
+    cd "$top"
+}
+
+# The package that Debian's newest kernel is in.
+kernel_package() {
+    apt-cache depends linux-image-amd64 2>/dev/null |
+        sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | head -1
 }
 
 # Copies a program and every library it loads to the same place in the guest.
@@ -125,15 +126,18 @@ INIT
 boot() {
     local qemu deadline=$((SECONDS + ${LAB_TIMEOUT:-300})) result
     : >"$work/console"
-    qemu-system-x86_64 -nodefaults -no-user-config -display none -no-reboot \
-        -machine pc,nvdimm=on,nvdimm-persistence=mem-ctrl -accel tcg,thread=multi \
-        -cpu max,la57=off -smp 2 -m 768M,slots=2,maxmem=4G \
-        -object memory-backend-file,id=pm,share=on,mem-path="$work/pmem",size="$(stat -c %s "$work/pmem")" \
-        -device nvdimm,memdev=pm \
-        -drive if=none,id=disk,file="$work/disk",format=raw -device virtio-blk-pci,drive=disk \
-        -kernel "$work/vmlinux" -initrd "$work/initrd" -serial "file:$work/console" \
-        -append "console=ttyS0 loglevel=2 panic=-1 nokaslr mitigations=off lab=$1" \
-        </dev/null >"$work/qemu.log" 2>&1 &
+    (
+        cd "$work"
+        exec qemu-system-x86_64 -nodefaults -no-user-config -display none -no-reboot \
+            -machine pc,nvdimm=on,nvdimm-persistence=mem-ctrl -accel tcg,thread=multi \
+            -cpu max,la57=off -smp 2 -m 768M,slots=2,maxmem=4G \
+            -object memory-backend-file,id=pm,share=on,mem-path=pmem,size=$pmem_size \
+            -device nvdimm,memdev=pm \
+            -drive if=none,id=disk,file=disk,format=raw -device virtio-blk-pci,drive=disk \
+            -kernel vmlinux -initrd initrd -serial file:console \
+            -append "console=ttyS0 loglevel=2 panic=-1 nokaslr mitigations=off lab=$1" \
+            </dev/null >qemu.log 2>&1
+    ) &
     qemu=$!
     # shellcheck disable=SC2064
     trap "kill -9 $qemu 2>/dev/null || true" EXIT
@@ -159,7 +163,7 @@ boot() {
 
 new_devices() {
     rm -f "$work/pmem" "$work/disk"
-    truncate -s 512M "$work/pmem"
+    truncate -s $pmem_size "$work/pmem"
     truncate -s 2G "$work/disk"
 }
 

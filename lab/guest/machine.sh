@@ -1,6 +1,4 @@
 # Sourced by the tests: what they share. Runs in the guest, under busybox.
-export QUAYFS_LOG=${QUAYFS_LOG:-info}
-
 fail() {
     echo "FAILED: $*"
     tail -n 20 /vol/quayfs.log 2>/dev/null

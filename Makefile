@@ -1,0 +1,71 @@
+# The entry points. `make` lists them. What is missing is installed where that is possible:
+# packages with apt-get (as root or through sudo), Rust's components with rustup.
+
+CARGO ?= cargo
+TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
+QUAYFS := $(TARGET)/release/quayfs
+PREFIX ?= /usr/local
+
+PACKAGES := fuse3 libpmem-dev pkg-config gcc libc6-dev make ca-certificates
+
+.PHONY: help deps build mount umount test test-workspace test-loom lint docs benches lab \
+	install uninstall
+
+help:
+	@echo 'make mount     build, make the volume demo/vol and mount it on demo/mnt'
+	@echo 'make umount    unmount demo/mnt'
+	@echo 'make test      run every test; they mount for real, so they need /dev/fuse'
+	@echo '               (QUAYFS_SKIP_FUSE=1 leaves those out)'
+	@echo 'make lab       test real DAX in an emulated machine with an NVDIMM'
+	@echo 'make lint      formatting and clippy;  make docs, make benches: build those'
+	@echo 'make install   install below PREFIX ($(PREFIX)), and the helpers of mount(8)'
+
+deps:
+	@scripts/packages $(PACKAGES)
+	@command -v $(CARGO) >/dev/null || \
+		{ echo 'No cargo: install Rust 1.88 or later from https://rustup.rs' >&2; exit 1; }
+
+build: deps
+	$(CARGO) build --release --bin quayfs
+
+mount: build
+	@[ -e /dev/fuse ] || modprobe fuse 2>/dev/null || true
+	@scripts/demo mount $(QUAYFS)
+
+umount:
+	@scripts/demo umount $(QUAYFS)
+
+test: test-workspace test-loom
+
+test-workspace: deps
+	@[ -e /dev/fuse ] || modprobe fuse 2>/dev/null || true
+	$(CARGO) test --workspace
+
+# Every interleaving of the lock-free parts; another build of them, hence another directory.
+test-loom: deps
+	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR='$(TARGET)/loom' \
+		$(CARGO) test -p quayfs-journal -p quayfs-rangelock --lib
+
+lint: deps
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+
+docs: deps
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps
+
+benches: deps
+	$(CARGO) bench --workspace --no-run
+
+lab: deps
+	lab/run.sh
+
+install: build
+	install -D $(QUAYFS) $(DESTDIR)$(PREFIX)/bin/quayfs
+	mkdir -p $(DESTDIR)/sbin
+	for name in mount.quayfs mount.fuse.quayfs umount.quayfs umount.fuse.quayfs; do \
+		ln -sf $(PREFIX)/bin/quayfs $(DESTDIR)/sbin/$$name || exit 1; done
+
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/bin/quayfs
+	for name in mount.quayfs mount.fuse.quayfs umount.quayfs umount.fuse.quayfs; do \
+		rm -f $(DESTDIR)/sbin/$$name; done
