@@ -148,10 +148,8 @@ impl<'s> Batch<'s> {
             retired.pages.extend(w.home);
             match (is_static, w.exists, w.home.is_some()) {
                 (true, true, false) if self.store.touch_static(id) => self.store.force_live(),
-                (true, false, true) => {
-                    self.store.untouch_static(id);
-                    retired.dropped += 1;
-                }
+                // Also a page that came and went within the batch was paid for.
+                (true, false, _) if self.store.untouch_static(id) => retired.dropped += 1,
                 _ => {}
             }
         }

@@ -243,9 +243,10 @@ impl NodeStore {
         self.present[id as usize / 64].fetch_or(bit, Ordering::AcqRel) & bit == 0
     }
 
-    /// The page of a static node is gone.
-    pub fn untouch_static(&self, id: u32) {
-        self.present[id as usize / 64].fetch_and(!(1 << (id % 64)), Ordering::AcqRel);
+    /// The page of a static node is gone; whether it was counted as existing.
+    pub fn untouch_static(&self, id: u32) -> bool {
+        let bit = 1 << (id % 64);
+        self.present[id as usize / 64].fetch_and(!bit, Ordering::AcqRel) & bit != 0
     }
 
     /// Accounts for a page that digest creates without a promise: an inode page that was dropped
