@@ -117,19 +117,16 @@ impl Check {
         media.config(self);
         media.header(self);
         let recovered = media.recover(volume, self);
-        let pages = Pages::load(&media, recovered.digested, self);
-        if recovered.records_left > 0 {
-            self.skip(format_args!(
-                "everything but checksums: {} records could not be replayed",
-                recovered.records_left
-            ));
+        let pages = Pages::load(&media, recovered.last_seq, self);
+        if let Some(why) = recovered.incomplete {
+            self.skip(format_args!("everything but node pages: {why}"));
             return;
         }
         let bitmaps = Bitmaps::load(&pages, self);
         let mut table = Table::load(&pages, self);
         intents::check(&pages, &mut table, self);
         let mut blocks = Blocks::load(&media, recovered.live, self);
-        let mut owners = Owners::new(&media.geo);
+        let mut owners = Owners::new(&media.geo, table.is_complete());
         let mut links = Links::default();
         Inodes {
             pages: &pages,

@@ -19,7 +19,10 @@ struct Bitmap {
 
 impl Bitmap {
     fn load(pages: &Pages<'_>, base: u64, total: u64, of: &str, c: &mut Check) -> Self {
-        let mut map = Self { bits: BitSet::new(total), unreadable: Vec::new() };
+        let mut map = Self {
+            bits: BitSet::new(total),
+            unreadable: Vec::new(),
+        };
         for g in 0..total.div_ceil(BITS_PER_PAGE) {
             let id = (base + g) as u32;
             let page = match pages.read(id) {
@@ -51,12 +54,10 @@ impl Bitmap {
     }
 
     /// Numbers in `a` and not in `b` that can be compared.
-    fn only<'a>(
-        &'a self,
-        a: &'a BitSet,
-        b: &'a BitSet,
-    ) -> impl Iterator<Item = Range<u64>> + 'a {
-        a.minus(b).flat_map(split).filter(|r| !self.unreadable.contains(&(r.start / BITS_PER_PAGE)))
+    fn only<'a>(&'a self, a: &'a BitSet, b: &'a BitSet) -> impl Iterator<Item = Range<u64>> + 'a {
+        a.minus(b)
+            .flat_map(split)
+            .filter(|r| !self.unreadable.contains(&(r.start / BITS_PER_PAGE)))
     }
 
     /// Takes over the bits of numbers about which nothing is known.
@@ -101,13 +102,7 @@ impl Bitmaps {
     }
 
     /// Compares the bits with what exists.
-    pub(super) fn compare(
-        &self,
-        pages: &Pages<'_>,
-        table: &Table,
-        owners: &Owners,
-        c: &mut Check,
-    ) {
+    pub(super) fn compare(&self, pages: &Pages<'_>, table: &Table, owners: &Owners, c: &mut Check) {
         self.compare_lbns(owners, c);
         self.compare_inodes(table, c);
         self.compare_nodes(pages, c);
@@ -116,15 +111,17 @@ impl Bitmaps {
     fn compare_lbns(&self, o: &Owners, c: &mut Check) {
         let map = &self.lbns;
         for r in map.only(&o.lbns, &map.bits) {
-            let what = format_args!("{} marked free, but a file has them", owners::lbns(&r));
+            let what = format_args!("{}: in a file, but marked free", owners::lbns(&r));
             c.findings.error(Area::Bitmap, what);
         }
         if o.gaps.blocks {
-            c.skip("LBNs that are marked used, but that no file has: not all extents could be read");
+            c.skip(
+                "LBNs that are marked used, but that no file has: not all extents could be read",
+            );
             return;
         }
         for r in map.only(&map.bits, &o.lbns) {
-            let what = format_args!("{} marked used, but no file has them", owners::lbns(&r));
+            let what = format_args!("{}: marked used, but in no file", owners::lbns(&r));
             c.findings.error(Area::Bitmap, what);
         }
     }

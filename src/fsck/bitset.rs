@@ -92,7 +92,10 @@ impl BitSet {
 
     /// The numbers in the set, in order.
     pub fn iter(&self) -> impl Iterator<Item = u64> + '_ {
-        self.words.iter().enumerate().flat_map(|(i, &w)| Ones(w).map(move |b| i as u64 * 64 + b))
+        self.words
+            .iter()
+            .enumerate()
+            .flat_map(|(i, &w)| Ones(w).map(move |b| i as u64 * 64 + b))
     }
 }
 
@@ -161,7 +164,10 @@ mod tests {
 
     fn flat(ranges: impl IntoIterator<Item = Range<u64>>) -> Vec<u64> {
         let ranges: Vec<_> = ranges.into_iter().collect();
-        assert!(ranges.windows(2).all(|w| w[0].end < w[1].start), "{ranges:?}");
+        assert!(
+            ranges.windows(2).all(|w| w[0].end < w[1].start),
+            "{ranges:?}"
+        );
         ranges.into_iter().flatten().collect()
     }
 

@@ -49,7 +49,12 @@ pub(super) fn symlink(x: &mut Inodes<'_, '_>, ino: Ino, i: &Inode) -> Option<u64
         x.owners.gaps.nodes |= is_inline;
         return None;
     }
-    let who = Claim { area: Area::Symlink, ino, what: "target page", kind: NodeKind::Blob };
+    let who = Claim {
+        area: Area::Symlink,
+        ino,
+        what: "target page",
+        kind: NodeKind::Blob,
+    };
     let (target, pages) = chain(x, who, i.root)?;
     if !is_inline && target.len() as u64 != i.size {
         let what = format_args!(
@@ -64,10 +69,19 @@ pub(super) fn symlink(x: &mut Inodes<'_, '_>, ino: Ino, i: &Inode) -> Option<u64
 
 /// Checks the extended attributes of an inode; returns their pages.
 pub(super) fn xattrs(x: &mut Inodes<'_, '_>, ino: Ino, i: &Inode) -> Option<u64> {
-    let who = Claim { area: Area::Xattr, ino, what: "attribute page", kind: NodeKind::Blob };
+    let who = Claim {
+        area: Area::Xattr,
+        ino,
+        what: "attribute page",
+        kind: NodeKind::Blob,
+    };
     let (bytes, pages) = chain(x, who, i.xattr)?;
     let wrong = if bytes.len() != i.xattr_len as usize {
-        Some(format!("{} bytes, its image says {}", bytes.len(), i.xattr_len))
+        Some(format!(
+            "{} bytes, its image says {}",
+            bytes.len(),
+            i.xattr_len
+        ))
     } else if bytes.len() > SET_MAX {
         Some(format!("{} bytes, which is too much", bytes.len()))
     } else {
@@ -81,7 +95,10 @@ pub(super) fn xattrs(x: &mut Inodes<'_, '_>, ino: Ino, i: &Inode) -> Option<u64>
         }
     };
     if let Some(wrong) = wrong {
-        x.error(Area::Xattr, format_args!("inode {ino}: extended attributes have {wrong}"));
+        x.error(
+            Area::Xattr,
+            format_args!("inode {ino}: extended attributes have {wrong}"),
+        );
     }
     Some(pages)
 }

@@ -77,7 +77,9 @@ impl<'m> Blocks<'m> {
     fn payload(&self, slot: &LiveSlot) -> Vec<u8> {
         let g = &self.media.geo;
         let place = u64::from(slot.buffer) * g.slots_per_buffer + slot.pos % g.slots_per_buffer;
-        self.media.region.read_vec(g.slot_data_off + place * BLOCK as u64, BLOCK as u64)
+        self.media
+            .region
+            .read_vec(g.slot_data_off + place * BLOCK as u64, BLOCK as u64)
     }
 
     fn is_written(&self, lbn: Lbn) -> bool {
@@ -112,13 +114,19 @@ impl<'m> Blocks<'m> {
     fn not_zero(&mut self, lbn: Lbn, keep: u16, bytes: &[u8]) {
         if let Some(n) = bytes[usize::from(keep)..].iter().position(|b| *b != 0) {
             let at = usize::from(keep) + n;
-            let what = format!("byte {at} of LBN {lbn} lies behind the end of the file and is not zero");
+            let what =
+                format!("byte {at} of LBN {lbn} lies behind the end of the file and is not zero");
             self.suspect(Area::Content, lbn, what);
         }
     }
 
     fn suspect(&mut self, area: Area, lbn: Lbn, what: String) {
-        self.suspects.push(Suspect { severity: Severity::Error, area, lbn, what });
+        self.suspects.push(Suspect {
+            severity: Severity::Error,
+            area,
+            lbn,
+            what,
+        });
     }
 
     /// Checks everything that does not need the owner of a block.
@@ -139,8 +147,10 @@ impl<'m> Blocks<'m> {
     /// Every live slot holds what its header says. One that a newer one replaces, or whose block
     /// was freed, matters no more.
     fn slots(&mut self, owners: &Owners, c: &mut Check) {
-        let (visible, per_buffer) =
-            (self.media.geo.visible_blocks(), self.media.geo.slots_per_buffer);
+        let (visible, per_buffer) = (
+            self.media.geo.visible_blocks(),
+            self.media.geo.slots_per_buffer,
+        );
         for i in 0..self.live.len() {
             let slot = self.live[i];
             let (buffer, index, lbn) = (slot.buffer, slot.pos % per_buffer, slot.lbn);
@@ -158,8 +168,17 @@ impl<'m> Blocks<'m> {
             let what = format!(
                 "staging buffer {buffer}, slot {index}: the content of LBN {lbn} fails its checksum"
             );
-            let severity = if matters { Severity::Error } else { Severity::Warning };
-            self.suspects.push(Suspect { severity, area: Area::Staged, lbn, what });
+            let severity = if matters {
+                Severity::Error
+            } else {
+                Severity::Warning
+            };
+            self.suspects.push(Suspect {
+                severity,
+                area: Area::Staged,
+                lbn,
+                what,
+            });
         }
     }
 
@@ -173,16 +192,21 @@ impl<'m> Blocks<'m> {
             }
         };
         for &lbn in &report.damaged.first {
-            self.suspect(Area::PageTable, lbn, format!("the entry of LBN {lbn} is damaged"));
+            self.suspect(
+                Area::PageTable,
+                lbn,
+                format!("the entry of LBN {lbn} is damaged"),
+            );
         }
         for &lbn in &report.doubly_owned.first {
             let pbn = ppt.lookup(lbn).map_or(0, |m| m.pbn);
             let what = format!("LBN {lbn}: an earlier LBN has its physical block, {pbn}, as well");
             self.suspect(Area::PageTable, lbn, what);
         }
-        for (found, what) in
-            [(&report.damaged, "damaged entries"), (&report.doubly_owned, "shared blocks")]
-        {
+        for (found, what) in [
+            (&report.damaged, "damaged entries"),
+            (&report.doubly_owned, "shared blocks"),
+        ] {
             more(found, what, c);
         }
         // Each of the above leaves a block without an owner; there are no others.
@@ -219,7 +243,11 @@ impl<'m> Blocks<'m> {
             if let Ok(m) = ppt.lookup(lbn)
                 && m.state == BlockState::Written
             {
-                batch.push(Fetch { lbn, pbn: m.pbn, crc: m.crc });
+                batch.push(Fetch {
+                    lbn,
+                    pbn: m.pbn,
+                    crc: m.crc,
+                });
             }
             if batch.len() == BATCH {
                 self.fetch(&mut batch, &tails, c);
@@ -234,11 +262,16 @@ impl<'m> Blocks<'m> {
         for run in batch.chunk_by(|a, b| a.pbn + 1 == b.pbn) {
             let mut buf = vec![0; run.len() * BLOCK];
             let block = start + run[0].pbn;
-            let whole = self.media.device.read_many(&mut [ReadRun { block, buf: &mut buf }]);
+            let whole = self.media.device.read_many(&mut [ReadRun {
+                block,
+                buf: &mut buf,
+            }]);
             for (f, bytes) in run.iter().zip(buf.chunks_mut(BLOCK)) {
                 let (lbn, pbn) = (f.lbn, f.pbn);
                 // One block that cannot be read must not hide the others.
-                let read = whole.is_err().then(|| self.media.device.read(start + pbn, bytes));
+                let read = whole
+                    .is_err()
+                    .then(|| self.media.device.read(start + pbn, bytes));
                 if let Some(Err(e)) = read {
                     let what = format!("LBN {lbn}, physical block {pbn}: {e}");
                     self.suspect(Area::Content, lbn, what);
@@ -275,7 +308,8 @@ impl<'m> Blocks<'m> {
                 Some((ino, block)) => format!("inode {ino}, file block {block}"),
                 None => "no file has it".to_string(),
             };
-            c.findings.add(s.severity, s.area, format_args!("{} ({whose})", s.what));
+            c.findings
+                .add(s.severity, s.area, format_args!("{} ({whose})", s.what));
         }
     }
 }
@@ -284,6 +318,7 @@ impl<'m> Blocks<'m> {
 fn more(found: &Found, what: &str, c: &mut Check) {
     let rest = found.count - found.first.len() as u64;
     if rest > 0 {
-        c.findings.error(Area::PageTable, format_args!("{rest} more {what}"));
+        c.findings
+            .error(Area::PageTable, format_args!("{rest} more {what}"));
     }
 }

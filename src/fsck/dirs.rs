@@ -33,7 +33,12 @@ impl fmt::Display for Name<'_> {
 /// Checks a directory's tree and entries; returns how many pages it has, `None` if not all of
 /// them can be read.
 pub(super) fn check(x: &mut Inodes<'_, '_>, ino: Ino, i: &Inode) -> Option<u64> {
-    let mut walk = Walk { ino, pages: 0, entries: 0, complete: true };
+    let mut walk = Walk {
+        ino,
+        pages: 0,
+        entries: 0,
+        complete: true,
+    };
     if i.depth > DEPTH_MAX || (i.root == 0 && i.depth > 0) {
         let what = format_args!("inode {ino}: {} index levels are impossible", i.depth);
         x.error(Area::Directory, what);
@@ -64,7 +69,12 @@ fn visit(x: &mut Inodes<'_, '_>, walk: &mut Walk, id: u32, depth: u16, bounds: R
         0 => ("directory leaf", NodeKind::DirLeaf),
         _ => ("directory index page", NodeKind::DirIndex),
     };
-    let who = Claim { area: Area::Directory, ino, what, kind };
+    let who = Claim {
+        area: Area::Directory,
+        ino,
+        what,
+        kind,
+    };
     let Some(page) = x.owners.claim(x.pages, who, id, x.check) else {
         walk.complete = false;
         return;
@@ -124,7 +134,10 @@ fn leaf(x: &mut Inodes<'_, '_>, walk: &mut Walk, id: u32, page: &[u8], bounds: R
         } else if e.cookie & !0xff != x.pages.media.hash.cookie(e.name) {
             Some(format!("cookie {:#x} is not the name's", e.cookie))
         } else if !bounds.contains(&e.cookie) {
-            Some(format!("cookie {:#x} does not belong into leaf {id}", e.cookie))
+            Some(format!(
+                "cookie {:#x} does not belong into leaf {id}",
+                e.cookie
+            ))
         } else if i > 0 && list[i - 1].cookie == e.cookie {
             Some(format!("cookie {:#x} is there twice", e.cookie))
         } else if list[..i].iter().rev().take(256).any(|o| same(&o)) {
@@ -133,7 +146,10 @@ fn leaf(x: &mut Inodes<'_, '_>, walk: &mut Walk, id: u32, page: &[u8], bounds: R
             None
         };
         if let Some(wrong) = wrong {
-            x.error(Area::Directory, format_args!("inode {ino}, entry {name}: {wrong}"));
+            x.error(
+                Area::Directory,
+                format_args!("inode {ino}, entry {name}: {wrong}"),
+            );
         }
         walk.entries += 1;
         target(x, ino, e);

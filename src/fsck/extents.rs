@@ -5,11 +5,11 @@ use quayfs_layout::inode::Inode;
 use quayfs_layout::node::{self, HEADER, NodeKind};
 use quayfs_layout::{BLOCK, Ino};
 
+use super::Area;
 use super::inodes::Inodes;
 use super::owners::Claim;
 use super::pages::{Got, Pages};
 use super::table::Status;
-use super::Area;
 
 const B: u64 = BLOCK as u64;
 
@@ -21,7 +21,12 @@ pub(super) fn check(x: &mut Inodes<'_, '_>, ino: Ino, i: &Inode) -> Option<u64> 
     let (mut id, mut pages) = (i.root, 0);
     let mut complete = true;
     while id != 0 {
-        let who = Claim { area: Area::Extents, ino, what: "extent page", kind: NodeKind::Extents };
+        let who = Claim {
+            area: Area::Extents,
+            ino,
+            what: "extent page",
+            kind: NodeKind::Extents,
+        };
         let Some(page) = x.owners.claim(x.pages, who, id, x.check) else {
             x.owners.gaps.blocks = true;
             complete = false;
@@ -71,6 +76,7 @@ fn one(x: &mut Inodes<'_, '_>, ino: Ino, e: &Extent) -> bool {
             e.file_block, e.len
         );
         x.error(Area::Extents, what);
+        x.owners.gaps.blocks = true;
         return false;
     }
     if e.lbn + e.len > visible {
@@ -81,6 +87,7 @@ fn one(x: &mut Inodes<'_, '_>, ino: Ino, e: &Extent) -> bool {
             e.lbn + e.len - 1
         );
         x.error(Area::Extents, what);
+        x.owners.gaps.blocks = true;
         return false;
     }
     x.owners.claim_blocks(e.lbn..e.lbn + e.len);
@@ -125,7 +132,9 @@ pub(super) fn list(pages: &Pages<'_>, i: &Inode) -> Vec<Extent> {
     let mut left = pages.media.geo.dyn_nodes();
     while id != 0 && left > 0 {
         left -= 1;
-        let Got::Page(page) = pages.read(id) else { break };
+        let Got::Page(page) = pages.read(id) else {
+            break;
+        };
         if node::kind(&page[..]) != Some(NodeKind::Extents) {
             break;
         }

@@ -49,7 +49,12 @@ impl Inodes<'_, '_> {
             S_IFLNK => &mut s.symlinks,
             _ => &mut s.special,
         } += 1;
-        for (name, t) in [("a", i.atime), ("m", i.mtime), ("c", i.ctime), ("b", i.btime)] {
+        for (name, t) in [
+            ("a", i.atime),
+            ("m", i.mtime),
+            ("c", i.ctime),
+            ("b", i.btime),
+        ] {
             if t.nsec >= 1_000_000_000 {
                 let what = format_args!("inode {ino}: {name}time has {} nanoseconds", t.nsec);
                 self.error(Area::Inode, what);
@@ -73,14 +78,20 @@ impl Inodes<'_, '_> {
             }
         };
         if i.mode & !(S_IFMT | 0o7777) != 0 {
-            self.error(Area::Inode, format_args!("inode {ino}: there is no mode {:o}", i.mode));
+            self.error(
+                Area::Inode,
+                format_args!("inode {ino}: there is no mode {:o}", i.mode),
+            );
         }
         let xattrs = blobs::xattrs(self, ino, i);
         if let (Some(n), Some(m)) = (owned, xattrs)
             && i.blocks != n + m
         {
-            let what =
-                format_args!("inode {ino}: owns {} blocks, its image says {}", n + m, i.blocks);
+            let what = format_args!(
+                "inode {ino}: owns {} blocks, its image says {}",
+                n + m,
+                i.blocks
+            );
             self.error(Area::Inode, what);
         }
     }
@@ -94,7 +105,10 @@ impl Inodes<'_, '_> {
 
     fn file(&mut self, ino: Ino, i: &Inode) -> Option<u64> {
         if i.size > SIZE_MAX {
-            self.error(Area::Inode, format_args!("inode {ino}: size {} is impossible", i.size));
+            self.error(
+                Area::Inode,
+                format_args!("inode {ino}: size {} is impossible", i.size),
+            );
         }
         extents::check(self, ino, i)
     }
@@ -108,7 +122,10 @@ impl Inodes<'_, '_> {
     fn special(&mut self, ino: Ino, i: &Inode) -> Option<u64> {
         self.empty_inline(ino, i);
         if i.root != 0 || i.size != 0 {
-            self.error(Area::Inode, format_args!("inode {ino}: a special file with content"));
+            self.error(
+                Area::Inode,
+                format_args!("inode {ino}: a special file with content"),
+            );
             self.unseen();
             return None;
         }

@@ -48,7 +48,8 @@ pub(super) fn check(pages: &Pages<'_>, table: &mut Table, c: &mut Check) {
                     }
                 }
                 Err(e) => {
-                    c.findings.error(Area::Intents, format_args!("intent {slot}: {e}"));
+                    c.findings
+                        .error(Area::Intents, format_args!("intent {slot}: {e}"));
                 }
             }
         }

@@ -43,7 +43,10 @@ impl Links {
             return;
         }
         let first = child_dir.found_in;
-        self.doubled.entry(child).or_insert_with(|| vec![first]).push(parent);
+        self.doubled
+            .entry(child)
+            .or_insert_with(|| vec![first])
+            .push(parent);
     }
 
     /// Checks all links. With a `gap` not all entries are known, and only those that are too many
@@ -55,7 +58,9 @@ impl Links {
         match table.status(ROOT) {
             Status::Live(k) if k.kind == dirent_kind(S_IFDIR) => {}
             Status::Unknown => {}
-            _ => c.findings.error(Area::Links, "inode 1, the root directory, is not there"),
+            _ => c
+                .findings
+                .error(Area::Links, "inode 1, the root directory, is not there"),
         }
         table.each_known(|ino, k| {
             let wrong = if k.kind == dirent_kind(S_IFDIR) {
@@ -64,7 +69,8 @@ impl Links {
                 of_other(k, gap)
             };
             if let Some(wrong) = wrong {
-                c.findings.error(Area::Links, format_args!("inode {ino}: {wrong}"));
+                c.findings
+                    .error(Area::Links, format_args!("inode {ino}: {wrong}"));
             }
         });
         if !gap {
@@ -76,7 +82,10 @@ impl Links {
         let d = self.directories.get(&ino).copied().unwrap_or_default();
         if let Some(parents) = self.doubled.get(&ino) {
             let list: Vec<_> = parents.iter().map(|p| format!("inode {p}")).collect();
-            return Some(format!("a directory with several names, in {}", list.join(" and ")));
+            return Some(format!(
+                "a directory with several names, in {}",
+                list.join(" and ")
+            ));
         }
         if k.nlink == 0 {
             return orphan(k);
@@ -91,16 +100,21 @@ impl Links {
         if ino == ROOT {
             return match (d.found_in, d.parent) {
                 (0, ROOT) => None,
-                (0, parent) => Some(format!("the root directory, but its parent is inode {parent}")),
-                (by, _) => Some(format!("the root directory, but inode {by} has an entry for it")),
+                (0, parent) => Some(format!(
+                    "the root directory, but its parent is inode {parent}"
+                )),
+                (by, _) => Some(format!(
+                    "the root directory, but inode {by} has an entry for it"
+                )),
             };
         }
         match d.found_in {
             0 if gap => None,
             0 => Some("a directory that no entry names".into()),
-            by if by != d.parent => {
-                Some(format!("its parent is inode {}, but inode {by} has the entry", d.parent))
-            }
+            by if by != d.parent => Some(format!(
+                "its parent is inode {}, but inode {by} has the entry",
+                d.parent
+            )),
             _ => None,
         }
     }

@@ -26,11 +26,11 @@ pub(super) struct Media {
 }
 
 /// What recovery has left.
-#[derive(Default)]
 pub(super) struct Recovered {
-    /// Records that it could not replay.
-    pub(super) records_left: usize,
-    pub(super) digested: u64,
+    /// Why not everything could be replayed.
+    pub(super) incomplete: Option<String>,
+    /// Highest sequence number there can be.
+    pub(super) last_seq: u64,
     pub(super) live: Vec<LiveSlot>,
 }
 
@@ -86,12 +86,17 @@ impl Media {
     }
 
     /// Opens the page table; an unfinished transaction is undone.
-    pub(super) fn page_table(&self) -> Result<(Ppt, quayfs_ppt::AttachReport), quayfs_ppt::PptError> {
+    pub(super) fn page_table(
+        &self,
+    ) -> Result<(Ppt, quayfs_ppt::AttachReport), quayfs_ppt::PptError> {
         Ppt::attach(Arc::clone(&self.region), ppt_geometry(&self.geo, self.salt))
     }
 
     fn scan(&self) -> Result<Scan, JournalError> {
-        Journal::scan(Arc::clone(&self.region), &journal_geometry(&self.geo, self.salt))
+        Journal::scan(
+            Arc::clone(&self.region),
+            &journal_geometry(&self.geo, self.salt),
+        )
     }
 
     /// Reports damage in the logs, then recovers.
@@ -117,15 +122,23 @@ impl Media {
                 true
             }
         };
-        let options = MountOptions { read_only: true, ..MountOptions::default() };
-        if let Err(e) = recovery::recover(volume, &options) {
+        let options = MountOptions {
+            read_only: true,
+            ..MountOptions::default()
+        };
+        let mounted = recovery::recover(volume, &options);
+        if let Err(e) = &mounted {
             let what = format_args!("the volume cannot be mounted: {e}");
             c.findings.error(Area::Recovery, what);
         }
         match self.scan() {
-            Ok(scan) => recovered(scan, damaged, c),
+            Ok(scan) => recovered(scan, !damaged && mounted.is_ok(), c),
             // Reported above.
-            Err(_) => Recovered { records_left: usize::MAX, ..Recovered::default() },
+            Err(_) => Recovered {
+                incomplete: Some("the journal cannot be read".into()),
+                last_seq: u64::MAX,
+                live: Vec::new(),
+            },
         }
     }
 }
@@ -163,24 +176,30 @@ fn journal(scan: &Scan, c: &mut Check) {
     }
 }
 
-/// The journal as recovery has left it. A damaged one says nothing about recovery.
-fn recovered(scan: Scan, damaged: bool, c: &mut Check) -> Recovered {
+/// The journal as recovery has left it: complete, if it was `sound` before and recovery succeeded.
+fn recovered(scan: Scan, sound: bool, c: &mut Check) -> Recovered {
     c.report.statistics.live_slots = scan.live.len() as u64;
-    if !damaged && scan.records.is_empty() {
+    if sound {
         for d in &scan.damage {
-            c.findings.error(Area::Recovery, format_args!("it leaves damage: {d}"));
+            c.findings
+                .error(Area::Recovery, format_args!("it leaves damage: {d}"));
         }
-        if scan.digested != scan.commit_ts || scan.retired > scan.digested {
+        let orderly = scan.retired <= scan.digested && scan.digested == scan.commit_ts;
+        if !orderly || !scan.records.is_empty() {
             let what = format_args!(
-                "it leaves digested {}, committed {}, retired {}",
-                scan.digested, scan.commit_ts, scan.retired
+                "it leaves digested {}, committed {}, retired {} and {} records",
+                scan.digested,
+                scan.commit_ts,
+                scan.retired,
+                scan.records.len()
             );
             c.findings.error(Area::Recovery, what);
         }
     }
+    let left = scan.records.len();
     Recovered {
-        records_left: scan.records.len(),
-        digested: scan.digested,
+        incomplete: (left > 0).then(|| format!("{left} records could not be replayed")),
+        last_seq: scan.max_seq_seen,
         live: scan.live,
     }
 }

@@ -49,14 +49,19 @@ pub(super) struct Claim<'a> {
 }
 
 impl Owners {
-    pub(super) fn new(geo: &Geometry) -> Self {
+    /// Nobody owns anything. What inodes own whose images cannot be read will never be known.
+    pub(super) fn new(geo: &Geometry, all_inodes: bool) -> Self {
         let mut reached = BitSet::new(geo.nat_entries);
         reached.add_range(0..geo.dyn_base);
         Self {
             reached,
             lbns: BitSet::new(geo.blocks),
             doubled: Vec::new(),
-            gaps: Gaps::default(),
+            gaps: Gaps {
+                links: !all_inodes,
+                blocks: !all_inodes,
+                nodes: !all_inodes,
+            },
         }
     }
 
@@ -69,13 +74,20 @@ impl Owners {
         id: u32,
         c: &mut Check,
     ) -> Option<PageBytes> {
-        let Claim { area, ino, what, kind } = who;
+        let Claim {
+            area,
+            ino,
+            what,
+            kind,
+        } = who;
         let geo = &pages.media.geo;
         let page = match pages.read(id) {
             _ if u64::from(id) < geo.dyn_base || u64::from(id) >= geo.nat_entries => {
                 Err(format!("node {id}, which cannot be one"))
             }
-            _ if !self.reached.add(id.into()) => Err(format!("node {id}, which has an owner already")),
+            _ if !self.reached.add(id.into()) => {
+                Err(format!("node {id}, which has an owner already"))
+            }
             Got::Missing => Err(format!("node {id}, which does not exist")),
             Got::Damaged => {
                 self.gaps.nodes = true;
@@ -92,7 +104,8 @@ impl Owners {
         };
         page.map_err(|why| {
             self.gaps.nodes = true;
-            c.findings.error(area, format_args!("inode {ino}: {what} is {why}"));
+            c.findings
+                .error(area, format_args!("inode {ino}: {what} is {why}"));
         })
         .ok()
     }
@@ -110,10 +123,13 @@ impl Owners {
             return;
         }
         for id in pages.exists.minus(&self.reached).flatten() {
-            let Got::Page(page) = pages.read(id as u32) else { continue };
+            let Got::Page(page) = pages.read(id as u32) else {
+                continue;
+            };
             let (owner, kind) = (node::owner(&page[..]), node::kind(&page[..]));
             let kind = kind.map_or_else(String::new, |k| format!("{k:?} "));
-            let what = format_args!("node {id}: {kind}page of inode {owner}, which has no use for it");
+            let what =
+                format_args!("node {id}: {kind}page of inode {owner}, which has no use for it");
             c.findings.error(Area::Node, what);
         }
     }
@@ -146,19 +162,26 @@ impl Owners {
             }
         });
         for (i, r) in ranges.iter().enumerate() {
-            let inos: Vec<String> =
-                owners.get(&i).into_iter().flatten().map(|ino| format!("inode {ino}")).collect();
-            let what =
-                format_args!("{} mapped more than once, by {}", lbns(r), inos.join(" and "));
+            let inos: Vec<String> = owners
+                .get(&i)
+                .into_iter()
+                .flatten()
+                .map(|ino| format!("inode {ino}"))
+                .collect();
+            let what = format_args!(
+                "{}: mapped more than once, by {}",
+                lbns(r),
+                inos.join(" and ")
+            );
             c.findings.error(Area::Extents, what);
         }
     }
 }
 
-/// A range of LBNs in words, with its verb.
+/// A range of LBNs in words.
 pub(super) fn lbns(r: &Range<Lbn>) -> String {
     match r.end - r.start {
-        1 => format!("LBN {} is", r.start),
-        _ => format!("LBNs {} to {} are", r.start, r.end - 1),
+        1 => format!("LBN {}", r.start),
+        _ => format!("LBNs {} to {}", r.start, r.end - 1),
     }
 }

@@ -36,8 +36,8 @@ pub(super) enum Got {
 
 impl<'m> Pages<'m> {
     /// Checks that each page is owned at most once and that every node is what its place says.
-    /// No page can be newer than `digested`.
-    pub(super) fn load(media: &'m Media, digested: u64, c: &mut Check) -> Self {
+    /// No page can be newer than `last_seq`.
+    pub(super) fn load(media: &'m Media, last_seq: u64, c: &mut Check) -> Self {
         let n = media.geo.nat_entries;
         let mut pages = Self {
             media,
@@ -53,7 +53,7 @@ impl<'m> Pages<'m> {
         for id in ids {
             let Some(at) = pages.home(id) else { continue };
             media.region.read(media.geo.node_page(at), &mut page[..]);
-            match pages.judge(id, &page, digested) {
+            match pages.judge(id, &page, last_seq) {
                 Ok(()) => {
                     pages.readable.add(id.into());
                 }
@@ -80,7 +80,8 @@ impl<'m> Pages<'m> {
                 match node::nat_decode(id as u32, bytes::get_u64(word, 0), salt) {
                     Some(None) => {}
                     Some(Some(_)) if id == 0 => {
-                        c.findings.error(Area::Nat, "node 0 exists, which is never used");
+                        c.findings
+                            .error(Area::Nat, "node 0 exists, which is never used");
                     }
                     Some(Some(page)) if page < geo.node_pages => {
                         self.exists.add(id);
@@ -104,7 +105,8 @@ impl<'m> Pages<'m> {
                     }
                     None => {
                         self.unknown.add(id);
-                        c.findings.error(Area::Nat, format_args!("the entry of node {id} is damaged"));
+                        c.findings
+                            .error(Area::Nat, format_args!("the entry of node {id} is damaged"));
                     }
                 }
             }
@@ -117,7 +119,7 @@ impl<'m> Pages<'m> {
         node::nat_decode(id, word, self.media.salt).flatten()
     }
 
-    fn judge(&self, id: u32, page: &[u8; BLOCK], digested: u64) -> Result<(), String> {
+    fn judge(&self, id: u32, page: &[u8; BLOCK], last_seq: u64) -> Result<(), String> {
         let kind = node::check(page, id, self.media.salt).map_err(|e| e.to_string())?;
         let owner = node::owner(page);
         match static_kind(&self.media.geo, id) {
@@ -135,8 +137,10 @@ impl<'m> Pages<'m> {
             }
         }
         let seq = bytes::get_u64(page, OFF_SEQ);
-        if seq > digested {
-            return Err(format!("holds record {seq}, but records only up to {digested} are digested"));
+        if seq > last_seq {
+            return Err(format!(
+                "holds record {seq}, but the last one is {last_seq}"
+            ));
         }
         Ok(())
     }
@@ -148,10 +152,16 @@ impl<'m> Pages<'m> {
             && let Some(at) = self.home(id)
         {
             let mut page = zero_page();
-            self.media.region.read(self.media.geo.node_page(at), &mut page[..]);
+            self.media
+                .region
+                .read(self.media.geo.node_page(at), &mut page[..]);
             return Got::Page(page);
         }
-        if self.exists.has(n) || self.unknown.has(n) { Got::Damaged } else { Got::Missing }
+        if self.exists.has(n) || self.unknown.has(n) {
+            Got::Damaged
+        } else {
+            Got::Missing
+        }
     }
 
     /// Whether nothing can be said about a node, because its NAT entry is damaged.

@@ -18,7 +18,9 @@ const DAMAGED: u32 = u32::MAX - 1;
 /// What is known of a live inode.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Known {
-    /// `DT_*` type; 0 if the inode is free.
+    /// Whether the inode is in use.
+    live: bool,
+    /// `DT_*` type.
     pub(super) kind: u8,
     /// There is an orphan intent.
     pub(super) orphan: bool,
@@ -74,10 +76,13 @@ impl Table {
                     let what = format_args!("inode {ino} is free, but its image is not empty");
                     c.findings.error(Area::Inode, what);
                 }
-                if inode.mode != 0 && ino == 0 {
-                    c.findings.error(Area::Inode, "inode 0 exists, which is never used");
+                let used = inode.mode != 0;
+                if used && ino == 0 {
+                    c.findings
+                        .error(Area::Inode, "inode 0 exists, which is never used");
                 }
                 table.known.push(Known {
+                    live: used && ino != 0,
                     kind: dirent_kind(inode.mode),
                     nlink: inode.nlink,
                     ..Known::default()
@@ -97,17 +102,21 @@ impl Table {
         page * INODES_PER_PAGE..(page + 1) * INODES_PER_PAGE
     }
 
+    /// Whether all images could be read.
+    pub(super) fn is_complete(&self) -> bool {
+        !self.place.contains(&DAMAGED)
+    }
+
     fn index(&self, ino: Ino) -> Option<usize> {
         let place = *self.place.get((ino / INODES_PER_PAGE) as usize)?;
-        (place < DAMAGED).then(|| {
-            (u64::from(place) * INODES_PER_PAGE + ino % INODES_PER_PAGE) as usize
-        })
+        (place < DAMAGED)
+            .then(|| (u64::from(place) * INODES_PER_PAGE + ino % INODES_PER_PAGE) as usize)
     }
 
     /// What is known of `ino`, which may be any number.
     pub(super) fn status(&self, ino: Ino) -> Status<'_> {
         match self.index(ino).map(|i| &self.known[i]) {
-            Some(k) if k.kind != 0 => Status::Live(k),
+            Some(k) if k.live => Status::Live(k),
             Some(_) => Status::Free,
             None if self.place.get((ino / INODES_PER_PAGE) as usize) == Some(&DAMAGED) => {
                 Status::Unknown
@@ -128,12 +137,16 @@ impl Table {
         if self.place[page as usize] >= DAMAGED {
             return Vec::new();
         }
-        let Got::Page(bytes) = pages.read((self.base + page) as u32) else { return Vec::new() };
+        let Got::Page(bytes) = pages.read((self.base + page) as u32) else {
+            return Vec::new();
+        };
         let images = Self::numbers(page).enumerate().map(|(slot, ino)| {
             let at = inode::offset(slot);
             (ino, Inode::decode(&bytes[at..at + inode::SIZE]))
         });
-        images.filter(|(_, inode)| inode.mode != 0).collect()
+        images
+            .filter(|(ino, inode)| *ino != 0 && inode.mode != 0)
+            .collect()
     }
 
     /// Calls `f` for every live inode.

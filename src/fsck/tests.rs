@@ -1,8 +1,13 @@
 //! A sound volume has no finding, whatever has happened to it; a damaged one has exactly the one
 //! that names the damage.
 
+mod metadata;
+mod names;
+mod random;
+mod storage;
 mod support;
 
+use super::KEPT;
 use support::Disk;
 
 #[test]
@@ -13,4 +18,56 @@ fn a_new_volume_is_clean() {
     assert_eq!(report.statistics.inodes, 1);
     assert_eq!(report.statistics.directories, 1);
     assert_eq!(report.statistics.node_pages, 2);
+}
+
+#[test]
+fn the_sample_is_clean() {
+    let (disk, _) = Disk::sample();
+    let report = disk.check();
+    assert!(report.is_clean(), "{report}");
+    assert!(
+        report.skipped.is_empty() && report.statistics.clean,
+        "{report}"
+    );
+    let s = &report.statistics;
+    assert_eq!(
+        (s.directories, s.files, s.symlinks, s.special),
+        (3, 154, 2, 1)
+    );
+    assert_eq!((s.entries, s.blocks, s.verified), (160, 48, 22));
+}
+
+#[test]
+fn a_report_reads_well() {
+    let (disk, s) = Disk::sample();
+    disk.edit_inode(s.fifo, |i| i.blocks = 3);
+    disk.edit(disk.inode(s.big).root, |page| page[2] = 1);
+    let report = disk.check();
+    let text = report.to_string();
+    let lines: Vec<&str> = text.lines().collect();
+    let fifo = s.fifo;
+    let first = format!("error: inode: inode {fifo}: owns 0 blocks, its image says 3");
+    assert!(lines[..2].contains(&&first[..]), "{text}");
+    assert!(lines[2].starts_with("not checked: "), "{text}");
+    assert_eq!(lines.last(), Some(&"2 findings"));
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["findings"][1]["severity"], "error");
+    assert_eq!(json["findings"][1]["area"], "inode");
+    assert_eq!(json["statistics"]["special"], 1);
+    assert_eq!(json["skipped"].as_array().map(Vec::len), Some(2));
+}
+
+#[test]
+fn findings_without_end_are_counted() {
+    let (disk, _) = Disk::sample();
+    for n in 0..400 {
+        disk.bit(disk.geo().ino_bitmap_base, 1000 + n, true);
+    }
+    let report = disk.check();
+    assert_eq!(
+        (report.findings.len(), report.unlisted),
+        (KEPT, 400 - KEPT as u64)
+    );
+    assert!(report.to_string().contains("and 144 more"), "{report}");
+    assert!(report.to_string().ends_with("400 findings"), "{report}");
 }
