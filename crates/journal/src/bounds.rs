@@ -63,10 +63,11 @@ impl Bounds {
         last.min(self.lowest_bound() - 1)
     }
 
-    /// Whether `lane` may still be appending a number at or below `cut`, which must come from
-    /// [`Bounds::last_taken`] of the same thread.
-    pub(crate) fn may_append_at_or_below(&self, lane: usize, cut: u64) -> bool {
-        self.lanes[lane].load(ord(Site::BoundRead, Ordering::Acquire)) <= cut
+    /// The lanes that may still be appending a number at or below `cut`, which must not exceed what
+    /// the same thread got from [`Bounds::last_taken`] before.
+    pub(crate) fn appending_upto(&self, cut: u64) -> impl Iterator<Item = usize> + '_ {
+        let bound = |lane: &usize| self.lanes[*lane].load(ord(Site::BoundRead, Ordering::Acquire));
+        (0..self.lanes.len()).filter(move |lane| bound(lane) <= cut)
     }
 
     fn lowest_bound(&self) -> u64 {
@@ -92,8 +93,8 @@ mod tests {
         assert_eq!(b.last_taken(), 11);
         b.finish(2);
         assert_eq!(b.complete_upto(), 9);
-        assert!(b.may_append_at_or_below(0, 11));
-        assert!(!b.may_append_at_or_below(2, 11));
+        assert_eq!(b.appending_upto(11).collect::<Vec<_>>(), [0]);
+        assert_eq!(b.appending_upto(9).count(), 0);
         b.finish(0);
         assert_eq!(b.complete_upto(), 11);
     }

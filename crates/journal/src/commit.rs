@@ -35,13 +35,10 @@ impl Journal {
         self.check()?;
         // One number in one order: it cannot separate an operation from what it depends on.
         let cut = want;
-        for (lane, buffer) in self.buffers.iter().enumerate() {
-            // Ordering 3: counter first, then bounds. Whoever took a number at or below the cut holds
-            // its lane's lock until the append is finished, so taking the lock waits for him
-            // without spinning.
-            if self.bounds.may_append_at_or_below(lane, cut) {
-                drop(buffer.lane.lock());
-            }
+        // Ordering 3: counter first, then bounds. Whoever took a number at or below the cut holds his
+        // lane's lock until the append is finished, so taking the lock waits without spinning.
+        for lane in self.bounds.appending_upto(cut) {
+            drop(self.buffers[lane].lane.lock());
         }
         // Records and slots at or below the cut are settled before the number that vouches for them.
         self.drain()?;

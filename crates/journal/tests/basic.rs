@@ -4,6 +4,7 @@ use quayfs_journal::*;
 use quayfs_layout::jsb::WordKind;
 use quayfs_pmem::Region;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 fn geometry(buffers: u32, lane_bytes: u64, slots: u64) -> (JournalGeometry, u64) {
@@ -255,6 +256,57 @@ fn what_is_retired_is_dead_even_if_the_head_is_stuck() {
         [9]
     );
     assert_eq!(round(), 2);
+}
+
+/// While an append has taken its number and is not finished, nothing counts on that number: a commit
+/// that covers it waits, in both senses of the word.
+#[test]
+fn an_unfinished_append_holds_up_commit_and_digest() {
+    let (geo, len) = geometry(2, 64 << 10, 16);
+    let region = Arc::new(Region::anonymous(len));
+    Journal::format(&region, &geo, Durability::Commit).expect("format");
+    let j = mount(&region, &geo, Durability::Commit);
+    let (started, returned) = (AtomicBool::new(false), AtomicBool::new(false));
+    let mut credit = j
+        .acquire(Need {
+            slots: 1,
+            record_bytes: 100,
+            prefer: 0,
+        })
+        .expect("room");
+    let staged = j.stage(&mut credit, &[(1, &[1; 4096])]).expect("stage");
+    std::thread::scope(|s| {
+        let committer = |_, _| {
+            // Another lane goes on meanwhile.
+            let need = Need {
+                record_bytes: 8,
+                prefer: 1,
+                ..Need::default()
+            };
+            let other = j.acquire(need).expect("room");
+            assert_eq!(j.append(other, vec![], &[]).expect("append").seq, 2);
+            assert_eq!((j.last_seq(), j.complete_upto()), (2, 0));
+            s.spawn(|| {
+                started.store(true, Ordering::SeqCst);
+                assert_eq!(j.commit(None).expect("commit"), 2);
+                returned.store(true, Ordering::SeqCst);
+            });
+            while !started.load(Ordering::SeqCst) {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!returned.load(Ordering::SeqCst));
+            assert_eq!(j.commit_ts(), 0);
+        };
+        let a = j
+            .append_with(credit, vec![staged], &[], committer)
+            .expect("append");
+        assert_eq!(a.seq, 1);
+    });
+    assert_eq!(
+        (j.commit_ts(), j.complete_upto(), j.digestable()),
+        (2, 2, 2)
+    );
 }
 
 #[test]

@@ -6,7 +6,7 @@ mod common;
 use common::*;
 use proptest::prelude::*;
 use quayfs_journal::*;
-use quayfs_layout::jsb::{JSB_BYTES, SeqWord, committed_salt};
+use quayfs_layout::jsb::{JSB_BYTES, SeqWord, WordKind, committed_salt};
 use quayfs_layout::record::{RECORD_HEADER_BYTES, RecordHeader};
 use quayfs_layout::slot::{COMMITTED_OFFSET, SlotHeader};
 use quayfs_pmem::{Backend, Region};
@@ -110,6 +110,39 @@ fn in_op_an_invalid_record_with_a_valid_successor_is_damage() {
             s.damage
         );
         assert_eq!(s.live.len(), 3);
+    }
+}
+
+#[test]
+fn rot_below_digested_is_history() {
+    for byte in [9, 80] {
+        let (region, geo, at) = five(Durability::Op);
+        // As after a crash between D and the heads: D is 4, the walk starts at 3.
+        let salt = WordKind::Digested.salt(geo.volume_salt);
+        region.store_u64(
+            geo.jsb_off + WordKind::Digested.offset(),
+            SeqWord::encode(4, salt),
+        );
+        for index in [2, 3] {
+            let word = geo.slot_hdr_off + index * 64 + COMMITTED_OFFSET;
+            let salt = committed_salt(geo.volume_salt, 0, index);
+            region.store_u64(word, SeqWord::encode(index + 1, salt));
+        }
+        flip(&region, geo.lane_off + at[2] + byte);
+        let s = scan(&region, &geo);
+        // Record 4 shows that 3 is at or below D; 5 does not show it of 4.
+        assert_eq!(
+            (s.damage.as_slice(), seqs(&s), s.live.len()),
+            (&[][..], vec![5], 5)
+        );
+        flip(&region, geo.lane_off + at[3] + 9);
+        let s = scan(&region, &geo);
+        assert_eq!(
+            s.damage.len(),
+            if byte == 9 { 2 } else { 1 },
+            "{:?}",
+            s.damage
+        );
     }
 }
 
