@@ -4,8 +4,9 @@
 //! same function as ever, build the staged map, begin a new epoch. Nothing here grows with the
 //! size of the data device or the number of files.
 
+use std::fmt;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use quayfs_journal::{
     Journal, JournalError, JournalGeometry, JournalOptions, RecoveredTo, SlotRef, StagedMap, Staging,
@@ -90,7 +91,7 @@ pub fn durability(options: &MountOptions, backend: quayfs_pmem::Backend) -> Dura
 /// Recovers a volume. A crash during recovery, and another during that recovery, change nothing:
 /// every step can be repeated, and the new epoch comes last.
 pub fn recover(volume: &Volume, options: &MountOptions) -> Result<Engine, MountError> {
-    let start = Instant::now();
+    let mut clock = Clock::start();
     let config = volume.config().clone();
     let (g, salt) = (config.geometry, config.salt());
     let region = Arc::clone(volume.region());
@@ -103,6 +104,7 @@ pub fn recover(volume: &Volume, options: &MountOptions) -> Result<Engine, MountE
     if let Some(d) = &attached.damage {
         tracing::warn!("page table log: {d:?}");
     }
+    clock.lap("page table");
     let scan = Journal::scan(Arc::clone(&region), &journal_geometry(&g, salt))?;
     if !scan.damage.is_empty() {
         for d in &scan.damage {
@@ -113,6 +115,7 @@ pub fn recover(volume: &Volume, options: &MountOptions) -> Result<Engine, MountE
             return Err(MountError::Damaged { count: scan.damage.len(), first });
         }
     }
+    clock.lap("scan");
     // Damage makes later records unreliable; what is before it is as good as ever.
     let intact = scan.intact_upto();
     let usable = scan.records.iter().take_while(|r| r.seq <= intact).count();
@@ -120,6 +123,12 @@ pub fn recover(volume: &Volume, options: &MountOptions) -> Result<Engine, MountE
     let mut digested = scan.digested;
     {
         let nodes = NodeStore::attach(Arc::clone(&region), g, salt)?;
+        if let Some((count, first)) = nodes.damage() {
+            tracing::error!("metadata: {first} ({count} such findings)");
+            if !options.read_only {
+                return Err(MountError::Damaged { count, first: first.into() });
+            }
+        }
         let mut done = 0;
         while done < usable {
             let mut batch = Batch::new(&nodes);
@@ -138,11 +147,13 @@ pub fn recover(volume: &Volume, options: &MountOptions) -> Result<Engine, MountE
             nodes.untake_pages(&retired.pages);
         }
     }
+    clock.lap("digest");
     let staged = StagedMap::with_capacity(scan.live.len());
     for l in scan.live.iter().filter(|l| l.seq <= digested) {
         staged.publish(l.lbn, SlotRef { buffer: l.buffer, pos: l.pos, seq: l.seq, crc: l.crc });
     }
     let clean = scan.clean;
+    clock.lap("staged map");
     let journal = scan.into_journal(
         RecoveredTo { digested },
         JournalOptions {
@@ -151,16 +162,12 @@ pub fn recover(volume: &Volume, options: &MountOptions) -> Result<Engine, MountE
             ..JournalOptions::new(mode.into())
         },
     )?;
+    clock.lap("epoch");
     // Counts of free pages and promises are those of the digested state.
     let nodes = Arc::new(NodeStore::attach(Arc::clone(&region), g, salt)?);
-    tracing::info!(
-        "recovered in {:?}: {}, {replayed} records replayed, {} blocks staged, {} page-table entries undone",
-        start.elapsed(),
-        if clean { "clean" } else { "not unmounted" },
-        staged.len(),
-        attached.undone,
-    );
-    Ok(Engine::new(Parts {
+    clock.lap("nodes");
+    let staged_blocks = staged.len();
+    let engine = Engine::new(Parts {
         config,
         options: options.clone(),
         durability: mode,
@@ -170,5 +177,42 @@ pub fn recover(volume: &Volume, options: &MountOptions) -> Result<Engine, MountE
         journal,
         staged,
         ppt,
-    })?)
+    })?;
+    clock.lap("allocators");
+    tracing::info!(
+        "recovered in {clock}: {}, {replayed} records replayed, {staged_blocks} blocks staged, {} page-table entries undone",
+        if clean { "clean" } else { "not unmounted" },
+        attached.undone,
+    );
+    Ok(engine)
+}
+
+/// What recovery spends its time on.
+struct Clock {
+    start: Instant,
+    last: Instant,
+    laps: Vec<(&'static str, Duration)>,
+}
+
+impl Clock {
+    fn start() -> Self {
+        let now = Instant::now();
+        Self { start: now, last: now, laps: Vec::new() }
+    }
+
+    fn lap(&mut self, what: &'static str) {
+        let now = Instant::now();
+        self.laps.push((what, now - self.last));
+        self.last = now;
+    }
+}
+
+impl fmt::Display for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1?}", self.last - self.start)?;
+        for (i, (what, time)) in self.laps.iter().enumerate() {
+            write!(f, "{}{what} {time:.1?}", if i == 0 { " (" } else { ", " })?;
+        }
+        f.write_str(")")
+    }
 }
