@@ -97,14 +97,17 @@ impl Fs {
         if inode.xattr != 0 {
             blob::free(&mut txn, ino, inode.xattr, xattr::SET_MAX)?;
         }
-        let slot = self.e.intents.find(ino, IntentKind::Orphan);
-        if let Some(slot) = slot {
+        // A truncate that could not be finished ends here as well; the number may be reused.
+        let kinds = [IntentKind::Orphan, IntentKind::Truncate];
+        for slot in kinds.iter().filter_map(|kind| self.e.intents.find(ino, *kind)) {
             self.e.intents.write(&mut txn, slot, None);
         }
         txn.free_ino(ino)?;
         let seq = txn.commit()?;
         cell.install(Inode::default(), seq);
-        self.e.intents.kept(ino, IntentKind::Orphan);
+        for kind in kinds {
+            self.e.intents.kept(ino, kind);
+        }
         Ok(true)
     }
 

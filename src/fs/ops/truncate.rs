@@ -42,6 +42,10 @@ impl Fs {
         if let Some(w) = cell.window.lock().take() {
             self.e.return_window(w);
         }
+        if self.e.intents.has(ino, IntentKind::Truncate) {
+            // One that ran out of space; or one that is running, and this waits for its end.
+            self.finish_truncate(ino)?;
+        }
         self.e.retrying(|| loop {
             if let Some(attr) = self.try_truncate(&cell, size, also)? {
                 return Ok(attr);
@@ -187,13 +191,17 @@ impl Fs {
         }
     }
 
-    /// Resumes a truncate after a crash.
+    /// Resumes a truncate after a crash or a shortage, if it is still unfinished.
     pub fn finish_truncate(&self, ino: Ino) -> Result<()> {
         let cell = self.cell(ino)?;
         extents::ensure(&self.e, &cell)?;
         let _op = cell.lock.read();
+        // All of the file: the size decides what is freed and must stand still.
+        let _range = cell.range.write(0..u64::MAX);
+        if !self.e.intents.has(ino, IntentKind::Truncate) {
+            return Ok(());
+        }
         let first = cell.with(|i| i.size).div_ceil(B);
-        let _range = cell.range.write(first * B..u64::MAX);
         self.free_behind(&cell, first)
     }
 }
