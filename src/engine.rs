@@ -135,10 +135,25 @@ impl Engine {
         } else {
             quayfs_rangelock::Policy::Range
         };
-        let lbns = Allocator::open(&p.nodes, Kind::Lbn, g.lbn_bitmap_base, g.visible_blocks())?;
-        let inos = Allocator::open(&p.nodes, Kind::Inode, g.ino_bitmap_base, g.inodes())?;
-        let node_ids = Allocator::open(&p.nodes, Kind::Node, g.dyn_bitmap_base, g.dyn_nodes())?;
-        let intents = Intents::open(&p.nodes)?;
+        // Who only reads needs none of this: damage to it must not keep him from his files.
+        let lenient = p.options.read_only;
+        let open = |kind, base, total| match Allocator::open(&p.nodes, kind, base, total) {
+            Err(err) if lenient => {
+                tracing::error!("{err}");
+                Ok(Allocator::empty(kind, base, total))
+            }
+            other => other,
+        };
+        let lbns = open(Kind::Lbn, g.lbn_bitmap_base, g.visible_blocks())?;
+        let inos = open(Kind::Inode, g.ino_bitmap_base, g.inodes())?;
+        let node_ids = open(Kind::Node, g.dyn_bitmap_base, g.dyn_nodes())?;
+        let intents = match Intents::open(&p.nodes) {
+            Err(err) if lenient => {
+                tracing::error!("{err}");
+                Intents::empty(&g)
+            }
+            other => other?,
+        };
         Ok(Self {
             hash: NameHash(p.config.hash_key),
             read_only: AtomicBool::new(p.options.read_only),

@@ -88,6 +88,20 @@ impl Allocator {
         })
     }
 
+    /// An allocator with nothing to hand out, for a read-only mount with damaged bitmaps.
+    pub fn empty(kind: Kind, base: u64, total: u64) -> Self {
+        Self {
+            kind,
+            base: base as u32,
+            total,
+            groups: Vec::new(),
+            credits: AtomicI64::new(0),
+            pending: Mutex::default(),
+            pending_len: AtomicU64::new(0),
+            cursor: AtomicU64::new(0),
+        }
+    }
+
     /// What is handed out.
     pub fn kind(&self) -> Kind {
         self.kind
@@ -192,6 +206,9 @@ impl Allocator {
         store: &NodeStore,
         screen: &dyn Screen,
     ) -> Result<Option<Range<u64>>> {
+        if self.groups.is_empty() {
+            return Ok(None);
+        }
         let near = goal.unwrap_or_else(|| self.cursor.load(Ordering::Relaxed)).min(self.total - 1);
         let first = near / BITS_PER_PAGE;
         let count = self.groups.len() as u64;

@@ -56,6 +56,11 @@ impl Intents {
         Ok(Self { base: g.intent_base as u32, total, state: Mutex::new(state) })
     }
 
+    /// A table that promises nothing, for a read-only mount with a damaged one.
+    pub fn empty(g: &Geometry) -> Self {
+        Self { base: g.intent_base as u32, total: 0, state: Mutex::default() }
+    }
+
     /// What is left to be done, by inode.
     pub fn all(&self) -> Vec<(Ino, IntentKind)> {
         let kind = |k| if k == IntentKind::Orphan as u64 { IntentKind::Orphan } else { IntentKind::Truncate };

@@ -60,15 +60,23 @@ pub struct NodeStore {
     /// One bit per static node id: its page exists or is promised.
     present: Vec<AtomicU64>,
     reserve: u64,
+    /// Damaged NAT entries: how many, and the first one.
+    damage: Option<(usize, String)>,
 }
 
 impl NodeStore {
-    /// Reads the NAT and derives the free pages from it.
+    /// Reads the NAT and derives the free pages from it. Nodes whose entry is damaged cannot be
+    /// read; see [`NodeStore::damage`].
     pub fn attach(region: Arc<Region>, geo: Geometry, salt: u64) -> Result<Self> {
         let mut used = vec![0u64; (geo.node_pages as usize).div_ceil(64)];
         let present: Vec<AtomicU64> =
             (0..geo.dyn_base.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
         let mut live = 0;
+        let mut damage: Option<(usize, String)> = None;
+        let mut damaged = |what: std::fmt::Arguments<'_>| match &mut damage {
+            Some((n, _)) => *n += 1,
+            none => *none = Some((1, what.to_string())),
+        };
         let mut buf = vec![0; 64 << 10];
         let per = (buf.len() / 8) as u64;
         let mut id = 0;
@@ -84,9 +92,10 @@ impl NodeStore {
                     Some(Some(page)) if page < geo.node_pages => {
                         let (w, bit) = (page as usize / 64, 1 << (page % 64));
                         if used[w] & bit != 0 {
-                            return Err(FsError::io(format_args!(
+                            damaged(format_args!(
                                 "node page {page} is owned twice, second by node {nid}"
-                            )));
+                            ));
+                            continue;
                         }
                         used[w] |= bit;
                         live += 1;
@@ -94,9 +103,7 @@ impl NodeStore {
                             present[nid as usize / 64].fetch_or(1 << (nid % 64), Ordering::Relaxed);
                         }
                     }
-                    _ => {
-                        return Err(FsError::io(format_args!("NAT entry of node {nid} is damaged")));
-                    }
+                    _ => damaged(format_args!("NAT entry of node {nid} is damaged")),
                 }
             }
             id += n;
@@ -115,7 +122,14 @@ impl NodeStore {
             live: AtomicU64::new(live),
             present,
             reserve,
+            damage,
         })
+    }
+
+    /// How many NAT entries are damaged, and the first of them. Nothing may be written then: the
+    /// pages of such nodes count as free.
+    pub fn damage(&self) -> Option<(usize, &str)> {
+        self.damage.as_ref().map(|(n, first)| (*n, &first[..]))
     }
 
     /// The region that holds the pages.
