@@ -145,6 +145,9 @@ impl<'a> Run<'a> {
         let before = self.compare();
         end(&self.fs);
         self.total.add(&self.fs, &self.setup.shape);
+        if let Err(e) = self.media.fsck() {
+            self.fail(&e);
+        }
         self.model.forget_all();
         self.fs = mount(self.setup, &self.media);
         let mut after = self.compare();

@@ -77,6 +77,9 @@ impl Mounted {
         }
         let tree = dump::dump(&self.fs, ROOT).expect("dump");
         assert_eq!(tree.len(), 1, "{} {when}", self.text);
+        if let Err(e) = self.media.fsck() {
+            panic!("{} {when}: {e}", self.text);
+        }
         if !self.quiet {
             self.fs = Self::mount(&self.media, self.text, self.quiet);
         }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use quayfs::config::MountOptions;
 use quayfs::fs::Fs;
+use quayfs::fsck::{self, FsckOptions};
 use quayfs::mkfs;
 use quayfs::volume::{Access, Volume};
 use quayfs_blockdev::BlockDevice;
@@ -161,6 +162,18 @@ impl Media {
     pub fn volume(&self) -> Volume {
         let (region, device) = (Arc::clone(&self.region), Arc::clone(&self.device));
         Volume::from_parts(region, device, Access::ReadWrite).expect("volume")
+    }
+
+    /// What the checker finds, data included; nothing is mounted.
+    pub fn fsck(&self) -> Result<(), String> {
+        let report = fsck::check_volume(self.volume(), &FsckOptions { check_data: true })
+            .map_err(|e| e.to_string())?;
+        let whole = report.skipped.is_empty();
+        if report.is_clean() && whole {
+            Ok(())
+        } else {
+            Err(format!("fsck: {report}"))
+        }
     }
 
     /// A mount as the daemon does it.

@@ -2,7 +2,7 @@
 
 use quayfs_layout::Ino;
 
-use crate::config::Durability;
+use crate::config::{DataMode, Durability};
 use crate::error::Result;
 use crate::fs::Fs;
 
@@ -19,6 +19,7 @@ impl Fs {
             return Ok(());
         }
         let cell = self.cell(ino)?;
+        self.sync_data(cell.seq())?;
         if cell.seq() > self.e.journal.commit_ts() {
             self.e.commit()?;
         }
@@ -27,6 +28,12 @@ impl Fs {
 
     /// Makes everything durable.
     pub fn sync_all(&self) -> Result<()> {
+        self.sync_data(self.e.journal.last_seq())?;
         self.e.commit().map(drop)
+    }
+
+    /// In mode `data=writeback` commits do not wait for data, but who asks for durability does.
+    fn sync_data(&self, upto: u64) -> Result<()> {
+        if self.e.options.data == DataMode::Writeback { self.e.flush_data(upto) } else { Ok(()) }
     }
 }

@@ -1,0 +1,149 @@
+//! What `fsync` promises in mode `commit`.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use common::rng::bytes;
+use common::{Media, Shape, options};
+use parking_lot::{Condvar, Mutex};
+use quayfs::fs::Caller;
+use quayfs_crashsim::{Budget, Recorder, SimDevice};
+use quayfs_layout::BLOCK;
+use quayfs_layout::inode::{ROOT, S_IFREG};
+use quayfs_pmem::{Backend, Observer, Region};
+
+type Site = &'static std::panic::Location<'static>;
+
+/// Stops one thread at its next store, until it is let go.
+#[derive(Default)]
+struct Gate {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Name of the thread to be stopped, and the range of its stores.
+    stop: Option<(&'static str, std::ops::Range<u64>)>,
+    stopped: bool,
+}
+
+impl Observer for Gate {
+    fn store(&self, off: u64, _: &[u8], _: bool, _: Site) {
+        let mut s = self.state.lock();
+        let me = std::thread::current();
+        let is_me = |s: &State| {
+            s.stop
+                .as_ref()
+                .is_some_and(|(t, r)| me.name() == Some(t) && r.contains(&off))
+        };
+        while is_me(&s) {
+            s.stopped = true;
+            self.changed.notify_all();
+            self.changed.wait(&mut s);
+        }
+    }
+
+    fn flush(&self, _: u64, _: u64, _: Site) {}
+    fn fence(&self, _: Site) {}
+    fn drain(&self, _: Site) {}
+}
+
+/// A record that was appended before `fsync` is durable after it, even while an earlier number is
+/// still being appended in another lane.
+#[test]
+fn fsync_waits_for_earlier_numbers() {
+    let gate = Arc::new(Gate::default());
+    let geometry = Shape::SMALL.geometry();
+    let region = Region::simulated_as(Backend::File, geometry.pmem_len, gate.clone());
+    let device = Arc::new(SimDevice::unrecorded(geometry.data_blocks));
+    let media = Media::format(Arc::new(region), device, geometry);
+    let fs = media.mount_quiet(&options("noatime,durability=commit"));
+    let me = Caller::default();
+    let file = fs.mknod(me, ROOT, b"file", S_IFREG, 0).expect("mknod").ino;
+    fs.sync_all().expect("sync");
+
+    let lanes = geometry.lane_off..geometry.slot_hdr_off;
+    gate.state.lock().stop = Some(("slow", lanes));
+    let called = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        let slow = std::thread::Builder::new().name("slow".into());
+        let slow = slow
+            .spawn_scoped(s, || fs.mkdir(me, ROOT, b"dir", 0o755))
+            .expect("spawn");
+        let mut state = gate.state.lock();
+        while !state.stopped {
+            gate.changed.wait(&mut state);
+        }
+        drop(state);
+        fs.write(file, 0, b"content", false).expect("write");
+        let cell = fs.e.inodes.get(&fs.e.nodes, file).expect("cell");
+        assert!(
+            cell.seq() > fs.e.journal.complete_upto(),
+            "the write took another lane"
+        );
+        let synced = s.spawn(|| {
+            called.store(true, Ordering::Release);
+            fs.fsync(file).expect("fsync");
+            fs.e.journal.commit_ts()
+        });
+        while !called.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        // Time for a wrong fsync to return; a right one cannot.
+        std::thread::sleep(Duration::from_millis(30));
+        gate.state.lock().stop = None;
+        gate.changed.notify_all();
+        let committed = synced.join().expect("join");
+        assert!(
+            committed >= cell.seq(),
+            "committed {committed}, written {}",
+            cell.seq()
+        );
+        slow.join().expect("join").expect("mkdir");
+    });
+}
+
+/// In mode `data=writeback` commits do not wait for the data device, but `fsync` does.
+#[test]
+fn fsync_covers_direct_data() {
+    for text in [
+        "noatime,data=writeback",
+        "noatime,data=ordered",
+        "noatime,durability=commit",
+    ] {
+        let shape = Shape::TINY;
+        let geometry = shape.geometry();
+        let recorder = Recorder::new(geometry.pmem_len, geometry.data_blocks, Backend::File);
+        let media = Media::format(recorder.region(), recorder.device(), geometry);
+        let fs = media.mount_quiet(&options(text));
+        let file = fs
+            .mknod(Caller::default(), ROOT, b"file", S_IFREG, 0)
+            .expect("mknod")
+            .ino;
+        fs.sync_all().expect("sync");
+        recorder.settle();
+        let content = bytes(1, 3 * BLOCK + 5);
+        fs.write(file, 7, &content, false).expect("write");
+        fs.fsync(file).expect("fsync");
+        let trace = recorder.trace();
+        let last = trace.points().last().expect("a point");
+        let mut images = 0;
+        for image in trace.images(last, &Budget::MEDIUM) {
+            let (region, device) = (Arc::new(image.region()), Arc::new(image.device()));
+            let fs = Media { region, device }.mount_quiet(&options(text));
+            let found = fs.lookup(ROOT, b"file").expect("lookup").ino;
+            let got = fs.read(found, 7, content.len() + 1);
+            assert!(
+                got.as_ref() == Ok(&content),
+                "{text}: {:?}\n{image}",
+                got.err()
+            );
+            images += 1;
+        }
+        assert!(images > 0);
+    }
+}
