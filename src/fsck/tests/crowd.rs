@@ -16,7 +16,10 @@ struct Dice(u64);
 
 impl Dice {
     fn roll(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
         (self.0 >> 33) % n
     }
 }
@@ -37,7 +40,10 @@ fn one(fs: &Fs, d: &mut Dice, longest: u64) -> Result<(), FsError> {
         2 => return fs.unlink(dir, &a),
         3 => {
             let exchange = d.roll(4) == 0;
-            let flags = RenameFlags { exchange, ..RenameFlags::default() };
+            let flags = RenameFlags {
+                exchange,
+                ..RenameFlags::default()
+            };
             return fs.rename((dir, &a), (other, &b), flags);
         }
         4 => {
@@ -59,12 +65,27 @@ fn one(fs: &Fs, d: &mut Dice, longest: u64) -> Result<(), FsError> {
     let result = match action {
         7 => fs.link(ino, other, &b).map(|attr| fs.forget(attr.ino, 1)),
         8 => {
-            let set = SetAttr { size: Some(at), ..SetAttr::default() };
+            let set = SetAttr {
+                size: Some(at),
+                ..SetAttr::default()
+            };
             fs.setattr(ino, &set, false).map(drop)
         }
         9 => fs.fallocate(ino, FallocMode::Punch, at, len),
-        10 => fs.fallocate(ino, FallocMode::Allocate { keep_size: len % 2 == 0 }, at, len),
-        11 => fs.setxattr(ino, b"user.x", &vec![1; d.roll(9000) as usize], SetXattr::Any),
+        10 => fs.fallocate(
+            ino,
+            FallocMode::Allocate {
+                keep_size: len % 2 == 0,
+            },
+            at,
+            len,
+        ),
+        11 => fs.setxattr(
+            ino,
+            b"user.x",
+            &vec![1; d.roll(9000) as usize],
+            SetXattr::Any,
+        ),
         12 => fs.read(ino, at, len as usize).map(drop),
         _ => fs.write(ino, at, &vec![action as u8; len as usize], false),
     };
@@ -92,7 +113,9 @@ fn crowd(fs: &Arc<Fs>, seed: u64, rounds: u64, longest: u64) -> (u64, u64) {
             (done, full)
         };
         let all: Vec<_> = (0..THREADS).map(|t| s.spawn(move || work(t))).collect();
-        all.into_iter().map(|t| t.join().unwrap()).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
+        all.into_iter()
+            .map(|t| t.join().unwrap())
+            .fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
     })
 }
 
@@ -103,7 +126,10 @@ fn lives(options: &MountOptions, seed: u64, longest: u64) -> u64 {
         let fs = Fs::mount(disk.volume(), options).unwrap();
         if life == 0 {
             for (i, name) in [&b"d1"[..], b"d2"].into_iter().enumerate() {
-                assert_eq!(fs.mkdir(BY, ROOT, name, 0o755).unwrap().ino, ROOT + 1 + i as u64);
+                assert_eq!(
+                    fs.mkdir(BY, ROOT, name, 0o755).unwrap().ino,
+                    ROOT + 1 + i as u64
+                );
             }
             for i in 0..36 {
                 let name = format!("f{}", i / 3).into_bytes();
@@ -119,7 +145,10 @@ fn lives(options: &MountOptions, seed: u64, longest: u64) -> u64 {
             fs.abandon();
         }
         let report = disk.check();
-        assert!(report.is_clean(), "life {life} of {seed}, {options}:\n{report}");
+        assert!(
+            report.is_clean(),
+            "life {life} of {seed}, {options}:\n{report}"
+        );
     }
     full
 }
@@ -127,9 +156,18 @@ fn lives(options: &MountOptions, seed: u64, longest: u64) -> u64 {
 #[test]
 fn nothing_is_found_after_a_crowd() {
     let op = MountOptions::default();
-    let commit = MountOptions { durability: Some(Durability::Commit), ..op.clone() };
-    let swap = MountOptions { checkpoint: CheckpointPolicy::Swap, ..op.clone() };
-    let ordered = MountOptions { data: DataMode::Ordered, ..op.clone() };
+    let commit = MountOptions {
+        durability: Some(Durability::Commit),
+        ..op.clone()
+    };
+    let swap = MountOptions {
+        checkpoint: CheckpointPolicy::Swap,
+        ..op.clone()
+    };
+    let ordered = MountOptions {
+        data: DataMode::Ordered,
+        ..op.clone()
+    };
     for (seed, options) in [op, commit, swap, ordered].iter().enumerate() {
         lives(options, seed as u64 * 10, 200_000);
     }
@@ -138,10 +176,64 @@ fn nothing_is_found_after_a_crowd() {
 #[test]
 fn nothing_is_found_when_space_has_run_out() {
     let op = MountOptions::default();
-    let ordered = MountOptions { data: DataMode::Ordered, ..op.clone() };
+    let ordered = MountOptions {
+        data: DataMode::Ordered,
+        ..op.clone()
+    };
     let mut full = 0;
     for (seed, options) in [op, ordered].iter().enumerate() {
         full += lives(options, 100 + seed as u64 * 10, 3_000_000);
     }
     assert!(full > 0, "space was never short");
+}
+
+#[test]
+fn nothing_is_found_when_node_pages_have_run_out() {
+    for options in [
+        MountOptions::default(),
+        MountOptions {
+            durability: Some(Durability::Commit),
+            ..MountOptions::default()
+        },
+    ] {
+        let disk = Disk::new();
+        for life in 0..3u64 {
+            let fs = Fs::mount(disk.volume(), &options).unwrap();
+            std::thread::scope(|s| {
+                for t in 0..THREADS {
+                    let fs = &fs;
+                    s.spawn(move || pages_run_out(fs, t));
+                }
+            });
+            fs.abandon();
+            let report = disk.check();
+            assert!(report.is_clean(), "life {life}, {options}:\n{report}");
+        }
+    }
+}
+
+/// Creates files with attributes and long names until there is no room, then removes most of them.
+fn pages_run_out(fs: &Fs, t: u64) {
+    let name = |i: u64| format!("{t}-{i}-{}", "n".repeat(200)).into_bytes();
+    let mut made = 0;
+    loop {
+        let result = fs
+            .mknod(BY, ROOT, &name(made), S_IFREG, 0)
+            .and_then(|attr| {
+                fs.forget(attr.ino, 1);
+                fs.setxattr(attr.ino, b"user.x", &[1; 9000], SetXattr::Any)
+            });
+        match result {
+            Ok(()) | Err(FsError::Exists) => made += 1,
+            Err(FsError::NoSpace) => break,
+            Err(e) => panic!("thread {t}, file {made}: {e}"),
+        }
+    }
+    // Whoever frees space must not run short of it.
+    for i in (0..=made).filter(|i| i % 8 != 0) {
+        match fs.unlink(ROOT, &name(i)) {
+            Ok(()) | Err(FsError::NoEntry) => {}
+            Err(e) => panic!("thread {t}, removing file {i} of {made}: {e}"),
+        }
+    }
 }
