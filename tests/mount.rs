@@ -5,7 +5,7 @@
 
 mod program;
 
-use program::{QUAYFS, Run, Scene, named, quayfs};
+use program::{QUAYFS, Run, Scene, can_mount, named, quayfs};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -14,19 +14,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
-
-/// Whether mounts can be tested here.
-fn can_mount() -> bool {
-    if std::env::var_os("QUAYFS_SKIP_FUSE").is_some_and(|v| v == "1") {
-        eprintln!("not tested: QUAYFS_SKIP_FUSE=1");
-        return false;
-    }
-    assert!(
-        Path::new("/dev/fuse").exists(),
-        "no /dev/fuse: load the module `fuse`, or set QUAYFS_SKIP_FUSE=1 to do without these tests"
-    );
-    true
-}
 
 /// A mount that goes away with the test, whatever its end.
 struct Mounted(Scene);

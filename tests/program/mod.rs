@@ -112,3 +112,16 @@ impl Scene {
         link
     }
 }
+
+/// Whether mounts can be tested here.
+pub fn can_mount() -> bool {
+    if std::env::var_os("QUAYFS_SKIP_FUSE").is_some_and(|v| v == "1") {
+        eprintln!("not tested: QUAYFS_SKIP_FUSE=1");
+        return false;
+    }
+    assert!(
+        Path::new("/dev/fuse").exists(),
+        "no /dev/fuse: load the module `fuse`, or set QUAYFS_SKIP_FUSE=1 to do without these tests"
+    );
+    true
+}
