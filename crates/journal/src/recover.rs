@@ -177,7 +177,7 @@ impl Scan {
     }
 
     /// Head = lowest live position, next = highest live + 1; in between, what is not live is
-    /// abandoned. With nothing live a ring goes on above every position seen.
+    /// abandoned. Positions above may have been used before: the epoch is in header and stage id.
     fn rings(&self) -> Result<Vec<SlotRing>, JournalError> {
         let mut by_buffer: Vec<Vec<&LiveSlot>> = vec![Vec::new(); self.geo.buffers as usize];
         for l in &self.live {
@@ -185,9 +185,8 @@ impl Scan {
         }
         let mut rings = Vec::new();
         for (buffer, live) in by_buffer.into_iter().enumerate() {
-            let end = self.ring_ends[buffer];
-            let head = live.iter().map(|l| l.pos).min().unwrap_or(end);
-            let next = live.iter().map(|l| l.pos + 1).max().unwrap_or(end);
+            let head = live.iter().map(|l| l.pos).min().unwrap_or(0);
+            let next = live.iter().map(|l| l.pos + 1).max().unwrap_or(0);
             if next - head > self.geo.slots_per_buffer {
                 return Err(JournalError::Span(buffer as u16));
             }

@@ -41,8 +41,7 @@ pub struct Scan {
     pub(crate) geo: JournalGeometry,
     /// Where each lane goes on.
     pub(crate) lane_ends: Vec<u64>,
-    /// Highest position in any valid header, plus one, for each buffer.
-    pub(crate) ring_ends: Vec<u64>,
+
     /// Vouched slots (buffer, position) whose header is to be written again.
     pub(crate) rewrite: FxHashSet<(u16, u64)>,
     /// Slots (buffer, index) whose committed word is above D.
@@ -103,7 +102,7 @@ impl Journal {
             region: Arc::clone(&region),
             geo: *geo,
             lane_ends: walks.iter().map(|w| w.end).collect(),
-            ring_ends: Vec::new(),
+
             rewrite: FxHashSet::default(),
             above: Vec::new(),
             stored: AtomicU64::new(digested),
@@ -233,11 +232,10 @@ impl Scan {
             let i = i as u64;
             context.piece((i / per_buffer) as u16, i % per_buffer * PIECE)
         });
-        self.ring_ends = vec![0; geo.buffers as usize];
+
         for part in parts {
             self.max_seq_seen = self.max_seq_seen.max(part.max_seq);
-            let end = &mut self.ring_ends[usize::from(part.buffer)];
-            *end = (*end).max(part.ring_end);
+
             self.live.extend(part.live);
             self.damage.extend(part.damage);
             self.rewrite.extend(part.rewrite);

@@ -4,7 +4,7 @@ use crate::LiveSlot;
 use crate::classify::{Header, Verdict, Vouch, Word, classify};
 use crate::error::{Damage, SlotDamage};
 use crate::geometry::JournalGeometry;
-use quayfs_layout::slot::{self, SLOT_HEADER_BYTES, SlotHeader};
+use quayfs_layout::slot::{self, HeaderSeed, SLOT_HEADER_BYTES, SlotHeader};
 use quayfs_pmem::Region;
 use rustc_hash::FxHashMap;
 
@@ -35,7 +35,7 @@ pub(crate) struct SlotContext<'a> {
 #[derive(Default)]
 pub(crate) struct SlotPart {
     pub(crate) buffer: u16,
-    pub(crate) ring_end: u64,
+
     pub(crate) max_seq: u64,
     pub(crate) live: Vec<LiveSlot>,
     pub(crate) damage: Vec<Damage>,
@@ -54,20 +54,23 @@ impl SlotContext<'_> {
         let bytes = self
             .region
             .read_vec(self.geo.header(buffer, first), n * SLOT_HEADER_BYTES as u64);
+        let seed = HeaderSeed::new(self.geo.volume_salt, buffer);
         let (headers, _) = bytes.as_chunks::<SLOT_HEADER_BYTES>();
         for (index, raw) in (first..).zip(headers) {
-            self.slot(buffer, index, raw, &mut part);
+            self.slot(index, raw, seed, &mut part);
         }
         part
     }
 
-    fn slot(&self, buffer: u16, index: u64, raw: &[u8; SLOT_HEADER_BYTES], part: &mut SlotPart) {
-        let salt = self.geo.volume_salt;
-        let valid = SlotHeader::decode(raw, salt, buffer).filter(|h| {
-            // Ordering 7: staged in any epoch up to the current one.
-            h.pos % self.geo.slots_per_buffer == index && (1..=self.epoch).contains(&h.epoch)
-        });
-        let number = slot::committed(raw, salt, buffer, index);
+    fn slot(
+        &self,
+        index: u64,
+        raw: &[u8; SLOT_HEADER_BYTES],
+        seed: HeaderSeed,
+        part: &mut SlotPart,
+    ) {
+        let buffer = part.buffer;
+        let number = slot::committed(raw, self.geo.volume_salt, buffer, index);
         let word = match number {
             None => Word::Bad,
             Some(0) => Word::Never,
@@ -79,10 +82,20 @@ impl SlotContext<'_> {
             }
         };
         part.max_seq = part.max_seq.max(number.unwrap_or(0));
-        if let Some(h) = valid {
-            part.ring_end = part.ring_end.max(h.pos + 1);
-        }
         let named = self.named.get(&(buffer, index)).copied();
+        if named.is_none() && matches!(word, Word::Never | Word::Retired) {
+            // Free whatever the header says, so most headers need not be looked at.
+            debug_assert_eq!(
+                classify(Header::Invalid, word, Vouch::Unnamed),
+                Verdict::Free
+            );
+            debug_assert_eq!(classify(Header::Valid, word, Vouch::Unnamed), Verdict::Free);
+            return;
+        }
+        let valid = SlotHeader::decode_seeded(raw, seed).filter(|h| {
+            // Ordering 7: staged in any epoch up to the current one.
+            h.pos % self.geo.slots_per_buffer == index && (1..=self.epoch).contains(&h.epoch)
+        });
         let header = match (&valid, &named) {
             (None, _) => Header::Invalid,
             (Some(h), Some(n)) if !n.agrees(h, self.epoch) => Header::Differs,
@@ -123,11 +136,8 @@ impl SlotContext<'_> {
                         seq,
                     })
                 });
-                if let Some(l) = live {
-                    part.ring_end = part.ring_end.max(l.pos + 1);
-                    if verdict == Verdict::LiveRewrite {
-                        part.rewrite.push((buffer, l.pos));
-                    }
+                if verdict == Verdict::LiveRewrite {
+                    part.rewrite.extend(live.map(|l| (buffer, l.pos)));
                 }
                 part.live.extend(live);
             }

@@ -4,7 +4,7 @@
 //! 8-byte store, without touching what the checksum covers.
 
 use crate::LINE;
-use crate::bytes::{get_u32, get_u64, put_u32, put_u64};
+use crate::bytes::{get_u32, get_u64, put_u16, put_u32, put_u64};
 use crate::checksum::{crc32c, crc32c_append};
 use crate::jsb::{SeqWord, committed_salt};
 
@@ -52,7 +52,7 @@ impl SlotHeader {
         put_u64(&mut b, 16, self.stage_id);
         put_u32(&mut b, 24, self.epoch);
         put_u32(&mut b, 28, self.payload_crc);
-        let crc = header_crc(&b, volume_salt, buffer);
+        let crc = HeaderSeed::new(volume_salt, buffer).crc(&b);
         put_u32(&mut b, CRC_AT, crc);
         let word = SeqWord::encode(seq, committed_salt(volume_salt, buffer, index));
         put_u64(&mut b, 56, word);
@@ -61,7 +61,12 @@ impl SlotHeader {
 
     /// The header, or `None` if its checksum fails. The committed word is not looked at.
     pub fn decode(b: &[u8; SLOT_HEADER_BYTES], volume_salt: u64, buffer: u16) -> Option<Self> {
-        if get_u32(b, CRC_AT) != header_crc(b, volume_salt, buffer) {
+        Self::decode_seeded(b, HeaderSeed::new(volume_salt, buffer))
+    }
+
+    /// [`SlotHeader::decode`] for many headers of one buffer.
+    pub fn decode_seeded(b: &[u8; SLOT_HEADER_BYTES], seed: HeaderSeed) -> Option<Self> {
+        if get_u32(b, CRC_AT) != seed.crc(b) {
             return None;
         }
         Some(Self {
@@ -77,7 +82,7 @@ impl SlotHeader {
 /// The header that mkfs writes: its checksum does not validate, its committed word does.
 pub fn blank_header(volume_salt: u64, buffer: u16, index: u64) -> [u8; SLOT_HEADER_BYTES] {
     let mut b = [0u8; SLOT_HEADER_BYTES];
-    let invalid = !header_crc(&b, volume_salt, buffer);
+    let invalid = !HeaderSeed::new(volume_salt, buffer).crc(&b);
     put_u32(&mut b, CRC_AT, invalid);
     let word = SeqWord::encode(0, committed_salt(volume_salt, buffer, index));
     put_u64(&mut b, 56, word);
@@ -94,11 +99,22 @@ pub fn committed(
     SeqWord::decode(get_u64(b, 56), committed_salt(volume_salt, buffer, index))
 }
 
-fn header_crc(b: &[u8; SLOT_HEADER_BYTES], volume_salt: u64, buffer: u16) -> u32 {
-    let mut seed = [0u8; 10];
-    seed[..8].copy_from_slice(&volume_salt.to_le_bytes());
-    seed[8..].copy_from_slice(&buffer.to_le_bytes());
-    crc32c_append(crc32c(&seed), &b[..CRC_AT])
+/// What the headers of one buffer have in common in their checksums: volume and buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeaderSeed(u32);
+
+impl HeaderSeed {
+    /// The seed of `buffer` on the volume with `volume_salt`.
+    pub fn new(volume_salt: u64, buffer: u16) -> Self {
+        let mut seed = [0u8; 10];
+        put_u64(&mut seed, 0, volume_salt);
+        put_u16(&mut seed, 8, buffer);
+        Self(crc32c(&seed))
+    }
+
+    fn crc(self, b: &[u8; SLOT_HEADER_BYTES]) -> u32 {
+        crc32c_append(self.0, &b[..CRC_AT])
+    }
 }
 
 #[cfg(test)]
