@@ -5,6 +5,7 @@
 pub mod account;
 pub mod apply;
 pub mod content;
+pub mod crash;
 pub mod dump;
 pub mod model;
 pub mod ops;

@@ -1,0 +1,335 @@
+//! Every crash of small runs: what was acknowledged is there, what was not is there entirely or
+//! not at all, and the volume works.
+
+mod common;
+
+use common::crash::{Depth, Script};
+use common::ops::{Data, Op};
+use common::{Shape, options};
+use quayfs::fs::{FallocMode, RenameFlags, SetXattr};
+use quayfs_layout::BLOCK;
+use quayfs_layout::inode::{ROOT, S_IFDIR, S_IFLNK};
+use quayfs_pmem::Backend;
+
+const B: u64 = BLOCK as u64;
+const PUNCH: FallocMode = FallocMode::Punch;
+const ZERO: FallocMode = FallocMode::Zero { keep_size: false };
+const ALLOCATE: FallocMode = FallocMode::Allocate { keep_size: true };
+
+/// Mount options with the backend that goes with them.
+type Mode = (&'static str, Backend);
+
+const OP: Mode = ("noatime", Backend::Dax);
+const COMMIT: Mode = ("noatime,durability=commit", Backend::File);
+const COMMIT_MEMORY: Mode = (
+    "noatime,durability=commit,checkpoint=swap",
+    Backend::Volatile,
+);
+const ORDERED: Mode = ("noatime,data=ordered", Backend::File);
+
+fn script(name: &str, mode: Mode) -> Script {
+    Script::new(name, &Shape::TINY, mode.1, &options(mode.0))
+}
+
+fn names(s: &mut Script) {
+    let dir = s.create(ROOT, "dir", S_IFDIR | 0o755, 0);
+    let a = s.file(ROOT, "a");
+    s.create(dir, "short", S_IFLNK, 20);
+    s.create(dir, "long", S_IFLNK, 4095);
+    s.op(Op::Link {
+        ino: a,
+        dir,
+        name: "b".into(),
+    });
+    let plain = RenameFlags::default();
+    s.op(Op::Rename {
+        old: (ROOT, "a".into()),
+        new: (dir, "long".into()),
+        flags: plain,
+    });
+    let sub = s.create(ROOT, "sub", S_IFDIR | 0o700, 0);
+    s.op(Op::Rename {
+        old: (ROOT, "sub".into()),
+        new: (dir, "sub".into()),
+        flags: plain,
+    });
+    let exchange = RenameFlags {
+        exchange: true,
+        ..plain
+    };
+    s.op(Op::Rename {
+        old: (dir, "short".into()),
+        new: (dir, "sub".into()),
+        flags: exchange,
+    });
+    s.sync();
+    s.remove(dir, "sub");
+    s.remove(dir, "short");
+    s.forget(sub);
+    s.op(Op::SetAttr {
+        ino: a,
+        mode: Some(0o4711),
+        uid: Some(3),
+        gid: None,
+    });
+    s.sync();
+}
+
+fn data(s: &mut Script) {
+    let a = s.file(ROOT, "a");
+    s.write(a, 0, BLOCK);
+    s.write(a, 100, 50);
+    s.write(a, B - 10, 2 * BLOCK);
+    s.sync();
+    s.write(a, 9 * B, 700);
+    s.truncate(a, B + 5);
+    s.truncate(a, 3 * B);
+    s.fallocate(a, PUNCH, 50, B + 100);
+    s.sync();
+    s.fallocate(a, ALLOCATE, 4 * B, 2 * B);
+    s.write(a, 4 * B + 7, BLOCK);
+    s.remove(ROOT, "a");
+    s.forget(a);
+}
+
+fn attributes(s: &mut Script) {
+    let a = s.file(ROOT, "a");
+    let set = |name: &str, len, how| Op::SetXattr {
+        ino: a,
+        name: name.into(),
+        value: Data {
+            seed: len as u64,
+            len,
+        },
+        how,
+    };
+    s.op(set("user.a", 100, SetXattr::Create));
+    s.op(set("user.b", 5000, SetXattr::Any));
+    s.sync();
+    s.op(set("user.b", 20, SetXattr::Replace));
+    s.op(Op::RemoveXattr {
+        ino: a,
+        name: "user.a".into(),
+    });
+    s.op(Op::RemoveXattr {
+        ino: a,
+        name: "user.b".into(),
+    });
+    s.sync();
+}
+
+/// Digest between operations, so that every crash of a digest is seen with records above it.
+fn digests(s: &mut Script) {
+    let dir = s.create(ROOT, "dir", S_IFDIR | 0o755, 0);
+    let a = s.file(dir, "a");
+    s.write(a, 0, 6000);
+    s.sync();
+    s.digest();
+    s.write(a, 5000, 100);
+    s.file(ROOT, "b");
+    s.remove(dir, "a");
+    s.sync();
+    s.digest();
+    s.forget(a);
+    s.create(dir, "link", S_IFLNK, 300);
+    s.sync();
+    s.digest();
+}
+
+/// Rounds between operations; blocks are freed and given to another file, which must not see them.
+fn rounds(s: &mut Script) {
+    let a = s.file(ROOT, "a");
+    s.write(a, 0, 3 * BLOCK);
+    s.write(a, B, BLOCK);
+    s.background();
+    s.write(a, 0, BLOCK);
+    s.write(a, B + 1, 10);
+    s.background();
+    s.truncate(a, 10);
+    s.fallocate(a, ALLOCATE, 0, 3 * B);
+    s.truncate(a, 3 * B);
+    s.remove(ROOT, "a");
+    s.forget(a);
+    s.background();
+    s.zero();
+    let b = s.file(ROOT, "b");
+    s.fallocate(b, ZERO, 0, 4 * B);
+    s.write(b, B + 5, 100);
+    s.background();
+}
+
+/// A round with more blocks than are worth writing one by one: adaptive ones swap.
+fn swaps(s: &mut Script) {
+    let (a, b) = (s.file(ROOT, "a"), s.file(ROOT, "b"));
+    for i in 0..3 {
+        s.write(a, 4 * i * B, 4 * BLOCK);
+        s.write(b, 4 * i * B, 4 * BLOCK);
+    }
+    s.background();
+    // Every other block: scattered on the device.
+    s.settle();
+    for i in 0..6 {
+        s.write(a, 2 * i * B, BLOCK);
+        s.write(b, (2 * i + 1) * B, 100);
+    }
+    s.sync();
+    s.digest();
+    s.round();
+    s.write(a, 0, 2 * BLOCK);
+    s.background();
+}
+
+/// Slot rings and record lanes go around.
+fn wraps(s: &mut Script) {
+    let a = s.file(ROOT, "a");
+    let lane = Shape::TINY.lane * Shape::TINY.buffers;
+    while s.fs.e.journal.stats().append_bytes < lane - 3000 {
+        s.write(a, 0, 2 * BLOCK);
+        s.create(ROOT, "l", S_IFLNK, 3000);
+        s.remove(ROOT, "l");
+        if s.fs.e.journal.stats().slots_used > 30 {
+            s.background();
+        }
+    }
+    s.settle();
+    for i in 0..7 {
+        s.write(a, i % 3 * B, 4 * BLOCK);
+        s.create(ROOT, &format!("l{i}"), S_IFLNK, 2000);
+        if i % 3 == 1 {
+            s.background();
+        }
+    }
+    s.sync();
+}
+
+/// A file in more pieces than one record can free.
+fn pieces(s: &mut Script, n: u64) -> u64 {
+    let a = s.file(ROOT, "a");
+    for i in 0..n {
+        s.fallocate(a, ALLOCATE, 2 * i * B, B);
+    }
+    s.write(a, 2 * n * B, 10);
+    s.settle();
+    a
+}
+
+fn long_truncate(s: &mut Script) {
+    let a = pieces(s, 270);
+    s.truncate(a, B + 1);
+    s.write(a, 5 * B, 10);
+    s.background();
+    s.truncate(a, 0);
+}
+
+fn long_reap(s: &mut Script) {
+    let a = pieces(s, 270);
+    s.remove(ROOT, "a");
+    // Nobody sees it any more, but it is there and can be cut.
+    s.truncate(a, 7);
+    s.forget(a);
+    s.sync();
+    s.background();
+    s.file(ROOT, "b");
+}
+
+/// Mounts and unmounts are runs like any other, also from one mode to the other.
+fn mounts(s: &mut Script, other: &str) {
+    let a = s.file(ROOT, "a");
+    s.write(a, 0, 5000);
+    s.remount(true, &options(other));
+    s.write(a, 10, 5000);
+    s.remount(false, &options("noatime"));
+    s.write(a, 20, 50);
+    s.remount(false, &options(other));
+    s.write(a, 30, 5000);
+    s.remount(true, &options("noatime"));
+}
+
+fn all(name: &str, mode: Mode, depth: &Depth, program: impl Fn(&mut Script)) {
+    let mut s = script(name, mode);
+    program(&mut s);
+    s.explore(depth);
+}
+
+#[test]
+fn names_op() {
+    all("names", OP, &Depth::USUAL, names);
+}
+
+#[test]
+fn names_commit() {
+    all("names", COMMIT, &Depth::USUAL, names);
+    all("names", COMMIT_MEMORY, &Depth::USUAL, names);
+}
+
+#[test]
+fn data_op() {
+    all("data", OP, &Depth::USUAL, data);
+}
+
+#[test]
+fn data_commit() {
+    for mode in [COMMIT, COMMIT_MEMORY, ORDERED] {
+        all("data", mode, &Depth::USUAL, data);
+    }
+}
+
+#[test]
+fn attributes_any() {
+    for mode in [OP, COMMIT] {
+        all("attributes", mode, &Depth::USUAL, attributes);
+    }
+}
+
+#[test]
+fn digests_any() {
+    for mode in [OP, COMMIT, ORDERED] {
+        all("digests", mode, &Depth::USUAL, digests);
+    }
+}
+
+#[test]
+fn rounds_op() {
+    for mode in [OP, ("noatime,checkpoint=swap", Backend::Dax)] {
+        all("rounds", mode, &Depth::USUAL, rounds);
+    }
+}
+
+#[test]
+fn rounds_commit() {
+    for mode in [COMMIT, COMMIT_MEMORY, ORDERED] {
+        all("rounds", mode, &Depth::USUAL, rounds);
+    }
+}
+
+#[test]
+fn swaps_any() {
+    for mode in [OP, COMMIT, COMMIT_MEMORY] {
+        all("swaps", mode, &Depth::USUAL, swaps);
+    }
+}
+
+#[test]
+fn wraps_any() {
+    for mode in [OP, COMMIT_MEMORY] {
+        all("wraps", mode, &Depth::USUAL, wraps);
+    }
+}
+
+#[test]
+fn long_truncates() {
+    for mode in [OP, COMMIT] {
+        all("long truncate", mode, &Depth::USUAL, long_truncate);
+        all("long reap", mode, &Depth::USUAL, long_reap);
+    }
+}
+
+#[test]
+fn mounts_any() {
+    all("mounts", OP, &Depth::USUAL, |s| {
+        mounts(s, "noatime,durability=commit")
+    });
+    all("mounts", COMMIT, &Depth::USUAL, |s| {
+        mounts(s, "noatime,data=ordered")
+    });
+}
