@@ -34,6 +34,11 @@ pub struct Retired {
     pub pages: Vec<u64>,
     /// Pages of static nodes that went away: their promises end.
     pub dropped: u64,
+    /// Dynamic nodes that got their first page: operations promised it, or recovery accounts for it.
+    pub created: u64,
+    /// Dynamic nodes that went away: the promise ends with the release of the node id, or recovery
+    /// accounts for it.
+    pub freed: u64,
     /// Highest sequence number applied.
     pub seq: u64,
 }
@@ -150,6 +155,8 @@ impl<'s> Batch<'s> {
                 (true, true, false) if self.store.touch_static(id) => self.store.force_live(),
                 // Also a page that came and went within the batch was paid for.
                 (true, false, _) if self.store.untouch_static(id) => retired.dropped += 1,
+                (false, true, false) => retired.created += 1,
+                (false, false, true) => retired.freed += 1,
                 _ => {}
             }
         }

@@ -121,14 +121,15 @@ pub fn recover(volume: &Volume, options: &MountOptions) -> Result<Engine, MountE
     let usable = scan.records.iter().take_while(|r| r.seq <= intact).count();
     let replayed = usable;
     let mut digested = scan.digested;
-    {
-        let nodes = NodeStore::attach(Arc::clone(&region), g, salt)?;
-        if let Some((count, first)) = nodes.damage() {
-            tracing::error!("metadata: {first} ({count} such findings)");
-            if !options.read_only {
-                return Err(MountError::Damaged { count, first: first.into() });
-            }
+    let nodes = Arc::new(NodeStore::attach(Arc::clone(&region), g, salt)?);
+    if let Some((count, first)) = nodes.damage() {
+        tracing::error!("metadata: {first} ({count} such findings)");
+        if !options.read_only {
+            return Err(MountError::Damaged { count, first: first.into() });
         }
+    }
+    clock.lap("nodes");
+    {
         let mut done = 0;
         while done < usable {
             let mut batch = Batch::new(&nodes);
@@ -145,8 +146,17 @@ pub fn recover(volume: &Volume, options: &MountOptions) -> Result<Engine, MountE
             digested = retired.seq;
             scan.store_digested(digested)?;
             nodes.untake_pages(&retired.pages);
+            // No operation has promised these pages, and none gives them back.
+            (0..retired.created).for_each(|_| nodes.force_live());
+            nodes.unpromise(retired.freed + retired.dropped);
         }
     }
+    // What was counted along the way is what the NAT says now.
+    debug_assert!(
+        NodeStore::attach(Arc::clone(&region), g, salt).is_ok_and(|n| n.live() == nodes.live()
+            && n.free_pages() == nodes.free_pages()),
+        "node pages are miscounted"
+    );
     clock.lap("digest");
     let staged = StagedMap::with_capacity(scan.live.len());
     for l in scan.live.iter().filter(|l| l.seq <= digested) {
@@ -163,9 +173,6 @@ pub fn recover(volume: &Volume, options: &MountOptions) -> Result<Engine, MountE
         },
     )?;
     clock.lap("epoch");
-    // Counts of free pages and promises are those of the digested state.
-    let nodes = Arc::new(NodeStore::attach(Arc::clone(&region), g, salt)?);
-    clock.lap("nodes");
     let staged_blocks = staged.len();
     let engine = Engine::new(Parts {
         config,
