@@ -40,8 +40,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quayfs_pmem::Region;
-
 pub use report::{Area, Finding, FsckReport, KEPT, Severity, Statistics};
 
 use crate::volume::{Access, Volume, VolumeError};
@@ -79,9 +77,7 @@ pub fn check(dir: &Path, options: &FsckOptions) -> Result<FsckReport, VolumeErro
 /// # Errors
 /// As [`Volume::from_parts`].
 pub fn check_volume(volume: Volume, options: &FsckOptions) -> Result<FsckReport, VolumeError> {
-    let region = volume.region();
-    let image = region.read_vec(0, region.len());
-    let copy = Arc::new(Region::from_image(image, None, region.backend()));
+    let copy = Arc::new(volume.region().private_copy());
     let copy = Volume::from_parts(copy, Arc::clone(volume.device()), Access::ReadOnly)?;
     let mut report = run(&copy, options);
     report.volume = volume.path().display().to_string();

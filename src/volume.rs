@@ -123,7 +123,7 @@ impl Volume {
         let (region, locked) = match access {
             Access::ReadWrite => (region, None),
             Access::ReadOnly => {
-                let copy = Region::from_image(region.read_vec(0, region.len()), None, region.backend());
+                let copy = region.private_copy();
                 (copy, Some(region))
             }
         };

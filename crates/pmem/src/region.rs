@@ -6,7 +6,7 @@ use crate::drain::DrainGate;
 use crate::libpmem;
 use crate::lock::{self, LockKind};
 use crate::memory::Memory;
-use crate::{Backend, Observer, PmemError};
+use crate::{Backend, Observer, PAGE, PmemError};
 use std::fmt;
 use std::fs::File;
 use std::io;
@@ -81,6 +81,22 @@ impl Region {
             memory.init(off, bytes);
         }
         Self::assemble(memory, backend, Source::Simulated(observer))
+    }
+
+    /// Heap memory with a copy of this region, which behaves as the same backend. Pages that are
+    /// zero take no memory.
+    pub fn private_copy(&self) -> Self {
+        let mut memory = Memory::heap(self.memory.len());
+        const ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
+        let mut page = ZEROS;
+        for off in (0..self.len()).step_by(page.len()) {
+            let len = page.len().min((self.len() - off) as usize);
+            self.memory.read(off, &mut page[..len]);
+            if page[..len] != ZEROS[..len] {
+                memory.init(off, &page[..len]);
+            }
+        }
+        Self::assemble(memory, self.backend, Source::Simulated(None))
     }
 
     /// Length in bytes, never 0.

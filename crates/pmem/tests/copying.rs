@@ -132,3 +132,20 @@ fn words_are_never_seen_in_part() {
         }
     });
 }
+
+#[test]
+fn a_private_copy_goes_its_own_way() {
+    let dir = disk();
+    for region in regions(dir.path()) {
+        for (off, len) in [(5, 100), (4096, 4096), (LEN - 3, 3)] {
+            put(&region, How::Write, off, &pattern(len, 1));
+        }
+        let copy = region.private_copy();
+        assert_eq!(copy.read_vec(0, LEN), region.read_vec(0, LEN));
+        assert_eq!((copy.backend(), copy.path()), (region.backend(), None));
+        copy.write(9000, &[7]);
+        region.write(9001, &[8]);
+        assert_eq!(region.read_vec(9000, 2), [0, 8]);
+        assert_eq!(copy.read_vec(9000, 2), [7, 0]);
+    }
+}
