@@ -34,8 +34,9 @@ impl Threads {
     /// Starts them.
     pub fn start(engine: &Arc<Engine>) -> Result<Self> {
         let mut handles = Vec::new();
-        let run: [(&str, fn(&Engine)); 2] =
-            [("quayfs-digest", digest_loop), ("quayfs-round", round_loop)];
+        type Loop = fn(&Engine);
+        let run =
+            [("quayfs-digest", digest_loop as Loop), ("quayfs-round", round_loop as Loop)];
         for (name, body) in run {
             let engine = Arc::clone(engine);
             handles.push(std::thread::Builder::new().name(name.into()).spawn(move || body(&engine))?);

@@ -43,7 +43,7 @@ struct Dirs {
 }
 
 impl Dirs {
-    fn new(&mut self) -> &mut Inode {
+    fn target(&mut self) -> &mut Inode {
         self.new.as_mut().unwrap_or(&mut self.old)
     }
 }
@@ -130,7 +130,7 @@ impl Fs {
             new: if across { Some(live_dir(&new.cell)?) } else { None },
         };
         let now_source = old.find(&txn, self, &dirs.old)?;
-        let now_target = new.find(&txn, self, dirs.new())?;
+        let now_target = new.find(&txn, self, dirs.target())?;
         if now_source.as_ref().map(|f| f.ino) != Some(source.ino)
             || now_target.as_ref().map(|f| f.ino) != target.as_ref().map(|f| f.ino)
         {
@@ -153,7 +153,7 @@ impl Fs {
             };
             let mut other = tcell.image();
             let kinds = (dirent_kind(moved.mode), dirent_kind(other.mode));
-            dir::replace(&mut txn, dirs.new(), &target, (source.ino, kinds.0))?;
+            dir::replace(&mut txn, dirs.target(), &target, (source.ino, kinds.0))?;
             dir::replace(&mut txn, &dirs.old, &source, (target.ino, kinds.1))?;
             if across {
                 rehome(&mut moved, (&mut dirs, false), new_ino);
@@ -178,18 +178,18 @@ impl Fs {
                     (true, true) if gone.entries > 0 => return Err(FsError::NotEmpty),
                     _ => {}
                 }
-                dir::replace(&mut txn, dirs.new(), &target, (source.ino, kind))?;
+                dir::replace(&mut txn, dirs.target(), &target, (source.ino, kind))?;
                 if gone.is_dir() {
-                    dirs.new().nlink -= 1;
+                    dirs.target().nlink -= 1;
                 }
                 orphan = drop_link(self, &mut txn, target.ino, &mut gone)?;
                 loser = Some((tcell, gone));
             }
             _ => {
-                if moved.is_dir() && across && dirs.new().nlink >= LINK_MAX {
+                if moved.is_dir() && across && dirs.target().nlink >= LINK_MAX {
                     return Err(FsError::TooManyLinks);
                 }
-                let new_dir = dirs.new();
+                let new_dir = dirs.target();
                 dir::insert(&mut txn, self.e.hash, (new_ino, new_dir), &new.name, (source.ino, kind))?;
             }
         }

@@ -31,7 +31,7 @@ fn one(fs: &Fs, d: &mut Dice, longest: u64) -> Result<(), FsError> {
     let name = |d: &mut Dice| format!("f{}", d.roll(12)).into_bytes();
     let (a, b) = (name(d), name(d));
     let action = d.roll(18);
-    if action < 2 || action > 16 {
+    if !(2..=16).contains(&action) {
         let attr = fs.mknod(BY, dir, &a, S_IFREG | 0o644, 0)?;
         fs.forget(attr.ino, 1);
         return Ok(());
