@@ -4,7 +4,9 @@
 //! recovery runs on a private copy of the region in memory, as it would at the next mount, and
 //! everything else is checked on its result. Nothing is ever written to the media.
 //!
-//! A crash alone never leaves a finding; whatever is found is damage or a bug. A finding that
+//! A crash alone never leaves a finding (but for blocks written with `data=writeback`, which a
+//! power failure may lose, and which [`FsckOptions::check_data`] then reports); whatever is found
+//! is damage or a bug. A finding that
 //! follows from another one is left out where that can be told: what cannot be compared because
 //! part of it is unreadable is listed in [`FsckReport::skipped`] instead.
 //!
