@@ -4,6 +4,7 @@
 mod common;
 
 use common::crash::{Depth, Script};
+use common::duo::Duo;
 use common::ops::{Data, Op};
 use common::{Shape, options};
 use quayfs::fs::{FallocMode, RenameFlags, SetXattr};
@@ -232,6 +233,33 @@ fn long_reap(s: &mut Script) {
     s.file(ROOT, "b");
 }
 
+/// Nothing that is not committed leaves the rings: blocks freed by it keep their content, blocks
+/// taken by it are still free after a crash.
+fn uncommitted(s: &mut Script) {
+    let (a, b) = (s.file(ROOT, "a"), s.file(ROOT, "b"));
+    s.write(a, 0, 3 * BLOCK);
+    s.background();
+    s.settle();
+    let idle = |s: &mut Script| {
+        s.digest();
+        s.round();
+        s.zero();
+    };
+    s.write(a, 0, BLOCK);
+    idle(s);
+    s.truncate(a, 100);
+    idle(s);
+    s.write(b, 0, 2 * BLOCK);
+    s.remove(ROOT, "a");
+    s.forget(a);
+    idle(s);
+    s.fallocate(b, ALLOCATE, 2 * B, 3 * B);
+    s.sync();
+    idle(s);
+    s.write(b, 2 * B + 1, 5);
+    idle(s);
+}
+
 /// Mounts and unmounts are runs like any other, also from one mode to the other.
 fn mounts(s: &mut Script, other: &str) {
     let a = s.file(ROOT, "a");
@@ -303,6 +331,13 @@ fn rounds_commit() {
 }
 
 #[test]
+fn uncommitted_stays_in_the_rings() {
+    for mode in [COMMIT, COMMIT_MEMORY, ORDERED] {
+        all("uncommitted", mode, &Depth::USUAL, uncommitted);
+    }
+}
+
+#[test]
 fn swaps_any() {
     for mode in [OP, COMMIT, COMMIT_MEMORY] {
         all("swaps", mode, &Depth::USUAL, swaps);
@@ -332,4 +367,22 @@ fn mounts_any() {
     all("mounts", COMMIT, &Depth::USUAL, |s| {
         mounts(s, "noatime,data=ordered")
     });
+}
+
+#[test]
+fn threads_op() {
+    for seed in 0..3 {
+        let mode = options("noatime");
+        Duo::run((&Shape::TINY, Backend::Dax), &mode, 2, 25, seed).explore(&Depth::USUAL);
+    }
+}
+
+#[test]
+fn threads_commit() {
+    for seed in 0..3 {
+        for mode in [COMMIT, COMMIT_MEMORY, ORDERED] {
+            let duo = Duo::run((&Shape::TINY, mode.1), &options(mode.0), 2, 25, seed);
+            duo.explore(&Depth::USUAL);
+        }
+    }
 }

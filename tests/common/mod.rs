@@ -7,6 +7,7 @@ pub mod apply;
 pub mod content;
 pub mod crash;
 pub mod dump;
+pub mod duo;
 pub mod model;
 pub mod ops;
 pub mod rng;
