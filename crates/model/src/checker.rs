@@ -200,7 +200,8 @@ impl Progress {
         }
     }
 
-    /// The first state from which no finished one can be reached.
+    /// A state from which no finished one can be reached: the first in which nobody can do
+    /// anything at all, or else the first of all.
     fn stuck(mut self, states: usize) -> Option<u32> {
         self.edges.sort_unstable();
         let mut fine = vec![false; states];
@@ -211,7 +212,19 @@ impl Progress {
                 self.finished.extend(into.map(|&(_, from)| from));
             }
         }
-        self.claimed.into_iter().find(|&id| !fine[id as usize])
+        let mut moves = vec![false; states];
+        for &(to, from) in &self.edges {
+            moves[from as usize] |= to != from;
+        }
+        let stuck = || {
+            self.claimed
+                .iter()
+                .copied()
+                .filter(|&id| !fine[id as usize])
+        };
+        stuck()
+            .find(|&id| !moves[id as usize])
+            .or_else(|| stuck().next())
     }
 }
 

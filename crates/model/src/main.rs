@@ -1,351 +1,143 @@
-//! scratch
-use quayfs_model::{ordering::*, suite::*};
-fn main() {
-    let a: Vec<String> = std::env::args().collect();
-    if a[1] == "matrix" {
-        for o in Ordering::ALL {
-            if a.len() > 2 && !format!("{o:?}").contains(&a[2]) {
-                continue;
-            }
-            print!("{o:?}:");
-            for mut c in configs() {
-                c.kept = c.kept.without(*o);
-                let t = std::time::Instant::now();
-                let r = run(&c, 4_000_000);
-                match r.counterexample {
-                    Some(x) => print!(" {}={:?}/{}", c.name, x.property, x.trace.len()),
-                    None if !r.complete => print!(" {}=?", c.name),
-                    None => {}
-                }
-                if t.elapsed().as_secs() > 20 {
-                    print!("(slow)");
-                }
-            }
-            println!();
-        }
-        return;
-    }
-    if a[1] == "imatrix" {
-        for o in Ordering::ALL {
-            if a.len() > 2 && !format!("{o:?}").contains(&a[2]) {
-                continue;
-            }
-            print!("{o:?}:");
-            for mut c in images() {
-                c.kept = c.kept.without(*o);
-                let r = run_image(&c, 4_000_000);
-                match r.counterexample {
-                    Some(x) => print!(" {}={:?}/{}", c.name, x.property, x.trace.len()),
-                    None if !r.complete => print!(" {}=?", c.name),
-                    None => {}
-                }
-            }
-            println!();
-        }
-        return;
-    }
-    for mut c in images() {
-        if a.len() > 1 && a[1] != "images" && c.name != a[1] {
-            continue;
-        }
-        if a.len() > 2 {
-            let o = Ordering::ALL
-                .iter()
-                .find(|o| format!("{o:?}") == a[2])
-                .unwrap();
-            c.kept = c.kept.without(*o);
-        }
-        let t = std::time::Instant::now();
-        let r = run_image(&c, 60_000_000);
-        println!(
-            "{} states {} depth {} complete {} {:?}",
-            c.name,
-            r.states,
-            r.depth,
-            r.complete,
-            t.elapsed()
+//! Runs every model and every experiment, and prints what they found.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering as Atomic};
+use std::time::{Duration, Instant};
+
+use quayfs_model::checker::Outcome;
+use quayfs_model::suite::{Bounds, Case, Expect, Trial, cases, trials};
+
+fn main() -> std::process::ExitCode {
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    let markdown = wanted.first().is_some_and(|arg| arg == "--markdown");
+    let traces = !markdown;
+    let began = Instant::now();
+    let all = cases(Bounds::Full);
+    let quick = cases(Bounds::Quick);
+    let trials = trials();
+    let mut jobs: Vec<Case> = all.clone();
+    for trial in &trials {
+        let bounds = if matches!(trial.expect, Expect::Holds(_)) {
+            &all
+        } else {
+            &quick
+        };
+        let case = bounds.iter().find(|case| case.name() == trial.case);
+        jobs.push(
+            case.expect("a trial names a configuration")
+                .without(trial.out),
         );
-        if let Some(x) = r.counterexample {
-            println!("  {:?} ({} steps)", x.property, x.trace.len());
-            for l in x.trace {
-                println!("    {l}");
-            }
-        }
     }
-    if a[1] == "pmatrix" {
-        for o in Ordering::ALL {
-            if a.len() > 2 && !format!("{o:?}").contains(&a[2]) {
-                continue;
-            }
-            print!("{o:?}:");
-            for mut c in ppts() {
-                c.kept = c.kept.without(*o);
-                let r =
-                    quayfs_model::checker::explore(&quayfs_model::ppt::Log(c.clone()), 4_000_000);
-                match r.counterexample {
-                    Some(x) => print!(" {}={:?}/{}", c.name, x.property, x.trace.len()),
-                    None if !r.complete => print!(" {}=?", c.name),
-                    None => {}
+    let results = run(&jobs);
+    let (models, experiments) = results.split_at(all.len());
+    let good = print_models(&all, models) & print_trials(&trials, experiments, traces);
+    println!(
+        "\n{} runs in {:.1} s",
+        jobs.len(),
+        began.elapsed().as_secs_f64()
+    );
+    if good {
+        std::process::ExitCode::SUCCESS
+    } else {
+        std::process::ExitCode::FAILURE
+    }
+}
+
+/// Runs the jobs on all processors, results in the order of the jobs.
+fn run(jobs: &[Case]) -> Vec<(Outcome, Duration)> {
+    let next = AtomicUsize::new(0);
+    let results = Mutex::new(Vec::new());
+    let workers = std::thread::available_parallelism().map_or(1, |n| n.get());
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Atomic::Relaxed);
+                    let Some(job) = jobs.get(at) else { return };
+                    let began = Instant::now();
+                    let outcome = job.run();
+                    let mut results = results.lock().expect("no worker panics");
+                    results.push((at, outcome, began.elapsed()));
                 }
-            }
-            println!();
+            });
         }
-        return;
-    }
-    for mut c in ppts() {
-        if a.len() > 1 && a[1] != "ppts" && c.name != a[1] {
-            continue;
-        }
-        if a.len() > 2 {
-            let o = Ordering::ALL
-                .iter()
-                .find(|o| format!("{o:?}") == a[2])
-                .unwrap();
-            c.kept = c.kept.without(*o);
-        }
-        let t = std::time::Instant::now();
-        let r = quayfs_model::checker::explore(&quayfs_model::ppt::Log(c.clone()), 60_000_000);
+    });
+    let mut results = results.into_inner().expect("no worker panics");
+    results.sort_by_key(|(at, ..)| *at);
+    results
+        .into_iter()
+        .map(|(_, outcome, time)| (outcome, time))
+        .collect()
+}
+
+fn print_models(cases: &[Case], results: &[(Outcome, Duration)]) -> bool {
+    println!("| model | configuration | bounds | states | depth | s | result |");
+    println!("|---|---|---|---:|---:|---:|---|");
+    let mut good = true;
+    for (case, (outcome, time)) in cases.iter().zip(results) {
+        good &= outcome.holds();
+        let result = match &outcome.counterexample {
+            _ if outcome.holds() => "holds",
+            Some(counterexample) => counterexample.property.text(),
+            None => "not finished",
+        };
         println!(
-            "{} states {} depth {} complete {} {:?}",
-            c.name,
-            r.states,
-            r.depth,
-            r.complete,
-            t.elapsed()
+            "| {} | {} | {} | {} | {} | {:.1} | {result} |",
+            case.model(),
+            case.name(),
+            case.bounds(),
+            outcome.states,
+            outcome.depth,
+            time.as_secs_f64()
         );
-        if let Some(x) = r.counterexample {
-            println!("  {:?} ({} steps)", x.property, x.trace.len());
-            for l in x.trace {
-                println!("    {l}");
-            }
-        }
     }
-    if a[1] == "rmatrix" {
-        for o in Ordering::ALL {
-            if a.len() > 2 && !format!("{o:?}").contains(&a[2]) {
-                continue;
+    println!();
+    good
+}
+
+fn print_trials(trials: &[Trial], results: &[(Outcome, Duration)], traces: bool) -> bool {
+    println!("| ordering taken out | from | the rule | run in | steps | what happens without it |");
+    println!("|---|---|---|---|---:|---|");
+    let mut good = true;
+    for (trial, (outcome, _)) in trials.iter().zip(results) {
+        let ordering = trial.out[0];
+        let names: Vec<String> = trial.out.iter().map(|o| format!("`{o:?}`")).collect();
+        let (steps, text, fine) = match (&outcome.counterexample, trial.expect) {
+            (Some(found), Expect::Breaks(property)) => (
+                found.trace.len().to_string(),
+                found.property.text(),
+                found.property == property,
+            ),
+            (Some(found), Expect::Holds(_)) => {
+                (found.trace.len().to_string(), found.property.text(), false)
             }
-            print!("{o:?}:");
-            for mut c in readers() {
-                c.kept = c.kept.without(*o);
-                let r = quayfs_model::checker::explore(
-                    &quayfs_model::reader::Readers(c.clone()),
-                    4_000_000,
+            (None, Expect::Holds(why)) => ("-".into(), why, outcome.complete),
+            (None, Expect::Breaks(_)) => ("-".into(), "NO COUNTEREXAMPLE", false),
+        };
+        good &= fine;
+        let mark = if fine { "" } else { " UNEXPECTED" };
+        println!(
+            "| {} | {} | {} | {} | {steps} | {text}{mark} |",
+            names.join(" + "),
+            ordering.section(),
+            ordering.text(),
+            trial.case
+        );
+    }
+    if traces {
+        for (trial, (outcome, _)) in trials.iter().zip(results) {
+            if let Some(found) = &outcome.counterexample {
+                println!(
+                    "\nWithout {:?} ({}): {}",
+                    trial.out,
+                    trial.case,
+                    found.property.text()
                 );
-                match r.counterexample {
-                    Some(x) => print!(" {}={:?}/{}", c.name, x.property, x.trace.len()),
-                    None if !r.complete => print!(" {}=?", c.name),
-                    None => {}
+                for (step, line) in found.trace.iter().enumerate() {
+                    println!("  {:2} {line}", step + 1);
                 }
             }
-            println!();
-        }
-        return;
-    }
-    for mut c in readers() {
-        if a.len() > 1 && a[1] != "readers" && c.name != a[1] {
-            continue;
-        }
-        if a.len() > 2 {
-            let o = Ordering::ALL
-                .iter()
-                .find(|o| format!("{o:?}") == a[2])
-                .unwrap();
-            c.kept = c.kept.without(*o);
-        }
-        let t = std::time::Instant::now();
-        let r =
-            quayfs_model::checker::explore(&quayfs_model::reader::Readers(c.clone()), 60_000_000);
-        println!(
-            "{} states {} depth {} complete {} {:?}",
-            c.name,
-            r.states,
-            r.depth,
-            r.complete,
-            t.elapsed()
-        );
-        if let Some(x) = r.counterexample {
-            println!("  {:?} ({} steps)", x.property, x.trace.len());
-            for l in x.trace {
-                println!("    {l}");
-            }
         }
     }
-    if a[1] == "tmatrix" {
-        for o in Ordering::ALL {
-            if a.len() > 2 && !format!("{o:?}").contains(&a[2]) {
-                continue;
-            }
-            print!("{o:?}:");
-            for mut c in intents() {
-                c.kept = c.kept.without(*o);
-                let r = quayfs_model::checker::explore(
-                    &quayfs_model::intent::Intents(c.clone()),
-                    4_000_000,
-                );
-                match r.counterexample {
-                    Some(x) => print!(" {}={:?}/{}", c.name, x.property, x.trace.len()),
-                    None if !r.complete => print!(" {}=?", c.name),
-                    None => {}
-                }
-            }
-            println!();
-        }
-        return;
-    }
-    for mut c in intents() {
-        if a.len() > 1 && a[1] != "intents" && c.name != a[1] {
-            continue;
-        }
-        if a.len() > 2 {
-            let o = Ordering::ALL
-                .iter()
-                .find(|o| format!("{o:?}") == a[2])
-                .unwrap();
-            c.kept = c.kept.without(*o);
-        }
-        let t = std::time::Instant::now();
-        let r =
-            quayfs_model::checker::explore(&quayfs_model::intent::Intents(c.clone()), 60_000_000);
-        println!(
-            "{} states {} depth {} complete {} {:?}",
-            c.name,
-            r.states,
-            r.depth,
-            r.complete,
-            t.elapsed()
-        );
-        if let Some(x) = r.counterexample {
-            println!("  {:?} ({} steps)", x.property, x.trace.len());
-            for l in x.trace {
-                println!("    {l}");
-            }
-        }
-    }
-    if a[1] == "cmatrix" {
-        for o in Ordering::ALL {
-            if a.len() > 2 && !format!("{o:?}").contains(&a[2]) {
-                continue;
-            }
-            print!("{o:?}:");
-            for mut c in credit() {
-                c.kept = c.kept.without(*o);
-                let r = quayfs_model::checker::explore(
-                    &quayfs_model::credits::Credits(c.clone()),
-                    4_000_000,
-                );
-                match r.counterexample {
-                    Some(x) => print!(" {}={:?}/{}", c.name, x.property, x.trace.len()),
-                    None if !r.complete => print!(" {}=?", c.name),
-                    None => {}
-                }
-            }
-            println!();
-        }
-        return;
-    }
-    for mut c in credit() {
-        if a.len() > 1 && a[1] != "credit" && c.name != a[1] {
-            continue;
-        }
-        if a.len() > 2 {
-            let o = Ordering::ALL
-                .iter()
-                .find(|o| format!("{o:?}") == a[2])
-                .unwrap();
-            c.kept = c.kept.without(*o);
-        }
-        let t = std::time::Instant::now();
-        let r =
-            quayfs_model::checker::explore(&quayfs_model::credits::Credits(c.clone()), 60_000_000);
-        println!(
-            "{} states {} depth {} complete {} {:?}",
-            c.name,
-            r.states,
-            r.depth,
-            r.complete,
-            t.elapsed()
-        );
-        if let Some(x) = r.counterexample {
-            println!("  {:?} ({} steps)", x.property, x.trace.len());
-            for l in x.trace {
-                println!("    {l}");
-            }
-        }
-    }
-    if a[1] == "lmatrix" {
-        for o in Ordering::ALL {
-            if a.len() > 2 && !format!("{o:?}").contains(&a[2]) {
-                continue;
-            }
-            print!("{o:?}:");
-            for mut c in lanes() {
-                c.kept = c.kept.without(*o);
-                let r = run_lane(&c, 4_000_000);
-                match r.counterexample {
-                    Some(x) => print!(" {}={:?}/{}", c.name, x.property, x.trace.len()),
-                    None if !r.complete => print!(" {}=?", c.name),
-                    None => {}
-                }
-            }
-            println!();
-        }
-        return;
-    }
-    for mut c in lanes() {
-        if a.len() > 1 && a[1] != "lanes" && c.name != a[1] {
-            continue;
-        }
-        if a.len() > 2 {
-            let o = Ordering::ALL
-                .iter()
-                .find(|o| format!("{o:?}") == a[2])
-                .unwrap();
-            c.kept = c.kept.without(*o);
-        }
-        let t = std::time::Instant::now();
-        let r = run_lane(&c, 60_000_000);
-        println!(
-            "{} states {} depth {} complete {} {:?}",
-            c.name,
-            r.states,
-            r.depth,
-            r.complete,
-            t.elapsed()
-        );
-        if let Some(x) = r.counterexample {
-            println!("  {:?} ({} steps)", x.property, x.trace.len());
-            for l in x.trace {
-                println!("    {l}");
-            }
-        }
-    }
-    for mut c in configs() {
-        if a.len() > 1 && a[1] != "-" && c.name != a[1] {
-            continue;
-        }
-        if a.len() > 2 {
-            let o = Ordering::ALL
-                .iter()
-                .find(|o| format!("{o:?}") == a[2])
-                .unwrap();
-            c.kept = c.kept.without(*o);
-        }
-        let t = std::time::Instant::now();
-        let r = run(&c, 60_000_000);
-        println!(
-            "{} states {} depth {} complete {} {:?}",
-            c.name,
-            r.states,
-            r.depth,
-            r.complete,
-            t.elapsed()
-        );
-        if let Some(x) = r.counterexample {
-            println!("  {:?} ({} steps)", x.property, x.trace.len());
-            for l in x.trace {
-                println!("    {l}");
-            }
-        }
-    }
+    good
 }

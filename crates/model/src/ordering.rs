@@ -63,7 +63,7 @@ orderings! {
     CommitTsBeforeReply "3.8" "fsync answers when commit_ts is durable";
     StoredModeRules "3.7" "recovery obeys the stored durability mode";
     EpochLast "3.7" "the new epoch is the last store of recovery";
-    HeadBeforeEpoch "3.7" "lane heads are durable before the new epoch";
+    HeadBeforeServing "3.1" "lane heads are durable before the first record of a new epoch";
     EpochInRecords "3.7" "records of an older epoch never validate";
     SlotEpochUpToCurrent "3.7" "a slot header of any epoch up to the current one is good";
     NumbersAboveD "3.7" "numbers restart above D";

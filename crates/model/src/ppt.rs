@@ -7,7 +7,7 @@ use crate::checker::{Model, Property};
 use crate::medium::{Medium, TORN};
 use crate::ordering::{Kept, Ordering};
 
-const LBNS: usize = 3;
+const LBNS: usize = 4;
 const LANES: usize = 2;
 /// Undo records per lane.
 const DEEP: usize = 1;
@@ -345,7 +345,7 @@ impl Model for Log {
         } else {
             for worker in 0..WORKERS {
                 push(Step::Txn(worker, s.worker[worker].pc), self.txn(s, worker));
-                for (a, b) in [(0, 1), (1, 2), (0, 2)] {
+                for (a, b) in [(0, 1), (2, 3), (0, 2)] {
                     push(Step::Begin { worker, a, b }, self.begin(s, worker, a, b));
                 }
             }
@@ -395,9 +395,12 @@ impl Model for Log {
             Step::Attach(pc) => format!(
                 "attach: {}",
                 match pc {
-                    1 => "what will be read is made durable, if it is",
+                    1 if self.keeps(Ordering::RecoveryDrainsFirst) => {
+                        "what will be read is made durable"
+                    }
+                    1 => "starts to read",
                     2 => "undo stored",
-                    4 => "transaction closed",
+                    4 => "generation closed",
                     3 | 5 => "fence",
                     _ => "serves",
                 }

@@ -74,4 +74,38 @@ impl Config {
     pub fn keeps(&self, ordering: Ordering) -> bool {
         self.kept.has(ordering)
     }
+
+    /// The bounds in a few words.
+    pub fn bounds(&self) -> String {
+        let b = &self.budget;
+        let mode = |mode| if mode == 0 { "op" } else { "commit" };
+        let mut text = format!(
+            "{}; {} ops of {}; {} LBNs, {} slots, ring {}",
+            mode(self.mode),
+            b.ops,
+            self.ops.len(),
+            self.lbns,
+            self.slots,
+            self.ring
+        );
+        for (n, what) in [
+            (b.commits, "commits"),
+            (b.rounds, "rounds"),
+            (b.batches, "zero batches"),
+            (
+                b.crashes,
+                if self.deaths {
+                    "crashes or deaths"
+                } else {
+                    "crashes"
+                },
+            ),
+            (b.rot, "rot"),
+        ] {
+            if n > 0 {
+                text += &format!(", {n} {what}");
+            }
+        }
+        text
+    }
 }

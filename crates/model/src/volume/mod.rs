@@ -159,7 +159,7 @@ impl Model for Volume {
     }
 
     fn explain(&self, before: &World, step: Step, after: &World) -> String {
-        explain(before, step, after)
+        explain(&self.0, before, step, after)
     }
 }
 
@@ -242,7 +242,7 @@ impl Volume {
     }
 }
 
-fn explain(before: &World, step: Step, after: &World) -> String {
+fn explain(cfg: &Config, before: &World, step: Step, after: &World) -> String {
     let survived = || {
         let cells = before.m.in_flight().map(|at| match after.m.load(at) {
             TORN => format!("{} torn", name(at)),
@@ -251,21 +251,44 @@ fn explain(before: &World, step: Step, after: &World) -> String {
         });
         cells.collect::<Vec<_>>().join(", ")
     };
+    let unless = |ordering, yes: &str, no: &str| {
+        if cfg.keeps(ordering) {
+            yes.to_string()
+        } else {
+            no.to_string()
+        }
+    };
+    let commit_mode = before.word(EPOCH) & 1 == 1;
     match step {
         Step::Begin(kind) => format!("operation: {}", operation(kind)),
         Step::Op(pc) => match pc {
-            1 => "operation: payload and header are flushed and fenced, if they are".into(),
+            1 if commit_mode => "operation: staged".into(),
+            1 => unless(
+                Ordering::StageBeforeRecord,
+                "operation: payload and header fenced",
+                "operation: payload and header NOT fenced",
+            ),
             2 => format!("operation: record {} is appended", after.dram.last_appended),
-            3 => "operation: the record is flushed and fenced".into(),
+            3 => "operation: record fenced".into(),
             4 => "operation: published, answered".into(),
-            10 => "direct data: the device is flushed, if it is".into(),
+            10 => unless(
+                Ordering::DirectFlushBeforeEntry,
+                "direct data: device flushed",
+                "direct data: device NOT flushed",
+            ),
             11 => "direct data: CRC stored".into(),
             13 => "direct data: entry becomes written".into(),
             _ => "direct data: fence".into(),
         },
         Step::DigestBegin => format!("digest up to {}: new pages stored", after.dram.dg.upto),
         Step::Digest(1) => "digest: fence".into(),
-        Step::Digest(2) => "digest: NAT entries and committed words stored, if they are".into(),
+        Step::Digest(2) if !cfg.keeps(Ordering::NatBeforeD) => {
+            "digest: committed words stored, NAT entries NOT yet".into()
+        }
+        Step::Digest(2) if !cfg.keeps(Ordering::CommittedWordBeforeD) => {
+            "digest: NAT entries stored, committed words NOT yet".into()
+        }
+        Step::Digest(2) => "digest: NAT entries and committed words stored".into(),
         Step::Digest(_) => "digest: fence; D may be stored".into(),
         Step::StoreD(1) => format!("D = {} stored", before.dram.dw.dg.upto),
         Step::StoreD(2) => "D fenced".into(),
@@ -277,7 +300,11 @@ fn explain(before: &World, step: Step, after: &World) -> String {
             format!("round {how}: cut at {}", after.dram.rd.cut)
         }
         Step::Round(1) => "round: content written to the device".into(),
-        Step::Round(2) => "round: the device is flushed, if it is".into(),
+        Step::Round(2) => unless(
+            Ordering::DeviceFlushBeforeTxn,
+            "round: device flushed",
+            "round: device NOT flushed",
+        ),
         Step::Round(3) => "round: start and undo records stored".into(),
         Step::Round(5) => "round: entries, CRCs and retired_seq stored".into(),
         Step::Round(7) => "round: commit word stored".into(),
@@ -287,7 +314,11 @@ fn explain(before: &World, step: Step, after: &World) -> String {
         Step::ZeroBegin => format!("zero batch reads the entries of {:#b}", after.dram.zb.lbns),
         Step::Zero(1) => "zero batch: entries stored".into(),
         Step::Zero(_) => "zero batch: fence".into(),
-        Step::Commit(0) => format!("commit: cut at {}, drain", after.dram.cm.1),
+        Step::Commit(0) => format!(
+            "commit: cut at {}, {}",
+            after.dram.cm.1,
+            unless(Ordering::DrainBeforeCommitTs, "drain", "NO drain")
+        ),
         Step::Commit(1) => "commit: commit_ts stored".into(),
         Step::Commit(_) => "commit: commit_ts drained, answered".into(),
         Step::PowerLoss => {
@@ -301,7 +332,7 @@ fn explain(before: &World, step: Step, after: &World) -> String {
         Step::Death => "DEATH of the daemon; everything in flight stays in flight".into(),
         Step::Rot(at) => format!("ROT: {} no longer validates", name(at)),
         Step::Scribble(page) => format!("freed page {page} is put to another use"),
-        Step::Recover(pc) => recovery_step(pc, before, after),
+        Step::Recover(pc) => recovery_step(cfg, pc, before, after),
     }
 }
 
@@ -316,17 +347,19 @@ fn operation(kind: OpKind) -> String {
     }
 }
 
-fn recovery_step(pc: u8, before: &World, after: &World) -> String {
+fn recovery_step(cfg: &Config, pc: u8, before: &World, after: &World) -> String {
     let scanned = !before.rc.scanned && after.rc.scanned || after.fault != before.fault;
     let what = match pc {
-        0 => "what will be read is made durable, if it is",
+        0 if cfg.keeps(Ordering::RecoveryDrainsFirst) => "what will be read is made durable",
+        0 => "starts to read",
         1 => "undo of the open transaction stored",
-        3 => "undone transaction closed",
+        3 => "generation closed",
         5 => "log is ready",
         6 => "digest of the replayed records: new pages stored",
         8 => "NAT entries and committed words stored",
         10 => "D stored",
-        13 => "D raised to the highest number seen, if it is",
+        13 if cfg.keeps(Ordering::DRaisedToSeen) => "D raised to the highest number seen",
+        13 => "D stays",
         15 => "commit_ts and heads stored",
         20 => "new epoch stored",
         30.. => "serves",

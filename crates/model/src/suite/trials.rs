@@ -1,0 +1,194 @@
+//! Every ordering, taken out once, and what becomes of that.
+
+use crate::checker::Property;
+use crate::ordering::Ordering::{self, *};
+
+/// What taking an ordering out must lead to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expect {
+    /// A counterexample to this property.
+    Breaks(Property),
+    /// None within the bounds, and why.
+    Holds(&'static str),
+}
+
+/// One experiment.
+#[derive(Clone, Copy, Debug)]
+pub struct Trial {
+    /// The ordering under test, then those that back it up and are taken out with it.
+    pub out: &'static [Ordering],
+    /// The configuration it is run in.
+    pub case: &'static str,
+    /// The result.
+    pub expect: Expect,
+}
+
+/// All experiments, in the order of the design.
+pub fn trials() -> Vec<Trial> {
+    use Property::*;
+    let breaks = |out, case, property| Trial {
+        out,
+        case,
+        expect: Expect::Breaks(property),
+    };
+    let holds = |out, case, why| Trial {
+        out,
+        case,
+        expect: Expect::Holds(why),
+    };
+    vec![
+        breaks(&[DurableBeforeReply], "cut", AckedLost),
+        breaks(&[PageBeforeNat], "cut", Unreadable),
+        breaks(&[NatBeforeD], "cut", AckedLost),
+        breaks(&[CommittedWordBeforeD], "cut", AckedLost),
+        breaks(&[ReplayAboveD], "lanes-wrap", AckedLost),
+        breaks(&[RingAfterD], "digest", AckedLost),
+        breaks(&[OldPageAfterNat], "digest", Unreadable),
+        holds(
+            &[OldPageAfterD],
+            "digest",
+            "stronger than needed: the fence behind the NAT switch is enough, replay never reads \
+             an old page",
+        ),
+        breaks(&[HeadBeforeRingReuse], "digest", AckedLost),
+        breaks(&[HeadBeforeServing], "remount", AckedLost),
+        breaks(&[BodyChecksumApart], "lanes-rot", SilentDamage),
+        breaks(&[LookPastBadHeader], "lanes-rot", SilentDamage),
+        breaks(&[SequenceAtAppend], "writers", AckedLost),
+        breaks(&[FenceUnderLaneLock], "lanes", FalseDamage),
+        breaks(&[NothingBlocksAfterNumber], "lanes-full", Stuck),
+        breaks(&[NothingFailsAfterNumber], "lanes-commits", FalseDamage),
+        breaks(&[BoundBeforeNumber], "lanes", AckedLost),
+        breaks(&[BoundClearedAfterFence], "cut", AckedLost),
+        breaks(&[CounterBeforeBounds], "lanes", AckedLost),
+        breaks(&[DWaitsForAppends], "lanes", AckedLost),
+        breaks(&[CommitWaitsForAppends], "lanes-commits", FalseDamage),
+        breaks(&[RecoverySkipsHoles], "lanes", AckedLost),
+        breaks(&[LocksUntilDurable], "writers", Torn),
+        breaks(&[FreedRecordBelowD], "direct", ForeignContent),
+        holds(
+            &[NumberReuseBelowD],
+            "numbers",
+            "records are replayed in order, so the release is replayed before the reuse; the \
+             volume model reuses node ids above D as well. Needed for LBNs only",
+        ),
+        holds(
+            &[NumberReuseBelowD],
+            "numbers-commit",
+            "the same: a commit is a prefix",
+        ),
+        breaks(&[BitsNotWords], "writers", Leaked),
+        breaks(&[SharedPageByOwnRecord], "creators", Unreadable),
+        breaks(&[CountersDerived], "writers", WrongCounter),
+        breaks(&[CountersDerived], "writers-delta", WrongCounter),
+        breaks(&[CommitMutex], "writers", AckedLost),
+        breaks(&[SizeReread], "writers", AckedLost),
+        breaks(&[ImageAfterFence], "writers-read", ObservedLost),
+        breaks(&[CreditsBeforeLocks], "slots", Stuck),
+        breaks(&[CreditsAllOrNothing], "slots", Stuck),
+        breaks(&[NoPinWhileWaiting], "slots", Stuck),
+        breaks(&[DigestReserve], "pages", Stuck),
+        breaks(&[BatchBeforeEnospc], "lbns", SpuriousEnospc),
+        breaks(&[EpochLast], "remounts", NotIdempotent),
+        breaks(&[EpochInRecords], "remount", AckedLost),
+        breaks(&[SlotEpochUpToCurrent], "rot", FalseDamage),
+        breaks(&[NumbersAboveD], "remount", NotTheCommit),
+        holds(
+            &[NumbersAboveSeen, DRaisedToSeen],
+            "remounts",
+            "the epoch in the records makes D + 1 safe; then there is no gap, and D need not be \
+             raised either",
+        ),
+        breaks(&[DRaisedToSeen], "remount", FalseDamage),
+        breaks(&[DRaisedBeforeCommitTs], "remount", FalseDamage),
+        holds(
+            &[CommitTsIsD],
+            "remounts",
+            "commit_ts below D hides nothing: recovery looks at (D, commit_ts]. It only keeps \
+             D <= commit_ts checkable",
+        ),
+        breaks(&[StoredModeRules], "remount", NotTheCommit),
+        breaks(&[RecoveryDrainsFirst], "rot", NotIdempotent),
+        breaks(&[RecoveryDrainsFirst], "log", NotIdempotent),
+        breaks(&[HeaderRewriteBeforeD], "rot", NotIdempotent),
+        breaks(&[DBelowCommitTs], "remount", NotTheCommit),
+        breaks(&[DrainBeforeCommitTs], "remount", FalseDamage),
+        breaks(&[OneCommitAtATime], "lanes-commits", AckedLost),
+        breaks(&[CommitTsBeforeReply], "remount", NotTheCommit),
+        breaks(&[RecordsBounded], "large-record", Stuck),
+        breaks(&[IntentReserve], "intents", Stuck),
+        breaks(&[IntentWithEffect], "truncate", Leaked),
+        breaks(&[TailLockedUntilDone], "truncate", ForeignContent),
+        breaks(&[TailLockedAfterCrash], "truncate", ForeignContent),
+        breaks(&[IntentClearedLast], "truncate", Leaked),
+        breaks(&[StageBeforeRecord], "cut", FalseDamage),
+        breaks(&[ZeroTailInRecord], "truncate", ForeignContent),
+        breaks(&[ReaderHoldsRange], "read-in-place", Torn),
+        breaks(&[GraceBeforeSlotReuse], "read-in-place", ForeignContent),
+        breaks(&[GraceBeforeInPlace], "read-in-place", ForeignContent),
+        breaks(&[WriterPinned], "read-in-place", ForeignContent),
+        breaks(
+            &[RereadOnMismatch, GraceBeforeInPlace],
+            "scrub-in-place",
+            FalseDamage,
+        ),
+        holds(
+            &[RereadOnMismatch],
+            "scrub-swap",
+            "a second line of defence behind the grace period before the first write; both out is \
+             a counterexample",
+        ),
+        holds(
+            &[GraceBeforeBlockReuse],
+            "scrub-swap",
+            "no reader can hold an entry that a round changes, see the grace period before the \
+             first write",
+        ),
+        breaks(&[UndoBeforeScan], "cut", AckedLost),
+        breaks(&[UndoneTxnClosed], "log", Torn),
+        breaks(&[RetiredUndone], "cut", AckedLost),
+        breaks(&[DNeverUndone], "round", AckedLost),
+        breaks(&[UndoBeforeMap], "log", NotAPermutation),
+        breaks(&[MapBeforeCommitWord], "log", NotAPermutation),
+        breaks(&[OneCommitWord], "log", NotAPermutation),
+        breaks(&[GenerationInRecords], "log", Torn),
+        breaks(&[GenerationBurnt], "log", Torn),
+        breaks(&[OneTxnAtATime], "log", NotAPermutation),
+        breaks(&[UndoDurableBeforeClose], "log", NotAPermutation),
+        breaks(&[DeviceFlushBeforeTxn], "cut", Unreadable),
+        breaks(&[CutBelowD], "cut", FalseDamage),
+        breaks(&[AllBuffers], "buffers", ForeignContent),
+        breaks(&[SupersededWithinCut], "round", ForeignContent),
+        breaks(&[FreedDropBelowD], "commit", NotTheCommit),
+        holds(
+            &[RoundDropsFreed],
+            "reuse",
+            "saves I/O only: an LBN that a live slot names is not handed out anyway",
+        ),
+        breaks(&[SlotReuseAfterRetired], "cut", Unreadable),
+        breaks(&[PublishedBeforeRound], "cut", ForeignContent),
+        breaks(&[BorrowedReserved], "borrow", Unreadable),
+        breaks(&[BorrowedEndsZero], "batch", ForeignContent),
+        breaks(&[ZeroBelowD], "direct", NotTheCommit),
+        breaks(&[ZeroBeforeReallocation], "reuse", ForeignContent),
+        breaks(&[ZeroDurableBeforeReallocation], "reuse", ForeignContent),
+        breaks(&[ZeroNotDuringRound], "batch", NotAPermutation),
+        breaks(&[NoLiveSlotOnReuse], "reuse", ForeignContent),
+        breaks(&[DirectToFresh], "direct", ForeignContent),
+        breaks(&[DirectFlushBeforeEntry], "direct", Unreadable),
+        breaks(&[CrcBeforeEntry, ScrubSkipsFree], "direct-op", FalseDamage),
+        holds(
+            &[CrcBeforeEntry],
+            "direct-op",
+            "both are durable before the record; in between only a scrub of blocks whose bit is \
+             clear would notice",
+        ),
+        breaks(&[EntryBeforeRecord], "direct-op", AckedLost),
+        holds(
+            &[EntryBeforeRecord],
+            "direct",
+            "`commit`: the drain of the commit covers both",
+        ),
+        breaks(&[ScrubSkipsFree], "scrub", FalseDamage),
+    ]
+}
