@@ -285,7 +285,7 @@ fn all_over(mode: (&str, Backend), seed: u64) {
 
 /// One random operation by path; lookups are forgotten at once.
 fn meddle(fs: &Fs, rng: &mut Rng) -> Result<(), FsError> {
-    let mut walk = |rng: &mut Rng| -> Result<Ino, FsError> {
+    let walk = |rng: &mut Rng| -> Result<Ino, FsError> {
         let mut at = ROOT;
         for _ in 0..rng.below(4) {
             let a = fs.lookup(at, &[b'a' + rng.below(3) as u8])?;
