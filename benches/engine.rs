@@ -1,0 +1,147 @@
+//! The operation layer without a kernel: create, 4 KiB write, 4 KiB read, and digest.
+//!
+//! The region is ordinary memory, the data device too, so what is measured is the engine.
+
+#![allow(missing_docs)]
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use quayfs::background::digest_all;
+use quayfs::checkpoint;
+use quayfs::config::MountOptions;
+use quayfs::fs::{Caller, Fs};
+use quayfs::mkfs;
+use quayfs::volume::{Access, Volume};
+use quayfs_blockdev::BlockDevice;
+use quayfs_crashsim::SimDevice;
+use quayfs_layout::config::Geometry;
+use quayfs_layout::inode::{ROOT, S_IFREG};
+use quayfs_pmem::Region;
+
+const PMEM: u64 = 256 << 20;
+const DATA: u64 = 512 << 20;
+const FILE_BLOCKS: u64 = 4096;
+
+/// A fresh volume; `threads`: with digest and rounds in the background.
+fn fresh(threads: bool) -> Arc<Fs> {
+    let region = Arc::new(Region::anonymous(PMEM));
+    let device: Arc<dyn BlockDevice> = Arc::new(SimDevice::unrecorded(DATA / 4096));
+    let geometry = Geometry::compute(PMEM, DATA, 4).expect("a sound geometry");
+    mkfs::format(&region, &*device, geometry, "bench").expect("a volume");
+    let volume = Volume::from_parts(region, device, Access::ReadWrite).expect("a pair");
+    let options = MountOptions::parse(&["noatime"]).expect("valid options");
+    if threads {
+        Fs::mount(volume, &options).expect("a mount")
+    } else {
+        Fs::mount_quiet(volume, &options).expect("a mount")
+    }
+}
+
+fn create_file(fs: &Fs, name: &str) -> u64 {
+    let by = Caller { uid: 0, gid: 0 };
+    let attr = fs
+        .mknod(by, ROOT, name.as_bytes(), S_IFREG | 0o644, 0)
+        .expect("a file");
+    attr.ino
+}
+
+fn operations(c: &mut Criterion) {
+    let mut group = c.benchmark_group("operation");
+    let fs = fresh(true);
+    let mut n = 0u64;
+    group.bench_function("create and unlink", |b| {
+        b.iter(|| {
+            n += 1;
+            let name = format!("file-{n}");
+            let ino = create_file(&fs, &name);
+            fs.unlink(ROOT, name.as_bytes()).expect("it exists");
+            fs.forget(ino, 1);
+        });
+    });
+    let ino = create_file(&fs, "data");
+    let block = vec![7u8; 4096];
+    for i in 0..FILE_BLOCKS {
+        fs.write(ino, i * 4096, &block, false).expect("room");
+    }
+    let mut at = 1u64;
+    let mut next = move || {
+        at = at
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (at >> 33) % FILE_BLOCKS * 4096
+    };
+    group.throughput(Throughput::Bytes(4096));
+    group.bench_function("4 KiB overwrite", |b| {
+        b.iter(|| {
+            fs.write(ino, next(), black_box(&block), false)
+                .expect("room")
+        });
+    });
+    let mut at = 1u64;
+    let mut next = move || {
+        at = at
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (at >> 33) % FILE_BLOCKS * 4096
+    };
+    group.bench_function("4 KiB read", |b| {
+        b.iter(|| black_box(fs.read(ino, next(), 4096).expect("it exists")));
+    });
+    group.finish();
+    fs.shutdown().expect("a clean end");
+}
+
+fn digest(c: &mut Criterion) {
+    const FILES: u64 = 500;
+    let mut group = c.benchmark_group("digest");
+    group.throughput(Throughput::Elements(FILES));
+    group.sample_size(20);
+    let fs = fresh(false);
+    let mut n = 0u64;
+    group.bench_function("records of 500 creates", |b| {
+        b.iter_batched(
+            || {
+                // What the batch before has left behind goes first.
+                for i in n.saturating_sub(FILES)..n {
+                    let name = format!("file-{i}");
+                    let ino = fs.lookup(ROOT, name.as_bytes()).expect("it exists").ino;
+                    fs.unlink(ROOT, name.as_bytes()).expect("it exists");
+                    fs.forget(ino, 2);
+                }
+                digest_all(&fs.e).expect("digest");
+                for _ in 0..FILES {
+                    create_file(&fs, &format!("file-{n}"));
+                    n += 1;
+                }
+            },
+            |()| digest_all(&fs.e).expect("digest"),
+            BatchSize::PerIteration,
+        );
+    });
+    group.finish();
+
+    let mut group = c.benchmark_group("round");
+    const BLOCKS: u64 = 2048;
+    group.throughput(Throughput::Bytes(BLOCKS * 4096));
+    group.sample_size(20);
+    let ino = create_file(&fs, "data");
+    let block = vec![7u8; 4096];
+    group.bench_function("2048 staged blocks", |b| {
+        b.iter_batched(
+            || {
+                for i in 0..BLOCKS {
+                    fs.write(ino, i * 4096, &block, false).expect("room");
+                }
+                digest_all(&fs.e).expect("digest");
+            },
+            |()| checkpoint::round(&fs.e).expect("a round"),
+            BatchSize::PerIteration,
+        );
+    });
+    group.finish();
+}
+
+criterion_group!(benches, operations, digest);
+criterion_main!(benches);
