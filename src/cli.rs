@@ -55,9 +55,7 @@ fn execute(command: Command) -> Result<u8, Failure> {
     match command {
         Command::Mkfs(args) => mkfs::run(args).map(|()| exit::OK),
         Command::Mount(args) => mount::run(args).map(|()| exit::OK),
-        Command::Umount(args) => {
-            umount::run(&args.mountpoint, Users::Respect).map(|()| exit::OK)
-        }
+        Command::Umount(args) => umount::run(&args.mountpoint, Users::Respect).map(|()| exit::OK),
         Command::Fsck(args) => fsck::run(&args),
         Command::Info(args) => info::run(&args).map(|()| exit::OK),
     }
@@ -82,5 +80,8 @@ fn usage(error: &clap::Error, command: Option<&OsString>) -> Failure {
         return Failure::new(code, "what shall I do? See `quayfs --help`");
     }
     let known = ["mkfs", "mount", "umount", "fsck", "info"];
-    Failure::new(code, exit::usage_line(error, command.filter(|c| known.contains(c))))
+    Failure::new(
+        code,
+        exit::usage_line(error, command.filter(|c| known.contains(c))),
+    )
 }

@@ -66,13 +66,14 @@ pub struct Mkfs {
     /// File or device for the pmem region [default: VOLUME/pmem].
     #[arg(long, value_name = "PATH")]
     pub pmem: Option<PathBuf>,
-    /// Size of the pmem region; needed unless PATH exists.
+    /// Size of the pmem region [default: that of an existing PATH, or 256M].
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub pmem_size: Option<u64>,
     /// File or block device for the data [default: VOLUME/data].
     #[arg(long, value_name = "PATH")]
     pub data: Option<PathBuf>,
-    /// Size of the data; needed unless PATH exists.
+    /// Size of the data [default: that of an existing PATH, or a quarter of the free space, at most
+    /// 8G].
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub data_size: Option<u64>,
     /// Do not allocate files in full: a write may find the disk below full.
@@ -81,7 +82,7 @@ pub struct Mkfs {
     /// Name of the volume, at most 64 bytes.
     #[arg(long)]
     pub label: Option<String>,
-    /// Number of staging buffers, 1 to 16 [default: by the number of CPUs].
+    /// Number of staging buffers, 1 to 16 [default: at most 4, by the size of the pmem region].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
     pub buffers: Option<u32>,
     /// Overwrite what looks like a file system or a volume.

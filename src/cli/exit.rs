@@ -50,6 +50,18 @@ impl Failure {
     }
 }
 
+/// Prints a line on the standard output. A reader who went away has seen enough, so that is no
+/// error (`println!` would panic).
+pub fn say(line: impl Display) {
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+/// Prints a warning of one line on the standard error.
+pub fn warn(message: impl Display) {
+    let line = one_line(&message.to_string());
+    let _ = writeln!(std::io::stderr(), "quayfs: warning: {line}");
+}
+
 /// Joins lines: what a message gains by structure a script loses by parsing.
 pub fn one_line(text: &str) -> String {
     let lines: Vec<_> = text

@@ -1,7 +1,7 @@
 //! `quayfs fsck`.
 
 use super::args;
-use super::exit::{FSCK_DAMAGE, FSCK_FAILED, Failure, OK};
+use super::exit::{FSCK_DAMAGE, FSCK_FAILED, Failure, OK, say};
 use crate::fsck::{self, FsckOptions};
 
 /// Checks a volume and returns the exit code.
@@ -12,9 +12,9 @@ pub fn run(args: &args::Fsck) -> Result<u8, Failure> {
     let report = fsck::check(&args.volume, &options).map_err(Failure::with(FSCK_FAILED))?;
     if args.json {
         let text = serde_json::to_string(&report).map_err(Failure::with(FSCK_FAILED))?;
-        println!("{text}");
+        say(text);
     } else {
-        println!("{report}");
+        say(&report);
     }
     Ok(if report.is_clean() { OK } else { FSCK_DAMAGE })
 }

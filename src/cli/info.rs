@@ -1,7 +1,7 @@
 //! `quayfs info`: what a volume is, or how a mount is doing.
 
 use super::args;
-use super::exit::{FAILED, Failure};
+use super::exit::{FAILED, Failure, say};
 use crate::config::format_size;
 use crate::mount::{self, table};
 use crate::volume::{Access, Volume};
@@ -14,9 +14,9 @@ use std::time::Duration;
 pub fn run(args: &args::Info) -> Result<(), Failure> {
     let facts = facts(&args.target)?;
     if args.json {
-        println!("{facts}");
+        say(facts);
     } else {
-        print!("{}", listing(&facts));
+        say(listing(&facts).trim_end());
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! `quayfs mkfs`.
 
 use super::args;
-use super::exit::{FAILED, Failure};
+use super::exit::{FAILED, Failure, say, warn};
 use crate::config::format_size;
 use crate::mkfs::{MkfsOptions, mkfs};
 use quayfs_pmem::Backend;
@@ -21,27 +21,25 @@ pub fn run(args: args::Mkfs) -> Result<(), Failure> {
     let made = mkfs(&args.volume, &options).map_err(Failure::with(FAILED))?;
     let volume = args.volume.display();
     let (geometry, backend) = (&made.geometry, made.backend);
-    println!("made volume {} in {volume}", made.uuid);
-    println!(
+    say(format_args!("made volume {} in {volume}", made.uuid));
+    say(format_args!(
         "pmem region {}, backend `{backend}`: {}",
         format_size(geometry.pmem_len),
         durable_when(backend)
-    );
-    let capacity = geometry.visible_blocks() * quayfs_layout::BLOCK as u64;
-    println!(
-        "room for {} of data in about {} files",
-        format_size(capacity),
+    ));
+    let capacity = format_size(geometry.visible_blocks() * quayfs_layout::BLOCK as u64);
+    say(format_args!(
+        "room for {capacity} of data in about {} files",
         geometry.inodes()
-    );
-    println!("mount it with `quayfs mount {volume} MOUNTPOINT`");
+    ));
+    say(format_args!(
+        "mount it with `quayfs mount {volume} MOUNTPOINT`"
+    ));
     if backend == Backend::Volatile {
-        eprintln!("quayfs: warning: {}", super::VOLATILE_WARNING);
+        warn(super::VOLATILE_WARNING);
     }
     if args.sparse {
-        eprintln!(
-            "quayfs: warning: --sparse: if the disk below fills up, writes fail and the mount \
-             may turn read-only"
-        );
+        warn("--sparse: if the disk below fills up, writes fail and the mount may turn read-only");
     }
     Ok(())
 }

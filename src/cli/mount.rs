@@ -5,7 +5,7 @@
 
 use super::args;
 use super::daemon::{self, Job};
-use super::exit::{Failure, MOUNT_FAILED, MOUNT_USAGE};
+use super::exit::{Failure, MOUNT_FAILED, MOUNT_USAGE, say, warn};
 use super::helper::Call;
 use super::log;
 use crate::config::MountOptions;
@@ -34,7 +34,7 @@ pub fn run(args: args::Mount) -> Result<(), Failure> {
         }
         return daemon::serve_in_foreground(&job);
     }
-    println!("{}", start(&job, args.log_file.as_deref())?);
+    say(start(&job, args.log_file.as_deref())?);
     Ok(())
 }
 
@@ -55,7 +55,7 @@ pub fn helper(call: &Call) -> Result<(), Failure> {
     }
     let report = start(&job, None)?;
     if call.verbose {
-        println!("{report}");
+        say(report);
     }
     Ok(())
 }
@@ -114,10 +114,10 @@ fn start(job: &Job, asked: Option<&Path>) -> Result<String, Failure> {
         (Ok(file), _) => file.into(),
         (Err(e), Some(path)) => return Err(no_log(path, &e)),
         (Err(e), None) if job.options.read_only => {
-            eprintln!(
-                "quayfs: no log, since {} cannot be opened: {e}",
+            warn(format_args!(
+                "no log, since {} cannot be opened: {e}",
                 log.display()
-            );
+            ));
             Stdio::null()
         }
         (Err(e), None) => return Err(no_log(&log, &e)),
@@ -144,7 +144,7 @@ fn start(job: &Job, asked: Option<&Path>) -> Result<String, Failure> {
     match daemon::Answer::decode(answer.trim_end_matches('\n')) {
         Some(daemon::Answer::Ready(report)) => {
             if !report.warning.is_empty() {
-                eprintln!("quayfs: warning: {}", report.warning);
+                warn(report.warning);
             }
             Ok(report.text)
         }
