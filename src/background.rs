@@ -35,11 +35,17 @@ impl Threads {
     pub fn start(engine: &Arc<Engine>) -> Result<Self> {
         let mut handles = Vec::new();
         type Loop = fn(&Engine);
-        let run =
-            [("quayfs-digest", digest_loop as Loop), ("quayfs-round", round_loop as Loop)];
+        let run = [
+            ("quayfs-digest", digest_loop as Loop),
+            ("quayfs-round", round_loop as Loop),
+        ];
         for (name, body) in run {
             let engine = Arc::clone(engine);
-            handles.push(std::thread::Builder::new().name(name.into()).spawn(move || body(&engine))?);
+            handles.push(
+                std::thread::Builder::new()
+                    .name(name.into())
+                    .spawn(move || body(&engine))?,
+            );
         }
         Ok(Self { handles })
     }
@@ -97,7 +103,10 @@ pub fn digest_all(e: &Engine) -> Result<()> {
 
 fn digest_some(e: &Engine, upto: u64) -> Result<()> {
     let after = e.journal.digested();
-    let records = e.journal.read_records(after, upto, BATCH_BYTES, BATCH_RECORDS).map_err(FsError::io)?;
+    let records = e
+        .journal
+        .read_records(after, upto, BATCH_BYTES, BATCH_RECORDS)
+        .map_err(FsError::io)?;
     let Some(last) = records.last().map(|r| r.seq) else {
         // Only holes: numbers of an earlier epoch that nobody took.
         e.journal.set_digested(upto).map_err(FsError::io)?;
@@ -124,7 +133,11 @@ fn digest_some(e: &Engine, upto: u64) -> Result<()> {
         for r in &records[first..done] {
             e.journal.mark_committed(r);
         }
-        let seq = if done == records.len() { last } else { records[done - 1].seq };
+        let seq = if done == records.len() {
+            last
+        } else {
+            records[done - 1].seq
+        };
         match batch.write() {
             Ok(retired) => {
                 // Ordering "D before reuse": old pages and ring space come back after this.

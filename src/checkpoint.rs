@@ -67,7 +67,9 @@ pub fn round(e: &Engine) -> Result<RoundReport> {
         live.retain(|s| s.seq <= cut);
     }
     if live.is_empty() {
-        e.journal.advance_heads(e.journal.retired(), grace::wait).map_err(FsError::io)?;
+        e.journal
+            .advance_heads(e.journal.retired(), grace::wait)
+            .map_err(FsError::io)?;
         return Ok(RoundReport::default());
     }
     let slots = live.len() as u64;
@@ -93,7 +95,9 @@ pub fn round(e: &Engine) -> Result<RoundReport> {
     for slot in &orphaned {
         e.staged.remove_if(slot.lbn, &slot.slot());
     }
-    e.journal.advance_heads(cut, grace::wait).map_err(FsError::io)?;
+    e.journal
+        .advance_heads(cut, grace::wait)
+        .map_err(FsError::io)?;
     borrowed.give_back(e);
     Metrics::add(&e.metrics.rounds, 1);
     Metrics::add(&e.metrics.blocks_absorbed, slots - report.written);
@@ -127,11 +131,19 @@ impl Borrowed {
 
 /// Decides for each block where it is written.
 fn plan(e: &Engine, newest: Vec<LiveSlot>) -> Result<(Vec<Move>, Borrowed)> {
-    let policy = e.options.ablation.checkpoint.unwrap_or(e.options.checkpoint);
+    let policy = e
+        .options
+        .ablation
+        .checkpoint
+        .unwrap_or(e.options.checkpoint);
     let mut moves = Vec::with_capacity(newest.len());
     for slot in newest {
         let m = e.ppt.lookup(slot.lbn).map_err(FsError::io)?;
-        moves.push(Move { slot, pbn: m.pbn, borrowed: None });
+        moves.push(Move {
+            slot,
+            pbn: m.pbn,
+            borrowed: None,
+        });
     }
     moves.sort_unstable_by_key(|m| m.pbn);
     let mut borrowed = Borrowed::default();
@@ -183,7 +195,11 @@ fn borrow(e: &Engine, n: usize, borrowed: &mut Borrowed) -> Result<Vec<(u64, Lbn
     // A small share of what is free: files come first.
     let ask = (n as u64).min(e.lbns.free() / 4);
     let mut pool: Vec<(u64, Lbn)> = Vec::with_capacity(n);
-    let mut left = if e.lbns.promise(ask, 1024.min(geo.blocks / 64)) { ask } else { 0 };
+    let mut left = if e.lbns.promise(ask, 1024.min(geo.blocks / 64)) {
+        ask
+    } else {
+        0
+    };
     while left > 0 {
         let Some(r) = e.lbns.take(left, None, &e.nodes, e)? else {
             e.lbns.unpromise(left);
@@ -227,12 +243,18 @@ fn borrow(e: &Engine, n: usize, borrowed: &mut Borrowed) -> Result<Vec<(u64, Lbn
 /// 1), and flushes the device.
 fn write_out(e: &Engine, moves: &[Move]) -> Result<()> {
     let pieces: Vec<Range<usize>> = runs(moves)
-        .flat_map(|r| r.clone().step_by(RUN_MAX).map(move |s| s..(s + RUN_MAX).min(r.end)))
+        .flat_map(|r| {
+            r.clone()
+                .step_by(RUN_MAX)
+                .map(move |s| s..(s + RUN_MAX).min(r.end))
+        })
         .collect();
     let workers = if e.options.ablation.one_worker {
         1
     } else {
-        std::thread::available_parallelism().map_or(1, usize::from).min(WORKERS_MAX)
+        std::thread::available_parallelism()
+            .map_or(1, usize::from)
+            .min(WORKERS_MAX)
     };
     let workers = workers.min(pieces.len() / 16 + 1);
     let next = AtomicUsize::new(0);
@@ -285,7 +307,10 @@ fn write_batch(e: &Engine, moves: &[Move], batch: &[Range<usize>]) -> Result<()>
     let runs: Vec<WriteRun<'_>> = batch
         .iter()
         .zip(&slices)
-        .map(|(p, s)| WriteRun { block: e.data_start() + moves[p.start].pbn, bufs: &s[..] })
+        .map(|(p, s)| WriteRun {
+            block: e.data_start() + moves[p.start].pbn,
+            bufs: &s[..],
+        })
         .collect();
     let mut tries = 0;
     while let Err(err) = e.device.write_many(&runs) {

@@ -53,7 +53,11 @@ pub struct Batch<'s> {
 impl<'s> Batch<'s> {
     /// An empty batch.
     pub fn new(store: &'s NodeStore) -> Self {
-        Self { store, work: FxHashMap::default(), seq: 0 }
+        Self {
+            store,
+            work: FxHashMap::default(),
+            seq: 0,
+        }
     }
 
     /// Pages that the batch will write at most.
@@ -70,7 +74,11 @@ impl<'s> Batch<'s> {
         if !self.work.contains_key(&id) {
             let home = self.store.home_of(id)?;
             let work = match self.store.home(id)? {
-                Some(page) => Work { page, home, exists: true },
+                Some(page) => Work {
+                    page,
+                    home,
+                    exists: true,
+                },
                 None => {
                     let mut page = zero_page();
                     let kind = self.store.static_kind(id);
@@ -79,12 +87,18 @@ impl<'s> Batch<'s> {
                     }
                     // A dynamic node without a home was freed by a later record of a digest that
                     // a crash interrupted: that record comes again and frees it again.
-                    Work { page, home: None, exists: kind.is_some() }
+                    Work {
+                        page,
+                        home: None,
+                        exists: kind.is_some(),
+                    }
                 }
             };
             self.work.insert(id, work);
         }
-        self.work.get_mut(&id).ok_or_else(|| FsError::io("digest lost a page"))
+        self.work
+            .get_mut(&id)
+            .ok_or_else(|| FsError::io("digest lost a page"))
     }
 
     /// Applies the items of record `seq`. Records come in sequence order.
@@ -109,10 +123,14 @@ impl<'s> Batch<'s> {
                     w.exists = true;
                 }
                 Item::NodeFree { .. } if is_static => {
-                    return Err(FsError::io(format_args!("record {seq} frees static node {id}")));
+                    return Err(FsError::io(format_args!(
+                        "record {seq} frees static node {id}"
+                    )));
                 }
                 Item::NodeFree { .. } => w.exists = false,
-                Item::Bits { start, count, set, .. } => {
+                Item::Bits {
+                    start, count, set, ..
+                } => {
                     if node::kind(&w.page[..]) != Some(NodeKind::Bitmap) {
                         return Err(FsError::io(format_args!("node {id} is not a bitmap page")));
                     }
@@ -129,7 +147,10 @@ impl<'s> Batch<'s> {
     pub fn write(mut self) -> Result<Retired> {
         let region = self.store.region();
         let (geo, salt) = (*self.store.geometry(), self.store.salt());
-        let mut retired = Retired { seq: self.seq, ..Retired::default() };
+        let mut retired = Retired {
+            seq: self.seq,
+            ..Retired::default()
+        };
         let mut switch = Vec::with_capacity(self.work.len());
         let mut taken = Vec::with_capacity(self.work.len());
         for (&id, w) in &mut self.work {

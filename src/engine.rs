@@ -209,7 +209,11 @@ impl Engine {
 
     /// Fails if nothing may be changed.
     pub fn writable(&self) -> Result<()> {
-        if self.read_only.load(Ordering::Acquire) { Err(FsError::ReadOnly) } else { Ok(()) }
+        if self.read_only.load(Ordering::Acquire) {
+            Err(FsError::ReadOnly)
+        } else {
+            Ok(())
+        }
     }
 
     /// Whether nothing may be changed.
@@ -239,7 +243,8 @@ impl Engine {
     /// Numbers freed by record `seq` come back once digest has passed it.
     pub fn defer_frees(&self, seq: u64, freed: Vec<Freed>) {
         if !freed.is_empty() {
-            self.deferred_blocks.fetch_add(lbns_of(&freed), Ordering::AcqRel);
+            self.deferred_blocks
+                .fetch_add(lbns_of(&freed), Ordering::AcqRel);
             self.deferred.lock().entry(seq).or_default().extend(freed);
         }
     }
@@ -369,11 +374,7 @@ impl Engine {
 
     /// Waits until `mine` picks something out of what is wanted, at most for `limit`; the picked
     /// part is taken.
-    pub fn await_work(
-        &self,
-        limit: Duration,
-        mut mine: impl FnMut(&mut Wanted) -> bool,
-    ) -> Wanted {
+    pub fn await_work(&self, limit: Duration, mut mine: impl FnMut(&mut Wanted) -> bool) -> Wanted {
         let mut p = self.progress.lock();
         loop {
             let asked = p.wanted;
@@ -381,7 +382,10 @@ impl Engine {
                 return asked;
             }
             if self.work.wait_for(&mut p, limit).timed_out() {
-                return Wanted { stop: p.wanted.stop, ..Wanted::default() };
+                return Wanted {
+                    stop: p.wanted.stop,
+                    ..Wanted::default()
+                };
             }
         }
     }
@@ -508,7 +512,11 @@ impl Screen for Engine {
 }
 
 fn lbns_of(freed: &[Freed]) -> u64 {
-    freed.iter().filter(|f| f.kind == Kind::Lbn).map(|f| f.range.end - f.range.start).sum()
+    freed
+        .iter()
+        .filter(|f| f.kind == Kind::Lbn)
+        .map(|f| f.range.end - f.range.start)
+        .sum()
 }
 
 /// Translates the journal's word for a shortage.

@@ -5,22 +5,22 @@
 //! turns records into home pages, rounds move staged blocks to the data device, and recovery
 //! brings all of it back. `ARCHITECTURE.md` tells the whole story.
 
-pub mod config;
-pub mod cli;
-pub mod mount;
-pub mod edge;
-pub mod fs;
-pub mod data;
-pub mod txn;
-pub mod engine;
-pub mod ns;
-pub mod digest;
-pub mod checkpoint;
-pub mod grace;
 pub mod background;
-pub mod volume;
-pub mod recovery;
-pub mod mkfs;
-pub mod fsck;
+pub mod checkpoint;
+pub mod cli;
+pub mod config;
+pub mod data;
+pub mod digest;
+pub mod edge;
+pub mod engine;
 pub mod error;
+pub mod fs;
+pub mod fsck;
+pub mod grace;
 pub mod metrics;
+pub mod mkfs;
+pub mod mount;
+pub mod ns;
+pub mod recovery;
+pub mod txn;
+pub mod volume;

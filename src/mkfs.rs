@@ -9,9 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use quayfs_blockdev::{BlockDevice, FileDevice, Options, create_file, probe_signature};
 use quayfs_journal::{Durability, Journal, JournalError};
-use quayfs_layout::config::{
-    COPIES, ConfigTable, DataHeader, Geometry, GeometryError, LABEL_MAX,
-};
+use quayfs_layout::config::{COPIES, ConfigTable, DataHeader, Geometry, GeometryError, LABEL_MAX};
 use quayfs_layout::inode::{self, Inode, ROOT, S_IFDIR};
 use quayfs_layout::node::{self, NodeKind};
 use quayfs_layout::{BLOCK, bytes};
@@ -118,7 +116,10 @@ pub enum MkfsError {
 }
 
 fn io_at(path: &Path) -> impl FnOnce(io::Error) -> MkfsError + '_ {
-    move |source| MkfsError::Io { path: path.into(), source }
+    move |source| MkfsError::Io {
+        path: path.into(),
+        source,
+    }
 }
 
 /// Makes a volume in directory `volume`. The configuration table is written last, so a mkfs that
@@ -210,7 +211,12 @@ impl Medium {
             Err(e) => return Err(io_at(&path)(e)),
         };
         let Some(meta) = meta else {
-            return Ok(Self { path, exists: false, inside, len: size });
+            return Ok(Self {
+                path,
+                exists: false,
+                inside,
+                len: size,
+            });
         };
         use std::os::unix::fs::FileTypeExt;
         if meta.file_type().is_dir() {
@@ -231,14 +237,29 @@ impl Medium {
             {
                 return Err(MkfsError::Size { path, have, want });
             }
-            return Ok(Self { path, exists: true, inside, len: Some(have) });
+            return Ok(Self {
+                path,
+                exists: true,
+                inside,
+                len: Some(have),
+            });
         }
         if meta.file_type().is_char_device() {
             // devdax: the region reports its length when it is opened.
             let len = Region::open(&path, MapOptions::default())?.len();
-            return Ok(Self { path, exists: true, inside, len: Some(len) });
+            return Ok(Self {
+                path,
+                exists: true,
+                inside,
+                len: Some(len),
+            });
         }
-        Ok(Self { path, exists: true, inside, len: size.or(Some(have)) })
+        Ok(Self {
+            path,
+            exists: true,
+            inside,
+            len: size.or(Some(have)),
+        })
     }
 
     fn check_free(&self, force: bool) -> Result<(), MkfsError> {
@@ -247,12 +268,14 @@ impl Medium {
         }
         let found = probe_signature(&self.path).map_err(io_at(&self.path))?;
         match found {
-            Some(what) => {
-                Err(MkfsError::Occupied { path: self.path.clone(), what: format!("{what} data") })
-            }
-            None if self.inside => {
-                Err(MkfsError::Occupied { path: self.path.clone(), what: "a file".into() })
-            }
+            Some(what) => Err(MkfsError::Occupied {
+                path: self.path.clone(),
+                what: format!("{what} data"),
+            }),
+            None if self.inside => Err(MkfsError::Occupied {
+                path: self.path.clone(),
+                what: "a file".into(),
+            }),
             None => Ok(()),
         }
     }
@@ -264,13 +287,21 @@ impl Medium {
         create: impl FnOnce(&Path) -> Result<(), MkfsError>,
     ) -> Result<(), MkfsError> {
         if self.exists {
-            let is_file = fs::metadata(&self.path).map_err(io_at(&self.path))?.is_file();
+            let is_file = fs::metadata(&self.path)
+                .map_err(io_at(&self.path))?
+                .is_file();
             if !(self.inside && is_file) {
                 return Ok(());
             }
             // Whoever holds the old file keeps it; the new one has the size asked for.
             debug_assert!(o.force);
-            let region = Region::open(&self.path, MapOptions { read_only: true, require: None });
+            let region = Region::open(
+                &self.path,
+                MapOptions {
+                    read_only: true,
+                    require: None,
+                },
+            );
             if let Ok(r) = region
                 && !r.try_lock_exclusive()?
             {
@@ -290,7 +321,10 @@ impl Medium {
         match fs::symlink_metadata(&link) {
             Ok(m) if m.is_symlink() => fs::remove_file(&link).map_err(io_at(&link))?,
             Ok(_) => {
-                return Err(MkfsError::Occupied { path: link, what: "a file".into() });
+                return Err(MkfsError::Occupied {
+                    path: link,
+                    what: "a file".into(),
+                });
             }
             Err(_) => {}
         }
@@ -328,7 +362,9 @@ pub fn format(
         uuid: *uuid::Uuid::new_v4().as_bytes(),
         data_uuid: *uuid::Uuid::new_v4().as_bytes(),
         compat: [0; 3],
-        created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs()),
+        created: SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |d| d.as_secs()),
         label: name,
         hash_key: [bytes::get_u64(&key, 0), bytes::get_u64(&key, 8)],
         geometry,

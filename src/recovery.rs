@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use quayfs_journal::{
-    Journal, JournalError, JournalGeometry, JournalOptions, RecoveredTo, SlotRef, StagedMap, Staging,
+    Journal, JournalError, JournalGeometry, JournalOptions, RecoveredTo, SlotRef, StagedMap,
+    Staging,
 };
 use quayfs_layout::config::Geometry;
 use quayfs_ppt::{Ppt, PptError, PptGeometry};
@@ -40,7 +41,9 @@ pub enum MountError {
     #[error("{0}")]
     Io(#[from] std::io::Error),
     /// Damage that no crash leaves behind.
-    #[error("damaged ({count} findings, first: {first}); `-o ro` shows what can be read, `quayfs fsck` lists all")]
+    #[error(
+        "damaged ({count} findings, first: {first}); `-o ro` shows what can be read, `quayfs fsck` lists all"
+    )]
     Damaged {
         /// Number of findings.
         count: usize,
@@ -96,7 +99,9 @@ pub fn recover(volume: &Volume, options: &MountOptions) -> Result<Engine, MountE
     let (g, salt) = (config.geometry, config.salt());
     let region = Arc::clone(volume.region());
     if volume.access() == Access::ReadOnly && !options.read_only {
-        return Err(MountError::Options("the volume was opened for reading only".into()));
+        return Err(MountError::Options(
+            "the volume was opened for reading only".into(),
+        ));
     }
     let mode = durability(options, region.backend());
 
@@ -112,7 +117,10 @@ pub fn recover(volume: &Volume, options: &MountOptions) -> Result<Engine, MountE
         }
         if !options.read_only {
             let first = scan.damage[0].to_string();
-            return Err(MountError::Damaged { count: scan.damage.len(), first });
+            return Err(MountError::Damaged {
+                count: scan.damage.len(),
+                first,
+            });
         }
     }
     clock.lap("scan");
@@ -125,7 +133,10 @@ pub fn recover(volume: &Volume, options: &MountOptions) -> Result<Engine, MountE
     if let Some((count, first)) = nodes.damage() {
         tracing::error!("metadata: {first} ({count} such findings)");
         if !options.read_only {
-            return Err(MountError::Damaged { count, first: first.into() });
+            return Err(MountError::Damaged {
+                count,
+                first: first.into(),
+            });
         }
     }
     clock.lap("nodes");
@@ -153,14 +164,22 @@ pub fn recover(volume: &Volume, options: &MountOptions) -> Result<Engine, MountE
     }
     // What was counted along the way is what the NAT says now.
     debug_assert!(
-        NodeStore::attach(Arc::clone(&region), g, salt).is_ok_and(|n| n.live() == nodes.live()
-            && n.free_pages() == nodes.free_pages()),
+        NodeStore::attach(Arc::clone(&region), g, salt)
+            .is_ok_and(|n| n.live() == nodes.live() && n.free_pages() == nodes.free_pages()),
         "node pages are miscounted"
     );
     clock.lap("digest");
     let staged = StagedMap::with_capacity(scan.live.len());
     for l in scan.live.iter().filter(|l| l.seq <= digested) {
-        staged.publish(l.lbn, SlotRef { buffer: l.buffer, pos: l.pos, seq: l.seq, crc: l.crc });
+        staged.publish(
+            l.lbn,
+            SlotRef {
+                buffer: l.buffer,
+                pos: l.pos,
+                seq: l.seq,
+                crc: l.crc,
+            },
+        );
     }
     let clean = scan.clean;
     clock.lap("staged map");
@@ -168,7 +187,11 @@ pub fn recover(volume: &Volume, options: &MountOptions) -> Result<Engine, MountE
         RecoveredTo { digested },
         JournalOptions {
             buffers: options.buffers.map_or(usize::MAX, |n| n as usize),
-            staging: if options.ablation.central_staging { Staging::Central } else { Staging::Sharded },
+            staging: if options.ablation.central_staging {
+                Staging::Central
+            } else {
+                Staging::Sharded
+            },
             ..JournalOptions::new(mode.into())
         },
     )?;
@@ -204,7 +227,11 @@ struct Clock {
 impl Clock {
     fn start() -> Self {
         let now = Instant::now();
-        Self { start: now, last: now, laps: Vec::new() }
+        Self {
+            start: now,
+            last: now,
+            laps: Vec::new(),
+        }
     }
 
     fn lap(&mut self, what: &'static str) {

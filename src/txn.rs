@@ -151,15 +151,24 @@ impl<'e> Txn<'e> {
             return short(Shortage::Nodes);
         }
         txn.inodes = needs.inodes;
-        let need =
-            Need { slots: needs.slots, record_bytes: needs.record, prefer: needs.prefer };
+        let need = Need {
+            slots: needs.slots,
+            record_bytes: needs.record,
+            prefer: needs.prefer,
+        };
         txn.credit = Some(match engine.journal.acquire(need) {
             Ok(c) => c,
             Err(s @ (journal::Shortage::Slots | journal::Shortage::Log)) => {
-                let short =
-                    if s == journal::Shortage::Slots { Shortage::Slots } else { Shortage::Log };
+                let short = if s == journal::Shortage::Slots {
+                    Shortage::Slots
+                } else {
+                    Shortage::Log
+                };
                 engine.relieve(short, 0)?;
-                engine.journal.acquire_blocking(need, ROOM_WAIT).map_err(crate::engine::shortage)?
+                engine
+                    .journal
+                    .acquire_blocking(need, ROOM_WAIT)
+                    .map_err(crate::engine::shortage)?
             }
             Err(s) => return Err(crate::engine::shortage(s)),
         });
@@ -182,7 +191,12 @@ impl<'e> Txn<'e> {
     fn bits(&mut self, kind: Kind, range: Range<u64>, set: bool) {
         for (id, start, count) in self.allocator(kind).bits(range) {
             self.cover_static(id);
-            self.item(&Item::Bits { id, start, count, set });
+            self.item(&Item::Bits {
+                id,
+                start,
+                count,
+                set,
+            });
         }
     }
 
@@ -190,7 +204,11 @@ impl<'e> Txn<'e> {
     fn cover_static(&mut self, id: u32) {
         if self.engine.nodes.touch_static(id) {
             // Needs are stated with room for one static page each; the reserve covers the rest.
-            if self.nodes > 0 { self.nodes -= 1 } else { self.engine.nodes.force_live() }
+            if self.nodes > 0 {
+                self.nodes -= 1
+            } else {
+                self.engine.nodes.force_live()
+            }
         }
     }
 
@@ -201,7 +219,9 @@ impl<'e> Txn<'e> {
             Some(i) => i,
             None => {
                 // Whoever writes has read the page in this transaction, so it is cached or ours.
-                let Ok(page) = self.engine.nodes.page(id) else { return };
+                let Ok(page) = self.engine.nodes.page(id) else {
+                    return;
+                };
                 self.pages.push((id, page.bytes.clone()));
                 self.pages.len() - 1
             }
@@ -246,13 +266,20 @@ impl<'e> Txn<'e> {
     /// Frees a node.
     pub fn free_node(&mut self, id: u32) -> Result<()> {
         let Some(n) = u64::from(id).checked_sub(self.engine.nodes.geometry().dyn_base) else {
-            return Err(FsError::io(format_args!("node {id} is static and cannot be freed")));
+            return Err(FsError::io(format_args!(
+                "node {id} is static and cannot be freed"
+            )));
         };
         let range = n..n + 1;
-        self.engine.node_ids.prepare_free(range.clone(), &self.engine.nodes, &NoScreen)?;
+        self.engine
+            .node_ids
+            .prepare_free(range.clone(), &self.engine.nodes, &NoScreen)?;
         self.item(&Item::NodeFree { id });
         self.bits(Kind::Node, range.clone(), false);
-        self.freed.push(Freed { kind: Kind::Node, range });
+        self.freed.push(Freed {
+            kind: Kind::Node,
+            range,
+        });
         self.pages.retain(|(p, _)| *p != id);
         self.dropped.push(id);
         Ok(())
@@ -264,7 +291,9 @@ impl<'e> Txn<'e> {
             Kind::Lbn => Shortage::Blocks,
             Kind::Inode | Kind::Node => Shortage::Nodes,
         };
-        let got = self.allocator(kind).take(want, goal, &self.engine.nodes, screen)?;
+        let got = self
+            .allocator(kind)
+            .take(want, goal, &self.engine.nodes, screen)?;
         let range = got.ok_or(FsError::Short(short))?;
         self.taken.push((kind, range.clone()));
         Ok(range)
@@ -284,11 +313,16 @@ impl<'e> Txn<'e> {
     /// Frees an inode: its image becomes zeros.
     pub fn free_ino(&mut self, ino: Ino) -> Result<()> {
         let range = ino..ino + 1;
-        self.engine.inos.prepare_free(range.clone(), &self.engine.nodes, &NoScreen)?;
+        self.engine
+            .inos
+            .prepare_free(range.clone(), &self.engine.nodes, &NoScreen)?;
         let (id, slot) = self.engine.nodes.geometry().inode_place(ino);
         self.write_static(id, inode::offset(slot), &[0; inode::SIZE]);
         self.bits(Kind::Inode, range.clone(), false);
-        self.freed.push(Freed { kind: Kind::Inode, range });
+        self.freed.push(Freed {
+            kind: Kind::Inode,
+            range,
+        });
         Ok(())
     }
 
@@ -323,16 +357,27 @@ impl<'e> Txn<'e> {
     /// Frees LBNs.
     pub fn free_blocks(&mut self, range: Range<Lbn>) -> Result<()> {
         let screen = self.engine.screen(Kind::Lbn);
-        self.engine.lbns.prepare_free(range.clone(), &self.engine.nodes, screen)?;
+        self.engine
+            .lbns
+            .prepare_free(range.clone(), &self.engine.nodes, screen)?;
         self.bits(Kind::Lbn, range.clone(), false);
-        self.freed.push(Freed { kind: Kind::Lbn, range });
+        self.freed.push(Freed {
+            kind: Kind::Lbn,
+            range,
+        });
         Ok(())
     }
 
     /// Copies blocks into staging slots; they are durable (in mode `op`) when this returns.
     pub fn stage(&mut self, blocks: &[(Lbn, &[u8])]) -> Result<()> {
-        let Some(credit) = self.credit.as_mut() else { return Err(FsError::io("no credit")) };
-        let staged = self.engine.journal.stage(credit, blocks).map_err(FsError::io)?;
+        let Some(credit) = self.credit.as_mut() else {
+            return Err(FsError::io("no credit"));
+        };
+        let staged = self
+            .engine
+            .journal
+            .stage(credit, blocks)
+            .map_err(FsError::io)?;
         self.staged.push(staged);
         Ok(())
     }
@@ -346,8 +391,15 @@ impl<'e> Txn<'e> {
     /// durably in mode `op`, as part of the running transaction in mode `commit`. Returns the
     /// record's sequence number; the caller installs inode images under it.
     pub fn commit(mut self) -> Result<u64> {
-        let Some(credit) = self.credit.take() else { return Err(FsError::io("no credit")) };
-        debug_assert!(self.items.len() <= self.limit, "{} > {}", self.items.len(), self.limit);
+        let Some(credit) = self.credit.take() else {
+            return Err(FsError::io("no credit"));
+        };
+        debug_assert!(
+            self.items.len() <= self.limit,
+            "{} > {}",
+            self.items.len(),
+            self.limit
+        );
         let staged = std::mem::take(&mut self.staged);
         let e = self.engine;
         let blocks = staged.iter().map(|s| s.run().blocks.len() as u64).sum();
@@ -357,10 +409,12 @@ impl<'e> Txn<'e> {
             e.staged.publish(lbn, slot);
         };
         let appended = e.journal.append_with(credit, staged, &self.items, publish);
-        let seq = appended.map_err(|err| {
-            e.fail(&err);
-            FsError::io(err)
-        })?.seq;
+        let seq = appended
+            .map_err(|err| {
+                e.fail(&err);
+                FsError::io(err)
+            })?
+            .seq;
         e.appended(blocks);
         for (id, bytes) in self.pages.drain(..) {
             if node::kind(&bytes[..]) != Some(NodeKind::Extents) {
@@ -371,7 +425,8 @@ impl<'e> Txn<'e> {
             self.engine.nodes.forget(id);
         }
         self.taken.clear();
-        self.engine.defer_frees(seq, std::mem::take(&mut self.freed));
+        self.engine
+            .defer_frees(seq, std::mem::take(&mut self.freed));
         Ok(seq)
     }
 }

@@ -57,7 +57,9 @@ pub enum VolumeError {
         why: String,
     },
     /// Made by a newer version.
-    #[error("the volume has features (mask {0:#x}) that this version does not know; use a newer one")]
+    #[error(
+        "the volume has features (mask {0:#x}) that this version does not know; use a newer one"
+    )]
     Features(u64),
 }
 
@@ -75,19 +77,34 @@ pub struct Volume {
 impl Volume {
     /// Opens `dir`, waiting up to `wait` for a previous user to finish.
     pub fn open(dir: &Path, access: Access, wait: Duration) -> Result<Self, VolumeError> {
-        let path = dir.canonicalize().map_err(|_| VolumeError::Missing(dir.into()))?;
+        let path = dir
+            .canonicalize()
+            .map_err(|_| VolumeError::Missing(dir.into()))?;
         let (pmem, data) = (path.join(PMEM), path.join(DATA));
         if !pmem.exists() || !data.exists() {
             return Err(VolumeError::Missing(dir.into()));
         }
         let read_only = access == Access::ReadOnly;
-        let region = Region::open(&pmem, MapOptions { read_only, require: None })?;
-        let kind = if read_only { LockKind::Shared } else { LockKind::Exclusive };
+        let region = Region::open(
+            &pmem,
+            MapOptions {
+                read_only,
+                require: None,
+            },
+        )?;
+        let kind = if read_only {
+            LockKind::Shared
+        } else {
+            LockKind::Exclusive
+        };
         if !region.lock_within(kind, wait)? {
             return Err(VolumeError::Busy(path));
         }
         let config = read_config(&region).map_err(|why| VolumeError::Config { path: pmem, why })?;
-        let options = Options { read_only, ..Options::default() };
+        let options = Options {
+            read_only,
+            ..Options::default()
+        };
         let device =
             FileDevice::open(&data, options).map_err(|e| VolumeError::Device(e.to_string()))?;
         Self::assemble(path, access, config, region, Arc::new(device), data)
@@ -100,10 +117,19 @@ impl Volume {
         access: Access,
     ) -> Result<Self, VolumeError> {
         let path = PathBuf::from("(memory)");
-        let config = read_config(&region)
-            .map_err(|why| VolumeError::Config { path: path.join(PMEM), why })?;
+        let config = read_config(&region).map_err(|why| VolumeError::Config {
+            path: path.join(PMEM),
+            why,
+        })?;
         check_pair(&config, region.len(), &*device, &path)?;
-        Ok(Self { path, access, config, region, device, _locked: None })
+        Ok(Self {
+            path,
+            access,
+            config,
+            region,
+            device,
+            _locked: None,
+        })
     }
 
     fn assemble(
@@ -116,7 +142,11 @@ impl Volume {
     ) -> Result<Self, VolumeError> {
         check_pair(&config, region.len(), &*device, &data)?;
         let unknown = config.compat[2] & !INCOMPAT_KNOWN
-            | if access == Access::ReadWrite { config.compat[1] & !RO_COMPAT_KNOWN } else { 0 };
+            | if access == Access::ReadWrite {
+                config.compat[1] & !RO_COMPAT_KNOWN
+            } else {
+                0
+            };
         if unknown != 0 {
             return Err(VolumeError::Features(unknown));
         }
@@ -127,7 +157,14 @@ impl Volume {
                 (copy, Some(region))
             }
         };
-        Ok(Self { path, access, config, region: Arc::new(region), device, _locked: locked })
+        Ok(Self {
+            path,
+            access,
+            config,
+            region: Arc::new(region),
+            device,
+            _locked: locked,
+        })
     }
 
     /// The directory.
@@ -177,13 +214,23 @@ fn check_pair(
     device: &dyn BlockDevice,
     path: &Path,
 ) -> Result<(), VolumeError> {
-    let fail = |why: String| Err(VolumeError::Pairing { path: path.into(), why });
+    let fail = |why: String| {
+        Err(VolumeError::Pairing {
+            path: path.into(),
+            why,
+        })
+    };
     let g = &config.geometry;
     if pmem_len < g.pmem_len {
-        return fail(format!("the pmem region has {pmem_len} bytes, mkfs made {}", g.pmem_len));
+        return fail(format!(
+            "the pmem region has {pmem_len} bytes, mkfs made {}",
+            g.pmem_len
+        ));
     }
     let mut block = vec![0; BLOCK];
-    device.read(0, &mut block).map_err(|e| VolumeError::Device(e.to_string()))?;
+    device
+        .read(0, &mut block)
+        .map_err(|e| VolumeError::Device(e.to_string()))?;
     let header = match DataHeader::decode(&block) {
         Ok(h) => h,
         Err(e) => return fail(format!("not a QuayFS data device: {e}")),
@@ -192,7 +239,11 @@ fn check_pair(
         return fail("belongs to another QuayFS volume".into());
     }
     if device.blocks() < g.data_blocks {
-        return fail(format!("truncated: {} blocks, mkfs made {}", device.blocks(), g.data_blocks));
+        return fail(format!(
+            "truncated: {} blocks, mkfs made {}",
+            device.blocks(),
+            g.data_blocks
+        ));
     }
     Ok(())
 }

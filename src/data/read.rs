@@ -38,15 +38,19 @@ pub fn blocks(e: &Engine, wants: &[Want], buf: &mut [u8]) -> Result<()> {
         for w in open.drain(..) {
             let out = &mut buf[w.at..w.at + BLOCK];
             if let Some(slot) = e.staged.get(w.lbn) {
-                e.journal.read_slot(&slot, out).map_err(|err| {
-                    FsError::io(format_args!("LBN {}: {err}", w.lbn))
-                })?;
+                e.journal
+                    .read_slot(&slot, out)
+                    .map_err(|err| FsError::io(format_args!("LBN {}: {err}", w.lbn)))?;
                 continue;
             }
             let m = e.ppt.lookup(w.lbn).map_err(FsError::io)?;
             match m.state {
                 BlockState::Zero => out.fill(0),
-                BlockState::Written => fetches.push(Fetch { want: w, pbn: m.pbn, crc: m.crc }),
+                BlockState::Written => fetches.push(Fetch {
+                    want: w,
+                    pbn: m.pbn,
+                    crc: m.crc,
+                }),
             }
         }
         if fetches.is_empty() {
@@ -77,7 +81,10 @@ pub fn blocks(e: &Engine, wants: &[Want], buf: &mut [u8]) -> Result<()> {
 fn fetch(e: &Engine, fetches: &mut [Fetch], buf: &mut [u8]) -> Result<()> {
     let start = e.data_start();
     fetches.sort_unstable_by_key(|f| f.pbn);
-    if fetches.windows(2).all(|w| w[1].pbn == w[0].pbn + 1 && w[1].want.at == w[0].want.at + BLOCK) {
+    if fetches
+        .windows(2)
+        .all(|w| w[1].pbn == w[0].pbn + 1 && w[1].want.at == w[0].want.at + BLOCK)
+    {
         let at = fetches[0].want.at;
         let out = &mut buf[at..at + fetches.len() * BLOCK];
         return Ok(e.device.read(start + fetches[0].pbn, out)?);
@@ -91,7 +98,10 @@ fn fetch(e: &Engine, fetches: &mut [Fetch], buf: &mut [u8]) -> Result<()> {
     }
     let mut reads: Vec<ReadRun<'_>> = runs
         .iter_mut()
-        .map(|(b, v)| ReadRun { block: start + *b, buf: &mut v[..] })
+        .map(|(b, v)| ReadRun {
+            block: start + *b,
+            buf: &mut v[..],
+        })
         .collect();
     e.device.read_many(&mut reads)?;
     drop(reads);

@@ -57,14 +57,16 @@ pub fn write(e: &Engine, cell: &Cell, req: Request<'_>) -> Result<()> {
         return Err(FsError::FileTooBig);
     }
     let mut direct = e.options.data != DataMode::Journal;
-    e.retrying(|| loop {
-        match attempt(e, cell, req, direct) {
-            Ok(true) => return Ok(()),
-            // The file changed between the look and the lock: look again.
-            Ok(false) => {}
-            // No fresh LBNs: through staging.
-            Err(FsError::Short(Shortage::Blocks)) if direct => direct = false,
-            Err(err) => return Err(err),
+    e.retrying(|| {
+        loop {
+            match attempt(e, cell, req, direct) {
+                Ok(true) => return Ok(()),
+                // The file changed between the look and the lock: look again.
+                Ok(false) => {}
+                // No fresh LBNs: through staging.
+                Err(FsError::Short(Shortage::Blocks)) if direct => direct = false,
+                Err(err) => return Err(err),
+            }
         }
     })?;
     Metrics::add(&e.metrics.bytes_written, req.data.len() as u64);
@@ -134,12 +136,18 @@ fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bo
     let _commit = cell.commit.lock();
     let mut image = cell.image();
     if !alloc.placed.is_empty() {
-        extents::change(cell, &mut txn, &mut image, alloc.placed.len(), |x, txn, image| {
-            for (blocks, lbn) in &alloc.placed {
-                x.insert(txn, image, blocks.clone(), *lbn);
-            }
-            Ok(())
-        })?;
+        extents::change(
+            cell,
+            &mut txn,
+            &mut image,
+            alloc.placed.len(),
+            |x, txn, image| {
+                for (blocks, lbn) in &alloc.placed {
+                    x.insert(txn, image, blocks.clone(), *lbn);
+                }
+                Ok(())
+            },
+        )?;
     }
     image.size = image.size.max(req.end());
     image.mtime = now();
@@ -177,7 +185,12 @@ struct Allocation<'a, 'c> {
 impl<'a, 'c> Allocation<'a, 'c> {
     fn new(window: &'a mut MutexGuard<'c, Option<Range<u64>>>) -> Self {
         let before = window.clone();
-        Self { window, before, placed: Vec::new(), kept: false }
+        Self {
+            window,
+            before,
+            placed: Vec::new(),
+            kept: false,
+        }
     }
 
     fn fill(
@@ -236,8 +249,11 @@ fn stage(
     targets: &[Lbn],
 ) -> Result<()> {
     let edges = Edges::read(e, req, pieces)?;
-    let blocks: Vec<(Lbn, &[u8])> =
-        targets.iter().enumerate().map(|(i, &lbn)| (lbn, edges.block(req, i))).collect();
+    let blocks: Vec<(Lbn, &[u8])> = targets
+        .iter()
+        .enumerate()
+        .map(|(i, &lbn)| (lbn, edges.block(req, i)))
+        .collect();
     txn.stage(&blocks)
 }
 
@@ -271,8 +287,16 @@ impl Edges {
         let last = blocks.end - 1;
         let head = !req.offset.is_multiple_of(B);
         let tail = !req.end().is_multiple_of(B);
-        let first = if head || (count == 1 && tail) { Some(complete(blocks.start)?) } else { None };
-        let last = if tail && count > 1 { Some(complete(last)?) } else { None };
+        let first = if head || (count == 1 && tail) {
+            Some(complete(blocks.start)?)
+        } else {
+            None
+        };
+        let last = if tail && count > 1 {
+            Some(complete(last)?)
+        } else {
+            None
+        };
         Ok(Self { first, last, count })
     }
 
@@ -346,17 +370,23 @@ fn write_direct(
     let _commit = cell.commit.lock();
     let mut image = cell.image();
     let mut freed = RangeSet::new();
-    extents::change(cell, &mut txn, &mut image, placed.len() + 2, |x, txn, image| {
-        // Nothing fails behind this: an entry in state written must not return to the allocator.
-        e.ppt.write_direct(&crcs).map_err(FsError::io)?;
-        for r in x.remove(txn, image, blocks.clone()) {
-            freed.insert(r);
-        }
-        for (r, lbn) in &placed {
-            x.insert(txn, image, r.clone(), *lbn);
-        }
-        Ok(())
-    })?;
+    extents::change(
+        cell,
+        &mut txn,
+        &mut image,
+        placed.len() + 2,
+        |x, txn, image| {
+            // Nothing fails behind this: an entry in state written must not return to the allocator.
+            e.ppt.write_direct(&crcs).map_err(FsError::io)?;
+            for r in x.remove(txn, image, blocks.clone()) {
+                freed.insert(r);
+            }
+            for (r, lbn) in &placed {
+                x.insert(txn, image, r.clone(), *lbn);
+            }
+            Ok(())
+        },
+    )?;
     for r in freed.iter() {
         txn.free_blocks(r.clone())?;
     }

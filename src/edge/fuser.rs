@@ -10,10 +10,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{
     AccessFlags, Config, CopyFileRangeFlags, Errno, FileAttr, FileHandle, FileType, Filesystem,
-    FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr,
-    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
-    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, Session, SessionACL, TimeOrNow,
-    WriteFlags,
+    FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags,
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, Session,
+    SessionACL, TimeOrNow, WriteFlags,
 };
 use quayfs_layout::inode::{Inode, ROOT, S_IFMT, Time};
 
@@ -21,7 +21,9 @@ use crate::config::OpenPolicy;
 use crate::edge::errno::errno;
 use crate::error::FsError;
 use crate::fs::attr::from_system;
-use crate::fs::{Attr, Caller, DirEntry, FallocMode, Fs, RenameFlags, SetAttr, SetTime, SetXattr, Whence};
+use crate::fs::{
+    Attr, Caller, DirEntry, FallocMode, Fs, RenameFlags, SetAttr, SetTime, SetXattr, Whence,
+};
 use crate::metrics::Metrics;
 
 /// Nobody else changes the volume, so the kernel may keep names and attributes for good.
@@ -90,7 +92,10 @@ fn generation(a: &Attr) -> Generation {
 }
 
 fn caller(req: &Request) -> Caller {
-    Caller { uid: req.uid(), gid: req.gid() }
+    Caller {
+        uid: req.uid(),
+        gid: req.gid(),
+    }
 }
 
 fn set_time(t: TimeOrNow) -> SetTime {
@@ -142,7 +147,11 @@ impl Edge {
     /// Mode `commit`: a write to a file opened with `O_SYNC` or `O_DSYNC` is durable when it
     /// returns.
     fn sync_write(&self, ino: INodeNo, flags: OpenFlags) -> Result<(), FsError> {
-        if flags.0 & (libc::O_SYNC | libc::O_DSYNC) != 0 { self.fs.fsync(ino.0) } else { Ok(()) }
+        if flags.0 & (libc::O_SYNC | libc::O_DSYNC) != 0 {
+            self.fs.fsync(ino.0)
+        } else {
+            Ok(())
+        }
     }
 
     fn open_flags(&self, flags: i32) -> FopenFlags {
@@ -183,7 +192,9 @@ impl Filesystem for Edge {
             }
         }
         let max = (self.fs.request_max() as u32).min(WRITE_MAX);
-        config.set_max_write(max).map_err(|n| io::Error::other(format!("max_write {n}")))?;
+        config
+            .set_max_write(max)
+            .map_err(|n| io::Error::other(format!("max_write {n}")))?;
         Ok(())
     }
 
@@ -263,7 +274,11 @@ impl Filesystem for Edge {
         rdev: u32,
         reply: ReplyEntry,
     ) {
-        self.entry(self.fs.mknod(caller(req), parent.0, name.as_bytes(), mode, rdev), reply);
+        self.entry(
+            self.fs
+                .mknod(caller(req), parent.0, name.as_bytes(), mode, rdev),
+            reply,
+        );
     }
 
     fn mkdir(
@@ -275,7 +290,10 @@ impl Filesystem for Edge {
         _umask: u32,
         reply: ReplyEntry,
     ) {
-        self.entry(self.fs.mkdir(caller(req), parent.0, name.as_bytes(), mode), reply);
+        self.entry(
+            self.fs.mkdir(caller(req), parent.0, name.as_bytes(), mode),
+            reply,
+        );
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -295,7 +313,11 @@ impl Filesystem for Edge {
         reply: ReplyEntry,
     ) {
         let target = target.as_os_str().as_bytes();
-        self.entry(self.fs.symlink(caller(req), parent.0, link_name.as_bytes(), target), reply);
+        self.entry(
+            self.fs
+                .symlink(caller(req), parent.0, link_name.as_bytes(), target),
+            reply,
+        );
     }
 
     fn rename(
@@ -316,7 +338,10 @@ impl Filesystem for Edge {
             no_replace: flags.contains(fuser::RenameFlags::RENAME_NOREPLACE),
             exchange: flags.contains(fuser::RenameFlags::RENAME_EXCHANGE),
         };
-        let (old, new) = ((parent.0, name.as_bytes()), (newparent.0, newname.as_bytes()));
+        let (old, new) = (
+            (parent.0, name.as_bytes()),
+            (newparent.0, newname.as_bytes()),
+        );
         self.empty(self.fs.rename(old, new, flags), reply);
     }
 
@@ -450,7 +475,14 @@ impl Filesystem for Edge {
         self.count();
         let add = |reply: &mut ReplyDirectoryPlus, e: &DirEntry, ttl: &Duration, a: &Attr| {
             let name = OsStr::from_bytes(&e.name);
-            reply.add(INodeNo(e.ino), e.cookie, name, ttl, &file_attr(a.ino, &a.inode), generation(a))
+            reply.add(
+                INodeNo(e.ino),
+                e.cookie,
+                name,
+                ttl,
+                &file_attr(a.ino, &a.inode),
+                generation(a),
+            )
         };
         let mut seen = Vec::new();
         // Attributes are looked up after the directory's lock is released.
@@ -466,12 +498,23 @@ impl Filesystem for Edge {
             let attr = if dot {
                 // The kernel takes no reference to these two.
                 let mode = crate::fs::attr::mode_of_kind(e.kind);
-                Some(Attr { ino: e.ino, inode: Inode { mode, ..Inode::default() } })
+                Some(Attr {
+                    ino: e.ino,
+                    inode: Inode {
+                        mode,
+                        ..Inode::default()
+                    },
+                })
             } else {
                 self.fs.entry_attr(e)
             };
             let Some(attr) = attr else { continue };
-            if add(&mut reply, e, if dot { &Duration::ZERO } else { &FOREVER }, &attr) {
+            if add(
+                &mut reply,
+                e,
+                if dot { &Duration::ZERO } else { &FOREVER },
+                &attr,
+            ) {
                 if !dot {
                     self.fs.forget(e.ino, 1);
                 }
@@ -557,7 +600,10 @@ impl Filesystem for Edge {
     ) {
         self.count();
         let mode = mode & !S_IFMT | quayfs_layout::inode::S_IFREG;
-        match self.fs.mknod(caller(req), parent.0, name.as_bytes(), mode, 0) {
+        match self
+            .fs
+            .mknod(caller(req), parent.0, name.as_bytes(), mode, 0)
+        {
             Ok(a) => reply.created(
                 &FOREVER,
                 &file_attr(a.ino, &a.inode),
@@ -604,7 +650,9 @@ impl Filesystem for Edge {
             libc::SEEK_HOLE => Whence::Hole,
             _ => return reply.error(Errno::EINVAL),
         };
-        let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
+        let Ok(offset) = u64::try_from(offset) else {
+            return reply.error(Errno::ENXIO);
+        };
         match self.fs.seek(ino.0, whence, offset) {
             Ok(at) => reply.offset(at.cast_signed()),
             Err(e) => reply.error(errno(&e)),
@@ -627,7 +675,8 @@ impl Filesystem for Edge {
         self.count();
         let result = (|| {
             self.fs.drop_capabilities(ino_out.0)?;
-            self.fs.copy_range((ino_in.0, offset_in), (ino_out.0, offset_out), len)
+            self.fs
+                .copy_range((ino_in.0, offset_in), (ino_out.0, offset_out), len)
         })();
         match result {
             Ok(n) => reply.written(n as u32),

@@ -59,11 +59,21 @@ pub fn now() -> Time {
 /// Converts from the standard library's time.
 pub fn from_system(t: SystemTime) -> Time {
     match t.duration_since(UNIX_EPOCH) {
-        Ok(d) => Time { sec: d.as_secs().cast_signed(), nsec: d.subsec_nanos() },
+        Ok(d) => Time {
+            sec: d.as_secs().cast_signed(),
+            nsec: d.subsec_nanos(),
+        },
         Err(e) => {
             let d = e.duration();
             let (s, n) = (d.as_secs().cast_signed(), d.subsec_nanos());
-            if n == 0 { Time { sec: -s, nsec: 0 } } else { Time { sec: -s - 1, nsec: 1_000_000_000 - n } }
+            if n == 0 {
+                Time { sec: -s, nsec: 0 }
+            } else {
+                Time {
+                    sec: -s - 1,
+                    nsec: 1_000_000_000 - n,
+                }
+            }
         }
     }
 }
@@ -99,16 +109,31 @@ mod tests {
     fn times_around_the_epoch() {
         let t = |s: SystemTime| from_system(s);
         assert_eq!(t(UNIX_EPOCH), Time { sec: 0, nsec: 0 });
-        assert_eq!(t(UNIX_EPOCH - Duration::from_nanos(1)), Time { sec: -1, nsec: 999_999_999 });
-        assert_eq!(t(UNIX_EPOCH - Duration::from_secs(2)), Time { sec: -2, nsec: 0 });
+        assert_eq!(
+            t(UNIX_EPOCH - Duration::from_nanos(1)),
+            Time {
+                sec: -1,
+                nsec: 999_999_999
+            }
+        );
+        assert_eq!(
+            t(UNIX_EPOCH - Duration::from_secs(2)),
+            Time { sec: -2, nsec: 0 }
+        );
     }
 
     #[test]
     fn privileges_of_executables_only() {
-        let mut i = Inode { mode: S_IFREG | 0o6755, ..Inode::default() };
+        let mut i = Inode {
+            mode: S_IFREG | 0o6755,
+            ..Inode::default()
+        };
         drop_privileges(&mut i);
         assert_eq!(i.mode, S_IFREG | 0o755);
-        let mut i = Inode { mode: S_IFREG | 0o2644, ..Inode::default() };
+        let mut i = Inode {
+            mode: S_IFREG | 0o2644,
+            ..Inode::default()
+        };
         drop_privileges(&mut i);
         assert_eq!(i.mode, S_IFREG | 0o2644);
     }

@@ -20,7 +20,8 @@ pub fn ensure(e: &Engine, cell: &Cell) -> Result<()> {
         if !image.is_file() {
             return Err(FsError::Invalid);
         }
-        *slot = Some(ExtentMap::load(&e.nodes, cell.ino, &image).inspect_err(|err| e.damaged(err))?);
+        *slot =
+            Some(ExtentMap::load(&e.nodes, cell.ino, &image).inspect_err(|err| e.damaged(err))?);
     }
     Ok(())
 }
@@ -43,9 +44,13 @@ pub fn change(
     f: impl FnOnce(&mut ExtentMap, &mut Txn<'_>, &mut Inode) -> Result<()>,
 ) -> Result<()> {
     let mut slot = cell.extents.write();
-    let Some(x) = slot.as_mut() else { return Err(FsError::io("the extent map is not loaded")) };
+    let Some(x) = slot.as_mut() else {
+        return Err(FsError::io("the extent map is not loaded"));
+    };
     let root = image.root;
-    let result = x.reserve(txn, cell.ino, image, places).and_then(|()| f(x, txn, image));
+    let result = x
+        .reserve(txn, cell.ino, image, places)
+        .and_then(|()| f(x, txn, image));
     if result.is_err() {
         x.unreserve(root);
     }

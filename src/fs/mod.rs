@@ -46,9 +46,16 @@ pub struct Fs {
 impl Fs {
     /// Recovers a volume and starts the background threads. When it returns, operations are
     /// answered.
-    pub fn mount(volume: Volume, options: &MountOptions) -> std::result::Result<Arc<Self>, MountError> {
+    pub fn mount(
+        volume: Volume,
+        options: &MountOptions,
+    ) -> std::result::Result<Arc<Self>, MountError> {
         let engine = Arc::new(recovery::recover(&volume, options)?);
-        let threads = if options.read_only { None } else { Some(Threads::start(&engine)?) };
+        let threads = if options.read_only {
+            None
+        } else {
+            Some(Threads::start(&engine)?)
+        };
         Ok(Self::serve(volume, options, engine, threads))
     }
 
@@ -136,7 +143,8 @@ impl Fs {
 
 /// Checks a name that is to be created or removed.
 fn check_name(name: &[u8]) -> Result<()> {
-    if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') || name.contains(&0) {
+    if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') || name.contains(&0)
+    {
         return Err(FsError::Invalid);
     }
     if name.len() > dirent::NAME_MAX {

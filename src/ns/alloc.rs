@@ -134,7 +134,9 @@ impl Allocator {
         }
         let (n, keep) = (n as i64, keep as i64);
         self.credits
-            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |c| (c - n >= keep).then_some(c - n))
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |c| {
+                (c - n >= keep).then_some(c - n)
+            })
             .is_ok()
     }
 
@@ -153,7 +155,13 @@ impl Allocator {
         self.pending_len.load(Ordering::Acquire)
     }
 
-    fn load(&self, g: u64, group: &mut Group, store: &NodeStore, screen: &dyn Screen) -> Result<()> {
+    fn load(
+        &self,
+        g: u64,
+        group: &mut Group,
+        store: &NodeStore,
+        screen: &dyn Screen,
+    ) -> Result<()> {
         if group.loaded {
             return Ok(());
         }
@@ -209,7 +217,9 @@ impl Allocator {
         if self.groups.is_empty() {
             return Ok(None);
         }
-        let near = goal.unwrap_or_else(|| self.cursor.load(Ordering::Relaxed)).min(self.total - 1);
+        let near = goal
+            .unwrap_or_else(|| self.cursor.load(Ordering::Relaxed))
+            .min(self.total - 1);
         let first = near / BITS_PER_PAGE;
         let count = self.groups.len() as u64;
         for k in 0..=count {
@@ -234,7 +244,10 @@ impl Allocator {
     /// Puts back a run that no record has named. The promise is the caller's again.
     pub fn untake(&self, range: Range<u64>) {
         for r in split(range) {
-            self.groups[(r.start / BITS_PER_PAGE) as usize].lock().free.insert(r);
+            self.groups[(r.start / BITS_PER_PAGE) as usize]
+                .lock()
+                .free
+                .insert(r);
         }
     }
 
@@ -263,7 +276,8 @@ impl Allocator {
 
     /// LBNs whose freeing record is digested wait for the next zero batch.
     pub fn add_pending(&self, range: Range<u64>) {
-        self.pending_len.fetch_add(range.end - range.start, Ordering::AcqRel);
+        self.pending_len
+            .fetch_add(range.end - range.start, Ordering::AcqRel);
         self.pending.lock().insert(range);
     }
 
@@ -290,7 +304,8 @@ impl Allocator {
     /// A zero batch has made `range` clean: it can be handed out.
     pub fn cleaned(&self, range: Range<u64>) {
         self.pending.lock().remove(range.clone());
-        self.pending_len.fetch_sub(range.end - range.start, Ordering::AcqRel);
+        self.pending_len
+            .fetch_sub(range.end - range.start, Ordering::AcqRel);
         self.release(range);
     }
 

@@ -40,7 +40,9 @@ pub fn walk(
         let n = used(&page[..]) as usize;
         let ours = node::kind(&page[..]) == Some(NodeKind::Blob) && node::owner(&page[..]) == ino;
         if !ours || n > PAYLOAD || left == 0 {
-            return Err(FsError::io(format_args!("inode {ino}: {id} is not its blob page")));
+            return Err(FsError::io(format_args!(
+                "inode {ino}: {id} is not its blob page"
+            )));
         }
         left -= 1;
         each(id, &page[HEADER..HEADER + n]);
@@ -52,7 +54,9 @@ pub fn walk(
 /// Reads a chain.
 pub fn read(src: &dyn PageSource, ino: Ino, first: u32, max: usize) -> Result<Vec<u8>> {
     let mut out = Vec::new();
-    walk(src, ino, first, max, |_, piece| out.extend_from_slice(piece))?;
+    walk(src, ino, first, max, |_, piece| {
+        out.extend_from_slice(piece)
+    })?;
     Ok(out)
 }
 

@@ -67,7 +67,9 @@ fn expect(page: &[u8; BLOCK], id: u32, want: NodeKind) -> Result<()> {
     if kind(page) == Some(want) {
         return Ok(());
     }
-    Err(FsError::io(format_args!("node {id} is not a {want:?} page")))
+    Err(FsError::io(format_args!(
+        "node {id} is not a {want:?} page"
+    )))
 }
 
 fn descend(src: &dyn PageSource, dir: &Inode, cookie: u64) -> Result<Path> {
@@ -81,7 +83,9 @@ fn descend(src: &dyn PageSource, dir: &Inode, cookie: u64) -> Result<Path> {
         expect(&page, id, NodeKind::DirIndex)?;
         let n = used(&page[..]) as usize;
         if n == 0 || n > INDEX_MAX {
-            return Err(FsError::io(format_args!("directory index page {id} holds {n} entries")));
+            return Err(FsError::io(format_args!(
+                "directory index page {id} holds {n} entries"
+            )));
         }
         let i = dirent::index_search(&page[..], cookie);
         index.push((id, i));
@@ -106,7 +110,13 @@ pub fn lookup(
     expect(&page, leaf, NodeKind::DirLeaf)?;
     Ok(entries(&page[..])
         .find(|e| e.ino != 0 && e.cookie & !0xff == first && e.name == name)
-        .map(|e| Found { ino: e.ino, kind: e.kind, cookie: e.cookie, leaf, at: e.at }))
+        .map(|e| Found {
+            ino: e.ino,
+            kind: e.kind,
+            cookie: e.cookie,
+            leaf,
+            at: e.at,
+        }))
 }
 
 /// Adds an entry. The caller has checked that the name does not exist.
@@ -139,7 +149,9 @@ pub fn insert(
         }
         let end = used(&page[..]) as usize;
         if live + need <= PAYLOAD {
-            let Some(clash) = taken.iter().position(|t| !t) else { return Err(FsError::NoSpace) };
+            let Some(clash) = taken.iter().position(|t| !t) else {
+                return Err(FsError::NoSpace);
+            };
             let mut bytes = Vec::with_capacity(need);
             let end = if end + need <= PAYLOAD {
                 end
@@ -241,8 +253,10 @@ fn add_child(
 
 /// Writes an index page from position `from` on.
 fn put_index(txn: &mut Txn<'_>, id: u32, from: usize, list: &[(u64, u32)]) {
-    let bytes: Vec<u8> =
-        list[from..].iter().flat_map(|&(key, child)| dirent::encode_index(key, child)).collect();
+    let bytes: Vec<u8> = list[from..]
+        .iter()
+        .flat_map(|&(key, child)| dirent::encode_index(key, child))
+        .collect();
     if !bytes.is_empty() {
         txn.write(id, HEADER + from * INDEX_SIZE, &bytes);
     }
@@ -250,11 +264,7 @@ fn put_index(txn: &mut Txn<'_>, id: u32, from: usize, list: &[(u64, u32)]) {
 }
 
 /// Removes the entry `found` that [`lookup`] returned under the same lock.
-pub fn remove(
-    txn: &mut Txn<'_>,
-    (dir_ino, dir): (Ino, &mut Inode),
-    found: &Found,
-) -> Result<()> {
+pub fn remove(txn: &mut Txn<'_>, (dir_ino, dir): (Ino, &mut Inode), found: &Found) -> Result<()> {
     let path = descend(txn, dir, found.cookie)?;
     // Another change of this transaction may have moved the entry.
     let page = txn.read(path.leaf)?;
@@ -323,7 +333,10 @@ pub fn replace(
     let path = descend(txn, dir, found.cookie)?;
     let page = txn.read(path.leaf)?;
     let Some(e) = entries(&page[..]).find(|e| e.ino != 0 && e.cookie == found.cookie) else {
-        return Err(FsError::io(format_args!("entry {:#x} vanished", found.cookie)));
+        return Err(FsError::io(format_args!(
+            "entry {:#x} vanished",
+            found.cookie
+        )));
     };
     let at = e.at;
     drop(page);
@@ -348,11 +361,17 @@ pub fn list(
         let path = descend(src, dir, at)?;
         let page = src.read(path.leaf)?;
         expect(&page, path.leaf, NodeKind::DirLeaf)?;
-        let mut found: Vec<_> =
-            entries(&page[..]).filter(|e| e.ino != 0 && e.cookie >= at).collect();
+        let mut found: Vec<_> = entries(&page[..])
+            .filter(|e| e.ino != 0 && e.cookie >= at)
+            .collect();
         found.sort_by_key(|e| e.cookie);
         for e in found {
-            let l = Listed { ino: e.ino, kind: e.kind, cookie: e.cookie, name: e.name.to_vec() };
+            let l = Listed {
+                ino: e.ino,
+                kind: e.kind,
+                cookie: e.cookie,
+                name: e.name.to_vec(),
+            };
             if !each(l) {
                 return Ok(());
             }
@@ -377,12 +396,7 @@ fn next_key(src: &dyn PageSource, index: &[(u32, usize)]) -> Result<Option<u64>>
 
 /// Calls `each` for every page of the directory tree, leaves last.
 pub fn pages(src: &dyn PageSource, dir: &Inode, each: &mut dyn FnMut(u32)) -> Result<()> {
-    fn walk(
-        src: &dyn PageSource,
-        id: u32,
-        depth: u16,
-        each: &mut dyn FnMut(u32),
-    ) -> Result<()> {
+    fn walk(src: &dyn PageSource, id: u32, depth: u16, each: &mut dyn FnMut(u32)) -> Result<()> {
         each(id);
         if depth > 0 {
             let page = src.read(id)?;

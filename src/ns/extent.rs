@@ -57,15 +57,21 @@ impl ExtentMap {
         let mut id = inode.root;
         while id != 0 {
             if map.pages.len() as u64 > inode.blocks {
-                return Err(FsError::io(format_args!("inode {ino}: extent chain does not end")));
+                return Err(FsError::io(format_args!(
+                    "inode {ino}: extent chain does not end"
+                )));
             }
             // Changes log places without reading the page, so only homes tell the truth; whoever
             // loads has no record above D (cells with one keep their map).
             let Some(page) = store.home(id)? else {
-                return Err(FsError::io(format_args!("inode {ino}: extent page {id} is missing")));
+                return Err(FsError::io(format_args!(
+                    "inode {ino}: extent page {id} is missing"
+                )));
             };
             if node::kind(&page[..]) != Some(NodeKind::Extents) || node::owner(&page[..]) != ino {
-                return Err(FsError::io(format_args!("inode {ino}: {id} is not its extent page")));
+                return Err(FsError::io(format_args!(
+                    "inode {ino}: {id} is not its extent page"
+                )));
             }
             map.pages.push(id);
             for slot in (0..PER_PAGE as u16).rev() {
@@ -89,9 +95,17 @@ impl ExtentMap {
         };
         let blocks = e.file_block..e.file_block + e.len;
         if blocks.end > FILE_BLOCKS || self.runs.overlaps(&blocks) {
-            return Err(FsError::io(format_args!("inode {ino}: extents overlap at {blocks:?}")));
+            return Err(FsError::io(format_args!(
+                "inode {ino}: extents overlap at {blocks:?}"
+            )));
         }
-        self.runs.insert(blocks.clone(), Run { base: e.lbn.wrapping_sub(blocks.start), place });
+        self.runs.insert(
+            blocks.clone(),
+            Run {
+                base: e.lbn.wrapping_sub(blocks.start),
+                place,
+            },
+        );
         Ok(())
     }
 
@@ -105,14 +119,23 @@ impl ExtentMap {
         for (r, run) in self.runs.overlapping(&range) {
             let r = r.start.max(range.start)..r.end.min(range.end);
             if at < r.start {
-                out.push(Piece { blocks: at..r.start, lbn: None });
+                out.push(Piece {
+                    blocks: at..r.start,
+                    lbn: None,
+                });
             }
             at = r.end;
             let lbn = run.base.wrapping_add(r.start);
-            out.push(Piece { blocks: r, lbn: Some(lbn) });
+            out.push(Piece {
+                blocks: r,
+                lbn: Some(lbn),
+            });
         }
         if at < range.end {
-            out.push(Piece { blocks: at..range.end, lbn: None });
+            out.push(Piece {
+                blocks: at..range.end,
+                lbn: None,
+            });
         }
         out
     }
@@ -151,7 +174,10 @@ impl ExtentMap {
 
     /// The LBN behind the mapped block before `block`: where an append best continues.
     pub fn goal(&self, block: u64) -> Option<Lbn> {
-        block.checked_sub(1).and_then(|b| self.lbn(b)).map(|l| l + 1)
+        block
+            .checked_sub(1)
+            .and_then(|b| self.lbn(b))
+            .map(|l| l + 1)
     }
 
     /// Number of extents.
@@ -169,12 +195,17 @@ impl ExtentMap {
         if range.is_empty() {
             return range.end;
         }
-        self.runs.overlapping(&range).nth(max).map_or(range.end, |(r, _)| r.start.max(range.start))
+        self.runs
+            .overlapping(&range)
+            .nth(max)
+            .map_or(range.end, |(r, _)| r.start.max(range.start))
     }
 
     /// All extents.
     pub fn iter(&self) -> impl Iterator<Item = (Range<u64>, Lbn)> {
-        self.runs.iter().map(|(r, run)| (r.clone(), run.base.wrapping_add(r.start)))
+        self.runs
+            .iter()
+            .map(|(r, run)| (r.clone(), run.base.wrapping_add(r.start)))
     }
 
     /// The extent pages of the file.
@@ -198,7 +229,9 @@ impl ExtentMap {
             inode.root = id;
             inode.blocks += 1;
             self.pages.insert(0, id);
-            let places = (0..PER_PAGE as u16).rev().map(|slot| Place { page: id, slot });
+            let places = (0..PER_PAGE as u16)
+                .rev()
+                .map(|slot| Place { page: id, slot });
             self.free.splice(0..0, places);
         }
         Ok(())
@@ -206,7 +239,11 @@ impl ExtentMap {
 
     /// Undoes [`ExtentMap::reserve`] after the transaction failed: the new pages never existed.
     pub fn unreserve(&mut self, root_before: u32) {
-        let n = self.pages.iter().position(|p| *p == root_before).unwrap_or(self.pages.len());
+        let n = self
+            .pages
+            .iter()
+            .position(|p| *p == root_before)
+            .unwrap_or(self.pages.len());
         let gone: Vec<u32> = self.pages.drain(..n).collect();
         self.free.retain(|p| !gone.contains(&p.page));
     }
@@ -269,8 +306,11 @@ impl ExtentMap {
         if range.is_empty() {
             return Vec::new();
         }
-        let hit: Vec<(Range<u64>, Run)> =
-            self.runs.overlapping(&range).map(|(r, run)| (r.clone(), *run)).collect();
+        let hit: Vec<(Range<u64>, Run)> = self
+            .runs
+            .overlapping(&range)
+            .map(|(r, run)| (r.clone(), *run))
+            .collect();
         let mut freed = Vec::with_capacity(hit.len());
         for (r, run) in hit {
             let cut = r.start.max(range.start)..r.end.min(range.end);
@@ -287,7 +327,15 @@ impl ExtentMap {
                 let Some(place) = place.take().or_else(|| self.free.pop()) else {
                     unreachable!("reserve() precedes every change");
                 };
-                self.store(txn, inode, rest, Run { base: run.base, place });
+                self.store(
+                    txn,
+                    inode,
+                    rest,
+                    Run {
+                        base: run.base,
+                        place,
+                    },
+                );
             }
             if let Some(place) = place {
                 self.put(txn, inode, place, None);
@@ -298,12 +346,7 @@ impl ExtentMap {
     }
 
     /// Frees up to `max` extent pages of a file that maps nothing any more; whether none is left.
-    pub fn drop_pages(
-        &mut self,
-        txn: &mut Txn<'_>,
-        inode: &mut Inode,
-        max: usize,
-    ) -> Result<bool> {
+    pub fn drop_pages(&mut self, txn: &mut Txn<'_>, inode: &mut Inode, max: usize) -> Result<bool> {
         if !self.runs.is_empty() {
             return Ok(false);
         }

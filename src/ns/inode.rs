@@ -101,12 +101,20 @@ impl InodeCache {
     pub fn get(&self, store: &NodeStore, ino: Ino) -> Result<Arc<Cell>> {
         if let Some(c) = self.cells.get(&ino) {
             let c = c.clone();
-            return if c.with(|i| i.mode == 0) { Err(FsError::Stale) } else { Ok(c) };
+            return if c.with(|i| i.mode == 0) {
+                Err(FsError::Stale)
+            } else {
+                Ok(c)
+            };
         }
         match self.cells.entry(ino) {
             Entry::Occupied(e) => {
                 let c = e.get().clone();
-                if c.with(|i| i.mode == 0) { Err(FsError::Stale) } else { Ok(c) }
+                if c.with(|i| i.mode == 0) {
+                    Err(FsError::Stale)
+                } else {
+                    Ok(c)
+                }
             }
             Entry::Vacant(e) => {
                 let image = read_image(store, ino)?.ok_or(FsError::Stale)?;
@@ -189,7 +197,9 @@ pub fn read_image(store: &NodeStore, ino: Ino) -> Result<Option<Inode>> {
         return Ok(None);
     }
     let (id, slot) = store.geometry().inode_place(ino);
-    let Some(page) = store.home(id)? else { return Ok(None) };
+    let Some(page) = store.home(id)? else {
+        return Ok(None);
+    };
     let at = inode::offset(slot);
     let image = Inode::decode(&page[at..at + inode::SIZE]);
     Ok((image.mode != 0).then_some(image))

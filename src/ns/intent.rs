@@ -38,7 +38,9 @@ impl Intents {
         let total = g.intent_pages as u32 * PER_PAGE as u32;
         let mut state = State::default();
         for page in 0..g.intent_pages as u32 {
-            let Some(bytes) = store.home(g.intent_base as u32 + page)? else { break };
+            let Some(bytes) = store.home(g.intent_base as u32 + page)? else {
+                break;
+            };
             for i in 0..PER_PAGE {
                 let slot = page * PER_PAGE as u32 + i as u32;
                 let at = HEADER + i * SIZE;
@@ -53,18 +55,37 @@ impl Intents {
             state.fresh = (page + 1) * PER_PAGE as u32;
         }
         state.free.reverse();
-        Ok(Self { base: g.intent_base as u32, total, state: Mutex::new(state) })
+        Ok(Self {
+            base: g.intent_base as u32,
+            total,
+            state: Mutex::new(state),
+        })
     }
 
     /// A table that promises nothing, for a read-only mount with a damaged one.
     pub fn empty(g: &Geometry) -> Self {
-        Self { base: g.intent_base as u32, total: 0, state: Mutex::default() }
+        Self {
+            base: g.intent_base as u32,
+            total: 0,
+            state: Mutex::default(),
+        }
     }
 
     /// What is left to be done, by inode.
     pub fn all(&self) -> Vec<(Ino, IntentKind)> {
-        let kind = |k| if k == IntentKind::Orphan as u64 { IntentKind::Orphan } else { IntentKind::Truncate };
-        self.state.lock().by_inode.keys().map(|&(ino, k)| (ino, kind(k))).collect()
+        let kind = |k| {
+            if k == IntentKind::Orphan as u64 {
+                IntentKind::Orphan
+            } else {
+                IntentKind::Truncate
+            }
+        };
+        self.state
+            .lock()
+            .by_inode
+            .keys()
+            .map(|&(ino, k)| (ino, kind(k)))
+            .collect()
     }
 
     /// Whether `ino` has an intent of this kind.
@@ -100,7 +121,10 @@ impl Intents {
 
     /// The record that makes the promise was appended.
     pub fn made(&self, slot: Slot, intent: Intent) {
-        self.state.lock().by_inode.insert((intent.ino, intent.kind as u64), slot);
+        self.state
+            .lock()
+            .by_inode
+            .insert((intent.ino, intent.kind as u64), slot);
     }
 
     /// The entry of an inode's intent.

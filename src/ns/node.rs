@@ -69,8 +69,9 @@ impl NodeStore {
     /// read; see [`NodeStore::damage`].
     pub fn attach(region: Arc<Region>, geo: Geometry, salt: u64) -> Result<Self> {
         let mut used = vec![0u64; (geo.node_pages as usize).div_ceil(64)];
-        let present: Vec<AtomicU64> =
-            (0..geo.dyn_base.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        let present: Vec<AtomicU64> = (0..geo.dyn_base.div_ceil(64))
+            .map(|_| AtomicU64::new(0))
+            .collect();
         let mut live = 0;
         let mut damage: Option<(usize, String)> = None;
         let mut damaged = |what: std::fmt::Arguments<'_>| match &mut damage {
@@ -159,11 +160,13 @@ impl NodeStore {
         }
         let word = self.region.load_u64(self.geo.nat_entry(id));
         match node::nat_decode(id, word, self.salt) {
-            Some(Some(p)) if p >= self.geo.node_pages => {
-                Err(FsError::io(format_args!("NAT entry of node {id} points outside the area")))
-            }
+            Some(Some(p)) if p >= self.geo.node_pages => Err(FsError::io(format_args!(
+                "NAT entry of node {id} points outside the area"
+            ))),
             Some(p) => Ok(p),
-            None => Err(FsError::io(format_args!("NAT entry of node {id} is damaged"))),
+            None => Err(FsError::io(format_args!(
+                "NAT entry of node {id} is damaged"
+            ))),
         }
     }
 
@@ -174,7 +177,9 @@ impl NodeStore {
         loop {
             // The pin keeps digest from reusing a page that the NAT named when we looked.
             let pin = epoch::pin();
-            let Some(p) = self.home_of(id)? else { return Ok(None) };
+            let Some(p) = self.home_of(id)? else {
+                return Ok(None);
+            };
             self.region.read(self.geo.node_page(p), &mut page[..]);
             drop(pin);
             match node::check(&page[..], id, self.salt) {
@@ -238,10 +243,16 @@ impl NodeStore {
     /// Promises `n` pages. Deletes and truncates (`privileged`) may dip into half the reserve
     /// that ordinary operations leave alone.
     pub fn promise(&self, n: u64, privileged: bool) -> bool {
-        let keep = if privileged { self.reserve / 2 } else { self.reserve };
+        let keep = if privileged {
+            self.reserve / 2
+        } else {
+            self.reserve
+        };
         let limit = self.geo.node_pages.saturating_sub(keep);
         self.live
-            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |l| (l + n <= limit).then_some(l + n))
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |l| {
+                (l + n <= limit).then_some(l + n)
+            })
             .is_ok()
     }
 

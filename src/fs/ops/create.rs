@@ -16,7 +16,11 @@ pub const LINK_MAX: u32 = i32::MAX as u32;
 /// What a change of one entry of a directory of this depth needs at most.
 pub fn entry_needs(depth: u16) -> Needs {
     let d = u32::from(depth);
-    Needs { record: 16_000 + 9_000 * d, nodes: 8 + 2 * u64::from(d), ..Needs::default() }
+    Needs {
+        record: 16_000 + 9_000 * d,
+        nodes: 8 + 2 * u64::from(d),
+        ..Needs::default()
+    }
 }
 
 /// What is to be created.
@@ -29,17 +33,42 @@ struct New<'a> {
 impl Fs {
     /// Creates a file of any type but directory and symbolic link. `mode` has the type and the
     /// permission bits with the umask applied.
-    pub fn mknod(&self, by: Caller, parent: Ino, name: &[u8], mode: u32, rdev: u32) -> Result<Attr> {
+    pub fn mknod(
+        &self,
+        by: Caller,
+        parent: Ino,
+        name: &[u8],
+        mode: u32,
+        rdev: u32,
+    ) -> Result<Attr> {
         if matches!(mode & S_IFMT, S_IFDIR | S_IFLNK) {
             return Err(FsError::Invalid);
         }
-        self.make(by, parent, name, &New { mode, rdev, target: None })
+        self.make(
+            by,
+            parent,
+            name,
+            &New {
+                mode,
+                rdev,
+                target: None,
+            },
+        )
     }
 
     /// Creates a directory.
     pub fn mkdir(&self, by: Caller, parent: Ino, name: &[u8], mode: u32) -> Result<Attr> {
         let mode = S_IFDIR | mode & 0o7777;
-        self.make(by, parent, name, &New { mode, rdev: 0, target: None })
+        self.make(
+            by,
+            parent,
+            name,
+            &New {
+                mode,
+                rdev: 0,
+                target: None,
+            },
+        )
     }
 
     /// Creates a symbolic link.
@@ -50,7 +79,16 @@ impl Fs {
         if target.len() > TARGET_MAX {
             return Err(FsError::NameTooLong);
         }
-        self.make(by, parent, name, &New { mode: S_IFLNK | 0o777, rdev: 0, target: Some(target) })
+        self.make(
+            by,
+            parent,
+            name,
+            &New {
+                mode: S_IFLNK | 0o777,
+                rdev: 0,
+                target: Some(target),
+            },
+        )
     }
 
     fn make(&self, by: Caller, parent: Ino, name: &[u8], new: &New<'_>) -> Result<Attr> {

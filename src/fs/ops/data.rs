@@ -27,7 +27,9 @@ impl Fs {
         extents::ensure(&self.e, cell)?;
         let _op = cell.lock.read();
         let end = offset.saturating_add(len as u64);
-        let _range = cell.range.read(offset / B * B..end.div_ceil(B).saturating_mul(B).max(1));
+        let _range = cell
+            .range
+            .read(offset / B * B..end.div_ceil(B).saturating_mul(B).max(1));
         let size = cell.with(|i| i.size);
         let end = end.min(size);
         if offset >= end {
@@ -41,7 +43,10 @@ impl Fs {
             let Some(lbn) = p.lbn else { continue };
             for (k, block) in p.blocks.enumerate() {
                 let at = ((block - first) * B) as usize;
-                wants.push(Want { lbn: lbn + k as u64, at });
+                wants.push(Want {
+                    lbn: lbn + k as u64,
+                    at,
+                });
             }
         }
         read::blocks(&self.e, &wants, &mut buf)
@@ -70,7 +75,11 @@ impl Fs {
             // Pieces end at block boundaries, so that none but the last is completed by a read.
             let room = max - (pos % B) as usize;
             let piece = &data[at..(at + room).min(data.len())];
-            let req = Request { offset: pos, data: piece, kill_privileges };
+            let req = Request {
+                offset: pos,
+                data: piece,
+                kill_privileges,
+            };
             self.noticed(write::write(&self.e, &cell, req))?;
             at += piece.len();
         }

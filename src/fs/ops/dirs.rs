@@ -41,14 +41,24 @@ impl Fs {
             }
             let dots = [(DOT, ino, &b"."[..]), (DOT_DOT, image.parent, &b".."[..])];
             for (cookie, ino, name) in dots {
-                let e = DirEntry { ino, kind: 4, cookie, name: name.to_vec() };
+                let e = DirEntry {
+                    ino,
+                    kind: 4,
+                    cookie,
+                    name: name.to_vec(),
+                };
                 if cookie > after && !each(e) {
                     return Ok(());
                 }
             }
             let after = after.max(dir::FIRST_COOKIE - 1);
             let listed = dir::list(&*self.e.nodes, &image, after, |l| {
-                each(DirEntry { ino: l.ino, kind: l.kind, cookie: l.cookie, name: l.name })
+                each(DirEntry {
+                    ino: l.ino,
+                    kind: l.kind,
+                    cookie: l.cookie,
+                    name: l.name,
+                })
             });
             self.noticed(listed)?;
         }

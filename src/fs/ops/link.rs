@@ -18,7 +18,13 @@ impl Fs {
         let cell = self.cell(ino)?;
         self.e.retrying(|| {
             let needs = entry_needs(pcell.with(|i| i.depth));
-            let mut txn = Txn::begin(&self.e, Needs { prefer: parent as usize, ..needs })?;
+            let mut txn = Txn::begin(
+                &self.e,
+                Needs {
+                    prefer: parent as usize,
+                    ..needs
+                },
+            )?;
             let _op = lock_all(&[&pcell, &cell]);
             let mut dir = live_dir(&pcell)?;
             let mut inode = cell.image();

@@ -67,7 +67,12 @@ impl Fs {
 
     /// One record; whether the inode is gone.
     fn reap_step(&self, ino: Ino, cell: &Cell) -> Result<bool> {
-        let needs = Needs { record: STEP_BYTES, nodes: 8, privileged: true, ..Needs::default() };
+        let needs = Needs {
+            record: STEP_BYTES,
+            nodes: 8,
+            privileged: true,
+            ..Needs::default()
+        };
         let mut txn = Txn::begin(&self.e, needs)?;
         let _op = cell.lock.write();
         let mut inode = cell.image();
@@ -99,7 +104,10 @@ impl Fs {
         }
         // A truncate that could not be finished ends here as well; the number may be reused.
         let kinds = [IntentKind::Orphan, IntentKind::Truncate];
-        for slot in kinds.iter().filter_map(|kind| self.e.intents.find(ino, *kind)) {
+        for slot in kinds
+            .iter()
+            .filter_map(|kind| self.e.intents.find(ino, *kind))
+        {
             self.e.intents.write(&mut txn, slot, None);
         }
         txn.free_ino(ino)?;

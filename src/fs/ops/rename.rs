@@ -67,8 +67,14 @@ impl Fs {
         if flags.no_replace && flags.exchange {
             return Err(FsError::Invalid);
         }
-        let old = Side { cell: self.cell(parent)?, name: name.to_vec() };
-        let new = Side { cell: self.cell(new_parent)?, name: new_name.to_vec() };
+        let old = Side {
+            cell: self.cell(parent)?,
+            name: name.to_vec(),
+        };
+        let new = Side {
+            cell: self.cell(new_parent)?,
+            name: new_name.to_vec(),
+        };
         loop {
             // A directory that changes its parent could become its own ancestor.
             let _tree = (parent != new_parent).then(|| self.rename.lock());
@@ -127,7 +133,11 @@ impl Fs {
 
         let mut dirs = Dirs {
             old: live_dir(&old.cell)?,
-            new: if across { Some(live_dir(&new.cell)?) } else { None },
+            new: if across {
+                Some(live_dir(&new.cell)?)
+            } else {
+                None
+            },
         };
         let now_source = old.find(&txn, self, &dirs.old)?;
         let now_target = new.find(&txn, self, dirs.target())?;
@@ -190,7 +200,13 @@ impl Fs {
                     return Err(FsError::TooManyLinks);
                 }
                 let new_dir = dirs.target();
-                dir::insert(&mut txn, self.e.hash, (new_ino, new_dir), &new.name, (source.ino, kind))?;
+                dir::insert(
+                    &mut txn,
+                    self.e.hash,
+                    (new_ino, new_dir),
+                    &new.name,
+                    (source.ino, kind),
+                )?;
             }
         }
         dir::remove(&mut txn, (old_ino, &mut dirs.old), &source)?;
@@ -217,7 +233,10 @@ impl Fs {
         mut dirs: Dirs,
         (scell, moved): (&Arc<Cell>, Inode),
     ) -> Result<u64> {
-        for d in [Some(&mut dirs.old), dirs.new.as_mut()].into_iter().flatten() {
+        for d in [Some(&mut dirs.old), dirs.new.as_mut()]
+            .into_iter()
+            .flatten()
+        {
             d.mtime = moved.ctime;
             d.ctime = moved.ctime;
         }
@@ -258,7 +277,11 @@ fn rehome(moved: &mut Inode, (dirs, back): (&mut Dirs, bool), parent: Ino) {
     }
     moved.parent = parent;
     if let Some(new) = dirs.new.as_mut() {
-        let (from, to) = if back { (new, &mut dirs.old) } else { (&mut dirs.old, new) };
+        let (from, to) = if back {
+            (new, &mut dirs.old)
+        } else {
+            (&mut dirs.old, new)
+        };
         from.nlink -= 1;
         to.nlink += 1;
     }

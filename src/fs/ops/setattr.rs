@@ -24,7 +24,14 @@ impl Fs {
                 Some(SetTime::At(t)) => Some(t),
                 _ => None,
             };
-            attr = Some(self.truncate(ino, size, Also { mtime, kill_privileges })?);
+            attr = Some(self.truncate(
+                ino,
+                size,
+                Also {
+                    mtime,
+                    kill_privileges,
+                },
+            )?);
         }
         if let Some(attr) = attr
             && set == SetAttr::default()
@@ -33,7 +40,13 @@ impl Fs {
         }
         let cell = self.cell(ino)?;
         self.e.retrying(|| {
-            let mut txn = Txn::begin(&self.e, Needs { prefer: ino as usize, ..Needs::default() })?;
+            let mut txn = Txn::begin(
+                &self.e,
+                Needs {
+                    prefer: ino as usize,
+                    ..Needs::default()
+                },
+            )?;
             let _op = cell.lock.write();
             let _commit = cell.commit.lock();
             let mut i = cell.image();
@@ -105,7 +118,12 @@ mod tests {
     #[test]
     fn relatime() {
         let t = |sec| Time { sec, nsec: 0 };
-        let i = |atime, change| Inode { atime: t(atime), mtime: t(change), ctime: t(change), ..Inode::default() };
+        let i = |atime, change| Inode {
+            atime: t(atime),
+            mtime: t(change),
+            ctime: t(change),
+            ..Inode::default()
+        };
         assert!(atime_is_due(&i(10, 10), t(11)));
         assert!(atime_is_due(&i(10, 12), t(13)));
         assert!(!atime_is_due(&i(12, 10), t(13)));

@@ -49,7 +49,10 @@ impl Fs {
     /// Allocates, frees or zeroes a range of a file. What is allocated reads as zeros without a
     /// byte being written. Each step is atomic; a crash may leave the first of several steps.
     pub fn fallocate(&self, ino: Ino, mode: FallocMode, offset: u64, len: u64) -> Result<()> {
-        let end = offset.checked_add(len).filter(|e| *e <= SIZE_MAX).ok_or(FsError::FileTooBig)?;
+        let end = offset
+            .checked_add(len)
+            .filter(|e| *e <= SIZE_MAX)
+            .ok_or(FsError::FileTooBig)?;
         if len == 0 {
             return Err(FsError::Invalid);
         }
@@ -65,7 +68,11 @@ impl Fs {
         }
         if mode != FallocMode::Punch {
             let blocks = offset / B..end.div_ceil(B);
-            while !self.e.retrying(|| self.allocate_step(&cell, blocks.clone(), (end, keep_size)))? {}
+            while !self
+                .e
+                .retrying(|| self.allocate_step(&cell, blocks.clone(), (end, keep_size)))?
+            {
+            }
         }
         Ok(())
     }
@@ -81,11 +88,17 @@ impl Fs {
         };
         let mut txn = Txn::begin(&self.e, needs)?;
         let _op = cell.lock.read();
-        let _range = cell.range.write(range.start / B * B..range.end.div_ceil(B) * B);
+        let _range = cell
+            .range
+            .write(range.start / B * B..range.end.div_ceil(B) * B);
         let whole = range.start.div_ceil(B)..range.end / B;
         self.zero_edges(cell, &mut txn, &range)?;
         let end = extents::with(cell, |x| {
-            if whole.start < whole.end { x.bounded_end(whole.clone(), STEP) } else { whole.end }
+            if whole.start < whole.end {
+                x.bounded_end(whole.clone(), STEP)
+            } else {
+                whole.end
+            }
         })?;
         let cut = whole.start..end.max(whole.start);
         extents::prepare_free(&self.e, cell, cut.clone())?;
@@ -117,7 +130,9 @@ impl Fs {
         for block in [range.start / B, (range.end - 1) / B] {
             let part = range.start.max(block * B)..range.end.min((block + 1) * B);
             let seen = edges.iter().any(|(b, _, _)| *b == block);
-            let Some(lbn) = extents::with(cell, |x| x.lbn(block))? else { continue };
+            let Some(lbn) = extents::with(cell, |x| x.lbn(block))? else {
+                continue;
+            };
             if part.end - part.start == B || seen {
                 continue;
             }
@@ -134,8 +149,14 @@ impl Fs {
     }
 
     /// One record: maps holes to fresh LBNs; whether none is left.
-    fn allocate_step(&self, cell: &Cell, blocks: Range<u64>, (end, keep): (u64, bool)) -> Result<bool> {
-        let (holes, goal) = extents::with(cell, |x| (x.holes(blocks.clone()), x.goal(blocks.start)))?;
+    fn allocate_step(
+        &self,
+        cell: &Cell,
+        blocks: Range<u64>,
+        (end, keep): (u64, bool),
+    ) -> Result<bool> {
+        let (holes, goal) =
+            extents::with(cell, |x| (x.holes(blocks.clone()), x.goal(blocks.start)))?;
         let needs = Needs {
             record: 2048 + RUNS as u32 * 96,
             nodes: 8 + RUNS as u64 / 64,
@@ -213,6 +234,10 @@ impl Fs {
                 }
             }
         }
-        if whence == Whence::Hole { Ok(size) } else { Err(FsError::NoData) }
+        if whence == Whence::Hole {
+            Ok(size)
+        } else {
+            Err(FsError::NoData)
+        }
     }
 }

@@ -34,6 +34,10 @@ impl Fs {
 
     /// In mode `data=writeback` commits do not wait for data, but who asks for durability does.
     fn sync_data(&self, upto: u64) -> Result<()> {
-        if self.e.options.data == DataMode::Writeback { self.e.flush_data(upto) } else { Ok(()) }
+        if self.e.options.data == DataMode::Writeback {
+            self.e.flush_data(upto)
+        } else {
+            Ok(())
+        }
     }
 }

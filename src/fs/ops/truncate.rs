@@ -37,7 +37,11 @@ impl Fs {
         }
         let cell = self.cell(ino)?;
         if !cell.with(Inode::is_file) {
-            return Err(if cell.with(Inode::is_dir) { FsError::IsDir } else { FsError::Invalid });
+            return Err(if cell.with(Inode::is_dir) {
+                FsError::IsDir
+            } else {
+                FsError::Invalid
+            });
         }
         if let Some(w) = cell.window.lock().take() {
             self.e.return_window(w);
@@ -46,9 +50,11 @@ impl Fs {
             // One that ran out of space; or one that is running, and this waits for its end.
             self.finish_truncate(ino)?;
         }
-        self.e.retrying(|| loop {
-            if let Some(attr) = self.try_truncate(&cell, size, also)? {
-                return Ok(attr);
+        self.e.retrying(|| {
+            loop {
+                if let Some(attr) = self.try_truncate(&cell, size, also)? {
+                    return Ok(attr);
+                }
             }
         })
     }
@@ -76,19 +82,30 @@ impl Fs {
             return Ok(None);
         }
         let first = size.div_ceil(B);
-        let (end, rest) = if size < old { self.bounded(cell, first)? } else { (first, false) };
+        let (end, rest) = if size < old {
+            self.bounded(cell, first)?
+        } else {
+            (first, false)
+        };
         if size < old {
             self.stage_tail(cell, &mut txn, size)?;
             extents::prepare_free(&self.e, cell, first..end)?;
         }
-        let slot = if rest { Some(self.e.intents.take()?) } else { None };
+        let slot = if rest {
+            Some(self.e.intents.take()?)
+        } else {
+            None
+        };
         let untake = |e: &FsError| {
             if let Some(s) = slot {
                 self.e.intents.untake(s);
             }
             e.clone()
         };
-        let intent = Intent { ino: cell.ino, kind: IntentKind::Truncate };
+        let intent = Intent {
+            ino: cell.ino,
+            kind: IntentKind::Truncate,
+        };
         if let Some(slot) = slot {
             self.e.intents.write(&mut txn, slot, Some(intent));
         }
@@ -112,7 +129,10 @@ impl Fs {
             self.e.intents.made(slot, intent);
             self.free_behind(cell, first)?;
         }
-        Ok(Some(Attr { ino: cell.ino, inode: if rest { cell.image() } else { inode } }))
+        Ok(Some(Attr {
+            ino: cell.ino,
+            inode: if rest { cell.image() } else { inode },
+        }))
     }
 
     /// End of what one record can free from block `first` on, and whether more is left.
@@ -129,7 +149,9 @@ impl Fs {
         if keep == 0 {
             return Ok(());
         }
-        let Some(lbn) = extents::with(cell, |x| x.lbn(size / B))? else { return Ok(()) };
+        let Some(lbn) = extents::with(cell, |x| x.lbn(size / B))? else {
+            return Ok(());
+        };
         let mut buf = vec![0; BLOCK];
         read::blocks(&self.e, &[Want { lbn, at: 0 }], &mut buf)?;
         if buf[keep..].iter().all(|b| *b == 0) {
@@ -168,8 +190,12 @@ impl Fs {
     fn free_behind(&self, cell: &Cell, first: u64) -> Result<()> {
         loop {
             let last = self.e.retrying(|| {
-                let needs =
-                    Needs { record: STEP_BYTES, nodes: 8, privileged: true, ..Needs::default() };
+                let needs = Needs {
+                    record: STEP_BYTES,
+                    nodes: 8,
+                    privileged: true,
+                    ..Needs::default()
+                };
                 let mut txn = Txn::begin(&self.e, needs)?;
                 let (end, rest) = self.bounded(cell, first)?;
                 extents::prepare_free(&self.e, cell, first..end)?;

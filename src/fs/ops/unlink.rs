@@ -24,15 +24,28 @@ impl<'f> OrphanIntent<'f> {
     /// Promises, within the transaction, that the inode will be freed.
     pub fn promise(fs: &'f Fs, txn: &mut Txn<'_>, ino: Ino) -> Result<Self> {
         let slot = fs.e.intents.take()?;
-        let intent = Intent { ino, kind: IntentKind::Orphan };
+        let intent = Intent {
+            ino,
+            kind: IntentKind::Orphan,
+        };
         fs.e.intents.write(txn, slot, Some(intent));
-        Ok(Self { fs, ino, slot: Some(slot) })
+        Ok(Self {
+            fs,
+            ino,
+            slot: Some(slot),
+        })
     }
 
     /// The record was appended.
     pub fn made(mut self) {
         if let Some(slot) = self.slot.take() {
-            self.fs.e.intents.made(slot, Intent { ino: self.ino, kind: IntentKind::Orphan });
+            self.fs.e.intents.made(
+                slot,
+                Intent {
+                    ino: self.ino,
+                    kind: IntentKind::Orphan,
+                },
+            );
         }
     }
 }
@@ -53,10 +66,17 @@ pub fn drop_link<'f>(
     ino: Ino,
     inode: &mut Inode,
 ) -> Result<Option<OrphanIntent<'f>>> {
-    inode.nlink = if inode.is_dir() { 0 } else { inode.nlink.saturating_sub(1) };
+    inode.nlink = if inode.is_dir() {
+        0
+    } else {
+        inode.nlink.saturating_sub(1)
+    };
     inode.ctime = now();
-    let orphan =
-        if inode.nlink == 0 { Some(OrphanIntent::promise(fs, txn, ino)?) } else { None };
+    let orphan = if inode.nlink == 0 {
+        Some(OrphanIntent::promise(fs, txn, ino)?)
+    } else {
+        None
+    };
     txn.put_inode(ino, inode);
     Ok(orphan)
 }
@@ -81,13 +101,19 @@ impl Fs {
         let pcell = self.cell(parent)?;
         let ino = self.e.retrying(|| {
             let depth = pcell.with(|i| i.depth);
-            let needs = Needs { privileged: true, prefer: parent as usize, ..entry_needs(depth) };
+            let needs = Needs {
+                privileged: true,
+                prefer: parent as usize,
+                ..entry_needs(depth)
+            };
             let mut txn = Txn::begin(&self.e, Needs { nodes: 3, ..needs })?;
             // Look up, lock in order, look again.
             let ino = {
                 let _op = pcell.lock.read();
                 let dir = live_dir(&pcell)?;
-                dir::lookup(&txn, self.e.hash, &dir, name)?.ok_or(FsError::NoEntry)?.ino
+                dir::lookup(&txn, self.e.hash, &dir, name)?
+                    .ok_or(FsError::NoEntry)?
+                    .ino
             };
             let cell = self.cell(ino)?;
             let _op = lock_all(&[&pcell, &cell]);

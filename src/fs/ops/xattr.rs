@@ -30,7 +30,9 @@ fn load(src: &dyn PageSource, ino: Ino, i: &Inode) -> Result<Set> {
     }
     let bytes = blob::read(src, ino, i.xattr, SET_MAX)?;
     if bytes.len() != i.xattr_len as usize {
-        return Err(FsError::io(format_args!("inode {ino}: extended attributes are cut short")));
+        return Err(FsError::io(format_args!(
+            "inode {ino}: extended attributes are cut short"
+        )));
     }
     xattr::decode(&bytes)
         .ok_or_else(|| FsError::io(format_args!("inode {ino}: extended attributes are damaged")))
@@ -45,7 +47,10 @@ impl Fs {
         }
         let _op = cell.lock.read();
         let set = self.noticed(load(&*self.e.nodes, ino, &cell.image()))?;
-        set.into_iter().find(|(n, _)| n == name).map(|(_, v)| v).ok_or(FsError::NoAttr)
+        set.into_iter()
+            .find(|(n, _)| n == name)
+            .map(|(_, v)| v)
+            .ok_or(FsError::NoAttr)
     }
 
     /// Names of all attributes, each followed by a zero byte.
@@ -53,7 +58,10 @@ impl Fs {
         let cell = self.cell(ino)?;
         let _op = cell.lock.read();
         let set = self.noticed(load(&*self.e.nodes, ino, &cell.image()))?;
-        Ok(set.into_iter().flat_map(|(n, _)| n.into_iter().chain([0])).collect())
+        Ok(set
+            .into_iter()
+            .flat_map(|(n, _)| n.into_iter().chain([0]))
+            .collect())
     }
 
     /// Sets an attribute.
@@ -82,7 +90,10 @@ impl Fs {
     /// Removes an attribute.
     pub fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
         self.change_xattrs(ino, 0, |set| {
-            let at = set.iter().position(|(n, _)| n == name).ok_or(FsError::NoAttr)?;
+            let at = set
+                .iter()
+                .position(|(n, _)| n == name)
+                .ok_or(FsError::NoAttr)?;
             set.remove(at);
             Ok(())
         })
