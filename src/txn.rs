@@ -373,11 +373,11 @@ impl<'e> Txn<'e> {
         let Some(credit) = self.credit.as_mut() else {
             return Err(FsError::io("no credit"));
         };
-        let staged = self
-            .engine
-            .journal
-            .stage(credit, blocks)
-            .map_err(FsError::io)?;
+        // Only a journal that has stopped refuses: the region cannot be made durable any more.
+        let staged = self.engine.journal.stage(credit, blocks).map_err(|err| {
+            self.engine.fail(&err);
+            FsError::io(err)
+        })?;
         self.staged.push(staged);
         Ok(())
     }
