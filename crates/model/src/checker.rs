@@ -79,9 +79,15 @@ pub trait Model {
     fn successors(&self, state: &Self::State, out: &mut Vec<(Self::Step, Self::State)>);
     /// Checks the properties of one state.
     fn check(&self, state: &Self::State) -> Result<(), Property>;
-    /// Whether a step is a misfortune rather than progress.
-    fn is_crash(&self, _step: Self::Step) -> bool {
-        false
+    /// The same for misfortunes, which nobody can count on as progress.
+    fn crashes(&self, _state: &Self::State, _out: &mut Vec<(Self::Step, Self::State)>) {}
+    /// One misfortune, drawn at random: `draw(n)` is below `n`.
+    fn crash_at_random(
+        &self,
+        _state: &Self::State,
+        _draw: &mut dyn FnMut(usize) -> usize,
+    ) -> Option<(Self::Step, Self::State)> {
+        None
     }
     /// Whether everything that was begun is done. `None`: the model makes no claim of progress.
     /// Otherwise such a state must stay reachable, without crashes, from every state.
@@ -125,7 +131,7 @@ impl Outcome {
 pub fn explore<M: Model>(model: &M, limit: usize) -> Outcome {
     let mut seen: HashMap<u128, u32, BuildHasherDefault<Pass>> = HashMap::default();
     let mut progress = Progress::default();
-    let mut parent: Vec<(u32, u16)> = Vec::new();
+    let mut parent: Vec<(u32, u32)> = Vec::new();
     let mut level = Vec::new();
     let mut next = Vec::new();
     let mut out = Vec::new();
@@ -140,18 +146,20 @@ pub fn explore<M: Model>(model: &M, limit: usize) -> Outcome {
         for (id, state) in level.drain(..) {
             out.clear();
             model.successors(&state, &mut out);
+            let steps = out.len();
+            model.crashes(&state, &mut out);
             let finished = model.finished(&state);
             progress.note(id, finished);
-            for (choice, (step, after)) in out.drain(..).enumerate() {
+            for (choice, (_, after)) in out.drain(..).enumerate() {
                 let child = parent.len() as u32;
                 let known = *seen.entry(fingerprint(&after)).or_insert(child);
-                if finished.is_some() && !model.is_crash(step) {
+                if finished.is_some() && choice < steps {
                     progress.edges.push((known, id));
                 }
                 if known != child {
                     continue;
                 }
-                parent.push((id, choice as u16));
+                parent.push((id, choice as u32));
                 if let Err(property) = model.check(&after) {
                     bad = Some((child, property));
                     break 'search;
@@ -178,6 +186,63 @@ pub fn explore<M: Model>(model: &M, limit: usize) -> Outcome {
         depth,
         counterexample,
         complete,
+    }
+}
+
+/// Walks through `model` at random, `walks` times to the end, and stops at the first violation.
+/// For bounds that are too large to be exhausted: it proves nothing, but it gets far.
+pub fn walk<M: Model>(model: &M, seed: u64, walks: u32) -> Outcome {
+    let mut random = seed | 1;
+    let mut draw = |n: usize| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        (random.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % n
+    };
+    let (mut states, mut depth) = (0, 0);
+    let mut out = Vec::new();
+    for _ in 0..walks {
+        let mut state = model.initial();
+        let mut trace = Vec::new();
+        loop {
+            out.clear();
+            model.successors(&state, &mut out);
+            let crash = if out.is_empty() || draw(24) == 0 {
+                model.crash_at_random(&state, &mut draw)
+            } else {
+                None
+            };
+            let next = match crash {
+                Some(next) => next,
+                None if out.is_empty() => break,
+                None => out.swap_remove(draw(out.len())),
+            };
+            let (step, after) = next;
+            trace.push((state, step));
+            state = after;
+            states += 1;
+            depth = depth.max(trace.len());
+            if let Err(property) = model.check(&state) {
+                trace.push((state, step));
+                let trace = trace
+                    .windows(2)
+                    .map(|pair| model.explain(&pair[0].0, pair[0].1, &pair[1].0))
+                    .collect();
+                let counterexample = Some(Counterexample { property, trace });
+                return Outcome {
+                    states,
+                    depth,
+                    counterexample,
+                    complete: false,
+                };
+            }
+        }
+    }
+    Outcome {
+        states,
+        depth,
+        counterexample: None,
+        complete: false,
     }
 }
 
@@ -228,7 +293,7 @@ impl Progress {
     }
 }
 
-fn replay<M: Model>(model: &M, parent: &[(u32, u16)], mut id: u32) -> Vec<String> {
+fn replay<M: Model>(model: &M, parent: &[(u32, u32)], mut id: u32) -> Vec<String> {
     let mut choices = Vec::new();
     while id != 0 {
         let (up, choice) = parent[id as usize];
@@ -241,6 +306,7 @@ fn replay<M: Model>(model: &M, parent: &[(u32, u16)], mut id: u32) -> Vec<String
     for choice in choices.into_iter().rev() {
         out.clear();
         model.successors(&state, &mut out);
+        model.crashes(&state, &mut out);
         let (step, after) = out.swap_remove(choice as usize);
         lines.push(model.explain(&state, step, &after));
         state = after;

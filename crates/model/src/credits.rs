@@ -118,10 +118,10 @@ impl Credits {
                 let at_once = self.keeps(Ordering::CreditsAllOrNothing)
                     || (0..KINDS).map(missing).sum::<u8>() == 1;
                 if at_once && (0..KINDS).all(|k| s.credit[k] >= missing(k)) {
-                    for k in 0..KINDS {
-                        s.credit[k] -= want[k] - s.held[t][k];
-                        s.held[t][k] = want[k];
+                    for (k, credit) in s.credit.iter_mut().enumerate() {
+                        *credit -= missing(k);
                     }
+                    s.held[t] = want;
                 } else if s.credit[LBN] < missing(LBN)
                     && (s.freeing + s.freed == 0 || !self.keeps(Ordering::BatchBeforeEnospc))
                 {

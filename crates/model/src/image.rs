@@ -24,6 +24,8 @@ pub enum Job {
     None,
     /// Writes block `k`, a hole at first, and extends the file to it.
     Extend(u8),
+    /// Writes a block of another file, whose LBN lies in the same bitmap word.
+    Other,
     /// Creates an inode in the lowest free place of the page that inodes share.
     Create,
     /// Removes the inode in place `i`, which exists from the start.
@@ -136,7 +138,7 @@ impl Images {
             0 => {
                 match job {
                     Job::None => return None,
-                    Job::Extend(_) => {
+                    Job::Extend(_) | Job::Other => {
                         let bit = (0..BITS).find(|bit| s.dram.bits >> bit & 1 == 0)?;
                         s.dram.bits |= 1 << bit;
                         s.thread[t].bit = bit as u8;
@@ -203,6 +205,16 @@ impl Images {
                 }
                 let th = s.thread[t];
                 let rec = &mut s.rec[t];
+                if matches!(job, Job::Extend(_) | Job::Other) {
+                    rec.set = 1 << th.bit;
+                    if !self.keeps(Ordering::BitsNotWords) {
+                        rec.word = Some(s.dram.bits);
+                    }
+                    if !self.keeps(Ordering::CountersDerived) {
+                        rec.counter = Some(s.dram.free - 1);
+                        rec.delta = 1;
+                    }
+                }
                 match job {
                     Job::Extend(k) => {
                         let size = if self.keeps(Ordering::SizeReread) {
@@ -213,17 +225,10 @@ impl Images {
                         let mut ext = s.dram.ext;
                         ext[usize::from(k)] = me;
                         rec.image = Some((size.max(k + 1), ext));
-                        rec.set = 1 << th.bit;
-                        if !self.keeps(Ordering::BitsNotWords) {
-                            rec.word = Some(s.dram.bits);
-                        }
-                        if !self.keeps(Ordering::CountersDerived) {
-                            rec.counter = Some(s.dram.free - 1);
-                            rec.delta = 1;
-                        }
                     }
+                    Job::Other | Job::None => {}
                     Job::Create => rec.place = Some((th.place, me)),
-                    _ => rec.place = Some((th.place, 0)),
+                    Job::Unlink(_) => rec.place = Some((th.place, 0)),
                 }
             }
             4 => {
@@ -270,6 +275,8 @@ impl Images {
         if let Some((size, ext)) = rec.image {
             s.dram.size = size;
             s.dram.ext = ext;
+        }
+        if rec.set != 0 {
             s.dram.free -= 1;
         }
         if let Some((place, ino)) = rec.place {
@@ -329,6 +336,10 @@ impl Images {
             match self.0.jobs.get(t) {
                 None => home.page = true,
                 Some(Job::None) => {}
+                Some(Job::Other) => {
+                    home.bits |= s.rec[t].set;
+                    home.free -= 1;
+                }
                 Some(Job::Extend(k)) => {
                     home.size = home.size.max(k + 1);
                     home.ext[usize::from(*k)] = me;
@@ -495,7 +506,7 @@ impl Model for Images {
             }
         }
         if s.homes != 0 {
-            let mut next = State {
+            let next = State {
                 homes: 0,
                 digested: s.homes,
                 ..s.clone()
@@ -515,6 +526,12 @@ impl Model for Images {
                 }
                 out.push((Step::Commit, next));
             }
+        }
+    }
+
+    fn crashes(&self, s: &State, out: &mut Vec<(Step, State)>) {
+        if s.crashed {
+            return;
         }
         let flying: Vec<usize> = (0..RECS)
             .filter(|&r| s.rec[r].appended && !s.rec[r].durable)
@@ -537,10 +554,6 @@ impl Model for Images {
         if s.crashed { self.judge(s) } else { Ok(()) }
     }
 
-    fn is_crash(&self, step: Step) -> bool {
-        matches!(step, Step::PowerLoss(_))
-    }
-
     fn finished(&self, s: &State) -> Option<bool> {
         let done = |t: usize| s.thread[t].pc >= 9 || self.0.jobs[t] == Job::None;
         (!s.crashed).then(|| (0..THREADS).all(done))
@@ -552,6 +565,7 @@ impl Model for Images {
                 let job = match self.0.jobs[t] {
                     Job::None => "nothing".into(),
                     Job::Extend(k) => format!("write of block {k}"),
+                    Job::Other => "write to another file".into(),
                     Job::Create => "create".into(),
                     Job::Unlink(i) => format!("unlink of inode {i}"),
                 };

@@ -1,20 +1,25 @@
-//! An executable model of the crash-consistency protocol, checked exhaustively within bounds.
+//! An executable model of the crash-consistency protocol of QuayFS, checked exhaustively within
+//! bounds.
+//!
+//! The protocol is split over seven models, each a small transition system: `volume` (slots,
+//! records, digest, rounds, zero batches, direct data, commits, recovery, for one operation at a
+//! time), `lane` (numbers, bounds, cuts), `image` (operations that share objects), `ppt` (L2P
+//! transactions), `reader`, `credits` and `intent`. Every rule of the protocol that a model knows
+//! has a name, see [`ordering::Ordering`]; [`suite`] runs every model with all rules, where no
+//! state may violate a property, and every model without one rule, where a counterexample must be
+//! found or the reason why there is none is stated. `docs/model.md` holds the results.
+//!
+//! This crate shares no code with the file system and makes no I/O. What it settles is the order
+//! of stores, not their bytes.
 
 pub mod checker;
-#[allow(missing_docs)]
-pub mod credits;
-#[allow(missing_docs)]
-pub mod image;
-#[allow(missing_docs)]
-pub mod intent;
-#[allow(missing_docs)]
-pub mod lane;
-pub mod medium;
+mod credits;
+mod image;
+mod intent;
+mod lane;
+mod medium;
 pub mod ordering;
-#[allow(missing_docs)]
-pub mod ppt;
-#[allow(missing_docs)]
-pub mod reader;
+mod ppt;
+mod reader;
 pub mod suite;
-#[allow(missing_docs)]
-pub mod volume;
+mod volume;

@@ -5,10 +5,17 @@ use std::sync::atomic::{AtomicUsize, Ordering as Atomic};
 use std::time::{Duration, Instant};
 
 use quayfs_model::checker::Outcome;
-use quayfs_model::suite::{Bounds, Case, Expect, Trial, cases, trials};
+use quayfs_model::suite::{Bounds, Case, Expect, Trial, cases, strolls, trials};
+
+/// Random walks per configuration with large bounds.
+const WALKS: u32 = 4_000;
 
 fn main() -> std::process::ExitCode {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
+    if wanted.first().is_some_and(|arg| arg == "--strolls") {
+        print_strolls();
+        return std::process::ExitCode::SUCCESS;
+    }
     let markdown = wanted.first().is_some_and(|arg| arg == "--markdown");
     let traces = !markdown;
     let began = Instant::now();
@@ -31,6 +38,7 @@ fn main() -> std::process::ExitCode {
     let results = run(&jobs);
     let (models, experiments) = results.split_at(all.len());
     let good = print_models(&all, models) & print_trials(&trials, experiments, traces);
+    let good = good & print_strolls();
     println!(
         "\n{} runs in {:.1} s",
         jobs.len(),
@@ -92,6 +100,47 @@ fn print_models(cases: &[Case], results: &[(Outcome, Duration)]) -> bool {
         );
     }
     println!();
+    good
+}
+
+fn print_strolls() -> bool {
+    println!("\n| random walks | bounds | walks | states | longest | result |");
+    println!("|---|---|---:|---:|---:|---|");
+    let strolls = strolls();
+    let results = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for case in &strolls {
+            let results = &results;
+            scope.spawn(move || {
+                if let Some(outcome) = case.stroll(0x9e37, WALKS) {
+                    results
+                        .lock()
+                        .expect("no walk panics")
+                        .push((case, outcome));
+                }
+            });
+        }
+    });
+    let mut results = results.into_inner().expect("no walk panics");
+    results.sort_by_key(|(case, _)| case.name());
+    let mut good = true;
+    for (case, outcome) in results {
+        let result = outcome
+            .counterexample
+            .as_ref()
+            .map(|found| found.property.text());
+        let (states, depth) = (outcome.states, outcome.depth);
+        let text = result.unwrap_or("nothing found");
+        println!(
+            "| {} | {} | {WALKS} | {states} | {depth} | {text} |",
+            case.name(),
+            case.bounds()
+        );
+        for line in outcome.counterexample.iter().flat_map(|found| &found.trace) {
+            println!("  {line}");
+        }
+        good &= result.is_none();
+    }
     good
 }
 

@@ -125,23 +125,8 @@ impl<const N: usize> Medium<N> {
 
     /// Every medium a power failure may leave behind. `wide` tells which cells can tear.
     pub fn after_power_loss(&self, wide: impl Fn(usize) -> bool, mut each: impl FnMut(Self)) {
-        let mut options: Vec<(usize, Vec<u16>)> = Vec::new();
-        for (at, cell) in self.cell.iter().enumerate() {
-            if cell.flying() == 0 {
-                continue;
-            }
-            let mut values = cell.value[..=cell.flying()].to_vec();
-            if wide(at) {
-                values.push(TORN);
-            }
-            values.sort_unstable();
-            values.dedup();
-            options.push((at, values));
-        }
-        let mut image = self.clone();
-        for cell in &mut image.cell {
-            *cell = Cell::new(cell.value[0]);
-        }
+        let options = self.options(wide);
+        let mut image = self.settled_only();
         let count: usize = options.iter().map(|(_, values)| values.len()).product();
         assert!(
             count <= 1 << 17,
@@ -154,6 +139,47 @@ impl<const N: usize> Medium<N> {
             }
             each(image.clone());
         }
+    }
+
+    /// One of them, drawn at random: `draw(n)` is below `n`.
+    pub fn one_after_power_loss(
+        &self,
+        wide: impl Fn(usize) -> bool,
+        draw: &mut dyn FnMut(usize) -> usize,
+    ) -> Self {
+        let mut image = self.settled_only();
+        for (at, values) in self.options(wide) {
+            image.cell[at] = Cell::new(values[draw(values.len())]);
+        }
+        image
+    }
+
+    /// What each cell with stores in flight may hold afterwards.
+    fn options(&self, wide: impl Fn(usize) -> bool) -> Vec<(usize, Vec<u16>)> {
+        let flying = self
+            .cell
+            .iter()
+            .enumerate()
+            .filter(|(_, cell)| cell.flying() > 0);
+        flying
+            .map(|(at, cell)| {
+                let mut values = cell.value[..=cell.flying()].to_vec();
+                if wide(at) {
+                    values.push(TORN);
+                }
+                values.sort_unstable();
+                values.dedup();
+                (at, values)
+            })
+            .collect()
+    }
+
+    fn settled_only(&self) -> Self {
+        let mut image = self.clone();
+        for cell in &mut image.cell {
+            *cell = Cell::new(cell.value[0]);
+        }
+        image
     }
 
     /// The cells with stores in flight.

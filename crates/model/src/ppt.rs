@@ -353,6 +353,9 @@ impl Model for Log {
                 push(Step::Store(lbn, s.store.0), self.store(s, lbn));
             }
         }
+    }
+
+    fn crashes(&self, s: &State, out: &mut Vec<(Step, State)>) {
         if s.left[2] > 0 {
             let down = |m: Medium<CELLS>| {
                 let mut next = State {

@@ -195,6 +195,12 @@ impl Model for Lanes {
         for c in 0..self.0.committers {
             push(Step::Commit(c, s.committer[c].pc), self.commit(s, c));
         }
+    }
+
+    fn crashes(&self, s: &State, out: &mut Vec<(Step, State)>) {
+        if s.crashed {
+            return;
+        }
         let wide = |at| at >= REC_HEAD;
         let blank = Lanes::initial(self);
         s.m.after_power_loss(wide, |m| {
@@ -216,10 +222,6 @@ impl Model for Lanes {
 
     fn check(&self, s: &State) -> Result<(), Property> {
         if s.crashed { self.judge(s) } else { Ok(()) }
-    }
-
-    fn is_crash(&self, step: Step) -> bool {
-        matches!(step, Step::PowerLoss | Step::Rot(_))
     }
 
     fn finished(&self, s: &State) -> Option<bool> {

@@ -1,6 +1,6 @@
 //! The configurations. Quick ones keep every mechanism and cut the number of repetitions.
 
-use super::{Bounds, Case};
+use super::{Bounds, Case, Kind};
 use crate::ordering::Kept;
 use crate::volume::{Budget, Config, OpKind, OpKind::*};
 use crate::{credits, image, intent, lane, ppt, reader};
@@ -19,14 +19,70 @@ const NONE: Budget = Budget {
 pub fn cases(bounds: Bounds) -> Vec<Case> {
     let full = bounds == Bounds::Full;
     let mut cases = Vec::new();
-    cases.extend(volumes(full).into_iter().map(Case::Volume));
-    cases.extend(lanes(full).into_iter().map(Case::Lane));
-    cases.extend(images().into_iter().map(Case::Image));
-    cases.extend(logs(full).into_iter().map(Case::Log));
-    cases.extend(readers().into_iter().map(Case::Reader));
-    cases.extend(credits().into_iter().map(Case::Credit));
-    cases.extend(intents().into_iter().map(Case::Intent));
-    cases
+    cases.extend(volumes(full).into_iter().map(Kind::Volume));
+    cases.extend(lanes(full).into_iter().map(Kind::Lane));
+    cases.extend(images().into_iter().map(Kind::Image));
+    cases.extend(logs(full).into_iter().map(Kind::Log));
+    cases.extend(readers().into_iter().map(Kind::Reader));
+    cases.extend(credits().into_iter().map(Kind::Credit));
+    cases.extend(intents().into_iter().map(Kind::Intent));
+    cases.into_iter().map(Case).collect()
+}
+
+/// Bounds too large to be exhausted, for walks at random.
+pub fn strolls() -> Vec<Case> {
+    let base = Config {
+        name: "stroll-op",
+        mode: 0,
+        remount: &[0],
+        ops: &[
+            Write(0, 0),
+            WriteBoth(0),
+            Write(1, 1),
+            Unlink(0),
+            Falloc(1, 0),
+            Direct(1, 0),
+        ],
+        lbns: 3,
+        slots: 3,
+        ring: 3,
+        in_place: true,
+        swap: true,
+        deaths: true,
+        retired_after_commit: false,
+        budget: Budget {
+            ops: 8,
+            rounds: 5,
+            batches: 4,
+            commits: 8,
+            crashes: 5,
+            ..NONE
+        },
+        kept: Kept::ALL,
+    };
+    let strolls = [
+        base.clone(),
+        Config {
+            name: "stroll-commit",
+            mode: 1,
+            remount: &[1],
+            ..base.clone()
+        },
+        Config {
+            name: "stroll-modes",
+            remount: &[0, 1],
+            ..base.clone()
+        },
+        Config {
+            name: "stroll-after",
+            retired_after_commit: true,
+            ..base
+        },
+    ];
+    strolls
+        .into_iter()
+        .map(|config| Case(Kind::Volume(config)))
+        .collect()
 }
 
 fn volumes(full: bool) -> Vec<Config> {
@@ -469,7 +525,7 @@ fn lanes(full: bool) -> Vec<lane::Config> {
 }
 
 fn images() -> Vec<image::Config> {
-    use image::Job::{Create, Extend, None, Unlink};
+    use image::Job::{Create, Extend, None, Other, Unlink};
     let base = image::Config {
         name: "writers",
         commit: false,
@@ -490,6 +546,11 @@ fn images() -> Vec<image::Config> {
         image::Config {
             name: "writers-delta",
             counter_as_delta: true,
+            ..base.clone()
+        },
+        image::Config {
+            name: "two-files",
+            jobs: [Extend(0), Other, None],
             ..base.clone()
         },
         image::Config {

@@ -3,10 +3,10 @@
 mod cases;
 mod trials;
 
-pub use cases::cases;
+pub use cases::{cases, strolls};
 pub use trials::{Expect, Trial, trials};
 
-use crate::checker::{Outcome, explore};
+use crate::checker::{Outcome, explore, walk};
 use crate::credits::{self, Credits};
 use crate::image::{self, Images};
 use crate::intent::{self, Intents};
@@ -30,47 +30,43 @@ pub enum Bounds {
 
 /// A model under one configuration.
 #[derive(Clone, Debug)]
-pub enum Case {
-    /// One operation at a time, digest, rounds, commits, recovery.
+pub struct Case(Kind);
+
+#[derive(Clone, Debug)]
+enum Kind {
     Volume(volume::Config),
-    /// Numbers, bounds, lanes, cuts.
     Lane(lane::Config),
-    /// Operations that share objects.
     Image(image::Config),
-    /// L2P transactions.
     Log(ppt::Config),
-    /// A read beside everything else.
     Reader(reader::Config),
-    /// Space and locks.
     Credit(credits::Config),
-    /// Truncates in steps.
     Intent(intent::Config),
 }
 
 impl Case {
     /// The name of the model.
     pub fn model(&self) -> &'static str {
-        match self {
-            Case::Volume(_) => "volume",
-            Case::Lane(_) => "lane",
-            Case::Image(_) => "image",
-            Case::Log(_) => "l2p log",
-            Case::Reader(_) => "reader",
-            Case::Credit(_) => "credit",
-            Case::Intent(_) => "intent",
+        match &self.0 {
+            Kind::Volume(_) => "volume",
+            Kind::Lane(_) => "lane",
+            Kind::Image(_) => "image",
+            Kind::Log(_) => "l2p log",
+            Kind::Reader(_) => "reader",
+            Kind::Credit(_) => "credit",
+            Kind::Intent(_) => "intent",
         }
     }
 
     /// The name of the configuration, unique over all models.
     pub fn name(&self) -> &'static str {
-        match self {
-            Case::Volume(c) => c.name,
-            Case::Lane(c) => c.name,
-            Case::Image(c) => c.name,
-            Case::Log(c) => c.name,
-            Case::Reader(c) => c.name,
-            Case::Credit(c) => c.name,
-            Case::Intent(c) => c.name,
+        match &self.0 {
+            Kind::Volume(c) => c.name,
+            Kind::Lane(c) => c.name,
+            Kind::Image(c) => c.name,
+            Kind::Log(c) => c.name,
+            Kind::Reader(c) => c.name,
+            Kind::Credit(c) => c.name,
+            Kind::Intent(c) => c.name,
         }
     }
 
@@ -80,36 +76,36 @@ impl Case {
             .iter()
             .fold(Kept::ALL, |kept, &ordering| kept.without(ordering));
         let mut case = self.clone();
-        match &mut case {
-            Case::Volume(c) => c.kept = kept,
-            Case::Lane(c) => c.kept = kept,
-            Case::Image(c) => c.kept = kept,
-            Case::Log(c) => c.kept = kept,
-            Case::Reader(c) => c.kept = kept,
-            Case::Credit(c) => c.kept = kept,
-            Case::Intent(c) => c.kept = kept,
+        match &mut case.0 {
+            Kind::Volume(c) => c.kept = kept,
+            Kind::Lane(c) => c.kept = kept,
+            Kind::Image(c) => c.kept = kept,
+            Kind::Log(c) => c.kept = kept,
+            Kind::Reader(c) => c.kept = kept,
+            Kind::Credit(c) => c.kept = kept,
+            Kind::Intent(c) => c.kept = kept,
         }
         case
     }
 
     /// Visits everything.
     pub fn run(&self) -> Outcome {
-        match self.clone() {
-            Case::Volume(c) => explore(&Volume(c), LIMIT),
-            Case::Lane(c) => explore(&Lanes(c), LIMIT),
-            Case::Image(c) => explore(&Images(c), LIMIT),
-            Case::Log(c) => explore(&Log(c), LIMIT),
-            Case::Reader(c) => explore(&Readers(c), LIMIT),
-            Case::Credit(c) => explore(&Credits(c), LIMIT),
-            Case::Intent(c) => explore(&Intents(c), LIMIT),
+        match self.0.clone() {
+            Kind::Volume(c) => explore(&Volume(c), LIMIT),
+            Kind::Lane(c) => explore(&Lanes(c), LIMIT),
+            Kind::Image(c) => explore(&Images(c), LIMIT),
+            Kind::Log(c) => explore(&Log(c), LIMIT),
+            Kind::Reader(c) => explore(&Readers(c), LIMIT),
+            Kind::Credit(c) => explore(&Credits(c), LIMIT),
+            Kind::Intent(c) => explore(&Intents(c), LIMIT),
         }
     }
 
     /// The bounds in a few words.
     pub fn bounds(&self) -> String {
-        match self {
-            Case::Volume(c) => c.bounds(),
-            Case::Lane(c) => {
+        match &self.0 {
+            Kind::Volume(c) => c.bounds(),
+            Kind::Lane(c) => {
                 let jobs: usize = c.jobs.iter().map(|jobs| jobs.len()).sum();
                 let mode = if c.commit { "commit" } else { "op" };
                 format!(
@@ -117,18 +113,18 @@ impl Case {
                     c.ring, c.committers
                 )
             }
-            Case::Image(c) => {
+            Kind::Image(c) => {
                 let mode = if c.commit { "commit" } else { "op" };
                 let jobs: Vec<String> = c.jobs.iter().map(|job| format!("{job:?}")).collect();
                 format!("{mode}; {}", jobs.join(" | "))
             }
-            Case::Log(c) => {
+            Kind::Log(c) => {
                 format!(
                     "{} txns, {} single stores, {} crashes",
                     c.txns, c.stores, c.crashes
                 )
             }
-            Case::Reader(c) => {
+            Kind::Reader(c) => {
                 let who = if c.scrub { "scrub" } else { "read" };
                 let way = if c.swap {
                     "swapping round"
@@ -137,14 +133,22 @@ impl Case {
                 };
                 format!("{who}, write, {way}")
             }
-            Case::Credit(c) => {
+            Kind::Credit(c) => {
                 let [slots, log, lbns, pages] = c.space;
                 format!("{slots} slots, {log} records, {lbns} LBNs, {pages} pages")
             }
-            Case::Intent(c) => format!(
+            Kind::Intent(c) => format!(
                 "{} truncates, {} writes, {} extensions, {} crashes",
                 c.truncates, c.writes, c.extends, c.crashes
             ),
+        }
+    }
+
+    /// Walks at random instead of visiting everything; only the volume model has bounds for that.
+    pub fn stroll(&self, seed: u64, walks: u32) -> Option<Outcome> {
+        match self.0.clone() {
+            Kind::Volume(c) => Some(walk(&Volume(c), seed, walks)),
+            _ => None,
         }
     }
 }

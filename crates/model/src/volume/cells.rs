@@ -142,7 +142,7 @@ impl Node {
     }
     /// `None` if the page fails its check or holds another node.
     pub fn unpack(value: u16, node: usize) -> Option<Node> {
-        (value >> 14 == 1 && usize::from(value >> 12 & 3) == node).then(|| Node {
+        (value >> 14 == 1 && usize::from(value >> 12 & 3) == node).then_some(Node {
             exists: value >> 10 & 1 == 1,
             map: [(value >> 7 & 7) as u8, (value >> 4 & 7) as u8],
             bits: (value & 15) as u8,

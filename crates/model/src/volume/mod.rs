@@ -126,25 +126,36 @@ impl Model for Volume {
                 }
             }
         }
-        if w.left.crashes > 0 {
-            for &mode in cfg.remount {
-                let down = |m: Medium<CELLS>| {
-                    let mut next = World { m, ..w.clone() };
-                    next.left.crashes -= 1;
-                    next.phase = Phase::Recovering;
-                    next.dram = Dram::default();
-                    next.rc = Recovery {
-                        mode,
-                        ..Recovery::default()
-                    };
-                    next
-                };
-                w.m.after_power_loss(wide, |m| out.push((Step::PowerLoss, down(m))));
-                if cfg.deaths && w.m.in_flight().next().is_some() {
-                    out.push((Step::Death, down(w.m.clone())));
-                }
+    }
+
+    fn crashes(&self, w: &World, out: &mut Vec<(Step, World)>) {
+        if w.left.crashes == 0 || w.fault.is_some() || w.phase == Phase::Reported {
+            return;
+        }
+        for &mode in self.0.remount {
+            w.m.after_power_loss(wide, |m| out.push((Step::PowerLoss, down(w, m, mode))));
+            if self.0.deaths && w.m.in_flight().next().is_some() {
+                out.push((Step::Death, down(w, w.m.clone(), mode)));
             }
         }
+    }
+
+    fn crash_at_random(
+        &self,
+        w: &World,
+        draw: &mut dyn FnMut(usize) -> usize,
+    ) -> Option<(Step, World)> {
+        if w.left.crashes == 0 || w.fault.is_some() || w.phase == Phase::Reported {
+            return None;
+        }
+        let mode = self.0.remount[draw(self.0.remount.len())];
+        if self.0.deaths && draw(4) == 0 {
+            return Some((Step::Death, down(w, w.m.clone(), mode)));
+        }
+        Some((
+            Step::PowerLoss,
+            down(w, w.m.one_after_power_loss(wide, draw), mode),
+        ))
     }
 
     fn check(&self, w: &World) -> Result<(), Property> {
@@ -163,6 +174,19 @@ impl Model for Volume {
     }
 }
 
+/// The volume after a crash that left `m`, about to be mounted in `mode`.
+fn down(w: &World, m: Medium<CELLS>, mode: u8) -> World {
+    let mut next = World { m, ..w.clone() };
+    next.left.crashes -= 1;
+    next.phase = Phase::Recovering;
+    next.dram = Dram::default();
+    next.rc = Recovery {
+        mode,
+        ..Recovery::default()
+    };
+    next
+}
+
 impl Volume {
     /// What the running volume shows is what was published; scrub finds nothing wrong.
     fn check_reads(&self, w: &World) -> Result<(), Property> {
@@ -170,6 +194,10 @@ impl Volume {
         for file in 0..FILES {
             for block in 0..BLKS {
                 let node = d.node[file];
+                if d.op.direct && usize::from(d.op.lbn) + 1 == usize::from(node.map[block]) {
+                    // Being overwritten right now, where that is allowed.
+                    continue;
+                }
                 let want = d.published.0[file][block];
                 let got = match node.map[block] {
                     _ if !node.exists => ABSENT,

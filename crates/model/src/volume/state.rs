@@ -6,8 +6,8 @@ use crate::checker::Property;
 use crate::medium::Medium;
 
 /// Records and stages that one run of the model can create.
-pub const MAX_RECS: usize = 6;
-pub const MAX_STAGES: usize = 6;
+pub const MAX_RECS: usize = 8;
+pub const MAX_STAGES: usize = 8;
 
 /// What a record says. Cells of the ring hold 1 + the index of one of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
