@@ -383,3 +383,138 @@ impl Hasher for Pass {
         self.0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two threads add one to a counter, each by a load and a store; `atomic` makes it one step.
+    /// A thread may first wait for a lock that nobody ever releases.
+    struct Counter {
+        atomic: bool,
+        deadlock: bool,
+    }
+
+    type Threads = [(u8, u8); 2];
+
+    impl Model for Counter {
+        type State = (u8, Threads);
+        type Step = usize;
+
+        fn initial(&self) -> Self::State {
+            (0, [(0, 0); 2])
+        }
+        fn successors(&self, state: &Self::State, out: &mut Vec<(usize, Self::State)>) {
+            for t in 0..2 {
+                let (mut count, mut threads) = *state;
+                match threads[t].0 {
+                    0 if self.atomic => {
+                        count += 1;
+                        threads[t].0 = 2;
+                    }
+                    0 => threads[t] = (1, count),
+                    1 if self.deadlock && t == 1 => continue,
+                    1 => {
+                        count = threads[t].1 + 1;
+                        threads[t] = (2, 0);
+                    }
+                    _ => continue,
+                }
+                out.push((t, (count, threads)));
+            }
+        }
+        fn check(&self, (count, threads): &Self::State) -> Result<(), Property> {
+            let done = threads.iter().all(|thread| thread.0 == 2);
+            if done && *count != 2 {
+                Err(Property::AckedLost)
+            } else {
+                Ok(())
+            }
+        }
+        fn finished(&self, state: &Self::State) -> Option<bool> {
+            Some(state.1.iter().all(|thread| thread.0 == 2))
+        }
+        fn explain(&self, _: &Self::State, step: usize, _: &Self::State) -> String {
+            format!("thread {step}")
+        }
+    }
+
+    #[test]
+    fn a_lost_update_is_found_by_a_shortest_trace() {
+        let outcome = explore(
+            &Counter {
+                atomic: false,
+                deadlock: false,
+            },
+            1000,
+        );
+        let found = outcome.counterexample.expect("two loads, then two stores");
+        assert_eq!(found.property, Property::AckedLost);
+        assert_eq!(found.trace.len(), 4);
+    }
+
+    #[test]
+    fn a_correct_model_is_visited_completely() {
+        let outcome = explore(
+            &Counter {
+                atomic: true,
+                deadlock: false,
+            },
+            1000,
+        );
+        assert!(outcome.holds());
+        assert_eq!((outcome.states, outcome.depth), (4, 3));
+    }
+
+    #[test]
+    fn a_deadlock_is_found() {
+        let outcome = explore(
+            &Counter {
+                atomic: false,
+                deadlock: true,
+            },
+            1000,
+        );
+        assert_eq!(
+            outcome.counterexample.map(|found| found.property),
+            Some(Property::Stuck)
+        );
+    }
+
+    #[test]
+    fn a_limit_is_not_taken_for_completeness() {
+        let outcome = explore(
+            &Counter {
+                atomic: true,
+                deadlock: false,
+            },
+            1,
+        );
+        assert!(!outcome.complete && !outcome.holds());
+    }
+
+    #[test]
+    fn walks_find_the_lost_update() {
+        let outcome = walk(
+            &Counter {
+                atomic: false,
+                deadlock: false,
+            },
+            7,
+            50,
+        );
+        assert!(outcome.counterexample.is_some());
+        assert!(
+            walk(
+                &Counter {
+                    atomic: true,
+                    deadlock: false
+                },
+                7,
+                50
+            )
+            .counterexample
+            .is_none()
+        );
+    }
+}

@@ -187,3 +187,58 @@ impl<const N: usize> Medium<N> {
         (0..N).filter(|&at| self.cell[at].flying() > 0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Cell 0 is a word, cell 1 is wide.
+    fn images(m: &Medium<2>) -> Vec<[u16; 2]> {
+        let mut images = Vec::new();
+        m.after_power_loss(
+            |at| at == 1,
+            |image| images.push([image.load(0), image.load(1)]),
+        );
+        images.sort_unstable();
+        images
+    }
+
+    #[test]
+    fn what_is_not_fenced_may_be_there_or_not_or_torn() {
+        let mut m = Medium::<2>::zeroed();
+        m.store(0, 7, 1);
+        m.store(1, 8, 1);
+        assert_eq!(m.load(0), 7);
+        let want = [[0, 0], [0, 8], [0, TORN], [7, 0], [7, 8], [7, TORN]];
+        assert_eq!(images(&m), want);
+    }
+
+    #[test]
+    fn a_fence_settles_what_its_thread_stored_and_what_that_lies_on() {
+        let mut m = Medium::<2>::zeroed();
+        m.store(0, 1, 1);
+        m.store(0, 2, 2);
+        m.store(1, 3, 3);
+        m.fence(1);
+        assert_eq!(
+            images(&m),
+            [[1, 0], [1, 3], [1, TORN], [2, 0], [2, 3], [2, TORN]]
+        );
+        m.fence(2);
+        assert_eq!(images(&m), [[2, 0], [2, 3], [2, TORN]]);
+        m.drain(0..2);
+        assert_eq!(images(&m), [[2, 3]]);
+    }
+
+    #[test]
+    fn a_random_image_is_one_of_them() {
+        let mut m = Medium::<2>::zeroed();
+        m.store(0, 7, 1);
+        m.store(1, 8, 2);
+        for n in 0..9 {
+            let image = m.one_after_power_loss(|at| at == 1, &mut |below| n % below);
+            assert!(images(&m).contains(&[image.load(0), image.load(1)]));
+            assert!(image.settled(0) && image.settled(1));
+        }
+    }
+}

@@ -1,5 +1,6 @@
 //! The protocol as designed holds in every model, within the quick bounds.
 
+use quayfs_model::ordering::Ordering;
 use quayfs_model::suite::{Bounds, Case, cases, strolls};
 
 fn all_hold(wanted: impl Fn(&Case) -> bool) {
@@ -35,6 +36,22 @@ fn long_histories_hold_along_random_walks() {
             let trace = found.trace.join("\n  ");
             panic!("{}: {}\n  {trace}", case.name(), found.property.text());
         }
+    }
+}
+
+#[test]
+fn random_walks_find_what_is_wrong() {
+    for out in [
+        Ordering::RingAfterD,
+        Ordering::UndoneTxnClosed,
+        Ordering::PublishedBeforeRound,
+    ] {
+        let cases = strolls();
+        let case = cases[0].without(&[out]);
+        let outcome = case
+            .stroll(0x51ab, 6_000)
+            .expect("a model with large bounds");
+        assert!(outcome.counterexample.is_some(), "{out:?} is not missed");
     }
 }
 
