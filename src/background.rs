@@ -11,6 +11,7 @@ use crate::engine::{Engine, Wanted};
 use crate::error::{FsError, Result, Shortage};
 use crate::grace;
 use crate::metrics::Metrics;
+use crate::ns::node::record_pages;
 
 /// Records of one digest batch.
 const BATCH_RECORDS: usize = 4096;
@@ -116,9 +117,10 @@ fn digest_some(e: &Engine, upto: u64) -> Result<()> {
     let mut done = 0;
     while done < records.len() {
         // Old pages come back after a grace period; a small region may have to wait for them.
+        let room = 2 * record_pages(&e.config.geometry) as usize;
         let mut free = e.nodes.free_pages();
         for _ in 0..64 {
-            if free > BATCH_RECORDS.min(64) {
+            if free > room {
                 break;
             }
             grace::wait();
@@ -126,7 +128,7 @@ fn digest_some(e: &Engine, upto: u64) -> Result<()> {
         }
         let mut batch = Batch::new(&e.nodes);
         let first = done;
-        while done < records.len() && (done == first || batch.pages() + 48 < free) {
+        while done < records.len() && (done == first || batch.pages() + room / 2 < free) {
             batch.apply(records[done].seq, &records[done].items)?;
             done += 1;
         }

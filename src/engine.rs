@@ -90,6 +90,7 @@ pub struct Engine {
     unseen: AtomicU64,
     deferred: Mutex<BTreeMap<u64, Vec<Freed>>>,
     deferred_blocks: AtomicU64,
+    stopping: AtomicBool,
     read_only: AtomicBool,
     progress: Mutex<Progress>,
     work: Condvar,
@@ -175,6 +176,7 @@ impl Engine {
             unseen: AtomicU64::new(0),
             deferred: Mutex::default(),
             deferred_blocks: AtomicU64::new(0),
+            stopping: AtomicBool::new(false),
             progress: Mutex::default(),
             work: Condvar::new(),
             done: Condvar::new(),
@@ -246,6 +248,11 @@ impl Engine {
             self.deferred_blocks
                 .fetch_add(lbns_of(&freed), Ordering::AcqRel);
             self.deferred.lock().entry(seq).or_default().extend(freed);
+            // Digest may have passed the record before its frees were known.
+            let digested = self.journal.digested();
+            if seq <= digested {
+                self.release_digested(digested);
+            }
         }
     }
 
@@ -364,6 +371,11 @@ impl Engine {
         if p.wanted != before {
             self.work.notify_all();
         }
+    }
+
+    /// Set when the mount ends: chores stop where they are.
+    pub fn stopping(&self) -> &AtomicBool {
+        &self.stopping
     }
 
     /// Tells the background threads to end.

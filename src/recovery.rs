@@ -19,7 +19,7 @@ use crate::config::{Durability, MountOptions};
 use crate::digest::Batch;
 use crate::engine::{Engine, Parts};
 use crate::error::FsError;
-use crate::ns::node::NodeStore;
+use crate::ns::node::{NodeStore, record_pages};
 use crate::volume::{Access, Volume};
 
 /// Records of one digest batch during recovery.
@@ -141,12 +141,13 @@ pub fn recover(volume: &Volume, options: &MountOptions) -> Result<Engine, MountE
     }
     clock.lap("nodes");
     {
+        let room = record_pages(&g) as usize;
         let mut done = 0;
         while done < usable {
             let mut batch = Batch::new(&nodes);
             let (first, free) = (done, nodes.free_pages());
             while done < usable
-                && (done == first || batch.pages() + 48 < free && done - first < BATCH_RECORDS)
+                && (done == first || batch.pages() + room < free && done - first < BATCH_RECORDS)
             {
                 let r = &scan.records[done];
                 batch.apply(r.seq, &r.items)?;

@@ -234,6 +234,7 @@ fn run(setup: &Setup, seed: u64) -> Totals {
     run.remount(death);
     run.delete_all();
     if !setup.taste.quiet {
+        run.fs.finish_chores();
         run.fs.abandon();
     }
     run.account();

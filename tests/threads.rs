@@ -92,6 +92,7 @@ fn own_trees(mode: (&str, Backend), threads: u64, seed: u64) {
         fs = media.mount(&options(mode.0));
         check(&fs, &models, "after a remount");
     }
+    fs.finish_chores();
     fs.abandon();
     account::settle(&fs);
     let all = Model {
@@ -169,6 +170,7 @@ fn one_file(mode: (&str, Backend), seed: u64) {
     };
     verify(&fs);
     fs.sync_all().expect("sync");
+    fs.finish_chores();
     fs.abandon();
     let fs = media.mount(&options(mode.0));
     verify(&fs);
@@ -260,6 +262,7 @@ fn all_over(mode: (&str, Backend), seed: u64) {
     });
     consistent(&fs, &format!("{mode:?}, seed {seed}"));
     fs.sync_all().expect("sync");
+    fs.finish_chores();
     fs.abandon();
     media
         .fsck()

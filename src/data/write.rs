@@ -121,13 +121,18 @@ fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bo
         write_direct(e, cell, txn, req, &pieces)?;
         return Ok(true);
     }
-    let mut window = cell.window.lock();
-    let mut alloc = Allocation::new(&mut window);
+    // Overwrites go past the window: writers of disjoint ranges do not meet before the commit mutex.
+    let mut window = (holes_now > 0).then(|| cell.window.lock());
+    let mut alloc = window.as_mut().map(Allocation::new);
     let mut targets = Vec::with_capacity(n as usize);
     for p in &pieces {
         match p.lbn {
             Some(lbn) => targets.extend(lbn..lbn + length(p)),
-            None => alloc.fill(&mut txn, p.blocks.clone(), goal, ahead, &mut targets)?,
+            None => {
+                if let Some(a) = &mut alloc {
+                    a.fill(&mut txn, p.blocks.clone(), goal, ahead, &mut targets)?;
+                }
+            }
         }
     }
     stage(e, &mut txn, req, &pieces, &targets)?;
@@ -135,14 +140,14 @@ fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bo
     // Ordering 5: under the commit mutex come extent changes, image, number, append and fence.
     let _commit = cell.commit.lock();
     let mut image = cell.image();
-    if !alloc.placed.is_empty() {
+    if let Some(a) = &alloc {
         extents::change(
             cell,
             &mut txn,
             &mut image,
-            alloc.placed.len(),
+            a.placed.len(),
             |x, txn, image| {
-                for (blocks, lbn) in &alloc.placed {
+                for (blocks, lbn) in &a.placed {
                     x.insert(txn, image, blocks.clone(), *lbn);
                 }
                 Ok(())
@@ -157,7 +162,9 @@ fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bo
     }
     txn.put_inode(cell.ino, &image);
     let seq = txn.commit()?;
-    alloc.keep();
+    if let Some(a) = alloc {
+        a.keep();
+    }
     cell.install(image, seq);
     Ok(true)
 }

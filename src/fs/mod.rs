@@ -12,6 +12,8 @@ mod status;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
 use quayfs_layout::inode::{Inode, ROOT, S_IFDIR};
@@ -21,6 +23,7 @@ pub use attr::{Attr, Caller, SetAttr, SetTime};
 pub use ops::data::{FallocMode, Whence};
 pub use ops::dirs::DirEntry;
 pub use ops::lookup::TARGET_MAX;
+pub use ops::reap::STEP;
 pub use ops::rename::RenameFlags;
 pub use ops::statfs::StatFs;
 pub use ops::xattr::SetXattr;
@@ -41,6 +44,7 @@ pub struct Fs {
     pub(crate) volume: Volume,
     rename: locks::RenameLock,
     threads: Mutex<Option<Threads>>,
+    chores: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Fs {
@@ -56,7 +60,11 @@ impl Fs {
         } else {
             Some(Threads::start(&engine)?)
         };
-        Ok(Self::serve(volume, options, engine, threads))
+        let fs = Self::serve(volume, options, engine, threads);
+        if !options.read_only {
+            fs.start_chores()?;
+        }
+        Ok(fs)
     }
 
     /// As [`Fs::mount`] without background threads, for tools and tests: digest, rounds and zero
@@ -69,7 +77,11 @@ impl Fs {
     ) -> std::result::Result<Arc<Self>, MountError> {
         let engine = Arc::new(recovery::recover(&volume, options)?);
         engine.relieve_inline();
-        Ok(Self::serve(volume, options, engine, None))
+        let fs = Self::serve(volume, options, engine, None);
+        if !options.read_only {
+            fs.reap_unknown_orphans();
+        }
+        Ok(fs)
     }
 
     fn serve(
@@ -83,11 +95,40 @@ impl Fs {
             volume,
             rename: locks::RenameLock::default(),
             threads: Mutex::new(threads),
+            chores: Mutex::default(),
         });
         if !options.read_only {
-            fs.resume_intents();
+            fs.resume_truncates();
         }
         fs
+    }
+
+    /// Starts what may take its time while requests are answered: orphans of the previous life are
+    /// freed, and the region is faulted in.
+    fn start_chores(self: &Arc<Self>) -> std::io::Result<()> {
+        let fs = Arc::clone(self);
+        let chores = std::thread::Builder::new()
+            .name("quayfs-chores".into())
+            .spawn(move || {
+                fs.reap_unknown_orphans();
+                fs.e.region.prefault(fs.e.stopping());
+            })?;
+        *self.chores.lock() = Some(chores);
+        Ok(())
+    }
+
+    /// Waits until the orphans of the previous life are freed, for tools and tests that count what
+    /// is free.
+    pub fn finish_chores(&self) {
+        let chores = self.chores.lock().take();
+        if chores.is_some_and(|c| c.join().is_err()) {
+            tracing::error!("the thread for chores panicked");
+        }
+    }
+
+    fn end_chores(&self) {
+        self.e.stopping().store(true, Ordering::Release);
+        self.finish_chores();
     }
 
     /// The volume's directory.
@@ -98,6 +139,7 @@ impl Fs {
     /// Finishes everything: orphans are freed, all staged blocks are on the data device, the
     /// volume is marked clean. Nothing may call operations any more.
     pub fn shutdown(&self) -> Result<()> {
+        self.end_chores();
         let threads = self.threads.lock().take();
         if !self.e.is_read_only() {
             self.reap_all_orphans();
@@ -112,6 +154,7 @@ impl Fs {
     /// Ends the background threads and finishes nothing: what is on the media afterwards is what
     /// the death of the daemon would leave there. For tests.
     pub fn abandon(&self) {
+        self.end_chores();
         self.e.stop();
         if let Some(t) = self.threads.lock().take() {
             t.join();
@@ -126,11 +169,11 @@ impl Fs {
         })
     }
 
-    /// Reports damage that an operation met.
+    /// Reports damage in metadata that an operation met; `errors=` decides what follows.
     fn noticed<T>(&self, result: Result<T>) -> Result<T> {
         result.inspect_err(|err| {
             if let FsError::Io(_) = err {
-                tracing::error!("{err}");
+                self.e.damaged(err);
             }
         })
     }

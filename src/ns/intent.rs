@@ -1,6 +1,7 @@
 //! The intent table in DRAM: which entries are free, which inode has which.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use quayfs_layout::Ino;
@@ -28,6 +29,7 @@ pub struct Intents {
     base: u32,
     total: Slot,
     state: Mutex<State>,
+    truncates: AtomicUsize,
 }
 
 impl Intents {
@@ -58,6 +60,7 @@ impl Intents {
         Ok(Self {
             base: g.intent_base as u32,
             total,
+            truncates: AtomicUsize::new(count_truncates(&state)),
             state: Mutex::new(state),
         })
     }
@@ -68,6 +71,7 @@ impl Intents {
             base: g.intent_base as u32,
             total: 0,
             state: Mutex::default(),
+            truncates: AtomicUsize::new(0),
         }
     }
 
@@ -91,6 +95,11 @@ impl Intents {
     /// Whether `ino` has an intent of this kind.
     pub fn has(&self, ino: Ino, kind: IntentKind) -> bool {
         self.state.lock().by_inode.contains_key(&(ino, kind as u64))
+    }
+
+    /// Number of unfinished truncates.
+    pub fn truncates(&self) -> usize {
+        self.truncates.load(Ordering::Acquire)
     }
 
     /// Takes an entry for a transaction that is about to promise something.
@@ -121,10 +130,12 @@ impl Intents {
 
     /// The record that makes the promise was appended.
     pub fn made(&self, slot: Slot, intent: Intent) {
-        self.state
-            .lock()
-            .by_inode
-            .insert((intent.ino, intent.kind as u64), slot);
+        let mut s = self.state.lock();
+        s.by_inode.insert((intent.ino, intent.kind as u64), slot);
+        self.truncates.store(
+            count_if(&s, intent.kind, self.truncates()),
+            Ordering::Release,
+        );
     }
 
     /// The entry of an inode's intent.
@@ -138,8 +149,27 @@ impl Intents {
         let mut s = self.state.lock();
         if let Some(slot) = s.by_inode.remove(&(ino, kind as u64)) {
             s.free.push(slot);
+            self.truncates
+                .store(count_if(&s, kind, self.truncates()), Ordering::Release);
         }
     }
+}
+
+/// Number of truncates after a change of an entry of this kind.
+fn count_if(s: &State, kind: IntentKind, before: usize) -> usize {
+    if kind == IntentKind::Truncate {
+        count_truncates(s)
+    } else {
+        before
+    }
+}
+
+fn count_truncates(s: &State) -> usize {
+    let truncate = IntentKind::Truncate as u64;
+    s.by_inode
+        .keys()
+        .filter(|(_, kind)| *kind == truncate)
+        .count()
 }
 
 /// First node id behind the intent table.

@@ -17,6 +17,7 @@ use quayfs_pmem::Region;
 use rustc_hash::FxBuildHasher;
 
 use crate::error::{FsError, Result};
+use crate::fs::STEP;
 
 /// A 4 KiB page in DRAM.
 pub type PageBytes = Box<[u8; BLOCK]>;
@@ -48,6 +49,13 @@ pub(crate) fn static_kind(g: &Geometry, id: u32) -> Option<NodeKind> {
     }
 }
 
+/// Node pages that one record can change at most: a step of freeing touches an extent page and a
+/// bitmap page for each extent, and a write into scattered holes a bitmap page for each block.
+pub fn record_pages(g: &Geometry) -> u64 {
+    let groups = g.visible_blocks().div_ceil(node::BITS_PER_PAGE);
+    STEP as u64 + groups.min(264) + 16
+}
+
 /// Node pages of a volume.
 pub struct NodeStore {
     region: Arc<Region>,
@@ -59,7 +67,10 @@ pub struct NodeStore {
     live: AtomicU64,
     /// One bit per static node id: its page exists or is promised.
     present: Vec<AtomicU64>,
+    /// Pages that no promise may touch: the largest record must always be digestible.
     reserve: u64,
+    /// Pages beyond that which only operations that give space back may be promised.
+    privileged: u64,
     /// Damaged NAT entries: how many, and the first one.
     damage: Option<(usize, String)>,
 }
@@ -113,7 +124,7 @@ impl NodeStore {
             .rev()
             .filter(|p| used[*p as usize / 64] & (1 << (p % 64)) == 0)
             .collect();
-        let reserve = (geo.node_pages / 32).clamp(32, 4096);
+        let reserve = record_pages(&geo).min(geo.node_pages / 4);
         Ok(Self {
             region,
             geo,
@@ -123,6 +134,9 @@ impl NodeStore {
             live: AtomicU64::new(live),
             present,
             reserve,
+            privileged: (geo.node_pages / 64)
+                .clamp(16, 2048)
+                .min(geo.node_pages / 16),
             damage,
         })
     }
@@ -240,14 +254,10 @@ impl NodeStore {
         }
     }
 
-    /// Promises `n` pages. Deletes and truncates (`privileged`) may dip into half the reserve
-    /// that ordinary operations leave alone.
+    /// Promises `n` pages. Deletes and truncates (`privileged`) may use some that ordinary
+    /// operations leave alone; nobody may use those that digest needs (ordering 6).
     pub fn promise(&self, n: u64, privileged: bool) -> bool {
-        let keep = if privileged {
-            self.reserve / 2
-        } else {
-            self.reserve
-        };
+        let keep = self.reserve + if privileged { 0 } else { self.privileged };
         let limit = self.geo.node_pages.saturating_sub(keep);
         self.live
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |l| {
@@ -282,7 +292,10 @@ impl NodeStore {
 
     /// Pages that ordinary operations can still be promised.
     pub fn available(&self) -> u64 {
-        let limit = self.geo.node_pages - self.reserve.min(self.geo.node_pages);
+        let limit = self
+            .geo
+            .node_pages
+            .saturating_sub(self.reserve + self.privileged);
         limit.saturating_sub(self.live.load(Ordering::Acquire))
     }
 

@@ -10,6 +10,7 @@ use super::model::Model;
 
 /// Digests, checkpoints and zeroes until nothing is left to do. Operations rest meanwhile.
 pub fn settle(fs: &Fs) {
+    fs.finish_chores();
     fs.sync_all().expect("sync");
     background::digest_all(&fs.e).expect("digest");
     fs.e.reclaim_windows();

@@ -67,7 +67,7 @@ impl Shape {
         slots: 32,
         lane: 160 << 10,
         l2p_entries: 128,
-        nodes: 128,
+        nodes: 144,
     };
 
     /// Lays the volume out as `Geometry::compute` does.

@@ -68,6 +68,7 @@ impl Fs {
     /// in mode `op` when this returns.
     pub fn write(&self, ino: Ino, offset: u64, data: &[u8], kill_privileges: bool) -> Result<()> {
         let cell = self.cell(ino)?;
+        self.finish_left_truncate(ino)?;
         let max = self.request_max();
         let mut at = 0;
         while at < data.len() {
@@ -80,7 +81,8 @@ impl Fs {
                 data: piece,
                 kill_privileges,
             };
-            self.noticed(write::write(&self.e, &cell, req))?;
+            write::write(&self.e, &cell, req)
+                .inspect_err(|err| tracing::debug!("write to inode {ino}: {err}"))?;
             at += piece.len();
         }
         Ok(())

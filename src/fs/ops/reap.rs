@@ -1,5 +1,7 @@
 //! Freeing inodes without names, in bounded steps (ordering 9).
 
+use std::sync::atomic::Ordering;
+
 use quayfs_layout::Ino;
 use quayfs_layout::inode::Inode;
 use quayfs_layout::intent::IntentKind;
@@ -12,8 +14,8 @@ use crate::ns::inode::Cell;
 use crate::ns::{blob, dir};
 use crate::txn::{Needs, Txn};
 
-/// Extents or pages that one record frees.
-pub const STEP: usize = 256;
+/// Extents or pages that one record frees. Digest keeps pages in reserve for as many.
+pub const STEP: usize = 64;
 /// Bytes of items of one step.
 pub const STEP_BYTES: u32 = 2048 + STEP as u32 * 96;
 
@@ -29,15 +31,26 @@ impl Fs {
         }
     }
 
-    /// Finishes what a crash has interrupted.
-    pub fn resume_intents(&self) {
+    /// Finishes truncates that a crash has interrupted, before anything else is done to the files.
+    pub fn resume_truncates(&self) {
         for (ino, kind) in self.e.intents.all() {
-            let result = match kind {
-                IntentKind::Orphan => self.reap(ino),
-                IntentKind::Truncate => self.finish_truncate(ino),
-            };
-            if let Err(err) = result {
-                tracing::warn!("intent of inode {ino}: {err}");
+            if kind == IntentKind::Truncate
+                && let Err(err) = self.finish_truncate(ino)
+            {
+                // The intent stays, and the file grows only after it is done.
+                tracing::warn!("truncate of inode {ino}: {err}");
+            }
+        }
+    }
+
+    /// Frees the orphans of the previous life.
+    pub fn reap_unknown_orphans(&self) {
+        for (ino, kind) in self.e.intents.all() {
+            if self.e.stopping().load(Ordering::Acquire) {
+                return;
+            }
+            if kind == IntentKind::Orphan {
+                self.reap_if_orphan(ino);
             }
         }
     }

@@ -83,6 +83,9 @@ impl Fs {
         if self.e.options.atime == AtimePolicy::NoAtime || self.e.is_read_only() {
             return;
         }
+        if self.e.options.nodiratime && cell.with(Inode::is_dir) {
+            return;
+        }
         let time = now();
         if !cell.with(|i| atime_is_due(i, time)) {
             return;

@@ -57,6 +57,7 @@ impl Fs {
             return Err(FsError::Invalid);
         }
         let cell = self.cell(ino)?;
+        self.finish_left_truncate(ino)?;
         extents::ensure(&self.e, &cell)?;
         let keep_size = match mode {
             FallocMode::Punch => true,

@@ -217,6 +217,15 @@ impl Fs {
         }
     }
 
+    /// A truncate that failed halfway is finished before the file grows or is allocated to: else
+    /// what it has not freed yet would show again (ordering 9).
+    pub fn finish_left_truncate(&self, ino: Ino) -> Result<()> {
+        if self.e.intents.truncates() > 0 && self.e.intents.has(ino, IntentKind::Truncate) {
+            self.finish_truncate(ino)?;
+        }
+        Ok(())
+    }
+
     /// Resumes a truncate after a crash or a shortage, if it is still unfinished.
     pub fn finish_truncate(&self, ino: Ino) -> Result<()> {
         let cell = self.cell(ino)?;
