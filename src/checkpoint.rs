@@ -1,7 +1,7 @@
 //! Checkpoint rounds and zero batches: staged blocks move to the data device.
 //!
 //! A round takes the newest version of every block staged at or below its cut S, writes it, and
-//! makes the move with one L2P transaction that also stores `retired_seq = S` (DESIGN section 5;
+//! makes the move with one L2P transaction that also stores `retired_seq = S` (`docs/paper-map.md`;
 //! papers 1 and 2). One round at a time; zero batches run between rounds on the same thread.
 
 use std::ops::Range;

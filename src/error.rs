@@ -6,7 +6,7 @@ use std::fmt;
 pub type Result<T> = std::result::Result<T, FsError>;
 
 /// A resource that has run short for the moment. The operation has released everything it held
-/// and is tried again after relief (DESIGN: credits), or ends as [`FsError::NoSpace`].
+/// and is tried again after relief (credits), or ends as [`FsError::NoSpace`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shortage {
     /// Staging slots.

@@ -1,4 +1,4 @@
-//! From an opened volume to an engine that answers (DESIGN section 7).
+//! From an opened volume to an engine that answers.
 //!
 //! Undo and close the open L2P transaction, scan the journal, digest what is above D with the
 //! same function as ever, build the staged map, begin a new epoch. Nothing here grows with the

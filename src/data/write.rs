@@ -1,4 +1,4 @@
-//! Writing data: the path of DESIGN section 4, and the direct path of `data=ordered|writeback`.
+//! Writing data: the path of `ARCHITECTURE.md`, and the direct path of `data=ordered|writeback`.
 
 use std::ops::Range;
 
