@@ -14,6 +14,7 @@
 
 pub mod checker;
 mod credits;
+mod fingerprint;
 mod image;
 mod intent;
 mod lane;

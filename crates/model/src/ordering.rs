@@ -5,14 +5,14 @@ macro_rules! orderings {
         /// An ordering or rule of the protocol.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Ordering {
-            $(#[doc = concat!($text, " (DESIGN ", $section, ")")] $name,)*
+            $(#[doc = concat!($text, " (design ", $section, ")")] $name,)*
         }
 
         impl Ordering {
             /// All of them, in the order of the design.
             pub const ALL: &[Ordering] = &[$(Ordering::$name),*];
 
-            /// The part of DESIGN.md it comes from; `new` if the model asked for it.
+            /// The part of the design it comes from; `new` if the model asked for it.
             pub fn section(self) -> &'static str {
                 match self { $(Ordering::$name => $section),* }
             }

@@ -1,4 +1,4 @@
-//! The L2P log model: transactions over a map, undo lanes, one commit word, attach (DESIGN 5).
+//! The L2P log model: transactions over a map, undo lanes, one commit word, attach (design 5).
 //!
 //! Finer than the volume model in what concerns the log: lanes, generations, stale records of an
 //! earlier transaction, two workers, several crashes, single stores between transactions.

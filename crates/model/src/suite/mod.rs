@@ -2,9 +2,11 @@
 
 mod cases;
 mod trials;
+mod volumes;
 
-pub use cases::{cases, strolls};
+pub use cases::cases;
 pub use trials::{Expect, Trial, trials};
+pub use volumes::strolls;
 
 use crate::checker::{Outcome, explore, walk};
 use crate::credits::{self, Credits};
@@ -116,7 +118,7 @@ impl Case {
             Kind::Image(c) => {
                 let mode = if c.commit { "commit" } else { "op" };
                 let jobs: Vec<String> = c.jobs.iter().map(|job| format!("{job:?}")).collect();
-                format!("{mode}; {}", jobs.join(" | "))
+                format!("{mode}: {}", jobs.join(", "))
             }
             Kind::Log(c) => {
                 format!(
@@ -135,10 +137,10 @@ impl Case {
             }
             Kind::Credit(c) => {
                 let [slots, log, lbns, pages] = c.space;
-                format!("{slots} slots, {log} records, {lbns} LBNs, {pages} pages")
+                format!("slots {slots}, records {log}, LBNs {lbns}, pages {pages}")
             }
             Kind::Intent(c) => format!(
-                "{} truncates, {} writes, {} extensions, {} crashes",
+                "truncates {}, writes {}, extensions {}, crashes {}",
                 c.truncates, c.writes, c.extends, c.crashes
             ),
         }

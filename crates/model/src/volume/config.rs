@@ -63,6 +63,8 @@ pub struct Config {
     pub deaths: bool,
     /// The simpler scheme: `retired_seq` outside the transaction, after its commit.
     pub retired_after_commit: bool,
+    /// Whether a state of rest must stay reachable.
+    pub progress: bool,
     /// How often each thing may happen.
     pub budget: Budget,
     /// The orderings that are observed.
@@ -80,7 +82,7 @@ impl Config {
         let b = &self.budget;
         let mode = |mode| if mode == 0 { "op" } else { "commit" };
         let mut text = format!(
-            "{}; {} ops of {}; {} LBNs, {} slots, ring {}",
+            "{}: {} operations out of {}; LBNs {}, slots {}, ring {}",
             mode(self.mode),
             b.ops,
             self.ops.len(),
@@ -89,7 +91,10 @@ impl Config {
             self.ring
         );
         for (n, what) in [
-            (b.commits, "commits"),
+            (
+                b.commits * self.mode.max(u8::from(self.remount != [0])),
+                "commits",
+            ),
             (b.rounds, "rounds"),
             (b.batches, "zero batches"),
             (
@@ -103,7 +108,7 @@ impl Config {
             (b.rot, "rot"),
         ] {
             if n > 0 {
-                text += &format!(", {n} {what}");
+                text += &format!(", {what} {n}");
             }
         }
         text

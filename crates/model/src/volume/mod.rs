@@ -169,6 +169,14 @@ impl Model for Volume {
         self.check_owners(w)
     }
 
+    /// `op`, where asked for: nothing keeps a mounted volume from coming to rest, all digested.
+    fn finished(&self, w: &World) -> Option<bool> {
+        let d = &w.dram;
+        let pcs = [d.op.pc, d.dg.pc, d.dw.pc, d.rd.pc, d.zb.pc, d.cm.0];
+        let rests = w.phase == Phase::Serving && pcs == [0; 6] && d.undigested == 0;
+        self.0.progress.then_some(rests)
+    }
+
     fn explain(&self, before: &World, step: Step, after: &World) -> String {
         explain(&self.0, before, step, after)
     }

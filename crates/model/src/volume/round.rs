@@ -1,4 +1,4 @@
-//! Checkpoint rounds and zero batches (DESIGN section 5).
+//! Checkpoint rounds and zero batches (design section 5).
 
 use super::cells::*;
 use super::config::Config;
