@@ -10,6 +10,7 @@ pub mod locks;
 mod ops;
 mod status;
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,6 +19,7 @@ use std::thread::JoinHandle;
 use parking_lot::Mutex;
 use quayfs_layout::inode::{Inode, ROOT, S_IFDIR};
 use quayfs_layout::{Ino, dirent};
+use quayfs_pmem::Region;
 
 pub use attr::{Attr, Caller, SetAttr, SetTime};
 pub use ops::data::{FallocMode, Whence};
@@ -111,7 +113,9 @@ impl Fs {
             .name("quayfs-chores".into())
             .spawn(move || {
                 fs.reap_unknown_orphans();
-                fs.e.region.prefault(fs.e.stopping());
+                if is_allocated(&fs.e.region) {
+                    fs.e.region.prefault(fs.e.stopping());
+                }
             })?;
         *self.chores.lock() = Some(chores);
         Ok(())
@@ -182,6 +186,12 @@ impl Fs {
     pub fn root(&self) -> Ino {
         ROOT
     }
+}
+
+/// Whether all of the region's file is there: faulting in a sparse one would allocate it.
+fn is_allocated(region: &Region) -> bool {
+    let meta = region.path().and_then(|p| std::fs::metadata(p).ok());
+    meta.is_some_and(|m| !m.is_file() || m.blocks() * 512 >= m.len())
 }
 
 /// Checks a name that is to be created or removed.
