@@ -6,7 +6,7 @@ mod common;
 use common::crash::{Depth, Script};
 use common::duo::Duo;
 use common::ops::{Data, Op};
-use common::{Shape, options};
+use common::{Shape, options, seeds};
 use quayfs::fs::{FallocMode, RenameFlags, SetXattr};
 use quayfs_layout::BLOCK;
 use quayfs_layout::inode::{ROOT, S_IFDIR, S_IFLNK};
@@ -371,7 +371,7 @@ fn mounts_any() {
 
 #[test]
 fn threads_op() {
-    for seed in 0..3 {
+    for seed in seeds(0, 3) {
         let mode = options("noatime");
         Duo::run((&Shape::TINY, Backend::Dax), &mode, 2, 25, seed).explore(&Depth::USUAL);
     }
@@ -379,7 +379,7 @@ fn threads_op() {
 
 #[test]
 fn threads_commit() {
-    for seed in 0..3 {
+    for seed in seeds(0, 3) {
         for mode in [COMMIT, COMMIT_MEMORY, ORDERED] {
             let duo = Duo::run((&Shape::TINY, mode.1), &options(mode.0), 2, 25, seed);
             duo.explore(&Depth::USUAL);

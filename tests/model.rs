@@ -1,7 +1,7 @@
 //! Random operations against a model: whatever the file system does in between, after remounts and
 //! after the daemon's death it looks as the model says.
 //!
-//! `QUAYFS_SEED=N` runs one seed, `QUAYFS_RUNS=N` more seeds than usual.
+//! `QUAYFS_SEED=N` runs one seed, `QUAYFS_RUNS=N` more seeds than usual, here and in other tests.
 
 mod common;
 
@@ -10,9 +10,11 @@ use std::sync::Arc;
 use common::model::Model;
 use common::ops::{Op, Taste};
 use common::rng::Rng;
-use common::{Media, Shape, account, apply, dump, ops, options};
+use common::{Media, Shape, account, apply, dump, ops, options, seeds};
 use quayfs::config::MountOptions;
-use quayfs::fs::Fs;
+use quayfs::fs::{FallocMode, Fs};
+use quayfs_layout::BLOCK;
+use quayfs_layout::inode::S_IFREG;
 use quayfs_pmem::Backend;
 
 /// How one run is set up.
@@ -23,6 +25,8 @@ struct Setup {
     shape: Shape,
     taste: Taste,
     steps: usize,
+    /// Blocks that a file takes before anything else.
+    hog: u64,
     /// No operation may fail for lack of space.
     roomy: bool,
 }
@@ -43,6 +47,7 @@ impl Setup {
                 quiet: true,
             },
             steps: 3000,
+            hog: 0,
             roomy: true,
         }
     }
@@ -169,6 +174,26 @@ impl<'a> Run<'a> {
         }
     }
 
+    fn hog(&mut self) {
+        let (dir, name) = (self.model.root, ops::Name::from("hog"));
+        let mode = FallocMode::Allocate { keep_size: true };
+        self.step(Op::Create {
+            dir,
+            name,
+            mode: S_IFREG,
+            rdev: 0,
+            by: (0, 0),
+            target: 0,
+        });
+        let ino = self.model.child(dir, b"hog").unwrap_or_default();
+        self.step(Op::Fallocate {
+            ino,
+            mode,
+            offset: 0,
+            len: self.setup.hog * BLOCK as u64,
+        });
+    }
+
     /// Deletes everything; then everything is free.
     fn delete_all(&mut self) {
         let mut dirs = vec![self.model.root];
@@ -217,6 +242,9 @@ fn run(setup: &Setup, seed: u64) -> Totals {
     let mut rng = Rng::new(seed);
     let mut run = Run::new(setup, seed);
     let free = run.fs.statfs().free;
+    if setup.hog > 0 {
+        run.hog();
+    }
     for i in 1..=setup.steps {
         let op = ops::random(&mut rng, &run.model, &setup.taste);
         run.step(op);
@@ -243,16 +271,6 @@ fn run(setup: &Setup, seed: u64) -> Totals {
     run.fs.abandon();
     assert_eq!(run.fs.statfs().free, free, "seed {seed}");
     run.total
-}
-
-fn seeds(first: u64, usual: u64) -> Vec<u64> {
-    let var = |name| std::env::var(name).ok().and_then(|s| s.parse().ok());
-    if let Some(seed) = var("QUAYFS_SEED") {
-        return vec![seed];
-    }
-    (0..var("QUAYFS_RUNS").unwrap_or(usual))
-        .map(|i| first + i)
-        .collect()
 }
 
 /// Runs some seeds; every one must have got somewhere.
@@ -330,9 +348,24 @@ fn with_background_threads() {
 #[test]
 fn large_device_small_page_table_log() {
     let mut setup = Setup::new("noatime,checkpoint=swap");
-    setup.shape.blocks = 80_000;
     setup.shape.l2p_entries = 100;
+    // What is free lies on both sides of the border between two groups.
+    setup.shape.blocks = 33_500;
+    setup.hog = 31_500;
+    setup.taste.blocks = setup.hog + 900;
     run_all(&setup, 8000, 2, |t| t.swapped > 500);
+}
+
+/// Buffers that are formatted, some of them used, and one.
+#[test]
+fn more_and_fewer_buffers() {
+    let mut setup = Setup::new("noatime");
+    (setup.shape.buffers, setup.shape.slots) = (5, 40);
+    run_all(&setup, 8100, 1, |t| t.slot_laps > 2);
+    setup.options = options("noatime,buffers=2");
+    run_all(&setup, 8200, 1, |t| t.slot_laps > 2);
+    setup.shape.buffers = 1;
+    run_all(&setup, 8300, 1, |t| t.slot_laps > 2);
 }
 
 /// Where space ends all the time: an operation that finds none has no effect.

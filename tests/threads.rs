@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use common::model::Model;
 use common::ops::{Op, Taste};
 use common::rng::{Rng, bytes};
-use common::{Media, Shape, account, apply, dump, ops, options};
+use common::{Media, Shape, account, apply, dump, ops, options, seeds};
 use quayfs::error::FsError;
 use quayfs::fs::{Caller, FallocMode, Fs, RenameFlags, SetAttr};
 use quayfs_layout::inode::{ROOT, S_IFREG};
@@ -29,6 +29,33 @@ const MODES: [(&str, Backend); 5] = [
     ("noatime,data=ordered", Backend::Volatile),
     ("noatime,data=writeback,checkpoint=inplace", Backend::File),
 ];
+
+/// Runs `work` while another thread keeps dropping from DRAM what can be read again.
+fn while_evicting<T>(fs: &Fs, work: impl FnOnce() -> T) -> T {
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        let evictor = s.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                fs.e.kick(true, false);
+                (0..50).for_each(|_| apply::evict(fs));
+            }
+        });
+        let stopper = Stopper(&stop);
+        let out = work();
+        drop(stopper);
+        evictor.join().expect("evictor");
+        out
+    })
+}
+
+/// Says stop also when the work has failed.
+struct Stopper<'a>(&'a AtomicBool);
+
+impl Drop for Stopper<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
 
 /// Each thread has a directory and a model of it.
 fn own_trees(mode: (&str, Backend), threads: u64, seed: u64) {
@@ -52,24 +79,31 @@ fn own_trees(mode: (&str, Backend), threads: u64, seed: u64) {
         quiet: false,
     };
     for phase in 0..3 {
-        std::thread::scope(|s| {
-            for (t, m) in models.iter_mut().enumerate() {
-                let fs = &fs;
-                s.spawn(move || {
-                    let mut rng = Rng::new(seed ^ phase << 32 ^ (t as u64) << 40);
-                    for i in 0..1500 {
-                        let op = ops::random(&mut rng, m, &taste);
-                        // What lies above is another's.
-                        if matches!(&op, Op::Lookup { dir, name } if *dir == m.root && name.0 == b"..") {
-                            continue;
+        let mut work = || {
+            std::thread::scope(|s| {
+                for (t, m) in models.iter_mut().enumerate() {
+                    let fs = &fs;
+                    s.spawn(move || {
+                        let mut rng = Rng::new(seed ^ phase << 32 ^ (t as u64) << 40);
+                        for i in 0..1500 {
+                            let op = ops::random(&mut rng, m, &taste);
+                            // What lies above is another's, also above what was removed.
+                            if matches!(&op, Op::Lookup { name, .. } if name.0 == b"..") {
+                                continue;
+                            }
+                            if let Err(e) = apply::both(fs, m, &op, false) {
+                                panic!("{mode:?}, seed {seed}, thread {t}, operation {i}: {e}");
+                            }
                         }
-                        if let Err(e) = apply::both(fs, m, &op, false) {
-                            panic!("{mode:?}, seed {seed}, thread {t}, operation {i}: {e}");
-                        }
-                    }
-                });
-            }
-        });
+                    });
+                }
+            });
+        };
+        if phase == 1 {
+            while_evicting(&fs, work)
+        } else {
+            work()
+        }
         let check = |fs: &Fs, models: &[Model], when: &str| {
             for m in models {
                 let mut got = dump::dump(fs, m.root).expect("dump");
@@ -108,7 +142,9 @@ fn own_trees(mode: (&str, Backend), threads: u64, seed: u64) {
 #[test]
 fn trees_of_their_own() {
     for (i, mode) in MODES.into_iter().enumerate() {
-        own_trees(mode, 2 + i as u64 % 3, 100 + i as u64);
+        for seed in seeds(100 * i as u64, 1) {
+            own_trees(mode, 2 + i as u64 % 3, seed);
+        }
     }
 }
 
@@ -179,7 +215,11 @@ fn one_file(mode: (&str, Backend), seed: u64) {
 
 #[test]
 fn parts_of_one_file() {
-    MODES.into_iter().for_each(|mode| one_file(mode, 5));
+    for mode in MODES {
+        seeds(5, 1)
+            .into_iter()
+            .for_each(|seed| one_file(mode, seed));
+    }
 }
 
 /// Whoever reads while others write, cut and grow sees each request entirely or not at all.
@@ -245,21 +285,28 @@ fn all_over(mode: (&str, Backend), seed: u64) {
     const THREADS: u64 = 4;
     let media = Media::new(&Shape::SMALL, mode.1);
     let fs = media.mount(&options(mode.0));
-    std::thread::scope(|s| {
-        for t in 0..THREADS {
-            let fs = &fs;
-            s.spawn(move || {
-                let mut rng = Rng::new(seed ^ t << 40);
-                for i in 0..1500 {
-                    match meddle(fs, &mut rng) {
-                        Ok(()) => {}
-                        Err(FsError::Io(e)) => panic!("{mode:?}, seed {seed}, {t}, {i}: {e}"),
-                        Err(_) => {}
+    let work = || {
+        std::thread::scope(|s| {
+            for t in 0..THREADS {
+                let fs = &fs;
+                s.spawn(move || {
+                    let mut rng = Rng::new(seed ^ t << 40);
+                    for i in 0..1500 {
+                        match meddle(fs, &mut rng) {
+                            Ok(()) => {}
+                            Err(FsError::Io(e)) => panic!("{mode:?}, seed {seed}, {t}, {i}: {e}"),
+                            Err(_) => {}
+                        }
                     }
-                }
-            });
-        }
-    });
+                });
+            }
+        })
+    };
+    if seed % 2 == 0 {
+        while_evicting(&fs, work)
+    } else {
+        work()
+    }
     consistent(&fs, &format!("{mode:?}, seed {seed}"));
     fs.sync_all().expect("sync");
     fs.finish_chores();
@@ -386,7 +433,9 @@ fn consistent(fs: &Fs, when: &str) -> dump::Tree {
 #[test]
 fn all_over_each_other() {
     for (i, mode) in MODES.into_iter().enumerate() {
-        all_over(mode, 40 + i as u64);
+        for seed in seeds(40 + 100 * i as u64, 2) {
+            all_over(mode, seed);
+        }
     }
 }
 
@@ -443,4 +492,32 @@ fn fill_and_empty(fs: &Fs, t: u64, time: u64, mode: (&str, Backend)) {
         fs.unlink(ROOT, &name).expect("unlink");
         fs.forget(ino, 1);
     }
+}
+
+/// An inode that is changed while cells are dropped never falls back to what it was.
+#[test]
+fn evicting_loses_no_change() {
+    let media = Media::new(&Shape::SMALL, Backend::Volatile);
+    let fs = media.mount(&options("noatime"));
+    while_evicting(&fs, || {
+        std::thread::scope(|s| {
+            for t in 0..3u64 {
+                let fs = &fs;
+                s.spawn(move || {
+                    let name = format!("f{t}");
+                    let new = fs.mknod(ME, ROOT, name.as_bytes(), S_IFREG | 0o644, 0);
+                    let ino = new.expect("mknod").ino;
+                    for i in 0..100_000 {
+                        let set = SetAttr {
+                            uid: Some(i),
+                            ..SetAttr::default()
+                        };
+                        fs.setattr(ino, &set, false).expect("setattr");
+                        assert_eq!(fs.getattr(ino).expect("getattr").inode.uid, i);
+                    }
+                });
+            }
+        });
+    });
+    fs.shutdown().expect("shutdown");
 }

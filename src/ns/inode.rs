@@ -179,7 +179,10 @@ impl InodeCache {
         let mut windows = Vec::new();
         if surplus > 0 {
             self.cells.retain(|_, c| {
-                let drop = surplus > 0 && c.seq() <= digested && Arc::strong_count(c) == 1;
+                // Alone with the cell first, then its number: whoever still held it could raise
+                // the number between the two looks.
+                let unused = surplus > 0 && Arc::get_mut(c).is_some();
+                let drop = unused && c.seq() <= digested;
                 if drop {
                     surplus -= 1;
                     windows.extend(c.window.lock().take());

@@ -143,7 +143,20 @@ pub fn on_fs(fs: &Fs, m: &Model, op: &Op) -> Result<Told> {
         Op::Digest => background::digest_all(&fs.e).map(|()| done)?,
         Op::Round => checkpoint::round(&fs.e).map(|_| done)?,
         Op::Zero => checkpoint::zero_batch(&fs.e).map(|_| done)?,
+        Op::Evict => {
+            evict(fs);
+            done
+        }
     })
+}
+
+/// Drops every inode and page from DRAM whose last record is digested.
+pub fn evict(fs: &Fs) {
+    let digested = fs.e.journal.digested();
+    for window in fs.e.inodes.evict(digested, 0) {
+        fs.e.return_window(window);
+    }
+    fs.e.nodes.evict(digested, 0);
 }
 
 /// What the model says about `op`; `ino` is the number that a creation got.
@@ -263,7 +276,9 @@ pub fn on_model(m: &mut Model, op: &Op, ino: Option<Ino>, request_max: u64) -> R
             m.forget(*ino);
             Ok(done)
         }
-        Op::Fsync { .. } | Op::Release { .. } | Op::Digest | Op::Round | Op::Zero => Ok(done),
+        Op::Fsync { .. } | Op::Release { .. } | Op::Digest | Op::Round | Op::Zero | Op::Evict => {
+            Ok(done)
+        }
     }
 }
 

@@ -193,3 +193,15 @@ impl Media {
 pub fn options(text: &str) -> MountOptions {
     MountOptions::parse(&[text]).unwrap_or_else(|e| panic!("{text}: {e}"))
 }
+
+/// The seeds that a random test runs: `usual` ones from `first` on unless the environment says
+/// otherwise.
+pub fn seeds(first: u64, usual: u64) -> Vec<u64> {
+    let var = |name| std::env::var(name).ok().and_then(|s| s.parse().ok());
+    if let Some(seed) = var("QUAYFS_SEED") {
+        return vec![seed];
+    }
+    (0..var("QUAYFS_RUNS").unwrap_or(usual))
+        .map(|i| first + i)
+        .collect()
+}

@@ -113,6 +113,8 @@ pub enum Op {
     Digest,
     Round,
     Zero,
+    /// Drops from DRAM all that can be read again.
+    Evict,
 }
 
 /// A name, shown by what it begins with.
@@ -299,6 +301,7 @@ pub fn random(rng: &mut Rng, m: &Model, t: &Taste) -> Op {
         },
         89..93 => Op::Forget { ino: any },
         93 => Op::Release { ino: file },
+        94 if rng.one_in(2) => Op::Evict,
         94 => Op::Fsync { ino: any },
         95..97 if t.quiet => Op::Digest,
         97..99 if t.quiet => Op::Round,
