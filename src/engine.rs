@@ -13,7 +13,7 @@ use parking_lot::{Condvar, Mutex};
 use quayfs_blockdev::BlockDevice;
 use quayfs_journal::{Journal, StagedMap};
 use quayfs_layout::config::{ConfigTable, Geometry};
-use quayfs_pmem::Region;
+use quayfs_pmem::{Backend, Region};
 use quayfs_ppt::{BlockState, Ppt};
 
 use crate::config::{DataMode, Durability, MountOptions, OnError};
@@ -508,6 +508,14 @@ impl Screen for Engine {
     /// between freeing or direct writing and the zero batch), or a live slot.
     fn unclean(&self, range: Range<u64>) -> Result<Vec<Range<u64>>> {
         let mut out: Vec<Range<u64>> = Vec::new();
+        if self.region.backend() == Backend::Dax {
+            // A previous daemon may have died between storing a zero entry and flushing it: what is
+            // handed out on the strength of it must find it after a power failure.
+            let map = self.config.geometry.l2p_map_off;
+            self.region
+                .flush(map + range.start * 8, (range.end - range.start) * 8);
+            self.region.drain()?;
+        }
         let probe = !self.staged.is_empty();
         for lbn in range {
             // A damaged entry is not handed out either; fsck reports it.

@@ -13,6 +13,7 @@ use quayfs_journal::{
     Staging,
 };
 use quayfs_layout::config::Geometry;
+use quayfs_pmem::Backend;
 use quayfs_ppt::{Ppt, PptError, PptGeometry};
 
 use crate::config::{Durability, MountOptions};
@@ -83,10 +84,10 @@ pub fn ppt_geometry(g: &Geometry, salt: u64) -> PptGeometry {
 }
 
 /// The durability mode in force on a backend.
-pub fn durability(options: &MountOptions, backend: quayfs_pmem::Backend) -> Durability {
+pub fn durability(options: &MountOptions, backend: Backend) -> Durability {
     let default = match backend {
-        quayfs_pmem::Backend::File => Durability::Commit,
-        quayfs_pmem::Backend::Dax | quayfs_pmem::Backend::Volatile => Durability::Op,
+        Backend::File => Durability::Commit,
+        Backend::Dax | Backend::Volatile => Durability::Op,
     };
     options.durability_for(default)
 }
@@ -122,6 +123,13 @@ pub fn recover(volume: &Volume, options: &MountOptions) -> Result<Engine, MountE
                 first,
             });
         }
+    }
+    if region.backend() == Backend::Dax && !scan.clean {
+        // The daemon may have died with NAT entries stored and not flushed. Recovery builds on what
+        // it reads, so that has to be durable first, should power fail next. (`file`: the scan has
+        // drained everything; `volatile` has no next time.)
+        region.flush(g.nat_off, g.nat_entries * 8);
+        region.drain().map_err(FsError::from)?;
     }
     clock.lap("scan");
     // Damage makes later records unreliable; what is before it is as good as ever.
