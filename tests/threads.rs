@@ -302,7 +302,7 @@ fn all_over(mode: (&str, Backend), seed: u64) {
             }
         })
     };
-    if seed % 2 == 0 {
+    if seed.is_multiple_of(2) {
         while_evicting(&fs, work)
     } else {
         work()
