@@ -354,8 +354,8 @@ fn wraps_any() {
 #[test]
 fn long_truncates() {
     for mode in [OP, COMMIT] {
-        all("long truncate", mode, &Depth::USUAL, long_truncate);
-        all("long reap", mode, &Depth::USUAL, long_reap);
+        all("long truncate", mode, &Depth::RECOVERY, long_truncate);
+        all("long reap", mode, &Depth::RECOVERY, long_reap);
     }
 }
 
@@ -371,7 +371,7 @@ fn mounts_any() {
 
 #[test]
 fn threads_op() {
-    for seed in seeds(0, 3) {
+    for seed in seeds(0, 2) {
         let mode = options("noatime");
         Duo::run((&Shape::TINY, Backend::Dax), &mode, 2, 25, seed).explore(&Depth::USUAL);
     }
@@ -379,7 +379,7 @@ fn threads_op() {
 
 #[test]
 fn threads_commit() {
-    for seed in seeds(0, 3) {
+    for seed in seeds(0, 2) {
         for mode in [COMMIT, COMMIT_MEMORY, ORDERED] {
             let duo = Duo::run((&Shape::TINY, mode.1), &options(mode.0), 2, 25, seed);
             duo.explore(&Depth::USUAL);

@@ -44,15 +44,20 @@ impl Depth {
     /// For runs of some hundred events.
     pub const USUAL: Self = Self {
         budget: Budget {
-            exhaustive: 24,
-            picks: 4,
-            random: 4,
+            exhaustive: 64,
+            picks: 6,
+            random: 8,
             seed: 1,
         },
-        fsck: 7,
-        used: 11,
-        again: 211,
+        fsck: 9,
+        used: 13,
+        again: 97,
         most: 6000,
+    };
+    /// For recoveries that have much to do: most of them are interrupted.
+    pub const RECOVERY: Self = Self {
+        again: 4,
+        ..Self::USUAL
     };
 }
 
