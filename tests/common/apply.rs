@@ -144,19 +144,10 @@ pub fn on_fs(fs: &Fs, m: &Model, op: &Op) -> Result<Told> {
         Op::Round => checkpoint::round(&fs.e).map(|_| done)?,
         Op::Zero => checkpoint::zero_batch(&fs.e).map(|_| done)?,
         Op::Evict => {
-            evict(fs);
+            super::evict::evict(fs);
             done
         }
     })
-}
-
-/// Drops every inode and page from DRAM whose last record is digested.
-pub fn evict(fs: &Fs) {
-    let digested = fs.e.journal.digested();
-    for window in fs.e.inodes.evict(digested, 0) {
-        fs.e.return_window(window);
-    }
-    fs.e.nodes.evict(digested, 0);
 }
 
 /// What the model says about `op`; `ino` is the number that a creation got.

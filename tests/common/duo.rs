@@ -91,7 +91,7 @@ impl Duo {
                     background::digest_all(&fs.e).expect("digest");
                     checkpoint::round(&fs.e).expect("round");
                     checkpoint::zero_batch(&fs.e).expect("zero batch");
-                    apply::evict(&fs);
+                    super::evict::evict(&fs);
                     std::thread::yield_now();
                 }
             });

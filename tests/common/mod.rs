@@ -8,6 +8,7 @@ pub mod content;
 pub mod crash;
 pub mod dump;
 pub mod duo;
+pub mod evict;
 pub mod model;
 pub mod ops;
 pub mod rng;
@@ -137,6 +138,18 @@ impl Shape {
         geometry
     }
 }
+
+/// Mount options to be tried, with the backend that goes with them.
+pub const MODES: [(&str, Backend); 5] = [
+    ("noatime", Backend::Volatile),
+    (
+        "relatime,ablation=staging:central,checkpoint=swap",
+        Backend::Dax,
+    ),
+    ("noatime,durability=commit", Backend::File),
+    ("noatime,data=ordered", Backend::Volatile),
+    ("noatime,data=writeback,checkpoint=inplace", Backend::File),
+];
 
 /// Both halves of a volume, in memory. They stay when a mount ends, however it ends.
 pub struct Media {

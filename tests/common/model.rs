@@ -3,13 +3,14 @@
 //! Errors come in the order in which the operation layer finds them, so that results can be
 //! compared as they are.
 
+mod data;
+
 use std::collections::BTreeMap;
 
 use quayfs::error::FsError;
-use quayfs::fs::{FallocMode, RenameFlags, SetXattr};
+use quayfs::fs::RenameFlags;
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{ROOT, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID};
-use quayfs_layout::xattr::{NAME_MAX, SET_MAX, VALUE_MAX};
 
 use super::content::Content;
 
@@ -108,15 +109,6 @@ impl Model {
             _ if !n.is_dir() => Err(FsError::NotDir),
             _ if n.nlink == 0 => Err(FsError::NoEntry),
             n => Ok(n),
-        }
-    }
-
-    fn file(&mut self, ino: Ino) -> Result<&mut Node> {
-        let n = self.node_mut(ino)?;
-        if n.is_file() {
-            Ok(n)
-        } else {
-            Err(FsError::Invalid)
         }
     }
 
@@ -349,137 +341,6 @@ impl Model {
             self.node_mut(to)?.nlink += 1;
         }
         Ok(())
-    }
-
-    pub fn write(&mut self, ino: Ino, offset: u64, data: &[u8], kill: bool) -> Result<()> {
-        let n = self.file_bounded(ino, offset, data.len() as u64)?;
-        n.content.write(offset, data);
-        if kill {
-            n.drop_privileges();
-        }
-        Ok(())
-    }
-
-    fn file_bounded(&mut self, ino: Ino, offset: u64, len: u64) -> Result<&mut Node> {
-        self.node(ino)?;
-        if offset > SIZE_MAX || len > SIZE_MAX - offset {
-            return Err(FsError::FileTooBig);
-        }
-        self.file(ino)
-    }
-
-    pub fn read(&mut self, ino: Ino, offset: u64, len: u64) -> Result<Vec<u8>> {
-        Ok(self.file(ino)?.content.read(offset, len))
-    }
-
-    pub fn truncate(&mut self, ino: Ino, size: u64, kill: bool) -> Result<()> {
-        if size > SIZE_MAX {
-            return Err(FsError::FileTooBig);
-        }
-        let n = self.node_mut(ino)?;
-        if !n.is_file() {
-            return Err(if n.is_dir() {
-                FsError::IsDir
-            } else {
-                FsError::Invalid
-            });
-        }
-        n.content.truncate(size);
-        if kill {
-            n.drop_privileges();
-        }
-        Ok(())
-    }
-
-    pub fn fallocate(&mut self, ino: Ino, mode: FallocMode, offset: u64, len: u64) -> Result<()> {
-        let end = offset
-            .checked_add(len)
-            .filter(|e| *e <= SIZE_MAX)
-            .ok_or(FsError::FileTooBig)?;
-        if len == 0 {
-            return Err(FsError::Invalid);
-        }
-        let n = self.file(ino)?;
-        match mode {
-            FallocMode::Punch => n.content.punch(offset..end),
-            FallocMode::Allocate { keep_size } => n.content.allocate(offset..end, keep_size),
-            FallocMode::Zero { keep_size } => {
-                n.content.punch(offset..end);
-                n.content.allocate(offset..end, keep_size);
-            }
-        }
-        n.drop_privileges();
-        Ok(())
-    }
-
-    /// Copies at most `max` bytes.
-    pub fn copy(&mut self, from: (Ino, u64), to: (Ino, u64), len: u64, max: u64) -> Result<u64> {
-        if to.1 > SIZE_MAX || len > SIZE_MAX - to.1 {
-            return Err(FsError::FileTooBig);
-        }
-        if from.0 == to.0 && from.1 < to.1 + len && to.1 < from.1 + len {
-            return Err(FsError::Invalid);
-        }
-        let data = self.read(from.0, from.1, len.min(max))?;
-        self.node(to.0)?;
-        if !data.is_empty() {
-            self.write(to.0, to.1, &data, true)?;
-        }
-        Ok(data.len() as u64)
-    }
-
-    pub fn setattr(
-        &mut self,
-        ino: Ino,
-        mode: Option<u32>,
-        uid: Option<u32>,
-        gid: Option<u32>,
-    ) -> Result<()> {
-        let n = self.node_mut(ino)?;
-        if let Some(mode) = mode {
-            n.mode = n.kind() | mode & !S_IFMT;
-        }
-        n.uid = uid.unwrap_or(n.uid);
-        n.gid = gid.unwrap_or(n.gid);
-        if (uid.is_some() || gid.is_some()) && mode.is_none() {
-            n.drop_privileges();
-        }
-        Ok(())
-    }
-
-    pub fn setxattr(&mut self, ino: Ino, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
-        if name.is_empty() || name.len() > NAME_MAX {
-            return Err(FsError::Range);
-        }
-        if value.len() > VALUE_MAX {
-            return Err(FsError::TooLarge);
-        }
-        if name.starts_with(b"system.") {
-            return Err(FsError::NotSupported);
-        }
-        let n = self.node_mut(ino)?;
-        match (n.xattrs.contains_key(name), how) {
-            (true, SetXattr::Create) => return Err(FsError::Exists),
-            (false, SetXattr::Replace) => return Err(FsError::NoAttr),
-            _ => {}
-        }
-        let before = n.xattrs.insert(name.to_vec(), value.to_vec());
-        if n.xattr_bytes() > SET_MAX {
-            match before {
-                Some(v) => n.xattrs.insert(name.to_vec(), v),
-                None => n.xattrs.remove(name),
-            };
-            return Err(FsError::NoSpace);
-        }
-        Ok(())
-    }
-
-    pub fn removexattr(&mut self, ino: Ino, name: &[u8]) -> Result<()> {
-        self.node_mut(ino)?
-            .xattrs
-            .remove(name)
-            .map(drop)
-            .ok_or(FsError::NoAttr)
     }
 
     /// Blocks allocated by all files.
