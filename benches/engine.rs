@@ -16,7 +16,7 @@ use quayfs::mkfs;
 use quayfs::volume::{Access, Volume};
 use quayfs_blockdev::BlockDevice;
 use quayfs_crashsim::SimDevice;
-use quayfs_layout::config::Geometry;
+use quayfs_layout::geometry::Geometry;
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_pmem::Region;
 

@@ -1,20 +1,23 @@
 //! What all operations share: the journal, the page table, the allocators, the caches.
 //!
 //! The engine knows transactions but no operations; `fs` is built on it. Background work
-//! (`background`) and operations meet here: shortages are relieved, freed numbers come back.
+//! (`background`) and operations meet here: shortages are relieved (`relief`), freed numbers come
+//! back (`frees`).
 
-use std::collections::BTreeMap;
+mod frees;
+mod relief;
+
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use quayfs_blockdev::BlockDevice;
 use quayfs_journal::{Journal, StagedMap};
-use quayfs_layout::config::{ConfigTable, Geometry};
-use quayfs_pmem::{Backend, Region};
-use quayfs_ppt::{BlockState, Ppt};
+use quayfs_layout::config::ConfigTable;
+use quayfs_layout::geometry::Geometry;
+use quayfs_pmem::Region;
+use quayfs_ppt::Ppt;
 
 use crate::config::{DataMode, Durability, MountOptions, OnError};
 use crate::error::{FsError, Result, Shortage};
@@ -24,34 +27,15 @@ use crate::ns::dir::NameHash;
 use crate::ns::inode::InodeCache;
 use crate::ns::intent::Intents;
 use crate::ns::node::NodeStore;
-use crate::txn::Freed;
+
+use frees::Deferred;
+use relief::Relief;
+pub use relief::Wanted;
 
 /// Cached node pages that eviction leaves alone (64 MiB).
 const PAGES_KEPT: usize = 16 << 10;
 /// Inode cells that eviction leaves alone.
 const CELLS_KEPT: usize = 64 << 10;
-
-/// Records and blocks after which digest is woken.
-const KICK_EVERY: u64 = 2048;
-
-/// What the background threads are asked to do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
-    /// Digest what can be digested.
-    pub digest: bool,
-    /// Run a checkpoint round, then a zero batch.
-    pub round: bool,
-    /// End.
-    pub stop: bool,
-}
-
-/// Progress counters: whoever waits for relief looks for a change.
-#[derive(Debug, Default)]
-struct Progress {
-    wanted: Wanted,
-    digests: u64,
-    rounds: u64,
-}
 
 /// See the module documentation.
 pub struct Engine {
@@ -87,16 +71,10 @@ pub struct Engine {
     pub hash: NameHash,
     /// Counters.
     pub metrics: Metrics,
-    unseen: AtomicU64,
-    deferred: Mutex<BTreeMap<u64, Vec<Freed>>>,
-    deferred_blocks: AtomicU64,
+    deferred: Deferred,
+    relief: Relief,
     stopping: AtomicBool,
     read_only: AtomicBool,
-    progress: Mutex<Progress>,
-    work: Condvar,
-    done: Condvar,
-    /// There are no background threads: who runs short does their work.
-    inline: AtomicBool,
     /// One digest at a time.
     pub(crate) digesting: Mutex<()>,
     /// One round or zero batch at a time.
@@ -173,14 +151,9 @@ impl Engine {
             inodes: InodeCache::new(policy),
             intents,
             metrics: Metrics::default(),
-            unseen: AtomicU64::new(0),
-            deferred: Mutex::default(),
-            deferred_blocks: AtomicU64::new(0),
+            deferred: Deferred::default(),
+            relief: Relief::default(),
             stopping: AtomicBool::new(false),
-            progress: Mutex::default(),
-            work: Condvar::new(),
-            done: Condvar::new(),
-            inline: AtomicBool::new(false),
             digesting: Mutex::new(()),
             rounding: Mutex::new(()),
             flushed: AtomicU64::new(0),
@@ -229,9 +202,7 @@ impl Engine {
         if !self.read_only.swap(true, Ordering::AcqRel) {
             tracing::error!("{cause}; the mount is read-only from here on");
         }
-        let _progress = self.progress.lock();
-        self.done.notify_all();
-        self.work.notify_all();
+        self.relief.wake_all();
     }
 
     /// Damage was found in metadata; `errors=` decides what follows.
@@ -240,50 +211,6 @@ impl Engine {
             OnError::RemountRo => self.fail(cause),
             OnError::Continue => tracing::error!("{cause}"),
         }
-    }
-
-    /// Numbers freed by record `seq` come back once digest has passed it.
-    pub fn defer_frees(&self, seq: u64, freed: Vec<Freed>) {
-        if !freed.is_empty() {
-            self.deferred_blocks
-                .fetch_add(lbns_of(&freed), Ordering::AcqRel);
-            self.deferred.lock().entry(seq).or_default().extend(freed);
-            // Digest may have passed the record before its frees were known.
-            let digested = self.journal.digested();
-            if seq <= digested {
-                self.release_digested(digested);
-            }
-        }
-    }
-
-    /// Brings back what records at or below the durable D have freed (ordering 4: nothing that a
-    /// record above D released is consumed).
-    pub fn release_digested(&self, digested: u64) {
-        let due = {
-            let mut all = self.deferred.lock();
-            let later = all.split_off(&(digested + 1));
-            std::mem::replace(&mut *all, later)
-        };
-        for f in due.into_values().flatten() {
-            match f.kind {
-                Kind::Lbn => {
-                    let n = f.range.end - f.range.start;
-                    self.lbns.add_pending(f.range);
-                    self.deferred_blocks.fetch_sub(n, Ordering::AcqRel);
-                }
-                Kind::Inode => self.inos.release(f.range),
-                Kind::Node => {
-                    let n = f.range.end - f.range.start;
-                    self.node_ids.release(f.range);
-                    self.nodes.unpromise(n);
-                }
-            }
-        }
-    }
-
-    /// Blocks that no file owns: free at once, after digest, or after a zero batch.
-    pub fn blocks_free(&self) -> u64 {
-        self.lbns.free() + self.deferred_blocks.load(Ordering::Acquire)
     }
 
     /// Drops cached objects beyond the limits whose records are digested.
@@ -350,141 +277,6 @@ impl Engine {
         }
         Ok(())
     }
-
-    /// Counts a record and the blocks it staged, and wakes digest now and then.
-    pub fn appended(&self, blocks: u64) {
-        Metrics::add(&self.metrics.blocks_staged, blocks);
-        Metrics::add(&self.metrics.records, 1);
-        let step = self.unseen.fetch_add(1 + blocks, Ordering::Relaxed) + 1 + blocks;
-        if step >= KICK_EVERY {
-            self.unseen.store(0, Ordering::Relaxed);
-            self.kick(true, false);
-        }
-    }
-
-    /// Asks the background threads to work.
-    pub fn kick(&self, digest: bool, round: bool) {
-        let mut p = self.progress.lock();
-        let before = p.wanted;
-        p.wanted.digest |= digest;
-        p.wanted.round |= round;
-        if p.wanted != before {
-            self.work.notify_all();
-        }
-    }
-
-    /// Set when the mount ends: chores stop where they are.
-    pub fn stopping(&self) -> &AtomicBool {
-        &self.stopping
-    }
-
-    /// Tells the background threads to end.
-    pub fn stop(&self) {
-        self.progress.lock().wanted.stop = true;
-        self.work.notify_all();
-    }
-
-    /// Waits until `mine` picks something out of what is wanted, at most for `limit`; the picked
-    /// part is taken.
-    pub fn await_work(&self, limit: Duration, mut mine: impl FnMut(&mut Wanted) -> bool) -> Wanted {
-        let mut p = self.progress.lock();
-        loop {
-            let asked = p.wanted;
-            if asked.stop || mine(&mut p.wanted) {
-                return asked;
-            }
-            if self.work.wait_for(&mut p, limit).timed_out() {
-                return Wanted {
-                    stop: p.wanted.stop,
-                    ..Wanted::default()
-                };
-            }
-        }
-    }
-
-    /// A digest pass or a round has ended.
-    pub fn report(&self, digest: bool, round: bool) {
-        let mut p = self.progress.lock();
-        p.digests += u64::from(digest);
-        p.rounds += u64::from(round);
-        self.done.notify_all();
-    }
-
-    /// From here on whoever runs short does the work of the background threads, which do not run.
-    pub fn relieve_inline(&self) {
-        self.inline.store(true, Ordering::Release);
-    }
-
-    /// One digest pass, one round and one zero batch that begin after this call.
-    fn cycle(&self) -> Result<()> {
-        if self.inline.load(Ordering::Acquire) {
-            crate::background::digest_all(self)?;
-            crate::checkpoint::round(self)?;
-            crate::checkpoint::zero_batch(self)?;
-        } else {
-            self.await_cycle();
-        }
-        Ok(())
-    }
-
-    /// Waits for one whole digest pass and one whole round that begin after this call.
-    fn await_cycle(&self) {
-        let mut p = self.progress.lock();
-        // What runs now may have begun before our cause: wait for the end of the one after it.
-        for _ in 0..2 {
-            p.wanted.digest = true;
-            p.wanted.round = true;
-            self.work.notify_all();
-            let (d, r) = (p.digests, p.rounds);
-            while (p.digests == d || p.rounds == r) && !self.is_read_only() && !p.wanted.stop {
-                self.done.wait_for(&mut p, Duration::from_millis(100));
-            }
-        }
-    }
-
-    /// Relieves a shortage. Fails with `NoSpace` when a whole cycle of commit, digest, round and
-    /// zero batch has brought nothing (ordering 6).
-    pub fn relieve(&self, short: Shortage, attempt: u32) -> Result<()> {
-        self.writable()?;
-        Metrics::add(&self.metrics.shortages, 1);
-        match short {
-            Shortage::Slots | Shortage::Log => {
-                if self.durability == Durability::Commit {
-                    self.commit()?;
-                }
-                if self.inline.load(Ordering::Acquire) {
-                    return self.cycle();
-                }
-                self.kick(true, short == Shortage::Slots);
-                Ok(())
-            }
-            Shortage::Blocks | Shortage::Nodes => {
-                if self.reclaim_windows() {
-                    return Ok(());
-                }
-                if attempt > 2 {
-                    return Err(FsError::NoSpace);
-                }
-                self.commit()?;
-                self.cycle()?;
-                self.writable()
-            }
-        }
-    }
-
-    /// Runs an operation until it does not run short, with relief in between.
-    pub fn retrying<T>(&self, mut op: impl FnMut() -> Result<T>) -> Result<T> {
-        let mut attempt = 0;
-        loop {
-            match op() {
-                Err(FsError::Short(s)) => {
-                    attempt += 1;
-                    self.relieve(s, attempt)?;
-                }
-                other => return other,
-            }
-        }
-    }
 }
 
 impl Engine {
@@ -501,42 +293,6 @@ impl Engine {
         self.device.flush()?;
         self.journal.set_clean().map_err(FsError::io)
     }
-}
-
-impl Screen for Engine {
-    /// LBNs whose bit is clear but that hold something: an entry in state written (a crash came
-    /// between freeing or direct writing and the zero batch), or a live slot.
-    fn unclean(&self, range: Range<u64>) -> Result<Vec<Range<u64>>> {
-        let mut out: Vec<Range<u64>> = Vec::new();
-        if self.region.backend() == Backend::Dax {
-            // A previous daemon may have died between storing a zero entry and flushing it: what is
-            // handed out on the strength of it must find it after a power failure.
-            let map = self.config.geometry.l2p_map_off;
-            self.region
-                .flush(map + range.start * 8, (range.end - range.start) * 8);
-            self.region.drain()?;
-        }
-        let probe = !self.staged.is_empty();
-        for lbn in range {
-            // A damaged entry is not handed out either; fsck reports it.
-            let clean = matches!(self.ppt.lookup(lbn), Ok(m) if m.state == BlockState::Zero)
-                && !(probe && self.staged.get(lbn).is_some());
-            match out.last_mut() {
-                _ if clean => {}
-                Some(r) if r.end == lbn => r.end += 1,
-                _ => out.push(lbn..lbn + 1),
-            }
-        }
-        Ok(out)
-    }
-}
-
-fn lbns_of(freed: &[Freed]) -> u64 {
-    freed
-        .iter()
-        .filter(|f| f.kind == Kind::Lbn)
-        .map(|f| f.range.end - f.range.start)
-        .sum()
 }
 
 /// Translates the journal's word for a shortage.

@@ -9,7 +9,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use quayfs_blockdev::{BlockDevice, FileDevice, Options, create_file, probe_signature};
 use quayfs_journal::{Durability, Journal, JournalError};
-use quayfs_layout::config::{COPIES, ConfigTable, DataHeader, Geometry, GeometryError, LABEL_MAX};
+use quayfs_layout::config::{COPIES, ConfigTable, DataHeader, LABEL_MAX};
+use quayfs_layout::geometry::{Geometry, GeometryError};
 use quayfs_layout::inode::{self, Inode, ROOT, S_IFDIR};
 use quayfs_layout::node::{self, NodeKind};
 use quayfs_layout::{BLOCK, bytes};

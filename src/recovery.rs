@@ -12,7 +12,7 @@ use quayfs_journal::{
     Journal, JournalError, JournalGeometry, JournalOptions, RecoveredTo, SlotRef, StagedMap,
     Staging,
 };
-use quayfs_layout::config::Geometry;
+use quayfs_layout::geometry::Geometry;
 use quayfs_pmem::Backend;
 use quayfs_ppt::{Ppt, PptError, PptGeometry};
 

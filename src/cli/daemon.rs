@@ -208,7 +208,7 @@ fn spawn_server(
     events: Sender<Event>,
 ) -> io::Result<()> {
     thread::Builder::new().name("serve".into()).spawn(move || {
-        let end = edge::fuser::serve(fs, device, threads);
+        let end = edge::session::serve(fs, device, threads);
         // The receiver only goes away when the process ends.
         let _ = events.send(Event::Unmounted(end));
     })?;

@@ -9,7 +9,7 @@ use super::{
     AtimePolicy, CheckpointPolicy, DataMode, Durability, MountOptions, OnError, OpenPolicy,
     Transport,
 };
-use quayfs_layout::config::BUFFERS_MAX;
+use quayfs_layout::geometry::BUFFERS_MAX;
 
 /// Why a list of mount options is refused. Prints as one line that says what is possible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -2,107 +2,38 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use fuser::{
-    AccessFlags, Config, CopyFileRangeFlags, Errno, FileAttr, FileHandle, FileType, Filesystem,
-    FopenFlags, Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags,
-    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
-    ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, Session,
-    SessionACL, TimeOrNow, WriteFlags,
+    AccessFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, Generation, INodeNo,
+    IoctlFlags, KernelConfig, LockOwner, OpenFlags, ReplyAttr, ReplyCreate, ReplyData,
+    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
-use quayfs_layout::inode::{Inode, ROOT, S_IFMT, Time};
+use quayfs_layout::inode::{Inode, ROOT, S_IFMT, S_IFREG};
 
 use crate::config::OpenPolicy;
-use crate::edge::errno::errno;
-use crate::error::FsError;
-use crate::fs::attr::from_system;
-use crate::fs::{
-    Attr, Caller, DirEntry, FallocMode, Fs, RenameFlags, SetAttr, SetTime, SetXattr, Whence,
+use crate::edge::convert::{
+    self, caller, falloc_mode, file_attr, generation, kind, open_flags, rename_flags, set_time,
+    set_xattr,
 };
+use crate::edge::errno::errno;
+use crate::edge::listing;
+use crate::edge::session::{FOREVER, negotiate};
+use crate::error::FsError;
+use crate::fs::attr::{from_system, mode_of_kind};
+use crate::fs::{Attr, Fs, SetAttr};
 use crate::metrics::Metrics;
 
-/// Nobody else changes the volume, so the kernel may keep names and attributes for good.
-const FOREVER: Duration = Duration::from_secs(1 << 30);
 /// Name of the attribute of the root directory that holds the mount's status.
 pub const STATUS_XATTR: &str = "quayfs.status";
-/// Largest request the kernel sends.
-const WRITE_MAX: u32 = 1 << 20;
 
-/// Serves requests until the file system is unmounted. The volume is not closed.
-pub fn serve(fs: Arc<Fs>, fuse_fd: OwnedFd, threads: usize) -> io::Result<()> {
-    let mut config = Config::default();
-    config.n_threads = Some(threads.max(1));
-    // Who may enter is the kernel's business: it knows the mount options.
-    config.acl = SessionACL::All;
-    Session::from_fd(Edge { fs }, fuse_fd, SessionACL::All, config)?.run()
-}
-
-struct Edge {
-    fs: Arc<Fs>,
-}
-
-fn kind(mode: u32) -> FileType {
-    match mode & S_IFMT {
-        0o010_000 => FileType::NamedPipe,
-        0o020_000 => FileType::CharDevice,
-        0o040_000 => FileType::Directory,
-        0o060_000 => FileType::BlockDevice,
-        0o120_000 => FileType::Symlink,
-        0o140_000 => FileType::Socket,
-        _ => FileType::RegularFile,
-    }
-}
-
-fn system(t: Time) -> SystemTime {
-    let whole = if t.sec >= 0 {
-        UNIX_EPOCH.checked_add(Duration::from_secs(t.sec.cast_unsigned()))
-    } else {
-        UNIX_EPOCH.checked_sub(Duration::from_secs(t.sec.unsigned_abs()))
-    };
-    whole.unwrap_or(UNIX_EPOCH) + Duration::from_nanos(u64::from(t.nsec))
-}
-
-fn file_attr(ino: u64, i: &Inode) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(ino),
-        size: i.size,
-        blocks: i.blocks * 8,
-        atime: system(i.atime),
-        mtime: system(i.mtime),
-        ctime: system(i.ctime),
-        crtime: system(i.btime),
-        kind: kind(i.mode),
-        perm: (i.mode & 0o7777) as u16,
-        nlink: i.nlink,
-        uid: i.uid,
-        gid: i.gid,
-        rdev: i.rdev,
-        blksize: 4096,
-        flags: 0,
-    }
-}
-
-fn generation(a: &Attr) -> Generation {
-    Generation(u64::from(a.inode.generation))
-}
-
-fn caller(req: &Request) -> Caller {
-    Caller {
-        uid: req.uid(),
-        gid: req.gid(),
-    }
-}
-
-fn set_time(t: TimeOrNow) -> SetTime {
-    match t {
-        TimeOrNow::Now => SetTime::Now,
-        TimeOrNow::SpecificTime(t) => SetTime::At(from_system(t)),
-    }
+/// The operation layer, as the crate calls it.
+pub(super) struct Edge {
+    pub(super) fs: Arc<Fs>,
 }
 
 impl Edge {
@@ -153,49 +84,11 @@ impl Edge {
             Ok(())
         }
     }
-
-    fn open_flags(&self, flags: i32) -> FopenFlags {
-        if flags & libc::O_DIRECT != 0 {
-            FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
-        } else {
-            FopenFlags::FOPEN_KEEP_CACHE
-        }
-    }
 }
 
 impl Filesystem for Edge {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let options = &self.fs.e.options;
-        let mut want = vec![
-            InitFlags::FUSE_ASYNC_READ,
-            InitFlags::FUSE_ASYNC_DIO,
-            InitFlags::FUSE_BIG_WRITES,
-            InitFlags::FUSE_PARALLEL_DIROPS,
-            InitFlags::FUSE_DO_READDIRPLUS,
-            InitFlags::FUSE_READDIRPLUS_AUTO,
-            InitFlags::FUSE_CACHE_SYMLINKS,
-            InitFlags::FUSE_EXPLICIT_INVAL_DATA,
-            InitFlags::FUSE_HANDLE_KILLPRIV_V2,
-            InitFlags::FUSE_EXPORT_SUPPORT,
-            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
-            InitFlags::FUSE_NO_OPENDIR_SUPPORT,
-        ];
-        if options.open == OpenPolicy::Elide {
-            want.push(InitFlags::FUSE_NO_OPEN_SUPPORT);
-        }
-        if options.writeback_cache {
-            want.push(InitFlags::FUSE_WRITEBACK_CACHE);
-        }
-        for flag in want {
-            if config.add_capabilities(flag).is_err() {
-                tracing::debug!("this kernel has no {flag:?}");
-            }
-        }
-        let max = (self.fs.request_max() as u32).min(WRITE_MAX);
-        config
-            .set_max_write(max)
-            .map_err(|n| io::Error::other(format!("max_write {n}")))?;
-        Ok(())
+        negotiate(&self.fs, config)
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
@@ -330,13 +223,9 @@ impl Filesystem for Edge {
         flags: fuser::RenameFlags,
         reply: ReplyEmpty,
     ) {
-        let known = fuser::RenameFlags::RENAME_NOREPLACE | fuser::RenameFlags::RENAME_EXCHANGE;
-        if !known.contains(flags) {
-            return reply.error(Errno::EINVAL);
-        }
-        let flags = RenameFlags {
-            no_replace: flags.contains(fuser::RenameFlags::RENAME_NOREPLACE),
-            exchange: flags.contains(fuser::RenameFlags::RENAME_EXCHANGE),
+        let flags = match rename_flags(flags) {
+            Ok(flags) => flags,
+            Err(e) => return reply.error(e),
         };
         let (old, new) = (
             (parent.0, name.as_bytes()),
@@ -361,7 +250,7 @@ impl Filesystem for Edge {
         if self.fs.e.options.open == OpenPolicy::Elide {
             return reply.error(Errno::ENOSYS);
         }
-        reply.opened(FileHandle(0), self.open_flags(flags.0));
+        reply.opened(FileHandle(0), open_flags(flags.0));
     }
 
     fn read(
@@ -455,7 +344,7 @@ impl Filesystem for Edge {
     ) {
         self.count();
         let result = self.fs.readdir(ino.0, offset, |e| {
-            let kind = kind(crate::fs::attr::mode_of_kind(e.kind));
+            let kind = kind(mode_of_kind(e.kind));
             !reply.add(INodeNo(e.ino), e.cookie, kind, OsStr::from_bytes(&e.name))
         });
         match result {
@@ -473,55 +362,10 @@ impl Filesystem for Edge {
         mut reply: ReplyDirectoryPlus,
     ) {
         self.count();
-        let add = |reply: &mut ReplyDirectoryPlus, e: &DirEntry, ttl: &Duration, a: &Attr| {
-            let name = OsStr::from_bytes(&e.name);
-            reply.add(
-                INodeNo(e.ino),
-                e.cookie,
-                name,
-                ttl,
-                &file_attr(a.ino, &a.inode),
-                generation(a),
-            )
-        };
-        let mut seen = Vec::new();
-        // Attributes are looked up after the directory's lock is released.
-        let result = self.fs.readdir(ino.0, offset, |e| {
-            seen.push(e);
-            seen.len() < 128
-        });
-        if let Err(e) = result {
-            return reply.error(errno(&e));
+        match listing::with_attributes(&self.fs, ino.0, offset, &mut reply) {
+            Ok(()) => reply.ok(),
+            Err(e) => reply.error(errno(&e)),
         }
-        for e in &seen {
-            let dot = e.name == b"." || e.name == b"..";
-            let attr = if dot {
-                // The kernel takes no reference to these two.
-                let mode = crate::fs::attr::mode_of_kind(e.kind);
-                Some(Attr {
-                    ino: e.ino,
-                    inode: Inode {
-                        mode,
-                        ..Inode::default()
-                    },
-                })
-            } else {
-                self.fs.entry_attr(e)
-            };
-            let Some(attr) = attr else { continue };
-            if add(
-                &mut reply,
-                e,
-                if dot { &Duration::ZERO } else { &FOREVER },
-                &attr,
-            ) {
-                if !dot {
-                    self.fs.forget(e.ino, 1);
-                }
-                break;
-            }
-        }
-        reply.ok();
     }
 
     fn fsyncdir(&self, _: &Request, ino: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
@@ -557,13 +401,10 @@ impl Filesystem for Edge {
         _: u32,
         reply: ReplyEmpty,
     ) {
-        let how = match flags {
-            0 => SetXattr::Any,
-            libc::XATTR_CREATE => SetXattr::Create,
-            libc::XATTR_REPLACE => SetXattr::Replace,
-            _ => return reply.error(Errno::EINVAL),
-        };
-        self.empty(self.fs.setxattr(ino.0, name.as_bytes(), value, how), reply);
+        match set_xattr(flags) {
+            Ok(how) => self.empty(self.fs.setxattr(ino.0, name.as_bytes(), value, how), reply),
+            Err(e) => reply.error(e),
+        }
     }
 
     fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
@@ -599,7 +440,7 @@ impl Filesystem for Edge {
         reply: ReplyCreate,
     ) {
         self.count();
-        let mode = mode & !S_IFMT | quayfs_layout::inode::S_IFREG;
+        let mode = mode & !S_IFMT | S_IFREG;
         match self
             .fs
             .mknod(caller(req), parent.0, name.as_bytes(), mode, 0)
@@ -609,7 +450,7 @@ impl Filesystem for Edge {
                 &file_attr(a.ino, &a.inode),
                 generation(&a),
                 FileHandle(0),
-                self.open_flags(flags),
+                open_flags(flags),
             ),
             Err(e) => reply.error(errno(&e)),
         }
@@ -625,14 +466,10 @@ impl Filesystem for Edge {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
-        let mode = match mode & !libc::FALLOC_FL_KEEP_SIZE {
-            0 => FallocMode::Allocate { keep_size },
-            libc::FALLOC_FL_PUNCH_HOLE if keep_size => FallocMode::Punch,
-            libc::FALLOC_FL_ZERO_RANGE => FallocMode::Zero { keep_size },
-            _ => return reply.error(Errno::EOPNOTSUPP),
-        };
-        self.empty(self.fs.fallocate(ino.0, mode, offset, length), reply);
+        match falloc_mode(mode) {
+            Ok(mode) => self.empty(self.fs.fallocate(ino.0, mode, offset, length), reply),
+            Err(e) => reply.error(e),
+        }
     }
 
     fn lseek(
@@ -645,10 +482,9 @@ impl Filesystem for Edge {
         reply: ReplyLseek,
     ) {
         self.count();
-        let whence = match whence {
-            libc::SEEK_DATA => Whence::Data,
-            libc::SEEK_HOLE => Whence::Hole,
-            _ => return reply.error(Errno::EINVAL),
+        let whence = match convert::whence(whence) {
+            Ok(whence) => whence,
+            Err(e) => return reply.error(e),
         };
         let Ok(offset) = u64::try_from(offset) else {
             return reply.error(Errno::ENXIO);

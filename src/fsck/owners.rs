@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use quayfs_layout::config::Geometry;
+use quayfs_layout::geometry::Geometry;
 use quayfs_layout::node::{self, NodeKind};
 use quayfs_layout::{Ino, Lbn};
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use quayfs_layout::Ino;
-use quayfs_layout::config::Geometry;
+use quayfs_layout::geometry::Geometry;
 use quayfs_layout::intent::{Intent, IntentKind, PER_PAGE, SIZE};
 use quayfs_layout::node::HEADER;
 

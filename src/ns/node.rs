@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crossbeam_epoch as epoch;
 use dashmap::DashMap;
 use parking_lot::Mutex;
-use quayfs_layout::config::Geometry;
+use quayfs_layout::geometry::Geometry;
 use quayfs_layout::node::{self, NodeKind};
 use quayfs_layout::{BLOCK, bytes};
 use quayfs_pmem::Region;

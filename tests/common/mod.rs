@@ -22,7 +22,7 @@ use quayfs::mkfs;
 use quayfs::volume::{Access, Volume};
 use quayfs_blockdev::BlockDevice;
 use quayfs_crashsim::SimDevice;
-use quayfs_layout::config::Geometry;
+use quayfs_layout::geometry::Geometry;
 use quayfs_layout::node::{BITS_PER_PAGE, INODES_PER_PAGE};
 use quayfs_layout::{BLOCK, LINE};
 use quayfs_pmem::{Backend, Region};

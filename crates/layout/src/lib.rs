@@ -7,7 +7,8 @@
 //!
 //! | module | structure |
 //! |---|---|
-//! | [`config`] | configuration table, geometry, data-device header |
+//! | [`config`] | configuration table, data-device header |
+//! | [`geometry`] | where every area lies |
 //! | [`jsb`] | journal superblock words |
 //! | [`slot`] | staging slot headers |
 //! | [`record`] | record framing in a lane |
@@ -25,6 +26,7 @@ pub mod checksum;
 pub mod config;
 pub mod dirent;
 pub mod extent;
+pub mod geometry;
 pub mod inode;
 pub mod intent;
 pub mod item;

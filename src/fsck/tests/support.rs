@@ -4,7 +4,8 @@ use std::sync::{Arc, OnceLock};
 
 use quayfs_blockdev::BlockDevice;
 use quayfs_crashsim::SimDevice;
-use quayfs_layout::config::{ConfigTable, Geometry};
+use quayfs_layout::config::ConfigTable;
+use quayfs_layout::geometry::Geometry;
 use quayfs_layout::inode::{self, Inode, ROOT, S_IFREG};
 use quayfs_layout::node::{self, BITS_PER_PAGE, NodeKind};
 use quayfs_layout::{BLOCK, Ino};

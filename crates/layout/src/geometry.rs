@@ -1,0 +1,425 @@
+//! Geometry: where every area of the pmem region and of the data device lies.
+
+use crate::node::{self, BITS_PER_PAGE, INODES_PER_PAGE};
+use crate::{BLOCK, LINE};
+
+/// Most staging buffers a volume can be formatted with.
+pub const BUFFERS_MAX: u32 = 16;
+
+/// Smallest pmem region that `mkfs` accepts.
+pub const PMEM_MIN: u64 = 16 << 20;
+/// Smallest data device that `mkfs` accepts.
+pub const DATA_MIN: u64 = 16 << 20;
+
+const MIB: u64 = 1 << 20;
+const B: u64 = BLOCK as u64;
+
+/// Where every area of the pmem region and of the data device lies. Offsets and lengths are in
+/// bytes unless the name says otherwise; "block" is 4 KiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Geometry {
+    /// Length of the pmem region.
+    pub pmem_len: u64,
+    /// Length of the data device, in blocks.
+    pub data_blocks: u64,
+    /// First block of the data device that belongs to the L2P map.
+    pub data_start: u64,
+    /// First block of the mirror area on the data device.
+    pub mirror_start: u64,
+    /// Length of the mirror area, in blocks.
+    pub mirror_blocks: u64,
+    /// Number of LBNs, which is the number of physical blocks, the spare pool included.
+    pub blocks: u64,
+    /// LBNs at the end of the map that no file ever owns; checkpoint rounds borrow them.
+    pub spare: u64,
+    /// Journal superblock page.
+    pub jsb_off: u64,
+    /// L2P map, 8 bytes an LBN.
+    pub l2p_map_off: u64,
+    /// Content checksums, 4 bytes an LBN.
+    pub l2p_crc_off: u64,
+    /// L2P log.
+    pub l2p_log_off: u64,
+    /// Bytes of one L2P log lane.
+    pub l2p_lane_bytes: u64,
+    /// Number of L2P log lanes.
+    pub l2p_lanes: u64,
+    /// Number of staging buffers.
+    pub buffers: u64,
+    /// Record lanes.
+    pub lane_off: u64,
+    /// Bytes of one record lane.
+    pub lane_bytes: u64,
+    /// Slot headers.
+    pub slot_hdr_off: u64,
+    /// Block slots.
+    pub slot_data_off: u64,
+    /// Slots of one staging buffer.
+    pub slots_per_buffer: u64,
+    /// Node address table, 8 bytes a node id.
+    pub nat_off: u64,
+    /// Number of node ids.
+    pub nat_entries: u64,
+    /// Node pages.
+    pub node_off: u64,
+    /// Number of node pages.
+    pub node_pages: u64,
+    /// First node id of the intent table.
+    pub intent_base: u64,
+    /// Node pages of the intent table.
+    pub intent_pages: u64,
+    /// First node id of the LBN bitmaps.
+    pub lbn_bitmap_base: u64,
+    /// First node id of the inode bitmaps.
+    pub ino_bitmap_base: u64,
+    /// First node id of the bitmaps of dynamic node ids.
+    pub dyn_bitmap_base: u64,
+    /// First node id of the inode table.
+    pub inode_base: u64,
+    /// First dynamic node id.
+    pub dyn_base: u64,
+}
+
+/// Numbers that a configuration table keeps of a geometry, some of them for later use.
+pub(crate) const FIELDS: usize = 32;
+
+/// Why a volume of the wanted size cannot be laid out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GeometryError {
+    /// The pmem region cannot hold the fixed areas and a useful rest.
+    #[error(
+        "a pmem region of {have} bytes is too small for this data device: at least {need} bytes are needed"
+    )]
+    PmemTooSmall {
+        /// Bytes given.
+        have: u64,
+        /// Bytes that would do.
+        need: u64,
+    },
+    /// The data device is too small.
+    #[error("a data device of {have} bytes is too small: at least {need} bytes are needed")]
+    DataTooSmall {
+        /// Bytes given.
+        have: u64,
+        /// Bytes that would do.
+        need: u64,
+    },
+    /// The data device has more blocks than an L2P entry can address.
+    #[error("a data device of {0} bytes is too large: an L2P entry addresses 2^40 blocks")]
+    DataTooLarge(u64),
+    /// The number of staging buffers is out of range.
+    #[error("{0} staging buffers: between 1 and {BUFFERS_MAX} are possible")]
+    Buffers(u32),
+}
+
+/// Takes the next `len` bytes, rounded up to whole blocks.
+fn take(at: &mut u64, len: u64) -> u64 {
+    let off = *at;
+    *at += len.next_multiple_of(B);
+    off
+}
+
+impl Geometry {
+    /// Lays out a volume. Half of what the fixed areas leave goes to staging slots, half to node
+    /// pages.
+    pub fn compute(pmem_len: u64, data_len: u64, buffers: u32) -> Result<Self, GeometryError> {
+        if buffers == 0 || buffers > BUFFERS_MAX {
+            return Err(GeometryError::Buffers(buffers));
+        }
+        if data_len < DATA_MIN {
+            return Err(GeometryError::DataTooSmall {
+                have: data_len,
+                need: DATA_MIN,
+            });
+        }
+        let data_blocks = data_len / B;
+        if data_blocks > 1 << 40 {
+            return Err(GeometryError::DataTooLarge(data_len));
+        }
+        let mirror_blocks = (data_blocks / 128).clamp(256, 262_144);
+        let data_start = (1 + mirror_blocks).next_multiple_of(256);
+        let blocks = data_blocks - data_start;
+        let spare = (blocks / 64).clamp(64, 4096);
+
+        let mut at = 2 * B;
+        let jsb_off = take(&mut at, B);
+        let l2p_map_off = take(&mut at, blocks * 8);
+        let l2p_crc_off = take(&mut at, blocks * 4);
+        let fixed = at;
+        let too_small = |need| GeometryError::PmemTooSmall {
+            have: pmem_len,
+            need,
+        };
+        if pmem_len < PMEM_MIN || pmem_len < fixed + 12 * MIB {
+            return Err(too_small(PMEM_MIN.max(fixed + 12 * MIB)));
+        }
+        let rest = pmem_len - fixed;
+        let buffers = u64::from(buffers);
+        let lane_bytes = (rest / 16 / buffers)
+            .clamp(MIB, 16 * MIB / buffers.min(16))
+            .next_multiple_of(B);
+        let staging = (rest - (lane_bytes * buffers).min(rest / 2)) / 2;
+        // A slot costs its block, its header and room for two undo records of 32 bytes.
+        let slots_per_buffer = (staging / buffers / (B + LINE as u64 + 64)).max(64) / 64 * 64;
+        let slots = slots_per_buffer * buffers;
+        let l2p_lanes = 4;
+        let l2p_lane_bytes = (slots * 2 * 32 / l2p_lanes + 2 * B).next_multiple_of(B);
+
+        let l2p_log_off = take(&mut at, B + l2p_lane_bytes * l2p_lanes);
+        let lane_off = take(&mut at, lane_bytes * buffers);
+        let slot_hdr_off = take(&mut at, slots * LINE as u64);
+        let slot_data_off = take(&mut at, slots * B);
+        if at + MIB > pmem_len {
+            return Err(too_small(at + 4 * MIB));
+        }
+        // Two node ids (inode table and dynamic) and a little more for each node page.
+        let node_pages = (pmem_len - at) / (B + 16 + 1) - 8;
+        let intent_pages = (node_pages / 64).clamp(2, 4096);
+        let intent_base = 1;
+        let lbn_bitmap_base = intent_base + intent_pages;
+        let ino_bitmap_base = lbn_bitmap_base + blocks.div_ceil(BITS_PER_PAGE);
+        let inodes = node_pages * INODES_PER_PAGE;
+        let dyn_bitmap_base = ino_bitmap_base + inodes.div_ceil(BITS_PER_PAGE);
+        let inode_base = dyn_bitmap_base + node_pages.div_ceil(BITS_PER_PAGE);
+        let dyn_base = inode_base + node_pages;
+        let nat_entries = dyn_base + node_pages;
+        let nat_off = take(&mut at, nat_entries * 8);
+        let node_off = at;
+        let node_pages = node_pages.min((pmem_len - node_off.min(pmem_len)) / B);
+        if node_pages < 64 || node_off + node_pages * B > pmem_len {
+            return Err(too_small(node_off + 64 * B + MIB));
+        }
+        Ok(Self {
+            pmem_len,
+            data_blocks,
+            data_start,
+            mirror_start: 1,
+            mirror_blocks,
+            blocks,
+            spare,
+            jsb_off,
+            l2p_map_off,
+            l2p_crc_off,
+            l2p_log_off,
+            l2p_lane_bytes,
+            l2p_lanes,
+            buffers,
+            lane_off,
+            lane_bytes,
+            slot_hdr_off,
+            slot_data_off,
+            slots_per_buffer,
+            nat_off,
+            nat_entries,
+            node_off,
+            node_pages,
+            intent_base,
+            intent_pages,
+            lbn_bitmap_base,
+            ino_bitmap_base,
+            dyn_bitmap_base,
+            inode_base,
+            dyn_base,
+        })
+    }
+
+    /// LBNs that files can own.
+    pub fn visible_blocks(&self) -> u64 {
+        self.blocks - self.spare
+    }
+
+    /// Inode numbers 0 to `inodes() - 1` have a place in the inode table.
+    pub fn inodes(&self) -> u64 {
+        (self.dyn_base - self.inode_base) * INODES_PER_PAGE
+    }
+
+    /// Number of dynamic node ids.
+    pub fn dyn_nodes(&self) -> u64 {
+        self.nat_entries - self.dyn_base
+    }
+
+    /// Node id and slot of inode `ino` in the inode table.
+    pub fn inode_place(&self, ino: u64) -> (u32, usize) {
+        let page = self.inode_base + ino / INODES_PER_PAGE;
+        (page as u32, (ino % INODES_PER_PAGE) as usize)
+    }
+
+    /// Byte offset of the NAT entry of a node id.
+    pub fn nat_entry(&self, id: u32) -> u64 {
+        self.nat_off + u64::from(id) * 8
+    }
+
+    /// Byte offset of a node page.
+    pub fn node_page(&self, page: u64) -> u64 {
+        self.node_off + page * B
+    }
+
+    pub(crate) fn fields(&self) -> [u64; FIELDS] {
+        [
+            self.pmem_len,
+            self.data_blocks,
+            self.data_start,
+            self.mirror_start,
+            self.mirror_blocks,
+            self.blocks,
+            self.spare,
+            self.jsb_off,
+            self.l2p_map_off,
+            self.l2p_crc_off,
+            self.l2p_log_off,
+            self.l2p_lane_bytes,
+            self.l2p_lanes,
+            self.buffers,
+            self.lane_off,
+            self.lane_bytes,
+            self.slot_hdr_off,
+            self.slot_data_off,
+            self.slots_per_buffer,
+            self.nat_off,
+            self.nat_entries,
+            self.node_off,
+            self.node_pages,
+            self.intent_base,
+            self.intent_pages,
+            self.lbn_bitmap_base,
+            self.ino_bitmap_base,
+            self.dyn_bitmap_base,
+            self.inode_base,
+            self.dyn_base,
+            0,
+            0,
+        ]
+    }
+
+    pub(crate) fn from_fields(f: &[u64; FIELDS]) -> Self {
+        Self {
+            pmem_len: f[0],
+            data_blocks: f[1],
+            data_start: f[2],
+            mirror_start: f[3],
+            mirror_blocks: f[4],
+            blocks: f[5],
+            spare: f[6],
+            jsb_off: f[7],
+            l2p_map_off: f[8],
+            l2p_crc_off: f[9],
+            l2p_log_off: f[10],
+            l2p_lane_bytes: f[11],
+            l2p_lanes: f[12],
+            buffers: f[13],
+            lane_off: f[14],
+            lane_bytes: f[15],
+            slot_hdr_off: f[16],
+            slot_data_off: f[17],
+            slots_per_buffer: f[18],
+            nat_off: f[19],
+            nat_entries: f[20],
+            node_off: f[21],
+            node_pages: f[22],
+            intent_base: f[23],
+            intent_pages: f[24],
+            lbn_bitmap_base: f[25],
+            ino_bitmap_base: f[26],
+            dyn_bitmap_base: f[27],
+            inode_base: f[28],
+            dyn_base: f[29],
+        }
+    }
+
+    /// Whether every area lies inside its medium and none overlaps the next. A table whose
+    /// checksum is right but whose geometry is not was made by hand or by a bug.
+    pub fn is_sound(&self) -> bool {
+        let Some(areas) = self.areas() else {
+            return false;
+        };
+        let in_order = areas.windows(2).all(|w| w[0].1 <= w[1].0);
+        let ids_in_order = self.intent_base >= 1
+            && self.intent_base + self.intent_pages == self.lbn_bitmap_base
+            && self.lbn_bitmap_base + self.blocks.div_ceil(BITS_PER_PAGE) == self.ino_bitmap_base
+            && self.inode_base <= self.dyn_base
+            && self.dyn_base <= self.nat_entries
+            && self.ino_bitmap_base + self.inodes().div_ceil(BITS_PER_PAGE) == self.dyn_bitmap_base
+            && self.dyn_bitmap_base + self.dyn_nodes().div_ceil(BITS_PER_PAGE) == self.inode_base
+            && self.nat_entries <= u64::from(u32::MAX);
+        in_order
+            && ids_in_order
+            && areas.last().is_some_and(|a| a.1 <= self.pmem_len)
+            && self.spare < self.blocks
+            && self.mirror_start >= 1
+            && self
+                .mirror_start
+                .checked_add(self.mirror_blocks)
+                .is_some_and(|e| e <= self.data_start)
+            && self
+                .data_start
+                .checked_add(self.blocks)
+                .is_some_and(|e| e <= self.data_blocks)
+            && (1..=u64::from(BUFFERS_MAX)).contains(&self.buffers)
+            && self.slots_per_buffer > 0
+            && self.lane_bytes >= B
+            && self.l2p_lanes > 0
+            && self.node_pages <= node::PAGE_MAX
+    }
+
+    /// Start and end of each area of the pmem region, in order; `None` on overflow.
+    fn areas(&self) -> Option<[(u64, u64); 10]> {
+        let end = |off: u64, n: u64, size: u64| off.checked_add(n.checked_mul(size)?);
+        let slots = self.slots_per_buffer.checked_mul(self.buffers)?;
+        let log = self
+            .l2p_lane_bytes
+            .checked_mul(self.l2p_lanes)?
+            .checked_add(B)?;
+        Some([
+            (0, 2 * B),
+            (self.jsb_off, end(self.jsb_off, 1, B)?),
+            (self.l2p_map_off, end(self.l2p_map_off, self.blocks, 8)?),
+            (self.l2p_crc_off, end(self.l2p_crc_off, self.blocks, 4)?),
+            (self.l2p_log_off, end(self.l2p_log_off, log, 1)?),
+            (
+                self.lane_off,
+                end(self.lane_off, self.lane_bytes, self.buffers)?,
+            ),
+            (
+                self.slot_hdr_off,
+                end(self.slot_hdr_off, slots, LINE as u64)?,
+            ),
+            (self.slot_data_off, end(self.slot_data_off, slots, B)?),
+            (self.nat_off, end(self.nat_off, self.nat_entries, 8)?),
+            (self.node_off, end(self.node_off, self.node_pages, B)?),
+        ])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn every_size_is_laid_out_soundly_or_refused(
+            pmem in 0u64..(8 << 30), data in 0u64..(64 << 30), buffers in 0u32..20
+        ) {
+            match Geometry::compute(pmem, data, buffers) {
+                Ok(g) => prop_assert!(g.is_sound(), "{g:?}"),
+                Err(GeometryError::PmemTooSmall { have, need }) => prop_assert!(need > have),
+                Err(_) => {}
+            }
+        }
+    }
+
+    #[test]
+    fn ordinary_setups_fit() {
+        for (p, d) in [
+            (256, 8 << 10),
+            (1 << 10, 8 << 10),
+            (16, 16),
+            (64, 1 << 10),
+            (1 << 10, 12 << 10),
+        ] {
+            let g = Geometry::compute(p << 20, d << 20, 4).unwrap();
+            assert!(g.is_sound());
+            assert!(g.node_pages * 4096 > (p << 20) / 5, "{p} {d} {g:?}");
+        }
+    }
+}
