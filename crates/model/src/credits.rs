@@ -1,4 +1,4 @@
-//! The credit model: operations that wait for space and for each other (design 3.6 and 3.9).
+//! The credit model: operations that wait for space and for each other (orderings 6 and 9).
 //!
 //! No crash and no content, only resources, locks and pins. Each thread runs a short program;
 //! digest, rounds and zero batches give space back. The property is that from every state all

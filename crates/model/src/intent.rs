@@ -1,5 +1,5 @@
-//! The intent model: a truncate that is finished in bounded steps (design 3.9), and the zero tail
-//! of a shrink into a block (design 4).
+//! The intent model: a truncate that is finished in bounded steps (ordering 9), and the zero tail
+//! of a shrink into a block.
 //!
 //! Records are atomic and durable here, so a crash only forgets locks. The file has two blocks;
 //! block 0 has two halves, so that a size can end inside it. Every content has a version.

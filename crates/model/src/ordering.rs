@@ -1,18 +1,19 @@
-//! The orderings of the design, each with a name, so that each can be taken out.
+//! The orderings of `docs/crash-consistency.md`, each with a name, so that each can be taken out.
 
 macro_rules! orderings {
     ($($name:ident $section:literal $text:literal;)*) => {
         /// An ordering or rule of the protocol.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Ordering {
-            $(#[doc = concat!($text, " (design ", $section, ")")] $name,)*
+            $(#[doc = concat!($text, " (", $section, ")")] $name,)*
         }
 
         impl Ordering {
-            /// All of them, in the order of the design.
+            /// All of them, in the order of `docs/model.md`.
             pub const ALL: &[Ordering] = &[$(Ordering::$name),*];
 
-            /// The part of the design it comes from; `new` if the model asked for it.
+            /// `3.n` for ordering n, else the part of the protocol (`docs/model.md`); `new` if the model asked
+            /// for it.
             pub fn section(self) -> &'static str {
                 match self { $(Ordering::$name => $section),* }
             }
@@ -129,7 +130,7 @@ orderings! {
 pub struct Kept(u128);
 
 impl Kept {
-    /// The protocol as designed.
+    /// The whole protocol.
     pub const ALL: Kept = Kept(u128::MAX);
 
     /// The protocol with one ordering less.

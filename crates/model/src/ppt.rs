@@ -1,4 +1,4 @@
-//! The L2P log model: transactions over a map, undo lanes, one commit word, attach (design 5).
+//! The L2P log model: transactions over a map, undo lanes, one commit word, attach.
 //!
 //! Finer than the volume model in what concerns the log: lanes, generations, stale records of an
 //! earlier transaction, two workers, several crashes, single stores between transactions.
@@ -14,7 +14,7 @@ const DEEP: usize = 1;
 const WORKERS: usize = 2;
 
 const RETIRED: usize = 0;
-/// Commit words; the design has one.
+/// Commit words.
 const WORD: usize = 1;
 const START: usize = WORD + LANES;
 const UNDO: usize = START + 1;

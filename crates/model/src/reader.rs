@@ -1,4 +1,4 @@
-//! The reader model: a read beside a write, a round and the reuse of what they leave (design 4, 5).
+//! The reader model: a read beside a write, a round and the reuse of what they leave.
 //!
 //! No crash here. LBNs 0 and 1 are the two blocks of a file; one request overwrites both, one read
 //! copies both. LBNs 2 and 3 are free, are borrowed by a swapping round, and take direct data of

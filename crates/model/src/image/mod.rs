@@ -1,5 +1,5 @@
 //! The image model: operations that run at the same time and share an inode, a bitmap word, a page
-//! of inodes, or an inode number (design 3.4 and 3.5).
+//! of inodes, or an inode number (orderings 4 and 5).
 //!
 //! A record is one durable thing here (the lane model takes it apart), each operation has a lane
 //! to itself, and a crash keeps any subset of the records that are not fenced. What recovery shows

@@ -1,4 +1,4 @@
-//! Operations and commits of the running volume (design sections 3, 4 and 6).
+//! Operations and commits of the running volume.
 
 use super::cells::*;
 use super::config::{Config, OpKind};

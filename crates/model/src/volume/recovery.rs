@@ -1,4 +1,4 @@
-//! Recovery (design section 7), a store or a fence at a time, so that it can crash anywhere.
+//! Recovery, a store or a fence at a time, so that it can crash anywhere.
 
 use super::cells::*;
 use super::config::Config;

@@ -1,4 +1,4 @@
-//! Checkpoint rounds and zero batches (design section 5).
+//! Checkpoint rounds and zero batches.
 
 use super::cells::*;
 use super::config::Config;
