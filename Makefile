@@ -8,7 +8,7 @@ PREFIX ?= /usr/local
 
 PACKAGES := fuse3 libpmem-dev pkg-config gcc libc6-dev make ca-certificates
 
-.PHONY: help deps build mount umount test test-workspace test-loom lint docs benches lab \
+.PHONY: help deps build mount umount test test-workspace test-loom apps lint docs benches lab \
 	install uninstall
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo 'make umount    unmount demo/mnt'
 	@echo 'make test      run every test; they mount for real, so they need /dev/fuse'
 	@echo '               (QUAYFS_SKIP_FUSE=1 leaves those out)'
+	@echo 'make apps      run real programs on real mounts, with deaths in between (long: tests/apps)'
 	@echo 'make lab       test real DAX in an emulated machine with an NVDIMM'
 	@echo 'make lint      formatting and clippy;  make docs, make benches: build those'
 	@echo 'make install   install below PREFIX ($(PREFIX)), and the helpers of mount(8)'
@@ -45,6 +46,14 @@ test-workspace: deps
 test-loom: deps
 	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR='$(TARGET)/loom' \
 		$(CARGO) test -p quayfs-journal -p quayfs-rangelock --lib
+
+# By hand: real programs at full size. SOURCE is a tree or an archive of sources to copy.
+SOURCE ?= $(HOME)/.cargo/registry/src
+apps: build
+	@scripts/packages fio git sqlite3 python3 attr
+	@set -e; export QUAYFS='$(QUAYFS)'; cd tests/apps; ./messages.sh; ./recovery.sh; ./full.sh; \
+		./tree.sh '$(SOURCE)'; ./develop.sh; ./sqlite.sh; ./many.sh; ./fio.sh
+	QUAYFS_KILL_ROUNDS=100 $(CARGO) test --release --test kill -- --nocapture
 
 lint: deps
 	$(CARGO) fmt --all --check

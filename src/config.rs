@@ -208,8 +208,8 @@ impl fmt::Display for DataMode {
 impl fmt::Display for Durability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Op => "durability=op",
-            Self::Commit => "durability=commit",
+            Self::Op => "op",
+            Self::Commit => "commit",
         })
     }
 }
@@ -286,7 +286,7 @@ impl fmt::Display for MountOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut out = vec![if self.read_only { "ro" } else { "rw" }.to_string()];
         out.push(self.data.to_string());
-        out.extend(self.durability.map(|d| d.to_string()));
+        out.extend(self.durability.map(|d| format!("durability={d}")));
         out.push(format!("commit={}", self.commit_seconds));
         if self.ablation.checkpoint.is_none() || self.checkpoint != CheckpointPolicy::default() {
             out.push(self.checkpoint.to_string());

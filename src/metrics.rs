@@ -60,6 +60,10 @@ metrics! {
     blocks_zeroed,
     /// Operations that had to wait for space.
     shortages,
+    /// Microseconds that recovery took at this mount.
+    recovery_us,
+    /// Records that it replayed.
+    records_replayed,
 }
 
 impl Metrics {

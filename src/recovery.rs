@@ -20,6 +20,7 @@ use crate::config::{Durability, MountOptions};
 use crate::digest::Batch;
 use crate::engine::{Engine, Parts};
 use crate::error::FsError;
+use crate::metrics::Metrics;
 use crate::ns::node::{NodeStore, record_pages};
 use crate::volume::{Access, Volume};
 
@@ -218,6 +219,9 @@ pub fn recover(volume: &Volume, options: &MountOptions) -> Result<Engine, MountE
         ppt,
     })?;
     clock.lap("allocators");
+    let took = clock.last - clock.start;
+    Metrics::add(&engine.metrics.recovery_us, took.as_micros() as u64);
+    Metrics::add(&engine.metrics.records_replayed, replayed as u64);
     tracing::info!(
         "recovered in {clock}: {}, {replayed} records replayed, {staged_blocks} blocks staged, {} page-table entries undone",
         if clean { "clean" } else { "not unmounted" },

@@ -257,7 +257,7 @@ fn report(job: &Job, fs: &Fs, took: Duration) -> Report {
     let status = serde_json::to_value(fs.status()).unwrap_or_default();
     let fact = |name: &str| status[name].as_str().unwrap_or("?").to_string();
     let (backend, durability) = (fact("backend"), fact("durability"));
-    let durable = match durability.trim_start_matches("durability=") {
+    let durable = match durability.as_str() {
         "op" => "when an operation returns".to_string(),
         _ => format!("at fsync and every {} s", job.options.commit_seconds),
     };
