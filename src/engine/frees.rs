@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use quayfs_layout::node::INODES_PER_PAGE;
 use quayfs_pmem::Backend;
 use quayfs_ppt::BlockState;
 
@@ -17,17 +18,34 @@ use crate::txn::Freed;
 #[derive(Debug, Default)]
 pub(super) struct Deferred {
     by_seq: Mutex<BTreeMap<u64, Vec<Freed>>>,
-    /// LBNs among them.
-    blocks: AtomicU64,
+    lbns: AtomicU64,
+    inos: AtomicU64,
+    nodes: AtomicU64,
+}
+
+impl Deferred {
+    fn count(&self, kind: Kind) -> &AtomicU64 {
+        match kind {
+            Kind::Lbn => &self.lbns,
+            Kind::Inode => &self.inos,
+            Kind::Node => &self.nodes,
+        }
+    }
+
+    /// Numbers of a kind that are free for all but reuse.
+    pub fn len(&self, kind: Kind) -> u64 {
+        self.count(kind).load(Ordering::Acquire)
+    }
 }
 
 impl Engine {
     /// Numbers freed by record `seq` come back once digest has passed it.
     pub fn defer_frees(&self, seq: u64, freed: Vec<Freed>) {
         if !freed.is_empty() {
-            self.deferred
-                .blocks
-                .fetch_add(lbns_of(&freed), Ordering::AcqRel);
+            for f in &freed {
+                let n = f.range.end - f.range.start;
+                self.deferred.count(f.kind).fetch_add(n, Ordering::AcqRel);
+            }
             self.deferred
                 .by_seq
                 .lock()
@@ -51,25 +69,37 @@ impl Engine {
             std::mem::replace(&mut *all, later)
         };
         for f in due.into_values().flatten() {
+            let n = f.range.end - f.range.start;
             match f.kind {
-                Kind::Lbn => {
-                    let n = f.range.end - f.range.start;
-                    self.lbns.add_pending(f.range);
-                    self.deferred.blocks.fetch_sub(n, Ordering::AcqRel);
-                }
+                Kind::Lbn => self.lbns.add_pending(f.range),
                 Kind::Inode => self.inos.release(f.range),
                 Kind::Node => {
-                    let n = f.range.end - f.range.start;
                     self.node_ids.release(f.range);
                     self.nodes.unpromise(n);
                 }
             }
+            self.deferred.count(f.kind).fetch_sub(n, Ordering::AcqRel);
         }
     }
 
     /// Blocks that no file owns: free at once, after digest, or after a zero batch.
     pub fn blocks_free(&self) -> u64 {
-        self.lbns.free() + self.deferred.blocks.load(Ordering::Acquire)
+        self.lbns.free() + self.deferred.len(Kind::Lbn)
+    }
+
+    /// Inodes in use, and inodes that can still be created: in the inode pages there are, and in
+    /// those that free node pages can become.
+    pub fn files(&self) -> (u64, u64) {
+        let total = self.inos.total();
+        let used = total.saturating_sub(self.inos.free() + self.deferred.len(Kind::Inode));
+        let pages = self.nodes.available() + self.deferred.len(Kind::Node);
+        let free = if pages == 0 {
+            0
+        } else {
+            let slots = (self.nodes.inode_pages() + pages) * INODES_PER_PAGE;
+            slots.min(total).saturating_sub(used)
+        };
+        (used, free)
     }
 }
 
@@ -99,12 +129,4 @@ impl Screen for Engine {
         }
         Ok(out)
     }
-}
-
-fn lbns_of(freed: &[Freed]) -> u64 {
-    freed
-        .iter()
-        .filter(|f| f.kind == Kind::Lbn)
-        .map(|f| f.range.end - f.range.start)
-        .sum()
 }

@@ -299,6 +299,24 @@ impl NodeStore {
         limit.saturating_sub(self.live.load(Ordering::Acquire))
     }
 
+    /// Pages of the inode table that exist or are promised.
+    pub fn inode_pages(&self) -> u64 {
+        let (first, end) = (self.geo.inode_base, self.geo.dyn_base);
+        let words = first / 64..end.div_ceil(64);
+        words
+            .map(|w| {
+                let mut word = self.present[w as usize].load(Ordering::Relaxed);
+                if w == first / 64 {
+                    word &= u64::MAX << (first % 64);
+                }
+                if end < (w + 1) * 64 {
+                    word &= !(u64::MAX << (end % 64));
+                }
+                u64::from(word.count_ones())
+            })
+            .sum()
+    }
+
     /// Pages promised or in use.
     pub fn live(&self) -> u64 {
         self.live.load(Ordering::Acquire)

@@ -34,7 +34,7 @@ volume() {
 }
 
 # mount_volume [OPTIONS]
-mount_volume() { "$QUAYFS" mount "$WORK/vol" "$MNT" -o "${1:-rw}" >/dev/null; }
+mount_volume() { "$QUAYFS" mount "$WORK/vol" "$MNT" -o "${1:-rw}" >/dev/null 2>"$WORK/mount.err" || fail "mount: $(cat "$WORK/mount.err")"; }
 
 unmount() { "$QUAYFS" umount "$MNT"; }
 

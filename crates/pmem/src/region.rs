@@ -14,7 +14,7 @@ use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{self, AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub use open::MapOptions;
 
@@ -309,16 +309,20 @@ impl Region {
     /// change. For a background thread: later accesses then cost no page fault. Returns the number of
     /// bytes done, fewer than the length if stopped or if the system refuses.
     pub fn prefault(&self, stop: &AtomicBool) -> u64 {
-        const PIECE: u64 = 4 << 20;
+        // Populating holds the lock of the address space, and whoever maps memory or starts a thread
+        // waits for it: short pieces with pauses as long as they took.
+        const PIECE: u64 = 256 << 10;
         // Dirtying every page of a page-cached file would only make the kernel write it all.
         let write = self.memory.is_writable() && !self.backend.needs_drain();
         let mut done = 0;
         while done < self.len() && !stop.load(Ordering::Relaxed) {
             let len = PIECE.min(self.len() - done);
+            let began = Instant::now();
             if self.memory.populate(done, len, write).is_err() {
                 break;
             }
             done += len;
+            std::thread::sleep(began.elapsed());
         }
         done
     }

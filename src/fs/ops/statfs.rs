@@ -2,7 +2,6 @@
 
 use quayfs_layout::BLOCK;
 use quayfs_layout::dirent::NAME_MAX;
-use quayfs_layout::node::INODES_PER_PAGE;
 
 use crate::fs::Fs;
 
@@ -27,8 +26,7 @@ impl Fs {
     /// Space and inodes. Inodes end where node pages end, so their number follows the free pages.
     pub fn statfs(&self) -> StatFs {
         let e = &self.e;
-        let used = e.inos.total().saturating_sub(e.inos.free());
-        let possible = (e.nodes.available() * INODES_PER_PAGE).min(e.inos.free());
+        let (used, possible) = e.files();
         StatFs {
             blocks: e.config.geometry.visible_blocks(),
             free: e.blocks_free(),
