@@ -1,15 +1,13 @@
 //! Every crash of small runs: what was acknowledged is there, what was not is there entirely or
 //! not at all, and the volume works.
 
-mod common;
-
-use common::crash::{Depth, Script};
-use common::duo::Duo;
-use common::ops::{Data, Op};
-use common::{Shape, options, seeds};
 use quayfs::fs::{FallocMode, RenameFlags, SetXattr};
 use quayfs_layout::BLOCK;
 use quayfs_layout::inode::{ROOT, S_IFDIR, S_IFLNK};
+use quayfs_oracle::crash::{Depth, Script};
+use quayfs_oracle::duo::Duo;
+use quayfs_oracle::ops::{Data, Op};
+use quayfs_oracle::{Shape, options, seeds};
 use quayfs_pmem::Backend;
 
 const B: u64 = BLOCK as u64;

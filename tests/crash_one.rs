@@ -1,14 +1,12 @@
 //! One step at a time, and as good as every crash of it.
 
-mod common;
-
-use common::crash::{Depth, Script};
-use common::ops::{Data, Op};
-use common::{Shape, options};
 use quayfs::fs::{FallocMode, RenameFlags, SetXattr};
 use quayfs_crashsim::Budget;
 use quayfs_layout::inode::{ROOT, S_IFDIR, S_IFLNK};
 use quayfs_layout::{BLOCK, Ino};
+use quayfs_oracle::crash::{Depth, Script};
+use quayfs_oracle::ops::{Data, Op};
+use quayfs_oracle::{Shape, options};
 use quayfs_pmem::Backend;
 
 const B: u64 = BLOCK as u64;

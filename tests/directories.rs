@@ -1,17 +1,15 @@
 //! Directories of thousands of names: growing, shrinking, and listed meanwhile.
 
-mod common;
-
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::model::Model;
-use common::rng::Rng;
-use common::{Media, Shape, account, options};
 use quayfs::background::digest_all;
 use quayfs::error::FsError;
 use quayfs::fs::{Caller, Fs, RenameFlags};
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{ROOT, S_IFREG};
+use quayfs_oracle::model::Model;
+use quayfs_oracle::rng::Rng;
+use quayfs_oracle::{Media, Shape, account, options};
 use quayfs_pmem::Backend;
 
 const ME: Caller = Caller { uid: 0, gid: 0 };

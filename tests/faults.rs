@@ -1,13 +1,8 @@
 //! Devices that fail: what can be read stays readable, nothing acknowledged is lost, and nobody is
 //! told that something is durable when it is not.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::model::Model;
-use common::rng::bytes;
-use common::{Media, Shape, account, dump, options};
 use quayfs::error::FsError;
 use quayfs::fs::{Caller, Fs};
 use quayfs::{background, checkpoint};
@@ -15,6 +10,9 @@ use quayfs_blockdev::BlockDevice;
 use quayfs_crashsim::{Budget, Fault, FaultDevice, FaultOp, Recorder, Repeat, SimDevice};
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_layout::{BLOCK, Ino};
+use quayfs_oracle::model::Model;
+use quayfs_oracle::rng::bytes;
+use quayfs_oracle::{Media, Shape, account, dump, options};
 use quayfs_pmem::{Backend, Region};
 
 const ME: Caller = Caller { uid: 0, gid: 0 };
@@ -114,7 +112,7 @@ impl Setup {
         self.verify();
         let mut m = Model::new();
         for (ino, content) in &self.files {
-            let mut node = common::model::Node {
+            let mut node = quayfs_oracle::model::Node {
                 mode: S_IFREG,
                 ..Default::default()
             };

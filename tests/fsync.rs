@@ -1,13 +1,9 @@
 //! What `fsync` promises in mode `commit`.
 
-mod common;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::rng::bytes;
-use common::{Media, Shape, options};
 use parking_lot::{Condvar, Mutex};
 use quayfs::error::FsError;
 use quayfs::fs::Caller;
@@ -15,6 +11,8 @@ use quayfs::{background, checkpoint};
 use quayfs_crashsim::{Budget, Recorder, SimDevice};
 use quayfs_layout::BLOCK;
 use quayfs_layout::inode::{ROOT, S_IFREG};
+use quayfs_oracle::rng::bytes;
+use quayfs_oracle::{Media, Shape, options};
 use quayfs_pmem::{Backend, Observer, Region};
 
 type Site = &'static std::panic::Location<'static>;

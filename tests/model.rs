@@ -3,18 +3,16 @@
 //!
 //! `QUAYFS_SEED=N` runs one seed, `QUAYFS_RUNS=N` more seeds than usual, here and in other tests.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::model::Model;
-use common::ops::{Op, Taste};
-use common::rng::Rng;
-use common::{Media, Shape, account, apply, dump, ops, options, seeds};
 use quayfs::config::MountOptions;
 use quayfs::fs::{FallocMode, Fs};
 use quayfs_layout::BLOCK;
 use quayfs_layout::inode::S_IFREG;
+use quayfs_oracle::model::Model;
+use quayfs_oracle::ops::{Op, Taste};
+use quayfs_oracle::rng::Rng;
+use quayfs_oracle::{Media, Shape, account, apply, dump, ops, options, seeds};
 use quayfs_pmem::Backend;
 
 /// How one run is set up.

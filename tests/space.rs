@@ -1,17 +1,15 @@
 //! The end of space: `ENOSPC` comes before anything is promised, deleting always works, and what
 //! is deleted can be used again, all of it, any number of times.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::model::Model;
-use common::rng::bytes;
-use common::{Media, Shape, account, dump, options};
 use quayfs::error::FsError;
 use quayfs::fs::{Caller, FallocMode, Fs, SetAttr, SetXattr};
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_layout::{BLOCK, Ino};
+use quayfs_oracle::model::Model;
+use quayfs_oracle::rng::bytes;
+use quayfs_oracle::{Media, Shape, account, dump, options};
 use quayfs_pmem::Backend;
 
 const B: u64 = BLOCK as u64;
@@ -228,7 +226,7 @@ fn make(fs: &Fs, kind: Kind, i: u64) -> Result<(Ino, Vec<u8>), FsError> {
             fs.mknod(ME, ROOT, &name, S_IFREG | 0o644, 0)?
         }
         Kind::Directories => fs.mkdir(ME, ROOT, &name, 0o755)?,
-        Kind::Links => fs.symlink(ME, ROOT, &name, &common::ops::target(4095))?,
+        Kind::Links => fs.symlink(ME, ROOT, &name, &quayfs_oracle::ops::target(4095))?,
     };
     if let Kind::Attributes = kind {
         let set = fs.setxattr(attr.ino, b"user.x", &bytes(i, 9000), SetXattr::Any);

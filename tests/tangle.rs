@@ -1,17 +1,15 @@
 //! Threads all over each other on a few names.
 
-mod common;
-
 use std::collections::BTreeMap;
 
-use common::evict::while_evicting;
-use common::model::Model;
-use common::rng::{Rng, bytes};
-use common::{MODES, Media, Shape, account, dump, ops, options, seeds};
 use quayfs::error::FsError;
 use quayfs::fs::{Caller, Fs, RenameFlags, SetAttr};
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_layout::{BLOCK, Ino};
+use quayfs_oracle::evict::while_evicting;
+use quayfs_oracle::model::Model;
+use quayfs_oracle::rng::{Rng, bytes};
+use quayfs_oracle::{MODES, Media, Shape, account, dump, ops, options, seeds};
 use quayfs_pmem::Backend;
 
 const B: u64 = BLOCK as u64;
@@ -61,7 +59,7 @@ fn all_over(mode: (&str, Backend), seed: u64) {
         if let Some((ino, _, _)) = item.identity
             && item.mode & S_IFREG == S_IFREG
         {
-            let mut node = common::model::Node {
+            let mut node = quayfs_oracle::model::Node {
                 mode: item.mode,
                 ..Default::default()
             };

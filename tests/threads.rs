@@ -1,19 +1,17 @@
 //! Many threads at once: on trees of their own, on one file, and all over each other.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use common::evict::while_evicting;
-use common::model::Model;
-use common::ops::{Op, Taste};
-use common::rng::{Rng, bytes};
-use common::{MODES, Media, Shape, account, apply, dump, ops, options, seeds};
 use quayfs::error::FsError;
 use quayfs::fs::{Caller, FallocMode, Fs, SetAttr};
 use quayfs_layout::BLOCK;
 use quayfs_layout::inode::{ROOT, S_IFREG};
+use quayfs_oracle::evict::while_evicting;
+use quayfs_oracle::model::Model;
+use quayfs_oracle::ops::{Op, Taste};
+use quayfs_oracle::rng::{Rng, bytes};
+use quayfs_oracle::{MODES, Media, Shape, account, apply, dump, ops, options, seeds};
 use quayfs_pmem::Backend;
 
 const ME: Caller = Caller { uid: 0, gid: 0 };
@@ -130,7 +128,7 @@ fn one_file(mode: (&str, Backend), seed: u64) {
                 for i in 0..600 {
                     let p = rng.below(PARTS / THREADS) * THREADS + t;
                     let (from, to) = ((p * PART) as usize, ((p + 1) * PART) as usize);
-                    let data = bytes(rng.next(), PART as usize);
+                    let data = bytes(rng.number(), PART as usize);
                     if rng.one_in(6) {
                         fs.fallocate(ino, FallocMode::Punch, p * PART, PART)
                             .expect("punch");

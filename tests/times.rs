@@ -1,13 +1,11 @@
 //! Which operation changes which time stamps, and that they survive.
 
-mod common;
-
 use std::sync::Arc;
 
-use common::{Media, Shape, options};
 use quayfs::fs::{Caller, FallocMode, Fs, RenameFlags, SetAttr, SetTime, SetXattr};
 use quayfs_layout::inode::{ROOT, S_IFREG, Time};
 use quayfs_layout::{BLOCK, Ino};
+use quayfs_oracle::{Media, Shape, options};
 use quayfs_pmem::Backend;
 
 const ME: Caller = Caller { uid: 0, gid: 0 };

@@ -9,8 +9,8 @@ use quayfs_layout::inode::Time;
 use quayfs_layout::{BLOCK, Ino};
 use rangemap::RangeSet;
 
-use super::content::Block;
-use super::model::Model;
+use crate::content::Block;
+use crate::model::Model;
 
 const B: u64 = BLOCK as u64;
 /// Files up to this size are read as a whole, holes included.

@@ -12,7 +12,7 @@ use quayfs::fs::RenameFlags;
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{ROOT, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID};
 
-use super::content::Content;
+use crate::content::Content;
 
 type Result<T> = std::result::Result<T, FsError>;
 
@@ -72,6 +72,12 @@ impl Node {
 pub struct Model {
     pub root: Ino,
     pub nodes: BTreeMap<Ino, Node>,
+}
+
+impl Default for Model {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Model {

@@ -6,8 +6,8 @@ use quayfs::{background, checkpoint};
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{S_IFDIR, S_IFLNK, S_IFMT};
 
-use super::model::{Model, Node};
-use super::ops::{Op, target};
+use crate::model::{Model, Node};
+use crate::ops::{Op, target};
 
 /// What an operation tells its caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -144,7 +144,7 @@ pub fn on_fs(fs: &Fs, m: &Model, op: &Op) -> Result<Told> {
         Op::Round => checkpoint::round(&fs.e).map(|_| done)?,
         Op::Zero => checkpoint::zero_batch(&fs.e).map(|_| done)?,
         Op::Evict => {
-            super::evict::evict(fs);
+            crate::evict::evict(fs);
             done
         }
     })

@@ -1,6 +1,10 @@
 //! What the tests of the operation layer share: volumes in memory, a model of a file system, random
-//! operations, and comparisons.
-#![allow(dead_code, reason = "each test program uses a part")]
+//! operations, comparisons, and runs whose every crash is looked at.
+#![allow(
+    missing_docs,
+    clippy::missing_panics_doc,
+    reason = "for tests: names say it, and a surprise ends the run"
+)]
 
 pub mod account;
 pub mod apply;

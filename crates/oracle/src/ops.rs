@@ -4,8 +4,8 @@ use quayfs::fs::{FallocMode, RenameFlags, SetXattr};
 use quayfs_layout::inode::{S_IFDIR, S_IFLNK, S_IFREG};
 use quayfs_layout::{BLOCK, Ino};
 
-use super::model::{Model, SIZE_MAX};
-use super::rng::Rng;
+use crate::model::{Model, SIZE_MAX};
+use crate::rng::Rng;
 
 const B: u64 = BLOCK as u64;
 
@@ -18,7 +18,7 @@ pub struct Data {
 
 impl Data {
     pub fn bytes(self) -> Vec<u8> {
-        super::rng::bytes(self.seed, self.len)
+        crate::rng::bytes(self.seed, self.len)
     }
 }
 
@@ -233,7 +233,7 @@ pub fn random(rng: &mut Rng, m: &Model, t: &Taste) -> Op {
             ino: file,
             offset: offset(rng),
             data: Data {
-                seed: rng.next(),
+                seed: rng.number(),
                 len: write_len(rng, t),
             },
             kill: rng.one_in(2),
@@ -280,7 +280,7 @@ pub fn random(rng: &mut Rng, m: &Model, t: &Taste) -> Op {
             ino: any,
             name: attr_name(rng),
             value: Data {
-                seed: rng.next(),
+                seed: rng.number(),
                 len: value_len(rng, t),
             },
             how: *rng.pick(&[

@@ -6,7 +6,7 @@ use quayfs::ns::node::NodeStore;
 use quayfs::{background, checkpoint};
 use quayfs_layout::inode::Inode;
 
-use super::model::Model;
+use crate::model::Model;
 
 /// Digests, checkpoints and zeroes until nothing is left to do. Operations rest meanwhile.
 pub fn settle(fs: &Fs) {

@@ -16,11 +16,11 @@ use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_layout::{BLOCK, Ino};
 use quayfs_pmem::Backend;
 
-use super::dump::{self, Tree, difference};
-use super::model::Model;
-use super::ops::{Data, Name, Op};
-use super::rng::{Rng, bytes};
-use super::{Media, Shape, account, apply};
+use crate::dump::{self, Tree, difference};
+use crate::model::Model;
+use crate::ops::{Data, Name, Op};
+use crate::rng::{Rng, bytes};
+use crate::{Media, Shape, account, apply};
 
 /// Bit of a mark that says that an operation was acknowledged, not begun.
 const ACKNOWLEDGED: u64 = 1 << 40;
@@ -412,7 +412,7 @@ fn files(tree: &Tree) -> Model {
     };
     for item in tree.values().filter(|i| i.mode & 0o170_000 == S_IFREG) {
         if let Some((ino, _, _)) = item.identity {
-            let mut node = super::model::Node {
+            let mut node = crate::model::Node {
                 mode: item.mode,
                 ..Default::default()
             };

@@ -15,12 +15,12 @@ use quayfs_layout::Ino;
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_pmem::Backend;
 
-use super::crash::Depth;
-use super::dump::{self, Tree, difference};
-use super::model::Model;
-use super::ops::{Op, Taste, random};
-use super::rng::{Rng, bytes};
-use super::{Media, Shape, apply};
+use crate::crash::Depth;
+use crate::dump::{self, Tree, difference};
+use crate::model::Model;
+use crate::ops::{Op, Taste, random};
+use crate::rng::{Rng, bytes};
+use crate::{Media, Shape, apply};
 
 const ACKNOWLEDGED: u64 = 1 << 40;
 const THREAD: u32 = 48;
@@ -91,7 +91,7 @@ impl Duo {
                     background::digest_all(&fs.e).expect("digest");
                     checkpoint::round(&fs.e).expect("round");
                     checkpoint::zero_batch(&fs.e).expect("zero batch");
-                    super::evict::evict(&fs);
+                    crate::evict::evict(&fs);
                     std::thread::yield_now();
                 }
             });
@@ -191,7 +191,7 @@ impl Worker {
             self.mark(recorder, 0, next);
             if rng.one_in(4) {
                 let at = rng.below(PART - 1);
-                let data = bytes(rng.next(), 1 + rng.below((PART - at).min(6000)) as usize);
+                let data = bytes(rng.number(), 1 + rng.below((PART - at).min(6000)) as usize);
                 fs.write(shared, self.number * PART + at, &data, false)
                     .expect("write");
                 part[at as usize..][..data.len()].copy_from_slice(&data);
