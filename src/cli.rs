@@ -10,6 +10,7 @@ mod info;
 mod log;
 mod mkfs;
 mod mount;
+mod scrub;
 mod umount;
 
 use crate::mount::Users;
@@ -57,6 +58,7 @@ fn execute(command: Command) -> Result<u8, Failure> {
         Command::Mount(args) => mount::run(args).map(|()| exit::OK),
         Command::Umount(args) => umount::run(&args.mountpoint, Users::Respect).map(|()| exit::OK),
         Command::Fsck(args) => fsck::run(&args),
+        Command::Scrub(args) => scrub::run(&args),
         Command::Info(args) => info::run(&args).map(|()| exit::OK),
     }
 }
@@ -79,7 +81,7 @@ fn usage(error: &clap::Error, command: Option<&OsString>) -> Failure {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return Failure::new(code, "what shall I do? See `quayfs --help`");
     }
-    let known = ["mkfs", "mount", "umount", "fsck", "info"];
+    let known = ["mkfs", "mount", "umount", "fsck", "scrub", "info"];
     Failure::new(
         code,
         exit::usage_line(error, command.filter(|c| known.contains(c))),

@@ -56,6 +56,8 @@ pub enum FsError {
     Range,
     /// Attribute too large.
     TooLarge,
+    /// Something else that excludes this is under way.
+    Busy,
     /// Not supported.
     NotSupported,
     /// No data or hole at or after this offset.
@@ -93,6 +95,7 @@ impl fmt::Display for FsError {
             Self::NoAttr => "no such attribute",
             Self::Range => "result too large for the buffer",
             Self::TooLarge => "attribute too large",
+            Self::Busy => "device or resource busy",
             Self::NotSupported => "operation not supported",
             Self::NoData => "no data or hole at this offset",
             Self::Io(what) => return write!(f, "input/output error: {what}"),

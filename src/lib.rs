@@ -22,5 +22,6 @@ pub mod mkfs;
 pub mod mount;
 pub mod ns;
 pub mod recovery;
+pub mod scrub;
 pub mod txn;
 pub mod volume;

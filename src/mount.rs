@@ -4,7 +4,8 @@
 //! and passes the open device back over a socket. Nothing here knows what the file system does.
 
 use crate::config::{AtimePolicy, MountOptions};
-use rustix::fs::{FileType, Mode, OFlags};
+use crate::scrub;
+use rustix::fs::{FileType, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use std::ffi::CString;
@@ -16,6 +17,8 @@ pub mod table;
 
 /// Name of the extended attribute that a running mount answers with its status as JSON.
 pub const STATUS_XATTR: &str = "quayfs.status";
+/// Name of the extended attribute by which a scrub is started, stopped and watched.
+pub const SCRUB_XATTR: &str = "quayfs.scrub";
 
 /// Why a mount could not be made, changed or taken away. Prints as one line.
 #[derive(Debug, thiserror::Error)]
@@ -179,8 +182,23 @@ pub fn remount(target: &Path, options: &MountOptions) -> Result<(), AttachError>
 
 /// Asks the mount on `target` for its status, a JSON text.
 pub fn status(target: &Path) -> Result<String, Errno> {
+    ask(target, STATUS_XATTR)
+}
+
+/// Asks for the report of the last scrub from finding `from` on, a JSON text.
+pub fn scrub_report(target: &Path, from: usize) -> Result<String, Errno> {
+    ask(target, &format!("{SCRUB_XATTR}.{from}"))
+}
+
+/// Starts or stops a scrub.
+pub fn scrub(target: &Path, command: scrub::Command) -> Result<(), Errno> {
+    let value = command.to_string();
+    rustix::fs::setxattr(target, SCRUB_XATTR, value.as_bytes(), XattrFlags::empty())
+}
+
+fn ask(target: &Path, name: &str) -> Result<String, Errno> {
     let mut buffer = vec![0; 64 << 10];
-    let n = rustix::fs::getxattr(target, STATUS_XATTR, &mut buffer[..])?;
+    let n = rustix::fs::getxattr(target, name, &mut buffer[..])?;
     buffer.truncate(n);
     String::from_utf8(buffer).map_err(|_| Errno::BADMSG)
 }

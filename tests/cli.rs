@@ -14,6 +14,7 @@ fn help_teaches() {
         "mount",
         "umount",
         "fsck",
+        "scrub",
         "info",
         "Examples:",
         "quayfs mkfs /srv/vol",
@@ -40,6 +41,7 @@ fn help_teaches() {
             ["--json", "Exit codes, as of fsck(8): 0", "4 damage", "16"],
         ),
         ("info", ["--json", "Examples:", "MOUNT", "Exit codes: 0"]),
+        ("scrub", ["--rate", "--json", "4 damage", "Exit codes: 0"]),
     ] {
         let text = quayfs([command, "--help"]).ok();
         for word in words {

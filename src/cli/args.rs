@@ -21,6 +21,7 @@ Examples:
   quayfs info /mnt/q                                   how full, how durable, how busy
   quayfs umount /mnt/q                                 unmount, and wait until all is written
   quayfs fsck /srv/vol                                 prove that nothing is damaged
+  quayfs scrub /mnt/q --rate 50M                       look for blocks that have gone bad meanwhile
 
 Each command explains itself: quayfs mount --help";
 
@@ -35,6 +36,8 @@ pub enum Command {
     Umount(Umount),
     /// Check a volume that is not mounted.
     Fsck(Fsck),
+    /// Verify every block and page, also while mounted.
+    Scrub(Scrub),
     /// Show what a volume is, or how a mount is doing.
     Info(Info),
 }
@@ -184,6 +187,45 @@ pub struct Fsck {
     pub json: bool,
 }
 
+const SCRUB_HELP: &str = "\
+Every block of every file, staged or on the data device, and every page of metadata is read and its
+checksum verified. Damaged files are listed by name with the bytes that cannot be read; nothing is
+changed. The volume may be in use: the daemon does the work, and logs what it finds. Only root and
+the owner of the mount can ask for it. Ctrl-C stops it.
+
+fsck proves more (that all structures fit together), but needs the volume unmounted.
+
+Examples:
+  quayfs scrub /mnt/q                  as fast as the devices allow
+  quayfs scrub /mnt/q --rate 50M/s     leave most of them to others
+  quayfs scrub /srv/vol --json         a volume at rest, for scripts
+  quayfs info /mnt/q                   how the last one went: scrub.*
+
+Exit codes: 0 nothing found, 1 failed or stopped, 2 wrong usage, 4 damage found.";
+
+/// Arguments of `scrub`.
+#[derive(Debug, Args)]
+#[command(after_help = SCRUB_HELP)]
+pub struct Scrub {
+    /// Directory that `mkfs` made, or where it is mounted.
+    pub target: PathBuf,
+    /// Most bytes to read in a second [default: no limit].
+    #[arg(long, value_name = "SIZE/s", value_parser = parse_rate)]
+    pub rate: Option<u64>,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A size, `/s` behind it or not.
+fn parse_rate(text: &str) -> Result<u64, String> {
+    match parse_size(text.strip_suffix("/s").unwrap_or(text)) {
+        Ok(0) => Err("nothing would ever be read".into()),
+        Ok(rate) => Ok(rate),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
 const INFO_HELP: &str = "\
 Examples:
   quayfs info /srv/vol             what was made, and where it is mounted
@@ -239,6 +281,16 @@ mod tests {
         assert_eq!((m.pmem_size, m.data_size), (Some(1 << 30), Some(8 << 30)));
         assert_eq!((m.data, m.buffers), (None, Some(2)));
         assert!(m.sparse && m.force);
+    }
+
+    #[test]
+    fn rates_are_read() {
+        for (text, rate) in [("50M", 50 << 20), ("50M/s", 50 << 20), ("4096", 4096)] {
+            assert_eq!(parse_rate(text), Ok(rate));
+        }
+        for text in ["", "/s", "0", "0/s", "5M/h", "fast"] {
+            assert!(parse_rate(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -5,10 +5,12 @@ use std::io::Write;
 
 /// Success of every command.
 pub const OK: u8 = 0;
-/// `mkfs`, `info`: failed.
+/// `mkfs`, `info`, `scrub`: failed.
 pub const FAILED: u8 = 1;
-/// `mkfs`, `info`: wrong usage.
+/// `mkfs`, `info`, `scrub`: wrong usage.
 pub const USAGE: u8 = 2;
+/// `scrub`: damage was found.
+pub const SCRUB_DAMAGE: u8 = 4;
 /// `mount`, `umount`: wrong usage, as of mount(8).
 pub const MOUNT_USAGE: u8 = 1;
 /// `mount`, `umount`: failed, as of mount(8).

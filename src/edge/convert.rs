@@ -1,10 +1,12 @@
 //! Between what the `fuser` crate says and what the operation layer understands.
 
+use std::ffi::OsStr;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use fuser::{Errno, FileAttr, FileType, FopenFlags, Generation, INodeNo, Request, TimeOrNow};
 use quayfs_layout::inode::{Inode, S_IFMT, Time};
 
+use crate::edge::fuser::SCRUB_XATTR;
 use crate::fs::attr::from_system;
 use crate::fs::{Attr, Caller, FallocMode, RenameFlags, SetTime, SetXattr, Whence};
 
@@ -122,4 +124,13 @@ pub fn open_flags(flags: i32) -> FopenFlags {
     } else {
         FopenFlags::FOPEN_KEEP_CACHE
     }
+}
+
+/// The finding from which a scrub's report is asked for, if that is what this attribute holds.
+pub fn scrub_report(name: &OsStr) -> Option<usize> {
+    let rest = name.to_str()?.strip_prefix(SCRUB_XATTR)?;
+    if rest.is_empty() {
+        return Some(0);
+    }
+    rest.strip_prefix('.')?.parse().ok()
 }

@@ -24,6 +24,7 @@ pub fn errno(e: &FsError) -> Errno {
         FsError::NoAttr => Errno::ENODATA,
         FsError::Range => Errno::ERANGE,
         FsError::TooLarge => Errno::E2BIG,
+        FsError::Busy => Errno::EBUSY,
         FsError::NotSupported => Errno::EOPNOTSUPP,
         FsError::NoData => Errno::ENXIO,
         FsError::Io(_) => Errno::EIO,

@@ -30,6 +30,9 @@ use crate::metrics::Metrics;
 
 /// Name of the attribute of the root directory that holds the mount's status.
 pub const STATUS_XATTR: &str = "quayfs.status";
+/// Name of the attribute of the root directory that starts and stops a scrub, and holds its
+/// report; `quayfs.scrub.N` holds the report from finding N on.
+pub const SCRUB_XATTR: &str = "quayfs.scrub";
 
 /// The operation layer, as the crate calls it.
 pub(super) struct Edge {
@@ -393,7 +396,7 @@ impl Filesystem for Edge {
 
     fn setxattr(
         &self,
-        _: &Request,
+        req: &Request,
         ino: INodeNo,
         name: &OsStr,
         value: &[u8],
@@ -401,16 +404,24 @@ impl Filesystem for Edge {
         _: u32,
         reply: ReplyEmpty,
     ) {
+        if ino.0 == ROOT && name == SCRUB_XATTR {
+            return self.empty(self.fs.scrub_command(caller(req), value), reply);
+        }
         match set_xattr(flags) {
             Ok(how) => self.empty(self.fs.setxattr(ino.0, name.as_bytes(), value, how), reply),
             Err(e) => reply.error(e),
         }
     }
 
-    fn getxattr(&self, _: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+    fn getxattr(&self, req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         if ino.0 == ROOT && name == STATUS_XATTR {
             let json = serde_json::to_vec(&self.fs.status()).map_err(FsError::io);
             return self.xattr(json, size, reply);
+        }
+        if ino.0 == ROOT
+            && let Some(from) = convert::scrub_report(name)
+        {
+            return self.xattr(self.fs.scrub_report(caller(req), from), size, reply);
         }
         self.xattr(self.fs.getxattr(ino.0, name.as_bytes()), size, reply);
     }

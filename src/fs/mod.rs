@@ -37,6 +37,7 @@ use crate::engine::Engine;
 use crate::error::{FsError, Result};
 use crate::ns::inode::Cell;
 use crate::recovery::{self, MountError};
+use crate::scrub::Scrubber;
 use crate::volume::Volume;
 
 /// A mounted volume.
@@ -47,6 +48,8 @@ pub struct Fs {
     rename: locks::RenameLock,
     threads: Mutex<Option<Threads>>,
     chores: Mutex<Option<JoinHandle<()>>>,
+    /// Verifies what is at rest, when asked to.
+    pub scrub: Scrubber,
 }
 
 impl Fs {
@@ -98,6 +101,7 @@ impl Fs {
             rename: locks::RenameLock::default(),
             threads: Mutex::new(threads),
             chores: Mutex::default(),
+            scrub: Scrubber::default(),
         });
         if !options.read_only {
             fs.resume_truncates();
@@ -132,6 +136,7 @@ impl Fs {
 
     fn end_chores(&self) {
         self.e.stopping().store(true, Ordering::Release);
+        self.scrub.end();
         self.finish_chores();
     }
 

@@ -1,9 +1,14 @@
-//! What a mount says about itself.
+//! What a mount says about itself, and what it can be told to do.
 
 use serde::Serialize;
 
-use crate::fs::Fs;
+use crate::error::{FsError, Result};
+use crate::fs::{Caller, Fs};
 use crate::metrics::Snapshot;
+use crate::scrub;
+
+/// Bytes of findings in one answer; with what is around them below 64 KiB.
+const REPORT_ROOM: usize = 48 << 10;
 
 /// State of a mount, as `quayfs info MOUNTPOINT` shows it.
 #[derive(Clone, Debug, Serialize)]
@@ -56,6 +61,8 @@ pub struct Status {
     pub cached_inodes: u64,
     /// Node pages in DRAM.
     pub cached_pages: u64,
+    /// The last scrub.
+    pub scrub: scrub::Status,
     /// Counters since the mount.
     pub counters: Snapshot,
 }
@@ -63,6 +70,14 @@ pub struct Status {
 /// A UUID in its usual spelling.
 pub fn uuid_text(uuid: [u8; 16]) -> String {
     uuid::Uuid::from_bytes(uuid).to_string()
+}
+
+fn may_scrub(caller: Caller) -> Result<()> {
+    if caller.uid == 0 || caller.uid == rustix::process::geteuid().as_raw() {
+        Ok(())
+    } else {
+        Err(FsError::Perm)
+    }
 }
 
 impl Fs {
@@ -98,7 +113,36 @@ impl Fs {
             sequence: [j.last_seq, j.digested, j.commit_ts, j.retired],
             cached_inodes: e.inodes.len() as u64,
             cached_pages: e.nodes.cached() as u64,
+            scrub: self.scrub.status(),
             counters: e.metrics.snapshot(),
         }
+    }
+
+    /// Starts or stops a scrub as `text` says ([`scrub::Command`]).
+    ///
+    /// # Errors
+    /// [`FsError::Perm`] unless the caller is root or runs the daemon, [`FsError::Invalid`],
+    /// [`FsError::Busy`].
+    pub fn scrub_command(&self, caller: Caller, text: &[u8]) -> Result<()> {
+        may_scrub(caller)?;
+        let text = std::str::from_utf8(text).map_err(|_| FsError::Invalid)?;
+        match text.parse()? {
+            scrub::Command::Start(options) => self.scrub.start(&self.e, options).map(drop),
+            scrub::Command::Stop => {
+                self.scrub.stop();
+                Ok(())
+            }
+        }
+    }
+
+    /// The last scrub with its findings from number `from` on, as JSON of at most the size that an
+    /// extended attribute can have.
+    ///
+    /// # Errors
+    /// [`FsError::Perm`] unless the caller is root or runs the daemon: findings name files that
+    /// others may not be allowed to see.
+    pub fn scrub_report(&self, caller: Caller, from: usize) -> Result<Vec<u8>> {
+        may_scrub(caller)?;
+        serde_json::to_vec(&self.scrub.report(from, REPORT_ROOM)).map_err(FsError::io)
     }
 }

@@ -1,6 +1,6 @@
 //! A device that fails when it is told to.
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use quayfs_blockdev::{BLOCK, BlockDevice, ReadRun, WriteRun};
 use std::io;
 use std::sync::Arc;
@@ -36,6 +36,60 @@ pub enum Repeat {
     Forever,
 }
 
+/// A call that does not come back until it is let go.
+#[derive(Default)]
+pub struct Stall {
+    state: Mutex<Progress>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Progress {
+    reached: bool,
+    released: bool,
+}
+
+impl Stall {
+    /// Waits until the call has come.
+    pub fn reached(&self) {
+        let mut state = self.state.lock();
+        while !state.reached {
+            self.changed.wait(&mut state);
+        }
+    }
+
+    /// As [`Stall::reached`], but gives up as soon as `over` says so, which is asked each time
+    /// [`Stall::look_again`] is called; whether the call has come.
+    pub fn reached_unless(&self, over: impl Fn() -> bool) -> bool {
+        let mut state = self.state.lock();
+        while !state.reached && !over() {
+            self.changed.wait(&mut state);
+        }
+        state.reached
+    }
+
+    /// Lets [`Stall::reached_unless`] ask again.
+    pub fn look_again(&self) {
+        let _state = self.state.lock();
+        self.changed.notify_all();
+    }
+
+    /// Lets the call go on, also if it has not come yet.
+    pub fn release(&self) {
+        self.state.lock().released = true;
+        self.changed.notify_all();
+    }
+
+    fn hold(&self) {
+        let mut state = self.state.lock();
+        state.reached = true;
+        self.changed.notify_all();
+        while !state.released {
+            self.changed.wait(&mut state);
+        }
+    }
+}
+
 /// A [`BlockDevice`] in front of another that fails when it is told to.
 pub struct FaultDevice {
     inner: Arc<dyn BlockDevice>,
@@ -46,6 +100,7 @@ pub struct FaultDevice {
 struct State {
     calls: [u64; 4],
     plans: Vec<Plan>,
+    stalls: Vec<(FaultOp, u64, Arc<Stall>)>,
 }
 
 struct Plan {
@@ -77,9 +132,23 @@ impl FaultDevice {
         });
     }
 
-    /// Forgets all that was told.
+    /// Holds up the `nth` call of this kind from now on, before it does anything, until it is
+    /// released.
+    pub fn stall(&self, op: FaultOp, nth: u64) -> Arc<Stall> {
+        let stall = Arc::new(Stall::default());
+        let mut state = self.state.lock();
+        let call = state.calls[op as usize] + nth;
+        state.stalls.push((op, call, Arc::clone(&stall)));
+        stall
+    }
+
+    /// Forgets all that was told, and lets go whoever is held up.
     pub fn heal(&self) {
-        self.state.lock().plans.clear();
+        let mut state = self.state.lock();
+        state.plans.clear();
+        for (_, _, stall) in state.stalls.drain(..) {
+            stall.release();
+        }
     }
 
     /// How many calls of this kind there have been, failed ones included.
@@ -92,6 +161,13 @@ impl FaultDevice {
         let mut state = self.state.lock();
         state.calls[op as usize] += 1;
         let call = state.calls[op as usize];
+        let held = state.stalls.iter().position(|s| (s.0, s.1) == (op, call));
+        if let Some(i) = held {
+            let (_, _, stall) = state.stalls.swap_remove(i);
+            drop(state);
+            stall.hold();
+            state = self.state.lock();
+        }
         let due = |plan: &&Plan| {
             let now = match plan.repeat {
                 Repeat::Once => plan.call == call,

@@ -82,6 +82,34 @@ fn a_short_transfer_does_the_first_half() {
 }
 
 #[test]
+fn a_held_up_call_has_done_nothing_and_goes_on() {
+    let device = device();
+    let stall = device.stall(FaultOp::Write, 2);
+    device.write(0, &[1; BLOCK]).unwrap();
+    std::thread::scope(|s| {
+        let writer = s.spawn(|| device.write(1, &[2; BLOCK]));
+        stall.reached();
+        assert_eq!(first_byte(&device, 1), 0);
+        // Others are not held up.
+        device.write(2, &[3; BLOCK]).unwrap();
+        device.flush().unwrap();
+        stall.release();
+        writer.join().unwrap().unwrap();
+    });
+    assert_eq!([1, 2].map(|block| first_byte(&device, block)), [2, 3]);
+    // Released before it has come; healed while it is held up; never come.
+    device.stall(FaultOp::Flush, 1).release();
+    device.flush().unwrap();
+    let stall = device.stall(FaultOp::Flush, 1);
+    std::thread::scope(|s| {
+        s.spawn(|| device.flush().unwrap());
+        stall.reached();
+        device.heal();
+    });
+    assert!(!device.stall(FaultOp::Discard, 1).reached_unless(|| true));
+}
+
+#[test]
 fn without_a_fault_everything_is_passed_on() {
     let device = device();
     assert_eq!(device.blocks(), 8);

@@ -58,7 +58,7 @@ mod trace;
 pub use budget::Budget;
 pub use device::SimDevice;
 pub use event::{InFlight, Medium};
-pub use fault::{Fault, FaultDevice, FaultOp, Repeat};
+pub use fault::{Fault, FaultDevice, FaultOp, Repeat, Stall};
 pub use image::CrashImage;
 pub use recorder::Recorder;
 pub use trace::{Explore, Images, Point, Trace};

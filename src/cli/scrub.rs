@@ -1,0 +1,281 @@
+//! `quayfs scrub`: has a mount verify itself and watches, or does it for a volume at rest.
+
+use super::args;
+use super::exit::{FAILED, Failure, OK, SCRUB_DAMAGE, say};
+use crate::config::{MountOptions, format_size};
+use crate::fs::Fs;
+use crate::mount::{self, table};
+use crate::scrub::{Command, Finding, Options, Report, State, Status};
+use crate::volume::{Access, Volume};
+use rustix::io::Errno;
+use serde_json::{Value, json};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Longest pause between two looks at the pass.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// Bytes of findings asked for at once of a pass in this process.
+const ROOM: usize = 1 << 20;
+
+/// Who does the work.
+enum Worker {
+    /// The daemon of the mount there.
+    Daemon(PathBuf),
+    /// This process, on a volume that nobody changes.
+    Here(Arc<Fs>),
+}
+
+/// Scrubs, and returns the exit code.
+pub fn run(args: &args::Scrub) -> Result<u8, Failure> {
+    // From here on a signal means: stop, then tell what has been found.
+    let interrupted = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&interrupted))
+            .map_err(Failure::with(FAILED))?;
+    }
+    let options = Options { rate: args.rate };
+    let worker = start(&args.target, options)?;
+    watch(&worker, &interrupted)?;
+    let report = collect(&worker)?;
+    if let Worker::Here(fs) = &worker {
+        fs.shutdown().map_err(Failure::with(FAILED))?;
+    }
+    finish(&worker, &report, args.json)
+}
+
+fn start(target: &Path, options: Options) -> Result<Worker, Failure> {
+    let failed = |why: String| Failure::new(FAILED, why);
+    let shown = target.display();
+    let path = table::resolve(target).map_err(|e| failed(format!("{shown}: {e}")))?;
+    let tables = |e| failed(format!("mount table: {e}"));
+    let on = table::mounted_on(&path).map_err(tables)?;
+    let entry = match on.filter(table::Entry::is_fuse) {
+        Some(entry) => Some(entry),
+        None => table::mount_of(&path).map_err(tables)?,
+    };
+    let Some(entry) = entry else {
+        return Ok(Worker::Here(at_rest(&path, options)?));
+    };
+    let mnt = entry.target;
+    let status = mount::status(&mnt).map_err(|e| failed(refused(&mnt, e)))?;
+    match mount::scrub(&mnt, Command::Start(options)) {
+        Ok(()) => Ok(Worker::Daemon(mnt)),
+        // Mounted read-only the kernel lets nothing through, but then nothing changes either.
+        Err(Errno::ROFS) => {
+            let status: Value = serde_json::from_str(&status).unwrap_or_default();
+            let volume = status["volume"].as_str().unwrap_or_default();
+            Ok(Worker::Here(at_rest(Path::new(volume), options)?))
+        }
+        Err(e) => Err(failed(refused(&mnt, e))),
+    }
+}
+
+fn refused(mnt: &Path, e: Errno) -> String {
+    let mnt = mnt.display();
+    match e {
+        Errno::NOTCONN => format!("the daemon of {mnt} is gone: `quayfs umount {mnt}`"),
+        Errno::BUSY => {
+            format!("{mnt} is being scrubbed already: `quayfs info {mnt}` says how far it is")
+        }
+        Errno::PERM | Errno::ACCESS => {
+            format!("only root and the owner of the mount can scrub {mnt}")
+        }
+        Errno::NODATA | Errno::OPNOTSUPP => format!("{mnt} is not QuayFS"),
+        e => format!("{mnt}: {e}"),
+    }
+}
+
+fn at_rest(path: &Path, options: Options) -> Result<Arc<Fs>, Failure> {
+    let volume =
+        Volume::open(path, Access::ReadOnly, Duration::ZERO).map_err(Failure::with(FAILED))?;
+    let read_only = MountOptions {
+        read_only: true,
+        ..MountOptions::default()
+    };
+    let fs = Fs::mount(volume, &read_only).map_err(|e| {
+        let shown = path.display();
+        Failure::new(FAILED, format!("{e}; `quayfs fsck {shown}` says more"))
+    })?;
+    fs.scrub
+        .start(&fs.e, options)
+        .map_err(Failure::with(FAILED))?;
+    Ok(fs)
+}
+
+impl Worker {
+    fn report(&self, from: usize) -> Result<Report, Failure> {
+        let mnt = match self {
+            Self::Here(fs) => return Ok(fs.scrub.report(from, ROOM)),
+            Self::Daemon(mnt) => mnt,
+        };
+        let text =
+            mount::scrub_report(mnt, from).map_err(|e| Failure::new(FAILED, refused(mnt, e)))?;
+        serde_json::from_str(&text).map_err(Failure::with(FAILED))
+    }
+
+    fn stop(&self) -> Result<(), Failure> {
+        match self {
+            Self::Here(fs) => {
+                fs.scrub.stop();
+                Ok(())
+            }
+            Self::Daemon(mnt) => {
+                mount::scrub(mnt, Command::Stop).map_err(|e| Failure::new(FAILED, refused(mnt, e)))
+            }
+        }
+    }
+}
+
+/// Returns when the pass has ended.
+fn watch(worker: &Worker, interrupted: &AtomicBool) -> Result<(), Failure> {
+    let terminal = std::io::stderr().is_terminal();
+    let begun = Instant::now();
+    let mut pause = Duration::from_millis(5);
+    let mut number = None;
+    let mut told = false;
+    loop {
+        let status = worker.report(usize::MAX)?.status;
+        if *number.get_or_insert(status.pass) != status.pass {
+            return Err(Failure::new(
+                FAILED,
+                "somebody else has begun another scrub",
+            ));
+        }
+        if status.state != State::Running {
+            break;
+        }
+        if terminal {
+            let _ = write!(
+                std::io::stderr(),
+                "\r{}\x1b[K",
+                progress(&status, begun.elapsed())
+            );
+        }
+        if !told && interrupted.load(Ordering::Acquire) {
+            told = true;
+            worker.stop()?;
+            continue;
+        }
+        std::thread::sleep(pause);
+        pause = (2 * pause).min(LOOK_EVERY);
+    }
+    if terminal {
+        let _ = write!(std::io::stderr(), "\r\x1b[K");
+    }
+    Ok(())
+}
+
+/// How far a pass is, in one line.
+fn progress(status: &Status, took: Duration) -> String {
+    // Files that grew meanwhile were not in the estimate.
+    let total = status.total_bytes.max(status.bytes);
+    let percent = status.bytes * 100 / total.max(1);
+    let rate = status.bytes as f64 / took.as_secs_f64().max(0.001);
+    format!(
+        "{} of about {} ({percent}%), {}/s, {} suspect",
+        format_size(status.bytes),
+        format_size(total),
+        format_size(rate as u64),
+        status.findings,
+    )
+}
+
+/// The whole report, part by part.
+fn collect(worker: &Worker) -> Result<Report, Failure> {
+    let mut all = worker.report(0)?;
+    while all.more > 0 {
+        let part = worker.report(all.list.len())?;
+        if part.list.is_empty() || part.status.pass != all.status.pass {
+            break;
+        }
+        all.list.extend(part.list);
+        all.more = part.more;
+    }
+    Ok(all)
+}
+
+fn finish(worker: &Worker, report: &Report, as_json: bool) -> Result<u8, Failure> {
+    let status = &report.status;
+    let damaged = status.findings > 0;
+    let read = format_size(status.bytes);
+    let complete = status.state == State::Finished;
+    if as_json {
+        let mut value = serde_json::to_value(report).map_err(Failure::with(FAILED))?;
+        if let (Worker::Daemon(mnt), Some(map)) = (worker, value.as_object_mut()) {
+            map.insert("mountpoint".into(), json!(mnt));
+        }
+        say(value);
+    } else {
+        report.list.iter().for_each(|f| say(line(worker, f)));
+        match (damaged, complete) {
+            (true, true) => say(format_args!(
+                "{read} verified: {} blocks or pages damaged",
+                status.findings
+            )),
+            (true, false) => say(format_args!(
+                "stopped after {read}: {} blocks or pages damaged",
+                status.findings
+            )),
+            (false, true) => say(format_args!("{read} verified, nothing found")),
+            (false, false) => {}
+        }
+    }
+    match (damaged, complete) {
+        (true, _) => Ok(SCRUB_DAMAGE),
+        (false, true) => Ok(OK),
+        (false, false) => Err(Failure::new(
+            FAILED,
+            format!("stopped after {read}, nothing found so far"),
+        )),
+    }
+}
+
+/// A finding, with names as the caller can use them.
+fn line(worker: &Worker, finding: &Finding) -> String {
+    let mut shown = finding.clone();
+    if let Worker::Daemon(mnt) = worker {
+        for path in shown.paths.iter_mut().filter(|p| p.starts_with('/')) {
+            *path = format!("{}{path}", mnt.display());
+        }
+    }
+    shown.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_fits_a_line() {
+        let status = Status {
+            bytes: 3 << 20,
+            total_bytes: 6 << 20,
+            findings: 2,
+            ..Status::default()
+        };
+        assert_eq!(
+            progress(&status, Duration::from_secs(1)),
+            "3 MiB of about 6 MiB (50%), 3 MiB/s, 2 suspect"
+        );
+        // Nothing there, no time passed.
+        assert!(progress(&Status::default(), Duration::ZERO).contains("(0%)"));
+    }
+
+    #[test]
+    fn refusals_say_what_to_do() {
+        let mnt = Path::new("/mnt/q");
+        for (e, about) in [
+            (Errno::BUSY, "quayfs info /mnt/q"),
+            (Errno::PERM, "root"),
+            (Errno::ACCESS, "root"),
+            (Errno::NOTCONN, "quayfs umount /mnt/q"),
+            (Errno::NODATA, "not QuayFS"),
+        ] {
+            assert!(refused(mnt, e).contains(about), "{e}");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! What looks damaged: node pages and blocks, read without any lock.
+
+use std::collections::BTreeMap;
+
+use quayfs_layout::{BLOCK, Lbn};
+use quayfs_ppt::BlockState;
+use rangemap::RangeSet;
+
+use super::{Limiter, Pass};
+use crate::data::read::{self, Want};
+use crate::engine::Engine;
+
+const B: u64 = BLOCK as u64;
+/// LBNs looked up between two looks at the world.
+const STRIDE: u64 = 64 << 10;
+
+/// What a scan has met.
+#[derive(Default)]
+pub(super) struct Suspects {
+    /// Node pages, and what is wrong with them.
+    pub(super) nodes: BTreeMap<u32, String>,
+    /// Blocks.
+    pub(super) lbns: RangeSet<Lbn>,
+}
+
+/// About how many bytes there are to verify.
+pub(super) fn total(e: &Engine) -> u64 {
+    let blocks = e.config.geometry.visible_blocks();
+    (e.nodes.live() + blocks.saturating_sub(e.blocks_free())) * B
+}
+
+/// Verifies the home of every node that has one.
+pub(super) fn pages(e: &Engine, pass: &Pass, limiter: &mut Limiter<'_>, out: &mut Suspects) {
+    let chunk = pass.chunk();
+    let mut unpaid = 0;
+    for id in 1..e.config.geometry.nat_entries as u32 {
+        if unpaid == chunk || id % 4096 == 0 {
+            limiter.wait_for(unpaid * B);
+            unpaid = 0;
+            if pass.must_stop(e) {
+                return;
+            }
+        }
+        if matches!(e.nodes.home_of(id), Ok(None)) {
+            continue;
+        }
+        unpaid += 1;
+        pass.verified(B);
+        if let Err(err) = e.nodes.home(id) {
+            pass.suspect();
+            out.nodes.insert(id, super::owners::cause(err));
+        }
+    }
+}
+
+/// Verifies the newest version of every block, staged or on the data device.
+pub(super) fn blocks(e: &Engine, pass: &Pass, limiter: &mut Limiter<'_>, out: &mut Suspects) {
+    let chunk = pass.chunk() as usize;
+    let mut wants: Vec<Want> = Vec::with_capacity(chunk);
+    let mut buf = vec![0; chunk * BLOCK];
+    let end = e.config.geometry.blocks;
+    for lbn in 0..end {
+        if lbn % STRIDE == 0 && pass.must_stop(e) {
+            return;
+        }
+        // What changes behind this look is found out by the read.
+        let held = if e.staged.get(lbn).is_some() {
+            true
+        } else {
+            match e.ppt.lookup(lbn) {
+                Ok(m) => m.state == BlockState::Written,
+                Err(_) => {
+                    pass.suspect();
+                    out.lbns.insert(lbn..lbn + 1);
+                    false
+                }
+            }
+        };
+        if held {
+            let at = wants.len() * BLOCK;
+            wants.push(Want { lbn, at });
+        }
+        if wants.len() == chunk || lbn + 1 == end {
+            if pass.must_stop(e) {
+                return;
+            }
+            limiter.wait_for(wants.len() as u64 * B);
+            verify(e, pass, &wants, &mut buf, out);
+            wants.clear();
+        }
+    }
+}
+
+fn verify(e: &Engine, pass: &Pass, wants: &[Want], buf: &mut [u8], out: &mut Suspects) {
+    if read::blocks(e, wants, &mut buf[..wants.len() * BLOCK]).is_err() {
+        for w in wants {
+            let alone = Want { lbn: w.lbn, at: 0 };
+            if read::blocks(e, &[alone], &mut buf[..BLOCK]).is_err() {
+                pass.suspect();
+                out.lbns.insert(w.lbn..w.lbn + 1);
+            }
+        }
+    }
+    pass.verified(wants.len() as u64 * B);
+}
