@@ -339,8 +339,11 @@ impl Clock for Waiting<'_> {
 /// The passes of a mount, one at a time, in a thread of their own.
 #[derive(Default)]
 pub struct Scrubber {
-    last: Mutex<Option<(Arc<Pass>, Option<JoinHandle<()>>)>>,
+    last: Mutex<Option<(Arc<Pass>, Thread)>>,
 }
+
+/// Until somebody has waited for its end.
+type Thread = Option<JoinHandle<()>>;
 
 impl Scrubber {
     /// Begins a pass.

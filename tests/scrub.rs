@@ -1,13 +1,9 @@
 //! Scrubbing: whatever rots at rest is found and named, and nothing else is.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::rng::{Rng, bytes};
-use common::{MODES, Media, Shape, options};
 use quayfs::error::FsError;
 use quayfs::fs::{Caller, FallocMode, Fs, RenameFlags, SetAttr, SetXattr, extents};
 use quayfs::scrub::{Area, Finding, Options, Pass, Report, State};
@@ -16,6 +12,8 @@ use quayfs_blockdev::BlockDevice;
 use quayfs_crashsim::{Fault, FaultDevice, FaultOp, Repeat, SimDevice};
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_layout::{BLOCK, Ino};
+use quayfs_oracle::rng::{Rng, bytes};
+use quayfs_oracle::{MODES, Media, Shape, options};
 use quayfs_pmem::{Backend, Region};
 
 const ME: Caller = Caller { uid: 0, gid: 0 };
@@ -426,7 +424,7 @@ fn churn(fs: &Fs, t: u64, stop: &AtomicBool) {
         match rng.below(8) {
             0..4 => {
                 let len = 1 + rng.below(6 * B) as usize;
-                let data = bytes(rng.next(), len);
+                let data = bytes(rng.number(), len);
                 fs.write(ino, rng.below(60 * B), &data, false)
                     .expect("write");
             }

@@ -161,9 +161,9 @@ impl FaultDevice {
         let mut state = self.state.lock();
         state.calls[op as usize] += 1;
         let call = state.calls[op as usize];
-        let held = state.stalls.iter().position(|s| (s.0, s.1) == (op, call));
-        if let Some(i) = held {
-            let (_, _, stall) = state.stalls.swap_remove(i);
+        // It stays in the list, so that healing lets it go.
+        let held = state.stalls.iter().find(|s| (s.0, s.1) == (op, call));
+        if let Some(stall) = held.map(|s| Arc::clone(&s.2)) {
             drop(state);
             stall.hold();
             state = self.state.lock();
