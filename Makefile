@@ -8,7 +8,7 @@ PREFIX ?= /usr/local
 
 PACKAGES := fuse3 libpmem-dev pkg-config gcc libc6-dev make ca-certificates
 
-.PHONY: help deps build mount umount test test-workspace test-loom apps lint docs benches lab \
+.PHONY: help deps build mount umount test test-workspace test-loom apps crash mutants lint docs benches lab \
 	install uninstall
 
 help:
@@ -17,6 +17,8 @@ help:
 	@echo 'make test      run every test; they mount for real, so they need /dev/fuse'
 	@echo '               (QUAYFS_SKIP_FUSE=1 leaves those out)'
 	@echo 'make apps      run real programs on real mounts, with deaths in between (long: tests/apps)'
+	@echo 'make crash     search for crashes that lose something (SECONDS=600 SEED=1);'
+	@echo 'make mutants   forget each flush and fence in turn, which has to be noticed'
 	@echo 'make lab       test real DAX in an emulated machine with an NVDIMM'
 	@echo 'make lint      formatting and clippy;  make docs, make benches: build those'
 	@echo 'make install   install below PREFIX ($(PREFIX)), and the helpers of mount(8)'
@@ -46,6 +48,16 @@ test-workspace: deps
 test-loom: deps
 	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR='$(TARGET)/loom' \
 		$(CARGO) test -p quayfs-journal -p quayfs-rangelock --lib
+
+# Crashes on purpose, for SECONDS: all programs of one and two steps, then random ones.
+SECONDS ?= 600
+SEED ?= 1
+crash: deps
+	$(CARGO) run --release -p quayfs-oracle --bin crash -- --seconds $(SECONDS) --seed $(SEED)
+
+# Every flush and fence forgotten in turn: does the search notice?
+mutants: deps
+	$(CARGO) run --release -p quayfs-oracle --bin crash -- --mutants --seconds $(SECONDS)
 
 # By hand: real programs at full size. SOURCE is a tree or an archive of sources to copy.
 SOURCE ?= $(HOME)/.cargo/registry/src

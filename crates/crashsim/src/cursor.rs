@@ -78,6 +78,15 @@ impl Cursor {
         }
     }
 
+    /// Pieces in flight on both media.
+    pub(crate) fn in_flight(&self) -> usize {
+        let of = |content: &Content| -> usize {
+            let pieces = content.pending.values().flatten();
+            pieces.filter(|piece| !piece.settled).count()
+        };
+        of(&self.pmem) + of(&self.device)
+    }
+
     fn fence(&mut self, thread: ThreadId) {
         let Some(thread) = self.threads.get_mut(&thread) else {
             return;

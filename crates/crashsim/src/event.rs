@@ -46,6 +46,45 @@ impl fmt::Display for InFlight {
     }
 }
 
+/// What orders what is in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum OrderingKind {
+    /// Of lines of memory; takes effect at the next fence.
+    Flush,
+    /// Of memory.
+    Fence,
+    /// Of memory, to the very end; on the backend `file` the only one that does anything.
+    Drain,
+    /// Of the data device.
+    DeviceFlush,
+}
+
+impl fmt::Display for OrderingKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Flush => "flush",
+            Self::Fence => "fence",
+            Self::Drain => "drain",
+            Self::DeviceFlush => "device flush",
+        })
+    }
+}
+
+/// A place in the source that orders what is in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ordering {
+    /// How.
+    pub kind: OrderingKind,
+    /// Where.
+    pub site: &'static Location<'static>,
+}
+
+impl fmt::Display for Ordering {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} by {}", self.kind, self.site)
+    }
+}
+
 #[derive(Clone)]
 pub(crate) struct Event {
     pub(crate) thread: ThreadId,

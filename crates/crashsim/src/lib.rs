@@ -57,7 +57,7 @@ mod trace;
 
 pub use budget::Budget;
 pub use device::SimDevice;
-pub use event::{InFlight, Medium};
+pub use event::{InFlight, Medium, Ordering, OrderingKind};
 pub use fault::{Fault, FaultDevice, FaultOp, Repeat, Stall};
 pub use image::CrashImage;
 pub use recorder::Recorder;

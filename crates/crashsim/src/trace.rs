@@ -2,7 +2,7 @@
 
 use crate::budget::Budget;
 use crate::cursor::Cursor;
-use crate::event::{Event, InFlight, Kind, Medium};
+use crate::event::{Event, InFlight, Kind, Medium, Ordering, OrderingKind};
 use crate::image::CrashImage;
 use crate::pages::Pages;
 use crate::recorder::Base;
@@ -50,6 +50,47 @@ impl Trace {
                 !matches!(last, Some(Kind::Flush { .. }))
             })
             .map(Point)
+    }
+
+    /// The places that order things: flushes, fences, drains and device flushes, each once, in the
+    /// order of their first appearance.
+    pub fn orderings(&self) -> Vec<Ordering> {
+        let mut all: Vec<Ordering> = Vec::new();
+        for ordering in self.events.iter().filter_map(ordering) {
+            if !all.contains(&ordering) {
+                all.push(ordering);
+            }
+        }
+        all
+    }
+
+    /// The same run by a program that forgot one of the places that order things.
+    pub fn without(&self, forgotten: Ordering) -> Self {
+        let kept = self
+            .events
+            .iter()
+            .filter(|e| ordering(e) != Some(forgotten));
+        Self {
+            base: self.base.clone(),
+            events: Arc::new(kept.cloned().collect()),
+            backend: self.backend,
+        }
+    }
+
+    /// The moments just before something that was in flight is settled, and who settles it.
+    pub fn fences(&self) -> Vec<(Point, Ordering)> {
+        let mut cursor = Cursor::new(&self.base, self.backend);
+        let mut fences = Vec::new();
+        for (number, event) in self.events.iter().enumerate() {
+            let before = cursor.in_flight();
+            cursor.advance(event);
+            if let Some(ordering) = ordering(event)
+                && cursor.in_flight() < before
+            {
+                fences.push((Point(number), ordering));
+            }
+        }
+        fences
     }
 
     /// The images of one moment. This goes through the run from its start; for all moments use
@@ -107,6 +148,20 @@ impl Trace {
             granules,
         }
     }
+}
+
+fn ordering(event: &Event) -> Option<Ordering> {
+    let kind = match &event.kind {
+        Kind::Flush { .. } => OrderingKind::Flush,
+        Kind::Fence => OrderingKind::Fence,
+        Kind::Drain => OrderingKind::Drain,
+        Kind::DeviceFlush => OrderingKind::DeviceFlush,
+        Kind::Store { .. } | Kind::DeviceWrite { .. } | Kind::Mark(_) => return None,
+    };
+    Some(Ordering {
+        kind,
+        site: event.site,
+    })
 }
 
 fn granules(cursor: &Cursor) -> Vec<Granule> {
@@ -192,6 +247,13 @@ impl Iterator for Images {
     fn next(&mut self) -> Option<CrashImage> {
         let selection = self.selections.next()?;
         Some(self.image(selection))
+    }
+}
+
+impl Explore<'_> {
+    /// How many events of the run were gone through: the crashes before them have all been made.
+    pub fn reached(&self) -> usize {
+        self.cursor.at
     }
 }
 

@@ -121,6 +121,7 @@ impl Journal {
     }
 
     /// Drains the region; a failure stops the journal for good.
+    #[track_caller]
     pub(crate) fn drain(&self) -> Result<(), JournalError> {
         self.region.drain().map_err(|e: PmemError| {
             self.stopped.store(true, Ordering::Release);

@@ -11,14 +11,14 @@ use std::sync::Arc;
 use quayfs::config::MountOptions;
 use quayfs::fs::{Caller, FallocMode, Fs};
 use quayfs::{background, checkpoint};
-use quayfs_crashsim::{Budget, CrashImage, Recorder};
+use quayfs_crashsim::{Budget, CrashImage, Recorder, Trace};
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_layout::{BLOCK, Ino};
 use quayfs_pmem::Backend;
 
 use crate::dump::{self, Tree, difference};
 use crate::model::Model;
-use crate::ops::{Data, Name, Op};
+use crate::ops::{Data, Name, Op, Taste, random};
 use crate::rng::{Rng, bytes};
 use crate::{Media, Shape, account, apply};
 
@@ -61,6 +61,38 @@ impl Depth {
     };
 }
 
+/// A recorded run whose crashes can be judged.
+pub trait Run {
+    /// What ran.
+    fn name(&self) -> &str;
+
+    /// What was recorded.
+    fn trace(&self) -> Trace;
+
+    /// Recovers from what a crash has left, the `n`th that is looked at, and says what is wrong with
+    /// the result, or else which of the trees that may be there was there, as a number.
+    fn look(&self, image: &CrashImage, n: u64, depth: &Depth) -> Result<u64, String>;
+}
+
+/// Looks at the crashes of a run; panics at the first after which something is wrong.
+pub fn explore(run: &dyn Run, depth: &Depth) {
+    let trace = run.trace();
+    let total = trace.explore(&depth.budget).count() as u64;
+    let mut rng = Rng::new(total);
+    let mut n = 0;
+    for image in trace.explore(&depth.budget) {
+        if total > depth.most && rng.below(total) >= depth.most {
+            continue;
+        }
+        n += 1;
+        if let Err(e) = run.look(&image, n, depth) {
+            panic!("{}: {e}\n{image}", run.name());
+        }
+    }
+    assert!(n > 0);
+    eprintln!("{}: {n} of {total} images", run.name());
+}
+
 /// A recorded run.
 pub struct Script {
     pub fs: Arc<Fs>,
@@ -69,10 +101,14 @@ pub struct Script {
     model: Model,
     /// Trees in the order of operations; the first one is that before any.
     states: Vec<Tree>,
+    /// Their hashes.
+    hashes: Vec<u64>,
     /// Whether an operation is durable when it returns.
     durable: bool,
     name: String,
     seed: u64,
+    /// The inode that [`crate::search::alphabet::prepare`] leaves open and without a name.
+    pub orphan: Ino,
 }
 
 impl Script {
@@ -84,23 +120,36 @@ impl Script {
         let fs = media.mount_quiet(options);
         recorder.settle();
         let model = Model::new();
-        Self {
+        let mut script = Self {
             durable: fs.sync_is_free(),
-            states: vec![dump::expected(&model)],
+            states: Vec::new(),
+            hashes: Vec::new(),
             name: format!("{name}, {options}"),
             options: options.clone(),
             seed: 1,
+            orphan: 0,
             fs,
             recorder,
             model,
-        }
+        };
+        script.note();
+        script
+    }
+
+    /// The tree is as it may be found from here on.
+    fn note(&mut self) {
+        let tree = dump::expected(&self.model);
+        self.hashes.push(dump::hash(&tree));
+        self.states.push(tree);
     }
 
     /// Forgets what led to the present, durable state: crashes are simulated from here on.
     pub fn settle(&mut self) {
         self.fs.sync_all().expect("sync");
         self.recorder.settle();
-        self.states = vec![dump::expected(&self.model)];
+        self.states.clear();
+        self.hashes.clear();
+        self.note();
     }
 
     /// Number of the present state.
@@ -118,10 +167,46 @@ impl Script {
         if let Err(e) = apply::both(&self.fs, &mut self.model, &op, false) {
             panic!("{}: {e}", self.name);
         }
-        self.states.push(dump::expected(&self.model));
+        self.note();
         if self.durable {
             self.recorder.mark(ACKNOWLEDGED | self.state());
         }
+    }
+
+    /// Carries out random operations, some of which the background does.
+    pub fn random(&mut self, seed: u64, steps: usize) {
+        let taste = Taste {
+            names: 5,
+            blocks: 40,
+            write: 3,
+            xattr: 300,
+            inodes: 10,
+            wild: false,
+            quiet: true,
+        };
+        let mut rng = Rng::new(seed);
+        for _ in 0..steps {
+            let op = random(&mut rng, &self.model, &taste);
+            self.op(op);
+            if rng.one_in(9) {
+                self.sync();
+            }
+        }
+    }
+
+    /// How the volume is mounted.
+    pub fn options(&self) -> MountOptions {
+        self.options.clone()
+    }
+
+    /// The inode that a name in a directory stands for.
+    pub fn child(&self, dir: Ino, name: &str) -> Option<Ino> {
+        self.model.child(dir, name.as_bytes())
+    }
+
+    /// Size of a file in bytes.
+    pub fn size(&self, ino: Ino) -> u64 {
+        self.model.nodes.get(&ino).map_or(0, |n| n.content.size)
     }
 
     /// Waits for everything so far to be durable.
@@ -131,16 +216,24 @@ impl Script {
     }
 
     pub fn digest(&mut self) {
-        background::digest_all(&self.fs.e).expect("digest");
+        self.aside(|fs| background::digest_all(&fs.e).expect("digest"));
+    }
+
+    /// Work of the background is done by threads of its own, whose fences settle nothing that the
+    /// threads of operations have stored, nor the other way round.
+    fn aside<T: Send>(&self, work: impl FnOnce(&Fs) -> T + Send) -> T {
+        let fs = &*self.fs;
+        std::thread::scope(|s| s.spawn(|| work(fs)).join())
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
     /// A round; returns how many slots it retired.
     pub fn round(&mut self) -> u64 {
-        checkpoint::round(&self.fs.e).expect("round").slots
+        self.aside(|fs| checkpoint::round(&fs.e).expect("round").slots)
     }
 
     pub fn zero(&mut self) {
-        checkpoint::zero_batch(&self.fs.e).expect("zero batch");
+        self.aside(|fs| checkpoint::zero_batch(&fs.e).expect("zero batch"));
     }
 
     /// Everything that happens in the background.
@@ -216,7 +309,7 @@ impl Script {
                 self.model
                     .fallocate(ino, half, offset, len)
                     .expect("fallocate");
-                self.states.push(dump::expected(&self.model));
+                self.note();
             }
             if self.durable {
                 self.recorder.mark(ACKNOWLEDGED | self.state());
@@ -261,48 +354,7 @@ impl Script {
 
     /// Looks at the crashes of the whole run.
     pub fn explore(self, depth: &Depth) {
-        let trace = self.recorder.trace();
-        let total = trace.explore(&depth.budget).count() as u64;
-        let mut rng = Rng::new(total);
-        let mut n = 0;
-        for image in trace.explore(&depth.budget) {
-            if total > depth.most && rng.below(total) >= depth.most {
-                continue;
-            }
-            n += 1;
-            self.look(&image, n, depth);
-        }
-        assert!(n > 0);
-        eprintln!(
-            "{}: {n} of {total} images, {} states",
-            self.name,
-            self.states.len()
-        );
-    }
-
-    fn look(&self, image: &CrashImage, n: u64, depth: &Depth) {
-        let fail = |what: &str| -> ! { panic!("{}: {what}\n{image}", self.name) };
-        let media = media_of(image);
-        if n.is_multiple_of(depth.fsck)
-            && let Err(e) = media.fsck()
-        {
-            fail(&e);
-        }
-        let allowed = self.allowed(image.acked());
-        let found = match self.recover(&media, allowed.clone()) {
-            Ok((fs, found)) => {
-                if n.is_multiple_of(depth.used)
-                    && let Err(e) = self.used(&media, fs, found)
-                {
-                    fail(&e);
-                }
-                found
-            }
-            Err(e) => fail(&e),
-        };
-        if n.is_multiple_of(depth.again) {
-            self.crash_again(image, found);
-        }
+        explore(&self, depth);
     }
 
     /// Mounts and finds out which state the tree is.
@@ -371,13 +423,13 @@ impl Script {
     }
 
     /// Crashes during recovery, which finds the same state again.
-    fn crash_again(&self, image: &CrashImage, found: usize) {
+    fn crash_again(&self, image: &CrashImage, found: usize) -> Result<(), String> {
         let recorder = image.restart();
         let media = Media {
             region: recorder.region(),
             device: recorder.device(),
         };
-        drop(Fs::mount_quiet(media.volume(), &self.options).expect("mount"));
+        drop(Fs::mount_quiet(media.volume(), &self.options).map_err(|e| e.to_string())?);
         let budget = Budget {
             exhaustive: 6,
             picks: 2,
@@ -386,14 +438,38 @@ impl Script {
         };
         for (n, second) in recorder.trace().explore(&budget).enumerate() {
             let media = media_of(&second);
-            let fail = |e: String| panic!("{}: {e}\nin recovery, {second}\nof {image}", self.name);
+            let told = |e: String| format!("{e}\nin recovery, {second}");
             if n % 23 == 0 {
-                media.fsck().unwrap_or_else(fail);
+                media.fsck().map_err(told)?;
             }
-            if let Err(e) = self.recover(&media, found..=found) {
-                fail(e);
-            }
+            self.recover(&media, found..=found).map_err(told)?;
         }
+        Ok(())
+    }
+}
+
+impl Run for Script {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn trace(&self) -> Trace {
+        self.recorder.trace()
+    }
+
+    fn look(&self, image: &CrashImage, n: u64, depth: &Depth) -> Result<u64, String> {
+        let media = media_of(image);
+        if n.is_multiple_of(depth.fsck) {
+            media.fsck()?;
+        }
+        let (fs, found) = self.recover(&media, self.allowed(image.acked()))?;
+        if n.is_multiple_of(depth.used) {
+            self.used(&media, fs, found)?;
+        }
+        if n.is_multiple_of(depth.again) {
+            self.crash_again(image, found)?;
+        }
+        Ok(self.hashes[found])
     }
 }
 

@@ -1,6 +1,7 @@
 //! A whole tree, as the file system shows it and as the model has it, and their first difference.
 
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use quayfs::error::{FsError, Result};
 use quayfs::fs::{Attr, Fs, Whence, extents};
@@ -50,6 +51,22 @@ pub fn dump(fs: &Fs, root: Ino) -> Result<Tree> {
     let attr = fs.getattr(root)?;
     walk.visit(Vec::new(), &attr)?;
     Ok(walk.tree)
+}
+
+/// A number that trees of equal content have in common, and others hardly ever.
+pub fn hash(tree: &Tree) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    for (path, item) in tree {
+        item.blocks.hash(&mut hasher);
+        // The times differ from run to run.
+        let rest = Item {
+            blocks: BTreeMap::new(),
+            identity: None,
+            ..item.clone()
+        };
+        (path, format!("{rest:?}")).hash(&mut hasher);
+    }
+    hasher.finish()
 }
 
 struct Walk<'a> {

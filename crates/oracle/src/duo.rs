@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use quayfs::config::MountOptions;
 use quayfs::fs::{Caller, Fs};
 use quayfs::{background, checkpoint};
-use quayfs_crashsim::{CrashImage, Recorder};
+use quayfs_crashsim::{CrashImage, Recorder, Trace};
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_pmem::Backend;
 
-use crate::crash::Depth;
+use crate::crash::{self, Depth, Run};
 use crate::dump::{self, Tree, difference};
 use crate::model::Model;
 use crate::ops::{Op, Taste, random};
@@ -124,22 +124,20 @@ impl Duo {
 
     /// Looks at the crashes of the whole run.
     pub fn explore(self, depth: &Depth) {
-        let trace = self.recorder.trace();
-        let total = trace.explore(&depth.budget).count() as u64;
-        let mut rng = Rng::new(total);
-        let mut n = 0;
-        for image in trace.explore(&depth.budget) {
-            if total <= depth.most || rng.below(total) < depth.most {
-                n += 1;
-                if let Err(e) = self.look(&image, n, depth) {
-                    panic!("{}: {e}\n{image}", self.name);
-                }
-            }
-        }
-        eprintln!("{}: {n} of {total} images", self.name);
+        crash::explore(&self, depth);
+    }
+}
+
+impl Run for Duo {
+    fn name(&self) -> &str {
+        &self.name
     }
 
-    fn look(&self, image: &CrashImage, n: u64, depth: &Depth) -> Result<(), String> {
+    fn trace(&self) -> Trace {
+        self.recorder.trace()
+    }
+
+    fn look(&self, image: &CrashImage, n: u64, depth: &Depth) -> Result<u64, String> {
         let media = Media {
             region: Arc::new(image.region()),
             device: Arc::new(image.device()),
@@ -148,8 +146,10 @@ impl Duo {
             media.fsck()?;
         }
         let fs = Fs::mount_quiet(media.volume(), &self.options).map_err(|e| e.to_string())?;
+        let mut found = 0;
         for w in &self.workers {
-            w.check(&fs, self.shared, image.acked())?;
+            let state = w.check(&fs, self.shared, image.acked())?;
+            found = found * 1_000_003 + state as u64;
         }
         if n.is_multiple_of(depth.used) {
             fs.shutdown().map_err(|e| e.to_string())?;
@@ -159,7 +159,7 @@ impl Duo {
                 w.check(&fs, self.shared, image.acked())?;
             }
         }
-        Ok(())
+        Ok(found)
     }
 }
 
@@ -217,7 +217,7 @@ impl Worker {
         }
     }
 
-    fn check(&self, fs: &Fs, shared: Ino, marks: &[u64]) -> Result<(), String> {
+    fn check(&self, fs: &Fs, shared: Ino, marks: &[u64]) -> Result<usize, String> {
         let mine = marks.iter().filter(|m| *m >> THREAD == self.number);
         let (acks, begun): (Vec<u64>, Vec<u64>) = mine.partition(|m| *m & ACKNOWLEDGED != 0);
         let most = |all: Vec<u64>| all.iter().map(|m| m & 0xffff_ffff).max().unwrap_or(0) as usize;
@@ -232,7 +232,7 @@ impl Worker {
         for k in (low..=high).rev() {
             let s = &self.states[k];
             match difference(&tree, &s.tree) {
-                None if s.part == part => return Ok(()),
+                None if s.part == part => return Ok(k),
                 None => why.push(format!("state {k}: its part of the shared file")),
                 Some(d) => why.push(format!("state {k}: {d}")),
             }

@@ -16,6 +16,7 @@ pub mod evict;
 pub mod model;
 pub mod ops;
 pub mod rng;
+pub mod search;
 
 use std::sync::Arc;
 
@@ -73,6 +74,17 @@ impl Shape {
         lane: 160 << 10,
         l2p_entries: 128,
         nodes: 144,
+    };
+
+    /// Where everything is soon used again: few slots, few blocks.
+    pub const TIGHT: Self = Self {
+        blocks: 88,
+        spare: 8,
+        buffers: 2,
+        slots: 16,
+        lane: 160 << 10,
+        l2p_entries: 128,
+        nodes: 96,
     };
 
     /// Lays the volume out as `Geometry::compute` does.

@@ -1,0 +1,182 @@
+//! The steps that programs are made of, in the manner of ACE (CrashMonkey, OSDI 2018): every kind of
+//! operation on a few objects that the others use as well.
+//!
+//! A step finds its objects by name at the time it runs. If an earlier step took one away, the call
+//! fails as it must, or the step is left out where there is nothing to call it on.
+
+use quayfs::fs::{FallocMode, RenameFlags, SetXattr};
+use quayfs_layout::inode::{ROOT, S_IFDIR, S_IFLNK};
+use quayfs_layout::{BLOCK, Ino};
+
+use crate::crash::Script;
+use crate::ops::{Data, Op};
+
+const B: u64 = BLOCK as u64;
+
+/// A step of a program.
+pub struct Step {
+    /// How it is written.
+    pub name: &'static str,
+    run: fn(&mut Script) -> Option<()>,
+}
+
+impl Step {
+    /// Carries it out. Nothing happens if the object it is about does not exist any more.
+    pub fn run(&self, s: &mut Script) {
+        let _ = (self.run)(s);
+    }
+}
+
+/// The step of this name.
+pub fn find(name: &str) -> Option<&'static Step> {
+    ALPHABET.iter().find(|step| step.name == name)
+}
+
+/// What there is before a program: a directory with an empty directory, a link and an empty file in
+/// it, a file of some blocks with two names and an extended attribute, a file that is open and has no
+/// name. Half of it is checkpointed.
+pub fn prepare(s: &mut Script) {
+    let dir = s.create(ROOT, "dir", S_IFDIR | 0o755, 0);
+    let a = s.file(ROOT, "a");
+    s.write(a, 0, 4 * BLOCK + 100);
+    s.file(dir, "empty");
+    let orphan = s.file(ROOT, "orphan");
+    s.write(orphan, 0, 2 * BLOCK);
+    s.background();
+    s.op(Op::Link {
+        ino: a,
+        dir,
+        name: "b".into(),
+    });
+    s.create(dir, "link", S_IFLNK, 500);
+    s.create(dir, "sub", S_IFDIR | 0o700, 0);
+    s.write(a, B + 50, 100);
+    s.remove(ROOT, "orphan");
+    s.set_xattr(a, "user.a", 300, SetXattr::Any);
+    s.settle();
+    s.orphan = orphan;
+}
+
+fn rename(s: &mut Script, old: (Ino, &str), new: (Ino, &str), exchange: bool) {
+    let flags = RenameFlags {
+        exchange,
+        ..RenameFlags::default()
+    };
+    s.op(Op::Rename {
+        old: (old.0, old.1.into()),
+        new: (new.0, new.1.into()),
+        flags,
+    });
+}
+
+/// Writes the table below without the signature of each step.
+macro_rules! steps {
+    ($($name:literal: |$s:ident| $body:expr;)*) => {
+        /// All steps.
+        pub const ALPHABET: &[Step] = &[$(Step {
+            name: $name,
+            run: |$s| {
+                $body;
+                Some(())
+            },
+        }),*];
+    };
+}
+
+steps! {
+    "create": |s| { let dir = s.at("dir")?; s.file(dir, "new") };
+    "mkdir": |s| s.create(ROOT, "new", S_IFDIR | 0o2750, 0);
+    "mkfifo": |s| s.create(ROOT, "fifo", 0o010_600, 0);
+    "symlink": |s| { let dir = s.at("dir")?; s.create(dir, "new", S_IFLNK, 4095) };
+    "link": |s| {
+        let ino = s.at("dir/empty")?;
+        s.op(Op::Link { ino, dir: ROOT, name: "new".into() })
+    };
+    "unlink": |s| s.remove(ROOT, "a");
+    "unlink-last": |s| {
+        let (dir, ino) = (s.at("dir")?, s.at("dir/empty")?);
+        s.remove(dir, "empty");
+        s.forget(ino)
+    };
+    "unlink-other": |s| { let dir = s.at("dir")?; s.remove(dir, "b") };
+    "rmdir": |s| { let dir = s.at("dir")?; s.remove(dir, "sub") };
+    "rename": |s| rename(s, (ROOT, "a"), (ROOT, "a2"), false);
+    "rename-back": |s| rename(s, (ROOT, "a2"), (ROOT, "a"), false);
+    "rename-dir": |s| rename(s, (ROOT, "dir"), (ROOT, "dir2"), false);
+    "rename-in": |s| { let dir = s.at("dir")?; rename(s, (ROOT, "a"), (dir, "new"), false) };
+    "rename-out": |s| { let dir = s.at("dir")?; rename(s, (dir, "sub"), (ROOT, "new"), false) };
+    "replace": |s| { let dir = s.at("dir")?; rename(s, (dir, "empty"), (ROOT, "a"), false) };
+    "replace-dir": |s| {
+        let dir = s.at("dir")?;
+        s.create(ROOT, "over", S_IFDIR | 0o755, 0);
+        rename(s, (ROOT, "over"), (dir, "sub"), false)
+    };
+    "exchange": |s| { let dir = s.at("dir")?; rename(s, (ROOT, "a"), (dir, "link"), true) };
+    "write-block": |s| { let a = s.at("a")?; s.write(a, 2 * B, BLOCK) };
+    "write-bytes": |s| { let a = s.at("a")?; s.write(a, 10, 20) };
+    "write-across": |s| { let a = s.at("a")?; s.write(a, B - 10, 2 * BLOCK) };
+    "append": |s| { let a = s.at("a")?; let end = s.size(a); s.write(a, end, 5000) };
+    "write-past-hole": |s| { let a = s.at("a")?; s.write(a, 9 * B + 1, 100) };
+    "write-first": |s| { let e = s.at("dir/empty")?; s.write(e, 0, 100) };
+    "write-orphan": |s| s.write(s.orphan, B, 100);
+    "truncate-down": |s| { let a = s.at("a")?; s.truncate(a, B + 7) };
+    "truncate-up": |s| { let a = s.at("a")?; s.truncate(a, 9 * B + 7) };
+    "truncate-0": |s| { let a = s.at("a")?; s.truncate(a, 0) };
+    "allocate": |s| {
+        let a = s.at("a")?;
+        s.fallocate(a, FallocMode::Allocate { keep_size: true }, 0, 8 * B)
+    };
+    "allocate-grow": |s| {
+        let e = s.at("dir/empty")?;
+        s.fallocate(e, FallocMode::Allocate { keep_size: false }, 5, 3 * B)
+    };
+    "punch": |s| { let a = s.at("a")?; s.fallocate(a, FallocMode::Punch, 100, 3 * B) };
+    "zero-range": |s| {
+        let a = s.at("a")?;
+        s.fallocate(a, FallocMode::Zero { keep_size: false }, B, 5 * B)
+    };
+    "copy": |s| {
+        let (a, e) = (s.at("a")?, s.at("dir/empty")?);
+        s.op(Op::Copy { from: (a, 5), to: (e, 77), len: 2 * B })
+    };
+    "chmod": |s| {
+        let ino = s.at("dir")?;
+        s.op(Op::SetAttr { ino, mode: Some(0o700), uid: None, gid: Some(7) })
+    };
+    "setxattr": |s| { let a = s.at("a")?; s.set_xattr(a, "user.b", 6000, SetXattr::Any) };
+    "replace-xattr": |s| { let a = s.at("a")?; s.set_xattr(a, "user.a", 20, SetXattr::Replace) };
+    "removexattr": |s| {
+        let ino = s.at("a")?;
+        s.op(Op::RemoveXattr { ino, name: "user.a".into() })
+    };
+    "forget-orphan": |s| { let ino = s.orphan; s.forget(ino) };
+    "fsync": |s| s.sync();
+    "digest": |s| s.digest();
+    "round": |s| s.round();
+    "zero-batch": |s| s.zero();
+    "unmount": |s| { let o = s.options(); s.remount(true, &o) };
+    "die": |s| { let o = s.options(); s.remount(false, &o) };
+    "evict": |s| crate::evict::evict(&s.fs);
+}
+
+impl Script {
+    /// The inode of a path.
+    pub fn at(&self, path: &str) -> Option<Ino> {
+        path.split('/')
+            .try_fold(ROOT, |dir, name| self.child(dir, name))
+    }
+
+    /// Sets an extended attribute to `len` bytes.
+    pub fn set_xattr(&mut self, ino: Ino, name: &str, len: usize, how: SetXattr) {
+        let value = Data {
+            seed: len as u64,
+            len,
+        };
+        self.op(Op::SetXattr {
+            ino,
+            name: name.into(),
+            value,
+            how,
+        });
+    }
+}

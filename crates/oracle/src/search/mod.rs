@@ -1,0 +1,13 @@
+//! The search for crashes after which something is wrong.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`alphabet`] | the steps that programs are made of |
+//! | [`program`] | a program, a mode, and how both are written in one line |
+//! | [`run`](mod@run) | many programs, as long as there is time; what was covered |
+//! | [`mutants`] | the same with one flush or fence forgotten, which has to be noticed |
+
+pub mod alphabet;
+pub mod mutants;
+pub mod program;
+pub mod run;

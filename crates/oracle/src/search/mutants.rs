@@ -1,0 +1,96 @@
+//! Mutants: the same runs by a program that has forgotten one flush or fence.
+//!
+//! Nothing is compiled again: a recorded run is gone through as if every call from that place had not
+//! been made. If no crash of any run shows the difference, either the call is needless or the search
+//! does not see far enough.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use quayfs_crashsim::{Ordering, Trace};
+
+use crate::crash::{Depth, Run};
+use crate::search::program::Program;
+use crate::search::run::text_of;
+
+/// A place and what noticed that it was forgotten.
+#[derive(Clone, Debug, Default)]
+pub struct Mutant {
+    /// Runs with this place that were gone through.
+    pub runs: u64,
+    /// Images of them.
+    pub images: u64,
+    /// The run that noticed, and what it saw.
+    pub killer: Option<(String, String)>,
+}
+
+/// Mutants by place, as `kind file:line`.
+pub type Table = BTreeMap<String, Mutant>;
+
+/// Forgets each place of each program in turn, until it is noticed or the time is over. `note` hears of every death.
+pub fn forget_each(
+    programs: &[Program],
+    depth: &Depth,
+    jobs: usize,
+    limit: Duration,
+    note: &(dyn Fn(&str, &Mutant) + Sync),
+) -> Table {
+    let start = Instant::now();
+    let table = Mutex::new(Table::new());
+    let lock = || table.lock().unwrap_or_else(|e| e.into_inner());
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|s| {
+        for _ in 0..jobs {
+            s.spawn(|| {
+                while let Some(program) = programs.get(next.fetch_add(1, Relaxed)) {
+                    let run = program.run();
+                    let trace = run.trace();
+                    for place in trace.orderings() {
+                        let name = name(place);
+                        let dead = lock().entry(name.clone()).or_default().killer.is_some();
+                        if dead || start.elapsed() >= limit {
+                            continue;
+                        }
+                        let (images, what) = explore(&*run, &trace.without(place), depth);
+                        let mut table = lock();
+                        let mutant = table.entry(name.clone()).or_default();
+                        mutant.runs += 1;
+                        mutant.images += images;
+                        if mutant.killer.is_none()
+                            && let Some(what) = what
+                        {
+                            mutant.killer = Some((program.to_string(), what));
+                            note(&name, mutant);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    table.into_inner().unwrap_or_else(|e| e.into_inner())
+}
+
+/// How a place is called in the table.
+pub fn name(place: Ordering) -> String {
+    let file = place.site.file();
+    let file = file.find("crates/").map_or(file, |at| &file[at..]);
+    format!("{} {file}:{}", place.kind, place.site.line())
+}
+
+fn explore(run: &dyn Run, trace: &Trace, depth: &Depth) -> (u64, Option<String>) {
+    let mut n = 0;
+    for image in trace.explore(&depth.budget) {
+        n += 1;
+        let looked = catch_unwind(AssertUnwindSafe(|| run.look(&image, n, depth)))
+            .unwrap_or_else(|panic| Err(text_of(&*panic)));
+        if let Err(what) = looked {
+            let first = what.lines().next().unwrap_or_default();
+            return (n, Some(first.chars().take(120).collect()));
+        }
+    }
+    (n, None)
+}

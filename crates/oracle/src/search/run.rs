@@ -1,0 +1,211 @@
+//! Many programs, as long as there is time.
+
+use std::collections::{BTreeSet, HashSet};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use quayfs_crashsim::Budget;
+
+use crate::crash::Depth;
+use crate::search::program::Program;
+
+/// How closely the crashes of a program are looked at.
+pub const DEPTH: Depth = Depth {
+    budget: Budget {
+        exhaustive: 24,
+        picks: 4,
+        random: 3,
+        seed: 1,
+    },
+    fsck: 11,
+    used: 37,
+    again: 101,
+    most: u64::MAX,
+};
+
+/// What was covered so far.
+#[derive(Debug, Default)]
+pub struct Coverage {
+    /// Programs whose every crash point was visited.
+    pub programs: AtomicU64,
+    /// Of those, programs of one or two steps.
+    pub short: AtomicU64,
+    /// Fences and flushes in those that had something to settle.
+    pub fences: AtomicU64,
+    /// Of those, how many saw at least one image of a crash just before them.
+    pub covered: AtomicU64,
+    /// Images that were recovered.
+    pub images: AtomicU64,
+    distinct: Mutex<HashSet<u64>>,
+    states: Mutex<HashSet<u64>>,
+    places: Mutex<BTreeSet<String>>,
+}
+
+/// What a search found out.
+#[derive(Debug)]
+pub struct Report {
+    /// How many programs of one or two steps there are.
+    pub short: usize,
+    /// Where the random programs started.
+    pub seed: u64,
+    /// What was covered.
+    pub coverage: Coverage,
+    /// The first violation: how to see it again, and what it was.
+    pub violation: Option<(String, String)>,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// Runs all short programs, then long ones, for `limit` on `jobs` threads. The first violation ends
+/// it.
+pub fn search(
+    limit: Duration,
+    seed: u64,
+    jobs: usize,
+    note: &(dyn Fn(&Coverage) + Sync),
+) -> Report {
+    let start = Instant::now();
+    let short = Program::short(seed);
+    let coverage = Coverage::default();
+    let next = AtomicUsize::new(0);
+    let stop = AtomicBool::new(false);
+    let violation = Mutex::new(None);
+    std::thread::scope(|s| {
+        for _ in 0..jobs {
+            s.spawn(|| {
+                while !stop.load(Ordering::Acquire) && start.elapsed() < limit {
+                    let n = next.fetch_add(1, Ordering::Relaxed);
+                    let program = match short.get(n) {
+                        Some(p) => p.clone(),
+                        None => Program::long(seed, (n - short.len()) as u64),
+                    };
+                    let is_short = n < short.len();
+                    let out_of_time = || stop.load(Ordering::Acquire) || start.elapsed() >= limit;
+                    if let Err(found) = crashes(&program, None, is_short, &coverage, &out_of_time) {
+                        stop.store(true, Ordering::Release);
+                        violation
+                            .lock()
+                            .unwrap_or_else(|e| e.into_inner())
+                            .get_or_insert(found);
+                    }
+                    note(&coverage);
+                }
+            });
+        }
+    });
+    Report {
+        short: short.len(),
+        seed,
+        coverage,
+        violation: violation.into_inner().unwrap_or_else(|e| e.into_inner()),
+        took: start.elapsed(),
+    }
+}
+
+/// Looks at the crashes of one program, or at one of them: its line and what is wrong if something is.
+pub fn crashes(
+    program: &Program,
+    only: Option<u64>,
+    short: bool,
+    coverage: &Coverage,
+    out_of_time: &dyn Fn() -> bool,
+) -> Result<(), (String, String)> {
+    let add = |counter: &AtomicU64, n| counter.fetch_add(n, Ordering::Relaxed);
+    let run = catch_unwind(AssertUnwindSafe(|| program.run()))
+        .map_err(|panic| (program.to_string(), text_of(&*panic)))?;
+    let trace = run.trace();
+    let mut images = trace.explore(&DEPTH.budget);
+    let shift = program.to_string().len() as u64;
+    let mut n = 0;
+    for image in images.by_ref() {
+        n += 1;
+        if only.is_some_and(|only| only != n) {
+            continue;
+        }
+        if out_of_time() {
+            return Ok(());
+        }
+        // Who looks at one image looks at it in every way. Else every kind of look has its turn in
+        // every program, but not at the same image of each.
+        let turn = if only.is_some() { 0 } else { n + shift };
+        let looked = catch_unwind(AssertUnwindSafe(|| run.look(&image, turn, &DEPTH)))
+            .unwrap_or_else(|panic| Err(text_of(&*panic)));
+        let state = looked.map_err(|e| (format!("{program} #{n}"), format!("{e}\n{image}")))?;
+        add(&coverage.images, 1);
+        insert(&coverage.distinct, image.fingerprint());
+        insert(&coverage.states, state);
+    }
+    let fences = trace.fences();
+    let reached = images.reached();
+    let covered = fences
+        .iter()
+        .filter(|(at, _)| at.events() <= reached)
+        .count();
+    add(&coverage.fences, fences.len() as u64);
+    add(&coverage.covered, covered as u64);
+    add(&coverage.programs, 1);
+    add(&coverage.short, u64::from(short));
+    let mut places = coverage.places.lock().unwrap_or_else(|e| e.into_inner());
+    places.extend(fences.iter().map(|(_, ordering)| ordering.to_string()));
+    Ok(())
+}
+
+fn insert(set: &Mutex<HashSet<u64>>, number: u64) {
+    set.lock().unwrap_or_else(|e| e.into_inner()).insert(number);
+}
+
+pub(super) fn text_of(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().cloned();
+    let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
+    format!("panicked: {}", text.unwrap_or_default())
+}
+
+impl Coverage {
+    /// Contents that differ.
+    pub fn distinct(&self) -> usize {
+        self.distinct
+            .lock()
+            .unwrap_or_else(|e| e.into_inner())
+            .len()
+    }
+
+    /// Recovered trees that differ.
+    pub fn states(&self) -> usize {
+        self.states.lock().unwrap_or_else(|e| e.into_inner()).len()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let c = &self.coverage;
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let short = get(&c.short);
+        writeln!(f, "images looked at    {}", get(&c.images))?;
+        writeln!(f, "distinct images     {}", c.distinct())?;
+        writeln!(f, "distinct trees      {}", c.states())?;
+        writeln!(
+            f,
+            "programs            {} of 1 or 2 steps (of {}), {} long ones from seed {} on",
+            short,
+            self.short,
+            get(&c.programs) - short,
+            self.seed
+        )?;
+        writeln!(
+            f,
+            "flushes and fences  {} with something to settle, {} with an image just before them",
+            get(&c.fences),
+            get(&c.covered)
+        )?;
+        let places = c.places.lock().unwrap_or_else(|e| e.into_inner());
+        writeln!(f, "places in the code  {}", places.len())?;
+        writeln!(f, "time                {} s", self.took.as_secs())?;
+        match &self.violation {
+            None => write!(f, "violations          0"),
+            Some((line, what)) => write!(f, "VIOLATION\n{what}\nagain: crash --program '{line}'"),
+        }
+    }
+}
