@@ -13,6 +13,7 @@
 //! | module | checks |
 //! |---|---|
 //! | `media` | configuration copies, data header, journal, L2P log, recovery |
+//! | `logs` | spare copies in the logs, slots that a record vouches for |
 //! | `pages` | NAT, node pages |
 //! | `bitmaps` | counters; bits against what exists |
 //! | `table` | free and live inode images |
@@ -30,6 +31,7 @@ mod extents;
 mod inodes;
 mod intents;
 mod links;
+mod logs;
 mod media;
 mod owners;
 mod pages;

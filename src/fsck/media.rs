@@ -11,7 +11,7 @@ use quayfs_layout::jsb::WordKind;
 use quayfs_pmem::Region;
 use quayfs_ppt::Ppt;
 
-use super::{Area, Check};
+use super::{Area, Check, logs};
 use crate::config::MountOptions;
 use crate::ns::dir::NameHash;
 use crate::recovery::{self, journal_geometry, ppt_geometry};
@@ -102,6 +102,8 @@ impl Media {
 
     /// Reports damage in the logs, then recovers.
     pub(super) fn recover(&self, volume: &Volume, c: &mut Check) -> Recovered {
+        // Attaching and recovery write some of it again.
+        logs::l2p_log(self, c);
         match self.page_table() {
             Ok((_, report)) => {
                 c.report.statistics.undone_entries = report.undone;
@@ -116,6 +118,7 @@ impl Media {
         let damaged = match self.scan() {
             Ok(scan) => {
                 journal(&scan, c);
+                logs::vouched_slots(self, &scan, c);
                 !scan.damage.is_empty()
             }
             Err(e) => {

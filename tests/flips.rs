@@ -1,0 +1,352 @@
+//! Every flipped bit of live metadata is found. What is live is said by a map of the volume that
+//! is made from the format; the rest may hold anything.
+//!
+//! `QUAYFS_FLIPS=all` flips every bit; otherwise one bit of every byte.
+
+mod common;
+mod damage;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use damage::map::{Area, Map, Use};
+use damage::{Image, Left, volume};
+use quayfs::fs::Fs;
+use quayfs::fsck::{self, FsckOptions};
+use quayfs::volume::{Access, Volume};
+use quayfs_blockdev::BlockDevice;
+use quayfs_layout::inode::ROOT;
+use quayfs_layout::{BLOCK, LINE};
+use quayfs_pmem::Region;
+
+const THREADS: usize = 2;
+
+/// Whether a check of this volume says that something is wrong, and what.
+fn complaint(
+    region: &Arc<Region>,
+    device: &Arc<dyn BlockDevice>,
+    check_data: bool,
+) -> Option<String> {
+    let volume = Volume::from_parts(Arc::clone(region), Arc::clone(device), Access::ReadWrite);
+    let volume = match volume {
+        Ok(v) => v,
+        Err(e) => return Some(e.to_string()),
+    };
+    match fsck::check_volume(volume, &FsckOptions { check_data }) {
+        Ok(report) if report.is_clean() => None,
+        Ok(report) => Some(report.to_string()),
+        Err(e) => Some(e.to_string()),
+    }
+}
+
+/// Offsets and bits to be flipped in a piece: of every byte one bit, or all.
+fn bits(area: &Area) -> Vec<(u64, u8)> {
+    let all = std::env::var("QUAYFS_FLIPS").is_ok_and(|v| v == "all");
+    let of = |off: u64| match all {
+        true => 0..8,
+        false => ((off ^ off >> 3) % 8) as u8..((off ^ off >> 3) % 8) as u8 + 1,
+    };
+    // Content of blocks is covered by one checksum as node pages are; its bytes are many.
+    let step = match area.what {
+        Use::Data | Use::SlotData if !all => 61,
+        _ => 1,
+    };
+    let offs = area.bytes.clone().step_by(step);
+    offs.flat_map(|off| of(off).map(move |bit| (off, bit)))
+        .collect()
+}
+
+/// Flips bits of the region one at a time; returns how many.
+fn flip_region(image: &Image, work: &[(Use, u64, u8)], check_data: bool) -> Vec<String> {
+    let next = AtomicU64::new(0);
+    let one = || {
+        let media = image.media();
+        let mut missed = Vec::new();
+        loop {
+            let i = next.fetch_add(1, Ordering::Relaxed) as usize;
+            let Some(&(what, off, bit)) = work.get(i) else {
+                return missed;
+            };
+            let old = media.region.read_vec(off, 1);
+            media.region.write(off, &[old[0] ^ 1 << bit]);
+            if complaint(&media.region, &media.device, check_data).is_none() {
+                missed.push(format!("{what:?}: bit {bit} of byte {off}"));
+            }
+            media.region.write(off, &old);
+        }
+    };
+    std::thread::scope(|s| {
+        let threads: Vec<_> = (0..THREADS).map(|_| s.spawn(one)).collect();
+        let joined = threads.into_iter().map(|t| t.join().expect("no panic"));
+        joined.flatten().collect()
+    })
+}
+
+fn report(left: Left, missed: &[String], of: usize) {
+    let first = &missed[..missed.len().min(20)];
+    assert!(
+        missed.is_empty(),
+        "{left:?}: {} of {of} flips were not found, the first: {first:#?}",
+        missed.len()
+    );
+    eprintln!("{left:?}: all of {of} flips were found");
+}
+
+fn metadata(left: Left, wanted: impl Fn(Use) -> bool) {
+    let image = Image::sample(left);
+    let map = Map::of(&image);
+    let media = image.media();
+    assert_eq!(complaint(&media.region, &media.device, true), None);
+    let mut work = Vec::new();
+    for a in map
+        .pmem
+        .iter()
+        .filter(|a| a.what.is_metadata() && wanted(a.what))
+    {
+        work.extend(bits(a).into_iter().map(|(off, bit)| (a.what, off, bit)));
+    }
+    report(left, &flip_region(&image, &work, false), work.len());
+}
+
+#[test]
+fn every_flip_on_a_volume_of_a_dead_daemon_is_found() {
+    metadata(Left::Op, |_| true);
+}
+
+/// What differs from the above: records below the last commit, and the words around them.
+#[test]
+fn every_flip_in_the_logs_of_mode_commit_is_found() {
+    metadata(Left::Commit, |what| {
+        !matches!(
+            what,
+            Use::Config | Use::NodePage | Use::Nat | Use::L2pEntry | Use::SlotData
+        )
+    });
+}
+
+#[test]
+fn every_flip_in_the_log_of_an_open_round_is_found() {
+    metadata(Left::Round, |what| {
+        matches!(
+            what,
+            Use::L2pLog | Use::L2pEntry | Use::Superblock | Use::Committed
+        )
+    });
+}
+
+#[test]
+fn every_flip_on_an_unmounted_volume_is_found() {
+    metadata(Left::Clean, |what| {
+        matches!(
+            what,
+            Use::L2pLog | Use::Superblock | Use::Committed | Use::Nat
+        )
+    });
+}
+
+#[test]
+fn flips_of_content_and_of_its_checksums_are_found_by_reading_it() {
+    let image = Image::sample(Left::Op);
+    let map = Map::of(&image);
+    let mut work = Vec::new();
+    for a in map.pmem.iter().filter(|a| a.what == Use::L2pChecksum) {
+        work.extend(bits(a).into_iter().map(|(off, bit)| (a.what, off, bit)));
+    }
+    report(Left::Op, &flip_region(&image, &work, true), work.len());
+    let media = image.media();
+    let mut n = 0;
+    for a in map.device.iter().filter(|a| a.what.is_live()) {
+        for (off, bit) in bits(a) {
+            let (block, at) = (off / BLOCK as u64, (off % BLOCK as u64) as usize);
+            let mut buf = vec![0; BLOCK];
+            media.device.read(block, &mut buf).unwrap();
+            buf[at] ^= 1 << bit;
+            media.device.write(block, &buf).unwrap();
+            let found = complaint(&media.region, &media.device, a.what == Use::Data);
+            assert!(found.is_some(), "{:?}: bit {bit} of byte {off}", a.what);
+            buf[at] ^= 1 << bit;
+            media.device.write(block, &buf).unwrap();
+            n += 1;
+        }
+    }
+    eprintln!("all of {n} flips on the data device were found");
+}
+
+/// In mode `op` a record that nothing follows in its lane may have been torn by a crash, and no
+/// check can tell rot from that: it is as if the operation had never happened.
+#[test]
+fn a_flip_in_the_last_record_of_a_lane_takes_away_that_record_and_nothing_else() {
+    let image = Image::sample(Left::Op);
+    let map = Map::of(&image);
+    let media = image.media();
+    let records = |media: &common::Media| {
+        let report = fsck::check_volume(volume(media), &FsckOptions { check_data: true }).unwrap();
+        assert!(report.is_clean(), "{report}");
+        report.statistics.live_records
+    };
+    let all = records(&media);
+    let last: Vec<_> = map
+        .pmem
+        .iter()
+        .filter(|a| a.what == Use::LastRecord)
+        .collect();
+    assert_eq!(last.len(), damage::SHAPE.buffers as usize);
+    for a in last {
+        for (off, bit) in bits(a).into_iter().step_by(17) {
+            let old = media.region.read_vec(off, 1);
+            media.region.write(off, &[old[0] ^ 1 << bit]);
+            assert_eq!(records(&media), all - 1, "bit {bit} of byte {off}");
+            media.region.write(off, &old);
+        }
+    }
+}
+
+/// The map's other half: what it calls dead may hold anything, and nobody notices.
+#[test]
+fn what_the_map_calls_dead_is_dead() {
+    for left in [Left::Op, Left::Commit, Left::Round, Left::Clean] {
+        let image = Image::sample(left);
+        let map = Map::of(&image);
+        for list in [&map.pmem, &map.device] {
+            assert_eq!(list[0].bytes.start, 0);
+            assert!(list.windows(2).all(|w| w[0].bytes.end == w[1].bytes.start));
+        }
+        let mut garbled = image.clone();
+        for a in map.pmem.iter().filter(|a| matches!(a.what, Use::Dead(_))) {
+            for off in a.bytes.clone() {
+                garbled.pmem[off as usize] ^= (off % 251) as u8 | 1;
+            }
+        }
+        for a in map.device.iter().filter(|a| matches!(a.what, Use::Dead(_))) {
+            for block in a.bytes.clone().step_by(BLOCK) {
+                garbled
+                    .blocks
+                    .insert(block / BLOCK as u64, vec![0xa5; BLOCK]);
+            }
+        }
+        let media = garbled.media();
+        assert_eq!(
+            complaint(&media.region, &media.device, true),
+            None,
+            "{left:?}"
+        );
+        let tree = |image: &Image| {
+            let fs = Fs::mount_quiet(volume(&image.media()), &image.options).unwrap();
+            common::dump::dump(&fs, ROOT).unwrap()
+        };
+        assert!(tree(&image) == tree(&garbled), "{left:?}");
+    }
+}
+
+/// The volume has what it is supposed to have; otherwise the tests above test nothing.
+#[test]
+fn the_sample_has_everything() {
+    let sizes = Map::of(&Image::sample(Left::Op)).sizes();
+    let b = BLOCK as u64;
+    for (what, least) in [
+        (Use::Config, 2 * b),
+        (Use::Superblock, 7 * 8),
+        (Use::L2pEntry, damage::SHAPE.blocks * 8),
+        (Use::L2pChecksum, 10 * 4),
+        (Use::L2pLog, 16),
+        (Use::Record, 1000),
+        (Use::LastRecord, 128),
+        (Use::Committed, 64 * 8),
+        (Use::SlotHeader, 6 * (LINE as u64 - 8)),
+        (Use::SlotData, 6 * b),
+        (Use::Nat, 8),
+        (Use::NodePage, 12 * b),
+        (Use::DataHeader, b),
+        (Use::Data, 10 * b),
+    ] {
+        assert!(
+            sizes.get(&what).copied().unwrap_or(0) >= least,
+            "{what:?}: {sizes:?}"
+        );
+    }
+    let sizes = Map::of(&Image::sample(Left::Round)).sizes();
+    assert!(sizes[&Use::L2pLog] >= 16 + 2 * 64 + 4 * 32, "{sizes:?}");
+}
+
+/// Media that are no volume, not a whole one, or not of one volume.
+#[test]
+fn wrong_media_are_refused_or_reported() {
+    let (a, b) = (Image::sample(Left::Clean), Image::sample(Left::Clean));
+    let refused = |what: &str, image: &Image| {
+        let media = image.media();
+        let found = complaint(&media.region, &media.device, false);
+        assert!(found.is_some(), "{what}");
+    };
+    let swapped = Image {
+        blocks: b.blocks.clone(),
+        ..a.clone()
+    };
+    refused("the data of another volume", &swapped);
+    let blank = Image {
+        blocks: Default::default(),
+        ..a.clone()
+    };
+    refused("a data device of zeros", &blank);
+    let short = Image {
+        device_blocks: a.device_blocks / 2,
+        ..a.clone()
+    };
+    let short = Image {
+        blocks: short
+            .blocks
+            .into_iter()
+            .filter(|(n, _)| *n < a.device_blocks / 2)
+            .collect(),
+        ..short
+    };
+    refused("half of a data device", &short);
+    for len in [a.pmem.len() / 2, 8192, 4096] {
+        refused(
+            "a truncated region",
+            &Image {
+                pmem: a.pmem[..len].to_vec(),
+                ..a.clone()
+            },
+        );
+    }
+    refused(
+        "a region of zeros",
+        &Image {
+            pmem: vec![0; a.pmem.len()],
+            ..a.clone()
+        },
+    );
+    let noise =
+        |n: usize| (0..n as u64).map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8);
+    refused(
+        "a region of noise",
+        &Image {
+            pmem: noise(a.pmem.len()).collect(),
+            ..a.clone()
+        },
+    );
+    // Everything behind the configuration table, area by area, zeroed or full of noise.
+    let map = Map::of(&a);
+    let g = map.config.geometry;
+    let areas = [
+        g.jsb_off..g.l2p_map_off,
+        g.l2p_map_off..g.l2p_crc_off,
+        g.l2p_log_off..g.lane_off,
+        g.slot_hdr_off..g.slot_data_off,
+        g.nat_off..g.node_off,
+        g.node_off..g.pmem_len,
+    ];
+    for r in areas {
+        let r = r.start as usize..r.end as usize;
+        let mut image = a.clone();
+        image.pmem[r.clone()].fill(0);
+        refused(&format!("zeros in {r:?}"), &image);
+        let n = r.len();
+        image.pmem[r.clone()].copy_from_slice(&noise(n).collect::<Vec<_>>());
+        refused(&format!("noise in {r:?}"), &image);
+    }
+    // The other volume's structures behind this one's configuration.
+    let mut image = a.clone();
+    image.pmem[8192..].copy_from_slice(&b.pmem[8192..]);
+    refused("the region of another volume", &image);
+}
