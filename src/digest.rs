@@ -25,6 +25,8 @@ struct Work {
     /// Physical page that the NAT names now.
     home: Option<u64>,
     exists: bool,
+    /// Neither NAT entry nor page can be read: nothing is applied, and nothing written.
+    lost: bool,
 }
 
 /// What a written batch leaves to be done once D is durable.
@@ -48,6 +50,7 @@ pub struct Batch<'s> {
     store: &'s NodeStore,
     work: FxHashMap<u32, Work>,
     seq: u64,
+    lenient: bool,
 }
 
 impl<'s> Batch<'s> {
@@ -57,6 +60,15 @@ impl<'s> Batch<'s> {
             store,
             work: FxHashMap::default(),
             seq: 0,
+            lenient: false,
+        }
+    }
+
+    /// A batch that leaves out what cannot be applied: for showing, or repairing, a damaged volume.
+    pub fn lenient(store: &'s NodeStore) -> Self {
+        Self {
+            lenient: true,
+            ..Self::new(store)
         }
     }
 
@@ -72,14 +84,27 @@ impl<'s> Batch<'s> {
 
     fn work(&mut self, id: u32) -> Result<&mut Work> {
         if !self.work.contains_key(&id) {
-            let home = self.store.home_of(id)?;
-            let work = match self.store.home(id)? {
-                Some(page) => Work {
+            let found = self.store.home_of(id);
+            let found = found.and_then(|home| Ok((home, self.store.home(id)?)));
+            let work = match found {
+                Err(err) if self.lenient && u64::from(id) < self.store.geometry().nat_entries => {
+                    tracing::error!("{err}");
+                    Work {
+                        page: zero_page(),
+                        // A record that makes the node anew replaces the page.
+                        home: self.store.home_of(id).ok().flatten(),
+                        exists: false,
+                        lost: true,
+                    }
+                }
+                Err(err) => return Err(err),
+                Ok((home, Some(page))) => Work {
                     page,
                     home,
                     exists: true,
+                    lost: false,
                 },
-                None => {
+                Ok((_, None)) => {
                     let mut page = zero_page();
                     let kind = self.store.static_kind(id);
                     if let Some(kind) = kind {
@@ -91,6 +116,7 @@ impl<'s> Batch<'s> {
                         page,
                         home: None,
                         exists: kind.is_some(),
+                        lost: false,
                     }
                 }
             };
@@ -104,41 +130,51 @@ impl<'s> Batch<'s> {
     /// Applies the items of record `seq`. Records come in sequence order.
     pub fn apply(&mut self, seq: u64, items: &[u8]) -> Result<()> {
         for item in item::decode(items) {
-            let item = item.map_err(|e| FsError::io(format_args!("record {seq}: {e}")))?;
-            let id = item.node();
-            let is_static = self.store.static_kind(id).is_some();
-            let w = self.work(id)?;
-            match item {
-                Item::Delta { at, bytes, .. } => {
-                    if at < HEADER && (at + bytes.len() > HEADER || at < node::OFF_NEXT) {
-                        return Err(FsError::io(format_args!(
-                            "record {seq} changes the header of node {id}"
-                        )));
-                    }
-                    w.page[at..at + bytes.len()].copy_from_slice(bytes);
-                }
-                Item::NodeNew { kind, owner, .. } => {
-                    w.page.fill(0);
-                    node::init(&mut w.page[..], id, kind, owner);
-                    w.exists = true;
-                }
-                Item::NodeFree { .. } if is_static => {
-                    return Err(FsError::io(format_args!(
-                        "record {seq} frees static node {id}"
-                    )));
-                }
-                Item::NodeFree { .. } => w.exists = false,
-                Item::Bits {
-                    start, count, set, ..
-                } => {
-                    if node::kind(&w.page[..]) != Some(NodeKind::Bitmap) {
-                        return Err(FsError::io(format_args!("node {id} is not a bitmap page")));
-                    }
-                    node::change_bits(&mut w.page[..], u64::from(start), u64::from(count), set);
-                }
+            let item = item.map_err(|e| FsError::io(format_args!("record {seq}: {e}")));
+            match item.and_then(|item| self.apply_one(seq, item)) {
+                Err(err) if self.lenient => tracing::error!("{err}"),
+                other => other?,
             }
         }
         self.seq = seq;
+        Ok(())
+    }
+
+    fn apply_one(&mut self, seq: u64, item: Item<'_>) -> Result<()> {
+        let id = item.node();
+        let is_static = self.store.static_kind(id).is_some();
+        let w = self.work(id)?;
+        match item {
+            Item::NodeNew { kind, owner, .. } => {
+                w.page.fill(0);
+                node::init(&mut w.page[..], id, kind, owner);
+                w.exists = true;
+                w.lost = false;
+            }
+            _ if w.lost => {}
+            Item::Delta { at, bytes, .. } => {
+                if at < HEADER && (at + bytes.len() > HEADER || at < node::OFF_NEXT) {
+                    return Err(FsError::io(format_args!(
+                        "record {seq} changes the header of node {id}"
+                    )));
+                }
+                w.page[at..at + bytes.len()].copy_from_slice(bytes);
+            }
+            Item::NodeFree { .. } if is_static => {
+                return Err(FsError::io(format_args!(
+                    "record {seq} frees static node {id}"
+                )));
+            }
+            Item::NodeFree { .. } => w.exists = false,
+            Item::Bits {
+                start, count, set, ..
+            } => {
+                if node::kind(&w.page[..]) != Some(NodeKind::Bitmap) {
+                    return Err(FsError::io(format_args!("node {id} is not a bitmap page")));
+                }
+                node::change_bits(&mut w.page[..], u64::from(start), u64::from(count), set);
+            }
+        }
         Ok(())
     }
 
@@ -153,7 +189,7 @@ impl<'s> Batch<'s> {
         };
         let mut switch = Vec::with_capacity(self.work.len());
         let mut taken = Vec::with_capacity(self.work.len());
-        for (&id, w) in &mut self.work {
+        for (&id, w) in self.work.iter_mut().filter(|(_, w)| !w.lost) {
             let is_static = self.store.static_kind(id).is_some();
             if is_static && w.exists && is_unused(&w.page) {
                 w.exists = false;

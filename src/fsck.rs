@@ -1,8 +1,9 @@
-//! The read-only checker: proves that a volume is what it should be, or names what is not.
+//! The checker: proves that a volume is what it should be, or names what is not.
 //!
 //! What the media hold is checked first as it is: configuration, pairing, journal, L2P log. Then
 //! recovery runs on a private copy of the region in memory, as it would at the next mount, and
-//! everything else is checked on its result. Nothing is ever written to the media.
+//! everything else is checked on its result. Nothing is ever written to the media; that is for
+//! [`repair`], which builds on the same readers and is judged by this check.
 //!
 //! A crash alone never leaves a finding (but for blocks written with `data=writeback`, which a
 //! power failure may lose, and which [`FsckOptions::check_data`] then reports); whatever is found
@@ -35,6 +36,7 @@ mod logs;
 mod media;
 mod owners;
 mod pages;
+pub mod repair;
 mod report;
 mod table;
 #[cfg(test)]
@@ -71,7 +73,7 @@ pub struct FsckOptions {
 /// As [`Volume::open`]. Damage is part of the report and not an error.
 pub fn check(dir: &Path, options: &FsckOptions) -> Result<FsckReport, VolumeError> {
     // Opened so, the region is a private copy already.
-    let volume = Volume::open(dir, Access::ReadOnly, Duration::ZERO)?;
+    let volume = Volume::open_vouched(dir, Access::ReadOnly, Duration::ZERO, repair::belongs)?;
     Ok(run(&volume, options))
 }
 
@@ -81,8 +83,14 @@ pub fn check(dir: &Path, options: &FsckOptions) -> Result<FsckReport, VolumeErro
 /// # Errors
 /// As [`Volume::from_parts`].
 pub fn check_volume(volume: Volume, options: &FsckOptions) -> Result<FsckReport, VolumeError> {
+    check_copy(&volume, options)
+}
+
+/// Checks a private copy of an opened volume.
+fn check_copy(volume: &Volume, options: &FsckOptions) -> Result<FsckReport, VolumeError> {
     let copy = Arc::new(volume.region().private_copy());
-    let copy = Volume::from_parts(copy, Arc::clone(volume.device()), Access::ReadOnly)?;
+    let device = Arc::clone(volume.device());
+    let copy = Volume::from_parts_vouched(copy, device, Access::ReadOnly, repair::belongs)?;
     let mut report = run(&copy, options);
     report.volume = volume.path().display().to_string();
     Ok(report)

@@ -95,6 +95,10 @@ pub fn durability(options: &MountOptions, backend: Backend) -> Durability {
 
 /// Recovers a volume. A crash during recovery, and another during that recovery, change nothing:
 /// every step can be repeated, and the new epoch comes last.
+///
+/// On a private copy ([`Access::ReadOnly`]) damage is survived as well: what cannot be read is left
+/// out, and records behind damage are given up. On the media themselves that is refused for
+/// mounting, and done for `options.read_only`, which is how repair asks for it.
 pub fn recover(volume: &Volume, options: &MountOptions) -> Result<Engine, MountError> {
     let mut clock = Clock::start();
     let config = volume.config().clone();
@@ -107,7 +111,10 @@ pub fn recover(volume: &Volume, options: &MountOptions) -> Result<Engine, MountE
     }
     let mode = durability(options, region.backend());
 
-    let (ppt, attached) = Ppt::attach(Arc::clone(&region), ppt_geometry(&g, salt))?;
+    // Who may write nothing has nothing to lose by a guess.
+    let lenient = options.read_only;
+    let attach = if lenient { Ppt::salvage } else { Ppt::attach };
+    let (ppt, attached) = attach(Arc::clone(&region), ppt_geometry(&g, salt))?;
     if let Some(d) = &attached.damage {
         tracing::warn!("page table log: {d:?}");
     }
@@ -117,7 +124,7 @@ pub fn recover(volume: &Volume, options: &MountOptions) -> Result<Engine, MountE
         for d in &scan.damage {
             tracing::error!("journal: {d}");
         }
-        if !options.read_only {
+        if !lenient {
             let first = scan.damage[0].to_string();
             return Err(MountError::Damaged {
                 count: scan.damage.len(),
@@ -141,7 +148,7 @@ pub fn recover(volume: &Volume, options: &MountOptions) -> Result<Engine, MountE
     let nodes = Arc::new(NodeStore::attach(Arc::clone(&region), g, salt)?);
     if let Some((count, first)) = nodes.damage() {
         tracing::error!("metadata: {first} ({count} such findings)");
-        if !options.read_only {
+        if !lenient {
             return Err(MountError::Damaged {
                 count,
                 first: first.into(),
@@ -153,7 +160,10 @@ pub fn recover(volume: &Volume, options: &MountOptions) -> Result<Engine, MountE
         let room = record_pages(&g) as usize;
         let mut done = 0;
         while done < usable {
-            let mut batch = Batch::new(&nodes);
+            let mut batch = match lenient {
+                true => Batch::lenient(&nodes),
+                false => Batch::new(&nodes),
+            };
             let (first, free) = (done, nodes.free_pages());
             while done < usable
                 && (done == first || batch.pages() + room < free && done - first < BATCH_RECORDS)

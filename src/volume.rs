@@ -63,6 +63,14 @@ pub enum VolumeError {
     Features(u64),
 }
 
+/// Says whether a data device whose header is damaged belongs to a region all the same.
+pub type Vouch = fn(&Region, &ConfigTable, &dyn BlockDevice) -> bool;
+
+/// Damage to the header of the data device is never good enough.
+pub fn nobody(_: &Region, _: &ConfigTable, _: &dyn BlockDevice) -> bool {
+    false
+}
+
 /// An opened volume, not recovered.
 pub struct Volume {
     path: PathBuf,
@@ -77,6 +85,17 @@ pub struct Volume {
 impl Volume {
     /// Opens `dir`, waiting up to `wait` for a previous user to finish.
     pub fn open(dir: &Path, access: Access, wait: Duration) -> Result<Self, VolumeError> {
+        Self::open_vouched(dir, access, wait, nobody)
+    }
+
+    /// As [`Volume::open`], but a device whose header is damaged will do if `vouch` says so: for
+    /// checking and repairing.
+    pub fn open_vouched(
+        dir: &Path,
+        access: Access,
+        wait: Duration,
+        vouch: Vouch,
+    ) -> Result<Self, VolumeError> {
         let path = dir
             .canonicalize()
             .map_err(|_| VolumeError::Missing(dir.into()))?;
@@ -107,7 +126,8 @@ impl Volume {
         };
         let device =
             FileDevice::open(&data, options).map_err(|e| VolumeError::Device(e.to_string()))?;
-        Self::assemble(path, access, config, region, Arc::new(device), data)
+        check_pair(&config, &region, &device, &data, vouch)?;
+        Self::assemble(path, access, config, region, Arc::new(device))
     }
 
     /// A volume over parts that are open already: tests and crash images.
@@ -116,12 +136,22 @@ impl Volume {
         device: Arc<dyn BlockDevice>,
         access: Access,
     ) -> Result<Self, VolumeError> {
+        Self::from_parts_vouched(region, device, access, nobody)
+    }
+
+    /// [`Volume::from_parts`] as [`Volume::open_vouched`].
+    pub fn from_parts_vouched(
+        region: Arc<Region>,
+        device: Arc<dyn BlockDevice>,
+        access: Access,
+        vouch: Vouch,
+    ) -> Result<Self, VolumeError> {
         let path = PathBuf::from("(memory)");
         let config = read_config(&region).map_err(|why| VolumeError::Config {
             path: path.join(PMEM),
             why,
         })?;
-        check_pair(&config, region.len(), &*device, &path)?;
+        check_pair(&config, &region, &*device, &path, vouch)?;
         Ok(Self {
             path,
             access,
@@ -138,9 +168,7 @@ impl Volume {
         config: ConfigTable,
         region: Region,
         device: Arc<dyn BlockDevice>,
-        data: PathBuf,
     ) -> Result<Self, VolumeError> {
-        check_pair(&config, region.len(), &*device, &data)?;
         let unknown = config.compat[2] & !INCOMPAT_KNOWN
             | if access == Access::ReadWrite {
                 config.compat[1] & !RO_COMPAT_KNOWN
@@ -210,9 +238,10 @@ fn read_config(region: &Region) -> Result<ConfigTable, ConfigError> {
 
 fn check_pair(
     config: &ConfigTable,
-    pmem_len: u64,
+    region: &Region,
     device: &dyn BlockDevice,
     path: &Path,
+    vouch: Vouch,
 ) -> Result<(), VolumeError> {
     let fail = |why: String| {
         Err(VolumeError::Pairing {
@@ -220,7 +249,7 @@ fn check_pair(
             why,
         })
     };
-    let g = &config.geometry;
+    let (g, pmem_len) = (&config.geometry, region.len());
     if pmem_len < g.pmem_len {
         return fail(format!(
             "the pmem region has {pmem_len} bytes, mkfs made {}",
@@ -231,12 +260,13 @@ fn check_pair(
     device
         .read(0, &mut block)
         .map_err(|e| VolumeError::Device(e.to_string()))?;
-    let header = match DataHeader::decode(&block) {
-        Ok(h) => h,
-        Err(e) => return fail(format!("not a QuayFS data device: {e}")),
-    };
-    if header.uuid != config.uuid || header.data_uuid != config.data_uuid {
-        return fail("belongs to another QuayFS volume".into());
+    let theirs = |h: &DataHeader| h.uuid != config.uuid || h.data_uuid != config.data_uuid;
+    match DataHeader::decode(&block) {
+        Ok(h) if theirs(&h) => return fail("belongs to another QuayFS volume".into()),
+        Err(e) if !vouch(region, config, device) => {
+            return fail(format!("not a QuayFS data device: {e}"));
+        }
+        _ => {}
     }
     if device.blocks() < g.data_blocks {
         return fail(format!(

@@ -70,7 +70,7 @@ fn wrong_usage_is_one_line_that_names_the_help() {
         ("mount v m --turbo", 1, "--turbo"),
         ("umount", 1, "quayfs umount --help"),
         ("fsck", 16, "quayfs fsck --help"),
-        ("fsck v --repair", 16, "--repair"),
+        ("fsck v --mend", 16, "--mend"),
         ("info", 2, "quayfs info --help"),
     ] {
         quayfs(line.split_whitespace()).fails(code, about);
@@ -147,6 +147,26 @@ fn fsck_tells_damage_from_health() {
     pmem.write_all_at(&[0xff; 64], 512).unwrap();
     let run = quayfs(["fsck", vol]);
     assert_eq!(run.code, 4, "{run:?}");
+    let json = quayfs(["fsck", "--repair", "--json", vol]);
+    assert_eq!((json.code, &json.err[..]), (1, ""), "{json:?}");
+    let json: Value = serde_json::from_str(&json.out).unwrap();
+    assert_eq!(
+        (&json["outcome"], &json["found"]),
+        (&"repaired".into(), &1.into())
+    );
+    assert_eq!(json["done"][0]["area"], "config");
+    assert_eq!(json["check"]["findings"], Value::Array(Vec::new()));
+    assert!(quayfs(["fsck", "--repair", vol]).ok().contains("no damage"));
+    pmem.write_all_at(&[0xff; 64], 512).unwrap();
+    let run = quayfs(["fsck", "--repair", "--data", vol]);
+    assert_eq!(run.code, 1, "{run:?}");
+    assert!(run.out.starts_with("repaired: config: copy 0 "), "{run:?}");
+    assert!(run.out.contains("1 findings, all repaired"), "{run:?}");
+    // The epoch: nothing else tells it.
+    pmem.write_all_at(&[0xff; 8], 8192).unwrap();
+    let run = quayfs(["fsck", "--repair", vol]);
+    assert_eq!(run.code, 4, "{run:?}");
+    pmem.write_all_at(&[0xff; 64], 512).unwrap();
     pmem.write_all_at(&[0xff; 64], 4096 + 512).unwrap();
     assert_eq!(quayfs(["fsck", vol]).code, 8);
 }

@@ -3,7 +3,6 @@
 //!
 //! `QUAYFS_FLIPS=all` flips every bit; otherwise one bit of every byte.
 
-mod common;
 mod damage;
 
 use std::sync::Arc;
@@ -179,7 +178,7 @@ fn a_flip_in_the_last_record_of_a_lane_takes_away_that_record_and_nothing_else()
     let image = Image::sample(Left::Op);
     let map = Map::of(&image);
     let media = image.media();
-    let records = |media: &common::Media| {
+    let records = |media: &quayfs_oracle::Media| {
         let report = fsck::check_volume(volume(media), &FsckOptions { check_data: true }).unwrap();
         assert!(report.is_clean(), "{report}");
         report.statistics.live_records
@@ -232,7 +231,7 @@ fn what_the_map_calls_dead_is_dead() {
         );
         let tree = |image: &Image| {
             let fs = Fs::mount_quiet(volume(&image.media()), &image.options).unwrap();
-            common::dump::dump(&fs, ROOT).unwrap()
+            quayfs_oracle::dump::dump(&fs, ROOT).unwrap()
         };
         assert!(tree(&image) == tree(&garbled), "{left:?}");
     }

@@ -21,6 +21,7 @@ Examples:
   quayfs info /mnt/q                                   how full, how durable, how busy
   quayfs umount /mnt/q                                 unmount, and wait until all is written
   quayfs fsck /srv/vol                                 prove that nothing is damaged
+  quayfs fsck --repair /srv/vol                        put right what is
   quayfs scrub /mnt/q --rate 50M                       look for blocks that have gone bad meanwhile
 
 Each command explains itself: quayfs mount --help";
@@ -34,7 +35,7 @@ pub enum Command {
     Mount(Mount),
     /// Unmount, and wait until the volume is clean.
     Umount(Umount),
-    /// Check a volume that is not mounted.
+    /// Check or repair a volume that is not mounted.
     Fsck(Fsck),
     /// Verify every block and page, also while mounted.
     Scrub(Scrub),
@@ -169,9 +170,17 @@ pub struct Umount {
 }
 
 const FSCK_HELP: &str = "\
-Nothing is changed: a volume repairs what a crash left at the next mount.
+Without --repair nothing is changed: what a crash left is put right by the next mount. With it,
+damage is repaired as far as what is left says how; each file that loses something is named, and
+what has lost its name goes to /lost+found. Repairing again finds nothing to do.
 
-Exit codes, as of fsck(8): 0 no damage, 4 damage found, 8 could not check, 16 wrong usage.";
+Examples:
+  quayfs fsck /srv/vol                   is anything damaged?
+  quayfs fsck --data /srv/vol            and is every block what it was?
+  quayfs fsck --repair --data /srv/vol   put it right
+
+Exit codes, as of fsck(8): 0 no damage, 1 repaired, 4 damage is left, 8 could not check or repair,
+16 wrong usage.";
 
 /// Arguments of `fsck`.
 #[derive(Debug, Args)]
@@ -179,6 +188,9 @@ Exit codes, as of fsck(8): 0 no damage, 4 damage found, 8 could not check, 16 wr
 pub struct Fsck {
     /// Directory that `mkfs` made; it must not be mounted.
     pub volume: PathBuf,
+    /// Put right what is damaged.
+    #[arg(long)]
+    pub repair: bool,
     /// Also read every block of every file and verify its checksum.
     #[arg(long)]
     pub data: bool,

@@ -15,7 +15,9 @@ pub const SCRUB_DAMAGE: u8 = 4;
 pub const MOUNT_USAGE: u8 = 1;
 /// `mount`, `umount`: failed, as of mount(8).
 pub const MOUNT_FAILED: u8 = 32;
-/// `fsck`: damage was found, as of fsck(8).
+/// `fsck --repair`: damage was found and repaired, as of fsck(8).
+pub const FSCK_REPAIRED: u8 = 1;
+/// `fsck`: damage was found and is still there, as of fsck(8).
 pub const FSCK_DAMAGE: u8 = 4;
 /// `fsck`: could not check, as of fsck(8).
 pub const FSCK_FAILED: u8 = 8;

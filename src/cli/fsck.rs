@@ -1,20 +1,52 @@
 //! `quayfs fsck`.
 
+use std::io::{IsTerminal, Write, stderr};
+
 use super::args;
-use super::exit::{FSCK_DAMAGE, FSCK_FAILED, Failure, OK, say};
+use super::exit::{FSCK_DAMAGE, FSCK_FAILED, FSCK_REPAIRED, Failure, OK, say};
+use crate::fsck::repair::{self, Outcome};
 use crate::fsck::{self, FsckOptions};
 
-/// Checks a volume and returns the exit code.
+/// Checks or repairs a volume and returns the exit code.
 pub fn run(args: &args::Fsck) -> Result<u8, Failure> {
     let options = FsckOptions {
         check_data: args.data,
     };
+    if args.repair {
+        return mend(args, &options);
+    }
     let report = fsck::check(&args.volume, &options).map_err(Failure::with(FSCK_FAILED))?;
-    if args.json {
-        let text = serde_json::to_string(&report).map_err(Failure::with(FSCK_FAILED))?;
+    show(&report, args.json)?;
+    Ok(if report.is_clean() { OK } else { FSCK_DAMAGE })
+}
+
+fn mend(args: &args::Fsck, options: &FsckOptions) -> Result<u8, Failure> {
+    let watched = stderr().is_terminal();
+    let mut progress = |what: &str| {
+        if watched {
+            // Nobody reads it twice, so there is no use in a complaint.
+            let _ = write!(stderr(), "\r\x1b[Kquayfs: {what} ...");
+        }
+    };
+    let report = repair::repair(&args.volume, options, &mut progress);
+    if watched {
+        let _ = write!(stderr(), "\r\x1b[K");
+    }
+    let report = report.map_err(Failure::with(FSCK_FAILED))?;
+    show(&report, args.json)?;
+    Ok(match report.outcome {
+        Outcome::Clean => OK,
+        Outcome::Repaired => FSCK_REPAIRED,
+        Outcome::Left => FSCK_DAMAGE,
+    })
+}
+
+fn show<T: serde::Serialize + std::fmt::Display>(report: &T, json: bool) -> Result<(), Failure> {
+    if json {
+        let text = serde_json::to_string(report).map_err(Failure::with(FSCK_FAILED))?;
         say(text);
     } else {
-        say(&report);
+        say(report);
     }
-    Ok(if report.is_clean() { OK } else { FSCK_DAMAGE })
+    Ok(())
 }

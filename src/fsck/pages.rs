@@ -1,5 +1,6 @@
 //! NAT and node pages.
 
+use quayfs_layout::geometry::Geometry;
 use quayfs_layout::node::{self, NodeKind, OFF_SEQ};
 use quayfs_layout::{BLOCK, bytes};
 
@@ -53,7 +54,7 @@ impl<'m> Pages<'m> {
         for id in ids {
             let Some(at) = pages.home(id) else { continue };
             media.region.read(media.geo.node_page(at), &mut page[..]);
-            match pages.judge(id, &page, last_seq) {
+            match judge(&media.geo, media.salt, id, &page, last_seq) {
                 Ok(()) => {
                     pages.readable.add(id.into());
                 }
@@ -119,32 +120,6 @@ impl<'m> Pages<'m> {
         node::nat_decode(id, word, self.media.salt).flatten()
     }
 
-    fn judge(&self, id: u32, page: &[u8; BLOCK], last_seq: u64) -> Result<(), String> {
-        let kind = node::check(page, id, self.media.salt).map_err(|e| e.to_string())?;
-        let owner = node::owner(page);
-        match static_kind(&self.media.geo, id) {
-            Some(want) if kind != want => return Err(format!("{kind:?} page, expected {want:?}")),
-            Some(_) if owner != 0 => return Err(format!("shared page, but inode {owner} owns it")),
-            Some(_) => {}
-            None => {
-                use NodeKind::*;
-                if !matches!(kind, DirLeaf | DirIndex | Extents | Blob) {
-                    return Err(format!("{kind:?} page, which has a fixed node id"));
-                }
-                if owner == 0 || owner >= self.media.geo.inodes() {
-                    return Err(format!("inode {owner}, which does not exist, owns it"));
-                }
-            }
-        }
-        let seq = bytes::get_u64(page, OFF_SEQ);
-        if seq > last_seq {
-            return Err(format!(
-                "holds record {seq}, but the last one is {last_seq}"
-            ));
-        }
-        Ok(())
-    }
-
     /// Reads a node.
     pub(super) fn read(&self, id: u32) -> Got {
         let n = u64::from(id);
@@ -168,4 +143,37 @@ impl<'m> Pages<'m> {
     pub(super) fn is_unknown(&self, id: u64) -> bool {
         self.unknown.has(id)
     }
+}
+
+/// Whether a page is one that node `id` can have, and no newer than `last_seq`; if not, why.
+pub(super) fn judge(
+    geo: &Geometry,
+    salt: u64,
+    id: u32,
+    page: &[u8; BLOCK],
+    last_seq: u64,
+) -> Result<(), String> {
+    let kind = node::check(page, id, salt).map_err(|e| e.to_string())?;
+    let owner = node::owner(page);
+    match static_kind(geo, id) {
+        Some(want) if kind != want => return Err(format!("{kind:?} page, expected {want:?}")),
+        Some(_) if owner != 0 => return Err(format!("shared page, but inode {owner} owns it")),
+        Some(_) => {}
+        None => {
+            use NodeKind::*;
+            if !matches!(kind, DirLeaf | DirIndex | Extents | Blob) {
+                return Err(format!("{kind:?} page, which has a fixed node id"));
+            }
+            if owner == 0 || owner >= geo.inodes() {
+                return Err(format!("inode {owner}, which does not exist, owns it"));
+            }
+        }
+    }
+    let seq = bytes::get_u64(page, OFF_SEQ);
+    if seq > last_seq {
+        return Err(format!(
+            "holds record {seq}, but the last one is {last_seq}"
+        ));
+    }
+    Ok(())
 }

@@ -18,7 +18,7 @@ use quayfs_layout::l2p::{COMMIT_AT, SPARE_AT, decode_commit, encode_commit};
 use quayfs_layout::{BLOCK, Ino};
 use quayfs_pmem::{Backend, Region};
 
-use crate::common::{Media, Shape, options};
+use quayfs_oracle::{Media, Shape, options};
 
 /// Smaller than what the other tests use: every byte costs a check.
 pub const SHAPE: Shape = Shape {

@@ -26,10 +26,10 @@ pub struct AttachReport {
 }
 
 /// What the log says about an unfinished transaction.
-struct Open {
-    evidence: Evidence,
-    word: Option<OldWord>,
-    old: Vec<Old>,
+pub(crate) struct Open {
+    pub(crate) evidence: Evidence,
+    pub(crate) word: Option<OldWord>,
+    pub(crate) old: Vec<Old>,
 }
 
 impl Ppt {
@@ -123,7 +123,7 @@ impl Ppt {
 }
 
 /// Reads the log, and the map where the log speaks of it.
-fn examine(area: &Area) -> Open {
+pub(crate) fn examine(area: &Area) -> Open {
     let commit = area.read_commit();
     let spare = area.read_spare();
     let start = area.read_start();
@@ -161,7 +161,7 @@ fn examine(area: &Area) -> Open {
 }
 
 /// Puts everything back to what the records say. Durable when it returns.
-fn restore(area: &Area, open: Open) -> Result<(), PptError> {
+pub(crate) fn restore(area: &Area, open: Open) -> Result<(), PptError> {
     let mut batch = area.batch();
     for (lbn, raw) in open.old {
         batch.store_crc(lbn, raw.crc);

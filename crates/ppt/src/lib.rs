@@ -33,7 +33,8 @@
 //! Entries, commit word and records are checked words and checksummed records. A damaged entry is
 //! an error for its block alone. A damaged commit word is repaired from its spare copy. Where the
 //! log is too damaged to say what the map should be, attaching for writing is refused, and
-//! attaching a read-only region still gives the best that is known. The exact rule is one function
+//! attaching a read-only region still gives the best that is known. [`Ppt::salvage`] makes that
+//! durable; it is for repair and for private copies. The exact rule is one function
 //! over all inputs, in module `recover`.
 //!
 //! The crate knows neither files nor journal records; which blocks to swap, and when, is policy
@@ -45,6 +46,7 @@ mod error;
 mod geometry;
 mod log;
 mod recover;
+mod salvage;
 mod table;
 mod txn;
 mod verify;

@@ -1,0 +1,184 @@
+//! Putting a damaged volume right, as far as what is left of it says how.
+//!
+//! Repair goes from the logs to the tree, in stages that build on each other. Each looks for itself,
+//! with the readers of the checker, and stores only what differs; at the end the checker decides what
+//! is left. So a second repair finds nothing to do.
+//!
+//! A crash at any moment leaves a volume on which the next repair comes to the same end:
+//! * what is healed ([`heal`]) or replaced by a derived value is one store, and stands for itself;
+//! * what is given up is evidence for nothing else: once it is gone, the rest looks the same as with
+//!   it damaged;
+//! * node pages are written to places that the NAT does not name, and switched in steps: what
+//!   refers to something comes before it where a dangling reference would be dropped again, and what
+//!   is freed goes last (`tree::write`).
+//!
+//! | module | puts right |
+//! |---|---|
+//! | `pair` | copies of the configuration table, header of the data device |
+//! | `l2plog` | the L2P log: closed, and what was open undone |
+//! | `words` | words of the journal superblock |
+//! | `nodes` | NAT entries and node pages, one by one |
+//! | `lanes` | slot headers, committed words, records; what follows damage is dropped |
+//! | `tree` | inodes, directories, extents, attributes, links, bitmaps, intents |
+//! | `map` | L2P entries, content of blocks |
+
+mod heal;
+mod l2plog;
+mod lanes;
+mod map;
+mod nodes;
+mod pair;
+mod report;
+mod tree;
+mod words;
+
+use std::path::Path;
+use std::time::Duration;
+
+use quayfs_layout::config::ConfigTable;
+
+pub use pair::belongs;
+pub use report::{Done, Outcome, RepairReport};
+
+use super::media::Media;
+use super::{Area, FsckOptions, FsckReport};
+use crate::volume::{Access, Volume, VolumeError};
+
+/// Passes after which whatever is left is left: each can only bring to light what another one hid.
+const PASSES: usize = 3;
+
+/// Why a repair could not be done, or not be finished. Prints as one line.
+#[derive(Debug, thiserror::Error)]
+pub enum Failed {
+    /// The volume cannot be opened.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+    /// The data device fails.
+    #[error("data device: {0}")]
+    Device(#[from] std::io::Error),
+    /// The region cannot be drained.
+    #[error(transparent)]
+    Pmem(#[from] quayfs_pmem::PmemError),
+    /// The page table cannot be changed.
+    #[error("page table: {0}")]
+    Ppt(#[from] quayfs_ppt::PptError),
+    /// There is no room for the new pages.
+    #[error("{needed} node pages are needed, {free} are free")]
+    Pages {
+        /// Pages to be written.
+        needed: usize,
+        /// Pages that there are.
+        free: usize,
+    },
+}
+
+/// Repairs the volume in directory `dir`, which must not be mounted. `progress` is told what is
+/// being done.
+///
+/// # Errors
+/// [`Failed`]: nothing can be done, or no more. A volume that is still damaged afterwards is not an
+/// error but part of the report.
+pub fn repair(
+    dir: &Path,
+    options: &FsckOptions,
+    progress: &mut dyn FnMut(&str),
+) -> Result<RepairReport, Failed> {
+    let volume = Volume::open_vouched(dir, Access::ReadWrite, Duration::ZERO, belongs)?;
+    repair_volume(&volume, options, progress)
+}
+
+/// Repairs an opened volume that nobody uses.
+///
+/// # Errors
+/// As [`repair`].
+pub fn repair_volume(
+    volume: &Volume,
+    options: &FsckOptions,
+    progress: &mut dyn FnMut(&str),
+) -> Result<RepairReport, Failed> {
+    progress("checking");
+    let before = super::check_copy(volume, options)?;
+    let mut report = RepairReport {
+        found: before.count(),
+        check: before,
+        ..RepairReport::default()
+    };
+    if report.check.is_clean() && report.check.skipped.is_empty() {
+        return Ok(report);
+    }
+    for _ in 0..PASSES {
+        let mut repair = Repair {
+            media: Media::of(volume),
+            config: volume.config(),
+            volume,
+            options: *options,
+            log: report::Journal::default(),
+            progress,
+        };
+        let result = repair.all(&report.check);
+        let changed = repair.log.len() > 0;
+        report.done.append(&mut repair.log.done);
+        result?;
+        progress("checking again");
+        report.check = super::check_copy(volume, options)?;
+        if report.check.is_clean() || !changed {
+            break;
+        }
+    }
+    report.outcome = match report.check.is_clean() {
+        true => Outcome::Repaired,
+        false => Outcome::Left,
+    };
+    Ok(report)
+}
+
+/// One pass over everything.
+struct Repair<'v> {
+    /// The media themselves: what is stored here is stored for good.
+    media: Media,
+    config: &'v ConfigTable,
+    volume: &'v Volume,
+    options: FsckOptions,
+    log: report::Journal,
+    progress: &'v mut dyn FnMut(&str),
+}
+
+impl Repair<'_> {
+    fn all(&mut self, found: &FsckReport) -> Result<(), Failed> {
+        (self.progress)("configuration");
+        self.config()?;
+        self.header()?;
+        (self.progress)("logs");
+        self.l2p_log()?;
+        self.words()?;
+        if only_content(found) {
+            // Nothing that the following could change: a recovery begins a new epoch each time.
+            return self.content_only();
+        }
+        (self.progress)("node pages");
+        self.nodes()?;
+        (self.progress)("journal");
+        if !self.journal()? {
+            return Ok(());
+        }
+        (self.progress)("tree");
+        let media = Media::of(self.volume);
+        let tree = self.tree(&media)?;
+        (self.progress)("blocks");
+        self.map(&tree)?;
+        self.log.resolve(|ino| tree.path(ino));
+        Ok(())
+    }
+
+    /// Settles what a stage has stored and flushed.
+    fn drain(&self) -> Result<(), Failed> {
+        Ok(self.media.region.drain()?)
+    }
+}
+
+/// Whether nothing is wrong but with the content of blocks, or with what has been seen to already.
+fn only_content(found: &FsckReport) -> bool {
+    let mut areas = found.findings.iter().map(|f| f.area);
+    found.skipped.is_empty()
+        && areas.all(|a| matches!(a, Area::Content | Area::Config | Area::Device))
+}

@@ -1,0 +1,208 @@
+//! NAT entries and node pages, each for itself. Afterwards every entry is sound, and every page that
+//! the NAT names is a page of its node; what could not be saved does not exist.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use quayfs_layout::node::{self, BITS_PER_PAGE, INODES_PER_PAGE, NodeKind, OFF_SEQ};
+use quayfs_layout::{BLOCK, bytes};
+use rustc_hash::FxHashMap;
+
+use super::{Area, Failed, Repair, heal};
+use crate::fsck::pages::judge;
+use crate::ns::node::zero_page;
+
+/// NAT entries and what they say.
+struct Nat {
+    /// Owner of each page, by page.
+    owners: FxHashMap<u64, u32>,
+    /// Nodes whose entry says nothing that can be true.
+    unknown: BTreeSet<u32>,
+}
+
+impl Repair<'_> {
+    pub(super) fn nodes(&mut self) -> Result<(), Failed> {
+        let mut nat = self.nat()?;
+        // Pages first: a damaged one may be the bitmap or the page that an entry is looked up by.
+        let owners: BTreeMap<u64, u32> = nat.owners.iter().map(|(p, id)| (*p, *id)).collect();
+        let mut lost = Vec::new();
+        for (page, id) in owners {
+            if !self.page(id, page)? {
+                lost.push((id, page));
+            }
+        }
+        // A page that has been found to be another node's, as a candidate for it.
+        for (id, page) in &lost {
+            nat.owners.remove(page);
+            self.set(*id, None);
+        }
+        self.drain()?;
+        if !nat.unknown.is_empty() {
+            self.find_pages(&nat)?;
+        }
+        Ok(())
+    }
+
+    /// Reads the NAT and heals its entries. Of several nodes in one page the one stays that the page
+    /// says it is.
+    fn nat(&mut self) -> Result<Nat, Failed> {
+        let (g, salt) = (self.media.geo, self.media.salt);
+        let region = std::sync::Arc::clone(&self.media.region);
+        let mut nat = Nat {
+            owners: FxHashMap::default(),
+            unknown: BTreeSet::new(),
+        };
+        for id in 0..g.nat_entries as u32 {
+            let off = g.nat_entry(id);
+            let decode = |w| match node::nat_decode(id, w, salt) {
+                Some(Some(_)) if id == 0 => None,
+                Some(Some(page)) if page >= g.node_pages => None,
+                other => other,
+            };
+            let mut page = decode(region.load_u64(off));
+            if page.is_none() && heal::word_at(&region, off, |w| decode(w).is_some()) {
+                self.log
+                    .add(Area::Nat, format_args!("the entry of node {id} is healed"));
+                page = decode(region.load_u64(off));
+            }
+            match page {
+                None => {
+                    nat.unknown.insert(id);
+                }
+                Some(None) => {}
+                Some(Some(page)) => match nat.owners.get(&page).copied() {
+                    None => {
+                        nat.owners.insert(page, id);
+                    }
+                    Some(before) if self.is_page_of(page, id) => {
+                        nat.owners.insert(page, id);
+                        nat.unknown.insert(before);
+                    }
+                    Some(_) => {
+                        nat.unknown.insert(id);
+                    }
+                },
+            }
+        }
+        self.drain()?;
+        Ok(nat)
+    }
+
+    fn is_page_of(&self, page: u64, id: u32) -> bool {
+        let bytes = self.read(page);
+        node::check(&bytes[..], id, self.media.salt).is_ok()
+    }
+
+    fn read(&self, page: u64) -> Box<[u8; BLOCK]> {
+        let mut bytes = zero_page();
+        let off = self.media.geo.node_page(page);
+        self.media.region.read(off, &mut bytes[..]);
+        bytes
+    }
+
+    /// Whether the page of a node is sound, or could be healed.
+    fn page(&mut self, id: u32, page: u64) -> Result<bool, Failed> {
+        let (g, salt) = (self.media.geo, self.media.salt);
+        let bytes = self.read(page);
+        let Err(why) = judge(&g, salt, id, &bytes, u64::MAX) else {
+            return Ok(true);
+        };
+        let valid = |b: &[u8]| node::check(b, id, salt).is_ok();
+        if !valid(&bytes[..])
+            && heal::bytes_at(&self.media.region, g.node_page(page), BLOCK as u64, valid)
+        {
+            self.drain()?;
+            self.log.add(
+                Area::Node,
+                format_args!("node {id} in page {page} is healed"),
+            );
+            return Ok(judge(&g, salt, id, &self.read(page), u64::MAX).is_ok());
+        }
+        let what = match crate::ns::node::static_kind(&g, id) {
+            Some(NodeKind::Inodes) => {
+                let first = (u64::from(id) - g.inode_base) * INODES_PER_PAGE;
+                format!(
+                    "node {id}: {why}; inodes {first} to {} are lost",
+                    first + INODES_PER_PAGE - 1
+                )
+            }
+            Some(NodeKind::Bitmap) => format!("node {id}: {why}; the bitmap is made anew"),
+            Some(_) => format!("node {id}: {why}; intents are made anew"),
+            // Whose it was is said by those who miss it.
+            None => format!("node {id}: {why}; the page is given up"),
+        };
+        self.log.add(Area::Node, what);
+        Ok(false)
+    }
+
+    fn set(&self, id: u32, page: Option<u64>) {
+        let (g, salt) = (&self.media.geo, self.media.salt);
+        let word = match page {
+            Some(page) => node::nat_encode(id, page, salt),
+            None => node::nat_absent(id, salt),
+        };
+        self.media.region.store_u64(g.nat_entry(id), word);
+        self.media.region.flush(g.nat_entry(id), 8);
+    }
+
+    /// Finds the pages of nodes whose entries are lost: the newest one that carries the node's id,
+    /// unless the bitmaps say that the node does not exist.
+    fn find_pages(&mut self, nat: &Nat) -> Result<(), Failed> {
+        let (g, salt) = (self.media.geo, self.media.salt);
+        let mut best: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
+        for page in (0..g.node_pages).filter(|p| !nat.owners.contains_key(p)) {
+            let bytes = self.read(page);
+            let id = bytes::get_u32(&bytes[..], 4);
+            if !nat.unknown.contains(&id) || judge(&g, salt, id, &bytes, u64::MAX).is_err() {
+                continue;
+            }
+            let seq = bytes::get_u64(&bytes[..], OFF_SEQ);
+            if best.get(&id).is_none_or(|(newest, _)| *newest < seq) {
+                best.insert(id, (seq, page));
+            }
+        }
+        // Bitmaps first: they are asked about the others.
+        for &id in &nat.unknown {
+            let page = best.get(&id).map(|(_, page)| *page);
+            let page = page.filter(|_| id != 0 && self.may_exist(id));
+            self.set(id, page);
+            self.drain()?;
+            let what = match page {
+                Some(page) => format!("the entry of node {id} names page {page} again"),
+                None => format!("the entry of node {id} is cleared: it has no page"),
+            };
+            self.log.add(Area::Nat, what);
+        }
+        Ok(())
+    }
+
+    /// What the bitmaps say. Static ids of bitmaps are smaller than those that they describe.
+    fn may_exist(&self, id: u32) -> bool {
+        let g = &self.media.geo;
+        let id = u64::from(id);
+        if id >= g.dyn_base {
+            let n = id - g.dyn_base;
+            self.bit(g.dyn_bitmap_base, n)
+        } else if id >= g.inode_base {
+            let first = (id - g.inode_base) * INODES_PER_PAGE;
+            (first..first + INODES_PER_PAGE).any(|ino| self.bit(g.ino_bitmap_base, ino))
+        } else {
+            true
+        }
+    }
+
+    /// Whether a bit is set; also if that cannot be read. A page that does not exist has none.
+    fn bit(&self, base: u64, n: u64) -> bool {
+        let (g, salt) = (&self.media.geo, self.media.salt);
+        let id = (base + n / BITS_PER_PAGE) as u32;
+        let word = self.media.region.load_u64(g.nat_entry(id));
+        match node::nat_decode(id, word, salt) {
+            Some(Some(page)) if page < g.node_pages => {
+                let bytes = self.read(page);
+                node::check(&bytes[..], id, salt).is_err()
+                    || node::bit(&bytes[..], n % BITS_PER_PAGE)
+            }
+            Some(None) => false,
+            _ => true,
+        }
+    }
+}

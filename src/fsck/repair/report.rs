@@ -1,0 +1,115 @@
+//! What a repair has done.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use quayfs_layout::Ino;
+
+use crate::fsck::{Area, FsckReport};
+
+/// How a repair ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// Nothing was wrong, and nothing has been changed.
+    #[default]
+    Clean,
+    /// Everything that was wrong has been put right, as far as it could be.
+    Repaired,
+    /// Something is still wrong.
+    Left,
+}
+
+/// One thing that was done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Done {
+    /// What it was about.
+    pub area: Area,
+    /// One line.
+    pub what: String,
+    /// The file it concerns, if it concerns one that has a name.
+    pub path: Option<String>,
+    #[serde(skip)]
+    ino: Option<Ino>,
+}
+
+impl fmt::Display for Done {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.path {
+            Some(path) => write!(f, "{}: {path}: {}", self.area, self.what),
+            None => write!(f, "{}: {}", self.area, self.what),
+        }
+    }
+}
+
+/// The result of a repair.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RepairReport {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Number of findings before.
+    pub found: u64,
+    /// What was done, in order.
+    pub done: Vec<Done>,
+    /// The check after the repair.
+    pub check: FsckReport,
+}
+
+impl fmt::Display for RepairReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for done in &self.done {
+            writeln!(f, "repaired: {done}")?;
+        }
+        write!(f, "{}", self.check)?;
+        match self.outcome {
+            Outcome::Clean => Ok(()),
+            Outcome::Repaired => write!(f, "\n{} findings, all repaired", self.found),
+            Outcome::Left => write!(
+                f,
+                "\n{} findings, {} of them or of what they hid are left",
+                self.found,
+                self.check.count()
+            ),
+        }
+    }
+}
+
+/// Collects what is done.
+#[derive(Default)]
+pub(super) struct Journal {
+    pub(super) done: Vec<Done>,
+}
+
+impl Journal {
+    pub(super) fn add(&mut self, area: Area, what: impl fmt::Display) {
+        self.push(area, None, what);
+    }
+
+    /// Something that concerns an inode, whose name is looked up at the end.
+    pub(super) fn of(&mut self, area: Area, ino: Ino, what: impl fmt::Display) {
+        self.push(area, Some(ino), what);
+    }
+
+    fn push(&mut self, area: Area, ino: Option<Ino>, what: impl fmt::Display) {
+        self.done.push(Done {
+            area,
+            what: what.to_string(),
+            path: None,
+            ino,
+        });
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.done.len()
+    }
+
+    /// Gives inodes their names.
+    pub(super) fn resolve(&mut self, path: impl Fn(Ino) -> Option<String>) {
+        for done in self.done.iter_mut().filter(|d| d.path.is_none()) {
+            if let Some(ino) = done.ino {
+                done.path = path(ino).or_else(|| Some(format!("inode {ino}")));
+            }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Static pages: inodes as they are to be, bitmaps of what exists, intents of what is unfinished.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use quayfs_layout::Ino;
+use quayfs_layout::inode::{self, Inode};
+use quayfs_layout::intent::{Intent, IntentKind, PER_PAGE, SIZE};
+use quayfs_layout::node::{self, BITS_PER_PAGE, HEADER, INODES_PER_PAGE, NodeKind};
+
+use super::Tree;
+use crate::fsck::bitset::BitSet;
+use crate::fsck::pages::Got;
+use crate::ns::node::{PageBytes, zero_page};
+
+/// Static pages that differ from what is there.
+pub(super) type Pages = BTreeMap<u32, PageBytes>;
+
+impl Tree<'_> {
+    fn there(&self, id: u32) -> Option<PageBytes> {
+        match self.pages.read(id) {
+            Got::Page(page) => Some(page),
+            Got::Damaged | Got::Missing => None,
+        }
+    }
+
+    fn empty(id: u32, kind: NodeKind) -> PageBytes {
+        let mut page = zero_page();
+        node::init(&mut page[..], id, kind, 0);
+        page
+    }
+
+    /// Pages of the inode table.
+    pub(super) fn inode_pages(&self) -> Pages {
+        let g = &self.media.geo;
+        let mut out = Pages::new();
+        for n in 0..g.dyn_base - g.inode_base {
+            let id = (g.inode_base + n) as u32;
+            let numbers = n * INODES_PER_PAGE..(n + 1) * INODES_PER_PAGE;
+            let before = self.there(id);
+            if before.is_none() && self.inodes.range(numbers.clone()).next().is_none() {
+                continue;
+            }
+            let mut page = before
+                .clone()
+                .unwrap_or_else(|| Self::empty(id, NodeKind::Inodes));
+            for (slot, ino) in numbers.enumerate() {
+                let at = inode::offset(slot);
+                let image = &mut page[at..at + inode::SIZE];
+                match self.inodes.get(&ino) {
+                    // Bytes without a meaning stay as they are.
+                    Some(i) if Inode::decode(image) == *i => {}
+                    Some(i) => image.copy_from_slice(&i.encode()),
+                    None => image.fill(0),
+                }
+            }
+            if before.as_ref() != Some(&page) {
+                out.insert(id, page);
+            }
+        }
+        out
+    }
+
+    /// Bitmaps of LBNs, inode numbers and dynamic nodes.
+    pub(super) fn bitmaps(&self) -> Pages {
+        let g = &self.media.geo;
+        let mut inos = BitSet::new(g.inodes());
+        inos.add(0);
+        self.inodes.keys().for_each(|ino| {
+            inos.add(*ino);
+        });
+        let mut nodes = BitSet::new(g.dyn_nodes());
+        self.reached.iter().for_each(|id| {
+            nodes.add(u64::from(*id) - g.dyn_base);
+        });
+        let mut out = Pages::new();
+        for (base, total, set) in [
+            (g.lbn_bitmap_base, g.visible_blocks(), &self.lbns),
+            (g.ino_bitmap_base, g.inodes(), &inos),
+            (g.dyn_bitmap_base, g.dyn_nodes(), &nodes),
+        ] {
+            for n in 0..total.div_ceil(BITS_PER_PAGE) {
+                let id = (base + n) as u32;
+                let before = self.there(id);
+                let first = n * BITS_PER_PAGE;
+                let end = total.min(first + BITS_PER_PAGE);
+                let mut page = Self::empty(id, NodeKind::Bitmap);
+                let mut any = false;
+                for bit in (first..end).filter(|bit| set.has(*bit)) {
+                    node::change_bits(&mut page[..], bit - first, 1, true);
+                    any = true;
+                }
+                let same = match &before {
+                    Some(b) => {
+                        b[HEADER..] == page[HEADER..]
+                            && node::bits_set(&b[..]) == node::bits_set(&page[..])
+                    }
+                    None => !any,
+                };
+                if !same {
+                    out.insert(id, page);
+                }
+            }
+        }
+        out
+    }
+
+    /// The intent table: what is there and makes sense keeps its place; what is missing is added.
+    pub(super) fn intents(&self) -> Pages {
+        let g = &self.media.geo;
+        let mut wanted: BTreeSet<(Ino, u64)> = BTreeSet::new();
+        for (ino, i) in &self.inodes {
+            if i.nlink == 0 {
+                wanted.insert((*ino, IntentKind::Orphan as u64));
+            }
+        }
+        wanted.extend(
+            self.truncate
+                .iter()
+                .map(|ino| (*ino, IntentKind::Truncate as u64)),
+        );
+        let before: Vec<Option<PageBytes>> = (0..g.intent_pages)
+            .map(|n| self.there((g.intent_base + n) as u32))
+            .collect();
+        let mut after: Vec<PageBytes> = Vec::new();
+        let last = before
+            .iter()
+            .rposition(Option::is_some)
+            .map_or(0, |n| n + 1);
+        let mut kept = BTreeSet::new();
+        for (n, page) in before.iter().take(last).enumerate() {
+            let id = (g.intent_base + n as u64) as u32;
+            let mut page = page
+                .clone()
+                .unwrap_or_else(|| Self::empty(id, NodeKind::Intents));
+            for slot in 0..PER_PAGE {
+                let at = HEADER + slot * SIZE;
+                let place = &mut page[at..at + SIZE];
+                let good = match Intent::decode(place) {
+                    Ok(Some(i)) => self.makes_sense(&i) && kept.insert((i.ino, i.kind as u64)),
+                    Ok(None) => true,
+                    Err(_) => false,
+                };
+                if !good {
+                    place.fill(0);
+                }
+            }
+            after.push(page);
+        }
+        let mut missing = wanted.difference(&kept);
+        let mut n = 0;
+        'pages: loop {
+            if n == after.len() {
+                let id = (g.intent_base + n as u64) as u32;
+                if missing.clone().next().is_none() || n as u64 == g.intent_pages {
+                    break;
+                }
+                after.push(Self::empty(id, NodeKind::Intents));
+            }
+            for slot in 0..PER_PAGE {
+                let at = HEADER + slot * SIZE;
+                let place = &mut after[n][at..at + SIZE];
+                if place.iter().all(|b| *b == 0) {
+                    let Some((ino, kind)) = missing.next().copied() else {
+                        break 'pages;
+                    };
+                    let kind = match kind {
+                        k if k == IntentKind::Orphan as u64 => IntentKind::Orphan,
+                        _ => IntentKind::Truncate,
+                    };
+                    place.copy_from_slice(&Intent { ino, kind }.encode());
+                }
+            }
+            n += 1;
+        }
+        let ids = (g.intent_base as u32..).zip(after);
+        ids.filter(|(id, page)| self.there(*id).as_ref() != Some(page))
+            .collect()
+    }
+
+    fn makes_sense(&self, intent: &Intent) -> bool {
+        self.inodes
+            .get(&intent.ino)
+            .is_some_and(|i| match intent.kind {
+                IntentKind::Orphan => i.nlink == 0,
+                IntentKind::Truncate => i.is_file(),
+            })
+    }
+}

@@ -1,0 +1,176 @@
+//! Extents of files.
+
+use std::collections::BTreeMap;
+
+use quayfs_layout::bytes::put_u32;
+use quayfs_layout::extent::{Extent, FILE_BLOCKS, INLINE, PER_PAGE, SIZE};
+use quayfs_layout::inode::Inode;
+use quayfs_layout::node::{self, HEADER, NodeKind, OFF_NEXT};
+use quayfs_layout::{BLOCK, Ino};
+
+use super::Tree;
+use crate::fsck::Area;
+use crate::fsck::repair::map::Contents;
+use crate::fsck::repair::report::Journal;
+use crate::ns::node::PageBytes;
+
+const B: u64 = BLOCK as u64;
+
+/// The file blocks that a file has mapped so far, by first block.
+type Mapped = BTreeMap<u64, u64>;
+
+impl Tree<'_> {
+    /// Claims what a file has, and returns how many blocks and pages that is. The chain of its extent
+    /// pages is linked anew if it is broken: every page that says it is the file's belongs to it.
+    pub(super) fn own_file(&mut self, ino: Ino, i: &mut Inode, log: &mut Journal) -> u64 {
+        let mut chain = Vec::new();
+        let mut id = i.root;
+        let mut torn = false;
+        while id != 0 && !torn {
+            match self.mine(id, ino, NodeKind::Extents) {
+                Some(page) if !chain.contains(&id) => {
+                    chain.push(id);
+                    id = node::next(&page[..]);
+                }
+                _ => torn = true,
+            }
+        }
+        let all = self.extent_pages.get(&ino).cloned().unwrap_or_default();
+        let mut sorted = chain.clone();
+        sorted.sort_unstable();
+        let relink = torn || sorted != all;
+        if torn {
+            let what = "a page of its block map is lost; the blocks it named are holes now";
+            log.of(Area::Extents, ino, what);
+        } else if relink {
+            log.of(Area::Extents, ino, "its block map is linked anew");
+        }
+        let mut mapped = Mapped::new();
+        let mut blocks = 0;
+        let mut inline = i.inline.0;
+        self.places(
+            ino,
+            &mut inline[..INLINE * SIZE],
+            &mut mapped,
+            &mut blocks,
+            log,
+        );
+        i.inline.0 = inline;
+        for (n, id) in all.iter().enumerate() {
+            let Some(before) = self.mine(*id, ino, NodeKind::Extents) else {
+                continue;
+            };
+            let mut page: PageBytes = before.clone();
+            let bytes = &mut page[HEADER..HEADER + PER_PAGE * SIZE];
+            self.places(ino, bytes, &mut mapped, &mut blocks, log);
+            if relink {
+                put_u32(
+                    &mut page[..],
+                    OFF_NEXT,
+                    all.get(n + 1).copied().unwrap_or(0),
+                );
+            }
+            if page != before {
+                self.changed.insert(*id, page);
+            }
+        }
+        if relink {
+            i.root = all.first().copied().unwrap_or(0);
+        }
+        self.reached.extend(&all);
+        blocks + all.len() as u64
+    }
+
+    /// Goes through places of extents, clears what cannot be, and claims the rest.
+    fn places(
+        &mut self,
+        ino: Ino,
+        bytes: &mut [u8],
+        mapped: &mut Mapped,
+        blocks: &mut u64,
+        log: &mut Journal,
+    ) {
+        for place in bytes.chunks_exact_mut(SIZE) {
+            let before = Extent::decode(place);
+            let after = before.and_then(|e| self.possible(&e, mapped));
+            if before != after || before.is_none() && place.iter().any(|b| *b != 0) {
+                let what = match (before, after) {
+                    (Some(b), Some(a)) => format!(
+                        "of {} blocks from block {} on {} are left: others were mapped twice",
+                        b.len, b.file_block, a.len
+                    ),
+                    (Some(b), None) => format!(
+                        "{} blocks from block {} on are holes now: they were mapped twice or to nowhere",
+                        b.len, b.file_block
+                    ),
+                    (None, _) => {
+                        "a place of its block map that was neither free nor used is free".into()
+                    }
+                };
+                log.of(Area::Extents, ino, what);
+                place.fill(0);
+                if let Some(e) = after {
+                    place.copy_from_slice(&e.encode());
+                }
+            }
+            if let Some(e) = after {
+                *blocks += e.len;
+                mapped.insert(e.file_block, e.file_block + e.len);
+                self.lbns.add_range(e.lbn..e.lbn + e.len);
+                self.extents.push((e, ino));
+            }
+        }
+    }
+
+    /// What of an extent can stay: its longest part of blocks that nobody has yet.
+    fn possible(&self, e: &Extent, mapped: &Mapped) -> Option<Extent> {
+        let end = e.file_block + e.len;
+        let visible = self.media.geo.visible_blocks();
+        let overlaps = mapped
+            .range(..end)
+            .next_back()
+            .is_some_and(|(_, last)| *last > e.file_block);
+        if end > FILE_BLOCKS || e.lbn + e.len > visible || overlaps {
+            return None;
+        }
+        let mut best: Option<Extent> = None;
+        let mut run = 0;
+        for n in 0..e.len {
+            run = if self.lbns.has(e.lbn + n) { 0 } else { run + 1 };
+            if run > best.map_or(0, |b| b.len) {
+                let skip = n + 1 - run;
+                best = Some(Extent {
+                    file_block: e.file_block + skip,
+                    lbn: e.lbn + skip,
+                    len: run,
+                });
+            }
+        }
+        best
+    }
+
+    /// Files with blocks behind their end that do not read as zeros: a truncate was under way, and the
+    /// intent that said so may be lost.
+    pub(super) fn find_unfinished(&mut self) {
+        let Some(contents) = Contents::load(self.media) else {
+            return;
+        };
+        for (e, ino) in &self.extents {
+            let Some(i) = self.inodes.get(ino) else {
+                continue;
+            };
+            let beyond = i.size.div_ceil(B).max(e.file_block);
+            let end = e.file_block + e.len;
+            if i.nlink == 0 || self.truncate.contains(ino) {
+                continue;
+            }
+            let dirty = |block: u64| {
+                let bytes = contents.read(e.lbn + (block - e.file_block));
+                bytes.is_none_or(|b| b.iter().any(|b| *b != 0))
+            };
+            if (beyond..end).any(dirty) {
+                self.truncate.insert(*ino);
+            }
+        }
+    }
+}

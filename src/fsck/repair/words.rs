@@ -1,0 +1,133 @@
+//! Words of the journal superblock.
+
+use std::sync::Arc;
+
+use quayfs_journal::Journal;
+use quayfs_layout::LINE;
+use quayfs_layout::jsb::{EpochWord, MAX_NUMBER, Mode, SeqWord, WordKind};
+use quayfs_layout::record::{RECORD_HEADER_BYTES, RecordHeader};
+
+use super::{Area, Failed, Repair, heal};
+use crate::recovery::journal_geometry;
+
+impl Repair<'_> {
+    /// Heals words, or computes them again where something else says what they were. The others are
+    /// left, and the volume with them.
+    pub(super) fn words(&mut self) -> Result<(), Failed> {
+        let salt = self.media.salt;
+        let epoch_off = self.media.geo.jsb_off + WordKind::Epoch.offset();
+        let epoch = |w| EpochWord::decode(w, salt);
+        if epoch(self.media.region.load_u64(epoch_off)).is_none()
+            && heal::word_at(&self.media.region, epoch_off, |w| epoch(w).is_some())
+        {
+            self.drain()?;
+            self.log
+                .add(Area::Journal, "the Epoch word of the superblock is healed");
+        }
+        let Some(epoch) = epoch(self.media.region.load_u64(epoch_off)) else {
+            return Ok(());
+        };
+        let heads = (0..self.media.geo.buffers as u16).map(WordKind::Head);
+        let first = [WordKind::Digested, WordKind::Clean];
+        let then = [WordKind::CommitTs, WordKind::Retired];
+        for kind in first.into_iter().chain(heads).chain(then) {
+            self.word(kind, epoch)?;
+        }
+        Ok(())
+    }
+
+    fn load(&self, kind: WordKind) -> Option<u64> {
+        let raw = self.media.region.load_u64(self.offset(kind));
+        SeqWord::decode(raw, kind.salt(self.media.salt))
+    }
+
+    fn offset(&self, kind: WordKind) -> u64 {
+        self.media.geo.jsb_off + kind.offset()
+    }
+
+    fn word(&mut self, kind: WordKind, epoch: EpochWord) -> Result<(), Failed> {
+        if self.load(kind).is_some() {
+            return Ok(());
+        }
+        let (off, salt) = (self.offset(kind), kind.salt(self.media.salt));
+        let region = Arc::clone(&self.media.region);
+        if heal::word_at(&region, off, |w| SeqWord::decode(w, salt).is_some()) {
+            self.drain()?;
+            let what = format_args!("the {kind:?} word of the superblock is healed");
+            self.log.add(Area::Journal, what);
+            return Ok(());
+        }
+        let value = match kind {
+            // It only says whether the mount ended well.
+            WordKind::Clean => Some(0),
+            WordKind::CommitTs => self.committed(epoch),
+            WordKind::Head(lane) => self.head(lane, epoch.epoch),
+            WordKind::Retired => self.retired(epoch),
+            WordKind::Epoch | WordKind::Digested => None,
+        };
+        if let Some(value) = value {
+            region.store_u64(off, SeqWord::encode(value, salt));
+            region.persist(off, 8)?;
+            let what =
+                format_args!("the {kind:?} word of the superblock is computed again: {value}");
+            self.log.add(Area::Journal, what);
+        }
+        Ok(())
+    }
+
+    /// Without gaps everything from D on was committed, or would have been next.
+    fn committed(&self, epoch: EpochWord) -> Option<u64> {
+        let digested = self.load(WordKind::Digested)?;
+        if epoch.mode == Mode::Op {
+            return Some(digested);
+        }
+        let copy = Arc::new(self.media.region.private_copy());
+        let kind = WordKind::CommitTs;
+        let most = SeqWord::encode(MAX_NUMBER - 1, kind.salt(self.media.salt));
+        copy.store_u64(self.offset(kind), most);
+        // The word retired is not needed for this, and may be damaged as well.
+        let kind = WordKind::Retired;
+        copy.store_u64(
+            self.offset(kind),
+            SeqWord::encode(digested, kind.salt(self.media.salt)),
+        );
+        let scan = Journal::scan(copy, &journal_geometry(&self.media.geo, self.media.salt)).ok()?;
+        let mut last = digested;
+        for r in &scan.records {
+            if r.seq != last + 1 {
+                break;
+            }
+            last = r.seq;
+        }
+        Some(last)
+    }
+
+    /// The first record of this epoch above D that is in the lane, or where the last one ends.
+    fn head(&self, lane: u16, epoch: u32) -> Option<u64> {
+        let digested = self.load(WordKind::Digested)?;
+        let g = &self.media.geo;
+        let base = g.lane_off + u64::from(lane) * g.lane_bytes;
+        let mut found: Vec<RecordHeader> = Vec::new();
+        let mut b = [0; RECORD_HEADER_BYTES];
+        for at in (0..g.lane_bytes).step_by(LINE) {
+            self.media.region.read(base + at, &mut b);
+            let pos = quayfs_layout::bytes::get_u64(&b, 16);
+            if pos % g.lane_bytes == at {
+                found.extend(RecordHeader::decode(&b, self.media.salt, lane, epoch, pos));
+            }
+        }
+        let above = found
+            .iter()
+            .filter(|h| h.seq > digested)
+            .map(|h| h.pos)
+            .min();
+        let end = found.iter().map(|h| h.pos + h.total_bytes()).max();
+        Some(above.or(end).unwrap_or(0) / LINE as u64)
+    }
+
+    /// After a clean unmount all slots are retired.
+    fn retired(&self, epoch: EpochWord) -> Option<u64> {
+        let clean = self.load(WordKind::Clean)? == u64::from(epoch.epoch);
+        self.load(WordKind::Digested).filter(|_| clean)
+    }
+}
