@@ -3,8 +3,10 @@
 mod program;
 
 use program::{Scene, named, quayfs};
+use quayfs::volume::{Access, Volume};
 use serde_json::Value;
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 #[test]
 fn help_teaches() {
@@ -162,6 +164,10 @@ fn fsck_tells_damage_from_health() {
     assert_eq!(run.code, 1, "{run:?}");
     assert!(run.out.starts_with("repaired: config: copy 0 "), "{run:?}");
     assert!(run.out.contains("1 findings, all repaired"), "{run:?}");
+    // Not while somebody else uses it.
+    let held = Volume::open(&scene.vol(), Access::ReadOnly, Duration::ZERO).unwrap();
+    quayfs(["fsck", "--repair", vol]).fails(8, "in use");
+    drop(held);
     // The epoch: nothing else tells it.
     pmem.write_all_at(&[0xff; 8], 8192).unwrap();
     let run = quayfs(["fsck", "--repair", vol]);

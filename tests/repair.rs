@@ -478,3 +478,153 @@ fn a_read_only_mount_shows_what_can_be_read() {
         assert!(seen > 1000, "{seen}");
     }
 }
+
+fn unchanged(media: &Media, before: &Image) -> bool {
+    let now = Image::of(media, &before.options);
+    now.pmem == before.pmem && now.blocks == before.blocks
+}
+
+/// Words that nothing else tells: the volume stays as it is, and the report says so.
+#[test]
+fn what_cannot_be_repaired_is_left_alone() {
+    for left in [Left::Op, Left::Commit] {
+        let image = Image::sample(left);
+        let g = Map::of(&image).config.geometry;
+        for kind in [WordKind::Epoch, WordKind::Digested, WordKind::Retired] {
+            let off = g.jsb_off + kind.offset();
+            let harm = Harm {
+                what: Use::Superblock,
+                bytes: off..off + 8,
+                how: How::Zeros,
+            };
+            let damaged = harm.done_to(&image);
+            let media = damaged.media();
+            let report = repair(&media, false);
+            assert_eq!(report.outcome, Outcome::Left, "{kind:?}: {report}");
+            assert!(
+                report.done.is_empty() && unchanged(&media, &damaged),
+                "{report}"
+            );
+        }
+    }
+}
+
+/// A block whose newest content is lost reads as an error, with the name of its file, until it is
+/// written again.
+#[test]
+fn a_lost_block_is_an_error_and_no_lie() {
+    let image = Image::sample(Left::Op);
+    let map = Map::of(&image);
+    let slots = map.pmem.iter().filter(|a| a.what == Use::SlotData);
+    let mut lost = 0;
+    for a in slots {
+        let harm = Harm {
+            what: a.what,
+            bytes: a.bytes.clone(),
+            how: How::Noise,
+        };
+        let media = harm.done_to(&image).media();
+        let report = repair(&media, true);
+        if report.outcome == Outcome::Repaired {
+            // A newer version was staged elsewhere.
+            continue;
+        }
+        lost += 1;
+        let named = report
+            .done
+            .iter()
+            .find(|d| d.what.contains("reads as an error"));
+        let path = named.and_then(|d| d.path.clone()).expect("a file is named");
+        let areas: BTreeSet<_> = report.check.findings.iter().map(|f| f.area).collect();
+        assert_eq!(areas, BTreeSet::from([fsck::Area::Content]), "{report}");
+        assert_eq!(tree(&media)[&path].content, None, "{path}");
+        let options = quayfs_oracle::options("noatime");
+        let fs = Fs::mount_quiet(damage::volume(&media), &options).expect("mount");
+        let name = path.rsplit('/').next().expect("name").as_bytes();
+        let dir = match path.starts_with("/dir/") {
+            true => fs.lookup(ROOT, b"dir").expect("lookup").ino,
+            false => ROOT,
+        };
+        let ino = fs.lookup(dir, name).expect("lookup").ino;
+        let size = fs.getattr(ino).expect("getattr").inode.size;
+        let content = damage::content(99, size.next_multiple_of(B) as usize);
+        fs.write(ino, 0, &content, false).expect("write");
+        assert_eq!(fs.read(ino, 0, content.len()).expect("read"), content);
+        fs.forget(ino, 1);
+        fs.shutdown().expect("shutdown");
+        let after = check(&media, true);
+        assert!(after.is_clean(), "{after}");
+    }
+    assert!(lost >= 6, "{lost}");
+    // Left as it is, it is found again, and nothing is done about it again.
+    let harm = ruins(&image)
+        .into_iter()
+        .filter(|h| h.what == Use::SlotData);
+    for harm in harm.take(4) {
+        let media = harm.done_to(&image).media();
+        repair(&media, true);
+        let before = Image::of(&media, &image.options);
+        let again = repair(&media, true);
+        assert!(
+            again.done.is_empty() && unchanged(&media, &before),
+            "{again}"
+        );
+    }
+}
+
+/// What is called `lost+found` and is no directory stays what it is.
+#[test]
+fn lost_and_found_takes_nobodys_name() {
+    let image = Image::sample(Left::Clean);
+    let media = image.media();
+    let fs = Fs::mount_quiet(damage::volume(&media), &image.options).expect("mount");
+    fs.symlink(Default::default(), ROOT, b"lost+found", b"elsewhere")
+        .expect("symlink");
+    fs.shutdown().expect("shutdown");
+    drop(fs);
+    let image = Image::of(&media, &image.options);
+    let mut used = 0;
+    for harm in ruins(&image).iter().filter(|h| h.what == Use::NodePage) {
+        let damaged = harm.done_to(&image);
+        let (report, media) = mended(&image, std::slice::from_ref(harm), false);
+        let now = tree(&media);
+        let second = now.contains_key("/lost+found.1");
+        match now.get("/lost+found") {
+            Some(item) if item.mode & 0o170_000 == 0o120_000 => used += u64::from(second),
+            // Its name or its inode went with the page; then the name is free.
+            _ => assert!(!second, "{report}"),
+        }
+        drop(damaged);
+    }
+    assert!(used >= 4, "{used}");
+}
+
+/// A device that shows nothing of this volume is not made part of it.
+#[test]
+fn another_device_is_refused() {
+    let (image, other) = (Image::sample(Left::Op), Image::sample(Left::Op));
+    let mut noise = image.clone();
+    for block in 0..image.device_blocks {
+        noise
+            .blocks
+            .insert(block, damage::content(block as u8, BLOCK));
+    }
+    let blank = Image {
+        blocks: BTreeMap::new(),
+        ..image.clone()
+    };
+    let swapped = Image {
+        blocks: other.blocks,
+        ..image.clone()
+    };
+    for (what, image) in [("noise", noise), ("blank", blank), ("another's", swapped)] {
+        let media = image.media();
+        let volume = Volume::from_parts_vouched(
+            Arc::clone(&media.region),
+            Arc::clone(&media.device),
+            Access::ReadWrite,
+            belongs,
+        );
+        assert!(volume.is_err(), "{what}");
+    }
+}

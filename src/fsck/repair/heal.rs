@@ -59,7 +59,7 @@ mod tests {
         #[test]
         fn a_word_comes_back(n in 0..=WORD_MAX, salt: u64, bit in 0..64) {
             let sealed = seal_word(n, salt);
-            let healed = word(sealed ^ 1 << bit, |w| open_word(w, salt).is_some());
+            let healed = word(sealed ^ 1u64 << bit, |w| open_word(w, salt).is_some());
             prop_assert_eq!(healed, Some(sealed));
         }
 

@@ -169,10 +169,16 @@ impl Tree<'_> {
         let mut dir = self.dirs.remove(&ino)?;
         let i = self.inodes.get(&ino)?.clone();
         let xattrs = i.blocks - dir.nodes.len() as u64;
-        if !dir.rebuild {
-            let keeps = |leaf: &u32| dir.entries.iter().any(|e| e.leaf == *leaf);
-            dir.rebuild = !dir.touched.iter().all(keeps);
+        // What stays in leaves that change. One that would be empty is no leaf.
+        let mut stays: BTreeMap<u32, Vec<&Entry>> = BTreeMap::new();
+        for e in dir.entries.iter().filter(|e| dir.touched.contains(&e.leaf)) {
+            stays.entry(e.leaf).or_default().push(e);
         }
+        dir.rebuild |= stays.len() < dir.touched.len();
+        let leaves: Vec<(u32, Vec<u8>)> = stays
+            .into_iter()
+            .map(|(leaf, list)| (leaf, pack(list.into_iter())))
+            .collect();
         let (mut root, mut depth) = (i.root, i.depth);
         if dir.rebuild {
             for id in std::mem::take(&mut dir.nodes) {
@@ -180,10 +186,8 @@ impl Tree<'_> {
             }
             (root, depth, dir.nodes) = self.build(ino, &mut dir.entries)?;
         } else {
-            for leaf in &dir.touched {
-                let list = dir.entries.iter().filter(|e| e.leaf == *leaf);
-                let bytes = pack(list);
-                self.put(*leaf, ino, NodeKind::DirLeaf, &bytes, bytes.len());
+            for (leaf, bytes) in leaves {
+                self.put(leaf, ino, NodeKind::DirLeaf, &bytes, bytes.len());
             }
         }
         let i = self.inodes.get_mut(&ino)?;
@@ -269,20 +273,18 @@ fn pack<'a>(list: impl Iterator<Item = &'a Entry>) -> Vec<u8> {
 
 /// Gives names of equal hash different cookies; who has one of his own keeps it.
 fn distinguish(entries: &mut [Entry]) {
-    let mut taken: BTreeMap<u64, usize> = BTreeMap::new();
+    let mut taken = BTreeSet::new();
     let mut again = Vec::new();
     for (n, e) in entries.iter().enumerate() {
-        if taken.contains_key(&e.cookie) {
+        if !taken.insert(e.cookie) {
             again.push(n);
-        } else {
-            taken.insert(e.cookie, n);
         }
     }
     for n in again {
         let base = entries[n].cookie & !0xff;
-        if let Some(free) = (base..base + 256).find(|c| !taken.contains_key(c)) {
+        if let Some(free) = (base..base + 256).find(|c| !taken.contains(c)) {
             entries[n].cookie = free;
-            taken.insert(free, n);
+            taken.insert(free);
         }
     }
 }

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use quayfs_layout::Ino;
 use quayfs_layout::inode::ROOT;
-use quayfs_layout::node::INODES_PER_PAGE;
 
 use super::dirs::Entry;
 use super::{Tree, directory};
@@ -194,18 +193,16 @@ impl Tree<'_> {
         if made {
             log.of(Area::Links, lost, "made");
         }
+        let there = self.dirs[&lost].entries.iter();
+        let mut taken: BTreeSet<Vec<u8>> = there.map(|e| e.name.clone()).collect();
         for ino in nameless.into_iter().filter(|ino| *ino != lost) {
-            let taken: BTreeSet<&[u8]> = self.dirs[&lost]
-                .entries
-                .iter()
-                .map(|e| &e.name[..])
-                .collect();
-            let names =
-                std::iter::once(format!("#{ino}")).chain((1..).map(|n| format!("#{ino}.{n}")));
-            let name = names
-                .map(String::into_bytes)
-                .find(|n| !taken.contains(&n[..]));
-            self.add(lost, &name.unwrap_or_default(), ino);
+            let mut name = format!("#{ino}").into_bytes();
+            let mut n = 0;
+            while !taken.insert(name.clone()) {
+                n += 1;
+                name = format!("#{ino}.{n}").into_bytes();
+            }
+            self.add(lost, &name, ino);
             log.of(Area::Links, ino, "nothing named it any more");
         }
     }
@@ -237,11 +234,8 @@ impl Tree<'_> {
                 Some(_) => continue,
                 None => {}
             }
-            // In the page of the root directory, if there is room: then both are there or neither.
+            // Mostly in the page of the root directory: then both are there or neither.
             let ino = (2..self.media.geo.inodes()).find(|ino| !self.inodes.contains_key(ino))?;
-            debug_assert!(
-                ino >= INODES_PER_PAGE || ino / INODES_PER_PAGE == ROOT / INODES_PER_PAGE
-            );
             self.inodes.insert(ino, directory(0o700));
             self.dirs.insert(ino, Default::default());
             self.add(ROOT, &name, ino);
