@@ -221,14 +221,11 @@ fn the_log_of_the_page_table() {
     disk.region.store_u64(log, first);
     disk.region.store_u64(log + SPARE_AT, first);
     disk.finds(&[
-        "error: page-table: the page table's log is damaged: transaction ...",
-        "error: recovery: the volume cannot be mounted: ...",
+        "error: page-table: the page table's log is damaged: transaction 2 began while 0 was the last one finished",
     ]);
+    // Recovery of a copy makes the best of it, so that the rest is checked.
     let report = disk.check();
-    assert_eq!(
-        report.skipped,
-        ["the page table and the content of blocks: its log is damaged"]
-    );
+    assert!(report.skipped.is_empty() && report.statistics.verified > 0);
 }
 
 #[test]
