@@ -342,6 +342,29 @@ fn random<const N: usize>() -> [u8; N] {
     b
 }
 
+/// What makes a volume this one and no other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// UUID of the volume.
+    pub uuid: [u8; 16],
+    /// UUID of its data device.
+    pub data_uuid: [u8; 16],
+    /// Key of the hash that orders directories.
+    pub hash_key: [u64; 2],
+}
+
+impl Identity {
+    /// One that nobody else has.
+    pub fn random() -> Self {
+        let key: [u8; 16] = random();
+        Self {
+            uuid: *uuid::Uuid::new_v4().as_bytes(),
+            data_uuid: *uuid::Uuid::new_v4().as_bytes(),
+            hash_key: [bytes::get_u64(&key, 0), bytes::get_u64(&key, 8)],
+        }
+    }
+}
+
 /// Writes an empty file system over a region and a device. Durable when it returns; until the
 /// last step there is no volume.
 pub fn format(
@@ -349,6 +372,17 @@ pub fn format(
     device: &dyn BlockDevice,
     geometry: Geometry,
     label: &str,
+) -> Result<ConfigTable, MkfsError> {
+    format_as(region, device, geometry, label, &Identity::random())
+}
+
+/// [`format()`] with a given identity, for volumes that have to come out the same each time.
+pub fn format_as(
+    region: &Arc<Region>,
+    device: &dyn BlockDevice,
+    geometry: Geometry,
+    label: &str,
+    identity: &Identity,
 ) -> Result<ConfigTable, MkfsError> {
     let dev = |e: io::Error| MkfsError::Device(e.to_string());
     for off in COPIES {
@@ -358,16 +392,15 @@ pub fn format(
 
     let mut name = [0; LABEL_MAX];
     name[..label.len()].copy_from_slice(label.as_bytes());
-    let key: [u8; 16] = random();
     let config = ConfigTable {
-        uuid: *uuid::Uuid::new_v4().as_bytes(),
-        data_uuid: *uuid::Uuid::new_v4().as_bytes(),
+        uuid: identity.uuid,
+        data_uuid: identity.data_uuid,
         compat: [0; 3],
         created: SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |d| d.as_secs()),
         label: name,
-        hash_key: [bytes::get_u64(&key, 0), bytes::get_u64(&key, 8)],
+        hash_key: identity.hash_key,
         geometry,
     };
     let (g, salt) = (geometry, config.salt());

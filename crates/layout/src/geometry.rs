@@ -1,5 +1,6 @@
 //! Geometry: where every area of the pmem region and of the data device lies.
 
+use crate::l2p::BLOCKS_MAX;
 use crate::node::{self, BITS_PER_PAGE, INODES_PER_PAGE};
 use crate::{BLOCK, LINE};
 
@@ -10,6 +11,11 @@ pub const BUFFERS_MAX: u32 = 16;
 pub const PMEM_MIN: u64 = 16 << 20;
 /// Smallest data device that `mkfs` accepts.
 pub const DATA_MIN: u64 = 16 << 20;
+
+/// Most slots that `mkfs` gives a staging buffer: as many as the journal can count.
+const SLOTS_MAX: u64 = (1 << 24) - 64;
+/// Most node pages that `mkfs` makes: two node ids each, and some more, fit into 32 bits.
+const NODE_PAGES_MAX: u64 = 1 << 30;
 
 const MIB: u64 = 1 << 20;
 const B: u64 = BLOCK as u64;
@@ -160,7 +166,8 @@ impl Geometry {
             .next_multiple_of(B);
         let staging = (rest - (lane_bytes * buffers).min(rest / 2)) / 2;
         // A slot costs its block, its header and room for two undo records of 32 bytes.
-        let slots_per_buffer = (staging / buffers / (B + LINE as u64 + 64)).max(64) / 64 * 64;
+        let slots_per_buffer = (staging / buffers / (B + LINE as u64 + 64)).clamp(64, SLOTS_MAX);
+        let slots_per_buffer = slots_per_buffer / 64 * 64;
         let slots = slots_per_buffer * buffers;
         let l2p_lanes = 4;
         let l2p_lane_bytes = (slots * 2 * 32 / l2p_lanes + 2 * B).next_multiple_of(B);
@@ -173,7 +180,7 @@ impl Geometry {
             return Err(too_small(at + 4 * MIB));
         }
         // Two node ids (inode table and dynamic) and a little more for each node page.
-        let node_pages = (pmem_len - at) / (B + 16 + 1) - 8;
+        let node_pages = ((pmem_len - at) / (B + 16 + 1) - 8).min(NODE_PAGES_MAX);
         let intent_pages = (node_pages / 64).clamp(2, 4096);
         let intent_base = 1;
         let lbn_bitmap_base = intent_base + intent_pages;
@@ -326,39 +333,58 @@ impl Geometry {
         }
     }
 
-    /// Whether every area lies inside its medium and none overlaps the next. A table whose
-    /// checksum is right but whose geometry is not was made by hand or by a bug.
+    /// Whether every area lies inside its medium, none overlaps the next, and no arithmetic on the
+    /// fields overflows. A table whose checksum is right but whose geometry is not was made by
+    /// hand or by a bug.
     pub fn is_sound(&self) -> bool {
+        self.region_is_sound() && self.ids_are_sound() == Some(true) && self.device_is_sound()
+    }
+
+    fn region_is_sound(&self) -> bool {
         let Some(areas) = self.areas() else {
             return false;
         };
-        let in_order = areas.windows(2).all(|w| w[0].1 <= w[1].0);
-        let ids_in_order = self.intent_base >= 1
-            && self.intent_base + self.intent_pages == self.lbn_bitmap_base
-            && self.lbn_bitmap_base + self.blocks.div_ceil(BITS_PER_PAGE) == self.ino_bitmap_base
-            && self.inode_base <= self.dyn_base
-            && self.dyn_base <= self.nat_entries
-            && self.ino_bitmap_base + self.inodes().div_ceil(BITS_PER_PAGE) == self.dyn_bitmap_base
-            && self.dyn_bitmap_base + self.dyn_nodes().div_ceil(BITS_PER_PAGE) == self.inode_base
-            && self.nat_entries <= u64::from(u32::MAX);
-        in_order
-            && ids_in_order
+        let line = LINE as u64;
+        areas.windows(2).all(|w| w[0].1 <= w[1].0)
+            && areas.iter().all(|a| a.0.is_multiple_of(B))
             && areas.last().is_some_and(|a| a.1 <= self.pmem_len)
-            && self.spare < self.blocks
-            && self.mirror_start >= 1
-            && self
-                .mirror_start
-                .checked_add(self.mirror_blocks)
-                .is_some_and(|e| e <= self.data_start)
-            && self
-                .data_start
-                .checked_add(self.blocks)
-                .is_some_and(|e| e <= self.data_blocks)
             && (1..=u64::from(BUFFERS_MAX)).contains(&self.buffers)
             && self.slots_per_buffer > 0
             && self.lane_bytes >= B
-            && self.l2p_lanes > 0
-            && self.node_pages <= node::PAGE_MAX
+            && self.lane_bytes.is_multiple_of(line)
+            && (1..=u64::from(u32::MAX)).contains(&self.l2p_lanes)
+            && self.l2p_lane_bytes > 0
+            && self.l2p_lane_bytes.is_multiple_of(line)
+            && (1..=node::PAGE_MAX).contains(&self.node_pages)
+    }
+
+    /// The node ids, without gaps between the kinds; `None` on overflow.
+    fn ids_are_sound(&self) -> Option<bool> {
+        let inode_pages = self.dyn_base.checked_sub(self.inode_base)?;
+        let dyn_nodes = self.nat_entries.checked_sub(self.dyn_base)?;
+        let inodes = inode_pages.checked_mul(INODES_PER_PAGE)?;
+        let behind = |base: u64, bits: u64| base.checked_add(bits.div_ceil(BITS_PER_PAGE));
+        Some(
+            self.intent_base >= 1
+                && self.intent_base.checked_add(self.intent_pages)? == self.lbn_bitmap_base
+                && behind(self.lbn_bitmap_base, self.blocks)? == self.ino_bitmap_base
+                && behind(self.ino_bitmap_base, inodes)? == self.dyn_bitmap_base
+                && behind(self.dyn_bitmap_base, dyn_nodes)? == self.inode_base
+                && inode_pages > 0
+                && dyn_nodes > 0
+                && self.nat_entries <= u64::from(u32::MAX),
+        )
+    }
+
+    fn device_is_sound(&self) -> bool {
+        let ends_by = |start: u64, len: u64, end: u64| {
+            start.checked_add(len).is_some_and(|behind| behind <= end)
+        };
+        self.blocks <= BLOCKS_MAX
+            && self.spare < self.blocks
+            && self.mirror_start >= 1
+            && ends_by(self.mirror_start, self.mirror_blocks, self.data_start)
+            && ends_by(self.data_start, self.blocks, self.data_blocks)
     }
 
     /// Start and end of each area of the pmem region, in order; `None` on overflow.
@@ -404,6 +430,42 @@ mod tests {
                 Ok(g) => prop_assert!(g.is_sound(), "{g:?}"),
                 Err(GeometryError::PmemTooSmall { have, need }) => prop_assert!(need > have),
                 Err(_) => {}
+            }
+        }
+    }
+
+    #[test]
+    fn regions_larger_than_anything_are_laid_out_soundly_too() {
+        for pmem in [1 << 40, 1 << 44, 1 << 50, u64::MAX - 4095, u64::MAX] {
+            for (data, buffers) in [(DATA_MIN, 1), (1 << 40, 16), (1 << 45, 4)] {
+                let g = Geometry::compute(pmem, data, buffers).unwrap();
+                assert!(g.is_sound(), "{pmem} {data} {g:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn fields_at_the_limits_of_their_type_are_refused() {
+        let usual = Geometry::compute(64 << 20, 1 << 30, 2).unwrap().fields();
+        for field in 0..30 {
+            for value in [u64::MAX, u64::MAX / 2, 1 << 61, u64::MAX / 15 + 1] {
+                let mut f = usual;
+                f[field] = value;
+                // A longer region or device is one; nothing else can grow so far.
+                let sound = Geometry::from_fields(&f).is_sound();
+                assert_eq!(sound, field < 2, "field {field}: {value}");
+            }
+        }
+    }
+
+    #[test]
+    fn areas_that_are_not_aligned_are_refused() {
+        let usual = Geometry::compute(64 << 20, 1 << 30, 2).unwrap().fields();
+        for field in [7, 8, 9, 10, 11, 14, 15, 16, 17, 19, 21] {
+            for by in [1, 8, u64::MAX] {
+                let mut f = usual;
+                f[field] = f[field].wrapping_add(by);
+                assert!(!Geometry::from_fields(&f).is_sound(), "field {field}: {by}");
             }
         }
     }

@@ -1,0 +1,47 @@
+//! What nobody should ever feed a file system: harnesses for fuzzers.
+//!
+//! Each target takes any bytes and must return: no panic, no overflow, no loop without an end, no
+//! memory without a bound. `fuzz/` has one program for each, for `cargo-fuzz`; the test `corpus`
+//! replays, with any toolchain, the inputs that are kept in `fuzz/corpus` and `fuzz/regressions`.
+//!
+//! | module | hostile is |
+//! |---|---|
+//! | [`parsers`] | one structure of the media |
+//! | [`mount`] | a volume, valid but for some patches |
+//! | [`operations`] | whoever calls the operation layer |
+//!
+//! Checksums would keep a fuzzer out: no mutation of its survives one. So harnesses make them right
+//! again, mostly, as somebody who forges a volume would.
+
+mod fixup;
+mod forge;
+mod geometry;
+pub mod input;
+pub mod mount;
+pub mod operations;
+pub mod parsers;
+pub mod script;
+mod volumes;
+
+/// A harness.
+pub type Target = fn(&[u8]);
+
+/// All targets by name, in the order in which `make fuzz` runs them.
+pub const TARGETS: [(&str, Target); 16] = [
+    ("config", parsers::volume::config),
+    ("geometry", parsers::volume::geometry),
+    ("data_header", parsers::volume::data_header),
+    ("superblock", parsers::journal::superblock),
+    ("slot", parsers::journal::slot),
+    ("record", parsers::journal::record),
+    ("items", parsers::journal::items),
+    ("l2p", parsers::nodes::l2p),
+    ("node", parsers::nodes::node),
+    ("inode", parsers::nodes::inode),
+    ("dirent", parsers::nodes::dirent),
+    ("extents", parsers::nodes::extents),
+    ("intents", parsers::nodes::intents),
+    ("xattrs", parsers::nodes::xattrs),
+    ("mount", mount::mount),
+    ("operations", operations::operations),
+];
