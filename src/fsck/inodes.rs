@@ -1,7 +1,9 @@
 //! One inode after the other, with everything it owns.
 
 use quayfs_layout::Ino;
-use quayfs_layout::inode::{Inline, Inode, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use quayfs_layout::inode::{
+    Inline, Inode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK,
+};
 
 use super::blocks::Blocks;
 use super::links::Links;
@@ -10,11 +12,6 @@ use super::pages::Pages;
 use super::table::Table;
 use super::{Area, Check, blobs, dirs, extents};
 use crate::data::write::SIZE_MAX;
-
-const S_IFIFO: u32 = 0o010_000;
-const S_IFCHR: u32 = 0o020_000;
-const S_IFBLK: u32 = 0o060_000;
-const S_IFSOCK: u32 = 0o140_000;
 
 /// The pass over all inodes.
 pub(super) struct Inodes<'a, 'm> {

@@ -8,6 +8,7 @@ use crate::superblock::Superblock;
 use crate::walk::{Rules, Walk, walk_lane};
 use crate::{Durability, LiveSlot, Record};
 use quayfs_layout::jsb::{JSB_BYTES, WordKind};
+use quayfs_layout::slot::SLOT_HEADER_BYTES;
 use quayfs_pmem::Region;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
@@ -118,11 +119,19 @@ impl Journal {
 
 fn walk_all(region: &Region, geo: &JournalGeometry, heads: &[u64], rules: Rules) -> Vec<Walk> {
     let walk = |lane: usize| walk_lane(region, geo, lane as u16, heads[lane], rules);
-    in_parallel(heads.len(), walk)
+    let bytes = heads.len() as u64 * geo.lane_bytes;
+    in_parallel(heads.len(), bytes, walk)
 }
 
-/// Runs `job` for every number below `n` on the available processors; results in order.
-fn in_parallel<T: Send>(n: usize, job: impl Fn(usize) -> T + Sync) -> Vec<T> {
+/// Bytes that are read sooner than a thread is started.
+const ALONE: u64 = 1 << 20;
+
+/// Runs `job` for every number below `n` on the available processors, if there are enough `bytes`
+/// to be read; results in order.
+fn in_parallel<T: Send>(n: usize, bytes: u64, job: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    if bytes <= ALONE {
+        return (0..n).map(job).collect();
+    }
     let threads = std::thread::available_parallelism()
         .map_or(1, |p| p.get())
         .min(n)
@@ -228,7 +237,8 @@ impl Scan {
         // Pieces of equal size, so that one buffer on two processors takes half the time.
         let per_buffer = geo.slots_per_buffer.div_ceil(PIECE);
         let pieces = u64::from(geo.buffers) * per_buffer;
-        let parts = in_parallel(pieces as usize, |i| {
+        let bytes = u64::from(geo.buffers) * geo.slots_per_buffer * SLOT_HEADER_BYTES as u64;
+        let parts = in_parallel(pieces as usize, bytes, |i| {
             let i = i as u64;
             context.piece((i / per_buffer) as u16, i % per_buffer * PIECE)
         });

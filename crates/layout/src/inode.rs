@@ -25,6 +25,14 @@ pub const S_IFDIR: u32 = 0o040_000;
 pub const S_IFREG: u32 = 0o100_000;
 /// Symbolic link.
 pub const S_IFLNK: u32 = 0o120_000;
+/// Named pipe.
+pub const S_IFIFO: u32 = 0o010_000;
+/// Character device.
+pub const S_IFCHR: u32 = 0o020_000;
+/// Block device.
+pub const S_IFBLK: u32 = 0o060_000;
+/// Socket.
+pub const S_IFSOCK: u32 = 0o140_000;
 /// Set-user-id bit.
 pub const S_ISUID: u32 = 0o4000;
 /// Set-group-id bit.

@@ -1,7 +1,10 @@
 //! create, mknod, mkdir, symlink.
 
 use quayfs_layout::Ino;
-use quayfs_layout::inode::{INLINE_MAX, Inode, S_IFDIR, S_IFLNK, S_IFMT, S_ISGID};
+use quayfs_layout::inode::{
+    INLINE_MAX, Inode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK,
+    S_ISGID,
+};
 
 use crate::error::{FsError, Result};
 use crate::fs::attr::{dirent_kind, now};
@@ -32,7 +35,7 @@ struct New<'a> {
 
 impl Fs {
     /// Creates a file of any type but directory and symbolic link. `mode` has the type and the
-    /// permission bits with the umask applied.
+    /// permission bits with the umask applied; there are no others.
     pub fn mknod(
         &self,
         by: Caller,
@@ -41,7 +44,11 @@ impl Fs {
         mode: u32,
         rdev: u32,
     ) -> Result<Attr> {
-        if matches!(mode & S_IFMT, S_IFDIR | S_IFLNK) {
+        let is_kind = matches!(
+            mode & S_IFMT,
+            S_IFREG | S_IFIFO | S_IFSOCK | S_IFCHR | S_IFBLK
+        );
+        if !is_kind || mode & !(S_IFMT | 0o7777) != 0 {
             return Err(FsError::Invalid);
         }
         self.make(

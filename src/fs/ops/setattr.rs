@@ -17,6 +17,9 @@ impl Fs {
     /// Changes attributes. A change of size is a truncate; what else is asked for follows in a
     /// record of its own.
     pub fn setattr(&self, ino: Ino, set: &SetAttr, kill_privileges: bool) -> Result<Attr> {
+        if !times_are_valid(set) {
+            return Err(FsError::Invalid);
+        }
         let mut attr = None;
         let mut set = *set;
         if let Some(size) = set.size.take() {
@@ -55,7 +58,7 @@ impl Fs {
             }
             let time = now();
             if let Some(mode) = set.mode {
-                i.mode = i.mode & S_IFMT | mode & !S_IFMT;
+                i.mode = i.mode & S_IFMT | mode & 0o7777;
             }
             if set.uid.is_some() || set.gid.is_some() {
                 i.uid = set.uid.unwrap_or(i.uid);
@@ -111,7 +114,21 @@ impl Fs {
 
 /// The rule of `relatime` (mount(8)): older than the last change, or a day old.
 fn atime_is_due(i: &Inode, now: Time) -> bool {
-    i.atime <= i.mtime || i.atime <= i.ctime || now.sec - i.atime.sec >= DAY
+    i.atime <= i.mtime || i.atime <= i.ctime || now.sec.saturating_sub(i.atime.sec) >= DAY
+}
+
+/// Whether all nanoseconds are below a second, as everybody who reads them expects.
+fn times_are_valid(set: &SetAttr) -> bool {
+    let given = [set.atime, set.mtime]
+        .into_iter()
+        .flatten()
+        .map(|t| match t {
+            SetTime::Now => 0,
+            SetTime::At(t) => t.nsec,
+        });
+    given
+        .chain(set.ctime.map(|t| t.nsec))
+        .all(|n| n < 1_000_000_000)
 }
 
 #[cfg(test)]
@@ -131,5 +148,6 @@ mod tests {
         assert!(atime_is_due(&i(10, 12), t(13)));
         assert!(!atime_is_due(&i(12, 10), t(13)));
         assert!(atime_is_due(&i(12, 10), t(12 + DAY)));
+        assert!(atime_is_due(&i(i64::MIN + 1, i64::MIN), t(i64::MAX)));
     }
 }
