@@ -9,7 +9,7 @@ PREFIX ?= /usr/local
 PACKAGES := fuse3 libpmem-dev pkg-config gcc libc6-dev make ca-certificates
 
 .PHONY: help deps build mount umount test test-workspace test-loom apps crash mutants lint docs benches lab \
-	install uninstall
+	fuzz miri sanitize install uninstall
 
 help:
 	@echo 'make mount     build, make the volume demo/vol and mount it on demo/mnt'
@@ -20,6 +20,8 @@ help:
 	@echo 'make crash     search for crashes that lose something (SECONDS=600 SEED=1);'
 	@echo 'make mutants   forget each flush and fence in turn, which has to be noticed'
 	@echo 'make lab       test real DAX in an emulated machine with an NVDIMM'
+	@echo 'make fuzz      hostile images and callers, SECONDS for each target; make miri and'
+	@echo '               make sanitize look for undefined behaviour; all need a nightly toolchain'
 	@echo 'make lint      formatting and clippy;  make docs, make benches: build those'
 	@echo 'make install   install below PREFIX ($(PREFIX)), and the helpers of mount(8)'
 
@@ -79,6 +81,16 @@ benches: deps
 
 lab: deps
 	lab/run.sh
+
+# These three need rustup and install a nightly toolchain. docs/testing.md says what they cover.
+fuzz: deps
+	scripts/fuzz run $(SECONDS) $(TARGETS)
+
+miri: deps
+	scripts/nightly miri
+
+sanitize: deps
+	scripts/nightly sanitize
 
 install: build
 	install -D $(QUAYFS) $(DESTDIR)$(PREFIX)/bin/quayfs

@@ -15,7 +15,6 @@
 
 mod fixup;
 mod forge;
-mod geometry;
 pub mod input;
 pub mod mount;
 pub mod operations;

@@ -14,10 +14,9 @@ use quayfs_crashsim::{Budget, CrashImage, Recorder, SimDevice};
 use quayfs_layout::BLOCK;
 use quayfs_layout::config::ConfigTable;
 use quayfs_layout::inode::{ROOT, S_IFREG};
+use quayfs_oracle::Shape;
 use quayfs_pmem::{Backend, Region};
 use quayfs_ppt::Ppt;
-
-use crate::geometry::tiny;
 
 const B: u64 = BLOCK as u64;
 const ME: Caller = Caller { uid: 0, gid: 0 };
@@ -131,7 +130,7 @@ pub fn empty() -> Media {
 }
 
 fn formatted(backend: Backend) -> Recorder {
-    let geometry = tiny();
+    let geometry = Shape::TINY.geometry();
     let recorder = Recorder::new(geometry.pmem_len, geometry.data_blocks, backend);
     let identity = Identity {
         uuid: *b"quayfs, hostile!",

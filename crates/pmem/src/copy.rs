@@ -20,8 +20,8 @@ fn split(ptr: *const u8, len: usize) -> (usize, usize) {
     (head, words)
 }
 
-/// From this many bytes on, a string instruction beats a loop over words.
-#[cfg(target_arch = "x86_64")]
+/// From this many bytes on, a string instruction beats a loop over words. (Miri runs no assembly.)
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 const STRING: usize = 512;
 
 /// Copies `buf.len()` bytes at `src` out of shared memory.
@@ -29,7 +29,7 @@ const STRING: usize = 512;
 /// # Safety
 /// `src` is valid for reading that many bytes for the whole call.
 pub(crate) unsafe fn load(src: *const u8, buf: &mut [u8]) {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
     if buf.len() >= STRING {
         // SAFETY: the caller vouches for `src`, and `buf` is a live exclusive slice of that length,
         // outside of the shared memory since no reference into it exists. The direction flag is
