@@ -83,8 +83,8 @@ impl Script {
                 let attr = fs.link(ino, to, &name(input))?;
                 self.found(attr.ino);
             }
-            5 => drop(fs.unlink(ino, &name(input))?),
-            6 => drop(fs.rmdir(ino, &name(input))?),
+            5 => fs.unlink(ino, &name(input))?,
+            6 => fs.rmdir(ino, &name(input))?,
             7 | 8 => {
                 let to = self.ino(input);
                 let how = input.u8();
@@ -107,7 +107,9 @@ impl Script {
                 };
                 fs.setattr(ino, &set, input.flag())?;
             }
-            16 => drop(fs.setattr(ino, &attributes(input), input.flag())?),
+            16 => fs
+                .setattr(ino, &attributes(input), input.flag())
+                .map(|_| ())?,
             17 | 18 => {
                 let keep_size = input.flag();
                 let mode = match input.u8() % 3 {
