@@ -79,7 +79,14 @@ pub(super) fn undo_at(
 /// is durable.
 fn touched(media: &Media, start: &Start) -> bool {
     let g = &media.geo;
-    let word = start.word.filter(|w| w.off + 8 <= media.region.len());
+    let inside = |off: u64| {
+        off.checked_add(8)
+            .is_some_and(|end| end <= media.region.len())
+    };
+    // A forged record may name any offset; attaching does not restore such a word.
+    let word = start
+        .word
+        .filter(|w| w.off.is_multiple_of(8) && inside(w.off));
     word.is_some_and(|w| media.region.load_u64(w.off) != w.value)
         || undo_places(media, start)
             .into_iter()
@@ -159,7 +166,7 @@ pub(super) fn vouched_slots(media: &Media, scan: &Scan, c: &mut Check) {
         c.findings.warning(Area::Journal, what);
     }
     for run in scan.records.iter().flat_map(|r| &r.runs) {
-        for pos in run.pos..run.pos + run.blocks.len() as u64 {
+        for pos in run.pos..run.pos.saturating_add(run.blocks.len() as u64) {
             let index = pos % media.geo.slots_per_buffer;
             if u64::from(run.buffer) < media.geo.buffers && !word_is_sound(media, run.buffer, index)
             {
