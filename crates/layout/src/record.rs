@@ -7,6 +7,7 @@
 use crate::LINE;
 use crate::bytes::{get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
 use crate::checksum::{crc32c, crc32c_append};
+use crate::slot::POS_END;
 
 /// Bytes of a record header.
 pub const RECORD_HEADER_BYTES: usize = LINE;
@@ -174,6 +175,9 @@ impl SlotRun {
             let n = usize::from(get_u16(b.get(..RUN_FIXED_BYTES)?, 2));
             let len = RUN_FIXED_BYTES + (n * RUN_SLOT_BYTES).next_multiple_of(8);
             let run = b.get(..len)?;
+            if get_u64(run, 8) >= POS_END {
+                return None;
+            }
             let (lbns, crcs) = run[RUN_FIXED_BYTES..].split_at(n * 8);
             let blocks = (0..n)
                 .map(|i| (get_u64(lbns, i * 8), get_u32(crcs, i * 4)))
@@ -235,6 +239,21 @@ mod tests {
         assert_eq!(RecordHeader::decode(&long.encode(5), 5, 3, 4, 640), None);
         let runs = RecordHeader { runs_len: 101, ..H };
         assert_eq!(RecordHeader::decode(&runs.encode(5), 5, 3, 4, 640), None);
+    }
+
+    #[test]
+    fn runs_at_positions_that_no_ring_reaches_are_refused() {
+        for (pos, good) in [(POS_END - 1, true), (POS_END, false), (u64::MAX, false)] {
+            let mut b = Vec::new();
+            SlotRun {
+                buffer: 0,
+                pos,
+                stage_id: 1,
+                blocks: vec![(1, 2)],
+            }
+            .encode_into(&mut b);
+            assert_eq!(SlotRun::decode_table(&b).is_some(), good, "{pos}");
+        }
     }
 
     #[test]

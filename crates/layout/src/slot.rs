@@ -13,6 +13,10 @@ pub const SLOT_HEADER_BYTES: usize = LINE;
 /// Offset of the committed word inside the header.
 pub const COMMITTED_OFFSET: u64 = 56;
 
+/// No ring gets as far as this position; what claims to be there is forged, and sums with positions
+/// below it do not overflow.
+pub const POS_END: u64 = 1 << 62;
+
 const CRC_AT: usize = 52;
 const _: () = assert!(CRC_AT + 4 == COMMITTED_OFFSET as usize);
 const _: () = assert!(COMMITTED_OFFSET as usize + 8 == SLOT_HEADER_BYTES);
@@ -59,14 +63,15 @@ impl SlotHeader {
         b
     }
 
-    /// The header, or `None` if its checksum fails. The committed word is not looked at.
+    /// The header, or `None` if its checksum fails or its position is none. The committed word is
+    /// not looked at.
     pub fn decode(b: &[u8; SLOT_HEADER_BYTES], volume_salt: u64, buffer: u16) -> Option<Self> {
         Self::decode_seeded(b, HeaderSeed::new(volume_salt, buffer))
     }
 
     /// [`SlotHeader::decode`] for many headers of one buffer.
     pub fn decode_seeded(b: &[u8; SLOT_HEADER_BYTES], seed: HeaderSeed) -> Option<Self> {
-        if get_u32(b, CRC_AT) != seed.crc(b) {
+        if get_u32(b, CRC_AT) != seed.crc(b) || get_u64(b, 0) >= POS_END {
             return None;
         }
         Some(Self {
@@ -166,6 +171,14 @@ mod tests {
             let b = blank_header(salt, 1, salt);
             assert_eq!(SlotHeader::decode(&b, salt, 1), None);
             assert_eq!(committed(&b, salt, 1, salt), Some(0));
+        }
+    }
+
+    #[test]
+    fn positions_that_no_ring_reaches_are_refused() {
+        for (pos, good) in [(POS_END - 1, true), (POS_END, false), (u64::MAX, false)] {
+            let b = SlotHeader { pos, ..H }.encode(11, 2, 7);
+            assert_eq!(SlotHeader::decode(&b, 11, 2).is_some(), good, "{pos}");
         }
     }
 
