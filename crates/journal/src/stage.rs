@@ -97,14 +97,16 @@ impl Journal {
         self.write_headers(buffer, ring.index(pos), &headers);
         match self.durability {
             Durability::Op => self.drain()?,
-            // Settled by the drain of the commit that covers the record. The fence makes the
-            // non-temporal stores visible to readers and, on real memory, durable.
-            Durability::Commit => self.region.fence(),
+            // The fence of the record's append, by the same thread, and the drain of the commit that
+            // covers it settle them. Nobody knows of the slots before.
+            Durability::Commit => {}
         }
         Ok(staged)
     }
 
-    /// Headers of consecutive positions lie side by side, but for the end of the ring.
+    /// Headers of consecutive positions lie side by side, but for the end of the ring. Recovery could
+    /// do without the flush, because the committed word shares the line; but then a header that is
+    /// missing under a record would no longer be a sign of damage.
     fn write_headers(&self, buffer: u16, index: u64, headers: &[u8]) {
         let room = (self.geo.slots_per_buffer - index) as usize * SLOT_HEADER_BYTES;
         let (first, wrapped) = headers.split_at(room.min(headers.len()));

@@ -138,11 +138,10 @@ impl Ppt {
     /// Turns LBNs in state zero into written ones with the given content checksums, each by one
     /// store. The content must be durable on the data device before a file's reference to them is.
     ///
-    /// An entry is never durable before its checksum on memory; on
-    /// [`Backend::File`](quayfs_pmem::Backend::File) it may be. All of it is durable when this
-    /// returns, on `File` with the next drain. Until a file refers to these LBNs nobody reads them,
-    /// and the caller lets one do so only after that. Runs beside a transaction that does not
-    /// touch these LBNs.
+    /// Flushed when this returns, and durable, in no order, with the next fence of the calling
+    /// thread; on [`Backend::File`](quayfs_pmem::Backend::File) with the next drain. Until a file
+    /// refers to these LBNs nobody reads them, and the record that lets one do so is fenced by the
+    /// same thread. Runs beside a transaction that does not touch these LBNs.
     ///
     /// # Errors
     /// [`PptError::OutOfRange`], [`PptError::Damaged`] and [`PptError::NotZero`] for the first LBN
@@ -169,14 +168,10 @@ impl Ppt {
         for &(lbn, crc) in blocks {
             batch.store_crc(lbn, crc);
         }
-        batch.flush();
-        self.area.region.fence();
-        let mut batch = self.area.batch();
         for (lbn, entry) in entries {
             batch.store_entry(lbn, entry.encode(lbn, self.area.geo.volume_salt));
         }
         batch.flush();
-        self.area.region.fence();
         Ok(())
     }
 

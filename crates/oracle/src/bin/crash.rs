@@ -16,6 +16,7 @@ use quayfs_oracle::search::alphabet::ALPHABET;
 use quayfs_oracle::search::mutants::{self, Mutant};
 use quayfs_oracle::search::program::{MODES, Program, Text};
 use quayfs_oracle::search::run::{Coverage, DEPTH, crashes, search};
+use quayfs_oracle::search::stories::STORIES;
 
 const USAGE: &str = "\
 usage: crash [--seconds N] [--seed N] [--jobs N]
@@ -142,9 +143,14 @@ fn forget_each(limit: Duration, jobs: usize) -> ExitCode {
         ),
     };
     // The long ones first: they meet most places, and a mutant that has died costs nothing more.
-    let mut programs: Vec<Program> = (0..36).map(|n| Program::long(7, n)).collect();
-    let single = |p: &Program| matches!(&p.text, Text::Steps(steps) if steps.len() == 1);
-    programs.extend(Program::short(0).into_iter().filter(single));
+    let is_story = |p: &&Program| matches!(p.text, Text::Story(_));
+    let is_single = |p: &&Program| matches!(&p.text, Text::Steps(steps) if steps.len() == 1);
+    let short = Program::short(0);
+    let long = (0..36).map(|n| Program::long(7, n));
+    let programs: Vec<Program> = (short.iter().filter(is_story).cloned())
+        .chain(long)
+        .chain(short.iter().filter(is_single).cloned())
+        .collect();
     println!("| place | noticed by | as |\n|---|---|---|");
     let table = mutants::forget_each(&programs, &DEPTH, jobs, limit, &show);
     let alive: Vec<_> = table.iter().filter(|(_, m)| m.killer.is_none()).collect();
@@ -165,6 +171,9 @@ fn list() -> ExitCode {
     }
     for step in ALPHABET {
         println!("step {}", step.name);
+    }
+    for (name, _) in STORIES {
+        println!("story {name}");
     }
     println!("else `random SEED`, `threads N seed SEED`");
     ExitCode::SUCCESS

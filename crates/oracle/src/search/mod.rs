@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`alphabet`] | the steps that programs are made of |
 //! | [`program`] | a program, a mode, and how both are written in one line |
+//! | [`stories`] | programs that lead to one place |
 //! | [`run`](mod@run) | many programs, as long as there is time; what was covered |
 //! | [`mutants`] | the same with one flush or fence forgotten, which has to be noticed |
 
@@ -11,3 +12,4 @@ pub mod alphabet;
 pub mod mutants;
 pub mod program;
 pub mod run;
+pub mod stories;

@@ -11,6 +11,7 @@ use quayfs_pmem::Backend;
 use crate::crash::{Run, Script};
 use crate::duo::Duo;
 use crate::search::alphabet::{ALPHABET, Step, find, prepare};
+use crate::search::stories::STORIES;
 use crate::{Shape, options};
 
 /// Mount options and the backend that goes with them.
@@ -63,6 +64,8 @@ pub const MODES: &[Mode] = &[
 pub enum Text {
     /// Steps of the alphabet, then everything that happens in the background.
     Steps(Vec<&'static str>),
+    /// One of the [`STORIES`], on the tight volume.
+    Story(&'static str),
     /// Random steps with the background in between.
     Random(u64),
     /// Threads with a seed.
@@ -92,7 +95,13 @@ impl Program {
             let mode = (a * 5 + b) as u64 + seed;
             one(mode as usize, vec![ALPHABET[a].name, ALPHABET[b].name])
         });
-        single.chain(pairs).collect()
+        let stories = STORIES.iter().flat_map(|(name, _)| {
+            MODES.iter().map(|mode| Self {
+                mode,
+                text: Text::Story(name),
+            })
+        });
+        stories.chain(single).chain(pairs).collect()
     }
 
     /// The `n`th of the programs that never end: random ones, every fourth with threads.
@@ -110,6 +119,7 @@ impl Program {
     /// Carries it out and records it.
     pub fn run(&self) -> Box<dyn Run> {
         let shape = match self.text {
+            Text::Story(_) => &Shape::TIGHT,
             Text::Random(seed) | Text::Threads(_, seed) if seed % 2 == 0 => &Shape::TIGHT,
             _ => &Shape::TINY,
         };
@@ -124,6 +134,13 @@ impl Program {
                     step.run(&mut s);
                 }
                 s.background();
+                Box::new(s)
+            }
+            Text::Story(name) => {
+                let mut s = script();
+                if let Some((_, story)) = STORIES.iter().find(|(n, _)| n == name) {
+                    story(&mut s);
+                }
                 Box::new(s)
             }
             Text::Random(seed) => {
@@ -146,6 +163,7 @@ impl fmt::Display for Program {
         write!(f, "{}: ", self.mode.name)?;
         match &self.text {
             Text::Steps(names) => f.write_str(&names.join("; ")),
+            Text::Story(name) => write!(f, "story {name}"),
             Text::Random(seed) => write!(f, "random {seed}"),
             Text::Threads(threads, seed) => write!(f, "threads {threads} seed {seed}"),
         }
@@ -166,6 +184,13 @@ impl FromStr for Program {
         let words: Vec<&str> = text.split_whitespace().collect();
         let number = |text: &str| text.parse().map_err(|_| format!("{text} is no number"));
         let text = match words[..] {
+            ["story", name] => Text::Story(
+                STORIES
+                    .iter()
+                    .find(|(n, _)| *n == name)
+                    .map(|(n, _)| *n)
+                    .ok_or_else(|| format!("no story {name}"))?,
+            ),
             ["random", seed] => Text::Random(number(seed)?),
             ["threads", threads, "seed", seed] => Text::Threads(number(threads)?, number(seed)?),
             _ => Text::Steps(
@@ -192,7 +217,7 @@ mod tests {
         let programs = Program::short(5);
         assert_eq!(
             programs.len(),
-            ALPHABET.len() * (MODES.len() + ALPHABET.len())
+            ALPHABET.len() * (MODES.len() + ALPHABET.len()) + STORIES.len() * MODES.len()
         );
         let long = (0..8).map(|n| Program::long(3, n));
         for p in programs.into_iter().chain(long) {

@@ -1,0 +1,98 @@
+//! Programs that lead to one place: what a round or a zero batch gives back is taken again at once,
+//! while whatever made it free may still be in flight in another thread.
+
+use quayfs::fs::FallocMode;
+use quayfs_layout::BLOCK;
+use quayfs_layout::inode::ROOT;
+
+use crate::crash::Script;
+
+const B: u64 = BLOCK as u64;
+
+/// A story and its name.
+type Story = (&'static str, fn(&mut Script));
+
+/// All stories.
+pub const STORIES: &[Story] = &[
+    ("ring", ring),
+    ("reuse", reuse),
+    ("reuse-written", reuse_written),
+    ("lives", lives),
+];
+
+/// The slots that a round has retired are filled again.
+fn ring(s: &mut Script) {
+    let a = s.file(ROOT, "a");
+    s.background();
+    s.settle();
+    for lap in 0..4 {
+        // Fewer than there are, so that nobody has to wait for a round.
+        for i in 0..10 {
+            s.write(a, (i * 3 + lap) % 7 * B, BLOCK);
+        }
+        s.sync();
+        s.digest();
+        s.round();
+        for i in 0..2 {
+            s.write(a, i * B, 2 * BLOCK);
+        }
+    }
+    s.sync();
+}
+
+/// A file of most blocks; then they are free and clean.
+fn freed(s: &mut Script) {
+    let a = s.file(ROOT, "a");
+    for i in 0..6 {
+        s.write(a, i * 3 * B, 3 * BLOCK);
+        s.write(a, i * 3 * B, 100);
+        s.background();
+    }
+    s.remove(ROOT, "a");
+    s.forget(a);
+    s.sync();
+    s.digest();
+    s.round();
+    s.settle();
+    s.zero();
+}
+
+/// Blocks that a zero batch has cleaned are given to a file that never writes to them.
+fn reuse(s: &mut Script) {
+    freed(s);
+    let b = s.file(ROOT, "b");
+    let grow = FallocMode::Allocate { keep_size: false };
+    for i in 0..12 {
+        s.fallocate(b, grow, i * 6 * B, 5 * B);
+    }
+    s.sync();
+    s.background();
+}
+
+/// The same blocks, written to.
+fn reuse_written(s: &mut Script) {
+    freed(s);
+    let b = s.file(ROOT, "b");
+    for i in 0..12 {
+        s.write(b, i * 4 * B + 9, 2 * BLOCK);
+        if i % 4 == 3 {
+            s.background();
+        }
+    }
+}
+
+/// Mounts that end in every way, with something to do for each.
+fn lives(s: &mut Script) {
+    let options = s.options();
+    let a = s.file(ROOT, "a");
+    for life in 0..3 {
+        s.write(a, life * B, 2 * BLOCK);
+        s.file(ROOT, &format!("f{life}"));
+        s.remount(life == 1, &options);
+        s.write(a, life * B + 70, BLOCK);
+        if life == 2 {
+            s.background();
+        }
+        s.remount(life == 2, &options);
+    }
+}
