@@ -76,17 +76,21 @@ fn digest_loop(e: &Engine) {
                     tracing::error!("commit: {err}");
                 }
             }
-            if let Err(err) = digest_all(e) {
-                e.fail(&format_args!("digest: {err}"));
-            }
+            // What went wrong has been said, and the mount is read-only.
+            let _ = digest_all(e);
         }
         e.report(true, false);
     }
 }
 
-/// Digests everything that may be digested.
+/// Digests everything that may be digested. If that fails, whoever asked for it, no record can
+/// become a home page any more: the mount is read-only from there on.
 pub fn digest_all(e: &Engine) -> Result<()> {
     let _one = e.digesting.lock();
+    digest_pending(e).inspect_err(|err| e.fail(&format_args!("digest: {err}")))
+}
+
+fn digest_pending(e: &Engine) -> Result<()> {
     loop {
         let upto = e.journal.digestable();
         if upto <= e.journal.digested() {

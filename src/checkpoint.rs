@@ -284,10 +284,7 @@ fn write_out(e: &Engine, moves: &[Move]) -> Result<()> {
         return Err(err);
     }
     // Ordering "device flush before the L2P transaction": a retired slot is gone for good.
-    e.device.flush().map_err(|err| {
-        e.fail(&err);
-        FsError::io(err)
-    })
+    e.flush_device()
 }
 
 fn write_batch(e: &Engine, moves: &[Move], batch: &[Range<usize>]) -> Result<()> {

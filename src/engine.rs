@@ -75,6 +75,7 @@ pub struct Engine {
     relief: Relief,
     stopping: AtomicBool,
     read_only: AtomicBool,
+    flush_failed: AtomicBool,
     /// One digest at a time.
     pub(crate) digesting: Mutex<()>,
     /// One round or zero batch at a time.
@@ -154,6 +155,7 @@ impl Engine {
             deferred: Deferred::default(),
             relief: Relief::default(),
             stopping: AtomicBool::new(false),
+            flush_failed: AtomicBool::new(false),
             digesting: Mutex::new(()),
             rounding: Mutex::new(()),
             flushed: AtomicU64::new(0),
@@ -267,12 +269,28 @@ impl Engine {
         })
     }
 
+    /// Makes durable what was written to the data device before. Once that has failed it fails for
+    /// good: what was in the device's cache may be lost, and a later flush that succeeds knows
+    /// nothing of it.
+    pub fn flush_device(&self) -> Result<()> {
+        if self.flush_failed.load(Ordering::Acquire) {
+            return Err(FsError::io(
+                "an earlier flush of the data device has failed",
+            ));
+        }
+        self.device.flush().map_err(|err| {
+            self.flush_failed.store(true, Ordering::Release);
+            self.fail(&format_args!("flush of the data device: {err}"));
+            FsError::io(err)
+        })
+    }
+
     /// Makes durable what records at or below `upto` have written to the data device directly.
     pub fn flush_data(&self, upto: u64) -> Result<()> {
         if self.flushed.load(Ordering::Acquire) < upto {
             // A number is taken after the data was written, so this covers what has one.
             let covered = self.journal.last_seq();
-            self.device.flush().inspect_err(|e| self.fail(e))?;
+            self.flush_device()?;
             self.flushed.fetch_max(covered, Ordering::AcqRel);
         }
         Ok(())
@@ -290,7 +308,7 @@ impl Engine {
         crate::background::digest_all(self)?;
         while crate::checkpoint::round(self)?.slots > 0 {}
         crate::checkpoint::zero_batch(self)?;
-        self.device.flush()?;
+        self.flush_device()?;
         self.journal.set_clean().map_err(FsError::io)
     }
 }

@@ -140,8 +140,8 @@ fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bo
     // Ordering 5: under the commit mutex come extent changes, image, number, append and fence.
     let _commit = cell.commit.lock();
     let mut image = cell.image();
-    if let Some(a) = &alloc {
-        extents::change(
+    let changed = match &alloc {
+        Some(a) => Some(extents::change(
             cell,
             &mut txn,
             &mut image,
@@ -152,8 +152,9 @@ fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bo
                 }
                 Ok(())
             },
-        )?;
-    }
+        )?),
+        None => None,
+    };
     image.size = image.size.max(req.end());
     image.mtime = now();
     image.ctime = image.mtime;
@@ -162,6 +163,9 @@ fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bo
     }
     txn.put_inode(cell.ino, &image);
     let seq = txn.commit()?;
+    if let Some(c) = changed {
+        c.keep();
+    }
     if let Some(a) = alloc {
         a.keep();
     }
@@ -377,7 +381,7 @@ fn write_direct(
     let _commit = cell.commit.lock();
     let mut image = cell.image();
     let mut freed = RangeSet::new();
-    extents::change(
+    let changed = extents::change(
         cell,
         &mut txn,
         &mut image,
@@ -405,6 +409,7 @@ fn write_direct(
     }
     txn.put_inode(cell.ino, &image);
     let seq = txn.commit()?;
+    changed.keep();
     cell.install(image, seq);
     Metrics::add(&e.metrics.blocks_direct, edges.count as u64);
     Ok(())

@@ -114,7 +114,7 @@ impl Screen for Engine {
             let map = self.config.geometry.l2p_map_off;
             self.region
                 .flush(map + range.start * 8, (range.end - range.start) * 8);
-            self.region.drain()?;
+            self.region.drain().inspect_err(|err| self.fail(err))?;
         }
         let probe = !self.staged.is_empty();
         for lbn in range {

@@ -34,27 +34,56 @@ pub fn with<T>(cell: &Cell, f: impl FnOnce(&ExtentMap) -> T) -> Result<T> {
     }
 }
 
-/// Changes the map under the commit mutex: reserves `places` first, then lets `f` change it.
-/// If that fails, neither map nor image has changed.
-pub fn change(
-    cell: &Cell,
+/// Changes the map under the commit mutex: reserves `places` first, then lets `f` change it. The
+/// map is as it was before unless the record is appended and [`Changed::keep`] says so; if this
+/// fails, so is the image.
+pub fn change<'c>(
+    cell: &'c Cell,
     txn: &mut Txn<'_>,
     image: &mut Inode,
     places: usize,
     f: impl FnOnce(&mut ExtentMap, &mut Txn<'_>, &mut Inode) -> Result<()>,
-) -> Result<()> {
+) -> Result<Changed<'c>> {
     let mut slot = cell.extents.write();
     let Some(x) = slot.as_mut() else {
         return Err(FsError::io("the extent map is not loaded"));
     };
-    let root = image.root;
     let result = x
         .reserve(txn, cell.ino, image, places)
         .and_then(|()| f(x, txn, image));
-    if result.is_err() {
-        x.unreserve(root);
+    if let Err(err) = result {
+        x.undo();
+        return Err(err);
     }
-    result
+    Ok(Changed { cell, kept: false })
+}
+
+/// Changes of an extent map whose record is not appended yet. Dropped without
+/// [`Changed::keep`] they are taken back: a mount that becomes read-only because the record could
+/// not be appended still shows the file as it was. The commit mutex is held longer than this.
+#[must_use]
+pub struct Changed<'c> {
+    cell: &'c Cell,
+    kept: bool,
+}
+
+impl Changed<'_> {
+    /// The record was appended.
+    pub fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for Changed<'_> {
+    fn drop(&mut self) {
+        if let Some(x) = self.cell.extents.write().as_mut() {
+            if self.kept {
+                x.keep();
+            } else {
+                x.undo();
+            }
+        }
+    }
 }
 
 /// Loads the allocator groups of what is mapped in `range`, so that freeing it cannot fail later.

@@ -40,6 +40,17 @@ pub struct Piece {
     pub lbn: Option<Lbn>,
 }
 
+/// What takes a change back.
+#[derive(Debug)]
+enum Undo {
+    Put(Range<u64>),
+    Cut(Range<u64>, Run),
+    Took(Place),
+    Gave(Place),
+    NewPage(u32),
+    DroppedPages(Vec<u32>),
+}
+
 /// See the module documentation.
 #[derive(Debug, Default)]
 pub struct ExtentMap {
@@ -48,6 +59,8 @@ pub struct ExtentMap {
     pages: Vec<u32>,
     /// Places that are free, best one last.
     free: Vec<Place>,
+    /// Changes whose record has not been appended, in order.
+    changes: Vec<Undo>,
 }
 
 impl ExtentMap {
@@ -229,23 +242,48 @@ impl ExtentMap {
             inode.root = id;
             inode.blocks += 1;
             self.pages.insert(0, id);
-            let places = (0..PER_PAGE as u16)
-                .rev()
-                .map(|slot| Place { page: id, slot });
-            self.free.splice(0..0, places);
+            self.free.splice(0..0, places(id));
+            self.changes.push(Undo::NewPage(id));
         }
         Ok(())
     }
 
-    /// Undoes [`ExtentMap::reserve`] after the transaction failed: the new pages never existed.
-    pub fn unreserve(&mut self, root_before: u32) {
-        let n = self
-            .pages
-            .iter()
-            .position(|p| *p == root_before)
-            .unwrap_or(self.pages.len());
-        let gone: Vec<u32> = self.pages.drain(..n).collect();
-        self.free.retain(|p| !gone.contains(&p.page));
+    /// The record of all changes so far was appended.
+    pub fn keep(&mut self) {
+        self.changes = Vec::new();
+    }
+
+    /// The transaction failed: takes back all changes since the last [`ExtentMap::keep`].
+    pub fn undo(&mut self) {
+        while let Some(change) = self.changes.pop() {
+            match change {
+                Undo::Put(r) => self.runs.remove(r),
+                Undo::Cut(r, run) => self.runs.insert(r, run),
+                Undo::Took(place) => self.free.push(place),
+                Undo::Gave(place) => self.free.retain(|p| *p != place),
+                Undo::NewPage(id) => {
+                    self.pages.retain(|p| *p != id);
+                    self.free.retain(|p| p.page != id);
+                }
+                Undo::DroppedPages(ids) => {
+                    // Nothing was mapped, so all their places were free.
+                    self.free
+                        .splice(0..0, ids.iter().flat_map(|id| places(*id)));
+                    self.pages.splice(0..0, ids);
+                }
+            }
+        }
+    }
+
+    fn take_place(&mut self) -> Option<Place> {
+        let place = self.free.pop()?;
+        self.changes.push(Undo::Took(place));
+        Some(place)
+    }
+
+    fn cut(&mut self, range: Range<u64>, run: Run) {
+        self.runs.remove(range.clone());
+        self.changes.push(Undo::Cut(range, run));
     }
 
     fn put(&self, txn: &mut Txn<'_>, inode: &mut Inode, place: Place, e: Option<Extent>) {
@@ -264,7 +302,8 @@ impl ExtentMap {
             len: blocks.end - blocks.start,
         };
         self.put(txn, inode, run.place, Some(e));
-        self.runs.insert(blocks, run);
+        self.runs.insert(blocks.clone(), run);
+        self.changes.push(Undo::Put(blocks));
     }
 
     /// Maps the hole `blocks` to `lbn` and following. Needs one free place per 2^24 blocks.
@@ -280,14 +319,14 @@ impl ExtentMap {
             let (r, run) = (r.clone(), *run);
             let n = (LEN_MAX - (r.end - r.start)).min(blocks.end - at);
             if n > 0 {
-                self.runs.remove(r.clone());
+                self.cut(r.clone(), run);
                 self.store(txn, inode, r.start..at + n, run);
                 at += n;
             }
         }
         while at < blocks.end {
             let n = LEN_MAX.min(blocks.end - at);
-            let Some(place) = self.free.pop() else {
+            let Some(place) = self.take_place() else {
                 unreachable!("reserve() precedes every change");
             };
             self.store(txn, inode, at..at + n, Run { base, place });
@@ -318,13 +357,13 @@ impl ExtentMap {
             let n = cut.end - cut.start;
             inode.blocks = inode.blocks.saturating_sub(n);
             freed.push(lbn..lbn + n);
-            self.runs.remove(r.clone());
+            self.cut(r.clone(), run);
             let mut place = Some(run.place);
             for rest in [r.start..cut.start, cut.end..r.end] {
                 if rest.is_empty() {
                     continue;
                 }
-                let Some(place) = place.take().or_else(|| self.free.pop()) else {
+                let Some(place) = place.take().or_else(|| self.take_place()) else {
                     unreachable!("reserve() precedes every change");
                 };
                 self.store(
@@ -340,6 +379,7 @@ impl ExtentMap {
             if let Some(place) = place {
                 self.put(txn, inode, place, None);
                 self.free.push(place);
+                self.changes.push(Undo::Gave(place));
             }
         }
         freed
@@ -357,7 +397,15 @@ impl ExtentMap {
         }
         let gone: Vec<u32> = self.pages.drain(..n).collect();
         self.free.retain(|p| !gone.contains(&p.page));
+        self.changes.push(Undo::DroppedPages(gone));
         inode.root = self.pages.first().copied().unwrap_or(0);
         Ok(self.pages.is_empty())
     }
+}
+
+/// The places of an extent page, best one last.
+fn places(id: u32) -> impl Iterator<Item = Place> {
+    (0..PER_PAGE as u16)
+        .rev()
+        .map(move |slot| Place { page: id, slot })
 }

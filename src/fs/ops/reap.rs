@@ -8,8 +8,9 @@ use quayfs_layout::intent::IntentKind;
 use quayfs_layout::xattr;
 
 use crate::error::{FsError, Result};
+use crate::fs::Fs;
+use crate::fs::extents::{self, Changed};
 use crate::fs::ops::lookup::TARGET_MAX;
-use crate::fs::{Fs, extents};
 use crate::ns::inode::Cell;
 use crate::ns::{blob, dir};
 use crate::txn::{Needs, Txn};
@@ -96,9 +97,12 @@ impl Fs {
             return Err(FsError::io("an inode with a name has an orphan intent"));
         }
         let _commit = cell.commit.lock();
-        if inode.is_file() && !self.empty_step(cell, &mut txn, &mut inode)? {
+        if inode.is_file()
+            && let Some(changed) = self.empty_step(cell, &mut txn, &mut inode)?
+        {
             txn.put_inode(ino, &inode);
             let seq = txn.commit()?;
+            changed.keep();
             cell.install(inode, seq);
             return Ok(false);
         }
@@ -132,16 +136,21 @@ impl Fs {
         Ok(true)
     }
 
-    /// Frees some extents or extent pages of a file; whether none was left to begin with.
-    fn empty_step(&self, cell: &Cell, txn: &mut Txn<'_>, inode: &mut Inode) -> Result<bool> {
+    /// Frees some extents or extent pages of a file; none if there were none to begin with.
+    fn empty_step<'c>(
+        &self,
+        cell: &'c Cell,
+        txn: &mut Txn<'_>,
+        inode: &mut Inode,
+    ) -> Result<Option<Changed<'c>>> {
         extents::ensure(&self.e, cell)?;
         let (end, count) = extents::with(cell, |x| (x.bounded_end(0..u64::MAX, STEP), x.len()))?;
         if count == 0 && inode.root == 0 {
-            return Ok(true);
+            return Ok(None);
         }
         let mut freed = Vec::new();
         extents::prepare_free(&self.e, cell, 0..end)?;
-        extents::change(cell, txn, inode, 0, |x, txn, inode| {
+        let changed = extents::change(cell, txn, inode, 0, |x, txn, inode| {
             if count == 0 {
                 x.drop_pages(txn, inode, STEP)?;
             } else {
@@ -153,6 +162,6 @@ impl Fs {
             txn.free_blocks(r)?;
         }
         inode.size = 0;
-        Ok(false)
+        Ok(Some(changed))
     }
 }

@@ -109,7 +109,7 @@ impl Fs {
             return Err(FsError::Stale);
         }
         let mut freed = Vec::new();
-        extents::change(cell, &mut txn, &mut image, 1, |x, txn, image| {
+        let changed = extents::change(cell, &mut txn, &mut image, 1, |x, txn, image| {
             freed = x.remove(txn, image, cut);
             Ok(())
         })?;
@@ -121,6 +121,7 @@ impl Fs {
         drop_privileges(&mut image);
         txn.put_inode(cell.ino, &image);
         let seq = txn.commit()?;
+        changed.keep();
         cell.install(image, seq);
         Ok(end >= whole.end)
     }
@@ -189,12 +190,13 @@ impl Fs {
         if image.mode == 0 {
             return Err(FsError::Stale);
         }
-        extents::change(cell, &mut txn, &mut image, placed.len(), |x, txn, image| {
-            for (r, lbn) in &placed {
-                x.insert(txn, image, r.clone(), *lbn);
-            }
-            Ok(())
-        })?;
+        let changed =
+            extents::change(cell, &mut txn, &mut image, placed.len(), |x, txn, image| {
+                for (r, lbn) in &placed {
+                    x.insert(txn, image, r.clone(), *lbn);
+                }
+                Ok(())
+            })?;
         let done = extents::with(cell, |x| x.holes(blocks.clone()))? == 0;
         image.ctime = now();
         if done && !keep && end > image.size {
@@ -204,6 +206,7 @@ impl Fs {
         drop_privileges(&mut image);
         txn.put_inode(cell.ino, &image);
         let seq = txn.commit()?;
+        changed.keep();
         cell.install(image, seq);
         Ok(done)
     }

@@ -13,8 +13,9 @@ use crate::data::read::{self, Want};
 use crate::data::write::SIZE_MAX;
 use crate::error::{FsError, Result};
 use crate::fs::attr::{drop_privileges, now};
+use crate::fs::extents::{self, Changed};
 use crate::fs::ops::reap::{STEP, STEP_BYTES};
-use crate::fs::{Attr, Fs, extents};
+use crate::fs::{Attr, Fs};
 use crate::ns::inode::Cell;
 use crate::txn::{Needs, Txn};
 
@@ -112,7 +113,7 @@ impl Fs {
         let done = (|| {
             let _commit = cell.commit.lock();
             let mut image = cell.image();
-            self.cut(cell, &mut txn, &mut image, first, end)?;
+            let changed = self.cut(cell, &mut txn, &mut image, first, end)?;
             image.size = size;
             image.ctime = now();
             image.mtime = also.mtime.unwrap_or(image.ctime);
@@ -121,6 +122,9 @@ impl Fs {
             }
             txn.put_inode(cell.ino, &image);
             let seq = txn.commit()?;
+            if let Some(c) = changed {
+                c.keep();
+            }
             cell.install(image.clone(), seq);
             Ok(image)
         })();
@@ -162,19 +166,19 @@ impl Fs {
     }
 
     /// Unmaps and frees blocks `first..end`, which begin and end with extents or split one.
-    fn cut(
+    fn cut<'c>(
         &self,
-        cell: &Cell,
+        cell: &'c Cell,
         txn: &mut Txn<'_>,
         image: &mut Inode,
         first: u64,
         end: u64,
-    ) -> Result<()> {
+    ) -> Result<Option<Changed<'c>>> {
         if first >= end {
-            return Ok(());
+            return Ok(None);
         }
         let mut freed = Vec::new();
-        extents::change(cell, txn, image, 0, |x, txn, image| {
+        let changed = extents::change(cell, txn, image, 0, |x, txn, image| {
             // An extent that is cut keeps its place for the part in front.
             freed = x.remove(txn, image, first..end);
             Ok(())
@@ -182,7 +186,7 @@ impl Fs {
         for r in freed {
             txn.free_blocks(r)?;
         }
-        Ok(())
+        Ok(Some(changed))
     }
 
     /// Frees everything from block `first` on in bounded steps, then the intent. The caller holds
@@ -201,12 +205,15 @@ impl Fs {
                 extents::prepare_free(&self.e, cell, first..end)?;
                 let _commit = cell.commit.lock();
                 let mut image = cell.image();
-                self.cut(cell, &mut txn, &mut image, first, end)?;
+                let changed = self.cut(cell, &mut txn, &mut image, first, end)?;
                 txn.put_inode(cell.ino, &image);
                 if !rest && let Some(s) = self.e.intents.find(cell.ino, IntentKind::Truncate) {
                     self.e.intents.write(&mut txn, s, None);
                 }
                 let seq = txn.commit()?;
+                if let Some(c) = changed {
+                    c.keep();
+                }
                 cell.install(image, seq);
                 Ok(!rest)
             })?;
