@@ -9,6 +9,7 @@ use quayfs_layout::l2p::{
     COMMIT_AT, Entry, SPARE_AT, START_AT, START_BYTES, Start, UNDO_BYTES, Undo, decode_commit,
     lane_off, lane_records,
 };
+use quayfs_layout::node::nat_decode;
 use quayfs_layout::slot::{SLOT_HEADER_BYTES, committed};
 
 use super::media::Media;
@@ -178,6 +179,13 @@ pub(super) fn vouched_slots(media: &Media, scan: &Scan, c: &mut Check) {
             }
         }
     }
+}
+
+/// Nodes whose NAT entries fail their check.
+pub(super) fn lost_entries(media: &Media) -> std::collections::BTreeSet<u32> {
+    let entry = |id| media.region.load_u64(media.geo.nat_entry(id));
+    let lost = |id: &u32| nat_decode(*id, entry(*id), media.salt).is_none();
+    (0..media.geo.nat_entries as u32).filter(lost).collect()
 }
 
 fn word_is_sound(media: &Media, buffer: u16, index: u64) -> bool {

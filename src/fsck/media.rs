@@ -130,7 +130,15 @@ impl Media {
             read_only: true,
             ..MountOptions::default()
         };
+        let lost = logs::lost_entries(self);
         let mounted = recovery::recover(volume, &options);
+        // Those that are still damaged are found with the rest.
+        let still = logs::lost_entries(self);
+        for id in lost.into_iter().filter(|id| !still.contains(id)) {
+            let what =
+                format_args!("the entry of node {id} is damaged; a record makes the node anew");
+            c.findings.error(Area::Nat, what);
+        }
         if let Err(e) = &mounted {
             let what = format_args!("the volume cannot be mounted: {e}");
             c.findings.error(Area::Recovery, what);
