@@ -60,5 +60,5 @@ pub use device::SimDevice;
 pub use event::{InFlight, Medium, Ordering, OrderingKind};
 pub use fault::{Fault, FaultDevice, FaultOp, Repeat, Stall};
 pub use image::CrashImage;
-pub use recorder::Recorder;
+pub use recorder::{Died, Recorder};
 pub use trace::{Explore, Images, Point, Trace};

@@ -30,7 +30,13 @@ struct State {
     events: Arc<Vec<Event>>,
     base: Option<Base>,
     drain_fault: Option<i32>,
+    /// So many events, and nobody makes another one.
+    dies_after: Option<usize>,
 }
+
+/// What those panic with who outlive the death of their daemon ([`Recorder::die_after`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Died;
 
 /// What was on the media, settled, before the first event.
 #[derive(Clone)]
@@ -46,7 +52,13 @@ impl Log {
             site,
             kind,
         };
-        Arc::make_mut(&mut self.state.lock().events).push(event);
+        let mut state = self.state.lock();
+        let dead = state.dies_after.is_some_and(|n| state.events.len() >= n);
+        if dead && !matches!(event.kind, Kind::Mark(_)) {
+            drop(state);
+            std::panic::panic_any(Died);
+        }
+        Arc::make_mut(&mut state.events).push(event);
     }
 }
 
@@ -144,6 +156,18 @@ impl Recorder {
             device: self.device.content(),
         });
         state.events = Arc::default();
+    }
+
+    /// The daemon dies when there have been so many events: whoever does anything to either medium
+    /// after that panics with [`Died`] before it is done, until [`Recorder::revive`]. What is in
+    /// flight stays in flight: the machine goes on.
+    pub fn die_after(&self, events: usize) {
+        self.log.state.lock().dies_after = Some(events);
+    }
+
+    /// The next daemon may begin.
+    pub fn revive(&self) {
+        self.log.state.lock().dies_after = None;
     }
 
     /// Lets the next drain, and so all later ones, fail with this error number.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use quayfs::config::MountOptions;
 use quayfs::fs::{Caller, FallocMode, Fs};
 use quayfs::{background, checkpoint};
-use quayfs_crashsim::{Budget, CrashImage, Recorder, Trace};
+use quayfs_crashsim::{Budget, CrashImage, Died, Recorder, Trace};
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_layout::{BLOCK, Ino};
 use quayfs_pmem::Backend;
@@ -24,6 +24,17 @@ use crate::{Media, Shape, account, apply};
 
 /// Bit of a mark that says that an operation was acknowledged, not begun.
 const ACKNOWLEDGED: u64 = 1 << 40;
+
+/// What random programs do.
+const TASTE: Taste = Taste {
+    names: 5,
+    blocks: 40,
+    write: 3,
+    xattr: 300,
+    inodes: 10,
+    wild: false,
+    quiet: true,
+};
 
 /// How much of what is possible is looked at.
 #[derive(Clone, Copy, Debug)]
@@ -175,18 +186,9 @@ impl Script {
 
     /// Carries out random operations, some of which the background does.
     pub fn random(&mut self, seed: u64, steps: usize) {
-        let taste = Taste {
-            names: 5,
-            blocks: 40,
-            write: 3,
-            xattr: 300,
-            inodes: 10,
-            wild: false,
-            quiet: true,
-        };
         let mut rng = Rng::new(seed);
         for _ in 0..steps {
-            let op = random(&mut rng, &self.model, &taste);
+            let op = random(&mut rng, &self.model, &TASTE);
             self.op(op);
             if rng.one_in(9) {
                 self.sync();
@@ -242,6 +244,70 @@ impl Script {
         self.digest();
         self.round();
         self.zero();
+    }
+
+    /// Carries out random operations until the daemon dies in the middle of one, and mounts again. The
+    /// machine goes on, so what was in flight then still is.
+    pub fn killed(&mut self, seed: u64, steps: u64) {
+        let mut rng = Rng::new(seed);
+        let from = self.recorder.len();
+        self.recorder
+            .die_after(from + 1 + rng.below(steps * 8) as usize);
+        let mut models = vec![self.model.clone(); self.states.len()];
+        let mut last = None;
+        for _ in 0..steps {
+            let op = random(&mut rng, &self.model, &TASTE);
+            self.recorder.mark(self.state() + 1);
+            let (fs, model) = (&self.fs, &mut self.model);
+            // Operations and the background alike: a thread of its own, whose fences are its own.
+            let done =
+                std::thread::scope(|s| s.spawn(|| apply::both(fs, model, &op, false)).join());
+            match done {
+                Ok(Ok(())) => {}
+                Ok(Err(e)) => panic!("{}: {e}", self.name),
+                Err(panic) if panic.is::<Died>() => {
+                    last = Some(op);
+                    break;
+                }
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+            self.note();
+            models.push(self.model.clone());
+            if self.durable {
+                self.recorder.mark(ACKNOWLEDGED | self.state());
+            }
+        }
+        self.recorder.revive();
+        self.reborn(&models, last.as_ref());
+    }
+
+    /// Mounts what a death has left, and goes on from the state that is found.
+    fn reborn(&mut self, models: &[Model], last: Option<&Op>) {
+        let (region, device) = (self.recorder.region(), self.recorder.device());
+        let next = Media { region, device }.mount_quiet(&self.options);
+        // The dead do not tidy up.
+        std::mem::forget(std::mem::replace(&mut self.fs, next));
+        let tree = dump::dump(&self.fs, ROOT).expect("the tree can be read");
+        let mut after = models.last().expect("a state").clone();
+        if let Some(op) = last {
+            let ino = match op {
+                Op::Create { dir, name, .. } => self.fs.lookup(*dir, &name.0).ok().map(|a| a.ino),
+                _ => None,
+            };
+            let _ = apply::on_model(&mut after, op, ino, self.fs.request_max() as u64);
+        }
+        let found = std::iter::once(&after)
+            .chain(models.iter().rev())
+            .find(|m| difference(&tree, &dump::expected(m)).is_none());
+        let Some(found) = found else {
+            panic!("{}: after a death in {last:?} no state is there", self.name);
+        };
+        self.model = found.clone();
+        self.note();
+        self.model.forget_all();
+        // Recovery has made durable what it found.
+        self.recorder.mark(self.state());
+        self.recorder.mark(ACKNOWLEDGED | self.state());
     }
 
     /// Ends the mount and begins another one, both recorded.
@@ -302,13 +368,11 @@ impl Script {
         if let FallocMode::Zero { keep_size } = mode {
             // Two records, and what is between them can be seen.
             self.recorder.mark(self.state() + 2);
-            self.fs
-                .fallocate(ino, mode, offset, len)
-                .expect("fallocate");
-            for half in [FallocMode::Punch, FallocMode::Allocate { keep_size }] {
-                self.model
-                    .fallocate(ino, half, offset, len)
-                    .expect("fallocate");
+            let halves = [FallocMode::Punch, FallocMode::Allocate { keep_size }];
+            let got = self.fs.fallocate(ino, mode, offset, len);
+            for half in halves {
+                let want = self.model.fallocate(ino, half, offset, len);
+                assert_eq!(got, want, "{}: fallocate of {ino}", self.name);
                 self.note();
             }
             if self.durable {

@@ -81,7 +81,7 @@ impl Shape {
         blocks: 88,
         spare: 8,
         buffers: 2,
-        slots: 16,
+        slots: 24,
         lane: 160 << 10,
         l2p_entries: 128,
         nodes: 96,

@@ -150,6 +150,7 @@ fn forget_each(limit: Duration, jobs: usize) -> ExitCode {
     let programs: Vec<Program> = (short.iter().filter(is_story).cloned())
         .chain(long)
         .chain(short.iter().filter(is_single).cloned())
+        .chain((0..300).map(deaths))
         .collect();
     println!("| place | noticed by | as |\n|---|---|---|");
     let table = mutants::forget_each(&programs, &DEPTH, jobs, limit, &show);
@@ -162,6 +163,16 @@ fn forget_each(limit: Duration, jobs: usize) -> ExitCode {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
+    }
+}
+
+/// Deaths at many moments, where lines that were stored and not flushed outlive the daemon.
+fn deaths(n: u64) -> Program {
+    let modes = ["op", "swap", "commit-swap", "ordered-inplace"];
+    let name = modes[n as usize % modes.len()];
+    Program {
+        mode: MODES.iter().find(|m| m.name == name).unwrap_or(&MODES[0]),
+        text: Text::Killed(1000 + n),
     }
 }
 

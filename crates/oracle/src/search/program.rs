@@ -68,6 +68,8 @@ pub enum Text {
     Story(&'static str),
     /// Random steps with the background in between.
     Random(u64),
+    /// Random steps, the death of the daemon in the middle of one, and more of them.
+    Killed(u64),
     /// Threads with a seed.
     Threads(u64, u64),
 }
@@ -104,14 +106,15 @@ impl Program {
         stories.chain(single).chain(pairs).collect()
     }
 
-    /// The `n`th of the programs that never end: random ones, every fourth with threads.
+    /// The `n`th of the programs that never end: random ones, some with threads, some with
+    /// deaths.
     pub fn long(seed: u64, n: u64) -> Self {
         let mode = &MODES[n as usize % MODES.len()];
         let seed = seed.wrapping_mul(1 << 20) + n;
-        let text = if n % 4 == 3 {
-            Text::Threads(2 + n / 4 % 3, seed)
-        } else {
-            Text::Random(seed)
+        let text = match n % 5 {
+            3 => Text::Threads(2 + n / 5 % 3, seed),
+            1 | 4 => Text::Killed(seed),
+            _ => Text::Random(seed),
         };
         Self { mode, text }
     }
@@ -120,7 +123,9 @@ impl Program {
     pub fn run(&self) -> Box<dyn Run> {
         let shape = match self.text {
             Text::Story(_) => &Shape::TIGHT,
-            Text::Random(seed) | Text::Threads(_, seed) if seed % 2 == 0 => &Shape::TIGHT,
+            Text::Random(seed) | Text::Killed(seed) | Text::Threads(_, seed) if seed % 2 == 0 => {
+                &Shape::TIGHT
+            }
             _ => &Shape::TINY,
         };
         let mode = options(self.mode.options);
@@ -150,6 +155,15 @@ impl Program {
                 s.background();
                 Box::new(s)
             }
+            Text::Killed(seed) => {
+                let mut s = script();
+                prepare(&mut s);
+                s.killed(*seed, 12);
+                s.killed(*seed + 1, 8);
+                s.random(*seed, 4);
+                s.background();
+                Box::new(s)
+            }
             Text::Threads(threads, seed) => {
                 let with = (shape, self.mode.backend);
                 Box::new(Duo::run(with, &mode, *threads, 12, *seed))
@@ -165,6 +179,7 @@ impl fmt::Display for Program {
             Text::Steps(names) => f.write_str(&names.join("; ")),
             Text::Story(name) => write!(f, "story {name}"),
             Text::Random(seed) => write!(f, "random {seed}"),
+            Text::Killed(seed) => write!(f, "killed {seed}"),
             Text::Threads(threads, seed) => write!(f, "threads {threads} seed {seed}"),
         }
     }
@@ -192,6 +207,7 @@ impl FromStr for Program {
                     .ok_or_else(|| format!("no story {name}"))?,
             ),
             ["random", seed] => Text::Random(number(seed)?),
+            ["killed", seed] => Text::Killed(number(seed)?),
             ["threads", threads, "seed", seed] => Text::Threads(number(threads)?, number(seed)?),
             _ => Text::Steps(
                 text.split(';')

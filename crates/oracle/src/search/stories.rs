@@ -3,8 +3,9 @@
 
 use quayfs::fs::FallocMode;
 use quayfs_layout::BLOCK;
-use quayfs_layout::inode::ROOT;
+use quayfs_layout::inode::{ROOT, S_IFLNK};
 
+use crate::Shape;
 use crate::crash::Script;
 
 const B: u64 = BLOCK as u64;
@@ -18,6 +19,7 @@ pub const STORIES: &[Story] = &[
     ("reuse", reuse),
     ("reuse-written", reuse_written),
     ("lives", lives),
+    ("lap", lap),
 ];
 
 /// The slots that a round has retired are filled again.
@@ -27,7 +29,7 @@ fn ring(s: &mut Script) {
     s.settle();
     for lap in 0..4 {
         // Fewer than there are, so that nobody has to wait for a round.
-        for i in 0..10 {
+        for i in 0..16 {
             s.write(a, (i * 3 + lap) % 7 * B, BLOCK);
         }
         s.sync();
@@ -79,6 +81,32 @@ fn reuse_written(s: &mut Script) {
             s.background();
         }
     }
+}
+
+/// Record lanes go around: what was digested is overwritten.
+fn lap(s: &mut Script) {
+    let a = s.file(ROOT, "a");
+    let lanes = Shape::TIGHT.lane * Shape::TIGHT.buffers;
+    while s.fs.e.journal.stats().append_bytes < lanes - 6000 {
+        s.write(a, 0, BLOCK);
+        let l = s.create(ROOT, "l", S_IFLNK, 3000);
+        s.remove(ROOT, "l");
+        s.forget(l);
+        if s.fs.e.journal.stats().slots_used > 20 {
+            s.background();
+        }
+    }
+    s.background();
+    s.settle();
+    for i in 0..6 {
+        let l = s.create(ROOT, "l", S_IFLNK, 3000);
+        s.sync();
+        s.digest();
+        s.write(a, i % 3 * B, BLOCK);
+        s.remove(ROOT, "l");
+        s.forget(l);
+    }
+    s.sync();
 }
 
 /// Mounts that end in every way, with something to do for each.
