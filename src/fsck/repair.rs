@@ -5,7 +5,7 @@
 //! is left. So a second repair finds nothing to do.
 //!
 //! A crash at any moment leaves a volume on which the next repair comes to the same end:
-//! * what is healed ([`heal`]) or replaced by a derived value is one store, and stands for itself;
+//! * what is healed (`heal`) or replaced by a derived value is one store, and stands for itself;
 //! * what is given up is evidence for nothing else: once it is gone, the rest looks the same as with
 //!   it damaged;
 //! * node pages are written to places that the NAT does not name, and switched in steps: what
