@@ -13,7 +13,9 @@ mkdir -p "$MNT" "$FAST"
 
 finish() {
     status=$?
+    # A second signal must not leave the mount behind.
     trap - EXIT
+    trap '' INT TERM
     if mountpoint -q "$MNT"; then
         kill_daemon || true
     fi
