@@ -65,13 +65,7 @@ fn operations(c: &mut Criterion) {
     for i in 0..FILE_BLOCKS {
         fs.write(ino, i * 4096, &block, false).expect("room");
     }
-    let mut at = 1u64;
-    let mut next = move || {
-        at = at
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (at >> 33) % FILE_BLOCKS * 4096
-    };
+    let mut next = offsets();
     group.throughput(Throughput::Bytes(4096));
     group.bench_function("4 KiB overwrite", |b| {
         b.iter(|| {
@@ -79,18 +73,23 @@ fn operations(c: &mut Criterion) {
                 .expect("room")
         });
     });
-    let mut at = 1u64;
-    let mut next = move || {
-        at = at
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (at >> 33) % FILE_BLOCKS * 4096
-    };
+    let mut next = offsets();
     group.bench_function("4 KiB read", |b| {
         b.iter(|| black_box(fs.read(ino, next(), 4096).expect("it exists")));
     });
     group.finish();
     fs.shutdown().expect("a clean end");
+}
+
+/// Offsets of blocks of the file, in an order that looks random and is always the same.
+fn offsets() -> impl FnMut() -> u64 {
+    let mut at = 1u64;
+    move || {
+        at = at
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (at >> 33) % FILE_BLOCKS * 4096
+    }
 }
 
 fn digest(c: &mut Criterion) {

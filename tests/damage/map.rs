@@ -237,15 +237,7 @@ impl Builder<'_> {
     }
 
     fn superblock(&mut self) {
-        let mut words = vec![
-            WordKind::Epoch,
-            WordKind::Digested,
-            WordKind::Retired,
-            WordKind::CommitTs,
-            WordKind::Clean,
-        ];
-        words.extend((0..self.g.buffers as u16).map(WordKind::Head));
-        for w in words {
+        for w in WordKind::all(self.g.buffers as u16) {
             self.to(self.g.jsb_off + w.offset(), "between superblock words");
             self.put(Use::Superblock, 8);
         }

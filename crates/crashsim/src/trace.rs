@@ -10,6 +10,7 @@ use crate::select::{Selection, selections};
 use crate::state::Granule;
 use quayfs_pmem::Backend;
 use rustc_hash::FxHashSet;
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
@@ -131,6 +132,7 @@ impl Trace {
             points: Box::new(self.points()),
             images: None,
             seen: FxHashSet::default(),
+            looked: BTreeSet::new(),
             acked: 0,
         }
     }
@@ -251,9 +253,15 @@ impl Iterator for Images {
 }
 
 impl Explore<'_> {
-    /// How many events of the run were gone through: the crashes before them have all been made.
-    pub fn reached(&self) -> usize {
-        self.cursor.at
+    /// Whether there was an image of this moment, or of one before it that only flushes of lines
+    /// separate from it and that leaves the same, therefore.
+    pub fn has_image(&self, point: Point) -> bool {
+        let events = &self.trace.events;
+        let mut at = point.0;
+        while at > 0 && matches!(events[at - 1].kind, Kind::Flush { .. }) {
+            at -= 1;
+        }
+        self.looked.contains(&at)
     }
 }
 
@@ -266,6 +274,8 @@ pub struct Explore<'a> {
     images: Option<Images>,
     /// The contents that came since the last mark.
     seen: FxHashSet<u64>,
+    /// The moments of which there was at least one image, new or like one before.
+    looked: BTreeSet<usize>,
     acked: usize,
 }
 
@@ -274,10 +284,12 @@ impl Iterator for Explore<'_> {
 
     fn next(&mut self) -> Option<CrashImage> {
         loop {
-            let fresh = self
-                .images
-                .as_mut()
-                .and_then(|images| images.find(|image| self.seen.insert(image.fingerprint())));
+            let fresh = self.images.as_mut().and_then(|images| {
+                images.find(|image| {
+                    self.looked.insert(image.point());
+                    self.seen.insert(image.fingerprint())
+                })
+            });
             if fresh.is_some() {
                 return fresh;
             }

@@ -75,14 +75,7 @@ fn areas(base: &Base) -> Areas {
         kind,
     };
     let word = |off: u64| get_u64(&base.pmem, off as usize);
-    let mut words = vec![
-        WordKind::Epoch,
-        WordKind::Digested,
-        WordKind::Retired,
-        WordKind::CommitTs,
-        WordKind::Clean,
-    ];
-    words.extend((0..g.buffers as u16).map(WordKind::Head));
+    let words = WordKind::all(g.buffers as u16);
     let entry = |lbn| at(g.l2p_map_off + lbn * 8, 8, Kind::Entry { lbn });
     let log = g.l2p_log_off;
     let undos = (0..g.l2p_lanes as u32).flat_map(|lane| {
@@ -129,8 +122,7 @@ fn areas(base: &Base) -> Areas {
     vec![
         COPIES.map(|off| at(off, BLOCK, Kind::Table)).to_vec(),
         words
-            .iter()
-            .map(|k| at(g.jsb_off + k.offset(), 8, Kind::Word(*k)))
+            .map(|k| at(g.jsb_off + k.offset(), 8, Kind::Word(k)))
             .collect(),
         (0..g.blocks).map(entry).collect(),
         (0..g.blocks)

@@ -118,6 +118,33 @@ pub enum GeometryError {
     Buffers(u32),
 }
 
+/// What decides where the areas of a volume lie ([`Geometry::lay_out`]).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sizes {
+    /// Length of the data device, in blocks.
+    pub data_blocks: u64,
+    /// First block of it that belongs to the L2P map.
+    pub data_start: u64,
+    /// Blocks of the mirror area.
+    pub mirror_blocks: u64,
+    /// LBNs, spare pool included.
+    pub blocks: u64,
+    /// LBNs that no file ever owns.
+    pub spare: u64,
+    /// Staging buffers.
+    pub buffers: u64,
+    /// Bytes of one record lane.
+    pub lane_bytes: u64,
+    /// Slots of one buffer.
+    pub slots_per_buffer: u64,
+    /// Entries that one L2P transaction has room for, at least.
+    pub l2p_entries: u64,
+    /// Node pages.
+    pub node_pages: u64,
+    /// Node pages of the intent table.
+    pub intent_pages: u64,
+}
+
 /// Takes the next `len` bytes, rounded up to whole blocks.
 fn take(at: &mut u64, len: u64) -> u64 {
     let off = *at;
@@ -147,11 +174,16 @@ impl Geometry {
         let blocks = data_blocks - data_start;
         let spare = (blocks / 64).clamp(64, 4096);
 
-        let mut at = 2 * B;
-        let jsb_off = take(&mut at, B);
-        let l2p_map_off = take(&mut at, blocks * 8);
-        let l2p_crc_off = take(&mut at, blocks * 4);
-        let fixed = at;
+        let mut sizes = Sizes {
+            data_blocks,
+            data_start,
+            mirror_blocks,
+            blocks,
+            spare,
+            buffers: u64::from(buffers),
+            ..Sizes::default()
+        };
+        let fixed = Self::lay_out(&sizes).l2p_log_off;
         let too_small = |need| GeometryError::PmemTooSmall {
             have: pmem_len,
             need,
@@ -160,74 +192,83 @@ impl Geometry {
             return Err(too_small(PMEM_MIN.max(fixed + 12 * MIB)));
         }
         let rest = pmem_len - fixed;
-        let buffers = u64::from(buffers);
-        let lane_bytes = (rest / 16 / buffers)
+        let buffers = sizes.buffers;
+        sizes.lane_bytes = (rest / 16 / buffers)
             .clamp(MIB, 16 * MIB / buffers.min(16))
             .next_multiple_of(B);
-        let staging = (rest - (lane_bytes * buffers).min(rest / 2)) / 2;
+        let staging = (rest - (sizes.lane_bytes * buffers).min(rest / 2)) / 2;
         // A slot costs its block, its header and room for two undo records of 32 bytes.
         let slots_per_buffer = (staging / buffers / (B + LINE as u64 + 64)).clamp(64, SLOTS_MAX);
-        let slots_per_buffer = slots_per_buffer / 64 * 64;
-        let slots = slots_per_buffer * buffers;
-        let l2p_lanes = 4;
-        let l2p_lane_bytes = (slots * 2 * 32 / l2p_lanes + 2 * B).next_multiple_of(B);
-
-        let l2p_log_off = take(&mut at, B + l2p_lane_bytes * l2p_lanes);
-        let lane_off = take(&mut at, lane_bytes * buffers);
-        let slot_hdr_off = take(&mut at, slots * LINE as u64);
-        let slot_data_off = take(&mut at, slots * B);
+        sizes.slots_per_buffer = slots_per_buffer / 64 * 64;
+        sizes.l2p_entries = sizes.slots_per_buffer * buffers * 2;
+        let at = Self::lay_out(&sizes).nat_off;
         if at + MIB > pmem_len {
             return Err(too_small(at + 4 * MIB));
         }
         // Two node ids (inode table and dynamic) and a little more for each node page.
-        let node_pages = ((pmem_len - at) / (B + 16 + 1) - 8).min(NODE_PAGES_MAX);
-        let intent_pages = (node_pages / 64).clamp(2, 4096);
-        let intent_base = 1;
-        let lbn_bitmap_base = intent_base + intent_pages;
-        let ino_bitmap_base = lbn_bitmap_base + blocks.div_ceil(BITS_PER_PAGE);
-        let inodes = node_pages * INODES_PER_PAGE;
-        let dyn_bitmap_base = ino_bitmap_base + inodes.div_ceil(BITS_PER_PAGE);
-        let inode_base = dyn_bitmap_base + node_pages.div_ceil(BITS_PER_PAGE);
-        let dyn_base = inode_base + node_pages;
-        let nat_entries = dyn_base + node_pages;
-        let nat_off = take(&mut at, nat_entries * 8);
-        let node_off = at;
-        let node_pages = node_pages.min((pmem_len - node_off.min(pmem_len)) / B);
+        sizes.node_pages = ((pmem_len - at) / (B + 16 + 1) - 8).min(NODE_PAGES_MAX);
+        sizes.intent_pages = (sizes.node_pages / 64).clamp(2, 4096);
+        let geometry = Self::lay_out(&sizes);
+        let node_off = geometry.node_off;
+        let node_pages = (sizes.node_pages).min((pmem_len - node_off.min(pmem_len)) / B);
         if node_pages < 64 || node_off + node_pages * B > pmem_len {
             return Err(too_small(node_off + 64 * B + MIB));
         }
         Ok(Self {
             pmem_len,
-            data_blocks,
-            data_start,
+            node_pages,
+            ..geometry
+        })
+    }
+
+    /// Puts one area behind the other, in the order of the format. The region ends with the last node
+    /// page. Whether anybody can use a volume of these sizes is the caller's affair.
+    pub fn lay_out(s: &Sizes) -> Self {
+        let mut at = 2 * B;
+        let slots = s.slots_per_buffer * s.buffers;
+        let l2p_lanes = 4;
+        let l2p_lane_bytes = (s.l2p_entries * 32 / l2p_lanes + 2 * B).next_multiple_of(B);
+        let intent_base = 1;
+        let lbn_bitmap_base = intent_base + s.intent_pages;
+        let ino_bitmap_base = lbn_bitmap_base + s.blocks.div_ceil(BITS_PER_PAGE);
+        let inodes = s.node_pages * INODES_PER_PAGE;
+        let dyn_bitmap_base = ino_bitmap_base + inodes.div_ceil(BITS_PER_PAGE);
+        let inode_base = dyn_bitmap_base + s.node_pages.div_ceil(BITS_PER_PAGE);
+        let dyn_base = inode_base + s.node_pages;
+        let nat_entries = dyn_base + s.node_pages;
+        Self {
+            data_blocks: s.data_blocks,
+            data_start: s.data_start,
             mirror_start: 1,
-            mirror_blocks,
-            blocks,
-            spare,
-            jsb_off,
-            l2p_map_off,
-            l2p_crc_off,
-            l2p_log_off,
+            mirror_blocks: s.mirror_blocks,
+            blocks: s.blocks,
+            spare: s.spare,
+            // Evaluated in this order, which is that of the areas.
+            jsb_off: take(&mut at, B),
+            l2p_map_off: take(&mut at, s.blocks * 8),
+            l2p_crc_off: take(&mut at, s.blocks * 4),
+            l2p_log_off: take(&mut at, B + l2p_lane_bytes * l2p_lanes),
             l2p_lane_bytes,
             l2p_lanes,
-            buffers,
-            lane_off,
-            lane_bytes,
-            slot_hdr_off,
-            slot_data_off,
-            slots_per_buffer,
-            nat_off,
+            buffers: s.buffers,
+            lane_off: take(&mut at, s.lane_bytes * s.buffers),
+            lane_bytes: s.lane_bytes,
+            slot_hdr_off: take(&mut at, slots * LINE as u64),
+            slot_data_off: take(&mut at, slots * B),
+            slots_per_buffer: s.slots_per_buffer,
+            nat_off: take(&mut at, nat_entries * 8),
             nat_entries,
-            node_off,
-            node_pages,
+            node_off: take(&mut at, s.node_pages * B),
+            node_pages: s.node_pages,
             intent_base,
-            intent_pages,
+            intent_pages: s.intent_pages,
             lbn_bitmap_base,
             ino_bitmap_base,
             dyn_bitmap_base,
             inode_base,
             dyn_base,
-        })
+            pmem_len: at,
+        }
     }
 
     /// LBNs that files can own.

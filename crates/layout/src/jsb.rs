@@ -38,6 +38,18 @@ pub enum WordKind {
 }
 
 impl WordKind {
+    /// All words of a journal with so many buffers.
+    pub fn all(buffers: u16) -> impl Iterator<Item = Self> {
+        let single = [
+            Self::Epoch,
+            Self::Digested,
+            Self::Retired,
+            Self::CommitTs,
+            Self::Clean,
+        ];
+        single.into_iter().chain((0..buffers).map(Self::Head))
+    }
+
     /// Byte offset of the word inside the superblock page.
     pub const fn offset(self) -> u64 {
         let line = match self {
@@ -139,14 +151,7 @@ mod tests {
 
     #[test]
     fn words_have_their_own_lines() {
-        let mut kinds = vec![
-            WordKind::Epoch,
-            WordKind::Digested,
-            WordKind::Retired,
-            WordKind::CommitTs,
-            WordKind::Clean,
-        ];
-        kinds.extend((0..MAX_BUFFERS as u16).map(WordKind::Head));
+        let kinds: Vec<WordKind> = WordKind::all(MAX_BUFFERS as u16).collect();
         let mut lines: Vec<u64> = kinds.iter().map(|k| k.offset()).collect();
         assert!(
             lines

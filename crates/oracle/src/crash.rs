@@ -250,10 +250,11 @@ impl Script {
     /// machine goes on, so what was in flight then still is.
     pub fn killed(&mut self, seed: u64, steps: u64) {
         let mut rng = Rng::new(seed);
-        let from = self.recorder.len();
-        self.recorder
-            .die_after(from + 1 + rng.below(steps * 8) as usize);
-        let mut models = vec![self.model.clone(); self.states.len()];
+        // What came before is durable: no death goes back behind it.
+        self.sync();
+        let mut models = vec![self.model.clone()];
+        let moment = self.recorder.len() as u64 + 1 + rng.below(steps * 8);
+        self.recorder.die_after(moment as usize);
         let mut last = None;
         for _ in 0..steps {
             let op = random(&mut rng, &self.model, &TASTE);

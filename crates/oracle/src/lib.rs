@@ -27,12 +27,8 @@ use quayfs::mkfs;
 use quayfs::volume::{Access, Volume};
 use quayfs_blockdev::BlockDevice;
 use quayfs_crashsim::SimDevice;
-use quayfs_layout::geometry::Geometry;
-use quayfs_layout::node::{BITS_PER_PAGE, INODES_PER_PAGE};
-use quayfs_layout::{BLOCK, LINE};
+use quayfs_layout::geometry::{Geometry, Sizes};
 use quayfs_pmem::{Backend, Region};
-
-const B: u64 = BLOCK as u64;
 
 /// Sizes of a volume. `Geometry::compute` refuses anything as small as what tests want, because
 /// nobody would be happy with it; the format does not mind.
@@ -89,67 +85,19 @@ impl Shape {
 
     /// Lays the volume out as `Geometry::compute` does.
     pub fn geometry(&self) -> Geometry {
-        let mut at = 0;
-        let mut take = |len: u64| {
-            let off = at;
-            at += len.next_multiple_of(B);
-            off
-        };
-        let l2p_lanes = 4;
-        let l2p_lane_bytes = (self.l2p_entries * 32 / l2p_lanes + 2 * B).next_multiple_of(B);
-        let slots = self.slots * self.buffers;
-        take(2 * B);
-        let jsb_off = take(B);
-        let l2p_map_off = take(self.blocks * 8);
-        let l2p_crc_off = take(self.blocks * 4);
-        let l2p_log_off = take(B + l2p_lane_bytes * l2p_lanes);
-        let lane_off = take(self.lane * self.buffers);
-        let slot_hdr_off = take(slots * LINE as u64);
-        let slot_data_off = take(slots * B);
-        let intent_base = 1;
-        let intent_pages = 2;
-        let lbn_bitmap_base = intent_base + intent_pages;
-        let ino_bitmap_base = lbn_bitmap_base + self.blocks.div_ceil(BITS_PER_PAGE);
-        let inodes = self.nodes * INODES_PER_PAGE;
-        let dyn_bitmap_base = ino_bitmap_base + inodes.div_ceil(BITS_PER_PAGE);
-        let inode_base = dyn_bitmap_base + self.nodes.div_ceil(BITS_PER_PAGE);
-        let dyn_base = inode_base + self.nodes;
-        let nat_entries = dyn_base + self.nodes;
-        let nat_off = take(nat_entries * 8);
-        let node_off = take(self.nodes * B);
-        let (mirror_blocks, data_start) = (7, 8);
-        let geometry = Geometry {
-            pmem_len: at,
-            data_blocks: data_start + self.blocks,
-            data_start,
-            mirror_start: 1,
-            mirror_blocks,
+        let geometry = Geometry::lay_out(&Sizes {
+            data_blocks: 8 + self.blocks,
+            data_start: 8,
+            mirror_blocks: 7,
             blocks: self.blocks,
             spare: self.spare,
-            jsb_off,
-            l2p_map_off,
-            l2p_crc_off,
-            l2p_log_off,
-            l2p_lane_bytes,
-            l2p_lanes,
             buffers: self.buffers,
-            lane_off,
             lane_bytes: self.lane,
-            slot_hdr_off,
-            slot_data_off,
             slots_per_buffer: self.slots,
-            nat_off,
-            nat_entries,
-            node_off,
+            l2p_entries: self.l2p_entries,
             node_pages: self.nodes,
-            intent_base,
-            intent_pages,
-            lbn_bitmap_base,
-            ino_bitmap_base,
-            dyn_bitmap_base,
-            inode_base,
-            dyn_base,
-        };
+            intent_pages: 2,
+        });
         assert!(geometry.is_sound(), "{geometry:?}");
         geometry
     }

@@ -1,73 +1,65 @@
 //! `crash`: searches for crashes after which something is wrong.
-//!
-//! ```text
-//! crash [--seconds N] [--seed N] [--jobs N]     search
-//! crash --program 'MODE: STEP; STEP [#IMAGE]'   one program, or one crash of it
-//! crash --mutants [--seconds N]                         forget each flush and fence in turn
-//! crash --list                                  modes and steps
-//! ```
 
 use std::io::{IsTerminal, Write};
+use std::num::NonZero;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use clap::Parser;
 use quayfs_oracle::search::alphabet::ALPHABET;
 use quayfs_oracle::search::mutants::{self, Mutant};
 use quayfs_oracle::search::program::{MODES, Program, Text};
 use quayfs_oracle::search::run::{Coverage, DEPTH, crashes, search};
 use quayfs_oracle::search::stories::STORIES;
 
-const USAGE: &str = "\
-usage: crash [--seconds N] [--seed N] [--jobs N]
-       crash --program 'MODE: STEP; STEP [#IMAGE]'
-       crash --mutants [--seconds N] [--jobs N]
-       crash --list";
+/// Searches for crashes after which something is wrong.
+#[derive(Parser)]
+#[command(after_help = "\
+Examples:
+  crash --seconds 600                                all short programs, then long ones
+  crash --program 'op: unlink; write-block'          every crash of one program
+  crash --program 'op: unlink; write-block #17'      one of them, looked at in every way
+  crash --mutants --seconds 600                      each flush and fence forgotten in turn
+
+Exit codes: 0 nothing wrong (no mutant alive), 1 a violation (a mutant alive), 2 wrong usage.")]
+struct Args {
+    /// How long to search.
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Which modes the programs of two steps run in, and where random ones start.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Threads; as many as there are processors without.
+    #[arg(long)]
+    jobs: Option<NonZero<usize>>,
+    /// Run one program, as a violation tells it.
+    #[arg(long, value_name = "MODE: STEP; STEP #IMAGE", conflicts_with_all = ["mutants", "list"])]
+    program: Option<String>,
+    /// Forget each place that flushes, fences or drains, until it is noticed.
+    #[arg(long, conflicts_with = "list")]
+    mutants: bool,
+    /// List modes, steps and stories.
+    #[arg(long)]
+    list: bool,
+}
 
 fn main() -> ExitCode {
-    let (mut seconds, mut seed, mut jobs) = (
-        60,
-        1,
-        std::thread::available_parallelism().map_or(2, |n| n.get()),
-    );
-    let mut forget = false;
-    let mut args = std::env::args().skip(1);
-    while let Some(arg) = args.next() {
-        let mut number = |into: &mut u64| match args.next().and_then(|text| text.parse().ok()) {
-            Some(n) => {
-                *into = n;
-                true
-            }
-            None => false,
-        };
-        let known = match arg.as_str() {
-            "--seconds" => number(&mut seconds),
-            "--seed" => number(&mut seed),
-            "--jobs" => {
-                let mut n = 0;
-                let ok = number(&mut n) && n > 0;
-                jobs = n as usize;
-                ok
-            }
-            "--program" => return args.next().map_or_else(usage, |line| one(&line)),
-            "--mutants" => {
-                forget = true;
-                true
-            }
-            "--list" => return list(),
-            "--help" | "-h" => {
-                println!("{USAGE}");
-                return ExitCode::SUCCESS;
-            }
-            _ => false,
-        };
-        if !known {
-            return usage();
-        }
+    let args = Args::parse();
+    if args.list {
+        return list();
     }
+    if let Some(line) = &args.program {
+        return one(line);
+    }
+    let jobs = args
+        .jobs
+        .or_else(|| std::thread::available_parallelism().ok());
+    let jobs = jobs.map_or(2, NonZero::get);
+    let limit = Duration::from_secs(args.seconds);
     quiet();
-    if forget {
-        return forget_each(Duration::from_secs(seconds), jobs);
+    if args.mutants {
+        return forget_each(limit, jobs);
     }
     let tty = std::io::stderr().is_terminal();
     let note = |c: &Coverage| {
@@ -80,7 +72,7 @@ fn main() -> ExitCode {
             let _ = std::io::stderr().flush();
         }
     };
-    let report = search(Duration::from_secs(seconds), seed, jobs, &note);
+    let report = search(limit, args.seed, jobs, &note);
     if tty {
         eprintln!();
     }
@@ -92,11 +84,6 @@ fn main() -> ExitCode {
     }
 }
 
-fn usage() -> ExitCode {
-    eprintln!("{USAGE}");
-    ExitCode::from(2)
-}
-
 /// A violation is told once, by us.
 fn quiet() {
     std::panic::set_hook(Box::new(|_| ()));
@@ -104,18 +91,20 @@ fn quiet() {
 
 fn one(line: &str) -> ExitCode {
     let (line, image) = match line.split_once('#') {
-        Some((line, n)) => match n.trim().parse() {
-            Ok(n) => (line, Some(n)),
-            Err(_) => return usage(),
-        },
+        Some((line, image)) => (line, Some(image)),
         None => (line, None),
+    };
+    let wrong = |what: String| {
+        eprintln!("{what}");
+        ExitCode::from(2)
+    };
+    let image = match image.map(|n| n.trim().parse()).transpose() {
+        Ok(image) => image,
+        Err(e) => return wrong(format!("the number of an image: {e}")),
     };
     let program: Program = match line.parse() {
         Ok(program) => program,
-        Err(e) => {
-            eprintln!("{e}; `crash --list` has them");
-            return ExitCode::from(2);
-        }
+        Err(e) => return wrong(format!("{e}; `crash --list` has them")),
     };
     quiet();
     let coverage = Coverage::default();

@@ -139,10 +139,9 @@ pub fn crashes(
         insert(&coverage.states, state);
     }
     let fences = trace.fences();
-    let reached = images.reached();
     let covered = fences
         .iter()
-        .filter(|(at, _)| at.events() <= reached)
+        .filter(|(at, _)| images.has_image(*at))
         .count();
     add(&coverage.fences, fences.len() as u64);
     add(&coverage.covered, covered as u64);
