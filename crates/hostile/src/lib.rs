@@ -6,7 +6,7 @@
 //!
 //! | module | hostile is |
 //! |---|---|
-//! | [`parsers`] | one structure of the media |
+//! | [`parsers`] | one structure of the media, chosen among those of a family |
 //! | [`mount`] | a volume, valid but for some patches |
 //! | [`operations`] | whoever calls the operation layer |
 //!
@@ -26,21 +26,17 @@ mod volumes;
 pub type Target = fn(&[u8]);
 
 /// All targets by name, in the order in which `make fuzz` runs them.
-pub const TARGETS: [(&str, Target); 16] = [
-    ("config", parsers::volume::config),
-    ("geometry", parsers::volume::geometry),
-    ("data_header", parsers::volume::data_header),
-    ("superblock", parsers::journal::superblock),
-    ("slot", parsers::journal::slot),
-    ("record", parsers::journal::record),
-    ("items", parsers::journal::items),
-    ("l2p", parsers::nodes::l2p),
-    ("node", parsers::nodes::node),
-    ("inode", parsers::nodes::inode),
-    ("dirent", parsers::nodes::dirent),
-    ("extents", parsers::nodes::extents),
-    ("intents", parsers::nodes::intents),
-    ("xattrs", parsers::nodes::xattrs),
-    ("mount", mount::mount),
+pub const TARGETS: [(&str, Target); 5] = [
     ("operations", operations::operations),
+    ("mount", mount::mount),
+    ("headers", parsers::headers),
+    ("logs", parsers::logs),
+    ("objects", parsers::objects),
+];
+
+/// The targets that take an input for one of several structures.
+pub const FAMILIES: [(&str, parsers::Family); 3] = [
+    ("headers", parsers::HEADERS),
+    ("logs", parsers::LOGS),
+    ("objects", parsers::OBJECTS),
 ];

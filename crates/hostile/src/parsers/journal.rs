@@ -8,11 +8,12 @@ use quayfs_layout::record::{self, MAX_RECORD_BYTES, RecordHeader, RecordKind, Sl
 use quayfs_layout::slot::{self, SlotHeader};
 use quayfs_layout::{BLOCK, LINE};
 
+use super::Seen;
 use crate::fixup;
 use crate::input::{Input, overlay};
 
 /// Words of the journal superblock.
-pub fn superblock(data: &[u8]) {
+pub fn superblock(data: &[u8], seen: &mut Seen) {
     let mut input = Input::new(data);
     let salt = input.u64();
     let fix = input.flag();
@@ -29,16 +30,18 @@ pub fn superblock(data: &[u8]) {
         word = SeqWord::encode(word & MAX_NUMBER, kind.salt(salt));
     }
     if let Some(number) = SeqWord::decode(word, kind.salt(salt)) {
+        seen.add("number");
         assert_eq!(SeqWord::encode(number, kind.salt(salt)), word);
         assert_ne!(word, 0);
     }
     if let Some(epoch) = EpochWord::decode(word, salt) {
+        seen.add("epoch");
         assert_eq!(epoch.encode(salt), word);
     }
 }
 
 /// A slot header.
-pub fn slot(data: &[u8]) {
+pub fn slot(data: &[u8], seen: &mut Seen) {
     let mut input = Input::new(data);
     let (salt, buffer, index) = (input.u64(), input.u16() % 16, u64::from(input.u32()));
     let fix = input.flag();
@@ -48,10 +51,14 @@ pub fn slot(data: &[u8]) {
         fixup::slot_header(&mut b, salt, buffer, index);
     }
     let committed = slot::committed(&b, salt, buffer, index);
+    if committed.is_some() {
+        seen.add("committed word");
+    }
     if fix {
         assert_eq!(committed, Some(get_u64(&b, 56) & MAX_NUMBER));
     }
     if let Some(h) = SlotHeader::decode(&b, salt, buffer) {
+        seen.add("header");
         let seq = committed.unwrap_or(0);
         let again = h.encode_committed(salt, buffer, index, seq);
         assert_eq!(SlotHeader::decode(&again, salt, buffer), Some(h));
@@ -67,7 +74,7 @@ pub fn slot(data: &[u8]) {
 }
 
 /// A record: header, slot runs, items.
-pub fn record(data: &[u8]) {
+pub fn record(data: &[u8], seen: &mut Seen) {
     let mut input = Input::new(data);
     let salt = input.u64();
     let (fix, valid) = (input.flag(), input.flag());
@@ -92,17 +99,21 @@ pub fn record(data: &[u8]) {
     }
     let (lane, epoch, pos) = (get_u16(&b, 34), get_u32(&b, 4), get_u64(&b, 16));
     if let Some(h) = RecordHeader::decode(&b, salt, lane, epoch, pos) {
+        seen.add("header");
         let again = RecordHeader::decode(&h.encode(salt), salt, lane, epoch, pos);
         assert_eq!(again, Some(h));
         assert!(h.runs_len <= h.body_len);
         assert!(h.total_bytes() <= MAX_RECORD_BYTES as u64 || h.kind == RecordKind::Filler);
         assert!(h.total_bytes() % LINE as u64 == 0);
     }
-    runs(input.rest());
+    runs(input.rest(), seen);
 }
 
-fn runs(bytes: &[u8]) {
+fn runs(bytes: &[u8], seen: &mut Seen) {
     if let Some(runs) = SlotRun::decode_table(bytes) {
+        if !runs.is_empty() {
+            seen.add("runs");
+        }
         let mut out = Vec::new();
         for r in &runs {
             let before = out.len();
@@ -115,7 +126,7 @@ fn runs(bytes: &[u8]) {
 }
 
 /// The items of a record, applied to a page.
-pub fn items(data: &[u8]) {
+pub fn items(data: &[u8], seen: &mut Seen) {
     let items: Vec<_> = item::decode(data).collect();
     let good: Vec<_> = items.iter().flatten().copied().collect();
     assert!(
@@ -131,10 +142,14 @@ pub fn items(data: &[u8]) {
     for item in good {
         let _ = item.node();
         match item {
-            Item::Delta { at, bytes, .. } => assert!(at + bytes.len() <= BLOCK),
+            Item::Delta { at, bytes, .. } => {
+                seen.add("delta");
+                assert!(at + bytes.len() <= BLOCK);
+            }
             Item::Bits {
                 start, count, set, ..
             } => {
+                seen.add("bits");
                 let all = 0..BITS_PER_PAGE;
                 let range = u64::from(start)..u64::from(start) + u64::from(count);
                 let set_before = all.clone().filter(|i| node::bit(&page, *i)).count();
@@ -144,7 +159,8 @@ pub fn items(data: &[u8]) {
                 assert!(range.into_iter().all(|i| node::bit(&page, i) == set));
                 assert_eq!(node::bits_set(&page) as usize, set_after);
             }
-            Item::NodeNew { .. } | Item::NodeFree { .. } => {}
+            Item::NodeNew { .. } => seen.add("new node"),
+            Item::NodeFree { .. } => seen.add("free node"),
         }
     }
 }

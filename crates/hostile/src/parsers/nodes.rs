@@ -10,11 +10,12 @@ use quayfs_layout::l2p::{self, BLOCKS_MAX, Entry, START_BYTES, Start, UNDO_BYTES
 use quayfs_layout::node::{self, HEADER, NodeKind, OFF_USED, PAYLOAD};
 use quayfs_layout::{BLOCK, xattr};
 
+use super::Seen;
 use crate::fixup;
 use crate::input::{Input, overlay};
 
 /// Map entries, commit words, start and undo records.
-pub fn l2p(data: &[u8]) {
+pub fn l2p(data: &[u8], seen: &mut Seen) {
     let mut input = Input::new(data);
     let salt = input.u64();
     let fix = input.flag();
@@ -24,6 +25,7 @@ pub fn l2p(data: &[u8]) {
         word = seal_word(word & WORD_MAX, fixup::l2p_entry_salt(salt, lbn));
     }
     if let Some(e) = Entry::decode(word, lbn, salt) {
+        seen.add("entry");
         assert!(e.pbn < BLOCKS_MAX);
         assert_eq!(e.encode(lbn, salt), word);
     }
@@ -32,6 +34,7 @@ pub fn l2p(data: &[u8]) {
         word = l2p::encode_commit(word & WORD_MAX, salt);
     }
     if let Some(generation) = l2p::decode_commit(word, salt) {
+        seen.add("commit word");
         assert_eq!(l2p::encode_commit(generation, salt), word);
     }
 
@@ -42,6 +45,7 @@ pub fn l2p(data: &[u8]) {
         fixup::undo(&mut b, salt, lane, index);
     }
     if let Some(u) = Undo::decode(&b, lane, index, salt) {
+        seen.add("undo");
         assert_eq!(u.encode(lane, index, salt), b);
     }
 
@@ -51,12 +55,13 @@ pub fn l2p(data: &[u8]) {
         fixup::start(&mut b, salt);
     }
     if let Some(s) = Start::decode(&b, salt) {
+        seen.add("start");
         assert_eq!(Start::decode(&s.encode(salt), salt), Some(s));
     }
 }
 
 /// Node pages and the entries of the node address table.
-pub fn node(data: &[u8]) {
+pub fn node(data: &[u8], seen: &mut Seen) {
     let mut input = Input::new(data);
     let (salt, id, fix) = (input.u64(), input.u32(), input.flag());
 
@@ -65,8 +70,14 @@ pub fn node(data: &[u8]) {
         word = seal_word(word & WORD_MAX, fixup::nat_salt(salt, id));
     }
     match node::nat_decode(id, word, salt) {
-        Some(Some(page)) => assert_eq!(node::nat_encode(id, page, salt), word),
-        Some(None) => assert_eq!(node::nat_absent(id, salt), word),
+        Some(Some(page)) => {
+            seen.add("address");
+            assert_eq!(node::nat_encode(id, page, salt), word);
+        }
+        Some(None) => {
+            seen.add("no address");
+            assert_eq!(node::nat_absent(id, salt), word);
+        }
         None => assert!(!fix),
     }
 
@@ -77,6 +88,7 @@ pub fn node(data: &[u8]) {
         node::seal(&mut page, salt);
     }
     if let Ok(kind) = node::check(&page, id, salt) {
+        seen.add("page");
         assert_eq!(node::kind(&page), Some(kind));
         let (owner, next, used) = (node::owner(&page), node::next(&page), node::used(&page));
         let mut fresh = page.clone();
@@ -91,7 +103,7 @@ pub fn node(data: &[u8]) {
 }
 
 /// An inode image.
-pub fn inode(data: &[u8]) {
+pub fn inode(data: &[u8], seen: &mut Seen) {
     let mut b = [0; inode::SIZE];
     overlay(&mut Input::new(data), &mut b, 16);
     let i = Inode::decode(&b);
@@ -100,34 +112,46 @@ pub fn inode(data: &[u8]) {
     let mut copy = i.clone();
     for place in 0..extent::INLINE {
         let e = i.inline_extent(place);
+        seen.add(if e.is_some() { "extent" } else { "no extent" });
         copy.set_inline_extent(place, e);
         assert_eq!(copy.inline_extent(place), e);
     }
 }
 
 /// A directory page, read as a leaf and as an index.
-pub fn dirent(data: &[u8]) {
+pub fn dirent(data: &[u8], seen: &mut Seen) {
     let mut input = Input::new(data);
     let mut page = vec![0; BLOCK];
     node::init(&mut page, 9, NodeKind::DirLeaf, 1);
-    let (cookie, used, lengths) = (input.u64(), input.u32(), input.flag());
+    let (cookie, used, how) = (input.u64(), input.u32(), input.u8());
     put_u32(&mut page, OFF_USED, used);
     let body = input.rest();
     let n = body.len().min(PAYLOAD);
     page[HEADER..HEADER + n].copy_from_slice(&body[..n]);
-    if lengths {
+    if how & 1 != 0 {
         right_lengths(&mut page);
+    }
+    if how & 2 != 0 {
+        put_u32(&mut page, OFF_USED, PAYLOAD as u32);
+        let end = dirent::entries(&page)
+            .last()
+            .map_or(HEADER, |e| e.at + dirent::entry_len(e.name.len()));
+        put_u32(&mut page, OFF_USED, (end - HEADER) as u32);
     }
 
     let entries: Vec<_> = dirent::entries(&page).collect();
     let mut out = Vec::new();
     for e in &entries {
+        seen.add("entry");
         assert!(!e.name.is_empty() && e.name.len() <= dirent::NAME_MAX);
         assert_eq!(e.at - HEADER, out.len());
         dirent::encode_entry(e.cookie, e.ino, e.kind, e.name, &mut out);
     }
     assert!(out.len() <= PAYLOAD);
     if dirent::leaf_is_sound(&page) {
+        if !entries.is_empty() {
+            seen.add("sound leaf");
+        }
         assert_eq!(out.len(), node::used(&page) as usize);
     }
     let mut fresh = vec![0; BLOCK];
@@ -136,11 +160,14 @@ pub fn dirent(data: &[u8]) {
     assert!(dirent::leaf_is_sound(&fresh));
     assert!(dirent::entries(&fresh).eq(entries.iter().copied()));
 
-    let n = (used as usize).min(INDEX_MAX);
+    let n = (node::used(&page) as usize).min(INDEX_MAX);
     let found = dirent::index_search(&page, cookie);
     assert!(found < n.max(1));
     let keys: Vec<_> = (0..n).map(|i| dirent::index_entry(&page, i)).collect();
     if keys.is_sorted() {
+        if keys.len() > 1 {
+            seen.add("index");
+        }
         let before = keys.iter().filter(|k| k.0 <= cookie).count();
         assert_eq!(found, before.saturating_sub(1));
     }
@@ -150,7 +177,8 @@ pub fn dirent(data: &[u8]) {
     }
 }
 
-/// Makes each entry's length that of its name: the one thing that a fuzzer hardly guesses.
+/// Makes each entry's length that of its name, which a fuzzer hardly guesses; nor does it guess where
+/// the last entry ends.
 fn right_lengths(page: &mut [u8]) {
     let mut at = HEADER;
     while let Some(e) = page
@@ -164,9 +192,10 @@ fn right_lengths(page: &mut [u8]) {
 }
 
 /// An extent page.
-pub fn extents(data: &[u8]) {
+pub fn extents(data: &[u8], seen: &mut Seen) {
     for b in data.chunks_exact(extent::SIZE).take(extent::PER_PAGE) {
         if let Some(e) = Extent::decode(b) {
+            seen.add("extent");
             assert!((1..=extent::LEN_MAX).contains(&e.len));
             assert_eq!(e.file_block >> 52, 0);
             assert!(e.lbn < BLOCKS_MAX);
@@ -176,19 +205,28 @@ pub fn extents(data: &[u8]) {
 }
 
 /// An intent page.
-pub fn intents(data: &[u8]) {
+pub fn intents(data: &[u8], seen: &mut Seen) {
     for b in data.chunks_exact(intent::SIZE).take(intent::PER_PAGE) {
         match Intent::decode(b) {
-            Ok(Some(i)) => assert_eq!(i.encode(), b),
-            Ok(None) => assert!(b.iter().all(|b| *b == 0)),
+            Ok(Some(i)) => {
+                seen.add("intent");
+                assert_eq!(i.encode(), b);
+            }
+            Ok(None) => {
+                seen.add("none");
+                assert!(b.iter().all(|b| *b == 0));
+            }
             Err(_) => assert!(get_u32(b, 8) > 2 || b[0..8] != [0; 8] || get_u32(b, 12) > 0),
         }
     }
 }
 
 /// A set of extended attributes.
-pub fn xattrs(data: &[u8]) {
+pub fn xattrs(data: &[u8], seen: &mut Seen) {
     if let Some(set) = xattr::decode(data) {
+        if !set.is_empty() {
+            seen.add("set");
+        }
         assert_eq!(xattr::encode(&set), data);
         let lengths = |(n, v): &(Vec<u8>, Vec<u8>)| {
             (1..=xattr::NAME_MAX).contains(&n.len()) && v.len() <= xattr::VALUE_MAX

@@ -6,6 +6,7 @@ use quayfs_layout::checksum::crc32c;
 use quayfs_layout::config::{ConfigTable, DataHeader, LABEL_MAX};
 use quayfs_layout::geometry::{BUFFERS_MAX, Geometry};
 
+use super::Seen;
 use crate::input::{Input, overlay};
 
 fn table(geometry: Geometry) -> ConfigTable {
@@ -40,9 +41,10 @@ fn block(input: &mut Input<'_>, valid: Vec<u8>) -> Vec<u8> {
 }
 
 /// A configuration table.
-pub fn config(data: &[u8]) {
+pub fn config(data: &[u8], seen: &mut Seen) {
     let mut input = Input::new(data);
     if let Ok(t) = ConfigTable::decode(&block(&mut input, table(usual()).encode())) {
+        seen.add("table");
         assert_eq!(ConfigTable::decode(&t.encode()).as_ref(), Ok(&t));
         let _ = t.salt();
         promises(&t.geometry);
@@ -50,23 +52,25 @@ pub fn config(data: &[u8]) {
 }
 
 /// The header of a data device.
-pub fn data_header(data: &[u8]) {
+pub fn data_header(data: &[u8], seen: &mut Seen) {
     let valid = DataHeader {
         data_uuid: [2; 16],
         uuid: [1; 16],
         blocks: 1 << 16,
     };
     if let Ok(h) = DataHeader::decode(&block(&mut Input::new(data), valid.encode())) {
+        seen.add("header");
         assert_eq!(DataHeader::decode(&h.encode()).as_ref(), Ok(&h));
     }
 }
 
 /// Sizes, and fields of a geometry that somebody has made up.
-pub fn geometry(data: &[u8]) {
+pub fn geometry(data: &[u8], seen: &mut Seen) {
     let mut input = Input::new(data);
     if input.flag() {
         let buffers = u32::from(input.u8());
         if let Ok(g) = Geometry::compute(input.number(), input.number(), buffers) {
+            seen.add("computed");
             assert!(g.is_sound(), "{g:?}");
             promises(&g);
         }
@@ -88,6 +92,7 @@ pub fn geometry(data: &[u8]) {
     let decoded = ConfigTable::decode(&table(g).encode());
     assert_eq!(decoded.is_ok(), sound);
     if sound {
+        seen.add("made up");
         assert_eq!(decoded.map(|t| t.geometry), Ok(g));
         promises(&g);
     }
