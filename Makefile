@@ -6,9 +6,10 @@ TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 QUAYFS := $(TARGET)/release/quayfs
 PREFIX ?= /usr/local
 
-PACKAGES := fuse3 libpmem-dev pkg-config gcc libc6-dev make ca-certificates
+PACKAGES := fuse3 libpmem-dev pkg-config gcc libc6-dev make ca-certificates \
+	python3 git
 
-.PHONY: help deps build mount umount test test-workspace test-loom apps crash mutants lint docs benches lab \
+.PHONY: help deps build mount umount test test-workspace test-loom apps kills crash mutants lint docs benches lab \
 	fuzz miri sanitize install uninstall
 
 help:
@@ -17,6 +18,7 @@ help:
 	@echo 'make test      run every test; they mount for real, so they need /dev/fuse'
 	@echo '               (QUAYFS_SKIP_FUSE=1 leaves those out)'
 	@echo 'make apps      run real programs on real mounts, with deaths in between (long: tests/apps)'
+	@echo 'make kills     kill the daemon under five programs at random moments (ROUNDS=1000 SEED=1)'
 	@echo 'make crash     search for crashes that lose something (SECONDS=600 SEED=1);'
 	@echo 'make mutants   forget each flush and fence in turn, which has to be noticed'
 	@echo 'make lab       test real DAX in an emulated machine with an NVDIMM'
@@ -68,6 +70,14 @@ apps: build
 	@set -e; export QUAYFS='$(QUAYFS)'; cd tests/apps; ./messages.sh; ./recovery.sh; ./full.sh; \
 		./tree.sh '$(SOURCE)'; ./develop.sh; ./sqlite.sh; ./many.sh; ./fio.sh
 	QUAYFS_KILL_ROUNDS=100 $(CARGO) test --release --test kill -- --nocapture
+
+# The daemon is killed at random moments under five programs; APPS and LIFE are what a failure says.
+ROUNDS ?= 1000
+APPS ?=
+LIFE ?=
+kills: build
+	nice -n 5 python3 tests/apps/kills --quayfs '$(QUAYFS)' --rounds $(ROUNDS) --seed $(SEED) \
+		$(if $(APPS),--apps $(APPS)) $(if $(LIFE),--life $(LIFE))
 
 lint: deps
 	$(CARGO) fmt --all --check

@@ -124,7 +124,8 @@ fn io_at(path: &Path) -> impl FnOnce(io::Error) -> MkfsError + '_ {
 }
 
 /// Makes a volume in directory `volume`. The configuration table is written last, so a mkfs that
-/// was interrupted leaves no volume.
+/// was interrupted leaves no volume or, between the two copies of the table, a whole one that lacks
+/// the spare copy.
 pub fn mkfs(volume: &Path, o: &MkfsOptions) -> Result<MkfsReport, MkfsError> {
     let label = o.label.clone().unwrap_or_default();
     if label.len() > LABEL_MAX {

@@ -107,6 +107,31 @@ fn fsync_waits_for_earlier_numbers() {
     });
 }
 
+/// A commit is one cut of one global order, and `fsync` of anything is one: also of an inode that has
+/// nothing to commit itself, since users sync a directory or a log for what they did elsewhere.
+#[test]
+fn fsync_of_anything_commits_everything() {
+    for text in ["noatime,durability=commit", "noatime,data=ordered"] {
+        let geometry = Shape::TINY.geometry();
+        let recorder = Recorder::new(geometry.pmem_len, geometry.data_blocks, Backend::File);
+        let media = Media::format(recorder.region(), recorder.device(), geometry);
+        let fs = media.mount_quiet(&options(text));
+        let me = Caller::default();
+        let other = fs.mknod(me, ROOT, b"other", S_IFREG, 0).expect("mknod").ino;
+        let file = fs.mknod(me, ROOT, b"file", S_IFREG, 0).expect("mknod").ino;
+        fs.sync_all().expect("sync");
+        fs.write(file, 0, b"content", false).expect("write");
+        fs.fsync(other).expect("fsync");
+        let cell = fs.e.inodes.get(&fs.e.nodes, file).expect("cell");
+        let committed = fs.e.journal.commit_ts();
+        assert!(
+            committed >= cell.seq(),
+            "{text}: committed {committed}, written {}",
+            cell.seq()
+        );
+    }
+}
+
 /// In mode `data=writeback` commits do not wait for the data device, but `fsync` does.
 #[test]
 fn fsync_covers_direct_data() {

@@ -89,8 +89,12 @@ impl Place {
     }
 
     fn mount(&self) -> u32 {
+        self.mount_with("rw")
+    }
+
+    fn mount_with(&self, options: &str) -> u32 {
         let (vol, mnt) = (self.vol.to_str().unwrap(), self.mnt.to_str().unwrap());
-        quayfs(["mount", vol, mnt]).ok();
+        quayfs(["mount", vol, mnt, "-o", options]).ok();
         let status = quayfs(["info", mnt, "--json"]).ok();
         let json: serde_json::Value = serde_json::from_str(&status).unwrap();
         u32::try_from(json["pid"].as_u64().unwrap()).unwrap()
@@ -380,6 +384,41 @@ fn wanted(default: u64) -> u64 {
         .ok()
         .and_then(|n| n.parse().ok())
         .unwrap_or(default)
+}
+
+/// What the kernel has collected and cannot deliver any more is not acknowledged, in no mode.
+#[test]
+fn fsync_fails_after_the_death_of_the_daemon() {
+    if !program::can_mount() {
+        return;
+    }
+    for options in ["durability=op,writeback", "durability=commit,writeback"] {
+        let place = Place::new("/dev/shm", false);
+        let pid = place.mount_with(options);
+        let mut f = File::create(place.mnt.join("f")).unwrap();
+        f.write_all(b"before").unwrap();
+        // The kernel would remember if this were answered with ENOSYS.
+        f.sync_all().unwrap();
+        f.write_all(b"after").unwrap();
+        kill(pid, &place.mnt);
+        assert!(f.sync_all().is_err(), "{options}");
+    }
+}
+
+/// A short run of `tests/apps/kills`: five programs, each on a volume that dies eight times.
+#[test]
+fn programs_lose_nothing() {
+    if !program::can_mount() {
+        return;
+    }
+    let rig = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/apps/kills");
+    let run = Command::new("python3")
+        .arg(rig)
+        .args(["--rounds", "40", "--quayfs", program::QUAYFS])
+        .output()
+        .expect("python3 runs: `make deps` installs it");
+    let said = String::from_utf8_lossy(&run.stdout) + String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.success(), "{said}");
 }
 
 #[test]

@@ -12,18 +12,16 @@ impl Fs {
         self.e.durability == Durability::Op
     }
 
-    /// Makes everything about an inode durable. In mode `op` it already is; in mode `commit` the
-    /// running transaction commits, unless a commit has covered the inode's last record.
+    /// Makes everything done before durable, by whomever and to whatever. In mode `op` it already is;
+    /// in mode `commit` the running transaction commits. Of direct data in mode `data=writeback` it is
+    /// the inode's own that is made durable.
     pub fn fsync(&self, ino: Ino) -> Result<()> {
         if self.sync_is_free() {
             return Ok(());
         }
         let cell = self.cell(ino)?;
         self.sync_data(cell.seq())?;
-        if cell.seq() > self.e.journal.commit_ts() {
-            self.e.commit()?;
-        }
-        Ok(())
+        self.e.commit().map(drop)
     }
 
     /// Makes everything durable.
