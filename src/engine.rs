@@ -309,6 +309,7 @@ impl Engine {
         while crate::checkpoint::round(self)?.slots > 0 {}
         crate::checkpoint::zero_batch(self)?;
         self.flush_device()?;
+        self.ppt.settle().map_err(FsError::io)?;
         self.journal.set_clean().map_err(FsError::io)
     }
 }

@@ -132,10 +132,9 @@ pub fn recover(volume: &Volume, options: &MountOptions) -> Result<Engine, MountE
             });
         }
     }
-    if region.backend() == Backend::Dax && !scan.clean {
-        // The daemon may have died with NAT entries stored and not flushed. Recovery builds on what
-        // it reads, so that has to be durable first, should power fail next. (`file`: the scan has
-        // drained everything; `volatile` has no next time.)
+    if !scan.clean {
+        // The daemon may have died with words stored and not flushed, or flushed and not drained.
+        // Recovery builds on what it reads, so that has to be durable first, should power fail next.
         region.flush(g.nat_off, g.nat_entries * 8);
         region.drain().map_err(FsError::from)?;
     }

@@ -15,6 +15,7 @@ const DEPTH: Depth = Depth {
     fsck: 17,
     used: 29,
     again: 251,
+    rot: 31,
     most: 250,
 };
 
@@ -22,8 +23,12 @@ const DEPTH: Depth = Depth {
 fn each(first: usize) {
     for mode in MODES {
         for step in ALPHABET.iter().skip(first).step_by(4) {
-            let text = Text::Steps(vec![step.name]);
-            explore(&*Program { mode, text }.run(), &DEPTH);
+            let program = Program {
+                mode,
+                text: Text::Steps(vec![step.name]),
+                dies: None,
+            };
+            explore(&*program.run(), &DEPTH);
         }
     }
 }

@@ -32,6 +32,10 @@ struct State {
     drain_fault: Option<i32>,
     /// So many events, and nobody makes another one.
     dies_after: Option<usize>,
+    /// Somebody wanted to make one more.
+    died: bool,
+    /// How many of the events only lead to where crashes are of interest.
+    from: usize,
 }
 
 /// What those panic with who outlive the death of their daemon ([`Recorder::die_after`]).
@@ -55,6 +59,7 @@ impl Log {
         let mut state = self.state.lock();
         let dead = state.dies_after.is_some_and(|n| state.events.len() >= n);
         if dead && !matches!(event.kind, Kind::Mark(_)) {
+            state.died = true;
             drop(state);
             std::panic::panic_any(Died);
         }
@@ -156,13 +161,28 @@ impl Recorder {
             device: self.device.content(),
         });
         state.events = Arc::default();
+        state.from = 0;
+    }
+
+    /// What has been recorded stays, with all that is in flight, but only crashes from here on are of
+    /// interest.
+    pub fn crash_from_here(&self) {
+        let mut state = self.log.state.lock();
+        state.from = state.events.len();
     }
 
     /// The daemon dies when there have been so many events: whoever does anything to either medium
     /// after that panics with [`Died`] before it is done, until [`Recorder::revive`]. What is in
     /// flight stays in flight: the machine goes on.
     pub fn die_after(&self, events: usize) {
-        self.log.state.lock().dies_after = Some(events);
+        let mut state = self.log.state.lock();
+        state.dies_after = Some(events);
+        state.died = false;
+    }
+
+    /// Whether somebody has met his death since [`Recorder::die_after`].
+    pub fn has_died(&self) -> bool {
+        self.log.state.lock().died
     }
 
     /// The next daemon may begin.
@@ -189,6 +209,6 @@ impl Recorder {
     pub fn trace(&self) -> Trace {
         let state = self.log.state.lock();
         let base = state.base.clone().expect("set when the recorder was made");
-        Trace::new(base, state.events.clone(), self.backend)
+        Trace::new(base, state.events.clone(), state.from, self.backend)
     }
 }

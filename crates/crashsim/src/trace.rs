@@ -18,6 +18,8 @@ use std::sync::Arc;
 pub struct Trace {
     base: Base,
     events: Arc<Vec<Event>>,
+    /// How many of the first events only lead to where crashes are of interest.
+    from: usize,
     backend: Backend,
 }
 
@@ -33,12 +35,23 @@ impl Point {
 }
 
 impl Trace {
-    pub(crate) fn new(base: Base, events: Arc<Vec<Event>>, backend: Backend) -> Self {
+    pub(crate) fn new(base: Base, events: Arc<Vec<Event>>, from: usize, backend: Backend) -> Self {
         Self {
             base,
             events,
+            from,
             backend,
         }
+    }
+
+    /// How many events there are.
+    pub fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    /// Whether nothing happened.
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty()
     }
 
     /// The moments at which a crash may leave something else than just before, or has more
@@ -67,18 +80,17 @@ impl Trace {
 
     /// The same run by a program that forgot one of the places that order things.
     pub fn without(&self, forgotten: Ordering) -> Self {
-        let kept = self
-            .events
-            .iter()
-            .filter(|e| ordering(e) != Some(forgotten));
+        let keep = |e: &&Event| ordering(e) != Some(forgotten);
         Self {
             base: self.base.clone(),
-            events: Arc::new(kept.cloned().collect()),
+            events: Arc::new(self.events.iter().filter(keep).cloned().collect()),
+            from: self.events[..self.from].iter().filter(keep).count(),
             backend: self.backend,
         }
     }
 
-    /// The moments just before something that was in flight is settled, and who settles it.
+    /// The moments, where crashes are of interest, just before something that was in flight is settled,
+    /// and who settles it.
     pub fn fences(&self) -> Vec<(Point, Ordering)> {
         let mut cursor = Cursor::new(&self.base, self.backend);
         let mut fences = Vec::new();
@@ -86,6 +98,7 @@ impl Trace {
             let before = cursor.in_flight();
             cursor.advance(event);
             if let Some(ordering) = ordering(event)
+                && number >= self.from
                 && cursor.in_flight() < before
             {
                 fences.push((Point(number), ordering));
@@ -123,13 +136,17 @@ impl Trace {
             .collect()
     }
 
-    /// The images of all moments, each content once for the same acknowledgements.
+    /// The images of all moments from [`Recorder::crash_from_here`] on, each content once for the
+    /// same acknowledgements.
+    ///
+    /// [`Recorder::crash_from_here`]: crate::Recorder::crash_from_here
     pub fn explore(&self, budget: &Budget) -> Explore<'_> {
+        let from = self.from;
         Explore {
             trace: self,
             budget: *budget,
             cursor: Cursor::new(&self.base, self.backend),
-            points: Box::new(self.points()),
+            points: Box::new(self.points().skip_while(move |point| point.0 < from)),
             images: None,
             seen: FxHashSet::default(),
             looked: BTreeSet::new(),

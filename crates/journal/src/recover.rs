@@ -70,8 +70,9 @@ impl Scan {
     }
 
     /// Every replayable record at or below `seq` is digested. Marks their slots, drains (and so makes
-    /// durable what the calling thread has stored and flushed), then makes D durable. May be called
-    /// in steps; a lower number than before does nothing.
+    /// durable what the calling thread has stored and flushed), then stores D. That is durable with the
+    /// next drain, and need not be before: the records are still there and can be replayed again.
+    /// May be called in steps; a lower number than before does nothing.
     ///
     /// # Errors
     /// [`JournalError::Pmem`] if the region cannot be drained.
@@ -88,7 +89,6 @@ impl Scan {
         // alone.
         self.region.drain()?;
         self.jsb().store(WordKind::Digested, seq);
-        self.region.drain()?;
         self.stored.store(seq, Ordering::Relaxed);
         Ok(())
     }

@@ -53,8 +53,9 @@ pub struct Scan {
 
 impl Journal {
     /// Reads superblock, lanes and slot headers. Changes nothing, but (unless the region is mapped
-    /// read-only) makes durable what it has read and a recovery would act on: if the daemon alone
-    /// died, that may still be in flight, and power may fail before recovery is done.
+    /// read-only) flushes what it has read and a recovery would act on: if the daemon alone died, that
+    /// may still be in flight, and power may fail before recovery is done. Drain before you store
+    /// anything on the strength of it.
     ///
     /// # Errors
     /// [`JournalError::Geometry`]; [`JournalError::Superblock`] if a word without which nothing can be
@@ -111,7 +112,7 @@ impl Journal {
         scan.merge(walks, rules);
         scan.scan_slots();
         if !region.is_read_only() {
-            scan.settle(&heads)?;
+            scan.flush_read(&heads);
         }
         Ok(scan)
     }
@@ -291,10 +292,9 @@ impl Scan {
         named
     }
 
-    /// Makes what has been read durable before anything is stored on the strength of it. Slots need
-    /// nothing: a record was written after its slots were settled, and a committed word at or below
-    /// D before D.
-    fn settle(&self, heads: &[u64]) -> Result<(), JournalError> {
+    /// Flushes what has been read and will be acted on. Slots need nothing: a record was written after
+    /// its slots were settled, and a committed word at or below D before D.
+    fn flush_read(&self, heads: &[u64]) {
         self.region.flush(self.geo.jsb_off, JSB_BYTES as u64);
         for (lane, (&head, &end)) in heads.iter().zip(&self.lane_ends).enumerate() {
             let (base, ring) = (self.geo.lane(lane), self.geo.lane_bytes);
@@ -302,6 +302,5 @@ impl Scan {
             self.region.flush(base + head % ring, first);
             self.region.flush(base, end - head - first);
         }
-        Ok(self.region.drain()?)
     }
 }

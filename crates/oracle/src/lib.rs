@@ -16,6 +16,7 @@ pub mod evict;
 pub mod model;
 pub mod ops;
 pub mod rng;
+pub mod script;
 pub mod search;
 
 use std::sync::Arc;

@@ -62,6 +62,17 @@ impl Ppt {
         &self.area.geo
     }
 
+    /// Stores the words that close the last transaction once more. The spare copy otherwise waits for
+    /// the next fence of the thread that stored it, which may have ended; after this it is durable with
+    /// the next drain of this thread.
+    ///
+    /// # Errors
+    /// [`PptError::ReadOnly`], [`PptError::Stopped`], and [`PptError::Pmem`] if draining fails.
+    pub fn settle(&self) -> Result<(), PptError> {
+        let turn = self.take_turn()?;
+        self.area.close(turn.generation)
+    }
+
     /// Number of LBNs.
     pub fn blocks(&self) -> u64 {
         self.area.geo.blocks

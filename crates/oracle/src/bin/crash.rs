@@ -33,12 +33,18 @@ struct Args {
     /// Threads; as many as there are processors without.
     #[arg(long)]
     jobs: Option<NonZero<usize>>,
-    /// Run one program, as a violation tells it.
-    #[arg(long, value_name = "MODE: STEP; STEP #IMAGE", conflicts_with_all = ["mutants", "list"])]
+    /// Run one program, as a violation tells it; or try mutants on it alone.
+    #[arg(long, value_name = "MODE: STEP; STEP #IMAGE", conflicts_with = "list")]
     program: Option<String>,
     /// Forget each place that flushes, fences or drains, until it is noticed.
     #[arg(long, conflicts_with = "list")]
     mutants: bool,
+    /// Print all that a program does to the media, in order, instead of crashing it.
+    #[arg(long, requires = "program")]
+    trace: bool,
+    /// Only places whose name contains this, as `journal/src/scan.rs:` does.
+    #[arg(long, requires = "mutants", default_value = "")]
+    place: String,
     /// List modes, steps and stories.
     #[arg(long)]
     list: bool,
@@ -49,8 +55,19 @@ fn main() -> ExitCode {
     if args.list {
         return list();
     }
-    if let Some(line) = &args.program {
-        return one(line);
+    let program = match args.program.as_deref().map(parse).transpose() {
+        Ok(program) => program,
+        Err(e) => {
+            eprintln!("{e}");
+            return ExitCode::from(2);
+        }
+    };
+    if let (Some((program, _)), true) = (&program, args.trace) {
+        print!("{}", program.run().trace());
+        return ExitCode::SUCCESS;
+    }
+    if let (Some((program, image)), false) = (&program, args.mutants) {
+        return one(program, *image);
     }
     let jobs = args
         .jobs
@@ -59,7 +76,8 @@ fn main() -> ExitCode {
     let limit = Duration::from_secs(args.seconds);
     quiet();
     if args.mutants {
-        return forget_each(limit, jobs);
+        let programs = program.map_or_else(programs, |(program, _)| vec![program]);
+        return forget_each(&programs, limit, jobs, &args.place);
     }
     let tty = std::io::stderr().is_terminal();
     let note = |c: &Coverage| {
@@ -89,26 +107,26 @@ fn quiet() {
     std::panic::set_hook(Box::new(|_| ()));
 }
 
-fn one(line: &str) -> ExitCode {
+/// A program, and the number of one of its images if that is given.
+fn parse(line: &str) -> Result<(Program, Option<u64>), String> {
     let (line, image) = match line.split_once('#') {
-        Some((line, image)) => (line, Some(image)),
+        Some((line, image)) => (line.trim_end(), Some(image.trim())),
         None => (line, None),
     };
-    let wrong = |what: String| {
-        eprintln!("{what}");
-        ExitCode::from(2)
-    };
-    let image = match image.map(|n| n.trim().parse()).transpose() {
-        Ok(image) => image,
-        Err(e) => return wrong(format!("the number of an image: {e}")),
-    };
-    let program: Program = match line.parse() {
-        Ok(program) => program,
-        Err(e) => return wrong(format!("{e}; `crash --list` has them")),
-    };
+    let image = image.map(|n| {
+        n.parse()
+            .map_err(|e| format!("the number of an image: {e}"))
+    });
+    let program = line
+        .parse()
+        .map_err(|e| format!("{e}; `crash --list` has them"))?;
+    Ok((program, image.transpose()?))
+}
+
+fn one(program: &Program, image: Option<u64>) -> ExitCode {
     quiet();
     let coverage = Coverage::default();
-    match crashes(&program, image, false, &coverage, &|| false) {
+    match crashes(program, image, false, &coverage, &|| false) {
         Ok(()) => {
             println!(
                 "{} images, nothing wrong",
@@ -123,7 +141,38 @@ fn one(line: &str) -> ExitCode {
     }
 }
 
-fn forget_each(limit: Duration, jobs: usize) -> ExitCode {
+/// Events between the deaths of a story that mutants are tried on: no multiple of what a step of it
+/// usually makes.
+const STEP: usize = 3;
+
+/// Deaths at moments that few others have in them. As the code changes the moments move; then one of
+/// all the deaths further down the list is the witness, after a longer search.
+const WITNESSES: &[&str] = &[
+    "op: story reuse, dies after 8",
+    "swap: story reuse-written, dies after 150",
+    "commit-swap: story ring, dies after 116",
+    "op: killed 7340038",
+    "ordered-inplace: threads 3 seed 7340055",
+    "commit-swap: killed 7340048",
+];
+
+/// What mutants are tried on. The long ones first: they meet most places, and a mutant that has died
+/// costs nothing more.
+fn programs() -> Vec<Program> {
+    let is_story = |p: &&Program| matches!(p.text, Text::Story(_));
+    let is_single = |p: &&Program| matches!(&p.text, Text::Steps(steps) if steps.len() == 1);
+    let short = Program::short(0);
+    let long = (0..36).map(|n| Program::long(7, n));
+    let witnesses = WITNESSES.iter().filter_map(|line| line.parse().ok());
+    (short.iter().filter(is_story).cloned())
+        .chain(witnesses)
+        .chain(long)
+        .chain(short.iter().filter(is_story).flat_map(|p| p.deaths(STEP)))
+        .chain(short.iter().filter(is_single).cloned())
+        .collect()
+}
+
+fn forget_each(programs: &[Program], limit: Duration, jobs: usize, only: &str) -> ExitCode {
     let show = |place: &str, mutant: &Mutant| match &mutant.killer {
         Some((run, what)) => println!("| `{place}` | `{run}` | {what} |"),
         None => println!(
@@ -131,18 +180,8 @@ fn forget_each(limit: Duration, jobs: usize) -> ExitCode {
             mutant.images, mutant.runs
         ),
     };
-    // The long ones first: they meet most places, and a mutant that has died costs nothing more.
-    let is_story = |p: &&Program| matches!(p.text, Text::Story(_));
-    let is_single = |p: &&Program| matches!(&p.text, Text::Steps(steps) if steps.len() == 1);
-    let short = Program::short(0);
-    let long = (0..36).map(|n| Program::long(7, n));
-    let programs: Vec<Program> = (short.iter().filter(is_story).cloned())
-        .chain(long)
-        .chain(short.iter().filter(is_single).cloned())
-        .chain((0..300).map(deaths))
-        .collect();
     println!("| place | noticed by | as |\n|---|---|---|");
-    let table = mutants::forget_each(&programs, &DEPTH, jobs, limit, &show);
+    let table = mutants::forget_each(programs, only, &DEPTH, jobs, limit, &show);
     let alive: Vec<_> = table.iter().filter(|(_, m)| m.killer.is_none()).collect();
     for (place, mutant) in &alive {
         show(place, mutant);
@@ -152,16 +191,6 @@ fn forget_each(limit: Duration, jobs: usize) -> ExitCode {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
-    }
-}
-
-/// Deaths at many moments, where lines that were stored and not flushed outlive the daemon.
-fn deaths(n: u64) -> Program {
-    let modes = ["op", "swap", "commit-swap", "ordered-inplace"];
-    let name = modes[n as usize % modes.len()];
-    Program {
-        mode: MODES.iter().find(|m| m.name == name).unwrap_or(&MODES[0]),
-        text: Text::Killed(1000 + n),
     }
 }
 
@@ -175,6 +204,8 @@ fn list() -> ExitCode {
     for (name, _) in STORIES {
         println!("story {name}");
     }
-    println!("else `random SEED`, `threads N seed SEED`");
+    println!(
+        "else `random SEED`, `killed SEED`, `threads N seed SEED`; `, dies after EVENTS` behind any but the last two"
+    );
     ExitCode::SUCCESS
 }

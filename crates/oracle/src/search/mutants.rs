@@ -28,12 +28,16 @@ pub struct Mutant {
     pub killer: Option<(String, String)>,
 }
 
+/// Images of each run whose recoveries are runs as well, about.
+const RECOVERIES: usize = 24;
+
 /// Mutants by place, as `kind file:line`.
 pub type Table = BTreeMap<String, Mutant>;
 
-/// Forgets each place of each program in turn, until it is noticed or the time is over. `note` hears of every death.
+/// Forgets each place of each program in turn, if its name contains `only`, until it is noticed or the time is over. `note` hears of every death.
 pub fn forget_each(
     programs: &[Program],
+    only: &str,
     depth: &Depth,
     jobs: usize,
     limit: Duration,
@@ -48,23 +52,41 @@ pub fn forget_each(
             s.spawn(|| {
                 while let Some(program) = programs.get(next.fetch_add(1, Relaxed)) {
                     let run = program.run();
-                    let trace = run.trace();
-                    for place in trace.orderings() {
-                        let name = name(place);
-                        let dead = lock().entry(name.clone()).or_default().killer.is_some();
-                        if dead || start.elapsed() >= limit {
-                            continue;
+                    let line = program.to_string();
+                    let try_each = |run: &dyn Run, line: &str| {
+                        let trace = run.trace();
+                        for place in trace.orderings() {
+                            let name = name(place);
+                            if !name.contains(only) {
+                                continue;
+                            }
+                            let dead = lock().entry(name.clone()).or_default().killer.is_some();
+                            if dead || start.elapsed() >= limit {
+                                continue;
+                            }
+                            let (images, what) = explore(run, &trace.without(place), depth);
+                            let mut table = lock();
+                            let mutant = table.entry(name.clone()).or_default();
+                            mutant.runs += 1;
+                            mutant.images += images;
+                            if mutant.killer.is_none()
+                                && let Some(what) = what
+                            {
+                                mutant.killer = Some((line.to_string(), what));
+                                note(&name, mutant);
+                            }
                         }
-                        let (images, what) = explore(&*run, &trace.without(place), depth);
-                        let mut table = lock();
-                        let mutant = table.entry(name.clone()).or_default();
-                        mutant.runs += 1;
-                        mutant.images += images;
-                        if mutant.killer.is_none()
-                            && let Some(what) = what
-                        {
-                            mutant.killer = Some((program.to_string(), what));
-                            note(&name, mutant);
+                    };
+                    try_each(&*run, &line);
+                    // Recovery has orderings of its own, and most of what it finds is left by power
+                    // failures.
+                    let trace = run.trace();
+                    let total = trace.explore(&depth.budget).count();
+                    let every = (total / RECOVERIES).max(1);
+                    let images = trace.explore(&depth.budget);
+                    for (n, image) in images.enumerate().skip(every / 2).step_by(every) {
+                        if let Ok(Some(recovery)) = run.recovery(&image) {
+                            try_each(&*recovery, &format!("{line} #{}", n + 1));
                         }
                     }
                 }

@@ -1,7 +1,8 @@
 //! A program and the mode it runs in.
 //!
 //! Both together are one line, which is how a violation is told and run again:
-//! `op: unlink; write-block`, `commit: random 17`, `ordered: threads 3 seed 5`.
+//! `op: unlink; write-block`, `commit: random 17`, `ordered: threads 3 seed 5`,
+//! `swap: story ring, dies after 57`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,6 +11,7 @@ use quayfs_pmem::Backend;
 
 use crate::crash::{Run, Script};
 use crate::duo::Duo;
+use crate::rng::Rng;
 use crate::search::alphabet::{ALPHABET, Step, find, prepare};
 use crate::search::stories::STORIES;
 use crate::{Shape, options};
@@ -79,6 +81,8 @@ pub enum Text {
 pub struct Program {
     pub mode: &'static Mode,
     pub text: Text,
+    /// After how many events the daemon dies, if it does: steps and stories only. Crashes come after.
+    pub dies: Option<usize>,
 }
 
 impl Program {
@@ -88,6 +92,7 @@ impl Program {
         let one = |mode: usize, steps: Vec<&'static str>| Self {
             mode: &MODES[mode % MODES.len()],
             text: Text::Steps(steps),
+            dies: None,
         };
         let single = ALPHABET
             .iter()
@@ -101,6 +106,7 @@ impl Program {
             MODES.iter().map(|mode| Self {
                 mode,
                 text: Text::Story(name),
+                dies: None,
             })
         });
         stories.chain(single).chain(pairs).collect()
@@ -113,10 +119,40 @@ impl Program {
         let seed = seed.wrapping_mul(1 << 20) + n;
         let text = match n % 5 {
             3 => Text::Threads(2 + n / 5 % 3, seed),
-            1 | 4 => Text::Killed(seed),
+            1 => Text::Killed(seed),
+            4 => return Self::mortal(mode, seed),
             _ => Text::Random(seed),
         };
-        Self { mode, text }
+        Self {
+            mode,
+            text,
+            dies: None,
+        }
+    }
+
+    /// The deaths of this program at every `step`th moment of it.
+    pub fn deaths(&self, step: usize) -> Vec<Self> {
+        let events = self.run().trace().len();
+        let dies = |n| Self {
+            dies: Some(n),
+            ..self.clone()
+        };
+        (0..=events).step_by(step).map(dies).collect()
+    }
+
+    /// A story or a step, and a death at some moment of it.
+    fn mortal(mode: &'static Mode, seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let n = rng.below((STORIES.len() * 4 + ALPHABET.len()) as u64) as usize;
+        let (text, events) = match n.checked_sub(STORIES.len() * 4) {
+            None => (Text::Story(STORIES[n % STORIES.len()].0), 900),
+            Some(step) => (Text::Steps(vec![ALPHABET[step].name]), 120),
+        };
+        Self {
+            mode,
+            text,
+            dies: Some(rng.below(events) as usize),
+        }
     }
 
     /// Carries it out and records it.
@@ -129,45 +165,47 @@ impl Program {
             _ => &Shape::TINY,
         };
         let mode = options(self.mode.options);
-        let script = || Script::new(&self.to_string(), shape, self.mode.backend, &mode);
+        if let Text::Threads(threads, seed) = self.text {
+            let with = (shape, self.mode.backend);
+            return Box::new(Duo::run(with, &mode, threads, 12, seed));
+        }
+        let mut s = Script::new(&self.to_string(), shape, self.mode.backend, &mode);
+        match self.dies {
+            Some(events) => s.dies(events, |s| self.play(s)),
+            None => self.play(&mut s),
+        }
+        Box::new(s)
+    }
+
+    /// What one thread does.
+    fn play(&self, s: &mut Script) {
+        if !matches!(self.text, Text::Story(_)) {
+            prepare(s);
+        }
         match &self.text {
             Text::Steps(names) => {
-                let mut s = script();
-                prepare(&mut s);
                 let steps: Vec<&Step> = names.iter().filter_map(|name| find(name)).collect();
                 for step in steps {
-                    step.run(&mut s);
+                    step.run(s);
                 }
                 s.background();
-                Box::new(s)
             }
             Text::Story(name) => {
-                let mut s = script();
                 if let Some((_, story)) = STORIES.iter().find(|(n, _)| n == name) {
-                    story(&mut s);
+                    story(s);
                 }
-                Box::new(s)
             }
             Text::Random(seed) => {
-                let mut s = script();
-                prepare(&mut s);
                 s.random(*seed, 40);
                 s.background();
-                Box::new(s)
             }
             Text::Killed(seed) => {
-                let mut s = script();
-                prepare(&mut s);
                 s.killed(*seed, 12);
                 s.killed(*seed + 1, 8);
                 s.random(*seed, 4);
                 s.background();
-                Box::new(s)
             }
-            Text::Threads(threads, seed) => {
-                let with = (shape, self.mode.backend);
-                Box::new(Duo::run(with, &mode, *threads, 12, *seed))
-            }
+            Text::Threads(..) => {}
         }
     }
 }
@@ -181,6 +219,10 @@ impl fmt::Display for Program {
             Text::Random(seed) => write!(f, "random {seed}"),
             Text::Killed(seed) => write!(f, "killed {seed}"),
             Text::Threads(threads, seed) => write!(f, "threads {threads} seed {seed}"),
+        }?;
+        match self.dies {
+            Some(events) => write!(f, ", dies after {events}"),
+            None => Ok(()),
         }
     }
 }
@@ -196,8 +238,12 @@ impl FromStr for Program {
             .iter()
             .find(|m| m.name == mode.trim())
             .ok_or_else(|| format!("no mode {mode}"))?;
-        let words: Vec<&str> = text.split_whitespace().collect();
         let number = |text: &str| text.parse().map_err(|_| format!("{text} is no number"));
+        let (text, dies) = match text.split_once(", dies after ") {
+            Some((text, events)) => (text, Some(number(events.trim())? as usize)),
+            None => (text, None),
+        };
+        let words: Vec<&str> = text.split_whitespace().collect();
         let text = match words[..] {
             ["story", name] => Text::Story(
                 STORIES
@@ -220,7 +266,11 @@ impl FromStr for Program {
                     .collect::<Result<_, _>>()?,
             ),
         };
-        Ok(Self { mode, text })
+        let threads = matches!(text, Text::Threads(..) | Text::Killed(_));
+        if threads && dies.is_some() {
+            return Err("what has threads or deaths already does not die".into());
+        }
+        Ok(Self { mode, text, dies })
     }
 }
 
@@ -235,7 +285,7 @@ mod tests {
             programs.len(),
             ALPHABET.len() * (MODES.len() + ALPHABET.len()) + STORIES.len() * MODES.len()
         );
-        let long = (0..8).map(|n| Program::long(3, n));
+        let long = (0..20).map(|n| Program::long(3, n));
         for p in programs.into_iter().chain(long) {
             assert!(p.to_string().parse() == Ok(p));
         }

@@ -23,6 +23,7 @@ pub const DEPTH: Depth = Depth {
     fsck: 11,
     used: 37,
     again: 101,
+    rot: 29,
     most: u64::MAX,
 };
 

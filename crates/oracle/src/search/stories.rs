@@ -1,7 +1,7 @@
 //! Programs that lead to one place: what a round or a zero batch gives back is taken again at once,
 //! while whatever made it free may still be in flight in another thread.
 
-use quayfs::fs::FallocMode;
+use quayfs::fs::{FallocMode, SetXattr};
 use quayfs_layout::BLOCK;
 use quayfs_layout::inode::{ROOT, S_IFLNK};
 
@@ -20,6 +20,8 @@ pub const STORIES: &[Story] = &[
     ("reuse-written", reuse_written),
     ("lives", lives),
     ("lap", lap),
+    ("laps", laps),
+    ("backlog", backlog),
 ];
 
 /// The slots that a round has retired are filled again.
@@ -109,10 +111,48 @@ fn lap(s: &mut Script) {
     s.sync();
 }
 
+/// A lane goes around more than once, and its head only as far as each digest makes durable.
+fn laps(s: &mut Script) {
+    let a = s.file(ROOT, "a");
+    s.settle();
+    let start = s.fs.e.journal.stats().append_bytes;
+    let far = start + 5 * Shape::TIGHT.lane / 2;
+    let mut len = 9_000;
+    while s.fs.e.journal.stats().append_bytes < far {
+        s.set_xattr(a, "user.large", len, SetXattr::Any);
+        s.sync();
+        s.digest();
+        len += 1;
+    }
+    s.end();
+}
+
+/// A death leaves more records than there are pages to digest at once.
+fn backlog(s: &mut Script) {
+    let files: Vec<_> = (0..5).map(|i| s.file(ROOT, &format!("f{i}"))).collect();
+    for (i, file) in files.iter().enumerate() {
+        s.set_xattr(*file, "user.large", 9_000 + i, SetXattr::Any);
+    }
+    s.background();
+    s.settle();
+    let options = s.options();
+    for life in 0..2 {
+        for (i, file) in files.iter().enumerate() {
+            s.set_xattr(*file, "user.large", 9_500 + 100 * life + i, SetXattr::Any);
+        }
+        s.write(files[life], 0, 100);
+        s.remove(ROOT, &format!("f{}", life + 3));
+        s.forget(files[life + 3]);
+        s.remount(false, &options);
+    }
+    s.sync();
+}
+
 /// Mounts that end in every way, with something to do for each.
 fn lives(s: &mut Script) {
     let options = s.options();
     let a = s.file(ROOT, "a");
+    s.settle();
     for life in 0..3 {
         s.write(a, life * B, 2 * BLOCK);
         s.file(ROOT, &format!("f{life}"));
@@ -123,4 +163,5 @@ fn lives(s: &mut Script) {
         }
         s.remount(life == 2, &options);
     }
+    s.end();
 }

@@ -1,0 +1,107 @@
+//! Deaths of the daemon while the machine goes on: what was in flight then still is, and the next
+//! mount reads it.
+
+use quayfs::fs::{FallocMode, Fs};
+use quayfs_layout::BLOCK;
+use quayfs_layout::inode::ROOT;
+
+use super::{ACKNOWLEDGED, BEGINS, Script, TASTE};
+use crate::dump::{self, difference};
+use crate::model::Model;
+use crate::ops::{Op, random};
+use crate::rng::Rng;
+use crate::{Media, apply};
+
+impl Script {
+    /// Carries out random operations until the daemon dies in the middle of one, and mounts again.
+    pub fn killed(&mut self, seed: u64, steps: u64) {
+        let mut rng = Rng::new(seed);
+        self.sync();
+        let moment = self.recorder.len() as u64 + 1 + rng.below(steps * 8);
+        self.recorder.die_after(moment as usize);
+        self.outlived(|s| {
+            for _ in 0..steps {
+                let op = random(&mut rng, &s.model, &TASTE);
+                s.op(op);
+            }
+        });
+    }
+
+    /// Carries out `work`, of which the daemon dies after so many events, counted from where `work`
+    /// calls [`Script::settle`]. Then it is mounted again and everything is used. Only crashes after the
+    /// death are of interest.
+    pub fn dies(&mut self, events: usize, work: impl FnOnce(&mut Self) + Send) {
+        self.dies = Some(events);
+        self.outlived(work);
+        self.afterlife();
+        self.end();
+    }
+
+    /// Carries out `work` in a thread of its own, whose fences settle nothing for those who come
+    /// after it. If the daemon has not died by then it does so at its end.
+    fn outlived(&mut self, work: impl FnOnce(&mut Self) + Send) {
+        let done = std::thread::scope(|s| s.spawn(|| work(&mut *self)).join());
+        if let Err(panic) = done
+            && !self.recorder.has_died()
+        {
+            std::panic::resume_unwind(panic);
+        }
+        self.recorder.revive();
+        if self.dies.take().is_some() {
+            self.recorder.crash_from_here();
+        }
+        self.recorder.mark(BEGINS);
+        self.reborn();
+    }
+
+    /// Mounts what a death has left, and goes on from the state that is found.
+    fn reborn(&mut self) {
+        let (region, device) = (self.recorder.region(), self.recorder.device());
+        let next = Media { region, device }.mount_quiet(&self.options);
+        // The dead do not tidy up.
+        std::mem::forget(std::mem::replace(&mut self.fs, next));
+        let tree = dump::dump(&self.fs, ROOT).expect("the tree can be read");
+        let mut possible = self.models.clone();
+        for op in std::mem::take(&mut self.begun) {
+            let mut after = possible.last().expect("a state").clone();
+            let ino = made(&self.fs, &op);
+            let _ = apply::on_model(&mut after, &op, ino, self.fs.request_max() as u64);
+            possible.push(after);
+        }
+        let is_there = |m: &&Model| difference(&tree, &dump::expected(m)).is_none();
+        let Some(found) = possible.iter().rev().find(is_there) else {
+            panic!("{}: after a death no state is there", self.name);
+        };
+        self.model = found.clone();
+        self.models.clear();
+        self.note();
+        self.model.forget_all();
+        // Recovery has made durable what it found.
+        self.recorder.mark(self.state());
+        self.recorder.mark(ACKNOWLEDGED | self.state());
+    }
+
+    /// Uses what another mount has left: free blocks above all, which have to read as zeros.
+    fn afterlife(&mut self) {
+        let b = BLOCK as u64;
+        let file = self.file(ROOT, "afterlife");
+        let grow = FallocMode::Allocate { keep_size: false };
+        let free = self.fs.statfs().free.saturating_sub(20).min(64);
+        for at in (0..free).step_by(6) {
+            self.fallocate(file, grow, at * b, 6.min(free - at) * b);
+        }
+        self.write(file, b + 9, BLOCK);
+        self.background();
+        self.remove(ROOT, "afterlife");
+        self.forget(file);
+        self.background();
+    }
+}
+
+/// The inode that an operation has made, if it has arrived.
+fn made(fs: &Fs, op: &Op) -> Option<quayfs_layout::Ino> {
+    match op {
+        Op::Create { dir, name, .. } => fs.lookup(*dir, &name.0).ok().map(|a| a.ino),
+        _ => None,
+    }
+}
