@@ -1,17 +1,21 @@
 //! Every flipped bit of live metadata is found. What is live is said by a map of the volume that
 //! is made from the format; the rest may hold anything.
 //!
-//! `QUAYFS_FLIPS=all` flips every bit; otherwise one bit of every byte.
+//! `QUAYFS_FLIPS=all` flips every bit, in mode `commit` too where it is as in mode `op`; otherwise one
+//! bit of every byte. With `--nocapture` each test says how many flips were found, and by what.
 
 mod damage;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use damage::map::{Area, Map, Use};
-use damage::{Image, Left, volume};
+use damage::{Image, Left, Place, volume};
+use quayfs::error::FsError;
 use quayfs::fs::Fs;
 use quayfs::fsck::{self, FsckOptions};
+use quayfs::scrub::{Options, Pass};
 use quayfs::volume::{Access, Volume};
 use quayfs_blockdev::BlockDevice;
 use quayfs_layout::inode::ROOT;
@@ -20,27 +24,34 @@ use quayfs_pmem::Region;
 
 const THREADS: usize = 2;
 
-/// Whether a check of this volume says that something is wrong, and what.
-fn complaint(
-    region: &Arc<Region>,
-    device: &Arc<dyn BlockDevice>,
-    check_data: bool,
-) -> Option<String> {
+/// What found a flip: the area of the checker's first finding, or that the volume cannot be opened.
+type By = String;
+
+/// Whether a check of this volume says that something is wrong, and what that is about.
+fn complaint(region: &Arc<Region>, device: &Arc<dyn BlockDevice>, check_data: bool) -> Option<By> {
     let volume = Volume::from_parts(Arc::clone(region), Arc::clone(device), Access::ReadWrite);
-    let volume = match volume {
-        Ok(v) => v,
-        Err(e) => return Some(e.to_string()),
+    let Ok(volume) = volume else {
+        return Some("refused".into());
     };
     match fsck::check_volume(volume, &FsckOptions { check_data }) {
         Ok(report) if report.is_clean() => None,
-        Ok(report) => Some(report.to_string()),
-        Err(e) => Some(e.to_string()),
+        Ok(report) => Some(
+            report
+                .findings
+                .first()
+                .map_or("refused".into(), |f| f.area.to_string()),
+        ),
+        Err(_) => Some("refused".into()),
     }
+}
+
+fn all_bits() -> bool {
+    std::env::var("QUAYFS_FLIPS").is_ok_and(|v| v == "all")
 }
 
 /// Offsets and bits to be flipped in a piece: of every byte one bit, or all.
 fn bits(area: &Area) -> Vec<(u64, u8)> {
-    let all = std::env::var("QUAYFS_FLIPS").is_ok_and(|v| v == "all");
+    let all = all_bits();
     let of = |off: u64| match all {
         true => 0..8,
         false => ((off ^ off >> 3) % 8) as u8..((off ^ off >> 3) % 8) as u8 + 1,
@@ -55,42 +66,83 @@ fn bits(area: &Area) -> Vec<(u64, u8)> {
         .collect()
 }
 
-/// Flips bits of the region one at a time; returns how many.
-fn flip_region(image: &Image, work: &[(Use, u64, u8)], check_data: bool) -> Vec<String> {
+/// What was flipped, and what became of it.
+#[derive(Default)]
+struct Tally {
+    flips: BTreeMap<Use, BTreeMap<By, u64>>,
+    missed: Vec<String>,
+}
+
+impl Tally {
+    fn count(&mut self, what: Use, by: Option<By>, where_: impl FnOnce() -> String) {
+        match by {
+            Some(by) => *self.flips.entry(what).or_default().entry(by).or_default() += 1,
+            None => self.missed.push(format!("{what:?}: {}", where_())),
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        for (what, by) in other.flips {
+            let mine = self.flips.entry(what).or_default();
+            by.into_iter()
+                .for_each(|(by, n)| *mine.entry(by).or_default() += n);
+        }
+        self.missed.extend(other.missed);
+    }
+
+    /// One line for each kind of structure, for the record; and the verdict.
+    fn report(&self, left: Left, map: &Map) {
+        let structures = map.structures();
+        for (what, by) in &self.flips {
+            let n: u64 = by.values().sum();
+            let by: Vec<_> = by.iter().map(|(by, n)| format!("{by} {n}")).collect();
+            eprintln!(
+                "{left:?}: {what:?}: {} structures, {n} flips found, by {}",
+                structures[what],
+                by.join(", ")
+            );
+        }
+        let found: u64 = self.flips.values().flat_map(|by| by.values()).sum();
+        let first = &self.missed[..self.missed.len().min(20)];
+        assert!(
+            self.missed.is_empty(),
+            "{left:?}: {} flips were not found, {found} were; the first: {first:#?}",
+            self.missed.len()
+        );
+        assert!(found > 0);
+        eprintln!("{left:?}: all of {found} flips were found");
+    }
+}
+
+/// Flips bits of the region one at a time.
+fn flip_region(image: &Image, work: &[(Use, u64, u8)], check_data: bool) -> Tally {
     let next = AtomicU64::new(0);
     let one = || {
         let media = image.media();
-        let mut missed = Vec::new();
+        let mut tally = Tally::default();
         loop {
             let i = next.fetch_add(1, Ordering::Relaxed) as usize;
             let Some(&(what, off, bit)) = work.get(i) else {
-                return missed;
+                return tally;
             };
             let old = media.region.read_vec(off, 1);
             media.region.write(off, &[old[0] ^ 1 << bit]);
-            if complaint(&media.region, &media.device, check_data).is_none() {
-                missed.push(format!("{what:?}: bit {bit} of byte {off}"));
-            }
+            let by = complaint(&media.region, &media.device, check_data);
+            tally.count(what, by, || format!("bit {bit} of byte {off}"));
             media.region.write(off, &old);
         }
     };
+    let mut total = Tally::default();
     std::thread::scope(|s| {
         let threads: Vec<_> = (0..THREADS).map(|_| s.spawn(one)).collect();
-        let joined = threads.into_iter().map(|t| t.join().expect("no panic"));
-        joined.flatten().collect()
-    })
+        threads
+            .into_iter()
+            .for_each(|t| total.add(t.join().expect("no panic")));
+    });
+    total
 }
 
-fn report(left: Left, missed: &[String], of: usize) {
-    let first = &missed[..missed.len().min(20)];
-    assert!(
-        missed.is_empty(),
-        "{left:?}: {} of {of} flips were not found, the first: {first:#?}",
-        missed.len()
-    );
-    eprintln!("{left:?}: all of {of} flips were found");
-}
-
+/// Flips what `wanted` picks among the metadata.
 fn metadata(left: Left, wanted: impl Fn(Use) -> bool) {
     let image = Image::sample(left);
     let map = Map::of(&image);
@@ -104,7 +156,7 @@ fn metadata(left: Left, wanted: impl Fn(Use) -> bool) {
     {
         work.extend(bits(a).into_iter().map(|(off, bit)| (a.what, off, bit)));
     }
-    report(left, &flip_region(&image, &work, false), work.len());
+    flip_region(&image, &work, false).report(left, &map);
 }
 
 #[test]
@@ -116,10 +168,11 @@ fn every_flip_on_a_volume_of_a_dead_daemon_is_found() {
 #[test]
 fn every_flip_in_the_logs_of_mode_commit_is_found() {
     metadata(Left::Commit, |what| {
-        !matches!(
+        let as_above = matches!(
             what,
             Use::Config | Use::NodePage | Use::Nat | Use::L2pEntry | Use::SlotData
-        )
+        );
+        all_bits() || !as_above
     });
 }
 
@@ -151,24 +204,93 @@ fn flips_of_content_and_of_its_checksums_are_found_by_reading_it() {
     for a in map.pmem.iter().filter(|a| a.what == Use::L2pChecksum) {
         work.extend(bits(a).into_iter().map(|(off, bit)| (a.what, off, bit)));
     }
-    report(Left::Op, &flip_region(&image, &work, true), work.len());
+    let mut tally = flip_region(&image, &work, true);
     let media = image.media();
-    let mut n = 0;
     for a in map.device.iter().filter(|a| a.what.is_live()) {
         for (off, bit) in bits(a) {
             let (block, at) = (off / BLOCK as u64, (off % BLOCK as u64) as usize);
-            let mut buf = vec![0; BLOCK];
-            media.device.read(block, &mut buf).unwrap();
-            buf[at] ^= 1 << bit;
-            media.device.write(block, &buf).unwrap();
-            let found = complaint(&media.region, &media.device, a.what == Use::Data);
-            assert!(found.is_some(), "{:?}: bit {bit} of byte {off}", a.what);
-            buf[at] ^= 1 << bit;
-            media.device.write(block, &buf).unwrap();
-            n += 1;
+            flip_block(&*media.device, block, at, bit);
+            let by = complaint(&media.region, &media.device, a.what == Use::Data);
+            tally.count(a.what, by, || format!("bit {bit} of byte {off}"));
+            flip_block(&*media.device, block, at, bit);
         }
     }
-    eprintln!("all of {n} flips on the data device were found");
+    tally.report(Left::Op, &map);
+}
+
+fn flip_block(device: &dyn BlockDevice, block: u64, at: usize, bit: u8) {
+    let mut buf = vec![0; BLOCK];
+    device.read(block, &mut buf).unwrap();
+    buf[at] ^= 1 << bit;
+    device.write(block, &buf).unwrap();
+}
+
+/// Flips the same bit of every block of every file, staged or on the data device, of a mounted
+/// volume that a daemon has left behind. Each read of one has to fail, and a scrub has to find as
+/// many as there are: blocks have their checksums to themselves.
+#[test]
+fn a_flip_in_any_block_of_a_file_is_found_at_read_and_by_scrub() {
+    for left in [Left::Op, Left::Commit] {
+        let image = Image::sample(left);
+        let media = image.media();
+        let fs = Fs::mount_quiet(volume(&media), &image.options).unwrap();
+        let blocks = damage::blocks(&fs);
+        let staged = blocks
+            .iter()
+            .filter(|b| matches!(b.place, Place::Slot(_)))
+            .count();
+        assert!(
+            staged > 5 && blocks.len() - staged > 5,
+            "{left:?}: {staged} of {}",
+            blocks.len()
+        );
+        let area = Area {
+            what: Use::Data,
+            bytes: 0..BLOCK as u64,
+        };
+        let (mut positions, mut at_read, mut by_scrub) = (0, 0, 0);
+        for (at, bit) in bits(&area) {
+            let flip = || {
+                for b in &blocks {
+                    match b.place {
+                        Place::Slot(off) => {
+                            let old = media.region.read_vec(off + at, 1);
+                            media.region.write(off + at, &[old[0] ^ 1 << bit]);
+                        }
+                        Place::Device(block) => {
+                            flip_block(&*media.device, block, at as usize, bit);
+                        }
+                    }
+                }
+            };
+            flip();
+            for b in &blocks {
+                let read = fs.read(b.ino, b.block * BLOCK as u64, BLOCK);
+                let what = format!("{left:?}: {b:?}, bit {bit} of byte {at}");
+                assert!(matches!(read, Err(FsError::Io(_))), "{what}: {read:?}");
+                at_read += 1;
+            }
+            let pass = Pass::new(Options::default());
+            pass.run(&fs.e);
+            let found = pass.status().findings;
+            assert_eq!(
+                found,
+                blocks.len() as u64,
+                "{left:?}: bit {bit} of byte {at}"
+            );
+            by_scrub += found;
+            positions += 1;
+            flip();
+        }
+        let pass = Pass::new(Options::default());
+        pass.run(&fs.e);
+        assert_eq!(pass.status().findings, 0, "{left:?}");
+        eprintln!(
+            "{left:?}: {} blocks of files, {staged} of them staged, {positions} bits of each: \
+             {at_read} found at read, {by_scrub} by scrub",
+            blocks.len()
+        );
+    }
 }
 
 /// In mode `op` a record that nothing follows in its lane may have been torn by a crash, and no
@@ -191,7 +313,8 @@ fn a_flip_in_the_last_record_of_a_lane_takes_away_that_record_and_nothing_else()
         .collect();
     assert_eq!(last.len(), damage::SHAPE.buffers as usize);
     for a in last {
-        for (off, bit) in bits(a).into_iter().step_by(17) {
+        let step = if all_bits() { 1 } else { 17 };
+        for (off, bit) in bits(a).into_iter().step_by(step) {
             let old = media.region.read_vec(off, 1);
             media.region.write(off, &[old[0] ^ 1 << bit]);
             assert_eq!(records(&media), all - 1, "bit {bit} of byte {off}");

@@ -143,6 +143,22 @@ impl Map {
         }
     }
 
+    /// How many structures of each use there are; a log's words and records count as one each.
+    pub fn structures(&self) -> BTreeMap<Use, u64> {
+        let mut out = BTreeMap::new();
+        for a in self.pmem.iter().chain(&self.device) {
+            let bytes = a.bytes.end - a.bytes.start;
+            let n = match a.what {
+                Use::Config | Use::NodePage => bytes / B,
+                Use::L2pEntry | Use::Nat => bytes / 8,
+                Use::L2pLog if bytes > LINE as u64 => bytes / UNDO_BYTES as u64,
+                _ => 1,
+            };
+            *out.entry(a.what).or_default() += n;
+        }
+        out
+    }
+
     /// Bytes of each use.
     pub fn sizes(&self) -> BTreeMap<Use, u64> {
         let mut out = BTreeMap::new();

@@ -9,14 +9,16 @@ use std::sync::Arc;
 use quayfs::background;
 use quayfs::checkpoint;
 use quayfs::config::MountOptions;
-use quayfs::fs::{Caller, Fs, SetXattr};
+use quayfs::fs::{Caller, Fs, SetXattr, extents};
 use quayfs::volume::{Access, Volume};
 use quayfs_blockdev::BlockDevice;
 use quayfs_crashsim::SimDevice;
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_layout::l2p::{COMMIT_AT, SPARE_AT, decode_commit, encode_commit};
+use quayfs_layout::node::INODES_PER_PAGE;
 use quayfs_layout::{BLOCK, Ino};
 use quayfs_pmem::{Backend, Region};
+use quayfs_ppt::BlockState;
 
 use quayfs_oracle::{Media, Shape, options};
 
@@ -219,4 +221,53 @@ fn after(fs: &Arc<Fs>) {
 pub fn volume(media: &Media) -> Volume {
     let (region, device) = (Arc::clone(&media.region), Arc::clone(&media.device));
     Volume::from_parts(region, device, Access::ReadWrite).expect("volume")
+}
+
+/// Where the newest version of a block lies.
+#[derive(Clone, Copy, Debug)]
+pub enum Place {
+    /// At this offset of the region.
+    Slot(u64),
+    /// At this block of the data device.
+    Device(u64),
+}
+
+/// A block of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct FileBlock {
+    pub ino: Ino,
+    pub block: u64,
+    pub place: Place,
+}
+
+/// All blocks of all files that have content.
+pub fn blocks(fs: &Fs) -> Vec<FileBlock> {
+    let g = fs.e.config.geometry;
+    let mut out = Vec::new();
+    for ino in 1..g.inodes().min(20 * INODES_PER_PAGE) {
+        let Ok(cell) = fs.e.inodes.get(&fs.e.nodes, ino) else {
+            continue;
+        };
+        if !cell.image().is_file() {
+            continue;
+        }
+        extents::ensure(&fs.e, &cell).expect("extents");
+        let runs: Vec<_> = extents::with(&cell, |x| x.iter().collect()).expect("extents");
+        let each =
+            |(r, lbn): (std::ops::Range<u64>, u64)| r.clone().zip(lbn..lbn + r.end - r.start);
+        for (block, lbn) in runs.into_iter().flat_map(each) {
+            let m = fs.e.ppt.lookup(lbn).expect("entry");
+            let place = match fs.e.staged.get(lbn) {
+                Some(slot) => {
+                    let index = slot.pos % g.slots_per_buffer;
+                    let n = u64::from(slot.buffer) * g.slots_per_buffer + index;
+                    Place::Slot(g.slot_data_off + n * BLOCK as u64)
+                }
+                None if m.state == BlockState::Written => Place::Device(g.data_start + m.pbn),
+                None => continue,
+            };
+            out.push(FileBlock { ino, block, place });
+        }
+    }
+    out
 }
