@@ -3,7 +3,14 @@
 mod program;
 
 use program::{Scene, named, quayfs};
+use quayfs::background;
+use quayfs::config::MountOptions;
+use quayfs::error::FsError;
+use quayfs::fs::{Caller, Fs};
 use quayfs::volume::{Access, Volume};
+use quayfs_layout::BLOCK;
+use quayfs_layout::inode::ROOT;
+use quayfs_layout::node::{self, NodeKind};
 use serde_json::Value;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
@@ -175,6 +182,52 @@ fn fsck_tells_damage_from_health() {
     pmem.write_all_at(&[0xff; 64], 512).unwrap();
     pmem.write_all_at(&[0xff; 64], 4096 + 512).unwrap();
     assert_eq!(quayfs(["fsck", vol]).code, 8);
+}
+
+/// A volume full of directories that have all lost their names: a repair has to write nearly all
+/// that there is again, and has no room.
+#[test]
+fn a_repair_without_room_says_so() {
+    let scene = Scene::new();
+    let volume = Volume::open(&scene.vol(), Access::ReadWrite, Duration::ZERO).unwrap();
+    let g = volume.config().geometry;
+    let options = MountOptions::parse(&["noatime"]).unwrap();
+    let fs = Fs::mount_quiet(volume, &options).unwrap();
+    let mut made = 0;
+    loop {
+        let name = format!("{made}");
+        match fs.mkdir(Caller::default(), ROOT, name.as_bytes(), 0o755) {
+            Ok(_) => made += 1,
+            Err(FsError::NoSpace) => break,
+            Err(e) => panic!("{name}: {e}"),
+        }
+        if made % 500 == 0 {
+            background::digest_all(&fs.e).unwrap();
+        }
+    }
+    fs.shutdown().unwrap();
+    drop(fs);
+    let pmem = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open(scene.vol().join("pmem"))
+        .unwrap();
+    let mut page = vec![0; BLOCK];
+    let mut leaves = 0;
+    for n in 0..g.node_pages {
+        pmem.read_exact_at(&mut page, g.node_page(n)).unwrap();
+        if node::kind(&page) == Some(NodeKind::DirLeaf) && node::owner(&page) == ROOT {
+            pmem.write_all_at(&[0x5a; BLOCK], g.node_page(n)).unwrap();
+            leaves += 1;
+        }
+    }
+    assert!(leaves > made / 200, "{leaves} leaves, {made} directories");
+    let vol = scene.vol();
+    let vol = vol.to_str().unwrap();
+    for _ in 0..2 {
+        quayfs(["fsck", "--repair", vol]).fails(8, "node pages are needed");
+        assert_eq!(quayfs(["fsck", vol]).code, 4);
+    }
 }
 
 #[test]

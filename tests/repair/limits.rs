@@ -1,18 +1,25 @@
 //! What a repair leaves alone, and what it refuses.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
+use quayfs::background;
+use quayfs::error::FsError;
 use quayfs::fs::Fs;
-use quayfs::fsck::repair::{Outcome, belongs};
+use quayfs::fsck::FsckOptions;
+use quayfs::fsck::repair::{Failed, Outcome, belongs, repair_volume};
 use quayfs::volume::{Access, Volume};
 use quayfs_layout::BLOCK;
 use quayfs_layout::inode::ROOT;
 use quayfs_layout::jsb::WordKind;
+use quayfs_layout::node::{self, NodeKind};
+use quayfs_oracle::{Media, options};
+use quayfs_pmem::Backend;
 
 use crate::damage::map::{Map, Use};
 use crate::damage::{self, Image, Left};
-use crate::support::{Harm, How, mended, repair, ruins, tree, unchanged};
+use crate::support::{B, Harm, How, check, mended, open, repair, ruins, tree, unchanged};
 
 /// Words that nothing else tells: the volume stays as it is, and the report says so.
 #[test]
@@ -93,5 +100,69 @@ fn another_device_is_refused() {
             belongs,
         );
         assert!(volume.is_err(), "{what}");
+    }
+}
+
+/// Node pages are written to free places before anything refers to them. With too few of those the
+/// tree stays as it is: here all directories have lost their names, so that nearly each page of
+/// inodes is to be written again.
+#[test]
+fn without_enough_free_node_pages_a_repair_ends_before_the_tree() {
+    let media = Media::new(&damage::SHAPE, Backend::Volatile);
+    let fs = media.mount_quiet(&options("noatime"));
+    let mut made = 0;
+    loop {
+        let name = format!("{made}");
+        match fs.mkdir(Default::default(), ROOT, name.as_bytes(), 0o755) {
+            Ok(_) => made += 1,
+            Err(FsError::NoSpace) => break,
+            Err(e) => panic!("{name}: {e}"),
+        }
+        if made % 100 == 0 {
+            background::digest_all(&fs.e).expect("digest");
+        }
+    }
+    fs.shutdown().expect("shutdown");
+    let image = Image::of(&media, &options("noatime"));
+    let map = Map::of(&image);
+    let leaf_of_root = |bytes: &Range<u64>| {
+        let page = &image.pmem[bytes.start as usize..bytes.end as usize];
+        node::kind(page) == Some(NodeKind::DirLeaf) && node::owner(page) == ROOT
+    };
+    let pages = map.pmem.iter().filter(|a| a.what == Use::NodePage);
+    let leaves: Vec<_> = pages
+        .flat_map(|a| a.bytes.clone().step_by(BLOCK))
+        .map(|at| at..at + B)
+        .filter(leaf_of_root)
+        .collect();
+    assert!(leaves.len() > 2, "{leaves:?}");
+    let mut damaged = image.clone();
+    for bytes in leaves {
+        let (what, how) = (Use::NodePage, How::Noise);
+        damaged = Harm { what, bytes, how }.done_to(&damaged);
+    }
+    let media = damaged.media();
+    // It is so each time, and costs nothing.
+    let mut first = None;
+    for _ in 0..2 {
+        let all = FsckOptions { check_data: true };
+        let result = repair_volume(&open(&media), &all, &mut |_| {});
+        let Err(Failed::Pages { needed, free }) = result else {
+            panic!("{result:?}");
+        };
+        assert!(
+            needed > free && needed > made / 15,
+            "{needed} of {free}, {made} directories"
+        );
+        let now = Image::of(&media, &image.options);
+        assert_eq!(*first.get_or_insert(needed), needed);
+        // What has no leaf any more is gone with its name only.
+        let report = check(&media, false);
+        assert!(!report.is_clean());
+        assert_eq!(report.statistics.directories, made as u64 + 1, "{report}");
+        let options = options("ro,errors=continue");
+        let fs = Fs::mount_quiet(damage::volume(&now.media()), &options).expect("mount");
+        let last = fs.getattr(made as u64 / 2).expect("an inode in the middle");
+        assert!(last.inode.is_dir());
     }
 }
