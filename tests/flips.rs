@@ -8,40 +8,39 @@ mod damage;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use damage::map::{Area, Map, Use};
 use damage::{Image, Left, Place, volume};
 use quayfs::error::FsError;
 use quayfs::fs::Fs;
-use quayfs::fsck::{self, FsckOptions};
+use quayfs::fsck::{self, FsckOptions, FsckReport};
 use quayfs::scrub::{Options, Pass};
 use quayfs::volume::{Access, Volume};
 use quayfs_blockdev::BlockDevice;
+use quayfs_layout::geometry::Geometry;
 use quayfs_layout::inode::ROOT;
 use quayfs_layout::{BLOCK, LINE};
-use quayfs_pmem::Region;
+use quayfs_oracle::Media;
 
 const THREADS: usize = 2;
 
 /// What found a flip: the area of the checker's first finding, or that the volume cannot be opened.
 type By = String;
 
+/// What a check of this volume says; nothing if it refuses the volume.
+fn check(media: &Media, check_data: bool) -> Option<FsckReport> {
+    let (region, device) = (Arc::clone(&media.region), Arc::clone(&media.device));
+    let volume = Volume::from_parts(region, device, Access::ReadWrite).ok()?;
+    fsck::check_volume(volume, &FsckOptions { check_data }).ok()
+}
+
 /// Whether a check of this volume says that something is wrong, and what that is about.
-fn complaint(region: &Arc<Region>, device: &Arc<dyn BlockDevice>, check_data: bool) -> Option<By> {
-    let volume = Volume::from_parts(Arc::clone(region), Arc::clone(device), Access::ReadWrite);
-    let Ok(volume) = volume else {
-        return Some("refused".into());
-    };
-    match fsck::check_volume(volume, &FsckOptions { check_data }) {
-        Ok(report) if report.is_clean() => None,
-        Ok(report) => Some(
-            report
-                .findings
-                .first()
-                .map_or("refused".into(), |f| f.area.to_string()),
-        ),
-        Err(_) => Some("refused".into()),
+fn complaint(media: &Media, check_data: bool) -> Option<By> {
+    match check(media, check_data) {
+        Some(report) if report.is_clean() => None,
+        Some(report) => report.findings.first().map(|f| f.area.to_string()),
+        None => Some("refused".into()),
     }
 }
 
@@ -114,23 +113,109 @@ impl Tally {
     }
 }
 
-/// Flips bits of the region one at a time.
-fn flip_region(image: &Image, work: &[(Use, u64, u8)], check_data: bool) -> Tally {
-    let next = AtomicU64::new(0);
-    let one = || {
-        let media = image.media();
-        let mut tally = Tally::default();
-        loop {
-            let i = next.fetch_add(1, Ordering::Relaxed) as usize;
-            let Some(&(what, off, bit)) = work.get(i) else {
-                return tally;
-            };
-            let old = media.region.read_vec(off, 1);
-            media.region.write(off, &[old[0] ^ 1 << bit]);
-            let by = complaint(&media.region, &media.device, check_data);
-            tally.count(what, by, || format!("bit {bit} of byte {off}"));
-            media.region.write(off, &old);
+/// Flips of one check: of one structure, or the same one of several.
+struct Flip {
+    what: Use,
+    offs: Vec<u64>,
+    bit: u8,
+}
+
+impl Flip {
+    fn done_to(&self, media: &Media, off: u64) {
+        match self.what {
+            Use::DataHeader | Use::Data => {
+                let (block, at) = (off / BLOCK as u64, (off % BLOCK as u64) as usize);
+                flip_block(&*media.device, block, at, self.bit);
+            }
+            _ => {
+                let old = media.region.read_vec(off, 1);
+                media.region.write(off, &[old[0] ^ 1 << self.bit]);
+            }
         }
+    }
+
+    /// Flips, checks and flips back.
+    fn check(&self, media: &Media, names: &Names, tally: &mut Tally) {
+        let check_data = !self.what.is_metadata();
+        let mut alone = self.offs.clone();
+        if self.offs.len() > 1 {
+            self.offs.iter().for_each(|off| self.done_to(media, *off));
+            if let Some(report) = check(media, check_data) {
+                alone.retain(|off| {
+                    let phrase = names.phrase(self.what, *off);
+                    let named = report.findings.iter().find(|f| f.what.contains(&phrase));
+                    if let Some(f) = named {
+                        tally.count(self.what, Some(f.area.to_string()), String::new);
+                    }
+                    named.is_none()
+                });
+            }
+            self.offs.iter().for_each(|off| self.done_to(media, *off));
+        }
+        for off in alone {
+            self.done_to(media, off);
+            let by = complaint(media, check_data);
+            tally.count(self.what, by, || format!("bit {} of byte {off}", self.bit));
+            self.done_to(media, off);
+        }
+    }
+}
+
+fn flip_block(device: &dyn BlockDevice, block: u64, at: usize, bit: u8) {
+    let mut buf = vec![0; BLOCK];
+    device.read(block, &mut buf).unwrap();
+    buf[at] ^= 1 << bit;
+    device.write(block, &buf).unwrap();
+}
+
+/// How the checker's findings call what has a checksum for a whole block.
+struct Names(Geometry);
+
+impl Names {
+    fn phrase(&self, what: Use, off: u64) -> String {
+        let (g, b) = (&self.0, BLOCK as u64);
+        match what {
+            Use::NodePage => format!(" in page {}: ", (off - g.node_off) / b),
+            Use::SlotData => {
+                let slot = (off - g.slot_data_off) / b;
+                let (buffer, index) = (slot / g.slots_per_buffer, slot % g.slots_per_buffer);
+                format!("staging buffer {buffer}, slot {index}: ")
+            }
+            Use::Data => format!("physical block {}: ", off / b - g.data_start),
+            _ => unreachable!("one at a time"),
+        }
+    }
+}
+
+/// All flips of the pieces that are `wanted`. If every bit is flipped, the same bit of all blocks of
+/// one kind is flipped at once: each has its checksum to itself and has to be named, and one that is
+/// not named is flipped alone.
+fn flips(areas: &[Area], wanted: impl Fn(Use) -> bool) -> Vec<Flip> {
+    let (mut out, mut layers) = (Vec::new(), BTreeMap::<_, Vec<u64>>::new());
+    for a in areas.iter().filter(|a| wanted(a.what)) {
+        for (off, bit) in bits(a) {
+            if all_bits() && matches!(a.what, Use::NodePage | Use::SlotData | Use::Data) {
+                let layer = (a.what, off % BLOCK as u64, bit);
+                layers.entry(layer).or_default().push(off);
+            } else {
+                let (what, offs) = (a.what, vec![off]);
+                out.push(Flip { what, offs, bit });
+            }
+        }
+    }
+    let layers = layers.into_iter();
+    out.extend(layers.map(|((what, _, bit), offs)| Flip { what, offs, bit }));
+    out
+}
+
+fn tally(image: &Image, names: &Names, work: &[Flip]) -> Tally {
+    let next = AtomicUsize::new(0);
+    let one = || {
+        let (media, mut tally) = (image.media(), Tally::default());
+        while let Some(flip) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
+            flip.check(&media, names, &mut tally);
+        }
+        tally
     };
     let mut total = Tally::default();
     std::thread::scope(|s| {
@@ -142,43 +227,36 @@ fn flip_region(image: &Image, work: &[(Use, u64, u8)], check_data: bool) -> Tall
     total
 }
 
-/// Flips what `wanted` picks among the metadata.
-fn metadata(left: Left, wanted: impl Fn(Use) -> bool) {
+/// Flips what `wanted` picks, and expects every flip to be found.
+fn all_are_found(left: Left, wanted: impl Fn(Use) -> bool) {
     let image = Image::sample(left);
     let map = Map::of(&image);
-    let media = image.media();
-    assert_eq!(complaint(&media.region, &media.device, true), None);
-    let mut work = Vec::new();
-    for a in map
-        .pmem
-        .iter()
-        .filter(|a| a.what.is_metadata() && wanted(a.what))
-    {
-        work.extend(bits(a).into_iter().map(|(off, bit)| (a.what, off, bit)));
-    }
-    flip_region(&image, &work, false).report(left, &map);
+    assert_eq!(complaint(&image.media(), true), None);
+    let areas = [&map.pmem[..], &map.device[..]].concat();
+    let work = flips(&areas, wanted);
+    tally(&image, &Names(map.config.geometry), &work).report(left, &map);
 }
 
 #[test]
 fn every_flip_on_a_volume_of_a_dead_daemon_is_found() {
-    metadata(Left::Op, |_| true);
+    all_are_found(Left::Op, |what| what.is_metadata());
 }
 
 /// What differs from the above: records below the last commit, and the words around them.
 #[test]
 fn every_flip_in_the_logs_of_mode_commit_is_found() {
-    metadata(Left::Commit, |what| {
+    all_are_found(Left::Commit, |what| {
         let as_above = matches!(
             what,
             Use::Config | Use::NodePage | Use::Nat | Use::L2pEntry | Use::SlotData
         );
-        all_bits() || !as_above
+        what.is_metadata() && (all_bits() || !as_above)
     });
 }
 
 #[test]
 fn every_flip_in_the_log_of_an_open_round_is_found() {
-    metadata(Left::Round, |what| {
+    all_are_found(Left::Round, |what| {
         matches!(
             what,
             Use::L2pLog | Use::L2pEntry | Use::Superblock | Use::Committed
@@ -188,7 +266,7 @@ fn every_flip_in_the_log_of_an_open_round_is_found() {
 
 #[test]
 fn every_flip_on_an_unmounted_volume_is_found() {
-    metadata(Left::Clean, |what| {
+    all_are_found(Left::Clean, |what| {
         matches!(
             what,
             Use::L2pLog | Use::Superblock | Use::Committed | Use::Nat
@@ -198,31 +276,9 @@ fn every_flip_on_an_unmounted_volume_is_found() {
 
 #[test]
 fn flips_of_content_and_of_its_checksums_are_found_by_reading_it() {
-    let image = Image::sample(Left::Op);
-    let map = Map::of(&image);
-    let mut work = Vec::new();
-    for a in map.pmem.iter().filter(|a| a.what == Use::L2pChecksum) {
-        work.extend(bits(a).into_iter().map(|(off, bit)| (a.what, off, bit)));
-    }
-    let mut tally = flip_region(&image, &work, true);
-    let media = image.media();
-    for a in map.device.iter().filter(|a| a.what.is_live()) {
-        for (off, bit) in bits(a) {
-            let (block, at) = (off / BLOCK as u64, (off % BLOCK as u64) as usize);
-            flip_block(&*media.device, block, at, bit);
-            let by = complaint(&media.region, &media.device, a.what == Use::Data);
-            tally.count(a.what, by, || format!("bit {bit} of byte {off}"));
-            flip_block(&*media.device, block, at, bit);
-        }
-    }
-    tally.report(Left::Op, &map);
-}
-
-fn flip_block(device: &dyn BlockDevice, block: u64, at: usize, bit: u8) {
-    let mut buf = vec![0; BLOCK];
-    device.read(block, &mut buf).unwrap();
-    buf[at] ^= 1 << bit;
-    device.write(block, &buf).unwrap();
+    all_are_found(Left::Op, |what| {
+        matches!(what, Use::L2pChecksum | Use::Data | Use::DataHeader)
+    });
 }
 
 /// Flips the same bit of every block of every file, staged or on the data device, of a mounted
@@ -300,7 +356,7 @@ fn a_flip_in_the_last_record_of_a_lane_takes_away_that_record_and_nothing_else()
     let image = Image::sample(Left::Op);
     let map = Map::of(&image);
     let media = image.media();
-    let records = |media: &quayfs_oracle::Media| {
+    let records = |media: &Media| {
         let report = fsck::check_volume(volume(media), &FsckOptions { check_data: true }).unwrap();
         assert!(report.is_clean(), "{report}");
         report.statistics.live_records
@@ -347,11 +403,7 @@ fn what_the_map_calls_dead_is_dead() {
             }
         }
         let media = garbled.media();
-        assert_eq!(
-            complaint(&media.region, &media.device, true),
-            None,
-            "{left:?}"
-        );
+        assert_eq!(complaint(&media, true), None, "{left:?}");
         let tree = |image: &Image| {
             let fs = Fs::mount_quiet(volume(&image.media()), &image.options).unwrap();
             quayfs_oracle::dump::dump(&fs, ROOT).unwrap()
@@ -396,7 +448,7 @@ fn wrong_media_are_refused_or_reported() {
     let (a, b) = (Image::sample(Left::Clean), Image::sample(Left::Clean));
     let refused = |what: &str, image: &Image| {
         let media = image.media();
-        let found = complaint(&media.region, &media.device, false);
+        let found = complaint(&media, false);
         assert!(found.is_some(), "{what}");
     };
     let swapped = Image {
