@@ -1,8 +1,11 @@
 //! Scrubbing: whatever rots at rest is found and named, and nothing else is.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use quayfs::error::FsError;
 use quayfs::fs::{Caller, FallocMode, Fs, RenameFlags, SetAttr, SetXattr, extents};
@@ -367,11 +370,100 @@ fn hidden_blocks_are_skipped() {
     assert_eq!(scrub(&fs).list, []);
 }
 
+thread_local! {
+    /// The pass that this thread is making; 0 if it does not scrub.
+    static PASS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// A device that refuses every third block to whoever scrubs, until it has refused a request for
+/// that block alone: so each of them is suspected, as is what moves while it is read, which happens
+/// too rarely to be waited for. By the time it is looked at again others have gone on. Blocks that
+/// were written since a scrub last read them are not refused, or what is new since a scan would be.
+struct Moody {
+    inner: SimDevice,
+    /// Blocks that a scrub has read since they were written, and the last pass that was refused.
+    known: Mutex<BTreeMap<u64, u64>>,
+    refused: AtomicU64,
+}
+
+impl Moody {
+    fn refuses(&self, blocks: Range<u64>) -> bool {
+        let pass = PASS.get();
+        let alone = blocks.end - blocks.start == 1;
+        let mut known = self.known.lock().unwrap();
+        let moody = known
+            .range_mut(blocks)
+            .find(|(b, last)| **b % 3 == 0 && **last < pass);
+        match moody {
+            Some((_, last)) => {
+                if alone {
+                    *last = pass;
+                }
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                true
+            }
+            None => false,
+        }
+    }
+}
+
+impl BlockDevice for Moody {
+    fn blocks(&self) -> u64 {
+        self.inner.blocks()
+    }
+
+    fn read(&self, block: u64, buf: &mut [u8]) -> io::Result<()> {
+        let blocks = block..block + (buf.len() / BLOCK) as u64;
+        if PASS.get() > 0 && self.refuses(blocks.clone()) {
+            return Err(io::Error::from_raw_os_error(5));
+        }
+        self.inner.read(block, buf)?;
+        if PASS.get() > 0 {
+            let mut known = self.known.lock().unwrap();
+            for b in blocks {
+                known.entry(b).or_insert(0);
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, block: u64, buf: &[u8]) -> io::Result<()> {
+        let mut known = self.known.lock().unwrap();
+        for b in block..block + (buf.len() / BLOCK) as u64 {
+            known.remove(&b);
+        }
+        self.inner.write(block, buf)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        self.inner.flush()
+    }
+
+    fn discard(&self, block: u64, count: u64) -> io::Result<()> {
+        self.inner.discard(block, count)
+    }
+
+    fn describe(&self) -> String {
+        "moody".into()
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+}
+
 /// Writers, truncates, holes, deletes, rounds of all kinds and zero batches, all at once.
 #[test]
 fn a_busy_volume_has_no_findings() {
     for mode in MODES {
-        let media = Media::new(&Shape::SMALL, mode.1);
+        let geometry = Shape::SMALL.geometry();
+        let region = Region::from_extents(geometry.pmem_len, [], None, mode.1);
+        let device = Arc::new(Moody {
+            inner: SimDevice::unrecorded(geometry.data_blocks),
+            known: Mutex::default(),
+            refused: AtomicU64::new(0),
+        });
+        let media = Media::format(Arc::new(region), device.clone(), geometry);
         let fs = media.mount(&options(mode.0));
         let stop = AtomicBool::new(false);
         let mut passes = 0;
@@ -391,7 +483,9 @@ fn a_busy_volume_has_no_findings() {
             let rounds = || fs.e.metrics.snapshot().rounds;
             let before = rounds();
             while passes < 15 || rounds() < before + 15 {
+                PASS.set(passes + 1);
                 let report = scrub(&fs);
+                PASS.set(0);
                 if !report.list.is_empty() {
                     stop.store(true, Ordering::Relaxed);
                     panic!("{mode:?}: {report:?}");
@@ -402,6 +496,8 @@ fn a_busy_volume_has_no_findings() {
             stop.store(true, Ordering::Relaxed);
         });
         assert!(bytes_read > 1 << 20, "{mode:?}");
+        let refused = device.refused.load(Ordering::Relaxed);
+        assert!(refused > passes, "{mode:?}: {refused} in {passes} passes");
         fs.shutdown().expect("shutdown");
         media.fsck().unwrap_or_else(|e| panic!("{mode:?}: {e}"));
     }

@@ -67,6 +67,7 @@ impl ExtentMap {
     /// Reads all extents of a file.
     pub fn load(store: &NodeStore, ino: Ino, inode: &Inode) -> Result<Self> {
         let mut map = Self::default();
+        let visible = store.visible_blocks();
         let mut id = inode.root;
         while id != 0 {
             if map.pages.len() as u64 > inode.blocks {
@@ -90,18 +91,24 @@ impl ExtentMap {
             for slot in (0..PER_PAGE as u16).rev() {
                 let at = HEADER + usize::from(slot) * SIZE;
                 let place = Place { page: id, slot };
-                map.learn(ino, place, Extent::decode(&page[at..at + SIZE]))?;
+                map.learn(ino, visible, place, Extent::decode(&page[at..at + SIZE]))?;
             }
             id = node::next(&page[..]);
         }
         for slot in (0..INLINE as u16).rev() {
             let place = Place { page: 0, slot };
-            map.learn(ino, place, inode.inline_extent(usize::from(slot)))?;
+            map.learn(ino, visible, place, inode.inline_extent(usize::from(slot)))?;
         }
         Ok(map)
     }
 
-    fn learn(&mut self, ino: Ino, place: Place, extent: Option<Extent>) -> Result<()> {
+    fn learn(
+        &mut self,
+        ino: Ino,
+        visible: u64,
+        place: Place,
+        extent: Option<Extent>,
+    ) -> Result<()> {
         let Some(e) = extent else {
             self.free.push(place);
             return Ok(());
@@ -110,6 +117,13 @@ impl ExtentMap {
         if blocks.end > FILE_BLOCKS || self.runs.overlaps(&blocks) {
             return Err(FsError::io(format_args!(
                 "inode {ino}: extents overlap at {blocks:?}"
+            )));
+        }
+        // Whoever frees it would look for its bits.
+        if e.lbn + e.len > visible {
+            return Err(FsError::io(format_args!(
+                "inode {ino}: file blocks {blocks:?} are mapped to LBNs from {} on, but files can own only {visible}",
+                e.lbn
             )));
         }
         self.runs.insert(

@@ -147,6 +147,11 @@ impl NodeStore {
         self.damage.as_ref().map(|(n, first)| (*n, &first[..]))
     }
 
+    /// How many LBNs files can own.
+    pub fn visible_blocks(&self) -> u64 {
+        self.geo.visible_blocks()
+    }
+
     /// The region that holds the pages.
     pub fn region(&self) -> &Arc<Region> {
         &self.region

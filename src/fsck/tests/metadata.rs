@@ -2,10 +2,13 @@
 
 use quayfs_layout::bytes::{put_u32, put_u64};
 use quayfs_layout::extent::{self, Extent};
-use quayfs_layout::inode::{self, Inline};
+use quayfs_layout::inode::{self, Inline, ROOT};
 use quayfs_layout::node::{self, NodeKind, OFF_BITS_SET, OFF_NEXT, OFF_OWNER, OFF_SEQ};
 
 use super::support::Disk;
+use crate::config::MountOptions;
+use crate::error::FsError;
+use crate::fs::{FallocMode, Fs, SetAttr};
 
 #[test]
 fn a_damaged_nat_entry() {
@@ -270,6 +273,39 @@ fn impossible_images() {
                 owned - 1
             )],
         );
+    }
+}
+
+/// Somebody may mount a volume before it is checked: files with such extents cannot be used then,
+/// and nothing else happens.
+#[test]
+fn extents_beyond_the_volume_are_errors_when_mounted() {
+    let visible = Disk::sample().0.geo().visible_blocks();
+    for lbn in [visible - 1, visible, (1 << 40) - 1] {
+        let (disk, s) = Disk::sample();
+        let good = disk.inode(s.small).inline_extent(0).unwrap();
+        disk.edit_inode(s.small, |i| {
+            i.set_inline_extent(0, Some(Extent { lbn, ..good }));
+        });
+        let options = MountOptions::parse(&["errors=continue"]).unwrap();
+        let fs = Fs::mount_quiet(disk.volume(), &options).unwrap();
+        let set = SetAttr {
+            size: Some(0),
+            ..SetAttr::default()
+        };
+        let ino = s.small;
+        let results = [
+            fs.read(ino, 0, 100).map(drop),
+            fs.write(ino, 0, b"x", false).map(drop),
+            fs.setattr(ino, &set, false).map(drop),
+            fs.fallocate(ino, FallocMode::Punch, 0, 8192),
+        ];
+        for result in results {
+            assert!(matches!(result, Err(FsError::Io(_))), "{lbn}: {result:?}");
+        }
+        fs.unlink(ROOT, b"small").unwrap();
+        fs.forget(ino, 1);
+        fs.abandon();
     }
 }
 
