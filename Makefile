@@ -9,7 +9,7 @@ PREFIX ?= /usr/local
 PACKAGES := fuse3 libpmem-dev pkg-config gcc libc6-dev make ca-certificates \
 	python3 git
 
-.PHONY: help deps build mount umount test test-workspace test-loom apps kills crash mutants lint docs benches lab \
+.PHONY: help deps build mount umount test test-workspace test-loom apps kills crash threads mutants lint docs benches lab \
 	fuzz miri sanitize install uninstall
 
 help:
@@ -20,6 +20,7 @@ help:
 	@echo 'make apps      run real programs on real mounts, with deaths in between (long: tests/apps)'
 	@echo 'make kills     kill the daemon under five programs at random moments (ROUNDS=1000 SEED=1)'
 	@echo 'make crash     search for crashes that lose something (SECONDS=600 SEED=1);'
+	@echo 'make threads   the same, of several threads in interleavings that can be had again;'
 	@echo 'make mutants   forget each flush and fence in turn, which has to be noticed'
 	@echo 'make lab       test real DAX in an emulated machine with an NVDIMM'
 	@echo 'make fuzz      hostile images and callers, SECONDS for each target; make miri and'
@@ -56,12 +57,20 @@ test-loom: deps
 # Crashes on purpose, for SECONDS: all programs of one and two steps, then random ones.
 SECONDS ?= 600
 SEED ?= 1
+# Threads in an interleaving that belongs to their seed. The daemon is never built with it.
+SCHED := quayfs-sync/sched,quayfs-oracle/sched
+CRASH := $(CARGO) run --release -p quayfs-oracle --features sched --bin crash --
 crash: deps
-	$(CARGO) run --release -p quayfs-oracle --bin crash -- --seconds $(SECONDS) --seed $(SEED)
+	$(CRASH) --seconds $(SECONDS) --seed $(SEED)
+
+# The scheduler that repeats an interleaving, what it finds, and a search with it.
+threads: deps
+	$(CARGO) test --release -p quayfs-sync -p quayfs-oracle --features $(SCHED) --test sched
+	$(CRASH) --threads --seconds $(SECONDS) --seed $(SEED)
 
 # Every flush and fence forgotten in turn: does the search notice?
 mutants: deps
-	$(CARGO) run --release -p quayfs-oracle --bin crash -- --mutants --seconds $(SECONDS)
+	$(CRASH) --mutants --seconds $(SECONDS)
 
 # By hand: real programs at full size. SOURCE is a tree or an archive of sources to copy.
 SOURCE ?= $(HOME)/.cargo/registry/src
@@ -82,6 +91,7 @@ kills: build
 lint: deps
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy -p quayfs-sync -p quayfs-oracle --features $(SCHED) --all-targets -- -D warnings
 
 docs: deps
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps

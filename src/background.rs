@@ -1,8 +1,10 @@
 //! The background threads: one digests and commits, one runs rounds and zero batches.
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use quayfs_sync::thread::{self, JoinHandle};
+use quayfs_sync::time::Instant;
 
 use crate::checkpoint;
 use crate::config::Durability;
@@ -43,7 +45,7 @@ impl Threads {
         for (name, body) in run {
             let engine = Arc::clone(engine);
             handles.push(
-                std::thread::Builder::new()
+                thread::Builder::new()
                     .name(name.into())
                     .spawn(move || body(&engine))?,
             );

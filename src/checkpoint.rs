@@ -5,13 +5,13 @@
 //! papers 1 and 2). One round at a time; zero batches run between rounds on the same thread.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
 use quayfs_blockdev::WriteRun;
 use quayfs_journal::LiveSlot;
 use quayfs_layout::{BLOCK, Lbn};
 use quayfs_ppt::BlockState;
+use quayfs_sync::atomic::{AtomicUsize, Ordering};
+use quayfs_sync::{Mutex, thread};
 
 use crate::config::CheckpointPolicy;
 use crate::engine::Engine;
@@ -252,7 +252,7 @@ fn write_out(e: &Engine, moves: &[Move]) -> Result<()> {
     let workers = if e.options.ablation.one_worker {
         1
     } else {
-        std::thread::available_parallelism()
+        thread::available_parallelism()
             .map_or(1, usize::from)
             .min(WORKERS_MAX)
     };
@@ -274,7 +274,7 @@ fn write_out(e: &Engine, moves: &[Move]) -> Result<()> {
     if workers == 1 {
         work();
     } else {
-        std::thread::scope(|s| {
+        thread::scope(|s| {
             for _ in 0..workers {
                 s.spawn(work);
             }

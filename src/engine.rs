@@ -9,15 +9,15 @@ mod relief;
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use parking_lot::Mutex;
 use quayfs_blockdev::BlockDevice;
 use quayfs_journal::{Journal, StagedMap};
 use quayfs_layout::config::ConfigTable;
 use quayfs_layout::geometry::Geometry;
 use quayfs_pmem::Region;
 use quayfs_ppt::Ppt;
+use quayfs_sync::Mutex;
+use quayfs_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::config::{DataMode, Durability, MountOptions, OnError};
 use crate::error::{FsError, Result, Shortage};
@@ -73,7 +73,8 @@ pub struct Engine {
     pub metrics: Metrics,
     deferred: Deferred,
     relief: Relief,
-    stopping: AtomicBool,
+    /// The region's own code looks at it too.
+    stopping: std::sync::atomic::AtomicBool,
     read_only: AtomicBool,
     flush_failed: AtomicBool,
     /// One digest at a time.
@@ -154,7 +155,7 @@ impl Engine {
             metrics: Metrics::default(),
             deferred: Deferred::default(),
             relief: Relief::default(),
-            stopping: AtomicBool::new(false),
+            stopping: std::sync::atomic::AtomicBool::new(false),
             flush_failed: AtomicBool::new(false),
             digesting: Mutex::new(()),
             rounding: Mutex::new(()),

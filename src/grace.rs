@@ -1,14 +1,17 @@
 //! Grace periods: waiting until no reader can still be looking at what was unpublished.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crossbeam_epoch as epoch;
+use quayfs_sync::atomic::{AtomicBool, Ordering};
+use quayfs_sync::{epoch, thread};
 
 /// Returns when every thread that was pinned at the time of the call has unpinned. The caller
 /// must not be pinned itself.
 pub fn wait() {
+    if quayfs_sync::planted("no grace") {
+        return;
+    }
     let over = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&over);
     let pin = epoch::pin();
@@ -21,7 +24,7 @@ pub fn wait() {
         tries += 1;
         // Readers hold their pin for one request; most rounds need no sleep at all.
         if tries > 16 {
-            std::thread::sleep(Duration::from_micros(50));
+            thread::sleep(Duration::from_micros(50));
         }
     }
 }

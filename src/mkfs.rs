@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 use quayfs_blockdev::{BlockDevice, FileDevice, Options, create_file, probe_signature};
 use quayfs_journal::{Durability, Journal, JournalError};
@@ -397,7 +397,7 @@ pub fn format_as(
         uuid: identity.uuid,
         data_uuid: identity.data_uuid,
         compat: [0; 3],
-        created: SystemTime::now()
+        created: quayfs_sync::time::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |d| d.as_secs()),
         label: name,

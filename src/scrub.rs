@@ -19,11 +19,12 @@ use std::ops::Range;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
 use quayfs_layout::{BLOCK, Ino};
+use quayfs_sync::thread::{self, JoinHandle};
+use quayfs_sync::time::Instant;
+use quayfs_sync::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
 use crate::engine::Engine;
@@ -362,7 +363,7 @@ impl Scrubber {
             ..Pass::new(options)
         });
         let (e, mine) = (Arc::clone(engine), Arc::clone(&pass));
-        let thread = std::thread::Builder::new()
+        let thread = thread::Builder::new()
             .name("quayfs-scrub".into())
             .spawn(move || mine.run(&e))?;
         *last = Some((Arc::clone(&pass), Some(thread)));

@@ -1,9 +1,9 @@
 //! Reading blocks: staged map, else page table, else zeros; every checksum is verified.
 
-use crossbeam_epoch as epoch;
 use quayfs_blockdev::ReadRun;
 use quayfs_layout::{BLOCK, Lbn, checksum};
 use quayfs_ppt::BlockState;
+use quayfs_sync::epoch;
 
 use crate::engine::Engine;
 use crate::error::{FsError, Result};

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use parking_lot::MutexGuard;
 use quayfs_layout::{BLOCK, Lbn, checksum};
+use quayfs_sync::MutexGuard;
 use rangemap::RangeSet;
 
 use crate::config::DataMode;

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
 use quayfs_layout::node::INODES_PER_PAGE;
 use quayfs_pmem::Backend;
 use quayfs_ppt::BlockState;
+use quayfs_sync::Mutex;
+use quayfs_sync::atomic::{AtomicU64, Ordering};
 
 use crate::engine::Engine;
 use crate::error::Result;

@@ -1,9 +1,10 @@
 //! Shortages and the background threads that relieve them.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use quayfs_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use quayfs_sync::time::Instant;
+use quayfs_sync::{Condvar, Mutex};
 
 use crate::config::Durability;
 use crate::engine::Engine;
@@ -79,7 +80,7 @@ impl Engine {
     }
 
     /// Set when the mount ends: chores stop where they are.
-    pub fn stopping(&self) -> &AtomicBool {
+    pub fn stopping(&self) -> &std::sync::atomic::AtomicBool {
         &self.stopping
     }
 

@@ -53,7 +53,7 @@ pub struct SetAttr {
 
 /// The current time.
 pub fn now() -> Time {
-    from_system(SystemTime::now())
+    from_system(quayfs_sync::time::now())
 }
 
 /// Converts from the standard library's time.

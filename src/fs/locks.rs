@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard, RwLockWriteGuard};
+use quayfs_sync::{Mutex, MutexGuard, RwLockWriteGuard};
 
 use crate::ns::inode::Cell;
 

@@ -14,12 +14,12 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
 
-use parking_lot::Mutex;
 use quayfs_layout::inode::{Inode, ROOT, S_IFDIR};
 use quayfs_layout::{Ino, dirent};
 use quayfs_pmem::Region;
+use quayfs_sync::Mutex;
+use quayfs_sync::thread::{self, JoinHandle};
 
 pub use attr::{Attr, Caller, SetAttr, SetTime};
 pub use ops::data::{FallocMode, Whence};
@@ -113,7 +113,7 @@ impl Fs {
     /// freed, and the region is faulted in.
     fn start_chores(self: &Arc<Self>) -> std::io::Result<()> {
         let fs = Arc::clone(self);
-        let chores = std::thread::Builder::new()
+        let chores = thread::Builder::new()
             .name("quayfs-chores".into())
             .spawn(move || {
                 fs.reap_unknown_orphans();

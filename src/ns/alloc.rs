@@ -6,10 +6,10 @@
 //! after a zero batch (`docs/crash-consistency.md`), so what is handed out reads as zeros.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use parking_lot::Mutex;
 use quayfs_layout::node::{self, BITS_PER_PAGE};
+use quayfs_sync::Mutex;
+use quayfs_sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use rangemap::RangeSet;
 
 use crate::error::Result;

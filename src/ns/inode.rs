@@ -5,14 +5,13 @@
 //! million known files do not need a million cells.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use dashmap::DashMap;
-use dashmap::mapref::entry::Entry;
-use parking_lot::{Mutex, RwLock};
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{self, Inode};
 use quayfs_rangelock::{Policy, RangeLock};
+use quayfs_sync::atomic::{AtomicU64, Ordering};
+use quayfs_sync::map::Entry;
+use quayfs_sync::{DashMap, Mutex, RwLock};
 use rustc_hash::FxBuildHasher;
 use std::ops::Range;
 
@@ -167,7 +166,7 @@ impl InodeCache {
 
     /// Calls `f` for every cell.
     pub fn for_each(&self, mut f: impl FnMut(&Arc<Cell>)) {
-        for c in &self.cells {
+        for c in self.cells.iter() {
             f(c.value());
         }
     }

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::Mutex;
 use quayfs_layout::Ino;
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::intent::{Intent, IntentKind, PER_PAGE, SIZE};
 use quayfs_layout::node::HEADER;
+use quayfs_sync::Mutex;
 
 use crate::error::{FsError, Result};
 use crate::ns::node::NodeStore;

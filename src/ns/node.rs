@@ -5,15 +5,13 @@
 //! page that is not cached can always be read from its home.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use crossbeam_epoch as epoch;
-use dashmap::DashMap;
-use parking_lot::Mutex;
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::node::{self, NodeKind};
 use quayfs_layout::{BLOCK, bytes};
 use quayfs_pmem::Region;
+use quayfs_sync::atomic::{AtomicU64, Ordering};
+use quayfs_sync::{DashMap, Mutex, epoch};
 use rustc_hash::FxBuildHasher;
 
 use crate::error::{FsError, Result};

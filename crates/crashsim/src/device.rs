@@ -47,9 +47,10 @@ impl SimDevice {
             return;
         }
         let off = block * BLOCK as u64;
+        quayfs_sync::point();
         let mut content = self.content.lock();
         if let Some(log) = &self.log {
-            log.push(
+            log.push_now(
                 Kind::DeviceWrite {
                     off,
                     bytes: bytes.into(),
@@ -69,6 +70,7 @@ impl BlockDevice for SimDevice {
 
     fn read(&self, block: u64, buf: &mut [u8]) -> io::Result<()> {
         check_range(self.size(), block, buf.len())?;
+        quayfs_sync::point();
         self.content.lock().read(block * BLOCK as u64, buf);
         Ok(())
     }

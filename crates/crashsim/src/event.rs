@@ -92,7 +92,7 @@ pub(crate) struct Event {
     pub(crate) kind: Kind,
 }
 
-#[derive(Clone)]
+#[derive(Clone, Hash)]
 pub(crate) enum Kind {
     Store {
         off: u64,

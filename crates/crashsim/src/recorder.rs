@@ -50,7 +50,17 @@ pub(crate) struct Base {
 }
 
 impl Log {
+    /// Records what the calling thread is about to do; others may come first, but for a mark, which
+    /// belongs to what was done before.
     pub(crate) fn push(&self, kind: Kind, site: &'static Location<'static>) {
+        if !matches!(kind, Kind::Mark(_)) {
+            quayfs_sync::point();
+        }
+        self.push_now(kind, site);
+    }
+
+    /// [`Log::push`] for who holds a lock: nobody comes first.
+    pub(crate) fn push_now(&self, kind: Kind, site: &'static Location<'static>) {
         let event = Event {
             thread: std::thread::current().id(),
             site,

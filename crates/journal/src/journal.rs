@@ -10,11 +10,11 @@ use crate::queue::WaitQueue;
 use crate::ring::SlotRing;
 use crate::superblock::Superblock;
 use crossbeam_utils::CachePadded;
-use parking_lot::{Mutex, MutexGuard};
 use quayfs_layout::jsb::WordKind;
 use quayfs_pmem::{PmemError, Region};
+use quayfs_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use quayfs_sync::{Mutex, MutexGuard};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Which buffers operations use; an ablation switch, one code path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

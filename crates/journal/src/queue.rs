@@ -1,8 +1,9 @@
 //! Waiting for credits: first come, first served, and no wake-up is lost.
 
 use crate::sync::{AtomicU64, Condvar, Mutex, Ordering, Site, fence, weakened};
+use quayfs_sync::time::Instant;
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Those who wait, in order of arrival.
 pub(crate) struct WaitQueue {

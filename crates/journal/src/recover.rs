@@ -12,12 +12,12 @@ use crate::scan::Scan;
 use crate::superblock::Superblock;
 use crate::{LiveSlot, Record};
 use crossbeam_utils::CachePadded;
-use parking_lot::Mutex;
 use quayfs_layout::LINE;
 use quayfs_layout::jsb::{EpochWord, MAX_NUMBER, WordKind};
 use quayfs_layout::slot::SlotHeader;
+use quayfs_sync::Mutex;
+use quayfs_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use rustc_hash::FxHashSet;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// How far the caller has digested what a scan found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

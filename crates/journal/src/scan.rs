@@ -10,6 +10,7 @@ use crate::{Durability, LiveSlot, Record};
 use quayfs_layout::jsb::{JSB_BYTES, WordKind};
 use quayfs_layout::slot::SLOT_HEADER_BYTES;
 use quayfs_pmem::Region;
+use quayfs_sync::thread;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -133,12 +134,12 @@ fn in_parallel<T: Send>(n: usize, bytes: u64, job: impl Fn(usize) -> T + Sync) -
     if bytes <= ALONE {
         return (0..n).map(job).collect();
     }
-    let threads = std::thread::available_parallelism()
+    let threads = thread::available_parallelism()
         .map_or(1, |p| p.get())
         .min(n)
         .min(8);
     let job = &job;
-    let mut parts: Vec<(usize, T)> = std::thread::scope(|s| {
+    let mut parts: Vec<(usize, T)> = thread::scope(|s| {
         let worker = |first: usize| (first..n).step_by(threads).map(|i| (i, job(i))).collect();
         let others: Vec<_> = (1..threads).map(|t| s.spawn(move || worker(t))).collect();
         let mut all: Vec<(usize, T)> = worker(0);

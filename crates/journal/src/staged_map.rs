@@ -1,8 +1,8 @@
 //! Which logical blocks have their newest content in a slot.
 
 use crate::SlotRef;
-use dashmap::DashMap;
-use dashmap::mapref::entry::Entry;
+use quayfs_sync::DashMap;
+use quayfs_sync::map::Entry;
 use rustc_hash::FxBuildHasher;
 
 /// Concurrent map from logical block to slot.

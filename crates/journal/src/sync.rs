@@ -6,10 +6,10 @@
 #[cfg(loom)]
 pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(not(loom))]
-pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+pub(crate) use quayfs_sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 #[cfg(not(loom))]
-pub(crate) use parking_lot::{Condvar, Mutex};
+pub(crate) use quayfs_sync::{Condvar, Mutex};
 
 /// A place where an ordering matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,42 +1,48 @@
-//! Recorded runs of several threads, each with a directory and a part of one file to itself, while
-//! another one digests and checkpoints.
+//! Recorded runs of several threads, each with a directory, a part of one file and some names in two
+//! directories to itself, while others digest, checkpoint and evict.
 //!
-//! What a crash may leave is told for each thread alone: one of the states between its last
-//! acknowledged operation and the last one it has begun.
+//! What a crash may leave is told for each thread: one of the states between its last acknowledged
+//! operation and the last one it has begun. Of all threads together: with an operation all those
+//! that had returned, to whomever, before it began.
+//!
+//! With the feature `sched` the threads run in the interleaving that belongs to the seed, and with it
+//! the run is the same each time. Without it the system decides.
 
+mod judge;
+mod worker;
+
+use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use quayfs::config::MountOptions;
 use quayfs::fs::{Caller, Fs};
-use quayfs::{background, checkpoint};
-use quayfs_crashsim::{CrashImage, Recorder, Trace};
+use quayfs::{background, checkpoint, mkfs};
+use quayfs_crashsim::{Recorder, Trace};
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_pmem::Backend;
+use quayfs_sync::atomic::{AtomicBool, Ordering};
+use quayfs_sync::thread;
 
-use crate::crash::{self, Depth, Run};
-use crate::dump::{self, Tree, difference};
-use crate::model::Model;
-use crate::ops::{Op, Taste, random};
-use crate::rng::{Rng, bytes};
-use crate::{Media, Shape, apply};
+use crate::crash::{self, Depth};
+use crate::rng::Rng;
+use crate::{Media, Shape};
+use worker::{PART, Worker};
 
-const ACKNOWLEDGED: u64 = 1 << 40;
-const THREAD: u32 = 48;
-/// Bytes of the shared file that belong to one thread: no whole number of blocks.
-const PART: u64 = 10_000;
+/// The same for all, or no two runs would leave the same bytes.
+const IDENTITY: mkfs::Identity = mkfs::Identity {
+    uuid: *b"two are a crowd.",
+    data_uuid: *b"three is company",
+    hash_key: [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210],
+};
 
-/// What one thread has done to what is its own.
-struct State {
-    tree: Tree,
-    part: Vec<u8>,
-}
-
-struct Worker {
-    number: u64,
-    dir: Ino,
-    states: Vec<State>,
+/// What threads share.
+#[derive(Clone, Copy, Debug)]
+struct Shared {
+    /// A file of which everybody has a part.
+    file: Ino,
+    /// Directories in which everybody has names.
+    dirs: [Ino; 2],
 }
 
 /// A run that has ended.
@@ -44,13 +50,30 @@ pub struct Duo {
     recorder: Recorder,
     options: MountOptions,
     workers: Vec<Worker>,
-    shared: Ino,
+    shared: Shared,
     name: String,
 }
 
 impl Duo {
     /// Lets `threads` threads do `steps` operations each.
+    ///
+    /// # Panics
+    /// If an operation, or the background, does what it must not.
     pub fn run(
+        with: (&Shape, Backend),
+        options: &MountOptions,
+        threads: u64,
+        steps: usize,
+        seed: u64,
+    ) -> Self {
+        let body = || Self::record(with, options, threads, steps, seed);
+        #[cfg(feature = "sched")]
+        return quayfs_sync::sched::run(seed, body).0;
+        #[cfg(not(feature = "sched"))]
+        body()
+    }
+
+    fn record(
         (shape, backend): (&Shape, Backend),
         options: &MountOptions,
         threads: u64,
@@ -59,46 +82,40 @@ impl Duo {
     ) -> Self {
         let geometry = shape.geometry();
         let recorder = Recorder::new(geometry.pmem_len, geometry.data_blocks, backend);
-        let media = Media::format(recorder.region(), recorder.device(), geometry);
-        let fs = media.mount_quiet(options);
-        let me = Caller::default();
-        let shared = fs
-            .mknod(me, ROOT, b"shared", S_IFREG | 0o644, 0)
-            .expect("mknod")
-            .ino;
-        fs.write(shared, 0, &vec![0; (threads * PART) as usize], false)
-            .expect("write");
-        let workers: Vec<Worker> = (0..threads)
-            .map(|number| {
-                let name = format!("t{number}");
-                let dir = fs
-                    .mkdir(me, ROOT, name.as_bytes(), 0o755)
-                    .expect("mkdir")
-                    .ino;
-                Worker {
-                    number,
-                    dir,
-                    states: Vec::new(),
-                }
-            })
-            .collect();
-        fs.sync_all().expect("sync");
+        let (region, device) = (recorder.region(), recorder.device());
+        mkfs::format_as(&region, &*device, geometry, "test", &IDENTITY).expect("mkfs");
+        let media = Media { region, device };
+        // Now and then with the threads that the daemon has.
+        let daemon = cfg!(feature = "sched") && seed % 4 == 3;
+        let mount = Mount(if daemon {
+            media.mount(options)
+        } else {
+            media.mount_quiet(options)
+        });
+        let fs = &*mount.0;
+        let (shared, workers) = prepare(fs, threads);
         recorder.settle();
         let stop = AtomicBool::new(false);
-        let workers = std::thread::scope(|s| {
-            let background = s.spawn(|| {
-                while !stop.load(Ordering::Acquire) {
-                    background::digest_all(&fs.e).expect("digest");
-                    checkpoint::round(&fs.e).expect("round");
-                    checkpoint::zero_batch(&fs.e).expect("zero batch");
-                    crate::evict::evict(&fs);
-                    std::thread::yield_now();
-                }
-            });
+        let workers = thread::scope(|s| {
+            let helpers: Vec<_> = (0..if daemon { 1 } else { 2 })
+                .map(|n| {
+                    let (stop, mut rng) = (&stop, Rng::new(seed ^ 0x5eed << n));
+                    s.spawn(move || {
+                        while !stop.load(Ordering::Acquire) {
+                            if daemon {
+                                press(fs, &mut rng);
+                            } else {
+                                help(fs, n, &mut rng);
+                            }
+                            pause(&mut rng);
+                        }
+                    })
+                })
+                .collect();
             let handles: Vec<_> = workers
                 .into_iter()
                 .map(|mut w| {
-                    let (fs, recorder) = (&fs, &recorder);
+                    let recorder = &recorder;
                     s.spawn(move || {
                         w.work(fs, recorder, shared, steps, seed);
                         w
@@ -107,11 +124,23 @@ impl Duo {
                 .collect();
             let done: Vec<_> = handles.into_iter().map(|h| h.join()).collect();
             stop.store(true, Ordering::Release);
-            background.join().expect("background");
+            for helper in helpers {
+                helper.join().unwrap_or_else(|panic| resume_unwind(panic));
+            }
             done.into_iter()
-                .map(|w| w.expect("a worker failed"))
+                .map(|w| w.unwrap_or_else(|panic| resume_unwind(panic)))
                 .collect()
         });
+        let workers: Vec<Worker> = workers;
+        let last: Vec<usize> = workers.iter().map(|w| w.states.len() - 1).collect();
+        let live = judge::states(fs, &workers, shared, |w| {
+            let last = last[w.number as usize];
+            last..=last
+        });
+        if let Err(e) = live {
+            panic!("when all was done: {e}");
+        }
+        drop(mount);
         let name = format!("{threads} threads, seed {seed}, {options}");
         Self {
             recorder,
@@ -126,137 +155,69 @@ impl Duo {
     pub fn explore(self, depth: &Depth) {
         crash::explore(&self, depth);
     }
-}
 
-impl Run for Duo {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn trace(&self) -> Trace {
+    /// What was recorded.
+    pub fn recorded(&self) -> Trace {
         self.recorder.trace()
     }
+}
 
-    fn look(&self, image: &CrashImage, n: u64, depth: &Depth) -> Result<u64, String> {
-        let media = Media {
-            region: Arc::new(image.region()),
-            device: Arc::new(image.device()),
-        };
-        if n.is_multiple_of(depth.fsck) {
-            media.fsck()?;
-        }
-        let fs = Fs::mount_quiet(media.volume(), &self.options).map_err(|e| e.to_string())?;
-        let mut found = 0;
-        for w in &self.workers {
-            let state = w.check(&fs, self.shared, image.acked())?;
-            found = found * 1_000_003 + state as u64;
-        }
-        if n.is_multiple_of(depth.used) {
-            fs.shutdown().map_err(|e| e.to_string())?;
-            media.fsck()?;
-            let fs = Fs::mount_quiet(media.volume(), &self.options).map_err(|e| e.to_string())?;
-            for w in &self.workers {
-                w.check(&fs, self.shared, image.acked())?;
-            }
-        }
-        Ok(found)
+/// A mount that ends, also when somebody panics.
+struct Mount(Arc<Fs>);
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        self.0.abandon();
     }
 }
 
-impl Worker {
-    fn mark(&self, recorder: &Recorder, bits: u64, state: usize) {
-        recorder.mark(self.number << THREAD | bits | state as u64);
-    }
+fn prepare(fs: &Fs, threads: u64) -> (Shared, Vec<Worker>) {
+    let me = Caller::default();
+    let dir = |name: &str| {
+        let made = fs.mkdir(me, ROOT, name.as_bytes(), 0o755);
+        made.expect("mkdir").ino
+    };
+    let file = fs
+        .mknod(me, ROOT, b"shared", S_IFREG | 0o644, 0)
+        .expect("mknod")
+        .ino;
+    fs.write(file, 0, &vec![0; (threads * PART) as usize], false)
+        .expect("write");
+    let dirs = [dir("left"), dir("right")];
+    let workers = (0..threads).map(|n| Worker::new(n, dir(&format!("t{n}"))));
+    let workers = workers.collect();
+    fs.sync_all().expect("sync");
+    (Shared { file, dirs }, workers)
+}
 
-    fn work(&mut self, fs: &Fs, recorder: &Recorder, shared: Ino, steps: usize, seed: u64) {
-        let taste = Taste {
-            names: 5,
-            blocks: 40,
-            write: 3,
-            xattr: 300,
-            inodes: 8,
-            wild: false,
-            quiet: false,
-        };
-        let mut rng = Rng::new(seed ^ self.number << 32);
-        let mut model = Model::below(self.dir, 0o755);
-        let mut part = vec![0; PART as usize];
-        let durable = fs.sync_is_free();
-        self.states.push(State {
-            tree: own(dump::expected(&model)),
-            part: part.clone(),
-        });
-        while self.states.len() <= steps {
-            let next = self.states.len();
-            self.mark(recorder, 0, next);
-            if rng.one_in(4) {
-                let at = rng.below(PART - 1);
-                let data = bytes(rng.number(), 1 + rng.below((PART - at).min(6000)) as usize);
-                fs.write(shared, self.number * PART + at, &data, false)
-                    .expect("write");
-                part[at as usize..][..data.len()].copy_from_slice(&data);
-            } else {
-                let op = random(&mut rng, &model, &taste);
-                if !worth(&op, &model) {
-                    continue;
-                }
-                if let Err(e) = apply::both(fs, &mut model, &op, false) {
-                    panic!("seed {seed}, thread {}: {e}", self.number);
-                }
-            }
-            self.states.push(State {
-                tree: own(dump::expected(&model)),
-                part: part.clone(),
-            });
-            if durable {
-                self.mark(recorder, ACKNOWLEDGED, next);
-            } else if rng.one_in(4) {
-                fs.sync_all().expect("sync");
-                self.mark(recorder, ACKNOWLEDGED, next);
-            }
+/// What the background does, by two threads.
+fn help(fs: &Fs, which: u64, rng: &mut Rng) {
+    if which == 0 {
+        if rng.one_in(3) {
+            fs.sync_all().expect("sync");
         }
-    }
-
-    fn check(&self, fs: &Fs, shared: Ino, marks: &[u64]) -> Result<usize, String> {
-        let mine = marks.iter().filter(|m| *m >> THREAD == self.number);
-        let (acks, begun): (Vec<u64>, Vec<u64>) = mine.partition(|m| *m & ACKNOWLEDGED != 0);
-        let most = |all: Vec<u64>| all.iter().map(|m| m & 0xffff_ffff).max().unwrap_or(0) as usize;
-        let low = most(acks);
-        let high = most(begun).clamp(low, self.states.len() - 1);
-        let read = |e| format!("thread {}: cannot be read: {e}", self.number);
-        let tree = own(dump::dump(fs, self.dir).map_err(read)?);
-        let part = fs
-            .read(shared, self.number * PART, PART as usize)
-            .map_err(read)?;
-        let mut why = Vec::new();
-        for k in (low..=high).rev() {
-            let s = &self.states[k];
-            match difference(&tree, &s.tree) {
-                None if s.part == part => return Ok(k),
-                None => why.push(format!("state {k}: its part of the shared file")),
-                Some(d) => why.push(format!("state {k}: {d}")),
-            }
-        }
-        Err(format!(
-            "thread {}, states {low} to {high}:\n{}",
-            self.number,
-            why.join("\n")
-        ))
+        background::digest_all(&fs.e).expect("digest");
+        crate::evict::evict(fs);
+    } else {
+        checkpoint::round(&fs.e).expect("round");
+        checkpoint::zero_batch(&fs.e).expect("zero batch");
     }
 }
 
-/// Whether an operation changes something by one record, or shows something.
-fn worth(op: &Op, m: &Model) -> bool {
-    match op {
-        // What lies above is another's.
-        Op::Lookup { dir, name } => *dir != m.root || name.0 != b"..",
-        Op::SetAttr { ino, .. } => *ino != m.root,
-        _ => true,
+/// Has the daemon's threads do it.
+fn press(fs: &Fs, rng: &mut Rng) {
+    if rng.one_in(3) {
+        fs.sync_all().expect("sync");
     }
+    fs.e.kick(true, rng.one_in(2));
+    crate::evict::evict(fs);
 }
 
-/// Without the directory itself, whose link counts say nothing new.
-fn own(mut tree: Tree) -> Tree {
-    tree.remove(&[][..]);
-    tree
+/// Lets the others do some of their work, more or less.
+fn pause(rng: &mut Rng) {
+    if cfg!(feature = "sched") {
+        thread::sleep(std::time::Duration::from_micros(rng.below(2000)));
+    } else {
+        thread::yield_now();
+    }
 }

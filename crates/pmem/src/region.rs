@@ -140,6 +140,7 @@ impl Region {
     /// old or new, each for itself.
     #[track_caller]
     pub fn read(&self, off: u64, buf: &mut [u8]) {
+        quayfs_sync::point();
         self.memory.read(off, buf);
     }
 
@@ -148,6 +149,7 @@ impl Region {
     pub fn read_vec(&self, off: u64, len: u64) -> Vec<u8> {
         self.memory.check(off, len);
         let mut buf = vec![0; len as usize];
+        quayfs_sync::point();
         self.memory.read(off, &mut buf);
         buf
     }
@@ -155,12 +157,14 @@ impl Region {
     /// Loads the little-endian word at `off`, a multiple of 8, with acquire ordering.
     #[track_caller]
     pub fn load_u64(&self, off: u64) -> u64 {
+        quayfs_sync::point();
         self.memory.load_u64(off)
     }
 
     /// Loads the little-endian word at `off`, a multiple of 4, with acquire ordering.
     #[track_caller]
     pub fn load_u32(&self, off: u64) -> u32 {
+        quayfs_sync::point();
         self.memory.load_u32(off)
     }
 

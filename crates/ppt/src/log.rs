@@ -4,7 +4,7 @@ use quayfs_layout::l2p::{
     START_BYTES, Start, UNDO_BYTES, Undo, decode_commit, encode_commit, lane_records,
 };
 use quayfs_layout::{LINE, Lbn};
-use std::thread;
+use quayfs_sync::thread;
 
 use crate::PptError;
 use crate::area::{Area, Raw};

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use parking_lot::Mutex;
 use quayfs_layout::Lbn;
 use quayfs_layout::l2p::{BlockState, Entry};
+use quayfs_sync::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 
 use crate::area::{Area, Raw};
@@ -187,7 +187,7 @@ impl Ppt {
     }
 
     /// The right to change the map, until the guard is dropped.
-    pub(crate) fn take_turn(&self) -> Result<parking_lot::MutexGuard<'_, Turn>, PptError> {
+    pub(crate) fn take_turn(&self) -> Result<MutexGuard<'_, Turn>, PptError> {
         if self.area.region.is_read_only() {
             return Err(PptError::ReadOnly);
         }

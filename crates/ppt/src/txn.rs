@@ -2,10 +2,10 @@
 
 use std::collections::hash_map::Entry as Slot;
 
-use parking_lot::MutexGuard;
 use quayfs_layout::Lbn;
 use quayfs_layout::checksum::WORD_MAX;
 use quayfs_layout::l2p::{BlockState, Entry, OldWord};
+use quayfs_sync::MutexGuard;
 use rustc_hash::FxHashMap;
 
 use crate::area::Raw;

@@ -8,15 +8,13 @@ pub(crate) use loom::sync::{
     atomic::{AtomicBool, Ordering},
 };
 #[cfg(not(loom))]
-pub(crate) use parking_lot::Mutex;
-#[cfg(not(loom))]
-pub(crate) use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+pub(crate) use quayfs_sync::{
+    Mutex,
+    atomic::{AtomicBool, Ordering},
     thread::{self, Thread},
 };
+#[cfg(not(loom))]
+pub(crate) use std::sync::Arc;
 
 /// loom's mutex behind the interface of `parking_lot`'s, which knows no poisoning.
 #[cfg(loom)]

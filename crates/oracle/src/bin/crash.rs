@@ -10,7 +10,7 @@ use clap::Parser;
 use quayfs_oracle::search::alphabet::ALPHABET;
 use quayfs_oracle::search::mutants::{self, Mutant};
 use quayfs_oracle::search::program::{MODES, Program, Text};
-use quayfs_oracle::search::run::{Coverage, DEPTH, crashes, search};
+use quayfs_oracle::search::run::{Coverage, DEPTH, crashes, search, search_threads};
 use quayfs_oracle::search::stories::STORIES;
 
 /// Searches for crashes after which something is wrong.
@@ -45,6 +45,10 @@ struct Args {
     /// Only places whose name contains this, as `journal/src/scan.rs:` does.
     #[arg(long, requires = "mutants", default_value = "")]
     place: String,
+    /// Only programs with several threads. Their interleaving belongs to their seed if this was
+    /// built with the feature `sched`; else it is never the same again.
+    #[arg(long, conflicts_with_all = ["mutants", "program", "list"])]
+    threads: bool,
     /// List modes, steps and stories.
     #[arg(long)]
     list: bool,
@@ -90,6 +94,7 @@ fn main() -> ExitCode {
             let _ = std::io::stderr().flush();
         }
     };
+    let search = if args.threads { search_threads } else { search };
     let report = search(limit, args.seed, jobs, &note);
     if tty {
         eprintln!();
@@ -129,8 +134,9 @@ fn one(program: &Program, image: Option<u64>) -> ExitCode {
     match crashes(program, image, false, &coverage, &|| false) {
         Ok(()) => {
             println!(
-                "{} images, nothing wrong",
-                coverage.images.load(Ordering::Relaxed)
+                "{} images, nothing wrong; trace {:016x}",
+                coverage.images.load(Ordering::Relaxed),
+                coverage.trace.load(Ordering::Relaxed)
             );
             ExitCode::SUCCESS
         }
@@ -205,7 +211,7 @@ fn list() -> ExitCode {
         println!("story {name}");
     }
     println!(
-        "else `random SEED`, `killed SEED`, `threads N seed SEED`; `, dies after EVENTS` behind any but the last two"
+        "else `random SEED`, `killed SEED`, `threads N seed SEED`, `race N seed SEED`; `, dies after EVENTS` behind any but the last three"
     );
     ExitCode::SUCCESS
 }

@@ -9,10 +9,11 @@ use std::str::FromStr;
 
 use quayfs_pmem::Backend;
 
-use crate::crash::{Run, Script};
+use crate::crash::{Depth, Run, Script};
 use crate::duo::Duo;
 use crate::rng::Rng;
 use crate::search::alphabet::{ALPHABET, Step, find, prepare};
+use crate::search::run::{DEPTH, DEPTH_OF_THREADS};
 use crate::search::stories::STORIES;
 use crate::{Shape, options};
 
@@ -74,6 +75,9 @@ pub enum Text {
     Killed(u64),
     /// Threads with a seed.
     Threads(u64, u64),
+    /// The same for longer, and nobody looks at the crashes: what threads do to each other shows while
+    /// they run.
+    Race(u64, u64),
 }
 
 /// A program in a mode.
@@ -155,19 +159,54 @@ impl Program {
         }
     }
 
+    /// The `n`th of those with threads, in every mode in turn; most of them races.
+    pub fn threads(seed: u64, n: u64) -> Self {
+        let (turn, mode) = (n / MODES.len() as u64, n as usize % MODES.len());
+        let (threads, seed) = (2 + turn / 4 % 3, seed.wrapping_mul(1 << 20) + turn);
+        let text = if turn.is_multiple_of(4) {
+            Text::Threads(threads, seed)
+        } else {
+            Text::Race(threads, seed)
+        };
+        let mode = &MODES[mode];
+        Self {
+            mode,
+            text,
+            dies: None,
+        }
+    }
+
+    /// How closely its crashes are looked at.
+    pub fn depth(&self) -> Depth {
+        match self.text {
+            Text::Threads(..) => DEPTH_OF_THREADS,
+            _ => DEPTH,
+        }
+    }
+
     /// Carries it out and records it.
     pub fn run(&self) -> Box<dyn Run> {
         let shape = match self.text {
             Text::Story(_) => &Shape::TIGHT,
-            Text::Random(seed) | Text::Killed(seed) | Text::Threads(_, seed) if seed % 2 == 0 => {
+            Text::Random(seed)
+            | Text::Killed(seed)
+            | Text::Threads(_, seed)
+            | Text::Race(_, seed)
+                if seed % 2 == 0 =>
+            {
                 &Shape::TIGHT
             }
             _ => &Shape::TINY,
         };
         let mode = options(self.mode.options);
-        if let Text::Threads(threads, seed) = self.text {
+        let threads = match self.text {
+            Text::Threads(threads, seed) => Some((threads, 12, seed)),
+            Text::Race(threads, seed) => Some((threads, 48, seed)),
+            _ => None,
+        };
+        if let Some((threads, steps, seed)) = threads {
             let with = (shape, self.mode.backend);
-            return Box::new(Duo::run(with, &mode, threads, 12, seed));
+            return Box::new(Duo::run(with, &mode, threads, steps, seed));
         }
         let mut s = Script::new(&self.to_string(), shape, self.mode.backend, &mode);
         match self.dies {
@@ -205,7 +244,7 @@ impl Program {
                 s.random(*seed, 4);
                 s.background();
             }
-            Text::Threads(..) => {}
+            Text::Threads(..) | Text::Race(..) => {}
         }
     }
 }
@@ -219,6 +258,7 @@ impl fmt::Display for Program {
             Text::Random(seed) => write!(f, "random {seed}"),
             Text::Killed(seed) => write!(f, "killed {seed}"),
             Text::Threads(threads, seed) => write!(f, "threads {threads} seed {seed}"),
+            Text::Race(threads, seed) => write!(f, "race {threads} seed {seed}"),
         }?;
         match self.dies {
             Some(events) => write!(f, ", dies after {events}"),
@@ -255,6 +295,7 @@ impl FromStr for Program {
             ["random", seed] => Text::Random(number(seed)?),
             ["killed", seed] => Text::Killed(number(seed)?),
             ["threads", threads, "seed", seed] => Text::Threads(number(threads)?, number(seed)?),
+            ["race", threads, "seed", seed] => Text::Race(number(threads)?, number(seed)?),
             _ => Text::Steps(
                 text.split(';')
                     .map(|name| {
@@ -266,7 +307,7 @@ impl FromStr for Program {
                     .collect::<Result<_, _>>()?,
             ),
         };
-        let threads = matches!(text, Text::Threads(..) | Text::Killed(_));
+        let threads = matches!(text, Text::Threads(..) | Text::Race(..) | Text::Killed(_));
         if threads && dies.is_some() {
             return Err("what has threads or deaths already does not die".into());
         }
@@ -286,7 +327,8 @@ mod tests {
             ALPHABET.len() * (MODES.len() + ALPHABET.len()) + STORIES.len() * MODES.len()
         );
         let long = (0..20).map(|n| Program::long(3, n));
-        for p in programs.into_iter().chain(long) {
+        let threads = (0..30).map(|n| Program::threads(3, n));
+        for p in programs.into_iter().chain(long).chain(threads) {
             assert!(p.to_string().parse() == Ok(p));
         }
         assert!("op: sing".parse::<Program>().is_err());

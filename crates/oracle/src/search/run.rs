@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use quayfs_crashsim::Budget;
 
 use crate::crash::Depth;
-use crate::search::program::Program;
+use crate::search::program::{Program, Text};
 
 /// How closely the crashes of a program are looked at.
 pub const DEPTH: Depth = Depth {
@@ -27,6 +27,18 @@ pub const DEPTH: Depth = Depth {
     most: u64::MAX,
 };
 
+/// That of programs with threads: what one thread alone leaves, others have seen, so it is better to
+/// go through more interleavings.
+pub const DEPTH_OF_THREADS: Depth = Depth {
+    budget: Budget {
+        exhaustive: 4,
+        picks: 1,
+        random: 1,
+        seed: 1,
+    },
+    ..DEPTH
+};
+
 /// What was covered so far.
 #[derive(Debug, Default)]
 pub struct Coverage {
@@ -34,12 +46,16 @@ pub struct Coverage {
     pub programs: AtomicU64,
     /// Of those, programs of one or two steps.
     pub short: AtomicU64,
+    /// Runs of several threads whose crashes nobody looked at.
+    pub races: AtomicU64,
     /// Fences and flushes in those that had something to settle.
     pub fences: AtomicU64,
     /// Of those, how many saw at least one image of a crash just before them.
     pub covered: AtomicU64,
     /// Images that were recovered.
     pub images: AtomicU64,
+    /// What identifies the last run ([`quayfs_crashsim::Trace::fingerprint`]).
+    pub trace: AtomicU64,
     distinct: Mutex<HashSet<u64>>,
     states: Mutex<HashSet<u64>>,
     places: Mutex<BTreeSet<String>>,
@@ -68,8 +84,33 @@ pub fn search(
     jobs: usize,
     note: &(dyn Fn(&Coverage) + Sync),
 ) -> Report {
-    let start = Instant::now();
     let short = Program::short(seed);
+    let nth = |n: usize| match short.get(n) {
+        Some(p) => p.clone(),
+        None => Program::long(seed, (n - short.len()) as u64),
+    };
+    search_in(limit, (seed, short.len()), jobs, &nth, note)
+}
+
+/// Runs programs with two to four threads, in every mode in turn, otherwise as [`search`].
+pub fn search_threads(
+    limit: Duration,
+    seed: u64,
+    jobs: usize,
+    note: &(dyn Fn(&Coverage) + Sync),
+) -> Report {
+    let nth = |n| Program::threads(seed, n as u64);
+    search_in(limit, (seed, 0), jobs, &nth, note)
+}
+
+fn search_in(
+    limit: Duration,
+    (seed, short): (u64, usize),
+    jobs: usize,
+    nth: &(dyn Fn(usize) -> Program + Sync),
+    note: &(dyn Fn(&Coverage) + Sync),
+) -> Report {
+    let start = Instant::now();
     let coverage = Coverage::default();
     let next = AtomicUsize::new(0);
     let stop = AtomicBool::new(false);
@@ -79,11 +120,8 @@ pub fn search(
             s.spawn(|| {
                 while !stop.load(Ordering::Acquire) && start.elapsed() < limit {
                     let n = next.fetch_add(1, Ordering::Relaxed);
-                    let program = match short.get(n) {
-                        Some(p) => p.clone(),
-                        None => Program::long(seed, (n - short.len()) as u64),
-                    };
-                    let is_short = n < short.len();
+                    let program = nth(n);
+                    let is_short = n < short;
                     let out_of_time = || stop.load(Ordering::Acquire) || start.elapsed() >= limit;
                     if let Err(found) = crashes(&program, None, is_short, &coverage, &out_of_time) {
                         stop.store(true, Ordering::Release);
@@ -98,7 +136,7 @@ pub fn search(
         }
     });
     Report {
-        short: short.len(),
+        short,
         seed,
         coverage,
         violation: violation.into_inner().unwrap_or_else(|e| e.into_inner()),
@@ -118,7 +156,13 @@ pub fn crashes(
     let run = catch_unwind(AssertUnwindSafe(|| program.run()))
         .map_err(|panic| (program.to_string(), text_of(&*panic)))?;
     let trace = run.trace();
-    let mut images = trace.explore(&DEPTH.budget);
+    coverage.trace.store(trace.fingerprint(), Ordering::Relaxed);
+    if let Text::Race(..) = program.text {
+        add(&coverage.races, 1);
+        return Ok(());
+    }
+    let depth = program.depth();
+    let mut images = trace.explore(&depth.budget);
     let shift = program.to_string().len() as u64;
     let mut n = 0;
     for image in images.by_ref() {
@@ -132,7 +176,7 @@ pub fn crashes(
         // Who looks at one image looks at it in every way. Else every kind of look has its turn in
         // every program, but not at the same image of each.
         let turn = if only.is_some() { 0 } else { n + shift };
-        let looked = catch_unwind(AssertUnwindSafe(|| run.look(&image, turn, &DEPTH)))
+        let looked = catch_unwind(AssertUnwindSafe(|| run.look(&image, turn, &depth)))
             .unwrap_or_else(|panic| Err(text_of(&*panic)));
         let state = looked.map_err(|e| (format!("{program} #{n}"), format!("{e}\n{image}")))?;
         add(&coverage.images, 1);
@@ -200,6 +244,10 @@ impl fmt::Display for Report {
             get(&c.fences),
             get(&c.covered)
         )?;
+        let races = get(&c.races);
+        if races > 0 {
+            writeln!(f, "races               {races}")?;
+        }
         let places = c.places.lock().unwrap_or_else(|e| e.into_inner());
         writeln!(f, "places in the code  {}", places.len())?;
         writeln!(f, "time                {} s", self.took.as_secs())?;

@@ -1,0 +1,36 @@
+//! What takes the place of the real ones.
+
+pub use super::core::{planted, point};
+pub use super::locks::{
+    Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult,
+};
+pub use super::map::DashMap;
+
+pub mod map {
+    //! Entries of a [`DashMap`](super::DashMap).
+    pub use super::super::map::Entry;
+}
+
+pub mod epoch {
+    //! Grace periods.
+    pub use super::super::quiesce::{Guard, pin};
+}
+
+pub mod atomic {
+    //! Words that several threads change.
+    pub use super::super::words::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize};
+    pub use std::sync::atomic::{Ordering, fence};
+}
+
+pub mod thread {
+    //! Threads.
+    pub use super::super::threads::{
+        Builder, JoinHandle, Scope, ScopedJoinHandle, Thread, available_parallelism, park, scope,
+        sleep, spawn, this as current, yield_now,
+    };
+}
+
+pub mod time {
+    //! Clocks.
+    pub use super::super::threads::{Instant, now};
+}
