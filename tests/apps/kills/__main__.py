@@ -3,6 +3,7 @@
 import argparse
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -123,21 +124,19 @@ def main():
     options.quayfs = os.path.abspath(options.quayfs)
     if not os.access(options.quayfs, os.X_OK):
         sys.exit(f"no {options.quayfs}: cargo build --release first")
-    begin = time.monotonic()
+    begin, at = time.monotonic(), commit()
     run = Run(options)
+    # Either signal lets the lives end that are under way.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: run.jobs.clear())
     threads = [threading.Thread(target=run.work_off) for _ in range(options.jobs)]
     for t in threads:
         t.start()
-    try:
-        for t in threads:
-            t.join()
-    except KeyboardInterrupt:
-        run.jobs = []
-        for t in threads:
-            t.join()
+    for t in threads:
+        t.join()
     run.table()
     version = subprocess.run([options.quayfs, "--version"], capture_output=True, text=True, check=False).stdout.strip()
-    print(f"seed {options.seed}, {version}, commit {commit()}, {time.monotonic() - begin:.0f} s")
+    print(f"seed {options.seed}, {version}, commit {at}, {time.monotonic() - begin:.0f} s")
     run.clean_up()
     sys.exit(1 if run.failed else 0)
 
