@@ -3,8 +3,8 @@
 import os
 import sys
 
-fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o644)
 try:
+    fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o644)
     while True:
         for i in range(64):
             os.pwrite(fd, bytes([i]) * 65536, i * 65536)

@@ -190,7 +190,7 @@ class Life:
     def start_writers(self, churn):
         commands = [self.program("write")]
         if churn:
-            commands.append([sys.executable, f"{HERE}/churn.py", f"{self.volume.mnt}/churn"])
+            commands.append([sys.executable, f"{HERE}/churn.py", f"{self.volume.mnt}/churn/file"])
         with open(f"{self.home}/writer.err", "wb") as err:
             self.writers = [
                 subprocess.Popen(c, env=self.environment, stdout=err, stderr=err, start_new_session=True) for c in commands
@@ -220,7 +220,9 @@ class Life:
             return f.read().strip()[-600:]
 
     def check(self):
-        os.makedirs(f"{self.volume.mnt}/tree", exist_ok=True)
+        # Directories that are on the volume only: who comes too late does not write below the mount.
+        for name in ("tree", "churn"):
+            os.makedirs(f"{self.volume.mnt}/{name}", exist_ok=True)
         checked = run(*self.program("check"), env=self.environment)
         if checked.returncode:
             raise Finding(f"check: {checked.stderr.strip() or checked.stdout}")

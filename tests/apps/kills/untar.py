@@ -181,7 +181,9 @@ def check(directory, ledgers, seed, findings):
             findings.add(f"{name} was never made")
     if not findings.count:
         note = [f"top {n}\n" + "".join(f"member {n} {i}\n" for i in sorted(s)) for n, s in trees.items() if n not in dying]
-        note += [f"gone? {n}\n" for n in dying if os.path.lexists(f"{directory}/u{n}")]
+        # Of no use any more: what is half removed, or was just about to be made.
+        rest = {*dying, last} - {n for n in trees if n not in dying}
+        note += [f"gone? {n}\n" for n in rest if os.path.lexists(f"{directory}/u{n}")]
         replace(f"{ledgers}/members", ("".join(note) + f"checked {last}\n").encode())
     return acknowledged
 
