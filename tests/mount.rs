@@ -101,6 +101,19 @@ fn runs(pid: i32) -> bool {
     fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
 }
 
+/// A daemon that is killed while it waits for an answer of its own never goes away: Linux lets nobody
+/// be killed whose request is being served, and the connection ends with the process that serves it.
+#[test]
+fn the_daemon_asks_nothing_of_its_own_mount() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new(&[]);
+    let requests = || m.info()["counters"]["requests"].as_u64().unwrap();
+    let (first, second) = (requests(), requests());
+    assert_eq!(first, second - first, "before `info` nobody asked");
+}
+
 #[test]
 fn a_mount_keeps_what_is_written_to_it() {
     if !can_mount() {

@@ -126,8 +126,10 @@ enum Ended {
     AfterReady(Failure),
 }
 
-/// Why serving came to its end.
+/// What becomes of serving.
 enum Event {
+    /// It has only begun.
+    Started,
     /// The connection is gone.
     Unmounted(io::Result<()>),
     /// A signal asked for the end, and somebody still holds on to the connection.
@@ -162,14 +164,10 @@ fn serve(job: &Job, ready: impl FnOnce(Report)) -> Result<(), Ended> {
     let mount = Arc::new(mount);
     let threads = job.options.threads.unwrap_or_else(default_threads);
     spawn_server(fs.clone(), device, threads, events.clone()).map_err(|e| early(&e))?;
-    // Answered by the server, or refused when it has failed.
-    let answered = rustix::fs::statvfs(&job.target);
-    if let Err(e) = answered {
+    // To ask our own mount would be simpler. But whoever is killed while he waits for an answer of his
+    // own waits forever, and so keeps the connection from being closed.
+    if let Some(why) = await_start(&inbox) {
         let _ = mount.detach(Users::Evict);
-        let why = match inbox.recv_timeout(PATIENCE) {
-            Ok(Event::Unmounted(Err(cause))) => cause.to_string(),
-            _ => e.to_string(),
-        };
         let _ = fs.shutdown();
         return Err(early(&format!(
             "{} does not answer: {why}",
@@ -208,7 +206,9 @@ fn spawn_server(
     events: Sender<Event>,
 ) -> io::Result<()> {
     thread::Builder::new().name("serve".into()).spawn(move || {
-        let end = edge::session::serve(fs, device, threads);
+        let start = events.clone();
+        let started = move || drop(start.send(Event::Started));
+        let end = edge::session::serve(fs, device, threads, started);
         // The receiver only goes away when the process ends.
         let _ = events.send(Event::Unmounted(end));
     })?;
@@ -245,10 +245,19 @@ fn watch_signals(mut signals: Signals, mount: Arc<Mount>, events: Sender<Event>)
     Ok(())
 }
 
+/// Waits until requests are served; why not, if that fails.
+fn await_start(inbox: &Receiver<Event>) -> Option<String> {
+    match inbox.recv() {
+        Ok(Event::Started) => None,
+        Ok(Event::Unmounted(Err(e))) => Some(e.to_string()),
+        Ok(Event::Unmounted(Ok(())) | Event::GiveUp) | Err(_) => Some("it is gone already".into()),
+    }
+}
+
 fn wait(inbox: &Receiver<Event>) -> io::Result<()> {
     match inbox.recv() {
         Ok(Event::Unmounted(end)) => end,
-        Ok(Event::GiveUp) | Err(_) => Ok(()),
+        Ok(Event::Started | Event::GiveUp) | Err(_) => Ok(()),
     }
 }
 

@@ -37,6 +37,8 @@ pub const SCRUB_XATTR: &str = "quayfs.scrub";
 /// The operation layer, as the crate calls it.
 pub(super) struct Edge {
     pub(super) fs: Arc<Fs>,
+    /// Called once, when the kernel has asked for the first time.
+    pub(super) started: Option<Box<dyn FnOnce() + Send + Sync>>,
 }
 
 impl Edge {
@@ -98,7 +100,11 @@ impl Edge {
 
 impl Filesystem for Edge {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        negotiate(&self.fs, config)
+        negotiate(&self.fs, config)?;
+        if let Some(started) = self.started.take() {
+            started();
+        }
+        Ok(())
     }
 
     fn lookup(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {

@@ -32,13 +32,23 @@ const CAPABILITIES: [InitFlags; 12] = [
     InitFlags::FUSE_NO_OPENDIR_SUPPORT,
 ];
 
-/// Serves requests until the file system is unmounted. The volume is not closed.
-pub fn serve(fs: Arc<Fs>, fuse_fd: OwnedFd, threads: usize) -> io::Result<()> {
+/// Serves requests until the file system is unmounted. The volume is not closed. Calls `started` when
+/// the kernel has begun to ask, so that whoever uses the tree is answered.
+pub fn serve(
+    fs: Arc<Fs>,
+    fuse_fd: OwnedFd,
+    threads: usize,
+    started: impl FnOnce() + Send + Sync + 'static,
+) -> io::Result<()> {
+    let edge = Edge {
+        fs,
+        started: Some(Box::new(started)),
+    };
     let mut config = Config::default();
     config.n_threads = Some(threads.max(1));
     // Who may enter is the kernel's business: it knows the mount options.
     config.acl = SessionACL::All;
-    Session::from_fd(Edge { fs }, fuse_fd, SessionACL::All, config)?.run()
+    Session::from_fd(edge, fuse_fd, SessionACL::All, config)?.run()
 }
 
 /// Agrees with the kernel on what it sends and may keep.
