@@ -90,6 +90,7 @@ kills: build
 
 lint: deps
 	$(CARGO) fmt --all --check
+	rustfmt --edition 2024 --config-path rustfmt.toml --check lab/guest/records.rs
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy -p quayfs-sync -p quayfs-oracle --features $(SCHED) --all-targets -- -D warnings
 

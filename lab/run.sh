@@ -7,7 +7,9 @@
 #   lab/run.sh setup    install the packages and fetch Debian's kernel
 #   lab/run.sh build    build quayfs and the guest's kernel and initrd
 #   lab/run.sh test     boot and test: dax-test.sh, then power-test.sh across a power failure
-#   lab/run.sh          all three
+#   lab/run.sh kills N  kill the machine N times while it writes, and check what it acknowledged;
+#                       SEED=1 decides how long each life is
+#   lab/run.sh          the first three
 #
 # Everything it writes is in lab/work. LAB_TIMEOUT=SECONDS limits a boot (default 300).
 set -euo pipefail
@@ -23,6 +25,9 @@ kernel=$work/kernel
 modules="crc32c_generic nfit nd_pmem virtio_pci virtio_blk ext4 fuse"
 programs="/usr/sbin/mkfs.ext4"
 pmem_size=512M
+# Drives of the guest.
+# shellcheck disable=SC2054
+drives=(-drive if=none,id=disk,file=disk,format=raw -device virtio-blk-pci,drive=disk)
 
 say() { printf 'lab: %s\n' "$*" >&2; }
 die() { say "$*"; exit 1; }
@@ -30,7 +35,7 @@ die() { say "$*"; exit 1; }
 setup() {
     local p
     "$top/scripts/packages" qemu-system-x86 seabios busybox-static cpio kmod xz-utils binutils \
-        e2fsprogs libpmem-dev pkg-config gcc
+        e2fsprogs qemu-utils libpmem-dev pkg-config gcc
     mkdir -p "$work"
     [ -d "$kernel/boot" ] && return
     p=$(kernel_package)
@@ -102,6 +107,8 @@ build() {
     cp -L /etc/mke2fs.conf "$root/etc/"
     install_program "${CARGO_TARGET_DIR:-$top/target}/release/quayfs" /bin/quayfs
     strip --strip-debug "$root/bin/quayfs"
+    rustc --edition 2024 -O -o "$work/records" "$here/guest/records.rs"
+    install_program "$work/records" /bin/records
     cp "$here"/guest/*.sh "$root/"
     cat >"$root/init" <<INIT
 #!/bin/busybox sh
@@ -120,9 +127,9 @@ INIT
     say "built $(du -h "$work/initrd" | cut -f1) of initrd, kernel $release"
 }
 
-# boot NAME:ARG... [PATTERN]: boots the guest on the devices in lab/work and runs a script of
+# boot NAME:ARG... [PATTERN [DELAY]]: boots the guest on the devices in lab/work and runs a script of
 # lab/guest in it; its output comes to the terminal and to lab/work/console. Returns the script's
-# exit code. With PATTERN the power fails as soon as the output matches it.
+# exit code. With PATTERN the power fails as soon as the output matches it, or DELAY seconds later.
 boot() {
     local qemu deadline=$((SECONDS + ${LAB_TIMEOUT:-300})) result
     : >"$work/console"
@@ -133,7 +140,7 @@ boot() {
             -cpu max,la57=off -smp 2 -m 768M,slots=2,maxmem=4G \
             -object memory-backend-file,id=pm,share=on,mem-path=pmem,size=$pmem_size \
             -device nvdimm,memdev=pm \
-            -drive if=none,id=disk,file=disk,format=raw -device virtio-blk-pci,drive=disk \
+            "${drives[@]}" \
             -kernel vmlinux -initrd initrd -serial file:console \
             -append "console=ttyS0 loglevel=2 panic=-1 nokaslr mitigations=off lab=$1" \
             </dev/null >qemu.log 2>&1
@@ -143,6 +150,7 @@ boot() {
     trap "kill -9 $qemu 2>/dev/null || true" EXIT
     while kill -0 $qemu 2>/dev/null; do
         if [ -n "${2:-}" ] && grep -q "$2" "$work/console"; then
+            sleep "${3:-0}"
             kill -9 $qemu
             say "power failed"
             break
@@ -156,7 +164,7 @@ boot() {
     done
     wait $qemu 2>/dev/null || true
     trap - EXIT
-    tr -d '\r' <"$work/console" | grep -v '^LAB-RESULT' || cat "$work/qemu.log" >&2
+    tr -d '\r' <"$work/console" | grep -Ev '^(LAB-RESULT|ack )' || cat "$work/qemu.log" >&2
     result=$(tr -d '\r' <"$work/console" | sed -n 's/^LAB-RESULT //p')
     return "${result:-125}"
 }
@@ -185,10 +193,84 @@ run_tests() {
     say "all passed"
 }
 
+# Makes empty overlays: what a disk's image gets to know about them before it is flushed is in
+# QEMU's memory, so that writes that nobody flushed die with it.
+new_overlays() {
+    local name
+    for name in disk canary; do
+        rm -f "$work/$name.qcow2"
+        qemu-img create -q -f qcow2 -F raw -b "$name" "$work/$name.qcow2"
+    done
+}
+
+# run_kills N: N lives, each with what the last one left.
+run_kills() {
+    [ -e "$work/initrd" ] || die "nothing built: run \`lab/run.sh build\` first"
+    local cycle w name acks=(0 0 0) script=kill-test.sh:first:1 pattern delay total=0 rounds=0 recoveries=0
+    local unflushed=0 lost=0 canary=0
+    RANDOM=${SEED:-1}
+    new_devices
+    rm -f "$work/canary"
+    truncate -s 1M "$work/canary"
+    # shellcheck disable=SC2054
+    drives=(-drive if=none,id=disk,file=disk.qcow2,format=qcow2,cache=writeback
+        -device virtio-blk-pci,drive=disk
+        -drive if=none,id=canary,file=canary.qcow2,format=qcow2,cache=writeback
+        -device virtio-blk-pci,drive=canary)
+    for cycle in $(seq "$1"); do
+        new_overlays
+        # Now and then in the middle of recovery, or before it.
+        if [ "$cycle" -gt 1 ] && [ $((RANDOM % 4)) = 0 ]; then
+            pattern='^recovering' delay=$((RANDOM % 2)).$((RANDOM % 10))
+            recoveries=$((recoveries + 1))
+        else
+            pattern='^ack 0' delay=$((RANDOM % 12)).$((RANDOM % 10))
+        fi
+        say "life $cycle of $1: $script, the power fails $delay s after $pattern"
+        boot "$script" "$pattern" "$delay" || true
+        check_life
+        # What the disk lost with QEMU stays lost; what it knew becomes part of it.
+        for name in disk canary; do qemu-img commit -q "$work/$name.qcow2"; done
+        script=kill-test.sh:again:$((cycle + 1)):${acks[0]}:${acks[1]}:${acks[2]}
+    done
+    for w in 0 1 2; do total=$((total + acks[w])); done
+    new_overlays
+    say "the last look"
+    pattern='^found'
+    boot "$script" "$pattern" || true
+    check_life
+    say "$1 kills (seed ${SEED:-1}), $recoveries of them about recovery: $total operations acknowledged, 0 lost," \
+        "0 findings of fsck, $rounds checkpoint rounds; a write that nobody flushed lost in $lost of $unflushed"
+}
+
+# Reads the console of a life that has ended: nothing failed, and what has been acknowledged.
+check_life() {
+    local text n
+    # The last line may have been cut by the failure itself.
+    text=$(tr -d '\r' <"$work/console" | sed '$d')
+    ! grep -qE '^(FAILED|finding|LAB-RESULT)|panic' <<<"$text" || die "life $cycle failed: $script"
+    grep -qE "$pattern" "$work/console" || die "life $cycle came to nothing: $script"
+    for w in 0 1 2; do
+        n=$(sed -n "s/^ack $w \([0-9]*\)$/\1/p" <<<"$text" | tail -1)
+        # Without an acknowledgement what was found has to stay.
+        [ -n "$n" ] || n=$(sed -n 's/^found //p' <<<"$text" | cut -d' ' -f$((w + 1)))
+        acks[w]=${n:-${acks[w]}}
+    done
+    n=$(sed -n 's/^rounds //p' <<<"$text" | tail -1)
+    rounds=$((rounds + ${n:-0}))
+    if [ "$canary" = 1 ]; then
+        unflushed=$((unflushed + 1))
+        ! grep -q '^canary 0$' <<<"$text" || lost=$((lost + 1))
+    fi
+    canary=0
+    ! grep -q '^canary written' <<<"$text" || canary=1
+}
+
 case ${1:-all} in
 setup) setup ;;
 build) build ;;
 test) run_tests ;;
+kills) run_kills "${2:-20}" ;;
 all) setup && build && run_tests ;;
-*) sed -n '2,13s/^# \{0,1\}//p' "$0" && exit 2 ;;
+*) sed -n '2,15s/^# \{0,1\}//p' "$0" && exit 2 ;;
 esac

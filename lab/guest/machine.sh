@@ -34,7 +34,7 @@ mount_pmem() {
 make_volume() {
     mkfs.ext4 -q -F -b 4096 /dev/pmem0 || fail "mkfs.ext4"
     mount_pmem
-    quayfs mkfs /vol --pmem /mnt/pm/region --pmem-size 256M --data /dev/vda || fail "quayfs mkfs"
+    quayfs mkfs /vol --pmem /mnt/pm/region --pmem-size ${region_size:-256M} --data /dev/vda || fail "quayfs mkfs"
 }
 
 daemon_pid() {
