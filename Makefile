@@ -21,7 +21,7 @@ help:
 	@echo 'make kills     kill the daemon under five programs at random moments (ROUNDS=1000 SEED=1)'
 	@echo 'make crash     search for crashes that lose something (SECONDS=600 SEED=1);'
 	@echo 'make threads   the same, of several threads in interleavings that can be had again;'
-	@echo 'make mutants   forget each flush and fence in turn, which has to be noticed'
+	@echo 'make mutants   forget each flush, fence and check in turn, which has to be noticed'
 	@echo 'make lab       test real DAX in an emulated machine with an NVDIMM'
 	@echo 'make fuzz      hostile images and callers, SECONDS for each target; make miri and'
 	@echo '               make sanitize look for undefined behaviour; all need a nightly toolchain'
@@ -68,9 +68,10 @@ threads: deps
 	$(CARGO) test --release -p quayfs-sync -p quayfs-oracle --features $(SCHED) --test sched
 	$(CRASH) --threads --seconds $(SECONDS) --seed $(SEED)
 
-# Every flush and fence forgotten in turn: does the search notice?
+# Every flush and fence forgotten in turn, then every check: does anybody notice?
 mutants: deps
 	$(CRASH) --mutants --seconds $(SECONDS)
+	scripts/guards
 
 # By hand: real programs at full size. SOURCE is a tree or an archive of sources to copy.
 SOURCE ?= $(HOME)/.cargo/registry/src

@@ -405,6 +405,7 @@ pub fn format_as(
         geometry,
     };
     let (g, salt) = (geometry, config.salt());
+    // None of these drains: until the configuration table says so there is no volume.
     Ppt::format(region, &ppt_geometry(&g, salt))?;
     Journal::format(region, &journal_geometry(&g, salt), Durability::Op)?;
     write_root(region, &g, salt);

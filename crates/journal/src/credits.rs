@@ -1,6 +1,8 @@
 //! Credits of one staging buffer: slots, log lines and record count in one word, so that a need is
 //! met entirely or not at all by one compare-and-swap (ordering 6).
 
+use quayfs_layout::Guard;
+
 use crate::sync::{AtomicU64, Ordering, Site, ord};
 
 const SLOT_BITS: u32 = 24;
@@ -53,6 +55,9 @@ impl Credits {
 
     /// Takes all of `need`, or tells what there is.
     pub(crate) fn try_take(&self, need: Amount) -> Result<(), Amount> {
+        if !Guard::Credits.stands() {
+            return Ok(());
+        }
         let mut word = self.0.load(Ordering::Relaxed);
         loop {
             let have = Amount::unpack(word);
@@ -75,6 +80,9 @@ impl Credits {
     /// Returns credits. The sum of what is out and what is here never exceeds the initial amount, so
     /// no field can overflow into its neighbour.
     pub(crate) fn give(&self, amount: Amount) {
+        if !Guard::Credits.stands() {
+            return;
+        }
         self.0
             .fetch_add(amount.pack(), ord(Site::CreditGive, Ordering::Release));
     }

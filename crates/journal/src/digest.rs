@@ -6,9 +6,9 @@ use crate::error::JournalError;
 use crate::geometry::JournalGeometry;
 use crate::journal::Journal;
 use crate::lane::Entry;
-use quayfs_layout::LINE;
 use quayfs_layout::jsb::{SeqWord, WordKind, committed_salt};
 use quayfs_layout::record::{RECORD_HEADER_BYTES, RecordHeader, SlotRun, body_crc};
+use quayfs_layout::{Guard, LINE};
 use quayfs_pmem::Region;
 use std::sync::atomic::Ordering;
 
@@ -154,7 +154,7 @@ pub(crate) fn decode_record(
     let (header, rest) = bytes.split_first_chunk::<RECORD_HEADER_BYTES>()?;
     let h = RecordHeader::decode(header, geo.volume_salt, lane, epoch, pos)?;
     let body = rest.get(..h.body_len as usize)?;
-    if body_crc(body, geo.volume_salt) != h.body_crc {
+    if Guard::RecordBody.stands() && body_crc(body, geo.volume_salt) != h.body_crc {
         return None;
     }
     let (runs, items) = body.split_at(h.runs_len as usize);

@@ -13,12 +13,13 @@ use quayfs_pmem::Region;
 const CHUNK: u64 = 1024;
 
 impl Journal {
-    /// Writes an empty journal: no live slot, no record, epoch 1, clean. Durable when it returns.
+    /// Writes an empty journal: no live slot, no record, epoch 1, clean. Durable with the next drain;
+    /// until then there must be nothing that leads anybody here.
     ///
     /// The lanes are not touched: what an earlier life left in them has another volume's salt.
     ///
     /// # Errors
-    /// [`JournalError::Geometry`], or [`JournalError::Pmem`] if the region cannot be drained.
+    /// [`JournalError::Geometry`].
     pub fn format(
         region: &Region,
         geo: &JournalGeometry,
@@ -37,9 +38,7 @@ impl Journal {
                 index += n;
             }
         }
-        // A journal that says nothing is refused, so the epoch word comes last.
         region.write_nt(geo.jsb_off, &[0; JSB_BYTES]);
-        region.drain()?;
         let jsb = Superblock { region, geo };
         for kind in [WordKind::Digested, WordKind::Retired, WordKind::CommitTs] {
             jsb.store(kind, 0);
@@ -48,12 +47,10 @@ impl Journal {
             jsb.store(WordKind::Head(lane), 0);
         }
         jsb.store(WordKind::Clean, 1);
-        region.drain()?;
         jsb.store_epoch(EpochWord {
             epoch: 1,
             mode: durability.mode(),
         });
-        region.drain()?;
         Ok(())
     }
 }

@@ -7,6 +7,7 @@ use crate::slot_scan::{Named, PIECE, SlotContext};
 use crate::superblock::Superblock;
 use crate::walk::{Rules, Walk, walk_lane};
 use crate::{Durability, LiveSlot, Record};
+use quayfs_layout::Guard;
 use quayfs_layout::jsb::{JSB_BYTES, WordKind};
 use quayfs_layout::slot::SLOT_HEADER_BYTES;
 use quayfs_pmem::Region;
@@ -69,7 +70,10 @@ impl Journal {
         };
         let epoch_word = jsb.load_epoch()?;
         let mode = Durability::of(epoch_word.mode);
-        let digested = jsb.load(WordKind::Digested)?;
+        let digested = match Guard::Digested.stands() {
+            true => jsb.load(WordKind::Digested)?,
+            false => 0,
+        };
         let retired = jsb.load(WordKind::Retired)?;
         let commit_ts = jsb.load(WordKind::CommitTs)?;
         let mut damage = Vec::new();
@@ -82,8 +86,8 @@ impl Journal {
             mode,
             digested,
             committed: match mode {
-                Durability::Op => u64::MAX,
-                Durability::Commit => commit_ts,
+                Durability::Commit if Guard::CommitTs.stands() => commit_ts,
+                _ => u64::MAX,
             },
         };
         let mut heads = Vec::new();

@@ -4,6 +4,7 @@ use crate::LiveSlot;
 use crate::classify::{Header, Verdict, Vouch, Word, classify};
 use crate::error::{Damage, SlotDamage};
 use crate::geometry::JournalGeometry;
+use quayfs_layout::Guard;
 use quayfs_layout::slot::{self, HeaderSeed, SLOT_HEADER_BYTES, SlotHeader};
 use quayfs_pmem::Region;
 use rustc_hash::FxHashMap;
@@ -74,7 +75,7 @@ impl SlotContext<'_> {
         let word = match number {
             None => Word::Bad,
             Some(0) => Word::Never,
-            Some(n) if n <= self.retired => Word::Retired,
+            Some(n) if n <= self.retired && Guard::Retired.stands() => Word::Retired,
             Some(n) if n <= self.digested => Word::Digested,
             Some(_) => {
                 part.above.push((buffer, index));
@@ -148,6 +149,9 @@ impl SlotContext<'_> {
 impl Named {
     fn agrees(&self, h: &SlotHeader, epoch: u32) -> bool {
         // A replayable record is of the current epoch, and so is what it stages.
+        if !Guard::SlotAgrees.stands() {
+            return true;
+        }
         let mine = (self.pos, self.stage_id, self.lbn, self.crc, epoch);
         mine == (h.pos, h.stage_id, h.lbn, h.payload_crc, h.epoch)
     }

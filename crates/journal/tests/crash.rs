@@ -373,7 +373,8 @@ fn nothing_promised_is_left_in_flight() {
             );
         };
         Journal::format(&recorder.region(), &geo, mode).expect("format");
-        settled("format");
+        recorder.region().drain().expect("drain");
+        settled("format and a drain");
         let volume = Volume::of_recorder(&recorder, mode);
         settled("into_journal");
         for op in 1..6 {

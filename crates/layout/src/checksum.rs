@@ -1,5 +1,7 @@
 //! The two checksums of the format.
 
+use crate::Guard;
+
 /// CRC-32C (Castagnoli) of `bytes`.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes)
@@ -36,6 +38,14 @@ pub fn seal_word(number: u64, salt: u64) -> u64 {
 pub fn open_word(word: u64, salt: u64) -> Option<u64> {
     let number = word & WORD_MAX;
     (check16(number, salt) == (word >> WORD_BITS) as u16).then_some(number)
+}
+
+/// [`open_word`], for a word that `guard` protects.
+pub(crate) fn open_guarded(word: u64, salt: u64, guard: Guard) -> Option<u64> {
+    match guard.stands() {
+        true => open_word(word, salt),
+        false => Some(word & WORD_MAX),
+    }
 }
 
 #[cfg(test)]

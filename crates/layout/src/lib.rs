@@ -27,6 +27,7 @@ pub mod config;
 pub mod dirent;
 pub mod extent;
 pub mod geometry;
+mod guard;
 pub mod inode;
 pub mod intent;
 pub mod item;
@@ -36,6 +37,8 @@ pub mod node;
 pub mod record;
 pub mod slot;
 pub mod xattr;
+
+pub use guard::Guard;
 
 /// Size of a data block, a node page and a staging slot in bytes.
 pub const BLOCK: usize = 4096;

@@ -4,8 +4,9 @@
 //! salt, so a page that belongs elsewhere never validates. Home pages are written by digest only.
 
 use crate::BLOCK;
+use crate::Guard;
 use crate::bytes::{get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
-use crate::checksum::{crc32c_append, open_word, seal_word};
+use crate::checksum::{crc32c_append, open_guarded, seal_word};
 
 /// Bytes of the header.
 pub const HEADER: usize = 64;
@@ -104,7 +105,7 @@ pub fn seal(page: &mut [u8], salt: u64) {
 
 /// Checks a page read for node `id` and returns its kind.
 pub fn check(page: &[u8], id: u32, salt: u64) -> Result<NodeKind, NodeError> {
-    if get_u32(page, OFF_CRC) != crc(page, salt) {
+    if Guard::NodePage.stands() && get_u32(page, OFF_CRC) != crc(page, salt) {
         return Err(NodeError::Checksum);
     }
     if get_u16(page, OFF_MAGIC) != MAGIC || get_u32(page, OFF_ID) != id {
@@ -150,7 +151,7 @@ pub fn nat_absent(id: u32, salt: u64) -> u64 {
 
 /// Decodes a NAT entry: `Some(None)` if the node does not exist, `None` if the entry is damaged.
 pub fn nat_decode(id: u32, word: u64, salt: u64) -> Option<Option<u64>> {
-    open_word(word, nat_salt(id, salt)).map(|n| n.checked_sub(1))
+    open_guarded(word, nat_salt(id, salt), Guard::NatEntry).map(|n| n.checked_sub(1))
 }
 
 fn nat_salt(id: u32, salt: u64) -> u64 {

@@ -4,6 +4,7 @@
 //! Header and body have separate checksums, so that a torn body can be told from the end of the
 //! log. Records never wrap: what a record does not fit into at the end of the ring is one *filler*.
 
+use crate::Guard;
 use crate::LINE;
 use crate::bytes::{get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
 use crate::checksum::{crc32c, crc32c_append};
@@ -88,12 +89,15 @@ impl RecordHeader {
         pos: u64,
     ) -> Option<Self> {
         let h = Self::decode_any(b, volume_salt)?;
-        (h.epoch == epoch && h.pos == pos && h.lane == lane).then_some(h)
+        let now = h.epoch == epoch || !Guard::RecordEpoch.stands();
+        let here = h.pos == pos && h.lane == lane || !Guard::RecordPlace.stands();
+        (now && here).then_some(h)
     }
 
     fn decode_any(b: &[u8; RECORD_HEADER_BYTES], volume_salt: u64) -> Option<Self> {
         // The cheap test first: a resynchronising scan asks this of every line.
-        if get_u32(b, 0) != MAGIC || get_u32(b, CRC_AT) != header_crc(b, volume_salt) {
+        let sound = || get_u32(b, CRC_AT) == header_crc(b, volume_salt);
+        if get_u32(b, 0) != MAGIC || Guard::RecordHeader.stands() && !sound() {
             return None;
         }
         let kind = match get_u16(b, 32) {

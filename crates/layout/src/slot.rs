@@ -3,10 +3,11 @@
 //! The committed word lies outside the checksum: digest stores it later, alone, as one atomic
 //! 8-byte store, without touching what the checksum covers.
 
+use crate::Guard;
 use crate::LINE;
 use crate::bytes::{get_u32, get_u64, put_u16, put_u32, put_u64};
 use crate::checksum::{crc32c, crc32c_append};
-use crate::jsb::{SeqWord, committed_salt};
+use crate::jsb::{MAX_NUMBER, SeqWord, committed_salt};
 
 /// Bytes of a slot header.
 pub const SLOT_HEADER_BYTES: usize = LINE;
@@ -71,7 +72,8 @@ impl SlotHeader {
 
     /// [`SlotHeader::decode`] for many headers of one buffer.
     pub fn decode_seeded(b: &[u8; SLOT_HEADER_BYTES], seed: HeaderSeed) -> Option<Self> {
-        if get_u32(b, CRC_AT) != seed.crc(b) || get_u64(b, 0) >= POS_END {
+        let sound = || get_u32(b, CRC_AT) == seed.crc(b) || !Guard::SlotHeader.stands();
+        if !sound() || get_u64(b, 0) >= POS_END {
             return None;
         }
         Some(Self {
@@ -101,7 +103,12 @@ pub fn committed(
     buffer: u16,
     index: u64,
 ) -> Option<u64> {
-    SeqWord::decode(get_u64(b, 56), committed_salt(volume_salt, buffer, index))
+    let word = get_u64(b, 56);
+    let number = SeqWord::decode(word, committed_salt(volume_salt, buffer, index));
+    match Guard::CommittedWord.stands() {
+        true => number,
+        false => Some(word & MAX_NUMBER),
+    }
 }
 
 /// What the headers of one buffer have in common in their checksums: volume and buffer.

@@ -1,6 +1,6 @@
 //! A whole tree, as the file system shows it and as the model has it, and their first difference.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use quayfs::error::{FsError, Result};
@@ -34,6 +34,8 @@ pub struct Item {
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Blocks that are not all zeros.
     pub blocks: BTreeMap<u64, Block>,
+    /// Blocks that cannot be read ([`dump_readable`]).
+    pub lost: BTreeSet<u64>,
     /// Number, generation and times; a model has none.
     pub identity: Option<(Ino, u32, [Time; 4])>,
 }
@@ -43,8 +45,18 @@ pub type Tree = BTreeMap<Vec<u8>, Item>;
 
 /// Reads everything below `root`.
 pub fn dump(fs: &Fs, root: Ino) -> Result<Tree> {
+    walk(fs, root, false)
+}
+
+/// As [`dump`], but a block whose checksum fails is noted as lost.
+pub fn dump_readable(fs: &Fs, root: Ino) -> Result<Tree> {
+    walk(fs, root, true)
+}
+
+fn walk(fs: &Fs, root: Ino, lossy: bool) -> Result<Tree> {
     let mut walk = Walk {
         fs,
+        lossy,
         tree: Tree::new(),
         first: BTreeMap::new(),
     };
@@ -71,6 +83,8 @@ pub fn hash(tree: &Tree) -> u64 {
 
 struct Walk<'a> {
     fs: &'a Fs,
+    /// Whether a block that cannot be read is no reason to give up.
+    lossy: bool,
     tree: Tree,
     first: BTreeMap<Ino, Vec<u8>>,
 }
@@ -96,7 +110,12 @@ impl Walk<'_> {
         };
         if i.is_file() {
             item.size = i.size;
-            item.blocks = blocks(fs, ino, i.size)?;
+            match blocks(fs, ino, i.size) {
+                Err(FsError::Io(_)) if self.lossy => {
+                    (item.blocks, item.lost) = readable(fs, ino, i.size)?;
+                }
+                read => item.blocks = read?,
+            }
             let cell = fs.e.inodes.get(&fs.e.nodes, ino)?;
             extents::ensure(&fs.e, &cell)?;
             let (pages, mapped) = extents::with(&cell, |x| {
@@ -231,6 +250,39 @@ fn blocks(fs: &Fs, ino: Ino, size: u64) -> Result<BTreeMap<u64, Block>> {
     Ok(out)
 }
 
+/// The blocks of a file one by one: those that can be read and are not all zeros, and those that
+/// cannot.
+fn readable(fs: &Fs, ino: Ino, size: u64) -> Result<(BTreeMap<u64, Block>, BTreeSet<u64>)> {
+    let (mut out, mut lost) = (BTreeMap::new(), BTreeSet::new());
+    for at in (0..size).step_by(BLOCK) {
+        match fs.read(ino, at, BLOCK.min((size - at) as usize)) {
+            Ok(bytes) if bytes.iter().all(|b| *b == 0) => {}
+            Ok(bytes) => {
+                let mut block = [0; BLOCK];
+                block[..bytes.len()].copy_from_slice(&bytes);
+                out.insert(at / B, Block::new(block));
+            }
+            Err(FsError::Io(_)) => {
+                lost.insert(at / B);
+            }
+            Err(e) => return Err(e),
+        }
+    }
+    Ok((out, lost))
+}
+
+/// What is lost although it had been there in `durable`, if anything is: no path that has lost a block
+/// had the same content there then.
+pub fn lost_for_good(got: &Tree, want: &Tree, durable: &Tree) -> Option<String> {
+    got.iter().find_map(|(path, item)| {
+        let (want, had) = (&want.get(path)?.blocks, &durable.get(path)?.blocks);
+        let same = |b: &&u64| had.contains_key(b) && had.get(b) == want.get(b);
+        let block = item.lost.iter().find(same)?;
+        let path = String::from_utf8_lossy(path);
+        Some(format!("{path}: block {block} was durable and is lost"))
+    })
+}
+
 /// The tree that a model has.
 pub fn expected(model: &Model) -> Tree {
     fn visit(m: &Model, path: Vec<u8>, ino: Ino, first: &mut BTreeMap<Ino, Vec<u8>>, t: &mut Tree) {
@@ -247,6 +299,7 @@ pub fn expected(model: &Model) -> Tree {
             target: n.target.clone(),
             xattrs: n.xattrs.clone(),
             blocks: n.content.blocks.clone(),
+            lost: BTreeSet::new(),
             identity: None,
         };
         t.insert(path.clone(), item);
@@ -317,7 +370,8 @@ fn item_difference(g: &Item, w: &Item) -> Option<String> {
     {
         return Some(format!("identity {a:?}, should be {b:?}"));
     }
-    for b in g.blocks.keys().chain(w.blocks.keys()) {
+    let here = |b: &&u64| !g.lost.contains(b) && !w.lost.contains(b);
+    for b in g.blocks.keys().chain(w.blocks.keys()).filter(here) {
         let (x, y) = (g.blocks.get(b), w.blocks.get(b));
         if x != y {
             let zero = Block::new([0; BLOCK]);

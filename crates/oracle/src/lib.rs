@@ -13,6 +13,7 @@ pub mod crash;
 pub mod dump;
 pub mod duo;
 pub mod evict;
+pub mod mkfs;
 pub mod model;
 pub mod ops;
 pub mod rng;
@@ -24,7 +25,7 @@ use std::sync::Arc;
 use quayfs::config::MountOptions;
 use quayfs::fs::Fs;
 use quayfs::fsck::{self, FsckOptions};
-use quayfs::mkfs;
+use quayfs::mkfs::format;
 use quayfs::volume::{Access, Volume};
 use quayfs_blockdev::BlockDevice;
 use quayfs_crashsim::SimDevice;
@@ -134,7 +135,7 @@ impl Media {
 
     /// Formats given media.
     pub fn format(region: Arc<Region>, device: Arc<dyn BlockDevice>, geometry: Geometry) -> Self {
-        mkfs::format(&region, &*device, geometry, "test").expect("mkfs");
+        format(&region, &*device, geometry, "test").expect("mkfs");
         Self { region, device }
     }
 
@@ -146,7 +147,12 @@ impl Media {
 
     /// What the checker finds, data included; nothing is mounted.
     pub fn fsck(&self) -> Result<(), String> {
-        let report = fsck::check_volume(self.volume(), &FsckOptions { check_data: true })
+        self.fsck_with(true)
+    }
+
+    /// What the checker finds, without data if that may have been lost.
+    pub fn fsck_with(&self, check_data: bool) -> Result<(), String> {
+        let report = fsck::check_volume(self.volume(), &FsckOptions { check_data })
             .map_err(|e| e.to_string())?;
         let whole = report.skipped.is_empty();
         if report.is_clean() && whole {

@@ -34,10 +34,10 @@ pub(crate) struct Open {
 
 impl Ppt {
     /// Writes a new page table over whatever is there: LBN n owns physical block n, in state zero;
-    /// the log is empty. Durable when it returns. Takes time in proportion to the size.
+    /// the log is empty. Durable with the next drain. Takes time in proportion to the size.
     ///
     /// # Errors
-    /// [`PptError::Geometry`], [`PptError::ReadOnly`], and [`PptError::Pmem`] if draining fails.
+    /// [`PptError::Geometry`], [`PptError::ReadOnly`].
     pub fn format(region: &Region, geo: &PptGeometry) -> Result<(), PptError> {
         geo.check(region)?;
         if region.is_read_only() {
@@ -73,7 +73,6 @@ impl Ppt {
             region.store_u64(off, word);
             region.flush(off, LINE as u64);
         }
-        region.drain()?;
         Ok(())
     }
 

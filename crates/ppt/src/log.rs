@@ -3,7 +3,7 @@
 use quayfs_layout::l2p::{
     START_BYTES, Start, UNDO_BYTES, Undo, decode_commit, encode_commit, lane_records,
 };
-use quayfs_layout::{LINE, Lbn};
+use quayfs_layout::{Guard, LINE, Lbn};
 use quayfs_sync::thread;
 
 use crate::PptError;
@@ -135,7 +135,8 @@ impl Area {
     fn decode_undo(&self, generation: u64, lane: u32, index: u64, bytes: &[u8]) -> Option<Old> {
         let bytes = bytes.first_chunk::<UNDO_BYTES>()?;
         let undo = Undo::decode(bytes, lane, index, self.geo.volume_salt)?;
-        (undo.generation == generation && undo.lbn < self.geo.blocks).then_some((
+        let ours = undo.generation == generation || !Guard::UndoGeneration.stands();
+        (ours && undo.lbn < self.geo.blocks).then_some((
             undo.lbn,
             Raw {
                 entry: undo.entry,

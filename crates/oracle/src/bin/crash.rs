@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use clap::Parser;
+use quayfs_layout::Guard;
 use quayfs_oracle::search::alphabet::ALPHABET;
 use quayfs_oracle::search::mutants::{self, Mutant};
 use quayfs_oracle::search::program::{MODES, Program, Text};
@@ -52,12 +53,21 @@ struct Args {
     /// List modes, steps and stories.
     #[arg(long)]
     list: bool,
+    /// List the checks that a build with `--cfg mutants` can leave out.
+    #[arg(long)]
+    guards: bool,
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
     if args.list {
         return list();
+    }
+    if args.guards {
+        Guard::ALL
+            .iter()
+            .for_each(|guard| println!("{}", guard.name()));
+        return ExitCode::SUCCESS;
     }
     let program = match args.program.as_deref().map(parse).transpose() {
         Ok(program) => program,

@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use quayfs::config::DataMode;
 use quayfs::fs::{Caller, Fs};
 use quayfs::recovery::{MountError, journal_geometry};
 use quayfs::{background, checkpoint};
@@ -38,18 +39,29 @@ impl Script {
         allowed: RangeInclusive<usize>,
     ) -> Result<(Arc<Fs>, usize), String> {
         let fs = Fs::mount_quiet(media.volume(), &self.options).map_err(|e| e.to_string())?;
-        let found = self.compare(&fs, allowed)?;
+        let durable = *allowed.start();
+        let found = self.compare(&fs, allowed, durable)?;
         Ok((fs, found))
     }
 
-    /// Finds out which state the tree is.
-    fn compare(&self, fs: &Fs, allowed: RangeInclusive<usize>) -> Result<usize, String> {
-        let tree = dump::dump(fs, ROOT).map_err(|e| format!("the tree cannot be read: {e}"))?;
+    /// Finds out which state the tree is. What was there in the state `durable` must not be lost.
+    fn compare(
+        &self,
+        fs: &Fs,
+        allowed: RangeInclusive<usize>,
+        durable: usize,
+    ) -> Result<usize, String> {
+        let tree = self.read(fs);
+        let tree = tree.map_err(|e| format!("the tree cannot be read: {e}"))?;
+        let durable = &self.states[durable];
         let mut why = Vec::new();
         // A later state is likelier: what was begun mostly arrived.
         for k in allowed.clone().rev() {
             match difference(&tree, &self.states[k]) {
-                None => return Ok(k),
+                None => match dump::lost_for_good(&tree, &self.states[k], durable) {
+                    None => return Ok(k),
+                    Some(lost) => why.push(format!("state {k}: {lost}")),
+                },
                 Some(d) => why.push(format!("state {k}: {d}")),
             }
         }
@@ -86,20 +98,32 @@ impl Script {
         get(&fs, file)?;
         fs.abandon();
         drop(fs);
-        media.fsck()?;
+        media.fsck_with(!self.lossy())?;
         let fs = Fs::mount_quiet(media.volume(), &self.options).map_err(|e| e.to_string())?;
         let file = fs.lookup(ROOT, b"after").map_err(step("lookup"))?.ino;
         get(&fs, file)?;
         fs.unlink(ROOT, b"after").map_err(step("unlink"))?;
         fs.forget(file, 1);
-        let tree = dump::dump(&fs, ROOT).map_err(step("reading the tree"))?;
+        let tree = self.read(&fs).map_err(step("reading the tree"))?;
         if let Some(d) = difference(&tree, &self.states[found]) {
             return Err(format!("after use: {d}"));
         }
         account::settle(&fs);
         account::check(&fs, &files(&tree))?;
         fs.shutdown().map_err(step("shutdown"))?;
-        media.fsck()
+        media.fsck_with(!self.lossy())
+    }
+
+    /// Whether a power failure may take data that was not synced (`data=writeback`).
+    fn lossy(&self) -> bool {
+        self.options.data == DataMode::Writeback
+    }
+
+    fn read(&self, fs: &Fs) -> quayfs::error::Result<Tree> {
+        match self.lossy() {
+            true => dump::dump_readable(fs, ROOT),
+            false => dump::dump(fs, ROOT),
+        }
     }
 
     /// Crashes during recovery, which finds the same state again.
@@ -135,6 +159,7 @@ impl Script {
             script: self,
             recorder,
             found,
+            durable: *self.allowed(image.acked()).start(),
         })
     }
 
@@ -149,7 +174,11 @@ impl Script {
         let told = |e| format!("with bit {bit:#x} of the word at {at:#x} flipped: {e}");
         match Fs::mount_quiet(media.volume(), &self.options) {
             Ok(fs) => self
-                .compare(&fs, self.allowed(image.acked()))
+                .compare(
+                    &fs,
+                    self.allowed(image.acked()),
+                    *self.allowed(image.acked()).start(),
+                )
                 .map(|_| ())
                 .map_err(told),
             Err(MountError::Ppt(PptError::Log(Damage::CommitWord))) if !has_ended(image) => Ok(()),
@@ -189,7 +218,7 @@ impl Run for Script {
     fn look(&self, image: &CrashImage, n: u64, depth: &Depth) -> Result<u64, String> {
         let media = media_of(image);
         if n.is_multiple_of(depth.fsck) {
-            media.fsck()?;
+            media.fsck_with(!self.lossy())?;
         }
         match has_ended(image) {
             true => self.rotten(image, 3 * n)?,
@@ -214,6 +243,7 @@ struct Recovery<'a> {
     script: &'a Script,
     recorder: Recorder,
     found: usize,
+    durable: usize,
 }
 
 impl Run for Recovery<'_> {
@@ -228,9 +258,12 @@ impl Run for Recovery<'_> {
     fn look(&self, image: &CrashImage, n: u64, depth: &Depth) -> Result<u64, String> {
         let media = media_of(image);
         if n.is_multiple_of(depth.fsck) {
-            media.fsck()?;
+            media.fsck_with(!self.script.lossy())?;
         }
-        self.script.recover(&media, self.found..=self.found)?;
+        let fs =
+            Fs::mount_quiet(media.volume(), &self.script.options).map_err(|e| e.to_string())?;
+        self.script
+            .compare(&fs, self.found..=self.found, self.durable)?;
         Ok(self.script.hashes[self.found])
     }
 }

@@ -11,6 +11,7 @@ use quayfs_pmem::Backend;
 
 use crate::crash::{Depth, Run, Script};
 use crate::duo::Duo;
+use crate::mkfs::Mkfs;
 use crate::rng::Rng;
 use crate::search::alphabet::{ALPHABET, Step, find, prepare};
 use crate::search::run::{DEPTH, DEPTH_OF_THREADS};
@@ -60,6 +61,12 @@ pub const MODES: &[Mode] = &[
         options: "noatime,data=ordered,checkpoint=inplace",
         backend: Backend::Dax,
     },
+    // The last one: threads leave it out.
+    Mode {
+        name: "writeback",
+        options: "noatime,data=writeback",
+        backend: Backend::Dax,
+    },
 ];
 
 /// What runs.
@@ -78,6 +85,8 @@ pub enum Text {
     /// The same for longer, and nobody looks at the crashes: what threads do to each other shows while
     /// they run.
     Race(u64, u64),
+    /// A volume is made, over another one or over nothing.
+    Mkfs(bool),
 }
 
 /// A program in a mode.
@@ -91,7 +100,7 @@ pub struct Program {
 
 impl Program {
     /// All programs of one step in every mode, then all of two, each in a mode that depends on
-    /// `seed`: six seeds in a row have them all in all modes.
+    /// `seed`: seven seeds in a row have them all in all modes.
     pub fn short(seed: u64) -> Vec<Self> {
         let one = |mode: usize, steps: Vec<&'static str>| Self {
             mode: &MODES[mode % MODES.len()],
@@ -113,13 +122,24 @@ impl Program {
                 dies: None,
             })
         });
-        stories.chain(single).chain(pairs).collect()
+        let mkfs = [false, true].into_iter().flat_map(|over| {
+            MODES[..2].iter().map(move |mode| Self {
+                mode,
+                text: Text::Mkfs(over),
+                dies: None,
+            })
+        });
+        mkfs.chain(stories).chain(single).chain(pairs).collect()
     }
 
     /// The `n`th of the programs that never end: random ones, some with threads, some with
     /// deaths.
     pub fn long(seed: u64, n: u64) -> Self {
-        let mode = &MODES[n as usize % MODES.len()];
+        let modes = match n % 5 {
+            3 => MODES.len() - 1,
+            _ => MODES.len(),
+        };
+        let mode = &MODES[n as usize % modes];
         let seed = seed.wrapping_mul(1 << 20) + n;
         let text = match n % 5 {
             3 => Text::Threads(2 + n / 5 % 3, seed),
@@ -161,7 +181,9 @@ impl Program {
 
     /// The `n`th of those with threads, in every mode in turn; most of them races.
     pub fn threads(seed: u64, n: u64) -> Self {
-        let (turn, mode) = (n / MODES.len() as u64, n as usize % MODES.len());
+        // Without the last mode, as above.
+        let modes = MODES.len() - 1;
+        let (turn, mode) = (n / modes as u64, n as usize % modes);
         let (threads, seed) = (2 + turn / 4 % 3, seed.wrapping_mul(1 << 20) + turn);
         let text = if turn.is_multiple_of(4) {
             Text::Threads(threads, seed)
@@ -208,6 +230,10 @@ impl Program {
             let with = (shape, self.mode.backend);
             return Box::new(Duo::run(with, &mode, threads, steps, seed));
         }
+        if let Text::Mkfs(over) = self.text {
+            let name = self.to_string();
+            return Box::new(Mkfs::run(name, shape, self.mode.backend, over));
+        }
         let mut s = Script::new(&self.to_string(), shape, self.mode.backend, &mode);
         match self.dies {
             Some(events) => s.dies(events, |s| self.play(s)),
@@ -244,7 +270,7 @@ impl Program {
                 s.random(*seed, 4);
                 s.background();
             }
-            Text::Threads(..) | Text::Race(..) => {}
+            Text::Threads(..) | Text::Race(..) | Text::Mkfs(_) => {}
         }
     }
 }
@@ -253,6 +279,7 @@ impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.mode.name)?;
         match &self.text {
+            Text::Mkfs(over) => f.write_str(if *over { "mkfs over" } else { "mkfs" }),
             Text::Steps(names) => f.write_str(&names.join("; ")),
             Text::Story(name) => write!(f, "story {name}"),
             Text::Random(seed) => write!(f, "random {seed}"),
@@ -292,6 +319,8 @@ impl FromStr for Program {
                     .map(|(n, _)| *n)
                     .ok_or_else(|| format!("no story {name}"))?,
             ),
+            ["mkfs"] => Text::Mkfs(false),
+            ["mkfs", "over"] => Text::Mkfs(true),
             ["random", seed] => Text::Random(number(seed)?),
             ["killed", seed] => Text::Killed(number(seed)?),
             ["threads", threads, "seed", seed] => Text::Threads(number(threads)?, number(seed)?),
@@ -307,9 +336,9 @@ impl FromStr for Program {
                     .collect::<Result<_, _>>()?,
             ),
         };
-        let threads = matches!(text, Text::Threads(..) | Text::Race(..) | Text::Killed(_));
-        if threads && dies.is_some() {
-            return Err("what has threads or deaths already does not die".into());
+        let mortal = matches!(text, Text::Steps(_) | Text::Story(_) | Text::Random(_));
+        if dies.is_some() && !mortal {
+            return Err("only steps, stories and random programs die".into());
         }
         Ok(Self { mode, text, dies })
     }
@@ -324,7 +353,7 @@ mod tests {
         let programs = Program::short(5);
         assert_eq!(
             programs.len(),
-            ALPHABET.len() * (MODES.len() + ALPHABET.len()) + STORIES.len() * MODES.len()
+            ALPHABET.len() * (MODES.len() + ALPHABET.len()) + STORIES.len() * MODES.len() + 4
         );
         let long = (0..20).map(|n| Program::long(3, n));
         let threads = (0..30).map(|n| Program::threads(3, n));
