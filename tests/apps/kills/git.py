@@ -95,7 +95,7 @@ def check(directory, ledgers, _seed, findings):
     if code:
         findings.add(f"git rev-list: {err}")
     numbers = {c: len(history) - i for i, c in enumerate(history)}
-    for commit, n in noted:
+    for commit, n, *_ in noted:
         if numbers.get(commit) != int(n):
             findings.add(f"commit {n}, {commit}, is lost")
     if noted and len(history) - int(noted[-1][1]) not in (0, 1):
@@ -109,8 +109,8 @@ def check(directory, ledgers, _seed, findings):
         if code:
             findings.add(f"git {arguments[0]}: {err}")
     if not findings.count:
-        replace(f"{ledgers}/commits", b"".join(f"{c} {n}\n".encode() for c, n in noted[-1:]))
-    return max(len(noted) - 1, 0)
+        replace(f"{ledgers}/commits", f"{head} {len(history)} found\n".encode())
+    return sum(len(w) == 2 for w in noted)
 
 
 if __name__ == "__main__":

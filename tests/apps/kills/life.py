@@ -209,11 +209,27 @@ class Life:
             try:
                 code = w.wait(PATIENCE)
             except subprocess.TimeoutExpired as e:
+                what = self.hangs(w.pid)
                 os.killpg(w.pid, signal.SIGKILL)
-                raise Finding("the program hangs after the death of its file system") from e
+                raise Finding(f"the program hangs after the death of its file system: {what}") from e
             if code not in (10, -signal.SIGBUS, -signal.SIGKILL):
                 raise Finding(f"the program ended with {code}: {self.writers_say()}")
         self.writers = []
+
+    @staticmethod
+    def hangs(session):
+        """What each process of a program waits for."""
+        out = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/stat") as f:
+                    state, _, _, its = f.read().rsplit(") ", 1)[1].split()[:4]
+                if int(its) == session:
+                    with open(f"/proc/{pid}/cmdline") as f, open(f"/proc/{pid}/wchan") as g:
+                        out.append(f"{f.read().replace(chr(0), ' ')}: {state} {g.read()}")
+            except OSError:
+                pass
+        return "; ".join(out)
 
     def writers_say(self):
         with open(f"{self.home}/writer.err", errors="replace") as f:

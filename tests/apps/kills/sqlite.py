@@ -81,7 +81,8 @@ def check(directory, ledgers, _seed, findings):
     except sqlite3.Error as e:
         findings.add(f"{type(e).__name__}: {e}")
         return 0
-    noted = [int(w[0]) for w in lines(f"{ledgers}/noted")]
+    ledger = lines(f"{ledgers}/noted")
+    noted = [int(w[0]) for w in ledger]
     newest = max(held, default=0)
     if held and total != 100 * ACCOUNTS:
         findings.add(f"accounts hold {total}")
@@ -96,8 +97,8 @@ def check(directory, ledgers, _seed, findings):
         findings.add("deleted rows are there")
     db.close()
     if not findings.count:
-        replace(f"{ledgers}/noted", b"".join(b"%d\n" % n for n in noted[-1:]))
-    return max(len(noted) - 1, 0)
+        replace(f"{ledgers}/noted", b"%d found\n" % newest)
+    return sum(len(w) == 1 for w in ledger)
 
 
 if __name__ == "__main__":
