@@ -138,10 +138,9 @@ impl Journal {
         self.region.write(off, &header.encode(self.geo.volume_salt));
         self.region.flush(off, RECORD_HEADER_BYTES as u64);
         // In `op` a valid record behind an invalid header is damage (ordering 1), so the filler must
-        // be durable before the record is written.
-        match self.durability {
-            Durability::Op => self.drain()?,
-            Durability::Commit => self.region.fence(),
+        // be durable before the record is written. In `commit` the record's fence covers both.
+        if self.durability == Durability::Op {
+            self.drain()?;
         }
         lane.tail += filler;
         Ok(())

@@ -152,22 +152,23 @@ impl Scan {
         Ok(())
     }
 
-    /// Superblock words of the new life. Three steps, each durable before the next:
+    /// Superblock words of the new life, in two steps, the first durable before the second:
     /// 1. D. The lanes are history from here on, whatever their heads say.
-    /// 2. `commit_ts`, the clean word and the heads. Were `commit_ts` first, numbers between D and it would be
-    ///    missing records; were a head first, a record above D would be lost.
-    /// 3. Ordering 7: the epoch with the mode, which ends recovery.
+    /// 2. `commit_ts`, the clean word, the heads, and the epoch with the mode (ordering 7), which ends
+    ///    recovery when all of it is durable. Were `commit_ts` first, numbers between D and it would be
+    ///    missing records; were a head first, a record above D would be lost. Among each other they may
+    ///    arrive in any order: with D at the highest number seen no record is left that any of them
+    ///    could bring to life, and nothing is appended before this returns.
     fn restart(&self, seq: u64, options: JournalOptions) -> Result<(), JournalError> {
         let jsb = self.jsb();
         jsb.store(WordKind::Digested, seq);
         self.region.drain()?;
         jsb.store(WordKind::CommitTs, seq);
-        // Its check may have failed; that it is another epoch's says "not clean" from step 3 on.
+        // Its check may have failed; that it is another epoch's says "not clean" from now on.
         jsb.store(WordKind::Clean, 0);
         for (lane, &end) in self.lane_ends.iter().enumerate() {
             jsb.store_head(lane, end);
         }
-        self.region.drain()?;
         jsb.store_epoch(EpochWord {
             epoch: self.epoch + 1,
             mode: options.durability.mode(),

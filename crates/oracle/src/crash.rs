@@ -52,12 +52,12 @@ pub trait Run {
     /// What was recorded.
     fn trace(&self) -> Trace;
 
-    /// Recovery from an image, as a run: every crash of it has to lead to the same state.
+    /// Recoveries from an image, as runs: every crash of them has to lead to the same state.
     ///
     /// # Errors
     /// What is wrong with the image.
-    fn recovery(&self, _image: &CrashImage) -> Result<Option<Box<dyn Run + '_>>, String> {
-        Ok(None)
+    fn recoveries(&self, _image: &CrashImage) -> Result<Vec<Box<dyn Run + '_>>, String> {
+        Ok(Vec::new())
     }
 
     /// Recovers from what a crash has left, the `n`th that is looked at, and says what is wrong with

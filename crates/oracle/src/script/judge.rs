@@ -12,6 +12,7 @@ use quayfs_journal::Journal;
 use quayfs_layout::BLOCK;
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_layout::l2p::{COMMIT_AT, START_AT};
+use quayfs_layout::slot::SLOT_HEADER_BYTES;
 use quayfs_ppt::{Damage, PptError};
 
 use super::{ACKNOWLEDGED, ENDED, Script};
@@ -128,7 +129,7 @@ impl Script {
 
     /// Crashes during recovery, which finds the same state again.
     fn crash_again(&self, image: &CrashImage) -> Result<(), String> {
-        let recovery = self.recorded(image)?;
+        let recovery = self.recorded(image, false)?;
         let depth = Depth {
             budget: Budget {
                 exhaustive: 6,
@@ -147,7 +148,18 @@ impl Script {
         Ok(())
     }
 
-    fn recorded(&self, image: &CrashImage) -> Result<Recovery<'_>, String> {
+    /// Where the header of a slot is that a record vouches for, if there is one.
+    fn vouched(&self, image: &CrashImage) -> Option<u64> {
+        let config = &self.fs.e.config;
+        let geometry = journal_geometry(&config.geometry, config.salt());
+        let scan = Journal::scan(Arc::new(image.region()), &geometry).ok()?;
+        let run = scan.records.iter().flat_map(|r| &r.runs).next()?;
+        let slot = run.pos % geometry.slots_per_buffer;
+        let slots = u64::from(run.buffer) * geometry.slots_per_buffer + slot;
+        Some(geometry.slot_hdr_off + slots * SLOT_HEADER_BYTES as u64)
+    }
+
+    fn recorded(&self, image: &CrashImage, rotten: bool) -> Result<Recovery<'_>, String> {
         let recorder = image.restart();
         let media = Media {
             region: recorder.region(),
@@ -160,6 +172,7 @@ impl Script {
             recorder,
             found,
             durable: *self.allowed(image.acked()).start(),
+            rotten,
         })
     }
 
@@ -211,8 +224,16 @@ impl Run for Script {
         self.recorder.trace()
     }
 
-    fn recovery(&self, image: &CrashImage) -> Result<Option<Box<dyn Run + '_>>, String> {
-        Ok(Some(Box::new(self.recorded(image)?)))
+    fn recoveries(&self, image: &CrashImage) -> Result<Vec<Box<dyn Run + '_>>, String> {
+        let mut all: Vec<Box<dyn Run + '_>> = vec![Box::new(self.recorded(image, false)?)];
+        if let Some(off) = self.vouched(image) {
+            // A bit of the header's checksum of the block: the record says it as well.
+            let mut rotten = image.clone();
+            let bit = image.region().load_u32(off + 28) ^ 1;
+            rotten.overwrite_pmem(off + 28, &bit.to_le_bytes());
+            all.push(Box::new(self.recorded(&rotten, true)?));
+        }
+        Ok(all)
     }
 
     fn look(&self, image: &CrashImage, n: u64, depth: &Depth) -> Result<u64, String> {
@@ -244,6 +265,8 @@ struct Recovery<'a> {
     recorder: Recorder,
     found: usize,
     durable: usize,
+    /// Something was damaged before, which the checker may still find.
+    rotten: bool,
 }
 
 impl Run for Recovery<'_> {
@@ -257,7 +280,7 @@ impl Run for Recovery<'_> {
 
     fn look(&self, image: &CrashImage, n: u64, depth: &Depth) -> Result<u64, String> {
         let media = media_of(image);
-        if n.is_multiple_of(depth.fsck) {
+        if n.is_multiple_of(depth.fsck) && !self.rotten {
             media.fsck_with(!self.script.lossy())?;
         }
         let fs =

@@ -51,6 +51,9 @@ pub fn forget_each(
         for _ in 0..jobs {
             s.spawn(|| {
                 while let Some(program) = programs.get(next.fetch_add(1, Relaxed)) {
+                    if start.elapsed() >= limit {
+                        break;
+                    }
                     let run = program.run();
                     let line = program.to_string();
                     let try_each = |run: &dyn Run, line: &str| {
@@ -85,7 +88,7 @@ pub fn forget_each(
                     let every = (total / RECOVERIES).max(1);
                     let images = trace.explore(&depth.budget);
                     for (n, image) in images.enumerate().skip(every / 2).step_by(every) {
-                        if let Ok(Some(recovery)) = run.recovery(&image) {
+                        for recovery in run.recoveries(&image).unwrap_or_default() {
                             try_each(&*recovery, &format!("{line} #{}", n + 1));
                         }
                     }
