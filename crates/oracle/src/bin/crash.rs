@@ -165,6 +165,7 @@ const STEP: usize = 3;
 /// all the deaths further down the list is the witness, after a longer search.
 const WITNESSES: &[&str] = &[
     "op: story reuse, dies after 8",
+    "op: story laps, dies after 567",
     "swap: story reuse-written, dies after 150",
     "commit-swap: story ring, dies after 116",
     "op: killed 7340038",
