@@ -10,6 +10,7 @@ use quayfs_crashsim::{Budget, CrashImage, Recorder};
 use quayfs_journal::*;
 use quayfs_layout::jsb::{SeqWord, WordKind};
 use quayfs_pmem::Backend;
+use std::sync::Arc;
 
 /// States after each operation, the first before any; the mark `n` acknowledges the first `n`.
 struct Run {
@@ -349,6 +350,48 @@ fn an_append_whose_drain_fails_is_in_doubt() {
         found[usize::from(v.state(&image)[1] == 9)] += 1;
     }
     assert!(found[0] > 0 && found[1] > 0, "{found:?}");
+}
+
+/// A slot whose committed word was stored when its record rotted is not brought to life by the D of the
+/// next life, whatever a crash leaves of the recovery that gave the record up.
+#[test]
+fn a_slot_of_a_record_that_is_given_up_stays_dead() {
+    let recorder = formatted(Backend::Dax, Durability::Op);
+    let (region, geo) = (recorder.region(), small().0);
+    let volume = Volume::of_recorder(&recorder, Durability::Op);
+    let first = volume.write(1, &[1]);
+    volume.digest();
+    let second = volume.write(2, &[2]);
+    let journal = &volume.journal;
+    let record = journal.read_records(first.seq, second.seq, 9, 9);
+    journal.mark_committed(&record.expect("records")[0]);
+    // The third one is what tells the second one's rot from the end of the log.
+    let third = volume.write(2, &[3]);
+    let lane = u64::from(second.slots[0].buffer) * geo.lane_bytes;
+    let bytes = region.read_vec(geo.lane_off + lane, geo.lane_bytes);
+    let items = [2u64, 1, 2].map(u64::to_le_bytes).concat();
+    let at = bytes.windows(24).position(|w| w == items);
+    let at = geo.lane_off + lane + at.expect("the record") as u64;
+    region.store_u64(at, !0);
+    recorder.settle();
+
+    let scan = Journal::scan(Arc::clone(&region), &geo).expect("scan");
+    assert!(!scan.damage.is_empty());
+    region.drain().expect("drain");
+    let to = RecoveredTo {
+        digested: first.seq,
+    };
+    scan.into_journal(to, options(Durability::Op))
+        .expect("damage justifies what is left");
+    let mut images = 0;
+    for image in recorder.trace().explore(&Budget::SMALL) {
+        let scan = Journal::scan(Arc::new(image.region()), &geo).expect("scan");
+        let live: Vec<u64> = scan.live.iter().map(|l| l.lbn).collect();
+        let given_up = scan.digested >= third.seq;
+        assert!(!given_up || live == [1], "{live:?} live after {image}");
+        images += u64::from(given_up);
+    }
+    assert!(images > 1, "{images}");
 }
 
 /// When a call returns that promises durability, nothing that it or what it depends on has stored is
