@@ -2,7 +2,7 @@
 //!
 //! Normally these are the types of `parking_lot`, `dashmap`, `crossbeam-epoch` and the standard
 //! library, re-exported and nothing else. With the feature `sched` they are types of the same
-//! interface that a deterministic scheduler ([`sched`]) looks through: of the threads that it runs
+//! interface that a deterministic scheduler (module `sched`) looks through: of the threads that it runs
 //! one goes on at a time, and at each lock operation, each access to a medium and each atomic access
 //! it decides which. The same seed gives the same interleaving. Threads that no scheduler runs
 //! behave as without the feature.
