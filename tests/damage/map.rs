@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use quayfs::fs::{Fs, extents};
+use quayfs::fs::Fs;
 use quayfs::recovery::journal_geometry;
 use quayfs_journal::Journal;
 use quayfs_layout::config::ConfigTable;
@@ -14,12 +14,12 @@ use quayfs_layout::jsb::{EpochWord, Mode, SeqWord, WordKind};
 use quayfs_layout::l2p::{
     COMMIT_AT, SPARE_AT, START_AT, START_BYTES, Start, UNDO_BYTES, decode_commit, lane_off,
 };
-use quayfs_layout::node::{self, INODES_PER_PAGE};
+use quayfs_layout::node;
 use quayfs_layout::record::{RECORD_HEADER_BYTES, RecordHeader};
 use quayfs_layout::{BLOCK, LINE, bytes};
 use quayfs_ppt::BlockState;
 
-use super::{Image, volume};
+use super::{Image, runs, volume};
 
 const B: u64 = BLOCK as u64;
 
@@ -201,7 +201,7 @@ impl Facts {
         let mode = EpochWord::decode(word, salt).expect("epoch").mode;
         let fs = quayfs::fs::Fs::mount_quiet(volume(&image.media()), &quayfs_oracle::options("ro"));
         let written = match fs {
-            Ok(fs) => written(&fs, g),
+            Ok(fs) => written(&fs),
             Err(e) => panic!("{e}"),
         };
         Self {
@@ -212,27 +212,14 @@ impl Facts {
     }
 }
 
-fn written(fs: &Fs, g: &Geometry) -> Vec<(u64, u64)> {
-    let mut out = Vec::new();
-    for ino in 1..g.inodes().min(20 * INODES_PER_PAGE) {
-        let Ok(cell) = fs.e.inodes.get(&fs.e.nodes, ino) else {
-            continue;
-        };
-        if !cell.image().is_file() {
-            continue;
-        }
-        extents::ensure(&fs.e, &cell).expect("extents");
-        let runs: Vec<_> = extents::with(&cell, |x| x.iter().collect()).expect("extents");
-        for (r, lbn) in runs {
-            for lbn in lbn..lbn + (r.end - r.start) {
-                let m = fs.e.ppt.lookup(lbn).expect("entry");
-                if fs.e.staged.get(lbn).is_none() && m.state == BlockState::Written {
-                    out.push((lbn, m.pbn));
-                }
-            }
-        }
-    }
-    out
+fn written(fs: &Fs) -> Vec<(u64, u64)> {
+    let runs = runs(fs).into_iter();
+    let lbns = runs.flat_map(|(_, r, lbn)| lbn..lbn + (r.end - r.start));
+    let at_home = |lbn| {
+        let m = fs.e.ppt.lookup(lbn).expect("entry");
+        (fs.e.staged.get(lbn).is_none() && m.state == BlockState::Written).then_some((lbn, m.pbn))
+    };
+    lbns.filter_map(at_home).collect()
 }
 
 impl Builder<'_> {

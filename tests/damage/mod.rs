@@ -4,6 +4,7 @@
 pub mod map;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use quayfs::background;
@@ -16,7 +17,7 @@ use quayfs_crashsim::SimDevice;
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_layout::l2p::{COMMIT_AT, SPARE_AT, decode_commit, encode_commit};
 use quayfs_layout::node::INODES_PER_PAGE;
-use quayfs_layout::{BLOCK, Ino};
+use quayfs_layout::{BLOCK, Ino, Lbn};
 use quayfs_pmem::{Backend, Region};
 use quayfs_ppt::BlockState;
 
@@ -240,22 +241,30 @@ pub struct FileBlock {
     pub place: Place,
 }
 
+/// What is mapped: the inode, file blocks of it, and the LBN of the first of them.
+fn runs(fs: &Fs) -> Vec<(Ino, Range<u64>, Lbn)> {
+    let mut out = Vec::new();
+    for ino in 1..fs.e.config.geometry.inodes().min(20 * INODES_PER_PAGE) {
+        let Ok(cell) = fs.e.inodes.get(&fs.e.nodes, ino) else {
+            continue;
+        };
+        if cell.image().is_file() {
+            extents::ensure(&fs.e, &cell).expect("extents");
+            let of = extents::with(&cell, |x| {
+                out.extend(x.iter().map(|(r, lbn)| (ino, r, lbn)));
+            });
+            of.expect("extents");
+        }
+    }
+    out
+}
+
 /// All blocks of all files that have content.
 pub fn blocks(fs: &Fs) -> Vec<FileBlock> {
     let g = fs.e.config.geometry;
     let mut out = Vec::new();
-    for ino in 1..g.inodes().min(20 * INODES_PER_PAGE) {
-        let Ok(cell) = fs.e.inodes.get(&fs.e.nodes, ino) else {
-            continue;
-        };
-        if !cell.image().is_file() {
-            continue;
-        }
-        extents::ensure(&fs.e, &cell).expect("extents");
-        let runs: Vec<_> = extents::with(&cell, |x| x.iter().collect()).expect("extents");
-        let each =
-            |(r, lbn): (std::ops::Range<u64>, u64)| r.clone().zip(lbn..lbn + r.end - r.start);
-        for (block, lbn) in runs.into_iter().flat_map(each) {
+    for (ino, r, first) in runs(fs) {
+        for (block, lbn) in r.clone().zip(first..first + r.end - r.start) {
             let m = fs.e.ppt.lookup(lbn).expect("entry");
             let place = match fs.e.staged.get(lbn) {
                 Some(slot) => {
