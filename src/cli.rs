@@ -2,6 +2,7 @@
 //! processes rather than about the volume.
 
 mod args;
+mod bench;
 mod daemon;
 mod exit;
 mod fsck;
@@ -60,6 +61,7 @@ fn execute(command: Command) -> Result<u8, Failure> {
         Command::Fsck(args) => fsck::run(&args),
         Command::Scrub(args) => scrub::run(&args),
         Command::Info(args) => info::run(&args).map(|()| exit::OK),
+        Command::Bench(args) => bench::run(args).map(|()| exit::OK),
     }
 }
 
@@ -81,7 +83,7 @@ fn usage(error: &clap::Error, command: Option<&OsString>) -> Failure {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return Failure::new(code, "what shall I do? See `quayfs --help`");
     }
-    let known = ["mkfs", "mount", "umount", "fsck", "scrub", "info"];
+    let known = ["mkfs", "mount", "umount", "fsck", "scrub", "info", "bench"];
     Failure::new(
         code,
         exit::usage_line(error, command.filter(|c| known.contains(c))),

@@ -23,6 +23,7 @@ Examples:
   quayfs fsck /srv/vol                                 prove that nothing is damaged
   quayfs fsck --repair /srv/vol                        put right what is
   quayfs scrub /mnt/q --rate 50M                       look for blocks that have gone bad meanwhile
+  quayfs bench run overwrite-fsync --dir /mnt/q        how fast it is
 
 Each command explains itself: quayfs mount --help";
 
@@ -41,6 +42,8 @@ pub enum Command {
     Scrub(Scrub),
     /// Show what a volume is, or how a mount is doing.
     Info(Info),
+    /// Measure mounted file systems, side by side.
+    Bench(Bench),
 }
 
 const MKFS_HELP: &str = "\
@@ -254,6 +257,97 @@ pub struct Info {
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
+}
+
+const BENCH_HELP: &str = "\
+Figures of a shared machine move; ratios of runs in turn do not. So name what you compare with, and
+the workloads run on each directory in turn, several times.
+
+Examples:
+  quayfs bench list                                    what there is
+  quayfs bench run overwrite-fsync --dir e=/mnt/ext4 --dir q=/mnt/q
+  quayfs bench run durable fxmark --dir e=/mnt/ext4 --dir q=/mnt/q --repeat 5 --json found.json
+  quayfs bench show found.json                         the same table again
+
+Exit codes: 0 done, 1 failed or stopped (what was found until then is shown and stored), 2 wrong
+usage.";
+
+/// Arguments of `bench`.
+#[derive(Debug, Args)]
+#[command(after_help = BENCH_HELP, disable_help_subcommand = true)]
+pub struct Bench {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: BenchCommand,
+}
+
+/// Commands of `bench`.
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// List the workloads.
+    List,
+    /// Run workloads.
+    Run(Box<BenchRun>),
+    /// Show stored reports.
+    Show {
+        /// What `run --json` wrote.
+        #[arg(required = true)]
+        files: Vec<PathBuf>,
+    },
+}
+
+/// Arguments of `bench run`.
+#[derive(Debug, Args)]
+#[command(after_help = BENCH_HELP)]
+pub struct BenchRun {
+    /// Workloads or families of them, as `quayfs bench list` shows them, or `all`.
+    #[arg(required = true)]
+    pub workloads: Vec<String>,
+    /// A directory to run in, with a label for tables; at least one. Ratios are to the first.
+    #[arg(long = "dir", value_name = "LABEL=PATH", required = true)]
+    pub dirs: Vec<String>,
+    /// Threads [default: the workload's].
+    #[arg(long, value_name = "N")]
+    pub threads: Option<u32>,
+    /// Measured time of a run [default: 5].
+    #[arg(long)]
+    pub seconds: Option<f64>,
+    /// Unmeasured time before it, in seconds [default: 1].
+    #[arg(long, value_name = "SECONDS")]
+    pub warmup: Option<f64>,
+    /// Runs of each workload in each directory.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub repeat: u32,
+    /// End a run after so many operations of each thread.
+    #[arg(long, value_name = "N")]
+    pub ops: Option<u64>,
+    /// Size of each thread's file [default: the workload's].
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub file_size: Option<u64>,
+    /// Number of files [default: the workload's].
+    #[arg(long, value_name = "N")]
+    pub files: Option<u64>,
+    /// Seed of all random numbers [default: 1].
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// How long a QuayFS mount may take to empty its staging area before and after a run.
+    #[arg(long, value_name = "SECONDS", default_value_t = 20.0)]
+    pub settle: f64,
+    /// Bind threads to CPUs, in turn.
+    #[arg(long)]
+    pub pin: bool,
+    /// Do not drop the kernel's caches before a run (only root can).
+    #[arg(long)]
+    pub keep_caches: bool,
+    /// The process that serves a directory, if that is not QuayFS: its CPU time is reported.
+    #[arg(long = "daemon", value_name = "LABEL=PID")]
+    pub daemons: Vec<String>,
+    /// Write all that was found to this file.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// The commit that is measured, for the report [default: that of the build, if it was told].
+    #[arg(long)]
+    pub commit: Option<String>,
 }
 
 #[cfg(test)]

@@ -5,9 +5,9 @@ use std::io::Write;
 
 /// Success of every command.
 pub const OK: u8 = 0;
-/// `mkfs`, `info`, `scrub`: failed.
+/// `mkfs`, `info`, `scrub`, `bench`: failed.
 pub const FAILED: u8 = 1;
-/// `mkfs`, `info`, `scrub`: wrong usage.
+/// `mkfs`, `info`, `scrub`, `bench`: wrong usage.
 pub const USAGE: u8 = 2;
 /// `scrub`: damage was found.
 pub const SCRUB_DAMAGE: u8 = 4;

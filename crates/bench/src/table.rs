@@ -1,0 +1,281 @@
+//! A report for readers.
+
+use crate::report::{Report, Sample, TargetReport, WorkloadReport};
+use crate::stats::Summary;
+use crate::workload::{Params, Span, Workload};
+use std::fmt::Write;
+
+/// The names of workloads with what they do, by family.
+pub fn list(workloads: &[Box<dyn Workload>]) -> String {
+    let mut out = String::new();
+    let width = workloads.iter().map(|w| w.info().name.len()).max();
+    let width = width.unwrap_or(0);
+    let mut family = "";
+    for w in workloads {
+        let info = w.info();
+        if info.family != family {
+            family = info.family;
+            line(&mut out, family);
+        }
+        let threads = match info.threads {
+            1 => String::new(),
+            n => format!(" ({n} threads)"),
+        };
+        line(
+            &mut out,
+            &format!("  {:width$}  {}{threads}", info.name, info.about),
+        );
+    }
+    out
+}
+
+/// Columns that say nothing about any target are left out.
+const HEADINGS: [&str; 12] = [
+    "",
+    "ops/s",
+    "min",
+    "max",
+    "ratio",
+    "MB/s",
+    "p50 us",
+    "p99 us",
+    "p99.9 us",
+    "msg/op",
+    "dev B/B",
+    "daemon us",
+];
+
+/// All of a report: what measured, what was measured, one table a workload.
+pub fn render(report: &Report) -> String {
+    let mut out = String::new();
+    let m = &report.machine;
+    let commit = report.commit.as_deref().unwrap_or("commit unknown");
+    line(
+        &mut out,
+        &format!(
+            "quayfs {} ({commit}), Linux {}, {} x {}",
+            report.version, m.kernel, m.cpus, m.cpu
+        ),
+    );
+    line(
+        &mut out,
+        &format!(
+            "the clock and the histogram add {} ns to each operation",
+            m.clock_ns
+        ),
+    );
+    for t in &report.targets {
+        let free = 100.0 * (1.0 - t.free_bytes as f64 / t.total_bytes.max(1) as f64);
+        line(
+            &mut out,
+            &format!(
+                "{}: {} on {}, {free:.0}% full, {}",
+                t.label, t.fstype, t.source, t.options
+            ),
+        );
+    }
+    for w in &report.workloads {
+        out.push('\n');
+        workload(&mut out, w);
+    }
+    if let Some(failure) = &report.failure {
+        line(&mut out, &format!("\nended early: {failure}"));
+    }
+    out
+}
+
+fn line(out: &mut String, text: &str) {
+    out.push_str(text.trim_end());
+    out.push('\n');
+}
+
+fn workload(out: &mut String, w: &WorkloadReport) {
+    line(out, &format!("{}: {}", w.name, w.about));
+    line(out, &format!("  {}", params(&w.params, w.targets.first())));
+    let mut rows = vec![HEADINGS.map(str::to_owned)];
+    rows.extend(w.targets.iter().map(row));
+    table(out, &rows);
+    for t in &w.targets {
+        if let Some(note) = notes(t) {
+            line(out, &format!("  {}: {note}", t.label));
+        }
+    }
+}
+
+fn params(p: &Params, first: Option<&TargetReport>) -> String {
+    let mut text = match p.threads {
+        1 => "1 thread".to_owned(),
+        n => format!("{n} threads"),
+    };
+    if p.span == Span::Timed {
+        let _ = write!(text, ", {} s after {} s", p.seconds, p.warmup);
+    }
+    if let Some(ops) = p.ops {
+        let _ = write!(text, ", at most {ops} operations a thread");
+    }
+    if p.file_bytes > 0 {
+        let _ = write!(text, ", files of {} MiB", p.file_bytes >> 20);
+    }
+    if p.files > 0 {
+        let _ = write!(text, ", {} files", p.files);
+    }
+    let runs = first.map_or(0, |t| t.samples.len());
+    let runs = match runs {
+        1 => "1 repetition".to_owned(),
+        n => format!("{n} repetitions"),
+    };
+    let _ = write!(text, ", seed {}, {runs}", p.seed);
+    text
+}
+
+/// The median of a figure of all samples.
+fn median(t: &TargetReport, figure: impl Fn(&Sample) -> Option<f64>) -> Option<f64> {
+    Summary::of(t.samples.iter().filter_map(figure)).map(|s| s.median)
+}
+
+fn row(t: &TargetReport) -> [String; 12] {
+    let some = |x: Option<f64>, f: fn(f64) -> String| x.map_or_else(String::new, f);
+    let rate = t.ops_per_s;
+    let us = |q: fn(&Sample) -> u64| median(t, |s| Some(q(s) as f64 / 1000.0));
+    let ratio = t.ratio.map_or_else(String::new, |r| {
+        format!("{} ({}..{})", short(r.median), short(r.min), short(r.max))
+    });
+    let bytes = median(t, |s| Some(s.bytes_per_s() / 1e6)).filter(|mb| *mb > 0.0);
+    [
+        t.label.clone(),
+        some(rate.map(|r| r.median), count),
+        some(rate.map(|r| r.min), count),
+        some(rate.map(|r| r.max), count),
+        ratio,
+        some(bytes, short),
+        some(us(|s| s.latency.p50), short),
+        some(us(|s| s.latency.p99), short),
+        some(us(|s| s.latency.p999), short),
+        some(median(t, Sample::messages_per_op), short),
+        some(median(t, Sample::device_bytes_per_byte), short),
+        some(median(t, Sample::daemon_us_per_op), short),
+    ]
+}
+
+/// What does not fit into a column.
+fn notes(t: &TargetReport) -> Option<String> {
+    let mut notes = Vec::new();
+    let steps = t.samples.first().map_or(0, |s| s.steps.len());
+    for n in 0..steps {
+        let at = |q: fn(&crate::stats::Percentiles) -> u64| {
+            median(t, |s| Some(q(&s.steps.get(n)?.latency) as f64 / 1000.0)).unwrap_or(0.0)
+        };
+        let name = &t.samples[0].steps[n].name;
+        let (p50, p99) = (short(at(|p| p.p50)), short(at(|p| p.p99)));
+        notes.push(format!("{name} {p50}/{p99}"));
+    }
+    let mut text = notes.join(", ");
+    if !text.is_empty() {
+        text.push_str(" us (p50/p99)");
+    }
+    let mut more = |note: String| {
+        if !text.is_empty() {
+            text.push_str("; ");
+        }
+        text.push_str(&note);
+    };
+    if let Some(wraps) = median(t, |s| s.observed.staging_wraps)
+        && wraps > 0.0
+    {
+        more(format!("staging filled {} times", short(wraps)));
+    }
+    if t.samples
+        .iter()
+        .any(|s| s.observed.settled == [true, false])
+    {
+        more("not all was on the device when it was asked".into());
+    }
+    if t.samples.iter().any(|s| !s.observed.settled[0]) {
+        more("began with staged data of before".into());
+    }
+    (!text.is_empty()).then_some(text)
+}
+
+/// Pads columns; the first to the left, figures to the right.
+fn table(out: &mut String, rows: &[[String; 12]]) {
+    let width = |column: usize| {
+        let cells = rows.iter().map(|r| r[column].chars().count());
+        cells.max().unwrap_or(0)
+    };
+    let used: Vec<usize> = (0..HEADINGS.len())
+        .filter(|c| rows.iter().skip(1).any(|r| !r[*c].is_empty()))
+        .collect();
+    for row in rows {
+        let mut text = String::from(" ");
+        for c in &used {
+            let (cell, width) = (&row[*c], width(*c));
+            let _ = if *c == 0 {
+                write!(text, " {cell:<width$}")
+            } else {
+                write!(text, "  {cell:>width$}")
+            };
+        }
+        line(out, &text);
+    }
+}
+
+/// A rate: no digits behind the point unless it is small, thousands apart from the rest.
+fn count(n: f64) -> String {
+    match n {
+        n if n < 100.0 => short(n),
+        n if n < 10_000.0 => format!("{n:.0}"),
+        n if n < 10_000_000.0 => format!("{:.1}k", n / 1e3),
+        n => format!("{:.1}M", n / 1e6),
+    }
+}
+
+/// Three digits that count.
+fn short(n: f64) -> String {
+    match n.abs() {
+        0.0 => "0".into(),
+        a if a < 0.0095 => format!("{n:.1e}"),
+        a if a < 10.0 => format!("{n:.2}"),
+        a if a < 100.0 => format!("{n:.1}"),
+        _ => format!("{n:.0}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_short() {
+        for (n, text) in [
+            (0.0, "0"),
+            (0.001, "1.0e-3"),
+            (0.5, "0.50"),
+            (9.999, "10.00"),
+            (31.41, "31.4"),
+            (123.4, "123"),
+        ] {
+            assert_eq!(short(n), text);
+        }
+        for (n, text) in [
+            (3.1, "3.10"),
+            (9876.5, "9876"),
+            (12_345.0, "12.3k"),
+            (12_345_678.0, "12.3M"),
+        ] {
+            assert_eq!(count(n), text);
+        }
+    }
+
+    #[test]
+    fn columns_line_up_and_empty_ones_are_left_out() {
+        let mut rows = vec![HEADINGS.map(str::to_owned)];
+        for (label, rate) in [("a", "1.0k"), ("longer", "12.0k")] {
+            let mut row: [String; 12] = Default::default();
+            (row[0], row[1]) = (label.into(), rate.into());
+            rows.push(row);
+        }
+        let mut out = String::new();
+        table(&mut out, &rows);
+        assert_eq!(out, "          ops/s\n  a        1.0k\n  longer  12.0k\n");
+    }
+}

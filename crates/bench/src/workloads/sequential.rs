@@ -1,0 +1,91 @@
+//! Long streams, 1 MiB a call. What is written is durable at the end, and that counts.
+
+use crate::error::Result;
+use crate::meter::Meter;
+use crate::workload::{
+    Aligned, Flow, Info, Place, Prepared, Private, Worker, Workload, filled_file,
+};
+use rustix::fd::AsFd;
+use rustix::fs::OFlags;
+
+const FAMILY: &str = "sequential";
+/// Larger than the staging area of a usual pmem region, so that rounds take part.
+const FILE: u64 = 1 << 30;
+const CHUNK: u64 = 1 << 20;
+
+/// Adds the workloads of this file.
+pub fn add(all: &mut Vec<Box<dyn Workload>>) {
+    all.push(Box::new(Private {
+        info: Info::new(
+            "seq-write",
+            FAMILY,
+            "write a new file of 1 GiB in calls of 1 MiB, and one fsync; one operation is one call",
+        )
+        .on_bytes(FILE)
+        .fixed()
+        .steps(&["write", "fsync"]),
+        worker: writes,
+    }));
+    all.push(Box::new(Prepared {
+        info: Info::new(
+            "seq-read",
+            FAMILY,
+            "read a file of 1 GiB in calls of 1 MiB, with cold caches if root",
+        )
+        .on_bytes(FILE)
+        .fixed(),
+        prepare,
+        worker: reads,
+    }));
+}
+
+fn writes<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Worker + 'a>> {
+    let dir = place.own_dir(thread)?;
+    let mut buffer = Aligned::random(CHUNK as usize, &mut place.random(thread));
+    let file = Meter::new(0).create(dir.as_fd(), c"file")?;
+    let chunks = place.params.file_bytes / CHUNK;
+    let mut n = 0;
+    Ok(Box::new(move |m: &mut Meter| {
+        m.write(file.as_fd(), buffer.stamped(n))?;
+        m.step(0);
+        n += 1;
+        if n < chunks {
+            m.op_ended();
+            return Ok(Flow::More);
+        }
+        m.fsync(file.as_fd())?;
+        m.step(1);
+        m.op_ended();
+        Ok(Flow::Done)
+    }))
+}
+
+fn prepare(place: &Place<'_>) -> Result<()> {
+    let mut random = place.random(usize::MAX);
+    for thread in 0..place.params.threads as usize {
+        let dir = place.own_dir(thread)?;
+        let bytes = place.params.file_bytes;
+        drop(filled_file(
+            dir.as_fd(),
+            c"file",
+            bytes,
+            OFlags::RDONLY,
+            &mut random,
+        )?);
+    }
+    Ok(())
+}
+
+fn reads<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Worker + 'a>> {
+    let dir = place.own_dir(thread)?;
+    let file = Meter::new(0).open(dir.as_fd(), c"file", OFlags::RDONLY)?;
+    let mut buffer = Aligned::random(CHUNK as usize, &mut place.random(thread));
+    let chunks = place.params.file_bytes / CHUNK;
+    let mut n = 0;
+    Ok(Box::new(move |m: &mut Meter| {
+        m.pread(file.as_fd(), buffer.get(), n * CHUNK)?;
+        m.op();
+        n += 1;
+        Ok(if n < chunks { Flow::More } else { Flow::Done })
+    }))
+}

@@ -1,0 +1,109 @@
+//! `quayfs bench`: workloads on directories in turn. All of it is in the crate `quayfs-bench`.
+
+use super::args::{Bench, BenchCommand, BenchRun};
+use super::exit::{FAILED, Failure, USAGE, say};
+use quayfs_bench::Error;
+use quayfs_bench::report::Report;
+use quayfs_bench::runner::Plan;
+use quayfs_bench::target::Target;
+use quayfs_bench::workload::{self, Wishes};
+use quayfs_bench::{commit, table};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// Lists, runs or shows.
+pub fn run(args: Bench) -> Result<(), Failure> {
+    match args.command {
+        BenchCommand::List => {
+            say(table::list(&workload::all()).trim_end());
+            Ok(())
+        }
+        BenchCommand::Run(args) => measure(*args),
+        BenchCommand::Show { files } => files.iter().try_for_each(|file| show(file)),
+    }
+}
+
+fn show(file: &Path) -> Result<(), Failure> {
+    let report = Report::load(file).map_err(failure)?;
+    say(table::render(&report).trim_end());
+    Ok(())
+}
+
+fn failure(e: Error) -> Failure {
+    let code = match e {
+        Error::UnknownWorkload(_) | Error::Usage(_) => USAGE,
+        _ => FAILED,
+    };
+    Failure::new(code, e)
+}
+
+fn measure(args: BenchRun) -> Result<(), Failure> {
+    let patience = Duration::try_from_secs_f64(args.settle)
+        .map_err(|e| Failure::new(USAGE, format!("--settle: {e}")))?;
+    let workloads = workload::select(&args.workloads).map_err(failure)?;
+    let mut targets = Vec::new();
+    for dir in &args.dirs {
+        targets.push(Target::parse(dir).map_err(failure)?);
+    }
+    for daemon in &args.daemons {
+        set_daemon(&mut targets, daemon)?;
+    }
+    if let Some(json) = &args.json {
+        // Better now than after an hour.
+        std::fs::File::create(json)
+            .map_err(|e| Failure::new(FAILED, format!("{}: {e}", json.display())))?;
+    }
+    let plan = Plan {
+        targets,
+        workloads,
+        wishes: Wishes {
+            threads: args.threads,
+            seconds: args.seconds,
+            warmup: args.warmup,
+            ops: args.ops,
+            file_bytes: args.file_size,
+            files: args.files,
+            seed: args.seed,
+        },
+        repetitions: args.repeat,
+        patience,
+        pin: args.pin,
+        keep_caches: args.keep_caches,
+        commit: args.commit.or_else(commit),
+        command: std::env::args().collect(),
+    };
+    // A signal ends the run under way, whose files are removed, and what was found is kept.
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(Failure::with(FAILED))?;
+    }
+    let (report, failed) = plan.run(&stop, false).map_err(failure)?;
+    if !report.workloads.is_empty() {
+        say(table::render(&report).trim_end());
+    }
+    if let Some(json) = &args.json {
+        report.store(json).map_err(failure)?;
+    }
+    failed.map_or(Ok(()), |e| Err(failure(e)))
+}
+
+/// Takes `LABEL=PID` of a process that serves one of the targets.
+fn set_daemon(targets: &mut [Target], text: &str) -> Result<(), Failure> {
+    let wrong = |why: &str| Failure::new(USAGE, format!("--daemon {text}: {why}"));
+    let (label, pid) = text
+        .split_once('=')
+        .ok_or_else(|| wrong("write LABEL=PID"))?;
+    let pid = pid.parse().map_err(|_| wrong("not a process id"))?;
+    let target = targets
+        .iter_mut()
+        .find(|t| t.label == label)
+        .ok_or_else(|| wrong("no --dir has this label"))?;
+    if !Path::new(&format!("/proc/{pid}")).exists() {
+        return Err(wrong("no such process"));
+    }
+    target.daemon = Some(pid);
+    Ok(())
+}
