@@ -9,14 +9,15 @@ PREFIX ?= /usr/local
 PACKAGES := fuse3 libpmem-dev pkg-config gcc libc6-dev make ca-certificates \
 	python3 git
 
-.PHONY: help deps build mount umount test test-workspace test-loom apps kills crash threads mutants lint docs benches lab \
+.PHONY: help deps build mount umount test test-workspace test-rings test-loom apps kills crash threads mutants lint docs benches lab \
 	fuzz miri sanitize install uninstall
 
 help:
 	@echo 'make mount     build, make the volume demo/vol and mount it on demo/mnt'
 	@echo 'make umount    unmount demo/mnt'
 	@echo 'make test      run every test; they mount for real, so they need /dev/fuse'
-	@echo '               (QUAYFS_SKIP_FUSE=1 leaves those out)'
+	@echo '               (QUAYFS_SKIP_FUSE=1 leaves those out, QUAYFS_SKIP_URING=1 those that need'
+	@echo '               root and Linux 6.14 for FUSE over io_uring)'
 	@echo 'make apps      run real programs on real mounts, with deaths in between (long: tests/apps)'
 	@echo 'make kills     kill the daemon under five programs at random moments (ROUNDS=1000 SEED=1)'
 	@echo 'make crash     search for crashes that lose something (SECONDS=600 SEED=1);'
@@ -43,11 +44,15 @@ mount: build
 umount:
 	@scripts/demo umount $(QUAYFS)
 
-test: test-workspace test-loom
+test: test-workspace test-rings test-loom
 
 test-workspace: deps
 	@[ -e /dev/fuse ] || modprobe fuse 2>/dev/null || true
 	$(CARGO) test --workspace
+
+# The tests with real mounts once more, over FUSE over io_uring, which root can switch on.
+test-rings: deps
+	scripts/rings $(CARGO) test --test mount --test scrub_mount --test kill
 
 # Every interleaving of the lock-free parts; another build of them, hence another directory.
 test-loom: deps

@@ -6,6 +6,8 @@
 
 use std::fmt;
 
+pub use quayfs_fuse::Transport;
+
 mod parse;
 mod size;
 #[cfg(test)]
@@ -68,14 +70,6 @@ pub enum OnError {
     Continue,
 }
 
-/// How requests reach the daemon. Option `transport=`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Transport {
-    /// Reads and writes of `/dev/fuse`.
-    #[default]
-    Dev,
-}
-
 /// When reading changes a file's access time. Options `relatime` and `noatime`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AtimePolicy {
@@ -120,7 +114,7 @@ pub struct MountOptions {
     pub open: OpenPolicy,
     /// `errors=`.
     pub on_error: OnError,
-    /// `transport=`.
+    /// `transport=`: how requests reach the daemon.
     pub transport: Transport,
     /// `buffers=`: use only this many of the staging buffers that `mkfs` made.
     pub buffers: Option<u32>,
@@ -248,12 +242,6 @@ impl fmt::Display for OnError {
     }
 }
 
-impl fmt::Display for Transport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("transport=dev")
-    }
-}
-
 impl fmt::Display for AtimePolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -301,7 +289,7 @@ impl fmt::Display for MountOptions {
         );
         out.push(self.open.to_string());
         out.push(self.on_error.to_string());
-        out.push(self.transport.to_string());
+        out.push(format!("transport={}", self.transport));
         out.extend(self.buffers.map(|n| format!("buffers={n}")));
         out.extend((self.ablation != Ablation::default()).then(|| self.ablation.to_string()));
         out.extend(self.threads.map(|n| format!("threads={n}")));

@@ -28,7 +28,7 @@ macro_rules! metrics {
 }
 
 metrics! {
-    /// FUSE requests served.
+    /// Messages of the kernel; the edge counts them.
     requests,
     /// Of those, writes.
     writes,

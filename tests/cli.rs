@@ -97,7 +97,7 @@ fn mount_options_are_checked_before_anything_else() {
         ("data=fast", "journal or ordered or writeback"),
         ("data=ordered,durability=op", "contradict"),
         ("checkpoint=double", "not yet implemented"),
-        ("transport=uring", "not yet implemented"),
+        ("transport=pigeon", "auto or dev or uring"),
     ] {
         quayfs(["mount", "/no/such/volume", "/no/such/place", "-o", options]).fails(1, about);
     }

@@ -109,9 +109,47 @@ fn the_daemon_asks_nothing_of_its_own_mount() {
         return;
     }
     let m = Mounted::new(&[]);
-    let requests = || m.info()["counters"]["requests"].as_u64().unwrap();
-    let (first, second) = (requests(), requests());
-    assert_eq!(first, second - first, "before `info` nobody asked");
+    let info = m.info();
+    let messages: Vec<_> = info["messages"].as_object().unwrap().iter().collect();
+    // `info` itself: the root's attributes for the path, and the status.
+    let asked = |name: &str| {
+        messages
+            .iter()
+            .find(|(k, _)| *k == name)
+            .map(|(_, n)| n.as_u64())
+    };
+    assert_eq!(asked("getxattr"), Some(Some(1)), "{messages:?}");
+    assert!(
+        matches!(asked("getattr"), None | Some(Some(1))),
+        "{messages:?}"
+    );
+    assert_eq!(
+        messages.len(),
+        1 + usize::from(asked("getattr").is_some()),
+        "{messages:?}"
+    );
+}
+
+#[test]
+fn files_know_when_they_were_born() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new(&[]);
+    let file = m.0.mnt().join("file");
+    let born = || fs::metadata(&file).unwrap().created().unwrap();
+    let before = std::time::SystemTime::now();
+    fs::write(&file, b"cargo").unwrap();
+    let first = born();
+    assert!(before <= first && first <= std::time::SystemTime::now());
+    sleep(Duration::from_millis(5));
+    fs::write(&file, b"other cargo").unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    assert!(fs::metadata(&file).unwrap().modified().unwrap() > first);
+    assert_eq!(born(), first);
+    m.umount().ok();
+    m.mount(&[]).ok();
+    assert_eq!(born(), first);
 }
 
 #[test]

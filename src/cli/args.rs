@@ -117,7 +117,9 @@ Options after -o, separated by commas:
   checkpoint=adaptive        or swap, inplace: how rounds write to the data device
   buffers=N                  use only N of the staging buffers
   threads=N                  threads that serve requests (default: by the number of CPUs)
-  transport=dev              requests come over /dev/fuse
+  transport=auto             FUSE over io_uring where the kernel has it switched on, else /dev/fuse
+           =dev              /dev/fuse
+           =uring            FUSE over io_uring; without it, /dev/fuse and a line in the log
   allow_other                other users may enter
   nosuid nodev noexec noatime relatime nodiratime sync
                              as in mount(8)

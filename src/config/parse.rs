@@ -210,7 +210,7 @@ impl<'a> Parser<'a> {
                 "errors"
             }
             "transport" => {
-                o.transport = transport(word, key, value)?;
+                o.transport = choose(key, value, &TRANSPORT)?;
                 "transport"
             }
             "buffers" => {
@@ -334,6 +334,11 @@ const CHECKPOINT: [(&str, CheckpointPolicy); 3] = [
     ("swap", CheckpointPolicy::Swap),
     ("inplace", CheckpointPolicy::InPlace),
 ];
+const TRANSPORT: [(&str, Transport); 3] = [
+    ("auto", Transport::Auto),
+    ("dev", Transport::Dev),
+    ("uring", Transport::Uring),
+];
 const ABLATIONS: &str =
     "staging:central, checkpoint:swap, checkpoint:inplace, locking:file or workers:1";
 
@@ -377,16 +382,6 @@ fn checkpoint(word: &str, key: &str, value: &str) -> Result<CheckpointPolicy, Op
         });
     }
     choose(key, value, &CHECKPOINT)
-}
-
-fn transport(word: &str, key: &str, value: &str) -> Result<Transport, OptionError> {
-    match value {
-        "uring" | "auto" => Err(OptionError::NotYet {
-            option: word.into(),
-            instead: "transport=dev",
-        }),
-        _ => choose(key, value, &[("dev", Transport::Dev)]),
-    }
 }
 
 fn is_for_others(key: &str) -> bool {

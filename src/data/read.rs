@@ -29,53 +29,55 @@ struct Fetch {
 /// Reads whole blocks into `buf`. The caller holds the range lock of the file blocks, so no LBN
 /// changes its owner meanwhile.
 pub fn blocks(e: &Engine, wants: &[Want], buf: &mut [u8]) -> Result<()> {
-    let mut open: Vec<Want> = wants.to_vec();
-    for attempt in 0..TRIES {
-        // Slots and physical blocks are reused only after a grace period, so what is looked up
-        // under this pin stays what it was until the copy is done.
-        let pin = epoch::pin();
-        let mut fetches = Vec::new();
-        for w in open.drain(..) {
-            let out = &mut buf[w.at..w.at + BLOCK];
-            if let Some(slot) = e.staged.get(w.lbn) {
-                e.journal
-                    .read_slot(&slot, out)
-                    .map_err(|err| FsError::io(format_args!("LBN {}: {err}", w.lbn)))?;
-                continue;
-            }
-            let m = e.ppt.lookup(w.lbn).map_err(FsError::io)?;
-            match m.state {
-                BlockState::Zero => out.fill(0),
-                BlockState::Written => fetches.push(Fetch {
-                    want: w,
-                    pbn: m.pbn,
-                    crc: m.crc,
-                }),
-            }
+    let mut unsound = attempt(e, wants, buf)?;
+    for _ in 1..TRIES {
+        if unsound.is_empty() {
+            break;
         }
-        if fetches.is_empty() {
-            return Ok(());
+        let again: Vec<Want> = unsound.iter().map(|f| f.want).collect();
+        unsound = attempt(e, &again, buf)?;
+    }
+    match unsound.first() {
+        None => Ok(()),
+        Some(f) => Err(FsError::io(format_args!(
+            "LBN {} (physical block {}) fails its checksum",
+            f.want.lbn, f.pbn
+        ))),
+    }
+}
+
+/// Reads all, and says which do not have their checksum. Allocates nothing where all are staged.
+fn attempt(e: &Engine, wants: &[Want], buf: &mut [u8]) -> Result<Vec<Fetch>> {
+    // Slots and physical blocks are reused only after a grace period, so what is looked up under this
+    // pin stays what it was until the copy is done.
+    let _pin = epoch::pin();
+    let mut fetches = Vec::new();
+    for w in wants {
+        let out = &mut buf[w.at..w.at + BLOCK];
+        if let Some(slot) = e.staged.get(w.lbn) {
+            e.journal
+                .read_slot(&slot, out)
+                .map_err(|err| FsError::io(format_args!("LBN {}: {err}", w.lbn)))?;
+            continue;
         }
-        fetch(e, &mut fetches, buf)?;
-        drop(pin);
-        for f in fetches {
-            let sound = checksum::crc32c(&buf[f.want.at..f.want.at + BLOCK]) == f.crc;
-            if sound || !Guard::Block.stands() {
-                continue;
-            }
-            if attempt + 1 == TRIES {
-                return Err(FsError::io(format_args!(
-                    "LBN {} (physical block {}) fails its checksum",
-                    f.want.lbn, f.pbn
-                )));
-            }
-            open.push(f.want);
-        }
-        if open.is_empty() {
-            return Ok(());
+        let m = e.ppt.lookup(w.lbn).map_err(FsError::io)?;
+        match m.state {
+            BlockState::Zero => out.fill(0),
+            BlockState::Written => fetches.push(Fetch {
+                want: *w,
+                pbn: m.pbn,
+                crc: m.crc,
+            }),
         }
     }
-    Ok(())
+    if !fetches.is_empty() {
+        fetch(e, &mut fetches, buf)?;
+        fetches.retain(|f| {
+            let sound = checksum::crc32c(&buf[f.want.at..f.want.at + BLOCK]) == f.crc;
+            !sound && Guard::Block.stands()
+        });
+    }
+    Ok(fetches)
 }
 
 /// Reads physical blocks, consecutive ones with one request.

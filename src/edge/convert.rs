@@ -1,50 +1,30 @@
-//! Between what the `fuser` crate says and what the operation layer understands.
+//! Between what the kernel says and what the operation layer understands.
 
-use std::ffi::OsStr;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use quayfs_fuse::Errno;
+use quayfs_fuse::wire::{
+    AttrOf, EntryOut, InHeader, Open, SetattrIn, SetattrValid, Statx, StatxTime,
+};
+use quayfs_layout::inode::{Inode, Time};
 
-use fuser::{Errno, FileAttr, FileType, FopenFlags, Generation, INodeNo, Request, TimeOrNow};
-use quayfs_layout::inode::{Inode, S_IFMT, Time};
+use crate::fs::{Attr, Caller, FallocMode, RenameFlags, SetAttr, SetTime, SetXattr, Whence};
+use crate::mount::SCRUB_XATTR;
 
-use crate::edge::fuser::SCRUB_XATTR;
-use crate::fs::attr::from_system;
-use crate::fs::{Attr, Caller, FallocMode, RenameFlags, SetTime, SetXattr, Whence};
-
-/// The type bits of a mode.
-pub fn kind(mode: u32) -> FileType {
-    match mode & S_IFMT {
-        0o010_000 => FileType::NamedPipe,
-        0o020_000 => FileType::CharDevice,
-        0o040_000 => FileType::Directory,
-        0o060_000 => FileType::BlockDevice,
-        0o120_000 => FileType::Symlink,
-        0o140_000 => FileType::Socket,
-        _ => FileType::RegularFile,
-    }
-}
-
-/// A time stamp as the standard library holds it.
-pub fn system(t: Time) -> SystemTime {
-    let whole = if t.sec >= 0 {
-        UNIX_EPOCH.checked_add(Duration::from_secs(t.sec.cast_unsigned()))
-    } else {
-        UNIX_EPOCH.checked_sub(Duration::from_secs(t.sec.unsigned_abs()))
-    };
-    whole.unwrap_or(UNIX_EPOCH) + Duration::from_nanos(u64::from(t.nsec))
-}
+/// Nobody else changes the volume, so the kernel may keep names and attributes for good. Seconds.
+pub const FOREVER: u64 = 1 << 30;
 
 /// Attributes as the kernel wants them.
-pub fn file_attr(ino: u64, i: &Inode) -> FileAttr {
-    FileAttr {
-        ino: INodeNo(ino),
+pub fn attr_of(ino: u64, i: &Inode) -> AttrOf {
+    AttrOf {
+        ino,
         size: i.size,
         blocks: i.blocks * 8,
-        atime: system(i.atime),
-        mtime: system(i.mtime),
-        ctime: system(i.ctime),
-        crtime: system(i.btime),
-        kind: kind(i.mode),
-        perm: (i.mode & 0o7777) as u16,
+        atime: i.atime.sec.cast_unsigned(),
+        mtime: i.mtime.sec.cast_unsigned(),
+        ctime: i.ctime.sec.cast_unsigned(),
+        atimensec: i.atime.nsec,
+        mtimensec: i.mtime.nsec,
+        ctimensec: i.ctime.nsec,
+        mode: i.mode,
         nlink: i.nlink,
         uid: i.uid,
         gid: i.gid,
@@ -54,83 +34,206 @@ pub fn file_attr(ino: u64, i: &Inode) -> FileAttr {
     }
 }
 
-/// Generation of an inode number.
-pub fn generation(a: &Attr) -> Generation {
-    Generation(u64::from(a.inode.generation))
+/// The same with the time of birth.
+pub fn statx_of(ino: u64, i: &Inode) -> Statx {
+    /// Everything but mount and device (`STATX_BASIC_STATS | STATX_BTIME`).
+    const ALL: u32 = 0xfff;
+    let time = |t: Time| StatxTime {
+        sec: t.sec,
+        nsec: t.nsec,
+        reserved: 0,
+    };
+    let (major, minor) = device_numbers(i.rdev);
+    Statx {
+        mask: ALL,
+        blksize: 4096,
+        nlink: i.nlink,
+        uid: i.uid,
+        gid: i.gid,
+        mode: i.mode as u16,
+        ino,
+        size: i.size,
+        blocks: i.blocks * 8,
+        atime: time(i.atime),
+        btime: time(i.btime),
+        ctime: time(i.ctime),
+        mtime: time(i.mtime),
+        rdev_major: major,
+        rdev_minor: minor,
+        ..Statx::default()
+    }
+}
+
+/// The kernel's encoding of a device in 32 bits (`new_encode_dev`).
+fn device_numbers(rdev: u32) -> (u32, u32) {
+    ((rdev >> 8) & 0xfff, rdev & 0xff | (rdev >> 12) & 0xf_ff00)
+}
+
+/// A name with its inode.
+pub fn entry_of(a: &Attr) -> EntryOut {
+    EntryOut {
+        nodeid: a.ino,
+        generation: u64::from(a.inode.generation),
+        entry_valid: FOREVER,
+        attr_valid: FOREVER,
+        attr: attr_of(a.ino, &a.inode),
+        ..EntryOut::default()
+    }
+}
+
+/// What the kernel remembers as the absence of a name.
+pub fn no_entry() -> EntryOut {
+    EntryOut {
+        entry_valid: FOREVER,
+        attr_valid: FOREVER,
+        ..EntryOut::default()
+    }
 }
 
 /// Who asks.
-pub fn caller(req: &Request) -> Caller {
+pub fn caller(header: &InHeader) -> Caller {
     Caller {
-        uid: req.uid(),
-        gid: req.gid(),
+        uid: header.uid,
+        gid: header.gid,
     }
 }
 
-/// A time to set.
-pub fn set_time(t: TimeOrNow) -> SetTime {
-    match t {
-        TimeOrNow::Now => SetTime::Now,
-        TimeOrNow::SpecificTime(t) => SetTime::At(from_system(t)),
-    }
+/// What is to be changed, and whether set-user-id and set-group-id bits go with it.
+pub fn set_attr(args: &SetattrIn) -> (SetAttr, bool) {
+    let valid = SetattrValid::from_bits_truncate(args.valid);
+    let given = |flag, value| valid.contains(flag).then_some(value);
+    let time = |sec: u64, nsec| Time {
+        sec: sec.cast_signed(),
+        nsec,
+    };
+    let when = |set, now, sec, nsec| {
+        if valid.contains(now) {
+            Some(SetTime::Now)
+        } else {
+            given(set, SetTime::At(time(sec, nsec)))
+        }
+    };
+    use SetattrValid as V;
+    let set = SetAttr {
+        mode: valid.contains(V::MODE).then_some(args.mode),
+        uid: valid.contains(V::UID).then_some(args.uid),
+        gid: valid.contains(V::GID).then_some(args.gid),
+        size: valid.contains(V::SIZE).then_some(args.size),
+        atime: when(V::ATIME, V::ATIME_NOW, args.atime, args.atimensec),
+        mtime: when(V::MTIME, V::MTIME_NOW, args.mtime, args.mtimensec),
+        ctime: valid
+            .contains(V::CTIME)
+            .then(|| time(args.ctime, args.ctimensec)),
+    };
+    (set, valid.contains(V::KILL_SUIDGID))
 }
 
 /// What `renameat2` was asked for.
-pub fn rename_flags(flags: fuser::RenameFlags) -> Result<RenameFlags, Errno> {
-    let known = fuser::RenameFlags::RENAME_NOREPLACE | fuser::RenameFlags::RENAME_EXCHANGE;
-    if !known.contains(flags) {
-        return Err(Errno::EINVAL);
+pub fn rename_flags(flags: u32) -> Result<RenameFlags, Errno> {
+    if flags & !(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE) != 0 {
+        return Err(Errno::new(libc::EINVAL));
     }
     Ok(RenameFlags {
-        no_replace: flags.contains(fuser::RenameFlags::RENAME_NOREPLACE),
-        exchange: flags.contains(fuser::RenameFlags::RENAME_EXCHANGE),
+        no_replace: flags & libc::RENAME_NOREPLACE != 0,
+        exchange: flags & libc::RENAME_EXCHANGE != 0,
     })
 }
 
 /// What `fallocate` was asked for.
-pub fn falloc_mode(mode: i32) -> Result<FallocMode, Errno> {
+pub fn falloc_mode(mode: u32) -> Result<FallocMode, Errno> {
+    let mode = mode.cast_signed();
     let keep_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
     match mode & !libc::FALLOC_FL_KEEP_SIZE {
         0 => Ok(FallocMode::Allocate { keep_size }),
         libc::FALLOC_FL_PUNCH_HOLE if keep_size => Ok(FallocMode::Punch),
         libc::FALLOC_FL_ZERO_RANGE => Ok(FallocMode::Zero { keep_size }),
-        _ => Err(Errno::EOPNOTSUPP),
+        _ => Err(Errno::new(libc::EOPNOTSUPP)),
     }
 }
 
 /// What `lseek` was asked for: the kernel sends only what it cannot answer itself.
-pub fn whence(whence: i32) -> Result<Whence, Errno> {
-    match whence {
+pub fn whence(whence: u32) -> Result<Whence, Errno> {
+    match whence.cast_signed() {
         libc::SEEK_DATA => Ok(Whence::Data),
         libc::SEEK_HOLE => Ok(Whence::Hole),
-        _ => Err(Errno::EINVAL),
+        _ => Err(Errno::new(libc::EINVAL)),
     }
 }
 
 /// What `setxattr` was asked for.
-pub fn set_xattr(flags: i32) -> Result<SetXattr, Errno> {
-    match flags {
+pub fn set_xattr(flags: u32) -> Result<SetXattr, Errno> {
+    match flags.cast_signed() {
         0 => Ok(SetXattr::Any),
         libc::XATTR_CREATE => Ok(SetXattr::Create),
         libc::XATTR_REPLACE => Ok(SetXattr::Replace),
-        _ => Err(Errno::EINVAL),
+        _ => Err(Errno::new(libc::EINVAL)),
     }
 }
 
 /// How the kernel is to treat a file that is opened with these flags.
-pub fn open_flags(flags: i32) -> FopenFlags {
-    if flags & libc::O_DIRECT != 0 {
-        FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
+pub fn open_flags(flags: u32) -> Open {
+    if flags & libc::O_DIRECT.cast_unsigned() != 0 {
+        Open::DIRECT_IO | Open::PARALLEL_DIRECT_WRITES
     } else {
-        FopenFlags::FOPEN_KEEP_CACHE
+        Open::KEEP_CACHE
     }
 }
 
-/// The finding from which a scrub's report is asked for, if that is what this attribute holds.
-pub fn scrub_report(name: &OsStr) -> Option<usize> {
-    let rest = name.to_str()?.strip_prefix(SCRUB_XATTR)?;
+/// The finding from which a scrub's report is asked for, if that is what this attribute holds:
+/// `quayfs.scrub` has it from the first one on, `quayfs.scrub.N` from number N on.
+pub fn scrub_report(name: &[u8]) -> Option<usize> {
+    let rest = std::str::from_utf8(name).ok()?.strip_prefix(SCRUB_XATTR)?;
     if rest.is_empty() {
         return Some(0);
     }
     rest.strip_prefix('.')?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_marked_valid_is_set() {
+        let mut args = SetattrIn {
+            mode: 0o644,
+            uid: 1,
+            gid: 2,
+            size: 3,
+            atime: u64::MAX,
+            mtime: 5,
+            ..SetattrIn::default()
+        };
+        assert_eq!(set_attr(&args), (SetAttr::default(), false));
+        args.valid = (SetattrValid::ATIME
+            | SetattrValid::MTIME
+            | SetattrValid::MTIME_NOW
+            | SetattrValid::SIZE
+            | SetattrValid::KILL_SUIDGID)
+            .bits();
+        let expected = SetAttr {
+            size: Some(3),
+            atime: Some(SetTime::At(Time { sec: -1, nsec: 0 })),
+            mtime: Some(SetTime::Now),
+            ..SetAttr::default()
+        };
+        assert_eq!(set_attr(&args), (expected, true));
+    }
+
+    #[test]
+    fn device_numbers_come_apart_as_the_c_library_does_it() {
+        for (major, minor) in [(0, 0), (8, 1), (4095, 255), (1, 0xf_ffff), (259, 1000)] {
+            let rdev = (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12);
+            assert_eq!(device_numbers(rdev), (major, minor));
+        }
+    }
+
+    #[test]
+    fn reports_are_asked_for_by_number() {
+        assert_eq!(scrub_report(b"quayfs.scrub"), Some(0));
+        assert_eq!(scrub_report(b"quayfs.scrub.17"), Some(17));
+        assert_eq!(scrub_report(b"quayfs.scrub17"), None);
+        assert_eq!(scrub_report(b"quayfs.scrub."), None);
+        assert_eq!(scrub_report(b"user.x"), None);
+    }
 }

@@ -1,34 +1,40 @@
 //! One errno for each error of the operation layer.
 
-use fuser::Errno;
+use quayfs_fuse::Errno;
 
 use crate::error::FsError;
 
 /// The errno that the kernel gets.
 pub fn errno(e: &FsError) -> Errno {
-    match e {
-        FsError::NoEntry => Errno::ENOENT,
-        FsError::Stale => Errno::ESTALE,
-        FsError::Exists => Errno::EEXIST,
-        FsError::NotDir => Errno::ENOTDIR,
-        FsError::IsDir => Errno::EISDIR,
-        FsError::NotEmpty => Errno::ENOTEMPTY,
-        FsError::NoSpace => Errno::ENOSPC,
-        FsError::NameTooLong => Errno::ENAMETOOLONG,
-        FsError::Invalid => Errno::EINVAL,
-        FsError::Perm => Errno::EPERM,
-        FsError::Access => Errno::EACCES,
-        FsError::TooManyLinks => Errno::EMLINK,
-        FsError::FileTooBig => Errno::EFBIG,
-        FsError::ReadOnly => Errno::EROFS,
-        FsError::NoAttr => Errno::ENODATA,
-        FsError::Range => Errno::ERANGE,
-        FsError::TooLarge => Errno::E2BIG,
-        FsError::Busy => Errno::EBUSY,
-        FsError::NotSupported => Errno::EOPNOTSUPP,
-        FsError::NoData => Errno::ENXIO,
-        FsError::Io(_) => Errno::EIO,
+    Errno::new(match e {
+        FsError::NoEntry => libc::ENOENT,
+        FsError::Stale => libc::ESTALE,
+        FsError::Exists => libc::EEXIST,
+        FsError::NotDir => libc::ENOTDIR,
+        FsError::IsDir => libc::EISDIR,
+        FsError::NotEmpty => libc::ENOTEMPTY,
+        FsError::NoSpace => libc::ENOSPC,
+        FsError::NameTooLong => libc::ENAMETOOLONG,
+        FsError::Invalid => libc::EINVAL,
+        FsError::Perm => libc::EPERM,
+        FsError::Access => libc::EACCES,
+        FsError::TooManyLinks => libc::EMLINK,
+        FsError::FileTooBig => libc::EFBIG,
+        FsError::ReadOnly => libc::EROFS,
+        FsError::NoAttr => libc::ENODATA,
+        FsError::Range => libc::ERANGE,
+        FsError::TooLarge => libc::E2BIG,
+        FsError::Busy => libc::EBUSY,
+        FsError::NotSupported => libc::EOPNOTSUPP,
+        FsError::NoData => libc::ENXIO,
+        FsError::Io(_) => libc::EIO,
         // Relief comes before the edge sees a shortage.
-        FsError::Short(_) => Errno::EAGAIN,
+        FsError::Short(_) => libc::EAGAIN,
+    })
+}
+
+impl From<FsError> for Errno {
+    fn from(e: FsError) -> Self {
+        errno(&e)
     }
 }

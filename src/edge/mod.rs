@@ -1,8 +1,13 @@
-//! The edge: one thin module per transport. It decodes, calls the operation layer, replies, and
-//! decides nothing.
+//! The edge: decodes the kernel's requests, calls the operation layer, replies, and decides nothing.
+//! Both transports are in `quayfs-fuse`; what is here knows of neither.
 
+mod attributes;
 mod convert;
+mod data;
 pub mod errno;
-pub mod fuser;
 mod listing;
+mod names;
+mod service;
 pub mod session;
+mod special;
+mod xattrs;

@@ -1,5 +1,7 @@
 //! What a mount says about itself, and what it can be told to do.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::error::{FsError, Result};
@@ -63,6 +65,10 @@ pub struct Status {
     pub cached_pages: u64,
     /// The last scrub.
     pub scrub: scrub::Status,
+    /// The way that requests come, `dev` or `uring`; the edge knows.
+    pub transport: &'static str,
+    /// Messages of the kernel since the mount, by kind; the edge knows.
+    pub messages: BTreeMap<&'static str, u64>,
     /// Counters since the mount.
     pub counters: Snapshot,
 }
@@ -114,6 +120,8 @@ impl Fs {
             cached_inodes: e.inodes.len() as u64,
             cached_pages: e.nodes.cached() as u64,
             scrub: self.scrub.status(),
+            transport: "",
+            messages: BTreeMap::new(),
             counters: e.metrics.snapshot(),
         }
     }

@@ -2,7 +2,7 @@
 
 #![allow(dead_code)]
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
@@ -51,9 +51,23 @@ impl Run {
     }
 }
 
-/// Runs the program.
+/// Runs the program. What it mounts it serves by the transport in `QUAYFS_TEST_TRANSPORT`, unless its
+/// options name one.
 pub fn quayfs<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Run {
+    let mut args: Vec<_> = args.into_iter().map(|a| a.as_ref().to_owned()).collect();
+    args.extend(transport(&args));
     named(Path::new(QUAYFS), args)
+}
+
+/// The options that choose the transport of a mount, as the environment has it.
+pub fn transport(args: &[OsString]) -> Vec<OsString> {
+    let named = |a: &OsString| a.to_string_lossy().contains("transport=");
+    match std::env::var("QUAYFS_TEST_TRANSPORT") {
+        Ok(name) if args[0] == "mount" && !args.iter().any(named) => {
+            vec!["-o".into(), format!("transport={name}").into()]
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// Runs the program under another name.

@@ -1,5 +1,7 @@
 //! read, write, copy_file_range.
 
+use std::ops::Range;
+
 use quayfs_layout::{BLOCK, Ino};
 
 use crate::data::read::{self, Want};
@@ -16,47 +18,65 @@ const B: u64 = BLOCK as u64;
 impl Fs {
     /// Reads up to `len` bytes; fewer at the end of the file.
     pub fn read(&self, ino: Ino, offset: u64, len: usize) -> Result<Vec<u8>> {
-        let cell = self.cell(ino)?;
-        let out = self.read_cell(&cell, offset, len)?;
-        Metrics::add(&self.e.metrics.bytes_read, out.len() as u64);
-        self.touch_atime(&cell);
+        let mut out = vec![0; len];
+        let n = self.read_into(ino, offset, &mut out)?;
+        out.truncate(n);
         Ok(out)
     }
 
-    fn read_cell(&self, cell: &Cell, offset: u64, len: usize) -> Result<Vec<u8>> {
+    /// Reads as many bytes as `out` has room for, fewer at the end of the file, and says how many.
+    /// What follows them in `out` is undefined.
+    pub fn read_into(&self, ino: Ino, offset: u64, out: &mut [u8]) -> Result<usize> {
+        let cell = self.cell(ino)?;
+        let n = self.read_cell(&cell, offset, out)?;
+        Metrics::add(&self.e.metrics.bytes_read, n as u64);
+        self.touch_atime(&cell);
+        Ok(n)
+    }
+
+    fn read_cell(&self, cell: &Cell, offset: u64, out: &mut [u8]) -> Result<usize> {
         extents::ensure(&self.e, cell)?;
         let _op = cell.lock.read();
-        let end = offset.saturating_add(len as u64);
+        let end = offset.saturating_add(out.len() as u64);
         let _range = cell
             .range
             .read(offset / B * B..end.div_ceil(B).saturating_mul(B).max(1));
         let size = cell.with(|i| i.size);
         let end = end.min(size);
         if offset >= end {
-            return Ok(Vec::new());
+            return Ok(0);
         }
+        let len = (end - offset) as usize;
         let (first, last) = (offset / B, end.div_ceil(B));
-        let pieces = extents::with(cell, |x| x.pieces(first..last))?;
-        let mut buf = vec![0; ((last - first) * B) as usize];
-        let mut wants = Vec::with_capacity((last - first) as usize);
-        for p in pieces {
-            let Some(lbn) = p.lbn else { continue };
-            for (k, block) in p.blocks.enumerate() {
-                let at = ((block - first) * B) as usize;
-                wants.push(Want {
-                    lbn: lbn + k as u64,
-                    at,
-                });
-            }
+        let whole = ((last - first) * B) as usize;
+        // Blocks are verified whole; mostly they are asked for whole.
+        if offset.is_multiple_of(B) && whole <= out.len() {
+            self.read_blocks(cell, first..last, &mut out[..whole])?;
+        } else {
+            let mut blocks = vec![0; whole];
+            self.read_blocks(cell, first..last, &mut blocks)?;
+            let skip = (offset - first * B) as usize;
+            out[..len].copy_from_slice(&blocks[skip..skip + len]);
         }
-        read::blocks(&self.e, &wants, &mut buf)
-            .inspect_err(|err| tracing::error!("inode {}: {err}", cell.ino))?;
-        let skip = (offset - first * B) as usize;
-        buf.truncate((end - first * B) as usize);
-        if skip > 0 {
-            buf.drain(..skip);
+        Ok(len)
+    }
+
+    fn read_blocks(&self, cell: &Cell, blocks: Range<u64>, out: &mut [u8]) -> Result<()> {
+        let first = blocks.start;
+        let at = |block: u64| ((block - first) * B) as usize;
+        let mut wants = Vec::with_capacity(out.len() / BLOCK);
+        for p in extents::with(cell, |x| x.pieces(blocks))? {
+            let Some(lbn) = p.lbn else {
+                out[at(p.blocks.start)..at(p.blocks.end)].fill(0);
+                continue;
+            };
+            wants.extend(p.blocks.enumerate().map(|(k, block)| Want {
+                lbn: lbn + k as u64,
+                at: at(block),
+            }));
         }
-        Ok(buf)
+        read::blocks(&self.e, &wants, out)
+            .inspect_err(|err| tracing::error!("inode {}: {err}", cell.ino))
     }
 
     /// Most bytes that are written by one record.
@@ -108,8 +128,9 @@ impl Fs {
         }
         let n = len.min(self.request_max() as u64) as usize;
         let source = self.cell(from.0)?;
-        let data = self.read_cell(&source, from.1, n)?;
-        self.write(to.0, to.1, &data, true)?;
-        Ok(data.len() as u64)
+        let mut data = vec![0; n];
+        let n = self.read_cell(&source, from.1, &mut data)?;
+        self.write(to.0, to.1, &data[..n], true)?;
+        Ok(n as u64)
     }
 }

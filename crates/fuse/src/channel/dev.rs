@@ -1,0 +1,139 @@
+//! Requests from reads of `/dev/fuse`, answers by writes to it.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno as Os;
+use zerocopy::IntoBytes;
+
+use crate::answer::{Errno, Out};
+use crate::guard;
+use crate::handshake::Agreed;
+use crate::request::Request;
+use crate::service::Service;
+use crate::stats::Tally;
+use crate::sys::{Buffer, PAGE};
+use crate::wire::OutHeader;
+
+/// Most bytes that stand in front of the data of a write.
+const HEAD: usize = PAGE;
+
+/// Reads, answers, and reads again, until the connection ends.
+pub(crate) struct Worker {
+    /// The connection, or a clone of it.
+    pub(crate) device: Arc<OwnedFd>,
+    pub(crate) agreed: Agreed,
+    pub(crate) tally: Arc<Tally>,
+    /// How long to look for the next request before sleeping; the device does not block if it is
+    /// not zero, and `asleep` does.
+    pub(crate) poll: Duration,
+    /// Where to sleep.
+    pub(crate) asleep: Option<Arc<OwnedFd>>,
+}
+
+impl Worker {
+    pub(crate) fn run(&self, service: &dyn Service) -> io::Result<()> {
+        let mut message = Buffer::new(HEAD + self.agreed.payload)?;
+        // The content begins on a page of its own, the header right in front of it.
+        let mut reply = Buffer::new(HEAD + self.agreed.payload)?;
+        while let Some((n, from)) = self.next(message.as_mut())? {
+            self.serve(service, &message.as_mut()[..n], reply.as_mut(), from)?;
+        }
+        Ok(())
+    }
+
+    /// The next message: its length, and the descriptor that it came from.
+    fn next(&self, message: &mut [u8]) -> io::Result<Option<(usize, &OwnedFd)>> {
+        if let Some(asleep) = &self.asleep {
+            let start = Instant::now();
+            loop {
+                match rustix::io::read(&*self.device, &mut *message) {
+                    Ok(0) => return Ok(None),
+                    Ok(n) => return Ok(Some((n, &self.device))),
+                    Err(Os::AGAIN) if start.elapsed() < self.poll => std::hint::spin_loop(),
+                    Err(Os::AGAIN) => break,
+                    Err(Os::INTR | Os::NOENT) => (),
+                    Err(Os::NODEV) => return Ok(None),
+                    Err(e) => return Err(e.into()),
+                }
+            }
+            return read(asleep, message).map(|n| Some((n?, &**asleep)));
+        }
+        read(&self.device, message).map(|n| Some((n?, &*self.device)))
+    }
+
+    fn serve(
+        &self,
+        service: &dyn Service,
+        message: &[u8],
+        reply: &mut [u8],
+        device: &OwnedFd,
+    ) -> io::Result<()> {
+        let start = HEAD - size_of::<OutHeader>();
+        let (unique, answer, len) = match Request::parse(message, self.agreed.setxattr_ext()) {
+            Ok(request) => {
+                self.tally.count(request.header.opcode);
+                let mut out = Out::new(&mut reply[HEAD..]);
+                let answer = guard::call(service, &request, &mut out);
+                if request.op.is_silent() {
+                    return Ok(());
+                }
+                (request.header.unique, answer, out.len())
+            }
+            Err((Some(header), _)) => {
+                tracing::warn!("message {} of the kernel makes no sense", header.opcode);
+                (header.unique, Err(Errno::IO), 0)
+            }
+            Err((None, _)) => {
+                tracing::warn!("the kernel sent half a message");
+                return Ok(());
+            }
+        };
+        let len = if answer.is_ok() { len } else { 0 };
+        let header = OutHeader {
+            len: (size_of::<OutHeader>() + len) as u32,
+            error: answer.map_or_else(|e| -e.number(), |()| 0),
+            unique,
+        };
+        reply[start..HEAD].copy_from_slice(header.as_bytes());
+        send(device, &reply[start..HEAD + len])
+    }
+}
+
+/// Waits for a message. `None`: the connection has ended.
+fn read(device: &OwnedFd, message: &mut [u8]) -> io::Result<Option<usize>> {
+    loop {
+        match rustix::io::read(device, &mut *message) {
+            Ok(0) => return Ok(None),
+            Ok(n) => return Ok(Some(n)),
+            // A signal, or the request was withdrawn while it was being read.
+            Err(Os::INTR | Os::AGAIN | Os::NOENT) => (),
+            Err(Os::NODEV) => return Ok(None),
+            Err(e) => return Err(e.into()),
+        }
+    }
+}
+
+fn send(device: &OwnedFd, message: &[u8]) -> io::Result<()> {
+    loop {
+        match rustix::io::write(device, message) {
+            Ok(_) => return Ok(()),
+            Err(Os::INTR) => (),
+            // Whoever asked does not wait any more, or the connection has ended.
+            Err(Os::NOENT | Os::NODEV) => return Ok(()),
+            Err(e) => {
+                // The kernel did not take it: say at least that something failed, or he waits forever.
+                tracing::error!("the kernel refused an answer: {e}");
+                let mut header = [0; size_of::<OutHeader>()];
+                header.copy_from_slice(&message[..size_of::<OutHeader>()]);
+                let mut header: OutHeader = zerocopy::transmute!(header);
+                header.len = size_of::<OutHeader>() as u32;
+                header.error = -libc::EIO;
+                let _ = rustix::io::write(device, header.as_bytes());
+                return Ok(());
+            }
+        }
+    }
+}

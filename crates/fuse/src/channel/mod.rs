@@ -1,0 +1,4 @@
+//! The two ways on which requests come and answers go.
+
+pub(crate) mod dev;
+pub(crate) mod ring;

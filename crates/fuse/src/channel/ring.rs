@@ -1,0 +1,228 @@
+//! Requests and answers through io_uring (Linux 6.14): a queue for each CPU.
+//!
+//! The kernel puts a request into the queue of the CPU on which it was made, so that a thread bound to
+//! that CPU answers it without waking another. One system call takes the answer and waits for the
+//! next request; the payload lies in the entry's buffer, from where the file system reads it and
+//! where it writes the content of its answer.
+//!
+//! Forgets and interrupts still come by `/dev/fuse`.
+
+#![allow(unsafe_code)]
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use io_uring::squeue::Entry128;
+use io_uring::types::Fixed;
+use io_uring::{IoUring, cqueue, opcode};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::answer::{Out, SHORT};
+use crate::guard::answer;
+use crate::handshake::Agreed;
+use crate::request::Op;
+use crate::service::Service;
+use crate::stats::Tally;
+use crate::sys::Buffer;
+use crate::wire::{InHeader, OutHeader, ring as wire};
+
+/// What one entry of a queue needs: two buffers and where they are.
+struct Slot {
+    header: Buffer,
+    payload: Buffer,
+    /// Read by the kernel when the entry is registered.
+    iov: Box<[libc::iovec; 2]>,
+}
+
+// SAFETY: the pointers in `iov` are those of the two buffers, which the slot owns.
+unsafe impl Send for Slot {}
+
+impl Slot {
+    fn new(payload: usize) -> io::Result<Self> {
+        let header = Buffer::new(size_of::<wire::Header>())?;
+        let payload = Buffer::new(payload)?;
+        let iov = Box::new([
+            libc::iovec {
+                iov_base: header.as_ptr().cast(),
+                iov_len: header.len(),
+            },
+            libc::iovec {
+                iov_base: payload.as_ptr().cast(),
+                iov_len: payload.len(),
+            },
+        ]);
+        Ok(Self {
+            header,
+            payload,
+            iov,
+        })
+    }
+}
+
+/// The queue of one CPU. It belongs to the thread that makes it.
+pub(crate) struct Queue {
+    ring: IoUring<Entry128, cqueue::Entry>,
+    slots: Vec<Slot>,
+    number: u16,
+    tally: Arc<Tally>,
+    /// A copy of what was asked, where the answer takes its place.
+    asked: Buffer,
+}
+
+impl Queue {
+    /// A ring with memory for `depth` requests under way; the kernel knows nothing of them yet.
+    pub(crate) fn open(
+        device: &OwnedFd,
+        number: u16,
+        depth: usize,
+        agreed: Agreed,
+        tally: Arc<Tally>,
+    ) -> io::Result<Self> {
+        let ring = IoUring::<Entry128, cqueue::Entry>::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .build((depth as u32).next_power_of_two())?;
+        ring.submitter().register_files(&[device.as_raw_fd()])?;
+        let slots = (0..depth)
+            .map(|_| Slot::new(agreed.payload))
+            .collect::<io::Result<Vec<_>>>()?;
+        Ok(Self {
+            ring,
+            slots,
+            number,
+            tally,
+            asked: Buffer::new(agreed.payload)?,
+        })
+    }
+
+    /// Hands the entries to the kernel. When every CPU's queue has done so, requests come this way.
+    pub(crate) fn register(&mut self) -> io::Result<()> {
+        for index in 0..self.slots.len() {
+            let iov = self.slots[index].iov.as_ptr().expose_provenance() as u64;
+            let mut entry = self
+                .command(wire::REGISTER, 0, Some(iov))
+                .user_data(index as u64);
+            set_len(&mut entry, 2);
+            self.push(&entry)?;
+        }
+        self.ring.submit()?;
+        // What the kernel does not want it says at once.
+        if let Some(refusal) = self.ring.completion().next()
+            && refusal.result() < 0
+        {
+            return Err(io::Error::from_raw_os_error(-refusal.result()));
+        }
+        Ok(())
+    }
+
+    fn command(&self, op: u32, commit_id: u64, addr: Option<u64>) -> Entry128 {
+        let command = wire::Command {
+            commit_id,
+            queue: self.number,
+            ..wire::Command::default()
+        };
+        let mut area = [0; 80];
+        area[..size_of::<wire::Command>()].copy_from_slice(command.as_bytes());
+        opcode::UringCmd80::new(Fixed(0), op)
+            .cmd(area)
+            .addr(addr)
+            .build()
+    }
+
+    fn push(&mut self, entry: &Entry128) -> io::Result<()> {
+        // SAFETY: what an entry refers to, the buffers of a slot, lives as long as `self`, and `self`
+        // drops its ring first, which ends what is under way; until the completion nobody but the
+        // kernel touches them.
+        unsafe { self.ring.submission().push(entry) }.map_err(io::Error::other)
+    }
+
+    /// Answers until the connection ends.
+    pub(crate) fn run(&mut self, service: &dyn Service) -> io::Result<()> {
+        let mut alive = self.slots.len();
+        while alive > 0 {
+            match self.ring.submit_and_wait(1) {
+                Ok(_) => (),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Err(e) => return Err(e),
+            }
+            loop {
+                let Some(done) = self.ring.completion().next() else {
+                    break;
+                };
+                if done.result() < 0 {
+                    // The connection has ended, or the kernel did not like the answer and has taken
+                    // the entry away.
+                    let why = io::Error::from_raw_os_error(-done.result());
+                    tracing::debug!("queue {}: an entry ended: {why}", self.number);
+                    alive -= 1;
+                    continue;
+                }
+                let index = done.user_data() as usize;
+                let commit_id = self.serve(index, service);
+                let entry = self
+                    .command(wire::COMMIT_AND_FETCH, commit_id, None)
+                    .user_data(index as u64);
+                self.push(&entry)?;
+                if !self.ring.completion().is_empty() {
+                    // This one need not wait until the next is answered.
+                    self.ring.submit()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers the request of an entry in its buffers; returns what to answer under.
+    fn serve(&mut self, index: usize, service: &dyn Service) -> u64 {
+        let slot = &mut self.slots[index];
+        let Ok((head, _)) = wire::Header::mut_from_prefix(slot.header.as_mut()) else {
+            unreachable!("a page is longer than a header, and aligned");
+        };
+        let payload = slot.payload.as_mut();
+        let given = (head.entry.payload as usize).min(payload.len());
+        let commit_id = head.entry.commit_id;
+        let Ok((header, _)) = InHeader::read_from_prefix(&head.in_out) else {
+            unreachable!("the field is longer than what it holds");
+        };
+        self.tally.count(header.opcode);
+        let (result, len) = if Op::answers_at_length(header.opcode) {
+            let asked = &mut self.asked.as_mut()[..given];
+            asked.copy_from_slice(&payload[..given]);
+            let mut out = Out::new(payload);
+            let result = answer(service, header, &head.argument, asked, &mut out);
+            (result, out.len())
+        } else {
+            let mut room = [0; SHORT];
+            let mut out = Out::new(&mut room);
+            let result = answer(service, header, &head.argument, &payload[..given], &mut out);
+            let len = out.len();
+            payload[..len].copy_from_slice(&room[..len]);
+            (result, len)
+        };
+        let len = if result.is_ok() { len } else { 0 };
+        let out = OutHeader {
+            len: (size_of::<OutHeader>() + len) as u32,
+            error: result.map_or_else(|e| -e.number(), |()| 0),
+            unique: header.unique,
+        };
+        head.in_out[..size_of::<OutHeader>()].copy_from_slice(out.as_bytes());
+        head.entry = wire::Entry {
+            commit_id,
+            payload: len as u32,
+            ..wire::Entry::default()
+        };
+        commit_id
+    }
+}
+
+/// Sets the field `len` of a submission, for which the crate has no name.
+fn set_len(entry: &mut Entry128, len: u32) {
+    /// Of `len` in `struct io_uring_sqe`.
+    const OFFSET: usize = 24;
+    const { assert!(size_of::<Entry128>() == 128) };
+    let start: *mut u8 = std::ptr::from_mut(entry).cast();
+    // SAFETY: an `Entry128` is the kernel's structure of 128 bytes, all of them plain integers; the
+    // field lies within and is aligned to 4 as the structure is to 8.
+    unsafe { start.add(OFFSET).cast::<u32>().write(len) };
+}

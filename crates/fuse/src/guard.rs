@@ -1,0 +1,41 @@
+//! Calls of the file system, from which nothing but an answer may come.
+
+use crate::answer::{Answer, Errno, Out};
+use crate::request::Request;
+use crate::service::Service;
+use crate::wire::InHeader;
+
+/// Ends the process when it is dropped by a panic.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Whoever asked would wait forever, and what an operation left half done would be built
+            // upon. What was acknowledged is durable; the next mount recovers.
+            tracing::error!("a request panicked: the daemon ends");
+            std::process::abort();
+        }
+    }
+}
+
+/// Answers a request. A panic ends the process.
+pub(crate) fn call(service: &dyn Service, request: &Request<'_>, out: &mut Out<'_>) -> Answer {
+    let _bomb = Bomb;
+    service.answer(request, out)
+}
+
+/// As [`call`], for a request in two parts.
+pub(crate) fn answer(
+    service: &dyn Service,
+    header: InHeader,
+    argument: &[u8],
+    payload: &[u8],
+    out: &mut Out<'_>,
+) -> Answer {
+    let Ok(request) = Request::parse_split(header, argument, payload) else {
+        tracing::warn!("message {} of the kernel makes no sense", header.opcode);
+        return Err(Errno::IO);
+    };
+    call(service, &request, out)
+}

@@ -1,0 +1,129 @@
+//! The first message, in which both sides agree on the rest (`FUSE_INIT`).
+
+use std::io;
+use std::os::fd::OwnedFd;
+
+use rustix::io::Errno as Os;
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::service::{Offer, Service, Wish};
+use crate::sys::PAGE;
+use crate::wire::{InHeader, Init, InitIn, InitOut, MAJOR, MINOR, MINOR_LEAST, Opcode, OutHeader};
+
+/// What was agreed on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Agreed {
+    pub(crate) flags: Init,
+    /// Most bytes of content in a message, either way.
+    pub(crate) payload: usize,
+}
+
+impl Agreed {
+    pub(crate) fn setxattr_ext(&self) -> bool {
+        self.flags.contains(Init::SETXATTR_EXT)
+    }
+}
+
+/// The offer, as it came.
+pub(crate) struct Greeting {
+    unique: u64,
+    pub(crate) offer: Offer,
+}
+
+/// Waits for the kernel's offer. `None`: it went away without one.
+pub(crate) fn greet(device: &OwnedFd) -> io::Result<Option<Greeting>> {
+    let mut message = vec![0; 2 * PAGE];
+    loop {
+        let n = match rustix::io::read(device, &mut message) {
+            Ok(0) => return Ok(None),
+            Ok(n) => n,
+            Err(Os::INTR | Os::AGAIN | Os::NOENT) => continue,
+            Err(Os::NODEV) => return Ok(None),
+            Err(e) => return Err(e.into()),
+        };
+        let (header, body) = InHeader::read_from_prefix(&message[..n])
+            .map_err(|_| io::Error::other("the kernel sent half a message"))?;
+        if Opcode::of(header.opcode) != Some(Opcode::Init) {
+            return Err(io::Error::other(format!(
+                "the kernel began with message {} instead of FUSE_INIT",
+                header.opcode
+            )));
+        }
+        let mut init = InitIn::default();
+        let known = body.len().min(size_of::<InitIn>());
+        init.as_mut_bytes()[..known].copy_from_slice(&body[..known]);
+        if init.major != MAJOR || init.minor < MINOR_LEAST {
+            refuse(device, header.unique)?;
+            return Err(io::Error::other(format!(
+                "the kernel speaks FUSE {}.{}, but {MAJOR}.{MINOR_LEAST} (Linux 5.4) is needed",
+                init.major, init.minor
+            )));
+        }
+        let mut flags = u64::from(init.flags);
+        if flags & Init::INIT_EXT.bits() != 0 {
+            flags |= u64::from(init.flags2) << 32;
+        }
+        return Ok(Some(Greeting {
+            unique: header.unique,
+            offer: Offer {
+                minor: init.minor.min(MINOR),
+                flags: Init::from_bits_truncate(flags),
+                max_readahead: init.max_readahead,
+            },
+        }));
+    }
+}
+
+fn refuse(device: &OwnedFd, unique: u64) -> io::Result<()> {
+    let header = OutHeader {
+        len: size_of::<OutHeader>() as u32,
+        error: -libc::EPROTO,
+        unique,
+    };
+    rustix::io::write(device, header.as_bytes())?;
+    Ok(())
+}
+
+impl Greeting {
+    /// What would be agreed on. `ring`: the kernel is to send requests through rings.
+    pub(crate) fn agree(&self, service: &dyn Service, ring: bool) -> (Agreed, Wish) {
+        let wish = service.init(&self.offer);
+        let mut want =
+            wish.flags | Init::MAX_PAGES | Init::INIT_EXT | Init::BIG_WRITES | Init::SETXATTR_EXT;
+        want.set(Init::OVER_IO_URING, ring);
+        let pages = (wish.max_write as usize).div_ceil(PAGE).max(1);
+        let agreed = Agreed {
+            flags: self.offer.flags & want,
+            payload: pages * PAGE,
+        };
+        (agreed, wish)
+    }
+
+    /// Answers. From here on the kernel sends requests.
+    pub(crate) fn answer(&self, device: &OwnedFd, agreed: &Agreed, wish: &Wish) -> io::Result<()> {
+        let flags = agreed.flags.bits();
+        let out = InitOut {
+            major: MAJOR,
+            minor: self.offer.minor,
+            max_readahead: self.offer.max_readahead,
+            flags: flags as u32,
+            flags2: (flags >> 32) as u32,
+            max_background: wish.max_background,
+            congestion_threshold: wish.max_background / 4 * 3,
+            max_write: wish.max_write,
+            time_gran: 1,
+            max_pages: (agreed.payload / PAGE).min(usize::from(u16::MAX)) as u16,
+            ..InitOut::default()
+        };
+        let header = OutHeader {
+            len: (size_of::<OutHeader>() + size_of::<InitOut>()) as u32,
+            error: 0,
+            unique: self.unique,
+        };
+        let mut message = [0; size_of::<OutHeader>() + size_of::<InitOut>()];
+        message[..size_of::<OutHeader>()].copy_from_slice(header.as_bytes());
+        message[size_of::<OutHeader>()..].copy_from_slice(out.as_bytes());
+        rustix::io::write(device, &message)?;
+        Ok(())
+    }
+}

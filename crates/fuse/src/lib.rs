@@ -1,0 +1,35 @@
+//! The FUSE protocol as a file system sees it: requests decoded in place, answers written in place.
+//!
+//! [`serve`] takes a mounted connection and a [`Service`], and calls it for each [`Request`], either
+//! from reads of `/dev/fuse` or from rings of io_uring ([`Transport`]). Nothing is allocated for a
+//! request, and its data are copied once by the kernel and never by this crate. Mounting and
+//! unmounting are not its business.
+//!
+//! Why not a crate of others: `fuser` 0.18 knows no rings, hands on neither the flags of `setattr`,
+//! `create` and `open` that `HANDLE_KILLPRIV_V2` needs, nor `TMPFILE`, `STATX` and `SYNCFS`, and
+//! allocates for each request; `fuse-backend-rs` knows no rings; `fractal-fuse` knows nothing but
+//! rings, and an asynchronous runtime under each operation, where every operation of a file system on
+//! persistent memory is done before a task could be parked.
+//!
+//! - [`wire`]: the kernel's structures.
+//! - [`request`], [`answer`]: what they become.
+//! - `handshake`: what is agreed on at the start.
+//! - `channel`: the two transports.
+//! - `session`: the threads.
+
+pub mod answer;
+mod channel;
+mod guard;
+mod handshake;
+pub mod request;
+mod service;
+mod session;
+mod stats;
+mod sys;
+pub mod wire;
+
+pub use answer::{Answer, Errno, Listing, Out};
+pub use request::{Op, Request};
+pub use service::{Offer, Service, Wish};
+pub use session::{Options, Transport, serve};
+pub use stats::Stats;

@@ -1,0 +1,297 @@
+//! A connection from its first message to its last.
+
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::{self, Scope, ScopedJoinHandle};
+use std::time::Duration;
+
+use crate::channel::dev::Worker;
+use crate::channel::ring::Queue;
+use crate::handshake::{Agreed, greet};
+use crate::service::Service;
+use crate::stats::{Stats, Tally};
+use crate::sys::{allowed_cpus, clone_device, pin, possible_cpus};
+use crate::wire::Init;
+
+/// Which way requests come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// Rings where the kernel has them switched on, `/dev/fuse` elsewhere.
+    #[default]
+    Auto,
+    /// Reads and writes of `/dev/fuse`.
+    Dev,
+    /// Rings; `/dev/fuse` with a warning where the kernel has none.
+    Uring,
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Dev => "dev",
+            Self::Uring => "uring",
+        })
+    }
+}
+
+/// How requests are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Which way they come.
+    pub transport: Transport,
+    /// Threads that read `/dev/fuse`.
+    pub workers: usize,
+    /// Bind those threads to CPUs, in turn.
+    pub pin: bool,
+    /// Give each of them a descriptor of its own.
+    pub clone: bool,
+    /// How long they look for a request before they sleep.
+    pub poll: Duration,
+    /// Requests under way in the ring of a CPU.
+    pub depth: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            transport: Transport::Auto,
+            workers: 2,
+            pin: false,
+            clone: true,
+            poll: Duration::ZERO,
+            depth: 8,
+        }
+    }
+}
+
+/// Serves a connection, which is not yet agreed upon, until it ends.
+///
+/// # Errors
+/// The kernel is too old, or reading its requests failed.
+pub fn serve(
+    service: &dyn Service,
+    device: OwnedFd,
+    options: &Options,
+    stats: &Stats,
+) -> io::Result<()> {
+    let Some(greeting) = greet(&device)? else {
+        return Ok(());
+    };
+    let offered = greeting.offer.flags.contains(Init::OVER_IO_URING);
+    let (mut agreed, wish) =
+        greeting.agree(service, offered && options.transport != Transport::Dev);
+    let session = Session {
+        service,
+        device: Arc::new(device),
+        options,
+        stats,
+    };
+    if options.transport == Transport::Uring && !offered {
+        tracing::warn!(
+            "transport=uring: this kernel does not offer FUSE over io_uring (Linux 6.14 with \
+             /sys/module/fuse/parameters/enable_uring set to Y); serving /dev/fuse instead"
+        );
+    }
+    thread::scope(|scope| {
+        let mut rings = None;
+        if agreed.flags.contains(Init::OVER_IO_URING) {
+            match session.open_rings(scope, agreed) {
+                Ok(opened) => rings = Some(opened),
+                Err(e) => {
+                    agreed.flags.remove(Init::OVER_IO_URING);
+                    tracing::warn!("no rings: {e}; serving /dev/fuse instead");
+                }
+            }
+        }
+        greeting.answer(&session.device, &agreed, &wish)?;
+        let ringing = rings.is_some_and(|rings| match rings.register() {
+            Ok(()) => true,
+            Err(e) => {
+                // The kernel goes back to `/dev/fuse` by itself.
+                tracing::warn!("the kernel refused the rings: {e}; serving /dev/fuse instead");
+                false
+            }
+        });
+        stats.set_transport(if ringing { "uring" } else { "dev" });
+        service.started();
+        // With rings, forgets and interrupts come by the device all the same.
+        let workers = if ringing { 1 } else { options.workers.max(1) };
+        let threads: Vec<_> = (0..workers)
+            .map(|n| session.start_worker(scope, n, agreed, !ringing))
+            .collect::<io::Result<_>>()?;
+        join(threads)
+    })
+}
+
+fn join(threads: Vec<ScopedJoinHandle<'_, io::Result<()>>>) -> io::Result<()> {
+    let mut result = Ok(());
+    for thread in threads {
+        let ended = thread
+            .join()
+            .unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
+        if result.is_ok() {
+            result = ended;
+        }
+    }
+    result
+}
+
+struct Session<'a> {
+    service: &'a dyn Service,
+    device: Arc<OwnedFd>,
+    options: &'a Options,
+    stats: &'a Stats,
+}
+
+/// The rings, open, each in its thread.
+struct Rings {
+    /// Lets them register; without a word they end.
+    go: Vec<Sender<()>>,
+    answers: Receiver<io::Result<()>>,
+}
+
+impl Rings {
+    /// Hands them to the kernel.
+    fn register(self) -> io::Result<()> {
+        for go in &self.go {
+            go.send(()).map_err(io::Error::other)?;
+        }
+        (0..self.go.len()).try_for_each(|_| self.answers.recv().map_err(io::Error::other)?)
+    }
+}
+
+impl<'a> Session<'a> {
+    fn start_worker<'s>(
+        &self,
+        scope: &'s Scope<'s, 'a>,
+        number: usize,
+        agreed: Agreed,
+        busy: bool,
+    ) -> io::Result<ScopedJoinHandle<'s, io::Result<()>>> {
+        let poll = if busy {
+            self.options.poll
+        } else {
+            Duration::ZERO
+        };
+        let own = |nonblocking: bool| -> Arc<OwnedFd> {
+            if !self.options.clone && !nonblocking {
+                return Arc::clone(&self.device);
+            }
+            clone_device(&self.device, nonblocking).map_or_else(
+                |e| {
+                    tracing::debug!("no descriptor of its own for a thread: {e}");
+                    Arc::clone(&self.device)
+                },
+                Arc::new,
+            )
+        };
+        let worker = Worker {
+            device: own(!poll.is_zero()),
+            asleep: (!poll.is_zero()).then(|| own(false)),
+            agreed,
+            tally: self.stats.tally(),
+            poll,
+        };
+        let service = self.service;
+        let cpu = (busy && self.options.pin)
+            .then(allowed_cpus)
+            .and_then(|cpus| {
+                let at = number % cpus.len().max(1);
+                cpus.get(at).copied()
+            });
+        thread::Builder::new()
+            .name(format!("fuse-{number}"))
+            .spawn_scoped(scope, move || {
+                if let Some(cpu) = cpu {
+                    pin(cpu);
+                }
+                worker.run(service)
+            })
+    }
+
+    /// Opens a ring for each CPU that there can be. They wait to be registered.
+    fn open_rings<'s>(&self, scope: &'s Scope<'s, 'a>, agreed: Agreed) -> io::Result<Rings> {
+        let allowed = allowed_cpus();
+        let (answer, answers) = channel();
+        let mut rings = Rings {
+            go: Vec::new(),
+            answers,
+        };
+        for cpu in 0..possible_cpus()? {
+            let (go, gone) = channel();
+            let usable = allowed.contains(&cpu);
+            let thread = RingThread {
+                service: self.service,
+                device: Arc::clone(&self.device),
+                agreed,
+                cpu,
+                usable,
+                // Nobody asks on a CPU that is not there.
+                depth: if usable { self.options.depth.max(1) } else { 1 },
+                go: gone,
+                answer: answer.clone(),
+            };
+            let tally = self.stats.tally();
+            thread::Builder::new()
+                .name(format!("fuse-ring-{cpu}"))
+                .spawn_scoped(scope, move || thread.run(tally))?;
+            rings.go.push(go);
+        }
+        for _ in &rings.go {
+            rings.answers.recv().map_err(io::Error::other)??;
+        }
+        Ok(rings)
+    }
+}
+
+/// Serves the queue of one CPU.
+struct RingThread<'a> {
+    service: &'a dyn Service,
+    device: Arc<OwnedFd>,
+    agreed: Agreed,
+    cpu: usize,
+    usable: bool,
+    depth: usize,
+    go: Receiver<()>,
+    answer: Sender<io::Result<()>>,
+}
+
+impl RingThread<'_> {
+    fn run(self, tally: Arc<Tally>) {
+        if self.usable {
+            pin(self.cpu);
+        }
+        let opened = Queue::open(
+            &self.device,
+            self.cpu as u16,
+            self.depth,
+            self.agreed,
+            tally,
+        );
+        let mut queue = match opened {
+            Ok(queue) => queue,
+            Err(e) => return drop(self.answer.send(Err(e))),
+        };
+        if self.answer.send(Ok(())).is_err() || self.go.recv().is_err() {
+            return;
+        }
+        let registered = queue.register();
+        let refused = registered.is_err();
+        if self.answer.send(registered).is_err() || refused {
+            return;
+        }
+        if let Err(e) = queue.run(self.service) {
+            // Requests of this CPU would wait forever.
+            tracing::error!("the ring of CPU {} failed: {e}: the daemon ends", self.cpu);
+            std::process::abort();
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+mod tests;

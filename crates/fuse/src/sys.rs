@@ -1,0 +1,150 @@
+//! What needs the operating system, and `unsafe`, apart from the ring.
+
+#![allow(unsafe_code)]
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+use std::ptr::{self, NonNull};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::wire::IOC_CLONE;
+
+/// A page.
+pub(crate) const PAGE: usize = 4096;
+
+/// Page-aligned memory that the kernel reads and writes.
+#[derive(Debug)]
+pub(crate) struct Buffer {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a buffer owns its memory alone, as a `Box` does.
+unsafe impl Send for Buffer {}
+
+impl Buffer {
+    /// Zeroed memory of at least `len` bytes, allocated when it is touched.
+    pub(crate) fn new(len: usize) -> io::Result<Self> {
+        let len = len.next_multiple_of(PAGE).max(PAGE);
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing.
+        let start = unsafe {
+            mmap_anonymous(
+                ptr::null_mut(),
+                len,
+                ProtFlags::READ | ProtFlags::WRITE,
+                flags,
+            )
+        }?;
+        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { start, len })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        self.start.as_ptr()
+    }
+
+    pub(crate) fn as_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the mapping is `len` bytes, initialised by the kernel to zero, and owned by `self`,
+        // which is borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made by `new` with this length, and nobody borrows it any more.
+        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
+        debug_assert!(unmapped.is_ok());
+    }
+}
+
+/// A further descriptor of the same connection, with a queue of its own for requests under way.
+pub(crate) fn clone_device(session: &OwnedFd, nonblocking: bool) -> io::Result<OwnedFd> {
+    let device: File = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_CLOEXEC | if nonblocking { libc::O_NONBLOCK } else { 0 })
+        .open("/dev/fuse")?;
+    let session = session.as_fd().as_raw_fd().cast_unsigned();
+    // SAFETY: the request reads one 32-bit integer, which lives until the call returns.
+    let done = unsafe {
+        libc::ioctl(
+            device.as_raw_fd(),
+            libc::c_ulong::from(IOC_CLONE),
+            ptr::from_ref(&session),
+        )
+    };
+    if done == 0 {
+        Ok(device.into())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// The CPUs that this thread may use.
+pub(crate) fn allowed_cpus() -> Vec<usize> {
+    let Ok(set) = sched_getaffinity(None) else {
+        return Vec::new();
+    };
+    (0..CpuSet::MAX_CPU)
+        .filter(|cpu| set.is_set(*cpu))
+        .collect()
+}
+
+/// Binds the calling thread to a CPU. Where that is not allowed nothing changes.
+pub(crate) fn pin(cpu: usize) -> bool {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set).is_ok()
+}
+
+/// CPUs that the machine can ever have: as many queues a ring has.
+pub(crate) fn possible_cpus() -> io::Result<usize> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
+    last_of_list(text.trim())
+        .map(|last| last + 1)
+        .ok_or_else(|| io::Error::other(format!("/sys/devices/system/cpu/possible: {text:?}")))
+}
+
+/// The last number of a list such as `0-3,8-11`.
+fn last_of_list(list: &str) -> Option<usize> {
+    list.rsplit([',', '-']).next()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cpus() {
+        assert_eq!(last_of_list("0"), Some(0));
+        assert_eq!(last_of_list("0-1"), Some(1));
+        assert_eq!(last_of_list("0-3,8-11"), Some(11));
+        assert_eq!(last_of_list("0-3,8"), Some(8));
+        assert_eq!(last_of_list(""), None);
+    }
+
+    #[test]
+    fn buffers_are_whole_zeroed_pages() {
+        let mut buffer = Buffer::new(PAGE + 1).unwrap();
+        assert_eq!(buffer.len(), 2 * PAGE);
+        assert_eq!(buffer.as_ptr().addr() % PAGE, 0);
+        assert!(buffer.as_mut().iter().all(|b| *b == 0));
+    }
+
+    #[test]
+    fn this_thread_may_run_somewhere() {
+        let cpus = allowed_cpus();
+        assert!(!cpus.is_empty());
+        assert!(cpus.iter().all(|cpu| *cpu < possible_cpus().unwrap()));
+    }
+}

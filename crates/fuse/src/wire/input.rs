@@ -1,0 +1,150 @@
+//! What the kernel sends: the header of every message, and the arguments of each.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+macro_rules! inputs {
+    ($($(#[doc = $doc:literal])+ $name:ident { $($field:ident: $type:ty,)* })+) => {
+        $(
+            $(#[doc = $doc])+
+            #[derive(
+                Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable,
+                KnownLayout,
+            )]
+            #[repr(C)]
+            #[allow(missing_docs)]
+            pub struct $name {
+                $(pub $field: $type,)*
+            }
+        )+
+    };
+}
+
+inputs! {
+    /// In front of every message.
+    InHeader {
+        len: u32,
+        opcode: u32,
+        unique: u64,
+        nodeid: u64,
+        uid: u32,
+        gid: u32,
+        pid: u32,
+        extensions: u16,
+        padding: u16,
+    }
+    /// `FUSE_INIT` since protocol 7.36; older kernels send the first 16 bytes.
+    InitIn {
+        major: u32,
+        minor: u32,
+        max_readahead: u32,
+        flags: u32,
+        flags2: u32,
+        unused: [u32; 11],
+    }
+    /// `FUSE_GETATTR`.
+    GetattrIn { flags: u32, dummy: u32, fh: u64, }
+    /// `FUSE_SETATTR`.
+    SetattrIn {
+        valid: u32,
+        padding: u32,
+        fh: u64,
+        size: u64,
+        lock_owner: u64,
+        atime: u64,
+        mtime: u64,
+        ctime: u64,
+        atimensec: u32,
+        mtimensec: u32,
+        ctimensec: u32,
+        mode: u32,
+        unused4: u32,
+        uid: u32,
+        gid: u32,
+        unused5: u32,
+    }
+    /// `FUSE_MKNOD`.
+    MknodIn { mode: u32, rdev: u32, umask: u32, padding: u32, }
+    /// `FUSE_MKDIR`.
+    MkdirIn { mode: u32, umask: u32, }
+    /// `FUSE_RENAME`.
+    RenameIn { newdir: u64, }
+    /// `FUSE_RENAME2`.
+    Rename2In { newdir: u64, flags: u32, padding: u32, }
+    /// `FUSE_LINK`.
+    LinkIn { oldnodeid: u64, }
+    /// `FUSE_OPEN` and `FUSE_OPENDIR`.
+    OpenIn { flags: u32, open_flags: u32, }
+    /// `FUSE_CREATE` and `FUSE_TMPFILE`.
+    CreateIn { flags: u32, mode: u32, umask: u32, open_flags: u32, }
+    /// `FUSE_READ`, `FUSE_READDIR` and `FUSE_READDIRPLUS`.
+    ReadIn {
+        fh: u64,
+        offset: u64,
+        size: u32,
+        read_flags: u32,
+        lock_owner: u64,
+        flags: u32,
+        padding: u32,
+    }
+    /// `FUSE_WRITE`; the data follow.
+    WriteIn {
+        fh: u64,
+        offset: u64,
+        size: u32,
+        write_flags: u32,
+        lock_owner: u64,
+        flags: u32,
+        padding: u32,
+    }
+    /// `FUSE_RELEASE` and `FUSE_RELEASEDIR`.
+    ReleaseIn { fh: u64, flags: u32, release_flags: u32, lock_owner: u64, }
+    /// `FUSE_FLUSH`.
+    FlushIn { fh: u64, unused: u32, padding: u32, lock_owner: u64, }
+    /// `FUSE_FSYNC` and `FUSE_FSYNCDIR`.
+    FsyncIn { fh: u64, fsync_flags: u32, padding: u32, }
+    /// `FUSE_SETXATTR` with `SETXATTR_EXT`; without it the first 8 bytes. Name and value follow.
+    SetxattrIn { size: u32, flags: u32, setxattr_flags: u32, padding: u32, }
+    /// `FUSE_GETXATTR` and `FUSE_LISTXATTR`.
+    GetxattrIn { size: u32, padding: u32, }
+    /// `FUSE_ACCESS`.
+    AccessIn { mask: u32, padding: u32, }
+    /// `FUSE_FORGET`.
+    ForgetIn { nlookup: u64, }
+    /// `FUSE_BATCH_FORGET`; so many [`ForgetOne`] follow.
+    BatchForgetIn { count: u32, dummy: u32, }
+    /// One inode of a `FUSE_BATCH_FORGET`.
+    ForgetOne { nodeid: u64, nlookup: u64, }
+    /// `FUSE_IOCTL`; input data follow.
+    IoctlIn { fh: u64, flags: u32, cmd: u32, arg: u64, in_size: u32, out_size: u32, }
+    /// `FUSE_FALLOCATE`.
+    FallocateIn { fh: u64, offset: u64, length: u64, mode: u32, padding: u32, }
+    /// `FUSE_LSEEK`.
+    LseekIn { fh: u64, offset: u64, whence: u32, padding: u32, }
+    /// `FUSE_COPY_FILE_RANGE`.
+    CopyFileRangeIn {
+        fh_in: u64,
+        off_in: u64,
+        nodeid_out: u64,
+        fh_out: u64,
+        off_out: u64,
+        len: u64,
+        flags: u64,
+    }
+    /// `FUSE_STATX`.
+    StatxIn { getattr_flags: u32, reserved: u32, fh: u64, sx_flags: u32, sx_mask: u32, }
+    /// `FUSE_SYNCFS`.
+    SyncfsIn { padding: u64, }
+    /// `FUSE_INTERRUPT`.
+    InterruptIn { unique: u64, }
+}
+
+const _: () = {
+    assert!(size_of::<InHeader>() == 40);
+    assert!(size_of::<InitIn>() == 64);
+    assert!(size_of::<SetattrIn>() == 88);
+    assert!(size_of::<ReadIn>() == 40);
+    assert!(size_of::<WriteIn>() == 40);
+    assert!(size_of::<IoctlIn>() == 32);
+    assert!(size_of::<CopyFileRangeIn>() == 56);
+    assert!(size_of::<StatxIn>() == 24);
+};

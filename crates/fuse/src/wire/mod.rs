@@ -1,0 +1,28 @@
+//! What crosses the boundary to the kernel, byte by byte.
+//!
+//! Source: `include/uapi/linux/fuse.h`, protocol 7.31 (Linux 5.4) to 7.45 (Linux 6.18). Integers are in
+//! the machine's byte order: kernel and daemon share the machine. Every structure is plain bytes
+//! (`zerocopy`), so that reading one from a request needs no `unsafe` and cannot misread.
+
+mod flags;
+mod input;
+mod opcode;
+mod output;
+pub mod ring;
+
+pub use flags::{FSYNC_FDATASYNC, OPEN_KILL_SUIDGID};
+pub use flags::{Init, Open, SetattrValid, WriteFlags};
+pub use input::*;
+pub use opcode::{END as OPCODES_END, Opcode};
+pub use output::*;
+
+/// Major version of the protocol.
+pub const MAJOR: u32 = 7;
+/// Newest minor version that is spoken.
+pub const MINOR: u32 = 45;
+/// Oldest minor version that is understood: Linux 5.4.
+pub const MINOR_LEAST: u32 = 31;
+/// Number of the root directory.
+pub const ROOT: u64 = 1;
+/// Request to share a connection through a further descriptor (`FUSE_DEV_IOC_CLONE`).
+pub const IOC_CLONE: u32 = 0x8004_e500;

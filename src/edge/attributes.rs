@@ -1,0 +1,54 @@
+//! Requests about the attributes of an inode and of the file system.
+
+use quayfs_fuse::wire::{AttrOut, SetattrIn, StatfsOut, StatxOut};
+use quayfs_fuse::{Answer, Out};
+
+use crate::edge::convert::{FOREVER, attr_of, set_attr, statx_of};
+use crate::edge::service::Edge;
+use crate::fs::Attr;
+
+impl Edge {
+    pub(super) fn getattr(&self, ino: u64, out: &mut Out<'_>) -> Answer {
+        put(&self.fs.getattr(ino)?, out)
+    }
+
+    pub(super) fn statx(&self, ino: u64, out: &mut Out<'_>) -> Answer {
+        let found = self.fs.getattr(ino)?;
+        out.put(&StatxOut {
+            attr_valid: FOREVER,
+            stat: statx_of(ino, &found.inode),
+            ..StatxOut::default()
+        })
+    }
+
+    pub(super) fn setattr(&self, ino: u64, args: &SetattrIn, out: &mut Out<'_>) -> Answer {
+        let (set, kill) = set_attr(args);
+        if set.size.is_some() || set.uid.is_some() || set.gid.is_some() {
+            self.fs.drop_capabilities(ino)?;
+        }
+        put(&self.fs.setattr(ino, &set, kill)?, out)
+    }
+
+    pub(super) fn statfs(&self, out: &mut Out<'_>) -> Answer {
+        let s = self.fs.statfs();
+        out.put(&StatfsOut {
+            blocks: s.blocks,
+            bfree: s.free,
+            bavail: s.free,
+            files: s.files,
+            ffree: s.files_free,
+            bsize: s.block_size,
+            namelen: s.name_max,
+            frsize: s.block_size,
+            ..StatfsOut::default()
+        })
+    }
+}
+
+fn put(a: &Attr, out: &mut Out<'_>) -> Answer {
+    out.put(&AttrOut {
+        attr_valid: FOREVER,
+        attr: attr_of(a.ino, &a.inode),
+        ..AttrOut::default()
+    })
+}

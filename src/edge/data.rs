@@ -1,0 +1,77 @@
+//! Requests about the content of files.
+
+use quayfs_fuse::wire::{
+    CopyFileRangeIn, FallocateIn, LseekIn, LseekOut, ReadIn, WriteFlags, WriteIn, WriteOut,
+};
+use quayfs_fuse::{Answer, Errno, Out};
+
+use crate::edge::convert::{falloc_mode, whence};
+use crate::edge::service::Edge;
+use crate::metrics::Metrics;
+
+impl Edge {
+    pub(super) fn read(&self, ino: u64, args: &ReadIn, out: &mut Out<'_>) -> Answer {
+        Metrics::add(&self.fs.e.metrics.reads, 1);
+        let most = (args.size as usize).min(out.room());
+        out.fill(most, |room| {
+            Ok(self.fs.read_into(ino, args.offset, room)?)
+        })
+    }
+
+    pub(super) fn write(&self, ino: u64, args: &WriteIn, data: &[u8], out: &mut Out<'_>) -> Answer {
+        Metrics::add(&self.fs.e.metrics.writes, 1);
+        let flags = WriteFlags::from_bits_truncate(args.write_flags);
+        self.fs.drop_capabilities(ino)?;
+        self.fs.write(
+            ino,
+            args.offset,
+            data,
+            flags.contains(WriteFlags::KILL_SUIDGID),
+        )?;
+        // Mode `commit`: a write to a file opened with `O_SYNC` or `O_DSYNC` is durable when it returns.
+        if args.flags & (libc::O_SYNC | libc::O_DSYNC).cast_unsigned() != 0 {
+            self.fs.fsync(ino)?;
+        }
+        out.put(&WriteOut {
+            size: data.len() as u32,
+            ..WriteOut::default()
+        })
+    }
+
+    pub(super) fn fallocate(&self, ino: u64, args: &FallocateIn) -> Answer {
+        let mode = falloc_mode(args.mode)?;
+        Ok(self.fs.fallocate(ino, mode, args.offset, args.length)?)
+    }
+
+    pub(super) fn lseek(&self, ino: u64, args: &LseekIn, out: &mut Out<'_>) -> Answer {
+        let whence = whence(args.whence)?;
+        // Negative offsets come as they are.
+        if args.offset > i64::MAX.cast_unsigned() {
+            return Err(Errno::new(libc::ENXIO));
+        }
+        let offset = self.fs.seek(ino, whence, args.offset)?;
+        out.put(&LseekOut { offset })
+    }
+
+    pub(super) fn copy_file_range(
+        &self,
+        ino: u64,
+        args: &CopyFileRangeIn,
+        wide: bool,
+        out: &mut Out<'_>,
+    ) -> Answer {
+        self.fs.drop_capabilities(args.nodeid_out)?;
+        let copied = self.fs.copy_range(
+            (ino, args.off_in),
+            (args.nodeid_out, args.off_out),
+            args.len,
+        )?;
+        if wide {
+            return out.put(&copied);
+        }
+        out.put(&WriteOut {
+            size: copied as u32,
+            ..WriteOut::default()
+        })
+    }
+}

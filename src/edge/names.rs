@@ -1,0 +1,86 @@
+//! Requests about names.
+
+use quayfs_fuse::wire::{CreateIn, InHeader, MkdirIn, MknodIn, OpenOut, Rename2In};
+use quayfs_fuse::{Answer, Out};
+use quayfs_layout::inode::{S_IFMT, S_IFREG};
+
+use crate::edge::convert::{caller, entry_of, no_entry, open_flags, rename_flags};
+use crate::edge::service::Edge;
+use crate::error::FsError;
+
+impl Edge {
+    pub(super) fn lookup(&self, parent: u64, name: &[u8], out: &mut Out<'_>) -> Answer {
+        match self.fs.lookup(parent, name) {
+            Ok(found) => out.put(&entry_of(&found)),
+            Err(FsError::NoEntry) => out.put(&no_entry()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    pub(super) fn symlink(
+        &self,
+        header: &InHeader,
+        name: &[u8],
+        target: &[u8],
+        out: &mut Out<'_>,
+    ) -> Answer {
+        let made = self
+            .fs
+            .symlink(caller(header), header.nodeid, name, target)?;
+        out.put(&entry_of(&made))
+    }
+
+    pub(super) fn mknod(
+        &self,
+        header: &InHeader,
+        args: MknodIn,
+        name: &[u8],
+        out: &mut Out<'_>,
+    ) -> Answer {
+        let made = self
+            .fs
+            .mknod(caller(header), header.nodeid, name, args.mode, args.rdev)?;
+        out.put(&entry_of(&made))
+    }
+
+    pub(super) fn mkdir(
+        &self,
+        header: &InHeader,
+        args: MkdirIn,
+        name: &[u8],
+        out: &mut Out<'_>,
+    ) -> Answer {
+        let made = self
+            .fs
+            .mkdir(caller(header), header.nodeid, name, args.mode)?;
+        out.put(&entry_of(&made))
+    }
+
+    /// Creates a file and opens it.
+    pub(super) fn create(
+        &self,
+        header: &InHeader,
+        args: CreateIn,
+        name: &[u8],
+        out: &mut Out<'_>,
+    ) -> Answer {
+        let mode = args.mode & !S_IFMT | S_IFREG;
+        let made = self
+            .fs
+            .mknod(caller(header), header.nodeid, name, mode, 0)?;
+        out.put(&entry_of(&made))?;
+        out.put(&OpenOut {
+            open_flags: open_flags(args.flags).bits(),
+            ..OpenOut::default()
+        })
+    }
+
+    pub(super) fn rename(&self, from: (u64, &[u8]), (to, name): (Rename2In, &[u8])) -> Answer {
+        let flags = rename_flags(to.flags)?;
+        Ok(self.fs.rename(from, (to.newdir, name), flags)?)
+    }
+
+    pub(super) fn link(&self, ino: u64, parent: u64, name: &[u8], out: &mut Out<'_>) -> Answer {
+        out.put(&entry_of(&self.fs.link(ino, parent, name)?))
+    }
+}

@@ -1,0 +1,136 @@
+//! Which request goes where.
+
+use std::sync::Arc;
+
+use quayfs_fuse::wire::{Init, OpenOut};
+use quayfs_fuse::{Answer, Errno, Offer, Op, Out, Request, Service, Stats, Wish};
+
+use crate::config::OpenPolicy;
+use crate::edge::convert::open_flags;
+use crate::fs::Fs;
+
+/// Largest request the kernel sends.
+const WRITE_MAX: u32 = 1 << 20;
+/// Requests that nobody waits for (readahead, asynchronous direct I/O) under way at once.
+const BACKGROUND: u16 = 64;
+
+/// The operation layer, as the kernel calls it.
+pub(super) struct Edge {
+    pub(super) fs: Arc<Fs>,
+    pub(super) stats: Arc<Stats>,
+    /// Called when the kernel has begun to ask.
+    pub(super) started: Box<dyn Fn() + Send + Sync>,
+}
+
+impl Service for Edge {
+    fn init(&self, offer: &Offer) -> Wish {
+        let options = &self.fs.e.options;
+        let mut flags = Init::ASYNC_READ
+            | Init::ASYNC_DIO
+            | Init::PARALLEL_DIROPS
+            | Init::DO_READDIRPLUS
+            | Init::READDIRPLUS_AUTO
+            | Init::CACHE_SYMLINKS
+            | Init::EXPLICIT_INVAL_DATA
+            | Init::HANDLE_KILLPRIV_V2
+            | Init::EXPORT_SUPPORT
+            | Init::DIRECT_IO_ALLOW_MMAP
+            | Init::NO_OPENDIR_SUPPORT;
+        flags.set(Init::NO_OPEN_SUPPORT, options.open == OpenPolicy::Elide);
+        flags.set(Init::WRITEBACK_CACHE, options.writeback_cache);
+        tracing::debug!("this kernel lacks {:?}", flags - offer.flags);
+        Wish {
+            flags,
+            max_write: (self.fs.request_max() as u32).min(WRITE_MAX),
+            max_background: BACKGROUND,
+        }
+    }
+
+    fn started(&self) {
+        (self.started)();
+    }
+
+    fn answer(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer {
+        let (header, ino) = (&request.header, request.header.nodeid);
+        match request.op {
+            Op::Lookup { name } => self.lookup(ino, name, out),
+            Op::Forget { nlookup } => {
+                self.fs.forget(ino, nlookup);
+                Ok(())
+            }
+            Op::BatchForget { inodes } => {
+                for one in inodes {
+                    self.fs.forget(one.nodeid, one.nlookup);
+                }
+                Ok(())
+            }
+            Op::Getattr(_) => self.getattr(ino, out),
+            Op::Statx(_) => self.statx(ino, out),
+            Op::Setattr(ref args) => self.setattr(ino, args, out),
+            Op::Readlink => out.bytes(&self.fs.readlink(ino)?),
+            Op::Symlink { name, target } => self.symlink(header, name, target, out),
+            Op::Mknod { args, name } => self.mknod(header, args, name, out),
+            Op::Mkdir { args, name } => self.mkdir(header, args, name, out),
+            Op::Unlink { name } => Ok(self.fs.unlink(ino, name)?),
+            Op::Rmdir { name } => Ok(self.fs.rmdir(ino, name)?),
+            Op::Rename { to, name, new_name } => self.rename((ino, name), (to, new_name)),
+            Op::Link { inode, name } => self.link(inode, ino, name, out),
+            Op::Open(args) => self.open(args.flags, out),
+            Op::Create { args, name } => self.create(header, args, name, out),
+            Op::Read(args) => self.read(ino, &args, out),
+            Op::Write { args, data } => self.write(ino, &args, data, out),
+            Op::Statfs => self.statfs(out),
+            Op::Release(_) => {
+                self.fs.release(ino);
+                Ok(())
+            }
+            // Closing a file makes nothing durable that was not.
+            Op::Flush => Err(Errno::NOSYS),
+            Op::Fsync(_) | Op::Fsyncdir(_) => self.fsync(ino),
+            Op::Setxattr { args, name, value } => self.setxattr(header, args, name, value),
+            Op::Getxattr { size, name } => self.getxattr(header, name, size, out),
+            Op::Listxattr { size } => self.listxattr(ino, size, out),
+            Op::Removexattr { name } => Ok(self.fs.removexattr(ino, name)?),
+            // No state per open directory.
+            Op::Opendir(_) | Op::Releasedir(_) => Err(Errno::NOSYS),
+            Op::Readdir(args) => self.readdir(ino, &args, out),
+            Op::Readdirplus(args) => self.readdirplus(ino, &args, out),
+            // The kernel checks permissions itself (`default_permissions`).
+            Op::Access { .. } => Err(Errno::NOSYS),
+            Op::Ioctl { .. } => Err(Errno::new(libc::ENOTTY)),
+            Op::Fallocate(args) => self.fallocate(ino, &args),
+            Op::Lseek(args) => self.lseek(ino, &args, out),
+            Op::CopyFileRange { args, wide } => self.copy_file_range(ino, &args, wide, out),
+            Op::Syncfs => Ok(self.fs.sync_all()?),
+            Op::Destroy => Ok(()),
+            // What is under way is done before anybody could have withdrawn it.
+            Op::Interrupt(_) | Op::Tmpfile { .. } | Op::Other { .. } => Err(Errno::NOSYS),
+        }
+    }
+}
+
+impl Edge {
+    fn open(&self, flags: u32, out: &mut Out<'_>) -> Answer {
+        if self.fs.e.options.open == OpenPolicy::Elide {
+            return Err(Errno::NOSYS);
+        }
+        out.put(&OpenOut {
+            open_flags: open_flags(flags).bits(),
+            ..OpenOut::default()
+        })
+    }
+
+    /// Whether every operation was durable when it returned, so that `fsync` need not be sent. With the
+    /// kernel collecting writes it is sent all the same: Linux forgets about pages that it could not
+    /// write to a daemon that is dead, so that `fsync` would succeed where nobody answers it.
+    fn sync_is_needless(&self) -> bool {
+        self.fs.sync_is_free() && !self.fs.e.options.writeback_cache
+    }
+
+    fn fsync(&self, ino: u64) -> Answer {
+        if self.sync_is_needless() {
+            return Err(Errno::NOSYS);
+        }
+        Ok(self.fs.fsync(ino)?)
+    }
+}

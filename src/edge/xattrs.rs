@@ -1,0 +1,59 @@
+//! Requests about extended attributes.
+
+use quayfs_fuse::wire::{GetxattrOut, InHeader, SetxattrIn};
+use quayfs_fuse::{Answer, Errno, Out};
+use quayfs_layout::inode::ROOT;
+
+use crate::edge::convert::set_xattr;
+use crate::edge::service::Edge;
+
+impl Edge {
+    pub(super) fn setxattr(
+        &self,
+        header: &InHeader,
+        args: SetxattrIn,
+        name: &[u8],
+        value: &[u8],
+    ) -> Answer {
+        if header.nodeid == ROOT
+            && let Some(answer) = self.command(header, name, value)
+        {
+            return answer;
+        }
+        let how = set_xattr(args.flags)?;
+        Ok(self.fs.setxattr(header.nodeid, name, value, how)?)
+    }
+
+    pub(super) fn getxattr(
+        &self,
+        header: &InHeader,
+        name: &[u8],
+        size: u32,
+        out: &mut Out<'_>,
+    ) -> Answer {
+        if header.nodeid == ROOT
+            && let Some(value) = self.report(header, name)
+        {
+            return put(&value?, size, out);
+        }
+        put(&self.fs.getxattr(header.nodeid, name)?, size, out)
+    }
+
+    pub(super) fn listxattr(&self, ino: u64, size: u32, out: &mut Out<'_>) -> Answer {
+        put(&self.fs.listxattr(ino)?, size, out)
+    }
+}
+
+/// The value, or its size where that is asked for.
+fn put(value: &[u8], size: u32, out: &mut Out<'_>) -> Answer {
+    if size == 0 {
+        return out.put(&GetxattrOut {
+            size: value.len() as u32,
+            ..GetxattrOut::default()
+        });
+    }
+    if value.len() > size as usize {
+        return Err(Errno::new(libc::ERANGE));
+    }
+    out.bytes(value)
+}
