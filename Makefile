@@ -5,11 +5,14 @@ CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 QUAYFS := $(TARGET)/release/quayfs
 PREFIX ?= /usr/local
+# What reports of benchmarks call the program.
+COMMIT = $(shell git describe --always --dirty 2>/dev/null)
 
 PACKAGES := fuse3 libpmem-dev pkg-config gcc libc6-dev make ca-certificates \
 	python3 git
 
-.PHONY: help deps build mount umount test test-workspace test-rings test-loom apps kills crash threads mutants lint docs benches lab \
+.PHONY: help deps build mount umount test test-workspace test-rings test-loom apps kills crash threads mutants lint docs \
+	benches bench lab \
 	fuzz miri sanitize install uninstall
 
 help:
@@ -23,6 +26,7 @@ help:
 	@echo 'make crash     search for crashes that lose something (SECONDS=600 SEED=1);'
 	@echo 'make threads   the same, of several threads in interleavings that can be had again;'
 	@echo 'make mutants   forget each flush, fence and check in turn, which has to be noticed'
+	@echo 'make bench     build the benchmark runner; DIRS="ext4=/mnt/ext4 q=/mnt/q" runs WORKLOADS there'
 	@echo 'make lab       test real DAX in an emulated machine with an NVDIMM'
 	@echo 'make fuzz      hostile images and callers, SECONDS for each target; make miri and'
 	@echo '               make sanitize look for undefined behaviour; all need a nightly toolchain'
@@ -35,7 +39,7 @@ deps:
 		{ echo 'No cargo: install Rust 1.88 or later from https://rustup.rs' >&2; exit 1; }
 
 build: deps
-	$(CARGO) build --release --bin quayfs
+	QUAYFS_COMMIT='$(COMMIT)' $(CARGO) build --release --bin quayfs
 
 mount: build
 	@[ -e /dev/fuse ] || modprobe fuse 2>/dev/null || true
@@ -49,6 +53,7 @@ test: test-workspace test-rings test-loom
 test-workspace: deps
 	@[ -e /dev/fuse ] || modprobe fuse 2>/dev/null || true
 	$(CARGO) test --workspace
+	$(CARGO) test -p quayfs-bench --features sqlite --test workloads sqlite
 
 # The tests with real mounts once more, over FUSE over io_uring, which root can switch on.
 test-rings: deps
@@ -98,6 +103,7 @@ lint: deps
 	$(CARGO) fmt --all --check
 	rustfmt --edition 2024 --config-path rustfmt.toml --check lab/guest/records.rs
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy -p quayfs-bench --features sqlite --all-targets -- -D warnings
 	$(CARGO) clippy -p quayfs-sync -p quayfs-oracle --features $(SCHED) --all-targets -- -D warnings
 
 docs: deps
@@ -105,6 +111,14 @@ docs: deps
 
 benches: deps
 	$(CARGO) bench --workspace --no-run
+
+# Runs WORKLOADS in DIRS (LABEL=PATH ...) in turn; without DIRS only builds what does.
+WORKLOADS ?= durable
+DIRS ?=
+BENCH ?=
+bench: deps
+	QUAYFS_COMMIT='$(COMMIT)' $(CARGO) build --release --bin quayfs --features sqlite
+	$(if $(DIRS),'$(QUAYFS)' bench run $(WORKLOADS) $(addprefix --dir ,$(DIRS)) $(BENCH))
 
 lab: deps
 	lab/run.sh

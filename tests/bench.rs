@@ -141,6 +141,14 @@ fn a_mount_tells_its_messages_and_a_full_one_fails_the_run() {
     assert!(seen["device_written"].is_number(), "{seen}");
     assert!(report["targets"][0]["status"]["uuid"].is_string());
     assert!(shown.contains("msg/op"), "{shown}");
+    assert!(
+        shown.contains("q: backend file, durability commit, transport"),
+        "{shown}"
+    );
+    assert!(
+        seen["messages_by_opcode"]["WRITE"].as_u64() == Some(20),
+        "{seen}"
+    );
     // 128 MiB have no room for it; what was found before is kept.
     let full = bench(
         "seq-write",

@@ -17,6 +17,7 @@
 
 pub mod caches;
 pub mod error;
+pub mod fileset;
 pub mod machine;
 pub mod meter;
 pub mod name;
@@ -36,5 +37,6 @@ pub use error::{Error, Result};
 
 /// The commit that was built, if the build was told by `QUAYFS_COMMIT` (`make` does).
 pub fn commit() -> Option<String> {
-    option_env!("QUAYFS_COMMIT").map(str::to_owned)
+    let told = option_env!("QUAYFS_COMMIT").filter(|c| !c.is_empty());
+    told.map(str::to_owned)
 }

@@ -81,6 +81,8 @@ calls! {
     chmod,
     /// `utimensat`.
     utimens,
+    /// `syncfs`.
+    syncfs,
 }
 
 /// A histogram of nanoseconds.
@@ -323,6 +325,12 @@ impl Meter {
         rustix::fs::fsync(file).map_err(|e| opened("fsync", file, e))
     }
 
+    /// Makes a whole file system durable, as far as it is told.
+    pub fn syncfs(&mut self, file: BorrowedFd<'_>) -> Result<()> {
+        self.calls.syncfs += 1;
+        rustix::fs::syncfs(file).map_err(|e| opened("syncfs", file, e))
+    }
+
     /// Attributes of what is there.
     pub fn stat(&mut self, dir: BorrowedFd<'_>, name: &CStr) -> Result<Stat> {
         self.calls.stat += 1;
@@ -426,12 +434,6 @@ fn nanos(d: Duration) -> u64 {
 pub fn path_of(file: impl AsFd) -> PathBuf {
     let link = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
     std::fs::read_link(&link).unwrap_or_else(|_| link.into())
-}
-
-/// The failure of a call on an open file that the meter does not make.
-#[cold]
-pub fn failed(call: &'static str, file: BorrowedFd<'_>, errno: Errno) -> Error {
-    opened(call, file, errno)
 }
 
 #[cold]

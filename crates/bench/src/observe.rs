@@ -5,7 +5,7 @@ use crate::machine::{CpuTime, proc_error};
 use crate::target::Target;
 use procfs::process::Process;
 use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -29,9 +29,18 @@ pub struct Status {
     /// Staging slots in use.
     pub slots_used: u64,
     /// Counters since the mount.
+    #[serde(deserialize_with = "counts")]
     pub counters: BTreeMap<String, u64>,
     /// FUSE messages by opcode since the mount.
+    #[serde(deserialize_with = "counts")]
     pub messages: BTreeMap<String, u64>,
+}
+
+/// The numbers of an object. What else is in it, or comes to be, is for other readers.
+fn counts<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<String, u64>, D::Error> {
+    let all = BTreeMap::<String, serde_json::Value>::deserialize(from)?;
+    let number = |(name, value): (String, serde_json::Value)| Some((name, value.as_u64()?));
+    Ok(all.into_iter().filter_map(number).collect())
 }
 
 impl Status {
@@ -293,7 +302,7 @@ mod tests {
                 "pid": 1, "slots": 1000, "slots_used": 250, "surprise": [1, 2],
                 "counters": {
                     "requests": requests, "blocks_staged": staged, "device_bytes": device,
-                    "commits": 7,
+                    "commits": 7, "later": { "x": 1 },
                 },
                 "messages": { "WRITE": write, "FSYNC": 3 },
             })

@@ -121,22 +121,23 @@ fn one<'a>(
 ) -> Result<Tally> {
     let params = place.params;
     let mut meter = Meter::new(steps);
-    let mut worker = ends.note(job.worker(place, thread));
+    let made = caught(ends, || job.worker(place, thread));
     meeting.wait();
     meeting.wait();
-    if let Ok(w) = &mut worker
-        && !ends.now()
-        && !params.warmup().is_zero()
-    {
-        meter.restart();
-        let end = Instant::now() + params.warmup();
-        if let Err(e) = ends.note(work(&mut **w, &mut meter, Some(end), u64::MAX, ends)) {
-            worker = Err(e);
-        }
-    }
+    let warm = made.and_then(|made| {
+        caught(ends, || {
+            let mut worker = made?;
+            if !ends.now() && !params.warmup().is_zero() {
+                meter.restart();
+                let end = meter.now() + params.warmup();
+                work(&mut *worker, &mut meter, Some(end), u64::MAX, ends)?;
+            }
+            Ok(worker)
+        })
+    });
     meeting.wait();
     meeting.wait();
-    let mut worker = worker?;
+    let mut worker = warm.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
     if ends.now() {
         return Err(Error::Stopped);
     }
@@ -148,6 +149,16 @@ fn one<'a>(
         return Err(Error::Stopped);
     }
     Ok(meter.finish())
+}
+
+/// Notes a failure. A panic is one too, and has to wait: without this thread the others would never
+/// meet.
+fn caught<T>(ends: &Ends<'_>, body: impl FnOnce() -> Result<T>) -> std::thread::Result<Result<T>> {
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
+    if !matches!(result, Ok(Ok(_))) {
+        ends.failed.store(true, Ordering::Relaxed);
+    }
+    result
 }
 
 /// The measured loop. The time is that of the meter, which has just looked.
@@ -284,6 +295,88 @@ mod tests {
         assert_eq!((sum.ops, sum.calls.write), (80, 160));
         assert_eq!(sum.bytes_written, 80 * 4096);
         assert_eq!((sum.all.len(), sum.steps[0].len()), (80, 80));
+    }
+
+    /// Fails, or panics, where it is told to.
+    struct Trap(&'static str);
+
+    impl Trap {
+        fn at(&self, place: &'static str) -> Result<()> {
+            match self.0.strip_prefix("panic ") {
+                Some(p) if p == place => panic!("as told"),
+                None if self.0 == place => Err(Error::Usage(format!("failed: {place}"))),
+                _ => Ok(()),
+            }
+        }
+    }
+
+    impl Job for Trap {
+        fn worker<'a>(&'a self, _: &'a Place<'a>, thread: usize) -> Result<Box<dyn Worker + 'a>> {
+            if thread == 1 {
+                self.at("setup")?;
+            }
+            let mut turn = 0;
+            Ok(Box::new(move |m: &mut Meter| {
+                turn += 1;
+                if thread == 1 && turn == 1 {
+                    self.at("warm-up")?;
+                }
+                m.op();
+                Ok(Flow::More)
+            }))
+        }
+    }
+
+    impl Between for Trap {
+        fn prepared(&mut self) -> Result<()> {
+            self.at("prepared")
+        }
+
+        fn warm(&mut self) -> Result<()> {
+            self.at("warm")
+        }
+    }
+
+    fn trapped(place: &'static str) -> Result<Vec<Tally>> {
+        let dir = tempfile::tempdir().unwrap();
+        let mut params = params(3);
+        (params.warmup, params.seconds, params.ops) = (0.001, 600.0, Some(5));
+        let stop = AtomicBool::new(false);
+        let here = Place::new(&params, dir.path(), &stop)?;
+        run(&Trap(place), &here, 0, false, &stop, &mut Trap(place))
+    }
+
+    #[test]
+    fn a_failure_anywhere_ends_all_threads_and_is_told() {
+        assert_eq!(trapped("nowhere").unwrap().len(), 3);
+        for place in ["setup", "warm-up", "prepared", "warm"] {
+            let e = trapped(place).unwrap_err().to_string();
+            assert_eq!(e, format!("failed: {place}"));
+        }
+    }
+
+    #[test]
+    fn a_panic_ends_all_threads() {
+        for place in ["panic setup", "panic warm-up"] {
+            std::panic::catch_unwind(|| trapped(place)).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn somebody_outside_can_end_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut params = params(2);
+        (params.warmup, params.seconds) = (0.0, 600.0);
+        let stop = AtomicBool::new(false);
+        let here = Place::new(&params, dir.path(), &stop).unwrap();
+        let result = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(20));
+                stop.store(true, Ordering::Relaxed);
+            });
+            run(&Trap(""), &here, 0, true, &stop, &mut Trap(""))
+        });
+        assert!(matches!(result, Err(Error::Stopped)), "{result:?}");
     }
 
     #[test]

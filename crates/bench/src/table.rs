@@ -1,7 +1,8 @@
 //! A report for readers.
 
 use crate::report::{Report, Sample, TargetReport, WorkloadReport};
-use crate::stats::Summary;
+use crate::stats::{Percentiles, Summary};
+use crate::target::Facts;
 use crate::workload::{Params, Span, Workload};
 use std::fmt::Write;
 
@@ -29,8 +30,13 @@ pub fn list(workloads: &[Box<dyn Workload>]) -> String {
     out
 }
 
+/// Columns of a table.
+const COLUMNS: usize = 13;
+/// The one with ratios.
+const RATIO: usize = 4;
+
 /// Columns that say nothing about any target are left out.
-const HEADINGS: [&str; 12] = [
+const HEADINGS: [&str; COLUMNS] = [
     "",
     "ops/s",
     "min",
@@ -43,6 +49,7 @@ const HEADINGS: [&str; 12] = [
     "msg/op",
     "dev B/B",
     "daemon us",
+    "cpu us",
 ];
 
 /// All of a report: what measured, what was measured, one table a workload.
@@ -64,16 +71,7 @@ pub fn render(report: &Report) -> String {
             m.clock_ns
         ),
     );
-    for t in &report.targets {
-        let free = 100.0 * (1.0 - t.free_bytes as f64 / t.total_bytes.max(1) as f64);
-        line(
-            &mut out,
-            &format!(
-                "{}: {} on {}, {free:.0}% full, {}",
-                t.label, t.fstype, t.source, t.options
-            ),
-        );
-    }
+    report.targets.iter().for_each(|t| target(&mut out, t));
     for w in &report.workloads {
         out.push('\n');
         workload(&mut out, w);
@@ -82,6 +80,27 @@ pub fn render(report: &Report) -> String {
         line(&mut out, &format!("\nended early: {failure}"));
     }
     out
+}
+
+fn target(out: &mut String, t: &Facts) {
+    let full = 100.0 * (1.0 - t.free_bytes as f64 / t.total_bytes.max(1) as f64);
+    let (label, fstype, source) = (&t.label, &t.fstype, &t.source);
+    line(
+        out,
+        &format!(
+            "{label}: {fstype} on {source}, {full:.0}% full, {}",
+            t.options
+        ),
+    );
+    // What a QuayFS mount is depends on more than the kernel knows.
+    let own = |name| t.status.as_ref()?.get(name)?.as_str();
+    let facts: Vec<String> = ["backend", "durability", "transport", "options", "device"]
+        .into_iter()
+        .filter_map(|name| Some(format!("{name} {}", own(name)?)))
+        .collect();
+    if !facts.is_empty() {
+        line(out, &format!("{label}: {}", facts.join(", ")));
+    }
 }
 
 fn line(out: &mut String, text: &str) {
@@ -94,6 +113,10 @@ fn workload(out: &mut String, w: &WorkloadReport) {
     line(out, &format!("  {}", params(&w.params, w.targets.first())));
     let mut rows = vec![HEADINGS.map(str::to_owned)];
     rows.extend(w.targets.iter().map(row));
+    // The base of ratios has none.
+    if let Some(base) = rows.get_mut(1) {
+        base[RATIO].clear();
+    }
     table(out, &rows);
     for t in &w.targets {
         if let Some(note) = notes(t) {
@@ -133,7 +156,7 @@ fn median(t: &TargetReport, figure: impl Fn(&Sample) -> Option<f64>) -> Option<f
     Summary::of(t.samples.iter().filter_map(figure)).map(|s| s.median)
 }
 
-fn row(t: &TargetReport) -> [String; 12] {
+fn row(t: &TargetReport) -> [String; COLUMNS] {
     let some = |x: Option<f64>, f: fn(f64) -> String| x.map_or_else(String::new, f);
     let rate = t.ops_per_s;
     let us = |q: fn(&Sample) -> u64| median(t, |s| Some(q(s) as f64 / 1000.0));
@@ -154,20 +177,25 @@ fn row(t: &TargetReport) -> [String; 12] {
         some(median(t, Sample::messages_per_op), short),
         some(median(t, Sample::device_bytes_per_byte), short),
         some(median(t, Sample::daemon_us_per_op), short),
+        some(median(t, Sample::machine_us_per_op), short),
     ]
 }
 
 /// What does not fit into a column.
 fn notes(t: &TargetReport) -> Option<String> {
     let mut notes = Vec::new();
-    let steps = t.samples.first().map_or(0, |s| s.steps.len());
-    for n in 0..steps {
-        let at = |q: fn(&crate::stats::Percentiles) -> u64| {
+    let steps = t.samples.first().map_or(&[][..], |s| &s.steps);
+    // A step that the workload never takes has nothing to say.
+    for (n, step) in steps
+        .iter()
+        .enumerate()
+        .filter(|(_, s)| s.latency.count > 0)
+    {
+        let at = |q: fn(&Percentiles) -> u64| {
             median(t, |s| Some(q(&s.steps.get(n)?.latency) as f64 / 1000.0)).unwrap_or(0.0)
         };
-        let name = &t.samples[0].steps[n].name;
         let (p50, p99) = (short(at(|p| p.p50)), short(at(|p| p.p99)));
-        notes.push(format!("{name} {p50}/{p99}"));
+        notes.push(format!("{} {p50}/{p99}", step.name));
     }
     let mut text = notes.join(", ");
     if !text.is_empty() {
@@ -197,7 +225,7 @@ fn notes(t: &TargetReport) -> Option<String> {
 }
 
 /// Pads columns; the first to the left, figures to the right.
-fn table(out: &mut String, rows: &[[String; 12]]) {
+fn table(out: &mut String, rows: &[[String; COLUMNS]]) {
     let width = |column: usize| {
         let cells = rows.iter().map(|r| r[column].chars().count());
         cells.max().unwrap_or(0)
@@ -270,7 +298,7 @@ mod tests {
     fn columns_line_up_and_empty_ones_are_left_out() {
         let mut rows = vec![HEADINGS.map(str::to_owned)];
         for (label, rate) in [("a", "1.0k"), ("longer", "12.0k")] {
-            let mut row: [String; 12] = Default::default();
+            let mut row: [String; COLUMNS] = Default::default();
             (row[0], row[1]) = (label.into(), rate.into());
             rows.push(row);
         }

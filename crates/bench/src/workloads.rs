@@ -1,12 +1,19 @@
 //! The workloads, one file a family.
 
+mod archive;
 mod direct;
 mod directories;
 mod durable;
+mod filebench;
 mod files;
+mod fxmark;
 mod names;
+mod pool;
 mod readwrite;
 mod sequential;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+mod trees;
 
 use crate::workload::Workload;
 
@@ -20,5 +27,12 @@ pub fn all() -> Vec<Box<dyn Workload>> {
     durable::add(&mut all);
     direct::add(&mut all);
     sequential::add(&mut all);
+    fxmark::add(&mut all);
+    filebench::add(&mut all);
+    pool::add(&mut all);
+    trees::add(&mut all);
+    archive::add(&mut all);
+    #[cfg(feature = "sqlite")]
+    sqlite::add(&mut all);
     all
 }

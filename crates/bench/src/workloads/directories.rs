@@ -140,8 +140,7 @@ impl Job for ColdJob {
                 return Ok(Flow::Done);
             }
             rest -= 1;
-            rustix::fs::syncfs(place.dir())
-                .map_err(|e| crate::meter::failed("syncfs", place.dir(), e))?;
+            m.syncfs(place.dir())?;
             caches::drop(What::Objects)?;
             m.exclude();
             let dir = m.open_dir(place.dir(), c"listed")?;

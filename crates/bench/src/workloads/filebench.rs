@@ -1,0 +1,348 @@
+//! Three personalities of Filebench, written anew from their definitions (`varmail.f`,
+//! `fileserver.f`, `webproxy.f` of version 1.5). As there, one operation is one *flowop* (a file
+//! created, one read as a whole, one closed, ...), files are taken in rotation, and 80 in 100 of the
+//! set exist at the start.
+//!
+//! | | files | size | directory | threads | loop |
+//! |---|---|---|---|---|---|
+//! | `varmail` | 1,000 | gamma, mean 16 KiB, shape 1.5 | one | 16 | delete; create, append, fsync, close; open, read, append, fsync, close; open, read, close |
+//! | `fileserver` | 10,000 | gamma, mean 128 KiB, shape 1.5 | width 20 | 50 | create, write, close; open, append, close; open, read, close; delete; stat |
+//! | `webproxy` | 10,000 | 16 KiB | one | 100 | delete; create, append, close; five times open, read, close |
+//!
+//! Appends are of 1 to 16 KiB, each size as likely, after a seek to the end; files are read with
+//! calls of 1 MiB until one returns nothing. `-durable`: a file that was written is made durable
+//! before it is closed, which is no flowop of the original.
+//!
+//! What differs from the original:
+//! - directories have exactly their width, not one of a gamma distribution;
+//! - if nothing can be created, or what would be deleted is open, the step is left out and not
+//!   counted (in the original a thread that finds nothing to create ends);
+//! - names are relative to an open directory; the seek to the start of a file just opened is left out;
+//! - `opslimit` of Webproxy has no limit to enforce, and is left out;
+//! - `--seconds` (5) instead of 60.
+
+use crate::error::Result;
+use crate::fileset::{Fileset, Width, write_whole};
+use crate::meter::Meter;
+use crate::random::{GammaSizes, Random};
+use crate::workload::{Aligned, Flow, Info, Job, Place, Worker, Workload};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::OFlags;
+
+const FAMILY: &str = "filebench";
+/// Most bytes of an append.
+const APPEND: u64 = 16 << 10;
+/// Shape of sizes that vary.
+const SHAPE: f64 = 1.5;
+
+const STEPS: &[&str] = &[
+    "delete", "create", "append", "write", "fsync", "open", "read", "close", "stat",
+];
+const DELETE: usize = 0;
+const CREATE: usize = 1;
+const APPENDED: usize = 2;
+const WRITTEN: usize = 3;
+const FSYNC: usize = 4;
+const OPEN: usize = 5;
+const READ: usize = 6;
+const CLOSE: usize = 7;
+const STAT: usize = 8;
+
+/// Adds the workloads of this file.
+pub fn add(all: &mut Vec<Box<dyn Workload>>) {
+    let info = |name, about, threads, files| {
+        Info::new(name, FAMILY, about)
+            .threads(threads)
+            .on_files(files)
+            .steps(STEPS)
+    };
+    let gamma = |mean: f64| -> Size { Size::Gamma(GammaSizes::new(mean, SHAPE)) };
+    let list = [
+        (
+            info(
+                "varmail",
+                "a mail server: small files deleted, created, appended, made durable, read",
+                16,
+                1000,
+            ),
+            Width::One,
+            gamma(16384.0),
+            varmail as Loop,
+            false,
+        ),
+        (
+            info(
+                "fileserver",
+                "a file server: files created, written, appended, read, deleted; nothing durable",
+                50,
+                10_000,
+            ),
+            Width::Tree(20),
+            gamma(131_072.0),
+            fileserver,
+            false,
+        ),
+        (
+            info(
+                "webproxy",
+                "a cache: files deleted, created, appended, and read five times as often; nothing durable",
+                100,
+                10_000,
+            ),
+            Width::One,
+            Size::Constant(16 << 10),
+            webproxy,
+            false,
+        ),
+        (
+            info(
+                "fileserver-durable",
+                "the file server with fsync before each close of a file that was written",
+                50,
+                10_000,
+            ),
+            Width::Tree(20),
+            gamma(131_072.0),
+            fileserver,
+            true,
+        ),
+        (
+            info(
+                "webproxy-durable",
+                "the cache with fsync before each close of a file that was written",
+                100,
+                10_000,
+            ),
+            Width::One,
+            Size::Constant(16 << 10),
+            webproxy,
+            true,
+        ),
+    ];
+    for (info, width, size, body, durable) in list {
+        all.push(Box::new(Personality {
+            info,
+            width,
+            size,
+            body,
+            durable,
+        }));
+    }
+}
+
+/// One pass of a thread.
+type Loop = fn(&mut Thread<'_>, &mut Meter) -> Result<()>;
+
+#[derive(Clone, Copy)]
+enum Size {
+    Constant(u64),
+    Gamma(GammaSizes),
+}
+
+struct Personality {
+    info: Info,
+    width: Width,
+    size: Size,
+    body: Loop,
+    durable: bool,
+}
+
+impl Workload for Personality {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn prepare(&self, place: &Place<'_>) -> Result<Box<dyn Job>> {
+        let size = self.size;
+        let set = Fileset::make(
+            place,
+            place.params.files,
+            self.width,
+            &move |random| match size {
+                Size::Constant(bytes) => bytes,
+                Size::Gamma(sizes) => sizes.next(random),
+            },
+        )?;
+        Ok(Box::new(Shared {
+            set,
+            body: self.body,
+            durable: self.durable,
+        }))
+    }
+}
+
+struct Shared {
+    set: Fileset,
+    body: Loop,
+    durable: bool,
+}
+
+impl Job for Shared {
+    fn worker<'a>(&'a self, place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Worker + 'a>> {
+        let mut random = place.random(thread);
+        let mut thread = Thread {
+            set: &self.set,
+            place,
+            buffer: Aligned::random(1 << 20, &mut random),
+            random,
+            stamp: (thread as u64) << 40,
+            durable: self.durable,
+        };
+        let body = self.body;
+        Ok(Box::new(move |m: &mut Meter| {
+            body(&mut thread, m)?;
+            Ok(Flow::More)
+        }))
+    }
+}
+
+/// A file that a thread has open.
+struct Opened {
+    file: usize,
+    fd: OwnedFd,
+}
+
+struct Thread<'a> {
+    set: &'a Fileset,
+    place: &'a Place<'a>,
+    random: Random,
+    buffer: Aligned,
+    stamp: u64,
+    durable: bool,
+}
+
+/// Flowops. Each is one operation.
+impl Thread<'_> {
+    fn delete(&self, m: &mut Meter) -> Result<()> {
+        if let Some(file) = self.set.take_victim() {
+            m.unlink(self.place.dir(), self.set.name(file))?;
+            self.set.removed(file);
+            m.op_of(DELETE);
+        }
+        Ok(())
+    }
+
+    fn create(&self, m: &mut Meter) -> Result<Option<Opened>> {
+        let Some(file) = self.set.take_missing() else {
+            return Ok(None);
+        };
+        let flags = OFlags::CREATE | OFlags::RDWR;
+        let fd = m.open(self.place.dir(), self.set.name(file), flags)?;
+        self.set.created(file);
+        m.op_of(CREATE);
+        Ok(Some(Opened { file, fd }))
+    }
+
+    fn open(&self, m: &mut Meter) -> Result<Option<Opened>> {
+        let Some(file) = self.set.take_existing() else {
+            return Ok(None);
+        };
+        let fd = m.open(self.place.dir(), self.set.name(file), OFlags::RDWR)?;
+        m.op_of(OPEN);
+        Ok(Some(Opened { file, fd }))
+    }
+
+    fn append(&mut self, m: &mut Meter, o: &Opened) -> Result<()> {
+        let len = self.random.between(1, APPEND) as usize;
+        self.stamp += 1;
+        m.seek_end(o.fd.as_fd())?;
+        m.write(o.fd.as_fd(), &self.buffer.stamped(self.stamp)[..len])?;
+        m.op_of(APPENDED);
+        Ok(())
+    }
+
+    fn write(&mut self, m: &mut Meter, o: &Opened) -> Result<()> {
+        self.stamp += 1;
+        let size = self.set.size(o.file);
+        write_whole(m, &o.fd, &mut self.buffer, self.stamp, size)?;
+        m.op_of(WRITTEN);
+        Ok(())
+    }
+
+    fn read(&mut self, m: &mut Meter, o: &Opened) -> Result<()> {
+        m.read_to_end(o.fd.as_fd(), self.buffer.get())?;
+        m.op_of(READ);
+        Ok(())
+    }
+
+    fn fsync(&self, m: &mut Meter, o: &Opened) -> Result<()> {
+        m.fsync(o.fd.as_fd())?;
+        m.op_of(FSYNC);
+        Ok(())
+    }
+
+    fn close(&self, m: &mut Meter, o: Opened) {
+        m.close(o.fd);
+        self.set.closed(o.file);
+        m.op_of(CLOSE);
+    }
+
+    /// Closes a file that was written.
+    fn finish(&self, m: &mut Meter, o: Opened) -> Result<()> {
+        if self.durable {
+            self.fsync(m, &o)?;
+        }
+        self.close(m, o);
+        Ok(())
+    }
+
+    fn open_read_close(&mut self, m: &mut Meter) -> Result<()> {
+        if let Some(o) = self.open(m)? {
+            self.read(m, &o)?;
+            self.close(m, o);
+        }
+        Ok(())
+    }
+
+    fn stat(&self, m: &mut Meter) -> Result<()> {
+        // Taken as if to be opened, so that nobody removes it meanwhile.
+        if let Some(file) = self.set.take_existing() {
+            m.stat(self.place.dir(), self.set.name(file))?;
+            self.set.closed(file);
+            m.op_of(STAT);
+        }
+        Ok(())
+    }
+}
+
+fn varmail(t: &mut Thread<'_>, m: &mut Meter) -> Result<()> {
+    t.delete(m)?;
+    if let Some(o) = t.create(m)? {
+        t.append(m, &o)?;
+        t.fsync(m, &o)?;
+        t.close(m, o);
+    }
+    if let Some(o) = t.open(m)? {
+        t.read(m, &o)?;
+        t.append(m, &o)?;
+        t.fsync(m, &o)?;
+        t.close(m, o);
+    }
+    t.open_read_close(m)
+}
+
+fn fileserver(t: &mut Thread<'_>, m: &mut Meter) -> Result<()> {
+    if let Some(o) = t.create(m)? {
+        t.write(m, &o)?;
+        t.finish(m, o)?;
+    }
+    if let Some(o) = t.open(m)? {
+        t.append(m, &o)?;
+        t.finish(m, o)?;
+    }
+    t.open_read_close(m)?;
+    t.delete(m)?;
+    t.stat(m)
+}
+
+fn webproxy(t: &mut Thread<'_>, m: &mut Meter) -> Result<()> {
+    t.delete(m)?;
+    if let Some(o) = t.create(m)? {
+        t.append(m, &o)?;
+        t.finish(m, o)?;
+    }
+    for _ in 0..5 {
+        t.open_read_close(m)?;
+    }
+    Ok(())
+}
