@@ -7,7 +7,6 @@ use crate::edge;
 use crate::fs::Fs;
 use crate::mount::{Mount, Users};
 use crate::volume::{Access, Volume};
-use quayfs_fuse::Options;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::{self, Write};
@@ -163,8 +162,7 @@ fn serve(job: &Job, ready: impl FnOnce(Report)) -> Result<(), Ended> {
     };
     let (events, inbox) = channel();
     let mount = Arc::new(mount);
-    let served = serve_options(&job.options);
-    spawn_server(fs.clone(), device, served, events.clone()).map_err(|e| early(&e))?;
+    spawn_server(fs.clone(), device, events.clone()).map_err(|e| early(&e))?;
     // To ask our own mount would be simpler. But whoever is killed while he waits for an answer of his
     // own waits forever, and so keeps the connection from being closed.
     if let Some(why) = await_start(&inbox) {
@@ -194,29 +192,15 @@ fn serve(job: &Job, ready: impl FnOnce(Report)) -> Result<(), Ended> {
     Ok(())
 }
 
-fn serve_options(options: &MountOptions) -> Options {
-    let workers = options.threads.unwrap_or_else(|| {
-        thread::available_parallelism()
-            .map_or(2, |n| n.get())
-            .clamp(2, 16)
-    });
-    Options {
-        transport: options.transport,
-        workers,
-        ..Options::default()
-    }
-}
-
 fn spawn_server(
     fs: Arc<Fs>,
     device: std::os::fd::OwnedFd,
-    options: Options,
     events: Sender<Event>,
 ) -> io::Result<()> {
     thread::Builder::new().name("serve".into()).spawn(move || {
         let start = events.clone();
         let started = move || drop(start.send(Event::Started));
-        let end = edge::session::serve(fs, device, &options, started);
+        let end = edge::session::serve(fs, device, started);
         // The receiver only goes away when the process ends.
         let _ = events.send(Event::Unmounted(end));
     })?;

@@ -11,3 +11,6 @@ mod service;
 pub mod session;
 mod special;
 mod xattrs;
+
+pub use convert::{FOREVER, open_flags, set_attr};
+pub use service::wish;

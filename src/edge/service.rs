@@ -5,7 +5,7 @@ use std::sync::Arc;
 use quayfs_fuse::wire::{Init, OpenOut};
 use quayfs_fuse::{Answer, Errno, Offer, Op, Out, Request, Service, Stats, Wish};
 
-use crate::config::OpenPolicy;
+use crate::config::{MountOptions, OpenPolicy};
 use crate::edge::convert::open_flags;
 use crate::fs::Fs;
 
@@ -13,6 +13,29 @@ use crate::fs::Fs;
 const WRITE_MAX: u32 = 1 << 20;
 /// Requests that nobody waits for (readahead, asynchronous direct I/O) under way at once.
 const BACKGROUND: u16 = 64;
+
+/// What the kernel is asked for: where it lacks something, that is left out. `request_max`: bytes that
+/// the file system writes at once.
+pub fn wish(options: &MountOptions, request_max: usize) -> Wish {
+    let mut flags = Init::ASYNC_READ
+        | Init::ASYNC_DIO
+        | Init::PARALLEL_DIROPS
+        | Init::DO_READDIRPLUS
+        | Init::READDIRPLUS_AUTO
+        | Init::CACHE_SYMLINKS
+        | Init::EXPLICIT_INVAL_DATA
+        | Init::HANDLE_KILLPRIV_V2
+        | Init::EXPORT_SUPPORT
+        | Init::DIRECT_IO_ALLOW_MMAP
+        | Init::NO_OPENDIR_SUPPORT;
+    flags.set(Init::NO_OPEN_SUPPORT, options.open == OpenPolicy::Elide);
+    flags.set(Init::WRITEBACK_CACHE, options.writeback_cache);
+    Wish {
+        flags,
+        max_write: (request_max as u32).min(WRITE_MAX),
+        max_background: BACKGROUND,
+    }
+}
 
 /// The operation layer, as the kernel calls it.
 pub(super) struct Edge {
@@ -24,26 +47,9 @@ pub(super) struct Edge {
 
 impl Service for Edge {
     fn init(&self, offer: &Offer) -> Wish {
-        let options = &self.fs.e.options;
-        let mut flags = Init::ASYNC_READ
-            | Init::ASYNC_DIO
-            | Init::PARALLEL_DIROPS
-            | Init::DO_READDIRPLUS
-            | Init::READDIRPLUS_AUTO
-            | Init::CACHE_SYMLINKS
-            | Init::EXPLICIT_INVAL_DATA
-            | Init::HANDLE_KILLPRIV_V2
-            | Init::EXPORT_SUPPORT
-            | Init::DIRECT_IO_ALLOW_MMAP
-            | Init::NO_OPENDIR_SUPPORT;
-        flags.set(Init::NO_OPEN_SUPPORT, options.open == OpenPolicy::Elide);
-        flags.set(Init::WRITEBACK_CACHE, options.writeback_cache);
-        tracing::debug!("this kernel lacks {:?}", flags - offer.flags);
-        Wish {
-            flags,
-            max_write: (self.fs.request_max() as u32).min(WRITE_MAX),
-            max_background: BACKGROUND,
-        }
+        let wish = wish(&self.fs.e.options, self.fs.request_max());
+        tracing::debug!("this kernel lacks {:?}", wish.flags - offer.flags);
+        wish
     }
 
     fn started(&self) {

@@ -3,9 +3,11 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::thread;
 
 use quayfs_fuse::{Options, Stats};
 
+use crate::config::MountOptions;
 use crate::edge::service::Edge;
 use crate::fs::Fs;
 
@@ -14,7 +16,6 @@ use crate::fs::Fs;
 pub fn serve(
     fs: Arc<Fs>,
     device: OwnedFd,
-    options: &Options,
     started: impl Fn() + Send + Sync + 'static,
 ) -> io::Result<()> {
     let stats = Arc::new(Stats::default());
@@ -23,5 +24,20 @@ pub fn serve(
         stats: Arc::clone(&stats),
         started: Box::new(started),
     };
-    quayfs_fuse::serve(&edge, device, options, &stats)
+    let how = how(&edge.fs.e.options);
+    quayfs_fuse::serve(&edge, device, &how, &stats)
+}
+
+/// How a mount with these options is served.
+pub fn how(options: &MountOptions) -> Options {
+    let workers = options.threads.unwrap_or_else(|| {
+        thread::available_parallelism()
+            .map_or(2, |n| n.get())
+            .clamp(2, 16)
+    });
+    Options {
+        transport: options.transport,
+        workers,
+        ..Options::default()
+    }
 }

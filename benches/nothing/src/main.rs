@@ -1,0 +1,72 @@
+//! A file system that does nothing, to measure the edge by: the protocol, options, transports and
+//! rules towards the kernel of QuayFS, with hash maps behind them. Payloads are copied to and from
+//! memory; nothing is durable. Serves in the foreground until it is unmounted or gets SIGTERM.
+
+mod pool;
+mod service;
+mod tree;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread;
+
+use clap::Parser;
+use quayfs::config::{MountOptions, parse_size};
+use quayfs::mount::{Mount, Users};
+use quayfs_fuse::Stats;
+use service::Nothing;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+/// A file system in memory that does nothing, to measure others by.
+#[derive(Debug, Parser)]
+struct Args {
+    /// Where to mount.
+    target: PathBuf,
+    /// Options of `quayfs mount`; those about media are ignored.
+    #[arg(short, long)]
+    options: Vec<String>,
+    /// Memory for files, touched at the start.
+    #[arg(long, default_value = "1G")]
+    ram: String,
+}
+
+fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
+    let mut options =
+        MountOptions::parse(&args.options.iter().map(String::as_str).collect::<Vec<_>>())?;
+    options.subtype = Some("nothing".into());
+    let target = args.target.canonicalize()?;
+    let tree = tree::Tree::new(usize::try_from(parse_size(&args.ram)?)?);
+    let (mount, device) = Mount::attach("nothing".as_ref(), &target, &options)?;
+    let mut signals = Signals::new([SIGTERM, SIGINT])?;
+    thread::spawn(move || {
+        if signals.forever().next().is_some()
+            && let Err(e) = mount.detach(Users::Outlast)
+        {
+            eprintln!("{e}");
+        }
+    });
+    let stats = Arc::new(Stats::default());
+    let how = quayfs::edge::session::how(&options);
+    let nothing = Nothing {
+        tree,
+        options,
+        stats: Arc::clone(&stats),
+        started: Box::new(|| println!("ready")),
+    };
+    Ok(quayfs_fuse::serve(&nothing, device, &how, &stats)?)
+}
+
+fn main() -> ExitCode {
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .init();
+    match run(&Args::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("nothing: {e}");
+            ExitCode::FAILURE
+        }
+    }
+}
