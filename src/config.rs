@@ -60,6 +60,17 @@ pub enum OpenPolicy {
     Elide,
 }
 
+/// Who checks permission bits. Option `permissions=`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Permissions {
+    /// The kernel, for every caller (the default).
+    #[default]
+    Kernel,
+    /// Nobody: only the user who mounted may enter, and may do everything. Saves the message by which
+    /// the kernel asks for the attributes of a directory again after each change in it.
+    Owner,
+}
+
 /// What damaged metadata does to the mount. Option `errors=`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnError {
@@ -120,6 +131,8 @@ pub struct MountOptions {
     pub buffers: Option<u32>,
     /// `ablation=`.
     pub ablation: Ablation,
+    /// `permissions=`.
+    pub permissions: Permissions,
     /// `allow_other`: other users than the one who mounts may enter.
     pub allow_other: bool,
     /// `nosuid`: the kernel ignores set-user-id bits and file capabilities.
@@ -158,6 +171,7 @@ impl Default for MountOptions {
             transport: Transport::default(),
             buffers: None,
             ablation: Ablation::default(),
+            permissions: Permissions::default(),
             allow_other: false,
             nosuid: false,
             nodev: false,
@@ -293,6 +307,9 @@ impl fmt::Display for MountOptions {
         out.extend(self.buffers.map(|n| format!("buffers={n}")));
         out.extend((self.ablation != Ablation::default()).then(|| self.ablation.to_string()));
         out.extend(self.threads.map(|n| format!("threads={n}")));
+        if self.permissions == Permissions::Owner {
+            out.push("permissions=owner".into());
+        }
         out.push(self.atime.to_string());
         for (on, name) in [
             (self.nodiratime, "nodiratime"),

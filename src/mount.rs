@@ -3,7 +3,7 @@
 //! Who may call mount(2) does so; everybody else goes through `fusermount3`, which is set-user-id
 //! and passes the open device back over a socket. Nothing here knows what the file system does.
 
-use crate::config::{AtimePolicy, MountOptions};
+use crate::config::{AtimePolicy, MountOptions, Permissions};
 use crate::scrub;
 use rustix::fs::{FileType, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
@@ -228,11 +228,14 @@ fn check_target(target: &Path) -> Result<u32, AttachError> {
 
 fn kernel_data(device: &OwnedFd, root_mode: u32, options: &MountOptions) -> CString {
     let mut data = format!(
-        "fd={},rootmode={root_mode:o},user_id={},group_id={},default_permissions",
+        "fd={},rootmode={root_mode:o},user_id={},group_id={}",
         device.as_raw_fd(),
         rustix::process::getuid().as_raw(),
         rustix::process::getgid().as_raw(),
     );
+    if options.permissions == Permissions::Kernel {
+        data.push_str(",default_permissions");
+    }
     if options.allow_other {
         data.push_str(",allow_other");
     }

@@ -112,6 +112,8 @@ Options after -o, separated by commas:
   writeback                  the kernel collects writes: durable at fsync
   open=answer                answer each open (default)
       =elide                 no open reaches the daemon: cheaper, no parallel O_DIRECT writes
+  permissions=kernel         the kernel checks them for every caller (default)
+             =owner          only who mounted may enter, and may do everything: fewer messages
   errors=remount-ro          damaged metadata turns the mount read-only (default)
         =continue            the operation gets EIO, the rest goes on
   checkpoint=adaptive        or swap, inplace: how rounds write to the data device
@@ -425,6 +427,8 @@ mod tests {
             "writethrough",
             "open=",
             "=elide",
+            "permissions=",
+            "=owner",
             "errors=",
             "=continue",
             "transport=",

@@ -7,7 +7,7 @@
 
 use super::{
     AtimePolicy, CheckpointPolicy, DataMode, Durability, MountOptions, OnError, OpenPolicy,
-    Transport,
+    Permissions, Transport,
 };
 use quayfs_layout::geometry::BUFFERS_MAX;
 
@@ -205,6 +205,10 @@ impl<'a> Parser<'a> {
                 o.open = choose(key, value, &OPEN)?;
                 "open"
             }
+            "permissions" => {
+                o.permissions = choose(key, value, &PERMISSIONS)?;
+                "permissions"
+            }
             "errors" => {
                 o.on_error = choose(key, value, &ERRORS)?;
                 "errors"
@@ -301,6 +305,13 @@ impl<'a> Parser<'a> {
                 "data outside the journal is durable at a commit only; drop one of them",
             );
         }
+        if o.permissions == Permissions::Owner && o.allow_other {
+            return conflict(
+                "permissions=owner".into(),
+                "allow_other",
+                "others may enter only where the kernel checks permissions; drop one of them",
+            );
+        }
         if let Some(ablated) = o.ablation.checkpoint
             && o.checkpoint != ablated
             && let Some((_, said)) = self.said.iter().find(|(a, _)| *a == "checkpoint")
@@ -325,6 +336,10 @@ const DURABILITY: [(&str, Durability); 2] =
     [("op", Durability::Op), ("commit", Durability::Commit)];
 const OPEN: [(&str, OpenPolicy); 2] =
     [("answer", OpenPolicy::Answer), ("elide", OpenPolicy::Elide)];
+const PERMISSIONS: [(&str, Permissions); 2] = [
+    ("kernel", Permissions::Kernel),
+    ("owner", Permissions::Owner),
+];
 const ERRORS: [(&str, OnError); 2] = [
     ("remount-ro", OnError::RemountRo),
     ("continue", OnError::Continue),
@@ -406,6 +421,7 @@ fn missing_value(key: &str) -> OptionError {
         "commit",
         "checkpoint",
         "open",
+        "permissions",
         "errors",
         "transport",
         "buffers",

@@ -82,6 +82,9 @@ impl Service for Edge {
             Op::Rename { to, name, new_name } => self.rename((ino, name), (to, new_name)),
             Op::Link { inode, name } => self.link(inode, ino, name, out),
             Op::Open(args) => self.open(args.flags, out),
+            // The kernel then makes the file with `mknod`, and opens it without asking: a file that
+            // `create` has opened would have to be released.
+            Op::Create { .. } if self.opens_unasked() => Err(Errno::NOSYS),
             Op::Create { args, name } => self.create(header, args, name, out),
             Op::Read(args) => self.read(ino, &args, out),
             Op::Write { args, data } => self.write(ino, &args, data, out),
@@ -116,8 +119,12 @@ impl Service for Edge {
 }
 
 impl Edge {
+    fn opens_unasked(&self) -> bool {
+        self.fs.e.options.open == OpenPolicy::Elide
+    }
+
     fn open(&self, flags: u32, out: &mut Out<'_>) -> Answer {
-        if self.fs.e.options.open == OpenPolicy::Elide {
+        if self.opens_unasked() {
             return Err(Errno::NOSYS);
         }
         out.put(&OpenOut {

@@ -1,7 +1,7 @@
 //! The set-user-id helper `fusermount3`, for users who may not call mount(2).
 
 use super::{AttachError, Users};
-use crate::config::{AtimePolicy, MountOptions};
+use crate::config::{AtimePolicy, MountOptions, Permissions};
 use rustix::cmsg_space;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
@@ -101,8 +101,11 @@ fn option_list(source: &Path, options: &MountOptions) -> std::ffi::OsString {
     if let Some(subtype) = &options.subtype {
         list.push(format!(",subtype={subtype}"));
     }
-    list.push(",default_permissions");
     for (on, word) in [
+        (
+            options.permissions == Permissions::Kernel,
+            ",default_permissions",
+        ),
         (options.read_only, ",ro"),
         (options.allow_other, ",allow_other"),
         (options.nosuid, ",nosuid"),

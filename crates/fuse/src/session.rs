@@ -16,6 +16,10 @@ use crate::stats::{Stats, Tally};
 use crate::sys::{allowed_cpus, clone_device, pin, possible_cpus};
 use crate::wire::Init;
 
+/// How long forgets gather where nothing else comes by the device. An inode without a name lives that
+/// much longer.
+const GATHER: Duration = Duration::from_millis(1);
+
 /// Which way requests come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
@@ -195,6 +199,7 @@ impl<'a> Session<'a> {
             agreed,
             tally: self.stats.tally(),
             poll,
+            gather: if busy { Duration::ZERO } else { GATHER },
         };
         let service = self.service;
         let cpu = (busy && self.options.pin)

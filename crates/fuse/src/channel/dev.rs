@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno as Os;
@@ -31,6 +32,9 @@ pub(crate) struct Worker {
     pub(crate) poll: Duration,
     /// Where to sleep.
     pub(crate) asleep: Option<Arc<OwnedFd>>,
+    /// How long to let forgets gather before they are read: the kernel hands over all of them in one
+    /// message, and nobody waits for any.
+    pub(crate) gather: Duration,
 }
 
 impl Worker {
@@ -39,7 +43,11 @@ impl Worker {
         // The content begins on a page of its own, the header right in front of it.
         let mut reply = Buffer::new(HEAD + self.agreed.payload)?;
         while let Some((n, from)) = self.next(message.as_mut())? {
-            self.serve(service, &message.as_mut()[..n], reply.as_mut(), from)?;
+            if self.serve(service, &message.as_mut()[..n], reply.as_mut(), from)? == Kind::Silent
+                && !self.gather.is_zero()
+            {
+                thread::sleep(self.gather);
+            }
         }
         Ok(())
     }
@@ -70,7 +78,7 @@ impl Worker {
         message: &[u8],
         reply: &mut [u8],
         device: &OwnedFd,
-    ) -> io::Result<()> {
+    ) -> io::Result<Kind> {
         let start = HEAD - size_of::<OutHeader>();
         let (unique, answer, len) = match Request::parse(message, self.agreed.setxattr_ext()) {
             Ok(request) => {
@@ -78,7 +86,7 @@ impl Worker {
                 let mut out = Out::new(&mut reply[HEAD..]);
                 let answer = guard::call(service, &request, &mut out);
                 if request.op.is_silent() {
-                    return Ok(());
+                    return Ok(Kind::Silent);
                 }
                 (request.header.unique, answer, out.len())
             }
@@ -88,7 +96,7 @@ impl Worker {
             }
             Err((None, _)) => {
                 tracing::warn!("the kernel sent half a message");
-                return Ok(());
+                return Ok(Kind::Silent);
             }
         };
         let len = if answer.is_ok() { len } else { 0 };
@@ -98,8 +106,17 @@ impl Worker {
             unique,
         };
         reply[start..HEAD].copy_from_slice(header.as_bytes());
-        send(device, &reply[start..HEAD + len])
+        send(device, &reply[start..HEAD + len])?;
+        Ok(Kind::Answered)
     }
+}
+
+/// What a message was.
+#[derive(PartialEq, Eq)]
+enum Kind {
+    Answered,
+    /// Nobody waits for an answer.
+    Silent,
 }
 
 /// Waits for a message. `None`: the connection has ended.

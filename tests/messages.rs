@@ -1,0 +1,330 @@
+//! What system calls cost in messages of the kernel, as docs/performance.md has it. Counts depend on
+//! nothing but the kernel and the daemon, so they are compared exactly.
+//!
+//! Needs `/dev/fuse`; QUAYFS_SKIP_FUSE=1 does without.
+
+mod program;
+
+use program::{Scene, can_mount, quayfs};
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Often enough that what happens once in a while vanishes in rounding.
+const TIMES: usize = 40;
+
+/// Messages by kind.
+type Messages = BTreeMap<String, u64>;
+
+struct Mounted(Scene);
+
+impl Mounted {
+    #[track_caller]
+    fn new(options: &str) -> Self {
+        let scene = Scene::in_memory();
+        let (vol, mnt) = (scene.vol(), scene.mnt());
+        quayfs([
+            "mount".as_ref(),
+            vol.as_os_str(),
+            mnt.as_os_str(),
+            "-o".as_ref(),
+            options.as_ref(),
+        ])
+        .ok();
+        Self(scene)
+    }
+
+    fn messages(&self) -> Messages {
+        let mnt = self.0.mnt();
+        let text = quayfs(["info".as_ref(), mnt.as_os_str(), "--json".as_ref()]).ok();
+        let status: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let messages = status["messages"].as_object().unwrap();
+        messages
+            .iter()
+            .map(|(k, n)| (k.clone(), n.as_u64().unwrap()))
+            .collect()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount")
+            .args(["-i", "-l"])
+            .arg(self.0.mnt())
+            .status();
+    }
+}
+
+/// One row of the table: what is done [`TIMES`] times.
+struct Row {
+    name: &'static str,
+    /// Before it is counted.
+    prepare: fn(&Path, usize),
+    act: fn(&Path, usize),
+}
+
+fn file(dir: &Path, n: usize) -> PathBuf {
+    dir.join(format!("f{n}"))
+}
+
+fn nothing(_: &Path, _: usize) {}
+
+fn make(dir: &Path, n: usize) {
+    fs::write(file(dir, n), [1; 8192]).unwrap();
+}
+
+/// A file that exists and whose content and attributes the kernel knows.
+fn known(dir: &Path, n: usize) {
+    make(dir, n);
+    fs::read(file(dir, n)).unwrap();
+    fs::metadata(dir).unwrap();
+}
+
+fn create_write_fsync(dir: &Path, n: usize) {
+    let mut f = File::create_new(file(dir, n)).unwrap();
+    f.write_all(&[2; 4096]).unwrap();
+    f.sync_all().unwrap();
+}
+
+fn overwrite_fsync(dir: &Path, n: usize) {
+    let f = OpenOptions::new().write(true).open(file(dir, n)).unwrap();
+    f.write_all_at(&[3; 4096], 0).unwrap();
+    f.sync_all().unwrap();
+}
+
+fn append_fsync(dir: &Path, n: usize) {
+    let mut f = OpenOptions::new().append(true).open(file(dir, n)).unwrap();
+    f.write_all(&[4; 4096]).unwrap();
+    f.sync_all().unwrap();
+}
+
+/// The mail server of Filebench: delete one; create one, append, fsync; read one, append, fsync; read
+/// one.
+fn varmail(dir: &Path, n: usize) {
+    let read_all = |f: &mut File| {
+        let mut content = Vec::new();
+        f.read_to_end(&mut content).unwrap();
+    };
+    fs::remove_file(file(dir, n)).unwrap();
+    create_write_fsync(dir, n + TIMES);
+    let path = file(dir, n + 2 * TIMES);
+    let mut f = OpenOptions::new()
+        .read(true)
+        .append(true)
+        .open(path)
+        .unwrap();
+    read_all(&mut f);
+    f.write_all(&[5; 4096]).unwrap();
+    f.sync_all().unwrap();
+    drop(f);
+    read_all(&mut File::open(file(dir, n + TIMES)).unwrap());
+}
+
+const ROWS: [Row; 17] = [
+    Row {
+        name: "stat",
+        prepare: known,
+        act: |dir, n| assert!(fs::metadata(file(dir, n)).unwrap().is_file()),
+    },
+    Row {
+        name: "lookup of a missing name",
+        prepare: nothing,
+        act: |dir, n| assert!(!file(dir, n).exists()),
+    },
+    Row {
+        name: "the same again",
+        prepare: |dir, n| assert!(!file(dir, n).exists()),
+        act: |dir, n| assert!(!file(dir, n).exists()),
+    },
+    Row {
+        name: "open, read 4 KiB, close",
+        prepare: known,
+        act: |dir, n| {
+            let f = File::open(file(dir, n)).unwrap();
+            f.read_exact_at(&mut [0; 4096], 0).unwrap();
+        },
+    },
+    Row {
+        name: "create, close",
+        prepare: nothing,
+        act: |dir, n| drop(File::create_new(file(dir, n)).unwrap()),
+    },
+    Row {
+        name: "create, write, fsync, close",
+        prepare: nothing,
+        act: create_write_fsync,
+    },
+    Row {
+        name: "overwrite, fsync",
+        prepare: known,
+        act: overwrite_fsync,
+    },
+    Row {
+        name: "the same again",
+        prepare: |dir, n| {
+            known(dir, n);
+            overwrite_fsync(dir, n);
+        },
+        act: overwrite_fsync,
+    },
+    Row {
+        name: "append, fsync",
+        prepare: known,
+        act: append_fsync,
+    },
+    Row {
+        name: "the same again",
+        prepare: |dir, n| {
+            known(dir, n);
+            append_fsync(dir, n);
+        },
+        act: append_fsync,
+    },
+    Row {
+        name: "write, then stat",
+        prepare: known,
+        act: |dir, n| {
+            let f = OpenOptions::new().write(true).open(file(dir, n)).unwrap();
+            f.write_all_at(&[3; 4096], 0).unwrap();
+            assert_eq!(f.metadata().unwrap().size(), 8192);
+        },
+    },
+    Row {
+        name: "truncate",
+        prepare: known,
+        act: |dir, n| {
+            let f = OpenOptions::new().write(true).open(file(dir, n)).unwrap();
+            f.set_len(100).unwrap();
+        },
+    },
+    Row {
+        name: "rename",
+        prepare: known,
+        act: |dir, n| fs::rename(file(dir, n), dir.join(format!("g{n}"))).unwrap(),
+    },
+    Row {
+        name: "unlink",
+        prepare: known,
+        act: |dir, n| fs::remove_file(file(dir, n)).unwrap(),
+    },
+    Row {
+        name: "mkdir",
+        prepare: nothing,
+        act: |dir, n| fs::create_dir(file(dir, n)).unwrap(),
+    },
+    Row {
+        name: "rmdir",
+        prepare: |dir, n| fs::create_dir(file(dir, n)).unwrap(),
+        act: |dir, n| fs::remove_dir(file(dir, n)).unwrap(),
+    },
+    Row {
+        name: "a Varmail loop",
+        prepare: |dir, n| {
+            make(dir, n);
+            make(dir, n + 2 * TIMES);
+        },
+        act: varmail,
+    },
+];
+
+/// What one time costs, as the table shows it: kinds in the order of their names, rounded.
+fn cost(before: &Messages, after: &Messages) -> BTreeMap<String, usize> {
+    let mut cost = BTreeMap::new();
+    for (kind, n) in after {
+        let n = n - before.get(kind).unwrap_or(&0);
+        let each = (n as usize + TIMES / 2) / TIMES;
+        // However the kernel packs them, it forgets each inode once.
+        if each > 0 && kind != "forget" && kind != "batch_forget" {
+            cost.insert(kind.clone(), each);
+        }
+    }
+    cost
+}
+
+fn measure(options: &str) -> Vec<(String, String)> {
+    let m = Mounted::new(options);
+    // What is asked once a mount is asked here.
+    let warm = m.0.mnt().join("warm");
+    fs::create_dir(&warm).unwrap();
+    known(&warm, 0);
+    append_fsync(&warm, 0);
+    fs::read_dir(&warm).unwrap().count();
+    ROWS.iter()
+        .enumerate()
+        .map(|(i, row)| {
+            let dir = m.0.mnt().join(format!("d{i}"));
+            fs::create_dir(&dir).unwrap();
+            for n in 0..TIMES {
+                (row.prepare)(&dir, n);
+            }
+            let before = m.messages();
+            for n in 0..TIMES {
+                (row.act)(&dir, n);
+            }
+            let after = m.messages();
+            let cost = cost(&before, &after);
+            let sum: usize = cost.values().sum();
+            let kinds: Vec<_> = cost
+                .iter()
+                .map(|(kind, n)| {
+                    if *n == 1 {
+                        kind.clone()
+                    } else {
+                        format!("{n} {kind}")
+                    }
+                })
+                .collect();
+            (row.name.to_owned(), format!("{sum}: {}", kinds.join(", ")))
+        })
+        .map(|(name, text)| (name, text.trim_end_matches(": ").to_owned()))
+        .collect()
+}
+
+/// The columns of the table in docs/performance.md: what the mount is told.
+const COLUMNS: [&str; 4] = [
+    "open=answer",
+    "open=elide",
+    "open=elide,permissions=owner",
+    "open=elide,permissions=owner,writeback",
+];
+
+#[test]
+fn the_documented_messages_are_those_that_come() {
+    if !can_mount() {
+        return;
+    }
+    let columns: Vec<_> = COLUMNS
+        .iter()
+        .map(|options| measure(&format!("{options},durability=op")))
+        .collect();
+    let header = format!(
+        "| | {} |",
+        COLUMNS
+            .map(|c| format!("`{}`", c.replace(',', "`, `")))
+            .join(" | ")
+    );
+    let table: Vec<String> = (0..ROWS.len())
+        .map(|i| {
+            let cells: Vec<_> = columns.iter().map(|c| c[i].1.as_str()).collect();
+            format!("| {} | {} |", columns[0][i].0, cells.join(" | "))
+        })
+        .collect();
+    let doc = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/performance.md");
+    let doc = fs::read_to_string(doc).unwrap();
+    let documented: Vec<_> = doc
+        .lines()
+        .skip_while(|l| *l != header)
+        .skip(2)
+        .take_while(|l| l.starts_with('|'))
+        .collect();
+    assert_eq!(
+        documented,
+        table,
+        "the table should be:\n{header}\n|---{}|\n{}\n",
+        "|---".repeat(COLUMNS.len()),
+        table.join("\n")
+    );
+}
