@@ -1,7 +1,10 @@
 //! The list of workloads and what is written about them.
 
-use quayfs_bench::workload::{Params, Wishes, all, select};
+use crate::support::ops;
+use quayfs_bench::meter::Meter;
+use quayfs_bench::workload::{Flow, Params, Place, Wishes, all, select};
 use std::collections::HashSet;
+use std::sync::atomic::AtomicBool;
 
 #[test]
 fn names_are_unique_and_stand_for_one_thing() {
@@ -48,6 +51,39 @@ fn the_documentation_names_every_workload() {
     }
     for name in ["sqlite-wal", "sqlite-delete"] {
         assert!(text.contains(&format!("`{name}`")), "{name}");
+    }
+}
+
+#[test]
+fn nothing_is_allocated_in_the_measured_loop() {
+    let one = allocation_counter::measure(|| drop(std::hint::black_box(vec![1_u8; 10])));
+    assert_eq!(one.count_total, 1, "allocations are counted");
+    for w in all() {
+        let info = w.info();
+        // Allocates between listings, which is not measured; SQLite allocates for itself.
+        if info.name == "ls-cold" || info.family == "sqlite" {
+            continue;
+        }
+        let wishes = Wishes {
+            files: Some(500),
+            ..ops(1)
+        };
+        let params = Params::new(info, &wishes).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let stop = AtomicBool::new(false);
+        let place = Place::new(&params, dir.path(), &stop).unwrap();
+        let job = w.prepare(&place).unwrap();
+        let mut worker = job.worker(&place, 0).unwrap();
+        let mut meter = Meter::new(info.steps.len());
+        let counted = allocation_counter::measure(|| {
+            for _ in 0..40 {
+                if worker.go(&mut meter).unwrap() == Flow::Done {
+                    break;
+                }
+            }
+        });
+        assert!(meter.ops() > 0, "{}", info.name);
+        assert_eq!(counted.count_total, 0, "{}: {counted:?}", info.name);
     }
 }
 
