@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-pub use quayfs_fuse::Transport;
+pub use quayfs_fuse::{Idle, Transport};
 
 mod parse;
 mod size;
@@ -131,6 +131,8 @@ pub struct MountOptions {
     pub buffers: Option<u32>,
     /// `ablation=`.
     pub ablation: Ablation,
+    /// `idle=`: what idle CPUs do while requests follow each other closely.
+    pub idle: Idle,
     /// `permissions=`.
     pub permissions: Permissions,
     /// `allow_other`: other users than the one who mounts may enter.
@@ -171,6 +173,7 @@ impl Default for MountOptions {
             transport: Transport::default(),
             buffers: None,
             ablation: Ablation::default(),
+            idle: Idle::default(),
             permissions: Permissions::default(),
             allow_other: false,
             nosuid: false,
@@ -304,6 +307,9 @@ impl fmt::Display for MountOptions {
         out.push(self.open.to_string());
         out.push(self.on_error.to_string());
         out.push(format!("transport={}", self.transport));
+        if self.idle != Idle::Auto {
+            out.push(format!("idle={}", self.idle));
+        }
         out.extend(self.buffers.map(|n| format!("buffers={n}")));
         out.extend((self.ablation != Ablation::default()).then(|| self.ablation.to_string()));
         out.extend(self.threads.map(|n| format!("threads={n}")));

@@ -122,6 +122,9 @@ Options after -o, separated by commas:
   transport=auto             FUSE over io_uring where the kernel has it switched on, else /dev/fuse
            =dev              /dev/fuse
            =uring            FUSE over io_uring; without it, /dev/fuse and a line in the log
+  idle=auto                  idle CPUs poll while requests come fast: in small virtual machines, as root
+      =poll                  on any machine, as root
+      =halt                  never: saves power, costs up to 20 us a request
   allow_other                other users may enter
   nosuid nodev noexec noatime relatime nodiratime sync
                              as in mount(8)
@@ -432,6 +435,7 @@ mod tests {
             "errors=",
             "=continue",
             "transport=",
+            "idle=",
             "buffers=",
             "ablation=",
             "allow_other",

@@ -6,7 +6,7 @@
 //! repeated but not contradicted.
 
 use super::{
-    AtimePolicy, CheckpointPolicy, DataMode, Durability, MountOptions, OnError, OpenPolicy,
+    AtimePolicy, CheckpointPolicy, DataMode, Durability, Idle, MountOptions, OnError, OpenPolicy,
     Permissions, Transport,
 };
 use quayfs_layout::geometry::BUFFERS_MAX;
@@ -217,6 +217,10 @@ impl<'a> Parser<'a> {
                 o.transport = choose(key, value, &TRANSPORT)?;
                 "transport"
             }
+            "idle" => {
+                o.idle = choose(key, value, &IDLE)?;
+                "idle"
+            }
             "buffers" => {
                 o.buffers = Some(number(key, value, 1, BUFFERS_MAX)?);
                 "buffers"
@@ -349,6 +353,11 @@ const CHECKPOINT: [(&str, CheckpointPolicy); 3] = [
     ("swap", CheckpointPolicy::Swap),
     ("inplace", CheckpointPolicy::InPlace),
 ];
+const IDLE: [(&str, Idle); 3] = [
+    ("auto", Idle::Auto),
+    ("poll", Idle::Poll),
+    ("halt", Idle::Halt),
+];
 const TRANSPORT: [(&str, Transport); 3] = [
     ("auto", Transport::Auto),
     ("dev", Transport::Dev),
@@ -424,6 +433,7 @@ fn missing_value(key: &str) -> OptionError {
         "permissions",
         "errors",
         "transport",
+        "idle",
         "buffers",
         "threads",
         "ablation",

@@ -111,6 +111,13 @@ fn every_option_has_its_effect() {
             },
         ),
         (
+            "idle=poll",
+            MountOptions {
+                idle: Idle::Poll,
+                ..d()
+            },
+        ),
+        (
             "permissions=owner",
             MountOptions {
                 permissions: Permissions::Owner,
@@ -359,7 +366,7 @@ proptest! {
     fn what_parses_prints_and_parses(words in prop::collection::vec(prop::sample::select(&[
         "ro", "rw", "data=ordered", "durability=commit", "writeback", "open=elide", "noatime",
         "errors=continue", "commit=9", "buffers=2", "threads=3", "nosuid", "nodev", "noexec",
-        "transport=dev", "permissions=kernel", "allow_other", "ablation=staging:central", "ablation=checkpoint:swap", "subtype=none",
+        "transport=dev", "idle=halt", "permissions=kernel", "allow_other", "ablation=staging:central", "ablation=checkpoint:swap", "subtype=none",
         "ablation=locking:file", "ablation=workers:1", "fsname=/dev/x", "nodiratime",
     ][..]), 0..8)) {
         let o = parse(&words.join(",")).unwrap();

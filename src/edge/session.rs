@@ -38,6 +38,7 @@ pub fn how(options: &MountOptions) -> Options {
     Options {
         transport: options.transport,
         workers,
+        idle: options.idle,
         ..Options::default()
     }
 }

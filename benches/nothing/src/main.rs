@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use clap::Parser;
 use quayfs::config::{MountOptions, parse_size};
@@ -30,6 +31,18 @@ struct Args {
     /// Memory for files, touched at the start.
     #[arg(long, default_value = "1G")]
     ram: String,
+    /// Bind the threads that read /dev/fuse to CPUs, in turn.
+    #[arg(long)]
+    pin: bool,
+    /// Let those threads share one descriptor.
+    #[arg(long)]
+    share: bool,
+    /// How long those threads look for a request before they sleep, in microseconds.
+    #[arg(long, default_value_t = 0)]
+    poll: u64,
+    /// Requests under way in the ring of a CPU.
+    #[arg(long)]
+    depth: Option<usize>,
 }
 
 fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
@@ -48,7 +61,11 @@ fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
         }
     });
     let stats = Arc::new(Stats::default());
-    let how = quayfs::edge::session::how(&options);
+    let mut how = quayfs::edge::session::how(&options);
+    how.pin = args.pin;
+    how.clone = !args.share;
+    how.poll = Duration::from_micros(args.poll);
+    how.depth = args.depth.unwrap_or(how.depth);
     let nothing = Nothing {
         tree,
         options,

@@ -15,9 +15,10 @@
 //! - [`request`], [`answer`]: what they become.
 //! - `handshake`: what is agreed on at the start.
 //! - `channel`: the two transports.
-//! - `session`: the threads.
+//! - `session`: the threads; `awake`: keeps CPUs from halting under them.
 
 pub mod answer;
+mod awake;
 mod channel;
 mod guard;
 mod handshake;
@@ -31,5 +32,5 @@ pub mod wire;
 pub use answer::{Answer, Errno, Listing, Out};
 pub use request::{Op, Request};
 pub use service::{Offer, Service, Wish};
-pub use session::{Options, Transport, serve};
+pub use session::{Idle, Options, Transport, serve};
 pub use stats::Stats;

@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::Duration;
 
+use crate::awake;
 use crate::channel::dev::Worker;
 use crate::channel::ring::Queue;
 use crate::handshake::{Agreed, greet};
@@ -42,6 +43,29 @@ impl fmt::Display for Transport {
     }
 }
 
+/// What idle CPUs do while requests follow each other closely.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Idle {
+    /// Poll in virtual machines of few CPUs, where halting costs more than a request, and where the
+    /// daemon may ask for it; halt elsewhere.
+    #[default]
+    Auto,
+    /// Poll, where the daemon may ask for it.
+    Poll,
+    /// Halt, as always.
+    Halt,
+}
+
+impl fmt::Display for Idle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Poll => "poll",
+            Self::Halt => "halt",
+        })
+    }
+}
+
 /// How requests are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
@@ -57,6 +81,8 @@ pub struct Options {
     pub poll: Duration,
     /// Requests under way in the ring of a CPU.
     pub depth: usize,
+    /// What idle CPUs do meanwhile.
+    pub idle: Idle,
 }
 
 impl Default for Options {
@@ -68,6 +94,7 @@ impl Default for Options {
             clone: true,
             poll: Duration::ZERO,
             depth: 8,
+            idle: Idle::Auto,
         }
     }
 }
@@ -127,7 +154,19 @@ pub fn serve(
         let threads: Vec<_> = (0..workers)
             .map(|n| session.start_worker(scope, n, agreed, !ringing))
             .collect::<io::Result<_>>()?;
-        join(threads)
+        let polls = match options.idle {
+            Idle::Auto => awake::is_worth_while(),
+            Idle::Poll => true,
+            Idle::Halt => false,
+        };
+        if polls {
+            thread::Builder::new()
+                .name("fuse-awake".into())
+                .spawn_scoped(scope, || stats.awake.run(stats, awake::hold))?;
+        }
+        let ended = join(threads);
+        stats.awake.end();
+        ended
     })
 }
 

@@ -6,20 +6,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
 
+use crate::awake::Awake;
 use crate::wire::Opcode;
 
 const KINDS: usize = crate::wire::OPCODES_END;
 
 /// The messages that one thread read.
 #[derive(Debug)]
-pub(crate) struct Tally(CachePadded<[AtomicU64; KINDS]>);
+pub(crate) struct Tally {
+    kinds: CachePadded<[AtomicU64; KINDS]>,
+    awake: Arc<Awake>,
+}
 
 impl Tally {
     /// Counts a message. Only the owner calls it, so that no read-modify-write is needed.
     pub(crate) fn count(&self, opcode: u32) {
-        if let Some(n) = self.0.get(opcode as usize) {
+        if let Some(n) = self.kinds.get(opcode as usize) {
             n.store(n.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         }
+        self.awake.notice();
     }
 }
 
@@ -28,13 +33,16 @@ impl Tally {
 pub struct Stats {
     tallies: Mutex<Vec<Arc<Tally>>>,
     transport: Mutex<Option<&'static str>>,
+    /// Who wants to know when requests come.
+    pub(crate) awake: Arc<Awake>,
 }
 
 impl Stats {
     pub(crate) fn tally(&self) -> Arc<Tally> {
-        let tally = Arc::new(Tally(CachePadded::new(std::array::from_fn(|_| {
-            AtomicU64::new(0)
-        }))));
+        let tally = Arc::new(Tally {
+            kinds: CachePadded::new(std::array::from_fn(|_| AtomicU64::new(0))),
+            awake: Arc::clone(&self.awake),
+        });
         self.lock().push(Arc::clone(&tally));
         tally
     }
@@ -69,7 +77,7 @@ impl Stats {
             .map(|op| {
                 let sum = tallies
                     .iter()
-                    .map(|t| t.0[*op as usize].load(Ordering::Relaxed))
+                    .map(|t| t.kinds[*op as usize].load(Ordering::Relaxed))
                     .sum();
                 (*op, sum)
             })
