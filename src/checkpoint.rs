@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use quayfs_blockdev::WriteRun;
+use quayfs_blockdev::{AlignedBuf, WriteRun};
 use quayfs_journal::LiveSlot;
 use quayfs_layout::{BLOCK, Lbn};
 use quayfs_ppt::BlockState;
@@ -23,6 +23,8 @@ use crate::metrics::Metrics;
 const RUN_MIN: usize = 8;
 /// Longest single write in blocks (1 MiB).
 const RUN_MAX: usize = 256;
+/// Writes that a worker hands over at a time.
+const BATCH: usize = 8;
 /// Attempts to write before the device is given up.
 const TRIES: u32 = 3;
 /// LBNs of one zero batch.
@@ -54,7 +56,7 @@ pub struct RoundReport {
 /// Runs one round. Returns what it did; `Ok` with zeros if there was nothing to do. When it
 /// returns, the slots it retired are free and their blocks are durable on the data device.
 pub fn round(e: &Engine) -> Result<RoundReport> {
-    let _one = e.rounding.lock();
+    let mut bufs = e.rounding.lock();
     // The cut: S <= D, so in mode `commit` nothing above the last commit leaves the rings.
     let mut cut = e.journal.digested();
     let mut live = e.journal.live_slots(cut);
@@ -83,7 +85,7 @@ pub fn round(e: &Engine) -> Result<RoundReport> {
         written: moves.len() as u64,
         swapped: moves.iter().filter(|m| m.borrowed.is_some()).count() as u64,
     };
-    let outcome = write_out(e, &moves).and_then(|()| commit(e, &moves, cut));
+    let outcome = write_out(e, &moves, &mut bufs).and_then(|()| commit(e, &moves, cut));
     if let Err(err) = outcome {
         // Nothing was retired: the slots still hold everything.
         borrowed.give_back(e);
@@ -241,7 +243,7 @@ fn borrow(e: &Engine, n: usize, borrowed: &mut Borrowed) -> Result<Vec<(u64, Lbn
 
 /// Writes all blocks with a pool of workers, waits for all of them (the round barrier of paper
 /// 1), and flushes the device.
-fn write_out(e: &Engine, moves: &[Move]) -> Result<()> {
+fn write_out(e: &Engine, moves: &[Move], bufs: &mut Vec<AlignedBuf>) -> Result<()> {
     let pieces: Vec<Range<usize>> = runs(moves)
         .flat_map(|r| {
             r.clone()
@@ -257,26 +259,30 @@ fn write_out(e: &Engine, moves: &[Move]) -> Result<()> {
             .min(WORKERS_MAX)
     };
     let workers = workers.min(pieces.len() / 16 + 1);
+    if bufs.len() < workers {
+        bufs.resize_with(workers, || AlignedBuf::new(0));
+    }
     let next = AtomicUsize::new(0);
     let failure: Mutex<Option<FsError>> = Mutex::new(None);
-    let work = || {
+    let work = |buf: &mut AlignedBuf| {
         while failure.lock().is_none() {
-            let i = next.fetch_add(8, Ordering::Relaxed);
+            let i = next.fetch_add(BATCH, Ordering::Relaxed);
             if i >= pieces.len() {
                 break;
             }
-            let batch = &pieces[i..(i + 8).min(pieces.len())];
-            if let Err(err) = write_batch(e, moves, batch) {
+            let batch = &pieces[i..(i + BATCH).min(pieces.len())];
+            if let Err(err) = write_batch(e, moves, batch, buf) {
                 failure.lock().get_or_insert(err);
             }
         }
     };
     if workers == 1 {
-        work();
+        work(&mut bufs[0]);
     } else {
         thread::scope(|s| {
-            for _ in 0..workers {
-                s.spawn(work);
+            for buf in &mut bufs[..workers] {
+                let work = &work;
+                s.spawn(move || work(buf));
             }
         });
     }
@@ -287,20 +293,33 @@ fn write_out(e: &Engine, moves: &[Move]) -> Result<()> {
     e.flush_device()
 }
 
-fn write_batch(e: &Engine, moves: &[Move], batch: &[Range<usize>]) -> Result<()> {
-    let mut bufs: Vec<Vec<u8>> = Vec::with_capacity(batch.len());
-    for piece in batch {
-        let mut buf = vec![0; piece.len() * BLOCK];
-        for (m, out) in moves[piece.clone()].iter().zip(buf.chunks_mut(BLOCK)) {
-            if let Err(err) = e.journal.read_slot(&m.slot.slot(), out) {
-                let err = FsError::io(format_args!("LBN {}: {err}", m.slot.lbn));
-                e.damaged(&err);
-                return Err(err);
-            }
-        }
-        bufs.push(buf);
+fn write_batch(
+    e: &Engine,
+    moves: &[Move],
+    batch: &[Range<usize>],
+    buf: &mut AlignedBuf,
+) -> Result<()> {
+    let len = batch.iter().map(ExactSizeIterator::len).sum::<usize>() * BLOCK;
+    if buf.len() < len {
+        *buf = AlignedBuf::new(len);
     }
-    let slices: Vec<[&[u8]; 1]> = bufs.iter().map(|b| [&b[..]]).collect();
+    let all = batch.iter().flat_map(|piece| &moves[piece.clone()]);
+    for (m, out) in all.zip(buf.chunks_mut(BLOCK)) {
+        if let Err(err) = e.journal.read_slot(&m.slot.slot(), out) {
+            let err = FsError::io(format_args!("LBN {}: {err}", m.slot.lbn));
+            e.damaged(&err);
+            return Err(err);
+        }
+    }
+    let mut rest = &buf[..len];
+    let slices: Vec<[&[u8]; 1]> = batch
+        .iter()
+        .map(|piece| {
+            let (here, after) = rest.split_at(piece.len() * BLOCK);
+            rest = after;
+            [here]
+        })
+        .collect();
     let runs: Vec<WriteRun<'_>> = batch
         .iter()
         .zip(&slices)

@@ -10,7 +10,7 @@ mod relief;
 use std::ops::Range;
 use std::sync::Arc;
 
-use quayfs_blockdev::BlockDevice;
+use quayfs_blockdev::{AlignedBuf, BlockDevice};
 use quayfs_journal::{Journal, StagedMap};
 use quayfs_layout::config::ConfigTable;
 use quayfs_layout::geometry::Geometry;
@@ -79,8 +79,9 @@ pub struct Engine {
     flush_failed: AtomicBool,
     /// One digest at a time.
     pub(crate) digesting: Mutex<()>,
-    /// One round or zero batch at a time.
-    pub(crate) rounding: Mutex<()>,
+    /// One round or zero batch at a time; its workers' buffers stay, since the first touch of memory
+    /// costs more than copying to it.
+    pub(crate) rounding: Mutex<Vec<AlignedBuf>>,
     /// Last record that a device flush covers (`data=ordered`).
     pub flushed: AtomicU64,
 }
@@ -158,7 +159,7 @@ impl Engine {
             stopping: std::sync::atomic::AtomicBool::new(false),
             flush_failed: AtomicBool::new(false),
             digesting: Mutex::new(()),
-            rounding: Mutex::new(()),
+            rounding: Mutex::default(),
             flushed: AtomicU64::new(0),
         })
     }
