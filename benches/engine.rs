@@ -20,6 +20,10 @@ use quayfs_layout::geometry::Geometry;
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_pmem::Region;
 
+/// As the program has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 const PMEM: u64 = 256 << 20;
 const DATA: u64 = 512 << 20;
 const FILE_BLOCKS: u64 = 4096;

@@ -13,12 +13,17 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Parser;
+use mimalloc::MiMalloc;
 use quayfs::config::{MountOptions, parse_size};
 use quayfs::mount::{Mount, Users};
 use quayfs_fuse::Stats;
 use service::Nothing;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+
+/// As the real thing has it.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// A file system in memory that does nothing, to measure others by.
 #[derive(Debug, Parser)]
