@@ -13,6 +13,7 @@ use quayfs_journal::{
     Staging,
 };
 use quayfs_layout::geometry::Geometry;
+use quayfs_layout::jsb::{EpochWord, WordKind};
 use quayfs_pmem::Backend;
 use quayfs_ppt::{Ppt, PptError, PptGeometry};
 
@@ -52,6 +53,11 @@ pub enum MountError {
         /// The first one.
         first: String,
     },
+    /// A repair has begun and not ended.
+    #[error(
+        "a repair was interrupted; run `quayfs fsck --repair` again, `-o ro` shows what can be read"
+    )]
+    Repairing,
     /// The options do not fit the volume.
     #[error("{0}")]
     Options(String),
@@ -113,6 +119,10 @@ pub fn recover(volume: &Volume, options: &MountOptions) -> Result<Engine, MountE
 
     // Who may write nothing has nothing to lose by a guess.
     let lenient = options.read_only;
+    let epoch = region.load_u64(g.jsb_off + WordKind::Epoch.offset());
+    if !lenient && EpochWord::decode(epoch, salt).is_some_and(|e| e.repairing) {
+        return Err(MountError::Repairing);
+    }
     let attach = if lenient { Ppt::salvage } else { Ppt::attach };
     let (ppt, attached) = attach(Arc::clone(&region), ppt_geometry(&g, salt))?;
     if let Some(d) = &attached.damage {

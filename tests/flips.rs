@@ -4,14 +4,10 @@
 //! `QUAYFS_FLIPS=all` flips every bit, in mode `commit` too where it is as in mode `op`; otherwise one
 //! bit of every byte. With `--nocapture` each test says how many flips were found, and by what.
 
-mod damage;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use damage::map::{Area, Map, Use};
-use damage::{Image, Left, Place, volume};
 use quayfs::error::FsError;
 use quayfs::fs::Fs;
 use quayfs::fsck::{self, FsckOptions, FsckReport};
@@ -22,6 +18,8 @@ use quayfs_layout::geometry::Geometry;
 use quayfs_layout::inode::ROOT;
 use quayfs_layout::{BLOCK, LINE};
 use quayfs_oracle::Media;
+use quayfs_oracle::damage::map::{Area, Map, Use};
+use quayfs_oracle::damage::{self, Image, Left, Place, volume};
 
 const THREADS: usize = 2;
 

@@ -178,6 +178,10 @@ fn journal(scan: &Scan, c: &mut Check) {
         );
         c.findings.error(Area::Journal, what);
     }
+    if scan.repairing {
+        let what = "a repair was interrupted and has to be run again";
+        c.findings.error(Area::Journal, what);
+    }
     if scan.clean && !(scan.records.is_empty() && scan.live.is_empty()) {
         let what = format_args!(
             "marked as unmounted cleanly, but {} records and {} slots are live",

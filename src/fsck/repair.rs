@@ -4,7 +4,9 @@
 //! with the readers of the checker, and stores only what differs; at the end the checker decides what
 //! is left. So a second repair finds nothing to do.
 //!
-//! A crash at any moment leaves a volume on which the next repair comes to the same end:
+//! A crash at any moment leaves a volume on which the next repair comes to the same end, and that
+//! nobody can mount for writing before (`words`: the epoch says so from before the first store to the
+//! region until all is durable):
 //! * what is healed (`heal`) or replaced by a derived value is one store, and stands for itself;
 //! * what is given up is evidence for nothing else: once it is gone, the rest looks the same as with
 //!   it damaged;
@@ -96,6 +98,12 @@ pub fn repair_volume(
     options: &FsckOptions,
     progress: &mut dyn FnMut(&str),
 ) -> Result<RepairReport, Failed> {
+    // A daemon or a repair that died may have left stores that were never flushed. They can be read,
+    // so everything that follows would build on them, and be wrong once power fails.
+    let region = volume.region();
+    region.flush(0, region.len());
+    region.drain()?;
+    volume.device().flush()?;
     progress("checking");
     let before = super::check_copy(volume, options)?;
     let mut report = RepairReport {
@@ -115,7 +123,7 @@ pub fn repair_volume(
             log: report::Journal::default(),
             progress,
         };
-        let result = repair.all(&report.check);
+        let result = repair.pass(&report.check);
         let changed = repair.log.len() > 0;
         report.done.append(&mut repair.log.done);
         result?;
@@ -144,22 +152,34 @@ struct Repair<'v> {
 }
 
 impl Repair<'_> {
-    fn all(&mut self, found: &FsckReport) -> Result<(), Failed> {
+    /// Durable when it returns.
+    fn pass(&mut self, found: &FsckReport) -> Result<(), Failed> {
         (self.progress)("configuration");
+        self.epoch()?;
         self.config()?;
         self.header()?;
+        if self.all(found)? {
+            self.end()?;
+        }
+        // Of what has been stored last there may be no other drain.
+        self.drain()
+    }
+
+    /// Whether the pass has come to its end.
+    fn all(&mut self, found: &FsckReport) -> Result<bool, Failed> {
         (self.progress)("logs");
         self.l2p_log()?;
         self.words()?;
         if only_content(found) {
             // Nothing that the following could change: a recovery begins a new epoch each time.
-            return self.content_only();
+            self.content_only()?;
+            return Ok(true);
         }
         (self.progress)("node pages");
         self.nodes()?;
         (self.progress)("journal");
         if !self.journal()? {
-            return Ok(());
+            return Ok(false);
         }
         (self.progress)("tree");
         let media = Media::of(self.volume);
@@ -167,12 +187,54 @@ impl Repair<'_> {
         (self.progress)("blocks");
         self.map(&tree)?;
         self.log.resolve(|ino| tree.path(ino));
+        Ok(true)
+    }
+
+    /// Makes durable what has been stored.
+    #[track_caller]
+    fn drain(&self) -> Result<(), Failed> {
+        Ok(self.media.region.drain()?)
+    }
+
+    /// Stores a word of the region; durable with the next drain. Nearly all that a repair does goes
+    /// through here.
+    fn put(&mut self, off: u64, word: u64) -> Result<(), Failed> {
+        self.begin()?;
+        self.media.region.store_u64(off, word);
+        self.media.region.flush(off, 8);
         Ok(())
     }
 
-    /// Settles what a stage has stored and flushed.
-    fn drain(&self) -> Result<(), Failed> {
-        Ok(self.media.region.drain()?)
+    /// [`Repair::put`] of 4 bytes.
+    fn put_u32(&mut self, off: u64, value: u32) -> Result<(), Failed> {
+        let shift = off % 8 * 8;
+        let word = self.media.region.load_u64(off - off % 8);
+        let word = word & !(u64::from(u32::MAX) << shift) | u64::from(value) << shift;
+        self.put(off - off % 8, word)
+    }
+
+    /// Heals a checked word in place, which is one store; whether that could be done.
+    fn heal_word(&mut self, off: u64, valid: impl Fn(u64) -> bool) -> Result<bool, Failed> {
+        match heal::word(self.media.region.load_u64(off), valid) {
+            Some(healed) => self.put(off, healed).map(|()| true),
+            None => Ok(false),
+        }
+    }
+
+    /// Heals a structure in place, which is one store; whether that could be done.
+    fn heal_bytes(
+        &mut self,
+        off: u64,
+        len: u64,
+        valid: impl Fn(&[u8]) -> bool,
+    ) -> Result<bool, Failed> {
+        let mut content = self.media.region.read_vec(off, len);
+        let Some(bit) = heal::bytes(&mut content, valid) else {
+            return Ok(false);
+        };
+        let (word, mask) = heal::mask(off, bit);
+        self.put(word, self.media.region.load_u64(word) ^ mask)?;
+        Ok(true)
     }
 }
 

@@ -17,9 +17,9 @@ use quayfs_layout::node::{self, NodeKind};
 use quayfs_oracle::{Media, options};
 use quayfs_pmem::Backend;
 
-use crate::damage::map::{Map, Use};
-use crate::damage::{self, Image, Left};
 use crate::support::{B, Harm, How, check, mended, open, repair, ruins, tree, unchanged};
+use quayfs_oracle::damage::map::{Map, Use};
+use quayfs_oracle::damage::{self, Image, Left};
 
 /// Words that nothing else tells: the volume stays as it is, and the report says so.
 #[test]

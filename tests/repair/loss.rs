@@ -9,11 +9,11 @@ use quayfs_layout::Ino;
 use quayfs_layout::inode::ROOT;
 use quayfs_oracle::rng::Rng;
 
-use crate::damage::map::{Map, Use};
-use crate::damage::{self, Image, Left};
 use crate::support::{
     B, Harm, How, IN_RECORDS, Tree, check, mended, repair, ruins, tree, unchanged,
 };
+use quayfs_oracle::damage::map::{Map, Use};
+use quayfs_oracle::damage::{self, Image, Left};
 
 /// Files that a repair does not name, and that do not lie below a directory that it names, are what
 /// they were.

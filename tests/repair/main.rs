@@ -1,9 +1,6 @@
 //! `fsck --repair`: what it puts right, that it does so once, and that a crash in between does not
 //! change where it ends.
 
-#[path = "../damage/mod.rs"]
-mod damage;
-
 mod crash;
 mod limits;
 mod loss;

@@ -7,9 +7,9 @@ use quayfs::volume::{Access, Volume};
 use quayfs_layout::Ino;
 use quayfs_layout::inode::ROOT;
 
-use crate::damage::map::Use;
-use crate::damage::{Image, Left};
 use crate::support::{IN_RECORDS, Item, ruins, tree};
+use quayfs_oracle::damage::map::Use;
+use quayfs_oracle::damage::{Image, Left};
 
 /// Reads what can be read of a file.
 fn glance(fs: &Fs, ino: Ino) -> Option<Item> {

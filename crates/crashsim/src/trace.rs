@@ -55,6 +55,12 @@ impl Trace {
         self.events.is_empty()
     }
 
+    /// How many of the events change what is on a medium.
+    pub fn stores(&self) -> usize {
+        let changes = |e: &&Event| matches!(e.kind, Kind::Store { .. } | Kind::DeviceWrite { .. });
+        self.events.iter().filter(changes).count()
+    }
+
     /// A number that runs have in common that did the same to the same media in the same order, and
     /// others hardly ever. Threads count by the order of their first events.
     pub fn fingerprint(&self) -> u64 {

@@ -48,6 +48,7 @@ impl Journal {
         }
         jsb.store(WordKind::Clean, 1);
         jsb.store_epoch(EpochWord {
+            repairing: false,
             epoch: 1,
             mode: durability.mode(),
         });

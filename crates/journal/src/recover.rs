@@ -170,6 +170,8 @@ impl Scan {
             jsb.store_head(lane, end);
         }
         jsb.store_epoch(EpochWord {
+            // Who recovers in the middle of a repair is the repair, which is not over.
+            repairing: self.repairing,
             epoch: self.epoch + 1,
             mode: options.durability.mode(),
         });

@@ -40,6 +40,8 @@ pub struct Scan {
     pub max_seq_seen: u64,
     /// Whether the volume was unmounted cleanly.
     pub clean: bool,
+    /// Whether a repair has begun and not ended.
+    pub repairing: bool,
     pub(crate) region: Arc<Region>,
     pub(crate) geo: JournalGeometry,
     /// Where each lane goes on.
@@ -106,6 +108,7 @@ impl Journal {
             damage,
             max_seq_seen: digested.max(retired).max(commit_ts),
             clean: clean == u64::from(epoch_word.epoch),
+            repairing: epoch_word.repairing,
             region: Arc::clone(&region),
             geo: *geo,
             lane_ends: walks.iter().map(|w| w.end).collect(),

@@ -116,26 +116,34 @@ pub enum Mode {
     Commit = 2,
 }
 
-/// The epoch word: 32 bits of epoch, 8 of mode, 8 reserved (zero), 16 of check.
+/// The epoch word: 32 bits of epoch, 8 of mode, 8 of flags, 16 of check. A program that does not know
+/// a flag refuses the word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpochWord {
     /// Log epoch; the first one is 1.
     pub epoch: u32,
     /// Durability mode in force during the epoch.
     pub mode: Mode,
+    /// A repair has begun and not ended: what it has given up so far looks like something that never
+    /// was, so nobody may write to the volume until another repair has ended.
+    pub repairing: bool,
 }
+
+/// [`EpochWord::repairing`] in the word.
+const REPAIRING: u64 = 1 << 40;
 
 impl EpochWord {
     /// The stored form.
     pub fn encode(self, volume_salt: u64) -> u64 {
         let number = u64::from(self.epoch) | (self.mode as u64) << 32;
-        SeqWord::encode(number, WordKind::Epoch.salt(volume_salt))
+        let flags = if self.repairing { REPAIRING } else { 0 };
+        SeqWord::encode(number | flags, WordKind::Epoch.salt(volume_salt))
     }
 
-    /// The epoch and mode, or `None` if the check fails or the mode is unknown.
+    /// The epoch and mode, or `None` if the check fails or the mode or a flag is unknown.
     pub fn decode(word: u64, volume_salt: u64) -> Option<Self> {
         let number = SeqWord::decode(word, WordKind::Epoch.salt(volume_salt))?;
-        let mode = match number >> 32 {
+        let mode = match (number & !REPAIRING) >> 32 {
             1 => Mode::Op,
             2 => Mode::Commit,
             _ => return None,
@@ -143,6 +151,7 @@ impl EpochWord {
         Some(Self {
             epoch: number as u32,
             mode,
+            repairing: number & REPAIRING != 0,
         })
     }
 }
@@ -213,14 +222,15 @@ mod tests {
 
     #[test]
     fn epoch_word_round_trips_and_rejects_unknown_modes() {
-        for mode in [Mode::Op, Mode::Commit] {
+        for (mode, repairing) in [(Mode::Op, false), (Mode::Op, true), (Mode::Commit, true)] {
             let w = EpochWord {
                 epoch: u32::MAX,
                 mode,
+                repairing,
             };
             assert_eq!(EpochWord::decode(w.encode(9), 9), Some(w));
         }
-        for mode in [0u64, 3, 0x101] {
+        for mode in [0u64, 3, 0x81, 0x103, 0x201] {
             let raw = SeqWord::encode(7 | mode << 32, WordKind::Epoch.salt(9));
             assert_eq!(EpochWord::decode(raw, 9), None);
         }

@@ -10,12 +10,14 @@ pub mod account;
 pub mod apply;
 pub mod content;
 pub mod crash;
+pub mod damage;
 pub mod dump;
 pub mod duo;
 pub mod evict;
 pub mod mkfs;
 pub mod model;
 pub mod ops;
+pub mod repair;
 pub mod rng;
 pub mod script;
 pub mod search;
@@ -25,7 +27,7 @@ use std::sync::Arc;
 use quayfs::config::MountOptions;
 use quayfs::fs::Fs;
 use quayfs::fsck::{self, FsckOptions};
-use quayfs::mkfs::format;
+use quayfs::mkfs::{Identity, format, format_as};
 use quayfs::volume::{Access, Volume};
 use quayfs_blockdev::BlockDevice;
 use quayfs_crashsim::SimDevice;
@@ -126,11 +128,17 @@ pub struct Media {
 impl Media {
     /// A formatted volume on a region that behaves as `backend`.
     pub fn new(shape: &Shape, backend: Backend) -> Self {
+        Self::new_as(shape, backend, &Identity::random())
+    }
+
+    /// The same with a given identity.
+    pub fn new_as(shape: &Shape, backend: Backend, identity: &Identity) -> Self {
         let geometry = shape.geometry();
         let zeros = vec![0; geometry.pmem_len as usize];
         let region = Arc::new(Region::from_image(zeros, None, backend));
         let device = Arc::new(SimDevice::unrecorded(geometry.data_blocks));
-        Self::format(region, device, geometry)
+        format_as(&region, &*device, geometry, "test", identity).expect("mkfs");
+        Self { region, device }
     }
 
     /// Formats given media.

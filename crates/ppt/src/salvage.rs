@@ -44,7 +44,6 @@ impl Ppt {
             restore(&area, open)?;
         }
         area.close(close)?;
-        area.region.drain()?;
         Ok((Ppt::new(area, Default::default(), close), report))
     }
 }

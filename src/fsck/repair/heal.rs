@@ -4,8 +4,6 @@
 //! bit would satisfy it by chance has odds of 1 in 100000 for a page, which the checks that follow
 //! would mostly see. The 16 bits of a checked word tell one bit of 64, if it was one.
 
-use quayfs_pmem::Region;
-
 /// The only word one bit away from `raw` that is valid; `None` if there is none, or more than one.
 pub(super) fn word(raw: u64, valid: impl Fn(u64) -> bool) -> Option<u64> {
     let mut near = (0..64).map(|bit| raw ^ 1 << bit).filter(|w| valid(*w));
@@ -24,28 +22,11 @@ pub(super) fn bytes(bytes: &mut [u8], valid: impl Fn(&[u8]) -> bool) -> Option<u
     None
 }
 
-/// Heals a checked word of the region in place, which is one store; whether that could be done.
-pub(super) fn word_at(region: &Region, off: u64, valid: impl Fn(u64) -> bool) -> bool {
-    let Some(healed) = word(region.load_u64(off), valid) else {
-        return false;
-    };
-    region.store_u64(off, healed);
-    region.flush(off, 8);
-    true
-}
-
-/// Heals a structure of the region in place, which is one store; whether that could be done.
-pub(super) fn bytes_at(region: &Region, off: u64, len: u64, valid: impl Fn(&[u8]) -> bool) -> bool {
-    let mut content = region.read_vec(off, len);
-    let Some(bit) = bytes(&mut content, valid) else {
-        return false;
-    };
+/// The aligned word that holds a bit of what begins at `off`, and that bit in it.
+pub(super) fn mask(off: u64, bit: usize) -> (u64, u64) {
     let at = off + bit as u64 / 8;
     let word = at / 8 * 8;
-    let mask = 1u64 << ((at - word) * 8 + bit as u64 % 8);
-    region.store_u64(word, region.load_u64(word) ^ mask);
-    region.flush(word, 8);
-    true
+    (word, 1 << ((at - word) * 8 + bit as u64 % 8))
 }
 
 #[cfg(test)]
@@ -53,7 +34,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use quayfs_layout::checksum::{WORD_MAX, crc32c, open_word, seal_word};
-    use quayfs_pmem::Backend;
+    use quayfs_pmem::{Backend, Region};
 
     proptest! {
         #[test]
@@ -74,7 +55,8 @@ mod tests {
             rotten[at / 8] ^= 1 << (at % 8);
             // An offset that is no multiple of a word.
             region.write(1000 + 4, &rotten);
-            prop_assert!(bytes_at(&region, 1004, 512, |b| crc32c(b) == crc));
+            let (word, mask) = mask(1004, at);
+            region.store_u64(word, region.load_u64(word) ^ mask);
             prop_assert_eq!(region.read_vec(1004, 512), content);
         }
     }

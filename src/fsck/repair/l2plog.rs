@@ -5,7 +5,7 @@ use std::sync::Arc;
 use quayfs_layout::l2p::{COMMIT_AT, SPARE_AT, UNDO_BYTES, Undo, decode_commit, encode_commit};
 use quayfs_ppt::Ppt;
 
-use super::{Area, Failed, Repair, heal};
+use super::{Area, Failed, Repair};
 use crate::fsck::logs::{L2pLog, undo_at, undo_places};
 use crate::recovery::ppt_geometry;
 
@@ -13,14 +13,10 @@ impl Repair<'_> {
     /// Ends with no transaction open and both words sound. A log without damage is left alone.
     pub(super) fn l2p_log(&mut self) -> Result<(), Failed> {
         let (off, salt) = (self.media.geo.l2p_log_off, self.media.salt);
-        let region = Arc::clone(&self.media.region);
         let mut log = L2pLog::read(&self.media);
         if log.commit.is_none()
-            && heal::word_at(&region, off + COMMIT_AT, |w| {
-                decode_commit(w, salt).is_some()
-            })
+            && self.heal_word(off + COMMIT_AT, |w| decode_commit(w, salt).is_some())?
         {
-            self.drain()?;
             self.log
                 .add(Area::PageTable, "the log's commit word is healed");
             log = L2pLog::read(&self.media);
@@ -37,10 +33,9 @@ impl Repair<'_> {
                     let undo = b.and_then(|b| Undo::decode(b, lane, index, salt));
                     undo.is_some_and(|u| u.generation == start.generation)
                 };
-                healed += u64::from(heal::bytes_at(&region, at, UNDO_BYTES as u64, valid));
+                healed += u64::from(self.heal_bytes(at, UNDO_BYTES as u64, valid)?);
             }
             if healed > 0 {
-                self.drain()?;
                 let what = format_args!("{healed} undo records of the log are healed");
                 self.log.add(Area::PageTable, what);
             }
@@ -49,11 +44,11 @@ impl Repair<'_> {
         if sound && log.open().is_none() {
             return Ok(());
         }
-        let (_, report) = Ppt::salvage(Arc::clone(&region), ppt_geometry(&self.media.geo, salt))?;
-        // The spare copy follows with the next drain; a word that is ahead would stay.
-        region.store_u64(off + SPARE_AT, encode_commit(report.generation, salt));
-        region.flush(off + SPARE_AT, 8);
-        self.drain()?;
+        self.begin()?;
+        let region = Arc::clone(&self.media.region);
+        let (_, report) = Ppt::salvage(region, ppt_geometry(&self.media.geo, salt))?;
+        // A word that is ahead would stay.
+        self.put(off + SPARE_AT, encode_commit(report.generation, salt))?;
         if report.undone > 0 {
             let what = format_args!(
                 "a round was interrupted: {} entries are undone, their blocks are still staged",

@@ -15,7 +15,7 @@ use quayfs_layout::record::{
 use quayfs_layout::slot::{COMMITTED_OFFSET, SLOT_HEADER_BYTES, SlotHeader, committed};
 use quayfs_layout::{Ino, LINE};
 
-use super::{Area, Failed, Repair, heal};
+use super::{Area, Failed, Repair};
 use crate::config::MountOptions;
 use crate::recovery::{self, journal_geometry};
 
@@ -63,6 +63,7 @@ impl Repair<'_> {
             read_only: true,
             ..MountOptions::default()
         };
+        self.begin()?;
         match recovery::recover(self.volume, &options) {
             Ok(engine) => drop(engine),
             Err(e) => {
@@ -81,17 +82,16 @@ impl Repair<'_> {
         g.slot_hdr_off + (u64::from(buffer) * g.slots_per_buffer + index) * LINE as u64
     }
 
-    fn set_committed(&self, buffer: u16, index: u64, seq: u64) {
+    /// Whatever is staged in a slot counts no more.
+    pub(super) fn give_up_slot(&mut self, buffer: u16, index: u64) -> Result<(), Failed> {
         let off = self.slot_off(buffer, index) + COMMITTED_OFFSET;
-        let word = SeqWord::encode(seq, committed_salt(self.media.salt, buffer, index));
-        self.media.region.store_u64(off, word);
-        self.media.region.flush(off, 8);
+        let word = SeqWord::encode(0, committed_salt(self.media.salt, buffer, index));
+        self.put(off, word)
     }
 
     /// Heals damaged slots; of one that cannot be healed nothing is known but that it is lost.
     fn slots(&mut self, scan: &Scan) -> Result<(), Failed> {
         let (g, salt) = (self.media.geo, self.media.salt);
-        let region = Arc::clone(&self.media.region);
         for d in &scan.damage {
             let Damage::Slot {
                 buffer,
@@ -107,10 +107,10 @@ impl Repair<'_> {
                 SlotDamage::CommittedWord => {
                     let word = committed_salt(salt, buffer, index);
                     let valid = |w| SeqWord::decode(w, word).is_some();
-                    if heal::word_at(&region, off + COMMITTED_OFFSET, valid) {
+                    if self.heal_word(off + COMMITTED_OFFSET, valid)? {
                         format!("{at}: the committed word is healed")
                     } else {
-                        self.set_committed(buffer, index, 0);
+                        self.give_up_slot(buffer, index)?;
                         format!(
                             "{at}: the committed word is lost; if the slot was live, its block shows older content"
                         )
@@ -124,10 +124,10 @@ impl Repair<'_> {
                             h.pos % g.slots_per_buffer == index && h.epoch <= scan.epoch
                         })
                     };
-                    if heal::bytes_at(&region, off, SLOT_HEADER_BYTES as u64, valid) {
+                    if self.heal_bytes(off, SLOT_HEADER_BYTES as u64, valid)? {
                         format!("{at}: the header is healed")
                     } else {
-                        self.set_committed(buffer, index, 0);
+                        self.give_up_slot(buffer, index)?;
                         format!(
                             "{at}: the header is lost; the block that was staged there shows older content"
                         )
@@ -138,7 +138,6 @@ impl Repair<'_> {
                     continue;
                 }
             };
-            self.drain()?;
             self.log.add(Area::Journal, what);
         }
         Ok(())
@@ -215,8 +214,7 @@ impl Repair<'_> {
                         fits(&h) && (h.kind == RecordKind::Filler || body_is_sound(&h))
                     })
                 };
-                if heal::bytes_at(&region, off, RECORD_HEADER_BYTES as u64, valid) {
-                    self.drain()?;
+                if self.heal_bytes(off, RECORD_HEADER_BYTES as u64, valid)? {
                     h = header(&read(off), pos);
                     let what =
                         format_args!("lane {lane}, position {pos}: the record's header is healed");
@@ -233,8 +231,7 @@ impl Repair<'_> {
             let replayable = h.kind == RecordKind::Operation && h.seq > scan.digested;
             if replayable && !body_is_sound(&h) && h.body_len <= HEAL_MAX {
                 let valid = |b: &[u8]| body_crc(b, salt) == h.body_crc;
-                if heal::bytes_at(&region, off + LINE as u64, h.body_len.into(), valid) {
-                    self.drain()?;
+                if self.heal_bytes(off + LINE as u64, h.body_len.into(), valid)? {
                     let what =
                         format_args!("lane {lane}, position {pos}: record {} is healed", h.seq);
                     self.log.add(Area::Journal, what);

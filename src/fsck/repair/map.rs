@@ -5,10 +5,8 @@ use std::sync::Arc;
 
 use quayfs_journal::{Journal, LiveSlot};
 use quayfs_layout::checksum::crc32c;
-use quayfs_layout::jsb::{SeqWord, committed_salt};
 use quayfs_layout::l2p::{BlockState, CRC_BYTES, ENTRY_BYTES, Entry};
-use quayfs_layout::slot::COMMITTED_OFFSET;
-use quayfs_layout::{BLOCK, LINE, Lbn};
+use quayfs_layout::{BLOCK, Lbn};
 use rustc_hash::FxHashMap;
 
 use super::tree::Tree;
@@ -127,18 +125,16 @@ impl Repair<'_> {
         Ok(())
     }
 
-    fn store_entry(&self, lbn: Lbn, entry: Entry) {
-        let off = self.media.entry_off(lbn);
-        self.media
-            .region
-            .store_u64(off, entry.encode(lbn, self.media.salt));
-        self.media.region.flush(off, 8);
+    fn store_entry(&mut self, lbn: Lbn, entry: Entry) -> Result<(), Failed> {
+        self.put(
+            self.media.entry_off(lbn),
+            entry.encode(lbn, self.media.salt),
+        )
     }
 
     /// Every LBN has a physical block of its own again.
     fn permutation(&mut self, contents: &Contents<'_>, tree: &Tree<'_>) -> Result<(), Failed> {
         let (g, salt) = (self.media.geo, self.media.salt);
-        let region = Arc::clone(&self.media.region);
         let mut owned = BitSet::new(g.blocks);
         let mut owner: BTreeMap<u64, Lbn> = BTreeMap::new();
         let mut homeless: Vec<Lbn> = Vec::new();
@@ -165,8 +161,7 @@ impl Repair<'_> {
         for lbn in bad {
             let free =
                 |w| Entry::decode(w, lbn, salt).filter(|e| e.pbn < g.blocks && !owned.has(e.pbn));
-            if heal::word_at(&region, self.media.entry_off(lbn), |w| free(w).is_some()) {
-                self.drain()?;
+            if self.heal_word(self.media.entry_off(lbn), |w| free(w).is_some())? {
                 if let Some(e) = self.media.entry(lbn) {
                     owned.add(e.pbn);
                 }
@@ -191,7 +186,7 @@ impl Repair<'_> {
                             pbn,
                             state: BlockState::Written,
                         },
-                    );
+                    )?;
                     let what = format!("LBN {lbn} has physical block {pbn} again, by its checksum");
                     self.about(Area::PageTable, lbn, tree, what);
                 }
@@ -207,7 +202,7 @@ impl Repair<'_> {
                         pbn,
                         state: BlockState::Zero,
                     },
-                );
+                )?;
                 let what = format_args!("LBN {lbn} gets physical block {pbn}; nothing is lost");
                 self.log.add(Area::PageTable, what);
             } else {
@@ -217,7 +212,6 @@ impl Repair<'_> {
                 self.about(Area::PageTable, lbn, tree, what);
             }
         }
-        self.drain()?;
         for lbn in g.visible_blocks()..g.blocks {
             if let Some(e) = self.media.entry(lbn)
                 && e.state == BlockState::Written
@@ -228,8 +222,7 @@ impl Repair<'_> {
                         state: BlockState::Zero,
                         ..e
                     },
-                );
-                self.drain()?;
+                )?;
                 let what = format_args!("LBN {lbn} of the spare pool is in state zero again");
                 self.log.add(Area::PageTable, what);
             }
@@ -238,12 +231,9 @@ impl Repair<'_> {
     }
 
     /// Makes a block unreadable: written, with a checksum that it does not have.
-    fn poison(&self, lbn: Lbn, pbn: u64) -> Result<(), Failed> {
-        let region = &self.media.region;
+    fn poison(&mut self, lbn: Lbn, pbn: u64) -> Result<(), Failed> {
         if self.media.holds(pbn, lbn) {
-            let off = self.media.crc_off(lbn);
-            region.store_u32(off, !self.media.crc(lbn));
-            region.persist(off, 4)?;
+            self.put_u32(self.media.crc_off(lbn), !self.media.crc(lbn))?;
         }
         self.store_entry(
             lbn,
@@ -251,8 +241,7 @@ impl Repair<'_> {
                 pbn,
                 state: BlockState::Written,
             },
-        );
-        self.drain()
+        )
     }
 
     fn about(&mut self, area: Area, lbn: Lbn, tree: &Tree<'_>, what: String) {
@@ -267,7 +256,7 @@ impl Repair<'_> {
 
     /// Staged blocks hold what they should, or are given up: rounds must not stumble over them.
     fn staged(&mut self, contents: &Contents<'_>, tree: &Tree<'_>) -> Result<(), Failed> {
-        let (g, salt) = (self.media.geo, self.media.salt);
+        let g = self.media.geo;
         let region = Arc::clone(&self.media.region);
         for slot in &contents.live {
             let off = contents.payload_off(slot);
@@ -278,8 +267,7 @@ impl Repair<'_> {
             if exists && valid(&region.read_vec(off, BLOCK as u64)) {
                 continue;
             }
-            if exists && heal::bytes_at(&region, off, BLOCK as u64, valid) {
-                self.drain()?;
+            if exists && self.heal_bytes(off, BLOCK as u64, valid)? {
                 self.about(Area::Staged, lbn, tree, format!("LBN {lbn} is healed"));
                 continue;
             }
@@ -290,6 +278,8 @@ impl Repair<'_> {
                 && let Some(e) = self.media.entry(lbn)
             {
                 self.poison(lbn, e.pbn)?;
+                // With the slot gone, what the device has would be the newest.
+                self.drain()?;
                 let what = format!("LBN {lbn}: its newest content is lost; it reads as an error");
                 self.about(Area::Staged, lbn, tree, what);
             } else {
@@ -305,14 +295,8 @@ impl Repair<'_> {
                 .iter()
                 .filter(|s| s == &slot || newest && s.lbn == lbn)
             {
-                let index = s.pos % g.slots_per_buffer;
-                let place = u64::from(s.buffer) * g.slots_per_buffer + index;
-                let at = g.slot_hdr_off + place * LINE as u64 + COMMITTED_OFFSET;
-                let word = SeqWord::encode(0, committed_salt(salt, s.buffer, index));
-                region.store_u64(at, word);
-                region.flush(at, 8);
+                self.give_up_slot(s.buffer, s.pos % g.slots_per_buffer)?;
             }
-            self.drain()?;
         }
         Ok(())
     }
@@ -339,9 +323,7 @@ impl Repair<'_> {
                 continue;
             }
             if (have ^ crc).count_ones() == 1 {
-                let off = self.media.crc_off(lbn);
-                self.media.region.store_u32(off, have);
-                self.media.region.persist(off, 4)?;
+                self.put_u32(self.media.crc_off(lbn), have)?;
             } else if heal::bytes(&mut block, |b| crc32c(b) == crc).is_some() {
                 // One sector changes, which a crash leaves old or new.
                 let at = self.media.geo.data_start + e.pbn;

@@ -7,7 +7,7 @@ use quayfs_layout::node::{self, BITS_PER_PAGE, INODES_PER_PAGE, NodeKind, OFF_SE
 use quayfs_layout::{BLOCK, bytes};
 use rustc_hash::FxHashMap;
 
-use super::{Area, Failed, Repair, heal};
+use super::{Area, Failed, Repair};
 use crate::fsck::pages::judge;
 use crate::ns::node::zero_page;
 
@@ -33,9 +33,8 @@ impl Repair<'_> {
         // A page that has been found to be another node's, as a candidate for it.
         for (id, page) in &lost {
             nat.owners.remove(page);
-            self.set(*id, None);
+            self.set(*id, None)?;
         }
-        self.drain()?;
         if !nat.unknown.is_empty() {
             self.find_pages(&nat)?;
         }
@@ -46,7 +45,6 @@ impl Repair<'_> {
     /// says it is.
     fn nat(&mut self) -> Result<Nat, Failed> {
         let (g, salt) = (self.media.geo, self.media.salt);
-        let region = std::sync::Arc::clone(&self.media.region);
         let mut nat = Nat {
             owners: FxHashMap::default(),
             unknown: BTreeSet::new(),
@@ -58,11 +56,11 @@ impl Repair<'_> {
                 Some(Some(page)) if page >= g.node_pages => None,
                 other => other,
             };
-            let mut page = decode(region.load_u64(off));
-            if page.is_none() && heal::word_at(&region, off, |w| decode(w).is_some()) {
+            let mut page = decode(self.media.region.load_u64(off));
+            if page.is_none() && self.heal_word(off, |w| decode(w).is_some())? {
                 self.log
                     .add(Area::Nat, format_args!("the entry of node {id} is healed"));
-                page = decode(region.load_u64(off));
+                page = decode(self.media.region.load_u64(off));
             }
             match page {
                 None => {
@@ -83,7 +81,6 @@ impl Repair<'_> {
                 },
             }
         }
-        self.drain()?;
         Ok(nat)
     }
 
@@ -107,10 +104,7 @@ impl Repair<'_> {
             return Ok(true);
         };
         let valid = |b: &[u8]| node::check(b, id, salt).is_ok();
-        if !valid(&bytes[..])
-            && heal::bytes_at(&self.media.region, g.node_page(page), BLOCK as u64, valid)
-        {
-            self.drain()?;
+        if !valid(&bytes[..]) && self.heal_bytes(g.node_page(page), BLOCK as u64, valid)? {
             self.log.add(
                 Area::Node,
                 format_args!("node {id} in page {page} is healed"),
@@ -134,14 +128,13 @@ impl Repair<'_> {
         Ok(false)
     }
 
-    fn set(&self, id: u32, page: Option<u64>) {
+    fn set(&mut self, id: u32, page: Option<u64>) -> Result<(), Failed> {
         let (g, salt) = (&self.media.geo, self.media.salt);
         let word = match page {
             Some(page) => node::nat_encode(id, page, salt),
             None => node::nat_absent(id, salt),
         };
-        self.media.region.store_u64(g.nat_entry(id), word);
-        self.media.region.flush(g.nat_entry(id), 8);
+        self.put(g.nat_entry(id), word)
     }
 
     /// Finds the pages of nodes whose entries are lost: the newest one that carries the node's id,
@@ -164,8 +157,7 @@ impl Repair<'_> {
         for &id in &nat.unknown {
             let page = best.get(&id).map(|(_, page)| *page);
             let page = page.filter(|_| id != 0 && self.may_exist(id));
-            self.set(id, page);
-            self.drain()?;
+            self.set(id, page)?;
             let what = match page {
                 Some(page) => format!("the entry of node {id} names page {page} again"),
                 None => format!("the entry of node {id} is cleared: it has no page"),

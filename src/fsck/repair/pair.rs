@@ -56,7 +56,7 @@ impl Repair<'_> {
         for (i, off) in COPIES.into_iter().enumerate() {
             if copies[i] != copies[good] {
                 region.write(off, &copies[good]);
-                region.persist(off, BLOCK as u64)?;
+                region.flush(off, BLOCK as u64);
                 let what = format_args!("copy {i} of the configuration table is written again");
                 self.log.add(Area::Config, what);
             }

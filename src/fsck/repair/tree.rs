@@ -70,7 +70,7 @@ impl Repair<'_> {
         tree.own(fresh, &mut self.log);
         tree.names(&mut self.log);
         tree.find_unfinished();
-        tree.write(&mut self.log)?;
+        self.write(&mut tree)?;
         Ok(tree)
     }
 }

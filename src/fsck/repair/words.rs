@@ -7,24 +7,66 @@ use quayfs_layout::LINE;
 use quayfs_layout::jsb::{EpochWord, MAX_NUMBER, Mode, SeqWord, WordKind};
 use quayfs_layout::record::{RECORD_HEADER_BYTES, RecordHeader};
 
-use super::{Area, Failed, Repair, heal};
+use super::{Area, Failed, Repair};
 use crate::recovery::journal_geometry;
 
 impl Repair<'_> {
-    /// Heals words, or computes them again where something else says what they were. The others are
-    /// left, and the volume with them.
-    pub(super) fn words(&mut self) -> Result<(), Failed> {
-        let salt = self.media.salt;
-        let epoch_off = self.media.geo.jsb_off + WordKind::Epoch.offset();
-        let epoch = |w| EpochWord::decode(w, salt);
-        if epoch(self.media.region.load_u64(epoch_off)).is_none()
-            && heal::word_at(&self.media.region, epoch_off, |w| epoch(w).is_some())
-        {
-            self.drain()?;
+    fn epoch_word(&self) -> Option<EpochWord> {
+        let raw = self.media.region.load_u64(self.offset(WordKind::Epoch));
+        EpochWord::decode(raw, self.media.salt)
+    }
+
+    /// Heals the epoch, which says as well whether a repair is under way.
+    pub(super) fn epoch(&mut self) -> Result<(), Failed> {
+        let (off, salt) = (self.offset(WordKind::Epoch), self.media.salt);
+        let valid = |w| EpochWord::decode(w, salt).is_some();
+        if self.epoch_word().is_none() && self.heal_word(off, valid)? {
             self.log
                 .add(Area::Journal, "the Epoch word of the superblock is healed");
         }
-        let Some(epoch) = epoch(self.media.region.load_u64(epoch_off)) else {
+        if self.epoch_word().is_some_and(|e| e.repairing) {
+            let what = "a repair was interrupted; this one goes on";
+            self.log.add(Area::Journal, what);
+        }
+        Ok(())
+    }
+
+    /// From here on nobody may write to the volume but a repair: what is given up, before it is made
+    /// anew, looks like something that never was. So it is durable before anything else is stored.
+    /// Without a readable epoch nobody can mount the volume anyway.
+    pub(super) fn begin(&mut self) -> Result<(), Failed> {
+        match self.epoch_word() {
+            Some(e) if !e.repairing => {
+                self.set_repairing(e, true);
+                self.drain()
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whoever mounts the volume finds it as this repair leaves it. Durable with the next drain.
+    pub(super) fn end(&mut self) -> Result<(), Failed> {
+        match self.epoch_word() {
+            Some(e) if e.repairing => {
+                self.drain()?;
+                self.set_repairing(e, false);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn set_repairing(&self, epoch: EpochWord, repairing: bool) {
+        let (off, region) = (self.offset(WordKind::Epoch), &self.media.region);
+        let word = EpochWord { repairing, ..epoch };
+        region.store_u64(off, word.encode(self.media.salt));
+        region.flush(off, 8);
+    }
+
+    /// Heals words, or computes them again where something else says what they were. The others are
+    /// left, and the volume with them.
+    pub(super) fn words(&mut self) -> Result<(), Failed> {
+        let Some(epoch) = self.epoch_word() else {
             return Ok(());
         };
         let heads = (0..self.media.geo.buffers as u16).map(WordKind::Head);
@@ -50,9 +92,7 @@ impl Repair<'_> {
             return Ok(());
         }
         let (off, salt) = (self.offset(kind), kind.salt(self.media.salt));
-        let region = Arc::clone(&self.media.region);
-        if heal::word_at(&region, off, |w| SeqWord::decode(w, salt).is_some()) {
-            self.drain()?;
+        if self.heal_word(off, |w| SeqWord::decode(w, salt).is_some())? {
             let what = format_args!("the {kind:?} word of the superblock is healed");
             self.log.add(Area::Journal, what);
             return Ok(());
@@ -66,8 +106,7 @@ impl Repair<'_> {
             WordKind::Epoch | WordKind::Digested => None,
         };
         if let Some(value) = value {
-            region.store_u64(off, SeqWord::encode(value, salt));
-            region.persist(off, 8)?;
+            self.put(off, SeqWord::encode(value, salt))?;
             let what =
                 format_args!("the {kind:?} word of the superblock is computed again: {value}");
             self.log.add(Area::Journal, what);

@@ -178,12 +178,14 @@ const WITNESSES: &[&str] = &[
 fn programs() -> Vec<Program> {
     let is_story = |p: &&Program| matches!(p.text, Text::Story(_));
     let is_mkfs = |p: &&Program| matches!(p.text, Text::Mkfs(_));
+    let is_repair = |p: &&Program| matches!(p.text, Text::Repair(..));
     let is_single = |p: &&Program| matches!(&p.text, Text::Steps(steps) if steps.len() == 1);
     let short = Program::short(0);
     let long = (0..36).map(|n| Program::long(7, n));
     let witnesses = WITNESSES.iter().filter_map(|line| line.parse().ok());
     (short.iter().filter(is_mkfs).cloned())
         .chain(short.iter().filter(is_story).cloned())
+        .chain(short.iter().filter(is_repair).cloned())
         .chain(witnesses)
         .chain(long)
         .chain(short.iter().filter(is_story).flat_map(|p| p.deaths(STEP)))

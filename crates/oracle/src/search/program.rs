@@ -10,11 +10,15 @@ use std::str::FromStr;
 use quayfs_pmem::Backend;
 
 use crate::crash::{Depth, Run, Script};
+use crate::damage::Left;
+use crate::damage::harm::Ill;
 use crate::duo::Duo;
 use crate::mkfs::Mkfs;
+use crate::repair::Repair;
 use crate::rng::Rng;
 use crate::search::alphabet::{ALPHABET, Step, find, prepare};
-use crate::search::run::{DEPTH, DEPTH_OF_THREADS};
+use crate::search::repairs::repairs;
+use crate::search::run::{DEPTH, DEPTH_OF_REPAIRS, DEPTH_OF_THREADS};
 use crate::search::stories::STORIES;
 use crate::{Shape, options};
 
@@ -87,6 +91,8 @@ pub enum Text {
     Race(u64, u64),
     /// A volume is made, over another one or over nothing.
     Mkfs(bool),
+    /// A volume that was left in some state is damaged and repaired.
+    Repair(Left, Vec<Ill>),
 }
 
 /// A program in a mode.
@@ -94,7 +100,7 @@ pub enum Text {
 pub struct Program {
     pub mode: &'static Mode,
     pub text: Text,
-    /// After how many events the daemon dies, if it does: steps and stories only. Crashes come after.
+    /// After how many events the daemon dies, if it does: steps, stories and repairs only. Crashes come after.
     pub dies: Option<usize>,
 }
 
@@ -129,7 +135,11 @@ impl Program {
                 dies: None,
             })
         });
-        mkfs.chain(stories).chain(single).chain(pairs).collect()
+        mkfs.chain(repairs())
+            .chain(stories)
+            .chain(single)
+            .chain(pairs)
+            .collect()
     }
 
     /// The `n`th of the programs that never end: random ones, some with threads, some with
@@ -202,6 +212,7 @@ impl Program {
     pub fn depth(&self) -> Depth {
         match self.text {
             Text::Threads(..) => DEPTH_OF_THREADS,
+            Text::Repair(..) => DEPTH_OF_REPAIRS,
             _ => DEPTH,
         }
     }
@@ -233,6 +244,11 @@ impl Program {
         if let Text::Mkfs(over) = self.text {
             let name = self.to_string();
             return Box::new(Mkfs::run(name, shape, self.mode.backend, over));
+        }
+        if let Text::Repair(left, ills) = &self.text {
+            let name = self.to_string();
+            let with = (self.mode.backend, &mode);
+            return Box::new(Repair::run(name, *left, ills, self.dies, with));
         }
         let mut s = Script::new(&self.to_string(), shape, self.mode.backend, &mode);
         match self.dies {
@@ -270,7 +286,7 @@ impl Program {
                 s.random(*seed, 4);
                 s.background();
             }
-            Text::Threads(..) | Text::Race(..) | Text::Mkfs(_) => {}
+            Text::Threads(..) | Text::Race(..) | Text::Mkfs(_) | Text::Repair(..) => {}
         }
     }
 }
@@ -286,6 +302,10 @@ impl fmt::Display for Program {
             Text::Killed(seed) => write!(f, "killed {seed}"),
             Text::Threads(threads, seed) => write!(f, "threads {threads} seed {seed}"),
             Text::Race(threads, seed) => write!(f, "race {threads} seed {seed}"),
+            Text::Repair(left, ills) => {
+                write!(f, "repair {}", left.name())?;
+                ills.iter().try_for_each(|ill| write!(f, ", {ill}"))
+            }
         }?;
         match self.dies {
             Some(events) => write!(f, ", dies after {events}"),
@@ -324,6 +344,12 @@ impl FromStr for Program {
             ["random", seed] => Text::Random(number(seed)?),
             ["killed", seed] => Text::Killed(number(seed)?),
             ["threads", threads, "seed", seed] => Text::Threads(number(threads)?, number(seed)?),
+            ["repair", ..] => {
+                let mut parts = text.trim().trim_start_matches("repair").split(',');
+                let left = parts.next().unwrap_or_default().trim();
+                let left = Left::named(left).ok_or_else(|| format!("nothing is left {left}"))?;
+                Text::Repair(left, parts.map(str::parse).collect::<Result<_, _>>()?)
+            }
             ["race", threads, "seed", seed] => Text::Race(number(threads)?, number(seed)?),
             _ => Text::Steps(
                 text.split(';')
@@ -336,9 +362,12 @@ impl FromStr for Program {
                     .collect::<Result<_, _>>()?,
             ),
         };
-        let mortal = matches!(text, Text::Steps(_) | Text::Story(_) | Text::Random(_));
+        let mortal = matches!(
+            text,
+            Text::Steps(_) | Text::Story(_) | Text::Random(_) | Text::Repair(..)
+        );
         if dies.is_some() && !mortal {
-            return Err("only steps, stories and random programs die".into());
+            return Err("only steps, stories, random programs and repairs die".into());
         }
         Ok(Self { mode, text, dies })
     }
@@ -353,7 +382,10 @@ mod tests {
         let programs = Program::short(5);
         assert_eq!(
             programs.len(),
-            ALPHABET.len() * (MODES.len() + ALPHABET.len()) + STORIES.len() * MODES.len() + 4
+            ALPHABET.len() * (MODES.len() + ALPHABET.len())
+                + STORIES.len() * MODES.len()
+                + 4
+                + repairs().len()
         );
         let long = (0..20).map(|n| Program::long(3, n));
         let threads = (0..30).map(|n| Program::threads(3, n));

@@ -39,6 +39,17 @@ pub const DEPTH_OF_THREADS: Depth = Depth {
     ..DEPTH
 };
 
+/// That of repairs: most of their events are those of recovery, which others look at more closely.
+pub const DEPTH_OF_REPAIRS: Depth = Depth {
+    budget: Budget {
+        exhaustive: 8,
+        picks: 2,
+        random: 2,
+        seed: 1,
+    },
+    ..DEPTH
+};
+
 /// What was covered so far.
 #[derive(Debug, Default)]
 pub struct Coverage {

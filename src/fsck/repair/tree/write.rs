@@ -1,12 +1,15 @@
 //! Writing what differs. Each page goes to a place that the NAT does not name; then the NAT is
-//! switched, in four steps that are durable one after the other.
+//! switched, in three steps that are durable one after the other.
 //!
 //! | step | after a crash in it or before the next |
 //! |---|---|
 //! | dynamic pages | new ones belong to nobody yet; changed ones say what they would say again |
 //! | page of the root directory | an entry for a `lost+found` that does not exist yet is removed again |
-//! | other static pages | counts, bits and intents are derived again |
-//! | nodes that are freed | those that are left are freed again |
+//! | other static pages, and nodes that are freed | counts, bits and intents are derived again, and nodes that are left are freed again |
+//!
+//! In the last step a node may go before the page that refers to it no more. Only nodes of which an
+//! owner has lost another part are freed: to the next repair that owner has lost a part as before, and
+//! the new leaves of a directory are there since the first step.
 
 use quayfs_layout::bytes::{get_u64, put_u64};
 use quayfs_layout::inode::ROOT;
@@ -16,12 +19,13 @@ use super::Tree;
 use super::derived::Pages;
 use crate::fsck::bitset::BitSet;
 use crate::fsck::pages::Got;
-use crate::fsck::repair::Failed;
 use crate::fsck::repair::report::Journal;
+use crate::fsck::repair::{Failed, Repair};
 use crate::fsck::{Area, bitset};
 
 impl Tree<'_> {
-    pub(super) fn write(&mut self, log: &mut Journal) -> Result<(), Failed> {
+    /// What is to be written, step by step, and the places for it.
+    pub(super) fn steps(&mut self, log: &mut Journal) -> Result<([Pages; 3], Vec<u64>), Failed> {
         let free = self.free_pages();
         if !self.write_directories() {
             let needed = self.changed.len() + 1;
@@ -75,11 +79,7 @@ impl Tree<'_> {
                 free: free.len(),
             });
         }
-        let mut free = free.into_iter();
-        for step in [dynamic, root, rest] {
-            self.switch(step, &mut free)?;
-        }
-        self.release(log)
+        Ok(([dynamic, root, rest], free))
     }
 
     /// Places that the NAT does not name.
@@ -117,43 +117,54 @@ impl Tree<'_> {
         out
     }
 
-    fn switch(&self, pages: Pages, free: &mut impl Iterator<Item = u64>) -> Result<(), Failed> {
-        let (g, salt) = (&self.media.geo, self.media.salt);
-        let region = &self.media.region;
-        let mut words = Vec::with_capacity(pages.len());
-        for ((id, mut page), at) in pages.into_iter().zip(free) {
-            put_u64(&mut page[..], OFF_SEQ, self.digested);
-            node::seal(&mut page[..], salt);
-            region.write_nt(g.node_page(at), &page[..]);
-            words.push((id, node::nat_encode(id, at, salt)));
+    /// Nodes that nobody needs.
+    fn unneeded(&self) -> Vec<u32> {
+        let dynamic = self.pages.exists.iter();
+        let dynamic = dynamic.filter(|id| *id >= self.media.geo.dyn_base);
+        let dynamic = dynamic.map(|id| id as u32);
+        dynamic.filter(|id| !self.reached.contains(id)).collect()
+    }
+}
+
+impl Repair<'_> {
+    pub(super) fn write(&mut self, tree: &mut Tree<'_>) -> Result<(), Failed> {
+        let ([dynamic, root, rest], free) = tree.steps(&mut self.log)?;
+        let freed = tree.unneeded();
+        if !freed.is_empty() {
+            let what = format_args!("{} nodes that nothing refers to are freed", freed.len());
+            self.log.add(Area::Node, what);
         }
-        region.drain()?;
-        for (id, word) in words {
-            region.store_u64(g.nat_entry(id), word);
-            region.flush(g.nat_entry(id), 8);
-        }
-        Ok(region.drain()?)
+        let (d, mut free) = (tree.digested, free.into_iter());
+        self.switch(dynamic, &[], d, &mut free)?;
+        self.switch(root, &[], d, &mut free)?;
+        self.switch(rest, &freed, d, &mut free)
     }
 
-    /// Frees nodes that nobody needs.
-    fn release(&self, log: &mut Journal) -> Result<(), Failed> {
-        let (g, salt) = (&self.media.geo, self.media.salt);
-        let region = &self.media.region;
-        let mut n = 0;
-        for id in self.pages.exists.iter().filter(|id| *id >= g.dyn_base) {
-            let id = id as u32;
-            if !self.reached.contains(&id) {
-                region.store_u64(g.nat_entry(id), node::nat_absent(id, salt));
-                region.flush(g.nat_entry(id), 8);
-                n += 1;
-            }
+    /// Gives nodes new pages, and takes others' away. Durable with the next drain.
+    fn switch(
+        &mut self,
+        pages: Pages,
+        freed: &[u32],
+        digested: u64,
+        free: &mut impl Iterator<Item = u64>,
+    ) -> Result<(), Failed> {
+        if pages.is_empty() && freed.is_empty() {
+            return Ok(());
         }
-        if n > 0 {
-            region.drain()?;
-            log.add(
-                Area::Node,
-                format_args!("{n} nodes that nothing refers to are freed"),
-            );
+        self.begin()?;
+        let (g, salt) = (self.media.geo, self.media.salt);
+        let mut words = Vec::with_capacity(pages.len());
+        for ((id, mut page), at) in pages.into_iter().zip(free) {
+            put_u64(&mut page[..], OFF_SEQ, digested);
+            node::seal(&mut page[..], salt);
+            self.media.region.write_nt(g.node_page(at), &page[..]);
+            words.push((id, node::nat_encode(id, at, salt)));
+        }
+        // The pages before what names them; and the step before as a whole.
+        self.drain()?;
+        words.extend(freed.iter().map(|id| (*id, node::nat_absent(*id, salt))));
+        for (id, word) in words {
+            self.put(g.nat_entry(id), word)?;
         }
         Ok(())
     }

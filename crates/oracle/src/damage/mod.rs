@@ -1,7 +1,8 @@
 //! A volume with one of everything on it, and a map that says of every byte of it what it is.
-#![allow(dead_code, reason = "each test program uses a part")]
 
+pub mod harm;
 pub mod map;
+pub mod shown;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,6 +12,7 @@ use quayfs::background;
 use quayfs::checkpoint;
 use quayfs::config::MountOptions;
 use quayfs::fs::{Caller, Fs, SetXattr, extents};
+use quayfs::mkfs::Identity;
 use quayfs::volume::{Access, Volume};
 use quayfs_blockdev::BlockDevice;
 use quayfs_crashsim::SimDevice;
@@ -21,7 +23,7 @@ use quayfs_layout::{BLOCK, Ino, Lbn};
 use quayfs_pmem::{Backend, Region};
 use quayfs_ppt::BlockState;
 
-use quayfs_oracle::{Media, Shape, options};
+use crate::{Media, Shape, options};
 
 /// Smaller than what the other tests use: every byte costs a check.
 pub const SHAPE: Shape = Shape {
@@ -45,6 +47,28 @@ pub enum Left {
     Round,
     /// Unmounted.
     Clean,
+}
+
+impl Left {
+    /// All of them and how they are written.
+    pub const ALL: [(&str, Self); 4] = [
+        ("op", Self::Op),
+        ("commit", Self::Commit),
+        ("round", Self::Round),
+        ("clean", Self::Clean),
+    ];
+
+    /// The one of this name.
+    pub fn named(name: &str) -> Option<Self> {
+        let found = Self::ALL.iter().find(|(n, _)| *n == name);
+        found.map(|(_, left)| *left)
+    }
+
+    /// How it is written.
+    pub fn name(self) -> &'static str {
+        let found = Self::ALL.iter().find(|(_, left)| *left == self);
+        found.map_or("", |(name, _)| name)
+    }
 }
 
 /// Both media as bytes. Copies are cheap enough to damage one by one.
@@ -87,14 +111,19 @@ impl Image {
         }
     }
 
-    /// The volume made by [`sample`].
+    /// A volume with one of everything on it.
     pub fn sample(left: Left) -> Self {
+        Self::sample_as(left, &Identity::random())
+    }
+
+    /// The same with a given identity, so that it comes out the same each time but for the clock.
+    pub fn sample_as(left: Left, identity: &Identity) -> Self {
         let text = match left {
             Left::Commit => "noatime,durability=commit",
             _ => "noatime",
         };
         let options = options(text);
-        let media = Media::new(&SHAPE, Backend::Volatile);
+        let media = Media::new_as(&SHAPE, Backend::Volatile, identity);
         let fs = media.mount_quiet(&options);
         let orphan = before(&fs);
         settle(&fs);

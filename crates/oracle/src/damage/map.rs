@@ -199,7 +199,7 @@ impl Facts {
         drop(scan);
         let word = bytes::get_u64(&image.pmem, (g.jsb_off + WordKind::Epoch.offset()) as usize);
         let mode = EpochWord::decode(word, salt).expect("epoch").mode;
-        let fs = quayfs::fs::Fs::mount_quiet(volume(&image.media()), &quayfs_oracle::options("ro"));
+        let fs = quayfs::fs::Fs::mount_quiet(volume(&image.media()), &crate::options("ro"));
         let written = match fs {
             Ok(fs) => written(&fs),
             Err(e) => panic!("{e}"),
