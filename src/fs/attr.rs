@@ -78,9 +78,10 @@ pub fn from_system(t: SystemTime) -> Time {
     }
 }
 
-/// Clears set-user-id, and set-group-id where it means execution and not mandatory locking.
+/// Clears set-user-id, and set-group-id where it means execution and not mandatory locking. Not of
+/// directories, for which these bits mean something else.
 pub fn drop_privileges(i: &mut Inode) {
-    if i.kind() == S_IFREG {
+    if i.kind() != S_IFDIR {
         i.mode &= !S_ISUID;
         if i.mode & 0o010 != 0 {
             i.mode &= !S_ISGID;
@@ -103,6 +104,7 @@ const _: () = assert!(S_IFDIR >> 12 == 4 && S_IFREG >> 12 == 8 && S_IFLNK >> 12 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quayfs_layout::inode::{S_IFBLK, S_IFCHR, S_IFIFO, S_IFSOCK};
     use std::time::Duration;
 
     #[test]
@@ -136,5 +138,23 @@ mod tests {
         };
         drop_privileges(&mut i);
         assert_eq!(i.mode, S_IFREG | 0o2644);
+    }
+
+    #[test]
+    fn privileges_of_everything_but_directories() {
+        for kind in [S_IFREG, S_IFIFO, S_IFSOCK, S_IFCHR, S_IFBLK] {
+            let mut i = Inode {
+                mode: kind | 0o6555,
+                ..Inode::default()
+            };
+            drop_privileges(&mut i);
+            assert_eq!(i.mode, kind | 0o555);
+        }
+        let mut i = Inode {
+            mode: S_IFDIR | 0o6555,
+            ..Inode::default()
+        };
+        drop_privileges(&mut i);
+        assert_eq!(i.mode, S_IFDIR | 0o6555);
     }
 }
