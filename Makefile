@@ -11,7 +11,7 @@ COMMIT = $(shell git describe --always --dirty 2>/dev/null)
 PACKAGES := fuse3 libpmem-dev pkg-config gcc libc6-dev make ca-certificates \
 	python3 git
 
-.PHONY: help deps build mount umount test test-workspace test-rings test-loom apps kills crash threads mutants lint docs \
+.PHONY: help deps build mount umount test test-workspace test-rings test-loom conformance apps kills crash threads mutants lint docs \
 	benches bench lab \
 	fuzz miri sanitize install uninstall
 
@@ -21,6 +21,7 @@ help:
 	@echo 'make test      run every test; they mount for real, so they need /dev/fuse'
 	@echo '               (QUAYFS_SKIP_FUSE=1 leaves those out, QUAYFS_SKIP_URING=1 those that need'
 	@echo '               root and Linux 6.14 for FUSE over io_uring)'
+	@echo 'make conformance   public suites in every way to mount (CELLS=pairs SEEDS=1; as root)'
 	@echo 'make apps      run real programs on real mounts, with deaths in between (long: tests/apps)'
 	@echo 'make kills     kill the daemon under five programs at random moments (ROUNDS=1000 SEED=1)'
 	@echo 'make crash     search for crashes that lose something (SECONDS=600 SEED=1);'
@@ -63,6 +64,29 @@ test-rings: deps
 test-loom: deps
 	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR='$(TARGET)/loom' \
 		$(CARGO) test -p quayfs-journal -p quayfs-rangelock --lib
+
+# pjdfstest and fsx on real mounts: docs/conformance.md. The suites are built into the target directory
+# once. PROFILE=dev has every assertion and overflow check, and is the daemon that the tests have built
+# already: as a part of one of them, since alone it would be built anew, with other features of crates.
+# CELLS=all takes every combination of mount options; SEED, SEEDS and OPS (for each seed and variant)
+# are those of fsx, which waits for the disk most of the time: 100,000 operations take a variant minutes.
+CELLS ?= pairs
+SEEDS ?= 1
+OPS ?= 20000
+SUITES ?= pjdfstest,fsx
+PROFILE ?= dev
+DAEMON.dev = $(CARGO) test --quiet --workspace --no-run --test transport
+DAEMON.release = $(CARGO) build --release --bin quayfs
+TOOLS := $(TARGET)/conformance
+INSTALL_TOOL = $(CARGO) install --quiet --locked --root '$(TOOLS)' --target-dir '$(TOOLS)/build'
+conformance: deps
+	@scripts/packages libacl1-dev python3 passwd mount
+	@[ -e /dev/fuse ] || modprobe fuse 2>/dev/null || true
+	$(INSTALL_TOOL) --debug pjdfstest@0.2.2
+	$(INSTALL_TOOL) fsx@0.3.2
+	$(DAEMON.$(PROFILE))
+	python3 tests/conformance --quayfs '$(TARGET)/$(PROFILE:dev=debug)/quayfs' --tools '$(TOOLS)' \
+		--suites $(SUITES) --cells $(CELLS) --seed $(SEED) --seeds $(SEEDS) --ops $(OPS)
 
 # Crashes on purpose, for SECONDS: all programs of one and two steps, then random ones.
 SECONDS ?= 600
