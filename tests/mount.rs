@@ -152,6 +152,35 @@ fn files_know_when_they_were_born() {
     assert_eq!(born(), first);
 }
 
+/// With `writeback` the kernel has data that the daemon does not know of, until the file is synced or
+/// closed. Who copies it meanwhile leaves out what he is told are holes.
+#[test]
+fn collected_writes_are_no_holes() {
+    if !can_mount() {
+        return;
+    }
+    use rustix::fs::{SeekFrom, ftruncate, seek};
+    for (option, first) in [("writeback", 0), ("writethrough", 8192)] {
+        let m = Mounted::new(&["-o", option]);
+        let path = m.0.mnt().join("file");
+        let file = fs::File::create_new(&path).unwrap();
+        ftruncate(&file, 1 << 20).unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&file, &[1; 4096], 8192).unwrap();
+        assert_eq!(seek(&file, SeekFrom::Data(0)), Ok(first), "{option}");
+        // Beyond what the daemon knows the file to be, too.
+        std::os::unix::fs::FileExt::write_all_at(&file, &[1; 4096], 1 << 20).unwrap();
+        assert_eq!(
+            seek(&file, SeekFrom::Data(1 << 20)),
+            Ok(1 << 20),
+            "{option}"
+        );
+        let end = (1 << 20) + 4096;
+        assert_eq!(seek(&file, SeekFrom::Hole(1 << 20)), Ok(end), "{option}");
+        drop(file);
+        m.umount().ok();
+    }
+}
+
 #[test]
 fn a_mount_keeps_what_is_written_to_it() {
     if !can_mount() {

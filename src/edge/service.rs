@@ -108,6 +108,9 @@ impl Service for Edge {
             Op::Access { .. } => Err(Errno::NOSYS),
             Op::Ioctl { .. } => Err(Errno::new(libc::ENOTTY)),
             Op::Fallocate(args) => self.fallocate(ino, &args),
+            // Linux asks without sending first what it has collected, and would take what we do not have
+            // yet for holes. This answer makes it take the whole file for data.
+            Op::Lseek(_) if self.fs.e.options.writeback_cache => Err(Errno::NOSYS),
             Op::Lseek(args) => self.lseek(ino, &args, out),
             Op::CopyFileRange { args, wide } => self.copy_file_range(ino, &args, wide, out),
             Op::Syncfs => Ok(self.fs.sync_all()?),
