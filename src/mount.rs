@@ -193,12 +193,21 @@ pub fn scrub_report(target: &Path, from: usize) -> Result<String, Errno> {
 /// Starts or stops a scrub.
 pub fn scrub(target: &Path, command: scrub::Command) -> Result<(), Errno> {
     let value = command.to_string();
-    rustix::fs::setxattr(target, SCRUB_XATTR, value.as_bytes(), XattrFlags::empty())
+    rustix::fs::setxattr(target, SCRUB_XATTR, value.as_bytes(), XattrFlags::empty()).map_err(gone)
+}
+
+/// Who asks while the daemon dies hears otherwise than who asks afterwards: `ECONNABORTED` over
+/// `/dev/fuse`, `ECANCELED` over rings.
+fn gone(e: Errno) -> Errno {
+    match e {
+        Errno::CONNABORTED | Errno::CANCELED => Errno::NOTCONN,
+        e => e,
+    }
 }
 
 fn ask(target: &Path, name: &str) -> Result<String, Errno> {
     let mut buffer = vec![0; 64 << 10];
-    let n = rustix::fs::getxattr(target, name, &mut buffer[..])?;
+    let n = rustix::fs::getxattr(target, name, &mut buffer[..]).map_err(gone)?;
     buffer.truncate(n);
     String::from_utf8(buffer).map_err(|_| Errno::BADMSG)
 }
@@ -209,7 +218,8 @@ fn check_target(target: &Path) -> Result<u32, AttachError> {
         why,
     };
     // The kernel may remember the attributes of a dead mount, but not how full it is.
-    let stat = match rustix::fs::statvfs(target).and_then(|_| rustix::fs::stat(target)) {
+    let stat = rustix::fs::statvfs(target).and_then(|_| rustix::fs::stat(target));
+    let stat = match stat.map_err(gone) {
         Ok(stat) => stat,
         Err(Errno::NOENT) => return Err(bad("no such directory; create it first".into())),
         Err(Errno::NOTCONN) => {

@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
+
 /// One line of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -93,7 +95,7 @@ fn unescape(word: &[u8]) -> OsString {
 /// dead: only its parent has to be reachable.
 pub fn resolve(target: &Path) -> io::Result<PathBuf> {
     match target.canonicalize() {
-        Err(e) if e.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()) => {}
+        Err(e) if Errno::from_io_error(&e).map(super::gone) == Some(Errno::NOTCONN) => {}
         result => return result,
     }
     // Trailing slashes are not part of the last component.
