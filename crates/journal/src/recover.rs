@@ -94,9 +94,8 @@ impl Scan {
     }
 
     /// Ends recovery: everything replayable is digested, numbers restart above every number seen,
-    /// lanes are empty, and as the very last step a new epoch begins, above every epoch seen and in the
-    /// mode of the new mount. A crash before that last step leaves a journal that scans to the same
-    /// slots and no records.
+    /// lanes are empty, and as the very last step a new epoch begins, in the mode of the new mount.
+    /// A crash before that last step leaves a journal that scans to the same slots and no records.
     ///
     /// # Errors
     /// [`JournalError::NotRecovered`] if records are left over without damage to justify it,
@@ -121,7 +120,7 @@ impl Scan {
             .map(|end| end / LINE as u64)
             .max()
             .unwrap_or(0);
-        if restart.max(lines) > MAX_NUMBER - NUMBERS_RESERVE || self.last_epoch() == u32::MAX {
+        if restart.max(lines) > MAX_NUMBER - NUMBERS_RESERVE || self.epoch == u32::MAX {
             return Err(JournalError::Exhausted);
         }
         self.live.retain(|l| l.seq <= to.digested);
@@ -130,11 +129,6 @@ impl Scan {
         self.disown_above()?;
         self.restart(restart, options)?;
         Ok(self.build(rings, restart, options))
-    }
-
-    /// The last epoch that there can be anything of: no record may come to life in the next one.
-    fn last_epoch(&self) -> u32 {
-        self.epoch.max(self.stray_epoch.unwrap_or(0))
     }
 
     /// Words above D without a digested record would become live when D moves to the highest number
@@ -178,7 +172,7 @@ impl Scan {
         jsb.store_epoch(EpochWord {
             // Who recovers in the middle of a repair is the repair, which is not over.
             repairing: self.repairing,
-            epoch: self.last_epoch() + 1,
+            epoch: self.epoch + 1,
             mode: options.durability.mode(),
         });
         self.region.drain()?;
@@ -236,7 +230,7 @@ impl Scan {
             })
             .collect();
         Journal {
-            epoch: self.last_epoch() + 1,
+            epoch: self.epoch + 1,
             durability: options.durability,
             buffers,
             active,

@@ -38,9 +38,6 @@ pub struct Scan {
     pub damage: Vec<Damage>,
     /// Highest sequence number seen anywhere.
     pub max_seq_seen: u64,
-    /// The highest epoch of the records that contradict the epoch word, if any do
-    /// ([`Damage::Epoch`]).
-    pub stray_epoch: Option<u32>,
     /// Whether the volume was unmounted cleanly.
     pub clean: bool,
     /// Whether a repair has begun and not ended.
@@ -110,7 +107,6 @@ impl Journal {
             records: Vec::new(),
             damage,
             max_seq_seen: digested.max(retired).max(commit_ts),
-            stray_epoch: None,
             clean: clean == u64::from(epoch_word.epoch),
             repairing: epoch_word.repairing,
             region: Arc::clone(&region),
@@ -179,7 +175,7 @@ impl Scan {
         match first_bad {
             // A record whose number is illegible may be any that is not there.
             _ if unnumbered => self.first_gap() - 1,
-            Some(n) => n.saturating_sub(1),
+            Some(n) => n - 1,
             None => u64::MAX,
         }
     }
@@ -206,8 +202,6 @@ impl Scan {
         let lanes = walks.len() as u64;
         for w in walks {
             self.max_seq_seen = self.max_seq_seen.max(w.max_seq);
-            let stray = w.stray.map(|h| h.epoch);
-            self.stray_epoch = self.stray_epoch.max(stray);
             self.records.extend(w.records);
             self.damage.extend(w.damage);
         }

@@ -27,10 +27,8 @@ pub(crate) struct Walk {
     pub(crate) records: Vec<Record>,
     /// Byte position after everything that was found valid.
     pub(crate) end: u64,
-    /// Highest number in any valid header, strays included.
+    /// Highest number in any valid header.
     pub(crate) max_seq: u64,
-    /// The stray of the highest epoch, if there are any ([`RecordHeader::stray`]).
-    pub(crate) stray: Option<RecordHeader>,
     pub(crate) damage: Vec<Damage>,
 }
 
@@ -87,37 +85,18 @@ pub(crate) fn walk_lane(
             }
             Found::Invalid { seq, resume } => {
                 walk.max_seq = walk.max_seq.max(seq.unwrap_or(0));
-                walk.note(walker.stray(&walker.line(at), at));
                 // In `commit` mode nobody can say what an illegible record was.
                 if rules.mode == Durability::Op || seq.is_some_and(|s| s <= rules.committed) {
                     invalid.push(Damage::Record { lane, pos: at, seq });
                 }
-                match walker.resync(resume, &mut walk) {
+                match walker.resync(resume) {
                     Some(next) => at = next,
                     None => break,
                 }
             }
         }
     }
-    walk.damage.extend(walk.stray.map(|h| Damage::Epoch {
-        lane,
-        pos: h.pos,
-        seq: h.seq,
-        epoch: h.epoch,
-        current: rules.epoch,
-    }));
     walk
-}
-
-impl Walk {
-    fn note(&mut self, stray: Option<RecordHeader>) {
-        if let Some(h) = stray {
-            self.max_seq = self.max_seq.max(h.seq);
-            if self.stray.is_none_or(|s| s.epoch < h.epoch) {
-                self.stray = Some(h);
-            }
-        }
-    }
 }
 
 enum Found {
@@ -173,31 +152,13 @@ impl Walker<'_> {
         }
     }
 
-    fn line(&self, pos: u64) -> [u8; RECORD_HEADER_BYTES] {
+    fn header(&self, pos: u64) -> Option<RecordHeader> {
         let mut b = [0; RECORD_HEADER_BYTES];
         self.region.read(
             self.geo.lane(self.lane.into()) + pos % self.geo.lane_bytes,
             &mut b,
         );
-        b
-    }
-
-    fn header(&self, pos: u64) -> Option<RecordHeader> {
-        self.decode(&self.line(pos), pos)
-    }
-
-    fn decode(&self, b: &[u8; RECORD_HEADER_BYTES], pos: u64) -> Option<RecordHeader> {
-        RecordHeader::decode(b, self.geo.volume_salt, self.lane, self.rules.epoch, pos)
-    }
-
-    /// Of whatever lap: a later epoch may get to that position, and believe it.
-    fn stray(&self, b: &[u8; RECORD_HEADER_BYTES], pos: u64) -> Option<RecordHeader> {
-        let Rules {
-            epoch, digested, ..
-        } = self.rules;
-        let ring = self.geo.lane_bytes;
-        RecordHeader::stray(b, self.geo.volume_salt, self.lane, epoch, digested)
-            .filter(|h| h.pos % ring == pos % ring)
+        RecordHeader::decode(&b, self.geo.volume_salt, self.lane, self.rules.epoch, pos)
     }
 
     fn record(&self, h: &RecordHeader) -> Option<Record> {
@@ -220,15 +181,10 @@ impl Walker<'_> {
     }
 
     /// The first position at or after `from` with a valid header. Position and epoch are in its
-    /// checksum, so what earlier laps left behind is not one. Strays on the way are noted.
-    fn resync(&self, from: u64, walk: &mut Walk) -> Option<u64> {
-        (from..self.limit).step_by(LINE).find(|&pos| {
-            let b = self.line(pos);
-            let valid = self.decode(&b, pos).is_some();
-            if !valid {
-                walk.note(self.stray(&b, pos));
-            }
-            valid
-        })
+    /// checksum, so what earlier laps left behind is not one.
+    fn resync(&self, from: u64) -> Option<u64> {
+        (from..self.limit)
+            .step_by(LINE)
+            .find(|&pos| self.header(pos).is_some())
     }
 }

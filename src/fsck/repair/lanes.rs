@@ -7,7 +7,7 @@ use std::sync::Arc;
 use quayfs_journal::{Damage, Journal, Scan, SlotDamage};
 use quayfs_layout::inode;
 use quayfs_layout::item::{self, Item};
-use quayfs_layout::jsb::{EpochWord, SeqWord, WordKind, committed_salt};
+use quayfs_layout::jsb::{SeqWord, WordKind, committed_salt};
 use quayfs_layout::node::{HEADER, INODES_PER_PAGE};
 use quayfs_layout::record::{
     MAX_RECORD_BYTES, RECORD_HEADER_BYTES, RecordHeader, RecordKind, body_crc,
@@ -33,12 +33,6 @@ impl Repair<'_> {
         let Some(mut scan) = self.scan() else {
             return Ok(false);
         };
-        if self.stray_epoch(&scan)? {
-            match self.scan() {
-                Some(again) => scan = again,
-                None => return Ok(false),
-            }
-        }
         if !scan.damage.is_empty() || scan.repairs() > 0 {
             self.slots(&scan)?;
             self.heal_lanes(&scan)?;
@@ -81,35 +75,6 @@ impl Repair<'_> {
         let what = format_args!("recovered: {replayed} records replayed, a new epoch begun");
         self.log.add(Area::Recovery, what);
         Ok(self.scan().is_some_and(|s| s.records.is_empty()))
-    }
-
-    /// Sets the epoch word to the epoch of the records that contradict it: a lost store leaves it too
-    /// low, and rot that passes its check anything. If it says more than they do, they win only if
-    /// there is nothing to replay of the epoch that it says. The mode is not doubted.
-    fn stray_epoch(&mut self, scan: &Scan) -> Result<bool, Failed> {
-        let Some(epoch) = scan.stray_epoch else {
-            return Ok(false);
-        };
-        if epoch < scan.epoch && !scan.records.is_empty() {
-            return Ok(false);
-        }
-        let (off, salt) = (
-            self.media.geo.jsb_off + WordKind::Epoch.offset(),
-            self.media.salt,
-        );
-        let region = Arc::clone(&self.media.region);
-        self.begin()?;
-        let Some(word) = EpochWord::decode(region.load_u64(off), salt) else {
-            return Ok(false);
-        };
-        region.store_u64(off, EpochWord { epoch, ..word }.encode(salt));
-        region.persist(off, 8)?;
-        let what = format_args!(
-            "the Epoch word of the superblock says {}, records say {epoch}: it is set to that",
-            scan.epoch
-        );
-        self.log.add(Area::Journal, what);
-        Ok(true)
     }
 
     fn slot_off(&self, buffer: u16, index: u64) -> u64 {
