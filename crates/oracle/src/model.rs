@@ -54,7 +54,7 @@ impl Node {
     }
 
     fn drop_privileges(&mut self) {
-        if self.is_file() {
+        if self.kind() != S_IFDIR {
             self.mode &= !S_ISUID;
             if self.mode & 0o010 != 0 {
                 self.mode &= !S_ISGID;
