@@ -6,7 +6,10 @@ use quayfs::fs::Fs;
 use quayfs::fsck;
 use quayfs::fsck::repair::{Outcome, RepairReport};
 use quayfs_layout::Ino;
+use quayfs_layout::bytes::{get_u64, put_u64};
+use quayfs_layout::config::ConfigTable;
 use quayfs_layout::inode::ROOT;
+use quayfs_layout::jsb::{EpochWord, WordKind};
 use quayfs_oracle::rng::Rng;
 
 use crate::support::{
@@ -41,6 +44,34 @@ fn others_are_untouched(harm: &Harm, before: &Tree, after: &Tree, report: &Repai
             same || excused,
             "{harm:?}: {path} has changed, and nothing says so: {report}"
         );
+    }
+}
+
+/// A lost store of the epoch word, or rot that its check does not show, costs nothing either.
+#[test]
+fn an_epoch_word_that_records_contradict_is_set_right() {
+    for (left, off_by) in [
+        (Left::Op, &[-1, 1, 7][..]),
+        (Left::Commit, &[-1, 1, 7]),
+        // Nothing is left to be replayed that a later epoch would hide.
+        (Left::Round, &[-1]),
+        (Left::Clean, &[-1]),
+    ] {
+        let image = Image::sample(left);
+        let whole = tree(&image.media());
+        let config = ConfigTable::decode(&image.pmem[..B as usize]).expect("config");
+        let at = (config.geometry.jsb_off + WordKind::Epoch.offset()) as usize;
+        let word = EpochWord::decode(get_u64(&image.pmem, at), config.salt()).expect("epoch");
+        for by in off_by {
+            let mut other = image.clone();
+            let epoch = word.epoch.checked_add_signed(*by).expect("an epoch");
+            let lie = EpochWord { epoch, ..word }.encode(config.salt());
+            put_u64(&mut other.pmem, at, lie);
+            let (report, media) = mended(&other, &[], true);
+            let set = report.done.iter().any(|d| d.what.contains("Epoch word"));
+            assert!(set && report.found > 0, "{left:?} {by}: {report}");
+            assert!(tree(&media) == whole, "{left:?} {by}: {report}");
+        }
     }
 }
 

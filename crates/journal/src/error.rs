@@ -123,6 +123,20 @@ pub enum Damage {
         /// Sequence number, where the header is legible.
         seq: Option<u64>,
     },
+    /// A record that contradicts the epoch word: of a later epoch, or of an earlier one and never
+    /// digested. Reported once for each lane.
+    Epoch {
+        /// Lane.
+        lane: u16,
+        /// Byte position in the lane.
+        pos: u64,
+        /// Sequence number of the record.
+        seq: u64,
+        /// Its epoch.
+        epoch: u32,
+        /// What the superblock says.
+        current: u32,
+    },
     /// Committed records that are nowhere to be found.
     Missing {
         /// First number.
@@ -153,6 +167,7 @@ impl Damage {
         match self {
             Self::Record { seq, .. } => *seq,
             Self::Missing { first, .. } => Some(*first),
+            Self::Epoch { seq, .. } => Some(*seq),
             Self::Word(_) | Self::Slot { .. } => None,
         }
     }
@@ -190,6 +205,16 @@ impl fmt::Display for Damage {
             } => {
                 write!(f, "lane {lane}, position {pos}: a record header is damaged")
             }
+            Self::Epoch {
+                lane,
+                pos,
+                seq,
+                epoch,
+                current,
+            } => write!(
+                f,
+                "lane {lane}, position {pos}: record {seq} is of epoch {epoch}, the superblock says {current}"
+            ),
             Self::Missing { first, last } => write!(f, "records {first} to {last} are missing"),
         }
     }

@@ -94,8 +94,9 @@ impl Scan {
     }
 
     /// Ends recovery: everything replayable is digested, numbers restart above every number seen,
-    /// lanes are empty, and as the very last step a new epoch begins, in the mode of the new mount.
-    /// A crash before that last step leaves a journal that scans to the same slots and no records.
+    /// lanes are empty, and as the very last step a new epoch begins, above every epoch seen and in the
+    /// mode of the new mount. A crash before that last step leaves a journal that scans to the same
+    /// slots and no records.
     ///
     /// # Errors
     /// [`JournalError::NotRecovered`] if records are left over without damage to justify it,
@@ -120,7 +121,7 @@ impl Scan {
             .map(|end| end / LINE as u64)
             .max()
             .unwrap_or(0);
-        if restart.max(lines) > MAX_NUMBER - NUMBERS_RESERVE || self.epoch == u32::MAX {
+        if restart.max(lines) > MAX_NUMBER - NUMBERS_RESERVE || self.last_epoch() == u32::MAX {
             return Err(JournalError::Exhausted);
         }
         self.live.retain(|l| l.seq <= to.digested);
@@ -129,6 +130,11 @@ impl Scan {
         self.disown_above()?;
         self.restart(restart, options)?;
         Ok(self.build(rings, restart, options))
+    }
+
+    /// The last epoch that there can be anything of: no record may come to life in the next one.
+    fn last_epoch(&self) -> u32 {
+        self.epoch.max(self.stray_epoch.unwrap_or(0))
     }
 
     /// Words above D without a digested record would become live when D moves to the highest number
@@ -153,7 +159,8 @@ impl Scan {
     }
 
     /// Superblock words of the new life, in two steps, the first durable before the second:
-    /// 1. D. The lanes are history from here on, whatever their heads say.
+    /// 1. D. The lanes are history from here on, whatever their heads say. And what is left of headers
+    ///    goes, so that nothing of the next epoch can complete it: records above D are of that epoch.
     /// 2. `commit_ts`, the clean word, the heads, and the epoch with the mode (ordering 7), which ends
     ///    recovery when all of it is durable. Were `commit_ts` first, numbers between D and it would be
     ///    missing records; were a head first, a record above D would be lost. Among each other they may
@@ -162,6 +169,7 @@ impl Scan {
     fn restart(&self, seq: u64, options: JournalOptions) -> Result<(), JournalError> {
         let jsb = self.jsb();
         jsb.store(WordKind::Digested, seq);
+        self.clear_torn();
         self.region.drain()?;
         jsb.store(WordKind::CommitTs, seq);
         // Its check may have failed; that it is another epoch's says "not clean" from now on.
@@ -172,11 +180,22 @@ impl Scan {
         jsb.store_epoch(EpochWord {
             // Who recovers in the middle of a repair is the repair, which is not over.
             repairing: self.repairing,
-            epoch: self.epoch + 1,
+            epoch: self.last_epoch() + 1,
             mode: options.durability.mode(),
         });
         self.region.drain()?;
         Ok(())
+    }
+
+    /// Without its first word nothing is a header. Flushed, not drained.
+    fn clear_torn(&self) {
+        for (lane, torn) in self.torn.iter().enumerate() {
+            for pos in torn {
+                let off = self.geo.lane(lane) + pos % self.geo.lane_bytes;
+                self.region.store_u64(off, 0);
+                self.region.flush(off, LINE as u64);
+            }
+        }
     }
 
     /// Head = lowest live position, next = highest live + 1; in between, what is not live is
@@ -230,7 +249,7 @@ impl Scan {
             })
             .collect();
         Journal {
-            epoch: self.epoch + 1,
+            epoch: self.last_epoch() + 1,
             durability: options.durability,
             buffers,
             active,

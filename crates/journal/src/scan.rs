@@ -38,6 +38,9 @@ pub struct Scan {
     pub damage: Vec<Damage>,
     /// Highest sequence number seen anywhere.
     pub max_seq_seen: u64,
+    /// The highest epoch of the records that contradict the epoch word, if any do
+    /// ([`Damage::Epoch`]).
+    pub stray_epoch: Option<u32>,
     /// Whether the volume was unmounted cleanly.
     pub clean: bool,
     /// Whether a repair has begun and not ended.
@@ -46,7 +49,8 @@ pub struct Scan {
     pub(crate) geo: JournalGeometry,
     /// Where each lane goes on.
     pub(crate) lane_ends: Vec<u64>,
-
+    /// Where each lane has what is left of headers.
+    pub(crate) torn: Vec<Vec<u64>>,
     /// Vouched slots (buffer, position) whose header is to be written again.
     pub(crate) rewrite: FxHashSet<(u16, u64)>,
     /// Slots (buffer, index) whose committed word is above D.
@@ -107,12 +111,13 @@ impl Journal {
             records: Vec::new(),
             damage,
             max_seq_seen: digested.max(retired).max(commit_ts),
+            stray_epoch: None,
             clean: clean == u64::from(epoch_word.epoch),
             repairing: epoch_word.repairing,
             region: Arc::clone(&region),
             geo: *geo,
             lane_ends: walks.iter().map(|w| w.end).collect(),
-
+            torn: walks.iter().map(|w| w.torn.clone()).collect(),
             rewrite: FxHashSet::default(),
             above: Vec::new(),
             stored: AtomicU64::new(digested),
@@ -175,7 +180,7 @@ impl Scan {
         match first_bad {
             // A record whose number is illegible may be any that is not there.
             _ if unnumbered => self.first_gap() - 1,
-            Some(n) => n - 1,
+            Some(n) => n.saturating_sub(1),
             None => u64::MAX,
         }
     }
@@ -202,6 +207,8 @@ impl Scan {
         let lanes = walks.len() as u64;
         for w in walks {
             self.max_seq_seen = self.max_seq_seen.max(w.max_seq);
+            let stray = w.stray.map(|h| h.epoch);
+            self.stray_epoch = self.stray_epoch.max(stray);
             self.records.extend(w.records);
             self.damage.extend(w.damage);
         }
@@ -254,7 +261,6 @@ impl Scan {
 
         for part in parts {
             self.max_seq_seen = self.max_seq_seen.max(part.max_seq);
-
             self.live.extend(part.live);
             self.damage.extend(part.damage);
             self.rewrite.extend(part.rewrite);

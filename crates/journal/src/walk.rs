@@ -27,8 +27,12 @@ pub(crate) struct Walk {
     pub(crate) records: Vec<Record>,
     /// Byte position after everything that was found valid.
     pub(crate) end: u64,
-    /// Highest number in any valid header.
+    /// Highest number in any valid header, strays included.
     pub(crate) max_seq: u64,
+    /// The stray of the highest epoch, if there are any ([`RecordHeader::stray`]).
+    pub(crate) stray: Option<RecordHeader>,
+    /// Byte positions of what is left of headers ([`RecordHeader::torn`]).
+    pub(crate) torn: Vec<u64>,
     pub(crate) damage: Vec<Damage>,
 }
 
@@ -85,17 +89,25 @@ pub(crate) fn walk_lane(
             }
             Found::Invalid { seq, resume } => {
                 walk.max_seq = walk.max_seq.max(seq.unwrap_or(0));
+                walker.note(&mut walk, at);
                 // In `commit` mode nobody can say what an illegible record was.
                 if rules.mode == Durability::Op || seq.is_some_and(|s| s <= rules.committed) {
                     invalid.push(Damage::Record { lane, pos: at, seq });
                 }
-                match walker.resync(resume) {
+                match walker.resync(resume, &mut walk) {
                     Some(next) => at = next,
                     None => break,
                 }
             }
         }
     }
+    walk.damage.extend(walk.stray.map(|h| Damage::Epoch {
+        lane,
+        pos: h.pos,
+        seq: h.seq,
+        epoch: h.epoch,
+        current: rules.epoch,
+    }));
     walk
 }
 
@@ -152,13 +164,28 @@ impl Walker<'_> {
         }
     }
 
-    fn header(&self, pos: u64) -> Option<RecordHeader> {
+    fn line(&self, pos: u64) -> [u8; RECORD_HEADER_BYTES] {
         let mut b = [0; RECORD_HEADER_BYTES];
         self.region.read(
             self.geo.lane(self.lane.into()) + pos % self.geo.lane_bytes,
             &mut b,
         );
-        RecordHeader::decode(&b, self.geo.volume_salt, self.lane, self.rules.epoch, pos)
+        b
+    }
+
+    fn header(&self, pos: u64) -> Option<RecordHeader> {
+        let Rules { epoch, .. } = self.rules;
+        RecordHeader::decode(&self.line(pos), self.geo.volume_salt, self.lane, epoch, pos)
+    }
+
+    /// Of whatever lap: a later epoch may get to that position, and believe it.
+    fn stray(&self, b: &[u8; RECORD_HEADER_BYTES], pos: u64) -> Option<RecordHeader> {
+        let Rules {
+            epoch, digested, ..
+        } = self.rules;
+        let ring = self.geo.lane_bytes;
+        RecordHeader::stray(b, self.geo.volume_salt, self.lane, epoch, digested)
+            .filter(|h| h.pos % ring == pos % ring)
     }
 
     fn record(&self, h: &RecordHeader) -> Option<Record> {
@@ -181,10 +208,28 @@ impl Walker<'_> {
     }
 
     /// The first position at or after `from` with a valid header. Position and epoch are in its
-    /// checksum, so what earlier laps left behind is not one.
-    fn resync(&self, from: u64) -> Option<u64> {
-        (from..self.limit)
-            .step_by(LINE)
-            .find(|&pos| self.header(pos).is_some())
+    /// checksum, so what earlier laps left behind is not one. What is on the way is noted.
+    fn resync(&self, from: u64, walk: &mut Walk) -> Option<u64> {
+        (from..self.limit).step_by(LINE).find(|&pos| {
+            let valid = self.header(pos).is_some();
+            if !valid {
+                self.note(walk, pos);
+            }
+            valid
+        })
+    }
+
+    /// Notes what is at a position without a valid header, if it is of any interest.
+    fn note(&self, walk: &mut Walk, pos: u64) {
+        let (b, salt) = (self.line(pos), self.geo.volume_salt);
+        if RecordHeader::torn(&b, salt, self.rules.epoch) {
+            walk.torn.push(pos);
+        }
+        if let Some(h) = self.stray(&b, pos) {
+            walk.max_seq = walk.max_seq.max(h.seq);
+            if walk.stray.is_none_or(|s| s.epoch < h.epoch) {
+                walk.stray = Some(h);
+            }
+        }
     }
 }

@@ -6,7 +6,7 @@ mod common;
 use common::*;
 use proptest::prelude::*;
 use quayfs_journal::*;
-use quayfs_layout::jsb::{JSB_BYTES, SeqWord, WordKind, committed_salt};
+use quayfs_layout::jsb::{EpochWord, JSB_BYTES, Mode, SeqWord, WordKind, committed_salt};
 use quayfs_layout::record::{RECORD_HEADER_BYTES, RecordHeader};
 use quayfs_layout::slot::{COMMITTED_OFFSET, SlotHeader};
 use quayfs_pmem::{Backend, Region};
@@ -342,6 +342,127 @@ fn a_lost_record_leaves_no_slot_behind() {
         4,
         "D moving on does not bring it back"
     );
+}
+
+/// Stores the epoch word. The fixture's records are of epoch 2.
+fn set_epoch(region: &Region, geo: &JournalGeometry, epoch: u32, mode: Durability) {
+    let mode = match mode {
+        Durability::Op => Mode::Op,
+        Durability::Commit => Mode::Commit,
+    };
+    let word = EpochWord {
+        epoch,
+        mode,
+        repairing: false,
+    };
+    let off = geo.jsb_off + WordKind::Epoch.offset();
+    region.store_u64(off, word.encode(geo.volume_salt));
+}
+
+#[test]
+fn an_epoch_word_that_records_contradict_is_damage() {
+    for mode in [Durability::Op, Durability::Commit] {
+        // A later epoch cannot have any records, an earlier one none above D. That is 2, and the head
+        // of the lane is where record 3 begins.
+        for current in [1, 3, 9] {
+            let (region, geo, at) = five(mode);
+            set_epoch(&region, &geo, current, mode);
+            let s = scan(&region, &geo);
+            let stray = Damage::Epoch {
+                lane: 0,
+                pos: at[2],
+                seq: 3,
+                epoch: 2,
+                current,
+            };
+            assert!(s.damage.contains(&stray), "{mode:?} {:?}", s.damage);
+            assert_eq!((seqs(&s), s.stray_epoch), (vec![], Some(2)));
+            assert_eq!((s.intact_upto(), s.max_seq_seen), (2, 5));
+        }
+        let (region, geo, _) = five(mode);
+        set_epoch(&region, &geo, 0, mode);
+        assert!(matches!(
+            Journal::scan(Arc::clone(&region), &geo),
+            Err(JournalError::Superblock(WordKind::Epoch))
+        ));
+    }
+}
+
+#[test]
+fn records_of_a_later_epoch_never_come_to_life() {
+    for mode in [Durability::Op, Durability::Commit] {
+        let (region, geo, _) = five(mode);
+        set_epoch(&region, &geo, 1, mode);
+        // The next epoch would be theirs.
+        for life in 0..3 {
+            let s = scan(&region, &geo);
+            let strays = s
+                .damage
+                .iter()
+                .filter(|d| matches!(d, Damage::Epoch { .. }));
+            assert_eq!(strays.count(), usize::from(life == 0), "{:?}", s.damage);
+            assert_eq!(seqs(&s), [], "life {life}");
+            let digested = s.digested;
+            let j = s.into_journal(RecoveredTo { digested }, options(mode));
+            assert_eq!(j.expect("recover").last_seq(), 5);
+        }
+    }
+}
+
+/// A record that is not of this epoch, as the last one of its lane, looks like the end of the lane.
+#[test]
+fn a_forged_record_waits_for_no_epoch() {
+    for ahead in [1, 2, 100] {
+        let (region, geo, at) = five(Durability::Op);
+        let off = geo.lane_off + at[4];
+        let mut b = [0; RECORD_HEADER_BYTES];
+        region.read(off, &mut b);
+        let h = RecordHeader::decode(&b, geo.volume_salt, 0, 2, at[4]).expect("record 5");
+        let epoch = h.epoch + ahead;
+        region.write(off, &RecordHeader { epoch, ..h }.encode(geo.volume_salt));
+        let s = scan(&region, &geo);
+        let stray = Damage::Epoch {
+            lane: 0,
+            pos: at[4],
+            seq: 5,
+            epoch,
+            current: 2,
+        };
+        assert_eq!((s.damage.as_slice(), seqs(&s)), (&[stray][..], vec![3, 4]));
+        assert_eq!(s.intact_upto(), 4);
+    }
+}
+
+/// Power fails in the middle of a header, twice at the same place and under the same operation, once in
+/// each of two lives: what arrived the second time is what was missing the first time.
+#[test]
+fn two_torn_headers_do_not_make_a_record() {
+    for mode in [Durability::Op, Durability::Commit] {
+        for word in 1..7 {
+            let (region, geo, at) = five(mode);
+            if mode == Durability::Commit {
+                let salt = WordKind::CommitTs.salt(geo.volume_salt);
+                let off = geo.jsb_off + WordKind::CommitTs.offset();
+                region.store_u64(off, SeqWord::encode(4, salt));
+            }
+            let missing = geo.lane_off + at[4] + word * 8;
+            let arrives = region.load_u64(missing);
+            region.store_u64(missing, !arrives);
+            let s = scan(&region, &geo);
+            assert_eq!((seqs(&s), s.max_seq_seen), (vec![3, 4], 4), "{mode:?}");
+            s.store_digested(4).expect("digest");
+            let j = s.into_journal(RecoveredTo { digested: 4 }, options(mode));
+            drop(j.expect("recover"));
+            region.store_u64(missing, arrives);
+            let s = scan(&region, &geo);
+            let stray = |d: &Damage| matches!(d, Damage::Epoch { .. });
+            assert!(
+                !s.damage.iter().any(stray),
+                "{mode:?} {word}: {:?}",
+                s.damage
+            );
+        }
+    }
 }
 
 #[test]

@@ -140,9 +140,13 @@ impl EpochWord {
         SeqWord::encode(number | flags, WordKind::Epoch.salt(volume_salt))
     }
 
-    /// The epoch and mode, or `None` if the check fails or the mode or a flag is unknown.
+    /// The epoch and mode, or `None` if the check fails, the mode or a flag is unknown, or the epoch is
+    /// 0, which no log has and which the clean word uses for "not clean".
     pub fn decode(word: u64, volume_salt: u64) -> Option<Self> {
         let number = SeqWord::decode(word, WordKind::Epoch.salt(volume_salt))?;
+        if number as u32 == 0 {
+            return None;
+        }
         let mode = match (number & !REPAIRING) >> 32 {
             1 => Mode::Op,
             2 => Mode::Commit,
@@ -233,6 +237,24 @@ mod tests {
         for mode in [0u64, 3, 0x81, 0x103, 0x201] {
             let raw = SeqWord::encode(7 | mode << 32, WordKind::Epoch.salt(9));
             assert_eq!(EpochWord::decode(raw, 9), None);
+        }
+    }
+
+    #[test]
+    fn there_is_no_epoch_0() {
+        for mode in [Mode::Op, Mode::Commit] {
+            let none = EpochWord {
+                epoch: 0,
+                mode,
+                repairing: false,
+            };
+            assert_eq!(EpochWord::decode(none.encode(9), 9), None);
+            let first = EpochWord {
+                epoch: 1,
+                mode,
+                repairing: false,
+            };
+            assert_eq!(EpochWord::decode(first.encode(9), 9), Some(first));
         }
     }
 }

@@ -94,6 +94,34 @@ impl RecordHeader {
         (now && here).then_some(h)
     }
 
+    /// The header, if it proves that `epoch` is not the epoch of this log: one of this volume and lane
+    /// in a later epoch, or in an earlier one with a number above D. The epoch word is durable before
+    /// the first record of its epoch, and before recovery begins a new one it lifts D to every number seen
+    /// and clears what is left of headers ([`RecordHeader::torn`]), so neither is left by a crash.
+    pub fn stray(
+        b: &[u8; RECORD_HEADER_BYTES],
+        volume_salt: u64,
+        lane: u16,
+        epoch: u32,
+        digested: u64,
+    ) -> Option<Self> {
+        // Cheap and seldom true, unlike the checksum: a scan asks this of every line.
+        let (its, seq) = (get_u32(b, 4), get_u64(b, 8));
+        if its == epoch || its < epoch && seq <= digested {
+            return None;
+        }
+        Self::decode_any(b, volume_salt).filter(|h| h.lane == lane)
+    }
+
+    /// Whether this began as a header of `epoch` and is none: what is left of one that was not durable when
+    /// power failed. If a later life writes there again, the same operation at the same position, and that
+    /// header is torn as well, both together can make up what is missing.
+    pub fn torn(b: &[u8; RECORD_HEADER_BYTES], volume_salt: u64, epoch: u32) -> bool {
+        get_u32(b, 0) == MAGIC
+            && get_u32(b, 4) == epoch
+            && get_u32(b, CRC_AT) != header_crc(b, volume_salt)
+    }
+
     fn decode_any(b: &[u8; RECORD_HEADER_BYTES], volume_salt: u64) -> Option<Self> {
         // The cheap test first: a resynchronising scan asks this of every line.
         let sound = || get_u32(b, CRC_AT) == header_crc(b, volume_salt);
@@ -222,6 +250,27 @@ mod tests {
         assert_eq!(RecordHeader::decode(&b, 5, 2, 4, 640), None, "lane");
         assert_eq!(RecordHeader::decode(&b, 5, 3, 5, 640), None, "epoch");
         assert_eq!(RecordHeader::decode(&b, 5, 3, 4, 704), None, "position");
+    }
+
+    #[test]
+    fn what_no_crash_leaves_of_another_epoch_is_a_stray() {
+        let b = H.encode(5);
+        let stray = |salt, lane, epoch, digested| {
+            RecordHeader::stray(&b, salt, lane, epoch, digested).is_some()
+        };
+        assert!(!stray(5, 3, 4, 0), "this epoch");
+        for epoch in [0, 1, 3] {
+            assert!(
+                stray(5, 3, epoch, 0) && stray(5, 3, epoch, H.seq),
+                "{epoch}"
+            );
+        }
+        for epoch in [5, u32::MAX] {
+            assert!(stray(5, 3, epoch, H.seq - 1), "{epoch}: never digested");
+            assert!(!stray(5, 3, epoch, H.seq), "{epoch}: history");
+        }
+        assert!(!stray(6, 3, 3, 0), "volume");
+        assert!(!stray(5, 2, 3, 0), "lane");
     }
 
     #[test]

@@ -33,6 +33,12 @@ impl Repair<'_> {
         let Some(mut scan) = self.scan() else {
             return Ok(false);
         };
+        if self.stray_epoch(&scan)? {
+            match self.scan() {
+                Some(again) => scan = again,
+                None => return Ok(false),
+            }
+        }
         if !scan.damage.is_empty() || scan.repairs() > 0 {
             self.slots(&scan)?;
             self.heal_lanes(&scan)?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use quayfs_journal::Journal;
+use quayfs_journal::{Journal, Scan};
 use quayfs_layout::LINE;
 use quayfs_layout::jsb::{EpochWord, MAX_NUMBER, Mode, SeqWord, WordKind};
 use quayfs_layout::record::{RECORD_HEADER_BYTES, RecordHeader};
@@ -37,7 +37,10 @@ impl Repair<'_> {
     pub(super) fn begin(&mut self) -> Result<(), Failed> {
         match self.epoch_word() {
             Some(e) if !e.repairing => {
-                self.set_repairing(e, true);
+                self.store_epoch(EpochWord {
+                    repairing: true,
+                    ..e
+                });
                 self.drain()
             }
             _ => Ok(()),
@@ -49,16 +52,44 @@ impl Repair<'_> {
         match self.epoch_word() {
             Some(e) if e.repairing => {
                 self.drain()?;
-                self.set_repairing(e, false);
+                self.store_epoch(EpochWord {
+                    repairing: false,
+                    ..e
+                });
             }
             _ => {}
         }
         Ok(())
     }
 
-    fn set_repairing(&self, epoch: EpochWord, repairing: bool) {
+    /// Sets the epoch word to the epoch of the records that contradict it: a lost store leaves it too
+    /// low, and rot that passes its check anything. If it says more than they do, they win only if
+    /// there is nothing to replay of the epoch that it says. The mode is not doubted. Whether it did.
+    pub(super) fn stray_epoch(&mut self, scan: &Scan) -> Result<bool, Failed> {
+        let Some(epoch) = scan.stray_epoch else {
+            return Ok(false);
+        };
+        if epoch < scan.epoch && !scan.records.is_empty() {
+            return Ok(false);
+        }
+        self.begin()?;
+        let Some(word) = self.epoch_word() else {
+            return Ok(false);
+        };
+        self.store_epoch(EpochWord { epoch, ..word });
+        // What is stored next follows from it.
+        self.drain()?;
+        let what = format_args!(
+            "the Epoch word of the superblock says {}, records say {epoch}: it is set to that",
+            scan.epoch
+        );
+        self.log.add(Area::Journal, what);
+        Ok(true)
+    }
+
+    /// Flushed, not drained.
+    fn store_epoch(&self, word: EpochWord) {
         let (off, region) = (self.offset(WordKind::Epoch), &self.media.region);
-        let word = EpochWord { repairing, ..epoch };
         region.store_u64(off, word.encode(self.media.salt));
         region.flush(off, 8);
     }

@@ -16,6 +16,7 @@ use quayfs_layout::{BLOCK, Ino, Lbn};
 
 use super::support::{BY, Disk};
 use crate::background::digest_all;
+use crate::config::MountOptions;
 use crate::fs::{Fs, SetAttr};
 use crate::fsck::{FsckOptions, check_volume};
 use crate::recovery::journal_geometry;
@@ -177,6 +178,35 @@ fn a_clean_flag_that_lies() {
     disk.finds(&[
         "error: journal: marked as unmounted cleanly, but 2 records and 1 slots are live",
     ]);
+}
+
+#[test]
+fn an_epoch_word_that_records_contradict() {
+    for (says, is) in [(1, 4), (2, 4), (3, 4), (5, 4), (9, 4)] {
+        let disk = Disk::new();
+        for _ in 0..2 {
+            disk.mount().shutdown().unwrap();
+        }
+        let fs = disk.mount();
+        fs.mknod(BY, ROOT, b"file", S_IFREG | 0o644, 0).unwrap();
+        fs.abandon();
+        let off = disk.word(WordKind::Epoch);
+        let word = EpochWord::decode(disk.region.load_u64(off), disk.salt()).unwrap();
+        assert_eq!(word.epoch, is);
+        let lie = EpochWord {
+            epoch: says,
+            ..word
+        };
+        disk.region.store_u64(off, lie.encode(disk.salt()));
+        disk.finds(&["error: journal: lane ..."]);
+        let report = disk.check().to_string();
+        let what = format!("is of epoch {is}, the superblock says {says}\n");
+        assert!(report.contains(&what), "{report}");
+        // Mounted as epoch 3, nothing would be there; some mounts later the record would be.
+        let mounted = Fs::mount_quiet(disk.volume(), &MountOptions::default());
+        let refused = mounted.err().expect("records of another epoch");
+        assert!(refused.to_string().starts_with("damaged (1 "), "{refused}");
+    }
 }
 
 #[test]

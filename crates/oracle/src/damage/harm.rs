@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::str::FromStr;
 
-use quayfs_layout::jsb::WordKind;
+use quayfs_layout::jsb::{EpochWord, WordKind};
 use quayfs_layout::l2p::{BlockState, ENTRY_BYTES, Entry};
 use quayfs_layout::node;
 use quayfs_layout::{BLOCK, bytes};
@@ -122,6 +122,8 @@ enum Way {
     Twice,
     /// It says that a block of the spare pool holds something.
     Spare,
+    /// The epoch is one more than it was, with a check that holds.
+    Later,
 }
 
 const WAYS: &[(&str, Way)] = &[
@@ -130,6 +132,7 @@ const WAYS: &[(&str, Way)] = &[
     ("zeros", Way::Zeros),
     ("twice", Way::Twice),
     ("spare", Way::Spare),
+    ("later", Way::Later),
 ];
 
 const USES: &[(&str, Use)] = &[
@@ -206,6 +209,14 @@ impl Ill {
                     put(image, bytes.start, e.encode(lbn, salt));
                 }
             }
+            Way::Later => {
+                let off = g.jsb_off + WordKind::Epoch.offset();
+                let word = bytes::get_u64(&image.pmem, off as usize);
+                if let Some(e) = EpochWord::decode(word, salt) {
+                    let epoch = e.epoch + 1;
+                    put(image, off, EpochWord { epoch, ..e }.encode(salt));
+                }
+            }
             Way::Spare => {
                 let lbn = g.visible_blocks() + self.n % (g.blocks - g.visible_blocks());
                 let at = g.l2p_map_off + lbn * ENTRY_BYTES;
@@ -243,7 +254,13 @@ impl FromStr for Ill {
             return Err(format!("no damage {way} {what}"));
         };
         let maps = matches!(what, Use::Nat | Use::L2pEntry);
-        if *way == Way::Twice && !maps || *way == Way::Spare && *what != Use::L2pEntry {
+        let fits = match way {
+            Way::Twice => maps,
+            Way::Spare => *what == Use::L2pEntry,
+            Way::Later => *what == Use::Superblock,
+            Way::Bit | Way::Noise | Way::Zeros => true,
+        };
+        if !fits {
             return Err(format!("{text}: not of these"));
         }
         let n = n.parse().map_err(|_| format!("{n} is no number"))?;

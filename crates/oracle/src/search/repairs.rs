@@ -17,6 +17,9 @@ const REPAIRS: &[&str] = &[
     "op: repair clean, noise superblock 4",
     "commit: repair commit, noise superblock 5, noise superblock 6",
     "op: repair clean, noise superblock 2",
+    // The epoch, which records contradict.
+    "op: repair op, later superblock 0",
+    "commit: repair commit, later superblock 0",
     // The L2P log: closed, and an open transaction undone.
     "op: repair clean, bit l2p-log 0",
     "commit: repair clean, noise l2p-log 0",
