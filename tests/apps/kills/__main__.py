@@ -16,9 +16,9 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from daemon import Finding  # noqa: E402
 from life import APPS, HERE, MOMENTS, ROUNDS, Life  # noqa: E402
 
-# Of a round each: kills by the moment, recoveries that undid half a checkpoint round, operations
+# Of a round each: over rings, kills by the moment, recoveries that undid half a checkpoint round, operations
 # acknowledged, volumes with something lost or otherwise wrong, volumes where fsck found something.
-COLUMNS = ["rounds", *MOMENTS, "undone", "acknowledged", "lost", "fsck"]
+COLUMNS = ["rounds", "rings", *MOMENTS, "undone", "acknowledged", "lost", "fsck"]
 TOP = os.path.normpath(f"{HERE}/../../..")
 
 
@@ -87,6 +87,7 @@ class Run:
     def add(self, life, finding):
         s = self.sums[life.app]
         s["rounds"] += life.rounds
+        s["rings"] += life.rounds if life.volume.shape.rings else 0
         s["acknowledged"] += life.acknowledged
         s["undone"] += life.volume.undone
         for moment, n in life.killed.items():

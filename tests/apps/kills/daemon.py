@@ -29,12 +29,22 @@ def said(result):
     return f"exit code {result.returncode}: {(result.stdout + result.stderr).strip()}"
 
 
+def rings_allowed():
+    """Whether the kernel lets FUSE go over io_uring: `scripts/rings` switches it on."""
+    try:
+        with open("/sys/module/fuse/parameters/enable_uring", encoding="ascii") as f:
+            return f.read().strip() == "Y"
+    except OSError:
+        return False
+
+
 @dataclass
 class Shape:
     """What a volume is made of and how it is mounted."""
 
     medium: str
     options: str
+    rings: bool
     sync: bool
     pmem: str
     data: str
@@ -53,14 +63,20 @@ class Shape:
         if app == "sqlite" and rng.random() < 0.2:
             # SQLite syncs what it needs; the others rely on the daemon having seen each write.
             options.append("writeback")
-        return Shape(
-            medium=medium,
-            options=",".join(options),
-            sync=sync,
+        rest = dict(
             pmem=rng.choice(["16M", "20M", "32M"]),
             data=rng.choice(["96M", "160M"]),
             inside=rng.random() < 0.5,
             sparse=rng.random() < 0.5,
+        )
+        rings = rng.random() < 0.5 and rings_allowed()
+        options.append(f"transport={'uring' if rings else 'dev'}")
+        return Shape(
+            medium=medium,
+            options=",".join(options),
+            rings=rings,
+            sync=sync,
+            **rest,
         )
 
 
