@@ -5,13 +5,12 @@
 
 mod program;
 
-use program::{Scene, can_mount, quayfs};
+use program::{Mounted, Scene, can_mount};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// Often enough that what happens once in a while vanishes in rounding.
 const TIMES: usize = 40;
@@ -19,43 +18,13 @@ const TIMES: usize = 40;
 /// Messages by kind.
 type Messages = BTreeMap<String, u64>;
 
-struct Mounted(Scene);
-
-impl Mounted {
-    #[track_caller]
-    fn new(options: &str) -> Self {
-        let scene = Scene::in_memory();
-        let (vol, mnt) = (scene.vol(), scene.mnt());
-        quayfs([
-            "mount".as_ref(),
-            vol.as_os_str(),
-            mnt.as_os_str(),
-            "-o".as_ref(),
-            options.as_ref(),
-        ])
-        .ok();
-        Self(scene)
-    }
-
-    fn messages(&self) -> Messages {
-        let mnt = self.0.mnt();
-        let text = quayfs(["info".as_ref(), mnt.as_os_str(), "--json".as_ref()]).ok();
-        let status: serde_json::Value = serde_json::from_str(&text).unwrap();
-        let messages = status["messages"].as_object().unwrap();
-        messages
-            .iter()
-            .map(|(k, n)| (k.clone(), n.as_u64().unwrap()))
-            .collect()
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let _ = Command::new("umount")
-            .args(["-i", "-l"])
-            .arg(self.0.mnt())
-            .status();
-    }
+fn messages(m: &Mounted) -> Messages {
+    let status = m.info();
+    let messages = status["messages"].as_object().unwrap();
+    messages
+        .iter()
+        .map(|(k, n)| (k.clone(), n.as_u64().unwrap()))
+        .collect()
 }
 
 /// One row of the table: what is done [`TIMES`] times.
@@ -245,7 +214,7 @@ fn cost(before: &Messages, after: &Messages) -> BTreeMap<String, usize> {
 }
 
 fn measure(options: &str) -> Vec<(String, String)> {
-    let m = Mounted::new(options);
+    let m = Mounted::on(Scene::in_memory(), options);
     // What is asked once a mount is asked here.
     let warm = m.0.mnt().join("warm");
     fs::create_dir(&warm).unwrap();
@@ -260,11 +229,11 @@ fn measure(options: &str) -> Vec<(String, String)> {
             for n in 0..TIMES {
                 (row.prepare)(&dir, n);
             }
-            let before = m.messages();
+            let before = messages(&m);
             for n in 0..TIMES {
                 (row.act)(&dir, n);
             }
-            let after = m.messages();
+            let after = messages(&m);
             let cost = cost(&before, &after);
             let sum: usize = cost.values().sum();
             let kinds: Vec<_> = cost

@@ -5,8 +5,7 @@
 
 mod program;
 
-use program::{Scene, can_mount, quayfs};
-use serde_json::Value;
+use program::{Mounted, can_mount};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -50,66 +49,6 @@ impl Switch {
 impl Drop for Switch {
     fn drop(&mut self) {
         let _ = fs::write(SWITCH, self.was.trim());
-    }
-}
-
-struct Mounted(Scene);
-
-impl Mounted {
-    #[track_caller]
-    fn new(options: &str) -> Self {
-        let mounted = Self(Scene::new());
-        mounted.mount(options);
-        mounted
-    }
-
-    #[track_caller]
-    fn mount(&self, options: &str) {
-        let (vol, mnt) = (self.0.vol(), self.0.mnt());
-        quayfs([
-            "mount".as_ref(),
-            vol.as_os_str(),
-            mnt.as_os_str(),
-            "-o".as_ref(),
-            options.as_ref(),
-        ])
-        .ok();
-    }
-
-    #[track_caller]
-    fn info(&self) -> Value {
-        let mnt = self.0.mnt();
-        let text = quayfs(["info".as_ref(), mnt.as_os_str(), "--json".as_ref()]).ok();
-        serde_json::from_str(&text).unwrap()
-    }
-
-    #[track_caller]
-    fn umount(&self) {
-        let mnt = self.0.mnt();
-        quayfs(["umount".as_ref(), mnt.as_os_str()]).ok();
-    }
-
-    #[track_caller]
-    fn fsck(&self) {
-        let vol = self.0.vol();
-        quayfs(["fsck".as_ref(), vol.as_os_str(), "--data".as_ref()]).ok();
-    }
-
-    fn log(&self) -> String {
-        fs::read_to_string(self.0.vol().join("quayfs.log")).unwrap()
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let table = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let mnt = self.0.mnt();
-        if table
-            .lines()
-            .any(|l| l.split(' ').nth(4).map(Path::new) == Some(&mnt))
-        {
-            let _ = Command::new("umount").args(["-i", "-l"]).arg(mnt).status();
-        }
     }
 }
 

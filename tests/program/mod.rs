@@ -142,6 +142,84 @@ impl Scene {
     }
 }
 
+/// A mount that goes away with the test, whatever its end.
+pub struct Mounted(pub Scene);
+
+impl Mounted {
+    /// Mounts a new volume.
+    #[track_caller]
+    pub fn new(options: &str) -> Self {
+        Self::on(Scene::new(), options)
+    }
+
+    /// Mounts this one.
+    #[track_caller]
+    pub fn on(scene: Scene, options: &str) -> Self {
+        let mounted = Self(scene);
+        mounted.mount(options);
+        mounted
+    }
+
+    /// The mount point.
+    pub fn mnt(&self) -> PathBuf {
+        self.0.mnt()
+    }
+
+    /// Mounts it again.
+    #[track_caller]
+    pub fn mount(&self, options: &str) {
+        let (vol, mnt) = (self.0.vol(), self.0.mnt());
+        quayfs([
+            "mount".as_ref(),
+            vol.as_os_str(),
+            mnt.as_os_str(),
+            "-o".as_ref(),
+            options.as_ref(),
+        ])
+        .ok();
+    }
+
+    /// What the mount says of itself.
+    #[track_caller]
+    pub fn info(&self) -> serde_json::Value {
+        let mnt = self.0.mnt();
+        let text = quayfs(["info".as_ref(), mnt.as_os_str(), "--json".as_ref()]).ok();
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// Unmounts it.
+    #[track_caller]
+    pub fn umount(&self) {
+        let mnt = self.0.mnt();
+        quayfs(["umount".as_ref(), mnt.as_os_str()]).ok();
+    }
+
+    /// Asserts that nothing is wrong, in content neither.
+    #[track_caller]
+    pub fn fsck(&self) {
+        let vol = self.0.vol();
+        quayfs(["fsck".as_ref(), vol.as_os_str(), "--data".as_ref()]).ok();
+    }
+
+    /// What the daemon has logged.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.0.vol().join("quayfs.log")).unwrap()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let mnt = self.0.mnt();
+        if table
+            .lines()
+            .any(|l| l.split(' ').nth(4).map(Path::new) == Some(&mnt))
+        {
+            let _ = Command::new("umount").args(["-i", "-l"]).arg(mnt).status();
+        }
+    }
+}
+
 /// Whether mounts can be tested here.
 pub fn can_mount() -> bool {
     if std::env::var_os("QUAYFS_SKIP_FUSE").is_some_and(|v| v == "1") {

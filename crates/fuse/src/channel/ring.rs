@@ -65,6 +65,8 @@ pub(crate) struct Queue {
     ring: IoUring<Entry128, cqueue::Entry>,
     slots: Vec<Slot>,
     number: u16,
+    /// What was there when the entries had been registered.
+    early: Option<cqueue::Entry>,
     tally: Arc<Tally>,
     /// A copy of what was asked, where the answer takes its place.
     asked: Buffer,
@@ -91,6 +93,7 @@ impl Queue {
             ring,
             slots,
             number,
+            early: None,
             tally,
             asked: Buffer::new(agreed.payload)?,
         })
@@ -107,13 +110,12 @@ impl Queue {
             self.push(&entry)?;
         }
         self.ring.submit()?;
-        // What the kernel does not want it says at once.
-        if let Some(refusal) = self.ring.completion().next()
-            && refusal.result() < 0
-        {
-            return Err(io::Error::from_raw_os_error(-refusal.result()));
+        // What the kernel does not want it says at once. A request may have come as well.
+        self.early = self.ring.completion().next();
+        match &self.early {
+            Some(done) if done.result() < 0 => Err(io::Error::from_raw_os_error(-done.result())),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     fn command(&self, op: u32, commit_id: u64, addr: Option<u64>) -> Entry128 {
@@ -141,13 +143,16 @@ impl Queue {
     pub(crate) fn run(&mut self, service: &dyn Service) -> io::Result<()> {
         let mut alive = self.slots.len();
         while alive > 0 {
-            match self.ring.submit_and_wait(1) {
-                Ok(_) => (),
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Err(e) => return Err(e),
+            if self.early.is_none() {
+                match self.ring.submit_and_wait(1) {
+                    Ok(_) => (),
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                    Err(e) => return Err(e),
+                }
             }
             loop {
-                let Some(done) = self.ring.completion().next() else {
+                let next = self.early.take().or_else(|| self.ring.completion().next());
+                let Some(done) = next else {
                     break;
                 };
                 if done.result() < 0 {

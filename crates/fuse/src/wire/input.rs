@@ -1,25 +1,6 @@
 //! What the kernel sends: the header of every message, and the arguments of each.
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-
-macro_rules! inputs {
-    ($($(#[doc = $doc:literal])+ $name:ident { $($field:ident: $type:ty,)* })+) => {
-        $(
-            $(#[doc = $doc])+
-            #[derive(
-                Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable,
-                KnownLayout,
-            )]
-            #[repr(C)]
-            #[allow(missing_docs)]
-            pub struct $name {
-                $(pub $field: $type,)*
-            }
-        )+
-    };
-}
-
-inputs! {
+structures! {
     /// In front of every message.
     InHeader {
         len: u32,

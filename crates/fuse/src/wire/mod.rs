@@ -4,6 +4,24 @@
 //! the machine's byte order: kernel and daemon share the machine. Every structure is plain bytes
 //! (`zerocopy`), so that reading one from a request needs no `unsafe` and cannot misread.
 
+/// Structures of the kernel's: plain bytes in its layout.
+macro_rules! structures {
+    ($($(#[doc = $doc:literal])+ $name:ident { $($field:ident: $type:ty,)* })+) => {
+        $(
+            $(#[doc = $doc])+
+            #[derive(
+                Clone, Copy, Debug, Default, PartialEq, Eq, zerocopy::FromBytes, zerocopy::IntoBytes,
+                zerocopy::Immutable, zerocopy::KnownLayout,
+            )]
+            #[repr(C)]
+            #[allow(missing_docs)]
+            pub struct $name {
+                $(pub $field: $type,)*
+            }
+        )+
+    };
+}
+
 mod flags;
 mod input;
 mod opcode;

@@ -1,25 +1,6 @@
 //! What the daemon answers.
 
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
-
-macro_rules! outputs {
-    ($($(#[doc = $doc:literal])+ $name:ident { $($field:ident: $type:ty,)* })+) => {
-        $(
-            $(#[doc = $doc])+
-            #[derive(
-                Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable,
-                KnownLayout,
-            )]
-            #[repr(C)]
-            #[allow(missing_docs)]
-            pub struct $name {
-                $(pub $field: $type,)*
-            }
-        )+
-    };
-}
-
-outputs! {
+structures! {
     /// In front of every answer. `error` is 0 or a negative errno.
     OutHeader { len: u32, error: i32, unique: u64, }
     /// Answer to `FUSE_INIT`.
