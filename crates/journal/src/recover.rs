@@ -187,13 +187,13 @@ impl Scan {
         Ok(())
     }
 
-    /// Without its first word nothing is a header. Flushed, not drained.
+    /// Without its first word nothing is a header. Nothing is flushed: what the next life stores in the
+    /// same line does not overtake it there, and draining a file takes all that is dirty along.
     fn clear_torn(&self) {
         for (lane, torn) in self.torn.iter().enumerate() {
             for pos in torn {
                 let off = self.geo.lane(lane) + pos % self.geo.lane_bytes;
                 self.region.store_u64(off, 0);
-                self.region.flush(off, LINE as u64);
             }
         }
     }

@@ -9,6 +9,7 @@ use common::*;
 use quayfs_crashsim::{Budget, CrashImage, Recorder};
 use quayfs_journal::*;
 use quayfs_layout::jsb::{SeqWord, WordKind};
+use quayfs_layout::record::{RECORD_HEADER_BYTES, RecordHeader};
 use quayfs_pmem::Backend;
 use std::sync::Arc;
 
@@ -268,6 +269,66 @@ fn killed_then_power_loss_on_memory() {
 fn killed_then_power_loss_on_a_file() {
     killed_then_power_loss(Backend::File, Durability::Op);
     killed_then_power_loss(Backend::File, Durability::Commit);
+}
+
+/// A header is torn when power fails. The same operation in the next life is torn as well, in all ways
+/// there are: nothing ever looks like a record of the first life.
+fn torn_twice(backend: Backend, mode: Durability) {
+    const FEW: u64 = 4;
+    let (geo, _) = small();
+    let mut whole = 0;
+    for word in 1..7 {
+        let recorder = formatted(backend, mode);
+        let volume = Volume::of_recorder(&recorder, mode);
+        (1..FEW).for_each(|op| drop(volume.write(op, &[])));
+        volume.journal.commit(None).expect("commit");
+        volume.write(FEW, &[]);
+        drop(volume);
+        let region = recorder.region();
+        let mut header = [0; RECORD_HEADER_BYTES];
+        let lines = (geo.lane_off..geo.slot_hdr_off).step_by(RECORD_HEADER_BYTES);
+        let last = lines.filter(|&off| {
+            region.read(off, &mut header);
+            let (lane, pos) = (
+                (off - geo.lane_off) / geo.lane_bytes,
+                (off - geo.lane_off) % geo.lane_bytes,
+            );
+            RecordHeader::decode(&header, geo.volume_salt, lane as u16, 2, pos)
+                .is_some_and(|h| h.seq == FEW)
+        });
+        let torn = last.last().expect("the last record") + 8 * word;
+        let was = region.load_u64(torn);
+        region.store_u64(torn, !was);
+        recorder.settle();
+        let volume = Volume::of_recorder(&recorder, mode);
+        volume.write(FEW, &[]);
+        assert_eq!(region.load_u64(torn), was, "not the same operation");
+        volume.journal.commit(None).expect("commit");
+        drop(volume);
+        let trace = recorder.trace();
+        // A tear that matters is one of many.
+        for seed in 0..16 {
+            let budget = Budget {
+                picks: 16,
+                seed,
+                ..Budget::SMALL
+            };
+            for image in trace.explore(&budget) {
+                let scan = Journal::scan(Arc::new(image.region()), &geo).expect("scan");
+                assert_eq!(scan.damage, [], "word {word}\n{image}");
+                whole += usize::from(scan.max_seq_seen == FEW);
+            }
+        }
+    }
+    assert!(whole > 0);
+}
+
+#[test]
+fn headers_torn_twice() {
+    for mode in [Durability::Op, Durability::Commit] {
+        torn_twice(Backend::Dax, mode);
+        torn_twice(Backend::File, mode);
+    }
 }
 
 /// A drain that fails stops the journal; what was acknowledged before survives.

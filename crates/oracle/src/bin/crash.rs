@@ -90,7 +90,7 @@ fn main() -> ExitCode {
     let limit = Duration::from_secs(args.seconds);
     quiet();
     if args.mutants {
-        let programs = program.map_or_else(programs, |(program, _)| vec![program]);
+        let programs = program.map_or_else(programs, |program| vec![program]);
         return forget_each(&programs, limit, jobs, &args.place);
     }
     let tty = std::io::stderr().is_terminal();
@@ -173,27 +173,31 @@ const WITNESSES: &[&str] = &[
     "commit-swap: killed 7340048",
 ];
 
-/// What mutants are tried on. The long ones first: they meet most places, and a mutant that has died
-/// costs nothing more.
-fn programs() -> Vec<Program> {
+/// What mutants are tried on, behind the witnesses the long ones first: they meet most places, and a
+/// mutant that has died costs nothing more.
+fn programs() -> Vec<(Program, Option<u64>)> {
     let is_story = |p: &&Program| matches!(p.text, Text::Story(_));
     let is_mkfs = |p: &&Program| matches!(p.text, Text::Mkfs(_));
     let is_repair = |p: &&Program| matches!(p.text, Text::Repair(..));
     let is_single = |p: &&Program| matches!(&p.text, Text::Steps(steps) if steps.len() == 1);
     let short = Program::short(0);
     let long = (0..36).map(|n| Program::long(7, n));
-    let witnesses = WITNESSES.iter().filter_map(|line| line.parse().ok());
-    (short.iter().filter(is_mkfs).cloned())
+    let witnesses = WITNESSES.iter().filter_map(|line| parse(line).ok());
+    let others = (short.iter().filter(is_mkfs).cloned())
         .chain(short.iter().filter(is_story).cloned())
         .chain(short.iter().filter(is_repair).cloned())
-        .chain(witnesses)
         .chain(long)
         .chain(short.iter().filter(is_story).flat_map(|p| p.deaths(STEP)))
-        .chain(short.iter().filter(is_single).cloned())
-        .collect()
+        .chain(short.iter().filter(is_single).cloned());
+    witnesses.chain(others.map(|p| (p, None))).collect()
 }
 
-fn forget_each(programs: &[Program], limit: Duration, jobs: usize, only: &str) -> ExitCode {
+fn forget_each(
+    programs: &[(Program, Option<u64>)],
+    limit: Duration,
+    jobs: usize,
+    only: &str,
+) -> ExitCode {
     let show = |place: &str, mutant: &Mutant| match &mutant.killer {
         Some((run, what)) => println!("| `{place}` | `{run}` | {what} |"),
         None => println!(

@@ -34,9 +34,10 @@ const RECOVERIES: usize = 24;
 /// Mutants by place, as `kind file:line`.
 pub type Table = BTreeMap<String, Mutant>;
 
-/// Forgets each place of each program in turn, if its name contains `only`, until it is noticed or the time is over. `note` hears of every death.
+/// Forgets each place of each program in turn, or of the recovery from that image of it, if the place's
+/// name contains `only`, until it is noticed or the time is over. `note` hears of every death.
 pub fn forget_each(
-    programs: &[Program],
+    programs: &[(Program, Option<u64>)],
     only: &str,
     depth: &Depth,
     jobs: usize,
@@ -50,7 +51,7 @@ pub fn forget_each(
     std::thread::scope(|s| {
         for _ in 0..jobs {
             s.spawn(|| {
-                while let Some(program) = programs.get(next.fetch_add(1, Relaxed)) {
+                while let Some((program, image)) = programs.get(next.fetch_add(1, Relaxed)) {
                     if start.elapsed() >= limit {
                         break;
                     }
@@ -80,14 +81,20 @@ pub fn forget_each(
                             }
                         }
                     };
-                    try_each(&*run, &line);
                     // Recovery has orderings of its own, and most of what it finds is left by power
                     // failures.
                     let trace = run.trace();
-                    let total = trace.explore(&depth.budget).count();
-                    let every = (total / RECOVERIES).max(1);
+                    let (first, every) = match image {
+                        Some(n) => (*n as usize - 1, usize::MAX),
+                        None => {
+                            try_each(&*run, &line);
+                            let total = trace.explore(&depth.budget).count();
+                            let every = (total / RECOVERIES).max(1);
+                            (every / 2, every)
+                        }
+                    };
                     let images = trace.explore(&depth.budget);
-                    for (n, image) in images.enumerate().skip(every / 2).step_by(every) {
+                    for (n, image) in images.enumerate().skip(first).step_by(every) {
                         for recovery in run.recoveries(&image).unwrap_or_default() {
                             try_each(&*recovery, &format!("{line} #{}", n + 1));
                         }
