@@ -17,7 +17,7 @@ pub fn attr_of(ino: u64, i: &Inode) -> AttrOf {
     AttrOf {
         ino,
         size: i.size,
-        blocks: i.blocks * 8,
+        blocks: i.blocks.saturating_mul(8),
         atime: i.atime.sec.cast_unsigned(),
         mtime: i.mtime.sec.cast_unsigned(),
         ctime: i.ctime.sec.cast_unsigned(),
@@ -53,7 +53,7 @@ pub fn statx_of(ino: u64, i: &Inode) -> Statx {
         mode: i.mode as u16,
         ino,
         size: i.size,
-        blocks: i.blocks * 8,
+        blocks: i.blocks.saturating_mul(8),
         atime: time(i.atime),
         btime: time(i.btime),
         ctime: time(i.ctime),

@@ -131,7 +131,7 @@ pub fn insert(
     if dir.root == 0 {
         dir.root = txn.new_node(NodeKind::DirLeaf, dir_ino)?;
         dir.depth = 0;
-        dir.blocks += 1;
+        dir.blocks = dir.blocks.saturating_add(1);
     }
     let need = dirent::entry_len(name.len());
     // A split may leave the half that the name belongs to still too full for a very long name.
@@ -202,7 +202,7 @@ fn split(txn: &mut Txn<'_>, (dir_ino, dir): (Ino, &mut Inode), path: &Path) -> R
     let high = pack(list[cut..].iter().copied());
     drop(page);
     let right = txn.new_node(NodeKind::DirLeaf, dir_ino)?;
-    dir.blocks += 1;
+    dir.blocks = dir.blocks.saturating_add(1);
     for (id, bytes) in [(path.leaf, &low), (right, &high)] {
         txn.write(id, HEADER, bytes);
         txn.write(id, OFF_USED, &(bytes.len() as u32).to_le_bytes());
@@ -230,7 +230,7 @@ fn add_child(
         txn.write(root, OFF_USED, &2u32.to_le_bytes());
         dir.root = root;
         dir.depth += 1;
-        dir.blocks += 1;
+        dir.blocks = dir.blocks.saturating_add(1);
         return Ok(());
     };
     let page = txn.read(id)?;
@@ -244,7 +244,7 @@ fn add_child(
     }
     let cut = list.len() / 2;
     let right = txn.new_node(NodeKind::DirIndex, dir_ino)?;
-    dir.blocks += 1;
+    dir.blocks = dir.blocks.saturating_add(1);
     let up = list[cut].0;
     put_index(txn, right, 0, &list[cut..]);
     put_index(txn, id, 0, &list[..cut]);

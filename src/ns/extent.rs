@@ -254,7 +254,7 @@ impl ExtentMap {
             // A new page becomes the head of the chain; no other page changes.
             txn.write(id, node::OFF_NEXT, &inode.root.to_le_bytes());
             inode.root = id;
-            inode.blocks += 1;
+            inode.blocks = inode.blocks.saturating_add(1);
             self.pages.insert(0, id);
             self.free.splice(0..0, places(id));
             self.changes.push(Undo::NewPage(id));
@@ -322,7 +322,7 @@ impl ExtentMap {
 
     /// Maps the hole `blocks` to `lbn` and following. Needs one free place per 2^24 blocks.
     pub fn insert(&mut self, txn: &mut Txn<'_>, inode: &mut Inode, blocks: Range<u64>, lbn: Lbn) {
-        inode.blocks += blocks.end - blocks.start;
+        inode.blocks = inode.blocks.saturating_add(blocks.end - blocks.start);
         let base = lbn.wrapping_sub(blocks.start);
         let mut at = blocks.start;
         // An append mostly continues the extent before it.

@@ -24,6 +24,14 @@ pub enum SetXattr {
 /// File capabilities: a write takes them away.
 const CAPABILITY: &[u8] = b"security.capability";
 
+/// Bytes of the set, if the inode can be believed; [`load`] says so if not.
+fn held(i: &Inode) -> usize {
+    match i.xattr {
+        0 => 0,
+        _ => (i.xattr_len as usize).min(SET_MAX),
+    }
+}
+
 fn load(src: &dyn PageSource, ino: Ino, i: &Inode) -> Result<Set> {
     if i.xattr == 0 {
         return Ok(Set::new());
@@ -119,7 +127,7 @@ impl Fs {
     ) -> Result<()> {
         let cell = self.cell(ino)?;
         self.e.retrying(|| {
-            let len = cell.with(|i| i.xattr_len as usize) + more;
+            let len = cell.with(held) + more;
             let pages = blob::pages_for(len) + 1;
             let needs = Needs {
                 record: 2048 + pages as u32 * (BLOCK as u32 + 128),
@@ -134,7 +142,7 @@ impl Fs {
             if i.mode == 0 {
                 return Err(FsError::Stale);
             }
-            if i.xattr_len as usize + more > len {
+            if held(&i) + more > len {
                 return Err(FsError::Short(crate::error::Shortage::Log));
             }
             let mut set = self.noticed(load(&txn, ino, &i))?;
@@ -149,7 +157,7 @@ impl Fs {
             }
             i.xattr = blob::create(&mut txn, ino, &bytes)?;
             i.xattr_len = bytes.len() as u32;
-            i.blocks += blob::pages_for(bytes.len());
+            i.blocks = i.blocks.saturating_add(blob::pages_for(bytes.len()));
             i.ctime = now();
             txn.put_inode(ino, &i);
             let seq = txn.commit()?;

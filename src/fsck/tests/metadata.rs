@@ -4,11 +4,12 @@ use quayfs_layout::bytes::{put_u32, put_u64};
 use quayfs_layout::extent::{self, Extent};
 use quayfs_layout::inode::{self, Inline, ROOT};
 use quayfs_layout::node::{self, NodeKind, OFF_BITS_SET, OFF_NEXT, OFF_OWNER, OFF_SEQ};
+use quayfs_layout::xattr;
 
 use super::support::Disk;
 use crate::config::MountOptions;
 use crate::error::FsError;
-use crate::fs::{FallocMode, Fs, SetAttr};
+use crate::fs::{FallocMode, Fs, SetAttr, SetXattr};
 
 #[test]
 fn a_damaged_nat_entry() {
@@ -305,6 +306,33 @@ fn extents_beyond_the_volume_are_errors_when_mounted() {
         }
         fs.unlink(ROOT, b"small").unwrap();
         fs.forget(ino, 1);
+        fs.abandon();
+    }
+}
+
+/// So with attributes that claim to be longer than any can be.
+#[test]
+fn attributes_longer_than_any_are_errors_when_mounted() {
+    for claims in [xattr::SET_MAX as u32 + 1, u32::MAX - 1, u32::MAX] {
+        let (disk, s) = Disk::sample();
+        disk.edit_inode(s.attr, |i| {
+            assert_ne!(i.xattr, 0);
+            (i.xattr_len, i.blocks) = (claims, u64::MAX);
+        });
+        let options = MountOptions::parse(&["errors=continue"]).unwrap();
+        let fs = Fs::mount_quiet(disk.volume(), &options).unwrap();
+        let results = [
+            fs.getxattr(s.attr, b"user.x").map(drop),
+            fs.setxattr(s.attr, b"user.y", b"y", SetXattr::Any),
+            fs.removexattr(s.attr, b"user.x"),
+        ];
+        for result in results {
+            assert!(
+                matches!(result, Err(FsError::Io(_))),
+                "{claims}: {result:?}"
+            );
+        }
+        fs.write(s.attr, 1 << 20, b"x", false).unwrap();
         fs.abandon();
     }
 }
