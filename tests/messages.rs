@@ -11,9 +11,12 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// Often enough that what happens once in a while vanishes in rounding.
 const TIMES: usize = 40;
+/// Names in a directory that is listed.
+const NAMES: usize = 1000;
 
 /// Messages by kind.
 type Messages = BTreeMap<String, u64>;
@@ -32,7 +35,15 @@ struct Row {
     name: &'static str,
     /// Before it is counted.
     prepare: fn(&Path, usize),
-    act: fn(&Path, usize),
+    act: Act,
+}
+
+enum Act {
+    Each(fn(&Path, usize)),
+    /// In one process of its own.
+    All(fn(&Path)),
+    /// Once, of much; the cost is that of all of it.
+    Once(fn(&Path)),
 }
 
 fn file(dir: &Path, n: usize) -> PathBuf {
@@ -92,44 +103,110 @@ fn varmail(dir: &Path, n: usize) {
     read_all(&mut File::open(file(dir, n + TIMES)).unwrap());
 }
 
-const ROWS: [Row; 17] = [
+/// Makes [`NAMES`] files, the first time.
+fn crowd(dir: &Path, n: usize) {
+    for i in 0..if n == 0 { NAMES } else { 0 } {
+        fs::write(file(dir, i), [1]).unwrap();
+    }
+}
+
+fn list(dir: &Path) {
+    let mut seen = 0;
+    for entry in fs::read_dir(dir).unwrap() {
+        // Rust's own asks for the birth time too, which no listing tells the kernel.
+        let stat = rustix::fs::lstat(entry.unwrap().path()).unwrap();
+        assert_eq!(stat.st_size, 1);
+        seen += 1;
+    }
+    assert_eq!(seen, NAMES);
+}
+
+#[track_caller]
+fn run(command: &mut Command) {
+    let out = command.output().unwrap();
+    assert!(
+        out.status.success(),
+        "{command:?}: {}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+}
+
+fn archive(dir: &Path, n: usize) {
+    if n > 0 {
+        return;
+    }
+    let (from, to) = (dir.join("from"), dir.join("to"));
+    fs::create_dir(&from).unwrap();
+    fs::create_dir(to).unwrap();
+    (0..TIMES).for_each(|i| make(&from, i));
+    let mut tar = Command::new("tar");
+    run(tar.current_dir(&from).args(["-cf", "../archive", "."]));
+}
+
+fn unpack(dir: &Path) {
+    let mut tar = Command::new("tar");
+    run(tar
+        .current_dir(dir.join("to"))
+        .args(["-xf", "../archive", "--owner=0"]));
+}
+
+/// [`TIMES`] transactions of two rows each, or with `n == 0` the database for them.
+fn sqlite(dir: &Path, mode: &str, times: usize) {
+    const PROGRAM: &str = "import sqlite3, sys
+path, mode, times = sys.argv[1:]
+db = sqlite3.connect(path, isolation_level=None)
+db.execute(f'PRAGMA journal_mode={mode}')
+db.execute('PRAGMA synchronous=FULL')
+db.execute('CREATE TABLE IF NOT EXISTS t (a INTEGER PRIMARY KEY, b TEXT)')
+for i in range(int(times)):
+    db.execute('BEGIN IMMEDIATE')
+    db.execute('INSERT INTO t (b) VALUES (?)', ('x' * 100,))
+    db.execute('UPDATE t SET b = ? WHERE a = 1', (str(i),))
+    db.execute('COMMIT')
+";
+    let mut python = Command::new("python3");
+    python.args(["-c", PROGRAM]).arg(dir.join("db"));
+    run(python.args([mode, &times.to_string()]));
+}
+
+const ROWS: [Row; 21] = [
     Row {
         name: "stat",
         prepare: known,
-        act: |dir, n| assert!(fs::metadata(file(dir, n)).unwrap().is_file()),
+        act: Act::Each(|dir, n| assert!(fs::metadata(file(dir, n)).unwrap().is_file())),
     },
     Row {
         name: "lookup of a missing name",
         prepare: nothing,
-        act: |dir, n| assert!(!file(dir, n).exists()),
+        act: Act::Each(|dir, n| assert!(!file(dir, n).exists())),
     },
     Row {
         name: "the same again",
         prepare: |dir, n| assert!(!file(dir, n).exists()),
-        act: |dir, n| assert!(!file(dir, n).exists()),
+        act: Act::Each(|dir, n| assert!(!file(dir, n).exists())),
     },
     Row {
         name: "open, read 4 KiB, close",
         prepare: known,
-        act: |dir, n| {
+        act: Act::Each(|dir, n| {
             let f = File::open(file(dir, n)).unwrap();
             f.read_exact_at(&mut [0; 4096], 0).unwrap();
-        },
+        }),
     },
     Row {
         name: "create, close",
         prepare: nothing,
-        act: |dir, n| drop(File::create_new(file(dir, n)).unwrap()),
+        act: Act::Each(|dir, n| drop(File::create_new(file(dir, n)).unwrap())),
     },
     Row {
         name: "create, write, fsync, close",
         prepare: nothing,
-        act: create_write_fsync,
+        act: Act::Each(create_write_fsync),
     },
     Row {
         name: "overwrite, fsync",
         prepare: known,
-        act: overwrite_fsync,
+        act: Act::Each(overwrite_fsync),
     },
     Row {
         name: "the same again",
@@ -137,12 +214,12 @@ const ROWS: [Row; 17] = [
             known(dir, n);
             overwrite_fsync(dir, n);
         },
-        act: overwrite_fsync,
+        act: Act::Each(overwrite_fsync),
     },
     Row {
         name: "append, fsync",
         prepare: known,
-        act: append_fsync,
+        act: Act::Each(append_fsync),
     },
     Row {
         name: "the same again",
@@ -150,44 +227,44 @@ const ROWS: [Row; 17] = [
             known(dir, n);
             append_fsync(dir, n);
         },
-        act: append_fsync,
+        act: Act::Each(append_fsync),
     },
     Row {
         name: "write, then stat",
         prepare: known,
-        act: |dir, n| {
+        act: Act::Each(|dir, n| {
             let f = OpenOptions::new().write(true).open(file(dir, n)).unwrap();
             f.write_all_at(&[3; 4096], 0).unwrap();
             assert_eq!(f.metadata().unwrap().size(), 8192);
-        },
+        }),
     },
     Row {
         name: "truncate",
         prepare: known,
-        act: |dir, n| {
+        act: Act::Each(|dir, n| {
             let f = OpenOptions::new().write(true).open(file(dir, n)).unwrap();
             f.set_len(100).unwrap();
-        },
+        }),
     },
     Row {
         name: "rename",
         prepare: known,
-        act: |dir, n| fs::rename(file(dir, n), dir.join(format!("g{n}"))).unwrap(),
+        act: Act::Each(|dir, n| fs::rename(file(dir, n), dir.join(format!("g{n}"))).unwrap()),
     },
     Row {
         name: "unlink",
         prepare: known,
-        act: |dir, n| fs::remove_file(file(dir, n)).unwrap(),
+        act: Act::Each(|dir, n| fs::remove_file(file(dir, n)).unwrap()),
     },
     Row {
         name: "mkdir",
         prepare: nothing,
-        act: |dir, n| fs::create_dir(file(dir, n)).unwrap(),
+        act: Act::Each(|dir, n| fs::create_dir(file(dir, n)).unwrap()),
     },
     Row {
         name: "rmdir",
         prepare: |dir, n| fs::create_dir(file(dir, n)).unwrap(),
-        act: |dir, n| fs::remove_dir(file(dir, n)).unwrap(),
+        act: Act::Each(|dir, n| fs::remove_dir(file(dir, n)).unwrap()),
     },
     Row {
         name: "a Varmail loop",
@@ -195,16 +272,38 @@ const ROWS: [Row; 17] = [
             make(dir, n);
             make(dir, n + 2 * TIMES);
         },
-        act: varmail,
+        act: Act::Each(varmail),
+    },
+    Row {
+        name: "list 1,000 names, stat each",
+        prepare: crowd,
+        act: Act::Once(list),
+    },
+    Row {
+        name: "unpack a file of a tar archive",
+        prepare: archive,
+        act: Act::All(unpack),
+    },
+    Row {
+        name: "SQLite transaction, `DELETE`",
+        prepare: |dir, n| sqlite(dir, "DELETE", usize::from(n == 0)),
+        act: Act::All(|dir| sqlite(dir, "DELETE", TIMES)),
+    },
+    Row {
+        name: "SQLite transaction, `WAL`",
+        prepare: |dir, n| sqlite(dir, "WAL", usize::from(n == 0)),
+        act: Act::All(|dir| sqlite(dir, "WAL", TIMES)),
     },
 ];
 
-/// What one time costs, as the table shows it: kinds in the order of their names, rounded.
-fn cost(before: &Messages, after: &Messages) -> BTreeMap<String, usize> {
+/// What one of so many times costs, as the table shows it: kinds in the order of their names, rounded.
+fn cost(before: &Messages, after: &Messages, times: usize) -> BTreeMap<String, usize> {
     let mut cost = BTreeMap::new();
     for (kind, n) in after {
-        let n = n - before.get(kind).unwrap_or(&0);
-        let each = (n as usize + TIMES / 2) / TIMES;
+        // By one of them `quayfs info` asked.
+        let asked = u64::from(kind == "getxattr");
+        let n = n - before.get(kind).unwrap_or(&0) - asked;
+        let each = (n as usize + times / 2) / times;
         // However the kernel packs them, it forgets each inode once.
         if each > 0 && kind != "forget" && kind != "batch_forget" {
             cost.insert(kind.clone(), each);
@@ -229,12 +328,28 @@ fn measure(options: &str) -> Vec<(String, String)> {
             for n in 0..TIMES {
                 (row.prepare)(&dir, n);
             }
+            if let Act::Once(_) = row.act {
+                // The kernel forgets what it knows.
+                m.umount();
+                m.mount(options);
+                fs::metadata(&dir).unwrap();
+                fs::read_dir(&warm).unwrap().count();
+            }
             let before = messages(&m);
-            for n in 0..TIMES {
-                (row.act)(&dir, n);
+            match row.act {
+                Act::Each(act) => (0..TIMES).for_each(|n| act(&dir, n)),
+                Act::All(act) | Act::Once(act) => act(&dir),
             }
             let after = messages(&m);
-            let cost = cost(&before, &after);
+            let times = match row.act {
+                Act::Once(_) => 1,
+                Act::Each(_) | Act::All(_) => TIMES,
+            };
+            let mut cost = cost(&before, &after, times);
+            if options.contains("writeback") && matches!(row.act, Act::All(_)) {
+                // Times have the grain of a tick, and nobody knows how many a program takes.
+                cost.remove("setattr");
+            }
             let sum: usize = cost.values().sum();
             let kinds: Vec<_> = cost
                 .iter()
