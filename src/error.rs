@@ -60,6 +60,8 @@ pub enum FsError {
     Busy,
     /// Not supported.
     NotSupported,
+    /// A name would join inodes of different projects.
+    OtherProject,
     /// No data or hole at or after this offset.
     NoData,
     /// A device or a structure failed; the text says which.
@@ -97,6 +99,7 @@ impl fmt::Display for FsError {
             Self::TooLarge => "attribute too large",
             Self::Busy => "device or resource busy",
             Self::NotSupported => "operation not supported",
+            Self::OtherProject => "another project",
             Self::NoData => "no data or hole at this offset",
             Self::Io(what) => return write!(f, "input/output error: {what}"),
             Self::Short(s) => return write!(f, "short of {s:?}"),

@@ -98,6 +98,7 @@ fn meddle(fs: &Fs, rng: &mut Rng) -> Result<(), FsError> {
             let flags = RenameFlags {
                 exchange,
                 no_replace: !exchange && rng.one_in(4),
+                whiteout: None,
             };
             fs.rename((dir, &name), (to, &new), flags)
         }

@@ -98,6 +98,7 @@ type Row = (&'static str, Operation, [Touched; 3]);
 const PLAIN: RenameFlags = RenameFlags {
     no_replace: false,
     exchange: false,
+    whiteout: None,
 };
 
 const TABLE: [Row; 14] = [

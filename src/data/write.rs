@@ -11,7 +11,7 @@ use crate::data::read::{self, Want};
 use crate::engine::Engine;
 use crate::error::{FsError, Result, Shortage};
 use crate::fs::attr::{drop_privileges, now};
-use crate::fs::extents;
+use crate::fs::{extents, protect};
 use crate::metrics::Metrics;
 use crate::ns::extent::Piece;
 use crate::ns::inode::Cell;
@@ -32,6 +32,8 @@ pub struct Request<'a> {
     pub data: &'a [u8],
     /// Clear set-user-id and set-group-id bits.
     pub kill_privileges: bool,
+    /// The writer opened the file for appending only.
+    pub append: bool,
 }
 
 impl Request<'_> {
@@ -109,6 +111,7 @@ fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bo
     if !image.is_file() {
         return Err(FsError::Invalid);
     }
+    protect::write(&image, req.append, req.offset)?;
     if req.end() > image.size && !extends || image.size < locked.start {
         return Ok(false);
     }

@@ -5,7 +5,7 @@ use quayfs_fuse::{Answer, Out};
 
 use crate::edge::convert::{FOREVER, attr_of, set_attr, statx_of};
 use crate::edge::service::Edge;
-use crate::fs::Attr;
+use crate::fs::{Attr, Cause};
 
 impl Edge {
     pub(super) fn getattr(&self, ino: u64, out: &mut Out<'_>) -> Answer {
@@ -24,7 +24,7 @@ impl Edge {
     pub(super) fn setattr(&self, ino: u64, args: &SetattrIn, out: &mut Out<'_>) -> Answer {
         let (set, kill) = set_attr(args);
         if set.size.is_some() || set.uid.is_some() || set.gid.is_some() {
-            self.fs.drop_capabilities(ino)?;
+            self.fs.drop_capabilities(ino, Cause::Set(&set))?;
         }
         put(&self.fs.setattr(ino, &set, kill)?, out)
     }

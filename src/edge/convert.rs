@@ -2,11 +2,15 @@
 
 use quayfs_fuse::Errno;
 use quayfs_fuse::wire::{
-    AttrOf, EntryOut, InHeader, Open, SetattrIn, SetattrValid, Statx, StatxTime,
+    AttrOf, EntryOut, FsXattr, InHeader, Open, SetattrIn, SetattrValid, Statx, StatxTime,
 };
-use quayfs_layout::inode::{Inode, Time};
+use quayfs_layout::inode::{
+    FLAG_APPEND, FLAG_IMMUTABLE, FLAG_NOATIME, FLAG_NODUMP, FLAG_PROJECT, FLAG_SYNC, Inode, Time,
+};
 
-use crate::fs::{Attr, Caller, FallocMode, RenameFlags, SetAttr, SetTime, SetXattr, Whence};
+use crate::fs::{
+    Attr, Caller, FallocMode, RenameFlags, SetAttr, SetFlags, SetTime, SetXattr, Whence, Writes,
+};
 use crate::mount::SCRUB_XATTR;
 
 /// Nobody else changes the volume, so the kernel may keep names and attributes for good. Seconds.
@@ -129,13 +133,15 @@ pub fn set_attr(args: &SetattrIn) -> (SetAttr, bool) {
 }
 
 /// What `renameat2` was asked for.
-pub fn rename_flags(flags: u32) -> Result<RenameFlags, Errno> {
-    if flags & !(libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE) != 0 {
+pub fn rename_flags(flags: u32, by: Caller) -> Result<RenameFlags, Errno> {
+    let known = libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE | libc::RENAME_WHITEOUT;
+    if flags & !known != 0 {
         return Err(Errno::new(libc::EINVAL));
     }
     Ok(RenameFlags {
         no_replace: flags & libc::RENAME_NOREPLACE != 0,
         exchange: flags & libc::RENAME_EXCHANGE != 0,
+        whiteout: (flags & libc::RENAME_WHITEOUT != 0).then_some(by),
     })
 }
 
@@ -170,6 +176,53 @@ pub fn set_xattr(flags: u32) -> Result<SetXattr, Errno> {
     }
 }
 
+/// Flags that are among the `FS_XFLAG_*` as well, with their value there.
+const XFLAGS: [(u32, u32); 6] = [
+    (FLAG_IMMUTABLE, 0x8),
+    (FLAG_APPEND, 0x10),
+    (FLAG_SYNC, 0x20),
+    (FLAG_NOATIME, 0x40),
+    (FLAG_NODUMP, 0x80),
+    (FLAG_PROJECT, 0x200),
+];
+/// `FS_XFLAG_HASATTR`: there are extended attributes. Nobody can set it.
+const XFLAG_HASATTR: u32 = 1 << 31;
+
+/// What `FS_IOC_FSGETXATTR` shows of the flags.
+pub fn xflags_of(i: &Inode) -> u32 {
+    let set = XFLAGS.iter().filter(|(flag, _)| i.flags & flag != 0);
+    let set = set.fold(0, |all, (_, x)| all | x);
+    set | if i.xattr == 0 { 0 } else { XFLAG_HASATTR }
+}
+
+/// What `FS_IOC_FSSETXATTR` asks for: flags that it does not know stay as they are.
+pub fn set_xflags(args: &FsXattr) -> Result<SetFlags, Errno> {
+    let known = XFLAGS.iter().fold(XFLAG_HASATTR, |all, (_, x)| all | x);
+    if args.xflags & !known != 0 || args.extsize != 0 || args.cowextsize != 0 {
+        return Err(Errno::new(libc::EOPNOTSUPP));
+    }
+    let set = XFLAGS.iter().filter(|(_, x)| args.xflags & x != 0);
+    Ok(SetFlags {
+        flags: set.fold(0, |all, (flag, _)| all | flag),
+        mask: XFLAGS.iter().fold(0, |all, (flag, _)| all | flag),
+        project: Some(args.projid),
+    })
+}
+
+/// How somebody wants to write who opens a file with these flags.
+pub fn writes(flags: u32) -> Writes {
+    let flags = flags.cast_signed();
+    match flags & libc::O_ACCMODE {
+        libc::O_RDONLY if flags & libc::O_TRUNC == 0 => Writes::No,
+        libc::O_WRONLY | libc::O_RDWR
+            if flags & (libc::O_APPEND | libc::O_TRUNC) == libc::O_APPEND =>
+        {
+            Writes::Append
+        }
+        _ => Writes::Anywhere,
+    }
+}
+
 /// How the kernel is to treat a file that is opened with these flags.
 pub fn open_flags(flags: u32) -> Open {
     if flags & libc::O_DIRECT.cast_unsigned() != 0 {
@@ -192,6 +245,7 @@ pub fn scrub_report(name: &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quayfs_layout::inode::FLAG_DIRSYNC;
 
     #[test]
     fn only_what_is_marked_valid_is_set() {
@@ -218,6 +272,53 @@ mod tests {
             ..SetAttr::default()
         };
         assert_eq!(set_attr(&args), (expected, true));
+    }
+
+    #[test]
+    fn flags_go_there_and_back() {
+        let i = Inode {
+            flags: FLAG_IMMUTABLE | FLAG_NOATIME | FLAG_PROJECT,
+            xattr: 1,
+            ..Inode::default()
+        };
+        let args = FsXattr {
+            xflags: xflags_of(&i),
+            projid: 7,
+            ..FsXattr::default()
+        };
+        assert_eq!(args.xflags, 0x8000_0248);
+        let set = set_xflags(&args).unwrap();
+        assert_eq!((set.flags, set.project), (i.flags, Some(7)));
+        assert_eq!(set.mask & FLAG_DIRSYNC, 0);
+        for refused in [
+            FsXattr {
+                xflags: 0x1,
+                ..args
+            },
+            FsXattr {
+                extsize: 4096,
+                ..args
+            },
+            FsXattr {
+                cowextsize: 4096,
+                ..args
+            },
+        ] {
+            assert_eq!(set_xflags(&refused), Err(Errno::new(libc::EOPNOTSUPP)));
+        }
+    }
+
+    #[test]
+    fn who_writes_how() {
+        let of = |flags: i32| writes(flags.cast_unsigned());
+        assert_eq!(of(libc::O_RDONLY), Writes::No);
+        assert_eq!(of(libc::O_RDONLY | libc::O_TRUNC), Writes::Anywhere);
+        assert_eq!(of(libc::O_WRONLY | libc::O_APPEND), Writes::Append);
+        assert_eq!(
+            of(libc::O_RDWR | libc::O_APPEND | libc::O_TRUNC),
+            Writes::Anywhere
+        );
+        assert_eq!(of(libc::O_RDWR), Writes::Anywhere);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use quayfs_fuse::{Answer, Errno, Out};
 
 use crate::edge::convert::{falloc_mode, whence};
 use crate::edge::service::Edge;
+use crate::fs::Cause;
 use crate::metrics::Metrics;
 
 impl Edge {
@@ -21,13 +22,18 @@ impl Edge {
     pub(super) fn write(&self, ino: u64, args: &WriteIn, data: &[u8], out: &mut Out<'_>) -> Answer {
         Metrics::add(&self.fs.e.metrics.writes, 1);
         let flags = WriteFlags::from_bits_truncate(args.write_flags);
-        self.fs.drop_capabilities(ino)?;
-        self.fs.write(
-            ino,
-            args.offset,
-            data,
-            flags.contains(WriteFlags::KILL_SUIDGID),
-        )?;
+        let kill = flags.contains(WriteFlags::KILL_SUIDGID);
+        // Pages that the kernel has collected do not come from an open file.
+        let append =
+            !flags.contains(WriteFlags::CACHE) && args.flags & libc::O_APPEND.cast_unsigned() != 0;
+        let offset = args.offset;
+        self.fs
+            .drop_capabilities(ino, Cause::Write { offset, append })?;
+        if append {
+            self.fs.append(ino, offset, data, kill)?;
+        } else {
+            self.fs.write(ino, offset, data, kill)?;
+        }
         // Mode `commit`: a write to a file opened with `O_SYNC` or `O_DSYNC` is durable when it returns.
         if args.flags & (libc::O_SYNC | libc::O_DSYNC).cast_unsigned() != 0 {
             self.fs.fsync(ino)?;
@@ -60,7 +66,11 @@ impl Edge {
         wide: bool,
         out: &mut Out<'_>,
     ) -> Answer {
-        self.fs.drop_capabilities(args.nodeid_out)?;
+        let cause = Cause::Write {
+            offset: args.off_out,
+            append: false,
+        };
+        self.fs.drop_capabilities(args.nodeid_out, cause)?;
         let copied = self.fs.copy_range(
             (ino, args.off_in),
             (args.nodeid_out, args.off_out),

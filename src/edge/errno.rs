@@ -26,6 +26,7 @@ pub fn errno(e: &FsError) -> Errno {
         FsError::TooLarge => libc::E2BIG,
         FsError::Busy => libc::EBUSY,
         FsError::NotSupported => libc::EOPNOTSUPP,
+        FsError::OtherProject => libc::EXDEV,
         FsError::NoData => libc::ENXIO,
         FsError::Io(_) => libc::EIO,
         // Relief comes before the edge sees a shortage.

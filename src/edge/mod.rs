@@ -5,6 +5,7 @@ mod attributes;
 mod convert;
 mod data;
 pub mod errno;
+mod ioctl;
 mod listing;
 mod names;
 mod service;

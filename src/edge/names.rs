@@ -4,7 +4,7 @@ use quayfs_fuse::wire::{CreateIn, InHeader, MkdirIn, MknodIn, OpenOut, Rename2In
 use quayfs_fuse::{Answer, Out};
 use quayfs_layout::inode::{S_IFMT, S_IFREG};
 
-use crate::edge::convert::{caller, entry_of, no_entry, open_flags, rename_flags};
+use crate::edge::convert::{caller, entry_of, no_entry, rename_flags};
 use crate::edge::service::Edge;
 use crate::error::FsError;
 
@@ -70,14 +70,30 @@ impl Edge {
             .mknod(caller(header), header.nodeid, name, mode, 0)?;
         out.put(&entry_of(&made))?;
         out.put(&OpenOut {
-            open_flags: open_flags(args.flags).bits(),
+            open_flags: self.opened(args.flags).bits(),
             ..OpenOut::default()
         })
     }
 
-    pub(super) fn rename(&self, from: (u64, &[u8]), (to, name): (Rename2In, &[u8])) -> Answer {
-        let flags = rename_flags(to.flags)?;
-        Ok(self.fs.rename(from, (to.newdir, name), flags)?)
+    /// Makes a file without a name and opens it. Kernels that open files without asking release none.
+    pub(super) fn tmpfile(&self, header: &InHeader, args: CreateIn, out: &mut Out<'_>) -> Answer {
+        let made = self.fs.tmpfile(caller(header), header.nodeid, args.mode)?;
+        out.put(&entry_of(&made))?;
+        out.put(&OpenOut {
+            open_flags: self.opened(args.flags).bits(),
+            ..OpenOut::default()
+        })
+    }
+
+    pub(super) fn rename(
+        &self,
+        header: &InHeader,
+        name: &[u8],
+        (to, new_name): (Rename2In, &[u8]),
+    ) -> Answer {
+        let flags = rename_flags(to.flags, caller(header))?;
+        let (old, new) = ((header.nodeid, name), (to.newdir, new_name));
+        Ok(self.fs.rename(old, new, flags)?)
     }
 
     pub(super) fn link(&self, ino: u64, parent: u64, name: &[u8], out: &mut Out<'_>) -> Answer {

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use quayfs_fuse::wire::{Init, OpenOut};
+use quayfs_fuse::wire::{Init, Open, OpenOut};
 use quayfs_fuse::{Answer, Errno, Offer, Op, Out, Request, Service, Stats, Wish};
 
 use crate::config::{MountOptions, OpenPolicy};
-use crate::edge::convert::open_flags;
+use crate::edge::convert::{open_flags, writes};
 use crate::fs::Fs;
 
 /// Largest request the kernel sends.
@@ -79,13 +79,14 @@ impl Service for Edge {
             Op::Mkdir { args, name } => self.mkdir(header, args, name, out),
             Op::Unlink { name } => Ok(self.fs.unlink(ino, name)?),
             Op::Rmdir { name } => Ok(self.fs.rmdir(ino, name)?),
-            Op::Rename { to, name, new_name } => self.rename((ino, name), (to, new_name)),
+            Op::Rename { to, name, new_name } => self.rename(header, name, (to, new_name)),
             Op::Link { inode, name } => self.link(inode, ino, name, out),
-            Op::Open(args) => self.open(args.flags, out),
+            Op::Open(args) => self.open(ino, args.flags, out),
             // The kernel then makes the file with `mknod`, and opens it without asking: a file that
             // `create` has opened would have to be released.
             Op::Create { .. } if self.opens_unasked() => Err(Errno::NOSYS),
             Op::Create { args, name } => self.create(header, args, name, out),
+            Op::Tmpfile { args, .. } => self.tmpfile(header, args, out),
             Op::Read(args) => self.read(ino, &args, out),
             Op::Write { args, data } => self.write(ino, &args, data, out),
             Op::Statfs => self.statfs(out),
@@ -106,7 +107,7 @@ impl Service for Edge {
             Op::Readdirplus(args) => self.readdirplus(ino, &args, out),
             // The kernel checks permissions itself (`default_permissions`).
             Op::Access { .. } => Err(Errno::NOSYS),
-            Op::Ioctl { .. } => Err(Errno::new(libc::ENOTTY)),
+            Op::Ioctl { ref args, data } => self.ioctl(header, args, data, out),
             Op::Fallocate(args) => self.fallocate(ino, &args),
             // Linux asks without sending first what it has collected, and would take what we do not have
             // yet for holes. This answer makes it take the whole file for data.
@@ -116,7 +117,7 @@ impl Service for Edge {
             Op::Syncfs => Ok(self.fs.sync_all()?),
             Op::Destroy => Ok(()),
             // What is under way is done before anybody could have withdrawn it.
-            Op::Interrupt(_) | Op::Tmpfile { .. } | Op::Other { .. } => Err(Errno::NOSYS),
+            Op::Interrupt(_) | Op::Other { .. } => Err(Errno::NOSYS),
         }
     }
 }
@@ -126,12 +127,19 @@ impl Edge {
         self.fs.e.options.open == OpenPolicy::Elide
     }
 
-    fn open(&self, flags: u32, out: &mut Out<'_>) -> Answer {
+    /// How the kernel is to treat a file that is opened with these flags. Where it opens files without
+    /// asking it treats them all alike.
+    pub(super) fn opened(&self, flags: u32) -> Open {
+        open_flags(if self.opens_unasked() { 0 } else { flags })
+    }
+
+    fn open(&self, ino: u64, flags: u32, out: &mut Out<'_>) -> Answer {
         if self.opens_unasked() {
             return Err(Errno::NOSYS);
         }
+        self.fs.may_open(ino, writes(flags))?;
         out.put(&OpenOut {
-            open_flags: open_flags(flags).bits(),
+            open_flags: self.opened(flags).bits(),
             ..OpenOut::default()
         })
     }

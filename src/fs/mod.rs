@@ -8,7 +8,10 @@ pub mod attr;
 pub mod extents;
 pub mod locks;
 mod ops;
+pub mod protect;
 mod status;
+#[cfg(test)]
+mod tests;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -24,11 +27,12 @@ use quayfs_sync::thread::{self, JoinHandle};
 pub use attr::{Attr, Caller, SetAttr, SetTime};
 pub use ops::data::{FallocMode, Whence};
 pub use ops::dirs::DirEntry;
+pub use ops::flags::{SetFlags, Writes};
 pub use ops::lookup::TARGET_MAX;
 pub use ops::reap::STEP;
 pub use ops::rename::RenameFlags;
 pub use ops::statfs::StatFs;
-pub use ops::xattr::SetXattr;
+pub use ops::xattr::{Cause, SetXattr};
 pub use status::{Status, uuid_text};
 
 use crate::background::Threads;

@@ -2,7 +2,7 @@
 
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{
-    Inline, Inode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK,
+    Inline, Inode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK, flags_of,
 };
 
 use super::blocks::Blocks;
@@ -79,6 +79,11 @@ impl Inodes<'_, '_> {
                 Area::Inode,
                 format_args!("inode {ino}: there is no mode {:o}", i.mode),
             );
+        }
+        let wrong = i.flags & !flags_of(i.mode);
+        if wrong != 0 {
+            let what = format_args!("inode {ino}: has flags that it cannot have, {wrong:#x}");
+            self.error(Area::Inode, what);
         }
         let xattrs = blobs::xattrs(self, ino, i);
         if let (Some(n), Some(m)) = (owned, xattrs)

@@ -40,6 +40,35 @@ pub const S_ISGID: u32 = 0o2000;
 /// Sticky bit.
 pub const S_ISVTX: u32 = 0o1000;
 
+/// Writes of the content and changes of names in a directory are durable when they return.
+pub const FLAG_SYNC: u32 = 0x8;
+/// Nobody changes anything.
+pub const FLAG_IMMUTABLE: u32 = 0x10;
+/// Content grows at its end and nowhere else; names come and do not go.
+pub const FLAG_APPEND: u32 = 0x20;
+/// Programs that make backups are to leave it out.
+pub const FLAG_NODUMP: u32 = 0x40;
+/// Access times are not noted.
+pub const FLAG_NOATIME: u32 = 0x80;
+/// Changes of names in a directory are durable when they return.
+pub const FLAG_DIRSYNC: u32 = 0x1_0000;
+/// What is made in a directory has its project id.
+pub const FLAG_PROJECT: u32 = 0x2000_0000;
+/// Flags that a new inode takes over from its directory, as far as its type can have them.
+pub const FLAGS_INHERITED: u32 =
+    FLAG_SYNC | FLAG_NODUMP | FLAG_NOATIME | FLAG_DIRSYNC | FLAG_PROJECT;
+
+/// Flags that an inode of this type can have.
+pub fn flags_of(mode: u32) -> u32 {
+    let all = FLAG_NODUMP | FLAG_NOATIME;
+    let file = all | FLAG_SYNC | FLAG_IMMUTABLE | FLAG_APPEND;
+    match mode & S_IFMT {
+        S_IFREG => file,
+        S_IFDIR => file | FLAG_DIRSYNC | FLAG_PROJECT,
+        _ => all,
+    }
+}
+
 /// A point in time: seconds since 1970 (negative before) and nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Time {
@@ -62,7 +91,7 @@ pub struct Inode {
     pub gid: u32,
     /// Changes each time the inode number is reused.
     pub generation: u32,
-    /// Inode flags as of `FS_IOC_GETFLAGS`.
+    /// Inode flags (`FLAG_*`), those of `FS_IOC_GETFLAGS`.
     pub flags: u32,
     /// Project id.
     pub project: u32,

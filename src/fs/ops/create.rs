@@ -1,15 +1,16 @@
-//! create, mknod, mkdir, symlink.
+//! create, mknod, mkdir, symlink, files without a name.
 
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{
-    INLINE_MAX, Inode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK,
-    S_ISGID,
+    FLAG_PROJECT, FLAGS_INHERITED, INLINE_MAX, Inode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK,
+    S_IFMT, S_IFREG, S_IFSOCK, S_ISGID, flags_of,
 };
 
 use crate::error::{FsError, Result};
 use crate::fs::attr::{dirent_kind, now};
 use crate::fs::ops::lookup::TARGET_MAX;
-use crate::fs::{Attr, Caller, Fs, check_name, live_dir};
+use crate::fs::ops::unlink::OrphanIntent;
+use crate::fs::{Attr, Caller, Fs, check_name, live_dir, protect};
 use crate::ns::{blob, dir};
 use crate::txn::{Needs, Txn};
 
@@ -27,10 +28,11 @@ pub fn entry_needs(depth: u16) -> Needs {
 }
 
 /// What is to be created.
-struct New<'a> {
-    mode: u32,
-    rdev: u32,
-    target: Option<&'a [u8]>,
+#[derive(Default)]
+pub(super) struct New<'a> {
+    pub(super) mode: u32,
+    pub(super) rdev: u32,
+    pub(super) target: Option<&'a [u8]>,
 }
 
 impl Fs {
@@ -101,7 +103,7 @@ impl Fs {
     fn make(&self, by: Caller, parent: Ino, name: &[u8], new: &New<'_>) -> Result<Attr> {
         check_name(name)?;
         let pcell = self.cell(parent)?;
-        self.e.retrying(|| {
+        let made = self.e.retrying(|| {
             let depth = pcell.with(|i| i.depth);
             let blob = new.target.map_or(0, |t| blob::pages_for(t.len()));
             let needs = entry_needs(depth);
@@ -120,6 +122,7 @@ impl Fs {
             if dir::lookup(&txn, self.e.hash, &dir, name)?.is_some() {
                 return Err(FsError::Exists);
             }
+            protect::grow(&dir)?;
             let is_dir = new.mode & S_IFMT == S_IFDIR;
             if is_dir && dir.nlink >= LINK_MAX {
                 return Err(FsError::TooManyLinks);
@@ -138,11 +141,54 @@ impl Fs {
             self.e.inodes.add(ino, inode.clone(), seq);
             self.e.inodes.looked_up(ino);
             Ok(Attr { ino, inode })
+        })?;
+        self.settle_names(&pcell)?;
+        Ok(made)
+    }
+
+    /// Makes a regular file without a name (`O_TMPFILE`). The record that makes it says as well that it
+    /// is to be freed: when the kernel forgets it, or by the next mount, unless [`Fs::link`] gives it a
+    /// name before.
+    pub fn tmpfile(&self, by: Caller, parent: Ino, mode: u32) -> Result<Attr> {
+        let pcell = self.cell(parent)?;
+        self.e.retrying(|| {
+            let needs = Needs {
+                // Pages of the bitmap, of the inode, of the intent, if they are the first.
+                nodes: 3,
+                inodes: 1,
+                prefer: parent as usize,
+                ..Needs::default()
+            };
+            let mut txn = Txn::begin(&self.e, needs)?;
+            // The directory stays as it is; the file takes group, flags and project from it.
+            let _op = pcell.lock.read();
+            let dir = match live_dir(&pcell) {
+                // As ext4 has it: nothing is made in a directory that is gone.
+                Err(FsError::NoEntry) => return Err(FsError::Perm),
+                other => other?,
+            };
+            protect::grow(&dir)?;
+            let ino = txn.take_ino()?;
+            let new = New {
+                mode: S_IFREG | mode & 0o7777,
+                ..New::default()
+            };
+            let mut inode = self.fresh(&mut txn, by, (parent, &dir), ino, &new)?;
+            inode.nlink = 0;
+            let orphan = OrphanIntent::promise(self, &mut txn, ino)?;
+            txn.put_inode(ino, &inode);
+            let seq = txn.commit()?;
+            self.e.inodes.add(ino, inode.clone(), seq);
+            // Known first: whoever looks for orphans that nobody knows must not find this one.
+            self.e.inodes.looked_up(ino);
+            orphan.made();
+            Ok(Attr { ino, inode })
         })
     }
 
-    /// The image of a new inode; a directory with the set-group-id bit passes its group on.
-    fn fresh(
+    /// The image of a new inode; a directory with the set-group-id bit passes its group on, and its
+    /// flags tell what else.
+    pub(super) fn fresh(
         &self,
         txn: &mut Txn<'_>,
         by: Caller,
@@ -160,7 +206,12 @@ impl Fs {
             gid: if inherits { dir.gid } else { by.gid },
             // Numbers are reused only after the record that freed them, so this one is new.
             generation: (self.e.journal.last_seq() + 1) as u32,
-            project: dir.project,
+            flags: dir.flags & FLAGS_INHERITED & flags_of(new.mode),
+            project: if dir.flags & FLAG_PROJECT != 0 {
+                dir.project
+            } else {
+                0
+            },
             rdev: new.rdev,
             atime: time,
             mtime: time,

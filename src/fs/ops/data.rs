@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use quayfs_layout::inode::FLAG_SYNC;
 use quayfs_layout::{BLOCK, Ino};
 
 use crate::data::read::{self, Want};
@@ -87,6 +88,22 @@ impl Fs {
     /// Writes all of `data`. Each piece of up to [`Fs::request_max`] bytes is atomic, and durable
     /// in mode `op` when this returns.
     pub fn write(&self, ino: Ino, offset: u64, data: &[u8], kill_privileges: bool) -> Result<()> {
+        self.write_as(ino, offset, data, (kill_privileges, false))
+    }
+
+    /// As [`Fs::write`], by somebody who opened the file with `O_APPEND`, who alone may write to an
+    /// append-only file.
+    pub fn append(&self, ino: Ino, offset: u64, data: &[u8], kill_privileges: bool) -> Result<()> {
+        self.write_as(ino, offset, data, (kill_privileges, true))
+    }
+
+    fn write_as(
+        &self,
+        ino: Ino,
+        offset: u64,
+        data: &[u8],
+        (kill_privileges, append): (bool, bool),
+    ) -> Result<()> {
         let cell = self.cell(ino)?;
         self.finish_left_truncate(ino)?;
         let max = self.request_max();
@@ -100,12 +117,13 @@ impl Fs {
                 offset: pos,
                 data: piece,
                 kill_privileges,
+                append,
             };
             write::write(&self.e, &cell, req)
                 .inspect_err(|err| tracing::debug!("write to inode {ino}: {err}"))?;
             at += piece.len();
         }
-        Ok(())
+        self.settle(&cell, FLAG_SYNC)
     }
 
     /// A file was closed: LBNs taken ahead for its next append go back.

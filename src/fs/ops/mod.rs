@@ -3,6 +3,7 @@
 pub mod create;
 pub mod data;
 pub mod dirs;
+pub mod flags;
 pub mod link;
 pub mod lookup;
 pub mod reap;

@@ -93,6 +93,10 @@ impl Fs {
         if inode.mode == 0 {
             return Ok(true);
         }
+        if inode.nlink != 0 && !self.e.intents.has(ino, IntentKind::Orphan) {
+            // It got a name before the lock was taken.
+            return Ok(true);
+        }
         if inode.nlink != 0 {
             return Err(FsError::io("an inode with a name has an orphan intent"));
         }

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use quayfs_layout::Ino;
-use quayfs_layout::inode::{Inode, ROOT};
+use quayfs_layout::inode::{Inode, ROOT, S_IFCHR};
 
 use crate::error::{FsError, Result};
 use crate::fs::attr::{dirent_kind, now};
 use crate::fs::locks::lock_all;
-use crate::fs::ops::create::{LINK_MAX, entry_needs};
+use crate::fs::ops::create::{LINK_MAX, New, entry_needs};
+use crate::fs::ops::link::may_join;
 use crate::fs::ops::unlink::drop_link;
-use crate::fs::{Fs, check_name, live_dir};
+use crate::fs::{Caller, Fs, check_name, live_dir, protect};
 use crate::ns::dir::{self, Found};
 use crate::ns::inode::Cell;
 use crate::txn::{Needs, PageSource, Txn};
@@ -22,6 +23,9 @@ pub struct RenameFlags {
     pub no_replace: bool,
     /// Exchange the two names.
     pub exchange: bool,
+    /// The old name stays, as that of a whiteout: a character device 0/0, which belongs to this caller.
+    /// File systems that are laid over others take it for the absence of a name.
+    pub whiteout: Option<Caller>,
 }
 
 /// One of the two names.
@@ -64,7 +68,7 @@ impl Fs {
     ) -> Result<()> {
         check_name(name)?;
         check_name(new_name)?;
-        if flags.no_replace && flags.exchange {
+        if flags.exchange && (flags.no_replace || flags.whiteout.is_some()) {
             return Err(FsError::Invalid);
         }
         let old = Side {
@@ -82,6 +86,8 @@ impl Fs {
                 Outcome::LookAgain => {}
                 Outcome::Done { replaced } => {
                     drop(_tree);
+                    self.settle_names(&old.cell)?;
+                    self.settle_names(&new.cell)?;
                     if let Some(ino) = replaced
                         && !self.e.inodes.is_known(ino)
                     {
@@ -102,6 +108,7 @@ impl Fs {
         let needs = Needs {
             record: a.record + b.record,
             nodes: a.nodes + b.nodes,
+            inodes: u64::from(flags.whiteout.is_some()),
             prefer: old.cell.ino as usize,
             ..Needs::default()
         };
@@ -154,14 +161,24 @@ impl Fs {
             // Two names of one inode: nothing to do (rename(2)).
             return Ok(Outcome::Done { replaced: None });
         }
+        if flags.exchange && now_target.is_none() {
+            return Err(FsError::NoEntry);
+        }
         let (old_ino, new_ino) = (old.cell.ino, new.cell.ino);
         let mut moved = scell.image();
+        protect::unname(&dirs.old, &moved)?;
+        match &tcell {
+            Some(t) => protect::unname(dirs.target(), &t.image())?,
+            None => protect::grow(dirs.target())?,
+        }
+        may_join(dirs.target(), &moved)?;
         let time = now();
         if flags.exchange {
             let (Some(target), Some(tcell)) = (now_target, &tcell) else {
                 return Err(FsError::NoEntry);
             };
             let mut other = tcell.image();
+            may_join(&dirs.old, &other)?;
             let kinds = (dirent_kind(moved.mode), dirent_kind(other.mode));
             dir::replace(&mut txn, dirs.target(), &target, (source.ino, kinds.0))?;
             dir::replace(&mut txn, &dirs.old, &source, (target.ino, kinds.1))?;
@@ -209,12 +226,32 @@ impl Fs {
                 )?;
             }
         }
-        dir::remove(&mut txn, (old_ino, &mut dirs.old), &source)?;
+        let whiteout = match flags.whiteout {
+            None => {
+                dir::remove(&mut txn, (old_ino, &mut dirs.old), &source)?;
+                None
+            }
+            Some(by) => {
+                let ino = txn.take_ino()?;
+                let new = New {
+                    mode: S_IFCHR,
+                    ..New::default()
+                };
+                let image = self.fresh(&mut txn, by, (old_ino, &dirs.old), ino, &new)?;
+                let child = (ino, dirent_kind(image.mode));
+                dir::replace(&mut txn, &dirs.old, &source, child)?;
+                txn.put_inode(ino, &image);
+                Some((ino, image))
+            }
+        };
         if across {
             rehome(&mut moved, (&mut dirs, false), new_ino);
         }
         moved.ctime = time;
         let seq = self.finish(txn, (old, new), dirs, (&scell, moved))?;
+        if let Some((ino, image)) = whiteout {
+            self.e.inodes.add(ino, image, seq);
+        }
         let replaced = loser.map(|(cell, image)| {
             cell.install(image, seq);
             cell.ino

@@ -1,13 +1,13 @@
 //! setattr, access time.
 
 use quayfs_layout::Ino;
-use quayfs_layout::inode::{Inode, S_IFMT, Time};
+use quayfs_layout::inode::{FLAG_NOATIME, Inode, S_IFMT, Time};
 
 use crate::config::AtimePolicy;
 use crate::error::{FsError, Result};
 use crate::fs::attr::{SetTime, drop_privileges, now};
 use crate::fs::ops::truncate::Also;
-use crate::fs::{Attr, Fs, SetAttr};
+use crate::fs::{Attr, Fs, SetAttr, protect};
 use crate::ns::inode::Cell;
 use crate::txn::{Needs, Txn};
 
@@ -56,6 +56,7 @@ impl Fs {
             if i.mode == 0 {
                 return Err(FsError::Stale);
             }
+            protect::set(&i, &set)?;
             let time = now();
             if let Some(mode) = set.mode {
                 i.mode = i.mode & S_IFMT | mode & 0o7777;
@@ -90,7 +91,7 @@ impl Fs {
             return;
         }
         let time = now();
-        if !cell.with(|i| atime_is_due(i, time)) {
+        if !cell.with(|i| i.flags & FLAG_NOATIME == 0 && atime_is_due(i, time)) {
             return;
         }
         let noted = (|| {

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use quayfs_layout::inode::FLAG_SYNC;
 use quayfs_layout::{BLOCK, Ino};
 use quayfs_ppt::BlockState;
 
@@ -10,7 +11,7 @@ use crate::data::write::SIZE_MAX;
 use crate::error::{FsError, Result};
 use crate::fs::attr::{drop_privileges, now};
 use crate::fs::ops::reap::{STEP, STEP_BYTES};
-use crate::fs::{Fs, extents};
+use crate::fs::{Fs, extents, protect};
 use crate::ns::extent::Piece;
 use crate::ns::inode::Cell;
 use crate::txn::{Needs, Txn};
@@ -75,7 +76,7 @@ impl Fs {
             {
             }
         }
-        Ok(())
+        self.settle(&cell, FLAG_SYNC)
     }
 
     /// One record: zeroes the edges and frees whole blocks; whether all of the range is done.
@@ -89,6 +90,7 @@ impl Fs {
         };
         let mut txn = Txn::begin(&self.e, needs)?;
         let _op = cell.lock.read();
+        cell.with(protect::change)?;
         let _range = cell
             .range
             .write(range.start / B * B..range.end.div_ceil(B) * B);
@@ -167,6 +169,7 @@ impl Fs {
         };
         let mut txn = Txn::begin(&self.e, needs)?;
         let _op = cell.lock.read();
+        cell.with(protect::grow)?;
         let _range = cell.range.write(blocks.start * B..u64::MAX);
         let pieces = extents::with(cell, |x| x.pieces(blocks.clone()))?;
         let mut placed = Vec::new();

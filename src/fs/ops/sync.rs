@@ -1,10 +1,12 @@
 //! fsync, fsyncdir, syncfs.
 
 use quayfs_layout::Ino;
+use quayfs_layout::inode::{FLAG_DIRSYNC, FLAG_SYNC};
 
 use crate::config::{DataMode, Durability};
 use crate::error::Result;
 use crate::fs::Fs;
+use crate::ns::inode::Cell;
 
 impl Fs {
     /// Whether `fsync` has nothing to do, so that the kernel need not send it.
@@ -20,8 +22,26 @@ impl Fs {
             return Ok(());
         }
         let cell = self.cell(ino)?;
+        self.sync_cell(&cell)
+    }
+
+    fn sync_cell(&self, cell: &Cell) -> Result<()> {
         self.sync_data(cell.seq())?;
         self.e.commit().map(drop)
+    }
+
+    /// In mode `commit`: what was done to an inode with one of these flags is durable before the caller
+    /// hears of it.
+    pub(super) fn settle(&self, cell: &Cell, flags: u32) -> Result<()> {
+        if self.sync_is_free() || cell.with(|i| i.flags & flags == 0) {
+            return Ok(());
+        }
+        self.sync_cell(cell)
+    }
+
+    /// [`Fs::settle`] after a change of names in a directory.
+    pub(super) fn settle_names(&self, dir: &Cell) -> Result<()> {
+        self.settle(dir, FLAG_SYNC | FLAG_DIRSYNC)
     }
 
     /// Makes everything durable.

@@ -6,7 +6,7 @@
 
 use quayfs_layout::BLOCK;
 use quayfs_layout::Ino;
-use quayfs_layout::inode::{Inode, Time};
+use quayfs_layout::inode::{FLAG_SYNC, Inode, Time};
 use quayfs_layout::intent::{Intent, IntentKind};
 
 use crate::data::read::{self, Want};
@@ -15,7 +15,7 @@ use crate::error::{FsError, Result};
 use crate::fs::attr::{drop_privileges, now};
 use crate::fs::extents::{self, Changed};
 use crate::fs::ops::reap::{STEP, STEP_BYTES};
-use crate::fs::{Attr, Fs};
+use crate::fs::{Attr, Fs, protect};
 use crate::ns::inode::Cell;
 use crate::txn::{Needs, Txn};
 
@@ -51,13 +51,15 @@ impl Fs {
             // One that ran out of space; or one that is running, and this waits for its end.
             self.finish_truncate(ino)?;
         }
-        self.e.retrying(|| {
+        let attr = self.e.retrying(|| {
             loop {
                 if let Some(attr) = self.try_truncate(&cell, size, also)? {
                     return Ok(attr);
                 }
             }
-        })
+        })?;
+        self.settle(&cell, FLAG_SYNC)?;
+        Ok(attr)
     }
 
     /// `None` if the size changed between look and lock.
@@ -79,6 +81,7 @@ impl Fs {
         if image.mode == 0 {
             return Err(FsError::Stale);
         }
+        protect::change(&image)?;
         if image.size != old {
             return Ok(None);
         }

@@ -8,7 +8,7 @@ use crate::error::{FsError, Result};
 use crate::fs::attr::now;
 use crate::fs::locks::lock_all;
 use crate::fs::ops::create::entry_needs;
-use crate::fs::{Fs, check_name, live_dir};
+use crate::fs::{Fs, check_name, live_dir, protect};
 use crate::ns::dir;
 use crate::ns::intent::Slot;
 use crate::txn::{Needs, Txn};
@@ -123,6 +123,7 @@ impl Fs {
                 return Ok(None);
             }
             let mut inode = cell.image();
+            protect::unname(&dir, &inode)?;
             match (want_dir, inode.is_dir()) {
                 (true, false) => return Err(FsError::NotDir),
                 (false, true) => return Err(FsError::IsDir),
@@ -145,6 +146,7 @@ impl Fs {
         })?;
         match ino {
             Some(ino) => {
+                self.settle_names(&pcell)?;
                 if !self.e.inodes.is_known(ino) {
                     self.reap_if_orphan(ino);
                 }

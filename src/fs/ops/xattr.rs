@@ -5,8 +5,8 @@ use quayfs_layout::xattr::{self, NAME_MAX, SET_MAX, Set, VALUE_MAX};
 use quayfs_layout::{BLOCK, Ino};
 
 use crate::error::{FsError, Result};
-use crate::fs::Fs;
 use crate::fs::attr::now;
+use crate::fs::{Fs, SetAttr, protect};
 use crate::ns::blob;
 use crate::txn::{Needs, PageSource, Txn};
 
@@ -19,6 +19,20 @@ pub enum SetXattr {
     Create,
     /// Replace; fail if it does not exist.
     Replace,
+}
+
+/// Why file capabilities go.
+#[derive(Clone, Copy, Debug)]
+pub enum Cause<'a> {
+    /// Bytes are written there, by somebody who can only append or by anybody.
+    Write {
+        /// Where in the file.
+        offset: u64,
+        /// See [`Fs::append`].
+        append: bool,
+    },
+    /// Size or owner are set.
+    Set(&'a SetAttr),
 }
 
 /// File capabilities: a write takes them away.
@@ -44,6 +58,12 @@ fn load(src: &dyn PageSource, ino: Ino, i: &Inode) -> Result<Set> {
     }
     xattr::decode(&bytes)
         .ok_or_else(|| FsError::io(format_args!("inode {ino}: extended attributes are damaged")))
+}
+
+fn take(set: &mut Set, name: &[u8]) -> Result<()> {
+    let at = set.iter().position(|(n, _)| n == name);
+    set.remove(at.ok_or(FsError::NoAttr)?);
+    Ok(())
 }
 
 impl Fs {
@@ -83,7 +103,8 @@ impl Fs {
         if name.starts_with(b"system.") {
             return Err(FsError::NotSupported);
         }
-        self.change_xattrs(ino, value.len() + name.len() + 8, |set| {
+        self.change_xattrs(ino, value.len() + name.len() + 8, |i, set| {
+            protect::change(i)?;
             let at = set.iter().position(|(n, _)| n == name);
             match (at, how) {
                 (Some(_), SetXattr::Create) => return Err(FsError::Exists),
@@ -97,22 +118,25 @@ impl Fs {
 
     /// Removes an attribute.
     pub fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
-        self.change_xattrs(ino, 0, |set| {
-            let at = set
-                .iter()
-                .position(|(n, _)| n == name)
-                .ok_or(FsError::NoAttr)?;
-            set.remove(at);
-            Ok(())
+        self.change_xattrs(ino, 0, |i, set| {
+            protect::change(i)?;
+            take(set, name)
         })
     }
 
-    /// Takes file capabilities away, as a change of content or owner must.
-    pub fn drop_capabilities(&self, ino: Ino) -> Result<()> {
+    /// Takes file capabilities away, in front of what makes that necessary, if that is allowed.
+    pub fn drop_capabilities(&self, ino: Ino, cause: Cause<'_>) -> Result<()> {
         if self.cell(ino)?.with(|i| i.xattr == 0) {
             return Ok(());
         }
-        match self.removexattr(ino, CAPABILITY) {
+        let taken = self.change_xattrs(ino, 0, |i, set| {
+            match cause {
+                Cause::Write { offset, append } => protect::write(i, append, offset)?,
+                Cause::Set(attributes) => protect::set(i, attributes)?,
+            }
+            take(set, CAPABILITY)
+        });
+        match taken {
             Err(FsError::NoAttr) => Ok(()),
             other => other,
         }
@@ -123,7 +147,7 @@ impl Fs {
         &self,
         ino: Ino,
         more: usize,
-        change: impl Fn(&mut Set) -> Result<()>,
+        change: impl Fn(&Inode, &mut Set) -> Result<()>,
     ) -> Result<()> {
         let cell = self.cell(ino)?;
         self.e.retrying(|| {
@@ -146,7 +170,7 @@ impl Fs {
                 return Err(FsError::Short(crate::error::Shortage::Log));
             }
             let mut set = self.noticed(load(&txn, ino, &i))?;
-            change(&mut set)?;
+            change(&i, &mut set)?;
             let bytes = xattr::encode(&set);
             if bytes.len() > SET_MAX {
                 return Err(FsError::NoSpace);

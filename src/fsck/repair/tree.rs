@@ -14,7 +14,9 @@ mod write;
 use std::collections::{BTreeMap, BTreeSet};
 
 use quayfs_layout::extent::Extent;
-use quayfs_layout::inode::{self, Inline, Inode, ROOT, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use quayfs_layout::inode::{
+    self, Inline, Inode, ROOT, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, flags_of,
+};
 use quayfs_layout::jsb::{SeqWord, WordKind};
 use quayfs_layout::node::{self, INODES_PER_PAGE, NodeKind};
 use quayfs_layout::{Ino, Lbn};
@@ -160,6 +162,7 @@ impl<'m> Tree<'m> {
                 continue;
             }
             i.mode &= S_IFMT | 0o7777;
+            i.flags &= flags_of(i.mode);
             for t in [&mut i.atime, &mut i.mtime, &mut i.ctime, &mut i.btime] {
                 t.nsec = if t.nsec < 1_000_000_000 { t.nsec } else { 0 };
             }

@@ -207,6 +207,21 @@ fn impossible_images() {
     );
     one(
         n,
+        &|i| i.flags = 0x10,
+        &[&format!(
+            "error: inode: inode {n}: has flags that it cannot have, 0x10"
+        )],
+    );
+    one(
+        s.small,
+        &|i| i.flags = 0x1_0130,
+        &[&format!(
+            "error: inode: inode {}: has flags that it cannot have, 0x10100",
+            s.small
+        )],
+    );
+    one(
+        n,
         &|i| i.parent = 1,
         &[&format!(
             "error: inode: inode {n}: not a directory, but has fields of one"

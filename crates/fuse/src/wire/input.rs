@@ -97,6 +97,15 @@ structures! {
     ForgetOne { nodeid: u64, nlookup: u64, }
     /// `FUSE_IOCTL`; input data follow.
     IoctlIn { fh: u64, flags: u32, cmd: u32, arg: u64, in_size: u32, out_size: u32, }
+    /// What `FS_IOC_FSGETXATTR` and `FS_IOC_FSSETXATTR` hand over (`struct fsxattr`).
+    FsXattr {
+        xflags: u32,
+        extsize: u32,
+        nextents: u32,
+        projid: u32,
+        cowextsize: u32,
+        pad: [u8; 8],
+    }
     /// `FUSE_FALLOCATE`.
     FallocateIn { fh: u64, offset: u64, length: u64, mode: u32, padding: u32, }
     /// `FUSE_LSEEK`.
@@ -119,6 +128,11 @@ structures! {
     InterruptIn { unique: u64, }
 }
 
+/// Reads what an `ioctl` hands over, a number or a structure; `None` if that is too short.
+pub fn handed_over<T: zerocopy::FromBytes>(data: &[u8]) -> Option<T> {
+    T::read_from_prefix(data).ok().map(|(value, _)| value)
+}
+
 const _: () = {
     assert!(size_of::<InHeader>() == 40);
     assert!(size_of::<InitIn>() == 64);
@@ -126,6 +140,7 @@ const _: () = {
     assert!(size_of::<ReadIn>() == 40);
     assert!(size_of::<WriteIn>() == 40);
     assert!(size_of::<IoctlIn>() == 32);
+    assert!(size_of::<FsXattr>() == 28);
     assert!(size_of::<CopyFileRangeIn>() == 56);
     assert!(size_of::<StatxIn>() == 24);
 };

@@ -42,5 +42,17 @@ pub const MINOR: u32 = 45;
 pub const MINOR_LEAST: u32 = 31;
 /// Number of the root directory.
 pub const ROOT: u64 = 1;
+/// `FS_IOC_GETFLAGS` of a 64-bit program; what it and the next one hand over are 4 bytes all the same.
+pub const IOC_GETFLAGS: u32 = 0x8008_6601;
+/// `FS_IOC_SETFLAGS`.
+pub const IOC_SETFLAGS: u32 = 0x4008_6602;
+/// `FS_IOC_GETVERSION`: again 4 bytes.
+pub const IOC_GETVERSION: u32 = 0x8008_7601;
+/// `FS_IOC32_GETVERSION`, the same for 32-bit programs.
+pub const IOC32_GETVERSION: u32 = 0x8004_7601;
+/// `FS_IOC_FSGETXATTR`.
+pub const IOC_FSGETXATTR: u32 = 0x801c_581f;
+/// `FS_IOC_FSSETXATTR`.
+pub const IOC_FSSETXATTR: u32 = 0x401c_5820;
 /// Request to share a connection through a further descriptor (`FUSE_DEV_IOC_CLONE`).
 pub const IOC_CLONE: u32 = 0x8004_e500;

@@ -1,0 +1,64 @@
+//! Requests that began as `ioctl`: flags of inodes, project ids, generations.
+
+use quayfs_fuse::wire::{
+    FsXattr, IOC_FSGETXATTR, IOC_FSSETXATTR, IOC_GETFLAGS, IOC_GETVERSION, IOC_SETFLAGS,
+    IOC32_GETVERSION, InHeader, IoctlIn, IoctlOut, handed_over,
+};
+use quayfs_fuse::{Answer, Errno, Out};
+use quayfs_layout::inode::Inode;
+
+use crate::edge::convert::{caller, set_xflags, xflags_of};
+use crate::edge::service::Edge;
+use crate::fs::SetFlags;
+
+impl Edge {
+    /// The kernel wants exactly what the call hands over, which is less than what the numbers of the
+    /// first three say.
+    pub(super) fn ioctl(
+        &self,
+        header: &InHeader,
+        args: &IoctlIn,
+        data: &[u8],
+        out: &mut Out<'_>,
+    ) -> Answer {
+        let ino = header.nodeid;
+        let by = caller(header);
+        match args.cmd {
+            IOC_GETFLAGS => {
+                let flags = self.inode(ino)?.flags;
+                out.put(&IoctlOut::default())?;
+                out.put(&flags)
+            }
+            IOC_SETFLAGS => {
+                let flags = handed_over(data).ok_or(Errno::new(libc::EINVAL))?;
+                self.fs.set_flags(by, ino, SetFlags::all(flags))?;
+                out.put(&IoctlOut::default())
+            }
+            IOC_FSGETXATTR => {
+                let inode = self.inode(ino)?;
+                out.put(&IoctlOut::default())?;
+                out.put(&FsXattr {
+                    xflags: xflags_of(&inode),
+                    projid: inode.project,
+                    ..FsXattr::default()
+                })
+            }
+            IOC_FSSETXATTR => {
+                let args = handed_over(data).ok_or(Errno::new(libc::EINVAL))?;
+                let set = set_xflags(&args)?;
+                self.fs.set_flags(by, ino, set)?;
+                out.put(&IoctlOut::default())
+            }
+            IOC_GETVERSION | IOC32_GETVERSION => {
+                let generation = self.fs.getattr(ino)?.inode.generation;
+                out.put(&IoctlOut::default())?;
+                out.put(&generation)
+            }
+            _ => Err(Errno::new(libc::ENOTTY)),
+        }
+    }
+
+    fn inode(&self, ino: u64) -> Result<Inode, Errno> {
+        Ok(self.fs.getattr(ino)?.inode)
+    }
+}
