@@ -320,8 +320,9 @@ impl<'a> Life<'a> {
     fn operation(&mut self, op: &Op) -> Option<FsError> {
         let got = apply::on_fs(self.fs(), &self.model, op);
         let ino = match (&got, op) {
-            (Ok(Told::Attr { ino, .. }), Op::Create { .. }) => Some(*ino),
-            (Err(_), Op::Create { .. }) => Some(u64::MAX),
+            (Ok(Told::Attr { ino, .. }), Op::Create { .. } | Op::Tmpfile { .. }) => Some(*ino),
+            (Err(_), Op::Create { .. } | Op::Tmpfile { .. }) => Some(u64::MAX),
+            (_, op @ Op::Rename { .. }) => apply::whiteout(self.fs(), op),
             _ => None,
         };
         let mut after = self.model.clone();

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use quayfs::error::Result;
-use quayfs::fs::{Caller, FallocMode, Fs, RenameFlags, SetAttr, SetTime, SetXattr, Whence};
+use quayfs::fs::{
+    Caller, Cause, FallocMode, Fs, RenameFlags, SetAttr, SetFlags, SetTime, SetXattr, Whence,
+};
 use quayfs::{background, checkpoint};
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{ROOT, Time};
@@ -91,6 +93,7 @@ impl Script {
                 let flags = RenameFlags {
                     no_replace: how & 1 != 0,
                     exchange: how & 2 != 0,
+                    whiteout: (how & 4 != 0).then(Caller::default),
                 };
                 fs.rename((ino, &name(input)), (to, &name(input)), flags)?;
             }
@@ -166,6 +169,17 @@ impl Script {
                 }
             }
             28 => self.flush(fs, ino, input)?,
+            29 => match input.u8() % 4 {
+                0 => {
+                    let attr = fs.tmpfile(Caller::default(), ino, input.u32())?;
+                    self.found(attr.ino);
+                }
+                // Mostly none, or nothing goes any more.
+                n => {
+                    let flags = if n == 1 { input.u32() } else { 0 };
+                    fs.set_flags(Caller::default(), ino, SetFlags::all(flags))?;
+                }
+            },
             _ => background(fs, input)?,
         }
         Ok(())
@@ -177,7 +191,11 @@ impl Script {
             1 => fs.sync_all()?,
             2 => fs.release(ino),
             _ => {
-                fs.drop_capabilities(ino)?;
+                let cause = Cause::Write {
+                    offset: 0,
+                    append: false,
+                };
+                fs.drop_capabilities(ino, cause)?;
                 fs.readlink(ino)?;
             }
         }

@@ -1,10 +1,10 @@
 //! One operation on the file system and on the model, and whether they agree.
 
 use quayfs::error::FsError;
-use quayfs::fs::{Attr, Caller, Fs, SetAttr, Whence};
+use quayfs::fs::{Attr, Caller, Fs, SetAttr, SetFlags, Whence};
 use quayfs::{background, checkpoint};
 use quayfs_layout::Ino;
-use quayfs_layout::inode::{S_IFDIR, S_IFLNK, S_IFMT};
+use quayfs_layout::inode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 
 use crate::model::{Model, Node};
 use crate::ops::{Op, target};
@@ -66,6 +66,13 @@ pub fn on_fs(fs: &Fs, m: &Model, op: &Op) -> Result<Told> {
             };
             attr.into()
         }
+        Op::Tmpfile { dir, mode, by } => {
+            let by = Caller {
+                uid: by.0,
+                gid: by.1,
+            };
+            fs.tmpfile(by, *dir, *mode)?.into()
+        }
         Op::Link { ino, dir, name } => fs.link(*ino, *dir, &name.0)?.into(),
         Op::Lookup { dir, name } => fs.lookup(*dir, &name.0)?.into(),
         Op::Remove {
@@ -118,6 +125,9 @@ pub fn on_fs(fs: &Fs, m: &Model, op: &Op) -> Result<Told> {
             };
             fs.setattr(*ino, &set, false)?.into()
         }
+        Op::SetFlags { ino, flags } => fs
+            .set_flags(Caller::default(), *ino, SetFlags::all(*flags))
+            .map(|()| done)?,
         Op::SetXattr {
             ino,
             name,
@@ -190,6 +200,16 @@ pub fn on_model(m: &mut Model, op: &Op, ino: Option<Ino>, request_max: u64) -> R
             m.create((*dir, &name.0), ino, node)?;
             attr(m, ino)
         }
+        Op::Tmpfile { dir, mode, by } => {
+            let node = Node {
+                mode: S_IFREG | *mode,
+                uid: by.0,
+                gid: by.1,
+                ..Node::default()
+            };
+            m.tmpfile(*dir, ino, node)?;
+            attr(m, ino.unwrap_or_default())
+        }
         Op::Link { ino, dir, name } => {
             m.link(*ino, *dir, &name.0)?;
             attr(m, *ino)
@@ -209,7 +229,7 @@ pub fn on_model(m: &mut Model, op: &Op, ino: Option<Ino>, request_max: u64) -> R
             m.remove(*dir, &name.0, *want_dir).map(|()| done)
         }
         Op::Rename { old, new, flags } => m
-            .rename((old.0, &old.1.0), (new.0, &new.1.0), *flags)
+            .rename((old.0, &old.1.0), (new.0, &new.1.0), *flags, ino)
             .map(|()| done),
         Op::Write {
             ino,
@@ -241,6 +261,7 @@ pub fn on_model(m: &mut Model, op: &Op, ino: Option<Ino>, request_max: u64) -> R
             m.setattr(*ino, *mode, *uid, *gid)?;
             attr(m, *ino)
         }
+        Op::SetFlags { ino, flags } => m.set_flags(*ino, *flags).map(|()| done),
         Op::SetXattr {
             ino,
             name,
@@ -273,17 +294,35 @@ pub fn on_model(m: &mut Model, op: &Op, ino: Option<Ino>, request_max: u64) -> R
     }
 }
 
+/// The number of the inode that `op` has made, if it has made one.
+fn made(fs: &Fs, op: &Op, got: &Result<Told>) -> Option<Ino> {
+    match (got, op) {
+        (Ok(Told::Attr { ino, .. }), Op::Create { .. } | Op::Tmpfile { .. }) => Some(*ino),
+        (Ok(_), Op::Rename { .. }) => whiteout(fs, op),
+        _ => None,
+    }
+}
+
+/// The number of what has the old name after a rename that leaves a whiteout there.
+pub fn whiteout(fs: &Fs, op: &Op) -> Option<Ino> {
+    let Op::Rename { old, flags, .. } = op else {
+        return None;
+    };
+    flags.whiteout?;
+    let ino = fs.lookup(old.0, &old.1.0).ok()?.ino;
+    fs.forget(ino, 1);
+    Some(ino)
+}
+
 /// Carries out `op` on both and compares. With `full`, `NoSpace` is an answer that changes nothing.
 pub fn both(fs: &Fs, m: &mut Model, op: &Op, full: bool) -> std::result::Result<(), String> {
     let got = on_fs(fs, m, op);
     if full && got == Err(FsError::NoSpace) {
         return Ok(());
     }
-    let ino = match (&got, op) {
-        (Ok(Told::Attr { ino, .. }), Op::Create { .. }) => Some(*ino),
-        _ => None,
-    };
-    if let Some(ino) = ino.filter(|i| m.nodes.contains_key(i)) {
+    let ino = made(fs, op, &got);
+    let fresh = !matches!(op, Op::Rename { .. });
+    if let Some(ino) = ino.filter(|i| fresh && m.nodes.contains_key(i)) {
         return Err(format!("{op:?}: inode number {ino} is in use"));
     }
     let want = on_model(m, op, ino, fs.request_max() as u64);

@@ -25,6 +25,7 @@ pub struct Item {
     pub uid: u32,
     pub gid: u32,
     pub rdev: u32,
+    pub flags: u32,
     pub size: u64,
     /// Allocated blocks of a file.
     pub mapped: RangeSet<u64>,
@@ -103,6 +104,7 @@ impl Walk<'_> {
             uid: i.uid,
             gid: i.gid,
             rdev: i.rdev,
+            flags: i.flags,
             first,
             xattrs: xattrs(fs, ino)?,
             identity: Some((ino, i.generation, [i.atime, i.mtime, i.ctime, i.btime])),
@@ -293,6 +295,7 @@ pub fn expected(model: &Model) -> Tree {
             uid: n.uid,
             gid: n.gid,
             rdev: n.rdev,
+            flags: n.flags,
             size: n.content.size + n.target.len() as u64,
             mapped: n.content.mapped.clone(),
             first: first.entry(ino).or_insert_with(|| path.clone()).clone(),
@@ -339,10 +342,10 @@ pub fn difference(got: &Tree, want: &Tree) -> Option<String> {
 }
 
 fn item_difference(g: &Item, w: &Item) -> Option<String> {
-    let of = |i: &Item| (i.mode, i.nlink, i.uid, i.gid, i.rdev, i.size);
+    let of = |i: &Item| (i.mode, i.nlink, i.uid, i.gid, i.rdev, i.size, i.flags);
     if of(g) != of(w) {
         return Some(format!(
-            "(mode, nlink, uid, gid, rdev, size) is {:?}, should be {:?}",
+            "(mode, nlink, uid, gid, rdev, size, flags) is {:?}, should be {:?}",
             of(g),
             of(w)
         ));

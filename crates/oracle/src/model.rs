@@ -8,9 +8,12 @@ mod data;
 use std::collections::BTreeMap;
 
 use quayfs::error::FsError;
-use quayfs::fs::RenameFlags;
+use quayfs::fs::{Caller, RenameFlags};
 use quayfs_layout::Ino;
-use quayfs_layout::inode::{ROOT, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID};
+use quayfs_layout::inode::{
+    FLAG_APPEND, FLAG_IMMUTABLE, FLAGS_INHERITED, ROOT, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG,
+    S_ISGID, S_ISUID, flags_of,
+};
 
 use crate::content::Content;
 
@@ -36,6 +39,8 @@ pub struct Node {
     /// Of a symbolic link.
     pub target: Vec<u8>,
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    /// Of `chattr`.
+    pub flags: u32,
     /// Lookups that the kernel has not forgotten.
     pub known: u64,
 }
@@ -51,6 +56,24 @@ impl Node {
 
     pub fn is_file(&self) -> bool {
         self.kind() == S_IFREG
+    }
+
+    /// Nothing may be changed, nor anything added.
+    fn may_grow(&self) -> Result<()> {
+        self.without(FLAG_IMMUTABLE)
+    }
+
+    /// Nothing that is there may be changed.
+    fn may_change(&self) -> Result<()> {
+        self.without(FLAG_IMMUTABLE | FLAG_APPEND)
+    }
+
+    fn without(&self, flags: u32) -> Result<()> {
+        if self.flags & flags == 0 {
+            Ok(())
+        } else {
+            Err(FsError::Perm)
+        }
     }
 
     fn drop_privileges(&mut self) {
@@ -152,10 +175,9 @@ impl Model {
         check_name(name)?;
         let d = self.dir(dir)?;
         if d.entries.contains_key(name) {
-            Err(FsError::Exists)
-        } else {
-            Ok(())
+            return Err(FsError::Exists);
         }
+        d.may_grow()
     }
 
     /// Creates an inode of any type.
@@ -164,6 +186,7 @@ impl Model {
         let d = self.node_mut(dir)?;
         let inherits = d.mode & S_ISGID != 0;
         let mut node = new;
+        node.flags = d.flags & FLAGS_INHERITED & flags_of(node.mode);
         if inherits {
             node.gid = d.gid;
         }
@@ -181,6 +204,43 @@ impl Model {
         Ok(())
     }
 
+    /// Creates a regular file without a name.
+    pub fn tmpfile(&mut self, dir: Ino, ino: Option<Ino>, new: Node) -> Result<()> {
+        self.node(dir)?;
+        let d = match self.dir(dir) {
+            Err(FsError::NoEntry) => return Err(FsError::Perm),
+            other => other?,
+        };
+        d.may_grow()?;
+        let gid = if d.mode & S_ISGID != 0 {
+            d.gid
+        } else {
+            new.gid
+        };
+        let node = Node {
+            gid,
+            flags: d.flags & FLAGS_INHERITED & flags_of(new.mode),
+            known: 1,
+            ..new
+        };
+        let ino = ino.ok_or_else(|| FsError::io("the model would create this"))?;
+        self.nodes.insert(ino, node);
+        Ok(())
+    }
+
+    /// `chattr` by root.
+    pub fn set_flags(&mut self, ino: Ino, flags: u32) -> Result<()> {
+        let n = self.node_mut(ino)?;
+        if !n.is_dir() && !n.is_file() || flags & !flags_of(n.mode) != 0 {
+            return Err(FsError::NotSupported);
+        }
+        if n.flags & flags & FLAG_IMMUTABLE != 0 && n.flags != flags {
+            return Err(FsError::Perm);
+        }
+        n.flags = flags;
+        Ok(())
+    }
+
     pub fn link(&mut self, ino: Ino, dir: Ino, name: &[u8]) -> Result<()> {
         check_name(name)?;
         self.node(dir)?;
@@ -190,12 +250,11 @@ impl Model {
         if n.is_dir() {
             return Err(FsError::Perm);
         }
-        if n.nlink == 0 {
-            return Err(FsError::NoEntry);
-        }
+        n.may_change()?;
         if d.entries.contains_key(name) {
             return Err(FsError::Exists);
         }
+        d.may_grow()?;
         let n = self.node_mut(ino)?;
         n.nlink += 1;
         n.known += 1;
@@ -208,6 +267,8 @@ impl Model {
         check_name(name)?;
         let ino = *self.dir(dir)?.entries.get(name).ok_or(FsError::NoEntry)?;
         let n = self.node(ino)?;
+        self.dir(dir)?.may_change()?;
+        n.may_change()?;
         match (want_dir, n.is_dir()) {
             (true, false) => return Err(FsError::NotDir),
             (false, true) => return Err(FsError::IsDir),
@@ -270,15 +331,17 @@ impl Model {
         }
     }
 
+    /// `whiteout`: the number of the one that takes the place of the old name, if one does.
     pub fn rename(
         &mut self,
         (old, name): (Ino, &[u8]),
         (new, new_name): (Ino, &[u8]),
         flags: RenameFlags,
+        whiteout: Option<Ino>,
     ) -> Result<()> {
         check_name(name)?;
         check_name(new_name)?;
-        if flags.no_replace && flags.exchange {
+        if flags.exchange && (flags.no_replace || flags.whiteout.is_some()) {
             return Err(FsError::Invalid);
         }
         self.node(old)?;
@@ -303,6 +366,18 @@ impl Model {
         }
         if target == Some(source) {
             return Ok(());
+        }
+        if flags.exchange && target.is_none() {
+            return Err(FsError::NoEntry);
+        }
+        self.node(old)?.may_change()?;
+        self.node(source)?.may_change()?;
+        match target {
+            Some(t) => {
+                self.node(new)?.may_change()?;
+                self.node(t)?.may_change()?;
+            }
+            None => self.node(new)?.may_grow()?,
         }
         if flags.exchange {
             let target = target.ok_or(FsError::NoEntry)?;
@@ -334,9 +409,29 @@ impl Model {
             .entries
             .insert(new_name.to_vec(), source);
         self.node_mut(old)?.entries.remove(name);
+        if let Some(by) = flags.whiteout {
+            let ino = whiteout.ok_or_else(|| FsError::io("the model would leave a whiteout"))?;
+            self.whiteout((old, name), ino, by)?;
+        }
         if across {
             self.rehome(source, old, new)?;
         }
+        Ok(())
+    }
+
+    fn whiteout(&mut self, (dir, name): (Ino, &[u8]), ino: Ino, by: Caller) -> Result<()> {
+        let d = self.node_mut(dir)?;
+        let inherits = d.mode & S_ISGID != 0;
+        let node = Node {
+            mode: S_IFCHR,
+            nlink: 1,
+            uid: by.uid,
+            gid: if inherits { d.gid } else { by.gid },
+            flags: d.flags & FLAGS_INHERITED & flags_of(S_IFCHR),
+            ..Node::default()
+        };
+        d.entries.insert(name.to_vec(), ino);
+        self.nodes.insert(ino, node);
         Ok(())
     }
 

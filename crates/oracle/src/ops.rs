@@ -1,13 +1,18 @@
 //! Operations as data, and random ones.
 
-use quayfs::fs::{FallocMode, RenameFlags, SetXattr};
-use quayfs_layout::inode::{S_IFDIR, S_IFLNK, S_IFREG};
+use quayfs::fs::{Caller, FallocMode, RenameFlags, SetXattr};
+use quayfs_layout::inode::{
+    FLAG_APPEND, FLAG_DIRSYNC, FLAG_IMMUTABLE, FLAG_NOATIME, FLAG_NODUMP, FLAG_SYNC, S_IFDIR,
+    S_IFLNK, S_IFREG,
+};
 use quayfs_layout::{BLOCK, Ino};
 
 use crate::model::{Model, SIZE_MAX};
 use crate::rng::Rng;
 
 const B: u64 = BLOCK as u64;
+/// What forbids something.
+const PROTECTED: u32 = FLAG_IMMUTABLE | FLAG_APPEND;
 
 /// Bytes to be written: where they come from and how many.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +38,12 @@ pub enum Op {
         rdev: u32,
         by: (u32, u32),
         target: usize,
+    },
+    /// A file without a name.
+    Tmpfile {
+        dir: Ino,
+        mode: u32,
+        by: (u32, u32),
     },
     Link {
         ino: Ino,
@@ -85,6 +96,11 @@ pub enum Op {
         mode: Option<u32>,
         uid: Option<u32>,
         gid: Option<u32>,
+    },
+    /// `chattr` by root.
+    SetFlags {
+        ino: Ino,
+        flags: u32,
     },
     SetXattr {
         ino: Ino,
@@ -183,6 +199,13 @@ pub fn random(rng: &mut Rng, m: &Model, t: &Taste) -> Op {
         *rng.pick(&files)
     };
     let crowded = m.nodes.len() > t.inodes || m.allocated() > t.blocks;
+    // Where little may be done, nothing happens.
+    if let Some((ino, _)) = m.nodes.iter().find(|(_, n)| n.flags & PROTECTED != 0)
+        && rng.one_in(8)
+    {
+        let ino = *ino;
+        return Op::SetFlags { ino, flags: 0 };
+    }
     let offset = |rng: &mut Rng| offset(rng, m, file, t);
     match rng.below(100) {
         _ if crowded && !rng.one_in(3) => shrink(rng, m, (file, dir)),
@@ -226,6 +249,7 @@ pub fn random(rng: &mut Rng, m: &Model, t: &Taste) -> Op {
                 flags: RenameFlags {
                     no_replace: k == 0 || k == 3,
                     exchange: (1..4).contains(&k),
+                    whiteout: (k == 4 || k == 3).then_some(Caller { uid: 1, gid: 2 }),
                 },
             }
         }
@@ -290,7 +314,13 @@ pub fn random(rng: &mut Rng, m: &Model, t: &Taste) -> Op {
                 SetXattr::Replace,
             ]),
         },
-        85..87 => Op::RemoveXattr {
+        86 if rng.one_in(2) => Op::Tmpfile {
+            dir,
+            mode: mode(rng) & 0o7777,
+            by: (rng.below(3) as u32, rng.below(3) as u32),
+        },
+        86 => chattr(rng, m, any),
+        85 => Op::RemoveXattr {
             ino: any,
             name: attr_name(rng),
         },
@@ -311,6 +341,26 @@ pub fn random(rng: &mut Rng, m: &Model, t: &Taste) -> Op {
             name: known_name(rng, m, dir, t),
         },
     }
+}
+
+/// Flags of anything but the root, which others need.
+fn chattr(rng: &mut Rng, m: &Model, ino: Ino) -> Op {
+    let flags = *rng.pick(&[
+        0,
+        FLAG_NODUMP,
+        FLAG_NOATIME | FLAG_SYNC,
+        FLAG_DIRSYNC,
+        FLAG_IMMUTABLE,
+        FLAG_APPEND | FLAG_NODUMP,
+        FLAG_APPEND | FLAG_IMMUTABLE,
+        1 << 8,
+    ]);
+    let flags = if ino == m.root {
+        flags & !PROTECTED
+    } else {
+        flags
+    };
+    Op::SetFlags { ino, flags }
 }
 
 /// Something that makes the tree smaller.

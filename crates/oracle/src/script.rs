@@ -235,6 +235,23 @@ impl Script {
         self.create(dir, name, S_IFREG | 0o644, 0)
     }
 
+    /// A file without a name, open.
+    pub fn tmpfile(&mut self, dir: Ino) -> Ino {
+        let before: Vec<Ino> = self.model.nodes.keys().copied().collect();
+        self.op(Op::Tmpfile {
+            dir,
+            mode: 0o640,
+            by: (3, 4),
+        });
+        let made = |ino: &&Ino| !before.contains(*ino);
+        self.model
+            .nodes
+            .keys()
+            .find(made)
+            .copied()
+            .unwrap_or_default()
+    }
+
     pub fn create(&mut self, dir: Ino, name: &str, mode: u32, target: usize) -> Ino {
         self.op(Op::Create {
             dir,

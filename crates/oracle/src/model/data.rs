@@ -20,6 +20,9 @@ impl Model {
 
     pub fn write(&mut self, ino: Ino, offset: u64, data: &[u8], kill: bool) -> Result<()> {
         let n = self.file_bounded(ino, offset, data.len() as u64)?;
+        if !data.is_empty() {
+            n.may_change()?;
+        }
         n.content.write(offset, data);
         if kill {
             n.drop_privileges();
@@ -51,6 +54,7 @@ impl Model {
                 FsError::Invalid
             });
         }
+        n.may_change()?;
         n.content.truncate(size);
         if kill {
             n.drop_privileges();
@@ -67,6 +71,10 @@ impl Model {
             return Err(FsError::Invalid);
         }
         let n = self.file(ino)?;
+        match mode {
+            FallocMode::Allocate { .. } => n.may_grow()?,
+            _ => n.may_change()?,
+        }
         match mode {
             FallocMode::Punch => n.content.punch(offset..end),
             FallocMode::Allocate { keep_size } => n.content.allocate(offset..end, keep_size),
@@ -103,6 +111,7 @@ impl Model {
         gid: Option<u32>,
     ) -> Result<()> {
         let n = self.node_mut(ino)?;
+        n.may_change()?;
         if let Some(mode) = mode {
             n.mode = n.kind() | mode & !S_IFMT;
         }
@@ -125,6 +134,7 @@ impl Model {
             return Err(FsError::NotSupported);
         }
         let n = self.node_mut(ino)?;
+        n.may_change()?;
         match (n.xattrs.contains_key(name), how) {
             (true, SetXattr::Create) => return Err(FsError::Exists),
             (false, SetXattr::Replace) => return Err(FsError::NoAttr),
@@ -142,10 +152,8 @@ impl Model {
     }
 
     pub fn removexattr(&mut self, ino: Ino, name: &[u8]) -> Result<()> {
-        self.node_mut(ino)?
-            .xattrs
-            .remove(name)
-            .map(drop)
-            .ok_or(FsError::NoAttr)
+        let n = self.node_mut(ino)?;
+        n.may_change()?;
+        n.xattrs.remove(name).map(drop).ok_or(FsError::NoAttr)
     }
 }

@@ -102,6 +102,6 @@ impl Script {
 fn made(fs: &Fs, op: &Op) -> Option<quayfs_layout::Ino> {
     match op {
         Op::Create { dir, name, .. } => fs.lookup(*dir, &name.0).ok().map(|a| a.ino),
-        _ => None,
+        op => apply::whiteout(fs, op),
     }
 }

@@ -4,8 +4,10 @@
 //! A step finds its objects by name at the time it runs. If an earlier step took one away, the call
 //! fails as it must, or the step is left out where there is nothing to call it on.
 
-use quayfs::fs::{FallocMode, RenameFlags, SetXattr};
-use quayfs_layout::inode::{ROOT, S_IFDIR, S_IFLNK};
+use quayfs::fs::{Caller, FallocMode, RenameFlags, SetXattr};
+use quayfs_layout::inode::{
+    FLAG_APPEND, FLAG_IMMUTABLE, FLAG_NOATIME, FLAG_NODUMP, ROOT, S_IFDIR, S_IFLNK,
+};
 use quayfs_layout::{BLOCK, Ino};
 
 use crate::crash::Script;
@@ -60,6 +62,18 @@ pub fn prepare(s: &mut Script) {
 fn rename(s: &mut Script, old: (Ino, &str), new: (Ino, &str), exchange: bool) {
     let flags = RenameFlags {
         exchange,
+        ..RenameFlags::default()
+    };
+    s.op(Op::Rename {
+        old: (old.0, old.1.into()),
+        new: (new.0, new.1.into()),
+        flags,
+    });
+}
+
+fn whiteout(s: &mut Script, old: (Ino, &str), new: (Ino, &str)) {
+    let flags = RenameFlags {
+        whiteout: Some(Caller { uid: 1, gid: 2 }),
         ..RenameFlags::default()
     };
     s.op(Op::Rename {
@@ -157,6 +171,33 @@ steps! {
     "unmount": |s| { let o = s.options(); s.remount(true, &o) };
     "die": |s| { let o = s.options(); s.remount(false, &o) };
     "evict": |s| crate::evict::evict(&s.fs);
+    "tmpfile": |s| { let t = s.tmpfile(ROOT); s.write(t, 0, BLOCK + 1) };
+    "tmpfile-link": |s| {
+        let dir = s.at("dir")?;
+        let ino = s.tmpfile(dir);
+        s.write(ino, 0, BLOCK + 1);
+        s.op(Op::Link { ino, dir, name: "new".into() });
+        s.forget(ino)
+    };
+    "tmpfile-gone": |s| { let t = s.tmpfile(ROOT); s.write(t, 0, BLOCK + 1); s.forget(t) };
+    "link-orphan": |s| {
+        let ino = s.orphan;
+        s.op(Op::Link { ino, dir: ROOT, name: "again".into() })
+    };
+    "whiteout": |s| whiteout(s, (ROOT, "a"), (ROOT, "a2"));
+    "whiteout-replace": |s| {
+        let dir = s.at("dir")?;
+        whiteout(s, (ROOT, "a"), (dir, "empty"))
+    };
+    "whiteout-dir": |s| { let dir = s.at("dir")?; whiteout(s, (dir, "sub"), (ROOT, "new")) };
+    "immutable": |s| {
+        let ino = s.at("a")?;
+        s.op(Op::SetFlags { ino, flags: FLAG_IMMUTABLE | FLAG_NODUMP })
+    };
+    "append-only": |s| {
+        let ino = s.at("dir")?;
+        s.op(Op::SetFlags { ino, flags: FLAG_APPEND | FLAG_NOATIME })
+    };
 }
 
 impl Script {
