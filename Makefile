@@ -9,7 +9,7 @@ PREFIX ?= /usr/local
 COMMIT = $(shell git describe --always --dirty 2>/dev/null)
 
 PACKAGES := fuse3 libpmem-dev pkg-config gcc libc6-dev make ca-certificates \
-	python3 git
+	python3 git e2fsprogs
 
 .PHONY: help deps build mount umount test test-workspace test-rings test-loom conformance apps kills crash threads mutants lint docs \
 	benches bench lab \
@@ -58,7 +58,7 @@ test-workspace: deps
 
 # The tests with real mounts once more, over FUSE over io_uring, which root can switch on.
 test-rings: deps
-	scripts/rings $(CARGO) test --test mount --test scrub_mount --test kill
+	scripts/rings $(CARGO) test --test mount --test calls --test scrub_mount --test kill
 
 # Every interleaving of the lock-free parts; another build of them, hence another directory.
 test-loom: deps

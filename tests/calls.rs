@@ -1,0 +1,285 @@
+//! Calls that few programs make, as the kernel hands them on: files without a name, whiteouts, flags.
+//!
+//! Needs `/dev/fuse`, `chattr` and `lsattr`, and root for the flags that only root may set.
+
+mod program;
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+
+use program::{Mounted, Scene, can_mount, quayfs};
+use rustix::fs::{
+    AtFlags, CWD, FallocateFlags, IFlags, Mode, OFlags, RenameFlags, XattrFlags, fallocate,
+    ioctl_getflags, ioctl_setflags, linkat, openat, renameat_with, setxattr,
+};
+use rustix::io::Errno;
+
+/// Ways to mount: who opens, and who collects writes.
+const WAYS: [&str; 4] = [
+    "open=answer",
+    "open=elide",
+    "durability=commit,permissions=owner,open=elide",
+    "open=answer,writeback",
+];
+
+fn mounted(options: &str) -> Mounted {
+    Mounted::on(Scene::in_memory(), options)
+}
+
+/// Ends the mount and has the volume checked.
+#[track_caller]
+fn end(m: &Mounted) {
+    m.umount();
+    m.fsck();
+}
+
+fn tmpfile(dir: &Path, more: OFlags) -> Result<File, Errno> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC | more;
+    openat(CWD, dir, flags, Mode::from(0o640)).map(File::from)
+}
+
+/// Gives an open file a name.
+fn name(file: &File, to: &Path) -> Result<(), Errno> {
+    use std::os::fd::AsRawFd;
+    let from = format!("/proc/self/fd/{}", file.as_raw_fd());
+    linkat(CWD, from, CWD, to, AtFlags::SYMLINK_FOLLOW)
+}
+
+fn flags(path: &Path) -> IFlags {
+    ioctl_getflags(File::open(path).unwrap()).unwrap()
+}
+
+fn set(path: &Path, flags: IFlags) -> Result<(), Errno> {
+    ioctl_setflags(File::open(path).unwrap(), flags)
+}
+
+#[track_caller]
+fn refused<T>(result: io::Result<T>) {
+    let errno = result.err().and_then(|e| e.raw_os_error());
+    assert_eq!(errno, Some(libc::EPERM));
+}
+
+fn run(program: &str, args: &[&str], path: &Path) -> Option<String> {
+    let output = Command::new(program).args(args).arg(path).output();
+    let output = output.unwrap_or_else(|e| panic!("{program} (package e2fsprogs): {e}"));
+    let text = String::from_utf8(output.stdout).unwrap();
+    output.status.success().then_some(text)
+}
+
+#[test]
+fn files_without_a_name() {
+    if !can_mount() {
+        return;
+    }
+    for way in WAYS {
+        let m = mounted(way);
+        let dir = m.mnt().join("dir");
+        fs::create_dir(&dir).unwrap();
+        let mut gone = tmpfile(&dir, OFlags::empty()).unwrap();
+        gone.write_all(&[7; 10_000]).unwrap();
+        let mut kept = tmpfile(&dir, OFlags::empty()).unwrap();
+        kept.write_all(b"content").unwrap();
+        assert_eq!(kept.metadata().unwrap().nlink(), 0);
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+        name(&kept, &dir.join("kept")).unwrap();
+        assert_eq!(kept.metadata().unwrap().nlink(), 1);
+        assert_eq!(fs::read(dir.join("kept")).unwrap(), b"content");
+        // Once named it is a file like others: without its last name it gets no other.
+        fs::remove_file(dir.join("kept")).unwrap();
+        assert_eq!(name(&kept, &dir.join("kept")), Err(Errno::NOENT));
+        let never = tmpfile(&dir, OFlags::EXCL).unwrap();
+        assert_eq!(name(&never, &dir.join("never")), Err(Errno::NOENT));
+        let direct = tmpfile(&dir, OFlags::DIRECT).unwrap();
+        name(&direct, &dir.join("direct")).unwrap();
+        let mut content = Vec::new();
+        gone.read_to_end(&mut content).unwrap();
+        drop((gone, kept, never, direct));
+        end(&m);
+        // Nothing is left of them.
+        let fsck = quayfs(["fsck".as_ref(), m.0.vol().as_os_str()]).ok();
+        assert!(fsck.contains("3 inodes"), "{fsck}");
+        assert!(fsck.contains(" 0 orphans"), "{fsck}");
+    }
+}
+
+#[test]
+fn whiteouts() {
+    if !can_mount() {
+        return;
+    }
+    for way in WAYS {
+        let m = mounted(way);
+        let (a, b, c) = (m.mnt().join("a"), m.mnt().join("b"), m.mnt().join("c"));
+        fs::write(&a, b"content").unwrap();
+        let rename = |from: &Path, to: &Path, flags| renameat_with(CWD, from, CWD, to, flags);
+        rename(&a, &b, RenameFlags::WHITEOUT).unwrap();
+        let left = fs::symlink_metadata(&a).unwrap();
+        assert!(left.file_type().is_char_device());
+        assert_eq!((left.mode() & 0o7777, left.rdev(), left.nlink()), (0, 0, 1));
+        assert_eq!(fs::read(&b).unwrap(), b"content");
+        let both = RenameFlags::WHITEOUT | RenameFlags::NOREPLACE;
+        assert_eq!(rename(&b, &a, both), Err(Errno::EXIST));
+        rename(&b, &c, both).unwrap();
+        assert!(
+            fs::symlink_metadata(&b)
+                .unwrap()
+                .file_type()
+                .is_char_device()
+        );
+        let exchange = RenameFlags::WHITEOUT | RenameFlags::EXCHANGE;
+        assert_eq!(rename(&b, &c, exchange), Err(Errno::INVAL));
+        end(&m);
+    }
+}
+
+#[test]
+fn immutable() {
+    if !can_mount() || !rustix::process::getuid().is_root() {
+        return;
+    }
+    for way in WAYS {
+        let m = mounted(way);
+        let (f, dir) = (m.mnt().join("f"), m.mnt().join("dir"));
+        fs::write(&f, b"content").unwrap();
+        fs::create_dir(&dir).unwrap();
+        fs::write(dir.join("in"), b"").unwrap();
+        let before = File::options().write(true).open(&f).unwrap();
+        set(&f, IFlags::IMMUTABLE).unwrap();
+        set(&dir, IFlags::IMMUTABLE).unwrap();
+        assert_eq!(flags(&f), IFlags::IMMUTABLE);
+        let writes = File::options().write(true).open(&f);
+        if way.contains("elide") {
+            // The daemon does not hear of it; nothing comes of it.
+            refused(writes.unwrap().write_all(b"x"));
+        } else {
+            refused(writes);
+        }
+        if !way.contains("writeback") {
+            refused(before.write_all_at(b"x", 0));
+        }
+        refused(before.set_len(0));
+        refused(fs::File::create(&f));
+        refused(fallocate(&before, FallocateFlags::empty(), 0, 9).map_err(Into::into));
+        refused(fs::set_permissions(&f, fs::Permissions::from_mode(0o000)));
+        refused(std::os::unix::fs::chown(&f, Some(1), None));
+        refused(fs::hard_link(&f, m.mnt().join("g")));
+        refused(fs::rename(&f, m.mnt().join("g")));
+        refused(fs::remove_file(&f));
+        refused(setxattr(&f, "user.a", b"", XattrFlags::empty()).map_err(Into::into));
+        refused(File::create(dir.join("new")));
+        refused(fs::remove_file(dir.join("in")));
+        assert_eq!(tmpfile(&dir, OFlags::empty()).err(), Some(Errno::PERM));
+        fs::write(dir.join("in"), b"more").unwrap();
+        assert_eq!(fs::read(&f).unwrap(), b"content");
+        drop(before);
+        end(&m);
+        // The next mount knows.
+        m.mount(way);
+        refused(fs::remove_file(&f));
+        assert_eq!(fs::read(&f).unwrap(), b"content");
+        set(&f, IFlags::empty()).unwrap();
+        fs::write(&f, b"other").unwrap();
+        end(&m);
+    }
+}
+
+/// The kernel opens and collects by itself: what is written is refused when it arrives.
+#[test]
+fn nothing_arrives_where_the_kernel_asks_nobody() {
+    if !can_mount() || !rustix::process::getuid().is_root() {
+        return;
+    }
+    const WAY: &str = "open=elide,writeback";
+    let m = mounted(WAY);
+    let f = m.mnt().join("f");
+    fs::write(&f, b"content").unwrap();
+    set(&f, IFlags::IMMUTABLE).unwrap();
+    assert_eq!(set(&f, IFlags::APPEND), Err(Errno::OPNOTSUPP));
+    let file = File::options().write(true).open(&f).unwrap();
+    file.write_all_at(b"xxx", 0).unwrap();
+    assert!(file.sync_all().is_err());
+    refused(file.set_len(0));
+    drop(file);
+    end(&m);
+    m.mount(WAY);
+    assert_eq!(fs::read(&f).unwrap(), b"content");
+    end(&m);
+}
+
+#[test]
+fn append_only() {
+    if !can_mount() || !rustix::process::getuid().is_root() {
+        return;
+    }
+    for way in WAYS {
+        let m = mounted(way);
+        let (f, dir) = (m.mnt().join("f"), m.mnt().join("dir"));
+        fs::write(&f, b"content").unwrap();
+        fs::create_dir(&dir).unwrap();
+        set(&dir, IFlags::APPEND).unwrap();
+        fs::write(dir.join("new"), b"").unwrap();
+        refused(fs::remove_file(dir.join("new")));
+        refused(fs::rename(dir.join("new"), dir.join("newer")));
+        if way.contains("writeback") {
+            assert_eq!(set(&f, IFlags::APPEND), Err(Errno::OPNOTSUPP));
+            end(&m);
+            continue;
+        }
+        set(&f, IFlags::APPEND).unwrap();
+        let append = || File::options().append(true).open(&f);
+        append().unwrap().write_all(b" and more").unwrap();
+        append().unwrap().write_all(&[b'x'; 10_000]).unwrap();
+        let writes = File::options().write(true).open(&f);
+        if way.contains("elide") {
+            let writes = writes.unwrap();
+            refused(writes.write_all_at(b"x", 0));
+            refused(writes.write_all_at(b"x", 10_016));
+        } else {
+            refused(writes);
+        }
+        refused(File::create(&f));
+        refused(append().unwrap().set_len(3));
+        refused(fs::remove_file(&f));
+        let content = fs::read(&f).unwrap();
+        assert_eq!(content.len(), 10_016);
+        assert!(content.starts_with(b"content and more"));
+        end(&m);
+    }
+}
+
+#[test]
+fn flags_as_programs_show_them() {
+    if !can_mount() {
+        return;
+    }
+    let m = mounted("open=answer");
+    let (f, dir) = (m.mnt().join("f"), m.mnt().join("dir"));
+    fs::write(&f, b"").unwrap();
+    fs::create_dir(&dir).unwrap();
+    assert!(run("chattr", &["+dAS"], &f).is_some());
+    assert!(run("chattr", &["+DP", "-p", "42"], &dir).is_some());
+    fs::write(dir.join("in"), b"").unwrap();
+    // Of a file there is no `D`, and `c` is none of ours.
+    assert_eq!(set(&f, IFlags::DIRSYNC), Err(Errno::OPNOTSUPP));
+    assert!(run("chattr", &["+c"], &f).is_none());
+    let line = |path: &Path| run("lsattr", &["-d", "-p", "-v"], path).unwrap();
+    let words = |line: &str| -> Vec<String> {
+        let words = line.split_whitespace().take(3);
+        words.map(|w| w.replace('-', "")).collect()
+    };
+    let shown = words(&line(&f));
+    assert_eq!((&*shown[0], &*shown[2]), ("0", "SdA"));
+    let shown = words(&line(&dir));
+    assert_eq!((&*shown[0], &*shown[2]), ("42", "DP"));
+    let shown = words(&line(&dir.join("in")));
+    assert_eq!((&*shown[0], &*shown[2]), ("42", ""));
+    // The version is the generation, of which the second file of a volume has another than the first.
+    assert_ne!(words(&line(&f))[1], words(&line(&dir.join("in")))[1]);
+    // Into another project nothing is moved.
+    let moved = fs::rename(&f, dir.join("f")).unwrap_err();
+    assert_eq!(moved.raw_os_error(), Some(libc::EXDEV));
+    end(&m);
+}
