@@ -20,7 +20,9 @@
 //! | [`extent`] | extent pages |
 //! | [`intent`] | orphans and unfinished truncates |
 //! | [`xattr`] | extended attributes |
+//! | [`acl`] | access control lists among them |
 
+pub mod acl;
 pub mod bytes;
 pub mod checksum;
 pub mod config;

@@ -24,6 +24,12 @@ pub fn encode(set: &Set) -> Vec<u8> {
     out
 }
 
+/// Where in the bytes of a set the value of its attribute `i` begins.
+pub fn value_at(set: &Set, i: usize) -> usize {
+    let before: usize = set[..i].iter().map(|(n, v)| 5 + n.len() + v.len()).sum();
+    before + 5 + set[i].0.len()
+}
+
 /// Decodes a set; `None` if the bytes are not one.
 pub fn decode(mut b: &[u8]) -> Option<Set> {
     let mut set = Vec::new();
@@ -52,7 +58,11 @@ mod tests {
         #[test]
         fn round_trip(set in prop::collection::vec(
             (prop::collection::vec(any::<u8>(), 1..40), prop::collection::vec(any::<u8>(), 0..200)), 0..10)) {
-            prop_assert_eq!(decode(&encode(&set)), Some(set));
+            let bytes = encode(&set);
+            for (i, (_, value)) in set.iter().enumerate() {
+                prop_assert!(bytes[value_at(&set, i)..].starts_with(value));
+            }
+            prop_assert_eq!(decode(&bytes), Some(set));
         }
 
         #[test]
