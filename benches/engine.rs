@@ -44,7 +44,11 @@ fn fresh(threads: bool) -> Arc<Fs> {
 }
 
 fn create_file(fs: &Fs, name: &str) -> u64 {
-    let by = Caller { uid: 0, gid: 0 };
+    let by = Caller {
+        uid: 0,
+        gid: 0,
+        umask: 0,
+    };
     let attr = fs
         .mknod(by, ROOT, name.as_bytes(), S_IFREG | 0o644, 0)
         .expect("a file");

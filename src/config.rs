@@ -71,6 +71,15 @@ pub enum Permissions {
     Owner,
 }
 
+/// Whether there are access control lists. Options `acl` and `noacl`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Acls {
+    /// They are kept by the daemon and checked by the kernel.
+    On,
+    /// They can be neither set nor seen, and new inodes get none.
+    Off,
+}
+
 /// What damaged metadata does to the mount. Option `errors=`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnError {
@@ -135,6 +144,8 @@ pub struct MountOptions {
     pub idle: Idle,
     /// `permissions=`.
     pub permissions: Permissions,
+    /// `acl` or `noacl`; `None`: there are lists where the kernel checks permissions.
+    pub acls: Option<Acls>,
     /// `allow_other`: other users than the one who mounts may enter.
     pub allow_other: bool,
     /// `nosuid`: the kernel ignores set-user-id bits and file capabilities.
@@ -175,6 +186,7 @@ impl Default for MountOptions {
             ablation: Ablation::default(),
             idle: Idle::default(),
             permissions: Permissions::default(),
+            acls: None,
             allow_other: false,
             nosuid: false,
             nodev: false,
@@ -198,6 +210,11 @@ impl MountOptions {
             (None, DataMode::Journal) => backend_default,
             (None, _) => Durability::Commit,
         }
+    }
+
+    /// Whether there are access control lists. Where nobody checks permissions they would mean nothing.
+    pub fn has_acls(&self) -> bool {
+        self.permissions == Permissions::Kernel && self.acls != Some(Acls::Off)
     }
 
     /// The checkpoint policy in force: an ablation beats the option.
@@ -246,6 +263,15 @@ impl fmt::Display for OpenPolicy {
         f.write_str(match self {
             Self::Answer => "open=answer",
             Self::Elide => "open=elide",
+        })
+    }
+}
+
+impl fmt::Display for Acls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::On => "acl",
+            Self::Off => "noacl",
         })
     }
 }
@@ -316,6 +342,7 @@ impl fmt::Display for MountOptions {
         if self.permissions == Permissions::Owner {
             out.push("permissions=owner".into());
         }
+        out.extend(self.acls.map(|a| a.to_string()));
         out.push(self.atime.to_string());
         for (on, name) in [
             (self.nodiratime, "nodiratime"),

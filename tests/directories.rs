@@ -12,7 +12,11 @@ use quayfs_oracle::rng::Rng;
 use quayfs_oracle::{Media, Shape, account, options};
 use quayfs_pmem::Backend;
 
-const ME: Caller = Caller { uid: 0, gid: 0 };
+const ME: Caller = Caller {
+    uid: 0,
+    gid: 0,
+    umask: 0,
+};
 const SHAPE: Shape = Shape {
     nodes: 2048,
     ..Shape::SMALL

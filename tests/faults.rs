@@ -15,7 +15,11 @@ use quayfs_oracle::rng::bytes;
 use quayfs_oracle::{Media, Shape, account, dump, options};
 use quayfs_pmem::{Backend, Region};
 
-const ME: Caller = Caller { uid: 0, gid: 0 };
+const ME: Caller = Caller {
+    uid: 0,
+    gid: 0,
+    umask: 0,
+};
 const EIO: Fault = Fault::Errno(5);
 
 struct Setup {

@@ -181,6 +181,7 @@ impl<'a> Run<'a> {
             mode: S_IFREG,
             rdev: 0,
             by: (0, 0),
+            umask: 0,
             target: 0,
         });
         let ino = self.model.child(dir, b"hog").unwrap_or_default();

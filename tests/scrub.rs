@@ -18,7 +18,11 @@ use quayfs_oracle::rng::{Rng, bytes};
 use quayfs_oracle::{MODES, Media, Shape, options};
 use quayfs_pmem::{Backend, Region};
 
-const ME: Caller = Caller { uid: 0, gid: 0 };
+const ME: Caller = Caller {
+    uid: 0,
+    gid: 0,
+    umask: 0,
+};
 const B: u64 = BLOCK as u64;
 
 fn scrub(fs: &Fs) -> Report {
@@ -553,7 +557,7 @@ fn a_pass_can_be_stopped_and_only_one_runs() {
     assert_eq!(fs.status().scrub.state, State::Never);
     // A block an hour: it waits until somebody stops it.
     let slow = b"start rate=1";
-    let other = Caller { uid: 12345, gid: 0 };
+    let other = Caller { uid: 12345, ..ME };
     assert_eq!(fs.scrub_command(other, slow), Err(FsError::Perm));
     assert_eq!(fs.scrub_report(other, 0), Err(FsError::Perm));
     assert_eq!(fs.scrub_command(ME, b"faster"), Err(FsError::Invalid));

@@ -13,7 +13,11 @@ use quayfs_oracle::{Media, Shape, account, dump, options};
 use quayfs_pmem::Backend;
 
 const B: u64 = BLOCK as u64;
-const ME: Caller = Caller { uid: 0, gid: 0 };
+const ME: Caller = Caller {
+    uid: 0,
+    gid: 0,
+    umask: 0,
+};
 const TIMES: u64 = 5;
 
 const SHAPE: Shape = Shape {

@@ -13,7 +13,11 @@ use quayfs_oracle::{MODES, Media, Shape, account, dump, ops, options, seeds};
 use quayfs_pmem::Backend;
 
 const B: u64 = BLOCK as u64;
-const ME: Caller = Caller { uid: 0, gid: 0 };
+const ME: Caller = Caller {
+    uid: 0,
+    gid: 0,
+    umask: 0,
+};
 
 /// Threads that know nothing of each other, on the same few names. What they meet is luck, but the
 /// tree stays one: every link is counted, everything has one parent, all that is not reachable is

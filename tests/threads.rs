@@ -14,7 +14,11 @@ use quayfs_oracle::rng::{Rng, bytes};
 use quayfs_oracle::{MODES, Media, Shape, account, apply, dump, ops, options, seeds};
 use quayfs_pmem::Backend;
 
-const ME: Caller = Caller { uid: 0, gid: 0 };
+const ME: Caller = Caller {
+    uid: 0,
+    gid: 0,
+    umask: 0,
+};
 
 /// Each thread has a directory and a model of it.
 fn own_trees(mode: (&str, Backend), threads: u64, seed: u64) {

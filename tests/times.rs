@@ -8,7 +8,11 @@ use quayfs_layout::{BLOCK, Ino};
 use quayfs_oracle::{Media, Shape, options};
 use quayfs_pmem::Backend;
 
-const ME: Caller = Caller { uid: 0, gid: 0 };
+const ME: Caller = Caller {
+    uid: 0,
+    gid: 0,
+    umask: 0,
+};
 /// A time that no operation of this test happens at.
 const LONG_AGO: Time = Time {
     sec: 1_000_000_000,

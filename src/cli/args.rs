@@ -114,6 +114,8 @@ Options after -o, separated by commas:
       =elide                 no open reaches the daemon: cheaper, no parallel O_DIRECT writes
   permissions=kernel         the kernel checks them for every caller (default)
              =owner          only who mounted may enter, and may do everything: fewer messages
+  acl                        access control lists, setfacl(1) (default with permissions=kernel)
+  noacl                      none: what is stored is kept and not looked at
   errors=remount-ro          damaged metadata turns the mount read-only (default)
         =continue            the operation gets EIO, the rest goes on
   checkpoint=adaptive        or swap, inplace: how rounds write to the data device
@@ -432,6 +434,8 @@ mod tests {
             "=elide",
             "permissions=",
             "=owner",
+            "acl",
+            "noacl",
             "errors=",
             "=continue",
             "transport=",

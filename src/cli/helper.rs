@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn sloppy_drops_only_what_is_unknown() {
-        let c = call(Role::Mount, "/v /m -s -o ro,turbo,acl,nodev").unwrap();
+        let c = call(Role::Mount, "/v /m -s -o ro,turbo,boost,nodev").unwrap();
         let o = c.mount_options().unwrap();
         assert!(o.read_only && o.nodev);
         let c = call(Role::Mount, "/v /m -s -o data=fast").unwrap();

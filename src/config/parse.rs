@@ -6,8 +6,8 @@
 //! repeated but not contradicted.
 
 use super::{
-    AtimePolicy, CheckpointPolicy, DataMode, Durability, Idle, MountOptions, OnError, OpenPolicy,
-    Permissions, Transport,
+    Acls, AtimePolicy, CheckpointPolicy, DataMode, Durability, Idle, MountOptions, OnError,
+    OpenPolicy, Permissions, Transport,
 };
 use quayfs_layout::geometry::BUFFERS_MAX;
 
@@ -146,6 +146,16 @@ impl<'a> Parser<'a> {
             ("writethrough", None) => {
                 self.once("page cache", word)?;
                 self.options.writeback_cache = false;
+                Ok(())
+            }
+            ("acl", None) => {
+                self.once("access control lists", word)?;
+                self.options.acls = Some(Acls::On);
+                Ok(())
+            }
+            ("noacl", None) => {
+                self.once("access control lists", word)?;
+                self.options.acls = Some(Acls::Off);
                 Ok(())
             }
             // FUSE servers are not told of these; what they ask for has another name here.
@@ -314,6 +324,13 @@ impl<'a> Parser<'a> {
                 "permissions=owner".into(),
                 "allow_other",
                 "others may enter only where the kernel checks permissions; drop one of them",
+            );
+        }
+        if o.permissions == Permissions::Owner && o.acls == Some(Acls::On) {
+            return conflict(
+                "permissions=owner".into(),
+                "acl",
+                "lists mean something only where the kernel checks permissions; drop one of them",
             );
         }
         if let Some(ablated) = o.ablation.checkpoint

@@ -125,6 +125,20 @@ fn every_option_has_its_effect() {
             },
         ),
         (
+            "acl",
+            MountOptions {
+                acls: Some(Acls::On),
+                ..d()
+            },
+        ),
+        (
+            "noacl",
+            MountOptions {
+                acls: Some(Acls::Off),
+                ..d()
+            },
+        ),
+        (
             "threads=8",
             MountOptions {
                 threads: Some(8),
@@ -277,6 +291,8 @@ fn contradictions_are_refused() {
         "checkpoint=swap,ablation=checkpoint:inplace",
         "ablation=checkpoint:swap,ablation=checkpoint:inplace",
         "fsname=a,fsname=b",
+        "acl,noacl",
+        "permissions=owner,acl",
     ] {
         let text = refusal(list);
         assert!(text.contains("contradict each other"), "{list}: {text}");
@@ -366,7 +382,7 @@ proptest! {
     fn what_parses_prints_and_parses(words in prop::collection::vec(prop::sample::select(&[
         "ro", "rw", "data=ordered", "durability=commit", "writeback", "open=elide", "noatime",
         "errors=continue", "commit=9", "buffers=2", "threads=3", "nosuid", "nodev", "noexec",
-        "transport=dev", "idle=halt", "permissions=kernel", "allow_other", "ablation=staging:central", "ablation=checkpoint:swap", "subtype=none",
+        "transport=dev", "idle=halt", "permissions=kernel", "noacl", "allow_other", "ablation=staging:central", "ablation=checkpoint:swap", "subtype=none",
         "ablation=locking:file", "ablation=workers:1", "fsname=/dev/x", "nodiratime",
     ][..]), 0..8)) {
         let o = parse(&words.join(",")).unwrap();

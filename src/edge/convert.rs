@@ -94,11 +94,12 @@ pub fn no_entry() -> EntryOut {
     }
 }
 
-/// Who asks.
-pub fn caller(header: &InHeader) -> Caller {
+/// Who asks. `umask` comes with requests that make something.
+pub fn caller(header: &InHeader, umask: u32) -> Caller {
     Caller {
         uid: header.uid,
         gid: header.gid,
+        umask,
     }
 }
 

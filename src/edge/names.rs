@@ -26,7 +26,7 @@ impl Edge {
     ) -> Answer {
         let made = self
             .fs
-            .symlink(caller(header), header.nodeid, name, target)?;
+            .symlink(caller(header, 0), header.nodeid, name, target)?;
         out.put(&entry_of(&made))
     }
 
@@ -37,9 +37,10 @@ impl Edge {
         name: &[u8],
         out: &mut Out<'_>,
     ) -> Answer {
+        let by = caller(header, args.umask);
         let made = self
             .fs
-            .mknod(caller(header), header.nodeid, name, args.mode, args.rdev)?;
+            .mknod(by, header.nodeid, name, args.mode, args.rdev)?;
         out.put(&entry_of(&made))
     }
 
@@ -50,9 +51,8 @@ impl Edge {
         name: &[u8],
         out: &mut Out<'_>,
     ) -> Answer {
-        let made = self
-            .fs
-            .mkdir(caller(header), header.nodeid, name, args.mode)?;
+        let by = caller(header, args.umask);
+        let made = self.fs.mkdir(by, header.nodeid, name, args.mode)?;
         out.put(&entry_of(&made))
     }
 
@@ -65,9 +65,8 @@ impl Edge {
         out: &mut Out<'_>,
     ) -> Answer {
         let mode = args.mode & !S_IFMT | S_IFREG;
-        let made = self
-            .fs
-            .mknod(caller(header), header.nodeid, name, mode, 0)?;
+        let by = caller(header, args.umask);
+        let made = self.fs.mknod(by, header.nodeid, name, mode, 0)?;
         out.put(&entry_of(&made))?;
         out.put(&OpenOut {
             open_flags: self.opened(args.flags).bits(),

@@ -30,6 +30,8 @@ pub fn wish(options: &MountOptions, request_max: usize) -> Wish {
         | Init::NO_OPENDIR_SUPPORT;
     flags.set(Init::NO_OPEN_SUPPORT, options.open == OpenPolicy::Elide);
     flags.set(Init::WRITEBACK_CACHE, options.writeback_cache);
+    // With lists the umask is ours to apply: it does not count below a default list.
+    flags.set(Init::POSIX_ACL | Init::DONT_MASK, options.has_acls());
     Wish {
         flags,
         max_write: (request_max as u32).min(WRITE_MAX),

@@ -27,7 +27,7 @@ impl Edge {
         let from = scrub_report(name)?;
         Some(
             self.fs
-                .scrub_report(caller(header), from)
+                .scrub_report(caller(header, 0), from)
                 .map_err(Into::into),
         )
     }
@@ -35,6 +35,6 @@ impl Edge {
     /// Does what is written to one of them; `None` if the name is none of theirs.
     pub(super) fn command(&self, header: &InHeader, name: &[u8], value: &[u8]) -> Option<Answer> {
         (name == SCRUB_XATTR.as_bytes())
-            .then(|| Ok(self.fs.scrub_command(caller(header), value)?))
+            .then(|| Ok(self.fs.scrub_command(caller(header, 0), value)?))
     }
 }

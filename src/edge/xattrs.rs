@@ -1,6 +1,6 @@
 //! Requests about extended attributes.
 
-use quayfs_fuse::wire::{GetxattrOut, InHeader, SetxattrIn};
+use quayfs_fuse::wire::{GetxattrOut, InHeader, SETXATTR_ACL_KILL_SGID, SetxattrIn};
 use quayfs_fuse::{Answer, Errno, Out};
 use quayfs_layout::inode::ROOT;
 
@@ -21,7 +21,10 @@ impl Edge {
             return answer;
         }
         let how = set_xattr(args.flags)?;
-        Ok(self.fs.setxattr(header.nodeid, name, value, how)?)
+        let stranger = args.setxattr_flags & SETXATTR_ACL_KILL_SGID != 0;
+        Ok(self
+            .fs
+            .setxattr_by(header.nodeid, name, value, how, stranger)?)
     }
 
     pub(super) fn getxattr(

@@ -12,6 +12,9 @@ pub struct Caller {
     pub uid: u32,
     /// Group id.
     pub gid: u32,
+    /// Permission bits that new inodes are not to have, unless their directory has a default access
+    /// control list.
+    pub umask: u32,
 }
 
 /// An inode with its number, as `stat` sees it.

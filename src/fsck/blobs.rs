@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 
 use quayfs_layout::Ino;
+use quayfs_layout::acl::{self, Acl};
 use quayfs_layout::inode::{INLINE_MAX, Inode};
 use quayfs_layout::node::{self, HEADER, NodeKind, PAYLOAD, used};
-use quayfs_layout::xattr::{self, SET_MAX};
+use quayfs_layout::xattr::{self, SET_MAX, Set};
 
 use super::Area;
 use super::inodes::Inodes;
@@ -87,11 +88,7 @@ pub(super) fn xattrs(x: &mut Inodes<'_, '_>, ino: Ino, i: &Inode) -> Option<u64>
     } else {
         match xattr::decode(&bytes) {
             None => Some("bytes that are not attributes".to_string()),
-            Some(set) => {
-                let mut names = HashSet::new();
-                let double = set.iter().find(|(name, _)| !names.insert(name));
-                double.map(|(name, _)| format!("{:?} twice", String::from_utf8_lossy(name)))
-            }
+            Some(set) => wrong_set(i, &set),
         }
     };
     if let Some(wrong) = wrong {
@@ -101,4 +98,32 @@ pub(super) fn xattrs(x: &mut Inodes<'_, '_>, ino: Ino, i: &Inode) -> Option<u64>
         );
     }
     Some(pages)
+}
+
+/// What is wrong with a set of attributes. Lists and permission bits have to agree.
+pub(super) fn wrong_set(i: &Inode, set: &Set) -> Option<String> {
+    let mut names = HashSet::new();
+    set.iter().find_map(|(name, value)| {
+        let shown = String::from_utf8_lossy(name);
+        if !names.insert(name) {
+            return Some(format!("{shown:?} twice"));
+        }
+        let is_access = name == acl::ACCESS;
+        if !is_access && name != acl::DEFAULT {
+            return None;
+        }
+        match Acl::decode(value) {
+            Err(_) => Some(format!("{shown:?} that is no list")),
+            Ok(_) if i.is_symlink() || !is_access && !i.is_dir() => {
+                Some(format!("{shown:?} where there can be none"))
+            }
+            Ok(list) if is_access && list.mode() != i.mode & 0o777 => {
+                let (says, bits) = (list.mode(), i.mode & 0o777);
+                Some(format!(
+                    "{shown:?} that stands for {says:03o}, with permissions {bits:03o}"
+                ))
+            }
+            Ok(_) => None,
+        }
+    })
 }

@@ -60,6 +60,29 @@ pub fn read(src: &dyn PageSource, ino: Ino, first: u32, max: usize) -> Result<Ve
     Ok(out)
 }
 
+/// Replaces bytes of a chain from byte `at` on, in its pages.
+pub fn overwrite(
+    txn: &mut Txn<'_>,
+    ino: Ino,
+    (first, max): (u32, usize),
+    at: usize,
+    bytes: &[u8],
+) -> Result<()> {
+    let mut pages = Vec::new();
+    walk(txn, ino, first, max, |id, piece| {
+        pages.push((id, piece.len()))
+    })?;
+    let mut start = 0;
+    for (id, len) in pages {
+        let (from, to) = (at.max(start), (at + bytes.len()).min(start + len));
+        if from < to {
+            txn.write(id, HEADER + from - start, &bytes[from - at..to - at]);
+        }
+        start += len;
+    }
+    Ok(())
+}
+
 /// Frees a chain; returns how many pages it had.
 pub fn free(txn: &mut Txn<'_>, ino: Ino, first: u32, max: usize) -> Result<u64> {
     let mut ids = Vec::new();

@@ -20,7 +20,11 @@ use quayfs_pmem::Backend;
 use crate::media::{Base, Pair};
 use crate::program::{Act, Step};
 
-const ME: Caller = Caller { uid: 0, gid: 0 };
+const ME: Caller = Caller {
+    uid: 0,
+    gid: 0,
+    umask: 0,
+};
 pub const OPS: [FaultOp; 4] = [
     FaultOp::Read,
     FaultOp::Write,

@@ -57,6 +57,7 @@ fn create(path: &'static str, mode: u32) -> Step {
             mode,
             rdev: 0,
             by: (0, 0),
+            umask: 0,
             target: 0,
         })
     })

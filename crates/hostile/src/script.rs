@@ -7,8 +7,8 @@ use quayfs::fs::{
     Caller, Cause, FallocMode, Fs, RenameFlags, SetAttr, SetFlags, SetTime, SetXattr, Whence,
 };
 use quayfs::{background, checkpoint};
-use quayfs_layout::Ino;
 use quayfs_layout::inode::{ROOT, Time};
+use quayfs_layout::{Ino, acl};
 
 use crate::input::Input;
 
@@ -56,10 +56,9 @@ impl Script {
     }
 
     fn make(&mut self, fs: &Fs, dir: Ino, input: &mut Input<'_>) -> Result<()> {
-        let by = Caller {
-            uid: u32::from(input.u8()),
-            gid: u32::from(input.u8()),
-        };
+        let (uid, gid) = (u32::from(input.u8()), u32::from(input.u8()));
+        let umask = uid ^ gid;
+        let by = Caller { uid, gid, umask };
         let name = name(input);
         let attr = match input.u8() % 5 {
             0 => fs.mkdir(by, dir, &name, input.u32())?,
@@ -137,7 +136,12 @@ impl Script {
                     _ => SetXattr::Any,
                 };
                 let n = input.number().min(70_000) as usize;
-                fs.setxattr(ino, &name(input), &vec![input.u8(); n], how)?;
+                let name = name(input);
+                let value = match name.starts_with(b"system.") {
+                    true => list(input),
+                    false => vec![input.u8(); n],
+                };
+                fs.setxattr_by(ino, &name, &value, how, n % 2 == 1)?;
             }
             22 => {
                 let names = fs.listxattr(ino)?;
@@ -227,9 +231,22 @@ fn name(input: &mut Input<'_>) -> Vec<u8> {
         n @ 0..=199 => format!("{}", n % 20).into_bytes(),
         n @ 200..=223 => vec![n; usize::from(input.u8()) + usize::from(input.u8() % 8)],
         224..=231 => b"..".to_vec(),
-        232..=235 => b"security.capability".to_vec(),
+        232..=233 => b"security.capability".to_vec(),
+        234 => acl::ACCESS.to_vec(),
+        235 => acl::DEFAULT.to_vec(),
         n => input.bytes(usize::from(n - 235)).to_vec(),
     }
+}
+
+/// An access control list, valid unless a permission is out of range.
+fn list(input: &mut Input<'_>) -> Vec<u8> {
+    let named = usize::from(input.u8()) % 64;
+    let tags = [&[1][..], &vec![2; named], &[4, 0x10, 0x20]].concat();
+    let mut out = vec![2, 0, 0, 0];
+    for tag in tags {
+        out.extend([tag, 0, input.u8() % 9, 0, input.u8(), 0, 0, 0]);
+    }
+    out
 }
 
 fn attributes(input: &mut Input<'_>) -> SetAttr {

@@ -19,7 +19,11 @@ use quayfs_pmem::{Backend, Region};
 use quayfs_ppt::Ppt;
 
 const B: u64 = BLOCK as u64;
-const ME: Caller = Caller { uid: 0, gid: 0 };
+const ME: Caller = Caller {
+    uid: 0,
+    gid: 0,
+    umask: 0,
+};
 
 /// Both halves of a volume.
 pub struct Media {

@@ -1,12 +1,12 @@
 //! One operation on the file system and on the model, and whether they agree.
 
 use quayfs::error::FsError;
-use quayfs::fs::{Attr, Caller, Fs, SetAttr, SetFlags, Whence};
+use quayfs::fs::{Attr, Caller, Fs, SetAttr, SetFlags, SetXattr, Whence};
 use quayfs::{background, checkpoint};
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 
-use crate::model::{Model, Node};
+use crate::model::{Model, Node, lists};
 use crate::ops::{Op, target};
 
 /// What an operation tells its caller.
@@ -43,6 +43,16 @@ impl From<Attr> for Told {
     }
 }
 
+/// Name and value of an access control list.
+fn list(default: bool, entries: &[lists::Entry]) -> (&'static [u8], Vec<u8>) {
+    let name = if default {
+        lists::DEFAULT
+    } else {
+        lists::ACCESS
+    };
+    (name, lists::bytes(entries))
+}
+
 /// Carries out `op` on the file system.
 pub fn on_fs(fs: &Fs, m: &Model, op: &Op) -> Result<Told> {
     let done = Told::Nothing;
@@ -53,11 +63,13 @@ pub fn on_fs(fs: &Fs, m: &Model, op: &Op) -> Result<Told> {
             mode,
             rdev,
             by,
+            umask,
             target: len,
         } => {
             let by = Caller {
                 uid: by.0,
                 gid: by.1,
+                umask: *umask,
             };
             let attr = match mode & S_IFMT {
                 S_IFDIR => fs.mkdir(by, *dir, &name.0, *mode)?,
@@ -136,6 +148,17 @@ pub fn on_fs(fs: &Fs, m: &Model, op: &Op) -> Result<Told> {
         } => fs
             .setxattr(*ino, &name.0, &value.bytes(), *how)
             .map(|()| done)?,
+        Op::SetAcl {
+            ino,
+            default,
+            entries,
+            stranger,
+        } => {
+            let (name, value) = list(*default, entries);
+            let how = SetXattr::Any;
+            fs.setxattr_by(*ino, name, &value, how, *stranger)
+                .map(|()| done)?
+        }
         Op::RemoveXattr { ino, name } => fs.removexattr(*ino, &name.0).map(|()| done)?,
         Op::Seek { ino, data, offset } => {
             let whence = if *data { Whence::Data } else { Whence::Hole };
@@ -183,6 +206,7 @@ pub fn on_model(m: &mut Model, op: &Op, ino: Option<Ino>, request_max: u64) -> R
             mode,
             rdev,
             by,
+            umask,
             target: len,
         } => {
             let is_link = mode & S_IFMT == S_IFLNK;
@@ -197,7 +221,7 @@ pub fn on_model(m: &mut Model, op: &Op, ino: Option<Ino>, request_max: u64) -> R
             };
             m.may_create(*dir, &name.0, node.mode, &node.target)?;
             let ino = ino.ok_or_else(|| FsError::io("the model would create this"))?;
-            m.create((*dir, &name.0), ino, node)?;
+            m.create((*dir, &name.0), ino, node, *umask)?;
             attr(m, ino)
         }
         Op::Tmpfile { dir, mode, by } => {
@@ -268,8 +292,18 @@ pub fn on_model(m: &mut Model, op: &Op, ino: Option<Ino>, request_max: u64) -> R
             value,
             how,
         } => m
-            .setxattr(*ino, &name.0, &value.bytes(), *how)
+            .setxattr(*ino, &name.0, &value.bytes(), (*how, false))
             .map(|()| done),
+        Op::SetAcl {
+            ino,
+            default,
+            entries,
+            stranger,
+        } => {
+            let (name, value) = list(*default, entries);
+            m.setxattr(*ino, name, &value, (SetXattr::Any, *stranger))
+                .map(|()| done)
+        }
         Op::RemoveXattr { ino, name } => m.removexattr(*ino, &name.0).map(|()| done),
         Op::Seek { ino, data, offset } => {
             let n = m.node(*ino)?;

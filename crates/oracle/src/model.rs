@@ -4,6 +4,7 @@
 //! compared as they are.
 
 mod data;
+pub mod lists;
 
 use std::collections::BTreeMap;
 
@@ -74,6 +75,10 @@ impl Node {
         } else {
             Err(FsError::Perm)
         }
+    }
+
+    pub fn is_symlink(&self) -> bool {
+        self.kind() == S_IFLNK
     }
 
     fn drop_privileges(&mut self) {
@@ -181,12 +186,19 @@ impl Model {
     }
 
     /// Creates an inode of any type.
-    pub fn create(&mut self, (dir, name): (Ino, &[u8]), ino: Ino, new: Node) -> Result<()> {
+    pub fn create(
+        &mut self,
+        (dir, name): (Ino, &[u8]),
+        ino: Ino,
+        new: Node,
+        umask: u32,
+    ) -> Result<()> {
         self.may_create(dir, name, new.mode, &new.target)?;
         let d = self.node_mut(dir)?;
         let inherits = d.mode & S_ISGID != 0;
         let mut node = new;
         node.flags = d.flags & FLAGS_INHERITED & flags_of(node.mode);
+        node.inherit(d.xattrs.get(lists::DEFAULT), umask);
         if inherits {
             node.gid = d.gid;
         }

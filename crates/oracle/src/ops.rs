@@ -7,6 +7,7 @@ use quayfs_layout::inode::{
 };
 use quayfs_layout::{BLOCK, Ino};
 
+use crate::model::lists::{ACCESS, DEFAULT, Entry};
 use crate::model::{Model, SIZE_MAX};
 use crate::rng::Rng;
 
@@ -37,6 +38,7 @@ pub enum Op {
         mode: u32,
         rdev: u32,
         by: (u32, u32),
+        umask: u32,
         target: usize,
     },
     /// A file without a name.
@@ -107,6 +109,13 @@ pub enum Op {
         name: Name,
         value: Data,
         how: SetXattr,
+    },
+    /// An access list, or the one for new inodes.
+    SetAcl {
+        ino: Ino,
+        default: bool,
+        entries: Vec<Entry>,
+        stranger: bool,
     },
     RemoveXattr {
         ino: Ino,
@@ -215,6 +224,7 @@ pub fn random(rng: &mut Rng, m: &Model, t: &Taste) -> Op {
             mode: mode(rng),
             rdev: rng.below(1 << 20) as u32,
             by: (rng.below(3) as u32, rng.below(3) as u32),
+            umask: *rng.pick(&[0, 0o22, 0o77]),
             target: target_len(rng),
         },
         14..17 => Op::Link {
@@ -300,7 +310,17 @@ pub fn random(rng: &mut Rng, m: &Model, t: &Taste) -> Op {
             uid: rng.one_in(2).then(|| rng.below(3) as u32),
             gid: rng.one_in(2).then(|| rng.below(3) as u32),
         },
-        80..85 => Op::SetXattr {
+        80..82 => {
+            let default = rng.one_in(2);
+            Op::SetAcl {
+                // Something that can have it, mostly.
+                ino: if default && !rng.one_in(8) { dir } else { any },
+                default,
+                entries: entries(rng),
+                stranger: rng.one_in(2),
+            }
+        }
+        82..85 => Op::SetXattr {
             ino: any,
             name: attr_name(rng),
             value: Data {
@@ -472,9 +492,39 @@ fn attr_name(rng: &mut Rng) -> Name {
         0 => Name(Vec::new()),
         1 => Name(vec![b'u'; 256]),
         2 => "system.x".into(),
+        4 => Name(ACCESS.to_vec()),
+        5 => Name(DEFAULT.to_vec()),
         3 => Name([b"user.".to_vec(), vec![b'l'; 250]].concat()),
         k => Name(format!("user.{}", k % 6).into_bytes()),
     }
+}
+
+/// An access control list: mostly one that is valid.
+fn entries(rng: &mut Rng) -> Vec<Entry> {
+    let none = u32::MAX;
+    let mut may = || rng.below(8) as u16;
+    let (owner, group, mask, other) = (may(), may(), may(), may());
+    let named = |tag, rng: &mut Rng| -> Vec<Entry> {
+        let n = if rng.one_in(12) { 300 } else { 3 };
+        (0..rng.below(n))
+            .map(|_| (tag, rng.below(8) as u16, rng.below(5) as u32))
+            .collect()
+    };
+    let (users, groups) = (named(2, rng), named(8, rng));
+    let masked = users.len() + groups.len() > 0 || rng.one_in(3);
+    let mut out = vec![(1, owner, none)];
+    out.extend(users);
+    out.push((4, group, none));
+    out.extend(groups);
+    if masked != rng.one_in(16) {
+        out.push((0x10, mask, none));
+    }
+    out.push((0x20, other, none));
+    if rng.one_in(16) {
+        let (a, b) = (rng.below(out.len() as u64), rng.below(out.len() as u64));
+        out.swap(a as usize, b as usize);
+    }
+    out
 }
 
 fn value_len(rng: &mut Rng, t: &Taste) -> usize {

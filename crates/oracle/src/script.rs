@@ -259,6 +259,7 @@ impl Script {
             mode,
             rdev: 0,
             by: (0, 0),
+            umask: 0,
             target,
         });
         self.model.child(dir, name.as_bytes()).unwrap_or_default()

@@ -37,7 +37,7 @@ pub(super) struct New<'a> {
 
 impl Fs {
     /// Creates a file of any type but directory and symbolic link. `mode` has the type and the
-    /// permission bits with the umask applied; there are no others.
+    /// permission bits; there are no others.
     pub fn mknod(
         &self,
         by: Caller,
@@ -107,11 +107,12 @@ impl Fs {
             let depth = pcell.with(|i| i.depth);
             let blob = new.target.map_or(0, |t| blob::pages_for(t.len()));
             let needs = entry_needs(depth);
+            let lists = pcell.with(|i| self.needs_to_inherit(i));
             let mut txn = Txn::begin(
                 &self.e,
                 Needs {
-                    record: needs.record + 4200 * blob as u32,
-                    nodes: needs.nodes + blob,
+                    record: needs.record + 4200 * blob as u32 + lists.record,
+                    nodes: needs.nodes + blob + lists.nodes,
                     inodes: 1,
                     prefer: parent as usize,
                     ..needs
@@ -128,7 +129,9 @@ impl Fs {
                 return Err(FsError::TooManyLinks);
             }
             let ino = txn.take_ino()?;
-            let inode = self.fresh(&mut txn, by, (parent, &dir), ino, new)?;
+            let mut inode = self.fresh(&mut txn, by, (parent, &dir), ino, new)?;
+            let from = (parent, &dir);
+            self.inherit(&mut txn, from, (ino, &mut inode), (by.umask, lists))?;
             let child = (ino, dirent_kind(inode.mode));
             dir::insert(&mut txn, self.e.hash, (parent, &mut dir), name, child)?;
             dir.nlink += u32::from(is_dir);

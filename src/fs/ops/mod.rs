@@ -1,5 +1,6 @@
 //! Operations, one file per family.
 
+pub mod acl;
 pub mod create;
 pub mod data;
 pub mod dirs;

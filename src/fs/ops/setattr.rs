@@ -6,6 +6,7 @@ use quayfs_layout::inode::{FLAG_NOATIME, Inode, S_IFMT, Time};
 use crate::config::AtimePolicy;
 use crate::error::{FsError, Result};
 use crate::fs::attr::{SetTime, drop_privileges, now};
+use crate::fs::ops::acl::needs_to_follow;
 use crate::fs::ops::truncate::Also;
 use crate::fs::{Attr, Fs, SetAttr, protect};
 use crate::ns::inode::Cell;
@@ -43,11 +44,15 @@ impl Fs {
         }
         let cell = self.cell(ino)?;
         self.e.retrying(|| {
+            let needs = match set.mode {
+                Some(_) => cell.with(needs_to_follow),
+                None => Needs::default(),
+            };
             let mut txn = Txn::begin(
                 &self.e,
                 Needs {
                     prefer: ino as usize,
-                    ..Needs::default()
+                    ..needs
                 },
             )?;
             let _op = cell.lock.write();
@@ -60,6 +65,7 @@ impl Fs {
             let time = now();
             if let Some(mode) = set.mode {
                 i.mode = i.mode & S_IFMT | mode & 0o7777;
+                self.follow_mode(&mut txn, (ino, &i), needs)?;
             }
             if set.uid.is_some() || set.gid.is_some() {
                 i.uid = set.uid.unwrap_or(i.uid);

@@ -2,10 +2,11 @@
 
 use quayfs_layout::inode::Inode;
 use quayfs_layout::xattr::{self, NAME_MAX, SET_MAX, Set, VALUE_MAX};
-use quayfs_layout::{BLOCK, Ino};
+use quayfs_layout::{BLOCK, Ino, acl};
 
 use crate::error::{FsError, Result};
 use crate::fs::attr::now;
+use crate::fs::ops::acl::{access_list, default_list};
 use crate::fs::{Fs, SetAttr, protect};
 use crate::ns::blob;
 use crate::txn::{Needs, PageSource, Txn};
@@ -46,7 +47,8 @@ fn held(i: &Inode) -> usize {
     }
 }
 
-fn load(src: &dyn PageSource, ino: Ino, i: &Inode) -> Result<Set> {
+/// All attributes of an inode.
+pub(super) fn load(src: &dyn PageSource, ino: Ino, i: &Inode) -> Result<Set> {
     if i.xattr == 0 {
         return Ok(Set::new());
     }
@@ -66,9 +68,48 @@ fn take(set: &mut Set, name: &[u8]) -> Result<()> {
     Ok(())
 }
 
+fn is_acl(name: &[u8]) -> bool {
+    name == acl::ACCESS || name == acl::DEFAULT
+}
+
+/// What it takes at most to replace attributes by `len` bytes of them.
+pub(super) fn needs(len: usize) -> Needs {
+    let pages = blob::pages_for(len) + 1;
+    Needs {
+        record: 2048 + pages as u32 * (BLOCK as u32 + 128),
+        nodes: pages + 4,
+        ..Needs::default()
+    }
+}
+
+/// Replaces the attributes of an inode.
+pub(super) fn store(txn: &mut Txn<'_>, ino: Ino, i: &mut Inode, set: &Set) -> Result<()> {
+    let bytes = xattr::encode(set);
+    if bytes.len() > SET_MAX {
+        return Err(FsError::NoSpace);
+    }
+    if i.xattr != 0 {
+        let n = blob::free(txn, ino, i.xattr, SET_MAX)?;
+        i.blocks = i.blocks.saturating_sub(n);
+    }
+    i.xattr = blob::create(txn, ino, &bytes)?;
+    i.xattr_len = bytes.len() as u32;
+    i.blocks = i.blocks.saturating_add(blob::pages_for(bytes.len()));
+    Ok(())
+}
+
 impl Fs {
+    /// Whether there can be an attribute of this name on this mount. Of `system.` there are access
+    /// control lists, unless the mount has none (`noacl`).
+    fn is_possible(&self, name: &[u8]) -> bool {
+        !name.starts_with(b"system.") || is_acl(name) && self.e.options.has_acls()
+    }
+
     /// Value of an attribute.
     pub fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        if !self.is_possible(name) {
+            return Err(FsError::NotSupported);
+        }
         let cell = self.cell(ino)?;
         if cell.with(|i| i.xattr == 0) {
             return Err(FsError::NoAttr);
@@ -88,40 +129,71 @@ impl Fs {
         let set = self.noticed(load(&*self.e.nodes, ino, &cell.image()))?;
         Ok(set
             .into_iter()
+            .filter(|(n, _)| self.is_possible(n))
             .flat_map(|(n, _)| n.into_iter().chain([0]))
             .collect())
     }
 
     /// Sets an attribute.
     pub fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
+        self.setxattr_by(ino, name, value, how, false)
+    }
+
+    /// As [`Fs::setxattr`]. `stranger`: who asks is not in the group of the inode, so that a list of
+    /// who may do what takes its set-group-id bit away.
+    pub fn setxattr_by(
+        &self,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        how: SetXattr,
+        stranger: bool,
+    ) -> Result<()> {
         if name.is_empty() || name.len() > NAME_MAX {
             return Err(FsError::Range);
         }
         if value.len() > VALUE_MAX {
             return Err(FsError::TooLarge);
         }
-        if name.starts_with(b"system.") {
+        if !self.is_possible(name) {
             return Err(FsError::NotSupported);
         }
-        self.change_xattrs(ino, value.len() + name.len() + 8, |i, set| {
+        self.change_xattrs(ino, value.len() + name.len() + 8, |set, i| {
             protect::change(i)?;
             let at = set.iter().position(|(n, _)| n == name);
             match (at, how) {
                 (Some(_), SetXattr::Create) => return Err(FsError::Exists),
                 (None, SetXattr::Replace) => return Err(FsError::NoAttr),
-                (Some(i), _) => set[i].1 = value.to_vec(),
-                (None, _) => set.push((name.to_vec(), value.to_vec())),
+                _ => {}
+            }
+            let value = match name {
+                acl::ACCESS => access_list(i, value, stranger)?,
+                acl::DEFAULT => Some(default_list(i, value)?),
+                _ => Some(value.to_vec()),
+            };
+            match (at, value) {
+                (Some(at), Some(value)) => set[at].1 = value,
+                (None, Some(value)) => set.push((name.to_vec(), value)),
+                (Some(at), None) => drop(set.remove(at)),
+                (None, None) => {}
             }
             Ok(())
         })
     }
 
-    /// Removes an attribute.
+    /// Removes an attribute. An access control list that is not there is no error, as elsewhere in Linux.
     pub fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
-        self.change_xattrs(ino, 0, |i, set| {
+        if !self.is_possible(name) {
+            return Err(FsError::NotSupported);
+        }
+        let removed = self.change_xattrs(ino, 0, |set, i| {
             protect::change(i)?;
             take(set, name)
-        })
+        });
+        match removed {
+            Err(FsError::NoAttr) if is_acl(name) => Ok(()),
+            other => other,
+        }
     }
 
     /// Takes file capabilities away, in front of what makes that necessary, if that is allowed.
@@ -129,7 +201,7 @@ impl Fs {
         if self.cell(ino)?.with(|i| i.xattr == 0) {
             return Ok(());
         }
-        let taken = self.change_xattrs(ino, 0, |i, set| {
+        let taken = self.change_xattrs(ino, 0, |set, i| {
             match cause {
                 Cause::Write { offset, append } => protect::write(i, append, offset)?,
                 Cause::Set(attributes) => protect::set(i, attributes)?,
@@ -142,22 +214,19 @@ impl Fs {
         }
     }
 
-    /// Rewrites the set of an inode in one record.
+    /// Rewrites the set of an inode in one record, and with it what `change` changes in its image.
     fn change_xattrs(
         &self,
         ino: Ino,
         more: usize,
-        change: impl Fn(&Inode, &mut Set) -> Result<()>,
+        change: impl Fn(&mut Set, &mut Inode) -> Result<()>,
     ) -> Result<()> {
         let cell = self.cell(ino)?;
         self.e.retrying(|| {
             let len = cell.with(held) + more;
-            let pages = blob::pages_for(len) + 1;
             let needs = Needs {
-                record: 2048 + pages as u32 * (BLOCK as u32 + 128),
-                nodes: pages + 4,
                 prefer: ino as usize,
-                ..Needs::default()
+                ..needs(len)
             };
             let mut txn = Txn::begin(&self.e, needs)?;
             let _op = cell.lock.write();
@@ -170,18 +239,8 @@ impl Fs {
                 return Err(FsError::Short(crate::error::Shortage::Log));
             }
             let mut set = self.noticed(load(&txn, ino, &i))?;
-            change(&i, &mut set)?;
-            let bytes = xattr::encode(&set);
-            if bytes.len() > SET_MAX {
-                return Err(FsError::NoSpace);
-            }
-            if i.xattr != 0 {
-                let n = blob::free(&mut txn, ino, i.xattr, SET_MAX)?;
-                i.blocks = i.blocks.saturating_sub(n);
-            }
-            i.xattr = blob::create(&mut txn, ino, &bytes)?;
-            i.xattr_len = bytes.len() as u32;
-            i.blocks = i.blocks.saturating_add(blob::pages_for(bytes.len()));
+            change(&mut set, &mut i)?;
+            store(&mut txn, ino, &mut i, &set)?;
             i.ctime = now();
             txn.put_inode(ino, &i);
             let seq = txn.commit()?;

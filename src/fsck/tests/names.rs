@@ -1,5 +1,6 @@
 //! Damage to directories, links, intents, link targets and extended attributes.
 
+use quayfs_layout::acl::{ACCESS, DEFAULT};
 use quayfs_layout::bytes::{put_u32, put_u64};
 use quayfs_layout::dirent::{self, OFF_INO, encode_entry, entries, entry_len, index_entry};
 use quayfs_layout::inode::ROOT;
@@ -8,6 +9,9 @@ use quayfs_layout::node::{HEADER, NodeKind, OFF_USED, used};
 use quayfs_layout::{Ino, xattr};
 
 use super::support::{Disk, Sample};
+use crate::fs::SetXattr;
+use crate::fsck::FsckOptions;
+use crate::fsck::repair::repair_volume;
 use crate::ns::dir::NameHash;
 
 impl Disk {
@@ -399,4 +403,77 @@ fn extended_attributes() {
     });
     disk.edit_inode(ino, |i| i.xattr_len = (set.len() + rest.len()) as u32);
     disk.finds(&[&format!("{start} \"user.x\" twice")]);
+}
+
+#[test]
+fn access_control_lists() {
+    let (disk, s) = Disk::sample();
+    let ino = s.attr;
+    // Owner, a user, the group, a mask, everybody else.
+    let mut list = vec![2, 0, 0, 0];
+    for (tag, may, id) in [
+        (1, 6, !0),
+        (2, 7, 9),
+        (4, 4, !0),
+        (16, 5, !0),
+        (32, 0, !0u32),
+    ] {
+        list.extend([tag, 0, may, 0]);
+        list.extend(id.to_le_bytes());
+    }
+    let fs = disk.mount();
+    fs.removexattr(ino, b"user.a").unwrap();
+    fs.removexattr(ino, b"user.b").unwrap();
+    fs.setxattr(ino, ACCESS, &list, SetXattr::Any).unwrap();
+    fs.shutdown().unwrap();
+    disk.finds(&[]);
+    let id = disk.inode(ino).xattr;
+    let value = HEADER + 5 + ACCESS.len();
+    let start = format!("error: xattr: inode {ino}: extended attributes have");
+    assert_eq!(disk.inode(ino).mode, 0o100_650);
+    disk.edit_inode(ino, |i| i.mode = 0o100_640);
+    disk.finds(&[&format!(
+        "{start} \"system.posix_acl_access\" that stands for 650, with permissions 640"
+    )]);
+    disk.edit(id, |p| p[value + 4 + 3 * 8 + 2] = 9);
+    disk.finds(&[&format!(
+        "{start} \"system.posix_acl_access\" that is no list"
+    )]);
+    let name = HEADER + 5;
+    disk.edit(id, |p| p[name..name + 4].copy_from_slice(b"user"));
+    disk.finds(&[]);
+    disk.edit(id, |p| {
+        p[value + 4 + 3 * 8 + 2] = 5;
+        p.copy_within(value..value + list.len(), value + 1);
+        p[name..name + 24].copy_from_slice(DEFAULT);
+        p[HEADER] = 24;
+        let end = used(p) + 1;
+        put_u32(p, OFF_USED, end);
+    });
+    disk.edit_inode(ino, |i| i.xattr_len += 1);
+    disk.finds(&[&format!(
+        "{start} \"system.posix_acl_default\" where there can be none"
+    )]);
+}
+
+/// The permissions of the group were the list's mask: without the list they would be too many.
+#[test]
+fn a_lost_list_takes_what_the_group_was_allowed() {
+    let (disk, s) = Disk::sample();
+    let mut list = vec![2, 0, 0, 0];
+    for (tag, may) in [(1, 6), (4, 0), (16, 6), (32, 4)] {
+        list.extend([tag, 0, may, 0, 255, 255, 255, 255]);
+    }
+    let fs = disk.mount();
+    fs.setxattr(s.attr, ACCESS, &list, SetXattr::Any).unwrap();
+    fs.shutdown().unwrap();
+    assert_eq!(disk.inode(s.attr).mode, 0o100_664);
+    disk.edit_inode(s.attr, |i| i.mode = 0o100_666);
+    let options = FsckOptions::default();
+    let report = repair_volume(&disk.volume(), &options, &mut |_| {}).unwrap();
+    let told = "its extended attributes are lost, and what its group was allowed";
+    assert!(report.done.iter().any(|d| d.what == told), "{report}");
+    let i = disk.inode(s.attr);
+    assert_eq!((i.mode, i.xattr), (0o100_606, 0));
+    disk.finds(&[]);
 }

@@ -21,7 +21,11 @@ use crate::volume::{Access, Volume};
 const PMEM: u64 = 20 << 20;
 const DATA: u64 = 24 << 20;
 
-pub const BY: Caller = Caller { uid: 0, gid: 0 };
+pub const BY: Caller = Caller {
+    uid: 0,
+    gid: 0,
+    umask: 0,
+};
 
 /// Both media of a volume.
 pub struct Disk {

@@ -87,5 +87,7 @@ bitflags! {
 
 /// `FUSE_OPEN_KILL_SUIDGID`, in what comes with an open or create.
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
+/// `FUSE_SETXATTR_ACL_KILL_SGID`: the access control list comes from somebody who is not in the group.
+pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 /// `FUSE_FSYNC_FDATASYNC`.
 pub const FSYNC_FDATASYNC: u32 = 1 << 0;

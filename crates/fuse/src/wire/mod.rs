@@ -28,7 +28,7 @@ mod opcode;
 mod output;
 pub mod ring;
 
-pub use flags::{FSYNC_FDATASYNC, OPEN_KILL_SUIDGID};
+pub use flags::{FSYNC_FDATASYNC, OPEN_KILL_SUIDGID, SETXATTR_ACL_KILL_SGID};
 pub use flags::{Init, Open, SetattrValid, WriteFlags};
 pub use input::*;
 pub use opcode::{END as OPCODES_END, Opcode};

@@ -163,7 +163,11 @@ fn reopen_transaction(media: &Media, fs: &Fs) {
     }
 }
 
-const ME: Caller = Caller { uid: 0, gid: 0 };
+const ME: Caller = Caller {
+    uid: 0,
+    gid: 0,
+    umask: 0,
+};
 
 fn settle(fs: &Arc<Fs>) {
     fs.sync_all().expect("sync");

@@ -6,6 +6,7 @@ use quayfs_layout::Ino;
 use quayfs_layout::inode::S_IFMT;
 use quayfs_layout::xattr::{NAME_MAX, SET_MAX, VALUE_MAX};
 
+use super::lists::{ACCESS, DEFAULT};
 use super::{Model, Node, Result, SIZE_MAX};
 
 impl Model {
@@ -114,6 +115,7 @@ impl Model {
         n.may_change()?;
         if let Some(mode) = mode {
             n.mode = n.kind() | mode & !S_IFMT;
+            n.follow_mode();
         }
         n.uid = uid.unwrap_or(n.uid);
         n.gid = gid.unwrap_or(n.gid);
@@ -123,16 +125,20 @@ impl Model {
         Ok(())
     }
 
-    pub fn setxattr(&mut self, ino: Ino, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
+    pub fn setxattr(
+        &mut self,
+        ino: Ino,
+        name: &[u8],
+        value: &[u8],
+        (how, stranger): (SetXattr, bool),
+    ) -> Result<()> {
         if name.is_empty() || name.len() > NAME_MAX {
             return Err(FsError::Range);
         }
         if value.len() > VALUE_MAX {
             return Err(FsError::TooLarge);
         }
-        if name.starts_with(b"system.") {
-            return Err(FsError::NotSupported);
-        }
+        possible(name)?;
         let n = self.node_mut(ino)?;
         n.may_change()?;
         match (n.xattrs.contains_key(name), how) {
@@ -140,20 +146,40 @@ impl Model {
             (false, SetXattr::Replace) => return Err(FsError::NoAttr),
             _ => {}
         }
-        let before = n.xattrs.insert(name.to_vec(), value.to_vec());
+        let mode = n.mode;
+        let before = n.xattrs.remove(name);
+        match n.accept(name, value, stranger) {
+            Ok(Some(value)) => drop(n.xattrs.insert(name.to_vec(), value)),
+            Ok(None) => {}
+            Err(e) => {
+                n.xattrs.extend(before.map(|v| (name.to_vec(), v)));
+                return Err(e);
+            }
+        }
         if n.xattr_bytes() > SET_MAX {
-            match before {
-                Some(v) => n.xattrs.insert(name.to_vec(), v),
-                None => n.xattrs.remove(name),
-            };
+            n.mode = mode;
+            n.xattrs.remove(name);
+            n.xattrs.extend(before.map(|v| (name.to_vec(), v)));
             return Err(FsError::NoSpace);
         }
         Ok(())
     }
 
     pub fn removexattr(&mut self, ino: Ino, name: &[u8]) -> Result<()> {
+        possible(name)?;
         let n = self.node_mut(ino)?;
         n.may_change()?;
-        n.xattrs.remove(name).map(drop).ok_or(FsError::NoAttr)
+        if n.xattrs.remove(name).is_none() && name != ACCESS && name != DEFAULT {
+            return Err(FsError::NoAttr);
+        }
+        Ok(())
     }
+}
+
+/// Of `system.` there are access control lists.
+fn possible(name: &[u8]) -> Result<()> {
+    if name.starts_with(b"system.") && name != ACCESS && name != DEFAULT {
+        return Err(FsError::NotSupported);
+    }
+    Ok(())
 }

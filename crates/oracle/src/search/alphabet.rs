@@ -163,6 +163,29 @@ steps! {
         let ino = s.at("a")?;
         s.op(Op::RemoveXattr { ino, name: "user.a".into() })
     };
+    "set-acl": |s| { let a = s.at("a")?; s.set_acl(a, false, 1) };
+    "replace-acl": |s| {
+        let a = s.at("a")?;
+        // Three pages of attributes, then bits that say it all.
+        s.set_acl(a, false, 500);
+        s.set_acl(a, false, 0)
+    };
+    "chmod-acl": |s| {
+        let ino = s.at("dir/empty")?;
+        s.set_acl(ino, false, 500);
+        s.op(Op::SetAttr { ino, mode: Some(0o2615), uid: None, gid: None })
+    };
+    "create-acl": |s| {
+        let dir = s.at("dir")?;
+        s.set_acl(dir, true, 400);
+        s.create(dir, "new", 0o100_640, 0);
+        s.create(dir, "below", S_IFDIR | 0o750, 0)
+    };
+    "remove-acl": |s| {
+        let dir = s.at("dir")?;
+        s.set_acl(dir, true, 2);
+        s.op(Op::RemoveXattr { ino: dir, name: "system.posix_acl_default".into() })
+    };
     "forget-orphan": |s| { let ino = s.orphan; s.forget(ino) };
     "fsync": |s| s.sync();
     "digest": |s| s.digest();
@@ -205,6 +228,22 @@ impl Script {
     pub fn at(&self, path: &str) -> Option<Ino> {
         path.split('/')
             .try_fold(ROOT, |dir, name| self.child(dir, name))
+    }
+
+    /// Sets an access control list that names `users`.
+    fn set_acl(&mut self, ino: Ino, default: bool, users: u32) {
+        let none = u32::MAX;
+        let mut entries = vec![(0x01, 7, none)];
+        entries.extend((0..users).map(|id| (0x02, 6, id)));
+        entries.push((0x04, 4, none));
+        entries.extend((users > 0).then_some((0x10, 5, none)));
+        entries.push((0x20, 1, none));
+        self.op(Op::SetAcl {
+            ino,
+            default,
+            entries,
+            stranger: true,
+        });
     }
 
     /// Sets an extended attribute to `len` bytes.

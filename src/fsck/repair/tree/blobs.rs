@@ -1,8 +1,7 @@
 //! Link targets and extended attributes.
 
-use std::collections::HashSet;
-
 use quayfs_layout::Ino;
+use quayfs_layout::acl;
 use quayfs_layout::inode::{INLINE_MAX, Inode};
 use quayfs_layout::node::{self, HEADER, NodeKind, PAYLOAD, used};
 use quayfs_layout::xattr::{self, SET_MAX};
@@ -10,6 +9,7 @@ use quayfs_layout::xattr::{self, SET_MAX};
 use super::Tree;
 use crate::fs::TARGET_MAX;
 use crate::fsck::Area;
+use crate::fsck::blobs::wrong_set;
 use crate::fsck::repair::report::Journal;
 
 impl Tree<'_> {
@@ -44,22 +44,28 @@ impl Tree<'_> {
     }
 
     /// Claims extended attributes and returns how many pages they have. All are lost if one page is:
-    /// access control lists among them must not come back in part.
+    /// access control lists among them must not come back in part. Without its list the permissions of
+    /// the group would be those of everybody the list named, so they go with it.
     pub(super) fn own_xattrs(&mut self, ino: Ino, i: &mut Inode, log: &mut Journal) -> u64 {
-        let whole = self.chain(ino, i.xattr, SET_MAX).filter(|(bytes, _)| {
-            let mut names = HashSet::new();
-            let set = xattr::decode(bytes);
-            bytes.len() == i.xattr_len as usize
-                && set.is_some_and(|s| s.iter().all(|(name, _)| names.insert(name.to_vec())))
-        });
-        match whole {
-            Some((_, ids)) => {
+        let whole = self.chain(ino, i.xattr, SET_MAX);
+        let whole = whole.filter(|(bytes, _)| bytes.len() == i.xattr_len as usize);
+        let set = whole.as_ref().and_then(|(bytes, _)| xattr::decode(bytes));
+        match (whole, &set) {
+            (Some((_, ids)), Some(set)) if wrong_set(i, set).is_none() => {
                 self.reached.extend(&ids);
                 ids.len() as u64
             }
-            None => {
+            _ => {
                 (i.xattr, i.xattr_len) = (0, 0);
-                log.of(Area::Xattr, ino, "its extended attributes are lost");
+                let had_list = set.is_none_or(|s| s.iter().any(|(name, _)| name == acl::ACCESS));
+                let what = match had_list && !i.is_symlink() {
+                    true => {
+                        i.mode &= !0o070;
+                        "its extended attributes are lost, and what its group was allowed"
+                    }
+                    false => "its extended attributes are lost",
+                };
+                log.of(Area::Xattr, ino, what);
                 0
             }
         }
