@@ -2,9 +2,14 @@
 
 #![allow(dead_code)]
 
+use rustix::process::{Gid, Uid};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use std::ffi::{OsStr, OsString};
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::thread;
 use tempfile::TempDir;
 
 /// The binary under test.
@@ -100,6 +105,14 @@ impl Scene {
         } else {
             Self::new()
         }
+    }
+
+    /// As [`Scene::in_memory`], below a directory that everybody may pass.
+    #[track_caller]
+    pub fn open_to_all() -> Self {
+        let scene = Self::in_memory();
+        std::fs::set_permissions(scene.dir(), Permissions::from_mode(0o755)).unwrap();
+        scene
     }
 
     #[track_caller]
@@ -231,4 +244,16 @@ pub fn can_mount() -> bool {
         "no /dev/fuse: load the module `fuse`, or set QUAYFS_SKIP_FUSE=1 to do without these tests"
     );
     true
+}
+
+/// A call by user and group 65534, in a thread of its own: privileges belong to threads. Takes root.
+pub fn as_nobody<T: Send>(call: impl FnOnce() -> T + Send) -> T {
+    let call = || {
+        let (uid, gid) = (Uid::from_raw(65534), Gid::from_raw(65534));
+        set_thread_groups(&[]).unwrap();
+        set_thread_res_gid(gid, gid, gid).unwrap();
+        set_thread_res_uid(uid, uid, uid).unwrap();
+        call()
+    };
+    thread::scope(|scope| scope.spawn(call).join().unwrap())
 }
