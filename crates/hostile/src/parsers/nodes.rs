@@ -1,5 +1,6 @@
 //! L2P map and log, node pages, and what is in them.
 
+use quayfs_layout::acl::{self, Acl};
 use quayfs_layout::bytes::{get_u32, put_u16, put_u32};
 use quayfs_layout::checksum::{WORD_MAX, seal_word};
 use quayfs_layout::dirent::{self, INDEX_MAX, INDEX_SIZE};
@@ -221,8 +222,9 @@ pub fn intents(data: &[u8], seen: &mut Seen) {
     }
 }
 
-/// A set of extended attributes.
+/// A set of extended attributes, and access control lists: each value, and all of it.
 pub fn xattrs(data: &[u8], seen: &mut Seen) {
+    list(data);
     if let Some(set) = xattr::decode(data) {
         if !set.is_empty() {
             seen.add("set");
@@ -232,5 +234,17 @@ pub fn xattrs(data: &[u8], seen: &mut Seen) {
             (1..=xattr::NAME_MAX).contains(&n.len()) && v.len() <= xattr::VALUE_MAX
         };
         assert!(set.iter().all(lengths));
+        set.iter().for_each(|(_, value)| list(value));
+    }
+}
+
+fn list(value: &[u8]) {
+    if let Ok(mut list) = Acl::decode(value) {
+        assert!(value.len() <= acl::VALUE_MAX && list.mode() <= 0o777);
+        let bytes = list.encode();
+        assert_eq!(bytes.len(), value.len());
+        assert_eq!(Acl::decode(&bytes).as_ref(), Ok(&list));
+        list.set_mode(0o750);
+        assert_eq!(list.mode(), 0o750);
     }
 }
