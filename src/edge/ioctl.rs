@@ -22,7 +22,7 @@ impl Edge {
         out: &mut Out<'_>,
     ) -> Answer {
         let ino = header.nodeid;
-        let by = caller(header);
+        let by = caller(header, 0);
         match args.cmd {
             IOC_GETFLAGS => {
                 let flags = self.inode(ino)?.flags;

@@ -76,7 +76,9 @@ impl Edge {
 
     /// Makes a file without a name and opens it. Kernels that open files without asking release none.
     pub(super) fn tmpfile(&self, header: &InHeader, args: CreateIn, out: &mut Out<'_>) -> Answer {
-        let made = self.fs.tmpfile(caller(header), header.nodeid, args.mode)?;
+        let made = self
+            .fs
+            .tmpfile(caller(header, args.umask), header.nodeid, args.mode)?;
         out.put(&entry_of(&made))?;
         out.put(&OpenOut {
             open_flags: self.opened(args.flags).bits(),
@@ -90,7 +92,7 @@ impl Edge {
         name: &[u8],
         (to, new_name): (Rename2In, &[u8]),
     ) -> Answer {
-        let flags = rename_flags(to.flags, caller(header))?;
+        let flags = rename_flags(to.flags, caller(header, 0))?;
         let (old, new) = ((header.nodeid, name), (to.newdir, new_name));
         Ok(self.fs.rename(old, new, flags)?)
     }

@@ -22,8 +22,16 @@ use crate::volume::{Access, Volume};
 
 const PMEM: u64 = 20 << 20;
 const DATA: u64 = 24 << 20;
-const ROOT_USER: Caller = Caller { uid: 0, gid: 0 };
-const USER: Caller = Caller { uid: 7, gid: 8 };
+const ROOT_USER: Caller = Caller {
+    uid: 0,
+    gid: 0,
+    umask: 0,
+};
+const USER: Caller = Caller {
+    uid: 7,
+    gid: 8,
+    umask: 0,
+};
 const PLAIN: RenameFlags = RenameFlags {
     no_replace: false,
     exchange: false,
@@ -370,7 +378,11 @@ fn who_may_set_which_flags() {
     assert_eq!(set(USER, FLAG_NODUMP), Ok(()));
     assert_eq!(set(USER, FLAG_IMMUTABLE), Err(FsError::Perm));
     assert_eq!(set(USER, FLAG_APPEND), Err(FsError::Perm));
-    let other = Caller { uid: 9, gid: 8 };
+    let other = Caller {
+        uid: 9,
+        gid: 8,
+        umask: 0,
+    };
     assert_eq!(set(other, FLAG_NODUMP), Err(FsError::Perm));
     flag(&fs, f, FLAG_APPEND);
     assert_eq!(set(USER, 0), Err(FsError::Perm));

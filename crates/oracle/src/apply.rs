@@ -78,10 +78,16 @@ pub fn on_fs(fs: &Fs, m: &Model, op: &Op) -> Result<Told> {
             };
             attr.into()
         }
-        Op::Tmpfile { dir, mode, by } => {
+        Op::Tmpfile {
+            dir,
+            mode,
+            umask,
+            by,
+        } => {
             let by = Caller {
                 uid: by.0,
                 gid: by.1,
+                umask: *umask,
             };
             fs.tmpfile(by, *dir, *mode)?.into()
         }
@@ -224,14 +230,19 @@ pub fn on_model(m: &mut Model, op: &Op, ino: Option<Ino>, request_max: u64) -> R
             m.create((*dir, &name.0), ino, node, *umask)?;
             attr(m, ino)
         }
-        Op::Tmpfile { dir, mode, by } => {
+        Op::Tmpfile {
+            dir,
+            mode,
+            umask,
+            by,
+        } => {
             let node = Node {
                 mode: S_IFREG | *mode,
                 uid: by.0,
                 gid: by.1,
                 ..Node::default()
             };
-            m.tmpfile(*dir, ino, node)?;
+            m.tmpfile(*dir, ino, node, *umask)?;
             attr(m, ino.unwrap_or_default())
         }
         Op::Link { ino, dir, name } => {

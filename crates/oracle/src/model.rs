@@ -217,7 +217,7 @@ impl Model {
     }
 
     /// Creates a regular file without a name.
-    pub fn tmpfile(&mut self, dir: Ino, ino: Option<Ino>, new: Node) -> Result<()> {
+    pub fn tmpfile(&mut self, dir: Ino, ino: Option<Ino>, new: Node, umask: u32) -> Result<()> {
         self.node(dir)?;
         let d = match self.dir(dir) {
             Err(FsError::NoEntry) => return Err(FsError::Perm),
@@ -229,12 +229,13 @@ impl Model {
         } else {
             new.gid
         };
-        let node = Node {
+        let mut node = Node {
             gid,
             flags: d.flags & FLAGS_INHERITED & flags_of(new.mode),
             known: 1,
             ..new
         };
+        node.inherit(d.xattrs.get(lists::DEFAULT), umask);
         let ino = ino.ok_or_else(|| FsError::io("the model would create this"))?;
         self.nodes.insert(ino, node);
         Ok(())

@@ -45,6 +45,7 @@ pub enum Op {
     Tmpfile {
         dir: Ino,
         mode: u32,
+        umask: u32,
         by: (u32, u32),
     },
     Link {
@@ -259,7 +260,11 @@ pub fn random(rng: &mut Rng, m: &Model, t: &Taste) -> Op {
                 flags: RenameFlags {
                     no_replace: k == 0 || k == 3,
                     exchange: (1..4).contains(&k),
-                    whiteout: (k == 4 || k == 3).then_some(Caller { uid: 1, gid: 2 }),
+                    whiteout: (k == 4 || k == 3).then_some(Caller {
+                        uid: 1,
+                        gid: 2,
+                        umask: 0,
+                    }),
                 },
             }
         }
@@ -337,6 +342,7 @@ pub fn random(rng: &mut Rng, m: &Model, t: &Taste) -> Op {
         86 if rng.one_in(2) => Op::Tmpfile {
             dir,
             mode: mode(rng) & 0o7777,
+            umask: *rng.pick(&[0, 0o22, 0o77]),
             by: (rng.below(3) as u32, rng.below(3) as u32),
         },
         86 => chattr(rng, m, any),

@@ -241,6 +241,7 @@ impl Script {
         self.op(Op::Tmpfile {
             dir,
             mode: 0o640,
+            umask: 0,
             by: (3, 4),
         });
         let made = |ino: &&Ino| !before.contains(*ino);

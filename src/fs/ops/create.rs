@@ -155,9 +155,11 @@ impl Fs {
     pub fn tmpfile(&self, by: Caller, parent: Ino, mode: u32) -> Result<Attr> {
         let pcell = self.cell(parent)?;
         self.e.retrying(|| {
+            let lists = pcell.with(|i| self.needs_to_inherit(i));
             let needs = Needs {
                 // Pages of the bitmap, of the inode, of the intent, if they are the first.
-                nodes: 3,
+                nodes: 3 + lists.nodes,
+                record: Needs::default().record + lists.record,
                 inodes: 1,
                 prefer: parent as usize,
                 ..Needs::default()
@@ -176,7 +178,9 @@ impl Fs {
                 mode: S_IFREG | mode & 0o7777,
                 ..New::default()
             };
-            let mut inode = self.fresh(&mut txn, by, (parent, &dir), ino, &new)?;
+            let from = (parent, &dir);
+            let mut inode = self.fresh(&mut txn, by, from, ino, &new)?;
+            self.inherit(&mut txn, from, (ino, &mut inode), (by.umask, lists))?;
             inode.nlink = 0;
             let orphan = OrphanIntent::promise(self, &mut txn, ino)?;
             txn.put_inode(ino, &inode);

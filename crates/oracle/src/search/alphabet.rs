@@ -73,7 +73,11 @@ fn rename(s: &mut Script, old: (Ino, &str), new: (Ino, &str), exchange: bool) {
 
 fn whiteout(s: &mut Script, old: (Ino, &str), new: (Ino, &str)) {
     let flags = RenameFlags {
-        whiteout: Some(Caller { uid: 1, gid: 2 }),
+        whiteout: Some(Caller {
+            uid: 1,
+            gid: 2,
+            umask: 0,
+        }),
         ..RenameFlags::default()
     };
     s.op(Op::Rename {
