@@ -76,9 +76,8 @@ impl Repair<'_> {
         let Some(word) = self.epoch_word() else {
             return Ok(false);
         };
+        // Not drained: without it the next repair finds the same records, and stores it again.
         self.store_epoch(EpochWord { epoch, ..word });
-        // What is stored next follows from it.
-        self.drain()?;
         let what = format_args!(
             "the Epoch word of the superblock says {}, records say {epoch}: it is set to that",
             scan.epoch
