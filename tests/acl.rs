@@ -112,6 +112,27 @@ fn list_and_permission_bits_change_together() {
 }
 
 #[test]
+fn files_without_a_name_inherit_as_others_do() {
+    let media = volume();
+    let fs = media.mount_quiet(&options("noatime"));
+    let dir = make(&fs, ROOT, "d", S_IFDIR | 0o755);
+    let plain = fs.tmpfile(ME, dir, 0o666).expect("tmpfile").ino;
+    assert_eq!(mode(&fs, plain), S_IFREG | 0o640, "the umask");
+    set(&fs, dir, DEFAULT, &list(7, &[(7, 6)], 5, Some(7), 4)).unwrap();
+    let listed = fs.tmpfile(ME, dir, 0o666).expect("tmpfile").ino;
+    let inherited = list(6, &[(7, 6)], 5, Some(6), 4);
+    assert_eq!(mode(&fs, listed), S_IFREG | 0o664);
+    assert_eq!(get(&fs, listed, ACCESS), Ok(inherited.clone()));
+    fs.link(listed, dir, b"named").expect("link");
+    fs.forget(plain, 1);
+    fs.shutdown().expect("unmount");
+    media.fsck().expect("fsck");
+    let fs = media.mount_quiet(&options("noatime"));
+    let named = fs.lookup(dir, b"named").expect("kept").ino;
+    assert_eq!(get(&fs, named, ACCESS), Ok(inherited));
+}
+
+#[test]
 fn what_is_refused_changes_nothing() {
     let media = volume();
     let fs = media.mount_quiet(&options("noatime"));
