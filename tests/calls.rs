@@ -105,6 +105,80 @@ fn files_without_a_name() {
     }
 }
 
+/// Takes a handle of each path; or opens what handles name and reads that.
+const HANDLES: &str = "import ctypes, os, sys
+c = ctypes.CDLL(None, use_errno=True)
+class Handle(ctypes.Structure):
+    _fields_ = [('len', ctypes.c_uint), ('kind', ctypes.c_int), ('bytes', ctypes.c_ubyte * 128)]
+what, mnt, *rest = sys.argv[1:]
+for arg in rest:
+    h = Handle(128)
+    if what == 'take':
+        mount_id = ctypes.c_int()
+        if c.name_to_handle_at(-100, os.fsencode(arg), ctypes.byref(h), ctypes.byref(mount_id), 0):
+            sys.exit(os.strerror(ctypes.get_errno()))
+        print(f'{h.kind}:{bytes(h.bytes[:h.len]).hex()}')
+        continue
+    kind, hexed = arg.split(':')
+    raw = bytes.fromhex(hexed)
+    h.len, h.kind = len(raw), int(kind)
+    ctypes.memmove(h.bytes, raw, len(raw))
+    root = os.open(mnt, os.O_RDONLY)
+    fd = c.open_by_handle_at(root, ctypes.byref(h), os.O_RDONLY)
+    if fd < 0:
+        print(os.strerror(ctypes.get_errno()))
+    elif os.path.isdir(f'/proc/self/fd/{fd}'):
+        print(sorted(os.listdir(fd)))
+    else:
+        print(os.read(fd, 100).decode())
+";
+
+fn handles(what: &str, mnt: &Path, rest: &[String]) -> Vec<String> {
+    let mut python = Command::new("python3");
+    python.args(["-c", HANDLES, what]).arg(mnt).args(rest);
+    let out = python.output().unwrap();
+    let told = String::from_utf8_lossy(&out.stdout);
+    assert!(
+        out.status.success(),
+        "{}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+    told.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn handles_outlive_the_mount_and_not_the_file() {
+    if !can_mount() || !rustix::process::getuid().is_root() {
+        return;
+    }
+    for way in WAYS {
+        let m = mounted(way);
+        let mnt = m.mnt();
+        fs::create_dir(mnt.join("d")).unwrap();
+        let names = ["d", "d/kept", "d/gone", "d/again"].map(|n| mnt.join(n));
+        names[1..]
+            .iter()
+            .for_each(|n| fs::write(n, "content").unwrap());
+        let paths = names.each_ref().map(|n| n.to_str().unwrap().to_owned());
+        let taken = handles("take", &mnt, &paths);
+        m.umount();
+        m.mount(way);
+        fs::remove_file(&names[2]).unwrap();
+        // The number may be given again; the generation is another.
+        fs::remove_file(&names[3]).unwrap();
+        fs::write(&names[3], "another").unwrap();
+        m.umount();
+        m.mount(way);
+        let stale = "Stale file handle";
+        assert_eq!(
+            handles("open", &mnt, &taken),
+            ["['again', 'kept']", "content", stale, stale],
+            "{way}"
+        );
+        end(&m);
+    }
+}
+
 #[test]
 fn whiteouts() {
     if !can_mount() {
