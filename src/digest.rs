@@ -51,6 +51,7 @@ pub struct Batch<'s> {
     work: FxHashMap<u32, Work>,
     seq: u64,
     lenient: bool,
+    left_out: Vec<String>,
 }
 
 impl<'s> Batch<'s> {
@@ -61,6 +62,7 @@ impl<'s> Batch<'s> {
             work: FxHashMap::default(),
             seq: 0,
             lenient: false,
+            left_out: Vec::new(),
         }
     }
 
@@ -70,6 +72,12 @@ impl<'s> Batch<'s> {
             lenient: true,
             ..Self::new(store)
         }
+    }
+
+    /// Why parts of records were left out, since it was asked last. Pages that cannot be read are not
+    /// among the reasons.
+    pub fn left_out(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.left_out)
     }
 
     /// Pages that the batch will write at most.
@@ -132,7 +140,13 @@ impl<'s> Batch<'s> {
         for item in item::decode(items) {
             let item = item.map_err(|e| FsError::io(format_args!("record {seq}: {e}")));
             match item.and_then(|item| self.apply_one(seq, item)) {
-                Err(err) if self.lenient => tracing::error!("{err}"),
+                Err(err) if self.lenient => {
+                    tracing::error!("{err}");
+                    self.left_out.push(match err {
+                        FsError::Io(what) => what,
+                        other => other.to_string(),
+                    });
+                }
                 other => other?,
             }
         }

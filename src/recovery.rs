@@ -106,6 +106,15 @@ pub fn durability(options: &MountOptions, backend: Backend) -> Durability {
 /// out, and records behind damage are given up. On the media themselves that is refused for
 /// mounting, and done for `options.read_only`, which is how repair asks for it.
 pub fn recover(volume: &Volume, options: &MountOptions) -> Result<Engine, MountError> {
+    recover_telling(volume, options, &mut |_| ())
+}
+
+/// As [`recover`], which tells what parts of records it leaves out, and why.
+pub fn recover_telling(
+    volume: &Volume,
+    options: &MountOptions,
+    left_out: &mut dyn FnMut(String),
+) -> Result<Engine, MountError> {
     let mut clock = Clock::start();
     let config = volume.config().clone();
     let (g, salt) = (config.geometry, config.salt());
@@ -181,6 +190,7 @@ pub fn recover(volume: &Volume, options: &MountOptions) -> Result<Engine, MountE
                 batch.apply(r.seq, &r.items)?;
                 done += 1;
             }
+            batch.left_out().into_iter().for_each(&mut *left_out);
             let retired = batch.write()?;
             // Committed words, then D: one call, in this order.
             digested = retired.seq;

@@ -131,7 +131,9 @@ impl Media {
             ..MountOptions::default()
         };
         let lost = logs::lost_entries(self);
-        let mounted = recovery::recover(volume, &options);
+        let mounted = recovery::recover_telling(volume, &options, &mut |what| {
+            c.findings.error(Area::Recovery, what);
+        });
         // Those that are still damaged are found with the rest.
         let still = logs::lost_entries(self);
         for id in lost.into_iter().filter(|id| !still.contains(id)) {

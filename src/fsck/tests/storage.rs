@@ -11,6 +11,7 @@ use quayfs_layout::intent::{Intent, IntentKind};
 use quayfs_layout::jsb::{EpochWord, SeqWord, WordKind};
 use quayfs_layout::l2p::{BlockState, Entry, SPARE_AT, encode_commit};
 use quayfs_layout::node::HEADER;
+use quayfs_layout::record::{RECORD_HEADER_BYTES, RecordHeader, body_crc};
 use quayfs_layout::slot::{COMMITTED_OFFSET, SLOT_HEADER_BYTES, SlotHeader, committed};
 use quayfs_layout::{BLOCK, Ino, Lbn};
 
@@ -225,6 +226,46 @@ fn a_damaged_record() {
     let at = lanes.windows(6).position(|w| w == b"victim").unwrap();
     disk.region.write(off + at as u64, b"V");
     disk.finds(&["error: journal: lane ..."]);
+}
+
+/// A record whose checksums are right, and whose items are none: whatever a mount refuses is found.
+#[test]
+fn a_record_of_no_items() {
+    let disk = Disk::new();
+    disk.mount().shutdown().unwrap();
+    let fs = disk.mount();
+    fs.mknod(BY, ROOT, b"file", S_IFREG | 0o644, 0).unwrap();
+    let epoch = fs.e.journal.epoch();
+    fs.abandon();
+    let (g, salt) = (disk.geo(), disk.salt());
+    let line = |off: u64| {
+        let mut b = [0; RECORD_HEADER_BYTES];
+        disk.region.read(off, &mut b);
+        let (lane, pos) = (
+            (off - g.lane_off) / g.lane_bytes,
+            (off - g.lane_off) % g.lane_bytes,
+        );
+        RecordHeader::decode(&b, salt, lane as u16, epoch, pos)
+    };
+    let end = g.lane_off + g.lane_bytes * g.buffers;
+    let lines = (g.lane_off..end).step_by(RECORD_HEADER_BYTES);
+    let (off, header) = lines
+        .filter_map(|off| Some((off, line(off)?)))
+        .last()
+        .unwrap();
+    let at = off + RECORD_HEADER_BYTES as u64;
+    let mut body = disk.region.read_vec(at, header.body_len.into());
+    body[header.runs_len as usize..].fill(0xff);
+    disk.region.write(at, &body);
+    let forged = RecordHeader {
+        body_crc: body_crc(&body, salt),
+        ..header
+    };
+    disk.region.write(off, &forged.encode(salt));
+    let what = format!("record {}: record item 0 cannot be decoded", header.seq);
+    disk.finds(&[&format!("error: recovery: {what}")]);
+    let refused = Fs::mount_quiet(disk.volume(), &MountOptions::default()).err();
+    assert!(refused.expect("no record").to_string().ends_with(&what));
 }
 
 #[test]
