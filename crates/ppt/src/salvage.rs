@@ -32,7 +32,10 @@ impl Ppt {
             open.evidence.start,
         ];
         let last = seen.into_iter().flatten().max().unwrap_or(0);
-        let close = (last.max(highest_undo(&area)) + 2).min(WORD_MAX);
+        let close = last
+            .max(highest_undo(&area))
+            .saturating_add(2)
+            .min(WORD_MAX);
         let mut report = AttachReport {
             damage: Some(damage),
             generation: close,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::{Event, Medium, Tape};
-use quayfs_layout::l2p::Entry;
+use quayfs_layout::l2p::{COMMIT_AT, Entry, SPARE_AT, Undo, lane_off};
 use quayfs_pmem::{Backend, MapOptions, Observer, Region};
 use quayfs_ppt::{BlockState, Mapping, Ppt, PptError, PptGeometry};
 
@@ -61,6 +61,31 @@ fn some_transaction(ppt: &Ppt) -> Result<usize, PptError> {
     }
     txn.set_retired(WORD, 4711)?;
     txn.commit(2)
+}
+
+/// Forged, or a volume's worth of bits: nobody counts that far.
+#[test]
+fn an_undo_record_of_the_last_generation() {
+    let (region, ppt) = fresh();
+    some_transaction(&ppt).expect("commit");
+    drop(ppt);
+    let geo = geometry();
+    // A commit word that cannot be read, nor its copy.
+    for off in [COMMIT_AT, SPARE_AT] {
+        region.store_u64(geo.l2p_log_off + off, 99);
+    }
+    let undo = Undo {
+        generation: u64::MAX,
+        lbn: 0,
+        entry: 0,
+        crc: 0,
+    };
+    let at = geo.l2p_log_off + lane_off(1, geo.l2p_lane_bytes);
+    region.write(at, &undo.encode(1, 0, geo.volume_salt));
+    assert!(matches!(attach(&region), Err(PptError::Log(_))));
+    let (_, report) = Ppt::salvage(Arc::clone(&region), geo).expect("salvage");
+    assert!(report.damage.is_some());
+    attach(&region).expect("closed");
 }
 
 #[test]
