@@ -20,7 +20,7 @@ help:
 	@echo 'make umount    unmount demo/mnt'
 	@echo 'make test      run every test; they mount for real, so they need /dev/fuse'
 	@echo '               (QUAYFS_SKIP_FUSE=1 leaves those out, QUAYFS_SKIP_URING=1 those that need'
-	@echo '               root and Linux 6.14 for FUSE over io_uring)'
+	@echo '               root and Linux 6.14 for FUSE over io_uring, QUAYFS_SKIP_ROOT=1 those that need root)'
 	@echo 'make conformance   public suites in every way to mount (CELLS=pairs SEEDS=1; as root)'
 	@echo 'make apps      run real programs on real mounts, with deaths in between (long: tests/apps)'
 	@echo 'make kills     kill the daemon under five programs at random moments (ROUNDS=1000 SEED=1)'

@@ -1,4 +1,5 @@
-//! Calls that few programs make, as the kernel hands them on: files without a name, whiteouts, flags.
+//! Calls that few programs make, as the kernel hands them on: files without a name, whiteouts, flags,
+//! handles.
 //!
 //! Needs `/dev/fuse`, `chattr` and `lsattr`, and root for the flags that only root may set.
 
@@ -7,10 +8,10 @@ mod program;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use program::{Mounted, Scene, can_mount, quayfs};
+use program::{Mounted, Scene, can_be_root, can_mount, quayfs};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, IFlags, Mode, OFlags, RenameFlags, XattrFlags, fallocate,
     ioctl_getflags, ioctl_setflags, linkat, openat, renameat_with, setxattr,
@@ -27,6 +28,15 @@ const WAYS: [&str; 4] = [
 
 fn mounted(options: &str) -> Mounted {
     Mounted::on(Scene::in_memory(), options)
+}
+
+/// A mount with a file and a directory, and where they are.
+fn with_file_and_dir(options: &str) -> (Mounted, PathBuf, PathBuf) {
+    let m = mounted(options);
+    let (f, dir) = (m.mnt().join("f"), m.mnt().join("dir"));
+    fs::write(&f, b"content").unwrap();
+    fs::create_dir(&dir).unwrap();
+    (m, f, dir)
 }
 
 /// Ends the mount and has the volume checked.
@@ -148,7 +158,7 @@ fn handles(what: &str, mnt: &Path, rest: &[String]) -> Vec<String> {
 
 #[test]
 fn handles_outlive_the_mount_and_not_the_file() {
-    if !can_mount() || !rustix::process::getuid().is_root() {
+    if !can_be_root() {
         return;
     }
     for way in WAYS {
@@ -211,14 +221,11 @@ fn whiteouts() {
 
 #[test]
 fn immutable() {
-    if !can_mount() || !rustix::process::getuid().is_root() {
+    if !can_be_root() {
         return;
     }
     for way in WAYS {
-        let m = mounted(way);
-        let (f, dir) = (m.mnt().join("f"), m.mnt().join("dir"));
-        fs::write(&f, b"content").unwrap();
-        fs::create_dir(&dir).unwrap();
+        let (m, f, dir) = with_file_and_dir(way);
         fs::write(dir.join("in"), b"").unwrap();
         let before = File::options().write(true).open(&f).unwrap();
         set(&f, IFlags::IMMUTABLE).unwrap();
@@ -263,7 +270,7 @@ fn immutable() {
 /// The kernel opens and collects by itself: what is written is refused when it arrives.
 #[test]
 fn nothing_arrives_where_the_kernel_asks_nobody() {
-    if !can_mount() || !rustix::process::getuid().is_root() {
+    if !can_be_root() {
         return;
     }
     const WAY: &str = "open=elide,writeback";
@@ -285,14 +292,11 @@ fn nothing_arrives_where_the_kernel_asks_nobody() {
 
 #[test]
 fn append_only() {
-    if !can_mount() || !rustix::process::getuid().is_root() {
+    if !can_be_root() {
         return;
     }
     for way in WAYS {
-        let m = mounted(way);
-        let (f, dir) = (m.mnt().join("f"), m.mnt().join("dir"));
-        fs::write(&f, b"content").unwrap();
-        fs::create_dir(&dir).unwrap();
+        let (m, f, dir) = with_file_and_dir(way);
         set(&dir, IFlags::APPEND).unwrap();
         fs::write(dir.join("new"), b"").unwrap();
         refused(fs::remove_file(dir.join("new")));
@@ -329,10 +333,7 @@ fn flags_as_programs_show_them() {
     if !can_mount() {
         return;
     }
-    let m = mounted("open=answer");
-    let (f, dir) = (m.mnt().join("f"), m.mnt().join("dir"));
-    fs::write(&f, b"").unwrap();
-    fs::create_dir(&dir).unwrap();
+    let (m, f, dir) = with_file_and_dir("open=answer");
     assert!(run("chattr", &["+dAS"], &f).is_some());
     assert!(run("chattr", &["+DP", "-p", "42"], &dir).is_some());
     fs::write(dir.join("in"), b"").unwrap();

@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use program::{QUAYFS, Run, Scene, can_mount, quayfs};
+use program::{QUAYFS, Run, Scene, can_be_root, can_mount, quayfs};
 use serde_json::Value;
 
 /// A mount that goes away with the test, whatever its end.
@@ -177,7 +177,7 @@ fn an_interrupt_stops_the_daemon() {
 
 #[test]
 fn others_may_not_scrub() {
-    if !can_mount() || !rustix::process::getuid().is_root() {
+    if !can_be_root() {
         return;
     }
     let (m, _) = volume();

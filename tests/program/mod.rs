@@ -246,6 +246,23 @@ pub fn can_mount() -> bool {
     true
 }
 
+/// Whether what takes root can be tested here, on mounts.
+pub fn can_be_root() -> bool {
+    if !can_mount() {
+        return false;
+    }
+    if std::env::var_os("QUAYFS_SKIP_ROOT").is_some_and(|v| v == "1") {
+        eprintln!("not tested: QUAYFS_SKIP_ROOT=1");
+        return false;
+    }
+    assert!(
+        rustix::process::getuid().is_root(),
+        "this test becomes other users, or does what only root may: run it as root, or set \
+         QUAYFS_SKIP_ROOT=1 to leave such tests out"
+    );
+    true
+}
+
 /// A call by user and group 65534, in a thread of its own: privileges belong to threads. Takes root.
 pub fn as_nobody<T: Send>(call: impl FnOnce() -> T + Send) -> T {
     let call = || {

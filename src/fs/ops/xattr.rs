@@ -198,8 +198,9 @@ impl Fs {
 
     /// Takes file capabilities away, in front of what makes that necessary, if that is allowed.
     pub fn drop_capabilities(&self, ino: Ino, cause: Cause<'_>) -> Result<()> {
-        if self.cell(ino)?.with(|i| i.xattr == 0) {
-            return Ok(());
+        match self.getxattr(ino, CAPABILITY) {
+            Err(FsError::NoAttr) => return Ok(()),
+            other => other.map(drop)?,
         }
         let taken = self.change_xattrs(ino, 0, |set, i| {
             match cause {
