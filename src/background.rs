@@ -6,7 +6,7 @@ use std::time::Duration;
 use quayfs_sync::thread::{self, JoinHandle};
 use quayfs_sync::time::Instant;
 
-use crate::checkpoint;
+use crate::checkpoint::{self, Reach};
 use crate::config::Durability;
 use crate::digest::Batch;
 use crate::engine::{Engine, Wanted};
@@ -101,7 +101,7 @@ fn digest_pending(e: &Engine) -> Result<()> {
         digest_some(e, upto)?;
         let stats = e.journal.stats();
         if stats.slots_used * 100 > stats.slots * HIGH_WATER {
-            e.kick(false, true);
+            e.make_room();
         }
     }
     e.trim_caches(e.journal.digested());
@@ -184,7 +184,9 @@ fn round_loop(e: &Engine) {
     let mut idle_since = Instant::now();
     let mut records = 0;
     loop {
-        let asked = e.await_work(LOOK_EVERY, |w: &mut Wanted| std::mem::take(&mut w.round));
+        let asked = e.await_work(LOOK_EVERY, |w: &mut Wanted| {
+            std::mem::take(&mut w.room) | std::mem::take(&mut w.round)
+        });
         if asked.stop {
             return;
         }
@@ -199,8 +201,10 @@ fn round_loop(e: &Engine) {
         if !e.is_read_only() {
             let zero = e.lbns.pending() > 0 && (asked.round || idle || zero_is_due(e));
             let result = (|| {
-                if asked.round || full || (idle && stats.slots_used > 0) {
+                if asked.round || (idle && stats.slots_used > 0) {
                     checkpoint::round(e)?;
+                } else if asked.room || full {
+                    checkpoint::round_of(e, Reach::Older)?;
                 }
                 if zero {
                     checkpoint::zero_batch(e)?;

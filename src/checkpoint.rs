@@ -2,7 +2,9 @@
 //!
 //! A round takes the newest version of every block staged at or below its cut S, writes it, and
 //! makes the move with one L2P transaction that also stores `retired_seq = S` (`docs/paper-map.md`;
-//! papers 1 and 2). One round at a time; zero batches run between rounds on the same thread.
+//! papers 1 and 2). Where only room is wanted, S is the middle of what is staged ([`Reach::Older`]): a
+//! block that has been written again above it stays where it is, and what is written all the time never
+//! reaches the device. One round at a time; zero batches run between rounds on the same thread.
 
 use std::ops::Range;
 
@@ -42,6 +44,15 @@ struct Move {
     borrowed: Option<Lbn>,
 }
 
+/// How far a round goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Everything up to D.
+    All,
+    /// The older half of the slots up to D.
+    Older,
+}
+
 /// What a round did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RoundReport {
@@ -53,29 +64,28 @@ pub struct RoundReport {
     pub swapped: u64,
 }
 
-/// Runs one round. Returns what it did; `Ok` with zeros if there was nothing to do. When it
-/// returns, the slots it retired are free and their blocks are durable on the data device.
+/// Runs a round that goes as far as it can: see [`round_of`].
 pub fn round(e: &Engine) -> Result<RoundReport> {
+    round_of(e, Reach::All)
+}
+
+/// Runs one round. Returns what it did; `Ok` with zeros if there was nothing to do. When it
+/// returns, the slots it retired are free, and their blocks are durable on the data device unless
+/// they have been overwritten in a slot that is still there.
+pub fn round_of(e: &Engine, reach: Reach) -> Result<RoundReport> {
     let mut bufs = e.rounding.lock();
-    // The cut: S <= D, so in mode `commit` nothing above the last commit leaves the rings.
-    let mut cut = e.journal.digested();
-    let mut live = e.journal.live_slots(cut);
+    let digested = e.journal.digested();
+    let live = e.journal.live_slots(digested);
     // A round is bounded by the L2P log: a block takes up to two entries.
-    let most = (e.ppt.capacity() / 2) as usize;
-    if live.len() > most {
-        let mut seqs: Vec<u64> = live.iter().map(|s| s.seq).collect();
-        let (_, nth, _) = seqs.select_nth_unstable(most);
-        cut = *nth - 1;
-        live.retain(|s| s.seq <= cut);
-    }
-    if live.is_empty() {
+    let cut = cut(&live, digested, reach, (e.ppt.capacity() / 2) as usize);
+    let slots = live.iter().filter(|s| s.seq <= cut).count() as u64;
+    if slots == 0 {
         e.journal
             .advance_heads(e.journal.retired(), grace::wait)
             .map_err(FsError::io)?;
         return Ok(RoundReport::default());
     }
-    let slots = live.len() as u64;
-    let (newest, orphaned) = absorb(e, live);
+    let (newest, orphaned) = absorb(e, live, cut);
     // Grace between the cut and the first write in place: a reader that missed the staged map
     // before a slot was published may still be reading the block.
     grace::wait();
@@ -108,11 +118,33 @@ pub fn round(e: &Engine) -> Result<RoundReport> {
     Ok(report)
 }
 
-/// Keeps the newest version of each LBN (write absorption) and splits off blocks that nobody owns
-/// any more.
-fn absorb(e: &Engine, mut live: Vec<LiveSlot>) -> (Vec<LiveSlot>, Vec<LiveSlot>) {
+/// Up to which number a round takes slots: at most `most`, and S <= D, so that in mode `commit` nothing
+/// above the last commit leaves the rings.
+fn cut(live: &[LiveSlot], digested: u64, reach: Reach, most: usize) -> u64 {
+    if live.is_empty() || (reach == Reach::All && live.len() <= most) {
+        return digested;
+    }
+    let mut seqs: Vec<u64> = live.iter().map(|s| s.seq).collect();
+    let mut nth = |n: usize| *seqs.select_nth_unstable(n).1;
+    let cut = match reach {
+        Reach::All => digested,
+        // At least one record's.
+        Reach::Older => nth((live.len() - 1) / 2),
+    };
+    if live.iter().filter(|s| s.seq <= cut).count() > most {
+        nth(most) - 1
+    } else {
+        cut
+    }
+}
+
+/// Keeps the newest version of each LBN (write absorption), if that is at or below the cut, and splits
+/// off blocks that nobody owns any more. A newer one is digested and stays live: after a crash it counts,
+/// and what the data device holds does not.
+fn absorb(e: &Engine, mut live: Vec<LiveSlot>, cut: u64) -> (Vec<LiveSlot>, Vec<LiveSlot>) {
     live.sort_unstable_by_key(|s| (s.lbn, std::cmp::Reverse(s.seq), std::cmp::Reverse(s.pos)));
     live.dedup_by_key(|s| s.lbn);
+    live.retain(|s| s.seq <= cut);
     live.into_iter().partition(|s| !e.lbns.is_pending(s.lbn))
 }
 

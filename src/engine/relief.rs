@@ -19,7 +19,9 @@ const KICK_EVERY: u64 = 2048;
 pub struct Wanted {
     /// Digest what can be digested.
     pub digest: bool,
-    /// Run a checkpoint round, then a zero batch.
+    /// Run a checkpoint round of the older half, so that slots become free.
+    pub room: bool,
+    /// Run a checkpoint round of everything, then a zero batch.
     pub round: bool,
     /// End.
     pub stop: bool,
@@ -68,12 +70,17 @@ impl Engine {
         }
     }
 
+    /// Asks for a round that frees slots.
+    pub fn make_room(&self) {
+        self.kick(false, true);
+    }
+
     /// Asks the background threads to work.
-    pub fn kick(&self, digest: bool, round: bool) {
+    pub fn kick(&self, digest: bool, room: bool) {
         let mut p = self.relief.progress.lock();
         let before = p.wanted;
         p.wanted.digest |= digest;
-        p.wanted.round |= round;
+        p.wanted.room |= room;
         if p.wanted != before {
             self.relief.work.notify_all();
         }

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use quayfs::background;
+use quayfs::checkpoint::{self, Reach};
 use quayfs::error::Result;
 use quayfs::fs::{
     Caller, Cause, FallocMode, Fs, RenameFlags, SetAttr, SetFlags, SetTime, SetXattr, Whence,
 };
-use quayfs::{background, checkpoint};
 use quayfs_layout::inode::{ROOT, Time};
 use quayfs_layout::{Ino, acl};
 
@@ -210,9 +211,10 @@ impl Script {
 
 /// What the background threads would do, now.
 fn background(fs: &Fs, input: &mut Input<'_>) -> Result<()> {
-    match input.u8() % 4 {
+    match input.u8() % 5 {
         0 => background::digest_all(&fs.e)?,
         1 => drop(checkpoint::round(&fs.e)?),
+        3 => drop(checkpoint::round_of(&fs.e, Reach::Older)?),
         2 => drop(checkpoint::zero_batch(&fs.e)?),
         _ => {
             let digested = fs.e.journal.digested();

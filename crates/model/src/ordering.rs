@@ -88,7 +88,7 @@ orderings! {
     DeviceFlushBeforeTxn "5" "the device is flushed before the L2P transaction";
     CutBelowD "5" "the cut of a round is at or below D";
     AllBuffers "5" "a round takes all live slots at or below its cut, in all buffers";
-    SupersededWithinCut "5" "a slot is dropped only for a newer one at or below the cut";
+    SupersededBelowD "5" "a slot is dropped only for a newer one at or below D";
     FreedDropBelowD "5" "a slot is dropped only for an LBN that a record at or below D freed";
     RoundDropsFreed "5" "a round drops slots of freed LBNs";
     SlotReuseAfterRetired "5" "slots are reused only after retired_seq is durable";

@@ -1,8 +1,9 @@
 //! One operation on the file system and on the model, and whether they agree.
 
+use quayfs::background;
+use quayfs::checkpoint::{self, Reach};
 use quayfs::error::FsError;
 use quayfs::fs::{Attr, Caller, Fs, SetAttr, SetFlags, SetXattr, Whence};
-use quayfs::{background, checkpoint};
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 
@@ -181,6 +182,7 @@ pub fn on_fs(fs: &Fs, m: &Model, op: &Op) -> Result<Told> {
         Op::Fsync { ino } => fs.fsync(*ino).map(|()| done)?,
         Op::Digest => background::digest_all(&fs.e).map(|()| done)?,
         Op::Round => checkpoint::round(&fs.e).map(|_| done)?,
+        Op::Room => checkpoint::round_of(&fs.e, Reach::Older).map(|_| done)?,
         Op::Zero => checkpoint::zero_batch(&fs.e).map(|_| done)?,
         Op::Evict => {
             crate::evict::evict(fs);
@@ -333,9 +335,13 @@ pub fn on_model(m: &mut Model, op: &Op, ino: Option<Ino>, request_max: u64) -> R
             m.forget(*ino);
             Ok(done)
         }
-        Op::Fsync { .. } | Op::Release { .. } | Op::Digest | Op::Round | Op::Zero | Op::Evict => {
-            Ok(done)
-        }
+        Op::Fsync { .. }
+        | Op::Release { .. }
+        | Op::Digest
+        | Op::Round
+        | Op::Room
+        | Op::Zero
+        | Op::Evict => Ok(done),
     }
 }
 

@@ -14,9 +14,10 @@ mod worker;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 
+use quayfs::checkpoint::{self, Reach};
 use quayfs::config::MountOptions;
 use quayfs::fs::{Caller, Fs};
-use quayfs::{background, checkpoint, mkfs};
+use quayfs::{background, mkfs};
 use quayfs_crashsim::{Recorder, Trace};
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{ROOT, S_IFREG};
@@ -199,7 +200,12 @@ fn help(fs: &Fs, which: u64, rng: &mut Rng) {
         background::digest_all(&fs.e).expect("digest");
         crate::evict::evict(fs);
     } else {
-        checkpoint::round(&fs.e).expect("round");
+        let reach = if rng.one_in(2) {
+            Reach::All
+        } else {
+            Reach::Older
+        };
+        checkpoint::round_of(&fs.e, reach).expect("round");
         checkpoint::zero_batch(&fs.e).expect("zero batch");
     }
 }

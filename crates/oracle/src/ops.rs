@@ -138,6 +138,8 @@ pub enum Op {
     },
     Digest,
     Round,
+    /// A round of the older half.
+    Room,
     Zero,
     /// Drops from DRAM all that can be read again.
     Evict,
@@ -360,7 +362,8 @@ pub fn random(rng: &mut Rng, m: &Model, t: &Taste) -> Op {
         94 if rng.one_in(2) => Op::Evict,
         94 => Op::Fsync { ino: any },
         95..97 if t.quiet => Op::Digest,
-        97..99 if t.quiet => Op::Round,
+        97 if t.quiet => Op::Round,
+        98 if t.quiet => Op::Room,
         99 if t.quiet => Op::Zero,
         _ => Op::Lookup {
             dir,

@@ -10,9 +10,10 @@ mod judge;
 
 use std::sync::Arc;
 
+use quayfs::background;
+use quayfs::checkpoint::{self, Reach};
 use quayfs::config::MountOptions;
 use quayfs::fs::{FallocMode, Fs};
-use quayfs::{background, checkpoint};
 use quayfs_crashsim::Recorder;
 use quayfs_layout::Ino;
 use quayfs_layout::inode::S_IFREG;
@@ -195,6 +196,15 @@ impl Script {
     /// A round; returns how many slots it retired.
     pub fn round(&mut self) -> u64 {
         self.aside(|fs| checkpoint::round(&fs.e).expect("round").slots)
+    }
+
+    /// A round of the older half; returns how many blocks it wrote.
+    pub fn room(&mut self) -> u64 {
+        self.aside(|fs| {
+            checkpoint::round_of(&fs.e, Reach::Older)
+                .expect("round")
+                .written
+        })
     }
 
     pub fn zero(&mut self) {

@@ -8,7 +8,7 @@ use quayfs_layout::inode::{ROOT, S_IFREG};
 
 use super::support::{BY, Disk};
 use crate::background::digest_all;
-use crate::checkpoint;
+use crate::checkpoint::{self, Reach};
 use crate::config::{DataMode, Durability, MountOptions};
 use crate::error::FsError;
 use crate::fs::{FallocMode, Fs, RenameFlags, SetAttr, SetXattr};
@@ -40,7 +40,7 @@ enum Op {
     /// The kernel forgets everything: orphans are freed.
     Forget,
     Digest,
-    Round,
+    Round(Reach),
     Zeroes,
     Commit,
     /// The daemon dies and a new one starts.
@@ -82,7 +82,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => (0u8..4).prop_map(Op::Clear),
         2 => Just(Op::Forget),
         3 => Just(Op::Digest),
-        3 => Just(Op::Round),
+        3 => prop_oneof![Just(Reach::All), Just(Reach::Older)].prop_map(Op::Round),
         2 => Just(Op::Zeroes),
         1 => Just(Op::Commit),
         2 => Just(Op::Kill),
@@ -296,7 +296,7 @@ impl Run {
                 }
             }
             Op::Digest => digest_all(&self.fs.e)?,
-            Op::Round => drop(checkpoint::round(&self.fs.e)?),
+            Op::Round(reach) => drop(checkpoint::round_of(&self.fs.e, reach)?),
             Op::Zeroes => drop(checkpoint::zero_batch(&self.fs.e)?),
             Op::Commit => self.fs.sync_all()?,
             Op::Kill => {

@@ -148,7 +148,7 @@ pub fn trials() -> Vec<Trial> {
         breaks(&[DeviceFlushBeforeTxn], "cut", Unreadable),
         breaks(&[CutBelowD], "cut", FalseDamage),
         breaks(&[AllBuffers], "buffers", ForeignContent),
-        breaks(&[SupersededWithinCut], "round", ForeignContent),
+        breaks(&[SupersededBelowD], "round", ForeignContent),
         breaks(&[FreedDropBelowD], "commit", NotTheCommit),
         holds(
             &[RoundDropsFreed],

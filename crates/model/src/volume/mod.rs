@@ -107,8 +107,10 @@ impl Model for Volume {
             push(Step::Digest(w.dram.dg.pc), digest::step(cfg, w));
             push(Step::StoreD(w.dram.dw.pc), digest::store_d(cfg, w));
             for swap in [false, true] {
-                if if swap { cfg.swap } else { cfg.in_place } {
-                    push(Step::Cut { swap }, round::cut(cfg, w, swap));
+                for older in [false, true] {
+                    if if swap { cfg.swap } else { cfg.in_place } {
+                        push(Step::Cut { swap, older }, round::cut(cfg, w, swap, older));
+                    }
                 }
             }
             push(Step::Round(w.dram.rd.pc), round::step(cfg, w));
@@ -331,9 +333,10 @@ fn explain(cfg: &Config, before: &World, step: Step, after: &World) -> String {
         Step::StoreD(3) => "lane head stored".into(),
         Step::StoreD(5) => "NAT entries or committed words stored, too late".into(),
         Step::StoreD(_) => "fence".into(),
-        Step::Cut { swap } => {
+        Step::Cut { swap, older } => {
             let how = if swap { "by swap" } else { "in place" };
-            format!("round {how}: cut at {}", after.dram.rd.cut)
+            let of = if older { " of the oldest" } else { "" };
+            format!("round{of} {how}: cut at {}", after.dram.rd.cut)
         }
         Step::Round(1) => "round: content written to the device".into(),
         Step::Round(2) => unless(

@@ -6,8 +6,9 @@ use super::ops::allocable;
 use super::state::*;
 use crate::ordering::Ordering;
 
-/// Starts a round: the cut, the live slots at or below it, and where each goes.
-pub fn cut(cfg: &Config, w: &World, swap: bool) -> Option<World> {
+/// Starts a round: the cut, the live slots at or below it, and where each goes. `older`: of all slots that
+/// could go the oldest only; what has been written again above that cut stays where it is.
+pub fn cut(cfg: &Config, w: &World, swap: bool, older: bool) -> Option<World> {
     let d = &w.dram;
     if d.rd.pc != 0 || w.left.rounds == 0 {
         return None;
@@ -15,16 +16,22 @@ pub fn cut(cfg: &Config, w: &World, swap: bool) -> Option<World> {
     if d.zb.pc != 0 && cfg.keeps(Ordering::ZeroNotDuringRound) {
         return None;
     }
-    let cut = if cfg.keeps(Ordering::CutBelowD) {
+    let upto = if cfg.keeps(Ordering::CutBelowD) {
         d.digested
     } else {
         newest_durable(w)
     };
     let live = |slot: &SlotInfo| slot.used && slot.seq != 0 && slot.seq > d.retired;
-    let within = |slot: &SlotInfo| live(slot) && slot.seq <= cut;
-    if !d.slot.iter().any(within) {
+    let seqs = || {
+        let may_go = |slot: &&SlotInfo| live(slot) && slot.seq <= upto;
+        d.slot.iter().filter(may_go).map(|slot| slot.seq)
+    };
+    let (oldest, newest) = (seqs().min()?, seqs().max()?);
+    if older && oldest == newest {
         return None;
     }
+    let cut = if older { oldest } else { upto };
+    let within = |slot: &SlotInfo| live(slot) && slot.seq <= cut;
     let mut rd = Round {
         pc: 1,
         cut,
@@ -37,7 +44,7 @@ pub fn cut(cfg: &Config, w: &World, swap: bool) -> Option<World> {
             live(other)
                 && other.lbn == slot.lbn
                 && other.seq > slot.seq
-                && (other.seq <= cut || !cfg.keeps(Ordering::SupersededWithinCut))
+                && (other.seq <= upto || !cfg.keeps(Ordering::SupersededBelowD))
         });
         let freed = d.bits >> lbn & 1 == 0
             && (d.released[lbn] <= d.digested || !cfg.keeps(Ordering::FreedDropBelowD))

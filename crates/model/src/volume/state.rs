@@ -232,7 +232,7 @@ pub enum Step {
     DigestBegin,
     Digest(u8),
     StoreD(u8),
-    Cut { swap: bool },
+    Cut { swap: bool, older: bool },
     Round(u8),
     ZeroBegin,
     Zero(u8),

@@ -22,6 +22,7 @@ pub const STORIES: &[Story] = &[
     ("lap", lap),
     ("laps", laps),
     ("backlog", backlog),
+    ("rewrites", rewrites),
 ];
 
 /// The slots that a round has retired are filled again.
@@ -146,6 +147,38 @@ fn backlog(s: &mut Script) {
         s.remount(false, &options);
     }
     s.sync();
+}
+
+/// Rounds of the older half leave what was written again since where it is; a death, and a zero batch,
+/// find blocks whose only version on the device is an old one, or none.
+fn rewrites(s: &mut Script) {
+    let a = s.file(ROOT, "a");
+    let options = s.options();
+    s.background();
+    s.settle();
+    for lap in 0..3 {
+        for i in 0..4 {
+            s.write(a, (lap + i) * B, BLOCK);
+        }
+        s.write(a, lap * B + 50, 100);
+        s.sync();
+        s.digest();
+        s.room();
+        s.write(a, (lap + 1) * B + 9, BLOCK);
+        s.room();
+        if lap == 1 {
+            s.truncate(a, B + 30);
+            s.sync();
+            s.digest();
+            s.room();
+            s.zero();
+            s.remount(false, &options);
+        }
+    }
+    s.sync();
+    s.digest();
+    while s.room() > 0 {}
+    s.end();
 }
 
 /// Mounts that end in every way, with something to do for each.
