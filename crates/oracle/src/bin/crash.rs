@@ -169,6 +169,7 @@ const WITNESSES: &[&str] = &[
     "swap: story reuse-written, dies after 150",
     "commit-swap: story ring, dies after 116",
     "op: killed 7340038",
+    "op: mkdir; rename, dies after 8",
     "ordered-inplace: threads 3 seed 7340055",
     "commit-swap: killed 7340048",
 ];
