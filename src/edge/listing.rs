@@ -4,13 +4,11 @@ use quayfs_fuse::wire::{EntryOut, ReadIn};
 use quayfs_fuse::{Answer, Listing, Out};
 use quayfs_layout::inode::Inode;
 
-use crate::edge::convert::{attr_of, entry_of};
+use crate::edge::convert::attr_of;
 use crate::edge::service::Edge;
+use crate::error::Result;
 use crate::fs::DirEntry;
 use crate::fs::attr::mode_of_kind;
-
-/// Most entries of one answer with attributes; a page of the kernel's holds fewer.
-const BATCH: usize = 128;
 
 impl Edge {
     pub(super) fn readdir(&self, ino: u64, args: &ReadIn, out: &mut Out<'_>) -> Answer {
@@ -21,34 +19,52 @@ impl Edge {
         Ok(())
     }
 
-    /// The entries of a directory from a cookie on. The kernel takes a reference to every inode in the
-    /// answer, except through `.` and `..`.
+    /// The entries of a directory from a cookie on, as many as fit. The kernel takes a reference to every
+    /// inode in the answer, except through `.` and `..`.
     pub(super) fn readdirplus(&self, ino: u64, args: &ReadIn, out: &mut Out<'_>) -> Answer {
-        let mut seen = Vec::new();
-        // Attributes are looked up after the directory's lock is released.
-        self.fs.readdir(ino, args.offset, |e| {
-            seen.push(e);
-            seen.len() < BATCH
-        })?;
-        let mut listing = Listing::new(out, args.size);
-        for e in &seen {
-            let dot = e.name == b"." || e.name == b"..";
-            let entry = if dot {
-                kind_only(e)
-            } else {
-                match self.fs.entry_attr(e) {
-                    Some(attr) => entry_of(&attr),
-                    None => continue,
+        let mut after = args.offset;
+        loop {
+            // Attributes are looked up after the directory's lock is released.
+            let seen = self.entries_after(ino, after, args.size as usize)?;
+            let mut listing = Listing::new(out, args.size);
+            for e in &seen {
+                let dot = e.name == b"." || e.name == b"..";
+                let entry = if dot {
+                    kind_only(e)
+                } else {
+                    match self.fs.entry_attr(e) {
+                        Some(attr) => self.entry_of(&attr),
+                        None => continue,
+                    }
+                };
+                if !listing.entry(&entry, e.ino, e.cookie, e.kind, &e.name) {
+                    if !dot {
+                        self.fs.forget(e.ino, 1);
+                    }
+                    break;
                 }
-            };
-            if !listing.entry(&entry, e.ino, e.cookie, e.kind, &e.name) {
-                if !dot {
-                    self.fs.forget(e.ino, 1);
-                }
-                break;
+            }
+            // An empty answer means that there are no more, not that all of these are gone by now.
+            match seen.last() {
+                Some(last) if out.is_empty() => after = last.cookie,
+                _ => return Ok(()),
             }
         }
-        Ok(())
+    }
+
+    /// Entries that fit into an answer of so many bytes.
+    fn entries_after(&self, ino: u64, after: u64, mut room: usize) -> Result<Vec<DirEntry>> {
+        let mut seen = Vec::new();
+        self.fs.readdir(ino, after, |e| {
+            let size = Listing::entry_size(e.name.len());
+            let fits = size <= room;
+            if fits {
+                room -= size;
+                seen.push(e);
+            }
+            fits
+        })?;
+        Ok(seen)
     }
 }
 

@@ -131,6 +131,11 @@ impl<'o, 'a> Listing<'o, 'a> {
         Self { out, most }
     }
 
+    /// Bytes that a name of this length takes, with its inode.
+    pub fn entry_size(name: usize) -> usize {
+        (size_of::<Dirent>() + size_of::<EntryOut>() + name).next_multiple_of(8)
+    }
+
     /// Appends a name. `next`: where to go on after it. False if it does not fit any more.
     pub fn name(&mut self, ino: u64, next: u64, kind: u8, name: &[u8]) -> bool {
         self.append(None, ino, next, kind, name)
