@@ -112,6 +112,8 @@ pub struct Ablation {
     pub file_locking: bool,
     /// `workers:1`: one checkpoint worker, whatever the number of CPUs.
     pub one_worker: bool,
+    /// `messages:all`: the kernel asks for everything, remembers nothing and sends at most 128 KiB.
+    pub all_messages: bool,
 }
 
 /// Everything that can be said at mount time.
@@ -303,6 +305,7 @@ impl fmt::Display for Ablation {
             checkpoint.as_deref(),
             self.file_locking.then_some("locking:file"),
             self.one_worker.then_some("workers:1"),
+            self.all_messages.then_some("messages:all"),
         ];
         let on: Vec<_> = on
             .iter()

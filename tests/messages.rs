@@ -385,7 +385,7 @@ struct Column {
 }
 
 /// Whoever has mounted does it.
-const OWN: [Column; 4] = {
+const OWN: [Column; 5] = {
     const fn own(head: &'static str, options: &'static str) -> Column {
         Column {
             head,
@@ -395,6 +395,7 @@ const OWN: [Column; 4] = {
         }
     }
     [
+        own("`ablation=messages:all`", "ablation=messages:all"),
         own("`open=answer`", "open=answer"),
         own("`open=elide`", "open=elide"),
         own(

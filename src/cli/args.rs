@@ -133,7 +133,8 @@ Options after -o, separated by commas:
   fsname=NAME subtype=NAME   what the mount table shows; subtype=none: type `fuse`
   remount                    change ro, nosuid, nodev, noexec, noatime of a live mount
   ablation=KEY:VALUE         measure without an idea: staging:central, checkpoint:swap,
-                             checkpoint:inplace, locking:file, workers:1
+                             checkpoint:inplace, locking:file, workers:1,
+                             messages:all
 
 Examples:
   quayfs mount /srv/vol /mnt/q

@@ -279,6 +279,10 @@ impl<'a> Parser<'a> {
                 a.one_worker = true;
                 Ok("ablation=workers")
             }
+            Some(("messages", "all")) => {
+                a.all_messages = true;
+                Ok("ablation=messages")
+            }
             Some(("nodelog", "ssd")) => Err(OptionError::NotYet {
                 option: word.into(),
                 instead: "nothing: metadata is always journaled in pmem",
@@ -380,8 +384,8 @@ const TRANSPORT: [(&str, Transport); 3] = [
     ("dev", Transport::Dev),
     ("uring", Transport::Uring),
 ];
-const ABLATIONS: &str =
-    "staging:central, checkpoint:swap, checkpoint:inplace, locking:file or workers:1";
+const ABLATIONS: &str = "staging:central, checkpoint:swap, checkpoint:inplace, locking:file, \
+    workers:1 or messages:all";
 
 fn bad(option: &str, value: &str, expected: impl Into<String>) -> OptionError {
     OptionError::Value {

@@ -236,11 +236,12 @@ fn every_option_has_its_effect() {
             },
         ),
         (
-            "ablation=checkpoint:inplace,ablation=workers:1",
+            "ablation=checkpoint:inplace,ablation=workers:1,ablation=messages:all",
             MountOptions {
                 ablation: Ablation {
                     checkpoint: Some(CheckpointPolicy::InPlace),
                     one_worker: true,
+                    all_messages: true,
                     ..a()
                 },
                 ..d()

@@ -1,21 +1,21 @@
 //! Requests about the attributes of an inode and of the file system.
 
-use quayfs_fuse::wire::{AttrOut, SetattrIn, StatfsOut, StatxOut};
+use quayfs_fuse::wire::{SetattrIn, StatfsOut, StatxOut};
 use quayfs_fuse::{Answer, Out};
 
-use crate::edge::convert::{FOREVER, attr_of, set_attr, statx_of};
+use crate::edge::convert::{set_attr, statx_of};
 use crate::edge::service::Edge;
-use crate::fs::{Attr, Cause};
+use crate::fs::Cause;
 
 impl Edge {
     pub(super) fn getattr(&self, ino: u64, out: &mut Out<'_>) -> Answer {
-        put(&self.fs.getattr(ino)?, out)
+        self.attributes(&self.fs.getattr(ino)?, out)
     }
 
     pub(super) fn statx(&self, ino: u64, out: &mut Out<'_>) -> Answer {
         let found = self.fs.getattr(ino)?;
         out.put(&StatxOut {
-            attr_valid: FOREVER,
+            attr_valid: self.valid(),
             stat: statx_of(ino, &found.inode),
             ..StatxOut::default()
         })
@@ -26,7 +26,7 @@ impl Edge {
         if set.size.is_some() || set.uid.is_some() || set.gid.is_some() {
             self.fs.drop_capabilities(ino, Cause::Set(&set))?;
         }
-        put(&self.fs.setattr(ino, &set, kill)?, out)
+        self.attributes(&self.fs.setattr(ino, &set, kill)?, out)
     }
 
     pub(super) fn statfs(&self, out: &mut Out<'_>) -> Answer {
@@ -43,12 +43,4 @@ impl Edge {
             ..StatfsOut::default()
         })
     }
-}
-
-fn put(a: &Attr, out: &mut Out<'_>) -> Answer {
-    out.put(&AttrOut {
-        attr_valid: FOREVER,
-        attr: attr_of(a.ino, &a.inode),
-        ..AttrOut::default()
-    })
 }

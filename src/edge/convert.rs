@@ -2,14 +2,14 @@
 
 use quayfs_fuse::Errno;
 use quayfs_fuse::wire::{
-    AttrOf, EntryOut, FsXattr, InHeader, Open, SetattrIn, SetattrValid, Statx, StatxTime,
+    AttrOf, FsXattr, InHeader, Open, SetattrIn, SetattrValid, Statx, StatxTime,
 };
 use quayfs_layout::inode::{
     FLAG_APPEND, FLAG_IMMUTABLE, FLAG_NOATIME, FLAG_NODUMP, FLAG_PROJECT, FLAG_SYNC, Inode, Time,
 };
 
 use crate::fs::{
-    Attr, Caller, FallocMode, RenameFlags, SetAttr, SetFlags, SetTime, SetXattr, Whence, Writes,
+    Caller, FallocMode, RenameFlags, SetAttr, SetFlags, SetTime, SetXattr, Whence, Writes,
 };
 use crate::mount::SCRUB_XATTR;
 
@@ -71,27 +71,6 @@ pub fn statx_of(ino: u64, i: &Inode) -> Statx {
 /// The kernel's encoding of a device in 32 bits (`new_encode_dev`).
 fn device_numbers(rdev: u32) -> (u32, u32) {
     ((rdev >> 8) & 0xfff, rdev & 0xff | (rdev >> 12) & 0xf_ff00)
-}
-
-/// A name with its inode.
-pub fn entry_of(a: &Attr) -> EntryOut {
-    EntryOut {
-        nodeid: a.ino,
-        generation: u64::from(a.inode.generation),
-        entry_valid: FOREVER,
-        attr_valid: FOREVER,
-        attr: attr_of(a.ino, &a.inode),
-        ..EntryOut::default()
-    }
-}
-
-/// What the kernel remembers as the absence of a name.
-pub fn no_entry() -> EntryOut {
-    EntryOut {
-        entry_valid: FOREVER,
-        attr_valid: FOREVER,
-        ..EntryOut::default()
-    }
 }
 
 /// Who asks. `umask` comes with requests that make something.

@@ -1,6 +1,7 @@
 //! The edge: decodes the kernel's requests, calls the operation layer, replies, and decides nothing.
 //! Both transports are in `quayfs-fuse`; what is here knows of neither.
 
+mod answers;
 mod attributes;
 mod convert;
 mod data;

@@ -4,15 +4,15 @@ use quayfs_fuse::wire::{CreateIn, InHeader, MkdirIn, MknodIn, OpenOut, Rename2In
 use quayfs_fuse::{Answer, Out};
 use quayfs_layout::inode::{S_IFMT, S_IFREG};
 
-use crate::edge::convert::{caller, entry_of, no_entry, rename_flags};
+use crate::edge::convert::{caller, rename_flags};
 use crate::edge::service::Edge;
 use crate::error::FsError;
 
 impl Edge {
     pub(super) fn lookup(&self, parent: u64, name: &[u8], out: &mut Out<'_>) -> Answer {
         match self.fs.lookup(parent, name) {
-            Ok(found) => out.put(&entry_of(&found)),
-            Err(FsError::NoEntry) => out.put(&no_entry()),
+            Ok(found) => out.put(&self.entry_of(&found)),
+            Err(FsError::NoEntry) => out.put(&self.no_entry()),
             Err(e) => Err(e.into()),
         }
     }
@@ -27,7 +27,7 @@ impl Edge {
         let made = self
             .fs
             .symlink(caller(header, 0), header.nodeid, name, target)?;
-        out.put(&entry_of(&made))
+        out.put(&self.entry_of(&made))
     }
 
     pub(super) fn mknod(
@@ -41,7 +41,7 @@ impl Edge {
         let made = self
             .fs
             .mknod(by, header.nodeid, name, args.mode, args.rdev)?;
-        out.put(&entry_of(&made))
+        out.put(&self.entry_of(&made))
     }
 
     pub(super) fn mkdir(
@@ -53,7 +53,7 @@ impl Edge {
     ) -> Answer {
         let by = caller(header, args.umask);
         let made = self.fs.mkdir(by, header.nodeid, name, args.mode)?;
-        out.put(&entry_of(&made))
+        out.put(&self.entry_of(&made))
     }
 
     /// Creates a file and opens it.
@@ -67,7 +67,7 @@ impl Edge {
         let mode = args.mode & !S_IFMT | S_IFREG;
         let by = caller(header, args.umask);
         let made = self.fs.mknod(by, header.nodeid, name, mode, 0)?;
-        out.put(&entry_of(&made))?;
+        out.put(&self.entry_of(&made))?;
         out.put(&OpenOut {
             open_flags: self.opened(args.flags).bits(),
             ..OpenOut::default()
@@ -79,7 +79,7 @@ impl Edge {
         let made = self
             .fs
             .tmpfile(caller(header, args.umask), header.nodeid, args.mode)?;
-        out.put(&entry_of(&made))?;
+        out.put(&self.entry_of(&made))?;
         out.put(&OpenOut {
             open_flags: self.opened(args.flags).bits(),
             ..OpenOut::default()
@@ -98,6 +98,6 @@ impl Edge {
     }
 
     pub(super) fn link(&self, ino: u64, parent: u64, name: &[u8], out: &mut Out<'_>) -> Answer {
-        out.put(&entry_of(&self.fs.link(ino, parent, name)?))
+        out.put(&self.entry_of(&self.fs.link(ino, parent, name)?))
     }
 }

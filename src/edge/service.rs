@@ -11,6 +11,8 @@ use crate::fs::Fs;
 
 /// Largest request the kernel sends.
 const WRITE_MAX: u32 = 1 << 20;
+/// What it is where nobody asks for more.
+const WRITE_MAX_ABLATED: u32 = 128 << 10;
 /// Requests that nobody waits for (readahead, asynchronous direct I/O) under way at once.
 const BACKGROUND: u16 = 64;
 
@@ -32,9 +34,20 @@ pub fn wish(options: &MountOptions, request_max: usize) -> Wish {
     flags.set(Init::WRITEBACK_CACHE, options.writeback_cache);
     // With lists the umask is ours to apply: it does not count below a default list.
     flags.set(Init::POSIX_ACL | Init::DONT_MASK, options.has_acls());
+    let mut write_max = WRITE_MAX;
+    if options.ablation.all_messages {
+        flags.remove(
+            Init::DO_READDIRPLUS
+                | Init::READDIRPLUS_AUTO
+                | Init::CACHE_SYMLINKS
+                | Init::HANDLE_KILLPRIV_V2
+                | Init::NO_OPENDIR_SUPPORT,
+        );
+        write_max = WRITE_MAX_ABLATED;
+    }
     Wish {
         flags,
-        max_write: (request_max as u32).min(WRITE_MAX),
+        max_write: (request_max as u32).min(write_max),
         max_background: BACKGROUND,
     }
 }
@@ -96,19 +109,21 @@ impl Service for Edge {
                 self.fs.release(ino);
                 Ok(())
             }
-            // Closing a file makes nothing durable that was not.
-            Op::Flush => Err(Errno::NOSYS),
-            Op::Fsync(_) | Op::Fsyncdir(_) => self.fsync(ino),
+            Op::Fsync(_) | Op::Fsyncdir(_) if self.sync_is_needless() => {
+                self.needless(&request.op, out)
+            }
+            Op::Fsync(_) | Op::Fsyncdir(_) => Ok(self.fs.fsync(ino)?),
             Op::Setxattr { args, name, value } => self.setxattr(header, args, name, value),
             Op::Getxattr { size, name } => self.getxattr(header, name, size, out),
             Op::Listxattr { size } => self.listxattr(ino, size, out),
             Op::Removexattr { name } => Ok(self.fs.removexattr(ino, name)?),
-            // No state per open directory.
-            Op::Opendir(_) | Op::Releasedir(_) => Err(Errno::NOSYS),
             Op::Readdir(args) => self.readdir(ino, &args, out),
             Op::Readdirplus(args) => self.readdirplus(ino, &args, out),
-            // The kernel checks permissions itself (`default_permissions`).
-            Op::Access { .. } => Err(Errno::NOSYS),
+            // Closing a file makes nothing durable that was not; there is no state per open directory;
+            // the kernel checks permissions itself (`default_permissions`).
+            Op::Flush | Op::Opendir(_) | Op::Releasedir(_) | Op::Access { .. } => {
+                self.needless(&request.op, out)
+            }
             Op::Ioctl { ref args, data } => self.ioctl(header, args, data, out),
             Op::Fallocate(args) => self.fallocate(ino, &args),
             // Linux asks without sending first what it has collected, and would take what we do not have
@@ -151,12 +166,5 @@ impl Edge {
     /// write to a daemon that is dead, so that `fsync` would succeed where nobody answers it.
     fn sync_is_needless(&self) -> bool {
         self.fs.sync_is_free() && !self.fs.e.options.writeback_cache
-    }
-
-    fn fsync(&self, ino: u64) -> Answer {
-        if self.sync_is_needless() {
-            return Err(Errno::NOSYS);
-        }
-        Ok(self.fs.fsync(ino)?)
     }
 }
