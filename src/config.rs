@@ -90,12 +90,14 @@ pub enum OnError {
     Continue,
 }
 
-/// When reading changes a file's access time. Options `relatime` and `noatime`.
+/// When reading changes a file's access time. Options `relatime`, `strictatime` and `noatime`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AtimePolicy {
     /// When it is not newer than the last change, or a day old (the default).
     #[default]
     Relatime,
+    /// Always. The kernel then caches nothing for those who open files, so that every read is seen.
+    StrictAtime,
     /// Never.
     NoAtime,
 }
@@ -291,6 +293,7 @@ impl fmt::Display for AtimePolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Relatime => "relatime",
+            Self::StrictAtime => "strictatime",
             Self::NoAtime => "noatime",
         })
     }

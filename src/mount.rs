@@ -262,6 +262,7 @@ fn flags(options: &MountOptions) -> MountFlags {
     flags.set(MountFlags::SYNCHRONOUS, options.sync);
     flags |= match options.atime {
         AtimePolicy::Relatime => MountFlags::RELATIME,
+        AtimePolicy::StrictAtime => MountFlags::STRICTATIME,
         AtimePolicy::NoAtime => MountFlags::NOATIME,
     };
     flags

@@ -358,3 +358,36 @@ fn flags_as_programs_show_them() {
     assert_eq!(moved.raw_os_error(), Some(libc::EXDEV));
     end(&m);
 }
+
+fn accessed(path: &Path) -> (i64, i64) {
+    let meta = fs::metadata(path).unwrap();
+    (meta.atime(), meta.atime_nsec())
+}
+
+/// With `strictatime` the kernel answers no read by itself.
+#[test]
+fn every_read_is_noted() {
+    if !can_mount() {
+        return;
+    }
+    for more in ["", ",writeback", ",durability=commit"] {
+        let (m, f, dir) = with_file_and_dir(&format!("strictatime{more}"));
+        let mut file = File::open(&f).unwrap();
+        let mut last = (0, 0);
+        for _ in 0..3 {
+            assert_eq!(fs::read(&f).unwrap(), b"content");
+            let read = accessed(&f);
+            file.read_exact(&mut [0]).unwrap();
+            assert!(read > last && accessed(&f) > read, "{more}");
+            last = accessed(&f);
+        }
+        drop(file);
+        let mut last = (0, 0);
+        for _ in 0..3 {
+            assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+            assert!(accessed(&dir) > last, "{more}");
+            last = accessed(&dir);
+        }
+        end(&m);
+    }
+}

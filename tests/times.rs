@@ -219,7 +219,8 @@ fn operations_touch_what_they_should() {
     }
 }
 
-/// With `relatime` a read counts if the last one is not newer than the last change.
+/// With `relatime` a read counts if the last one is not newer than the last change, with `strictatime`
+/// always.
 #[test]
 fn reads_are_noted_now_and_then() {
     let t = tree("relatime");
@@ -230,6 +231,11 @@ fn reads_are_noted_now_and_then() {
     let noted = t.fs.getattr(t.file).expect("getattr").inode.atime;
     t.fs.read(t.file, 0, 1).expect("read");
     assert_eq!(t.fs.getattr(t.file).expect("getattr").inode.atime, noted);
+    let t = tree("strictatime");
+    t.fs.read(t.file, 0, 1).expect("read");
+    let noted = t.fs.getattr(t.file).expect("getattr").inode.atime;
+    t.fs.read(t.file, 0, 1).expect("read");
+    assert!(t.fs.getattr(t.file).expect("getattr").inode.atime > noted);
     let t = tree("relatime,nodiratime");
     age(&t.fs, t.dir);
     t.fs.readdir(t.dir, 0, |_| true).expect("readdir");

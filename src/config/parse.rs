@@ -182,6 +182,7 @@ impl<'a> Parser<'a> {
             "exec" => o.noexec = false,
             "noexec" => o.noexec = true,
             "atime" | "relatime" => o.atime = AtimePolicy::Relatime,
+            "strictatime" => o.atime = AtimePolicy::StrictAtime,
             "noatime" => o.atime = AtimePolicy::NoAtime,
             "diratime" => o.nodiratime = false,
             "nodiratime" => o.nodiratime = true,
@@ -337,6 +338,13 @@ impl<'a> Parser<'a> {
                 "lists mean something only where the kernel checks permissions; drop one of them",
             );
         }
+        if o.atime == AtimePolicy::StrictAtime && o.open == OpenPolicy::Elide {
+            return conflict(
+                "strictatime".into(),
+                "open=elide",
+                "the kernel reports every read only of files that it may not open by itself; drop one of them",
+            );
+        }
         if let Some(ablated) = o.ablation.checkpoint
             && o.checkpoint != ablated
             && let Some((_, said)) = self.said.iter().find(|(a, _)| *a == "checkpoint")
@@ -435,7 +443,6 @@ fn is_for_others(key: &str) -> bool {
 
 fn impossible(key: &str) -> Option<&'static str> {
     Some(match key {
-        "strictatime" => "FUSE cannot report every read; use relatime or noatime",
         "lazytime" => "times are journaled with the operation that changes them; drop it",
         "mand" => "Linux has no mandatory locks any more; drop it",
         "allow_root" => "use allow_other, or mount as root",

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use quayfs_fuse::wire::{Init, Open, OpenOut};
 use quayfs_fuse::{Answer, Errno, Offer, Op, Out, Request, Service, Stats, Wish};
 
-use crate::config::{MountOptions, OpenPolicy};
+use crate::config::{AtimePolicy, MountOptions, OpenPolicy};
 use crate::edge::convert::{open_flags, writes};
 use crate::fs::Fs;
 
@@ -31,6 +31,9 @@ pub fn wish(options: &MountOptions, request_max: usize) -> Wish {
         | Init::DIRECT_IO_ALLOW_MMAP
         | Init::NO_OPENDIR_SUPPORT;
     flags.set(Init::NO_OPEN_SUPPORT, options.open == OpenPolicy::Elide);
+    if options.atime == AtimePolicy::StrictAtime {
+        flags.remove(Init::CACHE_SYMLINKS | Init::NO_OPENDIR_SUPPORT);
+    }
     flags.set(Init::WRITEBACK_CACHE, options.writeback_cache);
     // With lists the umask is ours to apply: it does not count below a default list.
     flags.set(Init::POSIX_ACL | Init::DONT_MASK, options.has_acls());
@@ -117,6 +120,8 @@ impl Service for Edge {
             Op::Getxattr { size, name } => self.getxattr(header, name, size, out),
             Op::Listxattr { size } => self.listxattr(ino, size, out),
             Op::Removexattr { name } => Ok(self.fs.removexattr(ino, name)?),
+            // The kernel does not remember the entries of a directory that it does not open by itself.
+            Op::Opendir(_) if self.sees_every_read() => out.put(&OpenOut::default()),
             Op::Readdir(args) => self.readdir(ino, &args, out),
             Op::Readdirplus(args) => self.readdirplus(ino, &args, out),
             // Closing a file makes nothing durable that was not; there is no state per open directory;
@@ -144,10 +149,20 @@ impl Edge {
         self.fs.e.options.open == OpenPolicy::Elide
     }
 
+    fn sees_every_read(&self) -> bool {
+        self.fs.e.options.atime == AtimePolicy::StrictAtime
+    }
+
     /// How the kernel is to treat a file that is opened with these flags. Where it opens files without
-    /// asking it treats them all alike.
+    /// asking it treats them all alike; where it has to tell of every read it answers none itself.
     pub(super) fn opened(&self, flags: u32) -> Open {
-        open_flags(if self.opens_unasked() { 0 } else { flags })
+        open_flags(if self.opens_unasked() {
+            0
+        } else if self.sees_every_read() {
+            flags | libc::O_DIRECT.cast_unsigned()
+        } else {
+            flags
+        })
     }
 
     fn open(&self, ino: u64, flags: u32, out: &mut Out<'_>) -> Answer {

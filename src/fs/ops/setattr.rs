@@ -97,7 +97,9 @@ impl Fs {
             return;
         }
         let time = now();
-        if !cell.with(|i| i.flags & FLAG_NOATIME == 0 && atime_is_due(i, time)) {
+        let always = self.e.options.atime == AtimePolicy::StrictAtime;
+        let due = |i: &Inode| always || atime_is_due(i, time);
+        if !cell.with(|i| i.flags & FLAG_NOATIME == 0 && due(i)) {
             return;
         }
         let noted = (|| {
@@ -105,7 +107,7 @@ impl Fs {
             let _op = cell.lock.read();
             let _commit = cell.commit.lock();
             let mut i = cell.image();
-            if i.mode != 0 && atime_is_due(&i, time) {
+            if i.mode != 0 && due(&i) {
                 i.atime = time;
                 txn.put_inode(cell.ino, &i);
                 let seq = txn.commit()?;
