@@ -1,5 +1,5 @@
 //! Calls that few programs make, as the kernel hands them on: files without a name, whiteouts, flags,
-//! handles.
+//! handles, the end that somebody asks for.
 //!
 //! Needs `/dev/fuse`, `chattr` and `lsattr`, and root for the flags that only root may set.
 
@@ -388,6 +388,57 @@ fn every_read_is_noted() {
             assert!(accessed(&dir) > last, "{more}");
             last = accessed(&dir);
         }
+        end(&m);
+    }
+}
+
+/// `FS_IOC_SHUTDOWN`, as root may call it.
+const SHUTDOWN: &str = "import fcntl, os, struct, sys
+fd = os.open(sys.argv[1], os.O_RDONLY)
+fcntl.ioctl(fd, 0x8004587d, struct.pack('I', int(sys.argv[2])))
+";
+
+/// After a shutdown there are only errors; the next mount has everything that was done before, open
+/// files without a name excepted.
+#[test]
+fn a_mount_is_shut_down() {
+    if !can_mount() {
+        return;
+    }
+    for way in WAYS {
+        let (m, f, dir) = with_file_and_dir(way);
+        let mut open = File::create(dir.join("open")).unwrap();
+        open.write_all(&[7; 10_000]).unwrap();
+        // What the kernel has collected is its own until it is sent.
+        open.sync_all().unwrap();
+        File::open(&f).unwrap().sync_all().unwrap();
+        let gone = tmpfile(&dir, OFlags::empty()).unwrap();
+        let mnt = m.mnt();
+        let shutdown = |flag| {
+            run(
+                "python3",
+                &["-c", SHUTDOWN, mnt.to_str().unwrap()],
+                Path::new(flag),
+            )
+        };
+        assert!(shutdown("2").is_some(), "{way}");
+        for failed in [
+            fs::write(mnt.join("new"), b"").unwrap_err(),
+            fs::create_dir(mnt.join("sub")).unwrap_err(),
+            fs::remove_file(&f).unwrap_err(),
+            fs::set_permissions(&f, fs::Permissions::from_mode(0o600)).unwrap_err(),
+        ] {
+            assert_eq!(failed.raw_os_error(), Some(libc::EIO), "{way}: {failed}");
+        }
+        drop((open, gone));
+        m.umount();
+        let fsck = quayfs(["fsck".as_ref(), m.0.vol().as_os_str()]).ok();
+        assert!(fsck.contains("not unmounted cleanly"), "{way}: {fsck}");
+        assert!(fsck.contains(" 1 orphans"), "{way}: {fsck}");
+        m.mount(way);
+        assert_eq!(fs::read(&f).unwrap(), b"content");
+        assert_eq!(fs::read(dir.join("open")).unwrap(), [7; 10_000]);
+        assert_eq!(fs::read_dir(&mnt).unwrap().count(), 2);
         end(&m);
     }
 }

@@ -188,7 +188,9 @@ fn serve(job: &Job, ready: impl FnOnce(Report)) -> Result<(), Ended> {
             &e,
         )
     })?;
-    info!("unmounted, the volume is clean");
+    if fs.alive().is_ok() {
+        info!("unmounted, the volume is clean");
+    }
     Ok(())
 }
 

@@ -1,8 +1,8 @@
-//! Requests that began as `ioctl`: flags of inodes, project ids, generations.
+//! Requests that began as `ioctl`: flags of inodes, project ids, generations, the end of the mount.
 
 use quayfs_fuse::wire::{
     FsXattr, IOC_FSGETXATTR, IOC_FSSETXATTR, IOC_GETFLAGS, IOC_GETVERSION, IOC_SETFLAGS,
-    IOC32_GETVERSION, InHeader, IoctlIn, IoctlOut, handed_over,
+    IOC_SHUTDOWN, IOC32_GETVERSION, InHeader, IoctlIn, IoctlOut, handed_over,
 };
 use quayfs_fuse::{Answer, Errno, Out};
 use quayfs_layout::inode::Inode;
@@ -53,6 +53,11 @@ impl Edge {
                 let generation = self.fs.getattr(ino)?.inode.generation;
                 out.put(&IoctlOut::default())?;
                 out.put(&generation)
+            }
+            // Which kind of end is asked for stays with the kernel; ours is good for each of them.
+            IOC_SHUTDOWN => {
+                self.fs.kill(by)?;
+                out.put(&IoctlOut::default())
             }
             _ => Err(Errno::new(libc::ENOTTY)),
         }

@@ -76,6 +76,13 @@ impl Service for Edge {
 
     fn answer(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer {
         let (header, ino) = (&request.header, request.header.nodeid);
+        // What a dead mount is told while it goes away has no answer.
+        if !matches!(
+            request.op,
+            Op::Forget { .. } | Op::BatchForget { .. } | Op::Destroy
+        ) {
+            self.fs.alive()?;
+        }
         match request.op {
             Op::Lookup { name } => self.lookup(ino, name, out),
             Op::Forget { nlookup } => {

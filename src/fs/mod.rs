@@ -16,7 +16,7 @@ mod tests;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use quayfs_layout::inode::{Inode, ROOT, S_IFDIR};
 use quayfs_layout::{Ino, dirent};
@@ -52,6 +52,7 @@ pub struct Fs {
     rename: locks::RenameLock,
     threads: Mutex<Option<Threads>>,
     chores: Mutex<Option<JoinHandle<()>>>,
+    dead: AtomicBool,
     /// Verifies what is at rest, when asked to.
     pub scrub: Scrubber,
 }
@@ -105,6 +106,7 @@ impl Fs {
             rename: locks::RenameLock::default(),
             threads: Mutex::new(threads),
             chores: Mutex::default(),
+            dead: AtomicBool::new(false),
             scrub: Scrubber::default(),
         });
         if !options.read_only {
@@ -150,8 +152,14 @@ impl Fs {
     }
 
     /// Finishes everything: orphans are freed, all staged blocks are on the data device, the
-    /// volume is marked clean. Nothing may call operations any more.
+    /// volume is marked clean. Nothing may call operations any more. After [`Fs::kill`] it is left as
+    /// it is.
     pub fn shutdown(&self) -> Result<()> {
+        if self.alive().is_err() {
+            tracing::warn!("the mount was shut down: the next one recovers the volume");
+            self.abandon();
+            return Ok(());
+        }
         self.end_chores();
         let threads = self.threads.lock().take();
         if !self.e.is_read_only() {
@@ -165,7 +173,7 @@ impl Fs {
     }
 
     /// Ends the background threads and finishes nothing: what is on the media afterwards is what
-    /// the death of the daemon would leave there. For tests.
+    /// the death of the daemon would leave there.
     pub fn abandon(&self) {
         self.end_chores();
         self.e.stop();

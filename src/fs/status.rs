@@ -78,7 +78,8 @@ pub fn uuid_text(uuid: [u8; 16]) -> String {
     uuid::Uuid::from_bytes(uuid).to_string()
 }
 
-fn may_scrub(caller: Caller) -> Result<()> {
+/// Fails for all but root and who runs the daemon.
+pub(super) fn may_manage(caller: Caller) -> Result<()> {
     if caller.uid == 0 || caller.uid == rustix::process::geteuid().as_raw() {
         Ok(())
     } else {
@@ -132,7 +133,7 @@ impl Fs {
     /// [`FsError::Perm`] unless the caller is root or runs the daemon, [`FsError::Invalid`],
     /// [`FsError::Busy`].
     pub fn scrub_command(&self, caller: Caller, text: &[u8]) -> Result<()> {
-        may_scrub(caller)?;
+        may_manage(caller)?;
         let text = std::str::from_utf8(text).map_err(|_| FsError::Invalid)?;
         match text.parse()? {
             scrub::Command::Start(options) => self.scrub.start(&self.e, options).map(drop),
@@ -150,7 +151,7 @@ impl Fs {
     /// [`FsError::Perm`] unless the caller is root or runs the daemon: findings name files that
     /// others may not be allowed to see.
     pub fn scrub_report(&self, caller: Caller, from: usize) -> Result<Vec<u8>> {
-        may_scrub(caller)?;
+        may_manage(caller)?;
         serde_json::to_vec(&self.scrub.report(from, REPORT_ROOM)).map_err(FsError::io)
     }
 }

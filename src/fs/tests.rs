@@ -1,4 +1,4 @@
-//! Files without a name, whiteouts, and what flags forbid.
+//! Files without a name, whiteouts, what flags forbid, the end that somebody asks for.
 
 use std::sync::Arc;
 
@@ -455,4 +455,36 @@ fn synchronous_files_and_directories_do_not_wait_for_a_commit() {
     fs.shutdown().unwrap();
     drop(fs);
     disk.is_clean();
+}
+
+#[test]
+fn a_mount_that_was_shut_down_is_recovered() {
+    for options in [
+        "noatime",
+        "noatime,durability=commit",
+        "noatime,data=writeback",
+    ] {
+        let disk = Disk::new();
+        let fs = disk.mount(options);
+        let f = file(&fs, ROOT, "f");
+        fs.write(f, 0, &[7; 3 * BLOCK], false).unwrap();
+        let t = fs.tmpfile(USER, ROOT, 0o600).unwrap().ino;
+        assert_eq!(fs.kill(USER), Err(FsError::Perm));
+        fs.alive().unwrap();
+        fs.kill(ROOT_USER).unwrap();
+        assert!(fs.alive().is_err());
+        // The kernel goes on forgetting; what it forgets is freed by the next mount.
+        fs.forget(t, 1);
+        fs.shutdown().unwrap();
+        drop(fs);
+        let report = check_volume(disk.volume(), &FsckOptions { check_data: true }).unwrap();
+        assert!(report.is_clean() && !report.statistics.clean, "{report}");
+        assert_eq!(report.statistics.orphans, 1, "{report}");
+        let fs = disk.mount(options);
+        assert_eq!(fs.read(f, 0, 4 * BLOCK).unwrap(), [7; 3 * BLOCK]);
+        assert_eq!(fs.getattr(t), Err(FsError::Stale));
+        fs.shutdown().unwrap();
+        drop(fs);
+        disk.is_clean();
+    }
 }

@@ -36,9 +36,10 @@ impl Fs {
         Ok(attr)
     }
 
-    /// The kernel forgets `n` lookups of an inode. An inode without a name goes with the last.
+    /// The kernel forgets `n` lookups of an inode. An inode without a name goes with the last,
+    /// of a mount that was shut down with the next mount.
     pub fn forget(&self, ino: Ino, n: u64) {
-        if self.e.inodes.forget(ino, n) {
+        if self.e.inodes.forget(ino, n) && self.alive().is_ok() {
             self.reap_if_orphan(ino);
         }
     }

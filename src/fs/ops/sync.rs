@@ -1,11 +1,14 @@
-//! fsync, fsyncdir, syncfs.
+//! fsync, fsyncdir, syncfs, and the end of all that.
+
+use std::sync::atomic::Ordering;
 
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{FLAG_DIRSYNC, FLAG_SYNC};
 
 use crate::config::{DataMode, Durability};
-use crate::error::Result;
-use crate::fs::Fs;
+use crate::error::{FsError, Result};
+use crate::fs::status::may_manage;
+use crate::fs::{Caller, Fs};
 use crate::ns::inode::Cell;
 
 impl Fs {
@@ -48,6 +51,31 @@ impl Fs {
     pub fn sync_all(&self) -> Result<()> {
         self.sync_data(self.e.journal.last_seq())?;
         self.e.commit().map(drop)
+    }
+
+    /// Ends all operations but those under way: from here on there are only errors, and the end of the
+    /// mount leaves the volume as the death of the daemon would, for the next one to recover. Before
+    /// that everything that was done is made durable, since who asks for it may count on that.
+    ///
+    /// # Errors
+    /// [`FsError::Perm`] unless the caller is root or runs the daemon; [`FsError::Io`] if something
+    /// could not be made durable: then, too, it is the end.
+    pub fn kill(&self, caller: Caller) -> Result<()> {
+        may_manage(caller)?;
+        tracing::warn!("shut down by user {}", caller.uid);
+        self.dead.store(true, Ordering::Release);
+        if self.e.is_read_only() {
+            return Ok(());
+        }
+        self.sync_all()
+    }
+
+    /// Fails after [`Fs::kill`].
+    pub fn alive(&self) -> Result<()> {
+        if self.dead.load(Ordering::Acquire) {
+            return Err(FsError::io("the mount was shut down"));
+        }
+        Ok(())
     }
 
     /// In mode `data=writeback` commits do not wait for data, but who asks for durability does.

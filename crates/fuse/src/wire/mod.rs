@@ -54,5 +54,7 @@ pub const IOC32_GETVERSION: u32 = 0x8004_7601;
 pub const IOC_FSGETXATTR: u32 = 0x801c_581f;
 /// `FS_IOC_FSSETXATTR`.
 pub const IOC_FSSETXATTR: u32 = 0x401c_5820;
+/// `FS_IOC_SHUTDOWN`. The kernel does not hand its argument over: the number says that it is an answer.
+pub const IOC_SHUTDOWN: u32 = 0x8004_587d;
 /// Request to share a connection through a further descriptor (`FUSE_DEV_IOC_CLONE`).
 pub const IOC_CLONE: u32 = 0x8004_e500;
