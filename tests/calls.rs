@@ -11,10 +11,10 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use program::{Mounted, Scene, can_be_root, can_mount, quayfs};
+use program::{Mounted, Scene, as_nobody, can_be_root, can_mount, quayfs};
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, IFlags, Mode, OFlags, RenameFlags, XattrFlags, fallocate,
-    ioctl_getflags, ioctl_setflags, linkat, openat, renameat_with, setxattr,
+    AtFlags, CWD, FallocateFlags, IFlags, Mode, OFlags, RenameFlags, StatxFlags, XattrFlags,
+    fallocate, ioctl_getflags, ioctl_setflags, linkat, openat, renameat_with, setxattr, statx,
 };
 use rustix::io::Errno;
 
@@ -359,6 +359,34 @@ fn flags_as_programs_show_them() {
     end(&m);
 }
 
+/// The kernel keeps attributes, among them the time of the last change, and takes flags for none.
+#[test]
+fn chattr_is_a_change() {
+    if !can_mount() {
+        return;
+    }
+    for way in WAYS {
+        let (m, f, dir) = with_file_and_dir(way);
+        for path in [&f, &dir] {
+            let changed = || {
+                let meta = fs::metadata(path).unwrap();
+                (meta.ctime(), meta.ctime_nsec())
+            };
+            let made = changed();
+            set(path, IFlags::NODUMP).unwrap();
+            let flagged = changed();
+            assert!(run("chattr", &["-p", "7"], path).is_some());
+            // With `writeback` the kernel keeps the times of files itself.
+            if way.contains("writeback") && path == &f {
+                assert_eq!((flagged, changed()), (made, made), "{way}");
+            } else {
+                assert!(made < flagged && flagged < changed(), "{way}");
+            }
+        }
+        end(&m);
+    }
+}
+
 fn accessed(path: &Path) -> (i64, i64) {
     let meta = fs::metadata(path).unwrap();
     (meta.atime(), meta.atime_nsec())
@@ -442,3 +470,36 @@ fn a_mount_is_shut_down() {
         end(&m);
     }
 }
+
+/// The kernel remembers the mode, and executes by it; a program that asks for nothing but the mode is
+/// shown that as well.
+#[test]
+fn writes_of_others_take_privileges_away() {
+    if !can_mount() || !can_be_root() {
+        return;
+    }
+    for way in ["allow_other,open=answer", "allow_other,open=elide"] {
+        let m = Mounted::on(Scene::open_to_all(), way);
+        let f = m.mnt().join("f");
+        for flags in [OFlags::empty(), OFlags::DIRECT] {
+            fs::write(&f, [1; 4096]).unwrap();
+            fs::set_permissions(&f, fs::Permissions::from_mode(0o6777)).unwrap();
+            let mode = || {
+                let now = statx(CWD, &f, AtFlags::empty(), StatxFlags::MODE).unwrap();
+                now.stx_mode & 0o7777
+            };
+            assert_eq!(mode(), 0o6777);
+            as_nobody(|| {
+                let file = openat(CWD, &f, OFlags::WRONLY | flags, Mode::empty()).map(File::from);
+                let file = file.unwrap();
+                file.write_all_at(&Page([2; 4096]).0, 0).unwrap();
+            });
+            assert_eq!(mode(), 0o777, "{way}, {flags:?}");
+        }
+        end(&m);
+    }
+}
+
+/// What direct I/O wants to be aligned.
+#[repr(align(4096))]
+struct Page([u8; 4096]);

@@ -1,11 +1,12 @@
 //! Requests about the content of files.
 
 use quayfs_fuse::wire::{
-    CopyFileRangeIn, FallocateIn, LseekIn, LseekOut, ReadIn, WriteFlags, WriteIn, WriteOut,
+    CopyFileRangeIn, FallocateIn, InHeader, LseekIn, LseekOut, ReadIn, WriteFlags, WriteIn,
+    WriteOut,
 };
 use quayfs_fuse::{Answer, Errno, Out};
 
-use crate::edge::convert::{falloc_mode, whence};
+use crate::edge::convert::{caller, falloc_mode, whence};
 use crate::edge::service::Edge;
 use crate::fs::Cause;
 use crate::metrics::Metrics;
@@ -27,12 +28,17 @@ impl Edge {
         let append =
             !flags.contains(WriteFlags::CACHE) && args.flags & libc::O_APPEND.cast_unsigned() != 0;
         let offset = args.offset;
+        let privileged = kill && self.fs.has_privileges(ino)?;
         self.fs
             .drop_capabilities(ino, Cause::Write { offset, append })?;
         if append {
             self.fs.append(ino, offset, data, kill)?;
         } else {
             self.fs.write(ino, offset, data, kill)?;
+        }
+        // The kernel believes in the mode that it remembers, and would execute the file by it.
+        if privileged {
+            self.kernel.attributes_changed(ino);
         }
         // Mode `commit`: a write to a file opened with `O_SYNC` or `O_DSYNC` is durable when it returns.
         if args.flags & (libc::O_SYNC | libc::O_DSYNC).cast_unsigned() != 0 {
@@ -44,9 +50,17 @@ impl Edge {
         })
     }
 
-    pub(super) fn fallocate(&self, ino: u64, args: &FallocateIn) -> Answer {
+    /// Here the kernel does not say whether the caller is to lose privileges, only who it is.
+    pub(super) fn fallocate(&self, header: &InHeader, args: &FallocateIn) -> Answer {
+        let (ino, by) = (header.nodeid, caller(header, 0));
         let mode = falloc_mode(args.mode)?;
-        Ok(self.fs.fallocate(ino, mode, args.offset, args.length)?)
+        let privileged = self.fs.has_privileges(ino)?;
+        let range = (args.offset, args.length);
+        self.fs.fallocate_by(by, ino, mode, range)?;
+        if privileged {
+            self.kernel.attributes_changed(ino);
+        }
+        Ok(())
     }
 
     pub(super) fn lseek(&self, ino: u64, args: &LseekIn, out: &mut Out<'_>) -> Answer {
@@ -70,12 +84,16 @@ impl Edge {
             offset: args.off_out,
             append: false,
         };
+        let privileged = self.fs.has_privileges(args.nodeid_out)?;
         self.fs.drop_capabilities(args.nodeid_out, cause)?;
         let copied = self.fs.copy_range(
             (ino, args.off_in),
             (args.nodeid_out, args.off_out),
             args.len,
         )?;
+        if privileged {
+            self.kernel.attributes_changed(args.nodeid_out);
+        }
         if wide {
             return out.put(&copied);
         }

@@ -9,7 +9,7 @@ use quayfs_layout::inode::Inode;
 
 use crate::edge::convert::{caller, set_xflags, xflags_of};
 use crate::edge::service::Edge;
-use crate::fs::SetFlags;
+use crate::fs::{Caller, SetFlags};
 
 impl Edge {
     /// The kernel wants exactly what the call hands over, which is less than what the numbers of the
@@ -31,7 +31,7 @@ impl Edge {
             }
             IOC_SETFLAGS => {
                 let flags = handed_over(data).ok_or(Errno::new(libc::EINVAL))?;
-                self.fs.set_flags(by, ino, SetFlags::all(flags))?;
+                self.set_flags(by, ino, SetFlags::all(flags))?;
                 out.put(&IoctlOut::default())
             }
             IOC_FSGETXATTR => {
@@ -46,7 +46,7 @@ impl Edge {
             IOC_FSSETXATTR => {
                 let args = handed_over(data).ok_or(Errno::new(libc::EINVAL))?;
                 let set = set_xflags(&args)?;
-                self.fs.set_flags(by, ino, set)?;
+                self.set_flags(by, ino, set)?;
                 out.put(&IoctlOut::default())
             }
             IOC_GETVERSION | IOC32_GETVERSION => {
@@ -61,6 +61,13 @@ impl Edge {
             }
             _ => Err(Errno::new(libc::ENOTTY)),
         }
+    }
+
+    /// These are no attributes to the kernel, but the time of their change is.
+    fn set_flags(&self, by: Caller, ino: u64, set: SetFlags) -> Answer {
+        self.fs.set_flags(by, ino, set)?;
+        self.kernel.attributes_changed(ino);
+        Ok(())
     }
 
     fn inode(&self, ino: u64) -> Result<Inode, Errno> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use quayfs_fuse::wire::{Init, Open, OpenOut};
-use quayfs_fuse::{Answer, Errno, Offer, Op, Out, Request, Service, Stats, Wish};
+use quayfs_fuse::{Answer, Errno, Notifier, Offer, Op, Out, Request, Service, Stats, Wish};
 
 use crate::config::{AtimePolicy, MountOptions, OpenPolicy};
 use crate::edge::convert::{open_flags, writes};
@@ -59,6 +59,7 @@ pub fn wish(options: &MountOptions, request_max: usize) -> Wish {
 pub(super) struct Edge {
     pub(super) fs: Arc<Fs>,
     pub(super) stats: Arc<Stats>,
+    pub(super) kernel: Notifier,
     /// Called when the kernel has begun to ask.
     pub(super) started: Box<dyn Fn() + Send + Sync>,
 }
@@ -137,7 +138,7 @@ impl Service for Edge {
                 self.needless(&request.op, out)
             }
             Op::Ioctl { ref args, data } => self.ioctl(header, args, data, out),
-            Op::Fallocate(args) => self.fallocate(ino, &args),
+            Op::Fallocate(args) => self.fallocate(header, &args),
             // Linux asks without sending first what it has collected, and would take what we do not have
             // yet for holes. This answer makes it take the whole file for data.
             Op::Lseek(_) if self.fs.e.options.writeback_cache => Err(Errno::NOSYS),

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread;
 
-use quayfs_fuse::{Options, Stats};
+use quayfs_fuse::{Notifier, Options, Stats};
 
 use crate::config::MountOptions;
 use crate::edge::service::Edge;
@@ -22,6 +22,7 @@ pub fn serve(
     let edge = Edge {
         fs,
         stats: Arc::clone(&stats),
+        kernel: Notifier::new(&device)?,
         started: Box::new(started),
     };
     let how = how(&edge.fs.e.options);

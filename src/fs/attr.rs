@@ -92,6 +92,18 @@ pub fn drop_privileges(i: &mut Inode) {
     }
 }
 
+/// The same for a caller of whom no more is known than this: root keeps them, and of others those lose
+/// set-group-id in any case who are in another group.
+pub fn drop_privileges_by(by: Caller, i: &mut Inode) {
+    if by.uid == 0 || i.kind() == S_IFDIR {
+        return;
+    }
+    drop_privileges(i);
+    if by.gid != i.gid {
+        i.mode &= !S_ISGID;
+    }
+}
+
 /// The `DT_*` value of a mode.
 pub fn dirent_kind(mode: u32) -> u8 {
     ((mode & S_IFMT) >> 12) as u8
@@ -159,5 +171,23 @@ mod tests {
         };
         drop_privileges(&mut i);
         assert_eq!(i.mode, S_IFDIR | 0o6555);
+    }
+
+    #[test]
+    fn who_loses_privileges() {
+        let after = |uid, gid, mode| {
+            let mut i = Inode {
+                mode: S_IFREG | mode,
+                gid: 8,
+                ..Inode::default()
+            };
+            let by = Caller { uid, gid, umask: 0 };
+            drop_privileges_by(by, &mut i);
+            i.mode & 0o7777
+        };
+        assert_eq!(after(0, 0, 0o6777), 0o6777);
+        assert_eq!(after(7, 8, 0o6777), 0o777);
+        assert_eq!(after(7, 8, 0o6766), 0o2766);
+        assert_eq!(after(7, 7, 0o6766), 0o766);
     }
 }

@@ -14,7 +14,7 @@
 //! - [`wire`]: the kernel's structures.
 //! - [`request`], [`answer`]: what they become.
 //! - `handshake`: what is agreed on at the start.
-//! - `channel`: the two transports.
+//! - `channel`: the two transports; `notify`: what the kernel is told unasked.
 //! - `session`: the threads; `awake`: keeps CPUs from halting under them.
 
 pub mod answer;
@@ -22,6 +22,7 @@ mod awake;
 mod channel;
 mod guard;
 mod handshake;
+mod notify;
 pub mod request;
 mod service;
 mod session;
@@ -30,6 +31,7 @@ mod sys;
 pub mod wire;
 
 pub use answer::{Answer, Errno, Listing, Out};
+pub use notify::Notifier;
 pub use request::{Op, Request};
 pub use service::{Offer, Service, Wish};
 pub use session::{Idle, Options, Transport, serve};

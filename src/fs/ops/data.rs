@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use quayfs_layout::inode::FLAG_SYNC;
+use quayfs_layout::inode::{FLAG_SYNC, S_ISGID, S_ISUID};
 use quayfs_layout::{BLOCK, Ino};
 
 use crate::data::read::{self, Want};
@@ -89,6 +89,11 @@ impl Fs {
     /// in mode `op` when this returns.
     pub fn write(&self, ino: Ino, offset: u64, data: &[u8], kill_privileges: bool) -> Result<()> {
         self.write_as(ino, offset, data, (kill_privileges, false))
+    }
+
+    /// Whether somebody could lose bits of the mode by writing.
+    pub fn has_privileges(&self, ino: Ino) -> Result<bool> {
+        Ok(self.cell(ino)?.with(|i| i.mode & (S_ISUID | S_ISGID) != 0))
     }
 
     /// As [`Fs::write`], by somebody who opened the file with `O_APPEND`, who alone may write to an

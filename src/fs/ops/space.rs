@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use quayfs_layout::inode::FLAG_SYNC;
+use quayfs_layout::inode::{FLAG_SYNC, Inode};
 use quayfs_layout::{BLOCK, Ino};
 use quayfs_ppt::BlockState;
 
 use crate::data::read::{self, Want};
 use crate::data::write::SIZE_MAX;
 use crate::error::{FsError, Result};
-use crate::fs::attr::{drop_privileges, now};
+use crate::fs::attr::{Caller, drop_privileges, drop_privileges_by, now};
 use crate::fs::ops::reap::{STEP, STEP_BYTES};
 use crate::fs::{Fs, extents, protect};
 use crate::ns::extent::Piece;
@@ -49,7 +49,29 @@ pub enum Whence {
 impl Fs {
     /// Allocates, frees or zeroes a range of a file. What is allocated reads as zeros without a
     /// byte being written. Each step is atomic; a crash may leave the first of several steps.
+    /// Privileges go, as if by somebody in the group of the file.
     pub fn fallocate(&self, ino: Ino, mode: FallocMode, offset: u64, len: u64) -> Result<()> {
+        self.allocate(ino, mode, (offset, len), drop_privileges)
+    }
+
+    /// [`Fs::fallocate`] by somebody who is known: of root nothing is taken.
+    pub fn fallocate_by(
+        &self,
+        by: Caller,
+        ino: Ino,
+        mode: FallocMode,
+        (offset, len): (u64, u64),
+    ) -> Result<()> {
+        self.allocate(ino, mode, (offset, len), |i| drop_privileges_by(by, i))
+    }
+
+    fn allocate(
+        &self,
+        ino: Ino,
+        mode: FallocMode,
+        (offset, len): (u64, u64),
+        drop: impl Fn(&mut Inode),
+    ) -> Result<()> {
         let end = offset
             .checked_add(len)
             .filter(|e| *e <= SIZE_MAX)
@@ -66,13 +88,16 @@ impl Fs {
         };
         let punches = !matches!(mode, FallocMode::Allocate { .. });
         if punches {
-            while !self.e.retrying(|| self.punch_step(&cell, offset..end))? {}
+            while !self
+                .e
+                .retrying(|| self.punch_step(&cell, offset..end, &drop))?
+            {}
         }
         if mode != FallocMode::Punch {
             let blocks = offset / B..end.div_ceil(B);
             while !self
                 .e
-                .retrying(|| self.allocate_step(&cell, blocks.clone(), (end, keep_size)))?
+                .retrying(|| self.allocate_step(&cell, blocks.clone(), (end, keep_size), &drop))?
             {
             }
         }
@@ -80,7 +105,12 @@ impl Fs {
     }
 
     /// One record: zeroes the edges and frees whole blocks; whether all of the range is done.
-    fn punch_step(&self, cell: &Cell, range: Range<u64>) -> Result<bool> {
+    fn punch_step(
+        &self,
+        cell: &Cell,
+        range: Range<u64>,
+        drop: &impl Fn(&mut Inode),
+    ) -> Result<bool> {
         let needs = Needs {
             slots: 2,
             record: STEP_BYTES + 1024,
@@ -120,7 +150,7 @@ impl Fs {
         }
         image.mtime = now();
         image.ctime = image.mtime;
-        drop_privileges(&mut image);
+        drop(&mut image);
         txn.put_inode(cell.ino, &image);
         let seq = txn.commit()?;
         changed.keep();
@@ -158,6 +188,7 @@ impl Fs {
         cell: &Cell,
         blocks: Range<u64>,
         (end, keep): (u64, bool),
+        drop: &impl Fn(&mut Inode),
     ) -> Result<bool> {
         let (holes, goal) =
             extents::with(cell, |x| (x.holes(blocks.clone()), x.goal(blocks.start)))?;
@@ -206,7 +237,7 @@ impl Fs {
             image.size = end;
             image.mtime = image.ctime;
         }
-        drop_privileges(&mut image);
+        drop(&mut image);
         txn.put_inode(cell.ino, &image);
         let seq = txn.commit()?;
         changed.keep();

@@ -42,6 +42,8 @@ pub const MINOR: u32 = 45;
 pub const MINOR_LEAST: u32 = 31;
 /// Number of the root directory.
 pub const ROOT: u64 = 1;
+/// `FUSE_NOTIFY_INVAL_INODE`: stands where answers have their errno.
+pub const NOTIFY_INVAL_INODE: i32 = 2;
 /// `FS_IOC_GETFLAGS` of a 64-bit program; what it and the next one hand over are 4 bytes all the same.
 pub const IOC_GETFLAGS: u32 = 0x8008_6601;
 /// `FS_IOC_SETFLAGS`.

@@ -74,6 +74,8 @@ structures! {
     LseekOut { offset: u64, }
     /// In front of the answer to `FUSE_IOCTL`.
     IoctlOut { result: i32, flags: u32, in_iovs: u32, out_iovs: u32, }
+    /// Content of a notification that the kernel's memory of an inode is out of date.
+    InvalInode { ino: u64, off: i64, len: i64, }
     /// In front of a name in a listing.
     Dirent { ino: u64, off: u64, namelen: u32, kind: u32, }
     /// A time of [`Statx`].
