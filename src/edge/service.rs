@@ -20,7 +20,6 @@ const BACKGROUND: u16 = 64;
 /// the file system writes at once.
 pub fn wish(options: &MountOptions, request_max: usize) -> Wish {
     let mut flags = Init::ASYNC_READ
-        | Init::ASYNC_DIO
         | Init::PARALLEL_DIROPS
         | Init::DO_READDIRPLUS
         | Init::READDIRPLUS_AUTO
