@@ -195,6 +195,11 @@ impl<'a> Run<'a> {
 
     /// Deletes everything; then everything is free.
     fn delete_all(&mut self) {
+        // Some may still be immutable: what is random may end anywhere.
+        let flagged = self.model.nodes.iter().filter(|(_, n)| n.flags != 0);
+        let flagged: Vec<_> = flagged.map(|(ino, _)| *ino).collect();
+        let plain = |ino| Op::SetFlags { ino, flags: 0 };
+        flagged.into_iter().for_each(|ino| self.step(plain(ino)));
         let mut dirs = vec![self.model.root];
         let mut order = Vec::new();
         while let Some(dir) = dirs.pop() {
