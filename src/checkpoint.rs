@@ -422,7 +422,8 @@ pub fn zero_batch(e: &Engine) -> Result<u64> {
     Ok(n)
 }
 
-fn consecutive(lbns: &[Lbn]) -> Vec<Range<Lbn>> {
+/// Runs of ascending numbers.
+pub(crate) fn consecutive(lbns: &[u64]) -> Vec<Range<u64>> {
     let mut out: Vec<Range<Lbn>> = Vec::new();
     for &l in lbns {
         match out.last_mut() {

@@ -5,6 +5,7 @@
 //! back (`frees`).
 
 mod frees;
+mod gate;
 mod relief;
 
 use std::ops::Range;
@@ -29,6 +30,7 @@ use crate::ns::intent::Intents;
 use crate::ns::node::NodeStore;
 
 use frees::Deferred;
+use gate::Gate;
 use relief::Relief;
 pub use relief::Wanted;
 
@@ -73,6 +75,7 @@ pub struct Engine {
     pub metrics: Metrics,
     deferred: Deferred,
     relief: Relief,
+    gate: Gate,
     /// The region's own code looks at it too.
     stopping: std::sync::atomic::AtomicBool,
     read_only: AtomicBool,
@@ -156,6 +159,7 @@ impl Engine {
             metrics: Metrics::default(),
             deferred: Deferred::default(),
             relief: Relief::default(),
+            gate: Gate::default(),
             stopping: std::sync::atomic::AtomicBool::new(false),
             flush_failed: AtomicBool::new(false),
             digesting: Mutex::new(()),

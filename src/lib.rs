@@ -23,5 +23,6 @@ pub mod mount;
 pub mod ns;
 pub mod recovery;
 pub mod scrub;
+pub mod trim;
 pub mod txn;
 pub mod volume;

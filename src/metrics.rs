@@ -58,6 +58,8 @@ metrics! {
     blocks_direct,
     /// Blocks zeroed by zero batches.
     blocks_zeroed,
+    /// Free blocks that the data device was told of by `fstrim`.
+    blocks_trimmed,
     /// Operations that had to wait for space.
     shortages,
     /// Microseconds that recovery took at this mount.

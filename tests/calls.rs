@@ -1,7 +1,7 @@
 //! Calls that few programs make, as the kernel hands them on: files without a name, whiteouts, flags,
-//! handles, the end that somebody asks for.
+//! handles, trim, the end that somebody asks for.
 //!
-//! Needs `/dev/fuse`, `chattr` and `lsattr`, and root for the flags that only root may set.
+//! Needs `/dev/fuse`, `chattr`, `lsattr` and `fstrim`, and root for what only root may do.
 
 mod program;
 
@@ -112,6 +112,84 @@ fn files_without_a_name() {
         let fsck = quayfs(["fsck".as_ref(), m.0.vol().as_os_str()]).ok();
         assert!(fsck.contains("3 inodes"), "{fsck}");
         assert!(fsck.contains(" 0 orphans"), "{fsck}");
+    }
+}
+
+/// Runs `fstrim`; what it says on the standard error if it fails.
+fn fstrim(mnt: &Path, args: &[&str]) -> Result<u64, String> {
+    let output = Command::new("fstrim")
+        .args(args)
+        .arg("-v")
+        .arg(mnt)
+        .output();
+    let output = output.unwrap_or_else(|e| panic!("fstrim (package util-linux): {e}"));
+    if !output.status.success() {
+        return Err(String::from_utf8(output.stderr).unwrap());
+    }
+    // `MOUNTPOINT: 1.5 GiB (1610612736 bytes) trimmed`
+    let text = String::from_utf8(output.stdout).unwrap();
+    let bytes = text.split_once('(').and_then(|(_, t)| t.split_once(' '));
+    Ok(bytes.unwrap_or_else(|| panic!("{text}")).0.parse().unwrap())
+}
+
+#[test]
+fn what_is_free_goes_back_to_the_disk() {
+    if !can_be_root() {
+        return;
+    }
+    const MIB: usize = 1 << 20;
+    let content = |seed: usize| -> Vec<u8> {
+        (0..24 * MIB)
+            .map(|i| ((i * 31) >> 7) as u8 ^ seed as u8)
+            .collect()
+    };
+    for way in [
+        "open=answer",
+        "durability=commit,data=ordered",
+        "checkpoint=swap",
+    ] {
+        let m = Mounted::on(Scene::open_to_all(), &format!("allow_other,{way}"));
+        let (keep, gone) = (m.mnt().join("keep"), m.mnt().join("gone"));
+        fs::write(&gone, content(1)).unwrap();
+        fs::write(&keep, content(2)).unwrap();
+        // Parts of blocks as well, and what is staged when others are discarded.
+        File::options()
+            .write(true)
+            .open(&keep)
+            .unwrap()
+            .write_all_at(&[9; 100], 5000)
+            .unwrap();
+        m.umount();
+        m.mount(&format!("allow_other,{way}"));
+        let data = m.0.vol().join("data");
+        let held = || fs::metadata(&data).unwrap().blocks() * 512 / MIB as u64;
+        let before = held();
+        assert!(before >= 48, "{before}");
+        let denied = as_nobody(|| fstrim(&m.mnt(), &[])).unwrap_err();
+        assert!(denied.contains("not permitted"), "{denied}");
+        fstrim(&m.mnt(), &["--offset", "1T"]).unwrap_err();
+        fs::remove_file(&gone).unwrap();
+        let before_end = m.0.vol().join("data").metadata().unwrap().len();
+        let trimmed = fstrim(&m.mnt(), &[]).unwrap();
+        // 128 MiB of data, of which 24 are in use.
+        assert!(
+            trimmed >= 90 * MIB as u64 && trimmed <= 104 * MIB as u64,
+            "{trimmed}"
+        );
+        assert!((24..=26).contains(&held()), "{before} before, {}", held());
+        assert_eq!(data.metadata().unwrap().len(), before_end);
+        assert!(fstrim(&m.mnt(), &["--minimum", "64M"]).unwrap() <= trimmed);
+        assert!(fstrim(&m.mnt(), &["--offset", "4096", "--length", "8192"]).unwrap() <= 8192);
+        let mut want = content(2);
+        want[5000..5100].fill(9);
+        assert_eq!(fs::read(&keep).unwrap(), want);
+        // What was discarded reads as what is written there next.
+        fs::write(&gone, content(3)).unwrap();
+        m.umount();
+        m.mount(&format!("allow_other,{way}"));
+        assert_eq!(fs::read(&gone).unwrap(), content(3));
+        assert_eq!(fs::read(&keep).unwrap(), want);
+        end(&m);
     }
 }
 

@@ -178,6 +178,31 @@ fn swaps(s: &mut Script) {
     s.background();
 }
 
+/// What is free is discarded between operations: nothing that a recovery comes to is among it.
+fn trims(s: &mut Script) {
+    let (a, b) = (s.file(ROOT, "a"), s.file(ROOT, "b"));
+    for i in 0..3 {
+        s.write(a, 4 * i * B, 4 * BLOCK);
+        s.write(b, 4 * i * B, 4 * BLOCK);
+    }
+    s.background();
+    s.settle();
+    // Swapped by the next round: where they were becomes free.
+    for i in 0..6 {
+        s.write(a, 2 * i * B, BLOCK);
+        s.write(b, (2 * i + 1) * B, 100);
+    }
+    s.background();
+    s.trim();
+    s.truncate(b, B + 7);
+    s.trim();
+    s.write(b, B + 100, 3 * BLOCK);
+    s.remove(ROOT, "a");
+    s.forget(a);
+    s.trim();
+    s.background();
+}
+
 /// Slot rings and record lanes go around.
 fn wraps(s: &mut Script) {
     let a = s.file(ROOT, "a");
@@ -339,6 +364,13 @@ fn uncommitted_stays_in_the_rings() {
 fn swaps_any() {
     for mode in [OP, COMMIT, COMMIT_MEMORY] {
         all("swaps", mode, &Depth::USUAL, swaps);
+    }
+}
+
+#[test]
+fn trims_any() {
+    for mode in [OP, COMMIT, COMMIT_MEMORY, ORDERED] {
+        all("trims", mode, &Depth::USUAL, trims);
     }
 }
 

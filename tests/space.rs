@@ -2,11 +2,13 @@
 //! is deleted can be used again, all of it, any number of times.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use quayfs::error::FsError;
 use quayfs::fs::{Caller, FallocMode, Fs, SetAttr, SetXattr};
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_layout::{BLOCK, Ino};
+use quayfs_oracle::apply::EVERYTHING;
 use quayfs_oracle::model::Model;
 use quayfs_oracle::rng::bytes;
 use quayfs_oracle::{Media, Shape, account, dump, options};
@@ -207,6 +209,41 @@ fn blocks_end_and_come_back() {
 #[test]
 fn blocks_end_and_come_back_with_background_threads() {
     MODES.into_iter().for_each(|mode| data_ends(mode, false));
+}
+
+/// A trim takes free blocks away for a moment. Nobody is refused one for that.
+#[test]
+fn a_trim_is_no_shortage() {
+    for mode in MODES {
+        for quiet in [true, false] {
+            let m = Mounted::new(&SHAPE, mode, quiet);
+            let over = AtomicBool::new(false);
+            let trims = std::thread::scope(|s| {
+                let trims = s.spawn(|| {
+                    let mut n = 0;
+                    while !over.load(Ordering::Acquire) {
+                        m.fs.trim(ME, EVERYTHING).expect("trim");
+                        n += 1;
+                    }
+                    n
+                });
+                for round in 0..3 {
+                    let files = fill(&m.fs, round);
+                    let blocks: u64 = files.iter().map(|(_, c)| c.len() as u64 / B).sum();
+                    let limit = SHAPE.blocks - SHAPE.spare;
+                    // As many as without.
+                    assert!(blocks + 40 > limit, "{mode:?}: {blocks} of {limit}");
+                    verify(&m.fs, &files);
+                    remove_all(&m.fs, &files);
+                }
+                over.store(true, Ordering::Release);
+                trims.join()
+            });
+            assert!(trims.is_ok_and(|n| n > 0));
+            let mut m = m;
+            m.assert_empty("after trims");
+        }
+    }
 }
 
 /// What a metadata test makes until there is no more.

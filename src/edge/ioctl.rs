@@ -1,8 +1,8 @@
-//! Requests that began as `ioctl`: flags of inodes, project ids, generations, the end of the mount.
+//! Requests that began as `ioctl`: flags of inodes, project ids, generations, trim, the end of the mount.
 
 use quayfs_fuse::wire::{
     FsXattr, IOC_FSGETXATTR, IOC_FSSETXATTR, IOC_GETFLAGS, IOC_GETVERSION, IOC_SETFLAGS,
-    IOC_SHUTDOWN, IOC32_GETVERSION, InHeader, IoctlIn, IoctlOut, handed_over,
+    IOC_SHUTDOWN, IOC_TRIM, IOC32_GETVERSION, InHeader, IoctlIn, IoctlOut, TrimRange, handed_over,
 };
 use quayfs_fuse::{Answer, Errno, Out};
 use quayfs_layout::inode::Inode;
@@ -10,6 +10,7 @@ use quayfs_layout::inode::Inode;
 use crate::edge::convert::{caller, set_xflags, xflags_of};
 use crate::edge::service::Edge;
 use crate::fs::{Caller, SetFlags};
+use crate::trim::Trim;
 
 impl Edge {
     /// The kernel wants exactly what the call hands over, which is less than what the numbers of the
@@ -58,6 +59,17 @@ impl Edge {
             IOC_SHUTDOWN => {
                 self.fs.kill(by)?;
                 out.put(&IoctlOut::default())
+            }
+            IOC_TRIM => {
+                let range: TrimRange = handed_over(data).ok_or(Errno::new(libc::EINVAL))?;
+                let what = Trim {
+                    start: range.start,
+                    len: range.len,
+                    min: range.minlen,
+                };
+                let len = self.fs.trim(by, what)?;
+                out.put(&IoctlOut::default())?;
+                out.put(&TrimRange { len, ..range })
             }
             _ => Err(Errno::new(libc::ENOTTY)),
         }

@@ -192,10 +192,14 @@ impl Engine {
     /// Runs an operation until it does not run short, with relief in between.
     pub fn retrying<T>(&self, mut op: impl FnMut() -> Result<T>) -> Result<T> {
         let mut attempt = 0;
+        let mut alone = None;
         loop {
             match op() {
                 Err(FsError::Short(s)) => {
                     attempt += 1;
+                    if s == Shortage::Blocks && alone.is_none() {
+                        alone = Some(self.run_short());
+                    }
                     self.relieve(s, attempt)?;
                 }
                 other => return other,

@@ -8,6 +8,7 @@ use crate::error::{FsError, Result};
 use crate::fs::{Caller, Fs};
 use crate::metrics::Snapshot;
 use crate::scrub;
+use crate::trim::{self, Trim};
 
 /// Bytes of findings in one answer; with what is around them below 64 KiB.
 const REPORT_ROOM: usize = 48 << 10;
@@ -78,7 +79,7 @@ pub fn uuid_text(uuid: [u8; 16]) -> String {
     uuid::Uuid::from_bytes(uuid).to_string()
 }
 
-/// Fails for all but root and who runs the daemon.
+/// Fails for all but root and who runs the daemon: they see and do with it what others may not.
 pub(super) fn may_manage(caller: Caller) -> Result<()> {
     if caller.uid == 0 || caller.uid == rustix::process::geteuid().as_raw() {
         Ok(())
@@ -142,6 +143,16 @@ impl Fs {
                 Ok(())
             }
         }
+    }
+
+    /// Discards free blocks and says how many bytes ([`trim::trim`]).
+    ///
+    /// # Errors
+    /// [`FsError::Perm`] unless the caller is root or runs the daemon, [`FsError::Invalid`] for a range
+    /// that is none, [`FsError::ReadOnly`].
+    pub fn trim(&self, caller: Caller, what: Trim) -> Result<u64> {
+        may_manage(caller)?;
+        trim::trim(&self.e, what)
     }
 
     /// The last scrub with its findings from number `from` on, as JSON of at most the size that an

@@ -241,6 +241,39 @@ impl Allocator {
         Ok(None)
     }
 
+    /// Takes what is free from `from` on, in order, and promised to nobody: at most `most` numbers, and
+    /// never more than half of them, so that others still get some. Groups that are not loaded
+    /// ([`Allocator::load_all`]) are passed over. Says as well where to go on, which is the end if
+    /// nothing more can be had. What is taken goes back with [`Allocator::release`].
+    pub fn take_free(&self, from: u64, most: u64) -> (Vec<Range<u64>>, u64) {
+        let mut runs = Vec::new();
+        let free = self.credits.load(Ordering::Acquire).max(0).cast_unsigned();
+        let mut left = most.min(free.div_ceil(2));
+        if left == 0 || self.groups.is_empty() || !self.promise(left, 0) {
+            return (runs, self.total);
+        }
+        let mut at = from;
+        while left > 0 && at < self.total {
+            let g = at / BITS_PER_PAGE;
+            let end = self.total.min((g + 1) * BITS_PER_PAGE);
+            let mut group = self.groups[g as usize].lock();
+            match group.free.overlapping(&(at..end)).next().cloned() {
+                Some(r) => {
+                    let start = r.start.max(at);
+                    let r = start..r.end.min(end).min(start + left);
+                    left -= r.end - r.start;
+                    at = r.end;
+                    group.free.remove(r.clone());
+                    runs.push(r);
+                }
+                None => at = end,
+            }
+        }
+        self.unpromise(left);
+        let next = if left == 0 { at } else { self.total };
+        (runs, next)
+    }
+
     /// Puts back a run that no record has named. The promise is the caller's again.
     pub fn untake(&self, range: Range<u64>) {
         for r in split(range) {

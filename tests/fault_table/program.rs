@@ -170,6 +170,7 @@ pub fn program() -> Vec<Step> {
     p.push(forget());
     checkpoint(&mut p);
     p.push(plain("zero batch", Op::Zero));
+    p.push(plain("trim", Op::Trim));
     p.push(write("write", "/x", 9 * B, 2 * BLOCK));
     p.push(Step {
         label: "unmount",

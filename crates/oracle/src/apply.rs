@@ -4,6 +4,7 @@ use quayfs::background;
 use quayfs::checkpoint::{self, Reach};
 use quayfs::error::FsError;
 use quayfs::fs::{Attr, Caller, Fs, SetAttr, SetFlags, SetXattr, Whence};
+use quayfs::trim::Trim;
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 
@@ -25,6 +26,13 @@ pub enum Told {
     Bytes(Vec<u8>),
     Number(u64),
 }
+
+/// The whole data device.
+pub const EVERYTHING: Trim = Trim {
+    start: 0,
+    len: u64::MAX,
+    min: 0,
+};
 
 type Result<T> = std::result::Result<T, FsError>;
 
@@ -184,6 +192,7 @@ pub fn on_fs(fs: &Fs, m: &Model, op: &Op) -> Result<Told> {
         Op::Round => checkpoint::round(&fs.e).map(|_| done)?,
         Op::Room => checkpoint::round_of(&fs.e, Reach::Older).map(|_| done)?,
         Op::Zero => checkpoint::zero_batch(&fs.e).map(|_| done)?,
+        Op::Trim => fs.trim(Caller::default(), EVERYTHING).map(|_| done)?,
         Op::Evict => {
             crate::evict::evict(fs);
             done
@@ -341,6 +350,7 @@ pub fn on_model(m: &mut Model, op: &Op, ino: Option<Ino>, request_max: u64) -> R
         | Op::Round
         | Op::Room
         | Op::Zero
+        | Op::Trim
         | Op::Evict => Ok(done),
     }
 }

@@ -141,6 +141,8 @@ pub enum Op {
     /// A round of the older half.
     Room,
     Zero,
+    /// Discards what is free.
+    Trim,
     /// Drops from DRAM all that can be read again.
     Evict,
 }
@@ -361,6 +363,8 @@ pub fn random(rng: &mut Rng, m: &Model, t: &Taste) -> Op {
         93 => Op::Release { ino: file },
         94 if rng.one_in(2) => Op::Evict,
         94 => Op::Fsync { ino: any },
+        // It waits for nobody, and everybody may go on beside it.
+        95 if rng.one_in(3) => Op::Trim,
         95..97 if t.quiet => Op::Digest,
         97 if t.quiet => Op::Round,
         98 if t.quiet => Op::Room,

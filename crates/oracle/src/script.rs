@@ -13,7 +13,7 @@ use std::sync::Arc;
 use quayfs::background;
 use quayfs::checkpoint::{self, Reach};
 use quayfs::config::MountOptions;
-use quayfs::fs::{FallocMode, Fs};
+use quayfs::fs::{Caller, FallocMode, Fs};
 use quayfs_crashsim::Recorder;
 use quayfs_layout::Ino;
 use quayfs_layout::inode::S_IFREG;
@@ -205,6 +205,10 @@ impl Script {
                 .expect("round")
                 .written
         })
+    }
+
+    pub fn trim(&mut self) {
+        self.aside(|fs| fs.trim(Caller::default(), apply::EVERYTHING).expect("trim"));
     }
 
     pub fn zero(&mut self) {

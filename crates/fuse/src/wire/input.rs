@@ -106,6 +106,8 @@ structures! {
         cowextsize: u32,
         pad: [u8; 8],
     }
+    /// What `FITRIM` hands over and gets back (`struct fstrim_range`), in bytes.
+    TrimRange { start: u64, len: u64, minlen: u64, }
     /// `FUSE_FALLOCATE`.
     FallocateIn { fh: u64, offset: u64, length: u64, mode: u32, padding: u32, }
     /// `FUSE_LSEEK`.
@@ -141,6 +143,7 @@ const _: () = {
     assert!(size_of::<WriteIn>() == 40);
     assert!(size_of::<IoctlIn>() == 32);
     assert!(size_of::<FsXattr>() == 28);
+    assert!(size_of::<TrimRange>() == 24);
     assert!(size_of::<CopyFileRangeIn>() == 56);
     assert!(size_of::<StatxIn>() == 24);
 };

@@ -58,5 +58,7 @@ pub const IOC_FSGETXATTR: u32 = 0x801c_581f;
 pub const IOC_FSSETXATTR: u32 = 0x401c_5820;
 /// `FS_IOC_SHUTDOWN`. The kernel does not hand its argument over: the number says that it is an answer.
 pub const IOC_SHUTDOWN: u32 = 0x8004_587d;
+/// `FITRIM`.
+pub const IOC_TRIM: u32 = 0xc018_5879;
 /// Request to share a connection through a further descriptor (`FUSE_DEV_IOC_CLONE`).
 pub const IOC_CLONE: u32 = 0x8004_e500;

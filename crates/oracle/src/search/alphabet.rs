@@ -195,6 +195,7 @@ steps! {
     "digest": |s| s.digest();
     "round": |s| s.round();
     "zero-batch": |s| s.zero();
+    "trim": |s| s.trim();
     "unmount": |s| { let o = s.options(); s.remount(true, &o) };
     "die": |s| { let o = s.options(); s.remount(false, &o) };
     "evict": |s| crate::evict::evict(&s.fs);

@@ -1,0 +1,66 @@
+//! Between operations that run short of blocks and a trim, which takes free ones away for a while: what
+//! it holds is no reason for `ENOSPC`.
+
+use quayfs_sync::{Condvar, Mutex};
+
+use crate::engine::Engine;
+
+#[derive(Debug, Default)]
+struct State {
+    /// Operations that have run short and have not ended.
+    short: usize,
+    /// A batch of a trim holds free blocks.
+    lent: bool,
+}
+
+/// See the module documentation.
+#[derive(Debug, Default)]
+pub(super) struct Gate {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// No batch of a trim holds blocks while this is there.
+#[must_use]
+pub struct Short<'e>(&'e Gate);
+
+/// A batch of a trim may hold blocks while this is there.
+#[must_use]
+pub struct Lent<'e>(&'e Gate);
+
+impl Engine {
+    /// An operation has run short: waits for the end of a batch that is under way, which waits for no
+    /// operation, and keeps the next one off.
+    pub(super) fn run_short(&self) -> Short<'_> {
+        let mut state = self.gate.state.lock();
+        state.short += 1;
+        while state.lent {
+            self.gate.changed.wait(&mut state);
+        }
+        Short(&self.gate)
+    }
+
+    /// A trim begins its next batch, when nobody is short of blocks. One trim at a time.
+    pub fn lend(&self) -> Lent<'_> {
+        let mut state = self.gate.state.lock();
+        while state.lent || state.short > 0 {
+            self.gate.changed.wait(&mut state);
+        }
+        state.lent = true;
+        Lent(&self.gate)
+    }
+}
+
+impl Drop for Short<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().short -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().lent = false;
+        self.0.changed.notify_all();
+    }
+}
