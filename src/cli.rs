@@ -11,6 +11,7 @@ mod info;
 mod log;
 mod mkfs;
 mod mount;
+mod quota;
 mod scrub;
 mod umount;
 
@@ -60,6 +61,7 @@ fn execute(command: Command) -> Result<u8, Failure> {
         Command::Umount(args) => umount::run(&args.mountpoint, Users::Respect).map(|()| exit::OK),
         Command::Fsck(args) => fsck::run(&args),
         Command::Scrub(args) => scrub::run(&args),
+        Command::Quota(args) => quota::run(&args).map(|()| exit::OK),
         Command::Info(args) => info::run(&args).map(|()| exit::OK),
         Command::Bench(args) => bench::run(args).map(|()| exit::OK),
     }
@@ -83,7 +85,9 @@ fn usage(error: &clap::Error, command: Option<&OsString>) -> Failure {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return Failure::new(code, "what shall I do? See `quayfs --help`");
     }
-    let known = ["mkfs", "mount", "umount", "fsck", "scrub", "info", "bench"];
+    let known = [
+        "mkfs", "mount", "umount", "fsck", "scrub", "quota", "info", "bench",
+    ];
     Failure::new(
         code,
         exit::usage_line(error, command.filter(|c| known.contains(c))),

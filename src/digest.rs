@@ -15,6 +15,7 @@
 use quayfs_layout::inode;
 use quayfs_layout::item::{self, Item};
 use quayfs_layout::node::{self, HEADER, INODES_PER_PAGE, NodeKind, OFF_SEQ};
+use quayfs_layout::{bytes, quota};
 use rustc_hash::FxHashMap;
 
 use crate::error::{FsError, Result};
@@ -188,6 +189,23 @@ impl<'s> Batch<'s> {
                 }
                 node::change_bits(&mut w.page[..], u64::from(start), u64::from(count), set);
             }
+            Item::Charge {
+                slot,
+                project,
+                blocks,
+                inodes,
+                ..
+            } => {
+                if node::kind(&w.page[..]) != Some(NodeKind::Quota) {
+                    return Err(FsError::io(format_args!("node {id} is no quota page")));
+                }
+                // The home says up to where it has been charged: a crash may have come between its
+                // NAT entry and D. In between lies nothing, a page is switched as a whole.
+                if seq > bytes::get_u64(&w.page[..], OFF_SEQ) {
+                    let slot = usize::from(slot);
+                    quota::charge(&mut w.page[..], slot, project, blocks, inodes.into());
+                }
+            }
         }
         Ok(())
     }
@@ -214,7 +232,10 @@ impl<'s> Batch<'s> {
                     return Err(FsError::Short(crate::error::Shortage::Nodes));
                 };
                 taken.push(page);
-                w.page[OFF_SEQ..OFF_SEQ + 8].copy_from_slice(&self.seq.to_le_bytes());
+                // It never goes back: a recovery that needs several batches may be at records that an
+                // interrupted digest has applied, and at charges among them in the next batch.
+                let seq = self.seq.max(bytes::get_u64(&w.page[..], OFF_SEQ));
+                w.page[OFF_SEQ..OFF_SEQ + 8].copy_from_slice(&seq.to_le_bytes());
                 node::seal(&mut w.page[..], salt);
                 region.write_nt(geo.node_page(page), &w.page[..]);
                 switch.push((id, node::nat_encode(id, page, salt)));

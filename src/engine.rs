@@ -28,6 +28,7 @@ use crate::ns::dir::NameHash;
 use crate::ns::inode::InodeCache;
 use crate::ns::intent::Intents;
 use crate::ns::node::NodeStore;
+use crate::ns::quota::Quotas;
 
 use frees::Deferred;
 use gate::Gate;
@@ -69,6 +70,8 @@ pub struct Engine {
     pub inodes: InodeCache,
     /// Orphans and unfinished truncates.
     pub intents: Intents,
+    /// Projects: what they have and may have.
+    pub quotas: Quotas,
     /// Name hash of the volume.
     pub hash: NameHash,
     /// Counters.
@@ -139,6 +142,13 @@ impl Engine {
             }
             other => other?,
         };
+        let quotas = match Quotas::open(&p.nodes) {
+            Err(err) if lenient => {
+                tracing::error!("{err}");
+                Quotas::empty(&g)
+            }
+            other => other?,
+        };
         Ok(Self {
             hash: NameHash(p.config.hash_key),
             read_only: AtomicBool::new(p.options.read_only),
@@ -156,6 +166,7 @@ impl Engine {
             ppt: p.ppt,
             inodes: InodeCache::new(policy),
             intents,
+            quotas,
             metrics: Metrics::default(),
             deferred: Deferred::default(),
             relief: Relief::default(),

@@ -36,6 +36,8 @@ pub enum FsError {
     NotEmpty,
     /// No space left, now and after relief.
     NoSpace,
+    /// A limit of a project is in the way.
+    Quota,
     /// Name longer than 255 bytes.
     NameTooLong,
     /// Invalid argument.
@@ -87,6 +89,7 @@ impl fmt::Display for FsError {
             Self::IsDir => "is a directory",
             Self::NotEmpty => "directory not empty",
             Self::NoSpace => "no space left",
+            Self::Quota => "quota exceeded",
             Self::NameTooLong => "file name too long",
             Self::Invalid => "invalid argument",
             Self::Perm => "operation not permitted",

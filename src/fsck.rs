@@ -20,6 +20,7 @@
 //! | `table` | free and live inode images |
 //! | `intents` | orphans and unfinished truncates |
 //! | `inodes` | one inode with all it owns: `extents`, `blobs`, `dirs` |
+//! | `quotas` | what projects have |
 //! | `links` | link counts, parents, reachability |
 //! | `blocks` | the permutation, staged blocks, content |
 
@@ -36,6 +37,7 @@ mod logs;
 mod media;
 mod owners;
 mod pages;
+mod quotas;
 pub mod repair;
 mod report;
 mod table;
@@ -145,6 +147,7 @@ impl Check {
             check: self,
         }
         .all();
+        quotas::check(&pages, &table, self);
         links.check(&table, owners.gaps.links, self);
         bitmaps.compare(&pages, &table, &owners, self);
         owners.unreached(&pages, self);

@@ -9,7 +9,7 @@ use std::time::UNIX_EPOCH;
 
 use quayfs_blockdev::{BlockDevice, FileDevice, Options, create_file, probe_signature};
 use quayfs_journal::{Durability, Journal, JournalError};
-use quayfs_layout::config::{COPIES, ConfigTable, DataHeader, LABEL_MAX};
+use quayfs_layout::config::{COPIES, ConfigTable, DataHeader, FEATURE_QUOTA, LABEL_MAX};
 use quayfs_layout::geometry::{Geometry, GeometryError};
 use quayfs_layout::inode::{self, Inode, ROOT, S_IFDIR};
 use quayfs_layout::node::{self, NodeKind};
@@ -393,10 +393,15 @@ pub fn format_as(
 
     let mut name = [0; LABEL_MAX];
     name[..label.len()].copy_from_slice(label.as_bytes());
+    let incompat = if geometry.quota_pages > 0 {
+        FEATURE_QUOTA
+    } else {
+        0
+    };
     let config = ConfigTable {
         uuid: identity.uuid,
         data_uuid: identity.data_uuid,
-        compat: [0; 3],
+        compat: [0, 0, incompat],
         created: quayfs_sync::time::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |d| d.as_secs()),

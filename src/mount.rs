@@ -4,6 +4,7 @@
 //! and passes the open device back over a socket. Nothing here knows what the file system does.
 
 use crate::config::{AtimePolicy, MountOptions, Permissions};
+use crate::fs::SetQuota;
 use crate::scrub;
 use rustix::fs::{FileType, Mode, OFlags, XattrFlags};
 use rustix::io::Errno;
@@ -19,6 +20,8 @@ pub mod table;
 pub const STATUS_XATTR: &str = "quayfs.status";
 /// Name of the extended attribute by which a scrub is started, stopped and watched.
 pub const SCRUB_XATTR: &str = "quayfs.scrub";
+/// Extended attribute of the root directory that holds the quotas of projects, and sets them.
+pub const QUOTA_XATTR: &str = "quayfs.quota";
 
 /// Why a mount could not be made, changed or taken away. Prints as one line.
 #[derive(Debug, thiserror::Error)]
@@ -194,6 +197,17 @@ pub fn scrub_report(target: &Path, from: usize) -> Result<String, Errno> {
 pub fn scrub(target: &Path, command: scrub::Command) -> Result<(), Errno> {
     let value = command.to_string();
     rustix::fs::setxattr(target, SCRUB_XATTR, value.as_bytes(), XattrFlags::empty()).map_err(gone)
+}
+
+/// Asks for the quotas of projects from number `from` on, a JSON text.
+pub fn quotas(target: &Path, from: u32) -> Result<String, Errno> {
+    ask(target, &format!("{QUOTA_XATTR}.{from}"))
+}
+
+/// Sets limits of a project.
+pub fn set_quota(target: &Path, set: &SetQuota) -> Result<(), Errno> {
+    let value = serde_json::to_vec(set).map_err(|_| Errno::INVAL)?;
+    rustix::fs::setxattr(target, QUOTA_XATTR, &value, XattrFlags::empty()).map_err(gone)
 }
 
 /// Who asks while the daemon dies hears otherwise than who asks afterwards: `ECONNABORTED` over

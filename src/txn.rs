@@ -5,6 +5,8 @@
 //! record. [`Txn::commit`] appends the record and publishes the copies; dropping a transaction
 //! returns everything and leaves no trace.
 
+mod account;
+
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +21,8 @@ use crate::engine::Engine;
 use crate::error::{FsError, Result, Shortage};
 use crate::ns::alloc::{Allocator, Kind, NoScreen};
 use crate::ns::node::{NodeStore, Page, PageBytes, zero_page};
+
+use account::{Account, CHARGES_BYTES};
 
 /// Whoever can show the newest version of a node page.
 pub trait PageSource {
@@ -113,6 +117,8 @@ pub struct Txn<'e> {
     taken: Vec<(Kind, Range<u64>)>,
     freed: Vec<Freed>,
     dropped: Vec<u32>,
+    account: Account,
+    privileged: bool,
 }
 
 impl<'e> Txn<'e> {
@@ -138,6 +144,8 @@ impl<'e> Txn<'e> {
             taken: Vec::new(),
             freed: Vec::new(),
             dropped: Vec::new(),
+            account: Account::default(),
+            privileged: needs.privileged,
         };
         if !engine.node_ids.promise(needs.nodes, 0) {
             return short(Shortage::Nodes);
@@ -153,7 +161,7 @@ impl<'e> Txn<'e> {
         txn.inodes = needs.inodes;
         let need = Need {
             slots: needs.slots,
-            record_bytes: needs.record,
+            record_bytes: needs.record + CHARGES_BYTES,
             prefer: needs.prefer,
         };
         txn.credit = Some(match engine.journal.acquire(need) {
@@ -242,6 +250,7 @@ impl<'e> Txn<'e> {
 
     /// Logs an inode image; a free inode is all zeros.
     pub fn put_inode(&mut self, ino: Ino, image: &Inode) {
+        self.account_image(ino, image);
         let (id, slot) = self.engine.nodes.geometry().inode_place(ino);
         self.write_static(id, inode::offset(slot), &image.encode());
     }
@@ -285,6 +294,12 @@ impl<'e> Txn<'e> {
         Ok(())
     }
 
+    /// Whether this transaction has allocated a number.
+    fn has_taken(&self, kind: Kind, n: u64) -> bool {
+        let of_kind = self.taken.iter().filter(|(k, _)| *k == kind);
+        of_kind.into_iter().any(|(_, range)| range.contains(&n))
+    }
+
     fn take(&mut self, kind: Kind, want: u64, goal: Option<u64>) -> Result<Range<u64>> {
         let screen = self.engine.screen(kind);
         let short = match kind {
@@ -310,8 +325,9 @@ impl<'e> Txn<'e> {
         Ok(range.start)
     }
 
-    /// Frees an inode: its image becomes zeros.
-    pub fn free_ino(&mut self, ino: Ino) -> Result<()> {
+    /// Frees an inode, which is in this project: its image becomes zeros.
+    pub fn free_ino(&mut self, ino: Ino, project: u32) -> Result<()> {
+        self.leaves_project(ino, project);
         let range = ino..ino + 1;
         self.engine
             .inos
@@ -390,7 +406,12 @@ impl<'e> Txn<'e> {
     /// Appends the record and publishes the pages. When this returns the operation has happened:
     /// durably in mode `op`, as part of the running transaction in mode `commit`. Returns the
     /// record's sequence number; the caller installs inode images under it.
+    ///
+    /// # Errors
+    /// [`FsError::Quota`] and [`FsError::NoSpace`] as [`Txn::admit`]: nothing has happened. Any other error
+    /// turns the mount read-only.
     pub fn commit(mut self) -> Result<u64> {
+        self.reserve_shares()?;
         let Some(credit) = self.credit.take() else {
             return Err(FsError::io("no credit"));
         };
@@ -400,6 +421,7 @@ impl<'e> Txn<'e> {
             self.items.len(),
             self.limit
         );
+        self.log_charges();
         let staged = std::mem::take(&mut self.staged);
         let e = self.engine;
         let blocks = staged.iter().map(|s| s.run().blocks.len() as u64).sum();
@@ -415,6 +437,7 @@ impl<'e> Txn<'e> {
                 FsError::io(err)
             })?
             .seq;
+        self.settle_account();
         e.appended(blocks);
         for (id, bytes) in self.pages.drain(..) {
             if node::kind(&bytes[..]) != Some(NodeKind::Extents) {

@@ -24,6 +24,7 @@ fn help_teaches() {
         "umount",
         "fsck",
         "scrub",
+        "quota",
         "info",
         "bench",
         "Examples:",
@@ -52,6 +53,7 @@ fn help_teaches() {
         ),
         ("info", ["--json", "Examples:", "MOUNT", "Exit codes: 0"]),
         ("scrub", ["--rate", "--json", "4 damage", "Exit codes: 0"]),
+        ("quota", ["--project", "--json", "EDQUOT", "Exit codes: 0"]),
         ("bench", ["run", "list", "show", "Exit codes: 0"]),
     ] {
         let text = quayfs([command, "--help"]).ok();

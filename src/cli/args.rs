@@ -1,6 +1,7 @@
 //! The command line as clap sees it, and the help that teaches it.
 
 use crate::config::parse_size;
+use crate::fs::SetQuota;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -23,6 +24,7 @@ Examples:
   quayfs fsck /srv/vol                                 prove that nothing is damaged
   quayfs fsck --repair /srv/vol                        put right what is
   quayfs scrub /mnt/q --rate 50M                       look for blocks that have gone bad meanwhile
+  quayfs quota /mnt/q --project 7 --bytes 10G          how much a directory tree may have
   quayfs bench run overwrite-fsync --dir /mnt/q        how fast it is
 
 Each command explains itself: quayfs mount --help";
@@ -40,6 +42,8 @@ pub enum Command {
     Fsck(Fsck),
     /// Verify every block and page, also while mounted.
     Scrub(Scrub),
+    /// Show what projects (directory trees) have and may have, or set it.
+    Quota(Quota),
     /// Show what a volume is, or how a mount is doing.
     Info(Info),
     /// Measure mounted file systems, side by side.
@@ -248,6 +252,75 @@ fn parse_rate(text: &str) -> Result<u64, String> {
         Ok(0) => Err("nothing would ever be read".into()),
         Ok(rate) => Ok(rate),
         Err(e) => Err(e.to_string()),
+    }
+}
+
+const QUOTA_HELP: &str = "\
+A project is a number that files have in common. A directory passes it on, and with it what is made below
+it is counted:
+  chattr -R -p 7 /mnt/q/tree; chattr +P /mnt/q/tree     all of it, and all that is to come
+  lsattr -p /mnt/q                                      which is which
+
+Nothing grows beyond a hard limit (EDQUOT), not for root either; a soft limit is shown only. df of such a
+directory shows the limit as its size. A size of `none` takes a limit away.
+
+Examples:
+  quayfs quota /mnt/q                                   all projects
+  quayfs quota /mnt/q --project 7 --bytes 10G --inodes 100000
+  quayfs quota /mnt/q --project 7 --bytes none
+  quayfs quota /srv/vol --json                          a volume at rest, for scripts
+
+Exit codes: 0 done, 1 failed, 2 wrong usage.";
+
+/// Arguments of `quota`.
+#[derive(Debug, Args)]
+#[command(after_help = QUOTA_HELP)]
+pub struct Quota {
+    /// Directory that `mkfs` made, or where it is mounted.
+    pub target: PathBuf,
+    /// Only this project.
+    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u32).range(1..))]
+    pub project: Option<u32>,
+    /// It can have so many bytes, and no more.
+    #[arg(long, value_name = "SIZE", value_parser = parse_limit, requires = "project")]
+    pub bytes: Option<u64>,
+    /// It should have no more than so many bytes.
+    #[arg(long, value_name = "SIZE", value_parser = parse_limit, requires = "project")]
+    pub bytes_soft: Option<u64>,
+    /// It can have so many inodes, and no more.
+    #[arg(long, value_name = "N", value_parser = parse_limit, requires = "project")]
+    pub inodes: Option<u64>,
+    /// It should have no more than so many inodes.
+    #[arg(long, value_name = "N", value_parser = parse_limit, requires = "project")]
+    pub inodes_soft: Option<u64>,
+    /// Print one JSON array.
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl Quota {
+    /// The limits that are to be set, if any.
+    pub fn limits(&self) -> Option<SetQuota> {
+        let set = SetQuota {
+            project: self.project?,
+            bytes_soft: self.bytes_soft,
+            bytes_hard: self.bytes,
+            inodes_soft: self.inodes_soft,
+            inodes_hard: self.inodes,
+        };
+        let nothing = SetQuota {
+            project: set.project,
+            ..SetQuota::default()
+        };
+        (set != nothing).then_some(set)
+    }
+}
+
+/// A limit, which may be none.
+fn parse_limit(text: &str) -> Result<u64, String> {
+    match text {
+        "none" => Ok(0),
+        _ => parse_size(text).map_err(|e| e.to_string()),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use quayfs_layout::inode::Inode;
 use quayfs_layout::{BLOCK, Lbn, checksum};
 use quayfs_sync::MutexGuard;
 use rangemap::RangeSet;
@@ -390,6 +391,13 @@ fn write_direct(
         &mut image,
         placed.len() + 2,
         |x, txn, image| {
+            // Limits too, that of the project for the blocks that are not remapped.
+            let holes = pieces.iter().filter(|p| p.lbn.is_none()).map(length).sum();
+            let after = Inode {
+                blocks: image.blocks.saturating_add(holes),
+                ..image.clone()
+            };
+            txn.admit(cell.ino, &after)?;
             // Nothing fails behind this: an entry in state written must not return to the allocator.
             e.ppt.write_direct(&crcs).map_err(FsError::io)?;
             for r in x.remove(txn, image, blocks.clone()) {

@@ -29,8 +29,8 @@ impl Edge {
         self.attributes(&self.fs.setattr(ino, &set, kill)?, out)
     }
 
-    pub(super) fn statfs(&self, out: &mut Out<'_>) -> Answer {
-        let s = self.fs.statfs();
+    pub(super) fn statfs(&self, ino: u64, out: &mut Out<'_>) -> Answer {
+        let s = self.fs.statfs_of(ino);
         out.put(&StatfsOut {
             blocks: s.blocks,
             bfree: s.free,

@@ -1,5 +1,7 @@
 //! Between what the kernel says and what the operation layer understands.
 
+use std::str::FromStr;
+
 use quayfs_fuse::Errno;
 use quayfs_fuse::wire::{
     AttrOf, FsXattr, InHeader, Open, SetattrIn, SetattrValid, Statx, StatxTime,
@@ -11,7 +13,6 @@ use quayfs_layout::inode::{
 use crate::fs::{
     Caller, FallocMode, RenameFlags, SetAttr, SetFlags, SetTime, SetXattr, Whence, Writes,
 };
-use crate::mount::SCRUB_XATTR;
 
 /// Nobody else changes the volume, so the kernel may keep names and attributes for good. Seconds.
 pub const FOREVER: u64 = 1 << 30;
@@ -212,12 +213,12 @@ pub fn open_flags(flags: u32) -> Open {
     }
 }
 
-/// The finding from which a scrub's report is asked for, if that is what this attribute holds:
-/// `quayfs.scrub` has it from the first one on, `quayfs.scrub.N` from number N on.
-pub fn scrub_report(name: &[u8]) -> Option<usize> {
-    let rest = std::str::from_utf8(name).ok()?.strip_prefix(SCRUB_XATTR)?;
+/// The number from which a list is asked for, if that is what this attribute holds: `base` has it from the
+/// first one on, `base.N` from number N on.
+pub fn list_from<N: FromStr + Default>(name: &[u8], base: &str) -> Option<N> {
+    let rest = std::str::from_utf8(name).ok()?.strip_prefix(base)?;
     if rest.is_empty() {
-        return Some(0);
+        return Some(N::default());
     }
     rest.strip_prefix('.')?.parse().ok()
 }
@@ -310,11 +311,12 @@ mod tests {
     }
 
     #[test]
-    fn reports_are_asked_for_by_number() {
-        assert_eq!(scrub_report(b"quayfs.scrub"), Some(0));
-        assert_eq!(scrub_report(b"quayfs.scrub.17"), Some(17));
-        assert_eq!(scrub_report(b"quayfs.scrub17"), None);
-        assert_eq!(scrub_report(b"quayfs.scrub."), None);
-        assert_eq!(scrub_report(b"user.x"), None);
+    fn lists_are_asked_for_by_number() {
+        let from = |name: &[u8]| list_from::<u32>(name, "quayfs.scrub");
+        assert_eq!(from(b"quayfs.scrub"), Some(0));
+        assert_eq!(from(b"quayfs.scrub.17"), Some(17));
+        assert_eq!(from(b"quayfs.scrub17"), None);
+        assert_eq!(from(b"quayfs.scrub."), None);
+        assert_eq!(from(b"user.x"), None);
     }
 }

@@ -14,6 +14,7 @@ pub fn errno(e: &FsError) -> Errno {
         FsError::IsDir => libc::EISDIR,
         FsError::NotEmpty => libc::ENOTEMPTY,
         FsError::NoSpace => libc::ENOSPC,
+        FsError::Quota => libc::EDQUOT,
         FsError::NameTooLong => libc::ENAMETOOLONG,
         FsError::Invalid => libc::EINVAL,
         FsError::Perm => libc::EPERM,

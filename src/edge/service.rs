@@ -114,7 +114,7 @@ impl Service for Edge {
             Op::Tmpfile { args, .. } => self.tmpfile(header, args, out),
             Op::Read(args) => self.read(ino, &args, out),
             Op::Write { args, data } => self.write(ino, &args, data, out),
-            Op::Statfs => self.statfs(out),
+            Op::Statfs => self.statfs(ino, out),
             Op::Release(_) => {
                 self.fs.release(ino);
                 Ok(())

@@ -4,10 +4,10 @@
 use quayfs_fuse::wire::InHeader;
 use quayfs_fuse::{Answer, Errno};
 
-use crate::edge::convert::{caller, scrub_report};
+use crate::edge::convert::{caller, list_from};
 use crate::edge::service::Edge;
 use crate::error::FsError;
-use crate::mount::{SCRUB_XATTR, STATUS_XATTR};
+use crate::mount::{QUOTA_XATTR, SCRUB_XATTR, STATUS_XATTR};
 
 impl Edge {
     /// What one of them says; `None` if the name is none of theirs.
@@ -24,17 +24,24 @@ impl Edge {
                 .collect();
             return Some(serde_json::to_vec(&status).map_err(|e| FsError::io(e).into()));
         }
-        let from = scrub_report(name)?;
-        Some(
-            self.fs
-                .scrub_report(caller(header, 0), from)
-                .map_err(Into::into),
-        )
+        let by = caller(header, 0);
+        if let Some(from) = list_from(name, QUOTA_XATTR) {
+            let all = self.fs.quotas(by, from);
+            let text = all.and_then(|all| serde_json::to_vec(&all).map_err(FsError::io));
+            return Some(text.map_err(Into::into));
+        }
+        let from = list_from(name, SCRUB_XATTR)?;
+        Some(self.fs.scrub_report(by, from).map_err(Into::into))
     }
 
     /// Does what is written to one of them; `None` if the name is none of theirs.
     pub(super) fn command(&self, header: &InHeader, name: &[u8], value: &[u8]) -> Option<Answer> {
-        (name == SCRUB_XATTR.as_bytes())
-            .then(|| Ok(self.fs.scrub_command(caller(header, 0), value)?))
+        let by = caller(header, 0);
+        if name == QUOTA_XATTR.as_bytes() {
+            let set = serde_json::from_slice(value).map_err(|_| FsError::Invalid);
+            let done = set.and_then(|set| self.fs.set_quota(by, set));
+            return Some(done.map_err(Into::into));
+        }
+        (name == SCRUB_XATTR.as_bytes()).then(|| Ok(self.fs.scrub_command(by, value)?))
     }
 }

@@ -29,6 +29,7 @@ pub use ops::data::{FallocMode, Whence};
 pub use ops::dirs::DirEntry;
 pub use ops::flags::{SetFlags, Writes};
 pub use ops::lookup::TARGET_MAX;
+pub use ops::quota::{QUOTAS_MAX, Quota, SetQuota};
 pub use ops::reap::STEP;
 pub use ops::rename::RenameFlags;
 pub use ops::statfs::StatFs;

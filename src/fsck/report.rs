@@ -51,6 +51,8 @@ pub enum Area {
     Xattr,
     /// Intent table.
     Intents,
+    /// Quota table.
+    Quota,
     /// Staged blocks.
     Staged,
     /// Content of blocks.
@@ -75,6 +77,7 @@ impl fmt::Display for Area {
             Self::Symlink => "symlink",
             Self::Xattr => "xattr",
             Self::Intents => "intents",
+            Self::Quota => "quota",
             Self::Staged => "staged",
             Self::Content => "content",
         })

@@ -5,6 +5,7 @@ mod crowd;
 mod engine;
 mod metadata;
 mod names;
+mod quotas;
 mod random;
 mod storage;
 mod support;

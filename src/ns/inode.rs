@@ -124,6 +124,12 @@ impl InodeCache {
         }
     }
 
+    /// Looks at the newest published image of an inode, if it is in DRAM: that of everybody who is being
+    /// changed is.
+    pub fn published<T>(&self, ino: Ino, f: impl FnOnce(&Inode) -> T) -> Option<T> {
+        self.cells.get(&ino).map(|c| c.with(f))
+    }
+
     /// Adds the cell of a new inode whose record `seq` was appended.
     pub fn add(&self, ino: Ino, image: Inode, seq: u64) -> Arc<Cell> {
         let cell = Arc::new(Cell::new(ino, image, seq, self.policy));

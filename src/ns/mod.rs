@@ -7,3 +7,4 @@ pub mod extent;
 pub mod inode;
 pub mod intent;
 pub mod node;
+pub mod quota;

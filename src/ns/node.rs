@@ -40,6 +40,8 @@ pub(crate) fn static_kind(g: &Geometry, id: u32) -> Option<NodeKind> {
         None
     } else if id < g.lbn_bitmap_base {
         Some(NodeKind::Intents)
+    } else if id >= g.quota_base && id - g.quota_base < g.quota_pages {
+        Some(NodeKind::Quota)
     } else if id < g.inode_base {
         Some(NodeKind::Bitmap)
     } else {

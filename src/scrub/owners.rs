@@ -224,6 +224,7 @@ fn page(e: &Engine, id: u32, what: String, owner: Option<Ino>) -> Found {
         Some(NodeKind::Inodes) => ", inodes",
         Some(NodeKind::Bitmap) => ", allocation bitmap",
         Some(NodeKind::Intents) => ", intents",
+        Some(NodeKind::Quota) => ", quotas",
         _ => "",
     };
     let inos = match (kind, owner) {

@@ -84,6 +84,10 @@ pub struct Geometry {
     pub inode_base: u64,
     /// First dynamic node id.
     pub dyn_base: u64,
+    /// First node id of the quota table; 0 if the volume has none.
+    pub quota_base: u64,
+    /// Node pages of the quota table; 0 if the volume has none.
+    pub quota_pages: u64,
 }
 
 /// Numbers that a configuration table keeps of a geometry, some of them for later use.
@@ -143,6 +147,8 @@ pub struct Sizes {
     pub node_pages: u64,
     /// Node pages of the intent table.
     pub intent_pages: u64,
+    /// Node pages of the quota table; 0 for none.
+    pub quota_pages: u64,
 }
 
 /// Takes the next `len` bytes, rounded up to whole blocks.
@@ -208,6 +214,7 @@ impl Geometry {
         // Two node ids (inode table and dynamic) and a little more for each node page.
         sizes.node_pages = ((pmem_len - at) / (B + 16 + 1) - 8).min(NODE_PAGES_MAX);
         sizes.intent_pages = (sizes.node_pages / 64).clamp(2, 4096);
+        sizes.quota_pages = (sizes.node_pages / 64).clamp(2, 64);
         let geometry = Self::lay_out(&sizes);
         let node_off = geometry.node_off;
         let node_pages = (sizes.node_pages).min((pmem_len - node_off.min(pmem_len)) / B);
@@ -233,7 +240,8 @@ impl Geometry {
         let ino_bitmap_base = lbn_bitmap_base + s.blocks.div_ceil(BITS_PER_PAGE);
         let inodes = s.node_pages * INODES_PER_PAGE;
         let dyn_bitmap_base = ino_bitmap_base + inodes.div_ceil(BITS_PER_PAGE);
-        let inode_base = dyn_bitmap_base + s.node_pages.div_ceil(BITS_PER_PAGE);
+        let bitmaps_end = dyn_bitmap_base + s.node_pages.div_ceil(BITS_PER_PAGE);
+        let inode_base = bitmaps_end + s.quota_pages;
         let dyn_base = inode_base + s.node_pages;
         let nat_entries = dyn_base + s.node_pages;
         Self {
@@ -267,6 +275,8 @@ impl Geometry {
             dyn_bitmap_base,
             inode_base,
             dyn_base,
+            quota_base: if s.quota_pages > 0 { bitmaps_end } else { 0 },
+            quota_pages: s.quota_pages,
             pmem_len: at,
         }
     }
@@ -334,8 +344,8 @@ impl Geometry {
             self.dyn_bitmap_base,
             self.inode_base,
             self.dyn_base,
-            0,
-            0,
+            self.quota_base,
+            self.quota_pages,
         ]
     }
 
@@ -371,6 +381,8 @@ impl Geometry {
             dyn_bitmap_base: f[27],
             inode_base: f[28],
             dyn_base: f[29],
+            quota_base: f[30],
+            quota_pages: f[31],
         }
     }
 
@@ -405,12 +417,18 @@ impl Geometry {
         let dyn_nodes = self.nat_entries.checked_sub(self.dyn_base)?;
         let inodes = inode_pages.checked_mul(INODES_PER_PAGE)?;
         let behind = |base: u64, bits: u64| base.checked_add(bits.div_ceil(BITS_PER_PAGE));
+        let bitmaps_end = match (self.quota_base, self.quota_pages) {
+            // Made before there was a quota table.
+            (0, 0) => self.inode_base,
+            (base, pages) if pages > 0 && base.checked_add(pages)? == self.inode_base => base,
+            _ => return Some(false),
+        };
         Some(
             self.intent_base >= 1
                 && self.intent_base.checked_add(self.intent_pages)? == self.lbn_bitmap_base
                 && behind(self.lbn_bitmap_base, self.blocks)? == self.ino_bitmap_base
                 && behind(self.ino_bitmap_base, inodes)? == self.dyn_bitmap_base
-                && behind(self.dyn_bitmap_base, dyn_nodes)? == self.inode_base
+                && behind(self.dyn_bitmap_base, dyn_nodes)? == bitmaps_end
                 && inode_pages > 0
                 && dyn_nodes > 0
                 && self.nat_entries <= u64::from(u32::MAX),
@@ -488,7 +506,7 @@ mod tests {
     #[test]
     fn fields_at_the_limits_of_their_type_are_refused() {
         let usual = Geometry::compute(64 << 20, 1 << 30, 2).unwrap().fields();
-        for field in 0..30 {
+        for field in 0..FIELDS {
             for value in [u64::MAX, u64::MAX / 2, 1 << 61, u64::MAX / 15 + 1] {
                 let mut f = usual;
                 f[field] = value;

@@ -2,7 +2,8 @@
 //!
 //! Applying the items of a record to pages that already contain their effect changes nothing
 //! (bytes are absolute, bits are set or cleared, a fresh page starts empty), so digest and
-//! recovery may apply a record any number of times, in sequence order.
+//! recovery may apply a record any number of times, in sequence order. A charge alone counts: it is
+//! passed over where the page says that the record has been applied ([`crate::quota`]).
 
 use crate::BLOCK;
 use crate::bytes::{get_u16, get_u32, get_u64};
@@ -12,6 +13,7 @@ const DELTA: u8 = 1;
 const NODE_NEW: u8 = 2;
 const NODE_FREE: u8 = 3;
 const BITS: u8 = 4;
+const CHARGE: u8 = 5;
 const PAD: u8 = 0;
 
 /// One change.
@@ -51,6 +53,19 @@ pub enum Item<'a> {
         /// Set or clear.
         set: bool,
     },
+    /// A project has so much more.
+    Charge {
+        /// Node id of the page of the quota table.
+        id: u32,
+        /// Place in that page.
+        slot: u16,
+        /// Project id.
+        project: u32,
+        /// Blocks and pages, in 4 KiB.
+        blocks: i64,
+        /// Inodes.
+        inodes: i32,
+    },
 }
 
 impl Item<'_> {
@@ -60,7 +75,8 @@ impl Item<'_> {
             Item::Delta { id, .. }
             | Item::NodeNew { id, .. }
             | Item::NodeFree { id }
-            | Item::Bits { id, .. } => id,
+            | Item::Bits { id, .. }
+            | Item::Charge { id, .. } => id,
         }
     }
 
@@ -100,10 +116,27 @@ impl Item<'_> {
                 out.extend_from_slice(&start.to_le_bytes());
                 out.extend_from_slice(&count.to_le_bytes());
             }
+            Item::Charge {
+                id,
+                slot,
+                project,
+                blocks,
+                inodes,
+            } => {
+                out.push(CHARGE);
+                out.push(0);
+                out.extend_from_slice(&slot.to_le_bytes());
+                out.extend_from_slice(&id.to_le_bytes());
+                out.extend_from_slice(&project.to_le_bytes());
+                out.extend_from_slice(&inodes.to_le_bytes());
+                out.extend_from_slice(&blocks.to_le_bytes());
+            }
         }
     }
 }
 
+/// Bytes of an encoded charge.
+pub const CHARGE_BYTES: usize = 24;
 /// Bytes of an encoded delta besides its payload.
 pub const DELTA_HEADER: usize = 10;
 
@@ -177,6 +210,21 @@ impl<'a> Items<'a> {
                     16,
                 )
             }
+            CHARGE => {
+                let b = b.get(..CHARGE_BYTES)?;
+                let slot = get_u16(b, 2);
+                if usize::from(slot) >= crate::quota::PER_PAGE {
+                    return None;
+                }
+                let item = Item::Charge {
+                    id,
+                    slot,
+                    project: get_u32(b, 8),
+                    blocks: get_u64(b, 16).cast_signed(),
+                    inodes: get_u32(b, 12).cast_signed(),
+                };
+                (item, CHARGE_BYTES)
+            }
             _ => return None,
         };
         self.rest = &self.rest[len..];
@@ -226,6 +274,13 @@ mod tests {
                 set: true,
             },
             Item::NodeFree { id: 3 },
+            Item::Charge {
+                id: 4,
+                slot: 62,
+                project: 7,
+                blocks: -9,
+                inodes: -1,
+            },
         ];
         let mut b = Vec::new();
         for i in &items {

@@ -12,13 +12,14 @@
 //! | [`jsb`] | journal superblock words |
 //! | [`slot`] | staging slot headers |
 //! | [`record`] | record framing in a lane |
-//! | [`item`] | what a record says: deltas, bits, nodes |
+//! | [`item`] | what a record says: deltas, bits, nodes, charges |
 //! | [`l2p`] | persistent page table entries and undo records |
 //! | [`node`] | node pages and the node address table |
 //! | [`inode`] | inode images |
 //! | [`dirent`] | directory leaves and index pages |
 //! | [`extent`] | extent pages |
 //! | [`intent`] | orphans and unfinished truncates |
+//! | [`quota`] | what projects use and may use |
 //! | [`xattr`] | extended attributes |
 //! | [`acl`] | access control lists among them |
 
@@ -36,6 +37,7 @@ pub mod item;
 pub mod jsb;
 pub mod l2p;
 pub mod node;
+pub mod quota;
 pub mod record;
 pub mod slot;
 pub mod xattr;

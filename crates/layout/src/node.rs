@@ -53,6 +53,8 @@ pub enum NodeKind {
     Blob = 6,
     /// Intents: orphans and unfinished truncates.
     Intents = 7,
+    /// Quota table: what projects use and may use.
+    Quota = 8,
 }
 
 impl NodeKind {
@@ -66,6 +68,7 @@ impl NodeKind {
             5 => Self::Extents,
             6 => Self::Blob,
             7 => Self::Intents,
+            8 => Self::Quota,
             _ => return None,
         })
     }

@@ -101,6 +101,7 @@ impl Shape {
             l2p_entries: self.l2p_entries,
             node_pages: self.nodes,
             intent_pages: 2,
+            quota_pages: 1,
         });
         assert!(geometry.is_sound(), "{geometry:?}");
         geometry

@@ -64,6 +64,9 @@ impl Fs {
             let flags = i.flags & !set.mask | set.flags & set.mask;
             let project = set.project.unwrap_or(i.project);
             self.may_set_flags(by, &i, flags, project)?;
+            if project != i.project {
+                txn.leaves_project(ino, i.project);
+            }
             i.flags = flags;
             i.project = project;
             i.ctime = now();

@@ -7,6 +7,7 @@ pub mod dirs;
 pub mod flags;
 pub mod link;
 pub mod lookup;
+pub mod quota;
 pub mod reap;
 pub mod rename;
 pub mod setattr;

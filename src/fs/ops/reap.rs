@@ -131,7 +131,7 @@ impl Fs {
         {
             self.e.intents.write(&mut txn, slot, None);
         }
-        txn.free_ino(ino)?;
+        txn.free_ino(ino, inode.project)?;
         let seq = txn.commit()?;
         cell.install(Inode::default(), seq);
         for kind in kinds {

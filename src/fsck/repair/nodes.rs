@@ -120,6 +120,9 @@ impl Repair<'_> {
                 )
             }
             Some(NodeKind::Bitmap) => format!("node {id}: {why}; the bitmap is made anew"),
+            Some(NodeKind::Quota) => {
+                format!("node {id}: {why}; limits of projects in it are lost")
+            }
             Some(_) => format!("node {id}: {why}; intents are made anew"),
             // Whose it was is said by those who miss it.
             None => format!("node {id}: {why}; the page is given up"),

@@ -13,6 +13,7 @@ use quayfs_pmem::{Backend, Region};
 
 use crate::config::MountOptions;
 use crate::fs::{Caller, FallocMode, Fs, SetXattr};
+use crate::fsck::repair::{Outcome, repair_volume};
 use crate::fsck::{FsckOptions, FsckReport, check_volume};
 use crate::ns::node::{PageBytes, zero_page};
 use crate::volume::{Access, Volume};
@@ -121,6 +122,15 @@ impl Disk {
                 .iter()
                 .all(|e| found.iter().filter(|f| same(f, e)).count() == 1);
         assert!(all, "expected {expected:#?}, found {found:#?}");
+    }
+
+    /// Repairs it; nothing is wrong afterwards.
+    #[track_caller]
+    pub fn repaired(&self) {
+        let options = FsckOptions { check_data: true };
+        let report = repair_volume(&self.volume(), &options, &mut |_| ()).unwrap();
+        assert_eq!(report.outcome, Outcome::Repaired, "{report}");
+        self.finds(&[]);
     }
 
     /// Mounts it without background threads.

@@ -6,7 +6,7 @@ use quayfs_layout::jsb::{EpochWord, MAX_NUMBER, SeqWord, WordKind, committed_sal
 use quayfs_layout::node::{self, BITS_PER_PAGE, NodeKind};
 use quayfs_layout::record::{self, MAX_RECORD_BYTES, RecordHeader, RecordKind, SlotRun};
 use quayfs_layout::slot::{self, SlotHeader};
-use quayfs_layout::{BLOCK, LINE};
+use quayfs_layout::{BLOCK, LINE, quota};
 
 use super::Seen;
 use crate::fixup;
@@ -161,6 +161,22 @@ pub fn items(data: &[u8], seen: &mut Seen) {
             }
             Item::NodeNew { .. } => seen.add("new node"),
             Item::NodeFree { .. } => seen.add("free node"),
+            Item::Charge {
+                slot,
+                project,
+                blocks,
+                inodes,
+                ..
+            } => {
+                seen.add("charge");
+                let slot = usize::from(slot);
+                let mut page = vec![0; BLOCK];
+                quota::charge(&mut page, slot, project, blocks, inodes.into());
+                let e = quota::Entry::decode(&page[quota::offset(slot)..]);
+                assert_eq!(e.project, project);
+                assert_eq!(e.usage.blocks, blocks.max(0).unsigned_abs());
+                assert_eq!(e.usage.inodes, u64::from(inodes.max(0).unsigned_abs()));
+            }
         }
     }
 }

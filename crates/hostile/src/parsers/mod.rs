@@ -66,7 +66,7 @@ pub const LOGS: Family = &[
     structure(
         "items",
         journal::items,
-        &["bits", "delta", "free node", "new node"],
+        &["bits", "charge", "delta", "free node", "new node"],
     ),
     structure(
         "l2p",

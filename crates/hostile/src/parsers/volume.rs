@@ -130,6 +130,8 @@ fn field(g: &mut Geometry, n: u8) -> &mut u64 {
         &mut g.dyn_bitmap_base,
         &mut g.inode_base,
         &mut g.dyn_base,
+        &mut g.quota_base,
+        &mut g.quota_pages,
     ];
     let n = usize::from(n) % fields.len();
     fields.into_iter().nth(n).expect("an index of the array")

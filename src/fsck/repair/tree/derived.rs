@@ -6,10 +6,12 @@ use quayfs_layout::Ino;
 use quayfs_layout::inode::{self, Inode};
 use quayfs_layout::intent::{Intent, IntentKind, PER_PAGE, SIZE};
 use quayfs_layout::node::{self, BITS_PER_PAGE, HEADER, INODES_PER_PAGE, NodeKind};
+use quayfs_layout::quota::{self, Entry};
 
 use super::Tree;
 use crate::fsck::bitset::BitSet;
 use crate::fsck::pages::Got;
+use crate::fsck::quotas;
 use crate::ns::node::{PageBytes, zero_page};
 
 /// Static pages that differ from what is there.
@@ -174,6 +176,60 @@ impl Tree<'_> {
         }
         let ids = (g.intent_base as u32..).zip(after);
         ids.filter(|(id, page)| self.there(*id).as_ref() != Some(page))
+            .collect()
+    }
+
+    /// The quota table: entries keep their places and their limits, and say what their projects have.
+    pub(super) fn quotas(&self) -> Pages {
+        let mut usages = quotas::Usages::default();
+        self.inodes.values().for_each(|i| usages.add(i));
+        let mut left = usages.0;
+        let mut pages: Pages = quotas::ids(&self.media.geo)
+            .map(|id| {
+                let page = self.there(id);
+                (id, page.unwrap_or_else(|| Self::empty(id, NodeKind::Quota)))
+            })
+            .collect();
+        let mut seen = BTreeSet::new();
+        let mut free = Vec::new();
+        for (&id, page) in &mut pages {
+            for slot in 0..quota::PER_PAGE {
+                let place = &mut page[quota::offset(slot)..][..quota::SIZE];
+                let mut e = Entry::decode(place);
+                if e.project == 0 || !e.is_free() && !seen.insert(e.project) {
+                    e = Entry::default();
+                }
+                // One without a meaning keeps what it says.
+                if !e.is_free() {
+                    e.usage = left.remove(&e.project).unwrap_or_default();
+                }
+                if e.is_free() {
+                    free.push((id, slot));
+                }
+                let before = Entry::decode(place);
+                if e != before && !(e.is_free() && before.is_free()) {
+                    place.copy_from_slice(&e.encode());
+                }
+            }
+        }
+        // Who finds no place stays a finding.
+        for ((id, slot), (project, usage)) in free.into_iter().zip(left) {
+            let e = Entry {
+                project,
+                usage,
+                ..Entry::default()
+            };
+            if let Some(page) = pages.get_mut(&id) {
+                page[quota::offset(slot)..][..quota::SIZE].copy_from_slice(&e.encode());
+            }
+        }
+        let empty = |page: &PageBytes| page[HEADER..].iter().all(|b| *b == 0);
+        pages
+            .into_iter()
+            .filter(|(id, page)| match self.there(*id) {
+                Some(before) => before != *page,
+                None => !empty(page),
+            })
             .collect()
     }
 

@@ -5,7 +5,7 @@
 //! |---|---|
 //! | dynamic pages | new ones belong to nobody yet; changed ones say what they would say again |
 //! | page of the root directory | an entry for a `lost+found` that does not exist yet is removed again |
-//! | other static pages, and nodes that are freed | counts, bits and intents are derived again, and nodes that are left are freed again |
+//! | other static pages, and nodes that are freed | counts, bits, intents and quotas are derived again, and nodes that are left are freed again |
 //!
 //! In the last step a node may go before the page that refers to it no more. Only nodes of which an
 //! owner has lost another part are freed: to the next repair that owner has lost a part as before, and
@@ -35,7 +35,7 @@ impl Tree<'_> {
             });
         }
         let mut inodes = self.inode_pages();
-        let (bitmaps, intents) = (self.bitmaps(), self.intents());
+        let (bitmaps, intents, quotas) = (self.bitmaps(), self.intents(), self.quotas());
         for (pages, area, what) in [
             (
                 &inodes,
@@ -47,6 +47,11 @@ impl Tree<'_> {
                 &intents,
                 Area::Intents,
                 "pages of the intent table are written again",
+            ),
+            (
+                &quotas,
+                Area::Quota,
+                "pages of the quota table are written again",
             ),
         ] {
             if !pages.is_empty() {
@@ -62,6 +67,7 @@ impl Tree<'_> {
         let mut rest = inodes;
         rest.extend(bitmaps);
         rest.extend(intents);
+        rest.extend(quotas);
         let mut dynamic = std::mem::take(&mut self.changed);
         let newer = self.too_new(&dynamic, &root, &rest);
         if !newer.is_empty() {
