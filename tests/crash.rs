@@ -203,6 +203,38 @@ fn trims(s: &mut Script) {
     s.background();
 }
 
+/// What projects have is added up, so each record has to be counted, and once, whatever the digest in
+/// which it stands came to.
+fn projects(s: &mut Script) {
+    let join = |ino, project, inherit| Op::SetProject {
+        ino,
+        project,
+        inherit,
+    };
+    let dir = s.create(ROOT, "dir", S_IFDIR | 0o755, 0);
+    let b = s.file(ROOT, "b");
+    s.write(b, 0, 100);
+    s.op(join(dir, 7, true));
+    let a = s.file(dir, "a");
+    s.write(a, 0, 2 * BLOCK);
+    s.sync();
+    s.digest();
+    s.write(a, 5 * B, 100);
+    s.op(join(b, 7, false));
+    s.truncate(a, B);
+    s.sync();
+    s.digest();
+    s.op(join(b, 8, false));
+    s.write(b, B, 3 * BLOCK);
+    s.remove(dir, "a");
+    s.forget(a);
+    s.sync();
+    s.digest();
+    s.op(join(b, 0, false));
+    s.sync();
+    s.background();
+}
+
 /// Slot rings and record lanes go around.
 fn wraps(s: &mut Script) {
     let a = s.file(ROOT, "a");
@@ -371,6 +403,13 @@ fn swaps_any() {
 fn trims_any() {
     for mode in [OP, COMMIT, COMMIT_MEMORY, ORDERED] {
         all("trims", mode, &Depth::USUAL, trims);
+    }
+}
+
+#[test]
+fn projects_any() {
+    for mode in [OP, COMMIT, ORDERED] {
+        all("projects", mode, &Depth::USUAL, projects);
     }
 }
 

@@ -3,6 +3,7 @@
 use quayfs::fs::{Fs, extents};
 use quayfs::ns::alloc::{Allocator, Kind};
 use quayfs::ns::node::NodeStore;
+use quayfs::ns::quota::Quotas;
 use quayfs::{background, checkpoint};
 use quayfs_layout::inode::Inode;
 
@@ -54,6 +55,20 @@ pub fn check(fs: &Fs, m: &Model) -> Result<(), String> {
             e.allocator(kind).free(),
             media.free(),
         )?;
+    }
+    let media = Quotas::open(&fresh).map_err(|e| e.to_string())?;
+    let list = |q: &Quotas| -> Vec<_> {
+        let all = q.list(0).into_iter();
+        all.map(|p| (p.id, p.usage(), p.limits()))
+            .filter(|(_, usage, limits)| (*usage, *limits) != Default::default())
+            .collect()
+    };
+    if list(&e.quotas) != list(&media) {
+        return Err(format!(
+            "projects: {:?} in DRAM, {:?} on the media",
+            list(&e.quotas),
+            list(&media)
+        ));
     }
     same(
         "free LBNs",

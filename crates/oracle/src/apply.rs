@@ -6,7 +6,7 @@ use quayfs::error::FsError;
 use quayfs::fs::{Attr, Caller, Fs, SetAttr, SetFlags, SetXattr, Whence};
 use quayfs::trim::Trim;
 use quayfs_layout::Ino;
-use quayfs_layout::inode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use quayfs_layout::inode::{FLAG_PROJECT, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 
 use crate::model::{Model, Node, lists};
 use crate::ops::{Op, target};
@@ -155,6 +155,18 @@ pub fn on_fs(fs: &Fs, m: &Model, op: &Op) -> Result<Told> {
         Op::SetFlags { ino, flags } => fs
             .set_flags(Caller::default(), *ino, SetFlags::all(*flags))
             .map(|()| done)?,
+        Op::SetProject {
+            ino,
+            project,
+            inherit,
+        } => {
+            let set = SetFlags {
+                flags: if *inherit { FLAG_PROJECT } else { 0 },
+                mask: FLAG_PROJECT,
+                project: Some(*project),
+            };
+            fs.set_flags(Caller::default(), *ino, set).map(|()| done)?
+        }
         Op::SetXattr {
             ino,
             name,
@@ -308,6 +320,11 @@ pub fn on_model(m: &mut Model, op: &Op, ino: Option<Ino>, request_max: u64) -> R
             attr(m, *ino)
         }
         Op::SetFlags { ino, flags } => m.set_flags(*ino, *flags).map(|()| done),
+        Op::SetProject {
+            ino,
+            project,
+            inherit,
+        } => m.set_project(*ino, *project, *inherit).map(|()| done),
         Op::SetXattr {
             ino,
             name,

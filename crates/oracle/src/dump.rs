@@ -26,6 +26,7 @@ pub struct Item {
     pub gid: u32,
     pub rdev: u32,
     pub flags: u32,
+    pub project: u32,
     pub size: u64,
     /// Allocated blocks of a file.
     pub mapped: RangeSet<u64>,
@@ -105,6 +106,7 @@ impl Walk<'_> {
             gid: i.gid,
             rdev: i.rdev,
             flags: i.flags,
+            project: i.project,
             first,
             xattrs: xattrs(fs, ino)?,
             identity: Some((ino, i.generation, [i.atime, i.mtime, i.ctime, i.btime])),
@@ -296,6 +298,7 @@ pub fn expected(model: &Model) -> Tree {
             gid: n.gid,
             rdev: n.rdev,
             flags: n.flags,
+            project: n.project,
             size: n.content.size + n.target.len() as u64,
             mapped: n.content.mapped.clone(),
             first: first.entry(ino).or_insert_with(|| path.clone()).clone(),
@@ -342,10 +345,13 @@ pub fn difference(got: &Tree, want: &Tree) -> Option<String> {
 }
 
 fn item_difference(g: &Item, w: &Item) -> Option<String> {
-    let of = |i: &Item| (i.mode, i.nlink, i.uid, i.gid, i.rdev, i.size, i.flags);
+    let of = |i: &Item| {
+        let ids = (i.uid, i.gid, i.project);
+        (i.mode, i.nlink, ids, i.rdev, i.size, i.flags)
+    };
     if of(g) != of(w) {
         return Some(format!(
-            "(mode, nlink, uid, gid, rdev, size, flags) is {:?}, should be {:?}",
+            "(mode, nlink, (uid, gid, project), rdev, size, flags) is {:?}, should be {:?}",
             of(g),
             of(w)
         ));

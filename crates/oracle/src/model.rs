@@ -12,8 +12,8 @@ use quayfs::error::FsError;
 use quayfs::fs::{Caller, RenameFlags};
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{
-    FLAG_APPEND, FLAG_IMMUTABLE, FLAGS_INHERITED, ROOT, S_IFCHR, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG,
-    S_ISGID, S_ISUID, flags_of,
+    FLAG_APPEND, FLAG_IMMUTABLE, FLAG_PROJECT, FLAGS_INHERITED, ROOT, S_IFCHR, S_IFDIR, S_IFLNK,
+    S_IFMT, S_IFREG, S_ISGID, S_ISUID, flags_of,
 };
 
 use crate::content::Content;
@@ -42,6 +42,7 @@ pub struct Node {
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     /// Of `chattr`.
     pub flags: u32,
+    pub project: u32,
     /// Lookups that the kernel has not forgotten.
     pub known: u64,
 }
@@ -53,6 +54,23 @@ impl Node {
 
     pub fn is_dir(&self) -> bool {
         self.kind() == S_IFDIR
+    }
+
+    /// The project of what is made in a directory.
+    fn passes_on(&self) -> u32 {
+        if self.flags & FLAG_PROJECT != 0 {
+            self.project
+        } else {
+            0
+        }
+    }
+
+    /// A directory that passes its project on takes nothing of another.
+    fn may_take(&self, other: &Self) -> Result<()> {
+        if self.flags & FLAG_PROJECT != 0 && self.project != other.project {
+            return Err(FsError::OtherProject);
+        }
+        Ok(())
     }
 
     pub fn is_file(&self) -> bool {
@@ -198,6 +216,7 @@ impl Model {
         let inherits = d.mode & S_ISGID != 0;
         let mut node = new;
         node.flags = d.flags & FLAGS_INHERITED & flags_of(node.mode);
+        node.project = d.passes_on();
         node.inherit(d.xattrs.get(lists::DEFAULT), umask);
         if inherits {
             node.gid = d.gid;
@@ -232,6 +251,7 @@ impl Model {
         let mut node = Node {
             gid,
             flags: d.flags & FLAGS_INHERITED & flags_of(new.mode),
+            project: d.passes_on(),
             known: 1,
             ..new
         };
@@ -243,14 +263,27 @@ impl Model {
 
     /// `chattr` by root.
     pub fn set_flags(&mut self, ino: Ino, flags: u32) -> Result<()> {
+        let project = self.node(ino)?.project;
+        self.set_all(ino, flags, project)
+    }
+
+    /// `chattr -p`, and `+P` or `-P`.
+    pub fn set_project(&mut self, ino: Ino, project: u32, inherit: bool) -> Result<()> {
+        let flags = self.node(ino)?.flags & !FLAG_PROJECT;
+        let flags = flags | if inherit { FLAG_PROJECT } else { 0 };
+        self.set_all(ino, flags, project)
+    }
+
+    fn set_all(&mut self, ino: Ino, flags: u32, project: u32) -> Result<()> {
         let n = self.node_mut(ino)?;
         if !n.is_dir() && !n.is_file() || flags & !flags_of(n.mode) != 0 {
             return Err(FsError::NotSupported);
         }
-        if n.flags & flags & FLAG_IMMUTABLE != 0 && n.flags != flags {
+        if n.flags & flags & FLAG_IMMUTABLE != 0 && (n.flags, n.project) != (flags, project) {
             return Err(FsError::Perm);
         }
         n.flags = flags;
+        n.project = project;
         Ok(())
     }
 
@@ -268,6 +301,7 @@ impl Model {
             return Err(FsError::Exists);
         }
         d.may_grow()?;
+        d.may_take(n)?;
         let n = self.node_mut(ino)?;
         n.nlink += 1;
         n.known += 1;
@@ -392,8 +426,10 @@ impl Model {
             }
             None => self.node(new)?.may_grow()?,
         }
+        self.node(new)?.may_take(self.node(source)?)?;
         if flags.exchange {
             let target = target.ok_or(FsError::NoEntry)?;
+            self.node(old)?.may_take(self.node(target)?)?;
             self.node_mut(new)?
                 .entries
                 .insert(new_name.to_vec(), source);
@@ -441,6 +477,7 @@ impl Model {
             uid: by.uid,
             gid: if inherits { d.gid } else { by.gid },
             flags: d.flags & FLAGS_INHERITED & flags_of(S_IFCHR),
+            project: d.passes_on(),
             ..Node::default()
         };
         d.entries.insert(name.to_vec(), ino);

@@ -105,6 +105,12 @@ pub enum Op {
         ino: Ino,
         flags: u32,
     },
+    /// `chattr -p`, and `+P` or `-P`, by root.
+    SetProject {
+        ino: Ino,
+        project: u32,
+        inherit: bool,
+    },
     SetXattr {
         ino: Ino,
         name: Name,
@@ -348,6 +354,12 @@ pub fn random(rng: &mut Rng, m: &Model, t: &Taste) -> Op {
             mode: mode(rng) & 0o7777,
             umask: *rng.pick(&[0, 0o22, 0o77]),
             by: (rng.below(3) as u32, rng.below(3) as u32),
+        },
+        86 if rng.one_in(2) => Op::SetProject {
+            // Mostly a tree, sometimes what was in one.
+            ino: if rng.one_in(3) { any } else { dir },
+            project: rng.below(3) as u32,
+            inherit: !rng.one_in(3),
         },
         86 => chattr(rng, m, any),
         85 => Op::RemoveXattr {

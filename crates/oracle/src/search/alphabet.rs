@@ -222,6 +222,17 @@ steps! {
         let ino = s.at("a")?;
         s.op(Op::SetFlags { ino, flags: FLAG_IMMUTABLE | FLAG_NODUMP })
     };
+    "project": |s| {
+        // What is made, written and removed below is charged from here on.
+        let dir = s.at("dir")?;
+        s.set_project(dir, 7, true);
+        let file = s.file(dir, "counted");
+        s.write(file, 0, 3 * BLOCK);
+        s.truncate(file, B)
+    };
+    "project-file": |s| { let a = s.at("a")?; s.set_project(a, 7, false) };
+    "project-other": |s| { let dir = s.at("dir")?; s.set_project(dir, 8, true) };
+    "project-none": |s| { let a = s.at("a")?; s.set_project(a, 0, false) };
     "append-only": |s| {
         let ino = s.at("dir")?;
         s.op(Op::SetFlags { ino, flags: FLAG_APPEND | FLAG_NOATIME })
@@ -248,6 +259,14 @@ impl Script {
             default,
             entries,
             stranger: true,
+        });
+    }
+
+    fn set_project(&mut self, ino: Ino, project: u32, inherit: bool) {
+        self.op(Op::SetProject {
+            ino,
+            project,
+            inherit,
         });
     }
 
