@@ -11,7 +11,7 @@ COMMIT = $(shell git describe --always --dirty 2>/dev/null)
 PACKAGES := fuse3 libpmem-dev pkg-config gcc libc6-dev make ca-certificates \
 	python3 git e2fsprogs
 
-.PHONY: help deps build mount umount test test-workspace test-rings test-loom conformance apps kills crash threads mutants lint docs \
+.PHONY: help deps build mount umount test test-workspace test-rings test-loom conformance xfstests apps kills crash threads mutants lint docs \
 	benches bench lab \
 	fuzz miri sanitize install uninstall
 
@@ -22,6 +22,7 @@ help:
 	@echo '               (QUAYFS_SKIP_FUSE=1 leaves those out, QUAYFS_SKIP_URING=1 those that need'
 	@echo '               root and Linux 6.14 for FUSE over io_uring, QUAYFS_SKIP_ROOT=1 those that need root)'
 	@echo 'make conformance   public suites in every way to mount (CELLS=pairs SEEDS=1; as root)'
+	@echo 'make xfstests  run XFSTESTS=DIR, where xfstests was built (TESTS=quick OPTIONS=; as root)'
 	@echo 'make apps      run real programs on real mounts, with deaths in between (long: tests/apps)'
 	@echo 'make kills     kill the daemon under five programs at random moments (ROUNDS=1000 SEED=1)'
 	@echo 'make crash     search for crashes that lose something (SECONDS=600 SEED=1);'
@@ -87,6 +88,14 @@ conformance: deps
 	$(DAEMON.$(PROFILE))
 	python3 tests/conformance --quayfs '$(TARGET)/$(PROFILE:dev=debug)/quayfs' --tools '$(TOOLS)' \
 		--suites $(SUITES) --cells $(CELLS) --seed $(SEED) --seeds $(SEEDS) --ops $(OPS)
+
+# xfstests, which is built elsewhere, in the directory XFSTESTS, on mounts with OPTIONS.
+OPTIONS ?=
+TESTS ?= quick
+xfstests: deps
+	@[ -n '$(XFSTESTS)' ] || { echo 'XFSTESTS=DIR: where xfstests was built (docs/conformance.md)' >&2; exit 1; }
+	$(DAEMON.release)
+	python3 tests/conformance/xfstests '$(XFSTESTS)' --quayfs '$(TARGET)/release/quayfs' --options '$(OPTIONS)' $(TESTS)
 
 # Crashes on purpose, for SECONDS: all programs of one and two steps, then random ones.
 SECONDS ?= 600
