@@ -6,7 +6,7 @@ import os
 import random
 import sqlite3
 
-from common import SYNC, Ledger, lines, main, replace
+from common import SYNC, Ledger, lines, main, replace, sync_dir
 
 ACCOUNTS = 20
 
@@ -44,6 +44,9 @@ def write(directory, ledgers, seed):
         while True:
             n += 1
             transaction(db, n, rng)
+            # SQLite takes a directory that it cannot open any more for one that it has synced.
+            if SYNC and mode_of(seed) == "delete":
+                sync_dir(directory)
             ledger.note(n)
     except sqlite3.Error as e:
         raise OSError(f"{type(e).__name__}: {e}") from e
