@@ -92,7 +92,7 @@ orderings! {
     FreedDropBelowD "5" "a slot is dropped only for an LBN that a record at or below D freed";
     RoundDropsFreed "5" "a round drops slots of freed LBNs";
     SlotReuseAfterRetired "5" "slots are reused only after retired_seq is durable";
-    PublishedBeforeRound "new" "a round starts when everything at or below its cut is published";
+    PublishedBeforeRound "new" "a round starts when everything at or below D is published";
     BorrowedReserved "5" "borrowed LBNs are reserved for the round";
     BorrowedEndsZero "5" "borrowed LBNs end the round in state zero";
     ZeroBelowD "5" "only LBNs freed at or below D are zeroed";

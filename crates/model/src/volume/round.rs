@@ -35,6 +35,7 @@ pub fn cut(cfg: &Config, w: &World, swap: bool, older: bool) -> Option<World> {
     let mut rd = Round {
         pc: 1,
         cut,
+        upto,
         generation: w.word(TXN_WORD) + 1,
         ..Round::default()
     };
@@ -92,10 +93,11 @@ pub fn step(cfg: &Config, w: &World) -> Option<World> {
     let mut w = w.clone();
     match rd.pc {
         0 => return None,
-        // Content goes out once everything at or below the cut has been published.
+        // Content goes out once everything that it looked at has been published: in the place of what it
+        // drops, readers must find the newer version.
         1 => {
             let op = &w.dram.op;
-            let unpublished = op.pc >= 3 && op.rec.seq != 0 && op.rec.seq <= rd.cut;
+            let unpublished = op.pc >= 3 && op.rec.seq != 0 && op.rec.seq <= rd.upto;
             if unpublished && cfg.keeps(Ordering::PublishedBeforeRound) {
                 return None;
             }

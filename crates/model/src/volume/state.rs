@@ -117,6 +117,8 @@ pub struct Load {
 pub struct Round {
     pub pc: u8,
     pub cut: u8,
+    /// What newer versions it looked at: those up to here.
+    pub upto: u8,
     pub load: [Load; LBNS],
     pub loads: u8,
     pub generation: u8,
