@@ -106,6 +106,6 @@ fn a_commit_that_does_not_wait_for_appends_is_found() {
 
 #[test]
 fn grace_periods_that_end_at_once_are_found() {
-    let programs = seeds(&["op"], 400, Text::Race);
+    let programs = seeds(&["op"], 2000, Text::Race);
     is_found_and_repeated("no grace", programs);
 }

@@ -34,6 +34,7 @@ const REPAIRS: &[&str] = &[
     "op: repair op, noise nat 1, noise nat 3",
     "commit: repair clean, twice nat 2",
     "commit: repair commit, bit node 2",
+    "op: repair op, noise node 10",
     // Slots and records.
     "op: repair op, bit committed 1",
     "op: repair op, noise committed 2",
@@ -71,7 +72,7 @@ const DEATHS: &[(&str, &[usize])] = &[
 ];
 
 /// Pages of all kinds, each in ruins; there are about so many of them.
-const PAGES: u64 = 14;
+const PAGES: u64 = 16;
 
 /// All repairs.
 pub fn repairs() -> Vec<Program> {
