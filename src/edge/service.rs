@@ -13,7 +13,7 @@ use crate::fs::Fs;
 const WRITE_MAX: u32 = 1 << 20;
 /// What it is where nobody asks for more.
 const WRITE_MAX_ABLATED: u32 = 128 << 10;
-/// Requests that nobody waits for (readahead, asynchronous direct I/O) under way at once.
+/// Requests that nobody waits for (readahead, pages that the kernel has collected) under way at once.
 const BACKGROUND: u16 = 64;
 
 /// What the kernel is asked for: where it lacks something, that is left out. `request_max`: bytes that
