@@ -101,7 +101,7 @@ fn digest_pending(e: &Engine) -> Result<()> {
         digest_some(e, upto)?;
         let stats = e.journal.stats();
         if stats.slots_used * 100 > stats.slots * HIGH_WATER {
-            e.make_room();
+            e.kick(false, true);
         }
     }
     e.trim_caches(e.journal.digested());

@@ -2,8 +2,8 @@
 //! not at all, and the volume works.
 
 use quayfs::fs::{FallocMode, RenameFlags, SetXattr};
-use quayfs_layout::BLOCK;
 use quayfs_layout::inode::{ROOT, S_IFDIR, S_IFLNK};
+use quayfs_layout::{BLOCK, Ino};
 use quayfs_oracle::crash::{Depth, Script};
 use quayfs_oracle::duo::Duo;
 use quayfs_oracle::ops::{Data, Op};
@@ -157,20 +157,26 @@ fn rounds(s: &mut Script) {
     s.background();
 }
 
-/// A round with more blocks than are worth writing one by one: adaptive ones swap.
-fn swaps(s: &mut Script) {
+/// Two files on the device, and new versions of blocks of both of them in the buffers, none beside
+/// another on the device.
+fn scattered(s: &mut Script) -> (Ino, Ino) {
     let (a, b) = (s.file(ROOT, "a"), s.file(ROOT, "b"));
     for i in 0..3 {
         s.write(a, 4 * i * B, 4 * BLOCK);
         s.write(b, 4 * i * B, 4 * BLOCK);
     }
     s.background();
-    // Every other block: scattered on the device.
     s.settle();
     for i in 0..6 {
         s.write(a, 2 * i * B, BLOCK);
         s.write(b, (2 * i + 1) * B, 100);
     }
+    (a, b)
+}
+
+/// A round with more blocks than are worth writing one by one: adaptive ones swap.
+fn swaps(s: &mut Script) {
+    let (a, _) = scattered(s);
     s.sync();
     s.digest();
     s.round();
@@ -180,18 +186,8 @@ fn swaps(s: &mut Script) {
 
 /// What is free is discarded between operations: nothing that a recovery comes to is among it.
 fn trims(s: &mut Script) {
-    let (a, b) = (s.file(ROOT, "a"), s.file(ROOT, "b"));
-    for i in 0..3 {
-        s.write(a, 4 * i * B, 4 * BLOCK);
-        s.write(b, 4 * i * B, 4 * BLOCK);
-    }
-    s.background();
-    s.settle();
-    // Swapped by the next round: where they were becomes free.
-    for i in 0..6 {
-        s.write(a, 2 * i * B, BLOCK);
-        s.write(b, (2 * i + 1) * B, 100);
-    }
+    let (a, b) = scattered(s);
+    // Swapped: where they were becomes free.
     s.background();
     s.trim();
     s.truncate(b, B + 7);

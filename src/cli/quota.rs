@@ -45,12 +45,7 @@ impl Keeper {
         let failed = |why: String| Failure::new(FAILED, why);
         let shown = target.display();
         let path = table::resolve(target).map_err(|e| failed(format!("{shown}: {e}")))?;
-        let tables = |e| failed(format!("mount table: {e}"));
-        let on = table::mounted_on(&path).map_err(tables)?;
-        let entry = match on.filter(table::Entry::is_fuse) {
-            Some(entry) => Some(entry),
-            None => table::mount_of(&path).map_err(tables)?,
-        };
+        let entry = table::mount_for(&path).map_err(|e| failed(format!("mount table: {e}")))?;
         if let Some(entry) = entry {
             return Ok(Self::Daemon(entry.target));
         }

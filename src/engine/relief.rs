@@ -70,17 +70,21 @@ impl Engine {
         }
     }
 
-    /// Asks for a round that frees slots.
-    pub fn make_room(&self) {
-        self.kick(false, true);
+    /// Asks the background threads for a digest, or for a round that frees slots.
+    pub fn kick(&self, digest: bool, room: bool) {
+        self.want(Wanted {
+            digest,
+            room,
+            ..Wanted::default()
+        });
     }
 
-    /// Asks the background threads to work.
-    pub fn kick(&self, digest: bool, room: bool) {
+    fn want(&self, more: Wanted) {
         let mut p = self.relief.progress.lock();
         let before = p.wanted;
-        p.wanted.digest |= digest;
-        p.wanted.room |= room;
+        p.wanted.digest |= more.digest;
+        p.wanted.room |= more.room;
+        p.wanted.round |= more.round;
         if p.wanted != before {
             self.relief.work.notify_all();
         }
@@ -159,7 +163,7 @@ impl Engine {
         }
     }
 
-    /// Relieves a shortage. Fails with `NoSpace` when a whole cycle of commit, digest, round and
+    /// Relieves a shortage that `attempt` reliefs before have left. Fails with `NoSpace` when a whole cycle of commit, digest, round and
     /// zero batch has brought nothing (ordering 6).
     pub fn relieve(&self, short: Shortage, attempt: u32) -> Result<()> {
         self.writable()?;
@@ -172,7 +176,15 @@ impl Engine {
                 if self.relief.inline.load(Ordering::Acquire) {
                     return self.cycle();
                 }
-                self.kick(true, short == Shortage::Slots);
+                // Who has waited in vain gets a whole round: the older half may have been in other
+                // buffers than those that have run out.
+                let slots = short == Shortage::Slots;
+                self.want(Wanted {
+                    digest: true,
+                    room: slots && attempt == 0,
+                    round: slots && attempt > 0,
+                    stop: false,
+                });
                 Ok(())
             }
             Shortage::Blocks | Shortage::Nodes => {

@@ -47,6 +47,14 @@ pub fn mount_of(source: &Path) -> io::Result<Option<Entry>> {
         .rfind(|e| e.is_fuse() && e.source == source.as_os_str()))
 }
 
+/// The mount that `path` (as [`resolve`] gives it) means: a mount point, or a volume that is mounted.
+pub fn mount_for(path: &Path) -> io::Result<Option<Entry>> {
+    match mounted_on(path)?.filter(Entry::is_fuse) {
+        Some(entry) => Ok(Some(entry)),
+        None => mount_of(path),
+    }
+}
+
 fn parse(text: &[u8]) -> Vec<Entry> {
     text.split(|b| *b == b'\n').filter_map(line).collect()
 }
