@@ -9,7 +9,7 @@ PREFIX ?= /usr/local
 COMMIT = $(shell git describe --always --dirty 2>/dev/null)
 
 PACKAGES := fuse3 libpmem-dev pkg-config gcc libc6-dev make ca-certificates \
-	python3 git e2fsprogs
+	python3 git e2fsprogs acl
 
 .PHONY: help deps build mount umount test test-workspace test-rings test-loom conformance xfstests apps kills crash threads mutants lint docs \
 	benches bench lab \

@@ -1,5 +1,7 @@
 //! Files without a name, whiteouts, what flags forbid, the end that somebody asks for.
 
+mod links;
+
 use std::sync::Arc;
 
 use quayfs_blockdev::BlockDevice;
