@@ -119,9 +119,12 @@ mutants: deps
 # By hand: real programs at full size. SOURCE is a tree or an archive of sources to copy.
 SOURCE ?= $(HOME)/.cargo/registry/src
 apps: build
-	@scripts/packages fio git sqlite3 python3 attr
+	@scripts/packages fio git sqlite3 python3 attr acl rsync debootstrap postgresql rocksdb-tools
+	@command -v go >/dev/null || scripts/packages golang-go
+	@command -v npm >/dev/null || scripts/packages npm
 	@set -e; export QUAYFS='$(QUAYFS)'; cd tests/apps; ./messages.sh; ./recovery.sh; ./full.sh; \
-		./tree.sh '$(SOURCE)'; ./develop.sh; ./sqlite.sh; ./many.sh; ./fio.sh
+		./tree.sh '$(SOURCE)'; ./develop.sh; ./sqlite.sh; ./many.sh; ./fio.sh; ./postgres.sh; \
+		./rocksdb.sh; ./npm.sh; ./go.sh; ./rsync.sh; ./debootstrap.sh
 	QUAYFS_KILL_ROUNDS=100 $(CARGO) test --release --test kill -- --nocapture
 
 # The daemon is killed at random moments under five programs; APPS and LIFE are what a failure says.

@@ -35,8 +35,8 @@ volume() {
         >/dev/null 2>"$WORK/mkfs.err" || fail "mkfs: $(cat "$WORK/mkfs.err")"
 }
 
-# mount_volume [OPTIONS]
-mount_volume() { "$QUAYFS" mount "$WORK/vol" "$MNT" -o "${1:-rw}" >/dev/null 2>"$WORK/mount.err" || fail "mount: $(cat "$WORK/mount.err")"; }
+# mount_volume [OPTIONS]: with those of the environment as well.
+mount_volume() { "$QUAYFS" mount "$WORK/vol" "$MNT" -o "${1:-${NEEDS:-rw}}${OPTIONS:+,$OPTIONS}" >/dev/null 2>"$WORK/mount.err" || fail "mount: $(cat "$WORK/mount.err")"; }
 
 unmount() { "$QUAYFS" umount "$MNT"; }
 
@@ -63,3 +63,21 @@ kill_daemon() {
 }
 
 fsck_clean() { "$QUAYFS" fsck "$WORK/vol" "$@" >"$WORK/fsck.out" 2>&1 || fail "fsck: $(cat "$WORK/fsck.out")"; }
+
+# interrupted SECONDS COMMAND...: the daemon dies under a command, which has to notice; the volume is
+# checked as it is, and mounted again.
+interrupted() {
+    after=$1
+    shift
+    "$@" >"$WORK/interrupted.out" 2>&1 &
+    victim=$!
+    sleep "$after"
+    kill -0 $victim 2>/dev/null || fail "$1 had ended before the daemon died: $(tail -3 "$WORK/interrupted.out")"
+    kill_daemon
+    wait $victim && fail "$1 did not notice"
+    fsck_clean
+    mount_volume
+}
+
+# quietly COMMAND...: what it says is told if it fails.
+quietly() { "$@" >"$WORK/quietly.out" 2>&1 || fail "$*: $(tail -5 "$WORK/quietly.out")"; }
