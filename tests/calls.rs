@@ -10,11 +10,14 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread::sleep;
+use std::time::Duration;
 
 use program::{Mounted, Scene, as_nobody, can_be_root, can_mount, quayfs};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, IFlags, Mode, OFlags, RenameFlags, StatxFlags, XattrFlags,
-    fallocate, ioctl_getflags, ioctl_setflags, linkat, openat, renameat_with, setxattr, statx,
+    fallocate, ioctl_getflags, ioctl_setflags, linkat, openat, renameat_with, setxattr, statvfs,
+    statx,
 };
 use rustix::io::Errno;
 
@@ -132,6 +135,23 @@ fn fstrim(mnt: &Path, args: &[&str]) -> Result<u64, String> {
     Ok(bytes.unwrap_or_else(|| panic!("{text}")).0.parse().unwrap())
 }
 
+fn free(mnt: &Path) -> u64 {
+    let s = statvfs(mnt).unwrap();
+    s.f_bfree * s.f_frsize
+}
+
+/// Waits until so much is free: the kernel tells in its own time that it has forgotten a file, and only
+/// then its blocks are.
+fn forgotten(mnt: &Path, wanted: u64) {
+    for _ in 0..6000 {
+        if free(mnt) >= wanted {
+            return;
+        }
+        sleep(Duration::from_millis(5));
+    }
+    panic!("{} of {wanted} bytes are free", free(mnt));
+}
+
 #[test]
 fn what_is_free_goes_back_to_the_disk() {
     if !can_be_root() {
@@ -168,7 +188,9 @@ fn what_is_free_goes_back_to_the_disk() {
         let denied = as_nobody(|| fstrim(&m.mnt(), &[])).unwrap_err();
         assert!(denied.contains("not permitted"), "{denied}");
         fstrim(&m.mnt(), &["--offset", "1T"]).unwrap_err();
+        let free = free(&m.mnt());
         fs::remove_file(&gone).unwrap();
+        forgotten(&m.mnt(), free + 24 * MIB as u64);
         let before_end = m.0.vol().join("data").metadata().unwrap().len();
         let trimmed = fstrim(&m.mnt(), &[]).unwrap();
         // 128 MiB of data, of which 24 are in use.
@@ -536,6 +558,7 @@ fn a_mount_is_shut_down() {
         ] {
             assert_eq!(failed.raw_os_error(), Some(libc::EIO), "{way}: {failed}");
         }
+        assert!(m.info()["pid"].is_number(), "{way}: who unmounts asks it");
         drop((open, gone));
         m.umount();
         let fsck = quayfs(["fsck".as_ref(), m.0.vol().as_os_str()]).ok();

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use quayfs_fuse::wire::{Init, Open, OpenOut};
 use quayfs_fuse::{Answer, Errno, Notifier, Offer, Op, Out, Request, Service, Stats, Wish};
+use quayfs_layout::inode::ROOT;
 
 use crate::config::{AtimePolicy, MountOptions, OpenPolicy};
 use crate::edge::convert::{open_flags, writes};
 use crate::fs::Fs;
+use crate::mount::STATUS_XATTR;
 
 /// Largest request the kernel sends.
 const WRITE_MAX: u32 = 1 << 20;
@@ -76,11 +78,7 @@ impl Service for Edge {
 
     fn answer(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer {
         let (header, ino) = (&request.header, request.header.nodeid);
-        // What a dead mount is told while it goes away has no answer.
-        if !matches!(
-            request.op,
-            Op::Forget { .. } | Op::BatchForget { .. } | Op::Destroy
-        ) {
+        if !spared(ino, &request.op) {
             self.fs.alive()?;
         }
         match request.op {
@@ -148,6 +146,17 @@ impl Service for Edge {
             // What is under way is done before anybody could have withdrawn it.
             Op::Interrupt(_) | Op::Other { .. } => Err(Errno::NOSYS),
         }
+    }
+}
+
+/// Whether a request is served by a mount that was shut down: what it is told while it goes away has no
+/// answer, and who unmounts it has to know which process to wait for.
+fn spared(ino: u64, op: &Op<'_>) -> bool {
+    match op {
+        Op::Forget { .. } | Op::BatchForget { .. } | Op::Destroy => true,
+        Op::Getattr(_) => ino == ROOT,
+        Op::Getxattr { name, .. } => ino == ROOT && *name == STATUS_XATTR.as_bytes(),
+        _ => false,
     }
 }
 
