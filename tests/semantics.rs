@@ -2,8 +2,9 @@
 //!
 //! An example is a block of code marked `console`, with the mount's options behind it. Each has a volume
 //! of its own and a shell whose directory is the mount's root. A line that begins with `$` is a command,
-//! lines below it that begin with `>` go on with it, and the rest is all that it prints. Two commands are ours: `crash` kills the daemon and mounts
-//! again, `remount` unmounts first; both come with a new shell.
+//! lines below it that begin with `>` go on with it, and the rest is all that it prints. Two commands
+//! are ours: `crash` kills the daemon and mounts again, `remount` unmounts first; both come with a new
+//! shell.
 //!
 //! Needs `/dev/fuse`, root, and the programs that the examples call.
 
@@ -15,7 +16,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use program::{Mounted, Scene, can_be_root, quayfs};
+use program::{Mounted, Scene, can_be_root};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 const TEXT: &str = include_str!("../docs/semantics.md");
@@ -172,11 +173,6 @@ fn run(example: &Example) -> Option<String> {
         }
     }
     drop(shell);
-    // An example may have ended the mount's service, or the daemon.
-    if quayfs(["info".as_ref(), m.mnt().as_os_str()]).code != 0 {
-        m.umount();
-        m.mount(&example.options);
-    }
     m.umount();
     m.fsck();
     wrong

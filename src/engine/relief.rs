@@ -163,8 +163,8 @@ impl Engine {
         }
     }
 
-    /// Relieves a shortage that `attempt` reliefs before have left. Fails with `NoSpace` when a whole cycle of commit, digest, round and
-    /// zero batch has brought nothing (ordering 6).
+    /// Relieves a shortage that `attempt` reliefs before have left. Fails with `NoSpace` when a whole
+    /// cycle of commit, digest, round and zero batch has brought nothing (ordering 6).
     pub fn relieve(&self, short: Shortage, attempt: u32) -> Result<()> {
         self.writable()?;
         Metrics::add(&self.metrics.shortages, 1);
