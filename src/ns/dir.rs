@@ -11,15 +11,17 @@ use quayfs_layout::node::{HEADER, NodeKind, OFF_USED, PAYLOAD, kind, used};
 use quayfs_layout::{BLOCK, Ino};
 use siphasher::sip::SipHasher24;
 use std::hash::Hasher;
+use std::sync::Arc;
 
 use crate::error::{FsError, Result};
-use crate::txn::{PageSource, Txn};
+use crate::ns::node::Page;
+use crate::txn::{PageRef, PageSource, Txn};
 
 /// Cookies below this are not used by entries: `readdir` needs them for `.` and `..`.
 pub const FIRST_COOKIE: u64 = 1 << CLASH_BITS;
 
 /// What a directory says about a name.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct Found {
     /// Inode number.
     pub ino: Ino,
@@ -27,8 +29,16 @@ pub struct Found {
     pub kind: u8,
     /// Cookie of the entry.
     pub cookie: u64,
-    leaf: u32,
     at: usize,
+    /// The page it was found in, unless that was a transaction's own.
+    page: Option<Arc<Page>>,
+}
+
+impl Found {
+    /// Whether `page` is the version that the entry was found in, so that it still is where it was.
+    fn is_in(&self, page: &PageRef<'_>) -> bool {
+        matches!((page, &self.page), (PageRef::Shared(now), Some(then)) if Arc::ptr_eq(now, then))
+    }
 }
 
 /// One entry as `readdir` sees it.
@@ -108,26 +118,111 @@ pub fn lookup(
     let leaf = descend(src, dir, first)?.leaf;
     let page = src.read(leaf)?;
     expect(&page, leaf, NodeKind::DirLeaf)?;
-    Ok(entries(&page[..])
-        .find(|e| e.ino != 0 && e.cookie & !0xff == first && e.name == name)
-        .map(|e| Found {
-            ino: e.ino,
-            kind: e.kind,
-            cookie: e.cookie,
-            leaf,
-            at: e.at,
-        }))
+    let entry =
+        entries(&page[..]).find(|e| e.ino != 0 && e.cookie & !0xff == first && e.name == name);
+    let Some(e) = entry else {
+        return Ok(None);
+    };
+    let (ino, kind, cookie, at) = (e.ino, e.kind, e.cookie, e.at);
+    let page = match page {
+        PageRef::Shared(page) => Some(page),
+        PageRef::Own(_) => None,
+    };
+    Ok(Some(Found {
+        ino,
+        kind,
+        cookie,
+        at,
+        page,
+    }))
 }
 
-/// Adds an entry. The caller has checked that the name does not exist.
+/// As [`lookup`] of a name that was found before. Where nothing in its page has changed since, there is
+/// nothing to look for.
+pub fn lookup_again(
+    src: &dyn PageSource,
+    hash: NameHash,
+    dir: &Inode,
+    name: &[u8],
+    before: Found,
+) -> Result<Option<Found>> {
+    if dir.root != 0 {
+        let leaf = descend(src, dir, before.cookie)?.leaf;
+        if before.is_in(&src.read(leaf)?) {
+            return Ok(Some(before));
+        }
+    }
+    lookup(src, hash, dir, name)
+}
+
+/// Where a name that a directory does not have would go.
+pub struct Vacancy {
+    /// First cookie of the names of equal hash.
+    first: u64,
+    /// The leaf, and the way to it; none in a directory without pages.
+    leaf: Option<Leaf>,
+}
+
+/// What one look at a leaf says.
+struct Leaf {
+    path: Path,
+    /// Which names of equal hash are there.
+    taken: [bool; 1 << CLASH_BITS],
+    /// Bytes of live entries.
+    live: usize,
+    /// Bytes of all.
+    end: usize,
+}
+
+impl Leaf {
+    fn look(src: &dyn PageSource, dir: &Inode, first: u64, name: &[u8]) -> Result<Self> {
+        let path = descend(src, dir, first)?;
+        let page = src.read(path.leaf)?;
+        expect(&page, path.leaf, NodeKind::DirLeaf)?;
+        let mut taken = [false; 1 << CLASH_BITS];
+        let mut live = 0;
+        for e in entries(&page[..]).filter(|e| e.ino != 0) {
+            live += dirent::entry_len(e.name.len());
+            if e.cookie & !0xff == first {
+                if e.name == name {
+                    return Err(FsError::Exists);
+                }
+                taken[(e.cookie & 0xff) as usize] = true;
+            }
+        }
+        let end = used(&page[..]) as usize;
+        Ok(Self {
+            path,
+            taken,
+            live,
+            end,
+        })
+    }
+}
+
+/// Finds the place of a name that is to be added.
+///
+/// # Errors
+/// [`FsError::Exists`].
+pub fn vacancy(src: &dyn PageSource, hash: NameHash, dir: &Inode, name: &[u8]) -> Result<Vacancy> {
+    let first = hash.cookie(name);
+    let leaf = match dir.root {
+        0 => None,
+        _ => Some(Leaf::look(src, dir, first, name)?),
+    };
+    Ok(Vacancy { first, leaf })
+}
+
+/// Adds an entry where [`vacancy`] has found the place for its name, since when nothing has changed in
+/// the directory.
 pub fn insert(
     txn: &mut Txn<'_>,
-    hash: NameHash,
     (dir_ino, dir): (Ino, &mut Inode),
+    vacancy: Vacancy,
     name: &[u8],
     (ino, kind): (Ino, u8),
 ) -> Result<()> {
-    let first = hash.cookie(name);
+    let Vacancy { first, mut leaf } = vacancy;
     if dir.root == 0 {
         dir.root = txn.new_node(NodeKind::DirLeaf, dir_ino)?;
         dir.depth = 0;
@@ -136,18 +231,15 @@ pub fn insert(
     let need = dirent::entry_len(name.len());
     // A split may leave the half that the name belongs to still too full for a very long name.
     for _ in 0..8 {
-        let path = descend(txn, dir, first)?;
-        let page = txn.read(path.leaf)?;
-        expect(&page, path.leaf, NodeKind::DirLeaf)?;
-        let mut taken = [false; 1 << CLASH_BITS];
-        let mut live = 0;
-        for e in entries(&page[..]).filter(|e| e.ino != 0) {
-            live += dirent::entry_len(e.name.len());
-            if e.cookie & !0xff == first {
-                taken[(e.cookie & 0xff) as usize] = true;
-            }
-        }
-        let end = used(&page[..]) as usize;
+        let Leaf {
+            path,
+            taken,
+            live,
+            end,
+        } = match leaf.take() {
+            Some(leaf) => leaf,
+            None => Leaf::look(txn, dir, first, name)?,
+        };
         if live + need <= PAYLOAD {
             let Some(clash) = taken.iter().position(|t| !t) else {
                 return Err(FsError::NoSpace);
@@ -157,6 +249,7 @@ pub fn insert(
                 end
             } else {
                 // Removed entries have eaten the space: rewrite the leaf without them.
+                let page = txn.read(path.leaf)?;
                 let packed = pack(entries(&page[..]).filter(|e| e.ino != 0));
                 let n = packed.len();
                 drop(page);
@@ -169,7 +262,6 @@ pub fn insert(
             dir.entries += 1;
             return Ok(());
         }
-        drop(page);
         split(txn, (dir_ino, dir), &path)?;
     }
     Err(FsError::NoSpace)
@@ -263,18 +355,27 @@ fn put_index(txn: &mut Txn<'_>, id: u32, from: usize, list: &[(u64, u32)]) {
     txn.write(id, OFF_USED, &(list.len() as u32).to_le_bytes());
 }
 
+/// Offset of an entry in its leaf as that is now.
+fn place(leaf: &PageRef<'_>, found: &Found) -> Option<usize> {
+    if found.is_in(leaf) {
+        return Some(found.at);
+    }
+    entries(&leaf[..])
+        .find(|e| e.ino != 0 && e.cookie == found.cookie)
+        .map(|e| e.at)
+}
+
 /// Removes the entry `found` that [`lookup`] returned under the same lock.
 pub fn remove(txn: &mut Txn<'_>, (dir_ino, dir): (Ino, &mut Inode), found: &Found) -> Result<()> {
     let path = descend(txn, dir, found.cookie)?;
     // Another change of this transaction may have moved the entry.
     let page = txn.read(path.leaf)?;
-    let Some(e) = entries(&page[..]).find(|e| e.ino != 0 && e.cookie == found.cookie) else {
+    let Some(at) = place(&page, found) else {
         return Err(FsError::io(format_args!(
             "directory {dir_ino}: entry {:#x} vanished under its lock",
             found.cookie
         )));
     };
-    let at = e.at;
     let empty = entries(&page[..]).all(|e| e.ino == 0 || e.at == at);
     drop(page);
     dir.entries = dir.entries.saturating_sub(1);
@@ -332,13 +433,12 @@ pub fn replace(
 ) -> Result<()> {
     let path = descend(txn, dir, found.cookie)?;
     let page = txn.read(path.leaf)?;
-    let Some(e) = entries(&page[..]).find(|e| e.ino != 0 && e.cookie == found.cookie) else {
+    let Some(at) = place(&page, found) else {
         return Err(FsError::io(format_args!(
             "entry {:#x} vanished",
             found.cookie
         )));
     };
-    let at = e.at;
     drop(page);
     txn.write(path.leaf, at + OFF_INO, &ino.to_le_bytes());
     txn.write(path.leaf, at + ENTRY_HEADER - 2, &[kind]);

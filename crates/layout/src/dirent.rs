@@ -64,6 +64,7 @@ pub fn encode_entry(cookie: u64, ino: u64, kind: u8, name: &[u8], out: &mut Vec<
 
 /// Iterates over the entries of a leaf, removed ones included. Stops at the first entry that
 /// cannot be one; [`leaf_is_sound`] tells whether that happened.
+#[inline]
 pub fn entries(page: &[u8]) -> Entries<'_> {
     Entries {
         page,
@@ -83,6 +84,8 @@ pub struct Entries<'a> {
 impl<'a> Iterator for Entries<'a> {
     type Item = Entry<'a>;
 
+    // In a loop over a page most of what it yields is not looked at.
+    #[inline]
     fn next(&mut self) -> Option<Entry<'a>> {
         let e = self.page.get(self.at..self.end)?;
         if e.len() < ENTRY_HEADER {

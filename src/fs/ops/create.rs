@@ -120,9 +120,7 @@ impl Fs {
             )?;
             let _op = pcell.lock.write();
             let mut dir = live_dir(&pcell)?;
-            if dir::lookup(&txn, self.e.hash, &dir, name)?.is_some() {
-                return Err(FsError::Exists);
-            }
+            let vacancy = dir::vacancy(&txn, self.e.hash, &dir, name)?;
             protect::grow(&dir)?;
             let is_dir = new.mode & S_IFMT == S_IFDIR;
             if is_dir && dir.nlink >= LINK_MAX {
@@ -133,7 +131,7 @@ impl Fs {
             let from = (parent, &dir);
             self.inherit(&mut txn, from, (ino, &mut inode), (by.umask, lists))?;
             let child = (ino, dirent_kind(inode.mode));
-            dir::insert(&mut txn, self.e.hash, (parent, &mut dir), name, child)?;
+            dir::insert(&mut txn, (parent, &mut dir), vacancy, name, child)?;
             dir.nlink += u32::from(is_dir);
             dir.mtime = inode.btime;
             dir.ctime = inode.btime;

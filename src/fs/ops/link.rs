@@ -47,13 +47,11 @@ impl Fs {
             if inode.nlink >= LINK_MAX {
                 return Err(FsError::TooManyLinks);
             }
-            if dir::lookup(&txn, self.e.hash, &dir, name)?.is_some() {
-                return Err(FsError::Exists);
-            }
+            let vacancy = dir::vacancy(&txn, self.e.hash, &dir, name)?;
             protect::grow(&dir)?;
             may_join(&dir, &inode)?;
             let child = (ino, dirent_kind(inode.mode));
-            dir::insert(&mut txn, self.e.hash, (parent, &mut dir), name, child)?;
+            dir::insert(&mut txn, (parent, &mut dir), vacancy, name, child)?;
             inode.nlink += 1;
             inode.ctime = now();
             dir.mtime = inode.ctime;

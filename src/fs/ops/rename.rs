@@ -217,13 +217,9 @@ impl Fs {
                     return Err(FsError::TooManyLinks);
                 }
                 let new_dir = dirs.target();
-                dir::insert(
-                    &mut txn,
-                    self.e.hash,
-                    (new_ino, new_dir),
-                    &new.name,
-                    (source.ino, kind),
-                )?;
+                let vacancy = dir::vacancy(&txn, self.e.hash, new_dir, &new.name)?;
+                let child = (source.ino, kind);
+                dir::insert(&mut txn, (new_ino, new_dir), vacancy, &new.name, child)?;
             }
         }
         let whiteout = match flags.whiteout {
