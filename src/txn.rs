@@ -7,6 +7,8 @@
 
 mod account;
 
+use std::borrow::Cow;
+use std::cell::Cell;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,11 +18,13 @@ use quayfs_layout::inode::{self, Inode};
 use quayfs_layout::item::{DELTA_HEADER, Item};
 use quayfs_layout::node::{self, NodeKind};
 use quayfs_layout::{BLOCK, Ino, Lbn};
+use smallvec::SmallVec;
 
 use crate::engine::Engine;
 use crate::error::{FsError, Result, Shortage};
 use crate::ns::alloc::{Allocator, Kind, NoScreen};
 use crate::ns::node::{NodeStore, Page, PageBytes, zero_page};
+use crate::ns::tags::Tags;
 
 use account::{Account, CHARGES_BYTES};
 
@@ -34,8 +38,37 @@ pub trait PageSource {
 pub enum PageRef<'a> {
     /// Published.
     Shared(Arc<Page>),
-    /// Changed by the transaction that shows it.
+    /// Made by the transaction that shows it.
     Own(&'a PageBytes),
+    /// Published, with what the transaction that shows it has changed.
+    Changed(PageBytes),
+}
+
+impl PageRef<'_> {
+    /// Where the entries of a leaf of a directory are.
+    pub fn tags(&self) -> Cow<'_, Tags> {
+        match self {
+            Self::Shared(p) => Cow::Borrowed(p.tags()),
+            Self::Own(p) => Cow::Owned(Tags::of(&p[..])),
+            Self::Changed(p) => Cow::Owned(Tags::of(&p[..])),
+        }
+    }
+}
+
+/// A node page as a transaction leaves it.
+enum Draft {
+    /// Made by it.
+    New(PageBytes),
+    /// Was there before. What changes in it lies among the items: at which offset of the page, and where.
+    Changed(Arc<Page>, SmallVec<[(usize, Range<usize>); 4]>),
+}
+
+/// The bytes that a draft changes.
+fn deltas<'i>(
+    at: &'i [(usize, Range<usize>)],
+    items: &'i [u8],
+) -> impl Iterator<Item = (usize, &'i [u8])> {
+    at.iter().map(|(at, r)| (*at, &items[r.clone()]))
 }
 
 impl Deref for PageRef<'_> {
@@ -43,8 +76,9 @@ impl Deref for PageRef<'_> {
 
     fn deref(&self) -> &[u8; BLOCK] {
         match self {
-            Self::Shared(p) => &p.bytes,
+            Self::Shared(p) => p.bytes(),
             Self::Own(p) => p,
+            Self::Changed(p) => p,
         }
     }
 }
@@ -102,19 +136,27 @@ const ROOM_WAIT: Duration = Duration::from_millis(200);
 /// LBNs kept for operations that give space back.
 const BLOCKS_KEPT: u64 = 8;
 
+thread_local! {
+    /// Memory for the items of the next transaction of this thread.
+    static ITEMS: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// More memory than this is not kept for the next transaction.
+const ITEMS_KEPT: usize = 64 << 10;
+
 /// See the module documentation.
 pub struct Txn<'e> {
     engine: &'e Engine,
     credit: Option<Credit<'e>>,
-    staged: Vec<Staged<'e>>,
+    staged: SmallVec<[Staged<'e>; 1]>,
     items: Vec<u8>,
     limit: usize,
     nodes: u64,
     node_ids: u64,
     blocks: u64,
     inodes: u64,
-    pages: Vec<(u32, PageBytes)>,
-    taken: Vec<(Kind, Range<u64>)>,
+    pages: SmallVec<[(u32, Draft); 2]>,
+    taken: SmallVec<[(Kind, Range<u64>); 2]>,
     freed: Vec<Freed>,
     dropped: Vec<u32>,
     account: Account,
@@ -133,15 +175,15 @@ impl<'e> Txn<'e> {
         let mut txn = Self {
             engine,
             credit: None,
-            staged: Vec::new(),
-            items: Vec::with_capacity(512),
+            staged: SmallVec::new(),
+            items: ITEMS.take(),
             limit: needs.record as usize,
             nodes: needs.nodes,
             node_ids: 0,
             blocks: 0,
             inodes: 0,
-            pages: Vec::new(),
-            taken: Vec::new(),
+            pages: SmallVec::new(),
+            taken: SmallVec::new(),
             freed: Vec::new(),
             dropped: Vec::new(),
             account: Account::default(),
@@ -223,18 +265,20 @@ impl<'e> Txn<'e> {
     /// Copies on write, and logs the bytes.
     pub fn write(&mut self, id: u32, at: usize, bytes: &[u8]) {
         self.item(&Item::Delta { id, at, bytes });
-        let i = match self.pages.iter().position(|(p, _)| *p == id) {
-            Some(i) => i,
+        let end = self.items.len();
+        let change = (at, end - bytes.len()..end);
+        match self.pages.iter_mut().find(|(p, _)| *p == id) {
+            Some((_, Draft::New(page))) => page[at..at + bytes.len()].copy_from_slice(bytes),
+            Some((_, Draft::Changed(_, changes))) => changes.push(change),
             None => {
                 // Whoever writes has read the page in this transaction, so it is cached or ours.
                 let Ok(page) = self.engine.nodes.page(id) else {
                     return;
                 };
-                self.pages.push((id, page.bytes.clone()));
-                self.pages.len() - 1
+                let changes = SmallVec::from_iter([change]);
+                self.pages.push((id, Draft::Changed(page, changes)));
             }
-        };
-        self.pages[i].1[at..at + bytes.len()].copy_from_slice(bytes);
+        }
     }
 
     /// Logs bytes of a page whose content nobody keeps in DRAM as a page.
@@ -268,7 +312,7 @@ impl<'e> Txn<'e> {
         self.item(&Item::NodeNew { id, kind, owner });
         let mut page = zero_page();
         node::init(&mut page[..], id, kind, owner);
-        self.pages.push((id, page));
+        self.pages.push((id, Draft::New(page)));
         Ok(id)
     }
 
@@ -431,17 +475,19 @@ impl<'e> Txn<'e> {
             e.staged.publish(lbn, slot);
         };
         let appended = e.journal.append_with(credit, staged, &self.items, publish);
-        let seq = appended
-            .map_err(|err| {
-                e.fail(&err);
-                FsError::io(err)
-            })?
-            .seq;
+        let seq = appended.map_err(|err| {
+            e.fail(&err);
+            FsError::io(err)
+        })?;
         self.settle_account();
         e.appended(blocks);
-        for (id, bytes) in self.pages.drain(..) {
-            if node::kind(&bytes[..]) != Some(NodeKind::Extents) {
-                self.engine.nodes.publish(id, Page { bytes, seq });
+        for (id, draft) in self.pages.drain(..) {
+            match draft {
+                Draft::New(page) if node::kind(&page[..]) == Some(NodeKind::Extents) => {}
+                Draft::New(page) => e.nodes.publish(id, Page::new(page, seq)),
+                Draft::Changed(page, changes) => {
+                    e.nodes.change(id, page, seq, deltas(&changes, &self.items));
+                }
             }
         }
         for id in self.dropped.drain(..) {
@@ -457,7 +503,14 @@ impl<'e> Txn<'e> {
 impl PageSource for Txn<'_> {
     fn read(&self, id: u32) -> Result<PageRef<'_>> {
         match self.pages.iter().find(|(p, _)| *p == id) {
-            Some((_, page)) => Ok(PageRef::Own(page)),
+            Some((_, Draft::New(page))) => Ok(PageRef::Own(page)),
+            Some((_, Draft::Changed(page, changes))) => {
+                let mut page = page.bytes().clone();
+                for (at, new) in deltas(changes, &self.items) {
+                    page[at..at + new.len()].copy_from_slice(new);
+                }
+                Ok(PageRef::Changed(page))
+            }
             None => self.engine.nodes.read(id),
         }
     }
@@ -481,5 +534,10 @@ impl Drop for Txn<'_> {
         self.engine.node_ids.unpromise(self.node_ids);
         self.engine.lbns.unpromise(self.blocks);
         self.engine.inos.unpromise(self.inodes);
+        let mut items = std::mem::take(&mut self.items);
+        if items.capacity() <= ITEMS_KEPT {
+            items.clear();
+            ITEMS.set(items);
+        }
     }
 }

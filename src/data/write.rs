@@ -6,6 +6,7 @@ use quayfs_layout::inode::Inode;
 use quayfs_layout::{BLOCK, Lbn, checksum};
 use quayfs_sync::MutexGuard;
 use rangemap::RangeSet;
+use smallvec::SmallVec;
 
 use crate::config::DataMode;
 use crate::data::read::{self, Want};
@@ -21,6 +22,8 @@ use crate::txn::{Needs, Txn};
 const B: u64 = BLOCK as u64;
 /// Largest file offset plus one.
 pub const SIZE_MAX: u64 = i64::MAX as u64;
+/// The LBNs of a request's blocks. Most requests have one.
+type Targets = SmallVec<[Lbn; 2]>;
 /// Longest preallocation behind an append, in blocks.
 const AHEAD_MAX: u64 = 512;
 
@@ -128,7 +131,7 @@ fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bo
     // Overwrites go past the window: writers of disjoint ranges do not meet before the commit mutex.
     let mut window = (holes_now > 0).then(|| cell.window.lock());
     let mut alloc = window.as_mut().map(Allocation::new);
-    let mut targets = Vec::with_capacity(n as usize);
+    let mut targets = Targets::with_capacity(n as usize);
     for p in &pieces {
         match p.lbn {
             Some(lbn) => targets.extend(lbn..lbn + length(p)),
@@ -193,7 +196,7 @@ fn ahead(e: &Engine, size: u64) -> u64 {
 struct Allocation<'a, 'c> {
     window: &'a mut MutexGuard<'c, Option<Range<u64>>>,
     before: Option<Range<u64>>,
-    placed: Vec<(Range<u64>, Lbn)>,
+    placed: SmallVec<[(Range<u64>, Lbn); 1]>,
     kept: bool,
 }
 
@@ -203,7 +206,7 @@ impl<'a, 'c> Allocation<'a, 'c> {
         Self {
             window,
             before,
-            placed: Vec::new(),
+            placed: SmallVec::new(),
             kept: false,
         }
     }
@@ -214,7 +217,7 @@ impl<'a, 'c> Allocation<'a, 'c> {
         hole: Range<u64>,
         goal: Option<Lbn>,
         ahead: u64,
-        targets: &mut Vec<Lbn>,
+        targets: &mut Targets,
     ) -> Result<()> {
         let mut at = hole.start;
         while at < hole.end {
@@ -264,7 +267,7 @@ fn stage(
     targets: &[Lbn],
 ) -> Result<()> {
     let edges = Edges::read(e, req, pieces)?;
-    let blocks: Vec<(Lbn, &[u8])> = targets
+    let blocks: SmallVec<[(Lbn, &[u8]); 2]> = targets
         .iter()
         .enumerate()
         .map(|(i, &lbn)| (lbn, edges.block(req, i)))

@@ -14,6 +14,7 @@
 use std::sync::Arc;
 
 use quayfs_sync::{Mutex, MutexGuard, RwLockWriteGuard};
+use smallvec::SmallVec;
 
 use crate::ns::inode::Cell;
 
@@ -29,8 +30,8 @@ impl RenameLock {
 }
 
 /// Locks inodes exclusively, each once, in the order of their numbers.
-pub fn lock_all<'c>(cells: &[&'c Arc<Cell>]) -> Vec<RwLockWriteGuard<'c, ()>> {
-    let mut order: Vec<&'c Arc<Cell>> = cells.to_vec();
+pub fn lock_all<'c>(cells: &[&'c Arc<Cell>]) -> SmallVec<[RwLockWriteGuard<'c, ()>; 2]> {
+    let mut order: SmallVec<[&'c Arc<Cell>; 4]> = cells.into();
     order.sort_by_key(|c| c.ino);
     order.dedup_by_key(|c| c.ino);
     order.into_iter().map(|c| c.lock.write()).collect()

@@ -10,18 +10,17 @@ use quayfs_layout::inode::Inode;
 use quayfs_layout::node::{HEADER, NodeKind, OFF_USED, PAYLOAD, kind, used};
 use quayfs_layout::{BLOCK, Ino};
 use siphasher::sip::SipHasher24;
+use smallvec::SmallVec;
 use std::hash::Hasher;
-use std::sync::Arc;
 
 use crate::error::{FsError, Result};
-use crate::ns::node::Page;
 use crate::txn::{PageRef, PageSource, Txn};
 
 /// Cookies below this are not used by entries: `readdir` needs them for `.` and `..`.
 pub const FIRST_COOKIE: u64 = 1 << CLASH_BITS;
 
 /// What a directory says about a name.
-#[derive(Clone)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Inode number.
     pub ino: Ino,
@@ -29,16 +28,6 @@ pub struct Found {
     pub kind: u8,
     /// Cookie of the entry.
     pub cookie: u64,
-    at: usize,
-    /// The page it was found in, unless that was a transaction's own.
-    page: Option<Arc<Page>>,
-}
-
-impl Found {
-    /// Whether `page` is the version that the entry was found in, so that it still is where it was.
-    fn is_in(&self, page: &PageRef<'_>) -> bool {
-        matches!((page, &self.page), (PageRef::Shared(now), Some(then)) if Arc::ptr_eq(now, then))
-    }
 }
 
 /// One entry as `readdir` sees it.
@@ -53,6 +42,9 @@ pub struct Listed {
     /// Name.
     pub name: Vec<u8>,
 }
+
+/// The bits of a cookie that tell names of equal hash apart.
+const CLASHES: u64 = (1 << CLASH_BITS) - 1;
 
 /// Hashes names with the key of the volume, so that nobody can choose names that clash.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +61,7 @@ impl NameHash {
 
 /// Index pages from the root down to a leaf, with the position taken in each.
 struct Path {
-    index: Vec<(u32, usize)>,
+    index: SmallVec<[(u32, usize); 3]>,
     leaf: u32,
 }
 
@@ -87,7 +79,7 @@ fn descend(src: &dyn PageSource, dir: &Inode, cookie: u64) -> Result<Path> {
         return Err(FsError::io("directory index is too deep"));
     }
     let mut id = dir.root;
-    let mut index = Vec::with_capacity(usize::from(dir.depth));
+    let mut index = SmallVec::new();
     for _ in 0..dir.depth {
         let page = src.read(id)?;
         expect(&page, id, NodeKind::DirIndex)?;
@@ -118,41 +110,14 @@ pub fn lookup(
     let leaf = descend(src, dir, first)?.leaf;
     let page = src.read(leaf)?;
     expect(&page, leaf, NodeKind::DirLeaf)?;
-    let entry =
-        entries(&page[..]).find(|e| e.ino != 0 && e.cookie & !0xff == first && e.name == name);
-    let Some(e) = entry else {
-        return Ok(None);
-    };
-    let (ino, kind, cookie, at) = (e.ino, e.kind, e.cookie, e.at);
-    let page = match page {
-        PageRef::Shared(page) => Some(page),
-        PageRef::Own(_) => None,
-    };
-    Ok(Some(Found {
-        ino,
-        kind,
-        cookie,
-        at,
-        page,
+    let tags = page.tags();
+    let mut entries = tags.candidates(&page[..], first);
+    let entry = entries.find(|e| e.cookie & !CLASHES == first && e.name == name);
+    Ok(entry.map(|e| Found {
+        ino: e.ino,
+        kind: e.kind,
+        cookie: e.cookie,
     }))
-}
-
-/// As [`lookup`] of a name that was found before. Where nothing in its page has changed since, there is
-/// nothing to look for.
-pub fn lookup_again(
-    src: &dyn PageSource,
-    hash: NameHash,
-    dir: &Inode,
-    name: &[u8],
-    before: Found,
-) -> Result<Option<Found>> {
-    if dir.root != 0 {
-        let leaf = descend(src, dir, before.cookie)?.leaf;
-        if before.is_in(&src.read(leaf)?) {
-            return Ok(Some(before));
-        }
-    }
-    lookup(src, hash, dir, name)
 }
 
 /// Where a name that a directory does not have would go.
@@ -168,9 +133,7 @@ struct Leaf {
     path: Path,
     /// Which names of equal hash are there.
     taken: [bool; 1 << CLASH_BITS],
-    /// Bytes of live entries.
-    live: usize,
-    /// Bytes of all.
+    /// Bytes of all entries, removed ones included.
     end: usize,
 }
 
@@ -180,23 +143,16 @@ impl Leaf {
         let page = src.read(path.leaf)?;
         expect(&page, path.leaf, NodeKind::DirLeaf)?;
         let mut taken = [false; 1 << CLASH_BITS];
-        let mut live = 0;
-        for e in entries(&page[..]).filter(|e| e.ino != 0) {
-            live += dirent::entry_len(e.name.len());
-            if e.cookie & !0xff == first {
-                if e.name == name {
-                    return Err(FsError::Exists);
-                }
-                taken[(e.cookie & 0xff) as usize] = true;
+        let tags = page.tags();
+        let entries = tags.candidates(&page[..], first);
+        for e in entries.filter(|e| e.cookie & !CLASHES == first) {
+            if e.name == name {
+                return Err(FsError::Exists);
             }
+            taken[(e.cookie & CLASHES) as usize] = true;
         }
         let end = used(&page[..]) as usize;
-        Ok(Self {
-            path,
-            taken,
-            live,
-            end,
-        })
+        Ok(Self { path, taken, end })
     }
 }
 
@@ -231,40 +187,41 @@ pub fn insert(
     let need = dirent::entry_len(name.len());
     // A split may leave the half that the name belongs to still too full for a very long name.
     for _ in 0..8 {
-        let Leaf {
-            path,
-            taken,
-            live,
-            end,
-        } = match leaf.take() {
+        let Leaf { path, taken, end } = match leaf.take() {
             Some(leaf) => leaf,
             None => Leaf::look(txn, dir, first, name)?,
         };
-        if live + need <= PAYLOAD {
-            let Some(clash) = taken.iter().position(|t| !t) else {
-                return Err(FsError::NoSpace);
-            };
-            let mut bytes = Vec::with_capacity(need);
-            let end = if end + need <= PAYLOAD {
-                end
-            } else {
-                // Removed entries have eaten the space: rewrite the leaf without them.
-                let page = txn.read(path.leaf)?;
-                let packed = pack(entries(&page[..]).filter(|e| e.ino != 0));
-                let n = packed.len();
-                drop(page);
-                txn.write(path.leaf, HEADER, &packed);
-                n
-            };
-            dirent::encode_entry(first | clash as u64, ino, kind, name, &mut bytes);
-            txn.write(path.leaf, HEADER + end, &bytes);
-            txn.write(path.leaf, OFF_USED, &((end + need) as u32).to_le_bytes());
-            dir.entries += 1;
-            return Ok(());
-        }
-        split(txn, (dir_ino, dir), &path)?;
+        let Some(end) = room(txn, path.leaf, end, need)? else {
+            split(txn, (dir_ino, dir), &path)?;
+            continue;
+        };
+        let Some(clash) = taken.iter().position(|t| !t) else {
+            return Err(FsError::NoSpace);
+        };
+        let mut bytes = SmallVec::<[u8; 64]>::from_elem(0, need);
+        dirent::put_entry(first | clash as u64, ino, kind, name, &mut bytes);
+        txn.write(path.leaf, HEADER + end, &bytes);
+        txn.write(path.leaf, OFF_USED, &((end + need) as u32).to_le_bytes());
+        dir.entries += 1;
+        return Ok(());
     }
     Err(FsError::NoSpace)
+}
+
+/// Where `need` bytes can be added to a leaf whose entries take `end` bytes; `None` if it is full.
+fn room(txn: &mut Txn<'_>, leaf: u32, end: usize, need: usize) -> Result<Option<usize>> {
+    if end + need <= PAYLOAD {
+        return Ok(Some(end));
+    }
+    let page = txn.read(leaf)?;
+    let packed = pack(entries(&page[..]).filter(|e| e.ino != 0));
+    drop(page);
+    if packed.len() + need > PAYLOAD {
+        return Ok(None);
+    }
+    // Removed entries have eaten the space: rewrite the leaf without them.
+    txn.write(leaf, HEADER, &packed);
+    Ok(Some(packed.len()))
 }
 
 fn pack<'a>(list: impl Iterator<Item = dirent::Entry<'a>>) -> Vec<u8> {
@@ -355,20 +312,16 @@ fn put_index(txn: &mut Txn<'_>, id: u32, from: usize, list: &[(u64, u32)]) {
     txn.write(id, OFF_USED, &(list.len() as u32).to_le_bytes());
 }
 
-/// Offset of an entry in its leaf as that is now.
+/// Offset of an entry in its leaf as that is now: another change of the transaction may have moved it.
 fn place(leaf: &PageRef<'_>, found: &Found) -> Option<usize> {
-    if found.is_in(leaf) {
-        return Some(found.at);
-    }
-    entries(&leaf[..])
-        .find(|e| e.ino != 0 && e.cookie == found.cookie)
-        .map(|e| e.at)
+    let tags = leaf.tags();
+    let mut entries = tags.candidates(&leaf[..], found.cookie);
+    entries.find(|e| e.cookie == found.cookie).map(|e| e.at)
 }
 
 /// Removes the entry `found` that [`lookup`] returned under the same lock.
 pub fn remove(txn: &mut Txn<'_>, (dir_ino, dir): (Ino, &mut Inode), found: &Found) -> Result<()> {
     let path = descend(txn, dir, found.cookie)?;
-    // Another change of this transaction may have moved the entry.
     let page = txn.read(path.leaf)?;
     let Some(at) = place(&page, found) else {
         return Err(FsError::io(format_args!(

@@ -11,6 +11,7 @@ use quayfs_layout::inode::Inode;
 use quayfs_layout::node::{self, HEADER, NodeKind};
 use quayfs_layout::{Ino, Lbn};
 use rangemap::RangeMap;
+use smallvec::SmallVec;
 
 use crate::error::{FsError, Result};
 use crate::ns::node::NodeStore;
@@ -62,6 +63,12 @@ pub struct ExtentMap {
     /// Changes whose record has not been appended, in order.
     changes: Vec<Undo>,
 }
+
+/// What a range of a file consists of. Most are one piece.
+pub type Pieces = SmallVec<[Piece; 1]>;
+
+/// Places for changes that a map keeps for its next one.
+const CHANGES_KEPT: usize = 8;
 
 impl ExtentMap {
     /// Reads all extents of a file.
@@ -137,8 +144,8 @@ impl ExtentMap {
     }
 
     /// The pieces of `range`, holes included, in order.
-    pub fn pieces(&self, range: Range<u64>) -> Vec<Piece> {
-        let mut out = Vec::new();
+    pub fn pieces(&self, range: Range<u64>) -> Pieces {
+        let mut out = Pieces::new();
         let mut at = range.start;
         if range.is_empty() {
             return out;
@@ -264,7 +271,8 @@ impl ExtentMap {
 
     /// The record of all changes so far was appended.
     pub fn keep(&mut self) {
-        self.changes = Vec::new();
+        self.changes.clear();
+        self.changes.shrink_to(CHANGES_KEPT);
     }
 
     /// The transaction failed: takes back all changes since the last [`ExtentMap::keep`].

@@ -8,3 +8,4 @@ pub mod inode;
 pub mod intent;
 pub mod node;
 pub mod quota;
+pub mod tags;

@@ -4,18 +4,20 @@
 //! an operation has changed lives in the cache until digest has passed its last record, so a
 //! page that is not cached can always be read from its home.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::node::{self, NodeKind};
 use quayfs_layout::{BLOCK, bytes};
 use quayfs_pmem::Region;
 use quayfs_sync::atomic::{AtomicU64, Ordering};
+use quayfs_sync::map::Entry;
 use quayfs_sync::{DashMap, Mutex, epoch};
 use rustc_hash::FxBuildHasher;
 
 use crate::error::{FsError, Result};
 use crate::fs::STEP;
+use crate::ns::tags::Tags;
 
 /// A 4 KiB page in DRAM.
 pub type PageBytes = Box<[u8; BLOCK]>;
@@ -25,12 +27,51 @@ pub fn zero_page() -> PageBytes {
     Box::new([0; BLOCK])
 }
 
-/// The newest version of a node page. Immutable: a change publishes a new one.
+/// The newest version of a node page. Whoever has one shared sees it as it was then: it is changed in its
+/// place only while nobody has.
+#[derive(Clone)]
 pub struct Page {
     /// Content; the checksum field is stale.
-    pub bytes: PageBytes,
+    bytes: PageBytes,
     /// Sequence number of the last record that changed it.
-    pub seq: u64,
+    seq: u64,
+    /// Where its entries are, if it is a leaf of a directory that somebody has looked a name up in.
+    tags: OnceLock<Tags>,
+}
+
+impl Page {
+    /// A page as of the record with this number.
+    pub fn new(bytes: PageBytes, seq: u64) -> Self {
+        Self {
+            bytes,
+            seq,
+            tags: OnceLock::new(),
+        }
+    }
+
+    /// Content; the checksum field is stale.
+    pub fn bytes(&self) -> &PageBytes {
+        &self.bytes
+    }
+
+    /// Where the entries of a leaf of a directory are.
+    pub fn tags(&self) -> &Tags {
+        self.tags.get_or_init(|| Tags::of(&self.bytes[..]))
+    }
+
+    /// Record `seq` has written `deltas`, each bytes at an offset.
+    fn change<'d>(&mut self, seq: u64, deltas: impl Iterator<Item = (usize, &'d [u8])>) {
+        self.seq = seq;
+        for (at, new) in deltas {
+            self.bytes[at..at + new.len()].copy_from_slice(new);
+            if (self.tags.get()).is_some_and(|tags| !tags.survive(at, new.len())) {
+                self.tags.take();
+            }
+        }
+        if let Some(tags) = self.tags.get_mut() {
+            tags.extend(&self.bytes[..]);
+        }
+    }
 }
 
 /// Where static node ids begin and what kind of page they hold.
@@ -227,7 +268,7 @@ impl NodeStore {
                 None => return Err(FsError::io(format_args!("node {id} does not exist"))),
             },
         };
-        let page = Arc::new(Page { bytes, seq: 0 });
+        let page = Arc::new(Page::new(bytes, 0));
         // Another reader may have been faster; a writer cannot, the owner's lock excludes it.
         Ok(self.cache.entry(id).or_insert(page).clone())
     }
@@ -235,6 +276,29 @@ impl NodeStore {
     /// Makes `page` the newest version of node `id`.
     pub fn publish(&self, id: u32, page: Page) {
         self.cache.insert(id, Arc::new(page));
+    }
+
+    /// Record `seq` has changed node `id`, which was `before`: these bytes are at these offsets now. The
+    /// page stays where it is unless somebody else is still looking at it.
+    pub fn change<'d>(
+        &self,
+        id: u32,
+        before: Arc<Page>,
+        seq: u64,
+        deltas: impl Iterator<Item = (usize, &'d [u8])>,
+    ) {
+        match self.cache.entry(id) {
+            Entry::Occupied(mut e) => {
+                drop(before);
+                Arc::make_mut(e.get_mut()).change(seq, deltas);
+            }
+            // Not while the caller has it: only pages that nobody has are evicted.
+            Entry::Vacant(e) => {
+                let mut page = Arc::unwrap_or_clone(before);
+                page.change(seq, deltas);
+                e.insert(Arc::new(page));
+            }
+        }
     }
 
     /// Forgets the cached version of a freed node.

@@ -275,7 +275,7 @@ trait Next {
 
 impl Next for Arc<NodeStore> {
     fn next(&self, id: u32) -> Option<u32> {
-        self.page(id).ok().map(|p| node::next(&p.bytes[..]))
+        self.page(id).ok().map(|p| node::next(&p.bytes()[..]))
     }
 }
 

@@ -12,6 +12,8 @@ use quayfs_layout::jsb::{MAX_BUFFERS, MAX_NUMBER};
 use quayfs_layout::record::{
     RECORD_HEADER_BYTES, RecordHeader, RecordKind, SlotRun, body_crc, padded_bytes,
 };
+use smallvec::SmallVec;
+use std::cell::Cell;
 use std::sync::atomic::Ordering;
 
 /// A record that has been appended.
@@ -38,11 +40,13 @@ impl Journal {
         staged: Vec<Staged<'j>>,
         items: &[u8],
     ) -> Result<Appended, JournalError> {
-        self.append_with(credit, staged, items, |_, _| {})
+        let mut slots = Vec::with_capacity(staged.len());
+        let seq = self.append_with(credit, staged.into(), items, |_, slot| slots.push(slot))?;
+        Ok(Appended { seq, slots })
     }
 
-    /// [`Journal::append`] that hands each block and its slot to `publish` before the number counts
-    /// as complete. A round whose cut covers the record therefore finds its slots published; done
+    /// [`Journal::append`] that hands each block and its slot to `publish` before the number, which is
+    /// the result, counts as complete. A round whose cut covers the record therefore finds its slots published; done
     /// after the append, publishing could come after the slot was retired and reused. `publish` runs
     /// under the lane's lock and must be short.
     ///
@@ -51,10 +55,10 @@ impl Journal {
     pub fn append_with<'j>(
         &'j self,
         mut credit: Credit<'j>,
-        staged: Vec<Staged<'j>>,
+        staged: SmallVec<[Staged<'j>; 1]>,
         items: &[u8],
         publish: impl FnMut(u64, SlotRef),
-    ) -> Result<Appended, JournalError> {
+    ) -> Result<u64, JournalError> {
         let mut record = encode(&staged, items, self.geo.volume_salt);
         let bytes = record.bytes.len() as u64;
         let lines = bytes / LINE as u64;
@@ -108,14 +112,14 @@ impl Journal {
         lane.last_seq = seq;
         lane.appends += 1;
         lane.append_bytes += bytes;
-        let slots = self.commit_slots(staged, seq, publish);
+        self.commit_slots(staged, seq, publish);
         // Ordering 3: cleared when everything is in place, in `op` after the fence.
         self.bounds.finish(lane_no);
         drop(lane);
 
         credit.left.lines -= lines;
         credit.left.records = 0;
-        Ok(Appended { seq, slots })
+        Ok(seq)
     }
 
     /// Makes room for `bytes` in one piece. Happens before the number is taken, because it drains.
@@ -148,11 +152,10 @@ impl Journal {
 
     fn commit_slots(
         &self,
-        staged: Vec<Staged<'_>>,
+        staged: SmallVec<[Staged<'_>; 1]>,
         seq: u64,
         mut publish: impl FnMut(u64, SlotRef),
-    ) -> Vec<SlotRef> {
-        let mut slots = Vec::with_capacity(staged.iter().map(|s| s.run.blocks.len()).sum());
+    ) {
         for mut s in staged {
             let SlotRun { buffer, pos, .. } = s.run;
             for (pos, &(lbn, crc)) in (pos..).zip(&s.run.blocks) {
@@ -164,11 +167,9 @@ impl Journal {
                 };
                 publish(lbn, slot);
                 self.buffer(buffer).ring.commit(pos, lbn, crc, seq);
-                slots.push(slot);
             }
             s.appended = true;
         }
-        slots
     }
 
     /// Every number at or below the result has finished its append; in `op` those records are
@@ -187,6 +188,14 @@ impl Journal {
     }
 }
 
+/// More memory than this is not kept for the next record.
+const RECORD_KEPT: usize = 64 << 10;
+
+thread_local! {
+    /// Memory for the next record of this thread.
+    static RECORD: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
 /// A record whose header lacks what only the lane lock can tell.
 struct Encoded {
     bytes: Vec<u8>,
@@ -198,7 +207,9 @@ struct Encoded {
 fn encode(staged: &[Staged<'_>], items: &[u8], volume_salt: u64) -> Encoded {
     let runs_len: usize = staged.iter().map(|s| s.run.encoded_bytes()).sum();
     let body_len = runs_len + items.len();
-    let mut bytes = Vec::with_capacity(padded_bytes(body_len));
+    let mut bytes = RECORD.take();
+    bytes.clear();
+    bytes.reserve(padded_bytes(body_len));
     bytes.resize(RECORD_HEADER_BYTES, 0);
     for s in staged {
         s.run.encode_into(&mut bytes);
@@ -211,6 +222,14 @@ fn encode(staged: &[Staged<'_>], items: &[u8], volume_salt: u64) -> Encoded {
         body_len: body_len as u32,
         runs_len: runs_len as u32,
         body_crc,
+    }
+}
+
+impl Drop for Encoded {
+    fn drop(&mut self) {
+        if self.bytes.capacity() <= RECORD_KEPT {
+            RECORD.set(std::mem::take(&mut self.bytes));
+        }
     }
 }
 

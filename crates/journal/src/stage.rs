@@ -8,6 +8,7 @@ use quayfs_layout::BLOCK;
 use quayfs_layout::checksum::crc32c;
 use quayfs_layout::record::SlotRun;
 use quayfs_layout::slot::{SLOT_HEADER_BYTES, SlotHeader};
+use smallvec::SmallVec;
 
 /// Proof that payloads and slot headers are durable (in `commit` mode: will be with the commit that
 /// covers the record). Only staging makes one and only a record consumes it; dropped without one, its
@@ -78,7 +79,8 @@ impl Journal {
             },
             appended: false,
         };
-        let mut headers = Vec::with_capacity(blocks.len() * SLOT_HEADER_BYTES);
+        let mut headers = SmallVec::<[u8; 4 * SLOT_HEADER_BYTES]>::new();
+        headers.reserve(blocks.len() * SLOT_HEADER_BYTES);
         for (p, &(lbn, payload)) in (pos..).zip(blocks) {
             assert_eq!(payload.len(), BLOCK, "a payload is one block");
             let index = ring.index(p);

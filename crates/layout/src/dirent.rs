@@ -7,6 +7,7 @@
 
 use crate::bytes::{get_u16, get_u32, get_u64, put_u16, put_u32, put_u64};
 use crate::node::{HEADER, PAYLOAD, used};
+use std::ops::Range;
 
 /// Longest name in bytes.
 pub const NAME_MAX: usize = 255;
@@ -48,12 +49,16 @@ pub fn cookie_of_hash(hash: u64) -> u64 {
     (hash >> 9).max(1) << CLASH_BITS
 }
 
-/// Encodes an entry.
+/// Appends an encoded entry.
 pub fn encode_entry(cookie: u64, ino: u64, kind: u8, name: &[u8], out: &mut Vec<u8>) {
     let start = out.len();
+    out.resize(start + entry_len(name.len()), 0);
+    put_entry(cookie, ino, kind, name, &mut out[start..]);
+}
+
+/// Encodes an entry into zeros, [`entry_len`] of them.
+pub fn put_entry(cookie: u64, ino: u64, kind: u8, name: &[u8], e: &mut [u8]) {
     let len = entry_len(name.len());
-    out.resize(start + len, 0);
-    let e = &mut out[start..];
     put_u64(e, 0, cookie);
     put_u64(e, OFF_INO, ino);
     put_u16(e, 16, len as u16);
@@ -66,11 +71,7 @@ pub fn encode_entry(cookie: u64, ino: u64, kind: u8, name: &[u8], out: &mut Vec<
 /// cannot be one; [`leaf_is_sound`] tells whether that happened.
 #[inline]
 pub fn entries(page: &[u8]) -> Entries<'_> {
-    Entries {
-        page,
-        at: HEADER,
-        end: HEADER + (used(page) as usize).min(PAYLOAD),
-    }
+    entries_from(page, HEADER)
 }
 
 /// See [`entries`].
@@ -87,24 +88,58 @@ impl<'a> Iterator for Entries<'a> {
     // In a loop over a page most of what it yields is not looked at.
     #[inline]
     fn next(&mut self) -> Option<Entry<'a>> {
-        let e = self.page.get(self.at..self.end)?;
-        if e.len() < ENTRY_HEADER {
-            return None;
-        }
-        let len = usize::from(get_u16(e, 16));
-        let name_len = usize::from(e[19]);
-        if len != entry_len(name_len) || len > e.len() || name_len == 0 {
-            return None;
-        }
-        let entry = Entry {
-            at: self.at,
-            cookie: get_u64(e, 0),
-            ino: get_u64(e, OFF_INO),
-            kind: e[18],
-            name: &e[ENTRY_HEADER..ENTRY_HEADER + name_len],
-        };
-        self.at += len;
+        let entry = entry(self.page, self.at..self.end)?;
+        self.at += entry_len(entry.name.len());
         Some(entry)
+    }
+}
+
+impl Entries<'_> {
+    /// Offset within the page behind the last entry yielded.
+    pub fn place(&self) -> usize {
+        self.at
+    }
+}
+
+/// The entry at the start of `range`, which ends where the entries of the page do.
+#[inline]
+fn entry(page: &[u8], range: Range<usize>) -> Option<Entry<'_>> {
+    let at = range.start;
+    let e = page.get(range)?;
+    if e.len() < ENTRY_HEADER {
+        return None;
+    }
+    let len = usize::from(get_u16(e, 16));
+    let name_len = usize::from(e[19]);
+    if len != entry_len(name_len) || len > e.len() || name_len == 0 {
+        return None;
+    }
+    Some(Entry {
+        at,
+        cookie: get_u64(e, 0),
+        ino: get_u64(e, OFF_INO),
+        kind: e[18],
+        name: &e[ENTRY_HEADER..ENTRY_HEADER + name_len],
+    })
+}
+
+/// Offset within the page behind its last entry.
+fn end(page: &[u8]) -> usize {
+    HEADER + (used(page) as usize).min(PAYLOAD)
+}
+
+/// The entry at an offset at which [`entries`] has shown one.
+#[inline]
+pub fn entry_at(page: &[u8], at: usize) -> Option<Entry<'_>> {
+    entry(page, at..end(page))
+}
+
+/// As [`entries`], those from an offset on at which there is one, or behind the last.
+pub fn entries_from(page: &[u8], at: usize) -> Entries<'_> {
+    Entries {
+        page,
+        at,
+        end: end(page),
     }
 }
 

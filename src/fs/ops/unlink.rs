@@ -108,17 +108,17 @@ impl Fs {
             };
             let mut txn = Txn::begin(&self.e, Needs { nodes: 3, ..needs })?;
             // Look up, lock in order, look again.
-            let found = {
+            let ino = {
                 let _op = pcell.lock.read();
                 let dir = live_dir(&pcell)?;
-                dir::lookup(&txn, self.e.hash, &dir, name)?.ok_or(FsError::NoEntry)?
+                dir::lookup(&txn, self.e.hash, &dir, name)?
+                    .ok_or(FsError::NoEntry)?
+                    .ino
             };
-            let ino = found.ino;
             let cell = self.cell(ino)?;
             let _op = lock_all(&[&pcell, &cell]);
             let mut dir = live_dir(&pcell)?;
-            let found =
-                dir::lookup_again(&txn, self.e.hash, &dir, name, found)?.ok_or(FsError::NoEntry)?;
+            let found = dir::lookup(&txn, self.e.hash, &dir, name)?.ok_or(FsError::NoEntry)?;
             if found.ino != ino {
                 return Ok(None);
             }
