@@ -85,7 +85,7 @@ fn digest_loop(e: &Engine) {
     }
 }
 
-/// Digests everything that may be digested. If that fails, whoever asked for it, no record can
+/// Digests everything that may be digested when this begins. If that fails, whoever asked for it, no record can
 /// become a home page any more: the mount is read-only from there on.
 pub fn digest_all(e: &Engine) -> Result<()> {
     let _one = e.digesting.lock();
@@ -93,11 +93,10 @@ pub fn digest_all(e: &Engine) -> Result<()> {
 }
 
 fn digest_pending(e: &Engine) -> Result<()> {
-    loop {
-        let upto = e.journal.digestable();
-        if upto <= e.journal.digested() {
-            break;
-        }
+    // What there is now, and not what comes meanwhile: close behind somebody who writes, batches would
+    // be of a few records each, and cost nearly as much as large ones.
+    let upto = e.journal.digestable();
+    while e.journal.digested() < upto {
         digest_some(e, upto)?;
         let stats = e.journal.stats();
         if stats.slots_used * 100 > stats.slots * HIGH_WATER {

@@ -93,7 +93,8 @@ fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bo
         Needs {
             slots: if direct { 0 } else { n as u32 },
             record: 1024 + (fresh + if direct { n } else { 0 }) as u32 * 80,
-            nodes: if fresh > 0 { 8 } else { 1 },
+            // Without new blocks only the image changes, in a page that exists as long as the inode.
+            nodes: if fresh > 0 { 8 } else { 0 },
             blocks: fresh + ahead,
             prefer: (goal.unwrap_or(cell.ino) / 64) as usize,
             ..Needs::default()

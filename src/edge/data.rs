@@ -27,15 +27,7 @@ impl Edge {
         // Pages that the kernel has collected do not come from an open file.
         let append =
             !flags.contains(WriteFlags::CACHE) && args.flags & libc::O_APPEND.cast_unsigned() != 0;
-        let offset = args.offset;
-        let privileged = kill && self.fs.has_privileges(ino)?;
-        self.fs
-            .drop_capabilities(ino, Cause::Write { offset, append })?;
-        if append {
-            self.fs.append(ino, offset, data, kill)?;
-        } else {
-            self.fs.write(ino, offset, data, kill)?;
-        }
+        let privileged = self.fs.write_for(ino, args.offset, data, (kill, append))?;
         // The kernel believes in the mode that it remembers, and would execute the file by it.
         if privileged {
             self.kernel.attributes_changed(ino);

@@ -142,7 +142,9 @@ impl Allocator {
 
     /// Gives back a promise.
     pub fn unpromise(&self, n: u64) {
-        self.credits.fetch_add(n as i64, Ordering::AcqRel);
+        if n > 0 {
+            self.credits.fetch_add(n as i64, Ordering::AcqRel);
+        }
     }
 
     /// Numbers that are free or will be after the next zero batch.

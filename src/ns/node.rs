@@ -326,6 +326,9 @@ impl NodeStore {
     /// Promises `n` pages. Deletes and truncates (`privileged`) may use some that ordinary
     /// operations leave alone; nobody may use those that digest needs (ordering 6).
     pub fn promise(&self, n: u64, privileged: bool) -> bool {
+        if n == 0 {
+            return true;
+        }
         let keep = self.reserve + if privileged { 0 } else { self.privileged };
         let limit = self.geo.node_pages.saturating_sub(keep);
         self.live
@@ -337,7 +340,9 @@ impl NodeStore {
 
     /// Gives back promised pages that are not needed (any more).
     pub fn unpromise(&self, n: u64) {
-        self.live.fetch_sub(n, Ordering::AcqRel);
+        if n > 0 {
+            self.live.fetch_sub(n, Ordering::AcqRel);
+        }
     }
 
     /// Marks the page of a static node as existing; whether it did not before, in which case the

@@ -2,19 +2,24 @@
 
 use std::ops::Range;
 
-use quayfs_layout::inode::{FLAG_SYNC, S_ISGID, S_ISUID};
+use quayfs_layout::inode::{FLAG_SYNC, Inode, S_ISGID, S_ISUID};
 use quayfs_layout::{BLOCK, Ino};
 
 use crate::data::read::{self, Want};
 use crate::data::write::{self, Request, SIZE_MAX};
 use crate::error::{FsError, Result};
-use crate::fs::{Fs, extents};
+use crate::fs::{Cause, Fs, extents};
 use crate::metrics::Metrics;
 use crate::ns::inode::Cell;
 
 pub use crate::fs::ops::space::{FallocMode, Whence};
 
 const B: u64 = BLOCK as u64;
+
+/// Whether the mode has bits that are lost by writing.
+fn is_privileged(i: &Inode) -> bool {
+    i.mode & (S_ISUID | S_ISGID) != 0
+}
 
 impl Fs {
     /// Reads up to `len` bytes; fewer at the end of the file.
@@ -93,7 +98,7 @@ impl Fs {
 
     /// Whether somebody could lose bits of the mode by writing.
     pub fn has_privileges(&self, ino: Ino) -> Result<bool> {
-        Ok(self.cell(ino)?.with(|i| i.mode & (S_ISUID | S_ISGID) != 0))
+        Ok(self.cell(ino)?.with(is_privileged))
     }
 
     /// As [`Fs::write`], by somebody who opened the file with `O_APPEND`, who alone may write to an
@@ -110,7 +115,36 @@ impl Fs {
         (kill_privileges, append): (bool, bool),
     ) -> Result<()> {
         let cell = self.cell(ino)?;
-        self.finish_left_truncate(ino)?;
+        self.write_cell(&cell, offset, data, (kill_privileges, append))
+    }
+
+    /// As [`Fs::write`] or, with `append`, [`Fs::append`], for somebody else: the file loses its
+    /// capabilities before. Whether bits of its mode were there to be lost.
+    pub fn write_for(
+        &self,
+        ino: Ino,
+        offset: u64,
+        data: &[u8],
+        (kill_privileges, append): (bool, bool),
+    ) -> Result<bool> {
+        let cell = self.cell(ino)?;
+        let look = |i: &Inode| (kill_privileges && is_privileged(i), i.xattr != 0);
+        let (privileged, attributes) = cell.with(look);
+        if attributes {
+            self.drop_capabilities(ino, Cause::Write { offset, append })?;
+        }
+        self.write_cell(&cell, offset, data, (kill_privileges, append))?;
+        Ok(privileged)
+    }
+
+    fn write_cell(
+        &self,
+        cell: &Cell,
+        offset: u64,
+        data: &[u8],
+        (kill_privileges, append): (bool, bool),
+    ) -> Result<()> {
+        self.finish_left_truncate(cell.ino)?;
         let max = self.request_max();
         let mut at = 0;
         while at < data.len() {
@@ -124,11 +158,11 @@ impl Fs {
                 kill_privileges,
                 append,
             };
-            write::write(&self.e, &cell, req)
-                .inspect_err(|err| tracing::debug!("write to inode {ino}: {err}"))?;
+            write::write(&self.e, cell, req)
+                .inspect_err(|err| tracing::debug!("write to inode {}: {err}", cell.ino))?;
             at += piece.len();
         }
-        self.settle(&cell, FLAG_SYNC)
+        self.settle(cell, FLAG_SYNC)
     }
 
     /// A file was closed: LBNs taken ahead for its next append go back.
