@@ -1,8 +1,10 @@
 //! The background threads: one digests and commits, one runs rounds and zero batches.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use quayfs_journal::Record;
 use quayfs_sync::thread::{self, JoinHandle};
 use quayfs_sync::time::Instant;
 
@@ -14,9 +16,12 @@ use crate::error::{FsError, Result, Shortage};
 use crate::grace;
 use crate::metrics::Metrics;
 use crate::ns::node::record_pages;
+use crate::turns::Turns;
 
 /// Records of one digest batch.
 const BATCH_RECORDS: usize = 4096;
+/// Records of one digest batch that are read in one go.
+const READ_RECORDS: usize = 128;
 /// Bytes of log of one digest batch.
 const BATCH_BYTES: usize = 2 << 20;
 /// How long a record waits for digest at most.
@@ -109,10 +114,8 @@ fn digest_pending(e: &Engine) -> Result<()> {
 
 fn digest_some(e: &Engine, upto: u64) -> Result<()> {
     let after = e.journal.digested();
-    let records = e
-        .journal
-        .read_records(after, upto, BATCH_BYTES, BATCH_RECORDS)
-        .map_err(FsError::io)?;
+    let mut turns = Turns::default();
+    let records = read_records(e, after..upto, &mut turns)?;
     let Some(last) = records.last().map(|r| r.seq) else {
         // Only holes: numbers of an earlier epoch that nobody took.
         e.journal.set_digested(upto).map_err(FsError::io)?;
@@ -136,16 +139,18 @@ fn digest_some(e: &Engine, upto: u64) -> Result<()> {
         while done < records.len() && (done == first || batch.pages() + room / 2 < free) {
             batch.apply(records[done].seq, &records[done].items)?;
             done += 1;
+            turns.step(8);
         }
         for r in &records[first..done] {
             e.journal.mark_committed(r);
+            turns.step(1 + 4 * r.runs.len() as u32);
         }
         let seq = if done == records.len() {
             last
         } else {
             records[done - 1].seq
         };
-        match batch.write() {
+        match batch.write(&mut turns) {
             Ok(retired) => {
                 // Ordering "D before reuse": old pages and ring space come back after this.
                 e.journal.set_digested(seq).map_err(FsError::io)?;
@@ -164,13 +169,32 @@ fn digest_some(e: &Engine, upto: u64) -> Result<()> {
     Ok(())
 }
 
-fn digest_singly(e: &Engine, records: &[quayfs_journal::Record]) -> Result<()> {
+/// Records of one batch, those after the first number up to the last.
+fn read_records(e: &Engine, range: Range<u64>, turns: &mut Turns) -> Result<Vec<Record>> {
+    let mut records: Vec<Record> = Vec::new();
+    let mut bytes = 0;
+    while records.len() < BATCH_RECORDS && bytes < BATCH_BYTES {
+        let after = records.last().map_or(range.start, |r| r.seq);
+        let some = (e.journal)
+            .read_records(after, range.end, BATCH_BYTES - bytes, READ_RECORDS)
+            .map_err(FsError::io)?;
+        if some.is_empty() {
+            break;
+        }
+        bytes += some.iter().map(|r| r.items.len()).sum::<usize>();
+        records.extend(some);
+        turns.step(16 * READ_RECORDS as u32);
+    }
+    Ok(records)
+}
+
+fn digest_singly(e: &Engine, records: &[Record]) -> Result<()> {
     for r in records {
         grace::wait();
         let mut batch = Batch::new(&e.nodes);
         batch.apply(r.seq, &r.items)?;
         e.journal.mark_committed(r);
-        let retired = batch.write()?;
+        let retired = batch.write(&mut Turns::default())?;
         e.journal.set_digested(r.seq).map_err(FsError::io)?;
         e.nodes.retire_pages(retired.pages);
         e.nodes.unpromise(retired.dropped);

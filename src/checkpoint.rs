@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use quayfs_blockdev::{AlignedBuf, WriteRun};
 use quayfs_journal::LiveSlot;
-use quayfs_layout::{BLOCK, Lbn};
+use quayfs_layout::{BLOCK, LINE, Lbn};
 use quayfs_ppt::BlockState;
 use quayfs_sync::atomic::{AtomicUsize, Ordering};
 use quayfs_sync::{Mutex, thread};
@@ -20,6 +20,7 @@ use crate::engine::Engine;
 use crate::error::{FsError, Result};
 use crate::grace;
 use crate::metrics::Metrics;
+use crate::turns::Turns;
 
 /// Physically consecutive blocks that are worth writing in place.
 const RUN_MIN: usize = 8;
@@ -101,11 +102,10 @@ pub fn round_of(e: &Engine, reach: Reach) -> Result<RoundReport> {
         borrowed.give_back(e);
         return Err(err);
     }
-    for m in &moves {
-        e.staged.remove_if(m.slot.lbn, &m.slot.slot());
-    }
-    for slot in &orphaned {
+    let mut turns = Turns::default();
+    for slot in moves.iter().map(|m| &m.slot).chain(&orphaned) {
         e.staged.remove_if(slot.lbn, &slot.slot());
+        turns.step(4);
     }
     e.journal
         .advance_heads(cut, grace::wait)
@@ -171,6 +171,7 @@ fn plan(e: &Engine, newest: Vec<LiveSlot>) -> Result<(Vec<Move>, Borrowed)> {
         .checkpoint
         .unwrap_or(e.options.checkpoint);
     let mut moves = Vec::with_capacity(newest.len());
+    let mut turns = Turns::default();
     for slot in newest {
         let m = e.ppt.lookup(slot.lbn).map_err(FsError::io)?;
         moves.push(Move {
@@ -178,6 +179,7 @@ fn plan(e: &Engine, newest: Vec<LiveSlot>) -> Result<(Vec<Move>, Borrowed)> {
             pbn: m.pbn,
             borrowed: None,
         });
+        turns.step(2);
     }
     moves.sort_unstable_by_key(|m| m.pbn);
     let mut borrowed = Borrowed::default();
@@ -336,7 +338,9 @@ fn write_batch(
         *buf = AlignedBuf::new(len);
     }
     let all = batch.iter().flat_map(|piece| &moves[piece.clone()]);
+    let mut turns = Turns::default();
     for (m, out) in all.zip(buf.chunks_mut(BLOCK)) {
+        turns.step((BLOCK / LINE) as u32);
         if let Err(err) = e.journal.read_slot(&m.slot.slot(), out) {
             let err = FsError::io(format_args!("LBN {}: {err}", m.slot.lbn));
             e.damaged(&err);
@@ -376,7 +380,9 @@ fn write_batch(
 fn commit(e: &Engine, moves: &[Move], cut: u64) -> Result<()> {
     let mut txn = e.ppt.begin().map_err(FsError::io)?;
     let fill = (|| {
+        let mut turns = Turns::default();
         for m in moves {
+            turns.step(4);
             if let Some(b) = m.borrowed {
                 txn.swap(m.slot.lbn, b)?;
                 txn.set_zero(b)?;

@@ -15,11 +15,12 @@
 use quayfs_layout::inode;
 use quayfs_layout::item::{self, Item};
 use quayfs_layout::node::{self, HEADER, INODES_PER_PAGE, NodeKind, OFF_SEQ};
-use quayfs_layout::{bytes, quota};
+use quayfs_layout::{BLOCK, LINE, bytes, quota};
 use rustc_hash::FxHashMap;
 
 use crate::error::{FsError, Result};
 use crate::ns::node::{NodeStore, PageBytes, zero_page};
+use crate::turns::Turns;
 
 struct Work {
     page: PageBytes,
@@ -212,7 +213,7 @@ impl<'s> Batch<'s> {
 
     /// Writes the batch: pages, then NAT. The caller has set the committed words of the slots
     /// before and stores D afterwards.
-    pub fn write(mut self) -> Result<Retired> {
+    pub fn write(mut self, turns: &mut Turns) -> Result<Retired> {
         let region = self.store.region();
         let (geo, salt) = (*self.store.geometry(), self.store.salt());
         let mut retired = Retired {
@@ -239,6 +240,7 @@ impl<'s> Batch<'s> {
                 node::seal(&mut w.page[..], salt);
                 region.write_nt(geo.node_page(page), &w.page[..]);
                 switch.push((id, node::nat_encode(id, page, salt)));
+                turns.step(BLOCK as u32 / LINE as u32);
             } else if w.home.is_some() {
                 switch.push((id, node::nat_absent(id, salt)));
             }

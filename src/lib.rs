@@ -24,5 +24,6 @@ pub mod ns;
 pub mod recovery;
 pub mod scrub;
 pub mod trim;
+pub mod turns;
 pub mod txn;
 pub mod volume;

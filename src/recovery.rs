@@ -23,6 +23,7 @@ use crate::engine::{Engine, Parts};
 use crate::error::FsError;
 use crate::metrics::Metrics;
 use crate::ns::node::{NodeStore, record_pages};
+use crate::turns::Turns;
 use crate::volume::{Access, Volume};
 
 /// Records of one digest batch during recovery.
@@ -191,7 +192,7 @@ pub fn recover_telling(
                 done += 1;
             }
             batch.left_out().into_iter().for_each(&mut *left_out);
-            let retired = batch.write()?;
+            let retired = batch.write(&mut Turns::default())?;
             // Committed words, then D: one call, in this order.
             digested = retired.seq;
             scan.store_digested(digested)?;
