@@ -1,9 +1,9 @@
 //! A transaction: everything one operation changes, as one record.
 //!
 //! Resources are promised when it begins and before any lock is taken (ordering 6). The operation
-//! then reads and writes pages through it: writes go to private copies and, as deltas, into the
-//! record. [`Txn::commit`] appends the record and publishes the copies; dropping a transaction
-//! returns everything and leaves no trace.
+//! then reads and writes pages through it: what it writes goes, as deltas, into the record, and only it
+//! sees pages with that. [`Txn::commit`] appends the record and changes the pages for everybody; dropping
+//! a transaction returns everything and leaves no trace.
 
 mod account;
 
@@ -262,7 +262,7 @@ impl<'e> Txn<'e> {
         }
     }
 
-    /// Copies on write, and logs the bytes.
+    /// Logs the bytes; the page shows them to this transaction from here on, to others when it commits.
     pub fn write(&mut self, id: u32, at: usize, bytes: &[u8]) {
         self.item(&Item::Delta { id, at, bytes });
         let end = self.items.len();
