@@ -298,10 +298,10 @@ fn an_unfinished_append_holds_up_commit_and_digest() {
             assert!(!returned.load(Ordering::SeqCst));
             assert_eq!(j.commit_ts(), 0);
         };
-        let a = j
-            .append_with(credit, vec![staged], &[], committer)
+        let seq = j
+            .append_with(credit, vec![staged].into(), &[], committer)
             .expect("append");
-        assert_eq!(a.seq, 1);
+        assert_eq!(seq, 1);
     });
     assert_eq!(
         (j.commit_ts(), j.complete_upto(), j.digestable()),

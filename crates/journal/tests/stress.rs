@@ -102,7 +102,7 @@ impl World {
         items.extend(lbns.iter().flat_map(|&l| (l as u64).to_le_bytes()));
         let publish = |lbn, slot| assert!(self.staged.publish(lbn, slot), "locked, so newest");
         self.journal
-            .append_with(credit, vec![staged], &items, publish)
+            .append_with(credit, vec![staged].into(), &items, publish)
             .expect("append");
         lbns.iter()
             .for_each(|&l| self.acked[l].store(version, Ordering::Release));
