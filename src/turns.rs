@@ -5,7 +5,9 @@
 //! sleep. Half a millisecond of digest in one piece was what the slowest request in a thousand took. A
 //! yield costs a third of a microsecond if nobody waits.
 
-use quayfs_sync::thread;
+// Not the scheduler's of tests: it may let others go on at each lock and each access to a medium anyway,
+// and the more moments there are, the seldomer a thread stands still through a whole round.
+use std::thread;
 
 /// Counts steps, and yields after some. Not to be stepped with a lock held that an operation takes.
 #[derive(Debug, Default)]
