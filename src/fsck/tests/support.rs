@@ -231,6 +231,9 @@ impl Disk {
     }
 }
 
+/// Files in a directory of the sample: more than three leaves hold, however they hash.
+pub const NAMES: u64 = 200;
+
 impl Master {
     fn make() -> Self {
         let disk = Disk::new();
@@ -239,7 +242,7 @@ impl Master {
         let file = |dir, name: &[u8]| fs.mknod(BY, dir, name, S_IFREG | 0o644, 0).unwrap().ino;
         s.dir = fs.mkdir(BY, ROOT, b"dir", 0o755).unwrap().ino;
         s.sub = fs.mkdir(BY, s.dir, b"sub", 0o755).unwrap().ino;
-        for i in 0..150 {
+        for i in 0..NAMES {
             fs.forget(
                 file(s.dir, format!("a name of some length {i:030}").as_bytes()),
                 1,
