@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quayfs_journal::Record;
+use quayfs_journal::{Record, SlotRun};
 use quayfs_sync::thread::{self, JoinHandle};
 use quayfs_sync::time::Instant;
 
@@ -169,6 +169,12 @@ fn digest_some(e: &Engine, upto: u64) -> Result<()> {
     Ok(())
 }
 
+/// Bytes that a record takes in its lane, without header and padding.
+fn bytes_of(record: &Record) -> usize {
+    let runs = record.runs.iter().map(SlotRun::encoded_bytes);
+    record.items.len() + runs.sum::<usize>()
+}
+
 /// Records of one batch, those after the first number up to the last.
 fn read_records(e: &Engine, range: Range<u64>, turns: &mut Turns) -> Result<Vec<Record>> {
     let mut records: Vec<Record> = Vec::new();
@@ -181,7 +187,7 @@ fn read_records(e: &Engine, range: Range<u64>, turns: &mut Turns) -> Result<Vec<
         if some.is_empty() {
             break;
         }
-        bytes += some.iter().map(|r| r.items.len()).sum::<usize>();
+        bytes += some.iter().map(bytes_of).sum::<usize>();
         records.extend(some);
         turns.step(16 * READ_RECORDS as u32);
     }

@@ -2,20 +2,19 @@
 //!
 //! Linux lets a thread that runs on a CPU go on for milliseconds while one that wakes there waits, even
 //! if another CPU is idle: whoever asks the daemon and waits for its answer is woken where he went to
-//! sleep. Half a millisecond of digest in one piece was what the slowest request in a thousand took. A
-//! yield costs a third of a microsecond if nobody waits.
+//! sleep. A third of a millisecond of digest in one piece was what the slowest request in a thousand took.
 
 // Not the scheduler's of tests: it may let others go on at each lock and each access to a medium anyway,
 // and the more moments there are, the seldomer a thread stands still through a whole round.
 use std::thread;
 
-/// Counts steps, and yields after some. Not to be stepped with a lock held that an operation takes.
+/// Counts what has been done, and yields after some. Not to be stepped with a lock held that an operation takes.
 #[derive(Debug, Default)]
 pub struct Turns {
     steps: u32,
 }
 
-/// Steps between two yields: some tens of microseconds.
+/// Cache lines between two yields: some microseconds to some tens of them.
 const STEPS: u32 = 256;
 
 impl Turns {

@@ -46,9 +46,9 @@ impl Journal {
     }
 
     /// [`Journal::append`] that hands each block and its slot to `publish` before the number, which is
-    /// the result, counts as complete. A round whose cut covers the record therefore finds its slots published; done
-    /// after the append, publishing could come after the slot was retired and reused. `publish` runs
-    /// under the lane's lock and must be short.
+    /// the result, counts as complete. A round whose cut covers the record therefore finds its slots
+    /// published; done after the append, publishing could come after the slot was retired and reused.
+    /// `publish` runs under the lane's lock and must be short.
     ///
     /// # Errors
     /// As [`Journal::append`]; `publish` has not been called then.
