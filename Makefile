@@ -38,7 +38,7 @@ help:
 deps:
 	@scripts/packages $(PACKAGES)
 	@command -v $(CARGO) >/dev/null || \
-		{ echo 'No cargo: install Rust 1.88 or later from https://rustup.rs' >&2; exit 1; }
+		{ echo 'No cargo: install Rust 1.89 or later from https://rustup.rs' >&2; exit 1; }
 
 build: deps
 	QUAYFS_COMMIT='$(COMMIT)' $(CARGO) build --release --bin quayfs

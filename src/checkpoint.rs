@@ -14,6 +14,7 @@ use quayfs_layout::{BLOCK, LINE, Lbn};
 use quayfs_ppt::BlockState;
 use quayfs_sync::atomic::{AtomicUsize, Ordering};
 use quayfs_sync::{Mutex, thread};
+use rustc_hash::FxHashSet;
 
 use crate::config::CheckpointPolicy;
 use crate::engine::Engine;
@@ -45,6 +46,14 @@ struct Move {
     borrowed: Option<Lbn>,
 }
 
+/// Memory that one round leaves to the next: its first touch costs more than copying to it.
+#[derive(Default)]
+pub(crate) struct Workspace {
+    /// What each worker writes from.
+    bufs: Vec<AlignedBuf>,
+    live: Vec<LiveSlot>,
+}
+
 /// How far a round goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
@@ -74,11 +83,12 @@ pub fn round(e: &Engine) -> Result<RoundReport> {
 /// returns, the slots it retired are free, and their blocks are durable on the data device unless
 /// they have been overwritten in a slot that is still there.
 pub fn round_of(e: &Engine, reach: Reach) -> Result<RoundReport> {
-    let mut bufs = e.rounding.lock();
+    let mut workspace = e.rounding.lock();
+    let Workspace { bufs, live } = &mut *workspace;
     let digested = e.journal.digested();
-    let live = e.journal.live_slots(digested);
+    e.journal.find_live_slots(digested, live);
     // A round is bounded by the L2P log: a block takes up to two entries.
-    let cut = cut(&live, digested, reach, (e.ppt.capacity() / 2) as usize);
+    let cut = cut(live, digested, reach, (e.ppt.capacity() / 2) as usize);
     let slots = live.iter().filter(|s| s.seq <= cut).count() as u64;
     if slots == 0 {
         e.journal
@@ -86,7 +96,7 @@ pub fn round_of(e: &Engine, reach: Reach) -> Result<RoundReport> {
             .map_err(FsError::io)?;
         return Ok(RoundReport::default());
     }
-    let (newest, orphaned) = absorb(e, live, cut);
+    let (newest, orphaned) = absorb(e, live, digested, cut);
     // Grace between the cut and the first write in place: a reader that missed the staged map
     // before a slot was published may still be reading the block.
     grace::wait();
@@ -96,7 +106,7 @@ pub fn round_of(e: &Engine, reach: Reach) -> Result<RoundReport> {
         written: moves.len() as u64,
         swapped: moves.iter().filter(|m| m.borrowed.is_some()).count() as u64,
     };
-    let outcome = write_out(e, &moves, &mut bufs).and_then(|()| commit(e, &moves, cut));
+    let outcome = write_out(e, &moves, bufs).and_then(|()| commit(e, &moves, cut));
     if let Err(err) = outcome {
         // Nothing was retired: the slots still hold everything.
         borrowed.give_back(e);
@@ -141,11 +151,41 @@ fn cut(live: &[LiveSlot], digested: u64, reach: Reach, most: usize) -> u64 {
 /// Keeps the newest version of each LBN (write absorption), if that is at or below the cut, and splits
 /// off blocks that nobody owns any more. A newer one is digested and stays live: after a crash it counts,
 /// and what the data device holds does not.
-fn absorb(e: &Engine, mut live: Vec<LiveSlot>, cut: u64) -> (Vec<LiveSlot>, Vec<LiveSlot>) {
+fn absorb(
+    e: &Engine,
+    live: &[LiveSlot],
+    digested: u64,
+    cut: u64,
+) -> (Vec<LiveSlot>, Vec<LiveSlot>) {
+    let mut newest = Vec::new();
+    // Of these the newest slot of all is not the newest of those that count.
+    let mut unclear = FxHashSet::default();
+    for slot in live.iter().filter(|s| s.seq <= cut) {
+        match e.staged.get(slot.lbn) {
+            Some(s) if s == slot.slot() => newest.push(*slot),
+            // Digested and staged again since, hence live: this one has been absorbed.
+            Some(s) if s.seq <= digested && (s.seq, s.pos) > (slot.seq, slot.pos) => {}
+            _ => {
+                unclear.insert(slot.lbn);
+            }
+        }
+    }
+    if !unclear.is_empty() {
+        let unclear = live.iter().filter(|s| unclear.contains(&s.lbn));
+        newest.extend(newest_of(unclear.copied().collect(), cut));
+    }
+    newest.sort_unstable_by_key(|s| s.lbn);
+    // A block that is staged again while this looks: clear at one of its slots, unclear at an older one.
+    newest.dedup_by_key(|s| s.lbn);
+    newest.into_iter().partition(|s| !e.lbns.is_pending(s.lbn))
+}
+
+/// The newest slot of each LBN among all of its live ones, if it is at or below the cut.
+fn newest_of(mut live: Vec<LiveSlot>, cut: u64) -> Vec<LiveSlot> {
     live.sort_unstable_by_key(|s| (s.lbn, std::cmp::Reverse(s.seq), std::cmp::Reverse(s.pos)));
     live.dedup_by_key(|s| s.lbn);
     live.retain(|s| s.seq <= cut);
-    live.into_iter().partition(|s| !e.lbns.is_pending(s.lbn))
+    live
 }
 
 /// LBNs that a round has borrowed.

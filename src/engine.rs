@@ -11,7 +11,7 @@ mod relief;
 use std::ops::Range;
 use std::sync::Arc;
 
-use quayfs_blockdev::{AlignedBuf, BlockDevice};
+use quayfs_blockdev::BlockDevice;
 use quayfs_journal::{Journal, StagedMap};
 use quayfs_layout::config::ConfigTable;
 use quayfs_layout::geometry::Geometry;
@@ -20,6 +20,7 @@ use quayfs_ppt::Ppt;
 use quayfs_sync::Mutex;
 use quayfs_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use crate::checkpoint::Workspace;
 use crate::config::{DataMode, Durability, MountOptions, OnError};
 use crate::error::{FsError, Result, Shortage};
 use crate::metrics::Metrics;
@@ -85,9 +86,8 @@ pub struct Engine {
     flush_failed: AtomicBool,
     /// One digest at a time.
     pub(crate) digesting: Mutex<()>,
-    /// One round or zero batch at a time; its workers' buffers stay, since the first touch of memory
-    /// costs more than copying to it.
-    pub(crate) rounding: Mutex<Vec<AlignedBuf>>,
+    /// One round or zero batch at a time.
+    pub(crate) rounding: Mutex<Workspace>,
     /// Last record that a device flush covers (`data=ordered`).
     pub flushed: AtomicU64,
 }

@@ -104,6 +104,7 @@ pub struct Mkfs {
 const MOUNT_HELP: &str = "\
 Options after -o, separated by commas:
   ro                         read-only: nothing is written to either device
+  norecovery, noload         with ro: the same, for what a crash has left is recovered in memory
   data=journal               all data goes through pmem (default)
       =ordered               data goes to the data device before its record commits
       =writeback             only metadata is journaled

@@ -115,6 +115,8 @@ impl MountOptions {
 struct Parser<'a> {
     options: MountOptions,
     remount: bool,
+    /// That nothing is to be recovered, and how it was said.
+    norecovery: Option<&'a str>,
     /// Our own options so far: what each is about, and how it was said.
     said: Vec<(&'static str, &'a str)>,
 }
@@ -156,6 +158,11 @@ impl<'a> Parser<'a> {
             ("noacl", None) => {
                 self.once("access control lists", word)?;
                 self.options.acls = Some(Acls::Off);
+                Ok(())
+            }
+            // With `ro` nothing is written anyway: what a crash has left is recovered in memory.
+            ("norecovery" | "noload", None) => {
+                self.norecovery = Some(word);
                 Ok(())
             }
             // FUSE servers are not told of these; what they ask for has another name here.
@@ -322,6 +329,15 @@ impl<'a> Parser<'a> {
                 o.data.to_string(),
                 "durability=op",
                 "data outside the journal is durable at a commit only; drop one of them",
+            );
+        }
+        if let Some(word) = self.norecovery
+            && !o.read_only
+        {
+            return conflict(
+                word.into(),
+                "rw",
+                "who writes has to recover what a crash has left; say ro, which writes to no device",
             );
         }
         if o.permissions == Permissions::Owner && o.allow_other {

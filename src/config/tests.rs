@@ -302,10 +302,14 @@ fn contradictions_are_refused() {
         "acl,noacl",
         "permissions=owner,acl",
         "strictatime,open=elide",
+        "norecovery",
+        "ro,noload,rw",
     ] {
         let text = refusal(list);
         assert!(text.contains("contradict each other"), "{list}: {text}");
     }
+    assert!(parse("ro,norecovery").unwrap().read_only);
+    assert!(parse("noload,ro").unwrap().read_only);
     assert!(parse("commit=7,commit=7").is_ok());
     assert!(parse("checkpoint=swap,ablation=checkpoint:swap").is_ok());
 }

@@ -62,7 +62,9 @@ pub fn write(e: &Engine, cell: &Cell, req: Request<'_>) -> Result<()> {
     if req.offset > SIZE_MAX || req.data.len() as u64 > SIZE_MAX - req.offset {
         return Err(FsError::FileTooBig);
     }
-    let mut direct = e.options.data != DataMode::Journal;
+    // Less than a block goes through staging in every mode: on the device it would have to be completed and
+    // written elsewhere each time, which for somebody who appends a line at a time is all he waits for.
+    let mut direct = e.options.data != DataMode::Journal && req.data.len() >= BLOCK;
     e.retrying(|| {
         loop {
             match attempt(e, cell, req, direct) {

@@ -89,8 +89,9 @@ impl Journal {
             self.geo.volume_salt,
         );
         let off = self.geo.lane(lane_no) + lane.tail % self.geo.lane_bytes;
-        self.region.write(off, &record.bytes);
-        self.region.flush(off, bytes);
+        // Whole lines, past the cache: nothing is fetched that is about to be overwritten. Digest reads
+        // them thousands of records later.
+        self.region.write_nt(off, &record.bytes);
         match self.durability {
             // Ordering 4: durable before anybody is told, and before the lane's next record, which
             // is how a scan tells damage from the end of the log (ordering 1).

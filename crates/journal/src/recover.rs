@@ -187,13 +187,14 @@ impl Scan {
         Ok(())
     }
 
-    /// Without its first word nothing is a header. Nothing is flushed: what the next life stores in the
-    /// same line does not overtake it there, and draining a file takes all that is dirty along.
+    /// Without its first word nothing is a header. Durable before the next life, which stores to the same
+    /// lines past the cache: a store that is still in the cache would be overtaken there.
     fn clear_torn(&self) {
         for (lane, torn) in self.torn.iter().enumerate() {
             for pos in torn {
                 let off = self.geo.lane(lane) + pos % self.geo.lane_bytes;
                 self.region.store_u64(off, 0);
+                self.region.flush(off, 8);
             }
         }
     }

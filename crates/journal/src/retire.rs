@@ -45,8 +45,15 @@ impl Journal {
     /// device may have newer content since. `upto` must not exceed [`Journal::complete_upto`], and a round
     /// uses at most D.
     pub fn live_slots(&self, upto: u64) -> Vec<LiveSlot> {
-        let _no_head_moves = self.retire_lock.lock();
         let mut live = Vec::new();
+        self.find_live_slots(upto, &mut live);
+        live
+    }
+
+    /// [`Journal::live_slots`] into memory that is there already.
+    pub fn find_live_slots(&self, upto: u64, live: &mut Vec<LiveSlot>) {
+        let _no_head_moves = self.retire_lock.lock();
+        live.clear();
         for (i, buffer) in self.buffers.iter().enumerate() {
             live.extend(
                 buffer
@@ -61,7 +68,6 @@ impl Journal {
                     }),
             );
         }
-        live
     }
 
     /// The lowest number among live slots: how far the oldest staged data goes back.

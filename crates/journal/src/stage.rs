@@ -106,17 +106,16 @@ impl Journal {
         Ok(staged)
     }
 
-    /// Headers of consecutive positions lie side by side, but for the end of the ring. Recovery could
-    /// do without the flush, because the committed word shares the line; but then a header that is
-    /// missing under a record would no longer be a sign of damage.
+    /// Headers of consecutive positions lie side by side, but for the end of the ring; each is a line, which
+    /// nothing reads before its committed word is stored. Recovery could do without their durability, because
+    /// that word shares the line; but then a header that is missing under a record would no longer be a sign
+    /// of damage.
     fn write_headers(&self, buffer: u16, index: u64, headers: &[u8]) {
         let room = (self.geo.slots_per_buffer - index) as usize * SLOT_HEADER_BYTES;
         let (first, wrapped) = headers.split_at(room.min(headers.len()));
         for (at, part) in [(index, first), (0, wrapped)] {
             if !part.is_empty() {
-                let off = self.geo.header(buffer, at);
-                self.region.write(off, part);
-                self.region.flush(off, part.len() as u64);
+                self.region.write_nt(self.geo.header(buffer, at), part);
             }
         }
     }

@@ -22,6 +22,9 @@ pub(crate) struct Memory {
     owner: Owner,
 }
 
+/// A huge page of x86-64, and of AArch64 with pages of 4 KiB.
+pub(crate) const HUGE: usize = 2 << 20;
+
 /// What the allocator aligns to without being asked.
 const HEAP_ALIGN: usize = 16;
 
@@ -50,18 +53,41 @@ impl Memory {
         } else {
             MapFlags::SHARED
         };
+        // Reserved with room to align, so that huge pages can lie in the mapping as they lie in the file:
+        // the kernel sees to that itself for directly mapped files only.
+        let reserved = len.next_multiple_of(PAGE as usize) + HUGE;
         // SAFETY: a new mapping at an address of the kernel's choice aliases nothing in this process.
-        // Should somebody truncate the file, touching the lost part raises SIGBUS, which ends the
-        // process without undefined behaviour.
-        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, flags, file, 0) }?;
-        let base = NonNull::new(base.cast::<u8>())
-            .ok_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable))?;
-        Ok(Self {
-            base,
-            len,
-            writable,
-            owner: Owner::Mapping,
-        })
+        let start = unsafe {
+            let none = ProtFlags::empty();
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), reserved, none, MapFlags::PRIVATE)
+        }?;
+        let skip = start.addr().wrapping_neg() % HUGE;
+        let file_end = skip + len.next_multiple_of(PAGE as usize);
+        // SAFETY: the pages that are replaced or returned belong to the reservation just made, which nobody
+        // else knows of. Should somebody truncate the file, touching the lost part raises SIGBUS, which ends
+        // the process without undefined behaviour.
+        unsafe {
+            let fixed = flags | MapFlags::FIXED;
+            let mapped = rustix::mm::mmap(start.byte_add(skip), len, prot, fixed, file, 0);
+            let (kept, result) = match mapped {
+                Ok(base) => (skip..file_end, Ok(base)),
+                Err(err) => (0..0, Err(err)),
+            };
+            for rest in [0..kept.start, kept.end..reserved] {
+                if !rest.is_empty() {
+                    // Failure would only leak addresses.
+                    let _ = rustix::mm::munmap(start.byte_add(rest.start), rest.len());
+                }
+            }
+            let base = NonNull::new(result?.cast::<u8>())
+                .ok_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable))?;
+            Ok(Self {
+                base,
+                len,
+                writable,
+                owner: Owner::Mapping,
+            })
+        }
     }
 
     /// Zeroed heap memory.
@@ -237,6 +263,24 @@ impl Memory {
         // SAFETY: the range is valid and checked; populating changes no content.
         unsafe { rustix::mm::madvise(self.at(off, 0).cast(), len as usize, advice) }?;
         Ok(())
+    }
+
+    /// Makes huge pages of a range of whole ones, and faults them in for writing.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::InvalidInput`] where such memory has none: directly mapped files, which have them
+    /// anyway, and Linux before 6.1. Any other: not now.
+    pub(crate) fn collapse(&self, off: u64, len: u64) -> io::Result<()> {
+        self.check(off, len);
+        if matches!(self.owner, Owner::Heap { .. }) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let start = self.at(off, 0);
+        // SAFETY: the range is valid and checked; a collapse moves content and changes none.
+        match unsafe { libc::madvise(start.cast(), len as usize, libc::MADV_COLLAPSE) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 }
 

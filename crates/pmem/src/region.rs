@@ -5,7 +5,7 @@ mod open;
 use crate::drain::DrainGate;
 use crate::libpmem;
 use crate::lock::{self, LockKind};
-use crate::memory::Memory;
+use crate::memory::{self, Memory};
 use crate::{Backend, Observer, PAGE, PmemError};
 use std::fmt;
 use std::fs::File;
@@ -316,12 +316,22 @@ impl Region {
         // Populating holds the lock of the address space, and whoever maps memory or starts a thread
         // waits for it: short pieces with pauses as long as they took.
         const PIECE: u64 = 256 << 10;
+        const HUGE: u64 = memory::HUGE as u64;
         // Dirtying every page of a page-cached file would only make the kernel write it all.
         let write = self.memory.is_writable() && !self.backend.needs_drain();
+        // A region in a file system in memory gets what a directly mapped one has: an access to one that is
+        // larger than what the processor remembers of the page table costs a walk through it otherwise.
+        let mut huge = write;
         let mut done = 0;
         while done < self.len() && !stop.load(Ordering::Relaxed) {
-            let len = PIECE.min(self.len() - done);
             let began = Instant::now();
+            let mut len = PIECE.min(self.len() - done);
+            if huge && done % HUGE == 0 && self.len() - done >= HUGE {
+                match self.memory.collapse(done, HUGE) {
+                    Ok(()) => len = HUGE,
+                    Err(err) => huge = err.kind() != std::io::ErrorKind::InvalidInput,
+                }
+            }
             if self.memory.populate(done, len, write).is_err() {
                 break;
             }
