@@ -106,7 +106,9 @@ pub fn round_of(e: &Engine, reach: Reach) -> Result<RoundReport> {
         written: moves.len() as u64,
         swapped: moves.iter().filter(|m| m.borrowed.is_some()).count() as u64,
     };
-    let outcome = write_out(e, &moves, bufs).and_then(|()| commit(e, &moves, cut));
+    let outcome = journal_copy(e, &moves, bufs)
+        .and_then(|()| write_out(e, &moves, bufs))
+        .and_then(|()| commit(e, &moves, cut));
     if let Err(err) = outcome {
         // Nothing was retired: the slots still hold everything.
         borrowed.give_back(e);
@@ -205,11 +207,7 @@ impl Borrowed {
 
 /// Decides for each block where it is written.
 fn plan(e: &Engine, newest: Vec<LiveSlot>) -> Result<(Vec<Move>, Borrowed)> {
-    let policy = e
-        .options
-        .ablation
-        .checkpoint
-        .unwrap_or(e.options.checkpoint);
+    let policy = e.options.checkpoint_policy();
     let mut moves = Vec::with_capacity(newest.len());
     let mut turns = Turns::default();
     for slot in newest {
@@ -224,7 +222,7 @@ fn plan(e: &Engine, newest: Vec<LiveSlot>) -> Result<(Vec<Move>, Borrowed)> {
     moves.sort_unstable_by_key(|m| m.pbn);
     let mut borrowed = Borrowed::default();
     let mut scattered: Vec<usize> = match policy {
-        CheckpointPolicy::InPlace => Vec::new(),
+        CheckpointPolicy::InPlace | CheckpointPolicy::Double => Vec::new(),
         CheckpointPolicy::Swap => (0..moves.len()).collect(),
         CheckpointPolicy::Adaptive => runs(&moves)
             .filter(|r| r.len() < RUN_MIN)
@@ -313,6 +311,27 @@ fn borrow(e: &Engine, n: usize, borrowed: &mut Borrowed) -> Result<Vec<(u64, Lbn
         }
     }
     Ok(out)
+}
+
+/// With `checkpoint=double`: writes all blocks to free ones and flushes them, before they are written in
+/// place. The slots hold them all the time, so nobody ever reads the copy.
+fn journal_copy(e: &Engine, moves: &[Move], bufs: &mut Vec<AlignedBuf>) -> Result<()> {
+    if e.options.checkpoint_policy() != CheckpointPolicy::Double {
+        return Ok(());
+    }
+    let mut borrowed = Borrowed::default();
+    let copied = borrow(e, moves.len(), &mut borrowed).and_then(|free| {
+        // Round and round, where there are fewer of them.
+        for some in moves.chunks(free.len().max(1)) {
+            let copies: Vec<Move> = (some.iter().zip(&free))
+                .map(|(m, (pbn, _))| Move { pbn: *pbn, ..*m })
+                .collect();
+            write_out(e, &copies, bufs)?;
+        }
+        Ok(())
+    });
+    borrowed.give_back(e);
+    copied
 }
 
 /// Writes all blocks with a pool of workers, waits for all of them (the round barrier of paper

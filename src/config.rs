@@ -48,6 +48,9 @@ pub enum CheckpointPolicy {
     Swap,
     /// Everything in place.
     InPlace,
+    /// Everything in place after a copy of it is durable elsewhere on the device: what a journal on the
+    /// device costs, for measurements.
+    Double,
 }
 
 /// Whether the daemon answers `open`. Option `open=`.
@@ -108,7 +111,7 @@ pub enum AtimePolicy {
 pub struct Ablation {
     /// `staging:central`: every write goes through one staging buffer under one lock.
     pub central_staging: bool,
-    /// `checkpoint:swap` or `checkpoint:inplace`: replaces `checkpoint=`.
+    /// `checkpoint:swap`, `inplace` or `double`: replaces `checkpoint=`.
     pub checkpoint: Option<CheckpointPolicy>,
     /// `locking:file`: every range lock covers the whole file.
     pub file_locking: bool,
@@ -252,6 +255,7 @@ impl CheckpointPolicy {
             Self::Adaptive => "adaptive",
             Self::Swap => "swap",
             Self::InPlace => "inplace",
+            Self::Double => "double",
         }
     }
 }

@@ -312,6 +312,13 @@ fn journal_op_in_place() {
 }
 
 #[test]
+fn journal_op_double() {
+    run_all(&Setup::new("checkpoint=double"), 3500, 2, |t| {
+        t.swapped == 0 && t.slot_laps > 2
+    });
+}
+
+#[test]
 fn journal_commit() {
     let setup = Setup {
         backend: Backend::File,

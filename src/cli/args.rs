@@ -123,7 +123,8 @@ Options after -o, separated by commas:
   noacl                      none: what is stored is kept and not looked at
   errors=remount-ro          damaged metadata turns the mount read-only (default)
         =continue            the operation gets EIO, the rest goes on
-  checkpoint=adaptive        or swap, inplace: how rounds write to the data device
+  checkpoint=adaptive        or swap, inplace: how rounds write to the data device; or double:
+                             everything twice, as with a journal on it, to compare with
   buffers=N                  use only N of the staging buffers
   threads=N                  threads that serve requests (default: by the number of CPUs)
   transport=auto             FUSE over io_uring where the kernel has it switched on, else /dev/fuse
@@ -138,8 +139,8 @@ Options after -o, separated by commas:
   fsname=NAME subtype=NAME   what the mount table shows; subtype=none: type `fuse`
   remount                    change ro, nosuid, nodev, noexec, noatime of a live mount
   ablation=KEY:VALUE         measure without an idea: staging:central, checkpoint:swap,
-                             checkpoint:inplace, locking:file, workers:1,
-                             messages:all
+                             checkpoint:inplace, checkpoint:double, locking:file,
+                             workers:1, messages:all
 
 Examples:
   quayfs mount /srv/vol /mnt/q

@@ -216,7 +216,7 @@ impl<'a> Parser<'a> {
                 "commit"
             }
             "checkpoint" => {
-                o.checkpoint = checkpoint(word, key, value)?;
+                o.checkpoint = choose(key, value, &CHECKPOINT)?;
                 "checkpoint"
             }
             "open" => {
@@ -276,7 +276,7 @@ impl<'a> Parser<'a> {
             }
             Some(("checkpoint", "adaptive")) => Err(bad(key, value, ABLATIONS)),
             Some(("checkpoint", policy)) => {
-                a.checkpoint = Some(checkpoint(word, "ablation=checkpoint", policy)?);
+                a.checkpoint = Some(choose("ablation=checkpoint", policy, &CHECKPOINT)?);
                 Ok("ablation=checkpoint")
             }
             Some(("locking", "file")) => {
@@ -393,10 +393,11 @@ const ERRORS: [(&str, OnError); 2] = [
     ("remount-ro", OnError::RemountRo),
     ("continue", OnError::Continue),
 ];
-const CHECKPOINT: [(&str, CheckpointPolicy); 3] = [
+const CHECKPOINT: [(&str, CheckpointPolicy); 4] = [
     ("adaptive", CheckpointPolicy::Adaptive),
     ("swap", CheckpointPolicy::Swap),
     ("inplace", CheckpointPolicy::InPlace),
+    ("double", CheckpointPolicy::Double),
 ];
 const IDLE: [(&str, Idle); 3] = [
     ("auto", Idle::Auto),
@@ -408,8 +409,8 @@ const TRANSPORT: [(&str, Transport); 3] = [
     ("dev", Transport::Dev),
     ("uring", Transport::Uring),
 ];
-const ABLATIONS: &str = "staging:central, checkpoint:swap, checkpoint:inplace, locking:file, \
-    workers:1 or messages:all";
+const ABLATIONS: &str = "staging:central, checkpoint:swap, checkpoint:inplace, checkpoint:double, \
+    locking:file, workers:1 or messages:all";
 
 fn bad(option: &str, value: &str, expected: impl Into<String>) -> OptionError {
     OptionError::Value {
@@ -441,16 +442,6 @@ fn name(key: &str, value: &str) -> Result<String, OptionError> {
         return Err(bad(key, value, "a name that is not empty"));
     }
     Ok(value.into())
-}
-
-fn checkpoint(word: &str, key: &str, value: &str) -> Result<CheckpointPolicy, OptionError> {
-    if value == "double" {
-        return Err(OptionError::NotYet {
-            option: word.into(),
-            instead: "adaptive, swap or inplace",
-        });
-    }
-    choose(key, value, &CHECKPOINT)
 }
 
 fn is_for_others(key: &str) -> bool {

@@ -68,7 +68,7 @@ pub const MODES: &[Mode] = &[
     // The last one: threads leave it out.
     Mode {
         name: "writeback",
-        options: "noatime,data=writeback",
+        options: "noatime,data=writeback,checkpoint=double",
         backend: Backend::Dax,
     },
 ];
