@@ -320,9 +320,13 @@ fn journal_copy(e: &Engine, moves: &[Move], bufs: &mut Vec<AlignedBuf>) -> Resul
         return Ok(());
     }
     let mut borrowed = Borrowed::default();
-    let copied = borrow(e, moves.len(), &mut borrowed).and_then(|free| {
+    // No fewer than a run: shorter ones are not lent.
+    let copied = borrow(e, moves.len().max(RUN_MIN), &mut borrowed).and_then(|free| {
+        if free.is_empty() {
+            return Ok(());
+        }
         // Round and round, where there are fewer of them.
-        for some in moves.chunks(free.len().max(1)) {
+        for some in moves.chunks(free.len()) {
             let copies: Vec<Move> = (some.iter().zip(&free))
                 .map(|(m, (pbn, _))| Move { pbn: *pbn, ..*m })
                 .collect();

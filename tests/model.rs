@@ -5,15 +5,21 @@
 
 use std::sync::Arc;
 
+use quayfs::background::digest_all;
 use quayfs::config::MountOptions;
-use quayfs::fs::{FallocMode, Fs};
+use quayfs::fs::{Caller, FallocMode, Fs};
+use quayfs::volume::{Access, Volume};
+use quayfs::{checkpoint, mkfs};
+use quayfs_blockdev::{AlignedBuf, BlockDevice};
+use quayfs_crashsim::SimDevice;
 use quayfs_layout::BLOCK;
-use quayfs_layout::inode::S_IFREG;
+use quayfs_layout::geometry::Geometry;
+use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_oracle::model::Model;
 use quayfs_oracle::ops::{Op, Taste};
 use quayfs_oracle::rng::Rng;
 use quayfs_oracle::{Media, Shape, account, apply, dump, ops, options, seeds};
-use quayfs_pmem::Backend;
+use quayfs_pmem::{Backend, Region};
 
 /// How one run is set up.
 #[derive(Clone, Debug)]
@@ -316,6 +322,41 @@ fn journal_op_double() {
     run_all(&Setup::new("checkpoint=double"), 3500, 2, |t| {
         t.swapped == 0 && t.slot_laps > 2
     });
+}
+
+/// Of each block that a round has moved, the device holds as many copies as the policy has written.
+#[test]
+fn double_writes_everything_twice() {
+    for (policy, copies) in [("inplace", 1), ("double", 2)] {
+        for blocks in [1, 20] {
+            let (pmem, data) = (16 << 20, 64 << 20);
+            let region = Arc::new(Region::anonymous(pmem));
+            let device: Arc<dyn BlockDevice> = Arc::new(SimDevice::unrecorded(data / 4096));
+            let geometry = Geometry::compute(pmem, data, 1).unwrap();
+            mkfs::format(&region, &*device, geometry, "copies").unwrap();
+            let volume =
+                Volume::from_parts(region, Arc::clone(&device), Access::ReadWrite).unwrap();
+            let options = MountOptions::parse(&[&format!("checkpoint={policy}")]).unwrap();
+            let fs = Fs::mount_quiet(volume, &options).unwrap();
+            let by = Caller {
+                uid: 0,
+                gid: 0,
+                umask: 0,
+            };
+            let file = fs.mknod(by, ROOT, b"file", S_IFREG | 0o644, 0).unwrap();
+            for n in 0..blocks {
+                fs.write(file.ino, n * 4096, &[0xa5; 4096], false).unwrap();
+            }
+            digest_all(&fs.e).unwrap();
+            assert_eq!(checkpoint::round(&fs.e).unwrap().written, blocks);
+            let mut block = AlignedBuf::new(4096);
+            let found = (0..data / 4096).filter(|&n| {
+                device.read(n, &mut block).unwrap();
+                block.iter().all(|b| *b == 0xa5)
+            });
+            assert_eq!(found.count() as u64, copies * blocks, "{policy}, {blocks}");
+        }
+    }
 }
 
 #[test]
