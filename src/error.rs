@@ -58,7 +58,9 @@ pub enum FsError {
     Range,
     /// Attribute too large.
     TooLarge,
-    /// Something else that excludes this is under way.
+    /// It would take more than one record to exchange so many extents.
+    TooManyExtents,
+    /// Something else that excludes this is under way, or has been.
     Busy,
     /// Not supported.
     NotSupported,
@@ -100,6 +102,7 @@ impl fmt::Display for FsError {
             Self::NoAttr => "no such attribute",
             Self::Range => "result too large for the buffer",
             Self::TooLarge => "attribute too large",
+            Self::TooManyExtents => "more extents than one record can exchange",
             Self::Busy => "device or resource busy",
             Self::NotSupported => "operation not supported",
             Self::OtherProject => "another project",

@@ -9,13 +9,14 @@ mod account;
 
 use std::borrow::Cow;
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::time::Duration;
 
 use quayfs_journal::{self as journal, Credit, Need, Staged};
 use quayfs_layout::inode::{self, Inode};
-use quayfs_layout::item::{DELTA_HEADER, Item};
+use quayfs_layout::item::{self, DELTA_HEADER, Item};
 use quayfs_layout::node::{self, NodeKind};
 use quayfs_layout::{BLOCK, Ino, Lbn};
 use smallvec::SmallVec;
@@ -440,6 +441,12 @@ impl<'e> Txn<'e> {
         })?;
         self.staged.push(staged);
         Ok(())
+    }
+
+    /// Node pages that the record changes so far.
+    pub fn pages_changed(&self) -> usize {
+        let nodes = item::decode(&self.items).filter_map(|i| i.ok().map(|i| i.node()));
+        nodes.collect::<BTreeSet<_>>().len()
     }
 
     /// Bytes of items that still fit.

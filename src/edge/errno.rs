@@ -25,6 +25,7 @@ pub fn errno(e: &FsError) -> Errno {
         FsError::NoAttr => libc::ENODATA,
         FsError::Range => libc::ERANGE,
         FsError::TooLarge => libc::E2BIG,
+        FsError::TooManyExtents => libc::EFBIG,
         FsError::Busy => libc::EBUSY,
         FsError::NotSupported => libc::EOPNOTSUPP,
         FsError::OtherProject => libc::EXDEV,

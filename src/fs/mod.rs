@@ -27,6 +27,7 @@ use quayfs_sync::thread::{self, JoinHandle};
 pub use attr::{Attr, Caller, SetAttr, SetTime};
 pub use ops::data::{FallocMode, Whence};
 pub use ops::dirs::DirEntry;
+pub use ops::exchange::{Exchange, Freshness};
 pub use ops::flags::{SetFlags, Writes};
 pub use ops::lookup::TARGET_MAX;
 pub use ops::quota::{QUOTAS_MAX, Quota, SetQuota};

@@ -214,6 +214,14 @@ impl ExtentMap {
             .map(|l| l + 1)
     }
 
+    /// Number of extents that overlap `range`.
+    pub fn count(&self, range: Range<u64>) -> usize {
+        if range.is_empty() {
+            return 0;
+        }
+        self.runs.overlapping(&range).count()
+    }
+
     /// Number of extents.
     pub fn len(&self) -> usize {
         self.runs.len()

@@ -164,6 +164,11 @@ impl Journal {
         self.retired.load(Ordering::Acquire)
     }
 
+    /// Bytes of the largest record, header and padding included.
+    pub fn max_record_bytes(&self) -> u64 {
+        self.geo.max_record_bytes()
+    }
+
     /// The last sequence number taken. Whatever happened before this call has a number at or below.
     pub fn last_seq(&self) -> u64 {
         self.bounds.last_taken()

@@ -3,7 +3,7 @@
 use quayfs::background;
 use quayfs::checkpoint::{self, Reach};
 use quayfs::error::FsError;
-use quayfs::fs::{Attr, Caller, Fs, SetAttr, SetFlags, SetXattr, Whence};
+use quayfs::fs::{Attr, Caller, Exchange, Fs, SetAttr, SetFlags, SetXattr, Whence};
 use quayfs::trim::Trim;
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{FLAG_PROJECT, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
@@ -138,6 +138,28 @@ pub fn on_fs(fs: &Fs, m: &Model, op: &Op) -> Result<Told> {
             len,
         } => fs.fallocate(*ino, *mode, *offset, *len).map(|()| done)?,
         Op::Copy { from, to, len } => Told::Number(fs.copy_range(*from, *to, *len)?),
+        Op::Exchange {
+            one,
+            other,
+            len,
+            to_eof,
+            written,
+        } => {
+            let what = Exchange {
+                one: *one,
+                other: *other,
+                len: *len,
+                to_eof: *to_eof,
+                written: *written,
+                dry_run: false,
+                unless_changed: None,
+            };
+            let by = Caller {
+                uid: 1,
+                ..Caller::default()
+            };
+            fs.exchange(by, what).map(|()| done)?
+        }
         Op::SetAttr {
             ino,
             mode,
@@ -310,6 +332,15 @@ pub fn on_model(m: &mut Model, op: &Op, ino: Option<Ino>, request_max: u64) -> R
             m.fallocate(*ino, *mode, *offset, *len).map(|()| done)
         }
         Op::Copy { from, to, len } => m.copy(*from, *to, *len, request_max).map(Told::Number),
+        Op::Exchange {
+            one,
+            other,
+            len,
+            to_eof,
+            written,
+        } => m
+            .exchange(*one, *other, *len, (*to_eof, *written))
+            .map(|()| done),
         Op::SetAttr {
             ino,
             mode,

@@ -1,6 +1,6 @@
 //! Content of a file in the model: sparse, cheap to copy.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -90,6 +90,52 @@ impl Content {
             self.mapped.remove(blocks.clone());
             self.written.remove(blocks);
         }
+    }
+
+    /// The mapped blocks of a range, counted from its start.
+    pub fn mapped_in(&self, range: Range<u64>) -> BTreeSet<u64> {
+        if range.is_empty() {
+            return BTreeSet::new();
+        }
+        let runs = self.mapped.overlapping(&range);
+        runs.flat_map(|r| r.start.max(range.start)..r.end.min(range.end))
+            .map(|block| block - range.start)
+            .collect()
+    }
+
+    /// What there is to say about a block.
+    fn take(&mut self, block: u64) -> (Option<Block>, bool, bool) {
+        let state = (
+            self.blocks.remove(&block),
+            self.mapped.contains(&block),
+            self.written.contains(&block),
+        );
+        self.unmap(block..block + 1);
+        state
+    }
+
+    fn give(&mut self, block: u64, (bytes, mapped, written): (Option<Block>, bool, bool)) {
+        self.blocks.extend(bytes.map(|b| (block, b)));
+        if mapped {
+            self.mapped.insert(block..block + 1);
+        }
+        if written {
+            self.written.insert(block..block + 1);
+        }
+    }
+
+    /// Two blocks of a file change places.
+    pub fn exchange_blocks(&mut self, one: u64, other: u64) {
+        let (a, b) = (self.take(one), self.take(other));
+        self.give(one, b);
+        self.give(other, a);
+    }
+
+    /// A block of one file and one of another change places.
+    pub fn exchange_block_with(&mut self, one: u64, there: &mut Self, other: u64) {
+        let (a, b) = (self.take(one), there.take(other));
+        self.give(one, b);
+        there.give(other, a);
     }
 
     /// Sets the size.

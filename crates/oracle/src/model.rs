@@ -108,6 +108,14 @@ impl Node {
         }
     }
 
+    /// By root's own group, but not by root.
+    fn drop_privileges_of_stranger(&mut self) {
+        self.drop_privileges();
+        if self.gid != 0 {
+            self.mode &= !S_ISGID;
+        }
+    }
+
     fn xattr_bytes(&self) -> usize {
         self.xattrs.iter().map(|(n, v)| 5 + n.len() + v.len()).sum()
     }

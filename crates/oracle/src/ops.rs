@@ -94,6 +94,14 @@ pub enum Op {
         to: (Ino, u64),
         len: u64,
     },
+    /// The contents of two ranges change places. `written`: only blocks that were written, seen from `one`.
+    Exchange {
+        one: (Ino, u64),
+        other: (Ino, u64),
+        len: u64,
+        to_eof: bool,
+        written: bool,
+    },
     SetAttr {
         ino: Ino,
         mode: Option<u32>,
@@ -307,7 +315,8 @@ pub fn random(rng: &mut Rng, m: &Model, t: &Taste) -> Op {
                 write_len(rng, t) as u64
             },
         },
-        74..77 => Op::Copy {
+        74 => exchange(rng, m, (file, &files), t),
+        75..77 => Op::Copy {
             from: (
                 if files.is_empty() {
                     any
@@ -385,6 +394,34 @@ pub fn random(rng: &mut Rng, m: &Model, t: &Taste) -> Op {
             dir,
             name: known_name(rng, m, dir, t),
         },
+    }
+}
+
+/// Ranges that mostly can be exchanged.
+fn exchange(rng: &mut Rng, m: &Model, (file, files): (Ino, &[Ino]), t: &Taste) -> Op {
+    let other = if files.is_empty() {
+        file
+    } else {
+        *rng.pick(files)
+    };
+    let size = |ino| m.nodes.get(&ino).map_or(0, |n| n.content.size);
+    let start = |rng: &mut Rng, ino| {
+        let at = offset(rng, m, ino, t).min(size(ino));
+        if rng.one_in(10) { at } else { at / B * B }
+    };
+    let (from, to) = (start(rng, file), start(rng, other));
+    let room = (size(file).saturating_sub(from)).min(size(other).saturating_sub(to));
+    let len = match rng.below(4) {
+        0 => room,
+        1 => rng.below(room.min(t.write * B) + 1),
+        _ => rng.below(room.min(t.blocks * B) / B + 1) * B,
+    };
+    Op::Exchange {
+        one: (file, from),
+        other: (other, to),
+        len,
+        to_eof: rng.one_in(3),
+        written: rng.one_in(4),
     }
 }
 

@@ -4,6 +4,7 @@ pub mod acl;
 pub mod create;
 pub mod data;
 pub mod dirs;
+pub mod exchange;
 pub mod flags;
 pub mod link;
 pub mod lookup;

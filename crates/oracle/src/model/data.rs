@@ -2,12 +2,14 @@
 
 use quayfs::error::FsError;
 use quayfs::fs::{FallocMode, SetXattr};
-use quayfs_layout::Ino;
 use quayfs_layout::inode::S_IFMT;
 use quayfs_layout::xattr::{NAME_MAX, SET_MAX, VALUE_MAX};
+use quayfs_layout::{BLOCK, Ino};
 
 use super::lists::{ACCESS, DEFAULT};
 use super::{Model, Node, Result, SIZE_MAX};
+
+const B: u64 = BLOCK as u64;
 
 impl Model {
     fn file(&mut self, ino: Ino) -> Result<&mut Node> {
@@ -102,6 +104,78 @@ impl Model {
             self.write(to.0, to.1, &data, true)?;
         }
         Ok(data.len() as u64)
+    }
+
+    /// Exchanges two ranges. `how`: to the ends of both files, and only what was written in the first.
+    pub fn exchange(
+        &mut self,
+        one: (Ino, u64),
+        other: (Ino, u64),
+        len: u64,
+        how: (bool, bool),
+    ) -> Result<()> {
+        let (to_eof, written) = how;
+        self.node(one.0)?;
+        self.node(other.0)?;
+        for ino in [one.0, other.0] {
+            if self.node(ino)?.is_dir() {
+                return Err(FsError::IsDir);
+            }
+            self.file(ino)?;
+        }
+        self.node(one.0)?.may_change()?;
+        self.node(other.0)?.may_change()?;
+        let mut a = self.node(one.0)?.content.clone();
+        let mut b = self.node(other.0)?.content.clone();
+        let (tail, other_tail) = (
+            a.size.checked_sub(one.1).ok_or(FsError::Invalid)?,
+            b.size.checked_sub(other.1).ok_or(FsError::Invalid)?,
+        );
+        let same = one.0 == other.0;
+        let len = if to_eof { tail.max(other_tail) } else { len };
+        let within = len < tail && len < other_tail || len == tail && len == other_tail;
+        let whole = len % B == 0 && len <= tail && len <= other_tail;
+        let blocks = len.div_ceil(B);
+        let near = one.1.abs_diff(other.1) < blocks * B;
+        if one.1 % B != 0
+            || other.1 % B != 0
+            || !to_eof && !whole && !(within && len == tail)
+            || same && blocks > 0 && (to_eof || near)
+        {
+            return Err(FsError::Invalid);
+        }
+        let grows = |at: u64, tail: u64| to_eof && at.saturating_add(tail) > SIZE_MAX;
+        if grows(one.1, other_tail) || grows(other.1, tail) {
+            return Err(FsError::FileTooBig);
+        }
+        if to_eof && written && tail != other_tail {
+            return Err(FsError::Invalid);
+        }
+        let (from, to) = (one.1 / B, other.1 / B);
+        let mut touched = a.mapped_in(from..from + blocks);
+        touched.extend(b.mapped_in(to..to + blocks));
+        for k in touched {
+            if written && !a.written.contains(&(from + k)) {
+                continue;
+            }
+            if same {
+                a.exchange_blocks(from + k, to + k);
+            } else {
+                a.exchange_block_with(from + k, &mut b, to + k);
+            }
+        }
+        if to_eof && !same {
+            (a.size, b.size) = (one.1 + other_tail, other.1 + tail);
+        }
+        if !same {
+            let n = self.file(other.0)?;
+            n.content = b;
+            n.drop_privileges_of_stranger();
+        }
+        let n = self.file(one.0)?;
+        n.content = a;
+        n.drop_privileges_of_stranger();
+        Ok(())
     }
 
     pub fn setattr(

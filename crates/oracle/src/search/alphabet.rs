@@ -157,6 +157,9 @@ steps! {
         let (a, e) = (s.at("a")?, s.at("dir/empty")?);
         s.op(Op::Copy { from: (a, 5), to: (e, 77), len: 2 * B })
     };
+    "exchange-range": |s| { let (a, e) = (s.grown()?, s.at("a")?); s.exchange((e, B), (a, 2 * B), 2 * B) };
+    "exchange-files": |s| { let (a, e) = (s.at("a")?, s.at("dir/empty")?); s.exchange_files(a, e) };
+    "exchange-within": |s| { let a = s.at("a")?; s.exchange((a, 0), (a, 3 * B), B) };
     "chmod": |s| {
         let ino = s.at("dir")?;
         s.op(Op::SetAttr { ino, mode: Some(0o700), uid: None, gid: Some(7) })
@@ -244,6 +247,38 @@ impl Script {
     pub fn at(&self, path: &str) -> Option<Ino> {
         path.split('/')
             .try_fold(ROOT, |dir, name| self.child(dir, name))
+    }
+
+    /// The file that was empty, with a hole, and blocks that were only allocated.
+    fn grown(&mut self) -> Option<Ino> {
+        let e = self.at("dir/empty")?;
+        let grow = FallocMode::Allocate { keep_size: false };
+        self.fallocate(e, grow, 3 * B, 2 * B);
+        self.write(e, 2 * B, BLOCK);
+        Some(e)
+    }
+
+    fn exchange(&mut self, one: (Ino, u64), other: (Ino, u64), len: u64) {
+        let (to_eof, written) = (false, false);
+        self.op(Op::Exchange {
+            one,
+            other,
+            len,
+            to_eof,
+            written,
+        });
+    }
+
+    fn exchange_files(&mut self, one: Ino, other: Ino) {
+        let (to_eof, written) = (true, false);
+        let (one, other) = ((one, 0), (other, 0));
+        self.op(Op::Exchange {
+            one,
+            other,
+            len: 0,
+            to_eof,
+            written,
+        });
     }
 
     /// Sets an access control list that names `users`.
