@@ -6,6 +6,8 @@ mod attributes;
 mod convert;
 mod data;
 pub mod errno;
+mod exchange;
+mod files;
 mod ioctl;
 mod listing;
 mod names;

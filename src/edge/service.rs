@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use quayfs_fuse::wire::{Init, Open, OpenOut};
+use quayfs_fuse::wire::{
+    IOC_COMMIT_RANGE, IOC_EXCHANGE_RANGE, IOC_START_COMMIT, Init, Open, OpenOut,
+};
 use quayfs_fuse::{Answer, Errno, Notifier, Offer, Op, Out, Request, Service, Stats, Wish};
 use quayfs_layout::inode::ROOT;
 
@@ -61,6 +63,8 @@ pub(super) struct Edge {
     pub(super) fs: Arc<Fs>,
     pub(super) stats: Arc<Stats>,
     pub(super) kernel: Notifier,
+    /// The device number of the mount, as `MAJOR:MINOR`, if the mount table has it.
+    pub(super) device: Option<String>,
     /// Called when the kernel has begun to ask.
     pub(super) started: Box<dyn Fn() + Send + Sync>,
 }
@@ -74,6 +78,12 @@ impl Service for Edge {
 
     fn started(&self) {
         (self.started)();
+    }
+
+    fn is_lengthy(&self, request: &Request<'_>) -> bool {
+        // Before they change anything the kernel has to write what it has collected.
+        let lengthy = [IOC_EXCHANGE_RANGE, IOC_START_COMMIT, IOC_COMMIT_RANGE];
+        matches!(request.op, Op::Ioctl { ref args, .. } if lengthy.contains(&args.cmd))
     }
 
     fn answer(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer {
