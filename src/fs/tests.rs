@@ -1,5 +1,6 @@
 //! Files without a name, whiteouts, what flags forbid, the end that somebody asks for.
 
+mod exchange;
 mod links;
 
 use std::sync::Arc;
