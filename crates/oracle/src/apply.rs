@@ -123,6 +123,11 @@ pub fn on_fs(fs: &Fs, m: &Model, op: &Op) -> Result<Told> {
         } => fs
             .write(*ino, *offset, &data.bytes(), *kill)
             .map(|()| done)?,
+        Op::Together { ino, pieces, kill } => {
+            let bytes: Vec<_> = pieces.iter().map(|(at, d)| (*at, d.bytes())).collect();
+            let pieces: Vec<_> = bytes.iter().map(|(at, b)| (*at, &b[..])).collect();
+            fs.write_together(*ino, &pieces, *kill).map(|()| done)?
+        }
         Op::Read { ino, offset, len } => Told::Bytes(fs.read(*ino, *offset, *len)?),
         Op::Truncate { ino, size, kill } => {
             let set = SetAttr {
@@ -317,6 +322,9 @@ pub fn on_model(m: &mut Model, op: &Op, ino: Option<Ino>, request_max: u64) -> R
             data,
             kill,
         } => m.write(*ino, *offset, &data.bytes(), *kill).map(|()| done),
+        Op::Together { ino, pieces, kill } => m
+            .write_together(*ino, pieces, (*kill, request_max))
+            .map(|()| done),
         Op::Read { ino, offset, len } => m.read(*ino, *offset, *len as u64).map(Told::Bytes),
         Op::Truncate { ino, size, kill } => {
             m.truncate(*ino, *size, *kill)?;

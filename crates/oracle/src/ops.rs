@@ -73,6 +73,12 @@ pub enum Op {
         data: Data,
         kill: bool,
     },
+    /// Several writes as one.
+    Together {
+        ino: Ino,
+        pieces: Vec<(u64, Data)>,
+        kill: bool,
+    },
     Read {
         ino: Ino,
         offset: u64,
@@ -316,7 +322,18 @@ pub fn random(rng: &mut Rng, m: &Model, t: &Taste) -> Op {
             },
         },
         74 => exchange(rng, m, (file, &files), t),
-        75..77 => Op::Copy {
+        75 => Op::Together {
+            ino: file,
+            pieces: (0..rng.below(4))
+                .map(|_| {
+                    let len = write_len(rng, t).min(2 * BLOCK);
+                    let seed = rng.number();
+                    (offset(rng), Data { seed, len })
+                })
+                .collect(),
+            kill: rng.one_in(2),
+        },
+        76 => Op::Copy {
             from: (
                 if files.is_empty() {
                     any

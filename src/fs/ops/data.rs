@@ -6,6 +6,7 @@ use quayfs_layout::inode::{FLAG_SYNC, Inode, S_ISGID, S_ISUID};
 use quayfs_layout::{BLOCK, Ino};
 
 use crate::data::read::{self, Want};
+use crate::data::together;
 use crate::data::write::{self, Request, SIZE_MAX};
 use crate::error::{FsError, Result};
 use crate::fs::{Cause, Fs, extents};
@@ -163,6 +164,35 @@ impl Fs {
             at += piece.len();
         }
         self.settle(cell, FLAG_SYNC)
+    }
+
+    /// Most blocks that [`Fs::write_together`] writes.
+    pub fn together_max(&self) -> usize {
+        together::blocks_max(&self.e)
+    }
+
+    /// Writes several ranges, in order, as one record: after any crash all of them are there or none, durably
+    /// in mode `op` when this returns. For somebody else, with `kill_privileges`, as by a write of his.
+    ///
+    /// # Errors
+    /// [`FsError::TooManyExtents`] if they touch more than [`Fs::together_max`] blocks. Nothing is written then,
+    /// nor with any other error.
+    pub fn write_together(
+        &self,
+        ino: Ino,
+        pieces: &[(u64, &[u8])],
+        kill_privileges: bool,
+    ) -> Result<()> {
+        let cell = self.cell(ino)?;
+        if let Some((offset, _)) = pieces.first()
+            && cell.with(|i| i.xattr != 0)
+        {
+            let (offset, append) = (*offset, false);
+            self.drop_capabilities(ino, Cause::Write { offset, append })?;
+        }
+        self.finish_left_truncate(ino)?;
+        together::write(&self.e, &cell, pieces, kill_privileges)?;
+        self.settle(&cell, FLAG_SYNC)
     }
 
     /// A file was closed: LBNs taken ahead for its next append go back.

@@ -1,5 +1,7 @@
 //! Content and attributes in the model.
 
+use std::collections::BTreeSet;
+
 use quayfs::error::FsError;
 use quayfs::fs::{FallocMode, SetXattr};
 use quayfs_layout::inode::S_IFMT;
@@ -8,6 +10,7 @@ use quayfs_layout::{BLOCK, Ino};
 
 use super::lists::{ACCESS, DEFAULT};
 use super::{Model, Node, Result, SIZE_MAX};
+use crate::ops::Data;
 
 const B: u64 = BLOCK as u64;
 
@@ -27,6 +30,40 @@ impl Model {
             n.may_change()?;
         }
         n.content.write(offset, data);
+        if kill {
+            n.drop_privileges();
+        }
+        Ok(())
+    }
+
+    pub fn write_together(
+        &mut self,
+        ino: Ino,
+        pieces: &[(u64, Data)],
+        (kill, max): (bool, u64),
+    ) -> Result<()> {
+        self.node(ino)?;
+        if pieces
+            .iter()
+            .any(|(at, d)| *at > SIZE_MAX || d.len as u64 > SIZE_MAX - at)
+        {
+            return Err(FsError::FileTooBig);
+        }
+        if pieces.iter().all(|(_, d)| d.len == 0) {
+            return Ok(());
+        }
+        let touched: BTreeSet<u64> = (pieces.iter())
+            .filter(|(_, d)| d.len > 0)
+            .flat_map(|(at, d)| at / B..(at + d.len as u64).div_ceil(B))
+            .collect();
+        if touched.len() as u64 > max / B {
+            return Err(FsError::TooManyExtents);
+        }
+        let n = self.file(ino)?;
+        n.may_change()?;
+        for (at, d) in pieces.iter().filter(|(_, d)| d.len > 0) {
+            n.content.write(*at, &d.bytes());
+        }
         if kill {
             n.drop_privileges();
         }

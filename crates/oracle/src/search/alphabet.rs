@@ -157,6 +157,12 @@ steps! {
         let (a, e) = (s.at("a")?, s.at("dir/empty")?);
         s.op(Op::Copy { from: (a, 5), to: (e, 77), len: 2 * B })
     };
+    "write-together": |s| {
+        let a = s.at("a")?;
+        let piece = |at, len| (at, Data { seed: at, len });
+        let pieces = vec![piece(4 * B, 5000), piece(0, 100), piece(9 * B, BLOCK), piece(50, 7)];
+        s.op(Op::Together { ino: a, pieces, kill: true })
+    };
     "exchange-range": |s| { let (a, e) = (s.grown()?, s.at("a")?); s.exchange((e, B), (a, 2 * B), 2 * B) };
     "exchange-files": |s| { let (a, e) = (s.at("a")?, s.at("dir/empty")?); s.exchange_files(a, e) };
     "exchange-within": |s| { let a = s.at("a")?; s.exchange((a, 0), (a, 3 * B), B) };
