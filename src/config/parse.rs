@@ -150,6 +150,11 @@ impl<'a> Parser<'a> {
                 self.options.writeback_cache = false;
                 Ok(())
             }
+            ("atomic_writes", None) => {
+                self.once("atomic writes", word)?;
+                self.options.atomic_writes = true;
+                Ok(())
+            }
             ("acl", None) => {
                 self.once("access control lists", word)?;
                 self.options.acls = Some(Acls::On);
@@ -338,6 +343,13 @@ impl<'a> Parser<'a> {
                 word.into(),
                 "rw",
                 "who writes has to recover what a crash has left; say ro, which writes to no device",
+            );
+        }
+        if o.atomic_writes && o.writeback_cache {
+            return conflict(
+                "atomic_writes".into(),
+                "writeback",
+                "what belongs together is known only while it is written; drop one of them",
             );
         }
         if o.permissions == Permissions::Owner && o.allow_other {

@@ -90,6 +90,13 @@ fn every_option_has_its_effect() {
             },
         ),
         (
+            "atomic_writes",
+            MountOptions {
+                atomic_writes: true,
+                ..d()
+            },
+        ),
+        (
             "open=elide",
             MountOptions {
                 open: OpenPolicy::Elide,
@@ -294,6 +301,7 @@ fn contradictions_are_refused() {
         "sync,durability=commit",
         "data=ordered,dirsync",
         "writeback,writethrough",
+        "writeback,atomic_writes",
         "open=answer,open=elide",
         "commit=5,commit=6",
         "checkpoint=swap,ablation=checkpoint:inplace",

@@ -69,6 +69,7 @@ impl Edge {
         }
         let inodes = [one, other];
         for ino in inodes {
+            self.atomic.none(ino)?;
             self.kernel.content_changed(ino);
         }
         let to_eof = flags.contains(ExchangeFlags::TO_EOF);

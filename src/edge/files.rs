@@ -30,9 +30,16 @@ impl Open {
         })
     }
 
+    fn writes(self) -> bool {
+        let (mode, path) = (libc::O_ACCMODE, libc::O_PATH);
+        self.flags & mode.cast_unsigned() != libc::O_RDONLY.cast_unsigned()
+            && self.flags & path.cast_unsigned() == 0
+    }
+
     fn reads_and_writes(self) -> bool {
-        let (mode, append) = (libc::O_ACCMODE, libc::O_APPEND | libc::O_PATH);
-        self.flags & mode.cast_unsigned() == libc::O_RDWR.cast_unsigned()
+        let (mode, append) = (libc::O_ACCMODE, libc::O_APPEND);
+        self.writes()
+            && self.flags & mode.cast_unsigned() == libc::O_RDWR.cast_unsigned()
             && self.flags & append.cast_unsigned() == 0
     }
 }
@@ -87,6 +94,18 @@ impl Files {
     /// # Errors
     /// `EPERM` if the daemon may not look.
     pub(super) fn has_writable(&self, ino: Ino) -> Result<bool, Errno> {
+        self.has(ino, Open::reads_and_writes)
+    }
+
+    /// Whether some descriptor is open for this inode and for writing, in whatever way.
+    ///
+    /// # Errors
+    /// `EPERM` if the daemon may not look.
+    pub(super) fn has_writer(&self, ino: Ino) -> Result<bool, Errno> {
+        self.has(ino, Open::writes)
+    }
+
+    fn has(&self, ino: Ino, how: fn(Open) -> bool) -> Result<bool, Errno> {
         let path = format!("/proc/{}/fdinfo", self.pid);
         for entry in std::fs::read_dir(path).map_err(|e| unseen(&e))? {
             // What goes away meanwhile is not what the call was made on.
@@ -95,13 +114,24 @@ impl Files {
             };
             let open = Open::parse(&text);
             if open.is_some_and(|o| {
-                o.ino == ino && self.mounts.contains(&o.mount) && o.reads_and_writes()
+                o.ino == ino && self.mounts.contains(&o.mount) && how(o)
             }) {
                 return Ok(true);
             }
         }
         Ok(false)
     }
+}
+
+/// The process that a thread belongs to.
+///
+/// # Errors
+/// `EOPNOTSUPP` if it cannot be seen from here.
+pub(super) fn process_of(thread: u32) -> Result<u32, Errno> {
+    let unknown = Errno::new(libc::EOPNOTSUPP);
+    let text = std::fs::read_to_string(format!("/proc/{thread}/status")).map_err(|_| unknown)?;
+    let line = text.lines().find_map(|l| l.strip_prefix("Tgid:"));
+    line.and_then(|id| id.trim().parse().ok()).ok_or(unknown)
 }
 
 fn unseen(e: &io::Error) -> Errno {
@@ -155,8 +185,14 @@ mod tests {
         let files = Files::of(me, &number(meta.dev())).unwrap();
         assert_eq!(files.writable(write.as_raw_fd()), Ok(meta.ino()));
         assert_eq!(files.has_writable(meta.ino()), Ok(true));
+        assert_eq!(files.has_writer(meta.ino()), Ok(true));
+        let append = OpenOptions::new().append(true).open(&path).unwrap();
         let read = File::open(&path).unwrap();
         drop(write);
+        assert_eq!(files.has_writable(meta.ino()), Ok(false));
+        assert_eq!(files.has_writer(meta.ino()), Ok(true));
+        drop(append);
+        assert_eq!(files.has_writer(meta.ino()), Ok(false));
         assert_eq!(
             files.writable(read.as_raw_fd()).map_err(Errno::number),
             Err(libc::EBADF)

@@ -8,6 +8,7 @@ use std::thread;
 use quayfs_fuse::{Notifier, Options, Stats};
 
 use crate::config::MountOptions;
+use crate::edge::atomic::Sessions;
 use crate::edge::service::Edge;
 use crate::fs::Fs;
 
@@ -26,6 +27,7 @@ pub fn serve(
         stats: Arc::clone(&stats),
         kernel: Notifier::new(&device)?,
         device: number,
+        atomic: Sessions::default(),
         started: Box::new(started),
     };
     let how = how(&edge.fs.e.options);

@@ -177,4 +177,75 @@ def collected(directory):
     assert content(paths[0]) == b"2" * B + b"1" * 2 * B and content(paths[1]) == b"1" * B
 
 
+START, COMMIT, ABORT, FEATURES = 0xF501, 0xF502, 0xF505, 0x8004F50C
+
+
+def atomic(directory):
+    """Writes between two calls are one; until then they are nobody else's, and a death forgets them."""
+    path = os.path.join(directory, "file")
+    fd = filled(path, b"1" * 3 * B)
+    assert struct.unpack("=I", fcntl.ioctl(fd, FEATURES, bytes(4)))[0] & 4
+    same(answer(lambda: fcntl.ioctl(fd, COMMIT)), errno.EINVAL)
+
+    def begin():
+        fcntl.ioctl(fd, START)
+        os.pwrite(fd, b"2" * B, 2 * B)
+        os.pwrite(fd, b"new", B - 1)
+        os.pwrite(fd, b"end", 7 * B)
+
+    def drop_cache():
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    old = b"1" * 3 * B
+    new = b"1" * (B - 1) + b"new" + b"1" * (B - 2) + b"2" * B + bytes(4 * B) + b"end"
+    begin()
+    assert content(path) == new and os.stat(path).st_size == len(new)
+    drop_cache()
+    assert content(path) == new
+    same(answer(lambda: os.ftruncate(fd, 1)), errno.EBUSY)
+    fcntl.ioctl(fd, ABORT)
+    assert content(path) == old and os.stat(path).st_size == len(old)
+    same(answer(lambda: fcntl.ioctl(fd, COMMIT)), errno.EINVAL)
+    # Who closes the file or dies gives up.
+    for end in (lambda: os.close(fd), lambda: os.kill(os.getpid(), 9)):
+        pid = os.fork()
+        if pid == 0:
+            fd = os.open(path, os.O_RDWR)
+            begin()
+            end()
+            os._exit(0)
+        os.waitpid(pid, 0)
+        fd = os.open(path, os.O_RDWR)
+        assert content(path) == old and os.stat(path).st_size == len(old)
+    # Others write as ever, and cannot begin nor end what is not theirs.
+    begin()
+    pid = os.fork()
+    if pid == 0:
+        same(answer(lambda: fcntl.ioctl(fd, START)), errno.EBUSY)
+        same(answer(lambda: fcntl.ioctl(fd, COMMIT)), errno.EINVAL)
+        fcntl.ioctl(fd, ABORT)
+        os.pwrite(fd, b"other", 10)
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    fcntl.ioctl(fd, COMMIT)
+    drop_cache()
+    assert content(path) == new[:10] + b"other" + new[15:]
+    assert os.stat(path).st_size == len(new)
+    # More than a record can hold.
+    fcntl.ioctl(fd, START)
+    for block in range(2000):
+        refused = answer(lambda: os.pwrite(fd, b"x" * B, block * 2 * B))
+        if refused:
+            break
+    same(refused, errno.EFBIG)
+    fcntl.ioctl(fd, ABORT)
+    assert content(path)[:1] == b"1" and os.stat(path).st_size == len(new)
+
+
+def unoffered(directory):
+    fd = filled(os.path.join(directory, "file"), b"1")
+    for call in (FEATURES, START, COMMIT, ABORT):
+        same(answer(lambda: fcntl.ioctl(fd, call, bytes(4) if call == FEATURES else 0)), errno.ENOTTY)
+
+
 globals()[sys.argv[1]](*sys.argv[2:])

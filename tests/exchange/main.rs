@@ -93,6 +93,17 @@ fn a_change_in_between_is_found_out() {
 }
 
 #[test]
+fn writes_that_belong_together() {
+    let ways = [
+        "atomic_writes,open=answer",
+        "atomic_writes,open=elide",
+        "atomic_writes,durability=commit,data=ordered",
+    ];
+    in_all_ways("atomic", &ways);
+    in_all_ways("unoffered", &["open=answer"]);
+}
+
+#[test]
 fn a_crowd_does_not_wait_for_ever() {
     in_all_ways("crowd", &WAYS);
 }

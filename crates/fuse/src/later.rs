@@ -13,11 +13,11 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno as Os;
 use zerocopy::IntoBytes;
 
-use crate::answer::{Answer, Errno, Out};
+use crate::answer::{Answer, Errno, Out, SHORT};
 use crate::guard;
 use crate::request::{Op, Request};
 use crate::service::Service;
-use crate::wire::{InHeader, OutHeader};
+use crate::wire::{FlushIn, InHeader, Opcode, OutHeader};
 
 /// A request that was put aside, with its content.
 #[derive(Debug)]
@@ -32,15 +32,25 @@ pub(crate) struct Held {
 impl Held {
     /// Puts a request aside if the file system says that its answer takes long.
     pub(crate) fn of(service: &dyn Service, request: &Request<'_>) -> Option<Self> {
-        let Op::Ioctl { args, data } = &request.op else {
+        if !Self::may_be(request.header.opcode) || !service.is_lengthy(request) {
             return None;
+        }
+        let (argument, payload, room) = match &request.op {
+            Op::Ioctl { args, data } => (args.as_bytes().to_vec(), *data, args.out_size),
+            // What a flush says besides who and where is not looked at.
+            _ => (FlushIn::default().as_bytes().to_vec(), &[][..], 0),
         };
-        service.is_lengthy(request).then(|| Self {
+        Some(Self {
             header: request.header,
-            argument: args.as_bytes().to_vec(),
-            payload: data.to_vec(),
-            room: crate::answer::SHORT + args.out_size as usize,
+            argument,
+            payload: payload.to_vec(),
+            room: SHORT + room as usize,
         })
+    }
+
+    /// Whether an answer to a message of this kind may take long.
+    pub(crate) fn may_be(opcode: u32) -> bool {
+        opcode == Opcode::Ioctl as u32 || opcode == Opcode::Flush as u32
     }
 }
 

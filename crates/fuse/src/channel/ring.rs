@@ -26,7 +26,7 @@ use crate::request::{Op, Request};
 use crate::service::Service;
 use crate::stats::Tally;
 use crate::sys::Buffer;
-use crate::wire::{InHeader, Opcode, OutHeader, ring as wire};
+use crate::wire::{InHeader, OutHeader, ring as wire};
 
 /// Stands in the user data of what is no entry: somebody has put an answer into the mailbox.
 const BELL: u64 = u64::MAX;
@@ -247,7 +247,7 @@ impl Queue {
             unreachable!("the field is longer than what it holds");
         };
         self.tally.count(header.opcode);
-        if header.opcode == Opcode::Ioctl as u32
+        if Held::may_be(header.opcode)
             && let Ok(request) = Request::parse_split(header, &head.argument, &payload[..given])
             && let Some(held) = Held::of(service, &request)
         {

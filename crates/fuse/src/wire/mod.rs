@@ -60,6 +60,16 @@ pub const IOC_FSSETXATTR: u32 = 0x401c_5820;
 pub const IOC_SHUTDOWN: u32 = 0x8004_587d;
 /// `FITRIM`.
 pub const IOC_TRIM: u32 = 0xc018_5879;
+/// `F2FS_IOC_START_ATOMIC_WRITE`.
+pub const IOC_START_ATOMIC_WRITE: u32 = 0xf501;
+/// `F2FS_IOC_COMMIT_ATOMIC_WRITE`.
+pub const IOC_COMMIT_ATOMIC_WRITE: u32 = 0xf502;
+/// `F2FS_IOC_ABORT_ATOMIC_WRITE`.
+pub const IOC_ABORT_ATOMIC_WRITE: u32 = 0xf505;
+/// `F2FS_IOC_GET_FEATURES`.
+pub const IOC_GET_FEATURES: u32 = 0x8004_f50c;
+/// The bit of its answer that says that there are atomic writes (`F2FS_FEATURE_ATOMIC_WRITE`).
+pub const F2FS_FEATURE_ATOMIC_WRITE: u32 = 1 << 2;
 /// `XFS_IOC_EXCHANGE_RANGE`.
 pub const IOC_EXCHANGE_RANGE: u32 = 0x4028_5881;
 /// `XFS_IOC_START_COMMIT`.
