@@ -117,6 +117,8 @@ pub struct Ablation {
     pub file_locking: bool,
     /// `workers:1`: one checkpoint worker, whatever the number of CPUs.
     pub one_worker: bool,
+    /// `nodelog:ssd`: what a commit covers goes to the data device, too, before it counts.
+    pub node_log_on_device: bool,
     /// `messages:all`: the kernel asks for everything, remembers nothing and sends at most 128 KiB.
     pub all_messages: bool,
 }
@@ -316,6 +318,7 @@ impl fmt::Display for Ablation {
             checkpoint.as_deref(),
             self.file_locking.then_some("locking:file"),
             self.one_worker.then_some("workers:1"),
+            self.node_log_on_device.then_some("nodelog:ssd"),
             self.all_messages.then_some("messages:all"),
         ];
         let on: Vec<_> = on

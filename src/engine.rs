@@ -9,7 +9,7 @@ mod gate;
 mod relief;
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use quayfs_blockdev::BlockDevice;
 use quayfs_journal::{Journal, StagedMap};
@@ -24,6 +24,7 @@ use crate::checkpoint::Workspace;
 use crate::config::{DataMode, Durability, MountOptions, OnError};
 use crate::error::{FsError, Result, Shortage};
 use crate::metrics::Metrics;
+use crate::nodelog::NodeLog;
 use crate::ns::alloc::{Allocator, Kind, NoScreen, Screen};
 use crate::ns::dir::NameHash;
 use crate::ns::inode::InodeCache;
@@ -88,6 +89,8 @@ pub struct Engine {
     pub(crate) digesting: Mutex<()>,
     /// One round or zero batch at a time.
     pub(crate) rounding: Mutex<Workspace>,
+    /// The copy of the records on the data device (`ablation=nodelog:ssd`).
+    node_log: OnceLock<NodeLog>,
     /// Last record that a device flush covers (`data=ordered`).
     pub flushed: AtomicU64,
 }
@@ -175,8 +178,20 @@ impl Engine {
             flush_failed: AtomicBool::new(false),
             digesting: Mutex::new(()),
             rounding: Mutex::default(),
+            node_log: OnceLock::new(),
             flushed: AtomicU64::new(0),
         })
+    }
+
+    /// From here on commits write records to the data device as well (`ablation=nodelog:ssd`).
+    ///
+    /// # Errors
+    /// [`FsError::NoSpace`]: there are too few free blocks.
+    pub fn log_on_device(&self) -> Result<()> {
+        let log = NodeLog::new(self)?;
+        // Set once, when the mount begins.
+        let _ = self.node_log.set(log);
+        Ok(())
     }
 
     /// First physical block of the data device that the page table maps.
@@ -275,7 +290,11 @@ impl Engine {
         if self.journal.commit_ts() >= cut {
             return Ok(cut);
         }
-        if self.options.data == DataMode::Ordered {
+        if let Some(log) = self.node_log.get() {
+            let covered = self.journal.last_seq();
+            log.write(self, cut)?;
+            self.flushed.fetch_max(covered.min(cut), Ordering::AcqRel);
+        } else if self.options.data == DataMode::Ordered {
             // data=ordered: what the records refer to is on the device before they commit.
             self.flush_data(cut)?;
         }

@@ -20,6 +20,7 @@ pub mod grace;
 pub mod metrics;
 pub mod mkfs;
 pub mod mount;
+pub mod nodelog;
 pub mod ns;
 pub mod recovery;
 pub mod scrub;

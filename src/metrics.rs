@@ -56,6 +56,8 @@ metrics! {
     blocks_absorbed,
     /// Blocks written to the data device directly (`data=ordered`, `data=writeback`).
     blocks_direct,
+    /// Blocks of records written to the data device (`ablation=nodelog:ssd`).
+    blocks_logged,
     /// Blocks zeroed by zero batches.
     blocks_zeroed,
     /// Free blocks that the data device was told of by `fstrim`.

@@ -250,6 +250,9 @@ pub fn recover_telling(
         ppt,
     })?;
     clock.lap("allocators");
+    if options.ablation.node_log_on_device && !options.read_only {
+        engine.log_on_device()?;
+    }
     let took = clock.last - clock.start;
     Metrics::add(&engine.metrics.recovery_us, took.as_micros() as u64);
     Metrics::add(&engine.metrics.records_replayed, replayed as u64);

@@ -98,7 +98,7 @@ fn mount_options_are_checked_before_anything_else() {
         ("turbo", "unknown mount option `turbo`"),
         ("data=fast", "journal or ordered or writeback"),
         ("data=ordered,durability=op", "contradict"),
-        ("ablation=nodelog:ssd", "not yet implemented"),
+        ("ablation=nodelog:ssd", "say durability=commit"),
         ("transport=pigeon", "auto or dev or uring"),
     ] {
         quayfs(["mount", "/no/such/volume", "/no/such/place", "-o", options]).fails(1, about);

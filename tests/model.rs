@@ -359,6 +359,52 @@ fn double_writes_everything_twice() {
     }
 }
 
+/// What a commit covers is on the data device when it returns, and without the switch it is not.
+#[test]
+fn records_go_to_the_device() {
+    for (switch, found) in [
+        ("ablation=nodelog:ssd", true),
+        ("ablation=workers:1", false),
+    ] {
+        let (pmem, data) = (16 << 20, 64 << 20);
+        let region = Arc::new(Region::anonymous(pmem));
+        let device: Arc<dyn BlockDevice> = Arc::new(SimDevice::unrecorded(data / 4096));
+        let geometry = Geometry::compute(pmem, data, 1).unwrap();
+        mkfs::format(&region, &*device, geometry, "nodes").unwrap();
+        let volume = Volume::from_parts(region, Arc::clone(&device), Access::ReadWrite).unwrap();
+        let options = MountOptions::parse(&["data=ordered", switch]).unwrap();
+        let fs = Fs::mount_quiet(volume, &options).unwrap();
+        let by = Caller {
+            uid: 0,
+            gid: 0,
+            umask: 0,
+        };
+        // More than the ring holds.
+        for n in 0..700 {
+            let name = format!("needle-{n:04}-{}", "x".repeat(200));
+            let file = fs.mknod(by, ROOT, name.as_bytes(), S_IFREG | 0o644, 0);
+            if n % 100 == 99 {
+                fs.fsync(file.unwrap().ino).unwrap();
+            }
+        }
+        fs.mknod(by, ROOT, b"needle-not-committed", S_IFREG | 0o644, 0)
+            .unwrap();
+        let mut block = AlignedBuf::new(4096);
+        let all: Vec<u8> = (0..data / 4096)
+            .flat_map(|n| {
+                device.read(n, &mut block).unwrap();
+                block.to_vec()
+            })
+            .collect();
+        let has = |what: &[u8]| all.windows(what.len()).any(|w| w == what);
+        assert_eq!(has(b"needle-0699-"), found, "{switch}");
+        assert!(!has(b"needle-not-committed"), "{switch}");
+        let logged = fs.e.metrics.snapshot().blocks_logged;
+        assert_eq!(logged > 0, found, "{switch}: {logged}");
+        fs.shutdown().unwrap();
+    }
+}
+
 #[test]
 fn journal_commit() {
     let setup = Setup {

@@ -141,7 +141,7 @@ Options after -o, separated by commas:
   fsname=NAME subtype=NAME   what the mount table shows; subtype=none: type `fuse`
   remount                    change ro, nosuid, nodev, noexec, noatime of a live mount
   ablation=KEY:VALUE         measure without an idea: staging:central, checkpoint:swap,
-                             checkpoint:inplace, checkpoint:double, locking:file,
+                             checkpoint:inplace, checkpoint:double, locking:file, nodelog:ssd,
                              workers:1, messages:all
 
 Examples:

@@ -27,14 +27,6 @@ pub enum OptionError {
         /// What is possible.
         expected: String,
     },
-    /// The option is specified, and this version does not have it.
-    #[error("`{option}` is not yet implemented: use {instead}")]
-    NotYet {
-        /// Option and value.
-        option: String,
-        /// What to say instead.
-        instead: &'static str,
-    },
     /// Known to mount(8), but a FUSE file system cannot do it.
     #[error("mount option `{option}` cannot be honoured: {why}")]
     Unsupported {
@@ -92,8 +84,7 @@ const SAID_TWICE: &str = "keep one of them";
 
 impl MountOptions {
     /// Reads the values of any number of `-o` arguments, each a list separated by commas. Empty
-    /// elements are skipped. Unknown options, impossible values, contradictions, and policies
-    /// that are not yet there are errors.
+    /// elements are skipped. Unknown options, impossible values and contradictions are errors.
     pub fn parse(lists: &[&str]) -> Result<Self, OptionError> {
         let words: Vec<&str> = lists
             .iter()
@@ -261,18 +252,13 @@ impl<'a> Parser<'a> {
                 o.subtype = (name != "none").then_some(name);
                 "subtype"
             }
-            "ablation" => self.ablation(word, key, value)?,
+            "ablation" => self.ablation(key, value)?,
             _ => return Err(OptionError::Unknown(word.into())),
         };
         self.once(about, word)
     }
 
-    fn ablation(
-        &mut self,
-        word: &str,
-        key: &str,
-        value: &str,
-    ) -> Result<&'static str, OptionError> {
+    fn ablation(&mut self, key: &str, value: &str) -> Result<&'static str, OptionError> {
         let a = &mut self.options.ablation;
         match value.split_once(':') {
             Some(("staging", "central")) => {
@@ -296,10 +282,10 @@ impl<'a> Parser<'a> {
                 a.all_messages = true;
                 Ok("ablation=messages")
             }
-            Some(("nodelog", "ssd")) => Err(OptionError::NotYet {
-                option: word.into(),
-                instead: "nothing: metadata is always journaled in pmem",
-            }),
+            Some(("nodelog", "ssd")) => {
+                a.node_log_on_device = true;
+                Ok("ablation=nodelog")
+            }
             _ => Err(bad(key, value, ABLATIONS)),
         }
     }
@@ -343,6 +329,14 @@ impl<'a> Parser<'a> {
                 word.into(),
                 "rw",
                 "who writes has to recover what a crash has left; say ro, which writes to no device",
+            );
+        }
+        let may_be_op = o.durability.is_none() && o.data == DataMode::Journal;
+        if o.ablation.node_log_on_device && (may_be_op || o.durability == Some(Durability::Op)) {
+            return conflict(
+                "ablation=nodelog:ssd".into(),
+                "durability=op",
+                "records reach the data device at a commit; say durability=commit, or data=ordered",
             );
         }
         if o.atomic_writes && o.writeback_cache {
@@ -422,7 +416,7 @@ const TRANSPORT: [(&str, Transport); 3] = [
     ("uring", Transport::Uring),
 ];
 const ABLATIONS: &str = "staging:central, checkpoint:swap, checkpoint:inplace, checkpoint:double, \
-    locking:file, workers:1 or messages:all";
+    locking:file, workers:1, nodelog:ssd or messages:all";
 
 fn bad(option: &str, value: &str, expected: impl Into<String>) -> OptionError {
     OptionError::Value {

@@ -250,6 +250,17 @@ fn every_option_has_its_effect() {
             },
         ),
         (
+            "data=ordered,ablation=nodelog:ssd",
+            MountOptions {
+                data: DataMode::Ordered,
+                ablation: Ablation {
+                    node_log_on_device: true,
+                    ..a()
+                },
+                ..d()
+            },
+        ),
+        (
             "ablation=checkpoint:inplace,ablation=workers:1,ablation=messages:all",
             MountOptions {
                 ablation: Ablation {
@@ -302,6 +313,8 @@ fn contradictions_are_refused() {
         "data=ordered,dirsync",
         "writeback,writethrough",
         "writeback,atomic_writes",
+        "ablation=nodelog:ssd",
+        "ablation=nodelog:ssd,durability=op",
         "open=answer,open=elide",
         "commit=5,commit=6",
         "checkpoint=swap,ablation=checkpoint:inplace",
@@ -349,16 +362,6 @@ fn unknown_options_and_values_are_named() {
         let text = refusal(list);
         assert!(text.contains(names), "{list}: {text}");
     }
-}
-
-#[test]
-fn what_comes_later_is_called_by_its_name() {
-    let list = "ablation=nodelog:ssd";
-    let text = refusal(list);
-    assert!(
-        text.contains("not yet") && text.contains(list),
-        "{list}: {text}"
-    );
 }
 
 #[test]

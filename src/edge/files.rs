@@ -113,9 +113,7 @@ impl Files {
                 continue;
             };
             let open = Open::parse(&text);
-            if open.is_some_and(|o| {
-                o.ino == ino && self.mounts.contains(&o.mount) && how(o)
-            }) {
+            if open.is_some_and(|o| o.ino == ino && self.mounts.contains(&o.mount) && how(o)) {
                 return Ok(true);
             }
         }

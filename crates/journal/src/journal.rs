@@ -26,6 +26,10 @@ pub enum Staging {
     Central,
 }
 
+/// A place in each lane.
+#[derive(Clone, Debug)]
+pub struct LogPositions(Vec<u64>);
+
 /// How a journal is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JournalOptions {
@@ -162,6 +166,28 @@ impl Journal {
     /// The highest number handed to [`Journal::advance_heads`], or recovered.
     pub fn retired(&self) -> u64 {
         self.retired.load(Ordering::Acquire)
+    }
+
+    /// How far each lane has come.
+    pub fn log_positions(&self) -> LogPositions {
+        let tails = self.buffers.iter().map(|b| b.lane.lock().tail);
+        LogPositions(tails.collect())
+    }
+
+    /// Appends to `out` what was logged since `from`, fillers included, and moves that on. Records up to every
+    /// number taken before this call are among it. What is behind `from` must not be digested yet.
+    pub fn read_appended(&self, from: &mut LogPositions, out: &mut Vec<u8>) {
+        for (lane, at) in from.0.iter_mut().enumerate() {
+            // Whoever took a number holds this lock until his record is there.
+            let tail = self.buffers[lane].lane.lock().tail;
+            while *at < tail {
+                let within = *at % self.geo.lane_bytes;
+                let len = (tail - *at).min(self.geo.lane_bytes - within);
+                let bytes = self.region.read_vec(self.geo.lane(lane) + within, len);
+                out.extend_from_slice(&bytes);
+                *at += len;
+            }
+        }
     }
 
     /// Bytes of the largest record, header and padding included.

@@ -52,7 +52,7 @@ pub use acquire::{Credit, Need};
 pub use append::Appended;
 pub use error::{Damage, JournalError, Shortage, SlotDamage};
 pub use geometry::JournalGeometry;
-pub use journal::{Journal, JournalOptions, Staging};
+pub use journal::{Journal, JournalOptions, LogPositions, Staging};
 pub use quayfs_layout::record::SlotRun;
 pub use recover::RecoveredTo;
 pub use retire::RetiredWord;

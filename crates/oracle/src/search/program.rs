@@ -47,7 +47,7 @@ pub const MODES: &[Mode] = &[
     },
     Mode {
         name: "ordered",
-        options: "noatime,data=ordered",
+        options: "noatime,data=ordered,ablation=workers:1",
         backend: Backend::File,
     },
     Mode {
@@ -57,12 +57,12 @@ pub const MODES: &[Mode] = &[
     },
     Mode {
         name: "commit-swap",
-        options: "noatime,durability=commit,checkpoint=swap",
+        options: "noatime,durability=commit,checkpoint=swap,ablation=locking:file",
         backend: Backend::Dax,
     },
     Mode {
         name: "ordered-inplace",
-        options: "noatime,data=ordered,checkpoint=inplace",
+        options: "noatime,data=ordered,checkpoint=inplace,ablation=nodelog:ssd",
         backend: Backend::Dax,
     },
     // The last one: threads leave it out.
