@@ -3,6 +3,7 @@
 
 mod answers;
 mod attributes;
+mod caller;
 mod convert;
 mod data;
 pub mod errno;
