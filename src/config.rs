@@ -158,6 +158,8 @@ pub struct MountOptions {
     pub permissions: Permissions,
     /// `acl` or `noacl`; `None`: there are lists where the kernel checks permissions.
     pub acls: Option<Acls>,
+    /// `idmap`: mounts of this one may map ids (`mount --bind -o X-mount.idmap=`).
+    pub idmap: bool,
     /// `allow_other`: other users than the one who mounts may enter.
     pub allow_other: bool,
     /// `nosuid`: the kernel ignores set-user-id bits and file capabilities.
@@ -200,6 +202,7 @@ impl Default for MountOptions {
             idle: Idle::default(),
             permissions: Permissions::default(),
             acls: None,
+            idmap: false,
             allow_other: false,
             nosuid: false,
             nodev: false,
@@ -366,6 +369,7 @@ impl fmt::Display for MountOptions {
         out.push(self.atime.to_string());
         for (on, name) in [
             (self.nodiratime, "nodiratime"),
+            (self.idmap, "idmap"),
             (self.allow_other, "allow_other"),
             (self.nosuid, "nosuid"),
             (self.nodev, "nodev"),

@@ -512,6 +512,11 @@ fn users_without_privileges_mount_through_fusermount() {
     eventually("the daemon ends", || !runs(daemon));
     assert!(!user.mounted(&entry));
 
+    // Requests that do not say who asks come from the owner of the mount all the same.
+    user.run(&["mount", &vol, &mnt, "-o", "idmap"]).ok();
+    user.run(&["quota", &mnt]).ok();
+    user.run(&["umount", &mnt]).ok();
+
     user.run(&["mount", &vol, &mnt, "--log-file", "/no/such/log"])
         .fails(32, "--log-file");
     user.run(&["mount", &vol, "/proc"])

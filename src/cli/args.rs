@@ -123,6 +123,7 @@ Options after -o, separated by commas:
              =owner          only who mounted may enter, and may do everything: fewer messages
   acl                        access control lists, setfacl(1) (default with permissions=kernel)
   noacl                      none: what is stored is kept and not looked at
+  idmap                      mounts of this one may map ids, mount --bind -o X-mount.idmap=
   errors=remount-ro          damaged metadata turns the mount read-only (default)
         =continue            the operation gets EIO, the rest goes on
   checkpoint=adaptive        or swap, inplace: how rounds write to the data device; or double:
@@ -515,6 +516,7 @@ mod tests {
             "=owner",
             "acl",
             "noacl",
+            "idmap",
             "errors=",
             "=continue",
             "transport=",

@@ -156,6 +156,10 @@ impl<'a> Parser<'a> {
                 self.options.acls = Some(Acls::Off);
                 Ok(())
             }
+            ("idmap", None) => {
+                self.options.idmap = true;
+                Ok(())
+            }
             // With `ro` nothing is written anyway: what a crash has left is recovered in memory.
             ("norecovery" | "noload", None) => {
                 self.norecovery = Some(word);
@@ -351,6 +355,13 @@ impl<'a> Parser<'a> {
                 "permissions=owner".into(),
                 "allow_other",
                 "others may enter only where the kernel checks permissions; drop one of them",
+            );
+        }
+        if o.permissions == Permissions::Owner && o.idmap {
+            return conflict(
+                "permissions=owner".into(),
+                "idmap",
+                "the kernel maps ids only where it checks permissions; drop one of them",
             );
         }
         if o.permissions == Permissions::Owner && o.acls == Some(Acls::On) {

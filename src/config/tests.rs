@@ -152,6 +152,7 @@ fn every_option_has_its_effect() {
                 ..d()
             },
         ),
+        ("idmap", MountOptions { idmap: true, ..d() }),
         (
             "allow_other",
             MountOptions {
@@ -322,6 +323,7 @@ fn contradictions_are_refused() {
         "fsname=a,fsname=b",
         "acl,noacl",
         "permissions=owner,acl",
+        "permissions=owner,idmap",
         "strictatime,open=elide",
         "norecovery",
         "ro,noload,rw",
@@ -401,7 +403,7 @@ proptest! {
     fn what_parses_prints_and_parses(words in prop::collection::vec(prop::sample::select(&[
         "ro", "rw", "data=ordered", "durability=commit", "writeback", "open=elide", "noatime",
         "errors=continue", "commit=9", "buffers=2", "threads=3", "nosuid", "nodev", "noexec",
-        "transport=dev", "idle=halt", "permissions=kernel", "noacl", "allow_other", "ablation=staging:central", "ablation=checkpoint:double", "subtype=none",
+        "transport=dev", "idle=halt", "permissions=kernel", "noacl", "idmap", "allow_other", "ablation=staging:central", "ablation=checkpoint:double", "subtype=none",
         "ablation=locking:file", "ablation=workers:1", "fsname=/dev/x", "nodiratime",
     ][..]), 0..8)) {
         let o = parse(&words.join(",")).unwrap();

@@ -10,9 +10,8 @@ use quayfs_layout::inode::{
     FLAG_APPEND, FLAG_IMMUTABLE, FLAG_NOATIME, FLAG_NODUMP, FLAG_PROJECT, FLAG_SYNC, Inode, Time,
 };
 
-use crate::fs::{
-    Caller, FallocMode, RenameFlags, SetAttr, SetFlags, SetTime, SetXattr, Whence, Writes,
-};
+use crate::edge::caller::maker;
+use crate::fs::{FallocMode, RenameFlags, SetAttr, SetFlags, SetTime, SetXattr, Whence, Writes};
 
 /// Nobody else changes the volume, so the kernel may keep names and attributes for good. Seconds.
 pub const FOREVER: u64 = 1 << 30;
@@ -74,15 +73,6 @@ fn device_numbers(rdev: u32) -> (u32, u32) {
     ((rdev >> 8) & 0xfff, rdev & 0xff | (rdev >> 12) & 0xf_ff00)
 }
 
-/// Who asks. `umask` comes with requests that make something.
-pub fn caller(header: &InHeader, umask: u32) -> Caller {
-    Caller {
-        uid: header.uid,
-        gid: header.gid,
-        umask,
-    }
-}
-
 /// What is to be changed, and whether set-user-id and set-group-id bits go with it.
 pub fn set_attr(args: &SetattrIn) -> (SetAttr, bool) {
     let valid = SetattrValid::from_bits_truncate(args.valid);
@@ -114,15 +104,16 @@ pub fn set_attr(args: &SetattrIn) -> (SetAttr, bool) {
 }
 
 /// What `renameat2` was asked for.
-pub fn rename_flags(flags: u32, by: Caller) -> Result<RenameFlags, Errno> {
+pub fn rename_flags(flags: u32, header: &InHeader) -> Result<RenameFlags, Errno> {
     let known = libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE | libc::RENAME_WHITEOUT;
     if flags & !known != 0 {
         return Err(Errno::new(libc::EINVAL));
     }
+    let leaves = flags & libc::RENAME_WHITEOUT != 0;
     Ok(RenameFlags {
         no_replace: flags & libc::RENAME_NOREPLACE != 0,
         exchange: flags & libc::RENAME_EXCHANGE != 0,
-        whiteout: (flags & libc::RENAME_WHITEOUT != 0).then_some(by),
+        whiteout: leaves.then(|| maker(header, 0)).transpose()?,
     })
 }
 

@@ -6,7 +6,8 @@ use quayfs_fuse::wire::{
 };
 use quayfs_fuse::{Answer, Errno, Out};
 
-use crate::edge::convert::{caller, falloc_mode, whence};
+use crate::edge::caller::asker;
+use crate::edge::convert::{falloc_mode, whence};
 use crate::edge::service::Edge;
 use crate::fs::Cause;
 use crate::metrics::Metrics;
@@ -61,7 +62,7 @@ impl Edge {
 
     /// Here the kernel does not say whether the caller is to lose privileges, only who it is.
     pub(super) fn fallocate(&self, header: &InHeader, args: &FallocateIn) -> Answer {
-        let (ino, by) = (header.nodeid, caller(header, 0));
+        let (ino, by) = (header.nodeid, asker(header));
         let mode = falloc_mode(args.mode)?;
         self.atomic.none(ino)?;
         let privileged = self.fs.has_privileges(ino)?;

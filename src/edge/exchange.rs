@@ -10,7 +10,7 @@ use quayfs_fuse::wire::{
 use quayfs_fuse::{Answer, Errno, Out};
 use quayfs_layout::inode::Time;
 
-use crate::edge::convert::caller;
+use crate::edge::caller::asker;
 use crate::edge::files::Files;
 use crate::edge::service::Edge;
 use crate::fs::{Cause, Exchange, Freshness};
@@ -83,7 +83,7 @@ impl Edge {
             dry_run,
             unless_changed,
         };
-        let by = caller(header, 0);
+        let by = asker(header);
         if to_eof && self.fs.e.options.writeback_cache {
             let dry_run = true;
             self.fs.exchange(by, Exchange { dry_run, ..what })?;

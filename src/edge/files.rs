@@ -7,6 +7,7 @@ use std::str::FromStr;
 use quayfs_fuse::Errno;
 use quayfs_layout::Ino;
 
+use crate::edge::caller::task;
 use crate::mount::table;
 
 /// A descriptor of another process (`/proc/PID/fdinfo`, proc_pid_fdinfo(5)).
@@ -58,9 +59,7 @@ impl Files {
     /// `EOPNOTSUPP` if it cannot be seen from here: another namespace of processes; `EPERM` if the daemon may
     /// not look.
     pub(super) fn of(pid: u32, device: &str) -> Result<Self, Errno> {
-        if pid == 0 {
-            return Err(Errno::new(libc::EOPNOTSUPP));
-        }
+        process_of(pid)?;
         let all = table::read_of(pid).map_err(|e| unseen(&e))?;
         let ours = all.into_iter().filter(|m| m.device == device);
         Ok(Self {
@@ -126,10 +125,8 @@ impl Files {
 /// # Errors
 /// `EOPNOTSUPP` if it cannot be seen from here.
 pub(super) fn process_of(thread: u32) -> Result<u32, Errno> {
-    let unknown = Errno::new(libc::EOPNOTSUPP);
-    let text = std::fs::read_to_string(format!("/proc/{thread}/status")).map_err(|_| unknown)?;
-    let line = text.lines().find_map(|l| l.strip_prefix("Tgid:"));
-    line.and_then(|id| id.trim().parse().ok()).ok_or(unknown)
+    let found = task(thread).and_then(|t| u32::try_from(t.tgid).ok());
+    found.ok_or(Errno::new(libc::EOPNOTSUPP))
 }
 
 fn unseen(e: &io::Error) -> Errno {

@@ -9,9 +9,10 @@ use quayfs_fuse::wire::{
 use quayfs_fuse::{Answer, Errno, Out};
 use quayfs_layout::inode::Inode;
 
-use crate::edge::convert::{caller, set_xflags, xflags_of};
+use crate::edge::caller::{asker, named};
+use crate::edge::convert::{set_xflags, xflags_of};
 use crate::edge::service::Edge;
-use crate::fs::{Caller, SetFlags};
+use crate::fs::SetFlags;
 use crate::trim::Trim;
 
 impl Edge {
@@ -25,7 +26,6 @@ impl Edge {
         out: &mut Out<'_>,
     ) -> Answer {
         let ino = header.nodeid;
-        let by = caller(header, 0);
         match args.cmd {
             IOC_GETFLAGS => {
                 let flags = self.inode(ino)?.flags;
@@ -34,7 +34,7 @@ impl Edge {
             }
             IOC_SETFLAGS => {
                 let flags = handed_over(data).ok_or(Errno::new(libc::EINVAL))?;
-                self.set_flags(by, ino, SetFlags::all(flags))?;
+                self.set_flags(header, SetFlags::all(flags))?;
                 out.put(&IoctlOut::default())
             }
             IOC_FSGETXATTR => {
@@ -49,7 +49,7 @@ impl Edge {
             IOC_FSSETXATTR => {
                 let args = handed_over(data).ok_or(Errno::new(libc::EINVAL))?;
                 let set = set_xflags(&args)?;
-                self.set_flags(by, ino, set)?;
+                self.set_flags(header, set)?;
                 out.put(&IoctlOut::default())
             }
             IOC_GETVERSION | IOC32_GETVERSION => {
@@ -59,7 +59,7 @@ impl Edge {
             }
             // Which kind of end is asked for stays with the kernel; ours is good for each of them.
             IOC_SHUTDOWN => {
-                self.fs.kill(by)?;
+                self.fs.kill(asker(header))?;
                 out.put(&IoctlOut::default())
             }
             IOC_TRIM => {
@@ -69,7 +69,7 @@ impl Edge {
                     len: range.len,
                     min: range.minlen,
                 };
-                let len = self.fs.trim(by, what)?;
+                let len = self.fs.trim(asker(header), what)?;
                 out.put(&IoctlOut::default())?;
                 out.put(&TrimRange { len, ..range })
             }
@@ -84,10 +84,14 @@ impl Edge {
         }
     }
 
-    /// These are no attributes to the kernel, but the time of their change is.
-    fn set_flags(&self, by: Caller, ino: u64, set: SetFlags) -> Answer {
-        self.fs.set_flags(by, ino, set)?;
-        self.kernel.attributes_changed(ino);
+    /// These are no attributes to the kernel, but the time of their change is. Kernels that do not name
+    /// the caller have checked him before, by the owner as his mount maps it.
+    fn set_flags(&self, header: &InHeader, set: SetFlags) -> Answer {
+        match named(header) {
+            Some(by) => self.fs.set_flags(by, header.nodeid, set)?,
+            None => self.fs.set_flags_checked(header.nodeid, set)?,
+        }
+        self.kernel.attributes_changed(header.nodeid);
         Ok(())
     }
 

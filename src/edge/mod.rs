@@ -4,6 +4,7 @@
 mod answers;
 mod atomic;
 mod attributes;
+mod caller;
 mod convert;
 mod data;
 pub mod errno;

@@ -4,7 +4,8 @@ use quayfs_fuse::wire::{CreateIn, InHeader, MkdirIn, MknodIn, OpenOut, Rename2In
 use quayfs_fuse::{Answer, Out};
 use quayfs_layout::inode::{S_IFMT, S_IFREG};
 
-use crate::edge::convert::{caller, rename_flags};
+use crate::edge::caller::maker;
+use crate::edge::convert::rename_flags;
 use crate::edge::service::Edge;
 use crate::error::FsError;
 
@@ -26,7 +27,7 @@ impl Edge {
     ) -> Answer {
         let made = self
             .fs
-            .symlink(caller(header, 0), header.nodeid, name, target)?;
+            .symlink(maker(header, 0)?, header.nodeid, name, target)?;
         out.put(&self.entry_of(&made))
     }
 
@@ -37,7 +38,7 @@ impl Edge {
         name: &[u8],
         out: &mut Out<'_>,
     ) -> Answer {
-        let by = caller(header, args.umask);
+        let by = maker(header, args.umask)?;
         let made = self
             .fs
             .mknod(by, header.nodeid, name, args.mode, args.rdev)?;
@@ -51,7 +52,7 @@ impl Edge {
         name: &[u8],
         out: &mut Out<'_>,
     ) -> Answer {
-        let by = caller(header, args.umask);
+        let by = maker(header, args.umask)?;
         let made = self.fs.mkdir(by, header.nodeid, name, args.mode)?;
         out.put(&self.entry_of(&made))
     }
@@ -65,7 +66,7 @@ impl Edge {
         out: &mut Out<'_>,
     ) -> Answer {
         let mode = args.mode & !S_IFMT | S_IFREG;
-        let by = caller(header, args.umask);
+        let by = maker(header, args.umask)?;
         let made = self.fs.mknod(by, header.nodeid, name, mode, 0)?;
         out.put(&self.entry_of(&made))?;
         out.put(&OpenOut {
@@ -78,7 +79,7 @@ impl Edge {
     pub(super) fn tmpfile(&self, header: &InHeader, args: CreateIn, out: &mut Out<'_>) -> Answer {
         let made = self
             .fs
-            .tmpfile(caller(header, args.umask), header.nodeid, args.mode)?;
+            .tmpfile(maker(header, args.umask)?, header.nodeid, args.mode)?;
         out.put(&self.entry_of(&made))?;
         out.put(&OpenOut {
             open_flags: self.opened(args.flags).bits(),
@@ -92,7 +93,7 @@ impl Edge {
         name: &[u8],
         (to, new_name): (Rename2In, &[u8]),
     ) -> Answer {
-        let flags = rename_flags(to.flags, caller(header, 0))?;
+        let flags = rename_flags(to.flags, header)?;
         let (old, new) = ((header.nodeid, name), (to.newdir, new_name));
         Ok(self.fs.rename(old, new, flags)?)
     }

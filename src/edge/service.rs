@@ -42,6 +42,7 @@ pub fn wish(options: &MountOptions, request_max: usize) -> Wish {
     flags.set(Init::WRITEBACK_CACHE, options.writeback_cache);
     // With lists the umask is ours to apply: it does not count below a default list.
     flags.set(Init::POSIX_ACL | Init::DONT_MASK, options.has_acls());
+    flags.set(Init::ALLOW_IDMAP, options.idmap);
     let mut write_max = WRITE_MAX;
     if options.ablation.all_messages {
         flags.remove(
@@ -76,7 +77,13 @@ pub(super) struct Edge {
 impl Service for Edge {
     fn init(&self, offer: &Offer) -> Wish {
         let wish = wish(&self.fs.e.options, self.fs.request_max());
-        tracing::debug!("this kernel lacks {:?}", wish.flags - offer.flags);
+        let lacks = wish.flags - offer.flags;
+        tracing::debug!("this kernel lacks {lacks:?}");
+        if lacks.contains(Init::ALLOW_IDMAP) {
+            tracing::warn!(
+                "idmap: mounts of FUSE file systems can map ids since Linux 6.12; not here"
+            );
+        }
         wish
     }
 

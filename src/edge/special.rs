@@ -4,7 +4,8 @@
 use quayfs_fuse::wire::InHeader;
 use quayfs_fuse::{Answer, Errno};
 
-use crate::edge::convert::{caller, list_from};
+use crate::edge::caller::asker;
+use crate::edge::convert::list_from;
 use crate::edge::service::Edge;
 use crate::error::FsError;
 use crate::mount::{QUOTA_XATTR, SCRUB_XATTR, STATUS_XATTR};
@@ -24,7 +25,7 @@ impl Edge {
                 .collect();
             return Some(serde_json::to_vec(&status).map_err(|e| FsError::io(e).into()));
         }
-        let by = caller(header, 0);
+        let by = asker(header);
         if let Some(from) = list_from(name, QUOTA_XATTR) {
             let all = self.fs.quotas(by, from);
             let text = all.and_then(|all| serde_json::to_vec(&all).map_err(FsError::io));
@@ -36,7 +37,7 @@ impl Edge {
 
     /// Does what is written to one of them; `None` if the name is none of theirs.
     pub(super) fn command(&self, header: &InHeader, name: &[u8], value: &[u8]) -> Option<Answer> {
-        let by = caller(header, 0);
+        let by = asker(header);
         if name == QUOTA_XATTR.as_bytes() {
             let set = serde_json::from_slice(value).map_err(|_| FsError::Invalid);
             let done = set.and_then(|set| self.fs.set_quota(by, set));

@@ -387,6 +387,12 @@ fn who_may_set_which_flags() {
         umask: 0,
     };
     assert_eq!(set(other, FLAG_NODUMP), Err(FsError::Perm));
+    // Whoever was checked before may what root may, and no more.
+    let checked = |flags| fs.set_flags_checked(f, SetFlags::all(flags));
+    assert_eq!(checked(FLAG_IMMUTABLE), Ok(()));
+    assert_eq!(checked(FLAG_IMMUTABLE | FLAG_NODUMP), Err(FsError::Perm));
+    assert_eq!(checked(FLAG_DIRSYNC), Err(FsError::NotSupported));
+    assert_eq!(checked(0), Ok(()));
     flag(&fs, f, FLAG_APPEND);
     assert_eq!(set(USER, 0), Err(FsError::Perm));
     assert_eq!(set(USER, FLAG_APPEND | FLAG_NOATIME), Ok(()));

@@ -263,10 +263,16 @@ pub fn can_be_root() -> bool {
     true
 }
 
-/// A call by user and group 65534, in a thread of its own: privileges belong to threads. Takes root.
+/// A call by user and group 65534. Takes root.
 pub fn as_nobody<T: Send>(call: impl FnOnce() -> T + Send) -> T {
+    as_user(65534, call)
+}
+
+/// A call by this user and the group of the same number, in a thread of its own: privileges belong to
+/// threads. Takes root.
+pub fn as_user<T: Send>(id: u32, call: impl FnOnce() -> T + Send) -> T {
     let call = || {
-        let (uid, gid) = (Uid::from_raw(65534), Gid::from_raw(65534));
+        let (uid, gid) = (Uid::from_raw(id), Gid::from_raw(id));
         set_thread_groups(&[]).unwrap();
         set_thread_res_gid(gid, gid, gid).unwrap();
         set_thread_res_uid(uid, uid, uid).unwrap();

@@ -45,6 +45,24 @@ impl Fs {
     /// Sets flags and project id of a file or directory in one record. Only its owner and root may, and
     /// only root may make it immutable or append-only, or end that.
     pub fn set_flags(&self, by: Caller, ino: Ino, set: SetFlags) -> Result<()> {
+        self.change_flags(ino, set, |i, changed| {
+            let only_root = changed & (FLAG_IMMUTABLE | FLAG_APPEND) != 0;
+            by.uid == 0 || by.uid == i.uid && !only_root
+        })
+    }
+
+    /// The same for somebody who is known to be allowed to.
+    pub fn set_flags_checked(&self, ino: Ino, set: SetFlags) -> Result<()> {
+        self.change_flags(ino, set, |_, _| true)
+    }
+
+    /// `may`: whether somebody may change these flags of this inode.
+    fn change_flags(
+        &self,
+        ino: Ino,
+        set: SetFlags,
+        may: impl Fn(&Inode, u32) -> bool,
+    ) -> Result<()> {
         if set.flags & !flags_of(S_IFDIR) != 0 {
             return Err(FsError::NotSupported);
         }
@@ -63,7 +81,7 @@ impl Fs {
             }
             let flags = i.flags & !set.mask | set.flags & set.mask;
             let project = set.project.unwrap_or(i.project);
-            self.may_set_flags(by, &i, flags, project)?;
+            self.may_set_flags(&may, &i, flags, project)?;
             if project != i.project {
                 txn.leaves_project(ino, i.project);
             }
@@ -78,15 +96,18 @@ impl Fs {
         self.settle(&cell, FLAG_SYNC)
     }
 
-    fn may_set_flags(&self, by: Caller, i: &Inode, flags: u32, project: u32) -> Result<()> {
+    fn may_set_flags(
+        &self,
+        may: impl Fn(&Inode, u32) -> bool,
+        i: &Inode,
+        flags: u32,
+        project: u32,
+    ) -> Result<()> {
         if !i.is_file() && !i.is_dir() || flags & !flags_of(i.mode) != 0 {
             return Err(FsError::NotSupported);
         }
-        if by.uid != 0 && by.uid != i.uid {
-            return Err(FsError::Perm);
-        }
         let changed = i.flags ^ flags;
-        if changed & (FLAG_IMMUTABLE | FLAG_APPEND) != 0 && by.uid != 0 {
+        if !may(i, changed) {
             return Err(FsError::Perm);
         }
         // What stays immutable keeps everything else as well.

@@ -1,7 +1,7 @@
 //! What the kernel sends: the header of every message, and the arguments of each.
 
 structures! {
-    /// In front of every message.
+    /// In front of every message. `uid` and `gid` may be missing ([`InHeader::has_ids`]).
     InHeader {
         len: u32,
         opcode: u32,
@@ -144,6 +144,19 @@ structures! {
 /// Reads what an `ioctl` hands over, a number or a structure; `None` if that is too short.
 pub fn handed_over<T: zerocopy::FromBytes>(data: &[u8]) -> Option<T> {
     T::read_from_prefix(data).ok().map(|(value, _)| value)
+}
+
+/// Stands for user and group where a request does not say who asks (`FUSE_INVALID_UIDGID`).
+const NO_ID: u32 = u32::MAX;
+
+impl InHeader {
+    /// Whether the message says who asks. With [`Init::ALLOW_IDMAP`](super::Init::ALLOW_IDMAP) Linux says
+    /// so where an inode is made (`FUSE_MKNOD`, `FUSE_MKDIR`, `FUSE_SYMLINK`, `FUSE_CREATE`,
+    /// `FUSE_TMPFILE`, `FUSE_RENAME2` with a whiteout) and nowhere else, be the mount that it
+    /// comes from idmapped or not.
+    pub fn has_ids(&self) -> bool {
+        self.uid != NO_ID && self.gid != NO_ID
+    }
 }
 
 const _: () = {
