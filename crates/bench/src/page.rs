@@ -140,6 +140,7 @@ fn writable(c: char) -> bool {
 
 fn workload(name: &str, sources: &[Source], contexts: &[Context<'_>]) -> Markup {
     let sets = sets::of(name, sources, contexts);
+    let labels = sets::labels(sources);
     let mut told = "";
     let sets = sets.iter().map(|set| {
         // Another version may mean something else by the name.
@@ -154,7 +155,7 @@ fn workload(name: &str, sources: &[Source], contexts: &[Context<'_>]) -> Markup 
             @if !again { p { "One operation: " (about) "." } }
             (twins(set))
             (set_head(set, sources, contexts))
-            (plots(&figures::of(set)))
+            (plots(&figures::of(set, &labels)))
         }
     }
 }

@@ -43,8 +43,9 @@ const COSTS: [(&str, &str, &str, Figure); 4] = [
     ),
 ];
 
-/// All plots of a set. What no target has a figure of has no plot.
-pub fn of(set: &Set<'_>) -> Vec<Plot> {
+/// All plots of a set. What no target has a figure of has no plot. A target looks as the place of its
+/// label among `labels` says, so that it looks the same on all of a page.
+pub fn of(set: &Set<'_>, labels: &[&str]) -> Vec<Plot> {
     let mut all = vec![throughput(set)];
     all.extend(ratios(set));
     all.extend(set.parts.iter().filter_map(latencies));
@@ -52,6 +53,9 @@ pub fn of(set: &Set<'_>) -> Vec<Plot> {
     for (title, unit, note, figure) in COSTS {
         let summary = |t: &TargetReport| t.summary(figure);
         all.extend(over_threads(set, title, unit, note, summary));
+    }
+    for plot in &mut all {
+        plot.look_by(|label| labels.iter().position(|l| *l == label));
     }
     all
 }

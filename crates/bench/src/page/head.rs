@@ -138,7 +138,7 @@ fn warnings(sources: &[Source], contexts: &[Context<'_>]) -> Markup {
         }
         @for (n, s) in numbered() {
             @if let Some(failure) = &s.report.failure {
-                p.warn { (reports(std::iter::once(n))) " ended early: " b { (failure) } }
+                p.warn { "The benchmark of " (reports(std::iter::once(n))) " ended early: " b { (failure) } }
             }
             @if s.report.workloads.is_empty() {
                 p.warn { "Nothing was measured in " (reports(std::iter::once(n))) "." }

@@ -191,6 +191,25 @@ impl Plot {
         }
     }
 
+    /// Numbers series anew by their labels; those that `number` does not know stay.
+    pub fn look_by(&mut self, number: impl Fn(&str) -> Option<usize>) {
+        let look = |label: &str, series: &mut usize| *series = number(label).unwrap_or(*series);
+        match self {
+            Self::Bars(p) => {
+                let bars = p.groups.iter_mut().flat_map(|g| &mut g.bars);
+                bars.for_each(|b| look(&b.label, &mut b.series));
+            }
+            Self::Curves(p) => p
+                .lines
+                .iter_mut()
+                .for_each(|l| look(&l.label, &mut l.series)),
+            Self::Spreads(p) => {
+                let spreads = p.groups.iter_mut().flat_map(|g| &mut g.1);
+                spreads.for_each(|s| look(&s.label, &mut s.series));
+            }
+        }
+    }
+
     /// The figures in it.
     pub fn table(&self) -> Table {
         match self {

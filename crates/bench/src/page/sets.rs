@@ -97,10 +97,21 @@ pub fn contexts(sources: &[Source]) -> Vec<Context<'_>> {
 
 /// Names of all workloads, each once, in the order of the reports.
 pub fn workloads(sources: &[Source]) -> Vec<&str> {
-    let mut all: Vec<&str> = Vec::new();
-    for w in sources.iter().flat_map(|s| &s.report.workloads) {
-        if !all.contains(&&*w.name) {
-            all.push(&w.name);
+    let all = sources.iter().flat_map(|s| &s.report.workloads);
+    once(all.map(|w| &*w.name))
+}
+
+/// Labels of all targets, likewise.
+pub fn labels(sources: &[Source]) -> Vec<&str> {
+    let all = sources.iter().flat_map(|s| &s.report.workloads);
+    once(all.flat_map(|w| &w.targets).map(|t| &*t.label))
+}
+
+fn once<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut all = Vec::new();
+    for text in texts {
+        if !all.contains(&text) {
+            all.push(text);
         }
     }
     all

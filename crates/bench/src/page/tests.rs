@@ -245,6 +245,28 @@ fn one_number_of_threads_gives_bars() {
 }
 
 #[test]
+fn a_target_has_one_colour_on_all_of_a_page() {
+    let mut turned = report(1, &[("three", &[1.0]), ("two", &[1.0]), ("one", &[1.0])]);
+    turned.commit = Some("fff".into());
+    let page = page([report(1, &TWO), turned]);
+    check(&page);
+    let document = Document::parse(body(&page)).unwrap();
+    let mut seen: Vec<(String, String)> = named(document.root(), "figure")
+        .filter(|f| named(*f, "b").next().unwrap().text() == Some("Throughput"))
+        .flat_map(|f| f.descendants().filter(|n| n.has_tag_name("g")))
+        .map(|g| {
+            let class = g.attribute("class").unwrap().to_owned();
+            (text(named(g, "text").next().unwrap()), class)
+        })
+        .collect();
+    assert_eq!(seen.len(), 5);
+    seen.sort_unstable();
+    seen.dedup();
+    let seen: Vec<_> = seen.iter().map(|(l, c)| (&**l, &**c)).collect();
+    assert_eq!(seen, [("one", "s0"), ("three", "s2"), ("two", "s1")]);
+}
+
+#[test]
 fn bars_are_as_long_as_their_figures() {
     let page = page([report(
         1,
