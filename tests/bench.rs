@@ -64,6 +64,14 @@ fn what_is_wrong_is_said_in_one_line() {
     let other = dir.path().join("other.json");
     std::fs::write(&other, r#"{"format": 99}"#).unwrap();
     quayfs(["bench", "show", other.to_str().unwrap()]).fails(1, "format 99");
+    let page = dir.path().join("page.html");
+    let out = ["--out", page.to_str().unwrap()];
+    let draw = |files: &[&str], out: &[&str]| quayfs([&["bench", "report"], files, out].concat());
+    draw(&["/no/such/report"], &out).fails(1, "/no/such/report");
+    draw(&[other.to_str().unwrap()], &out).fails(1, "other.json: not a report");
+    draw(&["=x.json"], &out).fails(2, "the name is empty");
+    draw(&[], &out).fails(2, "FILE");
+    draw(&["x.json"], &[]).fails(2, "--out");
     assert_eq!(entries(dir.path()), 1, "nothing is left behind");
 }
 
@@ -116,6 +124,33 @@ fn directories_take_turns_and_all_is_stored() {
         assert_eq!(order, [0, 1, 0, 1, 0, 1], "A B A B A B");
         assert!(shown.contains(w["name"].as_str().unwrap()), "{shown}");
     }
+    assert_eq!(quayfs(["bench", "show", json]).ok(), shown);
+    let out = dir.path().join("found.html");
+    let name = |name: &str| format!("{name}={json}");
+    let draw = |out: &str| quayfs(["bench", "report", json, &name("again"), "--out", out]);
+    assert_eq!(draw(out.to_str().unwrap()).ok(), "");
+    let page = std::fs::read_to_string(&out).unwrap();
+    for there in [
+        "commit v1-2-gabc",
+        kernel.trim(),
+        "again: ",
+        "<svg",
+        "found.json",
+    ] {
+        assert!(page.contains(there), "{there}");
+    }
+    for w in workloads {
+        let heading = format!("<h2>{}</h2>", w["name"].as_str().unwrap());
+        assert_eq!(page.matches(&heading).count(), 1, "{heading}");
+    }
+    draw(out.to_str().unwrap()).ok();
+    assert_eq!(
+        std::fs::read_to_string(&out).unwrap(),
+        page,
+        "the same bytes"
+    );
+    // The report itself stays.
+    draw(json).fails(2, "is one of the reports");
     assert_eq!(quayfs(["bench", "show", json]).ok(), shown);
 }
 

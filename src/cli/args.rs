@@ -356,6 +356,8 @@ Examples:
   quayfs bench run overwrite-fsync --dir e=/mnt/ext4 --dir q=/mnt/q
   quayfs bench run durable fxmark --dir e=/mnt/ext4 --dir q=/mnt/q --repeat 5 --json found.json
   quayfs bench show found.json                         the same table again
+  quayfs bench report found.json --out found.html      plots of it, one page for a browser
+  quayfs bench report idle=i1.json idle=i4.json busy=b1.json busy=b4.json --out threads.html
 
 Exit codes: 0 done, 1 failed or stopped (what was found until then is shown and stored), 2 wrong
 usage.";
@@ -381,6 +383,16 @@ pub enum BenchCommand {
         /// What `run --json` wrote.
         #[arg(required = true)]
         files: Vec<PathBuf>,
+    },
+    /// Write one HTML page with plots of stored reports. Those that differ in nothing but the number of
+    /// threads become lines over threads.
+    Report {
+        /// What `run --json` wrote. Files with different names are never joined.
+        #[arg(required = true, value_name = "[NAME=]FILE")]
+        files: Vec<String>,
+        /// The page.
+        #[arg(long, value_name = "FILE")]
+        out: PathBuf,
     },
 }
 

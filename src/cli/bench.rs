@@ -3,6 +3,7 @@
 use super::args::{Bench, BenchCommand, BenchRun};
 use super::exit::{FAILED, Failure, USAGE, say};
 use quayfs_bench::Error;
+use quayfs_bench::page::{self, Source};
 use quayfs_bench::report::Report;
 use quayfs_bench::runner::Plan;
 use quayfs_bench::target::Target;
@@ -14,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// Lists, runs or shows.
+/// Lists, runs, shows or draws.
 pub fn run(args: Bench) -> Result<(), Failure> {
     match args.command {
         BenchCommand::List => {
@@ -23,7 +24,24 @@ pub fn run(args: Bench) -> Result<(), Failure> {
         }
         BenchCommand::Run(args) => measure(*args),
         BenchCommand::Show { files } => files.iter().try_for_each(|file| show(file)),
+        BenchCommand::Report { files, out } => report(&files, &out),
     }
+}
+
+fn report(files: &[String], out: &Path) -> Result<(), Failure> {
+    let mut sources = Vec::new();
+    for file in files {
+        let (source, path) = Source::parse(file).map_err(failure)?;
+        // Hours of measuring are more than a page.
+        if let (Ok(a), Ok(b)) = (path.canonicalize(), out.canonicalize())
+            && a == b
+        {
+            let why = format!("--out {} is one of the reports", out.display());
+            return Err(Failure::new(USAGE, why));
+        }
+        sources.push(source);
+    }
+    std::fs::write(out, page::render(&sources, &[])).map_err(|e| failure(Error::file(out)(e)))
 }
 
 fn show(file: &Path) -> Result<(), Failure> {

@@ -3,12 +3,12 @@
 //! A [`workload`] is a pattern of system calls with a name, a seed and one operation that is counted.
 //! The [`runner`] runs each on two or more directories in turn (A B A B ...), because on a shared
 //! machine only ratios within one such run mean anything. What a run found is a [`report`], which is
-//! stored as JSON and shown as a [`table`].
+//! stored as JSON and shown as a [`table`], or with others as a [`page`] of plots.
 //!
 //! ```text
 //! workload ──► worker threads (run) ──► meter: counted calls, one clock, histograms
 //!     ▲                                    │ merged afterwards
-//! runner ── prepare, settle, counters ─────┴──► Sample ──► Report ──► JSON, table
+//! runner ── prepare, settle, counters ─────┴──► Sample ──► Report ──► JSON, table, page
 //!              (target)   (observe)
 //! ```
 //!
@@ -22,6 +22,7 @@ pub mod machine;
 pub mod meter;
 pub mod name;
 pub mod observe;
+pub mod page;
 pub mod progress;
 pub mod random;
 pub mod report;

@@ -177,8 +177,10 @@ pub struct Observed {
     /// FUSE messages to a QuayFS daemon.
     pub messages: Option<u64>,
     /// The same by opcode, where the daemon tells.
+    #[serde(default)]
     pub messages_by_opcode: BTreeMap<String, u64>,
     /// Counters of a QuayFS daemon that have changed.
+    #[serde(default)]
     pub counters: BTreeMap<String, u64>,
     /// How often the staging area would have been filled.
     pub staging_wraps: Option<f64>,

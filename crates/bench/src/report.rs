@@ -86,6 +86,7 @@ pub struct Sample {
     /// Latencies of operations, in nanoseconds.
     pub latency: Percentiles,
     /// Latencies of steps.
+    #[serde(default)]
     pub steps: Vec<Step>,
     /// What others counted meanwhile.
     pub observed: Observed,
@@ -134,6 +135,13 @@ impl Sample {
     /// Bytes moved per second, read and written.
     pub fn bytes_per_s(&self) -> f64 {
         (self.bytes_read + self.bytes_written) as f64 / self.seconds
+    }
+}
+
+impl TargetReport {
+    /// Median and extremes of a figure over the samples that have it.
+    pub fn summary(&self, figure: impl Fn(&Sample) -> Option<f64>) -> Option<Summary> {
+        Summary::of(self.samples.iter().filter_map(figure))
     }
 }
 

@@ -1,7 +1,7 @@
 //! A report for readers.
 
 use crate::report::{Report, Sample, TargetReport, WorkloadReport};
-use crate::stats::{Percentiles, Summary};
+use crate::stats::Percentiles;
 use crate::target::Facts;
 use crate::workload::{Params, Span, Workload};
 use std::fmt::Write;
@@ -93,14 +93,19 @@ fn target(out: &mut String, t: &Facts) {
         ),
     );
     // What a QuayFS mount is depends on more than the kernel knows.
-    let own = |name| t.status.as_ref()?.get(name)?.as_str();
-    let facts: Vec<String> = ["backend", "durability", "transport", "options", "device"]
-        .into_iter()
-        .filter_map(|name| Some(format!("{name} {}", own(name)?)))
-        .collect();
+    let facts = mount_facts(t);
     if !facts.is_empty() {
         line(out, &format!("{label}: {}", facts.join(", ")));
     }
+}
+
+/// What a QuayFS mount said of itself that figures depend on; nothing of others.
+pub(crate) fn mount_facts(t: &Facts) -> Vec<String> {
+    let own = |name| t.status.as_ref()?.get(name)?.as_str();
+    ["backend", "durability", "transport", "options", "device"]
+        .into_iter()
+        .filter_map(|name| Some(format!("{name} {}", own(name)?)))
+        .collect()
 }
 
 fn line(out: &mut String, text: &str) {
@@ -126,34 +131,40 @@ fn workload(out: &mut String, w: &WorkloadReport) {
 }
 
 fn params(p: &Params, first: Option<&TargetReport>) -> String {
-    let mut text = match p.threads {
-        1 => "1 thread".to_owned(),
-        n => format!("{n} threads"),
-    };
+    let runs = first.map_or(0, |t| t.samples.len());
+    let mut all = vec![counted(u64::from(p.threads), "thread")];
+    all.extend(settings(p));
+    all.push(counted(runs as u64, "repetition"));
+    all.join(", ")
+}
+
+/// What a workload was told besides its threads.
+pub(crate) fn settings(p: &Params) -> Vec<String> {
+    let mut all = Vec::new();
     if p.span == Span::Timed {
-        let _ = write!(text, ", {} s after {} s", p.seconds, p.warmup);
+        all.push(format!("{} s after {} s", p.seconds, p.warmup));
     }
     if let Some(ops) = p.ops {
-        let _ = write!(text, ", at most {ops} operations a thread");
+        all.push(format!("at most {ops} operations a thread"));
     }
     if p.file_bytes > 0 {
-        let _ = write!(text, ", files of {} MiB", p.file_bytes >> 20);
+        all.push(format!("files of {} MiB", p.file_bytes >> 20));
     }
     if p.files > 0 {
-        let _ = write!(text, ", {} files", p.files);
+        all.push(format!("{} files", p.files));
     }
-    let runs = first.map_or(0, |t| t.samples.len());
-    let runs = match runs {
-        1 => "1 repetition".to_owned(),
-        n => format!("{n} repetitions"),
-    };
-    let _ = write!(text, ", seed {}, {runs}", p.seed);
-    text
+    all.push(format!("seed {}", p.seed));
+    all
+}
+
+/// A number of things, with the plural where there is one.
+pub(crate) fn counted(n: u64, thing: &str) -> String {
+    format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
 }
 
 /// The median of a figure of all samples.
 fn median(t: &TargetReport, figure: impl Fn(&Sample) -> Option<f64>) -> Option<f64> {
-    Summary::of(t.samples.iter().filter_map(figure)).map(|s| s.median)
+    t.summary(figure).map(|s| s.median)
 }
 
 fn row(t: &TargetReport) -> [String; COLUMNS] {
