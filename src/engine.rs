@@ -194,6 +194,11 @@ impl Engine {
         Ok(())
     }
 
+    /// The copy of the records on the data device, with `ablation=nodelog:ssd`.
+    pub fn node_log(&self) -> Option<&NodeLog> {
+        self.node_log.get()
+    }
+
     /// First physical block of the data device that the page table maps.
     pub fn data_start(&self) -> u64 {
         self.config.geometry.data_start

@@ -69,6 +69,11 @@ impl NodeLog {
         })
     }
 
+    /// Blocks that are neither free nor anybody's as long as the mount lasts.
+    pub fn blocks(&self) -> u64 {
+        self.ring.len() as u64
+    }
+
     /// Puts every record up to `cut` on the device, and makes durable what was written there, data included.
     /// Who finds on his turn that another has done so returns at once.
     pub fn write(&self, e: &Engine, cut: u64) -> Result<()> {

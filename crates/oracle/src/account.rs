@@ -1,6 +1,7 @@
 //! Whether what the mount believes to be free is what is free.
 
 use quayfs::fs::{Fs, extents};
+use quayfs::nodelog::NodeLog;
 use quayfs::ns::alloc::{Allocator, Kind};
 use quayfs::ns::node::NodeStore;
 use quayfs::ns::quota::Quotas;
@@ -42,6 +43,7 @@ pub fn check(fs: &Fs, m: &Model) -> Result<(), String> {
             Err(format!("{what}: {dram} in DRAM, {media} on the media"))
         }
     };
+    let lent = e.node_log().map_or(0, NodeLog::blocks);
     same("node pages in use", e.nodes.live(), fresh.live())?;
     let kinds = [
         (Kind::Lbn, g.lbn_bitmap_base, g.visible_blocks()),
@@ -50,11 +52,9 @@ pub fn check(fs: &Fs, m: &Model) -> Result<(), String> {
     ];
     for (kind, base, total) in kinds {
         let media = Allocator::open(&fresh, kind, base, total).map_err(|e| e.to_string())?;
-        same(
-            &format!("free {kind:?}s"),
-            e.allocator(kind).free(),
-            media.free(),
-        )?;
+        let lent = if kind == Kind::Lbn { lent } else { 0 };
+        let free = e.allocator(kind).free() + lent;
+        same(&format!("free {kind:?}s"), free, media.free())?;
     }
     let media = Quotas::open(&fresh).map_err(|e| e.to_string())?;
     let list = |q: &Quotas| -> Vec<_> {
@@ -72,7 +72,7 @@ pub fn check(fs: &Fs, m: &Model) -> Result<(), String> {
     }
     same(
         "free LBNs",
-        g.visible_blocks() - e.lbns.free(),
+        g.visible_blocks() - e.lbns.free() - lent,
         m.allocated(),
     )?;
     owners(fs, m)
