@@ -104,7 +104,7 @@ impl Mailbox {
     fn put(&self, done: Done) {
         let mut all = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         all.push(done);
-        if let Err(e) = rustix::io::write(&self.bell, &1u64.to_ne_bytes()) {
+        if let Err(e) = rustix::io::write(&self.bell, 1u64.as_bytes()) {
             tracing::error!("a ring cannot be woken: {e}");
         }
     }

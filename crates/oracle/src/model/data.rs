@@ -170,15 +170,15 @@ impl Model {
         );
         let same = one.0 == other.0;
         let len = if to_eof { tail.max(other_tail) } else { len };
-        let within = len < tail && len < other_tail || len == tail && len == other_tail;
-        let whole = len % B == 0 && len <= tail && len <= other_tail;
+        // Whole blocks, or to the very end of both.
+        let fits = len <= tail && len <= other_tail;
+        let sound = len.is_multiple_of(B) || len == tail && len == other_tail;
         let blocks = len.div_ceil(B);
         let near = one.1.abs_diff(other.1) < blocks * B;
-        if one.1 % B != 0
-            || other.1 % B != 0
-            || !to_eof && !whole && !(within && len == tail)
-            || same && blocks > 0 && (to_eof || near)
-        {
+        let aligned = one.1.is_multiple_of(B) && other.1.is_multiple_of(B);
+        let meets = same && blocks > 0 && (to_eof || near);
+        let possible = to_eof || fits && sound;
+        if !aligned || meets || !possible {
             return Err(FsError::Invalid);
         }
         let grows = |at: u64, tail: u64| to_eof && at.saturating_add(tail) > SIZE_MAX;
