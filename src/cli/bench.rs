@@ -1,5 +1,8 @@
 //! `quayfs bench`: workloads on directories in turn. All of it is in the crate `quayfs-bench`.
 
+#[cfg(test)]
+mod library;
+
 use super::args::{Bench, BenchCommand, BenchRun};
 use super::exit::{FAILED, Failure, USAGE, say};
 use quayfs_bench::Error;

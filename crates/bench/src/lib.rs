@@ -18,6 +18,8 @@
 pub mod caches;
 pub mod error;
 pub mod fileset;
+pub mod handle;
+pub mod library;
 pub mod machine;
 pub mod meter;
 pub mod name;

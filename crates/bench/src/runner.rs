@@ -203,6 +203,7 @@ impl Run<'_> {
         // A mount of ours is waited for until it is idle, which says nothing.
         observed.drain_s = observed.messages.is_none().then_some(drain);
         let total = run::merge(tallies, self.params).ok_or(Error::Stopped)?;
+        drop((job, place));
         work.remove()?;
         Ok(sample(info, total, observed, full_before, caches_dropped))
     }

@@ -5,7 +5,6 @@ use crate::meter::Meter;
 use crate::workload::{
     Aligned, Flow, Info, Place, Prepared, Private, Worker, Workload, filled_file,
 };
-use rustix::fd::AsFd;
 use rustix::fs::OFlags;
 
 const FAMILY: &str = "sequential";
@@ -42,18 +41,18 @@ pub fn add(all: &mut Vec<Box<dyn Workload>>) {
 fn writes<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Worker + 'a>> {
     let dir = place.own_dir(thread)?;
     let mut buffer = Aligned::random(CHUNK as usize, &mut place.random(thread));
-    let file = Meter::new(0).create(dir.as_fd(), c"file")?;
+    let file = Meter::new(0).create(&dir, c"file")?;
     let chunks = place.params.file_bytes / CHUNK;
     let mut n = 0;
     Ok(Box::new(move |m: &mut Meter| {
-        m.write(file.as_fd(), buffer.stamped(n))?;
+        m.write(&file, buffer.stamped(n))?;
         m.step(0);
         n += 1;
         if n < chunks {
             m.op_ended();
             return Ok(Flow::More);
         }
-        m.fsync(file.as_fd())?;
+        m.fsync(&file)?;
         m.step(1);
         m.op_ended();
         Ok(Flow::Done)
@@ -66,7 +65,7 @@ fn prepare(place: &Place<'_>) -> Result<()> {
         let dir = place.own_dir(thread)?;
         let bytes = place.params.file_bytes;
         drop(filled_file(
-            dir.as_fd(),
+            &dir,
             c"file",
             bytes,
             OFlags::RDONLY,
@@ -78,12 +77,12 @@ fn prepare(place: &Place<'_>) -> Result<()> {
 
 fn reads<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Worker + 'a>> {
     let dir = place.own_dir(thread)?;
-    let file = Meter::new(0).open(dir.as_fd(), c"file", OFlags::RDONLY)?;
+    let file = Meter::new(0).open(&dir, c"file", OFlags::RDONLY)?;
     let mut buffer = Aligned::random(CHUNK as usize, &mut place.random(thread));
     let chunks = place.params.file_bytes / CHUNK;
     let mut n = 0;
     Ok(Box::new(move |m: &mut Meter| {
-        m.pread(file.as_fd(), buffer.get(), n * CHUNK)?;
+        m.pread(&file, buffer.get(), n * CHUNK)?;
         m.op();
         n += 1;
         Ok(if n < chunks { Flow::More } else { Flow::Done })
