@@ -161,6 +161,28 @@ impl Counters {
     }
 }
 
+/// Of a file system that is called directly: the calling process does all the work.
+impl Counters {
+    /// Reads them; `status` is what the file system says of itself, as a mount would say it.
+    ///
+    /// # Errors
+    /// `/proc` cannot be read, or the status is nonsense.
+    pub fn of_library(status: serde_json::Value) -> Result<Self> {
+        let nonsense = |e: serde_json::Error| Error::File {
+            path: STATUS.into(),
+            source: std::io::Error::other(e),
+        };
+        let own = Process::myself().map_err(proc_error("/proc/self"))?;
+        Ok(Self {
+            machine: CpuTime::now()?,
+            own: cpu_of(&own)?,
+            daemon: None,
+            device: None,
+            status: Some(serde_json::from_value(status).map_err(nonsense)?),
+        })
+    }
+}
+
 /// What happened between two readings.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Observed {

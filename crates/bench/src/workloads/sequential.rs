@@ -11,6 +11,7 @@ const FAMILY: &str = "sequential";
 /// Larger than the staging area of a usual pmem region, so that rounds take part.
 const FILE: u64 = 1 << 30;
 const CHUNK: u64 = 1 << 20;
+const BLOCK: u64 = 4096;
 
 /// Adds the workloads of this file.
 pub fn add(all: &mut Vec<Box<dyn Workload>>) {
@@ -36,6 +37,45 @@ pub fn add(all: &mut Vec<Box<dyn Workload>>) {
         prepare,
         worker: reads,
     }));
+    all.push(Box::new(Prepared {
+        info: Info::new(
+            "seq-read-scattered",
+            FAMILY,
+            "the same after each 4 KiB of the file was overwritten, in random order",
+        )
+        .on_bytes(FILE)
+        .fixed(),
+        prepare: |place| {
+            prepare(place)?;
+            scatter(place)
+        },
+        worker: reads,
+    }));
+}
+
+/// Overwrites every block of each thread's file once. A file system that writes elsewhere leaves the file
+/// in the order of these writes.
+fn scatter(place: &Place<'_>) -> Result<()> {
+    let mut random = place.random(usize::MAX);
+    let mut buffer = Aligned::random(BLOCK as usize, &mut random);
+    let blocks = place.params.file_bytes / BLOCK;
+    let mut order: Vec<u64> = (0..blocks).collect();
+    let mut setup = Meter::new(0);
+    for thread in 0..place.params.threads as usize {
+        let dir = place.own_dir(thread)?;
+        let file = setup.open(&dir, c"file", OFlags::WRONLY)?;
+        for last in (1..order.len()).rev() {
+            order.swap(last, random.below(last as u64 + 1) as usize);
+        }
+        for (n, block) in order.iter().enumerate() {
+            if n % 1024 == 0 {
+                place.go_on()?;
+            }
+            setup.pwrite(&file, buffer.stamped(n as u64), block * BLOCK)?;
+        }
+        setup.fsync(&file)?;
+    }
+    Ok(())
 }
 
 fn writes<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Worker + 'a>> {
