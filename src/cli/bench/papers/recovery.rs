@@ -82,6 +82,7 @@ fn once(site: &Site, percent: u64) -> Result<Once> {
         options: OPTIONS,
         place: Place::Pmem,
         times: 1,
+        buffers: None,
     };
     let fresh = site.fresh(&ON_PMEM)?;
     let failed = |e: FsError| Error::File {

@@ -94,6 +94,8 @@ pub struct VariantReport {
     pub region_on_disk: bool,
     /// Bytes of the region.
     pub pmem_bytes: u64,
+    /// Staging buffers, if not as many as `mkfs` makes.
+    pub buffers: Option<u32>,
 }
 
 /// Two variants.
@@ -138,6 +140,7 @@ impl Cell {
             options: v.options.into(),
             region_on_disk: v.place == Place::Disk,
             pmem_bytes: pmem_size * v.times,
+            buffers: v.buffers,
         };
         let labels: Vec<String> = row.variants.iter().map(|v| v.name.into()).collect();
         let info = workload.info();

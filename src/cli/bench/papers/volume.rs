@@ -86,6 +86,7 @@ impl Site {
             pmem: fresh.region.clone(),
             pmem_size: Some(self.pmem_size * variant.times),
             data_size: Some(self.data_size),
+            buffers: variant.buffers,
             ..MkfsOptions::default()
         };
         mkfs(&fresh.dir, &options).map_err(about(&fresh.dir))?;
