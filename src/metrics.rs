@@ -52,6 +52,8 @@ metrics! {
     blocks_written,
     /// Of those, blocks swapped in.
     blocks_swapped,
+    /// Copies that `checkpoint=double` wrote besides.
+    blocks_copied,
     /// Staged blocks that never had to be written because a newer version took their place.
     blocks_absorbed,
     /// Blocks written to the data device directly (`data=ordered`, `data=writeback`).

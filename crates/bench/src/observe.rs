@@ -60,7 +60,7 @@ impl Status {
     /// Bytes written to the data device since the mount.
     fn device_bytes(&self) -> u64 {
         self.counter("device_bytes").unwrap_or_else(|| {
-            let blocks = ["blocks_written", "blocks_direct"];
+            let blocks = ["blocks_written", "blocks_copied", "blocks_direct"];
             blocks.iter().filter_map(|b| self.counter(b)).sum::<u64>() * BLOCK
         })
     }
@@ -161,9 +161,8 @@ impl Counters {
     }
 }
 
-/// Of a file system that is called directly: the calling process does all the work.
 impl Counters {
-    /// Reads them; `status` is what the file system says of itself, as a mount would say it.
+    /// Reads them of a file system that is called directly, so that this process does all the work; `status` is what the file system says of itself, as a mount would say it.
     ///
     /// # Errors
     /// `/proc` cannot be read, or the status is nonsense.

@@ -1,6 +1,8 @@
 //! Fresh volumes, and runs on them: through the operation layer, or through a mount of this program.
 
 use super::experiments::{Place, Variant};
+use crate::background::digest_all;
+use crate::checkpoint;
 use crate::cli::bench::library::OpLayer;
 use crate::config::MountOptions;
 use crate::fs::Fs;
@@ -154,6 +156,8 @@ impl Fresh {
         let info = work.workload.info();
         info.check_library()?;
         let fs = self.open(options)?;
+        // The region is faulted in.
+        fs.finish_chores();
         let layer = OpLayer::new(Arc::clone(&fs));
         let place = workload::Place::within(work.params, &layer, work.stop)?;
         let space = fs.statfs();
@@ -211,7 +215,15 @@ struct Warm<'f> {
 }
 
 impl Between for Warm<'_> {
+    /// What the preparation has staged is not for the run to write.
     fn prepared(&mut self) -> Result<()> {
+        let e = &self.fs.e;
+        let written = (|| {
+            self.fs.sync_all()?;
+            digest_all(e)?;
+            checkpoint::round(e)
+        })();
+        written.map_err(about(self.fs.volume_path()))?;
         self.settled = self.fs.e.journal.stats().slots_used == 0;
         Ok(())
     }
