@@ -383,6 +383,12 @@ const RANGELOCK: Experiment = Experiment {
             comparisons: &[rate("range", "file", Some("1.0"))],
             ..RANGELOCK_ROW
         },
+        // Through a mount the kernel lets writers of one file go side by side only with O_DIRECT.
+        Row {
+            workload: "direct-write",
+            comparisons: &[rate("range", "file", None)],
+            ..RANGELOCK_ROW
+        },
     ],
     recovery: false,
 };
