@@ -1,6 +1,7 @@
 //! Files without a name, whiteouts, what flags forbid, the end that somebody asks for.
 
 mod links;
+mod waits;
 
 use std::sync::Arc;
 
