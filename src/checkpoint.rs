@@ -331,6 +331,7 @@ fn journal_copy(e: &Engine, moves: &[Move], bufs: &mut Vec<AlignedBuf>) -> Resul
                 .map(|(m, (pbn, _))| Move { pbn: *pbn, ..*m })
                 .collect();
             write_out(e, &copies, bufs)?;
+            Metrics::add(&e.metrics.blocks_copied, copies.len() as u64);
         }
         Ok(())
     });

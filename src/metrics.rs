@@ -52,6 +52,8 @@ metrics! {
     blocks_written,
     /// Of those, blocks swapped in.
     blocks_swapped,
+    /// Copies that `checkpoint=double` wrote besides.
+    blocks_copied,
     /// Staged blocks that never had to be written because a newer version took their place.
     blocks_absorbed,
     /// Blocks written to the data device directly (`data=ordered`, `data=writeback`).
@@ -64,6 +66,22 @@ metrics! {
     blocks_trimmed,
     /// Operations that had to wait for space.
     shortages,
+    /// Reads and writes of files that had to wait for the range lock of the file.
+    range_waits,
+    /// Staged writes that had to wait for the commit mutex of the file.
+    commit_waits,
+    /// Operations that had to wait for staging slots; this and the five below the journal counts.
+    slot_waits,
+    /// Operations without data that had to wait for log space.
+    log_waits,
+    /// Microseconds that those two waited.
+    credit_wait_us,
+    /// Exchanges on the word of free slots and log space that somebody else was faster at.
+    credit_retries,
+    /// Records that had to wait for the lock of their lane.
+    lane_waits,
+    /// Waits for the one lock of `ablation=staging:central`.
+    central_waits,
     /// Microseconds that recovery took at this mount.
     recovery_us,
     /// Records that it replayed.

@@ -154,6 +154,103 @@ fn directories_take_turns_and_all_is_stored() {
     assert_eq!(quayfs(["bench", "show", json]).ok(), shown);
 }
 
+/// A little of each run of `bench papers`, with more arguments behind.
+fn papers(dir: &Path, json: &Path, more: &[&str]) -> program::Run {
+    let mut args = vec!["bench", "papers", "--warmup", "0", "--repeat", "1"];
+    args.extend(["--threads", "1", "--ops", "20", "--files", "40"]);
+    args.extend([
+        "--file-size",
+        "1M",
+        "--pmem-size",
+        "32M",
+        "--data-size",
+        "256M",
+    ]);
+    for place in ["--data", "--pmem", "--dir"] {
+        args.extend([place, dir.to_str().unwrap()]);
+    }
+    args.extend(["--json", json.to_str().unwrap()]);
+    args.extend(more);
+    quayfs(args)
+}
+
+#[test]
+fn papers_compares_every_mechanism_without_a_kernel() {
+    let scene = tempfile::tempdir().unwrap();
+    let dir = scene.path().join("volumes");
+    std::fs::create_dir(&dir).unwrap();
+    let json = scene.path().join("found.json");
+    let shown = papers(&dir, &json, &["--commit", "v1-2-gabc"]).ok();
+    assert_eq!(entries(&dir), 0, "nothing is left behind");
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
+    assert_eq!(
+        (&report["papers_format"], &report["failure"]),
+        (&1.into(), &Value::Null)
+    );
+    assert_eq!(report["commit"], "v1-2-gabc");
+    assert!(report["machine"]["kernel"].is_string() && report["data"]["fstype"].is_string());
+    let experiments = report["experiments"].as_array().unwrap();
+    let names: Vec<&str> = experiments
+        .iter()
+        .map(|e| e["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["staging", "ppt", "transcm", "rangelock", "nodelog"]);
+    for e in experiments {
+        assert!(shown.contains(e["mechanism"].as_str().unwrap()), "{shown}");
+        for cell in e["cells"].as_array().unwrap() {
+            assert_eq!(cell["level"], "ops");
+            let variants = cell["variants"].as_array().unwrap();
+            let targets = cell["workload"]["targets"].as_array().unwrap();
+            assert_eq!(variants.len(), targets.len());
+            for t in targets {
+                let sample = &t["samples"][0];
+                assert!(sample["ops"].as_u64().unwrap() > 0, "{cell}");
+                assert!(sample["observed"]["device_written"].is_number(), "{cell}");
+                assert!(sample["observed"]["messages"].is_null(), "{cell}");
+            }
+            for c in cell["comparisons"].as_array().unwrap() {
+                // Runs as small as this may write no data at all.
+                if !c["unit"].as_str().unwrap().starts_with("bytes") {
+                    assert!(c["ratio"]["median"].as_f64().unwrap() > 0.0, "{c}");
+                }
+            }
+        }
+    }
+    let recovery = experiments[2]["recovery"].as_array().unwrap();
+    let staged = recovery.iter().map(|r| r["staged_bytes"].as_u64().unwrap());
+    assert!(staged.is_sorted() && recovery.len() == 4, "{recovery:?}");
+    assert!(recovery.iter().all(|r| r["records"].as_u64().unwrap() > 0));
+}
+
+#[test]
+fn papers_mounts_and_refuses() {
+    let scene = tempfile::tempdir().unwrap();
+    let dir = scene.path().join("volumes");
+    std::fs::create_dir(&dir).unwrap();
+    let json = scene.path().join("found.json");
+    papers(&dir, &json, &["nope"]).fails(2, "no experiment is called `nope`: staging");
+    papers(&dir, &json, &["-o", "nope"]).fails(2, "--options");
+    papers(&dir, &json, &["nodelog", "--seed", "x"]).fails(2, "--seed");
+    assert_eq!(entries(&dir), 0, "nothing is left behind");
+    if !can_mount() {
+        return;
+    }
+    let more = ["rangelock", "nodelog", "--level", "mount"];
+    let shown = papers(&dir, &json, &more).ok();
+    assert!(shown.contains("  mount, durability=op: DWOM"), "{shown}");
+    assert_eq!(entries(&dir), 0, "nothing is left behind");
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
+    for e in report["experiments"].as_array().unwrap() {
+        for cell in e["cells"].as_array().unwrap() {
+            assert_eq!(cell["level"], "mount");
+            for t in cell["workload"]["targets"].as_array().unwrap() {
+                let seen = &t["samples"][0]["observed"];
+                assert!(seen["messages"].as_u64().unwrap() > 0, "{seen}");
+            }
+        }
+    }
+}
+
 #[test]
 fn a_mount_tells_its_messages_and_a_full_one_fails_the_run() {
     if !can_mount() {

@@ -349,6 +349,8 @@ fn double_writes_everything_twice() {
             }
             digest_all(&fs.e).unwrap();
             assert_eq!(checkpoint::round(&fs.e).unwrap().written, blocks);
+            let copied = fs.e.metrics.snapshot().blocks_copied;
+            assert_eq!(copied, (copies - 1) * blocks, "{policy}, {blocks}");
             let mut block = AlignedBuf::new(4096);
             let found = (0..data / 4096).filter(|&n| {
                 device.read(n, &mut block).unwrap();

@@ -2,7 +2,7 @@
 
 use crate::config::parse_size;
 use crate::fs::SetQuota;
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
 /// A FUSE file system for a little persistent memory in front of a large SSD.
@@ -358,6 +358,7 @@ Examples:
   quayfs bench show found.json                         the same table again
   quayfs bench report found.json --out found.html      plots of it, one page for a browser
   quayfs bench report idle=i1.json idle=i4.json busy=b1.json busy=b4.json --out threads.html
+  quayfs bench papers staging                          what an idea brings: see quayfs bench papers --help
 
 Exit codes: 0 done, 1 failed or stopped (what was found until then is shown and stored), 2 wrong
 usage.";
@@ -378,6 +379,8 @@ pub enum BenchCommand {
     List,
     /// Run workloads.
     Run(Box<BenchRun>),
+    /// Compare the papers' mechanisms with mounts that do without them.
+    Papers(Box<BenchPapers>),
     /// Show stored reports.
     Show {
         /// What `run --json` wrote.
@@ -448,6 +451,91 @@ pub struct BenchRun {
     /// The commit that is measured, for the report [default: that of the build, if it was told].
     #[arg(long)]
     pub commit: Option<String>,
+}
+
+const PAPERS_HELP: &str = "\
+Each run has a volume of its own: a region below --pmem, data below --data, which are best a tmpfs (or
+DAX) and a file system on a disk. Variants take turns. At the level `ops` the workloads call the file
+system as a library, without a kernel; at the level `mount` this program mounts it below --dir.
+
+Experiments: staging, ppt, transcm, rangelock, nodelog.
+
+Examples:
+  quayfs bench papers                                     all, on the operation layer
+  quayfs bench papers staging rangelock --threads 1,16 --data /mnt/ssd --json found.json
+  quayfs bench papers nodelog --level both --repeat 5
+
+Exit codes: 0 done, 1 failed or stopped (what was found until then is shown and stored), 2 wrong
+usage.";
+
+/// Arguments of `bench papers`.
+#[derive(Debug, Args)]
+#[command(after_help = PAPERS_HELP)]
+pub struct BenchPapers {
+    /// Experiments [default: all].
+    pub experiments: Vec<String>,
+    /// What the workloads run on.
+    #[arg(long, value_enum, default_value_t = Level::Ops)]
+    pub level: Level,
+    /// Numbers of threads, of those that an experiment has [default: all of them].
+    #[arg(long, value_name = "N,...", value_delimiter = ',')]
+    pub threads: Vec<u32>,
+    /// Measured time of a run; some rows take longer ones.
+    #[arg(long, default_value_t = 3.0)]
+    pub seconds: f64,
+    /// Unmeasured time before it, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    pub warmup: f64,
+    /// Runs of each variant.
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    pub repeat: u32,
+    /// End a run after so many operations of each thread.
+    #[arg(long, value_name = "N")]
+    pub ops: Option<u64>,
+    /// Size of each thread's file [default: the experiment's].
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub file_size: Option<u64>,
+    /// Number of files [default: the experiment's].
+    #[arg(long, value_name = "N")]
+    pub files: Option<u64>,
+    /// Seed of all random numbers [default: 1].
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// More mount options, for all variants.
+    #[arg(short, long, value_name = "OPT,...")]
+    pub options: Option<String>,
+    /// Directory for data, and for regions that shall be on the disk [default: that for temporary files].
+    #[arg(long, value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Directory for regions [default: /dev/shm].
+    #[arg(long, value_name = "DIR")]
+    pub pmem: Option<PathBuf>,
+    /// Directory to mount below [default: that for temporary files].
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// Size of a region: small, so that its staging slots are used many times.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "96M")]
+    pub pmem_size: u64,
+    /// Size of the data.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "2G")]
+    pub data_size: u64,
+    /// Write all that was found to this file.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// The commit that is measured, for the report [default: that of the build, if it was told].
+    #[arg(long)]
+    pub commit: Option<String>,
+}
+
+/// What the workloads of `bench papers` run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Level {
+    /// The operation layer, without a kernel.
+    Ops,
+    /// A mount.
+    Mount,
+    /// First one, then the other.
+    Both,
 }
 
 #[cfg(test)]

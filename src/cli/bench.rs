@@ -1,4 +1,8 @@
-//! `quayfs bench`: workloads on directories in turn. All of it is in the crate `quayfs-bench`.
+//! `quayfs bench`: workloads on directories in turn, which is in the crate `quayfs-bench`, and the papers'
+//! mechanisms on and off, which is in `papers`.
+
+mod library;
+mod papers;
 
 use super::args::{Bench, BenchCommand, BenchRun};
 use super::exit::{FAILED, Failure, USAGE, say};
@@ -23,6 +27,7 @@ pub fn run(args: Bench) -> Result<(), Failure> {
             Ok(())
         }
         BenchCommand::Run(args) => measure(*args),
+        BenchCommand::Papers(args) => papers::run(*args),
         BenchCommand::Show { files } => files.iter().try_for_each(|file| show(file)),
         BenchCommand::Report { files, out } => report(&files, &out),
     }
@@ -93,11 +98,7 @@ fn measure(args: BenchRun) -> Result<(), Failure> {
         commit: args.commit.or_else(commit),
         command: std::env::args().collect(),
     };
-    // A signal ends the run under way, whose files are removed, and what was found is kept.
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(Failure::with(FAILED))?;
-    }
+    let stop = until_signalled()?;
     let (report, failed) = plan.run(&stop, false).map_err(failure)?;
     if !report.workloads.is_empty() {
         say(table::render(&report).trim_end());
@@ -106,6 +107,15 @@ fn measure(args: BenchRun) -> Result<(), Failure> {
         report.store(json).map_err(failure)?;
     }
     failed.map_or(Ok(()), |e| Err(failure(e)))
+}
+
+/// A signal ends the run under way, whose files are removed, and what was found is kept.
+fn until_signalled() -> Result<Arc<AtomicBool>, Failure> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(Failure::with(FAILED))?;
+    }
+    Ok(stop)
 }
 
 /// Takes `LABEL=PID` of a process that serves one of the targets.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use quayfs_layout::inode::Inode;
 use quayfs_layout::{BLOCK, Lbn, checksum};
-use quayfs_sync::MutexGuard;
+use quayfs_sync::{MutexGuard, lock_noting};
 use rangemap::RangeSet;
 use smallvec::SmallVec;
 
@@ -110,7 +110,10 @@ fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bo
     } else {
         blocks.start * B..blocks.end * B
     };
-    let _range = cell.range.write(locked.clone());
+    let range = cell.range.write(locked.clone());
+    if range.waited() {
+        Metrics::add(&e.metrics.range_waits, 1);
+    }
     let image = cell.image();
     if image.mode == 0 {
         return Err(FsError::Stale);
@@ -148,7 +151,7 @@ fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bo
     stage(e, &mut txn, req, &pieces, &targets)?;
 
     // Ordering 5: under the commit mutex come extent changes, image, number, append and fence.
-    let _commit = cell.commit.lock();
+    let _commit = lock_noting(&cell.commit, || Metrics::add(&e.metrics.commit_waits, 1));
     let mut image = cell.image();
     let changed = match &alloc {
         Some(a) => Some(extents::change(

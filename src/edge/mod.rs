@@ -18,5 +18,5 @@ pub mod session;
 mod special;
 mod xattrs;
 
-pub use convert::{FOREVER, open_flags, set_attr};
+pub use convert::{FOREVER, open_flags, set_attr, writes};
 pub use service::wish;

@@ -124,7 +124,15 @@ impl Fs {
             scrub: self.scrub.status(),
             transport: "",
             messages: BTreeMap::new(),
-            counters: e.metrics.snapshot(),
+            counters: Snapshot {
+                slot_waits: j.slot_waits,
+                log_waits: j.log_waits,
+                credit_wait_us: j.credit_wait_us,
+                credit_retries: j.credit_retries,
+                lane_waits: j.lane_waits,
+                central_waits: j.central_waits,
+                ..e.metrics.snapshot()
+            },
         }
     }
 

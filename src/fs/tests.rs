@@ -2,6 +2,7 @@
 
 mod exchange;
 mod links;
+mod waits;
 
 use std::sync::Arc;
 

@@ -1,12 +1,11 @@
 //! A set of files of which some exist, from which threads take one after the other, as in Filebench.
 
 use crate::error::Result;
+use crate::handle::Handle;
 use crate::meter::Meter;
 use crate::random::Random;
 use crate::workload::{Aligned, Place, make_dir};
-use rustix::fd::AsFd;
 use std::ffi::{CStr, CString};
-use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Files of one directory at most, and directories.
@@ -57,7 +56,7 @@ impl Fileset {
     /// What the file system said.
     pub fn make(place: &Place<'_>, count: u64, width: Width, sizes: &Sizes) -> Result<Self> {
         let mut random = place.random(usize::MAX);
-        let mut dirs = Dirs::new(place.path.to_owned(), width);
+        let mut dirs = Dirs::new(width);
         let mut setup = Meter::new(0);
         let mut buffer = Aligned::random(1 << 20, &mut random);
         let mut files = Vec::with_capacity(count as usize);
@@ -65,7 +64,7 @@ impl Fileset {
         for n in 0..count {
             place.go_on()?;
             let file = File {
-                name: dirs.name(n)?,
+                name: dirs.name(place.dir(), n)?,
                 size: sizes(&mut random),
             };
             let exists = random.below(100) < 80;
@@ -174,7 +173,7 @@ impl State {
 /// Writes `size` bytes at the position, in calls of the buffer's size at most.
 pub fn write_whole(
     m: &mut Meter,
-    file: impl AsFd,
+    file: &Handle<'_>,
     buffer: &mut Aligned,
     stamp: u64,
     size: u64,
@@ -183,7 +182,7 @@ pub fn write_whole(
     while rest > 0 {
         let data = buffer.stamped(stamp);
         let len = rest.min(data.len());
-        m.write(file.as_fd(), &data[..len])?;
+        m.write(file, &data[..len])?;
         rest -= len;
     }
     Ok(())
@@ -191,22 +190,17 @@ pub fn write_whole(
 
 /// Directories of a tree, made as they are needed.
 struct Dirs {
-    root: PathBuf,
     width: Width,
     made: u64,
 }
 
 impl Dirs {
-    fn new(root: PathBuf, width: Width) -> Self {
-        Self {
-            root,
-            width,
-            made: 0,
-        }
+    fn new(width: Width) -> Self {
+        Self { width, made: 0 }
     }
 
-    /// The name of file `n`; its directory is there afterwards. Files come in their order.
-    fn name(&mut self, n: u64) -> Result<CString> {
+    /// The name of file `n` below `root`; its directory is there afterwards. Files come in their order.
+    fn name(&mut self, root: &Handle<'_>, n: u64) -> Result<CString> {
         let path = match self.width {
             Width::One => "set".to_owned(),
             Width::Tree(width) => {
@@ -224,10 +218,9 @@ impl Dirs {
             Width::Tree(width) => n.is_multiple_of(width),
         };
         if first {
-            let mut dir = self.root.clone();
-            for part in path.split('/') {
-                dir.push(part);
-                make_dir(&dir)?;
+            let ends = path.match_indices('/').map(|(at, _)| at);
+            for end in ends.chain([path.len()]) {
+                make_dir(root, &CString::new(&path[..end]).unwrap_or_default())?;
             }
             self.made += 1;
         }

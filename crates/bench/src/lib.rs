@@ -1,6 +1,6 @@
-//! Benchmarks of mounted file systems.
+//! Benchmarks of mounted file systems, and of such that are called as a [`library`].
 //!
-//! A [`workload`] is a pattern of system calls with a name, a seed and one operation that is counted.
+//! A [`workload`] is a pattern of calls with a name, a seed and one operation that is counted.
 //! The [`runner`] runs each on two or more directories in turn (A B A B ...), because on a shared
 //! machine only ratios within one such run mean anything. What a run found is a [`report`], which is
 //! stored as JSON and shown as a [`table`], or with others as a [`page`] of plots.
@@ -18,6 +18,8 @@
 pub mod caches;
 pub mod error;
 pub mod fileset;
+pub mod handle;
+pub mod library;
 pub mod machine;
 pub mod meter;
 pub mod name;

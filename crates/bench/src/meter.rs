@@ -1,4 +1,4 @@
-//! What a worker does its work with: counted system calls and a clock.
+//! What a worker does its work with: counted calls and a clock.
 //!
 //! Nothing here allocates, takes a lock or reads the clock more than once a step. A step begins
 //! where the one before ended, so what a workload itself computes between two system calls (a name,
@@ -6,14 +6,12 @@
 //! tell the same story. [`clock_cost`] measures what the clock and the histogram add.
 
 use crate::error::{Error, Result};
+use crate::handle::Handle;
 use hdrhistogram::Histogram;
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use rustix::fs::{AtFlags, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_OMIT};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::ffi::CStr;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Longest latency that is told apart, 10 minutes; a longer one counts as this.
@@ -239,44 +237,46 @@ impl Meter {
     }
 
     /// Opens a file below `dir`.
-    pub fn open(&mut self, dir: BorrowedFd<'_>, name: &CStr, flags: OFlags) -> Result<OwnedFd> {
+    pub fn open<'l>(&mut self, dir: &Handle<'l>, name: &CStr, flags: OFlags) -> Result<Handle<'l>> {
         self.calls.open += 1;
-        rustix::fs::openat(dir, name, flags | OFlags::CLOEXEC, FILE_MODE)
+        dir.open(name, flags, FILE_MODE)
             .map_err(|e| named("open", dir, name, e))
     }
 
     /// Creates a file that is not there, for writing.
-    pub fn create(&mut self, dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd> {
+    pub fn create<'l>(&mut self, dir: &Handle<'l>, name: &CStr) -> Result<Handle<'l>> {
         self.open(dir, name, OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY)
     }
 
     /// Opens a directory.
-    pub fn open_dir(&mut self, dir: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd> {
+    pub fn open_dir<'l>(&mut self, dir: &Handle<'l>, name: &CStr) -> Result<Handle<'l>> {
         self.open(dir, name, OFlags::DIRECTORY | OFlags::RDONLY)
     }
 
     /// Closes a file. Errors of `close` are not seen.
-    pub fn close(&mut self, file: OwnedFd) {
+    pub fn close(&mut self, file: Handle<'_>) {
         self.calls.close += 1;
         drop(file);
     }
 
     /// Writes all of `data` at `offset` with one call.
-    pub fn pwrite(&mut self, file: BorrowedFd<'_>, data: &[u8], offset: u64) -> Result<()> {
+    pub fn pwrite(&mut self, file: &Handle<'_>, data: &[u8], offset: u64) -> Result<()> {
         self.calls.write += 1;
-        let n = rustix::io::pwrite(file, data, offset).map_err(|e| opened("write", file, e))?;
+        let n = file
+            .pwrite(data, offset)
+            .map_err(|e| opened("write", file, e))?;
         self.wrote(file, n, data.len())
     }
 
     /// Writes all of `data` at the file's position with one call.
-    pub fn write(&mut self, file: BorrowedFd<'_>, data: &[u8]) -> Result<()> {
+    pub fn write(&mut self, file: &Handle<'_>, data: &[u8]) -> Result<()> {
         self.calls.write += 1;
-        let n = rustix::io::write(file, data).map_err(|e| opened("write", file, e))?;
+        let n = file.write(data).map_err(|e| opened("write", file, e))?;
         self.wrote(file, n, data.len())
     }
 
     #[inline]
-    fn wrote(&mut self, file: BorrowedFd<'_>, got: usize, asked: usize) -> Result<()> {
+    fn wrote(&mut self, file: &Handle<'_>, got: usize, asked: usize) -> Result<()> {
         self.bytes_written += got as u64;
         if got == asked {
             Ok(())
@@ -286,10 +286,12 @@ impl Meter {
     }
 
     /// Reads all of `buffer` at `offset` with one call.
-    pub fn pread(&mut self, file: BorrowedFd<'_>, buffer: &mut [u8], offset: u64) -> Result<()> {
+    pub fn pread(&mut self, file: &Handle<'_>, buffer: &mut [u8], offset: u64) -> Result<()> {
         self.calls.read += 1;
         let asked = buffer.len();
-        let got = rustix::io::pread(file, buffer, offset).map_err(|e| opened("read", file, e))?;
+        let got = file
+            .pread(buffer, offset)
+            .map_err(|e| opened("read", file, e))?;
         self.bytes_read += got as u64;
         if got == asked {
             Ok(())
@@ -300,11 +302,11 @@ impl Meter {
 
     /// Reads from the file's position on until its end, with calls of the buffer's size, and
     /// returns the number of bytes.
-    pub fn read_to_end(&mut self, file: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<u64> {
+    pub fn read_to_end(&mut self, file: &Handle<'_>, buffer: &mut [u8]) -> Result<u64> {
         let mut total = 0;
         loop {
             self.calls.read += 1;
-            let got = rustix::io::read(file, &mut *buffer).map_err(|e| opened("read", file, e))?;
+            let got = file.read(buffer).map_err(|e| opened("read", file, e))?;
             if got == 0 {
                 self.bytes_read += total;
                 return Ok(total);
@@ -314,115 +316,86 @@ impl Meter {
     }
 
     /// Moves the position to the end, and returns it.
-    pub fn seek_end(&mut self, file: BorrowedFd<'_>) -> Result<u64> {
+    pub fn seek_end(&mut self, file: &Handle<'_>) -> Result<u64> {
         self.calls.seek += 1;
-        rustix::fs::seek(file, rustix::fs::SeekFrom::End(0)).map_err(|e| opened("seek", file, e))
+        file.seek_end().map_err(|e| opened("seek", file, e))
     }
 
     /// Makes a file or directory durable.
-    pub fn fsync(&mut self, file: BorrowedFd<'_>) -> Result<()> {
+    pub fn fsync(&mut self, file: &Handle<'_>) -> Result<()> {
         self.calls.fsync += 1;
-        rustix::fs::fsync(file).map_err(|e| opened("fsync", file, e))
+        file.fsync().map_err(|e| opened("fsync", file, e))
     }
 
     /// Makes a whole file system durable, as far as it is told.
-    pub fn syncfs(&mut self, file: BorrowedFd<'_>) -> Result<()> {
+    pub fn syncfs(&mut self, file: &Handle<'_>) -> Result<()> {
         self.calls.syncfs += 1;
-        rustix::fs::syncfs(file).map_err(|e| opened("syncfs", file, e))
+        file.syncfs().map_err(|e| opened("syncfs", file, e))
     }
 
     /// Attributes of what is there.
-    pub fn stat(&mut self, dir: BorrowedFd<'_>, name: &CStr) -> Result<Stat> {
+    pub fn stat(&mut self, dir: &Handle<'_>, name: &CStr) -> Result<()> {
         self.calls.stat += 1;
-        rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)
-            .map_err(|e| named("stat", dir, name, e))
+        dir.stat(name).map_err(|e| named("stat", dir, name, e))
     }
 
     /// Finds that a name is not there.
-    pub fn stat_missing(&mut self, dir: BorrowedFd<'_>, name: &CStr) -> Result<()> {
+    pub fn stat_missing(&mut self, dir: &Handle<'_>, name: &CStr) -> Result<()> {
         self.calls.stat += 1;
-        match rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW) {
+        match dir.stat(name) {
             Err(Errno::NOENT) => Ok(()),
             Err(e) => Err(named("stat", dir, name, e)),
-            Ok(_) => Err(named("stat", dir, name, Errno::EXIST)),
+            Ok(()) => Err(named("stat", dir, name, Errno::EXIST)),
         }
     }
 
-    /// Attributes of an open file.
-    pub fn fstat(&mut self, file: BorrowedFd<'_>) -> Result<Stat> {
-        self.calls.stat += 1;
-        rustix::fs::fstat(file).map_err(|e| opened("fstat", file, e))
-    }
-
     /// Removes a file.
-    pub fn unlink(&mut self, dir: BorrowedFd<'_>, name: &CStr) -> Result<()> {
+    pub fn unlink(&mut self, dir: &Handle<'_>, name: &CStr) -> Result<()> {
         self.calls.unlink += 1;
-        rustix::fs::unlinkat(dir, name, AtFlags::empty()).map_err(|e| named("unlink", dir, name, e))
+        dir.unlink(name).map_err(|e| named("unlink", dir, name, e))
     }
 
     /// Renames within a directory.
-    pub fn rename(&mut self, dir: BorrowedFd<'_>, from: &CStr, to: &CStr) -> Result<()> {
+    pub fn rename(&mut self, dir: &Handle<'_>, from: &CStr, to: &CStr) -> Result<()> {
         self.calls.rename += 1;
-        rustix::fs::renameat(dir, from, dir, to).map_err(|e| named("rename", dir, from, e))
+        dir.rename(from, to)
+            .map_err(|e| named("rename", dir, from, e))
     }
 
     /// Makes a directory.
-    pub fn mkdir(&mut self, dir: BorrowedFd<'_>, name: &CStr) -> Result<()> {
+    pub fn mkdir(&mut self, dir: &Handle<'_>, name: &CStr) -> Result<()> {
         self.calls.mkdir += 1;
-        rustix::fs::mkdirat(dir, name, DIR_MODE).map_err(|e| named("mkdir", dir, name, e))
+        dir.mkdir(name, DIR_MODE)
+            .map_err(|e| named("mkdir", dir, name, e))
     }
 
     /// Removes an empty directory.
-    pub fn rmdir(&mut self, dir: BorrowedFd<'_>, name: &CStr) -> Result<()> {
+    pub fn rmdir(&mut self, dir: &Handle<'_>, name: &CStr) -> Result<()> {
         self.calls.rmdir += 1;
-        rustix::fs::unlinkat(dir, name, AtFlags::REMOVEDIR)
-            .map_err(|e| named("rmdir", dir, name, e))
+        dir.rmdir(name).map_err(|e| named("rmdir", dir, name, e))
     }
 
     /// Lists a directory as `ls -l` does, with the attributes of each name, and returns how many
     /// there are. `room` has to hold some KiB.
-    pub fn list_long(&mut self, dir: BorrowedFd<'_>, room: &mut Vec<u8>) -> Result<u64> {
-        room.clear();
-        rustix::fs::seek(dir, rustix::fs::SeekFrom::Start(0))
-            .map_err(|e| opened("seek", dir, e))?;
-        self.calls.seek += 1;
-        let mut names = 0;
-        let mut entries = rustix::fs::RawDir::new(dir, room.spare_capacity_mut());
-        loop {
-            if entries.is_buffer_empty() {
-                self.calls.readdir += 1;
-            }
-            let Some(entry) = entries.next() else { break };
-            let entry = entry.map_err(|e| opened("readdir", dir, e))?;
-            let name = entry.file_name();
-            if name != c"." && name != c".." {
-                self.stat(dir, name)?;
-                names += 1;
-            }
-        }
-        Ok(names)
+    pub fn list_long(&mut self, dir: &Handle<'_>, room: &mut Vec<u8>) -> Result<u64> {
+        let listed = dir.list_long(room).map_err(|e| opened("readdir", dir, e))?;
+        self.calls.readdir += listed.calls;
+        self.calls.stat += listed.names;
+        self.calls.seek += listed.seeks;
+        Ok(listed.names)
     }
 
     /// Sets mode bits of an open file.
-    pub fn fchmod(&mut self, file: BorrowedFd<'_>, mode: Mode) -> Result<()> {
+    pub fn fchmod(&mut self, file: &Handle<'_>, mode: Mode) -> Result<()> {
         self.calls.chmod += 1;
-        rustix::fs::fchmod(file, mode).map_err(|e| opened("chmod", file, e))
+        file.chmod(mode).map_err(|e| opened("chmod", file, e))
     }
 
     /// Sets the time of the last modification, in seconds.
-    pub fn set_mtime(&mut self, file: BorrowedFd<'_>, seconds: i64) -> Result<()> {
+    pub fn set_mtime(&mut self, file: &Handle<'_>, seconds: i64) -> Result<()> {
         self.calls.utimens += 1;
-        let times = Timestamps {
-            last_access: Timespec {
-                tv_sec: 0,
-                tv_nsec: UTIME_OMIT,
-            },
-            last_modification: Timespec {
-                tv_sec: seconds,
-                tv_nsec: 0,
-            },
-        };
-        rustix::fs::futimens(file, &times).map_err(|e| opened("utimens", file, e))
+        file.set_mtime(seconds)
+            .map_err(|e| opened("utimens", file, e))
     }
 }
 
@@ -430,36 +403,29 @@ fn nanos(d: Duration) -> u64 {
     d.as_secs() * 1_000_000_000 + u64::from(d.subsec_nanos())
 }
 
-/// Where an open file is. Asked when a call on it fails, so that nobody has to carry paths along.
-pub fn path_of(file: impl AsFd) -> PathBuf {
-    let link = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
-    std::fs::read_link(&link).unwrap_or_else(|_| link.into())
-}
-
 #[cold]
-fn named(call: &'static str, dir: BorrowedFd<'_>, name: &CStr, errno: Errno) -> Error {
-    let name = Path::new(std::ffi::OsStr::from_bytes(name.to_bytes()));
+fn named(call: &'static str, dir: &Handle<'_>, name: &CStr, errno: Errno) -> Error {
     Error::Call {
         call,
-        path: path_of(dir).join(name),
+        path: dir.path_below(name),
         errno,
     }
 }
 
 #[cold]
-fn opened(call: &'static str, file: BorrowedFd<'_>, errno: Errno) -> Error {
+fn opened(call: &'static str, file: &Handle<'_>, errno: Errno) -> Error {
     Error::Call {
         call,
-        path: path_of(file),
+        path: file.path(),
         errno,
     }
 }
 
 #[cold]
-fn short(call: &'static str, file: BorrowedFd<'_>, got: usize, asked: usize) -> Error {
+fn short(call: &'static str, file: &Handle<'_>, got: usize, asked: usize) -> Error {
     Error::Short {
         call,
-        path: path_of(file),
+        path: file.path(),
         got,
         asked,
     }
@@ -521,9 +487,9 @@ mod tests {
     #[test]
     fn errors_name_call_path_and_reason() {
         let dir = tempfile::tempdir().unwrap();
-        let at = rustix::fs::open(dir.path(), OFlags::DIRECTORY, Mode::empty()).unwrap();
+        let at = Handle::directory(dir.path()).unwrap();
         let mut m = Meter::new(0);
-        let e = m.unlink(at.as_fd(), c"nothing").unwrap_err();
+        let e = m.unlink(&at, c"nothing").unwrap_err();
         let path = dir.path().join("nothing");
         assert_eq!(
             e.to_string(),
@@ -532,29 +498,29 @@ mod tests {
                 path.display()
             )
         );
-        let file = m.create(at.as_fd(), c"f").unwrap();
-        let e = m.pread(file.as_fd(), &mut [0; 8], 0).unwrap_err();
+        let file = m.create(&at, c"f").unwrap();
+        let e = m.pread(&file, &mut [0; 8], 0).unwrap_err();
         assert!(e.to_string().contains("Bad file descriptor"), "{e}");
-        m.pwrite(file.as_fd(), b"abc", 0).unwrap();
+        m.pwrite(&file, b"abc", 0).unwrap();
         m.close(file);
-        let file = m.open(at.as_fd(), c"f", OFlags::RDONLY).unwrap();
-        let e = m.pread(file.as_fd(), &mut [0; 8], 0).unwrap_err();
+        let file = m.open(&at, c"f", OFlags::RDONLY).unwrap();
+        let e = m.pread(&file, &mut [0; 8], 0).unwrap_err();
         assert!(e.to_string().ends_with("/f: 3 of 8 bytes"), "{e}");
     }
 
     #[test]
     fn a_long_listing_stats_every_name() {
         let dir = tempfile::tempdir().unwrap();
-        let at = rustix::fs::open(dir.path(), OFlags::DIRECTORY, Mode::empty()).unwrap();
+        let at = Handle::directory(dir.path()).unwrap();
         let mut m = Meter::new(0);
         let mut name = crate::name::Name::new("some-longer-name-");
         for n in 0..300 {
-            let file = m.create(at.as_fd(), name.at(n)).unwrap();
+            let file = m.create(&at, name.at(n)).unwrap();
             m.close(file);
         }
         let mut room = Vec::with_capacity(4096);
         for _ in 0..2 {
-            assert_eq!(m.list_long(at.as_fd(), &mut room).unwrap(), 300);
+            assert_eq!(m.list_long(&at, &mut room).unwrap(), 300);
         }
         let calls = m.finish().calls;
         assert_eq!((calls.open, calls.close, calls.stat), (300, 300, 600));

@@ -60,7 +60,7 @@ impl Status {
     /// Bytes written to the data device since the mount.
     fn device_bytes(&self) -> u64 {
         self.counter("device_bytes").unwrap_or_else(|| {
-            let blocks = ["blocks_written", "blocks_direct"];
+            let blocks = ["blocks_written", "blocks_copied", "blocks_direct"];
             blocks.iter().filter_map(|b| self.counter(b)).sum::<u64>() * BLOCK
         })
     }
@@ -157,6 +157,27 @@ impl Counters {
             daemon: daemon.as_ref().map(cpu_of).transpose()?,
             device: target.device.as_deref().map(device_bytes).transpose()?,
             status: status(&target.mount_point)?.map(|(status, _)| status),
+        })
+    }
+}
+
+impl Counters {
+    /// Reads them of a file system that is called directly, so that this process does all the work; `status` is what the file system says of itself, as a mount would say it.
+    ///
+    /// # Errors
+    /// `/proc` cannot be read, or the status is nonsense.
+    pub fn of_library(status: serde_json::Value) -> Result<Self> {
+        let nonsense = |e: serde_json::Error| Error::File {
+            path: STATUS.into(),
+            source: std::io::Error::other(e),
+        };
+        let own = Process::myself().map_err(proc_error("/proc/self"))?;
+        Ok(Self {
+            machine: CpuTime::now()?,
+            own: cpu_of(&own)?,
+            daemon: None,
+            device: None,
+            status: Some(serde_json::from_value(status).map_err(nonsense)?),
         })
     }
 }

@@ -105,10 +105,12 @@ impl Plan {
                         let (now, of) = (repetition + 1, self.repetitions);
                         progress.say(format!("{} on {} ({now}/{of})", info.name, target.label));
                         let run = Run {
-                            plan: self,
                             workload: &**workload,
                             params,
                             target,
+                            patience: self.patience,
+                            pin: self.pin,
+                            keep_caches: self.keep_caches,
                             stop,
                         };
                         let began = begun.elapsed().as_secs_f64();
@@ -142,12 +144,22 @@ fn interrupted(e: Error, stop: &AtomicBool) -> Error {
     }
 }
 
-struct Run<'a> {
-    plan: &'a Plan,
-    workload: &'a dyn Workload,
-    params: &'a Params,
-    target: &'a Target,
-    stop: &'a AtomicBool,
+/// One run of a workload on a target.
+pub struct Run<'a> {
+    /// The workload.
+    pub workload: &'a dyn Workload,
+    /// Its parameters.
+    pub params: &'a Params,
+    /// The directory.
+    pub target: &'a Target,
+    /// As [`Plan::patience`].
+    pub patience: Duration,
+    /// As [`Plan::pin`].
+    pub pin: bool,
+    /// As [`Plan::keep_caches`].
+    pub keep_caches: bool,
+    /// Ends it when set.
+    pub stop: &'a AtomicBool,
 }
 
 /// What happens around the warm-up.
@@ -171,29 +183,33 @@ impl Between for Around<'_> {
 }
 
 impl Run<'_> {
-    fn make(&self) -> Result<Sample> {
+    /// Makes it.
+    ///
+    /// # Errors
+    /// What the file system said, or [`Error::Stopped`].
+    pub fn make(&self) -> Result<Sample> {
         let target = self.target;
         let full_before = target.full()?;
         let work = WorkDir::new(&target.path)?;
         let place = Place::new(self.params, &work.0, self.stop)?;
         let info = self.workload.info();
         let job = self.workload.prepare(&place)?;
-        let caches_dropped = !self.plan.keep_caches && caches::can_drop();
+        let caches_dropped = !self.keep_caches && caches::can_drop();
         if caches_dropped {
             observe::settle(target, Duration::ZERO)?;
             caches::drop(What::All)?;
         }
         let mut around = Around {
             target,
-            patience: self.plan.patience,
+            patience: self.patience,
             settled: false,
             before: None,
         };
-        let (steps, pin) = (info.steps.len(), self.plan.pin);
+        let (steps, pin) = (info.steps.len(), self.pin);
         let tallies = run::run(&*job, &place, steps, pin, self.stop, &mut around)?;
         let after = Counters::read(target)?;
         let drained = Instant::now();
-        let settled = observe::settle(target, self.plan.patience)?;
+        let settled = observe::settle(target, self.patience)?;
         let drain = drained.elapsed().as_secs_f64();
         let last = Counters::read(target)?;
         let before = around.before.as_ref().unwrap_or(&after);
@@ -203,12 +219,15 @@ impl Run<'_> {
         // A mount of ours is waited for until it is idle, which says nothing.
         observed.drain_s = observed.messages.is_none().then_some(drain);
         let total = run::merge(tallies, self.params).ok_or(Error::Stopped)?;
+        drop((job, place));
         work.remove()?;
         Ok(sample(info, total, observed, full_before, caches_dropped))
     }
 }
 
-fn sample(
+/// What a run has found: what its threads did, what was observed meanwhile, and how full the file system
+/// was before.
+pub fn sample(
     info: &Info,
     total: run::Total,
     observed: Observed,

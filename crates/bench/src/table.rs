@@ -113,6 +113,13 @@ fn line(out: &mut String, text: &str) {
     out.push('\n');
 }
 
+/// The table of one workload.
+pub fn section(w: &WorkloadReport) -> String {
+    let mut out = String::new();
+    workload(&mut out, w);
+    out
+}
+
 fn workload(out: &mut String, w: &WorkloadReport) {
     line(out, &format!("{}: {}", w.name, w.about));
     line(out, &format!("  {}", params(&w.params, w.targets.first())));

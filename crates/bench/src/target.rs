@@ -5,7 +5,7 @@ use crate::machine::proc_error;
 use crate::observe::{self, Status};
 use procfs::process::{MountInfo, Process};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::StatVfs;
+use rustix::fs::{Mode, OFlags, StatVfs};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -78,7 +78,13 @@ impl Target {
     /// As of [`parse`](Self::parse).
     pub fn new(label: &str, path: &Path) -> Result<Self> {
         let absolute = path.canonicalize().map_err(Error::file(path))?;
-        let root = crate::workload::open_dir(&absolute)?;
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+        let root =
+            rustix::fs::open(&absolute, flags, Mode::empty()).map_err(|errno| Error::Call {
+                call: "open",
+                path: absolute.clone(),
+                errno,
+            })?;
         let mounts = "/proc/self/mountinfo";
         let entry = Process::myself()
             .and_then(|p| p.mountinfo())

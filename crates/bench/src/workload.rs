@@ -1,10 +1,12 @@
 //! What a workload is, and the list of all.
 
 use crate::error::{Error, Result};
+use crate::handle::Handle;
+use crate::library::Library;
 use crate::meter::{DIR_MODE, Meter};
+use crate::name::Name;
 use crate::random::Random;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use std::ffi::CStr;
 use std::path::Path;
@@ -38,6 +40,8 @@ pub struct Info {
     pub file_bytes: u64,
     /// Number of files that it works on, if that can be changed.
     pub files: u64,
+    /// Why it cannot run in a [`Library`], if it cannot.
+    pub kernel_only: Option<&'static str>,
     /// The steps of an operation, each with latencies of its own; empty for one step.
     pub steps: &'static [&'static str],
 }
@@ -53,6 +57,7 @@ impl Info {
             span: Span::Timed,
             file_bytes: 0,
             files: 0,
+            kernel_only: None,
             steps: &[],
         }
     }
@@ -79,6 +84,25 @@ impl Info {
     pub const fn on_files(mut self, files: u64) -> Self {
         self.files = files;
         self
+    }
+
+    /// Not in a [`Library`], for this reason.
+    pub const fn kernel_only(mut self, why: &'static str) -> Self {
+        self.kernel_only = Some(why);
+        self
+    }
+
+    /// Whether it can run in a [`Library`].
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] with the reason.
+    pub fn check_library(&self) -> Result<()> {
+        self.kernel_only.map_or(Ok(()), |why| {
+            Err(Error::Unsupported {
+                workload: self.name,
+                why: why.into(),
+            })
+        })
     }
 
     /// With these steps.
@@ -185,9 +209,7 @@ impl Params {
 pub struct Place<'a> {
     /// Parameters.
     pub params: &'a Params,
-    /// The directory.
-    pub path: &'a Path,
-    fd: OwnedFd,
+    root: Handle<'a>,
     stop: &'a AtomicBool,
 }
 
@@ -197,34 +219,42 @@ impl<'a> Place<'a> {
     /// # Errors
     /// It cannot be opened.
     pub fn new(params: &'a Params, path: &'a Path, stop: &'a AtomicBool) -> Result<Self> {
-        let fd = rustix::fs::open(
-            path,
-            OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )
-        .map_err(|errno| Error::Call {
+        let root = Handle::directory(path).map_err(|errno| Error::Call {
             call: "open",
             path: path.into(),
             errno,
         })?;
-        Ok(Self {
-            params,
-            path,
-            fd,
-            stop,
-        })
+        Ok(Self { params, root, stop })
+    }
+
+    /// The root directory of a file system that is called directly.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn within(
+        params: &'a Params,
+        library: &'a dyn Library,
+        stop: &'a AtomicBool,
+    ) -> Result<Self> {
+        let root = Handle::root(library).map_err(|errno| Error::Call {
+            call: "open",
+            path: "/".into(),
+            errno,
+        })?;
+        Ok(Self { params, root, stop })
     }
 
     /// The directory, open.
-    pub fn dir(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+    pub fn dir(&self) -> &Handle<'a> {
+        &self.root
     }
 
     /// The directory of one thread, made if it is not there, and open.
-    pub fn own_dir(&self, thread: usize) -> Result<OwnedFd> {
-        let path = self.path.join(format!("t{thread}"));
-        make_dir(&path)?;
-        open_dir(&path)
+    pub fn own_dir(&self, thread: usize) -> Result<Handle<'a>> {
+        let mut name = Name::new("t");
+        let name = name.at(thread as u64);
+        make_dir(&self.root, name)?;
+        Meter::new(0).open_dir(&self.root, name)
     }
 
     /// Random numbers of one thread. Thread `usize::MAX` is the preparation.
@@ -246,25 +276,15 @@ impl<'a> Place<'a> {
 }
 
 /// Makes a directory unless it is there.
-pub fn make_dir(path: &Path) -> Result<()> {
-    match rustix::fs::mkdir(path, DIR_MODE) {
+pub fn make_dir(dir: &Handle<'_>, name: &CStr) -> Result<()> {
+    match dir.mkdir(name, DIR_MODE) {
         Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
         Err(errno) => Err(Error::Call {
             call: "mkdir",
-            path: path.into(),
+            path: dir.path_below(name),
             errno,
         }),
     }
-}
-
-/// Opens a directory.
-pub fn open_dir(path: &Path) -> Result<OwnedFd> {
-    let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
-    rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| Error::Call {
-        call: "open",
-        path: path.into(),
-        errno,
-    })
 }
 
 /// Whether a worker has more to do.
@@ -407,13 +427,13 @@ impl Aligned {
 }
 
 /// Makes a file of `bytes` random bytes, durable, and opens it with `flags`.
-pub fn filled_file(
-    dir: BorrowedFd<'_>,
+pub fn filled_file<'l>(
+    dir: &Handle<'l>,
     name: &CStr,
     bytes: u64,
     flags: OFlags,
     random: &mut Random,
-) -> Result<OwnedFd> {
+) -> Result<Handle<'l>> {
     let mut meter = Meter::new(0);
     let file = meter.open(dir, name, OFlags::CREATE | OFlags::WRONLY)?;
     let mut buffer = Aligned::random(1 << 20, random);
@@ -421,10 +441,10 @@ pub fn filled_file(
     while at < bytes {
         let len = (bytes - at).min(1 << 20);
         let data = &buffer.stamped(at)[..len as usize];
-        meter.pwrite(file.as_fd(), data, at)?;
+        meter.pwrite(&file, data, at)?;
         at += len;
     }
-    meter.fsync(file.as_fd())?;
+    meter.fsync(&file)?;
     meter.close(file);
     meter.open(dir, name, flags)
 }

@@ -5,6 +5,7 @@ use crate::error::Shortage;
 use crate::journal::{Buffer, Journal};
 use quayfs_layout::LINE;
 use quayfs_layout::record::{RUN_FIXED_BYTES, RUN_SLOT_BYTES, padded_bytes};
+use quayfs_sync::time::Instant;
 use std::time::Duration;
 
 /// What an operation may need at most.
@@ -126,7 +127,7 @@ impl Journal {
                 done => return done,
             }
         }
-        self.counters.count_wait();
+        let began = Instant::now();
         let mut last = if need.slots > 0 {
             Shortage::Slots
         } else {
@@ -139,6 +140,7 @@ impl Journal {
             }
             done => Some(done),
         });
+        self.counters.count_wait(need.slots > 0, began.elapsed());
         granted.unwrap_or(Err(last))
     }
 

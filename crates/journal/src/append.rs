@@ -12,6 +12,7 @@ use quayfs_layout::jsb::{MAX_BUFFERS, MAX_NUMBER};
 use quayfs_layout::record::{
     RECORD_HEADER_BYTES, RecordHeader, RecordKind, SlotRun, body_crc, padded_bytes,
 };
+use quayfs_sync::lock_noting;
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::sync::atomic::Ordering;
@@ -68,7 +69,8 @@ impl Journal {
         }
         let lane_no = usize::from(credit.buffer);
         let _central = self.enter_central();
-        let mut lane = self.buffers[lane_no].lane.lock();
+        let lane = &self.buffers[lane_no].lane;
+        let mut lane = lock_noting(lane, || self.counters.count_lane_wait());
         // Stopped or closed since the operation began? From here to the number nothing waits for
         // anybody else, and `set_clean` passes through this lock.
         self.check()?;

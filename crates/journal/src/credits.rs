@@ -46,11 +46,18 @@ impl Amount {
 }
 
 /// What one buffer has left to give.
-pub(crate) struct Credits(AtomicU64);
+pub(crate) struct Credits {
+    word: AtomicU64,
+    /// Failed exchanges. It is looked at and changed by nobody who succeeds at once.
+    retries: std::sync::atomic::AtomicU64,
+}
 
 impl Credits {
     pub(crate) fn new(amount: Amount) -> Self {
-        Self(AtomicU64::new(amount.pack()))
+        Self {
+            word: AtomicU64::new(amount.pack()),
+            retries: std::sync::atomic::AtomicU64::new(0),
+        }
     }
 
     /// Takes all of `need`, or tells what there is.
@@ -58,7 +65,7 @@ impl Credits {
         if !Guard::Credits.stands() {
             return Ok(());
         }
-        let mut word = self.0.load(Ordering::Relaxed);
+        let mut word = self.word.load(Ordering::Relaxed);
         loop {
             let have = Amount::unpack(word);
             if !have.covers(need) {
@@ -67,12 +74,17 @@ impl Credits {
             // Acquire pairs with the Release in `give`: what the previous owner did with a slot (and
             // its readers, through the grace period) happened before this one uses it.
             let order = ord(Site::CreditTake, Ordering::Acquire);
-            match self
-                .0
-                .compare_exchange_weak(word, word - need.pack(), order, Ordering::Relaxed)
-            {
+            match self.word.compare_exchange_weak(
+                word,
+                word - need.pack(),
+                order,
+                Ordering::Relaxed,
+            ) {
                 Ok(_) => return Ok(()),
-                Err(now) => word = now,
+                Err(now) => {
+                    self.retries.fetch_add(1, Ordering::Relaxed);
+                    word = now;
+                }
             }
         }
     }
@@ -83,14 +95,19 @@ impl Credits {
         if !Guard::Credits.stands() {
             return;
         }
-        self.0
+        self.word
             .fetch_add(amount.pack(), ord(Site::CreditGive, Ordering::Release));
+    }
+
+    /// How often [`Credits::try_take`] had to look again.
+    pub(crate) fn retries(&self) -> u64 {
+        self.retries.load(Ordering::Relaxed)
     }
 
     /// What is left at the moment.
     #[cfg(all(test, not(loom)))]
     pub(crate) fn left(&self) -> Amount {
-        Amount::unpack(self.0.load(Ordering::Relaxed))
+        Amount::unpack(self.word.load(Ordering::Relaxed))
     }
 }
 

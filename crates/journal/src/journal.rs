@@ -13,7 +13,7 @@ use crossbeam_utils::CachePadded;
 use quayfs_layout::jsb::WordKind;
 use quayfs_pmem::{PmemError, Region};
 use quayfs_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use quayfs_sync::{Mutex, MutexGuard};
+use quayfs_sync::{Mutex, MutexGuard, lock_noting};
 use std::sync::Arc;
 
 /// Which buffers operations use; an ablation switch, one code path.
@@ -140,7 +140,8 @@ impl Journal {
     }
 
     pub(crate) fn enter_central(&self) -> Option<MutexGuard<'_, ()>> {
-        self.central.as_ref().map(|m| m.lock())
+        let central = self.central.as_ref()?;
+        Some(lock_noting(central, || self.counters.count_central_wait()))
     }
 
     /// Log epoch of this mount.

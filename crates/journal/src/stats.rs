@@ -2,13 +2,18 @@
 
 use crate::journal::Journal;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Counters of rare events; frequent ones are counted under a lock that is held anyway.
 #[derive(Default)]
 pub(crate) struct Counters {
     commits: AtomicU64,
     shared_commits: AtomicU64,
-    waits: AtomicU64,
+    slot_waits: AtomicU64,
+    log_waits: AtomicU64,
+    wait_us: AtomicU64,
+    lane_waits: AtomicU64,
+    central_waits: AtomicU64,
     abandoned: AtomicU64,
 }
 
@@ -19,8 +24,22 @@ impl Counters {
     pub(crate) fn count_shared_commit(&self) {
         self.shared_commits.fetch_add(1, Ordering::Relaxed);
     }
-    pub(crate) fn count_wait(&self) {
-        self.waits.fetch_add(1, Ordering::Relaxed);
+    /// Somebody has waited for credits, with slots among them or not.
+    pub(crate) fn count_wait(&self, slots: bool, time: Duration) {
+        let counter = if slots {
+            &self.slot_waits
+        } else {
+            &self.log_waits
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        self.wait_us.fetch_add(us, Ordering::Relaxed);
+    }
+    pub(crate) fn count_lane_wait(&self) {
+        self.lane_waits.fetch_add(1, Ordering::Relaxed);
+    }
+    pub(crate) fn count_central_wait(&self) {
+        self.central_waits.fetch_add(1, Ordering::Relaxed);
     }
     pub(crate) fn count_abandoned(&self, n: u64) {
         self.abandoned.fetch_add(n, Ordering::Relaxed);
@@ -60,8 +79,18 @@ pub struct JournalStats {
     pub commits: u64,
     /// Commit calls that another call had covered when their turn came.
     pub shared_commits: u64,
-    /// Times an operation had to wait for credits.
-    pub credit_waits: u64,
+    /// Times an operation had to wait for slots.
+    pub slot_waits: u64,
+    /// Times one that needed no slots had to wait for log space.
+    pub log_waits: u64,
+    /// Microseconds that those waited, all together.
+    pub credit_wait_us: u64,
+    /// Times that credits changed while somebody took some, who had to look again.
+    pub credit_retries: u64,
+    /// Times an append found the lock of its lane taken.
+    pub lane_waits: u64,
+    /// Times the lock of central staging was taken.
+    pub central_waits: u64,
     /// Slots whose operation failed after staging.
     pub abandoned: u64,
 }
@@ -77,7 +106,11 @@ impl Journal {
             retired: self.retired(),
             commits: get(&self.counters.commits),
             shared_commits: get(&self.counters.shared_commits),
-            credit_waits: get(&self.counters.waits),
+            slot_waits: get(&self.counters.slot_waits),
+            log_waits: get(&self.counters.log_waits),
+            credit_wait_us: get(&self.counters.wait_us),
+            lane_waits: get(&self.counters.lane_waits),
+            central_waits: get(&self.counters.central_waits),
             abandoned: get(&self.counters.abandoned),
             ..JournalStats::default()
         };
@@ -88,6 +121,7 @@ impl Journal {
             s.slots_used_max = s.slots_used_max.max(used);
             s.log_bytes += buffer.capacity.lines * quayfs_layout::LINE as u64;
             s.log_records += buffer.capacity.records;
+            s.credit_retries += buffer.credits.retries();
             let lane = buffer.lane.lock();
             s.log_records_used += lane.entries.len() as u64;
             s.log_bytes_used += lane.tail - lane.head();

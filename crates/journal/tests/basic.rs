@@ -215,6 +215,40 @@ fn failed_operations_return_their_slots() {
     );
 }
 
+#[test]
+fn who_waits_for_credits_is_counted_by_what_is_short() {
+    let (geo, len) = geometry(1, 64 << 10, 4);
+    let region = Arc::new(Region::anonymous(len));
+    Journal::format(&region, &geo, Durability::Op).expect("format");
+    let j = mount(&region, &geo, Durability::Op);
+    let need = Need {
+        slots: 4,
+        record_bytes: 10,
+        prefer: 0,
+    };
+    let moment = Duration::from_millis(2);
+    let all = j.acquire_blocking(need, moment).expect("room");
+    let waits = |j: &Journal| (j.stats().slot_waits, j.stats().log_waits);
+    assert_eq!((waits(&j), j.stats().credit_wait_us), ((0, 0), 0));
+    let short = j.acquire_blocking(need, moment);
+    assert_eq!(short.err(), Some(Shortage::Slots));
+    assert_eq!(waits(&j), (1, 0));
+    assert!(j.stats().credit_wait_us > 0);
+    drop(all);
+    // Log space alone.
+    let log = Need {
+        slots: 0,
+        record_bytes: 1000,
+        prefer: 0,
+    };
+    let mut held = Vec::new();
+    while let Ok(credit) = j.acquire(log) {
+        held.push(credit);
+    }
+    assert_eq!(j.acquire_blocking(log, moment).err(), Some(Shortage::Log));
+    assert_eq!(waits(&j), (1, 1));
+}
+
 /// A dead slot that the head cannot pass yet, because an operation before it is still under way, is
 /// not live: a round that took it for the newest would write old content over new.
 #[test]

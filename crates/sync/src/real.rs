@@ -5,6 +5,15 @@ pub use parking_lot::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult,
 };
 
+/// Locks, and calls `busy` before it waits for somebody.
+#[inline]
+pub fn lock_noting<T>(mutex: &Mutex<T>, busy: impl FnOnce()) -> MutexGuard<'_, T> {
+    mutex.try_lock().unwrap_or_else(|| {
+        busy();
+        mutex.lock()
+    })
+}
+
 /// Entries of a [`DashMap`].
 pub mod map {
     pub use dashmap::mapref::entry::Entry;

@@ -45,9 +45,12 @@ impl Fs {
         extents::ensure(&self.e, cell)?;
         let _op = cell.lock.read();
         let end = offset.saturating_add(out.len() as u64);
-        let _range = cell
+        let range = cell
             .range
             .read(offset / B * B..end.div_ceil(B).saturating_mul(B).max(1));
+        if range.waited() {
+            Metrics::add(&self.e.metrics.range_waits, 1);
+        }
         let size = cell.with(|i| i.size);
         let end = end.min(size);
         if offset >= end {

@@ -15,7 +15,6 @@ use crate::meter::{FILE_MODE, Meter};
 use crate::random::Random;
 use crate::workload::{Aligned, Flow, Info, Place, Private, Worker, Workload};
 use rand_distr::LogNormal;
-use rustix::fd::AsFd;
 use rustix::fs::OFlags;
 use std::ffi::CString;
 
@@ -101,12 +100,12 @@ fn worker<'a>(place: &'a Place<'a>, thread: usize, sync: bool) -> Result<Box<dyn
         let Some(member) = members.get(next) else {
             return Ok(Flow::Done);
         };
-        let dir = root.as_fd();
+        let dir = &root;
         if let Some(size) = member.size {
             let file = m.create(dir, &member.name)?;
             write_whole(m, &file, &mut buffer, next as u64, size)?;
-            m.set_mtime(file.as_fd(), MTIME)?;
-            m.fchmod(file.as_fd(), FILE_MODE)?;
+            m.set_mtime(&file, MTIME)?;
+            m.fchmod(&file, FILE_MODE)?;
             m.close(file);
             m.step(1);
         } else {
@@ -118,8 +117,8 @@ fn worker<'a>(place: &'a Place<'a>, thread: usize, sync: bool) -> Result<Box<dyn
             // Before, files in them would have changed the times of directories again.
             for directory in members.iter().rev().filter(|d| d.size.is_none()) {
                 let fd = m.open(dir, &directory.name, OFlags::DIRECTORY)?;
-                m.set_mtime(fd.as_fd(), MTIME)?;
-                m.fchmod(fd.as_fd(), crate::meter::DIR_MODE)?;
+                m.set_mtime(&fd, MTIME)?;
+                m.fchmod(&fd, crate::meter::DIR_MODE)?;
                 m.close(fd);
             }
             m.step(2);

@@ -6,7 +6,6 @@ use crate::meter::Meter;
 use crate::workload::{
     Aligned, Flow, Info, MakeWorker, Place, Prepared, Worker, Workload, filled_file,
 };
-use rustix::fd::AsFd;
 use rustix::fs::OFlags;
 
 const FAMILY: &str = "direct";
@@ -66,7 +65,7 @@ fn writes<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Worker + 'a
     let mut n = 0;
     Ok(Box::new(move |m: &mut Meter| {
         let at = random.below(blocks) * 4096;
-        m.pwrite(file.as_fd(), buffer.stamped(n), at)?;
+        m.pwrite(&file, buffer.stamped(n), at)?;
         m.op();
         n += 1;
         Ok(Flow::More)
@@ -81,7 +80,7 @@ fn reads<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Worker + 'a>
     let blocks = place.params.file_bytes / 4096;
     Ok(Box::new(move |m: &mut Meter| {
         let at = random.below(blocks) * 4096;
-        m.pread(file.as_fd(), buffer.get(), at)?;
+        m.pread(&file, buffer.get(), at)?;
         m.op();
         Ok(Flow::More)
     }))

@@ -2,13 +2,13 @@
 
 use crate::caches::{self, What};
 use crate::error::{Error, Result};
+use crate::handle::Handle;
 use crate::meter::Meter;
 use crate::name::Name;
 use crate::workload::{
-    Flow, Info, Job, Params, Place, Prepared, Private, Worker, Workload, make_dir, open_dir,
+    Flow, Info, Job, Params, Place, Prepared, Private, Worker, Workload, make_dir,
 };
-use rustix::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::ffi::CStr;
 
 const FAMILY: &str = "directories";
 /// Bytes of a buffer for `getdents64`, as in glibc.
@@ -27,7 +27,7 @@ pub fn add(all: &mut Vec<Box<dyn Workload>>) {
             "list a cached directory of 1,000 files with the attributes of each; one operation is one name",
         )
         .on_files(1000),
-        prepare: |place| fill(place).map(drop),
+        prepare: fill,
         worker: ls,
     }));
     all.push(Box::new(Cold(
@@ -37,6 +37,7 @@ pub fn add(all: &mut Vec<Box<dyn Workload>>) {
             "the same after dropping dentries and inodes (root only); 20 listings, one operation is one name",
         )
         .on_files(1000)
+        .kernel_only("it drops the kernel's caches, which a library does not use")
         .fixed(),
     )));
 }
@@ -47,8 +48,8 @@ fn mkdir_rmdir<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Worker
     let mut n = 0;
     Ok(Box::new(move |m: &mut Meter| {
         let name = name.at(n);
-        m.mkdir(dir.as_fd(), name)?;
-        m.rmdir(dir.as_fd(), name)?;
+        m.mkdir(&dir, name)?;
+        m.rmdir(&dir, name)?;
         m.op();
         n += 1;
         Ok(Flow::More)
@@ -56,30 +57,28 @@ fn mkdir_rmdir<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Worker
 }
 
 /// The directory that is listed.
-fn listed(place: &Place<'_>) -> PathBuf {
-    place.path.join("listed")
-}
+const LISTED: &CStr = c"listed";
 
-fn fill(place: &Place<'_>) -> Result<OwnedFd> {
-    make_dir(&listed(place))?;
-    let dir = open_dir(&listed(place))?;
+fn fill(place: &Place<'_>) -> Result<()> {
+    make_dir(place.dir(), LISTED)?;
     let mut setup = Meter::new(0);
+    let dir = setup.open_dir(place.dir(), LISTED)?;
     let mut name = Name::new("file-");
     for n in 0..place.params.files {
-        let file = setup.create(dir.as_fd(), name.at(n))?;
+        let file = setup.create(&dir, name.at(n))?;
         setup.close(file);
     }
-    Ok(dir)
+    Ok(())
 }
 
 /// Lists the directory once. Its names share the time that the listing took, so that figures of
 /// directories of any size compare.
-fn list(m: &mut Meter, dir: &OwnedFd, room: &mut Vec<u8>, expected: u64) -> Result<()> {
-    let names = m.list_long(dir.as_fd(), room)?;
+fn list(m: &mut Meter, dir: &Handle<'_>, room: &mut Vec<u8>, expected: u64) -> Result<()> {
+    let names = m.list_long(dir, room)?;
     if names != expected {
         return Err(Error::Short {
             call: "readdir",
-            path: crate::meter::path_of(dir),
+            path: dir.path(),
             got: names as usize,
             asked: expected as usize,
         });
@@ -89,7 +88,7 @@ fn list(m: &mut Meter, dir: &OwnedFd, room: &mut Vec<u8>, expected: u64) -> Resu
 }
 
 fn ls<'a>(place: &'a Place<'a>, _: usize) -> Result<Box<dyn Worker + 'a>> {
-    let dir = open_dir(&listed(place))?;
+    let dir = Meter::new(0).open_dir(place.dir(), LISTED)?;
     let mut room = Vec::with_capacity(ROOM);
     Ok(Box::new(move |m: &mut Meter| {
         list(m, &dir, &mut room, place.params.files)?;
@@ -143,7 +142,7 @@ impl Job for ColdJob {
             m.syncfs(place.dir())?;
             caches::drop(What::Objects)?;
             m.exclude();
-            let dir = m.open_dir(place.dir(), c"listed")?;
+            let dir = m.open_dir(place.dir(), LISTED)?;
             list(m, &dir, &mut room, place.params.files)?;
             m.close(dir);
             m.exclude();

@@ -6,7 +6,6 @@ use crate::name::Name;
 use crate::workload::{
     Aligned, Flow, Info, MakeWorker, Place, Private, Worker, Workload, filled_file,
 };
-use rustix::fd::AsFd;
 use rustix::fs::OFlags;
 
 const FAMILY: &str = "durable";
@@ -77,14 +76,14 @@ fn overwrite_fsync<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Wo
     let dir = place.own_dir(thread)?;
     let mut random = place.random(thread);
     let bytes = place.params.file_bytes;
-    let file = filled_file(dir.as_fd(), c"file", bytes, OFlags::WRONLY, &mut random)?;
+    let file = filled_file(&dir, c"file", bytes, OFlags::WRONLY, &mut random)?;
     let mut buffer = Aligned::random(4096, &mut random);
     let mut n = 0;
     Ok(Box::new(move |m: &mut Meter| {
         let at = random.below(bytes / 4096) * 4096;
-        m.pwrite(file.as_fd(), buffer.stamped(n), at)?;
+        m.pwrite(&file, buffer.stamped(n), at)?;
         m.step(0);
-        m.fsync(file.as_fd())?;
+        m.fsync(&file)?;
         m.step(1);
         m.op_ended();
         n += 1;
@@ -96,18 +95,18 @@ fn append_fsync<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Worke
     let dir = place.own_dir(thread)?;
     let mut buffer = Aligned::random(4096, &mut place.random(thread));
     let flags = OFlags::WRONLY | OFlags::APPEND;
-    let mut file = Meter::new(0).open(dir.as_fd(), c"file", flags | OFlags::CREATE)?;
+    let mut file = Meter::new(0).open(&dir, c"file", flags | OFlags::CREATE)?;
     let mut n = 0;
     Ok(Box::new(move |m: &mut Meter| {
         if n > 0 && n % (LONGEST / 4096) == 0 {
-            m.unlink(dir.as_fd(), c"file")?;
-            let next = m.open(dir.as_fd(), c"file", flags | OFlags::CREATE)?;
+            m.unlink(&dir, c"file")?;
+            let next = m.open(&dir, c"file", flags | OFlags::CREATE)?;
             m.close(std::mem::replace(&mut file, next));
             m.exclude();
         }
-        m.write(file.as_fd(), buffer.stamped(n))?;
+        m.write(&file, buffer.stamped(n))?;
         m.step(0);
-        m.fsync(file.as_fd())?;
+        m.fsync(&file)?;
         m.step(1);
         m.op_ended();
         n += 1;
@@ -125,16 +124,16 @@ fn create_fsync<'a>(
     let mut name = Name::new("f");
     let mut n = 0;
     Ok(Box::new(move |m: &mut Meter| {
-        let file = m.create(dir.as_fd(), name.at(n))?;
+        let file = m.create(&dir, name.at(n))?;
         m.step(0);
-        m.write(file.as_fd(), buffer.stamped(n))?;
+        m.write(&file, buffer.stamped(n))?;
         m.step(1);
-        m.fsync(file.as_fd())?;
+        m.fsync(&file)?;
         m.step(2);
         m.close(file);
         m.step(3);
         if directory_too {
-            m.fsync(dir.as_fd())?;
+            m.fsync(&dir)?;
             m.step(4);
         }
         m.op_ended();
@@ -147,13 +146,13 @@ fn rename_fsyncdir<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Wo
     let dir = place.own_dir(thread)?;
     let (mut from, mut to) = (Name::new("f"), Name::new("f"));
     let mut setup = Meter::new(0);
-    let file = setup.create(dir.as_fd(), from.at(0))?;
+    let file = setup.create(&dir, from.at(0))?;
     setup.close(file);
     let mut n = 0;
     Ok(Box::new(move |m: &mut Meter| {
-        m.rename(dir.as_fd(), from.at(n), to.at(n + 1))?;
+        m.rename(&dir, from.at(n), to.at(n + 1))?;
         m.step(0);
-        m.fsync(dir.as_fd())?;
+        m.fsync(&dir)?;
         m.step(1);
         m.op_ended();
         n += 1;
@@ -165,7 +164,7 @@ fn replace<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Worker + '
     let dir = place.own_dir(thread)?;
     let mut random = place.random(thread);
     drop(filled_file(
-        dir.as_fd(),
+        &dir,
         c"file",
         4096,
         OFlags::RDONLY,
@@ -174,17 +173,17 @@ fn replace<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Worker + '
     let mut buffer = Aligned::random(4096, &mut random);
     let mut n = 0;
     Ok(Box::new(move |m: &mut Meter| {
-        let file = m.create(dir.as_fd(), c"file.new")?;
+        let file = m.create(&dir, c"file.new")?;
         m.step(0);
-        m.write(file.as_fd(), buffer.stamped(n))?;
+        m.write(&file, buffer.stamped(n))?;
         m.step(1);
-        m.fsync(file.as_fd())?;
+        m.fsync(&file)?;
         m.step(2);
         m.close(file);
         m.step(3);
-        m.rename(dir.as_fd(), c"file.new", c"file")?;
+        m.rename(&dir, c"file.new", c"file")?;
         m.step(4);
-        m.fsync(dir.as_fd())?;
+        m.fsync(&dir)?;
         m.step(5);
         m.op_ended();
         n += 1;

@@ -23,10 +23,10 @@
 
 use crate::error::Result;
 use crate::fileset::{Fileset, Width, write_whole};
+use crate::handle::Handle;
 use crate::meter::Meter;
 use crate::random::{GammaSizes, Random};
 use crate::workload::{Aligned, Flow, Info, Job, Place, Worker, Workload};
-use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::OFlags;
 
 const FAMILY: &str = "filebench";
@@ -197,9 +197,9 @@ impl Job for Shared {
 }
 
 /// A file that a thread has open.
-struct Opened {
+struct Opened<'a> {
     file: usize,
-    fd: OwnedFd,
+    fd: Handle<'a>,
 }
 
 struct Thread<'a> {
@@ -212,7 +212,7 @@ struct Thread<'a> {
 }
 
 /// Flowops. Each is one operation.
-impl Thread<'_> {
+impl<'a> Thread<'a> {
     fn delete(&self, m: &mut Meter) -> Result<()> {
         if let Some(file) = self.set.take_victim() {
             m.unlink(self.place.dir(), self.set.name(file))?;
@@ -222,7 +222,7 @@ impl Thread<'_> {
         Ok(())
     }
 
-    fn create(&self, m: &mut Meter) -> Result<Option<Opened>> {
+    fn create(&self, m: &mut Meter) -> Result<Option<Opened<'a>>> {
         let Some(file) = self.set.take_missing() else {
             return Ok(None);
         };
@@ -233,7 +233,7 @@ impl Thread<'_> {
         Ok(Some(Opened { file, fd }))
     }
 
-    fn open(&self, m: &mut Meter) -> Result<Option<Opened>> {
+    fn open(&self, m: &mut Meter) -> Result<Option<Opened<'a>>> {
         let Some(file) = self.set.take_existing() else {
             return Ok(None);
         };
@@ -242,16 +242,16 @@ impl Thread<'_> {
         Ok(Some(Opened { file, fd }))
     }
 
-    fn append(&mut self, m: &mut Meter, o: &Opened) -> Result<()> {
+    fn append(&mut self, m: &mut Meter, o: &Opened<'_>) -> Result<()> {
         let len = self.random.between(1, APPEND) as usize;
         self.stamp += 1;
-        m.seek_end(o.fd.as_fd())?;
-        m.write(o.fd.as_fd(), &self.buffer.stamped(self.stamp)[..len])?;
+        m.seek_end(&o.fd)?;
+        m.write(&o.fd, &self.buffer.stamped(self.stamp)[..len])?;
         m.op_of(APPENDED);
         Ok(())
     }
 
-    fn write(&mut self, m: &mut Meter, o: &Opened) -> Result<()> {
+    fn write(&mut self, m: &mut Meter, o: &Opened<'_>) -> Result<()> {
         self.stamp += 1;
         let size = self.set.size(o.file);
         write_whole(m, &o.fd, &mut self.buffer, self.stamp, size)?;
@@ -259,26 +259,26 @@ impl Thread<'_> {
         Ok(())
     }
 
-    fn read(&mut self, m: &mut Meter, o: &Opened) -> Result<()> {
-        m.read_to_end(o.fd.as_fd(), self.buffer.get())?;
+    fn read(&mut self, m: &mut Meter, o: &Opened<'_>) -> Result<()> {
+        m.read_to_end(&o.fd, self.buffer.get())?;
         m.op_of(READ);
         Ok(())
     }
 
-    fn fsync(&self, m: &mut Meter, o: &Opened) -> Result<()> {
-        m.fsync(o.fd.as_fd())?;
+    fn fsync(&self, m: &mut Meter, o: &Opened<'_>) -> Result<()> {
+        m.fsync(&o.fd)?;
         m.op_of(FSYNC);
         Ok(())
     }
 
-    fn close(&self, m: &mut Meter, o: Opened) {
+    fn close(&self, m: &mut Meter, o: Opened<'_>) {
         m.close(o.fd);
         self.set.closed(o.file);
         m.op_of(CLOSE);
     }
 
     /// Closes a file that was written.
-    fn finish(&self, m: &mut Meter, o: Opened) -> Result<()> {
+    fn finish(&self, m: &mut Meter, o: Opened<'_>) -> Result<()> {
         if self.durable {
             self.fsync(m, &o)?;
         }

@@ -1,10 +1,10 @@
 //! Files opened, created, removed and renamed.
 
 use crate::error::Result;
+use crate::handle::Handle;
 use crate::meter::Meter;
 use crate::name::Name;
 use crate::workload::{Aligned, Flow, Info, Place, Private, Worker, Workload, filled_file};
-use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::OFlags;
 use std::ffi::CStr;
 
@@ -59,11 +59,11 @@ pub fn add(all: &mut Vec<Box<dyn Workload>>) {
     }
 }
 
-fn one_file(place: &Place<'_>, thread: usize) -> Result<OwnedFd> {
+fn one_file<'a>(place: &Place<'a>, thread: usize) -> Result<Handle<'a>> {
     let dir = place.own_dir(thread)?;
     let mut random = place.random(thread);
     drop(filled_file(
-        dir.as_fd(),
+        &dir,
         c"file",
         4096,
         OFlags::RDONLY,
@@ -75,7 +75,7 @@ fn one_file(place: &Place<'_>, thread: usize) -> Result<OwnedFd> {
 fn open<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Worker + 'a>> {
     let dir = one_file(place, thread)?;
     Ok(Box::new(move |m: &mut Meter| {
-        let file = m.open(dir.as_fd(), c"file", OFlags::RDWR)?;
+        let file = m.open(&dir, c"file", OFlags::RDWR)?;
         m.close(file);
         m.op();
         Ok(Flow::More)
@@ -86,8 +86,8 @@ fn open_read<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Worker +
     let dir = one_file(place, thread)?;
     let mut buffer = Aligned::random(4096, &mut place.random(thread));
     Ok(Box::new(move |m: &mut Meter| {
-        let file = m.open(dir.as_fd(), c"file", OFlags::RDONLY)?;
-        m.pread(file.as_fd(), buffer.get(), 0)?;
+        let file = m.open(&dir, c"file", OFlags::RDONLY)?;
+        m.pread(&file, buffer.get(), 0)?;
         m.close(file);
         m.op();
         Ok(Flow::More)
@@ -95,15 +95,15 @@ fn open_read<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Worker +
 }
 
 /// Directories `d0`, `d1`, ..., each for [`PER_DIRECTORY`] files.
-struct Fresh {
-    parent: OwnedFd,
-    current: OwnedFd,
+struct Fresh<'a> {
+    parent: Handle<'a>,
+    current: Handle<'a>,
     names: Name,
     used: u64,
 }
 
-impl Fresh {
-    fn new(parent: OwnedFd) -> Result<Self> {
+impl<'a> Fresh<'a> {
+    fn new(parent: Handle<'a>) -> Result<Self> {
         let mut names = Name::new("d");
         let current = Self::make(&parent, names.at(0), &mut Meter::new(0))?;
         Ok(Self {
@@ -114,13 +114,13 @@ impl Fresh {
         })
     }
 
-    fn make(parent: &OwnedFd, name: &CStr, m: &mut Meter) -> Result<OwnedFd> {
-        m.mkdir(parent.as_fd(), name)?;
-        m.open_dir(parent.as_fd(), name)
+    fn make(parent: &Handle<'a>, name: &CStr, m: &mut Meter) -> Result<Handle<'a>> {
+        m.mkdir(parent, name)?;
+        m.open_dir(parent, name)
     }
 
     /// The directory for the next file.
-    fn next(&mut self, m: &mut Meter) -> Result<&OwnedFd> {
+    fn next(&mut self, m: &mut Meter) -> Result<&Handle<'a>> {
         if self.used > 0 && self.used.is_multiple_of(PER_DIRECTORY) {
             let name = self.names.at(self.used / PER_DIRECTORY);
             let next = Self::make(&self.parent, name, m)?;
@@ -138,7 +138,7 @@ fn create<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Worker + 'a
     let mut n = 0;
     Ok(Box::new(move |m: &mut Meter| {
         let dir = fresh.next(m)?;
-        let file = m.create(dir.as_fd(), name.at(n))?;
+        let file = m.create(dir, name.at(n))?;
         m.close(file);
         m.op();
         n += 1;
@@ -154,12 +154,12 @@ fn unlink<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Worker + 'a
     let mut dirs = Vec::new();
     for n in 0..place.params.files {
         let dir = fresh.next(&mut setup)?;
-        let file = setup.create(dir.as_fd(), name.at(n))?;
+        let file = setup.create(dir, name.at(n))?;
         setup.close(file);
     }
     let mut dir_name = Name::new("d");
     for d in 0..place.params.files.div_ceil(PER_DIRECTORY) {
-        dirs.push(setup.open_dir(parent.as_fd(), dir_name.at(d))?);
+        dirs.push(setup.open_dir(&parent, dir_name.at(d))?);
     }
     let mut n = 0;
     Ok(Box::new(move |m: &mut Meter| {
@@ -167,7 +167,7 @@ fn unlink<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Worker + 'a
             return Ok(Flow::Done);
         }
         let dir = &dirs[(n / PER_DIRECTORY) as usize];
-        m.unlink(dir.as_fd(), name.at(n))?;
+        m.unlink(dir, name.at(n))?;
         m.op();
         n += 1;
         Ok(Flow::More)
@@ -180,9 +180,9 @@ fn create_unlink<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Work
     let mut n = 0;
     Ok(Box::new(move |m: &mut Meter| {
         let name = name.at(n);
-        let file = m.create(dir.as_fd(), name)?;
+        let file = m.create(&dir, name)?;
         m.close(file);
-        m.unlink(dir.as_fd(), name)?;
+        m.unlink(&dir, name)?;
         m.op();
         n += 1;
         Ok(Flow::More)
@@ -193,11 +193,11 @@ fn rename<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Worker + 'a
     let dir = place.own_dir(thread)?;
     let (mut from, mut to) = (Name::new("f"), Name::new("f"));
     let mut setup = Meter::new(0);
-    let file = setup.create(dir.as_fd(), from.at(0))?;
+    let file = setup.create(&dir, from.at(0))?;
     setup.close(file);
     let mut n = 0;
     Ok(Box::new(move |m: &mut Meter| {
-        m.rename(dir.as_fd(), from.at(n), to.at(n + 1))?;
+        m.rename(&dir, from.at(n), to.at(n + 1))?;
         m.op();
         n += 1;
         Ok(Flow::More)

@@ -11,13 +11,13 @@
 //! - the original leaves the first bytes of a file to chance, here they are random.
 
 use crate::error::Result;
+use crate::handle::Handle;
 use crate::meter::Meter;
 use crate::name::Name;
 use crate::workload::{
     Aligned, Flow, Info, MakeWorker, Place, Prepared, Private, Worker, Workload, filled_file,
     make_dir,
 };
-use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::OFlags;
 
 const FAMILY: &str = "fxmark";
@@ -89,11 +89,11 @@ pub fn add(all: &mut Vec<Box<dyn Workload>>) {
 }
 
 /// A private file of one block.
-fn one_block(place: &Place<'_>, thread: usize, buffer: &mut Aligned) -> Result<OwnedFd> {
+fn one_block<'a>(place: &Place<'a>, thread: usize, buffer: &mut Aligned) -> Result<Handle<'a>> {
     let dir = place.own_dir(thread)?;
     let mut setup = Meter::new(0);
-    let file = setup.open(dir.as_fd(), c"file", OFlags::CREATE | OFlags::RDWR)?;
-    setup.write(file.as_fd(), buffer.get())?;
+    let file = setup.open(&dir, c"file", OFlags::CREATE | OFlags::RDWR)?;
+    setup.write(&file, buffer.get())?;
     Ok(file)
 }
 
@@ -110,11 +110,11 @@ fn overwrite<'a>(
     let file = one_block(place, thread, &mut buffer)?;
     let mut n = 0;
     Ok(Box::new(move |m: &mut Meter| {
-        m.pwrite(file.as_fd(), buffer.stamped(n), 0)?;
+        m.pwrite(&file, buffer.stamped(n), 0)?;
         n += 1;
         if durable {
             m.step(0);
-            m.fsync(file.as_fd())?;
+            m.fsync(&file)?;
             m.op_of(1);
         } else {
             m.op();
@@ -127,16 +127,16 @@ fn append<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Worker + 'a
     let dir = place.own_dir(thread)?;
     let mut buffer = page(place, thread);
     let flags = OFlags::CREATE | OFlags::RDWR;
-    let mut file = Meter::new(0).open(dir.as_fd(), c"file", flags)?;
+    let mut file = Meter::new(0).open(&dir, c"file", flags)?;
     let mut n = 0;
     Ok(Box::new(move |m: &mut Meter| {
         if n > 0 && n % (LONGEST / PAGE) == 0 {
-            m.unlink(dir.as_fd(), c"file")?;
-            let next = m.open(dir.as_fd(), c"file", flags)?;
+            m.unlink(&dir, c"file")?;
+            let next = m.open(&dir, c"file", flags)?;
             m.close(std::mem::replace(&mut file, next));
             m.exclude();
         }
-        m.write(file.as_fd(), buffer.stamped(n))?;
+        m.write(&file, buffer.stamped(n))?;
         m.op();
         n += 1;
         Ok(Flow::More)
@@ -147,7 +147,7 @@ fn read_block<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Worker 
     let mut buffer = page(place, thread);
     let file = one_block(place, thread, &mut buffer)?;
     Ok(Box::new(move |m: &mut Meter| {
-        m.pread(file.as_fd(), buffer.get(), 0)?;
+        m.pread(&file, buffer.get(), 0)?;
         m.op();
         Ok(Flow::More)
     }))
@@ -158,7 +158,7 @@ fn create_private<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Wor
     let mut name = Name::new("inode_alloc-");
     let mut n = 0;
     Ok(Box::new(move |m: &mut Meter| {
-        let file = m.open(dir.as_fd(), name.at(n), OFlags::CREATE | OFlags::RDWR)?;
+        let file = m.open(&dir, name.at(n), OFlags::CREATE | OFlags::RDWR)?;
         m.close(file);
         m.op();
         n += 1;
@@ -170,12 +170,12 @@ fn rename_private<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Wor
     let dir = place.own_dir(thread)?;
     let (mut from, mut to) = (Name::new("file_rename-"), Name::new("file_rename-"));
     let mut setup = Meter::new(0);
-    let file = setup.create(dir.as_fd(), from.at(0))?;
-    setup.fsync(file.as_fd())?;
+    let file = setup.create(&dir, from.at(0))?;
+    setup.fsync(&file)?;
     setup.close(file);
     let mut n = 0;
     Ok(Box::new(move |m: &mut Meter| {
-        m.rename(dir.as_fd(), from.at(n), to.at(n + 1))?;
+        m.rename(&dir, from.at(n), to.at(n + 1))?;
         m.op();
         n += 1;
         Ok(Flow::More)
@@ -184,13 +184,11 @@ fn rename_private<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Wor
 
 fn resolve_private<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Worker + 'a>> {
     let dir = place.own_dir(thread)?;
-    let mut path = place.path.join(format!("t{thread}"));
-    for _ in 0..3 {
-        path.push("0");
-        make_dir(&path)?;
+    for path in [c"0", c"0/0", c"0/0/0"] {
+        make_dir(&dir, path)?;
     }
     let mut setup = Meter::new(0);
-    let file = setup.create(dir.as_fd(), c"0/0/0/0")?;
+    let file = setup.create(&dir, c"0/0/0/0")?;
     setup.close(file);
     // The thread's directory is part of the path.
     let mut prefix = Name::new("t");
@@ -215,7 +213,7 @@ fn overwrite_shared<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn W
     let at = REGION * thread as u64;
     let mut n = 0;
     Ok(Box::new(move |m: &mut Meter| {
-        m.pwrite(file.as_fd(), buffer.stamped(n), at)?;
+        m.pwrite(&file, buffer.stamped(n), at)?;
         m.op();
         n += 1;
         Ok(Flow::More)
@@ -231,7 +229,7 @@ fn create_shared<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Work
     Ok(Box::new(move |m: &mut Meter| {
         let flags = OFlags::CREATE | OFlags::RDWR;
         let file = m.open(place.dir(), name.at(base + n), flags)?;
-        m.write(file.as_fd(), buffer.stamped(n))?;
+        m.write(&file, buffer.stamped(n))?;
         m.close(file);
         m.op();
         n += 1;

@@ -4,7 +4,6 @@ use crate::error::Result;
 use crate::meter::Meter;
 use crate::name::Name;
 use crate::workload::{Flow, Info, Place, Private, Worker, Workload};
-use rustix::fd::AsFd;
 
 const FAMILY: &str = "names";
 
@@ -32,15 +31,15 @@ fn stat_hot<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Worker + 
     let mut name = Name::new("f");
     let mut setup = Meter::new(0);
     for n in 0..place.params.files {
-        let file = setup.create(dir.as_fd(), name.at(n))?;
+        let file = setup.create(&dir, name.at(n))?;
         setup.close(file);
     }
     for n in 0..place.params.files {
-        setup.stat(dir.as_fd(), name.at(n))?;
+        setup.stat(&dir, name.at(n))?;
     }
     Ok(Box::new(move |m: &mut Meter| {
         let n = random.below(place.params.files);
-        m.stat(dir.as_fd(), name.at(n))?;
+        m.stat(&dir, name.at(n))?;
         m.op();
         Ok(Flow::More)
     }))
@@ -51,7 +50,7 @@ fn stat_missing<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Worke
     let mut name = Name::new("missing");
     let mut n = 0;
     Ok(Box::new(move |m: &mut Meter| {
-        m.stat_missing(dir.as_fd(), name.at(n))?;
+        m.stat_missing(&dir, name.at(n))?;
         m.op();
         n += 1;
         Ok(Flow::More)

@@ -12,11 +12,11 @@
 
 use crate::error::Result;
 use crate::fileset::write_whole;
+use crate::handle::Handle;
 use crate::meter::Meter;
 use crate::name::Name;
 use crate::random::Random;
 use crate::workload::{Aligned, Flow, Info, Place, Private, Worker, Workload};
-use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::OFlags;
 
 const FAMILY: &str = "pool";
@@ -80,8 +80,8 @@ fn worker<'a>(place: &'a Place<'a>, thread: usize, durable: bool) -> Result<Box<
 }
 
 /// Files by number, with their sizes.
-struct Pool {
-    dir: OwnedFd,
+struct Pool<'a> {
+    dir: Handle<'a>,
     name: Name,
     files: Vec<(u64, u64)>,
     created: u64,
@@ -90,15 +90,15 @@ struct Pool {
     durable: bool,
 }
 
-impl Pool {
+impl<'a> Pool<'a> {
     fn any(&mut self) -> Option<usize> {
         let n = self.files.len() as u64;
         (n > 0).then(|| self.random.below(n) as usize)
     }
 
-    fn finish(&self, m: &mut Meter, file: OwnedFd) -> Result<()> {
+    fn finish(&self, m: &mut Meter, file: Handle<'a>) -> Result<()> {
         if self.durable {
-            m.fsync(file.as_fd())?;
+            m.fsync(&file)?;
         }
         m.close(file);
         Ok(())
@@ -110,7 +110,7 @@ impl Pool {
             let size = self.random.between(SMALLEST, LARGEST);
             let number = self.created;
             let flags = OFlags::CREATE | OFlags::RDWR;
-            let file = m.open(self.dir.as_fd(), self.name.at(number), flags)?;
+            let file = m.open(&self.dir, self.name.at(number), flags)?;
             write_whole(m, &file, &mut self.buffer, number, size)?;
             self.finish(m, file)?;
             self.files.push((number, size));
@@ -123,7 +123,7 @@ impl Pool {
     fn delete(&mut self, m: &mut Meter) -> Result<()> {
         if let Some(i) = self.any() {
             let (number, _) = self.files.swap_remove(i);
-            m.unlink(self.dir.as_fd(), self.name.at(number))?;
+            m.unlink(&self.dir, self.name.at(number))?;
         }
         m.step(3);
         Ok(())
@@ -132,8 +132,8 @@ impl Pool {
     fn read(&mut self, m: &mut Meter) -> Result<()> {
         if let Some(i) = self.any() {
             let name = self.name.at(self.files[i].0);
-            let file = m.open(self.dir.as_fd(), name, OFlags::RDONLY)?;
-            m.read_to_end(file.as_fd(), self.buffer.get())?;
+            let file = m.open(&self.dir, name, OFlags::RDONLY)?;
+            m.read_to_end(&file, self.buffer.get())?;
             m.close(file);
         }
         m.step(0);
@@ -146,7 +146,7 @@ impl Pool {
             let more = self.random.below(LARGEST - size + 1);
             if more > 0 {
                 let flags = OFlags::WRONLY | OFlags::APPEND;
-                let file = m.open(self.dir.as_fd(), self.name.at(number), flags)?;
+                let file = m.open(&self.dir, self.name.at(number), flags)?;
                 write_whole(m, &file, &mut self.buffer, number, more)?;
                 self.finish(m, file)?;
                 self.files[i].1 = size + more;

@@ -5,7 +5,6 @@ use crate::meter::Meter;
 use crate::workload::{
     Aligned, Flow, Info, MakeWorker, Place, Private, Worker, Workload, filled_file,
 };
-use rustix::fd::AsFd;
 use rustix::fs::OFlags;
 
 const FAMILY: &str = "readwrite";
@@ -49,15 +48,15 @@ fn reads<'a>(place: &'a Place<'a>, thread: usize, size: u64) -> Result<Box<dyn W
     let dir = place.own_dir(thread)?;
     let mut random = place.random(thread);
     let bytes = place.params.file_bytes;
-    let file = filled_file(dir.as_fd(), c"file", bytes, OFlags::RDONLY, &mut random)?;
+    let file = filled_file(&dir, c"file", bytes, OFlags::RDONLY, &mut random)?;
     let mut buffer = Aligned::random(1 << 20, &mut random);
     let mut setup = Meter::new(0);
     for at in 0..bytes >> 20 {
-        setup.pread(file.as_fd(), buffer.get(), at << 20)?;
+        setup.pread(&file, buffer.get(), at << 20)?;
     }
     Ok(Box::new(move |m: &mut Meter| {
         let at = random.below(bytes / size) * size;
-        m.pread(file.as_fd(), &mut buffer.get()[..size as usize], at)?;
+        m.pread(&file, &mut buffer.get()[..size as usize], at)?;
         m.op();
         Ok(Flow::More)
     }))
@@ -67,12 +66,12 @@ fn writes<'a>(place: &'a Place<'a>, thread: usize, size: u64) -> Result<Box<dyn 
     let dir = place.own_dir(thread)?;
     let mut random = place.random(thread);
     let bytes = place.params.file_bytes;
-    let file = filled_file(dir.as_fd(), c"file", bytes, OFlags::WRONLY, &mut random)?;
+    let file = filled_file(&dir, c"file", bytes, OFlags::WRONLY, &mut random)?;
     let mut buffer = Aligned::random(size as usize, &mut random);
     let mut n = 0;
     Ok(Box::new(move |m: &mut Meter| {
         let at = random.below(bytes / size) * size;
-        m.pwrite(file.as_fd(), buffer.stamped(n), at)?;
+        m.pwrite(&file, buffer.stamped(n), at)?;
         m.op();
         n += 1;
         Ok(Flow::More)

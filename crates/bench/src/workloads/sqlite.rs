@@ -28,7 +28,8 @@ pub fn add(all: &mut Vec<Box<dyn Workload>>) {
         ),
     ];
     for (name, about, worker) in list {
-        let info = Info::new(name, FAMILY, about);
+        let info = Info::new(name, FAMILY, about)
+            .kernel_only("SQLite opens its files itself, through the kernel");
         all.push(Box::new(Private { info, worker }));
     }
 }
@@ -41,8 +42,7 @@ fn failed(path: &Path) -> impl Fn(rusqlite::Error) -> Error {
 }
 
 fn worker<'a>(place: &'a Place<'a>, thread: usize, mode: &str) -> Result<Box<dyn Worker + 'a>> {
-    drop(place.own_dir(thread)?);
-    let path = place.path.join(format!("t{thread}/db"));
+    let path = place.own_dir(thread)?.path().join("db");
     match open(&path, mode) {
         Ok(db) => Ok(Box::new(Inserter { db, path })),
         Err(e) => Err(failed(&path)(e)),

@@ -9,12 +9,12 @@
 
 use crate::error::Result;
 use crate::fileset::write_whole;
+use crate::handle::Handle;
 use crate::meter::Meter;
 use crate::name::Name;
 use crate::workload::{
     Aligned, Flow, Info, MakeWorker, Place, Prepared, Private, Worker, Workload,
 };
-use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::OFlags;
 
 const FAMILY: &str = "trees";
@@ -72,17 +72,17 @@ pub fn add(all: &mut Vec<Box<dyn Workload>>) {
 }
 
 /// The files of one thread of the run, in the order of their directories.
-struct Tree {
-    root: OwnedFd,
+struct Tree<'a> {
+    root: Handle<'a>,
     names: [Name; 3],
     files: u64,
     next: u64,
     /// Directory of the next file, and the one above.
-    open: [Option<OwnedFd>; 2],
+    open: [Option<Handle<'a>>; 2],
 }
 
-impl Tree {
-    fn new(place: &Place<'_>, thread: usize) -> Result<Self> {
+impl<'a> Tree<'a> {
+    fn new(place: &Place<'a>, thread: usize) -> Result<Self> {
         let (all, threads) = (place.params.files, u64::from(place.params.threads));
         let mine = all / threads + u64::from((thread as u64) < all % threads);
         Ok(Self {
@@ -116,9 +116,9 @@ impl Tree {
             };
             let name = self.names[level].at(number);
             if make {
-                m.mkdir(parent.as_fd(), name)?;
+                m.mkdir(parent, name)?;
             }
-            let dir = m.open_dir(parent.as_fd(), name)?;
+            let dir = m.open_dir(parent, name)?;
             if let Some(old) = self.open[level].replace(dir) {
                 m.close(old);
             }
@@ -128,7 +128,7 @@ impl Tree {
     }
 
     /// Directory of the file that was entered last.
-    fn dir(&self) -> &OwnedFd {
+    fn dir(&self) -> &Handle<'a> {
         self.open[1].as_ref().unwrap_or(&self.root)
     }
 }
@@ -148,14 +148,14 @@ fn fill<'a>(
         let [_, _, name] = &mut tree.names;
         let name = name.at(n);
         let dir = tree.open[1].as_ref().unwrap_or(&tree.root);
-        let file = m.create(dir.as_fd(), name)?;
+        let file = m.create(dir, name)?;
         write_whole(m, &file, &mut buffer, n, size)?;
         if durable {
-            m.fsync(file.as_fd())?;
+            m.fsync(&file)?;
         }
         m.close(file);
         if durable {
-            m.fsync(dir.as_fd())?;
+            m.fsync(dir)?;
         }
         m.op();
         Ok(Flow::More)
@@ -182,7 +182,7 @@ fn walk<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Worker + 'a>>
             return Ok(Flow::Done);
         };
         // A directory at a time; its files are entered together.
-        let names = m.list_long(tree.dir().as_fd(), &mut room)?;
+        let names = m.list_long(tree.dir(), &mut room)?;
         tree.next = (n + FANOUT).min(tree.files);
         m.op_of_many(names);
         Ok(Flow::More)
@@ -199,8 +199,8 @@ fn read<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Worker + 'a>>
         let [_, _, name] = &mut tree.names;
         let name = name.at(n);
         let dir = tree.open[1].as_ref().unwrap_or(&tree.root);
-        let file = m.open(dir.as_fd(), name, OFlags::RDONLY)?;
-        m.read_to_end(file.as_fd(), buffer.get())?;
+        let file = m.open(dir, name, OFlags::RDONLY)?;
+        m.read_to_end(&file, buffer.get())?;
         m.close(file);
         m.op();
         Ok(Flow::More)
@@ -218,12 +218,12 @@ fn remove<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Worker + 'a
         let [above, dir] = &tree.open;
         let dir = dir.as_ref().unwrap_or(&tree.root);
         let above = above.as_ref().unwrap_or(&tree.root);
-        m.unlink(dir.as_fd(), name.at(n))?;
+        m.unlink(dir, name.at(n))?;
         if last || (n + 1).is_multiple_of(FANOUT) {
-            m.rmdir(above.as_fd(), leaf.at(n / FANOUT % FANOUT))?;
+            m.rmdir(above, leaf.at(n / FANOUT % FANOUT))?;
         }
         if last || (n + 1).is_multiple_of(FANOUT * FANOUT) {
-            m.rmdir(tree.root.as_fd(), upper.at(n / FANOUT / FANOUT))?;
+            m.rmdir(&tree.root, upper.at(n / FANOUT / FANOUT))?;
         }
         m.op();
         Ok(Flow::More)

@@ -169,6 +169,19 @@ fn fixed_work_ends_by_itself() {
     let read = go("seq-read", &size);
     assert_eq!((read.ops(), read.calls().read), (5, 5));
     assert_eq!(read.total.sum.bytes_read, 5 << 20);
+    let read = go("seq-read-scattered", &size);
+    assert_eq!((read.ops(), read.calls().read), (5, 5));
+    // Every block was overwritten once: the numbers of the writes are all there.
+    let content = std::fs::read(&read.files()[0].0).unwrap();
+    let stamps = content.chunks(4096).map(|b| {
+        let stamp = b[..8].first_chunk::<8>().unwrap();
+        u64::from_le_bytes(*stamp)
+    });
+    let in_place: Vec<u64> = stamps.collect();
+    let mut sorted = in_place.clone();
+    sorted.sort_unstable();
+    assert!(sorted.iter().copied().eq(0..5 * 256), "{sorted:?}");
+    assert_ne!(in_place, sorted, "not in the order of the file");
 }
 
 #[test]

@@ -6,6 +6,11 @@ pub use super::locks::{
 };
 pub use super::map::DashMap;
 
+/// Locks. Trying first would be one more moment for the scheduler, so `busy` is never called.
+pub fn lock_noting<T>(mutex: &Mutex<T>, _busy: impl FnOnce()) -> MutexGuard<'_, T> {
+    mutex.lock()
+}
+
 pub mod map {
     //! Entries of a [`DashMap`](super::DashMap).
     pub use super::super::map::Entry;

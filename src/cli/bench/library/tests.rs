@@ -1,0 +1,300 @@
+use super::*;
+use crate::config::MountOptions;
+use crate::mkfs;
+use crate::volume::{Access, Volume};
+use quayfs_bench::run::{self, Between, Total};
+use quayfs_bench::workload::{self, Params, Place, Wishes, Workload};
+use quayfs_blockdev::BlockDevice;
+use quayfs_crashsim::SimDevice;
+use quayfs_layout::geometry::Geometry;
+use quayfs_pmem::Region;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+const PMEM: u64 = 64 << 20;
+const DATA: u64 = 256 << 20;
+
+fn fresh(options: &str) -> Arc<Fs> {
+    let region = Arc::new(Region::anonymous(PMEM));
+    let device: Arc<dyn BlockDevice> = Arc::new(SimDevice::unrecorded(DATA / 4096));
+    let geometry = Geometry::compute(PMEM, DATA, 4).unwrap();
+    mkfs::format(&region, &*device, geometry, "bench").unwrap();
+    let volume = Volume::from_parts(region, device, Access::ReadWrite).unwrap();
+    Fs::mount(volume, &MountOptions::parse(&[options]).unwrap()).unwrap()
+}
+
+struct Nothing;
+
+impl Between for Nothing {
+    fn prepared(&mut self) -> quayfs_bench::Result<()> {
+        Ok(())
+    }
+
+    fn warm(&mut self) -> quayfs_bench::Result<()> {
+        Ok(())
+    }
+}
+
+/// A little of everything, by one thread unless told otherwise.
+fn little(threads: u32) -> Wishes {
+    Wishes {
+        threads: Some(threads),
+        seconds: Some(600.0),
+        warmup: Some(0.0),
+        ops: Some(60),
+        file_bytes: Some(1 << 20),
+        files: Some(100),
+        seed: Some(7),
+    }
+}
+
+fn go(
+    workload: &dyn Workload,
+    params: &Params,
+    place: &Place<'_>,
+    stop: &AtomicBool,
+) -> quayfs_bench::Result<Total> {
+    let job = workload.prepare(place)?;
+    let steps = workload.info().steps.len();
+    let tallies = run::run(&*job, place, steps, false, stop, &mut Nothing)?;
+    Ok(run::merge(tallies, params).unwrap())
+}
+
+/// Everything below a directory: directories, and files with their content.
+type Tree = BTreeMap<String, Option<Vec<u8>>>;
+
+fn tree_of_dir(path: &Path, prefix: &str, found: &mut Tree) {
+    for entry in std::fs::read_dir(path).unwrap() {
+        let entry = entry.unwrap();
+        let name = format!("{prefix}/{}", entry.file_name().to_str().unwrap());
+        if entry.file_type().unwrap().is_dir() {
+            tree_of_dir(&entry.path(), &name, found);
+            found.insert(name, None);
+        } else {
+            found.insert(name, Some(std::fs::read(entry.path()).unwrap()));
+        }
+    }
+}
+
+fn tree_of_fs(fs: &Fs, dir: u64, prefix: &str, found: &mut Tree) {
+    let mut entries = Vec::new();
+    fs.readdir(dir, 0, |e| {
+        entries.push(e);
+        true
+    })
+    .unwrap();
+    for e in entries {
+        if e.name == b"." || e.name == b".." {
+            continue;
+        }
+        let name = format!("{prefix}/{}", std::str::from_utf8(&e.name).unwrap());
+        let inode = fs.getattr(e.ino).unwrap().inode;
+        if inode.is_dir() {
+            tree_of_fs(fs, e.ino, &name, found);
+            found.insert(name, None);
+        } else {
+            let content = fs.read(e.ino, 0, inode.size as usize).unwrap();
+            found.insert(name, Some(content));
+        }
+    }
+}
+
+#[test]
+fn every_workload_leaves_the_tree_that_system_calls_leave() {
+    for options in ["durability=op", "durability=commit,data=ordered"] {
+        for w in workload::all() {
+            let info = w.info();
+            if info.kernel_only.is_some() {
+                continue;
+            }
+            let params = Params::new(info, &little(1)).unwrap();
+            let stop = AtomicBool::new(false);
+            let dir = tempfile::tempdir().unwrap();
+            let place = Place::new(&params, dir.path(), &stop).unwrap();
+            let there = go(&*w, &params, &place, &stop).unwrap();
+
+            let fs = fresh(options);
+            let library = OpLayer::new(Arc::clone(&fs));
+            let here = {
+                let place = Place::within(&params, &library, &stop).unwrap();
+                go(&*w, &params, &place, &stop).unwrap()
+            };
+            let name = info.name;
+            let (here, there) = (here.sum, there.sum);
+            assert_eq!(
+                (here.ops, here.bytes_written),
+                (there.ops, there.bytes_written),
+                "{name}"
+            );
+            assert_eq!(here.bytes_read, there.bytes_read, "{name}");
+            let mut calls = [here.calls, there.calls];
+            // How many entries a call returns is the file system's choice, and so is rewinding.
+            for c in &mut calls {
+                (c.readdir, c.seek) = (0, 0);
+            }
+            assert_eq!(calls[0], calls[1], "{name}");
+            let (mut ours, mut theirs) = (Tree::new(), Tree::new());
+            tree_of_fs(&fs, fs.root(), "", &mut ours);
+            tree_of_dir(dir.path(), "", &mut theirs);
+            assert!(ours.keys().eq(theirs.keys()), "{name}: {:?}", ours.keys());
+            // These write from the buffer that they read into, and what is there behind the end of a file
+            // is everybody's own choice.
+            let same = |a: &[u8], b: &[u8]| match info.family {
+                "filebench" | "pool" => a.len() == b.len(),
+                _ => a == b,
+            };
+            for (path, content) in &ours {
+                let same = match (content, &theirs[path]) {
+                    (Some(a), Some(b)) => same(a, b),
+                    (a, b) => a == b,
+                };
+                assert!(same, "{name}: {path}");
+            }
+            assert!(no_lookups_are_left(&fs, &ours), "{name}");
+            fs.shutdown().unwrap();
+        }
+    }
+}
+
+/// Whether every lookup was taken back.
+fn no_lookups_are_left(fs: &Fs, tree: &Tree) -> bool {
+    tree.keys().all(|path| {
+        let mut ino = fs.root();
+        for name in path.split('/').skip(1) {
+            ino = fs.lookup(ino, name.as_bytes()).unwrap().ino;
+            fs.forget(ino, 1);
+        }
+        !fs.e.inodes.is_known(ino) && !fs.e.inodes.is_known(fs.root())
+    })
+}
+
+#[test]
+fn threads_do_it_too() {
+    for w in workload::all() {
+        let info = w.info();
+        if info.kernel_only.is_some() {
+            continue;
+        }
+        let params = Params::new(info, &little(3)).unwrap();
+        let stop = AtomicBool::new(false);
+        let fs = fresh("durability=op");
+        let library = OpLayer::new(Arc::clone(&fs));
+        let total = {
+            let place = Place::within(&params, &library, &stop).unwrap();
+            go(&*w, &params, &place, &stop).unwrap()
+        };
+        assert_eq!(total.thread_ops.len(), 3, "{}", info.name);
+        assert!(total.thread_ops.iter().all(|n| *n > 0), "{}", info.name);
+        fs.shutdown().unwrap();
+    }
+}
+
+#[test]
+fn what_needs_the_kernel_says_why() {
+    let mut without = Vec::new();
+    for w in workload::all() {
+        if let Err(e) = w.info().check_library() {
+            assert!(e.to_string().starts_with(w.info().name), "{e}");
+            without.push((w.info().name, e.to_string()));
+        }
+    }
+    let names: Vec<&str> = without.iter().map(|(name, _)| *name).collect();
+    let mut expected = vec!["ls-cold"];
+    if cfg!(feature = "sqlite") {
+        expected.extend(["sqlite-wal", "sqlite-delete"]);
+    }
+    assert_eq!(names, expected);
+    assert!(without[0].1.contains("kernel's caches"), "{without:?}");
+}
+
+#[test]
+fn flags_mean_what_they_mean_to_open() {
+    let fs = fresh("durability=op");
+    let l = OpLayer::new(Arc::clone(&fs));
+    let mode = Mode::from_raw_mode(0o644);
+    let root = l.root().unwrap();
+    let open = |path: &CStr, flags| l.open(root, path, flags, mode);
+    assert_eq!(open(c"f", OFlags::RDONLY), Err(Errno::NOENT));
+    assert_eq!(
+        open(c"f", OFlags::CREATE | OFlags::DIRECTORY).err(),
+        Some(Errno::NOTDIR)
+    );
+    let new = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
+    assert_eq!(
+        open(c"f", new),
+        Err(Errno::EXIST),
+        "made by the call before"
+    );
+    let f = open(c"f", OFlags::CREATE | OFlags::RDWR).unwrap();
+    assert_eq!(l.write(f, b"abcdef", 0, OFlags::RDWR), Ok(6));
+    assert_eq!(l.size(f), Ok(6));
+    let again = open(c"f", OFlags::TRUNC | OFlags::WRONLY).unwrap();
+    assert_eq!((again, l.size(f)), (f, Ok(0)));
+    l.close(again);
+    // Open, it outlives its name; closed, it is gone.
+    l.unlink(root, c"f").unwrap();
+    assert_eq!(l.write(f, b"x", 0, OFlags::RDWR), Ok(1));
+    l.close(f);
+    assert_eq!(l.size(f), Err(Errno::STALE));
+    l.mkdir(root, c"d", Mode::from_raw_mode(0o755)).unwrap();
+    assert_eq!(open(c"d", OFlags::RDWR), Err(Errno::ISDIR));
+    let d = open(c"d", OFlags::DIRECTORY).unwrap();
+    for name in [c"d/a", c"d/b"] {
+        l.close(open(name, new).unwrap());
+    }
+    assert_eq!(open(c"d/a/x", OFlags::RDONLY), Err(Errno::NOTDIR));
+    // A name at a time where there is no room for two.
+    let (mut cookie, mut seen) = (0, Vec::new());
+    loop {
+        let mut room = Vec::with_capacity(3);
+        l.list(d, &mut cookie, &mut room).unwrap();
+        if room.is_empty() {
+            break;
+        }
+        seen.push(room);
+    }
+    seen.sort();
+    assert_eq!(seen, [b"a\0", b"b\0"]);
+    assert_eq!(l.rmdir(root, c"d"), Err(Errno::NOTEMPTY));
+    l.rename(root, c"d/a", c"d/b").unwrap();
+    assert_eq!(l.stat(d, c"a"), Err(Errno::NOENT));
+    assert_eq!(l.stat(root, c"d/b"), Ok(()));
+    l.close(d);
+    fs.shutdown().unwrap();
+}
+
+#[test]
+fn handles_keep_what_the_kernel_would_keep() {
+    use quayfs_bench::handle::Handle;
+    use quayfs_bench::meter::Meter;
+    let fs = fresh("durability=op");
+    let l = OpLayer::new(Arc::clone(&fs));
+    {
+        let root = Handle::root(&l).unwrap();
+        let mut m = Meter::new(0);
+        let file = m.create(&root, c"f").unwrap();
+        m.write(&file, b"abc").unwrap();
+        m.write(&file, b"def").unwrap();
+        let e = m.pread(&file, &mut [0; 8], 0).unwrap_err().to_string();
+        assert!(e.starts_with("read (operation layer: inode "), "{e}");
+        assert!(e.contains("Bad file descriptor"), "{e}");
+        m.close(file);
+        let more = m
+            .open(&root, c"f", OFlags::WRONLY | OFlags::APPEND)
+            .unwrap();
+        m.write(&more, b"ghi").unwrap();
+        let file = m.open(&root, c"f", OFlags::RDWR).unwrap();
+        assert_eq!(m.read_to_end(&file, &mut [0; 4]).unwrap(), 9);
+        assert_eq!(m.seek_end(&file).unwrap(), 9);
+        m.write(&file, b"j").unwrap();
+        let mut all = [0; 10];
+        m.pread(&file, &mut all, 0).unwrap();
+        assert_eq!(&all, b"abcdefghij");
+        let reader = m.open(&root, c"f", OFlags::RDONLY).unwrap();
+        let e = m.pwrite(&reader, b"x", 0).unwrap_err().to_string();
+        assert!(e.contains("Bad file descriptor"), "{e}");
+    }
+    assert!(!fs.e.inodes.is_known(fs.root()));
+    fs.shutdown().unwrap();
+}

@@ -1,0 +1,484 @@
+//! What is measured: the five papers' mechanisms, each on and off.
+//!
+//! A cell is a workload with a number of threads on several *variants* of a mount, of which one does
+//! without what another has. A comparison is the ratio of two of them in the same repetition; above 1
+//! the first is better.
+
+use quayfs_bench::report::Sample;
+
+/// Where the region of a variant lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Where `--pmem` says.
+    Pmem,
+    /// Beside the data, on the disk: backend `file`.
+    Disk,
+}
+
+/// A way to mount.
+#[derive(Clone, Copy, Debug)]
+pub struct Variant {
+    /// What tables call it.
+    pub name: &'static str,
+    /// Mount options beside those of the cell.
+    pub options: &'static str,
+    /// Where the region lies.
+    pub place: Place,
+    /// The region is so many times as large as `--pmem-size` says.
+    pub times: u64,
+    /// Staging buffers of the volume; without it as many as `mkfs` makes.
+    pub buffers: Option<u32>,
+}
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Figure {
+    /// Operations per second.
+    Rate,
+    /// Median latency of this step of an operation.
+    Latency(&'static str),
+    /// Bytes written to the data device for each byte acknowledged.
+    DeviceBytes,
+}
+
+impl Figure {
+    /// What the ratio is of.
+    pub fn unit(self) -> String {
+        match self {
+            Self::Rate => "operations per second".into(),
+            Self::Latency(step) => format!("median latency of {step}, inverse"),
+            Self::DeviceBytes => "bytes to the device per byte acknowledged, inverse".into(),
+        }
+    }
+
+    /// Greater is better.
+    pub fn of(self, sample: &Sample) -> Option<f64> {
+        let inverse = |n: f64| (n > 0.0).then(|| 1.0 / n);
+        match self {
+            Self::Rate => Some(sample.ops_per_s),
+            Self::Latency(step) => {
+                let step = sample.steps.iter().find(|s| s.name == step)?;
+                inverse(step.latency.p50 as f64)
+            }
+            Self::DeviceBytes => inverse(sample.device_bytes_per_byte()?),
+        }
+    }
+}
+
+/// Two variants and what the paper says about such two.
+#[derive(Clone, Copy, Debug)]
+pub struct Comparison {
+    /// With the mechanism.
+    pub of: &'static str,
+    /// Without.
+    pub to: &'static str,
+    /// What is compared.
+    pub figure: Figure,
+    /// The ratio that the paper has for such a workload, if it has one.
+    pub paper: Option<&'static str>,
+}
+
+/// A workload on the same variants, with different numbers of threads.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// The workload.
+    pub workload: &'static str,
+    /// Numbers of threads.
+    pub threads: &'static [u32],
+    /// Mount options of all variants.
+    pub options: &'static str,
+    /// Number of files, instead of the workload's.
+    pub files: Option<u64>,
+    /// Bytes of a file, instead of the workload's.
+    pub file_bytes: Option<u64>,
+    /// Seconds below which it shows nothing.
+    pub least_seconds: f64,
+    /// Ways to mount; they take turns in this order.
+    pub variants: &'static [Variant],
+    /// What is compared.
+    pub comparisons: &'static [Comparison],
+}
+
+/// A paper's mechanism.
+#[derive(Clone, Copy, Debug)]
+pub struct Experiment {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// What is switched on and off.
+    pub mechanism: &'static str,
+    /// What the paper found, and on what.
+    pub paper: &'static str,
+    /// What is run.
+    pub rows: &'static [Row],
+    /// Whether the time that recovery takes is measured too.
+    pub recovery: bool,
+}
+
+const fn on_pmem(name: &'static str, options: &'static str) -> Variant {
+    Variant {
+        name,
+        options,
+        place: Place::Pmem,
+        times: 1,
+        buffers: None,
+    }
+}
+
+const fn on_disk(name: &'static str, options: &'static str) -> Variant {
+    Variant {
+        name,
+        options,
+        place: Place::Disk,
+        times: 1,
+        buffers: None,
+    }
+}
+
+const fn larger(name: &'static str, times: u64) -> Variant {
+    Variant {
+        name,
+        options: "",
+        place: Place::Pmem,
+        times,
+        buffers: None,
+    }
+}
+
+const fn rate(of: &'static str, to: &'static str, paper: Option<&'static str>) -> Comparison {
+    Comparison {
+        of,
+        to,
+        figure: Figure::Rate,
+        paper,
+    }
+}
+
+const fn device_bytes(of: &'static str, to: &'static str) -> Comparison {
+    Comparison {
+        of,
+        to,
+        figure: Figure::DeviceBytes,
+        paper: None,
+    }
+}
+
+const fn fsync_latency(paper: Option<&'static str>) -> Comparison {
+    Comparison {
+        of: "pmem",
+        to: "disk",
+        figure: Figure::Latency("fsync"),
+        paper,
+    }
+}
+
+/// A row that takes what the workload says.
+const PLAIN: Row = Row {
+    workload: "",
+    threads: &[1],
+    options: "",
+    files: None,
+    file_bytes: None,
+    least_seconds: 0.0,
+    variants: &[],
+    comparisons: &[],
+};
+
+/// Threads of the experiments about locks.
+const SCALING: &[u32] = &[1, 2, 4, 8, 16];
+
+/// What paper 1 compares with: the journal put on NVM as it is, and written back block by block. All of the
+/// staging area is in its one buffer, so that the variants can stage equally much.
+const CENTRAL: Variant = Variant {
+    buffers: Some(1),
+    ..on_pmem(
+        "central",
+        "ablation=staging:central,ablation=workers:1,checkpoint=inplace",
+    )
+};
+
+const STAGING_VARIANTS: &[Variant] = &[on_pmem("sharded", ""), CENTRAL, on_disk("disk", "")];
+
+const VARMAIL_STAGING: Row = Row {
+    workload: "varmail",
+    threads: SCALING,
+    variants: STAGING_VARIANTS,
+    comparisons: &[
+        rate("sharded", "central", Some("5.09")),
+        rate("sharded", "disk", Some("5.72")),
+    ],
+    ..PLAIN
+};
+
+const TOKUBENCH_STAGING: Row = Row {
+    workload: "tokubench",
+    threads: SCALING,
+    variants: STAGING_VARIANTS,
+    comparisons: &[
+        rate("sharded", "central", Some("4.9")),
+        rate("sharded", "disk", None),
+    ],
+    ..PLAIN
+};
+
+const STAGING: Experiment = Experiment {
+    name: "staging",
+    mechanism: "staging buffers with lock-free slots and parallel checkpoint",
+    paper: "Varmail 5.09x over the same journal on NVM unsharded, 5.72x over the journal on the SSD; Tokubench \
+            4.9x; 16 threads",
+    rows: &[
+        Row {
+            options: "durability=op",
+            // Where each operation is to be durable a disk compares with nothing in the paper.
+            comparisons: &[
+                rate("sharded", "central", Some("5.09")),
+                rate("sharded", "disk", None),
+            ],
+            ..VARMAIL_STAGING
+        },
+        Row {
+            options: "durability=commit",
+            ..VARMAIL_STAGING
+        },
+        Row {
+            options: "durability=op",
+            ..TOKUBENCH_STAGING
+        },
+        Row {
+            options: "durability=commit",
+            ..TOKUBENCH_STAGING
+        },
+    ],
+    recovery: false,
+};
+
+const CHECKPOINTS: &[Variant] = &[
+    on_pmem("double", "checkpoint=double"),
+    on_pmem("inplace", "checkpoint=inplace"),
+    on_pmem("swap", "checkpoint=swap"),
+    on_pmem("adaptive", "checkpoint=adaptive"),
+];
+
+const CHECKPOINT_RATES: &[Comparison] = &[
+    rate("swap", "double", Some("1.46 to 1.61")),
+    rate("adaptive", "double", Some("1.46 to 1.61")),
+    rate("swap", "inplace", None),
+    rate("adaptive", "inplace", None),
+    device_bytes("swap", "double"),
+];
+
+const PPT_ROW: Row = Row {
+    options: "data=journal,durability=op",
+    variants: CHECKPOINTS,
+    comparisons: CHECKPOINT_RATES,
+    ..PLAIN
+};
+
+const PPT: Experiment = Experiment {
+    name: "ppt",
+    mechanism: "a persistent page table: checkpoint swaps blocks instead of writing them twice",
+    paper: "+46 to +61 % with data=journal, +2 to +54 % with data=ordered (Fileserver, Varmail, Webproxy)",
+    rows: &[
+        Row {
+            workload: "fileserver",
+            threads: &[16],
+            files: Some(1000),
+            ..PPT_ROW
+        },
+        Row {
+            workload: "varmail",
+            threads: &[16],
+            ..PPT_ROW
+        },
+        Row {
+            workload: "webproxy",
+            threads: &[16],
+            files: Some(4000),
+            ..PPT_ROW
+        },
+        // What swap costs: the order of blocks on the device.
+        Row {
+            workload: "seq-read-scattered",
+            file_bytes: Some(256 << 20),
+            comparisons: &[
+                rate("swap", "inplace", None),
+                rate("adaptive", "inplace", None),
+            ],
+            ..PPT_ROW
+        },
+    ],
+    recovery: false,
+};
+
+const POSTMARK: Row = Row {
+    workload: "postmark",
+    ..PLAIN
+};
+
+const TRANSCM: Experiment = Experiment {
+    name: "transcm",
+    mechanism: "a transactional write buffer cache in NVM: data=journal|ordered|writeback, commit interval",
+    paper: "PostMark faster than ext3 with metadata only; a commit interval of 1 s instead of 5 s costs about \
+            20 %; recovery in 0.217 s whatever is staged (ext3: 49.9 s)",
+    rows: &[
+        Row {
+            options: "durability=commit",
+            variants: &[
+                on_pmem("journal", "data=journal"),
+                on_pmem("ordered", "data=ordered"),
+                on_pmem("writeback", "data=writeback"),
+                on_disk("writeback on disk", "data=writeback"),
+            ],
+            comparisons: &[
+                rate("journal", "writeback on disk", Some("above 1")),
+                rate("journal", "ordered", None),
+                rate("journal", "writeback", None),
+                device_bytes("journal", "ordered"),
+            ],
+            ..POSTMARK
+        },
+        Row {
+            options: "durability=commit",
+            variants: &[on_pmem("5 s", "commit=5"), on_pmem("1 s", "commit=1")],
+            comparisons: &[rate("1 s", "5 s", Some("0.8"))],
+            // Some commits of the longer interval.
+            least_seconds: 12.0,
+            ..POSTMARK
+        },
+        Row {
+            options: "durability=commit",
+            variants: &[larger("1x", 1), larger("2x", 2), larger("4x", 4)],
+            comparisons: &[
+                rate("2x", "1x", None),
+                rate("4x", "1x", None),
+                device_bytes("4x", "1x"),
+            ],
+            ..POSTMARK
+        },
+    ],
+    recovery: true,
+};
+
+const RANGELOCK_ROW: Row = Row {
+    threads: SCALING,
+    options: "durability=op",
+    variants: &[
+        on_pmem("range", ""),
+        on_pmem("file", "ablation=locking:file"),
+    ],
+    ..PLAIN
+};
+
+const RANGELOCK: Experiment = Experiment {
+    name: "rangelock",
+    mechanism: "a lock of ranges of a file instead of the whole file",
+    paper: "FxMark DWOM up to +170 %, DWOL unchanged",
+    rows: &[
+        Row {
+            workload: "DWOM",
+            comparisons: &[rate("range", "file", Some("up to 2.7"))],
+            ..RANGELOCK_ROW
+        },
+        Row {
+            workload: "DWOL",
+            comparisons: &[rate("range", "file", Some("1.0"))],
+            ..RANGELOCK_ROW
+        },
+        // Through a mount the kernel lets writers of one file go side by side only with O_DIRECT.
+        Row {
+            workload: "direct-write",
+            comparisons: &[rate("range", "file", None)],
+            ..RANGELOCK_ROW
+        },
+    ],
+    recovery: false,
+};
+
+/// The region with node log and address table on pmem, or all of it on the disk. A switch that moves nodes
+/// alone would be a third variant here.
+const NODELOG_ROW: Row = Row {
+    options: "data=ordered,durability=commit",
+    threads: &[1, 4],
+    variants: &[on_pmem("pmem", ""), on_disk("disk", "")],
+    ..PLAIN
+};
+
+const NODELOG: Experiment = Experiment {
+    name: "nodelog",
+    mechanism: "node log and node address table in NVM, data on the SSD",
+    paper: "fsync latency -85 % (596.8 to 88.2 ms), DWSL 1.7x; 15 cores",
+    rows: &[
+        Row {
+            workload: "create-fsync",
+            comparisons: &[fsync_latency(Some("6.77")), rate("pmem", "disk", None)],
+            ..NODELOG_ROW
+        },
+        Row {
+            workload: "append-fsync",
+            comparisons: &[fsync_latency(Some("6.77")), rate("pmem", "disk", None)],
+            ..NODELOG_ROW
+        },
+        Row {
+            workload: "DWSL",
+            comparisons: &[fsync_latency(None), rate("pmem", "disk", Some("1.7"))],
+            ..NODELOG_ROW
+        },
+    ],
+    recovery: false,
+};
+
+/// All of them, in the order of the papers.
+pub const ALL: &[Experiment] = &[STAGING, PPT, TRANSCM, RANGELOCK, NODELOG];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::MountOptions;
+    use quayfs_bench::workload;
+
+    #[test]
+    fn the_table_is_consistent() {
+        for e in ALL {
+            assert!(!e.rows.is_empty(), "{}", e.name);
+            for row in e.rows {
+                let name = row.workload;
+                let found = workload::select(&[name.into()]).unwrap();
+                assert_eq!(found.len(), 1, "{name}");
+                let info = found[0].info();
+                info.check_library().unwrap();
+                assert!(row.files.is_none() || info.files > 0, "{name}");
+                assert!(row.file_bytes.is_none() || info.file_bytes > 0, "{name}");
+                assert!(
+                    row.variants.len() > 1 && !row.comparisons.is_empty(),
+                    "{name}"
+                );
+                for v in row.variants {
+                    let options = [row.options, v.options]
+                        .into_iter()
+                        .filter(|o| !o.is_empty());
+                    let options: Vec<_> = options.collect();
+                    MountOptions::parse(&options).unwrap_or_else(|e| panic!("{name}: {e}"));
+                    assert!(v.times > 0);
+                    let same = row.variants.iter().filter(|w| w.name == v.name);
+                    assert_eq!(same.count(), 1, "{name}: {}", v.name);
+                }
+                for c in row.comparisons {
+                    for side in [c.of, c.to] {
+                        assert!(
+                            row.variants.iter().any(|v| v.name == side),
+                            "{name}: {side}"
+                        );
+                    }
+                    if let Figure::Latency(step) = c.figure {
+                        assert!(info.steps.contains(&step), "{name}: {step}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn names_are_those_of_the_papers() {
+        let names: Vec<_> = ALL.iter().map(|e| e.name).collect();
+        assert_eq!(names, ["staging", "ppt", "transcm", "rangelock", "nodelog"]);
+    }
+}

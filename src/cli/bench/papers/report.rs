@@ -1,0 +1,301 @@
+//! What was found, as it is stored and shown.
+
+use super::experiments::{Experiment, Place, Row, Variant};
+use super::recovery::Recovery;
+use quayfs_bench::machine::Machine;
+use quayfs_bench::report::{TargetReport, WorkloadReport};
+use quayfs_bench::stats::Summary;
+use quayfs_bench::table;
+use quayfs_bench::workload::{Params, Workload};
+use serde::{Deserialize, Serialize};
+use std::fmt::Write;
+use std::path::PathBuf;
+
+/// Version of the format; one that means something else gets another.
+pub const FORMAT: u32 = 1;
+
+/// All of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Papers {
+    /// Version of this format.
+    pub papers_format: u32,
+    /// Version of the program.
+    pub version: String,
+    /// Its commit, if known.
+    pub commit: Option<String>,
+    /// Its command line.
+    pub command: Vec<String>,
+    /// When it began, in seconds since 1970.
+    pub began: u64,
+    /// The machine.
+    pub machine: Machine,
+    /// Where the data of volumes was.
+    pub data: Where,
+    /// Where regions were, unless a variant has them on the disk.
+    pub pmem: Where,
+    /// What was measured.
+    pub experiments: Vec<ExperimentReport>,
+    /// Why it ended early, if it did.
+    pub failure: Option<String>,
+}
+
+/// A place for files.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Where {
+    /// The directory.
+    pub path: PathBuf,
+    /// Type of the file system there.
+    pub fstype: String,
+    /// What is mounted there.
+    pub source: String,
+    /// Bytes of each file.
+    pub bytes: u64,
+}
+
+/// One paper.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ExperimentReport {
+    /// Name of the experiment.
+    pub name: String,
+    /// What is switched on and off.
+    pub mechanism: String,
+    /// What the paper found.
+    pub paper: String,
+    /// What was run.
+    pub cells: Vec<Cell>,
+    /// Recovery, if it was measured.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub recovery: Vec<Recovery>,
+}
+
+/// A workload with a number of threads, at one level.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cell {
+    /// `ops` or `mount`.
+    pub level: String,
+    /// Mount options of all variants.
+    pub options: String,
+    /// The variants.
+    pub variants: Vec<VariantReport>,
+    /// What the workload found; its targets are the variants, in their order.
+    pub workload: WorkloadReport,
+    /// Ratios.
+    pub comparisons: Vec<ComparisonReport>,
+}
+
+/// A way to mount.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VariantReport {
+    /// Its name.
+    pub name: String,
+    /// Mount options beside those of the cell.
+    pub options: String,
+    /// Whether the region was on the disk, beside the data.
+    pub region_on_disk: bool,
+    /// Bytes of the region.
+    pub pmem_bytes: u64,
+    /// Staging buffers, if not as many as `mkfs` makes.
+    pub buffers: Option<u32>,
+}
+
+/// Two variants.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ComparisonReport {
+    /// With the mechanism.
+    pub of: String,
+    /// Without.
+    pub to: String,
+    /// What the ratio is of; above 1 the first is better.
+    pub unit: String,
+    /// Ratios of the same repetition.
+    pub ratio: Option<Summary>,
+    /// The paper's.
+    pub paper: Option<String>,
+}
+
+impl ExperimentReport {
+    /// One without cells.
+    pub fn new(e: &Experiment) -> Self {
+        Self {
+            name: e.name.into(),
+            mechanism: e.mechanism.into(),
+            paper: e.paper.into(),
+            cells: Vec::new(),
+            recovery: Vec::new(),
+        }
+    }
+}
+
+impl Cell {
+    /// One without samples.
+    pub fn new(
+        level: &str,
+        row: &Row,
+        options: String,
+        (workload, params): (&dyn Workload, &Params),
+        pmem_size: u64,
+    ) -> Self {
+        let variant = |v: &Variant| VariantReport {
+            name: v.name.into(),
+            options: v.options.into(),
+            region_on_disk: v.place == Place::Disk,
+            pmem_bytes: pmem_size * v.times,
+            buffers: v.buffers,
+        };
+        let labels: Vec<String> = row.variants.iter().map(|v| v.name.into()).collect();
+        let info = workload.info();
+        Self {
+            level: level.into(),
+            options,
+            variants: row.variants.iter().map(variant).collect(),
+            workload: WorkloadReport::new(info.name, info.about, params.clone(), &labels),
+            comparisons: Vec::new(),
+        }
+    }
+
+    /// Computes what follows from the samples.
+    pub fn summarize(&mut self, row: &Row) {
+        self.workload.summarize();
+        let targets = &self.workload.targets;
+        let compared = row.comparisons.iter().map(|c| {
+            let figures = |name: &str| -> Vec<f64> {
+                let target = targets.iter().find(|t| t.label == name);
+                let samples = target.map_or(&[][..], |t| &t.samples);
+                let figure = |s| c.figure.of(s).unwrap_or(f64::NAN);
+                samples.iter().map(figure).collect()
+            };
+            ComparisonReport {
+                of: c.of.into(),
+                to: c.to.into(),
+                unit: c.figure.unit(),
+                ratio: Summary::of_ratios(&figures(c.of), &figures(c.to)),
+                paper: c.paper.map(str::to_owned),
+            }
+        });
+        self.comparisons = compared.collect();
+    }
+}
+
+impl Papers {
+    /// For readers.
+    pub fn render(&self) -> String {
+        let mut out = String::new();
+        let m = &self.machine;
+        let commit = self.commit.as_deref().unwrap_or("commit unknown");
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            out,
+            "quayfs {} ({commit}), Linux {}, {} CPUs ({})",
+            self.version, m.kernel, m.cpus, m.cpu
+        );
+        for (what, at) in [("data", &self.data), ("region", &self.pmem)] {
+            let size = crate::config::format_size(at.bytes);
+            let path = at.path.display();
+            let _ = writeln!(
+                out,
+                "{what}: {size} on {path} ({}, {})",
+                at.fstype, at.source
+            );
+        }
+        for e in &self.experiments {
+            let _ = writeln!(out, "\n{}: {}\n  paper: {}", e.name, e.mechanism, e.paper);
+            for cell in &e.cells {
+                cell.render(&mut out);
+            }
+            if !e.recovery.is_empty() {
+                recovery(&mut out, &e.recovery);
+            }
+        }
+        if let Some(why) = &self.failure {
+            let _ = writeln!(out, "\nended early: {why}");
+        }
+        out
+    }
+}
+
+impl Cell {
+    fn render(&self, out: &mut String) {
+        let level = match &*self.level {
+            "ops" => "operation layer",
+            other => other,
+        };
+        let _ = write!(out, "\n  {level}");
+        if !self.options.is_empty() {
+            let _ = write!(out, ", {}", self.options);
+        }
+        out.push_str(": ");
+        out.push_str(table::section(&self.workload).trim_start());
+        for (t, v) in self.workload.targets.iter().zip(&self.variants) {
+            let place = if v.region_on_disk {
+                "region on the disk"
+            } else {
+                ""
+            };
+            let words = [v.options.clone(), place.into(), counted(t)];
+            let words: Vec<String> = words.into_iter().filter(|w| !w.is_empty()).collect();
+            if !words.is_empty() {
+                let _ = writeln!(out, "    {}: {}", v.name, words.join("; "));
+            }
+        }
+        for c in &self.comparisons {
+            let ratio = c.ratio.map_or("no figure".to_owned(), |r| {
+                format!("{:.2} ({:.2}..{:.2})", r.median, r.min, r.max)
+            });
+            let paper = c.paper.as_ref();
+            let paper = paper.map_or(String::new(), |p| format!("; paper: {p}"));
+            let _ = writeln!(
+                out,
+                "    {} : {} = {ratio} in {}{paper}",
+                c.of, c.to, c.unit
+            );
+        }
+    }
+}
+
+/// Counters of waiting and of what was saved, for 1,000 operations, where there are any.
+fn counted(t: &TargetReport) -> String {
+    const COUNTERS: [&str; 9] = [
+        "slot_waits",
+        "log_waits",
+        "range_waits",
+        "commit_waits",
+        "lane_waits",
+        "central_waits",
+        "credit_retries",
+        "credit_wait_us",
+        "blocks_absorbed",
+    ];
+    let ops: u64 = t.samples.iter().map(|s| s.ops).sum();
+    let mut words = Vec::new();
+    for name in COUNTERS {
+        let counted = t
+            .samples
+            .iter()
+            .filter_map(|s| s.observed.counters.get(name));
+        let n: u64 = counted.sum();
+        if n > 0 && ops > 0 {
+            let rate = n as f64 * 1000.0 / ops as f64;
+            words.push(format!("{name} {rate:.2}"));
+        }
+    }
+    if words.is_empty() {
+        String::new()
+    } else {
+        format!("in 1,000 operations {}", words.join(", "))
+    }
+}
+
+fn recovery(out: &mut String, found: &[Recovery]) {
+    let _ = writeln!(out, "\n  recovery, operation layer");
+    let ms = |s: &Option<Summary>| s.map_or(f64::NAN, |s| s.median * 1e3);
+    for r in found {
+        let _ = writeln!(
+            out,
+            "    {} staged, {} records: {:.1} ms to the first answer; {:.1} ms to write it back",
+            crate::config::format_size(r.staged_bytes),
+            r.records,
+            ms(&r.recovery_s),
+            ms(&r.write_back_s),
+        );
+    }
+}

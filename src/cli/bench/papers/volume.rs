@@ -1,0 +1,290 @@
+//! Fresh volumes, and runs on them: through the operation layer, or through a mount of this program.
+
+use super::experiments::{Place, Variant};
+use crate::background::digest_all;
+use crate::checkpoint;
+use crate::cli::bench::library::OpLayer;
+use crate::config::MountOptions;
+use crate::fs::Fs;
+use crate::mkfs::{MkfsOptions, mkfs};
+use crate::volume::{Access, Volume};
+use quayfs_bench::observe::{Counters, Observed};
+use quayfs_bench::report::Sample;
+use quayfs_bench::run::{self, Between};
+use quayfs_bench::runner::{Run, sample};
+use quayfs_bench::target::Target;
+use quayfs_bench::workload::{self, Params, Workload};
+use quayfs_bench::{Error, Result};
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+/// Where volumes are made, and how large. Everything in the directories goes when this goes.
+pub struct Site {
+    /// For the data, and for regions on the disk.
+    pub data: Scratch,
+    /// For regions.
+    pub pmem: Scratch,
+    /// For mount points.
+    pub mounts: Scratch,
+    /// Bytes of a region.
+    pub pmem_size: u64,
+    /// Bytes of data.
+    pub data_size: u64,
+}
+
+/// A directory of this process.
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    /// Makes one below `parent`.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn below(parent: &Path, name: &str) -> Result<Self> {
+        let path = parent.join(format!("quayfs-papers-{name}.{}", std::process::id()));
+        std::fs::create_dir(&path).map_err(Error::file(&path))?;
+        Ok(Self(path))
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What is left there is in nobody's way.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What went wrong with a file of ours.
+fn about<E: Display>(path: &Path) -> impl FnOnce(E) -> Error {
+    let path = path.to_owned();
+    move |e| Error::File {
+        path,
+        source: std::io::Error::other(e.to_string()),
+    }
+}
+
+impl Site {
+    /// Makes a volume that nobody has used.
+    ///
+    /// # Errors
+    /// `mkfs` fails.
+    pub fn fresh(&self, variant: &Variant) -> Result<Fresh> {
+        let dir = self.data.path().join("volume");
+        let region = match variant.place {
+            Place::Pmem => Some(self.pmem.path().join("region")),
+            Place::Disk => None,
+        };
+        let fresh = Fresh { dir, region };
+        let options = MkfsOptions {
+            pmem: fresh.region.clone(),
+            pmem_size: Some(self.pmem_size * variant.times),
+            data_size: Some(self.data_size),
+            buffers: variant.buffers,
+            ..MkfsOptions::default()
+        };
+        mkfs(&fresh.dir, &options).map_err(about(&fresh.dir))?;
+        Ok(fresh)
+    }
+}
+
+/// A volume, removed when this goes.
+pub struct Fresh {
+    dir: PathBuf,
+    region: Option<PathBuf>,
+}
+
+impl Drop for Fresh {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.dir);
+        if let Some(region) = &self.region {
+            let _ = std::fs::remove_file(region);
+        }
+    }
+}
+
+/// A workload with all that a run of it needs.
+pub struct Work<'a> {
+    /// The workload.
+    pub workload: &'a dyn Workload,
+    /// Its parameters.
+    pub params: &'a Params,
+    /// Ends it when set.
+    pub stop: &'a AtomicBool,
+}
+
+impl Fresh {
+    /// The volume's directory.
+    pub fn path(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Mounts it without a kernel.
+    ///
+    /// # Errors
+    /// Options that contradict each other; the volume cannot be recovered.
+    pub fn open(&self, options: &str) -> Result<Arc<Fs>> {
+        let options = MountOptions::parse(&[options]).map_err(about(&self.dir))?;
+        let volume = Volume::open(&self.dir, Access::ReadWrite, Duration::ZERO);
+        Fs::mount(volume.map_err(about(&self.dir))?, &options).map_err(about(&self.dir))
+    }
+
+    /// As [`Fresh::open`], without background threads.
+    ///
+    /// # Errors
+    /// As of [`Fresh::open`].
+    pub fn open_quiet(&self, options: &str) -> Result<Arc<Fs>> {
+        let options = MountOptions::parse(&[options]).map_err(about(&self.dir))?;
+        let volume = Volume::open(&self.dir, Access::ReadWrite, Duration::ZERO);
+        Fs::mount_quiet(volume.map_err(about(&self.dir))?, &options).map_err(about(&self.dir))
+    }
+
+    /// Runs a workload on the operation layer. What it leaves staged is written to the device before
+    /// bytes are counted.
+    ///
+    /// # Errors
+    /// What the file system said; [`Error::Stopped`].
+    pub fn run_on_ops(&self, work: &Work<'_>, options: &str) -> Result<Sample> {
+        let info = work.workload.info();
+        info.check_library()?;
+        let fs = self.open(options)?;
+        // The region is faulted in.
+        fs.finish_chores();
+        let layer = OpLayer::new(Arc::clone(&fs));
+        let place = workload::Place::within(work.params, &layer, work.stop)?;
+        let space = fs.statfs();
+        let full_before = 1.0 - space.free as f64 / space.blocks.max(1) as f64;
+        let mut between = Warm {
+            fs: &fs,
+            before: None,
+            settled: false,
+        };
+        let job = work.workload.prepare(&place)?;
+        let steps = info.steps.len();
+        let tallies = run::run(&*job, &place, steps, false, work.stop, &mut between);
+        let after = counters(&fs)?;
+        drop((job, place));
+        let ended = fs.shutdown().map_err(about(&self.dir));
+        let (tallies, ()) = (tallies?, ended?);
+        let last = counters(&fs)?;
+        let before = between.before.as_ref().unwrap_or(&after);
+        let mut observed = Observed::between(before, &after, &last);
+        // There are none, and nobody else does the work.
+        observed.messages = None;
+        observed.settled = [between.settled, true];
+        let total = run::merge(tallies, work.params).ok_or(Error::Stopped)?;
+        Ok(sample(info, total, observed, full_before, false))
+    }
+
+    /// Mounts it below `mounts` and runs a workload there. Bytes are counted until the run ends.
+    ///
+    /// # Errors
+    /// What the file system said; [`Error::Stopped`].
+    pub fn run_on_mount(&self, work: &Work<'_>, options: &str, mounts: &Path) -> Result<Sample> {
+        let mounted = Mounted::new(&self.dir, mounts, options)?;
+        let target = Target::new("mount", &mounted.0)?;
+        let run = Run {
+            workload: work.workload,
+            params: work.params,
+            target: &target,
+            patience: Duration::ZERO,
+            pin: false,
+            keep_caches: false,
+            stop: work.stop,
+        };
+        let sample = run.make();
+        drop(target);
+        mounted.end()?;
+        sample
+    }
+}
+
+/// Reads the counters when the warm-up is over.
+struct Warm<'f> {
+    fs: &'f Fs,
+    before: Option<Counters>,
+    settled: bool,
+}
+
+impl Between for Warm<'_> {
+    /// What the preparation has staged is not for the run to write.
+    fn prepared(&mut self) -> Result<()> {
+        let e = &self.fs.e;
+        let written = (|| {
+            self.fs.sync_all()?;
+            digest_all(e)?;
+            checkpoint::round(e)
+        })();
+        written.map_err(about(self.fs.volume_path()))?;
+        self.settled = self.fs.e.journal.stats().slots_used == 0;
+        Ok(())
+    }
+
+    fn warm(&mut self) -> Result<()> {
+        self.before = Some(counters(self.fs)?);
+        Ok(())
+    }
+}
+
+fn counters(fs: &Fs) -> Result<Counters> {
+    let status = serde_json::to_value(fs.status()).map_err(about(fs.volume_path()))?;
+    Counters::of_library(status)
+}
+
+/// A mount of this program, unmounted when this goes.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn new(volume: &Path, mounts: &Path, options: &str) -> Result<Self> {
+        let target = mounts.join("mnt");
+        std::fs::create_dir_all(&target).map_err(Error::file(&target))?;
+        let options = if options.is_empty() { "rw" } else { options };
+        let args = [volume.as_os_str(), target.as_os_str()];
+        let mounted = Self(target.clone());
+        quayfs(
+            "mount",
+            args.into_iter().chain(["-o".as_ref(), options.as_ref()]),
+        )
+        .map_err(about(&target))?;
+        Ok(mounted)
+    }
+
+    fn end(mut self) -> Result<()> {
+        let target = std::mem::take(&mut self.0);
+        quayfs("umount", [target.as_os_str()]).map_err(about(&target))
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        if !self.0.as_os_str().is_empty() {
+            // The run has failed already, and with a better reason.
+            let _ = quayfs("umount", [self.0.as_os_str()]);
+        }
+    }
+}
+
+/// Runs this program with a command and its arguments.
+fn quayfs<'a>(
+    command: &str,
+    args: impl IntoIterator<Item = &'a std::ffi::OsStr>,
+) -> std::result::Result<(), String> {
+    let program = std::env::current_exe().map_err(|e| e.to_string())?;
+    let out = Command::new(program)
+        .arg(command)
+        .args(args)
+        .output()
+        .map_err(|e| e.to_string())?;
+    if out.status.success() {
+        return Ok(());
+    }
+    Err(String::from_utf8_lossy(&out.stderr).trim().to_owned())
+}
