@@ -5,11 +5,20 @@ use quayfs_sync::time::Instant;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+/// Places to sleep at. Only the first in line has anything to do when something changes; woken together, all
+/// others would run for nothing, once for each credit that is given.
+#[cfg(not(loom))]
+const BEDS: usize = 32;
+/// In the models there are two who wait.
+#[cfg(loom)]
+const BEDS: usize = 2;
+
 /// Those who wait, in order of arrival.
 pub(crate) struct WaitQueue {
     waiting: AtomicU64,
     tickets: Mutex<Tickets>,
-    changed: Condvar,
+    /// Whoever has a ticket sleeps at the bed of its number.
+    beds: [Condvar; BEDS],
 }
 
 #[derive(Default)]
@@ -23,7 +32,7 @@ impl WaitQueue {
         Self {
             waiting: AtomicU64::new(0),
             tickets: Mutex::new(Tickets::default()),
-            changed: Condvar::new(),
+            beds: std::array::from_fn(|_| Condvar::new()),
         }
     }
 
@@ -60,14 +69,14 @@ impl WaitQueue {
                 (Some(value), _) => break Some(value),
                 (None, None) => break None,
                 (None, Some(left)) => {
-                    self.changed.wait_for(&mut tickets, left);
+                    self.bed(mine).wait_for(&mut tickets, left);
                 }
             }
         };
         tickets.queue.retain(|t| *t != mine);
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         // The next in line may be served from what is left.
-        self.changed.notify_all();
+        self.wake_first(&tickets);
         result
     }
 
@@ -78,8 +87,17 @@ impl WaitQueue {
         }
         if self.waiting.load(Ordering::Relaxed) != 0 {
             // With the mutex held a waiter is either before its attempt, or asleep.
-            let _tickets = self.tickets.lock();
-            self.changed.notify_all();
+            self.wake_first(&self.tickets.lock());
+        }
+    }
+
+    fn bed(&self, ticket: u64) -> &Condvar {
+        &self.beds[ticket as usize % BEDS]
+    }
+
+    fn wake_first(&self, tickets: &Tickets) {
+        if let Some(first) = tickets.queue.front() {
+            self.bed(*first).notify_all();
         }
     }
 }
