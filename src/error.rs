@@ -58,7 +58,7 @@ pub enum FsError {
     Range,
     /// Attribute too large.
     TooLarge,
-    /// It would take more than one record to exchange so many extents.
+    /// It would take more than one record, for so many extents or blocks.
     TooManyExtents,
     /// Something else that excludes this is under way, or has been.
     Busy,
@@ -102,7 +102,7 @@ impl fmt::Display for FsError {
             Self::NoAttr => "no such attribute",
             Self::Range => "result too large for the buffer",
             Self::TooLarge => "attribute too large",
-            Self::TooManyExtents => "more extents than one record can exchange",
+            Self::TooManyExtents => "more extents or blocks than one record can name",
             Self::Busy => "device or resource busy",
             Self::NotSupported => "operation not supported",
             Self::OtherProject => "another project",

@@ -141,11 +141,6 @@ impl<'a> Parser<'a> {
                 self.options.writeback_cache = false;
                 Ok(())
             }
-            ("atomic_writes", None) => {
-                self.once("atomic writes", word)?;
-                self.options.atomic_writes = true;
-                Ok(())
-            }
             ("acl", None) => {
                 self.once("access control lists", word)?;
                 self.options.acls = Some(Acls::On);
@@ -341,13 +336,6 @@ impl<'a> Parser<'a> {
                 "ablation=nodelog:ssd".into(),
                 "durability=op",
                 "records reach the data device at a commit; say durability=commit, or data=ordered",
-            );
-        }
-        if o.atomic_writes && o.writeback_cache {
-            return conflict(
-                "atomic_writes".into(),
-                "writeback",
-                "what belongs together is known only while it is written; drop one of them",
             );
         }
         if o.permissions == Permissions::Owner && o.allow_other {

@@ -90,13 +90,6 @@ fn every_option_has_its_effect() {
             },
         ),
         (
-            "atomic_writes",
-            MountOptions {
-                atomic_writes: true,
-                ..d()
-            },
-        ),
-        (
             "open=elide",
             MountOptions {
                 open: OpenPolicy::Elide,
@@ -313,7 +306,6 @@ fn contradictions_are_refused() {
         "sync,durability=commit",
         "data=ordered,dirsync",
         "writeback,writethrough",
-        "writeback,atomic_writes",
         "ablation=nodelog:ssd",
         "ablation=nodelog:ssd,durability=op",
         "open=answer,open=elide",

@@ -14,6 +14,7 @@ use crate::data::read::{self, Want};
 use crate::data::write::{SIZE_MAX, request_max};
 use crate::engine::Engine;
 use crate::error::{FsError, Result};
+use crate::fs::STEP;
 use crate::fs::attr::{drop_privileges, now};
 use crate::fs::{extents, protect};
 use crate::metrics::Metrics;
@@ -25,9 +26,19 @@ const B: u64 = BLOCK as u64;
 /// Bytes at an offset.
 pub type Piece<'a> = (u64, &'a [u8]);
 
-/// Most blocks that writes can have together.
+/// Bytes of the record for each block: its extent, its slot, its bit.
+const BLOCK_BYTES: u32 = 160;
+/// Bytes of the record besides.
+const REST_BYTES: u32 = 1024;
+/// Framing of each slot and of the record, which the journal adds.
+const FRAME_BYTES: (u64, u64) = (40, 512);
+
+/// Most blocks that writes can have together: those of a request, on small regions what a record can say.
 pub fn blocks_max(e: &Engine) -> usize {
-    request_max(e) / BLOCK
+    let each = u64::from(BLOCK_BYTES) + FRAME_BYTES.0;
+    let rest = u64::from(REST_BYTES) + FRAME_BYTES.1;
+    let said = e.journal.max_record_bytes().saturating_sub(rest) / each;
+    (request_max(e) / BLOCK).min(said as usize)
 }
 
 /// The file blocks that a write of `len` bytes at `offset` touches.
@@ -81,7 +92,7 @@ fn attempt(
         e,
         Needs {
             slots: n as u32,
-            record: 1024 + (n as u32 + holes as u32) * 80,
+            record: REST_BYTES + (n as u32 + holes as u32) * (BLOCK_BYTES / 2),
             nodes: if holes > 0 { 8 } else { 0 },
             blocks: holes,
             prefer: (cell.ino / 64) as usize,
@@ -132,6 +143,10 @@ fn attempt(
         }
         Ok(())
     })?;
+    // What digest keeps pages in reserve for.
+    if !placed.is_empty() && txn.pages_changed() > STEP {
+        return Err(FsError::TooManyExtents);
+    }
     let end = pieces
         .iter()
         .filter(|(_, data)| !data.is_empty())

@@ -1,10 +1,8 @@
 //! What the kernel may remember of an answer, and which questions one answer ends for good: most of what
 //! keeps messages few (docs/performance.md).
 
-use quayfs_fuse::wire::{AttrOf, AttrOut, EntryOut, OpenOut};
+use quayfs_fuse::wire::{AttrOut, EntryOut, OpenOut};
 use quayfs_fuse::{Answer, Errno, Op, Out};
-use quayfs_layout::Ino;
-use quayfs_layout::inode::Inode;
 
 use crate::edge::convert::{FOREVER, attr_of};
 use crate::edge::service::Edge;
@@ -20,18 +18,11 @@ impl Edge {
         }
     }
 
-    /// Attributes as the kernel sees them.
-    pub(super) fn shown(&self, ino: Ino, inode: &Inode) -> AttrOf {
-        let mut attr = attr_of(ino, inode);
-        attr.size = self.atomic.size(ino, attr.size);
-        attr
-    }
-
     /// Attributes of an inode.
     pub(super) fn attributes(&self, a: &Attr, out: &mut Out<'_>) -> Answer {
         out.put(&AttrOut {
             attr_valid: self.valid(),
-            attr: self.shown(a.ino, &a.inode),
+            attr: attr_of(a.ino, &a.inode),
             ..AttrOut::default()
         })
     }
@@ -43,7 +34,7 @@ impl Edge {
             generation: u64::from(a.inode.generation),
             entry_valid: self.valid(),
             attr_valid: self.valid(),
-            attr: self.shown(a.ino, &a.inode),
+            attr: attr_of(a.ino, &a.inode),
             ..EntryOut::default()
         }
     }

@@ -14,20 +14,15 @@ impl Edge {
 
     pub(super) fn statx(&self, ino: u64, out: &mut Out<'_>) -> Answer {
         let found = self.fs.getattr(ino)?;
-        let mut stat = statx_of(ino, &found.inode);
-        stat.size = self.atomic.size(ino, stat.size);
         out.put(&StatxOut {
             attr_valid: self.valid(),
-            stat,
+            stat: statx_of(ino, &found.inode),
             ..StatxOut::default()
         })
     }
 
     pub(super) fn setattr(&self, ino: u64, args: &SetattrIn, out: &mut Out<'_>) -> Answer {
         let (set, kill) = set_attr(args);
-        if set.size.is_some() {
-            self.atomic.none(ino)?;
-        }
         if set.size.is_some() || set.uid.is_some() || set.gid.is_some() {
             self.fs.drop_capabilities(ino, Cause::Set(&set))?;
         }

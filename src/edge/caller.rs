@@ -39,17 +39,12 @@ pub fn asker(header: &InHeader) -> Caller {
 
 /// A task by its number in the namespace of the daemon; 0 stands for one that is not in there.
 fn found(pid: u32) -> Option<Caller> {
-    caller_of(&task(pid)?)
-}
-
-/// What `/proc` says of a thread, by its number in the namespace of the daemon.
-pub fn task(pid: u32) -> Option<Status> {
     let me = Process::myself().and_then(|p| p.status()).ok()?;
     if pid == 0 || !is_ours(&me) {
         return None;
     }
     let pid = i32::try_from(pid).ok()?;
-    Process::new(pid).and_then(|p| p.status()).ok()
+    caller_of(&Process::new(pid).and_then(|p| p.status()).ok()?)
 }
 
 /// Whether `/proc` has tasks by the numbers that they have for the daemon: the mount of a namespace

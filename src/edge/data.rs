@@ -17,37 +17,17 @@ impl Edge {
         Metrics::add(&self.fs.e.metrics.reads, 1);
         let most = (args.size as usize).min(out.room());
         out.fill(most, |room| {
-            let n = self.fs.read_into(ino, args.offset, room)?;
-            Ok(self.atomic.show(ino, args.offset, room, n))
+            Ok(self.fs.read_into(ino, args.offset, room)?)
         })
     }
 
-    pub(super) fn write(
-        &self,
-        header: &InHeader,
-        args: &WriteIn,
-        data: &[u8],
-        out: &mut Out<'_>,
-    ) -> Answer {
-        let ino = header.nodeid;
+    pub(super) fn write(&self, ino: u64, args: &WriteIn, data: &[u8], out: &mut Out<'_>) -> Answer {
         Metrics::add(&self.fs.e.metrics.writes, 1);
         let flags = WriteFlags::from_bits_truncate(args.write_flags);
         let kill = flags.contains(WriteFlags::KILL_SUIDGID);
         // Pages that the kernel has collected do not come from an open file.
         let append =
             !flags.contains(WriteFlags::CACHE) && args.flags & libc::O_APPEND.cast_unsigned() != 0;
-        let written = WriteOut {
-            size: data.len() as u32,
-            ..WriteOut::default()
-        };
-        // What the kernel writes for mappings belongs to nobody's session.
-        if !flags.contains(WriteFlags::CACHE) {
-            let how = (kill, self.fs.together_max());
-            let who = (ino, header.pid);
-            if self.atomic.keep(who, (args.offset, data), how)? {
-                return out.put(&written);
-            }
-        }
         let privileged = self.fs.write_for(ino, args.offset, data, (kill, append))?;
         // The kernel believes in the mode that it remembers, and would execute the file by it.
         if privileged {
@@ -57,14 +37,16 @@ impl Edge {
         if args.flags & (libc::O_SYNC | libc::O_DSYNC).cast_unsigned() != 0 {
             self.fs.fsync(ino)?;
         }
-        out.put(&written)
+        out.put(&WriteOut {
+            size: data.len() as u32,
+            ..WriteOut::default()
+        })
     }
 
     /// Here the kernel does not say whether the caller is to lose privileges, only who it is.
     pub(super) fn fallocate(&self, header: &InHeader, args: &FallocateIn) -> Answer {
         let (ino, by) = (header.nodeid, asker(header));
         let mode = falloc_mode(args.mode)?;
-        self.atomic.none(ino)?;
         let privileged = self.fs.has_privileges(ino)?;
         let range = (args.offset, args.length);
         self.fs.fallocate_by(by, ino, mode, range)?;
@@ -95,8 +77,6 @@ impl Edge {
             offset: args.off_out,
             append: false,
         };
-        self.atomic.none(ino)?;
-        self.atomic.none(args.nodeid_out)?;
         let privileged = self.fs.has_privileges(args.nodeid_out)?;
         self.fs.drop_capabilities(args.nodeid_out, cause)?;
         let copied = self.fs.copy_range(

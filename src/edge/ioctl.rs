@@ -1,10 +1,8 @@
 //! Requests that began as `ioctl`: flags of inodes, project ids, generations, trim, the end of the mount.
 
 use quayfs_fuse::wire::{
-    FsXattr, IOC_ABORT_ATOMIC_WRITE, IOC_COMMIT_ATOMIC_WRITE, IOC_COMMIT_RANGE, IOC_EXCHANGE_RANGE,
-    IOC_FSGETXATTR, IOC_FSSETXATTR, IOC_GET_FEATURES, IOC_GETFLAGS, IOC_GETVERSION, IOC_SETFLAGS,
-    IOC_SHUTDOWN, IOC_START_ATOMIC_WRITE, IOC_START_COMMIT, IOC_TRIM, IOC32_GETVERSION, InHeader,
-    IoctlIn, IoctlOut, TrimRange, handed_over,
+    FsXattr, IOC_FSGETXATTR, IOC_FSSETXATTR, IOC_GETFLAGS, IOC_GETVERSION, IOC_SETFLAGS,
+    IOC_SHUTDOWN, IOC_TRIM, IOC32_GETVERSION, InHeader, IoctlIn, IoctlOut, TrimRange, handed_over,
 };
 use quayfs_fuse::{Answer, Errno, Out};
 use quayfs_layout::inode::Inode;
@@ -73,13 +71,6 @@ impl Edge {
                 out.put(&IoctlOut::default())?;
                 out.put(&TrimRange { len, ..range })
             }
-            IOC_GET_FEATURES => self.features(out),
-            IOC_START_ATOMIC_WRITE => self.start_atomic(header, out),
-            IOC_COMMIT_ATOMIC_WRITE => self.commit_atomic(header, out),
-            IOC_ABORT_ATOMIC_WRITE => self.abort_atomic(header, out),
-            IOC_EXCHANGE_RANGE => self.exchange_range(header, data, out),
-            IOC_START_COMMIT => self.start_commit(ino, out),
-            IOC_COMMIT_RANGE => self.commit_range(header, data, out),
             _ => Err(Errno::new(libc::ENOTTY)),
         }
     }

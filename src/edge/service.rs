@@ -2,15 +2,11 @@
 
 use std::sync::Arc;
 
-use quayfs_fuse::wire::{
-    IOC_ABORT_ATOMIC_WRITE, IOC_COMMIT_RANGE, IOC_EXCHANGE_RANGE, IOC_START_COMMIT, Init, Open,
-    OpenOut,
-};
+use quayfs_fuse::wire::{Init, Open, OpenOut};
 use quayfs_fuse::{Answer, Errno, Notifier, Offer, Op, Out, Request, Service, Stats, Wish};
 use quayfs_layout::inode::ROOT;
 
 use crate::config::{AtimePolicy, MountOptions, OpenPolicy};
-use crate::edge::atomic::Sessions;
 use crate::edge::convert::{open_flags, writes};
 use crate::fs::Fs;
 use crate::mount::STATUS_XATTR;
@@ -66,10 +62,6 @@ pub(super) struct Edge {
     pub(super) fs: Arc<Fs>,
     pub(super) stats: Arc<Stats>,
     pub(super) kernel: Notifier,
-    /// The device number of the mount, as `MAJOR:MINOR`, if the mount table has it.
-    pub(super) device: Option<String>,
-    /// What was written and not committed.
-    pub(super) atomic: Sessions,
     /// Called when the kernel has begun to ask.
     pub(super) started: Box<dyn Fn() + Send + Sync>,
 }
@@ -89,22 +81,6 @@ impl Service for Edge {
 
     fn started(&self) {
         (self.started)();
-    }
-
-    fn is_lengthy(&self, request: &Request<'_>) -> bool {
-        // They make the kernel write what it has collected, and forget what it remembers.
-        let lengthy = [
-            IOC_EXCHANGE_RANGE,
-            IOC_START_COMMIT,
-            IOC_COMMIT_RANGE,
-            IOC_ABORT_ATOMIC_WRITE,
-        ];
-        let header = &request.header;
-        match &request.op {
-            Op::Ioctl { args, .. } => lengthy.contains(&args.cmd),
-            Op::Flush => self.atomic.is_open(header.nodeid, header.pid),
-            _ => false,
-        }
     }
 
     fn answer(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer {
@@ -142,7 +118,7 @@ impl Service for Edge {
             Op::Create { args, name } => self.create(header, args, name, out),
             Op::Tmpfile { args, .. } => self.tmpfile(header, args, out),
             Op::Read(args) => self.read(ino, &args, out),
-            Op::Write { args, data } => self.write(header, &args, data, out),
+            Op::Write { args, data } => self.write(ino, &args, data, out),
             Op::Statfs => self.statfs(ino, out),
             Op::Release(_) => {
                 self.fs.release(ino);
@@ -162,7 +138,6 @@ impl Service for Edge {
             Op::Readdirplus(args) => self.readdirplus(ino, &args, out),
             // Closing a file makes nothing durable that was not; there is no state per open directory;
             // the kernel checks permissions itself (`default_permissions`).
-            Op::Flush if self.fs.e.options.atomic_writes => self.flush(header),
             Op::Flush | Op::Opendir(_) | Op::Releasedir(_) | Op::Access { .. } => {
                 self.needless(&request.op, out)
             }

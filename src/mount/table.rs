@@ -10,10 +10,6 @@ use rustix::io::Errno;
 /// One line of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Number of the mount, unique as long as it is there.
-    pub id: u64,
-    /// The device number of its file system, as `MAJOR:MINOR`.
-    pub device: String,
     /// Where it is mounted.
     pub target: PathBuf,
     /// File system type, for example `fuse.quayfs`.
@@ -37,11 +33,6 @@ impl Entry {
 /// Reads the table, in the order of mounting.
 pub fn read() -> io::Result<Vec<Entry>> {
     Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
-}
-
-/// The table as process `pid` sees it.
-pub fn read_of(pid: u32) -> io::Result<Vec<Entry>> {
-    Ok(parse(&std::fs::read(format!("/proc/{pid}/mountinfo"))?))
 }
 
 /// The mount on exactly `target`, an absolute path; the topmost one if there are several.
@@ -71,16 +62,11 @@ fn parse(text: &[u8]) -> Vec<Entry> {
 /// `36 35 98:0 /root /target rw,noatime shared:1 - type source rw`
 fn line(text: &[u8]) -> Option<Entry> {
     let mut words = text.split(|b| *b == b' ');
-    let word = |w: &[u8]| String::from_utf8(w.to_vec()).ok();
-    let id = word(words.next()?)?.parse().ok()?;
-    let device = word(words.nth(1)?)?;
-    let target = unescape(words.nth(1)?);
+    let target = unescape(words.nth(4)?);
     let mut rest = words.skip_while(|w| *w != b"-").skip(1);
-    let fstype = word(rest.next()?)?;
+    let fstype = String::from_utf8(rest.next()?.to_vec()).ok()?;
     let source = unescape(rest.next()?);
     Some(Entry {
-        id,
-        device,
         target: target.into(),
         fstype,
         source,
@@ -145,8 +131,6 @@ mod tests {
         assert_eq!(
             table[1],
             Entry {
-                id: 40,
-                device: "0:33".into(),
                 target: "/mnt/a b\\".into(),
                 fstype: "fuse.quayfs".into(),
                 source: "/srv/vol\t1".into(),

@@ -22,7 +22,6 @@ mod awake;
 mod channel;
 mod guard;
 mod handshake;
-mod later;
 mod notify;
 pub mod request;
 mod service;

@@ -24,19 +24,12 @@ impl Notifier {
     /// The kernel asks for the attributes of this inode when it needs them next. It may be called while
     /// a request about the inode is being answered: for this the kernel takes no lock of it.
     pub fn attributes_changed(&self, ino: u64) {
-        // Negative: attributes alone, no content.
-        self.changed(ino, -1);
-    }
-
-    /// The same of attributes and content, all of which it forgets. What it has collected and not written
-    /// yet it writes before this returns, so that whoever calls it must not be who answers requests, nor
-    /// hold what a write needs.
-    pub fn content_changed(&self, ino: u64) {
-        self.changed(ino, 0);
-    }
-
-    fn changed(&self, ino: u64, off: i64) {
-        let body = InvalInode { ino, off, len: 0 };
+        let body = InvalInode {
+            ino,
+            // Negative: attributes alone, no content.
+            off: -1,
+            len: 0,
+        };
         let header = OutHeader {
             len: (size_of::<OutHeader>() + size_of::<InvalInode>()) as u32,
             error: NOTIFY_INVAL_INODE,
@@ -48,7 +41,7 @@ impl Notifier {
         match rustix::io::retry_on_intr(|| rustix::io::write(&self.0, &message)) {
             // It does not remember that inode.
             Ok(_) | Err(Os::NOENT) => (),
-            Err(e) => tracing::warn!("the kernel may show what inode {ino} was before: {e}"),
+            Err(e) => tracing::warn!("the kernel may show old attributes of inode {ino}: {e}"),
         }
     }
 }

@@ -41,10 +41,4 @@ pub trait Service: Send + Sync {
     /// # Errors
     /// The errno for the caller. `ENOSYS` to many requests means: never ask again.
     fn answer(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer;
-
-    /// Whether the answer to an `ioctl` or a flush waits for the kernel, which asks for something else meanwhile: then
-    /// a thread that serves nobody else calls [`Service::answer`].
-    fn is_lengthy(&self, _request: &Request<'_>) -> bool {
-        false
-    }
 }

@@ -12,7 +12,6 @@ use crate::awake;
 use crate::channel::dev::Worker;
 use crate::channel::ring::Queue;
 use crate::handshake::{Agreed, greet};
-use crate::later::{Later, later};
 use crate::service::Service;
 use crate::stats::{Stats, Tally};
 use crate::sys::{allowed_cpus, clone_device, pin, possible_cpus};
@@ -129,13 +128,9 @@ pub fn serve(
         );
     }
     thread::scope(|scope| {
-        let (later, waiting) = later();
-        thread::Builder::new()
-            .name("fuse-later".into())
-            .spawn_scoped(scope, || waiting.run(service))?;
         let mut rings = None;
         if agreed.flags.contains(Init::OVER_IO_URING) {
-            match session.open_rings(scope, agreed, &later) {
+            match session.open_rings(scope, agreed) {
                 Ok(opened) => rings = Some(opened),
                 Err(e) => {
                     agreed.flags.remove(Init::OVER_IO_URING);
@@ -157,9 +152,8 @@ pub fn serve(
         // With rings, forgets and interrupts come by the device all the same.
         let workers = if ringing { 1 } else { options.workers.max(1) };
         let threads: Vec<_> = (0..workers)
-            .map(|n| session.start_worker(scope, n, agreed, (!ringing, later.clone())))
+            .map(|n| session.start_worker(scope, n, agreed, !ringing))
             .collect::<io::Result<_>>()?;
-        drop(later);
         let polls = match options.idle {
             Idle::Auto => awake::is_worth_while(),
             Idle::Poll => true,
@@ -219,7 +213,7 @@ impl<'a> Session<'a> {
         scope: &'s Scope<'s, 'a>,
         number: usize,
         agreed: Agreed,
-        (busy, later): (bool, Later),
+        busy: bool,
     ) -> io::Result<ScopedJoinHandle<'s, io::Result<()>>> {
         let poll = if busy {
             self.options.poll
@@ -245,7 +239,6 @@ impl<'a> Session<'a> {
             tally: self.stats.tally(),
             poll,
             gather: if busy { Duration::ZERO } else { GATHER },
-            later,
         };
         let service = self.service;
         let cpu = (busy && self.options.pin)
@@ -265,12 +258,7 @@ impl<'a> Session<'a> {
     }
 
     /// Opens a ring for each CPU that there can be. They wait to be registered.
-    fn open_rings<'s>(
-        &self,
-        scope: &'s Scope<'s, 'a>,
-        agreed: Agreed,
-        later: &Later,
-    ) -> io::Result<Rings> {
+    fn open_rings<'s>(&self, scope: &'s Scope<'s, 'a>, agreed: Agreed) -> io::Result<Rings> {
         let allowed = allowed_cpus();
         let (answer, answers) = channel();
         let mut rings = Rings {
@@ -290,7 +278,6 @@ impl<'a> Session<'a> {
                 depth: if usable { self.options.depth.max(1) } else { 1 },
                 go: gone,
                 answer: answer.clone(),
-                later: later.clone(),
             };
             let tally = self.stats.tally();
             thread::Builder::new()
@@ -315,7 +302,6 @@ struct RingThread<'a> {
     depth: usize,
     go: Receiver<()>,
     answer: Sender<io::Result<()>>,
-    later: Later,
 }
 
 impl RingThread<'_> {
@@ -328,7 +314,7 @@ impl RingThread<'_> {
             self.cpu as u16,
             self.depth,
             self.agreed,
-            (tally, self.later),
+            tally,
         );
         let mut queue = match opened {
             Ok(queue) => queue,

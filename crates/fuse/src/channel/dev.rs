@@ -12,7 +12,6 @@ use zerocopy::IntoBytes;
 use crate::answer::{Errno, Out};
 use crate::guard;
 use crate::handshake::Agreed;
-use crate::later::{Held, Later, Reply};
 use crate::request::Request;
 use crate::service::Service;
 use crate::stats::Tally;
@@ -36,8 +35,6 @@ pub(crate) struct Worker {
     /// How long to let forgets gather before they are read: the kernel hands over all of them in one
     /// message, and nobody waits for any.
     pub(crate) gather: Duration,
-    /// Who answers what takes long.
-    pub(crate) later: Later,
 }
 
 impl Worker {
@@ -56,7 +53,7 @@ impl Worker {
     }
 
     /// The next message: its length, and the descriptor that it came from.
-    fn next(&self, message: &mut [u8]) -> io::Result<Option<(usize, &Arc<OwnedFd>)>> {
+    fn next(&self, message: &mut [u8]) -> io::Result<Option<(usize, &OwnedFd)>> {
         if let Some(asleep) = &self.asleep {
             let start = Instant::now();
             loop {
@@ -70,9 +67,9 @@ impl Worker {
                     Err(e) => return Err(e.into()),
                 }
             }
-            return read(asleep, message).map(|n| Some((n?, asleep)));
+            return read(asleep, message).map(|n| Some((n?, &**asleep)));
         }
-        read(&self.device, message).map(|n| Some((n?, &self.device)))
+        read(&self.device, message).map(|n| Some((n?, &*self.device)))
     }
 
     fn serve(
@@ -80,17 +77,12 @@ impl Worker {
         service: &dyn Service,
         message: &[u8],
         reply: &mut [u8],
-        device: &Arc<OwnedFd>,
+        device: &OwnedFd,
     ) -> io::Result<Kind> {
         let start = HEAD - size_of::<OutHeader>();
         let (unique, answer, len) = match Request::parse(message, self.agreed.setxattr_ext()) {
             Ok(request) => {
                 self.tally.count(request.header.opcode);
-                if let Some(held) = Held::of(service, &request) {
-                    let device = Arc::clone(device);
-                    self.later.send(held, Reply::Device(device));
-                    return Ok(Kind::Later);
-                }
                 let mut out = Out::new(&mut reply[HEAD..]);
                 let answer = guard::call(service, &request, &mut out);
                 if request.op.is_silent() {
@@ -123,8 +115,6 @@ impl Worker {
 #[derive(PartialEq, Eq)]
 enum Kind {
     Answered,
-    /// Somebody else answers.
-    Later,
     /// Nobody waits for an answer.
     Silent,
 }
