@@ -70,10 +70,10 @@ test-loom: deps
 # once. PROFILE=dev has every assertion and overflow check, and is the daemon that the tests have built
 # already: as a part of one of them, since alone it would be built anew, with other features of crates.
 # CELLS=all takes every combination of mount options; SEED, SEEDS and OPS (for each seed and variant)
-# are those of fsx, which waits for the disk most of the time: 100,000 operations take a variant minutes.
+# are those of fsx.
 CELLS ?= pairs
 SEEDS ?= 1
-OPS ?= 20000
+OPS ?= 100000
 SUITES ?= pjdfstest,fsx
 PROFILE ?= dev
 DAEMON.dev = $(CARGO) test --quiet --workspace --no-run --test transport

@@ -26,7 +26,7 @@ def arguments():
     p.add_argument("--cells", choices=["pairs", "all"], default="pairs", help="mount options of pjdfstest: every pair (6), or all (32)")
     p.add_argument("--seed", type=int, default=1, help="first seed of fsx (1)")
     p.add_argument("--seeds", type=int, default=1, help="how many (1)")
-    p.add_argument("--ops", type=int, default=20_000, help="operations of fsx for each seed and variant (20000)")
+    p.add_argument("--ops", type=int, default=100_000, help="operations of fsx for each seed and variant (100000)")
     p.add_argument("--work", default="/var/tmp", help="where volumes on disk are")
     p.add_argument("--fast", default="/dev/shm", help="where regions in memory are")
     options = p.parse_args()
