@@ -3,6 +3,7 @@
 mod program;
 
 use program::{QUAYFS, Scene, can_mount, quayfs};
+use quayfs_bench::page::plot::figure;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -216,10 +217,66 @@ fn papers_compares_every_mechanism_without_a_kernel() {
             }
         }
     }
+    papers_page(scene.path(), &json, &report);
     let recovery = experiments[2]["recovery"].as_array().unwrap();
     let staged = recovery.iter().map(|r| r["staged_bytes"].as_u64().unwrap());
     assert!(staged.is_sorted() && recovery.len() == 4, "{recovery:?}");
     assert!(recovery.iter().all(|r| r["records"].as_u64().unwrap() > 0));
+}
+
+/// The page has each figure of the report.
+fn papers_page(dir: &Path, json: &Path, report: &Value) {
+    let out = dir.join("page.html");
+    let out_arg = out.to_str().unwrap();
+    quayfs(["bench", "report", json.to_str().unwrap(), "--out", out_arg]).ok();
+    let page = std::fs::read_to_string(&out).unwrap();
+    let has = |text: &str| assert!(page.contains(text), "{text}");
+    let cell = |n: &Value| {
+        if let Some(n) = n.as_f64() {
+            has(&format!("<td>{}</td>", figure(n)));
+        }
+    };
+    has("v1-2-gabc");
+    has(report["machine"]["kernel"].as_str().unwrap());
+    for e in report["experiments"].as_array().unwrap() {
+        has(e["mechanism"].as_str().unwrap());
+        has(e["paper"].as_str().unwrap());
+        for c in e["cells"].as_array().unwrap() {
+            for t in c["workload"]["targets"].as_array().unwrap() {
+                cell(&t["ops_per_s"]["median"]);
+            }
+            for v in c["variants"].as_array().unwrap() {
+                has(v["options"].as_str().unwrap());
+            }
+            for c in c["comparisons"].as_array().unwrap() {
+                cell(&c["ratio"]["median"]);
+                match c["paper"].as_str().map(|p| (p, p.parse::<f64>())) {
+                    Some((_, Ok(n))) => has(&format!("<td>{}</td>", figure(n))),
+                    Some((p, Err(_))) => has(p),
+                    None => {}
+                }
+            }
+        }
+    }
+    let other = dir.join("other.json");
+    std::fs::write(&other, r#"{"papers_format": 99}"#).unwrap();
+    let other = other.to_str().unwrap();
+    quayfs(["bench", "report", other, "--out", out_arg]).fails(1, "papers_format 99");
+}
+
+#[test]
+fn papers_runs_what_is_chosen() {
+    let scene = tempfile::tempdir().unwrap();
+    let json = scene.path().join("found.json");
+    let chosen = ["rangelock", "--workload", "DWOL", "--variant", "range"];
+    papers(scene.path(), &json, &chosen).ok();
+    let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
+    for cell in report["experiments"][0]["cells"].as_array().unwrap() {
+        assert_eq!(cell["workload"]["name"], "DWOL");
+        let targets = cell["workload"]["targets"].as_array().unwrap();
+        assert!(targets.len() == 1 && targets[0]["label"] == "range");
+        assert!(cell["comparisons"].as_array().unwrap().is_empty());
+    }
 }
 
 #[test]
@@ -229,7 +286,8 @@ fn papers_mounts_and_refuses() {
     std::fs::create_dir(&dir).unwrap();
     let json = scene.path().join("found.json");
     papers(&dir, &json, &["nope"]).fails(2, "no experiment is called `nope`: staging");
-    papers(&dir, &json, &["-o", "nope"]).fails(2, "--options");
+    papers(&dir, &json, &["--workload", "DWOL", "--variant", "ssd"]).fails(2, "no row of these");
+    papers(&dir, &json, &["nodelog", "-o", "nope"]).fails(2, "--options");
     papers(&dir, &json, &["nodelog", "--seed", "x"]).fails(2, "--seed");
     assert_eq!(entries(&dir), 0, "nothing is left behind");
     if !can_mount() {

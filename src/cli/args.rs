@@ -381,7 +381,7 @@ pub enum BenchCommand {
     Papers(Box<BenchPapers>),
     /// Show stored reports.
     Show {
-        /// What `run --json` wrote.
+        /// What `run --json` and `papers --json` wrote.
         #[arg(required = true)]
         files: Vec<PathBuf>,
     },
@@ -472,6 +472,12 @@ usage.";
 pub struct BenchPapers {
     /// Experiments [default: all].
     pub experiments: Vec<String>,
+    /// Of those only rows with these workloads [default: all].
+    #[arg(long = "workload", value_name = "NAME,...", value_delimiter = ',')]
+    pub workloads: Vec<String>,
+    /// Of each row only these variants [default: all].
+    #[arg(long = "variant", value_name = "NAME,...", value_delimiter = ',')]
+    pub variants: Vec<String>,
     /// What the workloads run on.
     #[arg(long, value_enum, default_value_t = Level::Ops)]
     pub level: Level,

@@ -34,9 +34,9 @@ pub fn run(args: Bench) -> Result<(), Failure> {
 }
 
 fn report(files: &[String], out: &Path) -> Result<(), Failure> {
-    let mut sources = Vec::new();
+    let (mut sources, mut sections) = (Vec::new(), Vec::new());
     for file in files {
-        let (source, path) = Source::parse(file).map_err(failure)?;
+        let (name, path) = Source::named(file).map_err(failure)?;
         // Hours of measuring are more than a page.
         if let (Ok(a), Ok(b)) = (path.canonicalize(), out.canonicalize())
             && a == b
@@ -44,9 +44,19 @@ fn report(files: &[String], out: &Path) -> Result<(), Failure> {
             let why = format!("--out {} is one of the reports", out.display());
             return Err(Failure::new(USAGE, why));
         }
-        sources.push(source);
+        let text = std::fs::read_to_string(path).map_err(|e| failure(Error::file(path)(e)))?;
+        let papers = papers::page::read(&text);
+        let papers =
+            papers.map_err(|why| Failure::new(FAILED, format!("{}: {why}", path.display())))?;
+        if let Some(found) = papers {
+            let file = path.file_name().unwrap_or(path.as_os_str());
+            let name = name.map_or_else(|| file.to_string_lossy(), Into::into);
+            sections.extend(papers::page::sections(&found, &name));
+        } else {
+            sources.push(Source::parse(file).map_err(failure)?.0);
+        }
     }
-    std::fs::write(out, page::render(&sources, &[])).map_err(|e| failure(Error::file(out)(e)))
+    std::fs::write(out, page::render(&sources, &sections)).map_err(|e| failure(Error::file(out)(e)))
 }
 
 fn show(file: &Path) -> Result<(), Failure> {

@@ -56,23 +56,32 @@ pub struct Section {
 }
 
 impl Source {
+    /// The name, if there is one, and the path in `FILE` or `NAME=FILE`. A name has no slash, so a file
+    /// with `=` in its name can be given as `./FILE`.
+    ///
+    /// # Errors
+    /// The name is empty.
+    pub fn named(text: &str) -> Result<(Option<&str>, &Path)> {
+        let (name, path) = match text.split_once('=') {
+            Some(("", _)) => return Err(Error::Usage(format!("{text}: the name is empty"))),
+            Some((name, path)) if !name.contains('/') => (Some(name), path),
+            _ => (None, text),
+        };
+        Ok((name, Path::new(path)))
+    }
+
     /// From `FILE` or `NAME=FILE`, with the path. A name has no slash, so a file with `=` in its name
     /// can be given as `./FILE`.
     ///
     /// # Errors
     /// The file is not there, or is no report.
     pub fn parse(text: &str) -> Result<(Self, &Path)> {
-        let (name, path) = match text.split_once('=') {
-            Some(("", _)) => return Err(Error::Usage(format!("{text}: the name is empty"))),
-            Some((name, path)) if !name.contains('/') => (Some(name.to_owned()), path),
-            _ => (None, text),
-        };
-        let path = Path::new(path);
+        let (name, path) = Self::named(text)?;
         let file = path.file_name().unwrap_or(path.as_os_str());
         let source = Self {
             report: Report::load(path)?,
             file: file.to_string_lossy().into_owned(),
-            name,
+            name: name.map(str::to_owned),
         };
         Ok((source, path))
     }
@@ -121,8 +130,9 @@ pub fn render(sources: &[Source], more: &[Section]) -> String {
                     }
                 }
                 footer {
-                    "Made by quayfs " (env!("CARGO_PKG_VERSION")) " from "
-                    (counted(sources.len() as u64, "report")) "."
+                    "Made by quayfs " (env!("CARGO_PKG_VERSION"))
+                    @if more.is_empty() { " from " (counted(sources.len() as u64, "report")) }
+                    "."
                 }
             }
         }

@@ -3,6 +3,7 @@
 //! Each cell makes a fresh volume for each run; variants take turns, so that ratios are of neighbours.
 
 mod experiments;
+pub mod page;
 mod recovery;
 mod report;
 mod volume;
@@ -81,6 +82,7 @@ struct Plan {
 /// Something that is run.
 struct Planned<'a> {
     row: &'a Row,
+    variants: Vec<&'a Variant>,
     workload: Box<dyn Workload>,
     params: Params,
     mounted: bool,
@@ -89,7 +91,7 @@ struct Planned<'a> {
 impl Plan {
     fn new(args: BenchPapers) -> std::result::Result<Self, Failure> {
         let usage = |text: String| Failure::new(USAGE, text);
-        let mut experiments = Vec::new();
+        let mut experiments: Vec<&'static Experiment> = Vec::new();
         for name in &args.experiments {
             let matching = ALL.iter().filter(|e| name == "all" || e.name == name);
             let before = experiments.len();
@@ -102,6 +104,11 @@ impl Plan {
         }
         if experiments.is_empty() {
             experiments.extend(ALL);
+        }
+        let mut rows = experiments.iter().flat_map(|e| e.rows);
+        if !rows.any(|r| is_chosen(&args.workloads, r.workload) && !chosen(&args, r).is_empty()) {
+            let why = "no row of these experiments has such a workload and variant";
+            return Err(usage(why.into()));
         }
         if args.repeat == 0 {
             return Err(usage("--repeat takes a positive number".into()));
@@ -146,6 +153,10 @@ impl Plan {
         let args = &self.args;
         for &mounted in self.levels() {
             for row in e.rows {
+                let variants = chosen(args, row);
+                if !is_chosen(&args.workloads, row.workload) || variants.is_empty() {
+                    continue;
+                }
                 let chosen = |n: &&u32| args.threads.is_empty() || args.threads.contains(n);
                 let mut threads: Vec<u32> = row.threads.iter().filter(chosen).copied().collect();
                 if threads.is_empty() && row.threads.len() == 1 {
@@ -169,6 +180,7 @@ impl Plan {
                     let params = Params::new(workload.info(), &wishes)?;
                     all.push(Planned {
                         row,
+                        variants: variants.clone(),
                         workload,
                         params,
                         mounted,
@@ -186,7 +198,7 @@ impl Plan {
         }
         let repeat = u64::from(self.args.repeat);
         let runs = planned.iter().flat_map(|(_, cells)| cells);
-        let runs: u64 = runs.map(|p| p.row.variants.len() as u64 * repeat).sum();
+        let runs: u64 = runs.map(|p| p.variants.len() as u64 * repeat).sum();
         let progress = Progress::new(runs);
         for (e, cells) in planned {
             let mut report = ExperimentReport::new(e);
@@ -214,7 +226,8 @@ impl Plan {
             }
             result?;
         }
-        if e.recovery && self.levels().contains(&false) {
+        let whole = self.args.workloads.is_empty() && self.args.variants.is_empty();
+        if e.recovery && whole && self.levels().contains(&false) {
             progress.say(format!("{}: recovery", e.name));
             recovery::measure(&self.site, self.args.repeat, stop, &mut report.recovery)?;
         }
@@ -231,7 +244,14 @@ impl Plan {
         let level = if planned.mounted { "mount" } else { "ops" };
         let row = planned.row;
         let what = (&*planned.workload, &planned.params);
-        Cell::new(level, row, self.options(row), what, self.site.pmem_size)
+        let variants = &planned.variants;
+        Cell::new(
+            level,
+            variants,
+            self.options(row),
+            what,
+            self.site.pmem_size,
+        )
     }
 
     fn fill(
@@ -245,7 +265,7 @@ impl Plan {
         let repeat = self.args.repeat;
         for repetition in 0..repeat {
             let targets = &mut cell.workload.targets;
-            for (variant, target) in planned.row.variants.iter().zip(targets) {
+            for (&variant, target) in planned.variants.iter().zip(targets) {
                 let (name, threads) = (planned.row.workload, planned.params.threads);
                 let now = repetition + 1;
                 let (e, v) = (e.name, variant.name);
@@ -282,6 +302,17 @@ impl Plan {
             fresh.run_on_ops(&work, &options)
         }
     }
+}
+
+/// Whether a name is among those that were asked for; all are if none was.
+fn is_chosen(names: &[String], name: &str) -> bool {
+    names.is_empty() || names.iter().any(|n| n == name)
+}
+
+/// The variants of a row that were asked for.
+fn chosen<'a>(args: &BenchPapers, row: &'a Row) -> Vec<&'a Variant> {
+    let is_chosen = |v: &&Variant| is_chosen(&args.variants, v.name);
+    row.variants.iter().filter(is_chosen).collect()
 }
 
 /// Two lists of options as one.

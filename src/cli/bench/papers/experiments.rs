@@ -162,10 +162,10 @@ const fn device_bytes(of: &'static str, to: &'static str) -> Comparison {
     }
 }
 
-const fn fsync_latency(paper: Option<&'static str>) -> Comparison {
+const fn fsync_latency(to: &'static str, paper: Option<&'static str>) -> Comparison {
     Comparison {
         of: "pmem",
-        to: "disk",
+        to,
         figure: Figure::Latency("fsync"),
         paper,
     }
@@ -393,12 +393,15 @@ const RANGELOCK: Experiment = Experiment {
     recovery: false,
 };
 
-/// The region with node log and address table on pmem, or all of it on the disk. A switch that moves nodes
-/// alone would be a third variant here.
+/// The node log in pmem, on the data device as well with the same region, and all of the region on the disk.
 const NODELOG_ROW: Row = Row {
     options: "data=ordered,durability=commit",
     threads: &[1, 4],
-    variants: &[on_pmem("pmem", ""), on_disk("disk", "")],
+    variants: &[
+        on_pmem("pmem", ""),
+        on_pmem("ssd", "ablation=nodelog:ssd"),
+        on_disk("disk", ""),
+    ],
     ..PLAIN
 };
 
@@ -409,17 +412,32 @@ const NODELOG: Experiment = Experiment {
     rows: &[
         Row {
             workload: "create-fsync",
-            comparisons: &[fsync_latency(Some("6.77")), rate("pmem", "disk", None)],
+            comparisons: &[
+                fsync_latency("ssd", Some("6.77")),
+                rate("pmem", "ssd", None),
+                fsync_latency("disk", None),
+                rate("pmem", "disk", None),
+            ],
             ..NODELOG_ROW
         },
         Row {
             workload: "append-fsync",
-            comparisons: &[fsync_latency(Some("6.77")), rate("pmem", "disk", None)],
+            comparisons: &[
+                fsync_latency("ssd", Some("6.77")),
+                rate("pmem", "ssd", None),
+                fsync_latency("disk", None),
+                rate("pmem", "disk", None),
+            ],
             ..NODELOG_ROW
         },
         Row {
             workload: "DWSL",
-            comparisons: &[fsync_latency(None), rate("pmem", "disk", Some("1.7"))],
+            comparisons: &[
+                fsync_latency("ssd", None),
+                rate("pmem", "ssd", Some("1.7")),
+                fsync_latency("disk", None),
+                rate("pmem", "disk", None),
+            ],
             ..NODELOG_ROW
         },
     ],
@@ -473,6 +491,17 @@ mod tests {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn nodes_alone_move_in_the_papers_comparison() {
+        for row in NODELOG.rows {
+            let paper = row.comparisons.iter().find(|c| c.paper.is_some()).unwrap();
+            let side = |name| row.variants.iter().find(|v| v.name == name).unwrap();
+            let (of, to) = (side(paper.of), side(paper.to));
+            assert_eq!((of.place, to.place), (Place::Pmem, Place::Pmem));
+            assert_eq!((of.options, to.options), ("", "ablation=nodelog:ssd"));
         }
     }
 

@@ -1,6 +1,6 @@
 //! What was found, as it is stored and shown.
 
-use super::experiments::{Experiment, Place, Row, Variant};
+use super::experiments::{Comparison, Experiment, Place, Row, Variant};
 use super::recovery::Recovery;
 use quayfs_bench::machine::Machine;
 use quayfs_bench::report::{TargetReport, WorkloadReport};
@@ -130,24 +130,24 @@ impl Cell {
     /// One without samples.
     pub fn new(
         level: &str,
-        row: &Row,
+        variants: &[&Variant],
         options: String,
         (workload, params): (&dyn Workload, &Params),
         pmem_size: u64,
     ) -> Self {
-        let variant = |v: &Variant| VariantReport {
+        let variant = |v: &&Variant| VariantReport {
             name: v.name.into(),
             options: v.options.into(),
             region_on_disk: v.place == Place::Disk,
             pmem_bytes: pmem_size * v.times,
             buffers: v.buffers,
         };
-        let labels: Vec<String> = row.variants.iter().map(|v| v.name.into()).collect();
+        let labels: Vec<String> = variants.iter().map(|v| v.name.into()).collect();
         let info = workload.info();
         Self {
             level: level.into(),
             options,
-            variants: row.variants.iter().map(variant).collect(),
+            variants: variants.iter().map(variant).collect(),
             workload: WorkloadReport::new(info.name, info.about, params.clone(), &labels),
             comparisons: Vec::new(),
         }
@@ -157,7 +157,10 @@ impl Cell {
     pub fn summarize(&mut self, row: &Row) {
         self.workload.summarize();
         let targets = &self.workload.targets;
-        let compared = row.comparisons.iter().map(|c| {
+        let both = |c: &&Comparison| {
+            [c.of, c.to].map(|n| targets.iter().any(|t| t.label == n)) == [true; 2]
+        };
+        let compared = row.comparisons.iter().filter(both).map(|c| {
             let figures = |name: &str| -> Vec<f64> {
                 let target = targets.iter().find(|t| t.label == name);
                 let samples = target.map_or(&[][..], |t| &t.samples);
@@ -177,8 +180,8 @@ impl Cell {
 }
 
 impl Papers {
-    /// For readers.
-    pub fn render(&self) -> String {
+    /// What measured, where and on what, a line each.
+    pub fn head(&self) -> String {
         let mut out = String::new();
         let m = &self.machine;
         let commit = self.commit.as_deref().unwrap_or("commit unknown");
@@ -197,6 +200,12 @@ impl Papers {
                 at.fstype, at.source
             );
         }
+        out
+    }
+
+    /// For readers.
+    pub fn render(&self) -> String {
+        let mut out = self.head();
         for e in &self.experiments {
             let _ = writeln!(out, "\n{}: {}\n  paper: {}", e.name, e.mechanism, e.paper);
             for cell in &e.cells {
