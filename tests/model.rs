@@ -15,10 +15,11 @@ use quayfs_crashsim::SimDevice;
 use quayfs_layout::BLOCK;
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::inode::{ROOT, S_IFREG};
+use quayfs_oracle::apply::Outcome;
 use quayfs_oracle::model::Model;
 use quayfs_oracle::ops::{Op, Taste};
 use quayfs_oracle::rng::Rng;
-use quayfs_oracle::{Media, Shape, account, apply, dump, ops, options, seeds};
+use quayfs_oracle::{Media, Shape, account, apply, dump, ops, options, quota, seeds};
 use quayfs_pmem::{Backend, Region};
 
 /// How one run is set up.
@@ -49,6 +50,7 @@ impl Setup {
                 inodes: 60,
                 wild: true,
                 quiet: true,
+                limits: false,
             },
             steps: 3000,
             hog: 0,
@@ -81,6 +83,8 @@ struct Totals {
     slot_laps: u64,
     log_bytes: u64,
     slots: u64,
+    /// Operations that a limit was in the way of.
+    refused: u64,
 }
 
 impl Totals {
@@ -129,8 +133,9 @@ impl<'a> Run<'a> {
     fn step(&mut self, op: Op) {
         self.done.push(op);
         let op = &self.done[self.done.len() - 1];
-        if let Err(e) = apply::both(&self.fs, &mut self.model, op, !self.setup.roomy) {
-            self.fail(&e);
+        match apply::both(&self.fs, &mut self.model, op, !self.setup.roomy) {
+            Ok(outcome) => self.total.refused += u64::from(outcome == Outcome::Refused),
+            Err(e) => self.fail(&e),
         }
     }
 
@@ -145,6 +150,13 @@ impl<'a> Run<'a> {
         let got = self.dump();
         if let Some(d) = dump::difference(&got, &dump::expected(&self.model)) {
             self.fail(&d);
+        }
+        let limits = quota::limits(&self.fs);
+        if limits != self.model.limits {
+            self.fail(&format!(
+                "limits are {limits:?}, should be {:?}",
+                self.model.limits
+            ));
         }
         got
     }
@@ -303,6 +315,23 @@ fn journal_op() {
     setup.shape.lane = 1 << 20;
     setup.taste.xattr = 66_000;
     run_all(&setup, 1100, 3, |t| t.slot_laps > 2);
+}
+
+/// Limits of projects come, go and are met all the time.
+#[test]
+fn limits_of_projects() {
+    let modes = [
+        "noatime",
+        "durability=commit,data=ordered",
+        "checkpoint=swap,data=writeback",
+    ];
+    for (first, text) in (1200..).step_by(100).zip(modes) {
+        let mut setup = Setup::new(text);
+        setup.taste.limits = true;
+        setup.taste.blocks = 400;
+        setup.taste.wild = false;
+        run_all(&setup, first, 3, |t| t.refused > 5);
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod program;
 
 use std::fs;
 use std::sync::Arc;
+use std::time::Duration;
 
 use program::{Mounted, Scene, as_nobody, can_be_root, quayfs};
 use quayfs::error::FsError;
@@ -474,6 +475,18 @@ fn chattr(args: &[&str], path: &std::path::Path) {
     assert!(output.status.success(), "{output:?}");
 }
 
+/// Waits for something that the kernel brings about.
+#[track_caller]
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..1500 {
+        if holds() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("never: {what}");
+}
+
 #[test]
 fn on_a_mount() {
     if !can_be_root() {
@@ -502,6 +515,11 @@ fn on_a_mount() {
         };
         edquot(fs::write(tree.join("big"), vec![1; 2 << 20]));
         fs::remove_file(tree.join("big")).unwrap();
+        // The kernel says when it forgets the file, and `rm` does not wait for that.
+        eventually("the removed file is gone", || {
+            let s = rustix::fs::statvfs(&tree).unwrap();
+            s.f_files - s.f_ffree == 1
+        });
         fs::write(tree.join("a"), vec![2; 100 << 10]).unwrap();
         fs::write(tree.join("b"), b"").unwrap();
         fs::write(tree.join("c"), b"").unwrap();

@@ -40,6 +40,7 @@ fn own_trees(mode: (&str, Backend), threads: u64, seed: u64) {
         inodes: 30,
         wild: true,
         quiet: false,
+        limits: false,
     };
     for phase in 0..3 {
         let mut work = || {
@@ -94,6 +95,7 @@ fn own_trees(mode: (&str, Backend), threads: u64, seed: u64) {
     account::settle(&fs);
     let all = Model {
         root: ROOT,
+        limits: BTreeMap::new(),
         nodes: models
             .into_iter()
             .flat_map(|m| m.nodes)

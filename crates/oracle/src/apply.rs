@@ -10,6 +10,7 @@ use quayfs_layout::inode::{FLAG_PROJECT, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 
 use crate::model::{Model, Node, lists};
 use crate::ops::{Op, target};
+use crate::quota::{self, Books};
 
 /// What an operation tells its caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -194,6 +195,7 @@ pub fn on_fs(fs: &Fs, m: &Model, op: &Op) -> Result<Told> {
             };
             fs.set_flags(Caller::default(), *ino, set).map(|()| done)?
         }
+        Op::SetQuota(set) => fs.set_quota(Caller::default(), *set).map(|()| done)?,
         Op::SetXattr {
             ino,
             name,
@@ -364,6 +366,7 @@ pub fn on_model(m: &mut Model, op: &Op, ino: Option<Ino>, request_max: u64) -> R
             project,
             inherit,
         } => m.set_project(*ino, *project, *inherit).map(|()| done),
+        Op::SetQuota(set) => m.set_quota(set).map(|()| done),
         Op::SetXattr {
             ino,
             name,
@@ -431,11 +434,27 @@ pub fn whiteout(fs: &Fs, op: &Op) -> Option<Ino> {
     Some(ino)
 }
 
-/// Carries out `op` on both and compares. With `full`, `NoSpace` is an answer that changes nothing.
-pub fn both(fs: &Fs, m: &mut Model, op: &Op, full: bool) -> std::result::Result<(), String> {
+/// What becomes of an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// What the model says.
+    Same,
+    /// There was no space.
+    Full,
+    /// A limit of a project was in the way.
+    Refused,
+}
+
+/// Carries out `op` on both and compares. With `full`, `NoSpace` is an answer that changes nothing. An
+/// operation is refused if and only if a project would grow beyond a limit.
+pub fn both(fs: &Fs, m: &mut Model, op: &Op, full: bool) -> std::result::Result<Outcome, String> {
+    let before = Books::open(fs, m, op)?;
     let got = on_fs(fs, m, op);
     if full && got == Err(FsError::NoSpace) {
-        return Ok(());
+        return Ok(Outcome::Full);
+    }
+    if got == Err(FsError::Quota) {
+        return quota::refused(fs, m, op, before).map(|()| Outcome::Refused);
     }
     let ino = made(fs, op, &got);
     let fresh = !matches!(op, Op::Rename { .. });
@@ -444,7 +463,8 @@ pub fn both(fs: &Fs, m: &mut Model, op: &Op, full: bool) -> std::result::Result<
     }
     let want = on_model(m, op, ino, fs.request_max() as u64);
     if got == want {
-        return Ok(());
+        let kept = before.map(|books| books.kept(fs, m, op));
+        return kept.unwrap_or(Ok(())).map(|()| Outcome::Same);
     }
     let short = |r: &Result<Told>| match r {
         Ok(Told::Bytes(b)) => format!("{} bytes", b.len()),

@@ -17,6 +17,7 @@ pub mod evict;
 pub mod mkfs;
 pub mod model;
 pub mod ops;
+pub mod quota;
 pub mod repair;
 pub mod rng;
 pub mod script;

@@ -5,6 +5,7 @@
 
 mod data;
 pub mod lists;
+mod quota;
 
 use std::collections::BTreeMap;
 
@@ -17,6 +18,7 @@ use quayfs_layout::inode::{
 };
 
 use crate::content::Content;
+use crate::quota::AllLimits;
 
 type Result<T> = std::result::Result<T, FsError>;
 
@@ -126,6 +128,8 @@ impl Node {
 pub struct Model {
     pub root: Ino,
     pub nodes: BTreeMap<Ino, Node>,
+    /// What projects may have.
+    pub limits: AllLimits,
 }
 
 impl Default for Model {
@@ -151,6 +155,7 @@ impl Model {
         Self {
             root,
             nodes: BTreeMap::from([(root, node)]),
+            limits: AllLimits::new(),
         }
     }
 

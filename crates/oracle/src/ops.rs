@@ -1,6 +1,6 @@
 //! Operations as data, and random ones.
 
-use quayfs::fs::{Caller, FallocMode, RenameFlags, SetXattr};
+use quayfs::fs::{Caller, FallocMode, RenameFlags, SetQuota, SetXattr};
 use quayfs_layout::inode::{
     FLAG_APPEND, FLAG_DIRSYNC, FLAG_IMMUTABLE, FLAG_NOATIME, FLAG_NODUMP, FLAG_SYNC, S_IFDIR,
     S_IFLNK, S_IFREG,
@@ -125,6 +125,8 @@ pub enum Op {
         project: u32,
         inherit: bool,
     },
+    /// Limits of a project, set by root.
+    SetQuota(SetQuota),
     SetXattr {
         ino: Ino,
         name: Name,
@@ -211,6 +213,8 @@ pub struct Taste {
     pub wild: bool,
     /// Digest, round and zero batch are called as operations.
     pub quiet: bool,
+    /// Projects get limits, which hold for the whole volume.
+    pub limits: bool,
 }
 
 /// Chooses an operation that the state of `m` makes interesting.
@@ -241,6 +245,12 @@ pub fn random(rng: &mut Rng, m: &Model, t: &Taste) -> Op {
         return Op::SetFlags { ino, flags: 0 };
     }
     let offset = |rng: &mut Rng| offset(rng, m, file, t);
+    if t.limits && rng.one_in(16) {
+        return match rng.one_in(2) {
+            true => limit(rng, t),
+            false => join(rng, (any, dir)),
+        };
+    }
     match rng.below(100) {
         _ if crowded && !rng.one_in(3) => shrink(rng, m, (file, dir)),
         0..14 => Op::Create {
@@ -381,12 +391,7 @@ pub fn random(rng: &mut Rng, m: &Model, t: &Taste) -> Op {
             umask: *rng.pick(&[0, 0o22, 0o77]),
             by: (rng.below(3) as u32, rng.below(3) as u32),
         },
-        86 if rng.one_in(2) => Op::SetProject {
-            // Mostly a tree, sometimes what was in one.
-            ino: if rng.one_in(3) { any } else { dir },
-            project: rng.below(3) as u32,
-            inherit: !rng.one_in(3),
-        },
+        86 if rng.one_in(2) => join(rng, (any, dir)),
         86 => chattr(rng, m, any),
         85 => Op::RemoveXattr {
             ino: any,
@@ -440,6 +445,33 @@ fn exchange(rng: &mut Rng, m: &Model, (file, files): (Ino, &[Ino]), t: &Taste) -
         to_eof: rng.one_in(3),
         written: rng.one_in(4),
     }
+}
+
+/// Puts something into a project: mostly a tree, sometimes what was in one.
+fn join(rng: &mut Rng, (any, dir): (Ino, Ino)) -> Op {
+    Op::SetProject {
+        ino: if rng.one_in(3) { any } else { dir },
+        project: rng.below(3) as u32,
+        inherit: !rng.one_in(3),
+    }
+}
+
+/// Limits that are soon reached, or none.
+fn limit(rng: &mut Rng, t: &Taste) -> Op {
+    let limit = |rng: &mut Rng, most: u64| match rng.below(4) {
+        0 => None,
+        1 => Some(0),
+        _ => Some(1 + rng.below(most)),
+    };
+    let mut bytes = || limit(rng, t.blocks / 6).map(|n| n * B - n % 3);
+    let (bytes_soft, bytes_hard) = (bytes(), bytes());
+    Op::SetQuota(SetQuota {
+        project: rng.below(3) as u32,
+        bytes_soft,
+        bytes_hard,
+        inodes_soft: limit(rng, 5),
+        inodes_hard: limit(rng, t.inodes as u64 / 4),
+    })
 }
 
 /// Flags of anything but the root, which others need.

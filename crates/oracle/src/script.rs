@@ -13,16 +13,19 @@ use std::sync::Arc;
 use quayfs::background;
 use quayfs::checkpoint::{self, Reach};
 use quayfs::config::MountOptions;
+use quayfs::error::FsError;
 use quayfs::fs::{Caller, FallocMode, Fs};
 use quayfs_crashsim::Recorder;
 use quayfs_layout::Ino;
 use quayfs_layout::inode::S_IFREG;
 use quayfs_pmem::Backend;
 
+use crate::apply::Outcome;
 use crate::crash::{Depth, explore};
 use crate::dump::{self, Tree};
 use crate::model::Model;
 use crate::ops::{Data, Name, Op, Taste, random};
+use crate::quota::{self, AllLimits};
 use crate::rng::Rng;
 use crate::{Media, Shape, apply};
 
@@ -44,7 +47,14 @@ const TASTE: Taste = Taste {
     inodes: 10,
     wild: false,
     quiet: true,
+    limits: false,
 };
+
+/// What may be found.
+struct State {
+    tree: Tree,
+    limits: AllLimits,
+}
 
 /// A recorded run.
 pub struct Script {
@@ -52,9 +62,9 @@ pub struct Script {
     pub recorder: Recorder,
     options: MountOptions,
     model: Model,
-    /// Trees in the order of operations; the first one is that before any.
-    states: Vec<Tree>,
-    /// Their hashes.
+    /// What there is after each operation; the first one is that before any.
+    states: Vec<State>,
+    /// Hashes of their trees.
     hashes: Vec<u64>,
     /// Whether an operation is durable when it returns.
     durable: bool,
@@ -66,6 +76,8 @@ pub struct Script {
     begun: Vec<Op>,
     /// How many events after [`Script::settle`] the daemon shall die.
     dies: Option<usize>,
+    /// Operations that a limit of a project was in the way of.
+    pub refusals: u64,
     /// The inode that [`crate::search::alphabet::prepare`] leaves open and without a name.
     pub orphan: Ino,
 }
@@ -89,6 +101,7 @@ impl Script {
             models: Vec::new(),
             begun: Vec::new(),
             dies: None,
+            refusals: 0,
             orphan: 0,
             fs,
             recorder,
@@ -102,7 +115,8 @@ impl Script {
     fn note(&mut self) {
         let tree = dump::expected(&self.model);
         self.hashes.push(dump::hash(&tree));
-        self.states.push(tree);
+        let limits = self.model.limits.clone();
+        self.states.push(State { tree, limits });
         self.models.push(self.model.clone());
     }
 
@@ -130,7 +144,7 @@ impl Script {
         self.states.len() as u64 - 1
     }
 
-    /// Carries out an operation that succeeds, in one record.
+    /// Carries out an operation that succeeds, or fails as it must, in one record.
     pub fn op(&mut self, op: Op) {
         self.op_in(op, 1);
     }
@@ -138,12 +152,14 @@ impl Script {
     fn op_in(&mut self, op: Op, records: u64) {
         self.recorder.mark(self.state() + records);
         self.begun = vec![op.clone()];
-        if let Err(e) = apply::both(&self.fs, &mut self.model, &op, false) {
-            panic!("{}: {e}", self.name);
-        }
+        let outcome = apply::both(&self.fs, &mut self.model, &op, false);
+        let outcome = outcome.unwrap_or_else(|e| panic!("{}: {e}", self.name));
+        self.refusals += u64::from(outcome == Outcome::Refused);
         self.begun.clear();
         self.note();
-        if self.durable {
+        // Limits are durable when they are set, with all that was done before.
+        let commits = matches!(&op, Op::SetQuota(set) if set.project != 0);
+        if self.durable || commits {
             self.durable_so_far();
         }
     }
@@ -152,7 +168,11 @@ impl Script {
     pub fn random(&mut self, seed: u64, steps: usize) {
         let mut rng = Rng::new(seed);
         for _ in 0..steps {
-            let op = random(&mut rng, &self.model, &TASTE);
+            let taste = Taste {
+                limits: true,
+                ..TASTE
+            };
+            let op = random(&mut rng, &self.model, &taste);
             self.op(op);
             if rng.one_in(9) {
                 self.sync();
@@ -315,9 +335,19 @@ impl Script {
             };
             self.begun = halves.map(half).to_vec();
             let got = self.fs.fallocate(ino, mode, offset, len);
-            for half in halves {
-                let want = self.model.fallocate(ino, half, offset, len);
-                assert_eq!(got, want, "{}: fallocate of {ino}", self.name);
+            for mode in halves {
+                if got == Err(FsError::Quota) && mode != FallocMode::Punch {
+                    let due = quota::due(&self.fs, &self.model, &half(mode));
+                    due.unwrap_or_else(|e| panic!("{}: {e}", self.name));
+                    self.refusals += 1;
+                } else {
+                    let want = self.model.fallocate(ino, mode, offset, len);
+                    let got = got.clone().or_else(|e| match e {
+                        FsError::Quota => Ok(()),
+                        e => Err(e),
+                    });
+                    assert_eq!(got, want, "{}: fallocate of {ino}", self.name);
+                }
                 self.note();
             }
             self.begun.clear();

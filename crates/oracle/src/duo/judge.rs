@@ -7,12 +7,14 @@ use std::sync::Arc;
 use quayfs::error::FsError;
 use quayfs::fs::Fs;
 use quayfs_crashsim::{CrashImage, Trace};
+use quayfs_layout::inode::ROOT;
 
 use super::worker::{Mark, State, Worker, decode, own};
 use super::{Duo, PART, Shared};
 use crate::Media;
 use crate::crash::{Depth, Run};
 use crate::dump::{self, difference};
+use crate::quota;
 
 impl Run for Duo {
     fn name(&self) -> &str {
@@ -48,6 +50,9 @@ impl Duo {
     fn judge(&self, fs: &Fs, marks: &[u64]) -> Result<u64, String> {
         let found = states(fs, &self.workers, self.shared, |w| w.allowed(marks))?;
         let chosen = agree(&found, marks)?;
+        // They charge the same projects.
+        let all = dump::dump(fs, ROOT).map_err(|e| format!("cannot be read: {e}"))?;
+        quota::check(fs, &all)?;
         let number = |sum: u64, state: &usize| sum.wrapping_mul(1_000_003) + *state as u64;
         Ok(chosen.iter().fold(0, number))
     }

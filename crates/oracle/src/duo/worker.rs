@@ -91,6 +91,7 @@ impl Worker {
             inodes: 8,
             wild: false,
             quiet: false,
+            limits: false,
         };
         let mut rng = Rng::new(seed ^ self.number << 32);
         let mut model = Model::below(self.dir, 0o755);

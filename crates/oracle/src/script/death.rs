@@ -9,6 +9,7 @@ use super::{ACKNOWLEDGED, BEGINS, Script, TASTE};
 use crate::dump::{self, difference};
 use crate::model::Model;
 use crate::ops::{Op, random};
+use crate::quota;
 use crate::rng::Rng;
 use crate::{Media, apply};
 
@@ -68,7 +69,9 @@ impl Script {
             let _ = apply::on_model(&mut after, &op, ino, self.fs.request_max() as u64);
             possible.push(after);
         }
-        let is_there = |m: &&Model| difference(&tree, &dump::expected(m)).is_none();
+        let limits = quota::limits(&self.fs);
+        let is_there =
+            |m: &&Model| m.limits == limits && difference(&tree, &dump::expected(m)).is_none();
         let Some(found) = possible.iter().rev().find(is_there) else {
             panic!("{}: after a death no state is there", self.name);
         };

@@ -12,6 +12,7 @@ use quayfs_journal::Journal;
 use quayfs_layout::BLOCK;
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_layout::l2p::{COMMIT_AT, START_AT};
+use quayfs_layout::quota::Limits;
 use quayfs_layout::slot::SLOT_HEADER_BYTES;
 use quayfs_ppt::{Damage, PptError};
 
@@ -19,6 +20,7 @@ use super::{ACKNOWLEDGED, ENDED, Script};
 use crate::crash::{Depth, Run};
 use crate::dump::{self, Tree, difference};
 use crate::model::Model;
+use crate::quota;
 use crate::rng::bytes;
 use crate::{Media, account};
 
@@ -54,19 +56,29 @@ impl Script {
     ) -> Result<usize, String> {
         let tree = self.read(fs);
         let tree = tree.map_err(|e| format!("the tree cannot be read: {e}"))?;
-        let durable = &self.states[durable];
+        quota::check(fs, &tree)?;
+        let limits = quota::limits(fs);
+        let durable = &self.states[durable].tree;
         let mut why = Vec::new();
         // A later state is likelier: what was begun mostly arrived.
         for k in allowed.clone().rev() {
-            match difference(&tree, &self.states[k]) {
-                None => match dump::lost_for_good(&tree, &self.states[k], durable) {
+            let state = &self.states[k];
+            match difference(&tree, &state.tree) {
+                None if limits != state.limits => why.push(format!(
+                    "state {k}: limits are {limits:?}, should be {:?}",
+                    state.limits
+                )),
+                None => match dump::lost_for_good(&tree, &state.tree, durable) {
                     None => return Ok(k),
                     Some(lost) => why.push(format!("state {k}: {lost}")),
                 },
                 Some(d) => why.push(format!("state {k}: {d}")),
             }
         }
-        let other = (0..self.states.len()).find(|k| difference(&tree, &self.states[*k]).is_none());
+        let other = (0..self.states.len()).find(|k| {
+            let state = &self.states[*k];
+            limits == state.limits && difference(&tree, &state.tree).is_none()
+        });
         Err(format!(
             "none of the states {allowed:?}, but {other:?}:\n{}",
             why.join("\n")
@@ -77,6 +89,12 @@ impl Script {
     fn used(&self, media: &Media, fs: Arc<Fs>, found: usize) -> Result<(), String> {
         let step = |what: &'static str| move |e| format!("after recovery, {what}: {e}");
         let me = Caller::default();
+        // Whatever there is of limits, there is to be room.
+        let limits = &self.states[found].limits;
+        for project in limits.keys() {
+            let none = quota::all_of(*project, &Limits::default());
+            fs.set_quota(me, none).map_err(step("lifting limits"))?;
+        }
         let content = bytes(99, 2 * BLOCK + 100);
         let file = fs
             .mknod(me, ROOT, b"after", S_IFREG, 0)
@@ -105,9 +123,16 @@ impl Script {
         get(&fs, file)?;
         fs.unlink(ROOT, b"after").map_err(step("unlink"))?;
         fs.forget(file, 1);
+        for (project, limits) in limits {
+            let again = quota::all_of(*project, limits);
+            fs.set_quota(me, again).map_err(step("setting limits"))?;
+        }
         let tree = self.read(&fs).map_err(step("reading the tree"))?;
-        if let Some(d) = difference(&tree, &self.states[found]) {
+        if let Some(d) = difference(&tree, &self.states[found].tree) {
             return Err(format!("after use: {d}"));
+        }
+        if quota::limits(&fs) != *limits {
+            return Err(format!("after use: limits are not {limits:?}"));
         }
         account::settle(&fs);
         account::check(&fs, &files(&tree))?;
@@ -308,6 +333,7 @@ fn files(tree: &Tree) -> Model {
     let mut m = Model {
         root: ROOT,
         nodes: Default::default(),
+        limits: Default::default(),
     };
     for item in tree.values().filter(|i| i.mode & 0o170_000 == S_IFREG) {
         if let Some((ino, _, _)) = item.identity {

@@ -4,7 +4,7 @@
 //! A step finds its objects by name at the time it runs. If an earlier step took one away, the call
 //! fails as it must, or the step is left out where there is nothing to call it on.
 
-use quayfs::fs::{Caller, FallocMode, RenameFlags, SetXattr};
+use quayfs::fs::{Caller, FallocMode, RenameFlags, SetQuota, SetXattr};
 use quayfs_layout::inode::{
     FLAG_APPEND, FLAG_IMMUTABLE, FLAG_NOATIME, FLAG_NODUMP, ROOT, S_IFDIR, S_IFLNK,
 };
@@ -242,6 +242,42 @@ steps! {
     "project-file": |s| { let a = s.at("a")?; s.set_project(a, 7, false) };
     "project-other": |s| { let dir = s.at("dir")?; s.set_project(dir, 8, true) };
     "project-none": |s| { let a = s.at("a")?; s.set_project(a, 0, false) };
+    "limit": |s| {
+        // Up to the last block, one beyond it, and a write of which half would fit.
+        let (dir, e) = (s.at("dir")?, s.at("dir/empty")?);
+        s.set_project(e, 7, false);
+        s.set_project(dir, 7, true);
+        let (blocks, _) = s.has(7);
+        s.limit(7, Some(blocks + 2), None);
+        s.write(e, 0, 2 * BLOCK);
+        s.write(e, 2 * B, 1);
+        s.truncate(e, B);
+        s.write(e, 3 * B, 2 * BLOCK);
+        s.write(e, 3 * B, 100)
+    };
+    "limit-inodes": |s| {
+        let dir = s.at("dir")?;
+        s.set_project(dir, 8, true);
+        let (_, inodes) = s.has(8);
+        s.limit(8, None, Some(inodes + 1));
+        let one = s.file(dir, "one");
+        s.file(dir, "two");
+        s.remove(dir, "one");
+        s.file(dir, "two");
+        s.forget(one);
+        s.create(dir, "three", S_IFDIR | 0o755, 0)
+    };
+    "limit-below": |s| {
+        // What is above its limit already keeps what it has, and does not grow.
+        let a = s.at("a")?;
+        s.limit(7, Some(1), Some(1));
+        s.set_project(a, 7, false);
+        s.limit(7, Some(0), None);
+        s.set_project(a, 7, false);
+        s.limit(7, Some(2), None);
+        s.write(a, 0, 10);
+        s.write(a, 20 * B, 10)
+    };
     "append-only": |s| {
         let ino = s.at("dir")?;
         s.op(Op::SetFlags { ino, flags: FLAG_APPEND | FLAG_NOATIME })
@@ -303,12 +339,29 @@ impl Script {
         });
     }
 
-    fn set_project(&mut self, ino: Ino, project: u32, inherit: bool) {
+    /// Puts an inode into a project.
+    pub fn set_project(&mut self, ino: Ino, project: u32, inherit: bool) {
         self.op(Op::SetProject {
             ino,
             project,
             inherit,
         });
+    }
+
+    /// Limits a project to so many blocks and inodes; what is not given stays.
+    pub fn limit(&mut self, project: u32, blocks: Option<u64>, inodes: Option<u64>) {
+        self.op(Op::SetQuota(SetQuota {
+            project,
+            bytes_hard: blocks.map(|n| n * B),
+            inodes_hard: inodes,
+            ..SetQuota::default()
+        }));
+    }
+
+    /// Blocks and inodes of a project.
+    pub fn has(&self, project: u32) -> (u64, u64) {
+        let usage = self.fs.e.quotas.get(project).map(|p| p.usage());
+        usage.map_or((0, 0), |u| (u.blocks, u.inodes))
     }
 
     /// Sets an extended attribute to `len` bytes.
@@ -323,5 +376,55 @@ impl Script {
             value,
             how,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::search::program::{MODES, Mode};
+    use crate::{Shape, options};
+
+    /// What of a step is refused, and what the project has afterwards.
+    #[test]
+    fn limits_are_met_and_reached() {
+        let after = |mode: &Mode, names: &[&str]| {
+            let (shape, options) = (&Shape::TINY, options(mode.options));
+            let mut s = Script::new(mode.name, shape, mode.backend, &options);
+            prepare(&mut s);
+            for name in names {
+                find(name).expect("a step").run(&mut s);
+            }
+            s
+        };
+        for mode in MODES {
+            let s = after(mode, &["limit"]);
+            let limit = s.fs.e.quotas.get(7).expect("a project").limits().blocks;
+            assert_eq!((s.refusals, s.has(7).0), (2, limit), "{}", mode.name);
+            let s = after(mode, &["limit-inodes"]);
+            assert_eq!((s.refusals, s.has(8).1), (2, 2), "{}", mode.name);
+            let s = after(mode, &["limit-below"]);
+            let (blocks, inodes) = s.has(7);
+            assert!(
+                blocks > 2 && inodes == 1,
+                "{blocks} blocks, {inodes} inodes"
+            );
+            assert_eq!(s.refusals, 2, "{}", mode.name);
+        }
+        // Other steps run into a limit that an earlier one has set.
+        for other in [
+            "symlink",
+            "copy",
+            "allocate-grow",
+            "create-acl",
+            "tmpfile-link",
+        ] {
+            let s = after(&MODES[0], &["limit", other]);
+            assert!(s.refusals > 2, "{other}");
+        }
+        for other in ["create", "symlink", "create-acl", "whiteout-dir"] {
+            let s = after(&MODES[0], &["limit-inodes", other]);
+            assert!(s.refusals > 2, "{other}");
+        }
     }
 }

@@ -19,7 +19,7 @@ use crate::rng::Rng;
 use crate::search::alphabet::{ALPHABET, Step, find, prepare};
 use crate::search::repairs::repairs;
 use crate::search::run::{DEPTH, DEPTH_OF_REPAIRS, DEPTH_OF_THREADS};
-use crate::search::stories::STORIES;
+use crate::search::stories::{STORIES, shape_of};
 use crate::{Shape, options};
 
 /// Mount options and the backend that goes with them.
@@ -78,7 +78,7 @@ pub const MODES: &[Mode] = &[
 pub enum Text {
     /// Steps of the alphabet, then everything that happens in the background.
     Steps(Vec<&'static str>),
-    /// One of the [`STORIES`], on the tight volume.
+    /// One of the [`STORIES`].
     Story(&'static str),
     /// Random steps with the background in between.
     Random(u64),
@@ -220,7 +220,7 @@ impl Program {
     /// Carries it out and records it.
     pub fn run(&self) -> Box<dyn Run> {
         let shape = match self.text {
-            Text::Story(_) => &Shape::TIGHT,
+            Text::Story(name) => shape_of(name),
             Text::Random(seed)
             | Text::Killed(seed)
             | Text::Threads(_, seed)

@@ -3,7 +3,7 @@
 
 use quayfs::fs::{FallocMode, SetXattr};
 use quayfs_layout::BLOCK;
-use quayfs_layout::inode::{ROOT, S_IFLNK};
+use quayfs_layout::inode::{ROOT, S_IFDIR, S_IFLNK};
 
 use crate::Shape;
 use crate::crash::Script;
@@ -22,8 +22,19 @@ pub const STORIES: &[Story] = &[
     ("lap", lap),
     ("laps", laps),
     ("backlog", backlog),
+    ("batches", batches),
     ("rewrites", rewrites),
+    ("places", places),
 ];
+
+/// The volume that a story is about.
+pub fn shape_of(story: &str) -> &'static Shape {
+    match story {
+        // More than one record has to fit a batch.
+        "batches" => &Shape::TINY,
+        _ => &Shape::TIGHT,
+    }
+}
 
 /// The slots that a round has retired are filled again.
 fn ring(s: &mut Script) {
@@ -149,6 +160,69 @@ fn backlog(s: &mut Script) {
     s.sync();
 }
 
+/// A death leaves so much that recovery digests it in several batches, of several records each. Most of
+/// them charge one project, which is at its limits.
+fn batches(s: &mut Script) {
+    let dir = s.create(ROOT, "dir", S_IFDIR | 0o755, 0);
+    s.set_project(dir, 7, true);
+    let name = |i: usize| format!("f{i}");
+    let files: Vec<_> = (0..9).map(|i| s.file(dir, &name(i))).collect();
+    for (i, file) in files.iter().enumerate() {
+        s.set_xattr(*file, "user.large", 9_000 + i, SetXattr::Any);
+    }
+    s.background();
+    s.settle();
+    let options = s.options();
+    for life in 0..2 {
+        let (blocks, inodes) = s.has(7);
+        s.limit(7, Some(blocks + 3), Some(inodes));
+        let file = files[2 * life];
+        s.write(file, 0, 2 * BLOCK);
+        for (i, file) in files.iter().enumerate().skip(2 * life) {
+            s.set_xattr(*file, "user.large", 9_500 + 100 * life + i, SetXattr::Any);
+        }
+        s.write(file, 4 * B, 2 * BLOCK);
+        s.file(dir, "more");
+        s.set_xattr(file, "user.large", 100, SetXattr::Any);
+        s.write(file, 4 * B, 2 * BLOCK);
+        for (i, gone) in files.iter().enumerate().skip(2 * life).take(2) {
+            s.remove(dir, &name(i));
+            s.forget(*gone);
+        }
+        s.file(dir, &format!("g{life}"));
+        s.remount(false, &options);
+    }
+    s.sync();
+}
+
+/// Projects come and go: the place in the table that one of them has left becomes another's.
+fn places(s: &mut Script) {
+    let a = s.file(ROOT, "a");
+    s.write(a, 0, 2 * BLOCK);
+    s.background();
+    s.settle();
+    let options = s.options();
+    s.limit(9, Some(5), Some(3));
+    s.set_project(a, 9, false);
+    s.sync();
+    s.digest();
+    s.limit(9, Some(0), Some(0));
+    s.set_project(a, 0, false);
+    // Whoever reads the table finds the place free.
+    s.remount(false, &options);
+    s.limit(8, Some(2), None);
+    s.set_project(a, 8, false);
+    s.write(a, 2 * B, 1);
+    s.digest();
+    s.remount(true, &options);
+    s.limit(8, Some(0), Some(1));
+    s.write(a, 2 * B, 1);
+    s.set_project(a, 9, false);
+    s.sync();
+    s.digest();
+    s.end();
+}
+
 /// Rounds of the older half leave what was written again since where it is; a death, and a zero batch,
 /// find blocks whose only version on the device is an old one, or none.
 fn rewrites(s: &mut Script) {
@@ -197,4 +271,26 @@ fn lives(s: &mut Script) {
         s.remount(life == 2, &options);
     }
     s.end();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options;
+    use crate::search::program::MODES;
+
+    #[test]
+    fn stories_of_projects_meet_their_limits() {
+        for (story, play, refusals) in [
+            ("batches", batches as fn(&mut Script), 4),
+            ("places", places, 1),
+        ] {
+            for mode in MODES {
+                let shape = shape_of(story);
+                let mut s = Script::new(story, shape, mode.backend, &options(mode.options));
+                play(&mut s);
+                assert_eq!(s.refusals, refusals, "{}: {story}", mode.name);
+            }
+        }
+    }
 }
