@@ -18,10 +18,10 @@ PACKAGES := fuse3 libpmem-dev pkg-config gcc libc6-dev make ca-certificates \
 help:
 	@echo 'make mount     build, make the volume demo/vol and mount it on demo/mnt'
 	@echo 'make umount    unmount demo/mnt'
-	@echo 'make test      run every test; they mount for real, so they need /dev/fuse'
+	@echo 'make test      run every test, public suites too; they mount for real, so they need /dev/fuse'
 	@echo '               (QUAYFS_SKIP_FUSE=1 leaves those out, QUAYFS_SKIP_URING=1 those that need'
 	@echo '               root and Linux 6.14 for FUSE over io_uring, QUAYFS_SKIP_ROOT=1 those that need root)'
-	@echo 'make conformance   public suites in every way to mount (CELLS=pairs SEEDS=1; as root)'
+	@echo 'make conformance   the public suites alone, in every way to mount (CELLS=pairs SEEDS=1; as root)'
 	@echo 'make xfstests  run XFSTESTS=DIR, where xfstests was built (TESTS=quick OPTIONS=; as root)'
 	@echo 'make apps      run real programs on real mounts, with deaths in between (long: tests/apps)'
 	@echo 'make kills     kill the daemon under five programs at random moments (ROUNDS=1000 SEED=1)'
@@ -50,7 +50,7 @@ mount: build
 umount:
 	@scripts/demo umount $(QUAYFS)
 
-test: test-workspace test-rings test-loom
+test: test-workspace test-rings test-loom conformance
 
 test-workspace: deps
 	@[ -e /dev/fuse ] || modprobe fuse 2>/dev/null || true
