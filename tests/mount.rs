@@ -5,7 +5,7 @@
 
 mod program;
 
-use program::{QUAYFS, Run, Scene, can_mount, named, quayfs};
+use program::{QUAYFS, Run, Scene, can_mount, copy_program, named, quayfs};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -406,7 +406,7 @@ struct Unprivileged {
 impl Unprivileged {
     fn new(dir: &Path) -> Self {
         let program = dir.join("quayfs");
-        fs::copy(QUAYFS, &program).unwrap();
+        copy_program(&program);
         let namespace = rustix::process::getuid().is_root().then(|| {
             fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).unwrap();
             let script = "mkdir dev; mount -t tmpfs none dev; mknod -m 666 dev/fuse c 10 229; \

@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use program::{QUAYFS, Run, Scene, can_be_root, can_mount, quayfs};
+use program::{QUAYFS, Run, Scene, can_be_root, can_mount, copy_program, quayfs};
 use serde_json::Value;
 
 /// A mount that goes away with the test, whatever its end.
@@ -184,7 +184,7 @@ fn others_may_not_scrub() {
     m.mount("allow_other");
     fs::set_permissions(m.0.dir(), fs::Permissions::from_mode(0o755)).unwrap();
     let program = m.0.dir().join("quayfs");
-    fs::copy(QUAYFS, &program).unwrap();
+    copy_program(&program);
     let scrub = || -> Run {
         let mut command = Command::new(&program);
         command.args(["scrub", &m.mnt()]).uid(65534).gid(65534);

@@ -155,6 +155,14 @@ impl Scene {
     }
 }
 
+/// Copies the program, for those who may not go where it is. In a process of its own: whoever is being started by
+/// another test meanwhile would have the copy open for writing, and such a file cannot be run.
+#[track_caller]
+pub fn copy_program(to: &Path) {
+    let copied = Command::new("cp").arg(QUAYFS).arg(to).status();
+    assert!(copied.expect("cp runs").success());
+}
+
 /// A mount that goes away with the test, whatever its end.
 pub struct Mounted(pub Scene);
 
