@@ -271,12 +271,14 @@ fn papers_runs_what_is_chosen() {
     let chosen = ["rangelock", "--workload", "DWOL", "--variant", "range"];
     papers(scene.path(), &json, &chosen).ok();
     let report: Value = serde_json::from_slice(&std::fs::read(&json).unwrap()).unwrap();
-    for cell in report["experiments"][0]["cells"].as_array().unwrap() {
-        assert_eq!(cell["workload"]["name"], "DWOL");
-        let targets = cell["workload"]["targets"].as_array().unwrap();
-        assert!(targets.len() == 1 && targets[0]["label"] == "range");
-        assert!(cell["comparisons"].as_array().unwrap().is_empty());
-    }
+    let cells = report["experiments"][0]["cells"].as_array().unwrap();
+    assert_eq!(cells.len(), 1);
+    assert_eq!(cells[0]["workload"]["name"], "DWOL");
+    let targets = cells[0]["workload"]["targets"].as_array().unwrap();
+    assert!(targets.len() == 1 && targets[0]["label"] == "range");
+    assert!(cells[0]["comparisons"].as_array().unwrap().is_empty());
+    let shown = quayfs(["bench", "show", json.to_str().unwrap()]).ok();
+    assert!(shown.contains("DWOL") && shown.contains("range"), "{shown}");
 }
 
 #[test]

@@ -388,7 +388,7 @@ pub enum BenchCommand {
     /// Write one HTML page with plots of stored reports. Those that differ in nothing but the number of
     /// threads become lines over threads.
     Report {
-        /// What `run --json` wrote. Files with different names are never joined.
+        /// What `run --json` and `papers --json` wrote. Files with different names are never joined.
         #[arg(required = true, value_name = "[NAME=]FILE")]
         files: Vec<String>,
         /// The page.

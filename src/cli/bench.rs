@@ -44,11 +44,7 @@ fn report(files: &[String], out: &Path) -> Result<(), Failure> {
             let why = format!("--out {} is one of the reports", out.display());
             return Err(Failure::new(USAGE, why));
         }
-        let text = std::fs::read_to_string(path).map_err(|e| failure(Error::file(path)(e)))?;
-        let papers = papers::page::read(&text);
-        let papers =
-            papers.map_err(|why| Failure::new(FAILED, format!("{}: {why}", path.display())))?;
-        if let Some(found) = papers {
+        if let Some(found) = papers_in(path)? {
             let file = path.file_name().unwrap_or(path.as_os_str());
             let name = name.map_or_else(|| file.to_string_lossy(), Into::into);
             sections.extend(papers::page::sections(&found, &name));
@@ -59,7 +55,18 @@ fn report(files: &[String], out: &Path) -> Result<(), Failure> {
     std::fs::write(out, page::render(&sources, &sections)).map_err(|e| failure(Error::file(out)(e)))
 }
 
+/// What `bench papers` stored in a file; none if it is something else.
+fn papers_in(path: &Path) -> Result<Option<papers::report::Papers>, Failure> {
+    let text = std::fs::read_to_string(path).map_err(|e| failure(Error::file(path)(e)))?;
+    papers::page::read(&text)
+        .map_err(|why| Failure::new(FAILED, format!("{}: {why}", path.display())))
+}
+
 fn show(file: &Path) -> Result<(), Failure> {
+    if let Some(found) = papers_in(file)? {
+        say(found.render().trim_end());
+        return Ok(());
+    }
     let report = Report::load(file).map_err(failure)?;
     say(table::render(&report).trim_end());
     Ok(())

@@ -5,7 +5,7 @@
 mod experiments;
 pub mod page;
 mod recovery;
-mod report;
+pub mod report;
 mod volume;
 
 use self::experiments::{ALL, Experiment, Row, Variant};

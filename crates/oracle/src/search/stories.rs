@@ -2,8 +2,8 @@
 //! while whatever made it free may still be in flight in another thread.
 
 use quayfs::fs::{FallocMode, SetXattr};
-use quayfs_layout::BLOCK;
 use quayfs_layout::inode::{ROOT, S_IFDIR, S_IFLNK};
+use quayfs_layout::{BLOCK, Ino};
 
 use crate::Shape;
 use crate::crash::Script;
@@ -139,14 +139,20 @@ fn laps(s: &mut Script) {
     s.end();
 }
 
-/// A death leaves more records than there are pages to digest at once.
-fn backlog(s: &mut Script) {
-    let files: Vec<_> = (0..5).map(|i| s.file(ROOT, &format!("f{i}"))).collect();
+/// Files `f0`, `f1` and so on with attributes of three pages each, which are no records any more.
+fn with_attributes(s: &mut Script, dir: Ino, count: usize) -> Vec<Ino> {
+    let files: Vec<_> = (0..count).map(|i| s.file(dir, &format!("f{i}"))).collect();
     for (i, file) in files.iter().enumerate() {
         s.set_xattr(*file, "user.large", 9_000 + i, SetXattr::Any);
     }
     s.background();
     s.settle();
+    files
+}
+
+/// A death leaves more records than there are pages to digest at once.
+fn backlog(s: &mut Script) {
+    let files = with_attributes(s, ROOT, 5);
     let options = s.options();
     for life in 0..2 {
         for (i, file) in files.iter().enumerate() {
@@ -165,13 +171,7 @@ fn backlog(s: &mut Script) {
 fn batches(s: &mut Script) {
     let dir = s.create(ROOT, "dir", S_IFDIR | 0o755, 0);
     s.set_project(dir, 7, true);
-    let name = |i: usize| format!("f{i}");
-    let files: Vec<_> = (0..9).map(|i| s.file(dir, &name(i))).collect();
-    for (i, file) in files.iter().enumerate() {
-        s.set_xattr(*file, "user.large", 9_000 + i, SetXattr::Any);
-    }
-    s.background();
-    s.settle();
+    let files = with_attributes(s, dir, 9);
     let options = s.options();
     for life in 0..2 {
         let (blocks, inodes) = s.has(7);
@@ -186,7 +186,7 @@ fn batches(s: &mut Script) {
         s.set_xattr(file, "user.large", 100, SetXattr::Any);
         s.write(file, 4 * B, 2 * BLOCK);
         for (i, gone) in files.iter().enumerate().skip(2 * life).take(2) {
-            s.remove(dir, &name(i));
+            s.remove(dir, &format!("f{i}"));
             s.forget(*gone);
         }
         s.file(dir, &format!("g{life}"));
