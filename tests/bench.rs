@@ -159,6 +159,7 @@ fn directories_take_turns_and_all_is_stored() {
 fn papers(dir: &Path, json: &Path, more: &[&str]) -> program::Run {
     let mut args = vec!["bench", "papers", "--warmup", "0", "--repeat", "1"];
     args.extend(["--threads", "1", "--ops", "20", "--files", "40"]);
+    args.extend(["--recovery-files", "50,500", "--recovery-data", "128M,256M"]);
     args.extend([
         "--file-size",
         "1M",
@@ -219,8 +220,14 @@ fn papers_compares_every_mechanism_without_a_kernel() {
     }
     papers_page(scene.path(), &json, &report);
     let recovery = experiments[2]["recovery"].as_array().unwrap();
-    let staged = recovery.iter().map(|r| r["staged_bytes"].as_u64().unwrap());
-    assert!(staged.is_sorted() && recovery.len() == 4, "{recovery:?}");
+    let series = |by: &str, of: &str| -> Vec<u64> {
+        let rows = recovery.iter().filter(|r| r["by"] == by);
+        rows.map(|r| r[of].as_u64().unwrap()).collect()
+    };
+    let staged = series("staged", "staged_bytes");
+    assert!(staged.is_sorted() && staged.len() == 4, "{recovery:?}");
+    assert_eq!(series("files", "files"), [50, 500]);
+    assert_eq!(series("data", "data_bytes"), [128 << 20, 256 << 20]);
     assert!(recovery.iter().all(|r| r["records"].as_u64().unwrap() > 0));
 }
 

@@ -505,6 +505,13 @@ pub struct BenchPapers {
     /// Seed of all random numbers [default: 1].
     #[arg(long)]
     pub seed: Option<u64>,
+    /// Numbers of files of volumes that recover, in `transcm`. Their regions grow by 768 bytes for each.
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_values_t = [1000, 10_000, 100_000])]
+    pub recovery_files: Vec<u64>,
+    /// Sizes of sparse data devices of volumes that recover, in `transcm`. Their regions grow by 20 bytes
+    /// for each 4 KiB.
+    #[arg(long, value_name = "SIZE,...", value_delimiter = ',', value_parser = parse_size, default_value = "1G,16G")]
+    pub recovery_data: Vec<u64>,
     /// More mount options, for all variants.
     #[arg(short, long, value_name = "OPT,...")]
     pub options: Option<String>,

@@ -229,7 +229,12 @@ impl Plan {
         let whole = self.args.workloads.is_empty() && self.args.variants.is_empty();
         if e.recovery && whole && self.levels().contains(&false) {
             progress.say(format!("{}: recovery", e.name));
-            recovery::measure(&self.site, self.args.repeat, stop, &mut report.recovery)?;
+            let sizes = recovery::Sizes {
+                files: self.args.recovery_files.clone(),
+                data: self.args.recovery_data.clone(),
+            };
+            let repeat = self.args.repeat;
+            recovery::measure(&self.site, &sizes, repeat, stop, &mut report.recovery)?;
         }
         Ok(())
     }

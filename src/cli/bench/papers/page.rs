@@ -1,6 +1,6 @@
 //! What was found, as sections of the page of `quayfs bench report`.
 
-use super::recovery::Recovery;
+use super::recovery::{By, Recovery};
 use super::report::{Cell, ExperimentReport, FORMAT, Papers};
 use quayfs_bench::page::Section;
 use quayfs_bench::page::plot::{Bar, Bars, Curves, Group, Line, Plot, Point, Quantity};
@@ -66,8 +66,11 @@ fn plots(e: &ExperimentReport) -> Vec<Plot> {
             seen.push(key);
         }
     }
-    if !e.recovery.is_empty() {
-        all.push(Plot::Curves(recovery(&e.recovery)));
+    for by in [By::Staged, By::Files, By::Data] {
+        let series: Vec<&Recovery> = e.recovery.iter().filter(|r| r.by == by).collect();
+        if !series.is_empty() {
+            all.push(Plot::Curves(recovery(by, &series)));
+        }
     }
     all
 }
@@ -198,12 +201,30 @@ fn throughput(cells: &[&Cell]) -> Plot {
     })
 }
 
-fn recovery(found: &[Recovery]) -> Curves {
+fn recovery(by: By, found: &[&Recovery]) -> Curves {
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let (title, x, at): (_, _, &dyn Fn(&Recovery) -> f64) = match by {
+        By::Staged => (
+            "recovery by what is staged, at level ops",
+            Quantity::new("MiB staged", Scale::Linear),
+            &|r| mib(r.staged_bytes),
+        ),
+        By::Files => (
+            "recovery by the number of files, at level ops",
+            Quantity::new("files", Scale::Log),
+            &|r| r.files as f64,
+        ),
+        By::Data => (
+            "recovery by the size of the data device, at level ops",
+            Quantity::new("MiB of data device", Scale::Log),
+            &|r| mib(r.data_bytes),
+        ),
+    };
     let line = |series, label: &str, time: fn(&Recovery) -> Option<Summary>| {
         let points = found.iter().filter_map(|r| {
             let s = time(r)?;
             Some(Point {
-                x: r.staged_bytes as f64 / f64::from(1 << 20),
+                x: at(r),
                 y: s.median * 1e3,
                 range: Some((s.min * 1e3, s.max * 1e3)),
             })
@@ -215,9 +236,9 @@ fn recovery(found: &[Recovery]) -> Curves {
         }
     };
     Curves {
-        title: "recovery at level ops".into(),
+        title: title.into(),
         note: String::new(),
-        x: Quantity::new("MiB staged", Scale::Linear),
+        x,
         y: Quantity::new("ms", Scale::Linear),
         lines: vec![
             line(0, "to the first answer", |r| r.recovery_s),

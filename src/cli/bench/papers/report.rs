@@ -1,7 +1,7 @@
 //! What was found, as it is stored and shown.
 
 use super::experiments::{Comparison, Experiment, Place, Row, Variant};
-use super::recovery::Recovery;
+use super::recovery::{By, Recovery};
 use quayfs_bench::machine::Machine;
 use quayfs_bench::report::{TargetReport, WorkloadReport};
 use quayfs_bench::stats::Summary;
@@ -298,9 +298,17 @@ fn recovery(out: &mut String, found: &[Recovery]) {
     let _ = writeln!(out, "\n  recovery, operation layer");
     let ms = |s: &Option<Summary>| s.map_or(f64::NAN, |s| s.median * 1e3);
     for r in found {
+        let what = match r.by {
+            By::Staged => String::new(),
+            By::Files => format!("{} files, ", r.files),
+            By::Data => format!(
+                "{} of data device, ",
+                crate::config::format_size(r.data_bytes)
+            ),
+        };
         let _ = writeln!(
             out,
-            "    {} staged, {} records: {:.1} ms to the first answer; {:.1} ms to write it back",
+            "    {what}{} staged, {} records: {:.1} ms to the first answer; {:.1} ms to write it back",
             crate::config::format_size(r.staged_bytes),
             r.records,
             ms(&r.recovery_s),

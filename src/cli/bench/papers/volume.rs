@@ -78,6 +78,19 @@ impl Site {
     /// # Errors
     /// `mkfs` fails.
     pub fn fresh(&self, variant: &Variant) -> Result<Fresh> {
+        let sizes = (self.pmem_size * variant.times, self.data_size);
+        self.make(variant, sizes, false)
+    }
+
+    /// As [`Site::fresh`], with a region and a device of these sizes, whose files have no blocks yet.
+    ///
+    /// # Errors
+    /// As of [`Site::fresh`].
+    pub fn sparse(&self, variant: &Variant, pmem_size: u64, data_size: u64) -> Result<Fresh> {
+        self.make(variant, (pmem_size, data_size), true)
+    }
+
+    fn make(&self, variant: &Variant, sizes: (u64, u64), sparse: bool) -> Result<Fresh> {
         let dir = self.data.path().join("volume");
         let region = match variant.place {
             Place::Pmem => Some(self.pmem.path().join("region")),
@@ -86,8 +99,9 @@ impl Site {
         let fresh = Fresh { dir, region };
         let options = MkfsOptions {
             pmem: fresh.region.clone(),
-            pmem_size: Some(self.pmem_size * variant.times),
-            data_size: Some(self.data_size),
+            pmem_size: Some(sizes.0),
+            data_size: Some(sizes.1),
+            sparse,
             buffers: variant.buffers,
             ..MkfsOptions::default()
         };
