@@ -1,8 +1,10 @@
 //! Requests that began as `ioctl`: flags of inodes, project ids, generations, trim, the end of the mount.
 
 use quayfs_fuse::wire::{
-    FsXattr, IOC_FSGETXATTR, IOC_FSSETXATTR, IOC_GETFLAGS, IOC_GETVERSION, IOC_SETFLAGS,
-    IOC_SHUTDOWN, IOC_TRIM, IOC32_GETVERSION, InHeader, IoctlIn, IoctlOut, TrimRange, handed_over,
+    FsXattr, IOC_ABORT_ATOMIC_WRITE, IOC_COMMIT_ATOMIC_WRITE, IOC_FSGETXATTR, IOC_FSSETXATTR,
+    IOC_GET_FEATURES, IOC_GETFLAGS, IOC_GETVERSION, IOC_SETFLAGS, IOC_SHUTDOWN,
+    IOC_START_ATOMIC_WRITE, IOC_TRIM, IOC32_GETVERSION, InHeader, IoctlIn, IoctlOut, TrimRange,
+    handed_over,
 };
 use quayfs_fuse::{Answer, Errno, Out};
 use quayfs_layout::inode::Inode;
@@ -71,6 +73,10 @@ impl Edge {
                 out.put(&IoctlOut::default())?;
                 out.put(&TrimRange { len, ..range })
             }
+            IOC_GET_FEATURES => self.features(out),
+            IOC_START_ATOMIC_WRITE => self.start_atomic(header, args.fh, out),
+            IOC_COMMIT_ATOMIC_WRITE => self.commit_atomic(header, (args.fh, false), out),
+            IOC_ABORT_ATOMIC_WRITE => self.abort_atomic(header, args.fh, out),
             _ => Err(Errno::new(libc::ENOTTY)),
         }
     }

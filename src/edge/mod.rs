@@ -2,6 +2,7 @@
 //! Both transports are in `quayfs-fuse`; what is here knows of neither.
 
 mod answers;
+mod atomic;
 mod attributes;
 mod caller;
 mod convert;

@@ -8,6 +8,7 @@ use std::thread;
 use quayfs_fuse::{Notifier, Options, Stats};
 
 use crate::config::MountOptions;
+use crate::edge::atomic::Sessions;
 use crate::edge::service::Edge;
 use crate::fs::Fs;
 
@@ -23,11 +24,15 @@ pub fn serve(
         fs,
         stats: Arc::clone(&stats),
         kernel: Notifier::new(&device)?,
+        atomic: Sessions::default(),
         started: Box::new(started),
     };
     let how = how(&edge.fs.e.options);
     quayfs_fuse::serve(&edge, device, &how, &stats)
 }
+
+/// Threads for answers that wait for the kernel, where there are such answers.
+const PATIENT: usize = 4;
 
 /// How a mount with these options is served.
 pub fn how(options: &MountOptions) -> Options {
@@ -40,6 +45,7 @@ pub fn how(options: &MountOptions) -> Options {
         transport: options.transport,
         workers,
         idle: options.idle,
+        patient: if options.atomic_writes { PATIENT } else { 0 },
         ..Options::default()
     }
 }
