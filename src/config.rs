@@ -139,8 +139,8 @@ pub struct MountOptions {
     pub checkpoint: CheckpointPolicy,
     /// `writeback`: the kernel's page cache collects writes (`writethrough` is the default).
     pub writeback_cache: bool,
-    /// `atomic_writes`: writes between two calls of a process are one, as with F2FS. Files that are open for
-    /// writing then bypass the kernel's page cache.
+    /// `atomic_writes`: writes between two calls are one, as with F2FS, and ranges can be exchanged, as with XFS.
+    /// Files that are open for writing then bypass the kernel's page cache.
     pub atomic_writes: bool,
     /// `open=`.
     pub open: OpenPolicy,

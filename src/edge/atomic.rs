@@ -59,6 +59,8 @@ impl Kept {
             }
             if at < offset {
                 piece.truncate((offset - at) as usize);
+                // What is kept has a bound, so memory must have one.
+                piece.shrink_to_fit();
                 self.pieces.insert(at, piece);
             }
         }
@@ -206,7 +208,11 @@ impl Sessions {
 }
 
 impl Edge {
-    fn offers_atomic_writes(&self) -> Result<(), Errno> {
+    /// Whether the calls of F2FS, and those of XFS, are there at all.
+    ///
+    /// # Errors
+    /// `ENOTTY` if not.
+    pub(super) fn offers_atomic_writes(&self) -> Result<(), Errno> {
         if self.fs.e.options.atomic_writes {
             Ok(())
         } else {

@@ -8,6 +8,8 @@ mod caller;
 mod convert;
 mod data;
 pub mod errno;
+mod exchange;
+mod files;
 mod ioctl;
 mod listing;
 mod names;

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use quayfs_fuse::wire::{IOC_COMMIT_ATOMIC_WRITE, Init, Open, OpenOut};
+use quayfs_fuse::wire::{Init, Open, OpenOut};
 use quayfs_fuse::{Answer, Errno, Notifier, Offer, Op, Out, Request, Service, Stats, Wish};
 use quayfs_layout::inode::ROOT;
 
 use crate::config::{AtimePolicy, MountOptions, OpenPolicy};
 use crate::edge::atomic::Sessions;
 use crate::edge::convert::{open_flags, writes};
+use crate::edge::exchange::marked;
 use crate::fs::{Fs, Writes};
 use crate::mount::STATUS_XATTR;
 
@@ -63,6 +64,8 @@ pub(super) struct Edge {
     pub(super) fs: Arc<Fs>,
     pub(super) stats: Arc<Stats>,
     pub(super) kernel: Notifier,
+    /// The device number of the mount, as `MAJOR:MINOR`, if the mount table has it.
+    pub(super) device: Option<Arc<str>>,
     /// What was written and not committed.
     pub(super) atomic: Sessions,
     /// Called when the kernel has begun to ask.
@@ -98,15 +101,14 @@ impl Service for Edge {
     }
 
     fn waits_for_kernel(&self, request: &Request<'_>) -> bool {
-        matches!(&request.op, Op::Ioctl { args, .. } if args.cmd == IOC_COMMIT_ATOMIC_WRITE)
+        matches!(&request.op, Op::Ioctl { args, .. } if self.waits(args.cmd))
     }
 
     fn answer_waiting(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer {
-        let header = &request.header;
         match &request.op {
-            Op::Ioctl { args, .. } if args.cmd == IOC_COMMIT_ATOMIC_WRITE => {
+            Op::Ioctl { args, data } => {
                 self.fs.alive()?;
-                self.commit_atomic(header, (args.fh, true), out)
+                self.ioctl_waiting(&request.header, (args, data), out)
             }
             _ => self.answer(request, out),
         }
@@ -232,7 +234,7 @@ impl Edge {
         );
         if self.fs.e.options.atomic_writes && writes(flags) != Writes::No {
             how = Open::DIRECT_IO | Open::PARALLEL_DIRECT_WRITES | Open::KEEP_CACHE;
-            fh = self.atomic.number();
+            fh = marked(self.atomic.number(), flags);
         }
         OpenOut {
             fh,

@@ -12,11 +12,13 @@ use crate::edge::atomic::Sessions;
 use crate::edge::service::Edge;
 use crate::fs::Fs;
 
-/// Serves requests until the file system is unmounted. The volume is not closed. Calls `started` when
-/// the kernel has begun to ask, so that whoever uses the tree is answered.
+/// Serves requests until the file system is unmounted. The volume is not closed. `number`: the device number
+/// of the mount (`MAJOR:MINOR`), by which files of others are told from its own. Calls `started` when the kernel
+/// has begun to ask, so that whoever uses the tree is answered.
 pub fn serve(
     fs: Arc<Fs>,
     device: OwnedFd,
+    number: Option<Arc<str>>,
     started: impl Fn() + Send + Sync + 'static,
 ) -> io::Result<()> {
     let stats = Arc::new(Stats::default());
@@ -24,6 +26,7 @@ pub fn serve(
         fs,
         stats: Arc::clone(&stats),
         kernel: Notifier::new(&device)?,
+        device: number,
         atomic: Sessions::default(),
         started: Box::new(started),
     };

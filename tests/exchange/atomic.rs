@@ -1,13 +1,10 @@
 //! Atomic writes.
 
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader};
-use std::process::Command;
-use std::thread::sleep;
 use std::time::Duration;
 
 use crate::program::{Mounted, Scene, can_be_root, can_mount, quayfs};
-use crate::{finish, in_ways, run, script};
+use crate::{finish, in_ways, lines_until_killed, run, script};
 
 const CALLS: &str = include_str!("atomic.py");
 
@@ -21,6 +18,11 @@ const WAYS: [&str; 3] = [
 #[test]
 fn nobody_sees_what_is_not_committed() {
     in_ways(CALLS, "unseen", &WAYS);
+}
+
+#[test]
+fn who_reads_all_the_time_sees_it_at_once() {
+    in_ways(CALLS, "watched", &WAYS);
 }
 
 #[test]
@@ -70,7 +72,8 @@ fn after_a_crash_it_is_all_or_nothing() {
     ] {
         let m = Mounted::on(Scene::in_memory(), options);
         for turn in 0..4 {
-            let acknowledged = commits_until_killed(&m, turn);
+            let after = Duration::from_millis(20 + 37 * turn);
+            let acknowledged = lines_until_killed(CALLS, "until_killed", &m, after);
             m.mount(options);
             let child = script(CALLS, "whole", &m.mnt(), &[OsStr::new(&acknowledged)]).spawn();
             finish(child.unwrap(), "whole", &m);
@@ -78,25 +81,6 @@ fn after_a_crash_it_is_all_or_nothing() {
         m.umount();
         m.fsck();
     }
-}
-
-/// Kills the daemon while a script commits; the last commit that was acknowledged.
-fn commits_until_killed(m: &Mounted, turn: u64) -> String {
-    let mut child = script(CALLS, "until_killed", &m.mnt(), &[])
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let mut last = lines.next().unwrap().unwrap();
-    let pid = m.info()["pid"].as_u64().unwrap().to_string();
-    sleep(Duration::from_millis(20 + 37 * turn));
-    let killed = Command::new("kill").args(["-KILL", &pid]).status();
-    assert!(killed.unwrap().success());
-    for line in lines {
-        last = line.unwrap();
-    }
-    assert!(!child.wait().unwrap().success(), "it went on for ever");
-    m.umount();
-    last
 }
 
 #[test]

@@ -1,15 +1,17 @@
-//! Several writes as one through the calls of F2FS, on real mounts: who sees what, and when; what is refused; what
-//! a crash leaves; and that nobody waits for ever.
+//! Several writes as one through the calls of F2FS, and ranges exchanged through those of XFS, on real mounts: who
+//! sees what, and when; what is refused; what a crash leaves; and that nobody waits for ever.
 //!
 //! Needs `/dev/fuse` and python3.
 
 mod atomic;
+mod exchange;
 #[path = "../program/mod.rs"]
 mod program;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 
 use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -72,4 +74,22 @@ fn in_ways(text: &str, what: &str, ways: &[&str]) {
         m.umount();
         m.fsck();
     }
+}
+
+/// Kills the daemon after a script has printed a line and this time has passed; the last line. The script must
+/// not end by itself. Nothing is mounted afterwards.
+fn lines_until_killed(text: &str, what: &str, m: &Mounted, after: Duration) -> String {
+    let mut child = script(text, what, &m.mnt(), &[]).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut last = lines.next().expect("it prints a line").unwrap();
+    let pid = m.info()["pid"].as_u64().unwrap().to_string();
+    sleep(after);
+    let killed = Command::new("kill").args(["-KILL", &pid]).status();
+    assert!(killed.unwrap().success());
+    for line in lines {
+        last = line.unwrap();
+    }
+    assert!(!child.wait().unwrap().success(), "it went on for ever");
+    m.umount();
+    last
 }
