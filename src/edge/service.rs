@@ -10,7 +10,7 @@ use crate::config::{AtimePolicy, MountOptions, OpenPolicy};
 use crate::edge::atomic::Sessions;
 use crate::edge::convert::{open_flags, writes};
 use crate::edge::exchange::marked;
-use crate::fs::{Fs, Writes};
+use crate::fs::Fs;
 use crate::mount::STATUS_XATTR;
 
 /// Largest request the kernel sends.
@@ -222,17 +222,16 @@ impl Edge {
     /// once, nor tell the pages of one writer from those of another. What it keeps of other files is right all
     /// the same, for it forgets what is written past its pages.
     pub(super) fn opened(&self, flags: u32) -> OpenOut {
-        let (mut how, mut fh) = (
-            open_flags(if self.opens_unasked() {
-                0
-            } else if self.sees_every_read() {
-                flags | libc::O_DIRECT.cast_unsigned()
-            } else {
-                flags
-            }),
-            0,
-        );
-        if self.fs.e.options.atomic_writes && writes(flags) != Writes::No {
+        let mut how = open_flags(if self.opens_unasked() {
+            0
+        } else if self.sees_every_read() {
+            flags | libc::O_DIRECT.cast_unsigned()
+        } else {
+            flags
+        });
+        let mut fh = 0;
+        let mode = flags.cast_signed() & libc::O_ACCMODE;
+        if self.fs.e.options.atomic_writes && matches!(mode, libc::O_WRONLY | libc::O_RDWR) {
             how = Open::DIRECT_IO | Open::PARALLEL_DIRECT_WRITES | Open::KEEP_CACHE;
             fh = marked(self.atomic.number(), flags);
         }

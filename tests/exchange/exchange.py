@@ -253,6 +253,43 @@ def commits(directory):
     assert os.listxattr(paths[1]) == []
 
 
+def beside(directory):
+    """Beside somebody who writes all the time: what is put in place is in place of what was looked at."""
+    paths, one, other = pair(directory, b"1" * B, b"2" * B)
+    stop_writing, stop = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(stop)
+        ours = os.open(paths[1], os.O_RDWR)
+        n = 0
+        while not select.select([stop_writing], [], [], 0.0007)[0]:
+            n += 1
+            os.pwrite(ours, b"w%07d" % n, 64)
+        os._exit(0)
+    done = failed = 0
+    for turn in range(3000):
+        if done >= 100 and failed >= 20:
+            break
+        sample = bytearray(fcntl.ioctl(other, START_COMMIT, bytes(88)))
+        looked = os.pread(other, B, 0)
+        if turn % 3 == 0:
+            select.select([], [], [], 0.0005)
+        new = looked[:64] + b"n%07d" % turn + looked[72:]
+        os.pwrite(one, new, 0)
+        args = struct.pack("=iIQQQQ", one, 0, 0, 0, B, 0)
+        code = answer(lambda: fcntl.ioctl(other, COMMIT_RANGE, args + bytes(sample[40:])))
+        if code:
+            same(code, errno.EBUSY)
+            assert os.pread(one, B, 0) == new
+            failed += 1
+        else:
+            assert os.pread(one, B, 0) == looked, "somebody has written in between"
+            done += 1
+    assert done >= 20 and failed >= 5, (done, failed)
+    os.close(stop)
+    assert os.waitpid(pid, 0)[1] == 0
+
+
 def privileges(directory):
     """Both files lose their privileges, unless it is refused."""
     paths, one, other = pair(directory, b"1" * B, b"#!/bin/sh\nexit 3\n".ljust(B))

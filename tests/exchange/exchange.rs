@@ -84,6 +84,11 @@ fn a_change_in_between_is_found_out() {
 }
 
 #[test]
+fn nothing_that_somebody_else_writes_is_lost() {
+    in_ways(CALLS, "beside", &WAYS);
+}
+
+#[test]
 fn privileges_do_not_go_along() {
     if !can_be_root() {
         return;
