@@ -56,10 +56,12 @@ test-workspace: deps
 	@[ -e /dev/fuse ] || modprobe fuse 2>/dev/null || true
 	$(CARGO) test --workspace
 	$(CARGO) test -p quayfs-bench --features sqlite --test workloads sqlite
+	$(CARGO) test --features sqlite --test exchange sqlite
 
 # The tests with real mounts once more, over FUSE over io_uring, which root can switch on.
 test-rings: deps
-	scripts/rings $(CARGO) test --test mount --test calls --test acl --test idmap --test scrub_mount --test kill
+	scripts/rings $(CARGO) test --test mount --test calls --test acl --test idmap --test scrub_mount --test kill \
+		--test exchange
 
 # Every interleaving of the lock-free parts; another build of them, hence another directory.
 test-loom: deps
@@ -140,7 +142,7 @@ lint: deps
 	$(CARGO) fmt --all --check
 	rustfmt --edition 2024 --config-path rustfmt.toml --check lab/guest/records.rs
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	$(CARGO) clippy -p quayfs-bench --features sqlite --all-targets -- -D warnings
+	$(CARGO) clippy -p quayfs-bench -p quayfs --features sqlite --all-targets -- -D warnings
 	$(CARGO) clippy -p quayfs-sync -p quayfs-oracle --features $(SCHED) --all-targets -- -D warnings
 
 docs: deps

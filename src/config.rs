@@ -139,6 +139,9 @@ pub struct MountOptions {
     pub checkpoint: CheckpointPolicy,
     /// `writeback`: the kernel's page cache collects writes (`writethrough` is the default).
     pub writeback_cache: bool,
+    /// `atomic_writes`: writes between two calls are one, as with F2FS, and ranges can be exchanged, as with XFS.
+    /// Files that are open for writing then bypass the kernel's page cache.
+    pub atomic_writes: bool,
     /// `open=`.
     pub open: OpenPolicy,
     /// `errors=`.
@@ -190,6 +193,7 @@ impl Default for MountOptions {
             commit_seconds: 5,
             checkpoint: CheckpointPolicy::default(),
             writeback_cache: false,
+            atomic_writes: false,
             open: OpenPolicy::default(),
             on_error: OnError::default(),
             transport: Transport::default(),
@@ -346,6 +350,9 @@ impl fmt::Display for MountOptions {
             }
             .to_string(),
         );
+        if self.atomic_writes {
+            out.push("atomic_writes".into());
+        }
         out.push(self.open.to_string());
         out.push(self.on_error.to_string());
         out.push(format!("transport={}", self.transport));

@@ -115,6 +115,8 @@ Options after -o, separated by commas:
   commit=SECONDS             1 to 300 (default 5)
   writethrough               each write(2) reaches the daemon (default)
   writeback                  the kernel collects writes: durable at fsync
+  atomic_writes              several writes as one, by F2FS's calls, as SQLite uses them, and XFS's exchange
+                             of ranges; files open for writing bypass the page cache
   open=answer                answer each open (default)
       =elide                 no open reaches the daemon: cheaper, no parallel O_DIRECT writes
   permissions=kernel         the kernel checks them for every caller (default)
@@ -620,6 +622,7 @@ mod tests {
             "checkpoint=",
             "writeback",
             "writethrough",
+            "atomic_writes",
             "open=",
             "=elide",
             "permissions=",

@@ -162,7 +162,9 @@ fn serve(job: &Job, ready: impl FnOnce(Report)) -> Result<(), Ended> {
     };
     let (events, inbox) = channel();
     let mount = Arc::new(mount);
-    spawn_server(fs.clone(), device, events.clone()).map_err(|e| early(&e))?;
+    let number = crate::mount::table::mounted_on(mount.target()).map_err(|e| early(&e))?;
+    let number = number.map(|entry| entry.device.into());
+    spawn_server(fs.clone(), (device, number), events.clone()).map_err(|e| early(&e))?;
     // To ask our own mount would be simpler. But whoever is killed while he waits for an answer of his
     // own waits forever, and so keeps the connection from being closed.
     if let Some(why) = await_start(&inbox) {
@@ -196,13 +198,13 @@ fn serve(job: &Job, ready: impl FnOnce(Report)) -> Result<(), Ended> {
 
 fn spawn_server(
     fs: Arc<Fs>,
-    device: std::os::fd::OwnedFd,
+    (device, number): (std::os::fd::OwnedFd, Option<Arc<str>>),
     events: Sender<Event>,
 ) -> io::Result<()> {
     thread::Builder::new().name("serve".into()).spawn(move || {
         let start = events.clone();
         let started = move || drop(start.send(Event::Started));
-        let end = edge::session::serve(fs, device, started);
+        let end = edge::session::serve(fs, device, number, started);
         // The receiver only goes away when the process ends.
         let _ = events.send(Event::Unmounted(end));
     })?;

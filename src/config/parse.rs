@@ -141,6 +141,11 @@ impl<'a> Parser<'a> {
                 self.options.writeback_cache = false;
                 Ok(())
             }
+            ("atomic_writes", None) => {
+                self.once("atomic writes", word)?;
+                self.options.atomic_writes = true;
+                Ok(())
+            }
             ("acl", None) => {
                 self.once("access control lists", word)?;
                 self.options.acls = Some(Acls::On);
@@ -336,6 +341,20 @@ impl<'a> Parser<'a> {
                 "ablation=nodelog:ssd".into(),
                 "durability=op",
                 "records reach the data device at a commit; say durability=commit, or data=ordered",
+            );
+        }
+        if o.atomic_writes && o.writeback_cache {
+            return conflict(
+                "atomic_writes".into(),
+                "writeback",
+                "what the kernel collects is in nobody's order; drop one of them",
+            );
+        }
+        if o.atomic_writes && o.open == OpenPolicy::Elide {
+            return conflict(
+                "atomic_writes".into(),
+                "open=elide",
+                "what belongs together is told by the open file it was written through; drop one of them",
             );
         }
         if o.permissions == Permissions::Owner && o.allow_other {

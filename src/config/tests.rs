@@ -90,6 +90,13 @@ fn every_option_has_its_effect() {
             },
         ),
         (
+            "atomic_writes",
+            MountOptions {
+                atomic_writes: true,
+                ..d()
+            },
+        ),
+        (
             "open=elide",
             MountOptions {
                 open: OpenPolicy::Elide,
@@ -306,6 +313,8 @@ fn contradictions_are_refused() {
         "sync,durability=commit",
         "data=ordered,dirsync",
         "writeback,writethrough",
+        "writeback,atomic_writes",
+        "atomic_writes,open=elide",
         "ablation=nodelog:ssd",
         "ablation=nodelog:ssd,durability=op",
         "open=answer,open=elide",

@@ -27,6 +27,18 @@ type Targets = SmallVec<[Lbn; 2]>;
 /// Longest preallocation behind an append, in blocks.
 const AHEAD_MAX: u64 = 512;
 
+/// Where a write goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Place {
+    /// To where it is asked for.
+    #[default]
+    Asked,
+    /// To the end of the file, wherever it was asked for: others may have moved it since.
+    End,
+    /// To where it is asked for, but nothing behind the end of the file.
+    Inside,
+}
+
 /// One write request.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
@@ -38,6 +50,8 @@ pub struct Request<'a> {
     pub kill_privileges: bool,
     /// The writer opened the file for appending only.
     pub append: bool,
+    /// Where the offset has to be, or the end.
+    pub place: Place,
 }
 
 impl Request<'_> {
@@ -48,6 +62,15 @@ impl Request<'_> {
     fn blocks(&self) -> Range<u64> {
         self.offset / B..self.end().div_ceil(B)
     }
+
+    /// Whether it is in its place in a file of this size.
+    fn fits(&self, size: u64) -> bool {
+        match self.place {
+            Place::Asked => true,
+            Place::End => self.offset == size,
+            Place::Inside => self.end() <= size,
+        }
+    }
 }
 
 /// Most bytes that one request may have, so that it is one record.
@@ -57,18 +80,22 @@ pub fn request_max(e: &Engine) -> usize {
 }
 
 /// Carries out a request that is neither empty nor larger than [`request_max`]: all of it or
-/// nothing, durable as the mount's mode promises.
-pub fn write(e: &Engine, cell: &Cell, req: Request<'_>) -> Result<()> {
+/// nothing, durable as the mount's mode promises. Nothing also, and `false`, if the file has another size than
+/// the request's place needs.
+pub fn write(e: &Engine, cell: &Cell, req: Request<'_>) -> Result<bool> {
     if req.offset > SIZE_MAX || req.data.len() as u64 > SIZE_MAX - req.offset {
         return Err(FsError::FileTooBig);
     }
     // Less than a block goes through staging in every mode: on the device it would have to be completed and
     // written elsewhere each time, which for somebody who appends a line at a time is all he waits for.
     let mut direct = e.options.data != DataMode::Journal && req.data.len() >= BLOCK;
-    e.retrying(|| {
+    let done = e.retrying(|| {
         loop {
+            if req.place != Place::Asked && !req.fits(cell.with(|i| i.size)) {
+                return Ok(false);
+            }
             match attempt(e, cell, req, direct) {
-                Ok(true) => return Ok(()),
+                Ok(true) => return Ok(true),
                 // The file changed between the look and the lock: look again.
                 Ok(false) => {}
                 // No fresh LBNs: through staging.
@@ -77,8 +104,10 @@ pub fn write(e: &Engine, cell: &Cell, req: Request<'_>) -> Result<()> {
             }
         }
     })?;
-    Metrics::add(&e.metrics.bytes_written, req.data.len() as u64);
-    Ok(())
+    if done {
+        Metrics::add(&e.metrics.bytes_written, req.data.len() as u64);
+    }
+    Ok(done)
 }
 
 fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bool> {
@@ -122,7 +151,7 @@ fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bo
         return Err(FsError::Invalid);
     }
     protect::write(&image, req.append, req.offset)?;
-    if req.end() > image.size && !extends || image.size < locked.start {
+    if req.end() > image.size && !extends || image.size < locked.start || !req.fits(image.size) {
         return Ok(false);
     }
     let pieces = extents::with(cell, |x| x.pieces(blocks.clone()))?;

@@ -37,10 +37,16 @@ pub fn asker(header: &InHeader) -> Caller {
         .unwrap_or(NOBODY)
 }
 
-/// A task by its number in the namespace of the daemon; 0 stands for one that is not in there.
+/// Whether `/proc` has a task by this number, which is that in the namespace of the daemon; 0 stands for one that is
+/// not in there.
+pub fn is_visible(pid: u32) -> bool {
+    let me = || Process::myself().and_then(|p| p.status());
+    pid != 0 && me().is_ok_and(|me| is_ours(&me))
+}
+
+/// A task by its number in the namespace of the daemon.
 fn found(pid: u32) -> Option<Caller> {
-    let me = Process::myself().and_then(|p| p.status()).ok()?;
-    if pid == 0 || !is_ours(&me) {
+    if !is_visible(pid) {
         return None;
     }
     let pid = i32::try_from(pid).ok()?;

@@ -9,7 +9,7 @@ use quayfs_fuse::{Answer, Errno, Out};
 use crate::edge::caller::asker;
 use crate::edge::convert::{falloc_mode, whence};
 use crate::edge::service::Edge;
-use crate::fs::Cause;
+use crate::fs::{Cause, Manner, Place};
 use crate::metrics::Metrics;
 
 impl Edge {
@@ -26,9 +26,40 @@ impl Edge {
         let flags = WriteFlags::from_bits_truncate(args.write_flags);
         let kill = flags.contains(WriteFlags::KILL_SUIDGID);
         // Pages that the kernel has collected do not come from an open file.
-        let append =
-            !flags.contains(WriteFlags::CACHE) && args.flags & libc::O_APPEND.cast_unsigned() != 0;
-        let privileged = self.fs.write_for(ino, args.offset, data, (kill, append))?;
+        let cached = flags.contains(WriteFlags::CACHE);
+        let append = !cached && args.flags & libc::O_APPEND.cast_unsigned() != 0;
+        let written = WriteOut {
+            size: data.len() as u32,
+            ..WriteOut::default()
+        };
+        let mut place = Place::Asked;
+        if self.fs.e.options.atomic_writes {
+            // What comes from mappings belongs to nobody's session.
+            if !cached {
+                let size = || match append {
+                    true => Ok(Some(self.fs.getattr(ino)?.inode.size)),
+                    false => Ok(None),
+                };
+                let most = (kill, self.fs.together_max());
+                let piece = (args.offset, data);
+                if self.atomic.keep(args.fh, piece, size, most)? {
+                    return out.put(&written);
+                }
+            }
+            // Of the file's size the kernel knows what sessions believe and what others have not told it yet:
+            // nothing by which to append, or to tell which bytes of a page are in the file.
+            place = match (cached, append) {
+                (true, _) => Place::Inside,
+                (false, true) => Place::End,
+                (false, false) => Place::Asked,
+            };
+        }
+        let manner = Manner {
+            kill_privileges: kill,
+            append,
+            place,
+        };
+        let privileged = self.fs.write_for(ino, args.offset, data, manner)?;
         // The kernel believes in the mode that it remembers, and would execute the file by it.
         if privileged {
             self.kernel.attributes_changed(ino);
@@ -37,10 +68,7 @@ impl Edge {
         if args.flags & (libc::O_SYNC | libc::O_DSYNC).cast_unsigned() != 0 {
             self.fs.fsync(ino)?;
         }
-        out.put(&WriteOut {
-            size: data.len() as u32,
-            ..WriteOut::default()
-        })
+        out.put(&written)
     }
 
     /// Here the kernel does not say whether the caller is to lose privileges, only who it is.

@@ -1,8 +1,10 @@
 //! Requests that began as `ioctl`: flags of inodes, project ids, generations, trim, the end of the mount.
 
 use quayfs_fuse::wire::{
-    FsXattr, IOC_FSGETXATTR, IOC_FSSETXATTR, IOC_GETFLAGS, IOC_GETVERSION, IOC_SETFLAGS,
-    IOC_SHUTDOWN, IOC_TRIM, IOC32_GETVERSION, InHeader, IoctlIn, IoctlOut, TrimRange, handed_over,
+    FsXattr, IOC_ABORT_ATOMIC_WRITE, IOC_COMMIT_ATOMIC_WRITE, IOC_COMMIT_RANGE, IOC_EXCHANGE_RANGE,
+    IOC_FSGETXATTR, IOC_FSSETXATTR, IOC_GET_FEATURES, IOC_GETFLAGS, IOC_GETVERSION, IOC_SETFLAGS,
+    IOC_SHUTDOWN, IOC_START_ATOMIC_WRITE, IOC_START_COMMIT, IOC_TRIM, IOC32_GETVERSION, InHeader,
+    IoctlIn, IoctlOut, TrimRange, handed_over,
 };
 use quayfs_fuse::{Answer, Errno, Out};
 use quayfs_layout::inode::Inode;
@@ -71,7 +73,43 @@ impl Edge {
                 out.put(&IoctlOut::default())?;
                 out.put(&TrimRange { len, ..range })
             }
+            IOC_GET_FEATURES => self.features(out),
+            IOC_START_ATOMIC_WRITE => self.start_atomic(header, args.fh, out),
+            IOC_COMMIT_ATOMIC_WRITE => self.commit_atomic(header, (args.fh, false), out),
+            IOC_ABORT_ATOMIC_WRITE => self.abort_atomic(header, args.fh, out),
+            // They have to wait for the kernel, and too many others do.
+            IOC_EXCHANGE_RANGE | IOC_START_COMMIT | IOC_COMMIT_RANGE => {
+                self.offers_atomic_writes()?;
+                Err(Errno::new(libc::EBUSY))
+            }
             _ => Err(Errno::new(libc::ENOTTY)),
+        }
+    }
+
+    /// Those that wait for the kernel, which writes what it has collected, and forgets what it remembers.
+    pub(super) fn waits(&self, cmd: u32) -> bool {
+        let waits = [
+            IOC_COMMIT_ATOMIC_WRITE,
+            IOC_EXCHANGE_RANGE,
+            IOC_START_COMMIT,
+            IOC_COMMIT_RANGE,
+        ];
+        self.fs.e.options.atomic_writes && waits.contains(&cmd)
+    }
+
+    /// As [`Edge::ioctl`], for those that wait for the kernel.
+    pub(super) fn ioctl_waiting(
+        &self,
+        header: &InHeader,
+        (args, data): (&IoctlIn, &[u8]),
+        out: &mut Out<'_>,
+    ) -> Answer {
+        match args.cmd {
+            IOC_COMMIT_ATOMIC_WRITE => self.commit_atomic(header, (args.fh, true), out),
+            IOC_EXCHANGE_RANGE => self.exchange_range(header, (args, data), out),
+            IOC_START_COMMIT => self.start_commit(header.nodeid, out),
+            IOC_COMMIT_RANGE => self.commit_range(header, (args, data), out),
+            _ => self.ioctl(header, args, data, out),
         }
     }
 

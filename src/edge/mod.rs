@@ -2,11 +2,14 @@
 //! Both transports are in `quayfs-fuse`; what is here knows of neither.
 
 mod answers;
+mod atomic;
 mod attributes;
 mod caller;
 mod convert;
 mod data;
 pub mod errno;
+mod exchange;
+mod files;
 mod ioctl;
 mod listing;
 mod names;

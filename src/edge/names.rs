@@ -1,6 +1,6 @@
 //! Requests about names.
 
-use quayfs_fuse::wire::{CreateIn, InHeader, MkdirIn, MknodIn, OpenOut, Rename2In};
+use quayfs_fuse::wire::{CreateIn, InHeader, MkdirIn, MknodIn, Rename2In};
 use quayfs_fuse::{Answer, Out};
 use quayfs_layout::inode::{S_IFMT, S_IFREG};
 
@@ -69,10 +69,7 @@ impl Edge {
         let by = maker(header, args.umask)?;
         let made = self.fs.mknod(by, header.nodeid, name, mode, 0)?;
         out.put(&self.entry_of(&made))?;
-        out.put(&OpenOut {
-            open_flags: self.opened(args.flags).bits(),
-            ..OpenOut::default()
-        })
+        out.put(&self.opened(args.flags))
     }
 
     /// Makes a file without a name and opens it. Kernels that open files without asking release none.
@@ -81,10 +78,7 @@ impl Edge {
             .fs
             .tmpfile(maker(header, args.umask)?, header.nodeid, args.mode)?;
         out.put(&self.entry_of(&made))?;
-        out.put(&OpenOut {
-            open_flags: self.opened(args.flags).bits(),
-            ..OpenOut::default()
-        })
+        out.put(&self.opened(args.flags))
     }
 
     pub(super) fn rename(

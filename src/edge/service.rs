@@ -7,7 +7,9 @@ use quayfs_fuse::{Answer, Errno, Notifier, Offer, Op, Out, Request, Service, Sta
 use quayfs_layout::inode::ROOT;
 
 use crate::config::{AtimePolicy, MountOptions, OpenPolicy};
+use crate::edge::atomic::Sessions;
 use crate::edge::convert::{open_flags, writes};
+use crate::edge::exchange::marked;
 use crate::fs::Fs;
 use crate::mount::STATUS_XATTR;
 
@@ -62,11 +64,26 @@ pub(super) struct Edge {
     pub(super) fs: Arc<Fs>,
     pub(super) stats: Arc<Stats>,
     pub(super) kernel: Notifier,
+    /// The device number of the mount, as `MAJOR:MINOR`, if the mount table has it.
+    pub(super) device: Option<Arc<str>>,
+    /// What was written and not committed.
+    pub(super) atomic: Sessions,
     /// Called when the kernel has begun to ask.
     pub(super) started: Box<dyn Fn() + Send + Sync>,
 }
 
 impl Service for Edge {
+    fn accepts(&self, offer: &Offer) -> Result<(), String> {
+        if self.fs.e.options.atomic_writes && !offer.flags.contains(Init::DIRECT_IO_ALLOW_MMAP) {
+            return Err(
+                "atomic_writes: this kernel cannot map files that bypass its page cache \
+                 (FUSE_DIRECT_IO_ALLOW_MMAP, Linux 6.6)"
+                    .into(),
+            );
+        }
+        Ok(())
+    }
+
     fn init(&self, offer: &Offer) -> Wish {
         let wish = wish(&self.fs.e.options, self.fs.request_max());
         let lacks = wish.flags - offer.flags;
@@ -81,6 +98,24 @@ impl Service for Edge {
 
     fn started(&self) {
         (self.started)();
+    }
+
+    fn waits_for_kernel(&self, request: &Request<'_>) -> bool {
+        matches!(&request.op, Op::Ioctl { args, .. } if self.waits(args.cmd))
+    }
+
+    fn answer_waiting(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer {
+        match &request.op {
+            Op::Ioctl { args, data } => {
+                self.fs.alive()?;
+                self.ioctl_waiting(&request.header, (args, data), out)
+            }
+            _ => self.answer(request, out),
+        }
+    }
+
+    fn catch_up(&self) {
+        self.catch_up_with_commits();
     }
 
     fn answer(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer {
@@ -120,7 +155,10 @@ impl Service for Edge {
             Op::Read(args) => self.read(ino, &args, out),
             Op::Write { args, data } => self.write(ino, &args, data, out),
             Op::Statfs => self.statfs(ino, out),
-            Op::Release(_) => {
+            Op::Release(args) => {
+                if args.fh != 0 {
+                    self.give_up(ino, args.fh);
+                }
                 self.fs.release(ino);
                 Ok(())
             }
@@ -176,16 +214,32 @@ impl Edge {
         self.fs.e.options.atime == AtimePolicy::StrictAtime
     }
 
-    /// How the kernel is to treat a file that is opened with these flags. Where it opens files without
-    /// asking it treats them all alike; where it has to tell of every read it answers none itself.
-    pub(super) fn opened(&self, flags: u32) -> Open {
-        open_flags(if self.opens_unasked() {
+    /// How the kernel is to treat a file that is opened with these flags, and the number that it has from now on.
+    /// Where it opens files without asking it treats them all alike; where it has to tell of every read it
+    /// answers none itself.
+    ///
+    /// Where several writes can be one it keeps none of them: it could not make its pages something else all at
+    /// once, nor tell the pages of one writer from those of another. What it keeps of other files is right all
+    /// the same, for it forgets what is written past its pages.
+    pub(super) fn opened(&self, flags: u32) -> OpenOut {
+        let mut how = open_flags(if self.opens_unasked() {
             0
         } else if self.sees_every_read() {
             flags | libc::O_DIRECT.cast_unsigned()
         } else {
             flags
-        })
+        });
+        let mut fh = 0;
+        let mode = flags.cast_signed() & libc::O_ACCMODE;
+        if self.fs.e.options.atomic_writes && matches!(mode, libc::O_WRONLY | libc::O_RDWR) {
+            how = Open::DIRECT_IO | Open::PARALLEL_DIRECT_WRITES | Open::KEEP_CACHE;
+            fh = marked(self.atomic.number(), flags);
+        }
+        OpenOut {
+            fh,
+            open_flags: how.bits(),
+            ..OpenOut::default()
+        }
     }
 
     fn open(&self, ino: u64, flags: u32, out: &mut Out<'_>) -> Answer {
@@ -193,10 +247,7 @@ impl Edge {
             return Err(Errno::NOSYS);
         }
         self.fs.may_open(ino, writes(flags))?;
-        out.put(&OpenOut {
-            open_flags: self.opened(flags).bits(),
-            ..OpenOut::default()
-        })
+        out.put(&self.opened(flags))
     }
 
     /// Whether every operation was durable when it returned, so that `fsync` need not be sent. With the

@@ -8,14 +8,17 @@ use std::thread;
 use quayfs_fuse::{Notifier, Options, Stats};
 
 use crate::config::MountOptions;
+use crate::edge::atomic::Sessions;
 use crate::edge::service::Edge;
 use crate::fs::Fs;
 
-/// Serves requests until the file system is unmounted. The volume is not closed. Calls `started` when
-/// the kernel has begun to ask, so that whoever uses the tree is answered.
+/// Serves requests until the file system is unmounted. The volume is not closed. `number`: the device number
+/// of the mount (`MAJOR:MINOR`), by which files of others are told from its own. Calls `started` when the kernel
+/// has begun to ask, so that whoever uses the tree is answered.
 pub fn serve(
     fs: Arc<Fs>,
     device: OwnedFd,
+    number: Option<Arc<str>>,
     started: impl Fn() + Send + Sync + 'static,
 ) -> io::Result<()> {
     let stats = Arc::new(Stats::default());
@@ -23,11 +26,16 @@ pub fn serve(
         fs,
         stats: Arc::clone(&stats),
         kernel: Notifier::new(&device)?,
+        device: number,
+        atomic: Sessions::default(),
         started: Box::new(started),
     };
     let how = how(&edge.fs.e.options);
     quayfs_fuse::serve(&edge, device, &how, &stats)
 }
+
+/// Threads for answers that wait for the kernel, where there are such answers.
+const PATIENT: usize = 4;
 
 /// How a mount with these options is served.
 pub fn how(options: &MountOptions) -> Options {
@@ -40,6 +48,7 @@ pub fn how(options: &MountOptions) -> Options {
         transport: options.transport,
         workers,
         idle: options.idle,
+        patient: if options.atomic_writes { PATIENT } else { 0 },
         ..Options::default()
     }
 }

@@ -25,7 +25,7 @@ use quayfs_sync::Mutex;
 use quayfs_sync::thread::{self, JoinHandle};
 
 pub use attr::{Attr, Caller, SetAttr, SetTime};
-pub use ops::data::{FallocMode, Whence};
+pub use ops::data::{FallocMode, Manner, Place, Whence};
 pub use ops::dirs::DirEntry;
 pub use ops::exchange::{Exchange, Freshness};
 pub use ops::flags::{SetFlags, Writes};

@@ -10,6 +10,8 @@ use rustix::io::Errno;
 /// One line of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
+    /// The device number of its file system, as `MAJOR:MINOR`.
+    pub device: String,
     /// Where it is mounted.
     pub target: PathBuf,
     /// File system type, for example `fuse.quayfs`.
@@ -62,11 +64,13 @@ fn parse(text: &[u8]) -> Vec<Entry> {
 /// `36 35 98:0 /root /target rw,noatime shared:1 - type source rw`
 fn line(text: &[u8]) -> Option<Entry> {
     let mut words = text.split(|b| *b == b' ');
-    let target = unescape(words.nth(4)?);
+    let device = String::from_utf8(words.nth(2)?.to_vec()).ok()?;
+    let target = unescape(words.nth(1)?);
     let mut rest = words.skip_while(|w| *w != b"-").skip(1);
     let fstype = String::from_utf8(rest.next()?.to_vec()).ok()?;
     let source = unescape(rest.next()?);
     Some(Entry {
+        device,
         target: target.into(),
         fstype,
         source,
@@ -131,6 +135,7 @@ mod tests {
         assert_eq!(
             table[1],
             Entry {
+                device: "0:33".into(),
                 target: "/mnt/a b\\".into(),
                 fstype: "fuse.quayfs".into(),
                 source: "/srv/vol\t1".into(),

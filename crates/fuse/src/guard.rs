@@ -25,6 +25,22 @@ pub(crate) fn call(service: &dyn Service, request: &Request<'_>, out: &mut Out<'
     service.answer(request, out)
 }
 
+/// As [`call`], where the answer may wait for the kernel.
+pub(crate) fn call_waiting(
+    service: &dyn Service,
+    request: &Request<'_>,
+    out: &mut Out<'_>,
+) -> Answer {
+    let _bomb = Bomb;
+    service.answer_waiting(request, out)
+}
+
+/// Does what answers have left to do. A panic ends the process.
+pub(crate) fn catch_up(service: &dyn Service) {
+    let _bomb = Bomb;
+    service.catch_up();
+}
+
 /// As [`call`], for a request in two parts.
 pub(crate) fn answer(
     service: &dyn Service,

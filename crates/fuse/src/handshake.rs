@@ -85,6 +85,11 @@ fn refuse(device: &OwnedFd, unique: u64) -> io::Result<()> {
 }
 
 impl Greeting {
+    /// Ends the connection before it has begun.
+    pub(crate) fn refuse(&self, device: &OwnedFd) -> io::Result<()> {
+        refuse(device, self.unique)
+    }
+
     /// What would be agreed on. `ring`: the kernel is to send requests through rings.
     pub(crate) fn agree(&self, service: &dyn Service, ring: bool) -> (Agreed, Wish) {
         let wish = service.init(&self.offer);

@@ -22,6 +22,7 @@ mod awake;
 mod channel;
 mod guard;
 mod handshake;
+mod later;
 mod notify;
 pub mod request;
 mod service;

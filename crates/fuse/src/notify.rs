@@ -1,12 +1,14 @@
 //! What the kernel is told without having asked.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::io::Errno as Os;
-use zerocopy::IntoBytes;
+use zerocopy::{Immutable, IntoBytes};
 
-use crate::wire::{InvalInode, NOTIFY_INVAL_INODE, OutHeader};
+use crate::sys::write_unreadable;
+use crate::wire::{InvalInode, NOTIFY_INVAL_INODE, NOTIFY_STORE, OutHeader, StoreOut};
 
 /// The kernel's ear: a further descriptor of the connection, whichever way requests come.
 #[derive(Debug)]
@@ -24,27 +26,67 @@ impl Notifier {
     /// The kernel asks for the attributes of this inode when it needs them next. It may be called while
     /// a request about the inode is being answered: for this the kernel takes no lock of it.
     pub fn attributes_changed(&self, ino: u64) {
-        let body = InvalInode {
-            ino,
-            // Negative: attributes alone, no content.
-            off: -1,
-            len: 0,
+        // Negative: attributes alone, no content.
+        self.changed(ino, -1, 0);
+    }
+
+    /// The same of attributes and of the pages that these bytes, at least one, are in, which it forgets. Pages that
+    /// were changed through a mapping it writes before this returns, and it waits for whoever reads them: so
+    /// whoever calls it must not be who answers requests, nor hold what a read or a write needs.
+    pub fn content_changed(&self, ino: u64, bytes: Range<u64>) {
+        let len = (bytes.end - bytes.start).cast_signed();
+        self.changed(ino, bytes.start.cast_signed(), len);
+    }
+
+    /// The kernel believes from now on that the file has at least `size` bytes, more than none, and asks for its
+    /// attributes when it needs them next. Mappings, `sendfile` and the like go by what it believes, without
+    /// asking. It may wait for whoever reads the page that these end in, as [`Notifier::content_changed`] does.
+    pub fn grown(&self, ino: u64, size: u64) {
+        let body = StoreOut {
+            nodeid: ino,
+            offset: size - 1,
+            size: 1,
+            padding: 0,
         };
-        let header = OutHeader {
-            len: (size_of::<OutHeader>() + size_of::<InvalInode>()) as u32,
-            error: NOTIFY_INVAL_INODE,
-            unique: 0,
-        };
-        let mut message = [0; size_of::<OutHeader>() + size_of::<InvalInode>()];
-        message[..size_of::<OutHeader>()].copy_from_slice(header.as_bytes());
-        message[size_of::<OutHeader>()..].copy_from_slice(body.as_bytes());
+        let message = head(NOTIFY_STORE, &body, 1);
+        // Linux learns the size (`fuse_notify_store`) before it looks for the byte, which it is not to have:
+        // the page that it would put it into may have been changed through a mapping.
+        match write_unreadable(&self.0, &message) {
+            Err(e) => match Os::from_io_error(&e) {
+                // It does not remember that inode.
+                Some(Os::FAULT | Os::NOENT) => (),
+                _ => tracing::warn!("the kernel may not see that inode {ino} has grown: {e}"),
+            },
+            Ok(()) => tracing::warn!("the kernel took a byte of inode {ino} that is not there"),
+        }
+    }
+
+    fn changed(&self, ino: u64, off: i64, len: i64) {
+        let message = head(NOTIFY_INVAL_INODE, &InvalInode { ino, off, len }, 0);
         match rustix::io::retry_on_intr(|| rustix::io::write(&self.0, &message)) {
             // It does not remember that inode.
             Ok(_) | Err(Os::NOENT) => (),
-            Err(e) => tracing::warn!("the kernel may show old attributes of inode {ino}: {e}"),
+            Err(e) => tracing::warn!("the kernel may show what inode {ino} was before: {e}"),
         }
     }
 }
+
+/// A notification, but for `more` bytes behind it. Both kinds are of the same size.
+fn head<T: IntoBytes + Immutable>(kind: i32, body: &T, more: usize) -> [u8; LEN] {
+    const { assert!(size_of::<OutHeader>() + size_of::<T>() == LEN) }
+    let header = OutHeader {
+        len: (LEN + more) as u32,
+        error: kind,
+        unique: 0,
+    };
+    let mut message = [0; LEN];
+    message[..size_of::<OutHeader>()].copy_from_slice(header.as_bytes());
+    message[size_of::<OutHeader>()..].copy_from_slice(body.as_bytes());
+    message
+}
+
+/// Bytes of a notification.
+const LEN: usize = 40;
 
 #[cfg(test)]
 mod tests {
@@ -52,8 +94,7 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn a_notification_is_an_answer_to_nothing() {
+    fn words(of: impl FnOnce(&Notifier)) -> Vec<u64> {
         let (ours, kernel) = socketpair(
             AddressFamily::UNIX,
             SocketType::SEQPACKET,
@@ -61,13 +102,37 @@ mod tests {
             None,
         )
         .unwrap();
-        Notifier::new(&ours).unwrap().attributes_changed(0x1234);
+        of(&Notifier::new(&ours).unwrap());
         let mut message = [0; 64];
         let n = rustix::io::read(&kernel, &mut message).unwrap();
-        let words: Vec<u64> = message[..n]
+        message[..n]
+            .chunks(8)
+            .map(|w| u64::from_le_bytes(w.try_into().unwrap()))
+            .collect()
+    }
+
+    #[test]
+    fn a_notification_is_an_answer_to_nothing() {
+        let attributes = words(|n| n.attributes_changed(0x1234));
+        assert_eq!(attributes, [2 << 32 | 40, 0, 0x1234, u64::MAX, 0]);
+        let content = words(|n| n.content_changed(0x1234, 4096..8193));
+        assert_eq!(content, [2 << 32 | 40, 0, 0x1234, 4096, 4097]);
+    }
+
+    #[test]
+    fn a_size_comes_without_the_byte_that_it_ends_with() {
+        let file = rustix::fs::memfd_create("device", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let mut file = std::fs::File::from(file);
+        let notifier = Notifier::new(&file).unwrap();
+        notifier.grown(0x1234, 4097);
+        // Where the kernel takes what it can read.
+        let mut message = Vec::new();
+        std::io::Seek::rewind(&mut file).unwrap();
+        std::io::Read::read_to_end(&mut file, &mut message).unwrap();
+        let words: Vec<u64> = message
             .chunks(8)
             .map(|w| u64::from_le_bytes(w.try_into().unwrap()))
             .collect();
-        assert_eq!(words, [2 << 32 | 40, 0, 0x1234, u64::MAX, 0]);
+        assert_eq!(words, [4 << 32 | 41, 0, 0x1234, 4096, 1]);
     }
 }

@@ -32,6 +32,15 @@ pub trait Service: Send + Sync {
     /// The kernel has come. Called once, before anything else.
     fn init(&self, offer: &Offer) -> Wish;
 
+    /// Whether it can live with what the kernel offers; if not, why not, and the connection is refused. Called
+    /// before [`Service::init`].
+    ///
+    /// # Errors
+    /// What is missing, for the user.
+    fn accepts(&self, _offer: &Offer) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Requests are answered from now on.
     fn started(&self);
 
@@ -41,4 +50,24 @@ pub trait Service: Send + Sync {
     /// # Errors
     /// The errno for the caller. `ENOSYS` to many requests means: never ask again.
     fn answer(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer;
+
+    /// Whether the answer to an `ioctl` waits for the kernel, which may send other requests meanwhile: then a
+    /// thread that serves nobody else calls [`Service::answer_waiting`], if there are such threads
+    /// ([`Options::patient`](crate::Options::patient)). It is asked for no other request.
+    fn waits_for_kernel(&self, _request: &Request<'_>) -> bool {
+        false
+    }
+
+    /// As [`Service::answer`], by a thread that may wait for the kernel. Where too many answers wait already,
+    /// so that the kernel could have no place left for what it sends meanwhile, [`Service::answer`] is called
+    /// all the same, and [`Service::catch_up`] afterwards.
+    ///
+    /// # Errors
+    /// As there.
+    fn answer_waiting(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer {
+        self.answer(request, out)
+    }
+
+    /// Does what answers left undone because they could not wait for the kernel. Nobody waits for it.
+    fn catch_up(&self) {}
 }

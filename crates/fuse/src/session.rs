@@ -12,6 +12,7 @@ use crate::awake;
 use crate::channel::dev::Worker;
 use crate::channel::ring::Queue;
 use crate::handshake::{Agreed, greet};
+use crate::later::{Later, later};
 use crate::service::Service;
 use crate::stats::{Stats, Tally};
 use crate::sys::{allowed_cpus, clone_device, pin, possible_cpus};
@@ -83,6 +84,9 @@ pub struct Options {
     pub depth: usize,
     /// What idle CPUs do meanwhile.
     pub idle: Idle,
+    /// Threads for answers that wait for the kernel ([`Service::waits_for_kernel`]); without any, those who
+    /// serve answer these like all others.
+    pub patient: usize,
 }
 
 impl Default for Options {
@@ -95,6 +99,7 @@ impl Default for Options {
             poll: Duration::ZERO,
             depth: 8,
             idle: Idle::Auto,
+            patient: 0,
         }
     }
 }
@@ -102,7 +107,7 @@ impl Default for Options {
 /// Serves a connection, which is not yet agreed upon, until it ends.
 ///
 /// # Errors
-/// The kernel is too old, or reading its requests failed.
+/// The kernel is too old, or not what the file system accepts, or reading its requests failed.
 pub fn serve(
     service: &dyn Service,
     device: OwnedFd,
@@ -112,6 +117,10 @@ pub fn serve(
     let Some(greeting) = greet(&device)? else {
         return Ok(());
     };
+    if let Err(why) = service.accepts(&greeting.offer) {
+        greeting.refuse(&device)?;
+        return Err(io::Error::other(why));
+    }
     let offered = greeting.offer.flags.contains(Init::OVER_IO_URING);
     let (mut agreed, wish) =
         greeting.agree(service, offered && options.transport != Transport::Dev);
@@ -128,9 +137,10 @@ pub fn serve(
         );
     }
     thread::scope(|scope| {
+        let later = session.start_patient(scope)?;
         let mut rings = None;
         if agreed.flags.contains(Init::OVER_IO_URING) {
-            match session.open_rings(scope, agreed) {
+            match session.open_rings(scope, agreed, later.as_ref()) {
                 Ok(opened) => rings = Some(opened),
                 Err(e) => {
                     agreed.flags.remove(Init::OVER_IO_URING);
@@ -152,8 +162,9 @@ pub fn serve(
         // With rings, forgets and interrupts come by the device all the same.
         let workers = if ringing { 1 } else { options.workers.max(1) };
         let threads: Vec<_> = (0..workers)
-            .map(|n| session.start_worker(scope, n, agreed, !ringing))
+            .map(|n| session.start_worker(scope, n, agreed, (!ringing, later.clone())))
             .collect::<io::Result<_>>()?;
+        drop(later);
         let polls = match options.idle {
             Idle::Auto => awake::is_worth_while(),
             Idle::Poll => true,
@@ -208,12 +219,27 @@ impl Rings {
 }
 
 impl<'a> Session<'a> {
+    /// Starts those who answer what waits for the kernel. They end when nobody can hand them anything any more.
+    fn start_patient<'s>(&self, scope: &'s Scope<'s, 'a>) -> io::Result<Option<Later>> {
+        if self.options.patient == 0 {
+            return Ok(None);
+        }
+        let (later, waiting) = later();
+        for n in 0..self.options.patient {
+            let (service, waiting) = (self.service, Arc::clone(&waiting));
+            thread::Builder::new()
+                .name(format!("fuse-later-{n}"))
+                .spawn_scoped(scope, move || waiting.run(service))?;
+        }
+        Ok(Some(later))
+    }
+
     fn start_worker<'s>(
         &self,
         scope: &'s Scope<'s, 'a>,
         number: usize,
         agreed: Agreed,
-        busy: bool,
+        (busy, later): (bool, Option<Later>),
     ) -> io::Result<ScopedJoinHandle<'s, io::Result<()>>> {
         let poll = if busy {
             self.options.poll
@@ -239,6 +265,7 @@ impl<'a> Session<'a> {
             tally: self.stats.tally(),
             poll,
             gather: if busy { Duration::ZERO } else { GATHER },
+            later,
         };
         let service = self.service;
         let cpu = (busy && self.options.pin)
@@ -258,7 +285,12 @@ impl<'a> Session<'a> {
     }
 
     /// Opens a ring for each CPU that there can be. They wait to be registered.
-    fn open_rings<'s>(&self, scope: &'s Scope<'s, 'a>, agreed: Agreed) -> io::Result<Rings> {
+    fn open_rings<'s>(
+        &self,
+        scope: &'s Scope<'s, 'a>,
+        agreed: Agreed,
+        later: Option<&Later>,
+    ) -> io::Result<Rings> {
         let allowed = allowed_cpus();
         let (answer, answers) = channel();
         let mut rings = Rings {
@@ -278,6 +310,7 @@ impl<'a> Session<'a> {
                 depth: if usable { self.options.depth.max(1) } else { 1 },
                 go: gone,
                 answer: answer.clone(),
+                later: later.cloned(),
             };
             let tally = self.stats.tally();
             thread::Builder::new()
@@ -302,6 +335,7 @@ struct RingThread<'a> {
     depth: usize,
     go: Receiver<()>,
     answer: Sender<io::Result<()>>,
+    later: Option<Later>,
 }
 
 impl RingThread<'_> {
@@ -314,7 +348,7 @@ impl RingThread<'_> {
             self.cpu as u16,
             self.depth,
             self.agreed,
-            tally,
+            (tally, self.later),
         );
         let mut queue = match opened {
             Ok(queue) => queue,

@@ -10,7 +10,7 @@ use crate::answer::{Answer, Errno, Out};
 use crate::request::{Op, Request};
 use crate::service::{Offer, Wish};
 use crate::wire::{
-    ForgetIn, InHeader, InitIn, InitOut, Opcode, OutHeader, ReadIn, WriteIn, WriteOut,
+    ForgetIn, InHeader, InitIn, InitOut, IoctlIn, Opcode, OutHeader, ReadIn, WriteIn, WriteOut,
 };
 
 /// One file in memory.
@@ -32,6 +32,18 @@ impl Service for Memory {
     }
 
     fn started(&self) {}
+
+    fn accepts(&self, offer: &Offer) -> Result<(), String> {
+        if offer.flags.contains(Init::ASYNC_READ) {
+            Ok(())
+        } else {
+            Err("no readahead".into())
+        }
+    }
+
+    fn waits_for_kernel(&self, request: &Request<'_>) -> bool {
+        matches!(request.op, Op::Ioctl { ref args, .. } if args.cmd == 7)
+    }
 
     fn answer(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer {
         match request.op {
@@ -59,6 +71,13 @@ impl Service for Memory {
                 // What was appended before an error is not sent.
                 out.put(&1u64)?;
                 Err(Errno::new(libc::EDQUOT))
+            }
+            // Waits until somebody has written.
+            Op::Ioctl { data, .. } => {
+                while self.content.lock().unwrap().is_empty() {
+                    thread::yield_now();
+                }
+                out.bytes(data)
             }
             _ => Err(Errno::NOSYS),
         }
@@ -124,6 +143,7 @@ fn with<R>(
     let options = Options {
         workers: 1,
         clone: false,
+        patient: 1,
         ..Options::default()
     };
     thread::scope(|scope| {
@@ -214,6 +234,33 @@ fn a_session_agrees_and_answers() {
 }
 
 #[test]
+fn an_answer_that_waits_for_another_request_keeps_nobody_waiting() {
+    let (service, stats) = (Memory::default(), Stats::default());
+    let ((), ended) = with(&service, &stats, |kernel| {
+        kernel.init(45, Init::ASYNC_READ);
+        let ioctl = IoctlIn {
+            cmd: 7,
+            in_size: 3,
+            out_size: 3,
+            ..IoctlIn::default()
+        };
+        // The only worker takes the first one, and the second.
+        kernel.send(Opcode::Ioctl, 2, &[ioctl.as_bytes(), b"abc"]);
+        let args = WriteIn {
+            size: 1,
+            ..WriteIn::default()
+        };
+        kernel.send(Opcode::Write, 3, &[args.as_bytes(), b"x"]);
+        let mut answers = [kernel.receive(), kernel.receive()];
+        answers.sort_by_key(|(header, _)| header.unique);
+        let [(first, echo), (second, _)] = answers;
+        assert_eq!((first.unique, first.error, &echo[..]), (2, 0, &b"abc"[..]));
+        assert_eq!((second.unique, second.error), (3, 0));
+    });
+    ended.unwrap();
+}
+
+#[test]
 fn flags_beyond_the_first_word_count_only_where_the_kernel_says_so() {
     let (service, stats) = (Memory::default(), Stats::default());
     let offered = Init::ASYNC_READ | Init::DIRECT_IO_ALLOW_MMAP;
@@ -232,4 +279,14 @@ fn a_kernel_that_is_too_old_is_refused() {
     });
     assert_eq!(error, -libc::EPROTO);
     assert!(ended.unwrap_err().to_string().contains("7.31 (Linux 5.4)"));
+}
+
+#[test]
+fn a_kernel_that_lacks_something_is_refused() {
+    let (service, stats) = (Memory::default(), Stats::default());
+    let (error, ended) = with(&service, &stats, |kernel| {
+        kernel.init(45, Init::MAX_PAGES).0
+    });
+    assert_eq!(error, -libc::EPROTO);
+    assert!(ended.unwrap_err().to_string().contains("no readahead"));
 }

@@ -90,6 +90,28 @@ pub(crate) fn clone_device(session: &OwnedFd, nonblocking: bool) -> io::Result<O
     }
 }
 
+/// Writes `head` and behind it one byte that cannot be read. Whoever takes the whole of it fails with `EFAULT`.
+pub(crate) fn write_unreadable(to: &OwnedFd, head: &[u8]) -> io::Result<()> {
+    let parts = [
+        libc::iovec {
+            iov_base: head.as_ptr().cast_mut().cast(),
+            iov_len: head.len(),
+        },
+        libc::iovec {
+            iov_base: ptr::null_mut(),
+            iov_len: 1,
+        },
+    ];
+    // SAFETY: the kernel only reads what the parts refer to: `head`, which is borrowed until the call
+    // returns, and a page that is never mapped, at which it stops.
+    let written = unsafe { libc::writev(to.as_fd().as_raw_fd(), parts.as_ptr(), 2) };
+    if written < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
 /// The CPUs that this thread may use.
 pub(crate) fn allowed_cpus() -> Vec<usize> {
     let Ok(set) = sched_getaffinity(None) else {

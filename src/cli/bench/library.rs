@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use crate::edge::errno::errno;
 use crate::edge::writes;
 use crate::error::FsError;
-use crate::fs::{Attr, Caller, Fs, RenameFlags, SetAttr, SetTime};
+use crate::fs::{Attr, Caller, Fs, Manner, RenameFlags, SetAttr, SetTime};
 
 /// A mounted volume that workloads call.
 pub struct OpLayer {
@@ -181,7 +181,11 @@ impl Library for OpLayer {
 
     fn write(&self, node: Node, data: &[u8], offset: u64, flags: OFlags) -> Result<usize, Errno> {
         let append = flags.contains(OFlags::APPEND);
-        said(self.fs.write_for(node, offset, data, (false, append)))?;
+        let manner = Manner {
+            append,
+            ..Manner::default()
+        };
+        said(self.fs.write_for(node, offset, data, manner))?;
         if flags.intersects(OFlags::SYNC | OFlags::DSYNC) {
             said(self.fs.fsync(node))?;
         }

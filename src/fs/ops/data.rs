@@ -13,9 +13,21 @@ use crate::fs::{Cause, Fs, extents};
 use crate::metrics::Metrics;
 use crate::ns::inode::Cell;
 
+pub use crate::data::write::Place;
 pub use crate::fs::ops::space::{FallocMode, Whence};
 
 const B: u64 = BLOCK as u64;
+
+/// How somebody writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Manner {
+    /// Set-user-id and set-group-id bits are cleared.
+    pub kill_privileges: bool,
+    /// He opened the file with `O_APPEND`: he alone may write to an append-only file.
+    pub append: bool,
+    /// Where it goes.
+    pub place: Place,
+}
 
 /// Whether the mode has bits that are lost by writing.
 fn is_privileged(i: &Inode) -> bool {
@@ -97,7 +109,12 @@ impl Fs {
     /// Writes all of `data`. Each piece of up to [`Fs::request_max`] bytes is atomic, and durable
     /// in mode `op` when this returns.
     pub fn write(&self, ino: Ino, offset: u64, data: &[u8], kill_privileges: bool) -> Result<()> {
-        self.write_as(ino, offset, data, (kill_privileges, false))
+        let manner = Manner {
+            kill_privileges,
+            ..Manner::default()
+        };
+        let cell = self.cell(ino)?;
+        self.write_cell(&cell, offset, data, manner)
     }
 
     /// Whether somebody could lose bits of the mode by writing.
@@ -108,63 +125,69 @@ impl Fs {
     /// As [`Fs::write`], by somebody who opened the file with `O_APPEND`, who alone may write to an
     /// append-only file.
     pub fn append(&self, ino: Ino, offset: u64, data: &[u8], kill_privileges: bool) -> Result<()> {
-        self.write_as(ino, offset, data, (kill_privileges, true))
+        let manner = Manner {
+            kill_privileges,
+            append: true,
+            ..Manner::default()
+        };
+        let cell = self.cell(ino)?;
+        self.write_cell(&cell, offset, data, manner)
     }
 
-    fn write_as(
-        &self,
-        ino: Ino,
-        offset: u64,
-        data: &[u8],
-        (kill_privileges, append): (bool, bool),
-    ) -> Result<()> {
+    /// As [`Fs::write`], for somebody else, in his manner: the file loses its capabilities before. Whether
+    /// bits of its mode were there to be lost.
+    pub fn write_for(&self, ino: Ino, offset: u64, data: &[u8], manner: Manner) -> Result<bool> {
         let cell = self.cell(ino)?;
-        self.write_cell(&cell, offset, data, (kill_privileges, append))
-    }
-
-    /// As [`Fs::write`] or, with `append`, [`Fs::append`], for somebody else: the file loses its
-    /// capabilities before. Whether bits of its mode were there to be lost.
-    pub fn write_for(
-        &self,
-        ino: Ino,
-        offset: u64,
-        data: &[u8],
-        (kill_privileges, append): (bool, bool),
-    ) -> Result<bool> {
-        let cell = self.cell(ino)?;
-        let look = |i: &Inode| (kill_privileges && is_privileged(i), i.xattr != 0);
-        let (privileged, attributes) = cell.with(look);
+        let look = |i: &Inode| {
+            let privileged = manner.kill_privileges && is_privileged(i);
+            (privileged, i.xattr != 0, i.size)
+        };
+        let (privileged, attributes, size) = cell.with(look);
         if attributes {
+            let offset = match manner.place {
+                Place::End => size,
+                Place::Asked | Place::Inside => offset,
+            };
+            let append = manner.append;
             self.drop_capabilities(ino, Cause::Write { offset, append })?;
         }
-        self.write_cell(&cell, offset, data, (kill_privileges, append))?;
+        self.write_cell(&cell, offset, data, manner)?;
         Ok(privileged)
     }
 
-    fn write_cell(
-        &self,
-        cell: &Cell,
-        offset: u64,
-        data: &[u8],
-        (kill_privileges, append): (bool, bool),
-    ) -> Result<()> {
+    fn write_cell(&self, cell: &Cell, offset: u64, data: &[u8], manner: Manner) -> Result<()> {
         self.finish_left_truncate(cell.ino)?;
         let max = self.request_max();
         let mut at = 0;
         while at < data.len() {
-            let pos = offset.checked_add(at as u64).ok_or(FsError::FileTooBig)?;
+            let mut pos = offset.checked_add(at as u64).ok_or(FsError::FileTooBig)?;
+            let mut end = data.len();
+            match manner.place {
+                Place::Asked => (),
+                Place::End => pos = cell.with(|i| i.size),
+                Place::Inside => {
+                    let inside = cell.with(|i| i.size).saturating_sub(offset);
+                    end = end.min(inside.min(data.len() as u64) as usize);
+                    if at >= end {
+                        break;
+                    }
+                }
+            }
             // Pieces end at block boundaries, so that none but the last is completed by a read.
             let room = max - (pos % B) as usize;
-            let piece = &data[at..(at + room).min(data.len())];
+            let piece = &data[at..(at + room).min(end)];
             let req = Request {
                 offset: pos,
                 data: piece,
-                kill_privileges,
-                append,
+                kill_privileges: manner.kill_privileges,
+                append: manner.append,
+                place: manner.place,
             };
-            write::write(&self.e, cell, req)
+            let done = write::write(&self.e, cell, req)
                 .inspect_err(|err| tracing::debug!("write to inode {}: {err}", cell.ino))?;
-            at += piece.len();
+            if done {
+                at += piece.len();
+            }
         }
         self.settle(cell, FLAG_SYNC)
     }

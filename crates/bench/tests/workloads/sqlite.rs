@@ -29,6 +29,16 @@ fn each_transaction_is_a_row() {
 }
 
 #[test]
+fn it_makes_use_of_atomic_writes() {
+    let db = Connection::open_in_memory().unwrap();
+    let mut options = db.prepare("PRAGMA compile_options").unwrap();
+    let options = options.query_map([], |row| row.get(0)).unwrap();
+    let options: Vec<String> = options.map(Result::unwrap).collect();
+    let flag = "ENABLE_BATCH_ATOMIC_WRITE";
+    assert!(options.iter().any(|o| o == flag), "{options:?}");
+}
+
+#[test]
 fn what_sqlite_says_is_told() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir_all(dir.path().join("t0/db")).unwrap();

@@ -12,6 +12,7 @@ use zerocopy::IntoBytes;
 use crate::answer::{Errno, Out};
 use crate::guard;
 use crate::handshake::Agreed;
+use crate::later::{Held, Later, Reply};
 use crate::request::Request;
 use crate::service::Service;
 use crate::stats::Tally;
@@ -35,6 +36,8 @@ pub(crate) struct Worker {
     /// How long to let forgets gather before they are read: the kernel hands over all of them in one
     /// message, and nobody waits for any.
     pub(crate) gather: Duration,
+    /// Who answers what waits for the kernel, if anybody does.
+    pub(crate) later: Option<Later>,
 }
 
 impl Worker {
@@ -53,7 +56,7 @@ impl Worker {
     }
 
     /// The next message: its length, and the descriptor that it came from.
-    fn next(&self, message: &mut [u8]) -> io::Result<Option<(usize, &OwnedFd)>> {
+    fn next(&self, message: &mut [u8]) -> io::Result<Option<(usize, &Arc<OwnedFd>)>> {
         if let Some(asleep) = &self.asleep {
             let start = Instant::now();
             loop {
@@ -67,9 +70,9 @@ impl Worker {
                     Err(e) => return Err(e.into()),
                 }
             }
-            return read(asleep, message).map(|n| Some((n?, &**asleep)));
+            return read(asleep, message).map(|n| Some((n?, asleep)));
         }
-        read(&self.device, message).map(|n| Some((n?, &*self.device)))
+        read(&self.device, message).map(|n| Some((n?, &self.device)))
     }
 
     fn serve(
@@ -77,12 +80,18 @@ impl Worker {
         service: &dyn Service,
         message: &[u8],
         reply: &mut [u8],
-        device: &OwnedFd,
+        device: &Arc<OwnedFd>,
     ) -> io::Result<Kind> {
         let start = HEAD - size_of::<OutHeader>();
         let (unique, answer, len) = match Request::parse(message, self.agreed.setxattr_ext()) {
             Ok(request) => {
                 self.tally.count(request.header.opcode);
+                if let Some(later) = &self.later
+                    && let Some(held) = Held::of(service, &request)
+                {
+                    later.send(held, Reply::Device(Arc::clone(device)));
+                    return Ok(Kind::Later);
+                }
                 let mut out = Out::new(&mut reply[HEAD..]);
                 let answer = guard::call(service, &request, &mut out);
                 if request.op.is_silent() {
@@ -115,6 +124,8 @@ impl Worker {
 #[derive(PartialEq, Eq)]
 enum Kind {
     Answered,
+    /// Somebody else answers.
+    Later,
     /// Nobody waits for an answer.
     Silent,
 }

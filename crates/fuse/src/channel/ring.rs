@@ -14,18 +14,22 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use io_uring::squeue::Entry128;
-use io_uring::types::Fixed;
+use io_uring::types::{Fd, Fixed};
 use io_uring::{IoUring, cqueue, opcode};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::answer::{Out, SHORT};
+use crate::answer::{Answer, Errno, Out, SHORT};
 use crate::guard::answer;
 use crate::handshake::Agreed;
-use crate::request::Op;
+use crate::later::{Done, Held, Later, Mailbox, Reply};
+use crate::request::{Op, Request};
 use crate::service::Service;
 use crate::stats::Tally;
 use crate::sys::Buffer;
 use crate::wire::{InHeader, OutHeader, ring as wire};
+
+/// Stands in the user data of what is no entry: somebody has put an answer into the mailbox.
+const BELL: u64 = u64::MAX;
 
 /// What one entry of a queue needs: two buffers and where they are.
 struct Slot {
@@ -58,6 +62,14 @@ impl Slot {
             iov,
         })
     }
+
+    /// The header and the payload.
+    fn parts(&mut self) -> (&mut wire::Header, &mut [u8]) {
+        let Ok((head, _)) = wire::Header::mut_from_prefix(self.header.as_mut()) else {
+            unreachable!("a page is longer than a header, and aligned");
+        };
+        (head, self.payload.as_mut())
+    }
 }
 
 /// The queue of one CPU. It belongs to the thread that makes it.
@@ -70,6 +82,13 @@ pub(crate) struct Queue {
     tally: Arc<Tally>,
     /// A copy of what was asked, where the answer takes its place.
     asked: Buffer,
+    /// Who answers what waits for the kernel, if anybody does, and where those answers come back.
+    later: Option<Later>,
+    mailbox: Arc<Mailbox>,
+    /// Entries whose answer waits for the kernel.
+    held: usize,
+    /// Where the kernel puts what it reads from the mailbox's bell.
+    rung: Buffer,
 }
 
 impl Queue {
@@ -79,7 +98,7 @@ impl Queue {
         number: u16,
         depth: usize,
         agreed: Agreed,
-        tally: Arc<Tally>,
+        (tally, later): (Arc<Tally>, Option<Later>),
     ) -> io::Result<Self> {
         let ring = IoUring::<Entry128, cqueue::Entry>::builder()
             .setup_single_issuer()
@@ -96,6 +115,10 @@ impl Queue {
             early: None,
             tally,
             asked: Buffer::new(agreed.payload)?,
+            later,
+            mailbox: Arc::new(Mailbox::new()?),
+            held: 0,
+            rung: Buffer::new(size_of::<u64>())?,
         })
     }
 
@@ -133,15 +156,35 @@ impl Queue {
     }
 
     fn push(&mut self, entry: &Entry128) -> io::Result<()> {
-        // SAFETY: what an entry refers to, the buffers of a slot, lives as long as `self`, and `self`
-        // drops its ring first, which ends what is under way; until the completion nobody but the
+        // SAFETY: what an entry refers to, the buffers of a slot or `rung`, lives as long as `self`, and
+        // `self` drops its ring first, which ends what is under way; until the completion nobody but the
         // kernel touches them.
         unsafe { self.ring.submission().push(entry) }.map_err(io::Error::other)
+    }
+
+    /// Asks to be woken when there is an answer in the mailbox.
+    fn listen(&mut self) -> io::Result<()> {
+        let bell = Fd(self.mailbox.bell().as_raw_fd());
+        let len = size_of::<u64>() as u32;
+        let read = opcode::Read::new(bell, self.rung.as_ptr(), len).build();
+        self.push(&read.user_data(BELL).into())?;
+        self.ring.submit().map(drop)
+    }
+
+    /// Hands the kernel an answer to what an entry has asked.
+    fn commit(&mut self, index: usize, commit_id: u64) -> io::Result<()> {
+        let entry = self
+            .command(wire::COMMIT_AND_FETCH, commit_id, None)
+            .user_data(index as u64);
+        self.push(&entry)
     }
 
     /// Answers until the connection ends.
     pub(crate) fn run(&mut self, service: &dyn Service) -> io::Result<()> {
         let mut alive = self.slots.len();
+        if self.later.is_some() {
+            self.listen()?;
+        }
         while alive > 0 {
             if self.early.is_none() {
                 match self.ring.submit_and_wait(1) {
@@ -155,6 +198,16 @@ impl Queue {
                 let Some(done) = next else {
                     break;
                 };
+                if done.user_data() == BELL {
+                    self.listen()?;
+                    for done in self.mailbox.take() {
+                        self.held -= 1;
+                        self.answer_late(&done);
+                        self.commit(done.index, done.commit_id)?;
+                        self.ring.submit()?;
+                    }
+                    continue;
+                }
                 if done.result() < 0 {
                     // The connection has ended, or the kernel did not like the answer and has taken
                     // the entry away.
@@ -164,11 +217,10 @@ impl Queue {
                     continue;
                 }
                 let index = done.user_data() as usize;
-                let commit_id = self.serve(index, service);
-                let entry = self
-                    .command(wire::COMMIT_AND_FETCH, commit_id, None)
-                    .user_data(index as u64);
-                self.push(&entry)?;
+                let Some(commit_id) = self.serve(index, service) else {
+                    continue;
+                };
+                self.commit(index, commit_id)?;
                 if !self.ring.completion().is_empty() {
                     // This one need not wait until the next is answered.
                     self.ring.submit()?;
@@ -178,19 +230,50 @@ impl Queue {
         Ok(())
     }
 
-    /// Answers the request of an entry in its buffers; returns what to answer under.
-    fn serve(&mut self, index: usize, service: &dyn Service) -> u64 {
-        let slot = &mut self.slots[index];
-        let Ok((head, _)) = wire::Header::mut_from_prefix(slot.header.as_mut()) else {
-            unreachable!("a page is longer than a header, and aligned");
+    /// Puts an answer that somebody else has made into the buffers of its entry.
+    fn answer_late(&mut self, done: &Done) {
+        let (head, payload) = self.slots[done.index].parts();
+        let (answer, len) = match payload.get_mut(..done.content.len()) {
+            Some(room) => {
+                room.copy_from_slice(&done.content);
+                (done.answer, done.content.len())
+            }
+            None => (Err(Errno::IO), 0),
         };
-        let payload = slot.payload.as_mut();
+        put_answer(head, (done.commit_id, done.unique), answer, len);
+    }
+
+    /// Answers the request of an entry in its buffers; returns what to answer under. `None`: somebody else
+    /// answers.
+    fn serve(&mut self, index: usize, service: &dyn Service) -> Option<u64> {
+        let may_hold = self.held < self.slots.len() / 2;
+        let (head, payload) = self.slots[index].parts();
         let given = (head.entry.payload as usize).min(payload.len());
         let commit_id = head.entry.commit_id;
         let Ok((header, _)) = InHeader::read_from_prefix(&head.in_out) else {
             unreachable!("the field is longer than what it holds");
         };
         self.tally.count(header.opcode);
+        let mut hurried = false;
+        if let Some(later) = &self.later
+            && Held::may_be(header.opcode)
+            && let Ok(request) = Request::parse_split(header, &head.argument, &payload[..given])
+            && let Some(held) = Held::of(service, &request)
+        {
+            // What they wait for may itself wait for an entry of this queue: some are never held.
+            if may_hold {
+                self.held += 1;
+                let mailbox = Arc::clone(&self.mailbox);
+                let reply = Reply::Ring {
+                    mailbox,
+                    index,
+                    commit_id,
+                };
+                later.send(held, reply);
+                return None;
+            }
+            hurried = true;
+        }
         let (result, len) = if Op::answers_at_length(header.opcode) {
             let asked = &mut self.asked.as_mut()[..given];
             asked.copy_from_slice(&payload[..given]);
@@ -205,20 +288,33 @@ impl Queue {
             payload[..len].copy_from_slice(&room[..len]);
             (result, len)
         };
-        let len = if result.is_ok() { len } else { 0 };
-        let out = OutHeader {
-            len: (size_of::<OutHeader>() + len) as u32,
-            error: result.map_or_else(|e| -e.number(), |()| 0),
-            unique: header.unique,
-        };
-        head.in_out[..size_of::<OutHeader>()].copy_from_slice(out.as_bytes());
-        head.entry = wire::Entry {
-            commit_id,
-            payload: len as u32,
-            ..wire::Entry::default()
-        };
-        commit_id
+        put_answer(head, (commit_id, header.unique), result, len);
+        if hurried && let Some(later) = &self.later {
+            later.catch_up();
+        }
+        Some(commit_id)
     }
+}
+
+/// Puts the result of a request, whose content of `len` bytes is in place, where the kernel reads it.
+fn put_answer(
+    head: &mut wire::Header,
+    (commit_id, unique): (u64, u64),
+    answer: Answer,
+    len: usize,
+) {
+    let len = if answer.is_ok() { len } else { 0 };
+    let out = OutHeader {
+        len: (size_of::<OutHeader>() + len) as u32,
+        error: answer.map_or_else(|e| -e.number(), |()| 0),
+        unique,
+    };
+    head.in_out[..size_of::<OutHeader>()].copy_from_slice(out.as_bytes());
+    head.entry = wire::Entry {
+        commit_id,
+        payload: len as u32,
+        ..wire::Entry::default()
+    };
 }
 
 /// Sets the field `len` of a submission, for which the crate has no name.

@@ -74,6 +74,15 @@ bitflags! {
         const KILL_SUIDGID = 1 << 11;
     }
 
+    /// How ranges are exchanged (`XFS_EXCHANGE_RANGE_*`).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct ExchangeFlags: u64 {
+        const TO_EOF = 1 << 0;
+        const DSYNC = 1 << 1;
+        const DRY_RUN = 1 << 2;
+        const FILE1_WRITTEN = 1 << 3;
+    }
+
     /// What is special about a write (`FUSE_WRITE_*`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct WriteFlags: u32 {

@@ -108,6 +108,17 @@ structures! {
     }
     /// What `FITRIM` hands over and gets back (`struct fstrim_range`), in bytes.
     TrimRange { start: u64, len: u64, minlen: u64, }
+    /// What `XFS_IOC_EXCHANGE_RANGE` hands over (`struct xfs_exchange_range`); offsets and length in bytes.
+    ExchangeRange {
+        file1_fd: i32,
+        pad: u32,
+        file1_offset: u64,
+        file2_offset: u64,
+        length: u64,
+        flags: u64,
+    }
+    /// What `XFS_IOC_START_COMMIT` gives and `XFS_IOC_COMMIT_RANGE` hands over (`struct xfs_commit_range`).
+    CommitRange { range: ExchangeRange, file2_freshness: [u64; 6], }
     /// `FUSE_FALLOCATE`.
     FallocateIn { fh: u64, offset: u64, length: u64, mode: u32, padding: u32, }
     /// `FUSE_LSEEK`.
@@ -157,6 +168,8 @@ const _: () = {
     assert!(size_of::<IoctlIn>() == 32);
     assert!(size_of::<FsXattr>() == 28);
     assert!(size_of::<TrimRange>() == 24);
+    assert!(size_of::<ExchangeRange>() == 40);
+    assert!(size_of::<CommitRange>() == 88);
     assert!(size_of::<CopyFileRangeIn>() == 56);
     assert!(size_of::<StatxIn>() == 24);
 };

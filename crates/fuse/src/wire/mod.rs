@@ -28,8 +28,8 @@ mod opcode;
 mod output;
 pub mod ring;
 
+pub use flags::{ExchangeFlags, Init, Open, SetattrValid, WriteFlags};
 pub use flags::{FSYNC_FDATASYNC, OPEN_KILL_SUIDGID, SETXATTR_ACL_KILL_SGID};
-pub use flags::{Init, Open, SetattrValid, WriteFlags};
 pub use input::*;
 pub use opcode::{END as OPCODES_END, Opcode};
 pub use output::*;
@@ -44,6 +44,8 @@ pub const MINOR_LEAST: u32 = 31;
 pub const ROOT: u64 = 1;
 /// `FUSE_NOTIFY_INVAL_INODE`: stands where answers have their errno.
 pub const NOTIFY_INVAL_INODE: i32 = 2;
+/// `FUSE_NOTIFY_STORE`.
+pub const NOTIFY_STORE: i32 = 4;
 /// `FS_IOC_GETFLAGS` of a 64-bit program; what it and the next one hand over are 4 bytes all the same.
 pub const IOC_GETFLAGS: u32 = 0x8008_6601;
 /// `FS_IOC_SETFLAGS`.
@@ -60,5 +62,21 @@ pub const IOC_FSSETXATTR: u32 = 0x401c_5820;
 pub const IOC_SHUTDOWN: u32 = 0x8004_587d;
 /// `FITRIM`.
 pub const IOC_TRIM: u32 = 0xc018_5879;
+/// `F2FS_IOC_START_ATOMIC_WRITE`.
+pub const IOC_START_ATOMIC_WRITE: u32 = 0xf501;
+/// `F2FS_IOC_COMMIT_ATOMIC_WRITE`.
+pub const IOC_COMMIT_ATOMIC_WRITE: u32 = 0xf502;
+/// `F2FS_IOC_ABORT_ATOMIC_WRITE`.
+pub const IOC_ABORT_ATOMIC_WRITE: u32 = 0xf505;
+/// `F2FS_IOC_GET_FEATURES`.
+pub const IOC_GET_FEATURES: u32 = 0x8004_f50c;
+/// The bit of its answer that says that there are atomic writes (`F2FS_FEATURE_ATOMIC_WRITE`).
+pub const F2FS_FEATURE_ATOMIC_WRITE: u32 = 1 << 2;
+/// `XFS_IOC_EXCHANGE_RANGE`.
+pub const IOC_EXCHANGE_RANGE: u32 = 0x4028_5881;
+/// `XFS_IOC_START_COMMIT`.
+pub const IOC_START_COMMIT: u32 = 0x8058_5882;
+/// `XFS_IOC_COMMIT_RANGE`.
+pub const IOC_COMMIT_RANGE: u32 = 0x4058_5883;
 /// Request to share a connection through a further descriptor (`FUSE_DEV_IOC_CLONE`).
 pub const IOC_CLONE: u32 = 0x8004_e500;

@@ -76,6 +76,8 @@ structures! {
     IoctlOut { result: i32, flags: u32, in_iovs: u32, out_iovs: u32, }
     /// Content of a notification that the kernel's memory of an inode is out of date.
     InvalInode { ino: u64, off: i64, len: i64, }
+    /// In front of content that the kernel is to take into its memory of an inode.
+    StoreOut { nodeid: u64, offset: u64, size: u32, padding: u32, }
     /// In front of a name in a listing.
     Dirent { ino: u64, off: u64, namelen: u32, kind: u32, }
     /// A time of [`Statx`].

@@ -1,0 +1,198 @@
+//! Requests whose answer waits for the kernel: to forget a page it waits for whoever reads it, and what it has
+//! collected for a mapping it writes first, by requests to the very queue from which the first one came. So
+//! threads that serve nobody else answer these.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno as Os;
+use zerocopy::IntoBytes;
+
+use crate::answer::{Answer, Errno, Out, SHORT};
+use crate::guard;
+use crate::request::{Op, Request};
+use crate::service::Service;
+use crate::wire::{InHeader, IoctlIn, Opcode, OutHeader};
+
+/// A request that was put aside, with its content.
+#[derive(Debug)]
+pub(crate) struct Held {
+    header: InHeader,
+    args: IoctlIn,
+    content: Vec<u8>,
+}
+
+impl Held {
+    /// Puts a request aside if the file system says that its answer waits for the kernel.
+    pub(crate) fn of(service: &dyn Service, request: &Request<'_>) -> Option<Self> {
+        let Op::Ioctl { args, data } = &request.op else {
+            return None;
+        };
+        service.waits_for_kernel(request).then(|| Self {
+            header: request.header,
+            args: *args,
+            content: data.to_vec(),
+        })
+    }
+
+    /// Whether an answer to a message of this kind may wait for the kernel.
+    pub(crate) fn may_be(opcode: u32) -> bool {
+        opcode == Opcode::Ioctl as u32
+    }
+
+    /// The answer with its content.
+    fn answer(&self, service: &dyn Service) -> (Answer, Vec<u8>) {
+        let mut room = vec![0; SHORT + self.args.out_size as usize];
+        let mut out = Out::new(&mut room);
+        let request = Request {
+            header: self.header,
+            op: Op::Ioctl {
+                args: self.args,
+                data: &self.content,
+            },
+        };
+        let answer = guard::call_waiting(service, &request, &mut out);
+        let len = if answer.is_ok() { out.len() } else { 0 };
+        room.truncate(len);
+        (answer, room)
+    }
+}
+
+/// Where an answer goes that comes later.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    /// To the device.
+    Device(Arc<OwnedFd>),
+    /// To the thread of a ring, for this entry.
+    Ring {
+        mailbox: Arc<Mailbox>,
+        index: usize,
+        commit_id: u64,
+    },
+}
+
+/// An answer that a ring's thread is to hand to the kernel.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) index: usize,
+    pub(crate) commit_id: u64,
+    pub(crate) unique: u64,
+    pub(crate) answer: Answer,
+    pub(crate) content: Vec<u8>,
+}
+
+/// Answers for one ring, and what wakes its thread.
+#[derive(Debug)]
+pub(crate) struct Mailbox {
+    done: Mutex<Vec<Done>>,
+    bell: OwnedFd,
+}
+
+impl Mailbox {
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self {
+            done: Mutex::default(),
+            bell: eventfd(0, EventfdFlags::CLOEXEC)?,
+        })
+    }
+
+    /// What becomes readable when there is something: 8 bytes.
+    pub(crate) fn bell(&self) -> &OwnedFd {
+        &self.bell
+    }
+
+    pub(crate) fn take(&self) -> Vec<Done> {
+        std::mem::take(&mut *self.done.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn put(&self, done: Done) {
+        let mut all = self.done.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(done);
+        if let Err(e) = rustix::io::write(&self.bell, 1u64.as_bytes()) {
+            tracing::error!("a ring cannot be woken: {e}");
+        }
+    }
+}
+
+/// What the threads do.
+#[derive(Debug)]
+enum Job {
+    Answer(Held, Reply),
+    CatchUp,
+}
+
+/// Hands work to the threads, without waiting: there is no bound but that of the kernel's requests.
+#[derive(Clone, Debug)]
+pub(crate) struct Later(Sender<Job>);
+
+/// The other end: it comes to an end when every [`Later`] is gone.
+#[derive(Debug)]
+pub(crate) struct Waiting(Mutex<Receiver<Job>>);
+
+/// Both ends.
+pub(crate) fn later() -> (Later, Arc<Waiting>) {
+    let (send, receive) = channel();
+    (Later(send), Arc::new(Waiting(Mutex::new(receive))))
+}
+
+impl Later {
+    pub(crate) fn send(&self, held: Held, reply: Reply) {
+        // The receiver stays as long as there is a sender.
+        let _ = self.0.send(Job::Answer(held, reply));
+    }
+
+    /// An answer was given that could not wait for the kernel: what it left is done now.
+    pub(crate) fn catch_up(&self) {
+        let _ = self.0.send(Job::CatchUp);
+    }
+}
+
+impl Waiting {
+    /// Answers until the connection ends.
+    pub(crate) fn run(&self, service: &dyn Service) {
+        loop {
+            let job = self.0.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            match job {
+                Ok(Job::Answer(held, reply)) => answer(service, &held, reply),
+                Ok(Job::CatchUp) => guard::catch_up(service),
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+fn answer(service: &dyn Service, held: &Held, reply: Reply) {
+    let (answer, content) = held.answer(service);
+    let unique = held.header.unique;
+    match reply {
+        Reply::Device(device) => send(&device, unique, answer, &content),
+        Reply::Ring {
+            mailbox,
+            index,
+            commit_id,
+        } => mailbox.put(Done {
+            index,
+            commit_id,
+            unique,
+            answer,
+            content,
+        }),
+    }
+}
+
+fn send(device: &OwnedFd, unique: u64, answer: Answer, content: &[u8]) {
+    let header = OutHeader {
+        len: (size_of::<OutHeader>() + content.len()) as u32,
+        error: answer.map_or_else(|e: Errno| -e.number(), |()| 0),
+        unique,
+    };
+    let message = [header.as_bytes(), content].concat();
+    match rustix::io::retry_on_intr(|| rustix::io::write(device, &message)) {
+        // Whoever asked does not wait any more, or the connection has ended.
+        Ok(_) | Err(Os::NOENT | Os::NODEV) => (),
+        Err(e) => tracing::error!("the kernel refused an answer: {e}"),
+    }
+}

@@ -1,0 +1,442 @@
+//! Atomic writes in the ABI of F2FS, as SQLite uses them (`SQLITE_ENABLE_BATCH_ATOMIC_WRITE`): what is written
+//! through an open file between `F2FS_IOC_START_ATOMIC_WRITE` and `F2FS_IOC_COMMIT_ATOMIC_WRITE` is kept here, and
+//! becomes one record. Option `atomic_writes`.
+//!
+//! Until then nobody sees it. Nor does the kernel keep it: with the option every file that is open for writing
+//! bypasses the page cache ([`Edge::opened`]). So there is nothing to take back when it is given up, and nothing
+//! that could be executed before the file has lost its privileges.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use quayfs_fuse::wire::{F2FS_FEATURE_ATOMIC_WRITE, InHeader, IoctlOut};
+use quayfs_fuse::{Answer, Errno, Out};
+use quayfs_layout::{BLOCK, Ino};
+
+use crate::data::together::blocks;
+use crate::edge::service::Edge;
+use crate::fs::Writes;
+
+/// Writes of one session that are kept at most, overlaps not counted; SQLite makes one for each page.
+const PIECES_MAX: usize = 4096;
+/// Blocks that all sessions of a mount keep at most: 64 MiB.
+const BLOCKS_MAX: usize = (64 << 20) / BLOCK;
+
+/// What was written and not committed.
+#[derive(Debug, Default)]
+struct Kept {
+    /// By their offsets; none overlaps another.
+    pieces: BTreeMap<u64, Vec<u8>>,
+    /// Blocks that they are in.
+    touched: BTreeSet<u64>,
+    /// Where the last one ends.
+    end: u64,
+    /// Whether somebody was among the writers whose writes take privileges away.
+    kill: bool,
+    /// It is committed, or given up.
+    over: bool,
+}
+
+impl Kept {
+    /// Takes a write in, over those before it.
+    fn put(&mut self, offset: u64, data: &[u8]) {
+        let end = offset + data.len() as u64;
+        let below = self.pieces.range(..end).rev();
+        let met: Vec<u64> = below
+            .map(|(at, piece)| (*at, at + piece.len() as u64))
+            .take_while(|(_, to)| *to > offset)
+            .map(|(at, _)| at)
+            .collect();
+        for at in met {
+            let Some(mut piece) = self.pieces.remove(&at) else {
+                continue;
+            };
+            if at + piece.len() as u64 > end {
+                let rest = piece.split_off((end - at) as usize);
+                self.pieces.insert(end, rest);
+            }
+            if at < offset {
+                piece.truncate((offset - at) as usize);
+                // What is kept has a bound, so memory must have one.
+                piece.shrink_to_fit();
+                self.pieces.insert(at, piece);
+            }
+        }
+        self.pieces.insert(offset, data.to_vec());
+        self.touched.extend(blocks(offset, data.len()));
+        self.end = self.end.max(end);
+    }
+
+    /// The bytes that the kernel has to forget, in whole blocks.
+    fn ranges(&self) -> Vec<Range<u64>> {
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for block in &self.touched {
+            let at = block * BLOCK as u64;
+            match ranges.last_mut() {
+                Some(last) if last.end == at => last.end += BLOCK as u64,
+                _ => ranges.push(at..at + BLOCK as u64),
+            }
+        }
+        ranges
+    }
+}
+
+/// What is kept of one open file.
+type Session = Arc<Mutex<Kept>>;
+
+/// What the kernel still remembers of an inode, as it was: its size then, and bytes that were written since.
+#[derive(Debug)]
+struct Stale {
+    ino: Ino,
+    size: u64,
+    ranges: Vec<Range<u64>>,
+}
+
+/// All sessions of a mount, by the number of their open file.
+#[derive(Debug)]
+pub(super) struct Sessions {
+    next: AtomicU64,
+    open: RwLock<HashMap<u64, Session>>,
+    /// How many there are: mostly none.
+    count: AtomicUsize,
+    /// Blocks that they keep.
+    blocks: AtomicUsize,
+    /// What the kernel is to forget as soon as somebody may wait for that.
+    stale: Mutex<Vec<Stale>>,
+}
+
+impl Default for Sessions {
+    fn default() -> Self {
+        Self {
+            next: AtomicU64::new(1),
+            open: RwLock::default(),
+            count: AtomicUsize::new(0),
+            blocks: AtomicUsize::new(0),
+            stale: Mutex::default(),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Sessions {
+    /// A number for an open file that can be written to. Others have number 0.
+    pub(super) fn number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn of(&self, fh: u64) -> Option<Session> {
+        if fh == 0 || self.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        open.get(&fh).cloned()
+    }
+
+    fn begin(&self, fh: u64) {
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        // Begun already: as with F2FS, no error.
+        open.entry(fh).or_default();
+        self.count.store(open.len(), Ordering::Release);
+    }
+
+    /// Ends a session whose lock the caller holds. Whoever has found it before sees that it is over.
+    fn end(&self, fh: u64, kept: &mut Kept) {
+        self.blocks.fetch_sub(kept.touched.len(), Ordering::Relaxed);
+        *kept = Kept {
+            over: true,
+            ..Kept::default()
+        };
+        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        open.remove(&fh);
+        self.count.store(open.len(), Ordering::Release);
+    }
+
+    /// Gives a session up. `None`: there is none; else where its last write ended.
+    fn give_up(&self, fh: u64) -> Option<u64> {
+        let session = self.of(fh)?;
+        let mut kept = lock(&session);
+        let end = (!kept.over).then_some(kept.end)?;
+        self.end(fh, &mut kept);
+        Some(end)
+    }
+
+    /// Keeps a write through an open file that has a session; whether it has. `size`: of the file, where the
+    /// write is to go to the end of it. At most `most` blocks.
+    pub(super) fn keep(
+        &self,
+        fh: u64,
+        (offset, data): (u64, &[u8]),
+        size: impl FnOnce() -> Result<Option<u64>, Errno>,
+        (kill, most): (bool, usize),
+    ) -> Result<bool, Errno> {
+        let Some(session) = self.of(fh) else {
+            return Ok(false);
+        };
+        let mut kept = lock(&session);
+        if kept.over {
+            return Ok(false);
+        }
+        let too_big = Errno::new(libc::EFBIG);
+        let offset = size()?.map_or(offset, |size| size.max(kept.end));
+        let end = offset.checked_add(data.len() as u64).ok_or(too_big)?;
+        if end > i64::MAX.cast_unsigned() {
+            return Err(too_big);
+        }
+        let fresh = blocks(offset, data.len())
+            .filter(|b| !kept.touched.contains(b))
+            .count();
+        // SQLite then does it as on any other file system.
+        if kept.touched.len() + fresh > most || kept.pieces.len() >= PIECES_MAX {
+            return Err(too_big);
+        }
+        let all = self.blocks.fetch_add(fresh, Ordering::Relaxed) + fresh;
+        if all > BLOCKS_MAX {
+            self.blocks.fetch_sub(fresh, Ordering::Relaxed);
+            return Err(too_big);
+        }
+        if !data.is_empty() {
+            kept.put(offset, data);
+        }
+        kept.kill |= kill;
+        Ok(true)
+    }
+}
+
+impl Edge {
+    /// Whether the calls of F2FS, and those of XFS, are there at all.
+    ///
+    /// # Errors
+    /// `ENOTTY` if not.
+    pub(super) fn offers_atomic_writes(&self) -> Result<(), Errno> {
+        if self.fs.e.options.atomic_writes {
+            Ok(())
+        } else {
+            Err(Errno::new(libc::ENOTTY))
+        }
+    }
+
+    /// `F2FS_IOC_GET_FEATURES`.
+    pub(super) fn features(&self, out: &mut Out<'_>) -> Answer {
+        self.offers_atomic_writes()?;
+        out.put(&IoctlOut::default())?;
+        out.put(&F2FS_FEATURE_ATOMIC_WRITE)
+    }
+
+    /// `F2FS_IOC_START_ATOMIC_WRITE`.
+    pub(super) fn start_atomic(&self, header: &InHeader, fh: u64, out: &mut Out<'_>) -> Answer {
+        self.offers_atomic_writes()?;
+        if !self.fs.getattr(header.nodeid)?.inode.is_file() {
+            return Err(Errno::new(libc::EINVAL));
+        }
+        if fh == 0 {
+            return Err(Errno::new(libc::EBADF));
+        }
+        self.fs.e.writable()?;
+        self.fs.may_open(header.nodeid, Writes::Anywhere)?;
+        self.atomic.begin(fh);
+        out.put(&IoctlOut::default())
+    }
+
+    /// `F2FS_IOC_COMMIT_ATOMIC_WRITE`: durable when it returns, in mode `commit` too. After an error what was
+    /// written is still kept, until `F2FS_IOC_ABORT_ATOMIC_WRITE`. `patient`: whether it may wait for the kernel.
+    pub(super) fn commit_atomic(
+        &self,
+        header: &InHeader,
+        (fh, patient): (u64, bool),
+        out: &mut Out<'_>,
+    ) -> Answer {
+        self.offers_atomic_writes()?;
+        let (ino, none) = (header.nodeid, Errno::new(libc::EINVAL));
+        let session = self.atomic.of(fh).ok_or(none)?;
+        if patient {
+            // Else pages that were changed through a mapping would come over it afterwards, with what
+            // was around the change.
+            let ranges = lock(&session).ranges();
+            for range in ranges {
+                self.kernel.content_changed(ino, range);
+            }
+        }
+        let stale = {
+            // Nothing here waits for the kernel: writes through the same file wait meanwhile.
+            let mut kept = lock(&session);
+            if kept.over {
+                return Err(none);
+            }
+            let stale = Stale {
+                ino,
+                size: self.fs.getattr(ino)?.inode.size,
+                ranges: kept.ranges(),
+            };
+            let pieces: Vec<(u64, &[u8])> =
+                kept.pieces.iter().map(|(at, d)| (*at, &d[..])).collect();
+            self.fs.write_together(ino, &pieces, kept.kill)?;
+            self.atomic.end(fh, &mut kept);
+            stale
+        };
+        // The mode first: privileges may be gone.
+        self.kernel.attributes_changed(ino);
+        if patient {
+            self.forget(&stale);
+        } else {
+            lock(&self.atomic.stale).push(stale);
+        }
+        self.fs.fsync(ino)?;
+        out.put(&IoctlOut::default())
+    }
+
+    /// Makes the kernel forget what was written over, and see that the file has grown. Waits for the kernel.
+    fn forget(&self, stale: &Stale) {
+        let size = self.fs.getattr(stale.ino).map_or(0, |now| now.inode.size);
+        if size > stale.size {
+            self.kernel.grown(stale.ino, size);
+        }
+        for range in &stale.ranges {
+            self.kernel.content_changed(stale.ino, range.clone());
+        }
+    }
+
+    /// Makes the kernel forget what commits that could not wait for it have left.
+    pub(super) fn catch_up_with_commits(&self) {
+        let left = std::mem::take(&mut *lock(&self.atomic.stale));
+        for stale in &left {
+            self.forget(stale);
+        }
+    }
+
+    /// `F2FS_IOC_ABORT_ATOMIC_WRITE`.
+    pub(super) fn abort_atomic(&self, header: &InHeader, fh: u64, out: &mut Out<'_>) -> Answer {
+        self.offers_atomic_writes()?;
+        self.give_up(header.nodeid, fh);
+        out.put(&IoctlOut::default())
+    }
+
+    /// What was written through this open file and not committed never was. The kernel may believe in a size
+    /// that it would have had.
+    pub(super) fn give_up(&self, ino: Ino, fh: u64) {
+        if self.atomic.give_up(fh).is_some_and(|end| end > 0) {
+            self.kernel.attributes_changed(ino);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keep(all: &Sessions, fh: u64, at: u64, data: &[u8]) -> Result<bool, i32> {
+        all.keep(fh, (at, data), || Ok(None), (false, 3))
+            .map_err(Errno::number)
+    }
+
+    fn pieces(all: &Sessions, fh: u64) -> Vec<(u64, Vec<u8>)> {
+        lock(&all.of(fh).unwrap())
+            .pieces
+            .clone()
+            .into_iter()
+            .collect()
+    }
+
+    #[test]
+    fn a_session_is_that_of_an_open_file() {
+        let all = Sessions::default();
+        let (one, other) = (all.number(), all.number());
+        assert_eq!(keep(&all, one, 0, b"x"), Ok(false));
+        all.begin(one);
+        assert_eq!(keep(&all, other, 0, b"x"), Ok(false));
+        assert_eq!(keep(&all, 0, 0, b"x"), Ok(false));
+        assert_eq!(keep(&all, one, 5, b"kept"), Ok(true));
+        all.begin(one);
+        assert_eq!(all.give_up(other), None);
+        assert_eq!(all.give_up(one), Some(9));
+        assert_eq!(all.give_up(one), None);
+        assert_eq!(keep(&all, one, 0, b"x"), Ok(false));
+        assert_eq!(all.blocks.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn later_writes_lie_over_earlier_ones() {
+        let all = Sessions::default();
+        all.begin(1);
+        for (at, data) in [
+            (10, "aaaa"),
+            (14, "bbbb"),
+            (20, "cc"),
+            (12, "XXXX"),
+            (21, "YYYY"),
+        ] {
+            assert_eq!(keep(&all, 1, at, data.as_bytes()), Ok(true));
+        }
+        let want = [
+            (10, "aa"),
+            (12, "XXXX"),
+            (16, "bb"),
+            (20, "c"),
+            (21, "YYYY"),
+        ];
+        let want = want.map(|(at, data)| (at, data.as_bytes().to_vec()));
+        assert_eq!(pieces(&all, 1), want);
+        assert_eq!(keep(&all, 1, 22, b"-"), Ok(true));
+        assert_eq!(keep(&all, 1, 0, &[b'z'; 21]), Ok(true));
+        let want = [
+            (0, "z".repeat(21)),
+            (21, "Y".into()),
+            (22, "-".into()),
+            (23, "YY".into()),
+        ];
+        assert_eq!(
+            pieces(&all, 1),
+            want.map(|(at, data)| (at, data.into_bytes()))
+        );
+    }
+
+    #[test]
+    fn what_is_appended_goes_to_the_end_that_the_session_has() {
+        let all = Sessions::default();
+        all.begin(1);
+        let append = |size, data: &[u8]| {
+            let kept = all.keep(1, (0, data), || Ok(Some(size)), (false, 3));
+            kept.map_err(Errno::number)
+        };
+        assert_eq!(append(100, b"one"), Ok(true));
+        assert_eq!(append(100, b"two"), Ok(true));
+        assert_eq!(append(200, b"three"), Ok(true));
+        let at: Vec<u64> = pieces(&all, 1).iter().map(|(at, _)| *at).collect();
+        assert_eq!(at, [100, 103, 200]);
+    }
+
+    #[test]
+    fn no_more_than_one_record_can_say() {
+        let all = Sessions::default();
+        all.begin(1);
+        assert_eq!(keep(&all, 1, 0, &[0; 8192]), Ok(true));
+        assert_eq!(keep(&all, 1, 4096, &[0; 4096]), Ok(true));
+        assert_eq!(keep(&all, 1, 8192, &[0; 4097]), Err(libc::EFBIG));
+        assert_eq!(keep(&all, 1, u64::MAX, b"xx"), Err(libc::EFBIG));
+        assert_eq!(keep(&all, 1, 8192, &[0; 4096]), Ok(true));
+        assert_eq!(all.blocks.load(Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    fn all_sessions_together_have_a_bound() {
+        let all = Sessions::default();
+        for fh in 1..=2 {
+            all.begin(fh);
+        }
+        let put = |fh, block: u64| {
+            let at = block * BLOCK as u64;
+            let kept = all.keep(fh, (at, b"x"), || Ok(None), (false, usize::MAX));
+            kept.map_err(Errno::number)
+        };
+        all.blocks.store(BLOCKS_MAX - 1, Ordering::Relaxed);
+        assert_eq!(put(1, 0), Ok(true));
+        assert_eq!(put(2, 0), Err(libc::EFBIG));
+        assert_eq!(put(1, 0), Ok(true));
+        assert_eq!(all.give_up(1), Some(1));
+        assert_eq!(put(2, 0), Ok(true));
+    }
+}

@@ -1,0 +1,95 @@
+//! Several writes as one through the calls of F2FS, and ranges exchanged through those of XFS, on real mounts: who
+//! sees what, and when; what is refused; what a crash leaves; and that nobody waits for ever.
+//!
+//! Needs `/dev/fuse` and python3.
+
+mod atomic;
+mod exchange;
+#[path = "../program/mod.rs"]
+mod program;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use program::{Mounted, Scene};
+use rustix::mount::{UnmountFlags, unmount};
+
+/// How long a script may take. It takes seconds.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+/// A script in python with its arguments, of which the second is the mount point.
+fn script(text: &str, what: &str, mnt: &Path, more: &[&OsStr]) -> Command {
+    let mut python = Command::new("python3");
+    python.args(["-c", text, what]).arg(mnt).args(more);
+    python.stdout(Stdio::piped()).stderr(Stdio::piped());
+    python
+}
+
+/// Waits for a script. What hangs is told from what is slow by ending the mount, which wakes everybody.
+#[track_caller]
+fn finish(mut child: Child, what: &str, m: &Mounted) {
+    let start = Instant::now();
+    let mut late = false;
+    while child.try_wait().unwrap().is_none() {
+        if !late && start.elapsed() > PATIENCE {
+            late = true;
+            let _ = unmount(m.mnt(), UnmountFlags::FORCE | UnmountFlags::DETACH);
+            let _ = child.kill();
+        }
+        sleep(Duration::from_millis(10));
+    }
+    let out = child.wait_with_output().unwrap();
+    let err = String::from_utf8_lossy(&out.stderr);
+    assert!(!late, "{what} waits for ever: {err}{}", m.log());
+    assert!(out.status.success(), "{what}: {err}{}", m.log());
+}
+
+/// Calls a function of a script on a new mount.
+#[track_caller]
+fn run(text: &str, what: &str, options: &str, more: &[&OsStr]) -> Mounted {
+    let m = Mounted::on(Scene::open_to_all(), options);
+    let child = script(text, what, &m.mnt(), more).spawn();
+    finish(
+        child.expect("python3 runs: `make deps` installs it"),
+        what,
+        &m,
+    );
+    m
+}
+
+/// The same with each of these options; the volume is checked afterwards.
+#[track_caller]
+fn in_ways(text: &str, what: &str, ways: &[&str]) {
+    if !program::can_mount() {
+        return;
+    }
+    for options in ways {
+        let m = run(text, what, options, &[]);
+        m.umount();
+        m.fsck();
+    }
+}
+
+/// Kills the daemon after a script has printed a line and this time has passed; the last line. The script must
+/// not end by itself. Nothing is mounted afterwards.
+fn lines_until_killed(text: &str, what: &str, m: &Mounted, after: Duration) -> String {
+    let mut child = script(text, what, &m.mnt(), &[]).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut last = lines.next().expect("it prints a line").unwrap();
+    let pid = m.info()["pid"].as_u64().unwrap().to_string();
+    sleep(after);
+    let killed = Command::new("kill").args(["-KILL", &pid]).status();
+    assert!(killed.unwrap().success());
+    for line in lines {
+        last = line.unwrap();
+    }
+    assert!(!child.wait().unwrap().success(), "it went on for ever");
+    m.umount();
+    last
+}
