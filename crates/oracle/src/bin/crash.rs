@@ -10,7 +10,7 @@ use clap::Parser;
 use quayfs_layout::Guard;
 use quayfs_oracle::search::alphabet::ALPHABET;
 use quayfs_oracle::search::mutants::{self, Mutant};
-use quayfs_oracle::search::program::{MODES, Program, Text};
+use quayfs_oracle::search::program::{Program, Text, modes};
 use quayfs_oracle::search::run::{Coverage, DEPTH, crashes, search, search_threads};
 use quayfs_oracle::search::stories::STORIES;
 
@@ -221,7 +221,7 @@ fn forget_each(
 }
 
 fn list() -> ExitCode {
-    for mode in MODES {
+    for mode in modes() {
         println!("mode {:16} {} on {}", mode.name, mode.options, mode.backend);
     }
     for step in ALPHABET {

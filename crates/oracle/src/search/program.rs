@@ -33,7 +33,8 @@ pub struct Mode {
     pub backend: Backend,
 }
 
-/// Every data mode, durability, checkpoint policy and staging policy at least once.
+/// Every data mode, durability, checkpoint policy and staging policy at least once. All steps and stories run in
+/// each of them.
 pub const MODES: &[Mode] = &[
     Mode {
         name: "op",
@@ -65,13 +66,73 @@ pub const MODES: &[Mode] = &[
         options: "noatime,data=ordered,checkpoint=inplace,ablation=nodelog:ssd",
         backend: Backend::Dax,
     },
-    // The last one: threads leave it out.
     Mode {
         name: "writeback",
         options: "noatime,data=writeback,checkpoint=double",
         backend: Backend::Dax,
     },
 ];
+
+/// With those above, each choice of a switch together with each choice of each other one that it can be
+/// mounted with.
+pub const PAIRS: &[Mode] = &[
+    Mode {
+        name: "op-file",
+        options: "noatime,durability=op,checkpoint=inplace,ablation=staging:central,ablation=workers:1",
+        backend: Backend::File,
+    },
+    Mode {
+        name: "op-double",
+        options: "noatime,durability=op,checkpoint=double,ablation=staging:central,\
+                  ablation=locking:file,ablation=workers:1",
+        backend: Backend::File,
+    },
+    Mode {
+        name: "commit-node-log",
+        options: "noatime,durability=commit,ablation=staging:central,ablation=locking:file,\
+                  ablation=workers:1,ablation=nodelog:ssd",
+        backend: Backend::Dax,
+    },
+    Mode {
+        name: "ordered-swap",
+        options: "noatime,data=ordered,checkpoint=swap,ablation=staging:central,\
+                  ablation=locking:file,ablation=workers:1,ablation=nodelog:ssd",
+        backend: Backend::File,
+    },
+    Mode {
+        name: "ordered-double",
+        options: "noatime,data=ordered,checkpoint=double,ablation=staging:central,ablation=nodelog:ssd",
+        backend: Backend::File,
+    },
+    Mode {
+        name: "writeback-swap",
+        options: "noatime,data=writeback,checkpoint=swap,ablation=locking:file",
+        backend: Backend::File,
+    },
+    Mode {
+        name: "writeback-inplace",
+        options: "noatime,data=writeback,checkpoint=inplace,ablation=staging:central,\
+                  ablation=locking:file,ablation=workers:1,ablation=nodelog:ssd",
+        backend: Backend::File,
+    },
+    Mode {
+        name: "writeback-node-log",
+        options: "noatime,data=writeback,ablation=staging:central,ablation=nodelog:ssd",
+        backend: Backend::Dax,
+    },
+];
+
+/// All of them.
+pub fn modes() -> Vec<&'static Mode> {
+    MODES.iter().chain(PAIRS).collect()
+}
+
+/// Those for threads, who could not say what may be in a file without its data in the journal or before the record.
+fn modes_of_threads() -> Vec<&'static Mode> {
+    let mut all = modes();
+    all.retain(|m| !m.options.contains("data=writeback"));
+    all
+}
 
 /// What runs.
 #[derive(Clone, PartialEq, Eq)]
@@ -105,11 +166,12 @@ pub struct Program {
 }
 
 impl Program {
-    /// All programs of one step in every mode, then all of two, each in a mode that depends on
-    /// `seed`: seven seeds in a row have them all in all modes.
+    /// All programs of one step in each of [`MODES`], then all of two, each in a mode that depends on
+    /// `seed`: as many seeds in a row as there are [`modes`] have them all in all.
     pub fn short(seed: u64) -> Vec<Self> {
+        let all = modes();
         let one = |mode: usize, steps: Vec<&'static str>| Self {
-            mode: &MODES[mode % MODES.len()],
+            mode: all[mode % all.len()],
             text: Text::Steps(steps),
             dies: None,
         };
@@ -146,10 +208,10 @@ impl Program {
     /// deaths.
     pub fn long(seed: u64, n: u64) -> Self {
         let modes = match n % 5 {
-            3 => MODES.len() - 1,
-            _ => MODES.len(),
+            3 => modes_of_threads(),
+            _ => modes(),
         };
-        let mode = &MODES[n as usize % modes];
+        let mode = modes[n as usize % modes.len()];
         let seed = seed.wrapping_mul(1 << 20) + n;
         let text = match n % 5 {
             3 => Text::Threads(2 + n / 5 % 3, seed),
@@ -191,8 +253,8 @@ impl Program {
 
     /// The `n`th of those with threads, in every mode in turn; most of them races.
     pub fn threads(seed: u64, n: u64) -> Self {
-        // Without the last mode, as above.
-        let modes = MODES.len() - 1;
+        let all = modes_of_threads();
+        let modes = all.len();
         let (turn, mode) = (n / modes as u64, n as usize % modes);
         let (threads, seed) = (2 + turn / 4 % 3, seed.wrapping_mul(1 << 20) + turn);
         let text = if turn.is_multiple_of(4) {
@@ -200,9 +262,8 @@ impl Program {
         } else {
             Text::Race(threads, seed)
         };
-        let mode = &MODES[mode];
         Self {
-            mode,
+            mode: all[mode],
             text,
             dies: None,
         }
@@ -321,8 +382,8 @@ impl FromStr for Program {
         let (mode, text) = line
             .split_once(':')
             .ok_or("a program is MODE: STEP; STEP")?;
-        let mode = MODES
-            .iter()
+        let mode = modes()
+            .into_iter()
             .find(|m| m.name == mode.trim())
             .ok_or_else(|| format!("no mode {mode}"))?;
         let number = |text: &str| text.parse().map_err(|_| format!("{text} is no number"));
@@ -376,6 +437,8 @@ impl FromStr for Program {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use quayfs::config::{Durability, MountOptions};
+    use std::collections::HashSet;
 
     #[test]
     fn a_program_is_what_its_line_says() {
@@ -394,5 +457,75 @@ mod tests {
         }
         assert!("op: sing".parse::<Program>().is_err());
         assert!("nowhere: create".parse::<Program>().is_err());
+    }
+
+    /// What a mode chooses of each switch.
+    fn choices(options: &MountOptions, backend: Backend) -> [String; 8] {
+        let a = &options.ablation;
+        let durability = match backend {
+            Backend::File => Durability::Commit,
+            _ => Durability::Op,
+        };
+        [
+            format!("{:?}", options.data),
+            format!("{:?}", options.durability_for(durability)),
+            format!("{:?}", a.checkpoint.unwrap_or(options.checkpoint)),
+            format!("central staging {}", a.central_staging),
+            format!("locks of files {}", a.file_locking),
+            format!("one worker {}", a.one_worker),
+            format!("node log on the device {}", a.node_log_on_device),
+            format!("{backend:?}"),
+        ]
+    }
+
+    fn pairs(choices: &[String; 8]) -> Vec<(&String, &String)> {
+        let at = |i: usize| choices[..i].iter().map(move |other| (other, &choices[i]));
+        (0..choices.len()).flat_map(at).collect()
+    }
+
+    #[test]
+    fn each_choice_of_a_switch_is_crashed_with_each_of_each_other() {
+        let switches: [&[&str]; 7] = [
+            &["data=journal", "data=ordered", "data=writeback"],
+            &["durability=op", "durability=commit"],
+            &[
+                "checkpoint=adaptive",
+                "checkpoint=swap",
+                "checkpoint=inplace",
+                "checkpoint=double",
+            ],
+            &["", "ablation=staging:central"],
+            &["", "ablation=locking:file"],
+            &["", "ablation=workers:1"],
+            &["", "ablation=nodelog:ssd"],
+        ];
+        let mut mounts = vec![Vec::new()];
+        for switch in switches {
+            let with = |m: &Vec<_>| -> Vec<Vec<&str>> {
+                let one = |choice| m.iter().copied().chain([choice]).collect();
+                switch.iter().copied().map(one).collect()
+            };
+            mounts = mounts.iter().flat_map(with).collect();
+        }
+        let crashed: Vec<_> = modes()
+            .iter()
+            .map(|m| choices(&options(m.options), m.backend))
+            .collect();
+        let crashed: HashSet<_> = crashed.iter().flat_map(pairs).collect();
+        let mut possible = 0;
+        for mount in mounts {
+            let chosen: Vec<&str> = mount.into_iter().filter(|o| !o.is_empty()).collect();
+            // Some contradict each other.
+            let Ok(options) = MountOptions::parse(&chosen) else {
+                continue;
+            };
+            possible += 1;
+            for backend in [Backend::Dax, Backend::File] {
+                for pair in pairs(&choices(&options, backend)) {
+                    assert!(crashed.contains(&pair), "{pair:?}: {chosen:?}");
+                }
+            }
+        }
+        assert!(possible > 100, "{possible}");
     }
 }
