@@ -19,6 +19,7 @@ use quayfs_pmem::Region;
 use quayfs_ppt::Ppt;
 use quayfs_sync::Mutex;
 use quayfs_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use quayfs_sync::time::Instant;
 
 use crate::checkpoint::Workspace;
 use crate::config::{DataMode, Durability, MountOptions, OnError};
@@ -93,6 +94,9 @@ pub struct Engine {
     node_log: OnceLock<NodeLog>,
     /// Last record that a device flush covers (`data=ordered`).
     pub flushed: AtomicU64,
+    /// One flush for records at a time: who waits for it finds what he waited for covered by the next one,
+    /// together with all others who wait.
+    flushing: Mutex<()>,
 }
 
 /// What recovery hands over.
@@ -180,6 +184,7 @@ impl Engine {
             rounding: Mutex::default(),
             node_log: OnceLock::new(),
             flushed: AtomicU64::new(0),
+            flushing: Mutex::new(()),
         })
     }
 
@@ -319,15 +324,25 @@ impl Engine {
                 "an earlier flush of the data device has failed",
             ));
         }
+        let began = Instant::now();
         self.device.flush().map_err(|err| {
             self.flush_failed.store(true, Ordering::Release);
             self.fail(&format_args!("flush of the data device: {err}"));
             FsError::io(err)
-        })
+        })?;
+        Metrics::add(&self.metrics.device_flushes, 1);
+        let took = began.elapsed().as_micros() as u64;
+        Metrics::add(&self.metrics.device_flush_us, took);
+        Ok(())
     }
 
-    /// Makes durable what records at or below `upto` have written to the data device directly.
+    /// Makes durable what records at or below `upto` have written to the data device directly. One flush for all
+    /// who came while another was under way.
     pub fn flush_data(&self, upto: u64) -> Result<()> {
+        if self.flushed.load(Ordering::Acquire) >= upto {
+            return Ok(());
+        }
+        let _turn = self.flushing.lock();
         if self.flushed.load(Ordering::Acquire) < upto {
             // A number is taken after the data was written, so this covers what has one.
             let covered = self.journal.last_seq();

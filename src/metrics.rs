@@ -60,6 +60,10 @@ metrics! {
     blocks_direct,
     /// Blocks of records written to the data device (`ablation=nodelog:ssd`).
     blocks_logged,
+    /// Flushes of the data device that commits, `fsync` and rounds asked for.
+    device_flushes,
+    /// Microseconds that those took.
+    device_flush_us,
     /// Blocks zeroed by zero batches.
     blocks_zeroed,
     /// Free blocks that the data device was told of by `fstrim`.

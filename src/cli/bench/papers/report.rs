@@ -263,7 +263,7 @@ impl Cell {
 
 /// Counters of waiting and of what was saved, for 1,000 operations, where there are any.
 fn counted(t: &TargetReport) -> String {
-    const COUNTERS: [&str; 9] = [
+    const COUNTERS: [&str; 11] = [
         "slot_waits",
         "log_waits",
         "range_waits",
@@ -273,6 +273,8 @@ fn counted(t: &TargetReport) -> String {
         "credit_retries",
         "credit_wait_us",
         "blocks_absorbed",
+        "device_flushes",
+        "device_flush_us",
     ];
     let ops: u64 = t.samples.iter().map(|s| s.ops).sum();
     let mut words = Vec::new();
