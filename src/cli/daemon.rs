@@ -162,8 +162,15 @@ fn serve(job: &Job, ready: impl FnOnce(Report)) -> Result<(), Ended> {
     };
     let (events, inbox) = channel();
     let mount = Arc::new(mount);
-    let number = crate::mount::table::mounted_on(mount.target()).map_err(|e| early(&e))?;
-    let number = number.map(|entry| entry.device.into());
+    // Without it ranges are not exchanged.
+    let number = (fs.e.options.atomic_writes)
+        .then(|| {
+            crate::mount::table::mounted_on(mount.target())
+                .ok()
+                .flatten()
+        })
+        .flatten()
+        .map(|entry| entry.device.into());
     spawn_server(fs.clone(), (device, number), events.clone()).map_err(|e| early(&e))?;
     // To ask our own mount would be simpler. But whoever is killed while he waits for an answer of his
     // own waits forever, and so keeps the connection from being closed.

@@ -1,5 +1,8 @@
 //! Requests about the content of files.
 
+use std::sync::Arc;
+use std::thread;
+
 use quayfs_fuse::wire::{
     CopyFileRangeIn, FallocateIn, InHeader, LseekIn, LseekOut, ReadIn, WriteFlags, WriteIn,
     WriteOut,
@@ -59,7 +62,14 @@ impl Edge {
             append,
             place,
         };
+        let before = match place {
+            Place::End => Some(self.fs.getattr(ino)?.inode.size),
+            Place::Asked | Place::Inside => None,
+        };
         let privileged = self.fs.write_for(ino, args.offset, data, manner)?;
+        if let Some(before) = before.filter(|size| *size != args.offset) {
+            self.appended_elsewhere(ino, before)?;
+        }
         // The kernel believes in the mode that it remembers, and would execute the file by it.
         if privileged {
             self.kernel.attributes_changed(ino);
@@ -69,6 +79,24 @@ impl Edge {
             self.fs.fsync(ino)?;
         }
         out.put(&written)
+    }
+
+    /// The kernel forgets the pages where it believed the end of the file to be, and not those that an append has
+    /// gone to. It is told so, soon: that waits for whoever reads them, and those who answer must not.
+    fn appended_elsewhere(&self, ino: u64, before: u64) -> Answer {
+        let now = self.fs.getattr(ino)?.inode.size;
+        let changed = before.min(now)..before.max(now);
+        if changed.is_empty() {
+            return Ok(());
+        }
+        let kernel = Arc::clone(&self.kernel);
+        let told = thread::Builder::new()
+            .name("fuse-forget".into())
+            .spawn(move || kernel.content_changed(ino, changed));
+        if let Err(e) = told {
+            tracing::warn!("the kernel may show what inode {ino} was before an append: {e}");
+        }
+        Ok(())
     }
 
     /// Here the kernel does not say whether the caller is to lose privileges, only who it is.

@@ -68,8 +68,12 @@ impl Edge {
     }
 
     /// `XFS_IOC_START_COMMIT`.
-    pub(super) fn start_commit(&self, ino: u64, out: &mut Out<'_>) -> Answer {
+    pub(super) fn start_commit(&self, ino: u64, fh: u64, out: &mut Out<'_>) -> Answer {
         self.offers_atomic_writes()?;
+        // Who may only read has no business with what the kernel remembers for others.
+        if fh & EXCHANGEABLE == 0 {
+            return Err(Errno::new(libc::EBADF));
+        }
         // Else what mappings have changed before would count as a change afterwards.
         self.kernel.content_changed(ino, 0..SIZE_MAX);
         let seen = self.fs.freshness(ino)?;
@@ -116,6 +120,10 @@ impl Edge {
         ];
         for part in &parts {
             self.kernel.content_changed(part.ino, part.bytes.clone());
+        }
+        if unless_changed.is_some() {
+            // A change by a mapping is one, wherever in the file.
+            self.kernel.content_changed(other, 0..SIZE_MAX);
         }
         // Nothing is taken away for what is refused.
         self.fs.exchange(by, what(unless_changed, true))?;

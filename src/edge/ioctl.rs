@@ -107,7 +107,7 @@ impl Edge {
         match args.cmd {
             IOC_COMMIT_ATOMIC_WRITE => self.commit_atomic(header, (args.fh, true), out),
             IOC_EXCHANGE_RANGE => self.exchange_range(header, (args, data), out),
-            IOC_START_COMMIT => self.start_commit(header.nodeid, out),
+            IOC_START_COMMIT => self.start_commit(header.nodeid, args.fh, out),
             IOC_COMMIT_RANGE => self.commit_range(header, (args, data), out),
             _ => self.ioctl(header, args, data, out),
         }

@@ -63,7 +63,7 @@ pub fn wish(options: &MountOptions, request_max: usize) -> Wish {
 pub(super) struct Edge {
     pub(super) fs: Arc<Fs>,
     pub(super) stats: Arc<Stats>,
-    pub(super) kernel: Notifier,
+    pub(super) kernel: Arc<Notifier>,
     /// The device number of the mount, as `MAJOR:MINOR`, if the mount table has it.
     pub(super) device: Option<Arc<str>>,
     /// What was written and not committed.

@@ -25,7 +25,7 @@ pub fn serve(
     let edge = Edge {
         fs,
         stats: Arc::clone(&stats),
-        kernel: Notifier::new(&device)?,
+        kernel: Arc::new(Notifier::new(&device)?),
         device: number,
         atomic: Sessions::default(),
         started: Box::new(started),

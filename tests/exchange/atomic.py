@@ -207,6 +207,24 @@ def beside(directory):
     assert content(path) == now + b"onetwo"
 
 
+def appended(directory):
+    """An append beside a session that the kernel takes for written: who has the end of the file in the page cache sees
+    it, soon."""
+    path = os.path.join(directory, "file")
+    fd = filled(path, b"0123456789")
+    reader = os.open(path, os.O_RDONLY)
+    assert os.pread(reader, B, 0) == b"0123456789"
+    begin(fd)
+    appender = os.open(path, os.O_WRONLY | os.O_APPEND)
+    assert os.write(appender, b"hello") == 5
+    until = time.monotonic() + 30
+    while os.pread(reader, B, 0)[:15] != b"0123456789hello":
+        assert time.monotonic() < until, os.pread(reader, B, 0)
+    fcntl.ioctl(fd, ABORT)
+    assert os.stat(path).st_size == 15
+    assert os.pread(reader, B, 0) == content(path) == b"0123456789hello"
+
+
 def mapped(directory):
     """Stores to shared memory stay what they are: pages of their own, within the file."""
     path = os.path.join(directory, "file")

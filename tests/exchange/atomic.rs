@@ -42,6 +42,11 @@ fn others_write_meanwhile() {
 }
 
 #[test]
+fn what_is_appended_meanwhile_is_seen() {
+    in_ways(CALLS, "appended", &WAYS);
+}
+
+#[test]
 fn mappings_keep_what_was_stored() {
     in_ways(CALLS, "mapped", &WAYS);
 }
