@@ -238,7 +238,7 @@ fn plots(all: &[Plot]) -> Markup {
     html! {
         div.plots {
             @for plot in all {
-                figure {
+                figure.wide[matches!(plot, Plot::Bars(p) if bars::are_wide(p))] {
                     figcaption {
                         b { (plot.title()) }
                         @match plot {

@@ -13,28 +13,42 @@ const THICK: f64 = 12.0;
 const THIN: f64 = 9.0;
 /// Height of a heading.
 const HEADING: f64 = 23.0;
-/// The widest that names get.
+/// The widest that names get in a picture as wide as others.
 const NAMES: f64 = 140.0;
+/// What a picture is wider by where names are longer, and what they get of it.
+const MORE: f64 = WIDTH;
 /// Room for figures, in a column at the right: behind whiskers they would seem to be their ends.
 const FIGURE: f64 = 54.0;
 /// Room for ticks below.
 const FOOT: f64 = 22.0;
 
-/// Where names end, bars begin and the axis ends.
+/// Where names end, bars begin, the axis ends and the picture ends.
 struct Frame {
     names: f64,
     left: f64,
     right: f64,
+    wide: f64,
     axis: Axis,
+}
+
+/// Whether the names of bars need a picture of the whole width of the page.
+pub fn are_wide(plot: &Bars) -> bool {
+    plot.all().any(|b| width(&b.label) > NAMES)
 }
 
 impl Frame {
     fn new<'a>(labels: impl Iterator<Item = &'a str>, axis: Axis) -> Self {
-        let names = labels.map(width).fold(0.0, f64::max).min(NAMES);
+        let names = labels.map(width).fold(0.0, f64::max);
+        let (names, wide) = if names > NAMES {
+            (names.min(NAMES + MORE), WIDTH + MORE)
+        } else {
+            (names, WIDTH)
+        };
         Self {
             names,
             left: names + 8.0,
-            right: WIDTH - FIGURE,
+            right: wide - FIGURE,
+            wide,
             axis,
         }
     }
@@ -70,10 +84,10 @@ impl Frame {
 }
 
 /// The heading of rows that begin at `top`.
-fn heading(label: &str, top: f64) -> Markup {
+fn heading(label: &str, frame: &Frame, top: f64) -> Markup {
     html! {
         @if !label.is_empty() {
-            text.group x="0" y=(Px(top - 6.0)) { (fitting(label, WIDTH)) }
+            text.group x="0" y=(Px(top - 6.0)) { (fitting(label, frame.wide)) }
         }
     }
 }
@@ -102,7 +116,7 @@ pub fn bars(plot: &Bars) -> Markup {
     let content = html! {
         (frame.ticks(height))
         @for (group, top) in plot.groups.iter().zip(tops) {
-            (heading(&group.label, top))
+            (heading(&group.label, &frame, top))
             @for (n, bar) in group.bars.iter().enumerate() {
                 (one(&frame, bar, top + n as f64 * row, zero))
             }
@@ -112,7 +126,7 @@ pub fn bars(plot: &Bars) -> Markup {
             (line("mark", (x, 0.0), (x, height)))
         }
     };
-    picture(&plot.title, height + FOOT, &content)
+    picture(&plot.title, (frame.wide, height + FOOT), &content)
 }
 
 /// Where the first row of each group begins, below its heading, and where the last one ends.
@@ -145,12 +159,12 @@ fn one(frame: &Frame, bar: &Bar, top: f64, zero: f64) -> Markup {
                     width=(Px((x - base).abs())) height=(Px(THICK)) {}
             }
             @if let Some((a, b)) = ends { (whiskers_across(middle, a, b)) }
-            text.end x=(Px(WIDTH)) y=(Px(middle + 4.0)) { (figure(bar.ours)) }
+            text.end x=(Px(frame.wide)) y=(Px(middle + 4.0)) { (figure(bar.ours)) }
             @if let Some(x) = theirs {
                 @let y = middle + THICK / 2.0 + 2.0;
                 rect.theirs x=(Px(x.min(base))) y=(Px(y)) width=(Px((x - base).abs()))
                     height=(Px(THIN)) {}
-                text.dim.end x=(Px(WIDTH)) y=(Px(y + THIN + 1.0)) { (figure(bar.theirs)) }
+                text.dim.end x=(Px(frame.wide)) y=(Px(y + THIN + 1.0)) { (figure(bar.theirs)) }
             }
         }
     }
@@ -175,13 +189,13 @@ pub fn spreads(plot: &Spreads) -> Markup {
     let content = html! {
         (frame.ticks(height))
         @for ((label, spreads), top) in plot.groups.iter().zip(tops) {
-            (heading(label, top))
+            (heading(label, &frame, top))
             @for (n, s) in spreads.iter().enumerate() {
                 (pair(&frame, s, top + (n as f64 + 0.5) * ROW))
             }
         }
     };
-    picture(&plot.title, height + FOOT, &content)
+    picture(&plot.title, (frame.wide, height + FOOT), &content)
 }
 
 fn pair(frame: &Frame, s: &Spread, y: f64) -> Markup {

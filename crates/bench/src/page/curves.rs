@@ -113,7 +113,7 @@ pub fn curves(plot: &Curves) -> Markup {
             (one(plot, &frame, l, (n as f64 - middle) * apart))
         }
     };
-    picture(&plot.title, HEIGHT, &content)
+    picture(&plot.title, (WIDTH, HEIGHT), &content)
 }
 
 fn one(plot: &Curves, frame: &Frame, line: &Line, aside: f64) -> Markup {

@@ -140,10 +140,10 @@ pub fn whiskers_across(y: f64, from: f64, to: f64) -> Markup {
     html! { path class="whiskers" d=(path) {} }
 }
 
-/// A picture of this height that readers without eyes are told of by `title`.
-pub fn picture(title: &str, height: f64, content: &Markup) -> Markup {
+/// A picture of this size that readers without eyes are told of by `title`.
+pub fn picture(title: &str, (wide, height): (f64, f64), content: &Markup) -> Markup {
     html! {
-        svg viewBox={ "0 0 " (Px(WIDTH)) " " (Px(height)) } role="img" aria-label=(title) {
+        svg viewBox={ "0 0 " (Px(wide)) " " (Px(height)) } role="img" aria-label=(title) {
             (content)
         }
     }
