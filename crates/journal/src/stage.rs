@@ -3,9 +3,10 @@
 use crate::Durability;
 use crate::acquire::Credit;
 use crate::error::JournalError;
-use crate::journal::Journal;
+use crate::journal::{Buffer, Journal};
 use quayfs_layout::BLOCK;
 use quayfs_layout::checksum::crc32c;
+use quayfs_layout::jsb::committed_salt;
 use quayfs_layout::record::SlotRun;
 use quayfs_layout::slot::{SLOT_HEADER_BYTES, SlotHeader};
 use smallvec::SmallVec;
@@ -62,7 +63,7 @@ impl Journal {
         );
         let _central = self.enter_central();
         let buffer = credit.buffer;
-        let ring = &self.buffer(buffer).ring;
+        let Buffer { ring, seed, .. } = self.buffer(buffer);
         // The credit guarantees that the ring's head is far enough: no lock, no check.
         let pos = ring.take(n);
         credit.left.slots -= n;
@@ -93,7 +94,8 @@ impl Journal {
                 epoch: self.epoch,
                 payload_crc: crc32c(payload),
             };
-            headers.extend_from_slice(&header.encode(self.geo.volume_salt, buffer, index));
+            let salt = committed_salt(self.geo.volume_salt, buffer, index);
+            headers.extend_from_slice(&header.encode_seeded(*seed, salt, 0));
             staged.run.blocks.push((lbn, header.payload_crc));
         }
         self.write_headers(buffer, ring.index(pos), &headers);

@@ -60,6 +60,7 @@ fn write_crash_recover_read() {
     assert_eq!(buf, [1; 4096]);
     let records = j.read_records(0, 2, usize::MAX, 10).expect("records");
     assert_eq!(records.len(), 2);
+    let records: Vec<_> = records.iter().map(RecordRef::to_record).collect();
     assert_eq!(records[0].items, [1; 100]);
     assert_eq!(records[1].runs[0].blocks[0].0, 8);
     drop(j);
@@ -103,8 +104,9 @@ fn digest_retire_reuse_and_clean() {
         for r in j
             .read_records(j.digested(), upto, usize::MAX, usize::MAX)
             .expect("records")
+            .iter()
         {
-            j.mark_committed(&r);
+            j.mark_committed(r);
         }
         j.set_digested(upto).expect("digest");
         assert!(matches!(
