@@ -140,11 +140,11 @@ fn digest_some(e: &Engine, upto: u64, records: &mut Records) -> Result<()> {
             let r = records.get(done);
             batch.apply(r.seq, r.items)?;
             done += 1;
-            turns.step(8);
+            turns.step(4);
         }
         for r in (first..done).map(|i| records.get(i)) {
             e.journal.mark_committed(r);
-            turns.step(1 + 4 * r.runs().count() as u32);
+            turns.step(1 + 2 * r.runs().count() as u32);
         }
         let seq = if done == records.len() {
             last
