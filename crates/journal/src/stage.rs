@@ -80,11 +80,11 @@ impl Journal {
             },
             appended: false,
         };
-        let mut headers = SmallVec::<[u8; 4 * SLOT_HEADER_BYTES]>::new();
-        headers.reserve(blocks.len() * SLOT_HEADER_BYTES);
+        let mut headers = SmallVec::<[[u8; SLOT_HEADER_BYTES]; 4]>::with_capacity(blocks.len());
+        let first = ring.index(pos);
+        let mut index = first;
         for (p, &(lbn, payload)) in (pos..).zip(blocks) {
             assert_eq!(payload.len(), BLOCK, "a payload is one block");
-            let index = ring.index(p);
             self.region
                 .write_nt(self.geo.payload(buffer, index), payload);
             let header = SlotHeader {
@@ -95,10 +95,15 @@ impl Journal {
                 payload_crc: crc32c(payload),
             };
             let salt = committed_salt(self.geo.volume_salt, buffer, index);
-            headers.extend_from_slice(&header.encode_seeded(*seed, salt, 0));
+            headers.push(header.encode_seeded(*seed, salt, 0));
             staged.run.blocks.push((lbn, header.payload_crc));
+            index = if index + 1 < ring.slots() {
+                index + 1
+            } else {
+                0
+            };
         }
-        self.write_headers(buffer, ring.index(pos), &headers);
+        self.write_headers(buffer, first, headers.as_flattened());
         match self.durability {
             Durability::Op => self.drain()?,
             // The fence of the record's append, by the same thread, and the drain of the commit that

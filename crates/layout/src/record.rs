@@ -232,7 +232,9 @@ impl SlotRun {
         for (_, crc) in &self.blocks {
             out.extend_from_slice(&crc.to_le_bytes());
         }
-        out.resize(end, 0);
+        if out.len() < end {
+            out.extend_from_slice(&[0; 4]);
+        }
     }
 
     /// Decodes a whole run table; `None` if it is malformed.

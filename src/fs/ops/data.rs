@@ -102,7 +102,7 @@ impl Fs {
 
     /// Whether somebody could lose bits of the mode by writing.
     pub fn has_privileges(&self, ino: Ino) -> Result<bool> {
-        Ok(self.cell(ino)?.with(is_privileged))
+        Ok(self.look(ino, is_privileged)?.1)
     }
 
     /// As [`Fs::write`], by somebody who opened the file with `O_APPEND`, who alone may write to an
@@ -131,9 +131,8 @@ impl Fs {
         data: &[u8],
         (kill_privileges, append): (bool, bool),
     ) -> Result<bool> {
-        let cell = self.cell(ino)?;
         let look = |i: &Inode| (kill_privileges && is_privileged(i), i.xattr != 0);
-        let (privileged, attributes) = cell.with(look);
+        let (cell, (privileged, attributes)) = self.look(ino, look)?;
         if attributes {
             self.drop_capabilities(ino, Cause::Write { offset, append })?;
         }
