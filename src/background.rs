@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quayfs_journal::{Record, SlotRun};
+use quayfs_journal::{RecordRef, Records};
 use quayfs_sync::thread::{self, JoinHandle};
 use quayfs_sync::time::Instant;
 
@@ -93,16 +93,16 @@ fn digest_loop(e: &Engine) {
 /// Digests everything that may be digested when this begins. If that fails, whoever asked for it, no record can
 /// become a home page any more: the mount is read-only from there on.
 pub fn digest_all(e: &Engine) -> Result<()> {
-    let _one = e.digesting.lock();
-    digest_pending(e).inspect_err(|err| e.fail(&format_args!("digest: {err}")))
+    let mut records = e.digesting.lock();
+    digest_pending(e, &mut records).inspect_err(|err| e.fail(&format_args!("digest: {err}")))
 }
 
-fn digest_pending(e: &Engine) -> Result<()> {
+fn digest_pending(e: &Engine, records: &mut Records) -> Result<()> {
     // What there is now, and not what comes meanwhile: close behind somebody who writes, batches would
     // be of a few records each, and cost nearly as much as large ones.
     let upto = e.journal.digestable();
     while e.journal.digested() < upto {
-        digest_some(e, upto)?;
+        digest_some(e, upto, records)?;
         let stats = e.journal.stats();
         if stats.slots_used * 100 > stats.slots * HIGH_WATER {
             e.kick(false, true);
@@ -112,11 +112,11 @@ fn digest_pending(e: &Engine) -> Result<()> {
     Ok(())
 }
 
-fn digest_some(e: &Engine, upto: u64) -> Result<()> {
+fn digest_some(e: &Engine, upto: u64, records: &mut Records) -> Result<()> {
     let after = e.journal.digested();
     let mut turns = Turns::default();
-    let records = read_records(e, after..upto, &mut turns)?;
-    let Some(last) = records.last().map(|r| r.seq) else {
+    read_records(e, after..upto, records, &mut turns)?;
+    let Some(last) = records.last_seq() else {
         // Only holes: numbers of an earlier epoch that nobody took.
         e.journal.set_digested(upto).map_err(FsError::io)?;
         e.release_digested(upto);
@@ -137,18 +137,19 @@ fn digest_some(e: &Engine, upto: u64) -> Result<()> {
         let mut batch = Batch::new(&e.nodes);
         let first = done;
         while done < records.len() && (done == first || batch.pages() + room / 2 < free) {
-            batch.apply(records[done].seq, &records[done].items)?;
+            let r = records.get(done);
+            batch.apply(r.seq, r.items)?;
             done += 1;
-            turns.step(8);
+            turns.step(4);
         }
-        for r in &records[first..done] {
+        for r in (first..done).map(|i| records.get(i)) {
             e.journal.mark_committed(r);
-            turns.step(1 + 4 * r.runs.len() as u32);
+            turns.step(1 + 2 * r.runs().count() as u32);
         }
         let seq = if done == records.len() {
             last
         } else {
-            records[done - 1].seq
+            records.get(done - 1).seq
         };
         match batch.write(&mut turns) {
             Ok(retired) => {
@@ -160,7 +161,7 @@ fn digest_some(e: &Engine, upto: u64) -> Result<()> {
             }
             Err(FsError::Short(Shortage::Nodes)) if done - first > 1 => {
                 // The estimate was off: a record at a time always fits the reserve.
-                digest_singly(e, &records[first..done])?;
+                digest_singly(e, (first..done).map(|i| records.get(i)))?;
             }
             Err(err) => return Err(err),
         }
@@ -169,36 +170,30 @@ fn digest_some(e: &Engine, upto: u64) -> Result<()> {
     Ok(())
 }
 
-/// Bytes that a record takes in its lane, without header and padding.
-fn bytes_of(record: &Record) -> usize {
-    let runs = record.runs.iter().map(SlotRun::encoded_bytes);
-    record.items.len() + runs.sum::<usize>()
-}
-
-/// Records of one batch, those after the first number up to the last.
-fn read_records(e: &Engine, range: Range<u64>, turns: &mut Turns) -> Result<Vec<Record>> {
-    let mut records: Vec<Record> = Vec::new();
-    let mut bytes = 0;
-    while records.len() < BATCH_RECORDS && bytes < BATCH_BYTES {
-        let after = records.last().map_or(range.start, |r| r.seq);
-        let some = (e.journal)
-            .read_records(after, range.end, BATCH_BYTES - bytes, READ_RECORDS)
-            .map_err(FsError::io)?;
-        if some.is_empty() {
+/// Replaces `records` with those of one batch, after the first number up to the last.
+fn read_records(
+    e: &Engine,
+    range: Range<u64>,
+    records: &mut Records,
+    turns: &mut Turns,
+) -> Result<()> {
+    records.clear();
+    let mut reader = e.journal.reader(range.start, range.end);
+    while records.len() < BATCH_RECORDS && records.bytes() < BATCH_BYTES {
+        let room = BATCH_BYTES - records.bytes();
+        if (reader.read(room, READ_RECORDS, records)).map_err(FsError::io)? == 0 {
             break;
         }
-        bytes += some.iter().map(bytes_of).sum::<usize>();
-        records.extend(some);
         turns.step(16 * READ_RECORDS as u32);
     }
-    Ok(records)
+    Ok(())
 }
 
-fn digest_singly(e: &Engine, records: &[Record]) -> Result<()> {
+fn digest_singly<'r>(e: &Engine, records: impl Iterator<Item = RecordRef<'r>>) -> Result<()> {
     for r in records {
         grace::wait();
         let mut batch = Batch::new(&e.nodes);
-        batch.apply(r.seq, &r.items)?;
+        batch.apply(r.seq, r.items)?;
         e.journal.mark_committed(r);
         let retired = batch.write(&mut Turns::default())?;
         e.journal.set_digested(r.seq).map_err(FsError::io)?;

@@ -17,6 +17,7 @@ use quayfs_layout::item::{self, Item};
 use quayfs_layout::node::{self, HEADER, INODES_PER_PAGE, NodeKind, OFF_SEQ};
 use quayfs_layout::{BLOCK, LINE, bytes, quota};
 use rustc_hash::FxHashMap;
+use std::collections::hash_map::Entry;
 
 use crate::error::{FsError, Result};
 use crate::ns::node::{NodeStore, PageBytes, zero_page};
@@ -92,49 +93,51 @@ impl<'s> Batch<'s> {
         self.seq
     }
 
-    fn work(&mut self, id: u32) -> Result<&mut Work> {
-        if !self.work.contains_key(&id) {
-            let found = self.store.home_of(id);
-            let found = found.and_then(|home| Ok((home, self.store.home(id)?)));
-            let work = match found {
-                Err(err) if self.lenient && u64::from(id) < self.store.geometry().nat_entries => {
-                    tracing::error!("{err}");
-                    Work {
-                        page: zero_page(),
-                        // A record that makes the node anew replaces the page.
-                        home: self.store.home_of(id).ok().flatten(),
-                        exists: false,
-                        lost: true,
-                    }
+    /// The page of a node as its home has it, or as it begins.
+    fn load(store: &NodeStore, lenient: bool, id: u32) -> Result<Work> {
+        let found = store.home_of(id);
+        let found = found.and_then(|home| Ok((home, store.home(id)?)));
+        match found {
+            Err(err) if lenient && u64::from(id) < store.geometry().nat_entries => {
+                tracing::error!("{err}");
+                Ok(Work {
+                    page: zero_page(),
+                    // A record that makes the node anew replaces the page.
+                    home: store.home_of(id).ok().flatten(),
+                    exists: false,
+                    lost: true,
+                })
+            }
+            Err(err) => Err(err),
+            Ok((home, Some(page))) => Ok(Work {
+                page,
+                home,
+                exists: true,
+                lost: false,
+            }),
+            Ok((_, None)) => {
+                let mut page = zero_page();
+                let kind = store.static_kind(id);
+                if let Some(kind) = kind {
+                    node::init(&mut page[..], id, kind, 0);
                 }
-                Err(err) => return Err(err),
-                Ok((home, Some(page))) => Work {
+                // A dynamic node without a home was freed by a later record of a digest that
+                // a crash interrupted: that record comes again and frees it again.
+                Ok(Work {
                     page,
-                    home,
-                    exists: true,
+                    home: None,
+                    exists: kind.is_some(),
                     lost: false,
-                },
-                Ok((_, None)) => {
-                    let mut page = zero_page();
-                    let kind = self.store.static_kind(id);
-                    if let Some(kind) = kind {
-                        node::init(&mut page[..], id, kind, 0);
-                    }
-                    // A dynamic node without a home was freed by a later record of a digest that
-                    // a crash interrupted: that record comes again and frees it again.
-                    Work {
-                        page,
-                        home: None,
-                        exists: kind.is_some(),
-                        lost: false,
-                    }
-                }
-            };
-            self.work.insert(id, work);
+                })
+            }
         }
-        self.work
-            .get_mut(&id)
-            .ok_or_else(|| FsError::io("digest lost a page"))
+    }
+
+    fn work(&mut self, id: u32) -> Result<&mut Work> {
+        match self.work.entry(id) {
+            Entry::Occupied(e) => Ok(e.into_mut()),
+            Entry::Vacant(e) => Ok(e.insert(Self::load(self.store, self.lenient, id)?)),
+        }
     }
 
     /// Applies the items of record `seq`. Records come in sequence order.
@@ -158,7 +161,7 @@ impl<'s> Batch<'s> {
 
     fn apply_one(&mut self, seq: u64, item: Item<'_>) -> Result<()> {
         let id = item.node();
-        let is_static = self.store.static_kind(id).is_some();
+        let store = self.store;
         let w = self.work(id)?;
         match item {
             Item::NodeNew { kind, owner, .. } => {
@@ -176,7 +179,7 @@ impl<'s> Batch<'s> {
                 }
                 w.page[at..at + bytes.len()].copy_from_slice(bytes);
             }
-            Item::NodeFree { .. } if is_static => {
+            Item::NodeFree { .. } if store.static_kind(id).is_some() => {
                 return Err(FsError::io(format_args!(
                     "record {seq} frees static node {id}"
                 )));

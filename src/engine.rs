@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use quayfs_blockdev::BlockDevice;
-use quayfs_journal::{Journal, StagedMap};
+use quayfs_journal::{Journal, Records, StagedMap};
 use quayfs_layout::config::ConfigTable;
 use quayfs_layout::geometry::Geometry;
 use quayfs_pmem::Region;
@@ -86,8 +86,8 @@ pub struct Engine {
     stopping: std::sync::atomic::AtomicBool,
     read_only: AtomicBool,
     flush_failed: AtomicBool,
-    /// One digest at a time.
-    pub(crate) digesting: Mutex<()>,
+    /// One digest at a time, with the memory for the records of its batches.
+    pub(crate) digesting: Mutex<Records>,
     /// One round or zero batch at a time.
     pub(crate) rounding: Mutex<Workspace>,
     /// The copy of the records on the data device (`ablation=nodelog:ssd`).
@@ -180,7 +180,7 @@ impl Engine {
             gate: Gate::default(),
             stopping: std::sync::atomic::AtomicBool::new(false),
             flush_failed: AtomicBool::new(false),
-            digesting: Mutex::new(()),
+            digesting: Mutex::default(),
             rounding: Mutex::default(),
             node_log: OnceLock::new(),
             flushed: AtomicU64::new(0),

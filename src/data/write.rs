@@ -113,8 +113,11 @@ pub fn write(e: &Engine, cell: &Cell, req: Request<'_>) -> Result<bool> {
 fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bool> {
     let blocks = req.blocks();
     let n = blocks.end - blocks.start;
-    extents::ensure(e, cell)?;
-    let (holes, goal) = extents::with(cell, |x| (x.holes(blocks.clone()), x.goal(blocks.start)))?;
+    let (holes, near) = extents::look(e, cell, |x| {
+        let pieces = x.pieces(blocks.clone());
+        let near = pieces.first().and_then(|p| p.lbn);
+        (holes(&pieces), near.or_else(|| x.goal(blocks.start)))
+    })?;
     let size = cell.with(|i| i.size);
     let fresh = if direct { n } else { holes };
     let appending = !direct && holes > 0 && req.end() > size;
@@ -127,7 +130,7 @@ fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bo
             // Without new blocks only the image changes, in a page that exists as long as the inode.
             nodes: if fresh > 0 { 8 } else { 0 },
             blocks: fresh + ahead,
-            prefer: (goal.unwrap_or(cell.ino) / 64) as usize,
+            prefer: (near.unwrap_or(cell.ino) / 64) as usize,
             ..Needs::default()
         },
     )?;
@@ -143,19 +146,26 @@ fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bo
     if range.waited() {
         Metrics::add(&e.metrics.range_waits, 1);
     }
-    let image = cell.image();
-    if image.mode == 0 {
-        return Err(FsError::Stale);
-    }
-    if !image.is_file() {
-        return Err(FsError::Invalid);
-    }
-    protect::write(&image, req.append, req.offset)?;
-    if req.end() > image.size && !extends || image.size < locked.start || !req.fits(image.size) {
+    let size = cell.with(|image| {
+        if image.mode == 0 {
+            return Err(FsError::Stale);
+        }
+        if !image.is_file() {
+            return Err(FsError::Invalid);
+        }
+        protect::write(image, req.append, req.offset)?;
+        Ok(image.size)
+    })?;
+    if req.end() > size && !extends || size < locked.start || !req.fits(size) {
         return Ok(false);
     }
-    let pieces = extents::with(cell, |x| x.pieces(blocks.clone()))?;
-    let holes_now: u64 = pieces.iter().filter(|p| p.lbn.is_none()).map(length).sum();
+    // Where a hole is filled is looked up once it is known that none has come up since.
+    let (pieces, goal) = extents::with(cell, |x| {
+        let pieces = x.pieces(blocks.clone());
+        let hole = pieces.iter().any(|p| p.lbn.is_none());
+        (pieces, hole.then(|| x.goal(blocks.start)).flatten())
+    })?;
+    let holes_now = self::holes(&pieces);
     if !direct && holes_now > holes {
         return Ok(false);
     }
@@ -169,7 +179,7 @@ fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bo
     let mut targets = Targets::with_capacity(n as usize);
     for p in &pieces {
         match p.lbn {
-            Some(lbn) => targets.extend(lbn..lbn + length(p)),
+            Some(lbn) => (lbn..lbn + length(p)).for_each(|lbn| targets.push(lbn)),
             None => {
                 if let Some(a) = &mut alloc {
                     a.fill(&mut txn, p.blocks.clone(), goal, ahead, &mut targets)?;
@@ -217,6 +227,11 @@ fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bo
 
 fn length(p: &Piece) -> u64 {
     p.blocks.end - p.blocks.start
+}
+
+/// Blocks that are not mapped.
+fn holes(pieces: &[Piece]) -> u64 {
+    pieces.iter().filter(|p| p.lbn.is_none()).map(length).sum()
 }
 
 /// How many blocks an append takes ahead, so that files that grow side by side do not interleave.
@@ -273,7 +288,7 @@ impl<'a, 'c> Allocation<'a, 'c> {
             };
             txn.use_blocks(run.clone());
             let n = run.end - run.start;
-            targets.extend(run.clone());
+            run.clone().for_each(|lbn| targets.push(lbn));
             self.placed.push((at..at + n, run.start));
             at += n;
         }
@@ -302,11 +317,10 @@ fn stage(
     targets: &[Lbn],
 ) -> Result<()> {
     let edges = Edges::read(e, req, pieces)?;
-    let blocks: SmallVec<[(Lbn, &[u8]); 2]> = targets
-        .iter()
-        .enumerate()
-        .map(|(i, &lbn)| (lbn, edges.block(req, i)))
-        .collect();
+    let mut blocks: SmallVec<[(Lbn, &[u8]); 2]> = SmallVec::with_capacity(targets.len());
+    for (i, &lbn) in targets.iter().enumerate() {
+        blocks.push((lbn, edges.block(req, i)));
+    }
     txn.stage(&blocks)
 }
 

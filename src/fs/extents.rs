@@ -26,6 +26,15 @@ pub fn ensure(e: &Engine, cell: &Cell) -> Result<()> {
     Ok(())
 }
 
+/// [`ensure`] and [`with`] in one.
+pub fn look<T>(e: &Engine, cell: &Cell, f: impl FnOnce(&ExtentMap) -> T) -> Result<T> {
+    if let Some(x) = cell.extents.read().as_ref() {
+        return Ok(f(x));
+    }
+    ensure(e, cell)?;
+    with(cell, f)
+}
+
 /// Looks at the map, which [`ensure`] has loaded.
 pub fn with<T>(cell: &Cell, f: impl FnOnce(&ExtentMap) -> T) -> Result<T> {
     match cell.extents.read().as_ref() {

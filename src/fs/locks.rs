@@ -17,7 +17,7 @@
 use std::sync::Arc;
 
 use quayfs_sync::{Mutex, MutexGuard, RwLockWriteGuard};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::ns::inode::Cell;
 
@@ -34,6 +34,15 @@ impl RenameLock {
 
 /// Locks inodes exclusively, each once, in the order of their numbers.
 pub fn lock_all<'c>(cells: &[&'c Arc<Cell>]) -> SmallVec<[RwLockWriteGuard<'c, ()>; 2]> {
+    if let [one, other] = cells
+        && one.ino != other.ino
+    {
+        let (first, second) = match one.ino < other.ino {
+            true => (one, other),
+            false => (other, one),
+        };
+        return smallvec![first.lock.write(), second.lock.write()];
+    }
     let mut order: SmallVec<[&'c Arc<Cell>; 4]> = cells.into();
     order.sort_by_key(|c| c.ino);
     order.dedup_by_key(|c| c.ino);

@@ -185,11 +185,12 @@ impl Fs {
     }
 
     fn cell(&self, ino: Ino) -> Result<Arc<Cell>> {
-        self.e.inodes.get(&self.e.nodes, ino).inspect_err(|err| {
-            if let FsError::Io(_) = err {
-                self.e.damaged(err);
-            }
-        })
+        self.noticed(self.e.inodes.get(&self.e.nodes, ino))
+    }
+
+    /// An inode's cell, and what `f` finds in its image.
+    fn look<T>(&self, ino: Ino, f: impl FnOnce(&Inode) -> T) -> Result<(Arc<Cell>, T)> {
+        self.noticed(self.e.inodes.look(&self.e.nodes, ino, f))
     }
 
     /// Reports damage in metadata that an operation met; `errors=` decides what follows.
@@ -228,6 +229,12 @@ fn check_name(name: &[u8]) -> Result<()> {
 /// The image of a directory that can still be used.
 fn live_dir(cell: &Cell) -> Result<Inode> {
     let dir = cell.image();
+    check_dir(&dir)?;
+    Ok(dir)
+}
+
+/// Checks that a directory can still be used.
+fn check_dir(dir: &Inode) -> Result<()> {
     if dir.mode == 0 {
         return Err(FsError::Stale);
     }
@@ -237,5 +244,5 @@ fn live_dir(cell: &Cell) -> Result<Inode> {
     if dir.nlink == 0 {
         return Err(FsError::NoEntry);
     }
-    Ok(dir)
+    Ok(())
 }

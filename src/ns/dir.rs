@@ -5,6 +5,7 @@
 
 use quayfs_layout::dirent::{
     self, CLASH_BITS, DEPTH_MAX, ENTRY_HEADER, INDEX_MAX, INDEX_SIZE, OFF_INO, entries,
+    entries_from,
 };
 use quayfs_layout::inode::Inode;
 use quayfs_layout::node::{HEADER, NodeKind, OFF_USED, PAYLOAD, kind, used};
@@ -103,20 +104,40 @@ pub fn lookup(
     dir: &Inode,
     name: &[u8],
 ) -> Result<Option<Found>> {
+    Ok(find(src, hash, dir, name)?.map(|(found, _)| found))
+}
+
+/// Where an entry is, as long as nothing changes in its directory.
+pub struct Spot {
+    path: Path,
+    /// Offset within the leaf.
+    at: usize,
+}
+
+/// Looks a name up, and says where its entry is.
+pub fn find(
+    src: &dyn PageSource,
+    hash: NameHash,
+    dir: &Inode,
+    name: &[u8],
+) -> Result<Option<(Found, Spot)>> {
     if dir.root == 0 {
         return Ok(None);
     }
     let first = hash.cookie(name);
-    let leaf = descend(src, dir, first)?.leaf;
-    let page = src.read(leaf)?;
-    expect(&page, leaf, NodeKind::DirLeaf)?;
+    let path = descend(src, dir, first)?;
+    let page = src.read(path.leaf)?;
+    expect(&page, path.leaf, NodeKind::DirLeaf)?;
     let tags = page.tags();
     let mut entries = tags.candidates(&page[..], first);
     let entry = entries.find(|e| e.cookie & !CLASHES == first && e.name == name);
-    Ok(entry.map(|e| Found {
-        ino: e.ino,
-        kind: e.kind,
-        cookie: e.cookie,
+    Ok(entry.map(|e| {
+        let found = Found {
+            ino: e.ino,
+            kind: e.kind,
+            cookie: e.cookie,
+        };
+        (found, Spot { path, at: e.at })
     }))
 }
 
@@ -329,7 +350,18 @@ pub fn remove(txn: &mut Txn<'_>, (dir_ino, dir): (Ino, &mut Inode), found: &Foun
             found.cookie
         )));
     };
-    let empty = entries(&page[..]).all(|e| e.ino == 0 || e.at == at);
+    drop(page);
+    remove_at(txn, dir, Spot { path, at })
+}
+
+/// Removes the entry that [`find`] has found, since when nothing has changed in the directory.
+pub fn remove_at(txn: &mut Txn<'_>, dir: &mut Inode, spot: Spot) -> Result<()> {
+    let Spot { path, at } = spot;
+    let page = txn.read(path.leaf)?;
+    // Entries go in the order in which they came, or the other way round: one look at its neighbour, or at
+    // the first one, says that this is not the last.
+    let mut others = entries_from(&page[..], at).chain(entries(&page[..]));
+    let empty = others.all(|e| e.ino == 0 || e.at == at);
     drop(page);
     dir.entries = dir.entries.saturating_sub(1);
     if !empty {

@@ -143,11 +143,38 @@ impl ExtentMap {
         Ok(())
     }
 
+    /// The piece that `range` is, if one look shows that it is one.
+    fn one_piece(&self, range: &Range<u64>) -> Option<Piece> {
+        let hole = || Piece {
+            blocks: range.clone(),
+            lbn: None,
+        };
+        // Most files have one extent, and who appends is behind the last.
+        let Some((last, run)) = self.runs.last_range_value() else {
+            return Some(hole());
+        };
+        if range.start >= last.end {
+            return Some(hole());
+        }
+        let (r, run) = match last.start <= range.start {
+            true => (last, run),
+            false => self.runs.get_key_value(&range.start)?,
+        };
+        (range.end <= r.end).then(|| Piece {
+            blocks: range.clone(),
+            lbn: Some(run.base.wrapping_add(range.start)),
+        })
+    }
+
     /// The pieces of `range`, holes included, in order.
     pub fn pieces(&self, range: Range<u64>) -> Pieces {
         let mut out = Pieces::new();
         let mut at = range.start;
         if range.is_empty() {
+            return out;
+        }
+        if let Some(piece) = self.one_piece(&range) {
+            out.push(piece);
             return out;
         }
         for (r, run) in self.runs.overlapping(&range) {
@@ -188,9 +215,17 @@ impl ExtentMap {
             .collect()
     }
 
+    /// The extent that maps a file block. Who asks mostly means the last.
+    fn run(&self, block: u64) -> Option<(&Range<u64>, &Run)> {
+        match self.runs.last_range_value() {
+            Some((last, run)) if last.start <= block => (block < last.end).then_some((last, run)),
+            _ => self.runs.get_key_value(&block),
+        }
+    }
+
     /// LBN of one file block.
     pub fn lbn(&self, block: u64) -> Option<Lbn> {
-        self.runs.get(&block).map(|r| r.base.wrapping_add(block))
+        self.run(block).map(|(_, r)| r.base.wrapping_add(block))
     }
 
     /// Blocks of `range` that are holes.
@@ -343,13 +378,14 @@ impl ExtentMap {
         let mut at = blocks.start;
         // An append mostly continues the extent before it.
         if let Some(before) = blocks.start.checked_sub(1)
-            && let Some((r, run)) = self.runs.get_key_value(&before)
+            && let Some((r, run)) = self.run(before)
             && run.base == base
         {
             let (r, run) = (r.clone(), *run);
             let n = (LEN_MAX - (r.end - r.start)).min(blocks.end - at);
             if n > 0 {
-                self.cut(r.clone(), run);
+                // What covers it takes its place.
+                self.changes.push(Undo::Cut(r.clone(), run));
                 self.store(txn, inode, r.start..at + n, run);
                 at += n;
             }

@@ -98,23 +98,27 @@ impl InodeCache {
 
     /// The cell of a live inode; reads its image from the inode table if need be.
     pub fn get(&self, store: &NodeStore, ino: Ino) -> Result<Arc<Cell>> {
-        if let Some(c) = self.cells.get(&ino) {
-            let c = c.clone();
-            return if c.with(|i| i.mode == 0) {
-                Err(FsError::Stale)
-            } else {
-                Ok(c)
-            };
-        }
+        self.look(store, ino, |_| ()).map(|(cell, ())| cell)
+    }
+
+    /// [`InodeCache::get`], and what `f` finds in the newest published image.
+    pub fn look<T>(
+        &self,
+        store: &NodeStore,
+        ino: Ino,
+        f: impl FnOnce(&Inode) -> T,
+    ) -> Result<(Arc<Cell>, T)> {
+        let cell = match self.cells.get(&ino) {
+            Some(c) => c.clone(),
+            None => self.load(store, ino)?,
+        };
+        let found = cell.with(|i| (i.mode != 0).then(|| f(i)));
+        found.map(|t| (cell, t)).ok_or(FsError::Stale)
+    }
+
+    fn load(&self, store: &NodeStore, ino: Ino) -> Result<Arc<Cell>> {
         match self.cells.entry(ino) {
-            Entry::Occupied(e) => {
-                let c = e.get().clone();
-                if c.with(|i| i.mode == 0) {
-                    Err(FsError::Stale)
-                } else {
-                    Ok(c)
-                }
-            }
+            Entry::Occupied(e) => Ok(e.get().clone()),
             Entry::Vacant(e) => {
                 let image = read_image(store, ino)?.ok_or(FsError::Stale)?;
                 let cell = Arc::new(Cell::new(ino, image, 0, self.policy));

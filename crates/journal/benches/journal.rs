@@ -67,8 +67,9 @@ impl Bench {
         for r in j
             .read_records(j.digested(), upto, usize::MAX, usize::MAX)
             .expect("records")
+            .iter()
         {
-            j.mark_committed(&r);
+            j.mark_committed(r);
         }
         j.set_digested(upto).expect("digest");
         let word = j.retired_word();

@@ -159,8 +159,8 @@ impl Journal {
             return Err(Shortage::Refused);
         }
         let mut enough_slots = false;
-        for i in 0..self.active {
-            let at = (prefer % self.active + i) % self.active;
+        let first = prefer % self.active;
+        for at in (first..self.active).chain(0..first) {
             match self.buffers[at].credits.try_take(amount) {
                 Ok(()) => {
                     return Ok(Credit {

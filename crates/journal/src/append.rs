@@ -10,7 +10,7 @@ use crate::{Durability, SlotRef};
 use quayfs_layout::LINE;
 use quayfs_layout::jsb::{MAX_BUFFERS, MAX_NUMBER};
 use quayfs_layout::record::{
-    RECORD_HEADER_BYTES, RecordHeader, RecordKind, SlotRun, body_crc, padded_bytes,
+    RECORD_HEADER_BYTES, RecordHeader, RecordKind, RecordSeed, SlotRun, padded_bytes,
 };
 use quayfs_sync::lock_noting;
 use smallvec::SmallVec;
@@ -60,7 +60,7 @@ impl Journal {
         items: &[u8],
         publish: impl FnMut(u64, SlotRef),
     ) -> Result<u64, JournalError> {
-        let mut record = encode(&staged, items, self.geo.volume_salt);
+        let mut record = encode(&staged, items, self.record_seed);
         let bytes = record.bytes.len() as u64;
         let lines = bytes / LINE as u64;
         if lines > credit.left.lines {
@@ -83,13 +83,7 @@ impl Journal {
 
         // Ordering 3: the bound is published, then the number taken.
         let seq = self.bounds.begin(lane_no);
-        record.finish(
-            seq,
-            lane.tail,
-            self.epoch,
-            lane_no as u16,
-            self.geo.volume_salt,
-        );
+        record.finish(seq, lane.tail, self.epoch, lane_no as u16, self.record_seed);
         let off = self.geo.lane(lane_no) + lane.tail % self.geo.lane_bytes;
         // Whole lines, past the cache: nothing is fetched that is about to be overwritten. Digest reads
         // them thousands of records later.
@@ -207,7 +201,7 @@ struct Encoded {
     body_crc: u32,
 }
 
-fn encode(staged: &[Staged<'_>], items: &[u8], volume_salt: u64) -> Encoded {
+fn encode(staged: &[Staged<'_>], items: &[u8], seed: RecordSeed) -> Encoded {
     let runs_len: usize = staged.iter().map(|s| s.run.encoded_bytes()).sum();
     let body_len = runs_len + items.len();
     let mut bytes = RECORD.take();
@@ -218,7 +212,7 @@ fn encode(staged: &[Staged<'_>], items: &[u8], volume_salt: u64) -> Encoded {
         s.run.encode_into(&mut bytes);
     }
     bytes.extend_from_slice(items);
-    let body_crc = body_crc(&bytes[RECORD_HEADER_BYTES..], volume_salt);
+    let body_crc = seed.body_crc(&bytes[RECORD_HEADER_BYTES..]);
     bytes.resize(padded_bytes(body_len), 0);
     Encoded {
         bytes,
@@ -237,7 +231,7 @@ impl Drop for Encoded {
 }
 
 impl Encoded {
-    fn finish(&mut self, seq: u64, pos: u64, epoch: u32, lane: u16, volume_salt: u64) {
+    fn finish(&mut self, seq: u64, pos: u64, epoch: u32, lane: u16, seed: RecordSeed) {
         let header = RecordHeader {
             kind: RecordKind::Operation,
             epoch,
@@ -248,6 +242,6 @@ impl Encoded {
             runs_len: self.runs_len,
             body_crc: self.body_crc,
         };
-        self.bytes[..RECORD_HEADER_BYTES].copy_from_slice(&header.encode(volume_salt));
+        self.bytes[..RECORD_HEADER_BYTES].copy_from_slice(&header.encode_seeded(seed));
     }
 }

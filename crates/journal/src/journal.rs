@@ -11,6 +11,8 @@ use crate::ring::SlotRing;
 use crate::superblock::Superblock;
 use crossbeam_utils::CachePadded;
 use quayfs_layout::jsb::WordKind;
+use quayfs_layout::record::RecordSeed;
+use quayfs_layout::slot::HeaderSeed;
 use quayfs_pmem::{PmemError, Region};
 use quayfs_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use quayfs_sync::{Mutex, MutexGuard, lock_noting};
@@ -60,6 +62,8 @@ impl JournalOptions {
 
 /// One staging buffer: a slot ring, a record lane, and the credits for both.
 pub(crate) struct Buffer {
+    /// Part of the checksum of each of its slot headers.
+    pub(crate) seed: HeaderSeed,
     pub(crate) ring: SlotRing,
     pub(crate) lane: CachePadded<Mutex<Lane>>,
     pub(crate) credits: CachePadded<Credits>,
@@ -75,6 +79,8 @@ pub(crate) struct Buffer {
 pub struct Journal {
     pub(crate) region: Arc<Region>,
     pub(crate) geo: JournalGeometry,
+    /// Part of the checksums of each record.
+    pub(crate) record_seed: RecordSeed,
     pub(crate) epoch: u32,
     pub(crate) durability: Durability,
     pub(crate) buffers: Vec<Buffer>,

@@ -51,15 +51,12 @@ impl Lane {
         self.entries.front().map_or(self.tail, |e| e.pos)
     }
 
-    /// Records with numbers in (`after`, `upto`], at most `limit`.
-    pub(crate) fn range(&self, after: u64, upto: u64, limit: usize) -> Vec<Entry> {
+    /// Replaces `out` with the records with numbers in (`after`, `upto`], at most `limit`.
+    pub(crate) fn range_into(&self, after: u64, upto: u64, limit: usize, out: &mut Vec<Entry>) {
+        out.clear();
         let from = self.entries.partition_point(|e| e.seq <= after);
-        self.entries
-            .range(from..)
-            .take_while(|e| e.seq <= upto)
-            .take(limit)
-            .copied()
-            .collect()
+        let some = self.entries.range(from..).take_while(|e| e.seq <= upto);
+        out.extend(some.take(limit));
     }
 }
 
@@ -103,7 +100,11 @@ mod tests {
     #[test]
     fn ranges_are_half_open_below() {
         let l = lane(&[3, 5, 9]);
-        let seqs = |a, u, n| l.range(a, u, n).iter().map(|e| e.seq).collect::<Vec<_>>();
+        let seqs = |a, u, n| {
+            let mut out = vec![l.entries[0]];
+            l.range_into(a, u, n, &mut out);
+            out.iter().map(|e| e.seq).collect::<Vec<_>>()
+        };
         assert_eq!(seqs(0, 9, 9), [3, 5, 9]);
         assert_eq!(seqs(3, 8, 9), [5]);
         assert_eq!(seqs(0, 9, 2), [3, 5]);

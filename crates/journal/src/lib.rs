@@ -50,10 +50,11 @@ mod walk;
 
 pub use acquire::{Credit, Need};
 pub use append::Appended;
+pub use digest::{Reader, RecordRef, Records};
 pub use error::{Damage, JournalError, Shortage, SlotDamage};
 pub use geometry::JournalGeometry;
 pub use journal::{Journal, JournalOptions, LogPositions, Staging};
-pub use quayfs_layout::record::SlotRun;
+pub use quayfs_layout::record::{RunView, SlotRun};
 pub use recover::RecoveredTo;
 pub use retire::RetiredWord;
 pub use scan::Scan;
@@ -88,7 +89,7 @@ impl Durability {
     }
 }
 
-/// A record as read back from its lane.
+/// A record as a scan found it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Its sequence number.

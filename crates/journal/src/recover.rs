@@ -14,7 +14,8 @@ use crate::{LiveSlot, Record};
 use crossbeam_utils::CachePadded;
 use quayfs_layout::LINE;
 use quayfs_layout::jsb::{EpochWord, MAX_NUMBER, WordKind};
-use quayfs_layout::slot::SlotHeader;
+use quayfs_layout::record::RecordSeed;
+use quayfs_layout::slot::{HeaderSeed, SlotHeader};
 use quayfs_sync::Mutex;
 use quayfs_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use rustc_hash::FxHashSet;
@@ -232,7 +233,8 @@ impl Scan {
         let buffers = rings
             .into_iter()
             .zip(&self.lane_ends)
-            .map(|(ring, &end)| {
+            .zip(0..)
+            .map(|((ring, &end), lane_no)| {
                 let capacity = Amount {
                     slots: ring.slots(),
                     ..log
@@ -242,6 +244,7 @@ impl Scan {
                     ..log
                 };
                 Buffer {
+                    seed: HeaderSeed::new(self.geo.volume_salt, lane_no),
                     ring,
                     lane: CachePadded::new(Mutex::new(Lane::new(end))),
                     credits: CachePadded::new(Credits::new(free)),
@@ -250,6 +253,7 @@ impl Scan {
             })
             .collect();
         Journal {
+            record_seed: RecordSeed::new(self.geo.volume_salt),
             epoch: self.last_epoch() + 1,
             durability: options.durability,
             buffers,

@@ -3,9 +3,10 @@
 use crate::Durability;
 use crate::acquire::Credit;
 use crate::error::JournalError;
-use crate::journal::Journal;
+use crate::journal::{Buffer, Journal};
 use quayfs_layout::BLOCK;
 use quayfs_layout::checksum::crc32c;
+use quayfs_layout::jsb::committed_salt;
 use quayfs_layout::record::SlotRun;
 use quayfs_layout::slot::{SLOT_HEADER_BYTES, SlotHeader};
 use smallvec::SmallVec;
@@ -62,7 +63,7 @@ impl Journal {
         );
         let _central = self.enter_central();
         let buffer = credit.buffer;
-        let ring = &self.buffer(buffer).ring;
+        let Buffer { ring, seed, .. } = self.buffer(buffer);
         // The credit guarantees that the ring's head is far enough: no lock, no check.
         let pos = ring.take(n);
         credit.left.slots -= n;
@@ -79,11 +80,11 @@ impl Journal {
             },
             appended: false,
         };
-        let mut headers = SmallVec::<[u8; 4 * SLOT_HEADER_BYTES]>::new();
-        headers.reserve(blocks.len() * SLOT_HEADER_BYTES);
+        let mut headers = SmallVec::<[[u8; SLOT_HEADER_BYTES]; 4]>::with_capacity(blocks.len());
+        let first = ring.index(pos);
+        let mut index = first;
         for (p, &(lbn, payload)) in (pos..).zip(blocks) {
             assert_eq!(payload.len(), BLOCK, "a payload is one block");
-            let index = ring.index(p);
             self.region
                 .write_nt(self.geo.payload(buffer, index), payload);
             let header = SlotHeader {
@@ -93,10 +94,16 @@ impl Journal {
                 epoch: self.epoch,
                 payload_crc: crc32c(payload),
             };
-            headers.extend_from_slice(&header.encode(self.geo.volume_salt, buffer, index));
+            let salt = committed_salt(self.geo.volume_salt, buffer, index);
+            headers.push(header.encode_seeded(*seed, salt, 0));
             staged.run.blocks.push((lbn, header.payload_crc));
+            index = if index + 1 < ring.slots() {
+                index + 1
+            } else {
+                0
+            };
         }
-        self.write_headers(buffer, ring.index(pos), &headers);
+        self.write_headers(buffer, first, headers.as_flattened());
         match self.durability {
             Durability::Op => self.drain()?,
             // The fence of the record's append, by the same thread, and the drain of the commit that

@@ -425,7 +425,7 @@ fn a_slot_of_a_record_that_is_given_up_stays_dead() {
     let second = volume.write(2, &[2]);
     let journal = &volume.journal;
     let record = journal.read_records(first.seq, second.seq, 9, 9);
-    journal.mark_committed(&record.expect("records")[0]);
+    journal.mark_committed(record.expect("records").get(0));
     // The third one is what tells the second one's rot from the end of the log.
     let third = volume.write(2, &[3]);
     let lane = u64::from(second.slots[0].buffer) * geo.lane_bytes;

@@ -39,8 +39,8 @@ fn five(mode: Durability) -> (Arc<Region>, JournalGeometry, Vec<u64>) {
         at.push(at[at.len() - 1] + 192);
     }
     j.commit(Some(5)).expect("commit");
-    for r in j.read_records(0, 2, 1 << 20, 10).expect("records") {
-        j.mark_committed(&r);
+    for r in j.read_records(0, 2, 1 << 20, 10).expect("records").iter() {
+        j.mark_committed(r);
     }
     j.set_digested(2).expect("digest");
     (region, geo, at)

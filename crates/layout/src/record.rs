@@ -64,6 +64,11 @@ impl RecordHeader {
 
     /// The stored form.
     pub fn encode(&self, volume_salt: u64) -> [u8; RECORD_HEADER_BYTES] {
+        self.encode_seeded(RecordSeed::new(volume_salt))
+    }
+
+    /// [`RecordHeader::encode`] for many headers of one volume.
+    pub fn encode_seeded(&self, seed: RecordSeed) -> [u8; RECORD_HEADER_BYTES] {
         let mut b = [0u8; RECORD_HEADER_BYTES];
         put_u32(&mut b, 0, MAGIC);
         put_u32(&mut b, 4, self.epoch);
@@ -74,7 +79,7 @@ impl RecordHeader {
         put_u16(&mut b, 32, self.kind as u16);
         put_u16(&mut b, 34, self.lane);
         put_u32(&mut b, 36, self.runs_len);
-        let crc = header_crc(&b, volume_salt);
+        let crc = seed.header_crc(&b);
         put_u32(&mut b, CRC_AT, crc);
         b
     }
@@ -88,7 +93,18 @@ impl RecordHeader {
         epoch: u32,
         pos: u64,
     ) -> Option<Self> {
-        let h = Self::decode_any(b, volume_salt)?;
+        Self::decode_seeded(b, RecordSeed::new(volume_salt), lane, epoch, pos)
+    }
+
+    /// [`RecordHeader::decode`] for many headers of one volume.
+    pub fn decode_seeded(
+        b: &[u8; RECORD_HEADER_BYTES],
+        seed: RecordSeed,
+        lane: u16,
+        epoch: u32,
+        pos: u64,
+    ) -> Option<Self> {
+        let h = Self::decode_any(b, || seed)?;
         let now = h.epoch == epoch || !Guard::RecordEpoch.stands();
         let here = h.pos == pos && h.lane == lane || !Guard::RecordPlace.stands();
         (now && here).then_some(h)
@@ -110,7 +126,7 @@ impl RecordHeader {
         if its == epoch || its < epoch && seq <= digested {
             return None;
         }
-        Self::decode_any(b, volume_salt).filter(|h| h.lane == lane)
+        Self::decode_any(b, || RecordSeed::new(volume_salt)).filter(|h| h.lane == lane)
     }
 
     /// Whether this began as a header of `epoch` and is none: what is left of one that was not durable when
@@ -119,12 +135,15 @@ impl RecordHeader {
     pub fn torn(b: &[u8; RECORD_HEADER_BYTES], volume_salt: u64, epoch: u32) -> bool {
         get_u32(b, 0) == MAGIC
             && get_u32(b, 4) == epoch
-            && get_u32(b, CRC_AT) != header_crc(b, volume_salt)
+            && get_u32(b, CRC_AT) != RecordSeed::new(volume_salt).header_crc(b)
     }
 
-    fn decode_any(b: &[u8; RECORD_HEADER_BYTES], volume_salt: u64) -> Option<Self> {
+    fn decode_any(
+        b: &[u8; RECORD_HEADER_BYTES],
+        seed: impl FnOnce() -> RecordSeed,
+    ) -> Option<Self> {
         // The cheap test first: a resynchronising scan asks this of every line.
-        let sound = || get_u32(b, CRC_AT) == header_crc(b, volume_salt);
+        let sound = || get_u32(b, CRC_AT) == seed().header_crc(b);
         if get_u32(b, 0) != MAGIC || Guard::RecordHeader.stands() && !sound() {
             return None;
         }
@@ -155,11 +174,27 @@ pub const fn padded_bytes(body_len: usize) -> usize {
 
 /// Checksum of a body.
 pub fn body_crc(body: &[u8], volume_salt: u64) -> u32 {
-    crc32c_append(crc32c(&volume_salt.to_le_bytes()), body)
+    RecordSeed::new(volume_salt).body_crc(body)
 }
 
-fn header_crc(b: &[u8; RECORD_HEADER_BYTES], volume_salt: u64) -> u32 {
-    crc32c_append(crc32c(&volume_salt.to_le_bytes()), &b[..CRC_AT])
+/// What all records of a volume have in common in their checksums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordSeed(u32);
+
+impl RecordSeed {
+    /// The seed of the volume with `volume_salt`.
+    pub fn new(volume_salt: u64) -> Self {
+        Self(crc32c(&volume_salt.to_le_bytes()))
+    }
+
+    /// [`body_crc`] for many bodies of one volume.
+    pub fn body_crc(self, body: &[u8]) -> u32 {
+        crc32c_append(self.0, body)
+    }
+
+    fn header_crc(self, b: &[u8; RECORD_HEADER_BYTES]) -> u32 {
+        crc32c_append(self.0, &b[..CRC_AT])
+    }
 }
 
 /// Slots that one staging filled: consecutive ring positions of one buffer. With it a record vouches
@@ -197,32 +232,74 @@ impl SlotRun {
         for (_, crc) in &self.blocks {
             out.extend_from_slice(&crc.to_le_bytes());
         }
-        out.resize(end, 0);
+        if out.len() < end {
+            out.extend_from_slice(&[0; 4]);
+        }
     }
 
     /// Decodes a whole run table; `None` if it is malformed.
-    pub fn decode_table(mut b: &[u8]) -> Option<Vec<SlotRun>> {
-        let mut runs = Vec::new();
-        while !b.is_empty() {
-            let n = usize::from(get_u16(b.get(..RUN_FIXED_BYTES)?, 2));
-            let len = RUN_FIXED_BYTES + (n * RUN_SLOT_BYTES).next_multiple_of(8);
-            let run = b.get(..len)?;
-            if get_u64(run, 8) >= POS_END {
-                return None;
-            }
-            let (lbns, crcs) = run[RUN_FIXED_BYTES..].split_at(n * 8);
-            let blocks = (0..n)
-                .map(|i| (get_u64(lbns, i * 8), get_u32(crcs, i * 4)))
-                .collect();
-            runs.push(SlotRun {
-                buffer: get_u16(run, 0),
-                pos: get_u64(run, 8),
-                stage_id: get_u64(run, 16),
-                blocks,
-            });
-            b = &b[len..];
+    pub fn decode_table(b: &[u8]) -> Option<Vec<SlotRun>> {
+        RunViews(b).map(|run| run.map(RunView::to_run)).collect()
+    }
+}
+
+/// A slot run where it is encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunView<'a> {
+    /// As [`SlotRun::buffer`].
+    pub buffer: u16,
+    /// As [`SlotRun::pos`].
+    pub pos: u64,
+    /// As [`SlotRun::stage_id`].
+    pub stage_id: u64,
+    /// How many slots.
+    pub slots: usize,
+    blocks: &'a [u8],
+}
+
+impl RunView<'_> {
+    fn to_run(self) -> SlotRun {
+        let (lbns, crcs) = self.blocks.split_at(self.slots * 8);
+        let block = |i| (get_u64(lbns, i * 8), get_u32(crcs, i * 4));
+        SlotRun {
+            buffer: self.buffer,
+            pos: self.pos,
+            stage_id: self.stage_id,
+            blocks: (0..self.slots).map(block).collect(),
         }
-        Some(runs)
+    }
+}
+
+/// Iterates over the runs of an encoded table; yields `None` for the first that is malformed, and ends there.
+#[derive(Clone, Debug)]
+pub struct RunViews<'a>(pub &'a [u8]);
+
+impl<'a> RunViews<'a> {
+    fn split(b: &'a [u8]) -> Option<(RunView<'a>, &'a [u8])> {
+        let slots = usize::from(get_u16(b.get(..RUN_FIXED_BYTES)?, 2));
+        let len = RUN_FIXED_BYTES + (slots * RUN_SLOT_BYTES).next_multiple_of(8);
+        let (run, rest) = b.split_at_checked(len)?;
+        let view = RunView {
+            buffer: get_u16(run, 0),
+            pos: get_u64(run, 8),
+            stage_id: get_u64(run, 16),
+            slots,
+            blocks: &run[RUN_FIXED_BYTES..],
+        };
+        (view.pos < POS_END).then_some((view, rest))
+    }
+}
+
+impl<'a> Iterator for RunViews<'a> {
+    type Item = Option<RunView<'a>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let (run, rest) = Self::split(self.0).unzip();
+        self.0 = rest.unwrap_or_default();
+        Some(run)
     }
 }
 

@@ -51,16 +51,22 @@ impl SlotHeader {
         index: u64,
         seq: u64,
     ) -> [u8; SLOT_HEADER_BYTES] {
+        let seed = HeaderSeed::new(volume_salt, buffer);
+        self.encode_seeded(seed, committed_salt(volume_salt, buffer, index), seq)
+    }
+
+    /// [`SlotHeader::encode_committed`] for many headers of one buffer. `salt` is the [`committed_salt`] of the
+    /// slot.
+    pub fn encode_seeded(&self, seed: HeaderSeed, salt: u64, seq: u64) -> [u8; SLOT_HEADER_BYTES] {
         let mut b = [0u8; SLOT_HEADER_BYTES];
         put_u64(&mut b, 0, self.pos);
         put_u64(&mut b, 8, self.lbn);
         put_u64(&mut b, 16, self.stage_id);
         put_u32(&mut b, 24, self.epoch);
         put_u32(&mut b, 28, self.payload_crc);
-        let crc = HeaderSeed::new(volume_salt, buffer).crc(&b);
+        let crc = seed.crc(&b);
         put_u32(&mut b, CRC_AT, crc);
-        let word = SeqWord::encode(seq, committed_salt(volume_salt, buffer, index));
-        put_u64(&mut b, 56, word);
+        put_u64(&mut b, 56, SeqWord::encode(seq, salt));
         b
     }
 

@@ -119,7 +119,7 @@ impl Fs {
 
     /// Whether somebody could lose bits of the mode by writing.
     pub fn has_privileges(&self, ino: Ino) -> Result<bool> {
-        Ok(self.cell(ino)?.with(is_privileged))
+        Ok(self.look(ino, is_privileged)?.1)
     }
 
     /// As [`Fs::write`], by somebody who opened the file with `O_APPEND`, who alone may write to an
@@ -137,12 +137,11 @@ impl Fs {
     /// As [`Fs::write`], for somebody else, in his manner: the file loses its capabilities before. Whether
     /// bits of its mode were there to be lost.
     pub fn write_for(&self, ino: Ino, offset: u64, data: &[u8], manner: Manner) -> Result<bool> {
-        let cell = self.cell(ino)?;
         let look = |i: &Inode| {
             let privileged = manner.kill_privileges && is_privileged(i);
             (privileged, i.xattr != 0, i.size)
         };
-        let (privileged, attributes, size) = cell.with(look);
+        let (cell, (privileged, attributes, size)) = self.look(ino, look)?;
         if attributes {
             let offset = match manner.place {
                 Place::End => size,

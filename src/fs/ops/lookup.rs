@@ -19,18 +19,16 @@ impl Fs {
         }
         let pcell = self.cell(parent)?;
         let _op = pcell.lock.read();
-        let image = pcell.image();
-        if !image.is_dir() && name != b"." {
-            return Err(FsError::NotDir);
-        }
-        let ino = match name {
-            b"." => parent,
-            b".." => image.parent,
+        let found = pcell.with(|image| match name {
+            b"." => Ok(Some(parent)),
+            _ if !image.is_dir() => Err(FsError::NotDir),
+            b".." => Ok(Some(image.parent)),
             _ => {
-                let found = dir::lookup(&*self.e.nodes, self.e.hash, &image, name);
-                self.noticed(found)?.ok_or(FsError::NoEntry)?.ino
+                let found = dir::lookup(&*self.e.nodes, self.e.hash, image, name)?;
+                Ok(found.map(|f| f.ino))
             }
-        };
+        });
+        let ino = self.noticed(found)?.ok_or(FsError::NoEntry)?;
         let attr = self.getattr(ino)?;
         self.e.inodes.looked_up(ino);
         Ok(attr)

@@ -8,7 +8,7 @@ use crate::error::{FsError, Result};
 use crate::fs::attr::now;
 use crate::fs::locks::lock_all;
 use crate::fs::ops::create::entry_needs;
-use crate::fs::{Fs, check_name, live_dir, protect};
+use crate::fs::{Fs, check_dir, check_name, live_dir, protect};
 use crate::ns::dir;
 use crate::ns::intent::Slot;
 use crate::txn::{Needs, Txn};
@@ -108,19 +108,25 @@ impl Fs {
             };
             let mut txn = Txn::begin(&self.e, Needs { nodes: 3, ..needs })?;
             // Look up, lock in order, look again.
-            let ino = {
+            let find = |dir: &Inode| {
+                dir::find(&*self.e.nodes, self.e.hash, dir, name)?.ok_or(FsError::NoEntry)
+            };
+            let (ino, seen, mut spot) = {
                 let _op = pcell.lock.read();
-                let dir = live_dir(&pcell)?;
-                dir::lookup(&txn, self.e.hash, &dir, name)?
-                    .ok_or(FsError::NoEntry)?
-                    .ino
+                let look = |dir: &Inode| check_dir(dir).and_then(|()| find(dir));
+                let (found, spot) = pcell.with(look)?;
+                (found.ino, pcell.seq(), spot)
             };
             let cell = self.cell(ino)?;
             let _op = lock_all(&[&pcell, &cell]);
             let mut dir = live_dir(&pcell)?;
-            let found = dir::lookup(&txn, self.e.hash, &dir, name)?.ok_or(FsError::NoEntry)?;
-            if found.ino != ino {
-                return Ok(None);
+            // Whoever changes entries installs the directory's image under a number of his own.
+            if pcell.seq() != seen {
+                let (found, again) = find(&dir)?;
+                if found.ino != ino {
+                    return Ok(None);
+                }
+                spot = again;
             }
             let mut inode = cell.image();
             protect::unname(&dir, &inode)?;
@@ -130,7 +136,7 @@ impl Fs {
                 (true, true) if inode.entries > 0 => return Err(FsError::NotEmpty),
                 _ => {}
             }
-            dir::remove(&mut txn, (parent, &mut dir), &found)?;
+            dir::remove_at(&mut txn, &mut dir, spot)?;
             dir.nlink -= u32::from(want_dir);
             let orphan = drop_link(self, &mut txn, ino, &mut inode)?;
             dir.mtime = inode.ctime;

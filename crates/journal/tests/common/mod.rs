@@ -224,11 +224,11 @@ impl Volume {
                 .journal
                 .read_records(after, upto, 1000, 4)
                 .expect("records");
-            let Some(last) = batch.last().map(|r| r.seq) else {
+            let Some(last) = batch.last_seq() else {
                 break;
             };
-            for r in &batch {
-                apply(&self.region, &self.geo, r);
+            for r in batch.iter() {
+                apply(&self.region, &self.geo, &r.to_record());
                 self.journal.mark_committed(r);
             }
             self.journal.set_digested(last).expect("digest");
