@@ -8,7 +8,7 @@ mod recovery;
 pub mod report;
 mod volume;
 
-use self::experiments::{ALL, Experiment, Row, Variant};
+use self::experiments::{ALL, Experiment, Place, Row, Variant};
 use self::report::{Cell, ExperimentReport, FORMAT, Papers, Where};
 use self::volume::{Scratch, Site, Work};
 use super::failure;
@@ -153,7 +153,9 @@ impl Plan {
         let args = &self.args;
         for &mounted in self.levels() {
             for row in e.rows {
-                let variants = chosen(args, row);
+                let mut variants = chosen(args, row);
+                // The kernel mounts what there is.
+                variants.retain(|v| !mounted || v.place != Place::Nowhere);
                 if !is_chosen(&args.workloads, row.workload) || variants.is_empty() {
                     continue;
                 }
@@ -299,6 +301,9 @@ impl Plan {
             params: &planned.params,
             stop,
         };
+        if variant.place == Place::Nowhere {
+            return volume::run_on_nothing(&work);
+        }
         let options = join(&self.options(planned.row), variant.options);
         let fresh = self.site.fresh(variant)?;
         if planned.mounted {

@@ -13,6 +13,8 @@ pub enum Place {
     Pmem,
     /// Beside the data, on the disk: backend `file`.
     Disk,
+    /// There is no volume: names and sizes in memory, which show what the workload itself takes.
+    Nowhere,
 }
 
 /// A way to mount.
@@ -196,7 +198,18 @@ const CENTRAL: Variant = Variant {
     )
 };
 
-const STAGING_VARIANTS: &[Variant] = &[on_pmem("sharded", ""), CENTRAL, on_disk("disk", "")];
+/// The most that could be gained over anything: nothing is done.
+const NOTHING: Variant = Variant {
+    place: Place::Nowhere,
+    ..on_pmem("nothing", "")
+};
+
+const STAGING_VARIANTS: &[Variant] = &[
+    on_pmem("sharded", ""),
+    CENTRAL,
+    on_disk("disk", ""),
+    NOTHING,
+];
 
 const VARMAIL_STAGING: Row = Row {
     workload: "varmail",
@@ -205,6 +218,7 @@ const VARMAIL_STAGING: Row = Row {
     comparisons: &[
         rate("sharded", "central", Some("5.09")),
         rate("sharded", "disk", Some("5.72")),
+        rate("nothing", "central", None),
     ],
     ..PLAIN
 };
@@ -216,6 +230,7 @@ const TOKUBENCH_STAGING: Row = Row {
     comparisons: &[
         rate("sharded", "central", Some("4.9")),
         rate("sharded", "disk", None),
+        rate("nothing", "central", None),
     ],
     ..PLAIN
 };
@@ -232,6 +247,7 @@ const STAGING: Experiment = Experiment {
             comparisons: &[
                 rate("sharded", "central", Some("5.09")),
                 rate("sharded", "disk", None),
+                rate("nothing", "central", None),
             ],
             ..VARMAIL_STAGING
         },

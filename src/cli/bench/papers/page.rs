@@ -88,6 +88,9 @@ fn shared(cell: &Cell) -> String {
         } else {
             &v.options
         };
+        if v.pmem_bytes == 0 {
+            return format!("{}: no volume", v.name);
+        }
         let size = crate::config::format_size(v.pmem_bytes);
         format!("{}: {options}, region {size}{place}", v.name)
     });

@@ -139,7 +139,10 @@ impl Cell {
             name: v.name.into(),
             options: v.options.into(),
             region_on_disk: v.place == Place::Disk,
-            pmem_bytes: pmem_size * v.times,
+            pmem_bytes: match v.place {
+                Place::Nowhere => 0,
+                Place::Pmem | Place::Disk => pmem_size * v.times,
+            },
             buffers: v.buffers,
         };
         let labels: Vec<String> = variants.iter().map(|v| v.name.into()).collect();
@@ -235,10 +238,10 @@ impl Cell {
         out.push_str(": ");
         out.push_str(table::section(&self.workload).trim_start());
         for (t, v) in self.workload.targets.iter().zip(&self.variants) {
-            let place = if v.region_on_disk {
-                "region on the disk"
-            } else {
-                ""
+            let place = match (v.region_on_disk, v.pmem_bytes) {
+                (true, _) => "region on the disk",
+                (false, 0) => "no volume",
+                (false, _) => "",
             };
             let words = [v.options.clone(), place.into(), counted(t)];
             let words: Vec<String> = words.into_iter().filter(|w| !w.is_empty()).collect();

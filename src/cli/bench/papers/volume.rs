@@ -4,6 +4,7 @@ use super::experiments::{Place, Variant};
 use crate::background::digest_all;
 use crate::checkpoint;
 use crate::cli::bench::library::OpLayer;
+use crate::cli::bench::library::nothing::Nothing;
 use crate::config::MountOptions;
 use crate::fs::Fs;
 use crate::mkfs::{MkfsOptions, mkfs};
@@ -94,7 +95,7 @@ impl Site {
         let dir = self.data.path().join("volume");
         let region = match variant.place {
             Place::Pmem => Some(self.pmem.path().join("region")),
-            Place::Disk => None,
+            Place::Disk | Place::Nowhere => None,
         };
         let fresh = Fresh { dir, region };
         let options = MkfsOptions {
@@ -218,6 +219,46 @@ impl Fresh {
         drop(target);
         mounted.end()?;
         sample
+    }
+}
+
+/// Runs a workload on a file system that does nothing.
+///
+/// # Errors
+/// [`Error::Stopped`]; the workload wants more than names and sizes.
+pub fn run_on_nothing(work: &Work<'_>) -> Result<Sample> {
+    let info = work.workload.info();
+    info.check_library()?;
+    let layer = Nothing::default();
+    let place = workload::Place::within(work.params, &layer, work.stop)?;
+    let job = work.workload.prepare(&place)?;
+    let count = || Counters::of_library(serde_json::json!({}));
+    let before = count()?;
+    let tallies = run::run(
+        &*job,
+        &place,
+        info.steps.len(),
+        false,
+        work.stop,
+        &mut Unchanged,
+    )?;
+    let after = count()?;
+    let mut observed = Observed::between(&before, &after, &after);
+    observed.messages = None;
+    let total = run::merge(tallies, work.params).ok_or(Error::Stopped)?;
+    Ok(sample(info, total, observed, 0.0, false))
+}
+
+/// There is nothing to do between the parts of a run.
+struct Unchanged;
+
+impl Between for Unchanged {
+    fn prepared(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn warm(&mut self) -> Result<()> {
+        Ok(())
     }
 }
 
