@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use quayfs_bench::library::{Library, Node};
 use quayfs_sync::DashMap;
+use quayfs_sync::map::Entry;
 use rustc_hash::FxBuildHasher;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -17,11 +18,20 @@ use rustix::io::Errno;
 const ROOT: Node = 1;
 
 /// All of it.
-#[derive(Default)]
 pub struct Nothing {
     names: DashMap<(Node, Box<[u8]>), Node, FxBuildHasher>,
     sizes: DashMap<Node, u64, FxBuildHasher>,
     made: AtomicU64,
+}
+
+impl Default for Nothing {
+    fn default() -> Self {
+        Self {
+            names: DashMap::with_capacity_and_hasher(0, FxBuildHasher),
+            sizes: DashMap::with_capacity_and_hasher(0, FxBuildHasher),
+            made: AtomicU64::new(0),
+        }
+    }
 }
 
 impl Nothing {
@@ -94,8 +104,11 @@ impl Library for Nothing {
     }
 
     fn write(&self, node: Node, data: &[u8], offset: u64, _: OFlags) -> Result<usize, Errno> {
-        if let Some(mut size) = self.sizes.get_mut(&node) {
-            *size = (*size).max(offset + data.len() as u64);
+        let end = offset + data.len() as u64;
+        if let Entry::Occupied(mut size) = self.sizes.entry(node)
+            && *size.get() < end
+        {
+            size.insert(end);
         }
         Ok(data.len())
     }
