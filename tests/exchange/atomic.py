@@ -1,53 +1,6 @@
 """Writes several times to a file as one, by the calls of F2FS, and asserts who sees what, and when. WHAT DIR [...]"""
 
-import errno
-import fcntl
-import mmap
-import os
-import random
-import select
-import struct
-import subprocess
-import sys
-import threading
-import time
-
 START, COMMIT, ABORT, FEATURES = 0xF501, 0xF502, 0xF505, 0x8004F50C
-B = 4096
-
-
-def answer(call):
-    """The errno, 0 for a success."""
-    try:
-        call()
-        return 0
-    except OSError as e:
-        return e.errno
-
-
-def same(got, want):
-    assert got == want, f"{errno.errorcode.get(got, got)}, should be {errno.errorcode.get(want, want)}"
-
-
-def filled(path, content, more=0):
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | more, 0o755)
-    assert os.write(fd, content) == len(content)
-    return fd
-
-
-def content(path):
-    with open(path, "rb") as f:
-        return f.read()
-
-
-def sent(fd, offset, count):
-    """What sendfile hands out, which asks nobody for the size."""
-    ours, theirs = os.pipe()
-    n = os.sendfile(theirs, fd, offset, count)
-    os.close(theirs)
-    data = os.read(ours, n) if n else b""
-    os.close(ours)
-    return data
 
 
 def sent_as(fd, offset, want):

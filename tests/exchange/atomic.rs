@@ -1,12 +1,11 @@
 //! Atomic writes.
 
 use std::ffi::OsStr;
-use std::time::Duration;
 
-use crate::program::{Mounted, Scene, can_be_root, can_mount, quayfs};
-use crate::{finish, in_ways, lines_until_killed, run, script};
+use crate::program::{Scene, can_be_root, quayfs};
+use crate::{in_crashes, in_ways, run};
 
-const CALLS: &str = include_str!("atomic.py");
+const CALLS: &str = concat!(include_str!("common.py"), include_str!("atomic.py"));
 
 /// Ways to mount: what is durable when, what is staged, who serves.
 const WAYS: [&str; 3] = [
@@ -68,24 +67,7 @@ fn a_crowd_does_not_wait_for_ever() {
 
 #[test]
 fn after_a_crash_it_is_all_or_nothing() {
-    if !can_mount() {
-        return;
-    }
-    for options in [
-        "atomic_writes",
-        "atomic_writes,durability=commit,data=ordered",
-    ] {
-        let m = Mounted::on(Scene::in_memory(), options);
-        for turn in 0..4 {
-            let after = Duration::from_millis(20 + 37 * turn);
-            let acknowledged = lines_until_killed(CALLS, "until_killed", &m, after);
-            m.mount(options);
-            let child = script(CALLS, "whole", &m.mnt(), &[OsStr::new(&acknowledged)]).spawn();
-            finish(child.unwrap(), "whole", &m);
-        }
-        m.umount();
-        m.fsck();
-    }
+    in_crashes(CALLS, "whole");
 }
 
 #[test]

@@ -1,60 +1,13 @@
 """Exchanges ranges by the calls of XFS, and asserts what becomes of the files. WHAT DIR [...]"""
 
-import ctypes
-import errno
-import fcntl
-import mmap
-import os
-import random
-import select
-import struct
-import subprocess
-import sys
-import threading
-import time
-
 EXCHANGE_RANGE, START_COMMIT, COMMIT_RANGE = 0x40285881, 0x80585882, 0x40585883
 TO_EOF, DSYNC, DRY_RUN, FILE1_WRITTEN = 1, 2, 4, 8
-B = 4096
 
 
 def exchange(other, one, offsets=(0, 0), length=0, flags=0, pad=0):
     """The errno, 0 for a success. `other`: whose descriptor takes the call."""
     args = struct.pack("=iIQQQQ", one, pad, offsets[0], offsets[1], length, flags)
     return answer(lambda: fcntl.ioctl(other, EXCHANGE_RANGE, args))
-
-
-def answer(call):
-    try:
-        call()
-        return 0
-    except OSError as e:
-        return e.errno
-
-
-def same(got, want):
-    assert got == want, f"{errno.errorcode.get(got, got)}, should be {errno.errorcode.get(want, want)}"
-
-
-def filled(path, content):
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o755)
-    assert os.write(fd, content) == len(content)
-    return fd
-
-
-def content(path):
-    with open(path, "rb") as f:
-        return f.read()
-
-
-def sent(fd, offset, count):
-    """What sendfile hands out, which asks nobody for the size."""
-    ours, theirs = os.pipe()
-    n = os.sendfile(theirs, fd, offset, count)
-    os.close(theirs)
-    data = os.read(ours, n) if n else b""
-    os.close(ours)
-    return data
 
 
 def pair(directory, one, other):

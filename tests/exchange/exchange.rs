@@ -1,12 +1,9 @@
 //! Ranges exchanged.
 
-use std::ffi::OsStr;
-use std::time::Duration;
-
 use crate::program::{Mounted, Scene, can_be_root, can_mount};
-use crate::{finish, in_ways, lines_until_killed, run, script};
+use crate::{in_crashes, in_ways, run};
 
-const CALLS: &str = include_str!("exchange.py");
+const CALLS: &str = concat!(include_str!("common.py"), include_str!("exchange.py"));
 
 /// Ways to mount: what is durable when, what is staged, who serves.
 const WAYS: [&str; 3] = [
@@ -115,22 +112,5 @@ fn a_crowd_does_not_wait_for_ever() {
 
 #[test]
 fn after_a_crash_there_is_one_version() {
-    if !can_mount() {
-        return;
-    }
-    for options in [
-        "atomic_writes",
-        "atomic_writes,durability=commit,data=ordered",
-    ] {
-        let m = Mounted::on(Scene::in_memory(), options);
-        for turn in 0..4 {
-            let after = Duration::from_millis(20 + 37 * turn);
-            let last = lines_until_killed(CALLS, "until_killed", &m, after);
-            m.mount(options);
-            let child = script(CALLS, "one_version", &m.mnt(), &[OsStr::new(&last)]).spawn();
-            finish(child.unwrap(), "one_version", &m);
-        }
-        m.umount();
-        m.fsck();
-    }
+    in_crashes(CALLS, "one_version");
 }

@@ -93,3 +93,26 @@ fn lines_until_killed(text: &str, what: &str, m: &Mounted, after: Duration) -> S
     m.umount();
     last
 }
+
+/// Kills the daemon at moments of `until_killed`, and lets another function of the script judge what a mount finds. It is
+/// told the last line.
+fn in_crashes(text: &str, judge: &str) {
+    if !program::can_mount() {
+        return;
+    }
+    for options in [
+        "atomic_writes",
+        "atomic_writes,durability=commit,data=ordered",
+    ] {
+        let m = Mounted::on(Scene::in_memory(), options);
+        for turn in 0..4 {
+            let after = Duration::from_millis(20 + 37 * turn);
+            let last = lines_until_killed(text, "until_killed", &m, after);
+            m.mount(options);
+            let child = script(text, judge, &m.mnt(), &[OsStr::new(&last)]).spawn();
+            finish(child.unwrap(), judge, &m);
+        }
+        m.umount();
+        m.fsck();
+    }
+}
