@@ -31,6 +31,10 @@ use crate::wire::{InHeader, OutHeader, ring as wire};
 /// Stands in the user data of what is no entry: somebody has put an answer into the mailbox.
 const BELL: u64 = u64::MAX;
 
+/// Entries that a queue has at most. Their memory is taken when it is first used: an answer that waits for the kernel
+/// takes two pages.
+const ENTRIES_MAX: usize = 1024;
+
 /// What one entry of a queue needs: two buffers and where they are.
 struct Slot {
     header: Buffer,
@@ -85,8 +89,12 @@ pub(crate) struct Queue {
     /// Who answers what waits for the kernel, if anybody does, and where those answers come back.
     later: Option<Later>,
     mailbox: Arc<Mailbox>,
-    /// Entries whose answer waits for the kernel.
+    /// Entries that the kernel has not taken away.
+    alive: usize,
+    /// Of them, those whose answer waits for the kernel.
     held: usize,
+    /// How many are never held: what an answer waits for may itself wait for an entry of this queue.
+    spared: usize,
     /// Where the kernel puts what it reads from the mailbox's bell.
     rung: Buffer,
 }
@@ -117,7 +125,9 @@ impl Queue {
             asked: Buffer::new(agreed.payload)?,
             later,
             mailbox: Arc::new(Mailbox::new()?),
+            alive: depth,
             held: 0,
+            spared: (depth / 2).max(1),
             rung: Buffer::new(size_of::<u64>())?,
         })
     }
@@ -125,12 +135,7 @@ impl Queue {
     /// Hands the entries to the kernel. When every CPU's queue has done so, requests come this way.
     pub(crate) fn register(&mut self) -> io::Result<()> {
         for index in 0..self.slots.len() {
-            let iov = self.slots[index].iov.as_ptr().expose_provenance() as u64;
-            let mut entry = self
-                .command(wire::REGISTER, 0, Some(iov))
-                .user_data(index as u64);
-            set_len(&mut entry, 2);
-            self.push(&entry)?;
+            self.hand_over(index)?;
         }
         self.ring.submit()?;
         // What the kernel does not want it says at once. A request may have come as well.
@@ -139,6 +144,54 @@ impl Queue {
             Some(done) if done.result() < 0 => Err(io::Error::from_raw_os_error(-done.result())),
             _ => Ok(()),
         }
+    }
+
+    fn hand_over(&mut self, index: usize) -> io::Result<()> {
+        let iov = self.slots[index].iov.as_ptr().expose_provenance() as u64;
+        let mut entry = self
+            .command(wire::REGISTER, 0, Some(iov))
+            .user_data(index as u64);
+        set_len(&mut entry, 2);
+        self.push(&entry)
+    }
+
+    /// Makes sure that one more entry may be held, if need be with a new one. `false`: there are too many.
+    fn can_hold(&mut self) -> bool {
+        if self.alive - self.held > self.spared {
+            return true;
+        }
+        if self.slots.len() >= ENTRIES_MAX {
+            return false;
+        }
+        let more = Slot::new(self.asked.len()).and_then(|slot| {
+            self.slots.push(slot);
+            self.alive += 1;
+            self.hand_over(self.slots.len() - 1)?;
+            self.ring.submit().map(drop)
+        });
+        if let Err(e) = &more {
+            tracing::warn!("queue {} cannot have another entry: {e}", self.number);
+        }
+        more.is_ok()
+    }
+
+    /// Has somebody else answer what the entry asks, if there are entries enough.
+    fn hold(&mut self, index: usize, commit_id: u64, held: Held) -> bool {
+        if !self.can_hold() {
+            return false;
+        }
+        let Some(later) = &self.later else {
+            return false;
+        };
+        self.held += 1;
+        let mailbox = Arc::clone(&self.mailbox);
+        let reply = Reply::Ring {
+            mailbox,
+            index,
+            commit_id,
+        };
+        later.send(held, reply);
+        true
     }
 
     fn command(&self, op: u32, commit_id: u64, addr: Option<u64>) -> Entry128 {
@@ -181,11 +234,10 @@ impl Queue {
 
     /// Answers until the connection ends.
     pub(crate) fn run(&mut self, service: &dyn Service) -> io::Result<()> {
-        let mut alive = self.slots.len();
         if self.later.is_some() {
             self.listen()?;
         }
-        while alive > 0 {
+        while self.alive > 0 {
             if self.early.is_none() {
                 match self.ring.submit_and_wait(1) {
                     Ok(_) => (),
@@ -213,7 +265,7 @@ impl Queue {
                     // the entry away.
                     let why = io::Error::from_raw_os_error(-done.result());
                     tracing::debug!("queue {}: an entry ended: {why}", self.number);
-                    alive -= 1;
+                    self.alive -= 1;
                     continue;
                 }
                 let index = done.user_data() as usize;
@@ -246,7 +298,6 @@ impl Queue {
     /// Answers the request of an entry in its buffers; returns what to answer under. `None`: somebody else
     /// answers.
     fn serve(&mut self, index: usize, service: &dyn Service) -> Option<u64> {
-        let may_hold = self.held < self.slots.len() / 2;
         let (head, payload) = self.slots[index].parts();
         let given = (head.entry.payload as usize).min(payload.len());
         let commit_id = head.entry.commit_id;
@@ -255,25 +306,17 @@ impl Queue {
         };
         self.tally.count(header.opcode);
         let mut hurried = false;
-        if let Some(later) = &self.later
+        if self.later.is_some()
             && Held::may_be(header.opcode)
             && let Ok(request) = Request::parse_split(header, &head.argument, &payload[..given])
             && let Some(held) = Held::of(service, &request)
         {
-            // What they wait for may itself wait for an entry of this queue: some are never held.
-            if may_hold {
-                self.held += 1;
-                let mailbox = Arc::clone(&self.mailbox);
-                let reply = Reply::Ring {
-                    mailbox,
-                    index,
-                    commit_id,
-                };
-                later.send(held, reply);
+            if self.hold(index, commit_id, held) {
                 return None;
             }
             hurried = true;
         }
+        let (head, payload) = self.slots[index].parts();
         let (result, len) = if Op::answers_at_length(header.opcode) {
             let asked = &mut self.asked.as_mut()[..given];
             asked.copy_from_slice(&payload[..given]);
