@@ -1,6 +1,6 @@
 //! Freed numbers: when they may be handed out again.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 use std::ops::Range;
 
 use quayfs_layout::node::INODES_PER_PAGE;
@@ -17,7 +17,8 @@ use crate::txn::Freed;
 /// What records that are not digested yet have freed.
 #[derive(Debug, Default)]
 pub(super) struct Deferred {
-    by_seq: Mutex<BTreeMap<u64, Vec<Freed>>>,
+    /// In order of the records' numbers.
+    by_seq: Mutex<VecDeque<(u64, Freed)>>,
     lbns: AtomicU64,
     inos: AtomicU64,
     nodes: AtomicU64,
@@ -46,12 +47,15 @@ impl Engine {
                 let n = f.range.end - f.range.start;
                 self.deferred.count(f.kind).fetch_add(n, Ordering::AcqRel);
             }
-            self.deferred
-                .by_seq
-                .lock()
-                .entry(seq)
-                .or_default()
-                .extend(freed);
+            {
+                let mut all = self.deferred.by_seq.lock();
+                // Records end nearly in the order of their numbers.
+                let later = all.iter().rev().take_while(|(s, _)| *s > seq).count();
+                let at = all.len() - later;
+                for f in freed.into_iter().rev() {
+                    all.insert(at, (seq, f));
+                }
+            }
             // Digest may have passed the record before its frees were known.
             let digested = self.journal.digested();
             if seq <= digested {
@@ -63,12 +67,12 @@ impl Engine {
     /// Brings back what records at or below the durable D have freed (ordering 4: nothing that a
     /// record above D released is consumed).
     pub fn release_digested(&self, digested: u64) {
-        let due = {
+        let due: Vec<(u64, Freed)> = {
             let mut all = self.deferred.by_seq.lock();
-            let later = all.split_off(&(digested + 1));
-            std::mem::replace(&mut *all, later)
+            let due = all.partition_point(|(seq, _)| *seq <= digested);
+            all.drain(..due).collect()
         };
-        for f in due.into_values().flatten() {
+        for (_, f) in due {
             let n = f.range.end - f.range.start;
             match f.kind {
                 Kind::Lbn => self.lbns.add_pending(f.range),

@@ -8,6 +8,7 @@ use quayfs_layout::geometry::Geometry;
 use quayfs_layout::intent::{Intent, IntentKind, PER_PAGE, SIZE};
 use quayfs_layout::node::HEADER;
 use quayfs_sync::Mutex;
+use smallvec::SmallVec;
 
 use crate::error::{FsError, Result};
 use crate::ns::node::NodeStore;
@@ -141,6 +142,22 @@ impl Intents {
     /// The entry of an inode's intent.
     pub fn find(&self, ino: Ino, kind: IntentKind) -> Option<Slot> {
         self.state.lock().by_inode.get(&(ino, kind as u64)).copied()
+    }
+
+    /// The entries of all intents of an inode.
+    pub fn slots(&self, ino: Ino) -> SmallVec<[Slot; 2]> {
+        let s = self.state.lock();
+        let all = s.by_inode.range((ino, 0)..=(ino, u64::MAX));
+        all.map(|(_, slot)| *slot).collect()
+    }
+
+    /// As [`Intents::kept`], for all intents of an inode that is gone.
+    pub fn all_kept(&self, ino: Ino) {
+        for kind in [IntentKind::Orphan, IntentKind::Truncate] {
+            if kind == IntentKind::Orphan || self.truncates() > 0 {
+                self.kept(ino, kind);
+            }
+        }
     }
 
     /// The record that fulfils the promise was appended: the entry can be used again, because

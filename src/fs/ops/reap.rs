@@ -124,19 +124,13 @@ impl Fs {
             blob::free(&mut txn, ino, inode.xattr, xattr::SET_MAX)?;
         }
         // A truncate that could not be finished ends here as well; the number may be reused.
-        let kinds = [IntentKind::Orphan, IntentKind::Truncate];
-        for slot in kinds
-            .iter()
-            .filter_map(|kind| self.e.intents.find(ino, *kind))
-        {
+        for slot in self.e.intents.slots(ino) {
             self.e.intents.write(&mut txn, slot, None);
         }
         txn.free_ino(ino, inode.project)?;
         let seq = txn.commit()?;
         cell.install(Inode::default(), seq);
-        for kind in kinds {
-            self.e.intents.kept(ino, kind);
-        }
+        self.e.intents.all_kept(ino);
         Ok(true)
     }
 
