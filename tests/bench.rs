@@ -196,7 +196,8 @@ fn papers_compares_every_mechanism_without_a_kernel() {
         .iter()
         .map(|e| e["name"].as_str().unwrap())
         .collect();
-    assert_eq!(names, ["staging", "ppt", "transcm", "rangelock", "nodelog"]);
+    let papers = ["staging", "ppt", "transcm", "rangelock", "nodelog"];
+    assert_eq!(names, [&papers[..], &["together"]].concat());
     for e in experiments {
         assert!(shown.contains(e["mechanism"].as_str().unwrap()), "{shown}");
         for cell in e["cells"].as_array().unwrap() {

@@ -458,7 +458,7 @@ Each run has a volume of its own: a region below --pmem, data below --data, whic
 DAX) and a file system on a disk. Variants take turns. At the level `ops` the workloads call the file
 system as a library, without a kernel; at the level `mount` this program mounts it below --dir.
 
-Experiments: staging, ppt, transcm, rangelock, nodelog.
+Experiments: staging, ppt, transcm, rangelock, nodelog, together.
 
 Examples:
   quayfs bench papers                                     all, on the operation layer

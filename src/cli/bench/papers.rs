@@ -6,10 +6,13 @@ mod experiments;
 pub mod page;
 mod recovery;
 pub mod report;
+mod table;
+mod together;
 mod volume;
 
-use self::experiments::{ALL, Experiment, Place, Row, Variant};
+use self::experiments::ALL;
 use self::report::{Cell, ExperimentReport, FORMAT, Papers, Where};
+use self::table::{Experiment, Place, Row, Variant};
 use self::volume::{Scratch, Site, Work};
 use super::failure;
 use crate::cli::args::{BenchPapers, Level};

@@ -1,6 +1,6 @@
 //! How long recovery takes: by what is staged, by the number of files, by the size of the data device.
 
-use super::experiments::{Place, Variant};
+use super::table::{Place, Variant};
 use super::volume::{Fresh, Site};
 use crate::error::FsError;
 use crate::fs::{Caller, Fs};

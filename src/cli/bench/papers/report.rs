@@ -1,7 +1,7 @@
 //! What was found, as it is stored and shown.
 
-use super::experiments::{Comparison, Experiment, Place, Row, Variant};
 use super::recovery::{By, Recovery};
+use super::table::{Comparison, Experiment, Place, Row, Variant};
 use quayfs_bench::machine::Machine;
 use quayfs_bench::report::{TargetReport, WorkloadReport};
 use quayfs_bench::stats::Summary;

@@ -1,6 +1,6 @@
 //! Fresh volumes, and runs on them: through the operation layer, or through a mount of this program.
 
-use super::experiments::{Place, Variant};
+use super::table::{Place, Variant};
 use crate::background::digest_all;
 use crate::checkpoint;
 use crate::cli::bench::library::OpLayer;

@@ -1,0 +1,182 @@
+//! What the table of experiments is made of.
+
+use quayfs_bench::report::Sample;
+
+/// Where the region of a variant lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Where `--pmem` says.
+    Pmem,
+    /// Beside the data, on the disk: backend `file`.
+    Disk,
+    /// There is no volume: names and sizes in memory, which show what the workload itself takes.
+    Nowhere,
+}
+
+/// A way to mount.
+#[derive(Clone, Copy, Debug)]
+pub struct Variant {
+    /// What tables call it.
+    pub name: &'static str,
+    /// Mount options beside those of the cell.
+    pub options: &'static str,
+    /// Where the region lies.
+    pub place: Place,
+    /// The region is so many times as large as `--pmem-size` says.
+    pub times: u64,
+    /// Staging buffers of the volume; without it as many as `mkfs` makes.
+    pub buffers: Option<u32>,
+}
+
+/// What is compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Figure {
+    /// Operations per second.
+    Rate,
+    /// Median latency of this step of an operation.
+    Latency(&'static str),
+    /// Bytes written to the data device for each byte acknowledged.
+    DeviceBytes,
+}
+
+impl Figure {
+    /// What the ratio is of.
+    pub fn unit(self) -> String {
+        match self {
+            Self::Rate => "operations per second".into(),
+            Self::Latency(step) => format!("median latency of {step}, inverse"),
+            Self::DeviceBytes => "bytes to the device per byte acknowledged, inverse".into(),
+        }
+    }
+
+    /// Greater is better.
+    pub fn of(self, sample: &Sample) -> Option<f64> {
+        let inverse = |n: f64| (n > 0.0).then(|| 1.0 / n);
+        match self {
+            Self::Rate => Some(sample.ops_per_s),
+            Self::Latency(step) => {
+                let step = sample.steps.iter().find(|s| s.name == step)?;
+                inverse(step.latency.p50 as f64)
+            }
+            Self::DeviceBytes => inverse(sample.device_bytes_per_byte()?),
+        }
+    }
+}
+
+/// Two variants and what the paper says about such two.
+#[derive(Clone, Copy, Debug)]
+pub struct Comparison {
+    /// With the mechanism.
+    pub of: &'static str,
+    /// Without.
+    pub to: &'static str,
+    /// What is compared.
+    pub figure: Figure,
+    /// The ratio that the paper has for such a workload, if it has one.
+    pub paper: Option<&'static str>,
+}
+
+/// A workload on the same variants, with different numbers of threads.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// The workload.
+    pub workload: &'static str,
+    /// Numbers of threads.
+    pub threads: &'static [u32],
+    /// Mount options of all variants.
+    pub options: &'static str,
+    /// Number of files, instead of the workload's.
+    pub files: Option<u64>,
+    /// Bytes of a file, instead of the workload's.
+    pub file_bytes: Option<u64>,
+    /// Seconds below which it shows nothing.
+    pub least_seconds: f64,
+    /// Ways to mount; they take turns in this order.
+    pub variants: &'static [Variant],
+    /// What is compared.
+    pub comparisons: &'static [Comparison],
+}
+
+/// A paper's mechanism.
+#[derive(Clone, Copy, Debug)]
+pub struct Experiment {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// What is switched on and off.
+    pub mechanism: &'static str,
+    /// What the paper found, and on what.
+    pub paper: &'static str,
+    /// What is run.
+    pub rows: &'static [Row],
+    /// Whether the time that recovery takes is measured too.
+    pub recovery: bool,
+}
+
+pub const fn on_pmem(name: &'static str, options: &'static str) -> Variant {
+    Variant {
+        name,
+        options,
+        place: Place::Pmem,
+        times: 1,
+        buffers: None,
+    }
+}
+
+pub const fn on_disk(name: &'static str, options: &'static str) -> Variant {
+    Variant {
+        name,
+        options,
+        place: Place::Disk,
+        times: 1,
+        buffers: None,
+    }
+}
+
+pub const fn larger(name: &'static str, times: u64) -> Variant {
+    Variant {
+        name,
+        options: "",
+        place: Place::Pmem,
+        times,
+        buffers: None,
+    }
+}
+
+pub const fn rate(of: &'static str, to: &'static str, paper: Option<&'static str>) -> Comparison {
+    Comparison {
+        of,
+        to,
+        figure: Figure::Rate,
+        paper,
+    }
+}
+
+pub const fn device_bytes(of: &'static str, to: &'static str) -> Comparison {
+    Comparison {
+        of,
+        to,
+        figure: Figure::DeviceBytes,
+        paper: None,
+    }
+}
+
+pub const fn fsync_latency(to: &'static str, paper: Option<&'static str>) -> Comparison {
+    Comparison {
+        of: "pmem",
+        to,
+        figure: Figure::Latency("fsync"),
+        paper,
+    }
+}
+
+/// A row that takes what the workload says.
+pub const PLAIN: Row = Row {
+    workload: "",
+    threads: &[1],
+    options: "",
+    files: None,
+    file_bytes: None,
+    least_seconds: 0.0,
+    variants: &[],
+    comparisons: &[],
+};
