@@ -46,7 +46,7 @@ fn widths(dir: std::path::PathBuf) -> Vec<usize> {
 
 #[test]
 fn directories_of_tokubench_have_128_entries_at_most() {
-    // As many as two levels hold is one more than they are divided among: 128 of 128 + 1.
+    // 129 for each of 128 directories: one too many, so each has two below it.
     let done = go("tokubench-200", &all(128 * 129, 2));
     let top = done.dir.path().join("b");
     assert_eq!(widths(top.clone()), [2; 128]);
