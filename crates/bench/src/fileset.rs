@@ -27,6 +27,7 @@ pub struct Fileset {
 #[derive(Debug)]
 struct File {
     name: CString,
+    directory: CString,
     size: u64,
 }
 
@@ -63,8 +64,10 @@ impl Fileset {
         let mut entries = Vec::with_capacity(count as usize);
         for n in 0..count {
             place.go_on()?;
+            let (directory, name) = dirs.name(place.dir(), n)?;
             let file = File {
-                name: dirs.name(place.dir(), n)?,
+                name,
+                directory,
                 size: sizes(&mut random),
             };
             let exists = random.below(100) < 80;
@@ -93,6 +96,11 @@ impl Fileset {
     /// The name of a file, relative to the directory of the run.
     pub fn name(&self, file: usize) -> &CStr {
         &self.files[file].name
+    }
+
+    /// The name of its directory, relative to that of the run.
+    pub fn directory(&self, file: usize) -> &CStr {
+        &self.files[file].directory
     }
 
     /// The size that it has when it is written as a whole.
@@ -199,8 +207,9 @@ impl Dirs {
         Self { width, made: 0 }
     }
 
-    /// The name of file `n` below `root`; its directory is there afterwards. Files come in their order.
-    fn name(&mut self, root: &Handle<'_>, n: u64) -> Result<CString> {
+    /// The names of the directory of file `n` and of the file, below `root`; the directory is there
+    /// afterwards. Files come in their order.
+    fn name(&mut self, root: &Handle<'_>, n: u64) -> Result<(CString, CString)> {
         let path = match self.width {
             Width::One => "set".to_owned(),
             Width::Tree(width) => {
@@ -224,7 +233,8 @@ impl Dirs {
             }
             self.made += 1;
         }
-        Ok(CString::new(format!("{path}/f{n}")).unwrap_or_default())
+        let name = CString::new(format!("{path}/f{n}")).unwrap_or_default();
+        Ok((CString::new(path).unwrap_or_default(), name))
     }
 }
 
@@ -281,6 +291,7 @@ mod tests {
         assert_eq!(set.name(7), c"set/f7");
         assert_eq!(set.name(57), c"set/d5/f57");
         assert_eq!(set.name(123), c"set/d1/d2/f123");
+        assert_eq!(set.directory(123), c"set/d1/d2");
         for path in ["set", "set/d5", "set/d9/d9"] {
             let entries = std::fs::read_dir(dir.path().join(path)).unwrap();
             let files = entries.filter(|e| e.as_ref().unwrap().file_type().unwrap().is_file());

@@ -188,6 +188,25 @@ impl<'l> Handle<'l> {
     }
 
     #[inline]
+    pub(crate) fn seek_start(&self) -> Called<()> {
+        match &self.0 {
+            Open::Kernel(file) => rustix::fs::seek(file, SeekFrom::Start(0)).map(drop),
+            Open::Library(file) => {
+                file.position.store(0, Ordering::Relaxed);
+                Ok(())
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn fstat(&self) -> Called<()> {
+        match &self.0 {
+            Open::Kernel(file) => rustix::fs::fstat(file).map(drop),
+            Open::Library(file) => file.library.size(file.node).map(drop),
+        }
+    }
+
+    #[inline]
     pub(crate) fn fsync(&self) -> Called<()> {
         match &self.0 {
             Open::Kernel(file) => rustix::fs::fsync(file),

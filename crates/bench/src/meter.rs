@@ -315,10 +315,38 @@ impl Meter {
         }
     }
 
+    /// Reads `bytes` from the file's position on, with calls of the buffer's size, and does not ask
+    /// whether there are more.
+    pub fn read_known(&mut self, file: &Handle<'_>, buffer: &mut [u8], bytes: u64) -> Result<()> {
+        let mut total = 0;
+        while total < bytes {
+            self.calls.read += 1;
+            let got = file.read(buffer).map_err(|e| opened("read", file, e))?;
+            if got == 0 {
+                return Err(short("read", file, total as usize, bytes as usize));
+            }
+            total += got as u64;
+        }
+        self.bytes_read += total;
+        Ok(())
+    }
+
     /// Moves the position to the end, and returns it.
     pub fn seek_end(&mut self, file: &Handle<'_>) -> Result<u64> {
         self.calls.seek += 1;
         file.seek_end().map_err(|e| opened("seek", file, e))
+    }
+
+    /// Moves the position to the start.
+    pub fn seek_start(&mut self, file: &Handle<'_>) -> Result<()> {
+        self.calls.seek += 1;
+        file.seek_start().map_err(|e| opened("seek", file, e))
+    }
+
+    /// Attributes of an open file.
+    pub fn fstat(&mut self, file: &Handle<'_>) -> Result<()> {
+        self.calls.stat += 1;
+        file.fstat().map_err(|e| opened("stat", file, e))
     }
 
     /// Makes a file or directory durable.

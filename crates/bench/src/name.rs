@@ -33,6 +33,15 @@ impl Name {
         debug_assert!(written.is_ok(), "prefix and digits fit");
         CStr::from_bytes_until_nul(&self.buffer).unwrap_or_default()
     }
+
+    /// The name with this number in directory `dir`, whose path and the prefix have at most 40 bytes
+    /// together.
+    pub fn within(&mut self, dir: &str, number: u64) -> &CStr {
+        let mut rest = &mut self.buffer[..];
+        let written = write!(rest, "{dir}/{}{number}\0", self.prefix);
+        debug_assert!(written.is_ok(), "directory, prefix and digits fit");
+        CStr::from_bytes_until_nul(&self.buffer).unwrap_or_default()
+    }
 }
 
 #[cfg(test)]
@@ -45,5 +54,6 @@ mod tests {
         assert_eq!(name.at(u64::MAX), c"dir/f18446744073709551615");
         assert_eq!(name.at(7), c"dir/f7");
         assert_eq!(name.at(120), c"dir/f120");
+        assert_eq!(name.within("a/b", 3), c"a/b/dir/f3");
     }
 }

@@ -9,15 +9,20 @@
 //! | `fileserver` | 10,000 | gamma, mean 128 KiB, shape 1.5 | width 20 | 50 | create, write, close; open, append, close; open, read, close; delete; stat |
 //! | `webproxy` | 10,000 | 16 KiB | one | 100 | delete; create, append, close; five times open, read, close |
 //!
-//! Appends are of 1 to 16 KiB, each size as likely, after a seek to the end; files are read with
-//! calls of 1 MiB until one returns nothing. `-durable`: a file that was written is made durable
+//! Appends are of 0 to 16,382 bytes, each size as likely, after a seek to the end; one of 0 bytes counts
+//! and calls nothing. Files are read from the start with calls of 1 MiB until one returns nothing. A file's
+//! directory is looked at with `stat` before the file is created. `-durable`: a file that was written is made durable
 //! before it is closed, which is no flowop of the original.
 //!
 //! What differs from the original:
-//! - directories have exactly their width, not one of a gamma distribution;
-//! - if nothing can be created, or what would be deleted is open, the step is left out and not
-//!   counted (in the original a thread that finds nothing to create ends);
-//! - names are relative to an open directory; the seek to the start of a file just opened is left out;
+//! - directories have exactly their width, not one of a gamma distribution, and files are on each level
+//!   of the tree, not on the lowest;
+//! - if nothing can be created, the steps on that file are left out and not counted (in the original the
+//!   thread ends). What is open is not deleted, which is not counted there either;
+//! - a file that somebody is opening or closing is taken all the same; the original takes the next;
+//! - names are relative to an open directory;
+//! - a thread has a buffer of 1 MiB, from whose start it writes random bytes, not zeros from a random place
+//!   of 10 MiB;
 //! - `opslimit` of Webproxy has no limit to enforce, and is left out;
 //! - `--seconds` (5) instead of 60.
 
@@ -30,8 +35,9 @@ use crate::workload::{Aligned, Flow, Info, Job, Place, Worker, Workload};
 use rustix::fs::OFlags;
 
 const FAMILY: &str = "filebench";
-/// Most bytes of an append.
-const APPEND: u64 = 16 << 10;
+/// Appends are of fewer bytes: 16 KiB, of which the original takes one off before it scales a random number
+/// down to what is left.
+const APPEND: u64 = (16 << 10) - 1;
 /// Shape of sizes that vary.
 const SHAPE: f64 = 1.5;
 
@@ -226,6 +232,7 @@ impl<'a> Thread<'a> {
         let Some(file) = self.set.take_missing() else {
             return Ok(None);
         };
+        m.stat(self.place.dir(), self.set.directory(file))?;
         let flags = OFlags::CREATE | OFlags::RDWR;
         let fd = m.open(self.place.dir(), self.set.name(file), flags)?;
         self.set.created(file);
@@ -243,10 +250,12 @@ impl<'a> Thread<'a> {
     }
 
     fn append(&mut self, m: &mut Meter, o: &Opened<'_>) -> Result<()> {
-        let len = self.random.between(1, APPEND) as usize;
-        self.stamp += 1;
-        m.seek_end(&o.fd)?;
-        m.write(&o.fd, &self.buffer.stamped(self.stamp)[..len])?;
+        let len = self.random.below(APPEND) as usize;
+        if len > 0 {
+            self.stamp += 1;
+            m.seek_end(&o.fd)?;
+            m.write(&o.fd, &self.buffer.stamped(self.stamp)[..len])?;
+        }
         m.op_of(APPENDED);
         Ok(())
     }
@@ -260,6 +269,7 @@ impl<'a> Thread<'a> {
     }
 
     fn read(&mut self, m: &mut Meter, o: &Opened<'_>) -> Result<()> {
+        m.seek_start(&o.fd)?;
         m.read_to_end(&o.fd, self.buffer.get())?;
         m.op_of(READ);
         Ok(())

@@ -3,12 +3,15 @@
 //! what, and how much threads share (L low, M medium).
 //!
 //! What differs from the original:
-//! - threads of one process, not processes; they are bound to CPUs only with `--pin`, and sleep at the
-//!   start where the original spins;
+//! - threads of one process, not processes, so they share a table of open files; they are bound to CPUs
+//!   only with `--pin`, and sleep at the start where the original spins;
+//! - the clock is read after each operation;
 //! - names are relative to an open directory, so the path above the benchmark is not looked up again;
 //! - DWAL begins its file anew at 256 MiB, which is not measured: the original fills the device;
 //! - one thread unless told otherwise; the original takes as many as there are CPUs;
-//! - the original leaves the first bytes of a file to chance, here they are random.
+//! - MRPL does not follow a link at the end of the path;
+//! - the original writes the same page all the time, whose bytes it leaves to chance (MWCM: zeros); here
+//!   they are random, and others each time.
 
 use crate::error::Result;
 use crate::handle::Handle;

@@ -1,14 +1,15 @@
 //! PostMark (Katcher, "PostMark: A New File System Benchmark", NetApp TR-3022), written anew from its
 //! description: a pool of small files of a mail server. One operation is one transaction, and that
 //! is a file read as a whole or appended to, then a file created or deleted, all four as likely.
-//! Sizes are from 500 to 10,000 bytes, each as likely; an append never makes a file larger.
+//! Sizes are from 500 to 9,999 bytes, each as likely; an append never makes a file larger than 10,000.
 //!
 //! What differs from the original:
 //! - the pool has 5,000 files, not 500, and is made before the measured time; it is removed after it;
 //! - transactions for `--seconds`, not 500 of them (`--ops` says how many);
-//! - reads and writes are of 4 KiB: what the original's buffered mode comes to. Its raw mode would
-//!   use 512 bytes;
-//! - a thread has a pool of its own; the original knows one thread.
+//! - the system calls of its buffered mode, which the C library makes of calls of 512 bytes: reads and
+//!   writes of 4 KiB, and an `fstat` of each file. Its raw mode would use 512 bytes;
+//! - names are relative to an open directory;
+//! - a thread has a pool of its own; the original knows one thread, and ends when no file is left.
 
 use crate::error::Result;
 use crate::fileset::write_whole;
@@ -107,10 +108,11 @@ impl<'a> Pool<'a> {
     fn create(&mut self, m: &mut Meter) -> Result<()> {
         // Twice the pool is the most there is room for, as in the original.
         if self.files.len() < self.files.capacity() {
-            let size = self.random.between(SMALLEST, LARGEST);
+            let size = self.random.between(SMALLEST, LARGEST - 1);
             let number = self.created;
-            let flags = OFlags::CREATE | OFlags::RDWR;
+            let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY;
             let file = m.open(&self.dir, self.name.at(number), flags)?;
+            m.fstat(&file)?;
             write_whole(m, &file, &mut self.buffer, number, size)?;
             self.finish(m, file)?;
             self.files.push((number, size));
@@ -131,9 +133,10 @@ impl<'a> Pool<'a> {
 
     fn read(&mut self, m: &mut Meter) -> Result<()> {
         if let Some(i) = self.any() {
-            let name = self.name.at(self.files[i].0);
-            let file = m.open(&self.dir, name, OFlags::RDONLY)?;
-            m.read_to_end(&file, self.buffer.get())?;
+            let (number, size) = self.files[i];
+            let file = m.open(&self.dir, self.name.at(number), OFlags::RDONLY)?;
+            m.fstat(&file)?;
+            m.read_known(&file, self.buffer.get(), size)?;
             m.close(file);
         }
         m.step(0);
@@ -143,10 +146,12 @@ impl<'a> Pool<'a> {
     fn append(&mut self, m: &mut Meter) -> Result<()> {
         if let Some(i) = self.any() {
             let (number, size) = self.files[i];
-            let more = self.random.below(LARGEST - size + 1);
-            if more > 0 {
-                let flags = OFlags::WRONLY | OFlags::APPEND;
+            if size < LARGEST {
+                let more = self.random.between(1, LARGEST - size);
+                let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::APPEND;
                 let file = m.open(&self.dir, self.name.at(number), flags)?;
+                m.seek_end(&file)?;
+                m.fstat(&file)?;
                 write_whole(m, &file, &mut self.buffer, number, more)?;
                 self.finish(m, file)?;
                 self.files[i].1 = size + more;

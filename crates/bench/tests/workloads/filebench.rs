@@ -43,8 +43,9 @@ fn a_loop_has_the_flowops_of_the_original() {
             read: 2 * read,
             write: calls.write,
             fsync,
-            stat,
-            seek: append,
+            // The directory of a file that is created.
+            stat: create + stat,
+            seek: append + read,
             unlink: delete,
             ..Calls::default()
         };

@@ -29,6 +29,12 @@ fn a_transaction_is_two_of_four() {
     assert_eq!(calls.open, calls.close);
     // Nearly all files are smaller than the largest, so nearly each append writes.
     assert!(calls.open <= read + append + create && calls.open > read + create);
+    // What the C library calls: a look at each file, and the end of one that is appended to.
+    assert_eq!(calls.stat, calls.open);
+    assert_eq!(calls.seek, calls.open - read - create);
+    // No read behind the end, which would be one more for each file.
+    assert!(calls.read < 5 * read / 2, "{calls:?}");
+    assert!(calls.read > 3 * read / 2, "{calls:?}");
     let files = done.files();
     assert_eq!(files.len() as u64, 100 + create - delete);
     assert!(files.iter().all(|(_, size)| (500..=10_000).contains(size)));

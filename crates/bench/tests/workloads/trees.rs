@@ -26,15 +26,55 @@ fn a_tree_is_filled() {
             (300, 300, fsyncs),
             "{name}"
         );
-        // Three directories of 128 files and the one that they are in.
-        assert_eq!((calls.mkdir, calls.open), (4, 304), "{name}");
+        // The directories were there before.
+        assert_eq!((calls.mkdir, calls.open), (0, 300), "{name}");
         let files = done.files();
         assert_eq!(files.len(), 300, "{name}");
         assert!(files.iter().all(|(_, s)| *s == size), "{name}");
         assert_eq!(done.total.sum.bytes_written, 300 * size, "{name}");
-        let full = done.dir.path().join("t0/d0/e1");
-        assert_eq!(std::fs::read_dir(full).unwrap().count(), 128, "{name}");
+        // 128, 128 and 44 are the shares that make it three, which are then filled in rotation.
+        assert_eq!(widths(done.dir.path().join("b")), [100; 3], "{name}");
     }
+}
+
+/// Entries of each directory in this one.
+fn widths(dir: std::path::PathBuf) -> Vec<usize> {
+    let dirs = std::fs::read_dir(dir).unwrap();
+    dirs.map(|d| std::fs::read_dir(d.unwrap().path()).unwrap().count())
+        .collect()
+}
+
+#[test]
+fn directories_of_tokubench_have_128_entries_at_most() {
+    // 129 for each of 128 directories: one too many, so each has two below it.
+    let done = go("tokubench-200", &all(128 * 129, 2));
+    let top = done.dir.path().join("b");
+    assert_eq!(widths(top.clone()), [2; 128]);
+    let leaves: Vec<usize> = std::fs::read_dir(top)
+        .unwrap()
+        .flat_map(|d| widths(d.unwrap().path()))
+        .collect();
+    assert_eq!(leaves.iter().sum::<usize>(), 128 * 129);
+    // 256 of them, and 16,512 files in rotation.
+    assert!(leaves.iter().all(|n| [64, 65].contains(n)), "{leaves:?}");
+}
+
+#[test]
+fn files_of_tokubench_have_other_places_with_another_seed() {
+    let first = |seed| {
+        let wishes = Wishes {
+            files: Some(2000),
+            seed: Some(seed),
+            ..ops(1)
+        };
+        let done = go("tokubench", &wishes);
+        let path = done.files().remove(0).0;
+        let dir = path.parent().unwrap();
+        dir.strip_prefix(done.dir.path()).unwrap().to_owned()
+    };
+    let places: std::collections::HashSet<_> = (1..9).map(first).collect();
+    assert_eq!(first(1), first(1));
+    assert!(places.len() > 2, "{places:?}");
 }
 
 #[test]
@@ -42,6 +82,12 @@ fn threads_share_the_files() {
     let done = go("tokubench", &all(301, 3));
     assert_eq!(done.total.thread_ops, [101, 100, 100]);
     assert_eq!(done.files().len(), 301);
+    // More threads than directories: each of them has some.
+    let done = go("tokubench", &all(200, 5));
+    assert_eq!(done.total.thread_ops, [40; 5]);
+    let mut widths = widths(done.dir.path().join("b"));
+    widths.sort_unstable();
+    assert_eq!(widths, [80, 120]);
 }
 
 #[test]
