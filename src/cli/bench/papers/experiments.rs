@@ -101,7 +101,7 @@ const CHECKPOINTS: &[Variant] = &[
     on_pmem("adaptive", "checkpoint=adaptive"),
 ];
 
-/// The region holds everything that a run writes: there is no round. No way to write blocks out can gain more.
+/// The region holds everything that a run writes: there is no round, and what was written is read from there.
 const NO_ROUNDS: Variant = Variant {
     times: 64,
     ..on_pmem("no rounds", "")
