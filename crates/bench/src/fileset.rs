@@ -66,14 +66,14 @@ impl Fileset {
             place.go_on()?;
             let (directory, name) = dirs.name(place.dir(), n)?;
             let file = File {
-                name,
-                directory,
+                name: place.dir().whole_path(&name),
+                directory: place.dir().whole_path(&directory),
                 size: sizes(&mut random),
             };
             let exists = random.below(100) < 80;
             if exists {
                 let fd = setup.create(place.dir(), &file.name)?;
-                write_whole(&mut setup, &fd, &mut buffer, n, file.size)?;
+                write_whole(&mut setup, &fd, buffer.stamped(n), file.size)?;
                 setup.close(fd);
             }
             files.push(file);
@@ -93,12 +93,12 @@ impl Fileset {
         })
     }
 
-    /// The name of a file, relative to the directory of the run.
+    /// The whole path of a file.
     pub fn name(&self, file: usize) -> &CStr {
         &self.files[file].name
     }
 
-    /// The name of its directory, relative to that of the run.
+    /// The whole path of its directory.
     pub fn directory(&self, file: usize) -> &CStr {
         &self.files[file].directory
     }
@@ -178,17 +178,10 @@ impl State {
     }
 }
 
-/// Writes `size` bytes at the position, in calls of the buffer's size at most.
-pub fn write_whole(
-    m: &mut Meter,
-    file: &Handle<'_>,
-    buffer: &mut Aligned,
-    stamp: u64,
-    size: u64,
-) -> Result<()> {
+/// Writes `size` bytes at the position, all of `data` over and over, each time with one call.
+pub fn write_whole(m: &mut Meter, file: &Handle<'_>, data: &[u8], size: u64) -> Result<()> {
     let mut rest = size as usize;
     while rest > 0 {
-        let data = buffer.stamped(stamp);
         let len = rest.min(data.len());
         m.write(file, &data[..len])?;
         rest -= len;
@@ -288,10 +281,16 @@ mod tests {
     fn trees_have_their_width() {
         let dir = tempfile::tempdir().unwrap();
         let set = set(dir.path(), 1000, Width::Tree(10));
-        assert_eq!(set.name(7), c"set/f7");
-        assert_eq!(set.name(57), c"set/d5/f57");
-        assert_eq!(set.name(123), c"set/d1/d2/f123");
-        assert_eq!(set.directory(123), c"set/d1/d2");
+        let real = dir.path().canonicalize().unwrap();
+        for (whole, below) in [
+            (set.name(7), "set/f7"),
+            (set.name(57), "set/d5/f57"),
+            (set.name(123), "set/d1/d2/f123"),
+            (set.directory(123), "set/d1/d2"),
+        ] {
+            let whole = std::path::Path::new(whole.to_str().unwrap());
+            assert_eq!(whole, real.join(below));
+        }
         for path in ["set", "set/d5", "set/d9/d9"] {
             let entries = std::fs::read_dir(dir.path().join(path)).unwrap();
             let files = entries.filter(|e| e.as_ref().unwrap().file_type().unwrap().is_file());

@@ -7,9 +7,9 @@ use crate::library::{Library, Node};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, Mode, OFlags, SeekFrom, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::fmt;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -112,6 +112,19 @@ impl<'l> Handle<'l> {
     pub fn path_below(&self, name: &CStr) -> PathBuf {
         let name = Path::new(std::ffi::OsStr::from_bytes(name.to_bytes()));
         self.path().join(name)
+    }
+
+    /// The whole path of a name below it, for calls on this handle that are not to begin here: the
+    /// kernel looks such a path up from the root directory on, whatever directory comes with it. In a
+    /// library it is the name as it is: nothing is above the directory that a run begins in.
+    pub fn whole_path(&self, name: &CStr) -> CString {
+        match &self.0 {
+            Open::Kernel(_) => {
+                let path = self.path_below(name).into_os_string().into_vec();
+                CString::new(path).unwrap_or_default()
+            }
+            Open::Library(_) => name.into(),
+        }
     }
 
     #[inline]
@@ -225,7 +238,7 @@ impl<'l> Handle<'l> {
     #[inline]
     pub(crate) fn stat(&self, name: &CStr) -> Called<()> {
         match &self.0 {
-            Open::Kernel(dir) => rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).map(drop),
+            Open::Kernel(dir) => rustix::fs::statat(dir, name, AtFlags::empty()).map(drop),
             Open::Library(dir) => dir.library.stat(dir.node, name),
         }
     }
@@ -290,7 +303,8 @@ impl<'l> Handle<'l> {
         }
     }
 
-    /// Lists the directory and asks for the attributes of each name. `room` has to hold some KiB.
+    /// Lists the directory and asks for the attributes of each name, of links for their own. `room` has to
+    /// hold some KiB.
     pub(crate) fn list_long(&self, room: &mut Vec<u8>) -> Called<Listed> {
         let mut listed = Listed::default();
         room.clear();
@@ -307,7 +321,7 @@ impl<'l> Handle<'l> {
                     let entry = entry?;
                     let name = entry.file_name();
                     if name != c"." && name != c".." {
-                        self.stat(name)?;
+                        rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
                         listed.names += 1;
                     }
                 }

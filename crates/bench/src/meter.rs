@@ -361,7 +361,7 @@ impl Meter {
         file.syncfs().map_err(|e| opened("syncfs", file, e))
     }
 
-    /// Attributes of what is there.
+    /// Attributes of what is there; links are followed.
     pub fn stat(&mut self, dir: &Handle<'_>, name: &CStr) -> Result<()> {
         self.calls.stat += 1;
         dir.stat(name).map_err(|e| named("stat", dir, name, e))
@@ -534,6 +534,30 @@ mod tests {
         let file = m.open(&at, c"f", OFlags::RDONLY).unwrap();
         let e = m.pread(&file, &mut [0; 8], 0).unwrap_err();
         assert!(e.to_string().ends_with("/f: 3 of 8 bytes"), "{e}");
+    }
+
+    #[test]
+    fn links_are_followed_but_not_by_a_listing() {
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("nothing", dir.path().join("link")).unwrap();
+        let at = Handle::directory(dir.path()).unwrap();
+        let mut m = Meter::new(0);
+        let e = m.stat(&at, c"link").unwrap_err().to_string();
+        assert!(e.contains("No such file"), "{e}");
+        let mut room = Vec::with_capacity(4096);
+        assert_eq!(m.list_long(&at, &mut room).unwrap(), 1);
+    }
+
+    #[test]
+    fn a_whole_path_begins_at_the_root() {
+        let dir = tempfile::tempdir().unwrap();
+        let other = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("f"), "").unwrap();
+        let path = Handle::directory(dir.path()).unwrap().whole_path(c"f");
+        let real = dir.path().canonicalize().unwrap().join("f");
+        assert_eq!(path.to_str().unwrap(), real.to_str().unwrap());
+        let elsewhere = Handle::directory(other.path()).unwrap();
+        Meter::new(0).stat(&elsewhere, &path).unwrap();
     }
 
     #[test]

@@ -103,7 +103,7 @@ fn worker<'a>(place: &'a Place<'a>, thread: usize, sync: bool) -> Result<Box<dyn
         let dir = &root;
         if let Some(size) = member.size {
             let file = m.create(dir, &member.name)?;
-            write_whole(m, &file, &mut buffer, next as u64, size)?;
+            write_whole(m, &file, buffer.stamped(next as u64), size)?;
             m.set_mtime(&file, MTIME)?;
             m.fchmod(&file, FILE_MODE)?;
             m.close(file);

@@ -11,8 +11,9 @@
 //!
 //! Appends are of 0 to 16,382 bytes, each size as likely, after a seek to the end; one of 0 bytes counts
 //! and calls nothing. Files are read from the start with calls of 1 MiB until one returns nothing. A file's
-//! directory is looked at with `stat` before the file is created. `-durable`: a file that was written is made durable
-//! before it is closed, which is no flowop of the original.
+//! directory is looked at with `stat` before the file is created. Names are whole paths. A thread has 10 MiB of
+//! memory; what a flowop reads or writes is at a random place in it, a multiple of the call's size.
+//! `-durable`: a file that was written is made durable before it is closed, which is no flowop of the original.
 //!
 //! What differs from the original:
 //! - directories have exactly their width, not one of a gamma distribution, and files are on each level
@@ -20,9 +21,9 @@
 //! - if nothing can be created, the steps on that file are left out and not counted (in the original the
 //!   thread ends). What is open is not deleted, which is not counted there either;
 //! - a file that somebody is opening or closing is taken all the same; the original takes the next;
-//! - names are relative to an open directory;
-//! - a thread has a buffer of 1 MiB, from whose start it writes random bytes, not zeros from a random place
-//!   of 10 MiB;
+//! - what a thread writes is random, not zeros (a mebibyte over and over, and each write begins with its
+//!   number);
+//! - a thread's memory is filled before the measured time begins, in the original as its first part;
 //! - `opslimit` of Webproxy has no limit to enforce, and is left out;
 //! - `--seconds` (5) instead of 60.
 
@@ -31,13 +32,17 @@ use crate::fileset::{Fileset, Width, write_whole};
 use crate::handle::Handle;
 use crate::meter::Meter;
 use crate::random::{GammaSizes, Random};
-use crate::workload::{Aligned, Flow, Info, Job, Place, Worker, Workload};
+use crate::workload::{Flow, Info, Job, Place, Worker, Workload};
 use rustix::fs::OFlags;
 
 const FAMILY: &str = "filebench";
 /// Appends are of fewer bytes: 16 KiB, of which the original takes one off before it scales a random number
 /// down to what is left.
 const APPEND: u64 = (16 << 10) - 1;
+/// Files are read and written as a whole with calls of this size.
+const CALL: usize = 1 << 20;
+/// Memory of each thread.
+const MEMORY: usize = 10 * CALL;
 /// Shape of sizes that vary.
 const SHAPE: f64 = 1.5;
 
@@ -189,9 +194,8 @@ impl Job for Shared {
         let mut thread = Thread {
             set: &self.set,
             place,
-            buffer: Aligned::random(1 << 20, &mut random),
+            memory: Memory::new((thread as u64) << 40, &mut random),
             random,
-            stamp: (thread as u64) << 40,
             durable: self.durable,
         };
         let body = self.body;
@@ -212,9 +216,41 @@ struct Thread<'a> {
     set: &'a Fileset,
     place: &'a Place<'a>,
     random: Random,
-    buffer: Aligned,
-    stamp: u64,
+    memory: Memory,
     durable: bool,
+}
+
+/// What a thread reads into and writes from.
+struct Memory {
+    bytes: Vec<u8>,
+    stamp: u64,
+}
+
+impl Memory {
+    /// A piece of random bytes over and over: a copy is cheaper than more of them, and there may be a
+    /// hundred threads. Writes are numbered from `stamp` on.
+    fn new(stamp: u64, random: &mut Random) -> Self {
+        let mut piece = vec![0; CALL];
+        random.fill(&mut piece);
+        let bytes = piece.repeat(MEMORY / CALL);
+        Self { bytes, stamp }
+    }
+
+    /// So many bytes at a random one of the places that are that far apart.
+    fn room(&mut self, len: usize, random: &mut Random) -> &mut [u8] {
+        let at = random.below((MEMORY - len) as u64) as usize / len * len;
+        &mut self.bytes[at..at + len]
+    }
+
+    /// So many bytes to write. They begin with their number, so no two writes are the same.
+    fn data(&mut self, len: usize, random: &mut Random) -> &[u8] {
+        self.stamp += 1;
+        let stamp = self.stamp.to_le_bytes();
+        let data = self.room(len, random);
+        let known = len.min(stamp.len());
+        data[..known].copy_from_slice(&stamp[..known]);
+        data
+    }
 }
 
 /// Flowops. Each is one operation.
@@ -252,25 +288,24 @@ impl<'a> Thread<'a> {
     fn append(&mut self, m: &mut Meter, o: &Opened<'_>) -> Result<()> {
         let len = self.random.below(APPEND) as usize;
         if len > 0 {
-            self.stamp += 1;
             m.seek_end(&o.fd)?;
-            m.write(&o.fd, &self.buffer.stamped(self.stamp)[..len])?;
+            m.write(&o.fd, self.memory.data(len, &mut self.random))?;
         }
         m.op_of(APPENDED);
         Ok(())
     }
 
     fn write(&mut self, m: &mut Meter, o: &Opened<'_>) -> Result<()> {
-        self.stamp += 1;
         let size = self.set.size(o.file);
-        write_whole(m, &o.fd, &mut self.buffer, self.stamp, size)?;
+        let data = self.memory.data(CALL, &mut self.random);
+        write_whole(m, &o.fd, data, size)?;
         m.op_of(WRITTEN);
         Ok(())
     }
 
     fn read(&mut self, m: &mut Meter, o: &Opened<'_>) -> Result<()> {
         m.seek_start(&o.fd)?;
-        m.read_to_end(&o.fd, self.buffer.get())?;
+        m.read_to_end(&o.fd, self.memory.room(CALL, &mut self.random))?;
         m.op_of(READ);
         Ok(())
     }
@@ -355,4 +390,43 @@ fn webproxy(t: &mut Thread<'_>, m: &mut Meter) -> Result<()> {
         t.open_read_close(m)?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_used_everywhere() {
+        let random = &mut Random::new(1, 0);
+        let mut memory = Memory::new(0, random);
+        let start = memory.bytes.as_ptr() as usize;
+        for len in [1, 7, 8, 100, APPEND as usize, CALL] {
+            let mut places: Vec<usize> = (0..200)
+                .map(|_| {
+                    let data = memory.data(len, random);
+                    assert_eq!(data.len(), len);
+                    data.as_ptr() as usize - start
+                })
+                .collect();
+            assert!(places.iter().all(|p| p.is_multiple_of(len)), "{len}");
+            places.sort_unstable();
+            places.dedup();
+            // Of those of the largest calls there are nine.
+            assert!(places.len() >= 9, "{len}: {places:?}");
+            let (first, last) = (places[0], places[places.len() - 1]);
+            assert!(first < 2 * CALL && last >= 8 * CALL, "{len}: {places:?}");
+        }
+    }
+
+    #[test]
+    fn no_two_writes_are_the_same() {
+        let random = &mut Random::new(1, 0);
+        let mut memory = Memory::new(7 << 40, random);
+        for n in 1..100 {
+            let data = memory.data(64, random);
+            assert_eq!(data[..8], ((7 << 40) + n as u64).to_le_bytes());
+            assert!(data[8..].iter().any(|b| *b != 0));
+        }
+    }
 }

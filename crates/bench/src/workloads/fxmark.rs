@@ -6,10 +6,10 @@
 //! - threads of one process, not processes, so they share a table of open files; they are bound to CPUs
 //!   only with `--pin`, and sleep at the start where the original spins;
 //! - the clock is read after each operation;
-//! - names are relative to an open directory, so the path above the benchmark is not looked up again;
+//! - names are relative to an open directory, so the path above the benchmark is not looked up again, but
+//!   for MRPL, which is about just that;
 //! - DWAL begins its file anew at 256 MiB, which is not measured: the original fills the device;
 //! - one thread unless told otherwise; the original takes as many as there are CPUs;
-//! - MRPL does not follow a link at the end of the path;
 //! - the original writes the same page all the time, whose bytes it leaves to chance (MWCM: zeros); here
 //!   they are random, and others each time.
 
@@ -22,6 +22,7 @@ use crate::workload::{
     make_dir,
 };
 use rustix::fs::OFlags;
+use std::ffi::CString;
 
 const FAMILY: &str = "fxmark";
 const PAGE: u64 = 4096;
@@ -196,9 +197,10 @@ fn resolve_private<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Wo
     // The thread's directory is part of the path.
     let mut prefix = Name::new("t");
     let name = [prefix.at(thread as u64).to_bytes(), b"/0/0/0/0\0"].concat();
-    let name = std::ffi::CString::from_vec_with_nul(name).unwrap_or_default();
+    let name = CString::from_vec_with_nul(name).unwrap_or_default();
+    let path = place.dir().whole_path(&name);
     Ok(Box::new(move |m: &mut Meter| {
-        m.stat(place.dir(), &name)?;
+        m.stat(place.dir(), &path)?;
         m.op();
         Ok(Flow::More)
     }))

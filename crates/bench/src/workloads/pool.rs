@@ -113,7 +113,7 @@ impl<'a> Pool<'a> {
             let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY;
             let file = m.open(&self.dir, self.name.at(number), flags)?;
             m.fstat(&file)?;
-            write_whole(m, &file, &mut self.buffer, number, size)?;
+            write_whole(m, &file, self.buffer.stamped(number), size)?;
             self.finish(m, file)?;
             self.files.push((number, size));
             self.created += 1;
@@ -152,7 +152,7 @@ impl<'a> Pool<'a> {
                 let file = m.open(&self.dir, self.name.at(number), flags)?;
                 m.seek_end(&file)?;
                 m.fstat(&file)?;
-                write_whole(m, &file, &mut self.buffer, number, more)?;
+                write_whole(m, &file, self.buffer.stamped(number), more)?;
                 self.finish(m, file)?;
                 self.files[i].1 = size + more;
             }

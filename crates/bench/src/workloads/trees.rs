@@ -249,7 +249,7 @@ fn fill<'a>(place: &'a Place<'a>, thread: usize) -> Result<Box<dyn Worker + 'a>>
         let name = name.at(n);
         let dir = tree.open[1].as_ref().unwrap_or(&tree.root);
         let file = m.create(dir, name)?;
-        write_whole(m, &file, &mut buffer, n, 4096)?;
+        write_whole(m, &file, buffer.stamped(n), 4096)?;
         m.close(file);
         m.op();
         Ok(Flow::More)

@@ -1,6 +1,6 @@
 //! The personalities of Filebench.
 
-use crate::support::{Done, go, ops};
+use crate::support::{Done, go, ops, renamed};
 use quayfs_bench::meter::Calls;
 use quayfs_bench::workload::Wishes;
 use std::path::PathBuf;
@@ -51,6 +51,14 @@ fn a_loop_has_the_flowops_of_the_original() {
         };
         assert_eq!(calls, expected, "{name}");
         assert!(calls.write >= append, "{name}");
+    }
+}
+
+#[test]
+fn names_are_whole_paths() {
+    for name in ["varmail", "fileserver", "webproxy"] {
+        let e = renamed(name, &ops(1)).unwrap_err().to_string();
+        assert!(e.contains("/run/set") && e.contains("No such file"), "{e}");
     }
 }
 

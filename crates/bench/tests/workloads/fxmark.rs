@@ -1,6 +1,6 @@
 //! The microbenchmarks of FxMark.
 
-use crate::support::{go, ops};
+use crate::support::{go, ops, renamed};
 use quayfs_bench::meter::Calls;
 use quayfs_bench::workload::Wishes;
 use std::os::unix::fs::FileExt;
@@ -97,4 +97,11 @@ fn mrpl_resolves_five_components() {
     let path = &done.files()[0].0;
     let below = path.strip_prefix(done.dir.path()).unwrap();
     assert_eq!(below.to_str().unwrap(), "t0/0/0/0/0");
+}
+
+#[test]
+fn mrpl_begins_at_the_root() {
+    let e = renamed("MRPL", &ops(1)).unwrap_err().to_string();
+    assert!(e.contains("/run/t0/0/0/0/0: No such file"), "{e}");
+    renamed("MWRL", &ops(1)).unwrap();
 }

@@ -21,6 +21,29 @@ impl Between for Nothing {
     }
 }
 
+/// When everything is prepared, the directory gets another name. Calls relative to an open directory do not
+/// notice.
+struct Renamed<'a>(&'a Path);
+
+impl Between for Renamed<'_> {
+    fn prepared(&mut self) -> Result<()> {
+        std::fs::rename(self.0, self.0.with_extension("renamed")).unwrap();
+        Ok(())
+    }
+
+    fn warm(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Runs a workload in a directory that is renamed when everything is prepared.
+pub fn renamed(name: &str, wishes: &Wishes) -> Result<Total> {
+    let parent = tempfile::tempdir().unwrap();
+    let dir = parent.path().join("run");
+    std::fs::create_dir(&dir).unwrap();
+    run_between(&dir, name, wishes, &mut Renamed(&dir))
+}
+
 /// A run and the directory where it was.
 pub struct Done {
     /// What was done.
@@ -83,6 +106,16 @@ pub fn go(name: &str, wishes: &Wishes) -> Done {
 
 /// Runs a workload in this directory.
 pub fn run_in(dir: &Path, name: &str, wishes: &Wishes) -> Result<Total> {
+    run_between(dir, name, wishes, &mut Nothing)
+}
+
+/// Runs a workload in this directory, with something happening in between.
+fn run_between(
+    dir: &Path,
+    name: &str,
+    wishes: &Wishes,
+    between: &mut dyn Between,
+) -> Result<Total> {
     let workload = select(&[name.into()])?.remove(0);
     let params = Params::new(workload.info(), wishes)?;
     workload.check(&params)?;
@@ -90,6 +123,6 @@ pub fn run_in(dir: &Path, name: &str, wishes: &Wishes) -> Result<Total> {
     let place = Place::new(&params, dir, &stop)?;
     let job = workload.prepare(&place)?;
     let steps = workload.info().steps.len();
-    let tallies = run::run(&*job, &place, steps, false, &stop, &mut Nothing)?;
+    let tallies = run::run(&*job, &place, steps, false, &stop, between)?;
     Ok(run::merge(tallies, &params).unwrap())
 }

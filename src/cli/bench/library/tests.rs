@@ -182,6 +182,8 @@ fn threads_do_it_too() {
         let library = OpLayer::new(Arc::clone(&fs));
         let total = {
             let place = Place::within(&params, &library, &stop).unwrap();
+            // There is nothing above a library's root.
+            assert_eq!(&*place.dir().whole_path(c"a/b"), c"a/b");
             go(&*w, &params, &place, &stop).unwrap()
         };
         assert_eq!(total.thread_ops.len(), 3, "{}", info.name);
