@@ -7,6 +7,7 @@
 //! What the kernel's lock of an inode orders is not ordered here: of two appends to one file at once, one
 //! may end on top of the other.
 
+pub mod data_alone;
 pub mod nothing;
 
 use std::ffi::CStr;

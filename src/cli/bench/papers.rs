@@ -3,6 +3,7 @@
 //! Each cell makes a fresh volume for each run; variants take turns, so that ratios are of neighbours.
 
 mod experiments;
+mod free_writes;
 pub mod page;
 mod recovery;
 pub mod report;
@@ -15,6 +16,8 @@ use self::report::{Cell, ExperimentReport, FORMAT, Papers, Where};
 use self::table::{Experiment, Place, Row, Variant};
 use self::volume::{Scratch, Site, Work};
 use super::failure;
+use super::library::data_alone::DataAlone;
+use super::library::nothing::Nothing;
 use crate::cli::args::{BenchPapers, Level};
 use crate::cli::exit::{FAILED, Failure, USAGE, say, warn};
 use crate::config::MountOptions;
@@ -24,6 +27,7 @@ use quayfs_bench::target::Target;
 use quayfs_bench::workload::{self, Params, Wishes, Workload};
 use quayfs_bench::{Error, Result, commit};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -134,6 +138,7 @@ impl Plan {
             mounts: Scratch::below(&mounts, "mounts").map_err(failure)?,
             pmem_size: args.pmem_size,
             data_size: args.data_size,
+            written: OnceLock::new(),
         };
         Ok(Self {
             args,
@@ -158,7 +163,7 @@ impl Plan {
             for row in e.rows {
                 let mut variants = chosen(args, row);
                 // The kernel mounts what there is.
-                variants.retain(|v| !mounted || v.place != Place::Nowhere);
+                variants.retain(|v| !mounted || v.is_real());
                 if !is_chosen(&args.workloads, row.workload) || variants.is_empty() {
                     continue;
                 }
@@ -305,10 +310,13 @@ impl Plan {
             stop,
         };
         if variant.place == Place::Nowhere {
-            return volume::run_on_nothing(&work);
+            return volume::run_on_library(&work, &Nothing::default());
         }
         let options = join(&self.options(planned.row), variant.options);
         let fresh = self.site.fresh(variant)?;
+        if variant.place == Place::DataAlone {
+            return volume::run_on_library(&work, &DataAlone::on(fresh.device()?));
+        }
         if planned.mounted {
             fresh.run_on_mount(&work, &options, self.site.mounts.path())
         } else {

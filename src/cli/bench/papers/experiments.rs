@@ -101,17 +101,25 @@ const CHECKPOINTS: &[Variant] = &[
     on_pmem("adaptive", "checkpoint=adaptive"),
 ];
 
+/// No way to write out can be faster than this: what is written costs a copy in memory, and what is read what
+/// it does otherwise.
+const FREE_WRITES: Variant = Variant {
+    free_writes: true,
+    ..on_pmem("free writes", "checkpoint=inplace")
+};
+
 /// The region holds everything that a run writes: there is no round, and what was written is read from there.
 const NO_ROUNDS: Variant = Variant {
     times: 64,
     ..on_pmem("no rounds", "")
 };
 
-const CHECKPOINTS_AND_NONE: &[Variant] = &[
+const CHECKPOINTS_AND_BOUNDS: &[Variant] = &[
     CHECKPOINTS[0],
     CHECKPOINTS[1],
     CHECKPOINTS[2],
     CHECKPOINTS[3],
+    FREE_WRITES,
     NO_ROUNDS,
 ];
 
@@ -120,13 +128,14 @@ const CHECKPOINT_RATES: &[Comparison] = &[
     rate("adaptive", "double", Some("1.46 to 1.61")),
     rate("swap", "inplace", None),
     rate("adaptive", "inplace", None),
+    rate("free writes", "double", None),
     rate("no rounds", "double", None),
     device_bytes("swap", "double"),
 ];
 
 const PPT_ROW: Row = Row {
     options: "data=journal,durability=op",
-    variants: CHECKPOINTS_AND_NONE,
+    variants: CHECKPOINTS_AND_BOUNDS,
     comparisons: CHECKPOINT_RATES,
     ..PLAIN
 };
@@ -252,7 +261,8 @@ const RANGELOCK: Experiment = Experiment {
     recovery: false,
 };
 
-/// The node log in pmem, on the data device as well with the same region, and all of the region on the disk.
+/// The node log in pmem, on the data device as well with the same region, and all of the region on the disk;
+/// and what is left if nodes cost nothing at all.
 const NODELOG_ROW: Row = Row {
     options: "data=ordered,durability=commit",
     threads: &[1, 4],
@@ -260,6 +270,10 @@ const NODELOG_ROW: Row = Row {
         on_pmem("pmem", ""),
         on_pmem("ssd", "ablation=nodelog:ssd"),
         on_disk("disk", ""),
+        Variant {
+            place: Place::DataAlone,
+            ..on_pmem("data alone", "")
+        },
     ],
     ..PLAIN
 };
@@ -272,30 +286,36 @@ const NODELOG: Experiment = Experiment {
         Row {
             workload: "create-fsync",
             comparisons: &[
-                fsync_latency("ssd", Some("6.77")),
+                fsync_latency("pmem", "ssd", Some("6.77")),
                 rate("pmem", "ssd", None),
-                fsync_latency("disk", None),
+                fsync_latency("pmem", "disk", None),
                 rate("pmem", "disk", None),
+                fsync_latency("data alone", "ssd", None),
+                rate("data alone", "ssd", None),
             ],
             ..NODELOG_ROW
         },
         Row {
             workload: "append-fsync",
             comparisons: &[
-                fsync_latency("ssd", Some("6.77")),
+                fsync_latency("pmem", "ssd", Some("6.77")),
                 rate("pmem", "ssd", None),
-                fsync_latency("disk", None),
+                fsync_latency("pmem", "disk", None),
                 rate("pmem", "disk", None),
+                fsync_latency("data alone", "ssd", None),
+                rate("data alone", "ssd", None),
             ],
             ..NODELOG_ROW
         },
         Row {
             workload: "DWSL",
             comparisons: &[
-                fsync_latency("ssd", None),
+                fsync_latency("pmem", "ssd", None),
                 rate("pmem", "ssd", Some("1.7")),
-                fsync_latency("disk", None),
+                fsync_latency("pmem", "disk", None),
                 rate("pmem", "disk", None),
+                fsync_latency("data alone", "ssd", None),
+                rate("data alone", "ssd", None),
             ],
             ..NODELOG_ROW
         },

@@ -1,6 +1,6 @@
 //! How long recovery takes: by what is staged, by the number of files, by the size of the data device.
 
-use super::table::{Place, Variant};
+use super::table::{Variant, on_pmem};
 use super::volume::{Fresh, Site};
 use crate::error::FsError;
 use crate::fs::{Caller, Fs};
@@ -135,13 +135,7 @@ pub fn measure(
 
 /// A volume that dies `repeat` times.
 fn one(site: &Site, kind: Kind, repeat: u32, stop: &AtomicBool) -> Result<Recovery> {
-    const ON_PMEM: Variant = Variant {
-        name: "recovery",
-        options: OPTIONS,
-        place: Place::Pmem,
-        times: 1,
-        buffers: None,
-    };
+    const ON_PMEM: Variant = on_pmem("recovery", OPTIONS);
     let fresh = site.sparse(&ON_PMEM, kind.pmem_bytes, kind.data_bytes)?;
     populate(&fresh, kind.files, stop)?;
     let (mut recovery, mut write_back) = (Vec::new(), Vec::new());

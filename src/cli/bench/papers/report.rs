@@ -140,7 +140,7 @@ impl Cell {
             options: v.options.into(),
             region_on_disk: v.place == Place::Disk,
             pmem_bytes: match v.place {
-                Place::Nowhere => 0,
+                Place::Nowhere | Place::DataAlone => 0,
                 Place::Pmem | Place::Disk => pmem_size * v.times,
             },
             buffers: v.buffers,

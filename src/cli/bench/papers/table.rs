@@ -11,6 +11,9 @@ pub enum Place {
     Disk,
     /// There is no volume: names and sizes in memory, which show what the workload itself takes.
     Nowhere,
+    /// As [`Place::Nowhere`], but data is written to the device and flushed there: what is left where nodes
+    /// cost nothing.
+    DataAlone,
 }
 
 /// A way to mount.
@@ -26,6 +29,15 @@ pub struct Variant {
     pub times: u64,
     /// Staging buffers of the volume; without it as many as `mkfs` makes.
     pub buffers: Option<u32>,
+    /// What is written to the data device costs a copy in memory, and what is read from there what it does.
+    pub free_writes: bool,
+}
+
+impl Variant {
+    /// Whether this can be mounted, and is not only there to show what cannot be exceeded.
+    pub fn is_real(&self) -> bool {
+        matches!(self.place, Place::Pmem | Place::Disk) && !self.free_writes
+    }
 }
 
 /// What is compared.
@@ -119,6 +131,7 @@ pub const fn on_pmem(name: &'static str, options: &'static str) -> Variant {
         place: Place::Pmem,
         times: 1,
         buffers: None,
+        free_writes: false,
     }
 }
 
@@ -129,6 +142,7 @@ pub const fn on_disk(name: &'static str, options: &'static str) -> Variant {
         place: Place::Disk,
         times: 1,
         buffers: None,
+        free_writes: false,
     }
 }
 
@@ -139,6 +153,7 @@ pub const fn larger(name: &'static str, times: u64) -> Variant {
         place: Place::Pmem,
         times,
         buffers: None,
+        free_writes: false,
     }
 }
 
@@ -160,9 +175,13 @@ pub const fn device_bytes(of: &'static str, to: &'static str) -> Comparison {
     }
 }
 
-pub const fn fsync_latency(to: &'static str, paper: Option<&'static str>) -> Comparison {
+pub const fn fsync_latency(
+    of: &'static str,
+    to: &'static str,
+    paper: Option<&'static str>,
+) -> Comparison {
     Comparison {
-        of: "pmem",
+        of,
         to,
         figure: Figure::Latency("fsync"),
         paper,

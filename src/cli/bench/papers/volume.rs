@@ -1,14 +1,15 @@
 //! Fresh volumes, and runs on them: through the operation layer, or through a mount of this program.
 
+use super::free_writes::FreeWrites;
 use super::table::{Place, Variant};
 use crate::background::digest_all;
 use crate::checkpoint;
 use crate::cli::bench::library::OpLayer;
-use crate::cli::bench::library::nothing::Nothing;
 use crate::config::MountOptions;
 use crate::fs::Fs;
 use crate::mkfs::{MkfsOptions, mkfs};
 use crate::volume::{Access, Volume};
+use quayfs_bench::library::Library;
 use quayfs_bench::observe::{Counters, Observed};
 use quayfs_bench::report::Sample;
 use quayfs_bench::run::{self, Between};
@@ -16,11 +17,13 @@ use quayfs_bench::runner::{Run, sample};
 use quayfs_bench::target::Target;
 use quayfs_bench::workload::{self, Params, Workload};
 use quayfs_bench::{Error, Result};
+use quayfs_blockdev::{BLOCK, BlockDevice, FileDevice, Options, create_file};
 use std::fmt::Display;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Where volumes are made, and how large. Everything in the directories goes when this goes.
@@ -35,6 +38,8 @@ pub struct Site {
     pub pmem_size: u64,
     /// Bytes of data.
     pub data_size: u64,
+    /// The data file of all volumes, once it is there.
+    pub written: OnceLock<PathBuf>,
 }
 
 /// A directory of this process.
@@ -69,7 +74,7 @@ fn about<E: Display>(path: &Path) -> impl FnOnce(E) -> Error {
     let path = path.to_owned();
     move |e| Error::File {
         path,
-        source: std::io::Error::other(e.to_string()),
+        source: io::Error::other(e.to_string()),
     }
 }
 
@@ -80,7 +85,32 @@ impl Site {
     /// `mkfs` fails.
     pub fn fresh(&self, variant: &Variant) -> Result<Fresh> {
         let sizes = (self.pmem_size * variant.times, self.data_size);
-        self.make(variant, sizes, false)
+        self.make(variant, sizes, Some(self.written()?))
+    }
+
+    /// A file for data of which every block was written: the first write of a block makes the file system
+    /// around it note that, which is not what is measured.
+    fn written(&self) -> Result<PathBuf> {
+        if let Some(path) = self.written.get() {
+            return Ok(path.clone());
+        }
+        let path = self.data.path().join("written");
+        let written = (|| {
+            create_file(&path, self.data_size, false)?;
+            let file = FileDevice::open(&path, Options::default());
+            let file = file.map_err(|e| io::Error::other(e.to_string()))?;
+            // No zeros: a disk may take those for nothing.
+            let ones = vec![1; 1 << 20];
+            let mut left = file.blocks();
+            while left > 0 {
+                let count = left.min((ones.len() / BLOCK) as u64);
+                left -= count;
+                file.write(left, &ones[..count as usize * BLOCK])?;
+            }
+            file.flush()
+        })();
+        written.map_err(Error::file(&path))?;
+        Ok(self.written.get_or_init(|| path).clone())
     }
 
     /// As [`Site::fresh`], with a region and a device of these sizes, whose files have no blocks yet.
@@ -88,21 +118,28 @@ impl Site {
     /// # Errors
     /// As of [`Site::fresh`].
     pub fn sparse(&self, variant: &Variant, pmem_size: u64, data_size: u64) -> Result<Fresh> {
-        self.make(variant, (pmem_size, data_size), true)
+        self.make(variant, (pmem_size, data_size), None)
     }
 
-    fn make(&self, variant: &Variant, sizes: (u64, u64), sparse: bool) -> Result<Fresh> {
+    fn make(&self, variant: &Variant, sizes: (u64, u64), data: Option<PathBuf>) -> Result<Fresh> {
         let dir = self.data.path().join("volume");
         let region = match variant.place {
             Place::Pmem => Some(self.pmem.path().join("region")),
-            Place::Disk | Place::Nowhere => None,
+            Place::Disk | Place::Nowhere | Place::DataAlone => None,
         };
-        let fresh = Fresh { dir, region };
+        let fresh = Fresh {
+            dir,
+            region,
+            free_writes: variant.free_writes,
+        };
         let options = MkfsOptions {
             pmem: fresh.region.clone(),
             pmem_size: Some(sizes.0),
             data_size: Some(sizes.1),
-            sparse,
+            sparse: data.is_none(),
+            // What the file has of the volume before is no loss.
+            force: data.is_some(),
+            data,
             buffers: variant.buffers,
             ..MkfsOptions::default()
         };
@@ -115,6 +152,7 @@ impl Site {
 pub struct Fresh {
     dir: PathBuf,
     region: Option<PathBuf>,
+    free_writes: bool,
 }
 
 impl Drop for Fresh {
@@ -148,8 +186,7 @@ impl Fresh {
     /// Options that contradict each other; the volume cannot be recovered.
     pub fn open(&self, options: &str) -> Result<Arc<Fs>> {
         let options = MountOptions::parse(&[options]).map_err(about(&self.dir))?;
-        let volume = Volume::open(&self.dir, Access::ReadWrite, Duration::ZERO);
-        Fs::mount(volume.map_err(about(&self.dir))?, &options).map_err(about(&self.dir))
+        Fs::mount(self.volume()?, &options).map_err(about(&self.dir))
     }
 
     /// As [`Fresh::open`], without background threads.
@@ -158,8 +195,26 @@ impl Fresh {
     /// As of [`Fresh::open`].
     pub fn open_quiet(&self, options: &str) -> Result<Arc<Fs>> {
         let options = MountOptions::parse(&[options]).map_err(about(&self.dir))?;
-        let volume = Volume::open(&self.dir, Access::ReadWrite, Duration::ZERO);
-        Fs::mount_quiet(volume.map_err(about(&self.dir))?, &options).map_err(about(&self.dir))
+        Fs::mount_quiet(self.volume()?, &options).map_err(about(&self.dir))
+    }
+
+    fn volume(&self) -> Result<Volume> {
+        let opened = Volume::open(&self.dir, Access::ReadWrite, Duration::ZERO);
+        let volume = opened.map_err(about(&self.dir))?;
+        if !self.free_writes {
+            return Ok(volume);
+        }
+        let device = FreeWrites::over(Arc::clone(volume.device()));
+        let region = Arc::clone(volume.region());
+        Volume::from_parts(region, Arc::new(device), Access::ReadWrite).map_err(about(&self.dir))
+    }
+
+    /// The data device, for somebody who destroys the volume.
+    ///
+    /// # Errors
+    /// The volume cannot be opened.
+    pub fn device(&self) -> Result<Arc<dyn BlockDevice>> {
+        Ok(Arc::clone(self.volume()?.device()))
     }
 
     /// Runs a workload on the operation layer. What it leaves staged is written to the device before
@@ -222,26 +277,19 @@ impl Fresh {
     }
 }
 
-/// Runs a workload on a file system that does nothing.
+/// Runs a workload on something that is no volume.
 ///
 /// # Errors
-/// [`Error::Stopped`]; the workload wants more than names and sizes.
-pub fn run_on_nothing(work: &Work<'_>) -> Result<Sample> {
+/// [`Error::Stopped`]; the workload wants more than that has.
+pub fn run_on_library(work: &Work<'_>, layer: &dyn Library) -> Result<Sample> {
     let info = work.workload.info();
     info.check_library()?;
-    let layer = Nothing::default();
-    let place = workload::Place::within(work.params, &layer, work.stop)?;
+    let place = workload::Place::within(work.params, layer, work.stop)?;
     let job = work.workload.prepare(&place)?;
     let count = || Counters::of_library(serde_json::json!({}));
     let before = count()?;
-    let tallies = run::run(
-        &*job,
-        &place,
-        info.steps.len(),
-        false,
-        work.stop,
-        &mut Unchanged,
-    )?;
+    let steps = info.steps.len();
+    let tallies = run::run(&*job, &place, steps, false, work.stop, &mut Unchanged)?;
     let after = count()?;
     let mut observed = Observed::between(&before, &after, &after);
     observed.messages = None;
