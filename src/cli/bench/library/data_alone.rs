@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use quayfs_bench::library::{Library, Node};
 use quayfs_blockdev::{BLOCK, BlockDevice};
+use quayfs_sync::Mutex;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
@@ -20,8 +21,13 @@ use super::nothing::Nothing;
 pub struct DataAlone {
     names: Nothing,
     device: Arc<dyn BlockDevice>,
-    /// Blocks that were written, one behind the other as any allocator would like to have them.
+    /// Blocks that were given out, one behind the other as any allocator would like to have them.
+    taken: AtomicU64,
+    /// Writes that have ended.
     written: AtomicU64,
+    /// How many of these are durable.
+    durable: AtomicU64,
+    flushing: Mutex<()>,
 }
 
 impl DataAlone {
@@ -30,13 +36,16 @@ impl DataAlone {
         Self {
             names: Nothing::default(),
             device,
+            taken: AtomicU64::new(0),
             written: AtomicU64::new(0),
+            durable: AtomicU64::new(0),
+            flushing: Mutex::new(()),
         }
     }
 
     fn put(&self, data: &[u8]) -> std::io::Result<()> {
         for piece in data.chunks(BLOCK) {
-            let at = self.written.fetch_add(1, Ordering::Relaxed) % self.device.blocks();
+            let at = self.taken.fetch_add(1, Ordering::Relaxed) % self.device.blocks();
             match piece.len() {
                 BLOCK => self.device.write(at, piece)?,
                 len => {
@@ -45,6 +54,22 @@ impl DataAlone {
                     self.device.write(at, &block)?;
                 }
             }
+        }
+        self.written.fetch_add(1, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Makes durable what has been written: one flush for all who came while another was under way.
+    fn flush(&self) -> Result<(), Errno> {
+        let mine = self.written.load(Ordering::Acquire);
+        if self.durable.load(Ordering::Acquire) >= mine {
+            return Ok(());
+        }
+        let _turn = self.flushing.lock();
+        if self.durable.load(Ordering::Acquire) < mine {
+            let covered = self.written.load(Ordering::Acquire);
+            self.device.flush().map_err(|_| Errno::IO)?;
+            self.durable.fetch_max(covered, Ordering::AcqRel);
         }
         Ok(())
     }
@@ -77,11 +102,11 @@ impl Library for DataAlone {
     }
 
     fn fsync(&self, _: Node) -> Result<(), Errno> {
-        self.device.flush().map_err(|_| Errno::IO)
+        self.flush()
     }
 
     fn syncfs(&self) -> Result<(), Errno> {
-        self.device.flush().map_err(|_| Errno::IO)
+        self.flush()
     }
 
     fn stat(&self, dir: Node, path: &CStr) -> Result<(), Errno> {
@@ -144,11 +169,17 @@ mod tests {
         assert_eq!(device.calls(FaultOp::Flush), 0);
         alone.fsync(f).unwrap();
         assert_eq!(device.calls(FaultOp::Flush), 1);
-        device.fail(FaultOp::Flush, 1, Fault::Errno(5), Repeat::Once);
-        assert_eq!(alone.fsync(f), Err(Errno::IO));
+        // Nothing was written since.
+        alone.fsync(f).unwrap();
+        assert_eq!(device.calls(FaultOp::Flush), 1);
         // Behind the last block comes the first.
         assert_eq!(alone.write(f, &data, 0, OFlags::empty()), Ok(BLOCK + 1));
         device.read(0, &mut read).unwrap();
         assert_eq!([read[0], read[1], read[2 * BLOCK]], [7, 0, 7]);
+        device.fail(FaultOp::Flush, 1, Fault::Errno(5), Repeat::Once);
+        assert_eq!(alone.fsync(f), Err(Errno::IO));
+        // A flush that failed has made nothing durable.
+        alone.fsync(f).unwrap();
+        assert_eq!(device.calls(FaultOp::Flush), 3);
     }
 }

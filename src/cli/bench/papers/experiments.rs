@@ -29,10 +29,19 @@ const NOTHING: Variant = Variant {
     ..on_pmem("nothing", "")
 };
 
+/// No way to write out can be faster than this: what is written costs a copy in memory, and what is read what
+/// it does otherwise. Of one thread, which nobody keeps waiting either, and once for each CPU, it is what staging
+/// can make of the operation layer at most.
+const FREE_WRITES: Variant = Variant {
+    free_writes: true,
+    ..on_pmem("free writes", "checkpoint=inplace")
+};
+
 const STAGING_VARIANTS: &[Variant] = &[
     on_pmem("sharded", ""),
     CENTRAL,
     on_disk("disk", ""),
+    FREE_WRITES,
     NOTHING,
 ];
 
@@ -43,6 +52,7 @@ const VARMAIL_STAGING: Row = Row {
     comparisons: &[
         rate("sharded", "central", Some("5.09")),
         rate("sharded", "disk", Some("5.72")),
+        rate("free writes", "central", None),
         rate("nothing", "central", None),
     ],
     ..PLAIN
@@ -57,6 +67,7 @@ const TOKUBENCH_STAGING: Row = Row {
     comparisons: &[
         rate("sharded", "central", Some("4.9")),
         rate("sharded", "disk", None),
+        rate("free writes", "central", None),
         rate("nothing", "central", None),
     ],
     ..PLAIN
@@ -74,6 +85,7 @@ const STAGING: Experiment = Experiment {
             comparisons: &[
                 rate("sharded", "central", Some("5.09")),
                 rate("sharded", "disk", None),
+                rate("free writes", "central", None),
                 rate("nothing", "central", None),
             ],
             ..VARMAIL_STAGING
@@ -100,13 +112,6 @@ const CHECKPOINTS: &[Variant] = &[
     on_pmem("swap", "checkpoint=swap"),
     on_pmem("adaptive", "checkpoint=adaptive"),
 ];
-
-/// No way to write out can be faster than this: what is written costs a copy in memory, and what is read what
-/// it does otherwise.
-const FREE_WRITES: Variant = Variant {
-    free_writes: true,
-    ..on_pmem("free writes", "checkpoint=inplace")
-};
 
 /// The region holds everything that a run writes: there is no round, and what was written is read from there.
 const NO_ROUNDS: Variant = Variant {
