@@ -6,6 +6,7 @@
 
 mod frees;
 mod gate;
+mod orphans;
 mod relief;
 
 use std::ops::Range;
@@ -35,6 +36,7 @@ use crate::ns::quota::Quotas;
 
 use frees::Deferred;
 use gate::Gate;
+use orphans::Orphans;
 use relief::Relief;
 pub use relief::Wanted;
 
@@ -82,6 +84,7 @@ pub struct Engine {
     deferred: Deferred,
     relief: Relief,
     gate: Gate,
+    orphans: Orphans,
     /// The region's own code looks at it too.
     stopping: std::sync::atomic::AtomicBool,
     read_only: AtomicBool,
@@ -178,6 +181,7 @@ impl Engine {
             deferred: Deferred::default(),
             relief: Relief::default(),
             gate: Gate::default(),
+            orphans: Orphans::default(),
             stopping: std::sync::atomic::AtomicBool::new(false),
             flush_failed: AtomicBool::new(false),
             digesting: Mutex::default(),

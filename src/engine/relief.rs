@@ -194,6 +194,7 @@ impl Engine {
                 if attempt > 2 {
                     return Err(FsError::NoSpace);
                 }
+                self.await_orphans();
                 self.commit()?;
                 self.cycle()?;
                 self.writable()
@@ -201,10 +202,12 @@ impl Engine {
         }
     }
 
-    /// Runs an operation until it does not run short, with relief in between.
+    /// Runs an operation until it does not run short, with relief in between. What the kernel has forgotten
+    /// counts neither as used up nor for a quota.
     pub fn retrying<T>(&self, mut op: impl FnMut() -> Result<T>) -> Result<T> {
         let mut attempt = 0;
         let mut alone = None;
+        let mut waited = false;
         loop {
             match op() {
                 Err(FsError::Short(s)) => {
@@ -213,6 +216,9 @@ impl Engine {
                         alone = Some(self.run_short());
                     }
                     self.relieve(s, attempt)?;
+                }
+                Err(FsError::Quota | FsError::NoSpace) if !waited && self.await_orphans() => {
+                    waited = true;
                 }
                 other => return other,
             }

@@ -9,7 +9,8 @@
 //! 7. the journal's own locks: lane, staged map.
 //!
 //! Beside them: the turn to flush the data device for records (`Engine::flush_data`), held during the flush by
-//! whoever commits, who holds none of 2 to 7.
+//! whoever commits, who holds none of 2 to 7; the list of orphans to be freed (`engine::orphans`), under which
+//! no other lock is taken.
 //!
 //! Digest and rounds take none of 1 to 5. Nobody waits for space while holding any of them:
 //! what an operation needs is promised before (`Txn::begin`).

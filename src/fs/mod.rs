@@ -16,7 +16,7 @@ mod tests;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use quayfs_layout::inode::{Inode, ROOT, S_IFDIR};
 use quayfs_layout::{Ino, dirent};
@@ -54,6 +54,7 @@ pub struct Fs {
     rename: locks::RenameLock,
     threads: Mutex<Option<Threads>>,
     chores: Mutex<Option<JoinHandle<()>>>,
+    reaper: Mutex<Option<JoinHandle<()>>>,
     dead: AtomicBool,
     /// Verifies what is at rest, when asked to.
     pub scrub: Scrubber,
@@ -108,6 +109,7 @@ impl Fs {
             rename: locks::RenameLock::default(),
             threads: Mutex::new(threads),
             chores: Mutex::default(),
+            reaper: Mutex::default(),
             dead: AtomicBool::new(false),
             scrub: Scrubber::default(),
         });
@@ -117,9 +119,21 @@ impl Fs {
         fs
     }
 
-    /// Starts what may take its time while requests are answered: orphans of the previous life are
-    /// freed, and the region is faulted in.
+    /// Starts what may take its time while requests are answered: orphans are freed, first those of the
+    /// previous life, and the region is faulted in.
     fn start_chores(self: &Arc<Self>) -> std::io::Result<()> {
+        // Whoever forgets a mount instead of ending it leaves a thread behind, but no lock of its volume.
+        let (fs, engine) = (Arc::downgrade(self), Arc::clone(&self.e));
+        let reaper = thread::Builder::new()
+            .name("quayfs-reap".into())
+            .spawn(move || {
+                engine.serve_orphans(|ino| {
+                    if let Some(fs) = fs.upgrade().filter(|fs| fs.alive().is_ok()) {
+                        fs.reap_if_orphan(ino);
+                    }
+                });
+            })?;
+        *self.reaper.lock() = Some(reaper);
         let fs = Arc::clone(self);
         let chores = thread::Builder::new()
             .name("quayfs-chores".into())
@@ -133,19 +147,24 @@ impl Fs {
         Ok(())
     }
 
-    /// Waits until the orphans of the previous life are freed, for tools and tests that count what
-    /// is free.
+    /// Waits until the orphans of the previous life and those that were forgotten are freed, for tools and
+    /// tests that count what is free.
     pub fn finish_chores(&self) {
         let chores = self.chores.lock().take();
         if chores.is_some_and(|c| c.join().is_err()) {
             tracing::error!("the thread for chores panicked");
         }
+        self.e.await_orphans();
     }
 
     fn end_chores(&self) {
-        self.e.stopping().store(true, Ordering::Release);
+        self.e.stop_chores();
         self.scrub.end();
         self.finish_chores();
+        let reaper = self.reaper.lock().take();
+        if reaper.is_some_and(|r| r.join().is_err()) {
+            tracing::error!("the thread that frees orphans panicked");
+        }
     }
 
     /// The volume's directory.

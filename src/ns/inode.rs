@@ -1,8 +1,8 @@
 //! Inodes in DRAM.
 //!
-//! A cell holds the locks of one inode and its newest published image. Cells whose last record
-//! is digested may be dropped at any time; the lookup count of the kernel is kept apart, so a
-//! million known files do not need a million cells.
+//! A cell holds the locks of one inode, its newest published image, and how often the kernel has looked it
+//! up. Cells whose last record is digested may be dropped at any time; what they counted is kept apart then,
+//! so a million known files do not need a million cells.
 
 use std::sync::Arc;
 
@@ -36,10 +36,12 @@ pub struct Cell {
     /// LBNs taken ahead for the next append.
     pub window: Mutex<Option<Range<u64>>>,
     seq: AtomicU64,
+    /// Lookups that the kernel has not forgotten.
+    lookups: AtomicU64,
 }
 
 impl Cell {
-    fn new(ino: Ino, image: Inode, seq: u64, policy: Policy) -> Self {
+    fn new(ino: Ino, image: Inode, seq: u64, policy: Policy, lookups: u64) -> Self {
         Self {
             ino,
             lock: RwLock::new(()),
@@ -49,6 +51,7 @@ impl Cell {
             extents: RwLock::new(None),
             window: Mutex::new(None),
             seq: AtomicU64::new(seq),
+            lookups: AtomicU64::new(lookups),
         }
     }
 
@@ -77,12 +80,33 @@ impl Cell {
     pub fn touch(&self, seq: u64) {
         self.seq.fetch_max(seq, Ordering::AcqRel);
     }
+
+    /// The kernel has learnt about the inode once more. Whoever says so keeps it from being freed until
+    /// then: it has a name, or its operation lock is held.
+    pub fn looked_up(&self) {
+        self.lookups.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether the kernel knows the inode.
+    pub fn is_known(&self) -> bool {
+        self.lookups.load(Ordering::Acquire) > 0
+    }
+
+    /// The kernel has forgotten `n` lookups; whether none is left.
+    fn forget(&self, n: u64) -> bool {
+        let less = |have: u64| Some(have.saturating_sub(n));
+        let (set, fetch) = (Ordering::AcqRel, Ordering::Acquire);
+        let had = self.lookups.fetch_update(set, fetch, less);
+        had.is_ok_and(|had| had <= n)
+    }
 }
 
 /// All inodes known in DRAM.
 pub struct InodeCache {
     cells: DashMap<Ino, Arc<Cell>, FxBuildHasher>,
-    lookups: DashMap<Ino, u64, FxBuildHasher>,
+    /// Lookups of inodes that are known and have no cell. Looked at and changed only by whoever has the shard of
+    /// `cells` to which the inode belongs for himself.
+    parked: DashMap<Ino, u64, FxBuildHasher>,
     policy: Policy,
 }
 
@@ -91,7 +115,7 @@ impl InodeCache {
     pub fn new(policy: Policy) -> Self {
         Self {
             cells: DashMap::with_hasher(FxBuildHasher),
-            lookups: DashMap::with_hasher(FxBuildHasher),
+            parked: DashMap::with_hasher(FxBuildHasher),
             policy,
         }
     }
@@ -121,7 +145,7 @@ impl InodeCache {
             Entry::Occupied(e) => Ok(e.get().clone()),
             Entry::Vacant(e) => {
                 let image = read_image(store, ino)?.ok_or(FsError::Stale)?;
-                let cell = Arc::new(Cell::new(ino, image, 0, self.policy));
+                let cell = Arc::new(Cell::new(ino, image, 0, self.policy, self.unpark(ino)));
                 e.insert(cell.clone());
                 Ok(cell)
             }
@@ -134,34 +158,54 @@ impl InodeCache {
         self.cells.get(&ino).map(|c| c.with(f))
     }
 
-    /// Adds the cell of a new inode whose record `seq` was appended.
-    pub fn add(&self, ino: Ino, image: Inode, seq: u64) -> Arc<Cell> {
-        let cell = Arc::new(Cell::new(ino, image, seq, self.policy));
-        self.cells.insert(ino, cell.clone());
-        cell
+    /// The lookups that are counted apart, for a cell that is about to be made.
+    fn unpark(&self, ino: Ino) -> u64 {
+        self.parked.remove(&ino).map_or(0, |(_, lookups)| lookups)
     }
 
-    /// The kernel has learnt about `ino` once more.
-    pub fn looked_up(&self, ino: Ino) {
-        *self.lookups.entry(ino).or_insert(0) += 1;
+    /// Adds the cell of a new inode whose record `seq` was appended.
+    pub fn add(&self, ino: Ino, image: Inode, seq: u64) -> Arc<Cell> {
+        let new = |lookups| Arc::new(Cell::new(ino, image, seq, self.policy, lookups));
+        match self.cells.entry(ino) {
+            Entry::Occupied(mut e) => {
+                let cell = new(e.get().lookups.load(Ordering::Acquire));
+                e.insert(cell.clone());
+                cell
+            }
+            Entry::Vacant(e) => {
+                let cell = new(self.unpark(ino));
+                e.insert(cell.clone());
+                cell
+            }
+        }
     }
 
     /// The kernel has forgotten `n` lookups; whether none is left.
     pub fn forget(&self, ino: Ino, n: u64) -> bool {
-        if let Entry::Occupied(mut e) = self.lookups.entry(ino) {
-            let left = e.get().saturating_sub(n);
-            if left > 0 {
-                *e.get_mut() = left;
-                return false;
-            }
-            e.remove();
+        if let Some(cell) = self.cells.get(&ino) {
+            return cell.forget(n);
         }
-        true
+        match self.cells.entry(ino) {
+            Entry::Occupied(e) => e.get().forget(n),
+            Entry::Vacant(_) => {
+                let left = self.unpark(ino).saturating_sub(n);
+                if left > 0 {
+                    self.parked.insert(ino, left);
+                }
+                left == 0
+            }
+        }
     }
 
     /// Whether the kernel knows the inode.
     pub fn is_known(&self, ino: Ino) -> bool {
-        self.lookups.contains_key(&ino)
+        if let Some(cell) = self.cells.get(&ino) {
+            return cell.is_known();
+        }
+        match self.cells.entry(ino) {
+            Entry::Occupied(e) => e.get().is_known(),
+            Entry::Vacant(_) => self.parked.contains_key(&ino),
+        }
     }
 
     /// Number of cells.
@@ -187,7 +231,7 @@ impl InodeCache {
         let mut surplus = self.cells.len().saturating_sub(keep);
         let mut windows = Vec::new();
         if surplus > 0 {
-            self.cells.retain(|_, c| {
+            self.cells.retain(|ino, c| {
                 // Alone with the cell first, then its number: whoever still held it could raise
                 // the number between the two looks.
                 let unused = surplus > 0 && Arc::get_mut(c).is_some();
@@ -195,6 +239,10 @@ impl InodeCache {
                 if drop {
                     surplus -= 1;
                     windows.extend(c.window.lock().take());
+                    let lookups = c.lookups.load(Ordering::Acquire);
+                    if lookups > 0 {
+                        self.parked.insert(*ino, lookups);
+                    }
                 }
                 !drop
             });

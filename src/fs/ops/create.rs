@@ -139,8 +139,7 @@ impl Fs {
             txn.put_inode(parent, &dir);
             let seq = txn.commit()?;
             pcell.install(dir, seq);
-            self.e.inodes.add(ino, inode.clone(), seq);
-            self.e.inodes.looked_up(ino);
+            self.e.inodes.add(ino, inode.clone(), seq).looked_up();
             Ok(Attr { ino, inode })
         })?;
         self.settle_names(&pcell)?;
@@ -183,9 +182,8 @@ impl Fs {
             let orphan = OrphanIntent::promise(self, &mut txn, ino)?;
             txn.put_inode(ino, &inode);
             let seq = txn.commit()?;
-            self.e.inodes.add(ino, inode.clone(), seq);
             // Known first: whoever looks for orphans that nobody knows must not find this one.
-            self.e.inodes.looked_up(ino);
+            self.e.inodes.add(ino, inode.clone(), seq).looked_up();
             orphan.made();
             Ok(Attr { ino, inode })
         })

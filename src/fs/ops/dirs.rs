@@ -69,8 +69,12 @@ impl Fs {
     /// Attributes of an entry that `readdir` has just returned, counted as a lookup; `None` if it
     /// is gone by now.
     pub fn entry_attr(&self, entry: &DirEntry) -> Option<Attr> {
-        let attr = self.getattr(entry.ino).ok().filter(|a| a.inode.nlink > 0)?;
-        self.e.inodes.looked_up(entry.ino);
-        Some(attr)
+        let cell = self.cell(entry.ino).ok()?;
+        let _op = cell.lock.read();
+        let (ino, inode) = (entry.ino, cell.image());
+        (inode.nlink > 0).then(|| {
+            cell.looked_up();
+            Attr { ino, inode }
+        })
     }
 }

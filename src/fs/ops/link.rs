@@ -38,7 +38,7 @@ impl Fs {
             protect::change(&inode)?;
             // An orphan that nobody knows may already have been freed in part.
             let orphan = if inode.nlink == 0 {
-                let known = self.e.inodes.is_known(ino);
+                let known = cell.is_known();
                 let slot = self.e.intents.find(ino, IntentKind::Orphan);
                 Some(slot.filter(|_| known).ok_or(FsError::NoEntry)?)
             } else {
@@ -64,7 +64,7 @@ impl Fs {
             let seq = txn.commit()?;
             pcell.install(dir, seq);
             cell.install(inode.clone(), seq);
-            self.e.inodes.looked_up(ino);
+            cell.looked_up();
             if orphan.is_some() {
                 self.e.intents.kept(ino, IntentKind::Orphan);
             }

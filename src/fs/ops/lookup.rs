@@ -1,6 +1,7 @@
 //! lookup, forget, getattr, readlink.
 
-use quayfs_layout::inode::INLINE_MAX;
+use quayfs_layout::inode::{INLINE_MAX, Inode};
+use quayfs_layout::intent::IntentKind;
 use quayfs_layout::{Ino, dirent};
 
 use crate::error::{FsError, Result};
@@ -29,25 +30,30 @@ impl Fs {
             }
         });
         let ino = self.noticed(found)?.ok_or(FsError::NoEntry)?;
-        let attr = self.getattr(ino)?;
-        self.e.inodes.looked_up(ino);
-        Ok(attr)
+        self.look_up(ino)
     }
 
-    /// The kernel forgets `n` lookups of an inode. An inode without a name goes with the last,
-    /// of a mount that was shut down with the next mount.
+    /// Attributes of an inode, counted as a lookup. Its operation lock is held, or that of a directory that has a
+    /// name of it.
+    fn look_up(&self, ino: Ino) -> Result<Attr> {
+        let (cell, inode) = self.look(ino, Inode::clone)?;
+        cell.looked_up();
+        Ok(Attr { ino, inode })
+    }
+
+    /// The kernel forgets `n` lookups of an inode. An inode without a name goes with the last, soon if not
+    /// at once; of a mount that was shut down with the next mount.
     pub fn forget(&self, ino: Ino, n: u64) {
-        if self.e.inodes.forget(ino, n) && self.alive().is_ok() {
+        let orphan = || self.e.intents.has(ino, IntentKind::Orphan);
+        let gone = self.e.inodes.forget(ino, n) && self.alive().is_ok() && orphan();
+        if gone && !self.e.hand_over(ino) {
             self.reap_if_orphan(ino);
         }
     }
 
     /// Attributes.
     pub fn getattr(&self, ino: Ino) -> Result<Attr> {
-        let inode = self.cell(ino)?.image();
-        if inode.mode == 0 {
-            return Err(FsError::Stale);
-        }
+        let (_, inode) = self.look(ino, Inode::clone)?;
         Ok(Attr { ino, inode })
     }
 

@@ -84,6 +84,7 @@ impl Fs {
     /// [`FsError::Perm`] unless the caller is root or runs the daemon.
     pub fn quotas(&self, by: Caller, from: u32) -> Result<Vec<Quota>> {
         may_manage(by)?;
+        self.e.await_orphans();
         let all = self.e.quotas.list(from).into_iter();
         let all = all.map(|p| Quota::of(&p)).filter(|q| {
             *q != Quota {

@@ -26,7 +26,7 @@ impl Fs {
         if !self.e.intents.has(ino, IntentKind::Orphan) || self.e.inodes.is_known(ino) {
             return;
         }
-        if let Err(err) = self.reap(ino) {
+        if let Err(err) = self.reap(ino, true) {
             // The intent stays: the next mount tries again.
             tracing::warn!("orphan inode {ino}: {err}");
         }
@@ -60,14 +60,15 @@ impl Fs {
     pub fn reap_all_orphans(&self) {
         for (ino, kind) in self.e.intents.all() {
             if kind == IntentKind::Orphan
-                && let Err(err) = self.reap(ino)
+                && let Err(err) = self.reap(ino, false)
             {
                 tracing::warn!("orphan inode {ino}: {err}");
             }
         }
     }
 
-    fn reap(&self, ino: Ino) -> Result<()> {
+    /// Frees an orphan, step by step; if `unknown`, only as long as the kernel does not learn of it again.
+    fn reap(&self, ino: Ino, unknown: bool) -> Result<()> {
         let cell = match self.cell(ino) {
             Err(FsError::Stale) => return Ok(()),
             other => other?,
@@ -75,12 +76,13 @@ impl Fs {
         if let Some(w) = cell.window.lock().take() {
             self.e.return_window(w);
         }
-        while !self.e.retrying(|| self.reap_step(ino, &cell))? {}
+        while !self.e.retrying(|| self.reap_step(&cell, unknown))? {}
         Ok(())
     }
 
-    /// One record; whether the inode is gone.
-    fn reap_step(&self, ino: Ino, cell: &Cell) -> Result<bool> {
+    /// One record; whether there is nothing left to do.
+    fn reap_step(&self, cell: &Cell, unknown: bool) -> Result<bool> {
+        let ino = cell.ino;
         let needs = Needs {
             record: STEP_BYTES,
             nodes: 8,
@@ -90,7 +92,7 @@ impl Fs {
         let mut txn = Txn::begin(&self.e, needs)?;
         let _op = cell.lock.write();
         let mut inode = cell.image();
-        if inode.mode == 0 {
+        if inode.mode == 0 || unknown && cell.is_known() {
             return Ok(true);
         }
         if inode.nlink != 0 && !self.e.intents.has(ino, IntentKind::Orphan) {
@@ -101,14 +103,17 @@ impl Fs {
             return Err(FsError::io("an inode with a name has an orphan intent"));
         }
         let _commit = cell.commit.lock();
-        if inode.is_file()
-            && let Some(changed) = self.empty_step(cell, &mut txn, &mut inode)?
-        {
-            txn.put_inode(ino, &inode);
-            let seq = txn.commit()?;
-            changed.keep();
-            cell.install(inode, seq);
-            return Ok(false);
+        let mut emptied = None;
+        if inode.is_file() {
+            emptied = self.empty_step(cell, &mut txn, &mut inode)?;
+            // What has no extent page has few extents, all gone now: the inode goes with them.
+            if emptied.is_some() && (inode.root != 0 || inode.xattr != 0) {
+                txn.put_inode(ino, &inode);
+                let seq = txn.commit()?;
+                emptied.into_iter().for_each(Changed::keep);
+                cell.install(inode, seq);
+                return Ok(false);
+            }
         }
         if inode.is_dir() {
             let mut pages = Vec::new();
@@ -129,6 +134,7 @@ impl Fs {
         }
         txn.free_ino(ino, inode.project)?;
         let seq = txn.commit()?;
+        emptied.into_iter().for_each(Changed::keep);
         cell.install(Inode::default(), seq);
         self.e.intents.all_kept(ino);
         Ok(true)

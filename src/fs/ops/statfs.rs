@@ -23,9 +23,11 @@ pub struct StatFs {
 }
 
 impl Fs {
-    /// Space and inodes. Inodes end where node pages end, so their number follows the free pages.
+    /// Space and inodes. Inodes end where node pages end, so their number follows the free pages. What the
+    /// kernel has forgotten is free.
     pub fn statfs(&self) -> StatFs {
         let e = &self.e;
+        e.await_orphans();
         let (used, possible) = e.files();
         StatFs {
             blocks: e.config.geometry.visible_blocks(),

@@ -99,7 +99,7 @@ impl Fs {
     fn remove(&self, parent: Ino, name: &[u8], want_dir: bool) -> Result<()> {
         check_name(name)?;
         let pcell = self.cell(parent)?;
-        let ino = self.e.retrying(|| {
+        let gone = self.e.retrying(|| {
             let depth = pcell.with(|i| i.depth);
             let needs = Needs {
                 privileged: true,
@@ -148,13 +148,14 @@ impl Fs {
             if let Some(o) = orphan {
                 o.made();
             }
-            Ok(Some(ino))
+            drop(_op);
+            Ok(Some(cell))
         })?;
-        match ino {
-            Some(ino) => {
+        match gone {
+            Some(cell) => {
                 self.settle_names(&pcell)?;
-                if !self.e.inodes.is_known(ino) {
-                    self.reap_if_orphan(ino);
+                if !cell.is_known() {
+                    self.reap_if_orphan(cell.ino);
                 }
                 Ok(())
             }

@@ -234,10 +234,11 @@ fn flags_mean_what_they_mean_to_open() {
     let again = open(c"f", OFlags::TRUNC | OFlags::WRONLY).unwrap();
     assert_eq!((again, l.size(f)), (f, Ok(0)));
     l.close(again);
-    // Open, it outlives its name; closed, it is gone.
+    // Open, it outlives its name; closed, it is gone, as soon as somebody has come to it.
     l.unlink(root, c"f").unwrap();
     assert_eq!(l.write(f, b"x", 0, OFlags::RDWR), Ok(1));
     l.close(f);
+    fs.finish_chores();
     assert_eq!(l.size(f), Err(Errno::STALE));
     l.mkdir(root, c"d", Mode::from_raw_mode(0o755)).unwrap();
     assert_eq!(open(c"d", OFlags::RDWR), Err(Errno::ISDIR));
