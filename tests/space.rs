@@ -73,6 +73,7 @@ impl Mounted {
     /// With nothing in it, the volume is empty to the last counter.
     fn assert_empty(&mut self, when: &str) {
         if !self.quiet {
+            self.fs.finish_chores();
             self.fs.abandon();
         }
         account::settle(&self.fs);

@@ -263,6 +263,7 @@ fn filling_together() {
                 }
             });
         }
+        fs.finish_chores();
         fs.abandon();
         account::settle(&fs);
         account::check(&fs, &Model::new()).unwrap_or_else(|e| panic!("{mode:?}: {e}"));
