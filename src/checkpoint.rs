@@ -8,29 +8,26 @@
 
 use std::ops::Range;
 
-use quayfs_blockdev::{AlignedBuf, WriteRun};
+use quayfs_blockdev::AlignedBuf;
 use quayfs_journal::LiveSlot;
-use quayfs_layout::{BLOCK, LINE, Lbn};
+use quayfs_layout::Lbn;
 use quayfs_ppt::BlockState;
-use quayfs_sync::atomic::{AtomicUsize, Ordering};
-use quayfs_sync::{Mutex, thread};
 use rustc_hash::FxHashSet;
 
-use crate::config::CheckpointPolicy;
 use crate::engine::Engine;
 use crate::error::{FsError, Result};
 use crate::grace;
 use crate::metrics::Metrics;
 use crate::turns::Turns;
 
+mod plan;
+mod write;
+
+use plan::plan;
+use write::{journal_copy, write_out};
+
 /// Physically consecutive blocks that are worth writing in place.
 const RUN_MIN: usize = 8;
-/// Longest single write in blocks (1 MiB).
-const RUN_MAX: usize = 256;
-/// Writes that a worker hands over at a time.
-const BATCH: usize = 8;
-/// Attempts to write before the device is given up.
-const TRIES: u32 = 3;
 /// LBNs of one zero batch.
 const ZERO_BATCH: u64 = 32 << 10;
 /// Most worker threads.
@@ -188,256 +185,6 @@ fn newest_of(mut live: Vec<LiveSlot>, cut: u64) -> Vec<LiveSlot> {
     live.dedup_by_key(|s| s.lbn);
     live.retain(|s| s.seq <= cut);
     live
-}
-
-/// LBNs that a round has borrowed.
-#[derive(Default)]
-struct Borrowed {
-    /// From the allocator.
-    ranges: Vec<Range<Lbn>>,
-}
-
-impl Borrowed {
-    fn give_back(self, e: &Engine) {
-        for r in self.ranges {
-            e.lbns.release(r);
-        }
-    }
-}
-
-/// Decides for each block where it is written.
-fn plan(e: &Engine, newest: Vec<LiveSlot>) -> Result<(Vec<Move>, Borrowed)> {
-    let policy = e.options.checkpoint_policy();
-    let mut moves = Vec::with_capacity(newest.len());
-    let mut turns = Turns::default();
-    for slot in newest {
-        let m = e.ppt.lookup(slot.lbn).map_err(FsError::io)?;
-        moves.push(Move {
-            slot,
-            pbn: m.pbn,
-            borrowed: None,
-        });
-        turns.step(2);
-    }
-    moves.sort_unstable_by_key(|m| m.pbn);
-    let mut borrowed = Borrowed::default();
-    let mut scattered: Vec<usize> = match policy {
-        CheckpointPolicy::InPlace | CheckpointPolicy::Double => Vec::new(),
-        CheckpointPolicy::Swap => (0..moves.len()).collect(),
-        CheckpointPolicy::Adaptive => runs(&moves)
-            .filter(|r| r.len() < RUN_MIN)
-            .flatten()
-            .collect(),
-    };
-    if policy == CheckpointPolicy::Adaptive && scattered.len() < RUN_MIN {
-        scattered.clear();
-    }
-    // Neighbours in the file stay neighbours on the device.
-    scattered.sort_unstable_by_key(|&i| moves[i].slot.lbn);
-    let homes = borrow(e, scattered.len(), &mut borrowed)?;
-    for (i, (pbn, lbn)) in scattered.into_iter().zip(homes) {
-        moves[i].pbn = pbn;
-        moves[i].borrowed = Some(lbn);
-    }
-    moves.sort_unstable_by_key(|m| m.pbn);
-    Ok((moves, borrowed))
-}
-
-/// Index ranges of physically consecutive blocks.
-fn runs(moves: &[Move]) -> impl Iterator<Item = Range<usize>> + '_ {
-    let mut at = 0;
-    std::iter::from_fn(move || {
-        let start = at;
-        if start == moves.len() {
-            return None;
-        }
-        at += 1;
-        while at < moves.len() && moves[at].pbn == moves[at - 1].pbn + 1 {
-            at += 1;
-        }
-        Some(start..at)
-    })
-}
-
-/// Borrows free LBNs for `n` blocks, as (physical block, LBN) in physical order; only those whose
-/// physical blocks lie in runs worth a single write. May return fewer.
-fn borrow(e: &Engine, n: usize, borrowed: &mut Borrowed) -> Result<Vec<(u64, Lbn)>> {
-    if n == 0 {
-        return Ok(Vec::new());
-    }
-    let geo = &e.config.geometry;
-    // A small share of what is free: files come first.
-    let ask = (n as u64).min(e.lbns.free() / 4);
-    let mut pool: Vec<(u64, Lbn)> = Vec::with_capacity(n);
-    let mut left = if e.lbns.promise(ask, 1024.min(geo.blocks / 64)) {
-        ask
-    } else {
-        0
-    };
-    while left > 0 {
-        let Some(r) = e.lbns.take(left, None, &e.nodes, e)? else {
-            e.lbns.unpromise(left);
-            break;
-        };
-        left -= r.end - r.start;
-        for lbn in r.clone() {
-            pool.push((e.ppt.lookup(lbn).map_err(FsError::io)?.pbn, lbn));
-        }
-        borrowed.ranges.push(r);
-    }
-    if pool.len() < n {
-        // The spare pool: no file ever owns these LBNs, so they are always clean.
-        for lbn in geo.visible_blocks()..geo.blocks {
-            if pool.len() == n {
-                break;
-            }
-            let m = e.ppt.lookup(lbn).map_err(FsError::io)?;
-            if m.state == BlockState::Zero {
-                pool.push((m.pbn, lbn));
-            }
-        }
-    }
-    pool.sort_unstable();
-    let mut out = Vec::with_capacity(pool.len());
-    let mut i = 0;
-    while i < pool.len() {
-        let start = i;
-        i += 1;
-        while i < pool.len() && pool[i].0 == pool[i - 1].0 + 1 {
-            i += 1;
-        }
-        if i - start >= RUN_MIN {
-            out.extend_from_slice(&pool[start..i]);
-        }
-    }
-    Ok(out)
-}
-
-/// With `checkpoint=double`: writes all blocks to free ones and flushes them, before they are written in
-/// place. The slots hold them all the time, so nobody ever reads the copy.
-fn journal_copy(e: &Engine, moves: &[Move], bufs: &mut Vec<AlignedBuf>) -> Result<()> {
-    if e.options.checkpoint_policy() != CheckpointPolicy::Double {
-        return Ok(());
-    }
-    let mut borrowed = Borrowed::default();
-    // No fewer than a run: shorter ones are not lent.
-    let copied = borrow(e, moves.len().max(RUN_MIN), &mut borrowed).and_then(|free| {
-        if free.is_empty() {
-            return Ok(());
-        }
-        // Round and round, where there are fewer of them.
-        for some in moves.chunks(free.len()) {
-            let copies: Vec<Move> = (some.iter().zip(&free))
-                .map(|(m, (pbn, _))| Move { pbn: *pbn, ..*m })
-                .collect();
-            write_out(e, &copies, bufs)?;
-            Metrics::add(&e.metrics.blocks_copied, copies.len() as u64);
-        }
-        Ok(())
-    });
-    borrowed.give_back(e);
-    copied
-}
-
-/// Writes all blocks with a pool of workers, waits for all of them (the round barrier of paper
-/// 1), and flushes the device.
-fn write_out(e: &Engine, moves: &[Move], bufs: &mut Vec<AlignedBuf>) -> Result<()> {
-    let pieces: Vec<Range<usize>> = runs(moves)
-        .flat_map(|r| {
-            r.clone()
-                .step_by(RUN_MAX)
-                .map(move |s| s..(s + RUN_MAX).min(r.end))
-        })
-        .collect();
-    let workers = if e.options.ablation.one_worker {
-        1
-    } else {
-        thread::available_parallelism()
-            .map_or(1, usize::from)
-            .min(WORKERS_MAX)
-    };
-    let workers = workers.min(pieces.len() / 16 + 1);
-    if bufs.len() < workers {
-        bufs.resize_with(workers, || AlignedBuf::new(0));
-    }
-    let next = AtomicUsize::new(0);
-    let failure: Mutex<Option<FsError>> = Mutex::new(None);
-    let work = |buf: &mut AlignedBuf| {
-        while failure.lock().is_none() {
-            let i = next.fetch_add(BATCH, Ordering::Relaxed);
-            if i >= pieces.len() {
-                break;
-            }
-            let batch = &pieces[i..(i + BATCH).min(pieces.len())];
-            if let Err(err) = write_batch(e, moves, batch, buf) {
-                failure.lock().get_or_insert(err);
-            }
-        }
-    };
-    if workers == 1 {
-        work(&mut bufs[0]);
-    } else {
-        thread::scope(|s| {
-            for buf in &mut bufs[..workers] {
-                let work = &work;
-                s.spawn(move || work(buf));
-            }
-        });
-    }
-    if let Some(err) = failure.into_inner() {
-        return Err(err);
-    }
-    // Ordering "device flush before the L2P transaction": a retired slot is gone for good.
-    e.flush_device()
-}
-
-fn write_batch(
-    e: &Engine,
-    moves: &[Move],
-    batch: &[Range<usize>],
-    buf: &mut AlignedBuf,
-) -> Result<()> {
-    let len = batch.iter().map(ExactSizeIterator::len).sum::<usize>() * BLOCK;
-    if buf.len() < len {
-        *buf = AlignedBuf::new(len);
-    }
-    let all = batch.iter().flat_map(|piece| &moves[piece.clone()]);
-    let mut turns = Turns::default();
-    for (m, out) in all.zip(buf.chunks_mut(BLOCK)) {
-        turns.step((BLOCK / LINE) as u32);
-        if let Err(err) = e.journal.read_slot(&m.slot.slot(), out) {
-            let err = FsError::io(format_args!("LBN {}: {err}", m.slot.lbn));
-            e.damaged(&err);
-            return Err(err);
-        }
-    }
-    let mut rest = &buf[..len];
-    let slices: Vec<[&[u8]; 1]> = batch
-        .iter()
-        .map(|piece| {
-            let (here, after) = rest.split_at(piece.len() * BLOCK);
-            rest = after;
-            [here]
-        })
-        .collect();
-    let runs: Vec<WriteRun<'_>> = batch
-        .iter()
-        .zip(&slices)
-        .map(|(p, s)| WriteRun {
-            block: e.data_start() + moves[p.start].pbn,
-            bufs: &s[..],
-        })
-        .collect();
-    let mut tries = 0;
-    while let Err(err) = e.device.write_many(&runs) {
-        tries += 1;
-        tracing::warn!("data device: {err}");
-        if tries == TRIES {
-            e.fail(&err);
-            return Err(FsError::io(err));
-        }
-    }
-    Ok(())
 }
 
 /// The L2P transaction of a round.
