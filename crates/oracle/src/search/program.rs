@@ -299,7 +299,10 @@ impl Program {
             _ => None,
         };
         if let Some((threads, steps, seed)) = threads {
-            let with = (shape, self.mode.backend);
+            // A rename is promised 16 pages. Whoever finds that others have been promised what is left is
+            // told that there is no space, which the model knows nothing of.
+            let nodes = shape.nodes + 16 * threads;
+            let with = (&Shape { nodes, ..*shape }, self.mode.backend);
             return Box::new(Duo::run(with, &mode, threads, steps, seed));
         }
         if let Text::Mkfs(over) = self.text {
