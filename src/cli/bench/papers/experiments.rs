@@ -29,9 +29,8 @@ const NOTHING: Variant = Variant {
     ..on_pmem("nothing", "")
 };
 
-/// No way to write out can be faster than this: what is written costs a copy in memory, and what is read what
-/// it does otherwise. Of one thread, which nobody keeps waiting either, and once for each CPU, it is what staging
-/// can make of the operation layer at most.
+/// Whether anybody waits for what is written out: it costs a copy in memory, and what is read costs what it does
+/// otherwise.
 const FREE_WRITES: Variant = Variant {
     free_writes: true,
     ..on_pmem("free writes", "checkpoint=inplace")

@@ -1,5 +1,6 @@
-//! A data device on which writing costs no more than a copy in memory: no way to write blocks out can beat it.
-//! Reading takes what the device takes.
+//! A data device on which writing costs no more than a copy in memory: what is no faster on it does not wait for what
+//! is written. No bound where CPUs are short: the copy takes theirs, and a device does not. Reading takes what the
+//! device takes.
 
 use std::io;
 use std::sync::Arc;
