@@ -49,6 +49,9 @@ pub(crate) struct Workspace {
     /// What each worker writes from.
     bufs: Vec<AlignedBuf>,
     live: Vec<LiveSlot>,
+    seqs: Vec<u64>,
+    newest: Vec<LiveSlot>,
+    moves: Vec<Move>,
 }
 
 /// How far a round goes.
@@ -81,11 +84,22 @@ pub fn round(e: &Engine) -> Result<RoundReport> {
 /// they have been overwritten in a slot that is still there.
 pub fn round_of(e: &Engine, reach: Reach) -> Result<RoundReport> {
     let mut workspace = e.rounding.lock();
-    let Workspace { bufs, live } = &mut *workspace;
+    let Workspace {
+        bufs,
+        live,
+        seqs,
+        newest,
+        moves,
+    } = &mut *workspace;
     let digested = e.journal.digested();
     e.journal.find_live_slots(digested, live);
     // A round is bounded by the L2P log: a block takes up to two entries.
-    let cut = cut(live, digested, reach, (e.ppt.capacity() / 2) as usize);
+    let cut = cut(
+        (live, seqs),
+        digested,
+        reach,
+        (e.ppt.capacity() / 2) as usize,
+    );
     let slots = live.iter().filter(|s| s.seq <= cut).count() as u64;
     if slots == 0 {
         e.journal
@@ -93,19 +107,19 @@ pub fn round_of(e: &Engine, reach: Reach) -> Result<RoundReport> {
             .map_err(FsError::io)?;
         return Ok(RoundReport::default());
     }
-    let (newest, orphaned) = absorb(e, live, digested, cut);
+    let orphaned = absorb(e, (live, newest), digested, cut);
     // Grace between the cut and the first write in place: a reader that missed the staged map
     // before a slot was published may still be reading the block.
     grace::wait();
-    let (moves, borrowed) = plan(e, newest)?;
+    let borrowed = plan(e, newest, moves)?;
     let report = RoundReport {
         slots,
         written: moves.len() as u64,
         swapped: moves.iter().filter(|m| m.borrowed.is_some()).count() as u64,
     };
-    let outcome = journal_copy(e, &moves, bufs)
-        .and_then(|()| write_out(e, &moves, bufs))
-        .and_then(|()| commit(e, &moves, cut));
+    let outcome = journal_copy(e, moves, bufs)
+        .and_then(|()| write_out(e, moves, bufs))
+        .and_then(|()| commit(e, moves, cut));
     if let Err(err) = outcome {
         // Nothing was retired: the slots still hold everything.
         borrowed.give_back(e);
@@ -129,11 +143,17 @@ pub fn round_of(e: &Engine, reach: Reach) -> Result<RoundReport> {
 
 /// Up to which number a round takes slots: at most `most`, and S <= D, so that in mode `commit` nothing
 /// above the last commit leaves the rings.
-fn cut(live: &[LiveSlot], digested: u64, reach: Reach, most: usize) -> u64 {
+fn cut(
+    (live, seqs): (&[LiveSlot], &mut Vec<u64>),
+    digested: u64,
+    reach: Reach,
+    most: usize,
+) -> u64 {
     if live.is_empty() || (reach == Reach::All && live.len() <= most) {
         return digested;
     }
-    let mut seqs: Vec<u64> = live.iter().map(|s| s.seq).collect();
+    seqs.clear();
+    seqs.extend(live.iter().map(|s| s.seq));
     let mut nth = |n: usize| *seqs.select_nth_unstable(n).1;
     let cut = match reach {
         Reach::All => digested,
@@ -147,16 +167,16 @@ fn cut(live: &[LiveSlot], digested: u64, reach: Reach, most: usize) -> u64 {
     }
 }
 
-/// Keeps the newest version of each LBN (write absorption), if that is at or below the cut, and splits
-/// off blocks that nobody owns any more. A newer one is digested and stays live: after a crash it counts,
+/// Finds the newest version of each LBN (write absorption), if that is at or below the cut, and returns
+/// those of blocks that nobody owns any more. A newer one is digested and stays live: after a crash it counts,
 /// and what the data device holds does not.
 fn absorb(
     e: &Engine,
-    live: &[LiveSlot],
+    (live, newest): (&[LiveSlot], &mut Vec<LiveSlot>),
     digested: u64,
     cut: u64,
-) -> (Vec<LiveSlot>, Vec<LiveSlot>) {
-    let mut newest = Vec::new();
+) -> Vec<LiveSlot> {
+    newest.clear();
     // Of these the newest slot of all is not the newest of those that count.
     let mut unclear = FxHashSet::default();
     for slot in live.iter().filter(|s| s.seq <= cut) {
@@ -176,7 +196,15 @@ fn absorb(
     newest.sort_unstable_by_key(|s| s.lbn);
     // A block that is staged again while this looks: clear at one of its slots, unclear at an older one.
     newest.dedup_by_key(|s| s.lbn);
-    newest.into_iter().partition(|s| !e.lbns.is_pending(s.lbn))
+    let mut orphaned = Vec::new();
+    newest.retain(|slot| {
+        let owned = !e.lbns.is_pending(slot.lbn);
+        if !owned {
+            orphaned.push(*slot);
+        }
+        owned
+    });
+    orphaned
 }
 
 /// The newest slot of each LBN among all of its live ones, if it is at or below the cut.

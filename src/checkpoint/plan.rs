@@ -27,15 +27,15 @@ impl Borrowed {
     }
 }
 
-/// Decides for each block where it is written.
-pub(super) fn plan(e: &Engine, newest: Vec<LiveSlot>) -> Result<(Vec<Move>, Borrowed)> {
+/// Decides for each block where it is written, and replaces `moves` by that, in physical order.
+pub(super) fn plan(e: &Engine, newest: &[LiveSlot], moves: &mut Vec<Move>) -> Result<Borrowed> {
     let policy = e.options.checkpoint_policy();
-    let mut moves = Vec::with_capacity(newest.len());
+    moves.clear();
     let mut turns = Turns::default();
     for slot in newest {
         let m = e.ppt.lookup(slot.lbn).map_err(FsError::io)?;
         moves.push(Move {
-            slot,
+            slot: *slot,
             pbn: m.pbn,
             borrowed: None,
         });
@@ -46,7 +46,7 @@ pub(super) fn plan(e: &Engine, newest: Vec<LiveSlot>) -> Result<(Vec<Move>, Borr
     let mut scattered: Vec<usize> = match policy {
         CheckpointPolicy::InPlace | CheckpointPolicy::Double => Vec::new(),
         CheckpointPolicy::Swap => (0..moves.len()).collect(),
-        CheckpointPolicy::Adaptive => runs(&moves)
+        CheckpointPolicy::Adaptive => runs(moves)
             .filter(|r| r.len() < RUN_MIN)
             .flatten()
             .collect(),
@@ -62,7 +62,7 @@ pub(super) fn plan(e: &Engine, newest: Vec<LiveSlot>) -> Result<(Vec<Move>, Borr
         moves[i].borrowed = Some(lbn);
     }
     moves.sort_unstable_by_key(|m| m.pbn);
-    Ok((moves, borrowed))
+    Ok(borrowed)
 }
 
 /// Index ranges of physically consecutive blocks.

@@ -83,16 +83,14 @@ pub(super) fn write_out(e: &Engine, moves: &[Move], bufs: &mut Vec<AlignedBuf>) 
             }
         }
     };
-    if workers == 1 {
-        work(&mut bufs[0]);
-    } else {
-        thread::scope(|s| {
-            for buf in &mut bufs[..workers] {
-                let work = &work;
-                s.spawn(move || work(buf));
-            }
-        });
-    }
+    let (mine, others) = bufs[..workers].split_at_mut(1);
+    thread::scope(|s| {
+        for buf in others {
+            let work = &work;
+            s.spawn(move || work(buf));
+        }
+        work(&mut mine[0]);
+    });
     if let Some(err) = failure.into_inner() {
         return Err(err);
     }

@@ -8,7 +8,7 @@ use quayfs_sync::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 
 use crate::area::{Area, Raw};
-use crate::txn::Txn;
+use crate::txn::{Room, Txn};
 use crate::{PptError, PptGeometry};
 
 /// Entries that a read-only attach undid in DRAM.
@@ -32,6 +32,8 @@ pub(crate) struct Turn {
     pub(crate) generation: u64,
     /// A drain failed: what is durable is no longer known.
     pub(crate) stopped: bool,
+    /// Memory that one transaction leaves to the next: its first touch costs more than filling it.
+    pub(crate) room: Room,
 }
 
 /// An attached page table. Share it as `Arc<Ppt>`.
@@ -53,6 +55,7 @@ impl Ppt {
             turn: Mutex::new(Turn {
                 generation,
                 stopped: false,
+                room: Room::default(),
             }),
         }
     }

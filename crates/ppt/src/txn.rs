@@ -13,9 +13,21 @@ use crate::log::Old;
 use crate::table::Turn;
 use crate::{Mapping, Ppt, PptError};
 
+#[derive(Clone, Copy, Debug)]
 struct Change {
     old: Raw,
     new: Raw,
+}
+
+/// What a transaction collects its changes in.
+#[derive(Debug, Default)]
+pub(crate) struct Room {
+    /// By LBN, as they come.
+    changes: FxHashMap<Lbn, Change>,
+    /// Those that change something, in order.
+    sorted: Vec<(Lbn, Change)>,
+    /// What the log says about these.
+    old: Vec<Old>,
 }
 
 /// An open transaction. There is one at a time; dropping it uncommitted leaves no trace.
@@ -26,20 +38,19 @@ struct Change {
 pub struct Txn<'a> {
     ppt: &'a Ppt,
     turn: MutexGuard<'a, Turn>,
-    changes: FxHashMap<Lbn, Change>,
     word: Option<(u64, u64)>,
 }
 
 impl<'a> Txn<'a> {
     pub(crate) fn begin(ppt: &'a Ppt) -> Result<Self, PptError> {
-        let turn = ppt.take_turn()?;
+        let mut turn = ppt.take_turn()?;
+        turn.room.changes.clear();
         if turn.generation >= WORD_MAX {
             return Err(PptError::Exhausted);
         }
         Ok(Self {
             ppt,
             turn,
-            changes: FxHashMap::default(),
             word: None,
         })
     }
@@ -54,12 +65,12 @@ impl<'a> Txn<'a> {
 
     /// Number of entries touched so far, which must stay within [`Ppt::capacity`].
     pub fn len(&self) -> usize {
-        self.changes.len()
+        self.turn.room.changes.len()
     }
 
     /// Whether no entry has been touched.
     pub fn is_empty(&self) -> bool {
-        self.changes.is_empty()
+        self.turn.room.changes.is_empty()
     }
 
     /// Exchanges the contents of two logical blocks: physical block, state and checksum.
@@ -149,30 +160,30 @@ impl<'a> Txn<'a> {
 
     fn write(&mut self, workers: usize) -> Result<usize, PptError> {
         let area = &self.ppt.area;
-        let mut changes: Vec<_> = self
-            .changes
-            .drain()
-            .filter(|(_, change)| change.old != change.new)
-            .collect();
-        if changes.is_empty() && self.word.is_none() {
+        let Room {
+            changes,
+            sorted,
+            old,
+        } = &mut self.turn.room;
+        sorted.clear();
+        sorted.extend(changes.drain().filter(|(_, c)| c.old != c.new));
+        if sorted.is_empty() && self.word.is_none() {
             return Ok(0);
         }
-        changes.sort_unstable_by_key(|&(lbn, _)| lbn);
+        sorted.sort_unstable_by_key(|&(lbn, _)| lbn);
+        old.clear();
+        old.extend(sorted.iter().map(|(lbn, change)| (*lbn, change.old)));
         let generation = self.turn.generation + 1;
 
-        let old: Vec<Old> = changes
-            .iter()
-            .map(|(lbn, change)| (*lbn, change.old))
-            .collect();
         let word = self.word.map(|(off, _)| OldWord {
             off,
             value: area.region.load_u64(off),
         });
         // Edge A: the map changes only when every record of what it was is durable.
-        area.write_log(generation, word, &old, workers)?;
+        area.write_log(generation, word, &self.turn.room.old, workers)?;
 
         let mut batch = area.batch();
-        for (lbn, change) in &changes {
+        for (lbn, change) in &self.turn.room.sorted {
             if change.old.crc != change.new.crc {
                 batch.store_crc(*lbn, change.new.crc);
             }
@@ -191,11 +202,11 @@ impl<'a> Txn<'a> {
         // Edge C: durable, and with it the transaction, when this returns.
         area.close(generation)?;
         self.turn.generation = generation;
-        Ok(changes.len())
+        Ok(self.turn.room.sorted.len())
     }
 
     fn raw(&self, lbn: Lbn) -> Result<Raw, PptError> {
-        match self.changes.get(&lbn) {
+        match self.turn.room.changes.get(&lbn) {
             Some(change) => Ok(change.new),
             None => self.ppt.raw(lbn),
         }
@@ -204,10 +215,10 @@ impl<'a> Txn<'a> {
     fn check_room(&self, lbns: &[Lbn]) -> Result<(), PptError> {
         let more = lbns
             .iter()
-            .filter(|lbn| !self.changes.contains_key(lbn))
+            .filter(|lbn| !self.turn.room.changes.contains_key(lbn))
             .count();
         let capacity = self.ppt.capacity();
-        if (self.changes.len() + more) as u64 > capacity {
+        if (self.turn.room.changes.len() + more) as u64 > capacity {
             return Err(PptError::Full { capacity });
         }
         Ok(())
@@ -220,7 +231,7 @@ impl<'a> Txn<'a> {
             state: to.state,
         };
         let entry = entry.encode(lbn, self.ppt.area.geo.volume_salt);
-        let change = match self.changes.entry(lbn) {
+        let change = match self.turn.room.changes.entry(lbn) {
             Slot::Occupied(change) => change.into_mut(),
             Slot::Vacant(slot) => {
                 let old = self.ppt.raw(lbn)?;
