@@ -3,6 +3,7 @@
 use crate::credits::{Amount, MAX_LINES, MAX_RECORDS};
 use crate::error::Shortage;
 use crate::journal::{Buffer, Journal};
+use crate::queue::WaitQueue;
 use quayfs_layout::LINE;
 use quayfs_layout::record::{RUN_FIXED_BYTES, RUN_SLOT_BYTES, padded_bytes};
 use quayfs_sync::time::Instant;
@@ -91,22 +92,10 @@ impl Journal {
     ///
     /// # Errors
     /// What is short; [`Shortage::TooLarge`] if waiting is pointless. Also short when others already
-    /// wait in [`Journal::acquire_blocking`]: they come first.
+    /// wait in [`Journal::acquire_blocking`] and too little would be left for the first of them.
     pub fn acquire(&self, need: Need) -> Result<Credit<'_>, Shortage> {
         let amount = self.payable(need)?;
-        let queue = if need.slots > 0 {
-            &self.slot_waiters
-        } else {
-            &self.log_waiters
-        };
-        if queue.is_busy() {
-            return Err(if need.slots > 0 {
-                Shortage::Slots
-            } else {
-                Shortage::Log
-            });
-        }
-        self.try_buffers(amount, need.prefer)
+        self.try_buffers(amount, self.queue(need).claim(), need.prefer)
     }
 
     /// As [`Journal::acquire`], but waits up to `limit` for digest or checkpoint to free room. Who
@@ -116,32 +105,37 @@ impl Journal {
     /// What was short when the time was up, [`Shortage::TooLarge`], [`Shortage::Refused`].
     pub fn acquire_blocking(&self, need: Need, limit: Duration) -> Result<Credit<'_>, Shortage> {
         let amount = self.payable(need)?;
-        let queue = if need.slots > 0 {
-            &self.slot_waiters
-        } else {
-            &self.log_waiters
+        let queue = self.queue(need);
+        let mut last = match self.try_buffers(amount, queue.claim(), need.prefer) {
+            Err(short @ (Shortage::Slots | Shortage::Log)) => short,
+            done => return done,
         };
-        if !queue.is_busy() {
-            match self.try_buffers(amount, need.prefer) {
-                Err(Shortage::Slots | Shortage::Log) => {}
-                done => return done,
-            }
-        }
         let began = Instant::now();
-        let mut last = if need.slots > 0 {
-            Shortage::Slots
-        } else {
-            Shortage::Log
-        };
-        let granted = queue.wait(limit, || match self.try_buffers(amount, need.prefer) {
-            Err(short @ (Shortage::Slots | Shortage::Log)) => {
-                last = short;
-                None
+        let granted = queue.wait(amount, limit, || {
+            match self.try_buffers(amount, Amount::default(), need.prefer) {
+                Err(short @ (Shortage::Slots | Shortage::Log)) => {
+                    last = short;
+                    None
+                }
+                done => Some(done),
             }
-            done => Some(done),
         });
         self.counters.count_wait(need.slots > 0, began.elapsed());
         granted.unwrap_or(Err(last))
+    }
+
+    /// Whether operations wait for what digest or a checkpoint gives back.
+    pub fn is_waited_for(&self) -> bool {
+        self.slot_waiters.is_busy() || self.log_waiters.is_busy()
+    }
+
+    /// Where operations wait that need this.
+    fn queue(&self, need: Need) -> &WaitQueue {
+        if need.slots > 0 {
+            &self.slot_waiters
+        } else {
+            &self.log_waiters
+        }
     }
 
     fn payable(&self, need: Need) -> Result<Amount, Shortage> {
@@ -154,14 +148,19 @@ impl Journal {
         Ok(amount)
     }
 
-    fn try_buffers(&self, amount: Amount, prefer: usize) -> Result<Credit<'_>, Shortage> {
+    fn try_buffers(
+        &self,
+        amount: Amount,
+        rest: Amount,
+        prefer: usize,
+    ) -> Result<Credit<'_>, Shortage> {
         if self.check().is_err() {
             return Err(Shortage::Refused);
         }
         let mut enough_slots = false;
         let first = prefer % self.active;
         for at in (first..self.active).chain(0..first) {
-            match self.buffers[at].credits.try_take(amount) {
+            match self.buffers[at].credits.try_take(amount, rest) {
                 Ok(()) => {
                     return Ok(Credit {
                         journal: self,
@@ -169,7 +168,7 @@ impl Journal {
                         left: amount,
                     });
                 }
-                Err(have) => enough_slots |= have.slots >= amount.slots,
+                Err(have) => enough_slots |= have.slots >= amount.slots + rest.slots,
             }
         }
         Err(if enough_slots {

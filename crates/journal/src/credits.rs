@@ -25,13 +25,13 @@ pub(crate) struct Amount {
 }
 
 impl Amount {
-    fn pack(self) -> u64 {
+    pub(crate) fn pack(self) -> u64 {
         debug_assert!(self.slots <= MAX_SLOTS && self.lines <= MAX_LINES);
         debug_assert!(self.records <= MAX_RECORDS);
         self.slots | self.lines << SLOT_BITS | self.records << RECORD_SHIFT
     }
 
-    fn unpack(word: u64) -> Self {
+    pub(crate) fn unpack(word: u64) -> Self {
         Self {
             slots: word & MAX_SLOTS,
             lines: word >> SLOT_BITS & MAX_LINES,
@@ -42,6 +42,15 @@ impl Amount {
     /// Whether `self` is enough for `need`.
     pub(crate) fn covers(self, need: Self) -> bool {
         need.slots <= self.slots && need.lines <= self.lines && need.records <= self.records
+    }
+
+    /// Both together.
+    pub(crate) fn with(self, other: Self) -> Self {
+        Self {
+            slots: self.slots + other.slots,
+            lines: self.lines + other.lines,
+            records: self.records + other.records,
+        }
     }
 }
 
@@ -60,15 +69,15 @@ impl Credits {
         }
     }
 
-    /// Takes all of `need`, or tells what there is.
-    pub(crate) fn try_take(&self, need: Amount) -> Result<(), Amount> {
+    /// Takes all of `need` if that leaves `rest`, or tells what there is.
+    pub(crate) fn try_take(&self, need: Amount, rest: Amount) -> Result<(), Amount> {
         if !Guard::Credits.stands() {
             return Ok(());
         }
         let mut word = self.word.load(Ordering::Relaxed);
         loop {
             let have = Amount::unpack(word);
-            if !have.covers(need) {
+            if !have.covers(need.with(rest)) {
                 return Err(have);
             }
             // Acquire pairs with the Release in `give`: what the previous owner did with a slot (and
@@ -135,10 +144,27 @@ mod tests {
         };
         let c = Credits::new(all);
         assert_eq!(c.left(), all);
-        assert_eq!(c.try_take(all), Ok(()));
+        assert_eq!(c.try_take(all, Amount::default()), Ok(()));
         assert_eq!(c.left(), Amount::default());
         c.give(all);
         assert_eq!(c.left(), all);
+    }
+
+    #[test]
+    fn what_is_to_be_left_is_left() {
+        let slots = |slots| Amount {
+            slots,
+            lines: 5,
+            records: 5,
+        };
+        let c = Credits::new(slots(3));
+        let one = Amount {
+            slots: 1,
+            ..Amount::default()
+        };
+        assert_eq!(c.try_take(one, slots(3)), Err(slots(3)));
+        assert_eq!(c.try_take(one, slots(2)), Ok(()));
+        assert_eq!(c.left(), slots(2));
     }
 
     proptest! {
@@ -149,7 +175,7 @@ mod tests {
             let mut out = Vec::new();
             for need in needs {
                 let fits = model.covers(need);
-                match c.try_take(need) {
+                match c.try_take(need, Amount::default()) {
                     Ok(()) => {
                         prop_assert!(fits);
                         model.slots -= need.slots;

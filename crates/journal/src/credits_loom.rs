@@ -10,12 +10,17 @@ const ONE: Amount = Amount {
     lines: 0,
     records: 0,
 };
+const NOTHING: Amount = Amount {
+    slots: 0,
+    lines: 0,
+    records: 0,
+};
 
 /// Whoever holds the only credit owns what it stands for.
 fn a_credit_carries_ownership() {
     let state = Arc::new((Credits::new(ONE), Shared::new()));
     let work = |state: &(Credits, Shared)| {
-        if state.0.try_take(ONE).is_ok() {
+        if state.0.try_take(ONE, NOTHING).is_ok() {
             state.1.write();
             state.0.give(ONE);
         }
@@ -26,7 +31,7 @@ fn a_credit_carries_ownership() {
     };
     work(&state);
     other.join().expect("no panic");
-    assert_eq!(state.0.try_take(ONE), Ok(()));
+    assert_eq!(state.0.try_take(ONE, NOTHING), Ok(()));
 }
 
 /// Needs of several kinds: never more out than there is, and everything comes back.
@@ -38,7 +43,7 @@ fn all_or_nothing() {
     };
     let credits = Arc::new(Credits::new(all));
     let work = |credits: &Credits, need| {
-        if credits.try_take(need).is_ok() {
+        if credits.try_take(need, NOTHING).is_ok() {
             credits.give(need);
         }
     };
@@ -72,7 +77,7 @@ fn all_or_nothing() {
         },
     );
     other.join().expect("no panic");
-    assert_eq!(credits.try_take(all), Ok(()));
+    assert_eq!(credits.try_take(all, NOTHING), Ok(()));
 }
 
 /// A credit given back while somebody goes to sleep for it wakes him: loom reports a deadlock if not.
@@ -85,7 +90,9 @@ fn no_wake_up_is_lost() {
             state.1.wake();
         })
     };
-    let got = state.1.wait(Duration::MAX, || state.0.try_take(ONE).ok());
+    let got = state
+        .1
+        .wait(ONE, Duration::MAX, || state.0.try_take(ONE, NOTHING).ok());
     assert_eq!(got, Some(()));
     giver.join().expect("no panic");
 }

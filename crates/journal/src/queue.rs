@@ -1,5 +1,10 @@
 //! Waiting for credits: first come, first served, and no wake-up is lost.
+//!
+//! A newcomer passes those who wait if what he leaves is enough for the first of them. Were he always to
+//! queue, a queue would never end once it has begun: whoever is served comes back before the last of it has
+//! been woken, and every operation sleeps once.
 
+use crate::credits::Amount;
 use crate::sync::{AtomicU64, Condvar, Mutex, Ordering, Site, fence, weakened};
 use quayfs_sync::time::Instant;
 use std::collections::VecDeque;
@@ -16,6 +21,8 @@ const BEDS: usize = 2;
 /// Those who wait, in order of arrival.
 pub(crate) struct WaitQueue {
     waiting: AtomicU64,
+    /// What the first in line wants, packed.
+    claim: AtomicU64,
     tickets: Mutex<Tickets>,
     /// Whoever has a ticket sleeps at the bed of its number.
     beds: [Condvar; BEDS],
@@ -24,27 +31,35 @@ pub(crate) struct WaitQueue {
 #[derive(Default)]
 struct Tickets {
     next: u64,
-    queue: VecDeque<u64>,
+    queue: VecDeque<(u64, Amount)>,
 }
 
 impl WaitQueue {
     pub(crate) fn new() -> Self {
         Self {
             waiting: AtomicU64::new(0),
+            claim: AtomicU64::new(0),
             tickets: Mutex::new(Tickets::default()),
             beds: std::array::from_fn(|_| Condvar::new()),
         }
     }
 
-    /// Whether somebody waits: then a newcomer must queue, or a large need would starve.
+    /// Whether somebody waits.
     pub(crate) fn is_busy(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) != 0
     }
 
-    /// Calls `attempt` whenever it is this caller's turn and something may have changed, until it
-    /// yields a value or `limit` has passed.
+    /// What a newcomer must leave, or a large need would starve: that of the first in line, who takes it as
+    /// soon as it is there. Nothing if nobody waits.
+    pub(crate) fn claim(&self) -> Amount {
+        Amount::unpack(self.claim.load(Ordering::Relaxed))
+    }
+
+    /// Calls `attempt`, which takes `need`, whenever it is this caller's turn and something may have changed,
+    /// until it yields a value or `limit` has passed.
     pub(crate) fn wait<T>(
         &self,
+        need: Amount,
         limit: Duration,
         mut attempt: impl FnMut() -> Option<T>,
     ) -> Option<T> {
@@ -52,14 +67,15 @@ impl WaitQueue {
         let mut tickets = self.tickets.lock();
         let mine = tickets.next;
         tickets.next += 1;
-        tickets.queue.push_back(mine);
+        tickets.queue.push_back((mine, need));
+        self.show_claim(&tickets);
         self.waiting.fetch_add(1, Ordering::Relaxed);
         // Pairs with the fence in `wake`: of a giver and a waiter at least one sees the other.
         if !weakened(Site::WaitFence) {
             fence(Ordering::SeqCst);
         }
         let result = loop {
-            let got = if tickets.queue.front() == Some(&mine) {
+            let got = if tickets.queue.front().is_some_and(|(t, _)| *t == mine) {
                 attempt()
             } else {
                 None
@@ -73,7 +89,8 @@ impl WaitQueue {
                 }
             }
         };
-        tickets.queue.retain(|t| *t != mine);
+        tickets.queue.retain(|(t, _)| *t != mine);
+        self.show_claim(&tickets);
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         // The next in line may be served from what is left.
         self.wake_first(&tickets);
@@ -96,39 +113,60 @@ impl WaitQueue {
     }
 
     fn wake_first(&self, tickets: &Tickets) {
-        if let Some(first) = tickets.queue.front() {
+        if let Some((first, _)) = tickets.queue.front() {
             self.bed(*first).notify_all();
         }
+    }
+
+    fn show_claim(&self, tickets: &Tickets) {
+        let first = tickets.queue.front().map_or(Amount::default(), |(_, a)| *a);
+        self.claim.store(first.pack(), Ordering::Relaxed);
     }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use super::WaitQueue;
+    use super::{Amount, WaitQueue};
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     use std::time::Duration;
 
     const LONG: Duration = Duration::from_secs(60);
 
+    fn slots(slots: u64) -> Amount {
+        Amount {
+            slots,
+            ..Amount::default()
+        }
+    }
+
     #[test]
     fn gives_up_after_the_limit_and_leaves_the_queue() {
         let q = WaitQueue::new();
-        assert_eq!(q.wait(Duration::from_millis(1), || None::<()>), None);
+        assert_eq!(
+            q.wait(slots(1), Duration::from_millis(1), || None::<()>),
+            None
+        );
         assert!(!q.is_busy());
-        assert_eq!(q.wait(LONG, || Some(1)), Some(1));
+        assert_eq!(q.wait(slots(1), LONG, || Some(1)), Some(1));
     }
 
     #[test]
     fn a_waiter_is_woken() {
         let (q, ready) = (WaitQueue::new(), AtomicBool::new(false));
         std::thread::scope(|s| {
-            let waiter = s.spawn(|| q.wait(LONG, || ready.load(Ordering::Relaxed).then_some(7)));
+            let waiter = s.spawn(|| {
+                q.wait(slots(3), LONG, || {
+                    ready.load(Ordering::Relaxed).then_some(7)
+                })
+            });
             while !q.is_busy() {
                 std::thread::yield_now();
             }
+            assert_eq!(q.claim(), slots(3));
             ready.store(true, Ordering::Relaxed);
             q.wake();
             assert_eq!(waiter.join().expect("the waiter does not panic"), Some(7));
+            assert_eq!(q.claim(), Amount::default());
         });
     }
 
@@ -141,7 +179,7 @@ mod tests {
             // The first needs 3 of the budget, the later ones 1: they must not overtake it.
             for (i, need) in [3u64, 1, 1].into_iter().enumerate() {
                 s.spawn(move || {
-                    q.wait(LONG, || {
+                    q.wait(slots(need), LONG, || {
                         let take = |b: u64| b.checked_sub(need);
                         budget
                             .fetch_update(Ordering::AcqRel, Ordering::Acquire, take)
