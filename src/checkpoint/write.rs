@@ -67,7 +67,7 @@ pub(super) fn write_out(e: &Engine, moves: &[Move], bufs: &mut Vec<AlignedBuf>) 
     };
     let workers = workers.min(pieces.len() / 16 + 1);
     if bufs.len() < workers {
-        bufs.resize_with(workers, || AlignedBuf::new(0));
+        bufs.resize_with(workers, AlignedBuf::default);
     }
     let next = AtomicUsize::new(0);
     let failure: Mutex<Option<FsError>> = Mutex::new(None);

@@ -1,9 +1,10 @@
 //! Reading blocks: staged map, else page table, else zeros; every checksum is verified.
 
-use quayfs_blockdev::ReadRun;
+use quayfs_blockdev::{ReadRun, Scratch};
 use quayfs_layout::{BLOCK, Guard, Lbn, checksum};
 use quayfs_ppt::BlockState;
 use quayfs_sync::epoch;
+use smallvec::SmallVec;
 
 use crate::engine::Engine;
 use crate::error::{FsError, Result};
@@ -52,7 +53,7 @@ fn attempt(e: &Engine, wants: &[Want], buf: &mut [u8]) -> Result<Vec<Fetch>> {
     // pin stays what it was until the copy is done.
     let _pin = epoch::pin();
     let mut fetches = Vec::new();
-    for w in wants {
+    for (i, w) in wants.iter().enumerate() {
         let out = &mut buf[w.at..w.at + BLOCK];
         if let Some(slot) = e.staged.get(w.lbn) {
             e.journal
@@ -63,11 +64,16 @@ fn attempt(e: &Engine, wants: &[Want], buf: &mut [u8]) -> Result<Vec<Fetch>> {
         let m = e.ppt.lookup(w.lbn).map_err(FsError::io)?;
         match m.state {
             BlockState::Zero => out.fill(0),
-            BlockState::Written => fetches.push(Fetch {
-                want: *w,
-                pbn: m.pbn,
-                crc: m.crc,
-            }),
+            BlockState::Written => {
+                if fetches.is_empty() {
+                    fetches.reserve_exact(wants.len() - i);
+                }
+                fetches.push(Fetch {
+                    want: *w,
+                    pbn: m.pbn,
+                    crc: m.crc,
+                });
+            }
         }
     }
     if !fetches.is_empty() {
@@ -80,37 +86,39 @@ fn attempt(e: &Engine, wants: &[Want], buf: &mut [u8]) -> Result<Vec<Fetch>> {
     Ok(fetches)
 }
 
-/// Reads physical blocks, consecutive ones with one request.
+/// Reads physical blocks, consecutive ones with one request: straight to where they are wanted, if they are
+/// wanted one after the other.
 fn fetch(e: &Engine, fetches: &mut [Fetch], buf: &mut [u8]) -> Result<()> {
-    let start = e.data_start();
     fetches.sort_unstable_by_key(|f| f.pbn);
-    if fetches
-        .windows(2)
-        .all(|w| w[1].pbn == w[0].pbn + 1 && w[1].want.at == w[0].want.at + BLOCK)
-    {
-        let at = fetches[0].want.at;
-        let out = &mut buf[at..at + fetches.len() * BLOCK];
-        return Ok(e.device.read(start + fetches[0].pbn, out)?);
-    }
-    let mut runs: Vec<(u64, Vec<u8>)> = Vec::new();
-    for f in fetches.iter() {
-        match runs.last_mut() {
-            Some((b, v)) if *b + (v.len() / BLOCK) as u64 == f.pbn => v.resize(v.len() + BLOCK, 0),
-            _ => runs.push((f.pbn, vec![0; BLOCK])),
-        }
-    }
-    let mut reads: Vec<ReadRun<'_>> = runs
-        .iter_mut()
-        .map(|(b, v)| ReadRun {
-            block: start + *b,
-            buf: &mut v[..],
-        })
+    let runs = fetches.chunk_by(|a, b| b.pbn == a.pbn + 1);
+    let (mut straight, scattered): (SmallVec<[&[Fetch]; 8]>, SmallVec<[&[Fetch]; 8]>) =
+        runs.partition(|run| run.windows(2).all(|w| w[1].want.at == w[0].want.at + BLOCK));
+    straight.sort_unstable_by_key(|run| run[0].want.at);
+    let mut copies: SmallVec<[Scratch; 8]> = (scattered.iter())
+        .map(|run| Scratch::new(run.len() * BLOCK))
         .collect();
+
+    let mut reads = Vec::with_capacity(straight.len() + scattered.len());
+    let mut add = |run: &[Fetch], buf| {
+        let block = e.data_start() + run[0].pbn;
+        reads.push(ReadRun { block, buf });
+    };
+    let (mut rest, mut at) = (&mut *buf, 0);
+    for run in straight {
+        let (start, len) = (run[0].want.at, run.len() * BLOCK);
+        let (here, after) = rest[start - at..].split_at_mut(len);
+        add(run, here);
+        (rest, at) = (after, start + len);
+    }
+    for (run, copy) in scattered.iter().zip(&mut copies) {
+        add(run, &mut copy[..]);
+    }
     e.device.read_many(&mut reads)?;
-    drop(reads);
-    let all = runs.iter().flat_map(|(_, v)| v.chunks(BLOCK));
-    for (f, piece) in fetches.iter().zip(all) {
-        buf[f.want.at..f.want.at + BLOCK].copy_from_slice(piece);
+
+    for (run, copy) in scattered.iter().zip(&copies) {
+        for (f, block) in run.iter().zip(copy.chunks(BLOCK)) {
+            buf[f.want.at..f.want.at + BLOCK].copy_from_slice(block);
+        }
     }
     Ok(())
 }

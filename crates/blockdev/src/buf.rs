@@ -5,6 +5,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 /// A byte buffer that starts at a multiple of [`BLOCK`], so that direct I/O needs no copy of it.
+#[derive(Default)]
 pub struct AlignedBuf {
     /// Longer than needed by up to a block, never resized: its content never moves.
     memory: Vec<u8>,
@@ -24,18 +25,6 @@ impl AlignedBuf {
     pub fn is_aligned(bytes: &[u8]) -> bool {
         bytes.as_ptr().addr().is_multiple_of(BLOCK)
     }
-
-    /// The concatenation of `parts`.
-    pub(crate) fn gather(parts: &[&[u8]]) -> Self {
-        let mut buf = Self::new(parts.iter().map(|part| part.len()).sum());
-        let mut rest = &mut buf[..];
-        for part in parts {
-            let (here, after) = rest.split_at_mut(part.len());
-            here.copy_from_slice(part);
-            rest = after;
-        }
-        buf
-    }
 }
 
 impl Deref for AlignedBuf {
@@ -54,7 +43,9 @@ impl DerefMut for AlignedBuf {
 
 impl From<&[u8]> for AlignedBuf {
     fn from(bytes: &[u8]) -> Self {
-        Self::gather(&[bytes])
+        let mut buf = Self::new(bytes.len());
+        buf.copy_from_slice(bytes);
+        buf
     }
 }
 

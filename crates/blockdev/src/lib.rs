@@ -11,6 +11,7 @@ mod device;
 mod file;
 mod pieces;
 mod probe;
+mod scratch;
 mod sys;
 mod transfer;
 
@@ -19,6 +20,7 @@ pub use create::create_file;
 pub use device::{BlockDevice, ReadRun, WriteRun, check_range};
 pub use file::{FileDevice, OpenError, Options};
 pub use probe::probe_signature;
+pub use scratch::Scratch;
 
 /// Bytes in a block, the unit of every transfer.
 pub const BLOCK: usize = 4096;

@@ -1,7 +1,7 @@
 //! Cutting runs into pieces of a size that devices like, and copying what direct I/O cannot take.
 
 use crate::transfer::Transfer;
-use crate::{AlignedBuf, BLOCK, ReadRun, WriteRun};
+use crate::{AlignedBuf, BLOCK, ReadRun, Scratch, WriteRun};
 use std::mem;
 
 /// The most bytes in one transfer. Large enough for full speed; a longer run is in flight as several.
@@ -14,7 +14,7 @@ const PARTS: usize = 512;
 pub(crate) struct WritePiece<'a> {
     off: u64,
     parts: Vec<&'a [u8]>,
-    bounce: Option<AlignedBuf>,
+    bounce: Option<Scratch>,
 }
 
 impl<'a> WritePiece<'a> {
@@ -55,7 +55,7 @@ impl<'a> WritePiece<'a> {
     /// Copies what is not aligned, if `direct`.
     pub(crate) fn transfer(&mut self, direct: bool) -> Transfer<'_> {
         if direct && !self.parts.iter().all(|part| AlignedBuf::is_aligned(part)) {
-            let bounce = self.bounce.insert(AlignedBuf::gather(&self.parts));
+            let bounce = self.bounce.insert(Scratch::gather(&self.parts));
             return Transfer::write(self.off, &[&bounce[..]]);
         }
         Transfer::write(self.off, &self.parts)
@@ -71,7 +71,7 @@ impl<'a> WritePiece<'a> {
 pub(crate) struct ReadPiece<'a> {
     off: u64,
     buf: &'a mut [u8],
-    bounce: Option<AlignedBuf>,
+    bounce: Option<Scratch>,
 }
 
 impl<'a> ReadPiece<'a> {
@@ -97,7 +97,7 @@ impl<'a> ReadPiece<'a> {
     /// needed afterwards.
     pub(crate) fn transfer(&mut self, direct: bool) -> Transfer<'_> {
         if direct && !AlignedBuf::is_aligned(self.buf) {
-            let bounce = self.bounce.insert(AlignedBuf::new(self.buf.len()));
+            let bounce = self.bounce.insert(Scratch::new(self.buf.len()));
             return Transfer::read(self.off, bounce);
         }
         Transfer::read(self.off, self.buf)
