@@ -27,6 +27,9 @@ struct Fetch {
     crc: u32,
 }
 
+/// Blocks that follow each other on the device.
+type Runs<'f> = SmallVec<[&'f [Fetch]; 8]>;
+
 /// Reads whole blocks into `buf`. The caller holds the range lock of the file blocks, so no LBN
 /// changes its owner meanwhile.
 pub fn blocks(e: &Engine, wants: &[Want], buf: &mut [u8]) -> Result<()> {
@@ -91,7 +94,7 @@ fn attempt(e: &Engine, wants: &[Want], buf: &mut [u8]) -> Result<Vec<Fetch>> {
 fn fetch(e: &Engine, fetches: &mut [Fetch], buf: &mut [u8]) -> Result<()> {
     fetches.sort_unstable_by_key(|f| f.pbn);
     let runs = fetches.chunk_by(|a, b| b.pbn == a.pbn + 1);
-    let (mut straight, scattered): (SmallVec<[&[Fetch]; 8]>, SmallVec<[&[Fetch]; 8]>) =
+    let (mut straight, scattered): (Runs<'_>, Runs<'_>) =
         runs.partition(|run| run.windows(2).all(|w| w[1].want.at == w[0].want.at + BLOCK));
     straight.sort_unstable_by_key(|run| run[0].want.at);
     let mut copies: SmallVec<[Scratch; 8]> = (scattered.iter())

@@ -3,6 +3,7 @@
 mod exchange;
 mod known;
 mod links;
+mod scattered;
 mod waits;
 
 use std::sync::Arc;

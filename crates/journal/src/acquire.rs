@@ -124,11 +124,6 @@ impl Journal {
         granted.unwrap_or(Err(last))
     }
 
-    /// Whether operations wait for what digest or a checkpoint gives back.
-    pub fn is_waited_for(&self) -> bool {
-        self.slot_waiters.is_busy() || self.log_waiters.is_busy()
-    }
-
     /// Where operations wait that need this.
     fn queue(&self, need: Need) -> &WaitQueue {
         if need.slots > 0 {

@@ -293,6 +293,47 @@ fn who_waits_for_credits_is_counted_by_what_is_short() {
     assert_eq!(waits(&j), (1, 1));
 }
 
+/// Small needs that come all the time must not keep a large one from what it waits for.
+#[test]
+fn a_newcomer_leaves_what_the_first_in_line_waits_for() {
+    let (geo, len) = geometry(2, 64 << 10, 8);
+    let region = Arc::new(Region::anonymous(len));
+    Journal::format(&region, &geo, Durability::Op).expect("format");
+    let j = mount(&region, &geo, Durability::Op);
+    let slots = |slots, prefer| Need {
+        slots,
+        record_bytes: 10,
+        prefer,
+    };
+    let first = j.acquire(slots(5, 0)).expect("room");
+    let _second = j.acquire(slots(3, 1)).expect("room");
+    let one = j.acquire(slots(1, 1)).expect("nobody waits");
+    drop(one);
+    std::thread::scope(|s| {
+        let waiter = s.spawn(|| j.acquire_blocking(slots(6, 0), Duration::from_secs(60)));
+        // There are 3 and 5: once he waits, for nobody else.
+        let refused = loop {
+            match j.acquire(slots(1, 1)) {
+                Ok(credit) => drop(credit),
+                Err(short) => break short,
+            }
+            std::thread::yield_now();
+        };
+        assert_eq!(refused, Shortage::Slots);
+        assert_eq!(
+            j.acquire_blocking(slots(1, 1), Duration::from_millis(1))
+                .err(),
+            Some(Shortage::Slots)
+        );
+        // Whoever waits for log space alone is in another line.
+        assert!(j.acquire(slots(0, 0)).is_ok());
+        drop(first);
+        let large = waiter.join().expect("no panic").expect("room");
+        assert_eq!((large.buffer(), large.slots_left()), (0, 6));
+    });
+    assert!(j.acquire(slots(1, 0)).is_ok());
+}
+
 /// A dead slot that the head cannot pass yet, because an operation before it is still under way, is
 /// not live: a round that took it for the newest would write old content over new.
 #[test]
