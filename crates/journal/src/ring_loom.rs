@@ -28,7 +28,7 @@ impl Buffer {
 
     /// An operation that succeeds (with the number) or fails; `None` if there is no credit.
     fn operate(&self, seq: Option<u64>) -> Option<u64> {
-        self.credits.try_take(ONE).ok()?;
+        self.credits.try_take(ONE, Amount::default()).ok()?;
         let pos = self.ring.take(1);
         self.payload.write();
         match seq {
