@@ -18,6 +18,7 @@ use quayfs_bench::target::Target;
 use quayfs_bench::workload::{self, Params, Workload};
 use quayfs_bench::{Error, Result};
 use quayfs_blockdev::{BLOCK, BlockDevice, FileDevice, Options, create_file};
+use quayfs_sync::atomic::{AtomicU64, Ordering};
 use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -130,7 +131,7 @@ impl Site {
         let fresh = Fresh {
             dir,
             region,
-            free_writes: variant.free_writes,
+            free_writes: variant.free_writes.then(Arc::default),
         };
         let options = MkfsOptions {
             pmem: fresh.region.clone(),
@@ -152,7 +153,8 @@ impl Site {
 pub struct Fresh {
     dir: PathBuf,
     region: Option<PathBuf>,
-    free_writes: bool,
+    /// Nanoseconds that copies instead of writes have taken, with [`FreeWrites`].
+    free_writes: Option<Arc<AtomicU64>>,
 }
 
 impl Drop for Fresh {
@@ -201,10 +203,10 @@ impl Fresh {
     fn volume(&self) -> Result<Volume> {
         let opened = Volume::open(&self.dir, Access::ReadWrite, Duration::ZERO);
         let volume = opened.map_err(about(&self.dir))?;
-        if !self.free_writes {
+        let Some(copying) = &self.free_writes else {
             return Ok(volume);
-        }
-        let device = FreeWrites::over(Arc::clone(volume.device()));
+        };
+        let device = FreeWrites::over(Arc::clone(volume.device()), Arc::clone(copying));
         let region = Arc::clone(volume.region());
         Volume::from_parts(region, Arc::new(device), Access::ReadWrite).map_err(about(&self.dir))
     }
@@ -236,11 +238,14 @@ impl Fresh {
             fs: &fs,
             before: None,
             settled: false,
+            copying: self.free_writes.as_deref(),
+            copied: 0,
         };
         let job = work.workload.prepare(&place)?;
         let steps = info.steps.len();
         let tallies = run::run(&*job, &place, steps, false, work.stop, &mut between);
         let after = counters(&fs)?;
+        let copied = between.copied_since();
         drop((job, place));
         let ended = fs.shutdown().map_err(about(&self.dir));
         let (tallies, ()) = (tallies?, ended?);
@@ -250,7 +255,15 @@ impl Fresh {
         // There are none, and nobody else does the work.
         observed.messages = None;
         observed.settled = [between.settled, true];
-        let total = run::merge(tallies, work.params).ok_or(Error::Stopped)?;
+        let mut total = run::merge(tallies, work.params).ok_or(Error::Stopped)?;
+        if !copied.is_zero() {
+            // Had it not copied, it would have ended earlier by that much at most.
+            let seconds = (total.seconds - copied.as_secs_f64()).max(f64::MIN_POSITIVE);
+            total.ops_per_s *= total.seconds / seconds;
+            total.seconds = seconds;
+            let us = u64::try_from(copied.as_micros()).unwrap_or(u64::MAX);
+            observed.counters.insert("copy_us".into(), us);
+        }
         Ok(sample(info, total, observed, full_before, false))
     }
 
@@ -315,6 +328,20 @@ struct Warm<'f> {
     fs: &'f Fs,
     before: Option<Counters>,
     settled: bool,
+    copying: Option<&'f AtomicU64>,
+    copied: u64,
+}
+
+impl Warm<'_> {
+    /// CPU time of copies, all together.
+    fn copied(&self) -> u64 {
+        self.copying.map_or(0, |ns| ns.load(Ordering::Relaxed))
+    }
+
+    /// The same since the warm-up was over.
+    fn copied_since(&self) -> Duration {
+        Duration::from_nanos(self.copied() - self.copied)
+    }
 }
 
 impl Between for Warm<'_> {
@@ -333,6 +360,7 @@ impl Between for Warm<'_> {
 
     fn warm(&mut self) -> Result<()> {
         self.before = Some(counters(self.fs)?);
+        self.copied = self.copied();
         Ok(())
     }
 }
