@@ -29,7 +29,8 @@ const NOTHING: Variant = Variant {
     ..on_pmem("nothing", "")
 };
 
-/// Whether anybody waits for what is written out: it costs nothing, and what is read costs what it does otherwise.
+/// Whether anybody waits for what is written out: it costs a copy in memory, whose CPU time is taken off, and what is
+/// read costs what it does otherwise.
 const FREE_WRITES: Variant = Variant {
     free_writes: true,
     ..on_pmem("free writes", "checkpoint=inplace")

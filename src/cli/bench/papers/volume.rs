@@ -257,7 +257,7 @@ impl Fresh {
         observed.settled = [between.settled, true];
         let mut total = run::merge(tallies, work.params).ok_or(Error::Stopped)?;
         if !copied.is_zero() {
-            // Had it not copied, it would have ended earlier by that much at most.
+            // Workers copy beside others: this is more than copies have put the end off by themselves.
             let seconds = (total.seconds - copied.as_secs_f64()).max(f64::MIN_POSITIVE);
             total.ops_per_s *= total.seconds / seconds;
             total.seconds = seconds;
