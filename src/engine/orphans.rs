@@ -5,7 +5,7 @@ use std::thread::{ThreadId, current};
 use std::time::Duration;
 
 use quayfs_layout::Ino;
-use quayfs_sync::atomic::Ordering;
+use quayfs_sync::atomic::{AtomicU64, Ordering};
 use quayfs_sync::time::Instant;
 use quayfs_sync::{Condvar, Mutex};
 
@@ -34,6 +34,8 @@ struct State {
 #[derive(Debug, Default)]
 pub(super) struct Orphans {
     state: Mutex<State>,
+    /// How often some were freed; changed with the state, and read without it.
+    times: AtomicU64,
     come: Condvar,
     gone: Condvar,
 }
@@ -92,8 +94,15 @@ impl Engine {
             }
             s = orphans.state.lock();
             s.freed = freed;
+            orphans.times.fetch_add(1, Ordering::Release);
             orphans.gone.notify_all();
         }
+    }
+
+    /// How often orphans were freed: whoever has failed for want of what they had finds another number here than
+    /// before, or [`Engine::await_orphans`] has something to wait for.
+    pub fn orphans_freed(&self) -> u64 {
+        self.orphans.times.load(Ordering::Acquire)
     }
 
     /// Returns when everything that was handed over before is freed, or the mount ends; whether there was

@@ -208,6 +208,7 @@ impl Engine {
         let mut attempt = 0;
         let mut alone = None;
         let mut waited = false;
+        let freed = self.orphans_freed();
         loop {
             match op() {
                 Err(FsError::Short(s)) => {
@@ -217,7 +218,9 @@ impl Engine {
                     }
                     self.relieve(s, attempt)?;
                 }
-                Err(FsError::Quota | FsError::NoSpace) if !waited && self.await_orphans() => {
+                Err(FsError::Quota | FsError::NoSpace)
+                    if !waited && (self.await_orphans() || self.orphans_freed() != freed) =>
+                {
                     waited = true;
                 }
                 other => return other,
