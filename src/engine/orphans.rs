@@ -5,7 +5,7 @@ use std::thread::{ThreadId, current};
 use std::time::Duration;
 
 use quayfs_layout::Ino;
-use quayfs_sync::atomic::{AtomicU64, Ordering};
+use quayfs_sync::atomic::Ordering;
 use quayfs_sync::time::Instant;
 use quayfs_sync::{Condvar, Mutex};
 
@@ -34,8 +34,6 @@ struct State {
 #[derive(Debug, Default)]
 pub(super) struct Orphans {
     state: Mutex<State>,
-    /// How often some were freed; changed with the state, and read without it.
-    times: AtomicU64,
     come: Condvar,
     gone: Condvar,
 }
@@ -94,29 +92,20 @@ impl Engine {
             }
             s = orphans.state.lock();
             s.freed = freed;
-            orphans.times.fetch_add(1, Ordering::Release);
             orphans.gone.notify_all();
         }
     }
 
-    /// How often orphans were freed: whoever has failed for want of what they had finds another number here than
-    /// before, or [`Engine::await_orphans`] has something to wait for.
-    pub fn orphans_freed(&self) -> u64 {
-        self.orphans.times.load(Ordering::Acquire)
-    }
-
-    /// Returns when everything that was handed over before is freed, or the mount ends; whether there was
-    /// anything. Nobody calls this with a lock of an inode.
-    pub fn await_orphans(&self) -> bool {
+    /// Returns when everything that was handed over before is freed, or the mount ends. Nobody calls this
+    /// with a lock of an inode.
+    pub fn await_orphans(&self) {
         let mut s = self.orphans.state.lock();
         let last = s.came;
-        let any = s.freed < last && s.by != Some(current().id());
-        while any && s.freed < last && s.by.is_some() {
+        while s.freed < last && s.by.is_some_and(|by| by != current().id()) {
             s.hurry = true;
             self.orphans.come.notify_one();
             self.orphans.gone.wait(&mut s);
         }
-        any
     }
 
     /// Tells whoever frees orphans that the mount ends.

@@ -208,7 +208,6 @@ impl Engine {
         let mut attempt = 0;
         let mut alone = None;
         let mut waited = false;
-        let freed = self.orphans_freed();
         loop {
             match op() {
                 Err(FsError::Short(s)) => {
@@ -218,9 +217,9 @@ impl Engine {
                     }
                     self.relieve(s, attempt)?;
                 }
-                Err(FsError::Quota | FsError::NoSpace)
-                    if !waited && (self.await_orphans() || self.orphans_freed() != freed) =>
-                {
+                // Once more also if there are none any more: the last may have been freed since.
+                Err(FsError::Quota | FsError::NoSpace) if !waited => {
+                    self.await_orphans();
                     waited = true;
                 }
                 other => return other,
