@@ -154,6 +154,8 @@ pub struct MountOptions {
     pub ablation: Ablation,
     /// `idle=`: what idle CPUs do while requests follow each other closely.
     pub idle: Idle,
+    /// `read_ahead=`: how far the kernel reads ahead of who reads in order, in bytes.
+    pub read_ahead: u64,
     /// `permissions=`.
     pub permissions: Permissions,
     /// `acl` or `noacl`; `None`: there are lists where the kernel checks permissions.
@@ -184,6 +186,10 @@ pub struct MountOptions {
     pub remount: bool,
 }
 
+/// What `read_ahead=` is by default. Blocks that were overwritten at random lie on the data device in the order of
+/// the rounds that wrote them; only a few megabytes at once make long requests of that.
+const READ_AHEAD: u64 = 4 << 20;
+
 impl Default for MountOptions {
     fn default() -> Self {
         Self {
@@ -200,6 +206,7 @@ impl Default for MountOptions {
             buffers: None,
             ablation: Ablation::default(),
             idle: Idle::default(),
+            read_ahead: READ_AHEAD,
             permissions: Permissions::default(),
             acls: None,
             idmap: false,
@@ -358,6 +365,9 @@ impl fmt::Display for MountOptions {
         out.push(format!("transport={}", self.transport));
         if self.idle != Idle::Auto {
             out.push(format!("idle={}", self.idle));
+        }
+        if self.read_ahead != READ_AHEAD {
+            out.push(format!("read_ahead={}", self.read_ahead));
         }
         out.extend(self.buffers.map(|n| format!("buffers={n}")));
         out.extend((self.ablation != Ablation::default()).then(|| self.ablation.to_string()));

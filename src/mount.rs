@@ -112,6 +112,18 @@ impl Mount {
         &self.target
     }
 
+    /// Lets the kernel read up to `bytes` ahead of who reads in order: by itself it takes the 128 KiB that it has
+    /// for devices of which it knows nothing (`VM_READAHEAD_PAGES`). To be called once requests are served, as the
+    /// kernel lowers the figure to what it has offered.
+    ///
+    /// # Errors
+    /// Those of writing to `/sys/class/bdi`, which only root may.
+    pub fn read_ahead(&self, bytes: u64) -> std::io::Result<()> {
+        let entry = table::mounted_on(&self.target)?.ok_or(Errno::NOENT)?;
+        let path = format!("/sys/class/bdi/{}/read_ahead_kb", entry.device);
+        std::fs::write(path, (bytes >> 10).to_string())
+    }
+
     /// Takes the mount away. With [`Users::Respect`] the kernel writes dirty pages back first.
     pub fn detach(&self, users: Users) -> Result<(), AttachError> {
         if self.by_helper {

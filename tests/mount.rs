@@ -374,6 +374,52 @@ fn options_reach_kernel_and_daemon() {
     m.umount().ok();
 }
 
+/// Only root may tell the kernel; for others it stays as it is, and mounting works all the same.
+#[test]
+fn the_kernel_reads_ahead_as_far_as_it_is_told() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted(Scene::new());
+    for (options, want) in [
+        ("rw", "4096"),
+        ("read_ahead=1M", "1024"),
+        ("read_ahead=0", "0"),
+    ] {
+        m.mount(&["-o", options]).ok();
+        let line = m.table().unwrap();
+        let device = line.split(' ').nth(2).unwrap();
+        let kib = fs::read_to_string(format!("/sys/class/bdi/{device}/read_ahead_kb")).unwrap();
+        let root = rustix::process::geteuid().is_root();
+        assert_eq!(kib.trim(), if root { want } else { "128" }, "{options}");
+        m.umount().ok();
+        assert_eq!(m.log().contains("read_ahead= has no effect"), !root);
+    }
+}
+
+/// A file that was written in any order is read back in long requests.
+#[test]
+fn who_reads_in_order_waits_for_few_requests() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new(&[]);
+    let file = m.0.mnt().join("file");
+    fs::write(&file, vec![7; 8 << 20]).unwrap();
+    let reads = |options: &[&str]| {
+        m.umount().ok();
+        m.mount(options).ok();
+        assert_eq!(fs::read(&file).unwrap().len(), 8 << 20);
+        m.info()["counters"]["reads"].as_u64().unwrap()
+    };
+    let by_default = reads(&[]);
+    let without = reads(&["-o", "read_ahead=128K"]);
+    if rustix::process::geteuid().is_root() {
+        assert!(by_default <= 16 && without >= 64, "{by_default} {without}");
+    }
+    m.umount().ok();
+}
+
 #[test]
 fn the_helpers_of_mount8_mount_remount_and_unmount() {
     if !can_mount() {

@@ -136,6 +136,7 @@ Options after -o, separated by commas:
   idle=auto                  idle CPUs poll while requests come fast: in small virtual machines, as root
       =poll                  on any machine, as root
       =halt                  never: saves power, costs up to 20 us a request
+  read_ahead=SIZE            how far the kernel reads ahead of who reads in order, as root (default 4M)
   allow_other                other users may enter
   nosuid nodev noexec noatime relatime nodiratime sync
                              as in mount(8)
@@ -634,6 +635,7 @@ mod tests {
             "=continue",
             "transport=",
             "idle=",
+            "read_ahead=",
             "buffers=",
             "ablation=",
             "allow_other",

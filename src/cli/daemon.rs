@@ -182,6 +182,9 @@ fn serve(job: &Job, ready: impl FnOnce(Report)) -> Result<(), Ended> {
             job.target.display()
         )));
     }
+    if let Err(e) = mount.read_ahead(fs.e.options.read_ahead) {
+        info!("read_ahead= has no effect, the kernel keeps to its own: {e}");
+    }
     watch_signals(signals, mount, events).map_err(|e| early(&e))?;
     ready(report(job, &fs, started.elapsed()));
     let served = wait(&inbox);

@@ -7,7 +7,7 @@
 
 use super::{
     Acls, AtimePolicy, CheckpointPolicy, DataMode, Durability, Idle, MountOptions, OnError,
-    OpenPolicy, Permissions, Transport,
+    OpenPolicy, Permissions, Transport, format_size, parse_size,
 };
 use quayfs_layout::geometry::BUFFERS_MAX;
 
@@ -46,6 +46,9 @@ pub enum OptionError {
         why: &'static str,
     },
 }
+
+/// The most that `read_ahead=` takes.
+const READ_AHEAD_MAX: u64 = 1 << 30;
 
 /// What mount(8), fstab and systemd understand and pass on; they mean nothing to a mount.
 const FOR_OTHERS: [&str; 25] = [
@@ -238,6 +241,10 @@ impl<'a> Parser<'a> {
             "idle" => {
                 o.idle = choose(key, value, &IDLE)?;
                 "idle"
+            }
+            "read_ahead" => {
+                o.read_ahead = size(key, value, READ_AHEAD_MAX)?;
+                "read_ahead"
             }
             "buffers" => {
                 o.buffers = Some(number(key, value, 1, BUFFERS_MAX)?);
@@ -461,6 +468,17 @@ fn number(key: &str, value: &str, min: u32, max: u32) -> Result<u32, OptionError
     }
 }
 
+fn size(key: &str, value: &str, max: u64) -> Result<u64, OptionError> {
+    match parse_size(value) {
+        Ok(bytes) if bytes <= max => Ok(bytes),
+        _ => Err(bad(
+            key,
+            value,
+            format!("a size up to {}", format_size(max)),
+        )),
+    }
+}
+
 fn name(key: &str, value: &str) -> Result<String, OptionError> {
     if value.is_empty() {
         return Err(bad(key, value, "a name that is not empty"));
@@ -493,6 +511,7 @@ fn missing_value(key: &str) -> OptionError {
         "errors",
         "transport",
         "idle",
+        "read_ahead",
         "buffers",
         "threads",
         "ablation",

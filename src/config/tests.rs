@@ -125,6 +125,13 @@ fn every_option_has_its_effect() {
             },
         ),
         (
+            "read_ahead=128K",
+            MountOptions {
+                read_ahead: 128 << 10,
+                ..d()
+            },
+        ),
+        (
             "permissions=owner",
             MountOptions {
                 permissions: Permissions::Owner,
@@ -350,6 +357,8 @@ fn unknown_options_and_values_are_named() {
         ("commit=-1", "from 1 to 300"),
         ("commit=soon", "from 1 to 300"),
         ("buffers=17", "from 1 to 16"),
+        ("read_ahead=far", "a size up to 1 GiB"),
+        ("read_ahead=2G", "a size up to 1 GiB"),
         ("threads=0", "from 1 to 256"),
         ("open=later", "answer or elide"),
         ("errors=panic", "remount-ro or continue"),
@@ -404,7 +413,7 @@ proptest! {
     fn what_parses_prints_and_parses(words in prop::collection::vec(prop::sample::select(&[
         "ro", "rw", "data=ordered", "durability=commit", "writeback", "open=elide", "noatime",
         "errors=continue", "commit=9", "buffers=2", "threads=3", "nosuid", "nodev", "noexec",
-        "transport=dev", "idle=halt", "permissions=kernel", "noacl", "idmap", "allow_other", "ablation=staging:central", "ablation=checkpoint:double", "subtype=none",
+        "transport=dev", "idle=halt", "read_ahead=0", "permissions=kernel", "noacl", "idmap", "allow_other", "ablation=staging:central", "ablation=checkpoint:double", "subtype=none",
         "ablation=locking:file", "ablation=workers:1", "fsname=/dev/x", "nodiratime",
     ][..]), 0..8)) {
         let o = parse(&words.join(",")).unwrap();

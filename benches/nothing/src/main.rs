@@ -57,6 +57,9 @@ fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
     let target = args.target.canonicalize()?;
     let tree = tree::Tree::new(usize::try_from(parse_size(&args.ram)?)?);
     let (mount, device) = Mount::attach("nothing".as_ref(), &target, &options)?;
+    let mount = Arc::new(mount);
+    let mounted = Arc::clone(&mount);
+    let read_ahead = options.read_ahead;
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     thread::spawn(move || {
         if signals.forever().next().is_some()
@@ -75,7 +78,12 @@ fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
         tree,
         options,
         stats: Arc::clone(&stats),
-        started: Box::new(|| println!("ready")),
+        started: Box::new(move || {
+            if let Err(e) = mounted.read_ahead(read_ahead) {
+                eprintln!("nothing: read_ahead= has no effect: {e}");
+            }
+            println!("ready");
+        }),
     };
     Ok(quayfs_fuse::serve(&nothing, device, &how, &stats)?)
 }
