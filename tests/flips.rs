@@ -348,7 +348,8 @@ fn a_flip_in_any_block_of_a_file_is_found_at_read_and_by_scrub() {
 }
 
 /// In mode `op` a record that nothing follows in its lane may have been torn by a crash, and no
-/// check can tell rot from that: it is as if the operation had never happened.
+/// check can tell rot from that, nor from a payload that was cut off before the fence of both: it is as if the
+/// operation had never happened.
 #[test]
 fn a_flip_in_the_last_record_of_a_lane_takes_away_that_record_and_nothing_else() {
     let image = Image::sample(Left::Op);
@@ -360,14 +361,16 @@ fn a_flip_in_the_last_record_of_a_lane_takes_away_that_record_and_nothing_else()
         report.statistics.live_records
     };
     let all = records(&media);
-    let last: Vec<_> = map
-        .pmem
-        .iter()
-        .filter(|a| a.what == Use::LastRecord)
-        .collect();
-    assert_eq!(last.len(), damage::SHAPE.buffers as usize);
-    for a in last {
-        let step = if all_bits() { 1 } else { 17 };
+    let areas = |what: Use| map.pmem.iter().filter(move |a| a.what == what);
+    let lasts = areas(Use::LastRecord).count();
+    assert_eq!(lasts, damage::SHAPE.buffers as usize);
+    assert!(areas(Use::LastPayload).count() > 0);
+    for a in areas(Use::LastRecord).chain(areas(Use::LastPayload)) {
+        let step = match a.what {
+            _ if all_bits() => 1,
+            Use::LastPayload => 1009,
+            _ => 17,
+        };
         for (off, bit) in bits(a).into_iter().step_by(step) {
             let old = media.region.read_vec(off, 1);
             media.region.write(off, &[old[0] ^ 1 << bit]);
@@ -423,6 +426,7 @@ fn the_sample_has_everything() {
         (Use::L2pLog, 16),
         (Use::Record, 1000),
         (Use::LastRecord, 128),
+        (Use::LastPayload, b),
         (Use::Committed, 64 * 8),
         (Use::SlotHeader, 6 * (LINE as u64 - 8)),
         (Use::SlotData, 6 * b),

@@ -89,8 +89,9 @@ impl Journal {
         // them thousands of records later.
         self.region.write_nt(off, &record.bytes);
         match self.durability {
-            // Ordering 4: durable before anybody is told, and before the lane's next record, which
-            // is how a scan tells damage from the end of the log (ordering 1).
+            // Ordering 4: durable before anybody is told, with what was staged for it, and before the lane's next
+            // record, which is how a scan tells damage from the end of the log (ordering 1), and what is staged
+            // and settled from what may be missing.
             Durability::Op => {
                 if let Err(e) = self.drain() {
                     // The record may or may not survive. Its bound stays published, so nothing ever

@@ -7,9 +7,9 @@ use crate::slot_scan::{Named, PIECE, SlotContext};
 use crate::superblock::Superblock;
 use crate::walk::{Rules, Walk, walk_lane};
 use crate::{Durability, LiveSlot, Record};
-use quayfs_layout::Guard;
 use quayfs_layout::jsb::{JSB_BYTES, WordKind};
 use quayfs_layout::slot::SLOT_HEADER_BYTES;
+use quayfs_layout::{BLOCK, Guard};
 use quayfs_pmem::Region;
 use quayfs_sync::thread;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -53,6 +53,8 @@ pub struct Scan {
     pub(crate) torn: Vec<Vec<u64>>,
     /// Vouched slots (buffer, position) whose header is to be written again.
     pub(crate) rewrite: FxHashSet<(u16, u64)>,
+    /// Slots that the last records of lanes name: a crash may have left them without a header.
+    pub(crate) unsettled: FxHashSet<(u16, u64)>,
     /// Slots (buffer, index) whose committed word is above D.
     pub(crate) above: Vec<(u16, u64)>,
     /// D as stored now.
@@ -119,6 +121,7 @@ impl Journal {
             lane_ends: walks.iter().map(|w| w.end).collect(),
             torn: walks.iter().map(|w| w.torn.clone()).collect(),
             rewrite: FxHashSet::default(),
+            unsettled: FxHashSet::default(),
             above: Vec::new(),
             stored: AtomicU64::new(digested),
         };
@@ -186,9 +189,10 @@ impl Scan {
     }
 
     /// Slot headers that failed their check (or said something else) but for which a record vouches;
-    /// digesting that record writes them again. No ordinary crash leaves any.
+    /// digesting that record writes them again. No ordinary crash leaves any: those that the last record of a lane
+    /// names are not counted.
     pub fn repairs(&self) -> usize {
-        self.rewrite.len()
+        self.rewrite.difference(&self.unsettled).count()
     }
 
     fn first_gap(&self) -> u64 {
@@ -211,6 +215,10 @@ impl Scan {
             self.stray_epoch = self.stray_epoch.max(stray);
             self.records.extend(w.records);
             self.damage.extend(w.damage);
+            for run in &w.unsettled {
+                let slots = (run.pos..).take(run.blocks.len());
+                (self.unsettled).extend(slots.map(|pos| (run.buffer, pos)));
+            }
         }
         self.records.sort_by_key(|r| r.seq);
         let before = self.records.len();
@@ -306,10 +314,18 @@ impl Scan {
         named
     }
 
-    /// Flushes what has been read and will be acted on. Slots need nothing: a record was written after
-    /// its slots were settled, and a committed word at or below D before D.
+    /// Flushes what has been read and will be acted on. Of slots that is what the last record of a lane names: any
+    /// other record was followed by one that was written after its slots were settled, and a committed word at or
+    /// below D was settled before D.
     fn flush_read(&self, heads: &[u64]) {
         self.region.flush(self.geo.jsb_off, JSB_BYTES as u64);
+        for &(buffer, pos) in &self.unsettled {
+            let index = pos % self.geo.slots_per_buffer;
+            let header = self.geo.header(buffer, index);
+            self.region.flush(header, SLOT_HEADER_BYTES as u64);
+            let payload = self.geo.payload(buffer, index);
+            self.region.flush(payload, BLOCK as u64);
+        }
         for (lane, (&head, &end)) in heads.iter().zip(&self.lane_ends).enumerate() {
             let (base, ring) = (self.geo.lane(lane), self.geo.lane_bytes);
             let first = (end - head).min(ring - head % ring);

@@ -1,6 +1,5 @@
 //! Payloads into slots.
 
-use crate::Durability;
 use crate::acquire::Credit;
 use crate::error::JournalError;
 use crate::journal::{Buffer, Journal};
@@ -10,15 +9,18 @@ use quayfs_layout::jsb::committed_salt;
 use quayfs_layout::record::SlotRun;
 use quayfs_layout::slot::{SLOT_HEADER_BYTES, SlotHeader};
 use smallvec::SmallVec;
+use std::marker::PhantomData;
 
-/// Proof that payloads and slot headers are durable (in `commit` mode: will be with the commit that
-/// covers the record). Only staging makes one and only a record consumes it; dropped without one, its
-/// slots are abandoned and come back when the ring's head passes them.
+/// Proof that payloads and slot headers are written, by this thread: the fence that settles the record settles
+/// them. Only staging makes one and only a record consumes it; dropped without one, its slots are abandoned and
+/// come back when the ring's head passes them.
 #[must_use]
 pub struct Staged<'j> {
     pub(crate) journal: &'j Journal,
     pub(crate) run: SlotRun,
     pub(crate) appended: bool,
+    /// A fence is for the stores of its thread: stays there.
+    pub(crate) _thread: PhantomData<*const ()>,
 }
 
 impl Staged<'_> {
@@ -31,6 +33,8 @@ impl Staged<'_> {
 impl Drop for Staged<'_> {
     fn drop(&mut self) {
         if !self.appended {
+            // Stores that are still on their way must not arrive after those of the next owner.
+            self.journal.region.fence();
             let n = self.run.blocks.len() as u64;
             self.journal
                 .buffer(self.run.buffer)
@@ -42,14 +46,14 @@ impl Drop for Staged<'_> {
 }
 
 impl Journal {
-    /// Copies 4 KiB payloads into slots of the credit's buffer, with their headers. In `op` both are
-    /// durable on return.
+    /// Copies 4 KiB payloads into slots of the credit's buffer, with their headers. Nothing of it is durable on
+    /// return: that comes with the fence of the record, in `commit` mode with the drain of the commit. Recovery does
+    /// not believe a record before that ([`Walk`](crate::walk::Walk)).
     ///
     /// Panics if a payload is not 4096 bytes or there are more than the credit has slots for.
     ///
     /// # Errors
-    /// [`JournalError::Stopped`], [`JournalError::Closed`], [`JournalError::Pmem`]; the slots are
-    /// then abandoned.
+    /// [`JournalError::Stopped`], [`JournalError::Closed`]: nothing is staged.
     pub fn stage<'j>(
         &'j self,
         credit: &mut Credit<'j>,
@@ -79,6 +83,7 @@ impl Journal {
                 blocks: Vec::with_capacity(blocks.len()),
             },
             appended: false,
+            _thread: PhantomData,
         };
         let mut headers = SmallVec::<[[u8; SLOT_HEADER_BYTES]; 4]>::with_capacity(blocks.len());
         let first = ring.index(pos);
@@ -104,19 +109,12 @@ impl Journal {
             };
         }
         self.write_headers(buffer, first, headers.as_flattened());
-        match self.durability {
-            Durability::Op => self.drain()?,
-            // The fence of the record's append, by the same thread, and the drain of the commit that
-            // covers it settle them. Nobody knows of the slots before.
-            Durability::Commit => {}
-        }
+        // No fence: that of the record's append, by the same thread, settles them. Nobody knows of the slots before.
         Ok(staged)
     }
 
     /// Headers of consecutive positions lie side by side, but for the end of the ring; each is a line, which
-    /// nothing reads before its committed word is stored. Recovery could do without their durability, because
-    /// that word shares the line; but then a header that is missing under a record would no longer be a sign
-    /// of damage.
+    /// nothing reads before its committed word is stored.
     fn write_headers(&self, buffer: u16, index: u64, headers: &[u8]) {
         let room = (self.geo.slots_per_buffer - index) as usize * SLOT_HEADER_BYTES;
         let (first, wrapped) = headers.split_at(room.min(headers.len()));

@@ -6,7 +6,7 @@ use crate::{Durability, Record};
 use quayfs_layout::record::{
     RECORD_HEADER_BYTES, RecordHeader, RecordKind, SlotRun, body_crc as crc_of_body,
 };
-use quayfs_layout::{Guard, LINE};
+use quayfs_layout::{BLOCK, Guard, LINE, checksum};
 use quayfs_pmem::Region;
 
 /// Which records a walk is after.
@@ -25,6 +25,8 @@ pub(crate) struct Rules {
 pub(crate) struct Walk {
     /// Replayable records in order.
     pub(crate) records: Vec<Record>,
+    /// What the last record names, if nothing vouches for it but its content.
+    pub(crate) unsettled: Vec<SlotRun>,
     /// Byte position after everything that was found valid.
     pub(crate) end: u64,
     /// Highest number in any valid header, strays included.
@@ -49,8 +51,9 @@ struct Walker<'a> {
 ///
 /// The end of the log is where no valid header follows. In `op` every record was durable before
 /// anything behind it in the lane was written, so something invalid with something valid behind it is
-/// damage (ordering 1), unless that shows it to be at or below D: numbers grow along a lane. In
-/// `commit` mode anything above `commit_ts` may be there or not, and what is missing below it is
+/// damage (ordering 1), unless that shows it to be at or below D: numbers grow along a lane. The fence
+/// that makes a record durable does the same for what it stages, so the last one of a lane counts only if that
+/// is there. In `commit` mode anything above `commit_ts` may be there or not, and what is missing below it is
 /// found by counting numbers over all lanes; then this only looks further.
 pub(crate) fn walk_lane(
     region: &Region,
@@ -71,7 +74,7 @@ pub(crate) fn walk_lane(
         ..Walk::default()
     };
     let mut invalid = Vec::new();
-    let mut last_seq = 0;
+    let (mut last_seq, mut last_record) = (0, head);
     let mut at = head;
     while at < walker.limit {
         match walker.look(at, last_seq) {
@@ -83,9 +86,12 @@ pub(crate) fn walk_lane(
                 }
                 last_seq = h.seq;
                 walk.max_seq = walk.max_seq.max(h.seq);
-                walk.records.extend(record);
                 at += h.total_bytes();
                 walk.end = at;
+                if let Some(record) = record {
+                    walk.records.push(record);
+                    last_record = at;
+                }
             }
             Found::Invalid { seq, resume } => {
                 walk.max_seq = walk.max_seq.max(seq.unwrap_or(0));
@@ -100,6 +106,10 @@ pub(crate) fn walk_lane(
                 }
             }
         }
+    }
+    // Anything valid behind a record, a filler too, was written after its fence.
+    if rules.mode == Durability::Op && last_record == walk.end {
+        walker.judge_last(&mut walk);
     }
     walk.damage.extend(walk.stray.map(|h| Damage::Epoch {
         lane,
@@ -204,6 +214,32 @@ impl Walker<'_> {
             seq: h.seq,
             items: body.split_off(h.runs_len as usize),
             runs,
+        })
+    }
+
+    /// The last record of the lane has not happened if its payloads are not there: power failed before the fence
+    /// that settles both. Its slot headers may be missing as well, and are written again.
+    fn judge_last(&self, walk: &mut Walk) {
+        let Some(record) = walk.records.last() else {
+            return;
+        };
+        if Guard::LastPayloads.stands() && !record.runs.iter().all(|run| self.is_there(run)) {
+            walk.records.pop();
+        } else {
+            walk.unsettled = record.runs.clone();
+        }
+    }
+
+    fn is_there(&self, run: &SlotRun) -> bool {
+        // Damage of another kind, which is reported with the slots.
+        if u32::from(run.buffer) >= self.geo.buffers {
+            return true;
+        }
+        let mut payload = [0; BLOCK];
+        (run.pos..).zip(&run.blocks).all(|(pos, (_, crc))| {
+            let index = pos % self.geo.slots_per_buffer;
+            (self.region).read(self.geo.payload(run.buffer, index), &mut payload);
+            checksum::crc32c(&payload) == *crc
         })
     }
 

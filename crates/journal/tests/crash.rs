@@ -354,23 +354,23 @@ fn a_failed_drain_stops_everything() {
             .expect("room");
         recorder.fail_drains(5);
         let block = content(1, 77);
-        let staged = j.stage(&mut credit, &[(1, &block)]);
+        let staged = j.stage(&mut credit, &[(1, &block)]).expect("no drain yet");
+        let items: Vec<u8> = [77u64, 1, 1].iter().flat_map(|w| w.to_le_bytes()).collect();
+        let appended = j.append(credit, vec![staged], &items);
         if mode == Durability::Op {
-            assert!(matches!(staged, Err(JournalError::Pmem(_))));
+            assert!(matches!(appended, Err(JournalError::Pmem(_))));
         } else {
-            let items: Vec<u8> = [77u64, 1, 1].iter().flat_map(|w| w.to_le_bytes()).collect();
-            let staged = vec![staged.expect("no drain yet")];
-            let appended = j.append(credit, staged, &items).expect("no drain yet");
+            let appended = appended.expect("no drain yet");
             assert!(matches!(
                 j.commit(Some(appended.seq)),
                 Err(JournalError::Pmem(_))
             ));
             assert!(j.commit_ts() < appended.seq);
             assert!(matches!(j.commit(None), Err(JournalError::Stopped)));
-            let mut state = run.states.last().expect("never empty").clone();
-            state[1] = 77;
-            run.states.push(state);
         }
+        let mut state = run.states.last().expect("never empty").clone();
+        state[1] = 77;
+        run.states.push(state);
         assert!(matches!(j.check(), Err(JournalError::Stopped)));
         assert_eq!(j.acquire(Need::default()).err(), Some(Shortage::Refused));
         assert!(j.set_digested(j.last_seq()).is_err() && j.set_clean().is_err());

@@ -151,6 +151,47 @@ fn in_op_an_invalid_last_record_is_the_end_of_the_log() {
     }
 }
 
+/// One fence settles a record and what it stages. Only behind the last record of a lane may it not have come.
+#[test]
+fn in_op_the_last_record_needs_its_payloads() {
+    for (index, seqs_left, live) in [(4, &[3, 4][..], 4), (3, &[3, 4, 5], 5)] {
+        let (region, geo, _) = five(Durability::Op);
+        flip(&region, geo.slot_data_off + 4096 * index + 1000);
+        let s = scan(&region, &geo);
+        assert_eq!((s.damage.as_slice(), seqs(&s)), (&[][..], seqs_left.into()));
+        assert_eq!((s.live.len(), s.max_seq_seen), (live, 5));
+        // Its number and its place in the lane are not given to another one.
+        let digested = seqs_left[seqs_left.len() - 1];
+        s.store_digested(digested).expect("digest");
+        let j = s
+            .into_journal(RecoveredTo { digested }, options(Durability::Op))
+            .expect("recover");
+        assert_eq!((j.last_seq(), j.live_slots(u64::MAX - 1).len()), (5, live));
+        drop(j);
+        let s = scan(&region, &geo);
+        assert_eq!((s.damage.as_slice(), seqs(&s)), (&[][..], vec![]));
+    }
+    // In `commit` mode `commit_ts` vouches for all that is at or below it.
+    let (region, geo, _) = five(Durability::Commit);
+    flip(&region, geo.slot_data_off + 4096 * 4 + 1000);
+    assert_eq!(seqs(&scan(&region, &geo)), [3, 4, 5]);
+}
+
+/// The header of a slot may be missing under the last record of a lane, which is no reason to speak of damage.
+#[test]
+fn headers_that_a_crash_leaves_out_are_no_repairs() {
+    for (index, repairs) in [(4, 0), (3, 1)] {
+        let (region, geo, _) = five(Durability::Op);
+        region.write(geo.slot_hdr_off + index * 64, &[0; 64]);
+        let s = scan(&region, &geo);
+        assert_eq!((s.damage.as_slice(), s.repairs()), (&[][..], repairs));
+        s.store_digested(5).expect("digest");
+        drop(s);
+        let s = scan(&region, &geo);
+        assert_eq!((s.damage.as_slice(), s.live.len()), (&[][..], 5));
+    }
+}
+
 #[test]
 fn in_commit_mode_every_committed_record_must_be_there() {
     for (record, byte) in [(3, 80), (3, 9), (4, 80), (4, 9)] {

@@ -41,6 +41,8 @@ guards! {
     RecordPlace = "record-place",
     /// The checksum of a slot header.
     SlotHeader = "slot-header-checksum",
+    /// The checksums of what the last record of a lane stages: without it the record has not happened.
+    LastPayloads = "last-record-payloads",
     /// That a record agrees with the headers of the slots that it names, the epoch among them.
     SlotAgrees = "slot-header-agrees",
     /// The check in the committed word of a slot.

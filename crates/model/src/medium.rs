@@ -107,6 +107,11 @@ impl<const N: usize> Medium<N> {
         cell.owner[flying] = owner;
     }
 
+    /// Whether as many stores to this cell are in flight as the model can tell apart.
+    pub fn is_full(&self, at: usize) -> bool {
+        self.cell[at].flying() == DEEP
+    }
+
     /// Flush and fence of everything `owner` stored.
     pub fn fence(&mut self, owner: u8) {
         for cell in &mut self.cell {

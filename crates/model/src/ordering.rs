@@ -54,7 +54,7 @@ orderings! {
     SizeReread "3.5" "the size is read again under the commit mutex";
     ImageAfterFence "3.5" "the new image is installed after the fence";
     DBelowCommitTs "3.8" "D never passes the durable commit_ts";
-    StageBeforeRecord "4.3" "payload and header are durable before the record";
+    LastRecordWhole "4.3" "op: a lane's last record counts only if what it stages is there";
     DurableBeforeReply "3" "the record is durable before it is published and answered";
     PageBeforeNat "3" "a new page is durable before the NAT entry names it";
     NatBeforeD "3" "NAT entries are durable before D";

@@ -296,18 +296,12 @@ fn explain(cfg: &Config, before: &World, step: Step, after: &World) -> String {
             no.to_string()
         }
     };
-    let commit_mode = before.word(EPOCH) & 1 == 1;
     match step {
         Step::Begin(kind) => format!("operation: {}", operation(kind)),
         Step::Op(pc) => match pc {
-            1 if commit_mode => "operation: staged".into(),
-            1 => unless(
-                Ordering::StageBeforeRecord,
-                "operation: payload and header fenced",
-                "operation: payload and header NOT fenced",
-            ),
+            1 => "operation: staged".into(),
             2 => format!("operation: record {} is appended", after.dram.last_appended),
-            3 => "operation: record fenced".into(),
+            3 => "operation: record, payload and header fenced".into(),
             4 => "operation: published, answered".into(),
             10 => unless(
                 Ordering::DirectFlushBeforeEntry,

@@ -101,6 +101,10 @@ pub fn begin(cfg: &Config, w: &World, kind: OpKind) -> Option<World> {
         rec.after.0[file][block] = version;
         if direct {
             let pbn = Entry::unpack(next.m.load(MAP + usize::from(lbn))).pbn;
+            // Daemons that die one after the other may leave many writes of one block under way.
+            if next.m.is_full(DEV + usize::from(pbn)) {
+                return None;
+            }
             next.m
                 .store(DEV + usize::from(pbn), u16::from(version), BY_DEVICE);
             op = OpThread {
@@ -148,13 +152,8 @@ pub fn step(cfg: &Config, w: &World) -> Option<World> {
     let lbn = usize::from(op.lbn);
     match op.pc {
         0 => return None,
-        // Payload and header. In `commit` mode the drain of the commit makes them durable.
-        1 => {
-            if cfg.keeps(Ordering::StageBeforeRecord) && !commit_mode {
-                w.m.fence(BY_OP);
-            }
-            w.dram.op.pc = 2;
-        }
+        // Payload and header. The fence of the record makes them durable, in `commit` mode the drain of the commit.
+        1 => w.dram.op.pc = 2,
         2 => append(cfg, &mut w, commit_mode),
         3 => {
             w.m.fence(BY_OP);

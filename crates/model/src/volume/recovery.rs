@@ -253,6 +253,17 @@ fn scan(cfg: &Config, w: &mut World) {
         recs.push(index as u8 - 1);
     }
     let seq = |i: &u8| w.recs[usize::from(*i)].seq;
+    // One fence settles a record and what it stages: that of the last one may not have come.
+    let last = recs
+        .last()
+        .copied()
+        .filter(|i| !commit_mode && seq(i) > digested);
+    if let Some(i) = last
+        && cfg.keeps(Ordering::LastRecordWhole)
+        && stages(w, i).any(|(_, s)| w.m.load(SLOT_DATA + s.slot(cfg)) != u16::from(s.version))
+    {
+        recs.pop();
+    }
     if commit_mode {
         let have: Vec<u8> = recs.iter().map(seq).collect();
         damage |= (digested + 1..=commit_ts).any(|n| !have.contains(&n));
@@ -279,17 +290,14 @@ fn scan(cfg: &Config, w: &mut World) {
         }
     }
     for &i in &recs {
-        let rec = w.recs[usize::from(i)];
-        for &index in rec.stage.iter().filter(|&&index| index != 0) {
-            let stage = w.stages[usize::from(index) - 1];
+        for (index, stage) in stages(w, i) {
             let slot = stage.slot(cfg);
             let header = w.m.load(SLOT_HEAD + slot);
-            if header == TORN {
+            if header != u16::from(index) {
                 rc.rewrite[slot] = index;
-            } else if header != u16::from(index) {
-                damage = true;
+                damage |= header != TORN && last != Some(i);
             }
-            rc.slot[slot] = live(&stage, rec.seq);
+            rc.slot[slot] = live(stage, seq(&i));
         }
     }
     w.rc = rc;
@@ -302,6 +310,13 @@ fn scan(cfg: &Config, w: &mut World) {
         return;
     }
     judge(w, stored & 1 == 1, commit_ts);
+}
+
+/// What a record stages, with its number.
+fn stages(w: &World, rec: u8) -> impl Iterator<Item = (u8, &Stage)> {
+    let staged = w.recs[usize::from(rec)].stage.into_iter();
+    let staged = staged.filter(|&index| index != 0);
+    staged.map(|index| (index, &w.stages[usize::from(index) - 1]))
 }
 
 fn live(stage: &Stage, seq: u8) -> SlotInfo {

@@ -63,6 +63,13 @@ pub fn cut(cfg: &Config, w: &World, swap: bool, older: bool) -> Option<World> {
         } else {
             0
         };
+        // Rounds that die one after the other may leave many writes of one block under way.
+        let home = if via == 0 { lbn } else { usize::from(via) - 1 };
+        if w.m
+            .is_full(DEV + usize::from(Entry::unpack(w.m.load(MAP + home)).pbn))
+        {
+            return None;
+        }
         rd.load[usize::from(rd.loads)] = Load {
             lbn: slot.lbn,
             version: slot.version,

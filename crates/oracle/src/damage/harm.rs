@@ -65,7 +65,12 @@ pub fn structures(map: &Map, what: Use) -> Vec<Range<u64>> {
     {
         let all = a.bytes.end - a.bytes.start;
         let size = match what {
-            Use::Config | Use::NodePage | Use::SlotData | Use::DataHeader | Use::Data => B,
+            Use::Config
+            | Use::NodePage
+            | Use::SlotData
+            | Use::LastPayload
+            | Use::DataHeader
+            | Use::Data => B,
             Use::Superblock | Use::L2pEntry | Use::Nat | Use::Committed => 8,
             Use::L2pLog => all.min(64),
             Use::L2pChecksum => 4,
@@ -90,7 +95,7 @@ pub fn ruins(image: &Image) -> Vec<Harm> {
     for a in map.pmem.iter().chain(&map.device) {
         let spared = matches!(
             a.what,
-            Use::LastRecord | Use::L2pChecksum | Use::Data | Use::Dead(_)
+            Use::LastRecord | Use::LastPayload | Use::L2pChecksum | Use::Data | Use::Dead(_)
         );
         if !spared && !uses.contains(&a.what) {
             uses.push(a.what);

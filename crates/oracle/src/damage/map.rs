@@ -15,7 +15,7 @@ use quayfs_layout::l2p::{
     COMMIT_AT, SPARE_AT, START_AT, START_BYTES, Start, UNDO_BYTES, decode_commit, lane_off,
 };
 use quayfs_layout::node;
-use quayfs_layout::record::{RECORD_HEADER_BYTES, RecordHeader};
+use quayfs_layout::record::{RECORD_HEADER_BYTES, RecordHeader, SlotRun};
 use quayfs_layout::{BLOCK, LINE, bytes};
 use quayfs_ppt::BlockState;
 
@@ -40,6 +40,8 @@ pub enum Use {
     Record,
     /// The last record of a lane in mode `op`: a crash may have torn it.
     LastRecord,
+    /// Content of a slot that such a record names: without it the record does not count.
+    LastPayload,
     /// Committed word of a slot.
     Committed,
     /// Header of a live slot.
@@ -63,13 +65,13 @@ impl Use {
     pub fn is_metadata(self) -> bool {
         !matches!(
             self,
-            Self::Dead(_) | Self::Data | Self::L2pChecksum | Self::LastRecord
+            Self::Dead(_) | Self::Data | Self::L2pChecksum | Self::LastRecord | Self::LastPayload
         )
     }
 
     /// Whether a check that reads data must find a flipped bit.
     pub fn is_live(self) -> bool {
-        !matches!(self, Self::Dead(_) | Self::LastRecord)
+        !matches!(self, Self::Dead(_) | Self::LastRecord | Self::LastPayload)
     }
 }
 
@@ -93,6 +95,8 @@ struct Builder<'a> {
     pmem: &'a [u8],
     areas: Vec<Area>,
     at: u64,
+    /// Slots that the last records of lanes name, buffer and index, in mode `op`.
+    unsettled: BTreeSet<(u16, u64)>,
 }
 
 impl Map {
@@ -106,6 +110,7 @@ impl Map {
             pmem: &image.pmem,
             areas: Vec::new(),
             at: 0,
+            unsettled: BTreeSet::new(),
         };
         let facts = Facts::of(image, &g, salt);
         b.put(Use::Config, 2 * B);
@@ -307,6 +312,7 @@ impl Builder<'_> {
             let base = self.g.lane_off + lane as u64 * self.g.lane_bytes;
             let mut pos = head;
             let mut records = Vec::new();
+            let mut runs = 0..0;
             loop {
                 let at = (base + pos % self.g.lane_bytes) as usize;
                 let b = self.pmem[at..].first_chunk::<RECORD_HEADER_BYTES>();
@@ -314,12 +320,21 @@ impl Builder<'_> {
                 let Some(h) = h else { break };
                 assert!(h.seq > digested, "a lane begins above D");
                 records.push((at as u64, u64::from(h.body_len), h.total_bytes()));
+                runs = at + RECORD_HEADER_BYTES..at + RECORD_HEADER_BYTES + h.runs_len as usize;
                 pos += h.total_bytes();
             }
             assert!(
                 pos / self.g.lane_bytes == head / self.g.lane_bytes,
                 "no wrap"
             );
+            if facts.op {
+                let table = SlotRun::decode_table(&self.pmem[runs]).expect("slot runs");
+                for run in table {
+                    let slots = (run.pos..).take(run.blocks.len());
+                    let slots = slots.map(|pos| (run.buffer, pos % self.g.slots_per_buffer));
+                    self.unsettled.extend(slots);
+                }
+            }
             let n = records.len();
             for (i, (at, body, total)) in records.into_iter().enumerate() {
                 self.to(at, why);
@@ -340,6 +355,9 @@ impl Builder<'_> {
         let slots: Vec<_> = all().collect();
         for s in &slots {
             let what = match facts.live.contains(s) {
+                true if self.unsettled.contains(s) => Use::Dead(
+                    "header of a slot that the last record of a lane names: written again",
+                ),
                 true => Use::SlotHeader,
                 false => Use::Dead("header of a free slot"),
             };
@@ -349,6 +367,7 @@ impl Builder<'_> {
         self.to(self.g.slot_data_off, "alignment");
         for s in &slots {
             let what = match facts.live.contains(s) {
+                true if self.unsettled.contains(s) => Use::LastPayload,
                 true => Use::SlotData,
                 false => Use::Dead("content of a free slot"),
             };
