@@ -223,18 +223,17 @@ impl Walker<'_> {
         let Some(record) = walk.records.last() else {
             return;
         };
-        if Guard::LastPayloads.stands() && !record.runs.iter().all(|run| self.is_there(run)) {
+        // What names a buffer that does not exist is damage of another kind, which is reported with the slots.
+        let exists = |run: &&SlotRun| u32::from(run.buffer) < self.geo.buffers;
+        let runs: Vec<_> = record.runs.iter().filter(exists).cloned().collect();
+        if Guard::LastPayloads.stands() && !runs.iter().all(|run| self.is_there(run)) {
             walk.records.pop();
         } else {
-            walk.unsettled = record.runs.clone();
+            walk.unsettled = runs;
         }
     }
 
     fn is_there(&self, run: &SlotRun) -> bool {
-        // Damage of another kind, which is reported with the slots.
-        if u32::from(run.buffer) >= self.geo.buffers {
-            return true;
-        }
         let mut payload = [0; BLOCK];
         (run.pos..).zip(&run.blocks).all(|(pos, (_, crc))| {
             let index = pos % self.geo.slots_per_buffer;

@@ -7,7 +7,7 @@ use common::*;
 use proptest::prelude::*;
 use quayfs_journal::*;
 use quayfs_layout::jsb::{EpochWord, JSB_BYTES, Mode, SeqWord, WordKind, committed_salt};
-use quayfs_layout::record::{RECORD_HEADER_BYTES, RecordHeader};
+use quayfs_layout::record::{RECORD_HEADER_BYTES, RecordHeader, body_crc};
 use quayfs_layout::slot::{COMMITTED_OFFSET, SlotHeader};
 use quayfs_pmem::{Backend, Region};
 use std::sync::Arc;
@@ -476,6 +476,31 @@ fn a_forged_record_waits_for_no_epoch() {
 
 /// Power fails in the middle of a header, twice at the same place and under the same operation, once in
 /// each of two lives: what arrived the second time is what was missing the first time.
+/// Nor does it lead out of the region, where it is the last one and its payloads are looked at.
+#[test]
+fn a_forged_record_may_name_any_buffer() {
+    let (region, geo, at) = five(Durability::Op);
+    let off = geo.lane_off + at[4];
+    let mut b = [0; RECORD_HEADER_BYTES];
+    region.read(off, &mut b);
+    let h = RecordHeader::decode(&b, geo.volume_salt, 0, 2, at[4]).expect("record 5");
+    let body_off = off + RECORD_HEADER_BYTES as u64;
+    let mut body = region.read_vec(body_off, h.body_len.into());
+    for buffer in [2, 9, u16::MAX] {
+        body[..2].copy_from_slice(&buffer.to_le_bytes());
+        let body_crc = body_crc(&body, geo.volume_salt);
+        region.write(body_off, &body);
+        region.write(off, &RecordHeader { body_crc, ..h }.encode(geo.volume_salt));
+        let kind = SlotDamage::NoSuchBuffer;
+        let damage = Damage::Slot {
+            buffer,
+            index: 4,
+            kind,
+        };
+        assert_eq!(scan(&region, &geo).damage, [damage]);
+    }
+}
+
 #[test]
 fn two_torn_headers_do_not_make_a_record() {
     for mode in [Durability::Op, Durability::Commit] {
