@@ -48,7 +48,7 @@ impl Drop for Staged<'_> {
 impl Journal {
     /// Copies 4 KiB payloads into slots of the credit's buffer, with their headers. Nothing of it is durable on
     /// return: that comes with the fence of the record, in `commit` mode with the drain of the commit. Recovery does
-    /// not believe a record before that ([`Walk`](crate::walk::Walk)).
+    /// not believe a record before that.
     ///
     /// Panics if a payload is not 4096 bytes or there are more than the credit has slots for.
     ///
