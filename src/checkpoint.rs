@@ -16,7 +16,7 @@ use rustc_hash::FxHashSet;
 
 use crate::engine::Engine;
 use crate::error::{FsError, Result};
-use crate::grace;
+use crate::grace::{self, Grace};
 use crate::metrics::Metrics;
 use crate::turns::Turns;
 
@@ -28,6 +28,8 @@ use write::{journal_copy, write_out};
 
 /// Physically consecutive blocks that are worth writing in place.
 const RUN_MIN: usize = 8;
+/// Mean length of a round's runs, in blocks, with which all is written in place.
+const RUN_LONG: usize = 16;
 /// LBNs of one zero batch.
 const ZERO_BATCH: u64 = 32 << 10;
 /// Most worker threads.
@@ -92,7 +94,11 @@ pub fn round_of(e: &Engine, reach: Reach) -> Result<RoundReport> {
         moves,
     } = &mut *workspace;
     let digested = e.journal.digested();
+    // Before the first write in place: a reader that missed the staged map before a slot was published may
+    // still be reading the block. All slots up to D are published.
+    let grace = Grace::begin();
     e.journal.find_live_slots(digested, live);
+    grace.look_after();
     // A round is bounded by the L2P log: a block takes up to two entries.
     let cut = cut(
         (live, seqs),
@@ -108,9 +114,7 @@ pub fn round_of(e: &Engine, reach: Reach) -> Result<RoundReport> {
         return Ok(RoundReport::default());
     }
     let orphaned = absorb(e, (live, newest), digested, cut);
-    // Grace between the cut and the first write in place: a reader that missed the staged map
-    // before a slot was published may still be reading the block.
-    grace::wait();
+    grace.look_after();
     let borrowed = plan(e, newest, moves)?;
     let report = RoundReport {
         slots,
@@ -118,8 +122,12 @@ pub fn round_of(e: &Engine, reach: Reach) -> Result<RoundReport> {
         swapped: moves.iter().filter(|m| m.borrowed.is_some()).count() as u64,
     };
     let outcome = journal_copy(e, moves, bufs)
-        .and_then(|()| write_out(e, moves, bufs))
-        .and_then(|()| commit(e, moves, cut));
+        .and_then(|()| {
+            grace.wait();
+            // Entries are changed in DRAM until the commit, and nobody else changes those of a round.
+            write_out(e, moves, bufs, || entries(e, moves, cut))
+        })
+        .and_then(|txn| commit(e, txn?));
     if let Err(err) = outcome {
         // Nothing was retired: the slots still hold everything.
         borrowed.give_back(e);
@@ -215,8 +223,8 @@ fn newest_of(mut live: Vec<LiveSlot>, cut: u64) -> Vec<LiveSlot> {
     live
 }
 
-/// The L2P transaction of a round.
-fn commit(e: &Engine, moves: &[Move], cut: u64) -> Result<()> {
+/// The L2P transaction of a round, to be committed when the device has the blocks.
+fn entries<'e>(e: &'e Engine, moves: &[Move], cut: u64) -> Result<quayfs_ppt::Txn<'e>> {
     let mut txn = e.ppt.begin().map_err(FsError::io)?;
     let fill = (|| {
         let mut turns = Turns::default();
@@ -232,6 +240,10 @@ fn commit(e: &Engine, moves: &[Move], cut: u64) -> Result<()> {
         txn.set_retired(word.offset, word.encode(cut))
     })();
     fill.map_err(FsError::io)?;
+    Ok(txn)
+}
+
+fn commit(e: &Engine, txn: quayfs_ppt::Txn<'_>) -> Result<()> {
     txn.commit(WORKERS_MAX).map_err(|err| {
         e.fail(&err);
         FsError::io(err)

@@ -24,6 +24,7 @@ use quayfs_sync::time::Instant;
 
 use crate::checkpoint::Workspace;
 use crate::config::{DataMode, Durability, MountOptions, OnError};
+use crate::data::tails::Tails;
 use crate::error::{FsError, Result, Shortage};
 use crate::metrics::Metrics;
 use crate::nodelog::NodeLog;
@@ -69,6 +70,8 @@ pub struct Engine {
     pub journal: Journal,
     /// Newest staged version of each block that has one.
     pub staged: StagedMap,
+    /// Last blocks of files, for who appends.
+    pub tails: Tails,
     /// The page table.
     pub ppt: Ppt,
     /// Inodes in DRAM.
@@ -173,6 +176,7 @@ impl Engine {
             node_ids,
             journal: p.journal,
             staged: p.staged,
+            tails: Tails::default(),
             ppt: p.ppt,
             inodes: InodeCache::new(policy),
             intents,

@@ -9,22 +9,47 @@ use quayfs_sync::{epoch, thread};
 /// Returns when every thread that was pinned at the time of the call has unpinned. The caller
 /// must not be pinned itself.
 pub fn wait() {
-    if quayfs_sync::planted("no grace") {
-        return;
+    Grace::begin().wait();
+}
+
+/// A grace period that has begun. It passes while something else is done, if it is looked after from time to
+/// time.
+#[must_use = "nothing is known until somebody waits for its end"]
+pub struct Grace {
+    over: Arc<AtomicBool>,
+}
+
+impl Grace {
+    /// Begins one: it ends when every thread that is pinned now has unpinned.
+    pub fn begin() -> Self {
+        let none = quayfs_sync::planted("no grace");
+        let over = Arc::new(AtomicBool::new(none));
+        if !none {
+            let flag = Arc::clone(&over);
+            let pin = epoch::pin();
+            pin.defer(move || flag.store(true, Ordering::Release));
+            pin.flush();
+        }
+        Self { over }
     }
-    let over = Arc::new(AtomicBool::new(false));
-    let flag = Arc::clone(&over);
-    let pin = epoch::pin();
-    pin.defer(move || flag.store(true, Ordering::Release));
-    pin.flush();
-    drop(pin);
-    let mut tries = 0u32;
-    while !over.load(Ordering::Acquire) {
-        epoch::pin().flush();
-        tries += 1;
-        // Readers hold their pin for one request; most rounds need no sleep at all.
-        if tries > 16 {
-            thread::sleep(Duration::from_micros(50));
+
+    /// Brings its end nearer, if readers have gone, and does not wait for any. The caller must not be pinned.
+    pub fn look_after(&self) {
+        if !self.over.load(Ordering::Acquire) {
+            epoch::pin().flush();
+        }
+    }
+
+    /// Waits for its end. The caller must not be pinned.
+    pub fn wait(self) {
+        let mut tries = 0u32;
+        while !self.over.load(Ordering::Acquire) {
+            epoch::pin().flush();
+            tries += 1;
+            // Readers hold their pin for one request; most rounds need no sleep at all.
+            if tries > 16 {
+                thread::sleep(Duration::from_micros(50));
+            }
         }
     }
 }

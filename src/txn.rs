@@ -479,6 +479,7 @@ impl<'e> Txn<'e> {
         // Published before the number counts as complete: a round never sees a slot that could
         // still be published after it retired it.
         let publish = |lbn, slot| {
+            e.tails.forget(lbn);
             e.staged.publish(lbn, slot);
         };
         let appended = e.journal.append_with(credit, staged, &self.items, publish);

@@ -6,7 +6,7 @@ use quayfs_journal::LiveSlot;
 use quayfs_layout::Lbn;
 use quayfs_ppt::BlockState;
 
-use super::{Move, RUN_MIN};
+use super::{Move, RUN_LONG, RUN_MIN};
 use crate::config::CheckpointPolicy;
 use crate::engine::Engine;
 use crate::error::{FsError, Result};
@@ -43,26 +43,52 @@ pub(super) fn plan(e: &Engine, newest: &[LiveSlot], moves: &mut Vec<Move>) -> Re
     }
     moves.sort_unstable_by_key(|m| m.pbn);
     let mut borrowed = Borrowed::default();
-    let mut scattered: Vec<usize> = match policy {
+    let mut new_homes: Vec<usize> = match policy {
         CheckpointPolicy::InPlace | CheckpointPolicy::Double => Vec::new(),
         CheckpointPolicy::Swap => (0..moves.len()).collect(),
-        CheckpointPolicy::Adaptive => runs(moves)
-            .filter(|r| r.len() < RUN_MIN)
-            .flatten()
-            .collect(),
+        CheckpointPolicy::Adaptive => scattered(moves),
     };
-    if policy == CheckpointPolicy::Adaptive && scattered.len() < RUN_MIN {
-        scattered.clear();
-    }
-    // Neighbours in the file stay neighbours on the device.
-    scattered.sort_unstable_by_key(|&i| moves[i].slot.lbn);
-    let homes = borrow(e, scattered.len(), &mut borrowed)?;
-    for (i, (pbn, lbn)) in scattered.into_iter().zip(homes) {
+    keep_together(&mut new_homes, moves);
+    let homes = borrow(e, new_homes.len(), &mut borrowed)?;
+    for (i, (pbn, lbn)) in new_homes.into_iter().zip(homes) {
         moves[i].pbn = pbn;
         moves[i].borrowed = Some(lbn);
     }
     moves.sort_unstable_by_key(|m| m.pbn);
     Ok(borrowed)
+}
+
+/// Blocks that are better written elsewhere, together, than each in its place: those of short runs. None where
+/// what there is makes long writes anyway: a file keeps its blocks in one piece then, and few requests more
+/// than that, many at a time, are less than its readers would need.
+fn scattered(moves: &[Move]) -> Vec<usize> {
+    if moves.len() >= RUN_LONG * runs(moves).count() {
+        return Vec::new();
+    }
+    let short = runs(moves).filter(|r| r.len() < RUN_MIN);
+    let scattered: Vec<usize> = short.flatten().collect();
+    if scattered.len() < RUN_MIN {
+        return Vec::new();
+    }
+    scattered
+}
+
+/// Orders blocks that get new homes. Neighbours in a file stay neighbours on the device as far as LBNs tell,
+/// and so does what one record staged: the tail of a file and what was appended to it are read together, and
+/// their LBNs may be far from each other.
+fn keep_together(scattered: &mut [usize], moves: &[Move]) {
+    let record = |i: &usize| moves[*i].slot.seq;
+    scattered.sort_unstable_by_key(|&i| (record(&i), moves[i].slot.lbn));
+    let mut keyed: Vec<(Lbn, usize)> = Vec::with_capacity(scattered.len());
+    for blocks in scattered.chunk_by(|a, b| record(a) == record(b)) {
+        let first = moves[blocks[0]].slot.lbn;
+        keyed.extend(blocks.iter().map(|&i| (first, i)));
+    }
+    // Stable: within a record by LBN, as they are.
+    keyed.sort_by_key(|(first, _)| *first);
+    for (to, (_, i)) in scattered.iter_mut().zip(keyed) {
+        *to = i;
+    }
 }
 
 /// Index ranges of physically consecutive blocks.
@@ -133,4 +159,71 @@ pub(super) fn borrow(e: &Engine, n: usize, borrowed: &mut Borrowed) -> Result<Ve
         }
     }
     Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A block of this record at this place; its LBN is that place.
+    fn block(seq: u64, pbn: u64) -> Move {
+        let slot = LiveSlot {
+            buffer: 0,
+            pos: 0,
+            lbn: pbn,
+            crc: 0,
+            seq,
+        };
+        Move {
+            slot,
+            pbn,
+            borrowed: None,
+        }
+    }
+
+    /// Runs of these lengths, with a block between two of them that is not written.
+    fn with_runs(lengths: &[u64]) -> Vec<Move> {
+        let mut moves = Vec::new();
+        let mut pbn = 0;
+        for len in lengths {
+            moves.extend((pbn..pbn + len).map(|pbn| block(1, pbn)));
+            pbn += len + 1;
+        }
+        moves
+    }
+
+    #[test]
+    fn short_runs_go_elsewhere_unless_there_are_few() {
+        // Seven blocks are no run themselves.
+        assert_eq!(scattered(&with_runs(&[3, 4, 8])), [0; 0]);
+        let nine: Vec<usize> = (0..5).chain(13..17).collect();
+        assert_eq!(scattered(&with_runs(&[5, 8, 4])), nine);
+        let all_short = with_runs(&[1; 100]);
+        assert_eq!(scattered(&all_short).len(), 100);
+    }
+
+    #[test]
+    fn long_runs_keep_all_in_place() {
+        // 160 blocks in ten runs.
+        let mut lengths = vec![1; 8];
+        lengths.extend([76, 76]);
+        assert_eq!(scattered(&with_runs(&lengths)), [0; 0]);
+        lengths[9] = 75;
+        assert_eq!(scattered(&with_runs(&lengths)), (0..8).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn blocks_of_a_record_stay_together_and_records_in_the_order_of_their_first() {
+        let moves = [
+            block(3, 10),
+            block(1, 11),
+            block(2, 12),
+            block(3, 13),
+            block(2, 900),
+            block(1, 901),
+        ];
+        let mut order = [5, 4, 3, 2, 1, 0];
+        keep_together(&mut order, &moves);
+        assert_eq!(order, [0, 3, 1, 5, 2, 4]);
+    }
 }

@@ -17,8 +17,11 @@ use crate::turns::Turns;
 
 /// Longest single write in blocks (1 MiB).
 const RUN_MAX: usize = 256;
-/// Writes that a worker hands over at a time.
-const BATCH: usize = 8;
+/// Blocks that a worker copies before it hands them over, at least: while the device writes those of some
+/// workers, another copies.
+const BATCH: usize = 256;
+/// Most writes that a worker hands over at a time.
+const BATCH_RUNS: usize = 64;
 /// Attempts to write before the device is given up.
 const TRIES: u32 = 3;
 
@@ -39,7 +42,7 @@ pub(super) fn journal_copy(e: &Engine, moves: &[Move], bufs: &mut Vec<AlignedBuf
             let copies: Vec<Move> = (some.iter().zip(&free))
                 .map(|(m, (pbn, _))| Move { pbn: *pbn, ..*m })
                 .collect();
-            write_out(e, &copies, bufs)?;
+            write_out(e, &copies, bufs, || ())?;
             Metrics::add(&e.metrics.blocks_copied, copies.len() as u64);
         }
         Ok(())
@@ -49,8 +52,13 @@ pub(super) fn journal_copy(e: &Engine, moves: &[Move], bufs: &mut Vec<AlignedBuf
 }
 
 /// Writes all blocks with a pool of workers, waits for all of them (the round barrier of paper
-/// 1), and flushes the device.
-pub(super) fn write_out(e: &Engine, moves: &[Move], bufs: &mut Vec<AlignedBuf>) -> Result<()> {
+/// 1), and flushes the device. This thread, which is one of them, does something else before its share.
+pub(super) fn write_out<T>(
+    e: &Engine,
+    moves: &[Move],
+    bufs: &mut Vec<AlignedBuf>,
+    before: impl FnOnce() -> T,
+) -> Result<T> {
     let pieces: Vec<Range<usize>> = runs(moves)
         .flat_map(|r| {
             r.clone()
@@ -58,14 +66,13 @@ pub(super) fn write_out(e: &Engine, moves: &[Move], bufs: &mut Vec<AlignedBuf>) 
                 .map(move |s| s..(s + RUN_MAX).min(r.end))
         })
         .collect();
+    let batches = batches(&pieces);
+    // They wait for the device, not for CPUs.
     let workers = if e.options.ablation.one_worker {
         1
     } else {
-        thread::available_parallelism()
-            .map_or(1, usize::from)
-            .min(WORKERS_MAX)
+        batches.len().clamp(1, WORKERS_MAX)
     };
-    let workers = workers.min(pieces.len() / 16 + 1);
     if bufs.len() < workers {
         bufs.resize_with(workers, AlignedBuf::default);
     }
@@ -73,29 +80,48 @@ pub(super) fn write_out(e: &Engine, moves: &[Move], bufs: &mut Vec<AlignedBuf>) 
     let failure: Mutex<Option<FsError>> = Mutex::new(None);
     let work = |buf: &mut AlignedBuf| {
         while failure.lock().is_none() {
-            let i = next.fetch_add(BATCH, Ordering::Relaxed);
-            if i >= pieces.len() {
+            let Some(batch) = batches.get(next.fetch_add(1, Ordering::Relaxed)) else {
                 break;
-            }
-            let batch = &pieces[i..(i + BATCH).min(pieces.len())];
+            };
             if let Err(err) = write_batch(e, moves, batch, buf) {
                 failure.lock().get_or_insert(err);
             }
         }
     };
     let (mine, others) = bufs[..workers].split_at_mut(1);
-    thread::scope(|s| {
+    let done = thread::scope(|s| {
         for buf in others {
             let work = &work;
             s.spawn(move || work(buf));
         }
+        let done = before();
         work(&mut mine[0]);
+        done
     });
     if let Some(err) = failure.into_inner() {
         return Err(err);
     }
     // Ordering "device flush before the L2P transaction": a retired slot is gone for good.
-    e.flush_device()
+    e.flush_device()?;
+    Ok(done)
+}
+
+/// Divides runs among what is handed over at a time.
+fn batches(mut pieces: &[Range<usize>]) -> Vec<&[Range<usize>]> {
+    let mut all = Vec::new();
+    while !pieces.is_empty() {
+        let mut blocks = 0;
+        let fits = |p: &&Range<usize>| {
+            let fits = blocks < BATCH;
+            blocks += p.len();
+            fits
+        };
+        let len = pieces.iter().take(BATCH_RUNS).take_while(fits).count();
+        let (batch, rest) = pieces.split_at(len);
+        all.push(batch);
+        pieces = rest;
+    }
+    all
 }
 
 fn write_batch(
@@ -145,4 +171,26 @@ fn write_batch(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lengths(pieces: &[Range<usize>]) -> Vec<usize> {
+        batches(pieces).iter().map(|b| b.len()).collect()
+    }
+
+    #[test]
+    fn batches_have_enough_blocks_and_not_too_many_writes() {
+        let single: Vec<Range<usize>> = (0..150).map(|i| i..i + 1).collect();
+        assert_eq!(lengths(&single), [BATCH_RUNS, BATCH_RUNS, 22]);
+        let full = vec![0..RUN_MAX; 3];
+        assert_eq!(lengths(&full), [1, 1, 1]);
+        let mixed = [0..200, 0..55, 0..1, 0..256, 0..1, 0..255];
+        assert_eq!(lengths(&mixed), [3, 1, 2]);
+        let whole: usize = batches(&mixed).iter().map(|b| b.len()).sum();
+        assert_eq!(whole, mixed.len());
+        assert_eq!(lengths(&[]), [0; 0]);
+    }
 }

@@ -33,13 +33,23 @@ type Runs<'f> = SmallVec<[&'f [Fetch]; 8]>;
 /// Reads whole blocks into `buf`. The caller holds the range lock of the file blocks, so no LBN
 /// changes its owner meanwhile.
 pub fn blocks(e: &Engine, wants: &[Want], buf: &mut [u8]) -> Result<()> {
-    let mut unsound = attempt(e, wants, buf)?;
+    sound(e, wants, buf, true)
+}
+
+/// As [`blocks`], and what is not staged comes from the device: whether that still has it is what the caller
+/// wants to know.
+pub fn blocks_on_media(e: &Engine, wants: &[Want], buf: &mut [u8]) -> Result<()> {
+    sound(e, wants, buf, false)
+}
+
+fn sound(e: &Engine, wants: &[Want], buf: &mut [u8], tails: bool) -> Result<()> {
+    let mut unsound = attempt(e, wants, buf, tails)?;
     for _ in 1..TRIES {
         if unsound.is_empty() {
             break;
         }
         let again: Vec<Want> = unsound.iter().map(|f| f.want).collect();
-        unsound = attempt(e, &again, buf)?;
+        unsound = attempt(e, &again, buf, false)?;
     }
     match unsound.first() {
         None => Ok(()),
@@ -51,7 +61,7 @@ pub fn blocks(e: &Engine, wants: &[Want], buf: &mut [u8]) -> Result<()> {
 }
 
 /// Reads all, and says which do not have their checksum. Allocates nothing where all are staged.
-fn attempt(e: &Engine, wants: &[Want], buf: &mut [u8]) -> Result<Vec<Fetch>> {
+fn attempt(e: &Engine, wants: &[Want], buf: &mut [u8], tails: bool) -> Result<Vec<Fetch>> {
     // Slots and physical blocks are reused only after a grace period, so what is looked up under this
     // pin stays what it was until the copy is done.
     let _pin = epoch::pin();
@@ -67,6 +77,8 @@ fn attempt(e: &Engine, wants: &[Want], buf: &mut [u8]) -> Result<Vec<Fetch>> {
         let m = e.ppt.lookup(w.lbn).map_err(FsError::io)?;
         match m.state {
             BlockState::Zero => out.fill(0),
+            BlockState::Written
+                if tails && e.tails.copy(w.lbn, out) && checksum::crc32c(out) == m.crc => {}
             BlockState::Written => {
                 if fetches.is_empty() {
                     fetches.reserve_exact(wants.len() - i);

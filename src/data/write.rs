@@ -187,7 +187,7 @@ fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bo
             }
         }
     }
-    stage(e, &mut txn, req, &pieces, &targets)?;
+    let edges = stage(e, &mut txn, req, &pieces, &targets)?;
 
     // Ordering 5: under the commit mutex come extent changes, image, number, append and fence.
     let _commit = lock_noting(&cell.commit, || Metrics::add(&e.metrics.commit_waits, 1));
@@ -221,7 +221,11 @@ fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bo
     if let Some(a) = alloc {
         a.keep();
     }
+    let ends = req.end() == image.size;
     cell.install(image, seq);
+    if ends && let (Some(tail), Some(lbn)) = (edges.into_tail(req), targets.last()) {
+        e.tails.keep(*lbn, tail);
+    }
     Ok(true)
 }
 
@@ -308,20 +312,22 @@ impl Drop for Allocation<'_, '_> {
     }
 }
 
-/// Completes the first and the last block from their newest version and stages everything.
+/// Completes the first and the last block from their newest version and stages everything; returns those two.
 fn stage(
     e: &Engine,
     txn: &mut Txn<'_>,
     req: Request<'_>,
     pieces: &[Piece],
     targets: &[Lbn],
-) -> Result<()> {
+) -> Result<Edges> {
     let edges = Edges::read(e, req, pieces)?;
     let mut blocks: SmallVec<[(Lbn, &[u8]); 2]> = SmallVec::with_capacity(targets.len());
     for (i, &lbn) in targets.iter().enumerate() {
         blocks.push((lbn, edges.block(req, i)));
     }
-    txn.stage(&blocks)
+    txn.stage(&blocks)?;
+    drop(blocks);
+    Ok(edges)
 }
 
 /// The blocks that a request covers only in part, completed.
@@ -365,6 +371,15 @@ impl Edges {
             None
         };
         Ok(Self { first, last, count })
+    }
+
+    /// The last block, if the request covers its end only in part.
+    fn into_tail(self, req: Request<'_>) -> Option<Vec<u8>> {
+        if req.end().is_multiple_of(B) {
+            None
+        } else {
+            self.last.or(self.first)
+        }
     }
 
     /// Content of the `i`-th block of the request.
@@ -451,6 +466,7 @@ fn write_direct(
             };
             txn.admit(cell.ino, &after)?;
             // Nothing fails behind this: an entry in state written must not return to the allocator.
+            crcs.iter().for_each(|(lbn, _)| e.tails.forget(*lbn));
             e.ppt.write_direct(&crcs).map_err(FsError::io)?;
             for r in x.remove(txn, image, blocks.clone()) {
                 freed.insert(r);

@@ -4,6 +4,7 @@ mod exchange;
 mod known;
 mod links;
 mod scattered;
+mod tails;
 mod waits;
 
 use std::sync::Arc;

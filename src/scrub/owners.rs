@@ -182,7 +182,7 @@ fn confirm(e: &Engine, cell: &Cell, block: u64) -> Option<(Area, String)> {
     let _range = cell.range.read(block * B..(block + 1) * B);
     let lbn = with_extents(e, cell, |map| map.lbn(block)).ok()??;
     let mut buf = vec![0; BLOCK];
-    let err = read::blocks(e, &[Want { lbn, at: 0 }], &mut buf).err()?;
+    let err = read::blocks_on_media(e, &[Want { lbn, at: 0 }], &mut buf).err()?;
     let area = if e.staged.get(lbn).is_some() {
         Area::Staged
     } else if e.ppt.lookup(lbn).is_err() {
@@ -212,7 +212,7 @@ fn ownerless(e: &Engine, lbn: Lbn, complete: bool) -> Option<Finding> {
         return None;
     }
     let mut buf = vec![0; BLOCK];
-    let err = read::blocks(e, &[Want { lbn, at: 0 }], &mut buf).err()?;
+    let err = read::blocks_on_media(e, &[Want { lbn, at: 0 }], &mut buf).err()?;
     let what = format!("{}; its owner, if any, is lost", cause(err));
     Some(finding(Area::Data, what))
 }

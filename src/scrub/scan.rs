@@ -92,10 +92,10 @@ pub(super) fn blocks(e: &Engine, pass: &Pass, limiter: &mut Limiter<'_>, out: &m
 }
 
 fn verify(e: &Engine, pass: &Pass, wants: &[Want], buf: &mut [u8], out: &mut Suspects) {
-    if read::blocks(e, wants, &mut buf[..wants.len() * BLOCK]).is_err() {
+    if read::blocks_on_media(e, wants, &mut buf[..wants.len() * BLOCK]).is_err() {
         for w in wants {
             let alone = Want { lbn: w.lbn, at: 0 };
-            if read::blocks(e, &[alone], &mut buf[..BLOCK]).is_err() {
+            if read::blocks_on_media(e, &[alone], &mut buf[..BLOCK]).is_err() {
                 pass.suspect();
                 out.lbns.insert(w.lbn..w.lbn + 1);
             }
