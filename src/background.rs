@@ -1,5 +1,6 @@
 //! The background threads: one digests and commits, one runs rounds and zero batches.
 
+use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,6 +33,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const IDLE: Duration = Duration::from_secs(10);
 /// Share of slots in use, in percent, at which a round begins.
 const HIGH_WATER: u64 = 50;
+/// Rounds that follow each other at most before others get their turn: they hold a lock.
+const IN_A_ROW: u32 = 16;
 
 /// The threads of a mount.
 pub struct Threads {
@@ -228,7 +231,10 @@ fn round_loop(e: &Engine) {
                 if asked.round || (idle && stats.slots_used > 0) {
                     checkpoint::round(e)?;
                 } else if asked.room || full {
-                    checkpoint::round_of(e, Reach::Older)?;
+                    let left = Cell::new(IN_A_ROW);
+                    checkpoint::rounds(e, Reach::Older, |freed| {
+                        left.replace(left.get().saturating_sub(1)) > 1 && goes_on(e, freed)
+                    })?;
                 }
                 if zero {
                     checkpoint::zero_batch(e)?;
@@ -241,6 +247,13 @@ fn round_loop(e: &Engine) {
         }
         e.report(false, true);
     }
+}
+
+/// Whether slots will still be short when this many more are free, and a round is what is most wanted.
+fn goes_on(e: &Engine, freed: u64) -> bool {
+    let stats = e.journal.stats();
+    let used = stats.slots_used.saturating_sub(freed);
+    used * 100 > stats.slots * HIGH_WATER && !e.round_is_wanted() && !zero_is_due(e)
 }
 
 /// Whether freed blocks make up a good part of what is free.

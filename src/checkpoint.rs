@@ -4,7 +4,12 @@
 //! makes the move with one L2P transaction that also stores `retired_seq = S` (`docs/paper-map.md`;
 //! papers 1 and 2). Where only room is wanted, S is the middle of what is staged ([`Reach::Older`]): a
 //! block that has been written again above it stays where it is, and what is written all the time never
-//! reaches the device. One round at a time; zero batches run between rounds on the same thread.
+//! reaches the device.
+//!
+//! One round at a time writes to the device and one transaction after the other is committed. Where rounds follow
+//! each other ([`rounds`]), what needs no device is done meanwhile: while one writes, the slots of the one before it
+//! are returned, and the blocks of the one after it are looked for, above its cut. Zero batches run between rounds on
+//! the same thread.
 
 use std::ops::Range;
 
@@ -12,7 +17,6 @@ use quayfs_blockdev::AlignedBuf;
 use quayfs_journal::LiveSlot;
 use quayfs_layout::Lbn;
 use quayfs_ppt::BlockState;
-use rustc_hash::FxHashSet;
 
 use crate::engine::Engine;
 use crate::error::{FsError, Result};
@@ -20,16 +24,16 @@ use crate::grace::{self, Grace};
 use crate::metrics::Metrics;
 use crate::turns::Turns;
 
+mod find;
 mod plan;
 mod write;
 
-use plan::plan;
+use find::Search;
+use plan::{Borrowed, plan};
 use write::{journal_copy, write_out};
 
 /// Physically consecutive blocks that are worth writing in place.
 const RUN_MIN: usize = 8;
-/// Mean length of a round's runs, in blocks, with which all is written in place.
-const RUN_LONG: usize = 16;
 /// LBNs of one zero batch.
 const ZERO_BATCH: u64 = 32 << 10;
 /// Most worker threads.
@@ -45,15 +49,30 @@ struct Move {
     borrowed: Option<Lbn>,
 }
 
+/// What a round found, and what it makes of it.
+#[derive(Default)]
+struct Round {
+    /// S.
+    cut: u64,
+    /// Live slots at or below it.
+    slots: u64,
+    /// Since before they were looked for.
+    grace: Option<Grace>,
+    /// Newest versions, by LBN.
+    newest: Vec<LiveSlot>,
+    /// Slots of blocks that nobody owns any more.
+    orphaned: Vec<LiveSlot>,
+    /// By physical block.
+    moves: Vec<Move>,
+    borrowed: Borrowed,
+}
+
 /// Memory that one round leaves to the next: its first touch costs more than copying to it.
 #[derive(Default)]
 pub(crate) struct Workspace {
     /// What each worker writes from.
     bufs: Vec<AlignedBuf>,
-    live: Vec<LiveSlot>,
-    seqs: Vec<u64>,
-    newest: Vec<LiveSlot>,
-    moves: Vec<Move>,
+    search: Search,
 }
 
 /// How far a round goes.
@@ -65,7 +84,7 @@ pub enum Reach {
     Older,
 }
 
-/// What a round did.
+/// What rounds did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RoundReport {
     /// Slots that died.
@@ -76,151 +95,117 @@ pub struct RoundReport {
     pub swapped: u64,
 }
 
-/// Runs a round that goes as far as it can: see [`round_of`].
+/// Runs a round that goes as far as it can: see [`rounds`].
 pub fn round(e: &Engine) -> Result<RoundReport> {
     round_of(e, Reach::All)
 }
 
-/// Runs one round. Returns what it did; `Ok` with zeros if there was nothing to do. When it
-/// returns, the slots it retired are free, and their blocks are durable on the data device unless
-/// they have been overwritten in a slot that is still there.
+/// Runs one round: see [`rounds`].
 pub fn round_of(e: &Engine, reach: Reach) -> Result<RoundReport> {
+    rounds(e, reach, |_| false)
+}
+
+/// Runs a round, and another one as long as `more` says so; it is told how many slots will be free when the present
+/// one has ended. Returns what they did together; `Ok` with zeros if there was nothing to do. When it
+/// returns, the slots they retired are free, and their blocks are durable on the data device unless
+/// they have been overwritten in a slot that is still there.
+///
+/// # Errors
+/// That of the first round that fails. What the rounds before it did stays done.
+pub fn rounds(e: &Engine, reach: Reach, more: impl Fn(u64) -> bool) -> Result<RoundReport> {
     let mut workspace = e.rounding.lock();
-    let Workspace {
-        bufs,
-        live,
-        seqs,
-        newest,
-        moves,
-    } = &mut *workspace;
-    let digested = e.journal.digested();
-    // Before the first write in place: a reader that missed the staged map before a slot was published may
-    // still be reading the block. All slots up to D are published.
-    let grace = Grace::begin();
-    e.journal.find_live_slots(digested, live);
-    grace.look_after();
-    // A round is bounded by the L2P log: a block takes up to two entries.
-    let cut = cut(
-        (live, seqs),
-        digested,
-        reach,
-        (e.ppt.capacity() / 2) as usize,
-    );
-    let slots = live.iter().filter(|s| s.seq <= cut).count() as u64;
-    if slots == 0 {
-        e.journal
-            .advance_heads(e.journal.retired(), grace::wait)
-            .map_err(FsError::io)?;
-        return Ok(RoundReport::default());
-    }
-    let orphaned = absorb(e, (live, newest), digested, cut);
-    grace.look_after();
-    let borrowed = plan(e, newest, moves)?;
-    let report = RoundReport {
-        slots,
-        written: moves.len() as u64,
-        swapped: moves.iter().filter(|m| m.borrowed.is_some()).count() as u64,
-    };
-    let outcome = journal_copy(e, moves, bufs)
-        .and_then(|()| {
-            grace.wait();
-            // Entries are changed in DRAM until the commit, and nobody else changes those of a round.
-            write_out(e, moves, bufs, || entries(e, moves, cut))
-        })
-        .and_then(|txn| commit(e, txn?));
-    if let Err(err) = outcome {
-        // Nothing was retired: the slots still hold everything.
-        borrowed.give_back(e);
-        return Err(err);
-    }
-    let mut turns = Turns::default();
-    for slot in moves.iter().map(|m| &m.slot).chain(&orphaned) {
-        e.staged.remove_if(slot.lbn, &slot.slot());
-        turns.step(4);
-    }
-    e.journal
-        .advance_heads(cut, grace::wait)
-        .map_err(FsError::io)?;
-    borrowed.give_back(e);
-    Metrics::add(&e.metrics.rounds, 1);
-    Metrics::add(&e.metrics.blocks_absorbed, slots - report.written);
-    Metrics::add(&e.metrics.blocks_written, report.written);
-    Metrics::add(&e.metrics.blocks_swapped, report.swapped);
-    Ok(report)
-}
-
-/// Up to which number a round takes slots: at most `most`, and S <= D, so that in mode `commit` nothing
-/// above the last commit leaves the rings.
-fn cut(
-    (live, seqs): (&[LiveSlot], &mut Vec<u64>),
-    digested: u64,
-    reach: Reach,
-    most: usize,
-) -> u64 {
-    if live.is_empty() || (reach == Reach::All && live.len() <= most) {
-        return digested;
-    }
-    seqs.clear();
-    seqs.extend(live.iter().map(|s| s.seq));
-    let mut nth = |n: usize| *seqs.select_nth_unstable(n).1;
-    let cut = match reach {
-        Reach::All => digested,
-        // At least one record's.
-        Reach::Older => nth((live.len() - 1) / 2),
-    };
-    if live.iter().filter(|s| s.seq <= cut).count() > most {
-        nth(most) - 1
-    } else {
-        cut
-    }
-}
-
-/// Finds the newest version of each LBN (write absorption), if that is at or below the cut, and returns
-/// those of blocks that nobody owns any more. A newer one is digested and stays live: after a crash it counts,
-/// and what the data device holds does not.
-fn absorb(
-    e: &Engine,
-    (live, newest): (&[LiveSlot], &mut Vec<LiveSlot>),
-    digested: u64,
-    cut: u64,
-) -> Vec<LiveSlot> {
-    newest.clear();
-    // Of these the newest slot of all is not the newest of those that count.
-    let mut unclear = FxHashSet::default();
-    for slot in live.iter().filter(|s| s.seq <= cut) {
-        match e.staged.get(slot.lbn) {
-            Some(s) if s == slot.slot() => newest.push(*slot),
-            // Digested and staged again since, hence live: this one has been absorbed.
-            Some(s) if s.seq <= digested && (s.seq, s.pos) > (slot.seq, slot.pos) => {}
-            _ => {
-                unclear.insert(slot.lbn);
+    let Workspace { bufs, search } = &mut *workspace;
+    let mut report = RoundReport::default();
+    let mut outcome = Ok(());
+    let mut last: Option<Round> = None;
+    let mut next = search.find(e, reach, e.journal.retired());
+    while let Some(mut this) = next.take() {
+        let (cut, slots) = (this.cut, this.slots);
+        let mut ended = None;
+        let end_last = || {
+            if let Some(last) = last.take() {
+                ended = Some(end(e, last)?);
             }
+            Ok(())
+        };
+        let find_next = || {
+            if more(slots) {
+                next = search.find(e, reach, cut);
+            }
+        };
+        outcome = carry_out(e, &mut this, bufs, end_last, find_next);
+        if let Some(ended) = ended {
+            search.reuse(ended);
         }
-    }
-    if !unclear.is_empty() {
-        let unclear = live.iter().filter(|s| unclear.contains(&s.lbn));
-        newest.extend(newest_of(unclear.copied().collect(), cut));
-    }
-    newest.sort_unstable_by_key(|s| s.lbn);
-    // A block that is staged again while this looks: clear at one of its slots, unclear at an older one.
-    newest.dedup_by_key(|s| s.lbn);
-    let mut orphaned = Vec::new();
-    newest.retain(|slot| {
-        let owned = !e.lbns.is_pending(slot.lbn);
-        if !owned {
-            orphaned.push(*slot);
+        if outcome.is_err() {
+            // Nothing was retired: the slots still hold everything.
+            this.borrowed.give_back(e);
+            break;
         }
-        owned
-    });
-    orphaned
+        report.slots += this.slots;
+        report.written += this.moves.len() as u64;
+        report.swapped += this.swapped();
+        last = Some(this);
+    }
+    match last {
+        Some(last) => search.reuse(end(e, last)?),
+        // Slots that were abandoned.
+        None if outcome.is_ok() => free_slots(e, e.journal.retired())?,
+        None => (),
+    }
+    outcome.map(|()| report)
 }
 
-/// The newest slot of each LBN among all of its live ones, if it is at or below the cut.
-fn newest_of(mut live: Vec<LiveSlot>, cut: u64) -> Vec<LiveSlot> {
-    live.sort_unstable_by_key(|s| (s.lbn, std::cmp::Reverse(s.seq), std::cmp::Reverse(s.pos)));
-    live.dedup_by_key(|s| s.lbn);
-    live.retain(|s| s.seq <= cut);
-    live
+impl Round {
+    fn swapped(&self) -> u64 {
+        self.moves.iter().filter(|m| m.borrowed.is_some()).count() as u64
+    }
+}
+
+/// From the plan to the commit. Calls `end_last` while it writes, before it touches the page table, and `find_next`
+/// when it has nothing more to do itself before the device has everything.
+fn carry_out(
+    e: &Engine,
+    round: &mut Round,
+    bufs: &mut Vec<AlignedBuf>,
+    mut end_last: impl FnMut() -> Result<()>,
+    find_next: impl FnOnce(),
+) -> Result<()> {
+    plan(e, round)?;
+    let moves = &round.moves;
+    journal_copy(e, moves, bufs, &mut end_last)?;
+    // Before the first write in place: see `Search::find`.
+    if let Some(grace) = round.grace.take() {
+        grace.wait();
+    }
+    // Entries are changed in DRAM until the commit, and nobody else changes those of a round.
+    let prepare = || end_last().and_then(|()| entries(e, moves, round.cut));
+    let txn = write_out(e, moves, bufs, prepare, find_next)?;
+    commit(e, txn?)
+}
+
+/// Nobody finds the slots of a round any more, and they become free.
+fn end(e: &Engine, mut round: Round) -> Result<Round> {
+    let mut turns = Turns::default();
+    for slot in round.moves.iter().map(|m| &m.slot).chain(&round.orphaned) {
+        e.staged.remove_if(slot.lbn, &slot.slot());
+        turns.step_unless(4, || e.journal.slots_are_wanted());
+    }
+    free_slots(e, round.cut)?;
+    std::mem::take(&mut round.borrowed).give_back(e);
+    let written = round.moves.len() as u64;
+    Metrics::add(&e.metrics.rounds, 1);
+    Metrics::add(&e.metrics.blocks_absorbed, round.slots - written);
+    Metrics::add(&e.metrics.blocks_written, written);
+    Metrics::add(&e.metrics.blocks_swapped, round.swapped());
+    Ok(round)
+}
+
+fn free_slots(e: &Engine, retired: u64) -> Result<()> {
+    e.journal
+        .advance_heads(retired, grace::wait)
+        .map_err(FsError::io)?;
+    Ok(())
 }
 
 /// The L2P transaction of a round, to be committed when the device has the blocks.
@@ -229,7 +214,7 @@ fn entries<'e>(e: &'e Engine, moves: &[Move], cut: u64) -> Result<quayfs_ppt::Tx
     let fill = (|| {
         let mut turns = Turns::default();
         for m in moves {
-            turns.step(4);
+            turns.step_unless(4, || e.journal.slots_are_wanted());
             if let Some(b) = m.borrowed {
                 txn.swap(m.slot.lbn, b)?;
                 txn.set_zero(b)?;

@@ -20,10 +20,17 @@ const STEPS: u32 = 256;
 impl Turns {
     /// Something that takes about as long as copying `lines` cache lines has been done.
     pub fn step(&mut self, lines: u32) {
+        self.step_unless(lines, || false);
+    }
+
+    /// As [`Turns::step`], but yields to nobody while others wait for what this thread does.
+    pub fn step_unless(&mut self, lines: u32, hurry: impl FnOnce() -> bool) {
         self.steps += lines;
         if self.steps >= STEPS {
             self.steps = 0;
-            thread::yield_now();
+            if !hurry() {
+                thread::yield_now();
+            }
         }
     }
 }

@@ -2,11 +2,10 @@
 
 use std::ops::Range;
 
-use quayfs_journal::LiveSlot;
 use quayfs_layout::Lbn;
 use quayfs_ppt::BlockState;
 
-use super::{Move, RUN_LONG, RUN_MIN};
+use super::{Move, RUN_MIN, Round};
 use crate::config::CheckpointPolicy;
 use crate::engine::Engine;
 use crate::error::{FsError, Result};
@@ -27,42 +26,47 @@ impl Borrowed {
     }
 }
 
-/// Decides for each block where it is written, and replaces `moves` by that, in physical order.
-pub(super) fn plan(e: &Engine, newest: &[LiveSlot], moves: &mut Vec<Move>) -> Result<Borrowed> {
+/// Decides for each block where it is written. The round before has been committed: it may have moved some.
+pub(super) fn plan(e: &Engine, round: &mut Round) -> Result<()> {
     let policy = e.options.checkpoint_policy();
+    let Round {
+        newest,
+        moves,
+        borrowed,
+        ..
+    } = round;
     moves.clear();
     let mut turns = Turns::default();
-    for slot in newest {
+    for slot in &*newest {
         let m = e.ppt.lookup(slot.lbn).map_err(FsError::io)?;
         moves.push(Move {
             slot: *slot,
             pbn: m.pbn,
             borrowed: None,
         });
-        turns.step(2);
+        turns.step_unless(2, || e.journal.slots_are_wanted());
     }
     moves.sort_unstable_by_key(|m| m.pbn);
-    let mut borrowed = Borrowed::default();
     let mut new_homes: Vec<usize> = match policy {
         CheckpointPolicy::InPlace | CheckpointPolicy::Double => Vec::new(),
         CheckpointPolicy::Swap => (0..moves.len()).collect(),
         CheckpointPolicy::Adaptive => scattered(moves),
     };
     keep_together(&mut new_homes, moves);
-    let homes = borrow(e, new_homes.len(), &mut borrowed)?;
+    let homes = borrow(e, new_homes.len(), borrowed)?;
     for (i, (pbn, lbn)) in new_homes.into_iter().zip(homes) {
         moves[i].pbn = pbn;
         moves[i].borrowed = Some(lbn);
     }
     moves.sort_unstable_by_key(|m| m.pbn);
-    Ok(borrowed)
+    Ok(())
 }
 
 /// Blocks that are better written elsewhere, together, than each in its place: those of short runs. None where
-/// what there is makes long writes anyway: a file keeps its blocks in one piece then, and few requests more
-/// than that, many at a time, are less than its readers would need.
+/// runs are long enough on average: files keep their blocks in one piece then, and the few short writes, many at a
+/// time, take less than their readers would. And each piece that is moved makes runs of later rounds shorter.
 fn scattered(moves: &[Move]) -> Vec<usize> {
-    if moves.len() >= RUN_LONG * runs(moves).count() {
+    if moves.len() >= RUN_MIN * runs(moves).count() {
         return Vec::new();
     }
     let short = runs(moves).filter(|r| r.len() < RUN_MIN);
@@ -163,6 +167,8 @@ pub(super) fn borrow(e: &Engine, n: usize, borrowed: &mut Borrowed) -> Result<Ve
 
 #[cfg(test)]
 mod tests {
+    use quayfs_journal::LiveSlot;
+
     use super::*;
 
     /// A block of this record at this place; its LBN is that place.
@@ -204,11 +210,11 @@ mod tests {
 
     #[test]
     fn long_runs_keep_all_in_place() {
-        // 160 blocks in ten runs.
+        // 80 blocks in ten runs.
         let mut lengths = vec![1; 8];
-        lengths.extend([76, 76]);
+        lengths.extend([36, 36]);
         assert_eq!(scattered(&with_runs(&lengths)), [0; 0]);
-        lengths[9] = 75;
+        lengths[9] = 35;
         assert_eq!(scattered(&with_runs(&lengths)), (0..8).collect::<Vec<_>>());
     }
 

@@ -26,8 +26,13 @@ const BATCH_RUNS: usize = 64;
 const TRIES: u32 = 3;
 
 /// With `checkpoint=double`: writes all blocks to free ones and flushes them, before they are written in
-/// place. The slots hold them all the time, so nobody ever reads the copy.
-pub(super) fn journal_copy(e: &Engine, moves: &[Move], bufs: &mut Vec<AlignedBuf>) -> Result<()> {
+/// place. The slots hold them all the time, so nobody ever reads the copy. `before` as with [`write_out`].
+pub(super) fn journal_copy(
+    e: &Engine,
+    moves: &[Move],
+    bufs: &mut Vec<AlignedBuf>,
+    mut before: impl FnMut() -> Result<()>,
+) -> Result<()> {
     if e.options.checkpoint_policy() != CheckpointPolicy::Double {
         return Ok(());
     }
@@ -42,7 +47,7 @@ pub(super) fn journal_copy(e: &Engine, moves: &[Move], bufs: &mut Vec<AlignedBuf
             let copies: Vec<Move> = (some.iter().zip(&free))
                 .map(|(m, (pbn, _))| Move { pbn: *pbn, ..*m })
                 .collect();
-            write_out(e, &copies, bufs, || ())?;
+            write_out(e, &copies, bufs, &mut before, || ())??;
             Metrics::add(&e.metrics.blocks_copied, copies.len() as u64);
         }
         Ok(())
@@ -52,12 +57,14 @@ pub(super) fn journal_copy(e: &Engine, moves: &[Move], bufs: &mut Vec<AlignedBuf
 }
 
 /// Writes all blocks with a pool of workers, waits for all of them (the round barrier of paper
-/// 1), and flushes the device. This thread, which is one of them, does something else before its share.
+/// 1), and flushes the device. This thread, which is one of them, does something else `before` its share and
+/// `after` it, while the others wait for the device. Returns what came of the former.
 pub(super) fn write_out<T>(
     e: &Engine,
     moves: &[Move],
     bufs: &mut Vec<AlignedBuf>,
     before: impl FnOnce() -> T,
+    after: impl FnOnce(),
 ) -> Result<T> {
     let pieces: Vec<Range<usize>> = runs(moves)
         .flat_map(|r| {
@@ -96,6 +103,7 @@ pub(super) fn write_out<T>(
         }
         let done = before();
         work(&mut mine[0]);
+        after();
         done
     });
     if let Some(err) = failure.into_inner() {
@@ -137,7 +145,7 @@ fn write_batch(
     let all = batch.iter().flat_map(|piece| &moves[piece.clone()]);
     let mut turns = Turns::default();
     for (m, out) in all.zip(buf.chunks_mut(BLOCK)) {
-        turns.step((BLOCK / LINE) as u32);
+        turns.step_unless((BLOCK / LINE) as u32, || e.journal.slots_are_wanted());
         if let Err(err) = e.journal.read_slot(&m.slot.slot(), out) {
             let err = FsError::io(format_args!("LBN {}: {err}", m.slot.lbn));
             e.damaged(&err);

@@ -121,6 +121,12 @@ impl Engine {
         }
     }
 
+    /// Whether the checkpoint thread has been asked for more than room.
+    pub fn round_is_wanted(&self) -> bool {
+        let wanted = self.relief.progress.lock().wanted;
+        wanted.round || wanted.stop
+    }
+
     /// A digest pass or a round has ended.
     pub fn report(&self, digest: bool, round: bool) {
         let mut p = self.relief.progress.lock();

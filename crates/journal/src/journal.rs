@@ -140,6 +140,11 @@ impl Journal {
         })
     }
 
+    /// Whether somebody waits for slots. Not exact: for who decides how fast to bring some.
+    pub fn slots_are_wanted(&self) -> bool {
+        self.slot_waiters.is_waiting()
+    }
+
     pub(crate) fn wake(&self) {
         self.slot_waiters.wake();
         self.log_waiters.wake();

@@ -92,6 +92,11 @@ impl WaitQueue {
         result
     }
 
+    /// Whether somebody waits, or did a moment ago.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) != 0
+    }
+
     /// Something may have changed: to be called after credits were given.
     pub(crate) fn wake(&self) {
         if !weakened(Site::WakeFence) {

@@ -46,19 +46,20 @@ impl Journal {
     /// uses at most D.
     pub fn live_slots(&self, upto: u64) -> Vec<LiveSlot> {
         let mut live = Vec::new();
-        self.find_live_slots(upto, &mut live);
+        self.find_live_slots(self.retired(), upto, &mut live);
         live
     }
 
-    /// [`Journal::live_slots`] into memory that is there already.
-    pub fn find_live_slots(&self, upto: u64, live: &mut Vec<LiveSlot>) {
+    /// [`Journal::live_slots`] into memory that is there already, and only those of records above `above`, which is
+    /// what is retired or more.
+    pub fn find_live_slots(&self, above: u64, upto: u64, live: &mut Vec<LiveSlot>) {
         let _no_head_moves = self.retire_lock.lock();
         live.clear();
         for (i, buffer) in self.buffers.iter().enumerate() {
             live.extend(
                 buffer
                     .ring
-                    .committed(self.retired(), upto)
+                    .committed(above.max(self.retired()), upto)
                     .map(|c| LiveSlot {
                         buffer: i as u16,
                         pos: c.pos,

@@ -1,5 +1,7 @@
 //! One operation on the file system and on the model, and whether they agree.
 
+use std::cell::Cell;
+
 use quayfs::background;
 use quayfs::checkpoint::{self, Reach};
 use quayfs::error::FsError;
@@ -231,7 +233,10 @@ pub fn on_fs(fs: &Fs, m: &Model, op: &Op) -> Result<Told> {
         Op::Fsync { ino } => fs.fsync(*ino).map(|()| done)?,
         Op::Digest => background::digest_all(&fs.e).map(|()| done)?,
         Op::Round => checkpoint::round(&fs.e).map(|_| done)?,
-        Op::Room => checkpoint::round_of(&fs.e, Reach::Older).map(|_| done)?,
+        Op::Room => {
+            let again = Cell::new(true);
+            checkpoint::rounds(&fs.e, Reach::Older, |_| again.replace(false)).map(|_| done)?
+        }
         Op::Zero => checkpoint::zero_batch(&fs.e).map(|_| done)?,
         Op::Trim => fs.trim(Caller::default(), EVERYTHING).map(|_| done)?,
         Op::Evict => {

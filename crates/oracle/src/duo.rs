@@ -11,6 +11,7 @@
 mod judge;
 mod worker;
 
+use std::cell::Cell;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 
@@ -205,7 +206,8 @@ fn help(fs: &Fs, which: u64, rng: &mut Rng) {
         } else {
             Reach::Older
         };
-        checkpoint::round_of(&fs.e, reach).expect("round");
+        let again = Cell::new(rng.one_in(2));
+        checkpoint::rounds(&fs.e, reach, |_| again.replace(false)).expect("rounds");
         checkpoint::zero_batch(&fs.e).expect("zero batch");
     }
 }

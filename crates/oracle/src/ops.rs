@@ -160,7 +160,7 @@ pub enum Op {
     },
     Digest,
     Round,
-    /// A round of the older half.
+    /// Two rounds of the older half without a pause.
     Room,
     Zero,
     /// Discards what is free.

@@ -1,0 +1,123 @@
+//! What a round writes: which slots, and which of them hold the newest version of their block.
+
+use quayfs_journal::LiveSlot;
+use rustc_hash::FxHashSet;
+
+use super::{Reach, Round};
+use crate::engine::Engine;
+use crate::grace::Grace;
+
+/// Memory of searches, and of rounds that are over.
+#[derive(Default)]
+pub(super) struct Search {
+    live: Vec<LiveSlot>,
+    seqs: Vec<u64>,
+    rounds: Vec<Round>,
+}
+
+impl Search {
+    /// A round over slots above `above`, which is what is retired already or the cut of the round that is under
+    /// way. None if there are none.
+    pub(super) fn find(&mut self, e: &Engine, reach: Reach, above: u64) -> Option<Round> {
+        let Self { live, seqs, rounds } = self;
+        let digested = e.journal.digested();
+        // Before the first write in place: a reader that missed the staged map before a slot was published may
+        // still be reading the block. All slots up to D are published.
+        let grace = Grace::begin();
+        e.journal.find_live_slots(above, digested, live);
+        grace.look_after();
+        // A round is bounded by the L2P log: a block takes up to two entries.
+        let most = (e.ppt.capacity() / 2) as usize;
+        let cut = cut((live, seqs), digested, reach, most);
+        let slots = live.iter().filter(|s| s.seq <= cut).count() as u64;
+        if slots == 0 {
+            return None;
+        }
+        let mut round = rounds.pop().unwrap_or_default();
+        round.orphaned = absorb(e, (live, &mut round.newest), digested, cut);
+        grace.look_after();
+        round.cut = cut;
+        round.slots = slots;
+        round.grace = Some(grace);
+        Some(round)
+    }
+
+    /// Takes the memory of a round that has ended.
+    pub(super) fn reuse(&mut self, round: Round) {
+        self.rounds.push(round);
+    }
+}
+
+/// Up to which number a round takes slots: at most `most`, and S <= D, so that in mode `commit` nothing
+/// above the last commit leaves the rings.
+fn cut(
+    (live, seqs): (&[LiveSlot], &mut Vec<u64>),
+    digested: u64,
+    reach: Reach,
+    most: usize,
+) -> u64 {
+    if live.is_empty() || (reach == Reach::All && live.len() <= most) {
+        return digested;
+    }
+    seqs.clear();
+    seqs.extend(live.iter().map(|s| s.seq));
+    let mut nth = |n: usize| *seqs.select_nth_unstable(n).1;
+    let cut = match reach {
+        Reach::All => digested,
+        // At least one record's.
+        Reach::Older => nth((live.len() - 1) / 2),
+    };
+    if live.iter().filter(|s| s.seq <= cut).count() > most {
+        nth(most) - 1
+    } else {
+        cut
+    }
+}
+
+/// Finds the newest version of each LBN (write absorption), if that is at or below the cut, and returns
+/// those of blocks that nobody owns any more. A newer one is digested and stays live: after a crash it counts,
+/// and what the data device holds does not.
+fn absorb(
+    e: &Engine,
+    (live, newest): (&[LiveSlot], &mut Vec<LiveSlot>),
+    digested: u64,
+    cut: u64,
+) -> Vec<LiveSlot> {
+    newest.clear();
+    // Of these the newest slot of all is not the newest of those that count.
+    let mut unclear = FxHashSet::default();
+    for slot in live.iter().filter(|s| s.seq <= cut) {
+        match e.staged.get(slot.lbn) {
+            Some(s) if s == slot.slot() => newest.push(*slot),
+            // Digested and staged again since, hence live: this one has been absorbed.
+            Some(s) if s.seq <= digested && (s.seq, s.pos) > (slot.seq, slot.pos) => {}
+            _ => {
+                unclear.insert(slot.lbn);
+            }
+        }
+    }
+    if !unclear.is_empty() {
+        let unclear = live.iter().filter(|s| unclear.contains(&s.lbn));
+        newest.extend(newest_of(unclear.copied().collect(), cut));
+    }
+    newest.sort_unstable_by_key(|s| s.lbn);
+    // A block that is staged again while this looks: clear at one of its slots, unclear at an older one.
+    newest.dedup_by_key(|s| s.lbn);
+    let mut orphaned = Vec::new();
+    newest.retain(|slot| {
+        let owned = !e.lbns.is_pending(slot.lbn);
+        if !owned {
+            orphaned.push(*slot);
+        }
+        owned
+    });
+    orphaned
+}
+
+/// The newest slot of each LBN among all of its live ones, if it is at or below the cut.
+fn newest_of(mut live: Vec<LiveSlot>, cut: u64) -> Vec<LiveSlot> {
+    live.sort_unstable_by_key(|s| (s.lbn, std::cmp::Reverse(s.seq), std::cmp::Reverse(s.pos)));
+    live.dedup_by_key(|s| s.lbn);
+    live.retain(|s| s.seq <= cut);
+    live
+}
