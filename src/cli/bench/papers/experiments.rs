@@ -5,8 +5,8 @@
 //! the first is better.
 
 use super::table::{
-    Comparison, Experiment, PLAIN, Place, Row, Variant, device_bytes, fsync_latency, larger,
-    on_disk, on_pmem, rate,
+    Comparison, Experiment, PLAIN, Place, Row, Variant, Writes, device_bytes, fsync_latency,
+    larger, on_disk, on_pmem, rate,
 };
 use super::together;
 
@@ -32,8 +32,15 @@ const NOTHING: Variant = Variant {
 /// Whether anybody waits for what is written out: it costs a copy in memory, whose CPU time is taken off, and what is
 /// read costs what it does otherwise.
 const FREE_WRITES: Variant = Variant {
-    free_writes: true,
+    writes: Writes::Free,
     ..on_pmem("free writes", "checkpoint=inplace")
+};
+
+/// The most that placing blocks could do: each is written once, next to the one written before it wherever it belongs,
+/// and files are read as if they had been written in place.
+const LONG_WRITES: Variant = Variant {
+    writes: Writes::Long,
+    ..on_pmem("long writes", "checkpoint=inplace")
 };
 
 const STAGING_VARIANTS: &[Variant] = &[
@@ -124,6 +131,7 @@ const CHECKPOINTS_AND_BOUNDS: &[Variant] = &[
     CHECKPOINTS[1],
     CHECKPOINTS[2],
     CHECKPOINTS[3],
+    LONG_WRITES,
     FREE_WRITES,
     NO_ROUNDS,
 ];
@@ -133,6 +141,7 @@ const CHECKPOINT_RATES: &[Comparison] = &[
     rate("adaptive", "double", Some("1.46 to 1.61")),
     rate("swap", "inplace", None),
     rate("adaptive", "inplace", None),
+    rate("long writes", "double", None),
     rate("free writes", "double", None),
     rate("no rounds", "double", None),
     device_bytes("swap", "double"),

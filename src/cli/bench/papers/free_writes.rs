@@ -1,11 +1,12 @@
 //! A data device on which writing costs a copy in memory and no more, to see whether anybody waits for what is written.
 //! The CPU time of the copies is counted, and a run taken as shorter by that. It is no bound where CPUs are short:
-//! Tokubench is slower on it than on a disk. Reading takes what the device takes.
+//! Tokubench is slower on it than on a disk. Reading takes what the device takes. Or as much is written to the device
+//! as well, one after the other: what remains wherever blocks are put.
 
 use std::io;
 use std::sync::Arc;
 
-use quayfs_blockdev::{BLOCK, BlockDevice, ReadRun, check_range};
+use quayfs_blockdev::{BLOCK, BlockDevice, ReadRun, WriteRun, check_range};
 use quayfs_sync::RwLock;
 use quayfs_sync::atomic::{AtomicU64, Ordering};
 use rustix::time::{ClockId, clock_gettime};
@@ -18,6 +19,8 @@ pub struct FreeWrites {
     under: Arc<dyn BlockDevice>,
     segments: Box<[RwLock<Segment>]>,
     copying: Arc<AtomicU64>,
+    /// Where the device is written next, wherever blocks belong.
+    log: Option<AtomicU64>,
 }
 
 struct Segment {
@@ -42,6 +45,16 @@ impl FreeWrites {
             under,
             segments,
             copying,
+            log: None,
+        }
+    }
+
+    /// As [`FreeWrites::over`], and what is written at a time is written to the device as well, in one piece, each
+    /// behind the one before.
+    pub fn with_long_ones(under: Arc<dyn BlockDevice>, copying: Arc<AtomicU64>) -> Self {
+        Self {
+            log: Some(AtomicU64::new(0)),
+            ..Self::over(under, copying)
         }
     }
 
@@ -101,8 +114,31 @@ impl BlockDevice for FreeWrites {
         Ok(())
     }
 
+    fn write_many(&self, runs: &[WriteRun<'_>]) -> io::Result<()> {
+        for run in runs {
+            let mut block = run.block;
+            for buf in run.bufs {
+                self.write(block, buf)?;
+                block += (buf.len() / BLOCK) as u64;
+            }
+        }
+        let Some(log) = &self.log else {
+            return Ok(());
+        };
+        let bufs: Vec<&[u8]> = runs.iter().flat_map(|run| run.bufs).copied().collect();
+        let len = runs.iter().map(WriteRun::len).sum::<usize>() / BLOCK;
+        let mut block = log.fetch_add(len as u64, Ordering::Relaxed) % self.blocks();
+        if block + len as u64 > self.blocks() {
+            block = 0;
+        }
+        self.under.write_many(&[WriteRun { block, bufs: &bufs }])
+    }
+
     fn flush(&self) -> io::Result<()> {
-        Ok(())
+        match self.log {
+            Some(_) => self.under.flush(),
+            None => Ok(()),
+        }
     }
 
     fn discard(&self, block: u64, count: u64) -> io::Result<()> {
@@ -124,7 +160,6 @@ impl BlockDevice for FreeWrites {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quayfs_blockdev::WriteRun;
     use quayfs_crashsim::SimDevice;
 
     fn firsts(device: &dyn BlockDevice) -> Vec<u8> {
@@ -151,5 +186,25 @@ mod tests {
         assert!(copying.load(Ordering::Relaxed) > 0, "nothing is counted");
         assert_eq!(firsts(&free), [0, 7, 9, 9]);
         assert_eq!(firsts(&*under), [0, 7, 7, 0]);
+    }
+
+    #[test]
+    fn long_ones_lie_behind_each_other_wherever_blocks_belong() {
+        let under = Arc::new(SimDevice::unrecorded(4));
+        let long = FreeWrites::with_long_ones(Arc::<SimDevice>::clone(&under), Arc::default());
+        let write = |blocks: &[u64], byte| {
+            let block = vec![byte; BLOCK];
+            let bufs: &[&[u8]] = &[&block];
+            let runs: Vec<_> = (blocks.iter().map(|&block| WriteRun { block, bufs })).collect();
+            long.write_many(&runs).unwrap();
+        };
+        write(&[3], 1);
+        write(&[0, 2], 2);
+        assert_eq!(firsts(&long), [2, 0, 2, 1]);
+        assert_eq!(firsts(&*under), [1, 2, 2, 0]);
+        // Not over the end.
+        write(&[1, 3], 3);
+        assert_eq!(firsts(&long), [2, 3, 2, 3]);
+        assert_eq!(firsts(&*under), [3, 3, 2, 0]);
     }
 }

@@ -16,6 +16,17 @@ pub enum Place {
     DataAlone,
 }
 
+/// What a variant writes to the data device. What is read from there costs what it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Writes {
+    /// What it has to.
+    Real,
+    /// Nothing: it is copied to memory.
+    Free,
+    /// It is copied to memory, and as many blocks are written to the device one after the other.
+    Long,
+}
+
 /// A way to mount.
 #[derive(Clone, Copy, Debug)]
 pub struct Variant {
@@ -29,14 +40,14 @@ pub struct Variant {
     pub times: u64,
     /// Staging buffers of the volume; without it as many as `mkfs` makes.
     pub buffers: Option<u32>,
-    /// What is written to the data device costs a copy in memory, and what is read from there what it does.
-    pub free_writes: bool,
+    /// What writing to the data device costs.
+    pub writes: Writes,
 }
 
 impl Variant {
     /// Whether this can be mounted, and is not only there to show what cannot be exceeded.
     pub fn is_real(&self) -> bool {
-        matches!(self.place, Place::Pmem | Place::Disk) && !self.free_writes
+        matches!(self.place, Place::Pmem | Place::Disk) && self.writes == Writes::Real
     }
 }
 
@@ -131,7 +142,7 @@ pub const fn on_pmem(name: &'static str, options: &'static str) -> Variant {
         place: Place::Pmem,
         times: 1,
         buffers: None,
-        free_writes: false,
+        writes: Writes::Real,
     }
 }
 
@@ -142,7 +153,7 @@ pub const fn on_disk(name: &'static str, options: &'static str) -> Variant {
         place: Place::Disk,
         times: 1,
         buffers: None,
-        free_writes: false,
+        writes: Writes::Real,
     }
 }
 
@@ -153,7 +164,7 @@ pub const fn larger(name: &'static str, times: u64) -> Variant {
         place: Place::Pmem,
         times,
         buffers: None,
-        free_writes: false,
+        writes: Writes::Real,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Fresh volumes, and runs on them: through the operation layer, or through a mount of this program.
 
 use super::free_writes::FreeWrites;
-use super::table::{Place, Variant};
+use super::table::{Place, Variant, Writes};
 use crate::background::digest_all;
 use crate::checkpoint;
 use crate::cli::bench::library::OpLayer;
@@ -131,7 +131,8 @@ impl Site {
         let fresh = Fresh {
             dir,
             region,
-            free_writes: variant.free_writes.then(Arc::default),
+            writes: variant.writes,
+            copying: Arc::default(),
         };
         let options = MkfsOptions {
             pmem: fresh.region.clone(),
@@ -153,8 +154,9 @@ impl Site {
 pub struct Fresh {
     dir: PathBuf,
     region: Option<PathBuf>,
+    writes: Writes,
     /// Nanoseconds that copies instead of writes have taken, with [`FreeWrites`].
-    free_writes: Option<Arc<AtomicU64>>,
+    copying: Arc<AtomicU64>,
 }
 
 impl Drop for Fresh {
@@ -203,10 +205,12 @@ impl Fresh {
     fn volume(&self) -> Result<Volume> {
         let opened = Volume::open(&self.dir, Access::ReadWrite, Duration::ZERO);
         let volume = opened.map_err(about(&self.dir))?;
-        let Some(copying) = &self.free_writes else {
-            return Ok(volume);
+        let (under, copying) = (Arc::clone(volume.device()), Arc::clone(&self.copying));
+        let device = match self.writes {
+            Writes::Real => return Ok(volume),
+            Writes::Free => FreeWrites::over(under, copying),
+            Writes::Long => FreeWrites::with_long_ones(under, copying),
         };
-        let device = FreeWrites::over(Arc::clone(volume.device()), Arc::clone(copying));
         let region = Arc::clone(volume.region());
         Volume::from_parts(region, Arc::new(device), Access::ReadWrite).map_err(about(&self.dir))
     }
@@ -238,7 +242,7 @@ impl Fresh {
             fs: &fs,
             before: None,
             settled: false,
-            copying: self.free_writes.as_deref(),
+            copying: (self.writes != Writes::Real).then_some(&*self.copying),
             copied: 0,
         };
         let job = work.workload.prepare(&place)?;
