@@ -1,4 +1,5 @@
-//! The operation layer without a kernel: create, 4 KiB write, 4 KiB read, and digest.
+//! The operation layer without a kernel: create, writes, appends, reads, exchanged ranges, what a durable append
+//! takes where data goes first, digest and rounds.
 //!
 //! The region is ordinary memory, the data device too, so what is measured is the engine.
 
@@ -11,7 +12,7 @@ use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_mai
 use quayfs::background::digest_all;
 use quayfs::checkpoint;
 use quayfs::config::MountOptions;
-use quayfs::fs::{Caller, Fs};
+use quayfs::fs::{Caller, Exchange, Fs, SetAttr};
 use quayfs::mkfs;
 use quayfs::volume::{Access, Volume};
 use quayfs_blockdev::BlockDevice;
@@ -30,12 +31,16 @@ const FILE_BLOCKS: u64 = 4096;
 
 /// A fresh volume; `threads`: with digest and rounds in the background.
 fn fresh(threads: bool) -> Arc<Fs> {
+    fresh_with("noatime", threads)
+}
+
+fn fresh_with(options: &str, threads: bool) -> Arc<Fs> {
     let region = Arc::new(Region::anonymous(PMEM));
     let device: Arc<dyn BlockDevice> = Arc::new(SimDevice::unrecorded(DATA / 4096));
     let geometry = Geometry::compute(PMEM, DATA, 4).expect("a sound geometry");
     mkfs::format(&region, &*device, geometry, "bench").expect("a volume");
     let volume = Volume::from_parts(region, device, Access::ReadWrite).expect("a pair");
-    let options = MountOptions::parse(&["noatime"]).expect("valid options");
+    let options = MountOptions::parse(&[options]).expect("valid options");
     if threads {
         Fs::mount(volume, &options).expect("a mount")
     } else {
@@ -43,14 +48,15 @@ fn fresh(threads: bool) -> Arc<Fs> {
     }
 }
 
+const BY: Caller = Caller {
+    uid: 0,
+    gid: 0,
+    umask: 0,
+};
+
 fn create_file(fs: &Fs, name: &str) -> u64 {
-    let by = Caller {
-        uid: 0,
-        gid: 0,
-        umask: 0,
-    };
     let attr = fs
-        .mknod(by, ROOT, name.as_bytes(), S_IFREG | 0o644, 0)
+        .mknod(BY, ROOT, name.as_bytes(), S_IFREG | 0o644, 0)
         .expect("a file");
     attr.ino
 }
@@ -85,8 +91,85 @@ fn operations(c: &mut Criterion) {
     group.bench_function("4 KiB read", |b| {
         b.iter(|| black_box(fs.read(ino, next(), 4096).expect("it exists")));
     });
+    let mut end = Appends::to(create_file(&fs, "grows"));
+    group.bench_function("4 KiB append", |b| b.iter(|| end.append(&fs, &block)));
     group.finish();
     fs.shutdown().expect("a clean end");
+}
+
+/// Blocks at the end of a file, which begins anew where it would fill the volume.
+struct Appends {
+    ino: u64,
+    at: u64,
+}
+
+impl Appends {
+    fn to(ino: u64) -> Self {
+        Self { ino, at: 0 }
+    }
+
+    fn append(&mut self, fs: &Fs, block: &[u8]) {
+        if self.at == FILE_BLOCKS * 4096 {
+            let size = SetAttr {
+                size: Some(0),
+                ..SetAttr::default()
+            };
+            fs.setattr(self.ino, &size, false).expect("a file");
+            self.at = 0;
+        }
+        fs.write(self.ino, self.at, black_box(block), false)
+            .expect("room");
+        self.at += 4096;
+    }
+}
+
+/// Contents of two files, in place of writing both anew.
+fn exchanges(c: &mut Criterion) {
+    let mut group = c.benchmark_group("exchange");
+    let fs = fresh(true);
+    for (name, len) in [("4 KiB", 4096), ("1 MiB", 1 << 20)] {
+        let ends = ["one", "other"].map(|end| create_file(&fs, &format!("{end} of {name}")));
+        let bytes = vec![7u8; len];
+        for ino in ends {
+            fs.write(ino, 0, &bytes, false).expect("room");
+        }
+        let whole = Exchange {
+            one: (ends[0], 0),
+            other: (ends[1], 0),
+            len: len as u64,
+            to_eof: false,
+            written: false,
+            dry_run: false,
+            unless_changed: None,
+        };
+        group.bench_function(name, |b| {
+            b.iter(|| fs.exchange(BY, whole).expect("files of one length"));
+        });
+        group.bench_function(format!("{name} written instead"), |b| {
+            b.iter(|| fs.write(ends[0], 0, &bytes, false).expect("room"));
+        });
+    }
+    group.finish();
+    fs.shutdown().expect("a clean end");
+}
+
+/// A durable append: with `data=ordered` the data is on the device before the record is in the log, and no node
+/// before both.
+fn order(c: &mut Criterion) {
+    let mut group = c.benchmark_group("order");
+    for mode in ["journal", "ordered"] {
+        let fs = fresh_with(&format!("noatime,data={mode}"), true);
+        let mut end = Appends::to(create_file(&fs, "grows"));
+        let block = vec![7u8; 4096];
+        group.bench_function(format!("4 KiB append and fsync, data={mode}"), |b| {
+            b.iter(|| {
+                end.append(&fs, &block);
+                fs.fsync(end.ino).expect("a sound device");
+            });
+        });
+        fs.shutdown().expect("a clean end");
+    }
+    group.finish();
 }
 
 /// Offsets of blocks of the file, in an order that looks random and is always the same.
@@ -150,5 +233,5 @@ fn digest(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, operations, digest);
+criterion_group!(benches, operations, exchanges, order, digest);
 criterion_main!(benches);
