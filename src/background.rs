@@ -226,7 +226,6 @@ fn round_loop(e: &Engine) {
         let idle = idle_since.elapsed() >= IDLE;
         let full = stats.slots_used * 100 > stats.slots * HIGH_WATER;
         if !e.is_read_only() {
-            let zero = e.lbns.pending() > 0 && (asked.round || idle || zero_is_due(e));
             let result = (|| {
                 if asked.round || (idle && stats.slots_used > 0) {
                     checkpoint::round(e)?;
@@ -236,7 +235,7 @@ fn round_loop(e: &Engine) {
                         left.replace(left.get().saturating_sub(1)) > 1 && goes_on(e, freed)
                     })?;
                 }
-                if zero {
+                if e.lbns.pending() > 0 && (asked.round || idle || zero_is_due(e)) {
                     checkpoint::zero_batch(e)?;
                 }
                 Ok::<_, FsError>(())

@@ -105,8 +105,8 @@ pub fn round_of(e: &Engine, reach: Reach) -> Result<RoundReport> {
     rounds(e, reach, |_| false)
 }
 
-/// Runs a round, and another one as long as `more` says so; it is told how many slots will be free when the present
-/// one has ended. Returns what they did together; `Ok` with zeros if there was nothing to do. When it
+/// Runs a round, and another one as long as `more` says so, which is told how many slots will be free when the present
+/// one has ended, and it would be at least half as large. Returns what they did together; `Ok` with zeros if there was nothing to do. When it
 /// returns, the slots they retired are free, and their blocks are durable on the data device unless
 /// they have been overwritten in a slot that is still there.
 ///
@@ -130,7 +130,11 @@ pub fn rounds(e: &Engine, reach: Reach, more: impl Fn(u64) -> bool) -> Result<Ro
         };
         let find_next = || {
             if more(slots) {
-                next = search.find(e, reach, cut);
+                // Not if there is little left, as where digest is behind: half of it, then half of that.
+                match search.find(e, reach, cut) {
+                    Some(small) if small.slots < slots / 2 => search.reuse(small),
+                    found => next = found,
+                }
             }
         };
         outcome = carry_out(e, &mut this, bufs, end_last, find_next);
@@ -201,10 +205,14 @@ fn end(e: &Engine, mut round: Round) -> Result<Round> {
     Ok(round)
 }
 
+/// If it fails, slots are lost until the next mount, and rounds would take them for live ones.
 fn free_slots(e: &Engine, retired: u64) -> Result<()> {
     e.journal
         .advance_heads(retired, grace::wait)
-        .map_err(FsError::io)?;
+        .map_err(|err| {
+            e.fail(&err);
+            FsError::io(err)
+        })?;
     Ok(())
 }
 

@@ -47,4 +47,17 @@ mod tests {
         turns.step(1);
         assert_eq!(turns.steps, 0);
     }
+
+    #[test]
+    fn who_is_in_a_hurry_is_asked_when_it_is_time_to_yield() {
+        let mut turns = Turns::default();
+        let mut asked = 0;
+        for _ in 0..4 {
+            turns.step_unless(STEPS / 2, || {
+                asked += 1;
+                true
+            });
+        }
+        assert_eq!((asked, turns.steps), (2, 0));
+    }
 }

@@ -127,15 +127,17 @@ pub(super) fn borrow(e: &Engine, n: usize, borrowed: &mut Borrowed) -> Result<Ve
         0
     };
     while left > 0 {
-        let Some(r) = e.lbns.take(left, None, &e.nodes, e)? else {
+        let taken = e.lbns.take(left, None, &e.nodes, e);
+        let Some(r) = taken.inspect_err(|_| e.lbns.unpromise(left))? else {
             e.lbns.unpromise(left);
             break;
         };
         left -= r.end - r.start;
-        for lbn in r.clone() {
-            pool.push((e.ppt.lookup(lbn).map_err(FsError::io)?.pbn, lbn));
+        borrowed.ranges.push(r.clone());
+        for lbn in r {
+            let found = e.ppt.lookup(lbn).inspect_err(|_| e.lbns.unpromise(left));
+            pool.push((found.map_err(FsError::io)?.pbn, lbn));
         }
-        borrowed.ranges.push(r);
     }
     if pool.len() < n {
         // The spare pool: no file ever owns these LBNs, so they are always clean.

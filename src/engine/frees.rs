@@ -122,9 +122,10 @@ impl Screen for Engine {
         }
         let probe = !self.staged.is_empty();
         for lbn in range {
-            // A damaged entry is not handed out either; fsck reports it.
-            let clean = matches!(self.ppt.lookup(lbn), Ok(m) if m.state == BlockState::Zero)
-                && !(probe && self.staged.get(lbn).is_some());
+            // In this order: a round makes the entry of a staged block written before it takes away the slot. A
+            // damaged entry is not handed out either; fsck reports it.
+            let clean = !(probe && self.staged.get(lbn).is_some())
+                && matches!(self.ppt.lookup(lbn), Ok(m) if m.state == BlockState::Zero);
             match out.last_mut() {
                 _ if clean => {}
                 Some(r) if r.end == lbn => r.end += 1,

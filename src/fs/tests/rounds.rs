@@ -113,6 +113,20 @@ fn blocks_that_are_written_again_meanwhile_are_in_both() {
 }
 
 #[test]
+fn a_row_ends_where_there_is_little_left() {
+    let fs = Disk::new().mount("noatime");
+    let known = RefCell::new(Known::new(&fs));
+    let report = rounds(&fs.e, Reach::All, |_| {
+        known.borrow_mut().write_blocks(&fs, 0..BLOCKS / 2 - 1, 2);
+        true
+    })
+    .unwrap();
+    assert_eq!((report.slots, staged(&fs)), (BLOCKS, BLOCKS / 2 - 1));
+    known.into_inner().check(&fs, "the rest is staged");
+    fs.shutdown().unwrap();
+}
+
+#[test]
 fn one_that_fails_leaves_what_was_done_before_it() {
     for policy in POLICIES {
         let mut disk = Disk::new();
