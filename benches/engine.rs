@@ -123,7 +123,7 @@ impl Appends {
     }
 }
 
-/// Contents of two files, in place of writing both anew.
+/// Contents of two files, beside writing one of them anew.
 fn exchanges(c: &mut Criterion) {
     let mut group = c.benchmark_group("exchange");
     let fs = fresh(true);

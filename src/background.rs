@@ -1,6 +1,5 @@
 //! The background threads: one digests and commits, one runs rounds and zero batches.
 
-use std::cell::Cell;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -230,9 +229,10 @@ fn round_loop(e: &Engine) {
                 if asked.round || (idle && stats.slots_used > 0) {
                     checkpoint::round(e)?;
                 } else if asked.room || full {
-                    let left = Cell::new(IN_A_ROW);
+                    let mut run = 0;
                     checkpoint::rounds(e, Reach::Older, |freed| {
-                        left.replace(left.get().saturating_sub(1)) > 1 && goes_on(e, freed)
+                        run += 1;
+                        run < IN_A_ROW && goes_on(e, freed)
                     })?;
                 }
                 if e.lbns.pending() > 0 && (asked.round || idle || zero_is_due(e)) {

@@ -105,14 +105,14 @@ pub fn round_of(e: &Engine, reach: Reach) -> Result<RoundReport> {
     rounds(e, reach, |_| false)
 }
 
-/// Runs a round, and another one as long as `more` says so, which is told how many slots will be free when the present
-/// one has ended, and it would be at least half as large. Returns what they did together; `Ok` with zeros if there was nothing to do. When it
-/// returns, the slots they retired are free, and their blocks are durable on the data device unless
-/// they have been overwritten in a slot that is still there.
+/// Runs a round, and another one as long as that would be at least half as large as the one before it and `more` says
+/// so, which is told how many slots will be free when the present one has ended. Returns what they did together; `Ok`
+/// with zeros if there was nothing to do. When it returns, the slots they retired are free, and their blocks are
+/// durable on the data device unless they have been overwritten in a slot that is still there.
 ///
 /// # Errors
 /// That of the first round that fails. What the rounds before it did stays done.
-pub fn rounds(e: &Engine, reach: Reach, more: impl Fn(u64) -> bool) -> Result<RoundReport> {
+pub fn rounds(e: &Engine, reach: Reach, mut more: impl FnMut(u64) -> bool) -> Result<RoundReport> {
     let mut workspace = e.rounding.lock();
     let Workspace { bufs, search } = &mut *workspace;
     let mut report = RoundReport::default();

@@ -19,6 +19,16 @@ impl WriteRun<'_> {
         self.bufs.iter().map(|buf| buf.len()).sum()
     }
 
+    /// Its buffers, each with the block that it begins at.
+    pub fn parts(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        let mut next = self.block;
+        self.bufs.iter().map(move |buf| {
+            let block = next;
+            next += (buf.len() / BLOCK) as u64;
+            (block, *buf)
+        })
+    }
+
     /// Whether there is nothing to write.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -69,14 +79,9 @@ pub trait BlockDevice: Send + Sync {
     /// some may not have been written. Nothing is durable when it returns.
     #[track_caller]
     fn write_many(&self, runs: &[WriteRun<'_>]) -> io::Result<()> {
-        for run in runs {
-            let mut block = run.block;
-            for buf in run.bufs {
-                self.write(block, buf)?;
-                block += (buf.len() / BLOCK) as u64;
-            }
-        }
-        Ok(())
+        runs.iter()
+            .flat_map(WriteRun::parts)
+            .try_for_each(|(block, buf)| self.write(block, buf))
     }
 
     /// Makes durable every write that returned before this call. After a failure every later flush

@@ -1,6 +1,6 @@
 //! One operation on the file system and on the model, and whether they agree.
 
-use std::cell::Cell;
+use std::mem::take;
 
 use quayfs::background;
 use quayfs::checkpoint::{self, Reach};
@@ -234,8 +234,8 @@ pub fn on_fs(fs: &Fs, m: &Model, op: &Op) -> Result<Told> {
         Op::Digest => background::digest_all(&fs.e).map(|()| done)?,
         Op::Round => checkpoint::round(&fs.e).map(|_| done)?,
         Op::Room => {
-            let again = Cell::new(true);
-            checkpoint::rounds(&fs.e, Reach::Older, |_| again.replace(false)).map(|_| done)?
+            let mut again = true;
+            checkpoint::rounds(&fs.e, Reach::Older, |_| take(&mut again)).map(|_| done)?
         }
         Op::Zero => checkpoint::zero_batch(&fs.e).map(|_| done)?,
         Op::Trim => fs.trim(Caller::default(), EVERYTHING).map(|_| done)?,

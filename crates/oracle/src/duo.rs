@@ -11,7 +11,7 @@
 mod judge;
 mod worker;
 
-use std::cell::Cell;
+use std::mem::take;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 
@@ -206,8 +206,8 @@ fn help(fs: &Fs, which: u64, rng: &mut Rng) {
         } else {
             Reach::Older
         };
-        let again = Cell::new(rng.one_in(2));
-        checkpoint::rounds(&fs.e, reach, |_| again.replace(false)).expect("rounds");
+        let mut again = rng.one_in(2);
+        checkpoint::rounds(&fs.e, reach, |_| take(&mut again)).expect("rounds");
         checkpoint::zero_batch(&fs.e).expect("zero batch");
     }
 }
