@@ -3,6 +3,7 @@
 mod exchange;
 mod known;
 mod links;
+mod room;
 mod rounds;
 mod scattered;
 mod tails;

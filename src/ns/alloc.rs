@@ -15,6 +15,12 @@ use rangemap::RangeSet;
 use crate::error::Result;
 use crate::ns::node::NodeStore;
 
+/// Runs from this length on keep room behind themselves: they are likely what a file begins with, and it
+/// may grow.
+const ROOM_FROM: u64 = 8;
+/// Most numbers of such room. An append that finds room needs no write and no read of its own, only longer ones.
+const ROOM_MAX: u64 = 16;
+
 /// Which kind of number an allocator hands out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -241,6 +247,24 @@ impl Allocator {
             }
         }
         Ok(None)
+    }
+
+    /// Moves on behind a run that was taken without a goal, by as much again, so that what is appended to the
+    /// file finds room where the file ends. Nothing is reserved: where goals lead there, or all else is taken, the
+    /// room is handed out as well. None is left where less than half is free: gaps would only scatter what comes next.
+    pub fn leave_room(&self, run: &Range<u64>) {
+        let len = run.end - run.start;
+        if len < ROOM_FROM || self.free() * 2 < self.total {
+            return;
+        }
+        let behind = (run.end + len.min(ROOM_MAX)) % self.total;
+        // Only where nobody has moved on since.
+        let _ = self.cursor.compare_exchange(
+            run.end % self.total,
+            behind,
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
     }
 
     /// Takes what is free from `from` on, in order, and promised to nobody: at most `most` numbers, and
