@@ -6,6 +6,7 @@ use crate::library::Library;
 use crate::meter::{DIR_MODE, Meter};
 use crate::name::Name;
 use crate::random::Random;
+use memmap2::{Advice, MmapMut};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 use std::ffi::CStr;
@@ -396,26 +397,39 @@ impl Workload for Prepared {
 /// A buffer at an address that O_DIRECT takes.
 #[derive(Debug)]
 pub struct Aligned {
-    bytes: Vec<u8>,
+    map: MmapMut,
     start: usize,
     len: usize,
 }
 
-/// Alignment of buffers for O_DIRECT.
-const ALIGN: usize = 4096;
+/// Buffers from this length on ask for huge pages: what a disk takes to fill small ones depends on whether neighbours
+/// happen to be neighbours in memory too, which differs from run to run.
+const LONG: usize = 1 << 20;
+/// What a huge page holds.
+const HUGE: usize = 2 << 20;
 
 impl Aligned {
     /// Random bytes, so that no file system can make less of them.
+    ///
+    /// # Panics
+    /// There is no memory.
     pub fn random(len: usize, random: &mut Random) -> Self {
-        let mut bytes = vec![0; len + ALIGN];
-        let start = bytes.as_ptr().align_offset(ALIGN);
-        random.fill(&mut bytes[start..start + len]);
-        Self { bytes, start, len }
+        let spare = if len < LONG { 0 } else { 2 * HUGE };
+        let map = MmapMut::map_anon(len.max(1) + spare).expect("memory for a buffer");
+        let mut start = 0;
+        if spare > 0 {
+            start = map.as_ptr().align_offset(HUGE);
+            // A kernel without them has small ones.
+            let _ = map.advise_range(Advice::HugePage, start, len.next_multiple_of(HUGE));
+        }
+        let mut buffer = Self { map, start, len };
+        random.fill(buffer.get());
+        buffer
     }
 
     /// The bytes.
     pub fn get(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.start..self.start + self.len]
+        &mut self.map[self.start..][..self.len]
     }
 
     /// The bytes of write number `n`: no two writes are the same.

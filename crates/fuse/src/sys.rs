@@ -6,9 +6,9 @@ use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
-use std::ptr::{self, NonNull};
+use std::ptr;
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use memmap2::{Advice, MmapMut, MmapOptions};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::wire::IOC_CLONE;
@@ -16,32 +16,40 @@ use crate::wire::IOC_CLONE;
 /// A page.
 pub(crate) const PAGE: usize = 4096;
 
+/// What a huge page holds, on every machine that this runs on.
+const HUGE: usize = 2 << 20;
+
 /// Page-aligned memory that the kernel reads and writes.
 #[derive(Debug)]
 pub(crate) struct Buffer {
-    start: NonNull<u8>,
+    map: MmapMut,
+    /// Where in the mapping it begins.
+    start: usize,
     len: usize,
 }
-
-// SAFETY: a buffer owns its memory alone, as a `Box` does.
-unsafe impl Send for Buffer {}
 
 impl Buffer {
     /// Zeroed memory of at least `len` bytes, allocated when it is touched.
     pub(crate) fn new(len: usize) -> io::Result<Self> {
         let len = len.next_multiple_of(PAGE).max(PAGE);
-        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing.
-        let start = unsafe {
-            mmap_anonymous(
-                ptr::null_mut(),
-                len,
-                ProtFlags::READ | ProtFlags::WRITE,
-                flags,
-            )
-        }?;
-        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self { start, len })
+        let map = MmapOptions::new().len(len).no_reserve_swap().map_anon()?;
+        Ok(Self { map, start: 0, len })
+    }
+
+    /// As [`Buffer::new`], in one physical piece if the kernel has one: a device then fills it with few and long
+    /// transfers instead of one for each page. That piece is allocated whole.
+    pub(crate) fn huge(len: usize) -> io::Result<Self> {
+        // One to begin at its start, one to end at its end.
+        let spare = 2 * HUGE;
+        let mut buffer = Self::new(len + spare)?;
+        buffer.start = buffer.map.as_ptr().align_offset(HUGE);
+        buffer.len -= spare;
+        let whole = buffer.len.next_multiple_of(HUGE);
+        // Only advice: a kernel that was built without huge pages has pages as well.
+        if let Err(err) = (buffer.map).advise_range(Advice::HugePage, buffer.start, whole) {
+            tracing::debug!("no huge pages: {err}");
+        }
+        Ok(buffer)
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -49,21 +57,11 @@ impl Buffer {
     }
 
     pub(crate) fn as_ptr(&self) -> *mut u8 {
-        self.start.as_ptr()
+        self.map.as_ptr().wrapping_add(self.start).cast_mut()
     }
 
     pub(crate) fn as_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the mapping is `len` bytes, initialised by the kernel to zero, and owned by `self`,
-        // which is borrowed exclusively.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
-    }
-}
-
-impl Drop for Buffer {
-    fn drop(&mut self) {
-        // SAFETY: the mapping was made by `new` with this length, and nobody borrows it any more.
-        let unmapped = unsafe { munmap(self.start.as_ptr().cast(), self.len) };
-        debug_assert!(unmapped.is_ok());
+        &mut self.map[self.start..][..self.len]
     }
 }
 
@@ -161,6 +159,17 @@ mod tests {
         assert_eq!(buffer.len(), 2 * PAGE);
         assert_eq!(buffer.as_ptr().addr() % PAGE, 0);
         assert!(buffer.as_mut().iter().all(|b| *b == 0));
+    }
+
+    #[test]
+    fn huge_pages_hold_a_buffer_from_its_start() {
+        for len in [1, HUGE / 2 + PAGE, HUGE, HUGE + 1] {
+            let mut buffer = Buffer::huge(len).unwrap();
+            assert_eq!(buffer.len(), len.next_multiple_of(PAGE));
+            assert_eq!(buffer.as_ptr().addr() % HUGE, 0);
+            assert_eq!(buffer.as_mut().as_mut_ptr(), buffer.as_ptr());
+            buffer.as_mut().fill(1);
+        }
     }
 
     #[test]

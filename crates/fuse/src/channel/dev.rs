@@ -43,8 +43,8 @@ pub(crate) struct Worker {
 impl Worker {
     pub(crate) fn run(&self, service: &dyn Service) -> io::Result<()> {
         let mut message = Buffer::new(HEAD + self.agreed.payload)?;
-        // The content begins on a page of its own, the header right in front of it.
-        let mut reply = Buffer::new(HEAD + self.agreed.payload)?;
+        // The content begins on a page of its own, the header right in front of it. Reads of a data device go there.
+        let mut reply = Buffer::huge(HEAD + self.agreed.payload)?;
         while let Some((n, from)) = self.next(message.as_mut())? {
             if self.serve(service, &message.as_mut()[..n], reply.as_mut(), from)? == Kind::Silent
                 && !self.gather.is_zero()
