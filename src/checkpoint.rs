@@ -33,7 +33,7 @@ use plan::{Borrowed, plan};
 use write::{journal_copy, write_out};
 
 /// Physically consecutive blocks that are worth writing in place.
-const RUN_MIN: usize = 8;
+pub(crate) const RUN_MIN: usize = 8;
 /// LBNs of one zero batch.
 const ZERO_BATCH: u64 = 32 << 10;
 /// Most worker threads.

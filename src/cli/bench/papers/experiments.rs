@@ -36,8 +36,8 @@ const FREE_WRITES: Variant = Variant {
     ..on_pmem("free writes", "checkpoint=inplace")
 };
 
-/// What longer writes could gain: each block is written once, next to the one written before it wherever it belongs, and
-/// files are read as if they had been written in place. Whoever lets files lie in longer pieces may do more.
+/// What longer writes could gain: each block is written once, long runs next to the ones written before wherever they
+/// belong, short ones in their places, and files are read as if they had been written in place.
 const LONG_WRITES: Variant = Variant {
     writes: Writes::Long,
     ..on_pmem("long writes", "checkpoint=inplace")

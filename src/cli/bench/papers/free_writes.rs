@@ -1,7 +1,7 @@
 //! A data device on which writing costs a copy in memory and no more, to see whether anybody waits for what is written.
 //! The CPU time of the copies is counted, and a run taken as shorter by that. It is no bound where CPUs are short:
 //! Tokubench is slower on it than on a disk. Reading takes what the device takes. Or as much is written to the device
-//! as well, one after the other: what longer writes could gain, with reads as they are.
+//! as well, long runs one after the other: what longer writes could gain, with reads as they are.
 
 use std::io;
 use std::sync::Arc;
@@ -10,6 +10,8 @@ use quayfs_blockdev::{BLOCK, BlockDevice, ReadRun, WriteRun, check_range};
 use quayfs_sync::RwLock;
 use quayfs_sync::atomic::{AtomicU64, Ordering};
 use rustix::time::{ClockId, clock_gettime};
+
+use crate::checkpoint::RUN_MIN;
 
 /// Blocks of a segment: large pieces of memory, which the allocator keeps apart from what the file system takes.
 const SEGMENT: usize = 256;
@@ -49,8 +51,9 @@ impl FreeWrites {
         }
     }
 
-    /// As [`FreeWrites::over`], and what is written at a time is written to the device as well, in one piece, each
-    /// behind the one before.
+    /// As [`FreeWrites::over`], and what is written at a time is written to the device as well: long runs in one
+    /// piece, behind those before, and short ones where they belong. Those are appends, and an append that lies
+    /// where its file ends is a write of its own.
     pub fn with_long_ones(under: Arc<dyn BlockDevice>, copying: Arc<AtomicU64>) -> Self {
         Self {
             log: Some(AtomicU64::new(0)),
@@ -121,13 +124,18 @@ impl BlockDevice for FreeWrites {
         let Some(log) = &self.log else {
             return Ok(());
         };
-        let bufs: Vec<&[u8]> = runs.iter().flat_map(|run| run.bufs).copied().collect();
-        let len = runs.iter().map(WriteRun::len).sum::<usize>() / BLOCK;
+        let is_long = |run: &WriteRun<'_>| run.len() >= RUN_MIN * BLOCK;
+        let (long, mut all): (Vec<_>, Vec<_>) = runs.iter().copied().partition(is_long);
+        let bufs: Vec<&[u8]> = long.iter().flat_map(|run| run.bufs).copied().collect();
+        let len = long.iter().map(WriteRun::len).sum::<usize>() / BLOCK;
         let mut block = log.fetch_add(len as u64, Ordering::Relaxed) % self.blocks();
         if block + len as u64 > self.blocks() {
             block = 0;
         }
-        self.under.write_many(&[WriteRun { block, bufs: &bufs }])
+        if len > 0 {
+            all.push(WriteRun { block, bufs: &bufs });
+        }
+        self.under.write_many(&all)
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -155,8 +163,11 @@ impl BlockDevice for FreeWrites {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::ops::Range;
+
     use quayfs_crashsim::SimDevice;
+
+    use super::*;
 
     fn firsts(device: &dyn BlockDevice) -> Vec<u8> {
         let mut read = vec![0; 4 * BLOCK];
@@ -185,23 +196,40 @@ mod tests {
     }
 
     #[test]
-    fn long_ones_lie_behind_each_other_wherever_blocks_belong() {
-        let under = Arc::new(SimDevice::unrecorded(4));
+    fn long_ones_lie_behind_each_other_and_short_ones_where_they_belong() {
+        let under = Arc::new(SimDevice::unrecorded(32));
         let long = FreeWrites::with_long_ones(Arc::<SimDevice>::clone(&under), Arc::default());
-        let write = |blocks: &[u64], byte| {
-            let block = vec![byte; BLOCK];
-            let bufs: &[&[u8]] = &[&block];
-            let runs: Vec<_> = (blocks.iter().map(|&block| WriteRun { block, bufs })).collect();
+        let write = |runs: &[(u64, usize)], byte| {
+            let buf = vec![byte; 32 * BLOCK];
+            let bufs: Vec<[&[u8]; 1]> = runs.iter().map(|(_, n)| [&buf[..n * BLOCK]]).collect();
+            let run = |(&(block, _), bufs)| WriteRun { block, bufs };
+            let runs: Vec<_> = runs
+                .iter()
+                .zip(bufs.iter().map(|b| &b[..]))
+                .map(run)
+                .collect();
             long.write_many(&runs).unwrap();
         };
-        write(&[3], 1);
-        write(&[0, 2], 2);
-        let written = |at: [usize; 3]| at.map(|at| firsts(&long)[at]);
-        assert_eq!(written([0, 2, 3]), [2, 2, 1]);
-        assert_eq!(firsts(&*under), [1, 2, 2, 0]);
-        // Not over the end.
-        write(&[1, 3], 3);
-        assert_eq!(firsts(&long), [2, 3, 2, 3]);
-        assert_eq!(firsts(&*under), [3, 3, 2, 0]);
+        let is = |device: &dyn BlockDevice, blocks: Range<u64>, byte| {
+            let mut read = vec![0; (blocks.end - blocks.start) as usize * BLOCK];
+            device.read(blocks.start, &mut read).unwrap();
+            assert!(read.iter().all(|b| *b == byte), "{blocks:?}: {read:?}");
+        };
+        write(&[(24, RUN_MIN)], 1);
+        is(&*under, 0..8, 1);
+        is(&*under, 8..32, 0);
+        is(&long, 8..24, 0);
+        is(&long, 24..32, 1);
+        write(&[(0, 8), (10, 9), (30, 2)], 2);
+        is(&*under, 8..25, 2);
+        is(&*under, 30..32, 2);
+        is(&long, 0..8, 2);
+        is(&long, 10..19, 2);
+        is(&long, 24..30, 1);
+        is(&long, 30..32, 2);
+        // Not over the end: 25 were long, and 8 are.
+        write(&[(16, 8)], 3);
+        is(&*under, 0..8, 3);
+        is(&long, 16..24, 3);
     }
 }

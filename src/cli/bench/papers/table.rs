@@ -23,7 +23,8 @@ pub enum Writes {
     Real,
     /// Nothing: it is copied to memory.
     Free,
-    /// It is copied to memory, and as many blocks are written to the device one after the other.
+    /// It is copied to memory, and as many blocks are written to the device: long runs in one piece, one after the
+    /// other, short ones in their places.
     Long,
 }
 
