@@ -140,7 +140,7 @@ fn write_batch(
 ) -> Result<()> {
     let len = batch.iter().map(ExactSizeIterator::len).sum::<usize>() * BLOCK;
     if buf.len() < len {
-        *buf = AlignedBuf::new(len);
+        *buf = AlignedBuf::new(len.next_power_of_two());
     }
     let all = batch.iter().flat_map(|piece| &moves[piece.clone()]);
     let mut turns = Turns::default();

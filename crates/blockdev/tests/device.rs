@@ -411,7 +411,7 @@ fn the_description_says_how_it_is_accessed() {
 
 #[test]
 fn aligned_buffers_are_aligned_and_independent() {
-    for len in [0, 1, 4095, 4096, 4097, 1 << 20] {
+    for len in [0, 1, 4095, 4096, 4097, 1 << 20, (2 << 20) + 1] {
         let mut buf = AlignedBuf::new(len);
         assert!(AlignedBuf::is_aligned(&buf) && buf.len() == len);
         assert!(buf.iter().all(|b| *b == 0));
