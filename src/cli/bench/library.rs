@@ -29,6 +29,8 @@ use crate::fs::{Attr, Caller, Fs, Manner, RenameFlags, SetAttr, SetTime};
 pub struct OpLayer {
     fs: Arc<Fs>,
     by: Caller,
+    /// Written instead of what a workload asks for, as far as it goes.
+    content: &'static [u8],
 }
 
 impl OpLayer {
@@ -39,7 +41,16 @@ impl OpLayer {
             gid: rustix::process::getegid().as_raw(),
             umask: 0o022,
         };
-        Self { fs, by }
+        Self {
+            fs,
+            by,
+            content: &[],
+        }
+    }
+
+    /// Writes as many bytes of `content` instead of what a workload asks for, unless those are more than it has.
+    pub fn writing(self, content: &'static [u8]) -> Self {
+        Self { content, ..self }
     }
 
     /// Looks up a path: its last name is still to be looked up in the directory that is returned.
@@ -188,7 +199,8 @@ impl Library for OpLayer {
             append,
             ..Manner::default()
         };
-        said(self.fs.write_for(node, offset, data, manner))?;
+        let content = self.content.get(..data.len()).unwrap_or(data);
+        said(self.fs.write_for(node, offset, content, manner))?;
         if flags.intersects(OFlags::SYNC | OFlags::DSYNC) {
             said(self.fs.fsync(node))?;
         }

@@ -13,7 +13,7 @@ mod volume;
 
 use self::experiments::ALL;
 use self::report::{Cell, ExperimentReport, FORMAT, Papers, Where};
-use self::table::{Experiment, Place, Row, Variant};
+use self::table::{Experiment, Place, Row, Variant, Writes};
 use self::volume::{Scratch, Site, Work};
 use super::failure;
 use super::library::data_alone::DataAlone;
@@ -308,6 +308,7 @@ impl Plan {
             workload: &*planned.workload,
             params: &planned.params,
             stop,
+            one_byte: (planned.variants.iter()).any(|v| v.writes != Writes::Real),
         };
         if variant.place == Place::Nowhere {
             return volume::run_on_library(&work, &Nothing::default());

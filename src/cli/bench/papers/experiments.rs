@@ -29,8 +29,7 @@ const NOTHING: Variant = Variant {
     ..on_pmem("nothing", "")
 };
 
-/// Whether anybody waits for what is written out: it costs a copy in memory, whose CPU time is taken off, and what is
-/// read costs what it does otherwise.
+/// Whether anybody waits for what is written out: that costs nothing, and what is read costs what it does otherwise.
 const FREE_WRITES: Variant = Variant {
     writes: Writes::Free,
     ..on_pmem("free writes", "checkpoint=inplace")

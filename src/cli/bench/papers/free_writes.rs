@@ -1,92 +1,99 @@
-//! A data device on which writing costs a copy in memory and no more, to see whether anybody waits for what is written.
-//! The CPU time of the copies is counted, and a run taken as shorter by that. It is no bound where CPUs are short:
-//! Tokubench is slower on it than on a disk. Reading takes what the device takes. Or as much is written to the device
-//! as well, long runs one after the other: what longer writes could gain, with reads as they are.
+//! A data device on which writing costs next to nothing, to see whether anybody waits for what is written, or on which
+//! it is done in the longest pieces, to see what these could gain. Reading takes what the device takes.
+//!
+//! All that a workload writes there is one byte, over and over ([`CONTENT`]), and so is all that is on the device
+//! before: a block that was not written, or was written somewhere else, reads as if it had been. Of the last block of a
+//! file only its length is kept. Were anything else written, the checksums of blocks would say so.
+//!
+//! It is no bound where CPUs are short: Tokubench is slower on it than on a disk.
 
 use std::io;
-use std::sync::Arc;
+use std::ops::Range;
+use std::sync::{Arc, LazyLock};
 
 use quayfs_blockdev::{BLOCK, BlockDevice, ReadRun, WriteRun, check_range};
-use quayfs_sync::RwLock;
-use quayfs_sync::atomic::{AtomicU64, Ordering};
-use rustix::time::{ClockId, clock_gettime};
+use quayfs_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::checkpoint::RUN_MIN;
 
-/// Blocks of a segment: large pieces of memory, which the allocator keeps apart from what the file system takes.
-const SEGMENT: usize = 256;
+/// What everything is full of. No zeros: a disk may take those for nothing.
+pub static CONTENT: LazyLock<Vec<u8>> = LazyLock::new(|| vec![1; 1 << 20]);
 
-/// Stands in front of a device that is read and never written.
+/// Writes [`CONTENT`] to these blocks and flushes them.
+///
+/// # Errors
+/// Those of the device.
+pub fn fill(device: &dyn BlockDevice, blocks: Range<u64>) -> io::Result<()> {
+    let mut at = blocks.start;
+    while at < blocks.end {
+        let count = (blocks.end - at).min((CONTENT.len() / BLOCK) as u64);
+        device.write(at, &CONTENT[..count as usize * BLOCK])?;
+        at += count;
+    }
+    device.flush()
+}
+
+/// Stands in front of a device.
 pub struct FreeWrites {
     under: Arc<dyn BlockDevice>,
-    segments: Box<[RwLock<Segment>]>,
-    copying: Arc<AtomicU64>,
-    /// Where the device is written next, wherever blocks belong.
+    /// Blocks of files. Those around them belong to the volume.
+    data: Range<u64>,
+    /// For each block of files how many bytes are content. Zeros follow.
+    lengths: Box<[AtomicU32]>,
+    /// Blocks written one after the other so far, wherever they belong.
     log: Option<AtomicU64>,
 }
 
-struct Segment {
-    written: [bool; SEGMENT],
-    bytes: Box<[u8]>,
-}
-
 impl FreeWrites {
-    /// In front of `under`, with as much memory as that has, all of it touched. What copies take is added to
-    /// `copying`, in nanoseconds of CPU time.
-    pub fn over(under: Arc<dyn BlockDevice>, copying: Arc<AtomicU64>) -> Self {
-        let segment = |_| {
-            RwLock::new(Segment {
-                written: [false; SEGMENT],
-                // Zeros would be mapped at the first write.
-                bytes: vec![1; SEGMENT * BLOCK].into(),
-            })
-        };
-        let count = under.blocks().div_ceil(SEGMENT as u64);
-        let segments = (0..count).map(segment).collect();
-        Self {
+    /// In front of `under`, whose blocks `data` are filled.
+    ///
+    /// # Errors
+    /// The device cannot be written.
+    pub fn over(under: Arc<dyn BlockDevice>, data: Range<u64>) -> io::Result<Self> {
+        fill(&*under, data.clone())?;
+        let whole = |_| AtomicU32::new(BLOCK as u32);
+        Ok(Self {
             under,
-            segments,
-            copying,
+            lengths: data.clone().map(whole).collect(),
+            data,
             log: None,
-        }
+        })
     }
 
-    /// As [`FreeWrites::over`], and what is written at a time is written to the device as well: long runs in one
-    /// piece, behind those before, and short ones where they belong. Those are appends, and an append that lies
-    /// where its file ends is a write of its own.
-    pub fn with_long_ones(under: Arc<dyn BlockDevice>, copying: Arc<AtomicU64>) -> Self {
-        Self {
+    /// As [`FreeWrites::over`], and as much is written to the device: long runs in one piece, behind those before,
+    /// and short ones where they belong. Those are appends, and an append that lies where its file ends is a
+    /// write of its own.
+    ///
+    /// # Errors
+    /// As of [`FreeWrites::over`].
+    pub fn with_long_ones(under: Arc<dyn BlockDevice>, data: Range<u64>) -> io::Result<Self> {
+        Ok(Self {
             log: Some(AtomicU64::new(0)),
-            ..Self::over(under, copying)
-        }
+            ..Self::over(under, data)?
+        })
     }
 
-    /// Calls `copy` for each block from this one on, with its segment, its place there, and its number from 0 on.
-    fn each(&self, block: u64, count: usize, mut copy: impl FnMut(&RwLock<Segment>, usize, usize)) {
-        let began = cpu_time();
-        for i in 0..count {
-            let at = block as usize + i;
-            copy(&self.segments[at / SEGMENT], at % SEGMENT, i);
-        }
-        self.copying
-            .fetch_add(cpu_time() - began, Ordering::Relaxed);
+    /// How much content a block of a file has.
+    fn length(&self, block: u64) -> Option<&AtomicU32> {
+        let known = self.data.contains(&block);
+        known.then(|| &self.lengths[(block - self.data.start) as usize])
     }
 
-    /// Puts what was written over what was read from the device.
+    /// Puts the ends of files into what was read from the device.
     fn cover(&self, block: u64, buf: &mut [u8]) {
-        self.each(block, buf.len() / BLOCK, |segment, at, i| {
-            let segment = segment.read();
-            if segment.written[at] {
-                buf[i * BLOCK..][..BLOCK].copy_from_slice(&segment.bytes[at * BLOCK..][..BLOCK]);
+        for (block, bytes) in (block..).zip(buf.chunks_mut(BLOCK)) {
+            if let Some(length) = self.length(block) {
+                bytes[length.load(Ordering::Relaxed) as usize..].fill(0);
             }
-        });
+        }
     }
-}
 
-/// Nanoseconds of CPU time of this thread.
-fn cpu_time() -> u64 {
-    let t = clock_gettime(ClockId::ThreadCPUTime);
-    t.tv_sec.cast_unsigned() * 1_000_000_000 + t.tv_nsec.cast_unsigned()
+    /// Where the next so many blocks go.
+    fn behind(&self, log: &AtomicU64, count: u64) -> u64 {
+        let most = self.data.end - self.data.start;
+        let at = log.fetch_add(count, Ordering::Relaxed) % most;
+        self.data.start + if at + count > most { 0 } else { at }
+    }
 }
 
 impl BlockDevice for FreeWrites {
@@ -102,11 +109,18 @@ impl BlockDevice for FreeWrites {
 
     fn write(&self, block: u64, buf: &[u8]) -> io::Result<()> {
         check_range(self.blocks(), block, buf.len())?;
-        self.each(block, buf.len() / BLOCK, |segment, at, i| {
-            let mut segment = segment.write();
-            segment.bytes[at * BLOCK..][..BLOCK].copy_from_slice(&buf[i * BLOCK..][..BLOCK]);
-            segment.written[at] = true;
-        });
+        for (block, bytes) in (block..).zip(buf.chunks(BLOCK)) {
+            let Some(length) = self.length(block) else {
+                self.under.write(block, bytes)?;
+                continue;
+            };
+            let n = if bytes[BLOCK - 1] == 0 {
+                bytes.partition_point(|b| *b != 0)
+            } else {
+                BLOCK
+            };
+            length.store(n as u32, Ordering::Relaxed);
+        }
         Ok(())
     }
 
@@ -124,17 +138,28 @@ impl BlockDevice for FreeWrites {
         let Some(log) = &self.log else {
             return Ok(());
         };
-        let is_long = |run: &WriteRun<'_>| run.len() >= RUN_MIN * BLOCK;
-        let (long, mut all): (Vec<_>, Vec<_>) = runs.iter().copied().partition(is_long);
-        let bufs: Vec<&[u8]> = long.iter().flat_map(|run| run.bufs).copied().collect();
-        let len = long.iter().map(WriteRun::len).sum::<usize>() / BLOCK;
-        let mut block = log.fetch_add(len as u64, Ordering::Relaxed) % self.blocks();
-        if block + len as u64 > self.blocks() {
-            block = 0;
-        }
+        let of_files = |run: &&WriteRun<'_>| self.length(run.block).is_some();
+        let blocks = |run: &&WriteRun<'_>| run.len() / BLOCK;
+        let (long, short): (Vec<_>, Vec<_>) =
+            (runs.iter().filter(of_files)).partition(|run| blocks(run) >= RUN_MIN);
+        // Without the ends of files, which would be read in the place of other blocks.
+        let filled = |count: usize| {
+            let full = count * BLOCK / CONTENT.len();
+            let mut bufs: Vec<&[u8]> = vec![&CONTENT; full];
+            bufs.push(&CONTENT[..count * BLOCK % CONTENT.len()]);
+            bufs.retain(|buf| !buf.is_empty());
+            bufs
+        };
+        let len: usize = long.iter().map(blocks).sum();
+        let mut places: Vec<(u64, Vec<&[u8]>)> = (short.iter())
+            .map(|run| (run.block, filled(blocks(run))))
+            .collect();
         if len > 0 {
-            all.push(WriteRun { block, bufs: &bufs });
+            places.push((self.behind(log, len as u64), filled(len)));
         }
+        let all: Vec<WriteRun<'_>> = (places.iter())
+            .map(|&(block, ref bufs)| WriteRun { block, bufs })
+            .collect();
         self.under.write_many(&all)
     }
 
@@ -153,7 +178,7 @@ impl BlockDevice for FreeWrites {
     }
 
     fn describe(&self) -> String {
-        format!("{}, written to memory", self.under.describe())
+        format!("{}, written as one byte", self.under.describe())
     }
 
     fn is_read_only(&self) -> bool {
@@ -163,73 +188,92 @@ impl BlockDevice for FreeWrites {
 
 #[cfg(test)]
 mod tests {
-    use std::ops::Range;
-
     use quayfs_crashsim::SimDevice;
 
     use super::*;
 
-    fn firsts(device: &dyn BlockDevice) -> Vec<u8> {
-        let mut read = vec![0; 4 * BLOCK];
+    const DATA: Range<u64> = 4..36;
+
+    /// A device that somebody has written to.
+    fn under() -> Arc<SimDevice> {
+        let under = Arc::new(SimDevice::unrecorded(40));
+        under.write(0, &vec![7; 40 * BLOCK]).unwrap();
+        under
+    }
+
+    fn read(device: &dyn BlockDevice) -> Vec<u8> {
+        let mut read = vec![0; 40 * BLOCK];
         let run = ReadRun {
             block: 0,
             buf: &mut read,
         };
         device.read_many(&mut [run]).unwrap();
-        read.iter().step_by(BLOCK).copied().collect()
+        read
+    }
+
+    /// Blocks of files that begin with `full`, and after so many bytes of it have zeros.
+    fn blocks(full: u8, lengths: &[usize]) -> Vec<u8> {
+        let block = |n: &usize| [vec![full; *n], vec![0; BLOCK - n]].concat();
+        lengths.iter().flat_map(block).collect()
     }
 
     #[test]
-    fn what_was_written_is_read_and_the_device_keeps_what_it_had() {
-        let under = Arc::new(SimDevice::unrecorded(4));
-        under.write(1, &[7; 2 * BLOCK]).unwrap();
-        let copying = Arc::new(AtomicU64::new(0));
-        let free = FreeWrites::over(Arc::<SimDevice>::clone(&under), Arc::clone(&copying));
-        let new = vec![9; BLOCK];
-        let bufs: &[&[u8]] = &[&new, &new];
-        free.write_many(&[WriteRun { block: 2, bufs }]).unwrap();
-        assert!(free.write(4, &new).is_err(), "behind the end");
-        assert!(free.discard(0, 5).is_err(), "behind the end");
-        assert!(copying.load(Ordering::Relaxed) > 0, "nothing is counted");
-        assert_eq!(firsts(&free), [0, 7, 9, 9]);
-        assert_eq!(firsts(&*under), [0, 7, 7, 0]);
+    fn what_was_written_is_read_and_nothing_was() {
+        let under = under();
+        let free = FreeWrites::over(Arc::<SimDevice>::clone(&under), DATA).unwrap();
+        let mut want = [blocks(7, &[BLOCK; 4]), blocks(1, &[BLOCK; 32])].concat();
+        want.extend(blocks(7, &[BLOCK; 4]));
+        assert!(read(&*under) == want);
+        let mut write = |block: usize, bytes: &[u8]| {
+            let run = WriteRun {
+                block: block as u64,
+                bufs: &[bytes],
+            };
+            free.write_many(&[run]).unwrap();
+            want[block * BLOCK..][..bytes.len()].copy_from_slice(bytes);
+            assert!(read(&free) == want, "{block}");
+        };
+        write(4, &blocks(1, &[BLOCK, BLOCK - 1, BLOCK, 1]));
+        write(5, &blocks(1, &[BLOCK, 0]));
+        write(35, &blocks(1, &[100]));
+        assert!(read(&*under)[4 * BLOCK..36 * BLOCK].iter().all(|b| *b == 1));
+        // What belongs to the volume is written as it is.
+        write(3, &blocks(9, &[70]));
+        write(36, &blocks(9, &[BLOCK]));
+        assert!(free.write(40, &[1; BLOCK]).is_err(), "behind the end");
+        assert!(free.discard(0, 41).is_err(), "behind the end");
     }
 
     #[test]
     fn long_ones_lie_behind_each_other_and_short_ones_where_they_belong() {
-        let under = Arc::new(SimDevice::unrecorded(32));
-        let long = FreeWrites::with_long_ones(Arc::<SimDevice>::clone(&under), Arc::default());
-        let write = |runs: &[(u64, usize)], byte| {
-            let buf = vec![byte; 32 * BLOCK];
-            let bufs: Vec<[&[u8]; 1]> = runs.iter().map(|(_, n)| [&buf[..n * BLOCK]]).collect();
+        let under = under();
+        let long = FreeWrites::with_long_ones(Arc::<SimDevice>::clone(&under), DATA).unwrap();
+        // Where it writes can be seen where the device had something else.
+        let written = |runs: &[(u64, usize)]| {
+            under.write(0, &vec![7; 40 * BLOCK]).unwrap();
+            let bytes: Vec<Vec<u8>> = (runs.iter())
+                .map(|(_, n)| [vec![1; n * BLOCK - 1], vec![0]].concat())
+                .collect();
+            let bufs: Vec<[&[u8]; 1]> = bytes.iter().map(|b| [&b[..]]).collect();
             let run = |(&(block, _), bufs)| WriteRun { block, bufs };
-            let runs: Vec<_> = runs
-                .iter()
-                .zip(bufs.iter().map(|b| &b[..]))
+            let runs: Vec<_> = (runs.iter().zip(bufs.iter().map(|b| &b[..])))
                 .map(run)
                 .collect();
             long.write_many(&runs).unwrap();
+            let read = read(&*under);
+            let whole = |n: &u64| read[*n as usize * BLOCK..][..BLOCK].iter().all(|b| *b == 1);
+            (0..40).filter(whole).collect::<Vec<u64>>()
         };
-        let is = |device: &dyn BlockDevice, blocks: Range<u64>, byte| {
-            let mut read = vec![0; (blocks.end - blocks.start) as usize * BLOCK];
-            device.read(blocks.start, &mut read).unwrap();
-            assert!(read.iter().all(|b| *b == byte), "{blocks:?}: {read:?}");
-        };
-        write(&[(24, RUN_MIN)], 1);
-        is(&*under, 0..8, 1);
-        is(&*under, 8..32, 0);
-        is(&long, 8..24, 0);
-        is(&long, 24..32, 1);
-        write(&[(0, 8), (10, 9), (30, 2)], 2);
-        is(&*under, 8..25, 2);
-        is(&*under, 30..32, 2);
-        is(&long, 0..8, 2);
-        is(&long, 10..19, 2);
-        is(&long, 24..30, 1);
-        is(&long, 30..32, 2);
+        assert_eq!(written(&[(28, RUN_MIN)]), (4..12).collect::<Vec<_>>());
+        let both: Vec<u64> = (12..29).chain(34..36).collect();
+        assert_eq!(written(&[(4, 8), (14, 9), (34, 2)]), both);
         // Not over the end: 25 were long, and 8 are.
-        write(&[(16, 8)], 3);
-        is(&*under, 0..8, 3);
-        is(&long, 16..24, 3);
+        assert_eq!(written(&[(20, 8)]), (4..12).collect::<Vec<_>>());
+        // Ends of files are where those are: that of the second run was written over.
+        fill(&*under, DATA).unwrap();
+        let ends: Vec<u64> = (4..36)
+            .filter(|b| read(&long)[*b as usize * BLOCK..][BLOCK - 1] == 0)
+            .collect();
+        assert_eq!(ends, [11, 27, 35]);
     }
 }

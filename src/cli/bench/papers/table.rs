@@ -21,10 +21,9 @@ pub enum Place {
 pub enum Writes {
     /// What it has to.
     Real,
-    /// Nothing: it is copied to memory.
+    /// Nothing.
     Free,
-    /// It is copied to memory, and as many blocks are written to the device: long runs in one piece, one after the
-    /// other, short ones in their places.
+    /// As many blocks: long runs in one piece, one after the other, short ones in their places.
     Long,
 }
 

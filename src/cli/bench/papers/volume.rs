@@ -1,6 +1,6 @@
 //! Fresh volumes, and runs on them: through the operation layer, or through a mount of this program.
 
-use super::free_writes::FreeWrites;
+use super::free_writes::{CONTENT, FreeWrites, fill};
 use super::table::{Place, Variant, Writes};
 use crate::background::digest_all;
 use crate::checkpoint;
@@ -17,8 +17,7 @@ use quayfs_bench::runner::{Run, sample};
 use quayfs_bench::target::Target;
 use quayfs_bench::workload::{self, Params, Workload};
 use quayfs_bench::{Error, Result};
-use quayfs_blockdev::{BLOCK, BlockDevice, FileDevice, Options, create_file};
-use quayfs_sync::atomic::{AtomicU64, Ordering};
+use quayfs_blockdev::{BlockDevice, FileDevice, Options, create_file};
 use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -100,15 +99,7 @@ impl Site {
             create_file(&path, self.data_size, false)?;
             let file = FileDevice::open(&path, Options::default());
             let file = file.map_err(|e| io::Error::other(e.to_string()))?;
-            // No zeros: a disk may take those for nothing.
-            let ones = vec![1; 1 << 20];
-            let mut left = file.blocks();
-            while left > 0 {
-                let count = left.min((ones.len() / BLOCK) as u64);
-                left -= count;
-                file.write(left, &ones[..count as usize * BLOCK])?;
-            }
-            file.flush()
+            fill(&file, 0..file.blocks())
         })();
         written.map_err(Error::file(&path))?;
         Ok(self.written.get_or_init(|| path).clone())
@@ -132,7 +123,6 @@ impl Site {
             dir,
             region,
             writes: variant.writes,
-            copying: Arc::default(),
         };
         let options = MkfsOptions {
             pmem: fresh.region.clone(),
@@ -155,8 +145,6 @@ pub struct Fresh {
     dir: PathBuf,
     region: Option<PathBuf>,
     writes: Writes,
-    /// Nanoseconds that copies instead of writes have taken, with [`FreeWrites`].
-    copying: Arc<AtomicU64>,
 }
 
 impl Drop for Fresh {
@@ -176,6 +164,9 @@ pub struct Work<'a> {
     pub params: &'a Params,
     /// Ends it when set.
     pub stop: &'a AtomicBool,
+    /// On the operation layer it writes [`CONTENT`] instead of what it asks for: one of the variants does not write
+    /// that to the device, and what takes less there has to take less with all of them.
+    pub one_byte: bool,
 }
 
 impl Fresh {
@@ -205,12 +196,15 @@ impl Fresh {
     fn volume(&self) -> Result<Volume> {
         let opened = Volume::open(&self.dir, Access::ReadWrite, Duration::ZERO);
         let volume = opened.map_err(about(&self.dir))?;
-        let (under, copying) = (Arc::clone(volume.device()), Arc::clone(&self.copying));
+        let under = Arc::clone(volume.device());
+        let geometry = &volume.config().geometry;
+        let data = geometry.data_start..geometry.data_start + geometry.blocks;
         let device = match self.writes {
             Writes::Real => return Ok(volume),
-            Writes::Free => FreeWrites::over(under, copying),
-            Writes::Long => FreeWrites::with_long_ones(under, copying),
+            Writes::Free => FreeWrites::over(under, data),
+            Writes::Long => FreeWrites::with_long_ones(under, data),
         };
+        let device = device.map_err(about(&self.dir))?;
         let region = Arc::clone(volume.region());
         Volume::from_parts(region, Arc::new(device), Access::ReadWrite).map_err(about(&self.dir))
     }
@@ -234,7 +228,10 @@ impl Fresh {
         let fs = self.open(options)?;
         // The region is faulted in.
         fs.finish_chores();
-        let layer = OpLayer::new(Arc::clone(&fs));
+        let mut layer = OpLayer::new(Arc::clone(&fs));
+        if work.one_byte {
+            layer = layer.writing(&CONTENT);
+        }
         let place = workload::Place::within(work.params, &layer, work.stop)?;
         let space = fs.statfs();
         let full_before = 1.0 - space.free as f64 / space.blocks.max(1) as f64;
@@ -242,14 +239,11 @@ impl Fresh {
             fs: &fs,
             before: None,
             settled: false,
-            copying: (self.writes != Writes::Real).then_some(&*self.copying),
-            copied: 0,
         };
         let job = work.workload.prepare(&place)?;
         let steps = info.steps.len();
         let tallies = run::run(&*job, &place, steps, false, work.stop, &mut between);
         let after = counters(&fs)?;
-        let copied = between.copied_since();
         drop((job, place));
         let ended = fs.shutdown().map_err(about(&self.dir));
         let (tallies, ()) = (tallies?, ended?);
@@ -259,15 +253,7 @@ impl Fresh {
         // There are none, and nobody else does the work.
         observed.messages = None;
         observed.settled = [between.settled, true];
-        let mut total = run::merge(tallies, work.params).ok_or(Error::Stopped)?;
-        if !copied.is_zero() {
-            // Workers copy beside others: this is more than copies have put the end off by themselves.
-            let seconds = (total.seconds - copied.as_secs_f64()).max(f64::MIN_POSITIVE);
-            total.ops_per_s *= total.seconds / seconds;
-            total.seconds = seconds;
-            let us = u64::try_from(copied.as_micros()).unwrap_or(u64::MAX);
-            observed.counters.insert("copy_us".into(), us);
-        }
+        let total = run::merge(tallies, work.params).ok_or(Error::Stopped)?;
         Ok(sample(info, total, observed, full_before, false))
     }
 
@@ -332,20 +318,6 @@ struct Warm<'f> {
     fs: &'f Fs,
     before: Option<Counters>,
     settled: bool,
-    copying: Option<&'f AtomicU64>,
-    copied: u64,
-}
-
-impl Warm<'_> {
-    /// CPU time of copies, all together.
-    fn copied(&self) -> u64 {
-        self.copying.map_or(0, |ns| ns.load(Ordering::Relaxed))
-    }
-
-    /// The same since the warm-up was over.
-    fn copied_since(&self) -> Duration {
-        Duration::from_nanos(self.copied() - self.copied)
-    }
 }
 
 impl Between for Warm<'_> {
@@ -364,7 +336,6 @@ impl Between for Warm<'_> {
 
     fn warm(&mut self) -> Result<()> {
         self.before = Some(counters(self.fs)?);
-        self.copied = self.copied();
         Ok(())
     }
 }
