@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quayfs_journal::{RecordRef, Records};
+use quayfs_journal::{JournalStats, RecordRef, Records};
 use quayfs_sync::thread::{self, JoinHandle};
 use quayfs_sync::time::Instant;
 
@@ -105,8 +105,7 @@ fn digest_pending(e: &Engine, records: &mut Records) -> Result<()> {
     let upto = e.journal.digestable();
     while e.journal.digested() < upto {
         digest_some(e, upto, records)?;
-        let stats = e.journal.stats();
-        if stats.slots_used * 100 > stats.slots * HIGH_WATER {
+        if is_full(&e.journal.stats()) {
             e.kick(false, true);
         }
     }
@@ -116,7 +115,8 @@ fn digest_pending(e: &Engine, records: &mut Records) -> Result<()> {
 
 fn digest_some(e: &Engine, upto: u64, records: &mut Records) -> Result<()> {
     let after = e.journal.digested();
-    let mut turns = Turns::default();
+    let hurry = || e.journal.room_is_wanted();
+    let mut turns = Turns::unless(&hurry);
     read_records(e, after..upto, records, &mut turns)?;
     let Some(last) = records.last_seq() else {
         // Only holes: numbers of an earlier epoch that nobody took.
@@ -177,7 +177,7 @@ fn read_records(
     e: &Engine,
     range: Range<u64>,
     records: &mut Records,
-    turns: &mut Turns,
+    turns: &mut Turns<'_>,
 ) -> Result<()> {
     records.clear();
     let mut reader = e.journal.reader(range.start, range.end);
@@ -206,6 +206,11 @@ fn digest_singly<'r>(e: &Engine, records: impl Iterator<Item = RecordRef<'r>>) -
     Ok(())
 }
 
+/// Whether so many slots are in use that a round is due.
+pub(crate) fn is_full(stats: &JournalStats) -> bool {
+    stats.slots_used * 100 > stats.slots * HIGH_WATER
+}
+
 fn round_loop(e: &Engine) {
     let mut idle_since = Instant::now();
     let mut records = 0;
@@ -223,7 +228,7 @@ fn round_loop(e: &Engine) {
             idle_since = Instant::now();
         }
         let idle = idle_since.elapsed() >= IDLE;
-        let full = stats.slots_used * 100 > stats.slots * HIGH_WATER;
+        let full = is_full(&stats);
         if !e.is_read_only() {
             let result = (|| {
                 if asked.round || (idle && stats.slots_used > 0) {

@@ -118,7 +118,7 @@ pub fn rounds(e: &Engine, reach: Reach, mut more: impl FnMut(u64) -> bool) -> Re
     let mut report = RoundReport::default();
     let mut outcome = Ok(());
     let mut last: Option<Round> = None;
-    let mut next = search.find(e, reach, e.journal.retired());
+    let mut next = search.find(e, reach, (e.journal.retired(), 0));
     while let Some(mut this) = next.take() {
         let (cut, slots) = (this.cut, this.slots);
         let mut ended = None;
@@ -131,7 +131,7 @@ pub fn rounds(e: &Engine, reach: Reach, mut more: impl FnMut(u64) -> bool) -> Re
         let find_next = || {
             if more(slots) {
                 // Not if there is little left, as where digest is behind: half of it, then half of that.
-                match search.find(e, reach, cut) {
+                match search.find(e, reach, (cut, slots)) {
                     Some(small) if small.slots < slots / 2 => search.reuse(small),
                     found => next = found,
                 }
@@ -190,10 +190,11 @@ fn carry_out(
 
 /// Nobody finds the slots of a round any more, and they become free.
 fn end(e: &Engine, mut round: Round) -> Result<Round> {
-    let mut turns = Turns::default();
+    let hurry = || e.journal.slots_are_wanted();
+    let mut turns = Turns::unless(&hurry);
     for slot in round.moves.iter().map(|m| &m.slot).chain(&round.orphaned) {
         e.staged.remove_if(slot.lbn, &slot.slot());
-        turns.step_unless(4, || e.journal.slots_are_wanted());
+        turns.step(4);
     }
     free_slots(e, round.cut)?;
     std::mem::take(&mut round.borrowed).give_back(e);
@@ -220,9 +221,10 @@ fn free_slots(e: &Engine, retired: u64) -> Result<()> {
 fn entries<'e>(e: &'e Engine, moves: &[Move], cut: u64) -> Result<quayfs_ppt::Txn<'e>> {
     let mut txn = e.ppt.begin().map_err(FsError::io)?;
     let fill = (|| {
-        let mut turns = Turns::default();
+        let hurry = || e.journal.slots_are_wanted();
+        let mut turns = Turns::unless(&hurry);
         for m in moves {
-            turns.step_unless(4, || e.journal.slots_are_wanted());
+            turns.step(4);
             if let Some(b) = m.borrowed {
                 txn.swap(m.slot.lbn, b)?;
                 txn.set_zero(b)?;

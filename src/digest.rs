@@ -216,7 +216,7 @@ impl<'s> Batch<'s> {
 
     /// Writes the batch: pages, then NAT. The caller has set the committed words of the slots
     /// before and stores D afterwards.
-    pub fn write(mut self, turns: &mut Turns) -> Result<Retired> {
+    pub fn write(mut self, turns: &mut Turns<'_>) -> Result<Retired> {
         let region = self.store.region();
         let (geo, salt) = (*self.store.geometry(), self.store.salt());
         let mut retired = Retired {

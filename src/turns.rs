@@ -9,26 +9,30 @@
 use std::thread;
 
 /// Counts what has been done, and yields after some. Not to be stepped with a lock held that an operation takes.
-#[derive(Debug, Default)]
-pub struct Turns {
+#[derive(Default)]
+pub struct Turns<'h> {
     steps: u32,
+    hurry: Option<&'h dyn Fn() -> bool>,
 }
 
 /// Cache lines between two yields: some microseconds to some tens of them.
 const STEPS: u32 = 256;
 
-impl Turns {
-    /// Something that takes about as long as copying `lines` cache lines has been done.
-    pub fn step(&mut self, lines: u32) {
-        self.step_unless(lines, || false);
+impl<'h> Turns<'h> {
+    /// Yields to nobody while `hurry` says so: others wait for what this thread does.
+    pub fn unless(hurry: &'h dyn Fn() -> bool) -> Self {
+        Self {
+            steps: 0,
+            hurry: Some(hurry),
+        }
     }
 
-    /// As [`Turns::step`], but yields to nobody while others wait for what this thread does.
-    pub fn step_unless(&mut self, lines: u32, hurry: impl FnOnce() -> bool) {
+    /// Something that takes about as long as copying `lines` cache lines has been done.
+    pub fn step(&mut self, lines: u32) {
         self.steps += lines;
         if self.steps >= STEPS {
             self.steps = 0;
-            if !hurry() {
+            if !self.hurry.is_some_and(|hurry| hurry()) {
                 thread::yield_now();
             }
         }
@@ -50,14 +54,15 @@ mod tests {
 
     #[test]
     fn who_is_in_a_hurry_is_asked_when_it_is_time_to_yield() {
-        let mut turns = Turns::default();
-        let mut asked = 0;
+        let asked = std::cell::Cell::new(0);
+        let hurry = || {
+            asked.set(asked.get() + 1);
+            true
+        };
+        let mut turns = Turns::unless(&hurry);
         for _ in 0..4 {
-            turns.step_unless(STEPS / 2, || {
-                asked += 1;
-                true
-            });
+            turns.step(STEPS / 2);
         }
-        assert_eq!((asked, turns.steps), (2, 0));
+        assert_eq!((asked.get(), turns.steps), (2, 0));
     }
 }

@@ -13,19 +13,42 @@ pub(super) struct Search {
     live: Vec<LiveSlot>,
     seqs: Vec<u64>,
     rounds: Vec<Round>,
+    /// How often in a row there was too little digested.
+    put_off: u32,
 }
+
+/// How often in a row a round is put off because there is too little digested.
+const PUT_OFF_MOST: u32 = 8;
 
 impl Search {
     /// A round over slots above `above`, which is what is retired already or the cut of the round that is under
-    /// way. None if there are none.
-    pub(super) fn find(&mut self, e: &Engine, reach: Reach, above: u64) -> Option<Round> {
-        let Self { live, seqs, rounds } = self;
+    /// way, which frees `freed`. None if there are none, or if more than half of what is staged is not digested yet,
+    /// where slots are all that is wanted: a round would write what digest is about to find overwritten or freed, with a
+    /// flush for a few blocks. Digest goes on then, and asks for a round again.
+    pub(super) fn find(
+        &mut self,
+        e: &Engine,
+        reach: Reach,
+        (above, freed): (u64, u64),
+    ) -> Option<Round> {
+        let Self {
+            live,
+            seqs,
+            rounds,
+            put_off,
+        } = self;
         let digested = e.journal.digested();
         // Before the first write in place: a reader that missed the staged map before a slot was published may
         // still be reading the block. All slots up to D are published.
         let grace = Grace::begin();
         e.journal.find_live_slots(above, digested, live);
         grace.look_after();
+        if reach == Reach::Older && *put_off < PUT_OFF_MOST && is_behind(e, digested, live, freed) {
+            *put_off += 1;
+            e.kick(true, false);
+            return None;
+        }
+        *put_off = 0;
         // A round is bounded by the L2P log: a block takes up to two entries.
         let most = (e.ppt.capacity() / 2) as usize;
         let cut = cut((live, seqs), digested, reach, most);
@@ -46,6 +69,16 @@ impl Search {
     pub(super) fn reuse(&mut self, round: Round) {
         self.rounds.push(round);
     }
+}
+
+/// Whether what is digested has less than half of the slots, and digest, which asks for a round where so many are in use,
+/// has something to do.
+fn is_behind(e: &Engine, digested: u64, live: &[LiveSlot], freed: u64) -> bool {
+    let stats = e.journal.stats();
+    let used = stats.slots_used.saturating_sub(freed);
+    (live.len() as u64) < used / 2
+        && crate::background::is_full(&stats)
+        && digested < e.journal.digestable()
 }
 
 /// Up to which number a round takes slots: at most `most`, and S <= D, so that in mode `commit` nothing

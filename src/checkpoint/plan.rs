@@ -36,7 +36,8 @@ pub(super) fn plan(e: &Engine, round: &mut Round) -> Result<()> {
         ..
     } = round;
     moves.clear();
-    let mut turns = Turns::default();
+    let hurry = || e.journal.slots_are_wanted();
+    let mut turns = Turns::unless(&hurry);
     for slot in &*newest {
         let m = e.ppt.lookup(slot.lbn).map_err(FsError::io)?;
         moves.push(Move {
@@ -44,7 +45,7 @@ pub(super) fn plan(e: &Engine, round: &mut Round) -> Result<()> {
             pbn: m.pbn,
             borrowed: None,
         });
-        turns.step_unless(2, || e.journal.slots_are_wanted());
+        turns.step(2);
     }
     moves.sort_unstable_by_key(|m| m.pbn);
     let mut new_homes: Vec<usize> = match policy {

@@ -143,9 +143,10 @@ fn write_batch(
         *buf = AlignedBuf::new(len.next_power_of_two());
     }
     let all = batch.iter().flat_map(|piece| &moves[piece.clone()]);
-    let mut turns = Turns::default();
+    let hurry = || e.journal.slots_are_wanted();
+    let mut turns = Turns::unless(&hurry);
     for (m, out) in all.zip(buf.chunks_mut(BLOCK)) {
-        turns.step_unless((BLOCK / LINE) as u32, || e.journal.slots_are_wanted());
+        turns.step((BLOCK / LINE) as u32);
         if let Err(err) = e.journal.read_slot(&m.slot.slot(), out) {
             let err = FsError::io(format_args!("LBN {}: {err}", m.slot.lbn));
             e.damaged(&err);

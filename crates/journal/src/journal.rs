@@ -145,6 +145,11 @@ impl Journal {
         self.slot_waiters.is_waiting()
     }
 
+    /// Whether somebody waits for slots or for log space, or did a moment ago.
+    pub fn room_is_wanted(&self) -> bool {
+        self.slot_waiters.is_waiting() || self.log_waiters.is_waiting()
+    }
+
     pub(crate) fn wake(&self) {
         self.slot_waiters.wake();
         self.log_waiters.wake();

@@ -4,7 +4,7 @@ use quayfs_crashsim::{Fault, FaultDevice, FaultOp, Repeat};
 
 use super::*;
 use crate::background::digest_all;
-use crate::checkpoint::{Reach, rounds};
+use crate::checkpoint::{Reach, round_of, rounds};
 
 const BLOCKS: u64 = 48;
 const POLICIES: [&str; 4] = ["adaptive", "swap", "inplace", "double"];
@@ -126,6 +126,39 @@ fn a_row_ends_where_there_is_little_left() {
     .unwrap();
     assert_eq!((report.slots, staged(&fs)), (BLOCKS, BLOCKS / 2 - 1));
     known.check(&fs, "the rest is staged");
+    fs.shutdown().unwrap();
+}
+
+#[test]
+fn digest_goes_first_where_it_is_behind() {
+    let fs = Disk::new().mount("noatime");
+    let known = Known::new(&fs);
+    let more = file(&fs, ROOT, "more");
+    digest_all(&fs.e).unwrap();
+    // More than half of all slots, and nothing of it digested.
+    let half = fs.e.journal.stats().slots / 2;
+    for b in 0..half {
+        fs.write(more, b * BLOCK as u64, &[3; BLOCK], false)
+            .unwrap();
+    }
+    let older = || round_of(&fs.e, Reach::Older).unwrap();
+    let digest_is_wanted = || {
+        let now = std::time::Duration::ZERO;
+        fs.e.await_work(now, |w| std::mem::take(&mut w.digest))
+            .digest
+    };
+    digest_is_wanted();
+    assert_eq!((older().slots, digest_is_wanted()), (0, true));
+    assert_eq!(staged(&fs), half + BLOCKS);
+    // Not for ever: what is digested is written then, half of it.
+    let slots: Vec<u64> = (0..9).map(|_| older().slots).collect();
+    assert_eq!(slots, [0, 0, 0, 0, 0, 0, 0, BLOCKS / 2, 0]);
+    // Nor where everything is asked for.
+    let all = round_of(&fs.e, Reach::All).unwrap();
+    assert_eq!(all.slots, BLOCKS / 2);
+    digest_all(&fs.e).unwrap();
+    assert_eq!(older().slots, half / 2);
+    known.check(&fs, "digest went first");
     fs.shutdown().unwrap();
 }
 
