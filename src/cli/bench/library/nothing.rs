@@ -58,11 +58,17 @@ impl Nothing {
         Ok((at, rest))
     }
 
-    fn make(&self, dir: Node, name: &[u8]) -> Node {
-        let node = ROOT + 1 + self.made.fetch_add(1, Ordering::Relaxed);
-        self.sizes.insert(node, 0);
-        self.names.insert((dir, name.into()), node);
-        node
+    /// Makes a node of this name, unless somebody else has.
+    fn make(&self, dir: Node, name: &[u8]) -> Result<Node, Node> {
+        match self.names.entry((dir, name.into())) {
+            Entry::Occupied(there) => Err(*there.get()),
+            Entry::Vacant(place) => {
+                let node = ROOT + 1 + self.made.fetch_add(1, Ordering::Relaxed);
+                self.sizes.insert(node, 0);
+                place.insert(node);
+                Ok(node)
+            }
+        }
     }
 
     fn remove(&self, dir: Node, path: &CStr) -> Result<(), Errno> {
@@ -81,17 +87,20 @@ impl Library for Nothing {
 
     fn open(&self, dir: Node, path: &CStr, flags: OFlags, _: Mode) -> Result<Node, Errno> {
         let (parent, name) = self.parent(dir, path)?;
-        match self.child(parent, name) {
-            Ok(_) if flags.contains(OFlags::EXCL) => Err(Errno::EXIST),
-            Ok(node) => {
-                if flags.contains(OFlags::TRUNC) {
-                    self.sizes.insert(node, 0);
-                }
-                Ok(node)
-            }
-            Err(_) if flags.contains(OFlags::CREATE) => Ok(self.make(parent, name)),
-            Err(e) => Err(e),
+        let found = match self.child(parent, name) {
+            Err(_) if flags.contains(OFlags::CREATE) => match self.make(parent, name) {
+                Ok(made) => return Ok(made),
+                Err(there) => there,
+            },
+            found => found?,
+        };
+        if flags.contains(OFlags::EXCL) {
+            return Err(Errno::EXIST);
         }
+        if flags.contains(OFlags::TRUNC) {
+            self.sizes.insert(found, 0);
+        }
+        Ok(found)
     }
 
     fn close(&self, _: Node) {}
@@ -143,8 +152,7 @@ impl Library for Nothing {
 
     fn mkdir(&self, dir: Node, path: &CStr, _: Mode) -> Result<(), Errno> {
         let (parent, name) = self.parent(dir, path)?;
-        self.make(parent, name);
-        Ok(())
+        self.make(parent, name).map(drop).map_err(|_| Errno::EXIST)
     }
 
     fn rmdir(&self, dir: Node, path: &CStr) -> Result<(), Errno> {
@@ -177,6 +185,7 @@ mod tests {
     fn names_and_sizes_are_kept_and_nothing_else() {
         let n = Nothing::default();
         n.mkdir(ROOT, c"d", Mode::empty()).unwrap();
+        assert_eq!(n.mkdir(ROOT, c"d", Mode::empty()), Err(Errno::EXIST));
         let made = |flags| n.open(ROOT, c"d/f", flags, Mode::empty());
         assert_eq!(made(OFlags::empty()), Err(Errno::NOENT));
         let f = made(OFlags::CREATE).unwrap();
