@@ -1,5 +1,7 @@
 //! The machine and the program that measured.
 
+mod limits;
+
 use crate::error::{Error, Result};
 use procfs::{CpuInfo, Current, CurrentSI, KernelStats};
 use serde::{Deserialize, Serialize};
@@ -24,6 +26,9 @@ pub struct Machine {
     pub root: bool,
     /// What the clock and the histogram add to an operation, in nanoseconds.
     pub clock_ns: u64,
+    /// What the control group of this process may have of disks: a line each as in `io.max` of cgroup v2.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub io_limits: Vec<String>,
 }
 
 impl Machine {
@@ -43,6 +48,7 @@ impl Machine {
             memory_bytes: memory.totalram as u64 * u64::from(memory.mem_unit),
             root: rustix::process::geteuid().is_root(),
             clock_ns: crate::meter::clock_cost(),
+            io_limits: limits::of_this_process(),
         }
     }
 }

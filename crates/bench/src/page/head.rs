@@ -165,6 +165,7 @@ fn context(c: &Context<'_>, sources: &[Source]) -> Markup {
             (bytes(m.memory_bytes)) " of memory, Linux " (m.kernel) " (" (m.kernel_version) "), "
             @if m.root { "measured by root" } @else { "not measured by root: caches were kept" }
             @if pinned(r) { ", threads bound to CPUs" }
+            @for limit in &m.io_limits { ", disk limited: " (limit) }
             ". The clock and the histogram add " (clock) " ns to each operation."
         }
         dl.facts {

@@ -52,6 +52,10 @@ pub fn differences(a: &Report, b: &Report) -> Vec<&'static str> {
         ("kernel", kernel(a) != kernel(b)),
         ("machine", machine(a) != machine(b)),
         (
+            "limits of disks",
+            a.machine.io_limits != b.machine.io_limits,
+        ),
+        (
             "directories or their options",
             directories(a) != directories(b),
         ),

@@ -91,6 +91,7 @@ fn report(threads: u32, targets: &[(&str, &[f64])]) -> Report {
             memory_bytes: 1 << 34,
             root: true,
             clock_ns: u64::from(threads) + 30,
+            io_limits: Vec::new(),
         },
         targets: targets.iter().map(|t| facts(t.0)).collect(),
         workloads: vec![found],

@@ -62,12 +62,15 @@ fn nothing_else_may_differ() {
     let pair = || (report(1, &TWO), report(4, &TWO));
     let (a, b) = pair();
     assert!(joined(a, b));
-    let changes: [(&str, Change); 10] = [
+    let changes: [(&str, Change); 11] = [
         ("commit", |r| r.commit = Some("fff".into())),
         ("commit", |r| r.commit = None),
         ("version", |r| r.version = "0.2.0".into()),
         ("kernel", |r| r.machine.kernel = "6.19.0".into()),
         ("machine", |r| r.machine.cpus = 4),
+        ("limits of disks", |r| {
+            r.machine.io_limits.push("8:0 wbps=1".into())
+        }),
         ("directories or their options", |r| {
             r.targets[1].options = "ro".into()
         }),
