@@ -2,13 +2,15 @@
 //!
 //! Each call does what the edge does for the requests that the kernel would send for it, but for those
 //! that the kernel's caches would save: a path is looked up name by name, and each lookup is taken back
-//! when the call ends. An open file keeps one, so that it stays when its last name goes.
+//! when the call ends. An open file keeps one, so that it stays when its last name goes. What the kernel keeps of the
+//! content of files is [`page_cache`]'s.
 //!
 //! What the kernel's lock of an inode orders is not ordered here: of two appends to one file at once, one
 //! may end on top of the other.
 
 pub mod data_alone;
 pub mod nothing;
+pub mod page_cache;
 
 use std::ffi::CStr;
 use std::ops::Deref;

@@ -256,8 +256,12 @@ impl Plan {
     }
 
     fn cell(&self, planned: &Planned<'_>) -> Cell {
-        let level = if planned.mounted { "mount" } else { "ops" };
         let row = planned.row;
+        let level = match planned.mounted {
+            true => Level::Mount,
+            false => Level::Ops,
+        };
+        let level = (level, row.page_cache);
         let what = (&*planned.workload, &planned.params);
         let variants = &planned.variants;
         Cell::new(
@@ -309,6 +313,7 @@ impl Plan {
             params: &planned.params,
             stop,
             one_byte: (planned.variants.iter()).any(|v| v.writes != Writes::Real),
+            page_cache: planned.row.page_cache,
         };
         if variant.place == Place::Nowhere {
             return volume::run_on_library(&work, &Nothing::default());

@@ -1,3 +1,4 @@
+use super::page_cache::PageCache;
 use super::*;
 use crate::config::MountOptions;
 use crate::mkfs;
@@ -102,7 +103,12 @@ fn tree_of_fs(fs: &Fs, dir: u64, prefix: &str, found: &mut Tree) {
 
 #[test]
 fn every_workload_leaves_the_tree_that_system_calls_leave() {
-    for options in ["durability=op", "durability=commit,data=ordered"] {
+    let cases = [
+        ("durability=op", false),
+        ("durability=op", true),
+        ("durability=commit,data=ordered", false),
+    ];
+    for (options, page_cache) in cases {
         for w in workload::all() {
             let info = w.info();
             if info.kernel_only.is_some() {
@@ -116,8 +122,12 @@ fn every_workload_leaves_the_tree_that_system_calls_leave() {
 
             let fs = fresh(options);
             let library = OpLayer::new(Arc::clone(&fs));
+            let library: Box<dyn Library> = match page_cache {
+                true => Box::new(PageCache::over(library)),
+                false => Box::new(library),
+            };
             let here = {
-                let place = Place::within(&params, &library, &stop).unwrap();
+                let place = Place::within(&params, &*library, &stop).unwrap();
                 go(&*w, &params, &place, &stop).unwrap()
             };
             let name = info.name;
@@ -299,5 +309,65 @@ fn handles_keep_what_the_kernel_would_keep() {
         assert!(e.contains("Bad file descriptor"), "{e}");
     }
     assert!(!fs.e.inodes.is_known(fs.root()));
+    fs.shutdown().unwrap();
+}
+
+#[test]
+fn what_the_page_cache_has_is_read_from_there() {
+    let fs = fresh("durability=op");
+    // Who writes past the cache shows what comes from there.
+    let below = OpLayer::new(Arc::clone(&fs));
+    let cache = PageCache::over(OpLayer::new(Arc::clone(&fs)));
+    let mode = Mode::from_raw_mode(0o644);
+    let new = OFlags::CREATE | OFlags::RDWR;
+    let root = cache.root().unwrap();
+    let f = cache.open(root, c"f", new, mode).unwrap();
+    let read = |len: usize, offset: u64| {
+        let mut bytes = vec![9; len];
+        let n = cache.read(f, &mut bytes, offset).unwrap();
+        bytes.truncate(n);
+        bytes
+    };
+    // One page whole, one in part: the latter is read when somebody asks, and kept from then on.
+    assert_eq!(cache.write(f, &[1; 5000], 0, new), Ok(5000));
+    below.write(f, &[2; 5000], 0, new).unwrap();
+    assert_eq!(read(4096, 0), [1; 4096]);
+    assert_eq!(read(4096, 4096), [2; 904]);
+    below.write(f, &[3; 5000], 0, new).unwrap();
+    assert_eq!(read(10_000, 4090), [&[1; 6][..], &[2; 904]].concat());
+    // What is appended joins the page that is there, behind the end that the kernel knows.
+    below.write(f, &[3; 10], 5000, new).unwrap();
+    assert_eq!(cache.write(f, b"end", 0, new | OFlags::APPEND), Ok(3));
+    assert_eq!((cache.size(f), below.size(f)), (Ok(5003), Ok(5010)));
+    assert_eq!(read(100, 4996), *b"\x02\x02\x02\x02end");
+    assert_eq!((read(1, 5003), read(7, 1 << 40)), (vec![], vec![]));
+    // A hole is read, and is zeros.
+    assert_eq!(cache.write(f, b"far", 20_000, new), Ok(3));
+    assert_eq!(read(4, 12_288), [0; 4]);
+    assert_eq!(read(9, 19_999), *b"\0far");
+    // Empty, it has no pages, whoever emptied it: so it is with another file of the same number.
+    assert_eq!(cache.write(f, &[1; 4096], 0, new), Ok(4096));
+    below.close(below.open(root, c"f", new | OFlags::TRUNC, mode).unwrap());
+    assert_eq!(read(4, 0), [1; 4]);
+    cache.close(cache.open(root, c"f", new, mode).unwrap());
+    assert_eq!((cache.size(f), read(1, 0)), (Ok(0), vec![]));
+    assert_eq!(cache.write(f, &[1; 4096], 0, new), Ok(4096));
+    cache.close(cache.open(root, c"f", new | OFlags::TRUNC, mode).unwrap());
+    assert_eq!((cache.size(f), read(1, 0)), (Ok(0), vec![]));
+    cache.write(f, b"one", 0, new).unwrap();
+    assert_eq!(read(3, 0), *b"one");
+    let g = cache.open(root, c"g", new, mode).unwrap();
+    cache.write(g, b"other", 0, new).unwrap();
+    cache.rename(root, c"g", c"f").unwrap();
+    assert_eq!(read(3, 0), *b"one", "it is still open");
+    cache.close(g);
+    cache.unlink(root, c"f").unwrap();
+    assert_eq!(cache.stat(root, c"f"), Err(Errno::NOENT));
+    assert_eq!(cache.unlink(root, c"f"), Err(Errno::NOENT));
+    cache.close(f);
+    fs.finish_chores();
+    let again = cache.open(root, c"again", new, mode).unwrap();
+    assert_eq!(cache.size(again), Ok(0));
+    cache.close(again);
     fs.shutdown().unwrap();
 }

@@ -69,6 +69,8 @@ const TOKUBENCH_STAGING: Row = Row {
     // A run of as many as the workload says is over in half a second; for twice as many as these there are
     // no node pages.
     files: Some(100_000),
+    // Nobody reads.
+    page_cache: false,
     variants: STAGING_VARIANTS,
     comparisons: &[
         rate("sharded", "central", Some("4.9")),
@@ -179,6 +181,7 @@ const PPT: Experiment = Experiment {
         Row {
             workload: "seq-read-scattered",
             file_bytes: Some(256 << 20),
+            page_cache: false,
             variants: CHECKPOINTS,
             comparisons: &[
                 rate("swap", "inplace", None),
@@ -239,9 +242,11 @@ const TRANSCM: Experiment = Experiment {
     recovery: true,
 };
 
+/// As with `O_DIRECT`, which passes the page cache and the kernel's lock of a file.
 const RANGELOCK_ROW: Row = Row {
     threads: SCALING,
     options: "durability=op",
+    page_cache: false,
     variants: &[
         on_pmem("range", ""),
         on_pmem("file", "ablation=locking:file"),
@@ -275,8 +280,9 @@ const RANGELOCK: Experiment = Experiment {
 };
 
 /// The node log in pmem, on the data device as well with the same region, and all of the region on the disk;
-/// and what is left if nodes cost nothing at all.
+/// and what is left if nodes cost nothing at all. Nobody reads.
 const NODELOG_ROW: Row = Row {
+    page_cache: false,
     options: "data=ordered,durability=commit",
     threads: &[1, 4],
     variants: &[

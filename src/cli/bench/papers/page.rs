@@ -56,7 +56,13 @@ fn plots(e: &ExperimentReport) -> Vec<Plot> {
         all.push(Plot::Bars(ratios(&e.cells)));
     }
     // Cells that differ in the number of threads alone stand together.
-    let what = |c: &Cell| (c.level.clone(), c.workload.name.clone(), shared(c));
+    let what = |c: &Cell| {
+        (
+            c.level_and_cache().to_owned(),
+            c.workload.name.clone(),
+            shared(c),
+        )
+    };
     let mut seen = Vec::new();
     for cell in &e.cells {
         let key = what(cell);
@@ -125,7 +131,7 @@ fn ratios(cells: &[Cell]) -> Bars {
                 theirs,
             }
         });
-        let mut label = format!("{}, {}", cell.level, cell.workload.name);
+        let mut label = format!("{}, {}", cell.level_and_cache(), cell.workload.name);
         if !cell.options.is_empty() {
             label += &format!(", {}", cell.options);
         }
@@ -147,7 +153,8 @@ fn ratios(cells: &[Cell]) -> Bars {
 
 fn throughput(cells: &[&Cell]) -> Plot {
     let first = cells[0];
-    let title = format!("{} at level {}", first.workload.name, first.level);
+    let level = first.level_and_cache();
+    let title = format!("{} at level {level}", first.workload.name);
     let rate = |cell: &Cell, name: &str| {
         let target = cell.workload.targets.iter().find(|t| t.label == name);
         target.and_then(|t| t.ops_per_s)

@@ -2,6 +2,7 @@
 
 use super::recovery::{By, Recovery};
 use super::table::{Comparison, Experiment, Place, Row, Variant};
+use crate::cli::args::Level;
 use quayfs_bench::machine::Machine;
 use quayfs_bench::report::{TargetReport, WorkloadReport};
 use quayfs_bench::stats::Summary;
@@ -73,6 +74,9 @@ pub struct ExperimentReport {
 pub struct Cell {
     /// `ops` or `mount`.
     pub level: String,
+    /// Whether reads of what the kernel's page cache would have stayed away from the operation layer.
+    #[serde(default)]
+    pub page_cache: bool,
     /// Mount options of all variants.
     pub options: String,
     /// The variants.
@@ -129,7 +133,7 @@ impl ExperimentReport {
 impl Cell {
     /// One without samples.
     pub fn new(
-        level: &str,
+        (level, page_cache): (Level, bool),
         variants: &[&Variant],
         options: String,
         (workload, params): (&dyn Workload, &Params),
@@ -147,12 +151,22 @@ impl Cell {
         };
         let labels: Vec<String> = variants.iter().map(|v| v.name.into()).collect();
         let info = workload.info();
+        let mounted = level == Level::Mount;
         Self {
-            level: level.into(),
+            level: if mounted { "mount" } else { "ops" }.into(),
+            page_cache: page_cache && !mounted,
             options,
             variants: variants.iter().map(variant).collect(),
             workload: WorkloadReport::new(info.name, info.about, params.clone(), &labels),
             comparisons: Vec::new(),
+        }
+    }
+
+    /// The level, with what is above it.
+    pub fn level_and_cache(&self) -> &str {
+        match self.page_cache {
+            true => "ops below a page cache",
+            false => &self.level,
         }
     }
 
@@ -203,6 +217,9 @@ impl Papers {
                 at.fstype, at.source
             );
         }
+        for limit in &m.io_limits {
+            let _ = writeln!(out, "disk limited: {limit}");
+        }
         out
     }
 
@@ -227,10 +244,7 @@ impl Papers {
 
 impl Cell {
     fn render(&self, out: &mut String) {
-        let level = match &*self.level {
-            "ops" => "operation layer",
-            other => other,
-        };
+        let level = self.level_and_cache().replacen("ops", "operation layer", 1);
         let _ = write!(out, "\n  {level}");
         if !self.options.is_empty() {
             let _ = write!(out, ", {}", self.options);

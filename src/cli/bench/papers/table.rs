@@ -112,6 +112,8 @@ pub struct Row {
     pub files: Option<u64>,
     /// Bytes of a file, instead of the workload's.
     pub file_bytes: Option<u64>,
+    /// On the operation layer what the kernel's page cache would have is read from there.
+    pub page_cache: bool,
     /// Seconds below which it shows nothing.
     pub least_seconds: f64,
     /// Ways to mount; they take turns in this order.
@@ -206,6 +208,7 @@ pub const PLAIN: Row = Row {
     options: "",
     files: None,
     file_bytes: None,
+    page_cache: true,
     least_seconds: 0.0,
     variants: &[],
     comparisons: &[],

@@ -5,6 +5,7 @@ use super::table::{Place, Variant, Writes};
 use crate::background::digest_all;
 use crate::checkpoint;
 use crate::cli::bench::library::OpLayer;
+use crate::cli::bench::library::page_cache::PageCache;
 use crate::config::MountOptions;
 use crate::fs::Fs;
 use crate::mkfs::{MkfsOptions, mkfs};
@@ -167,6 +168,8 @@ pub struct Work<'a> {
     /// On the operation layer it writes [`CONTENT`] instead of what it asks for: one of the variants does not write
     /// that to the device, and what takes less there has to take less with all of them.
     pub one_byte: bool,
+    /// There is a page cache above the operation layer, as there is above a mount.
+    pub page_cache: bool,
 }
 
 impl Fresh {
@@ -232,7 +235,11 @@ impl Fresh {
         if work.one_byte {
             layer = layer.writing(&CONTENT);
         }
-        let place = workload::Place::within(work.params, &layer, work.stop)?;
+        let layer: Box<dyn Library> = match work.page_cache {
+            true => Box::new(PageCache::over(layer)),
+            false => Box::new(layer),
+        };
+        let place = workload::Place::within(work.params, &*layer, work.stop)?;
         let space = fs.statfs();
         let full_before = 1.0 - space.free as f64 / space.blocks.max(1) as f64;
         let mut between = Warm {

@@ -1,0 +1,271 @@
+//! The kernel's page cache, in front of a library: what mounts have above them.
+//!
+//! Reads of what the kernel has would never arrive, so without it what is measured is a disk that is read again and
+//! again. Pages are those of `fuse_perform_write`, the path of writes to a mount without `writeback`: a page that is
+//! written whole is kept, one that is written in part only if it was kept before, and whoever writes waits for whoever
+//! else writes to that file. It is as large as memory, and there is no reading ahead.
+
+use std::ffi::CStr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use quayfs_bench::library::{Library, Node};
+use quayfs_sync::map::Entry;
+use quayfs_sync::{DashMap, RwLock};
+use rustc_hash::FxBuildHasher;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+const PAGE: usize = 4096;
+
+/// A library and its pages.
+pub struct PageCache<L> {
+    under: L,
+    files: DashMap<Node, Arc<RwLock<Pages>>, FxBuildHasher>,
+}
+
+/// What is kept of a file.
+#[derive(Default)]
+struct Pages {
+    /// Once somebody has asked for it.
+    size: Option<u64>,
+    /// By their place in the file; zeros behind its end.
+    kept: Vec<Option<Box<[u8; PAGE]>>>,
+}
+
+impl<L: Library> PageCache<L> {
+    /// Keeps pages of what goes to and comes from `under`, which nobody else may change meanwhile.
+    pub fn over(under: L) -> Self {
+        Self {
+            under,
+            files: DashMap::with_capacity_and_hasher(0, FxBuildHasher),
+        }
+    }
+
+    fn pages(&self, node: Node) -> Arc<RwLock<Pages>> {
+        if let Some(there) = self.files.get(&node) {
+            return Arc::clone(&there);
+        }
+        match self.files.entry(node) {
+            Entry::Occupied(there) => Arc::clone(there.get()),
+            Entry::Vacant(place) => {
+                let pages = Arc::default();
+                place.insert(Arc::clone(&pages));
+                pages
+            }
+        }
+    }
+
+    fn size_in(&self, pages: &mut Pages, node: Node) -> Result<u64, Errno> {
+        match pages.size {
+            Some(size) => Ok(size),
+            None => {
+                let size = self.under.size(node)?;
+                pages.size = Some(size);
+                Ok(size)
+            }
+        }
+    }
+
+    /// Forgets the pages of a file that is about to lose a name. Other names of it are none the worse for that.
+    fn forget(&self, dir: Node, path: &CStr) {
+        if let Ok(node) = self.under.open(dir, path, OFlags::RDONLY, Mode::empty()) {
+            self.files.remove(&node);
+            self.under.close(node);
+        }
+    }
+}
+
+impl Pages {
+    /// Copies bytes from `offset` to the end of `buffer` or of the file, if all of them are kept.
+    fn copy_out(&self, buffer: &mut [u8], offset: u64) -> Option<usize> {
+        let left = self.size?.saturating_sub(offset);
+        let wanted = buffer
+            .len()
+            .min(usize::try_from(left).unwrap_or(usize::MAX));
+        let parts = || parts(offset, wanted);
+        if !parts().all(|p| self.kept.get(p.page).is_some_and(Option::is_some)) {
+            return None;
+        }
+        let mut done = 0;
+        for p in parts() {
+            let page = self.kept[p.page].as_ref()?;
+            buffer[done..done + p.len].copy_from_slice(&page[p.at..p.at + p.len]);
+            done += p.len;
+        }
+        Some(wanted)
+    }
+
+    /// Keeps what was read from a page's first byte on, zeros behind the end of the file.
+    fn fill(&mut self, first: usize, read: &[u8]) {
+        for (i, part) in read.chunks(PAGE).enumerate() {
+            let mut page = Box::new([0; PAGE]);
+            page[..part.len()].copy_from_slice(part);
+            *self.slot(first + i) = Some(page);
+        }
+    }
+
+    /// Notes what was written.
+    fn patch(&mut self, offset: u64, data: &[u8]) {
+        let mut done = 0;
+        for p in parts(offset, data.len()) {
+            let part = &data[done..done + p.len];
+            done += p.len;
+            let slot = self.slot(p.page);
+            match slot {
+                Some(page) => page[p.at..p.at + p.len].copy_from_slice(part),
+                None => {
+                    *slot = part
+                        .try_into()
+                        .ok()
+                        .map(|whole: [u8; PAGE]| Box::new(whole))
+                }
+            }
+        }
+        let end = offset + data.len() as u64;
+        self.size = self.size.map(|size| size.max(end));
+    }
+
+    fn slot(&mut self, page: usize) -> &mut Option<Box<[u8; PAGE]>> {
+        if self.kept.len() <= page {
+            self.kept.resize_with(page + 1, || None);
+        }
+        &mut self.kept[page]
+    }
+}
+
+/// A part of a page.
+struct Part {
+    page: usize,
+    at: usize,
+    len: usize,
+}
+
+fn parts(offset: u64, len: usize) -> impl Iterator<Item = Part> {
+    let end = offset + len as u64;
+    let mut from = offset;
+    std::iter::from_fn(move || {
+        let at = (from % PAGE as u64) as usize;
+        let page = (from / PAGE as u64) as usize;
+        let len = (end - from).min((PAGE - at) as u64) as usize;
+        from += len as u64;
+        (len > 0).then_some(Part { page, at, len })
+    })
+}
+
+impl<L: Library> Library for PageCache<L> {
+    fn root(&self) -> Result<Node, Errno> {
+        self.under.root()
+    }
+
+    fn open(&self, dir: Node, path: &CStr, flags: OFlags, mode: Mode) -> Result<Node, Errno> {
+        let node = self.under.open(dir, path, flags, mode)?;
+        if flags.intersects(OFlags::TRUNC | OFlags::CREATE)
+            && let Some(pages) = self.files.get(&node).map(|p| Arc::clone(&p))
+        {
+            // A file that is empty now, or another one of the same number: somebody read the old one when its pages had
+            // been forgotten already.
+            let mut pages = pages.write();
+            if self.under.size(node) == Ok(0) {
+                *pages = Pages::default();
+            }
+        }
+        Ok(node)
+    }
+
+    fn close(&self, node: Node) {
+        self.under.close(node);
+    }
+
+    fn read(&self, node: Node, buffer: &mut [u8], offset: u64) -> Result<usize, Errno> {
+        let pages = self.pages(node);
+        if let Some(n) = pages.read().copy_out(buffer, offset) {
+            return Ok(n);
+        }
+        let mut pages = pages.write();
+        self.size_in(&mut pages, node)?;
+        if let Some(n) = pages.copy_out(buffer, offset) {
+            return Ok(n);
+        }
+        // Whole pages are read.
+        let first = (offset / PAGE as u64) as usize;
+        let before = (offset % PAGE as u64) as usize;
+        let whole = (before + buffer.len()).next_multiple_of(PAGE);
+        if whole == buffer.len() {
+            let n = self.under.read(node, buffer, offset)?;
+            pages.fill(first, &buffer[..n]);
+            return Ok(n);
+        }
+        let mut around = vec![0; whole];
+        let n = self.under.read(node, &mut around, offset - before as u64)?;
+        pages.fill(first, &around[..n]);
+        let n = n.saturating_sub(before).min(buffer.len());
+        buffer[..n].copy_from_slice(&around[before..before + n]);
+        Ok(n)
+    }
+
+    fn write(&self, node: Node, data: &[u8], offset: u64, flags: OFlags) -> Result<usize, Errno> {
+        let pages = self.pages(node);
+        let mut pages = pages.write();
+        // The kernel knows where a file ends, and says where what is appended goes.
+        let size = self.size_in(&mut pages, node)?;
+        let append = flags.contains(OFlags::APPEND);
+        let offset = if append { size } else { offset };
+        let flags = flags - OFlags::APPEND;
+        let n = self.under.write(node, data, offset, flags)?;
+        pages.patch(offset, &data[..n]);
+        Ok(n)
+    }
+
+    fn size(&self, node: Node) -> Result<u64, Errno> {
+        let pages = self.pages(node);
+        let mut pages = pages.write();
+        self.size_in(&mut pages, node)
+    }
+
+    fn fsync(&self, node: Node) -> Result<(), Errno> {
+        self.under.fsync(node)
+    }
+
+    fn syncfs(&self) -> Result<(), Errno> {
+        self.under.syncfs()
+    }
+
+    fn stat(&self, dir: Node, path: &CStr) -> Result<(), Errno> {
+        self.under.stat(dir, path)
+    }
+
+    fn unlink(&self, dir: Node, path: &CStr) -> Result<(), Errno> {
+        self.forget(dir, path);
+        self.under.unlink(dir, path)
+    }
+
+    fn rename(&self, dir: Node, from: &CStr, to: &CStr) -> Result<(), Errno> {
+        self.forget(dir, to);
+        self.under.rename(dir, from, to)
+    }
+
+    fn mkdir(&self, dir: Node, path: &CStr, mode: Mode) -> Result<(), Errno> {
+        self.under.mkdir(dir, path, mode)
+    }
+
+    fn rmdir(&self, dir: Node, path: &CStr) -> Result<(), Errno> {
+        self.under.rmdir(dir, path)
+    }
+
+    fn list(&self, node: Node, cookie: &mut u64, room: &mut Vec<u8>) -> Result<(), Errno> {
+        self.under.list(node, cookie, room)
+    }
+
+    fn chmod(&self, node: Node, mode: Mode) -> Result<(), Errno> {
+        self.under.chmod(node, mode)
+    }
+
+    fn set_mtime(&self, node: Node, seconds: i64) -> Result<(), Errno> {
+        self.under.set_mtime(node, seconds)
+    }
+
+    fn describe(&self, node: Node) -> PathBuf {
+        self.under.describe(node)
+    }
+}
