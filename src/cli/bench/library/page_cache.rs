@@ -96,6 +96,16 @@ impl Pages {
         Some(wanted)
     }
 
+    /// How many of `len` bytes from `offset` the file has.
+    fn wanted(&self, len: usize, offset: u64) -> usize {
+        let left = self.size.unwrap_or(0).saturating_sub(offset);
+        len.min(usize::try_from(left).unwrap_or(usize::MAX))
+    }
+
+    fn has(&self, page: usize) -> bool {
+        self.kept.get(page).is_some_and(Option::is_some)
+    }
+
     /// Keeps what was read from a page's first byte on, zeros behind the end of the file.
     fn fill(&mut self, first: usize, read: &[u8]) {
         for (i, part) in read.chunks(PAGE).enumerate() {
@@ -187,21 +197,24 @@ impl<L: Library> Library for PageCache<L> {
         if let Some(n) = pages.copy_out(buffer, offset) {
             return Ok(n);
         }
-        // Whole pages are read.
-        let first = (offset / PAGE as u64) as usize;
-        let before = (offset % PAGE as u64) as usize;
-        let whole = (before + buffer.len()).next_multiple_of(PAGE);
-        if whole == buffer.len() {
-            let n = self.under.read(node, buffer, offset)?;
-            pages.fill(first, &buffer[..n]);
-            return Ok(n);
+        // Pages that are missing are read, and no others.
+        let wanted = pages.wanted(buffer.len(), offset);
+        let missing: Vec<usize> = (parts(offset, wanted).map(|p| p.page))
+            .filter(|page| !pages.has(*page))
+            .collect();
+        let mut read = vec![0; missing.len() * PAGE];
+        let mut rest = &mut read[..];
+        for run in missing.chunk_by(|a, b| a + 1 == *b) {
+            let (these, behind) = std::mem::take(&mut rest).split_at_mut(run.len() * PAGE);
+            let n = self.under.read(node, these, (run[0] * PAGE) as u64)?;
+            pages.fill(run[0], &these[..n]);
+            rest = behind;
         }
-        let mut around = vec![0; whole];
-        let n = self.under.read(node, &mut around, offset - before as u64)?;
-        pages.fill(first, &around[..n]);
-        let n = n.saturating_sub(before).min(buffer.len());
-        buffer[..n].copy_from_slice(&around[before..before + n]);
-        Ok(n)
+        match pages.copy_out(buffer, offset) {
+            Some(n) => Ok(n),
+            // It is shorter than the kernel knows.
+            None => self.under.read(node, buffer, offset),
+        }
     }
 
     fn write(&self, node: Node, data: &[u8], offset: u64, flags: OFlags) -> Result<usize, Errno> {
