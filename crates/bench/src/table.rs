@@ -71,6 +71,9 @@ pub fn render(report: &Report) -> String {
             m.clock_ns
         ),
     );
+    for limit in &m.io_limits {
+        line(&mut out, &format!("disk limited: {limit}"));
+    }
     report.targets.iter().for_each(|t| target(&mut out, t));
     for w in &report.workloads {
         out.push('\n');
