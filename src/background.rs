@@ -1,4 +1,4 @@
-//! The background threads: one digests and commits, one runs rounds and zero batches.
+//! The background threads: one digests and commits, one runs rounds and zero batches, one reads ahead.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -41,14 +41,15 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// Starts them.
+    /// Starts them. Where nothing may change there is only the one that reads ahead.
     pub fn start(engine: &Arc<Engine>) -> Result<Self> {
         let mut handles = Vec::new();
         type Loop = fn(&Engine);
-        let run = [
-            ("quayfs-digest", digest_loop as Loop),
-            ("quayfs-round", round_loop as Loop),
-        ];
+        let mut run = vec![("quayfs-ahead", (|e| e.ahead.serve()) as Loop)];
+        if !engine.options.read_only {
+            run.push(("quayfs-digest", digest_loop));
+            run.push(("quayfs-round", round_loop));
+        }
         for (name, body) in run {
             let engine = Arc::clone(engine);
             handles.push(

@@ -202,7 +202,11 @@ fn end(e: &Engine, mut round: Round) -> Result<Round> {
     Metrics::add(&e.metrics.rounds, 1);
     Metrics::add(&e.metrics.blocks_absorbed, round.slots - written);
     Metrics::add(&e.metrics.blocks_written, written);
-    Metrics::add(&e.metrics.blocks_swapped, round.swapped());
+    let swapped = round.swapped();
+    if swapped > 0 {
+        e.ahead.expect();
+    }
+    Metrics::add(&e.metrics.blocks_swapped, swapped);
     Ok(round)
 }
 

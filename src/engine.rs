@@ -24,6 +24,7 @@ use quayfs_sync::time::Instant;
 
 use crate::checkpoint::Workspace;
 use crate::config::{DataMode, Durability, MountOptions, OnError};
+use crate::data::ahead::ReadAhead;
 use crate::data::tails::Tails;
 use crate::error::{FsError, Result, Shortage};
 use crate::metrics::Metrics;
@@ -56,8 +57,10 @@ pub struct Engine {
     pub durability: Durability,
     /// The pmem region.
     pub region: Arc<Region>,
-    /// The data device.
+    /// The data device, read through `ahead`.
     pub device: Arc<dyn BlockDevice>,
+    /// What is read from it before it is asked for.
+    pub ahead: Arc<ReadAhead>,
     /// Node pages.
     pub nodes: Arc<NodeStore>,
     /// LBN allocator.
@@ -162,6 +165,7 @@ impl Engine {
             }
             other => other?,
         };
+        let ahead = Arc::new(ReadAhead::new(p.device));
         Ok(Self {
             hash: NameHash(p.config.hash_key),
             read_only: AtomicBool::new(p.options.read_only),
@@ -169,7 +173,8 @@ impl Engine {
             options: p.options,
             durability: p.durability,
             region: p.region,
-            device: p.device,
+            device: Arc::<ReadAhead>::clone(&ahead),
+            ahead,
             nodes: p.nodes,
             lbns,
             inos,

@@ -64,6 +64,10 @@ metrics! {
     device_flushes,
     /// Microseconds that those took.
     device_flush_us,
+    /// Blocks that were read from the data device before a request asked for them.
+    blocks_read_ahead,
+    /// Blocks that requests got from there.
+    blocks_served_ahead,
     /// Blocks zeroed by zero batches.
     blocks_zeroed,
     /// Free blocks that the data device was told of by `fstrim`.

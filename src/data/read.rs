@@ -1,6 +1,6 @@
 //! Reading blocks: staged map, else page table, else zeros; every checksum is verified.
 
-use quayfs_blockdev::{ReadRun, Scratch};
+use quayfs_blockdev::{BlockDevice, ReadRun, Scratch};
 use quayfs_layout::{BLOCK, Guard, Lbn, checksum};
 use quayfs_ppt::BlockState;
 use quayfs_sync::epoch;
@@ -42,8 +42,8 @@ pub fn blocks_on_media(e: &Engine, wants: &[Want], buf: &mut [u8]) -> Result<()>
     sound(e, wants, buf, false)
 }
 
-fn sound(e: &Engine, wants: &[Want], buf: &mut [u8], tails: bool) -> Result<()> {
-    let mut unsound = attempt(e, wants, buf, tails)?;
+fn sound(e: &Engine, wants: &[Want], buf: &mut [u8], dram: bool) -> Result<()> {
+    let mut unsound = attempt(e, wants, buf, dram)?;
     for _ in 1..TRIES {
         if unsound.is_empty() {
             break;
@@ -60,8 +60,9 @@ fn sound(e: &Engine, wants: &[Want], buf: &mut [u8], tails: bool) -> Result<()> 
     }
 }
 
-/// Reads all, and says which do not have their checksum. Allocates nothing where all are staged.
-fn attempt(e: &Engine, wants: &[Want], buf: &mut [u8], tails: bool) -> Result<Vec<Fetch>> {
+/// Reads all, and says which do not have their checksum; with `dram`, out of what is kept in memory too. Allocates
+/// nothing where all are staged.
+fn attempt(e: &Engine, wants: &[Want], buf: &mut [u8], dram: bool) -> Result<Vec<Fetch>> {
     // Slots and physical blocks are reused only after a grace period, so what is looked up under this
     // pin stays what it was until the copy is done.
     let _pin = epoch::pin();
@@ -78,7 +79,7 @@ fn attempt(e: &Engine, wants: &[Want], buf: &mut [u8], tails: bool) -> Result<Ve
         match m.state {
             BlockState::Zero => out.fill(0),
             BlockState::Written
-                if tails && e.tails.copy(w.lbn, out) && checksum::crc32c(out) == m.crc => {}
+                if dram && e.tails.copy(w.lbn, out) && checksum::crc32c(out) == m.crc => {}
             BlockState::Written => {
                 if fetches.is_empty() {
                     fetches.reserve_exact(wants.len() - i);
@@ -92,7 +93,8 @@ fn attempt(e: &Engine, wants: &[Want], buf: &mut [u8], tails: bool) -> Result<Ve
         }
     }
     if !fetches.is_empty() {
-        fetch(e, &mut fetches, buf)?;
+        let device = if dram { &*e.device } else { e.ahead.media() };
+        fetch((device, e.data_start()), &mut fetches, buf)?;
         fetches.retain(|f| {
             let sound = checksum::crc32c(&buf[f.want.at..f.want.at + BLOCK]) == f.crc;
             !sound && Guard::Block.stands()
@@ -103,7 +105,11 @@ fn attempt(e: &Engine, wants: &[Want], buf: &mut [u8], tails: bool) -> Result<Ve
 
 /// Reads physical blocks, consecutive ones with one request: straight to where they are wanted, if they are
 /// wanted one after the other.
-fn fetch(e: &Engine, fetches: &mut [Fetch], buf: &mut [u8]) -> Result<()> {
+fn fetch(
+    (device, data_start): (&dyn BlockDevice, u64),
+    fetches: &mut [Fetch],
+    buf: &mut [u8],
+) -> Result<()> {
     fetches.sort_unstable_by_key(|f| f.pbn);
     let runs = fetches.chunk_by(|a, b| b.pbn == a.pbn + 1);
     let (mut straight, scattered): (Runs<'_>, Runs<'_>) =
@@ -115,7 +121,7 @@ fn fetch(e: &Engine, fetches: &mut [Fetch], buf: &mut [u8]) -> Result<()> {
 
     let mut reads = Vec::with_capacity(straight.len() + scattered.len());
     let mut add = |run: &[Fetch], buf| {
-        let block = e.data_start() + run[0].pbn;
+        let block = data_start + run[0].pbn;
         reads.push(ReadRun { block, buf });
     };
     let (mut rest, mut at) = (&mut *buf, 0);
@@ -128,7 +134,7 @@ fn fetch(e: &Engine, fetches: &mut [Fetch], buf: &mut [u8]) -> Result<()> {
     for (run, copy) in scattered.iter().zip(&mut copies) {
         add(run, &mut copy[..]);
     }
-    e.device.read_many(&mut reads)?;
+    device.read_many(&mut reads)?;
 
     for (run, copy) in scattered.iter().zip(&copies) {
         for (f, block) in run.iter().zip(copy.chunks(BLOCK)) {

@@ -99,6 +99,7 @@ impl Engine {
     pub fn stop(&self) {
         self.relief.progress.lock().wanted.stop = true;
         self.relief.work.notify_all();
+        self.ahead.stop();
     }
 
     /// Waits until `mine` picks something out of what is wanted, at most for `limit`; the picked

@@ -7,10 +7,11 @@
 //! 5. its extent map and image (`Cell::extents`, `Cell::image`);
 //! 6. allocator groups (never across a wait);
 //! 7. the journal's own locks: lane, staged map;
-//! 8. a place of `data::tails`, under which no other lock is taken.
+//! 8. a place of `data::tails`, under which no other lock is taken;
+//! 9. the streams of `data::ahead`, then its free buffers.
 //!
 //! Beside them: the turn to flush the data device for records (`Engine::flush_data`), held during the flush by
-//! whoever commits, who holds none of 2 to 8; the list of orphans to be freed (`engine::orphans`), under which
+//! whoever commits, who holds none of 2 to 9; the list of orphans to be freed (`engine::orphans`), under which
 //! no other lock is taken.
 //!
 //! Digest and rounds take none of 1 to 5. Nobody waits for space while holding any of them:

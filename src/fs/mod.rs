@@ -68,12 +68,8 @@ impl Fs {
         options: &MountOptions,
     ) -> std::result::Result<Arc<Self>, MountError> {
         let engine = Arc::new(recovery::recover(&volume, options)?);
-        let threads = if options.read_only {
-            None
-        } else {
-            Some(Threads::start(&engine)?)
-        };
-        let fs = Self::serve(volume, options, engine, threads);
+        let threads = Threads::start(&engine)?;
+        let fs = Self::serve(volume, options, engine, Some(threads));
         if !options.read_only {
             fs.start_chores()?;
         }

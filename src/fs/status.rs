@@ -93,6 +93,7 @@ impl Fs {
     pub fn status(&self) -> Status {
         let e = &self.e;
         let j = e.journal.stats();
+        let (blocks_read_ahead, blocks_served_ahead) = e.ahead.counts();
         let label = &e.config.label;
         let end = label.iter().position(|b| *b == 0).unwrap_or(label.len());
         let s = self.statfs();
@@ -125,6 +126,8 @@ impl Fs {
             transport: "",
             messages: BTreeMap::new(),
             counters: Snapshot {
+                blocks_read_ahead,
+                blocks_served_ahead,
                 slot_waits: j.slot_waits,
                 log_waits: j.log_waits,
                 credit_wait_us: j.credit_wait_us,

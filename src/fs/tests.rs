@@ -1,5 +1,6 @@
 //! Files without a name, whiteouts, what flags forbid, the end that somebody asks for.
 
+mod ahead;
 mod exchange;
 mod known;
 mod links;

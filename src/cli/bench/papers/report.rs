@@ -280,7 +280,7 @@ impl Cell {
 
 /// Counters of waiting and of what was saved, for 1,000 operations, where there are any.
 fn counted(t: &TargetReport) -> String {
-    const COUNTERS: [&str; 11] = [
+    const COUNTERS: [&str; 13] = [
         "slot_waits",
         "log_waits",
         "range_waits",
@@ -290,6 +290,8 @@ fn counted(t: &TargetReport) -> String {
         "credit_retries",
         "credit_wait_us",
         "blocks_absorbed",
+        "blocks_read_ahead",
+        "blocks_served_ahead",
         "device_flushes",
         "device_flush_us",
     ];
