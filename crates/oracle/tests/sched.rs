@@ -100,7 +100,8 @@ fn seeds(modes: &[&str], seeds: u64, text: fn(u64, u64) -> Text) -> impl Iterato
 
 #[test]
 fn a_commit_that_does_not_wait_for_appends_is_found() {
-    let programs = seeds(&["commit", "commit-swap"], 40, Text::Threads);
+    // One program in thirteen finds it, whatever threads there are besides; few of the first.
+    let programs = seeds(&["commit", "commit-swap"], 100, Text::Threads);
     is_found_and_repeated("commit waits for nobody", programs);
 }
 
