@@ -6,14 +6,13 @@
 //! follows there is read in long pieces by a thread of its own, while requests are served from what it has read.
 //!
 //! [`ReadAhead`] is the device below with this in between. What is written through it is forgotten when the write
-//! returns, so a read that begins later gets what was written. What it holds is in DRAM only and nothing of it is
-//! ever written anywhere, so nothing of it matters to recovery. Readers verify checksums as ever.
+//! returns, so a read that begins later gets what was written. What it holds is in DRAM only, so nothing of it matters to
+//! recovery. Readers compare each block with its checksum, wherever it comes from, before they do anything with it.
 
 mod streams;
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
 use quayfs_blockdev::{AlignedBuf, BlockDevice, ReadRun, WriteRun};
 use quayfs_layout::BLOCK;
@@ -28,8 +27,6 @@ const BUFFER: usize = 2 << 20;
 const BUFFERS: usize = 16;
 /// Buffers that are kept for the next reader once rounds have put blocks elsewhere: 16 MiB.
 const READY: usize = 8;
-/// When nobody has read for this long, all others are returned.
-const IDLE: Duration = Duration::from_secs(2);
 
 /// A data device, and what is read from it before it is asked for. See the module documentation.
 pub struct ReadAhead {
@@ -40,7 +37,7 @@ pub struct ReadAhead {
     work: Condvar,
     /// Something has been read.
     filled: Condvar,
-    /// Streams exist. Set before anything is read for them.
+    /// Streams may exist. Set before anything is read for them.
     any: AtomicBool,
     memory: Arc<Memory>,
     counts: Counts,
@@ -173,11 +170,11 @@ impl ReadAhead {
                 drop(state);
                 self.memory.prepare();
                 state = self.state.lock();
-            } else if state.streams.is_empty() {
+            } else if !self.any.load(Ordering::SeqCst) {
                 self.work.wait(&mut state);
             } else {
                 let before = state.streams.requests();
-                let late = self.work.wait_for(&mut state, IDLE).timed_out();
+                let late = self.work.wait_for(&mut state, self.limits.rest).timed_out();
                 if late && state.streams.requests() == before {
                     state.streams.clear();
                     self.any.store(false, Ordering::SeqCst);
@@ -211,11 +208,12 @@ impl ReadAhead {
 
     /// Reads segments, which fit into one buffer. Those that cannot be read are left to those who want them.
     fn fill(&self, batch: &[Arc<Segment>]) {
+        let _settled = Settled(batch);
         let lent = self.memory.take().or_else(|| {
             self.state.lock().streams.give_up_idle();
             self.memory.take()
         });
-        let read = lent.and_then(|mut lent| {
+        let read = lent.map(|mut lent| {
             let mut rest = &mut lent.buf[..];
             let mut reads = Vec::with_capacity(batch.len());
             for segment in batch {
@@ -224,17 +222,24 @@ impl ReadAhead {
                 reads.push(ReadRun { block, buf });
                 rest = after;
             }
-            self.under.read_many(&mut reads).ok()?;
-            Some(Arc::new(lent))
+            let mut sound = vec![true; reads.len()];
+            if self.under.read_many(&mut reads).is_err() {
+                // One of them, maybe a block that nobody will ask for.
+                for (run, sound) in reads.iter_mut().zip(&mut sound) {
+                    *sound = self.under.read(run.block, run.buf).is_ok();
+                }
+            }
+            (Arc::new(lent), sound)
         });
+        let Some((lent, sound)) = read else {
+            return;
+        };
         let mut at = 0;
-        for segment in batch {
-            let lent = read.as_ref().map(Arc::clone);
-            let _ = segment.data.set(lent.map(|lent| Chunk { lent, at }));
+        for (segment, sound) in batch.iter().zip(sound) {
+            let lent = Arc::clone(&lent);
+            let _ = segment.data.set(sound.then_some(Chunk { lent, at }));
             at += segment.len() as usize * BLOCK;
-        }
-        if read.is_some() {
-            let blocks = (at / BLOCK) as u64;
+            let blocks = if sound { segment.len() } else { 0 };
             self.counts.read.fetch_add(blocks, Ordering::Relaxed);
         }
     }
@@ -252,8 +257,9 @@ impl ReadAhead {
 
     /// What a request gets from what was read ahead: the index of a run, and the segments that it lies in.
     fn look(&self, runs: &[ReadRun<'_>]) -> Vec<(usize, Cover)> {
-        // Shorter ones are not worth the lock.
-        if runs.len() < self.limits.places {
+        // Few are not worth the lock, and what is no block is for the device to refuse.
+        let blocks = |run: &ReadRun<'_>| run.buf.len().is_multiple_of(BLOCK);
+        if runs.len() < self.limits.places || !runs.iter().all(blocks) {
             return Vec::new();
         }
         let ranges: Vec<_> = runs
@@ -297,6 +303,18 @@ impl ReadAhead {
         for (block, bytes) in written {
             let end = block.saturating_add((bytes / BLOCK) as u64);
             state.streams.forget(&(block..end));
+        }
+    }
+}
+
+/// What has not been read when this is dropped will not be.
+struct Settled<'a>(&'a [Arc<Segment>]);
+
+impl Drop for Settled<'_> {
+    fn drop(&mut self) {
+        for segment in self.0 {
+            // Fails where it has been.
+            let _ = segment.data.set(None);
         }
     }
 }

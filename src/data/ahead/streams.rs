@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use super::Chunk;
 use smallvec::SmallVec;
@@ -26,16 +27,21 @@ pub(super) struct Limits {
     /// A stream goes on where at least one block in so many is asked for. A disk reads about so many in the time that
     /// it takes for one more request.
     pub sparse: u64,
-    /// What is read at a time.
+    /// For so many requests is read what they will pass, but no less than `least` and no more than one segment, unless
+    /// a single request passes more.
+    pub requests: u64,
+    /// The shortest segment.
+    pub least: u64,
+    /// The longest one.
     pub segment: u64,
-    /// When so few blocks are left before the end of a stream, the next segment is read.
-    pub low: u64,
     /// Streams at a time.
     pub streams: usize,
     /// Requests after which a stream that nobody has read from may be given up for another.
     pub idle: u64,
     /// Places that are remembered.
     pub ends: usize,
+    /// When nobody has read for this long, streams are given up, and all memory but what is kept ready.
+    pub rest: Duration,
 }
 
 impl Limits {
@@ -45,11 +51,13 @@ impl Limits {
         gap: 32,
         times: 2,
         sparse: 3,
+        requests: 4,
+        least: 16,
         segment: 64,
-        low: 64,
         streams: 64,
         idle: 64,
         ends: 256,
+        rest: Duration::from_secs(2),
     };
 }
 
@@ -76,6 +84,10 @@ impl Segment {
     pub fn is_settled(&self) -> bool {
         self.data.get().is_some()
     }
+
+    fn has_failed(&self) -> bool {
+        self.data.get().is_some_and(Option::is_none)
+    }
 }
 
 /// The segments that hold one run together.
@@ -88,7 +100,7 @@ struct Held {
     unread: u64,
 }
 
-/// Not empty, and each segment begins where the one before it ends.
+/// Not empty, and no segment begins before the one before it ends.
 #[derive(Debug)]
 struct Stream {
     held: VecDeque<Held>,
@@ -107,6 +119,8 @@ struct End {
     /// Blocks that they asked for, of so many that they passed; lately.
     asked: u64,
     passed: u64,
+    /// What one request passes.
+    step: u64,
 }
 
 impl End {
@@ -118,12 +132,17 @@ impl End {
             times: 0,
             asked,
             passed: all.end - all.start,
+            step: all.end - all.start,
         }
     }
 
     /// A request has gone on up to `to`, or has come late.
     fn go_on(&mut self, to: u64, asked: u64, request: u64) {
-        self.passed += to.saturating_sub(self.block);
+        let passed = to.saturating_sub(self.block);
+        if passed > 0 {
+            self.step = (self.step + passed).div_ceil(2);
+        }
+        self.passed += passed;
         self.asked += asked;
         // What was long ago counts less.
         if self.passed > PASSED {
@@ -238,14 +257,14 @@ impl Streams {
         self.request
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.streams.is_empty()
-    }
-
     /// Gives up the streams that have, or are about to have, one of these blocks.
     pub fn forget(&mut self, blocks: &Range<u64>) {
-        self.streams
-            .retain(|s| s.end() <= blocks.start || blocks.end <= s.start());
+        let has = |s: &Stream| s.start() < blocks.end && blocks.start < s.end();
+        while let Some(at) = self.streams.iter().position(has) {
+            // Whoever goes on there is known.
+            let end = self.streams.swap_remove(at).end;
+            self.remember(end);
+        }
     }
 
     /// Gives up all streams.
@@ -287,19 +306,39 @@ impl Streams {
         end.asked * self.limits.sparse >= end.passed
     }
 
-    /// A stream from there on, if there may be one more.
+    /// A stream from there on, if there may be one more and none has what it would.
     fn begin(&mut self, end: End) -> bool {
-        if self.streams.len() == self.limits.streams {
-            self.give_up_idle();
-        }
-        if self.streams.len() == self.limits.streams {
+        let Limits { least, streams, .. } = self.limits;
+        // At first no more than what has been asked for so far.
+        let len = end.asked.clamp(least, self.low(&end).max(least));
+        let covers = |s: &Stream| s.start() < end.block + len && end.block < s.end();
+        if self.streams.iter().any(covers) {
             return false;
         }
-        let held = self.segment(end.block).map(|held| VecDeque::from([held]));
+        if self.streams.len() == streams {
+            self.give_up_idle();
+        }
+        if self.streams.len() == streams {
+            return false;
+        }
+        let held = self
+            .segment(end.block, len)
+            .map(|held| VecDeque::from([held]));
         let begun = held.map(|held| Stream { held, end });
         let any = begun.is_some();
         self.streams.extend(begun);
         any
+    }
+
+    /// When so few blocks are left before the end of a stream, more is read.
+    fn low(&self, end: &End) -> u64 {
+        let Limits {
+            requests,
+            least,
+            segment,
+            ..
+        } = self.limits;
+        (requests * end.step).clamp(least, segment).max(end.step)
     }
 
     /// Gives up streams that nobody has read from for a while.
@@ -310,29 +349,31 @@ impl Streams {
 
     /// A request has come up to this block in a stream, or has come late.
     fn go_on(&mut self, at: usize, to: u64, asked: u64) {
-        let Limits { segment, low, .. } = self.limits;
         let stream = &mut self.streams[at];
         stream.end.go_on(to, asked, self.request);
-        let (end, ends_at) = (stream.end, stream.end());
-        let overtaken = ends_at <= end.block;
-        let settled = (stream.held.back()).is_none_or(|held| held.segment.is_settled());
-        let wanted = overtaken || (settled && ends_at - end.block < low);
-        if wanted && !self.is_dense(&end) {
+        let end = stream.end;
+        let low = self.low(&end);
+        // What lies between, where a request was faster, has been read.
+        let mut next = self.streams[at].end().max(end.block);
+        if next - end.block < low && !self.is_dense(&end) {
             self.streams.swap_remove(at);
             self.remember(end);
             return;
         }
-        let more = wanted.then(|| self.segment(ends_at.max(end.block)));
-        let stream = &mut self.streams[at];
-        if overtaken {
-            stream.held.clear();
+        while next - end.block < low {
+            let Some(held) = self.segment(next, low) else {
+                break;
+            };
+            next = held.segment.blocks.end;
+            self.streams[at].held.push_back(held);
         }
-        stream.held.extend(more.flatten());
         // Requests that follow each other may come in another order.
+        let late = low.max(self.limits.segment);
+        let stream = &mut self.streams[at];
         while stream
             .held
             .front()
-            .is_some_and(|held| held.unread == 0 || held.segment.blocks.end + segment <= end.block)
+            .is_some_and(|held| held.unread == 0 || held.segment.blocks.end + late <= end.block)
         {
             stream.held.pop_front();
         }
@@ -341,9 +382,9 @@ impl Streams {
         }
     }
 
-    /// Queues what begins at this block, as far as the device goes.
-    fn segment(&mut self, block: u64) -> Option<Held> {
-        let end = (block + self.limits.segment).min(self.blocks);
+    /// Queues so many blocks from here on, as far as a segment and the device go.
+    fn segment(&mut self, block: u64, len: u64) -> Option<Held> {
+        let end = (block + len.min(self.limits.segment)).min(self.blocks);
         if end <= block {
             return None;
         }
@@ -363,21 +404,23 @@ impl Stream {
         self.held.back().map_or(0, |h| h.segment.blocks.end)
     }
 
-    /// The segments that a run lies in, if they are all there.
+    /// The segments that a run lies in, if they are all there, or about to be.
     fn take(&mut self, run: &Range<u64>) -> Option<Cover> {
-        if run.start < self.start() || self.end() < run.end {
-            return None;
-        }
         let mut cover = Cover::new();
+        let mut missing = run.end - run.start;
         for held in &mut self.held {
             let blocks = &held.segment.blocks;
             let part = run.start.max(blocks.start)..run.end.min(blocks.end);
             if !part.is_empty() {
-                held.unread = held.unread.saturating_sub(part.end - part.start);
-                cover.push(Arc::clone(&held.segment));
+                let len = part.end - part.start;
+                held.unread = held.unread.saturating_sub(len);
+                if !held.segment.has_failed() {
+                    missing -= len;
+                    cover.push(Arc::clone(&held.segment));
+                }
             }
         }
-        Some(cover)
+        (missing == 0).then_some(cover)
     }
 }
 

@@ -1,4 +1,5 @@
 use std::sync::atomic::{AtomicU64 as Count, Ordering};
+use std::time::Duration;
 
 use quayfs_crashsim::{Fault, FaultDevice, FaultOp, Repeat, SimDevice};
 use rand::rngs::StdRng;
@@ -14,11 +15,13 @@ const LIMITS: Limits = Limits {
     gap: 4,
     times: 1,
     sparse: 3,
+    requests: 2,
+    least: 16,
     segment: 16,
-    low: 8,
     streams: 8,
     idle: 8,
     ends: 16,
+    rest: Duration::from_secs(60),
 };
 
 fn device() -> Arc<FaultDevice> {
@@ -258,8 +261,8 @@ fn memory_is_bounded_and_comes_back() {
     let blocks = (BUFFER / BLOCK) as u64;
     let limits = Limits {
         run: 4 * blocks,
+        least: blocks,
         segment: blocks,
-        low: blocks,
         streams: 40,
         ends: 100,
         ..LIMITS
@@ -286,6 +289,32 @@ fn memory_is_bounded_and_comes_back() {
         assert!(ahead.memory.lent.load(Ordering::Relaxed) <= BUFFERS);
     });
     assert_eq!(ahead.memory.lent.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn memory_is_returned_when_nobody_reads() {
+    let rest = Duration::from_millis(10);
+    for overwritten in [false, true] {
+        let ahead = ReadAhead::with(device(), Limits { rest, ..LIMITS });
+        numbered(&ahead);
+        served(&ahead, || {
+            for i in 0..10 {
+                check_numbers(&ahead, &[100 + 4 * i, 1000 + 4 * i], 4);
+            }
+            if overwritten {
+                // No stream is left.
+                numbered(&ahead);
+            }
+            let kept = || {
+                let lent = ahead.memory.lent.load(Ordering::Relaxed);
+                lent + ahead.memory.free.lock().len()
+            };
+            while kept() > 0 {
+                std::thread::yield_now();
+            }
+            assert!(!ahead.any.load(Ordering::SeqCst));
+        });
+    }
 }
 
 #[test]
