@@ -310,7 +310,7 @@ impl Streams {
     fn begin(&mut self, end: End) -> bool {
         let Limits { least, streams, .. } = self.limits;
         // At first no more than what has been asked for so far.
-        let len = end.asked.clamp(least, self.low(&end).max(least));
+        let len = end.asked.clamp(least, self.low(&end));
         let covers = |s: &Stream| s.start() < end.block + len && end.block < s.end();
         if self.streams.iter().any(covers) {
             return false;
