@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use quayfs_blockdev::{AlignedBuf, WriteRun};
+use quayfs_blockdev::{AlignedBuf, RegionRun, WriteRun};
 use quayfs_layout::{BLOCK, LINE};
+use quayfs_pmem::Bytes;
 use quayfs_sync::atomic::{AtomicUsize, Ordering};
 use quayfs_sync::{Mutex, thread};
 
@@ -132,12 +133,62 @@ fn batches(mut pieces: &[Range<usize>]) -> Vec<&[Range<usize>]> {
     all
 }
 
+/// Writes the slots of a batch. Their checksums go to the page table as they are, and are verified where blocks are read,
+/// on the device as in a slot: a damaged one stays what it is, an error for who reads that block, and keeps no others from
+/// leaving.
 fn write_batch(
     e: &Engine,
     moves: &[Move],
     batch: &[Range<usize>],
     buf: &mut AlignedBuf,
 ) -> Result<()> {
+    let block = |piece: &Range<usize>| e.data_start() + moves[piece.start].pbn;
+    if e.device.takes_regions() && e.region.is_contiguous() {
+        let lists: Vec<Vec<Bytes<'_>>> = (batch.iter())
+            .map(|piece| in_place(e, &moves[piece.clone()]))
+            .collect();
+        let runs: Vec<RegionRun<'_>> = (batch.iter().zip(&lists))
+            .map(|(piece, bytes)| RegionRun {
+                block: block(piece),
+                bytes,
+            })
+            .collect();
+        return insist(e, || e.device.write_from(&runs));
+    }
+    copy(e, moves, batch, buf);
+    let mut rest = &buf[..];
+    let slices: Vec<[&[u8]; 1]> = (batch.iter())
+        .map(|piece| {
+            let (here, after) = rest.split_at(piece.len() * BLOCK);
+            rest = after;
+            [here]
+        })
+        .collect();
+    let runs: Vec<WriteRun<'_>> = (batch.iter().zip(&slices))
+        .map(|(piece, bufs)| WriteRun {
+            block: block(piece),
+            bufs,
+        })
+        .collect();
+    insist(e, || e.device.write_many(&runs))
+}
+
+/// Where the slots of these moves lie; what one operation has staged lies side by side.
+fn in_place<'e>(e: &'e Engine, moves: &[Move]) -> Vec<Bytes<'e>> {
+    let mut list: Vec<Bytes<'e>> = Vec::new();
+    for m in moves {
+        let slot = e.journal.slot_bytes(&m.slot.slot());
+        let last = list.pop();
+        match last.and_then(|last| last.join(slot)) {
+            Some(both) => list.push(both),
+            None => list.extend(last.into_iter().chain([slot])),
+        }
+    }
+    list
+}
+
+/// Copies the slots of a batch to a buffer, for a device that wants them in one piece.
+fn copy(e: &Engine, moves: &[Move], batch: &[Range<usize>], buf: &mut AlignedBuf) {
     let len = batch.iter().map(ExactSizeIterator::len).sum::<usize>() * BLOCK;
     if buf.len() < len {
         *buf = AlignedBuf::new(len.next_power_of_two());
@@ -147,31 +198,14 @@ fn write_batch(
     let mut turns = Turns::unless(&hurry);
     for (m, out) in all.zip(buf.chunks_mut(BLOCK)) {
         turns.step((BLOCK / LINE) as u32);
-        if let Err(err) = e.journal.read_slot(&m.slot.slot(), out) {
-            let err = FsError::io(format_args!("LBN {}: {err}", m.slot.lbn));
-            e.damaged(&err);
-            return Err(err);
-        }
+        e.journal.slot_bytes(&m.slot.slot()).read(out);
     }
-    let mut rest = &buf[..len];
-    let slices: Vec<[&[u8]; 1]> = batch
-        .iter()
-        .map(|piece| {
-            let (here, after) = rest.split_at(piece.len() * BLOCK);
-            rest = after;
-            [here]
-        })
-        .collect();
-    let runs: Vec<WriteRun<'_>> = batch
-        .iter()
-        .zip(&slices)
-        .map(|(p, s)| WriteRun {
-            block: e.data_start() + moves[p.start].pbn,
-            bufs: &s[..],
-        })
-        .collect();
+}
+
+/// Writes, some times before the device is given up.
+fn insist(e: &Engine, write: impl Fn() -> std::io::Result<()>) -> Result<()> {
     let mut tries = 0;
-    while let Err(err) = e.device.write_many(&runs) {
+    while let Err(err) = write() {
         tries += 1;
         tracing::warn!("data device: {err}");
         if tries == TRIES {

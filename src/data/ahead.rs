@@ -14,7 +14,7 @@ mod streams;
 use std::io;
 use std::sync::Arc;
 
-use quayfs_blockdev::{AlignedBuf, BlockDevice, ReadRun, WriteRun};
+use quayfs_blockdev::{AlignedBuf, BlockDevice, ReadRun, RegionRun, WriteRun};
 use quayfs_layout::BLOCK;
 use quayfs_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use quayfs_sync::{Condvar, Mutex};
@@ -396,6 +396,16 @@ impl BlockDevice for ReadAhead {
         let result = self.under.write_many(runs);
         self.forget(runs.iter().map(|run| (run.block, run.len())));
         result
+    }
+
+    fn write_from(&self, runs: &[RegionRun<'_>]) -> io::Result<()> {
+        let result = self.under.write_from(runs);
+        self.forget(runs.iter().map(|run| (run.block, run.len())));
+        result
+    }
+
+    fn takes_regions(&self) -> bool {
+        self.under.takes_regions()
     }
 
     fn flush(&self) -> io::Result<()> {

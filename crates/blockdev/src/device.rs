@@ -1,6 +1,7 @@
 //! The interface of a data device.
 
-use crate::BLOCK;
+use crate::{BLOCK, Scratch};
+use quayfs_pmem::Bytes;
 use std::io;
 
 /// Contiguous blocks to write.
@@ -27,6 +28,27 @@ impl WriteRun<'_> {
             next += (buf.len() / BLOCK) as u64;
             (block, *buf)
         })
+    }
+
+    /// Whether there is nothing to write.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Contiguous blocks to write, out of a region.
+#[derive(Clone, Copy, Debug)]
+pub struct RegionRun<'a> {
+    /// The first block.
+    pub block: u64,
+    /// What to write there, one after the other. The length of each is a multiple of [`BLOCK`].
+    pub bytes: &'a [Bytes<'a>],
+}
+
+impl RegionRun<'_> {
+    /// The number of bytes.
+    pub fn len(&self) -> usize {
+        self.bytes.iter().map(Bytes::len).sum()
     }
 
     /// Whether there is nothing to write.
@@ -84,6 +106,18 @@ pub trait BlockDevice: Send + Sync {
             .try_for_each(|(block, buf)| self.write(block, buf))
     }
 
+    /// [`BlockDevice::write_many`] of what lies in a region. Nobody may store there meanwhile: what is written then
+    /// is old and new, for each byte.
+    #[track_caller]
+    fn write_from(&self, runs: &[RegionRun<'_>]) -> io::Result<()> {
+        copy_and_write(self, runs)
+    }
+
+    /// Whether [`BlockDevice::write_from`] makes no copy.
+    fn takes_regions(&self) -> bool {
+        false
+    }
+
     /// Makes durable every write that returned before this call. After a failure every later flush
     /// fails too: the system may have dropped what it could not write.
     #[track_caller]
@@ -99,6 +133,36 @@ pub trait BlockDevice: Send + Sync {
 
     /// Whether writes are refused.
     fn is_read_only(&self) -> bool;
+}
+
+/// [`BlockDevice::write_from`] by way of a copy.
+#[track_caller]
+pub(crate) fn copy_and_write<D>(device: &D, runs: &[RegionRun<'_>]) -> io::Result<()>
+where
+    D: BlockDevice + ?Sized,
+{
+    let mut copies = Scratch::new(runs.iter().map(RegionRun::len).sum());
+    let mut rest = &mut copies[..];
+    for bytes in runs.iter().flat_map(|run| run.bytes) {
+        let (here, after) = rest.split_at_mut(bytes.len());
+        bytes.read(here);
+        rest = after;
+    }
+    let mut rest = &copies[..];
+    let slices: Vec<[&[u8]; 1]> = (runs.iter())
+        .map(|run| {
+            let (here, after) = rest.split_at(run.len());
+            rest = after;
+            [here]
+        })
+        .collect();
+    let copied: Vec<WriteRun<'_>> = (runs.iter().zip(&slices))
+        .map(|(run, bufs)| WriteRun {
+            block: run.block,
+            bufs,
+        })
+        .collect();
+    device.write_many(&copied)
 }
 
 /// Checks that `bytes`, a multiple of [`BLOCK`], fit into a device of `blocks` at `block`. For

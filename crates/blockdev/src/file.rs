@@ -7,10 +7,11 @@ mod open;
 pub use open::{OpenError, Options};
 
 use self::flush::Flush;
-use crate::pieces::{ReadPiece, WritePiece};
+use crate::device::copy_and_write;
+use crate::pieces::{ReadPiece, RegionPiece, WritePiece};
 use crate::sys::{self, RingPool};
 use crate::transfer::Transfer;
-use crate::{BLOCK, BlockDevice, ReadRun, WriteRun, check_range};
+use crate::{BLOCK, BlockDevice, ReadRun, RegionRun, WriteRun, check_range};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use std::fs::File;
@@ -18,6 +19,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::slice;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Transfers prepared at a time: bounds the memory for copies of what is not aligned.
 const WAVE: usize = 64;
@@ -32,6 +34,8 @@ pub struct FileDevice {
     direct: bool,
     rings: Option<RingPool>,
     flush: Flush,
+    /// The system has refused to write out of a region.
+    refuses_regions: AtomicBool,
 }
 
 impl FileDevice {
@@ -122,6 +126,39 @@ impl BlockDevice for FileDevice {
             wave.iter_mut().for_each(WritePiece::finish);
         }
         Ok(())
+    }
+
+    fn write_from(&self, runs: &[RegionRun<'_>]) -> io::Result<()> {
+        self.check_writable()?;
+        for run in runs {
+            run.bytes
+                .iter()
+                .try_for_each(|bytes| check_range(self.blocks, 0, bytes.len()))?;
+            check_range(self.blocks, run.block, run.len())?;
+        }
+        let straight = self
+            .takes_regions()
+            .then(|| RegionPiece::cut(runs))
+            .flatten();
+        let Some(pieces) = straight else {
+            return copy_and_write(self, runs);
+        };
+        for wave in pieces.chunks(WAVE) {
+            let mut transfers: Vec<_> = wave.iter().map(RegionPiece::transfer).collect();
+            match self.run(&mut transfers) {
+                // Memory that no device can read, of a file system that has no pages for it.
+                Err(err) if err.raw_os_error() == Some(libc::EFAULT) => {
+                    self.refuses_regions.store(true, Ordering::Relaxed);
+                    return copy_and_write(self, runs);
+                }
+                other => other?,
+            }
+        }
+        Ok(())
+    }
+
+    fn takes_regions(&self) -> bool {
+        self.direct && !self.refuses_regions.load(Ordering::Relaxed)
     }
 
     fn flush(&self) -> io::Result<()> {

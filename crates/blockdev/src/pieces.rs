@@ -1,7 +1,8 @@
 //! Cutting runs into pieces of a size that devices like, and copying what direct I/O cannot take.
 
 use crate::transfer::Transfer;
-use crate::{AlignedBuf, BLOCK, ReadRun, Scratch, WriteRun};
+use crate::{AlignedBuf, BLOCK, ReadRun, RegionRun, Scratch, WriteRun};
+use quayfs_pmem::Bytes;
 use std::mem;
 
 /// The most bytes in one transfer. Large enough for full speed; a longer run is in flight as several.
@@ -17,37 +18,93 @@ pub(crate) struct WritePiece<'a> {
     bounce: Option<Scratch>,
 }
 
+/// What a piece consists of.
+trait Part: Copy {
+    fn len(&self) -> usize;
+    fn split_at(self, at: usize) -> (Self, Self);
+}
+
+impl Part for &[u8] {
+    fn len(&self) -> usize {
+        <[u8]>::len(self)
+    }
+
+    fn split_at(self, at: usize) -> (Self, Self) {
+        <[u8]>::split_at(self, at)
+    }
+}
+
+impl Part for Bytes<'_> {
+    fn len(&self) -> usize {
+        Bytes::len(self)
+    }
+
+    fn split_at(self, at: usize) -> (Self, Self) {
+        Bytes::split_at(self, at)
+    }
+}
+
+/// Cuts a run that begins at a block into pieces, each at a byte of the device.
+fn cut<P: Part>(block: u64, bufs: &[P], mut piece: impl FnMut(u64, Vec<P>)) {
+    let mut off = block * BLOCK as u64;
+    let (mut parts, mut len) = (Vec::new(), 0);
+    for buf in bufs {
+        let mut rest = *buf;
+        while rest.len() > 0 {
+            let (part, after) = rest.split_at(rest.len().min(PIECE - len));
+            parts.push(part);
+            len += part.len();
+            rest = after;
+            if len == PIECE || parts.len() == PARTS {
+                piece(off, mem::take(&mut parts));
+                off += mem::take(&mut len) as u64;
+            }
+        }
+    }
+    if !parts.is_empty() {
+        piece(off, parts);
+    }
+}
+
+/// A contiguous part of a run of writes out of a region.
+pub(crate) struct RegionPiece<'a> {
+    off: u64,
+    parts: Vec<Bytes<'a>>,
+}
+
+impl<'a> RegionPiece<'a> {
+    /// Cuts runs into pieces. `None` if direct I/O does not take them all.
+    pub(crate) fn cut(runs: &[RegionRun<'a>]) -> Option<Vec<Self>> {
+        let mut pieces = Vec::new();
+        for run in runs {
+            cut(run.block, run.bytes, |off, parts| {
+                pieces.push(Self { off, parts });
+            });
+        }
+        let aligned = |part: &Bytes<'_>| part.as_ptr().addr().is_multiple_of(BLOCK);
+        pieces
+            .iter()
+            .all(|piece| piece.parts.iter().all(aligned))
+            .then_some(pieces)
+    }
+
+    pub(crate) fn transfer(&self) -> Transfer<'a> {
+        Transfer::write_from(self.off, &self.parts)
+    }
+}
+
 impl<'a> WritePiece<'a> {
     /// Cuts runs into pieces.
     pub(crate) fn cut(runs: &[WriteRun<'a>]) -> Vec<Self> {
         let mut pieces = Vec::new();
         for run in runs {
-            let mut off = run.block * BLOCK as u64;
-            let (mut parts, mut len) = (Vec::new(), 0);
-            for buf in run.bufs {
-                let mut rest = *buf;
-                while !rest.is_empty() {
-                    let (part, after) = rest.split_at(rest.len().min(PIECE - len));
-                    parts.push(part);
-                    len += part.len();
-                    rest = after;
-                    if len == PIECE || parts.len() == PARTS {
-                        pieces.push(Self {
-                            off,
-                            parts: mem::take(&mut parts),
-                            bounce: None,
-                        });
-                        off += mem::take(&mut len) as u64;
-                    }
-                }
-            }
-            if !parts.is_empty() {
+            cut(run.block, run.bufs, |off, parts| {
                 pieces.push(Self {
                     off,
                     parts,
                     bounce: None,
                 });
-            }
+            });
         }
         pieces
     }

@@ -1,10 +1,12 @@
-//! The unsafe part: io_uring, and the one ioctl.
+//! The unsafe part: io_uring, a write of what others may be storing to, and the one ioctl.
 #![allow(unsafe_code)]
 
 mod ring;
 
 pub(crate) use ring::RingPool;
 
+use crate::transfer::InPlace;
+use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -22,4 +24,24 @@ pub(crate) fn discard_block_device(fd: BorrowedFd<'_>, off: u64, len: u64) -> io
     } else {
         Err(io::Error::last_os_error())
     }
+}
+
+/// `pwritev` of bytes where they lie. Returns how many were written.
+pub(crate) fn write_in_place(
+    fd: BorrowedFd<'_>,
+    bytes: &[InPlace<'_>],
+    off: u64,
+) -> Result<usize, Errno> {
+    // SAFETY: an `InPlace` is an `iovec`; the region that it points into is borrowed for the whole call, and the
+    // system reads all of it at its own risk: nobody here looks at these bytes.
+    let n = unsafe {
+        libc::pwritev(
+            fd.as_raw_fd(),
+            bytes.as_ptr().cast(),
+            bytes.len() as libc::c_int,
+            off as libc::off_t,
+        )
+    };
+    usize::try_from(n)
+        .map_err(|_| Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
 }

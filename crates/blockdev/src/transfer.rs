@@ -1,13 +1,51 @@
 //! One contiguous read or write in progress, however many system calls it takes.
 
+use crate::sys;
+use quayfs_pmem::Bytes;
 use rustix::io::Errno;
 use std::io::{self, IoSlice, IoSliceMut};
+use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd};
 
 /// The buffers of a transfer. What is done is removed from the front.
 pub(crate) enum Slices<'a> {
     Read(Vec<IoSliceMut<'a>>),
     Write(Vec<IoSlice<'a>>),
+    From(Vec<InPlace<'a>>),
+}
+
+/// Bytes of a region as the system takes them.
+#[repr(transparent)]
+pub(crate) struct InPlace<'a> {
+    iovec: libc::iovec,
+    of: PhantomData<Bytes<'a>>,
+}
+
+impl<'a> InPlace<'a> {
+    fn new(bytes: &Bytes<'a>) -> Self {
+        let iovec = libc::iovec {
+            // The system only reads there.
+            iov_base: bytes.as_ptr().cast_mut().cast(),
+            iov_len: bytes.len(),
+        };
+        Self {
+            iovec,
+            of: PhantomData,
+        }
+    }
+
+    /// [`IoSlice::advance_slices`].
+    fn advance_slices(slices: &mut &mut [Self], mut n: usize) {
+        while let Some(first) = slices.first_mut() {
+            if n < first.iovec.iov_len {
+                first.iovec.iov_base = first.iovec.iov_base.wrapping_byte_add(n);
+                first.iovec.iov_len -= n;
+                return;
+            }
+            n -= first.iovec.iov_len;
+            *slices = &mut std::mem::take(slices)[1..];
+        }
+    }
 }
 
 /// A contiguous read or write of what remains in `slices`, at byte `off` of the device.
@@ -36,6 +74,15 @@ impl<'a> Transfer<'a> {
         }
     }
 
+    /// At most 1024 ranges.
+    pub(crate) fn write_from(off: u64, bytes: &[Bytes<'a>]) -> Self {
+        Self {
+            off,
+            left: bytes.iter().map(Bytes::len).sum(),
+            slices: Slices::From(bytes.iter().map(InPlace::new).collect()),
+        }
+    }
+
     pub(crate) fn off(&self) -> u64 {
         self.off
     }
@@ -56,7 +103,7 @@ impl<'a> Transfer<'a> {
         if n == 0 {
             return Err(match self.slices {
                 Slices::Read(_) => io::ErrorKind::UnexpectedEof.into(),
-                Slices::Write(_) => io::ErrorKind::WriteZero.into(),
+                Slices::Write(_) | Slices::From(_) => io::ErrorKind::WriteZero.into(),
             });
         }
         self.off += n as u64;
@@ -65,6 +112,7 @@ impl<'a> Transfer<'a> {
             match &mut self.slices {
                 Slices::Read(slices) => drop_front(slices, n, IoSliceMut::advance_slices),
                 Slices::Write(slices) => drop_front(slices, n, IoSlice::advance_slices),
+                Slices::From(slices) => drop_front(slices, n, InPlace::advance_slices),
             }
         }
         Ok(())
@@ -76,6 +124,7 @@ impl<'a> Transfer<'a> {
             let result = match &mut self.slices {
                 Slices::Read(slices) => rustix::io::preadv(fd.as_fd(), slices, self.off),
                 Slices::Write(slices) => rustix::io::pwritev(fd.as_fd(), slices, self.off),
+                Slices::From(slices) => sys::write_in_place(fd, slices, self.off),
             };
             match result {
                 Ok(n) => self.advance(n)?,

@@ -5,6 +5,7 @@ fn remaining(transfer: &mut Transfer<'_>) -> Vec<Vec<u8>> {
     match transfer.slices() {
         Slices::Read(slices) => slices.iter().map(|s| s.to_vec()).collect(),
         Slices::Write(slices) => slices.iter().map(|s| s.to_vec()).collect(),
+        Slices::From(_) => unreachable!("nobody looks at these"),
     }
 }
 
@@ -53,4 +54,27 @@ fn plain_transfers_move_all_buffers() {
     assert_eq!(&buf, b"cdef");
     let error = Transfer::read(8, &mut buf).run(file.as_fd()).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+}
+
+#[test]
+fn what_lies_in_a_region_goes_on_where_it_stopped() {
+    let region = quayfs_pmem::Region::anonymous(4096);
+    region.write(0, b"abcdefghij");
+    let at = |off, len| region.bytes(off, len);
+    for cut in 0..10 {
+        let mut file = tempfile::tempfile().unwrap();
+        let bytes = [at(0, 3), at(3, 0), at(3, 3), at(6, 4)];
+        let mut transfer = Transfer::write_from(100, &bytes);
+        if cut > 0 {
+            transfer.advance(cut).unwrap();
+        }
+        assert_eq!(transfer.off(), 100 + cut as u64);
+        transfer.run(file.as_fd()).unwrap();
+        assert!(transfer.is_done());
+        let mut content = Vec::new();
+        file.read_to_end(&mut content).unwrap();
+        assert_eq!(content[100 + cut..], b"abcdefghij"[cut..]);
+    }
+    let error = Transfer::write_from(0, &[at(0, 1)]).advance(0).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::WriteZero);
 }

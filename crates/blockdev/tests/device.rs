@@ -2,8 +2,10 @@
 
 use proptest::prelude::*;
 use quayfs_blockdev::{
-    AlignedBuf, BLOCK, BlockDevice, FileDevice, OpenError, Options, ReadRun, WriteRun, create_file,
+    AlignedBuf, BLOCK, BlockDevice, FileDevice, OpenError, Options, ReadRun, RegionRun, WriteRun,
+    create_file,
 };
+use quayfs_pmem::{Bytes, MapOptions, Region};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
 use std::io::ErrorKind;
 use std::os::fd::AsRawFd;
@@ -111,6 +113,81 @@ fn many_runs_at_once_all_arrive() {
         let mut gap = vec![1; BLOCK];
         device.read(2, &mut gap).unwrap();
         assert_same(&gap, &vec![0; BLOCK]);
+    }
+}
+
+/// Regions with blocks in them, on the heap and mapped.
+fn regions(dir: &Path, content: &[u8]) -> [Region; 2] {
+    let path = dir.join("region");
+    create_file(&path, content.len() as u64, false).unwrap();
+    let mapped = Region::open(&path, MapOptions::default()).unwrap();
+    let regions = [Region::anonymous(content.len() as u64), mapped];
+    regions.iter().for_each(|r| r.write(0, content));
+    regions
+}
+
+#[test]
+fn what_lies_in_a_region_is_written_from_there() {
+    for (direct, uring) in WAYS {
+        let dir = disk();
+        let path = file(dir.path());
+        let device = open(&path, direct, uring);
+        assert_eq!(device.takes_regions(), direct);
+        // The last block is for those that are shifted.
+        let content = blocks(3, 801);
+        for (n, region) in regions(dir.path(), &content).iter().enumerate() {
+            let at = |block: u64, count: usize| region.bytes(block * BLOCK as u64, count * BLOCK);
+            // One block each, in many runs, back to front.
+            let single: Vec<[Bytes<'_>; 1]> = (0..200).rev().map(|b| [at(b, 1)]).collect();
+            let runs: Vec<RegionRun<'_>> = (0_u64..)
+                .zip(&single)
+                .map(|(i, bytes)| RegionRun {
+                    block: 2 * i,
+                    bytes,
+                })
+                .collect();
+            device.write_from(&runs).unwrap();
+            let mut back = vec![0; BLOCK];
+            for i in 0..200 {
+                device.read(2 * i as u64, &mut back).unwrap();
+                assert_same(&back, &content[(199 - i) * BLOCK..][..BLOCK]);
+            }
+            // Longer than one transfer, out of several places.
+            let bytes = [at(500, 1), at(0, 600), at(700, 2), at(600, 100)];
+            device
+                .write_from(&[RegionRun {
+                    block: 300,
+                    bytes: &bytes,
+                }])
+                .unwrap();
+            let want: Vec<u8> = [500..501, 0..600, 700..702, 600..700]
+                .into_iter()
+                .flat_map(|r| content[r.start * BLOCK..r.end * BLOCK].to_vec())
+                .collect();
+            let mut back = vec![0; want.len()];
+            device.read(300, &mut back).unwrap();
+            assert_same(&back, &want);
+            // What direct I/O does not take.
+            let shifted = [region.bytes(100 + n as u64, 800 * BLOCK)];
+            device
+                .write_from(&[RegionRun {
+                    block: 7,
+                    bytes: &shifted,
+                }])
+                .unwrap();
+            let mut back = vec![0; 800 * BLOCK];
+            device.read(7, &mut back).unwrap();
+            assert_same(&back, &content[100 + n..][..800 * BLOCK]);
+            for bytes in [[at(0, 2)], [region.bytes(0, BLOCK + 512)]] {
+                let run = RegionRun {
+                    block: BLOCKS - 1,
+                    bytes: &bytes,
+                };
+                let error = device.write_from(&[run]).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::InvalidInput);
+            }
+        }
+        device.flush().unwrap();
     }
 }
 

@@ -7,6 +7,7 @@ use crate::{LiveSlot, SlotRef};
 use quayfs_layout::BLOCK;
 use quayfs_layout::checksum::crc32c;
 use quayfs_layout::jsb::{SeqWord, WordKind};
+use quayfs_pmem::Bytes;
 use std::sync::atomic::Ordering;
 
 /// The `retired_seq` word of the journal superblock, for the transaction that changes it together
@@ -129,8 +130,7 @@ impl Journal {
     /// [`JournalError::Payload`] if the checksum fails.
     pub fn read_slot(&self, slot: &SlotRef, buf: &mut [u8]) -> Result<(), JournalError> {
         assert_eq!(buf.len(), BLOCK, "a slot holds one block");
-        let index = self.buffer(slot.buffer).ring.index(slot.pos);
-        self.region.read(self.geo.payload(slot.buffer, index), buf);
+        self.slot_bytes(slot).read(buf);
         if crc32c(buf) != slot.crc {
             return Err(JournalError::Payload {
                 buffer: slot.buffer,
@@ -138,5 +138,12 @@ impl Journal {
             });
         }
         Ok(())
+    }
+
+    /// The payload of a slot where it lies. Nobody stores there before the slot has been freed.
+    pub fn slot_bytes(&self, slot: &SlotRef) -> Bytes<'_> {
+        let index = self.buffer(slot.buffer).ring.index(slot.pos);
+        self.region
+            .bytes(self.geo.payload(slot.buffer, index), BLOCK)
     }
 }

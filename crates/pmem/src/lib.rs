@@ -60,6 +60,7 @@
 pub mod libpmem;
 
 mod backend;
+mod bytes;
 mod copy;
 mod drain;
 mod error;
@@ -70,6 +71,7 @@ mod region;
 mod units;
 
 pub use backend::Backend;
+pub use bytes::Bytes;
 pub use error::PmemError;
 pub use lock::LockKind;
 pub use observer::Observer;

@@ -185,6 +185,12 @@ impl Memory {
         unsafe { copy::load(src, buf) }
     }
 
+    /// The address of `len` bytes at `off`, all of them inside.
+    #[track_caller]
+    pub(crate) fn address(&self, off: u64, len: usize) -> *const u8 {
+        self.at(off, len)
+    }
+
     #[track_caller]
     pub(crate) fn write(&self, off: u64, bytes: &[u8]) {
         let dst = self.at_mut(off, bytes.len());

@@ -6,7 +6,7 @@ use crate::drain::DrainGate;
 use crate::libpmem;
 use crate::lock::{self, LockKind};
 use crate::memory::{self, Memory};
-use crate::{Backend, Observer, PAGE, PmemError};
+use crate::{Backend, Bytes, Observer, PAGE, PmemError};
 use std::fmt;
 use std::fs::File;
 use std::io;
@@ -28,6 +28,8 @@ pub struct Region {
     backend: Backend,
     gate: DrainGate,
     source: Source,
+    /// All of it lies in huge pages.
+    huge: AtomicBool,
 }
 
 enum Source {
@@ -42,6 +44,7 @@ impl Region {
             backend,
             gate: DrainGate::default(),
             source,
+            huge: AtomicBool::new(false),
         }
     }
 
@@ -142,6 +145,25 @@ impl Region {
     pub fn read(&self, off: u64, buf: &mut [u8]) {
         quayfs_sync::point();
         self.memory.read(off, buf);
+    }
+
+    /// `len` bytes at `off`, where they lie.
+    #[track_caller]
+    pub fn bytes(&self, off: u64, len: usize) -> Bytes<'_> {
+        Bytes::new(self, off, len)
+    }
+
+    /// The address of `len` bytes at `off`.
+    #[track_caller]
+    pub(crate) fn address(&self, off: u64, len: usize) -> *const u8 {
+        self.memory.address(off, len)
+    }
+
+    /// Whether neighbours in the region are neighbours in memory nearly everywhere: on persistent memory, and in
+    /// huge pages once [`Region::prefault`] has found some. A device that is given bytes where they lie takes a page
+    /// at a time elsewhere, and takes twice as long.
+    pub fn is_contiguous(&self) -> bool {
+        self.backend == Backend::Dax || self.huge.load(Ordering::Acquire)
     }
 
     /// [`Region::read`] into a new vector.
@@ -322,6 +344,7 @@ impl Region {
         // A region in a file system in memory gets what a directly mapped one has: an access to one that is
         // larger than what the processor remembers of the page table costs a walk through it otherwise.
         let mut huge = write;
+        let mut all_huge = write;
         let mut done = 0;
         while done < self.len() && !stop.load(Ordering::Relaxed) {
             let began = Instant::now();
@@ -329,7 +352,10 @@ impl Region {
             if huge && done % HUGE == 0 && self.len() - done >= HUGE {
                 match self.memory.collapse(done, HUGE) {
                     Ok(()) => len = HUGE,
-                    Err(err) => huge = err.kind() != std::io::ErrorKind::InvalidInput,
+                    Err(err) => {
+                        all_huge = false;
+                        huge = err.kind() != std::io::ErrorKind::InvalidInput;
+                    }
                 }
             }
             if self.memory.populate(done, len, write).is_err() {
@@ -338,6 +364,8 @@ impl Region {
             done += len;
             std::thread::sleep(began.elapsed());
         }
+        self.huge
+            .store(all_huge && done == self.len(), Ordering::Release);
         done
     }
 

@@ -115,6 +115,52 @@ fn blocks_that_are_written_again_meanwhile_are_in_both() {
     }
 }
 
+/// A bit of this block's slot rots.
+fn rot(fs: &Fs, ino: Ino, block: u64) {
+    let cell = fs.cell(ino).unwrap();
+    let pieces = crate::fs::extents::with(&cell, |x| x.pieces(block..block + 1)).unwrap();
+    let slot = fs.e.staged.get(pieces[0].lbn.unwrap()).unwrap();
+    let at = |bytes: quayfs_pmem::Bytes<'_>| bytes.as_ptr().addr();
+    let off = at(fs.e.journal.slot_bytes(&slot)) - at(fs.e.region.bytes(0, 0)) + 77;
+    let mut byte = [0];
+    fs.e.region.read(off as u64, &mut byte);
+    fs.e.region.write(off as u64, &[byte[0] ^ 4]);
+}
+
+#[test]
+fn a_damaged_slot_is_an_error_for_its_block_and_keeps_no_others() {
+    for policy in POLICIES {
+        let disk = Disk::new();
+        let fs = disk.mount(&format!("noatime,checkpoint={policy}"));
+        let known = Known::new(&fs);
+        rot(&fs, known.ino, 20);
+        let check = |fs: &Fs, when: &str| {
+            for b in 0..BLOCKS {
+                let at = b * BLOCK as u64;
+                let got = fs.read(known.ino, at, BLOCK);
+                match b {
+                    20 => assert!(got.is_err(), "{policy}, {when}"),
+                    _ => assert!(
+                        got.unwrap() == known.bytes[at as usize..][..BLOCK],
+                        "{when}"
+                    ),
+                }
+            }
+        };
+        check(&fs, "staged");
+        let report = round_of(&fs.e, Reach::All).unwrap();
+        assert_eq!((report.written, staged(&fs)), (BLOCKS, 0), "{policy}");
+        check(&fs, "on the device");
+        let fs = disk.dies(fs, "noatime");
+        check(&fs, "after a death");
+        // And it is whole again when it has been overwritten.
+        let mut known = known;
+        known.write_blocks(&fs, 20..21, 2);
+        round_of(&fs.e, Reach::All).unwrap();
+        known.check(&fs, policy);
+    }
+}
+
 #[test]
 fn a_row_ends_where_there_is_little_left() {
     let fs = Disk::new().mount("noatime");

@@ -8,6 +8,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 
 /// How to open a [`FileDevice`]. What is asked for and not available is done without, except
 /// `read_only`.
@@ -100,6 +101,7 @@ impl FileDevice {
                 None
             },
             flush: Flush::default(),
+            refuses_regions: AtomicBool::new(false),
         })
     }
 }

@@ -100,7 +100,7 @@ impl Ring {
 
     fn push(&mut self, fd: BorrowedFd<'_>, i: usize, transfer: &mut Transfer<'_>) {
         let (fd, off) = (types::Fd(fd.as_raw_fd()), transfer.off());
-        // `IoSlice` and `IoSliceMut` are guaranteed to have the layout of `iovec`.
+        // `IoSlice` and `IoSliceMut` are guaranteed to have the layout of `iovec`, and `InPlace` is one.
         let entry: squeue::Entry = match transfer.slices() {
             Slices::Read(slices) => {
                 opcode::Readv::new(fd, slices.as_ptr().cast(), slices.len() as u32)
@@ -108,6 +108,11 @@ impl Ring {
                     .build()
             }
             Slices::Write(slices) => {
+                opcode::Writev::new(fd, slices.as_ptr().cast(), slices.len() as u32)
+                    .offset(off)
+                    .build()
+            }
+            Slices::From(slices) => {
                 opcode::Writev::new(fd, slices.as_ptr().cast(), slices.len() as u32)
                     .offset(off)
                     .build()

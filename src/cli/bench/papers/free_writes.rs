@@ -11,7 +11,8 @@ use std::io;
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 
-use quayfs_blockdev::{BLOCK, BlockDevice, ReadRun, WriteRun, check_range};
+use quayfs_blockdev::{BLOCK, BlockDevice, ReadRun, RegionRun, WriteRun, check_range};
+use quayfs_pmem::Bytes;
 use quayfs_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::checkpoint::RUN_MIN;
@@ -88,12 +89,68 @@ impl FreeWrites {
         }
     }
 
+    /// A block that is written.
+    fn note(&self, block: u64, bytes: Bytes<'_>) -> io::Result<()> {
+        let mut copy = [0; BLOCK];
+        let Some(length) = self.length(block) else {
+            bytes.read(&mut copy);
+            return self.under.write(block, &copy);
+        };
+        let (_, end) = bytes.split_at(BLOCK - 1);
+        end.read(&mut copy[..1]);
+        if copy[0] == 0 {
+            bytes.read(&mut copy);
+        } else {
+            copy[BLOCK - 1] = copy[0];
+        }
+        length.store(content(&copy), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Writes as much as these blocks of files, each run with its first one, if anything is written.
+    fn write_content(&self, runs: impl Iterator<Item = (u64, usize)>) -> io::Result<()> {
+        let Some(log) = &self.log else {
+            return Ok(());
+        };
+        let (long, short): (Vec<_>, Vec<_>) = runs
+            .filter(|(block, _)| self.length(*block).is_some())
+            .partition(|(_, count)| *count >= RUN_MIN);
+        // Without the ends of files, which would be read in the place of other blocks.
+        let filled = |count: usize| {
+            let full = count * BLOCK / CONTENT.len();
+            let mut bufs: Vec<&[u8]> = vec![&CONTENT; full];
+            bufs.push(&CONTENT[..count * BLOCK % CONTENT.len()]);
+            bufs.retain(|buf| !buf.is_empty());
+            bufs
+        };
+        let len: usize = long.iter().map(|(_, count)| count).sum();
+        let mut places: Vec<(u64, Vec<&[u8]>)> = (short.iter())
+            .map(|&(block, count)| (block, filled(count)))
+            .collect();
+        if len > 0 {
+            places.push((self.behind(log, len as u64), filled(len)));
+        }
+        let all: Vec<WriteRun<'_>> = (places.iter())
+            .map(|&(block, ref bufs)| WriteRun { block, bufs })
+            .collect();
+        self.under.write_many(&all)
+    }
+
     /// Where the next so many blocks go.
     fn behind(&self, log: &AtomicU64, count: u64) -> u64 {
         let most = self.data.end - self.data.start;
         let at = log.fetch_add(count, Ordering::Relaxed) % most;
         self.data.start + if at + count > most { 0 } else { at }
     }
+}
+
+/// How much of a block is content.
+fn content(block: &[u8]) -> u32 {
+    let n = match block.last() {
+        Some(0) => block.partition_point(|b| *b != 0),
+        _ => block.len(),
+    };
+    n as u32
 }
 
 impl BlockDevice for FreeWrites {
@@ -110,16 +167,10 @@ impl BlockDevice for FreeWrites {
     fn write(&self, block: u64, buf: &[u8]) -> io::Result<()> {
         check_range(self.blocks(), block, buf.len())?;
         for (block, bytes) in (block..).zip(buf.chunks(BLOCK)) {
-            let Some(length) = self.length(block) else {
-                self.under.write(block, bytes)?;
-                continue;
-            };
-            let n = if bytes[BLOCK - 1] == 0 {
-                bytes.partition_point(|b| *b != 0)
-            } else {
-                BLOCK
-            };
-            length.store(n as u32, Ordering::Relaxed);
+            match self.length(block) {
+                Some(length) => length.store(content(bytes), Ordering::Relaxed),
+                None => self.under.write(block, bytes)?,
+            }
         }
         Ok(())
     }
@@ -135,32 +186,28 @@ impl BlockDevice for FreeWrites {
         for (block, buf) in runs.iter().flat_map(WriteRun::parts) {
             self.write(block, buf)?;
         }
-        let Some(log) = &self.log else {
-            return Ok(());
-        };
-        let of_files = |run: &&WriteRun<'_>| self.length(run.block).is_some();
-        let blocks = |run: &&WriteRun<'_>| run.len() / BLOCK;
-        let (long, short): (Vec<_>, Vec<_>) =
-            (runs.iter().filter(of_files)).partition(|run| blocks(run) >= RUN_MIN);
-        // Without the ends of files, which would be read in the place of other blocks.
-        let filled = |count: usize| {
-            let full = count * BLOCK / CONTENT.len();
-            let mut bufs: Vec<&[u8]> = vec![&CONTENT; full];
-            bufs.push(&CONTENT[..count * BLOCK % CONTENT.len()]);
-            bufs.retain(|buf| !buf.is_empty());
-            bufs
-        };
-        let len: usize = long.iter().map(blocks).sum();
-        let mut places: Vec<(u64, Vec<&[u8]>)> = (short.iter())
-            .map(|run| (run.block, filled(blocks(run))))
-            .collect();
-        if len > 0 {
-            places.push((self.behind(log, len as u64), filled(len)));
+        let blocks = |run: &WriteRun<'_>| (run.block, run.len() / BLOCK);
+        self.write_content(runs.iter().map(blocks))
+    }
+
+    fn write_from(&self, runs: &[RegionRun<'_>]) -> io::Result<()> {
+        for run in runs {
+            check_range(self.blocks(), run.block, run.len())?;
+            let mut block = run.block;
+            for mut rest in run.bytes.iter().copied() {
+                while !rest.is_empty() {
+                    let (one, others) = rest.split_at(BLOCK);
+                    self.note(block, one)?;
+                    (block, rest) = (block + 1, others);
+                }
+            }
         }
-        let all: Vec<WriteRun<'_>> = (places.iter())
-            .map(|&(block, ref bufs)| WriteRun { block, bufs })
-            .collect();
-        self.under.write_many(&all)
+        let blocks = |run: &RegionRun<'_>| (run.block, run.len() / BLOCK);
+        self.write_content(runs.iter().map(blocks))
+    }
+
+    fn takes_regions(&self) -> bool {
+        self.under.takes_regions()
     }
 
     fn flush(&self) -> io::Result<()> {
