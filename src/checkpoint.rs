@@ -70,7 +70,7 @@ struct Round {
 /// Memory that one round leaves to the next: its first touch costs more than copying to it.
 #[derive(Default)]
 pub(crate) struct Workspace {
-    /// What each worker writes from.
+    /// What each worker copies to, where slots are not written from where they lie.
     bufs: Vec<AlignedBuf>,
     search: Search,
 }

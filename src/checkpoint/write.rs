@@ -18,8 +18,8 @@ use crate::turns::Turns;
 
 /// Longest single write in blocks (1 MiB).
 const RUN_MAX: usize = 256;
-/// Blocks that a worker copies before it hands them over, at least: while the device writes those of some
-/// workers, another copies.
+/// Blocks that a worker hands over at a time, at least: while the device writes those of some workers, another prepares
+/// more, and copies them where that is needed.
 const BATCH: usize = 256;
 /// Most writes that a worker hands over at a time.
 const BATCH_RUNS: usize = 64;

@@ -59,8 +59,12 @@ struct Disk {
 
 impl Disk {
     fn new() -> Self {
+        Self::on(Backend::Volatile)
+    }
+
+    fn on(backend: Backend) -> Self {
         let geometry = Geometry::compute(PMEM, DATA, 2).unwrap();
-        let region = Arc::new(Region::from_extents(PMEM, [], None, Backend::Volatile));
+        let region = Arc::new(Region::from_extents(PMEM, [], None, backend));
         let device: Arc<dyn BlockDevice> = Arc::new(SimDevice::unrecorded(DATA / BLOCK as u64));
         crate::mkfs::format(&region, &*device, geometry, "test").unwrap();
         Self { region, device }

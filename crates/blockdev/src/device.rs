@@ -106,14 +106,14 @@ pub trait BlockDevice: Send + Sync {
             .try_for_each(|(block, buf)| self.write(block, buf))
     }
 
-    /// [`BlockDevice::write_many`] of what lies in a region. Nobody may store there meanwhile: what is written then
-    /// is old and new, for each byte.
+    /// [`BlockDevice::write_many`] of what lies in a region. Nobody may store there meanwhile.
     #[track_caller]
     fn write_from(&self, runs: &[RegionRun<'_>]) -> io::Result<()> {
         copy_and_write(self, runs)
     }
 
-    /// Whether [`BlockDevice::write_from`] makes no copy.
+    /// Whether [`BlockDevice::write_from`] is the better way to write what lies in a region at multiples of [`BLOCK`] in
+    /// memory: a device that makes no copy of it.
     fn takes_regions(&self) -> bool {
         false
     }
@@ -135,9 +135,12 @@ pub trait BlockDevice: Send + Sync {
     fn is_read_only(&self) -> bool;
 }
 
-/// [`BlockDevice::write_from`] by way of a copy.
+/// [`BlockDevice::write_from`] by way of a copy. For implementations of [`BlockDevice`].
+///
+/// # Errors
+/// Those of [`BlockDevice::write_many`].
 #[track_caller]
-pub(crate) fn copy_and_write<D>(device: &D, runs: &[RegionRun<'_>]) -> io::Result<()>
+pub fn copy_and_write<D>(device: &D, runs: &[RegionRun<'_>]) -> io::Result<()>
 where
     D: BlockDevice + ?Sized,
 {

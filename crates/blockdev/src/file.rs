@@ -205,7 +205,11 @@ impl BlockDevice for FileDevice {
                 "regular file"
             },
             self.blocks,
-            if self.direct { "direct" } else { "buffered" },
+            match (self.direct, self.takes_regions()) {
+                (true, true) => "direct",
+                (true, false) => "direct, but not out of the region",
+                (false, _) => "buffered",
+            },
             if self.rings.is_some() {
                 "io_uring"
             } else {

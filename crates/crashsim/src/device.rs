@@ -4,7 +4,9 @@ use crate::event::Kind;
 use crate::pages::Pages;
 use crate::recorder::Log;
 use parking_lot::Mutex;
-use quayfs_blockdev::{BLOCK, BlockDevice, ReadRun, WriteRun, check_range};
+use quayfs_blockdev::{
+    BLOCK, BlockDevice, ReadRun, RegionRun, WriteRun, check_range, copy_and_write,
+};
 use std::fmt;
 use std::io;
 use std::panic::Location;
@@ -105,7 +107,13 @@ impl BlockDevice for SimDevice {
         Ok(())
     }
 
-    /// Nobody sees the copy.
+    /// As a device that takes its time until it looks there.
+    #[track_caller]
+    fn write_from(&self, runs: &[RegionRun<'_>]) -> io::Result<()> {
+        quayfs_sync::point();
+        copy_and_write(self, runs)
+    }
+
     fn takes_regions(&self) -> bool {
         true
     }

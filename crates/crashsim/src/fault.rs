@@ -239,6 +239,10 @@ impl BlockDevice for FaultDevice {
         result
     }
 
+    fn takes_regions(&self) -> bool {
+        self.inner.takes_regions()
+    }
+
     #[track_caller]
     fn flush(&self) -> io::Result<()> {
         self.allowed(FaultOp::Flush, 0).1?;

@@ -140,7 +140,8 @@ impl Journal {
         Ok(())
     }
 
-    /// The payload of a slot where it lies. Nobody stores there before the slot has been freed.
+    /// The payload of a slot where it lies, not verified. Nobody stores there before the slot has been freed, so the
+    /// caller is the round that frees it, or holds an epoch pin as with [`Journal::read_slot`].
     pub fn slot_bytes(&self, slot: &SlotRef) -> Bytes<'_> {
         let index = self.buffer(slot.buffer).ring.index(slot.pos);
         self.region

@@ -1,7 +1,8 @@
 //! Persistent memory: mapping it, storing to it, and knowing when a store is durable.
 //!
 //! Everything goes through [`Region`], by offset. No reference into the mapping ever leaves this
-//! crate, so nothing outside it can dereference the medium or be broken by what is on it.
+//! crate, so nothing outside it can dereference the medium or be broken by what is on it. [`Bytes`] have an
+//! address, for system calls that read there.
 //!
 //! # The persistence model
 //!

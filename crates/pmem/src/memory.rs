@@ -294,7 +294,7 @@ impl Drop for Memory {
     fn drop(&mut self) {
         match self.owner {
             // SAFETY: this is the mapping made by `map`, and nothing refers into it: no reference
-            // ever left this value. Failure would only leak.
+            // ever left this value, and addresses only with `Bytes`, which borrow it. Failure would only leak.
             Owner::Mapping => unsafe {
                 let _ = rustix::mm::munmap(self.base.as_ptr().cast(), self.len);
             },

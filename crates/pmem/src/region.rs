@@ -28,7 +28,7 @@ pub struct Region {
     backend: Backend,
     gate: DrainGate,
     source: Source,
-    /// All of it lies in huge pages.
+    /// Nearly all of it lies in huge pages.
     huge: AtomicBool,
 }
 
@@ -159,9 +159,9 @@ impl Region {
         self.memory.address(off, len)
     }
 
-    /// Whether neighbours in the region are neighbours in memory nearly everywhere: on persistent memory, and in
-    /// huge pages once [`Region::prefault`] has found some. A device that is given bytes where they lie takes a page
-    /// at a time elsewhere, and takes twice as long.
+    /// Whether neighbours in the region are neighbours in memory nearly everywhere: on persistent memory, and where
+    /// [`Region::prefault`] has found huge pages for most of it. Elsewhere a device that is given bytes where they lie
+    /// takes a page at a time, and up to twice as long.
     pub fn is_contiguous(&self) -> bool {
         self.backend == Backend::Dax || self.huge.load(Ordering::Acquire)
     }
@@ -344,18 +344,18 @@ impl Region {
         // A region in a file system in memory gets what a directly mapped one has: an access to one that is
         // larger than what the processor remembers of the page table costs a walk through it otherwise.
         let mut huge = write;
-        let mut all_huge = write;
+        let mut in_huge = 0;
         let mut done = 0;
         while done < self.len() && !stop.load(Ordering::Relaxed) {
             let began = Instant::now();
             let mut len = PIECE.min(self.len() - done);
             if huge && done % HUGE == 0 && self.len() - done >= HUGE {
                 match self.memory.collapse(done, HUGE) {
-                    Ok(()) => len = HUGE,
-                    Err(err) => {
-                        all_huge = false;
-                        huge = err.kind() != std::io::ErrorKind::InvalidInput;
+                    Ok(()) => {
+                        len = HUGE;
+                        in_huge += HUGE;
                     }
+                    Err(err) => huge = err.kind() != std::io::ErrorKind::InvalidInput,
                 }
             }
             if self.memory.populate(done, len, write).is_err() {
@@ -364,8 +364,9 @@ impl Region {
             done += len;
             std::thread::sleep(began.elapsed());
         }
-        self.huge
-            .store(all_huge && done == self.len(), Ordering::Release);
+        if done == self.len() && in_huge >= done / 8 * 7 {
+            self.huge.store(true, Ordering::Release);
+        }
         done
     }
 

@@ -8,6 +8,14 @@ use crate::checkpoint::{Reach, round_of, rounds};
 
 const BLOCKS: u64 = 48;
 const POLICIES: [&str; 4] = ["adaptive", "swap", "inplace", "double"];
+/// Rounds copy slots from one, and write them from where they lie in the other.
+const BACKENDS: [Backend; 2] = [Backend::Volatile, Backend::Dax];
+
+/// Each policy on each backend.
+fn everywhere() -> impl Iterator<Item = (Disk, &'static str)> {
+    let on = |policy| move |backend| (Disk::on(backend), policy);
+    (POLICIES.into_iter()).flat_map(move |policy| BACKENDS.into_iter().map(on(policy)))
+}
 
 /// A file, and what should be in it.
 struct Known {
@@ -61,8 +69,7 @@ fn staged(fs: &Fs) -> u64 {
 
 #[test]
 fn each_takes_what_the_one_before_it_has_left() {
-    for policy in POLICIES {
-        let disk = Disk::new();
+    for (disk, policy) in everywhere() {
         let fs = disk.mount(&format!("noatime,checkpoint={policy}"));
         let known = Known::new(&fs);
         assert_eq!(staged(&fs), BLOCKS);
@@ -91,8 +98,7 @@ fn each_takes_what_the_one_before_it_has_left() {
 
 #[test]
 fn blocks_that_are_written_again_meanwhile_are_in_both() {
-    for policy in POLICIES {
-        let disk = Disk::new();
+    for (disk, policy) in everywhere() {
         let fs = disk.mount(&format!("noatime,checkpoint={policy}"));
         let mut known = Known::new(&fs);
         let mut version = 1;
@@ -129,8 +135,7 @@ fn rot(fs: &Fs, ino: Ino, block: u64) {
 
 #[test]
 fn a_damaged_slot_is_an_error_for_its_block_and_keeps_no_others() {
-    for policy in POLICIES {
-        let disk = Disk::new();
+    for (disk, policy) in everywhere() {
         let fs = disk.mount(&format!("noatime,checkpoint={policy}"));
         let known = Known::new(&fs);
         rot(&fs, known.ino, 20);
@@ -210,8 +215,7 @@ fn digest_goes_first_where_it_is_behind() {
 
 #[test]
 fn one_that_fails_leaves_what_was_done_before_it() {
-    for policy in POLICIES {
-        let mut disk = Disk::new();
+    for (mut disk, policy) in everywhere() {
         let device = Arc::new(FaultDevice::new(Arc::clone(&disk.device)));
         disk.device = Arc::<FaultDevice>::clone(&device);
         let fs = disk.mount(&format!("noatime,checkpoint={policy}"));

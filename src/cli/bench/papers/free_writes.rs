@@ -193,6 +193,7 @@ impl BlockDevice for FreeWrites {
     fn write_from(&self, runs: &[RegionRun<'_>]) -> io::Result<()> {
         for run in runs {
             check_range(self.blocks(), run.block, run.len())?;
+            (run.bytes.iter()).try_for_each(|b| check_range(self.blocks(), 0, b.len()))?;
             let mut block = run.block;
             for mut rest in run.bytes.iter().copied() {
                 while !rest.is_empty() {
