@@ -1,4 +1,4 @@
-//! The background threads: one digests and commits, one runs rounds and zero batches, one reads ahead.
+//! The background threads: one digests and commits, one runs rounds and zero batches, some write for it, one reads ahead.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -49,6 +49,13 @@ impl Threads {
         if !engine.options.read_only {
             run.push(("quayfs-digest", digest_loop));
             run.push(("quayfs-round", round_loop));
+            // One writes anyway: who runs the round.
+            let more = if engine.options.ablation.one_worker {
+                0
+            } else {
+                checkpoint::WORKERS - 1
+            };
+            run.extend((0..more).map(|_| ("quayfs-write", (|e| e.crew.serve(e)) as Loop)));
         }
         for (name, body) in run {
             let engine = Arc::clone(engine);

@@ -12,6 +12,7 @@
 //! the same thread.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use quayfs_blockdev::AlignedBuf;
 use quayfs_journal::LiveSlot;
@@ -24,20 +25,22 @@ use crate::grace::{self, Grace};
 use crate::metrics::Metrics;
 use crate::turns::Turns;
 
+mod crew;
 mod find;
 mod plan;
 mod write;
 
+pub(crate) use crew::Crew;
 use find::Search;
 use plan::{Borrowed, plan};
-use write::{journal_copy, write_out};
+use write::{journal_copy, post};
 
 /// Physically consecutive blocks that are worth writing in place.
 pub(crate) const RUN_MIN: usize = 8;
 /// LBNs of one zero batch.
 const ZERO_BATCH: u64 = 32 << 10;
-/// Most worker threads.
-const WORKERS_MAX: usize = 4;
+/// Threads that write at a time, that of the round among them. They wait for the device, not for CPUs.
+pub(crate) const WORKERS: usize = 4;
 
 /// A block that a round writes.
 #[derive(Clone, Copy, Debug)]
@@ -62,16 +65,16 @@ struct Round {
     newest: Vec<LiveSlot>,
     /// Slots of blocks that nobody owns any more.
     orphaned: Vec<LiveSlot>,
-    /// By physical block.
-    moves: Vec<Move>,
+    /// By physical block. The crew has them too while it writes.
+    moves: Arc<Vec<Move>>,
     borrowed: Borrowed,
 }
 
 /// Memory that one round leaves to the next: its first touch costs more than copying to it.
 #[derive(Default)]
 pub(crate) struct Workspace {
-    /// What each worker copies to, where slots are not written from where they lie.
-    bufs: Vec<AlignedBuf>,
+    /// What this thread copies to, where slots are not written from where they lie.
+    buf: AlignedBuf,
     search: Search,
 }
 
@@ -114,7 +117,7 @@ pub fn round_of(e: &Engine, reach: Reach) -> Result<RoundReport> {
 /// That of the first round that fails. What the rounds before it did stays done.
 pub fn rounds(e: &Engine, reach: Reach, mut more: impl FnMut(u64) -> bool) -> Result<RoundReport> {
     let mut workspace = e.rounding.lock();
-    let Workspace { bufs, search } = &mut *workspace;
+    let Workspace { buf, search } = &mut *workspace;
     let mut report = RoundReport::default();
     let mut outcome = Ok(());
     let mut last: Option<Round> = None;
@@ -137,7 +140,7 @@ pub fn rounds(e: &Engine, reach: Reach, mut more: impl FnMut(u64) -> bool) -> Re
                 }
             }
         };
-        outcome = carry_out(e, &mut this, bufs, end_last, find_next);
+        outcome = carry_out(e, &mut this, buf, end_last, find_next);
         if let Some(ended) = ended {
             search.reuse(ended);
         }
@@ -171,21 +174,27 @@ impl Round {
 fn carry_out(
     e: &Engine,
     round: &mut Round,
-    bufs: &mut Vec<AlignedBuf>,
+    buf: &mut AlignedBuf,
     mut end_last: impl FnMut() -> Result<()>,
     find_next: impl FnOnce(),
 ) -> Result<()> {
     plan(e, round)?;
     let moves = &round.moves;
-    journal_copy(e, moves, bufs, &mut end_last)?;
+    journal_copy(e, moves, buf, &mut end_last)?;
     // Before the first write in place: see `Search::find`.
     if let Some(grace) = round.grace.take() {
         grace.wait();
     }
+    let writing = post(e, moves);
+    end_last()?;
     // Entries are changed in DRAM until the commit, and nobody else changes those of a round.
-    let prepare = || end_last().and_then(|()| entries(e, moves, round.cut));
-    let txn = write_out(e, moves, bufs, prepare, find_next)?;
-    commit(e, txn?)
+    let txn = entries(e, moves, round.cut)?;
+    writing.help(buf);
+    find_next();
+    writing.finish()?;
+    // Ordering "device flush before the L2P transaction": a retired slot is gone for good.
+    e.flush_device()?;
+    commit(e, txn)
 }
 
 /// Nobody finds the slots of a round any more, and they become free.
@@ -243,7 +252,7 @@ fn entries<'e>(e: &'e Engine, moves: &[Move], cut: u64) -> Result<quayfs_ppt::Tx
 }
 
 fn commit(e: &Engine, txn: quayfs_ppt::Txn<'_>) -> Result<()> {
-    txn.commit(WORKERS_MAX).map_err(|err| {
+    txn.commit(WORKERS).map_err(|err| {
         e.fail(&err);
         FsError::io(err)
     })?;

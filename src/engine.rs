@@ -22,7 +22,7 @@ use quayfs_sync::Mutex;
 use quayfs_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use quayfs_sync::time::Instant;
 
-use crate::checkpoint::Workspace;
+use crate::checkpoint::{Crew, Workspace};
 use crate::config::{DataMode, Durability, MountOptions, OnError};
 use crate::data::ahead::ReadAhead;
 use crate::data::tails::Tails;
@@ -99,6 +99,8 @@ pub struct Engine {
     pub(crate) digesting: Mutex<Records>,
     /// One round or zero batch at a time.
     pub(crate) rounding: Mutex<Workspace>,
+    /// Who writes for it.
+    pub(crate) crew: Crew,
     /// The copy of the records on the data device (`ablation=nodelog:ssd`).
     node_log: OnceLock<NodeLog>,
     /// Last record that a device flush covers (`data=ordered`).
@@ -195,6 +197,7 @@ impl Engine {
             flush_failed: AtomicBool::new(false),
             digesting: Mutex::default(),
             rounding: Mutex::default(),
+            crew: Crew::default(),
             node_log: OnceLock::new(),
             flushed: AtomicU64::new(0),
             flushing: Mutex::new(()),

@@ -1,6 +1,7 @@
 //! Where a round writes each block.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use quayfs_layout::Lbn;
 use quayfs_ppt::BlockState;
@@ -35,6 +36,7 @@ pub(super) fn plan(e: &Engine, round: &mut Round) -> Result<()> {
         borrowed,
         ..
     } = round;
+    let moves = Arc::make_mut(moves);
     moves.clear();
     let hurry = || e.journal.slots_are_wanted();
     let mut turns = Turns::unless(&hurry);

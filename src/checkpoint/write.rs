@@ -1,15 +1,15 @@
-//! From slots to the data device, in large writes by several workers.
+//! From slots to the data device, in large writes.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use quayfs_blockdev::{AlignedBuf, RegionRun, WriteRun};
 use quayfs_layout::{BLOCK, LINE};
 use quayfs_pmem::Bytes;
-use quayfs_sync::atomic::{AtomicUsize, Ordering};
-use quayfs_sync::{Mutex, thread};
 
+use super::crew::{Crew, Writing};
 use super::plan::{Borrowed, borrow, runs};
-use super::{Move, RUN_MIN, WORKERS_MAX};
+use super::{Move, RUN_MIN};
 use crate::config::CheckpointPolicy;
 use crate::engine::Engine;
 use crate::error::{FsError, Result};
@@ -27,12 +27,12 @@ const BATCH_RUNS: usize = 64;
 const TRIES: u32 = 3;
 
 /// With `checkpoint=double`: writes all blocks to free ones and flushes them, before they are written in
-/// place. The slots hold them all the time, so nobody ever reads the copy. `before` as with [`write_out`].
+/// place. The slots hold them all the time, so nobody ever reads the copy. `meanwhile` is done while the device writes.
 pub(super) fn journal_copy(
     e: &Engine,
     moves: &[Move],
-    bufs: &mut Vec<AlignedBuf>,
-    mut before: impl FnMut() -> Result<()>,
+    buf: &mut AlignedBuf,
+    mut meanwhile: impl FnMut() -> Result<()>,
 ) -> Result<()> {
     if e.options.checkpoint_policy() != CheckpointPolicy::Double {
         return Ok(());
@@ -48,8 +48,13 @@ pub(super) fn journal_copy(
             let copies: Vec<Move> = (some.iter().zip(&free))
                 .map(|(m, (pbn, _))| Move { pbn: *pbn, ..*m })
                 .collect();
-            write_out(e, &copies, bufs, &mut before, || ())??;
-            Metrics::add(&e.metrics.blocks_copied, copies.len() as u64);
+            let n = copies.len() as u64;
+            let writing = post(e, &Arc::new(copies));
+            meanwhile()?;
+            writing.help(buf);
+            writing.finish()?;
+            e.flush_device()?;
+            Metrics::add(&e.metrics.blocks_copied, n);
         }
         Ok(())
     });
@@ -57,78 +62,57 @@ pub(super) fn journal_copy(
     copied
 }
 
-/// Writes all blocks with a pool of workers, waits for all of them (the round barrier of paper
-/// 1), and flushes the device. This thread, which is one of them, does something else `before` its share and
-/// `after` it, while the others wait for the device. Returns what came of the former.
-pub(super) fn write_out<T>(
-    e: &Engine,
-    moves: &[Move],
-    bufs: &mut Vec<AlignedBuf>,
-    before: impl FnOnce() -> T,
-    after: impl FnOnce(),
-) -> Result<T> {
-    let pieces: Vec<Range<usize>> = runs(moves)
-        .flat_map(|r| {
-            r.clone()
-                .step_by(RUN_MAX)
-                .map(move |s| s..(s + RUN_MAX).min(r.end))
-        })
-        .collect();
-    let batches = batches(&pieces);
-    // They wait for the device, not for CPUs.
-    let workers = if e.options.ablation.one_worker {
-        1
-    } else {
-        batches.len().clamp(1, WORKERS_MAX)
-    };
-    if bufs.len() < workers {
-        bufs.resize_with(workers, AlignedBuf::default);
-    }
-    let next = AtomicUsize::new(0);
-    let failure: Mutex<Option<FsError>> = Mutex::new(None);
-    let work = |buf: &mut AlignedBuf| {
-        while failure.lock().is_none() {
-            let Some(batch) = batches.get(next.fetch_add(1, Ordering::Relaxed)) else {
-                break;
-            };
-            if let Err(err) = write_batch(e, moves, batch, buf) {
-                failure.lock().get_or_insert(err);
-            }
+/// Has blocks written to their places, by as many as the mount has for that.
+pub(super) fn post<'e>(e: &'e Engine, moves: &Arc<Vec<Move>>) -> Writing<'e> {
+    Crew::post(e, moves, e.options.ablation.one_worker)
+}
+
+/// Runs of blocks, divided into what is handed over at a time.
+pub(super) struct Batches {
+    /// Of the moves, each a write.
+    pieces: Vec<Range<usize>>,
+    /// Of the pieces.
+    batches: Vec<Range<usize>>,
+}
+
+impl Batches {
+    /// Those of blocks in the order of their places.
+    pub(super) fn of(moves: &[Move]) -> Self {
+        let cut = |run: Range<usize>| {
+            let starts = run.clone().step_by(RUN_MAX);
+            starts.map(move |s| s..(s + RUN_MAX).min(run.end))
+        };
+        let pieces: Vec<Range<usize>> = runs(moves).flat_map(cut).collect();
+        Self {
+            batches: batches(&pieces),
+            pieces,
         }
-    };
-    let (mine, others) = bufs[..workers].split_at_mut(1);
-    let done = thread::scope(|s| {
-        for buf in others {
-            let work = &work;
-            s.spawn(move || work(buf));
-        }
-        let done = before();
-        work(&mut mine[0]);
-        after();
-        done
-    });
-    if let Some(err) = failure.into_inner() {
-        return Err(err);
     }
-    // Ordering "device flush before the L2P transaction": a retired slot is gone for good.
-    e.flush_device()?;
-    Ok(done)
+
+    pub(super) fn len(&self) -> usize {
+        self.batches.len()
+    }
+
+    pub(super) fn get(&self, n: usize) -> &[Range<usize>] {
+        &self.pieces[self.batches[n].clone()]
+    }
 }
 
 /// Divides runs among what is handed over at a time.
-fn batches(mut pieces: &[Range<usize>]) -> Vec<&[Range<usize>]> {
+fn batches(pieces: &[Range<usize>]) -> Vec<Range<usize>> {
     let mut all = Vec::new();
-    while !pieces.is_empty() {
+    let mut at = 0;
+    while at < pieces.len() {
         let mut blocks = 0;
         let fits = |p: &&Range<usize>| {
             let fits = blocks < BATCH;
             blocks += p.len();
             fits
         };
-        let len = pieces.iter().take(BATCH_RUNS).take_while(fits).count();
-        let (batch, rest) = pieces.split_at(len);
-        all.push(batch);
-        pieces = rest;
+        let rest = pieces[at..].iter().take(BATCH_RUNS);
+        let end = at + rest.take_while(fits).count();
+        all.push(at..end);
+        at = end;
     }
     all
 }
@@ -136,7 +120,7 @@ fn batches(mut pieces: &[Range<usize>]) -> Vec<&[Range<usize>]> {
 /// Writes the slots of a batch. Their checksums go to the page table as they are, and are verified where blocks are read,
 /// on the device as in a slot: a damaged one stays what it is, an error for who reads that block, and keeps no others from
 /// leaving.
-fn write_batch(
+pub(super) fn write_batch(
     e: &Engine,
     moves: &[Move],
     batch: &[Range<usize>],

@@ -100,6 +100,7 @@ impl Engine {
         self.relief.progress.lock().wanted.stop = true;
         self.relief.work.notify_all();
         self.ahead.stop();
+        self.crew.stop();
     }
 
     /// Waits until `mine` picks something out of what is wanted, at most for `limit`; the picked

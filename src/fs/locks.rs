@@ -12,7 +12,7 @@
 //!
 //! Beside them: the turn to flush the data device for records (`Engine::flush_data`), held during the flush by
 //! whoever commits, who holds none of 2 to 9; the list of orphans to be freed (`engine::orphans`), under which
-//! no other lock is taken.
+//! no other lock is taken; what is posted to those who write for rounds (`checkpoint::crew`), under which none is either.
 //!
 //! Digest and rounds take none of 1 to 5. Nobody waits for space while holding any of them:
 //! what an operation needs is promised before (`Txn::begin`).

@@ -232,3 +232,99 @@ fn one_that_fails_leaves_what_was_done_before_it() {
         known.survives(&disk, fs, policy);
     }
 }
+
+/// Blocks that nothing joins to runs: three batches.
+const APART: u64 = 150;
+
+/// A file with every second block staged, in slots of its own, and the rest on the device.
+fn apart(fs: &Fs) -> Known {
+    let ino = file(fs, ROOT, "f");
+    let bytes = vec![0; 2 * APART as usize * BLOCK];
+    let mut known = Known { ino, bytes };
+    known.write_blocks(fs, 0..2 * APART, 1);
+    round_of(&fs.e, Reach::All).unwrap();
+    known.write_blocks(fs, (0..APART).map(|n| 2 * n), 2);
+    assert_eq!(staged(fs), APART);
+    known
+}
+
+/// Does something while two threads write for rounds.
+fn with_crew<T>(fs: &Fs, work: impl FnOnce() -> T) -> T {
+    std::thread::scope(|s| {
+        for _ in 0..2 {
+            s.spawn(|| fs.e.crew.serve(&fs.e));
+        }
+        let _stop = at_end(|| fs.e.crew.stop());
+        work()
+    })
+}
+
+/// Does something when it is dropped, also if a test fails: a scope waits for its threads.
+fn at_end(end: impl FnMut()) -> impl Drop {
+    struct Guard<F: FnMut()>(F);
+    impl<F: FnMut()> Drop for Guard<F> {
+        fn drop(&mut self) {
+            (self.0)();
+        }
+    }
+    Guard(end)
+}
+
+#[test]
+fn a_crew_writes_while_the_round_does_and_the_round_waits_for_it() {
+    for backend in BACKENDS {
+        let mut disk = Disk::on(backend);
+        let device = Arc::new(FaultDevice::new(Arc::clone(&disk.device)));
+        disk.device = Arc::<FaultDevice>::clone(&device);
+        let fs = disk.mount("noatime,checkpoint=inplace");
+        let known = apart(&fs);
+        let (writes, flushes) = (device.calls(FaultOp::Write), device.calls(FaultOp::Flush));
+        let stall = device.stall(FaultOp::Write, 1);
+        let report = with_crew(&fs, || {
+            std::thread::scope(|s| {
+                let round = s.spawn(|| round_of(&fs.e, Reach::All).unwrap());
+                let _release = at_end(|| stall.release());
+                stall.reached();
+                // The other two batches do not wait for the one that is held up.
+                let begun = std::time::Instant::now();
+                while device.calls(FaultOp::Write) < writes + 3 {
+                    assert!(begun.elapsed().as_secs() < 60, "one thread writes alone");
+                    std::thread::yield_now();
+                }
+                assert_eq!(staged(&fs), APART, "{backend:?}");
+                assert_eq!(device.calls(FaultOp::Flush), flushes, "{backend:?}");
+                stall.release();
+                round.join().unwrap()
+            })
+        });
+        assert_eq!((report.written, staged(&fs)), (APART, 0), "{backend:?}");
+        known.survives(&disk, fs, "a crew has written");
+    }
+}
+
+#[test]
+fn what_a_crew_could_not_write_keeps_its_slots() {
+    for backend in BACKENDS {
+        let mut disk = Disk::on(backend);
+        let device = Arc::new(FaultDevice::new(Arc::clone(&disk.device)));
+        disk.device = Arc::<FaultDevice>::clone(&device);
+        let fs = disk.mount("noatime,checkpoint=inplace");
+        let known = apart(&fs);
+        // Two batches are under way, each with another thread, before one of them fails.
+        device.fail(FaultOp::Write, 1, Fault::Errno(libc::EIO), Repeat::Forever);
+        let stalls = [1, 2].map(|nth| device.stall(FaultOp::Write, nth));
+        let failed = with_crew(&fs, || {
+            std::thread::scope(|s| {
+                let round = s.spawn(|| round_of(&fs.e, Reach::All));
+                let _release = at_end(|| device.heal());
+                stalls.iter().for_each(|stall| stall.reached());
+                stalls.iter().for_each(|stall| stall.release());
+                round.join().unwrap()
+            })
+        });
+        assert!(matches!(failed, Err(FsError::Io(_))), "{backend:?}");
+        assert_eq!(staged(&fs), APART, "{backend:?}");
+        known.check(&fs, "the slots have it");
+        known.survives(&disk, fs, "a crew has failed");
+    }
+}

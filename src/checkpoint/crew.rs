@@ -1,0 +1,186 @@
+//! The worker pool of rounds (paper 1, III.2): threads that write what a round posts, while the round goes on with what
+//! needs no device. They live as long as the mount. Where there are none, whoever posts writes all of it himself.
+
+use std::io;
+use std::sync::Arc;
+
+use quayfs_blockdev::AlignedBuf;
+use quayfs_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use quayfs_sync::{Condvar, Mutex};
+
+use super::Move;
+use super::write::{Batches, write_batch};
+use crate::engine::Engine;
+use crate::error::{FsError, Result};
+
+/// Where rounds and those who write for them meet.
+#[derive(Default)]
+pub(crate) struct Crew {
+    state: Mutex<State>,
+    /// Something was posted, or this is the end.
+    posted: Condvar,
+    /// The last batch of what was posted has been dealt with.
+    written: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    job: Option<Arc<Job>>,
+    stop: bool,
+}
+
+/// What is to be written, batch by batch.
+struct Job {
+    moves: Arc<Vec<Move>>,
+    batches: Batches,
+    /// The batch that is taken next.
+    next: AtomicUsize,
+    /// Batches that nobody will touch any more.
+    over: AtomicUsize,
+    /// Nothing more is begun.
+    given_up: AtomicBool,
+    failure: Mutex<Option<FsError>>,
+}
+
+/// Blocks that are being written. Who drops this waits until nobody writes any of them.
+#[must_use = "blocks are on their way to the device until this has ended"]
+pub(super) struct Writing<'e> {
+    e: &'e Engine,
+    job: Arc<Job>,
+}
+
+/// A batch that somebody has taken, which is over when this is dropped, whatever became of it.
+struct Taken<'j> {
+    job: &'j Job,
+    crew: &'j Crew,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.job.fail(FsError::io("a thread that writes panicked"));
+        }
+        // Release pairs with the Acquire in `is_over`: the slots of this batch have been read.
+        let over = self.job.over.fetch_add(1, Ordering::AcqRel) + 1;
+        if over == self.job.batches.len() {
+            // With the lock, so that nobody is between looking and waiting.
+            let _state = self.crew.state.lock();
+            self.crew.written.notify_all();
+        }
+    }
+}
+
+impl Job {
+    fn is_begun(&self) -> bool {
+        self.next.load(Ordering::Relaxed) >= self.batches.len()
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire) == self.batches.len()
+    }
+
+    fn fail(&self, err: FsError) {
+        self.failure.lock().get_or_insert(err);
+        self.given_up.store(true, Ordering::Relaxed);
+    }
+
+    /// Writes batches until none is left.
+    fn work(&self, e: &Engine, buf: &mut AlignedBuf) {
+        loop {
+            let n = self.next.fetch_add(1, Ordering::Relaxed);
+            if n >= self.batches.len() {
+                return;
+            }
+            let _taken = Taken {
+                job: self,
+                crew: &e.crew,
+            };
+            if self.given_up.load(Ordering::Relaxed) {
+                continue;
+            }
+            if let Err(err) = write_batch(e, &self.moves, self.batches.get(n), buf) {
+                self.fail(err);
+            }
+        }
+    }
+}
+
+impl Crew {
+    /// Writes what rounds post, until [`Crew::stop`]. The body of a thread of the mount.
+    pub(crate) fn serve(&self, e: &Engine) {
+        let mut buf = AlignedBuf::default();
+        let mut state = self.state.lock();
+        while !state.stop {
+            match &state.job {
+                Some(job) if !job.is_begun() => {
+                    let job = Arc::clone(job);
+                    drop(state);
+                    job.work(e, &mut buf);
+                    state = self.state.lock();
+                }
+                _ => self.posted.wait(&mut state),
+            }
+        }
+    }
+
+    /// Ends [`Crew::serve`], once what was posted has been written.
+    pub(crate) fn stop(&self) {
+        self.state.lock().stop = true;
+        self.posted.notify_all();
+    }
+
+    /// Has blocks written, in the order of their places. One at a time: who posts holds the lock of rounds. `alone`: by nobody
+    /// else.
+    pub(super) fn post<'e>(e: &'e Engine, moves: &Arc<Vec<Move>>, alone: bool) -> Writing<'e> {
+        let job = Arc::new(Job {
+            batches: Batches::of(moves),
+            moves: Arc::clone(moves),
+            next: AtomicUsize::new(0),
+            over: AtomicUsize::new(0),
+            given_up: AtomicBool::new(false),
+            failure: Mutex::default(),
+        });
+        if !alone && job.batches.len() > 0 {
+            e.crew.state.lock().job = Some(Arc::clone(&job));
+            e.crew.posted.notify_all();
+        }
+        Writing { e, job }
+    }
+}
+
+impl Writing<'_> {
+    /// Takes part, until all that is left is with others.
+    pub(super) fn help(&self, buf: &mut AlignedBuf) {
+        self.job.work(self.e, buf);
+    }
+
+    /// Returns when everything has been written (the round barrier of paper 1). Nothing of it is durable before the device
+    /// has been flushed. Without a crew it is [`Writing::help`] that writes.
+    ///
+    /// # Errors
+    /// The first; then some of the blocks may not have been written.
+    pub(super) fn finish(self) -> Result<()> {
+        self.wait();
+        let failure = self.job.failure.lock().take();
+        failure.map_or(Ok(()), Err)
+    }
+
+    fn wait(&self) {
+        let mut state = self.e.crew.state.lock();
+        while !self.job.is_over() {
+            self.e.crew.written.wait(&mut state);
+        }
+        state.job = None;
+    }
+}
+
+impl Drop for Writing<'_> {
+    fn drop(&mut self) {
+        if !self.job.is_over() {
+            self.job.fail(FsError::io(io::ErrorKind::Interrupted));
+            // No batch is left to somebody who would have to be waited for.
+            self.job.work(self.e, &mut AlignedBuf::default());
+            self.wait();
+        }
+    }
+}
