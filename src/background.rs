@@ -38,42 +38,52 @@ const IN_A_ROW: u32 = 16;
 /// The threads of a mount.
 pub struct Threads {
     handles: Vec<JoinHandle<()>>,
+    /// Those that write for rounds, the last one of a mount too.
+    writers: Vec<JoinHandle<()>>,
 }
 
 impl Threads {
     /// Starts them. Where nothing may change there is only the one that reads ahead.
     pub fn start(engine: &Arc<Engine>) -> Result<Self> {
-        let mut handles = Vec::new();
-        type Loop = fn(&Engine);
-        let mut run = vec![("quayfs-ahead", (|e| e.ahead.serve()) as Loop)];
+        let spawn = |name: &str, body: fn(&Engine)| {
+            let engine = Arc::clone(engine);
+            let builder = thread::Builder::new().name(name.into());
+            builder.spawn(move || body(&engine))
+        };
+        let mut handles = vec![spawn("quayfs-ahead", |e| e.ahead.serve())?];
+        let mut writers = Vec::new();
         if !engine.options.read_only {
-            run.push(("quayfs-digest", digest_loop));
-            run.push(("quayfs-round", round_loop));
+            handles.push(spawn("quayfs-digest", digest_loop)?);
+            handles.push(spawn("quayfs-round", round_loop)?);
             // One writes anyway: who runs the round.
             let more = if engine.options.ablation.one_worker {
                 0
             } else {
                 checkpoint::WORKERS - 1
             };
-            run.extend((0..more).map(|_| ("quayfs-write", (|e| e.crew.serve(e)) as Loop)));
+            for _ in 0..more {
+                writers.push(spawn("quayfs-write", |e| e.crew.serve(e))?);
+            }
         }
-        for (name, body) in run {
-            let engine = Arc::clone(engine);
-            handles.push(
-                thread::Builder::new()
-                    .name(name.into())
-                    .spawn(move || body(&engine))?,
-            );
-        }
-        Ok(Self { handles })
+        Ok(Self { handles, writers })
     }
 
-    /// Waits for their end, after [`Engine::stop`].
-    pub fn join(self) {
-        for h in self.handles {
-            if h.join().is_err() {
-                tracing::error!("a background thread panicked");
-            }
+    /// Waits for the end of those that do something of their own, after [`Engine::stop`].
+    pub fn join(&mut self) {
+        join_all(&mut self.handles);
+    }
+
+    /// Ends those that write for rounds.
+    pub fn dismiss(mut self, e: &Engine) {
+        e.crew.stop();
+        join_all(&mut self.writers);
+    }
+}
+
+fn join_all(handles: &mut Vec<JoinHandle<()>>) {
+    for h in handles.drain(..) {
+        if h.join().is_err() {
+            tracing::error!("a background thread panicked");
         }
     }
 }

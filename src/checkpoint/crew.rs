@@ -180,7 +180,7 @@ impl Drop for Writing<'_> {
             self.job.fail(FsError::io(io::ErrorKind::Interrupted));
             // No batch is left to somebody who would have to be waited for.
             self.job.work(self.e, &mut AlignedBuf::default());
-            self.wait();
         }
+        self.wait();
     }
 }

@@ -95,12 +95,11 @@ impl Engine {
         &self.stopping
     }
 
-    /// Tells the background threads to end.
+    /// Tells the background threads to end, but for those that write for rounds.
     pub fn stop(&self) {
         self.relief.progress.lock().wanted.stop = true;
         self.relief.work.notify_all();
         self.ahead.stop();
-        self.crew.stop();
     }
 
     /// Waits until `mine` picks something out of what is wanted, at most for `limit`; the picked

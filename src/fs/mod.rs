@@ -178,15 +178,19 @@ impl Fs {
             return Ok(());
         }
         self.end_chores();
-        let threads = self.threads.lock().take();
+        let mut threads = self.threads.lock().take();
         if !self.e.is_read_only() {
             self.reap_all_orphans();
         }
         self.e.stop();
-        if let Some(t) = threads {
+        if let Some(t) = &mut threads {
             t.join();
         }
-        self.e.close()
+        let closed = self.e.close();
+        if let Some(t) = threads {
+            t.dismiss(&self.e);
+        }
+        closed
     }
 
     /// Ends the background threads and finishes nothing: what is on the media afterwards is what
@@ -194,8 +198,9 @@ impl Fs {
     pub fn abandon(&self) {
         self.end_chores();
         self.e.stop();
-        if let Some(t) = self.threads.lock().take() {
+        if let Some(mut t) = self.threads.lock().take() {
             t.join();
+            t.dismiss(&self.e);
         }
     }
 

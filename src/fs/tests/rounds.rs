@@ -270,6 +270,15 @@ fn at_end(end: impl FnMut()) -> impl Drop {
     Guard(end)
 }
 
+/// Waits for so many writes to have been begun.
+fn await_writes(device: &FaultDevice, writes: u64) {
+    let begun = std::time::Instant::now();
+    while device.calls(FaultOp::Write) < writes {
+        assert!(begun.elapsed().as_secs() < 60, "one thread writes alone");
+        std::thread::yield_now();
+    }
+}
+
 #[test]
 fn a_crew_writes_while_the_round_does_and_the_round_waits_for_it() {
     for backend in BACKENDS {
@@ -286,11 +295,7 @@ fn a_crew_writes_while_the_round_does_and_the_round_waits_for_it() {
                 let _release = at_end(|| stall.release());
                 stall.reached();
                 // The other two batches do not wait for the one that is held up.
-                let begun = std::time::Instant::now();
-                while device.calls(FaultOp::Write) < writes + 3 {
-                    assert!(begun.elapsed().as_secs() < 60, "one thread writes alone");
-                    std::thread::yield_now();
-                }
+                await_writes(&device, writes + 3);
                 assert_eq!(staged(&fs), APART, "{backend:?}");
                 assert_eq!(device.calls(FaultOp::Flush), flushes, "{backend:?}");
                 stall.release();
@@ -311,12 +316,14 @@ fn what_a_crew_could_not_write_keeps_its_slots() {
         let fs = disk.mount("noatime,checkpoint=inplace");
         let known = apart(&fs);
         // Two batches are under way, each with another thread, before one of them fails.
+        let writes = device.calls(FaultOp::Write);
         device.fail(FaultOp::Write, 1, Fault::Errno(libc::EIO), Repeat::Forever);
         let stalls = [1, 2].map(|nth| device.stall(FaultOp::Write, nth));
         let failed = with_crew(&fs, || {
             std::thread::scope(|s| {
                 let round = s.spawn(|| round_of(&fs.e, Reach::All));
                 let _release = at_end(|| device.heal());
+                await_writes(&device, writes + 2);
                 stalls.iter().for_each(|stall| stall.reached());
                 stalls.iter().for_each(|stall| stall.release());
                 round.join().unwrap()
@@ -327,4 +334,28 @@ fn what_a_crew_could_not_write_keeps_its_slots() {
         known.check(&fs, "the slots have it");
         known.survives(&disk, fs, "a crew has failed");
     }
+}
+
+#[test]
+fn the_last_round_of_a_mount_has_its_crew() {
+    let mut disk = Disk::new();
+    let device = Arc::new(FaultDevice::new(Arc::clone(&disk.device)));
+    disk.device = Arc::<FaultDevice>::clone(&device);
+    let options = MountOptions::parse(&["noatime", "checkpoint=inplace"]).unwrap();
+    let fs = Fs::mount(disk.volume(), &options).unwrap();
+    let known = apart(&fs);
+    let writes = device.calls(FaultOp::Write);
+    let stall = device.stall(FaultOp::Write, 1);
+    std::thread::scope(|s| {
+        let end = s.spawn(|| fs.shutdown());
+        let _release = at_end(|| stall.release());
+        await_writes(&device, writes + 3);
+        stall.release();
+        end.join().unwrap().unwrap();
+    });
+    drop(fs);
+    disk.is_clean();
+    let fs = disk.mount("noatime");
+    known.check(&fs, "unmounted");
+    fs.shutdown().unwrap();
 }
