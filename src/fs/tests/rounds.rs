@@ -17,6 +17,13 @@ fn everywhere() -> impl Iterator<Item = (Disk, &'static str)> {
     (POLICIES.into_iter()).flat_map(move |policy| BACKENDS.into_iter().map(on(policy)))
 }
 
+/// A disk whose device fails when it is told to.
+fn faulty(mut disk: Disk) -> (Disk, Arc<FaultDevice>) {
+    let device = Arc::new(FaultDevice::new(Arc::clone(&disk.device)));
+    disk.device = Arc::<FaultDevice>::clone(&device);
+    (disk, device)
+}
+
 /// A file, and what should be in it.
 struct Known {
     ino: Ino,
@@ -215,9 +222,8 @@ fn digest_goes_first_where_it_is_behind() {
 
 #[test]
 fn one_that_fails_leaves_what_was_done_before_it() {
-    for (mut disk, policy) in everywhere() {
-        let device = Arc::new(FaultDevice::new(Arc::clone(&disk.device)));
-        disk.device = Arc::<FaultDevice>::clone(&device);
+    for (disk, policy) in everywhere() {
+        let (disk, device) = faulty(disk);
         let fs = disk.mount(&format!("noatime,checkpoint={policy}"));
         let known = Known::new(&fs);
         let failed = rounds(&fs.e, Reach::Older, |_| {
@@ -282,9 +288,7 @@ fn await_writes(device: &FaultDevice, writes: u64) {
 #[test]
 fn a_crew_writes_while_the_round_does_and_the_round_waits_for_it() {
     for backend in BACKENDS {
-        let mut disk = Disk::on(backend);
-        let device = Arc::new(FaultDevice::new(Arc::clone(&disk.device)));
-        disk.device = Arc::<FaultDevice>::clone(&device);
+        let (disk, device) = faulty(Disk::on(backend));
         let fs = disk.mount("noatime,checkpoint=inplace");
         let known = apart(&fs);
         let (writes, flushes) = (device.calls(FaultOp::Write), device.calls(FaultOp::Flush));
@@ -310,9 +314,7 @@ fn a_crew_writes_while_the_round_does_and_the_round_waits_for_it() {
 #[test]
 fn what_a_crew_could_not_write_keeps_its_slots() {
     for backend in BACKENDS {
-        let mut disk = Disk::on(backend);
-        let device = Arc::new(FaultDevice::new(Arc::clone(&disk.device)));
-        disk.device = Arc::<FaultDevice>::clone(&device);
+        let (disk, device) = faulty(Disk::on(backend));
         let fs = disk.mount("noatime,checkpoint=inplace");
         let known = apart(&fs);
         // Two batches are under way, each with another thread, before one of them fails.
@@ -338,9 +340,7 @@ fn what_a_crew_could_not_write_keeps_its_slots() {
 
 #[test]
 fn the_last_round_of_a_mount_has_its_crew() {
-    let mut disk = Disk::new();
-    let device = Arc::new(FaultDevice::new(Arc::clone(&disk.device)));
-    disk.device = Arc::<FaultDevice>::clone(&device);
+    let (disk, device) = faulty(Disk::new());
     let options = MountOptions::parse(&["noatime", "checkpoint=inplace"]).unwrap();
     let fs = Fs::mount(disk.volume(), &options).unwrap();
     let known = apart(&fs);
