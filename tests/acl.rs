@@ -10,7 +10,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use program::{Mounted, Scene, as_nobody, can_be_root, can_mount};
+use program::{Mounted, Scene, Start as _, as_nobody, can_be_root, can_mount};
 use quayfs::error::FsError;
 use quayfs::fs::{Caller, Fs, SetAttr, SetXattr};
 use quayfs_layout::Ino;
@@ -267,7 +267,7 @@ fn stranger(script: &str, at: &Path) -> bool {
         .current_dir(at)
         .uid(65534)
         .gid(65534)
-        .output()
+        .capture()
         .unwrap()
         .status;
     status.success()

@@ -2,7 +2,7 @@
 
 mod program;
 
-use program::{QUAYFS, Scene, can_mount, quayfs};
+use program::{QUAYFS, Scene, Start as _, can_mount, quayfs};
 use quayfs_bench::page::plot::figure;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ impl Drop for Unmount {
         let lazily = Command::new("umount")
             .args(["-i", "-l", "-q"])
             .arg(&self.0)
-            .output();
+            .capture();
         drop(lazily);
     }
 }
@@ -373,7 +373,7 @@ fn a_signal_stops_it_and_nothing_is_left() {
         .arg(dir.path())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .spawn()
+        .start()
         .unwrap();
     let end = Instant::now() + Duration::from_secs(60);
     while entries(dir.path()) == 0 {

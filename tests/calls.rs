@@ -13,7 +13,7 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
-use program::{Mounted, Scene, as_nobody, can_be_root, can_mount, quayfs};
+use program::{Mounted, Scene, Start as _, as_nobody, can_be_root, can_mount, quayfs};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, IFlags, Mode, OFlags, RenameFlags, StatxFlags, XattrFlags,
     fallocate, ioctl_getflags, ioctl_setflags, linkat, openat, renameat_with, setxattr, statvfs,
@@ -76,7 +76,7 @@ fn refused<T>(result: io::Result<T>) {
 }
 
 fn run(program: &str, args: &[&str], path: &Path) -> Option<String> {
-    let output = Command::new(program).args(args).arg(path).output();
+    let output = Command::new(program).args(args).arg(path).capture();
     let output = output.unwrap_or_else(|e| panic!("{program} (package e2fsprogs): {e}"));
     let text = String::from_utf8(output.stdout).unwrap();
     output.status.success().then_some(text)
@@ -124,7 +124,7 @@ fn fstrim(mnt: &Path, args: &[&str]) -> Result<u64, String> {
         .args(args)
         .arg("-v")
         .arg(mnt)
-        .output();
+        .capture();
     let output = output.unwrap_or_else(|e| panic!("fstrim (package util-linux): {e}"));
     if !output.status.success() {
         return Err(String::from_utf8(output.stderr).unwrap());
@@ -246,7 +246,7 @@ for arg in rest:
 fn handles(what: &str, mnt: &Path, rest: &[String]) -> Vec<String> {
     let mut python = Command::new("python3");
     python.args(["-c", HANDLES, what]).arg(mnt).args(rest);
-    let out = python.output().unwrap();
+    let out = python.capture().unwrap();
     let told = String::from_utf8_lossy(&out.stdout);
     assert!(
         out.status.success(),

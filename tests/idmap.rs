@@ -11,7 +11,9 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use program::{Mounted, QUAYFS, Scene, as_nobody, as_user, can_be_root, quayfs, transport};
+use program::{
+    Mounted, QUAYFS, Scene, Start as _, as_nobody, as_user, can_be_root, quayfs, transport,
+};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FileType, IFlags, Mode, OFlags, RenameFlags, XattrFlags,
     fallocate, ioctl_getflags, ioctl_setflags, linkat, mknodat, openat, renameat_with, setxattr,
@@ -100,7 +102,7 @@ impl Drop for Mapped {
 }
 
 fn unmount(target: &Path) {
-    let umount = Command::new("umount").arg("-il").arg(target).status();
+    let umount = Command::new("umount").arg("-il").arg(target).finish();
     assert!(umount.unwrap().success());
 }
 
@@ -109,7 +111,7 @@ fn map(source: &Path, target: &Path) -> Result<(), String> {
     let mut python = Command::new("python3");
     python.args(["-c", MAP]).arg(source).arg(target);
     let ids = [INSIDE, OUTSIDE].map(|id| id.to_string());
-    let out = python.args(ids).output().expect("python3");
+    let out = python.args(ids).capture().expect("python3");
     if out.status.success() {
         return Ok(());
     }
@@ -299,14 +301,14 @@ fn manage(mnt: &Path, what: &str) -> Option<String> {
     let failed = |e: io::Error| Some(e.to_string());
     match what {
         "trim" => {
-            let out = Command::new("fstrim").arg(mnt).output().expect("fstrim");
+            let out = Command::new("fstrim").arg(mnt).capture().expect("fstrim");
             (!out.status.success()).then(|| String::from_utf8(out.stderr).unwrap())
         }
         "shutdown" => {
             const CODE: &str = "import fcntl, os, struct, sys
 fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), 0x8004587d, struct.pack('I', 2))";
             let mut python = Command::new("python3");
-            let out = python.args(["-c", CODE]).arg(mnt).output().unwrap();
+            let out = python.args(["-c", CODE]).arg(mnt).capture().unwrap();
             (!out.status.success()).then(|| String::from_utf8(out.stderr).unwrap())
         }
         "scrub" => setxattr(mnt, "quayfs.scrub", b"stop", XattrFlags::empty())
@@ -374,7 +376,7 @@ fn who_cannot_be_seen_is_not_root() {
     first.arg(&vol).arg(&mnt);
     first.args(transport(&["mount".into()]));
     first.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut first = first.spawn().expect("unshare (package util-linux)");
+    let mut first = first.start().expect("unshare (package util-linux)");
     let m = Mounted(scene);
     let said = BufReader::new(first.stdout.take().unwrap()).lines();
     let last = said.map(Result::unwrap).find(|l| !l.contains(" on "));

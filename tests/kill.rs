@@ -16,7 +16,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use program::quayfs;
+use program::{Start as _, quayfs};
 
 const WRITERS: u64 = 2;
 
@@ -110,7 +110,7 @@ fn kill(pid: u32, mnt: &Path) {
     assert!(
         Command::new("kill")
             .args(["-KILL", &pid.to_string()])
-            .status()
+            .finish()
             .unwrap()
             .success()
     );
@@ -121,7 +121,7 @@ fn kill(pid: u32, mnt: &Path) {
         Command::new("umount")
             .arg("-l")
             .arg(mnt)
-            .status()
+            .finish()
             .unwrap()
             .success()
     );
@@ -415,7 +415,7 @@ fn programs_lose_nothing() {
     let run = Command::new("python3")
         .arg(rig)
         .args(["--rounds", "40", "--quayfs", program::QUAYFS])
-        .output()
+        .capture()
         .expect("python3 runs: `make deps` installs it");
     let said = String::from_utf8_lossy(&run.stdout) + String::from_utf8_lossy(&run.stderr);
     assert!(run.status.success(), "{said}");

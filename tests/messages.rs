@@ -5,7 +5,7 @@
 
 mod program;
 
-use program::{Mounted, Scene, as_nobody, can_be_root, can_mount};
+use program::{Mounted, Scene, Start as _, as_nobody, can_be_root, can_mount};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{Read, Write};
@@ -123,7 +123,7 @@ fn list(dir: &Path) {
 
 #[track_caller]
 fn run(command: &mut Command) {
-    let out = command.output().unwrap();
+    let out = command.capture().unwrap();
     assert!(
         out.status.success(),
         "{command:?}: {}",

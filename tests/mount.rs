@@ -5,7 +5,7 @@
 
 mod program;
 
-use program::{QUAYFS, Run, Scene, can_mount, copy_program, named, quayfs};
+use program::{QUAYFS, Run, Scene, Start as _, can_mount, copy_program, named, quayfs};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -71,7 +71,7 @@ impl Drop for Mounted {
             let _ = Command::new("umount")
                 .args(["-i", "-l"])
                 .arg(self.0.mnt())
-                .status();
+                .finish();
         }
     }
 }
@@ -91,7 +91,7 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 fn signal(pid: i32, name: &str) {
     let status = Command::new("kill")
         .args(["-s", name, &pid.to_string()])
-        .status()
+        .finish()
         .unwrap();
     assert!(status.success());
 }
@@ -317,7 +317,7 @@ fn the_foreground_serves_until_interrupted() {
             "--log-file",
             log.to_str().unwrap(),
         ])
-        .spawn()
+        .start()
         .unwrap();
     eventually("it is mounted", || {
         m.table().is_some() && fs::write(m.0.mnt().join("x"), b"").is_ok()
@@ -463,7 +463,7 @@ impl Unprivileged {
                 .current_dir(dir)
                 .stdin(Stdio::piped())
                 .stdout(Stdio::piped())
-                .spawn()
+                .start()
                 .unwrap();
             let mut line = String::new();
             BufReader::new(shell.stdout.as_mut().unwrap())
@@ -499,7 +499,7 @@ impl Unprivileged {
                 command
             }
         };
-        command.args(args).output().unwrap().into()
+        command.args(args).capture().unwrap().into()
     }
 
     fn mounted(&self, what: &str) -> bool {
@@ -519,7 +519,7 @@ impl Drop for Unprivileged {
             let _ = Command::new("nsenter")
                 .args(["--mount", "--target", &shell.id().to_string(), "--"])
                 .args(["umount", "-i", "-l", "-a", "-t", "fuse.quayfs"])
-                .output();
+                .capture();
             // Its end of the standard input is closed first.
             let _ = shell.wait();
         }

@@ -8,7 +8,7 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use program::{Mounted, Scene, as_nobody, can_be_root, quayfs};
+use program::{Mounted, Scene, Start as _, as_nobody, can_be_root, quayfs};
 use quayfs::error::FsError;
 use quayfs::fs::{
     Caller, FallocMode, Fs, Quota, RenameFlags, SetAttr, SetFlags, SetQuota, SetXattr,
@@ -470,7 +470,7 @@ fn chattr(args: &[&str], path: &std::path::Path) {
     let output = std::process::Command::new("chattr")
         .args(args)
         .arg(path)
-        .output();
+        .capture();
     let output = output.unwrap_or_else(|e| panic!("chattr (package e2fsprogs): {e}"));
     assert!(output.status.success(), "{output:?}");
 }

@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use program::{QUAYFS, Run, Scene, can_be_root, can_mount, copy_program, quayfs};
+use program::{QUAYFS, Run, Scene, Start as _, can_be_root, can_mount, copy_program, quayfs};
 use serde_json::Value;
 
 /// A mount that goes away with the test, whatever its end.
@@ -51,7 +51,7 @@ impl Drop for Mounted {
             .args(["-i", "-l"])
             .arg(self.0.mnt())
             .stderr(Stdio::null())
-            .status();
+            .finish();
     }
 }
 
@@ -143,7 +143,7 @@ fn an_interrupt_stops_the_daemon() {
         .args(["scrub", &mnt, "--rate", "1"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
-        .spawn()
+        .start()
         .unwrap();
     while m.info()["scrub"]["state"] != "running" {
         assert!(slow.try_wait().unwrap().is_none(), "it ended");
@@ -188,7 +188,7 @@ fn others_may_not_scrub() {
     let scrub = || -> Run {
         let mut command = Command::new(&program);
         command.args(["scrub", &m.mnt()]).uid(65534).gid(65534);
-        command.output().unwrap().into()
+        command.capture().unwrap().into()
     };
     scrub().fails(1, "only root");
     // Also not whoever may write to the root directory.

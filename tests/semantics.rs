@@ -16,7 +16,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use program::{Mounted, Scene, can_be_root};
+use program::{Mounted, Scene, Start as _, can_be_root};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 const TEXT: &str = include_str!("../docs/semantics.md");
@@ -88,7 +88,7 @@ impl Shell {
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .spawn()
+            .start()
             .expect("bash runs");
         let commands = child.stdin.take().expect("piped");
         let answers = BufReader::new(child.stdout.take().expect("piped"));
@@ -134,7 +134,7 @@ impl Drop for Shell {
 /// The daemon dies where it stands.
 fn kill(m: &Mounted) {
     let pid = m.info()["pid"].to_string();
-    let status = Command::new("kill").args(["-9", &pid]).status();
+    let status = Command::new("kill").args(["-9", &pid]).finish();
     assert!(status.expect("kill runs").success());
     let process = format!("/proc/{pid}/cmdline");
     while std::fs::read(&process).is_ok_and(|line| !line.is_empty()) {
@@ -186,7 +186,7 @@ fn the_examples_of_the_documentation() {
         return;
     }
     for program in ["chattr", "setfacl", "setpriv", "fstrim", "python3"] {
-        let found = Command::new("which").arg(program).output();
+        let found = Command::new("which").arg(program).capture();
         assert!(found.is_ok_and(|o| o.status.success()), "no {program}");
     }
     let wrong: Vec<_> = all.iter().filter_map(run).collect();

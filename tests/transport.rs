@@ -5,7 +5,7 @@
 
 mod program;
 
-use program::{Mounted, can_mount};
+use program::{Mounted, Start as _, can_mount};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -181,7 +181,7 @@ fn a_killed_daemon_leaves_nobody_waiting() {
         assert!(
             Command::new("kill")
                 .args(["-KILL", &pid])
-                .status()
+                .finish()
                 .unwrap()
                 .success()
         );
@@ -201,7 +201,7 @@ fn a_killed_daemon_leaves_nobody_waiting() {
         Command::new("umount")
             .args(["-i", "-l"])
             .arg(&mnt)
-            .status()
+            .finish()
             .unwrap()
             .success()
     );

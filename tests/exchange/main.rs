@@ -17,7 +17,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use program::{Mounted, Scene};
+use program::{Mounted, Scene, Start as _};
 use rustix::mount::{UnmountFlags, unmount};
 
 /// How long a script may take. It takes seconds.
@@ -54,7 +54,7 @@ fn finish(mut child: Child, what: &str, m: &Mounted) {
 #[track_caller]
 fn run(text: &str, what: &str, options: &str, more: &[&OsStr]) -> Mounted {
     let m = Mounted::on(Scene::open_to_all(), options);
-    let child = script(text, what, &m.mnt(), more).spawn();
+    let child = script(text, what, &m.mnt(), more).start();
     finish(
         child.expect("python3 runs: `make deps` installs it"),
         what,
@@ -79,12 +79,12 @@ fn in_ways(text: &str, what: &str, ways: &[&str]) {
 /// Kills the daemon after a script has printed a line and this time has passed; the last line. The script must
 /// not end by itself. Nothing is mounted afterwards.
 fn lines_until_killed(text: &str, what: &str, m: &Mounted, after: Duration) -> String {
-    let mut child = script(text, what, &m.mnt(), &[]).spawn().unwrap();
+    let mut child = script(text, what, &m.mnt(), &[]).start().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut last = lines.next().expect("it prints a line").unwrap();
     let pid = m.info()["pid"].as_u64().unwrap().to_string();
     sleep(after);
-    let killed = Command::new("kill").args(["-KILL", &pid]).status();
+    let killed = Command::new("kill").args(["-KILL", &pid]).finish();
     assert!(killed.unwrap().success());
     for line in lines {
         last = line.unwrap();
@@ -109,7 +109,7 @@ fn in_crashes(text: &str, judge: &str) {
             let after = Duration::from_millis(20 + 37 * turn);
             let last = lines_until_killed(text, "until_killed", &m, after);
             m.mount(options);
-            let child = script(text, judge, &m.mnt(), &[OsStr::new(&last)]).spawn();
+            let child = script(text, judge, &m.mnt(), &[OsStr::new(&last)]).start();
             finish(child.unwrap(), judge, &m);
         }
         m.umount();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use rusqlite::{Connection, params};
 
-use crate::program::{Mounted, Scene, can_mount};
+use crate::program::{Mounted, Scene, Start as _, can_mount};
 
 const OPTIONS: &str = "atomic_writes";
 
@@ -122,7 +122,7 @@ fn what_is_committed_survives_the_daemon() {
             s.spawn(|| {
                 sleep(Duration::from_millis(40 + 31 * turn));
                 dead.store(true, Ordering::SeqCst);
-                let killed = Command::new("kill").args(["-KILL", &pid]).status();
+                let killed = Command::new("kill").args(["-KILL", &pid]).finish();
                 assert!(killed.unwrap().success());
             });
             let mut db = open(&m, "delete").unwrap();

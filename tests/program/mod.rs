@@ -2,6 +2,10 @@
 
 #![allow(dead_code)]
 
+mod start;
+
+pub use start::Start;
+
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use std::ffi::{OsStr, OsString};
@@ -79,7 +83,7 @@ pub fn transport(args: &[OsString]) -> Vec<OsString> {
 pub fn named<S: AsRef<OsStr>>(name: &Path, args: impl IntoIterator<Item = S>) -> Run {
     Command::new(name)
         .args(args)
-        .output()
+        .capture()
         .expect("the binary runs")
         .into()
 }
@@ -159,7 +163,7 @@ impl Scene {
 /// another test meanwhile would have the copy open for writing, and such a file cannot be run.
 #[track_caller]
 pub fn copy_program(to: &Path) {
-    let copied = Command::new("cp").arg(QUAYFS).arg(to).status();
+    let copied = Command::new("cp").arg(QUAYFS).arg(to).finish();
     assert!(copied.expect("cp runs").success());
 }
 
@@ -236,7 +240,7 @@ impl Drop for Mounted {
             .lines()
             .any(|l| l.split(' ').nth(4).map(Path::new) == Some(&mnt))
         {
-            let _ = Command::new("umount").args(["-i", "-l"]).arg(mnt).status();
+            let _ = Command::new("umount").args(["-i", "-l"]).arg(mnt).finish();
         }
     }
 }
