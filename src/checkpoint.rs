@@ -186,6 +186,8 @@ fn carry_out(
         grace.wait();
     }
     let writing = post(e, moves);
+    // The next round takes what is digested by then.
+    e.kick(true, false);
     end_last()?;
     // Entries are changed in DRAM until the commit, and nobody else changes those of a round.
     let txn = entries(e, moves, round.cut)?;

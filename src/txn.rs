@@ -412,9 +412,6 @@ impl<'e> Txn<'e> {
         }
         let range = self.take(Kind::Lbn, want, goal)?;
         self.blocks -= range.end - range.start;
-        if goal.is_none() {
-            self.engine.lbns.leave_room(&range);
-        }
         Ok(range)
     }
 

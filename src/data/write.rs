@@ -27,6 +27,11 @@ type Targets = SmallVec<[Lbn; 2]>;
 /// Longest preallocation behind an append, in blocks.
 const AHEAD_MAX: u64 = 512;
 
+/// A file of so many extents has been appended to again and again, by somebody who opens it each time.
+const GROWS_FROM: usize = 3;
+/// Blocks that have to be free for a block to be moved that could stay.
+const MOVE_FROM: u64 = 1024;
+
 /// Where a write goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Place {
@@ -122,6 +127,8 @@ fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bo
     let fresh = if direct { n } else { holes };
     let appending = !direct && holes > 0 && req.end() > size;
     let ahead = if appending { ahead(e, size) } else { 0 };
+    // Not where little is free: each block counts there.
+    let may_move = appending && e.lbns.free() > MOVE_FROM;
     let mut txn = Txn::begin(
         e,
         Needs {
@@ -129,7 +136,7 @@ fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bo
             record: 1024 + (fresh + if direct { n } else { 0 }) as u32 * 80,
             // Without new blocks only the image changes, in a page that exists as long as the inode.
             nodes: if fresh > 0 { 8 } else { 0 },
-            blocks: fresh + ahead,
+            blocks: fresh + ahead + u64::from(may_move),
             prefer: (near.unwrap_or(cell.ino) / 64) as usize,
             ..Needs::default()
         },
@@ -160,10 +167,11 @@ fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bo
         return Ok(false);
     }
     // Where a hole is filled is looked up once it is known that none has come up since.
-    let (pieces, goal) = extents::with(cell, |x| {
+    let (pieces, goal, scattered) = extents::with(cell, |x| {
         let pieces = x.pieces(blocks.clone());
         let hole = pieces.iter().any(|p| p.lbn.is_none());
-        (pieces, hole.then(|| x.goal(blocks.start)).flatten())
+        let goal = hole.then(|| x.goal(blocks.start)).flatten();
+        (pieces, goal, x.len() >= GROWS_FROM)
     })?;
     let holes_now = self::holes(&pieces);
     if !direct && holes_now > holes {
@@ -175,10 +183,13 @@ fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bo
     }
     // Overwrites go past the window: writers of disjoint ranges do not meet before the commit mutex.
     let mut window = (holes_now > 0).then(|| cell.window.lock());
-    let mut alloc = window.as_mut().map(Allocation::new);
+    let mut alloc = window.as_mut().map(|w| Allocation::new(w, scattered));
+    let moved = (alloc.as_ref())
+        .filter(|a| may_move && a.window.as_ref().is_none_or(Range::is_empty))
+        .and_then(|_| left_behind(e, &pieces));
     let mut targets = Targets::with_capacity(n as usize);
     for p in &pieces {
-        match p.lbn {
+        match p.lbn.filter(|lbn| moved != Some(*lbn)) {
             Some(lbn) => (lbn..lbn + length(p)).for_each(|lbn| targets.push(lbn)),
             None => {
                 if let Some(a) = &mut alloc {
@@ -188,6 +199,9 @@ fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bo
         }
     }
     let edges = stage(e, &mut txn, req, &pieces, &targets)?;
+    if let Some(lbn) = moved {
+        e.lbns.prepare_free(lbn..lbn + 1, &e.nodes, e)?;
+    }
 
     // Ordering 5: under the commit mutex come extent changes, image, number, append and fence.
     let _commit = lock_noting(&cell.commit, || Metrics::add(&e.metrics.commit_waits, 1));
@@ -197,8 +211,11 @@ fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bo
             cell,
             &mut txn,
             &mut image,
-            a.placed.len(),
+            a.placed.len() + usize::from(moved.is_some()),
             |x, txn, image| {
+                if moved.is_some() {
+                    x.remove(txn, image, blocks.start..blocks.start + 1);
+                }
                 for (blocks, lbn) in &a.placed {
                     x.insert(txn, image, blocks.clone(), *lbn);
                 }
@@ -207,6 +224,9 @@ fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bo
         )?),
         None => None,
     };
+    if let Some(lbn) = moved {
+        txn.free_blocks(lbn..lbn + 1)?;
+    }
     image.size = image.size.max(req.end());
     image.mtime = now();
     image.ctime = image.mtime;
@@ -238,11 +258,23 @@ fn holes(pieces: &[Piece]) -> u64 {
     pieces.iter().filter(|p| p.lbn.is_none()).map(length).sum()
 }
 
+/// The last block of a file, if an append has to fill it up, cannot go on behind it, and does not find it
+/// staged: to write it where it is would be a write of its own, so it goes where the new blocks go. One that is
+/// staged is likely to lie among what is written at that time.
+fn left_behind(e: &Engine, pieces: &[Piece]) -> Option<Lbn> {
+    let [tail, hole] = pieces else { return None };
+    let lbn = tail
+        .lbn
+        .filter(|_| hole.lbn.is_none() && length(tail) == 1)?;
+    (e.staged.get(lbn).is_none() && !e.lbns.is_free(lbn + 1)).then_some(lbn)
+}
+
 /// How many blocks an append takes ahead, so that files that grow side by side do not interleave.
-/// The first write of a file takes none: most files are written at once and never grow.
+/// The first write of a file takes none: most files are written at once and never grow. Nor does the first append
+/// since a file was opened, unless the file is in several pieces ([`GROWS_FROM`]): what nobody comes for would lie
+/// between what is written at one time.
 fn ahead(e: &Engine, size: u64) -> u64 {
-    let want = (size / B).min(AHEAD_MAX);
-    if e.lbns.free() > want * 256 { want } else { 0 }
+    (size / B).min(AHEAD_MAX).min(e.lbns.free() / 256)
 }
 
 /// LBNs for the holes of one request, from the file's append window and the allocator. Dropping
@@ -250,15 +282,18 @@ fn ahead(e: &Engine, size: u64) -> u64 {
 struct Allocation<'a, 'c> {
     window: &'a mut MutexGuard<'c, Option<Range<u64>>>,
     before: Option<Range<u64>>,
+    /// Whether more is likely to be appended.
+    grows: bool,
     placed: SmallVec<[(Range<u64>, Lbn); 1]>,
     kept: bool,
 }
 
 impl<'a, 'c> Allocation<'a, 'c> {
-    fn new(window: &'a mut MutexGuard<'c, Option<Range<u64>>>) -> Self {
+    fn new(window: &'a mut MutexGuard<'c, Option<Range<u64>>>, scattered: bool) -> Self {
         let before = window.clone();
         Self {
             window,
+            grows: scattered || before.is_some(),
             before,
             placed: SmallVec::new(),
             kept: false,
@@ -284,6 +319,7 @@ impl<'a, 'c> Allocation<'a, 'c> {
                 }
                 _ => {
                     let near = targets.last().map(|l| l + 1).or(goal);
+                    let ahead = if self.grows { ahead } else { 0 };
                     let r = txn.take_window(want + ahead, near)?;
                     let cut = r.start + want.min(r.end - r.start);
                     **self.window = Some(cut..r.end);

@@ -4,7 +4,7 @@ mod ahead;
 mod exchange;
 mod known;
 mod links;
-mod room;
+mod places;
 mod rounds;
 mod scattered;
 mod tails;

@@ -15,12 +15,6 @@ use rangemap::RangeSet;
 use crate::error::Result;
 use crate::ns::node::NodeStore;
 
-/// Runs from this length on keep room behind themselves: they are likely what a file begins with, and it
-/// may grow.
-const ROOM_FROM: u64 = 8;
-/// Most numbers of such room. An append that finds room needs no write and no read of its own, only longer ones.
-const ROOM_MAX: u64 = 16;
-
 /// Which kind of number an allocator hands out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -213,8 +207,10 @@ impl Allocator {
         self.credits.fetch_add(n, Ordering::AcqRel);
     }
 
-    /// Allocates one run of at most `want` numbers out of a promise, near `goal`. `None` if the
-    /// promise was empty (see [`Allocator`]).
+    /// Allocates one run of at most `want` numbers out of a promise. It starts at `goal` if that is free. Otherwise it
+    /// lies behind what was allocated last, whatever for: what is staged at one time is written in long pieces then. A
+    /// place as near to the goal as possible would save its readers nothing, and be a write of its own. `None` if
+    /// the promise was empty (see [`Allocator`]).
     pub fn take(
         &self,
         want: u64,
@@ -225,9 +221,17 @@ impl Allocator {
         if self.groups.is_empty() {
             return Ok(None);
         }
-        let near = goal
-            .unwrap_or_else(|| self.cursor.load(Ordering::Relaxed))
-            .min(self.total - 1);
+        if let Some(goal) = goal.filter(|goal| *goal < self.total) {
+            let g = goal / BITS_PER_PAGE;
+            let mut group = self.groups[g as usize].lock();
+            self.load(g, &mut group, store, screen)?;
+            if let Some(free) = group.free.get(&goal) {
+                let run = goal..free.end.min(goal + want);
+                group.free.remove(run.clone());
+                return Ok(Some(run));
+            }
+        }
+        let near = self.cursor.load(Ordering::Relaxed).min(self.total - 1);
         let first = near / BITS_PER_PAGE;
         let count = self.groups.len() as u64;
         for k in 0..=count {
@@ -238,33 +242,13 @@ impl Allocator {
             let end = self.total.min(start + BITS_PER_PAGE);
             let from = if k == 0 { near } else { start };
             let to = if k == count { near.max(start) } else { end };
-            if let Some(r) = pick(&group.free, from..to, want, goal.is_some() && k == 0) {
-                group.free.remove(r.clone());
-                if goal.is_none() {
-                    self.cursor.store(r.end % self.total, Ordering::Relaxed);
-                }
-                return Ok(Some(r));
+            if let Some(run) = pick(&group.free, from..to, want) {
+                group.free.remove(run.clone());
+                self.cursor.store(run.end % self.total, Ordering::Relaxed);
+                return Ok(Some(run));
             }
         }
         Ok(None)
-    }
-
-    /// Moves on behind a run that was taken without a goal, by as much again, so that what is appended to the
-    /// file finds room where the file ends. Nothing is reserved: where goals lead there, or all else is taken, the
-    /// room is handed out as well. None is left where less than half is free: gaps would only scatter what comes next.
-    pub fn leave_room(&self, run: &Range<u64>) {
-        let len = run.end - run.start;
-        if len < ROOM_FROM || self.free() * 2 < self.total {
-            return;
-        }
-        let behind = (run.end + len.min(ROOM_MAX)) % self.total;
-        // Only where nobody has moved on since.
-        let _ = self.cursor.compare_exchange(
-            run.end % self.total,
-            behind,
-            Ordering::Relaxed,
-            Ordering::Relaxed,
-        );
     }
 
     /// Takes what is free from `from` on, in order, and promised to nobody: at most `most` numbers, and
@@ -298,6 +282,14 @@ impl Allocator {
         self.unpromise(left);
         let next = if left == 0 { at } else { self.total };
         (runs, next)
+    }
+
+    /// Whether a number could be allocated now.
+    pub fn is_free(&self, n: u64) -> bool {
+        n < self.total && {
+            let group = self.groups[(n / BITS_PER_PAGE) as usize].lock();
+            group.loaded && group.free.contains(&n)
+        }
     }
 
     /// Puts back a run that no record has named. The promise is the caller's again.
@@ -392,8 +384,8 @@ fn split(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
 }
 
 /// Chooses a run within `window`: the first one that is long enough among the next few, else the
-/// longest seen. With `exact` the run must start at the window's start if that number is free.
-fn pick(free: &RangeSet<u64>, window: Range<u64>, want: u64, exact: bool) -> Option<Range<u64>> {
+/// longest seen.
+fn pick(free: &RangeSet<u64>, window: Range<u64>, want: u64) -> Option<Range<u64>> {
     const LOOK: usize = 64;
     if window.start >= window.end {
         return None;
@@ -402,8 +394,8 @@ fn pick(free: &RangeSet<u64>, window: Range<u64>, want: u64, exact: bool) -> Opt
     for r in free.overlapping(&window).take(LOOK) {
         let r = r.start.max(window.start)..r.end.min(window.end);
         let n = r.end - r.start;
-        if n >= want || (exact && r.start == window.start) {
-            return Some(r.start..r.start + n.min(want));
+        if n >= want {
+            return Some(r.start..r.start + want);
         }
         if best.as_ref().is_none_or(|b| n > b.end - b.start) {
             best = Some(r);
