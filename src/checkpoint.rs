@@ -8,8 +8,8 @@
 //!
 //! One round at a time writes to the device and one transaction after the other is committed. Where rounds follow
 //! each other ([`rounds`]), what needs no device is done meanwhile: while one writes, the slots of the one before it
-//! are returned, and the blocks of the one after it are looked for, above its cut. Zero batches run between rounds on
-//! the same thread.
+//! are returned, freed blocks are zeroed, and the blocks of the one after it are looked for, above its cut. Larger zero
+//! batches run between rounds on the same thread.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -39,6 +39,10 @@ use write::{journal_copy, post};
 pub(crate) const RUN_MIN: usize = 8;
 /// LBNs of one zero batch.
 const ZERO_BATCH: u64 = 32 << 10;
+/// LBNs of one while a round writes: the device takes longer.
+const ZERO_BESIDE: u64 = 4 << 10;
+/// Such a batch is due when more LBNs than one for each so many free ones wait for it.
+const ZERO_SHARE: u64 = 16;
 /// Threads that write at a time, that of the round among them. They wait for the device, not for CPUs.
 pub(crate) const WORKERS: usize = 4;
 
@@ -189,6 +193,9 @@ fn carry_out(
     // The next round takes what is digested by then.
     e.kick(true, false);
     end_last()?;
+    if e.lbns.pending() * ZERO_SHARE > e.lbns.free() {
+        zero_some(e, ZERO_BESIDE)?;
+    }
     // Entries are changed in DRAM until the commit, and nobody else changes those of a round.
     let txn = entries(e, moves, round.cut)?;
     writing.help(buf);
@@ -264,8 +271,14 @@ fn commit(e: &Engine, txn: quayfs_ppt::Txn<'_>) -> Result<()> {
 /// Sets freed LBNs to state zero so that they can be handed out again; returns how many.
 pub fn zero_batch(e: &Engine) -> Result<u64> {
     let _one = e.rounding.lock();
+    zero_some(e, ZERO_BATCH)
+}
+
+/// The same for at most so many, by the thread that runs rounds. One that writes may be under way, if its L2P transaction
+/// has not begun: what it writes is staged until it ends, and left out here.
+fn zero_some(e: &Engine, most: u64) -> Result<u64> {
     let mut n = 0;
-    for run in e.lbns.pending_runs(ZERO_BATCH) {
+    for run in e.lbns.pending_runs(most) {
         // A block whose slot is live would come back with the next round: it waits for that.
         let lbns: Vec<Lbn> = run.filter(|l| e.staged.get(*l).is_none()).collect();
         let mut dirty = Vec::new();

@@ -98,7 +98,7 @@ orderings! {
     ZeroBelowD "5" "only LBNs freed at or below D are zeroed";
     ZeroBeforeReallocation "5" "a freed LBN is zeroed before it is handed out";
     ZeroDurableBeforeReallocation "5" "the zero state is durable before the LBN is handed out";
-    ZeroNotDuringRound "5" "zero batches never run during a round";
+    ZeroNotDuringTxn "5" "zero batches never run during the L2P transaction of a round";
     NoLiveSlotOnReuse "5" "an LBN that a live slot names is not handed out";
     DirectToFresh "5" "direct data goes to fresh LBNs";
     DirectFlushBeforeEntry "5" "direct data is flushed before its entry is written";

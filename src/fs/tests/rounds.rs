@@ -359,3 +359,44 @@ fn the_last_round_of_a_mount_has_its_crew() {
     known.check(&fs, "unmounted");
     fs.shutdown().unwrap();
 }
+
+#[test]
+fn what_is_freed_is_zeroed_while_a_round_writes() {
+    for (disk, policy) in everywhere() {
+        let fs = disk.mount(&format!("noatime,checkpoint={policy}"));
+        let old = file(&fs, ROOT, "old");
+        let content = vec![9; 1 << 20];
+        for part in 0..4 {
+            fs.write(old, part << 20, &content, false).unwrap();
+        }
+        digest_all(&fs.e).unwrap();
+        round_of(&fs.e, Reach::All).unwrap();
+        fs.unlink(ROOT, b"old").unwrap();
+        fs.forget(old, 1);
+        digest_all(&fs.e).unwrap();
+        assert_eq!(fs.e.lbns.pending(), 1024, "{policy}");
+        let known = Known::new(&fs);
+        round_of(&fs.e, Reach::All).unwrap();
+        assert_eq!(fs.e.lbns.pending(), 0, "{policy}");
+        known.check(&fs, policy);
+        // Where it lay, as everywhere, there are zeros now.
+        let new = file(&fs, ROOT, "new");
+        let free = fs.statfs().free * BLOCK as u64;
+        fs.fallocate(
+            new,
+            FallocMode::Allocate { keep_size: false },
+            0,
+            free - (1 << 20),
+        )
+        .unwrap();
+        let mut at = 0;
+        while at < free - (1 << 20) {
+            let bytes = fs.read(new, at, 1 << 20).unwrap();
+            assert!(bytes.iter().all(|b| *b == 0), "{policy} {at}");
+            at += bytes.len() as u64;
+        }
+        fs.shutdown().unwrap();
+        drop(fs);
+        disk.is_clean();
+    }
+}

@@ -162,7 +162,7 @@ pub fn trials() -> Vec<Trial> {
         breaks(&[ZeroBelowD], "direct", NotTheCommit),
         breaks(&[ZeroBeforeReallocation], "reuse", ForeignContent),
         breaks(&[ZeroDurableBeforeReallocation], "reuse", ForeignContent),
-        breaks(&[ZeroNotDuringRound], "batch", NotAPermutation),
+        breaks(&[ZeroNotDuringTxn], "batch", NotAPermutation),
         breaks(&[NoLiveSlotOnReuse], "reuse", ForeignContent),
         breaks(&[DirectToFresh], "direct", ForeignContent),
         breaks(&[DirectFlushBeforeEntry], "direct", Unreadable),

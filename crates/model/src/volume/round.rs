@@ -13,7 +13,7 @@ pub fn cut(cfg: &Config, w: &World, swap: bool, older: bool) -> Option<World> {
     if d.rd.pc != 0 || w.left.rounds == 0 {
         return None;
     }
-    if d.zb.pc != 0 && cfg.keeps(Ordering::ZeroNotDuringRound) {
+    if d.zb.pc != 0 && cfg.keeps(Ordering::ZeroNotDuringTxn) {
         return None;
     }
     let upto = if cfg.keeps(Ordering::CutBelowD) {
@@ -126,6 +126,9 @@ pub fn step(cfg: &Config, w: &World) -> Option<World> {
             w.dram.rd.pc = 3;
         }
         3 => {
+            if w.dram.zb.pc != 0 && cfg.keeps(Ordering::ZeroNotDuringTxn) {
+                return None;
+            }
             let generation = u16::from(rd.generation);
             let start = pack_start(generation, w.m.load(RETIRED), w.m.load(DIGESTED));
             w.m.store(TXN_START, start, BY_ROUND);
@@ -249,7 +252,8 @@ pub fn zero_begin(cfg: &Config, w: &World) -> Option<World> {
     if d.zb.pc != 0 || w.left.batches == 0 {
         return None;
     }
-    if d.rd.pc != 0 && cfg.keeps(Ordering::ZeroNotDuringRound) {
+    // A round has content on its way to the device at 1 and 2, and has not begun its transaction.
+    if d.rd.pc > 2 && cfg.keeps(Ordering::ZeroNotDuringTxn) {
         return None;
     }
     let mut zb = ZeroBatch {
