@@ -280,13 +280,18 @@ fn zero_some(e: &Engine, most: u64) -> Result<u64> {
     let mut n = 0;
     for run in e.lbns.pending_runs(most) {
         // A block whose slot is live would come back with the next round: it waits for that.
-        let lbns: Vec<Lbn> = run.filter(|l| e.staged.get(*l).is_none()).collect();
+        let mut lbns: Vec<Lbn> = run.filter(|l| e.staged.get(*l).is_none()).collect();
         let mut dirty = Vec::new();
-        for &l in &lbns {
-            if e.ppt.lookup(l).map_err(FsError::io)?.state == BlockState::Written {
-                dirty.push(l);
+        lbns.retain(|&l| match e.ppt.lookup(l) {
+            Ok(m) => {
+                if m.state == BlockState::Written {
+                    dirty.push(l);
+                }
+                true
             }
-        }
+            // A damaged entry: nobody gets that block before a repair, and it keeps no others from their turn.
+            Err(_) => false,
+        });
         if !dirty.is_empty() {
             e.ppt.zero_batch(&dirty).map_err(|err| {
                 e.fail(&err);

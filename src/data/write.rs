@@ -29,8 +29,8 @@ const AHEAD_MAX: u64 = 512;
 
 /// A file of so many extents has been appended to again and again, by somebody who opens it each time.
 const GROWS_FROM: usize = 3;
-/// Blocks that have to be free for a block to be moved that could stay.
-const MOVE_FROM: u64 = 1024;
+/// Blocks that have to be free for a request to ask for more than it writes: each counts where there are fewer.
+const SPARE_FROM: u64 = 1024;
 
 /// Where a write goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -127,8 +127,7 @@ fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bo
     let fresh = if direct { n } else { holes };
     let appending = !direct && holes > 0 && req.end() > size;
     let ahead = if appending { ahead(e, size) } else { 0 };
-    // Not where little is free: each block counts there.
-    let may_move = appending && e.lbns.free() > MOVE_FROM;
+    let may_move = appending && e.lbns.free() > SPARE_FROM;
     let mut txn = Txn::begin(
         e,
         Needs {
@@ -211,8 +210,9 @@ fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bo
             cell,
             &mut txn,
             &mut image,
-            a.placed.len() + usize::from(moved.is_some()),
+            a.placed.len(),
             |x, txn, image| {
+                // What follows it is a hole: no extent is cut in two.
                 if moved.is_some() {
                     x.remove(txn, image, blocks.start..blocks.start + 1);
                 }
@@ -274,7 +274,12 @@ fn left_behind(e: &Engine, pieces: &[Piece]) -> Option<Lbn> {
 /// since a file was opened, unless the file is in several pieces ([`GROWS_FROM`]): what nobody comes for would lie
 /// between what is written at one time.
 fn ahead(e: &Engine, size: u64) -> u64 {
-    (size / B).min(AHEAD_MAX).min(e.lbns.free() / 256)
+    let free = e.lbns.free();
+    if free > SPARE_FROM {
+        (size / B).min(AHEAD_MAX).min(free / 256)
+    } else {
+        0
+    }
 }
 
 /// LBNs for the holes of one request, from the file's append window and the allocator. Dropping
@@ -329,7 +334,14 @@ impl<'a, 'c> Allocation<'a, 'c> {
             txn.use_blocks(run.clone());
             let n = run.end - run.start;
             run.clone().for_each(|lbn| targets.push(lbn));
-            self.placed.push((at..at + n, run.start));
+            match self.placed.last_mut() {
+                Some((blocks, lbn))
+                    if blocks.end == at && *lbn + (at - blocks.start) == run.start =>
+                {
+                    blocks.end += n;
+                }
+                _ => self.placed.push((at..at + n, run.start)),
+            }
             at += n;
         }
         Ok(())

@@ -400,3 +400,35 @@ fn what_is_freed_is_zeroed_while_a_round_writes() {
         disk.is_clean();
     }
 }
+
+#[test]
+fn a_damaged_entry_of_a_freed_block_keeps_no_others_from_their_turn() {
+    let disk = Disk::new();
+    let fs = disk.mount("noatime");
+    let old = file(&fs, ROOT, "old");
+    fs.write(old, 0, &vec![9; 600 * BLOCK], false).unwrap();
+    digest_all(&fs.e).unwrap();
+    round_of(&fs.e, Reach::All).unwrap();
+    let first = {
+        let cell = fs.cell(old).unwrap();
+        crate::fs::extents::with(&cell, |x| x.pieces(0..1)).unwrap()[0].lbn
+    };
+    let entry = fs.e.config.geometry.l2p_map_off + first.unwrap() * 8;
+    let word = fs.e.region.load_u64(entry);
+    fs.e.region.store_u64(entry, word ^ 1 << 40);
+    assert!(fs.e.ppt.lookup(first.unwrap()).is_err());
+    fs.unlink(ROOT, b"old").unwrap();
+    fs.forget(old, 1);
+    digest_all(&fs.e).unwrap();
+    assert_eq!(fs.e.lbns.pending(), 600);
+    let known = Known::new(&fs);
+    assert!(round_of(&fs.e, Reach::All).unwrap().written >= BLOCKS);
+    assert_eq!(crate::checkpoint::zero_batch(&fs.e), Ok(0));
+    assert_eq!(fs.e.lbns.pending(), 1);
+    known.check(&fs, "after");
+    fs.e.region.store_u64(entry, word);
+    assert_eq!(crate::checkpoint::zero_batch(&fs.e), Ok(1));
+    fs.shutdown().unwrap();
+    drop(fs);
+    disk.is_clean();
+}
