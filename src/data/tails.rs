@@ -9,74 +9,102 @@ use quayfs_layout::{BLOCK, Lbn};
 use quayfs_sync::Mutex;
 use quayfs_sync::atomic::{AtomicU64, Ordering};
 
-/// Blocks that are kept at most: 16 MiB.
-const PLACES: usize = 4096;
+/// Sets of places: 16 MiB of blocks at most.
+const SETS: usize = 512;
+/// Places of a set: their numbers share a cache line.
+const WAYS: usize = 8;
 /// No LBN.
 const NONE: u64 = u64::MAX;
 
 /// Last blocks of files that were written not long ago. See the module documentation.
 pub struct Tails {
-    places: Box<[Place]>,
+    sets: Box<[Set]>,
 }
 
-/// Each LBN has one place, which it shares with others.
-struct Place {
-    /// Changes under the lock; who looks without it has to look again.
-    lbn: AtomicU64,
-    block: Mutex<Vec<u8>>,
+/// The places of some LBNs. The block that was kept before all others leaves for another one, whether its file is still
+/// there or not.
+#[repr(align(64))]
+struct Set {
+    /// Change under the lock; who looks without it has to look again.
+    lbns: [AtomicU64; WAYS],
+    kept: Mutex<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    blocks: [Vec<u8>; WAYS],
+    /// When each was kept.
+    at: [u64; WAYS],
+    /// Blocks kept so far.
+    clock: u64,
 }
 
 impl Default for Tails {
     fn default() -> Self {
-        let place = |_| Place {
-            lbn: AtomicU64::new(NONE),
-            block: Mutex::default(),
+        let set = |_| Set {
+            lbns: [const { AtomicU64::new(NONE) }; WAYS],
+            kept: Mutex::default(),
         };
         Self {
-            places: (0..PLACES).map(place).collect(),
+            sets: (0..SETS).map(set).collect(),
         }
+    }
+}
+
+impl Set {
+    fn way(&self, lbn: Lbn) -> Option<usize> {
+        self.lbns
+            .iter()
+            .position(|l| l.load(Ordering::Acquire) == lbn)
     }
 }
 
 impl Tails {
     /// Neighbours have different places, and so have files that begin at multiples of something.
-    fn place(&self, lbn: Lbn) -> &Place {
+    fn set(&self, lbn: Lbn) -> &Set {
         let mixed = lbn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        &self.places[mixed as usize % PLACES]
+        &self.sets[mixed as usize % SETS]
     }
 
     /// Keeps a block whose content has just been staged. The caller holds the lock of its range since before
     /// it did that.
     pub fn keep(&self, lbn: Lbn, block: Vec<u8>) {
         debug_assert_eq!(block.len(), BLOCK);
-        let place = self.place(lbn);
-        let mut kept = place.block.lock();
-        place.lbn.store(lbn, Ordering::Release);
-        *kept = block;
+        let set = self.set(lbn);
+        let mut kept = set.kept.lock();
+        let oldest = || (0..WAYS).min_by_key(|way| kept.at[*way]);
+        let there = set.way(lbn).or_else(|| set.way(NONE));
+        let Some(way) = there.or_else(oldest) else {
+            return;
+        };
+        kept.clock += 1;
+        kept.at[way] = kept.clock;
+        kept.blocks[way] = block;
+        set.lbns[way].store(lbn, Ordering::Release);
     }
 
     /// The block is about to have other content.
     pub fn forget(&self, lbn: Lbn) {
-        let place = self.place(lbn);
-        if place.lbn.load(Ordering::Acquire) == lbn {
-            let _kept = place.block.lock();
-            if place.lbn.load(Ordering::Acquire) == lbn {
-                place.lbn.store(NONE, Ordering::Release);
+        let set = self.set(lbn);
+        if set.way(lbn).is_some() {
+            let _kept = set.kept.lock();
+            if let Some(way) = set.way(lbn) {
+                set.lbns[way].store(NONE, Ordering::Release);
             }
         }
     }
 
     /// Copies a block that is kept, and says whether it is. The caller holds the lock of its range.
     pub fn copy(&self, lbn: Lbn, out: &mut [u8]) -> bool {
-        let place = self.place(lbn);
-        if place.lbn.load(Ordering::Acquire) != lbn {
+        let set = self.set(lbn);
+        if set.way(lbn).is_none() {
             return false;
         }
-        let kept = place.block.lock();
-        if place.lbn.load(Ordering::Acquire) != lbn {
+        let kept = set.kept.lock();
+        let Some(way) = set.way(lbn) else {
             return false;
-        }
-        out.copy_from_slice(&kept);
+        };
+        out.copy_from_slice(&kept.blocks[way]);
         true
     }
 }
@@ -104,16 +132,27 @@ mod tests {
     }
 
     #[test]
-    fn one_that_shares_a_place_takes_it() {
+    fn the_oldest_of_those_that_share_places_leaves() {
         let tails = Tails::default();
-        let place = |lbn| std::ptr::from_ref(tails.place(lbn));
-        let other = (8..).find(|lbn| place(*lbn) == place(7)).unwrap();
-        tails.keep(7, vec![1; BLOCK]);
-        tails.forget(other);
-        assert_eq!(kept(&tails, 7), Some(1));
-        tails.keep(other, vec![2; BLOCK]);
-        assert_eq!((kept(&tails, 7), kept(&tails, other)), (None, Some(2)));
-        tails.forget(7);
-        assert_eq!(kept(&tails, other), Some(2));
+        let set = |lbn| std::ptr::from_ref(tails.set(lbn));
+        let shared: Vec<Lbn> = (7..).filter(|l| set(*l) == set(7)).take(WAYS + 3).collect();
+        let there = || -> Vec<usize> {
+            let there = |i: &usize| kept(&tails, shared[*i]) == Some(*i as u8);
+            (0..shared.len()).filter(there).collect()
+        };
+        let keep = |i: usize| tails.keep(shared[i], vec![i as u8; BLOCK]);
+        (0..WAYS).for_each(keep);
+        assert_eq!(there(), (0..WAYS).collect::<Vec<_>>());
+        // One that is there takes nobody's place; nor does another one where one has been forgotten.
+        keep(0);
+        tails.forget(shared[WAYS]);
+        assert_eq!(there(), (0..WAYS).collect::<Vec<_>>());
+        tails.forget(shared[3]);
+        keep(WAYS);
+        assert_eq!(there(), [0, 1, 2, 4, 5, 6, 7, 8]);
+        keep(WAYS + 1);
+        assert_eq!(there(), [0, 2, 4, 5, 6, 7, 8, 9]);
+        keep(WAYS + 2);
+        assert_eq!(there(), [0, 4, 5, 6, 7, 8, 9, 10]);
     }
 }
