@@ -43,6 +43,8 @@ const ZERO_BATCH: u64 = 32 << 10;
 const ZERO_BESIDE: u64 = 4 << 10;
 /// Such a batch is due when more LBNs than one for each so many free ones wait for it.
 const ZERO_SHARE: u64 = 16;
+/// Slots that are taken out of the staged map before others get a turn.
+const TAKEN_AWAY: usize = 64;
 /// Threads that write at a time, that of the round among them. They wait for the device, not for CPUs.
 pub(crate) const WORKERS: usize = 4;
 
@@ -210,9 +212,9 @@ fn carry_out(
 fn end(e: &Engine, mut round: Round) -> Result<Round> {
     let hurry = || e.journal.slots_are_wanted();
     let mut turns = Turns::unless(&hurry);
-    for slot in round.moves.iter().map(|m| &m.slot).chain(&round.orphaned) {
-        e.staged.remove_if(slot.lbn, &slot.slot());
-        turns.step(4);
+    for slots in (round.newest.chunks(TAKEN_AWAY)).chain(round.orphaned.chunks(TAKEN_AWAY)) {
+        e.staged.remove_all(slots.iter().map(|s| (s.lbn, s.slot())));
+        turns.step(slots.len() as u32);
     }
     free_slots(e, round.cut)?;
     std::mem::take(&mut round.borrowed).give_back(e);
@@ -280,7 +282,16 @@ fn zero_some(e: &Engine, most: u64) -> Result<u64> {
     let mut n = 0;
     for run in e.lbns.pending_runs(most) {
         // A block whose slot is live would come back with the next round: it waits for that.
-        let mut lbns: Vec<Lbn> = run.filter(|l| e.staged.get(*l).is_none()).collect();
+        let mut lbns: Vec<Lbn> = Vec::with_capacity((run.end - run.start) as usize);
+        e.staged.get_each(
+            run,
+            |l| *l,
+            |l, slot| {
+                if slot.is_none() {
+                    lbns.push(l);
+                }
+            },
+        );
         let mut dirty = Vec::new();
         lbns.retain(|&l| match e.ppt.lookup(l) {
             Ok(m) => {

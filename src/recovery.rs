@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use quayfs_journal::{
-    Journal, JournalError, JournalGeometry, JournalOptions, RecoveredTo, SlotRef, StagedMap,
-    Staging,
+    Journal, JournalError, JournalGeometry, JournalOptions, RecoveredTo, StagedMap, Staging,
 };
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::jsb::{EpochWord, WordKind};
@@ -210,18 +209,9 @@ pub fn recover_telling(
         "node pages are miscounted"
     );
     clock.lap("digest");
-    let staged = StagedMap::with_capacity(scan.live.len());
-    for l in scan.live.iter().filter(|l| l.seq <= digested) {
-        staged.publish(
-            l.lbn,
-            SlotRef {
-                buffer: l.buffer,
-                pos: l.pos,
-                seq: l.seq,
-                crc: l.crc,
-            },
-        );
-    }
+    let staged = StagedMap::default();
+    let settled = scan.live.iter().filter(|l| l.seq <= digested);
+    staged.publish_all(settled.map(|l| (l.lbn, l.slot())));
     let clean = scan.clean;
     clock.lap("staged map");
     let journal = scan.into_journal(

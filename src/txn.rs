@@ -14,7 +14,7 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::time::Duration;
 
-use quayfs_journal::{self as journal, Credit, Need, Staged};
+use quayfs_journal::{self as journal, Credit, Need, Published, Staged};
 use quayfs_layout::inode::{self, Inode};
 use quayfs_layout::item::{self, DELTA_HEADER, Item};
 use quayfs_layout::node::{self, NodeKind};
@@ -478,9 +478,9 @@ impl<'e> Txn<'e> {
         let blocks = staged.iter().map(|s| s.run().blocks.len() as u64).sum();
         // Published before the number counts as complete: a round never sees a slot that could
         // still be published after it retired it.
-        let publish = |lbn, slot| {
-            e.tails.forget(lbn);
-            e.staged.publish(lbn, slot);
+        let publish = |run: Published<'_>| {
+            run.lbns().for_each(|lbn| e.tails.forget(lbn));
+            e.staged.publish_all(run);
         };
         let appended = e.journal.append_with(credit, staged, &self.items, publish);
         let seq = appended.map_err(|err| {

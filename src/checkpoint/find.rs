@@ -1,6 +1,9 @@
 //! What a round writes: which slots, and which of them hold the newest version of their block.
 
+use std::ops::Range;
+
 use quayfs_journal::LiveSlot;
+use quayfs_layout::Lbn;
 use rustc_hash::FxHashSet;
 
 use super::{Reach, Round};
@@ -119,16 +122,19 @@ fn absorb(
     newest.clear();
     // Of these the newest slot of all is not the newest of those that count.
     let mut unclear = FxHashSet::default();
-    for slot in live.iter().filter(|s| s.seq <= cut) {
-        match e.staged.get(slot.lbn) {
+    let old = live.iter().filter(|s| s.seq <= cut);
+    e.staged.get_each(
+        old,
+        |slot| slot.lbn,
+        |slot, found| match found {
             Some(s) if s == slot.slot() => newest.push(*slot),
             // Digested and staged again since, hence live: this one has been absorbed.
             Some(s) if s.seq <= digested && (s.seq, s.pos) > (slot.seq, slot.pos) => {}
             _ => {
                 unclear.insert(slot.lbn);
             }
-        }
-    }
+        },
+    );
     if !unclear.is_empty() {
         let unclear = live.iter().filter(|s| unclear.contains(&s.lbn));
         newest.extend(newest_of(unclear.copied().collect(), cut));
@@ -136,15 +142,16 @@ fn absorb(
     newest.sort_unstable_by_key(|s| s.lbn);
     // A block that is staged again while this looks: clear at one of its slots, unclear at an older one.
     newest.dedup_by_key(|s| s.lbn);
-    let mut orphaned = Vec::new();
-    newest.retain(|slot| {
-        let owned = !e.lbns.is_pending(slot.lbn);
-        if !owned {
-            orphaned.push(*slot);
-        }
-        owned
-    });
-    orphaned
+    let neighbours = |a: &LiveSlot, b: &LiveSlot| a.lbn + 1 == b.lbn;
+    let runs = newest.chunk_by(neighbours);
+    let pending = runs.flat_map(|run| e.lbns.pending_in(run[0].lbn..run[0].lbn + run.len() as u64));
+    let pending: Vec<Range<Lbn>> = pending.collect();
+    let mut pending = pending.iter().peekable();
+    let is_pending = |slot: &mut LiveSlot| {
+        while pending.next_if(|r| r.end <= slot.lbn).is_some() {}
+        pending.peek().is_some_and(|r| r.start <= slot.lbn)
+    };
+    newest.extract_if(.., is_pending).collect()
 }
 
 /// The newest slot of each LBN among all of its live ones, if it is at or below the cut.

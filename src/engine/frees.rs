@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
+use quayfs_journal::SlotRef;
 use quayfs_layout::node::INODES_PER_PAGE;
 use quayfs_pmem::Backend;
 use quayfs_ppt::BlockState;
@@ -120,17 +121,21 @@ impl Screen for Engine {
                 .flush(map + range.start * 8, (range.end - range.start) * 8);
             self.region.drain().inspect_err(|err| self.fail(err))?;
         }
-        let probe = !self.staged.is_empty();
-        for lbn in range {
-            // In this order: a round makes the entry of a staged block written before it takes away the slot. A
-            // damaged entry is not handed out either; fsck reports it.
-            let clean = !(probe && self.staged.get(lbn).is_some())
+        // In this order: a round makes the entry of a staged block written before it takes away the slot. A
+        // damaged entry is not handed out either; fsck reports it.
+        let mut look = |lbn: u64, slot: Option<SlotRef>| {
+            let clean = slot.is_none()
                 && matches!(self.ppt.lookup(lbn), Ok(m) if m.state == BlockState::Zero);
             match out.last_mut() {
                 _ if clean => {}
                 Some(r) if r.end == lbn => r.end += 1,
                 _ => out.push(lbn..lbn + 1),
             }
+        };
+        if self.staged.is_empty() {
+            range.for_each(|lbn| look(lbn, None));
+        } else {
+            self.staged.get_each(range, |lbn| *lbn, look);
         }
         Ok(out)
     }

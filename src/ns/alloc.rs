@@ -332,9 +332,14 @@ impl Allocator {
         self.pending.lock().insert(range);
     }
 
-    /// Whether an LBN waits for a zero batch.
-    pub fn is_pending(&self, n: u64) -> bool {
-        self.pending_len.load(Ordering::Acquire) > 0 && self.pending.lock().contains(&n)
+    /// Which LBNs of a range wait for a zero batch, in order.
+    pub fn pending_in(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        if self.pending() == 0 {
+            return Vec::new();
+        }
+        let within = |r: &Range<u64>| r.start.max(range.start)..r.end.min(range.end);
+        let pending = self.pending.lock();
+        pending.overlapping(range.clone()).map(within).collect()
     }
 
     /// The pending numbers, at most `max` of them, as runs.

@@ -208,7 +208,7 @@ fn ownerless(e: &Engine, lbn: Lbn, complete: bool) -> Option<Finding> {
         return Some(finding(Area::PageTable, err.to_string()));
     }
     // The content of a free block is nobody's business.
-    if complete || e.lbns.is_pending(lbn) {
+    if complete || !e.lbns.pending_in(lbn..lbn + 1).is_empty() {
         return None;
     }
     let mut buf = vec![0; BLOCK];

@@ -26,6 +26,40 @@ pub struct Appended {
     pub slots: Vec<SlotRef>,
 }
 
+/// The blocks of a run that a record names, and the slots they are published under, in order.
+pub struct Published<'r> {
+    run: &'r SlotRun,
+    seq: u64,
+    next: usize,
+}
+
+impl<'r> Published<'r> {
+    fn of(run: &'r SlotRun, seq: u64) -> Self {
+        Self { run, seq, next: 0 }
+    }
+
+    /// The LBNs alone.
+    pub fn lbns(&self) -> impl Iterator<Item = u64> + use<'r> {
+        self.run.blocks[self.next..].iter().map(|(lbn, _)| *lbn)
+    }
+}
+
+impl Iterator for Published<'_> {
+    type Item = (u64, SlotRef);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let &(lbn, crc) = self.run.blocks.get(self.next)?;
+        let slot = SlotRef {
+            buffer: self.run.buffer,
+            pos: self.run.pos + self.next as u64,
+            seq: self.seq,
+            crc,
+        };
+        self.next += 1;
+        Some((lbn, slot))
+    }
+}
+
 impl Journal {
     /// Appends the record of one operation: its items, and the slots that `staged` proves to be
     /// written. In `op` it is durable on return, in `commit` ordered before everything appended
@@ -42,11 +76,12 @@ impl Journal {
         items: &[u8],
     ) -> Result<Appended, JournalError> {
         let mut slots = Vec::with_capacity(staged.len());
-        let seq = self.append_with(credit, staged.into(), items, |_, slot| slots.push(slot))?;
+        let publish = |run: Published<'_>| slots.extend(run.map(|(_, slot)| slot));
+        let seq = self.append_with(credit, staged.into(), items, publish)?;
         Ok(Appended { seq, slots })
     }
 
-    /// [`Journal::append`] that hands each block and its slot to `publish` before the number, which is
+    /// [`Journal::append`] that hands the blocks of each run and their slots to `publish` before the number, which is
     /// the result, counts as complete. A round whose cut covers the record therefore finds its slots
     /// published; done after the append, publishing could come after the slot was retired and reused.
     /// `publish` runs under the lane's lock and must be short.
@@ -58,7 +93,7 @@ impl Journal {
         mut credit: Credit<'j>,
         staged: SmallVec<[Staged<'j>; 1]>,
         items: &[u8],
-        publish: impl FnMut(u64, SlotRef),
+        publish: impl FnMut(Published<'_>),
     ) -> Result<u64, JournalError> {
         let mut record = encode(&staged, items, self.record_seed);
         let bytes = record.bytes.len() as u64;
@@ -152,19 +187,13 @@ impl Journal {
         &self,
         staged: SmallVec<[Staged<'_>; 1]>,
         seq: u64,
-        mut publish: impl FnMut(u64, SlotRef),
+        mut publish: impl FnMut(Published<'_>),
     ) {
         for mut s in staged {
-            let SlotRun { buffer, pos, .. } = s.run;
-            for (pos, &(lbn, crc)) in (pos..).zip(&s.run.blocks) {
-                let slot = SlotRef {
-                    buffer,
-                    pos,
-                    seq,
-                    crc,
-                };
-                publish(lbn, slot);
-                self.buffer(buffer).ring.commit(pos, lbn, crc, seq);
+            publish(Published::of(&s.run, seq));
+            let ring = &self.buffer(s.run.buffer).ring;
+            for (lbn, slot) in Published::of(&s.run, seq) {
+                ring.commit(slot.pos, lbn, slot.crc, seq);
             }
             s.appended = true;
         }

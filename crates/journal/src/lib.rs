@@ -49,7 +49,7 @@ mod sync;
 mod walk;
 
 pub use acquire::{Credit, Need};
-pub use append::Appended;
+pub use append::{Appended, Published};
 pub use digest::{Reader, RecordRef, Records};
 pub use error::{Damage, JournalError, Shortage, SlotDamage};
 pub use geometry::JournalGeometry;
@@ -102,7 +102,7 @@ pub struct Record {
 
 /// Where the payload of a committed block is: enough to read it, and to tell it from any other
 /// content that block or slot ever had.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SlotRef {
     /// Staging buffer.
     pub buffer: u16,

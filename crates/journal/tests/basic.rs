@@ -395,7 +395,7 @@ fn an_unfinished_append_holds_up_commit_and_digest() {
         .expect("room");
     let staged = j.stage(&mut credit, &[(1, &[1; 4096])]).expect("stage");
     std::thread::scope(|s| {
-        let committer = |_, _| {
+        let committer = |_: Published<'_>| {
             // Another lane goes on meanwhile.
             let need = Need {
                 record_bytes: 8,

@@ -100,7 +100,10 @@ impl World {
         }
         let mut items = version.to_le_bytes().to_vec();
         items.extend(lbns.iter().flat_map(|&l| (l as u64).to_le_bytes()));
-        let publish = |lbn, slot| assert!(self.staged.publish(lbn, slot), "locked, so newest");
+        let publish = |mut run: Published<'_>| {
+            let newest = run.all(|(lbn, slot)| self.staged.publish(lbn, slot));
+            assert!(newest, "locked, so newest");
+        };
         self.journal
             .append_with(credit, vec![staged].into(), &items, publish)
             .expect("append");
@@ -252,10 +255,8 @@ fn stress(options: JournalOptions) {
     assert_eq!((last, scan.max_seq_seen), (stats.last_seq, stats.last_seq));
     scan.records.iter().for_each(|r| replay(&home, r));
     scan.store_digested(last).expect("digest");
-    let staged = StagedMap::with_capacity(scan.live.len());
-    for l in &scan.live {
-        staged.publish(l.lbn, l.slot());
-    }
+    let staged = StagedMap::default();
+    staged.publish_all(scan.live.iter().map(|l| (l.lbn, l.slot())));
     let j = scan
         .into_journal(RecoveredTo { digested: last }, options)
         .expect("recover");

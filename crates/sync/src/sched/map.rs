@@ -156,6 +156,14 @@ impl<'a, K: Eq + Hash + Clone, V, S: BuildHasher> Entry<'a, K, V, S> {
             Self::Vacant(vacant) => vacant.insert(value),
         }
     }
+
+    /// What is there, or what is there by default.
+    pub fn or_default(self) -> RefMut<'a, K, V, S>
+    where
+        V: Default,
+    {
+        self.or_insert(V::default())
+    }
 }
 
 impl<K: Eq + Hash + Clone, V, S: BuildHasher> Occupied<'_, K, V, S> {
