@@ -25,7 +25,7 @@ use quayfs_sync::time::Instant;
 use crate::checkpoint::{Crew, Workspace};
 use crate::config::{DataMode, Durability, MountOptions, OnError};
 use crate::data::ahead::ReadAhead;
-use crate::data::tails::Tails;
+use crate::data::partial::Partials;
 use crate::error::{FsError, Result, Shortage};
 use crate::metrics::Metrics;
 use crate::nodelog::NodeLog;
@@ -74,7 +74,7 @@ pub struct Engine {
     /// Newest staged version of each block that has one.
     pub staged: StagedMap,
     /// Last blocks of files, for who appends.
-    pub tails: Tails,
+    pub partials: Partials,
     /// The page table.
     pub ppt: Ppt,
     /// Inodes in DRAM.
@@ -183,7 +183,7 @@ impl Engine {
             node_ids,
             journal: p.journal,
             staged: p.staged,
-            tails: Tails::default(),
+            partials: Partials::default(),
             ppt: p.ppt,
             inodes: InodeCache::new(policy),
             intents,

@@ -479,7 +479,7 @@ impl<'e> Txn<'e> {
         // Published before the number counts as complete: a round never sees a slot that could
         // still be published after it retired it.
         let publish = |run: Published<'_>| {
-            run.lbns().for_each(|lbn| e.tails.forget(lbn));
+            run.lbns().for_each(|lbn| e.partials.forget(lbn));
             e.staged.publish_all(run);
         };
         let appended = e.journal.append_with(credit, staged, &self.items, publish);

@@ -82,7 +82,7 @@ fn flip(fs: &Fs, media: &Media, lbn: u64, bit: u64) -> Area {
         return Area::Staged;
     }
     // Reads are to come from the device, also those of the ends of files.
-    fs.e.tails.forget(lbn);
+    fs.e.partials.forget(lbn);
     let pbn = g.data_start + fs.e.ppt.lookup(lbn).expect("lookup").pbn;
     let mut block = vec![0; BLOCK];
     media.device.read(pbn, &mut block).expect("read");

@@ -1,7 +1,7 @@
 //! File data: from LBNs to bytes and back.
 
 pub mod ahead;
+pub mod partial;
 pub mod read;
-pub mod tails;
 pub mod together;
 pub mod write;

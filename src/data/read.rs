@@ -79,7 +79,7 @@ fn attempt(e: &Engine, wants: &[Want], buf: &mut [u8], dram: bool) -> Result<Vec
         match m.state {
             BlockState::Zero => out.fill(0),
             BlockState::Written
-                if dram && e.tails.copy(w.lbn, out) && checksum::crc32c(out) == m.crc => {}
+                if dram && e.partials.copy(w.lbn, out) && checksum::crc32c(out) == m.crc => {}
             BlockState::Written => {
                 if fetches.is_empty() {
                     fetches.reserve_exact(wants.len() - i);

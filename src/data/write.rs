@@ -241,10 +241,9 @@ fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bo
     if let Some(a) = alloc {
         a.keep();
     }
-    let ends = req.end() == image.size;
     cell.install(image, seq);
-    if ends && let (Some(tail), Some(lbn)) = (edges.into_tail(req), targets.last()) {
-        e.tails.keep(*lbn, tail);
+    for (block, lbn) in edges.completed(&targets) {
+        e.partials.keep(lbn, block);
     }
     Ok(true)
 }
@@ -421,13 +420,11 @@ impl Edges {
         Ok(Self { first, last, count })
     }
 
-    /// The last block, if the request covers its end only in part.
-    fn into_tail(self, req: Request<'_>) -> Option<Vec<u8>> {
-        if req.end().is_multiple_of(B) {
-            None
-        } else {
-            self.last.or(self.first)
-        }
+    /// Those blocks, and where they have gone.
+    fn completed(self, targets: &[Lbn]) -> impl Iterator<Item = (Vec<u8>, Lbn)> {
+        let first = self.first.zip(targets.first().copied());
+        let last = self.last.zip(targets.last().copied());
+        first.into_iter().chain(last)
     }
 
     /// Content of the `i`-th block of the request.
@@ -514,7 +511,7 @@ fn write_direct(
             };
             txn.admit(cell.ino, &after)?;
             // Nothing fails behind this: an entry in state written must not return to the allocator.
-            crcs.iter().for_each(|(lbn, _)| e.tails.forget(*lbn));
+            crcs.iter().for_each(|(lbn, _)| e.partials.forget(*lbn));
             e.ppt.write_direct(&crcs).map_err(FsError::io)?;
             for r in x.remove(txn, image, blocks.clone()) {
                 freed.insert(r);

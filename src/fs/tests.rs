@@ -4,10 +4,10 @@ mod ahead;
 mod exchange;
 mod known;
 mod links;
+mod partial;
 mod places;
 mod rounds;
 mod scattered;
-mod tails;
 mod waits;
 
 use std::sync::Arc;

@@ -1,5 +1,6 @@
-//! The ends of files, kept in DRAM: an append to a file that has not grown for a while need not wait for the
-//! data device to complete its last block.
+//! Blocks that were written in part, kept in DRAM: an append to a file that has not grown for a while need not wait for
+//! the data device to complete its last block, nor does who reads them. Where the page of such a block was not there,
+//! the kernel does not keep it, and asks for it again.
 //!
 //! A block is here only while its newest content is: whoever stages it again, or writes it to the device, makes
 //! it forgotten, and who takes it from here compares it with its checksum in the page table, as if it came from
@@ -16,8 +17,8 @@ const WAYS: usize = 8;
 /// No LBN.
 const NONE: u64 = u64::MAX;
 
-/// Last blocks of files that were written not long ago. See the module documentation.
-pub struct Tails {
+/// Blocks that were written in part not long ago. See the module documentation.
+pub struct Partials {
     sets: Box<[Set]>,
 }
 
@@ -39,7 +40,7 @@ struct Kept {
     clock: u64,
 }
 
-impl Default for Tails {
+impl Default for Partials {
     fn default() -> Self {
         let set = |_| Set {
             lbns: [const { AtomicU64::new(NONE) }; WAYS],
@@ -59,7 +60,7 @@ impl Set {
     }
 }
 
-impl Tails {
+impl Partials {
     /// Neighbours have different places, and so have files that begin at multiples of something.
     fn set(&self, lbn: Lbn) -> &Set {
         let mixed = lbn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
@@ -113,41 +114,41 @@ impl Tails {
 mod tests {
     use super::*;
 
-    fn kept(tails: &Tails, lbn: Lbn) -> Option<u8> {
+    fn kept(partials: &Partials, lbn: Lbn) -> Option<u8> {
         let mut out = vec![0; BLOCK];
-        tails.copy(lbn, &mut out).then(|| out[BLOCK - 1])
+        partials.copy(lbn, &mut out).then(|| out[BLOCK - 1])
     }
 
     #[test]
     fn a_block_is_kept_until_it_is_forgotten() {
-        let tails = Tails::default();
-        assert_eq!(kept(&tails, 7), None);
-        tails.keep(7, vec![1; BLOCK]);
-        tails.keep(8, vec![2; BLOCK]);
-        assert_eq!((kept(&tails, 7), kept(&tails, 8)), (Some(1), Some(2)));
-        tails.keep(7, vec![3; BLOCK]);
-        assert_eq!(kept(&tails, 7), Some(3));
-        tails.forget(7);
-        assert_eq!((kept(&tails, 7), kept(&tails, 8)), (None, Some(2)));
+        let partials = Partials::default();
+        assert_eq!(kept(&partials, 7), None);
+        partials.keep(7, vec![1; BLOCK]);
+        partials.keep(8, vec![2; BLOCK]);
+        assert_eq!((kept(&partials, 7), kept(&partials, 8)), (Some(1), Some(2)));
+        partials.keep(7, vec![3; BLOCK]);
+        assert_eq!(kept(&partials, 7), Some(3));
+        partials.forget(7);
+        assert_eq!((kept(&partials, 7), kept(&partials, 8)), (None, Some(2)));
     }
 
     #[test]
     fn the_oldest_of_those_that_share_places_leaves() {
-        let tails = Tails::default();
-        let set = |lbn| std::ptr::from_ref(tails.set(lbn));
+        let partials = Partials::default();
+        let set = |lbn| std::ptr::from_ref(partials.set(lbn));
         let shared: Vec<Lbn> = (7..).filter(|l| set(*l) == set(7)).take(WAYS + 3).collect();
         let there = || -> Vec<usize> {
-            let there = |i: &usize| kept(&tails, shared[*i]) == Some(*i as u8);
+            let there = |i: &usize| kept(&partials, shared[*i]) == Some(*i as u8);
             (0..shared.len()).filter(there).collect()
         };
-        let keep = |i: usize| tails.keep(shared[i], vec![i as u8; BLOCK]);
+        let keep = |i: usize| partials.keep(shared[i], vec![i as u8; BLOCK]);
         (0..WAYS).for_each(keep);
         assert_eq!(there(), (0..WAYS).collect::<Vec<_>>());
         // One that is there takes nobody's place; nor does another one where one has been forgotten.
         keep(0);
-        tails.forget(shared[WAYS]);
+        partials.forget(shared[WAYS]);
         assert_eq!(there(), (0..WAYS).collect::<Vec<_>>());
-        tails.forget(shared[3]);
+        partials.forget(shared[3]);
         keep(WAYS);
         assert_eq!(there(), [0, 1, 2, 4, 5, 6, 7, 8]);
         keep(WAYS + 1);
