@@ -22,8 +22,10 @@ use crate::txn::{Needs, Txn};
 const B: u64 = BLOCK as u64;
 /// Largest file offset plus one.
 pub const SIZE_MAX: u64 = i64::MAX as u64;
-/// The LBNs of a request's blocks. Most requests have one.
-type Targets = SmallVec<[Lbn; 2]>;
+/// The LBNs of a request's blocks.
+type Targets = SmallVec<[Lbn; MOST]>;
+/// Blocks of most requests: the kernel's are of up to 128 KiB, and begin and end somewhere.
+const MOST: usize = 36;
 /// Longest preallocation behind an append, in blocks.
 const AHEAD_MAX: u64 = 512;
 
@@ -368,7 +370,7 @@ fn stage(
     targets: &[Lbn],
 ) -> Result<Edges> {
     let edges = Edges::read(e, req, pieces)?;
-    let mut blocks: SmallVec<[(Lbn, &[u8]); 2]> = SmallVec::with_capacity(targets.len());
+    let mut blocks: SmallVec<[(Lbn, &[u8]); MOST]> = SmallVec::with_capacity(targets.len());
     for (i, &lbn) in targets.iter().enumerate() {
         blocks.push((lbn, edges.block(req, i)));
     }

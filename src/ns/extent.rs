@@ -59,16 +59,16 @@ pub struct ExtentMap {
     /// Extent pages in chain order.
     pages: Vec<u32>,
     /// Places that are free, best one last.
-    free: Vec<Place>,
+    free: SmallVec<[Place; INLINE]>,
     /// Changes whose record has not been appended, in order.
-    changes: Vec<Undo>,
+    changes: SmallVec<[Undo; CHANGES]>,
 }
 
 /// What a range of a file consists of. Most are one piece.
 pub type Pieces = SmallVec<[Piece; 1]>;
 
-/// Places for changes that a map keeps for its next one.
-const CHANGES_KEPT: usize = 8;
+/// Changes of most records.
+const CHANGES: usize = 4;
 
 impl ExtentMap {
     /// Reads all extents of a file.
@@ -306,7 +306,7 @@ impl ExtentMap {
             inode.root = id;
             inode.blocks = inode.blocks.saturating_add(1);
             self.pages.insert(0, id);
-            self.free.splice(0..0, places(id));
+            self.free.insert_many(0, places(id));
             self.changes.push(Undo::NewPage(id));
         }
         Ok(())
@@ -315,7 +315,7 @@ impl ExtentMap {
     /// The record of all changes so far was appended.
     pub fn keep(&mut self) {
         self.changes.clear();
-        self.changes.shrink_to(CHANGES_KEPT);
+        self.changes.shrink_to_fit();
     }
 
     /// The transaction failed: takes back all changes since the last [`ExtentMap::keep`].
@@ -332,8 +332,8 @@ impl ExtentMap {
                 }
                 Undo::DroppedPages(ids) => {
                     // Nothing was mapped, so all their places were free.
-                    self.free
-                        .splice(0..0, ids.iter().flat_map(|id| places(*id)));
+                    let again = ids.iter().flat_map(|id| places(*id));
+                    self.free.insert_many(0, again);
                     self.pages.splice(0..0, ids);
                 }
             }

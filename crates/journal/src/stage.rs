@@ -9,7 +9,19 @@ use quayfs_layout::jsb::committed_salt;
 use quayfs_layout::record::SlotRun;
 use quayfs_layout::slot::{SLOT_HEADER_BYTES, SlotHeader};
 use smallvec::SmallVec;
+use std::cell::Cell;
 use std::marker::PhantomData;
+
+/// Headers that are written together.
+const HEADERS: usize = 16;
+
+thread_local! {
+    /// Memory for what the next run of this thread names.
+    static BLOCKS: Cell<Vec<(u64, u32)>> = const { Cell::new(Vec::new()) };
+}
+
+/// More than this is not kept for the next run.
+const BLOCKS_KEPT: usize = 512;
 
 /// Proof that payloads and slot headers are written, by this thread: the fence that settles the record settles
 /// them. Only staging makes one and only a record consumes it; dropped without one, its slots are abandoned and
@@ -41,6 +53,11 @@ impl Drop for Staged<'_> {
                 .ring
                 .abandon(self.run.pos, n);
             self.journal.counters.count_abandoned(n);
+        }
+        let mut blocks = std::mem::take(&mut self.run.blocks);
+        if blocks.capacity() <= BLOCKS_KEPT {
+            blocks.clear();
+            BLOCKS.set(blocks);
         }
     }
 }
@@ -80,14 +97,14 @@ impl Journal {
                 buffer,
                 pos,
                 stage_id,
-                blocks: Vec::with_capacity(blocks.len()),
+                blocks: BLOCKS.take(),
             },
             appended: false,
             _thread: PhantomData,
         };
-        let mut headers = SmallVec::<[[u8; SLOT_HEADER_BYTES]; 4]>::with_capacity(blocks.len());
-        let first = ring.index(pos);
-        let mut index = first;
+        let mut headers = SmallVec::<[[u8; SLOT_HEADER_BYTES]; HEADERS]>::new();
+        let mut index = ring.index(pos);
+        staged.run.blocks.reserve(blocks.len());
         for (p, &(lbn, payload)) in (pos..).zip(blocks) {
             assert_eq!(payload.len(), BLOCK, "a payload is one block");
             self.region
@@ -102,26 +119,27 @@ impl Journal {
             let salt = committed_salt(self.geo.volume_salt, buffer, index);
             headers.push(header.encode_seeded(*seed, salt, 0));
             staged.run.blocks.push((lbn, header.payload_crc));
-            index = if index + 1 < ring.slots() {
-                index + 1
-            } else {
-                0
-            };
+            index += 1;
+            let last = index == ring.slots();
+            if last || headers.len() == HEADERS {
+                self.write_headers(buffer, index, &headers);
+                headers.clear();
+            }
+            if last {
+                index = 0;
+            }
         }
-        self.write_headers(buffer, first, headers.as_flattened());
+        self.write_headers(buffer, index, &headers);
         // No fence: that of the record's append, by the same thread, settles them. Nobody knows of the slots before.
         Ok(staged)
     }
 
-    /// Headers of consecutive positions lie side by side, but for the end of the ring; each is a line, which
-    /// nothing reads before its committed word is stored.
-    fn write_headers(&self, buffer: u16, index: u64, headers: &[u8]) {
-        let room = (self.geo.slots_per_buffer - index) as usize * SLOT_HEADER_BYTES;
-        let (first, wrapped) = headers.split_at(room.min(headers.len()));
-        for (at, part) in [(index, first), (0, wrapped)] {
-            if !part.is_empty() {
-                self.region.write_nt(self.geo.header(buffer, at), part);
-            }
+    /// Headers of the slots before `end`, which lie side by side; each is a line, which nothing reads before its
+    /// committed word is stored.
+    fn write_headers(&self, buffer: u16, end: u64, headers: &[[u8; SLOT_HEADER_BYTES]]) {
+        if !headers.is_empty() {
+            let at = self.geo.header(buffer, end - headers.len() as u64);
+            self.region.write_nt(at, headers.as_flattened());
         }
     }
 }
