@@ -10,7 +10,7 @@ use quayfs_sync::time::Instant;
 
 use crate::checkpoint::{self, Reach};
 use crate::config::Durability;
-use crate::digest::Batch;
+use crate::digest::{Batch, Room};
 use crate::engine::{Engine, Wanted};
 use crate::error::{FsError, Result, Shortage};
 use crate::grace;
@@ -110,19 +110,26 @@ fn digest_loop(e: &Engine) {
     }
 }
 
+/// Memory that one batch of digest leaves to the next.
+#[derive(Default)]
+pub(crate) struct Digesting {
+    records: Records,
+    room: Room,
+}
+
 /// Digests everything that may be digested when this begins. If that fails, whoever asked for it, no record can
 /// become a home page any more: the mount is read-only from there on.
 pub fn digest_all(e: &Engine) -> Result<()> {
-    let mut records = e.digesting.lock();
-    digest_pending(e, &mut records).inspect_err(|err| e.fail(&format_args!("digest: {err}")))
+    let mut memory = e.digesting.lock();
+    digest_pending(e, &mut memory).inspect_err(|err| e.fail(&format_args!("digest: {err}")))
 }
 
-fn digest_pending(e: &Engine, records: &mut Records) -> Result<()> {
+fn digest_pending(e: &Engine, memory: &mut Digesting) -> Result<()> {
     // What there is now, and not what comes meanwhile: close behind somebody who writes, batches would
     // be of a few records each, and cost nearly as much as large ones.
     let upto = e.journal.digestable();
     while e.journal.digested() < upto {
-        digest_some(e, upto, records)?;
+        digest_some(e, upto, memory)?;
         if is_full(&e.journal.stats()) {
             e.kick(false, true);
         }
@@ -131,7 +138,11 @@ fn digest_pending(e: &Engine, records: &mut Records) -> Result<()> {
     Ok(())
 }
 
-fn digest_some(e: &Engine, upto: u64, records: &mut Records) -> Result<()> {
+fn digest_some(e: &Engine, upto: u64, memory: &mut Digesting) -> Result<()> {
+    let Digesting {
+        records,
+        room: batches,
+    } = memory;
     let after = e.journal.digested();
     let hurry = || e.journal.room_is_wanted();
     let mut turns = Turns::unless(&hurry);
@@ -154,7 +165,7 @@ fn digest_some(e: &Engine, upto: u64, records: &mut Records) -> Result<()> {
             grace::wait();
             free = e.nodes.free_pages();
         }
-        let mut batch = Batch::new(&e.nodes);
+        let mut batch = Batch::new(&e.nodes, batches);
         let first = done;
         while done < records.len() && (done == first || batch.pages() + room / 2 < free) {
             let r = records.get(done);
@@ -181,7 +192,7 @@ fn digest_some(e: &Engine, upto: u64, records: &mut Records) -> Result<()> {
             }
             Err(FsError::Short(Shortage::Nodes)) if done - first > 1 => {
                 // The estimate was off: a record at a time always fits the reserve.
-                digest_singly(e, (first..done).map(|i| records.get(i)))?;
+                digest_singly(e, (first..done).map(|i| records.get(i)), batches)?;
             }
             Err(err) => return Err(err),
         }
@@ -209,10 +220,14 @@ fn read_records(
     Ok(())
 }
 
-fn digest_singly<'r>(e: &Engine, records: impl Iterator<Item = RecordRef<'r>>) -> Result<()> {
+fn digest_singly<'r>(
+    e: &Engine,
+    records: impl Iterator<Item = RecordRef<'r>>,
+    room: &mut Room,
+) -> Result<()> {
     for r in records {
         grace::wait();
-        let mut batch = Batch::new(&e.nodes);
+        let mut batch = Batch::new(&e.nodes, room);
         batch.apply(r.seq, r.items)?;
         e.journal.mark_committed(r);
         let retired = batch.write(&mut Turns::default())?;

@@ -48,10 +48,20 @@ pub struct Retired {
     pub seq: u64,
 }
 
+/// Memory that one batch leaves to the next.
+#[derive(Default)]
+pub struct Room {
+    work: FxHashMap<u32, Work>,
+    pages: Vec<PageBytes>,
+}
+
+/// Pages that are kept for the next batch: 2 MiB.
+const PAGES_KEPT: usize = 512;
+
 /// Records applied to page copies, not yet written.
 pub struct Batch<'s> {
     store: &'s NodeStore,
-    work: FxHashMap<u32, Work>,
+    room: &'s mut Room,
     seq: u64,
     lenient: bool,
     left_out: Vec<String>,
@@ -59,10 +69,10 @@ pub struct Batch<'s> {
 
 impl<'s> Batch<'s> {
     /// An empty batch.
-    pub fn new(store: &'s NodeStore) -> Self {
+    pub fn new(store: &'s NodeStore, room: &'s mut Room) -> Self {
         Self {
             store,
-            work: FxHashMap::default(),
+            room,
             seq: 0,
             lenient: false,
             left_out: Vec::new(),
@@ -70,11 +80,10 @@ impl<'s> Batch<'s> {
     }
 
     /// A batch that leaves out what cannot be applied: for showing, or repairing, a damaged volume.
-    pub fn lenient(store: &'s NodeStore) -> Self {
-        Self {
-            lenient: true,
-            ..Self::new(store)
-        }
+    pub fn lenient(store: &'s NodeStore, room: &'s mut Room) -> Self {
+        let mut batch = Self::new(store, room);
+        batch.lenient = true;
+        batch
     }
 
     /// Why parts of records were left out, since it was asked last. Pages that cannot be read are not
@@ -85,7 +94,7 @@ impl<'s> Batch<'s> {
 
     /// Pages that the batch will write at most.
     pub fn pages(&self) -> usize {
-        self.work.len()
+        self.room.work.len()
     }
 
     /// Highest sequence number applied.
@@ -93,15 +102,16 @@ impl<'s> Batch<'s> {
         self.seq
     }
 
-    /// The page of a node as its home has it, or as it begins.
-    fn load(store: &NodeStore, lenient: bool, id: u32) -> Result<Work> {
+    /// The page of a node as its home has it, or as it begins, in memory that may hold anything.
+    fn load(store: &NodeStore, lenient: bool, id: u32, mut page: PageBytes) -> Result<Work> {
         let found = store.home_of(id);
-        let found = found.and_then(|home| Ok((home, store.home(id)?)));
+        let found = found.and_then(|home| Ok((home, store.read_home(id, &mut page)?)));
         match found {
             Err(err) if lenient && u64::from(id) < store.geometry().nat_entries => {
                 tracing::error!("{err}");
+                page.fill(0);
                 Ok(Work {
-                    page: zero_page(),
+                    page,
                     // A record that makes the node anew replaces the page.
                     home: store.home_of(id).ok().flatten(),
                     exists: false,
@@ -109,14 +119,14 @@ impl<'s> Batch<'s> {
                 })
             }
             Err(err) => Err(err),
-            Ok((home, Some(page))) => Ok(Work {
+            Ok((home, true)) => Ok(Work {
                 page,
                 home,
                 exists: true,
                 lost: false,
             }),
-            Ok((_, None)) => {
-                let mut page = zero_page();
+            Ok((_, false)) => {
+                page.fill(0);
                 let kind = store.static_kind(id);
                 if let Some(kind) = kind {
                     node::init(&mut page[..], id, kind, 0);
@@ -134,9 +144,13 @@ impl<'s> Batch<'s> {
     }
 
     fn work(&mut self, id: u32) -> Result<&mut Work> {
-        match self.work.entry(id) {
+        let Room { work, pages } = &mut *self.room;
+        match work.entry(id) {
             Entry::Occupied(e) => Ok(e.into_mut()),
-            Entry::Vacant(e) => Ok(e.insert(Self::load(self.store, self.lenient, id)?)),
+            Entry::Vacant(e) => {
+                let page = pages.pop().unwrap_or_else(zero_page);
+                Ok(e.insert(Self::load(self.store, self.lenient, id, page)?))
+            }
         }
     }
 
@@ -216,16 +230,16 @@ impl<'s> Batch<'s> {
 
     /// Writes the batch: pages, then NAT. The caller has set the committed words of the slots
     /// before and stores D afterwards.
-    pub fn write(mut self, turns: &mut Turns<'_>) -> Result<Retired> {
+    pub fn write(self, turns: &mut Turns<'_>) -> Result<Retired> {
         let region = self.store.region();
         let (geo, salt) = (*self.store.geometry(), self.store.salt());
         let mut retired = Retired {
             seq: self.seq,
             ..Retired::default()
         };
-        let mut switch = Vec::with_capacity(self.work.len());
-        let mut taken = Vec::with_capacity(self.work.len());
-        for (&id, w) in self.work.iter_mut().filter(|(_, w)| !w.lost) {
+        let mut switch = Vec::with_capacity(self.pages());
+        let mut taken = Vec::with_capacity(self.pages());
+        for (&id, w) in self.room.work.iter_mut().filter(|(_, w)| !w.lost) {
             let is_static = self.store.static_kind(id).is_some();
             if is_static && w.exists && is_unused(&w.page) {
                 w.exists = false;
@@ -267,6 +281,14 @@ impl<'s> Batch<'s> {
         // Ordering "NAT before D": a record below D is not replayed. Whoever stores D drains before
         // that, this thread's flushes and the committed words' in one.
         Ok(retired)
+    }
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        let Room { work, pages } = &mut *self.room;
+        pages.extend(work.drain().map(|(_, w)| w.page));
+        pages.truncate(PAGES_KEPT);
     }
 }
 

@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use quayfs_blockdev::BlockDevice;
-use quayfs_journal::{Journal, Records, StagedMap};
+use quayfs_journal::{Journal, StagedMap};
 use quayfs_layout::config::ConfigTable;
 use quayfs_layout::geometry::Geometry;
 use quayfs_pmem::Region;
@@ -22,6 +22,7 @@ use quayfs_sync::Mutex;
 use quayfs_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use quayfs_sync::time::Instant;
 
+use crate::background::Digesting;
 use crate::checkpoint::{Crew, Workspace};
 use crate::config::{DataMode, Durability, MountOptions, OnError};
 use crate::data::ahead::ReadAhead;
@@ -95,8 +96,8 @@ pub struct Engine {
     stopping: std::sync::atomic::AtomicBool,
     read_only: AtomicBool,
     flush_failed: AtomicBool,
-    /// One digest at a time, with the memory for the records of its batches.
-    pub(crate) digesting: Mutex<Records>,
+    /// One digest at a time, with the memory of its batches.
+    pub(crate) digesting: Mutex<Digesting>,
     /// One round or zero batch at a time.
     pub(crate) rounding: Mutex<Workspace>,
     /// Who writes for it.

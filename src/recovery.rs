@@ -17,7 +17,7 @@ use quayfs_pmem::Backend;
 use quayfs_ppt::{Ppt, PptError, PptGeometry};
 
 use crate::config::{Durability, MountOptions};
-use crate::digest::Batch;
+use crate::digest::{Batch, Room};
 use crate::engine::{Engine, Parts};
 use crate::error::FsError;
 use crate::metrics::Metrics;
@@ -176,11 +176,12 @@ pub fn recover_telling(
     clock.lap("nodes");
     {
         let room = record_pages(&g) as usize;
+        let mut memory = Room::default();
         let mut done = 0;
         while done < usable {
             let mut batch = match lenient {
-                true => Batch::lenient(&nodes),
-                false => Batch::new(&nodes),
+                true => Batch::lenient(&nodes, &mut memory),
+                false => Batch::new(&nodes, &mut memory),
             };
             let (first, free) = (done, nodes.free_pages());
             while done < usable

@@ -233,17 +233,22 @@ impl NodeStore {
     /// Reads and checks the home page of a node; `None` if the node has none.
     pub fn home(&self, id: u32) -> Result<Option<PageBytes>> {
         let mut page = zero_page();
+        Ok(self.read_home(id, &mut page)?.then_some(page))
+    }
+
+    /// [`NodeStore::home`] into memory that is there; whether the node has one.
+    pub fn read_home(&self, id: u32, page: &mut PageBytes) -> Result<bool> {
         let mut last = None;
         loop {
             // The pin keeps digest from reusing a page that the NAT named when we looked.
             let pin = epoch::pin();
             let Some(p) = self.home_of(id)? else {
-                return Ok(None);
+                return Ok(false);
             };
             self.region.read(self.geo.node_page(p), &mut page[..]);
             drop(pin);
             match node::check(&page[..], id, self.salt) {
-                Ok(_) => return Ok(Some(page)),
+                Ok(_) => return Ok(true),
                 Err(e) if last == Some(p) => {
                     return Err(FsError::io(format_args!("node {id} in page {p}: {e}")));
                 }
