@@ -1,6 +1,6 @@
 //! The extent map of one file: which LBN holds which file block.
 //!
-//! In DRAM it is a `RangeMap`; on pmem it is a set of 16-byte places, in the inode and in a chain
+//! In DRAM it is a map of ranges; on pmem it is a set of 16-byte places, in the inode and in a chain
 //! of extent pages (see `layout::extent`). Every change writes the places it touches through the
 //! transaction. Changes are made under the inode's commit mutex.
 
@@ -10,11 +10,11 @@ use quayfs_layout::extent::{Extent, FILE_BLOCKS, INLINE, LEN_MAX, PER_PAGE, SIZE
 use quayfs_layout::inode::Inode;
 use quayfs_layout::node::{self, HEADER, NodeKind};
 use quayfs_layout::{Ino, Lbn};
-use rangemap::RangeMap;
 use smallvec::SmallVec;
 
 use crate::error::{FsError, Result};
 use crate::ns::node::NodeStore;
+use crate::ns::runs::Runs;
 use crate::txn::Txn;
 
 /// Where an extent is stored: in the inode (`page` 0) or in an extent page.
@@ -55,7 +55,7 @@ enum Undo {
 /// See the module documentation.
 #[derive(Debug, Default)]
 pub struct ExtentMap {
-    runs: RangeMap<u64, Run>,
+    runs: Runs<Run>,
     /// Extent pages in chain order.
     pages: Vec<u32>,
     /// Places that are free, best one last.
@@ -121,7 +121,7 @@ impl ExtentMap {
             return Ok(());
         };
         let blocks = e.file_block..e.file_block + e.len;
-        if blocks.end > FILE_BLOCKS || self.runs.overlaps(&blocks) {
+        if blocks.end > FILE_BLOCKS || self.runs.overlapping(&blocks).next().is_some() {
             return Err(FsError::io(format_args!(
                 "inode {ino}: extents overlap at {blocks:?}"
             )));
@@ -150,7 +150,7 @@ impl ExtentMap {
             lbn: None,
         };
         // Most files have one extent, and who appends is behind the last.
-        let Some((last, run)) = self.runs.last_range_value() else {
+        let Some((last, run)) = self.runs.last() else {
             return Some(hole());
         };
         if range.start >= last.end {
@@ -158,7 +158,7 @@ impl ExtentMap {
         }
         let (r, run) = match last.start <= range.start {
             true => (last, run),
-            false => self.runs.get_key_value(&range.start)?,
+            false => self.runs.get(range.start)?,
         };
         (range.end <= r.end).then(|| Piece {
             blocks: range.clone(),
@@ -215,17 +215,11 @@ impl ExtentMap {
             .collect()
     }
 
-    /// The extent that maps a file block. Who asks mostly means the last.
-    fn run(&self, block: u64) -> Option<(&Range<u64>, &Run)> {
-        match self.runs.last_range_value() {
-            Some((last, run)) if last.start <= block => (block < last.end).then_some((last, run)),
-            _ => self.runs.get_key_value(&block),
-        }
-    }
-
     /// LBN of one file block.
     pub fn lbn(&self, block: u64) -> Option<Lbn> {
-        self.run(block).map(|(_, r)| r.base.wrapping_add(block))
+        self.runs
+            .get(block)
+            .map(|(_, r)| r.base.wrapping_add(block))
     }
 
     /// Blocks of `range` that are holes.
@@ -322,7 +316,7 @@ impl ExtentMap {
     pub fn undo(&mut self) {
         while let Some(change) = self.changes.pop() {
             match change {
-                Undo::Put(r) => self.runs.remove(r),
+                Undo::Put(r) => self.runs.remove(&r),
                 Undo::Cut(r, run) => self.runs.insert(r, run),
                 Undo::Took(place) => self.free.push(place),
                 Undo::Gave(place) => self.free.retain(|p| *p != place),
@@ -347,7 +341,7 @@ impl ExtentMap {
     }
 
     fn cut(&mut self, range: Range<u64>, run: Run) {
-        self.runs.remove(range.clone());
+        self.runs.remove(&range);
         self.changes.push(Undo::Cut(range, run));
     }
 
@@ -378,7 +372,7 @@ impl ExtentMap {
         let mut at = blocks.start;
         // An append mostly continues the extent before it.
         if let Some(before) = blocks.start.checked_sub(1)
-            && let Some((r, run)) = self.run(before)
+            && let Some((r, run)) = self.runs.get(before)
             && run.base == base
         {
             let (r, run) = (r.clone(), *run);

@@ -8,4 +8,5 @@ pub mod inode;
 pub mod intent;
 pub mod node;
 pub mod quota;
+mod runs;
 pub mod tags;
