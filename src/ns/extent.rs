@@ -4,6 +4,7 @@
 //! of extent pages (see `layout::extent`). Every change writes the places it touches through the
 //! transaction. Changes are made under the inode's commit mutex.
 
+use std::cell::Cell;
 use std::ops::Range;
 
 use quayfs_layout::extent::{Extent, FILE_BLOCKS, INLINE, LEN_MAX, PER_PAGE, SIZE};
@@ -61,14 +62,19 @@ pub struct ExtentMap {
     /// Places that are free, best one last.
     free: SmallVec<[Place; INLINE]>,
     /// Changes whose record has not been appended, in order.
-    changes: SmallVec<[Undo; CHANGES]>,
+    changes: Vec<Undo>,
 }
 
 /// What a range of a file consists of. Most are one piece.
 pub type Pieces = SmallVec<[Piece; 1]>;
 
-/// Changes of most records.
-const CHANGES: usize = 4;
+thread_local! {
+    /// Memory for what is changed next by this thread: a file needs it only as long as a record of it is made.
+    static CHANGES: Cell<Vec<Undo>> = const { Cell::new(Vec::new()) };
+}
+
+/// More changes than this are not kept room for.
+const CHANGES_KEPT: usize = 256;
 
 impl ExtentMap {
     /// Reads all extents of a file.
@@ -301,7 +307,7 @@ impl ExtentMap {
             inode.blocks = inode.blocks.saturating_add(1);
             self.pages.insert(0, id);
             self.free.insert_many(0, places(id));
-            self.changes.push(Undo::NewPage(id));
+            self.note(Undo::NewPage(id));
         }
         Ok(())
     }
@@ -309,7 +315,7 @@ impl ExtentMap {
     /// The record of all changes so far was appended.
     pub fn keep(&mut self) {
         self.changes.clear();
-        self.changes.shrink_to_fit();
+        self.give_memory();
     }
 
     /// The transaction failed: takes back all changes since the last [`ExtentMap::keep`].
@@ -332,17 +338,32 @@ impl ExtentMap {
                 }
             }
         }
+        self.give_memory();
+    }
+
+    fn note(&mut self, change: Undo) {
+        if self.changes.capacity() == 0 {
+            self.changes = CHANGES.take();
+        }
+        self.changes.push(change);
+    }
+
+    fn give_memory(&mut self) {
+        let memory = std::mem::take(&mut self.changes);
+        if memory.capacity() <= CHANGES_KEPT {
+            CHANGES.set(memory);
+        }
     }
 
     fn take_place(&mut self) -> Option<Place> {
         let place = self.free.pop()?;
-        self.changes.push(Undo::Took(place));
+        self.note(Undo::Took(place));
         Some(place)
     }
 
     fn cut(&mut self, range: Range<u64>, run: Run) {
         self.runs.remove(&range);
-        self.changes.push(Undo::Cut(range, run));
+        self.note(Undo::Cut(range, run));
     }
 
     fn put(&self, txn: &mut Txn<'_>, inode: &mut Inode, place: Place, e: Option<Extent>) {
@@ -362,7 +383,7 @@ impl ExtentMap {
         };
         self.put(txn, inode, run.place, Some(e));
         self.runs.insert(blocks.clone(), run);
-        self.changes.push(Undo::Put(blocks));
+        self.note(Undo::Put(blocks));
     }
 
     /// Maps the hole `blocks` to `lbn` and following. Needs one free place per 2^24 blocks.
@@ -379,7 +400,7 @@ impl ExtentMap {
             let n = (LEN_MAX - (r.end - r.start)).min(blocks.end - at);
             if n > 0 {
                 // What covers it takes its place.
-                self.changes.push(Undo::Cut(r.clone(), run));
+                self.note(Undo::Cut(r.clone(), run));
                 self.store(txn, inode, r.start..at + n, run);
                 at += n;
             }
@@ -439,7 +460,7 @@ impl ExtentMap {
             if let Some(place) = place {
                 self.put(txn, inode, place, None);
                 self.free.push(place);
-                self.changes.push(Undo::Gave(place));
+                self.note(Undo::Gave(place));
             }
         }
         freed
@@ -457,7 +478,7 @@ impl ExtentMap {
         }
         let gone: Vec<u32> = self.pages.drain(..n).collect();
         self.free.retain(|p| !gone.contains(&p.page));
-        self.changes.push(Undo::DroppedPages(gone));
+        self.note(Undo::DroppedPages(gone));
         inode.root = self.pages.first().copied().unwrap_or(0);
         Ok(self.pages.is_empty())
     }

@@ -2,6 +2,7 @@
 //! tested as a plain state machine.
 
 use crate::Stats;
+use smallvec::SmallVec;
 
 /// Shared requests tolerate each other, an exclusive one tolerates nobody.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,8 +48,8 @@ impl<W> Entry<W> {
 
 /// All requests for one file, held and waiting. `W` is what identifies a waiting party.
 pub(crate) struct Table<W> {
-    /// In no order; `id` carries the order.
-    entries: Vec<Entry<W>>,
+    /// In no order; `id` carries the order. Most files have one at most.
+    entries: SmallVec<[Entry<W>; 1]>,
     arrivals: u64,
     waited: u64,
     waiting: usize,
@@ -57,7 +58,7 @@ pub(crate) struct Table<W> {
 impl<W> Table<W> {
     pub(crate) const fn new() -> Self {
         Self {
-            entries: Vec::new(),
+            entries: SmallVec::new_const(),
             arrivals: 0,
             waited: 0,
             waiting: 0,
