@@ -120,7 +120,7 @@ pub fn round_of(e: &Engine, reach: Reach) -> Result<RoundReport> {
 /// durable on the data device unless they have been overwritten in a slot that is still there.
 ///
 /// # Errors
-/// That of the first round that fails. What the rounds before it did stays done.
+/// That of the first round that fails. What the rounds before it did stays done, and the mount is read-only.
 pub fn rounds(e: &Engine, reach: Reach, mut more: impl FnMut(u64) -> bool) -> Result<RoundReport> {
     let mut workspace = e.rounding.lock();
     let Workspace { buf, search } = &mut *workspace;
@@ -150,8 +150,10 @@ pub fn rounds(e: &Engine, reach: Reach, mut more: impl FnMut(u64) -> bool) -> Re
         if let Some(ended) = ended {
             search.reuse(ended);
         }
-        if outcome.is_err() {
-            // Nothing was retired: the slots still hold everything.
+        if let Err(err) = &outcome {
+            // Nothing was retired: the slots still hold everything. They will not become free, as no round can pass
+            // over a block, so nobody is to wait for them.
+            e.fail(&format_args!("checkpoint: {err}"));
             this.borrowed.give_back(e);
             break;
         }

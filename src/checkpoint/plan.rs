@@ -56,7 +56,7 @@ pub(super) fn plan(e: &Engine, round: &mut Round) -> Result<()> {
         CheckpointPolicy::Adaptive => scattered(moves),
     };
     keep_together(&mut new_homes, moves);
-    let homes = borrow(e, new_homes.len(), borrowed)?;
+    let homes = borrow(e, new_homes.len(), borrowed);
     for (i, (pbn, lbn)) in new_homes.into_iter().zip(homes) {
         moves[i].pbn = pbn;
         moves[i].borrowed = Some(lbn);
@@ -116,9 +116,9 @@ pub(super) fn runs(moves: &[Move]) -> impl Iterator<Item = Range<usize>> + '_ {
 
 /// Borrows free LBNs for `n` blocks, as (physical block, LBN) in physical order; only those whose
 /// physical blocks lie in runs worth a single write. May return fewer.
-pub(super) fn borrow(e: &Engine, n: usize, borrowed: &mut Borrowed) -> Result<Vec<(u64, Lbn)>> {
+pub(super) fn borrow(e: &Engine, n: usize, borrowed: &mut Borrowed) -> Vec<(u64, Lbn)> {
     if n == 0 {
-        return Ok(Vec::new());
+        return Vec::new();
     }
     let geo = &e.config.geometry;
     // A small share of what is free: files come first.
@@ -129,18 +129,15 @@ pub(super) fn borrow(e: &Engine, n: usize, borrowed: &mut Borrowed) -> Result<Ve
     } else {
         0
     };
+    // A round can do without: what cannot be borrowed, for damage, is somebody else's to report.
     while left > 0 {
-        let taken = e.lbns.take(left, None, &e.nodes, e);
-        let Some(r) = taken.inspect_err(|_| e.lbns.unpromise(left))? else {
+        let Ok(Some(r)) = e.lbns.take(left, None, &e.nodes, e) else {
             e.lbns.unpromise(left);
             break;
         };
         left -= r.end - r.start;
         borrowed.ranges.push(r.clone());
-        for lbn in r {
-            let found = e.ppt.lookup(lbn).inspect_err(|_| e.lbns.unpromise(left));
-            pool.push((found.map_err(FsError::io)?.pbn, lbn));
-        }
+        pool.extend(r.filter_map(|lbn| Some((e.ppt.lookup(lbn).ok()?.pbn, lbn))));
     }
     if pool.len() < n {
         // The spare pool: no file ever owns these LBNs, so they are always clean.
@@ -148,9 +145,9 @@ pub(super) fn borrow(e: &Engine, n: usize, borrowed: &mut Borrowed) -> Result<Ve
             if pool.len() == n {
                 break;
             }
-            let m = e.ppt.lookup(lbn).map_err(FsError::io)?;
-            if m.state == BlockState::Zero {
-                pool.push((m.pbn, lbn));
+            match e.ppt.lookup(lbn) {
+                Ok(m) if m.state == BlockState::Zero => pool.push((m.pbn, lbn)),
+                _ => {}
             }
         }
     }
@@ -167,7 +164,7 @@ pub(super) fn borrow(e: &Engine, n: usize, borrowed: &mut Borrowed) -> Result<Ve
             out.extend_from_slice(&pool[start..i]);
         }
     }
-    Ok(out)
+    out
 }
 
 #[cfg(test)]

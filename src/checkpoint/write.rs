@@ -39,23 +39,23 @@ pub(super) fn journal_copy(
     }
     let mut borrowed = Borrowed::default();
     // No fewer than a run: shorter ones are not lent.
-    let copied = borrow(e, moves.len().max(RUN_MIN), &mut borrowed).and_then(|free| {
-        if free.is_empty() {
+    let free = borrow(e, moves.len().max(RUN_MIN), &mut borrowed);
+    // Round and round, where there are fewer of them.
+    let mut chunks = moves.chunks(free.len().max(1));
+    let copied = chunks.try_for_each(|some| {
+        let copies: Vec<Move> = (some.iter().zip(&free))
+            .map(|(m, (pbn, _))| Move { pbn: *pbn, ..*m })
+            .collect();
+        let n = copies.len() as u64;
+        if n == 0 {
             return Ok(());
         }
-        // Round and round, where there are fewer of them.
-        for some in moves.chunks(free.len()) {
-            let copies: Vec<Move> = (some.iter().zip(&free))
-                .map(|(m, (pbn, _))| Move { pbn: *pbn, ..*m })
-                .collect();
-            let n = copies.len() as u64;
-            let writing = post(e, &Arc::new(copies));
-            meanwhile()?;
-            writing.help(buf);
-            writing.finish()?;
-            e.flush_device()?;
-            Metrics::add(&e.metrics.blocks_copied, n);
-        }
+        let writing = post(e, &Arc::new(copies));
+        meanwhile()?;
+        writing.help(buf);
+        writing.finish()?;
+        e.flush_device()?;
+        Metrics::add(&e.metrics.blocks_copied, n);
         Ok(())
     });
     borrowed.give_back(e);

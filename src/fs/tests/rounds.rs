@@ -5,6 +5,7 @@ use quayfs_crashsim::{Fault, FaultDevice, FaultOp, Repeat};
 use super::*;
 use crate::background::digest_all;
 use crate::checkpoint::{Reach, round_of, rounds};
+use crate::fsck::repair::repair_volume;
 
 const BLOCKS: u64 = 48;
 const POLICIES: [&str; 4] = ["adaptive", "swap", "inplace", "double"];
@@ -431,4 +432,73 @@ fn a_damaged_entry_of_a_freed_block_keeps_no_others_from_their_turn() {
     fs.shutdown().unwrap();
     drop(fs);
     disk.is_clean();
+}
+
+/// The word of the page table that says where a block of a file is.
+fn entry(fs: &Fs, ino: Ino, block: u64) -> u64 {
+    let cell = fs.cell(ino).unwrap();
+    let pieces = crate::fs::extents::with(&cell, |x| x.pieces(block..block + 1)).unwrap();
+    fs.e.config.geometry.l2p_map_off + pieces[0].lbn.unwrap() * 8
+}
+
+#[test]
+fn a_round_that_cannot_pass_over_a_damaged_entry_leaves_nobody_waiting() {
+    for policy in POLICIES {
+        let disk = Disk::new();
+        let options = format!("noatime,checkpoint={policy}");
+        let fs = disk.mount(&options);
+        let known = Known::new(&fs);
+        let at = entry(&fs, known.ino, 7);
+        let word = fs.e.region.load_u64(at);
+        fs.e.region.store_u64(at, word ^ 1 << 40);
+
+        let err = round_of(&fs.e, Reach::All).unwrap_err();
+        assert!(err.to_string().contains("is damaged"), "{err}");
+        assert!(fs.e.is_read_only());
+        // What nobody will write out can be read, and what nobody will make room for is refused.
+        known.check(&fs, policy);
+        let refused = fs.write(known.ino, 0, &[1; BLOCK], false);
+        assert_eq!(refused, Err(FsError::ReadOnly), "{policy}");
+        fs.abandon();
+        drop(fs);
+
+        repair_volume(&disk.volume(), &FsckOptions::default(), &mut |_| {}).unwrap();
+        disk.is_clean();
+        let fs = disk.mount(&options);
+        known.check(&fs, policy);
+        round_of(&fs.e, Reach::All).unwrap();
+        known.check(&fs, policy);
+        fs.shutdown().unwrap();
+        drop(fs);
+        disk.is_clean();
+    }
+}
+
+#[test]
+fn a_round_borrows_no_block_whose_entry_is_damaged() {
+    for policy in ["swap", "adaptive", "double"] {
+        let disk = Disk::new();
+        let fs = disk.mount(&format!("noatime,checkpoint={policy}"));
+        let mut known = Known::new(&fs);
+        round_of(&fs.e, Reach::All).unwrap();
+        let geo = fs.e.config.geometry;
+        // Every tenth of those that are free.
+        let free: Vec<u64> = (0..geo.blocks)
+            .filter(|l| fs.e.ppt.lookup(*l).unwrap().state == quayfs_ppt::BlockState::Zero)
+            .map(|l| geo.l2p_map_off + l * 8)
+            .step_by(10)
+            .collect();
+        let flip = |at: &u64| {
+            let word = fs.e.region.load_u64(*at);
+            fs.e.region.store_u64(*at, word ^ 1 << 40);
+        };
+        free.iter().for_each(flip);
+        known.write_blocks(&fs, (0..BLOCKS).step_by(2), 2);
+        round_of(&fs.e, Reach::All).unwrap();
+        known.check(&fs, policy);
+        free.iter().for_each(flip);
+        fs.shutdown().unwrap();
+        drop(fs);
+        disk.is_clean();
+    }
 }
