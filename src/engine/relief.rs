@@ -170,9 +170,11 @@ impl Engine {
         }
     }
 
-    /// Relieves a shortage that `attempt` reliefs before have left. Fails with `NoSpace` when a whole
-    /// cycle of commit, digest, round and zero batch has brought nothing (ordering 6).
-    pub fn relieve(&self, short: Shortage, attempt: u32) -> Result<()> {
+    /// Relieves a shortage, at the `attempt`-th attempt of an operation, and says whether the next one is another: so it
+    /// is after a whole cycle of commit, digest, round and zero batch, and neither after waiting for slots nor when
+    /// files have given back what they had taken ahead. Fails with `NoSpace` when cycles have brought nothing
+    /// (ordering 6).
+    pub fn relieve(&self, short: Shortage, attempt: u32) -> Result<bool> {
         self.writable()?;
         Metrics::add(&self.metrics.shortages, 1);
         match short {
@@ -181,7 +183,7 @@ impl Engine {
                     self.commit()?;
                 }
                 if self.relief.inline.load(Ordering::Acquire) {
-                    return self.cycle();
+                    return self.cycle().map(|()| false);
                 }
                 // Who has waited in vain gets a whole round: the older half may have been in other
                 // buffers than those that have run out.
@@ -192,11 +194,11 @@ impl Engine {
                     round: slots && attempt > 0,
                     stop: false,
                 });
-                Ok(())
+                Ok(false)
             }
             Shortage::Blocks | Shortage::Nodes => {
                 if self.reclaim_windows() {
-                    return Ok(());
+                    return Ok(false);
                 }
                 if attempt > 2 {
                     return Err(FsError::NoSpace);
@@ -204,7 +206,7 @@ impl Engine {
                 self.await_orphans();
                 self.commit()?;
                 self.cycle()?;
-                self.writable()
+                self.writable().map(|()| true)
             }
         }
     }
@@ -212,17 +214,16 @@ impl Engine {
     /// Runs an operation until it does not run short, with relief in between. What the kernel has forgotten
     /// counts neither as used up nor for a quota.
     pub fn retrying<T>(&self, mut op: impl FnMut() -> Result<T>) -> Result<T> {
-        let mut attempt = 0;
+        let mut attempt = 1;
         let mut alone = None;
         let mut waited = false;
         loop {
             match op() {
                 Err(FsError::Short(s)) => {
-                    attempt += 1;
                     if s == Shortage::Blocks && alone.is_none() {
                         alone = Some(self.run_short());
                     }
-                    self.relieve(s, attempt)?;
+                    attempt += u32::from(self.relieve(s, attempt)?);
                 }
                 // Once more also if there are none any more: the last may have been freed since.
                 Err(FsError::Quota | FsError::NoSpace) if !waited => {

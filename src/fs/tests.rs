@@ -23,7 +23,7 @@ use quayfs_layout::{BLOCK, Ino};
 use quayfs_pmem::{Backend, Region};
 
 use crate::config::MountOptions;
-use crate::error::FsError;
+use crate::error::{FsError, Shortage};
 use crate::fs::{
     Caller, FallocMode, Fs, RenameFlags, SetAttr, SetFlags, SetTime, SetXattr, Writes,
 };

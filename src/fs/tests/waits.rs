@@ -52,3 +52,23 @@ fn waits_for_ranges_and_for_the_commit_mutex_are_counted() {
     drop(cell);
     fs.shutdown().unwrap();
 }
+
+#[test]
+fn waiting_for_slots_uses_up_no_attempt_to_find_blocks() {
+    let disk = Disk::new();
+    let fs = disk.mount("noatime");
+    let run = |shortages: &[Shortage]| {
+        let mut left = shortages.iter();
+        let outcome = fs.e.retrying(|| match left.next() {
+            Some(short) => Err(FsError::Short(*short)),
+            None => Ok(()),
+        });
+        (outcome, left.len())
+    };
+    let (slots, blocks) = (Shortage::Slots, Shortage::Blocks);
+    let waits = [slots, slots, slots, blocks, slots, blocks];
+    assert_eq!(run(&waits), (Ok(()), 0));
+    // Two cycles have brought nothing.
+    assert_eq!(run(&[blocks; 4]), (Err(FsError::NoSpace), 1));
+    fs.shutdown().unwrap();
+}
