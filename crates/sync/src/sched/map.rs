@@ -17,6 +17,12 @@ pub struct DashMap<K, V, S> {
     hasher: S,
 }
 
+impl<K: Eq + Hash + Clone, V, S: BuildHasher + Clone + Default> Default for DashMap<K, V, S> {
+    fn default() -> Self {
+        Self::with_hasher(S::default())
+    }
+}
+
 impl<K: Eq + Hash + Clone, V, S: BuildHasher + Clone> DashMap<K, V, S> {
     /// An empty one.
     pub fn with_hasher(hasher: S) -> Self {
