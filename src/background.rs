@@ -91,18 +91,21 @@ fn join_all(handles: &mut Vec<JoinHandle<()>>) {
 fn digest_loop(e: &Engine) {
     let commit_every = Duration::from_secs(u64::from(e.options.commit_seconds));
     let mut committed = Instant::now();
+    let mut given_up = false;
     loop {
         let asked = e.await_work(DIGEST_EVERY, |w| std::mem::take(&mut w.digest));
         if asked.stop {
             return;
         }
-        if !e.is_read_only() {
-            if e.durability == Durability::Commit && committed.elapsed() >= commit_every {
-                committed = Instant::now();
-                if let Err(err) = e.commit() {
-                    tracing::error!("commit: {err}");
-                }
+        // Also what was done before a failure, while that can be done.
+        if !given_up && e.durability == Durability::Commit && committed.elapsed() >= commit_every {
+            committed = Instant::now();
+            if let Err(err) = e.commit() {
+                tracing::error!("commit: {err}");
+                given_up = e.is_read_only();
             }
+        }
+        if !e.is_read_only() {
             // What went wrong has been said, and the mount is read-only.
             let _ = digest_all(e);
         }

@@ -74,7 +74,7 @@ pub struct Engine {
     pub journal: Journal,
     /// Newest staged version of each block that has one.
     pub staged: StagedMap,
-    /// Last blocks of files, for who appends.
+    /// Blocks that were written in part, for who appends and who reads them.
     pub partials: Partials,
     /// The page table.
     pub ppt: Ppt,
@@ -371,10 +371,17 @@ impl Engine {
 }
 
 impl Engine {
-    /// Ends a mount: commits, digests, checkpoints everything and marks the volume clean. The
+    /// Ends a mount: commits, digests, checkpoints everything and marks the volume clean. One that a failure has made
+    /// read-only commits what was done before, if that can still be done; the next mount recovers the volume. The
     /// background threads have ended and nothing calls operations any more.
     pub fn close(&self) -> Result<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
         if self.is_read_only() {
+            if let Err(err) = self.commit() {
+                tracing::error!("commit: {err}");
+            }
             return Ok(());
         }
         self.commit()?;

@@ -81,7 +81,7 @@ fn flip(fs: &Fs, media: &Media, lbn: u64, bit: u64) -> Area {
         media.region.write(off, &[byte]);
         return Area::Staged;
     }
-    // Reads are to come from the device, also those of the ends of files.
+    // Reads are to come from the device, also those of blocks that were written in part.
     fs.e.partials.forget(lbn);
     let pbn = g.data_start + fs.e.ppt.lookup(lbn).expect("lookup").pbn;
     let mut block = vec![0; BLOCK];

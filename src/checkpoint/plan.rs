@@ -6,7 +6,7 @@ use std::sync::Arc;
 use quayfs_layout::Lbn;
 use quayfs_ppt::BlockState;
 
-use super::{Move, RUN_MIN, Round};
+use super::{Move, RUN_MIN, Round, consecutive};
 use crate::config::CheckpointPolicy;
 use crate::engine::Engine;
 use crate::error::{FsError, Result};
@@ -129,15 +129,29 @@ pub(super) fn borrow(e: &Engine, n: usize, borrowed: &mut Borrowed) -> Vec<(u64,
     } else {
         0
     };
-    // A round can do without: what cannot be borrowed, for damage, is somebody else's to report.
     while left > 0 {
-        let Ok(Some(r)) = e.lbns.take(left, None, &e.nodes, e) else {
+        // A round can do without.
+        let taken = e.lbns.take(left, None, &e.nodes, e);
+        let Some(r) = taken.inspect_err(|err| e.damaged(err)).ok().flatten() else {
             e.lbns.unpromise(left);
             break;
         };
         left -= r.end - r.start;
-        borrowed.ranges.push(r.clone());
-        pool.extend(r.filter_map(|lbn| Some((e.ppt.lookup(lbn).ok()?.pbn, lbn))));
+        let mut sound = Vec::with_capacity((r.end - r.start) as usize);
+        for lbn in r {
+            match e.ppt.lookup(lbn) {
+                Ok(m) => {
+                    pool.push((m.pbn, lbn));
+                    sound.push(lbn);
+                }
+                Err(err) => {
+                    // Nobody gets it before a repair: a round could not write it.
+                    e.lbns.add_pending(lbn..lbn + 1);
+                    e.damaged(&err);
+                }
+            }
+        }
+        borrowed.ranges.extend(consecutive(&sound));
     }
     if pool.len() < n {
         // The spare pool: no file ever owns these LBNs, so they are always clean.

@@ -200,7 +200,9 @@ fn serve(job: &Job, ready: impl FnOnce(Report)) -> Result<(), Ended> {
             &e,
         )
     })?;
-    if fs.alive().is_ok() {
+    if fs.has_failed() {
+        tracing::warn!("unmounted after a failure: the volume recovers at the next mount");
+    } else if fs.alive().is_ok() {
         info!("unmounted, the volume is clean");
     }
     Ok(())

@@ -24,7 +24,7 @@ const B: u64 = BLOCK as u64;
 pub const SIZE_MAX: u64 = i64::MAX as u64;
 /// The LBNs of a request's blocks.
 type Targets = SmallVec<[Lbn; MOST]>;
-/// Blocks of most requests: the kernel's are of up to 128 KiB, and begin and end somewhere.
+/// Blocks of most requests: 128 KiB that begin and end somewhere.
 const MOST: usize = 36;
 /// Longest preallocation behind an append, in blocks.
 const AHEAD_MAX: u64 = 512;

@@ -7,7 +7,7 @@
 //! 5. its extent map and image (`Cell::extents`, `Cell::image`);
 //! 6. allocator groups (never across a wait);
 //! 7. the journal's own locks: lane, staged map;
-//! 8. a place of `data::partial`, under which no other lock is taken;
+//! 8. a set of `data::partial`, under which no other lock is taken;
 //! 9. the streams of `data::ahead`, then its free buffers.
 //!
 //! Beside them: the turn to flush the data device for records (`Engine::flush_data`), held during the flush by

@@ -163,6 +163,11 @@ impl Fs {
         }
     }
 
+    /// Whether a failure has made the mount read-only.
+    pub fn has_failed(&self) -> bool {
+        self.e.is_read_only() && !self.e.options.read_only
+    }
+
     /// The volume's directory.
     pub fn volume_path(&self) -> &Path {
         self.volume.path()

@@ -350,7 +350,7 @@ impl ExtentMap {
 
     fn give_memory(&mut self) {
         let memory = std::mem::take(&mut self.changes);
-        if memory.capacity() <= CHANGES_KEPT {
+        if (1..=CHANGES_KEPT).contains(&memory.capacity()) {
             CHANGES.set(memory);
         }
     }

@@ -50,7 +50,7 @@ impl Group {
     }
 }
 
-/// Calls `f` once for each group that follows another one, with what belongs to it, of which it has to take something.
+/// Calls `f` once for each group that follows another one, with what belongs to it.
 fn by_group<T, I: Iterator<Item = T>>(
     items: I,
     lbn: impl Fn(&T) -> u64,
@@ -92,8 +92,7 @@ impl StagedMap {
         self.groups.get(&(lbn / GROUP))?.get(lbn)
     }
 
-    /// [`get`](Self::get) for the block of each item, one after the other; `each` is told what was found. It must not
-    /// use the map itself.
+    /// [`get`](Self::get) for the block of each item, neighbours at once; `each` is told what was found.
     pub fn get_each<T>(
         &self,
         items: impl Iterator<Item = T>,
@@ -101,9 +100,10 @@ impl StagedMap {
         mut each: impl FnMut(T, Option<SlotRef>),
     ) {
         by_group(items, &lbn, |key, items| {
-            let group = self.groups.get(&key);
+            // Copied: whoever brings the items may have far to go for the next one.
+            let group = self.groups.get(&key).map(|group| *group);
             for item in items {
-                let found = group.as_ref().and_then(|g| g.get(lbn(&item)));
+                let found = group.and_then(|g| g.get(lbn(&item)));
                 each(item, found);
             }
         });

@@ -64,7 +64,7 @@ impl Fs {
         may_manage(caller)?;
         tracing::warn!("shut down by user {}", caller.uid);
         self.dead.store(true, Ordering::Release);
-        if self.e.is_read_only() {
+        if self.e.options.read_only {
             return Ok(());
         }
         self.sync_all()

@@ -475,10 +475,40 @@ fn a_round_that_cannot_pass_over_a_damaged_entry_leaves_nobody_waiting() {
 }
 
 #[test]
+fn what_was_done_before_a_round_failed_is_committed_at_the_end() {
+    for durability in ["op", "commit"] {
+        let disk = Disk::new();
+        let options = format!("noatime,durability={durability}");
+        let fs = disk.mount(&options);
+        let mut known = Known::new(&fs);
+        fs.e.commit().unwrap();
+        digest_all(&fs.e).unwrap();
+        let at = entry(&fs, known.ino, 7);
+        let word = fs.e.region.load_u64(at);
+        fs.e.region.store_u64(at, word ^ 1 << 40);
+        known.write_blocks(&fs, 20..30, 2);
+        let new = file(&fs, ROOT, "new");
+        round_of(&fs.e, Reach::All).unwrap_err();
+        assert!(fs.has_failed());
+        fs.shutdown().unwrap();
+        drop(fs);
+
+        repair_volume(&disk.volume(), &FsckOptions::default(), &mut |_| {}).unwrap();
+        let fs = disk.mount(&options);
+        known.check(&fs, durability);
+        assert_eq!(fs.lookup(ROOT, b"new").unwrap().ino, new, "{durability}");
+        assert!(!fs.has_failed());
+        fs.shutdown().unwrap();
+        drop(fs);
+        disk.is_clean();
+    }
+}
+
+#[test]
 fn a_round_borrows_no_block_whose_entry_is_damaged() {
     for policy in ["swap", "adaptive", "double"] {
         let disk = Disk::new();
-        let fs = disk.mount(&format!("noatime,checkpoint={policy}"));
+        let fs = disk.mount(&format!("noatime,errors=continue,checkpoint={policy}"));
         let mut known = Known::new(&fs);
         round_of(&fs.e, Reach::All).unwrap();
         let geo = fs.e.config.geometry;
@@ -496,7 +526,12 @@ fn a_round_borrows_no_block_whose_entry_is_damaged() {
         known.write_blocks(&fs, (0..BLOCKS).step_by(2), 2);
         round_of(&fs.e, Reach::All).unwrap();
         known.check(&fs, policy);
+        // Those it came across are kept from everybody, as no round could write them.
+        let kept = fs.e.lbns.pending();
+        assert!(kept > 0 && kept <= free.len() as u64, "{policy} {kept}");
+        assert_eq!(crate::checkpoint::zero_batch(&fs.e), Ok(0));
         free.iter().for_each(flip);
+        assert_eq!(crate::checkpoint::zero_batch(&fs.e), Ok(kept));
         fs.shutdown().unwrap();
         drop(fs);
         disk.is_clean();
