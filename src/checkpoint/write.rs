@@ -40,16 +40,16 @@ pub(super) fn journal_copy(
     let mut borrowed = Borrowed::default();
     // No fewer than a run: shorter ones are not lent.
     let free = borrow(e, moves.len().max(RUN_MIN), &mut borrowed);
+    if free.is_empty() {
+        borrowed.give_back(e);
+        return Ok(());
+    }
     // Round and round, where there are fewer of them.
-    let mut chunks = moves.chunks(free.len().max(1));
-    let copied = chunks.try_for_each(|some| {
+    let copied = moves.chunks(free.len()).try_for_each(|some| {
         let copies: Vec<Move> = (some.iter().zip(&free))
             .map(|(m, (pbn, _))| Move { pbn: *pbn, ..*m })
             .collect();
         let n = copies.len() as u64;
-        if n == 0 {
-            return Ok(());
-        }
         let writing = post(e, &Arc::new(copies));
         meanwhile()?;
         writing.help(buf);

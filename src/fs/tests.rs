@@ -87,6 +87,14 @@ impl Disk {
         self.mount(options)
     }
 
+    /// The mount ends as it should, and the volume is as it should be.
+    #[track_caller]
+    fn ends(&self, fs: Arc<Fs>) {
+        fs.shutdown().unwrap();
+        drop(fs);
+        self.is_clean();
+    }
+
     #[track_caller]
     fn is_clean(&self) {
         let report = check_volume(self.volume(), &FsckOptions { check_data: true }).unwrap();

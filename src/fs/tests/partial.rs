@@ -60,9 +60,7 @@ fn an_append_to_what_was_written_out_reads_nothing() {
     want.push(9);
     assert_eq!(device.calls(FaultOp::Read), reads + 1);
     assert!(fs.read(ino, 0, 1 << 20).unwrap() == want);
-    fs.shutdown().unwrap();
-    drop(fs);
-    disk.is_clean();
+    disk.ends(fs);
 }
 
 #[test]
@@ -108,8 +106,6 @@ fn no_partial_block_outlives_its_content() {
         want[BLOCK..].fill(4);
         assert!(!kept(&fs, ino, 1), "{options}");
         check(&fs, &want);
-        fs.shutdown().unwrap();
-        drop(fs);
-        disk.is_clean();
+        disk.ends(fs);
     }
 }

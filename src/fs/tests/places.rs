@@ -22,12 +22,6 @@ fn in_one_piece(lbns: &[u64]) {
     assert!(lbns.windows(2).all(|w| w[1] == w[0] + 1), "{lbns:?}");
 }
 
-fn over(disk: &Disk, fs: Arc<Fs>) {
-    fs.shutdown().unwrap();
-    drop(fs);
-    disk.is_clean();
-}
-
 #[test]
 fn an_append_goes_on_where_the_file_ends() {
     let disk = Disk::new();
@@ -41,7 +35,7 @@ fn an_append_goes_on_where_the_file_ends() {
         }
         in_one_piece(&lbns(&fs, ino, blocks as u64 + 6));
     }
-    over(&disk, fs);
+    disk.ends(fs);
 }
 
 #[test]
@@ -68,7 +62,7 @@ fn what_is_written_at_one_time_lies_together() {
     appended.extend(lbns(&fs, written(&fs, "new", 20), 20));
     in_one_piece(&appended);
     assert_eq!(appended[0], all[all.len() - 1] + 1);
-    over(&disk, fs);
+    disk.ends(fs);
 }
 
 #[test]
@@ -87,7 +81,7 @@ fn files_that_grow_side_by_side_do_not_interleave() {
         in_one_piece(&lbns[..16]);
         in_one_piece(&lbns[16..]);
     }
-    over(&disk, fs);
+    disk.ends(fs);
 }
 
 /// A file of two blocks and a half with another one behind it.
@@ -126,11 +120,11 @@ fn the_last_block_goes_with_what_is_appended() {
     // Its old place comes back.
     crate::background::digest_all(&fs.e).unwrap();
     assert_eq!(fs.statfs().free, free - 2);
-    over(&disk, fs);
+    disk.ends(fs);
     let fs = disk.mount("noatime");
     fs.read(ino, 0, BLOCK).unwrap();
     assert_eq!(lbns(&fs, ino, 5), after);
-    over(&disk, fs);
+    disk.ends(fs);
 }
 
 #[test]
@@ -142,7 +136,7 @@ fn a_last_block_that_is_staged_stays() {
     let after = append_two(&fs, ino);
     assert_eq!(after[..3], before[..]);
     in_one_piece(&after[3..]);
-    over(&disk, fs);
+    disk.ends(fs);
 }
 
 #[test]
@@ -159,7 +153,7 @@ fn a_log_that_is_opened_for_each_line_is_in_few_pieces() {
     let lbns = lbns(&fs, log, lines);
     let breaks = lbns.windows(2).filter(|w| w[1] != w[0] + 1).count();
     assert!(breaks < 20, "{lbns:?}");
-    over(&disk, fs);
+    disk.ends(fs);
 }
 
 #[test]
@@ -181,5 +175,5 @@ fn every_block_is_handed_out() {
     }
     // Less than behind one file.
     assert!(fs.statfs().free < 16, "{} blocks", fs.statfs().free);
-    over(&disk, fs);
+    disk.ends(fs);
 }

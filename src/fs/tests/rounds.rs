@@ -65,9 +65,7 @@ impl Known {
         self.check(&fs, when);
         rounds(&fs.e, Reach::All, |_| false).unwrap();
         self.check(&fs, when);
-        fs.shutdown().unwrap();
-        drop(fs);
-        disk.is_clean();
+        disk.ends(fs);
     }
 }
 
@@ -396,9 +394,7 @@ fn what_is_freed_is_zeroed_while_a_round_writes() {
             assert!(bytes.iter().all(|b| *b == 0), "{policy} {at}");
             at += bytes.len() as u64;
         }
-        fs.shutdown().unwrap();
-        drop(fs);
-        disk.is_clean();
+        disk.ends(fs);
     }
 }
 
@@ -410,14 +406,9 @@ fn a_damaged_entry_of_a_freed_block_keeps_no_others_from_their_turn() {
     fs.write(old, 0, &vec![9; 600 * BLOCK], false).unwrap();
     digest_all(&fs.e).unwrap();
     round_of(&fs.e, Reach::All).unwrap();
-    let first = {
-        let cell = fs.cell(old).unwrap();
-        crate::fs::extents::with(&cell, |x| x.pieces(0..1)).unwrap()[0].lbn
-    };
-    let entry = fs.e.config.geometry.l2p_map_off + first.unwrap() * 8;
+    let entry = entry(&fs, old, 0);
     let word = fs.e.region.load_u64(entry);
     fs.e.region.store_u64(entry, word ^ 1 << 40);
-    assert!(fs.e.ppt.lookup(first.unwrap()).is_err());
     fs.unlink(ROOT, b"old").unwrap();
     fs.forget(old, 1);
     digest_all(&fs.e).unwrap();
@@ -429,9 +420,7 @@ fn a_damaged_entry_of_a_freed_block_keeps_no_others_from_their_turn() {
     known.check(&fs, "after");
     fs.e.region.store_u64(entry, word);
     assert_eq!(crate::checkpoint::zero_batch(&fs.e), Ok(1));
-    fs.shutdown().unwrap();
-    drop(fs);
-    disk.is_clean();
+    disk.ends(fs);
 }
 
 /// The word of the page table that says where a block of a file is.
@@ -468,9 +457,7 @@ fn a_round_that_cannot_pass_over_a_damaged_entry_leaves_nobody_waiting() {
         known.check(&fs, policy);
         round_of(&fs.e, Reach::All).unwrap();
         known.check(&fs, policy);
-        fs.shutdown().unwrap();
-        drop(fs);
-        disk.is_clean();
+        disk.ends(fs);
     }
 }
 
@@ -498,9 +485,7 @@ fn what_was_done_before_a_round_failed_is_committed_at_the_end() {
         known.check(&fs, durability);
         assert_eq!(fs.lookup(ROOT, b"new").unwrap().ino, new, "{durability}");
         assert!(!fs.has_failed());
-        fs.shutdown().unwrap();
-        drop(fs);
-        disk.is_clean();
+        disk.ends(fs);
     }
 }
 
@@ -532,8 +517,6 @@ fn a_round_borrows_no_block_whose_entry_is_damaged() {
         assert_eq!(crate::checkpoint::zero_batch(&fs.e), Ok(0));
         free.iter().for_each(flip);
         assert_eq!(crate::checkpoint::zero_batch(&fs.e), Ok(kept));
-        fs.shutdown().unwrap();
-        drop(fs);
-        disk.is_clean();
+        disk.ends(fs);
     }
 }
