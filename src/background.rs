@@ -32,6 +32,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const IDLE: Duration = Duration::from_secs(10);
 /// Share of slots in use, in percent, at which a round begins.
 const HIGH_WATER: u64 = 50;
+/// One part in how many of the log, when in use, makes it crowded.
+const CROWDED: u64 = 8;
 /// Rounds that follow each other at most before others get their turn: they hold a lock.
 const IN_A_ROW: u32 = 16;
 
@@ -98,7 +100,8 @@ fn digest_loop(e: &Engine) {
             return;
         }
         // Also what was done before a failure, while that can be done.
-        if !given_up && e.durability == Durability::Commit && committed.elapsed() >= commit_every {
+        let due = committed.elapsed() >= commit_every || is_crowded(&e.journal.stats());
+        if !given_up && e.durability == Durability::Commit && due {
             committed = Instant::now();
             if let Err(err) = e.commit() {
                 tracing::error!("commit: {err}");
@@ -147,7 +150,9 @@ fn digest_some(e: &Engine, upto: u64, memory: &mut Digesting) -> Result<()> {
         room: batches,
     } = memory;
     let after = e.journal.digested();
-    let hurry = || e.journal.room_is_wanted();
+    // Who yields is put behind everybody who writes, and the log is full before his turn comes again.
+    let crowded = is_crowded(&e.journal.stats());
+    let hurry = || crowded || e.journal.room_is_wanted();
     let mut turns = Turns::unless(&hurry);
     read_records(e, after..upto, records, &mut turns)?;
     let Some(last) = records.last_seq() else {
@@ -240,6 +245,11 @@ fn digest_singly<'r>(
         e.release_digested(r.seq);
     }
     Ok(())
+}
+
+/// Whether so much of the log is in use that digest has to go on, and what it may not touch has to be committed.
+fn is_crowded(stats: &JournalStats) -> bool {
+    stats.log_bytes_used * CROWDED > stats.log_bytes
 }
 
 /// Whether so many slots are in use that a round is due.

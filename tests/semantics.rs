@@ -128,7 +128,25 @@ impl Drop for Shell {
         let group = Pid::from_child(&self.child);
         let _ = kill_process_group(group, Signal::KILL);
         let _ = self.child.wait();
+        // The others are no children of ours. Until they have gone their files keep the mount in use.
+        while lives(group) {
+            sleep(Duration::from_millis(1));
+        }
     }
+}
+
+/// Whether a process of a group runs: one that has ended and was not waited for does not.
+fn lives(group: Pid) -> bool {
+    let processes = std::fs::read_dir("/proc").expect("a list of processes");
+    processes.flatten().any(|process| {
+        let stat = std::fs::read_to_string(process.path().join("stat")).unwrap_or_default();
+        // proc_pid_stat(5): the name is in parentheses and may have some of its own; state, parent, group.
+        let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        let mut fields = rest.split_ascii_whitespace();
+        let state = fields.next();
+        let its: Option<i32> = fields.nth(1).and_then(|field| field.parse().ok());
+        its == Some(group.as_raw_nonzero().get()) && !matches!(state, Some("Z" | "X"))
+    })
 }
 
 /// The daemon dies where it stands.

@@ -11,6 +11,8 @@ mod scattered;
 mod waits;
 
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use quayfs_blockdev::BlockDevice;
 use quayfs_crashsim::SimDevice;
@@ -480,6 +482,38 @@ fn synchronous_files_and_directories_do_not_wait_for_a_commit() {
     fs.unlink(dir, b"g").unwrap();
     let fs = disk.dies(fs, COMMIT);
     assert_eq!(fs.lookup(dir, b"g"), Err(FsError::NoEntry));
+    fs.shutdown().unwrap();
+    drop(fs);
+    disk.is_clean();
+}
+
+#[test]
+fn a_log_that_fills_up_is_committed_before_anybody_waits_for_it() {
+    const COMMIT: &str = "noatime,durability=commit,commit=300";
+    let disk = Disk::new();
+    let options = MountOptions::parse(&[COMMIT]).unwrap();
+    let fs = Fs::mount(disk.volume(), &options).unwrap();
+    let since = Instant::now();
+    let before = fs.e.journal.stats();
+    let mut made = 0;
+    while fs.e.journal.stats().commits == before.commits {
+        let stats = fs.e.journal.stats();
+        // A part of it only: where it is full somebody commits anyway.
+        if stats.log_bytes_used * 5 < stats.log_bytes
+            && stats.log_records_used * 2 < stats.log_records
+        {
+            file(&fs, ROOT, &format!("file {made}"));
+            made += 1;
+        } else {
+            let waited = since.elapsed();
+            assert!(waited < Duration::from_mins(2), "{made} files: {stats:?}");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+    assert_eq!(fs.e.journal.stats().log_waits, 0);
+    let fs = disk.dies(fs, COMMIT);
+    let name = format!("file {}", made / 2);
+    assert_ne!(fs.lookup(ROOT, name.as_bytes()).unwrap().ino, ROOT);
     fs.shutdown().unwrap();
     drop(fs);
     disk.is_clean();

@@ -12,8 +12,8 @@ use std::path::PathBuf;
 /// What a library calls a file or directory.
 pub type Node = u64;
 
-/// A file system without a kernel. Paths are relative to a directory, have no `.` or `..` in them, and
-/// are looked up at every call: there is no cache of names in front of a library.
+/// A file system without a kernel. Paths are relative to a directory and have no `.` or `..` in them; whether there is
+/// a cache of names in front of a library is its own affair.
 ///
 /// # Errors
 /// Every method returns the errno that the system call would have.

@@ -1,14 +1,15 @@
 //! The operation layer as the workloads call it: `quayfs::fs::Fs` without a kernel.
 //!
-//! Each call does what the edge does for the requests that the kernel would send for it, but for those
-//! that the kernel's caches would save: a path is looked up name by name, and each lookup is taken back
-//! when the call ends. An open file keeps one, so that it stays when its last name goes. What the kernel keeps of the
-//! content of files is [`page_cache`]'s.
+//! Each call does what the edge does for the requests that the kernel would send for it. What the kernel keeps of the
+//! directories on the way to a name is [`dentries`]', and of the content of files [`page_cache`]'s. The last name of a
+//! path is looked up in every call, and the lookup taken back when the call ends. An open file keeps one, so that it
+//! stays when its last name goes.
 //!
 //! What the kernel's lock of an inode orders is not ordered here: of two appends to one file at once, one
 //! may end on top of the other.
 
 pub mod data_alone;
+mod dentries;
 pub mod nothing;
 pub mod page_cache;
 
@@ -22,6 +23,7 @@ use quayfs_layout::inode::{S_IFREG, Time};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use self::dentries::Dentries;
 use crate::edge::errno::errno;
 use crate::edge::writes;
 use crate::error::FsError;
@@ -31,6 +33,7 @@ use crate::fs::{Attr, Caller, Fs, Manner, RenameFlags, SetAttr, SetTime};
 pub struct OpLayer {
     fs: Arc<Fs>,
     by: Caller,
+    dentries: Dentries,
     /// Written instead of what a workload asks for, as far as it goes.
     content: &'static [u8],
 }
@@ -46,25 +49,22 @@ impl OpLayer {
         Self {
             fs,
             by,
+            dentries: Dentries::default(),
             content: &[],
         }
     }
 
     /// Writes as many bytes of `content` instead of what a workload asks for, unless those are more than it has.
-    pub fn writing(self, content: &'static [u8]) -> Self {
-        Self { content, ..self }
+    pub fn writing(mut self, content: &'static [u8]) -> Self {
+        self.content = content;
+        self
     }
 
-    /// Looks up a path: its last name is still to be looked up in the directory that is returned.
-    fn parent<'p>(&self, dir: Node, path: &'p CStr) -> Result<(Known<'_>, &'p [u8]), FsError> {
-        let mut at = Known {
-            fs: &self.fs,
-            ino: dir,
-            counted: false,
-        };
-        let mut rest = path.to_bytes();
+    /// Walks along a path: its last name is still to be looked up in the directory that is returned.
+    fn parent<'p>(&self, dir: Node, path: &'p CStr) -> Result<(Node, &'p [u8]), FsError> {
+        let (mut at, mut rest) = (dir, path.to_bytes());
         while let Some(slash) = rest.iter().position(|b| *b == b'/') {
-            at = self.known(self.fs.lookup(at.ino, &rest[..slash])?.ino);
+            at = self.dentries.directory(&self.fs, at, &rest[..slash])?;
             rest = &rest[slash + 1..];
         }
         Ok((at, rest))
@@ -90,13 +90,13 @@ impl OpLayer {
         let exclusive = flags.contains(OFlags::EXCL);
         loop {
             if !exclusive {
-                match self.fs.lookup(*parent, name) {
+                match self.fs.lookup(parent, name) {
                     Err(FsError::NoEntry) if flags.contains(OFlags::CREATE) => {}
                     found => return found,
                 }
             }
             let mode = mode.as_raw_mode() & 0o7777 | S_IFREG;
-            match self.fs.mknod(self.by, *parent, name, mode, 0) {
+            match self.fs.mknod(self.by, parent, name, mode, 0) {
                 // Somebody else was faster.
                 Err(FsError::Exists) if !exclusive => {}
                 made => return made,
@@ -115,7 +115,7 @@ impl OpLayer {
             self.find_or_make(dir, path, flags, mode)?
         } else {
             let (parent, name) = self.parent(dir, path)?;
-            self.fs.lookup(*parent, name)?
+            self.fs.lookup(parent, name)?
         };
         let node = self.known(found.ino);
         let is_dir = found.inode.is_dir();
@@ -138,6 +138,12 @@ impl OpLayer {
             self.fs.setattr(*node, &set, false)?;
         }
         Ok(node.keep())
+    }
+}
+
+impl Drop for OpLayer {
+    fn drop(&mut self) {
+        self.dentries.forget_all(&self.fs);
     }
 }
 
@@ -223,7 +229,7 @@ impl Library for OpLayer {
 
     fn stat(&self, dir: Node, path: &CStr) -> Result<(), Errno> {
         said(self.parent(dir, path).and_then(|(parent, name)| {
-            let found = self.fs.lookup(*parent, name)?;
+            let found = self.fs.lookup(parent, name)?;
             drop(self.known(found.ino));
             Ok(())
         }))
@@ -231,29 +237,34 @@ impl Library for OpLayer {
 
     fn unlink(&self, dir: Node, path: &CStr) -> Result<(), Errno> {
         let at = self.parent(dir, path);
-        said(at.and_then(|(parent, name)| self.fs.unlink(*parent, name)))
+        said(at.and_then(|(parent, name)| self.fs.unlink(parent, name)))
     }
 
     fn rename(&self, dir: Node, from: &CStr, to: &CStr) -> Result<(), Errno> {
         said(self.parent(dir, from).and_then(|(old, name)| {
             let (new, new_name) = self.parent(dir, to)?;
-            let (old, new) = ((*old, name), (*new, new_name));
-            self.fs.rename(old, new, RenameFlags::default())
+            (self.fs).rename((old, name), (new, new_name), RenameFlags::default())?;
+            self.dentries.forget(&self.fs, old, name);
+            self.dentries.forget(&self.fs, new, new_name);
+            Ok(())
         }))
     }
 
     fn mkdir(&self, dir: Node, path: &CStr, mode: Mode) -> Result<(), Errno> {
         said(self.parent(dir, path).and_then(|(parent, name)| {
             let mode = mode.as_raw_mode() & 0o7777;
-            let made = self.fs.mkdir(self.by, *parent, name, mode)?;
+            let made = self.fs.mkdir(self.by, parent, name, mode)?;
             drop(self.known(made.ino));
             Ok(())
         }))
     }
 
     fn rmdir(&self, dir: Node, path: &CStr) -> Result<(), Errno> {
-        let at = self.parent(dir, path);
-        said(at.and_then(|(parent, name)| self.fs.rmdir(*parent, name)))
+        said(self.parent(dir, path).and_then(|(parent, name)| {
+            self.fs.rmdir(parent, name)?;
+            self.dentries.forget(&self.fs, parent, name);
+            Ok(())
+        }))
     }
 
     fn list(&self, node: Node, cookie: &mut u64, room: &mut Vec<u8>) -> Result<(), Errno> {

@@ -161,6 +161,7 @@ fn every_workload_leaves_the_tree_that_system_calls_leave() {
                 };
                 assert!(same, "{name}: {path}");
             }
+            drop(library);
             assert!(no_lookups_are_left(&fs, &ours), "{name}");
             fs.shutdown().unwrap();
         }
@@ -308,7 +309,67 @@ fn handles_keep_what_the_kernel_would_keep() {
         let e = m.pwrite(&reader, b"x", 0).unwrap_err().to_string();
         assert!(e.contains("Bad file descriptor"), "{e}");
     }
+    drop(l);
     assert!(!fs.e.inodes.is_known(fs.root()));
+    fs.shutdown().unwrap();
+}
+
+#[test]
+fn the_way_to_a_name_is_asked_for_once() {
+    let fs = fresh("durability=op");
+    let l = OpLayer::new(Arc::clone(&fs));
+    let root = l.root().unwrap();
+    let mode = Mode::from_raw_mode(0o755);
+    let make = |path: &CStr| {
+        let new = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR;
+        l.close(l.open(root, path, new, mode).unwrap());
+    };
+    let ino_of = |dir, name: &[u8]| {
+        let found = fs.lookup(dir, name).unwrap().ino;
+        fs.forget(found, 1);
+        found
+    };
+    l.mkdir(root, c"a", mode).unwrap();
+    l.mkdir(root, c"a/b", mode).unwrap();
+    let a = ino_of(root, b"a");
+    let b = ino_of(a, b"b");
+    assert!(fs.e.inodes.is_known(a) && !fs.e.inodes.is_known(b));
+    make(c"a/b/f");
+    assert!(fs.e.inodes.is_known(b));
+    // Nobody asks for it again: whoever renames it without telling is not noticed.
+    (fs.rename((root, b"a"), (root, b"z"), RenameFlags::default())).unwrap();
+    assert_eq!(l.stat(root, c"a/b/f"), Ok(()));
+    (fs.rename((root, b"z"), (root, b"a"), RenameFlags::default())).unwrap();
+    // Renamed or removed here, a directory is where it is said to be, and what is within it has gone along.
+    l.rename(root, c"a", c"c").unwrap();
+    assert_eq!(l.stat(root, c"a/b/f"), Err(Errno::NOENT));
+    assert_eq!(l.stat(root, c"c/b/f"), Ok(()));
+    l.mkdir(root, c"a", mode).unwrap();
+    l.mkdir(root, c"a/b", mode).unwrap();
+    make(c"a/b/g");
+    assert_eq!(l.stat(root, c"c/b/g"), Err(Errno::NOENT));
+    l.unlink(root, c"a/b/g").unwrap();
+    l.rename(root, c"c/b", c"a/b").unwrap();
+    assert_eq!(l.stat(root, c"c/b/f"), Err(Errno::NOENT));
+    assert_eq!(l.stat(root, c"a/b/f"), Ok(()), "in the place of the other");
+    l.unlink(root, c"a/b/f").unwrap();
+    l.rmdir(root, c"a/b").unwrap();
+    assert_eq!(l.stat(root, c"a/b/f"), Err(Errno::NOENT));
+    fs.finish_chores();
+    assert_eq!(l.size(b), Err(Errno::STALE), "nobody keeps it");
+    make(c"a/b");
+    assert_eq!(l.stat(root, c"a/b/f"), Err(Errno::NOTDIR));
+    l.close(root);
+    let known = |ino| fs.e.inodes.is_known(ino);
+    let inodes = [
+        root,
+        a,
+        ino_of(root, b"a"),
+        ino_of(ino_of(root, b"a"), b"b"),
+    ];
+    assert_eq!(inodes.map(known), [false, true, true, false]);
+    drop(l);
+    assert!(!inodes.into_iter().any(known));
     fs.shutdown().unwrap();
 }
 

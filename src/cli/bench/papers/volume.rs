@@ -252,6 +252,7 @@ impl Fresh {
         let tallies = run::run(&*job, &place, steps, false, work.stop, &mut between);
         let after = counters(&fs)?;
         drop((job, place));
+        drop(layer);
         let ended = fs.shutdown().map_err(about(&self.dir));
         let (tallies, ()) = (tallies?, ended?);
         let last = counters(&fs)?;
