@@ -93,17 +93,21 @@ fn join_all(handles: &mut Vec<JoinHandle<()>>) {
 fn digest_loop(e: &Engine) {
     let commit_every = Duration::from_secs(u64::from(e.options.commit_seconds));
     let mut committed = Instant::now();
+    let mut failed = false;
     let mut given_up = false;
     loop {
         let asked = e.await_work(DIGEST_EVERY, |w| std::mem::take(&mut w.digest));
         if asked.stop {
             return;
         }
+        // A commit that has failed is repeated in its time, and not at once where the log is crowded.
+        let due = committed.elapsed() >= commit_every || !failed && is_crowded(&e.journal.stats());
         // Also what was done before a failure, while that can be done.
-        let due = committed.elapsed() >= commit_every || is_crowded(&e.journal.stats());
         if !given_up && e.durability == Durability::Commit && due {
             committed = Instant::now();
-            if let Err(err) = e.commit() {
+            let done = e.commit();
+            failed = done.is_err();
+            if let Err(err) = done {
                 tracing::error!("commit: {err}");
                 given_up = e.is_read_only();
             }

@@ -33,6 +33,7 @@ struct State {
     positions: LogPositions,
     /// Every record up to this one is on the device.
     covered: u64,
+    /// Records that were read and are not on the device: those of the call under way, and of the ones before if they failed.
     bytes: Vec<u8>,
 }
 
@@ -88,7 +89,6 @@ impl NodeLog {
             bytes,
         } = &mut *state;
         let upto = e.journal.last_seq();
-        bytes.clear();
         e.journal.read_appended(positions, bytes);
         let mut blocks = bytes.chunks(BLOCK).peekable();
         let mut written = 0;
@@ -110,6 +110,7 @@ impl NodeLog {
             written += some.len() as u64;
         }
         e.flush_device()?;
+        bytes.clear();
         *covered = upto;
         Metrics::add(&e.metrics.blocks_logged, written);
         Ok(())

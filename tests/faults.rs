@@ -245,6 +245,32 @@ fn commit_without_data(repeat: Repeat) {
     assert!(got == before, "what was not committed is there");
 }
 
+/// Where a commit writes the log to the data device too, one that follows a failed one writes what that one has not.
+#[test]
+fn a_commit_writes_the_log_that_the_last_one_has_not() {
+    let mut s = Setup::new("noatime,data=ordered,ablation=nodelog:ssd");
+    s.fs.sync_all().expect("sync");
+    let state = |s: &Setup| {
+        let logged = s.fs.e.metrics.snapshot().blocks_logged;
+        (s.fs.e.journal.stats().append_bytes, logged)
+    };
+    let (bytes, logged) = state(&s);
+    for n in 0..40 {
+        let name = format!("new {n}");
+        let made = s.fs.mknod(ME, ROOT, name.as_bytes(), S_IFREG, 0);
+        s.fs.forget(made.expect("mknod").ino, 1);
+    }
+    let (bytes, after) = (state(&s).0 - bytes, state(&s).1);
+    assert!(bytes > 2 * BLOCK as u64 && after == logged);
+    s.device.fail(FaultOp::Write, 1, EIO, Repeat::Once);
+    assert!(matches!(s.fs.sync_all(), Err(FsError::Io(_))));
+    assert!(!s.fs.e.is_read_only());
+    s.fs.sync_all().expect("the device writes again");
+    assert!(state(&s).1 - logged >= bytes.div_ceil(BLOCK as u64));
+    s.verify();
+    s.assert_well();
+}
+
 /// After a failed drain nothing is acknowledged any more, and what was is there after a crash.
 #[test]
 fn a_failed_drain_stops_everything() {

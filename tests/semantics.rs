@@ -12,9 +12,10 @@ mod program;
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use program::{Mounted, Scene, Start as _, can_be_root};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -129,17 +130,20 @@ impl Drop for Shell {
         let _ = kill_process_group(group, Signal::KILL);
         let _ = self.child.wait();
         // The others are no children of ours. Until they have gone their files keep the mount in use.
-        while lives(group) {
+        let since = Instant::now();
+        while lives(group) && since.elapsed() < Duration::from_secs(60) {
             sleep(Duration::from_millis(1));
         }
     }
 }
 
-/// Whether a process of a group runs: one that has ended and was not waited for does not.
+/// Whether a thread of a group of processes runs: one that has ended and was not waited for does not.
 fn lives(group: Pid) -> bool {
-    let processes = std::fs::read_dir("/proc").expect("a list of processes");
-    processes.flatten().any(|process| {
-        let stat = std::fs::read_to_string(process.path().join("stat")).unwrap_or_default();
+    let entries = |dir: &Path| std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let threads =
+        entries(Path::new("/proc")).flat_map(|process| entries(&process.path().join("task")));
+    threads.into_iter().any(|thread| {
+        let stat = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
         // proc_pid_stat(5): the name is in parentheses and may have some of its own; state, parent, group.
         let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
         let mut fields = rest.split_ascii_whitespace();

@@ -243,10 +243,11 @@ impl Library for OpLayer {
     fn rename(&self, dir: Node, from: &CStr, to: &CStr) -> Result<(), Errno> {
         said(self.parent(dir, from).and_then(|(old, name)| {
             let (new, new_name) = self.parent(dir, to)?;
-            (self.fs).rename((old, name), (new, new_name), RenameFlags::default())?;
+            let done = (self.fs).rename((old, name), (new, new_name), RenameFlags::default());
+            // Whatever came of it: a failure may be that of making it durable.
             self.dentries.forget(&self.fs, old, name);
             self.dentries.forget(&self.fs, new, new_name);
-            Ok(())
+            done
         }))
     }
 
@@ -261,9 +262,9 @@ impl Library for OpLayer {
 
     fn rmdir(&self, dir: Node, path: &CStr) -> Result<(), Errno> {
         said(self.parent(dir, path).and_then(|(parent, name)| {
-            self.fs.rmdir(parent, name)?;
+            let done = self.fs.rmdir(parent, name);
             self.dentries.forget(&self.fs, parent, name);
-            Ok(())
+            done
         }))
     }
 

@@ -49,7 +49,7 @@ impl Dentries {
         }
     }
 
-    /// Forgets what had a name, after the name has gone or belongs to something else.
+    /// Forgets what has a name, after the name may have gone or belong to something else.
     pub fn forget(&self, fs: &Fs, dir: Node, name: &[u8]) {
         if let Some((_, node)) = self.0.remove(&(dir, SmallVec::from_slice(name))) {
             fs.forget(node, 1);
