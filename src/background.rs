@@ -32,8 +32,11 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const IDLE: Duration = Duration::from_secs(10);
 /// Share of slots in use, in percent, at which a round begins.
 const HIGH_WATER: u64 = 50;
-/// One part in how many of the log, when in use, makes it crowded.
-const CROWDED: u64 = 8;
+/// One part in how many of the log, when in use, is committed.
+const COMMIT_AT: u64 = 8;
+/// One part in how many of the log, when in use, shows that digest falls behind: with `durability=op`, and with
+/// `commit`, where there is nothing for it to do before a commit.
+const BEHIND_AT: [u64; 2] = [8, 4];
 /// Rounds that follow each other at most before others get their turn: they hold a lock.
 const IN_A_ROW: u32 = 16;
 
@@ -100,8 +103,10 @@ fn digest_loop(e: &Engine) {
         if asked.stop {
             return;
         }
-        // A commit that has failed is repeated in its time, and not at once where the log is crowded.
-        let due = committed.elapsed() >= commit_every || !failed && is_crowded(&e.journal.stats());
+        // Digest may not touch what is not committed, and is to begin long before the log is full. A commit that
+        // has failed is repeated in its time.
+        let due = committed.elapsed() >= commit_every
+            || !failed && e.journal.log_uses_more_than_one_in(COMMIT_AT);
         // Also what was done before a failure, while that can be done.
         if !given_up && e.durability == Durability::Commit && due {
             committed = Instant::now();
@@ -154,9 +159,9 @@ fn digest_some(e: &Engine, upto: u64, memory: &mut Digesting) -> Result<()> {
         room: batches,
     } = memory;
     let after = e.journal.digested();
-    // Who yields is put behind everybody who writes, and the log is full before his turn comes again.
-    let crowded = is_crowded(&e.journal.stats());
-    let hurry = || crowded || e.journal.room_is_wanted();
+    // Who yields is put behind everybody who writes, and the log may be full before his turn comes again.
+    let behind = BEHIND_AT[usize::from(e.durability == Durability::Commit)];
+    let hurry = || e.journal.room_is_wanted() || e.journal.log_uses_more_than_one_in(behind);
     let mut turns = Turns::unless(&hurry);
     read_records(e, after..upto, records, &mut turns)?;
     let Some(last) = records.last_seq() else {
@@ -249,11 +254,6 @@ fn digest_singly<'r>(
         e.release_digested(r.seq);
     }
     Ok(())
-}
-
-/// Whether so much of the log is in use that digest has to go on, and what it may not touch has to be committed.
-fn is_crowded(stats: &JournalStats) -> bool {
-    stats.log_bytes_used * CROWDED > stats.log_bytes
 }
 
 /// Whether so many slots are in use that a round is due.

@@ -114,7 +114,6 @@ impl Credits {
     }
 
     /// What is left at the moment.
-    #[cfg(all(test, not(loom)))]
     pub(crate) fn left(&self) -> Amount {
         Amount::unpack(self.word.load(Ordering::Relaxed))
     }

@@ -145,6 +145,17 @@ impl Journal {
         self.slot_waiters.is_waiting()
     }
 
+    /// Whether more than one part in so many of the log is in use or promised to somebody. Takes no lock, and is as
+    /// exact as that allows.
+    pub fn log_uses_more_than_one_in(&self, parts: u64) -> bool {
+        let (mut all, mut left) = (0, 0);
+        for buffer in &self.buffers[..self.active] {
+            all += buffer.capacity.lines;
+            left += buffer.credits.left().lines;
+        }
+        all.saturating_sub(left) * parts > all
+    }
+
     /// Whether somebody waits for slots or for log space, or did a moment ago.
     pub fn room_is_wanted(&self) -> bool {
         self.slot_waiters.is_waiting() || self.log_waiters.is_waiting()
