@@ -7,7 +7,6 @@ use quayfs_bench::page::plot::figure;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
 
 fn entries(dir: &Path) -> usize {
     std::fs::read_dir(dir).unwrap().count()
@@ -375,11 +374,10 @@ fn a_signal_stops_it_and_nothing_is_left() {
         .stderr(Stdio::piped())
         .start()
         .unwrap();
-    let end = Instant::now() + Duration::from_secs(60);
-    while entries(dir.path()) == 0 {
-        assert!(Instant::now() < end && child.try_wait().unwrap().is_none());
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    program::eventually("it has begun", || {
+        assert!(child.try_wait().unwrap().is_none(), "it has ended");
+        entries(dir.path()) > 0
+    });
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
     let run = program::Run::from(child.wait_with_output().unwrap());

@@ -10,10 +10,8 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread::sleep;
-use std::time::Duration;
 
-use program::{Mounted, Scene, Start as _, as_nobody, can_be_root, can_mount, quayfs};
+use program::{Mounted, Scene, Start as _, as_nobody, can_be_root, can_mount, eventually, quayfs};
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, IFlags, Mode, OFlags, RenameFlags, StatxFlags, XattrFlags,
     fallocate, ioctl_getflags, ioctl_setflags, linkat, openat, renameat_with, setxattr, statvfs,
@@ -143,13 +141,7 @@ fn free(mnt: &Path) -> u64 {
 /// Waits until so much is free: the kernel tells in its own time that it has forgotten a file, and only
 /// then its blocks are.
 fn forgotten(mnt: &Path, wanted: u64) {
-    for _ in 0..6000 {
-        if free(mnt) >= wanted {
-            return;
-        }
-        sleep(Duration::from_millis(5));
-    }
-    panic!("{} of {wanted} bytes are free", free(mnt));
+    eventually("a file is forgotten", || free(mnt) >= wanted);
 }
 
 #[test]

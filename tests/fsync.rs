@@ -1,14 +1,12 @@
 //! What `fsync` promises in mode `commit`.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use quayfs::error::FsError;
 use quayfs::fs::Caller;
 use quayfs::{background, checkpoint};
-use quayfs_crashsim::{Budget, Recorder, SimDevice};
+use quayfs_crashsim::{Budget, Recorder, SimDevice, Watched};
 use quayfs_layout::BLOCK;
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_oracle::rng::bytes;
@@ -68,7 +66,7 @@ fn fsync_waits_for_earlier_numbers() {
 
     let lanes = geometry.lane_off..geometry.slot_hdr_off;
     gate.state.lock().stop = Some(("slow", lanes));
-    let called = AtomicBool::new(false);
+    let watched = Watched::default();
     std::thread::scope(|s| {
         let slow = std::thread::Builder::new().name("slow".into());
         let slow = slow
@@ -86,15 +84,12 @@ fn fsync_waits_for_earlier_numbers() {
             "the write took another lane"
         );
         let synced = s.spawn(|| {
-            called.store(true, Ordering::Release);
+            watched.begin();
             fs.fsync(file).expect("fsync");
             fs.e.journal.commit_ts()
         });
-        while !called.load(Ordering::Acquire) {
-            std::thread::yield_now();
-        }
-        // Time for a wrong fsync to return; a right one cannot.
-        std::thread::sleep(Duration::from_millis(30));
+        // It waits for the slow one; a wrong one has returned.
+        watched.until_asleep(|| synced.is_finished());
         gate.state.lock().stop = None;
         gate.changed.notify_all();
         let committed = synced.join().expect("join");

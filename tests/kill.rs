@@ -13,7 +13,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use program::{Start as _, quayfs};
@@ -114,9 +114,9 @@ fn kill(pid: u32, mnt: &Path) {
             .unwrap()
             .success()
     );
-    while Path::new("/proc").join(pid.to_string()).exists() {
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    program::eventually("the daemon is gone", || {
+        !Path::new("/proc").join(pid.to_string()).exists()
+    });
     assert!(
         Command::new("umount")
             .arg("-l")
@@ -128,7 +128,7 @@ fn kill(pid: u32, mnt: &Path) {
 }
 
 /// One writer: operates until the mount is gone.
-fn write_until_death(place: &Place, id: u64, round: u64, stop: &AtomicBool) {
+fn write_until_death(place: &Place, id: u64, round: u64, (stop, done): (&AtomicBool, &AtomicU64)) {
     let dir = place.mnt.join(format!("w{id}"));
     let mut ledger = OpenOptions::new()
         .create(true)
@@ -142,6 +142,7 @@ fn write_until_death(place: &Place, id: u64, round: u64, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) {
             n += 1;
             step(place, &dir, &mut rng, &format!("r{round}-{n}"), &mut ledger)?;
+            done.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
     };
@@ -364,12 +365,14 @@ fn rounds(place: &Place, count: u64) {
                 let _ = fs::remove_file(place.ledgers.join(id.to_string()));
             }
         }
-        let stop = AtomicBool::new(false);
+        let (stop, done) = (AtomicBool::new(false), AtomicU64::new(0));
         std::thread::scope(|s| {
-            for id in 0..WRITERS {
-                let stop = &stop;
-                s.spawn(move || write_until_death(place, id, round, stop));
-            }
+            let (stop, done) = (&stop, &done);
+            let write = |id| move || write_until_death(place, id, round, (stop, done));
+            let writers: Vec<_> = (0..WRITERS).map(|id| s.spawn(write(id))).collect();
+            program::eventually("something is acknowledged", || {
+                done.load(Ordering::Relaxed) > 0 || writers.iter().all(|w| w.is_finished())
+            });
             std::thread::sleep(Duration::from_millis(30 + rng.below(500)));
             kill(pid, &place.mnt);
             stop.store(true, Ordering::Relaxed);

@@ -5,15 +5,13 @@
 
 mod program;
 
-use program::{QUAYFS, Run, Scene, Start as _, can_mount, copy_program, named, quayfs};
+use program::{QUAYFS, Run, Scene, Start as _, can_mount, copy_program, eventually, named, quayfs};
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
-use std::time::Duration;
 
 /// A mount that goes away with the test, whatever its end.
 struct Mounted(Scene);
@@ -76,18 +74,6 @@ impl Drop for Mounted {
     }
 }
 
-/// Waits for something that other processes bring about.
-#[track_caller]
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..1500 {
-        if holds() {
-            return;
-        }
-        sleep(Duration::from_millis(20));
-    }
-    panic!("never: {what}");
-}
-
 fn signal(pid: i32, name: &str) {
     let status = Command::new("kill")
         .args(["-s", name, &pid.to_string()])
@@ -142,10 +128,12 @@ fn files_know_when_they_were_born() {
     fs::write(&file, b"cargo").unwrap();
     let first = born();
     assert!(before <= first && first <= std::time::SystemTime::now());
-    sleep(Duration::from_millis(5));
-    fs::write(&file, b"other cargo").unwrap();
+    // Until the clock has gone on by as much as time stamps tell.
+    eventually("a later time stamp", || {
+        fs::write(&file, b"other cargo").unwrap();
+        fs::metadata(&file).unwrap().modified().unwrap() > first
+    });
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-    assert!(fs::metadata(&file).unwrap().modified().unwrap() > first);
     assert_eq!(born(), first);
     m.umount().ok();
     m.mount(&[]).ok();

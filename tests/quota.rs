@@ -6,9 +6,8 @@ mod program;
 
 use std::fs;
 use std::sync::Arc;
-use std::time::Duration;
 
-use program::{Mounted, Scene, Start as _, as_nobody, can_be_root, quayfs};
+use program::{Mounted, Scene, Start as _, as_nobody, can_be_root, eventually, quayfs};
 use quayfs::error::FsError;
 use quayfs::fs::{
     Caller, FallocMode, Fs, Quota, RenameFlags, SetAttr, SetFlags, SetQuota, SetXattr,
@@ -473,18 +472,6 @@ fn chattr(args: &[&str], path: &std::path::Path) {
         .capture();
     let output = output.unwrap_or_else(|e| panic!("chattr (package e2fsprogs): {e}"));
     assert!(output.status.success(), "{output:?}");
-}
-
-/// Waits for something that the kernel brings about.
-#[track_caller]
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..1500 {
-        if holds() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    panic!("never: {what}");
 }
 
 #[test]

@@ -14,10 +14,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
 
-use program::{Mounted, Scene, Start as _, can_be_root};
+use program::{Mounted, Scene, Start as _, can_be_root, eventually};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 const TEXT: &str = include_str!("../docs/semantics.md");
@@ -130,10 +128,7 @@ impl Drop for Shell {
         let _ = kill_process_group(group, Signal::KILL);
         let _ = self.child.wait();
         // The others are no children of ours. Until they have gone their files keep the mount in use.
-        let since = Instant::now();
-        while lives(group) && since.elapsed() < Duration::from_secs(60) {
-            sleep(Duration::from_millis(1));
-        }
+        eventually("the background of a shell ends", || !lives(group));
     }
 }
 
@@ -159,9 +154,9 @@ fn kill(m: &Mounted) {
     let status = Command::new("kill").args(["-9", &pid]).finish();
     assert!(status.expect("kill runs").success());
     let process = format!("/proc/{pid}/cmdline");
-    while std::fs::read(&process).is_ok_and(|line| !line.is_empty()) {
-        sleep(Duration::from_millis(5));
-    }
+    eventually("the daemon is dead", || {
+        !std::fs::read(&process).is_ok_and(|line| !line.is_empty())
+    });
 }
 
 /// Runs an example; the first command that prints something else.

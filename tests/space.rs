@@ -2,10 +2,11 @@
 //! is deleted can be used again, all of it, any number of times.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use quayfs::error::FsError;
 use quayfs::fs::{Caller, FallocMode, Fs, SetAttr, SetXattr};
+use quayfs_crashsim::{FaultDevice, FaultOp, Watched};
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_layout::{BLOCK, Ino};
 use quayfs_oracle::apply::EVERYTHING;
@@ -46,7 +47,10 @@ struct Mounted {
 
 impl Mounted {
     fn new(shape: &Shape, (text, backend): (&'static str, Backend), quiet: bool) -> Self {
-        let media = Media::new(shape, backend);
+        Self::on(Media::new(shape, backend), text, quiet)
+    }
+
+    fn on(media: Media, text: &'static str, quiet: bool) -> Self {
         let fs = Self::mount(&media, text, quiet);
         Self {
             media,
@@ -212,36 +216,83 @@ fn blocks_end_and_come_back_with_background_threads() {
     MODES.into_iter().for_each(|mode| data_ends(mode, false));
 }
 
+/// As many blocks were written as fit where nobody trims.
+fn assert_full(files: &[(Ino, Vec<u8>)], when: &str) {
+    let blocks: u64 = files.iter().map(|(_, c)| c.len() as u64 / B).sum();
+    let limit = SHAPE.blocks - SHAPE.spare;
+    assert!(blocks + 40 > limit, "{when}: {blocks} of {limit}");
+}
+
 /// A trim takes free blocks away for a moment. Nobody is refused one for that.
 #[test]
 fn a_trim_is_no_shortage() {
+    for (text, backend) in MODES {
+        for quiet in [true, false] {
+            let mut media = Media::new(&SHAPE, backend);
+            let device = Arc::new(FaultDevice::new(media.device));
+            media.device = device.clone();
+            let mut m = Mounted::on(media, text, quiet);
+            for round in 0..3 {
+                // It has all blocks that are free when somebody asks for the first.
+                let (stall, watched) = (device.stall(FaultOp::Discard, 1), Watched::default());
+                let files = std::thread::scope(|s| {
+                    let trim = s.spawn(|| m.fs.trim(ME, EVERYTHING));
+                    stall.reached();
+                    let writer = s.spawn(|| {
+                        watched.begin();
+                        fill(&m.fs, round)
+                    });
+                    watched.until_asleep(|| writer.is_finished());
+                    stall.release();
+                    trim.join().expect("no panic").expect("trim");
+                    writer.join().expect("no panic")
+                });
+                assert_full(&files, text);
+                verify(&m.fs, &files);
+                remove_all(&m.fs, &files);
+            }
+            m.assert_empty("after trims");
+        }
+    }
+}
+
+/// Ends the other thread, whatever becomes of this one.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// The same, while one trim follows the other.
+#[test]
+fn trims_are_no_shortage() {
     for mode in MODES {
         for quiet in [true, false] {
-            let m = Mounted::new(&SHAPE, mode, quiet);
-            let over = AtomicBool::new(false);
-            let trims = std::thread::scope(|s| {
-                let trims = s.spawn(|| {
-                    let mut n = 0;
+            let mut m = Mounted::new(&SHAPE, mode, quiet);
+            let (over, trims) = (AtomicBool::new(false), AtomicU64::new(0));
+            std::thread::scope(|s| {
+                let ends = Ends(&over);
+                let trimming = s.spawn(|| {
                     while !over.load(Ordering::Acquire) {
                         m.fs.trim(ME, EVERYTHING).expect("trim");
-                        n += 1;
+                        trims.fetch_add(1, Ordering::Release);
                     }
-                    n
                 });
                 for round in 0..3 {
+                    let before = trims.load(Ordering::Acquire);
+                    // Each of them meets one.
+                    while trims.load(Ordering::Acquire) == before && !trimming.is_finished() {
+                        std::thread::yield_now();
+                    }
                     let files = fill(&m.fs, round);
-                    let blocks: u64 = files.iter().map(|(_, c)| c.len() as u64 / B).sum();
-                    let limit = SHAPE.blocks - SHAPE.spare;
-                    // As many as without.
-                    assert!(blocks + 40 > limit, "{mode:?}: {blocks} of {limit}");
+                    assert_full(&files, mode.0);
                     verify(&m.fs, &files);
                     remove_all(&m.fs, &files);
                 }
-                over.store(true, Ordering::Release);
-                trims.join()
+                drop(ends);
             });
-            assert!(trims.is_ok_and(|n| n > 0));
-            let mut m = m;
             m.assert_empty("after trims");
         }
     }

@@ -5,14 +5,14 @@
 
 mod program;
 
-use program::{Mounted, Start as _, can_mount};
+use program::{Mounted, Start as _, can_mount, eventually};
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::Duration;
 
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
@@ -167,17 +167,24 @@ fn a_killed_daemon_leaves_nobody_waiting() {
     // One fsync makes everything durable that was done before, whatever the medium of this machine.
     fs::File::open(&mnt).unwrap().sync_all().unwrap();
     let pid = m.info()["pid"].as_i64().unwrap().to_string();
+    let written = [const { AtomicU64::new(0) }; 3];
     thread::scope(|s| {
-        let mnt = &mnt;
-        let writers: Vec<_> = (0..3)
-            .map(|t| {
+        let writers: Vec<_> = (0u64..)
+            .zip(&written)
+            .map(|(t, written)| {
+                let file = fs::File::create(mnt.join(format!("w{t}"))).unwrap();
                 s.spawn(move || {
-                    let file = fs::File::create(mnt.join(format!("w{t}"))).unwrap();
-                    (0u64..).find_map(|n| file.write_all_at(&bytes(n, 4096), n % 64 * 4096).err())
+                    (0u64..).find_map(|n| {
+                        written.store(n, Ordering::Relaxed);
+                        file.write_all_at(&bytes(n, 4096), n % 64 * 4096).err()
+                    })
                 })
             })
             .collect();
-        thread::sleep(Duration::from_millis(50));
+        eventually("everybody writes", || {
+            let mut all = writers.iter().zip(&written);
+            all.all(|(w, n)| w.is_finished() || n.load(Ordering::Relaxed) >= 100)
+        });
         assert!(
             Command::new("kill")
                 .args(["-KILL", &pid])

@@ -88,8 +88,10 @@ pub(super) fn pin(pid: u32, fd: i32, device: &Arc<str>) -> Result<Pinned, Errno>
     thread::Builder::new()
         .name("fuse-look".into())
         .spawn(move || {
-            let _ = answer.send(find(pid, fd, &device));
+            let found = find(pid, fd, &device);
+            // Before the answer, after which another one may begin.
             drop(look);
+            let _ = answer.send(found);
         })
         .map_err(|_| busy)?;
     answered.recv_timeout(PATIENCE).unwrap_or(Err(busy))

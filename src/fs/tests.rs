@@ -12,7 +12,7 @@ mod waits;
 
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use quayfs_blockdev::BlockDevice;
 use quayfs_crashsim::SimDevice;
@@ -491,9 +491,10 @@ fn synchronous_files_and_directories_do_not_wait_for_a_commit() {
 fn a_log_that_fills_up_is_committed_before_anybody_waits_for_it() {
     const COMMIT: &str = "noatime,durability=commit,commit=300";
     let disk = Disk::new();
-    let options = MountOptions::parse(&[COMMIT]).unwrap();
+    let mut options = MountOptions::parse(&[COMMIT]).unwrap();
+    // Not by the clock, however long this takes.
+    options.commit_seconds = u32::MAX;
     let fs = Fs::mount(disk.volume(), &options).unwrap();
-    let since = Instant::now();
     let before = fs.e.journal.stats();
     let mut made = 0;
     while fs.e.journal.stats().commits == before.commits {
@@ -505,8 +506,6 @@ fn a_log_that_fills_up_is_committed_before_anybody_waits_for_it() {
             file(&fs, ROOT, &format!("file {made}"));
             made += 1;
         } else {
-            let waited = since.elapsed();
-            assert!(waited < Duration::from_secs(120), "{made} files: {stats:?}");
             thread::sleep(Duration::from_millis(1));
         }
     }

@@ -170,9 +170,8 @@ def appended(directory):
     begin(fd)
     appender = os.open(path, os.O_WRONLY | os.O_APPEND)
     assert os.write(appender, b"hello") == 5
-    until = time.monotonic() + 30
     while os.pread(reader, B, 0)[:15] != b"0123456789hello":
-        assert time.monotonic() < until, os.pread(reader, B, 0)
+        time.sleep(0.001)
     fcntl.ioctl(fd, ABORT)
     assert os.stat(path).st_size == 15
     assert os.pread(reader, B, 0) == content(path) == b"0123456789hello"
@@ -214,9 +213,8 @@ LATE = os.environ.get("QUAYFS_TEST_TRANSPORT") == "uring"
 
 def reads(fd, count, offset, want):
     """What a cached reader sees: that, at once where nobody else commits."""
-    end = time.monotonic() + 60
     while (seen := os.pread(fd, count, offset)) != want:
-        assert LATE and time.monotonic() < end, (seen[:8], want[:8], offset)
+        assert LATE, (seen[:8], want[:8], offset)
 
 
 def watched(directory):
@@ -238,6 +236,7 @@ def watched(directory):
             os._exit(0)
         children.append(pid)
     for stamp in range(1, 1500):
+        step()
         fcntl.ioctl(fd, START)
         os.pwrite(fd, stamped(B, stamp), 0)
         os.pwrite(fd, stamped(B, stamp), 2 * B)
@@ -331,6 +330,7 @@ def many(directory):
         mine = os.open(path, os.O_RDWR)
         reader = os.open(path, os.O_RDONLY)
         for stamp in range(1, rounds + 1):
+            step()
             stamp = n << 32 | stamp
             fcntl.ioctl(mine, START)
             for slot in range(SLOTS):

@@ -11,16 +11,17 @@ mod program;
 mod sqlite;
 
 use std::ffi::OsStr;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read as _};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use program::{Mounted, Scene, Start as _};
 use rustix::mount::{UnmountFlags, unmount};
 
-/// How long a script may take. It takes seconds.
+/// How long a script may do nothing. Each of its steps takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 /// A script in python with its arguments, of which the second is the mount point.
@@ -31,23 +32,42 @@ fn script(text: &str, what: &str, mnt: &Path, more: &[&OsStr]) -> Command {
     python
 }
 
-/// Waits for a script. What hangs is told from what is slow by ending the mount, which wakes everybody.
+/// Waits for a script, which prints something for each of its steps: so what hangs is told from what is slow. Ending the
+/// mount wakes everybody then.
 #[track_caller]
 fn finish(mut child: Child, what: &str, m: &Mounted) {
-    let start = Instant::now();
-    let mut late = false;
-    while child.try_wait().unwrap().is_none() {
-        if !late && start.elapsed() > PATIENCE {
-            late = true;
-            let _ = unmount(m.mnt(), UnmountFlags::FORCE | UnmountFlags::DETACH);
-            let _ = child.kill();
-        }
-        sleep(Duration::from_millis(10));
-    }
-    let out = child.wait_with_output().unwrap();
-    let err = String::from_utf8_lossy(&out.stderr);
+    let (mut steps, mut errors) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+    let done = AtomicU64::new(0);
+    let (status, late, err) = thread::scope(|s| {
+        s.spawn(|| {
+            let mut some = [0; 4096];
+            while let Ok(1..) = steps.read(&mut some) {
+                done.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let err = s.spawn(|| {
+            let mut text = String::new();
+            errors.read_to_string(&mut text).map(|_| text)
+        });
+        let (mut seen, mut since, mut late) = (0, Instant::now(), false);
+        let status = loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                break status;
+            }
+            let now = done.load(Ordering::Relaxed);
+            if now != seen {
+                (seen, since) = (now, Instant::now());
+            } else if !late && since.elapsed() > PATIENCE {
+                late = true;
+                let _ = unmount(m.mnt(), UnmountFlags::FORCE | UnmountFlags::DETACH);
+                let _ = child.kill();
+            }
+            sleep(Duration::from_millis(10));
+        };
+        (status, late, err.join().unwrap().unwrap())
+    });
     assert!(!late, "{what} waits for ever: {err}{}", m.log());
-    assert!(out.status.success(), "{what}: {err}{}", m.log());
+    assert!(status.success(), "{what}: {err}{}", m.log());
 }
 
 /// Calls a function of a script on a new mount.

@@ -10,10 +10,12 @@ use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use std::ffi::{OsStr, OsString};
 use std::fs::Permissions;
+use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::thread;
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// The binary under test.
@@ -103,12 +105,7 @@ impl Scene {
     /// As [`Scene::new`], on a medium where a flush costs nothing if there is one.
     #[track_caller]
     pub fn in_memory() -> Self {
-        let shm = Path::new("/dev/shm");
-        if shm.is_dir() {
-            Self::at(tempfile::tempdir_in(shm).unwrap())
-        } else {
-            Self::new()
-        }
+        Self::with_data("128M")
     }
 
     /// As [`Scene::in_memory`], below a directory that everybody may pass.
@@ -119,11 +116,28 @@ impl Scene {
         scene
     }
 
+    /// As [`Scene::in_memory`], with this much data.
+    #[track_caller]
+    pub fn with_data(size: &str) -> Self {
+        let shm = Path::new("/dev/shm");
+        let dir = if shm.is_dir() {
+            tempfile::tempdir_in(shm)
+        } else {
+            tempfile::tempdir()
+        };
+        Self::sized(dir.unwrap(), size)
+    }
+
     #[track_caller]
     fn at(dir: TempDir) -> Self {
+        Self::sized(dir, "128M")
+    }
+
+    #[track_caller]
+    fn sized(dir: TempDir, data: &str) -> Self {
         let scene = Self { dir };
         std::fs::create_dir(scene.mnt()).unwrap();
-        let size = ["--pmem-size", "32M", "--data-size", "128M", "--sparse"];
+        let size = ["--pmem-size", "32M", "--data-size", data, "--sparse"];
         let vol = scene.vol();
         quayfs(
             ["mkfs".as_ref(), vol.as_os_str()]
@@ -242,6 +256,19 @@ impl Drop for Mounted {
         {
             let _ = Command::new("umount").args(["-i", "-l"]).arg(mnt).finish();
         }
+    }
+}
+
+/// Waits for something that the kernel or other processes bring about, however long this machine takes for it.
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let mut looks = 0u32;
+    while !holds() {
+        looks += 1;
+        // About a minute. Not by `eprintln!`, which is kept back until the test has ended.
+        if looks.is_multiple_of(6000) {
+            let _ = writeln!(std::io::stderr(), "still waiting: {what}");
+        }
+        thread::sleep(Duration::from_millis(10));
     }
 }
 

@@ -54,6 +54,7 @@ mod recorder;
 mod select;
 mod state;
 mod trace;
+mod watched;
 
 pub use budget::Budget;
 pub use device::SimDevice;
@@ -62,3 +63,4 @@ pub use fault::{Fault, FaultDevice, FaultOp, Repeat, Stall};
 pub use image::CrashImage;
 pub use recorder::{Died, Recorder};
 pub use trace::{Explore, Images, Point, Trace};
+pub use watched::Watched;

@@ -1,10 +1,10 @@
 //! The life of a journal without crashes.
 
+use quayfs_crashsim::Watched;
 use quayfs_journal::*;
 use quayfs_layout::jsb::WordKind;
 use quayfs_pmem::Region;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 fn geometry(buffers: u32, lane_bytes: u64, slots: u64) -> (JournalGeometry, u64) {
@@ -310,7 +310,7 @@ fn a_newcomer_leaves_what_the_first_in_line_waits_for() {
     let one = j.acquire(slots(1, 1)).expect("nobody waits");
     drop(one);
     std::thread::scope(|s| {
-        let waiter = s.spawn(|| j.acquire_blocking(slots(6, 0), Duration::from_secs(60)));
+        let waiter = s.spawn(|| j.acquire_blocking(slots(6, 0), Duration::MAX));
         // There are 3 and 5: once he waits, for nobody else.
         let refused = loop {
             match j.acquire(slots(1, 1)) {
@@ -385,7 +385,7 @@ fn an_unfinished_append_holds_up_commit_and_digest() {
     let region = Arc::new(Region::anonymous(len));
     Journal::format(&region, &geo, Durability::Commit).expect("format");
     let j = mount(&region, &geo, Durability::Commit);
-    let (started, returned) = (AtomicBool::new(false), AtomicBool::new(false));
+    let watched = Watched::default();
     let mut credit = j
         .acquire(Need {
             slots: 1,
@@ -405,16 +405,11 @@ fn an_unfinished_append_holds_up_commit_and_digest() {
             let other = j.acquire(need).expect("room");
             assert_eq!(j.append(other, vec![], &[]).expect("append").seq, 2);
             assert_eq!((j.last_seq(), j.complete_upto()), (2, 0));
-            s.spawn(|| {
-                started.store(true, Ordering::SeqCst);
+            let commit = s.spawn(|| {
+                watched.begin();
                 assert_eq!(j.commit(None).expect("commit"), 2);
-                returned.store(true, Ordering::SeqCst);
             });
-            while !started.load(Ordering::SeqCst) {
-                std::thread::yield_now();
-            }
-            std::thread::sleep(Duration::from_millis(50));
-            assert!(!returned.load(Ordering::SeqCst));
+            assert!(watched.until_asleep(|| commit.is_finished()), "it waits");
             assert_eq!(j.commit_ts(), 0);
         };
         let seq = j

@@ -73,8 +73,10 @@ fn crash(backend: Backend, mode: Durability) {
                     for n in 1..=OPS {
                         let lbns = lbns(t, n);
                         let need = v.need(lbns.len() as u32, t as usize);
-                        let limit = Duration::from_secs(60);
-                        let credit = v.journal.acquire_blocking(need, limit).expect("room");
+                        let credit = v
+                            .journal
+                            .acquire_blocking(need, Duration::MAX)
+                            .expect("room");
                         let append = v.begin(credit, op_number(t, n), &lbns);
                         std::thread::yield_now();
                         let seq = append().seq;

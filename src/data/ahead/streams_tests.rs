@@ -12,7 +12,7 @@ const LIMITS: Limits = Limits {
     streams: 3,
     idle: 4,
     ends: 8,
-    rest: Duration::from_secs(60),
+    rest: Duration::MAX,
 };
 const DEVICE: u64 = 10_000;
 

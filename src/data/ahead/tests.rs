@@ -21,7 +21,7 @@ const LIMITS: Limits = Limits {
     streams: 8,
     idle: 8,
     ends: 16,
-    rest: Duration::from_secs(60),
+    rest: Duration::MAX,
 };
 
 fn device() -> Arc<FaultDevice> {

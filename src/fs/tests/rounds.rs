@@ -275,11 +275,9 @@ fn at_end(end: impl FnMut()) -> impl Drop {
     Guard(end)
 }
 
-/// Waits for so many writes to have been begun.
+/// Waits for so many writes to have been begun: for ever, if one thread writes alone.
 fn await_writes(device: &FaultDevice, writes: u64) {
-    let begun = std::time::Instant::now();
     while device.calls(FaultOp::Write) < writes {
-        assert!(begun.elapsed().as_secs() < 60, "one thread writes alone");
         std::thread::yield_now();
     }
 }

@@ -206,16 +206,18 @@ class Life:
     def bury_writers(self):
         """A program ends when its file system does: with an error, or by the signal of a mapping."""
         for w in self.writers:
-            try:
-                code = w.wait(PATIENCE if self.app != "git" else 10)
-            except subprocess.TimeoutExpired as e:
-                what = self.hangs(w.pid)
-                os.killpg(w.pid, signal.SIGKILL)
-                if self.app == "git" and "pack-objects" in what:
+            code, until = None, time.monotonic() + PATIENCE
+            while code is None:
+                try:
+                    code = w.wait(10)
+                except subprocess.TimeoutExpired as e:
+                    what = self.hangs(w.pid)
                     # It reads on for ever in a directory that answers with ENOTCONN: nothing of ours.
-                    w.wait(PATIENCE)
-                    continue
-                raise Finding(f"the program hangs after the death of its file system: {what}") from e
+                    if self.app == "git" and "pack-objects" in what:
+                        os.killpg(w.pid, signal.SIGKILL)
+                    elif time.monotonic() > until:
+                        os.killpg(w.pid, signal.SIGKILL)
+                        raise Finding(f"the program hangs after the death of its file system: {what}") from e
             if code not in (10, -signal.SIGBUS, -signal.SIGKILL):
                 raise Finding(f"the program ended with {code}: {self.writers_say()}")
         self.writers = []
