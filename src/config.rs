@@ -24,7 +24,8 @@ pub enum DataMode {
     Journal,
     /// Data is written to the data device before the record that refers to it commits.
     Ordered,
-    /// Only metadata is journaled; after a crash a file may hold what was there before.
+    /// Only metadata is journaled: a commit that nobody has asked for does not wait for data, and what a power failure takes
+    /// of that cannot be read.
     Writeback,
 }
 

@@ -306,24 +306,37 @@ impl Engine {
     }
 
     /// Makes everything appended so far durable and returns the sequence number it covers. In
-    /// mode `op` there is nothing left to do.
+    /// mode `op` there is nothing left to do. With `data=writeback` a power failure may take data that records it
+    /// covers have written to the data device directly: see [`Engine::sync`].
     pub fn commit(&self) -> Result<u64> {
+        self.commit_with(self.options.data == DataMode::Ordered)
+    }
+
+    /// As [`Engine::commit`], for who has asked for it: what it covers is durable with its data, in every data mode.
+    pub fn sync(&self) -> Result<u64> {
+        self.commit_with(self.options.data != DataMode::Journal)
+    }
+
+    /// A commit. `data`: what was written to the data device directly is made durable first, also that of records
+    /// which others have committed before.
+    fn commit_with(&self, data: bool) -> Result<u64> {
         if self.durability == Durability::Op {
             return Ok(self.journal.complete_upto());
         }
         // Not `complete_upto`: the number of a record whose operation has returned may lie above one
         // that is still being appended in another lane. The journal waits for that one.
         let cut = self.journal.last_seq();
-        if self.journal.commit_ts() >= cut {
-            return Ok(cut);
-        }
-        if let Some(log) = self.node_log.get() {
+        let committed = self.journal.commit_ts() >= cut;
+        if let Some(log) = self.node_log.get().filter(|_| !committed) {
             let covered = self.journal.last_seq();
             log.write(self, cut)?;
             self.flushed.fetch_max(covered.min(cut), Ordering::AcqRel);
-        } else if self.options.data == DataMode::Ordered {
-            // data=ordered: what the records refer to is on the device before they commit.
+        } else if data {
+            // What the records refer to is on the device before they commit.
             self.flush_data(cut)?;
+        }
+        if committed {
+            return Ok(cut);
         }
         Metrics::add(&self.metrics.commits, 1);
         self.journal.commit(Some(cut)).map_err(|e| {

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{FLAG_DIRSYNC, FLAG_SYNC};
 
-use crate::config::{DataMode, Durability};
+use crate::config::Durability;
 use crate::error::{FsError, Result};
 use crate::fs::status::may_manage;
 use crate::fs::{Caller, Fs};
@@ -17,20 +17,14 @@ impl Fs {
         self.e.durability == Durability::Op
     }
 
-    /// Makes everything done before durable, by whomever and to whatever. In mode `op` it already is;
-    /// in mode `commit` the running transaction commits. Of direct data in mode `data=writeback` it is
-    /// the inode's own that is made durable.
+    /// Makes everything done before durable, by whomever and to whatever, with its data. In mode `op` it already is;
+    /// in mode `commit` the running transaction commits.
     pub fn fsync(&self, ino: Ino) -> Result<()> {
         if self.sync_is_free() {
             return Ok(());
         }
-        let cell = self.cell(ino)?;
-        self.sync_cell(&cell)
-    }
-
-    fn sync_cell(&self, cell: &Cell) -> Result<()> {
-        self.sync_data(cell.seq())?;
-        self.e.commit().map(drop)
+        self.cell(ino)?;
+        self.sync_all()
     }
 
     /// In mode `commit`: what was done to an inode with one of these flags is durable before the caller
@@ -39,7 +33,7 @@ impl Fs {
         if self.sync_is_free() || cell.with(|i| i.flags & flags == 0) {
             return Ok(());
         }
-        self.sync_cell(cell)
+        self.sync_all()
     }
 
     /// [`Fs::settle`] after a change of names in a directory.
@@ -49,8 +43,7 @@ impl Fs {
 
     /// Makes everything durable.
     pub fn sync_all(&self) -> Result<()> {
-        self.sync_data(self.e.journal.last_seq())?;
-        self.e.commit().map(drop)
+        self.e.sync().map(drop)
     }
 
     /// Ends all operations but those under way: from here on there are only errors, and the end of the
@@ -76,14 +69,5 @@ impl Fs {
             return Err(FsError::io("the mount was shut down"));
         }
         Ok(())
-    }
-
-    /// In mode `data=writeback` commits do not wait for data, but who asks for durability does.
-    fn sync_data(&self, upto: u64) -> Result<()> {
-        if self.e.options.data == DataMode::Writeback {
-            self.e.flush_data(upto)
-        } else {
-            Ok(())
-        }
     }
 }
