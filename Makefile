@@ -9,7 +9,7 @@ PREFIX ?= /usr/local
 COMMIT = $(shell git describe --always --dirty 2>/dev/null)
 
 PACKAGES := fuse3 libpmem-dev pkg-config gcc libc6-dev make ca-certificates \
-	python3 git e2fsprogs acl
+	python3 git e2fsprogs xfsprogs acl
 
 .PHONY: help deps build mount umount test test-workspace test-rings test-loom conformance xfstests apps kills crash threads mutants lint docs \
 	benches bench lab \
@@ -61,7 +61,7 @@ test-workspace: deps
 # The tests with real mounts once more, over FUSE over io_uring, which root can switch on.
 test-rings: deps
 	scripts/rings $(CARGO) test --test mount --test calls --test acl --test idmap --test scrub_mount --test kill \
-		--test exchange
+		--test exchange --test loops
 
 # Every interleaving of the lock-free parts; another build of them, hence another directory.
 test-loom: deps

@@ -1,0 +1,43 @@
+//! Another file system on a loop device on a file of a mount whose writers bypass the page cache
+//! (`atomic_writes`), through it and with `O_DIRECT`: nothing is lost on the way, and whoever has the file in the
+//! page cache sees it.
+//!
+//! Needs `/dev/fuse`, root, xfsprogs and python3. `QUAYFS_LOOP_ROUNDS`: how often it is written to, else a few times.
+
+mod program;
+
+use std::process::Command;
+
+use program::{Mounted, Scene, Start as _, can_be_root};
+
+/// The options of both transports' mounts.
+const OPTIONS: &str = "atomic_writes";
+
+fn xfs(direct: &str) {
+    if !can_be_root() {
+        return;
+    }
+    let rounds = std::env::var("QUAYFS_LOOP_ROUNDS").unwrap_or("4".into());
+    let m = Mounted::on(Scene::with_data("512M"), OPTIONS);
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/loops/xfs.py");
+    let run = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "python3", script])
+        .args([m.mnt(), m.0.dir().into()])
+        .args([&rounds, direct])
+        .capture()
+        .expect("unshare runs");
+    let said = String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.success(), "{said}{}", m.log());
+    m.umount();
+    m.fsck();
+}
+
+#[test]
+fn an_image_of_xfs_through_the_page_cache_of_the_device() {
+    xfs("off");
+}
+
+#[test]
+fn an_image_of_xfs_with_direct_io() {
+    xfs("on");
+}
