@@ -1,6 +1,7 @@
 //! The background threads: one digests and commits, one runs rounds and zero batches, some write for it, one reads ahead.
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -50,12 +51,18 @@ pub struct Threads {
 impl Threads {
     /// Starts them. Where nothing may change there is only the one that reads ahead.
     pub fn start(engine: &Arc<Engine>) -> Result<Self> {
-        let spawn = |name: &str, body: fn(&Engine)| {
+        let spawn = |name: &'static str, body: fn(&Engine)| {
             let engine = Arc::clone(engine);
             let builder = thread::Builder::new().name(name.into());
-            builder.spawn(move || body(&engine))
+            builder.spawn(move || guarded(&engine, name, body))
         };
-        let mut handles = vec![spawn("quayfs-ahead", |e| e.ahead.serve())?];
+        // Whoever reads does without what is read ahead, if there is nobody who does that.
+        let ahead = {
+            let engine = Arc::clone(engine);
+            let builder = thread::Builder::new().name("quayfs-ahead".into());
+            builder.spawn(move || engine.ahead.serve())?
+        };
+        let mut handles = vec![ahead];
         let mut writers = Vec::new();
         if !engine.options.read_only {
             handles.push(spawn("quayfs-digest", digest_loop)?);
@@ -82,6 +89,18 @@ impl Threads {
     pub fn dismiss(mut self, e: &Engine) {
         e.crew.stop();
         join_all(&mut self.writers);
+    }
+}
+
+/// Runs the body of a thread that changes the volume. What one that panics has left half done nobody may build upon:
+/// the mount is read-only from there on, as when a medium has failed. Then the body runs once more, for what a
+/// thread still has to do after a failure: commit what was done before it.
+pub(crate) fn guarded(e: &Engine, name: &str, body: impl Fn(&Engine)) {
+    for _ in 0..2 {
+        if catch_unwind(AssertUnwindSafe(|| body(e))).is_ok() {
+            return;
+        }
+        e.fail(&format_args!("the thread {name} panicked"));
     }
 }
 

@@ -16,6 +16,7 @@ mod owners;
 mod scan;
 
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,7 +33,7 @@ use crate::error::{FsError, Result};
 
 pub use limiter::{Clock, Limiter};
 
-/// Findings that a pass keeps; the log has all of them.
+/// Findings that a pass keeps, and logs.
 pub const KEPT: usize = 10_000;
 /// Blocks read with one request at most (512 KiB).
 const CHUNK_MAX: u64 = 128;
@@ -98,6 +99,8 @@ pub enum State {
     Finished,
     /// It was told to stop.
     Stopped,
+    /// A fault of the program has ended it: the log says which.
+    Failed,
 }
 
 /// A pass at a glance.
@@ -226,11 +229,11 @@ impl Pass {
         let found = owners::findings(e, suspects);
         let mut p = self.progress.lock();
         p.count = found.iter().map(|f| f.count).sum();
-        for f in &found {
-            tracing::error!("scrub: {f}");
-        }
         p.found = found;
         p.found.truncate(KEPT);
+        for f in &p.found {
+            tracing::error!(each = true, "scrub: {f}");
+        }
         p.state = if self.must_stop(e) {
             State::Stopped
         } else {
@@ -365,7 +368,12 @@ impl Scrubber {
         let (e, mine) = (Arc::clone(engine), Arc::clone(&pass));
         let thread = thread::Builder::new()
             .name("quayfs-scrub".into())
-            .spawn(move || mine.run(&e))?;
+            .spawn(move || {
+                // It has changed nothing, so nobody else is concerned. Whoever watches must see the end of it.
+                if catch_unwind(AssertUnwindSafe(|| mine.run(&e))).is_err() {
+                    mine.progress.lock().state = State::Failed;
+                }
+            })?;
         *last = Some((Arc::clone(&pass), Some(thread)));
         Ok(pass)
     }

@@ -198,6 +198,10 @@ fn finish(worker: &Worker, report: &Report, as_json: bool) -> Result<u8, Failure
     let damaged = status.findings > 0;
     let read = format_size(status.bytes);
     let complete = status.state == State::Finished;
+    if status.state == State::Failed {
+        let why = "the scrub has failed, by a fault of the program: its log says which";
+        return Err(Failure::new(FAILED, why));
+    }
     if as_json {
         let mut value = serde_json::to_value(report).map_err(Failure::with(FAILED))?;
         if let (Worker::Daemon(mnt), Some(map)) = (worker, value.as_object_mut()) {

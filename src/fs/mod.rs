@@ -37,7 +37,7 @@ pub use ops::statfs::StatFs;
 pub use ops::xattr::{Cause, SetXattr};
 pub use status::{Status, uuid_text};
 
-use crate::background::Threads;
+use crate::background::{Threads, guarded};
 use crate::config::MountOptions;
 use crate::engine::Engine;
 use crate::error::{FsError, Result};
@@ -123,10 +123,12 @@ impl Fs {
         let reaper = thread::Builder::new()
             .name("quayfs-reap".into())
             .spawn(move || {
-                engine.serve_orphans(|ino| {
-                    if let Some(fs) = fs.upgrade().filter(|fs| fs.alive().is_ok()) {
-                        fs.reap_if_orphan(ino);
-                    }
+                guarded(&engine, "quayfs-reap", |engine| {
+                    engine.serve_orphans(|ino| {
+                        if let Some(fs) = fs.upgrade().filter(|fs| fs.alive().is_ok()) {
+                            fs.reap_if_orphan(ino);
+                        }
+                    });
                 });
             })?;
         *self.reaper.lock() = Some(reaper);
@@ -134,10 +136,15 @@ impl Fs {
         let chores = thread::Builder::new()
             .name("quayfs-chores".into())
             .spawn(move || {
-                fs.reap_unknown_orphans();
-                if is_allocated(&fs.e.region) {
-                    fs.e.region.prefault(fs.e.stopping());
-                }
+                guarded(&fs.e, "quayfs-chores", |e| {
+                    if e.is_read_only() {
+                        return;
+                    }
+                    fs.reap_unknown_orphans();
+                    if is_allocated(&e.region) {
+                        e.region.prefault(e.stopping());
+                    }
+                });
             })?;
         *self.chores.lock() = Some(chores);
         Ok(())

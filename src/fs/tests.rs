@@ -4,6 +4,7 @@ mod ahead;
 mod exchange;
 mod known;
 mod links;
+mod panics;
 mod partial;
 mod places;
 mod rounds;

@@ -13,7 +13,7 @@ impl Drop for Bomb {
         if std::thread::panicking() {
             // Whoever asked would wait forever, and what an operation left half done would be built
             // upon. What was acknowledged is durable; the next mount recovers.
-            tracing::error!("a request panicked: the daemon ends");
+            tracing::error!(fatal = true, "a request panicked: the daemon ends");
             std::process::abort();
         }
     }

@@ -364,7 +364,11 @@ impl RingThread<'_> {
         }
         if let Err(e) = queue.run(self.service) {
             // Requests of this CPU would wait forever.
-            tracing::error!("the ring of CPU {} failed: {e}: the daemon ends", self.cpu);
+            let cpu = self.cpu;
+            tracing::error!(
+                fatal = true,
+                "the ring of CPU {cpu} failed: {e}: the daemon ends"
+            );
             std::process::abort();
         }
     }
