@@ -24,6 +24,7 @@ pub mod nodelog;
 pub mod ns;
 pub mod recovery;
 pub mod scrub;
+pub mod shown;
 pub mod trim;
 pub mod turns;
 pub mod txn;

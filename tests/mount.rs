@@ -9,7 +9,7 @@ use program::{QUAYFS, Run, Scene, Start as _, can_mount, copy_program, eventuall
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -521,6 +521,9 @@ fn users_without_privileges_mount_through_fusermount() {
     }
     let m = Mounted(Scene::new());
     let (vol, mnt) = m.paths();
+    // Root, if that is who tests, has been there before and has left a log.
+    m.mount(&[]).ok();
+    m.umount().ok();
     let user = Unprivileged::new(m.0.dir());
     for path in [
         m.0.vol(),
@@ -535,8 +538,10 @@ fn users_without_privileges_mount_through_fusermount() {
         let info: Value = serde_json::from_str(&user.run(&["info", &vol, "--json"]).ok()).unwrap();
         info["pid"].as_i64().unwrap() as i32
     };
-    user.run(&["mount", &vol, &mnt]).ok();
+    assert!(!user.run(&["mount", &vol, &mnt]).ok().is_empty());
     assert!(user.mounted(&entry) && user.mounted(&format!("fuse.quayfs {vol}")));
+    let log = fs::metadata(m.0.vol().join("quayfs.log")).unwrap();
+    assert_eq!(log.uid(), fs::metadata(m.0.vol()).unwrap().uid());
     let daemon = pid();
     user.run(&["umount", &mnt]).ok();
     assert!(!user.mounted(&entry) && !runs(daemon));

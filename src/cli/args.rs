@@ -153,8 +153,9 @@ Examples:
   mount -t quayfs /srv/vol /mnt/q                  with mount.quayfs installed (make install)
   /srv/vol  /mnt/q  quayfs  defaults,nofail  0 0   the same in /etc/fstab
 
-The command returns when the mount answers. The daemon logs to VOLUME/quayfs.log; QUAYFS_LOG=debug
-says more. SIGTERM unmounts.
+The command returns when the mount answers. The daemon logs to VOLUME/quayfs.log, 8 MiB of it and as
+much in quayfs.log.old; QUAYFS_LOG=debug says more. SIGTERM and SIGINT unmount, SIGHUP opens the log
+anew.
 Exit codes, as of mount(8): 0 mounted, 1 wrong usage, 32 failed.";
 
 /// Arguments of `mount`.
@@ -171,7 +172,7 @@ pub struct Mount {
     /// Stay in the foreground and log to the terminal.
     #[arg(short = 'f', long)]
     pub foreground: bool,
-    /// Log to this file instead of VOLUME/quayfs.log.
+    /// Log to this file instead of VOLUME/quayfs.log; it must be a regular file of the caller, or a device.
     #[arg(long, value_name = "FILE")]
     pub log_file: Option<PathBuf>,
     /// Report on the standard output when the mount answers, then let go of it.

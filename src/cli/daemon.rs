@@ -1,7 +1,7 @@
 //! The process that serves a mount: from opening the volume to closing it.
 
 use super::exit::{Failure, MOUNT_FAILED, one_line};
-use super::log;
+use super::log::{self, Destination};
 use crate::config::MountOptions;
 use crate::edge;
 use crate::fs::Fs;
@@ -10,6 +10,7 @@ use crate::volume::{Access, Volume};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::{self, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -32,6 +33,8 @@ pub struct Job {
     pub target: PathBuf,
     /// Options of the mount.
     pub options: MountOptions,
+    /// Where to log.
+    pub log: Destination,
 }
 
 /// What to tell the user about a mount that answers.
@@ -39,8 +42,8 @@ pub struct Job {
 pub struct Report {
     /// What is mounted where, and when it is durable.
     pub text: String,
-    /// What must not be overlooked; empty if nothing.
-    pub warning: String,
+    /// What must not be overlooked.
+    pub warnings: Vec<String>,
 }
 
 /// What the daemon tells the process that started it, as one line on its standard output.
@@ -56,7 +59,10 @@ impl Answer {
     fn encode(&self) -> String {
         match self {
             Self::Ready(r) => {
-                format!("ready {}\t{}\n", one_line(&r.text), one_line(&r.warning))
+                // No part has a tab any more; the last one shows that nothing is missing.
+                let parts = [&r.text].into_iter().chain(&r.warnings);
+                let parts: String = parts.map(|part| one_line(part) + "\t").collect();
+                format!("ready {parts}\n")
             }
             Self::Failed(f) => format!("failed {} {}\n", f.code, f.line),
         }
@@ -67,10 +73,10 @@ impl Answer {
         let (word, rest) = line.split_once(' ')?;
         match word {
             "ready" => {
-                let (text, warning) = rest.split_once('\t')?;
+                let mut parts = rest.strip_suffix('\t')?.split('\t').map(str::to_string);
                 Some(Self::Ready(Report {
-                    text: text.into(),
-                    warning: warning.into(),
+                    text: parts.next()?,
+                    warnings: parts.collect(),
                 }))
             }
             "failed" => {
@@ -101,10 +107,14 @@ pub fn serve_detached(job: &Job) -> Result<(), Failure> {
             let _ = rustix::stdio::dup2_stdout(&null);
         }
     };
-    match serve(job, |report| answer(Answer::Ready(report))) {
+    let served = serve(job, true, |report| answer(Answer::Ready(report)));
+    if let Err(Ended::BeforeReady(failure)) = &served {
+        tracing::error!("{}", failure.line);
+    }
+    log::flush();
+    match served {
         Ok(()) => Ok(()),
         Err(Ended::BeforeReady(failure)) => {
-            tracing::error!("{}", failure.line);
             let code = failure.code;
             answer(Answer::Failed(failure));
             std::process::exit(code.into());
@@ -115,7 +125,9 @@ pub fn serve_detached(job: &Job) -> Result<(), Failure> {
 
 /// Serves until unmounted or interrupted.
 pub fn serve_in_foreground(job: &Job) -> Result<(), Failure> {
-    serve(job, |_| ()).map_err(|ended| match ended {
+    let served = serve(job, false, |_| ());
+    log::flush();
+    served.map_err(|ended| match ended {
         Ended::BeforeReady(failure) | Ended::AfterReady(failure) => failure,
     })
 }
@@ -136,12 +148,14 @@ enum Event {
     GiveUp,
 }
 
-fn serve(job: &Job, ready: impl FnOnce(Report)) -> Result<(), Ended> {
-    log::start();
+fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), Ended> {
+    let warnings: Vec<_> = start_log(job, detached)?.into_iter().collect();
     // Writing back for us must not wait for us; needs CAP_SYS_RESOURCE, helps where there is it.
     let _ = rustix::process::configure_io_flusher_behavior(true);
     let early = |e: &dyn std::fmt::Display| Ended::BeforeReady(Failure::new(MOUNT_FAILED, e));
     let started = Instant::now();
+    // Whoever moves logs asks every daemon, also one that is recovering its volume.
+    let signals = Signals::new([SIGHUP]).map_err(|e| early(&e))?;
     let access = if job.options.read_only {
         Access::ReadOnly
     } else {
@@ -149,7 +163,9 @@ fn serve(job: &Job, ready: impl FnOnce(Report)) -> Result<(), Ended> {
     };
     let volume = Volume::open(&job.volume, access, PREDECESSOR).map_err(|e| early(&e))?;
     let fs = Fs::mount(volume, &job.options).map_err(|e| early(&e))?;
-    let signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(|e| early(&e))?;
+    for signal in [SIGTERM, SIGINT] {
+        signals.add_signal(signal).map_err(|e| early(&e))?;
+    }
     let (mount, device) = match Mount::attach(&job.volume, &job.target, &job.options) {
         Ok(attached) => attached,
         Err(e) => {
@@ -186,7 +202,7 @@ fn serve(job: &Job, ready: impl FnOnce(Report)) -> Result<(), Ended> {
         info!("read_ahead= has no effect, the kernel keeps to its own: {e}");
     }
     watch_signals(signals, mount, events).map_err(|e| early(&e))?;
-    ready(report(job, &fs, started.elapsed()));
+    ready(report(job, &fs, started.elapsed(), warnings));
     let served = wait(&inbox);
     let closed = fs.shutdown();
     let late = |what: &str, e: &dyn std::fmt::Display| {
@@ -208,6 +224,25 @@ fn serve(job: &Job, ready: impl FnOnce(Report)) -> Result<(), Ended> {
     Ok(())
 }
 
+/// Starts the log, and returns what to warn of. A volume is mounted without one rather than not at all; a file that was
+/// asked for must open.
+fn start_log(job: &Job, detached: bool) -> Result<Option<String>, Ended> {
+    let Err(e) = log::start(&job.log, detached) else {
+        return Ok(None);
+    };
+    let path = job.log.path().unwrap_or_default();
+    let why = format!("cannot open the log {}: {e}", path.display());
+    match job.log {
+        Destination::Asked(_) => Err(Ended::BeforeReady(Failure::new(
+            MOUNT_FAILED,
+            format!("{why}; choose another --log-file"),
+        ))),
+        _ => Ok(Some(format!(
+            "{why}; messages are lost until that is put right"
+        ))),
+    }
+}
+
 fn spawn_server(
     fs: Arc<Fs>,
     (device, number): (std::os::fd::OwnedFd, Option<Arc<str>>),
@@ -216,28 +251,32 @@ fn spawn_server(
     thread::Builder::new().name("serve".into()).spawn(move || {
         let start = events.clone();
         let started = move || drop(start.send(Event::Started));
-        let end = edge::session::serve(fs, device, number, started);
+        let serve = || edge::session::serve(fs, device, number, started);
+        // Whatever became of it, the volume has to be closed.
+        let end = catch_unwind(AssertUnwindSafe(serve))
+            .unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
         // The receiver only goes away when the process ends.
         let _ = events.send(Event::Unmounted(end));
     })?;
     Ok(())
 }
 
-/// The first signal unmounts as soon as nobody uses the tree, but after [`PATIENCE`], or at the
-/// second signal, takes it away from whoever does.
+/// SIGHUP opens the log anew. The first SIGTERM or SIGINT unmounts as soon as nobody uses the tree, but after
+/// [`PATIENCE`], or at the second such signal, takes it away from whoever does.
 fn watch_signals(mut signals: Signals, mount: Arc<Mount>, events: Sender<Event>) -> io::Result<()> {
     thread::Builder::new()
         .name("signals".into())
         .spawn(move || {
-            let Some(signal) = signals.forever().next() else {
+            let Some(signal) = signals.forever().find(asks_for_end) else {
                 return;
             };
             info!("signal {signal}: unmounting {}", mount.target().display());
             let asked = Instant::now();
             loop {
+                let again = signals.pending().filter(asks_for_end).count() > 0;
                 match mount.detach(Users::Respect) {
                     Ok(()) => return,
-                    Err(e) if asked.elapsed() > PATIENCE || signals.pending().next().is_some() => {
+                    Err(e) if asked.elapsed() > PATIENCE || again => {
                         warn!("{e}; taking it away from its users");
                         break;
                     }
@@ -251,6 +290,16 @@ fn watch_signals(mut signals: Signals, mount: Arc<Mount>, events: Sender<Event>)
             let _ = events.send(Event::GiveUp);
         })?;
     Ok(())
+}
+
+/// Obeys a signal that asks for less than the end; whether it asks for that.
+fn asks_for_end(signal: &i32) -> bool {
+    if *signal != SIGHUP {
+        return true;
+    }
+    log::reopen();
+    info!("signal {signal}: the log is opened anew");
+    false
 }
 
 /// Waits until requests are served; why not, if that fails.
@@ -269,7 +318,7 @@ fn wait(inbox: &Receiver<Event>) -> io::Result<()> {
     }
 }
 
-fn report(job: &Job, fs: &Fs, took: Duration) -> Report {
+fn report(job: &Job, fs: &Fs, took: Duration, mut warnings: Vec<String>) -> Report {
     let (volume, target) = (job.volume.display(), job.target.display());
     let status = serde_json::to_value(fs.status()).unwrap_or_default();
     let fact = |name: &str| status[name].as_str().unwrap_or("?").to_string();
@@ -280,12 +329,11 @@ fn report(job: &Job, fs: &Fs, took: Duration) -> Report {
     };
     let text = format!("mounted {volume} on {target}: backend `{backend}`, durable {durable}");
     info!("{text} (ready after {took:?})");
-    let mut warning = String::new();
     if backend == "volatile" {
-        warn!("{}", super::VOLATILE_WARNING);
-        warning.push_str(super::VOLATILE_WARNING);
+        warnings.push(super::VOLATILE_WARNING.into());
     }
-    Report { text, warning }
+    warnings.iter().for_each(|w| warn!("{w}"));
+    Report { text, warnings }
 }
 
 #[cfg(test)]
@@ -297,11 +345,11 @@ mod tests {
         for answer in [
             Answer::Ready(Report {
                 text: "mounted /a b on /c".into(),
-                warning: String::new(),
+                warnings: Vec::new(),
             }),
             Answer::Ready(Report {
                 text: "x".into(),
-                warning: "look out".into(),
+                warnings: vec!["look out".into(), "and there".into()],
             }),
             Answer::Failed(Failure::new(32, "no\nway")),
         ] {

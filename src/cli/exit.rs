@@ -66,14 +66,15 @@ pub fn warn(message: impl Display) {
     let _ = writeln!(std::io::stderr(), "quayfs: warning: {line}");
 }
 
-/// Joins lines: what a message gains by structure a script loses by parsing.
+/// Joins lines: what a message gains by structure a script loses by parsing. Nothing is left in it that a terminal
+/// obeys.
 pub fn one_line(text: &str) -> String {
     let lines: Vec<_> = text
         .lines()
         .map(str::trim)
         .filter(|l| !l.is_empty())
         .collect();
-    lines.join("; ")
+    crate::shown::text(&lines.join("; "))
 }
 
 /// What clap has to say, in one line that names the help to read.

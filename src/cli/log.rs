@@ -1,77 +1,454 @@
-//! Where the daemon's words go.
+//! Where the daemon's words go: to a file, or to the standard error.
+//!
+//! Nothing that happens to the log may happen to the file system. Who logs puts a line into a queue and goes on; a
+//! thread writes it. So a full disk, a reader who went away, one who does not read, or a log on a file system that
+//! does not answer cost lines, and nothing else. The next line that can be written says how many.
+//!
+//! Of an event these fields have a meaning of their own:
+//!
+//! - `fatal = true`: the process is about to end, so the caller waits for the line to be written, for a moment;
+//! - `each = true`: the line is written however often there are such. Other complaints (warnings and errors) are
+//!   made once in a while only, and counted: see [`limit`].
 
-use std::fs::{File, OpenOptions};
-use std::io::{self, IsTerminal};
+mod file;
+mod limit;
+
+use std::collections::VecDeque;
+use std::fmt::{self, Write as _};
+use std::io::{self, IsTerminal as _};
+use std::panic::PanicHookInfo;
 use std::path::{Path, PathBuf};
-use tracing_subscriber::EnvFilter;
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Registry};
+
+use crate::shown;
+use file::LogFile;
+use limit::{Limit, Verdict};
 
 /// Name of the default log file inside the volume.
 const NAME: &str = "quayfs.log";
-/// A log longer than this is put aside when it is next opened; one predecessor is kept.
-const LONG: u64 = 8 << 20;
+/// Most bytes of lines that wait to be written; those beyond are lost.
+const WAITING_MAX: usize = 4 << 20;
+/// How long nothing may be written until whoever waits for it gives up: at the end, and before the process dies.
+const PATIENCE: Duration = Duration::from_secs(5);
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// The log file of a volume, unless another was asked for.
-pub fn path(volume: &Path, asked: Option<&Path>) -> PathBuf {
-    asked.map_or_else(|| volume.join(NAME), Path::to_path_buf)
+/// Where a daemon logs to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// The standard error.
+    Stderr,
+    /// A file that somebody has named, by an absolute path.
+    Asked(PathBuf),
+    /// The file in the directory of a volume.
+    Volume(PathBuf),
 }
 
-/// Opens a log file for appending.
-pub fn open(path: &Path) -> io::Result<File> {
-    if path.metadata().is_ok_and(|m| m.is_file() && m.len() > LONG) {
-        let mut old = path.as_os_str().to_owned();
-        old.push(".old");
-        std::fs::rename(path, old)?;
+impl Destination {
+    /// The file, if it is one.
+    pub fn path(&self) -> Option<PathBuf> {
+        match self {
+            Self::Stderr => None,
+            Self::Asked(path) => Some(path.clone()),
+            Self::Volume(volume) => Some(volume.join(NAME)),
+        }
     }
-    OpenOptions::new().create(true).append(true).open(path)
 }
 
-/// Sends what the process logs to the standard error. `QUAYFS_LOG` chooses the level (default
-/// `info`), in the syntax of `RUST_LOG`.
-pub fn start() {
+/// Sends what the process logs there, panics too. `QUAYFS_LOG` chooses the level (default `info`), in the syntax of
+/// `RUST_LOG`. A process that is `detached` has nothing else to do with its standard error.
+///
+/// A log that does not open is no reason not to start: it is tried again with each line.
+///
+/// # Errors
+/// It does not open, or its thread cannot be started.
+pub fn start(to: &Destination, detached: bool) -> io::Result<()> {
+    let (output, opened) = match (to, to.path()) {
+        (_, None) => (Output::Stderr, Ok(())),
+        (to, Some(path)) => {
+            let asked = matches!(to, Destination::Asked(_));
+            let mut file = LogFile::new(path, asked, detached);
+            let opened = file.reopen();
+            (Output::File(file), opened)
+        }
+    };
+    let coloured = matches!(output, Output::Stderr) && io::stderr().is_terminal();
+    let queue = QUEUE.get_or_init(Queue::default);
     let filter = EnvFilter::try_from_env("QUAYFS_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let subscriber = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        .with_target(false);
-    // A second start in one process, as in tests, keeps the first.
-    let _ = subscriber.try_init();
+    let lines = Lines { queue, coloured };
+    let subscriber = Registry::default().with(filter).with(lines);
+    // A second start in one process keeps the first.
+    if subscriber.try_init().is_ok() {
+        std::panic::set_hook(Box::new(on_panic));
+        queue.lock().is_served = true;
+        let started = thread::Builder::new()
+            .name("log".into())
+            .spawn(move || queue.serve(output));
+        if let Err(e) = started {
+            queue.lock().is_served = false;
+            return Err(e);
+        }
+    }
+    opened
+}
+
+/// Has the log opened anew, by the name that it was given.
+pub fn reopen() {
+    if let Some(queue) = QUEUE.get() {
+        queue.lock().reopen = true;
+        queue.come.notify_one();
+    }
+}
+
+/// Returns when all that was logged is written, or cannot be.
+pub fn flush() {
+    if let Some(queue) = QUEUE.get() {
+        queue.flush(PATIENCE);
+    }
+}
+
+/// There is one log, as there is one standard error.
+static QUEUE: OnceLock<Queue> = OnceLock::new();
+
+/// A panic is a line of the log, wherever the standard error goes.
+fn on_panic(info: &PanicHookInfo<'_>) {
+    let payload = info.payload();
+    let what = (payload.downcast_ref::<&str>().copied())
+        .or_else(|| payload.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no reason given");
+    let thread = thread::current();
+    let name = thread.name().unwrap_or("without a name");
+    match info.location() {
+        Some(at) => tracing::error!(fatal = true, "thread {name} panicked at {at}: {what}"),
+        None => tracing::error!(fatal = true, "thread {name} panicked: {what}"),
+    }
+}
+
+/// Turns events into lines of the queue.
+struct Lines {
+    queue: &'static Queue,
+    coloured: bool,
+}
+
+impl<S: Subscriber> Layer<S> for Lines {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut said = Said::default();
+        event.record(&mut said);
+        let metadata = event.metadata();
+        let text = shown::text(&said.text);
+        let complains = *metadata.level() <= Level::WARN && !said.each;
+        let mut state = self.queue.lock();
+        if complains {
+            match (state.limit).admits(metadata.callsite(), &text, Instant::now()) {
+                Verdict::Write => {}
+                // Whoever writes learns when the count is due.
+                Verdict::Count { first: true } => return self.queue.come.notify_one(),
+                Verdict::Count { first: false } => return,
+            }
+        }
+        state.put(line(*metadata.level(), &text, self.coloured));
+        self.queue.come.notify_one();
+        drop(state);
+        if said.fatal {
+            self.queue.flush(LAST_WORDS);
+        }
+    }
+}
+
+/// A line of the log, with its end.
+fn line(level: Level, text: &str, coloured: bool) -> String {
+    let mut line = String::with_capacity(text.len() + 48);
+    // The time is all that could be wrong, and a line without it is better than none.
+    let _ = SystemTime.format_time(&mut Writer::new(&mut line));
+    let colour = match level {
+        Level::ERROR => 31,
+        Level::WARN => 33,
+        Level::INFO => 32,
+        _ => 34,
+    };
+    let _ = if coloured {
+        writeln!(line, " \x1b[{colour}m{level:>5}\x1b[0m {text}")
+    } else {
+        writeln!(line, " {level:>5} {text}")
+    };
+    line
+}
+
+/// What an event says.
+#[derive(Default)]
+struct Said {
+    text: String,
+    fatal: bool,
+    each: bool,
+}
+
+impl Visit for Said {
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        match field.name() {
+            "fatal" => self.fatal = value,
+            "each" => self.each = value,
+            _ => self.record_debug(field, &value),
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        let space = if self.text.is_empty() { "" } else { " " };
+        // What cannot be said is left out.
+        let _ = match field.name() {
+            "message" => write!(self.text, "{space}{value:?}"),
+            name => write!(self.text, "{space}{name}={value:?}"),
+        };
+    }
+}
+
+/// Where who logs and who writes meet.
+#[derive(Debug, Default)]
+struct Queue {
+    state: Mutex<State>,
+    /// There is something to do for who writes.
+    come: Condvar,
+    /// Something was written.
+    gone: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    lines: VecDeque<String>,
+    bytes: usize,
+    /// Lines that have come, and lines that were written or lost.
+    came: u64,
+    went: u64,
+    /// Lines that found no room, since the last that was told of.
+    lost: u64,
+    limit: Limit,
+    reopen: bool,
+    /// Somebody waits for what was left out to be counted.
+    ending: bool,
+    /// There is a thread that writes.
+    is_served: bool,
+}
+
+impl State {
+    fn put(&mut self, line: String) {
+        if self.bytes + line.len() > WAITING_MAX {
+            self.lost += 1;
+            return;
+        }
+        self.bytes += line.len();
+        self.came += 1;
+        self.lines.push_back(line);
+    }
+
+    /// Puts the counts of what was left out that are due.
+    fn count(&mut self, by: Option<Instant>) {
+        for text in self.limit.take(by) {
+            self.put(line(Level::WARN, &text, false));
+        }
+    }
+}
+
+/// What there is to do for who writes.
+struct Work {
+    lines: VecDeque<String>,
+    reopen: bool,
+    lost: u64,
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes what comes. The body of a thread that ends with the process.
+    fn serve(&self, output: Output) {
+        let _served = Served(self);
+        let mut pen = Pen::new(output);
+        loop {
+            let work = self.next();
+            if work.reopen {
+                pen.reopen();
+            }
+            pen.lost(work.lost);
+            for line in work.lines {
+                pen.write(&line);
+                self.lock().went += 1;
+                self.gone.notify_all();
+            }
+        }
+    }
+
+    /// Waits for something to do; without limit, unless lines were left out and are to be counted.
+    fn next(&self) -> Work {
+        let mut state = self.lock();
+        loop {
+            let now = Instant::now();
+            let by = (!state.ending).then_some(now);
+            state.ending = false;
+            state.count(by);
+            if state.reopen || !state.lines.is_empty() {
+                state.bytes = 0;
+                return Work {
+                    lines: std::mem::take(&mut state.lines),
+                    reopen: std::mem::take(&mut state.reopen),
+                    lost: std::mem::take(&mut state.lost),
+                };
+            }
+            self.gone.notify_all();
+            state = match state.limit.due() {
+                None => self
+                    .come
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner),
+                Some(due) => {
+                    let left = due.saturating_duration_since(now);
+                    let waited = self.come.wait_timeout(state, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+    }
+
+    /// Waits until everything that was put before is written, also the counts of what was left out; no longer
+    /// than `patience` for any one of them.
+    fn flush(&self, patience: Duration) {
+        let mut state = self.lock();
+        state.ending = true;
+        self.come.notify_one();
+        let mut before = state.went;
+        let mut since = Instant::now();
+        while state.is_served && (state.ending || state.went < state.came) {
+            if state.went != before {
+                (before, since) = (state.went, Instant::now());
+            }
+            let Some(left) = patience.checked_sub(since.elapsed()) else {
+                return;
+            };
+            let waited = self.gone.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// While this is there, somebody writes.
+struct Served<'q>(&'q Queue);
+
+impl Drop for Served<'_> {
+    fn drop(&mut self) {
+        self.0.lock().is_served = false;
+        self.0.gone.notify_all();
+    }
+}
+
+/// What is written to.
+#[derive(Debug)]
+enum Output {
+    Stderr,
+    File(LogFile),
+    #[cfg(test)]
+    Pipe(std::os::fd::OwnedFd),
+}
+
+impl Output {
+    fn append(&mut self, line: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Stderr => file::write(rustix::stdio::stderr(), line),
+            Self::File(file) => file.append(line),
+            #[cfg(test)]
+            Self::Pipe(pipe) => file::write(pipe, line),
+        }
+    }
+}
+
+/// Writes lines and counts those that it cannot.
+struct Pen {
+    output: Output,
+    /// The last line broke off, so that the next begins a new one.
+    torn: bool,
+    lost: u64,
+    why: String,
+}
+
+impl Pen {
+    fn new(output: Output) -> Self {
+        Self {
+            output,
+            torn: false,
+            lost: 0,
+            why: String::new(),
+        }
+    }
+
+    fn reopen(&mut self) {
+        // If that fails, so does the next line, which counts.
+        if let Output::File(file) = &mut self.output
+            && file.reopen().is_ok()
+        {
+            self.torn = false;
+        }
+    }
+
+    /// Lines have been lost before they came here.
+    fn lost(&mut self, n: u64) {
+        if n > 0 {
+            self.lost += n;
+            self.why = "they came faster than they could be written".into();
+        }
+    }
+
+    fn write(&mut self, line: &str) {
+        if self.lost > 0 {
+            let (n, why) = (self.lost, &self.why);
+            let told = format!("{n} lines of the log are missing here: {why}");
+            if self.append(&self::line(Level::WARN, &told, false)) {
+                self.lost = 0;
+            }
+        }
+        if self.lost > 0 || !self.append(line) {
+            self.lost += 1;
+        }
+    }
+
+    fn append(&mut self, line: &str) -> bool {
+        let written = if self.torn {
+            self.output.append(format!("\n{line}").as_bytes())
+        } else {
+            self.output.append(line.as_bytes())
+        };
+        match written {
+            Ok(()) => {
+                self.torn = false;
+                true
+            }
+            Err(e) => {
+                self.torn |= e.kind() == io::ErrorKind::WriteZero;
+                self.why = if e.kind() == io::ErrorKind::WriteZero {
+                    "no room".into()
+                } else {
+                    e.to_string()
+                };
+                false
+            }
+        }
+    }
+}
+
+/// The log file of a volume, unless another was asked for, as messages name it.
+pub fn destination(volume: &Path, asked: Option<&Path>) -> io::Result<Destination> {
+    Ok(match asked {
+        // The daemon has another working directory.
+        Some(path) => Destination::Asked(std::path::absolute(path)?),
+        None => Destination::Volume(volume.to_path_buf()),
+    })
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::io::Write;
-
-    #[test]
-    fn a_log_grows_until_it_is_long() {
-        let dir = tempfile::tempdir().unwrap();
-        let log = path(dir.path(), None);
-        assert_eq!(log, dir.path().join("quayfs.log"));
-        for _ in 0..2 {
-            open(&log).unwrap().write_all(b"line\n").unwrap();
-        }
-        assert_eq!(std::fs::read(&log).unwrap(), b"line\nline\n");
-        File::options()
-            .write(true)
-            .open(&log)
-            .unwrap()
-            .set_len(LONG + 1)
-            .unwrap();
-        drop(open(&log).unwrap());
-        assert_eq!(log.metadata().unwrap().len(), 0);
-        assert_eq!(
-            dir.path().join("quayfs.log.old").metadata().unwrap().len(),
-            LONG + 1
-        );
-    }
-
-    #[test]
-    fn another_log_can_be_asked_for() {
-        assert_eq!(
-            path(Path::new("/v"), Some(Path::new("/l"))),
-            Path::new("/l")
-        );
-        assert!(open(Path::new("/no/such/place")).is_err());
-    }
-}
+mod tests;

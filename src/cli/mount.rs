@@ -1,13 +1,14 @@
 //! `quayfs mount` up to the point where the daemon takes over.
 //!
 //! The daemon is this program again, started with `--daemon`: nothing is forked after threads
-//! exist. It answers once on its standard output, and its standard error is the log file.
+//! exist. It answers once on its standard output, and opens the log by itself, so that it can put it aside and open it
+//! anew.
 
 use super::args;
 use super::daemon::{self, Job};
 use super::exit::{Failure, MOUNT_FAILED, MOUNT_USAGE, say, warn};
 use super::helper::Call;
-use super::log;
+use super::log::{self, Destination};
 use crate::config::MountOptions;
 use crate::mount;
 use std::fs::File;
@@ -23,18 +24,18 @@ pub fn run(args: args::Mount) -> Result<(), Failure> {
     if options.remount {
         return remount(&args.mountpoint, &options);
     }
-    let job = job(&args.volume, &args.mountpoint, options)?;
+    let asked = args.log_file.as_deref();
+    let mut job = job(&args.volume, &args.mountpoint, options, asked)?;
     if args.daemon {
         return daemon::serve_detached(&job);
     }
     if args.foreground {
-        if let Some(path) = &args.log_file {
-            let log = log::open(path).map_err(|e| no_log(path, &e))?;
-            rustix::stdio::dup2_stderr(&log).map_err(|e| no_log(path, &e.into()))?;
+        if asked.is_none() {
+            job.log = Destination::Stderr;
         }
         return daemon::serve_in_foreground(&job);
     }
-    say(start(&job, args.log_file.as_deref())?);
+    say(start(&job)?);
     Ok(())
 }
 
@@ -49,11 +50,11 @@ pub fn helper(call: &Call) -> Result<(), Failure> {
             remount(target, &options)
         };
     }
-    let job = job(volume, target, options)?;
+    let job = job(volume, target, options, None)?;
     if call.fake {
         return Ok(());
     }
-    let report = start(&job, None)?;
+    let report = start(&job)?;
     if call.verbose {
         say(report);
     }
@@ -67,7 +68,12 @@ fn remount(target: &Path, options: &MountOptions) -> Result<(), Failure> {
 }
 
 /// Checks the paths and makes them absolute, so that the daemon needs no working directory.
-fn job(volume: &Path, target: &Path, options: MountOptions) -> Result<Job, Failure> {
+fn job(
+    volume: &Path,
+    target: &Path,
+    options: MountOptions,
+    log: Option<&Path>,
+) -> Result<Job, Failure> {
     let failed = |why: String| Failure::new(MOUNT_FAILED, why);
     let volume = volume.canonicalize().map_err(|e| {
         failed(format!(
@@ -91,49 +97,34 @@ fn job(volume: &Path, target: &Path, options: MountOptions) -> Result<Job, Failu
             "{v} is mounted on {t} already: use it there, or `quayfs umount {t}` first"
         )));
     }
+    let log = log::destination(&volume, log).map_err(|e| failed(format!("--log-file: {e}")))?;
     Ok(Job {
+        log,
         volume,
         target,
         options,
     })
 }
 
-fn no_log(path: &Path, e: &std::io::Error) -> Failure {
-    let why = format!(
-        "cannot open the log {}: {e}; choose another --log-file",
-        path.display()
-    );
-    Failure::new(MOUNT_FAILED, why)
-}
-
 /// Starts the daemon and waits until the mount answers. Warns where needed, and returns what
 /// else to tell the user.
-fn start(job: &Job, asked: Option<&Path>) -> Result<String, Failure> {
-    let log = log::path(&job.volume, asked);
-    let stderr: Stdio = match (log::open(&log), asked) {
-        (Ok(file), _) => file.into(),
-        (Err(e), Some(path)) => return Err(no_log(path, &e)),
-        (Err(e), None) if job.options.read_only => {
-            warn(format_args!(
-                "no log, since {} cannot be opened: {e}",
-                log.display()
-            ));
-            Stdio::null()
-        }
-        (Err(e), None) => return Err(no_log(&log, &e)),
-    };
+fn start(job: &Job) -> Result<String, Failure> {
     let failed = |why: String| Failure::new(MOUNT_FAILED, why);
     let program = own_program().map_err(|e| failed(format!("cannot start the daemon: {e}")))?;
-    let mut child = Command::new(program)
-        .arg0("quayfs")
-        .args(["mount", "--daemon", "-o"])
+    let mut command = Command::new(program);
+    command.arg0("quayfs").args(["mount", "--daemon"]);
+    if let Destination::Asked(path) = &job.log {
+        command.arg("--log-file").arg(path);
+    }
+    let mut child = command
+        .arg("-o")
         .arg(job.options.to_string())
         .arg("--")
         .args([&job.volume, &job.target])
         .current_dir("/")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(stderr)
+        .stderr(Stdio::null())
         .spawn()
         .map_err(|e| failed(format!("cannot start the daemon: {e}")))?;
     let mut answer = String::new();
@@ -143,14 +134,13 @@ fn start(job: &Job, asked: Option<&Path>) -> Result<String, Failure> {
     }
     match daemon::Answer::decode(answer.trim_end_matches('\n')) {
         Some(daemon::Answer::Ready(report)) => {
-            if !report.warning.is_empty() {
-                warn(report.warning);
-            }
+            report.warnings.iter().for_each(warn);
             Ok(report.text)
         }
         Some(daemon::Answer::Failed(failure)) => Err(failure),
         None => {
             let end = child.wait().map(|s| s.to_string()).unwrap_or_default();
+            let log = job.log.path().unwrap_or_default();
             Err(failed(format!(
                 "the daemon ended while mounting ({end}): see {}",
                 log.display()

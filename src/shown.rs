@@ -1,0 +1,83 @@
+//! Names and messages as they are shown to people: in one line, without anything that a terminal obeys.
+//!
+//! Names of files, paths and labels are chosen by others, and any byte but `/` and zero may be in them. Shown as
+//! they are, a newline begins what looks like another message, and an escape sequence moves the cursor, colours,
+//! or renames the window. What is for programs (`--json`) is not changed.
+
+use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+
+/// Bytes as text: control characters become `\n`, `\t`, `\x1b` and the like, bytes that are no UTF-8 `\xff`.
+/// What has been through this is left as it is by doing it again.
+pub fn bytes(raw: &[u8]) -> String {
+    let mut out = String::with_capacity(raw.len());
+    for chunk in raw.utf8_chunks() {
+        chunk.valid().chars().for_each(|c| push(&mut out, c));
+        for byte in chunk.invalid() {
+            // A `String` takes everything.
+            let _ = write!(out, "\\x{byte:02x}");
+        }
+    }
+    out
+}
+
+/// As [`bytes`], of a text.
+pub fn text(raw: &str) -> String {
+    bytes(raw.as_bytes())
+}
+
+/// As [`bytes`], of a path.
+pub fn path(raw: &Path) -> String {
+    bytes(raw.as_os_str().as_bytes())
+}
+
+fn push(out: &mut String, c: char) {
+    let done = match c {
+        '\n' => write!(out, "\\n"),
+        '\r' => write!(out, "\\r"),
+        '\t' => write!(out, "\\t"),
+        c if c.is_ascii_control() => write!(out, "\\x{:02x}", c as u32),
+        c if c.is_control() || turns(c) => write!(out, "\\u{{{:x}}}", c as u32),
+        c => return out.push(c),
+    };
+    let _ = done;
+}
+
+/// Whether a character ends a line, or turns the direction of those that follow, without being a control character.
+fn turns(c: char) -> bool {
+    matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_a_terminal_obeys_is_spelt_out() {
+        for (raw, shown) in [
+            (&b"plain \\ name"[..], "plain \\ name"),
+            ("größe".as_bytes(), "größe"),
+            (b"a\nERROR b\r\t", "a\\nERROR b\\r\\t"),
+            (b"\x1b]0;title\x07\x7f", "\\x1b]0;title\\x07\\x7f"),
+            (
+                "\u{9b}31m\u{202e}\u{2028}".as_bytes(),
+                "\\u{9b}31m\\u{202e}\\u{2028}",
+            ),
+            (b"\xff\xc3", "\\xff\\xc3"),
+        ] {
+            assert_eq!(bytes(raw), shown);
+        }
+        assert_eq!(path(Path::new("/v\n")), "/v\\n");
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_left_to_obey(raw in prop::collection::vec(any::<u8>(), 0..60)) {
+            let shown = bytes(&raw);
+            prop_assert!(!shown.chars().any(|c| c.is_control() || turns(c)));
+            prop_assert_eq!(text(&shown), shown);
+        }
+    }
+}
