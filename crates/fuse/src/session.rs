@@ -158,24 +158,32 @@ pub fn serve(
             }
         });
         stats.set_transport(if ringing { "uring" } else { "dev" });
-        service.started();
         // With rings, forgets and interrupts come by the device all the same.
         let workers = if ringing { 1 } else { options.workers.max(1) };
-        let threads: Vec<_> = (0..workers)
-            .map(|n| session.start_worker(scope, n, agreed, (!ringing, later.clone())))
-            .collect::<io::Result<_>>()?;
-        drop(later);
+        let mode = (agreed, !ringing, later);
+        // The first of them is this thread, so there is always one. More of them only make it faster.
+        let threads: Vec<_> = (1..workers)
+            .map_while(|n| {
+                let started = session.start_worker(scope, n, mode.clone());
+                let few =
+                    |e| tracing::warn!("{n} of {workers} threads serve, for want of more: {e}");
+                started.map_err(few).ok()
+            })
+            .collect();
         let polls = match options.idle {
             Idle::Auto => awake::is_worth_while(),
             Idle::Poll => true,
             Idle::Halt => false,
         };
         if polls {
-            thread::Builder::new()
-                .name("fuse-awake".into())
-                .spawn_scoped(scope, || stats.awake.run(stats, awake::hold))?;
+            let awake = thread::Builder::new().name("fuse-awake".into());
+            if let Err(e) = awake.spawn_scoped(scope, || stats.awake.run(stats, awake::hold)) {
+                tracing::warn!("idle CPUs halt, for want of a thread: {e}");
+            }
         }
-        let ended = join(threads);
+        service.started();
+        let first = session.work(0, mode);
+        let ended = first.and(join(threads));
         stats.awake.end();
         ended
     })
@@ -192,6 +200,13 @@ fn join(threads: Vec<ScopedJoinHandle<'_, io::Result<()>>>) -> io::Result<()> {
         }
     }
     result
+}
+
+fn serve_device(worker: Worker, cpu: Option<usize>, service: &dyn Service) -> io::Result<()> {
+    if let Some(cpu) = cpu {
+        pin(cpu);
+    }
+    worker.run(service)
 }
 
 struct Session<'a> {
@@ -238,9 +253,27 @@ impl<'a> Session<'a> {
         &self,
         scope: &'s Scope<'s, 'a>,
         number: usize,
-        agreed: Agreed,
-        (busy, later): (bool, Option<Later>),
+        mode: (Agreed, bool, Option<Later>),
     ) -> io::Result<ScopedJoinHandle<'s, io::Result<()>>> {
+        let (worker, cpu) = self.worker(number, mode);
+        let service = self.service;
+        thread::Builder::new()
+            .name(format!("fuse-{number}"))
+            .spawn_scoped(scope, move || serve_device(worker, cpu, service))
+    }
+
+    /// Does what a thread does that [`Session::start_worker`] starts, in this one.
+    fn work(&self, number: usize, mode: (Agreed, bool, Option<Later>)) -> io::Result<()> {
+        let (worker, cpu) = self.worker(number, mode);
+        serve_device(worker, cpu, self.service)
+    }
+
+    /// Who serves the device, and the CPU to be bound to.
+    fn worker(
+        &self,
+        number: usize,
+        (agreed, busy, later): (Agreed, bool, Option<Later>),
+    ) -> (Worker, Option<usize>) {
         let poll = if busy {
             self.options.poll
         } else {
@@ -267,21 +300,13 @@ impl<'a> Session<'a> {
             gather: if busy { Duration::ZERO } else { GATHER },
             later,
         };
-        let service = self.service;
         let cpu = (busy && self.options.pin)
             .then(allowed_cpus)
             .and_then(|cpus| {
                 let at = number % cpus.len().max(1);
                 cpus.get(at).copied()
             });
-        thread::Builder::new()
-            .name(format!("fuse-{number}"))
-            .spawn_scoped(scope, move || {
-                if let Some(cpu) = cpu {
-                    pin(cpu);
-                }
-                worker.run(service)
-            })
+        (worker, cpu)
     }
 
     /// Opens a ring for each CPU that there can be. They wait to be registered.
