@@ -60,8 +60,8 @@ test-workspace: deps
 
 # The tests with real mounts once more, over FUSE over io_uring, which root can switch on.
 test-rings: deps
-	scripts/rings $(CARGO) test --test mount --test calls --test acl --test idmap --test scrub_mount --test kill \
-		--test exchange --test loops
+	scripts/rings $(CARGO) test --test mount --test umount --test calls --test acl --test idmap --test scrub_mount \
+		--test kill --test exchange --test loops
 
 # Every interleaving of the lock-free parts; another build of them, hence another directory.
 test-loom: deps

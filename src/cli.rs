@@ -4,6 +4,7 @@
 mod args;
 mod bench;
 mod daemon;
+mod ending;
 mod exit;
 mod fsck;
 mod helper;
@@ -15,7 +16,6 @@ mod quota;
 mod scrub;
 mod umount;
 
-use crate::mount::Users;
 use args::{Cli, Command};
 use clap::Parser;
 use clap::error::ErrorKind;
@@ -58,7 +58,11 @@ fn execute(command: Command) -> Result<u8, Failure> {
     match command {
         Command::Mkfs(args) => mkfs::run(args).map(|()| exit::OK),
         Command::Mount(args) => mount::run(args).map(|()| exit::OK),
-        Command::Umount(args) => umount::run(&args.mountpoint, Users::Respect).map(|()| exit::OK),
+        Command::Umount(args) => umount::run(&args.mountpoint, args.users()).map(|()| exit::OK),
+        Command::Probe(args) => {
+            exit::say(crate::mount::server::probe(&args.target));
+            Ok(exit::OK)
+        }
         Command::Fsck(args) => fsck::run(&args),
         Command::Scrub(args) => scrub::run(&args),
         Command::Quota(args) => quota::run(&args).map(|()| exit::OK),

@@ -95,6 +95,8 @@ pub struct Engine {
     /// The region's own code looks at it too.
     stopping: std::sync::atomic::AtomicBool,
     read_only: AtomicBool,
+    /// What has made the mount read-only, if a failure has.
+    failure: OnceLock<String>,
     flush_failed: AtomicBool,
     /// One digest at a time, with the memory of its batches.
     pub(crate) digesting: Mutex<Digesting>,
@@ -195,6 +197,7 @@ impl Engine {
             gate: Gate::default(),
             orphans: Orphans::default(),
             stopping: std::sync::atomic::AtomicBool::new(false),
+            failure: OnceLock::new(),
             flush_failed: AtomicBool::new(false),
             digesting: Mutex::default(),
             rounding: Mutex::default(),
@@ -261,9 +264,16 @@ impl Engine {
     /// readable, nothing is changed any more.
     pub fn fail(&self, cause: &dyn std::fmt::Display) {
         if !self.read_only.swap(true, Ordering::AcqRel) {
+            // Set once, by whoever was first.
+            let _ = self.failure.set(cause.to_string());
             tracing::error!("{cause}; the mount is read-only from here on");
         }
         self.relief.wake_all();
+    }
+
+    /// What has made the mount read-only, if a failure has.
+    pub fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
     }
 
     /// Damage was found in metadata; `errors=` decides what follows.

@@ -471,6 +471,10 @@ impl Unprivileged {
     }
 
     fn run(&self, args: &[&str]) -> Run {
+        self.command(args).capture().unwrap().into()
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
         let mut command = match &self.namespace {
             None => Command::new(&self.program),
             Some(shell) => {
@@ -487,7 +491,8 @@ impl Unprivileged {
                 command
             }
         };
-        command.args(args).capture().unwrap().into()
+        command.args(args);
+        command
     }
 
     fn mounted(&self, what: &str) -> bool {
@@ -561,4 +566,44 @@ fn users_without_privileges_mount_through_fusermount() {
         .fails(32, "--log-file");
     user.run(&["mount", &vol, "/proc"])
         .fails(32, "fusermount3: ");
+}
+
+/// A daemon that is killed when `fusermount3` has just mounted for it can take nothing away any more; the command that
+/// started it does.
+#[test]
+fn a_daemon_that_is_killed_while_mounting_leaves_no_mount() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted(Scene::new());
+    let (vol, mnt) = m.paths();
+    let user = Unprivileged::new(m.0.dir());
+    for path in [
+        m.0.vol(),
+        m.0.mnt(),
+        m.0.vol().join("pmem"),
+        m.0.vol().join("data"),
+    ] {
+        user.own(&path);
+    }
+    let helper = m.0.dir().join("bin/fusermount3");
+    fs::create_dir(helper.parent().unwrap()).unwrap();
+    let path = std::env::var("PATH").unwrap();
+    let script = format!(
+        "#!/bin/sh\nPATH='{path}' fusermount3 \"$@\"; code=$?\n\
+         if [ \"$1\" = -o ]; then kill -KILL $PPID; fi\nexit $code\n"
+    );
+    fs::write(&helper, script).unwrap();
+    fs::set_permissions(&helper, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{path}", helper.parent().unwrap().display());
+    let run: Run = user
+        .command(&["mount", &vol, &mnt])
+        .env("PATH", path)
+        .capture()
+        .unwrap()
+        .into();
+    assert!(!user.mounted(&mnt), "{run:?}");
+    run.fails(32, "signal: 9");
+    user.run(&["mount", &vol, &mnt]).ok();
+    user.run(&["umount", &mnt]).ok();
 }

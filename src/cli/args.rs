@@ -2,6 +2,7 @@
 
 use crate::config::parse_size;
 use crate::fs::SetQuota;
+use crate::mount::Users;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -48,6 +49,16 @@ pub enum Command {
     Info(Info),
     /// Measure mounted file systems, side by side.
     Bench(Bench),
+    /// Ask the daemon of a mount what it is, for this program itself: a process that can be left waiting.
+    #[command(hide = true)]
+    Probe(Probe),
+}
+
+/// Arguments of `probe`.
+#[derive(Debug, Args)]
+pub struct Probe {
+    /// Where it is mounted.
+    pub target: PathBuf,
 }
 
 const MKFS_HELP: &str = "\
@@ -181,9 +192,14 @@ pub struct Mount {
 }
 
 const UMOUNT_HELP: &str = "\
-All that is staged in pmem is written to the data device first, so this can take a while.
+All that is staged in pmem is written to the data device first, so this can take a while. It ends well
+when the volume is closed. If it could not be, the line says why, what that means and what to do.
 
-Exit codes, as of umount(8): 0 unmounted, 1 wrong usage, 32 failed or in use.";
+Where the file system is mounted in other places too (bind mounts, other mount namespaces), it lives on
+there; that is said, and the command returns at once. With --lazy it does not wait for the daemon,
+with --force no longer than for one that goes on.
+
+Exit codes, as of umount(8): 0 unmounted, 1 wrong usage, 32 failed, in use, or the volume is not closed.";
 
 /// Arguments of `umount`.
 #[derive(Debug, Args)]
@@ -191,6 +207,23 @@ Exit codes, as of umount(8): 0 unmounted, 1 wrong usage, 32 failed or in use.";
 pub struct Umount {
     /// Where the volume is mounted.
     pub mountpoint: PathBuf,
+    /// Take the tree out of sight at once; the mount ends when nobody uses it any more.
+    #[arg(short, long)]
+    pub lazy: bool,
+    /// Take the tree away from those who use it: their calls fail. Works where the daemon does not answer.
+    #[arg(short, long, conflicts_with = "lazy")]
+    pub force: bool,
+}
+
+impl Umount {
+    /// What is to become of those who use the tree.
+    pub fn users(&self) -> Users {
+        match (self.force, self.lazy) {
+            (true, _) => Users::Evict,
+            (false, true) => Users::Outlast,
+            (false, false) => Users::Respect,
+        }
+    }
 }
 
 const FSCK_HELP: &str = "\

@@ -1,11 +1,13 @@
 //! The process that serves a mount: from opening the volume to closing it.
 
+use super::ending;
 use super::exit::{Failure, MOUNT_FAILED, one_line};
 use super::log::{self, Destination};
 use crate::config::MountOptions;
 use crate::edge;
 use crate::fs::Fs;
-use crate::mount::{Mount, Users};
+use crate::mount::server::{Desk, Ending};
+use crate::mount::{Mount, Pending, Place, Users};
 use crate::volume::{Access, Volume};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -161,67 +163,79 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
     } else {
         Access::ReadWrite
     };
+    // From here on it is this directory, whatever becomes of its path while the volume recovers.
+    let place = Place::find(&job.target).map_err(|e| {
+        let target = job.target.display();
+        early(&format_args!("cannot mount on {target}: {e}"))
+    })?;
     let volume = Volume::open(&job.volume, access, PREDECESSOR).map_err(|e| early(&e))?;
     let fs = Fs::mount(volume, &job.options).map_err(|e| early(&e))?;
-    for signal in [SIGTERM, SIGINT] {
-        signals.add_signal(signal).map_err(|e| early(&e))?;
-    }
-    let (mount, device) = match Mount::attach(&job.volume, &job.target, &job.options) {
-        Ok(attached) => attached,
-        Err(e) => {
-            let close = fs.shutdown();
-            return Err(early(&match close {
-                Ok(()) => e.to_string(),
-                Err(f) => format!("{e}; closing the volume failed as well: {f}"),
-            }));
+    let mounted = attach(job, &fs, place, signals).map_err(|why| {
+        early(&match fs.shutdown() {
+            Ok(()) => why,
+            Err(f) => format!("{why}; closing the volume failed as well: {f}"),
+        })
+    })?;
+    ready(report(job, &fs, started.elapsed(), warnings));
+    let served = wait(&mounted.inbox);
+    let callers = mounted.desk.map(Desk::close).unwrap_or_default();
+    let closed = fs.shutdown();
+    let ending = ending::of(&fs, closed);
+    callers.tell(&ending);
+    let late = |line: String| Ended::AfterReady(Failure::new(MOUNT_FAILED, line));
+    match ending {
+        Ending::Closed => info!("unmounted, the volume is clean"),
+        Ending::ShutDown => {}
+        Ending::Left(why) => {
+            tracing::error!("unmounted, but the volume is not closed: {why}");
+            return Err(late(format!("the volume is not closed: {why}")));
         }
-    };
+    }
+    served.map_err(|e| {
+        tracing::error!("serving ended: {e}");
+        late(format!("serving ended: {e}"))
+    })
+}
+
+/// A mount that others find, and what becomes of it.
+struct Mounted {
+    inbox: Receiver<Event>,
+    /// Without one `quayfs umount` has to look at the volume.
+    desk: Option<Desk>,
+}
+
+/// Mounts, and serves in threads of its own. The mount is put into the tree last: whatever fails here, and whatever ends
+/// this process meanwhile, leaves none.
+fn attach(job: &Job, fs: &Arc<Fs>, place: Place, signals: Signals) -> Result<Mounted, String> {
+    for signal in [SIGTERM, SIGINT] {
+        signals.add_signal(signal).map_err(|e| e.to_string())?;
+    }
+    let (pending, device) =
+        Pending::new(&job.volume, place, &job.options).map_err(|e| e.to_string())?;
     let (events, inbox) = channel();
-    let mount = Arc::new(mount);
     // Without it ranges are not exchanged.
     let number = (fs.e.options.atomic_writes)
-        .then(|| {
-            crate::mount::table::mounted_on(mount.target())
-                .ok()
-                .flatten()
-        })
-        .flatten()
-        .map(|entry| entry.device.into());
-    spawn_server(fs.clone(), (device, number), events.clone()).map_err(|e| early(&e))?;
+        .then(|| pending.device().map(Into::into))
+        .flatten();
+    spawn_server(Arc::clone(fs), (device, number), events.clone()).map_err(|e| e.to_string())?;
     // To ask our own mount would be simpler. But whoever is killed while he waits for an answer of his
     // own waits forever, and so keeps the connection from being closed.
     if let Some(why) = await_start(&inbox) {
-        let _ = mount.detach(Users::Evict);
-        let _ = fs.shutdown();
-        return Err(early(&format!(
-            "{} does not answer: {why}",
-            job.target.display()
-        )));
+        return Err(format!("{} does not answer: {why}", job.target.display()));
     }
-    if let Err(e) = mount.read_ahead(fs.e.options.read_ahead) {
+    if let Err(e) = pending.read_ahead(fs.e.options.read_ahead) {
         info!("read_ahead= has no effect, the kernel keeps to its own: {e}");
     }
-    watch_signals(signals, mount, events).map_err(|e| early(&e))?;
-    ready(report(job, &fs, started.elapsed(), warnings));
-    let served = wait(&inbox);
-    let closed = fs.shutdown();
-    let late = |what: &str, e: &dyn std::fmt::Display| {
-        tracing::error!("{what}: {e}");
-        Ended::AfterReady(Failure::new(MOUNT_FAILED, format!("{what}: {e}")))
-    };
-    served.map_err(|e| late("serving ended", &e))?;
-    closed.map_err(|e| {
-        late(
-            "closing the volume failed, it recovers at the next mount",
-            &e,
-        )
-    })?;
-    if fs.has_failed() {
-        tracing::warn!("unmounted after a failure: the volume recovers at the next mount");
-    } else if fs.alive().is_ok() {
-        info!("unmounted, the volume is clean");
-    }
-    Ok(())
+    let desk = pending.device().map(Desk::open).transpose();
+    let desk = desk.unwrap_or_else(|e| {
+        warn!("`quayfs umount` cannot be told how this daemon ends: no socket: {e}");
+        None
+    });
+    let (mount, mounted) = channel();
+    watch_signals(signals, mounted, events).map_err(|e| e.to_string())?;
+    // Its receiver waits for it until the process ends.
+    let _ = mount.send(pending.finish().map_err(|e| e.to_string())?);
+    Ok(Mounted { inbox, desk })
 }
 
 /// Starts the log, and returns what to warn of. A volume is mounted without one rather than not at all; a file that was
@@ -262,12 +276,19 @@ fn spawn_server(
 }
 
 /// SIGHUP opens the log anew. The first SIGTERM or SIGINT unmounts as soon as nobody uses the tree, but after
-/// [`PATIENCE`], or at the second such signal, takes it away from whoever does.
-fn watch_signals(mut signals: Signals, mount: Arc<Mount>, events: Sender<Event>) -> io::Result<()> {
+/// [`PATIENCE`], or at the second such signal, takes it away from its users.
+fn watch_signals(
+    mut signals: Signals,
+    mounted: Receiver<Mount>,
+    events: Sender<Event>,
+) -> io::Result<()> {
     thread::Builder::new()
         .name("signals".into())
         .spawn(move || {
             let Some(signal) = signals.forever().find(asks_for_end) else {
+                return;
+            };
+            let Ok(mount) = mounted.recv() else {
                 return;
             };
             info!("signal {signal}: unmounting {}", mount.target().display());

@@ -10,7 +10,8 @@ use super::exit::{Failure, MOUNT_FAILED, MOUNT_USAGE, say, warn};
 use super::helper::Call;
 use super::log::{self, Destination};
 use crate::config::MountOptions;
-use crate::mount;
+use crate::mount::server::Served;
+use crate::mount::{self, Users, table};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -90,7 +91,10 @@ fn job(
         )));
     }
     if let Ok(Some(entry)) = mount::table::mount_of(&volume)
-        && mount::status(&entry.target).is_ok()
+        && !matches!(
+            Served::find(&entry, Users::Respect),
+            Served::Dead | Served::Foreign
+        )
     {
         let (v, t) = (volume.display(), entry.target.display());
         return Err(failed(format!(
@@ -110,6 +114,8 @@ fn job(
 /// else to tell the user.
 fn start(job: &Job) -> Result<String, Failure> {
     let failed = |why: String| Failure::new(MOUNT_FAILED, why);
+    // What is mounted there by then and was not before is a mount of this daemon.
+    let before = mounts_on(&job.target);
     let program = own_program().map_err(|e| failed(format!("cannot start the daemon: {e}")))?;
     let mut command = Command::new(program);
     command.arg0("quayfs").args(["mount", "--daemon"]);
@@ -141,11 +147,37 @@ fn start(job: &Job) -> Result<String, Failure> {
         None => {
             let end = child.wait().map(|s| s.to_string()).unwrap_or_default();
             let log = job.log.path().unwrap_or_default();
+            sweep(job, &before);
             Err(failed(format!(
                 "the daemon ended while mounting ({end}): see {}",
                 log.display()
             )))
         }
+    }
+}
+
+fn mounts_on(target: &Path) -> Vec<table::Entry> {
+    let mut entries = table::read().unwrap_or_default();
+    entries.retain(|e| e.target == target);
+    entries
+}
+
+/// Takes away what a daemon that is dead has mounted: it would stand in the way of the next try.
+fn sweep(job: &Job, before: &[table::Entry]) {
+    let made = mounts_on(&job.target)
+        .into_iter()
+        .rfind(|e| e.is_fuse() && before.iter().all(|b| b.id != e.id));
+    let Some(made) = made else {
+        return;
+    };
+    let gone = mount::Place::find(&job.target)
+        .map_err(|e| e.to_string())
+        .and_then(|place| {
+            let detached = place.detach(Users::Outlast, Some(&made.device));
+            detached.map_err(|e| e.to_string())
+        });
+    if let Err(why) = gone {
+        warn(format_args!("a dead mount is left: {why}"));
     }
 }
 

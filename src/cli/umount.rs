@@ -1,105 +1,213 @@
-//! `quayfs umount`: unmount, then wait for the daemon to finish its last checkpoint.
+//! `quayfs umount`: unmount, then wait until the daemon has closed the volume, and say how that went.
 
-use super::exit::{Failure, MOUNT_FAILED};
-use crate::mount::{self, Users, table};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fd::OwnedFd;
-use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use super::exit::{Failure, MOUNT_FAILED, say, warn};
+use crate::mount::server::{Ending, Served, Server};
+use crate::mount::superblock::{Elsewhere, Superblock};
+use crate::mount::table::{self, Entry};
+use crate::mount::{AttachError, Place, Users};
+use crate::recovery::journal_geometry;
+use crate::volume::{Access, Volume, VolumeError};
 use std::path::Path;
+use std::time::Duration;
+use wait::Waited;
 
-/// How long to wait for the daemon. A checkpoint moves at most the pmem region's worth of data.
-const PATIENCE_SECONDS: i64 = 600;
+mod wait;
 
-/// Unmounts what is mounted on `target`. When it returns, the daemon has ended, so both devices
-/// are closed and whatever was staged is on the data device; except with [`Users::Outlast`], which
-/// cannot wait for users of unknown patience.
+/// How long to wait for the lock of a volume whose daemon cannot be watched.
+const LOCK: Duration = Duration::from_secs(10);
+
+/// Unmounts what is mounted on `target`. When it returns well, the daemon has ended and the volume is closed: whatever
+/// was staged is on the data device. But not with [`Users::Outlast`], which waits for nobody, and not if the file
+/// system is mounted elsewhere as well: then it lives on, and that is said.
+///
+/// # Errors
+/// Nothing was unmounted, or the volume was not closed.
 pub fn run(target: &Path, users: Users) -> Result<(), Failure> {
-    let failed = |why: String| Failure::new(MOUNT_FAILED, why);
+    unmount(target, users).map_err(Failure::with(MOUNT_FAILED))
+}
+
+fn unmount(target: &Path, users: Users) -> Result<(), String> {
     let shown = target.display();
-    let target = table::resolve(target).map_err(|e| failed(format!("{shown}: {e}")))?;
+    let target = table::resolve(target).map_err(|e| format!("{shown}: {e}"))?;
     let entry = table::mounted_on(&target)
-        .map_err(|e| failed(format!("cannot read the mount table: {e}")))?
-        .ok_or_else(|| {
-            failed(format!(
-                "{shown} is not a mount point: `findmnt` lists them"
-            ))
-        })?;
-    let daemon = match mount::status(&target) {
-        Ok(status) => daemon_of(&status),
-        Err(Errno::NOTCONN) if entry.is_fuse() => None,
-        Err(_) if entry.is_quayfs() => None,
-        Err(_) => {
-            let kind = entry.fstype;
-            return Err(failed(format!(
-                "{shown} is {kind}, not QuayFS: use `umount {shown}`"
-            )));
+        .map_err(|e| format!("cannot read the mount table: {e}"))?
+        .ok_or_else(|| format!("{shown} is not a mount point: `findmnt` lists them"))?;
+    let place = Place::find(&target).map_err(|e| format!("{shown}: {e}"))?;
+    let served = Served::find(&entry, users);
+    refuse(&served, &entry, users)?;
+    let superblock = Superblock::of(&entry);
+    place
+        .detach(users, Some(&entry.device))
+        .map_err(|e| busy(e, &served))?;
+    if users == Users::Outlast {
+        return Ok(());
+    }
+    if users == Users::Respect && superblock.lives() {
+        say(lives_on(&target, &superblock.places()));
+        return Ok(());
+    }
+    match served {
+        Served::By(server) => finish(&server, (&entry, &superblock), users),
+        Served::Dead => {
+            let why = "its daemon had died: the next mount recovers what was durable by then";
+            warn(format_args!("{shown} is unmounted; {why}"));
+            Ok(())
         }
-    };
-    mount::detach(&target, users).map_err(Failure::with(MOUNT_FAILED))?;
-    match daemon {
-        Some(daemon) if users != Users::Outlast => wait(&daemon).map_err(failed),
+        Served::Silent | Served::OutOfSight | Served::Foreign => {
+            judge(&entry).map_err(|why| format!("{shown} is unmounted, but {why}"))
+        }
+    }
+}
+
+/// What cannot be unmounted, and what would only wait for an answer that may never come.
+fn refuse(served: &Served, entry: &Entry, users: Users) -> Result<(), String> {
+    let shown = entry.target.display();
+    match served {
+        Served::Foreign => {
+            let kind = &entry.fstype;
+            Err(format!(
+                "{shown} is {kind}, not QuayFS: use `umount {shown}`"
+            ))
+        }
+        Served::Silent if users == Users::Respect => Err(format!(
+            "{shown}: its daemon does not answer; {}",
+            way_out(&shown)
+        )),
+        Served::By(server) if users == Users::Respect && wait::is_stopped(server) => {
+            let pid = server.pid().unwrap_or_default();
+            Err(format!(
+                "{shown}: its daemon is stopped; `kill -CONT {pid}` lets it go on, {}",
+                way_out(&shown)
+            ))
+        }
         _ => Ok(()),
     }
 }
 
-/// A handle of the daemon that serves the mount. Taken before unmounting: afterwards the number
-/// might already belong to somebody else.
-fn daemon_of(status: &str) -> Option<OwnedFd> {
-    let status: serde_json::Value = serde_json::from_str(status).ok()?;
-    let pid = i32::try_from(status.get("pid")?.as_i64()?).ok()?;
-    let pid = Pid::from_raw(pid.max(0))?;
-    pidfd_open(pid, PidfdFlags::empty()).ok()
+fn way_out(shown: impl std::fmt::Display) -> String {
+    format!("`quayfs umount -l {shown}` takes the mount away without it")
 }
 
-fn wait(daemon: &OwnedFd) -> Result<(), String> {
-    let patience = Timespec {
-        tv_sec: PATIENCE_SECONDS,
-        tv_nsec: 0,
+/// Nobody can find out who uses a dead mount: even to ask for that fails there.
+fn busy(e: AttachError, served: &Served) -> String {
+    match (e, served) {
+        (AttachError::Busy(path), Served::Dead) => {
+            let path = path.display();
+            format!(
+                "{path} is in use, and its daemon is dead: `quayfs umount -l {path}` takes it away from its users"
+            )
+        }
+        (e, _) => e.to_string(),
+    }
+}
+
+/// Waits for the daemon, and says how it has ended.
+fn finish(
+    server: &Server,
+    (entry, superblock): (&Entry, &Superblock),
+    users: Users,
+) -> Result<(), String> {
+    let shown = entry.target.display();
+    let pid = server.pid().map_or("?".into(), |pid| pid.to_string());
+    let waited = wait::until_end(server, users)
+        .map_err(|e| format!("{shown} is unmounted, but its daemon cannot be waited for: {e}"))?;
+    let held = "the volume is in use until it ends; its log says more";
+    match waited {
+        Waited::Ended => {}
+        Waited::Stopped => {
+            return Err(format!(
+                "{shown} is unmounted, but its daemon is stopped and closes the volume only after `kill -CONT {pid}`"
+            ));
+        }
+        Waited::Stuck if superblock.lives() => {
+            return Err(format!(
+                "{shown} is unmounted, but processes still use it, so its daemon (process {pid}) goes on: {held}"
+            ));
+        }
+        Waited::Stuck => {
+            return Err(format!(
+                "{shown} is unmounted, but its daemon (process {pid}) makes no progress with closing the volume: {held}"
+            ));
+        }
+    }
+    let unclosed =
+        |why: String| format!("{shown} is unmounted, but the volume is not closed: {why}");
+    match server.ending() {
+        Some(Ending::Closed) => Ok(()),
+        Some(Ending::ShutDown) => {
+            let why = "it had been shut down: the next mount recovers the volume";
+            warn(format_args!("{shown} is unmounted; {why}"));
+            Ok(())
+        }
+        Some(Ending::Left(why)) => Err(unclosed(why)),
+        None => judge(entry).map_err(unclosed),
+    }
+}
+
+/// What the volume itself says, where the daemon cannot: whether it was closed.
+fn judge(entry: &Entry) -> Result<(), String> {
+    if entry.superblock.split(',').any(|w| w == "ro") {
+        // Nothing was open for writing.
+        return Ok(());
+    }
+    let source = Path::new(&entry.source);
+    let volume = match Volume::open(source, Access::ReadOnly, LOCK) {
+        Ok(volume) => volume,
+        Err(VolumeError::Busy(path)) => {
+            let path = path.display();
+            return Err(format!(
+                "its daemon, which cannot be watched from here, has not closed {path} yet: `quayfs fsck {path}` says when"
+            ));
+        }
+        Err(e) => {
+            return Err(format!(
+                "its daemon died or cannot be watched from here, and whether the volume was closed cannot be seen: {e}"
+            ));
+        }
     };
-    let n = rustix::io::retry_on_intr(|| {
-        poll(&mut [PollFd::new(daemon, PollFlags::IN)], Some(&patience))
-    });
-    match n {
-        Ok(0) => Err(format!(
-            "unmounted, but the daemon has been writing for {PATIENCE_SECONDS} s: its log says why"
-        )),
-        Ok(_) => Ok(()),
-        Err(e) => Err(format!("unmounted, but cannot wait for the daemon: {e}")),
+    let salt = volume.config().salt();
+    let geometry = journal_geometry(&volume.config().geometry, salt);
+    match quayfs_journal::Journal::is_closed(volume.region(), &geometry) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(
+            "its daemon ended before it was done: the next mount recovers what was durable by then"
+                .into(),
+        ),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+/// A line for whoever expected the end of the file system.
+fn lives_on(target: &Path, places: &[Elsewhere]) -> String {
+    let list = |here: bool| {
+        let of = places.iter().filter(|p| p.namespace.is_none() == here);
+        let words: Vec<_> = of
+            .map(|p| match p.namespace {
+                None => format!("on {}", p.target.display()),
+                Some(pid) => format!(
+                    "on {} in the mount namespace of process {pid}",
+                    p.target.display()
+                ),
+            })
+            .collect();
+        words
+    };
+    let all = [list(true), list(false)].concat();
+    let target = target.display();
+    match all.is_empty() {
+        false => format!(
+            "{target} is unmounted; the file system lives on, mounted {}",
+            all.join(", ")
+        ),
+        true => format!(
+            "{target} is unmounted; the file system lives on, in use out of sight from here"
+        ),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_daemon_is_found_by_its_status() {
-        let me = format!("{{\"pid\": {}, \"more\": []}}", std::process::id());
-        assert!(daemon_of(&me).is_some());
-        for status in [
-            "",
-            "{}",
-            "{\"pid\": 0}",
-            "{\"pid\": -1}",
-            "{\"pid\": \"1\"}",
-            "[1]",
-        ] {
-            assert!(daemon_of(status).is_none(), "{status}");
-        }
-    }
-
-    #[test]
-    fn waiting_ends_with_the_process() {
-        let mut child = std::process::Command::new("sleep")
-            .arg("0.05")
-            .spawn()
-            .unwrap();
-        let pid = Pid::from_child(&child);
-        let handle = pidfd_open(pid, PidfdFlags::empty()).unwrap();
-        assert_eq!(wait(&handle), Ok(()));
-        assert!(child.try_wait().unwrap().is_some());
-    }
 
     #[test]
     fn what_is_not_ours_is_left_alone() {
@@ -114,5 +222,19 @@ mod tests {
             "{}",
             failure.line
         );
+    }
+
+    #[test]
+    fn other_places_are_named() {
+        let place = |target: &str, namespace| Elsewhere {
+            target: target.into(),
+            namespace,
+        };
+        let text = lives_on(Path::new("/a"), &[place("/c", Some(7)), place("/b", None)]);
+        assert!(
+            text.ends_with("mounted on /b, on /c in the mount namespace of process 7"),
+            "{text}"
+        );
+        assert!(lives_on(Path::new("/a"), &[]).contains("out of sight"));
     }
 }

@@ -16,7 +16,8 @@ use std::process::{Command, Output, Stdio};
 
 const PROGRAM: &str = "fusermount3";
 
-/// Mounts and returns the open `/dev/fuse`.
+/// Mounts on the directory `target` and returns the open `/dev/fuse`. The helper is started in that directory, so that
+/// it need not look up a path which others may have changed: `target` may be one to a descriptor.
 pub fn mount(source: &Path, target: &Path, options: &MountOptions) -> Result<OwnedFd, AttachError> {
     let socket = |e: Errno| AttachError::Helper(format!("no socket for the reply: {e}"));
     let (ours, theirs) = socketpair(
@@ -33,7 +34,8 @@ pub fn mount(source: &Path, target: &Path, options: &MountOptions) -> Result<Own
         .arg("-o")
         .arg(option_list(source, options))
         .arg("--")
-        .arg(target)
+        .arg(".")
+        .current_dir(target)
         .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string());
     let output = run(&mut command)?;
     drop(theirs);

@@ -1,23 +1,29 @@
 //! The kernel's mount table, `/proc/self/mountinfo`.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-use rustix::io::Errno;
+use rustix::fs::{Mode, OFlags};
 
 /// One line of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
+    /// Number of the mount: no other one has it while this one exists.
+    pub id: u64,
     /// The device number of its file system, as `MAJOR:MINOR`.
     pub device: String,
     /// Where it is mounted.
     pub target: PathBuf,
+    /// Flags of this mount, as words with commas between them.
+    pub options: String,
     /// File system type, for example `fuse.quayfs`.
     pub fstype: String,
     /// What is mounted: for a volume its path, unless `fsname=` said otherwise.
     pub source: OsString,
+    /// Options of the file system, wherever it is mounted, as words with commas between them.
+    pub superblock: String,
 }
 
 impl Entry {
@@ -30,11 +36,31 @@ impl Entry {
     pub fn is_fuse(&self) -> bool {
         self.fstype == "fuse" || self.fstype.starts_with("fuse.")
     }
+
+    /// The user who mounted, of a FUSE file system.
+    pub fn user_id(&self) -> Option<u32> {
+        self.number("user_id=")
+    }
+
+    /// The group of the one who mounted, of a FUSE file system.
+    pub fn group_id(&self) -> Option<u32> {
+        self.number("group_id=")
+    }
+
+    fn number(&self, key: &str) -> Option<u32> {
+        let mut words = self.superblock.split(',');
+        words.find_map(|w| w.strip_prefix(key)?.parse().ok())
+    }
 }
 
 /// Reads the table, in the order of mounting.
 pub fn read() -> io::Result<Vec<Entry>> {
-    Ok(parse(&std::fs::read("/proc/self/mountinfo")?))
+    read_of(Path::new("/proc/self"))
+}
+
+/// The table of another process, given its directory in `/proc`.
+pub fn read_of(process: &Path) -> io::Result<Vec<Entry>> {
+    Ok(parse(&std::fs::read(process.join("mountinfo"))?))
 }
 
 /// The mount on exactly `target`, an absolute path; the topmost one if there are several.
@@ -63,17 +89,25 @@ fn parse(text: &[u8]) -> Vec<Entry> {
 
 /// `36 35 98:0 /root /target rw,noatime shared:1 - type source rw`
 fn line(text: &[u8]) -> Option<Entry> {
+    let text_of = |word: &[u8]| String::from_utf8(word.to_vec()).ok();
     let mut words = text.split(|b| *b == b' ');
-    let device = String::from_utf8(words.nth(2)?.to_vec()).ok()?;
+    let id = text_of(words.next()?)?.parse().ok()?;
+    let device = text_of(words.nth(1)?)?;
     let target = unescape(words.nth(1)?);
+    let options = text_of(words.next()?)?;
     let mut rest = words.skip_while(|w| *w != b"-").skip(1);
-    let fstype = String::from_utf8(rest.next()?.to_vec()).ok()?;
+    let fstype = text_of(rest.next()?)?;
     let source = unescape(rest.next()?);
+    // Words of other file systems may be of any bytes.
+    let superblock = String::from_utf8_lossy(rest.next()?).into_owned();
     Some(Entry {
+        id,
         device,
         target: target.into(),
+        options,
         fstype,
         source,
+        superblock,
     })
 }
 
@@ -103,21 +137,13 @@ fn unescape(word: &[u8]) -> OsString {
     OsString::from_vec(out)
 }
 
-/// An absolute path that names a mount point as the mount table does, even if the mount on it is
-/// dead: only its parent has to be reachable.
+/// An absolute path that names a mount point as the mount table does, even if the mount on it is dead or its daemon
+/// does not answer: only its parent has to be reachable.
 pub fn resolve(target: &Path) -> io::Result<PathBuf> {
-    match target.canonicalize() {
-        Err(e) if Errno::from_io_error(&e).map(super::gone) == Some(Errno::NOTCONN) => {}
-        result => return result,
-    }
-    // Trailing slashes are not part of the last component.
+    // Without the slashes and dots behind it, which would be looked up in it.
     let target: PathBuf = target.components().collect();
-    let name: &OsStr = target.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-    let parent = match target.parent() {
-        Some(p) if !p.as_os_str().as_bytes().is_empty() => p,
-        _ => Path::new("."),
-    };
-    Ok(parent.canonicalize()?.join(name))
+    let found = rustix::fs::open(&target, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    std::fs::read_link(super::place::by_descriptor(&found))
 }
 
 #[cfg(test)]
@@ -128,18 +154,29 @@ mod tests {
     #[test]
     fn lines_of_the_kernel_are_read() {
         let text = b"22 1 8:1 / / rw,relatime shared:1 master:2 - ext4 /dev/root rw\n\
-            40 22 0:33 / /mnt/a\\040b\\134 rw - fuse.quayfs /srv/vol\\0111 rw,user_id=0\n\
+            40 22 0:33 / /mnt/a\\040b\\134 rw - fuse.quayfs /srv/vol\\0111 rw,user_id=7,group_id=0\n\
             41 22 0:34 / /mnt/c rw,nosuid shared:7 - fuse disk rw\n";
         let table = parse(text);
         assert_eq!(table.len(), 3);
         assert_eq!(
             table[1],
             Entry {
+                id: 40,
                 device: "0:33".into(),
                 target: "/mnt/a b\\".into(),
+                options: "rw".into(),
                 fstype: "fuse.quayfs".into(),
                 source: "/srv/vol\t1".into(),
+                superblock: "rw,user_id=7,group_id=0".into(),
             }
+        );
+        assert_eq!(
+            (table[1].user_id(), table[1].group_id()),
+            (Some(7), Some(0))
+        );
+        assert_eq!(
+            (table[2].options.as_str(), table[2].user_id()),
+            ("rw,nosuid", None)
         );
         assert!(table[1].is_quayfs() && table[1].is_fuse());
         assert!(table[2].is_fuse() && !table[2].is_quayfs());

@@ -8,14 +8,14 @@ mod tree;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
 use clap::Parser;
 use mimalloc::MiMalloc;
 use quayfs::config::{MountOptions, parse_size};
-use quayfs::mount::{Mount, Users};
+use quayfs::mount::{Mount, Pending, Place, Users};
 use quayfs_fuse::Stats;
 use service::Nothing;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -56,16 +56,18 @@ fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
     options.subtype = Some("nothing".into());
     let target = args.target.canonicalize()?;
     let tree = tree::Tree::new(usize::try_from(parse_size(&args.ram)?)?);
-    let (mount, device) = Mount::attach("nothing".as_ref(), &target, &options)?;
-    let mount = Arc::new(mount);
-    let mounted = Arc::clone(&mount);
+    let place = Place::find(&target)?;
+    let (pending, device) = Pending::new("nothing".as_ref(), place, &options)?;
     let read_ahead = options.read_ahead;
+    let pending = Mutex::new(Some(pending));
+    let mounted = Arc::new(OnceLock::<Mount>::new());
+    let mount = Arc::clone(&mounted);
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     thread::spawn(move || {
-        if signals.forever().next().is_some()
-            && let Err(e) = mount.detach(Users::Outlast)
-        {
-            eprintln!("{e}");
+        for _ in signals.forever() {
+            if let Some(Err(e)) = mount.get().map(|m| m.detach(Users::Outlast)) {
+                eprintln!("{e}");
+            }
         }
     });
     let stats = Arc::new(Stats::default());
@@ -79,8 +81,18 @@ fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
         options,
         stats: Arc::clone(&stats),
         started: Box::new(move || {
-            if let Err(e) = mounted.read_ahead(read_ahead) {
+            let Some(pending) = pending.lock().ok().and_then(|mut p| p.take()) else {
+                return;
+            };
+            if let Err(e) = pending.read_ahead(read_ahead) {
                 eprintln!("nothing: read_ahead= has no effect: {e}");
+            }
+            match pending.finish() {
+                Ok(mount) => drop(mounted.set(mount)),
+                Err(e) => {
+                    eprintln!("nothing: {e}");
+                    std::process::exit(1);
+                }
             }
             println!("ready");
         }),

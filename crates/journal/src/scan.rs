@@ -134,6 +134,19 @@ impl Journal {
     }
 }
 
+impl Journal {
+    /// Whether the volume was closed by its last life ([`Journal::set_clean`]). Looks at two words.
+    ///
+    /// # Errors
+    /// [`JournalError::Geometry`]; [`JournalError::Superblock`] if one of the words is damaged.
+    pub fn is_closed(region: &Region, geo: &JournalGeometry) -> Result<bool, JournalError> {
+        geo.check(region.len())?;
+        let jsb = Superblock { region, geo };
+        let epoch = jsb.load_epoch()?.epoch;
+        Ok(jsb.load(WordKind::Clean)? == u64::from(epoch))
+    }
+}
+
 fn walk_all(region: &Region, geo: &JournalGeometry, heads: &[u64], rules: Rules) -> Vec<Walk> {
     let walk = |lane: usize| walk_lane(region, geo, lane as u16, heads[lane], rules);
     let bytes = heads.len() as u64 * geo.lane_bytes;

@@ -1,0 +1,43 @@
+//! What the end of a mount has left, in words for whoever unmounts.
+
+use crate::config::{DataMode, Durability, format_size};
+use crate::error::Result;
+use crate::fs::Fs;
+use crate::mount::server::Ending;
+use quayfs_layout::BLOCK;
+
+/// How a mount has ended. `closed` is what [`Fs::shutdown`] has returned.
+pub fn of(fs: &Fs, closed: Result<()>) -> Ending {
+    if fs.alive().is_err() {
+        return Ending::ShutDown;
+    }
+    let failure = fs.e.failure().map(str::to_string);
+    match failure.or_else(|| closed.err().map(|e| e.to_string())) {
+        Some(cause) => Ending::Left(format!(
+            "{cause}; {}, {}; remove the cause and mount again, which recovers the volume",
+            waiting(fs),
+            loss(fs)
+        )),
+        None => Ending::Closed,
+    }
+}
+
+fn waiting(fs: &Fs) -> String {
+    match fs.e.staged.len() as u64 {
+        0 => "all data is on the data device".into(),
+        n => format!(
+            "{n} blocks ({}) are not on the data device yet but in the pmem region",
+            format_size(n * BLOCK as u64)
+        ),
+    }
+}
+
+fn loss(fs: &Fs) -> &'static str {
+    let journal = &fs.e.journal;
+    let committed = journal.commit_ts() >= journal.last_seq();
+    match (fs.e.durability, fs.e.options.data) {
+        (Durability::Commit, _) if !committed => "what was done after the last commit is lost",
+        (_, DataMode::Writeback) => "what was written and not synced may be lost",
+        _ => "nothing is lost",
+    }
+}

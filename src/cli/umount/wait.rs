@@ -1,0 +1,74 @@
+//! Waiting for a daemon as long as it gets on.
+
+use crate::mount::Users;
+use crate::mount::server::Server;
+use procfs::process::Process;
+use rustix::io::Errno;
+use std::time::{Duration, Instant};
+
+/// How often to look at it.
+const LOOK: Duration = Duration::from_millis(250);
+/// A daemon that has done nothing for so long is stuck; a flush of a slow disk may take a minute.
+const STUCK: Duration = Duration::from_secs(120);
+/// The same where somebody wants to be rid of the mount.
+const STUCK_FORCED: Duration = Duration::from_secs(1);
+
+/// How the wait went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// The daemon has ended.
+    Ended,
+    /// It is stopped, by a signal or a debugger.
+    Stopped,
+    /// It has neither computed nor read nor written anything for long.
+    Stuck,
+}
+
+/// Waits for its end.
+///
+/// # Errors
+/// Those of poll(2).
+pub fn until_end(server: &Server, users: Users) -> Result<Waited, Errno> {
+    let patience = match users {
+        Users::Evict => STUCK_FORCED,
+        Users::Respect | Users::Outlast => STUCK,
+    };
+    let mut last = None;
+    let mut since = Instant::now();
+    while !server.ends_within(LOOK)? {
+        if is_stopped(server) {
+            // What it was doing when it was looked at may have been its end.
+            let ended = server.ends_within(Duration::ZERO)?;
+            return Ok(if ended {
+                Waited::Ended
+            } else {
+                Waited::Stopped
+            });
+        }
+        let now = progress(server);
+        if now != last {
+            (last, since) = (now, Instant::now());
+        } else if since.elapsed() >= patience {
+            return Ok(Waited::Stuck);
+        }
+    }
+    Ok(Waited::Ended)
+}
+
+/// Whether a signal or a debugger has stopped it.
+pub fn is_stopped(server: &Server) -> bool {
+    let stat = process(server).and_then(|p| p.stat().ok());
+    stat.is_some_and(|s| matches!(s.state, 'T' | 't'))
+}
+
+/// What grows while it does anything; the bytes only where this process may see them.
+fn progress(server: &Server) -> Option<(u64, Option<(u64, u64)>)> {
+    let process = process(server)?;
+    let stat = process.stat().ok()?;
+    let io = process.io().ok().map(|io| (io.read_bytes, io.write_bytes));
+    Some((stat.utime + stat.stime, io))
+}
+
+fn process(server: &Server) -> Option<Process> {
+    Process::new(server.pid()?).ok()
+}

@@ -1,0 +1,113 @@
+use super::*;
+use std::path::PathBuf;
+
+/// A device number that no file system has, nor another process that runs these tests.
+fn number(n: u32) -> String {
+    format!("0:{n}-{}", std::process::id())
+}
+
+fn entry(device: &str) -> Entry {
+    let me = rustix::process::geteuid().as_raw();
+    Entry {
+        id: 1,
+        device: device.into(),
+        target: PathBuf::from("/no/such/place"),
+        options: "rw".into(),
+        fstype: "fuse.quayfs".into(),
+        source: "/no/such/volume".into(),
+        superblock: format!("rw,user_id={me},group_id={me}"),
+    }
+}
+
+#[test]
+fn a_daemon_is_found_and_says_how_it_ended() {
+    for ending in [
+        Ending::Closed,
+        Ending::ShutDown,
+        Ending::Left("no room: make some".into()),
+    ] {
+        let desk = Desk::open(&number(70)).unwrap();
+        let server = Server::of(&entry(&number(70))).unwrap();
+        assert_eq!(server.pid(), Some(std::process::id() as i32));
+        assert!(!server.ends_within(Duration::ZERO).unwrap());
+        assert_eq!(server.ending(), None);
+        let callers = desk.close();
+        assert!(Server::of(&entry(&number(70))).is_none());
+        callers.tell(&ending);
+        assert_eq!(server.ending(), Some(ending));
+    }
+}
+
+#[test]
+fn a_daemon_that_ends_without_a_word_says_nothing() {
+    let desk = Desk::open(&number(71)).unwrap();
+    let server = Server::of(&entry(&number(71))).unwrap();
+    drop(desk);
+    assert_eq!(server.ending(), None);
+    for cut in ["", "closed", "left", "left \n no", "open\n"] {
+        assert_eq!(Ending::parse(cut), None, "{cut}");
+    }
+}
+
+#[test]
+fn a_long_reason_is_cut_to_what_is_read() {
+    let desk = Desk::open(&number(72)).unwrap();
+    let server = Server::of(&entry(&number(72))).unwrap();
+    desk.close().tell(&Ending::Left("ä\n".repeat(WORD_MAX)));
+    let Some(Ending::Left(why)) = server.ending() else {
+        panic!("no ending")
+    };
+    assert!(why.starts_with("ä ä ") && why.len() > WORD_MAX - 16);
+}
+
+/// Names are free for all, so somebody else may sit there.
+#[test]
+fn only_the_user_who_mounted_is_believed() {
+    let _desk = Desk::open(&number(73)).unwrap();
+    let mut entry = entry(&number(73));
+    entry.superblock = "rw,user_id=12345,group_id=0".into();
+    assert!(Server::of(&entry).is_none());
+}
+
+#[test]
+fn names_are_picked_out_of_the_kernels_list() {
+    let list = b"Num RefCount Protocol Flags Type St Inode Path\n\
+        0: 2 0 10000 1 1 7 @quayfs/0:45/12\n\
+        0: 2 0 10000 1 1 8 /run/@quayfs/0:45/13\n\
+        0: 2 0 10000 1 1 9 @quayfs/0:4/14\n\
+        0: 2 0 10000 1 1 9\n@quayfs/0:45/15";
+    let found = names(list, &prefix("0:45"));
+    let found: Vec<_> = found.iter().map(|n| String::from_utf8_lossy(n)).collect();
+    // The second is a file; to connect to such a name is in vain.
+    assert_eq!(
+        found,
+        ["quayfs/0:45/12", "quayfs/0:45/13", "quayfs/0:45/15"]
+    );
+}
+
+#[test]
+fn a_daemon_is_found_by_its_status() {
+    let me = format!("{{\"pid\": {}, \"more\": []}}", std::process::id());
+    assert!(Server::of_status(&me).is_some());
+    for status in [
+        "",
+        "{}",
+        "{\"pid\": 0}",
+        "{\"pid\": -1}",
+        "{\"pid\": \"1\"}",
+        "[1]",
+    ] {
+        assert!(Server::of_status(status).is_none(), "{status}");
+    }
+}
+
+#[test]
+fn waiting_ends_with_the_process() {
+    let mut child = Command::new("true").spawn().unwrap();
+    let pid = Pid::from_child(&child);
+    let server = Server::new(Some(pid), None);
+    // It stays a zombie until it is waited for, so its number is its own.
+    assert!(server.ends_within(Duration::from_secs(600)).unwrap());
+    assert!(child.wait().unwrap().success());
+    assert_eq!(server.ending(), None);
+}

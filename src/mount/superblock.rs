@@ -1,0 +1,103 @@
+//! A file system apart from the places where it is mounted: there may be several, and the last one ends it.
+
+use super::table::{self, Entry};
+use rustix::process::getpid;
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+/// A file system that was mounted when this was made.
+#[derive(Debug)]
+pub struct Superblock {
+    device: String,
+    /// Number of its directory below `/sys/class/bdi`, which no other file system ever has: the device number may
+    /// belong to the next one already. `None` without a /sys.
+    node: Option<u64>,
+}
+
+/// A place where a file system is mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Elsewhere {
+    /// The mount point, as processes there see it.
+    pub target: PathBuf,
+    /// A process of that mount namespace, if it is not this one's.
+    pub namespace: Option<i32>,
+}
+
+impl Superblock {
+    /// The file system that is mounted there.
+    pub fn of(entry: &Entry) -> Self {
+        Self {
+            device: entry.device.clone(),
+            node: node(&entry.device),
+        }
+    }
+
+    /// Whether it still exists: mounted elsewhere, or used by processes whose mount was taken away.
+    pub fn lives(&self) -> bool {
+        match self.node {
+            Some(_) => node(&self.device) == self.node,
+            None => !self.places().is_empty(),
+        }
+    }
+
+    /// Where it is mounted, as far as can be seen: one process of each mount namespace tells.
+    pub fn places(&self) -> Vec<Elsewhere> {
+        let mut seen = BTreeSet::new();
+        let mut places = Vec::new();
+        let me = getpid().as_raw_nonzero().get();
+        let others = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let others = others.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+        for pid in std::iter::once(me).chain(others) {
+            let process = Path::new("/proc").join(pid.to_string());
+            // It may have ended meanwhile, or belong to somebody else.
+            let Ok(namespace) = std::fs::read_link(process.join("ns/mnt")) else {
+                continue;
+            };
+            if seen.insert(namespace)
+                && let Ok(entries) = table::read_of(&process)
+            {
+                let here = entries.into_iter().filter(|e| e.device == self.device);
+                places.extend(here.map(|e| Elsewhere {
+                    target: e.target,
+                    namespace: (pid != me).then_some(pid),
+                }));
+            }
+        }
+        places
+    }
+}
+
+fn node(device: &str) -> Option<u64> {
+    let meta = std::fs::metadata(Path::new("/sys/class/bdi").join(device)).ok()?;
+    Some(meta.ino())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_mounted_lives_and_is_found() {
+        let entry = table::mounted_on(Path::new("/proc")).unwrap().unwrap();
+        let proc = Superblock::of(&entry);
+        let here = Elsewhere {
+            target: "/proc".into(),
+            namespace: None,
+        };
+        assert!(proc.lives());
+        assert!(proc.places().contains(&here));
+    }
+
+    #[test]
+    fn what_is_gone_does_not() {
+        for node in [None, Some(1)] {
+            let never = Superblock {
+                device: "0:1048575".into(),
+                node,
+            };
+            assert!(!never.lives());
+            assert_eq!(never.places(), []);
+        }
+    }
+}
