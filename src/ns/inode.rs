@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{self, Inode};
-use quayfs_rangelock::{Policy, RangeLock};
+use quayfs_rangelock::{FileLock, Policy};
 use quayfs_sync::atomic::{AtomicU64, Ordering};
 use quayfs_sync::map::Entry;
 use quayfs_sync::{DashMap, Mutex, RwLock};
@@ -27,7 +27,7 @@ pub struct Cell {
     /// Operation lock: exclusive for what changes names, links or attributes; shared for data.
     pub lock: RwLock<()>,
     /// Which bytes of the file are being read or written.
-    pub range: RangeLock,
+    pub range: FileLock,
     /// Commit mutex (ordering 5): extent changes, image, append.
     pub commit: Mutex<()>,
     image: RwLock<Inode>,
@@ -45,7 +45,7 @@ impl Cell {
         Self {
             ino,
             lock: RwLock::new(()),
-            range: RangeLock::with_policy(policy),
+            range: FileLock::new(policy),
             commit: Mutex::new(()),
             image: RwLock::new(image),
             extents: RwLock::new(None),
@@ -111,7 +111,7 @@ pub struct InodeCache {
 }
 
 impl InodeCache {
-    /// An empty cache whose range locks follow `policy`.
+    /// An empty cache of files that are locked as `policy` says.
     pub fn new(policy: Policy) -> Self {
         Self {
             cells: DashMap::with_hasher(FxBuildHasher),

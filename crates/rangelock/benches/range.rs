@@ -1,5 +1,5 @@
-//! Cost of a lock and unlock: uncontended, among other holders, and with two threads, beside the
-//! whole-file policy and the `rangemap` baseline.
+//! Cost of a lock and unlock: uncontended, among other holders, and with several threads, beside a lock of the
+//! whole file and the `rangemap` baseline.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use quayfs_rangelock::baseline::RangeMapLock;
-use quayfs_rangelock::{Policy, RangeLock};
+use quayfs_rangelock::{FileLock, Policy, RangeLock};
 
 fn uncontended(c: &mut Criterion) {
     let mut group = c.benchmark_group("uncontended");
@@ -37,12 +37,13 @@ fn among_holders(c: &mut Criterion) {
     group.finish();
 }
 
-/// Time for two threads to lock and unlock `rounds` times each, from the moment that both are
+/// Time for so many threads to lock and unlock `rounds` times each, from the moment that all are
 /// there; `locked` does one round.
-fn two_threads(rounds: u64, locked: impl Fn(u64) + Sync) -> Duration {
-    let (begin, end) = (Barrier::new(3), Barrier::new(3));
+fn threads(count: u64, rounds: u64, locked: impl Fn(u64) + Sync) -> Duration {
+    let all = usize::try_from(count).expect("a few threads") + 1;
+    let (begin, end) = (Barrier::new(all), Barrier::new(all));
     thread::scope(|scope| {
-        for thread in 0..2 {
+        for thread in 0..count {
             let (locked, begin, end) = (&locked, &begin, &end);
             scope.spawn(move || {
                 begin.wait();
@@ -57,28 +58,41 @@ fn two_threads(rounds: u64, locked: impl Fn(u64) + Sync) -> Duration {
     })
 }
 
+/// What is done while a range is held, about as long as a staged write of 4 KiB takes.
+fn work() {
+    (0..30).for_each(|_| std::hint::spin_loop());
+}
+
 fn contended(c: &mut Criterion) {
-    let mut group = c.benchmark_group("two_threads");
-    group.sample_size(20);
-    let range = |disjoint: bool, thread: u64| {
-        let start = if disjoint { thread * 4096 } else { 0 };
-        start..start + 4096
-    };
-    for (policy, name) in [(Policy::Range, "range"), (Policy::File, "file")] {
+    for count in [2u64, 16] {
+        let mut group = c.benchmark_group(format!("threads/{count}"));
+        group.sample_size(20);
         for (disjoint, sort) in [(true, "disjoint"), (false, "same")] {
-            let lock = RangeLock::with_policy(policy);
-            group.bench_function(BenchmarkId::new(name, sort), |b| {
-                b.iter_custom(|n| two_threads(n, |t| drop(lock.write(range(disjoint, t)))));
+            let range = |thread: u64| {
+                let start = if disjoint { thread * 4096 } else { 0 };
+                start..start + 4096
+            };
+            for (policy, name) in [(Policy::Range, "range"), (Policy::File, "file")] {
+                let lock = FileLock::new(policy);
+                let locked = |t| {
+                    let _guard = lock.write(range(t));
+                    work();
+                };
+                group.bench_function(BenchmarkId::new(name, sort), |b| {
+                    b.iter_custom(|n| threads(count, n, locked));
+                });
+            }
+            let lock = RangeMapLock::new();
+            let locked = |t| {
+                let _guard = lock.write(range(t));
+                work();
+            };
+            group.bench_function(BenchmarkId::new("rangemap", sort), |b| {
+                b.iter_custom(|n| threads(count, n, locked));
             });
         }
+        group.finish();
     }
-    for (disjoint, sort) in [(true, "disjoint"), (false, "same")] {
-        let lock = RangeMapLock::new();
-        group.bench_function(BenchmarkId::new("rangemap", sort), |b| {
-            b.iter_custom(|n| two_threads(n, |t| drop(lock.write(range(disjoint, t)))));
-        });
-    }
-    group.finish();
 }
 
 criterion_group!(benches, uncontended, among_holders, contended);

@@ -35,7 +35,7 @@ macro_rules! guard {
     ($name:ident, $doc:literal) => {
         #[doc = $doc]
         ///
-        /// Dropping it, on any thread, releases the range and wakes whoever waited for it alone.
+        /// Dropping it, on any thread, releases the range and lets others go on.
         #[must_use = "the range is unlocked again as soon as the guard is dropped"]
         pub struct $name<L: AsRef<RangeLock>>(Hold<L>);
 
@@ -44,8 +44,7 @@ macro_rules! guard {
                 Self(hold)
             }
 
-            /// The range that is locked; under [`Policy::File`](crate::Policy::File) the whole
-            /// file.
+            /// The range that is locked.
             pub fn range(&self) -> Range<u64> {
                 self.0.span.start..self.0.span.end
             }

@@ -1,24 +1,33 @@
 //! Shared and exclusive locks over ranges of a file's bytes (or of anything counted in `u64`).
 //!
 //! * Disjoint ranges never wait for each other.
-//! * Overlapping requests that conflict are served in the order of their arrival: a request waits
-//!   for every earlier conflicting one, whether that one already holds its range or still waits.
-//!   So a writer of the whole file is not starved by a stream of small readers.
-//! * A release grants exactly those requests whose last obstacle it was. Who waits for longer than
-//!   about a microsecond is parked.
+//! * A range belongs to whoever comes first while it is free: a request that conflicts with nobody who
+//!   holds a range goes on at once, though others wait. A thread that runs takes it before one that sleeps.
+//! * That has an end. A request that has been overtaken for half a millisecond is woken, and is not overtaken
+//!   any more once it is awake: what conflicts with it and came later waits behind it, and its range is kept for it
+//!   as soon as nobody holds a part. Of requests that conflict with each other the earliest comes to that
+//!   first. So a writer of the whole file is not starved by a stream of small readers.
+//! * Whoever waits for longer than some microseconds sleeps. A release wakes nobody else while somebody who
+//!   conflicts with those who sleep is awake and waiting, or on the way.
+//!
+//! To hand each range to the next in order of arrival would be fairer, and slow: the range would be kept for a
+//! thread that sleeps, everybody who comes meanwhile would go to sleep as well, and from then on each turn
+//! would cost a wake-up, whatever it protects (a convoy).
 //!
 //! The lock knows intervals and threads and nothing else. A thread that asks for a range that
 //! conflicts with one it already holds waits for itself; the order in which several locks are
 //! taken is the caller's business.
 //!
-//! How it works: one short mutexed list of all requests, held and waiting. A new request counts
-//! the earlier entries it conflicts with; zero means that it holds its range at once. Removing an
-//! entry decrements the count of each later entry that conflicts with it, and a count that reaches
-//! zero is a grant. No entry is ever looked at twice for one event, and the critical section does
-//! no system call.
+//! How it works: one short mutexed list of all requests, held and waiting. Whoever waits is told to look
+//! again, takes the mutex and looks whether something held, or earlier and out of patience, conflicts with it.
+//! Every request that waits and was not told conflicts with one that is held, with one that was told, or with an
+//! earlier one that insists; so somebody always moves. The critical section does no system call.
+//!
+//! [`FileLock`] is this lock, or one of the whole file to measure it against.
 
+#[cfg(not(loom))]
+mod file;
 mod guard;
-mod policy;
 mod sync;
 mod table;
 
@@ -32,18 +41,19 @@ mod table_tests;
 use std::fmt;
 use std::ops::Range;
 
+#[cfg(not(loom))]
+pub use file::{FileLock, FileReadGuard, FileWriteGuard, Policy};
 pub use guard::{ReadGuard, WriteGuard};
-pub use policy::Policy;
 
 use guard::Hold;
-use sync::{Arc, Mutex, Waiter};
+use smallvec::SmallVec;
+use sync::{Arc, Mutex, Waiter, now};
 use table::{Id, Mode, Span, Table};
 
 /// A lock over the ranges of one file. See the crate's documentation for its guarantees.
 ///
 /// A new lock owns no memory; the list grows with the number of simultaneous requests.
 pub struct RangeLock {
-    policy: Policy,
     table: Mutex<Table<Arc<Waiter>>>,
 }
 
@@ -61,17 +71,10 @@ pub struct Stats {
 }
 
 impl RangeLock {
-    /// An unlocked lock with [`Policy::Range`].
+    /// An unlocked lock.
     #[cfg(not(loom))]
     pub const fn new() -> Self {
-        Self::with_policy(Policy::Range)
-    }
-
-    /// An unlocked lock with the given policy.
-    #[cfg(not(loom))]
-    pub const fn with_policy(policy: Policy) -> Self {
         Self {
-            policy,
             table: Mutex::new(Table::new()),
         }
     }
@@ -79,38 +82,29 @@ impl RangeLock {
     #[cfg(loom)]
     #[allow(missing_docs)]
     pub fn new() -> Self {
-        Self::with_policy(Policy::Range)
-    }
-
-    #[cfg(loom)]
-    #[allow(missing_docs)]
-    pub fn with_policy(policy: Policy) -> Self {
         Self {
-            policy,
             table: Mutex::new(Table::new()),
         }
     }
 
-    /// Locks `range` shared, waiting for every earlier writer that overlaps it.
+    /// Locks `range` shared, waiting as long as a writer holds a part of it or insists on one.
     ///
     /// An end of `u64::MAX` stands for infinity. An empty range conflicts with nothing.
     pub fn read(&self, range: Range<u64>) -> ReadGuard<&Self> {
         ReadGuard::new(self.hold(self, range, Mode::Shared))
     }
 
-    /// Locks `range` exclusively, waiting for every earlier request that overlaps it.
+    /// Locks `range` exclusively, waiting as long as anybody holds a part of it or insists on one.
     pub fn write(&self, range: Range<u64>) -> WriteGuard<&Self> {
         WriteGuard::new(self.hold(self, range, Mode::Exclusive))
     }
 
-    /// Like [`read`](Self::read), but `None` instead of waiting. A request that still waits is an
-    /// obstacle too: trying does not overtake.
+    /// Like [`read`](Self::read), but `None` instead of waiting.
     pub fn try_read(&self, range: Range<u64>) -> Option<ReadGuard<&Self>> {
         Some(ReadGuard::new(self.try_hold(self, range, Mode::Shared)?))
     }
 
-    /// Like [`write`](Self::write), but `None` instead of waiting. A request that still waits is an
-    /// obstacle too.
+    /// Like [`write`](Self::write), but `None` instead of waiting.
     pub fn try_write(&self, range: Range<u64>) -> Option<WriteGuard<&Self>> {
         Some(WriteGuard::new(self.try_hold(
             self,
@@ -135,11 +129,6 @@ impl RangeLock {
         WriteGuard::new(Hold::new(lock, id, span, waited))
     }
 
-    /// The policy this lock was made with.
-    pub fn policy(&self) -> Policy {
-        self.policy
-    }
-
     /// Counters and the present state, in one consistent snapshot.
     pub fn stats(&self) -> Stats {
         self.table.lock().stats()
@@ -151,36 +140,44 @@ impl RangeLock {
     }
 
     fn try_hold<L: AsRef<Self>>(&self, owner: L, range: Range<u64>, mode: Mode) -> Option<Hold<L>> {
-        let span = self.policy.span(range);
-        let id = self.table.lock().try_acquire(span, mode)?;
+        let span = Span::from(range);
+        let id = self.table.lock().try_acquire(span, mode, now)?;
         Some(Hold::new(owner, id, span, false))
     }
 
     /// Returns the entry's name, the span it covers, and whether the caller had to wait.
     fn acquire(&self, range: Range<u64>, mode: Mode) -> (Id, Span, bool) {
-        let span = self.policy.span(range);
+        let span = Span::from(range);
         let mut table = self.table.lock();
-        if let Some(id) = table.try_acquire(span, mode) {
+        if let Some(id) = table.try_acquire(span, mode, now) {
             return (id, span, false);
         }
         let waiter = Arc::new(Waiter::for_this_thread());
         let id = table.enqueue(span, mode, Arc::clone(&waiter));
         drop(table);
-        waiter.wait();
-        (id, span, true)
+        loop {
+            waiter.wait();
+            let mut told = Told::new();
+            let holds = (self.table.lock()).retry(id, now, |w| told.push(Arc::clone(w)));
+            told.iter().for_each(|w| w.tell());
+            if holds {
+                return (id, span, true);
+            }
+        }
     }
 
     /// Called once per entry, by the guard's drop.
     fn release(&self, id: Id) {
-        // Nothing is allocated unless somebody is woken, and waking, which may enter the kernel,
-        // happens outside the critical section.
-        let mut granted = Vec::new();
-        self.table.lock().release(id, |waiter| granted.push(waiter));
-        for waiter in granted {
-            waiter.wake();
-        }
+        // Nothing is allocated unless many are told, and telling, which may enter the kernel, happens
+        // outside the critical section.
+        let mut told = Told::new();
+        (self.table.lock()).release(id, |w| told.push(Arc::clone(w)));
+        told.iter().for_each(|w| w.tell());
     }
 }
+
+/// Waiters that are to be told.
+type Told = SmallVec<[Arc<Waiter>; 2]>;
 
 impl Default for RangeLock {
     fn default() -> Self {
@@ -197,7 +194,6 @@ impl AsRef<RangeLock> for RangeLock {
 impl fmt::Debug for RangeLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RangeLock")
-            .field("policy", &self.policy)
             .field("stats", &self.stats())
             .finish()
     }

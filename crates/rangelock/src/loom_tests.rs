@@ -9,8 +9,8 @@ use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
 
-use crate::sync::thread::set_weak;
-use crate::{Policy, RangeLock};
+use crate::RangeLock;
+use crate::sync::thread::{set_hurried, set_weak};
 
 /// Two cells, "bytes" 0 and 1 of a file. An access is in order only under the lock on that byte.
 #[derive(Default)]
@@ -49,12 +49,11 @@ fn two_writers_of_one_byte() {
     assert_eq!(lock.stats().held + lock.stats().waiting, 0);
 }
 
-/// The flag alone orders the waiter after the holder.
+/// The table's mutex orders the waiter after the holder, though neither the word nor the wake-up does.
 ///
-/// Fails if `granted` is stored `Relaxed` in `Waiter::wake`, and if it is loaded `Relaxed` in
-/// `Waiter::wait`.
+/// Fails if a waiter that was told goes on without asking the table.
 #[test]
-fn loom_the_flag_orders_a_waiter_that_never_parks() {
+fn loom_the_mutex_orders_a_waiter_that_never_parks() {
     set_weak(true);
     loom::model(two_writers_of_one_byte);
     set_weak(false);
@@ -62,18 +61,49 @@ fn loom_the_flag_orders_a_waiter_that_never_parks() {
 
 /// No wake-up is lost.
 ///
-/// Fails (loom reports the deadlock) if `wake` unparks before it stores the flag, and if `acquire`
-/// drops the mutex between the refusal and entering the request as waiting.
+/// Fails (loom reports the deadlock) if `tell` unparks before it stores the word, if `wait` makes the waiter
+/// awake again after the table was asked, and if `acquire` drops the mutex between the refusal and entering
+/// the request as waiting.
 #[test]
 fn loom_no_wake_up_is_lost() {
     set_weak(false);
     loom::model(two_writers_of_one_byte);
 }
 
-/// A whole-file writer against a reader of each byte. The writer waits for two, and is granted by
-/// whichever leaves last.
+/// One writer comes back again and again, and the other loses patience when it is overtaken a second time:
+/// the byte is kept for it, awake or asleep again.
 ///
-/// Fails if `release` grants at the first obstacle gone instead of the last.
+/// Fails if a range that was handed over is handed over once more when the waiter looks, and (loom reports
+/// the deadlock) if nobody is told of a range that is handed over.
+#[test]
+fn loom_a_range_is_handed_to_who_was_overtaken() {
+    set_weak(false);
+    set_hurried(true);
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(|| {
+        let (lock, file) = shared();
+        let other = {
+            let (lock, file) = (Arc::clone(&lock), Arc::clone(&file));
+            thread::spawn(move || {
+                let _guard = lock.write(0..1);
+                file.increment(0);
+            })
+        };
+        for _ in 0..4 {
+            let _guard = lock.write(0..1);
+            file.increment(0);
+        }
+        other.join().expect("the other writer");
+        assert_eq!(lock.stats().held + lock.stats().waiting, 0);
+    });
+    set_hurried(false);
+}
+
+/// A whole-file writer against a reader of each byte. The writer waits for two, and is
+/// let on by whichever leaves last.
+///
+/// Fails if a request that looks again is let on as soon as one that held its range is gone.
 #[test]
 fn loom_a_writer_waits_for_all_its_obstacles() {
     set_weak(false);
@@ -102,38 +132,28 @@ fn loom_a_writer_waits_for_all_its_obstacles() {
     });
 }
 
-/// Disjoint writers never wait for each other, in any interleaving; under the whole-file policy
-/// the same requests exclude each other.
+/// Disjoint writers never wait for each other, in any interleaving.
 ///
-/// Fails if `Span::overlaps` holds for ranges that only touch, and if `Policy::File` locks no more
-/// than was asked for.
+/// Fails if `Span::overlaps` holds for ranges that only touch.
 #[test]
 fn loom_disjoint_writers_never_wait() {
     set_weak(false);
-    for policy in [Policy::Range, Policy::File] {
-        loom::model(move || {
-            let lock = Arc::new(RangeLock::with_policy(policy));
-            let file = Arc::new(File::default());
-            let other = {
-                let (lock, file) = (Arc::clone(&lock), Arc::clone(&file));
-                thread::spawn(move || {
-                    let _guard = lock.write(0..1);
-                    file.increment(0);
-                    if policy == Policy::File {
-                        file.increment(1);
-                    }
-                })
-            };
-            {
-                let _guard = lock.write(1..2);
-                file.increment(1);
-            }
-            other.join().expect("the other writer");
-            if policy == Policy::Range {
-                assert_eq!(lock.stats().waited, 0);
-            }
-        });
-    }
+    loom::model(move || {
+        let (lock, file) = shared();
+        let other = {
+            let (lock, file) = (Arc::clone(&lock), Arc::clone(&file));
+            thread::spawn(move || {
+                let _guard = lock.write(0..1);
+                file.increment(0);
+            })
+        };
+        {
+            let _guard = lock.write(1..2);
+            file.increment(1);
+        }
+        other.join().expect("the other writer");
+        assert_eq!(lock.stats().waited, 0);
+    });
 }
 
 /// A guard may be dropped by another thread than the one that locked, and orders the next holder

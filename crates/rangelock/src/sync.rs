@@ -5,13 +5,14 @@
 #[cfg(loom)]
 pub(crate) use loom::sync::{
     Arc,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicU32, Ordering},
 };
 #[cfg(not(loom))]
 pub(crate) use quayfs_sync::{
     Mutex,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicU32, Ordering},
     thread::{self, Thread},
+    time::Instant as Moment,
 };
 #[cfg(not(loom))]
 pub(crate) use std::sync::Arc;
@@ -41,6 +42,17 @@ pub(crate) mod thread {
     std::thread_local! {
         /// All threads of a model run on one thread of the system.
         static WEAK: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+        static HURRIED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    }
+
+    /// Whether the clock lets everybody lose patience.
+    pub(crate) fn is_hurried() -> bool {
+        HURRIED.get()
+    }
+
+    #[cfg(test)]
+    pub(crate) fn set_hurried(hurried: bool) {
+        HURRIED.set(hurried);
     }
 
     #[cfg(test)]
@@ -69,50 +81,101 @@ pub(crate) mod thread {
             loom::thread::park()
         }
     }
+
+    pub(crate) fn yield_now() {
+        loom::thread::yield_now()
+    }
 }
 #[cfg(loom)]
 use thread::Thread;
 
-/// How often a waiter looks for its grant before it parks: about a microsecond, a fraction of what
-/// parking and waking cost. Without it two writers in turn would go through the kernel at each
-/// turn. A model has no use for looking twice.
-const LOOKS: u32 = if cfg!(loom) { 0 } else { 32 };
+use crate::table::Waiting;
 
-/// A waiting thread and the word that tells it to go on.
+/// The clock, asked where somebody is overtaken.
+#[cfg(not(loom))]
+pub(crate) fn now() -> Moment {
+    Moment::now()
+}
+
+#[cfg(loom)]
+pub(crate) use std::time::Instant as Moment;
+
+/// A clock for models: it stands still, so that nobody loses patience, or runs so fast that everybody does
+/// who is overtaken a second time.
+#[cfg(loom)]
+pub(crate) fn now() -> Moment {
+    use crate::table::PATIENCE;
+    std::thread_local! {
+        static NOW: std::cell::Cell<Moment> = std::cell::Cell::new(Moment::now());
+    }
+    if thread::is_hurried() {
+        NOW.set(NOW.get() + PATIENCE);
+    }
+    NOW.get()
+}
+
+/// How often a waiter looks for its turn before it sleeps: a few microseconds, as long as most ranges are
+/// held, and a fraction of what sleeping and waking cost. A model has no use for looking twice.
+const LOOKS: u32 = if cfg!(loom) { 0 } else { 12 };
+/// After so many of them it lets others run in between.
+const PAUSES: u32 = 6;
+
+/// It looks for its turn by itself.
+const AWAKE: u32 = 0;
+/// It has to be woken.
+const ASLEEP: u32 = 1;
+/// It was told to look again.
+const TOLD: u32 = 2;
+
+/// A waiting thread and the word that tells it to look again.
+///
+/// Relaxed is enough for all of it: whoever was told takes the table's mutex before it goes on, and that
+/// orders what the previous holder did to the range before what this thread does to it.
 pub(crate) struct Waiter {
-    granted: AtomicBool,
+    state: AtomicU32,
     thread: Thread,
 }
 
 impl Waiter {
     pub(crate) fn for_this_thread() -> Self {
         Self {
-            granted: AtomicBool::new(false),
+            state: AtomicU32::new(AWAKE),
             thread: thread::current(),
         }
     }
 
-    /// Returns once [`wake`](Self::wake) was called. Called by the thread that made the waiter.
+    /// Returns once [`tell`](Self::tell) was called since this was called last. Called by the thread that
+    /// made the waiter.
     pub(crate) fn wait(&self) {
-        // Acquire pairs with the Release in `wake`. A waiter does not take the table's mutex
-        // again, so this pair alone orders what the previous holder did to the locked range
-        // before what this thread does to it. Parking does not replace it: a thread that finds
-        // the flag set never parks.
         let mut looks = 0;
-        while !self.granted.load(Ordering::Acquire) {
-            if looks == LOOKS {
-                thread::park();
+        while self.state.load(Ordering::Relaxed) != TOLD && looks < LOOKS {
+            if looks < PAUSES {
+                (0..1 << looks).for_each(|_| std::hint::spin_loop());
             } else {
-                looks += 1;
-                std::hint::spin_loop();
+                thread::yield_now();
             }
+            looks += 1;
         }
+        let (set, see) = (Ordering::Relaxed, Ordering::Relaxed);
+        let sleeps = self.state.compare_exchange(AWAKE, ASLEEP, set, see);
+        while sleeps.is_ok() && self.state.load(Ordering::Relaxed) == ASLEEP {
+            thread::park();
+        }
+        // Before the table is asked again, which is before anybody may tell it once more.
+        self.state.store(AWAKE, Ordering::Relaxed);
     }
 
-    /// Lets the waiting thread go on. The flag is stored before the thread is woken: in the other
-    /// order the wake-up could be used up on a flag not yet set.
-    pub(crate) fn wake(&self) {
-        self.granted.store(true, Ordering::Release);
-        self.thread.unpark();
+    /// Lets the waiting thread look again. The word is stored before the thread is woken: in the other
+    /// order the wake-up could be used up on a word not yet stored.
+    pub(crate) fn tell(&self) {
+        if self.state.swap(TOLD, Ordering::Relaxed) == ASLEEP {
+            self.thread.unpark();
+        }
+    }
+}
+
+impl Waiting for Arc<Waiter> {
+    fn is_awake(&self) -> bool {
+        self.state.load(Ordering::Relaxed) != ASLEEP
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 
 use quayfs_rangelock::baseline::RangeMapLock;
-use quayfs_rangelock::{Policy, RangeLock};
+use quayfs_rangelock::{FileLock, Policy, RangeLock};
 
 const BYTES: usize = 64;
 
@@ -74,23 +74,25 @@ fn hammer(locked: impl Fn(Range<u64>, bool, &dyn Fn()) + Sync) {
     );
 }
 
-fn range_lock(lock: &RangeLock, range: Range<u64>, exclusive: bool, inside: &dyn Fn()) {
-    if exclusive {
-        let _guard = lock.write(range);
-        inside();
-    } else {
-        let _guard = lock.read(range);
-        inside();
-    }
-}
-
 #[test]
 fn holders_exclude_each_other() {
     for policy in [Policy::Range, Policy::File] {
-        let lock = RangeLock::with_policy(policy);
-        hammer(|range, exclusive, inside| range_lock(&lock, range, exclusive, inside));
-        let stats = lock.stats();
-        assert_eq!((stats.held, stats.waiting, stats.granted), (0, 0, 4 * 3000));
+        let lock = FileLock::new(policy);
+        hammer(|range, exclusive, inside| {
+            if exclusive {
+                let _guard = lock.write(range);
+                inside();
+            } else {
+                let _guard = lock.read(range);
+                inside();
+            }
+        });
+        let _all = lock.write(0..u64::MAX);
+        if let Some(ranges) = lock.ranges() {
+            let stats = ranges.stats();
+            let after = (stats.held, stats.waiting, stats.granted);
+            assert_eq!(after, (1, 0, 4 * 3000 + 1));
+        }
     }
 }
 
@@ -125,16 +127,29 @@ fn disjoint_writers_are_inside_together() {
     assert_eq!(lock.stats().waited, 0);
 }
 
+/// The lock that ranges are measured against is the reader-writer lock of `parking_lot`, of the whole file.
 #[test]
 fn the_file_policy_locks_everything() {
-    let lock = RangeLock::with_policy(Policy::File);
-    let guard = lock.write(0..1);
-    assert_eq!(guard.range(), 0..u64::MAX);
-    assert!(lock.try_read(100..200).is_none());
-    drop(guard);
-    let one = lock.try_read(0..1);
-    let two = lock.try_read(100..200);
-    assert!(one.is_some() && two.is_some(), "readers share the file");
+    let lock = FileLock::new(Policy::File);
+    let FileLock::File(whole) = &lock else {
+        panic!("a lock of ranges");
+    };
+    let writer = lock.write(0..1);
+    assert!(!writer.waited() && whole.is_locked_exclusive());
+    thread::scope(|scope| {
+        let (inside, waits) = mpsc::channel();
+        let lock = &lock;
+        scope.spawn(move || {
+            let reader = lock.read(100..200);
+            inside.send(reader.waited()).expect("the test is listening");
+        });
+        assert!(waits.try_recv().is_err(), "a reader beside a writer");
+        drop(writer);
+        waits.recv().expect("the reader gets in");
+    });
+    let _one = lock.read(0..1);
+    assert!(lock.ranges().is_none() && !whole.is_locked_exclusive());
+    let _two = lock.read(0..1);
 }
 
 /// Waits until `waiting` requests stand in line.
@@ -145,26 +160,44 @@ fn until_waiting(lock: &RangeLock, waiting: usize) {
 }
 
 #[test]
-fn conflicting_requests_are_served_in_order_of_arrival() {
+fn whoever_comes_first_goes_on_though_others_wait() {
     let lock = RangeLock::new();
-    let (order, served) = mpsc::channel();
+    let reader = lock.read(0..10);
+    thread::scope(|scope| {
+        let lock = &lock;
+        let writer = scope.spawn(move || lock.write(0..u64::MAX).waited());
+        until_waiting(lock, 1);
+        let second = lock.try_read(5..20);
+        assert!(second.is_some(), "nobody holds what would be in its way");
+        // Until the writer has had enough of that.
+        while lock.try_read(5..20).is_some() {
+            thread::yield_now();
+        }
+        assert!(lock.try_read(90..91).is_none(), "it wants the whole file");
+        drop((reader, second));
+        assert!(writer.join().expect("the writer"));
+    });
+    assert_eq!(lock.stats().waiting, 0);
+}
+
+#[test]
+fn everybody_who_waits_gets_there() {
+    let lock = RangeLock::new();
     let first = lock.write(0..100);
     thread::scope(|scope| {
-        for n in 0..6usize {
-            let (lock, order) = (&lock, order.clone());
+        for n in 0..6u64 {
+            let lock = &lock;
             scope.spawn(move || {
                 // Every second one wants the whole file, the others a part of it.
                 let end = if n.is_multiple_of(2) { u64::MAX } else { 50 };
-                let guard = lock.write(0..end);
-                assert!(guard.waited());
-                order.send(n).expect("the test is listening");
+                assert!(lock.write(n..end).waited());
             });
-            until_waiting(lock, n + 1);
         }
+        until_waiting(&lock, 6);
         drop(first);
     });
-    drop(order);
-    assert_eq!(served.into_iter().collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
+    let stats = lock.stats();
+    assert_eq!((stats.granted, stats.waited, stats.held), (7, 6, 0));
 }
 
 #[test]

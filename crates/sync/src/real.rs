@@ -14,6 +14,24 @@ pub fn lock_noting<T>(mutex: &Mutex<T>, busy: impl FnOnce()) -> MutexGuard<'_, T
     })
 }
 
+/// As [`lock_noting`], to read.
+#[inline]
+pub fn read_noting<T>(lock: &RwLock<T>, busy: impl FnOnce()) -> RwLockReadGuard<'_, T> {
+    lock.try_read().unwrap_or_else(|| {
+        busy();
+        lock.read()
+    })
+}
+
+/// As [`lock_noting`], to write.
+#[inline]
+pub fn write_noting<T>(lock: &RwLock<T>, busy: impl FnOnce()) -> RwLockWriteGuard<'_, T> {
+    lock.try_write().unwrap_or_else(|| {
+        busy();
+        lock.write()
+    })
+}
+
 /// Entries of a [`DashMap`].
 pub mod map {
     pub use dashmap::mapref::entry::Entry;

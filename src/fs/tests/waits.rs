@@ -27,7 +27,7 @@ fn waits_for_ranges_and_for_the_commit_mutex_are_counted() {
     };
     assert_eq!(counted(), (0, 0));
     let cell = fs.cell(ino).unwrap();
-    let waiting = || cell.range.stats().waiting == 1;
+    let waiting = || cell.range.ranges().unwrap().stats().waiting == 1;
     let first = || cell.range.write(0..4096);
     beside(
         first(),

@@ -11,6 +11,16 @@ pub fn lock_noting<T>(mutex: &Mutex<T>, _busy: impl FnOnce()) -> MutexGuard<'_, 
     mutex.lock()
 }
 
+/// As [`lock_noting`], to read.
+pub fn read_noting<T>(lock: &RwLock<T>, _busy: impl FnOnce()) -> RwLockReadGuard<'_, T> {
+    lock.read()
+}
+
+/// As [`lock_noting`], to write.
+pub fn write_noting<T>(lock: &RwLock<T>, _busy: impl FnOnce()) -> RwLockWriteGuard<'_, T> {
+    lock.write()
+}
+
 pub mod map {
     //! Entries of a [`DashMap`](super::DashMap).
     pub use super::super::map::Entry;
