@@ -5,13 +5,13 @@
 
 mod program;
 
+use program::namespace::Namespace;
 use program::{QUAYFS, Run, Scene, Start as _, can_mount, copy_program, eventually, named, quayfs};
 use serde_json::Value;
 use std::fs;
-use std::io::{BufRead, BufReader};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 
 /// A mount that goes away with the test, whatever its end.
 struct Mounted(Scene);
@@ -55,8 +55,9 @@ impl Mounted {
     /// The line of the mount table.
     fn table(&self) -> Option<String> {
         let (_, mnt) = self.paths();
-        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-        table
+        // Others may mount what has a name of any bytes.
+        let table = fs::read("/proc/self/mountinfo").unwrap();
+        String::from_utf8_lossy(&table)
             .lines()
             .rfind(|l| l.split(' ').nth(4) == Some(&mnt))
             .map(str::to_string)
@@ -435,7 +436,7 @@ fn the_helpers_of_mount8_mount_remount_and_unmount() {
 /// 65534, in a mount namespace where the device is open to everybody as it is on most systems.
 struct Unprivileged {
     program: PathBuf,
-    namespace: Option<Child>,
+    namespace: Option<Namespace>,
 }
 
 impl Unprivileged {
@@ -445,20 +446,8 @@ impl Unprivileged {
         let namespace = rustix::process::getuid().is_root().then(|| {
             fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).unwrap();
             let script = "mkdir dev; mount -t tmpfs none dev; mknod -m 666 dev/fuse c 10 229; \
-                          mount --bind dev/fuse /dev/fuse; echo ready; read stop";
-            let mut shell = Command::new("unshare")
-                .args(["--mount", "--propagation", "private", "sh", "-ec", script])
-                .current_dir(dir)
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .start()
-                .unwrap();
-            let mut line = String::new();
-            BufReader::new(shell.stdout.as_mut().unwrap())
-                .read_line(&mut line)
-                .unwrap();
-            assert_eq!(line, "ready\n");
-            shell
+                          mount --bind dev/fuse /dev/fuse";
+            Namespace::new(dir, Path::new(""), script)
         });
         Self { program, namespace }
     }
@@ -482,7 +471,7 @@ impl Unprivileged {
                 command.args([
                     "--mount",
                     "--target",
-                    &shell.id().to_string(),
+                    &shell.pid().to_string(),
                     "--",
                     "setpriv",
                 ]);
@@ -499,22 +488,19 @@ impl Unprivileged {
         let pid = self
             .namespace
             .as_ref()
-            .map_or("self".into(), |shell| shell.id().to_string());
-        fs::read_to_string(format!("/proc/{pid}/mountinfo"))
-            .unwrap()
-            .contains(what)
+            .map_or("self".into(), |shell| shell.pid().to_string());
+        let table = fs::read(format!("/proc/{pid}/mountinfo")).unwrap();
+        String::from_utf8_lossy(&table).contains(what)
     }
 }
 
 impl Drop for Unprivileged {
     fn drop(&mut self) {
-        if let Some(shell) = &mut self.namespace {
+        if let Some(shell) = &self.namespace {
             let _ = Command::new("nsenter")
-                .args(["--mount", "--target", &shell.id().to_string(), "--"])
+                .args(["--mount", "--target", &shell.pid().to_string(), "--"])
                 .args(["umount", "-i", "-l", "-a", "-t", "fuse.quayfs"])
                 .capture();
-            // Its end of the standard input is closed first.
-            let _ = shell.wait();
         }
     }
 }

@@ -4,13 +4,15 @@
 
 mod program;
 
+use program::doomed::Doomed;
+use program::namespace::{Namespace, no_copies};
 use program::{Mounted, QUAYFS, Run, Scene, Start as _, can_be_root, quayfs};
 use quayfs::volume::{Access, Volume};
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -18,6 +20,7 @@ use std::time::Duration;
 const AT_LAST: &str = "120";
 
 fn run(program: &[&str]) -> Run {
+    let _alone = no_copies();
     Command::new("timeout")
         .args(["-s", "KILL", AT_LAST])
         .args(program)
@@ -48,8 +51,9 @@ fn runs(pid: i32) -> bool {
 }
 
 fn is_mounted(target: &Path) -> bool {
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    table
+    // Others may mount what has a name of any bytes.
+    let table = fs::read("/proc/self/mountinfo").unwrap();
+    String::from_utf8_lossy(&table)
         .lines()
         .any(|l| l.split(' ').nth(4).map(Path::new) == Some(target))
 }
@@ -109,53 +113,13 @@ impl Drop for Bind {
     }
 }
 
-/// A small file system for files that are to find it full.
-struct Small(PathBuf);
-
-impl Small {
-    fn new(dir: &Path) -> Self {
-        let small = dir.join("small");
-        fs::create_dir(&small).unwrap();
-        let mount = ["-t", "tmpfs", "-o", "size=24m", "none"];
-        let made = Command::new("mount").args(mount).arg(&small).finish();
-        assert!(made.unwrap().success());
-        Self(small)
-    }
-}
-
-impl Drop for Small {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).finish();
-    }
-}
-
-/// A mount whose last rounds find the disk below full.
-fn doomed() -> (Mounted, Small) {
-    let scene = Scene::in_memory();
-    let small = Small::new(scene.dir());
-    let (vol, data) = (text(scene.vol()), text(small.0.join("data")));
-    let sizes = [
-        "--pmem-size",
-        "64M",
-        "--data-size",
-        "256M",
-        "--sparse",
-        "--force",
-    ];
-    let data = ["--data", &data];
-    fs::remove_dir_all(scene.vol()).unwrap();
-    quayfs([&["mkfs", &vol][..], &sizes, &data].concat()).ok();
-    let m = Mounted::on(scene, "rw");
-    fs::write(m.mnt().join("file"), vec![7; 28 << 20]).unwrap();
-    (m, small)
-}
-
 #[test]
 fn a_volume_that_could_not_be_closed_is_no_success() {
     if !can_be_root() {
         return;
     }
-    let (m, _small) = doomed();
+    let doomed = Doomed::new();
+    let m = &doomed.mounted;
     let mnt = text(m.mnt());
     let run = run(&[QUAYFS, "umount", &mnt]);
     assert!(!is_mounted(&m.mnt()));
@@ -178,8 +142,8 @@ fn the_volume_itself_says_that_it_was_not_closed() {
         return;
     }
     let elsewhere = ["unshare", "--net", QUAYFS, "umount"];
-    let (m, _small) = doomed();
-    let mnt = text(m.mnt());
+    let doomed = Doomed::new();
+    let mnt = text(doomed.mounted.mnt());
     run(&[&elsewhere[..], &[&mnt]].concat()).fails(32, "ended before it was done");
     let m = Mounted::on(Scene::in_memory(), "rw");
     fs::write(m.mnt().join("file"), b"cargo").unwrap();
@@ -261,33 +225,6 @@ fn a_file_system_that_is_mounted_twice_lives_on() {
     m.fsck();
 }
 
-/// A shell in a mount namespace of its own, until it is dropped.
-struct Namespace(Child);
-
-impl Namespace {
-    fn new() -> Self {
-        let mut shell = Command::new("unshare")
-            .args(["--mount", "--propagation", "private"])
-            .args(["sh", "-c", "echo ready; read stop"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .start()
-            .unwrap();
-        let mut line = String::new();
-        let out = shell.stdout.as_mut().unwrap();
-        BufReader::new(out).read_line(&mut line).unwrap();
-        assert_eq!(line, "ready\n");
-        Self(shell)
-    }
-}
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        // Its end of the standard input is closed first.
-        let _ = self.0.wait();
-    }
-}
-
 #[test]
 fn a_file_system_lives_on_in_another_namespace() {
     if !can_be_root() {
@@ -296,7 +233,7 @@ fn a_file_system_lives_on_in_another_namespace() {
     let m = Mounted::on(Scene::in_memory(), "rw");
     let mnt = text(m.mnt());
     let daemon = pid(&m);
-    let namespace = Namespace::new();
+    let namespace = Namespace::new(m.0.dir(), &m.mnt(), "true");
     let out = run(&[QUAYFS, "umount", &mnt]).ok();
     let who = format!("on {mnt} in the mount namespace of process");
     assert!(out.contains(&who), "{out}");
@@ -352,6 +289,9 @@ fn a_mount_that_fails_leaves_none() {
         assert!(!is_mounted(&scene.mnt()), "with {mib} MiB: {run:?}");
     }
     assert!(failed > 0);
+    // With just enough to mount it may not have enough to go on, which is another matter.
+    quayfs(["umount", &mnt]);
+    quayfs(["mount", &vol, &mnt]).ok();
     quayfs(["umount", &mnt]).ok();
 }
 
@@ -404,7 +344,8 @@ fn a_long_name_is_mounted() {
     }
     let name = "n".repeat(300);
     let m = Mounted::on(Scene::in_memory(), &format!("fsname={name},nosuid,ro"));
-    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let table = fs::read("/proc/self/mountinfo").unwrap();
+    let table = String::from_utf8_lossy(&table);
     let line = table.lines().find(|l| l.contains(&text(m.mnt()))).unwrap();
     assert!(
         line.contains(&format!(" - fuse.quayfs {name} ro")),

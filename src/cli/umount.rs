@@ -73,7 +73,7 @@ fn refuse(served: &Served, entry: &Entry, users: Users) -> Result<(), String> {
             "{shown}: its daemon does not answer; {}",
             way_out(&shown)
         )),
-        Served::By(server) if users == Users::Respect && wait::is_stopped(server) => {
+        Served::By(server) if users == Users::Respect && server.is_stopped() => {
             let pid = server.pid().unwrap_or_default();
             Err(format!(
                 "{shown}: its daemon is stopped; `kill -CONT {pid}` lets it go on, {}",

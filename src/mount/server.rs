@@ -1,12 +1,13 @@
 //! The daemon of a mount as other processes see it.
 //!
 //! A daemon may be stuck on its device, stopped, or dead, and whoever asks for an answer through the mount may then
-//! wait for ever. So it is found without being asked: it listens on a socket whose name has the device number of its
-//! file system, and the kernel says whose socket that is. Nobody answers there before the end. Then the daemon says how
+//! wait for ever. So it is found without being asked: it listens on a socket whose name has the numbers of its file
+//! system, and the kernel says whose socket that is. Nobody answers there before the end. Then the daemon says how
 //! it ended to all who are connected; whoever hears nothing until it is gone knows that it did not come that far.
 
 use super::table::Entry;
-use super::{STATUS_XATTR, Users, gone};
+use super::{STATUS_XATTR, Users, gone, superblock};
+use procfs::process::Process;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
@@ -122,9 +123,11 @@ impl Callers {
     }
 }
 
-/// What a daemon's socket is called, but for its process id.
+/// What a daemon's socket is called, but for its process id. The device number alone may belong to the next file system
+/// before the daemon of the last one knows that its own is gone.
 fn prefix(device: &str) -> String {
-    format!("quayfs/{device}/")
+    let node = superblock::node(device).unwrap_or_default();
+    format!("quayfs/{device}/{node}/")
 }
 
 /// A daemon at work, and a connection to it.
@@ -180,6 +183,13 @@ impl Server {
     pub fn pid(&self) -> Option<i32> {
         self.handle.as_ref()?;
         self.pid.map(|pid| pid.as_raw_nonzero().get())
+    }
+
+    /// Whether a signal or a debugger has stopped it.
+    pub fn is_stopped(&self) -> bool {
+        let process = self.pid().and_then(|pid| Process::new(pid).ok());
+        let stat = process.and_then(|p| p.stat().ok());
+        stat.is_some_and(|s| matches!(s.state, 'T' | 't'))
     }
 
     /// Waits for its end, no longer than `patience`; whether it has ended.
@@ -282,9 +292,12 @@ impl Served {
 /// and does not answer cannot be killed, and the process that it belongs to cannot end.
 ///
 /// # Errors
-/// `ETIMEDOUT` if there was no answer within ten seconds, `ENOTCONN` if the daemon is dead, others as of
-/// [`super::status`].
+/// `ETIMEDOUT` if there was no answer within ten seconds or the daemon is stopped, `ENOTCONN` if it is dead, others as
+/// of [`super::status`].
 pub fn ask(entry: &Entry) -> Result<String, Errno> {
+    if Server::of(entry).is_some_and(|server| server.is_stopped()) {
+        return Err(Errno::TIMEDOUT);
+    }
     let mut command = Command::new("/proc/self/exe");
     command
         .arg0("quayfs")

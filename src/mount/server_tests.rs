@@ -72,16 +72,16 @@ fn only_the_user_who_mounted_is_believed() {
 #[test]
 fn names_are_picked_out_of_the_kernels_list() {
     let list = b"Num RefCount Protocol Flags Type St Inode Path\n\
-        0: 2 0 10000 1 1 7 @quayfs/0:45/12\n\
-        0: 2 0 10000 1 1 8 /run/@quayfs/0:45/13\n\
-        0: 2 0 10000 1 1 9 @quayfs/0:4/14\n\
-        0: 2 0 10000 1 1 9\n@quayfs/0:45/15";
-    let found = names(list, &prefix("0:45"));
+        0: 2 0 10000 1 1 7 @quayfs/0:45/0/12\n\
+        0: 2 0 10000 1 1 8 /run/@quayfs/0:45/0/13\n\
+        0: 2 0 10000 1 1 9 @quayfs/0:4/0/14\n\
+        0: 2 0 10000 1 1 9\n@quayfs/0:45/0/15";
+    let found = names(list, "quayfs/0:45/0/");
     let found: Vec<_> = found.iter().map(|n| String::from_utf8_lossy(n)).collect();
     // The second is a file; to connect to such a name is in vain.
     assert_eq!(
         found,
-        ["quayfs/0:45/12", "quayfs/0:45/13", "quayfs/0:45/15"]
+        ["quayfs/0:45/0/12", "quayfs/0:45/0/13", "quayfs/0:45/0/15"]
     );
 }
 
@@ -110,4 +110,21 @@ fn waiting_ends_with_the_process() {
     assert!(server.ends_within(Duration::from_secs(600)).unwrap());
     assert!(child.wait().unwrap().success());
     assert_eq!(server.ending(), None);
+}
+
+/// The device number of a file system that is gone goes to the next one.
+#[test]
+fn file_systems_are_told_apart_by_more_than_their_device_numbers() {
+    let mut seen = std::collections::BTreeSet::new();
+    for bdi in std::fs::read_dir("/sys/class/bdi")
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let device = bdi.file_name().into_string().unwrap();
+        let name = prefix(&device);
+        let node = name.strip_prefix(&format!("quayfs/{device}/")).unwrap();
+        assert!(node != "0/" && seen.insert(node.to_string()), "{name}");
+    }
+    assert_eq!(prefix("0:1048570"), "quayfs/0:1048570/0/");
 }

@@ -68,7 +68,8 @@ impl Superblock {
     }
 }
 
-fn node(device: &str) -> Option<u64> {
+/// The number that tells a file system from those that have its device number before and after it.
+pub(super) fn node(device: &str) -> Option<u64> {
     let meta = std::fs::metadata(Path::new("/sys/class/bdi").join(device)).ok()?;
     Some(meta.ino())
 }

@@ -2,6 +2,8 @@
 
 #![allow(dead_code)]
 
+pub mod doomed;
+pub mod namespace;
 mod start;
 
 pub use start::Start;
@@ -83,6 +85,10 @@ pub fn transport(args: &[OsString]) -> Vec<OsString> {
 
 /// Runs the program under another name.
 pub fn named<S: AsRef<OsStr>>(name: &Path, args: impl IntoIterator<Item = S>) -> Run {
+    let args: Vec<_> = args.into_iter().map(|a| a.as_ref().to_owned()).collect();
+    let helper = name.file_name().unwrap_or_default().to_string_lossy();
+    let unmounts = helper.starts_with("umount") || args.first().is_some_and(|a| a == "umount");
+    let _alone = unmounts.then(namespace::no_copies);
     Command::new(name)
         .args(args)
         .capture()
@@ -248,7 +254,9 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        // Others may mount what has a name of any bytes.
+        let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+        let table = String::from_utf8_lossy(&table);
         let mnt = self.0.mnt();
         if table
             .lines()

@@ -36,7 +36,7 @@ pub fn until_end(server: &Server, users: Users) -> Result<Waited, Errno> {
     let mut last = None;
     let mut since = Instant::now();
     while !server.ends_within(LOOK)? {
-        if is_stopped(server) {
+        if server.is_stopped() {
             // What it was doing when it was looked at may have been its end.
             let ended = server.ends_within(Duration::ZERO)?;
             return Ok(if ended {
@@ -55,20 +55,10 @@ pub fn until_end(server: &Server, users: Users) -> Result<Waited, Errno> {
     Ok(Waited::Ended)
 }
 
-/// Whether a signal or a debugger has stopped it.
-pub fn is_stopped(server: &Server) -> bool {
-    let stat = process(server).and_then(|p| p.stat().ok());
-    stat.is_some_and(|s| matches!(s.state, 'T' | 't'))
-}
-
 /// What grows while it does anything; the bytes only where this process may see them.
 fn progress(server: &Server) -> Option<(u64, Option<(u64, u64)>)> {
-    let process = process(server)?;
+    let process = Process::new(server.pid()?).ok()?;
     let stat = process.stat().ok()?;
     let io = process.io().ok().map(|io| (io.read_bytes, io.write_bytes));
     Some((stat.utime + stat.stime, io))
-}
-
-fn process(server: &Server) -> Option<Process> {
-    Process::new(server.pid()?).ok()
 }

@@ -1,0 +1,59 @@
+//! Mount namespaces of tests that share a process.
+//!
+//! A new namespace begins with a copy of every mount, of other tests as well, and a file system lives until its last
+//! place is gone: unmounting one of them meanwhile would not end its daemon. So a namespace drops all copies but those
+//! it is about, and nobody unmounts until it has.
+
+use super::Start as _;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+
+static COPIES: RwLock<()> = RwLock::new(());
+
+/// While it is held no new namespace has copies of mounts.
+pub fn no_copies() -> RwLockReadGuard<'static, ()> {
+    // It guards no data: one that a failed test has left poisoned does as well.
+    COPIES.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A shell in a mount namespace of its own, until it is dropped.
+pub struct Namespace(Child);
+
+impl Namespace {
+    /// Begins it, in `dir`, with what is mounted on `kept` and nothing else of its type, and runs `script` in it.
+    #[track_caller]
+    pub fn new(dir: &Path, kept: &Path, script: &str) -> Self {
+        let _alone = COPIES.write().unwrap_or_else(PoisonError::into_inner);
+        let drop = "for m in $(awk '$3 ~ /^fuse/ { print $2 }' /proc/mounts); do \
+                    [ \"$m\" = \"$1\" ] || umount -i -l \"$m\"; done";
+        let script = format!("{drop}; set -e; {script}; echo ready; read stop");
+        let mut shell = Command::new("unshare")
+            .args(["--mount", "--propagation", "private"])
+            .args(["sh", "-c", &script, "sh"])
+            .arg(kept)
+            .current_dir(dir)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .start()
+            .unwrap();
+        let mut line = String::new();
+        let out = shell.stdout.as_mut().unwrap();
+        BufReader::new(out).read_line(&mut line).unwrap();
+        assert_eq!(line, "ready\n");
+        Self(shell)
+    }
+
+    /// The process id of the shell.
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        // Its end of the standard input is closed first.
+        let _ = self.0.wait();
+    }
+}
