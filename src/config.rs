@@ -9,6 +9,7 @@ use std::fmt;
 pub use quayfs_fuse::{Idle, Transport};
 
 mod parse;
+pub mod remount;
 mod size;
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,6 @@
 //! Who may mount does so (`attach`); everybody else goes through `fusermount3`, which is set-user-id
 //! and passes the open device back over a socket. Nothing here knows what the file system does.
 
-use crate::config::MountOptions;
 use crate::fs::SetQuota;
 use crate::scrub;
 use rustix::fs::XattrFlags;
@@ -13,12 +12,14 @@ use std::path::{Path, PathBuf};
 mod attach;
 mod fusermount;
 mod place;
+mod remount;
 pub mod server;
 pub mod superblock;
 pub mod table;
 
 pub use attach::{Mount, Pending};
 pub use place::Place;
+pub use remount::remount;
 
 /// Name of the extended attribute that a running mount answers with its status as JSON.
 pub const STATUS_XATTR: &str = "quayfs.status";
@@ -79,22 +80,6 @@ pub enum Users {
     Outlast,
     /// Take the tree away from them: their next call fails.
     Evict,
-}
-
-/// Changes the flags that the kernel keeps (`ro`, `nosuid`, `nodev`, `noexec`, access times) of an
-/// existing mount. Our own options stay as they are for the life of the mount.
-pub fn remount(target: &Path, options: &MountOptions) -> Result<(), AttachError> {
-    rustix::mount::mount_remount(target, attach::flags(options), "").map_err(|e| {
-        AttachError::Refused {
-            path: target.into(),
-            why: match e {
-                Errno::BUSY => "a file is open for writing; close it, then try again".into(),
-                Errno::PERM => "only root can remount".into(),
-                Errno::INVAL => "nothing is mounted there; mount it without `remount`".into(),
-                e => e.to_string(),
-            },
-        }
-    })
 }
 
 /// Asks the mount on `target` for its status, a JSON text.

@@ -149,10 +149,11 @@ Options after -o, separated by commas:
       =halt                  never: saves power, costs up to 20 us a request
   read_ahead=SIZE            how far the kernel reads ahead of who reads in order, as root (default 4M)
   allow_other                other users may enter
-  nosuid nodev noexec noatime relatime nodiratime sync
+  nosuid nodev noexec noatime relatime strictatime nodiratime sync
                              as in mount(8)
   fsname=NAME subtype=NAME   what the mount table shows; subtype=none: type `fuse`
-  remount                    change ro, nosuid, nodev, noexec, noatime of a live mount
+  remount                    change ro, nosuid, nodev, noexec and their opposites of a live mount, and
+                             nothing else: what would have to change otherwise is refused
   ablation=KEY:VALUE         measure without an idea: staging:central, checkpoint:swap,
                              checkpoint:inplace, checkpoint:double, locking:file, nodelog:ssd,
                              workers:1, messages:all
@@ -678,6 +679,7 @@ mod tests {
             "noexec",
             "noatime",
             "relatime",
+            "strictatime",
             "threads=",
             "fsname=",
             "subtype=",

@@ -113,6 +113,16 @@ impl Call {
 
     /// Reads the mount options; with `-s` unknown ones are dropped.
     pub fn mount_options(&self) -> Result<MountOptions, OptionError> {
+        self.known().map(|(_, options)| options)
+    }
+
+    /// The words that [`Call::mount_options`] reads.
+    pub fn known_words(&self) -> Result<Vec<&str>, Failure> {
+        let known = self.known().map_err(Failure::with(MOUNT_USAGE))?;
+        Ok(known.0)
+    }
+
+    fn known(&self) -> Result<(Vec<&str>, MountOptions), OptionError> {
         let mut words: Vec<&str> = self.options.iter().flat_map(|o| o.split(',')).collect();
         loop {
             match MountOptions::parse(&words) {
@@ -123,7 +133,7 @@ impl Call {
                         return Err(OptionError::Unknown(unknown));
                     }
                 }
-                result => return result,
+                result => return result.map(|options| (words, options)),
             }
         }
     }

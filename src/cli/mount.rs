@@ -9,9 +9,11 @@ use super::daemon::{self, Job};
 use super::exit::{Failure, MOUNT_FAILED, MOUNT_USAGE, say, warn};
 use super::helper::Call;
 use super::log::{self, Destination};
-use crate::config::MountOptions;
-use crate::mount::server::Served;
+use crate::config::remount::{Live, Remount};
+use crate::config::{Durability, MountOptions};
+use crate::mount::server::{self, Served};
 use crate::mount::{self, Users, table};
+use rustix::io::Errno;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -23,7 +25,7 @@ pub fn run(args: args::Mount) -> Result<(), Failure> {
     let words: Vec<&str> = args.options.iter().map(String::as_str).collect();
     let options = MountOptions::parse(&words).map_err(Failure::with(MOUNT_USAGE))?;
     if options.remount {
-        return remount(&args.mountpoint, &options);
+        return remount(&args.mountpoint, &words);
     }
     let asked = args.log_file.as_deref();
     let mut job = job(&args.volume, &args.mountpoint, options, asked)?;
@@ -48,7 +50,7 @@ pub fn helper(call: &Call) -> Result<(), Failure> {
         return if call.fake {
             Ok(())
         } else {
-            remount(target, &options)
+            remount(target, &call.known_words()?)
         };
     }
     let job = job(volume, target, options, None)?;
@@ -62,10 +64,56 @@ pub fn helper(call: &Call) -> Result<(), Failure> {
     Ok(())
 }
 
-fn remount(target: &Path, options: &MountOptions) -> Result<(), Failure> {
-    let target = mount::table::resolve(target)
-        .map_err(|e| Failure::new(MOUNT_FAILED, format!("{}: {e}", target.display())))?;
-    mount::remount(&target, options).map_err(Failure::with(MOUNT_FAILED))
+/// Changes what a remount can change, once the daemon has said what is so. `lists`: values of `-o`.
+fn remount(target: &Path, lists: &[&str]) -> Result<(), Failure> {
+    let failed = |why: String| Failure::new(MOUNT_FAILED, why);
+    let shown = target.display();
+    let target = table::resolve(target).map_err(|e| failed(format!("{shown}: {e}")))?;
+    let entry = table::mounted_on(&target)
+        .map_err(|e| failed(format!("cannot read the mount table: {e}")))?
+        .ok_or_else(|| {
+            failed(format!(
+                "nothing is mounted on {shown}: mount it without `remount`"
+            ))
+        })?;
+    if !entry.is_fuse() {
+        let kind = &entry.fstype;
+        return Err(failed(format!("{shown} is {kind}, not QuayFS")));
+    }
+    let place = mount::Place::find(&target).map_err(|e| failed(format!("{shown}: {e}")))?;
+    let live = live(&entry).map_err(failed)?;
+    let change = Remount::parse(lists, &live).map_err(Failure::with(MOUNT_FAILED))?;
+    mount::remount(&place, &entry, &change).map_err(Failure::with(MOUNT_FAILED))
+}
+
+/// What the daemon of a mount says about it.
+fn live(entry: &table::Entry) -> Result<Live, String> {
+    let shown = entry.target.display();
+    let status = server::ask(entry).map_err(|e| match e {
+        Errno::NOTCONN => {
+            format!("the daemon of {shown} is dead: `quayfs umount {shown}`, then mount again")
+        }
+        Errno::TIMEDOUT => {
+            format!("the daemon of {shown} does not answer, so nobody knows what can be changed")
+        }
+        e if entry.is_quayfs() => format!("the daemon of {shown} cannot be asked: {e}"),
+        _ => format!("{shown} is {}, not QuayFS", entry.fstype),
+    })?;
+    let nonsense = || format!("{shown} answers nonsense about itself");
+    let status: serde_json::Value = serde_json::from_str(&status).map_err(|_| nonsense())?;
+    let options = status["options"].as_str().ok_or_else(nonsense)?;
+    let options = MountOptions::parse(&[options]).map_err(|e| e.to_string())?;
+    let durability = match status["durability"].as_str() {
+        Some("op") => Durability::Op,
+        Some("commit") => Durability::Commit,
+        _ => return Err(nonsense()),
+    };
+    Ok(Live {
+        options,
+        durability,
+        read_only: status["read_only"].as_bool().ok_or_else(nonsense)?,
+        table: entry.superblock.clone(),
+    })
 }
 
 /// Checks the paths and makes them absolute, so that the daemon needs no working directory.

@@ -35,6 +35,16 @@ pub enum OptionError {
         /// The reason and the way out.
         why: &'static str,
     },
+    /// A mount has it otherwise and keeps it so.
+    #[error(
+        "mount option `{option}` cannot be changed by `remount`, only ro, nosuid, nodev, noexec and their opposites can: {why}"
+    )]
+    Fixed {
+        /// The option as it was said.
+        option: String,
+        /// The way out.
+        why: &'static str,
+    },
     /// Two options exclude each other.
     #[error("mount options `{first}` and `{second}` contradict each other: {why}")]
     Contradiction {
@@ -79,7 +89,7 @@ const FOR_OTHERS: [&str; 25] = [
     "comment",
 ];
 /// Shown in the mount table by the kernel, so they come back at `remount`.
-const FROM_THE_TABLE: [&str; 6] = [
+pub(super) const FROM_THE_TABLE: [&str; 6] = [
     "fd", "rootmode", "user_id", "group_id", "max_read", "blksize",
 ];
 
@@ -106,7 +116,7 @@ impl MountOptions {
 }
 
 #[derive(Default)]
-struct Parser<'a> {
+pub(super) struct Parser<'a> {
     options: MountOptions,
     remount: bool,
     /// That nothing is to be recovered, and how it was said.
@@ -116,6 +126,21 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
+    /// Reads what is said of a mount that has these options.
+    pub(super) fn onto(options: MountOptions) -> Self {
+        Self {
+            options,
+            remount: true,
+            ..Self::default()
+        }
+    }
+
+    /// The options that one more word makes of them, whether or not they fit together.
+    pub(super) fn with(mut self, word: &'a str) -> Result<MountOptions, OptionError> {
+        self.word(word)?;
+        Ok(self.options)
+    }
+
     fn word(&mut self, word: &'a str) -> Result<(), OptionError> {
         let (key, value) = match word.split_once('=') {
             Some((k, v)) => (k, Some(v)),
