@@ -172,13 +172,13 @@ miri: deps
 sanitize: deps
 	scripts/nightly sanitize
 
+# The names by which mount(8), umount(8), fsck(8) and mkfs(8) find the program.
+HELPERS := mount.quayfs mount.fuse.quayfs umount.quayfs umount.fuse.quayfs fsck.quayfs fsck.fuse.quayfs mkfs.quayfs
 install: build
 	install -D $(QUAYFS) $(DESTDIR)$(PREFIX)/bin/quayfs
 	mkdir -p $(DESTDIR)/sbin
-	for name in mount.quayfs mount.fuse.quayfs umount.quayfs umount.fuse.quayfs; do \
-		ln -sf $(PREFIX)/bin/quayfs $(DESTDIR)/sbin/$$name || exit 1; done
+	for name in $(HELPERS); do ln -sf $(PREFIX)/bin/quayfs $(DESTDIR)/sbin/$$name || exit 1; done
 
 uninstall:
 	rm -f $(DESTDIR)$(PREFIX)/bin/quayfs
-	for name in mount.quayfs mount.fuse.quayfs umount.quayfs umount.fuse.quayfs; do \
-		rm -f $(DESTDIR)/sbin/$$name; done
+	for name in $(HELPERS); do rm -f $(DESTDIR)/sbin/$$name; done

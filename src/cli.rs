@@ -14,6 +14,7 @@ mod mkfs;
 mod mount;
 mod quota;
 mod scrub;
+mod tools;
 mod umount;
 
 use args::{Cli, Command};
@@ -32,13 +33,17 @@ const VOLATILE_WARNING: &str = "the pmem region lies in ordinary memory: this vo
 pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     let mut args = args.into_iter();
     let name = args.next().unwrap_or_else(|| "quayfs".into());
-    let result = match Role::of(&name) {
+    let role = Role::of(&name);
+    let done = |()| exit::OK;
+    let all = |args| std::iter::once(name.clone()).chain(args).collect();
+    finish(match role {
         Role::Quayfs => return subcommand(name, args),
-        Role::Mount => Call::parse(Role::Mount, args).and_then(|call| mount::helper(&call)),
-        Role::Umount => Call::parse(Role::Umount, args)
-            .and_then(|call| umount::run(&call.operands[0], call.users())),
-    };
-    finish(result.map(|()| exit::OK))
+        Role::Mount => Call::parse(role, args).and_then(|call| mount::helper(&call).map(done)),
+        Role::Umount => Call::parse(role, args)
+            .and_then(|call| umount::run(&call.operands[0], call.users()).map(done)),
+        Role::Fsck => tools::run_fsck(all(args)),
+        Role::Mkfs => tools::run_mkfs(all(args)),
+    })
 }
 
 fn subcommand(name: OsString, rest: impl Iterator<Item = OsString>) -> u8 {

@@ -1,5 +1,5 @@
-//! The program `quayfs`; under the names `mount.quayfs` and `umount.quayfs` also the helper of
-//! mount(8) and umount(8).
+//! The program `quayfs`; under the names `mount.quayfs`, `umount.quayfs`, `fsck.quayfs` and `mkfs.quayfs` also the helper
+//! of mount(8), umount(8), fsck(8) and mkfs(8).
 
 use std::process::ExitCode;
 

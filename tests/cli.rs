@@ -253,3 +253,71 @@ fn mount8_can_call_it() {
     named(&helper, [mnt]).fails(32, "not a mount point");
     named(&helper, ["-n"]).fails(1, "umount.quayfs MOUNTPOINT");
 }
+
+#[test]
+fn fsck8_and_mkfs8_can_call_it() {
+    let scene = Scene::new();
+    let (vol, made) = (scene.vol(), scene.dir().join("made"));
+    let (vol, made) = (vol.to_str().unwrap(), made.to_str().unwrap());
+    let fsck = scene.helper("fsck.quayfs");
+    let mkfs = scene.helper("mkfs.quayfs");
+    let small = ["--pmem-size", "32M", "--sparse"];
+    let run = named(
+        &mkfs,
+        [&["-q", "-L", "third"][..], &small, &[made, "65536"]].concat(),
+    );
+    assert!(run.err.contains("--sparse"), "{run:?}");
+    assert_eq!(run.ok(), "");
+    let info: Value = serde_json::from_str(&quayfs(["info", made, "--json"]).ok()).unwrap();
+    assert_eq!(
+        (&info["label"], &info["data_bytes"]),
+        (&"third".into(), &(64 << 20).into())
+    );
+    named(&mkfs, [&small[..], &[made, "64M"]].concat()).fails(1, "--force");
+    named(&mkfs, [&["-F"][..], &small, &[made, "64M"]].concat()).ok();
+    named(&mkfs, ["-Z", made]).fails(1, "quayfs mkfs --help");
+
+    assert!(named(&fsck, ["-n", vol]).ok().contains("no damage"));
+    let pmem = std::fs::File::options()
+        .write(true)
+        .open(scene.vol().join("pmem"))
+        .unwrap();
+    pmem.write_all_at(&[0xff; 64], 512).unwrap();
+    assert_eq!(named(&fsck, ["-fn", vol]).code, 4);
+    assert_eq!(named(&fsck, ["-a", "-C0", vol]).code, 1);
+    assert_eq!(named(&fsck, ["-a", vol]).code, 0);
+    named(&fsck, ["-a", "/no/such/volume"]).fails(8, "/no/such/volume");
+    for line in [&["-r", vol][..], &["-n", "-y", vol], &[]] {
+        named(&fsck, line).fails(16, "quayfs fsck --help");
+    }
+    for helper in [fsck, mkfs] {
+        assert!(
+            named(&helper, ["-V"])
+                .ok()
+                .contains(env!("CARGO_PKG_VERSION"))
+        );
+    }
+}
+
+/// Each name that is installed is one that the program knows.
+#[test]
+fn what_is_installed_is_understood() {
+    let scene = Scene::new();
+    let makefile = concat!(env!("CARGO_MANIFEST_DIR"), "/Makefile");
+    let makefile = std::fs::read_to_string(makefile).unwrap();
+    let list = makefile.lines().find_map(|l| l.strip_prefix("HELPERS := "));
+    let names: Vec<_> = list.unwrap().split(' ').collect();
+    for role in ["mount", "umount", "fsck", "mkfs"] {
+        assert!(names.contains(&&*format!("{role}.quayfs")), "{names:?}");
+    }
+    for name in names {
+        let run = named(&scene.helper(name), [] as [&str; 0]);
+        assert!(!run.err.contains("quayfs --help"), "{name}: {run:?}");
+        assert_ne!(run.code, 0, "{name}: {run:?}");
+    }
+    for word in ["install:", "uninstall:"] {
+        let (_, rest) = makefile.split_once(&format!("\n{word}")).unwrap();
+        let rule = rest.split("\n\n").next().unwrap();
+        assert!(rule.contains("for name in $(HELPERS)"), "{word}");
+    }
+}

@@ -190,6 +190,8 @@ fn a_mount_keeps_what_is_written_to_it() {
     assert!(quayfs(["info", &target]).ok().contains(&vol));
     let line = m.table().unwrap();
     assert!(line.contains(&format!(" - fuse.quayfs {vol} ")), "{line}");
+    let name = fs::read_to_string(format!("/proc/{}/comm", info["pid"])).unwrap();
+    assert_eq!(name, "quayfs\n", "what ps shows");
 
     m.umount().ok();
     assert!(

@@ -95,6 +95,8 @@ impl Answer {
 
 /// Serves in the background: answers on the standard output, then closes it.
 pub fn serve_detached(job: &Job) -> Result<(), Failure> {
+    // It was started by a link in /proc, whose name `ps` and `pgrep` would show.
+    let _ = rustix::thread::set_name(c"quayfs");
     // Fails only for a process group leader, which then is detached already.
     let _ = rustix::process::setsid();
     let answer = |answer: Answer| {

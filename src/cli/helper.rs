@@ -19,6 +19,10 @@ pub enum Role {
     Mount,
     /// Helper of umount(8).
     Umount,
+    /// Helper of fsck(8).
+    Fsck,
+    /// Helper of mkfs(8).
+    Mkfs,
 }
 
 impl Role {
@@ -31,6 +35,8 @@ impl Role {
         match name.split('.').next() {
             Some("mount") => Self::Mount,
             Some("umount") => Self::Umount,
+            Some("fsck") => Self::Fsck,
+            Some("mkfs") => Self::Mkfs,
             _ => Self::Quayfs,
         }
     }
@@ -156,6 +162,8 @@ mod tests {
             ("mount.fuse.quayfs", Role::Mount),
             ("/usr/sbin/umount.quayfs", Role::Umount),
             ("umount.fuse.quayfs", Role::Umount),
+            ("/sbin/fsck.quayfs", Role::Fsck),
+            ("/sbin/mkfs.quayfs", Role::Mkfs),
             ("", Role::Quayfs),
         ] {
             assert_eq!(Role::of(OsStr::new(name)), role, "{name}");

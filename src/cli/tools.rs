@@ -1,0 +1,173 @@
+//! What fsck(8) and mkfs(8) call: this program under the names `fsck.quayfs` and `mkfs.quayfs`. Each takes the options of
+//! the command that it stands for, and besides them the letters that such helpers have in common.
+
+use super::exit::{self, FSCK_USAGE, Failure};
+use super::{args, fsck, mkfs};
+use crate::config::parse_size;
+use clap::Parser;
+use std::ffi::OsString;
+
+/// A helper of fsck(8), which also starts it at boot, with `-a`.
+#[derive(Debug, Parser)]
+#[command(name = "fsck.quayfs", version, disable_version_flag = true)]
+struct FsckCall {
+    #[command(flatten)]
+    fsck: args::Fsck,
+    /// Repair without asking.
+    #[arg(short, visible_short_aliases = ['p', 'y'])]
+    all: bool,
+    /// Repair nothing.
+    #[arg(short, conflicts_with_all = ["all", "repair"])]
+    no: bool,
+    /// Also if it was unmounted cleanly, as always.
+    #[arg(short)]
+    force: bool,
+    /// Say more: there is nothing more to say.
+    #[arg(short)]
+    verbose: bool,
+    /// Descriptor to show progress on: none is shown there.
+    #[arg(short = 'C', value_name = "FD")]
+    progress: Option<i32>,
+    /// Print the version.
+    #[arg(short = 'V', long, action = clap::ArgAction::Version)]
+    version: Option<bool>,
+}
+
+/// A helper of mkfs(8).
+#[derive(Debug, Parser)]
+#[command(name = "mkfs.quayfs", version, disable_version_flag = true)]
+struct MkfsCall {
+    #[command(flatten)]
+    mkfs: args::Mkfs,
+    /// Size of the data, in KiB unless it has a unit; as --data-size.
+    #[arg(value_parser = parse_blocks, conflicts_with = "data_size")]
+    size: Option<u64>,
+    /// As --label.
+    #[arg(short = 'L', value_name = "LABEL", conflicts_with = "label")]
+    name: Option<String>,
+    /// As --force.
+    #[arg(short = 'f', visible_short_alias = 'F')]
+    overwrite: bool,
+    /// Print no more than warnings.
+    #[arg(short)]
+    quiet: bool,
+    /// Say more: there is nothing more to say.
+    #[arg(short)]
+    verbose: bool,
+    /// Print the version.
+    #[arg(short = 'V', long, action = clap::ArgAction::Version)]
+    version: Option<bool>,
+}
+
+/// Runs `fsck.quayfs` with its arguments, the name in front.
+pub fn run_fsck(args: Vec<OsString>) -> Result<u8, Failure> {
+    let Some(mut call) = parse::<FsckCall>(args, ("fsck", FSCK_USAGE))? else {
+        return Ok(exit::OK);
+    };
+    call.fsck.repair |= call.all;
+    fsck::run(&call.fsck)
+}
+
+/// Runs `mkfs.quayfs` with its arguments, the name in front.
+pub fn run_mkfs(args: Vec<OsString>) -> Result<u8, Failure> {
+    let Some(mut call) = parse::<MkfsCall>(args, ("mkfs", exit::FAILED))? else {
+        return Ok(exit::OK);
+    };
+    call.mkfs.force |= call.overwrite;
+    call.mkfs.label = call.mkfs.label.or(call.name);
+    call.mkfs.data_size = call.mkfs.data_size.or(call.size);
+    if call.quiet {
+        let null = std::fs::File::options().write(true).open("/dev/null");
+        let silent = null.and_then(|null| Ok(rustix::stdio::dup2_stdout(&null)?));
+        silent.map_err(Failure::with(exit::FAILED))?;
+    }
+    mkfs::run(call.mkfs).map(|()| exit::OK)
+}
+
+/// Reads arguments; `None` if they ask for help or the version, which is printed. `usage`: whose help to name, and the
+/// exit code of a wrong call.
+fn parse<T: Parser>(args: Vec<OsString>, usage: (&str, u8)) -> Result<Option<T>, Failure> {
+    match T::try_parse_from(args) {
+        Ok(call) => Ok(Some(call)),
+        Err(error) if !error.use_stderr() => {
+            // A closed pipe is the reader's choice.
+            let _ = error.print();
+            Ok(None)
+        }
+        Err(error) => Err(Failure::new(
+            usage.1,
+            exit::usage_line(&error, Some(usage.0)),
+        )),
+    }
+}
+
+/// A size as mkfs(8) has it: blocks of 1 KiB, unless there is a unit.
+fn parse_blocks(text: &str) -> Result<u64, String> {
+    match text.parse::<u64>() {
+        Ok(blocks) => blocks
+            .checked_mul(1024)
+            .ok_or_else(|| "larger than any device".into()),
+        Err(_) => parse_size(text).map_err(|e| e.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn fsck(line: &str) -> Result<FsckCall, clap::Error> {
+        FsckCall::try_parse_from(line.split_whitespace())
+    }
+
+    #[test]
+    fn the_definitions_are_consistent() {
+        FsckCall::command().debug_assert();
+        MkfsCall::command().debug_assert();
+    }
+
+    #[test]
+    fn fsck8_is_understood() {
+        for line in [
+            "fsck -a /v",
+            "fsck -p -f /v",
+            "fsck /v -y -v -C0",
+            "fsck -C 3 -a /v",
+        ] {
+            assert!(fsck(line).unwrap().all, "{line}");
+        }
+        for line in ["fsck -n /v", "fsck -f /v", "fsck -fn --data /v"] {
+            let call = fsck(line).unwrap();
+            assert!(!call.all && !call.fsck.repair, "{line}");
+        }
+        for line in [
+            "fsck",
+            "fsck -n -a /v",
+            "fsck -n --repair /v",
+            "fsck -r /v",
+            "fsck /v /w",
+        ] {
+            assert!(fsck(line).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn mkfs8_is_understood() {
+        let mkfs = |line: &str| MkfsCall::try_parse_from(line.split_whitespace());
+        let call = mkfs("mkfs -q -F -L name --pmem-size 32M --sparse /v 2048").unwrap();
+        assert_eq!(
+            (call.size, call.name.as_deref()),
+            (Some(2 << 20), Some("name"))
+        );
+        assert!(call.quiet && call.overwrite && call.mkfs.sparse);
+        assert_eq!(mkfs("mkfs /v 1G").unwrap().size, Some(1 << 30));
+        for line in [
+            "mkfs",
+            "mkfs /v 1X",
+            "mkfs /v 1 --data-size 1G",
+            "mkfs -L a --label b /v",
+        ] {
+            assert!(mkfs(line).is_err(), "{line}");
+        }
+    }
+}
