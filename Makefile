@@ -25,7 +25,7 @@ help:
 	@echo 'make xfstests  run XFSTESTS=DIR, where xfstests was built (TESTS=quick OPTIONS=; as root)'
 	@echo 'make apps      run real programs on real mounts, with deaths in between (long: tests/apps)'
 	@echo 'make kills     kill the daemon under five programs at random moments (ROUNDS=1000 SEED=1)'
-	@echo 'make crash     search for crashes that lose something (SECONDS=600 SEED=1);'
+	@echo 'make crash     search for crashes that lose something (SECONDS=600 SEED=1 SHARE=1/1);'
 	@echo 'make threads   the same, of several threads in interleavings that can be had again;'
 	@echo 'make mutants   forget each flush, fence and check in turn, which has to be noticed'
 	@echo 'make bench     build the benchmark runner; DIRS="ext4=/mnt/ext4 q=/mnt/q" runs WORKLOADS there'
@@ -99,14 +99,16 @@ xfstests: deps
 	$(DAEMON.release)
 	python3 tests/conformance/xfstests '$(XFSTESTS)' --quayfs '$(TARGET)/release/quayfs' --options '$(OPTIONS)' $(TESTS)
 
-# Crashes on purpose, for SECONDS: all programs of one and two steps, then random ones.
+# Crashes on purpose: all programs of one and two steps, then random ones until SECONDS have passed. SHARE=2/3: of
+# the former the second third.
 SECONDS ?= 600
 SEED ?= 1
+SHARE ?= 1/1
 # Threads in an interleaving that belongs to their seed. The daemon is never built with it.
 SCHED := quayfs-sync/sched,quayfs-oracle/sched
 CRASH := $(CARGO) run --release -p quayfs-oracle --features sched --bin crash --
 crash: deps
-	$(CRASH) --seconds $(SECONDS) --seed $(SEED)
+	$(CRASH) --seconds $(SECONDS) --seed $(SEED) --share $(SHARE)
 
 # The scheduler that repeats an interleaving, what it finds, and a search with it.
 threads: deps

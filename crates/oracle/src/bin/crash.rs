@@ -11,7 +11,7 @@ use quayfs_layout::Guard;
 use quayfs_oracle::search::alphabet::ALPHABET;
 use quayfs_oracle::search::mutants::{self, Mutant};
 use quayfs_oracle::search::program::{Program, Text, modes};
-use quayfs_oracle::search::run::{Coverage, DEPTH, crashes, search, search_threads};
+use quayfs_oracle::search::run::{Coverage, DEPTH, Share, crashes, search, search_threads};
 use quayfs_oracle::search::stories::STORIES;
 
 /// Searches for crashes after which something is wrong.
@@ -19,15 +19,20 @@ use quayfs_oracle::search::stories::STORIES;
 #[command(after_help = "\
 Examples:
   crash --seconds 600                                all short programs, then long ones
+  crash --seconds 600 --share 2/3                    the second third of them
   crash --program 'op: unlink; write-block'          every crash of one program
   crash --program 'op: unlink; write-block #17'      one of them, looked at in every way
   crash --mutants --seconds 600                      each flush and fence forgotten in turn
 
 Exit codes: 0 nothing wrong (no mutant alive), 1 a violation (a mutant alive), 2 wrong usage.")]
 struct Args {
-    /// How long to search.
+    /// How long to search. All short programs, or a share of them, are run even if that takes longer.
     #[arg(long, default_value_t = 60)]
     seconds: u64,
+    /// Of the short programs only this part, as `2/3` is the second of three; of the long ones those
+    /// that no other part has.
+    #[arg(long, value_name = "NTH/OF", conflicts_with_all = ["mutants", "program", "list", "threads"])]
+    share: Option<Share>,
     /// Which modes the programs of two steps run in, and where random ones start.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -104,8 +109,12 @@ fn main() -> ExitCode {
             let _ = std::io::stderr().flush();
         }
     };
-    let search = if args.threads { search_threads } else { search };
-    let report = search(limit, args.seed, jobs, &note);
+    let report = if args.threads {
+        search_threads(limit, args.seed, jobs, &note)
+    } else {
+        let share = args.share.unwrap_or(Share::ALL);
+        search(limit, (args.seed, share), jobs, &note)
+    };
     if tty {
         eprintln!();
     }

@@ -462,6 +462,33 @@ mod tests {
         assert!("nowhere: create".parse::<Program>().is_err());
     }
 
+    /// The documents say how many there are, and how many letters they are made of.
+    #[test]
+    fn the_documents_count_the_short_ones() {
+        let all = Program::short(1).len();
+        let third = all / 3;
+        let letters = (ALPHABET.len(), STORIES.len(), repairs().len());
+        for (text, phrase) in [
+            (
+                include_str!("../../../../docs/testing.md"),
+                format!("steps are {all}: {third} or {} of", third + 1),
+            ),
+            (
+                include_str!("../../../../docs/crash-consistency.md"),
+                format!(
+                    "{} steps, {} stories and {} repairs make {all} short programs",
+                    letters.0, letters.1, letters.2
+                ),
+            ),
+        ] {
+            let text: Vec<&str> = text.split_whitespace().collect();
+            assert!(
+                text.join(" ").contains(&phrase),
+                "not said any more: {phrase}"
+            );
+        }
+    }
+
     /// What a mode chooses of each switch.
     fn choices(options: &MountOptions, backend: Backend) -> [String; 8] {
         let a = &options.ablation;

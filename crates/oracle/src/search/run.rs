@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeSet, HashSet};
 use std::fmt;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::str::FromStr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -50,6 +52,48 @@ pub const DEPTH_OF_REPAIRS: Depth = Depth {
     ..DEPTH
 };
 
+/// One of several parts of the short programs, so that some searches together go through all of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Which one, from 0 on.
+    nth: usize,
+    /// How many there are.
+    of: usize,
+}
+
+impl Share {
+    /// All of them.
+    pub const ALL: Self = Self { nth: 0, of: 1 };
+
+    /// Which of `total` programs these are.
+    fn of(self, total: usize) -> Range<usize> {
+        let begin = |nth: usize| total * nth / self.of;
+        begin(self.nth)..begin(self.nth + 1)
+    }
+
+    /// Which of the programs that never end the `n`th is, so that no two shares have the same ones.
+    fn long(self, n: usize) -> u64 {
+        (n * self.of + self.nth) as u64
+    }
+}
+
+impl FromStr for Share {
+    type Err = String;
+
+    /// `2/3`: the second of three.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers = text
+            .split_once('/')
+            .and_then(|(nth, of)| Some((nth.parse::<usize>().ok()?, of.parse::<usize>().ok()?)));
+        match numbers {
+            Some((nth, of)) if (1..=of).contains(&nth) => Ok(Self { nth: nth - 1, of }),
+            _ => Err(format!(
+                "{text:?} is no share; `2/3` is the second of three"
+            )),
+        }
+    }
+}
+
 /// What was covered so far.
 #[derive(Debug, Default)]
 pub struct Coverage {
@@ -76,7 +120,9 @@ pub struct Coverage {
 #[derive(Debug)]
 pub struct Report {
     /// How many programs of one or two steps there are.
-    pub short: usize,
+    pub all: usize,
+    /// Which of them were to be run.
+    pub short: Range<usize>,
     /// Where the random programs started.
     pub seed: u64,
     /// What was covered.
@@ -87,20 +133,21 @@ pub struct Report {
     pub took: Duration,
 }
 
-/// Runs all short programs, then long ones, for `limit` on `jobs` threads. The first violation ends
-/// it.
+/// Runs a share of the short programs, however long that takes, then long ones until `limit` has passed, on `jobs`
+/// threads. The first violation ends it.
 pub fn search(
     limit: Duration,
-    seed: u64,
+    (seed, share): (u64, Share),
     jobs: usize,
     note: &(dyn Fn(&Coverage) + Sync),
 ) -> Report {
-    let short = Program::short(seed);
-    let nth = |n: usize| match short.get(n) {
+    let all = Program::short(seed);
+    let short = share.of(all.len());
+    let nth = |n: usize| match all[short.clone()].get(n) {
         Some(p) => p.clone(),
-        None => Program::long(seed, (n - short.len()) as u64),
+        None => Program::long(seed, share.long(n - short.len())),
     };
-    search_in(limit, (seed, short.len()), jobs, &nth, note)
+    search_in(limit, (seed, all.len(), short.clone()), jobs, &nth, note)
 }
 
 /// Runs programs with two to four threads, in every mode in turn, otherwise as [`search`].
@@ -111,12 +158,12 @@ pub fn search_threads(
     note: &(dyn Fn(&Coverage) + Sync),
 ) -> Report {
     let nth = |n| Program::threads(seed, n as u64);
-    search_in(limit, (seed, 0), jobs, &nth, note)
+    search_in(limit, (seed, 0, 0..0), jobs, &nth, note)
 }
 
 fn search_in(
     limit: Duration,
-    (seed, short): (u64, usize),
+    (seed, all, short): (u64, usize, Range<usize>),
     jobs: usize,
     nth: &(dyn Fn(usize) -> Program + Sync),
     note: &(dyn Fn(&Coverage) + Sync),
@@ -129,11 +176,15 @@ fn search_in(
     std::thread::scope(|s| {
         for _ in 0..jobs {
             s.spawn(|| {
-                while !stop.load(Ordering::Acquire) && start.elapsed() < limit {
+                loop {
                     let n = next.fetch_add(1, Ordering::Relaxed);
+                    let is_short = n < short.len();
+                    let out_of_time =
+                        || stop.load(Ordering::Acquire) || !is_short && start.elapsed() >= limit;
+                    if out_of_time() {
+                        return;
+                    }
                     let program = nth(n);
-                    let is_short = n < short;
-                    let out_of_time = || stop.load(Ordering::Acquire) || start.elapsed() >= limit;
                     if let Err(found) = crashes(&program, None, is_short, &coverage, &out_of_time) {
                         stop.store(true, Ordering::Release);
                         violation
@@ -147,6 +198,7 @@ fn search_in(
         }
     });
     Report {
+        all,
         short,
         seed,
         coverage,
@@ -243,9 +295,11 @@ impl fmt::Display for Report {
         writeln!(f, "distinct trees      {}", c.states())?;
         writeln!(
             f,
-            "programs            {} of 1 or 2 steps (of {}), {} long ones from seed {} on",
+            "programs            {} of 1 or 2 steps (number {} to {} of {}), {} long ones from seed {} on",
             short,
-            self.short,
+            self.short.start + 1,
+            self.short.end,
+            self.all,
             get(&c.programs) - short,
             self.seed
         )?;
@@ -266,5 +320,44 @@ impl fmt::Display for Report {
             None => write!(f, "violations          0"),
             Some((line, what)) => write!(f, "VIOLATION\n{what}\nagain: crash --program '{line}'"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_all_and_none_twice() {
+        for (total, of) in [(5551, 3), (7, 3), (2, 3), (0, 3), (5, 1)] {
+            let share = |nth: usize| -> Share { format!("{nth}/{of}").parse().unwrap() };
+            let parts: Vec<usize> = (1..=of).flat_map(|nth| share(nth).of(total)).collect();
+            assert_eq!(parts, (0..total).collect::<Vec<_>>());
+            let mut long: Vec<u64> = (1..=of)
+                .flat_map(|nth| (0..10).map(move |n| share(nth).long(n)))
+                .collect();
+            long.sort_unstable();
+            assert_eq!(long, (0..10 * of as u64).collect::<Vec<_>>());
+        }
+        for wrong in ["", "0/3", "4/3", "1/0", "1", "1/3/5", "a/b"] {
+            assert!(wrong.parse::<Share>().is_err(), "{wrong}");
+        }
+    }
+
+    /// A search that has no time does its share all the same, and nothing else.
+    #[test]
+    fn the_clock_ends_no_share() {
+        let share = "500/600".parse().unwrap();
+        let report = search(Duration::ZERO, (1, share), 2, &|_| ());
+        assert!(report.violation.is_none(), "{report}");
+        let done = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as usize;
+        let all = Program::short(1).len();
+        assert!(report.all == all && report.short.len() >= all / 600);
+        assert_eq!(done(&report.coverage.short), report.short.len());
+        assert_eq!(done(&report.coverage.programs), report.short.len());
+        assert!(
+            report.to_string().contains(&format!(" of {all})")),
+            "{report}"
+        );
     }
 }
