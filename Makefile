@@ -11,7 +11,7 @@ COMMIT = $(shell git describe --always --dirty 2>/dev/null)
 PACKAGES := fuse3 libpmem-dev pkg-config gcc libc6-dev make ca-certificates \
 	python3 git e2fsprogs xfsprogs acl
 
-.PHONY: help deps build mount umount test test-workspace test-rings test-loom conformance xfstests apps kills crash threads mutants lint docs \
+.PHONY: help deps build mount umount test test-workspace test-rings test-loom conformance xfstests apps kills crash threads mutants lint deny docs \
 	benches bench lab \
 	fuzz miri sanitize install uninstall
 
@@ -33,6 +33,7 @@ help:
 	@echo 'make fuzz      hostile images and callers, SECONDS for each target; make miri and'
 	@echo '               make sanitize look for undefined behaviour; all need a nightly toolchain'
 	@echo 'make lint      formatting and clippy;  make docs, make benches: build those'
+	@echo 'make deny      licences, versions, sources of what is linked, and advisories where they can be had'
 	@echo 'make install   install below PREFIX ($(PREFIX)), and the helpers of mount(8)'
 
 deps:
@@ -146,6 +147,12 @@ lint: deps
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy -p quayfs-bench -p quayfs --features sqlite --all-targets -- -D warnings
 	$(CARGO) clippy -p quayfs-sync -p quayfs-oracle --features $(SCHED) --all-targets -- -D warnings
+
+# What is linked, by deny.toml. Without optimisation the tool is built in half the time.
+DENY := $(or $(shell command -v cargo-deny),$(TOOLS)/bin/cargo-deny)
+deny: deps
+	@[ -x '$(DENY)' ] || $(INSTALL_TOOL) --debug cargo-deny@0.20.2
+	CARGO_DENY='$(DENY)' scripts/deny
 
 docs: deps
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps
