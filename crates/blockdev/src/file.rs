@@ -44,6 +44,14 @@ impl FileDevice {
         &self.path
     }
 
+    /// What the system says of the file, which may have another name by now.
+    ///
+    /// # Errors
+    /// Those of fstat(2).
+    pub fn metadata(&self) -> io::Result<std::fs::Metadata> {
+        self.file.metadata()
+    }
+
     /// Whether transfers bypass the page cache.
     pub fn is_direct(&self) -> bool {
         self.direct

@@ -1,4 +1,4 @@
-//! The unsafe part: io_uring, a write of what others may be storing to, and the one ioctl.
+//! The unsafe part: io_uring, a write of what others may be storing to, and two ioctls.
 #![allow(unsafe_code)]
 
 mod ring;
@@ -12,6 +12,18 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// `BLKDISCARD`: `_IO(0x12, 119)`, with the byte offset and length.
 const BLKDISCARD: libc::Ioctl = 0x1277;
+
+/// `BLKROGET`: `_IO(0x12, 94)`, with a place for the answer.
+const BLKROGET: libc::Ioctl = 0x125e;
+
+/// Whether a block device refuses to be written.
+pub(crate) fn is_read_only(fd: BorrowedFd<'_>) -> bool {
+    let mut answer: libc::c_int = 0;
+    // SAFETY: this request stores one int at the pointer, which is live and exclusive. On anything but a block device
+    // it fails.
+    let result = unsafe { libc::ioctl(fd.as_raw_fd(), BLKROGET, &raw mut answer) };
+    result == 0 && answer != 0
+}
 
 /// Discards bytes of a block device.
 pub(crate) fn discard_block_device(fd: BorrowedFd<'_>, off: u64, len: u64) -> io::Result<()> {

@@ -17,6 +17,37 @@ pub enum PmemError {
         /// The error of the system call.
         source: io::Error,
     },
+    /// It can be read, but not written: a read-only file system or device, an immutable file, or one that only its
+    /// permissions protect.
+    #[error("{} is write-protected ({why})", path.display())]
+    WriteProtected {
+        /// The backing file.
+        path: PathBuf,
+        /// What the system said.
+        why: String,
+    },
+    /// Pages of the file are not allocated, and there is no room for them. A store to one would end the process.
+    #[error(
+        "{}: not allocated in full (made with --sparse?), and its file system has no room for the {missing} bytes \
+         that are missing; make room there, nothing has been written",
+        path.display()
+    )]
+    NoRoom {
+        /// The backing file.
+        path: PathBuf,
+        /// About how many bytes are not allocated.
+        missing: u64,
+    },
+    /// The file has become shorter than it was when it was opened.
+    #[error("{}: cut short to {have} bytes while it was read, of {len}", path.display())]
+    Cut {
+        /// The backing file.
+        path: PathBuf,
+        /// Its length now, in bytes, at most.
+        have: u64,
+        /// Its length when it was opened, in bytes.
+        len: u64,
+    },
     /// The length of the file or device is unusable, in bytes.
     #[error("{}: a length of {len} bytes is not a positive multiple of 4096", path.display())]
     Length {
@@ -55,7 +86,11 @@ impl PmemError {
     pub fn raw_os_error(&self) -> Option<i32> {
         match self {
             Self::Io { source, .. } | Self::Drain { source } => source.raw_os_error(),
-            Self::Length { .. } | Self::Kind { .. } | Self::Weaker { .. } => None,
+            Self::WriteProtected { .. } => Some(libc::EROFS),
+            Self::NoRoom { .. } => Some(libc::ENOSPC),
+            Self::Length { .. } | Self::Kind { .. } | Self::Weaker { .. } | Self::Cut { .. } => {
+                None
+            }
         }
     }
 }

@@ -1,8 +1,11 @@
 //! The region: everything that is done to persistent memory.
 
+mod allocate;
+mod load;
 mod open;
 
 use crate::drain::DrainGate;
+use crate::fault::Guard;
 use crate::libpmem;
 use crate::lock::{self, LockKind};
 use crate::memory::{self, Memory};
@@ -16,6 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{self, AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+pub use allocate::fill_new;
 pub use open::MapOptions;
 
 /// A mapped or simulated region of persistent memory. Share it as `Arc<Region>`.
@@ -24,6 +28,8 @@ pub use open::MapOptions;
 /// misaligned 4- or 8-byte access and a store to a read-only region are bugs and panic. When stores
 /// become durable is said in the [persistence model](crate).
 pub struct Region {
+    /// Goes before the memory, whose addresses may then be another one's.
+    _guard: Option<Guard>,
     memory: Memory,
     backend: Backend,
     gate: DrainGate,
@@ -33,13 +39,21 @@ pub struct Region {
 }
 
 enum Source {
-    File { file: File, path: PathBuf },
+    File { file: Arc<File>, path: PathBuf },
     Simulated(Option<Arc<dyn Observer>>),
 }
 
 impl Region {
     fn assemble(memory: Memory, backend: Backend, source: Source) -> Self {
+        let guard = match &source {
+            Source::File { file, path } => {
+                let start = memory.address(0, 0).addr();
+                Some(Guard::new(start, memory.len(), Arc::clone(file), path))
+            }
+            Source::Simulated(_) => None,
+        };
         Self {
+            _guard: guard,
             memory,
             backend,
             gate: DrainGate::default(),
@@ -87,7 +101,7 @@ impl Region {
     }
 
     /// Heap memory with a copy of this region, which behaves as the same backend. Pages that are
-    /// zero take no memory.
+    /// zero take no memory. [`Region::load`] is for what lies in a file.
     pub fn private_copy(&self) -> Self {
         let mut memory = Memory::heap(self.memory.len());
         const ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
@@ -123,6 +137,20 @@ impl Region {
         match &self.source {
             Source::File { path, .. } => Some(path),
             Source::Simulated(_) => None,
+        }
+    }
+
+    /// What the system says of the backing file, which may have another name by now; `None` if this is simulated.
+    ///
+    /// # Errors
+    /// [`PmemError::Io`].
+    pub fn metadata(&self) -> Result<Option<std::fs::Metadata>, PmemError> {
+        match &self.source {
+            Source::File { file, path } => {
+                let meta = file.metadata().map_err(open::io_error("stat", path))?;
+                Ok(Some(meta))
+            }
+            Source::Simulated(_) => Ok(None),
         }
     }
 

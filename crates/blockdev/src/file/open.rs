@@ -2,16 +2,17 @@
 
 use super::FileDevice;
 use super::flush::Flush;
-use crate::sys::RingPool;
+use crate::sys::{self, RingPool};
 use crate::{AlignedBuf, BLOCK};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 /// How to open a [`FileDevice`]. What is asked for and not available is done without, except
-/// `read_only`.
+/// `read_only`, and writing without it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Bypass the page cache (`O_DIRECT`).
@@ -44,6 +45,15 @@ pub enum OpenError {
         /// The error of the system call.
         source: io::Error,
     },
+    /// It can be read, but not written: a read-only device or file system, an immutable file, or one that only
+    /// its permissions protect.
+    #[error("{} is write-protected ({why})", path.display())]
+    WriteProtected {
+        /// The device.
+        path: PathBuf,
+        /// What the system said.
+        why: String,
+    },
     /// Neither a regular file nor a block device.
     #[error("{}: not a regular file or block device", path.display())]
     Kind {
@@ -71,6 +81,10 @@ impl FileDevice {
             path: path.to_path_buf(),
             source,
         };
+        let protected = |why: &str| OpenError::WriteProtected {
+            path: path.to_path_buf(),
+            why: why.into(),
+        };
         // Looked at first, since opening a fifo would wait and opening some devices does something.
         let kind = std::fs::metadata(path).map_err(io_error)?.file_type();
         if !kind.is_file() && !kind.is_block_device() {
@@ -78,7 +92,17 @@ impl FileDevice {
                 path: path.to_path_buf(),
             });
         }
-        let (mut file, direct) = open_file(path, options).map_err(io_error)?;
+        let (mut file, direct) = match open_file(path, options) {
+            Ok(opened) => opened,
+            Err(e) if !options.read_only && is_refused(&e) && File::open(path).is_ok() => {
+                return Err(protected(&e.to_string()));
+            }
+            Err(e) => return Err(io_error(e)),
+        };
+        // Such a device opens for writing all the same; each write then fails.
+        if !options.read_only && kind.is_block_device() && sys::is_read_only(file.as_fd()) {
+            return Err(protected("the device is read-only"));
+        }
         // Works for both kinds.
         let len = file.seek(SeekFrom::End(0)).map_err(io_error)?;
         let blocks = len / BLOCK as u64;
@@ -104,6 +128,14 @@ impl FileDevice {
             refuses_regions: AtomicBool::new(false),
         })
     }
+}
+
+/// Whether the system would not let it be written.
+fn is_refused(e: &io::Error) -> bool {
+    matches!(
+        e.raw_os_error(),
+        Some(libc::EROFS | libc::EACCES | libc::EPERM)
+    )
 }
 
 /// Opens the file, directly if that is wanted and works.

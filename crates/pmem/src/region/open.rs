@@ -1,14 +1,15 @@
 //! Creating and opening backing files, and finding out what they are.
 
-use super::{Region, Source};
+use super::{Region, Source, allocate};
 use crate::backend::is_memory_fs;
 use crate::memory::Memory;
 use crate::{Backend, PAGE, PmemError};
-use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
+use rustix::fs::{MemfdFlags, memfd_create};
 use std::fs::{File, OpenOptions};
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// How to open a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,7 +21,10 @@ pub struct MapOptions {
 }
 
 /// Turns an I/O error into one that names the file.
-fn io_error<'a>(what: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> PmemError + 'a {
+pub(super) fn io_error<'a>(
+    what: &'static str,
+    path: &'a Path,
+) -> impl FnOnce(io::Error) -> PmemError + 'a {
     move |source| PmemError::Io {
         what,
         path: path.to_path_buf(),
@@ -46,16 +50,10 @@ impl Region {
     /// from a disk and is taken for one.
     ///
     /// # Errors
-    /// [`PmemError::Io`], [`PmemError::Kind`], [`PmemError::Length`] for a length that is not a
-    /// positive multiple of [`PAGE`], [`PmemError::Weaker`] if `options.require` is not met.
+    /// [`PmemError::Io`], [`PmemError::WriteProtected`], [`PmemError::Kind`], [`PmemError::Length`] for a
+    /// length that is not a positive multiple of [`PAGE`], [`PmemError::Weaker`] if `options.require` is not met.
     pub fn open(path: &Path, options: MapOptions) -> Result<Self, PmemError> {
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(!options.read_only)
-            // Opening a fifo must not hang; regular files and devices do not care.
-            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
-            .open(path)
-            .map_err(io_error("open", path))?;
+        let mut file = open_file(path, options.read_only)?;
         let meta = file.metadata().map_err(io_error("stat", path))?;
         let kind = meta.file_type();
         let len = if kind.is_file() {
@@ -73,6 +71,12 @@ impl Region {
             });
         };
         let len = check_len(path, len)?;
+        if !options.read_only && kind.is_block_device() && is_protected(meta.rdev()) {
+            return Err(PmemError::WriteProtected {
+                path: path.to_path_buf(),
+                why: "the device is read-only".into(),
+            });
+        }
         let (memory, backend) =
             map(&file, len, !options.read_only, kind.is_file()).map_err(io_error("map", path))?;
         if let Some(required) = options.require.filter(|r| !backend.satisfies(*r)) {
@@ -83,15 +87,16 @@ impl Region {
             });
         }
         let source = Source::File {
-            file,
+            file: Arc::new(file),
             path: path.to_path_buf(),
         };
         Ok(Self::assemble(memory, backend, source))
     }
 
     /// Creates a backing file of `len` bytes, all zero, mode 0600, and makes it durable. All blocks
-    /// are allocated unless `sparse`; when the space of a sparse file runs out later, a store to it
-    /// kills the process (SIGBUS). Nothing is left behind on failure.
+    /// are allocated unless `sparse`; a store to a page that is not ends the process when there is no space for it
+    /// ([`crate::exit_on_fault`]), so [`Region::allocate`] comes before the first. Nothing is left behind on
+    /// failure.
     ///
     /// # Errors
     /// [`PmemError::Io`], also if the file exists; [`PmemError::Length`] if `len` is not a positive
@@ -105,12 +110,7 @@ impl Region {
             .mode(0o600)
             .open(path)
             .map_err(io_error("create", path))?;
-        let filled = fill(&mut file, len, sparse).and_then(|()| {
-            file.sync_all()?;
-            let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
-            File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
-        });
-        filled.map_err(|source| {
+        allocate::fill_new(&mut file, path, len, sparse).map_err(|source| {
             // The file was made by this call, so nothing of anybody's is lost.
             let _ = std::fs::remove_file(path);
             PmemError::Io {
@@ -137,8 +137,44 @@ impl Region {
             make().map_err(io_error("create", &path))
         });
         let (file, memory) = made.unwrap_or_else(|e| panic!("{e}"));
-        Self::assemble(memory, Backend::Volatile, Source::File { file, path })
+        let source = Source::File {
+            file: Arc::new(file),
+            path,
+        };
+        Self::assemble(memory, Backend::Volatile, source)
     }
+}
+
+/// Opens the file; for writing only if that is wanted.
+fn open_file(path: &Path, read_only: bool) -> Result<File, PmemError> {
+    let open = |write| {
+        OpenOptions::new()
+            .read(true)
+            .write(write)
+            // Opening a fifo must not hang; regular files and devices do not care.
+            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+            .open(path)
+    };
+    open(!read_only).map_err(|source| {
+        let refused = matches!(
+            source.raw_os_error(),
+            Some(libc::EROFS | libc::EACCES | libc::EPERM)
+        );
+        if !read_only && refused && open(false).is_ok() {
+            return PmemError::WriteProtected {
+                path: path.to_path_buf(),
+                why: source.to_string(),
+            };
+        }
+        io_error("open", path)(source)
+    })
+}
+
+/// Whether the system refuses to write to a block device.
+fn is_protected(rdev: u64) -> bool {
+    let (major, minor) = (libc::major(rdev), libc::minor(rdev));
+    let flag = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/ro"));
+    flag.is_ok_and(|flag| flag.trim() == "1")
 }
 
 /// Maps the file with the strongest promise that the kernel makes for it.
@@ -174,28 +210,4 @@ fn devdax_len(rdev: u64) -> Option<u64> {
         .trim()
         .parse()
         .ok()
-}
-
-/// Gives a new file its length.
-fn fill(file: &mut File, len: u64, sparse: bool) -> io::Result<()> {
-    if sparse {
-        return file.set_len(len);
-    }
-    loop {
-        match fallocate(&*file, FallocateFlags::empty(), 0, len) {
-            Ok(()) => return Ok(()),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(rustix::io::Errno::OPNOTSUPP) => break,
-            Err(e) => return Err(e.into()),
-        }
-    }
-    // The file system cannot allocate ahead: writing zeros does it.
-    let zeros = vec![0; 1 << 20];
-    let mut left = len;
-    while left > 0 {
-        let piece = left.min(zeros.len() as u64) as usize;
-        file.write_all(&zeros[..piece])?;
-        left -= piece as u64;
-    }
-    Ok(())
 }
