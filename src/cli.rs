@@ -15,13 +15,16 @@ mod mount;
 mod quota;
 mod scrub;
 mod tools;
+mod turned;
 mod umount;
+mod unopened;
 
 use args::{Cli, Command};
 use clap::Parser;
 use clap::error::ErrorKind;
 use exit::Failure;
 use helper::{Call, Role};
+use quayfs_pmem::{Ending, exit_on_fault};
 use std::ffi::OsString;
 
 /// Said at `mkfs` and at every mount of a volume whose region is in DRAM.
@@ -60,6 +63,11 @@ fn subcommand(name: OsString, rest: impl Iterator<Item = OsString>) -> u8 {
 }
 
 fn execute(command: Command) -> Result<u8, Failure> {
+    // Without it a medium that fails under a mapped page ends the process without a word.
+    let _ = exit_on_fault(Ending {
+        code: fault_code(&command),
+        ..Ending::default()
+    });
     match command {
         Command::Mkfs(args) => mkfs::run(args).map(|()| exit::OK),
         Command::Mount(args) => mount::run(args).map(|()| exit::OK),
@@ -73,6 +81,21 @@ fn execute(command: Command) -> Result<u8, Failure> {
         Command::Quota(args) => quota::run(&args).map(|()| exit::OK),
         Command::Info(args) => info::run(&args).map(|()| exit::OK),
         Command::Bench(args) => bench::run(args).map(|()| exit::OK),
+        Command::TurnReadOnly(args) => Ok(turned::run(&args)),
+    }
+}
+
+/// The exit code of a command whose pmem region fails where it is mapped.
+fn fault_code(command: &Command) -> u8 {
+    match command {
+        Command::Mount(_) | Command::Umount(_) | Command::TurnReadOnly(_) => exit::MOUNT_FAILED,
+        Command::Fsck(_) => exit::FSCK_FAILED,
+        Command::Mkfs(_)
+        | Command::Scrub(_)
+        | Command::Quota(_)
+        | Command::Info(_)
+        | Command::Bench(_)
+        | Command::Probe(_) => exit::FAILED,
     }
 }
 

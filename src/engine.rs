@@ -97,6 +97,8 @@ pub struct Engine {
     read_only: AtomicBool,
     /// What has made the mount read-only, if a failure has.
     failure: OnceLock<String>,
+    /// Told when that happens.
+    on_failure: OnceLock<Box<dyn Fn() + Send + Sync>>,
     flush_failed: AtomicBool,
     /// One digest at a time, with the memory of its batches.
     pub(crate) digesting: Mutex<Digesting>,
@@ -198,6 +200,7 @@ impl Engine {
             orphans: Orphans::default(),
             stopping: std::sync::atomic::AtomicBool::new(false),
             failure: OnceLock::new(),
+            on_failure: OnceLock::new(),
             flush_failed: AtomicBool::new(false),
             digesting: Mutex::default(),
             rounding: Mutex::default(),
@@ -267,6 +270,9 @@ impl Engine {
             // Set once, by whoever was first.
             let _ = self.failure.set(cause.to_string());
             tracing::error!("{cause}; the mount is read-only from here on");
+            if let Some(tell) = self.on_failure.get() {
+                tell();
+            }
         }
         self.relief.wake_all();
     }
@@ -274,6 +280,12 @@ impl Engine {
     /// What has made the mount read-only, if a failure has.
     pub fn failure(&self) -> Option<&str> {
         self.failure.get().map(String::as_str)
+    }
+
+    /// Has `tell` called when the mount becomes read-only: once, by the thread that met the failure, which must not
+    /// wait. Can be said once; what happened before is not told.
+    pub fn on_failure(&self, tell: impl Fn() + Send + Sync + 'static) {
+        let _ = self.on_failure.set(Box::new(tell));
     }
 
     /// Damage was found in metadata; `errors=` decides what follows.

@@ -7,6 +7,7 @@ use crate::fs::SetQuota;
 use crate::scrub;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
+use rustix::mount::FsPickFlags;
 use std::path::{Path, PathBuf};
 
 mod attach;
@@ -80,6 +81,26 @@ pub enum Users {
     Outlast,
     /// Take the tree away from them: their next call fails.
     Evict,
+}
+
+/// Makes the mount table say `ro` of the file system on `target` with this number in the table, here and wherever else
+/// it is mounted, and changes nothing else. The kernel writes dirty pages back first: not for the process that has to
+/// answer that, which could not be killed while it waits.
+///
+/// # Errors
+/// [`Errno::BUSY`] while files are open for writing; [`Errno::PERM`] without the right to mount, which who
+/// mounted through `fusermount3` has not got; [`Errno::NOENT`] if something else is mounted there by now.
+pub fn turn_read_only(target: &Path, device: &str) -> Result<(), Errno> {
+    let entry = table::mounted_on(target).map_err(|_| Errno::NOENT)?;
+    if entry.is_none_or(|e| e.device != device) {
+        return Err(Errno::NOENT);
+    }
+    let flags = FsPickFlags::FSPICK_CLOEXEC
+        | FsPickFlags::FSPICK_SYMLINK_NOFOLLOW
+        | FsPickFlags::FSPICK_NO_AUTOMOUNT;
+    let context = rustix::mount::fspick(rustix::fs::CWD, target, flags)?;
+    rustix::mount::fsconfig_set_flag(&context, "ro")?;
+    rustix::mount::fsconfig_reconfigure(&context)
 }
 
 /// Asks the mount on `target` for its status, a JSON text.

@@ -1,15 +1,21 @@
 //! A volume: a directory with `pmem` and `data`, opened as a pair that belongs together.
 
+mod exposure;
+mod parts;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use quayfs_blockdev::{BlockDevice, FileDevice, Options};
+use quayfs_blockdev::{BlockDevice, FileDevice, OpenError, Options};
 use quayfs_layout::BLOCK;
 use quayfs_layout::config::{
     COPIES, ConfigError, ConfigTable, DataHeader, INCOMPAT_KNOWN, RO_COMPAT_KNOWN,
 };
 use quayfs_pmem::{LockKind, MapOptions, PmemError, Region};
+
+pub use exposure::exposure;
+pub use parts::{in_the_way, locate};
 
 /// Name of the pmem region in a volume's directory.
 pub const PMEM: &str = "pmem";
@@ -28,12 +34,36 @@ pub enum Access {
 /// Why a volume cannot be opened. Prints as one line that says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
-    /// The directory or one of its two members is missing.
+    /// There is nothing of a volume.
     #[error("{}: no such volume; `quayfs mkfs {}` makes one", .0.display(), .0.display())]
     Missing(PathBuf),
+    /// There is something, but not both media, or not for everybody.
+    #[error("{}: {why}", path.display())]
+    Unreachable {
+        /// The volume, or one of its media.
+        path: PathBuf,
+        /// What is missing or in the way, and what to do.
+        why: String,
+    },
+    /// A medium cannot be written; it can be opened for reading only.
+    #[error("{} is write-protected ({why}): nothing can be changed", path.display())]
+    WriteProtected {
+        /// The medium.
+        path: PathBuf,
+        /// What the system said.
+        why: String,
+    },
+    /// Others have access to a medium ([`exposure()`]).
+    #[error("{}: {why}", path.display())]
+    Exposed {
+        /// The medium.
+        path: PathBuf,
+        /// Who has, and what to do.
+        why: String,
+    },
     /// The pmem region cannot be used.
     #[error(transparent)]
-    Pmem(#[from] PmemError),
+    Pmem(PmemError),
     /// The data device cannot be used.
     #[error("data device: {0}")]
     Device(String),
@@ -48,10 +78,10 @@ pub enum VolumeError {
         /// What is wrong with the better copy.
         why: ConfigError,
     },
-    /// The data device is not the one of this region.
+    /// The media are not those that mkfs made, or not of one volume.
     #[error("{}: {why}", path.display())]
     Pairing {
-        /// The data device.
+        /// The region or the data device.
         path: PathBuf,
         /// What does not fit.
         why: String,
@@ -63,12 +93,72 @@ pub enum VolumeError {
     Features(u64),
 }
 
+impl From<PmemError> for VolumeError {
+    fn from(e: PmemError) -> Self {
+        match e {
+            PmemError::WriteProtected { path, why } => Self::WriteProtected { path, why },
+            PmemError::Io { path, source, .. } if is_denied(&source) => Self::denied(path),
+            e => Self::Pmem(e),
+        }
+    }
+}
+
+impl From<OpenError> for VolumeError {
+    fn from(e: OpenError) -> Self {
+        match e {
+            OpenError::WriteProtected { path, why } => Self::WriteProtected { path, why },
+            OpenError::Io { path, source } if is_denied(&source) => Self::denied(path),
+            e => Self::Device(e.to_string()),
+        }
+    }
+}
+
+impl VolumeError {
+    fn denied(path: PathBuf) -> Self {
+        let why = format!("permission denied to read {}", parts::passable_by(&path));
+        Self::Unreachable { path, why }
+    }
+}
+
+fn is_denied(e: &std::io::Error) -> bool {
+    e.kind() == std::io::ErrorKind::PermissionDenied
+}
+
 /// Says whether a data device whose header is damaged belongs to a region all the same.
 pub type Vouch = fn(&Region, &ConfigTable, &dyn BlockDevice) -> bool;
 
 /// Damage to the header of the data device is never good enough.
 pub fn nobody(_: &Region, _: &ConfigTable, _: &dyn BlockDevice) -> bool {
     false
+}
+
+/// How a volume is opened, in full.
+#[derive(Clone, Copy, Debug)]
+pub struct Opening {
+    /// For reading, or for writing as well.
+    pub access: Access,
+    /// How long to wait for a previous user to finish.
+    pub wait: Duration,
+    /// What to do about a damaged header of the data device.
+    pub vouch: Vouch,
+    /// Whether a region that is to be written is allocated in full, as is right where somebody's files are. Without
+    /// it a store that finds no space ends the process.
+    pub allocate: bool,
+    /// Whether media that others have access to ([`exposure()`]) are refused, before anything is changed.
+    pub private: bool,
+}
+
+impl Opening {
+    /// The usual way.
+    pub fn new(access: Access, wait: Duration) -> Self {
+        Self {
+            access,
+            wait,
+            vouch: nobody,
+            allocate: true,
+            private: false,
+        }
+    }
 }
 
 /// An opened volume, not recovered.
@@ -80,12 +170,34 @@ pub struct Volume {
     device: Arc<dyn BlockDevice>,
     /// Holds the lock of a volume whose region is a private copy.
     _locked: Option<Region>,
+    /// Why it is open for reading only, if nobody asked for that.
+    protected: Option<String>,
 }
 
 impl Volume {
     /// Opens `dir`, waiting up to `wait` for a previous user to finish.
     pub fn open(dir: &Path, access: Access, wait: Duration) -> Result<Self, VolumeError> {
-        Self::open_vouched(dir, access, wait, nobody)
+        Self::open_with(dir, Opening::new(access, wait))
+    }
+
+    /// Opens `dir` to be mounted: not if others have access to it, and for reading only where a medium is
+    /// write-protected, as [`Volume::protected`] then says.
+    pub fn open_for_mount(dir: &Path, access: Access, wait: Duration) -> Result<Self, VolumeError> {
+        let open = |access| {
+            let how = Opening {
+                private: true,
+                ..Opening::new(access, wait)
+            };
+            Self::open_with(dir, how)
+        };
+        match open(access) {
+            Err(VolumeError::WriteProtected { path, why }) => {
+                let mut volume = open(Access::ReadOnly)?;
+                volume.protected = Some(format!("{} is write-protected ({why})", path.display()));
+                Ok(volume)
+            }
+            other => other,
+        }
     }
 
     /// As [`Volume::open`], but a device whose header is damaged will do if `vouch` says so: for
@@ -96,38 +208,52 @@ impl Volume {
         wait: Duration,
         vouch: Vouch,
     ) -> Result<Self, VolumeError> {
-        let path = dir
-            .canonicalize()
-            .map_err(|_| VolumeError::Missing(dir.into()))?;
+        let opening = Opening::new(access, wait);
+        Self::open_with(dir, Opening { vouch, ..opening })
+    }
+
+    /// Opens `dir`.
+    ///
+    /// For reading only nothing of the region is looked at where it is mapped: it is read by system calls into a
+    /// private copy, which neither fills holes nor dies of a file that somebody cuts short.
+    pub fn open_with(dir: &Path, how: Opening) -> Result<Self, VolumeError> {
+        let path = locate(dir)?;
         let (pmem, data) = (path.join(PMEM), path.join(DATA));
-        if !pmem.exists() || !data.exists() {
-            return Err(VolumeError::Missing(dir.into()));
-        }
-        let read_only = access == Access::ReadOnly;
-        let region = Region::open(
-            &pmem,
-            MapOptions {
-                read_only,
-                require: None,
-            },
-        )?;
-        let kind = if read_only {
-            LockKind::Shared
-        } else {
-            LockKind::Exclusive
-        };
-        if !region.lock_within(kind, wait)? {
-            return Err(VolumeError::Busy(path));
-        }
-        let config = read_config(&region).map_err(|why| VolumeError::Config { path: pmem, why })?;
+        let read_only = how.access == Access::ReadOnly;
+        let region = open_region(&path, &pmem, how)?;
+        let config = read_config(&region)?.map_err(|why| VolumeError::Config {
+            path: pmem.clone(),
+            why,
+        })?;
         let options = Options {
             read_only,
             ..Options::default()
         };
-        let device =
-            FileDevice::open(&data, options).map_err(|e| VolumeError::Device(e.to_string()))?;
-        check_pair(&config, &region, &device, &data, vouch)?;
-        Self::assemble(path, access, config, region, Arc::new(device))
+        let device = FileDevice::open(&data, options)?;
+        lock_data(&device, &path, how)?;
+        check_pair(&config, (&region, &pmem), (&device, &data), how.vouch)?;
+        check_features(&config, how.access)?;
+        if how.private {
+            check_exposure((&region, &pmem), (&device, &data))?;
+        }
+        let (region, locked) = match how.access {
+            Access::ReadWrite => {
+                if how.allocate {
+                    region.allocate(0, region.len())?;
+                }
+                (region, None)
+            }
+            Access::ReadOnly => (region.load()?, Some(region)),
+        };
+        Ok(Self {
+            path,
+            access: how.access,
+            config,
+            region: Arc::new(region),
+            device: Arc::new(device),
+            _locked: locked,
+            protected: None,
+        })
     }
 
     /// A volume over parts that are open already: tests and crash images.
@@ -147,11 +273,11 @@ impl Volume {
         vouch: Vouch,
     ) -> Result<Self, VolumeError> {
         let path = PathBuf::from("(memory)");
-        let config = read_config(&region).map_err(|why| VolumeError::Config {
+        let config = read_config(&region)?.map_err(|why| VolumeError::Config {
             path: path.join(PMEM),
             why,
         })?;
-        check_pair(&config, &region, &*device, &path, vouch)?;
+        check_pair(&config, (&region, &path), (&*device, &path), vouch)?;
         Ok(Self {
             path,
             access,
@@ -159,39 +285,7 @@ impl Volume {
             region,
             device,
             _locked: None,
-        })
-    }
-
-    fn assemble(
-        path: PathBuf,
-        access: Access,
-        config: ConfigTable,
-        region: Region,
-        device: Arc<dyn BlockDevice>,
-    ) -> Result<Self, VolumeError> {
-        let unknown = config.compat[2] & !INCOMPAT_KNOWN
-            | if access == Access::ReadWrite {
-                config.compat[1] & !RO_COMPAT_KNOWN
-            } else {
-                0
-            };
-        if unknown != 0 {
-            return Err(VolumeError::Features(unknown));
-        }
-        let (region, locked) = match access {
-            Access::ReadWrite => (region, None),
-            Access::ReadOnly => {
-                let copy = region.private_copy();
-                (copy, Some(region))
-            }
-        };
-        Ok(Self {
-            path,
-            access,
-            config,
-            region: Arc::new(region),
-            device,
-            _locked: locked,
+            protected: None,
         })
     }
 
@@ -203,6 +297,11 @@ impl Volume {
     /// How it was opened.
     pub fn access(&self) -> Access {
         self.access
+    }
+
+    /// Why it could be opened for reading only ([`Volume::open_for_mount`]).
+    pub fn protected(&self) -> Option<&str> {
+        self.protected.as_deref()
     }
 
     /// Who the volume is.
@@ -221,29 +320,100 @@ impl Volume {
     }
 }
 
-fn read_config(region: &Region) -> Result<ConfigTable, ConfigError> {
+/// Fails if others than who runs this process and root have access to a medium. What is open counts, not what has its
+/// name by now.
+///
+/// # Errors
+/// [`VolumeError::Exposed`], and those of fstat(2).
+pub fn check_exposure(
+    (region, pmem): (&Region, &Path),
+    (device, data): (&FileDevice, &Path),
+) -> Result<(), VolumeError> {
+    let of_region = region.metadata()?;
+    let of_device = device
+        .metadata()
+        .map_err(|e| VolumeError::Device(e.to_string()))?;
+    let media = [(pmem, of_region.as_ref()), (data, Some(&of_device))];
+    for (path, meta) in media {
+        if let Some(why) = meta.and_then(|meta| exposure(path, meta)) {
+            let path = path.into();
+            return Err(VolumeError::Exposed { path, why });
+        }
+    }
+    Ok(())
+}
+
+/// Opens and locks the region.
+fn open_region(volume: &Path, pmem: &Path, how: Opening) -> Result<Region, VolumeError> {
+    let read_only = how.access == Access::ReadOnly;
+    let options = MapOptions {
+        read_only,
+        require: None,
+    };
+    let region = Region::open(pmem, options)?;
+    let kind = if read_only {
+        LockKind::Shared
+    } else {
+        LockKind::Exclusive
+    };
+    match region.lock_within(kind, how.wait)? {
+        true => Ok(region),
+        false => Err(VolumeError::Busy(volume.into())),
+    }
+}
+
+/// Locks a data file, so that nobody makes another volume of it. The system looks after devices that are open for
+/// writing.
+fn lock_data(device: &FileDevice, volume: &Path, how: Opening) -> Result<(), VolumeError> {
+    if device.is_block_device() {
+        return Ok(());
+    }
+    let locked = match how.access {
+        Access::ReadOnly => device.lock_shared(how.wait),
+        Access::ReadWrite => device.lock_exclusive(how.wait),
+    };
+    match locked {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(VolumeError::Busy(volume.into())),
+        Err(e) => Err(VolumeError::Device(e.to_string())),
+    }
+}
+
+fn read_config(region: &Region) -> Result<Result<ConfigTable, ConfigError>, PmemError> {
     let mut worst = ConfigError::NotQuayfs;
     for off in COPIES {
         if off + BLOCK as u64 > region.len() {
-            return Err(worst);
+            break;
         }
-        match ConfigTable::decode(&region.read_vec(off, BLOCK as u64)) {
-            Ok(t) => return Ok(t),
+        match ConfigTable::decode(&region.peek(off, BLOCK as u64)?) {
+            Ok(t) => return Ok(Ok(t)),
             Err(ConfigError::NotQuayfs) => {}
             Err(e) => worst = e,
         }
     }
-    Err(worst)
+    Ok(Err(worst))
+}
+
+fn check_features(config: &ConfigTable, access: Access) -> Result<(), VolumeError> {
+    let unknown = config.compat[2] & !INCOMPAT_KNOWN
+        | if access == Access::ReadWrite {
+            config.compat[1] & !RO_COMPAT_KNOWN
+        } else {
+            0
+        };
+    if unknown != 0 {
+        return Err(VolumeError::Features(unknown));
+    }
+    Ok(())
 }
 
 fn check_pair(
     config: &ConfigTable,
-    region: &Region,
-    device: &dyn BlockDevice,
-    path: &Path,
+    (region, pmem): (&Region, &Path),
+    (device, data): (&dyn BlockDevice, &Path),
     vouch: Vouch,
 ) -> Result<(), VolumeError> {
-    let fail = |why: String| {
+    let fail = |path: &Path, why: String| {
         Err(VolumeError::Pairing {
             path: path.into(),
             why,
@@ -251,10 +421,11 @@ fn check_pair(
     };
     let (g, pmem_len) = (&config.geometry, region.len());
     if pmem_len < g.pmem_len {
-        return fail(format!(
-            "the pmem region has {pmem_len} bytes, mkfs made {}",
+        let why = format!(
+            "cut short: the pmem region has {pmem_len} bytes, mkfs made {}",
             g.pmem_len
-        ));
+        );
+        return fail(pmem, why);
     }
     let mut block = vec![0; BLOCK];
     device
@@ -262,18 +433,19 @@ fn check_pair(
         .map_err(|e| VolumeError::Device(e.to_string()))?;
     let theirs = |h: &DataHeader| h.uuid != config.uuid || h.data_uuid != config.data_uuid;
     match DataHeader::decode(&block) {
-        Ok(h) if theirs(&h) => return fail("belongs to another QuayFS volume".into()),
+        Ok(h) if theirs(&h) => return fail(data, "belongs to another QuayFS volume".into()),
         Err(e) if !vouch(region, config, device) => {
-            return fail(format!("not a QuayFS data device: {e}"));
+            return fail(data, format!("not a QuayFS data device: {e}"));
         }
         _ => {}
     }
     if device.blocks() < g.data_blocks {
-        return fail(format!(
+        let why = format!(
             "truncated: {} blocks, mkfs made {}",
             device.blocks(),
             g.data_blocks
-        ));
+        );
+        return fail(data, why);
     }
     Ok(())
 }

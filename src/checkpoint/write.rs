@@ -193,7 +193,7 @@ fn insist(e: &Engine, write: impl Fn() -> std::io::Result<()>) -> Result<()> {
         tries += 1;
         tracing::warn!("data device: {err}");
         if tries == TRIES {
-            e.fail(&err);
+            e.fail(&format_args!("data device: {err}"));
             return Err(FsError::io(err));
         }
     }

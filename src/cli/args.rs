@@ -52,6 +52,18 @@ pub enum Command {
     /// Ask the daemon of a mount what it is, for this program itself: a process that can be left waiting.
     #[command(hide = true)]
     Probe(Probe),
+    /// What the daemon has somebody else do when its mount has failed.
+    #[command(hide = true)]
+    TurnReadOnly(TurnReadOnly),
+}
+
+/// Arguments of `turn-read-only`.
+#[derive(Debug, Args)]
+pub struct TurnReadOnly {
+    /// Number of the mount in the mount table.
+    pub device: String,
+    /// Where it is mounted.
+    pub mountpoint: PathBuf,
 }
 
 /// Arguments of `probe`.
@@ -114,7 +126,8 @@ pub struct Mkfs {
 
 const MOUNT_HELP: &str = "\
 Options after -o, separated by commas:
-  ro                         read-only: nothing is written to either device
+  ro                         read-only: nothing is written to either device; with a warning also where
+                             one of them is write-protected
   norecovery, noload         with ro: the same, for what a crash has left is recovered in memory
   data=journal               all data goes through pmem (default)
       =ordered               data goes to the data device before its record commits

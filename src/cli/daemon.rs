@@ -3,19 +3,22 @@
 use super::ending;
 use super::exit::{Failure, MOUNT_FAILED, one_line};
 use super::log::{self, Destination};
+use super::turned::{self, Told};
 use crate::config::MountOptions;
 use crate::edge;
 use crate::fs::Fs;
 use crate::mount::server::{Desk, Ending};
 use crate::mount::{Mount, Pending, Place, Users};
-use crate::volume::{Access, Volume};
+use crate::volume::{Access, Volume, VolumeError};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::ffi::CString;
 use std::io::{self, Write};
+use std::os::unix::ffi::OsStringExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
@@ -25,6 +28,8 @@ const PREDECESSOR: Duration = Duration::from_secs(10);
 /// How long users of the tree may delay a SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_millis(50);
+/// How often the mount table is told again that a failed mount is read-only, while files are open for writing.
+const TABLE_RETRY: Duration = Duration::from_secs(1);
 
 /// What to serve, and where. Paths are absolute.
 #[derive(Debug)]
@@ -99,6 +104,7 @@ pub fn serve_detached(job: &Job) -> Result<(), Failure> {
     let _ = rustix::thread::set_name(c"quayfs");
     // Fails only for a process group leader, which then is detached already.
     let _ = rustix::process::setsid();
+    speak_on_fault(job, Some("failed 32 "));
     let answer = |answer: Answer| {
         let mut out = io::stdout();
         let sent = out
@@ -107,6 +113,7 @@ pub fn serve_detached(job: &Job) -> Result<(), Failure> {
         if let Err(e) = sent {
             warn!("nobody waits for the mount any more: {e}");
         }
+        speak_on_fault(job, None);
         if let Ok(null) = std::fs::File::options().write(true).open("/dev/null") {
             let _ = rustix::stdio::dup2_stdout(&null);
         }
@@ -127,8 +134,22 @@ pub fn serve_detached(job: &Job) -> Result<(), Failure> {
     }
 }
 
+/// A page of the region that cannot be had ends the daemon: with a line in the log, and in the answer while somebody
+/// waits for that.
+fn speak_on_fault(job: &Job, answer: Option<&'static str>) {
+    let log = job.log.path().map(PathBuf::into_os_string);
+    let ending = quayfs_pmem::Ending {
+        code: MOUNT_FAILED,
+        log: log.and_then(|path| CString::new(path.into_vec()).ok()),
+        answer,
+    };
+    // Otherwise it ends without a word.
+    let _ = quayfs_pmem::exit_on_fault(ending);
+}
+
 /// Serves until unmounted or interrupted.
 pub fn serve_in_foreground(job: &Job) -> Result<(), Failure> {
+    speak_on_fault(job, None);
     let served = serve(job, false, |_| ());
     log::flush();
     served.map_err(|ended| match ended {
@@ -148,6 +169,8 @@ enum Event {
     Started,
     /// The connection is gone.
     Unmounted(io::Result<()>),
+    /// A failure has made the mount read-only.
+    Failed,
     /// A signal asked for the end, and somebody still holds on to the connection.
     GiveUp,
 }
@@ -160,18 +183,15 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
     let started = Instant::now();
     // Whoever moves logs asks every daemon, also one that is recovering its volume.
     let signals = Signals::new([SIGHUP]).map_err(|e| early(&e))?;
-    let access = if job.options.read_only {
-        Access::ReadOnly
-    } else {
-        Access::ReadWrite
-    };
     // From here on it is this directory, whatever becomes of its path while the volume recovers.
     let place = Place::find(&job.target).map_err(|e| {
         let target = job.target.display();
         early(&format_args!("cannot mount on {target}: {e}"))
     })?;
-    let volume = Volume::open(&job.volume, access, PREDECESSOR).map_err(|e| early(&e))?;
-    let fs = Fs::mount(volume, &job.options).map_err(|e| early(&e))?;
+    let volume = open(job).map_err(|e| early(&e))?;
+    let mut options = job.options.clone();
+    options.read_only = volume.access() == Access::ReadOnly;
+    let fs = Fs::mount(volume, &options).map_err(|e| early(&e))?;
     let mounted = attach(job, &fs, place, signals).map_err(|why| {
         early(&match fs.shutdown() {
             Ok(()) => why,
@@ -179,7 +199,7 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
         })
     })?;
     ready(report(job, &fs, started.elapsed(), warnings));
-    let served = wait(&mounted.inbox);
+    let served = wait(&mounted);
     let callers = mounted.desk.map(Desk::close).unwrap_or_default();
     let closed = fs.shutdown();
     let ending = ending::of(&fs, closed);
@@ -202,6 +222,8 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
 /// A mount that others find, and what becomes of it.
 struct Mounted {
     inbox: Receiver<Event>,
+    /// The mount point, and the number of the file system in the mount table, if it could be found out.
+    entry: (PathBuf, Option<String>),
     /// Without one `quayfs umount` has to look at the volume.
     desk: Option<Desk>,
 }
@@ -213,7 +235,7 @@ fn attach(job: &Job, fs: &Arc<Fs>, place: Place, signals: Signals) -> Result<Mou
         signals.add_signal(signal).map_err(|e| e.to_string())?;
     }
     let (pending, device) =
-        Pending::new(&job.volume, place, &job.options).map_err(|e| e.to_string())?;
+        Pending::new(&job.volume, place, &fs.e.options).map_err(|e| e.to_string())?;
     let (events, inbox) = channel();
     // Without it ranges are not exchanged.
     let number = (fs.e.options.atomic_writes)
@@ -233,11 +255,13 @@ fn attach(job: &Job, fs: &Arc<Fs>, place: Place, signals: Signals) -> Result<Mou
         warn!("`quayfs umount` cannot be told how this daemon ends: no socket: {e}");
         None
     });
+    let entry = (job.target.clone(), pending.device().map(str::to_string));
+    watch_failure(fs, &events);
     let (mount, mounted) = channel();
     watch_signals(signals, mounted, events).map_err(|e| e.to_string())?;
     // Its receiver waits for it until the process ends.
     let _ = mount.send(pending.finish().map_err(|e| e.to_string())?);
-    Ok(Mounted { inbox, desk })
+    Ok(Mounted { inbox, entry, desk })
 }
 
 /// Starts the log, and returns what to warn of. A volume is mounted without one rather than not at all; a file that was
@@ -256,6 +280,24 @@ fn start_log(job: &Job, detached: bool) -> Result<Option<String>, Ended> {
         _ => Ok(Some(format!(
             "{why}; messages are lost until that is put right"
         ))),
+    }
+}
+
+/// Opens the volume, for reading only where that is asked for or all that is possible.
+fn open(job: &Job) -> Result<Volume, VolumeError> {
+    let access = match job.options.read_only {
+        true => Access::ReadOnly,
+        false => Access::ReadWrite,
+    };
+    Volume::open_for_mount(&job.volume, access, PREDECESSOR)
+}
+
+/// Has a failure of the mount, also one that has been, sent to whoever waits.
+fn watch_failure(fs: &Fs, events: &Sender<Event>) {
+    let tell = events.clone();
+    fs.e.on_failure(move || drop(tell.send(Event::Failed)));
+    if fs.has_failed() {
+        let _ = events.send(Event::Failed);
     }
 }
 
@@ -330,14 +372,35 @@ fn await_start(inbox: &Receiver<Event>) -> Option<String> {
     match inbox.recv() {
         Ok(Event::Started) => None,
         Ok(Event::Unmounted(Err(e))) => Some(e.to_string()),
-        Ok(Event::Unmounted(Ok(())) | Event::GiveUp) | Err(_) => Some("it is gone already".into()),
+        Ok(Event::Unmounted(Ok(())) | Event::Failed | Event::GiveUp) | Err(_) => {
+            Some("it is gone already".into())
+        }
     }
 }
 
-fn wait(inbox: &Receiver<Event>) -> io::Result<()> {
-    match inbox.recv() {
-        Ok(Event::Unmounted(end)) => end,
-        Ok(Event::Started | Event::GiveUp) | Err(_) => Ok(()),
+/// Waits for the end. After a failure the mount table shall say `ro`, as soon as that can be.
+fn wait(mounted: &Mounted) -> io::Result<()> {
+    let (target, device) = &mounted.entry;
+    let mut told = None;
+    loop {
+        let event = match told {
+            Some(Told::Busy) => mounted.inbox.recv_timeout(TABLE_RETRY),
+            _ => mounted.inbox.recv().map_err(Into::into),
+        };
+        match event {
+            Ok(Event::Unmounted(end)) => return end,
+            Ok(Event::Failed) | Err(RecvTimeoutError::Timeout) => {
+                let now = turned::tell_table(target, device.as_deref());
+                if told.replace(now) != Some(now)
+                    && let Some(why) = now.why_not()
+                {
+                    warn!("the mount table does not say `ro` yet: {why}");
+                }
+            }
+            Ok(Event::Started | Event::GiveUp) | Err(RecvTimeoutError::Disconnected) => {
+                return Ok(());
+            }
+        }
     }
 }
 
@@ -352,6 +415,9 @@ fn report(job: &Job, fs: &Fs, took: Duration, mut warnings: Vec<String>) -> Repo
     };
     let text = format!("mounted {volume} on {target}: backend `{backend}`, durable {durable}");
     info!("{text} (ready after {took:?})");
+    if let Some(why) = fs.protected() {
+        warnings.push(format!("{why}: mounted read-only"));
+    }
     if backend == "volatile" {
         warnings.push(super::VOLATILE_WARNING.into());
     }

@@ -4,7 +4,8 @@ use std::io::{IsTerminal, Write, stderr};
 
 use super::args;
 use super::exit::{FSCK_DAMAGE, FSCK_FAILED, FSCK_REPAIRED, Failure, OK, say};
-use crate::fsck::repair::{self, Outcome};
+use super::unopened::unopened;
+use crate::fsck::repair::{self, Failed, Outcome};
 use crate::fsck::{self, FsckOptions};
 
 /// Checks or repairs a volume and returns the exit code.
@@ -15,7 +16,7 @@ pub fn run(args: &args::Fsck) -> Result<u8, Failure> {
     if args.repair {
         return mend(args, &options);
     }
-    let report = fsck::check(&args.volume, &options).map_err(Failure::with(FSCK_FAILED))?;
+    let report = fsck::check(&args.volume, &options).map_err(unopened(FSCK_FAILED))?;
     show(&report, args.json)?;
     Ok(if report.is_clean() { OK } else { FSCK_DAMAGE })
 }
@@ -32,7 +33,10 @@ fn mend(args: &args::Fsck, options: &FsckOptions) -> Result<u8, Failure> {
     if watched {
         let _ = write!(stderr(), "\r\x1b[K");
     }
-    let report = report.map_err(Failure::with(FSCK_FAILED))?;
+    let report = report.map_err(|failed| match failed {
+        Failed::Volume(e) => unopened(FSCK_FAILED)(e),
+        other => Failure::new(FSCK_FAILED, other),
+    })?;
     show(&report, args.json)?;
     Ok(match report.outcome {
         Outcome::Clean => OK,

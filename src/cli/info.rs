@@ -2,6 +2,7 @@
 
 use super::args;
 use super::exit::{FAILED, Failure, say};
+use super::unopened::{unopened, unreached};
 use crate::config::format_size;
 use crate::mount::{self, table};
 use crate::volume::{Access, Volume};
@@ -23,8 +24,7 @@ pub fn run(args: &args::Info) -> Result<(), Failure> {
 
 fn facts(target: &Path) -> Result<Value, Failure> {
     let failed = |why: String| Failure::new(FAILED, why);
-    let shown = target.display();
-    let path = table::resolve(target).map_err(|e| failed(format!("{shown}: {e}")))?;
+    let path = table::resolve(target).map_err(|e| unreached(FAILED, target, &e))?;
     if let Some(status) = live(&path)? {
         return Ok(status);
     }
@@ -34,8 +34,7 @@ fn facts(target: &Path) -> Result<Value, Failure> {
     {
         return Ok(status);
     }
-    let volume =
-        Volume::open(&path, Access::ReadOnly, Duration::ZERO).map_err(Failure::with(FAILED))?;
+    let volume = Volume::open(&path, Access::ReadOnly, Duration::ZERO).map_err(unopened(FAILED))?;
     Ok(at_rest(&path, &volume))
 }
 
@@ -52,7 +51,13 @@ fn live(target: &Path) -> Result<Option<Value>, Failure> {
             rustix::io::Errno::NOTCONN => {
                 format!("the daemon of {shown} is gone: `quayfs umount {shown}`, then mount again")
             }
-            _ => format!("{shown} is {}, not QuayFS", entry.fstype),
+            rustix::io::Errno::ACCESS | rustix::io::Errno::PERM => format!(
+                "permission denied: {shown} was mounted by another user, for that user alone (no allow_other)"
+            ),
+            rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP => {
+                format!("{shown} is {}, not QuayFS", entry.fstype)
+            }
+            e => format!("{shown} does not answer: {e}"),
         })
     })?;
     let mut status: Value = serde_json::from_str(&text)

@@ -9,10 +9,12 @@ use super::daemon::{self, Job};
 use super::exit::{Failure, MOUNT_FAILED, MOUNT_USAGE, say, warn};
 use super::helper::Call;
 use super::log::{self, Destination};
+use super::unopened::{unopened, unreached};
 use crate::config::remount::{Live, Remount};
 use crate::config::{Durability, MountOptions};
 use crate::mount::server::{self, Served};
 use crate::mount::{self, Users, table};
+use crate::volume::locate;
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -124,12 +126,10 @@ fn job(
     log: Option<&Path>,
 ) -> Result<Job, Failure> {
     let failed = |why: String| Failure::new(MOUNT_FAILED, why);
-    let volume = volume.canonicalize().map_err(|e| {
-        failed(format!(
-            "no volume {}: {e}; make one with `quayfs mkfs`",
-            volume.display()
-        ))
-    })?;
+    let named = volume;
+    let volume = volume
+        .canonicalize()
+        .map_err(|e| unreached(MOUNT_FAILED, named, &e))?;
     let target = mount::table::resolve(target)
         .map_err(|e| failed(format!("cannot mount on {}: {e}", target.display())))?;
     if volume.starts_with(&target) {
@@ -149,6 +149,8 @@ fn job(
             "{v} is mounted on {t} already: use it there, or `quayfs umount {t}` first"
         )));
     }
+    // Before anything is written there, be it a log.
+    locate(named).map_err(unopened(MOUNT_FAILED))?;
     let log = log::destination(&volume, log).map_err(|e| failed(format!("--log-file: {e}")))?;
     Ok(Job {
         log,

@@ -2,6 +2,7 @@
 
 use super::args;
 use super::exit::{FAILED, Failure, say};
+use super::unopened::{unopened, unreached};
 use crate::config::{MountOptions, format_size};
 use crate::fs::{Caller, Fs, Quota, SetQuota};
 use crate::mount::{self, table};
@@ -43,8 +44,7 @@ pub fn run(args: &args::Quota) -> Result<(), Failure> {
 impl Keeper {
     fn of(target: &Path, change: bool) -> Result<Self, Failure> {
         let failed = |why: String| Failure::new(FAILED, why);
-        let shown = target.display();
-        let path = table::resolve(target).map_err(|e| failed(format!("{shown}: {e}")))?;
+        let path = table::resolve(target).map_err(|e| unreached(FAILED, target, &e))?;
         let entry = table::mount_for(&path).map_err(|e| failed(format!("mount table: {e}")))?;
         if let Some(entry) = entry {
             return Ok(Self::Daemon(entry.target));
@@ -53,7 +53,7 @@ impl Keeper {
             true => Access::ReadWrite,
             false => Access::ReadOnly,
         };
-        let volume = Volume::open(&path, access, Duration::ZERO).map_err(Failure::with(FAILED))?;
+        let volume = Volume::open(&path, access, Duration::ZERO).map_err(unopened(FAILED))?;
         let options = MountOptions {
             read_only: !change,
             ..MountOptions::default()

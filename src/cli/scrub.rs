@@ -2,6 +2,7 @@
 
 use super::args;
 use super::exit::{FAILED, Failure, OK, SCRUB_DAMAGE, say};
+use super::unopened::{unopened, unreached};
 use crate::config::{MountOptions, format_size};
 use crate::fs::Fs;
 use crate::mount::{self, table};
@@ -49,8 +50,7 @@ pub fn run(args: &args::Scrub) -> Result<u8, Failure> {
 
 fn start(target: &Path, options: Options) -> Result<Worker, Failure> {
     let failed = |why: String| Failure::new(FAILED, why);
-    let shown = target.display();
-    let path = table::resolve(target).map_err(|e| failed(format!("{shown}: {e}")))?;
+    let path = table::resolve(target).map_err(|e| unreached(FAILED, target, &e))?;
     let entry = table::mount_for(&path).map_err(|e| failed(format!("mount table: {e}")))?;
     let Some(entry) = entry else {
         return Ok(Worker::Here(at_rest(&path, options)?));
@@ -62,6 +62,16 @@ fn start(target: &Path, options: Options) -> Result<Worker, Failure> {
         // Mounted read-only the kernel lets nothing through, but then nothing changes either.
         Err(Errno::ROFS) => {
             let status: Value = serde_json::from_str(&status).unwrap_or_default();
+            // A mount that failed holds its volume as one that writes.
+            let holds = !status["options"]
+                .as_str()
+                .is_some_and(|o| o.starts_with("ro"));
+            if let (Some(why), true) = (status["read_only_reason"].as_str(), holds) {
+                let mnt = mnt.display();
+                return Err(failed(format!(
+                    "{mnt} has failed and is read-only ({why}): `quayfs umount {mnt}`, then scrub the volume"
+                )));
+            }
             let volume = status["volume"].as_str().unwrap_or_default();
             Ok(Worker::Here(at_rest(Path::new(volume), options)?))
         }
@@ -85,8 +95,7 @@ fn refused(mnt: &Path, e: Errno) -> String {
 }
 
 fn at_rest(path: &Path, options: Options) -> Result<Arc<Fs>, Failure> {
-    let volume =
-        Volume::open(path, Access::ReadOnly, Duration::ZERO).map_err(Failure::with(FAILED))?;
+    let volume = Volume::open(path, Access::ReadOnly, Duration::ZERO).map_err(unopened(FAILED))?;
     let read_only = MountOptions {
         read_only: true,
         ..MountOptions::default()

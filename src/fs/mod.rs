@@ -175,6 +175,11 @@ impl Fs {
         self.e.is_read_only() && !self.e.options.read_only
     }
 
+    /// Why it is read-only though nobody asked for that, if a medium is write-protected.
+    pub fn protected(&self) -> Option<&str> {
+        self.volume.protected()
+    }
+
     /// The volume's directory.
     pub fn volume_path(&self) -> &Path {
         self.volume.path()

@@ -34,6 +34,8 @@ pub struct Status {
     pub options: String,
     /// Nothing may be changed.
     pub read_only: bool,
+    /// Why that is so, if nobody asked for it: a failure, or a medium that is write-protected.
+    pub read_only_reason: Option<String>,
     /// Bytes of the pmem region.
     pub pmem_bytes: u64,
     /// Blocks that files can own.
@@ -107,6 +109,7 @@ impl Fs {
             durability: e.durability.to_string(),
             options: e.options.to_string(),
             read_only: e.is_read_only(),
+            read_only_reason: e.failure().or(self.volume.protected()).map(str::to_string),
             pmem_bytes: e.region.len(),
             blocks: s.blocks,
             blocks_free: s.free,

@@ -9,7 +9,7 @@ use crate::cli::bench::library::page_cache::PageCache;
 use crate::config::MountOptions;
 use crate::fs::Fs;
 use crate::mkfs::{MkfsOptions, mkfs};
-use crate::volume::{Access, Volume};
+use crate::volume::{Access, Opening, Volume};
 use quayfs_bench::library::Library;
 use quayfs_bench::observe::{Counters, Observed};
 use quayfs_bench::report::Sample;
@@ -197,7 +197,15 @@ impl Fresh {
     }
 
     fn volume(&self) -> Result<Volume> {
-        let opened = Volume::open(&self.dir, Access::ReadWrite, Duration::ZERO);
+        let usual = Opening::new(Access::ReadWrite, Duration::ZERO);
+        // Regions of measurements are as large as their devices make them, and mostly holes.
+        let opened = Volume::open_with(
+            &self.dir,
+            Opening {
+                allocate: false,
+                ..usual
+            },
+        );
         let volume = opened.map_err(about(&self.dir))?;
         let under = Arc::clone(volume.device());
         let geometry = &volume.config().geometry;

@@ -1,0 +1,55 @@
+//! What to say of a volume that cannot be opened, where the mount table knows more than the volume.
+
+use super::exit::Failure;
+use crate::mount::table;
+use crate::volume::{VolumeError, locate};
+use std::io;
+use std::path::Path;
+
+/// Adapter for `map_err`: a failure with this exit code.
+pub fn unopened(code: u8) -> impl FnOnce(VolumeError) -> Failure {
+    move |e| {
+        let named = match &e {
+            VolumeError::Missing(path) => Some(path),
+            // A file; what is said of a directory or a link is about a volume that is there.
+            VolumeError::Unreachable { path, .. } if path.is_file() => Some(path),
+            _ => None,
+        };
+        match named.and_then(|path| inside(path)) {
+            Some(line) => Failure::new(code, line),
+            None => Failure::new(code, e),
+        }
+    }
+}
+
+/// A failure with this exit code about a path that does not resolve.
+pub fn unreached(code: u8, path: &Path, e: &io::Error) -> Failure {
+    match locate(path) {
+        Err(why) => unopened(code)(why),
+        Ok(_) => Failure::new(code, format_args!("{}: {e}", path.display())),
+    }
+}
+
+/// Names the volume where the path is what the kernel shows of a mounted one.
+fn inside(path: &Path) -> Option<String> {
+    let path = path.canonicalize().ok()?;
+    let entry = table::read()
+        .ok()?
+        .into_iter()
+        .filter(|entry| path.starts_with(&entry.target))
+        // The innermost mount, and the topmost one of those.
+        .max_by_key(|entry| entry.target.components().count())?;
+    if !entry.is_quayfs() {
+        return None;
+    }
+    let (shown, target) = (path.display(), entry.target.display());
+    let volume = Path::new(&entry.source).display();
+    Some(match path == entry.target {
+        true => format!(
+            "{shown} is where the volume {volume} is mounted, and no volume: `quayfs umount {shown}`, then name {volume}"
+        ),
+        false => format!(
+            "{shown} lies in the volume {volume}, mounted on {target}, and is no volume: name {volume} or {target}"
+        ),
+    })
+}

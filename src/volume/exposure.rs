@@ -1,0 +1,80 @@
+//! Who else can get at the media.
+//!
+//! Whoever can write to a region or a data file decides what a mount shows, and whoever can read it reads every
+//! file in it, past all permissions. So a regular file has to belong to whoever mounts, or to root, and to be
+//! closed to everybody else. Devices are the system's business: those of group `disk` are as usual.
+
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// Permission bits of others than the owner.
+const OTHERS: u32 = 0o077;
+
+/// Why this medium is not safe to use and what makes it so; `None` if it is.
+pub fn exposure(path: &Path, meta: &Metadata) -> Option<String> {
+    let me = rustix::process::geteuid().as_raw();
+    found(
+        &path.display().to_string(),
+        me,
+        meta.is_file(),
+        meta.uid(),
+        meta.mode(),
+    )
+}
+
+fn found(path: &str, me: u32, regular: bool, owner: u32, mode: u32) -> Option<String> {
+    if !regular {
+        return None;
+    }
+    let foreign = owner != me && owner != 0;
+    let open = mode & OTHERS != 0;
+    let chmod = || format!("`chmod 600 {path}`");
+    match (foreign, open) {
+        (false, false) => None,
+        (false, true) => Some(format!(
+            "others have access to it (mode {:04o}), and so to every file; {}",
+            mode & 0o7777,
+            chmod()
+        )),
+        (true, _) => {
+            let mut cure = format!("`chown {me} {path}`");
+            if open {
+                cure.push_str(&format!(" and {}", chmod()));
+            }
+            Some(format!(
+                "it belongs to user {owner}, who has access to every file in it; {cure} if it should be yours"
+            ))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_owner_and_root_may_have_access() {
+        let of = |me, regular, owner, mode| found("/r", me, regular, owner, mode);
+        for (me, regular, owner, mode) in [
+            (0, true, 0, 0o100_600),
+            (7, true, 7, 0o100_400),
+            (7, true, 0, 0o100_600),
+            // A device of group `disk`, one of somebody.
+            (0, false, 0, 0o060_660),
+            (0, false, 7, 0o060_666),
+        ] {
+            assert_eq!(of(me, regular, owner, mode), None);
+        }
+        for (me, owner, mode, cure) in [
+            (0, 0, 0o100_640, "`chmod 600 /r`"),
+            (7, 7, 0o100_602, "`chmod 600 /r`"),
+            (7, 0, 0o100_604, "`chmod 600 /r`"),
+            (0, 7, 0o100_600, "`chown 0 /r` if"),
+            (7, 8, 0o100_666, "`chown 7 /r` and `chmod 600 /r` if"),
+        ] {
+            let why = of(me, true, owner, mode).unwrap();
+            assert!(why.contains(cure), "{why}");
+        }
+    }
+}

@@ -1,0 +1,305 @@
+//! Finding the two media of a volume; what is in the way, where one is not to be found.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Component, Path, PathBuf};
+
+use quayfs_blockdev::probe_signature;
+
+use super::{DATA, PMEM, VolumeError};
+
+/// More links than this lead in a circle, as for the kernel.
+const LINKS: usize = 40;
+/// What a mount leaves in a volume beside its parts.
+const LOGS: [&str; 2] = ["quayfs.log", "quayfs.log.old"];
+
+/// The canonical path of the volume in directory `dir`, whose parts are both there.
+///
+/// # Errors
+/// [`VolumeError::Missing`] only if nothing of a volume is there; otherwise [`VolumeError::Unreachable`], which says what is missing or in
+/// the way.
+pub fn locate(dir: &Path) -> Result<PathBuf, VolumeError> {
+    let path = match dir.canonicalize() {
+        Ok(path) => path,
+        Err(e) => {
+            let found = obstacle(dir);
+            return Err(match found {
+                Obstacle { via: None, .. } if e.kind() == io::ErrorKind::NotFound => {
+                    VolumeError::Missing(dir.into())
+                }
+                found => unreachable(dir, found.to_string()),
+            });
+        }
+    };
+    match fs::metadata(&path) {
+        Ok(meta) if meta.is_dir() => {}
+        Ok(meta) => return Err(unreachable(dir, not_a_directory(&path, &meta))),
+        Err(_) => return Err(unreachable(dir, obstacle(&path).to_string())),
+    }
+    let names = [PMEM, DATA];
+    let absent = names.map(|name| is_absent(&path.join(name)));
+    match (absent, names) {
+        ([true, true], _) => {
+            let left = LOGS.iter().find(|log| !is_absent(&path.join(log)));
+            return Err(match left {
+                Some(log) => unreachable(
+                    dir,
+                    format!(
+                        "`{PMEM}` and `{DATA}` are gone, only `{log}` is left of a volume; put them back"
+                    ),
+                ),
+                None => VolumeError::Missing(dir.into()),
+            });
+        }
+        ([true, false], [gone, left]) | ([false, true], [left, gone]) => {
+            let why = format!(
+                "one half of a volume: `{left}` is there and `{gone}` is missing; put it, or a link to it, back"
+            );
+            return Err(unreachable(dir, why));
+        }
+        ([false, false], _) => {}
+    }
+    for name in names {
+        let part = path.join(name);
+        if fs::metadata(&part).is_err() {
+            return Err(unreachable(&part, obstacle(&part).to_string()));
+        }
+    }
+    Ok(path)
+}
+
+/// What makes a path lead nowhere though its name is there: a link to what is not.
+pub fn in_the_way(path: &Path) -> Option<String> {
+    if fs::metadata(path).is_ok() {
+        return None;
+    }
+    let found = obstacle(path);
+    found.via.is_some().then(|| found.to_string())
+}
+
+fn unreachable(path: &Path, why: String) -> VolumeError {
+    VolumeError::Unreachable {
+        path: path.into(),
+        why,
+    }
+}
+
+/// Whether there is no such name, not even of a link that leads nowhere.
+fn is_absent(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
+}
+
+fn not_a_directory(path: &Path, meta: &fs::Metadata) -> String {
+    let kind = meta.file_type();
+    if kind.is_file() || kind.is_block_device() {
+        // Who may not read it is not told what it holds.
+        if let Ok(Some(what @ ("quayfs persistent memory" | "quayfs data device"))) =
+            probe_signature(path)
+        {
+            return format!(
+                "{what}, one half of a volume: name the directory that holds it or a link to it"
+            );
+        }
+    }
+    "not a directory: a volume is the directory that holds, or points to, its two parts".into()
+}
+
+/// Where the way to a path ends.
+struct Obstacle {
+    /// The first name that cannot be had.
+    at: PathBuf,
+    error: io::Error,
+    /// The link that led there, and what it says.
+    via: Option<(PathBuf, PathBuf)>,
+}
+
+/// Goes to `path` a name at a time, through links, as far as that is possible.
+fn obstacle(path: &Path) -> Obstacle {
+    let mut via = None;
+    let mut links = 0;
+    let mut at = PathBuf::new();
+    let start = std::path::absolute(path).unwrap_or_else(|_| path.into());
+    let mut rest: VecDeque<OsString> = names(&start);
+    while let Some(name) = rest.pop_front() {
+        if name == ".." {
+            at.pop();
+            continue;
+        }
+        let next = at.join(&name);
+        let kind = fs::symlink_metadata(&next).map(|m| m.file_type());
+        let target = match kind {
+            Ok(kind) if kind.is_symlink() => fs::read_link(&next),
+            Ok(_) => {
+                at = next;
+                continue;
+            }
+            Err(e) => Err(e),
+        };
+        let error = match target {
+            Ok(target) if links < LINKS => {
+                links += 1;
+                for part in names(&target).into_iter().rev() {
+                    rest.push_front(part);
+                }
+                via = Some((next, target));
+                continue;
+            }
+            Ok(_) => rustix::io::Errno::LOOP.into(),
+            Err(e) => e,
+        };
+        return Obstacle {
+            at: next,
+            error,
+            via,
+        };
+    }
+    // It was there this time; or what fails is not the way.
+    let error = match fs::metadata(&at) {
+        Err(e) => e,
+        Ok(_) => io::Error::from(io::ErrorKind::Interrupted),
+    };
+    Obstacle { at, error, via }
+}
+
+/// The names of a path; an absolute one begins anew.
+fn names(path: &Path) -> VecDeque<OsString> {
+    path.components()
+        .filter(|c| *c != Component::CurDir)
+        .map(|c| c.as_os_str().to_owned())
+        .collect()
+}
+
+impl std::fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let at = self.at.display();
+        if let Some((link, target)) = &self.via {
+            let (link, target) = (link.display(), target.display());
+            write!(f, "the link {link} points to {target}: ")?;
+        }
+        match self.error.raw_os_error() {
+            Some(libc::ENOENT) if is_device_path(&self.at) => {
+                write!(
+                    f,
+                    "there is no {at}; attach the device, or correct the link"
+                )
+            }
+            Some(libc::ENOENT) => write!(
+                f,
+                "there is no {at}; mount the file system that holds it, or put it back"
+            ),
+            Some(libc::EACCES) => write!(f, "permission denied at {}", self.guarded()),
+            Some(libc::ENOTCONN) => {
+                write!(f, "a dead mount is on the way, at {at}: `umount {at}`")
+            }
+            _ => write!(f, "{at}: {}", self.error),
+        }
+    }
+}
+
+/// Whether a device would be there, not a file.
+fn is_device_path(path: &Path) -> bool {
+    path.starts_with("/dev") && !path.starts_with("/dev/shm")
+}
+
+impl Obstacle {
+    /// The directory that may not be passed, and by whom it may.
+    fn guarded(&self) -> String {
+        let dir = self.at.parent().unwrap_or(&self.at);
+        passable_by(dir)
+    }
+}
+
+/// A path with its owner and mode.
+pub(super) fn passable_by(path: &Path) -> String {
+    match fs::metadata(path) {
+        Ok(meta) => format!(
+            "{}, which belongs to user {} and has mode {:04o}; only that user and root may",
+            path.display(),
+            meta.uid(),
+            meta.mode() & 0o7777
+        ),
+        Err(_) => path.display().to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn said(dir: &Path) -> String {
+        locate(dir).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn mkfs_is_advised_only_where_nothing_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let vol = at("vol");
+        assert!(said(&vol).contains("`quayfs mkfs"), "{}", said(&vol));
+        fs::create_dir(&vol).unwrap();
+        assert!(said(&vol).contains("`quayfs mkfs"), "{}", said(&vol));
+        let quiet = |about: &[&str]| {
+            let said = said(&vol);
+            assert!(!said.contains("mkfs"), "{said}");
+            for word in about {
+                assert!(said.contains(word), "{word}: {said}");
+            }
+        };
+        fs::write(vol.join("quayfs.log"), "").unwrap();
+        quiet(&["quayfs.log", "put them back"]);
+        fs::write(vol.join("data"), "").unwrap();
+        quiet(&["`data` is there", "`pmem` is missing"]);
+        // Through two links to a file system that is not mounted.
+        fs::create_dir(at("pm")).unwrap();
+        symlink(at("pm/region"), at("second")).unwrap();
+        symlink(at("second"), vol.join("pmem")).unwrap();
+        let (second, region) = (at("second"), at("pm/region"));
+        quiet(&[
+            &format!("{} points to {}", second.display(), region.display()),
+            &format!("there is no {}", region.display()),
+            "mount the file system",
+        ]);
+        fs::remove_dir(at("pm")).unwrap();
+        quiet(&[&format!("there is no {}", at("pm").display())]);
+        fs::remove_file(vol.join("pmem")).unwrap();
+        symlink("/dev/no-such-device", vol.join("pmem")).unwrap();
+        quiet(&["/dev/no-such-device", "attach the device"]);
+        fs::remove_file(vol.join("pmem")).unwrap();
+        symlink("pmem", vol.join("pmem")).unwrap();
+        quiet(&["symbolic link"]);
+        fs::remove_file(vol.join("pmem")).unwrap();
+        fs::write(vol.join("pmem"), "").unwrap();
+        assert_eq!(locate(&vol).unwrap(), vol.canonicalize().unwrap());
+        // A link to a volume that is not there.
+        symlink(at("gone/vol"), at("link")).unwrap();
+        let said = said(&at("link"));
+        assert!(
+            said.contains("points to") && !said.contains("mkfs"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn files_are_no_volumes() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        for (content, about) in [
+            (&b"x"[..], "not a directory"),
+            (b"QUAYFSPM", "one half of a volume"),
+            (b"QUAYFSDD", "one half of a volume"),
+        ] {
+            fs::write(&file, content).unwrap();
+            let said = said(&file);
+            assert!(said.contains(about) && !said.contains("mkfs"), "{said}");
+        }
+        let said = said(&file.join("below"));
+        assert!(
+            said.contains("ot a directory") && !said.contains("mkfs"),
+            "{said}"
+        );
+    }
+}
