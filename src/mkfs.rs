@@ -1,25 +1,27 @@
-//! Making a volume.
+//! Making a volume: first a plan, which looks and changes nothing, then what it says.
 
-use std::fs;
+mod format;
+mod medium;
+mod undo;
+
+use std::fmt;
 use std::io;
-use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::UNIX_EPOCH;
 
-use quayfs_blockdev::{BlockDevice, FileDevice, Options, create_file, probe_signature};
-use quayfs_journal::{Durability, Journal, JournalError};
-use quayfs_layout::config::{COPIES, ConfigTable, DataHeader, FEATURE_QUOTA, LABEL_MAX};
+use quayfs_blockdev::{FileDevice, OpenError, Options};
+use quayfs_journal::JournalError;
+use quayfs_layout::BLOCK;
+use quayfs_layout::config::LABEL_MAX;
 use quayfs_layout::geometry::{Geometry, GeometryError};
-use quayfs_layout::inode::{self, Inode, ROOT, S_IFDIR};
-use quayfs_layout::node::{self, NodeKind};
-use quayfs_layout::{BLOCK, bytes};
 use quayfs_pmem::{Backend, MapOptions, PmemError, Region};
-use quayfs_ppt::{Ppt, PptError};
+use quayfs_ppt::PptError;
 
-use crate::fs::attr::now;
-use crate::recovery::{journal_geometry, ppt_geometry};
-use crate::volume::{DATA, PMEM};
+use crate::volume::{DATA, PMEM, VolumeError, check_exposure, in_the_way};
+use medium::Medium;
+
+pub use format::{Identity, Root, format, format_as};
+pub use undo::Undo;
 
 /// Size of a pmem region made without a wish.
 pub const PMEM_DEFAULT: u64 = 256 << 20;
@@ -47,6 +49,10 @@ pub struct MkfsOptions {
     pub label: Option<String>,
     /// Overwrite what is there.
     pub force: bool,
+    /// User, and perhaps group, of the root directory: otherwise those of the process, and with root's rights root's.
+    pub owner: Option<(u32, Option<u32>)>,
+    /// Permission bits of the root directory: otherwise 0755.
+    pub mode: Option<u32>,
     /// Number of staging buffers.
     pub buffers: Option<u32>,
 }
@@ -64,6 +70,26 @@ pub struct MkfsReport {
     pub label: String,
 }
 
+/// Something that is lost by making a volume. Prints as its place and what it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Overwritten {
+    /// Where it is.
+    pub path: PathBuf,
+    /// What it is.
+    pub what: String,
+}
+
+impl fmt::Display for Overwritten {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path.display(), self.what)
+    }
+}
+
+fn listed(all: &[Overwritten]) -> String {
+    let all: Vec<_> = all.iter().map(ToString::to_string).collect();
+    all.join("; ")
+}
+
 /// Why nothing was made. Prints as one line.
 #[derive(Debug, thiserror::Error)]
 pub enum MkfsError {
@@ -76,13 +102,25 @@ pub enum MkfsError {
         source: io::Error,
     },
     /// There is something that would be lost.
-    #[error("{}: holds {what}; --force overwrites it", path.display())]
-    Occupied {
-        /// Where.
+    #[error("{}; --force overwrites it", listed(.0))]
+    Occupied(Vec<Overwritten>),
+    /// A link leads nowhere.
+    #[error("{}: {}", .0.display(), .1)]
+    Unreachable(PathBuf, String),
+    /// Others have access to a medium.
+    #[error("{}: {why}; --force takes it over", path.display())]
+    Exposed {
+        /// The medium.
         path: PathBuf,
-        /// What.
-        what: String,
+        /// Who has, and what to do.
+        why: String,
     },
+    /// Others have access to a medium still.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+    /// Both media are the same.
+    #[error("{}: cannot be the pmem region and the data device at once", .0.display())]
+    Same(PathBuf),
     /// In use.
     #[error("{}: in use by another process", .0.display())]
     Busy(PathBuf),
@@ -105,6 +143,9 @@ pub enum MkfsError {
     /// The pmem region cannot be used.
     #[error(transparent)]
     Pmem(#[from] PmemError),
+    /// The data device cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
     /// The data device cannot be used.
     #[error("data device: {0}")]
     Device(String),
@@ -123,46 +164,151 @@ fn io_at(path: &Path) -> impl FnOnce(io::Error) -> MkfsError + '_ {
     }
 }
 
-/// Makes a volume in directory `volume`. The configuration table is written last, so a mkfs that
-/// was interrupted leaves no volume or, between the two copies of the table, a whole one that lacks
-/// the spare copy.
+/// Makes a volume in directory `volume`. Nothing that was made is left behind on failure.
 pub fn mkfs(volume: &Path, o: &MkfsOptions) -> Result<MkfsReport, MkfsError> {
-    let label = o.label.clone().unwrap_or_default();
-    if label.len() > LABEL_MAX {
-        return Err(MkfsError::Label(label.len()));
-    }
-    fs::create_dir_all(volume).map_err(io_at(volume))?;
-    let volume = volume.canonicalize().map_err(io_at(volume))?;
-    let pmem = Medium::find(&volume, PMEM, o.pmem.as_deref(), o.pmem_size)?;
-    let data = Medium::find(&volume, DATA, o.data.as_deref(), o.data_size)?;
-    for m in [&pmem, &data] {
-        m.check_free(o.force)?;
-    }
-    let pmem_len = pmem.len.unwrap_or(PMEM_DEFAULT) / BLOCK as u64 * BLOCK as u64;
-    let data_len = match data.len {
-        Some(n) => n,
-        None => default_data_len(&volume).map_err(io_at(&volume))?,
-    };
-    let geometry = layout(pmem_len, data_len, o.buffers)?;
-    pmem.make(o, |p| Ok(Region::create(p, pmem_len, o.sparse)?))?;
-    data.make(o, |p| create_file(p, data_len, o.sparse).map_err(io_at(p)))?;
-    pmem.link(&volume, PMEM)?;
-    data.link(&volume, DATA)?;
+    Plan::new(volume, o)?.carry_out(&Undo::default())
+}
 
-    let region = Region::open(&pmem.path, MapOptions::default())?;
-    if !region.try_lock_exclusive()? {
-        return Err(MkfsError::Busy(pmem.path));
+/// What is to be made, and of what.
+pub struct Plan {
+    volume: PathBuf,
+    pmem: Medium,
+    data: Medium,
+    pmem_len: u64,
+    data_len: u64,
+    geometry: Geometry,
+    label: String,
+    root: Root,
+    sparse: bool,
+    overwritten: Vec<Overwritten>,
+}
+
+impl Plan {
+    /// Looks at everything that can be wrong, and changes nothing.
+    ///
+    /// # Errors
+    /// What is wrong, be it that something would be lost or others have access to a medium, unless `o.force`.
+    pub fn new(volume: &Path, o: &MkfsOptions) -> Result<Self, MkfsError> {
+        let label = o.label.clone().unwrap_or_default();
+        if label.len() > LABEL_MAX {
+            return Err(MkfsError::Label(label.len()));
+        }
+        let volume = place(volume)?;
+        let pmem = Medium::find(volume.join(PMEM), o.pmem.as_deref(), o.pmem_size)?;
+        let data = Medium::find(volume.join(DATA), o.data.as_deref(), o.data_size)?;
+        if pmem.path == data.path {
+            return Err(MkfsError::Same(pmem.path));
+        }
+        let media = [&pmem, &data];
+        let lost = media.iter().flat_map(|m| m.lost.iter().cloned());
+        let taken = media.iter().filter_map(|m| m.taken());
+        let overwritten: Vec<_> = lost.clone().chain(taken).collect();
+        let lost: Vec<_> = lost.collect();
+        if !o.force {
+            if !lost.is_empty() {
+                return Err(MkfsError::Occupied(lost));
+            }
+            media.iter().try_for_each(|m| m.check_exposure())?;
+        }
+        let pmem_len = pmem.len.unwrap_or(PMEM_DEFAULT) / BLOCK as u64 * BLOCK as u64;
+        let data_len = match data.len {
+            Some(n) => n,
+            None => default_data_len(&volume).map_err(io_at(&volume))?,
+        };
+        let geometry = layout(pmem_len, data_len, o.buffers)?;
+        pmem.check_idle()?;
+        pmem.check_region()?;
+        data.check_device()?;
+        Ok(Self {
+            volume,
+            pmem,
+            data,
+            pmem_len,
+            data_len,
+            geometry,
+            label,
+            root: root(o),
+            sparse: o.sparse,
+            overwritten,
+        })
     }
-    let device = FileDevice::open(&data.path, Options::default())
-        .map_err(|e| MkfsError::Device(e.to_string()))?;
-    let region = Arc::new(region);
-    let config = format(&region, &device, geometry, &label)?;
-    Ok(MkfsReport {
-        uuid: crate::fs::uuid_text(config.uuid),
-        backend: region.backend(),
-        geometry,
-        label,
-    })
+
+    /// What is lost by it.
+    pub fn overwritten(&self) -> &[Overwritten] {
+        &self.overwritten
+    }
+
+    /// Makes the volume. The configuration table is written last, so a mkfs that was interrupted leaves no volume or,
+    /// between the two copies of the table, a whole one that lacks the spare copy.
+    ///
+    /// # Errors
+    /// What went wrong. All that was made is removed again, as it is when somebody else calls
+    /// [`Undo::interrupt`] meanwhile; what was overwritten is lost.
+    pub fn carry_out(&self, undo: &Undo) -> Result<MkfsReport, MkfsError> {
+        self.make(undo).inspect_err(|_| undo.roll_back())
+    }
+
+    fn make(&self, undo: &Undo) -> Result<MkfsReport, MkfsError> {
+        undo.directory(&self.volume).map_err(io_at(&self.volume))?;
+        self.pmem.make(undo, self.pmem_len, self.sparse)?;
+        self.data.make(undo, self.data_len, self.sparse)?;
+        let region = Region::open(&self.pmem.path, MapOptions::default())?;
+        if !region.try_lock_exclusive()? {
+            return Err(MkfsError::Busy(self.pmem.path.clone()));
+        }
+        let device = FileDevice::open(&self.data.path, Options::default())?;
+        let locked = device.is_block_device()
+            || device
+                .try_lock_exclusive()
+                .map_err(io_at(&self.data.path))?;
+        if !locked {
+            return Err(MkfsError::Busy(self.data.path.clone()));
+        }
+        check_exposure((&region, &self.pmem.path), (&device, &self.data.path))?;
+        for range in format::stored(&self.geometry) {
+            region.allocate(range.start, range.end - range.start)?;
+        }
+        let region = Arc::new(region);
+        let identity = Identity::random();
+        let config = format::prepare(&region, self.geometry, &self.label, &identity, self.root)?;
+        undo.settle(|| format::complete(&region, &device, &config))?;
+        Ok(MkfsReport {
+            uuid: crate::fs::uuid_text(config.uuid),
+            backend: region.backend(),
+            geometry: self.geometry,
+            label: self.label.clone(),
+        })
+    }
+}
+
+/// The absolute path of the volume that is to be made.
+fn place(volume: &Path) -> Result<PathBuf, MkfsError> {
+    let path = std::path::absolute(volume).map_err(io_at(volume))?;
+    match path.canonicalize() {
+        Ok(path) if path.is_dir() => Ok(path),
+        Ok(path) => Err(io_at(&path)(io::ErrorKind::NotADirectory.into())),
+        Err(e) => match in_the_way(&path) {
+            Some(why) => Err(MkfsError::Unreachable(path, why)),
+            None if e.kind() == io::ErrorKind::NotFound => Ok(path),
+            None => Err(io_at(&path)(e)),
+        },
+    }
+}
+
+/// The root directory belongs to whoever makes the volume.
+fn root(o: &MkfsOptions) -> Root {
+    let mut root = Root::default();
+    let me = rustix::process::geteuid();
+    if !me.is_root() {
+        root.uid = me.as_raw();
+        root.gid = rustix::process::getegid().as_raw();
+    }
+    if let Some((uid, gid)) = o.owner {
+        root.uid = uid;
+        root.gid = gid.unwrap_or(root.gid);
+    }
+    root.mode = o.mode.unwrap_or(root.mode);
+    root
 }
 
 /// As many staging buffers as stay useful.
@@ -181,300 +327,10 @@ fn layout(pmem_len: u64, data_len: u64, buffers: Option<u32>) -> Result<Geometry
     }
 }
 
-/// A quarter of the free space of the file system that holds `dir`, at most [`DATA_DEFAULT`].
+/// A quarter of the free space of the file system that holds `dir`, or will, at most [`DATA_DEFAULT`].
 fn default_data_len(dir: &Path) -> io::Result<u64> {
-    let s = rustix::fs::statvfs(dir)?;
+    let there = dir.ancestors().find(|dir| dir.exists()).unwrap_or(dir);
+    let s = rustix::fs::statvfs(there)?;
     let free = s.f_bavail.saturating_mul(s.f_frsize);
     Ok((free / 4).min(DATA_DEFAULT) / BLOCK as u64 * BLOCK as u64)
-}
-
-/// A file or device that will be one half of the volume.
-struct Medium {
-    path: PathBuf,
-    exists: bool,
-    inside: bool,
-    len: Option<u64>,
-}
-
-impl Medium {
-    fn find(
-        volume: &Path,
-        name: &str,
-        given: Option<&Path>,
-        size: Option<u64>,
-    ) -> Result<Self, MkfsError> {
-        let inside = given.is_none();
-        let path = given.map_or_else(|| volume.join(name), Path::to_path_buf);
-        let path = std::path::absolute(&path).map_err(io_at(&path))?;
-        let path = path.canonicalize().unwrap_or(path);
-        let meta = match fs::metadata(&path) {
-            Ok(m) => Some(m),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
-            Err(e) => return Err(io_at(&path)(e)),
-        };
-        let Some(meta) = meta else {
-            return Ok(Self {
-                path,
-                exists: false,
-                inside,
-                len: size,
-            });
-        };
-        use std::os::unix::fs::FileTypeExt;
-        if meta.file_type().is_dir() {
-            let source = io::Error::from(io::ErrorKind::IsADirectory);
-            return Err(MkfsError::Io { path, source });
-        }
-        let fixed = !meta.file_type().is_file();
-        let have = if meta.file_type().is_block_device() {
-            use std::io::Seek;
-            let mut f = fs::File::open(&path).map_err(io_at(&path))?;
-            f.seek(io::SeekFrom::End(0)).map_err(io_at(&path))?
-        } else {
-            meta.len()
-        };
-        if (fixed || !inside) && meta.file_type().is_file() | meta.file_type().is_block_device() {
-            if let Some(want) = size
-                && want != have
-            {
-                return Err(MkfsError::Size { path, have, want });
-            }
-            return Ok(Self {
-                path,
-                exists: true,
-                inside,
-                len: Some(have),
-            });
-        }
-        if meta.file_type().is_char_device() {
-            // devdax: the region reports its length when it is opened.
-            let len = Region::open(&path, MapOptions::default())?.len();
-            return Ok(Self {
-                path,
-                exists: true,
-                inside,
-                len: Some(len),
-            });
-        }
-        Ok(Self {
-            path,
-            exists: true,
-            inside,
-            len: size.or(Some(have)),
-        })
-    }
-
-    fn check_free(&self, force: bool) -> Result<(), MkfsError> {
-        if !self.exists || force {
-            return Ok(());
-        }
-        let found = probe_signature(&self.path).map_err(io_at(&self.path))?;
-        match found {
-            Some(what) => Err(MkfsError::Occupied {
-                path: self.path.clone(),
-                what: format!("{what} data"),
-            }),
-            None if self.inside => Err(MkfsError::Occupied {
-                path: self.path.clone(),
-                what: "a file".into(),
-            }),
-            None => Ok(()),
-        }
-    }
-
-    /// Creates the file unless there is one that is to be used.
-    fn make(
-        &self,
-        o: &MkfsOptions,
-        create: impl FnOnce(&Path) -> Result<(), MkfsError>,
-    ) -> Result<(), MkfsError> {
-        if self.exists {
-            let is_file = fs::metadata(&self.path)
-                .map_err(io_at(&self.path))?
-                .is_file();
-            if !(self.inside && is_file) {
-                return Ok(());
-            }
-            // Whoever holds the old file keeps it; the new one has the size asked for.
-            debug_assert!(o.force);
-            let region = Region::open(
-                &self.path,
-                MapOptions {
-                    read_only: true,
-                    require: None,
-                },
-            );
-            if let Ok(r) = region
-                && !r.try_lock_exclusive()?
-            {
-                return Err(MkfsError::Busy(self.path.clone()));
-            }
-            fs::remove_file(&self.path).map_err(io_at(&self.path))?;
-        }
-        create(&self.path)
-    }
-
-    /// Puts a link to a medium outside into the volume's directory.
-    fn link(&self, volume: &Path, name: &str) -> Result<(), MkfsError> {
-        if self.inside {
-            return Ok(());
-        }
-        let link = volume.join(name);
-        match fs::symlink_metadata(&link) {
-            Ok(m) if m.is_symlink() => fs::remove_file(&link).map_err(io_at(&link))?,
-            Ok(_) => {
-                return Err(MkfsError::Occupied {
-                    path: link,
-                    what: "a file".into(),
-                });
-            }
-            Err(_) => {}
-        }
-        symlink(&self.path, &link).map_err(io_at(&link))
-    }
-}
-
-fn random<const N: usize>() -> [u8; N] {
-    let mut b = [0; N];
-    for chunk in b.chunks_mut(16) {
-        let r = uuid::Uuid::new_v4();
-        chunk.copy_from_slice(&r.as_bytes()[..chunk.len()]);
-    }
-    b
-}
-
-/// What makes a volume this one and no other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// UUID of the volume.
-    pub uuid: [u8; 16],
-    /// UUID of its data device.
-    pub data_uuid: [u8; 16],
-    /// Key of the hash that orders directories.
-    pub hash_key: [u64; 2],
-}
-
-impl Identity {
-    /// One that nobody else has.
-    pub fn random() -> Self {
-        let key: [u8; 16] = random();
-        Self {
-            uuid: *uuid::Uuid::new_v4().as_bytes(),
-            data_uuid: *uuid::Uuid::new_v4().as_bytes(),
-            hash_key: [bytes::get_u64(&key, 0), bytes::get_u64(&key, 8)],
-        }
-    }
-}
-
-/// Writes an empty file system over a region and a device. Durable when it returns; until the
-/// last step there is no volume.
-pub fn format(
-    region: &Arc<Region>,
-    device: &dyn BlockDevice,
-    geometry: Geometry,
-    label: &str,
-) -> Result<ConfigTable, MkfsError> {
-    format_as(region, device, geometry, label, &Identity::random())
-}
-
-/// [`format()`] with a given identity, for volumes that have to come out the same each time.
-pub fn format_as(
-    region: &Arc<Region>,
-    device: &dyn BlockDevice,
-    geometry: Geometry,
-    label: &str,
-    identity: &Identity,
-) -> Result<ConfigTable, MkfsError> {
-    let dev = |e: io::Error| MkfsError::Device(e.to_string());
-    for off in COPIES {
-        region.write_nt(off, &[0; BLOCK]);
-    }
-    region.drain()?;
-
-    let mut name = [0; LABEL_MAX];
-    name[..label.len()].copy_from_slice(label.as_bytes());
-    let incompat = if geometry.quota_pages > 0 {
-        FEATURE_QUOTA
-    } else {
-        0
-    };
-    let config = ConfigTable {
-        uuid: identity.uuid,
-        data_uuid: identity.data_uuid,
-        compat: [0, 0, incompat],
-        created: quayfs_sync::time::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |d| d.as_secs()),
-        label: name,
-        hash_key: identity.hash_key,
-        geometry,
-    };
-    let (g, salt) = (geometry, config.salt());
-    // None of these drains: until the configuration table says so there is no volume.
-    Ppt::format(region, &ppt_geometry(&g, salt))?;
-    Journal::format(region, &journal_geometry(&g, salt), Durability::Op)?;
-    write_root(region, &g, salt);
-    region.drain()?;
-    let header = DataHeader {
-        data_uuid: config.data_uuid,
-        uuid: config.uuid,
-        blocks: g.data_blocks,
-    };
-    device.write(0, &header.encode()).map_err(dev)?;
-    device.flush().map_err(dev)?;
-    let table = config.encode();
-    for off in COPIES.into_iter().rev() {
-        region.write_nt(off, &table);
-        region.drain()?;
-    }
-    Ok(config)
-}
-
-/// NAT and the two pages that hold the root directory.
-fn write_root(region: &Region, g: &Geometry, salt: u64) {
-    let time = now();
-    let root = Inode {
-        mode: S_IFDIR | 0o755,
-        nlink: 2,
-        generation: 1,
-        atime: time,
-        mtime: time,
-        ctime: time,
-        btime: time,
-        parent: ROOT,
-        ..Inode::default()
-    };
-    let (inode_node, slot) = g.inode_place(ROOT);
-    let bitmap_node = g.ino_bitmap_base as u32;
-    let mut table = vec![0; BLOCK];
-    node::init(&mut table, inode_node, NodeKind::Inodes, 0);
-    let at = inode::offset(slot);
-    table[at..at + inode::SIZE].copy_from_slice(&root.encode());
-    let mut bitmap = vec![0; BLOCK];
-    node::init(&mut bitmap, bitmap_node, NodeKind::Bitmap, 0);
-    // Number 0 is never used.
-    node::change_bits(&mut bitmap, 0, ROOT + 1, true);
-    for (page, bytes) in [(0, &mut table), (1, &mut bitmap)] {
-        node::seal(bytes, salt);
-        region.write_nt(g.node_page(page), bytes);
-    }
-    const CHUNK: u64 = 8192;
-    let mut id = 0;
-    while id < g.nat_entries {
-        let n = CHUNK.min(g.nat_entries - id);
-        let mut out = Vec::with_capacity(n as usize * 8);
-        for i in id..id + n {
-            let i = i as u32;
-            let word = if i == inode_node {
-                node::nat_encode(i, 0, salt)
-            } else if i == bitmap_node {
-                node::nat_encode(i, 1, salt)
-            } else {
-                node::nat_absent(i, salt)
-            };
-            out.extend_from_slice(&word.to_le_bytes());
-        }
-        region.write_nt(g.nat_off + id * 8, &out);
-        id += n;
-    }
 }

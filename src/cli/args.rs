@@ -81,15 +81,20 @@ decides when an operation is durable:
   on tmpfs                            `volatile`: lost when the machine goes down; for tests
 
 Both are allocated in full now, so that no write can fail later for want of space below;
---sparse leaves that to chance.
+--sparse leaves that of the data to chance, and that of the region to the next mount for writing.
+
+Who has access to them has access to every file. What mkfs makes is open to its owner alone; a
+file that is there already has to be that, too (mode 0600, yours or root's), here and at each mount.
 
 Examples:
   quayfs mkfs /srv/vol --pmem-size 1G --data-size 8G
   quayfs mkfs /srv/vol --pmem /mnt/pmem0/region --pmem-size 16G --data /dev/nvme0n1
   quayfs mkfs /srv/vol --pmem /dev/shm/region --pmem-size 256M --data-size 2G --sparse
+  quayfs mkfs /srv/vol --owner 1000:1000 --mode 750     the root directory of somebody else
 
 Sizes are bytes, or K, M, G, T in powers of 1024.
-Exit codes: 0 made, 1 failed (nothing was overwritten unless --force was given), 2 wrong usage.";
+Exit codes: 0 made, 1 failed or interrupted (nothing is left of what was made, and nothing was
+overwritten unless --force was given), 2 wrong usage.";
 
 /// Arguments of `mkfs`.
 #[derive(Debug, Args)]
@@ -119,9 +124,39 @@ pub struct Mkfs {
     /// Number of staging buffers, 1 to 16 [default: at most 4, by the size of the pmem region].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
     pub buffers: Option<u32>,
-    /// Overwrite what looks like a file system or a volume.
+    /// Whose the root directory is [default: yours].
+    #[arg(long, value_name = "UID[:GID]", value_parser = parse_owner)]
+    pub owner: Option<(u32, Option<u32>)>,
+    /// Permissions of the root directory, in octal [default: 755].
+    #[arg(long, value_name = "MODE", value_parser = parse_mode)]
+    pub mode: Option<u32>,
+    /// Overwrite what looks like a file system or a volume, and is named then; take over what others
+    /// have access to.
     #[arg(long)]
     pub force: bool,
+}
+
+/// A user, and perhaps a group, by number.
+fn parse_owner(text: &str) -> Result<(u32, Option<u32>), String> {
+    // The largest stands for none.
+    let id = |text: &str| {
+        text.parse()
+            .ok()
+            .filter(|id| *id != u32::MAX)
+            .ok_or_else(|| format!("`{text}` is no number of a user or group (`id` shows them)"))
+    };
+    match text.split_once(':') {
+        Some((uid, gid)) => Ok((id(uid)?, Some(id(gid)?))),
+        None => Ok((id(text)?, None)),
+    }
+}
+
+/// Permission bits in octal.
+fn parse_mode(text: &str) -> Result<u32, String> {
+    u32::from_str_radix(text, 8)
+        .ok()
+        .filter(|mode| *mode <= 0o7777)
+        .ok_or_else(|| "permissions are octal, 0 to 7777".into())
 }
 
 const MOUNT_HELP: &str = "\

@@ -3,8 +3,15 @@
 use super::args;
 use super::exit::{FAILED, Failure, say, warn};
 use crate::config::format_size;
-use crate::mkfs::{MkfsOptions, mkfs};
+use crate::mkfs::{MkfsOptions, MkfsReport, Plan, Undo};
 use quayfs_pmem::Backend;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::iterator::Signals;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::thread;
 
 /// Makes a volume and says what that means for its owner.
 pub fn run(args: args::Mkfs) -> Result<(), Failure> {
@@ -17,9 +24,49 @@ pub fn run(args: args::Mkfs) -> Result<(), Failure> {
         label: args.label,
         force: args.force,
         buffers: args.buffers,
+        owner: args.owner,
+        mode: args.mode,
     };
-    let made = mkfs(&args.volume, &options).map_err(Failure::with(FAILED))?;
-    let volume = args.volume.display();
+    let plan = Plan::new(&args.volume, &options).map_err(Failure::with(FAILED))?;
+    for lost in plan.overwritten() {
+        warn(format_args!("--force overwrites {lost}"));
+    }
+    let undo = Arc::new(Undo::default());
+    undo_on_signal(&undo).map_err(Failure::with(FAILED))?;
+    let made = plan.carry_out(&undo).map_err(Failure::with(FAILED))?;
+    report(&args.volume, &made);
+    if args.sparse {
+        warn(
+            "--sparse: if the disk below fills up, writes fail and the mount may turn read-only; the pmem region is \
+             allocated when it is mounted",
+        );
+    }
+    Ok(())
+}
+
+/// From here on a signal that asks for the end removes what has been made, if not all of it has, and ends the process.
+fn undo_on_signal(undo: &Arc<Undo>) -> io::Result<()> {
+    // Ignored: beyond the limit of file sizes is an error like others.
+    signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    let undo = Arc::clone(undo);
+    thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            for signal in signals.forever() {
+                undo.interrupt(|| {
+                    let line =
+                        format!("interrupted (signal {signal}): nothing is left of what was made");
+                    Failure::new(FAILED, line).report();
+                    std::process::exit(FAILED.into());
+                });
+            }
+        })?;
+    Ok(())
+}
+
+fn report(volume: &Path, made: &MkfsReport) {
+    let volume = volume.display();
     let (geometry, backend) = (&made.geometry, made.backend);
     say(format_args!("made volume {} in {volume}", made.uuid));
     say(format_args!(
@@ -38,10 +85,6 @@ pub fn run(args: args::Mkfs) -> Result<(), Failure> {
     if backend == Backend::Volatile {
         warn(super::VOLATILE_WARNING);
     }
-    if args.sparse {
-        warn("--sparse: if the disk below fills up, writes fail and the mount may turn read-only");
-    }
-    Ok(())
 }
 
 /// When an operation on a volume with this backend is durable, unless mount options say otherwise.

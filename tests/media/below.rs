@@ -65,6 +65,15 @@ impl Mount {
         Self(at.into())
     }
 
+    /// An ext4 on a device.
+    #[track_caller]
+    pub fn ext4(at: &Path, device: &Loop) -> Self {
+        std::fs::create_dir(at).unwrap();
+        run("mkfs.ext4", &[&"-q", &device.path()]);
+        run("mount", &[&device.path(), &at]);
+        Self(at.into())
+    }
+
     #[track_caller]
     pub fn remount(&self, options: &str) {
         let options = format!("remount,{options}");

@@ -1,10 +1,13 @@
-//! The media below a volume: write-protected, full, cut short, or gone.
+//! The media below a volume: write-protected, full, cut short, gone, or open to others; and what a mkfs that
+//! fails leaves of them.
 //!
 //! Needs `/dev/fuse`, root, loop devices, e2fsprogs and util-linux.
 
 mod below;
+mod exposed;
 mod full;
 mod gone;
+mod made;
 #[path = "../program/mod.rs"]
 mod program;
 mod protected;
