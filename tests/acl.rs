@@ -162,6 +162,44 @@ fn what_is_refused_changes_nothing() {
     assert_eq!(fs.getxattr(f, other), Err(FsError::NotSupported));
 }
 
+/// Whoever may write to a directory may give it attributes, but not so many that its owner could set no list any
+/// more, nor that who labels files could not.
+#[test]
+fn others_leave_room_for_lists() {
+    let shape = Shape {
+        lane: 1 << 20,
+        ..Shape::SMALL
+    };
+    let media = Media::new(&shape, Backend::Dax);
+    let fs = media.mount_quiet(&options("noatime"));
+    let dir = make(&fs, ROOT, "d", S_IFDIR | 0o777);
+    let fill = |prefix: &str| {
+        let (mut n, mut len) = (0, 40_000);
+        while len > 0 {
+            match set(&fs, dir, &format!("{prefix}{n}"), &vec![1; len]) {
+                Ok(()) => n += 1,
+                Err(FsError::NoSpace) => len /= 2,
+                Err(e) => panic!("{e}"),
+            }
+        }
+        assert!(n > 0, "{prefix}");
+    };
+    fill("user.");
+    set(&fs, dir, "security.label", &[2; 2000]).unwrap();
+    fill("trusted.");
+    let users: Vec<_> = (0..507).map(|id| (id, 6)).collect();
+    let long = list(7, &users, 5, Some(7), 4);
+    for name in [ACCESS, DEFAULT] {
+        set(&fs, dir, name, &long).unwrap();
+        assert_eq!(get(&fs, dir, name), Ok(long.clone()));
+    }
+    // What is there can be replaced, and what is taken away can be set again.
+    set(&fs, dir, "user.0", &[3; 40_000]).unwrap();
+    assert_eq!(set(&fs, dir, "user.0", &[3; 40_100]), Err(FsError::NoSpace));
+    fs.shutdown().expect("unmount");
+    media.fsck().expect("fsck");
+}
+
 /// A list of three pages behind other attributes follows `chmod` where it is, also when there is no
 /// page left to write anything anew.
 #[test]

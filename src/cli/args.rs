@@ -308,8 +308,8 @@ pub struct Fsck {
 const SCRUB_HELP: &str = "\
 Every block of every file, staged or on the data device, and every page of metadata is read and its
 checksum verified. Damaged files are listed by name with the bytes that cannot be read; nothing is
-changed. The volume may be in use: the daemon does the work, and logs what it finds. Only root and
-the owner of the mount can ask for it. Ctrl-C stops it.
+changed. The volume may be in use: the daemon does the work, and logs what it finds. Who has
+CAP_SYS_ADMIN and the user who mounted can ask for it. Ctrl-C stops it.
 
 fsck proves more (that all structures fit together), but needs the volume unmounted.
 
@@ -351,7 +351,8 @@ it is counted:
   lsattr -p /mnt/q                                      which is which
 
 Nothing grows beyond a hard limit (EDQUOT), not for root either; a soft limit is shown only. df of such a
-directory shows the limit as its size. A size of `none` takes a limit away.
+directory shows the limit as its size. A size of `none` takes a limit away. Who has CAP_SYS_ADMIN and the
+user who mounted can ask, on a mount.
 
 Examples:
   quayfs quota /mnt/q                                   all projects

@@ -1,15 +1,27 @@
-//! Who asks.
+//! Who asks, and what he may do.
 //!
-//! With `idmap` (`FUSE_ALLOW_IDMAP`, Linux 6.12) requests say so only where they make an inode, the
+//! User 0 is not authority: root of a container is that as well. What Linux asks a capability for is asked here in
+//! the same way, and `/proc` tells whether the task has it: it waits for the answer, so it is there, is what
+//! it was, and nobody else gets its number meanwhile. That number is one of a thread, in the namespace of the daemon.
+//!
+//! With `idmap` (`FUSE_ALLOW_IDMAP`, Linux 6.12) requests say who asks only where they make an inode, the
 //! whiteout of a rename included, with the ids that the caller's mount maps him to. Everything else comes
 //! without user and group, from mounts that map nothing as well. Where it matters all the same, which is
-//! rare, `/proc` tells: the caller waits for the answer, so he is there, and is who he was.
+//! rare, `/proc` tells that too.
 
+use std::cell::OnceCell;
+use std::ffi::CString;
+use std::fs::File;
+use std::os::fd::OwnedFd;
+
+use procfs::FromRead;
 use procfs::process::{Process, Status};
 use quayfs_fuse::Errno;
 use quayfs_fuse::wire::InHeader;
+use rustix::fs::{CWD, Mode, OFlags, openat, readlinkat};
+use rustix::thread::CapabilitySet;
 
-use crate::fs::Caller;
+use crate::fs::{Asker, Caller};
 
 /// Who is behind a request that he cannot be found by: not root, not the daemon's user, in no group.
 const NOBODY: Caller = Caller {
@@ -19,7 +31,7 @@ const NOBODY: Caller = Caller {
 };
 
 /// Whom the request names, if it does.
-pub fn named(header: &InHeader) -> Option<Caller> {
+fn named(header: &InHeader) -> Option<Caller> {
     let (uid, gid, umask) = (header.uid, header.gid, 0);
     header.has_ids().then_some(Caller { uid, gid, umask })
 }
@@ -31,10 +43,58 @@ pub fn maker(header: &InHeader, umask: u32) -> Result<Caller, Errno> {
 }
 
 /// Who asks for anything else. Ids are those outside of the caller's mount, whatever that maps.
-pub fn asker(header: &InHeader) -> Caller {
-    named(header)
-        .or_else(|| found(header.pid))
-        .unwrap_or(NOBODY)
+pub fn asker(header: &InHeader) -> Task {
+    Task {
+        named: named(header),
+        number: header.pid,
+        seen: OnceCell::new(),
+    }
+}
+
+/// A task that waits for an answer. It is looked at when that decides something, and once.
+#[derive(Debug)]
+pub struct Task {
+    named: Option<Caller>,
+    number: u32,
+    seen: OnceCell<Option<Seen>>,
+}
+
+/// What `/proc` says of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Seen {
+    ids: Caller,
+    /// In the user namespace of the daemon: what it may in one of its own counts for nothing here.
+    may: CapabilitySet,
+}
+
+impl Task {
+    fn seen(&self) -> Option<&Seen> {
+        self.seen.get_or_init(|| look(self.number)).as_ref()
+    }
+
+    /// Whether it may know that an inode has attributes in `trusted.`. Where the kernel acts with the rights of
+    /// root for somebody, as overlayfs does that copies a file up, it says so by the user that it names. Names are
+    /// all that is to be had in this way.
+    pub fn sees_trusted(&self) -> bool {
+        let is_root = |by: &Caller| by.uid == 0;
+        let is_lent = || {
+            self.named.as_ref().is_some_and(is_root)
+                && self.seen().is_some_and(|task| !is_root(&task.ids))
+        };
+        self.has(CapabilitySet::SYS_ADMIN) || is_lent()
+    }
+}
+
+impl Asker for Task {
+    fn ids(&self) -> Caller {
+        let seen = || self.seen().map(|task| task.ids);
+        self.named.or_else(seen).unwrap_or(NOBODY)
+    }
+
+    fn has(&self, capability: CapabilitySet) -> bool {
+        self.seen()
+            .is_some_and(|task| task.may.contains(capability))
+    }
 }
 
 /// Whether `/proc` has a task by this number, which is that in the namespace of the daemon; 0 stands for one that is
@@ -44,29 +104,51 @@ pub fn is_visible(pid: u32) -> bool {
     pid != 0 && me().is_ok_and(|me| is_ours(&me))
 }
 
-/// A task by its number in the namespace of the daemon.
-fn found(pid: u32) -> Option<Caller> {
-    if !is_visible(pid) {
-        return None;
-    }
-    let pid = i32::try_from(pid).ok()?;
-    caller_of(&Process::new(pid).and_then(|p| p.status()).ok()?)
-}
-
 /// Whether `/proc` has tasks by the numbers that they have for the daemon: the mount of a namespace
 /// outside has others by the same numbers. Kernels without such namespaces do not say.
 fn is_ours(me: &Status) -> bool {
     me.nspid.as_ref().is_none_or(|numbers| numbers.len() == 1)
 }
 
+/// A task by its number in the namespace of the daemon.
+fn look(pid: u32) -> Option<Seen> {
+    if !is_visible(pid) {
+        return None;
+    }
+    // Everything is looked up below it, so that it is of one task.
+    let (path, flags) = (format!("/proc/{pid}"), OFlags::PATH | OFlags::DIRECTORY);
+    let task = openat(CWD, path, flags | OFlags::CLOEXEC, Mode::empty()).ok()?;
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    let status = openat(&task, "status", flags, Mode::empty()).ok()?;
+    let status = Status::from_read(File::from(status)).ok()?;
+    let here = openat(
+        CWD,
+        "/proc/self",
+        OFlags::PATH | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .ok()?;
+    let is_here = user_namespace(&task).is_some_and(|there| Some(there) == user_namespace(&here));
+    seen(&status, is_here)
+}
+
+/// What its user namespace is called. Of a task of somebody else's only who may trace it can know.
+fn user_namespace(task: &OwnedFd) -> Option<CString> {
+    readlinkat(task, "ns/user", Vec::new()).ok()
+}
+
 /// A thread of the kernel, which has no memory of its own, is root and works for others (NFS): for whom
 /// is not to be seen.
-fn caller_of(status: &Status) -> Option<Caller> {
+fn seen(status: &Status, is_here: bool) -> Option<Seen> {
     status.vmsize?;
-    Some(Caller {
-        uid: status.fuid,
-        gid: status.fgid,
-        umask: 0,
+    let may = CapabilitySet::from_bits_retain(status.capeff);
+    Some(Seen {
+        ids: Caller {
+            uid: status.fuid,
+            gid: status.fgid,
+            umask: 0,
+        },
+        may: if is_here { may } else { CapabilitySet::empty() },
     })
 }
 
@@ -83,9 +165,17 @@ mod tests {
         }
     }
 
+    fn me() -> Caller {
+        Caller {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            umask: 0,
+        }
+    }
+
     #[test]
     fn a_request_that_names_its_caller_is_believed() {
-        let by = asker(&header(7, 1));
+        let by = asker(&header(7, 1)).ids();
         assert_eq!((by.uid, by.gid), (7, 9));
         assert_eq!(maker(&header(7, 1), 0), Ok(by));
         let unmapped = header(u32::MAX, 1);
@@ -95,17 +185,41 @@ mod tests {
 
     #[test]
     fn others_are_looked_up() {
-        let me = Caller {
-            uid: rustix::process::geteuid().as_raw(),
-            gid: rustix::process::getegid().as_raw(),
-            umask: 0,
-        };
-        assert_eq!(asker(&header(u32::MAX, std::process::id())), me);
+        let ids = |pid| asker(&header(u32::MAX, pid)).ids();
+        assert_eq!(ids(std::process::id()), me());
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
-        assert_eq!(asker(&header(u32::MAX, thread.cast_unsigned())), me);
+        assert_eq!(ids(thread.cast_unsigned()), me());
         for nobody in [0, i32::MAX.cast_unsigned(), u32::MAX] {
-            assert_eq!(asker(&header(u32::MAX, nobody)), NOBODY);
+            assert_eq!(ids(nobody), NOBODY);
         }
+    }
+
+    #[test]
+    fn user_0_is_believed_to_be_no_more_than_that() {
+        for unseen in [0, i32::MAX.cast_unsigned(), u32::MAX] {
+            let root = asker(&header(0, unseen));
+            assert_eq!(root.ids().uid, 0);
+            assert!(!root.has(CapabilitySet::FOWNER));
+            assert!(!root.sees_trusted());
+        }
+    }
+
+    #[test]
+    fn capabilities_are_those_of_the_thread() {
+        let mine = rustix::thread::capabilities(None).unwrap();
+        std::thread::scope(|scope| {
+            let less = scope.spawn(move || {
+                let mut less = mine;
+                less.effective.remove(CapabilitySet::FOWNER);
+                rustix::thread::set_capabilities(None, less).unwrap();
+                let pid = rustix::thread::gettid().as_raw_nonzero().get();
+                look(pid.cast_unsigned()).unwrap().may
+            });
+            let may = less.join().unwrap();
+            assert!(!may.contains(CapabilitySet::FOWNER));
+            assert_eq!(may, mine.effective - CapabilitySet::FOWNER);
+        });
+        assert_eq!(look(std::process::id()).unwrap().may, mine.effective);
     }
 
     #[test]
@@ -114,10 +228,14 @@ mod tests {
         assert!(is_ours(&status));
         status.nspid.as_mut().unwrap().push(1);
         assert!(!is_ours(&status));
-        (status.fuid, status.fgid) = (4, 8);
-        let by = caller_of(&status).unwrap();
-        assert_eq!((by.uid, by.gid), (4, 8));
+        (status.fuid, status.fgid, status.capeff) = (4, 8, u64::MAX);
+        let by = seen(&status, true).unwrap();
+        assert_eq!((by.ids.uid, by.ids.gid), (4, 8));
+        assert!(by.may.contains(CapabilitySet::SYS_ADMIN));
+        // In another user namespace everybody may be root.
+        let other = seen(&status, false).unwrap();
+        assert_eq!((other.ids, other.may), (by.ids, CapabilitySet::empty()));
         status.vmsize = None;
-        assert_eq!(caller_of(&status), None);
+        assert_eq!(seen(&status, true), None);
     }
 }

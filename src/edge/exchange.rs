@@ -126,7 +126,7 @@ impl Edge {
             self.kernel.content_changed(other, 0..SIZE_MAX);
         }
         // Nothing is taken away for what is refused.
-        self.fs.exchange(by, what(unless_changed, true))?;
+        self.fs.exchange(&by, what(unless_changed, true))?;
         if flags.contains(ExchangeFlags::DRY_RUN) {
             return Ok(());
         }
@@ -134,7 +134,7 @@ impl Edge {
             self.drop_capabilities_of(part, &mut unless_changed)?;
         }
         let sizes = self.sizes(&parts)?;
-        self.fs.exchange(by, what(unless_changed, false))?;
+        self.fs.exchange(&by, what(unless_changed, false))?;
         for part in &parts {
             self.kernel.attributes_changed(part.ino);
         }

@@ -1,5 +1,7 @@
 //! Requests that began as `ioctl`: flags of inodes, project ids, generations, trim, the end of the mount.
 
+use std::sync::atomic::Ordering;
+
 use quayfs_fuse::wire::{
     FsXattr, IOC_ABORT_ATOMIC_WRITE, IOC_COMMIT_ATOMIC_WRITE, IOC_COMMIT_RANGE, IOC_EXCHANGE_RANGE,
     IOC_FSGETXATTR, IOC_FSSETXATTR, IOC_GET_FEATURES, IOC_GETFLAGS, IOC_GETVERSION, IOC_SETFLAGS,
@@ -9,7 +11,7 @@ use quayfs_fuse::wire::{
 use quayfs_fuse::{Answer, Errno, Out};
 use quayfs_layout::inode::Inode;
 
-use crate::edge::caller::{asker, named};
+use crate::edge::caller::asker;
 use crate::edge::convert::{set_xflags, xflags_of};
 use crate::edge::service::Edge;
 use crate::fs::SetFlags;
@@ -113,12 +115,14 @@ impl Edge {
         }
     }
 
-    /// These are no attributes to the kernel, but the time of their change is. Kernels that do not name
-    /// the caller have checked him before, by the owner as his mount maps it.
+    /// These are no attributes to the kernel, but the time of their change is. Since Linux 5.13 it has checked the
+    /// caller before, with the capabilities that he has in his user namespace and by the owner as his mount maps it;
+    /// and overlayfs, where that asks for somebody.
     fn set_flags(&self, header: &InHeader, set: SetFlags) -> Answer {
-        match named(header) {
-            Some(by) => self.fs.set_flags(by, header.nodeid, set)?,
-            None => self.fs.set_flags_checked(header.nodeid, set)?,
+        if self.kernel_checks_flags.load(Ordering::Relaxed) {
+            self.fs.set_flags_checked(header.nodeid, set)?;
+        } else {
+            self.fs.set_flags(asker(header), header.nodeid, set)?;
         }
         self.kernel.attributes_changed(header.nodeid);
         Ok(())

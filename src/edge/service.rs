@@ -1,6 +1,7 @@
 //! Which request goes where.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use quayfs_fuse::wire::{Init, Open, OpenOut};
 use quayfs_fuse::{Answer, Errno, Notifier, Offer, Op, Out, Request, Service, Stats, Wish};
@@ -17,6 +18,8 @@ use crate::mount::STATUS_XATTR;
 const WRITE_MAX: u32 = 1 << 20;
 /// What it is where nobody asks for more.
 const WRITE_MAX_ABLATED: u32 = 128 << 10;
+/// The protocol of Linux 5.14: whoever speaks it checks who may change flags of an inode.
+const MINOR_CHECKS_FLAGS: u32 = 34;
 /// Requests that nobody waits for (readahead, pages that the kernel has collected) under way at once.
 const BACKGROUND: u16 = 64;
 
@@ -66,6 +69,8 @@ pub(super) struct Edge {
     pub(super) kernel: Arc<Notifier>,
     /// The device number of the mount, as `MAJOR:MINOR`, if the mount table has it.
     pub(super) device: Option<Arc<str>>,
+    /// Whether flags of inodes are the kernel's decision.
+    pub(super) kernel_checks_flags: AtomicBool,
     /// What was written and not committed.
     pub(super) atomic: Sessions,
     /// Called when the kernel has begun to ask.
@@ -86,6 +91,9 @@ impl Service for Edge {
 
     fn init(&self, offer: &Offer) -> Wish {
         let wish = wish(&self.fs.e.options, self.fs.request_max());
+        let checks_flags = offer.minor >= MINOR_CHECKS_FLAGS;
+        self.kernel_checks_flags
+            .store(checks_flags, Ordering::Relaxed);
         let lacks = wish.flags - offer.flags;
         tracing::debug!("this kernel lacks {lacks:?}");
         if lacks.contains(Init::ALLOW_IDMAP) {
@@ -168,7 +176,7 @@ impl Service for Edge {
             Op::Fsync(_) | Op::Fsyncdir(_) => Ok(self.fs.fsync(ino)?),
             Op::Setxattr { args, name, value } => self.setxattr(header, args, name, value),
             Op::Getxattr { size, name } => self.getxattr(header, name, size, out),
-            Op::Listxattr { size } => self.listxattr(ino, size, out),
+            Op::Listxattr { size } => self.listxattr(header, size, out),
             Op::Removexattr { name } => Ok(self.fs.removexattr(ino, name)?),
             // The kernel does not remember the entries of a directory that it does not open by itself.
             Op::Opendir(_) if self.sees_every_read() => out.put(&OpenOut::default()),

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::thread;
 
 use quayfs_fuse::{Notifier, Options, Stats};
@@ -27,6 +28,7 @@ pub fn serve(
         stats: Arc::clone(&stats),
         kernel: Arc::new(Notifier::new(&device)?),
         device: number,
+        kernel_checks_flags: AtomicBool::new(false),
         atomic: Sessions::default(),
         started: Box::new(started),
     };

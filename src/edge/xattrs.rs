@@ -4,6 +4,7 @@ use quayfs_fuse::wire::{GetxattrOut, InHeader, SETXATTR_ACL_KILL_SGID, SetxattrI
 use quayfs_fuse::{Answer, Errno, Out};
 use quayfs_layout::inode::ROOT;
 
+use crate::edge::caller::asker;
 use crate::edge::convert::set_xattr;
 use crate::edge::service::Edge;
 
@@ -42,8 +43,10 @@ impl Edge {
         put(&self.fs.getxattr(header.nodeid, name)?, size, out)
     }
 
-    pub(super) fn listxattr(&self, ino: u64, size: u32, out: &mut Out<'_>) -> Answer {
-        put(&self.fs.listxattr(ino)?, size, out)
+    pub(super) fn listxattr(&self, header: &InHeader, size: u32, out: &mut Out<'_>) -> Answer {
+        let by = asker(header);
+        let names = self.fs.listxattr_for(header.nodeid, || by.sees_trusted())?;
+        put(&names, size, out)
     }
 }
 

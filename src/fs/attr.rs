@@ -2,6 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rustix::thread::CapabilitySet;
+
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{Inode, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID, Time};
 
@@ -17,6 +19,38 @@ pub struct Caller {
     pub umask: u32,
 }
 
+/// Somebody who asks for what not everybody may do.
+pub trait Asker {
+    /// Who it is.
+    fn ids(&self) -> Caller;
+
+    /// Whether he has this capability in the user namespace of this process. What is not to be seen is not there.
+    /// May cost a few system calls, so it is asked only where it decides.
+    fn has(&self, capability: CapabilitySet) -> bool;
+}
+
+impl<A: Asker + ?Sized> Asker for &A {
+    fn ids(&self) -> Caller {
+        (**self).ids()
+    }
+
+    fn has(&self, capability: CapabilitySet) -> bool {
+        (**self).has(capability)
+    }
+}
+
+/// Who uses the library says of himself who he is, and has a volume of his own to be root of. Never made
+/// from what a request says: there user 0 may be root of a container, who may do nothing.
+impl Asker for Caller {
+    fn ids(&self) -> Caller {
+        *self
+    }
+
+    fn has(&self, _: CapabilitySet) -> bool {
+        self.uid == 0
+    }
+}
+
 /// An inode with its number, as `stat` sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attr {
@@ -24,6 +58,16 @@ pub struct Attr {
     pub ino: Ino,
     /// Everything else.
     pub inode: Inode,
+}
+
+/// Whether a read changes the access time, where the mount notes any.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Access {
+    /// As any read.
+    #[default]
+    Noted,
+    /// The file was opened with `O_NOATIME`, or nobody reads it.
+    Silent,
 }
 
 /// A time to be set.
@@ -92,14 +136,15 @@ pub fn drop_privileges(i: &mut Inode) {
     }
 }
 
-/// The same for a caller of whom no more is known than this: root keeps them, and of others those lose
-/// set-group-id in any case who are in another group.
-pub fn drop_privileges_by(by: Caller, i: &mut Inode) {
-    if by.uid == 0 || i.kind() == S_IFDIR {
+/// The same for somebody who is known: `CAP_FSETID` keeps them, and of others those lose set-group-id in any
+/// case who are in another group.
+pub fn drop_privileges_by(by: &dyn Asker, i: &mut Inode) {
+    let bits = i.mode & (S_ISUID | S_ISGID);
+    if bits == 0 || i.kind() == S_IFDIR || by.has(CapabilitySet::FSETID) {
         return;
     }
     drop_privileges(i);
-    if by.gid != i.gid {
+    if by.ids().gid != i.gid {
         i.mode &= !S_ISGID;
     }
 }
@@ -182,7 +227,7 @@ mod tests {
                 ..Inode::default()
             };
             let by = Caller { uid, gid, umask: 0 };
-            drop_privileges_by(by, &mut i);
+            drop_privileges_by(&by, &mut i);
             i.mode & 0o7777
         };
         assert_eq!(after(0, 0, 0o6777), 0o6777);

@@ -24,7 +24,7 @@ use quayfs_pmem::Region;
 use quayfs_sync::Mutex;
 use quayfs_sync::thread::{self, JoinHandle};
 
-pub use attr::{Attr, Caller, SetAttr, SetTime};
+pub use attr::{Access, Asker, Attr, Caller, SetAttr, SetTime};
 pub use ops::data::{FallocMode, Manner, Place, Whence};
 pub use ops::dirs::DirEntry;
 pub use ops::exchange::{Exchange, Freshness};

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use rustix::thread::CapabilitySet;
 use serde::Serialize;
 
 use crate::error::{FsError, Result};
-use crate::fs::{Caller, Fs};
+use crate::fs::{Asker, Fs};
 use crate::metrics::Snapshot;
 use crate::scrub;
 use crate::trim::{self, Trim};
@@ -81,9 +82,12 @@ pub fn uuid_text(uuid: [u8; 16]) -> String {
     uuid::Uuid::from_bytes(uuid).to_string()
 }
 
-/// Fails for all but root and who runs the daemon: they see and do with it what others may not.
-pub(super) fn may_manage(caller: Caller) -> Result<()> {
-    if caller.uid == 0 || caller.uid == rustix::process::geteuid().as_raw() {
+/// Fails for all but who has `CAP_SYS_ADMIN` and the user who runs the daemon: they see and do with it what others
+/// may not. That the daemon is root's makes nobody its owner: root of a container is user 0 as well.
+pub(super) fn may_manage(by: &dyn Asker) -> Result<()> {
+    let me = rustix::process::geteuid();
+    let is_owner = !me.is_root() && by.ids().uid == me.as_raw();
+    if is_owner || by.has(CapabilitySet::SYS_ADMIN) {
         Ok(())
     } else {
         Err(FsError::Perm)
@@ -145,10 +149,10 @@ impl Fs {
     /// Starts or stops a scrub as `text` says ([`scrub::Command`]).
     ///
     /// # Errors
-    /// [`FsError::Perm`] unless the caller is root or runs the daemon, [`FsError::Invalid`],
+    /// [`FsError::Perm`] unless the caller has `CAP_SYS_ADMIN` or runs the daemon, [`FsError::Invalid`],
     /// [`FsError::Busy`].
-    pub fn scrub_command(&self, caller: Caller, text: &[u8]) -> Result<()> {
-        may_manage(caller)?;
+    pub fn scrub_command(&self, caller: impl Asker, text: &[u8]) -> Result<()> {
+        may_manage(&caller)?;
         let text = std::str::from_utf8(text).map_err(|_| FsError::Invalid)?;
         match text.parse()? {
             scrub::Command::Start(options) => self.scrub.start(&self.e, options).map(drop),
@@ -162,10 +166,10 @@ impl Fs {
     /// Discards free blocks and says how many bytes ([`trim::trim`]).
     ///
     /// # Errors
-    /// [`FsError::Perm`] unless the caller is root or runs the daemon, [`FsError::Invalid`] for a range
+    /// [`FsError::Perm`] unless the caller has `CAP_SYS_ADMIN` or runs the daemon, [`FsError::Invalid`] for a range
     /// that is none, [`FsError::ReadOnly`].
-    pub fn trim(&self, caller: Caller, what: Trim) -> Result<u64> {
-        may_manage(caller)?;
+    pub fn trim(&self, caller: impl Asker, what: Trim) -> Result<u64> {
+        may_manage(&caller)?;
         trim::trim(&self.e, what)
     }
 
@@ -173,10 +177,10 @@ impl Fs {
     /// extended attribute can have.
     ///
     /// # Errors
-    /// [`FsError::Perm`] unless the caller is root or runs the daemon: findings name files that
+    /// [`FsError::Perm`] unless the caller has `CAP_SYS_ADMIN` or runs the daemon: findings name files that
     /// others may not be allowed to see.
-    pub fn scrub_report(&self, caller: Caller, from: usize) -> Result<Vec<u8>> {
-        may_manage(caller)?;
+    pub fn scrub_report(&self, caller: impl Asker, from: usize) -> Result<Vec<u8>> {
+        may_manage(&caller)?;
         serde_json::to_vec(&self.scrub.report(from, REPORT_ROOM)).map_err(FsError::io)
     }
 }

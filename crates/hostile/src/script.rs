@@ -137,7 +137,7 @@ impl Script {
                     _ => SetXattr::Any,
                 };
                 let n = input.number().min(70_000) as usize;
-                let name = name(input);
+                let name = attribute(input);
                 let value = match name.starts_with(b"system.") {
                     true => list(input),
                     false => vec![input.u8(); n],
@@ -150,7 +150,7 @@ impl Script {
                     fs.getxattr(ino, name)?;
                 }
             }
-            23 => fs.removexattr(ino, &name(input))?,
+            23 => fs.removexattr(ino, &attribute(input))?,
             24 => {
                 let to = self.ino(input);
                 let (from, to) = ((ino, input.number()), (to, input.number()));
@@ -237,6 +237,15 @@ fn name(input: &mut Input<'_>) -> Vec<u8> {
         234 => acl::ACCESS.to_vec(),
         235 => acl::DEFAULT.to_vec(),
         n => input.bytes(usize::from(n - 235)).to_vec(),
+    }
+}
+
+/// The name of an attribute: mostly one that there can be.
+fn attribute(input: &mut Input<'_>) -> Vec<u8> {
+    let name = name(input);
+    match name.first() {
+        Some(b'0'..=b'9') => [b"user.", &name[..]].concat(),
+        _ => name,
     }
 }
 

@@ -602,7 +602,8 @@ fn attr_name(rng: &mut Rng) -> Name {
     match rng.below(24) {
         0 => Name(Vec::new()),
         1 => Name(vec![b'u'; 256]),
-        2 => "system.x".into(),
+        2 => ["system.x", "user.", "other.x", "x"][rng.below(4) as usize].into(),
+        6 => ["trusted.x", "security.x"][rng.below(2) as usize].into(),
         4 => Name(ACCESS.to_vec()),
         5 => Name(DEFAULT.to_vec()),
         3 => Name([b"user.".to_vec(), vec![b'l'; 250]].concat()),

@@ -15,7 +15,7 @@ use quayfs_ppt::BlockState;
 
 use crate::data::write::SIZE_MAX;
 use crate::error::{FsError, Result};
-use crate::fs::attr::{Caller, drop_privileges_by, now};
+use crate::fs::attr::{Asker, drop_privileges_by, now};
 use crate::fs::locks::lock_all;
 use crate::fs::ops::reap::STEP;
 use crate::fs::{Fs, extents, protect};
@@ -131,7 +131,7 @@ impl Fs {
     /// [`FsError::IsDir`] and [`FsError::Invalid`] for what is no file, [`FsError::Perm`] for one that flags
     /// protect. [`FsError::TooManyExtents`] if it would not be one record. [`FsError::Busy`] if the other file has
     /// changed. Nothing has happened then.
-    pub fn exchange(&self, by: Caller, what: Exchange) -> Result<()> {
+    pub fn exchange(&self, by: impl Asker, what: Exchange) -> Result<()> {
         self.e.writable()?;
         let (one, other) = (self.cell(what.one.0)?, self.cell(what.other.0)?);
         for cell in [&one, &other] {
@@ -149,7 +149,7 @@ impl Fs {
                     self.finish_left_truncate(cell.ino)?;
                     extents::ensure(&self.e, cell)?;
                 }
-                if self.try_exchange(by, (&one, &other), &what)? {
+                if self.try_exchange(&by, (&one, &other), &what)? {
                     return Ok(());
                 }
             }
@@ -171,7 +171,7 @@ impl Fs {
     /// Whether it is done; if not, the files have changed between the look and the locks.
     fn try_exchange(
         &self,
-        by: Caller,
+        by: &dyn Asker,
         (one, other): (&Arc<Cell>, &Arc<Cell>),
         what: &Exchange,
     ) -> Result<bool> {

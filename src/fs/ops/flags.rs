@@ -2,10 +2,11 @@
 
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{FLAG_APPEND, FLAG_IMMUTABLE, FLAG_SYNC, Inode, S_IFDIR, flags_of};
+use rustix::thread::CapabilitySet;
 
 use crate::error::{FsError, Result};
 use crate::fs::attr::now;
-use crate::fs::{Caller, Fs, protect};
+use crate::fs::{Asker, Fs, protect};
 use crate::txn::{Needs, Txn};
 
 /// What `set_flags` changes.
@@ -42,12 +43,13 @@ pub enum Writes {
 }
 
 impl Fs {
-    /// Sets flags and project id of a file or directory in one record. Only its owner and root may, and
-    /// only root may make it immutable or append-only, or end that.
-    pub fn set_flags(&self, by: Caller, ino: Ino, set: SetFlags) -> Result<()> {
+    /// Sets flags and project id of a file or directory in one record. Only its owner may, and who has `CAP_FOWNER`,
+    /// and only with `CAP_LINUX_IMMUTABLE` make it immutable or append-only, or end that.
+    pub fn set_flags(&self, by: impl Asker, ino: Ino, set: SetFlags) -> Result<()> {
         self.change_flags(ino, set, |i, changed| {
-            let only_root = changed & (FLAG_IMMUTABLE | FLAG_APPEND) != 0;
-            by.uid == 0 || by.uid == i.uid && !only_root
+            let bound = changed & (FLAG_IMMUTABLE | FLAG_APPEND) != 0;
+            (by.ids().uid == i.uid || by.has(CapabilitySet::FOWNER))
+                && (!bound || by.has(CapabilitySet::LINUX_IMMUTABLE))
         })
     }
 

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{FsError, Result};
 use crate::fs::status::may_manage;
-use crate::fs::{Caller, Fs, StatFs};
+use crate::fs::{Asker, Fs, StatFs};
 use crate::ns::quota::Project;
 use crate::txn::{Needs, Txn};
 
@@ -81,9 +81,9 @@ impl Fs {
     /// much.
     ///
     /// # Errors
-    /// [`FsError::Perm`] unless the caller is root or runs the daemon.
-    pub fn quotas(&self, by: Caller, from: u32) -> Result<Vec<Quota>> {
-        may_manage(by)?;
+    /// [`FsError::Perm`] unless the caller has `CAP_SYS_ADMIN` or runs the daemon.
+    pub fn quotas(&self, by: impl Asker, from: u32) -> Result<Vec<Quota>> {
+        may_manage(&by)?;
         self.e.await_orphans();
         let all = self.e.quotas.list(from).into_iter();
         let all = all.map(|p| Quota::of(&p)).filter(|q| {
@@ -98,10 +98,10 @@ impl Fs {
     /// Sets limits of a project in one record. What it has may be above them: then it cannot grow.
     ///
     /// # Errors
-    /// [`FsError::Perm`] unless the caller is root or runs the daemon, [`FsError::Invalid`] for project 0,
+    /// [`FsError::Perm`] unless the caller has `CAP_SYS_ADMIN` or runs the daemon, [`FsError::Invalid`] for project 0,
     /// [`FsError::NotSupported`] where the volume has no quota table, [`FsError::NoSpace`] if that is full.
-    pub fn set_quota(&self, by: Caller, set: SetQuota) -> Result<()> {
-        may_manage(by)?;
+    pub fn set_quota(&self, by: impl Asker, set: SetQuota) -> Result<()> {
+        may_manage(&by)?;
         if set.project == 0 {
             return Err(FsError::Invalid);
         }

@@ -9,7 +9,7 @@ use quayfs_ppt::BlockState;
 use crate::data::read::{self, Want};
 use crate::data::write::SIZE_MAX;
 use crate::error::{FsError, Result};
-use crate::fs::attr::{Caller, drop_privileges, drop_privileges_by, now};
+use crate::fs::attr::{Asker, drop_privileges, drop_privileges_by, now};
 use crate::fs::ops::reap::{STEP, STEP_BYTES};
 use crate::fs::{Fs, extents, protect};
 use crate::ns::extent::Piece;
@@ -54,15 +54,15 @@ impl Fs {
         self.allocate(ino, mode, (offset, len), drop_privileges)
     }
 
-    /// [`Fs::fallocate`] by somebody who is known: of root nothing is taken.
+    /// [`Fs::fallocate`] by somebody who is known: of who has `CAP_FSETID` nothing is taken.
     pub fn fallocate_by(
         &self,
-        by: Caller,
+        by: impl Asker,
         ino: Ino,
         mode: FallocMode,
         (offset, len): (u64, u64),
     ) -> Result<()> {
-        self.allocate(ino, mode, (offset, len), |i| drop_privileges_by(by, i))
+        self.allocate(ino, mode, (offset, len), |i| drop_privileges_by(&by, i))
     }
 
     fn allocate(

@@ -8,7 +8,7 @@ use quayfs_layout::inode::{FLAG_DIRSYNC, FLAG_SYNC};
 use crate::config::Durability;
 use crate::error::{FsError, Result};
 use crate::fs::status::may_manage;
-use crate::fs::{Caller, Fs};
+use crate::fs::{Asker, Fs};
 use crate::ns::inode::Cell;
 
 impl Fs {
@@ -51,11 +51,11 @@ impl Fs {
     /// that everything that was done is made durable, since who asks for it may count on that.
     ///
     /// # Errors
-    /// [`FsError::Perm`] unless the caller is root or runs the daemon; [`FsError::Io`] if something
+    /// [`FsError::Perm`] unless the caller has `CAP_SYS_ADMIN` or runs the daemon; [`FsError::Io`] if something
     /// could not be made durable: then, too, it is the end.
-    pub fn kill(&self, caller: Caller) -> Result<()> {
-        may_manage(caller)?;
-        tracing::warn!("shut down by user {}", caller.uid);
+    pub fn kill(&self, caller: impl Asker) -> Result<()> {
+        may_manage(&caller)?;
+        tracing::warn!("shut down by user {}", caller.ids().uid);
         self.dead.store(true, Ordering::Release);
         if self.e.options.read_only {
             return Ok(());

@@ -1,5 +1,7 @@
 //! Extended attributes.
 
+mod names;
+
 use quayfs_layout::inode::Inode;
 use quayfs_layout::xattr::{self, NAME_MAX, SET_MAX, Set, VALUE_MAX};
 use quayfs_layout::{BLOCK, Ino, acl};
@@ -10,6 +12,8 @@ use crate::fs::ops::acl::{access_list, default_list};
 use crate::fs::{Fs, SetAttr, protect};
 use crate::ns::blob;
 use crate::txn::{Needs, PageSource, Txn};
+
+use names::{Kind, is_list, is_trusted, kind, leaves_room};
 
 /// Whether an attribute may or must exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,10 +72,6 @@ fn take(set: &mut Set, name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-fn is_acl(name: &[u8]) -> bool {
-    name == acl::ACCESS || name == acl::DEFAULT
-}
-
 /// What it takes at most to replace attributes by `len` bytes of them.
 pub(super) fn needs(len: usize) -> Needs {
     let pages = blob::pages_for(len) + 1;
@@ -99,17 +99,17 @@ pub(super) fn store(txn: &mut Txn<'_>, ino: Ino, i: &mut Inode, set: &Set) -> Re
 }
 
 impl Fs {
-    /// Whether there can be an attribute of this name on this mount. Of `system.` there are access
-    /// control lists, unless the mount has none (`noacl`).
-    fn is_possible(&self, name: &[u8]) -> bool {
-        !name.starts_with(b"system.") || is_acl(name) && self.e.options.has_acls()
+    /// What an attribute of this name is on this mount: access control lists are none where it has none (`noacl`).
+    fn kind(&self, name: &[u8]) -> Result<Kind> {
+        match kind(name)? {
+            Kind::List if !self.e.options.has_acls() => Err(FsError::NotSupported),
+            kind => Ok(kind),
+        }
     }
 
     /// Value of an attribute.
     pub fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        if !self.is_possible(name) {
-            return Err(FsError::NotSupported);
-        }
+        self.kind(name)?;
         let cell = self.cell(ino)?;
         if cell.with(|i| i.xattr == 0) {
             return Err(FsError::NoAttr);
@@ -124,17 +124,30 @@ impl Fs {
 
     /// Names of all attributes, each followed by a zero byte.
     pub fn listxattr(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.listxattr_for(ino, || true)
+    }
+
+    /// As [`Fs::listxattr`], for somebody of whom `trusted` says whether he may know of `trusted.`. It is asked only
+    /// where there is something of the kind, and without a lock.
+    pub fn listxattr_for(&self, ino: Ino, trusted: impl FnOnce() -> bool) -> Result<Vec<u8>> {
         let cell = self.cell(ino)?;
-        let _op = cell.lock.read();
-        let set = self.noticed(load(&*self.e.nodes, ino, &cell.image()))?;
-        Ok(set
-            .into_iter()
-            .filter(|(n, _)| self.is_possible(n))
-            .flat_map(|(n, _)| n.into_iter().chain([0]))
-            .collect())
+        let mut set = {
+            let _op = cell.lock.read();
+            self.noticed(load(&*self.e.nodes, ino, &cell.image()))?
+        };
+        set.retain(|(n, _)| self.kind(n).is_ok());
+        if set.iter().any(|(n, _)| is_trusted(n)) && !trusted() {
+            set.retain(|(n, _)| !is_trusted(n));
+        }
+        let names = set.into_iter().map(|(n, _)| n);
+        Ok(names.flat_map(|n| n.into_iter().chain([0])).collect())
     }
 
     /// Sets an attribute.
+    ///
+    /// # Errors
+    /// Among others [`FsError::NotSupported`] and [`FsError::Invalid`] for names that Linux knows nothing of, and
+    /// [`FsError::NoSpace`] where it would take room that is kept for attributes of those who may do more.
     pub fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
         self.setxattr_by(ino, name, value, how, false)
     }
@@ -155,9 +168,7 @@ impl Fs {
         if value.len() > VALUE_MAX {
             return Err(FsError::TooLarge);
         }
-        if !self.is_possible(name) {
-            return Err(FsError::NotSupported);
-        }
+        let kind = self.kind(name)?;
         self.change_xattrs(ino, value.len() + name.len() + 8, |set, i| {
             protect::change(i)?;
             let at = set.iter().position(|(n, _)| n == name);
@@ -177,21 +188,19 @@ impl Fs {
                 (Some(at), None) => drop(set.remove(at)),
                 (None, None) => {}
             }
-            Ok(())
+            leaves_room(set, kind)
         })
     }
 
     /// Removes an attribute. An access control list that is not there is no error, as elsewhere in Linux.
     pub fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
-        if !self.is_possible(name) {
-            return Err(FsError::NotSupported);
-        }
+        self.kind(name)?;
         let removed = self.change_xattrs(ino, 0, |set, i| {
             protect::change(i)?;
             take(set, name)
         });
         match removed {
-            Err(FsError::NoAttr) if is_acl(name) => Ok(()),
+            Err(FsError::NoAttr) if is_list(name) => Ok(()),
             other => other,
         }
     }

@@ -267,7 +267,7 @@ impl Model {
                 return Err(e);
             }
         }
-        if n.xattr_bytes() > SET_MAX {
+        if n.xattr_bytes() > SET_MAX || !leaves_room(n, name) {
             n.mode = mode;
             n.xattrs.remove(name);
             n.xattrs.extend(before.map(|v| (name.to_vec(), v)));
@@ -287,10 +287,34 @@ impl Model {
     }
 }
 
-/// Of `system.` there are access control lists.
+/// Names are those of Linux. Of `system.` there are access control lists.
 fn possible(name: &[u8]) -> Result<()> {
-    if name.starts_with(b"system.") && name != ACCESS && name != DEFAULT {
-        return Err(FsError::NotSupported);
+    if name == ACCESS || name == DEFAULT {
+        return Ok(());
     }
-    Ok(())
+    let at = name.iter().position(|b| *b == b'.');
+    match at.map(|at| (&name[..at], &name[at + 1..])) {
+        Some((b"user" | b"trusted" | b"security", b"")) => Err(FsError::Invalid),
+        Some((b"user" | b"trusted" | b"security", _)) => Ok(()),
+        _ => Err(FsError::NotSupported),
+    }
+}
+
+/// Whether there is room left for those who may do more than who has set this attribute: 4 KiB of 116 for the
+/// privileged, 12 KiB of 128 for the owner's lists.
+fn leaves_room(n: &Node, name: &[u8]) -> bool {
+    let taken = |counts: &dyn Fn(&[u8]) -> bool| -> usize {
+        let those = n.xattrs.iter().filter(|(name, _)| counts(name));
+        those
+            .map(|(name, value)| 5 + name.len() + value.len())
+            .sum()
+    };
+    let is_list = |name: &[u8]| name == ACCESS || name == DEFAULT;
+    let is_user = |name: &[u8]| name.starts_with(b"user.");
+    let others = taken(&|name| !is_list(name)) <= 116 << 10;
+    match name {
+        name if is_list(name) => true,
+        name if is_user(name) => others && taken(&is_user) <= 112 << 10,
+        _ => others,
+    }
 }
