@@ -13,9 +13,9 @@ use std::process::Command;
 
 use program::{Mounted, Scene, Start as _, as_nobody, can_be_root, can_mount, eventually, quayfs};
 use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, IFlags, Mode, OFlags, RenameFlags, StatxFlags, XattrFlags,
-    fallocate, ioctl_getflags, ioctl_setflags, linkat, openat, renameat_with, setxattr, statvfs,
-    statx,
+    Advice, AtFlags, CWD, Dir, FallocateFlags, IFlags, Mode, OFlags, RenameFlags, StatxFlags,
+    Timespec, Timestamps, XattrFlags, fadvise, fallocate, getxattr, ioctl_getflags, ioctl_setflags,
+    linkat, listxattr, openat, removexattr, renameat_with, setxattr, statvfs, statx, utimensat,
 };
 use rustix::io::Errno;
 
@@ -510,6 +510,93 @@ fn every_read_is_noted() {
         }
         end(&m);
     }
+}
+
+/// What is opened with `O_NOATIME` is read without a trace, also where the kernel opens without asking.
+#[test]
+fn some_reads_are_not_noted() {
+    if !can_mount() {
+        return;
+    }
+    for way in WAYS {
+        let (m, f, dir) = with_file_and_dir(way);
+        let long_ago = Timespec {
+            tv_sec: 1_000_000_000,
+            tv_nsec: 0,
+        };
+        let open = |path: &Path, more| {
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC | more;
+            openat(CWD, path, flags, Mode::empty()).unwrap()
+        };
+        let mut changes = long_ago.tv_sec..;
+        let mut age = |path: &Path| {
+            // Not newer than the change of the content, so that the next read would be noted. That is another
+            // one each time, or the kernel would list a directory by itself.
+            let times = Timestamps {
+                last_access: long_ago,
+                last_modification: Timespec {
+                    tv_sec: changes.next().unwrap(),
+                    tv_nsec: 0,
+                },
+            };
+            utimensat(CWD, path, &times, AtFlags::empty()).unwrap();
+        };
+        File::open(&f).unwrap().sync_all().unwrap();
+        for (more, noted) in [(OFlags::NOATIME, false), (OFlags::empty(), true)] {
+            age(&f);
+            let file = open(&f, more);
+            // What the kernel remembers it does not ask for.
+            fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+            assert_eq!(rustix::io::read(&file, &mut [0; 100]), Ok(7));
+            assert_eq!(accessed(&f).0 != long_ago.tv_sec, noted, "{way}");
+            age(&dir);
+            let listed = Dir::new(open(&dir, more | OFlags::DIRECTORY)).unwrap();
+            assert_eq!(listed.count(), 2);
+            assert_eq!(accessed(&dir).0 != long_ago.tv_sec, noted, "{way}");
+        }
+        end(&m);
+    }
+}
+
+/// Programs probe for what is there by names that others know of.
+#[test]
+fn attributes_have_the_names_of_linux() {
+    if !can_mount() {
+        return;
+    }
+    let (m, f, dir) = with_file_and_dir("open=answer");
+    let call = |path: &Path, name: &str| {
+        let set = setxattr(path, name, b"x", XattrFlags::empty());
+        let got = getxattr(path, name, &mut [0; 10]).map(drop);
+        (set, got, removexattr(path, name))
+    };
+    for (name, why) in [
+        ("btrfs.compression", Errno::OPNOTSUPP),
+        ("system.nfs4_acl", Errno::OPNOTSUPP),
+        ("os2.x", Errno::OPNOTSUPP),
+        ("User.x", Errno::OPNOTSUPP),
+        ("userx", Errno::OPNOTSUPP),
+        ("bare", Errno::OPNOTSUPP),
+        // What the root directory is told by.
+        ("quayfs.quota", Errno::OPNOTSUPP),
+        ("user.", Errno::INVAL),
+        ("security.", Errno::INVAL),
+        ("trusted.", Errno::INVAL),
+    ] {
+        // Of an empty name in there the kernel itself tells only those who may ask.
+        if name == "trusted." && !rustix::process::geteuid().is_root() {
+            continue;
+        }
+        for path in [&f, &dir] {
+            assert_eq!(call(path, name), (Err(why), Err(why), Err(why)), "{name}");
+        }
+    }
+    assert_eq!(call(&m.mnt(), "quayfs.other").0, Err(Errno::OPNOTSUPP));
+    for path in [&f, &dir] {
+        assert_eq!(listxattr(path, &mut [0u8; 10]), Ok(0));
+        assert_eq!(call(path, "user.x"), (Ok(()), Ok(()), Ok(())));
+    }
+    end(&m);
 }
 
 /// `FS_IOC_SHUTDOWN`, as root may call it.

@@ -11,7 +11,9 @@ use quayfs_layout::inode::{
 };
 
 use crate::edge::caller::maker;
-use crate::fs::{FallocMode, RenameFlags, SetAttr, SetFlags, SetTime, SetXattr, Whence, Writes};
+use crate::fs::{
+    Access, FallocMode, RenameFlags, SetAttr, SetFlags, SetTime, SetXattr, Whence, Writes,
+};
 
 /// Nobody else changes the volume, so the kernel may keep names and attributes for good. Seconds.
 pub const FOREVER: u64 = 1 << 30;
@@ -195,6 +197,17 @@ pub fn writes(flags: u32) -> Writes {
     }
 }
 
+/// Whether what is read through a file that was opened with these flags counts as an access. The kernel reads what
+/// is around a write as well, of which a file that can only be written to is a sign.
+pub fn access(flags: u32) -> Access {
+    let flags = flags.cast_signed();
+    if flags & libc::O_NOATIME != 0 || flags & libc::O_ACCMODE == libc::O_WRONLY {
+        Access::Silent
+    } else {
+        Access::Noted
+    }
+}
+
 /// How the kernel is to treat a file that is opened with these flags.
 pub fn open_flags(flags: u32) -> Open {
     if flags & libc::O_DIRECT.cast_unsigned() != 0 {
@@ -291,6 +304,16 @@ mod tests {
             Writes::Anywhere
         );
         assert_eq!(of(libc::O_RDWR), Writes::Anywhere);
+    }
+
+    #[test]
+    fn what_is_read_is_noted() {
+        let of = |flags: i32| access(flags.cast_unsigned());
+        assert_eq!(of(libc::O_RDONLY), Access::Noted);
+        assert_eq!(of(libc::O_RDWR | libc::O_DIRECT), Access::Noted);
+        assert_eq!(of(libc::O_RDONLY | libc::O_NOATIME), Access::Silent);
+        assert_eq!(of(libc::O_RDWR | libc::O_NOATIME), Access::Silent);
+        assert_eq!(of(libc::O_WRONLY), Access::Silent);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use quayfs_fuse::wire::{
 use quayfs_fuse::{Answer, Errno, Out};
 
 use crate::edge::caller::asker;
-use crate::edge::convert::{falloc_mode, whence};
+use crate::edge::convert::{access, falloc_mode, whence};
 use crate::edge::service::Edge;
 use crate::fs::{Cause, Manner, Place};
 use crate::metrics::Metrics;
@@ -20,7 +20,9 @@ impl Edge {
         Metrics::add(&self.fs.e.metrics.reads, 1);
         let most = (args.size as usize).min(out.room());
         out.fill(most, |room| {
-            Ok(self.fs.read_into(ino, args.offset, room)?)
+            Ok(self
+                .fs
+                .read_as(access(args.flags), ino, args.offset, room)?)
         })
     }
 
@@ -109,7 +111,7 @@ impl Edge {
         if privileged {
             self.kernel.attributes_changed(ino);
         }
-        Ok(())
+        self.settle(ino, args.fh)
     }
 
     pub(super) fn lseek(&self, ino: u64, args: &LseekIn, out: &mut Out<'_>) -> Answer {
@@ -143,6 +145,7 @@ impl Edge {
         if privileged {
             self.kernel.attributes_changed(args.nodeid_out);
         }
+        self.settle(args.nodeid_out, args.fh_out)?;
         if wide {
             return out.put(&copied);
         }

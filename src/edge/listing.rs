@@ -4,7 +4,7 @@ use quayfs_fuse::wire::{EntryOut, ReadIn};
 use quayfs_fuse::{Answer, Listing, Out};
 use quayfs_layout::inode::Inode;
 
-use crate::edge::convert::attr_of;
+use crate::edge::convert::{access, attr_of};
 use crate::edge::service::Edge;
 use crate::error::Result;
 use crate::fs::DirEntry;
@@ -13,9 +13,10 @@ use crate::fs::attr::mode_of_kind;
 impl Edge {
     pub(super) fn readdir(&self, ino: u64, args: &ReadIn, out: &mut Out<'_>) -> Answer {
         let mut listing = Listing::new(out, args.size);
-        self.fs.readdir(ino, args.offset, |e| {
-            listing.name(e.ino, e.cookie, e.kind, &e.name)
-        })?;
+        self.fs
+            .readdir_as(access(args.flags), ino, args.offset, |e| {
+                listing.name(e.ino, e.cookie, e.kind, &e.name)
+            })?;
         Ok(())
     }
 
@@ -25,7 +26,7 @@ impl Edge {
         let mut after = args.offset;
         loop {
             // Attributes are looked up after the directory's lock is released.
-            let seen = self.entries_after(ino, after, args.size as usize)?;
+            let seen = self.entries_after(ino, after, args)?;
             let mut listing = Listing::new(out, args.size);
             for e in &seen {
                 let dot = e.name == b"." || e.name == b"..";
@@ -52,10 +53,10 @@ impl Edge {
         }
     }
 
-    /// Entries that fit into an answer of so many bytes.
-    fn entries_after(&self, ino: u64, after: u64, mut room: usize) -> Result<Vec<DirEntry>> {
-        let mut seen = Vec::new();
-        self.fs.readdir(ino, after, |e| {
+    /// Entries that fit into an answer.
+    fn entries_after(&self, ino: u64, after: u64, args: &ReadIn) -> Result<Vec<DirEntry>> {
+        let (mut seen, mut room) = (Vec::new(), args.size as usize);
+        self.fs.readdir_as(access(args.flags), ino, after, |e| {
             let size = Listing::entry_size(e.name.len());
             let fits = size <= room;
             if fits {

@@ -62,6 +62,10 @@ pub fn wish(options: &MountOptions, request_max: usize) -> Wish {
     }
 }
 
+/// Set in the number of an open file whose changes are durable when they return. A write says so itself, other calls
+/// only have the number.
+const SYNCHRONOUS: u64 = 1 << 62;
+
 /// The operation layer, as the kernel calls it.
 pub(super) struct Edge {
     pub(super) fs: Arc<Fs>,
@@ -243,11 +247,22 @@ impl Edge {
             how = Open::DIRECT_IO | Open::PARALLEL_DIRECT_WRITES | Open::KEEP_CACHE;
             fh = marked(self.atomic.number(), flags);
         }
+        if mode != libc::O_RDONLY && flags & (libc::O_SYNC | libc::O_DSYNC).cast_unsigned() != 0 {
+            fh |= SYNCHRONOUS;
+        }
         OpenOut {
             fh,
             open_flags: how.bits(),
             ..OpenOut::default()
         }
+    }
+
+    /// Makes durable what was done through a file that was opened with `O_SYNC` or `O_DSYNC`.
+    pub(super) fn settle(&self, ino: u64, fh: u64) -> Answer {
+        if fh & SYNCHRONOUS != 0 {
+            self.fs.fsync(ino)?;
+        }
+        Ok(())
     }
 
     fn open(&self, ino: u64, flags: u32, out: &mut Out<'_>) -> Answer {

@@ -9,7 +9,7 @@ use crate::data::read::{self, Want};
 use crate::data::together;
 use crate::data::write::{self, Request, SIZE_MAX};
 use crate::error::{FsError, Result};
-use crate::fs::{Cause, Fs, extents};
+use crate::fs::{Access, Cause, Fs, extents};
 use crate::metrics::Metrics;
 use crate::ns::inode::Cell;
 
@@ -46,10 +46,17 @@ impl Fs {
     /// Reads as many bytes as `out` has room for, fewer at the end of the file, and says how many.
     /// What follows them in `out` is undefined.
     pub fn read_into(&self, ino: Ino, offset: u64, out: &mut [u8]) -> Result<usize> {
+        self.read_as(Access::Noted, ino, offset, out)
+    }
+
+    /// As [`Fs::read_into`].
+    pub fn read_as(&self, access: Access, ino: Ino, offset: u64, out: &mut [u8]) -> Result<usize> {
         let cell = self.cell(ino)?;
         let n = self.read_cell(&cell, offset, out)?;
         Metrics::add(&self.e.metrics.bytes_read, n as u64);
-        self.touch_atime(&cell);
+        if access == Access::Noted {
+            self.touch_atime(&cell);
+        }
         Ok(n)
     }
 

@@ -3,7 +3,7 @@
 use quayfs_layout::Ino;
 
 use crate::error::{FsError, Result};
-use crate::fs::{Attr, Fs};
+use crate::fs::{Access, Attr, Fs};
 use crate::ns::dir;
 
 /// Cookies of `.` and `..`; all others are larger.
@@ -26,8 +26,14 @@ pub struct DirEntry {
 impl Fs {
     /// Calls `each` with the entries behind cookie `after` (0: from the start) until it returns
     /// false. Entries that exist throughout are seen exactly once, whatever else happens.
-    pub fn readdir(
+    pub fn readdir(&self, ino: Ino, after: u64, each: impl FnMut(DirEntry) -> bool) -> Result<()> {
+        self.readdir_as(Access::Noted, ino, after, each)
+    }
+
+    /// As [`Fs::readdir`].
+    pub fn readdir_as(
         &self,
+        access: Access,
         ino: Ino,
         after: u64,
         mut each: impl FnMut(DirEntry) -> bool,
@@ -62,7 +68,9 @@ impl Fs {
             });
             self.noticed(listed)?;
         }
-        self.touch_atime(&cell);
+        if access == Access::Noted {
+            self.touch_atime(&cell);
+        }
         Ok(())
     }
 

@@ -1,4 +1,22 @@
 //! What the kernel sends: the header of every message, and the arguments of each.
+//!
+//! What a file system may leave unread, and why nothing is lost by it:
+//!
+//! - `fh` of everything, but for writes, `ioctl`, `fallocate`, `copy_file_range` and releases: inodes are asked for by
+//!   number, and stay as long as the kernel knows them.
+//! - `lock_owner`, `LOCKOWNER` of all flags, `release_flags`, [`FlushIn`]: locks are the kernel's own.
+//! - [`GetattrIn`], `getattr_flags`, `sx_flags` and `sx_mask` of [`StatxIn`]: everything is known, and up to date.
+//! - `flags` of [`ReadIn`] but `O_NOATIME` and the access mode; of [`WriteIn`] but `O_APPEND`, `O_SYNC` and
+//!   `O_DSYNC`, in which the kernel puts `RWF_SYNC` and `RWF_DSYNC` as well; of [`OpenIn`] and [`CreateIn`] but the
+//!   access mode, `O_APPEND`, `O_TRUNC`, `O_DIRECT`, `O_SYNC` and `O_DSYNC`: the rest is done by the kernel (`O_EXCL`,
+//!   `O_CREAT`, `O_DIRECTORY`, `O_NOFOLLOW`, `O_NONBLOCK`, `O_PATH`, `O_CLOEXEC`).
+//! - `open_flags` of both: comes with [`Init::ATOMIC_O_TRUNC`](super::Init::ATOMIC_O_TRUNC) only.
+//! - `fsync_flags`: what does more than `fdatasync` does that as well.
+//! - `flags` of [`IoctlIn`]: structures are the same for programs of 32 bits, numbers that differ are known by both.
+//!   `arg`: an address. `out_size`: answers are of the size that the number of the call says.
+//! - `flags` of [`CopyFileRangeIn`]: 0 until Linux has some.
+//! - Extensions of the header: come only where they were asked for (security contexts, supplementary groups).
+//! - `fh` and `LOCKOWNER` of [`SetattrIn`]; [`InterruptIn`]: what is under way is done before.
 
 structures! {
     /// In front of every message. `uid` and `gid` may be missing ([`InHeader::has_ids`]).
