@@ -6,82 +6,30 @@
 //! bypasses the page cache ([`Edge::opened`]). So there is nothing to take back when it is given up, and nothing
 //! that could be executed before the file has lost its privileges.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+mod accounts;
+mod kept;
+
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use quayfs_fuse::wire::{F2FS_FEATURE_ATOMIC_WRITE, InHeader, IoctlOut};
 use quayfs_fuse::{Answer, Errno, Out};
-use quayfs_layout::{BLOCK, Ino};
+use quayfs_layout::Ino;
 
-use crate::data::together::blocks;
+use crate::edge::caller::asker;
 use crate::edge::service::Edge;
-use crate::fs::Writes;
+use crate::fs::{Asker, Writes};
 
-/// Writes of one session that are kept at most, overlaps not counted; SQLite makes one for each page.
+use accounts::Accounts;
+use kept::{BLOCK_COST, Kept};
+
+/// Pieces of one session with nothing between them that are kept at most; SQLite makes one for each page. What they
+/// take in memory does not depend on their number, but the time of the commit does.
 const PIECES_MAX: usize = 4096;
-/// Blocks that all sessions of a mount keep at most: 64 MiB.
-const BLOCKS_MAX: usize = (64 << 20) / BLOCK;
-
-/// What was written and not committed.
-#[derive(Debug, Default)]
-struct Kept {
-    /// By their offsets; none overlaps another.
-    pieces: BTreeMap<u64, Vec<u8>>,
-    /// Blocks that they are in.
-    touched: BTreeSet<u64>,
-    /// Where the last one ends.
-    end: u64,
-    /// Whether somebody was among the writers whose writes take privileges away.
-    kill: bool,
-    /// It is committed, or given up.
-    over: bool,
-}
-
-impl Kept {
-    /// Takes a write in, over those before it.
-    fn put(&mut self, offset: u64, data: &[u8]) {
-        let end = offset + data.len() as u64;
-        let below = self.pieces.range(..end).rev();
-        let met: Vec<u64> = below
-            .map(|(at, piece)| (*at, at + piece.len() as u64))
-            .take_while(|(_, to)| *to > offset)
-            .map(|(at, _)| at)
-            .collect();
-        for at in met {
-            let Some(mut piece) = self.pieces.remove(&at) else {
-                continue;
-            };
-            if at + piece.len() as u64 > end {
-                let rest = piece.split_off((end - at) as usize);
-                self.pieces.insert(end, rest);
-            }
-            if at < offset {
-                piece.truncate((offset - at) as usize);
-                // What is kept has a bound, so memory must have one.
-                piece.shrink_to_fit();
-                self.pieces.insert(at, piece);
-            }
-        }
-        self.pieces.insert(offset, data.to_vec());
-        self.touched.extend(blocks(offset, data.len()));
-        self.end = self.end.max(end);
-    }
-
-    /// The bytes that the kernel has to forget, in whole blocks.
-    fn ranges(&self) -> Vec<Range<u64>> {
-        let mut ranges: Vec<Range<u64>> = Vec::new();
-        for block in &self.touched {
-            let at = block * BLOCK as u64;
-            match ranges.last_mut() {
-                Some(last) if last.end == at => last.end += BLOCK as u64,
-                _ => ranges.push(at..at + BLOCK as u64),
-            }
-        }
-        ranges
-    }
-}
+/// Memory that a session takes without anything in it.
+const SESSION_COST: usize = 256;
 
 /// What is kept of one open file.
 type Session = Arc<Mutex<Kept>>;
@@ -101,8 +49,8 @@ pub(super) struct Sessions {
     open: RwLock<HashMap<u64, Session>>,
     /// How many there are: mostly none.
     count: AtomicUsize,
-    /// Blocks that they keep.
-    blocks: AtomicUsize,
+    /// What they take in memory.
+    accounts: Accounts,
     /// What the kernel is to forget as soon as somebody may wait for that.
     stale: Mutex<Vec<Stale>>,
 }
@@ -113,7 +61,7 @@ impl Default for Sessions {
             next: AtomicU64::new(1),
             open: RwLock::default(),
             count: AtomicUsize::new(0),
-            blocks: AtomicUsize::new(0),
+            accounts: Accounts::default(),
             stale: Mutex::default(),
         }
     }
@@ -137,20 +85,26 @@ impl Sessions {
         open.get(&fh).cloned()
     }
 
-    fn begin(&self, fh: u64) {
+    /// Begins one on this user's account.
+    fn begin(&self, fh: u64, user: u32) -> Result<(), Errno> {
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
         // Begun already: as with F2FS, no error.
-        open.entry(fh).or_default();
+        if open.contains_key(&fh) {
+            return Ok(());
+        }
+        if !self.accounts.take(user, SESSION_COST) {
+            return Err(Errno::new(libc::ENOMEM));
+        }
+        open.insert(fh, Arc::new(Mutex::new(Kept::of(user))));
         self.count.store(open.len(), Ordering::Release);
+        Ok(())
     }
 
     /// Ends a session whose lock the caller holds. Whoever has found it before sees that it is over.
     fn end(&self, fh: u64, kept: &mut Kept) {
-        self.blocks.fetch_sub(kept.touched.len(), Ordering::Relaxed);
-        *kept = Kept {
-            over: true,
-            ..Kept::default()
-        };
+        let cost = SESSION_COST + kept.len() * BLOCK_COST;
+        self.accounts.give_back(kept.user, cost);
+        kept.end();
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
         open.remove(&fh);
         self.count.store(open.len(), Ordering::Release);
@@ -160,7 +114,7 @@ impl Sessions {
     fn give_up(&self, fh: u64) -> Option<u64> {
         let session = self.of(fh)?;
         let mut kept = lock(&session);
-        let end = (!kept.over).then_some(kept.end)?;
+        let end = (!kept.over).then_some(kept.upto)?;
         self.end(fh, &mut kept);
         Some(end)
     }
@@ -182,25 +136,21 @@ impl Sessions {
             return Ok(false);
         }
         let too_big = Errno::new(libc::EFBIG);
-        let offset = size()?.map_or(offset, |size| size.max(kept.end));
+        let offset = size()?.map_or(offset, |size| size.max(kept.upto));
         let end = offset.checked_add(data.len() as u64).ok_or(too_big)?;
         if end > i64::MAX.cast_unsigned() {
             return Err(too_big);
         }
-        let fresh = blocks(offset, data.len())
-            .filter(|b| !kept.touched.contains(b))
-            .count();
+        let (fresh, write) = (kept.fresh(offset, data.len()), (offset, data));
         // SQLite then does it as on any other file system.
-        if kept.touched.len() + fresh > most || kept.pieces.len() >= PIECES_MAX {
+        if kept.len() + fresh > most || kept.pieces_with(write) > PIECES_MAX {
             return Err(too_big);
         }
-        let all = self.blocks.fetch_add(fresh, Ordering::Relaxed) + fresh;
-        if all > BLOCKS_MAX {
-            self.blocks.fetch_sub(fresh, Ordering::Relaxed);
+        if !self.accounts.take(kept.user, fresh * BLOCK_COST) {
             return Err(too_big);
         }
         if !data.is_empty() {
-            kept.put(offset, data);
+            kept.put(write);
         }
         kept.kill |= kill;
         Ok(true)
@@ -238,7 +188,7 @@ impl Edge {
         }
         self.fs.e.writable()?;
         self.fs.may_open(header.nodeid, Writes::Anywhere)?;
-        self.atomic.begin(fh);
+        self.atomic.begin(fh, asker(header).ids().uid)?;
         out.put(&IoctlOut::default())
     }
 
@@ -272,9 +222,7 @@ impl Edge {
                 size: self.fs.getattr(ino)?.inode.size,
                 ranges: kept.ranges(),
             };
-            let pieces: Vec<(u64, &[u8])> =
-                kept.pieces.iter().map(|(at, d)| (*at, &d[..])).collect();
-            self.fs.write_together(ino, &pieces, kept.kill)?;
+            self.fs.write_together(ino, &kept.pieces(), kept.kill)?;
             self.atomic.end(fh, &mut kept);
             stale
         };
@@ -326,19 +274,21 @@ impl Edge {
 
 #[cfg(test)]
 mod tests {
+    use quayfs_layout::BLOCK;
+
     use super::*;
+
+    fn begin(all: &Sessions, fh: u64) {
+        all.begin(fh, 7).unwrap();
+    }
 
     fn keep(all: &Sessions, fh: u64, at: u64, data: &[u8]) -> Result<bool, i32> {
         all.keep(fh, (at, data), || Ok(None), (false, 3))
             .map_err(Errno::number)
     }
 
-    fn pieces(all: &Sessions, fh: u64) -> Vec<(u64, Vec<u8>)> {
-        lock(&all.of(fh).unwrap())
-            .pieces
-            .clone()
-            .into_iter()
-            .collect()
+    fn taken(all: &Sessions) -> usize {
+        all.accounts.taken()
     }
 
     #[test]
@@ -346,58 +296,23 @@ mod tests {
         let all = Sessions::default();
         let (one, other) = (all.number(), all.number());
         assert_eq!(keep(&all, one, 0, b"x"), Ok(false));
-        all.begin(one);
+        begin(&all, one);
         assert_eq!(keep(&all, other, 0, b"x"), Ok(false));
         assert_eq!(keep(&all, 0, 0, b"x"), Ok(false));
         assert_eq!(keep(&all, one, 5, b"kept"), Ok(true));
-        all.begin(one);
+        begin(&all, one);
+        assert_eq!(taken(&all), SESSION_COST + BLOCK_COST);
         assert_eq!(all.give_up(other), None);
         assert_eq!(all.give_up(one), Some(9));
         assert_eq!(all.give_up(one), None);
         assert_eq!(keep(&all, one, 0, b"x"), Ok(false));
-        assert_eq!(all.blocks.load(Ordering::Relaxed), 0);
-    }
-
-    #[test]
-    fn later_writes_lie_over_earlier_ones() {
-        let all = Sessions::default();
-        all.begin(1);
-        for (at, data) in [
-            (10, "aaaa"),
-            (14, "bbbb"),
-            (20, "cc"),
-            (12, "XXXX"),
-            (21, "YYYY"),
-        ] {
-            assert_eq!(keep(&all, 1, at, data.as_bytes()), Ok(true));
-        }
-        let want = [
-            (10, "aa"),
-            (12, "XXXX"),
-            (16, "bb"),
-            (20, "c"),
-            (21, "YYYY"),
-        ];
-        let want = want.map(|(at, data)| (at, data.as_bytes().to_vec()));
-        assert_eq!(pieces(&all, 1), want);
-        assert_eq!(keep(&all, 1, 22, b"-"), Ok(true));
-        assert_eq!(keep(&all, 1, 0, &[b'z'; 21]), Ok(true));
-        let want = [
-            (0, "z".repeat(21)),
-            (21, "Y".into()),
-            (22, "-".into()),
-            (23, "YY".into()),
-        ];
-        assert_eq!(
-            pieces(&all, 1),
-            want.map(|(at, data)| (at, data.into_bytes()))
-        );
+        assert_eq!(taken(&all), 0);
     }
 
     #[test]
     fn what_is_appended_goes_to_the_end_that_the_session_has() {
         let all = Sessions::default();
-        all.begin(1);
+        begin(&all, 1);
         let append = |size, data: &[u8]| {
             let kept = all.keep(1, (0, data), || Ok(Some(size)), (false, 3));
             kept.map_err(Errno::number)
@@ -405,38 +320,52 @@ mod tests {
         assert_eq!(append(100, b"one"), Ok(true));
         assert_eq!(append(100, b"two"), Ok(true));
         assert_eq!(append(200, b"three"), Ok(true));
-        let at: Vec<u64> = pieces(&all, 1).iter().map(|(at, _)| *at).collect();
-        assert_eq!(at, [100, 103, 200]);
+        let session = all.of(1).unwrap();
+        let kept = lock(&session);
+        assert_eq!(kept.pieces(), [(100, &b"onetwo"[..]), (200, b"three")]);
     }
 
     #[test]
     fn no_more_than_one_record_can_say() {
         let all = Sessions::default();
-        all.begin(1);
+        begin(&all, 1);
         assert_eq!(keep(&all, 1, 0, &[0; 8192]), Ok(true));
         assert_eq!(keep(&all, 1, 4096, &[0; 4096]), Ok(true));
         assert_eq!(keep(&all, 1, 8192, &[0; 4097]), Err(libc::EFBIG));
         assert_eq!(keep(&all, 1, u64::MAX, b"xx"), Err(libc::EFBIG));
         assert_eq!(keep(&all, 1, 8192, &[0; 4096]), Ok(true));
-        assert_eq!(all.blocks.load(Ordering::Relaxed), 3);
+        assert_eq!(taken(&all), SESSION_COST + 3 * BLOCK_COST);
     }
 
     #[test]
-    fn all_sessions_together_have_a_bound() {
+    fn no_more_pieces_than_a_commit_can_bear() {
         let all = Sessions::default();
-        for fh in 1..=2 {
-            all.begin(fh);
+        begin(&all, 1);
+        for i in 0..PIECES_MAX as u64 {
+            assert_eq!(keep(&all, 1, 2 * i, b"x"), Ok(true));
         }
-        let put = |fh, block: u64| {
-            let at = block * BLOCK as u64;
-            let kept = all.keep(fh, (at, b"x"), || Ok(None), (false, usize::MAX));
-            kept.map_err(Errno::number)
+        assert_eq!(keep(&all, 1, 2 * BLOCK as u64, b"x"), Err(libc::EFBIG));
+        // One that fills a gap is none more.
+        assert_eq!(keep(&all, 1, 1, b"x"), Ok(true));
+        assert_eq!(keep(&all, 1, 2 * BLOCK as u64, b"x"), Ok(true));
+    }
+
+    #[test]
+    fn what_is_kept_is_on_the_account_of_who_has_begun() {
+        let all = Sessions::default();
+        let mut files = 1;
+        let fill = |fh: u64, user| {
+            all.begin(fh, user).is_ok() && keep(&all, fh, 0, &[0; 3 * BLOCK]) == Ok(true)
         };
-        all.blocks.store(BLOCKS_MAX - 1, Ordering::Relaxed);
-        assert_eq!(put(1, 0), Ok(true));
-        assert_eq!(put(2, 0), Err(libc::EFBIG));
-        assert_eq!(put(1, 0), Ok(true));
-        assert_eq!(all.give_up(1), Some(1));
-        assert_eq!(put(2, 0), Ok(true));
+        while fill(files, 7) {
+            files += 1;
+        }
+        assert!(fill(1 << 32, 8), "another user's");
+        assert!(!fill(1 << 33, 7));
+        for fh in (0..=files).chain([1 << 32, 1 << 33]) {
+            all.give_up(fh);
+        }
+        assert_eq!(taken(&all), 0);
+        assert!(fill(1, 7));
     }
 }

@@ -251,6 +251,56 @@ def watched(directory):
     assert content(path) == b"".join(stamped(B, s) for s in (stamp, 0, stamp, 0))
 
 
+def small(directory):
+    """As many writes as there are bytes, if they are beside one another."""
+    path = os.path.join(directory, "file")
+    fd = os.open(path, os.O_RDWR | os.O_CREAT)
+    fcntl.ioctl(fd, START)
+    for at in range(2 * B):
+        assert os.pwrite(fd, b"%d" % (at % 10), at) == 1
+    assert content(path) == b""
+    fcntl.ioctl(fd, COMMIT)
+    assert content(path) == b"".join(b"%d" % (at % 10) for at in range(2 * B))
+
+
+def shared(directory):
+    """Whoever takes all that he gets leaves something for others."""
+    os.chmod(directory, 0o777)
+    begun = []
+
+    def begin(name):
+        fd = os.open(os.path.join(directory, name), os.O_RDWR | os.O_CREAT)
+        fcntl.ioctl(fd, START)
+        begun.append(fd)
+        return fd
+
+    def fill(name):
+        try:
+            fd, block = begin(name), 0
+        except OSError as e:
+            same(e.errno, errno.ENOMEM)
+            return 0
+        while not answer(lambda: os.pwrite(fd, b"x", block * B)):
+            block += 1
+        return block
+
+    files = 0
+    while fill(f"root{files}"):
+        files += 1
+    assert files > 16, files
+    os.setegid(65534)
+    os.seteuid(65534)
+    assert fill("nobody") > 16
+    os.seteuid(0)
+    os.setegid(0)
+    assert fill("once-more") == 0
+    for fd in begun:
+        os.close(fd)
+    # What is given up when the file is closed may take a moment.
+    while not fill("again"):
+        time.sleep(0.01)
+
+
 def privileges(directory):
     """Who writes takes privileges away, but not before the file has become something else."""
     path = os.path.join(directory, "file")

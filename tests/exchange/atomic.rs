@@ -61,6 +61,19 @@ fn privileges_go_with_the_content() {
 }
 
 #[test]
+fn small_writes_beside_one_another_are_one() {
+    in_ways(CALLS, "small", &WAYS);
+}
+
+#[test]
+fn nobody_takes_the_memory_of_others() {
+    if !can_be_root() {
+        return;
+    }
+    run(CALLS, "shared", "atomic_writes,allow_other", &[]).umount();
+}
+
+#[test]
 fn a_crowd_does_not_wait_for_ever() {
     in_ways(CALLS, "many", &WAYS);
 }
