@@ -3,6 +3,7 @@
 
 mod args;
 mod bench;
+mod confine;
 mod daemon;
 mod ending;
 mod exit;

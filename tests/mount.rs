@@ -6,9 +6,12 @@
 mod program;
 
 use program::namespace::Namespace;
-use program::{QUAYFS, Run, Scene, Start as _, can_mount, copy_program, eventually, named, quayfs};
+use program::{
+    QUAYFS, Run, Scene, Start as _, as_nobody, can_mount, copy_program, eventually, named, quayfs,
+};
 use serde_json::Value;
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -536,6 +539,14 @@ fn users_without_privileges_mount_through_fusermount() {
     let log = fs::metadata(m.0.vol().join("quayfs.log")).unwrap();
     assert_eq!(log.uid(), fs::metadata(m.0.vol()).unwrap().uid());
     let daemon = pid();
+    // What others have written is not for other processes of the same user.
+    let memory = || fs::read_to_string(format!("/proc/{daemon}/maps")).map(drop);
+    let memory = if rustix::process::getuid().is_root() {
+        as_nobody(memory)
+    } else {
+        memory()
+    };
+    assert_eq!(memory.unwrap_err().kind(), ErrorKind::PermissionDenied);
     user.run(&["umount", &mnt]).ok();
     assert!(!user.mounted(&entry) && !runs(daemon));
 

@@ -1,11 +1,13 @@
 //! The process that serves a mount: from opening the volume to closing it.
 
+use super::confine;
 use super::ending;
 use super::exit::{Failure, MOUNT_FAILED, one_line};
 use super::log::{self, Destination};
-use super::turned::{self, Told};
+use super::turned;
 use crate::config::MountOptions;
-use crate::edge;
+use crate::edge::outside::Outside;
+use crate::edge::session;
 use crate::fs::Fs;
 use crate::mount::server::{Desk, Ending};
 use crate::mount::{Mount, Pending, Place, Users};
@@ -18,7 +20,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
@@ -28,8 +30,6 @@ const PREDECESSOR: Duration = Duration::from_secs(10);
 /// How long users of the tree may delay a SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_millis(50);
-/// How often the mount table is told again that a failed mount is read-only, while files are open for writing.
-const TABLE_RETRY: Duration = Duration::from_secs(1);
 
 /// What to serve, and where. Paths are absolute.
 #[derive(Debug)]
@@ -169,8 +169,6 @@ enum Event {
     Started,
     /// The connection is gone.
     Unmounted(io::Result<()>),
-    /// A failure has made the mount read-only.
-    Failed,
     /// A signal asked for the end, and somebody still holds on to the connection.
     GiveUp,
 }
@@ -180,6 +178,8 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
     // Writing back for us must not wait for us; needs CAP_SYS_RESOURCE, helps where there is it.
     let _ = rustix::process::configure_io_flusher_behavior(true);
     let early = |e: &dyn std::fmt::Display| Ended::BeforeReady(Failure::new(MOUNT_FAILED, e));
+    confine::keep_memory_private();
+    let outside = Outside::start(|| confine::to(Outside::NEEDS)).map_err(|e| early(&e))?;
     let started = Instant::now();
     // Whoever moves logs asks every daemon, also one that is recovering its volume.
     let signals = Signals::new([SIGHUP]).map_err(|e| early(&e))?;
@@ -191,15 +191,19 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
     let volume = open(job).map_err(|e| early(&e))?;
     let mut options = job.options.clone();
     options.read_only = volume.access() == Access::ReadOnly;
-    let fs = Fs::mount(volume, &options).map_err(|e| early(&e))?;
-    let mounted = attach(job, &fs, place, signals).map_err(|why| {
+    // Its threads are started in there.
+    let fs = confine::run(|| Fs::mount(volume, &options)).map_err(|e| early(&e))?;
+    let fs = fs.map_err(|e| early(&e))?;
+    let mounted = attach(job, &fs, (place, signals), outside).map_err(|why| {
         early(&match fs.shutdown() {
             Ok(()) => why,
             Err(f) => format!("{why}; closing the volume failed as well: {f}"),
         })
     })?;
+    // What is left to do here is to wait, and to close the volume.
+    confine::this_thread();
     ready(report(job, &fs, started.elapsed(), warnings));
-    let served = wait(&mounted);
+    let served = wait(&mounted.inbox);
     let callers = mounted.desk.map(Desk::close).unwrap_or_default();
     let closed = fs.shutdown();
     let ending = ending::of(&fs, closed);
@@ -222,15 +226,18 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
 /// A mount that others find, and what becomes of it.
 struct Mounted {
     inbox: Receiver<Event>,
-    /// The mount point, and the number of the file system in the mount table, if it could be found out.
-    entry: (PathBuf, Option<String>),
     /// Without one `quayfs umount` has to look at the volume.
     desk: Option<Desk>,
 }
 
 /// Mounts, and serves in threads of its own. The mount is put into the tree last: whatever fails here, and whatever ends
 /// this process meanwhile, leaves none.
-fn attach(job: &Job, fs: &Arc<Fs>, place: Place, signals: Signals) -> Result<Mounted, String> {
+fn attach(
+    job: &Job,
+    fs: &Arc<Fs>,
+    (place, signals): (Place, Signals),
+    outside: Outside,
+) -> Result<Mounted, String> {
     for signal in [SIGTERM, SIGINT] {
         signals.add_signal(signal).map_err(|e| e.to_string())?;
     }
@@ -241,7 +248,8 @@ fn attach(job: &Job, fs: &Arc<Fs>, place: Place, signals: Signals) -> Result<Mou
     let number = (fs.e.options.atomic_writes)
         .then(|| pending.device().map(Into::into))
         .flatten();
-    spawn_server(Arc::clone(fs), (device, number), events.clone()).map_err(|e| e.to_string())?;
+    let connection = (device, number);
+    spawn_server(Arc::clone(fs), connection, outside, events.clone()).map_err(|e| e.to_string())?;
     // To ask our own mount would be simpler. But whoever is killed while he waits for an answer of his
     // own waits forever, and so keeps the connection from being closed.
     if let Some(why) = await_start(&inbox) {
@@ -256,12 +264,12 @@ fn attach(job: &Job, fs: &Arc<Fs>, place: Place, signals: Signals) -> Result<Mou
         None
     });
     let entry = (job.target.clone(), pending.device().map(str::to_string));
-    watch_failure(fs, &events);
+    watch_failure(fs, entry).map_err(|e| e.to_string())?;
     let (mount, mounted) = channel();
     watch_signals(signals, mounted, events).map_err(|e| e.to_string())?;
     // Its receiver waits for it until the process ends.
     let _ = mount.send(pending.finish().map_err(|e| e.to_string())?);
-    Ok(Mounted { inbox, entry, desk })
+    Ok(Mounted { inbox, desk })
 }
 
 /// Starts the log, and returns what to warn of. A volume is mounted without one rather than not at all; a file that was
@@ -292,24 +300,31 @@ fn open(job: &Job) -> Result<Volume, VolumeError> {
     Volume::open_for_mount(&job.volume, access, PREDECESSOR)
 }
 
-/// Has a failure of the mount, also one that has been, sent to whoever waits.
-fn watch_failure(fs: &Fs, events: &Sender<Event>) {
-    let tell = events.clone();
-    fs.e.on_failure(move || drop(tell.send(Event::Failed)));
+/// After a failure of the mount, also one that has been, the mount table shall say `ro`.
+fn watch_failure(fs: &Fs, entry: (PathBuf, Option<String>)) -> io::Result<()> {
+    let failed = turned::serve(entry)?;
+    let tell = failed.clone();
+    fs.e.on_failure(move || {
+        // The thread is there as long as the process.
+        let _ = tell.send(());
+    });
     if fs.has_failed() {
-        let _ = events.send(Event::Failed);
+        let _ = failed.send(());
     }
+    Ok(())
 }
 
 fn spawn_server(
     fs: Arc<Fs>,
-    (device, number): (std::os::fd::OwnedFd, Option<Arc<str>>),
+    connection: (std::os::fd::OwnedFd, Option<Arc<str>>),
+    outside: Outside,
     events: Sender<Event>,
 ) -> io::Result<()> {
     thread::Builder::new().name("serve".into()).spawn(move || {
+        confine::this_thread();
         let start = events.clone();
         let started = move || drop(start.send(Event::Started));
-        let serve = || edge::session::serve(fs, device, number, started);
+        let serve = || session::serve(fs, connection, outside, started);
         // Whatever became of it, the volume has to be closed.
         let end = catch_unwind(AssertUnwindSafe(serve))
             .unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
@@ -329,6 +344,7 @@ fn watch_signals(
     thread::Builder::new()
         .name("signals".into())
         .spawn(move || {
+            confine::to_unmount();
             let Some(signal) = signals.forever().find(asks_for_end) else {
                 return;
             };
@@ -372,35 +388,14 @@ fn await_start(inbox: &Receiver<Event>) -> Option<String> {
     match inbox.recv() {
         Ok(Event::Started) => None,
         Ok(Event::Unmounted(Err(e))) => Some(e.to_string()),
-        Ok(Event::Unmounted(Ok(())) | Event::Failed | Event::GiveUp) | Err(_) => {
-            Some("it is gone already".into())
-        }
+        Ok(Event::Unmounted(Ok(())) | Event::GiveUp) | Err(_) => Some("it is gone already".into()),
     }
 }
 
-/// Waits for the end. After a failure the mount table shall say `ro`, as soon as that can be.
-fn wait(mounted: &Mounted) -> io::Result<()> {
-    let (target, device) = &mounted.entry;
-    let mut told = None;
-    loop {
-        let event = match told {
-            Some(Told::Busy) => mounted.inbox.recv_timeout(TABLE_RETRY),
-            _ => mounted.inbox.recv().map_err(Into::into),
-        };
-        match event {
-            Ok(Event::Unmounted(end)) => return end,
-            Ok(Event::Failed) | Err(RecvTimeoutError::Timeout) => {
-                let now = turned::tell_table(target, device.as_deref());
-                if told.replace(now) != Some(now)
-                    && let Some(why) = now.why_not()
-                {
-                    warn!("the mount table does not say `ro` yet: {why}");
-                }
-            }
-            Ok(Event::Started | Event::GiveUp) | Err(RecvTimeoutError::Disconnected) => {
-                return Ok(());
-            }
-        }
+fn wait(inbox: &Receiver<Event>) -> io::Result<()> {
+    match inbox.recv() {
+        Ok(Event::Unmounted(end)) => end,
+        Ok(Event::Started | Event::GiveUp) | Err(_) => Ok(()),
     }
 }
 

@@ -30,6 +30,7 @@ use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Registry};
 
+use super::confine;
 use crate::shown;
 use file::LogFile;
 use limit::{Limit, Verdict};
@@ -90,9 +91,10 @@ pub fn start(to: &Destination, detached: bool) -> io::Result<()> {
     if subscriber.try_init().is_ok() {
         std::panic::set_hook(Box::new(on_panic));
         queue.lock().is_served = true;
-        let started = thread::Builder::new()
-            .name("log".into())
-            .spawn(move || queue.serve(output));
+        let started = thread::Builder::new().name("log".into()).spawn(move || {
+            confine::to(confine::TO_LOG);
+            queue.serve(output);
+        });
         if let Err(e) = started {
             queue.lock().is_served = false;
             return Err(e);

@@ -3,13 +3,20 @@
 //! The daemon has another process change the table. The kernel sends what it has still to write first, and a daemon
 //! that waits for an answer of its own cannot be killed.
 
-use super::args;
+use super::{args, confine};
 use crate::mount::turn_read_only;
 use rustix::io::Errno;
+use std::io;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::Duration;
+use tracing::warn;
 
+/// How often to try while files are open for writing.
+const RETRY: Duration = Duration::from_secs(1);
 /// Exit code: the table says so.
 const DONE: u8 = 0;
 /// Exit code: files are open for writing.
@@ -21,7 +28,7 @@ const OTHER: u8 = 1;
 
 /// What became of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+enum Told {
     /// The table says `ro`.
     Done,
     /// Not while files are open for writing.
@@ -34,7 +41,7 @@ pub enum Told {
 
 impl Told {
     /// Why the table does not say so, if it does not.
-    pub fn why_not(self) -> Option<&'static str> {
+    fn why_not(self) -> Option<&'static str> {
         match self {
             Self::Done => None,
             Self::Busy => Some("files are open for writing"),
@@ -44,9 +51,39 @@ impl Told {
     }
 }
 
+/// Starts the thread that has the table say so, with the rights that this takes. `entry`: the mount point, and the number
+/// of its file system in the table, if it could be found out. To be told of a failure by what is returned.
+///
+/// # Errors
+/// Those of starting a thread.
+pub fn serve(entry: (PathBuf, Option<String>)) -> io::Result<Sender<()>> {
+    let (failed, inbox) = channel();
+    thread::Builder::new().name("table".into()).spawn(move || {
+        confine::to_unmount();
+        let (target, device) = entry;
+        let mut told = None;
+        loop {
+            let event = match told {
+                Some(Told::Busy) => inbox.recv_timeout(RETRY),
+                _ => inbox.recv().map_err(Into::into),
+            };
+            if event == Err(RecvTimeoutError::Disconnected) {
+                return;
+            }
+            let now = tell_table(&target, device.as_deref());
+            if told.replace(now) != Some(now)
+                && let Some(why) = now.why_not()
+            {
+                warn!("the mount table does not say `ro` yet: {why}");
+            }
+        }
+    })?;
+    Ok(failed)
+}
+
 /// Has the mount table say that the mount on `target` is read-only, whose number in the table is `device`. Waits until
 /// that is done or refused.
-pub fn tell_table(target: &Path, device: Option<&str>) -> Told {
+fn tell_table(target: &Path, device: Option<&str>) -> Told {
     let Some(device) = device else {
         return Told::Not;
     };

@@ -18,7 +18,6 @@ use quayfs_fuse::wire::{F2FS_FEATURE_ATOMIC_WRITE, InHeader, IoctlOut};
 use quayfs_fuse::{Answer, Errno, Out};
 use quayfs_layout::Ino;
 
-use crate::edge::caller::asker;
 use crate::edge::service::Edge;
 use crate::fs::{Asker, Writes};
 
@@ -188,7 +187,7 @@ impl Edge {
         }
         self.fs.e.writable()?;
         self.fs.may_open(header.nodeid, Writes::Anywhere)?;
-        self.atomic.begin(fh, asker(header).ids().uid)?;
+        self.atomic.begin(fh, self.asker(header).ids().uid)?;
         out.put(&IoctlOut::default())
     }
 

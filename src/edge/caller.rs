@@ -21,6 +21,8 @@ use quayfs_fuse::wire::InHeader;
 use rustix::fs::{CWD, Mode, OFlags, openat, readlinkat};
 use rustix::thread::CapabilitySet;
 
+use crate::edge::outside::Outside;
+use crate::edge::service::Edge;
 use crate::fs::{Asker, Caller};
 
 /// Who is behind a request that he cannot be found by: not root, not the daemon's user, in no group.
@@ -42,20 +44,19 @@ pub fn maker(header: &InHeader, umask: u32) -> Result<Caller, Errno> {
     Ok(Caller { umask, ..by })
 }
 
-/// Who asks for anything else. Ids are those outside of the caller's mount, whatever that maps.
-pub fn asker(header: &InHeader) -> Task {
-    Task {
-        named: named(header),
-        number: header.pid,
-        seen: OnceCell::new(),
+impl Edge {
+    /// Who asks for anything else. Ids are those outside of the caller's mount, whatever that maps.
+    pub(super) fn asker(&self, header: &InHeader) -> Task<'_> {
+        Task::new(header, &self.outside)
     }
 }
 
 /// A task that waits for an answer. It is looked at when that decides something, and once.
 #[derive(Debug)]
-pub struct Task {
+pub struct Task<'a> {
     named: Option<Caller>,
     number: u32,
+    outside: &'a Outside,
     seen: OnceCell<Option<Seen>>,
 }
 
@@ -67,9 +68,20 @@ struct Seen {
     may: CapabilitySet,
 }
 
-impl Task {
+impl<'a> Task<'a> {
+    fn new(header: &InHeader, outside: &'a Outside) -> Self {
+        Self {
+            named: named(header),
+            number: header.pid,
+            outside,
+            seen: OnceCell::new(),
+        }
+    }
+
     fn seen(&self) -> Option<&Seen> {
-        self.seen.get_or_init(|| look(self.number)).as_ref()
+        let number = self.number;
+        let look = || self.outside.look(move || look(number));
+        self.seen.get_or_init(look).as_ref()
     }
 
     /// Whether it may know that an inode has attributes in `trusted.`. Where the kernel acts with the rights of
@@ -85,7 +97,7 @@ impl Task {
     }
 }
 
-impl Asker for Task {
+impl Asker for Task<'_> {
     fn ids(&self) -> Caller {
         let seen = || self.seen().map(|task| task.ids);
         self.named.or_else(seen).unwrap_or(NOBODY)
@@ -165,6 +177,12 @@ mod tests {
         }
     }
 
+    /// What is asked of whoever sends this.
+    fn of<T>(header: InHeader, ask: impl FnOnce(Task<'_>) -> T) -> T {
+        let outside = Outside::start(|| ()).unwrap();
+        ask(Task::new(&header, &outside))
+    }
+
     fn me() -> Caller {
         Caller {
             uid: rustix::process::geteuid().as_raw(),
@@ -175,7 +193,7 @@ mod tests {
 
     #[test]
     fn a_request_that_names_its_caller_is_believed() {
-        let by = asker(&header(7, 1)).ids();
+        let by = of(header(7, 1), |task| task.ids());
         assert_eq!((by.uid, by.gid), (7, 9));
         assert_eq!(maker(&header(7, 1), 0), Ok(by));
         let unmapped = header(u32::MAX, 1);
@@ -185,7 +203,7 @@ mod tests {
 
     #[test]
     fn others_are_looked_up() {
-        let ids = |pid| asker(&header(u32::MAX, pid)).ids();
+        let ids = |pid| of(header(u32::MAX, pid), |task| task.ids());
         assert_eq!(ids(std::process::id()), me());
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
         assert_eq!(ids(thread.cast_unsigned()), me());
@@ -197,10 +215,11 @@ mod tests {
     #[test]
     fn user_0_is_believed_to_be_no_more_than_that() {
         for unseen in [0, i32::MAX.cast_unsigned(), u32::MAX] {
-            let root = asker(&header(0, unseen));
-            assert_eq!(root.ids().uid, 0);
-            assert!(!root.has(CapabilitySet::FOWNER));
-            assert!(!root.sees_trusted());
+            of(header(0, unseen), |root| {
+                assert_eq!(root.ids().uid, 0);
+                assert!(!root.has(CapabilitySet::FOWNER));
+                assert!(!root.sees_trusted());
+            });
         }
     }
 

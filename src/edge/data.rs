@@ -9,7 +9,6 @@ use quayfs_fuse::wire::{
 };
 use quayfs_fuse::{Answer, Errno, Out};
 
-use crate::edge::caller::asker;
 use crate::edge::convert::{access, falloc_mode, whence};
 use crate::edge::service::Edge;
 use crate::fs::{Cause, Manner, Place};
@@ -103,7 +102,7 @@ impl Edge {
 
     /// Here the kernel does not say whether the caller is to lose privileges, only who it is.
     pub(super) fn fallocate(&self, header: &InHeader, args: &FallocateIn) -> Answer {
-        let (ino, by) = (header.nodeid, asker(header));
+        let (ino, by) = (header.nodeid, self.asker(header));
         let mode = falloc_mode(args.mode)?;
         let privileged = self.fs.has_privileges(ino)?;
         let range = (args.offset, args.length);

@@ -14,7 +14,6 @@ use quayfs_layout::Ino;
 use quayfs_layout::inode::Time;
 
 use crate::data::write::SIZE_MAX;
-use crate::edge::caller::asker;
 use crate::edge::files::{pin, reads_and_writes};
 use crate::edge::service::Edge;
 use crate::error::FsError;
@@ -96,7 +95,7 @@ impl Edge {
         }
         let device = self.device.as_ref().ok_or(Errno::new(libc::EOPNOTSUPP))?;
         // The kernel keeps the number of file 1 from standing for another one as long as it is pinned.
-        let one = pin(header.pid, args.file1_fd, device)?;
+        let one = pin(&self.outside, (header.pid, args.file1_fd), device)?;
         if fh & EXCHANGEABLE == 0 {
             return Err(Errno::new(libc::EBADF));
         }
@@ -104,7 +103,7 @@ impl Edge {
         if args.length == 0 && !flags.contains(ExchangeFlags::TO_EOF) {
             return Ok(());
         }
-        let by = asker(header);
+        let by = self.asker(header);
         let what = |unless_changed, dry_run| Exchange {
             one: (one.ino, args.file1_offset),
             other: (other, args.file2_offset),

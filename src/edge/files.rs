@@ -12,7 +12,6 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, LazyLock};
-use std::thread;
 use std::time::Duration;
 
 use quayfs_fuse::Errno;
@@ -21,6 +20,7 @@ use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, openat, statx};
 use rustix::io::Errno as Os;
 
 use crate::edge::caller::is_visible;
+use crate::edge::outside::Outside;
 
 /// How long it may take to see what a descriptor is: a file of another file system may be one of a server that
 /// does not answer.
@@ -73,7 +73,11 @@ pub(super) struct Pinned {
 /// `EOPNOTSUPP` if its descriptors cannot be seen from here: another namespace of processes, or no right to look.
 /// `EBADF` where there is no such descriptor, or an unsuitable one, `EXDEV` if it is one of another file system.
 /// `EBUSY` if it cannot be seen in time what it is.
-pub(super) fn pin(pid: u32, fd: i32, device: &Arc<str>) -> Result<Pinned, Errno> {
+pub(super) fn pin(
+    outside: &Outside,
+    (pid, fd): (u32, i32),
+    device: &Arc<str>,
+) -> Result<Pinned, Errno> {
     static LOOKS: LazyLock<Arc<AtomicUsize>> = LazyLock::new(Arc::default);
     if fd < 0 {
         return Err(Errno::new(libc::EBADF));
@@ -85,15 +89,12 @@ pub(super) fn pin(pid: u32, fd: i32, device: &Arc<str>) -> Result<Pinned, Errno>
     let look = Look::begin(&LOOKS).ok_or(busy)?;
     let (answer, answered) = sync_channel(1);
     let device = Arc::clone(device);
-    thread::Builder::new()
-        .name("fuse-look".into())
-        .spawn(move || {
-            let found = find(pid, fd, &device);
-            // Before the answer, after which another one may begin.
-            drop(look);
-            let _ = answer.send(found);
-        })
-        .map_err(|_| busy)?;
+    outside.look_long(answer, move || {
+        let found = find(pid, fd, &device);
+        // Before the answer, after which another one may begin.
+        drop(look);
+        found
+    });
     answered.recv_timeout(PATIENCE).unwrap_or(Err(busy))
 }
 
@@ -202,7 +203,12 @@ mod tests {
         let here: Arc<str> = format!("{major}:{minor}").into();
         let elsewhere: Arc<str> = "0:0".into();
         let me = std::process::id();
-        let ask = |fd, device| pin(me, fd, device).map(|p| p.ino).map_err(Errno::number);
+        let outside = Outside::start(|| ()).unwrap();
+        let ask = |fd, device| {
+            pin(&outside, (me, fd), device)
+                .map(|p| p.ino)
+                .map_err(Errno::number)
+        };
         assert_eq!(ask(write.as_raw_fd(), &here), Ok(meta.ino()));
         assert_eq!(ask(write.as_raw_fd(), &elsewhere), Err(libc::EXDEV));
         let append = OpenOptions::new()
@@ -216,7 +222,9 @@ mod tests {
         assert_eq!(ask(-1, &here), Err(libc::EBADF));
         assert_eq!(ask(1 << 20, &here), Err(libc::EBADF));
         assert_eq!(
-            pin(0, 1, &here).map_err(Errno::number).unwrap_err(),
+            pin(&outside, (0, 1), &here)
+                .map_err(Errno::number)
+                .unwrap_err(),
             libc::EOPNOTSUPP
         );
     }

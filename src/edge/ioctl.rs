@@ -11,7 +11,6 @@ use quayfs_fuse::wire::{
 use quayfs_fuse::{Answer, Errno, Out};
 use quayfs_layout::inode::Inode;
 
-use crate::edge::caller::asker;
 use crate::edge::convert::{set_xflags, xflags_of};
 use crate::edge::service::Edge;
 use crate::fs::SetFlags;
@@ -61,7 +60,7 @@ impl Edge {
             }
             // Which kind of end is asked for stays with the kernel; ours is good for each of them.
             IOC_SHUTDOWN => {
-                self.fs.kill(asker(header))?;
+                self.fs.kill(self.asker(header))?;
                 out.put(&IoctlOut::default())
             }
             IOC_TRIM => {
@@ -71,7 +70,7 @@ impl Edge {
                     len: range.len,
                     min: range.minlen,
                 };
-                let len = self.fs.trim(asker(header), what)?;
+                let len = self.fs.trim(self.asker(header), what)?;
                 out.put(&IoctlOut::default())?;
                 out.put(&TrimRange { len, ..range })
             }
@@ -122,7 +121,7 @@ impl Edge {
         if self.kernel_checks_flags.load(Ordering::Relaxed) {
             self.fs.set_flags_checked(header.nodeid, set)?;
         } else {
-            self.fs.set_flags(asker(header), header.nodeid, set)?;
+            self.fs.set_flags(self.asker(header), header.nodeid, set)?;
         }
         self.kernel.attributes_changed(header.nodeid);
         Ok(())

@@ -11,6 +11,7 @@ use crate::config::{AtimePolicy, MountOptions, OpenPolicy};
 use crate::edge::atomic::Sessions;
 use crate::edge::convert::{open_flags, writes};
 use crate::edge::exchange::marked;
+use crate::edge::outside::Outside;
 use crate::fs::Fs;
 use crate::mount::STATUS_XATTR;
 
@@ -71,6 +72,8 @@ pub(super) struct Edge {
     pub(super) fs: Arc<Fs>,
     pub(super) stats: Arc<Stats>,
     pub(super) kernel: Arc<Notifier>,
+    /// Sees what those who serve may not.
+    pub(super) outside: Outside,
     /// The device number of the mount, as `MAJOR:MINOR`, if the mount table has it.
     pub(super) device: Option<Arc<str>>,
     /// Whether flags of inodes are the kernel's decision.

@@ -10,16 +10,17 @@ use quayfs_fuse::{Notifier, Options, Stats};
 
 use crate::config::MountOptions;
 use crate::edge::atomic::Sessions;
+use crate::edge::outside::Outside;
 use crate::edge::service::Edge;
 use crate::fs::Fs;
 
 /// Serves requests until the file system is unmounted. The volume is not closed. `number`: the device number
 /// of the mount (`MAJOR:MINOR`), by which files of others are told from its own. Calls `started` when the kernel
-/// has begun to ask, so that whoever uses the tree is answered.
+/// has begun to ask, so that whoever uses the tree is answered. `outside` looks at callers.
 pub fn serve(
     fs: Arc<Fs>,
-    device: OwnedFd,
-    number: Option<Arc<str>>,
+    (device, number): (OwnedFd, Option<Arc<str>>),
+    outside: Outside,
     started: impl Fn() + Send + Sync + 'static,
 ) -> io::Result<()> {
     let stats = Arc::new(Stats::default());
@@ -27,6 +28,7 @@ pub fn serve(
         fs,
         stats: Arc::clone(&stats),
         kernel: Arc::new(Notifier::new(&device)?),
+        outside,
         device: number,
         kernel_checks_flags: AtomicBool::new(false),
         atomic: Sessions::default(),

@@ -4,7 +4,6 @@
 use quayfs_fuse::wire::InHeader;
 use quayfs_fuse::{Answer, Errno};
 
-use crate::edge::caller::asker;
 use crate::edge::convert::list_from;
 use crate::edge::service::Edge;
 use crate::error::FsError;
@@ -25,7 +24,7 @@ impl Edge {
                 .collect();
             return Some(serde_json::to_vec(&status).map_err(|e| FsError::io(e).into()));
         }
-        let by = asker(header);
+        let by = self.asker(header);
         if let Some(from) = list_from(name, QUOTA_XATTR) {
             let all = self.fs.quotas(by, from);
             let text = all.and_then(|all| serde_json::to_vec(&all).map_err(FsError::io));
@@ -37,7 +36,7 @@ impl Edge {
 
     /// Does what is written to one of them; `None` if the name is none of theirs.
     pub(super) fn command(&self, header: &InHeader, name: &[u8], value: &[u8]) -> Option<Answer> {
-        let by = asker(header);
+        let by = self.asker(header);
         if name == QUOTA_XATTR.as_bytes() {
             let set = serde_json::from_slice(value).map_err(|_| FsError::Invalid);
             let done = set.and_then(|set| self.fs.set_quota(by, set));

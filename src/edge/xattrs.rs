@@ -4,7 +4,6 @@ use quayfs_fuse::wire::{GetxattrOut, InHeader, SETXATTR_ACL_KILL_SGID, SetxattrI
 use quayfs_fuse::{Answer, Errno, Out};
 use quayfs_layout::inode::ROOT;
 
-use crate::edge::caller::asker;
 use crate::edge::convert::set_xattr;
 use crate::edge::service::Edge;
 
@@ -44,7 +43,7 @@ impl Edge {
     }
 
     pub(super) fn listxattr(&self, header: &InHeader, size: u32, out: &mut Out<'_>) -> Answer {
-        let by = asker(header);
+        let by = self.asker(header);
         let names = self.fs.listxattr_for(header.nodeid, || by.sees_trusted())?;
         put(&names, size, out)
     }
