@@ -550,6 +550,23 @@ fn users_without_privileges_mount_through_fusermount() {
     user.run(&["umount", &mnt]).ok();
     assert!(!user.mounted(&entry) && !runs(daemon));
 
+    // Root may not enter, and yet finds the daemon and changes its mount.
+    if let Some(namespace) = &user.namespace {
+        user.run(&["mount", &vol, &mnt]).ok();
+        let daemon = pid();
+        namespace
+            .run(&[QUAYFS, "mount", &vol, &mnt, "-o", "remount,ro"])
+            .ok();
+        assert!(user.mounted(&format!("{mnt} ro,nosuid,nodev")));
+        let about = "`noatime` cannot be changed";
+        let remount = ["mount", &vol, &mnt, "-o", "remount,noatime"];
+        namespace
+            .run(&[&[QUAYFS], &remount[..]].concat())
+            .fails(32, about);
+        namespace.run(&[QUAYFS, "umount", &mnt]).ok();
+        assert!(!user.mounted(&mnt) && !runs(daemon));
+    }
+
     user.run(&["mount", &vol, &mnt]).ok();
     let daemon = pid();
     signal(daemon, "TERM");

@@ -5,12 +5,10 @@
 mod program;
 
 use program::doomed::Doomed;
-use program::{Mounted, QUAYFS, Run, Scene, can_be_root, named, quayfs};
+use program::{Mounted, QUAYFS, Run, Scene, can_be_root, eventually, named, quayfs};
 use quayfs::config::remount::CHANGEABLE;
 use std::fs;
 use std::path::Path;
-use std::thread::sleep;
-use std::time::Duration;
 
 fn remount(m: &Mounted, options: &str) -> Run {
     let (vol, mnt) = (m.0.vol(), m.mnt());
@@ -155,12 +153,7 @@ fn a_mount_that_only_reads_its_media_does_not_become_writable() {
 
     let doomed = Doomed::new();
     let m = &doomed.mounted;
-    for _ in 0..3000 {
-        if m.info()["read_only"] == true {
-            break;
-        }
-        sleep(Duration::from_millis(20));
-    }
+    eventually("the mount has failed", || m.info()["read_only"] == true);
     remount(m, "rw").fails(32, "a failure has made it read-only");
     remount(m, "ro").ok();
 }

@@ -6,14 +6,13 @@ mod program;
 
 use program::doomed::Doomed;
 use program::namespace::{Namespace, no_copies};
-use program::{Mounted, QUAYFS, Run, Scene, Start as _, can_be_root, quayfs};
+use program::{Mounted, QUAYFS, Run, Scene, Start as _, can_be_root, eventually, quayfs};
 use quayfs::volume::{Access, Volume};
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::thread::sleep;
 use std::time::Duration;
 
 /// Longer than anything here takes. What never ends is to fail, and not to stop the others.
@@ -27,17 +26,6 @@ fn run(program: &[&str]) -> Run {
         .capture()
         .unwrap()
         .into()
-}
-
-#[track_caller]
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..1500 {
-        if holds() {
-            return;
-        }
-        sleep(Duration::from_millis(20));
-    }
-    panic!("never: {what}");
 }
 
 fn signal(pid: i32, name: &str) {

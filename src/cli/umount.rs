@@ -15,6 +15,10 @@ mod wait;
 
 /// How long to wait for the lock of a volume whose daemon cannot be watched.
 const LOCK: Duration = Duration::from_secs(10);
+/// The same where somebody wants to be rid of the mount.
+const LOCK_FORCED: Duration = Duration::from_secs(1);
+/// Places of a file system that are named.
+const NAMED: usize = 4;
 
 /// Unmounts what is mounted on `target`. When it returns well, the daemon has ended and the volume is closed: whatever
 /// was staged is on the data device. But not with [`Users::Outlast`], which waits for nobody, and not if the file
@@ -54,7 +58,7 @@ fn unmount(target: &Path, users: Users) -> Result<(), String> {
             Ok(())
         }
         Served::Silent | Served::OutOfSight | Served::Foreign => {
-            judge(&entry).map_err(|why| format!("{shown} is unmounted, but {why}"))
+            judge(&entry, users).map_err(|why| format!("{shown} is unmounted, but {why}"))
         }
     }
 }
@@ -140,18 +144,22 @@ fn finish(
             Ok(())
         }
         Some(Ending::Left(why)) => Err(unclosed(why)),
-        None => judge(entry).map_err(unclosed),
+        None => judge(entry, users).map_err(unclosed),
     }
 }
 
 /// What the volume itself says, where the daemon cannot: whether it was closed.
-fn judge(entry: &Entry) -> Result<(), String> {
+fn judge(entry: &Entry, users: Users) -> Result<(), String> {
     if entry.superblock.split(',').any(|w| w == "ro") {
         // Nothing was open for writing.
         return Ok(());
     }
     let source = Path::new(&entry.source);
-    let volume = match Volume::open(source, Access::ReadOnly, LOCK) {
+    let patience = match users {
+        Users::Evict => LOCK_FORCED,
+        Users::Respect | Users::Outlast => LOCK,
+    };
+    let volume = match Volume::open(source, Access::ReadOnly, patience) {
         Ok(volume) => volume,
         Err(VolumeError::Busy(path)) => {
             let path = path.display();
@@ -192,16 +200,15 @@ fn lives_on(target: &Path, places: &[Elsewhere]) -> String {
             .collect();
         words
     };
-    let all = [list(true), list(false)].concat();
+    let mut all = [list(true), list(false)].concat();
+    let more = all.len().saturating_sub(NAMED);
+    all.truncate(NAMED);
     let target = target.display();
-    match all.is_empty() {
-        false => format!(
-            "{target} is unmounted; the file system lives on, mounted {}",
-            all.join(", ")
-        ),
-        true => format!(
-            "{target} is unmounted; the file system lives on, in use out of sight from here"
-        ),
+    let alive = format!("{target} is unmounted; the file system lives on");
+    match (all.join(", "), more) {
+        (named, _) if named.is_empty() => format!("{alive}, in use out of sight from here"),
+        (named, 0) => format!("{alive}, mounted {named}"),
+        (named, more) => format!("{alive}, mounted {named}, and in {more} more places"),
     }
 }
 
@@ -236,5 +243,11 @@ mod tests {
             "{text}"
         );
         assert!(lives_on(Path::new("/a"), &[]).contains("out of sight"));
+        let crowd = vec![place("/b", None); NAMED + 2];
+        let text = lives_on(Path::new("/a"), &crowd);
+        assert!(
+            text.ends_with("on /b, on /b, and in 2 more places"),
+            "{text}"
+        );
     }
 }

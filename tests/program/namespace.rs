@@ -4,7 +4,7 @@
 //! place is gone: unmounting one of them meanwhile would not end its daemon. So a namespace drops all copies but those
 //! it is about, and nobody unmounts until it has.
 
-use super::Start as _;
+use super::{Run, Start as _};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -43,6 +43,18 @@ impl Namespace {
         BufReader::new(out).read_line(&mut line).unwrap();
         assert_eq!(line, "ready\n");
         Self(shell)
+    }
+
+    /// Runs a program in it.
+    pub fn run(&self, program: &[&str]) -> Run {
+        let _alone = no_copies();
+        let pid = self.pid().to_string();
+        Command::new("nsenter")
+            .args(["--mount", "--target", &pid, "--"])
+            .args(program)
+            .capture()
+            .unwrap()
+            .into()
     }
 
     /// The process id of the shell.
