@@ -231,6 +231,25 @@ fn a_file_system_lives_on_in_another_namespace() {
     m.fsck();
 }
 
+/// The first signal waits for users, the second does not, wherever they are.
+#[test]
+fn a_signal_ends_a_file_system_in_other_places_too() {
+    if !can_be_root() {
+        return;
+    }
+    let m = Mounted::on(Scene::in_memory(), "rw");
+    fs::write(m.mnt().join("file"), b"cargo").unwrap();
+    let other = Bind::new(&m.mnt(), m.0.dir());
+    let daemon = pid(&m);
+    signal(daemon, "TERM");
+    eventually("the signal unmounts", || !is_mounted(&m.mnt()));
+    signal(daemon, "TERM");
+    eventually("the daemon ends", || !runs(daemon));
+    assert!(is_mounted(&other.0) && fs::read(other.0.join("file")).is_err());
+    assert!(m.log().contains("the volume is clean"), "{}", m.log());
+    m.fsck();
+}
+
 #[test]
 fn a_dead_mount_in_use_is_taken_away_by_force() {
     if !can_be_root() {

@@ -10,6 +10,7 @@ use crate::edge::outside::Outside;
 use crate::edge::session;
 use crate::fs::Fs;
 use crate::mount::server::{Desk, Ending};
+use crate::mount::superblock::Superblock;
 use crate::mount::{Mount, Pending, Place, Users};
 use crate::volume::{Access, Volume, VolumeError};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -353,24 +354,56 @@ fn watch_signals(
             };
             info!("signal {signal}: unmounting {}", mount.target().display());
             let asked = Instant::now();
-            loop {
-                let again = signals.pending().filter(asks_for_end).count() > 0;
-                match mount.detach(Users::Respect) {
-                    Ok(()) => return,
-                    Err(e) if asked.elapsed() > PATIENCE || again => {
-                        warn!("{e}; taking it away from its users");
-                        break;
-                    }
-                    Err(_) => thread::sleep(RETRY),
-                }
+            let mut enough =
+                || asked.elapsed() > PATIENCE || signals.pending().filter(asks_for_end).count() > 0;
+            // Taken while it is mounted: afterwards the number may be that of another one.
+            let superblock = mount.superblock();
+            if !unmount(&mount, superblock.as_ref(), &mut enough) {
+                thread::sleep(Duration::from_secs(1));
+                let _ = events.send(Event::GiveUp);
             }
-            if let Err(e) = mount.detach(Users::Evict) {
-                warn!("{e}");
-            }
-            thread::sleep(Duration::from_secs(1));
-            let _ = events.send(Event::GiveUp);
         })?;
     Ok(())
+}
+
+/// Unmounts, and waits until nobody uses the file system any more, in other places neither; but not longer than until it
+/// is `enough`: then they are cut off. Whether the kernel is done with it.
+fn unmount(
+    mount: &Mount,
+    superblock: Option<&Superblock>,
+    enough: &mut dyn FnMut() -> bool,
+) -> bool {
+    let mut detached = false;
+    loop {
+        let end = enough();
+        if !detached {
+            match mount.detach(Users::Respect) {
+                Ok(()) => detached = true,
+                Err(e) if end => {
+                    warn!("{e}; taking it away from its users");
+                    if let Err(e) = mount.detach(Users::Evict) {
+                        warn!("{e}");
+                    }
+                }
+                Err(_) => {}
+            }
+        }
+        let lives = superblock.is_some_and(Superblock::lives);
+        if detached && !lives {
+            return true;
+        }
+        if end {
+            break;
+        }
+        thread::sleep(RETRY);
+    }
+    if let Some(superblock) = superblock.filter(|s| s.lives()) {
+        warn!("the file system is mounted elsewhere too, or still used: its users are cut off");
+        if let Err(e) = superblock.abort() {
+            warn!("they cannot be cut off: {e}");
+        }
+    }
+    false
 }
 
 /// Obeys a signal that asks for less than the end; whether it asks for that.

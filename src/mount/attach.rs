@@ -6,6 +6,7 @@
 //! sandboxes without fsopen(2)) the mount is in the tree from the beginning, and [`Pending`] takes it away again.
 
 use super::place::{Place, by_descriptor, device_of};
+use super::superblock::Superblock;
 use super::{AttachError, Users, fusermount};
 use crate::config::{AtimePolicy, MountOptions, Permissions};
 use rustix::fs::{CWD, Mode, OFlags};
@@ -167,6 +168,11 @@ impl Mount {
     /// The mount point.
     pub fn target(&self) -> &Path {
         self.place.path()
+    }
+
+    /// Its file system, which may be mounted in other places by now.
+    pub fn superblock(&self) -> Option<Superblock> {
+        self.device.as_deref().map(Superblock::with_device)
     }
 
     /// Takes the mount away. With [`Users::Respect`] the kernel writes dirty pages back first.

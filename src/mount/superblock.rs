@@ -1,8 +1,12 @@
 //! A file system apart from the places where it is mounted: there may be several, and the last one ends it.
 
 use super::table::{self, Entry};
+use rustix::fs::{CWD, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use rustix::process::getpid;
 use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -27,9 +31,14 @@ pub struct Elsewhere {
 impl Superblock {
     /// The file system that is mounted there.
     pub fn of(entry: &Entry) -> Self {
+        Self::with_device(&entry.device)
+    }
+
+    /// The file system that has this device number now, `MAJOR:MINOR`.
+    pub(super) fn with_device(device: &str) -> Self {
         Self {
-            device: entry.device.clone(),
-            node: node(&entry.device),
+            device: device.into(),
+            node: node(device),
         }
     }
 
@@ -39,6 +48,23 @@ impl Superblock {
             Some(_) => node(&self.device) == self.node,
             None => !self.places().is_empty(),
         }
+    }
+
+    /// Ends the connection of a FUSE file system to its daemon, wherever it is mounted: every call fails from then on.
+    ///
+    /// # Errors
+    /// Those of `/sys/fs/fuse/connections`, where only root and the owner of a mount may; where nothing is mounted
+    /// there, root alone.
+    pub fn abort(&self) -> Result<(), Errno> {
+        let minor = self.device.split(':').nth(1).ok_or(Errno::INVAL)?;
+        let abort = format!("{minor}/abort");
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+        let known = Path::new("/sys/fs/fuse/connections").join(&abort);
+        let file = match rustix::fs::openat(CWD, &known, flags, Mode::empty()) {
+            Ok(file) => file,
+            Err(_) => rustix::fs::openat(control()?, &abort, flags, Mode::empty())?,
+        };
+        rustix::io::write(&file, b"1").map(drop)
     }
 
     /// Where it is mounted, as far as can be seen: one process of each mount namespace tells.
@@ -66,6 +92,14 @@ impl Superblock {
         }
         places
     }
+}
+
+/// The file system by which the kernel shows its FUSE connections, without a place in the tree.
+fn control() -> Result<OwnedFd, Errno> {
+    let fs = fsopen(c"fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(&fs)?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    fsmount(&fs, FsMountFlags::FSMOUNT_CLOEXEC, attributes)
 }
 
 /// The number that tells a file system from those that have its device number before and after it.
