@@ -8,6 +8,7 @@ use quayfs_pmem::Backend;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use std::io;
+use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -33,7 +34,10 @@ pub fn run(args: args::Mkfs) -> Result<(), Failure> {
     }
     let undo = Arc::new(Undo::default());
     undo_on_signal(&undo).map_err(Failure::with(FAILED))?;
-    let made = plan.carry_out(&undo).map_err(Failure::with(FAILED))?;
+    // In another thread: a signal goes to the first one, and is not seen while that waits for a disk.
+    let made = thread::scope(|scope| scope.spawn(|| plan.carry_out(&undo)).join())
+        .unwrap_or_else(|panic| resume_unwind(panic))
+        .map_err(Failure::with(FAILED))?;
     report(&args.volume, &made);
     if args.sparse {
         warn(

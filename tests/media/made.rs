@@ -105,11 +105,13 @@ fn a_mkfs_that_is_interrupted_leaves_nothing() {
             .stderr(Stdio::piped())
             .start()
             .unwrap();
-        let mut child = Process(child);
+        let waiting = (frozen, Process(child));
         let link = v.vol().join("data");
         eventually("the data is made", || link.exists());
-        run("kill", &[&"-s", &signal, &child.0.id().to_string()]);
+        run("kill", &[&"-s", &signal, &waiting.1.0.id().to_string()]);
         eventually("all of it is gone", || !v.vol().exists());
+        // Here and if the test fails it thaws first: until then the process cannot end.
+        let (frozen, mut child) = waiting;
         drop(frozen);
         eventually("it ends", || child.0.try_wait().unwrap().is_some());
         let code = child.0.wait().unwrap().code();
