@@ -26,7 +26,7 @@ pub fn of_this_process() -> Vec<String> {
 fn groups() -> procfs::ProcResult<Vec<(PathBuf, String, bool)>> {
     let me = Process::myself()?;
     let mut found = Vec::new();
-    let mounts = me.mountinfo()?;
+    let mounts = crate::target::mount_table()?;
     for group in me.cgroups()? {
         let is_v2 = group.hierarchy == 0;
         if !is_v2 && !group.controllers.iter().any(|c| c == "blkio") {
