@@ -218,6 +218,7 @@ fn papers_compares_every_mechanism_without_a_kernel() {
             }
         }
     }
+    what_is_compared(&shown, experiments);
     papers_page(scene.path(), &json, &report);
     let recovery = experiments[2]["recovery"].as_array().unwrap();
     let series = |by: &str, of: &str| -> Vec<u64> {
@@ -229,6 +230,42 @@ fn papers_compares_every_mechanism_without_a_kernel() {
     assert_eq!(series("files", "files"), [50, 500]);
     assert_eq!(series("data", "data_bytes"), [128 << 20, 256 << 20]);
     assert!(recovery.iter().all(|r| r["records"].as_u64().unwrap() > 0));
+}
+
+/// Comparisons that change several mechanisms say so, and those of checkpoints how many blocks were swapped.
+fn what_is_compared(shown: &str, experiments: &[Value]) {
+    let all = |e: &Value| -> Vec<Value> {
+        let cells = e["cells"].as_array().unwrap().iter();
+        cells
+            .flat_map(|c| c["comparisons"].as_array().unwrap().clone())
+            .collect()
+    };
+    let central = |c: &&Value| c["of"] == "sharded" && c["to"] == "central";
+    let staging = all(&experiments[0]);
+    for c in staging.iter().filter(central) {
+        assert!(c["differ"].is_null(), "{c}");
+    }
+    assert!(staging.iter().any(|c| central(&c)));
+    let several = "differ in staging, checkpoint policy, checkpoint workers";
+    assert!(shown.contains(several), "{shown}");
+    let ppt = &experiments[1];
+    for cell in ppt["cells"].as_array().unwrap() {
+        let first = &cell["comparisons"][0];
+        assert_eq!(first["to"], "inplace", "{first}");
+    }
+    for c in all(ppt).iter().filter(|c| c["of"] == "adaptive") {
+        let [swapped, written] = [0, 1].map(|n| c["swapped"][n].as_u64().unwrap());
+        let said = match swapped {
+            _ if written == 0 => "no block was written while it was measured".to_owned(),
+            0 => "no block of adaptive was swapped".to_owned(),
+            n => format!("{n} of {written} blocks of adaptive were swapped"),
+        };
+        assert!(shown.contains(&said), "{said}: {shown}");
+    }
+    for e in experiments.iter().filter(|e| e["name"] != "together") {
+        let machine = e["machine"].as_str().unwrap();
+        assert!(!machine.is_empty() && shown.contains(machine), "{shown}");
+    }
 }
 
 /// The page has each figure of the report.
@@ -248,6 +285,7 @@ fn papers_page(dir: &Path, json: &Path, report: &Value) {
     for e in report["experiments"].as_array().unwrap() {
         has(e["mechanism"].as_str().unwrap());
         has(e["paper"].as_str().unwrap());
+        has(e["machine"].as_str().unwrap());
         for c in e["cells"].as_array().unwrap() {
             for t in c["workload"]["targets"].as_array().unwrap() {
                 cell(&t["ops_per_s"]["median"]);
@@ -383,4 +421,46 @@ fn a_signal_stops_it_and_nothing_is_left() {
     let run = program::Run::from(child.wait_with_output().unwrap());
     run.fails(1, "stopped");
     assert_eq!(entries(dir.path()), 0);
+}
+
+/// Paper 3's journal in memory beside ext4, all of them on loop devices of one disk, and nothing left of them.
+#[test]
+fn papers_stand_beside_ext4_on_the_same_kind_of_device() {
+    if !program::can_be_root() {
+        return;
+    }
+    let scene = tempfile::tempdir().unwrap();
+    let dir = scene.path().join("volumes");
+    std::fs::create_dir(&dir).unwrap();
+    let json = scene.path().join("found.json");
+    let variants =
+        "journal,ext4 writeback,ext4 writeback + journal in memory,ext4 journal in memory";
+    let chosen = ["transcm", "--level", "mount", "--variant", variants];
+    let shown = papers(&dir, &json, &chosen).ok();
+    assert_eq!(entries(&dir), 0, "nothing is left behind");
+    let loops = Command::new("losetup").arg("--list").capture().unwrap();
+    let loops = String::from_utf8_lossy(&loops.stdout).into_owned();
+    assert!(!loops.contains(dir.to_str().unwrap()), "{loops}");
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
+    let cells = report["experiments"][0]["cells"].as_array().unwrap();
+    let beside = |c: &&Value| c["variants"].as_array().unwrap().len() == 4;
+    let cell = cells.iter().find(beside).unwrap();
+    let ext4: Vec<&str> = (cell["variants"].as_array().unwrap().iter())
+        .filter_map(|v| v["kernel"].as_str())
+        .collect();
+    assert_eq!(ext4.len(), 3, "{cell}");
+    for what in &ext4 {
+        assert!(shown.contains(what), "{shown}");
+    }
+    for c in cell["comparisons"].as_array().unwrap().iter().take(3) {
+        assert_eq!(c["of"], "journal");
+        assert!(c["ratio"]["median"].as_f64().unwrap() > 0.0, "{c}");
+    }
+    let targets = cell["workload"]["targets"].as_array().unwrap();
+    for t in targets {
+        let seen = &t["samples"][0]["observed"];
+        assert!(seen["device_written"].is_number(), "{t}");
+        let messages = seen["messages"].as_u64();
+        assert_eq!(messages.is_some(), t["label"] == "journal", "{t}");
+    }
 }

@@ -4,6 +4,7 @@
 
 mod experiments;
 mod free_writes;
+mod kernel;
 pub mod page;
 mod recovery;
 pub mod report;
@@ -12,6 +13,7 @@ mod together;
 mod volume;
 
 use self::experiments::ALL;
+use self::kernel::{Ext4, Loop};
 use self::report::{Cell, ExperimentReport, FORMAT, Papers, Where};
 use self::table::{Experiment, Place, Row, Variant, Writes};
 use self::volume::{Scratch, Site, Work};
@@ -127,6 +129,11 @@ impl Plan {
             std::fs::File::create(json)
                 .map_err(|e| Failure::new(FAILED, format!("{}: {e}", json.display())))?;
         }
+        let loops = |r: &Row| r.on_loops && is_chosen(&args.workloads, r.workload);
+        let mut rows = experiments.iter().flat_map(|e| e.rows);
+        if args.level != Level::Ops && rows.any(loops) && !rustix::process::geteuid().is_root() {
+            warn("rows beside ext4 are left out: they need root, for loop devices and mount(8)");
+        }
         let data = args.data.clone().unwrap_or_else(std::env::temp_dir);
         let shm = PathBuf::from(SHM);
         let pmem = args.pmem.clone();
@@ -164,6 +171,9 @@ impl Plan {
                 let mut variants = chosen(args, row);
                 // The kernel mounts what there is.
                 variants.retain(|v| !mounted || v.is_real());
+                if row.on_loops && !(mounted && rustix::process::geteuid().is_root()) {
+                    continue;
+                }
                 if !is_chosen(&args.workloads, row.workload) || variants.is_empty() {
                     continue;
                 }
@@ -318,8 +328,15 @@ impl Plan {
         if variant.place == Place::Nowhere {
             return volume::run_on_library(&work, &Nothing::default());
         }
+        if let Place::Ext4(journal) = variant.place {
+            return Ext4::mount(&self.site, journal, variant.options)?.run(&work);
+        }
         let options = join(&self.options(planned.row), variant.options);
-        let fresh = self.site.fresh(variant)?;
+        let device: Option<Loop> = match planned.row.on_loops {
+            true => Some(self.site.on_loop()?),
+            false => None,
+        };
+        let fresh = self.site.fresh(variant, device.as_ref())?;
         if variant.place == Place::DataAlone {
             return volume::run_on_library(&work, &DataAlone::on(fresh.device()?));
         }

@@ -35,7 +35,7 @@ pub fn sections(found: &Papers, name: &str) -> Vec<Section> {
     }];
     all.extend(found.experiments.iter().map(|e| Section {
         title: format!("{name}: {}", e.name),
-        about: format!("{}. The paper: {}.", e.mechanism, e.paper),
+        about: format!("{}. The paper: {}.", e.mechanism, e.found()),
         plots: plots(e),
     }));
     all
@@ -94,6 +94,9 @@ fn shared(cell: &Cell) -> String {
         } else {
             &v.options
         };
+        if let Some(what) = &v.kernel {
+            return format!("{}: {what}, {options}", v.name);
+        }
         if v.pmem_bytes == 0 {
             return format!("{}: no volume", v.name);
         }
@@ -122,7 +125,9 @@ fn ratios(cells: &[Cell]) -> Bars {
             let theirs: Option<f64> = c.paper.as_ref().and_then(|p| p.parse().ok());
             // What is no single number is told in words.
             let words = c.paper.as_ref().filter(|_| theirs.is_none());
-            let words = words.map_or(String::new(), |p| format!("; paper: {p}"));
+            let words = words.map(|p| format!("paper: {p}"));
+            let words = words.into_iter().chain(c.remarks());
+            let words: String = words.map(|w| format!("; {w}")).collect();
             Bar {
                 label: format!("{} : {}, {}{words}", c.of, c.to, c.unit),
                 series: n,

@@ -62,6 +62,9 @@ pub struct ExperimentReport {
     pub mechanism: String,
     /// What the paper found.
     pub paper: String,
+    /// The machine that it found that on.
+    #[serde(default)]
+    pub machine: String,
     /// What was run.
     pub cells: Vec<Cell>,
     /// Recovery, if it was measured.
@@ -100,6 +103,9 @@ pub struct VariantReport {
     pub pmem_bytes: u64,
     /// Staging buffers, if not as many as `mkfs` makes.
     pub buffers: Option<u32>,
+    /// What it is, if it is no QuayFS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
 }
 
 /// Two variants.
@@ -115,6 +121,30 @@ pub struct ComparisonReport {
     pub ratio: Option<Summary>,
     /// The paper's.
     pub paper: Option<String>,
+    /// In what the two differ, if that is more than one mechanism.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub differ: Vec<String>,
+    /// Where the two differ in the policy of checkpoints: how many blocks the first one swapped in, of so many that it
+    /// wrote, in all repetitions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub swapped: Option<(u64, u64)>,
+}
+
+impl ComparisonReport {
+    /// What is to be known beside the ratio; nothing for most.
+    pub fn remarks(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        if !self.differ.is_empty() {
+            all.push(format!("differ in {}", self.differ.join(", ")));
+        }
+        match self.swapped {
+            Some((_, 0)) => all.push("no block was written while it was measured".into()),
+            Some((0, _)) => all.push(format!("no block of {} was swapped", self.of)),
+            Some((n, of)) => all.push(format!("{n} of {of} blocks of {} were swapped", self.of)),
+            None => {}
+        }
+        all
+    }
 }
 
 impl ExperimentReport {
@@ -124,6 +154,7 @@ impl ExperimentReport {
             name: e.name.into(),
             mechanism: e.mechanism.into(),
             paper: e.paper.into(),
+            machine: e.machine.into(),
             cells: Vec::new(),
             recovery: Vec::new(),
         }
@@ -144,10 +175,14 @@ impl Cell {
             options: v.options.into(),
             region_on_disk: v.place == Place::Disk,
             pmem_bytes: match v.place {
-                Place::Nowhere | Place::DataAlone => 0,
+                Place::Nowhere | Place::DataAlone | Place::Ext4(_) => 0,
                 Place::Pmem | Place::Disk => pmem_size * v.times,
             },
             buffers: v.buffers,
+            kernel: match v.place {
+                Place::Ext4(journal) => Some(journal.describe().into()),
+                _ => None,
+            },
         };
         let labels: Vec<String> = variants.iter().map(|v| v.name.into()).collect();
         let info = workload.info();
@@ -184,15 +219,42 @@ impl Cell {
                 let figure = |s| c.figure.of(s).unwrap_or(f64::NAN);
                 samples.iter().map(figure).collect()
             };
+            let side = |name| row.variants.iter().find(|v| v.name == name);
+            let differ = match (side(c.of), side(c.to)) {
+                (Some(of), Some(to)) => of.differences(to, row),
+                _ => Vec::new(),
+            };
+            let counted = |counter: &str| -> u64 {
+                let target = targets.iter().find(|t| t.label == c.of);
+                let samples = target.map_or(&[][..], |t| &t.samples);
+                let counters = samples.iter().map(|s| &s.observed.counters);
+                counters.filter_map(|all| all.get(counter)).sum()
+            };
+            let rounds = differ.contains(&"checkpoint policy") && differ.len() == 1;
             ComparisonReport {
                 of: c.of.into(),
                 to: c.to.into(),
                 unit: c.figure.unit(),
                 ratio: Summary::of_ratios(&figures(c.of), &figures(c.to)),
                 paper: c.paper.map(str::to_owned),
+                swapped: rounds.then(|| (counted("blocks_swapped"), counted("blocks_written"))),
+                differ: match differ.len() {
+                    1 => Vec::new(),
+                    _ => differ.into_iter().map(str::to_owned).collect(),
+                },
             }
         });
         self.comparisons = compared.collect();
+    }
+}
+
+impl ExperimentReport {
+    /// What the paper found, and on what.
+    pub fn found(&self) -> String {
+        match self.machine.as_str() {
+            "" => self.paper.clone(),
+            machine => format!("{} ({machine})", self.paper),
+        }
     }
 }
 
@@ -227,7 +289,7 @@ impl Papers {
     pub fn render(&self) -> String {
         let mut out = self.head();
         for e in &self.experiments {
-            let _ = writeln!(out, "\n{}: {}\n  paper: {}", e.name, e.mechanism, e.paper);
+            let _ = writeln!(out, "\n{}: {}\n  paper: {}", e.name, e.mechanism, e.found());
             for cell in &e.cells {
                 cell.render(&mut out);
             }
@@ -252,10 +314,11 @@ impl Cell {
         out.push_str(": ");
         out.push_str(table::section(&self.workload).trim_start());
         for (t, v) in self.workload.targets.iter().zip(&self.variants) {
-            let place = match (v.region_on_disk, v.pmem_bytes) {
-                (true, _) => "region on the disk",
-                (false, 0) => "no volume",
-                (false, _) => "",
+            let place = match (&v.kernel, v.region_on_disk, v.pmem_bytes) {
+                (Some(what), _, _) => what,
+                (None, true, _) => "region on the disk",
+                (None, false, 0) => "no volume",
+                (None, false, _) => "",
             };
             let words = [v.options.clone(), place.into(), counted(t)];
             let words: Vec<String> = words.into_iter().filter(|w| !w.is_empty()).collect();
@@ -268,12 +331,13 @@ impl Cell {
                 format!("{:.2} ({:.2}..{:.2})", r.median, r.min, r.max)
             });
             let paper = c.paper.as_ref();
-            let paper = paper.map_or(String::new(), |p| format!("; paper: {p}"));
-            let _ = writeln!(
-                out,
-                "    {} : {} = {ratio} in {}{paper}",
-                c.of, c.to, c.unit
-            );
+            let paper = paper.map(|p| format!("paper: {p}"));
+            let more: String = paper
+                .into_iter()
+                .chain(c.remarks())
+                .map(|r| format!("; {r}"))
+                .collect();
+            let _ = writeln!(out, "    {} : {} = {ratio} in {}{more}", c.of, c.to, c.unit);
         }
     }
 }

@@ -1,5 +1,7 @@
 //! What the table of experiments is made of.
 
+use super::kernel::JournalOn;
+use crate::config::MountOptions;
 use quayfs_bench::report::Sample;
 
 /// Where the region of a variant lies.
@@ -14,6 +16,9 @@ pub enum Place {
     /// As [`Place::Nowhere`], but data is written to the device and flushed there: what is left where nodes
     /// cost nothing.
     DataAlone,
+    /// There is no volume but ext4 of the kernel, which is mounted with the variant's options, with its journal
+    /// there.
+    Ext4(JournalOn),
 }
 
 /// What a variant writes to the data device. What is read from there costs what it does.
@@ -47,7 +52,55 @@ pub struct Variant {
 impl Variant {
     /// Whether this can be mounted, and is not only there to show what cannot be exceeded.
     pub fn is_real(&self) -> bool {
-        matches!(self.place, Place::Pmem | Place::Disk) && self.writes == Writes::Real
+        matches!(self.place, Place::Pmem | Place::Disk | Place::Ext4(_))
+            && self.writes == Writes::Real
+    }
+
+    /// Whether there is a volume.
+    pub fn is_volume(&self) -> bool {
+        matches!(self.place, Place::Pmem | Place::Disk)
+    }
+
+    /// In what this differs from another variant of the same row, a word or two for each mechanism. A buffer that
+    /// has all of the staging area goes with the one lock above it.
+    pub fn differences(&self, other: &Self, row: &Row) -> Vec<&'static str> {
+        if !self.is_volume() || !other.is_volume() {
+            return if self.place == other.place {
+                Vec::new()
+            } else {
+                vec!["the file system"]
+            };
+        }
+        // Options are checked by a test.
+        let options = |v: &Self| {
+            let both = [row.options, v.options];
+            let both: Vec<_> = both.into_iter().filter(|o| !o.is_empty()).collect();
+            MountOptions::parse(&both).unwrap_or_default()
+        };
+        let (a, b) = (options(self), options(other));
+        let (x, y) = (a.ablation, b.ablation);
+        let staging = x.central_staging != y.central_staging;
+        [
+            ("staging", staging),
+            ("buffers", self.buffers != other.buffers && !staging),
+            (
+                "checkpoint policy",
+                a.checkpoint_policy() != b.checkpoint_policy(),
+            ),
+            ("checkpoint workers", x.one_worker != y.one_worker),
+            ("data mode", a.data != b.data),
+            ("durability", a.durability != b.durability),
+            ("commit interval", a.commit_seconds != b.commit_seconds),
+            ("locking", x.file_locking != y.file_locking),
+            ("node log", x.node_log_on_device != y.node_log_on_device),
+            ("messages", x.all_messages != y.all_messages),
+            ("place of the region", self.place != other.place),
+            ("size of the region", self.times != other.times),
+            ("cost of writing", self.writes != other.writes),
+        ]
+        .into_iter()
+        .filter_map(|(what, differs)| differs.then_some(what))
+        .collect()
     }
 }
 
@@ -114,6 +167,8 @@ pub struct Row {
     pub file_bytes: Option<u64>,
     /// On the operation layer what the kernel's page cache would have is read from there.
     pub page_cache: bool,
+    /// It is run on mounts only, with the data of each on a loop device over a file of the same disk.
+    pub on_loops: bool,
     /// Seconds below which it shows nothing.
     pub least_seconds: f64,
     /// Ways to mount; they take turns in this order.
@@ -129,8 +184,10 @@ pub struct Experiment {
     pub name: &'static str,
     /// What is switched on and off.
     pub mechanism: &'static str,
-    /// What the paper found, and on what.
+    /// What the paper found, in which unit of work.
     pub paper: &'static str,
+    /// The machine that it found that on.
+    pub machine: &'static str,
     /// What is run.
     pub rows: &'static [Row],
     /// Whether the time that recovery takes is measured too.
@@ -156,6 +213,13 @@ pub const fn on_disk(name: &'static str, options: &'static str) -> Variant {
         times: 1,
         buffers: None,
         writes: Writes::Real,
+    }
+}
+
+pub const fn ext4(name: &'static str, options: &'static str, journal: JournalOn) -> Variant {
+    Variant {
+        place: Place::Ext4(journal),
+        ..on_pmem(name, options)
     }
 }
 
@@ -209,6 +273,7 @@ pub const PLAIN: Row = Row {
     files: None,
     file_bytes: None,
     page_cache: true,
+    on_loops: false,
     least_seconds: 0.0,
     variants: &[],
     comparisons: &[],

@@ -1,6 +1,7 @@
 //! Fresh volumes, and runs on them: through the operation layer, or through a mount of this program.
 
 use super::free_writes::{CONTENT, FreeWrites, fill};
+use super::kernel::Loop;
 use super::table::{Place, Variant, Writes};
 use crate::background::digest_all;
 use crate::checkpoint;
@@ -80,13 +81,25 @@ fn about<E: Display>(path: &Path) -> impl FnOnce(E) -> Error {
 }
 
 impl Site {
-    /// Makes a volume that nobody has used.
+    /// Makes a volume that nobody has used, with its data on `device` if there is one.
     ///
     /// # Errors
     /// `mkfs` fails.
-    pub fn fresh(&self, variant: &Variant) -> Result<Fresh> {
+    pub fn fresh(&self, variant: &Variant, device: Option<&Loop>) -> Result<Fresh> {
         let sizes = (self.pmem_size * variant.times, self.data_size);
-        self.make(variant, sizes, Some(self.written()?))
+        let data = match device {
+            Some(device) => device.path().to_owned(),
+            None => self.written()?,
+        };
+        self.make(variant, sizes, Some(data))
+    }
+
+    /// A loop device over the data file of all volumes.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn on_loop(&self) -> Result<Loop> {
+        Loop::over(&self.written()?)
     }
 
     /// A file for data of which every block was written: the first write of a block makes the file system
@@ -118,7 +131,7 @@ impl Site {
         let dir = self.data.path().join("volume");
         let region = match variant.place {
             Place::Pmem => Some(self.pmem.path().join("region")),
-            Place::Disk | Place::Nowhere | Place::DataAlone => None,
+            Place::Disk | Place::Nowhere | Place::DataAlone | Place::Ext4(_) => None,
         };
         let fresh = Fresh {
             dir,
@@ -279,21 +292,28 @@ impl Fresh {
     /// What the file system said; [`Error::Stopped`].
     pub fn run_on_mount(&self, work: &Work<'_>, options: &str, mounts: &Path) -> Result<Sample> {
         let mounted = Mounted::new(&self.dir, mounts, options)?;
-        let target = Target::new("mount", &mounted.0)?;
-        let run = Run {
-            workload: work.workload,
-            params: work.params,
-            target: &target,
-            patience: Duration::ZERO,
-            pin: false,
-            keep_caches: false,
-            stop: work.stop,
-        };
-        let sample = run.make();
-        drop(target);
+        let sample = run_in(work, &mounted.0);
         mounted.end()?;
         sample
     }
+}
+
+/// Runs a workload in a directory.
+///
+/// # Errors
+/// What the file system said; [`Error::Stopped`].
+pub fn run_in(work: &Work<'_>, dir: &Path) -> Result<Sample> {
+    let target = Target::new("mount", dir)?;
+    let run = Run {
+        workload: work.workload,
+        params: work.params,
+        target: &target,
+        patience: Duration::ZERO,
+        pin: false,
+        keep_caches: false,
+        stop: work.stop,
+    };
+    run.make()
 }
 
 /// Runs a workload on something that is no volume.
