@@ -541,7 +541,8 @@ pub struct BenchRun {
 const PAPERS_HELP: &str = "\
 Each run has a volume of its own: a region below --pmem, data below --data, which are best a tmpfs (or
 DAX) and a file system on a disk. Variants take turns. At the level `ops` the workloads call the file
-system as a library, without a kernel; at the level `mount` this program mounts it below --dir.
+system as a library, without a kernel; at the level `mount` this program mounts it below --dir. There
+`transcm` has ext4 beside it, which takes root, losetup, mke2fs and mount.
 
 Experiments: staging, ppt, transcm, rangelock, nodelog, together.
 

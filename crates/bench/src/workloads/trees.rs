@@ -56,17 +56,17 @@ pub fn add(all: &mut Vec<Box<dyn Workload>>) {
     let use_it: [(&'static str, &'static str, MakeWorker); 3] = [
         (
             "tree-walk",
-            "list such a tree with the attributes of each file, with cold caches if root",
+            "list such a tree with the attributes of each file, with the kernel's caches cold if root (a region in memory never is)",
             walk,
         ),
         (
             "tree-read",
-            "open, read and close each file of such a tree, with cold caches if root",
+            "open, read and close each file of such a tree, with the kernel's caches cold if root (a region in memory never is)",
             read,
         ),
         (
             "tree-remove",
-            "remove such a tree, with cold caches if root",
+            "remove such a tree, with the kernel's caches cold if root (a region in memory never is)",
             remove,
         ),
     ];
