@@ -2,9 +2,7 @@
 //! rules towards the kernel of QuayFS, with hash maps behind them. Payloads are copied to and from
 //! memory; nothing is durable. Serves in the foreground until it is unmounted or gets SIGTERM.
 
-mod pool;
 mod service;
-mod tree;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -17,6 +15,7 @@ use mimalloc::MiMalloc;
 use quayfs::config::{MountOptions, parse_size};
 use quayfs::mount::{Mount, Pending, Place, Users};
 use quayfs_fuse::Stats;
+use quayfs_nothing::tree::Tree;
 use service::Nothing;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -55,7 +54,7 @@ fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
         MountOptions::parse(&args.options.iter().map(String::as_str).collect::<Vec<_>>())?;
     options.subtype = Some("nothing".into());
     let target = args.target.canonicalize()?;
-    let tree = tree::Tree::new(usize::try_from(parse_size(&args.ram)?)?);
+    let tree = Tree::new(usize::try_from(parse_size(&args.ram)?)?);
     let place = Place::find(&target)?;
     let (pending, device) = Pending::new("nothing".as_ref(), place, &options)?;
     let read_ahead = options.read_ahead;

@@ -13,7 +13,7 @@ use quayfs_fuse::wire::{
 use quayfs_fuse::{Answer, Errno, Listing, Offer, Op, Out, Request, Service, Stats, Wish};
 use serde_json::json;
 
-use crate::tree::{Node, Tree, now};
+use quayfs_nothing::tree::{Node, Tree, now};
 
 /// Largest request, as that of the real thing.
 const REQUEST_MAX: usize = 1 << 20;
@@ -80,9 +80,12 @@ impl Service for Nothing {
                 self.make(header, args.mode | libc::S_IFREG, 0, name, b"", out)?;
                 self.put_open(args.flags, out)
             }
-            Op::Unlink { name } | Op::Rmdir { name } => self.unlink(ino, name),
+            Op::Unlink { name } | Op::Rmdir { name } => self.tree.remove(ino, name).map_err(err),
             Op::Rename { to, name, new_name } => self.rename(ino, name, to, new_name),
-            Op::Link { inode, name } => self.link(inode, ino, name, out),
+            Op::Link { inode, name } => {
+                let linked = self.tree.link(inode, ino, name);
+                out.put(&entry(linked.map_err(err)?))
+            }
             Op::Open(_) if self.options.open == OpenPolicy::Elide => Err(Errno::NOSYS),
             Op::Open(args) => self.put_open(args.flags, out),
             Op::Read(args) => {
@@ -144,15 +147,13 @@ impl Nothing {
     }
 
     fn lookup(&self, parent: u64, name: &[u8], out: &mut Out<'_>) -> Answer {
-        let found = self.node(parent)?.names.read().get(name);
-        let Some(node) = found.and_then(|ino| self.tree.node(ino)) else {
-            return out.put(&EntryOut {
+        match self.tree.lookup(parent, name).map_err(err)? {
+            Some(attr) => out.put(&entry(attr)),
+            None => out.put(&EntryOut {
                 entry_valid: FOREVER,
                 ..EntryOut::default()
-            });
-        };
-        self.tree.looked_up(&node);
-        out.put(&entry(node.attr()))
+            }),
+        }
     }
 
     fn make(
@@ -164,18 +165,11 @@ impl Nothing {
         target: &[u8],
         out: &mut Out<'_>,
     ) -> Answer {
-        let parent = self.node(header.nodeid)?;
-        let mut names = parent.names.write();
-        if names.get(name).is_some() {
-            return Err(err(libc::EEXIST));
-        }
-        let node = self.tree.make(mode, (header.uid, header.gid), rdev, target);
-        let attr = node.attr();
-        names.insert(name, attr.ino);
-        let mut above = parent.attr.lock();
-        above.nlink += u32::from(mode & libc::S_IFMT == libc::S_IFDIR);
-        crate::tree::touch(&mut above);
-        out.put(&entry(attr))
+        let ids = (header.uid, header.gid);
+        let made = self
+            .tree
+            .create(header.nodeid, name, mode, ids, rdev, target);
+        out.put(&entry(made.map_err(err)?))
     }
 
     fn setattr(&self, ino: u64, args: &SetattrIn, out: &mut Out<'_>) -> Answer {
@@ -205,47 +199,12 @@ impl Nothing {
         put_attr(*attr, out)
     }
 
-    fn unlink(&self, parent: u64, name: &[u8]) -> Answer {
-        let parent = self.node(parent)?;
-        let ino = parent.names.write().remove(name).ok_or(err(libc::ENOENT))?;
-        let node = self.node(ino)?;
-        {
-            let mut above = parent.attr.lock();
-            above.nlink -= u32::from(node.is_dir());
-            crate::tree::touch(&mut above);
-        }
-        self.tree.unlinked(&node);
-        Ok(())
-    }
-
     fn rename(&self, parent: u64, name: &[u8], to: Rename2In, new_name: &[u8]) -> Answer {
         if to.flags != 0 {
             return Err(err(libc::EINVAL));
         }
-        // Two locks one after the other: a lookup in between misses the name, which nobody who
-        // measures does.
-        let (from, into) = (self.node(parent)?, self.node(to.newdir)?);
-        let ino = from.names.write().remove(name).ok_or(err(libc::ENOENT))?;
-        let replaced = {
-            let mut names = into.names.write();
-            let replaced = names.remove(new_name);
-            names.insert(new_name, ino);
-            replaced
-        };
-        crate::tree::touch(&mut from.attr.lock());
-        crate::tree::touch(&mut into.attr.lock());
-        if let Some(node) = replaced.and_then(|ino| self.tree.node(ino)) {
-            self.tree.unlinked(&node);
-        }
-        Ok(())
-    }
-
-    fn link(&self, ino: u64, parent: u64, name: &[u8], out: &mut Out<'_>) -> Answer {
-        let (node, parent) = (self.node(ino)?, self.node(parent)?);
-        parent.names.write().insert(name, ino);
-        node.attr.lock().nlink += 1;
-        self.tree.looked_up(&node);
-        out.put(&entry(node.attr()))
+        let moved = self.tree.rename(parent, name, to.newdir, new_name);
+        moved.map_err(err)
     }
 
     fn list(&self, ino: u64, args: &ReadIn, plus: bool, out: &mut Out<'_>) -> Answer {

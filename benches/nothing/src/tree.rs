@@ -15,7 +15,9 @@ use crate::pool::{PAGE, Page, Pool};
 /// Names of a directory. Cookies only grow, so that a listing survives changes.
 #[derive(Debug, Default)]
 pub struct Names {
+    /// Inode and cookie of each name.
     pub by_name: FxHashMap<Box<[u8]>, (u64, u64)>,
+    /// Name and inode at each cookie.
     pub by_cookie: BTreeMap<u64, (Box<[u8]>, u64)>,
     next: u64,
 }
@@ -24,10 +26,12 @@ impl Names {
     /// First cookie of a name; smaller ones are `.` and `..`.
     const FIRST: u64 = 3;
 
+    /// The inode that has this name.
     pub fn get(&self, name: &[u8]) -> Option<u64> {
         self.by_name.get(name).map(|(ino, _)| *ino)
     }
 
+    /// Gives an inode a name.
     pub fn insert(&mut self, name: &[u8], ino: u64) {
         let cookie = self.next.max(Self::FIRST);
         self.next = cookie + 1;
@@ -35,6 +39,7 @@ impl Names {
         self.by_cookie.insert(cookie, (name.into(), ino));
     }
 
+    /// Takes a name away, and says whose it was.
     pub fn remove(&mut self, name: &[u8]) -> Option<u64> {
         let (ino, cookie) = self.by_name.remove(name)?;
         self.by_cookie.remove(&cookie);
@@ -45,10 +50,15 @@ impl Names {
 /// An inode.
 #[derive(Debug)]
 pub struct Node {
+    /// As the kernel gets them.
     pub attr: Mutex<AttrOf>,
+    /// Of a directory.
     pub names: RwLock<Names>,
+    /// Content; what is not there is zeros.
     pub pages: RwLock<Vec<Option<Page>>>,
+    /// Of a symbolic link.
     pub target: Box<[u8]>,
+    /// Extended attributes.
     pub xattrs: Mutex<BTreeMap<Vec<u8>, Vec<u8>>>,
     lookups: AtomicU64,
 }
@@ -98,6 +108,7 @@ impl Node {
         *self.attr.lock()
     }
 
+    /// Whether it is a directory.
     pub fn is_dir(&self) -> bool {
         self.attr.lock().mode & libc::S_IFMT == libc::S_IFDIR
     }
@@ -108,6 +119,7 @@ impl Node {
 pub struct Tree {
     nodes: DashMap<u64, Arc<Node>, FxBuildHasher>,
     next: AtomicU64,
+    /// Memory for content.
     pub pool: Pool,
 }
 
@@ -124,6 +136,7 @@ impl Tree {
         tree
     }
 
+    /// An inode.
     pub fn node(&self, ino: u64) -> Option<Arc<Node>> {
         self.nodes.get(&ino).map(|n| Arc::clone(&n))
     }
@@ -137,10 +150,106 @@ impl Tree {
         node
     }
 
+    fn known(&self, ino: u64) -> Result<Arc<Node>, i32> {
+        self.node(ino).ok_or(libc::ESTALE)
+    }
+
+    /// What has this name in a directory, which the kernel knows from now on.
+    ///
+    /// # Errors
+    /// `ESTALE`.
+    pub fn lookup(&self, parent: u64, name: &[u8]) -> Result<Option<AttrOf>, i32> {
+        let found = self.known(parent)?.names.read().get(name);
+        Ok(found.and_then(|ino| self.node(ino)).map(|node| {
+            self.looked_up(&node);
+            node.attr()
+        }))
+    }
+
+    /// Makes an inode with a name, which the kernel knows from now on.
+    ///
+    /// # Errors
+    /// `EEXIST`, `ESTALE`.
+    pub fn create(
+        &self,
+        parent: u64,
+        name: &[u8],
+        mode: u32,
+        ids: (u32, u32),
+        rdev: u32,
+        target: &[u8],
+    ) -> Result<AttrOf, i32> {
+        let parent = self.known(parent)?;
+        let mut names = parent.names.write();
+        if names.get(name).is_some() {
+            return Err(libc::EEXIST);
+        }
+        let attr = self.make(mode, ids, rdev, target).attr();
+        names.insert(name, attr.ino);
+        let mut above = parent.attr.lock();
+        above.nlink += u32::from(mode & libc::S_IFMT == libc::S_IFDIR);
+        touch(&mut above);
+        Ok(attr)
+    }
+
+    /// Takes a name away, of a file or a directory.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ESTALE`.
+    pub fn remove(&self, parent: u64, name: &[u8]) -> Result<(), i32> {
+        let parent = self.known(parent)?;
+        let ino = parent.names.write().remove(name).ok_or(libc::ENOENT)?;
+        let node = self.known(ino)?;
+        {
+            let mut above = parent.attr.lock();
+            above.nlink -= u32::from(node.is_dir());
+            touch(&mut above);
+        }
+        self.unlinked(&node);
+        Ok(())
+    }
+
+    /// Gives something another name, which it takes away from whatever has it.
+    ///
+    /// Two locks one after the other: a lookup in between misses the name, which nobody who measures does.
+    ///
+    /// # Errors
+    /// `ENOENT`, `ESTALE`.
+    pub fn rename(&self, parent: u64, name: &[u8], to: u64, new: &[u8]) -> Result<(), i32> {
+        let (from, into) = (self.known(parent)?, self.known(to)?);
+        let ino = from.names.write().remove(name).ok_or(libc::ENOENT)?;
+        let replaced = {
+            let mut names = into.names.write();
+            let replaced = names.remove(new);
+            names.insert(new, ino);
+            replaced
+        };
+        touch(&mut from.attr.lock());
+        touch(&mut into.attr.lock());
+        if let Some(node) = replaced.and_then(|ino| self.node(ino)) {
+            self.unlinked(&node);
+        }
+        Ok(())
+    }
+
+    /// Gives a file one more name.
+    ///
+    /// # Errors
+    /// `ESTALE`.
+    pub fn link(&self, ino: u64, parent: u64, name: &[u8]) -> Result<AttrOf, i32> {
+        let (node, parent) = (self.known(ino)?, self.known(parent)?);
+        parent.names.write().insert(name, ino);
+        node.attr.lock().nlink += 1;
+        self.looked_up(&node);
+        Ok(node.attr())
+    }
+
+    /// The kernel has learnt about an inode once more.
     pub fn looked_up(&self, node: &Node) {
         node.lookups.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// The kernel has forgotten `n` lookups.
     pub fn forget(&self, ino: u64, n: u64) {
         let Some(node) = self.node(ino) else { return };
         if node.lookups.fetch_sub(n, Ordering::AcqRel) == n {
