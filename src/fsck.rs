@@ -90,7 +90,7 @@ pub fn check_volume(volume: Volume, options: &FsckOptions) -> Result<FsckReport,
 
 /// Checks a private copy of an opened volume.
 fn check_copy(volume: &Volume, options: &FsckOptions) -> Result<FsckReport, VolumeError> {
-    let copy = Arc::new(volume.region().private_copy());
+    let copy = Arc::new(volume.region().load()?);
     let device = Arc::clone(volume.device());
     let copy = Volume::from_parts_vouched(copy, device, Access::ReadOnly, repair::belongs)?;
     let mut report = run(&copy, options);

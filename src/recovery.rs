@@ -49,7 +49,7 @@ pub enum MountError {
     )]
     Damaged {
         /// Number of findings.
-        count: usize,
+        count: u64,
         /// The first one.
         first: String,
     },
@@ -146,7 +146,7 @@ pub fn recover_telling(
         if !lenient {
             let first = scan.damage[0].to_string();
             return Err(MountError::Damaged {
-                count: scan.damage.len(),
+                count: scan.damage.len() as u64,
                 first,
             });
         }

@@ -2,26 +2,27 @@
 
 use std::ops::Range;
 
-use quayfs_layout::node::{self, BITS_PER_PAGE, HEADER};
+use quayfs_layout::node::{self, BITS_PER_PAGE, HEADER, INODES_PER_PAGE};
+use rustc_hash::FxHashSet;
 
 use super::bitset::BitSet;
 use super::owners::{self, Owners};
 use super::pages::{Got, Pages};
-use super::table::{Status, Table};
+use super::table::Table;
 use super::{Area, Check};
 
 /// The bitmaps of one kind of number.
 struct Bitmap {
     bits: BitSet,
     /// Pages that could not be read: their numbers are not compared.
-    unreadable: Vec<u64>,
+    unreadable: FxHashSet<u64>,
 }
 
 impl Bitmap {
     fn load(pages: &Pages<'_>, base: u64, total: u64, of: &str, c: &mut Check) -> Self {
         let mut map = Self {
             bits: BitSet::new(total),
-            unreadable: Vec::new(),
+            unreadable: FxHashSet::default(),
         };
         for g in 0..total.div_ceil(BITS_PER_PAGE) {
             let id = (base + g) as u32;
@@ -29,7 +30,7 @@ impl Bitmap {
                 Got::Page(page) => page,
                 Got::Missing => continue,
                 Got::Damaged => {
-                    map.unreadable.push(g);
+                    map.unreadable.insert(g);
                     continue;
                 }
             };
@@ -58,15 +59,6 @@ impl Bitmap {
         a.minus(b)
             .flat_map(split)
             .filter(|r| !self.unreadable.contains(&(r.start / BITS_PER_PAGE)))
-    }
-
-    /// Takes over the bits of numbers about which nothing is known.
-    fn trust(&self, actual: &mut BitSet, numbers: Range<u64>) {
-        for n in numbers {
-            if self.bits.has(n) {
-                actual.add(n);
-            }
-        }
     }
 }
 
@@ -131,18 +123,13 @@ impl Bitmaps {
         let mut live = BitSet::new(map.bits.len());
         // Number 0 is never used, which is a bit that is always set.
         live.add(0);
-        for page in 0..table.pages() {
-            let numbers = Table::numbers(page);
-            match table.status(numbers.start) {
-                Status::Unknown => map.trust(&mut live, numbers),
-                _ => {
-                    for ino in numbers {
-                        if matches!(table.status(ino), Status::Live(_)) {
-                            live.add(ino);
-                        }
-                    }
-                }
-            }
+        table.each_known(|ino, _| {
+            live.add(ino);
+        });
+        // Nothing is known of those whose page cannot be read.
+        let unknown = |ino: &u64| table.damaged().has(ino / INODES_PER_PAGE);
+        for ino in map.bits.iter().filter(unknown) {
+            live.add(ino);
         }
         for ino in map.only(&live, &map.bits).flatten() {
             let what = match ino {
@@ -161,10 +148,11 @@ impl Bitmaps {
         let map = &self.nodes;
         let base = pages.media.geo.dyn_base;
         let mut exist = BitSet::new(map.bits.len());
-        for n in 0..map.bits.len() {
-            if pages.exists.has(base + n) || pages.is_unknown(base + n) && map.bits.has(n) {
-                exist.add(n);
-            }
+        for id in pages.exists.iter_from(base) {
+            exist.add(id - base);
+        }
+        for n in map.bits.iter().filter(|n| pages.is_unknown(base + n)) {
+            exist.add(n);
         }
         for n in map.only(&exist, &map.bits).flatten() {
             let what = format_args!("node {} is marked free, but it exists", base + n);

@@ -37,19 +37,19 @@ impl BitSet {
         new
     }
 
-    /// Adds a range and returns what of it was there before, as ranges in order.
-    pub fn add_range(&mut self, range: Range<u64>) -> Vec<Range<u64>> {
-        let mut before = Vec::new();
+    /// Whether no number is in the set.
+    pub fn is_empty(&self) -> bool {
+        self.words.iter().all(|w| *w == 0)
+    }
+
+    /// Adds a range.
+    pub fn fill(&mut self, range: Range<u64>) {
         let mut at = range.start;
         while at < range.end {
-            let word = &mut self.words[(at / 64) as usize];
             let end = range.end.min((at / 64 + 1) * 64);
-            let mask = (u64::MAX >> (64 - (end - at))) << (at % 64);
-            push_bits(&mut before, at / 64 * 64, *word & mask);
-            *word |= mask;
+            self.words[(at / 64) as usize] |= (u64::MAX >> (64 - (end - at))) << (at % 64);
             at = end;
         }
-        before
     }
 
     /// Takes numbers from `first` (a multiple of 64) on from a bitmap, lowest bit first. Returns how
@@ -90,12 +90,27 @@ impl BitSet {
         }
     }
 
+    /// The numbers that are not in the set, in order.
+    pub fn missing(&self) -> impl Iterator<Item = u64> + '_ {
+        let len = self.len;
+        let words = self.words.iter().enumerate();
+        words
+            .flat_map(|(i, &w)| Ones(!w).map(move |b| i as u64 * 64 + b))
+            .take_while(move |n| *n < len)
+    }
+
     /// The numbers in the set, in order.
     pub fn iter(&self) -> impl Iterator<Item = u64> + '_ {
-        self.words
-            .iter()
-            .enumerate()
+        self.iter_from(0)
+    }
+
+    /// The numbers in the set from `first` on, in order.
+    pub fn iter_from(&self, first: u64) -> impl Iterator<Item = u64> + '_ {
+        let at = (first / 64) as usize;
+        let words = self.words.iter().enumerate().skip(at);
+        words
             .flat_map(|(i, &w)| Ones(w).map(move |b| i as u64 * 64 + b))
+            .skip_while(move |n| *n < first)
     }
 }
 
@@ -111,15 +126,6 @@ impl Iterator for Ones {
             self.0 &= self.0 - 1;
             b
         })
-    }
-}
-
-fn push_bits(out: &mut Vec<Range<u64>>, base: u64, word: u64) {
-    for b in Ones(word) {
-        match out.last_mut() {
-            Some(r) if r.end == base + b => r.end += 1,
-            _ => out.push(base + b..base + b + 1),
-        }
     }
 }
 
@@ -176,18 +182,22 @@ mod tests {
         fn behaves_like_a_set(
             a in prop::collection::vec((0u64..300, 0u64..140), 0..12),
             b in prop::collection::vec((0u64..300, 0u64..140), 0..12),
+            from in 0u64..440,
         ) {
             let mut sets = [BitSet::new(440), BitSet::new(440)];
             let mut models = [BTreeSet::new(), BTreeSet::new()];
             for (i, list) in [a, b].into_iter().enumerate() {
                 for (start, len) in list {
-                    let there: Vec<u64> =
-                        (start..start + len).filter(|n| models[i].contains(n)).collect();
-                    prop_assert_eq!(flat(sets[i].add_range(start..start + len)), there);
+                    sets[i].fill(start..start + len);
                     models[i].extend(start..start + len);
                 }
                 prop_assert_eq!(sets[i].count(), models[i].len() as u64);
                 prop_assert_eq!(sets[i].iter().collect::<BTreeSet<_>>(), models[i].clone());
+                let behind: Vec<u64> = models[i].range(from..).copied().collect();
+                prop_assert_eq!(sets[i].iter_from(from).collect::<Vec<_>>(), behind);
+                let missing: Vec<u64> = (0..440).filter(|n| !models[i].contains(n)).collect();
+                prop_assert_eq!(sets[i].missing().collect::<Vec<_>>(), missing);
+                prop_assert_eq!(sets[i].is_empty(), models[i].is_empty());
             }
             let minus: Vec<u64> = models[0].difference(&models[1]).copied().collect();
             prop_assert_eq!(flat(sets[0].minus(&sets[1])), minus);

@@ -6,8 +6,10 @@ use std::ops::Range;
 use quayfs_blockdev::ReadRun;
 use quayfs_journal::LiveSlot;
 use quayfs_layout::checksum::crc32c;
+use quayfs_layout::l2p::ENTRY_BYTES;
 use quayfs_layout::{BLOCK, Ino, Lbn};
-use quayfs_ppt::{BlockState, Findings as Found, Ppt};
+use quayfs_ppt::{BlockState, Ppt};
+use rangemap::RangeSet;
 use rustc_hash::FxHashMap;
 
 use super::media::Media;
@@ -27,8 +29,14 @@ pub(super) struct Blocks<'m> {
     /// Newest staged version of each block that has one: index in `live`.
     newest: FxHashMap<Lbn, u32>,
     check_data: bool,
+    /// The LBNs in `newest`, in order.
+    staged: Vec<Lbn>,
+    /// Blocks that have been seen behind the end of a file.
+    behind: RangeSet<Lbn>,
     /// Blocks on the device of which only the first bytes may be other than zero.
     tails: Vec<(Lbn, u16)>,
+    /// How many of them hold something.
+    behind_end: u64,
     /// What is to be reported together with the file it is about.
     suspects: Vec<Suspect>,
 }
@@ -63,13 +71,18 @@ impl<'m> Blocks<'m> {
             }
         }
         c.report.statistics.staged = newest.len() as u64;
+        let mut staged: Vec<Lbn> = newest.keys().copied().collect();
+        staged.sort_unstable();
         Self {
             media,
             ppt,
             live,
             newest,
+            staged,
+            behind: RangeSet::new(),
             check_data: c.options.check_data,
             tails: Vec::new(),
+            behind_end: 0,
             suspects: Vec::new(),
         }
     }
@@ -101,13 +114,24 @@ impl<'m> Blocks<'m> {
         }
     }
 
-    /// These blocks lie behind the end of their file.
+    /// These blocks lie behind the end of their file. Extents may claim any number of them, and the same ones again
+    /// and again: what is staged is looked up among them, and each is looked at once.
     pub(super) fn beyond(&mut self, lbns: Range<Lbn>) {
-        if self.newest.is_empty() && !self.check_data {
+        if lbns.is_empty() {
             return;
         }
-        for lbn in lbns {
-            self.tail(lbn, 0);
+        let fresh: Vec<Range<Lbn>> = self.behind.gaps(&lbns).collect();
+        self.behind.insert(lbns);
+        for part in fresh {
+            if self.check_data {
+                part.for_each(|lbn| self.tail(lbn, 0));
+                continue;
+            }
+            let first = self.staged.partition_point(|lbn| *lbn < part.start);
+            let end = self.staged.partition_point(|lbn| *lbn < part.end);
+            for i in first..end {
+                self.tail(self.staged[i], 0);
+            }
         }
     }
 
@@ -117,6 +141,7 @@ impl<'m> Blocks<'m> {
             let what =
                 format!("byte {at} of LBN {lbn} lies behind the end of the file and is not zero");
             self.suspect(Area::Content, lbn, what);
+            self.behind_end += 1;
         }
     }
 
@@ -203,11 +228,9 @@ impl<'m> Blocks<'m> {
             let what = format!("LBN {lbn}: an earlier LBN has its physical block, {pbn}, as well");
             self.suspect(Area::PageTable, lbn, what);
         }
-        for (found, what) in [
-            (&report.damaged, "damaged entries"),
-            (&report.doubly_owned, "shared blocks"),
-        ] {
-            more(found, what, c);
+        for found in [&report.damaged, &report.doubly_owned] {
+            let listed = found.first.len() as u64;
+            c.findings.more(found.count - listed);
         }
         // Each of the above leaves a block without an owner; there are no others.
         let explained = report.damaged.count + report.doubly_owned.count;
@@ -216,19 +239,23 @@ impl<'m> Blocks<'m> {
             c.findings.error(Area::PageTable, what);
         }
         let g = &self.media.geo;
-        for lbn in g.visible_blocks()..g.blocks {
-            if self.state(ppt, lbn) == Some(BlockState::Written) {
-                let what = format_args!("LBN {lbn} of the spare pool is not in state zero");
-                c.findings.error(Area::PageTable, what);
+        // What lies in holes is damaged, which has been said.
+        let is_written =
+            |l: &Lbn| matches!(ppt.lookup(*l), Ok(m) if m.state == BlockState::Written);
+        let (off, visible) = (g.l2p_map_off, g.visible_blocks());
+        let mut pending = 0;
+        for part in self.media.region.held(off..off + g.blocks * ENTRY_BYTES) {
+            let part = (part.start - off) / ENTRY_BYTES..(part.end - off).div_ceil(ENTRY_BYTES);
+            for lbn in part.start.max(visible)..part.end {
+                if is_written(&lbn) {
+                    let what = format_args!("LBN {lbn} of the spare pool is not in state zero");
+                    c.findings.error(Area::PageTable, what);
+                }
             }
+            let mut free = (part.start..part.end.min(visible)).filter(|l| !owners.lbns.has(*l));
+            pending += free.by_ref().filter(is_written).count() as u64;
         }
-        let pending = (0..g.visible_blocks())
-            .filter(|l| !owners.lbns.has(*l) && self.state(ppt, *l) == Some(BlockState::Written));
-        c.report.statistics.blocks_pending = pending.count() as u64;
-    }
-
-    fn state(&self, ppt: &Ppt, lbn: Lbn) -> Option<BlockState> {
-        ppt.lookup(lbn).ok().map(|m| m.state)
+        c.report.statistics.blocks_pending = pending;
     }
 
     /// Reads what files have on the device. Blocks with a live slot are left out: a round may have
@@ -291,13 +318,14 @@ impl<'m> Blocks<'m> {
 
     /// Reports what is wrong with blocks, each with the file that has it.
     pub(super) fn finish(self, pages: &Pages<'_>, table: &Table, c: &mut Check) {
+        c.report.behind_end = self.behind_end;
         if self.suspects.is_empty() {
             return;
         }
         let mut owners: BTreeMap<Lbn, Option<(Ino, u64)>> =
             self.suspects.iter().map(|s| (s.lbn, None)).collect();
         table.each(pages, |ino, inode| {
-            for e in extents::list(pages, inode) {
+            for e in extents::list(pages, ino, inode) {
                 for (lbn, owner) in owners.range_mut(e.lbn..e.lbn + e.len) {
                     *owner = Some((ino, e.file_block + (lbn - e.lbn)));
                 }
@@ -311,14 +339,5 @@ impl<'m> Blocks<'m> {
             c.findings
                 .add(s.severity, s.area, format_args!("{} ({whose})", s.what));
         }
-    }
-}
-
-/// Counts what the page table does not list one by one.
-fn more(found: &Found, what: &str, c: &mut Check) {
-    let rest = found.count - found.first.len() as u64;
-    if rest > 0 {
-        c.findings
-            .error(Area::PageTable, format_args!("{rest} more {what}"));
     }
 }

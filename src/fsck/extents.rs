@@ -5,6 +5,8 @@ use quayfs_layout::inode::Inode;
 use quayfs_layout::node::{self, HEADER, NodeKind};
 use quayfs_layout::{BLOCK, Ino};
 
+use rustc_hash::FxHashSet;
+
 use super::Area;
 use super::inodes::Inodes;
 use super::owners::Claim;
@@ -95,7 +97,7 @@ fn one(x: &mut Inodes<'_, '_>, ino: Ino, e: &Extent) -> bool {
 }
 
 /// What lies behind the end of the file reads as zeros: the rest of its last block, and blocks
-/// that were allocated ahead. While a truncate or a removal is unfinished the latter are waste.
+/// that were allocated ahead. While a truncate or a removal is unfinished both are waste.
 fn behind_the_end(x: &mut Inodes<'_, '_>, ino: Ino, i: &Inode, list: &[Extent]) {
     let (last, keep) = (i.size / B, (i.size % B) as u16);
     let beyond = i.size.div_ceil(B);
@@ -105,7 +107,7 @@ fn behind_the_end(x: &mut Inodes<'_, '_>, ino: Ino, i: &Inode, list: &[Extent]) 
     };
     for e in list {
         let end = e.file_block + e.len;
-        if keep > 0 && (e.file_block..end).contains(&last) {
+        if keep > 0 && !unfinished && (e.file_block..end).contains(&last) {
             x.blocks.tail(e.lbn + (last - e.file_block), keep);
         }
         if end > beyond && !unfinished {
@@ -116,7 +118,7 @@ fn behind_the_end(x: &mut Inodes<'_, '_>, ino: Ino, i: &Inode, list: &[Extent]) 
 }
 
 /// The extents of an inode as far as they can be read and exist; nothing is reported.
-pub(super) fn list(pages: &Pages<'_>, i: &Inode) -> Vec<Extent> {
+pub(super) fn list(pages: &Pages<'_>, ino: Ino, i: &Inode) -> Vec<Extent> {
     let mut out = Vec::new();
     if !i.is_file() {
         return out;
@@ -128,14 +130,13 @@ pub(super) fn list(pages: &Pages<'_>, i: &Inode) -> Vec<Extent> {
     };
     take(&i.inline.0[..INLINE * SIZE]);
     let mut id = i.root;
-    // A chain that does not end has been reported.
-    let mut left = pages.media.geo.dyn_nodes();
-    while id != 0 && left > 0 {
-        left -= 1;
+    // A chain that does not end, or goes on in that of another file, has been reported.
+    let mut seen = FxHashSet::default();
+    while id != 0 && seen.insert(id) {
         let Got::Page(page) = pages.read(id) else {
             break;
         };
-        if node::kind(&page[..]) != Some(NodeKind::Extents) {
+        if node::kind(&page[..]) != Some(NodeKind::Extents) || node::owner(&page[..]) != ino {
             break;
         }
         take(&page[HEADER..HEADER + PER_PAGE * SIZE]);

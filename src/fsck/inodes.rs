@@ -25,7 +25,8 @@ pub(super) struct Inodes<'a, 'm> {
 
 impl Inodes<'_, '_> {
     pub(super) fn all(&mut self) {
-        for page in 0..self.table.pages() {
+        let all: Vec<u64> = self.table.pages().collect();
+        for page in all {
             for (ino, inode) in self.table.images(self.pages, page) {
                 self.one(ino, &inode);
             }

@@ -2,8 +2,11 @@
 //! log, and slots for which a record vouches. Read from the media as they are, before recovery
 //! writes any of it again.
 
+use std::ops::Range;
+
 use quayfs_journal::Scan;
 use quayfs_layout::LINE;
+use quayfs_layout::bytes::get_u64;
 use quayfs_layout::jsb::{SeqWord, WordKind};
 use quayfs_layout::l2p::{
     COMMIT_AT, Entry, SPARE_AT, START_AT, START_BYTES, Start, UNDO_BYTES, Undo, decode_commit,
@@ -11,6 +14,7 @@ use quayfs_layout::l2p::{
 };
 use quayfs_layout::node::nat_decode;
 use quayfs_layout::slot::{SLOT_HEADER_BYTES, committed};
+use rangemap::RangeSet;
 
 use super::media::Media;
 use super::{Area, Check};
@@ -182,10 +186,23 @@ pub(super) fn vouched_slots(media: &Media, scan: &Scan, c: &mut Check) {
 }
 
 /// Nodes whose NAT entries fail their check.
-pub(super) fn lost_entries(media: &Media) -> std::collections::BTreeSet<u32> {
-    let entry = |id| media.region.load_u64(media.geo.nat_entry(id));
-    let lost = |id: &u32| nat_decode(*id, entry(*id), media.salt).is_none();
-    (0..media.geo.nat_entries as u32).filter(lost).collect()
+pub(super) fn lost_entries(media: &Media) -> RangeSet<u64> {
+    let g = &media.geo;
+    let mut lost = RangeSet::new();
+    let each = |ids: Range<u64>, words: Option<&[u8]>| {
+        let Some(words) = words else {
+            // An entry is never all zeros.
+            lost.insert(ids);
+            return;
+        };
+        for (id, word) in ids.zip(words.chunks_exact(8)) {
+            if nat_decode(id as u32, get_u64(word, 0), media.salt).is_none() {
+                lost.insert(id..id + 1);
+            }
+        }
+    };
+    media.region.table(g.nat_off, g.nat_entries, 8, each);
+    lost
 }
 
 fn word_is_sound(media: &Media, buffer: u16, index: u64) -> bool {

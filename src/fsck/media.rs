@@ -136,7 +136,7 @@ impl Media {
         });
         // Those that are still damaged are found with the rest.
         let still = logs::lost_entries(self);
-        for id in lost.into_iter().filter(|id| !still.contains(id)) {
+        for id in lost.iter().flat_map(|r| still.gaps(r)).flatten() {
             let what =
                 format_args!("the entry of node {id} is damaged; a record makes the node anew");
             c.findings.error(Area::Nat, what);
@@ -168,6 +168,11 @@ fn journal(scan: &Scan, c: &mut Check) {
         match d {
             // It only says whether the mount ended well.
             Damage::Word(WordKind::Clean) => c.findings.warning(Area::Journal, d),
+            // Each of them is one, said in one line.
+            Damage::Unwritten { count, .. } => {
+                c.findings.error(Area::Journal, d);
+                c.findings.more(count - 1);
+            }
             _ => c.findings.error(Area::Journal, d),
         }
     }

@@ -1,7 +1,9 @@
 //! Who owns which node and which LBN.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+
+use rangemap::RangeSet;
 
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::node::{self, NodeKind};
@@ -11,11 +13,8 @@ use super::bitset::BitSet;
 use super::extents;
 use super::pages::{Got, Pages};
 use super::table::Table;
-use super::{Area, Check};
+use super::{Area, Check, KEPT};
 use crate::ns::node::PageBytes;
-
-/// Doubly owned ranges whose owners are looked up.
-const DOUBLED_KEPT: usize = 1000;
 
 /// What could not be read, so that something else has no owner for no fault of its own.
 #[derive(Clone, Copy, Debug, Default)]
@@ -34,7 +33,10 @@ pub(super) struct Owners {
     reached: BitSet,
     /// By LBN.
     pub(super) lbns: BitSet,
-    doubled: Vec<Range<Lbn>>,
+    /// The same as ranges: extents may claim the same blocks again and again.
+    claimed: RangeSet<Lbn>,
+    /// Those that were claimed more than once.
+    doubled: RangeSet<Lbn>,
     pub(super) gaps: Gaps,
 }
 
@@ -52,11 +54,12 @@ impl Owners {
     /// Nobody owns anything. What inodes own whose images cannot be read will never be known.
     pub(super) fn new(geo: &Geometry, all_inodes: bool) -> Self {
         let mut reached = BitSet::new(geo.nat_entries);
-        reached.add_range(0..geo.dyn_base);
+        reached.fill(0..geo.dyn_base);
         Self {
             reached,
             lbns: BitSet::new(geo.blocks),
-            doubled: Vec::new(),
+            claimed: RangeSet::new(),
+            doubled: RangeSet::new(),
             gaps: Gaps {
                 links: !all_inodes,
                 blocks: !all_inodes,
@@ -112,8 +115,18 @@ impl Owners {
 
     /// An inode has these LBNs, which exist.
     pub(super) fn claim_blocks(&mut self, range: Range<Lbn>) {
-        let before = self.lbns.add_range(range);
-        self.doubled.extend(before);
+        let fresh: Vec<Range<Lbn>> = self.claimed.gaps(&range).collect();
+        let mut at = range.start;
+        for part in fresh.iter().cloned().chain([range.end..range.end]) {
+            if at < part.start {
+                self.doubled.insert(at..part.start);
+            }
+            at = part.end;
+        }
+        for part in fresh {
+            self.lbns.fill(part);
+        }
+        self.claimed.insert(range);
     }
 
     /// Nodes that nothing refers to.
@@ -139,29 +152,22 @@ impl Owners {
         if self.doubled.is_empty() {
             return;
         }
-        let mut ranges: Vec<Range<Lbn>> = Vec::new();
-        let mut sorted = self.doubled.clone();
-        sorted.sort_unstable_by_key(|r| r.start);
-        for r in sorted {
-            match ranges.last_mut() {
-                Some(last) if r.start <= last.end => last.end = last.end.max(r.end),
-                _ => ranges.push(r),
-            }
-        }
-        let mut owners: BTreeMap<usize, Vec<Ino>> = BTreeMap::new();
+        // Only those that are listed need names.
+        let listed: Vec<Range<Lbn>> = self.doubled.iter().take(KEPT).cloned().collect();
+        let rest = self.doubled.iter().skip(KEPT).count() as u64;
+        let mut owners: BTreeMap<usize, BTreeSet<Ino>> = BTreeMap::new();
         table.each(pages, |ino, inode| {
-            for e in extents::list(pages, inode) {
-                let known = ranges.len().min(DOUBLED_KEPT);
-                let first = ranges[..known].partition_point(|r| r.end <= e.lbn);
-                for (i, r) in ranges[..known].iter().enumerate().skip(first) {
+            for e in extents::list(pages, ino, inode) {
+                let first = listed.partition_point(|r| r.end <= e.lbn);
+                for (i, r) in listed.iter().enumerate().skip(first) {
                     if r.start >= e.lbn + e.len {
                         break;
                     }
-                    owners.entry(i).or_default().push(ino);
+                    owners.entry(i).or_default().insert(ino);
                 }
             }
         });
-        for (i, r) in ranges.iter().enumerate() {
+        for (i, r) in listed.iter().enumerate() {
             let inos: Vec<String> = owners
                 .get(&i)
                 .into_iter()
@@ -175,6 +181,7 @@ impl Owners {
             );
             c.findings.error(Area::Extents, what);
         }
+        c.findings.more(rest);
     }
 }
 

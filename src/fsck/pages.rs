@@ -1,16 +1,18 @@
 //! NAT and node pages.
 
+use std::ops::Range;
+
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::node::{self, NodeKind, OFF_SEQ};
 use quayfs_layout::{BLOCK, bytes};
+use rangemap::RangeSet;
+use rustc_hash::FxHashSet;
 
 use super::bitset::BitSet;
 use super::media::Media;
 use super::{Area, Check};
 use crate::ns::node::{PageBytes, static_kind, zero_page};
 
-/// NAT entries read at once.
-const CHUNK: u64 = 8192;
 /// In `owner`: nobody.
 const NOBODY: u32 = 0;
 
@@ -22,7 +24,7 @@ pub(super) struct Pages<'m> {
     /// Those whose page is what it should be.
     readable: BitSet,
     /// Nodes of which the NAT says nothing that makes sense.
-    unknown: BitSet,
+    unknown: RangeSet<u64>,
 }
 
 /// What there is to read of a node.
@@ -44,7 +46,7 @@ impl<'m> Pages<'m> {
             media,
             exists: BitSet::new(n),
             readable: BitSet::new(n),
-            unknown: BitSet::new(n),
+            unknown: RangeSet::new(),
         };
         let shared = pages.read_nat(c);
         c.report.statistics.node_pages = pages.exists.count();
@@ -70,49 +72,67 @@ impl<'m> Pages<'m> {
     }
 
     /// Reads the NAT; returns the pages that more than one node owns.
-    fn read_nat(&mut self, c: &mut Check) -> Vec<u64> {
-        let (geo, salt) = (&self.media.geo, self.media.salt);
+    fn read_nat(&mut self, c: &mut Check) -> FxHashSet<u64> {
+        let geo = self.media.geo;
         let mut owner = vec![NOBODY; geo.node_pages as usize];
-        let mut shared = Vec::new();
-        for first in (0..geo.nat_entries).step_by(CHUNK as usize) {
-            let n = CHUNK.min(geo.nat_entries - first);
-            let chunk = self.media.region.read_vec(geo.nat_off + first * 8, n * 8);
-            for (id, word) in (first..).zip(chunk.chunks_exact(8)) {
-                match node::nat_decode(id as u32, bytes::get_u64(word, 0), salt) {
-                    Some(None) => {}
-                    Some(Some(_)) if id == 0 => {
-                        c.findings
-                            .error(Area::Nat, "node 0 exists, which is never used");
-                    }
-                    Some(Some(page)) if page < geo.node_pages => {
-                        self.exists.add(id);
-                        let before = &mut owner[page as usize];
-                        if *before == NOBODY {
-                            *before = id as u32;
-                            continue;
-                        }
-                        let what =
-                            format_args!("page {page} belongs to node {before} and to node {id}");
-                        c.findings.error(Area::Nat, what);
-                        shared.push(page);
-                    }
-                    Some(Some(page)) => {
-                        self.unknown.add(id);
-                        let what = format_args!(
-                            "the entry of node {id} names page {page}, there are {}",
-                            geo.node_pages
-                        );
-                        c.findings.error(Area::Nat, what);
-                    }
-                    None => {
-                        self.unknown.add(id);
-                        c.findings
-                            .error(Area::Nat, format_args!("the entry of node {id} is damaged"));
-                    }
+        let mut shared = FxHashSet::default();
+        let media = self.media;
+        let each = |ids: Range<u64>, words: Option<&[u8]>| {
+            let Some(words) = words else {
+                // An entry is never all zeros.
+                self.unknown.insert(ids.clone());
+                let what = |id| format!("the entry of node {id} is damaged");
+                c.findings.errors(Area::Nat, ids, what);
+                return;
+            };
+            for (id, word) in ids.zip(words.chunks_exact(8)) {
+                self.entry(id, bytes::get_u64(word, 0), &mut owner, &mut shared, c);
+            }
+        };
+        let (off, count) = (geo.nat_off, geo.nat_entries);
+        media.region.table(off, count, 8, each);
+        shared
+    }
+
+    /// One entry of the NAT.
+    fn entry(
+        &mut self,
+        id: u64,
+        word: u64,
+        owner: &mut [u32],
+        shared: &mut FxHashSet<u64>,
+        c: &mut Check,
+    ) {
+        let pages = self.media.geo.node_pages;
+        match node::nat_decode(id as u32, word, self.media.salt) {
+            Some(None) => {}
+            Some(Some(_)) if id == 0 => {
+                c.findings
+                    .error(Area::Nat, "node 0 exists, which is never used");
+            }
+            Some(Some(page)) if page < pages => {
+                self.exists.add(id);
+                let before = &mut owner[page as usize];
+                if *before == NOBODY {
+                    *before = id as u32;
+                    return;
                 }
+                let what = format_args!("page {page} belongs to node {before} and to node {id}");
+                c.findings.error(Area::Nat, what);
+                shared.insert(page);
+            }
+            Some(Some(page)) => {
+                self.unknown.insert(id..id + 1);
+                let what =
+                    format_args!("the entry of node {id} names page {page}, there are {pages}");
+                c.findings.error(Area::Nat, what);
+            }
+            None => {
+                self.unknown.insert(id..id + 1);
+                c.findings
+                    .error(Area::Nat, format_args!("the entry of node {id} is damaged"));
             }
         }
-        shared
     }
 
     fn home(&self, id: u32) -> Option<u64> {
@@ -132,7 +152,7 @@ impl<'m> Pages<'m> {
                 .read(self.media.geo.node_page(at), &mut page[..]);
             return Got::Page(page);
         }
-        if self.exists.has(n) || self.unknown.has(n) {
+        if self.exists.has(n) || self.unknown.contains(&n) {
             Got::Damaged
         } else {
             Got::Missing
@@ -141,7 +161,13 @@ impl<'m> Pages<'m> {
 
     /// Whether nothing can be said about a node, because its NAT entry is damaged.
     pub(super) fn is_unknown(&self, id: u64) -> bool {
-        self.unknown.has(id)
+        self.unknown.contains(&id)
+    }
+
+    /// Nodes of a range about which nothing can be said.
+    pub(super) fn unknown_in(&self, ids: Range<u64>) -> Vec<Range<u64>> {
+        let within = |r: &Range<u64>| r.start.max(ids.start)..r.end.min(ids.end);
+        self.unknown.overlapping(&ids).map(within).collect()
     }
 }
 

@@ -101,7 +101,9 @@ pub fn repair_volume(
     // A daemon or a repair that died may have left stores that were never flushed. They can be read,
     // so everything that follows would build on them, and be wrong once power fails.
     let region = volume.region();
-    region.flush(0, region.len());
+    for part in region.held(0..region.len()) {
+        region.flush(part.start, part.end - part.start);
+    }
     region.drain()?;
     volume.device().flush()?;
     progress("checking");
@@ -124,8 +126,9 @@ pub fn repair_volume(
             progress,
         };
         let result = repair.pass(&report.check);
-        let changed = repair.log.len() > 0;
+        let changed = !repair.log.is_empty();
         report.done.append(&mut repair.log.done);
+        report.unlisted += repair.log.unlisted;
         result?;
         progress("checking again");
         report.check = super::check_copy(volume, options)?;
@@ -242,5 +245,6 @@ impl Repair<'_> {
 fn only_content(found: &FsckReport) -> bool {
     let mut areas = found.findings.iter().map(|f| f.area);
     found.skipped.is_empty()
+        && found.behind_end == 0
         && areas.all(|a| matches!(a, Area::Content | Area::Config | Area::Device))
 }

@@ -1,6 +1,7 @@
 //! What a check has found.
 
 use std::fmt;
+use std::ops::Range;
 
 use serde::Serialize;
 
@@ -165,6 +166,9 @@ pub struct FsckReport {
     pub findings: Vec<Finding>,
     /// Findings that are not listed because there are too many of their area.
     pub unlisted: u64,
+    /// How many of them are about what lies behind the end of a file.
+    #[serde(skip)]
+    pub(crate) behind_end: u64,
     /// What was not checked, and why.
     pub skipped: Vec<String>,
     /// What there is.
@@ -174,7 +178,7 @@ pub struct FsckReport {
 impl FsckReport {
     /// Whether nothing is wrong.
     pub fn is_clean(&self) -> bool {
-        self.findings.is_empty()
+        self.count() == 0
     }
 
     /// Number of findings, those not listed included.
@@ -225,7 +229,7 @@ impl fmt::Display for FsckReport {
 #[derive(Default)]
 pub(super) struct Findings {
     list: Vec<Finding>,
-    counts: [usize; Area::Content as usize + 1],
+    counts: [u64; Area::Content as usize + 1],
     unlisted: u64,
 }
 
@@ -241,7 +245,7 @@ impl Findings {
     pub(super) fn add(&mut self, severity: Severity, area: Area, what: impl fmt::Display) {
         let n = &mut self.counts[area as usize];
         *n += 1;
-        if *n > KEPT {
+        if *n > KEPT as u64 {
             self.unlisted += 1;
             return;
         }
@@ -250,6 +254,21 @@ impl Findings {
             area,
             what: what.to_string(),
         });
+    }
+
+    /// The same is wrong with each of these. Only those that are listed are put into words.
+    pub(super) fn errors(&mut self, area: Area, all: Range<u64>, what: impl Fn(u64) -> String) {
+        let room = (KEPT as u64).saturating_sub(self.counts[area as usize]);
+        let listed = all.end.min(all.start.saturating_add(room));
+        for n in all.start..listed {
+            self.error(area, what(n));
+        }
+        self.more(all.end - listed);
+    }
+
+    /// There are `n` more, which nobody has looked at one by one.
+    pub(super) fn more(&mut self, n: u64) {
+        self.unlisted += n;
     }
 
     pub(super) fn finish(self) -> (Vec<Finding>, u64) {

@@ -6,14 +6,12 @@ use quayfs_layout::Ino;
 use quayfs_layout::inode::{self, Inode};
 use quayfs_layout::node::INODES_PER_PAGE;
 
+use rustc_hash::FxHashMap;
+
+use super::bitset::BitSet;
 use super::pages::{Got, Pages};
 use super::{Area, Check};
 use crate::fs::attr::dirent_kind;
-
-/// In `place`: the page does not exist.
-const ABSENT: u32 = u32::MAX;
-/// In `place`: the page cannot be read.
-const DAMAGED: u32 = u32::MAX - 1;
 
 /// What is known of a live inode.
 #[derive(Clone, Copy, Debug, Default)]
@@ -44,8 +42,13 @@ pub(super) enum Status<'a> {
 
 /// A few bytes for each place of the inode-table pages that exist.
 pub(super) struct Table {
-    place: Vec<u32>,
+    /// Pages that could be read, in order.
+    there: Vec<u32>,
+    /// Where in `known` the inodes of each begin, in pages.
+    place: FxHashMap<u32, u32>,
     known: Vec<Known>,
+    /// Pages that could not.
+    damaged: BitSet,
     base: u64,
 }
 
@@ -53,21 +56,30 @@ impl Table {
     /// Reads all images; a free one must be empty.
     pub(super) fn load(pages: &Pages<'_>, c: &mut Check) -> Self {
         let g = &pages.media.geo;
+        let total = g.dyn_base - g.inode_base;
         let mut table = Self {
-            place: vec![ABSENT; (g.dyn_base - g.inode_base) as usize],
+            there: Vec::new(),
+            place: FxHashMap::default(),
             known: Vec::new(),
+            damaged: BitSet::new(total),
             base: g.inode_base,
         };
-        for page in 0..table.pages() {
-            let bytes = match pages.read((g.inode_base + page) as u32) {
-                Got::Missing => continue,
-                Got::Damaged => {
-                    table.place[page as usize] = DAMAGED;
-                    continue;
-                }
-                Got::Page(bytes) => bytes,
+        for r in pages.unknown_in(g.inode_base..g.dyn_base) {
+            table
+                .damaged
+                .fill(r.start - g.inode_base..r.end - g.inode_base);
+        }
+        let exist = pages.exists.iter_from(g.inode_base);
+        for page in exist
+            .map(|id| id - g.inode_base)
+            .take_while(|page| *page < total)
+        {
+            let Got::Page(bytes) = pages.read((g.inode_base + page) as u32) else {
+                table.damaged.add(page);
+                continue;
             };
-            table.place[page as usize] = (table.known.len() as u64 / INODES_PER_PAGE) as u32;
+            table.place.insert(page as u32, table.there.len() as u32);
+            table.there.push(page as u32);
             for (slot, ino) in Self::numbers(page).enumerate() {
                 let at = inode::offset(slot);
                 let image = &bytes[at..at + inode::SIZE];
@@ -92,9 +104,14 @@ impl Table {
         table
     }
 
-    /// Number of pages that the table can have.
-    pub(super) fn pages(&self) -> u64 {
-        self.place.len() as u64
+    /// The pages that could be read, in order.
+    pub(super) fn pages(&self) -> impl Iterator<Item = u64> + '_ {
+        self.there.iter().map(|page| u64::from(*page))
+    }
+
+    /// The pages that could not.
+    pub(super) fn damaged(&self) -> &BitSet {
+        &self.damaged
     }
 
     /// The inode numbers of a page.
@@ -104,13 +121,13 @@ impl Table {
 
     /// Whether all images could be read.
     pub(super) fn is_complete(&self) -> bool {
-        !self.place.contains(&DAMAGED)
+        self.damaged.is_empty()
     }
 
     fn index(&self, ino: Ino) -> Option<usize> {
-        let place = *self.place.get((ino / INODES_PER_PAGE) as usize)?;
-        (place < DAMAGED)
-            .then(|| (u64::from(place) * INODES_PER_PAGE + ino % INODES_PER_PAGE) as usize)
+        let page = u32::try_from(ino / INODES_PER_PAGE).ok()?;
+        let place = *self.place.get(&page)?;
+        Some((u64::from(place) * INODES_PER_PAGE + ino % INODES_PER_PAGE) as usize)
     }
 
     /// What is known of `ino`, which may be any number.
@@ -118,9 +135,7 @@ impl Table {
         match self.index(ino).map(|i| &self.known[i]) {
             Some(k) if k.live => Status::Live(k),
             Some(_) => Status::Free,
-            None if self.place.get((ino / INODES_PER_PAGE) as usize) == Some(&DAMAGED) => {
-                Status::Unknown
-            }
+            None if self.damaged.has(ino / INODES_PER_PAGE) => Status::Unknown,
             None => Status::Free,
         }
     }
@@ -134,9 +149,6 @@ impl Table {
 
     /// The live inodes of a page.
     pub(super) fn images(&self, pages: &Pages<'_>, page: u64) -> Vec<(Ino, Inode)> {
-        if self.place[page as usize] >= DAMAGED {
-            return Vec::new();
-        }
         let Got::Page(bytes) = pages.read((self.base + page) as u32) else {
             return Vec::new();
         };
@@ -151,7 +163,7 @@ impl Table {
 
     /// Calls `f` for every live inode.
     pub(super) fn each(&self, pages: &Pages<'_>, mut f: impl FnMut(Ino, &Inode)) {
-        for page in 0..self.pages() {
+        for page in self.pages() {
             for (ino, inode) in self.images(pages, page) {
                 f(ino, &inode);
             }
@@ -160,7 +172,7 @@ impl Table {
 
     /// Calls `f` with what is known of every live inode.
     pub(super) fn each_known(&self, mut f: impl FnMut(Ino, &Known)) {
-        for page in 0..self.pages() {
+        for page in self.pages() {
             for ino in Self::numbers(page) {
                 if let Status::Live(known) = self.status(ino) {
                     f(ino, known);

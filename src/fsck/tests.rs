@@ -7,6 +7,7 @@ mod metadata;
 mod names;
 mod quotas;
 mod random;
+mod scale;
 mod storage;
 mod support;
 

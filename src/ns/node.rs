@@ -4,6 +4,7 @@
 //! an operation has changed lives in the cache until digest has passed its last record, so a
 //! page that is not cached can always be read from its home.
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use quayfs_layout::geometry::Geometry;
@@ -113,7 +114,7 @@ pub struct NodeStore {
     /// Pages beyond that which only operations that give space back may be promised.
     privileged: u64,
     /// Damaged NAT entries: how many, and the first one.
-    damage: Option<(usize, String)>,
+    damage: Option<(u64, String)>,
 }
 
 impl NodeStore {
@@ -125,42 +126,45 @@ impl NodeStore {
             .map(|_| AtomicU64::new(0))
             .collect();
         let mut live = 0;
-        let mut damage: Option<(usize, String)> = None;
-        let mut damaged = |what: std::fmt::Arguments<'_>| match &mut damage {
-            Some((n, _)) => *n += 1,
-            none => *none = Some((1, what.to_string())),
+        let mut damage: Option<(u64, String)> = None;
+        let mut damaged = |more, what: std::fmt::Arguments<'_>| match &mut damage {
+            Some((n, _)) => *n += more,
+            none => *none = Some((more, what.to_string())),
         };
-        let mut buf = vec![0; 64 << 10];
-        let per = (buf.len() / 8) as u64;
-        let mut id = 0;
-        while id < geo.nat_entries {
-            let n = per.min(geo.nat_entries - id);
-            let chunk = &mut buf[..n as usize * 8];
-            region.read(geo.nat_off + id * 8, chunk);
-            for i in 0..n {
-                let nid = (id + i) as u32;
-                let word = bytes::get_u64(chunk, i as usize * 8);
-                match node::nat_decode(nid, word, salt) {
+        let each = |ids: Range<u64>, words: Option<&[u8]>| {
+            let Some(words) = words else {
+                // An entry is never all zeros.
+                let first = ids.start;
+                damaged(
+                    ids.end - first,
+                    format_args!("NAT entry of node {first} is damaged"),
+                );
+                return;
+            };
+            for (id, word) in ids.zip(words.chunks_exact(8)) {
+                let nid = id as u32;
+                match node::nat_decode(nid, bytes::get_u64(word, 0), salt) {
                     Some(None) => {}
                     Some(Some(page)) if page < geo.node_pages => {
                         let (w, bit) = (page as usize / 64, 1 << (page % 64));
                         if used[w] & bit != 0 {
-                            damaged(format_args!(
+                            let what = format_args!(
                                 "node page {page} is owned twice, second by node {nid}"
-                            ));
+                            );
+                            damaged(1, what);
                             continue;
                         }
                         used[w] |= bit;
                         live += 1;
-                        if u64::from(nid) < geo.dyn_base {
+                        if id < geo.dyn_base {
                             present[nid as usize / 64].fetch_or(1 << (nid % 64), Ordering::Relaxed);
                         }
                     }
-                    _ => damaged(format_args!("NAT entry of node {nid} is damaged")),
+                    _ => damaged(1, format_args!("NAT entry of node {nid} is damaged")),
                 }
             }
-            id += n;
-        }
+        };
+        region.table(geo.nat_off, geo.nat_entries, 8, each);
         let free = (0..geo.node_pages)
             .rev()
             .filter(|p| used[*p as usize / 64] & (1 << (p % 64)) == 0)
@@ -184,7 +188,7 @@ impl NodeStore {
 
     /// How many NAT entries are damaged, and the first of them. Nothing may be written then: the
     /// pages of such nodes count as free.
-    pub fn damage(&self) -> Option<(usize, &str)> {
+    pub fn damage(&self) -> Option<(u64, &str)> {
         self.damage.as_ref().map(|(n, first)| (*n, &first[..]))
     }
 

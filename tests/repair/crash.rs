@@ -73,7 +73,7 @@ fn nobody_writes_to_a_volume_in_the_middle_of_its_repair() {
         let refused = Fs::mount_quiet(damage::volume(&media), &options("noatime"));
         assert!(matches!(refused, Err(MountError::Repairing)), "{crash}");
         assert!(!check(&media, true).is_clean(), "{crash}");
-        let copy = Arc::new(media.region.private_copy());
+        let copy = Arc::new(media.region.load().unwrap());
         let volume = Volume::from_parts(copy, Arc::clone(&media.device), Access::ReadOnly);
         let fs = Fs::mount_quiet(volume.expect("open"), &options("ro")).expect("mount");
         assert_eq!(read(&fs), Ok(whole.clone()), "{crash}");

@@ -47,7 +47,7 @@ fn a_read_only_mount_shows_what_can_be_read() {
         for harm in harms {
             let media = harm.done_to(&image).media();
             let before = Image::of(&media, &image.options);
-            let copy = Arc::new(media.region.private_copy());
+            let copy = Arc::new(media.region.load().unwrap());
             let volume = Volume::from_parts(copy, Arc::clone(&media.device), Access::ReadOnly);
             let options = quayfs_oracle::options("ro,errors=continue");
             let fs = Fs::mount_quiet(volume.expect("open"), &options);

@@ -40,7 +40,7 @@ impl Media {
 
     /// The volume for reading, on a copy of the region as a read-only mount makes it.
     pub fn copy(&self) -> std::result::Result<Volume, VolumeError> {
-        let region = Arc::new(self.region.private_copy());
+        let region = Arc::new(self.region.load()?);
         let device = Arc::clone(&self.device);
         Volume::from_parts(region, device, Access::ReadOnly)
     }

@@ -114,6 +114,15 @@ pub enum Damage {
         /// What is wrong with it.
         kind: SlotDamage,
     },
+    /// Slots that have never been written, in a region whose slots all have been.
+    Unwritten {
+        /// Staging buffer.
+        buffer: u16,
+        /// Index of the first one.
+        first: u64,
+        /// How many follow each other.
+        count: u64,
+    },
     /// A record fails its check although a later one in its lane is valid, or contradicts another.
     Record {
         /// Lane.
@@ -168,7 +177,7 @@ impl Damage {
             Self::Record { seq, .. } => *seq,
             Self::Missing { first, .. } => Some(*first),
             Self::Epoch { seq, .. } => Some(*seq),
-            Self::Word(_) | Self::Slot { .. } => None,
+            Self::Word(_) | Self::Slot { .. } | Self::Unwritten { .. } => None,
         }
     }
 }
@@ -190,6 +199,17 @@ impl fmt::Display for Damage {
                     SlotDamage::NoSuchBuffer => "a record names it, but there is no such buffer",
                 };
                 write!(f, "staging buffer {buffer}, slot {index}: {what}")
+            }
+            Self::Unwritten {
+                buffer,
+                first,
+                count,
+            } => {
+                let last = first + count - 1;
+                write!(
+                    f,
+                    "staging buffer {buffer}, slots {first} to {last}: there is nothing, not even a header"
+                )
             }
             Self::Record {
                 lane,

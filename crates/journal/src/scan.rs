@@ -263,6 +263,9 @@ impl Scan {
     fn scan_slots(&mut self) {
         let named = self.named_slots();
         let (geo, region) = (self.geo, Arc::clone(&self.region));
+        let slots = u64::from(geo.buffers) * geo.slots_per_buffer;
+        let headers = geo.header(0, 0);
+        let held = region.held(headers..headers + slots * SLOT_HEADER_BYTES as u64);
         let context = SlotContext {
             geo: &geo,
             region: &region,
@@ -270,11 +273,12 @@ impl Scan {
             epoch: self.epoch,
             digested: self.digested,
             retired: self.retired,
+            held: &held,
         };
         // Pieces of equal size, so that one buffer on two processors takes half the time.
         let per_buffer = geo.slots_per_buffer.div_ceil(PIECE);
         let pieces = u64::from(geo.buffers) * per_buffer;
-        let bytes = u64::from(geo.buffers) * geo.slots_per_buffer * SLOT_HEADER_BYTES as u64;
+        let bytes = slots * SLOT_HEADER_BYTES as u64;
         let parts = in_parallel(pieces as usize, bytes, |i| {
             let i = i as u64;
             context.piece((i / per_buffer) as u16, i % per_buffer * PIECE)
@@ -283,7 +287,9 @@ impl Scan {
         for part in parts {
             self.max_seq_seen = self.max_seq_seen.max(part.max_seq);
             self.live.extend(part.live);
-            self.damage.extend(part.damage);
+            for d in part.damage {
+                join(&mut self.damage, d);
+            }
             self.rewrite.extend(part.rewrite);
             self.above.extend(part.above);
         }
@@ -345,5 +351,25 @@ impl Scan {
             self.region.flush(base + head % ring, first);
             self.region.flush(base, end - head - first);
         }
+    }
+}
+
+/// Adds damage to a list; slots without anything that follow each other become one.
+fn join(list: &mut Vec<Damage>, d: Damage) {
+    if let Damage::Unwritten {
+        buffer,
+        first,
+        count,
+    } = d
+        && let Some(Damage::Unwritten {
+            buffer: before,
+            first: from,
+            count: so_far,
+        }) = list.last_mut()
+        && (*before, *from + *so_far) == (buffer, first)
+    {
+        *so_far += count;
+    } else {
+        list.push(d);
     }
 }

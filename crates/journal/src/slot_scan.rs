@@ -8,6 +8,7 @@ use quayfs_layout::Guard;
 use quayfs_layout::slot::{self, HeaderSeed, SLOT_HEADER_BYTES, SlotHeader};
 use quayfs_pmem::Region;
 use rustc_hash::FxHashMap;
+use std::ops::Range;
 
 /// What a replayable record says of a slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -30,6 +31,8 @@ pub(crate) struct SlotContext<'a> {
     pub(crate) epoch: u32,
     pub(crate) digested: u64,
     pub(crate) retired: u64,
+    /// Parts of the region that hold anything, where headers are.
+    pub(crate) held: &'a [Range<u64>],
 }
 
 /// What one piece holds.
@@ -52,15 +55,49 @@ impl SlotContext<'_> {
             ..SlotPart::default()
         };
         let n = PIECE.min(self.geo.slots_per_buffer - first);
-        let bytes = self
-            .region
-            .read_vec(self.geo.header(buffer, first), n * SLOT_HEADER_BYTES as u64);
+        let off = self.geo.header(buffer, first);
+        let here = self.held.partition_point(|r| r.end <= off);
+        let end = off + n * SLOT_HEADER_BYTES as u64;
+        if self.held.get(here).is_none_or(|r| r.start >= end) {
+            self.unwritten(first, n, &mut part);
+            return part;
+        }
+        let bytes = self.region.read_vec(off, n * SLOT_HEADER_BYTES as u64);
         let seed = HeaderSeed::new(self.geo.volume_salt, buffer);
         let (headers, _) = bytes.as_chunks::<SLOT_HEADER_BYTES>();
         for (index, raw) in (first..).zip(headers) {
             self.slot(index, raw, seed, &mut part);
         }
         part
+    }
+
+    /// Headers of zeros, which no slot of a formatted volume has: what records name is judged as ever, the rest together.
+    fn unwritten(&self, first: u64, n: u64, part: &mut SlotPart) {
+        let buffer = part.buffer;
+        let end = first + n;
+        let seed = HeaderSeed::new(self.geo.volume_salt, buffer);
+        let mut named: Vec<u64> = match self.named.is_empty() {
+            true => Vec::new(),
+            false => (first..end)
+                .filter(|index| self.named.contains_key(&(buffer, *index)))
+                .collect(),
+        };
+        named.push(end);
+        let mut at = first;
+        for index in named {
+            if at < index {
+                let count = index - at;
+                part.damage.push(Damage::Unwritten {
+                    buffer,
+                    first: at,
+                    count,
+                });
+            }
+            if index < end {
+                self.slot(index, &[0; SLOT_HEADER_BYTES], seed, part);
+            }
+            at = index + 1;
+        }
     }
 
     fn slot(

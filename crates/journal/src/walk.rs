@@ -8,6 +8,7 @@ use quayfs_layout::record::{
 };
 use quayfs_layout::{BLOCK, Guard, LINE, checksum};
 use quayfs_pmem::Region;
+use std::ops::Range;
 
 /// Which records a walk is after.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +46,8 @@ struct Walker<'a> {
     rules: Rules,
     /// One lap after the head.
     limit: u64,
+    /// Which parts of the lane, from its beginning on, hold anything.
+    held: Vec<Range<u64>>,
 }
 
 /// Walks `lane` from its stored head.
@@ -68,6 +71,7 @@ pub(crate) fn walk_lane(
         lane,
         rules,
         limit: head + geo.lane_bytes,
+        held: held(region, geo, lane),
     };
     let mut walk = Walk {
         end: head,
@@ -119,6 +123,12 @@ pub(crate) fn walk_lane(
         current: rules.epoch,
     }));
     walk
+}
+
+fn held(region: &Region, geo: &JournalGeometry, lane: u16) -> Vec<Range<u64>> {
+    let base = geo.lane(lane.into());
+    let parts = region.held(base..base + geo.lane_bytes).into_iter();
+    parts.map(|r| r.start - base..r.end - base).collect()
 }
 
 enum Found {
@@ -245,13 +255,24 @@ impl Walker<'_> {
     /// The first position at or after `from` with a valid header. Position and epoch are in its
     /// checksum, so what earlier laps left behind is not one. What is on the way is noted.
     fn resync(&self, from: u64, walk: &mut Walk) -> Option<u64> {
-        (from..self.limit).step_by(LINE).find(|&pos| {
-            let valid = self.header(pos).is_some();
-            if !valid {
-                self.note(walk, pos);
+        let mut pos = from;
+        while pos < self.limit {
+            let (at, ring) = (pos % self.geo.lane_bytes, self.geo.lane_bytes);
+            // Where nothing is there are no headers, whole or torn.
+            let here = self.held.partition_point(|r| r.end <= at);
+            let start = self.held.get(here).map_or(ring, |r| r.start.max(at));
+            let start = start / LINE as u64 * LINE as u64;
+            if start > at {
+                pos += start - at;
+                continue;
             }
-            valid
-        })
+            if self.header(pos).is_some() {
+                return Some(pos);
+            }
+            self.note(walk, pos);
+            pos += LINE as u64;
+        }
+        None
     }
 
     /// Notes what is at a position without a valid header, if it is of any interest.

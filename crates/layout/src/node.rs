@@ -33,7 +33,10 @@ pub const OFF_OWNER: usize = 16;
 pub const OFF_BITS_SET: usize = 24;
 /// Offset of the highest sequence number that digest has applied to the page.
 pub const OFF_SEQ: usize = 32;
-const OFF_CRC: usize = 60;
+/// Offset of the checksum.
+pub const OFF_CRC: usize = 60;
+/// Bytes of the checksum.
+pub const CRC_BYTES: usize = HEADER - OFF_CRC;
 
 /// What a node page holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -104,6 +107,12 @@ fn crc(page: &[u8], salt: u64) -> u32 {
 pub fn seal(page: &mut [u8], salt: u64) {
     let c = crc(page, salt);
     put_u32(page, OFF_CRC, c);
+}
+
+/// By which bits the checksum of a page differs from what it should be; 0 if it does not. What it covers are the salt,
+/// which comes first, and all of the page but itself.
+pub fn mismatch(page: &[u8], salt: u64) -> u32 {
+    get_u32(page, OFF_CRC) ^ crc(page, salt)
 }
 
 /// Checks a page read for node `id` and returns its kind.

@@ -66,6 +66,7 @@ mod copy;
 mod drain;
 mod error;
 mod fault;
+mod held;
 mod lock;
 mod memory;
 mod observer;

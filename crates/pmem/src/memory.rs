@@ -30,6 +30,7 @@ const HEAP_ALIGN: usize = 16;
 
 enum Owner {
     Mapping,
+    Reserved,
     Heap { start: NonNull<u8>, layout: Layout },
 }
 
@@ -117,6 +118,29 @@ impl Memory {
             writable: true,
             owner: Owner::Heap { start, layout },
         }
+    }
+
+    /// Zeroed memory that is taken from the system when it is first stored to, and not before: it may be
+    /// longer than the machine has memory.
+    ///
+    /// # Errors
+    /// If the system promises no more than it has.
+    pub(crate) fn reserve(len: usize) -> io::Result<Self> {
+        assert!(len > 0, "a region cannot be empty");
+        let (prot, flags) = (
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE | MapFlags::NORESERVE,
+        );
+        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing in this process.
+        let start = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, prot, flags) }?;
+        let base = NonNull::new(start.cast::<u8>())
+            .ok_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable))?;
+        Ok(Self {
+            base,
+            len,
+            writable: true,
+            owner: Owner::Reserved,
+        })
     }
 
     /// Sets bytes before anybody else has the memory.
@@ -258,7 +282,7 @@ impl Memory {
     /// stays as it is.
     pub(crate) fn populate(&self, off: u64, len: u64, write: bool) -> io::Result<()> {
         self.check(off, len);
-        if matches!(self.owner, Owner::Heap { .. }) {
+        if !matches!(self.owner, Owner::Mapping) {
             return Ok(());
         }
         let advice = if write {
@@ -278,7 +302,7 @@ impl Memory {
     /// anyway, and Linux before 6.1. Any other: not now.
     pub(crate) fn collapse(&self, off: u64, len: u64) -> io::Result<()> {
         self.check(off, len);
-        if matches!(self.owner, Owner::Heap { .. }) {
+        if !matches!(self.owner, Owner::Mapping) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let start = self.at(off, 0);
@@ -293,9 +317,9 @@ impl Memory {
 impl Drop for Memory {
     fn drop(&mut self) {
         match self.owner {
-            // SAFETY: this is the mapping made by `map`, and nothing refers into it: no reference
+            // SAFETY: this is the mapping made by `map` or `reserve`, and nothing refers into it: no reference
             // ever left this value, and addresses only with `Bytes`, which borrow it. Failure would only leak.
-            Owner::Mapping => unsafe {
+            Owner::Mapping | Owner::Reserved => unsafe {
                 let _ = rustix::mm::munmap(self.base.as_ptr().cast(), self.len);
             },
             // SAFETY: allocated by `heap` with this layout.

@@ -6,10 +6,11 @@ mod open;
 
 use crate::drain::DrainGate;
 use crate::fault::Guard;
+use crate::held::Touched;
 use crate::libpmem;
 use crate::lock::{self, LockKind};
 use crate::memory::{self, Memory};
-use crate::{Backend, Bytes, Observer, PAGE, PmemError};
+use crate::{Backend, Bytes, Observer, PmemError};
 use std::fmt;
 use std::fs::File;
 use std::io;
@@ -30,27 +31,32 @@ pub use open::MapOptions;
 pub struct Region {
     /// Goes before the memory, whose addresses may then be another one's.
     _guard: Option<Guard>,
-    memory: Memory,
-    backend: Backend,
+    pub(crate) memory: Memory,
+    pub(crate) backend: Backend,
     gate: DrainGate,
-    source: Source,
+    pub(crate) source: Source,
     /// Nearly all of it lies in huge pages.
     huge: AtomicBool,
 }
 
-enum Source {
-    File { file: Arc<File>, path: PathBuf },
+pub(crate) enum Source {
+    File {
+        file: Arc<File>,
+        path: PathBuf,
+    },
     Simulated(Option<Arc<dyn Observer>>),
+    /// A private copy.
+    Copy(Touched),
 }
 
 impl Region {
-    fn assemble(memory: Memory, backend: Backend, source: Source) -> Self {
+    pub(crate) fn assemble(memory: Memory, backend: Backend, source: Source) -> Self {
         let guard = match &source {
             Source::File { file, path } => {
                 let start = memory.address(0, 0).addr();
                 Some(Guard::new(start, memory.len(), Arc::clone(file), path))
             }
-            Source::Simulated(_) => None,
+            Source::Simulated(_) | Source::Copy(_) => None,
         };
         Self {
             _guard: guard,
@@ -100,22 +106,6 @@ impl Region {
         Self::assemble(memory, backend, Source::Simulated(observer))
     }
 
-    /// Heap memory with a copy of this region, which behaves as the same backend. Pages that are
-    /// zero take no memory. [`Region::load`] is for what lies in a file.
-    pub fn private_copy(&self) -> Self {
-        let mut memory = Memory::heap(self.memory.len());
-        const ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
-        let mut page = ZEROS;
-        for off in (0..self.len()).step_by(page.len()) {
-            let len = page.len().min((self.len() - off) as usize);
-            self.memory.read(off, &mut page[..len]);
-            if page[..len] != ZEROS[..len] {
-                memory.init(off, &page[..len]);
-            }
-        }
-        Self::assemble(memory, self.backend, Source::Simulated(None))
-    }
-
     /// Length in bytes, never 0.
     #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
     pub fn len(&self) -> u64 {
@@ -136,7 +126,7 @@ impl Region {
     pub fn path(&self) -> Option<&Path> {
         match &self.source {
             Source::File { path, .. } => Some(path),
-            Source::Simulated(_) => None,
+            Source::Simulated(_) | Source::Copy(_) => None,
         }
     }
 
@@ -150,7 +140,7 @@ impl Region {
                 let meta = file.metadata().map_err(open::io_error("stat", path))?;
                 Ok(Some(meta))
             }
-            Source::Simulated(_) => Ok(None),
+            Source::Simulated(_) | Source::Copy(_) => Ok(None),
         }
     }
 
@@ -158,7 +148,16 @@ impl Region {
     fn observer(&self) -> Option<&Arc<dyn Observer>> {
         match &self.source {
             Source::Simulated(observer) => observer.as_ref(),
-            Source::File { .. } => None,
+            Source::File { .. } | Source::Copy(_) => None,
+        }
+    }
+
+    /// A copy keeps account of where something was stored.
+    #[track_caller]
+    fn note_store(&self, off: u64, len: usize, align: u64) {
+        if let Source::Copy(touched) = &self.source {
+            self.memory.check_store(off, len, align);
+            touched.note(off, len as u64);
         }
     }
 
@@ -226,6 +225,7 @@ impl Region {
             self.memory.check_store(off, 8, 8);
             observer.store(off, &value.to_le_bytes(), false, Location::caller());
         }
+        self.note_store(off, 8, 8);
         self.memory.store_u64(off, value);
     }
 
@@ -237,6 +237,7 @@ impl Region {
             self.memory.check_store(off, 4, 4);
             observer.store(off, &value.to_le_bytes(), false, Location::caller());
         }
+        self.note_store(off, 4, 4);
         self.memory.store_u32(off, value);
     }
 
@@ -268,6 +269,7 @@ impl Region {
                 observer.store(off, bytes, nt, site);
             }
         }
+        self.note_store(off, bytes.len(), 1);
     }
 
     /// Begins to write back every line that `off..off + len` touches, a partial first and last one
@@ -316,6 +318,10 @@ impl Region {
             Source::Simulated(observer) => {
                 self.cpu_fence();
                 self.drain_simulated(observer.as_deref(), site)
+            }
+            Source::Copy(_) => {
+                self.cpu_fence();
+                Ok(())
             }
             Source::File { file, .. } => {
                 self.cpu_fence();
@@ -413,7 +419,7 @@ impl Region {
     /// As [`Region::try_lock`].
     pub fn lock_within(&self, kind: LockKind, wait: Duration) -> Result<bool, PmemError> {
         match &self.source {
-            Source::Simulated(_) => Ok(true),
+            Source::Simulated(_) | Source::Copy(_) => Ok(true),
             Source::File { file, path } => {
                 lock::lock_within(file, kind, wait).map_err(|source| PmemError::Io {
                     what: "lock",

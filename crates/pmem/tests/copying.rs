@@ -156,7 +156,7 @@ fn a_private_copy_goes_its_own_way() {
         for (off, len) in [(5, 100), (4096, 4096), (LEN - 3, 3)] {
             put(&region, How::Write, off, &pattern(len, 1));
         }
-        let copy = region.private_copy();
+        let copy = region.load().unwrap();
         assert_eq!(copy.read_vec(0, LEN), region.read_vec(0, LEN));
         assert_eq!((copy.backend(), copy.path()), (region.backend(), None));
         copy.write(9000, &[7]);

@@ -1,7 +1,8 @@
 //! The proof that the map is a permutation.
 
+use quayfs_layout::Lbn;
 use quayfs_layout::l2p::{BlockState, ENTRY_BYTES};
-use quayfs_layout::{BLOCK, Lbn};
+use std::ops::Range;
 
 use crate::area::Raw;
 use crate::{Mapping, Ppt, PptError};
@@ -20,10 +21,13 @@ impl Findings {
     pub const KEPT: usize = 64;
 
     fn add(&mut self, lbn: Lbn) {
-        self.count += 1;
-        if self.first.len() < Self::KEPT {
-            self.first.push(lbn);
-        }
+        self.add_all(lbn..lbn + 1);
+    }
+
+    fn add_all(&mut self, lbns: Range<Lbn>) {
+        self.count += lbns.end - lbns.start;
+        let room = Self::KEPT - self.first.len();
+        self.first.extend(lbns.take(room));
     }
 }
 
@@ -65,14 +69,15 @@ impl Ppt {
             ..VerifyReport::default()
         };
         let mut owned = vec![0u64; geo.blocks.div_ceil(64) as usize];
-        let mut piece = vec![0; 16 * BLOCK];
-        let per_piece = piece.len() as u64 / ENTRY_BYTES;
-        for first in (0..geo.blocks).step_by(per_piece as usize) {
-            let len = (geo.blocks - first).min(per_piece) * ENTRY_BYTES;
-            let words = &mut piece[..len as usize];
-            self.area.region.read(geo.entry_off(first), words);
-            for (word, lbn) in words.chunks_exact(8).zip(first..) {
-                match self.verify_entry(lbn, quayfs_layout::bytes::get_u64(word, 0)) {
+        let each = |lbns: Range<Lbn>, words: Option<&[u8]>| {
+            if words.is_none() && self.overlay.is_empty() {
+                // An entry is never all zeros.
+                report.damaged.add_all(lbns);
+                return;
+            }
+            for (lbn, i) in lbns.zip(0..) {
+                let word = words.map_or(0, |w| quayfs_layout::bytes::get_u64(w, i * 8));
+                match self.verify_entry(lbn, word) {
                     Ok(mapping) => {
                         match mapping.state {
                             BlockState::Zero => report.zero += 1,
@@ -88,15 +93,21 @@ impl Ppt {
                     Err(_) => report.damaged.add(lbn),
                 }
             }
-        }
+        };
+        let region = &self.area.region;
+        region.table(geo.entry_off(0), geo.blocks, ENTRY_BYTES, each);
         for (word, n) in owned.iter().zip(0u64..) {
-            let mut free = !word;
+            let pbns = (geo.blocks - n * 64).min(64);
+            let mut free = !word & u64::MAX >> (64 - pbns);
+            if report.unowned.first.len() == Findings::KEPT {
+                report.unowned.count += u64::from(free.count_ones());
+                continue;
+            }
             while free != 0 {
-                let pbn = n * 64 + u64::from(free.trailing_zeros());
+                report
+                    .unowned
+                    .add(n * 64 + u64::from(free.trailing_zeros()));
                 free &= free - 1;
-                if pbn < geo.blocks {
-                    report.unowned.add(pbn);
-                }
             }
         }
         Ok(report)

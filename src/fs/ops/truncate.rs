@@ -151,21 +151,23 @@ impl Fs {
     }
 
     /// Bytes behind the end of the file in its last block are zeros, always.
-    fn stage_tail(&self, cell: &Cell, txn: &mut Txn<'_>, size: u64) -> Result<()> {
+    /// Whether there was anything to do.
+    fn stage_tail(&self, cell: &Cell, txn: &mut Txn<'_>, size: u64) -> Result<bool> {
         let keep = (size % B) as usize;
         if keep == 0 {
-            return Ok(());
+            return Ok(false);
         }
         let Some(lbn) = extents::with(cell, |x| x.lbn(size / B))? else {
-            return Ok(());
+            return Ok(false);
         };
         let mut buf = vec![0; BLOCK];
         read::blocks(&self.e, &[Want { lbn, at: 0 }], &mut buf)?;
         if buf[keep..].iter().all(|b| *b == 0) {
-            return Ok(());
+            return Ok(false);
         }
         buf[keep..].fill(0);
-        txn.stage(&[(lbn, &buf)])
+        txn.stage(&[(lbn, &buf)])?;
+        Ok(true)
     }
 
     /// Unmaps and frees blocks `first..end`, which begin and end with extents or split one.
@@ -246,7 +248,32 @@ impl Fs {
         if !self.e.intents.has(ino, IntentKind::Truncate) {
             return Ok(());
         }
-        let first = cell.with(|i| i.size).div_ceil(B);
-        self.free_behind(&cell, first)
+        let size = cell.with(|i| i.size);
+        self.zero_tail(&cell, size)?;
+        self.free_behind(&cell, size.div_ceil(B))
+    }
+
+    /// What a repair has found behind the end of a file in its last block goes too. The caller holds the range lock.
+    fn zero_tail(&self, cell: &Cell, size: u64) -> Result<()> {
+        self.e.retrying(|| {
+            let needs = Needs {
+                slots: 1,
+                nodes: 8,
+                privileged: true,
+                ..Needs::default()
+            };
+            let mut txn = Txn::begin(&self.e, needs)?;
+            match self.stage_tail(cell, &mut txn, size) {
+                // A block that cannot be read shows nothing.
+                Ok(false) | Err(FsError::Io(_)) => return Ok(()),
+                other => other?,
+            };
+            let _commit = cell.commit.lock();
+            let image = cell.image();
+            txn.put_inode(cell.ino, &image);
+            let seq = txn.commit()?;
+            cell.install(image, seq);
+            Ok(())
+        })
     }
 }

@@ -4,6 +4,13 @@
 //! bit would satisfy it by chance has odds of 1 in 100000 for a page, which the checks that follow
 //! would mostly see. The 16 bits of a checked word tell one bit of 64, if it was one.
 
+use std::sync::LazyLock;
+
+use quayfs_layout::BLOCK;
+use quayfs_layout::checksum::{crc32c, crc32c_append};
+use quayfs_layout::node::{self, CRC_BYTES, OFF_CRC};
+use rustc_hash::FxHashMap;
+
 /// The only word one bit away from `raw` that is valid; `None` if there is none, or more than one.
 pub(super) fn word(raw: u64, valid: impl Fn(u64) -> bool) -> Option<u64> {
     let mut near = (0..64).map(|bit| raw ^ 1 << bit).filter(|w| valid(*w));
@@ -22,6 +29,47 @@ pub(super) fn bytes(bytes: &mut [u8], valid: impl Fn(&[u8]) -> bool) -> Option<u
     None
 }
 
+/// Longest structure in which a flipped bit is looked for.
+pub(super) const SPAN: usize = 16 << 10;
+
+/// Syndromes of single bits: what flipping bit `b` of the byte with `d` bytes behind it does to a CRC32C.
+static SYNDROMES: LazyLock<FxHashMap<u32, u32>> = LazyLock::new(|| {
+    let mut all = FxHashMap::default();
+    let mut last: Vec<u32> = (0..8).map(|b| crc32c(&[1 << b]) ^ crc32c(&[0])).collect();
+    for d in 0..SPAN as u32 {
+        for (b, syndrome) in (0..).zip(&mut last) {
+            all.insert(*syndrome, d * 8 + b);
+            // One more byte of zeros behind it. A checksum is linear but for its constants.
+            *syndrome = crc32c_append(*syndrome, &[0]) ^ crc32c_append(0, &[0]);
+        }
+    }
+    all
+});
+
+/// The one bit of the `len` bytes with which a checksum ends that makes this difference to it. It is computed, not tried
+/// out: whoever damages a million pages must not make a repair try a million times 32768 bits.
+pub(super) fn bit(len: usize, difference: u32) -> Option<usize> {
+    let place = *SYNDROMES.get(&difference)? as usize;
+    let byte = len.checked_sub(1 + place / 8)?;
+    Some(byte * 8 + place % 8)
+}
+
+/// The one bit that keeps bytes from having this checksum.
+pub(super) fn bit_of(bytes: &[u8], crc: u32) -> Option<usize> {
+    bit(bytes.len(), crc32c(bytes) ^ crc)
+}
+
+/// The one bit of a node page that keeps it from being sound: its checksum covers what is around it.
+pub(super) fn bit_of_page(page: &[u8; BLOCK], salt: u64) -> Option<usize> {
+    let difference = node::mismatch(page, salt);
+    if difference.is_power_of_two() {
+        return Some(OFF_CRC * 8 + difference.trailing_zeros() as usize);
+    }
+    let covered = bit(BLOCK - CRC_BYTES, difference)?;
+    let behind = covered >= OFF_CRC * 8;
+    Some(covered + if behind { CRC_BYTES * 8 } else { 0 })
+}
+
 /// The aligned word that holds a bit of what begins at `off`, and that bit in it.
 pub(super) fn mask(off: u64, bit: usize) -> (u64, u64) {
     let at = off + bit as u64 / 8;
@@ -33,7 +81,8 @@ pub(super) fn mask(off: u64, bit: usize) -> (u64, u64) {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use quayfs_layout::checksum::{WORD_MAX, crc32c, open_word, seal_word};
+    use quayfs_layout::checksum::{WORD_MAX, open_word, seal_word};
+    use quayfs_layout::node::NodeKind;
     use quayfs_pmem::{Backend, Region};
 
     proptest! {
@@ -51,6 +100,9 @@ mod tests {
             rotten[at / 8] ^= 1 << (at % 8);
             prop_assert_eq!(bytes(&mut rotten, |b| crc32c(b) == crc), Some(at));
             prop_assert_eq!(&rotten, &content);
+            rotten[at / 8] ^= 1 << (at % 8);
+            prop_assert_eq!(bit_of(&rotten, crc), Some(at));
+            rotten[at / 8] ^= 1 << (at % 8);
             let region = Region::from_image(vec![0; 4096], None, Backend::Volatile);
             rotten[at / 8] ^= 1 << (at % 8);
             // An offset that is no multiple of a word.
@@ -62,11 +114,34 @@ mod tests {
     }
 
     #[test]
+    fn every_bit_of_a_page_is_found_at_once() {
+        let mut page = [0; BLOCK];
+        page.iter_mut()
+            .zip(0u32..)
+            .for_each(|(b, i)| *b = (i * i / 7) as u8);
+        node::init(&mut page, 9, NodeKind::Blob, 3);
+        node::seal(&mut page, 77);
+        for at in 0..BLOCK * 8 {
+            page[at / 8] ^= 1 << (at % 8);
+            assert_eq!(bit_of_page(&page, 77), Some(at));
+            page[at / 8] ^= 1 << (at % 8);
+        }
+        let long: Vec<u8> = (0..SPAN).map(|i| (i / 3) as u8).collect();
+        let crc = crc32c(&long);
+        for at in [0, 7, 8, 4096 * 8, SPAN * 8 - 1] {
+            let mut rotten = long.clone();
+            rotten[at / 8] ^= 1 << (at % 8);
+            assert_eq!(bit_of(&rotten, crc), Some(at));
+        }
+    }
+
+    #[test]
     fn more_than_one_bit_is_not_guessed() {
         let crc = crc32c(&[0; 64]);
         let mut b = [0; 64];
         b[3] = 0b11;
         assert_eq!(bytes(&mut b, |b| crc32c(b) == crc), None);
+        assert_eq!(bit_of(&b, crc), None);
         assert_eq!(b[3], 0b11);
     }
 }

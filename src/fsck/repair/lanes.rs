@@ -15,12 +15,9 @@ use quayfs_layout::record::{
 use quayfs_layout::slot::{COMMITTED_OFFSET, SLOT_HEADER_BYTES, SlotHeader, committed};
 use quayfs_layout::{Ino, LINE};
 
-use super::{Area, Failed, Repair};
+use super::{Area, Failed, Repair, heal};
 use crate::config::MountOptions;
 use crate::recovery::{self, journal_geometry};
-
-/// Longest body in which a flipped bit is looked for: trying takes its square.
-const HEAL_MAX: u32 = 16 << 10;
 
 impl Repair<'_> {
     fn scan(&self) -> Option<Scan> {
@@ -99,6 +96,18 @@ impl Repair<'_> {
     fn slots(&mut self, scan: &Scan) -> Result<(), Failed> {
         let (g, salt) = (self.media.geo, self.media.salt);
         for d in &scan.damage {
+            if let Damage::Unwritten {
+                buffer,
+                first,
+                count,
+            } = *d
+            {
+                for index in first..first + count {
+                    self.give_up_slot(buffer, index)?;
+                }
+                self.log.add(Area::Journal, format_args!("{d}; given up"));
+                continue;
+            }
             let Damage::Slot {
                 buffer,
                 index,
@@ -196,6 +205,8 @@ impl Repair<'_> {
             let b = b.first_chunk::<RECORD_HEADER_BYTES>()?;
             RecordHeader::decode(b, salt, lane, epoch, pos)
         };
+        let held = region.held(base..base + g.lane_bytes);
+        let held: Vec<_> = held.iter().map(|r| r.start - base..r.end - base).collect();
         let end = head + g.lane_bytes;
         let mut pos = head;
         // Whether a record ends here: only there is a header worth trying.
@@ -228,24 +239,36 @@ impl Repair<'_> {
                 }
             }
             let Some(h) = h else {
-                // What follows is found line by line.
-                pos += LINE as u64;
+                // What follows is found line by line, where anything is.
                 boundary = false;
+                let at = pos % g.lane_bytes + LINE as u64;
+                let here = held.partition_point(|r| r.end <= at);
+                let start = held.get(here).map_or(g.lane_bytes, |r| r.start.max(at));
+                pos = pos - pos % g.lane_bytes + start / LINE as u64 * LINE as u64;
                 continue;
             };
             boundary = true;
             let replayable = h.kind == RecordKind::Operation && h.seq > scan.digested;
-            if replayable && !body_is_sound(&h) && h.body_len <= HEAL_MAX {
-                let valid = |b: &[u8]| body_crc(b, salt) == h.body_crc;
-                if self.heal_bytes(off + LINE as u64, h.body_len.into(), valid)? {
-                    let what =
-                        format_args!("lane {lane}, position {pos}: record {} is healed", h.seq);
-                    self.log.add(Area::Journal, what);
-                }
+            if replayable && self.heal_body(off + LINE as u64, &h)? {
+                let what = format_args!("lane {lane}, position {pos}: record {} is healed", h.seq);
+                self.log.add(Area::Journal, what);
             }
             pos += h.total_bytes();
         }
         Ok(())
+    }
+
+    /// Heals the body of a record that is one bit away from its checksum; whether it was.
+    fn heal_body(&mut self, off: u64, h: &RecordHeader) -> Result<bool, Failed> {
+        let salt = self.media.salt;
+        let body = self.media.region.read_vec(off, h.body_len.into());
+        let difference = body_crc(&body, salt) ^ h.body_crc;
+        let Some(bit) = heal::bit(body.len(), difference) else {
+            return Ok(false);
+        };
+        let (word, mask) = heal::mask(off, bit);
+        self.put(word, self.media.region.load_u64(word) ^ mask)?;
+        Ok(true)
     }
 
     /// Says which operations recovery is going to drop, and whose they were.

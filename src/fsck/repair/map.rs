@@ -1,19 +1,22 @@
 //! The page table's entries, and what blocks hold.
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use quayfs_journal::{Journal, LiveSlot};
 use quayfs_layout::checksum::crc32c;
 use quayfs_layout::l2p::{BlockState, CRC_BYTES, ENTRY_BYTES, Entry};
 use quayfs_layout::{BLOCK, Lbn};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::tree::Tree;
 use super::{Area, Failed, Repair, heal};
 use crate::fsck::bitset::BitSet;
 use crate::fsck::media::Media;
 use crate::recovery::journal_geometry;
+
+/// Blocks read from the device at once.
+const AT_ONCE: usize = 256;
 
 /// What blocks hold after recovery: the newest staged version, else what is on the device.
 pub(super) struct Contents<'m> {
@@ -47,8 +50,7 @@ impl<'m> Contents<'m> {
         g.slot_data_off + place * BLOCK as u64
     }
 
-    /// The content of a block, whether or not its checksum holds; `None` for zeros, and for what
-    /// cannot be read because its entry is damaged.
+    /// The content of a block, whether or not its checksum holds; `None` for what cannot be read.
     pub(super) fn read(&self, lbn: Lbn) -> Option<Vec<u8>> {
         if let Some(slot) = self.newest.get(&lbn) {
             return Some(
@@ -57,11 +59,57 @@ impl<'m> Contents<'m> {
                     .read_vec(self.payload_off(slot), BLOCK as u64),
             );
         }
-        let entry = self
-            .media
-            .entry(lbn)
-            .filter(|e| e.state == BlockState::Written)?;
-        self.media.block(entry.pbn)
+        let entry = self.media.entry(lbn)?;
+        match entry.state {
+            BlockState::Zero => Some(vec![0; BLOCK]),
+            BlockState::Written => self.media.block(entry.pbn),
+        }
+    }
+
+    /// The content of a block if its checksum holds.
+    pub(super) fn sound(&self, lbn: Lbn) -> Option<Vec<u8>> {
+        let bytes = self.read(lbn)?;
+        let crc = match (self.newest.get(&lbn), self.media.entry(lbn)?.state) {
+            (Some(slot), _) => slot.crc,
+            (None, BlockState::Zero) => return Some(bytes),
+            (None, BlockState::Written) => self.media.crc(lbn),
+        };
+        (crc32c(&bytes) == crc).then_some(bytes)
+    }
+}
+
+/// Checksums of physical blocks, each read at most once.
+#[derive(Default)]
+struct Crcs(FxHashMap<u64, Option<u32>>);
+
+impl Crcs {
+    /// Reads blocks in order, neighbours together. Those that cannot be read that way are left to [`Crcs::of`].
+    fn load(&mut self, media: &Media, pbns: &[u64]) {
+        for run in pbns
+            .chunks(AT_ONCE)
+            .flat_map(|some| some.chunk_by(|a, b| a + 1 == *b))
+        {
+            let mut buf = vec![0; run.len() * BLOCK];
+            if media
+                .device
+                .read(media.geo.data_start + run[0], &mut buf)
+                .is_ok()
+            {
+                let crcs = buf.chunks_exact(BLOCK).map(|b| Some(crc32c(b)));
+                self.0.extend(run.iter().copied().zip(crcs));
+            }
+        }
+    }
+
+    /// That of a block; `None` if it cannot be read.
+    fn of(&mut self, media: &Media, pbn: u64) -> Option<u32> {
+        let read = || media.block(pbn).map(|b| crc32c(&b));
+        *self.0.entry(pbn).or_insert_with(read)
+    }
+
+    /// Whether a block holds what an LBN's checksum says.
+    fn hold(&mut self, media: &Media, pbn: u64, lbn: Lbn) -> bool {
+        self.of(media, pbn) == Some(media.crc(lbn))
     }
 }
 
@@ -134,30 +182,48 @@ impl Repair<'_> {
 
     /// Every LBN has a physical block of its own again.
     fn permutation(&mut self, contents: &Contents<'_>, tree: &Tree<'_>) -> Result<(), Failed> {
+        let g = self.media.geo;
+        let mut crcs = Crcs::default();
+        let (owned, mut homeless) = self.homes(&mut crcs)?;
+        if !homeless.is_empty() {
+            let free: Vec<u64> = owned.missing().collect();
+            homeless.sort_unstable();
+            // What can be recognized by its content comes first, what is left over is for the others.
+            let (rest, free) = self.recognize(homeless, free, &mut crcs, tree)?;
+            self.give(rest, free, contents, tree)?;
+        }
+        for lbn in g.visible_blocks()..g.blocks {
+            if let Some(e) = self.media.entry(lbn)
+                && e.state == BlockState::Written
+            {
+                self.store_entry(
+                    lbn,
+                    Entry {
+                        state: BlockState::Zero,
+                        ..e
+                    },
+                )?;
+                let what = format_args!("LBN {lbn} of the spare pool is in state zero again");
+                self.log.add(Area::PageTable, what);
+            }
+        }
+        Ok(())
+    }
+
+    /// The physical blocks that have an owner, and the LBNs that have none. Entries that can be healed are.
+    fn homes(&mut self, crcs: &mut Crcs) -> Result<(BitSet, Vec<Lbn>), Failed> {
         let (g, salt) = (self.media.geo, self.media.salt);
         let mut owned = BitSet::new(g.blocks);
-        let mut owner: BTreeMap<u64, Lbn> = BTreeMap::new();
-        let mut homeless: Vec<Lbn> = Vec::new();
+        let mut doubled: Vec<(Lbn, Entry)> = Vec::new();
         let mut bad: Vec<Lbn> = Vec::new();
         for lbn in 0..g.blocks {
             match self.media.entry(lbn) {
                 None => bad.push(lbn),
-                Some(e) if owned.add(e.pbn) => {
-                    owner.insert(e.pbn, lbn);
-                }
-                Some(e) => {
-                    // The one whose content it is keeps it.
-                    let before = owner.get(&e.pbn).copied().unwrap_or(lbn);
-                    let wins = e.state == BlockState::Written
-                        && self.media.holds(e.pbn, lbn)
-                        && !self.media.holds(e.pbn, before);
-                    if wins {
-                        owner.insert(e.pbn, lbn);
-                    }
-                    homeless.push(if wins { before } else { lbn });
-                }
+                Some(e) if owned.add(e.pbn) => {}
+                Some(e) => doubled.push((lbn, e)),
             }
         }
+        let mut homeless = self.contested(&doubled, crcs);
         for lbn in bad {
             let free =
                 |w| Entry::decode(w, lbn, salt).filter(|e| e.pbn < g.blocks && !owned.has(e.pbn));
@@ -171,29 +237,89 @@ impl Repair<'_> {
                 homeless.push(lbn);
             }
         }
-        let mut free: Vec<u64> = (0..g.blocks).filter(|p| !owned.has(*p)).collect();
-        homeless.sort_unstable();
-        // Who can be recognized by his content first: what is left over is for the others.
-        let mut rest = Vec::new();
-        for lbn in homeless {
-            let found = free.iter().position(|p| self.media.holds(*p, lbn));
-            match found.filter(|_| tree.lbns.has(lbn)) {
-                Some(n) => {
-                    let pbn = free.remove(n);
-                    self.store_entry(
-                        lbn,
-                        Entry {
-                            pbn,
-                            state: BlockState::Written,
-                        },
-                    )?;
-                    let what = format!("LBN {lbn} has physical block {pbn} again, by its checksum");
-                    self.about(Area::PageTable, lbn, tree, what);
-                }
-                None => rest.push(lbn),
+        Ok((owned, homeless))
+    }
+
+    /// Of several LBNs with one physical block all but one, in order: the first one keeps it, unless it holds the
+    /// content of a later one and not its own.
+    fn contested(&self, doubled: &[(Lbn, Entry)], crcs: &mut Crcs) -> Vec<Lbn> {
+        if doubled.is_empty() {
+            return Vec::new();
+        }
+        let mut owner: FxHashMap<u64, Lbn> = doubled.iter().map(|(_, e)| (e.pbn, 0)).collect();
+        // From the last one to the first.
+        for lbn in (0..self.media.geo.blocks).rev() {
+            if let Some(e) = self.media.entry(lbn)
+                && let Some(first) = owner.get_mut(&e.pbn)
+            {
+                *first = lbn;
             }
         }
-        for (lbn, pbn) in rest.into_iter().zip(free) {
+        let mut homeless = Vec::with_capacity(doubled.len());
+        for (lbn, e) in doubled {
+            let before = owner[&e.pbn];
+            let wins = e.state == BlockState::Written
+                && crcs.hold(&self.media, e.pbn, *lbn)
+                && !crcs.hold(&self.media, e.pbn, before);
+            if wins {
+                owner.insert(e.pbn, *lbn);
+            }
+            homeless.push(if wins { before } else { *lbn });
+        }
+        homeless
+    }
+
+    /// Gives LBNs of files those free blocks back that have their content. Each block is read once. Returns the LBNs and
+    /// the blocks that are left.
+    fn recognize(
+        &mut self,
+        homeless: Vec<Lbn>,
+        free: Vec<u64>,
+        crcs: &mut Crcs,
+        tree: &Tree<'_>,
+    ) -> Result<(Vec<Lbn>, Vec<u64>), Failed> {
+        let mut by_crc: FxHashMap<u32, VecDeque<u64>> = FxHashMap::default();
+        if homeless.iter().any(|lbn| tree.lbns.has(*lbn)) {
+            crcs.load(&self.media, &free);
+            for &pbn in &free {
+                if let Some(crc) = crcs.of(&self.media, pbn) {
+                    by_crc.entry(crc).or_default().push_back(pbn);
+                }
+            }
+        }
+        let mut rest = Vec::new();
+        let mut given = FxHashSet::default();
+        for lbn in homeless {
+            let same = by_crc.get_mut(&self.media.crc(lbn));
+            let found = same.filter(|_| tree.lbns.has(lbn));
+            let Some(pbn) = found.and_then(VecDeque::pop_front) else {
+                rest.push(lbn);
+                continue;
+            };
+            given.insert(pbn);
+            self.store_entry(
+                lbn,
+                Entry {
+                    pbn,
+                    state: BlockState::Written,
+                },
+            )?;
+            let what = format!("LBN {lbn} has physical block {pbn} again, by its checksum");
+            self.about(Area::PageTable, lbn, tree, what);
+        }
+        let left = free.into_iter().filter(|pbn| !given.contains(pbn));
+        Ok((rest, left.collect()))
+    }
+
+    /// Gives LBNs blocks that nobody can be recognized in.
+    fn give(
+        &mut self,
+        lbns: Vec<Lbn>,
+        free: Vec<u64>,
+        contents: &Contents<'_>,
+        tree: &Tree<'_>,
+    ) -> Result<(), Failed> {
+        for (lbn, pbn) in lbns.into_iter().zip(free) {
             let staged = contents.newest.contains_key(&lbn);
             if staged || !tree.lbns.has(lbn) {
                 self.store_entry(
@@ -210,21 +336,6 @@ impl Repair<'_> {
                 self.poison(lbn, pbn)?;
                 let what = format!("LBN {lbn}: its block is lost and reads as an error");
                 self.about(Area::PageTable, lbn, tree, what);
-            }
-        }
-        for lbn in g.visible_blocks()..g.blocks {
-            if let Some(e) = self.media.entry(lbn)
-                && e.state == BlockState::Written
-            {
-                self.store_entry(
-                    lbn,
-                    Entry {
-                        state: BlockState::Zero,
-                        ..e
-                    },
-                )?;
-                let what = format_args!("LBN {lbn} of the spare pool is in state zero again");
-                self.log.add(Area::PageTable, what);
             }
         }
         Ok(())
@@ -258,6 +369,8 @@ impl Repair<'_> {
     fn staged(&mut self, contents: &Contents<'_>, tree: &Tree<'_>) -> Result<(), Failed> {
         let g = self.media.geo;
         let region = Arc::clone(&self.media.region);
+        let mut given_up: Vec<LiveSlot> = Vec::new();
+        let mut lost = FxHashSet::default();
         for slot in &contents.live {
             let off = contents.payload_off(slot);
             let index = slot.pos % g.slots_per_buffer;
@@ -267,19 +380,21 @@ impl Repair<'_> {
             if exists && valid(&region.read_vec(off, BLOCK as u64)) {
                 continue;
             }
-            if exists && self.heal_bytes(off, BLOCK as u64, valid)? {
+            if exists && self.heal_block(off, slot.crc)? {
                 self.about(Area::Staged, lbn, tree, format!("LBN {lbn} is healed"));
                 continue;
             }
+            given_up.push(*slot);
             let newest = contents.newest.get(&lbn) == Some(slot);
+            if newest {
+                lost.insert(lbn);
+            }
             if newest
                 && exists
                 && tree.lbns.has(lbn)
                 && let Some(e) = self.media.entry(lbn)
             {
                 self.poison(lbn, e.pbn)?;
-                // With the slot gone, what the device has would be the newest.
-                self.drain()?;
                 let what = format!("LBN {lbn}: its newest content is lost; it reads as an error");
                 self.about(Area::Staged, lbn, tree, what);
             } else {
@@ -289,21 +404,36 @@ impl Repair<'_> {
                 );
                 self.log.add(Area::Staged, what);
             }
-            // An older version must not come back either.
-            for s in contents
-                .live
-                .iter()
-                .filter(|s| s == &slot || newest && s.lbn == lbn)
-            {
-                self.give_up_slot(s.buffer, s.pos % g.slots_per_buffer)?;
-            }
+        }
+        if given_up.is_empty() {
+            return Ok(());
+        }
+        // With a slot gone, what the device has would be the newest: it is unreadable before that.
+        self.drain()?;
+        // Older versions of what is lost must not come back either.
+        let older = contents.live.iter().filter(|s| lost.contains(&s.lbn));
+        let all: FxHashSet<LiveSlot> = given_up.iter().chain(older).copied().collect();
+        for s in contents.live.iter().filter(|s| all.contains(s)) {
+            self.give_up_slot(s.buffer, s.pos % g.slots_per_buffer)?;
         }
         Ok(())
+    }
+
+    /// Heals a block whose checksum is known, as [`Repair::heal_bytes`] does.
+    fn heal_block(&mut self, off: u64, crc: u32) -> Result<bool, Failed> {
+        let content = self.media.region.read_vec(off, BLOCK as u64);
+        let Some(bit) = heal::bit_of(&content, crc) else {
+            return Ok(false);
+        };
+        let (word, mask) = heal::mask(off, bit);
+        self.put(word, self.media.region.load_u64(word) ^ mask)?;
+        Ok(true)
     }
 
     /// Blocks on the device that are one bit away from their checksum, or whose checksum is one bit
     /// away from them.
     fn content(&mut self, contents: &Contents<'_>, tree: &Tree<'_>) -> Result<(), Failed> {
+        let mut written = false;
         for lbn in tree.lbns.iter() {
             if contents.newest.contains_key(&lbn) {
                 continue;
@@ -324,15 +454,19 @@ impl Repair<'_> {
             }
             if (have ^ crc).count_ones() == 1 {
                 self.put_u32(self.media.crc_off(lbn), have)?;
-            } else if heal::bytes(&mut block, |b| crc32c(b) == crc).is_some() {
+            } else if let Some(bit) = heal::bit_of(&block, crc) {
                 // One sector changes, which a crash leaves old or new.
+                block[bit / 8] ^= 1 << (bit % 8);
                 let at = self.media.geo.data_start + e.pbn;
                 self.media.device.write(at, &block)?;
-                self.media.device.flush()?;
+                written = true;
             } else {
                 continue;
             }
             self.about(Area::Content, lbn, tree, format!("LBN {lbn} is healed"));
+        }
+        if written {
+            self.media.device.flush()?;
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use quayfs_layout::node::{self, BITS_PER_PAGE, INODES_PER_PAGE, NodeKind, OFF_SE
 use quayfs_layout::{BLOCK, bytes};
 use rustc_hash::FxHashMap;
 
-use super::{Area, Failed, Repair};
+use super::{Area, Failed, Repair, heal};
 use crate::fsck::pages::judge;
 use crate::ns::node::zero_page;
 
@@ -103,8 +103,7 @@ impl Repair<'_> {
         let Err(why) = judge(&g, salt, id, &bytes, u64::MAX) else {
             return Ok(true);
         };
-        let valid = |b: &[u8]| node::check(b, id, salt).is_ok();
-        if !valid(&bytes[..]) && self.heal_bytes(g.node_page(page), BLOCK as u64, valid)? {
+        if self.heal_page(id, page, &bytes)? {
             self.log.add(
                 Area::Node,
                 format_args!("node {id} in page {page} is healed"),
@@ -129,6 +128,23 @@ impl Repair<'_> {
         };
         self.log.add(Area::Node, what);
         Ok(false)
+    }
+
+    /// Heals a page that is one bit away from its checksum; whether it was.
+    fn heal_page(&mut self, id: u32, page: u64, bytes: &[u8; BLOCK]) -> Result<bool, Failed> {
+        let salt = self.media.salt;
+        let mut healed = zero_page();
+        healed.copy_from_slice(bytes);
+        let Some(bit) = heal::bit_of_page(bytes, salt) else {
+            return Ok(false);
+        };
+        healed[bit / 8] ^= 1 << (bit % 8);
+        if node::check(&healed[..], id, salt).is_err() {
+            return Ok(false);
+        }
+        let (word, mask) = heal::mask(self.media.geo.node_page(page), bit);
+        self.put(word, self.media.region.load_u64(word) ^ mask)?;
+        Ok(true)
     }
 
     fn set(&mut self, id: u32, page: Option<u64>) -> Result<(), Failed> {

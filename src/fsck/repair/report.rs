@@ -5,8 +5,9 @@ use std::fmt;
 use serde::Serialize;
 
 use quayfs_layout::Ino;
+use rustc_hash::FxHashMap;
 
-use crate::fsck::{Area, FsckReport};
+use crate::fsck::{Area, FsckReport, KEPT};
 
 /// How a repair ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -50,8 +51,10 @@ pub struct RepairReport {
     pub outcome: Outcome,
     /// Number of findings before.
     pub found: u64,
-    /// What was done, in order.
+    /// What was done, in order. All that concerns a file, and of the rest the first [`KEPT`] things of each area.
     pub done: Vec<Done>,
+    /// Things done that are not listed.
+    pub unlisted: u64,
     /// The check after the repair.
     pub check: FsckReport,
 }
@@ -60,6 +63,9 @@ impl fmt::Display for RepairReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for done in &self.done {
             writeln!(f, "repaired: {done}")?;
+        }
+        if self.unlisted > 0 {
+            writeln!(f, "repaired: and {} more", self.unlisted)?;
         }
         write!(f, "{}", self.check)?;
         match self.outcome {
@@ -79,6 +85,9 @@ impl fmt::Display for RepairReport {
 #[derive(Default)]
 pub(super) struct Journal {
     pub(super) done: Vec<Done>,
+    pub(super) unlisted: u64,
+    /// Things done that concern no file, by area.
+    counts: FxHashMap<Area, usize>,
 }
 
 impl Journal {
@@ -92,6 +101,14 @@ impl Journal {
     }
 
     fn push(&mut self, area: Area, ino: Option<Ino>, what: impl fmt::Display) {
+        if ino.is_none() {
+            let n = self.counts.entry(area).or_default();
+            *n += 1;
+            if *n > KEPT {
+                self.unlisted += 1;
+                return;
+            }
+        }
         self.done.push(Done {
             area,
             what: what.to_string(),
@@ -100,8 +117,8 @@ impl Journal {
         });
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.done.len()
+    pub(super) fn is_empty(&self) -> bool {
+        self.done.is_empty()
     }
 
     /// Gives inodes their names.

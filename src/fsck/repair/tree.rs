@@ -20,6 +20,7 @@ use quayfs_layout::inode::{
 use quayfs_layout::jsb::{SeqWord, WordKind};
 use quayfs_layout::node::{self, INODES_PER_PAGE, NodeKind};
 use quayfs_layout::{Ino, Lbn};
+use rangemap::RangeSet;
 use rustc_hash::FxHashMap;
 
 use super::report::Journal;
@@ -51,8 +52,10 @@ pub(super) struct Tree<'m> {
     changed: BTreeMap<u32, PageBytes>,
     /// LBNs that files have.
     pub(super) lbns: BitSet,
-    /// All extents with the files they belong to.
-    extents: Vec<(Extent, Ino)>,
+    /// The same as ranges: extents may claim the same ones again and again.
+    claimed: RangeSet<Lbn>,
+    /// All extents with the files they belong to, by first LBN.
+    mapped: BTreeMap<Lbn, (Extent, Ino)>,
     /// Entry for each inode that has one: directory and name.
     named: BTreeMap<Ino, (Ino, Vec<u8>)>,
     /// Names found.
@@ -99,7 +102,8 @@ impl<'m> Tree<'m> {
             reached: BTreeSet::new(),
             changed: BTreeMap::new(),
             lbns: BitSet::new(g.blocks),
-            extents: Vec::new(),
+            claimed: RangeSet::new(),
+            mapped: BTreeMap::new(),
             named: BTreeMap::new(),
             links: BTreeMap::new(),
             truncate: BTreeSet::new(),
@@ -245,9 +249,9 @@ impl<'m> Tree<'m> {
 
     /// The file that has an LBN, and which of its blocks it is.
     pub(super) fn owner(&self, lbn: Lbn) -> Option<(Ino, u64)> {
-        let has = |e: &Extent| (e.lbn..e.lbn + e.len).contains(&lbn);
-        let (e, ino) = self.extents.iter().find(|(e, _)| has(e))?;
-        Some((*ino, e.file_block + (lbn - e.lbn)))
+        let (e, ino) = self.mapped.range(..=lbn).next_back().map(|(_, v)| v)?;
+        let at = lbn - e.lbn;
+        (at < e.len).then(|| (*ino, e.file_block + at))
     }
 
     /// A path that leads to an inode.

@@ -150,7 +150,7 @@ impl Repair<'_> {
         if epoch.mode == Mode::Op {
             return Some(digested);
         }
-        let copy = Arc::new(self.media.region.private_copy());
+        let copy = Arc::new(self.media.region.load().ok()?);
         let kind = WordKind::CommitTs;
         let most = SeqWord::encode(MAX_NUMBER - 1, kind.salt(self.media.salt));
         copy.store_u64(self.offset(kind), most);
@@ -178,7 +178,12 @@ impl Repair<'_> {
         let base = g.lane_off + u64::from(lane) * g.lane_bytes;
         let mut found: Vec<RecordHeader> = Vec::new();
         let mut b = [0; RECORD_HEADER_BYTES];
-        for at in (0..g.lane_bytes).step_by(LINE) {
+        let line = LINE as u64;
+        let held = self.media.region.held(base..base + g.lane_bytes);
+        let held = held
+            .iter()
+            .map(|r| (r.start - base) / line * line..r.end - base);
+        for at in held.flat_map(|r| r.step_by(LINE)) {
             self.media.region.read(base + at, &mut b);
             let pos = quayfs_layout::bytes::get_u64(&b, 16);
             if pos % g.lane_bytes == at {

@@ -75,12 +75,12 @@ impl Disk {
         );
     }
 
-    fn entry(&self, lbn: Lbn) -> Entry {
+    pub fn entry(&self, lbn: Lbn) -> Entry {
         let word = self.region.load_u64(self.geo().l2p_map_off + lbn * 8);
         Entry::decode(word, lbn, self.salt()).unwrap()
     }
 
-    fn set_entry(&self, lbn: Lbn, entry: Entry) {
+    pub fn set_entry(&self, lbn: Lbn, entry: Entry) {
         let word = entry.encode(lbn, self.salt());
         self.region
             .store_u64(self.geo().l2p_map_off + lbn * 8, word);

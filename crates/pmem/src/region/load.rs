@@ -1,10 +1,9 @@
 //! Reading a region by system calls, which fail where a load would end the process.
 
 use super::{Region, Source};
+use crate::held::Touched;
 use crate::memory::Memory;
 use crate::{PAGE, PmemError};
-use rustix::fs::{SeekFrom, seek};
-use rustix::io::Errno;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt};
@@ -15,38 +14,47 @@ const PIECE: usize = 1 << 20;
 const ZEROS: [u8; PAGE as usize] = [0; PAGE as usize];
 
 impl Region {
-    /// Heap memory with what the file of this region holds, which behaves as the same backend. Holes are not read,
-    /// and what is zero takes no memory. In a file system in memory a load would fill the hole that it meets, and end
-    /// the process if there is no room. A devdax device can only be mapped; of it, and of a simulated region, this is
-    /// [`Region::private_copy`].
+    /// A private copy in memory, which behaves as the same backend. Takes time and memory for what the region holds, not
+    /// for what it could: holes are not read, and what is zero takes no memory. Of a file it is read, since in a file
+    /// system in memory a load would fill the hole that it meets, and end the process if there is no room. A devdax
+    /// device can only be mapped.
     ///
     /// # Errors
     /// [`PmemError::Cut`], [`PmemError::Io`].
     pub fn load(&self) -> Result<Self, PmemError> {
-        let Some((file, path)) = self.readable() else {
-            return Ok(self.private_copy());
+        let file = self.readable();
+        let mut memory = match file {
+            // It may be longer than the machine has memory.
+            Some((_, path)) => {
+                Memory::reserve(self.memory.len()).map_err(|source| PmemError::Io {
+                    what: "copy",
+                    path: path.to_path_buf(),
+                    source,
+                })?
+            }
+            // Tests make many small ones: memory that the allocator has at hand.
+            None => Memory::heap(self.memory.len()),
         };
-        let mut memory = Memory::heap(self.memory.len());
-        let mut buf = vec![0; PIECE];
-        let mut at = 0;
-        while let Some((start, end)) = next_data(file, at, self.len()) {
-            at = start;
-            while at < end {
-                let piece = &mut buf[..PIECE.min((end - at) as usize)];
-                read_exact(file, path, at, piece, self.len())?;
+        let touched = Touched::nothing(self.len());
+        let mut buf = vec![0; PIECE.min(self.memory.len())];
+        for part in self.held(0..self.len()) {
+            let mut at = part.start;
+            while at < part.end {
+                let piece = &mut buf[..PIECE.min((part.end - at) as usize)];
+                match file {
+                    Some((file, path)) => read_exact(file, path, at, piece, self.len())?,
+                    None => self.memory.read(at, piece),
+                }
                 for page in piece.chunks(ZEROS.len()) {
                     if *page != ZEROS[..page.len()] {
                         memory.init(at, page);
+                        touched.note(at, page.len() as u64);
                     }
                     at += page.len() as u64;
                 }
             }
         }
-        Ok(Self::assemble(
-            memory,
-            self.backend,
-            Source::Simulated(None),
-        ))
+        Ok(Self::assemble(memory, self.backend, Source::Copy(touched)))
     }
 
     /// `len` bytes at `off` as the file has them.
@@ -70,30 +78,9 @@ impl Region {
                 let kind = file.metadata().ok()?.file_type();
                 (!kind.is_char_device()).then_some((&**file, &**path))
             }
-            Source::Simulated(_) => None,
+            Source::Simulated(_) | Source::Copy(_) => None,
         }
     }
-}
-
-/// The next range below `len` that is no hole. Where the file system does not tell, all of it is none.
-fn next_data(file: &File, at: u64, len: u64) -> Option<(u64, u64)> {
-    if at >= len {
-        return None;
-    }
-    let start = match seek(file, SeekFrom::Data(at)) {
-        Ok(start) => start,
-        // A file that was cut is read to find that out.
-        Err(Errno::NXIO)
-            if file
-                .metadata()
-                .is_ok_and(|m| !m.is_file() || m.len() >= len) =>
-        {
-            return None;
-        }
-        Err(_) => return Some((at, len)),
-    };
-    let end = seek(file, SeekFrom::Hole(start)).unwrap_or(len).min(len);
-    (start < end).then_some((start, end))
 }
 
 fn read_exact(

@@ -8,6 +8,7 @@ use quayfs_layout::dirent::{self, CLASH_BITS, DEPTH_MAX, INDEX_MAX, INDEX_SIZE, 
 use quayfs_layout::inode::Inode;
 use quayfs_layout::node::{self, HEADER, NodeKind, OFF_USED, PAYLOAD, used};
 use quayfs_layout::{BLOCK, Ino};
+use rustc_hash::FxHashSet;
 
 use super::Tree;
 use crate::fsck::Area;
@@ -40,6 +41,7 @@ pub(super) struct Directory {
 #[derive(Default)]
 struct Walk {
     nodes: Vec<u32>,
+    seen: FxHashSet<u32>,
     leaves: Vec<(u32, PageBytes, Range<u64>)>,
 }
 
@@ -124,10 +126,7 @@ impl Tree<'_> {
             0 => NodeKind::DirLeaf,
             _ => NodeKind::DirIndex,
         };
-        let Some(page) = self
-            .mine(id, ino, kind)
-            .filter(|_| !walk.nodes.contains(&id))
-        else {
+        let Some(page) = self.mine(id, ino, kind).filter(|_| walk.seen.insert(id)) else {
             return false;
         };
         walk.nodes.push(id);

@@ -7,6 +7,7 @@ use quayfs_layout::extent::{Extent, FILE_BLOCKS, INLINE, PER_PAGE, SIZE};
 use quayfs_layout::inode::Inode;
 use quayfs_layout::node::{self, HEADER, NodeKind, OFF_NEXT};
 use quayfs_layout::{BLOCK, Ino};
+use rustc_hash::FxHashSet;
 
 use super::Tree;
 use crate::fsck::Area;
@@ -26,9 +27,10 @@ impl Tree<'_> {
         let mut chain = Vec::new();
         let mut id = i.root;
         let mut torn = false;
+        let mut seen = FxHashSet::default();
         while id != 0 && !torn {
             match self.mine(id, ino, NodeKind::Extents) {
-                Some(page) if !chain.contains(&id) => {
+                Some(page) if seen.insert(id) => {
                     chain.push(id);
                     id = node::next(&page[..]);
                 }
@@ -116,8 +118,9 @@ impl Tree<'_> {
             if let Some(e) = after {
                 *blocks += e.len;
                 mapped.insert(e.file_block, e.file_block + e.len);
-                self.lbns.add_range(e.lbn..e.lbn + e.len);
-                self.extents.push((e, ino));
+                self.lbns.fill(e.lbn..e.lbn + e.len);
+                self.claimed.insert(e.lbn..e.lbn + e.len);
+                self.mapped.insert(e.lbn, (e, ino));
             }
         }
     }
@@ -133,42 +136,46 @@ impl Tree<'_> {
         if end > FILE_BLOCKS || e.lbn + e.len > visible || overlaps {
             return None;
         }
-        let mut best: Option<Extent> = None;
-        let mut run = 0;
-        for n in 0..e.len {
-            run = if self.lbns.has(e.lbn + n) { 0 } else { run + 1 };
-            if run > best.map_or(0, |b| b.len) {
-                let skip = n + 1 - run;
+        let (lbns, mut best) = (e.lbn..e.lbn + e.len, None);
+        for free in self.claimed.gaps(&lbns) {
+            let len = free.end - free.start;
+            if len > best.map_or(0, |b: Extent| b.len) {
+                let skip = free.start - e.lbn;
                 best = Some(Extent {
                     file_block: e.file_block + skip,
-                    lbn: e.lbn + skip,
-                    len: run,
+                    lbn: free.start,
+                    len,
                 });
             }
         }
         best
     }
 
-    /// Files with blocks behind their end that do not read as zeros: a truncate was under way, and the
-    /// intent that said so may be lost.
+    /// Files with something behind their end that does not read as zeros: a truncate was under way, and the
+    /// intent that said so may be lost, or a record is gone that made the file longer. The next mount ends the truncate.
     pub(super) fn find_unfinished(&mut self) {
         let Some(contents) = Contents::load(self.media) else {
             return;
         };
-        for (e, ino) in &self.extents {
+        for (e, ino) in self.mapped.values() {
             let Some(i) = self.inodes.get(ino) else {
                 continue;
             };
-            let beyond = i.size.div_ceil(B).max(e.file_block);
-            let end = e.file_block + e.len;
             if i.nlink == 0 || self.truncate.contains(ino) {
                 continue;
             }
-            let dirty = |block: u64| {
-                let bytes = contents.read(e.lbn + (block - e.file_block));
-                bytes.is_none_or(|b| b.iter().any(|b| *b != 0))
-            };
-            if (beyond..end).any(dirty) {
+            let (beyond, last, end) = (i.size.div_ceil(B), i.size / B, e.file_block + e.len);
+            let lbn = |block: u64| e.lbn + (block - e.file_block);
+            let not_zero = |bytes: &[u8]| bytes.iter().any(|b| *b != 0);
+            let dirty = |block| contents.read(lbn(block)).is_none_or(|b| not_zero(&b));
+            // A last block that fails its checksum reads as an error, all of it.
+            let keep = (i.size % B) as usize;
+            let ragged = keep > 0
+                && (e.file_block..end).contains(&last)
+                && contents
+                    .sound(lbn(last))
+                    .is_some_and(|b| not_zero(&b[keep..]));
+            if ragged || (beyond.max(e.file_block)..end).any(dirty) {
                 self.truncate.insert(*ino);
             }
         }

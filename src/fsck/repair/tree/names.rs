@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use quayfs_layout::Ino;
 use quayfs_layout::inode::ROOT;
+use rustc_hash::FxHashMap;
 
 use super::dirs::Entry;
 use super::{Tree, directory};
@@ -106,18 +107,23 @@ impl Tree<'_> {
                     .push((*dir, e.name.clone()));
             }
         }
+        // Each directory that loses names is gone through once, however many it loses.
+        let mut gone: BTreeMap<Ino, BTreeSet<Vec<u8>>> = BTreeMap::new();
         for (child, list) in places.into_iter().filter(|(_, list)| list.len() > 1) {
             let parent = self.inodes[&child].parent;
             let keep = list.iter().position(|(dir, _)| *dir == parent).unwrap_or(0);
             for (n, (dir, name)) in list.into_iter().enumerate() {
                 if n != keep {
-                    self.retain(dir, |e| e.name != name);
                     let shown = String::from_utf8_lossy(&name);
                     let what =
                         format_args!("entry {shown:?} is removed: the directory has another name");
                     log.of(Area::Directory, dir, what);
+                    gone.entry(dir).or_default().insert(name);
                 }
             }
+        }
+        for (dir, names) in gone {
+            self.retain(dir, |e| !names.contains(&e.name));
         }
     }
 
@@ -132,29 +138,31 @@ impl Tree<'_> {
                     .map(|e| (e.ino, *dir)),
             );
         }
-        let mut done = BTreeSet::from([ROOT]);
-        for start in self.dirs.keys().copied().collect::<Vec<_>>() {
+        let mut gone: BTreeMap<Ino, BTreeSet<Ino>> = BTreeMap::new();
+        // With the number of the walk that came by: a circle is where a walk meets itself.
+        let mut seen: FxHashMap<Ino, usize> = FxHashMap::from_iter([(ROOT, usize::MAX)]);
+        for (walk, start) in self.dirs.keys().copied().enumerate() {
             let mut way = Vec::new();
             let mut at = start;
-            while !done.contains(&at) && !way.contains(&at) {
+            while !seen.contains_key(&at) {
+                seen.insert(at, walk);
                 way.push(at);
                 match parent.get(&at) {
                     Some(up) => at = *up,
                     None => break,
                 }
             }
-            if let Some(from) = way
-                .iter()
-                .position(|d| *d == at)
-                .filter(|_| parent.contains_key(&at))
-            {
+            let met = seen.get(&at) == Some(&walk) && parent.contains_key(&at);
+            if let Some(from) = way.iter().position(|d| *d == at).filter(|_| met) {
                 let lowest = way[from..].iter().copied().min().unwrap_or(at);
                 if let Some(dir) = parent.remove(&lowest) {
-                    self.retain(dir, |e| e.ino != lowest);
+                    gone.entry(dir).or_default().insert(lowest);
                     log.of(Area::Links, lowest, "the directory lay below itself");
                 }
             }
-            done.extend(way);
+        }
+        for (dir, children) in gone {
+            self.retain(dir, |e| !children.contains(&e.ino));
         }
     }
 
@@ -226,11 +234,13 @@ impl Tree<'_> {
     /// touched: it then gets another one.
     fn lost_and_found(&mut self) -> Option<(Ino, bool)> {
         let names = std::iter::once(LOST.to_string()).chain((1..).map(|n| format!("{LOST}.{n}")));
+        let root = self.dirs[&ROOT].entries.iter();
+        let there: FxHashMap<&[u8], (u8, Ino)> =
+            root.map(|e| (&e.name[..], (e.kind, e.ino))).collect();
         for name in names {
             let name = name.into_bytes();
-            let there = self.dirs[&ROOT].entries.iter().find(|e| e.name == name);
-            match there {
-                Some(e) if e.kind == DIR => return Some((e.ino, false)),
+            match there.get(&name[..]) {
+                Some((DIR, ino)) => return Some((*ino, false)),
                 Some(_) => continue,
                 None => {}
             }

@@ -1,0 +1,148 @@
+//! What a region holds: of a sparse file most may be holes, however long it claims to be. Whoever goes through
+//! a region looks at the rest only.
+
+use crate::{Backend, Region};
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::region::Source;
+
+/// Bytes for which a copy has one bit.
+const GRAIN: u64 = 64 << 10;
+/// A range that is read sooner than the system is asked about it.
+const SHORT: u64 = 1 << 20;
+/// Bytes of a table that are looked at in one go.
+const CHUNK: u64 = 64 << 10;
+
+/// Which parts of a copy may hold something: all that was copied, and all that was stored since.
+pub(crate) struct Touched(Vec<AtomicU64>);
+
+impl Touched {
+    pub(crate) fn nothing(len: u64) -> Self {
+        let words = len.div_ceil(GRAIN).div_ceil(64);
+        Self((0..words).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    /// Something is stored there.
+    pub(crate) fn note(&self, off: u64, len: u64) {
+        for grain in off / GRAIN..(off + len).div_ceil(GRAIN) {
+            let (word, bit) = (&self.0[(grain / 64) as usize], 1 << (grain % 64));
+            if word.load(Ordering::Relaxed) & bit == 0 {
+                word.fetch_or(bit, Ordering::Release);
+            }
+        }
+    }
+
+    fn has(&self, grain: u64) -> bool {
+        self.0[(grain / 64) as usize].load(Ordering::Acquire) & 1 << (grain % 64) != 0
+    }
+
+    fn within(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let grains = range.start / GRAIN..range.end.div_ceil(GRAIN);
+        let mut out = Vec::new();
+        for grain in grains.filter(|g| self.has(*g)) {
+            let part = grain * GRAIN..(grain + 1) * GRAIN;
+            join(
+                &mut out,
+                part.start.max(range.start)..part.end.min(range.end),
+            );
+        }
+        out
+    }
+}
+
+fn join(out: &mut Vec<Range<u64>>, part: Range<u64>) {
+    match out.last_mut() {
+        Some(last) if last.end == part.start => last.end = part.end,
+        _ => out.push(part),
+    }
+}
+
+impl Region {
+    /// The parts of `range` that may hold something other than zeros, in order. Everything where that cannot be
+    /// told. What other threads store meanwhile may be left out.
+    #[track_caller]
+    pub fn held(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        self.memory
+            .check(range.start, range.end.saturating_sub(range.start));
+        if range.is_empty() {
+            return Vec::new();
+        }
+        let whole = || vec![range.clone()];
+        match &self.source {
+            Source::Copy(touched) => touched.within(range.clone()),
+            Source::Simulated(_) => whole(),
+            Source::File { .. } if range.end - range.start <= SHORT => whole(),
+            Source::File { file, .. } => {
+                // What was stored through a mapping and has not got any further is unknown to some file systems.
+                let settled = self.backend != Backend::File || rustix::fs::fdatasync(file).is_ok();
+                match settled.then(|| data_of(file, range.clone())) {
+                    Some(Ok(parts)) => parts,
+                    _ => whole(),
+                }
+            }
+        }
+    }
+
+    /// Goes through a table of `count` entries of `size` bytes, a power of two, at `off`, a multiple of it: calls `each`
+    /// with the numbers of some entries and their bytes, and without bytes where all of them are zeros and need not be
+    /// looked at. In order.
+    #[track_caller]
+    pub fn table(
+        &self,
+        off: u64,
+        count: u64,
+        size: u64,
+        mut each: impl FnMut(Range<u64>, Option<&[u8]>),
+    ) {
+        let mut buf = vec![0; CHUNK.min(count * size) as usize];
+        let mut next = 0;
+        for part in self.held(off..off + count * size) {
+            let part = (part.start - off) / size..(part.end - off).div_ceil(size);
+            if next < part.start {
+                each(next..part.start, None);
+            }
+            let mut at = part.start.max(next);
+            while at < part.end {
+                let n = (CHUNK / size).min(part.end - at);
+                let bytes = &mut buf[..(n * size) as usize];
+                self.read(off + at * size, bytes);
+                each(at..at + n, Some(bytes));
+                at += n;
+            }
+            next = at;
+        }
+        if next < count {
+            each(next..count, None);
+        }
+    }
+}
+
+/// Where the file has data within the range.
+fn data_of(file: &File, range: Range<u64>) -> io::Result<Vec<Range<u64>>> {
+    let mut out = Vec::new();
+    let mut at = range.start;
+    while at < range.end {
+        let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+            Ok(start) => start,
+            // A file that was cut is read to find that out.
+            Err(Errno::NXIO) if file.metadata()?.len() >= range.end => break,
+            Err(e) => return Err(e.into()),
+        };
+        if start >= range.end {
+            break;
+        }
+        let end = rustix::fs::seek(file, SeekFrom::Hole(start))?.min(range.end);
+        if end <= start {
+            // Somebody makes holes meanwhile, or the file system does not know.
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        join(&mut out, start..end);
+        at = end;
+    }
+    Ok(out)
+}
