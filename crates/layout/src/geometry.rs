@@ -1,7 +1,7 @@
 //! Geometry: where every area of the pmem region and of the data device lies.
 
 use crate::l2p::BLOCKS_MAX;
-use crate::node::{self, BITS_PER_PAGE, INODES_PER_PAGE};
+use crate::node::{self, BITS_PER_PAGE, INODES_PER_PAGE, NodeKind};
 use crate::{BLOCK, LINE};
 
 /// Most staging buffers a volume can be formatted with.
@@ -310,6 +310,22 @@ impl Geometry {
     /// Byte offset of a node page.
     pub fn node_page(&self, page: u64) -> u64 {
         self.node_off + page * B
+    }
+
+    /// Kind of page of a node id that is fixed, `None` for dynamic ones.
+    pub fn static_kind(&self, id: u32) -> Option<NodeKind> {
+        let id = u64::from(id);
+        if id < self.intent_base || id >= self.dyn_base {
+            None
+        } else if id < self.lbn_bitmap_base {
+            Some(NodeKind::Intents)
+        } else if id >= self.quota_base && id - self.quota_base < self.quota_pages {
+            Some(NodeKind::Quota)
+        } else if id < self.inode_base {
+            Some(NodeKind::Bitmap)
+        } else {
+            Some(NodeKind::Inodes)
+        }
     }
 
     pub(crate) fn fields(&self) -> [u64; FIELDS] {

@@ -9,6 +9,10 @@ use crate::{BLOCK, Ino};
 pub const SIZE: usize = 256;
 /// The root directory.
 pub const ROOT: Ino = 1;
+/// Largest size of a file.
+pub const SIZE_MAX: u64 = i64::MAX as u64;
+/// Longest symbolic link target.
+pub const TARGET_MAX: usize = 4095;
 /// Longest symbolic link target kept in the inode.
 pub const INLINE_MAX: usize = 120;
 

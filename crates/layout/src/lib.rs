@@ -29,6 +29,7 @@ pub mod checksum;
 pub mod config;
 pub mod dirent;
 pub mod extent;
+pub mod flaw;
 pub mod geometry;
 mod guard;
 pub mod inode;
