@@ -185,7 +185,9 @@ fn digest_some(e: &Engine, upto: u64, memory: &mut Digesting) -> Result<()> {
     read_records(e, after..upto, records, &mut turns)?;
     let Some(last) = records.last_seq() else {
         // Only holes: numbers of an earlier epoch that nobody took.
-        e.journal.set_digested(upto).map_err(FsError::io)?;
+        e.journal
+            .set_digested(upto)
+            .map_err(|err| e.journal_error(err))?;
         e.release_digested(upto);
         return Ok(());
     };
@@ -221,7 +223,9 @@ fn digest_some(e: &Engine, upto: u64, memory: &mut Digesting) -> Result<()> {
         match batch.write(&mut turns) {
             Ok(retired) => {
                 // Ordering "D before reuse": old pages and ring space come back after this.
-                e.journal.set_digested(seq).map_err(FsError::io)?;
+                e.journal
+                    .set_digested(seq)
+                    .map_err(|err| e.journal_error(err))?;
                 e.nodes.retire_pages(retired.pages);
                 e.nodes.unpromise(retired.dropped);
                 e.release_digested(seq);
@@ -248,7 +252,7 @@ fn read_records(
     let mut reader = e.journal.reader(range.start, range.end);
     while records.len() < BATCH_RECORDS && records.bytes() < BATCH_BYTES {
         let room = BATCH_BYTES - records.bytes();
-        if (reader.read(room, READ_RECORDS, records)).map_err(FsError::io)? == 0 {
+        if (reader.read(room, READ_RECORDS, records)).map_err(|err| e.journal_error(err))? == 0 {
             break;
         }
         turns.step(16 * READ_RECORDS as u32);
@@ -267,7 +271,9 @@ fn digest_singly<'r>(
         batch.apply(r.seq, r.items)?;
         e.journal.mark_committed(r);
         let retired = batch.write(&mut Turns::default())?;
-        e.journal.set_digested(r.seq).map_err(FsError::io)?;
+        e.journal
+            .set_digested(r.seq)
+            .map_err(|err| e.journal_error(err))?;
         e.nodes.retire_pages(retired.pages);
         e.nodes.unpromise(retired.dropped);
         e.release_digested(r.seq);

@@ -20,7 +20,7 @@ use quayfs_layout::Lbn;
 use quayfs_ppt::BlockState;
 
 use crate::engine::Engine;
-use crate::error::{FsError, Result};
+use crate::error::Result;
 use crate::grace::{self, Grace};
 use crate::metrics::Metrics;
 use crate::turns::Turns;
@@ -238,14 +238,14 @@ fn free_slots(e: &Engine, retired: u64) -> Result<()> {
         .advance_heads(retired, grace::wait)
         .map_err(|err| {
             e.fail(&err);
-            FsError::io(err)
+            e.journal_error(err)
         })?;
     Ok(())
 }
 
 /// The L2P transaction of a round, to be committed when the device has the blocks.
 fn entries<'e>(e: &'e Engine, moves: &[Move], cut: u64) -> Result<quayfs_ppt::Txn<'e>> {
-    let mut txn = e.ppt.begin().map_err(FsError::io)?;
+    let mut txn = e.ppt.begin().map_err(|err| e.table_error(err))?;
     let fill = (|| {
         let hurry = || e.journal.slots_are_wanted();
         let mut turns = Turns::unless(&hurry);
@@ -260,14 +260,14 @@ fn entries<'e>(e: &'e Engine, moves: &[Move], cut: u64) -> Result<quayfs_ppt::Tx
         let word = e.journal.retired_word();
         txn.set_retired(word.offset, word.encode(cut))
     })();
-    fill.map_err(FsError::io)?;
+    fill.map_err(|err| e.table_error(err))?;
     Ok(txn)
 }
 
 fn commit(e: &Engine, txn: quayfs_ppt::Txn<'_>) -> Result<()> {
     txn.commit(WORKERS).map_err(|err| {
         e.fail(&err);
-        FsError::io(err)
+        e.table_error(err)
     })?;
     Ok(())
 }
@@ -308,7 +308,7 @@ fn zero_some(e: &Engine, most: u64) -> Result<u64> {
         if !dirty.is_empty() {
             e.ppt.zero_batch(&dirty).map_err(|err| {
                 e.fail(&err);
-                FsError::io(err)
+                e.table_error(err)
             })?;
         }
         n += lbns.len() as u64;

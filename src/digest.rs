@@ -18,6 +18,7 @@ use quayfs_layout::node::{self, HEADER, INODES_PER_PAGE, NodeKind, OFF_SEQ};
 use quayfs_layout::{BLOCK, LINE, bytes, quota};
 use rustc_hash::FxHashMap;
 use std::collections::hash_map::Entry;
+use std::fmt;
 
 use crate::error::{FsError, Result};
 use crate::ns::node::{NodeStore, PageBytes, zero_page};
@@ -106,9 +107,8 @@ impl<'s> Batch<'s> {
     fn load(store: &NodeStore, lenient: bool, id: u32, mut page: PageBytes) -> Result<Work> {
         let found = store.home_of(id);
         let found = found.and_then(|home| Ok((home, store.read_home(id, &mut page)?)));
-        match found {
-            Err(err) if lenient && u64::from(id) < store.geometry().nat_entries => {
-                tracing::error!("{err}");
+        match found.map_err(|fault| store.watch().damaged(fault)) {
+            Err(_) if lenient && u64::from(id) < store.geometry().nat_entries => {
                 page.fill(0);
                 Ok(Work {
                     page,
@@ -157,20 +157,22 @@ impl<'s> Batch<'s> {
     /// Applies the items of record `seq`. Records come in sequence order.
     pub fn apply(&mut self, seq: u64, items: &[u8]) -> Result<()> {
         for item in item::decode(items) {
-            let item = item.map_err(|e| FsError::io(format_args!("record {seq}: {e}")));
+            let item = item.map_err(|e| self.damaged(format_args!("record {seq}: {e}")));
             match item.and_then(|item| self.apply_one(seq, item)) {
                 Err(err) if self.lenient => {
-                    tracing::error!("{err}");
-                    self.left_out.push(match err {
-                        FsError::Io(what) => what,
-                        other => other.to_string(),
-                    });
+                    let cause = err.cause().unwrap_or_else(|| err.to_string());
+                    self.left_out.push(cause);
                 }
                 other => other?,
             }
         }
         self.seq = seq;
         Ok(())
+    }
+
+    /// A record says something that cannot be.
+    fn damaged(&self, what: fmt::Arguments<'_>) -> FsError {
+        self.store.watch().damaged(what)
     }
 
     fn apply_one(&mut self, seq: u64, item: Item<'_>) -> Result<()> {
@@ -187,23 +189,22 @@ impl<'s> Batch<'s> {
             _ if w.lost => {}
             Item::Delta { at, bytes, .. } => {
                 if at < HEADER && (at + bytes.len() > HEADER || at < node::OFF_NEXT) {
-                    return Err(FsError::io(format_args!(
-                        "record {seq} changes the header of node {id}"
-                    )));
+                    let what = format_args!("record {seq} changes the header of node {id}");
+                    return Err(store.watch().damaged(what));
                 }
                 w.page[at..at + bytes.len()].copy_from_slice(bytes);
             }
             Item::NodeFree { .. } if store.static_kind(id).is_some() => {
-                return Err(FsError::io(format_args!(
-                    "record {seq} frees static node {id}"
-                )));
+                let what = format_args!("record {seq} frees static node {id}");
+                return Err(store.watch().damaged(what));
             }
             Item::NodeFree { .. } => w.exists = false,
             Item::Bits {
                 start, count, set, ..
             } => {
                 if node::kind(&w.page[..]) != Some(NodeKind::Bitmap) {
-                    return Err(FsError::io(format_args!("node {id} is not a bitmap page")));
+                    let what = format_args!("node {id} is not a bitmap page");
+                    return Err(store.watch().damaged(what));
                 }
                 node::change_bits(&mut w.page[..], u64::from(start), u64::from(count), set);
             }
@@ -215,7 +216,8 @@ impl<'s> Batch<'s> {
                 ..
             } => {
                 if node::kind(&w.page[..]) != Some(NodeKind::Quota) {
-                    return Err(FsError::io(format_args!("node {id} is no quota page")));
+                    let what = format_args!("node {id} is no quota page");
+                    return Err(store.watch().damaged(what));
                 }
                 // The home says up to where it has been charged: a crash may have come between its
                 // NAT entry and D. In between lies nothing, a page is switched as a whole.

@@ -13,18 +13,20 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use quayfs_blockdev::BlockDevice;
-use quayfs_journal::{Journal, StagedMap};
+use quayfs_journal::{Journal, JournalError, StagedMap};
+use quayfs_layout::Lbn;
 use quayfs_layout::config::ConfigTable;
 use quayfs_layout::geometry::Geometry;
 use quayfs_pmem::Region;
-use quayfs_ppt::Ppt;
+use quayfs_ppt::{Mapping, Ppt, PptError};
 use quayfs_sync::Mutex;
 use quayfs_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use quayfs_sync::time::Instant;
 
 use crate::background::Digesting;
 use crate::checkpoint::{Crew, Workspace};
-use crate::config::{DataMode, Durability, MountOptions, OnError};
+use crate::config::{DataMode, Durability, MountOptions};
+use crate::damage::Watch;
 use crate::data::ahead::ReadAhead;
 use crate::data::partial::Partials;
 use crate::error::{FsError, Result, Shortage};
@@ -89,16 +91,11 @@ pub struct Engine {
     /// Counters.
     pub metrics: Metrics,
     deferred: Deferred,
-    relief: Relief,
+    relief: Arc<Relief>,
     gate: Gate,
     orphans: Orphans,
     /// The region's own code looks at it too.
     stopping: std::sync::atomic::AtomicBool,
-    read_only: AtomicBool,
-    /// What has made the mount read-only, if a failure has.
-    failure: OnceLock<String>,
-    /// Told when that happens.
-    on_failure: OnceLock<Box<dyn Fn() + Send + Sync>>,
     flush_failed: AtomicBool,
     /// One digest at a time, with the memory of its batches.
     pub(crate) digesting: Mutex<Digesting>,
@@ -150,7 +147,7 @@ impl Engine {
         let lenient = p.options.read_only;
         let open = |kind, base, total| match Allocator::open(&p.nodes, kind, base, total) {
             Err(err) if lenient => {
-                tracing::error!("{err}");
+                tracing::warn!("opened without an allocator: {err}");
                 Ok(Allocator::empty(kind, base, total))
             }
             other => other,
@@ -160,22 +157,25 @@ impl Engine {
         let node_ids = open(Kind::Node, g.dyn_bitmap_base, g.dyn_nodes())?;
         let intents = match Intents::open(&p.nodes) {
             Err(err) if lenient => {
-                tracing::error!("{err}");
+                tracing::warn!("opened without intents: {err}");
                 Intents::empty(&g)
             }
             other => other?,
         };
         let quotas = match Quotas::open(&p.nodes) {
             Err(err) if lenient => {
-                tracing::error!("{err}");
+                tracing::warn!("opened without quotas: {err}");
                 Quotas::empty(&g)
             }
             other => other?,
         };
         let ahead = Arc::new(ReadAhead::new(p.device));
+        let relief = Arc::new(Relief::default());
+        let waiting = Arc::clone(&relief);
+        // Who waits for relief looks at the state of the mount again.
+        p.nodes.watch().on_failure(move || waiting.wake_all());
         Ok(Self {
             hash: NameHash(p.config.hash_key),
-            read_only: AtomicBool::new(p.options.read_only),
             config: p.config,
             options: p.options,
             durability: p.durability,
@@ -195,12 +195,10 @@ impl Engine {
             quotas,
             metrics: Metrics::default(),
             deferred: Deferred::default(),
-            relief: Relief::default(),
+            relief,
             gate: Gate::default(),
             orphans: Orphans::default(),
             stopping: std::sync::atomic::AtomicBool::new(false),
-            failure: OnceLock::new(),
-            on_failure: OnceLock::new(),
             flush_failed: AtomicBool::new(false),
             digesting: Mutex::default(),
             rounding: Mutex::default(),
@@ -251,7 +249,7 @@ impl Engine {
 
     /// Fails if nothing may be changed.
     pub fn writable(&self) -> Result<()> {
-        if self.read_only.load(Ordering::Acquire) {
+        if self.is_read_only() {
             Err(FsError::ReadOnly)
         } else {
             Ok(())
@@ -260,39 +258,55 @@ impl Engine {
 
     /// Whether nothing may be changed.
     pub fn is_read_only(&self) -> bool {
-        self.read_only.load(Ordering::Acquire)
+        self.watch().is_read_only()
+    }
+
+    /// Who takes notice of damage and failures.
+    pub fn watch(&self) -> &Watch {
+        self.nodes.watch()
     }
 
     /// A device or a structure that everything depends on has failed: what can be read stays
     /// readable, nothing is changed any more.
     pub fn fail(&self, cause: &dyn std::fmt::Display) {
-        if !self.read_only.swap(true, Ordering::AcqRel) {
-            // Set once, by whoever was first.
-            let _ = self.failure.set(cause.to_string());
-            tracing::error!("{cause}; the mount is read-only from here on");
-            if let Some(tell) = self.on_failure.get() {
-                tell();
-            }
-        }
-        self.relief.wake_all();
+        self.watch().fail(cause);
     }
 
     /// What has made the mount read-only, if a failure has.
     pub fn failure(&self) -> Option<&str> {
-        self.failure.get().map(String::as_str)
+        self.watch().failure()
     }
 
     /// Has `tell` called when the mount becomes read-only: once, by the thread that met the failure, which must not
     /// wait. Can be said once; what happened before is not told.
     pub fn on_failure(&self, tell: impl Fn() + Send + Sync + 'static) {
-        let _ = self.on_failure.set(Box::new(tell));
+        self.watch().on_read_only(tell);
     }
 
-    /// Damage was found in metadata; `errors=` decides what follows.
-    pub fn damaged(&self, cause: &dyn std::fmt::Display) {
-        match self.options.on_error {
-            OnError::RemountRo => self.fail(cause),
-            OnError::Continue => tracing::error!("{cause}"),
+    /// Where a block is on the device, and whether it is.
+    ///
+    /// # Errors
+    /// [`FsError::Damaged`] if its entry of the page table is.
+    pub fn mapping(&self, lbn: Lbn) -> Result<Mapping> {
+        self.mapping_for(lbn, self.watch())
+    }
+
+    /// [`Engine::mapping`] for somebody with a watch of his own.
+    pub(crate) fn mapping_for(&self, lbn: Lbn, watch: &Watch) -> Result<Mapping> {
+        self.ppt.lookup(lbn).map_err(|err| of_table(err, watch))
+    }
+
+    /// What an error of the page table is to operations.
+    pub(crate) fn table_error(&self, err: PptError) -> FsError {
+        of_table(err, self.watch())
+    }
+
+    /// What an error of the journal is to operations.
+    pub(crate) fn journal_error(&self, err: JournalError) -> FsError {
+        match err {
+            JournalError::Payload { .. } => FsError::content(err),
+            JournalError::Record { .. } | JournalError::Superblock(_) => self.watch().damaged(err),
+            other => FsError::device(other),
         }
     }
 
@@ -363,7 +377,7 @@ impl Engine {
         Metrics::add(&self.metrics.commits, 1);
         self.journal.commit(Some(cut)).map_err(|e| {
             self.fail(&e);
-            FsError::io(e)
+            FsError::device(e)
         })
     }
 
@@ -372,7 +386,7 @@ impl Engine {
     /// nothing of it.
     pub fn flush_device(&self) -> Result<()> {
         if self.flush_failed.load(Ordering::Acquire) {
-            return Err(FsError::io(
+            return Err(FsError::device(
                 "an earlier flush of the data device has failed",
             ));
         }
@@ -380,7 +394,7 @@ impl Engine {
         self.device.flush().map_err(|err| {
             self.flush_failed.store(true, Ordering::Release);
             self.fail(&format_args!("flush of the data device: {err}"));
-            FsError::io(err)
+            FsError::device(err)
         })?;
         Metrics::add(&self.metrics.device_flushes, 1);
         let took = began.elapsed().as_micros() as u64;
@@ -424,8 +438,15 @@ impl Engine {
         while crate::checkpoint::round(self)?.slots > 0 {}
         crate::checkpoint::zero_batch(self)?;
         self.flush_device()?;
-        self.ppt.settle().map_err(FsError::io)?;
-        self.journal.set_clean().map_err(FsError::io)
+        self.ppt.settle().map_err(|err| self.table_error(err))?;
+        (self.journal.set_clean()).map_err(|err| self.journal_error(err))
+    }
+}
+
+fn of_table(err: PptError, watch: &Watch) -> FsError {
+    match err {
+        PptError::Damaged { .. } | PptError::Log(_) => watch.damaged(err),
+        other => FsError::device(other),
     }
 }
 
@@ -434,8 +455,8 @@ pub fn shortage(s: quayfs_journal::Shortage) -> FsError {
     match s {
         quayfs_journal::Shortage::Slots => FsError::Short(Shortage::Slots),
         quayfs_journal::Shortage::Log => FsError::Short(Shortage::Log),
-        quayfs_journal::Shortage::TooLarge => FsError::io("a record is larger than the log"),
-        quayfs_journal::Shortage::Refused => FsError::io("the journal has stopped"),
+        quayfs_journal::Shortage::TooLarge => FsError::internal("a record is larger than the log"),
+        quayfs_journal::Shortage::Refused => FsError::device("the journal has stopped"),
     }
 }
 

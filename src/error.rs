@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::damage::Damage;
+
 /// Result of the operation layer.
 pub type Result<T> = std::result::Result<T, FsError>;
 
@@ -68,16 +70,47 @@ pub enum FsError {
     OtherProject,
     /// No data or hole at or after this offset.
     NoData,
-    /// A device or a structure failed; the text says which.
-    Io(String),
+    /// A device has failed, or the log with it; the text says which, and how.
+    Device(String),
+    /// Metadata is damaged. It has been counted and logged, and `errors=` has had its say.
+    Damaged(Damage),
+    /// A block of a file does not hold what was written to it.
+    Content(String),
+    /// Something that nobody can do anything about: the mount was shut down, or there is a bug.
+    Internal(String),
     /// Try again after relief. Never leaves the operation layer.
     Short(Shortage),
 }
 
 impl FsError {
-    /// An input/output error with its cause.
-    pub fn io(what: impl fmt::Display) -> Self {
-        Self::Io(what.to_string())
+    /// A device has failed, with its cause. What it has delivered and is not true is damage, and is not made here
+    /// ([`crate::damage::Watch::damaged`]).
+    pub fn device(what: impl fmt::Display) -> Self {
+        Self::Device(what.to_string())
+    }
+
+    /// A block of a file does not hold what was written to it.
+    pub fn content(what: impl fmt::Display) -> Self {
+        Self::Content(what.to_string())
+    }
+
+    /// Nobody can do anything about it.
+    pub fn internal(what: impl fmt::Display) -> Self {
+        Self::Internal(what.to_string())
+    }
+
+    /// Whether a caller is told no more than that input or output has failed.
+    pub fn is_io(&self) -> bool {
+        self.cause().is_some()
+    }
+
+    /// What has failed, without saying again that something has; for all that is an input/output error.
+    pub fn cause(&self) -> Option<String> {
+        match self {
+            Self::Device(what) | Self::Content(what) | Self::Internal(what) => Some(what.clone()),
+            Self::Damaged(damage) => Some(damage.to_string()),
+            _ => None,
+        }
     }
 }
 
@@ -107,7 +140,10 @@ impl fmt::Display for FsError {
             Self::NotSupported => "operation not supported",
             Self::OtherProject => "another project",
             Self::NoData => "no data or hole at this offset",
-            Self::Io(what) => return write!(f, "input/output error: {what}"),
+            Self::Device(what) | Self::Content(what) | Self::Internal(what) => {
+                return write!(f, "input/output error: {what}");
+            }
+            Self::Damaged(damage) => return write!(f, "input/output error: {damage}"),
             Self::Short(s) => return write!(f, "short of {s:?}"),
         };
         f.write_str(s)
@@ -118,12 +154,12 @@ impl std::error::Error for FsError {}
 
 impl From<quayfs_pmem::PmemError> for FsError {
     fn from(e: quayfs_pmem::PmemError) -> Self {
-        Self::io(e)
+        Self::device(e)
     }
 }
 
 impl From<std::io::Error> for FsError {
     fn from(e: std::io::Error) -> Self {
-        Self::io(e)
+        Self::device(e)
     }
 }

@@ -54,7 +54,7 @@ impl NodeLog {
             let run = taken.ok_or(FsError::NoSpace)?;
             left -= run.end - run.start;
             for lbn in run {
-                ring.push(e.ppt.lookup(lbn).map_err(FsError::io)?.pbn);
+                ring.push(e.mapping(lbn)?.pbn);
             }
         }
         ring.sort_unstable();

@@ -17,6 +17,7 @@ use quayfs_pmem::Backend;
 use quayfs_ppt::{Ppt, PptError, PptGeometry};
 
 use crate::config::{Durability, MountOptions};
+use crate::damage::Watch;
 use crate::digest::{Batch, Room};
 use crate::engine::{Engine, Parts};
 use crate::error::FsError;
@@ -163,7 +164,12 @@ pub fn recover_telling(
     let usable = scan.records.iter().take_while(|r| r.seq <= intact).count();
     let replayed = usable;
     let mut digested = scan.digested;
-    let nodes = Arc::new(NodeStore::attach(Arc::clone(&region), g, salt)?);
+    let nodes = Arc::new(NodeStore::attach(
+        Arc::clone(&region),
+        g,
+        salt,
+        Watch::new(options),
+    ));
     if let Some((count, first)) = nodes.damage() {
         tracing::error!("metadata: {first} ({count} such findings)");
         if !lenient {
@@ -204,9 +210,10 @@ pub fn recover_telling(
     }
     // What was counted along the way is what the NAT says now, if it says anything sensible.
     debug_assert!(
-        nodes.damage().is_some()
-            || NodeStore::attach(Arc::clone(&region), g, salt)
-                .is_ok_and(|n| n.live() == nodes.live() && n.free_pages() == nodes.free_pages()),
+        nodes.damage().is_some() || {
+            let n = NodeStore::attach(Arc::clone(&region), g, salt, Watch::bystander());
+            n.live() == nodes.live() && n.free_pages() == nodes.free_pages()
+        },
         "node pages are miscounted"
     );
     clock.lap("digest");

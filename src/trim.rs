@@ -105,7 +105,7 @@ fn clean(e: &Engine) -> Result<()> {
 fn physical(e: &Engine, lbns: &[Range<u64>], range: &Range<u64>) -> Result<Vec<Range<u64>>> {
     let mut blocks = Vec::new();
     for lbn in lbns.iter().cloned().flatten() {
-        let pbn = e.ppt.lookup(lbn).map_err(FsError::io)?.pbn;
+        let pbn = e.mapping(lbn)?.pbn;
         if range.contains(&pbn) {
             blocks.push(pbn);
         }

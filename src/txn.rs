@@ -10,6 +10,7 @@ mod account;
 use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::fmt;
 use std::ops::{Deref, Range};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +22,7 @@ use quayfs_layout::node::{self, NodeKind};
 use quayfs_layout::{BLOCK, Ino, Lbn};
 use smallvec::SmallVec;
 
+use crate::damage::Watch;
 use crate::engine::Engine;
 use crate::error::{FsError, Result, Shortage};
 use crate::ns::alloc::{Allocator, Kind, NoScreen};
@@ -33,6 +35,33 @@ use account::{Account, CHARGES_BYTES};
 pub trait PageSource {
     /// The newest version of node `id`.
     fn read(&self, id: u32) -> Result<PageRef<'_>>;
+
+    /// The node as its home has it; `None` if it has none.
+    fn home(&self, id: u32) -> Result<Option<PageBytes>>;
+
+    /// Where the nodes are.
+    fn store(&self) -> &NodeStore;
+
+    /// What a page says cannot be true: whose watch it is takes notice.
+    fn damaged(&self, what: &dyn fmt::Display) -> FsError;
+}
+
+impl<S: PageSource + ?Sized> PageSource for Arc<S> {
+    fn read(&self, id: u32) -> Result<PageRef<'_>> {
+        (**self).read(id)
+    }
+
+    fn home(&self, id: u32) -> Result<Option<PageBytes>> {
+        (**self).home(id)
+    }
+
+    fn store(&self) -> &NodeStore {
+        (**self).store()
+    }
+
+    fn damaged(&self, what: &dyn fmt::Display) -> FsError {
+        (**self).damaged(what)
+    }
 }
 
 /// A node page, shared or private to a transaction.
@@ -87,6 +116,58 @@ impl Deref for PageRef<'_> {
 impl PageSource for NodeStore {
     fn read(&self, id: u32) -> Result<PageRef<'_>> {
         self.page(id).map(PageRef::Shared)
+    }
+
+    fn home(&self, id: u32) -> Result<Option<PageBytes>> {
+        Self::home(self, id)
+    }
+
+    fn store(&self) -> &NodeStore {
+        self
+    }
+
+    fn damaged(&self, what: &dyn fmt::Display) -> FsError {
+        self.watch().damaged(what)
+    }
+}
+
+/// Pages for somebody who looks for damage: what is found has no consequence for the mount.
+pub struct Aside<'s> {
+    store: &'s NodeStore,
+    watch: Watch,
+}
+
+impl<'s> Aside<'s> {
+    /// A view of the same pages.
+    pub fn new(store: &'s NodeStore) -> Self {
+        Self {
+            store,
+            watch: Watch::bystander(),
+        }
+    }
+
+    /// Who counts what is found.
+    pub fn watch(&self) -> &Watch {
+        &self.watch
+    }
+}
+
+impl PageSource for Aside<'_> {
+    fn read(&self, id: u32) -> Result<PageRef<'_>> {
+        let page = self.store.look_page(id);
+        page.map(PageRef::Shared).map_err(|f| self.watch.damaged(f))
+    }
+
+    fn home(&self, id: u32) -> Result<Option<PageBytes>> {
+        self.store.look_home(id).map_err(|f| self.watch.damaged(f))
+    }
+
+    fn store(&self) -> &NodeStore {
+        self.store
+    }
+
+    fn damaged(&self, what: &dyn fmt::Display) -> FsError {
+        self.watch.damaged(what)
     }
 }
 
@@ -320,9 +401,9 @@ impl<'e> Txn<'e> {
     /// Frees a node.
     pub fn free_node(&mut self, id: u32) -> Result<()> {
         let Some(n) = u64::from(id).checked_sub(self.engine.nodes.geometry().dyn_base) else {
-            return Err(FsError::io(format_args!(
-                "node {id} is static and cannot be freed"
-            )));
+            // Whoever frees it was told so by a page.
+            let what = format_args!("node {id} is static and cannot be freed");
+            return Err(self.engine.watch().damaged(what));
         };
         let range = n..n + 1;
         self.engine
@@ -432,12 +513,12 @@ impl<'e> Txn<'e> {
     /// Copies blocks into staging slots; they are durable (in mode `op`) when this returns.
     pub fn stage(&mut self, blocks: &[(Lbn, &[u8])]) -> Result<()> {
         let Some(credit) = self.credit.as_mut() else {
-            return Err(FsError::io("no credit"));
+            return Err(FsError::internal("no credit"));
         };
         // Only a journal that has stopped refuses: the region cannot be made durable any more.
         let staged = self.engine.journal.stage(credit, blocks).map_err(|err| {
             self.engine.fail(&err);
-            FsError::io(err)
+            self.engine.journal_error(err)
         })?;
         self.staged.push(staged);
         Ok(())
@@ -464,7 +545,7 @@ impl<'e> Txn<'e> {
     pub fn commit(mut self) -> Result<u64> {
         self.reserve_shares()?;
         let Some(credit) = self.credit.take() else {
-            return Err(FsError::io("no credit"));
+            return Err(FsError::internal("no credit"));
         };
         debug_assert!(
             self.items.len() <= self.limit,
@@ -485,7 +566,7 @@ impl<'e> Txn<'e> {
         let appended = e.journal.append_with(credit, staged, &self.items, publish);
         let seq = appended.map_err(|err| {
             e.fail(&err);
-            FsError::io(err)
+            e.journal_error(err)
         })?;
         self.settle_account();
         e.appended(blocks);
@@ -521,6 +602,18 @@ impl PageSource for Txn<'_> {
             }
             None => self.engine.nodes.read(id),
         }
+    }
+
+    fn home(&self, id: u32) -> Result<Option<PageBytes>> {
+        self.engine.nodes.home(id)
+    }
+
+    fn store(&self) -> &NodeStore {
+        &self.engine.nodes
+    }
+
+    fn damaged(&self, what: &dyn fmt::Display) -> FsError {
+        self.engine.watch().damaged(what)
     }
 }
 

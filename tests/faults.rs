@@ -187,13 +187,13 @@ fn a_read_that_fails_is_an_error_of_its_own() {
     s.device.fail(FaultOp::Read, 1, EIO, Repeat::Once);
     let on_device = s.files[3].clone();
     let read = |s: &Setup| s.fs.read(on_device.0, 0, on_device.1.len());
-    assert!(matches!(read(&s), Err(FsError::Io(_))));
+    assert!(matches!(read(&s), Err(ref e) if e.is_io()));
     assert!(read(&s).as_ref() == Ok(&on_device.1));
     // A block that is written in part has to be read first.
     s.device.fail(FaultOp::Read, 1, EIO, Repeat::Once);
     assert!(matches!(
         s.fs.write(on_device.0, 10, b"x", false),
-        Err(FsError::Io(_))
+        Err(ref e) if e.is_io()
     ));
     s.verify();
     s.assert_well();
@@ -212,7 +212,7 @@ fn a_direct_write_that_fails_has_no_effect() {
                 s.device.heal();
                 match done {
                     Ok(()) => s.files[4].1 = [&s.files[4].1[..10], &long[..]].concat(),
-                    Err(e) => assert!(matches!(e, FsError::Io(_)), "{text}: {e}"),
+                    Err(e) => assert!(e.is_io(), "{text}: {e}"),
                 }
                 s.verify();
             }
@@ -234,7 +234,7 @@ fn commit_without_data(repeat: Repeat) {
     let (ino, before) = s.files[2].clone();
     s.fs.write(ino, 0, &bytes(5, 3000), false).expect("write");
     s.device.fail(FaultOp::Flush, 1, EIO, repeat);
-    assert!(matches!(s.fs.fsync(ino), Err(FsError::Io(_))));
+    assert!(matches!(s.fs.fsync(ino), Err(ref e) if e.is_io()));
     assert!(s.fs.fsync(ino).is_err(), "the second fsync pretends");
     assert!(s.fs.e.is_read_only());
     s.device.heal();
@@ -263,7 +263,7 @@ fn a_commit_writes_the_log_that_the_last_one_has_not() {
     let (bytes, after) = (state(&s).0 - bytes, state(&s).1);
     assert!(bytes > 2 * BLOCK as u64 && after == logged);
     s.device.fail(FaultOp::Write, 1, EIO, Repeat::Once);
-    assert!(matches!(s.fs.sync_all(), Err(FsError::Io(_))));
+    assert!(matches!(s.fs.sync_all(), Err(ref e) if e.is_io()));
     assert!(!s.fs.e.is_read_only());
     s.fs.sync_all().expect("the device writes again");
     assert!(state(&s).1 - logged >= bytes.div_ceil(BLOCK as u64));

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
-use quayfs::error::FsError;
 use quayfs::fs::Caller;
 use quayfs::{background, checkpoint};
 use quayfs_crashsim::{Budget, Recorder, SimDevice, Watched};
@@ -214,7 +213,7 @@ fn writeback_never_shows_foreign_content() {
             match fs.read(file, at, BLOCK) {
                 Ok(got) if got == old || got == new => kept += 1,
                 Ok(_) => panic!("foreign content\n{image}"),
-                Err(FsError::Io(_)) => lost += 1,
+                Err(e) if e.is_io() => lost += 1,
                 Err(e) => panic!("{e}\n{image}"),
             }
             fs.write(file, at, new, false).expect("writing it again");

@@ -35,7 +35,7 @@ fn all_over(mode: (&str, Backend), seed: u64) {
                     for i in 0..1500 {
                         match meddle(fs, &mut rng) {
                             Ok(()) => {}
-                            Err(FsError::Io(e)) => panic!("{mode:?}, seed {seed}, {t}, {i}: {e}"),
+                            Err(e) if e.is_io() => panic!("{mode:?}, seed {seed}, {t}, {i}: {e}"),
                             Err(_) => {}
                         }
                     }

@@ -58,7 +58,8 @@ struct Taken<'j> {
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.job.fail(FsError::io("a thread that writes panicked"));
+            self.job
+                .fail(FsError::internal("a thread that writes panicked"));
         }
         // Release pairs with the Acquire in `is_over`: the slots of this batch have been read.
         let over = self.job.over.fetch_add(1, Ordering::AcqRel) + 1;
@@ -177,7 +178,7 @@ impl Writing<'_> {
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
         if !self.job.is_over() {
-            self.job.fail(FsError::io(io::ErrorKind::Interrupted));
+            self.job.fail(FsError::device(io::ErrorKind::Interrupted));
             // No batch is left to somebody who would have to be waited for.
             self.job.work(self.e, &mut AlignedBuf::default());
         }

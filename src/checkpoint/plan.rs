@@ -9,7 +9,7 @@ use quayfs_ppt::BlockState;
 use super::{Move, RUN_MIN, Round, consecutive};
 use crate::config::CheckpointPolicy;
 use crate::engine::Engine;
-use crate::error::{FsError, Result};
+use crate::error::Result;
 use crate::turns::Turns;
 
 /// LBNs that a round has borrowed.
@@ -41,7 +41,7 @@ pub(super) fn plan(e: &Engine, round: &mut Round) -> Result<()> {
     let hurry = || e.journal.slots_are_wanted();
     let mut turns = Turns::unless(&hurry);
     for slot in &*newest {
-        let m = e.ppt.lookup(slot.lbn).map_err(FsError::io)?;
+        let m = e.mapping(slot.lbn)?;
         moves.push(Move {
             slot: *slot,
             pbn: m.pbn,
@@ -132,23 +132,20 @@ pub(super) fn borrow(e: &Engine, n: usize, borrowed: &mut Borrowed) -> Vec<(u64,
     while left > 0 {
         // A round can do without.
         let taken = e.lbns.take(left, None, &e.nodes, e);
-        let Some(r) = taken.inspect_err(|err| e.damaged(err)).ok().flatten() else {
+        let Some(r) = taken.ok().flatten() else {
             e.lbns.unpromise(left);
             break;
         };
         left -= r.end - r.start;
         let mut sound = Vec::with_capacity((r.end - r.start) as usize);
         for lbn in r {
-            match e.ppt.lookup(lbn) {
+            match e.mapping(lbn) {
                 Ok(m) => {
                     pool.push((m.pbn, lbn));
                     sound.push(lbn);
                 }
-                Err(err) => {
-                    // Nobody gets it before a repair: a round could not write it.
-                    e.lbns.add_pending(lbn..lbn + 1);
-                    e.damaged(&err);
-                }
+                // Nobody gets it before a repair: a round could not write it.
+                Err(_) => e.lbns.add_pending(lbn..lbn + 1),
             }
         }
         borrowed.ranges.extend(consecutive(&sound));

@@ -194,7 +194,7 @@ fn insist(e: &Engine, write: impl Fn() -> std::io::Result<()>) -> Result<()> {
         tracing::warn!("data device: {err}");
         if tries == TRIES {
             e.fail(&format_args!("data device: {err}"));
-            return Err(FsError::io(err));
+            return Err(FsError::device(err));
         }
     }
     Ok(())

@@ -6,6 +6,7 @@ use quayfs_ppt::BlockState;
 use quayfs_sync::epoch;
 use smallvec::SmallVec;
 
+use crate::damage::Watch;
 use crate::engine::Engine;
 use crate::error::{FsError, Result};
 
@@ -33,27 +34,30 @@ type Runs<'f> = SmallVec<[&'f [Fetch]; 8]>;
 /// Reads whole blocks into `buf`. The caller holds the range lock of the file blocks, so no LBN
 /// changes its owner meanwhile.
 pub fn blocks(e: &Engine, wants: &[Want], buf: &mut [u8]) -> Result<()> {
-    sound(e, wants, buf, true)
+    sound(e, wants, buf, (true, e.watch()))
 }
 
 /// As [`blocks`], and what is not staged comes from the device: whether that still has it is what the caller
-/// wants to know.
-pub fn blocks_on_media(e: &Engine, wants: &[Want], buf: &mut [u8]) -> Result<()> {
-    sound(e, wants, buf, false)
+/// wants to know, and what it finds is for its own watch.
+pub fn blocks_on_media(e: &Engine, watch: &Watch, wants: &[Want], buf: &mut [u8]) -> Result<()> {
+    sound(e, wants, buf, (false, watch))
 }
 
-fn sound(e: &Engine, wants: &[Want], buf: &mut [u8], dram: bool) -> Result<()> {
-    let mut unsound = attempt(e, wants, buf, dram)?;
+/// Whether what is kept in memory will do, and who is told of damaged entries of the page table.
+type How<'w> = (bool, &'w Watch);
+
+fn sound(e: &Engine, wants: &[Want], buf: &mut [u8], how: How<'_>) -> Result<()> {
+    let mut unsound = attempt(e, wants, buf, how)?;
     for _ in 1..TRIES {
         if unsound.is_empty() {
             break;
         }
         let again: Vec<Want> = unsound.iter().map(|f| f.want).collect();
-        unsound = attempt(e, &again, buf, false)?;
+        unsound = attempt(e, &again, buf, (false, how.1))?;
     }
     match unsound.first() {
         None => Ok(()),
-        Some(f) => Err(FsError::io(format_args!(
+        Some(f) => Err(FsError::content(format_args!(
             "LBN {} (physical block {}) fails its checksum",
             f.want.lbn, f.pbn
         ))),
@@ -62,7 +66,12 @@ fn sound(e: &Engine, wants: &[Want], buf: &mut [u8], dram: bool) -> Result<()> {
 
 /// Reads all, and says which do not have their checksum; with `dram`, out of what is kept in memory too. Allocates
 /// nothing where all are staged.
-fn attempt(e: &Engine, wants: &[Want], buf: &mut [u8], dram: bool) -> Result<Vec<Fetch>> {
+fn attempt(
+    e: &Engine,
+    wants: &[Want],
+    buf: &mut [u8],
+    (dram, watch): How<'_>,
+) -> Result<Vec<Fetch>> {
     // Slots and physical blocks are reused only after a grace period, so what is looked up under this
     // pin stays what it was until the copy is done.
     let _pin = epoch::pin();
@@ -72,10 +81,10 @@ fn attempt(e: &Engine, wants: &[Want], buf: &mut [u8], dram: bool) -> Result<Vec
         if let Some(slot) = e.staged.get(w.lbn) {
             e.journal
                 .read_slot(&slot, out)
-                .map_err(|err| FsError::io(format_args!("LBN {}: {err}", w.lbn)))?;
+                .map_err(|err| FsError::content(format_args!("LBN {}: {err}", w.lbn)))?;
             continue;
         }
-        let m = e.ppt.lookup(w.lbn).map_err(FsError::io)?;
+        let m = e.mapping_for(w.lbn, watch)?;
         match m.state {
             BlockState::Zero => out.fill(0),
             BlockState::Written

@@ -21,7 +21,7 @@ use crate::txn::{Needs, Txn};
 
 const B: u64 = BLOCK as u64;
 /// Largest file offset plus one.
-pub const SIZE_MAX: u64 = i64::MAX as u64;
+pub const SIZE_MAX: u64 = quayfs_layout::inode::SIZE_MAX;
 /// The LBNs of a request's blocks.
 type Targets = SmallVec<[Lbn; MOST]>;
 /// Blocks of most requests: 128 KiB that begin and end somewhere.
@@ -474,7 +474,7 @@ fn write_direct(
             let block = edges.block(req, i);
             i += 1;
             crcs.push((lbn + k, checksum::crc32c(block)));
-            let pbn = e.ppt.lookup(lbn + k).map_err(FsError::io)?.pbn;
+            let pbn = e.mapping(lbn + k)?.pbn;
             match &mut run {
                 Some((b, buf)) if *b + (buf.len() / BLOCK) as u64 == pbn => {
                     buf.extend_from_slice(block);
@@ -514,7 +514,9 @@ fn write_direct(
             txn.admit(cell.ino, &after)?;
             // Nothing fails behind this: an entry in state written must not return to the allocator.
             crcs.iter().for_each(|(lbn, _)| e.partials.forget(*lbn));
-            e.ppt.write_direct(&crcs).map_err(FsError::io)?;
+            e.ppt
+                .write_direct(&crcs)
+                .map_err(|err| e.table_error(err))?;
             for r in x.remove(txn, image, blocks.clone()) {
                 freed.insert(r);
             }

@@ -30,7 +30,9 @@ pub fn errno(e: &FsError) -> Errno {
         FsError::NotSupported => libc::EOPNOTSUPP,
         FsError::OtherProject => libc::EXDEV,
         FsError::NoData => libc::ENXIO,
-        FsError::Io(_) => libc::EIO,
+        FsError::Device(_) | FsError::Damaged(_) | FsError::Content(_) | FsError::Internal(_) => {
+            libc::EIO
+        }
         // Relief comes before the edge sees a shortage.
         FsError::Short(_) => libc::EAGAIN,
     })

@@ -22,12 +22,12 @@ impl Edge {
                 .into_iter()
                 .map(|(opcode, n)| (opcode.name(), n))
                 .collect();
-            return Some(serde_json::to_vec(&status).map_err(|e| FsError::io(e).into()));
+            return Some(serde_json::to_vec(&status).map_err(|e| FsError::internal(e).into()));
         }
         let by = self.asker(header);
         if let Some(from) = list_from(name, QUOTA_XATTR) {
             let all = self.fs.quotas(by, from);
-            let text = all.and_then(|all| serde_json::to_vec(&all).map_err(FsError::io));
+            let text = all.and_then(|all| serde_json::to_vec(&all).map_err(FsError::internal));
             return Some(text.map_err(Into::into));
         }
         let from = list_from(name, SCRUB_XATTR)?;

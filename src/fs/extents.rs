@@ -20,8 +20,7 @@ pub fn ensure(e: &Engine, cell: &Cell) -> Result<()> {
         if !image.is_file() {
             return Err(FsError::Invalid);
         }
-        *slot =
-            Some(ExtentMap::load(&e.nodes, cell.ino, &image).inspect_err(|err| e.damaged(err))?);
+        *slot = Some(ExtentMap::load(&e.nodes, cell.ino, &image)?);
     }
     Ok(())
 }
@@ -39,7 +38,7 @@ pub fn look<T>(e: &Engine, cell: &Cell, f: impl FnOnce(&ExtentMap) -> T) -> Resu
 pub fn with<T>(cell: &Cell, f: impl FnOnce(&ExtentMap) -> T) -> Result<T> {
     match cell.extents.read().as_ref() {
         Some(x) => Ok(f(x)),
-        None => Err(FsError::io("the extent map is not loaded")),
+        None => Err(FsError::internal("the extent map is not loaded")),
     }
 }
 
@@ -55,7 +54,7 @@ pub fn change<'c>(
 ) -> Result<Changed<'c>> {
     let mut slot = cell.extents.write();
     let Some(x) = slot.as_mut() else {
-        return Err(FsError::io("the extent map is not loaded"));
+        return Err(FsError::internal("the extent map is not loaded"));
     };
     let result = x
         .reserve(txn, cell.ino, image, places)

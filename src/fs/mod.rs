@@ -222,21 +222,12 @@ impl Fs {
     }
 
     fn cell(&self, ino: Ino) -> Result<Arc<Cell>> {
-        self.noticed(self.e.inodes.get(&self.e.nodes, ino))
+        self.e.inodes.get(&self.e.nodes, ino)
     }
 
     /// An inode's cell, and what `f` finds in its image.
     fn look<T>(&self, ino: Ino, f: impl FnOnce(&Inode) -> T) -> Result<(Arc<Cell>, T)> {
-        self.noticed(self.e.inodes.look(&self.e.nodes, ino, f))
-    }
-
-    /// Reports damage in metadata that an operation met; `errors=` decides what follows.
-    fn noticed<T>(&self, result: Result<T>) -> Result<T> {
-        result.inspect_err(|err| {
-            if let FsError::Io(_) = err {
-                self.e.damaged(err);
-            }
-        })
+        self.e.inodes.look(&self.e.nodes, ino, f)
     }
 
     /// The root directory's number.

@@ -37,6 +37,8 @@ pub struct Status {
     pub read_only: bool,
     /// Why that is so, if nobody asked for it: a failure, or a medium that is write-protected.
     pub read_only_reason: Option<String>,
+    /// How often operations have met damaged metadata.
+    pub damage_met: u64,
     /// Bytes of the pmem region.
     pub pmem_bytes: u64,
     /// Blocks that files can own.
@@ -114,6 +116,7 @@ impl Fs {
             options: e.options.to_string(),
             read_only: e.is_read_only(),
             read_only_reason: e.failure().or(self.volume.protected()).map(str::to_string),
+            damage_met: e.watch().found(),
             pmem_bytes: e.region.len(),
             blocks: s.blocks,
             blocks_free: s.free,
@@ -181,6 +184,6 @@ impl Fs {
     /// others may not be allowed to see.
     pub fn scrub_report(&self, caller: impl Asker, from: usize) -> Result<Vec<u8>> {
         may_manage(&caller)?;
-        serde_json::to_vec(&self.scrub.report(from, REPORT_ROOM)).map_err(FsError::io)
+        serde_json::to_vec(&self.scrub.report(from, REPORT_ROOM)).map_err(FsError::internal)
     }
 }

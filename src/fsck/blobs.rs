@@ -1,19 +1,14 @@
 //! Byte strings in chains of node pages: link targets and extended attributes.
 
-use std::collections::HashSet;
-
-use quayfs_layout::Ino;
 use quayfs_layout::acl::{self, Acl};
 use quayfs_layout::inode::{INLINE_MAX, Inode};
 use quayfs_layout::node::{self, HEADER, NodeKind, PAYLOAD, used};
 use quayfs_layout::xattr::{self, SET_MAX, Set};
+use quayfs_layout::{Ino, flaw};
 
 use super::Area;
 use super::inodes::Inodes;
 use super::owners::Claim;
-
-/// Longest symbolic link target.
-const TARGET_MAX: u64 = crate::fs::TARGET_MAX as u64;
 
 /// Reads a chain: its bytes and its pages. `None` if not all of it can be read.
 fn chain(x: &mut Inodes<'_, '_>, who: Claim<'_>, first: u32) -> Option<(Vec<u8>, u64)> {
@@ -36,17 +31,8 @@ fn chain(x: &mut Inodes<'_, '_>, who: Claim<'_>, first: u32) -> Option<(Vec<u8>,
 
 /// Checks a symbolic link's target; returns its pages.
 pub(super) fn symlink(x: &mut Inodes<'_, '_>, ino: Ino, i: &Inode) -> Option<u64> {
-    if i.size == 0 || i.size > TARGET_MAX {
-        let what = format_args!("inode {ino}: a target of {} bytes is impossible", i.size);
-        x.error(Area::Symlink, what);
-    }
     let is_inline = i.size <= INLINE_MAX as u64;
     if is_inline != (i.root == 0) {
-        let what = match is_inline {
-            true => format!("inode {ino}: a target of {} bytes has pages", i.size),
-            false => format!("inode {ino}: a target of {} bytes has no pages", i.size),
-        };
-        x.error(Area::Symlink, what);
         x.owners.gaps.nodes |= is_inline;
         return None;
     }
@@ -102,28 +88,13 @@ pub(super) fn xattrs(x: &mut Inodes<'_, '_>, ino: Ino, i: &Inode) -> Option<u64>
 
 /// What is wrong with a set of attributes. Lists and permission bits have to agree.
 pub(super) fn wrong_set(i: &Inode, set: &Set) -> Option<String> {
-    let mut names = HashSet::new();
-    set.iter().find_map(|(name, value)| {
+    if let Err(flaw) = flaw::attributes(i.mode, set) {
+        return Some(flaw.to_string());
+    }
+    let (name, value) = set.iter().find(|(name, _)| name == acl::ACCESS)?;
+    let (says, bits) = (Acl::decode(value).ok()?.mode(), i.mode & 0o777);
+    (says != bits).then(|| {
         let shown = String::from_utf8_lossy(name);
-        if !names.insert(name) {
-            return Some(format!("{shown:?} twice"));
-        }
-        let is_access = name == acl::ACCESS;
-        if !is_access && name != acl::DEFAULT {
-            return None;
-        }
-        match Acl::decode(value) {
-            Err(_) => Some(format!("{shown:?} that is no list")),
-            Ok(_) if i.is_symlink() || !is_access && !i.is_dir() => {
-                Some(format!("{shown:?} where there can be none"))
-            }
-            Ok(list) if is_access && list.mode() != i.mode & 0o777 => {
-                let (says, bits) = (list.mode(), i.mode & 0o777);
-                Some(format!(
-                    "{shown:?} that stands for {says:03o}, with permissions {bits:03o}"
-                ))
-            }
-            Ok(_) => None,
-        }
+        format!("{shown:?} that stands for {says:03o}, with permissions {bits:03o}")
     })
 }

@@ -4,7 +4,8 @@ use std::fmt;
 use std::ops::Range;
 
 use quayfs_layout::Ino;
-use quayfs_layout::dirent::{self, DEPTH_MAX, Entry, INDEX_MAX, NAME_MAX, entries};
+use quayfs_layout::dirent::{self, DEPTH_MAX, Entry, INDEX_MAX, entries};
+use quayfs_layout::flaw::is_name;
 use quayfs_layout::inode::Inode;
 use quayfs_layout::node::{NodeKind, used};
 
@@ -40,8 +41,6 @@ pub(super) fn check(x: &mut Inodes<'_, '_>, ino: Ino, i: &Inode) -> Option<u64> 
         complete: true,
     };
     if i.depth > DEPTH_MAX || (i.root == 0 && i.depth > 0) {
-        let what = format_args!("inode {ino}: {} index levels are impossible", i.depth);
-        x.error(Area::Directory, what);
         walk.complete = false;
         x.owners.gaps.nodes = true;
     } else if i.root != 0 {
@@ -154,13 +153,6 @@ fn leaf(x: &mut Inodes<'_, '_>, walk: &mut Walk, id: u32, page: &[u8], bounds: R
         walk.entries += 1;
         target(x, ino, e);
     }
-}
-
-fn is_name(name: &[u8]) -> bool {
-    name.len() <= NAME_MAX
-        && !matches!(name, b"" | b"." | b"..")
-        && !name.contains(&b'/')
-        && !name.contains(&0)
 }
 
 /// What an entry names must exist and be of the type that the entry says.

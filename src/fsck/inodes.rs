@@ -1,9 +1,8 @@
 //! One inode after the other, with everything it owns.
 
 use quayfs_layout::Ino;
-use quayfs_layout::inode::{
-    Inline, Inode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK, flags_of,
-};
+use quayfs_layout::flaw::{self, Part};
+use quayfs_layout::inode::{Inode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG, S_IFSOCK};
 
 use super::blocks::Blocks;
 use super::links::Links;
@@ -11,7 +10,6 @@ use super::owners::Owners;
 use super::pages::Pages;
 use super::table::Table;
 use super::{Area, Check, blobs, dirs, extents};
-use crate::data::write::SIZE_MAX;
 
 /// The pass over all inodes.
 pub(super) struct Inodes<'a, 'm> {
@@ -47,45 +45,25 @@ impl Inodes<'_, '_> {
             S_IFLNK => &mut s.symlinks,
             _ => &mut s.special,
         } += 1;
-        for (name, t) in [
-            ("a", i.atime),
-            ("m", i.mtime),
-            ("c", i.ctime),
-            ("b", i.btime),
-        ] {
-            if t.nsec >= 1_000_000_000 {
-                let what = format_args!("inode {ino}: {name}time has {} nanoseconds", t.nsec);
-                self.error(Area::Inode, what);
-            }
-        }
-        if !i.is_dir() && (i.depth != 0 || i.entries != 0 || i.parent != 0) {
-            let what = format_args!("inode {ino}: not a directory, but has fields of one");
-            self.error(Area::Inode, what);
-        }
+        flaw::inode(i, &mut |part, why| {
+            let area = match part {
+                Part::Inode => Area::Inode,
+                Part::Directory => Area::Directory,
+                Part::Symlink => Area::Symlink,
+            };
+            self.error(area, format_args!("inode {ino}: {why}"));
+        });
         // What the inode owns: data blocks and node pages; `None` if not all of it can be read.
         let owned = match i.kind() {
-            S_IFREG => self.file(ino, i),
+            S_IFREG => extents::check(self, ino, i),
             S_IFDIR => self.directory(ino, i),
             S_IFLNK => blobs::symlink(self, ino, i),
-            S_IFCHR | S_IFBLK | S_IFIFO | S_IFSOCK => self.special(ino, i),
+            S_IFCHR | S_IFBLK | S_IFIFO | S_IFSOCK => self.special(i),
             _ => {
-                let what = format_args!("inode {ino}: there is no file type {:o}", i.mode & S_IFMT);
-                self.error(Area::Inode, what);
                 self.unseen();
                 None
             }
         };
-        if i.mode & !(S_IFMT | 0o7777) != 0 {
-            self.error(
-                Area::Inode,
-                format_args!("inode {ino}: there is no mode {:o}", i.mode),
-            );
-        }
-        let wrong = i.flags & !flags_of(i.mode);
-        if wrong != 0 {
-            let what = format_args!("inode {ino}: has flags that it cannot have, {wrong:#x}");
-            self.error(Area::Inode, what);
-        }
         let xattrs = blobs::xattrs(self, ino, i);
         if let (Some(n), Some(m)) = (owned, xattrs)
             && i.blocks != n + m
@@ -106,39 +84,16 @@ impl Inodes<'_, '_> {
         self.owners.gaps.links = true;
     }
 
-    fn file(&mut self, ino: Ino, i: &Inode) -> Option<u64> {
-        if i.size > SIZE_MAX {
-            self.error(
-                Area::Inode,
-                format_args!("inode {ino}: size {} is impossible", i.size),
-            );
-        }
-        extents::check(self, ino, i)
-    }
-
     fn directory(&mut self, ino: Ino, i: &Inode) -> Option<u64> {
-        self.empty_inline(ino, i);
         self.links.directory(ino, i.parent);
         dirs::check(self, ino, i)
     }
 
-    fn special(&mut self, ino: Ino, i: &Inode) -> Option<u64> {
-        self.empty_inline(ino, i);
+    fn special(&mut self, i: &Inode) -> Option<u64> {
         if i.root != 0 || i.size != 0 {
-            self.error(
-                Area::Inode,
-                format_args!("inode {ino}: a special file with content"),
-            );
             self.unseen();
             return None;
         }
         Some(0)
-    }
-
-    fn empty_inline(&mut self, ino: Ino, i: &Inode) {
-        if i.inline != Inline::default() {
-            let what = format_args!("inode {ino}: neither file nor link, but has inline content");
-            self.error(Area::Inode, what);
-        }
     }
 }

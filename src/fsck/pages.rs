@@ -3,15 +3,15 @@
 use std::ops::Range;
 
 use quayfs_layout::geometry::Geometry;
-use quayfs_layout::node::{self, NodeKind, OFF_SEQ};
-use quayfs_layout::{BLOCK, bytes};
+use quayfs_layout::node::{self, OFF_SEQ};
+use quayfs_layout::{BLOCK, bytes, flaw};
 use rangemap::RangeSet;
 use rustc_hash::FxHashSet;
 
 use super::bitset::BitSet;
 use super::media::Media;
 use super::{Area, Check};
-use crate::ns::node::{PageBytes, static_kind, zero_page};
+use crate::ns::node::{PageBytes, zero_page};
 
 /// In `owner`: nobody.
 const NOBODY: u32 = 0;
@@ -180,21 +180,7 @@ pub(super) fn judge(
     last_seq: u64,
 ) -> Result<(), String> {
     let kind = node::check(page, id, salt).map_err(|e| e.to_string())?;
-    let owner = node::owner(page);
-    match static_kind(geo, id) {
-        Some(want) if kind != want => return Err(format!("{kind:?} page, expected {want:?}")),
-        Some(_) if owner != 0 => return Err(format!("shared page, but inode {owner} owns it")),
-        Some(_) => {}
-        None => {
-            use NodeKind::*;
-            if !matches!(kind, DirLeaf | DirIndex | Extents | Blob) {
-                return Err(format!("{kind:?} page, which has a fixed node id"));
-            }
-            if owner == 0 || owner >= geo.inodes() {
-                return Err(format!("inode {owner}, which does not exist, owns it"));
-            }
-        }
-    }
+    flaw::place(geo, id, page, kind).map_err(|flaw| flaw.to_string())?;
     let seq = bytes::get_u64(page, OFF_SEQ);
     if seq > last_seq {
         return Err(format!(

@@ -4,6 +4,7 @@
 mod crowd;
 mod engine;
 mod metadata;
+mod mounts;
 mod names;
 mod quotas;
 mod random;

@@ -4,7 +4,7 @@
 use quayfs_layout::Ino;
 use quayfs_layout::node::{self, HEADER, NodeKind, OFF_NEXT, OFF_USED, PAYLOAD, used};
 
-use crate::error::{FsError, Result};
+use crate::error::Result;
 use crate::txn::{PageSource, Txn};
 
 /// Node pages that `len` bytes take.
@@ -40,9 +40,8 @@ pub fn walk(
         let n = used(&page[..]) as usize;
         let ours = node::kind(&page[..]) == Some(NodeKind::Blob) && node::owner(&page[..]) == ino;
         if !ours || n > PAYLOAD || left == 0 {
-            return Err(FsError::io(format_args!(
-                "inode {ino}: {id} is not its blob page"
-            )));
+            let what = format_args!("inode {ino}: {id} is not its blob page");
+            return Err(src.damaged(&what));
         }
         left -= 1;
         each(id, &page[HEADER..HEADER + n]);

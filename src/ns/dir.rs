@@ -66,29 +66,26 @@ struct Path {
     leaf: u32,
 }
 
-fn expect(page: &[u8; BLOCK], id: u32, want: NodeKind) -> Result<()> {
+fn expect(src: &dyn PageSource, page: &[u8; BLOCK], id: u32, want: NodeKind) -> Result<()> {
     if kind(page) == Some(want) {
         return Ok(());
     }
-    Err(FsError::io(format_args!(
-        "node {id} is not a {want:?} page"
-    )))
+    Err(src.damaged(&format_args!("node {id} is not a {want:?} page")))
 }
 
 fn descend(src: &dyn PageSource, dir: &Inode, cookie: u64) -> Result<Path> {
     if dir.depth > DEPTH_MAX {
-        return Err(FsError::io("directory index is too deep"));
+        return Err(src.damaged(&"directory index is too deep"));
     }
     let mut id = dir.root;
     let mut index = SmallVec::new();
     for _ in 0..dir.depth {
         let page = src.read(id)?;
-        expect(&page, id, NodeKind::DirIndex)?;
+        expect(src, &page, id, NodeKind::DirIndex)?;
         let n = used(&page[..]) as usize;
         if n == 0 || n > INDEX_MAX {
-            return Err(FsError::io(format_args!(
-                "directory index page {id} holds {n} entries"
-            )));
+            let what = format_args!("directory index page {id} holds {n} entries");
+            return Err(src.damaged(&what));
         }
         let i = dirent::index_search(&page[..], cookie);
         index.push((id, i));
@@ -127,7 +124,7 @@ pub fn find(
     let first = hash.cookie(name);
     let path = descend(src, dir, first)?;
     let page = src.read(path.leaf)?;
-    expect(&page, path.leaf, NodeKind::DirLeaf)?;
+    expect(src, &page, path.leaf, NodeKind::DirLeaf)?;
     let tags = page.tags();
     let mut entries = tags.candidates(&page[..], first);
     let entry = entries.find(|e| e.cookie & !CLASHES == first && e.name == name);
@@ -162,7 +159,7 @@ impl Leaf {
     fn look(src: &dyn PageSource, dir: &Inode, first: u64, name: &[u8]) -> Result<Self> {
         let path = descend(src, dir, first)?;
         let page = src.read(path.leaf)?;
-        expect(&page, path.leaf, NodeKind::DirLeaf)?;
+        expect(src, &page, path.leaf, NodeKind::DirLeaf)?;
         let mut taken = [false; 1 << CLASH_BITS];
         let tags = page.tags();
         let entries = tags.candidates(&page[..], first);
@@ -345,7 +342,8 @@ pub fn remove(txn: &mut Txn<'_>, (dir_ino, dir): (Ino, &mut Inode), found: &Foun
     let path = descend(txn, dir, found.cookie)?;
     let page = txn.read(path.leaf)?;
     let Some(at) = place(&page, found) else {
-        return Err(FsError::io(format_args!(
+        drop(page);
+        return Err(txn.damaged(&format_args!(
             "directory {dir_ino}: entry {:#x} vanished under its lock",
             found.cookie
         )));
@@ -419,10 +417,8 @@ pub fn replace(
     let path = descend(txn, dir, found.cookie)?;
     let page = txn.read(path.leaf)?;
     let Some(at) = place(&page, found) else {
-        return Err(FsError::io(format_args!(
-            "entry {:#x} vanished",
-            found.cookie
-        )));
+        drop(page);
+        return Err(txn.damaged(&format_args!("entry {:#x} vanished", found.cookie)));
     };
     drop(page);
     txn.write(path.leaf, at + OFF_INO, &ino.to_le_bytes());
@@ -445,7 +441,7 @@ pub fn list(
     loop {
         let path = descend(src, dir, at)?;
         let page = src.read(path.leaf)?;
-        expect(&page, path.leaf, NodeKind::DirLeaf)?;
+        expect(src, &page, path.leaf, NodeKind::DirLeaf)?;
         let mut found: Vec<_> = entries(&page[..])
             .filter(|e| e.ino != 0 && e.cookie >= at)
             .collect();

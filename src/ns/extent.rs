@@ -5,18 +5,18 @@
 //! transaction. Changes are made under the inode's commit mutex.
 
 use std::cell::Cell;
+use std::fmt;
 use std::ops::Range;
 
-use quayfs_layout::extent::{Extent, FILE_BLOCKS, INLINE, LEN_MAX, PER_PAGE, SIZE};
+use quayfs_layout::extent::{Extent, INLINE, LEN_MAX, PER_PAGE, SIZE};
 use quayfs_layout::inode::Inode;
 use quayfs_layout::node::{self, HEADER, NodeKind};
-use quayfs_layout::{Ino, Lbn};
+use quayfs_layout::{Ino, Lbn, flaw};
 use smallvec::SmallVec;
 
-use crate::error::{FsError, Result};
-use crate::ns::node::NodeStore;
+use crate::error::Result;
 use crate::ns::runs::Runs;
-use crate::txn::Txn;
+use crate::txn::{PageSource, Txn};
 
 /// Where an extent is stored: in the inode (`page` 0) or in an extent page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,66 +78,56 @@ const CHANGES_KEPT: usize = 256;
 
 impl ExtentMap {
     /// Reads all extents of a file.
-    pub fn load(store: &NodeStore, ino: Ino, inode: &Inode) -> Result<Self> {
+    pub fn load(src: &dyn PageSource, ino: Ino, inode: &Inode) -> Result<Self> {
         let mut map = Self::default();
-        let visible = store.visible_blocks();
+        let g = src.store().geometry();
+        let damaged = |what: fmt::Arguments<'_>| src.damaged(&format_args!("inode {ino}: {what}"));
+        let overlap = |blocks| damaged(format_args!("extents overlap at {blocks:?}"));
         let mut id = inode.root;
         while id != 0 {
             if map.pages.len() as u64 > inode.blocks {
-                return Err(FsError::io(format_args!(
-                    "inode {ino}: extent chain does not end"
-                )));
+                return Err(damaged(format_args!("extent chain does not end")));
             }
             // Changes log places without reading the page, so only homes tell the truth; whoever
             // loads has no record above D (cells with one keep their map).
-            let Some(page) = store.home(id)? else {
-                return Err(FsError::io(format_args!(
-                    "inode {ino}: extent page {id} is missing"
-                )));
+            let Some(page) = src.home(id)? else {
+                return Err(damaged(format_args!("extent page {id} is missing")));
             };
             if node::kind(&page[..]) != Some(NodeKind::Extents) || node::owner(&page[..]) != ino {
-                return Err(FsError::io(format_args!(
-                    "inode {ino}: {id} is not its extent page"
-                )));
+                return Err(damaged(format_args!("{id} is not its extent page")));
             }
             map.pages.push(id);
             for slot in (0..PER_PAGE as u16).rev() {
                 let at = HEADER + usize::from(slot) * SIZE;
                 let place = Place { page: id, slot };
-                map.learn(ino, visible, place, Extent::decode(&page[at..at + SIZE]))?;
+                let extent = Extent::decode(&page[at..at + SIZE]);
+                map.learn(place, extent).map_err(&overlap)?;
             }
             id = node::next(&page[..]);
         }
+        flaw::extents(g, &inode.inline.0[..INLINE * SIZE])
+            .map_err(|flaw| damaged(format_args!("{flaw}")))?;
         for slot in (0..INLINE as u16).rev() {
             let place = Place { page: 0, slot };
-            map.learn(ino, visible, place, inode.inline_extent(usize::from(slot)))?;
+            let extent = inode.inline_extent(usize::from(slot));
+            map.learn(place, extent).map_err(&overlap)?;
         }
         Ok(map)
     }
 
+    /// Takes an extent in, or says that some of its blocks are mapped already.
     fn learn(
         &mut self,
-        ino: Ino,
-        visible: u64,
         place: Place,
         extent: Option<Extent>,
-    ) -> Result<()> {
+    ) -> std::result::Result<(), Range<u64>> {
         let Some(e) = extent else {
             self.free.push(place);
             return Ok(());
         };
         let blocks = e.file_block..e.file_block + e.len;
-        if blocks.end > FILE_BLOCKS || self.runs.overlapping(&blocks).next().is_some() {
-            return Err(FsError::io(format_args!(
-                "inode {ino}: extents overlap at {blocks:?}"
-            )));
-        }
-        // Whoever frees it would look for its bits.
-        if e.lbn + e.len > visible {
-            return Err(FsError::io(format_args!(
-                "inode {ino}: file blocks {blocks:?} are mapped to LBNs from {} on, but files can own only {visible}",
-                e.lbn
-            )));
+        if self.runs.overlapping(&blocks).next().is_some() {
+            return Err(blocks);
         }
         self.runs.insert(
             blocks.clone(),

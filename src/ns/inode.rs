@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use quayfs_layout::Ino;
+use quayfs_layout::flaw;
 use quayfs_layout::inode::{self, Inode};
 use quayfs_rangelock::{FileLock, Policy};
 use quayfs_sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +18,7 @@ use std::ops::Range;
 
 use crate::error::{FsError, Result};
 use crate::ns::extent::ExtentMap;
-use crate::ns::node::NodeStore;
+use crate::txn::PageSource;
 
 /// One inode in DRAM. Locks are taken in the order of the fields; `fs::locks` is the only place
 /// where two inodes are locked.
@@ -121,30 +122,30 @@ impl InodeCache {
     }
 
     /// The cell of a live inode; reads its image from the inode table if need be.
-    pub fn get(&self, store: &NodeStore, ino: Ino) -> Result<Arc<Cell>> {
-        self.look(store, ino, |_| ()).map(|(cell, ())| cell)
+    pub fn get(&self, src: &dyn PageSource, ino: Ino) -> Result<Arc<Cell>> {
+        self.look(src, ino, |_| ()).map(|(cell, ())| cell)
     }
 
     /// [`InodeCache::get`], and what `f` finds in the newest published image.
     pub fn look<T>(
         &self,
-        store: &NodeStore,
+        src: &dyn PageSource,
         ino: Ino,
         f: impl FnOnce(&Inode) -> T,
     ) -> Result<(Arc<Cell>, T)> {
         let cell = match self.cells.get(&ino) {
             Some(c) => c.clone(),
-            None => self.load(store, ino)?,
+            None => self.load(src, ino)?,
         };
         let found = cell.with(|i| (i.mode != 0).then(|| f(i)));
         found.map(|t| (cell, t)).ok_or(FsError::Stale)
     }
 
-    fn load(&self, store: &NodeStore, ino: Ino) -> Result<Arc<Cell>> {
+    fn load(&self, src: &dyn PageSource, ino: Ino) -> Result<Arc<Cell>> {
         match self.cells.entry(ino) {
             Entry::Occupied(e) => Ok(e.get().clone()),
             Entry::Vacant(e) => {
-                let image = read_image(store, ino)?.ok_or(FsError::Stale)?;
+                let image = read_image(src, ino)?.ok_or(FsError::Stale)?;
                 let cell = Arc::new(Cell::new(ino, image, 0, self.policy, self.unpark(ino)));
                 e.insert(cell.clone());
                 Ok(cell)
@@ -252,15 +253,18 @@ impl InodeCache {
 }
 
 /// Reads an inode's image from its home; `None` if the inode is free.
-pub fn read_image(store: &NodeStore, ino: Ino) -> Result<Option<Inode>> {
-    if ino == 0 || ino >= store.geometry().inodes() {
+pub fn read_image(src: &dyn PageSource, ino: Ino) -> Result<Option<Inode>> {
+    let g = src.store().geometry();
+    if ino == 0 || ino >= g.inodes() {
         return Ok(None);
     }
-    let (id, slot) = store.geometry().inode_place(ino);
-    let Some(page) = store.home(id)? else {
+    let (id, slot) = g.inode_place(ino);
+    let Some(page) = src.home(id)? else {
         return Ok(None);
     };
     let at = inode::offset(slot);
-    let image = Inode::decode(&page[at..at + inode::SIZE]);
+    let bytes = &page[at..at + inode::SIZE];
+    flaw::image(ino, bytes).map_err(|flaw| src.damaged(&flaw))?;
+    let image = Inode::decode(bytes);
     Ok((image.mode != 0).then_some(image))
 }

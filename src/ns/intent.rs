@@ -52,7 +52,10 @@ impl Intents {
                         state.by_inode.insert((e.ino, e.kind as u64), slot);
                     }
                     Ok(None) => state.free.push(slot),
-                    Err(e) => return Err(FsError::io(format_args!("intent {slot}: {e}"))),
+                    Err(e) => {
+                        let what = format_args!("intent {slot}: {e}");
+                        return Err(store.watch().damaged(what));
+                    }
                 }
             }
             state.fresh = (page + 1) * PER_PAGE as u32;

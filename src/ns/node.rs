@@ -8,15 +8,16 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use quayfs_layout::geometry::Geometry;
-use quayfs_layout::node::{self, NodeKind};
-use quayfs_layout::{BLOCK, bytes};
+use quayfs_layout::node::{self, INODES_PER_PAGE, NodeError, NodeKind};
+use quayfs_layout::{BLOCK, bytes, flaw, inode};
 use quayfs_pmem::Region;
 use quayfs_sync::atomic::{AtomicU64, Ordering};
 use quayfs_sync::map::Entry;
 use quayfs_sync::{DashMap, Mutex, epoch};
 use rustc_hash::FxBuildHasher;
 
-use crate::error::{FsError, Result};
+use crate::damage::{Fault, Watch};
+use crate::error::Result;
 use crate::fs::STEP;
 use crate::ns::tags::Tags;
 
@@ -75,22 +76,6 @@ impl Page {
     }
 }
 
-/// Where static node ids begin and what kind of page they hold.
-pub(crate) fn static_kind(g: &Geometry, id: u32) -> Option<NodeKind> {
-    let id = u64::from(id);
-    if id < g.intent_base || id >= g.dyn_base {
-        None
-    } else if id < g.lbn_bitmap_base {
-        Some(NodeKind::Intents)
-    } else if id >= g.quota_base && id - g.quota_base < g.quota_pages {
-        Some(NodeKind::Quota)
-    } else if id < g.inode_base {
-        Some(NodeKind::Bitmap)
-    } else {
-        Some(NodeKind::Inodes)
-    }
-}
-
 /// Node pages that one record can change at most: a step of freeing touches an extent page and a
 /// bitmap page for each extent, and a write into scattered holes a bitmap page for each block.
 pub fn record_pages(g: &Geometry) -> u64 {
@@ -103,6 +88,7 @@ pub struct NodeStore {
     region: Arc<Region>,
     geo: Geometry,
     salt: u64,
+    watch: Watch,
     cache: DashMap<u32, Arc<Page>, FxBuildHasher>,
     free: Arc<Mutex<Vec<u64>>>,
     /// Pages promised: every node that exists or that an operation may still create.
@@ -120,7 +106,7 @@ pub struct NodeStore {
 impl NodeStore {
     /// Reads the NAT and derives the free pages from it. Nodes whose entry is damaged cannot be
     /// read; see [`NodeStore::damage`].
-    pub fn attach(region: Arc<Region>, geo: Geometry, salt: u64) -> Result<Self> {
+    pub fn attach(region: Arc<Region>, geo: Geometry, salt: u64, watch: Watch) -> Self {
         let mut used = vec![0u64; (geo.node_pages as usize).div_ceil(64)];
         let present: Vec<AtomicU64> = (0..geo.dyn_base.div_ceil(64))
             .map(|_| AtomicU64::new(0))
@@ -170,10 +156,11 @@ impl NodeStore {
             .filter(|p| used[*p as usize / 64] & (1 << (p % 64)) == 0)
             .collect();
         let reserve = record_pages(&geo).min(geo.node_pages / 4);
-        Ok(Self {
+        Self {
             region,
             geo,
             salt,
+            watch,
             cache: DashMap::with_hasher(FxBuildHasher),
             free: Arc::new(Mutex::new(free)),
             live: AtomicU64::new(live),
@@ -183,7 +170,12 @@ impl NodeStore {
                 .clamp(16, 2048)
                 .min(geo.node_pages / 16),
             damage,
-        })
+        }
+    }
+
+    /// Who takes notice of damage.
+    pub fn watch(&self) -> &Watch {
+        &self.watch
     }
 
     /// How many NAT entries are damaged, and the first of them. Nothing may be written then: the
@@ -214,34 +206,69 @@ impl NodeStore {
 
     /// Kind of page of a static node id, `None` for dynamic ones.
     pub fn static_kind(&self, id: u32) -> Option<NodeKind> {
-        static_kind(&self.geo, id)
+        self.geo.static_kind(id)
     }
 
     /// Physical page of a node as the NAT has it.
-    pub fn home_of(&self, id: u32) -> Result<Option<u64>> {
+    pub fn home_of(&self, id: u32) -> std::result::Result<Option<u64>, Fault> {
         if u64::from(id) >= self.geo.nat_entries || id == 0 {
-            return Err(FsError::io(format_args!("node id {id} is out of range")));
+            return Err(Fault::new(format_args!("node id {id} is out of range")));
         }
         let word = self.region.load_u64(self.geo.nat_entry(id));
         match node::nat_decode(id, word, self.salt) {
-            Some(Some(p)) if p >= self.geo.node_pages => Err(FsError::io(format_args!(
+            Some(Some(p)) if p >= self.geo.node_pages => Err(Fault::new(format_args!(
                 "NAT entry of node {id} points outside the area"
             ))),
             Some(p) => Ok(p),
-            None => Err(FsError::io(format_args!(
+            None => Err(Fault::new(format_args!(
                 "NAT entry of node {id} is damaged"
             ))),
         }
     }
 
     /// Reads and checks the home page of a node; `None` if the node has none.
+    ///
+    /// # Errors
+    /// [`FsError::Damaged`] if it is not one that the node can have, whatever its checksum says.
     pub fn home(&self, id: u32) -> Result<Option<PageBytes>> {
-        let mut page = zero_page();
-        Ok(self.read_home(id, &mut page)?.then_some(page))
+        self.look_home(id)
+            .map_err(|fault| self.watch.damaged(fault))
     }
 
-    /// [`NodeStore::home`] into memory that is there; whether the node has one.
-    pub fn read_home(&self, id: u32, page: &mut PageBytes) -> Result<bool> {
+    /// [`NodeStore::home`] for who looks for damage.
+    pub fn look_home(&self, id: u32) -> std::result::Result<Option<PageBytes>, Fault> {
+        let mut page = zero_page();
+        if !self.read_home(id, &mut page)? {
+            return Ok(None);
+        }
+        let kind = node::kind(&page[..]).ok_or(NodeError::Header);
+        kind.map_err(|e| e.to_string())
+            .and_then(|kind| {
+                flaw::content(&self.geo, id, &page[..], kind).map_err(|e| e.to_string())
+            })
+            .map_err(|why| Fault::new(format_args!("node {id}: {why}")))?;
+        Ok(Some(page))
+    }
+
+    /// Checks all there is to check of a node for itself; whether it has a page.
+    pub fn verify(&self, id: u32) -> std::result::Result<bool, Fault> {
+        let Some(page) = self.look_home(id)? else {
+            return Ok(false);
+        };
+        if node::kind(&page[..]) == Some(NodeKind::Inodes) {
+            let first = (u64::from(id) - self.geo.inode_base) * INODES_PER_PAGE;
+            for slot in 0..INODES_PER_PAGE {
+                let at = inode::offset(slot as usize);
+                flaw::image(first + slot, &page[at..at + inode::SIZE])
+                    .map_err(|flaw| Fault::new(format_args!("node {id}: {flaw}")))?;
+            }
+        }
+        Ok(true)
+    }
+
+    /// The home page of a node in memory that is there; whether the node has one. Its checksum holds, and it is of this
+    /// node. What is in it is not looked at: whoever only adds to it writes back what was there.
+    pub fn read_home(&self, id: u32, page: &mut PageBytes) -> std::result::Result<bool, Fault> {
         let mut last = None;
         loop {
             // The pin keeps digest from reusing a page that the NAT named when we looked.
@@ -252,21 +279,32 @@ impl NodeStore {
             self.region.read(self.geo.node_page(p), &mut page[..]);
             drop(pin);
             match node::check(&page[..], id, self.salt) {
-                Ok(_) => return Ok(true),
+                Ok(kind) => {
+                    return match flaw::place(&self.geo, id, &page[..], kind) {
+                        Ok(()) => Ok(true),
+                        Err(flaw) => Err(Fault::new(format_args!("node {id} in page {p}: {flaw}"))),
+                    };
+                }
                 Err(e) if last == Some(p) => {
-                    return Err(FsError::io(format_args!("node {id} in page {p}: {e}")));
+                    return Err(Fault::new(format_args!("node {id} in page {p}: {e}")));
                 }
                 Err(_) => last = Some(p),
             }
         }
     }
 
-    /// The newest version of a node page.
+    /// The newest version of a node page. It was checked when it was loaded.
     pub fn page(&self, id: u32) -> Result<Arc<Page>> {
+        self.look_page(id)
+            .map_err(|fault| self.watch.damaged(fault))
+    }
+
+    /// [`NodeStore::page`] for who looks for damage.
+    pub fn look_page(&self, id: u32) -> std::result::Result<Arc<Page>, Fault> {
         if let Some(p) = self.cache.get(&id) {
             return Ok(p.clone());
         }
-        let bytes = match self.home(id)? {
+        let bytes = match self.look_home(id)? {
             Some(b) => b,
             None => match self.static_kind(id) {
                 Some(kind) => {
@@ -274,7 +312,7 @@ impl NodeStore {
                     node::init(&mut b[..], id, kind, 0);
                     b
                 }
-                None => return Err(FsError::io(format_args!("node {id} does not exist"))),
+                None => return Err(Fault::new(format_args!("node {id} does not exist"))),
             },
         };
         let page = Arc::new(Page::new(bytes, 0));

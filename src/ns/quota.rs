@@ -133,10 +133,11 @@ impl Quotas {
                 }
                 let project = Arc::new(Project::new(slot, &e));
                 if e.project == 0 || state.projects.insert(e.project, project).is_some() {
-                    return Err(FsError::io(format_args!(
+                    let what = format_args!(
                         "quota table: place {slot} is one of project {} that it cannot have",
                         e.project
-                    )));
+                    );
+                    return Err(store.watch().damaged(what));
                 }
             }
         }

@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use quayfs_layout::inode::{self, Inode, ROOT, S_IFDIR};
@@ -19,7 +18,7 @@ use crate::error::{FsError, Result};
 use crate::ns::dir::{self, FIRST_COOKIE};
 use crate::ns::extent::ExtentMap;
 use crate::ns::inode::Cell;
-use crate::ns::node::NodeStore;
+use crate::txn::{Aside, PageSource};
 
 const B: u64 = BLOCK as u64;
 /// Names kept of one file.
@@ -44,13 +43,15 @@ pub(super) fn findings(e: &Engine, suspects: Suspects) -> Vec<Finding> {
     let mut out = Vec::new();
     let mut nodes = suspects.nodes;
     // Digest may have replaced a page since.
-    nodes.retain(|id, what| match e.nodes.home(*id) {
+    nodes.retain(|id, what| match e.nodes.verify(*id) {
         Ok(_) => false,
-        Err(err) => {
-            *what = cause(err);
+        Err(fault) => {
+            *what = fault.to_string();
             true
         }
     });
+    // What is found on the way has no consequence for the mount.
+    let aside = Aside::new(&e.nodes);
     // Where inodes or extents are missing an owner may be among them.
     let complete = nodes.is_empty();
     let mut unowned = suspects.lbns.clone();
@@ -62,35 +63,32 @@ pub(super) fn findings(e: &Engine, suspects: Suspects) -> Vec<Finding> {
         if i % TRIM_EVERY == TRIM_EVERY - 1 {
             e.trim_caches(e.journal.digested());
         }
-        let Ok(cell) = e.inodes.get(&e.nodes, ino) else {
+        let Ok(cell) = e.inodes.get(&aside, ino) else {
             continue;
         };
         if !nodes.is_empty() {
-            owned_nodes(e, &cell, &mut |id| {
+            owned_nodes(&aside, &cell, &mut |id| {
                 if nodes.contains_key(&id) {
                     owner_of.insert(id, ino);
                 }
             });
         }
         if !suspects.lbns.is_empty() && cell.with(Inode::is_file) {
-            file(e, &cell, &suspects.lbns, &mut unowned, &mut out);
+            file((e, &aside), &cell, &suspects.lbns, &mut unowned, &mut out);
         }
     }
     for (id, what) in nodes {
         out.push(page(e, id, what, owner_of.get(&id).copied()));
     }
     for lbn in unowned.iter().flat_map(Clone::clone) {
-        out.extend(ownerless(e, lbn, complete).map(|f| (f, 0..0)));
+        out.extend(ownerless((e, &aside), lbn, complete).map(|f| (f, 0..0)));
     }
-    named(e, out)
+    named((e, &aside), out)
 }
 
 /// The text of an error without its kind, which is always the same.
 pub(super) fn cause(err: FsError) -> String {
-    match err {
-        FsError::Io(what) => what,
-        other => other.to_string(),
-    }
+    err.cause().unwrap_or_else(|| err.to_string())
 }
 
 /// Numbers of all inodes there are.
@@ -98,7 +96,7 @@ fn inodes(e: &Engine) -> BTreeSet<Ino> {
     let g = &e.config.geometry;
     let mut all = BTreeSet::new();
     for id in g.inode_base..g.dyn_base {
-        let Ok(Some(page)) = e.nodes.home(id as u32) else {
+        let Ok(Some(page)) = e.nodes.look_home(id as u32) else {
             continue;
         };
         for slot in 0..INODES_PER_PAGE {
@@ -116,25 +114,25 @@ fn inodes(e: &Engine) -> BTreeSet<Ino> {
 }
 
 /// Looks at the extents of a file. Nothing is loaded for good: a scrub must not fill the cache.
-fn with_extents<T>(e: &Engine, cell: &Cell, f: impl FnOnce(&ExtentMap) -> T) -> Result<T> {
+fn with_extents<T>(aside: &Aside<'_>, cell: &Cell, f: impl FnOnce(&ExtentMap) -> T) -> Result<T> {
     // Whoever changes the map holds this lock, so what is on pmem stays the truth if the map is
     // not in DRAM.
     let loaded = cell.extents.read();
     match loaded.as_ref() {
         Some(map) => Ok(f(map)),
-        None => Ok(f(&ExtentMap::load(&e.nodes, cell.ino, &cell.image())?)),
+        None => Ok(f(&ExtentMap::load(aside, cell.ino, &cell.image())?)),
     }
 }
 
 /// Blocks of a file that are damaged.
 fn file(
-    e: &Engine,
+    (e, aside): (&Engine, &Aside<'_>),
     cell: &Cell,
     lbns: &RangeSet<Lbn>,
     unowned: &mut RangeSet<Lbn>,
     out: &mut Vec<Found>,
 ) {
-    let blocks = with_extents(e, cell, |map| {
+    let blocks = with_extents(aside, cell, |map| {
         let mut blocks = BTreeMap::new();
         for (r, lbn) in map.iter() {
             let mine = lbn..lbn + (r.end - r.start);
@@ -149,7 +147,7 @@ fn file(
     let mut last: Option<Finding> = None;
     for (block, lbn) in blocks.unwrap_or_default() {
         unowned.remove(lbn..lbn + 1);
-        let Some((area, what)) = confirm(e, cell, block) else {
+        let Some((area, what)) = confirm((e, aside), cell, block) else {
             continue;
         };
         let end = ((block + 1) * B)
@@ -177,12 +175,12 @@ fn file(
 }
 
 /// Reads a block as a read of the file would.
-fn confirm(e: &Engine, cell: &Cell, block: u64) -> Option<(Area, String)> {
+fn confirm((e, aside): (&Engine, &Aside<'_>), cell: &Cell, block: u64) -> Option<(Area, String)> {
     let _op = cell.lock.read();
     let _range = cell.range.read(block * B..(block + 1) * B);
-    let lbn = with_extents(e, cell, |map| map.lbn(block)).ok()??;
+    let lbn = with_extents(aside, cell, |map| map.lbn(block)).ok()??;
     let mut buf = vec![0; BLOCK];
-    let err = read::blocks_on_media(e, &[Want { lbn, at: 0 }], &mut buf).err()?;
+    let err = read::blocks_on_media(e, aside.watch(), &[Want { lbn, at: 0 }], &mut buf).err()?;
     let area = if e.staged.get(lbn).is_some() {
         Area::Staged
     } else if e.ppt.lookup(lbn).is_err() {
@@ -194,7 +192,7 @@ fn confirm(e: &Engine, cell: &Cell, block: u64) -> Option<(Area, String)> {
 }
 
 /// What a block without a file is to be reported as.
-fn ownerless(e: &Engine, lbn: Lbn, complete: bool) -> Option<Finding> {
+fn ownerless((e, aside): (&Engine, &Aside<'_>), lbn: Lbn, complete: bool) -> Option<Finding> {
     let finding = |area, what| Finding {
         area,
         inode: None,
@@ -212,7 +210,7 @@ fn ownerless(e: &Engine, lbn: Lbn, complete: bool) -> Option<Finding> {
         return None;
     }
     let mut buf = vec![0; BLOCK];
-    let err = read::blocks_on_media(e, &[Want { lbn, at: 0 }], &mut buf).err()?;
+    let err = read::blocks_on_media(e, aside.watch(), &[Want { lbn, at: 0 }], &mut buf).err()?;
     let what = format!("{}; its owner, if any, is lost", cause(err));
     Some(finding(Area::Data, what))
 }
@@ -247,7 +245,7 @@ fn page(e: &Engine, id: u32, what: String, owner: Option<Ino>) -> Found {
 }
 
 /// Calls `each` for the node pages of an inode, as far as they can be followed.
-fn owned_nodes(e: &Engine, cell: &Cell, each: &mut dyn FnMut(u32)) {
+fn owned_nodes(aside: &Aside<'_>, cell: &Cell, each: &mut dyn FnMut(u32)) {
     let _op = cell.lock.read();
     let image = cell.image();
     if image.mode == 0 {
@@ -255,17 +253,17 @@ fn owned_nodes(e: &Engine, cell: &Cell, each: &mut dyn FnMut(u32)) {
     }
     if image.is_dir() {
         // What cannot be read has been passed to `each` before.
-        let _ = dir::pages(&*e.nodes, &image, each);
+        let _ = dir::pages(aside, &image, each);
     } else if image.is_symlink() {
-        chain(&e.nodes, image.root, each);
+        chain(&Cached(aside), image.root, each);
     } else if image.is_file() {
         match cell.extents.read().as_ref() {
             Some(map) => map.pages().iter().for_each(|id| each(*id)),
             // Extent pages are never read through the cache.
-            None => chain(&Homes(&e.nodes), image.root, each),
+            None => chain(&Homes(aside), image.root, each),
         }
     }
-    chain(&e.nodes, image.xattr, each);
+    chain(&Cached(aside), image.xattr, each);
 }
 
 /// Where the next page of a chain is looked up.
@@ -273,13 +271,15 @@ trait Next {
     fn next(&self, id: u32) -> Option<u32>;
 }
 
-impl Next for Arc<NodeStore> {
+struct Cached<'a>(&'a Aside<'a>);
+
+impl Next for Cached<'_> {
     fn next(&self, id: u32) -> Option<u32> {
-        self.page(id).ok().map(|p| node::next(&p.bytes()[..]))
+        self.0.read(id).ok().map(|p| node::next(&p[..]))
     }
 }
 
-struct Homes<'e>(&'e NodeStore);
+struct Homes<'a>(&'a Aside<'a>);
 
 impl Next for Homes<'_> {
     fn next(&self, id: u32) -> Option<u32> {
@@ -297,14 +297,14 @@ fn chain(pages: &dyn Next, first: u32, each: &mut dyn FnMut(u32)) {
 }
 
 /// Fills in names: the tree is walked once for all findings.
-fn named(e: &Engine, mut found: Vec<Found>) -> Vec<Finding> {
+fn named((e, aside): (&Engine, &Aside<'_>), mut found: Vec<Found>) -> Vec<Finding> {
     let wanted: FxHashSet<Ino> = found.iter().flat_map(|(_, inos)| inos.clone()).collect();
     let mut names: FxHashMap<Ino, Vec<String>> = FxHashMap::default();
     if wanted.contains(&ROOT) {
         names.insert(ROOT, vec!["/".into()]);
     }
     if !wanted.is_empty() {
-        walk(e, &mut |ino, path: &dyn Fn() -> String| {
+        walk((e, aside), &mut |ino, path: &dyn Fn() -> String| {
             if wanted.contains(&ino) {
                 let all = names.entry(ino).or_default();
                 if all.len() < NAMES_MAX {
@@ -333,7 +333,7 @@ fn printable(path: &str) -> String {
 }
 
 /// Calls `each` for every entry of every directory that can be read.
-fn walk(e: &Engine, each: &mut dyn FnMut(Ino, &dyn Fn() -> String)) {
+fn walk((e, aside): (&Engine, &Aside<'_>), each: &mut dyn FnMut(Ino, &dyn Fn() -> String)) {
     let mut open = vec![(ROOT, String::new())];
     let mut seen = 0;
     while let Some((ino, path)) = open.pop() {
@@ -342,7 +342,7 @@ fn walk(e: &Engine, each: &mut dyn FnMut(Ino, &dyn Fn() -> String)) {
         }
         let mut after = FIRST_COOKIE - 1;
         loop {
-            let listed = list(e, ino, after);
+            let listed = list((e, aside), ino, after);
             for l in &listed {
                 let full = || format!("{path}/{}", String::from_utf8_lossy(&l.name));
                 each(l.ino, &full);
@@ -363,16 +363,16 @@ fn walk(e: &Engine, each: &mut dyn FnMut(Ino, &dyn Fn() -> String)) {
 }
 
 /// Some entries behind `after`; none at the end, or where the directory is gone or damaged.
-fn list(e: &Engine, ino: Ino, after: u64) -> Vec<dir::Listed> {
+fn list((e, aside): (&Engine, &Aside<'_>), ino: Ino, after: u64) -> Vec<dir::Listed> {
     let mut out = Vec::new();
-    let Ok(cell) = e.inodes.get(&e.nodes, ino) else {
+    let Ok(cell) = e.inodes.get(aside, ino) else {
         return out;
     };
     let _op = cell.lock.read();
     let image = cell.image();
     if image.is_dir() {
         // Damage is a finding of its own; what comes before it has names.
-        let _ = dir::list(&*e.nodes, &image, after, |l| {
+        let _ = dir::list(aside, &image, after, |l| {
             out.push(l);
             out.len() < LISTED
         });

@@ -7,6 +7,7 @@ use quayfs_ppt::BlockState;
 use rangemap::RangeSet;
 
 use super::{Limiter, Pass};
+use crate::damage::Watch;
 use crate::data::read::{self, Want};
 use crate::engine::Engine;
 
@@ -46,9 +47,9 @@ pub(super) fn pages(e: &Engine, pass: &Pass, limiter: &mut Limiter<'_>, out: &mu
         }
         unpaid += 1;
         pass.verified(B);
-        if let Err(err) = e.nodes.home(id) {
+        if let Err(fault) = e.nodes.verify(id) {
             pass.suspect();
-            out.nodes.insert(id, super::owners::cause(err));
+            out.nodes.insert(id, fault.to_string());
         }
     }
 }
@@ -92,10 +93,11 @@ pub(super) fn blocks(e: &Engine, pass: &Pass, limiter: &mut Limiter<'_>, out: &m
 }
 
 fn verify(e: &Engine, pass: &Pass, wants: &[Want], buf: &mut [u8], out: &mut Suspects) {
-    if read::blocks_on_media(e, wants, &mut buf[..wants.len() * BLOCK]).is_err() {
+    let aside = Watch::bystander();
+    if read::blocks_on_media(e, &aside, wants, &mut buf[..wants.len() * BLOCK]).is_err() {
         for w in wants {
             let alone = Want { lbn: w.lbn, at: 0 };
-            if read::blocks_on_media(e, &[alone], &mut buf[..BLOCK]).is_err() {
+            if read::blocks_on_media(e, &aside, &[alone], &mut buf[..BLOCK]).is_err() {
                 pass.suspect();
                 out.lbns.insert(w.lbn..w.lbn + 1);
             }

@@ -214,7 +214,7 @@ impl<'a> Life<'a> {
         let mut seen = Vec::new();
         for i in 0..self.steps.len() {
             let error = self.step(i);
-            if let Some(FsError::Io(why)) = &error {
+            if let Some(why) = error.as_ref().and_then(FsError::cause) {
                 assert!(why.contains("os error"), "{}: no cause: {why}", self.what());
             }
             let read_only = self.fs.as_ref().is_some_and(|f| f.e.is_read_only());
@@ -308,7 +308,7 @@ impl<'a> Life<'a> {
 
     /// Mounts again; if that fails, once more on healed media.
     fn remount(&mut self) -> Option<FsError> {
-        let error = self.mount().err().map(FsError::io);
+        let error = self.mount().err().map(FsError::device);
         if error.is_some() {
             self.pair.heal();
             self.armed = None;

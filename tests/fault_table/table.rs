@@ -23,10 +23,10 @@ fn outcome(end: &End, label: &str) -> &'static str {
     match (&end.error, end.read_only) {
         (None, false) => "nothing",
         (None, true) => "read-only",
-        (Some(FsError::Io(_)), _) if matches!(label, "mount" | "recovery") => "not mounted",
-        (Some(FsError::Io(_)), _) if label == "unmount" => "not clean",
-        (Some(FsError::Io(_)), false) => "error",
-        (Some(FsError::Io(_)), true) => "error, read-only",
+        (Some(e), _) if e.is_io() && matches!(label, "mount" | "recovery") => "not mounted",
+        (Some(e), _) if e.is_io() && label == "unmount" => "not clean",
+        (Some(e), false) if e.is_io() => "error",
+        (Some(e), true) if e.is_io() => "error, read-only",
         (Some(FsError::ReadOnly), true) => "refused, read-only",
         other => panic!("{label}: {other:?}"),
     }

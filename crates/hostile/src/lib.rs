@@ -20,7 +20,7 @@ pub mod mount;
 pub mod operations;
 pub mod parsers;
 pub mod script;
-mod volumes;
+pub mod volumes;
 
 /// A harness.
 pub type Target = fn(&[u8]);

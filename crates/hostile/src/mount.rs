@@ -45,6 +45,12 @@ pub fn mount(data: &[u8]) {
         Err(e) => assert!(!whole, "fsck finds nothing, mount fails: {e}"),
         Ok(fs) => {
             use_it(&fs, &mut input, how & 2 != 0);
+            // Both ask the same questions of what they read.
+            let met = fs.e.watch().found();
+            assert!(
+                !whole || met == 0,
+                "fsck finds nothing, the mount {met} times"
+            );
             drop(fs);
             after(&media, whole);
         }

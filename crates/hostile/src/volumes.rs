@@ -27,7 +27,9 @@ const ME: Caller = Caller {
 
 /// Both halves of a volume.
 pub struct Media {
+    /// The pmem region.
     pub region: Arc<Region>,
+    /// The data device.
     pub device: Arc<SimDevice>,
 }
 

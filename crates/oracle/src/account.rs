@@ -1,5 +1,6 @@
 //! Whether what the mount believes to be free is what is free.
 
+use quayfs::damage::Watch;
 use quayfs::fs::{Fs, extents};
 use quayfs::nodelog::NodeLog;
 use quayfs::ns::alloc::{Allocator, Kind};
@@ -34,8 +35,7 @@ pub fn settle(fs: &Fs) {
 pub fn check(fs: &Fs, m: &Model) -> Result<(), String> {
     let e = &fs.e;
     let g = e.config.geometry;
-    let fresh =
-        NodeStore::attach(e.region.clone(), g, e.config.salt()).map_err(|e| e.to_string())?;
+    let fresh = NodeStore::attach(e.region.clone(), g, e.config.salt(), Watch::bystander());
     let same = |what: &str, dram: u64, media: u64| {
         if dram == media {
             Ok(())

@@ -283,7 +283,7 @@ pub fn on_model(m: &mut Model, op: &Op, ino: Option<Ino>, request_max: u64) -> R
                 ..Node::default()
             };
             m.may_create(*dir, &name.0, node.mode, &node.target)?;
-            let ino = ino.ok_or_else(|| FsError::io("the model would create this"))?;
+            let ino = ino.ok_or_else(|| FsError::internal("the model would create this"))?;
             m.create((*dir, &name.0), ino, node, *umask)?;
             attr(m, ino)
         }

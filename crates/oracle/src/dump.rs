@@ -115,7 +115,7 @@ impl Walk<'_> {
         if i.is_file() {
             item.size = i.size;
             match blocks(fs, ino, i.size) {
-                Err(FsError::Io(_)) if self.lossy => {
+                Err(e) if e.is_io() && self.lossy => {
                     (item.blocks, item.lost) = readable(fs, ino, i.size)?;
                 }
                 read => item.blocks = read?,
@@ -132,7 +132,7 @@ impl Walk<'_> {
             let sum = allocated + pages + blob::pages_for(i.xattr_len as usize);
             if i.blocks != sum {
                 let says = i.blocks;
-                return Err(FsError::io(format_args!(
+                return Err(FsError::internal(format_args!(
                     "inode {ino}: {says} blocks, counted {sum}"
                 )));
             }
@@ -150,7 +150,7 @@ impl Walk<'_> {
         }
         let names = list(fs, ino, parent)?;
         if names.len() as u64 != count {
-            return Err(FsError::io(format_args!(
+            return Err(FsError::internal(format_args!(
                 "{} names, entries {count}",
                 names.len()
             )));
@@ -160,12 +160,12 @@ impl Walk<'_> {
             fs.forget(attr.ino, 1);
             if attr.ino != child || attr.inode.mode >> 12 != u32::from(kind) {
                 let shown = String::from_utf8_lossy(&name).into_owned();
-                return Err(FsError::io(format_args!(
+                return Err(FsError::internal(format_args!(
                     "{shown}: readdir and lookup disagree"
                 )));
             }
             if attr.inode.is_dir() && attr.inode.parent != ino {
-                return Err(FsError::io("a directory does not know its parent"));
+                return Err(FsError::internal("a directory does not know its parent"));
             }
             let path = [&path[..], b"/", &name[..]].concat();
             self.visit(path, &attr)?;
@@ -205,7 +205,7 @@ fn list(fs: &Fs, ino: Ino, parent: Ino) -> Result<Names> {
             true
         })?;
         if let Some(bad) = bad {
-            return Err(FsError::io(bad));
+            return Err(FsError::internal(bad));
         }
         if n == 0 {
             return Ok(names);
@@ -246,7 +246,7 @@ fn blocks(fs: &Fs, ino: Ino, size: u64) -> Result<BTreeMap<u64, Block>> {
         };
         let hole = fs.seek(ino, Whence::Hole, data)?;
         if data / B * B < at || hole <= data {
-            return Err(FsError::io("lseek does not get on"));
+            return Err(FsError::internal("lseek does not get on"));
         }
         keep(data, &fs.read(ino, data, (hole - data) as usize)?);
         at = hole.next_multiple_of(B);
@@ -266,7 +266,7 @@ fn readable(fs: &Fs, ino: Ino, size: u64) -> Result<(BTreeMap<u64, Block>, BTree
                 block[..bytes.len()].copy_from_slice(&bytes);
                 out.insert(at / B, Block::new(block));
             }
-            Err(FsError::Io(_)) => {
+            Err(e) if e.is_io() => {
                 lost.insert(at / B);
             }
             Err(e) => return Err(e),

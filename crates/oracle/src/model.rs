@@ -269,7 +269,7 @@ impl Model {
             ..new
         };
         node.inherit(d.xattrs.get(lists::DEFAULT), umask);
-        let ino = ino.ok_or_else(|| FsError::io("the model would create this"))?;
+        let ino = ino.ok_or_else(|| FsError::internal("the model would create this"))?;
         self.nodes.insert(ino, node);
         Ok(())
     }
@@ -472,7 +472,8 @@ impl Model {
             .insert(new_name.to_vec(), source);
         self.node_mut(old)?.entries.remove(name);
         if let Some(by) = flags.whiteout {
-            let ino = whiteout.ok_or_else(|| FsError::io("the model would leave a whiteout"))?;
+            let ino =
+                whiteout.ok_or_else(|| FsError::internal("the model would leave a whiteout"))?;
             self.whiteout((old, name), ino, by)?;
         }
         if across {

@@ -51,12 +51,12 @@ pub(super) fn default_list(i: &Inode, value: &[u8]) -> Result<Vec<u8>> {
 /// The list of this name.
 fn stored(src: &dyn PageSource, ino: Ino, i: &Inode, name: &[u8]) -> Result<Option<Acl>> {
     let value = load(src, ino, i)?.into_iter().find(|(n, _)| n == name);
-    value.map(|(_, v)| decode_stored(ino, &v)).transpose()
+    value.map(|(_, v)| decode_stored(src, ino, &v)).transpose()
 }
 
-fn decode_stored(ino: Ino, value: &[u8]) -> Result<Acl> {
+fn decode_stored(src: &dyn PageSource, ino: Ino, value: &[u8]) -> Result<Acl> {
     Acl::decode(value).map_err(|_| {
-        FsError::io(format_args!(
+        src.damaged(&format_args!(
             "inode {ino}: an access control list is damaged"
         ))
     })
@@ -113,11 +113,11 @@ impl Fs {
         if needs_to_follow(i).record > promised.record {
             return Err(FsError::Short(Shortage::Log));
         }
-        let set = self.noticed(load(&*txn, ino, i))?;
+        let set = load(&*txn, ino, i)?;
         let Some(at) = set.iter().position(|(n, _)| n == ACCESS) else {
             return Ok(());
         };
-        let mut acl = self.noticed(decode_stored(ino, &set[at].1))?;
+        let mut acl = decode_stored(&*txn, ino, &set[at].1)?;
         if acl.mode() == i.mode & 0o777 {
             return Ok(());
         }
@@ -142,7 +142,7 @@ impl Fs {
             return Err(FsError::Short(Shortage::Log));
         }
         let default = match self.e.options.has_acls() {
-            true => self.noticed(stored(&*txn, parent, dir, DEFAULT))?,
+            true => stored(&*txn, parent, dir, DEFAULT)?,
             false => None,
         };
         let Some(default) = default else {

@@ -66,7 +66,7 @@ impl Fs {
                     name: l.name,
                 })
             });
-            self.noticed(listed)?;
+            listed?;
         }
         if access == Access::Noted {
             self.touch_atime(&cell);

@@ -296,7 +296,7 @@ impl Fs {
             let Some(first) = p.lbn else { continue };
             for (lbn, block) in (first..).zip(p.blocks) {
                 let is_written = self.e.staged.get(lbn).is_some()
-                    || self.e.ppt.lookup(lbn).map_err(FsError::io)?.state == BlockState::Written;
+                    || self.e.mapping(lbn)?.state == BlockState::Written;
                 if !is_written {
                     continue;
                 }

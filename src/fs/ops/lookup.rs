@@ -9,7 +9,7 @@ use crate::fs::{Attr, Fs};
 use crate::ns::{blob, dir};
 
 /// Longest symbolic link target.
-pub const TARGET_MAX: usize = 4095;
+pub const TARGET_MAX: usize = quayfs_layout::inode::TARGET_MAX;
 
 impl Fs {
     /// Finds a name and counts the lookup. `.` finds an inode of any type by its number alone: so the
@@ -29,7 +29,7 @@ impl Fs {
                 Ok(found.map(|f| f.ino))
             }
         });
-        let ino = self.noticed(found)?.ok_or(FsError::NoEntry)?;
+        let ino = found?.ok_or(FsError::NoEntry)?;
         self.look_up(ino)
     }
 
@@ -69,6 +69,6 @@ impl Fs {
         if image.root == 0 {
             return Ok(image.inline.0[..len.min(INLINE_MAX)].to_vec());
         }
-        self.noticed(blob::read(&*self.e.nodes, ino, image.root, TARGET_MAX))
+        blob::read(&*self.e.nodes, ino, image.root, TARGET_MAX)
     }
 }

@@ -100,7 +100,8 @@ impl Fs {
             return Ok(true);
         }
         if inode.nlink != 0 {
-            return Err(FsError::io("an inode with a name has an orphan intent"));
+            let what = format_args!("inode {ino} has a name, and an intent that it be freed");
+            return Err(self.e.watch().damaged(what));
         }
         let _commit = cell.commit.lock();
         let mut emptied = None;

@@ -266,7 +266,7 @@ impl Fs {
             for (k, block) in p.blocks.enumerate() {
                 let lbn = lbn + k as u64;
                 let data = self.e.staged.get(lbn).is_some()
-                    || self.e.ppt.lookup(lbn).map_err(FsError::io)?.state == BlockState::Written;
+                    || self.e.mapping(lbn)?.state == BlockState::Written;
                 if data == (whence == Whence::Data) {
                     return Ok(offset.max(block * B));
                 }

@@ -51,7 +51,7 @@ impl Fs {
     /// that everything that was done is made durable, since who asks for it may count on that.
     ///
     /// # Errors
-    /// [`FsError::Perm`] unless the caller has `CAP_SYS_ADMIN` or runs the daemon; [`FsError::Io`] if something
+    /// [`FsError::Perm`] unless the caller has `CAP_SYS_ADMIN` or runs the daemon; [`FsError::Device`] if something
     /// could not be made durable: then, too, it is the end.
     pub fn kill(&self, caller: impl Asker) -> Result<()> {
         may_manage(&caller)?;
@@ -66,7 +66,7 @@ impl Fs {
     /// Fails after [`Fs::kill`].
     pub fn alive(&self) -> Result<()> {
         if self.dead.load(Ordering::Acquire) {
-            return Err(FsError::io("the mount was shut down"));
+            return Err(FsError::internal("the mount was shut down"));
         }
         Ok(())
     }

@@ -265,7 +265,7 @@ impl Fs {
             let mut txn = Txn::begin(&self.e, needs)?;
             match self.stage_tail(cell, &mut txn, size) {
                 // A block that cannot be read shows nothing.
-                Ok(false) | Err(FsError::Io(_)) => return Ok(()),
+                Ok(false) | Err(FsError::Content(_)) => return Ok(()),
                 other => other?,
             };
             let _commit = cell.commit.lock();

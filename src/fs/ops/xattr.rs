@@ -4,7 +4,7 @@ mod names;
 
 use quayfs_layout::inode::Inode;
 use quayfs_layout::xattr::{self, NAME_MAX, SET_MAX, Set, VALUE_MAX};
-use quayfs_layout::{BLOCK, Ino, acl};
+use quayfs_layout::{BLOCK, Ino, acl, flaw};
 
 use crate::error::{FsError, Result};
 use crate::fs::attr::now;
@@ -58,12 +58,16 @@ pub(super) fn load(src: &dyn PageSource, ino: Ino, i: &Inode) -> Result<Set> {
     }
     let bytes = blob::read(src, ino, i.xattr, SET_MAX)?;
     if bytes.len() != i.xattr_len as usize {
-        return Err(FsError::io(format_args!(
+        return Err(src.damaged(&format_args!(
             "inode {ino}: extended attributes are cut short"
         )));
     }
-    xattr::decode(&bytes)
-        .ok_or_else(|| FsError::io(format_args!("inode {ino}: extended attributes are damaged")))
+    let set = xattr::decode(&bytes).ok_or("bytes that are not attributes".to_string());
+    set.and_then(|set| match flaw::attributes(i.mode, &set) {
+        Ok(()) => Ok(set),
+        Err(flaw) => Err(flaw.to_string()),
+    })
+    .map_err(|why| src.damaged(&format_args!("inode {ino}: extended attributes have {why}")))
 }
 
 fn take(set: &mut Set, name: &[u8]) -> Result<()> {
@@ -115,7 +119,7 @@ impl Fs {
             return Err(FsError::NoAttr);
         }
         let _op = cell.lock.read();
-        let set = self.noticed(load(&*self.e.nodes, ino, &cell.image()))?;
+        let set = load(&*self.e.nodes, ino, &cell.image())?;
         set.into_iter()
             .find(|(n, _)| n == name)
             .map(|(_, v)| v)
@@ -133,7 +137,7 @@ impl Fs {
         let cell = self.cell(ino)?;
         let mut set = {
             let _op = cell.lock.read();
-            self.noticed(load(&*self.e.nodes, ino, &cell.image()))?
+            load(&*self.e.nodes, ino, &cell.image())?
         };
         set.retain(|(n, _)| self.kind(n).is_ok());
         if set.iter().any(|(n, _)| is_trusted(n)) && !trusted() {
@@ -248,7 +252,7 @@ impl Fs {
             if held(&i) + more > len {
                 return Err(FsError::Short(crate::error::Shortage::Log));
             }
-            let mut set = self.noticed(load(&txn, ino, &i))?;
+            let mut set = load(&txn, ino, &i)?;
             change(&mut set, &mut i)?;
             store(&mut txn, ino, &mut i, &set)?;
             i.ctime = now();

@@ -125,7 +125,7 @@ fn what_is_damaged_is_noticed_all_the_same() {
             Ok(got) => assert!(got == want, "request {i}"),
             Err(err) => {
                 assert_eq!(i, damaged * BLOCK / REQUEST);
-                assert!(matches!(err, FsError::Io(_)), "{err}");
+                assert!(err.is_io(), "{err}");
             }
         }
     }

@@ -110,7 +110,7 @@ impl Repair<'_> {
             );
             return Ok(judge(&g, salt, id, &self.read(page), u64::MAX).is_ok());
         }
-        let what = match crate::ns::node::static_kind(&g, id) {
+        let what = match g.static_kind(id) {
             Some(NodeKind::Inodes) => {
                 let first = (u64::from(id) - g.inode_base) * INODES_PER_PAGE;
                 format!(

@@ -328,7 +328,9 @@ fn name(n: u8) -> Vec<u8> {
 fn run(ops: &[Op], options: MountOptions) {
     let mut run = Run::new(options);
     for (i, op) in ops.iter().enumerate() {
-        if let Err(e @ (FsError::Io(_) | FsError::ReadOnly | FsError::Short(_))) = run.apply(op) {
+        if let Err(e) = run.apply(op)
+            && (e.is_io() || matches!(e, FsError::ReadOnly | FsError::Short(_)))
+        {
             panic!("operation {i}, {op:?}: {e}");
         }
         if i % 16 == 15 || i + 1 == ops.len() {

@@ -1,15 +1,18 @@
 //! L2P map and log, node pages, and what is in them.
 
+use std::sync::LazyLock;
+
 use quayfs_layout::acl::{self, Acl};
 use quayfs_layout::bytes::{get_u32, put_u16, put_u32};
 use quayfs_layout::checksum::{WORD_MAX, seal_word};
 use quayfs_layout::dirent::{self, INDEX_MAX, INDEX_SIZE};
 use quayfs_layout::extent::{self, Extent};
+use quayfs_layout::geometry::Geometry;
 use quayfs_layout::inode::{self, Inode};
 use quayfs_layout::intent::{self, Intent};
 use quayfs_layout::l2p::{self, BLOCKS_MAX, Entry, START_BYTES, Start, UNDO_BYTES, Undo};
 use quayfs_layout::node::{self, HEADER, NodeKind, OFF_USED, PAYLOAD};
-use quayfs_layout::{BLOCK, xattr};
+use quayfs_layout::{BLOCK, flaw, xattr};
 
 use super::Seen;
 use crate::fixup;
@@ -100,8 +103,16 @@ pub fn node(data: &[u8], seen: &mut Seen) {
         node::seal(&mut fresh, salt);
         assert_eq!(node::check(&fresh, id, salt), Ok(kind));
         assert_eq!(node::owner(&fresh), owner);
+        if flaw::place(&GEOMETRY, id, &page, kind).is_ok() {
+            let sound = flaw::content(&GEOMETRY, id, &page, kind).is_ok();
+            assert!(!sound || kind != NodeKind::DirLeaf || dirent::leaf_is_sound(&page));
+        }
     }
 }
+
+/// That of some volume.
+static GEOMETRY: LazyLock<Geometry> =
+    LazyLock::new(|| Geometry::compute(64 << 20, 256 << 20, 2).expect("sizes that work"));
 
 /// An inode image.
 pub fn inode(data: &[u8], seen: &mut Seen) {
@@ -109,6 +120,9 @@ pub fn inode(data: &[u8], seen: &mut Seen) {
     overlay(&mut Input::new(data), &mut b, 16);
     let i = Inode::decode(&b);
     assert_eq!(Inode::decode(&i.encode()), i);
+    // A free image is empty, one in use of a type that there is.
+    let sound = flaw::image(7, &b).is_ok();
+    assert!(!sound || i.mode != 0 || b == [0; inode::SIZE]);
     assert!(u8::from(i.is_dir()) + u8::from(i.is_file()) + u8::from(i.is_symlink()) <= 1);
     let mut copy = i.clone();
     for place in 0..extent::INLINE {

@@ -226,7 +226,7 @@ fn die_and_recover(fresh: &Fresh, until: Until, death: u32) -> Result<Once> {
     let found = fs.lookup(ROOT, name.as_bytes()).map_err(&failed)?;
     let recovery = began.elapsed().as_secs_f64();
     if found.inode.size != size {
-        return Err(failed(FsError::io("recovery lost an operation")));
+        return Err(failed(FsError::internal("recovery lost an operation")));
     }
     fs.forget(found.ino, 1);
     let records = fs.e.metrics.records_replayed.load(Ordering::Relaxed);

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 
 use quayfs_layout::bytes::put_u32;
-use quayfs_layout::dirent::{self, CLASH_BITS, DEPTH_MAX, INDEX_MAX, INDEX_SIZE, NAME_MAX};
+use quayfs_layout::dirent::{self, CLASH_BITS, DEPTH_MAX, INDEX_MAX, INDEX_SIZE};
+use quayfs_layout::flaw::is_name;
 use quayfs_layout::inode::Inode;
 use quayfs_layout::node::{self, HEADER, NodeKind, OFF_USED, PAYLOAD, used};
 use quayfs_layout::{BLOCK, Ino};
@@ -286,11 +287,4 @@ fn distinguish(entries: &mut [Entry]) {
             taken.insert(free);
         }
     }
-}
-
-fn is_name(name: &[u8]) -> bool {
-    name.len() <= NAME_MAX
-        && !matches!(name, b"" | b"." | b"..")
-        && !name.contains(&b'/')
-        && !name.contains(&0)
 }
