@@ -107,9 +107,14 @@ fn refused(mnt: &Path, e: Errno) -> String {
     match e {
         Errno::NOTCONN => format!("the daemon of {mnt} is gone: `quayfs umount {mnt}`"),
         Errno::PERM | Errno::ACCESS => {
-            format!("only root and the owner of the mount see and set quotas of {mnt}")
+            format!(
+                "only root (CAP_SYS_ADMIN) and the user who mounted see and set quotas of {mnt}; \
+                 if that is an ordinary user, he alone"
+            )
         }
-        Errno::OPNOTSUPP => format!("the volume of {mnt} was made without quotas"),
+        Errno::OPNOTSUPP => format!(
+            "{mnt} is not the root of a QuayFS mount, or its volume was made without quotas"
+        ),
         Errno::NODATA => format!("{mnt} is not QuayFS"),
         Errno::NOSPC => format!("the quota table of {mnt} is full"),
         e => format!("{mnt}: {e}"),

@@ -87,7 +87,10 @@ fn refused(mnt: &Path, e: Errno) -> String {
             format!("{mnt} is being scrubbed already: `quayfs info {mnt}` says how far it is")
         }
         Errno::PERM | Errno::ACCESS => {
-            format!("only root and the owner of the mount can scrub {mnt}")
+            format!(
+                "only root (CAP_SYS_ADMIN) and the user who mounted can scrub {mnt}; if that is an \
+                 ordinary user, he alone"
+            )
         }
         Errno::NODATA | Errno::OPNOTSUPP => format!("{mnt} is not QuayFS"),
         e => format!("{mnt}: {e}"),
