@@ -226,7 +226,8 @@ mod tests {
         for kept in [&up, &down] {
             // Blocks are pieces of their own.
             assert_eq!((kept.pieces().len(), kept.pieces, kept.len()), (2, 2, 2));
-            assert_eq!(kept.ranges(), [0..2 * B]);
+            let both = 0..2 * B;
+            assert_eq!(kept.ranges(), [both]);
         }
     }
 
