@@ -363,6 +363,9 @@ impl Engine {
         // that is still being appended in another lane. The journal waits for that one.
         let cut = self.journal.last_seq();
         let committed = self.journal.commit_ts() >= cut;
+        if committed && self.options.read_only {
+            return Ok(cut);
+        }
         if let Some(log) = self.node_log.get().filter(|_| !committed) {
             let covered = self.journal.last_seq();
             log.write(self, cut)?;
