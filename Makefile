@@ -116,9 +116,9 @@ threads: deps
 	$(CARGO) test --release -p quayfs-sync -p quayfs-oracle --features $(SCHED) --test sched
 	$(CRASH) --threads --seconds $(SECONDS) --seed $(SEED)
 
-# Every flush and fence forgotten in turn, then every check: does anybody notice?
+# Every flush and fence forgotten in turn, which becomes a table of docs/mutants.md, then every check: does anybody notice?
 mutants: deps
-	$(CRASH) --mutants --seconds $(SECONDS)
+	$(CRASH) --mutants --seconds $(SECONDS) --page docs/mutants.md
 	scripts/guards
 
 # By hand: real programs at full size. SOURCE is a tree or an archive of sources to copy.

@@ -2,6 +2,7 @@
 
 use std::io::{IsTerminal, Write};
 use std::num::NonZero;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use clap::Parser;
 use quayfs_layout::Guard;
 use quayfs_oracle::search::alphabet::ALPHABET;
 use quayfs_oracle::search::mutants::{self, Mutant};
+use quayfs_oracle::search::place::Place;
 use quayfs_oracle::search::program::{Program, Text, modes};
 use quayfs_oracle::search::run::{Coverage, DEPTH, Share, crashes, search, search_threads};
 use quayfs_oracle::search::stories::STORIES;
@@ -48,9 +50,12 @@ struct Args {
     /// Print all that a program does to the media, in order, instead of crashing it.
     #[arg(long, requires = "program")]
     trace: bool,
-    /// Only places whose name contains this, as `journal/src/scan.rs:` does.
+    /// Only places whose name contains this, as `journal/src/scan.rs: into_journal` does.
     #[arg(long, requires = "mutants", default_value = "")]
     place: String,
+    /// Writes the table of mutants into this page, in place of the one that is there.
+    #[arg(long, value_name = "FILE", requires = "mutants", conflicts_with_all = ["program", "place"])]
+    page: Option<PathBuf>,
     /// Only programs with several threads. Their interleaving belongs to their seed if this was
     /// built with the feature `sched`; else it is never the same again.
     #[arg(long, conflicts_with_all = ["mutants", "program", "list"])]
@@ -96,7 +101,7 @@ fn main() -> ExitCode {
     quiet();
     if args.mutants {
         let programs = program.map_or_else(programs, |program| vec![program]);
-        return forget_each(&programs, limit, jobs, &args.place);
+        return forget_each(&programs, limit, jobs, &args);
     }
     let tty = std::io::stderr().is_terminal();
     let note = |c: &Coverage| {
@@ -206,27 +211,49 @@ fn forget_each(
     programs: &[(Program, Option<u64>)],
     limit: Duration,
     jobs: usize,
-    only: &str,
+    args: &Args,
 ) -> ExitCode {
-    let show = |place: &str, mutant: &Mutant| match &mutant.killer {
-        Some((run, what)) => println!("| `{place}` | `{run}` | {what} |"),
-        None => println!(
+    let row = |place: &Place, mutant: &Mutant| match &mutant.killer {
+        Some((run, what)) => format!("| `{place}` | `{run}` | {} |", what.replace('|', "/")),
+        None => format!(
             "| `{place}` | **alive** after {} images of {} runs | |",
             mutant.images, mutant.runs
         ),
     };
-    println!("| place | noticed by | as |\n|---|---|---|");
-    let table = mutants::forget_each(programs, only, &DEPTH, jobs, limit, &show);
+    let show = |place: &Place, mutant: &Mutant| println!("{}", row(place, mutant));
+    println!("{}", mutants::HEADER);
+    let table = mutants::forget_each(programs, &args.place, &DEPTH, jobs, limit, &show);
     let alive: Vec<_> = table.iter().filter(|(_, m)| m.killer.is_none()).collect();
     for (place, mutant) in &alive {
         show(place, mutant);
     }
     println!("{} places, {} alive", table.len(), alive.len());
+    if let Some(page) = &args.page {
+        let rows: Vec<String> = table.iter().map(|(p, m)| row(p, m)).collect();
+        if let Err(e) = write(page, &rows) {
+            eprintln!("{}: {e}", page.display());
+            return ExitCode::from(2);
+        }
+    }
     if alive.is_empty() {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     }
+}
+
+/// Puts these rows in place of those of a page.
+fn write(page: &Path, rows: &[String]) -> std::io::Result<()> {
+    let text = std::fs::read_to_string(page)?;
+    let old = mutants::rows(&text);
+    let (Some(first), Some(last)) = (old.first(), old.last()) else {
+        return Err(std::io::Error::other("there is no such table"));
+    };
+    // Both are parts of the text.
+    let at = |row: &str| row.as_ptr().addr() - text.as_ptr().addr();
+    let (begin, end) = (at(first), at(last) + last.len());
+    let new = format!("{}{}{}", &text[..begin], rows.join("\n"), &text[end..]);
+    std::fs::write(page, new)
 }
 
 fn list() -> ExitCode {

@@ -8,9 +8,11 @@
 //! | [`repairs`](mod@repairs) | repairs of damage of every kind |
 //! | [`run`](mod@run) | many programs, as long as there is time; what was covered |
 //! | [`mutants`] | the same with one flush or fence forgotten, which has to be noticed |
+//! | [`place`] | what a place in the source is called |
 
 pub mod alphabet;
 pub mod mutants;
+pub mod place;
 pub mod program;
 pub mod repairs;
 pub mod run;

@@ -11,9 +11,10 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use quayfs_crashsim::{Ordering, Trace};
+use quayfs_crashsim::Trace;
 
 use crate::crash::{Depth, Run};
+use crate::search::place::Place;
 use crate::search::program::Program;
 use crate::search::run::text_of;
 
@@ -31,8 +32,18 @@ pub struct Mutant {
 /// Images of each run whose recoveries are runs as well, about.
 const RECOVERIES: usize = 24;
 
-/// Mutants by place, as `kind file:line`.
-pub type Table = BTreeMap<String, Mutant>;
+/// Mutants by place.
+pub type Table = BTreeMap<Place, Mutant>;
+
+/// How the table begins in a page.
+pub const HEADER: &str = "| place | noticed by | as |\n|---|---|---|";
+
+/// The rows of the table in a page.
+pub fn rows(page: &str) -> Vec<&str> {
+    let table = page.split_once(HEADER).map_or("", |(_, rest)| rest);
+    let rows = table.trim_start().lines();
+    rows.take_while(|l| l.starts_with('|')).collect()
+}
 
 /// Forgets each place of each program in turn, or of the recovery from that image of it, if the place's
 /// name contains `only`, until it is noticed or the time is over. `note` hears of every death.
@@ -42,7 +53,7 @@ pub fn forget_each(
     depth: &Depth,
     jobs: usize,
     limit: Duration,
-    note: &(dyn Fn(&str, &Mutant) + Sync),
+    note: &(dyn Fn(&Place, &Mutant) + Sync),
 ) -> Table {
     let start = Instant::now();
     let table = Mutex::new(Table::new());
@@ -60,24 +71,24 @@ pub fn forget_each(
                     let try_each = |run: &dyn Run, line: &str| {
                         let trace = run.trace();
                         for place in trace.orderings() {
-                            let name = name(place);
-                            if !name.contains(only) {
+                            let named = Place::of(place);
+                            if !named.to_string().contains(only) {
                                 continue;
                             }
-                            let dead = lock().entry(name.clone()).or_default().killer.is_some();
+                            let dead = lock().entry(named.clone()).or_default().killer.is_some();
                             if dead || start.elapsed() >= limit {
                                 continue;
                             }
                             let (images, what) = explore(run, &trace.without(place), depth);
                             let mut table = lock();
-                            let mutant = table.entry(name.clone()).or_default();
+                            let mutant = table.entry(named.clone()).or_default();
                             mutant.runs += 1;
                             mutant.images += images;
                             if mutant.killer.is_none()
                                 && let Some(what) = what
                             {
                                 mutant.killer = Some((line.to_string(), what));
-                                note(&name, mutant);
+                                note(&named, mutant);
                             }
                         }
                     };
@@ -104,13 +115,6 @@ pub fn forget_each(
         }
     });
     table.into_inner().unwrap_or_else(|e| e.into_inner())
-}
-
-/// How a place is called in the table.
-pub fn name(place: Ordering) -> String {
-    let file = place.site.file();
-    let file = file.find("crates/").map_or(file, |at| &file[at..]);
-    format!("{} {file}:{}", place.kind, place.site.line())
 }
 
 fn explore(run: &dyn Run, trace: &Trace, depth: &Depth) -> (u64, Option<String>) {
