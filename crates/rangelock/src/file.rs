@@ -18,7 +18,6 @@ pub enum Policy {
 }
 
 /// The lock of one file's bytes. Both kinds are asked the same, in the same places; nothing else differs.
-#[derive(Debug)]
 pub enum FileLock {
     /// With [`Policy::Range`].
     Range(RangeLock),
