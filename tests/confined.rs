@@ -67,8 +67,8 @@ fn threads_have_the_rights_that_they_need() {
         let of = |name: &str| match name.split(' ').next().unwrap() {
             "outside" => (looks, true),
             "log" => (logs, true),
-            // `fusermount3` is another user's.
-            "signals" => (unmounts, false),
+            // They start programs, of which `fusermount3` is another user's.
+            "signals" | "table" => (unmounts, false),
             _ => (CapabilitySet::empty(), true),
         };
         let all = threads(pid(&m));
