@@ -34,7 +34,7 @@ pub fn add(all: &mut Vec<Box<dyn Workload>>) {
         Info::new(
             "ls-cold",
             FAMILY,
-            "the same after dropping the kernel's dentries and inodes (root only; a region in memory is never cold); 20 listings, one operation is one name",
+            "the same after dropping dentries and inodes (root only), a region is never cold; 20 listings, one operation is one name",
         )
         .on_files(1000)
         .kernel_only("it drops the kernel's caches, which a library does not use")

@@ -56,17 +56,17 @@ pub fn add(all: &mut Vec<Box<dyn Workload>>) {
     let use_it: [(&'static str, &'static str, MakeWorker); 3] = [
         (
             "tree-walk",
-            "list such a tree with the attributes of each file, with the kernel's caches cold if root (a region in memory never is)",
+            "list such a tree with the attributes of each file, kernel caches cold if root, a region never",
             walk,
         ),
         (
             "tree-read",
-            "open, read and close each file of such a tree, with the kernel's caches cold if root (a region in memory never is)",
+            "open, read and close each file of such a tree, kernel caches cold if root, a region never",
             read,
         ),
         (
             "tree-remove",
-            "remove such a tree, with the kernel's caches cold if root (a region in memory never is)",
+            "remove such a tree, kernel caches cold if root, a region never",
             remove,
         ),
     ];
