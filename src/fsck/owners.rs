@@ -117,7 +117,11 @@ impl Owners {
     pub(super) fn claim_blocks(&mut self, range: Range<Lbn>) {
         let fresh: Vec<Range<Lbn>> = self.claimed.gaps(&range).collect();
         let mut at = range.start;
-        for part in fresh.iter().cloned().chain([range.end..range.end]) {
+        for part in fresh
+            .iter()
+            .cloned()
+            .chain(std::iter::once(range.end..range.end))
+        {
             if at < part.start {
                 self.doubled.insert(at..part.start);
             }
