@@ -30,6 +30,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::engine::Engine;
 use crate::error::{FsError, Result};
+use crate::shown;
 
 pub use limiter::{Clock, Limiter};
 
@@ -154,7 +155,8 @@ pub struct Finding {
 
 impl std::fmt::Display for Finding {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match (self.paths.split_first(), self.inode) {
+        let paths: Vec<_> = self.paths.iter().map(|p| shown::text(p)).collect();
+        match (paths.split_first(), self.inode) {
             (Some((first, [])), _) => f.write_str(first)?,
             (Some((first, more)), _) => write!(f, "{first} (also {})", more.join(", "))?,
             (None, Some(ino)) => write!(f, "inode {ino} (no name)")?,

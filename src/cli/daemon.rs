@@ -12,6 +12,7 @@ use crate::fs::Fs;
 use crate::mount::server::{Desk, Ending};
 use crate::mount::superblock::Superblock;
 use crate::mount::{Mount, Pending, Place, Users};
+use crate::shown;
 use crate::volume::{Access, Volume, VolumeError};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -186,7 +187,7 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
     let signals = Signals::new([SIGHUP]).map_err(|e| early(&e))?;
     // From here on it is this directory, whatever becomes of its path while the volume recovers.
     let place = Place::find(&job.target).map_err(|e| {
-        let target = job.target.display();
+        let target = shown::path(&job.target);
         early(&format_args!("cannot mount on {target}: {e}"))
     })?;
     let volume = open(job).map_err(|e| early(&e))?;
@@ -254,7 +255,10 @@ fn attach(
     // To ask our own mount would be simpler. But whoever is killed while he waits for an answer of his
     // own waits forever, and so keeps the connection from being closed.
     if let Some(why) = await_start(&inbox) {
-        return Err(format!("{} does not answer: {why}", job.target.display()));
+        return Err(format!(
+            "{} does not answer: {why}",
+            shown::path(&job.target)
+        ));
     }
     if let Err(e) = pending.read_ahead(fs.e.options.read_ahead) {
         info!("read_ahead= has no effect, the kernel keeps to its own: {e}");
@@ -280,7 +284,7 @@ fn start_log(job: &Job, detached: bool) -> Result<Option<String>, Ended> {
         return Ok(None);
     };
     let path = job.log.path().unwrap_or_default();
-    let why = format!("cannot open the log {}: {e}", path.display());
+    let why = format!("cannot open the log {}: {e}", shown::path(&path));
     match job.log {
         Destination::Asked(_) => Err(Ended::BeforeReady(Failure::new(
             MOUNT_FAILED,
@@ -352,7 +356,10 @@ fn watch_signals(
             let Ok(mount) = mounted.recv() else {
                 return;
             };
-            info!("signal {signal}: unmounting {}", mount.target().display());
+            info!(
+                "signal {signal}: unmounting {}",
+                shown::path(mount.target())
+            );
             let asked = Instant::now();
             let mut enough =
                 || asked.elapsed() > PATIENCE || signals.pending().filter(asks_for_end).count() > 0;
@@ -433,7 +440,7 @@ fn wait(inbox: &Receiver<Event>) -> io::Result<()> {
 }
 
 fn report(job: &Job, fs: &Fs, took: Duration, mut warnings: Vec<String>) -> Report {
-    let (volume, target) = (job.volume.display(), job.target.display());
+    let (volume, target) = (shown::path(&job.volume), shown::path(&job.target));
     let status = serde_json::to_value(fs.status()).unwrap_or_default();
     let fact = |name: &str| status[name].as_str().unwrap_or("?").to_string();
     let (backend, durability) = (fact("backend"), fact("durability"));

@@ -3,6 +3,8 @@
 use std::fmt::Display;
 use std::io::Write;
 
+use crate::shown;
+
 /// Success of every command.
 pub const OK: u8 = 0;
 /// `mkfs`, `info`, `scrub`, `bench`: failed.
@@ -54,9 +56,20 @@ impl Failure {
     }
 }
 
-/// Prints a line on the standard output. A reader who went away has seen enough, so that is no
-/// error (`println!` would panic).
-pub fn say(line: impl Display) {
+/// Prints lines for people on the standard output, without anything that a terminal obeys.
+pub fn say(lines: impl Display) {
+    for line in lines.to_string().split('\n') {
+        put(shown::text(line));
+    }
+}
+
+/// Prints a line for programs on the standard output, as it is.
+pub fn say_json(line: impl Display) {
+    put(line);
+}
+
+/// A reader who went away has seen enough, so that is no error (`println!` would panic).
+fn put(line: impl Display) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
 
@@ -74,7 +87,7 @@ pub fn one_line(text: &str) -> String {
         .map(str::trim)
         .filter(|l| !l.is_empty())
         .collect();
-    crate::shown::text(&lines.join("; "))
+    shown::text(&lines.join("; "))
 }
 
 /// What clap has to say, in one line that names the help to read.

@@ -3,10 +3,11 @@
 use std::io::{IsTerminal, Write, stderr};
 
 use super::args;
-use super::exit::{FSCK_DAMAGE, FSCK_FAILED, FSCK_REPAIRED, Failure, OK, say};
+use super::exit::{FSCK_DAMAGE, FSCK_FAILED, FSCK_REPAIRED, Failure, OK, say, say_json};
 use super::unopened::unopened;
 use crate::fsck::repair::{self, Failed, Outcome};
 use crate::fsck::{self, FsckOptions};
+use crate::shown;
 
 /// Checks or repairs a volume and returns the exit code.
 pub fn run(args: &args::Fsck) -> Result<u8, Failure> {
@@ -26,7 +27,7 @@ fn mend(args: &args::Fsck, options: &FsckOptions) -> Result<u8, Failure> {
     let mut progress = |what: &str| {
         if watched {
             // Nobody reads it twice, so there is no use in a complaint.
-            let _ = write!(stderr(), "\r\x1b[Kquayfs: {what} ...");
+            let _ = write!(stderr(), "\r\x1b[Kquayfs: {} ...", shown::text(what));
         }
     };
     let report = repair::repair(&args.volume, options, &mut progress);
@@ -48,7 +49,7 @@ fn mend(args: &args::Fsck, options: &FsckOptions) -> Result<u8, Failure> {
 fn show<T: serde::Serialize + std::fmt::Display>(report: &T, json: bool) -> Result<(), Failure> {
     if json {
         let text = serde_json::to_string(report).map_err(Failure::with(FSCK_FAILED))?;
-        say(text);
+        say_json(text);
     } else {
         say(report);
     }

@@ -1,10 +1,11 @@
 //! `quayfs info`: what a volume is, or how a mount is doing.
 
 use super::args;
-use super::exit::{FAILED, Failure, say};
+use super::exit::{FAILED, Failure, say, say_json};
 use super::unopened::{unopened, unreached};
 use crate::config::format_size;
 use crate::mount::{self, table};
+use crate::shown;
 use crate::volume::{Access, Volume};
 use quayfs_layout::BLOCK;
 use serde_json::{Value, json};
@@ -15,7 +16,7 @@ use std::time::Duration;
 pub fn run(args: &args::Info) -> Result<(), Failure> {
     let facts = facts(&args.target)?;
     if args.json {
-        say(facts);
+        say_json(facts);
     } else {
         say(listing(&facts).trim_end());
     }
@@ -41,7 +42,7 @@ fn facts(target: &Path) -> Result<Value, Failure> {
 /// The status of the mount on exactly this path, with its mount point added.
 fn live(target: &Path) -> Result<Option<Value>, Failure> {
     let failed = |why: String| Failure::new(FAILED, why);
-    let shown = target.display();
+    let shown = shown::path(target);
     let entry = table::mounted_on(target).map_err(|e| failed(format!("mount table: {e}")))?;
     let Some(entry) = entry.filter(|e| e.is_fuse()) else {
         return Ok(None);
@@ -63,7 +64,7 @@ fn live(target: &Path) -> Result<Option<Value>, Failure> {
     let mut status: Value = serde_json::from_str(&text)
         .map_err(|e| failed(format!("{shown} answers nonsense about itself: {e}")))?;
     if let Some(map) = status.as_object_mut() {
-        map.insert("mountpoint".into(), json!(target));
+        map.insert("mountpoint".into(), json!(target.to_string_lossy()));
     }
     Ok(Some(status))
 }
@@ -73,7 +74,7 @@ fn at_rest(path: &Path, volume: &Volume) -> Value {
     let g = &config.geometry;
     let label = String::from_utf8_lossy(&config.label);
     json!({
-        "volume": path,
+        "volume": path.to_string_lossy(),
         "mountpoint": null,
         "uuid": uuid::Uuid::from_bytes(config.uuid).to_string(),
         "label": label.trim_end_matches('\0'),
@@ -118,7 +119,8 @@ fn flatten(name: &str, value: &Value, lines: &mut Vec<(String, String)>) {
             return;
         }
         Value::Null => "-".into(),
-        Value::String(s) => s.clone(),
+        // On one line, whoever has chosen it.
+        Value::String(s) => shown::text(s),
         Value::Number(n) => n.as_u64().and_then(bytes).unwrap_or_else(|| n.to_string()),
         other => other.to_string(),
     };

@@ -4,6 +4,7 @@ use super::args;
 use super::exit::{FAILED, Failure, say, warn};
 use crate::config::format_size;
 use crate::mkfs::{MkfsOptions, MkfsReport, Plan, Undo};
+use crate::shown;
 use quayfs_pmem::Backend;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
@@ -70,7 +71,7 @@ fn undo_on_signal(undo: &Arc<Undo>) -> io::Result<()> {
 }
 
 fn report(volume: &Path, made: &MkfsReport) {
-    let volume = volume.display();
+    let volume = shown::path(volume);
     let (geometry, backend) = (&made.geometry, made.backend);
     say(format_args!("made volume {} in {volume}", made.uuid));
     say(format_args!(

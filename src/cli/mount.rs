@@ -14,6 +14,7 @@ use crate::config::remount::{Live, Remount};
 use crate::config::{Durability, MountOptions};
 use crate::mount::server::{self, Served};
 use crate::mount::{self, Users, table};
+use crate::shown;
 use crate::volume::locate;
 use rustix::io::Errno;
 use std::fs::File;
@@ -69,7 +70,7 @@ pub fn helper(call: &Call) -> Result<(), Failure> {
 /// Changes what a remount can change, once the daemon has said what is so. `lists`: values of `-o`.
 fn remount(target: &Path, lists: &[&str]) -> Result<(), Failure> {
     let failed = |why: String| Failure::new(MOUNT_FAILED, why);
-    let shown = target.display();
+    let shown = shown::path(target);
     let target = table::resolve(target).map_err(|e| failed(format!("{shown}: {e}")))?;
     let entry = table::mounted_on(&target)
         .map_err(|e| failed(format!("cannot read the mount table: {e}")))?
@@ -90,7 +91,7 @@ fn remount(target: &Path, lists: &[&str]) -> Result<(), Failure> {
 
 /// What the daemon of a mount says about it.
 fn live(entry: &table::Entry) -> Result<Live, String> {
-    let shown = entry.target.display();
+    let shown = shown::path(&entry.target);
     let status = server::ask(entry).map_err(|e| match e {
         Errno::NOTCONN => {
             format!("the daemon of {shown} is dead: `quayfs umount {shown}`, then mount again")
@@ -131,9 +132,9 @@ fn job(
         .canonicalize()
         .map_err(|e| unreached(MOUNT_FAILED, named, &e))?;
     let target = mount::table::resolve(target)
-        .map_err(|e| failed(format!("cannot mount on {}: {e}", target.display())))?;
+        .map_err(|e| failed(format!("cannot mount on {}: {e}", shown::path(target))))?;
     if volume.starts_with(&target) {
-        let (v, t) = (volume.display(), target.display());
+        let (v, t) = (shown::path(&volume), shown::path(&target));
         return Err(failed(format!(
             "cannot mount on {t}: it would hide the volume {v} itself"
         )));
@@ -144,7 +145,7 @@ fn job(
             Served::Dead | Served::Foreign
         )
     {
-        let (v, t) = (volume.display(), entry.target.display());
+        let (v, t) = (shown::path(&volume), shown::path(&entry.target));
         return Err(failed(format!(
             "{v} is mounted on {t} already: use it there, or `quayfs umount {t}` first"
         )));
@@ -200,7 +201,7 @@ fn start(job: &Job) -> Result<String, Failure> {
             sweep(job, &before);
             Err(failed(format!(
                 "the daemon ended while mounting ({end}): see {}",
-                log.display()
+                shown::path(&log)
             )))
         }
     }

@@ -1,11 +1,12 @@
 //! `quayfs quota`: what projects have and may have, on a mount or a volume at rest.
 
 use super::args;
-use super::exit::{FAILED, Failure, say};
+use super::exit::{FAILED, Failure, say, say_json};
 use super::unopened::{unopened, unreached};
 use crate::config::{MountOptions, format_size};
 use crate::fs::{Caller, Fs, Quota, SetQuota};
 use crate::mount::{self, table};
+use crate::shown;
 use crate::volume::{Access, Volume};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
@@ -85,7 +86,7 @@ impl Keeper {
         }
         all.retain(|q| args.project.is_none_or(|p| q.project == p));
         if args.json {
-            say(serde_json::to_string(&all).map_err(Failure::with(FAILED))?);
+            say_json(serde_json::to_string(&all).map_err(Failure::with(FAILED))?);
         } else {
             say(listing(&all).trim_end());
         }
@@ -103,7 +104,7 @@ impl Keeper {
 }
 
 fn refused(mnt: &Path, e: Errno) -> String {
-    let mnt = mnt.display();
+    let mnt = shown::path(mnt);
     match e {
         Errno::NOTCONN => format!("the daemon of {mnt} is gone: `quayfs umount {mnt}`"),
         Errno::PERM | Errno::ACCESS => {

@@ -1,12 +1,13 @@
 //! `quayfs scrub`: has a mount verify itself and watches, or does it for a volume at rest.
 
 use super::args;
-use super::exit::{FAILED, Failure, OK, SCRUB_DAMAGE, say};
+use super::exit::{FAILED, Failure, OK, SCRUB_DAMAGE, say, say_json};
 use super::unopened::{unopened, unreached};
 use crate::config::{MountOptions, format_size};
 use crate::fs::Fs;
 use crate::mount::{self, table};
 use crate::scrub::{Command, Finding, Options, Report, State, Status};
+use crate::shown;
 use crate::volume::{Access, Volume};
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -67,7 +68,7 @@ fn start(target: &Path, options: Options) -> Result<Worker, Failure> {
                 .as_str()
                 .is_some_and(|o| o.starts_with("ro"));
             if let (Some(why), true) = (status["read_only_reason"].as_str(), holds) {
-                let mnt = mnt.display();
+                let mnt = shown::path(&mnt);
                 return Err(failed(format!(
                     "{mnt} has failed and is read-only ({why}): `quayfs umount {mnt}`, then scrub the volume"
                 )));
@@ -80,7 +81,7 @@ fn start(target: &Path, options: Options) -> Result<Worker, Failure> {
 }
 
 fn refused(mnt: &Path, e: Errno) -> String {
-    let mnt = mnt.display();
+    let mnt = shown::path(mnt);
     match e {
         Errno::NOTCONN => format!("the daemon of {mnt} is gone: `quayfs umount {mnt}`"),
         Errno::BUSY => {
@@ -104,7 +105,7 @@ fn at_rest(path: &Path, options: Options) -> Result<Arc<Fs>, Failure> {
         ..MountOptions::default()
     };
     let fs = Fs::mount(volume, &read_only).map_err(|e| {
-        let shown = path.display();
+        let shown = shown::path(path);
         Failure::new(FAILED, format!("{e}; `quayfs fsck {shown}` says more"))
     })?;
     fs.scrub
@@ -217,9 +218,9 @@ fn finish(worker: &Worker, report: &Report, as_json: bool) -> Result<u8, Failure
     if as_json {
         let mut value = serde_json::to_value(report).map_err(Failure::with(FAILED))?;
         if let (Worker::Daemon(mnt), Some(map)) = (worker, value.as_object_mut()) {
-            map.insert("mountpoint".into(), json!(mnt));
+            map.insert("mountpoint".into(), json!(mnt.to_string_lossy()));
         }
-        say(value);
+        say_json(value);
     } else {
         report.list.iter().for_each(|f| say(line(worker, f)));
         match (damaged, complete) {

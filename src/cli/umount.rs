@@ -6,6 +6,7 @@ use crate::mount::superblock::{Elsewhere, Superblock};
 use crate::mount::table::{self, Entry};
 use crate::mount::{AttachError, Place, Users};
 use crate::recovery::journal_geometry;
+use crate::shown;
 use crate::volume::{Access, Volume, VolumeError};
 use std::path::Path;
 use std::time::Duration;
@@ -31,7 +32,7 @@ pub fn run(target: &Path, users: Users) -> Result<(), Failure> {
 }
 
 fn unmount(target: &Path, users: Users) -> Result<(), String> {
-    let shown = target.display();
+    let shown = shown::path(target);
     let target = table::resolve(target).map_err(|e| format!("{shown}: {e}"))?;
     let entry = table::mounted_on(&target)
         .map_err(|e| format!("cannot read the mount table: {e}"))?
@@ -65,7 +66,7 @@ fn unmount(target: &Path, users: Users) -> Result<(), String> {
 
 /// What cannot be unmounted, and what would only wait for an answer that may never come.
 fn refuse(served: &Served, entry: &Entry, users: Users) -> Result<(), String> {
-    let shown = entry.target.display();
+    let shown = shown::path(&entry.target);
     match served {
         Served::Foreign => {
             let kind = &entry.fstype;
@@ -96,7 +97,7 @@ fn way_out(shown: impl std::fmt::Display) -> String {
 fn busy(e: AttachError, served: &Served) -> String {
     match (e, served) {
         (AttachError::Busy(path), Served::Dead) => {
-            let path = path.display();
+            let path = shown::path(&path);
             format!(
                 "{path} is in use, and its daemon is dead: `quayfs umount -l {path}` takes it away from its users"
             )
@@ -111,7 +112,7 @@ fn finish(
     (entry, superblock): (&Entry, &Superblock),
     users: Users,
 ) -> Result<(), String> {
-    let shown = entry.target.display();
+    let shown = shown::path(&entry.target);
     let pid = server.pid().map_or("?".into(), |pid| pid.to_string());
     let waited = wait::until_end(server, users)
         .map_err(|e| format!("{shown} is unmounted, but its daemon cannot be waited for: {e}"))?;
@@ -162,7 +163,7 @@ fn judge(entry: &Entry, users: Users) -> Result<(), String> {
     let volume = match Volume::open(source, Access::ReadOnly, patience) {
         Ok(volume) => volume,
         Err(VolumeError::Busy(path)) => {
-            let path = path.display();
+            let path = shown::path(&path);
             return Err(format!(
                 "its daemon, which cannot be watched from here, has not closed {path} yet: `quayfs fsck {path}` says when"
             ));
@@ -191,10 +192,10 @@ fn lives_on(target: &Path, places: &[Elsewhere]) -> String {
         let of = places.iter().filter(|p| p.namespace.is_none() == here);
         let words: Vec<_> = of
             .map(|p| match p.namespace {
-                None => format!("on {}", p.target.display()),
+                None => format!("on {}", shown::path(&p.target)),
                 Some(pid) => format!(
                     "on {} in the mount namespace of process {pid}",
-                    p.target.display()
+                    shown::path(&p.target)
                 ),
             })
             .collect();
@@ -203,7 +204,7 @@ fn lives_on(target: &Path, places: &[Elsewhere]) -> String {
     let mut all = [list(true), list(false)].concat();
     let more = all.len().saturating_sub(NAMED);
     all.truncate(NAMED);
-    let target = target.display();
+    let target = shown::path(target);
     let alive = format!("{target} is unmounted; the file system lives on");
     match (all.join(", "), more) {
         (named, _) if named.is_empty() => format!("{alive}, in use out of sight from here"),

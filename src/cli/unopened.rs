@@ -2,6 +2,7 @@
 
 use super::exit::Failure;
 use crate::mount::table;
+use crate::shown;
 use crate::volume::{VolumeError, locate};
 use std::io;
 use std::path::Path;
@@ -26,7 +27,7 @@ pub fn unopened(code: u8) -> impl FnOnce(VolumeError) -> Failure {
 pub fn unreached(code: u8, path: &Path, e: &io::Error) -> Failure {
     match locate(path) {
         Err(why) => unopened(code)(why),
-        Ok(_) => Failure::new(code, format_args!("{}: {e}", path.display())),
+        Ok(_) => Failure::new(code, format_args!("{}: {e}", shown::path(path))),
     }
 }
 
@@ -42,8 +43,8 @@ fn inside(path: &Path) -> Option<String> {
     if !entry.is_quayfs() {
         return None;
     }
-    let (shown, target) = (path.display(), entry.target.display());
-    let volume = Path::new(&entry.source).display();
+    let (shown, target) = (shown::path(&path), shown::path(&entry.target));
+    let volume = shown::path(Path::new(&entry.source));
     Some(match path == entry.target {
         true => format!(
             "{shown} is where the volume {volume} is mounted, and no volume: `quayfs umount {shown}`, then name {volume}"

@@ -508,6 +508,9 @@ fn name(key: &str, value: &str) -> Result<String, OptionError> {
     if value.is_empty() {
         return Err(bad(key, value, "a name that is not empty"));
     }
+    if value.contains(char::is_control) {
+        return Err(bad(key, value, "a name without control characters"));
+    }
     Ok(value.into())
 }
 

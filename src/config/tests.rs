@@ -367,6 +367,7 @@ fn unknown_options_and_values_are_named() {
         ("ablation=staging", "staging:central"),
         ("ablation=checkpoint:adaptive", "checkpoint:swap"),
         ("fsname=", "not empty"),
+        ("subtype=a\x1bb", "without control"),
         ("writeback=1", "writeback=1"),
         ("user_id=0", "user_id=0"),
         ("allow_root", "allow_other"),

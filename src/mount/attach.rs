@@ -7,7 +7,7 @@
 
 use super::place::{Place, by_descriptor, device_of};
 use super::superblock::Superblock;
-use super::{AttachError, Users, fusermount};
+use super::{AttachError, Users, fusermount, table};
 use crate::config::{AtimePolicy, MountOptions, Permissions};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
@@ -63,10 +63,7 @@ impl Pending {
         options: &MountOptions,
     ) -> Result<(Self, OwnedFd), AttachError> {
         let onto = place.to_mount_on()?;
-        let name = options
-            .fsname
-            .as_ref()
-            .map_or(source, |name| Path::new(name));
+        let name = &table::source(source, options);
         let refused = |e: Errno| AttachError::Refused {
             path: place.path().into(),
             why: e.to_string(),

@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
 
+use crate::config::MountOptions;
+use crate::shown;
+
 /// One line of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -53,6 +56,15 @@ impl Entry {
     }
 }
 
+/// What the table shows as the source of a volume. Programs print the table as it is, so nothing is in it that a terminal
+/// obeys.
+pub fn source(volume: &Path, options: &MountOptions) -> PathBuf {
+    match &options.fsname {
+        Some(name) => name.into(),
+        None => shown::path(volume).into(),
+    }
+}
+
 /// Reads the table, in the order of mounting.
 pub fn read() -> io::Result<Vec<Entry>> {
     read_of(Path::new("/proc/self"))
@@ -68,8 +80,9 @@ pub fn mounted_on(target: &Path) -> io::Result<Option<Entry>> {
     Ok(read()?.into_iter().rfind(|e| e.target == target))
 }
 
-/// The newest mount of the volume at `source`, a canonical path.
-pub fn mount_of(source: &Path) -> io::Result<Option<Entry>> {
+/// The newest mount of the volume at a canonical path.
+pub fn mount_of(volume: &Path) -> io::Result<Option<Entry>> {
+    let source = source(volume, &MountOptions::default());
     Ok(read()?
         .into_iter()
         .rfind(|e| e.is_fuse() && e.source == source.as_os_str()))

@@ -308,7 +308,7 @@ fn named((e, aside): (&Engine, &Aside<'_>), mut found: Vec<Found>) -> Vec<Findin
             if wanted.contains(&ino) {
                 let all = names.entry(ino).or_default();
                 if all.len() < NAMES_MAX {
-                    all.push(printable(&path()));
+                    all.push(shortened(&path()));
                 }
             }
         });
@@ -320,16 +320,14 @@ fn named((e, aside): (&Engine, &Aside<'_>), mut found: Vec<Found>) -> Vec<Findin
     found.into_iter().map(|(f, _)| f).collect()
 }
 
-/// A name that fits a line.
-fn printable(path: &str) -> String {
+/// The end of a name, if that is long.
+fn shortened(path: &str) -> String {
     let mut cut = path.len().saturating_sub(PATH_MAX);
     while !path.is_char_boundary(cut) {
         cut += 1;
     }
-    let shown = path[cut..].chars();
-    let shown = shown.map(|c| if c.is_control() { '?' } else { c });
     let dots = if cut > 0 { "..." } else { "" };
-    dots.chars().chain(shown).collect()
+    format!("{dots}{}", &path[cut..])
 }
 
 /// Calls `each` for every entry of every directory that can be read.

@@ -8,6 +8,7 @@ use quayfs_layout::Ino;
 use rustc_hash::FxHashMap;
 
 use crate::fsck::{Area, FsckReport, KEPT};
+use crate::shown;
 
 /// How a repair ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -37,9 +38,10 @@ pub struct Done {
 
 impl fmt::Display for Done {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = shown::text(&self.what);
         match &self.path {
-            Some(path) => write!(f, "{}: {path}: {}", self.area, self.what),
-            None => write!(f, "{}: {}", self.area, self.what),
+            Some(path) => write!(f, "{}: {}: {what}", self.area, shown::text(path)),
+            None => write!(f, "{}: {what}", self.area),
         }
     }
 }
@@ -128,5 +130,20 @@ impl Journal {
                 done.path = path(ino).or_else(|| Some(format!("inode {ino}")));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_others_stay_on_their_line() {
+        let mut journal = Journal::default();
+        journal.of(Area::Directory, 7, "entry \"a\nb\" dropped");
+        journal.resolve(|_| Some("/x\nrepaired: forged\x1b[2J".into()));
+        let text = journal.done[0].to_string();
+        let want = r#"directory: /x\nrepaired: forged\x1b[2J: entry "a\nb" dropped"#;
+        assert_eq!(text, want);
     }
 }
