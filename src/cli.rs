@@ -10,6 +10,7 @@ mod exit;
 mod fsck;
 mod helper;
 mod info;
+mod inherited;
 mod log;
 mod mkfs;
 mod mount;
@@ -35,6 +36,7 @@ const VOLATILE_WARNING: &str = "the pmem region lies in ordinary memory: this vo
 /// Runs the program with its arguments, the name in front, and returns its exit code. Errors are
 /// one line on the standard error.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
+    inherited::survive_limits();
     let mut args = args.into_iter();
     let name = args.next().unwrap_or_else(|| "quayfs".into());
     let role = Role::of(&name);

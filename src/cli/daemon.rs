@@ -3,6 +3,7 @@
 use super::confine;
 use super::ending;
 use super::exit::{Failure, MOUNT_FAILED, one_line};
+use super::inherited;
 use super::log::{self, Destination};
 use super::turned;
 use crate::config::MountOptions;
@@ -176,7 +177,9 @@ enum Event {
 }
 
 fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), Ended> {
+    let left = inherited::settle();
     let warnings: Vec<_> = start_log(job, detached)?.into_iter().collect();
+    left.iter().for_each(|what| warn!("{what}"));
     // Writing back for us must not wait for us; needs CAP_SYS_RESOURCE, helps where there is it.
     let _ = rustix::process::configure_io_flusher_behavior(true);
     let early = |e: &dyn std::fmt::Display| Ended::BeforeReady(Failure::new(MOUNT_FAILED, e));

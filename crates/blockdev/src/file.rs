@@ -36,6 +36,9 @@ pub struct FileDevice {
     flush: Flush,
     /// The system has refused to write out of a region.
     refuses_regions: AtomicBool,
+    /// Byte from which on this process may not write to a file (`RLIMIT_FSIZE`): a limit that a shell has set, and that
+    /// takes privileges to lift. It is about system calls; a mapping can be stored to.
+    write_limit: Option<u64>,
 }
 
 impl FileDevice {
@@ -73,6 +76,12 @@ impl FileDevice {
         } else {
             Ok(())
         }
+    }
+
+    /// Whether all of these may be written by system calls.
+    fn may_write(&self, runs: &[WriteRun<'_>]) -> bool {
+        let end = |run: &WriteRun<'_>| run.block * BLOCK as u64 + run.len() as u64;
+        (self.write_limit).is_none_or(|limit| runs.iter().all(|run| end(run) <= limit))
     }
 
     /// Completes all transfers. A single one gains nothing from io_uring.
@@ -126,6 +135,12 @@ impl BlockDevice for FileDevice {
                 .try_for_each(|buf| check_range(self.blocks, 0, buf.len()))?;
             check_range(self.blocks, run.block, run.len())?;
         }
+        if !self.may_write(runs) {
+            let store = |run: &WriteRun<'_>| {
+                sys::store(self.file.as_fd(), run.bufs, run.block * BLOCK as u64)
+            };
+            return runs.iter().try_for_each(store);
+        }
         for wave in WritePiece::cut(runs).chunks_mut(WAVE) {
             let mut transfers: Vec<_> = wave.iter_mut().map(|p| p.transfer(self.direct)).collect();
             let result = self.run(&mut transfers);
@@ -166,7 +181,8 @@ impl BlockDevice for FileDevice {
     }
 
     fn takes_regions(&self) -> bool {
-        self.direct && !self.refuses_regions.load(Ordering::Relaxed)
+        let refused = self.refuses_regions.load(Ordering::Relaxed);
+        self.direct && self.write_limit.is_none() && !refused
     }
 
     fn flush(&self) -> io::Result<()> {
@@ -214,6 +230,7 @@ impl BlockDevice for FileDevice {
             },
             self.blocks,
             match (self.direct, self.takes_regions()) {
+                _ if self.write_limit.is_some() => "mapped where it is longer than files may be",
                 (true, true) => "direct",
                 (true, false) => "direct, but not out of the region",
                 (false, _) => "buffered",
@@ -231,3 +248,7 @@ impl BlockDevice for FileDevice {
         self.read_only
     }
 }
+
+#[cfg(test)]
+#[path = "file/limit_tests.rs"]
+mod tests;

@@ -1,4 +1,4 @@
-//! The unsafe part: io_uring, a write of what others may be storing to, and two ioctls.
+//! The unsafe part: io_uring, a write of what others may be storing to, stores to a mapped file, and two ioctls.
 #![allow(unsafe_code)]
 
 mod ring;
@@ -6,6 +6,7 @@ mod ring;
 pub(crate) use ring::RingPool;
 
 use crate::transfer::InPlace;
+use memmap2::{Advice, MmapOptions};
 use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -56,4 +57,37 @@ pub(crate) fn write_in_place(
     };
     usize::try_from(n)
         .map_err(|_| Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
+}
+
+/// Stores bytes, one buffer behind the other, to a file through a mapping. They are durable as written ones are.
+///
+/// # Errors
+/// There is no room below, or the file has become shorter.
+pub(crate) fn store(file: BorrowedFd<'_>, bufs: &[&[u8]], off: u64) -> io::Result<()> {
+    let len = bufs.iter().map(|buf| buf.len()).sum();
+    if len == 0 {
+        return Ok(());
+    }
+    let map = (MmapOptions::new().offset(off).len(len)).map_raw(file.as_raw_fd())?;
+    match map.advise(Advice::PopulateWrite) {
+        // Linux 5.14 has it: there a page that cannot be had is an error, and not a signal.
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => {}
+        Err(e) if e.raw_os_error() == Some(libc::EFAULT) => {
+            return Err(io::Error::other(
+                "the file has no room for it, or has become shorter",
+            ));
+        }
+        other => other?,
+    }
+    let mut at = 0;
+    for buf in bufs {
+        // SAFETY: the mapping is as long as all buffers together, it is ours alone, and no buffer is in it.
+        unsafe {
+            map.as_mut_ptr()
+                .add(at)
+                .copy_from_nonoverlapping(buf.as_ptr(), buf.len())
+        };
+        at += buf.len();
+    }
+    Ok(())
 }

@@ -4,6 +4,7 @@ use super::FileDevice;
 use super::flush::Flush;
 use crate::sys::{self, RingPool};
 use crate::{AlignedBuf, BLOCK};
+use rustix::process::{Resource, getrlimit};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsFd;
@@ -126,6 +127,9 @@ impl FileDevice {
             },
             flush: Flush::default(),
             refuses_regions: AtomicBool::new(false),
+            write_limit: getrlimit(Resource::Fsize)
+                .current
+                .filter(|limit| kind.is_file() && !options.read_only && *limit < len),
         })
     }
 }

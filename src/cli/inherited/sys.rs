@@ -1,0 +1,66 @@
+//! Descriptors and signals of the whole process: what no library has a safe call for.
+
+#![allow(unsafe_code)]
+
+use std::io::Error;
+
+use rustix::io::{Errno, Result};
+
+/// Closes all descriptors but the standard streams.
+pub(super) fn close_inherited() -> Result<()> {
+    const FIRST: libc::c_uint = 3;
+    // SAFETY: the command line has been read and nothing has been opened yet that is still owned by something: what is
+    // open belongs to whoever started the process. There are no other threads.
+    let closed = unsafe { libc::close_range(FIRST, libc::c_uint::MAX, 0) };
+    done(closed)
+}
+
+/// Lets all signals through.
+pub(super) fn unblock_signals() -> Result<()> {
+    // SAFETY: a set of signals is plain data for which all zeros are valid; `sigemptyset` writes to it, and
+    // `pthread_sigmask` reads it. Neither keeps the pointer.
+    let failed = unsafe {
+        let mut none = std::mem::zeroed();
+        libc::sigemptyset(&raw mut none);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const none, std::ptr::null_mut())
+    };
+    match failed {
+        0 => Ok(()),
+        e => Err(Errno::from_raw_os_error(e)),
+    }
+}
+
+/// Signals that are ignored have their default effect again: whoever ignores the end of children cannot wait for one.
+/// But that of pipes without readers, which the Rust runtime ignores.
+pub(super) fn reset_dispositions() {
+    for signal in (1..=libc::SIGRTMAX()).filter(|s| *s != libc::SIGPIPE) {
+        // SAFETY: an action is plain data for which all zeros are valid; `sigaction` writes the present one to it.
+        let is_ignored = unsafe {
+            let mut now: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(signal, std::ptr::null(), &raw mut now) == 0
+                && now.sa_sigaction == libc::SIG_IGN
+        };
+        if is_ignored {
+            set(signal, libc::SIG_DFL);
+        }
+    }
+}
+
+/// Ignores a signal.
+pub(super) fn ignore(signal: i32) {
+    set(signal, libc::SIG_IGN);
+}
+
+/// `to`: the default effect, or none; no handler.
+fn set(signal: i32, to: libc::sighandler_t) {
+    debug_assert!(to == libc::SIG_DFL || to == libc::SIG_IGN);
+    // SAFETY: no code is named that would run in a handler. A signal that cannot be set is left as it is.
+    unsafe { libc::signal(signal, to) };
+}
+
+fn done(result: libc::c_int) -> Result<()> {
+    if result == 0 {
+        return Ok(());
+    }
+    Err(Errno::from_io_error(&Error::last_os_error()).unwrap_or(Errno::IO))
+}
