@@ -12,7 +12,7 @@ use quayfs_sync::time::Instant;
 use crate::checkpoint::{self, Reach};
 use crate::config::Durability;
 use crate::digest::{Batch, Room};
-use crate::engine::{Engine, Wanted};
+use crate::engine::{Engine, Rest, Wanted};
 use crate::error::{FsError, Result, Shortage};
 use crate::grace;
 use crate::metrics::Metrics;
@@ -25,9 +25,9 @@ const BATCH_RECORDS: usize = 4096;
 const READ_RECORDS: usize = 128;
 /// Bytes of log of one digest batch.
 const BATCH_BYTES: usize = 2 << 20;
-/// How long a record waits for digest at most.
+/// How long a record waits for digest at most, and how often caches are trimmed while the mount is used.
 const DIGEST_EVERY: Duration = Duration::from_millis(50);
-/// How often the checkpoint thread looks around.
+/// How often the checkpoint thread looks around while the mount is used.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A volume without writes for this long is checkpointed.
 const IDLE: Duration = Duration::from_secs(10);
@@ -117,11 +117,15 @@ fn digest_loop(e: &Engine) {
     let mut committed = Instant::now();
     let mut failed = false;
     let mut given_up = false;
+    let mut rest = Rest::For(DIGEST_EVERY);
     loop {
-        let asked = e.await_work(DIGEST_EVERY, |w| std::mem::take(&mut w.digest));
+        let before = e.appended_by_now();
+        let asked = e.await_work(rest, |w| std::mem::take(&mut w.digest));
         if asked.stop {
             return;
         }
+        let appended = e.appended_by_now();
+        let digested = e.journal.digested();
         // Digest may not touch what is not committed, and is to begin long before the log is full. A commit that
         // has failed is repeated in its time.
         let due = committed.elapsed() >= commit_every
@@ -141,6 +145,22 @@ fn digest_loop(e: &Engine) {
             let _ = digest_all(e);
         }
         e.report(true, false);
+        if e.journal.digested() != digested {
+            // Now there may be something to write out.
+            e.rouse();
+        }
+        // After a use there are others, and whoever rests is roused by the first.
+        let is_quiet = appended == before && matches!(rest, Rest::For(_));
+        let left = e.journal.digested() < e.journal.digestable() && !e.is_read_only();
+        rest = if !is_quiet || left {
+            Rest::For(DIGEST_EVERY)
+        } else {
+            let uncommitted = e.durability == Durability::Commit
+                && !given_up
+                && e.journal.commit_ts() < e.journal.last_seq();
+            let limit = uncommitted.then(|| commit_every.saturating_sub(committed.elapsed()));
+            Rest::UntilUsed { appended, limit }
+        };
     }
 }
 
@@ -288,20 +308,23 @@ pub(crate) fn is_full(stats: &JournalStats) -> bool {
 
 fn round_loop(e: &Engine) {
     let mut idle_since = Instant::now();
-    let mut records = 0;
+    let mut appended = 0;
+    let mut rest = Rest::For(LOOK_EVERY);
     loop {
-        let asked = e.await_work(LOOK_EVERY, |w: &mut Wanted| {
+        let asked = e.await_work(rest, |w: &mut Wanted| {
             std::mem::take(&mut w.room) | std::mem::take(&mut w.round)
         });
         if asked.stop {
             return;
         }
         let stats = e.journal.stats();
-        let appended = e.metrics.snapshot().records;
-        if appended != records {
-            records = appended;
+        let before = appended;
+        appended = e.appended_by_now();
+        if appended != before {
             idle_since = Instant::now();
         }
+        let begun = (stats.slots_used, e.lbns.pending());
+        let mut failed = false;
         let idle = idle_since.elapsed() >= IDLE;
         let full = is_full(&stats);
         if !e.is_read_only() {
@@ -322,9 +345,26 @@ fn round_loop(e: &Engine) {
             })();
             if let Err(err) = result {
                 tracing::error!("checkpoint: {err}");
+                failed = true;
             }
         }
         e.report(false, true);
+        let left = (e.journal.stats().slots_used, e.lbns.pending());
+        let is_done = e.is_read_only() || left == (0, 0) || idle && left == begun;
+        // After a use there are others, and whoever rests is roused by the first.
+        let is_quiet = appended == before && !failed && matches!(rest, Rest::For(_));
+        rest = match (is_quiet, is_done) {
+            // What is left, if anything, cannot be written out before more is digested.
+            (true, true) => Rest::UntilUsed {
+                appended,
+                limit: None,
+            },
+            (true, false) if !idle && !full => Rest::UntilUsed {
+                appended,
+                limit: Some(IDLE.saturating_sub(idle_since.elapsed())),
+            },
+            _ => Rest::For(LOOK_EVERY),
+        };
     }
 }
 

@@ -43,7 +43,7 @@ use frees::Deferred;
 use gate::Gate;
 use orphans::Orphans;
 use relief::Relief;
-pub use relief::Wanted;
+pub use relief::{Rest, Wanted};
 
 /// Cached node pages that eviction leaves alone (64 MiB).
 const PAGES_KEPT: usize = 16 << 10;
@@ -378,10 +378,13 @@ impl Engine {
             return Ok(cut);
         }
         Metrics::add(&self.metrics.commits, 1);
-        self.journal.commit(Some(cut)).map_err(|e| {
+        let committed = self.journal.commit(Some(cut)).map_err(|e| {
             self.fail(&e);
             FsError::device(e)
-        })
+        })?;
+        // Now it can be digested.
+        self.used();
+        Ok(committed)
     }
 
     /// Makes durable what was written to the data device before. Once that has failed it fails for

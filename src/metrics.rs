@@ -72,6 +72,8 @@ metrics! {
     blocks_zeroed,
     /// Free blocks that the data device was told of by `fstrim`.
     blocks_trimmed,
+    /// Times that a background thread has looked whether there is something to do; not while nobody uses the mount.
+    wakeups,
     /// Operations that had to wait for space.
     shortages,
     /// Reads and writes of files that had to wait for the range lock of the file.

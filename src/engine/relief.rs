@@ -27,10 +27,27 @@ pub struct Wanted {
     pub stop: bool,
 }
 
+/// How long a background thread waits for somebody to want something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// So long at most: something is going on.
+    For(Duration),
+    /// Until the mount is used, or so long: there is nothing to do before. `appended` is what
+    /// [`Engine::appended_by_now`] said when that was found out.
+    UntilUsed {
+        /// See above.
+        appended: u64,
+        /// The longest; for ever without.
+        limit: Option<Duration>,
+    },
+}
+
 /// Progress counters: whoever waits for relief looks for a change.
 #[derive(Debug, Default)]
 struct Progress {
     wanted: Wanted,
+    /// Times that the mount was used while somebody waited for that.
+    used: u64,
     digests: u64,
     rounds: u64,
 }
@@ -38,8 +55,10 @@ struct Progress {
 /// Where operations and background threads meet.
 #[derive(Debug, Default)]
 pub(super) struct Relief {
-    /// Records and blocks since digest was last woken.
-    unseen: AtomicU64,
+    /// Records and blocks since the mount.
+    appended: AtomicU64,
+    /// Somebody waits for the mount to be used.
+    resting: AtomicBool,
     progress: Mutex<Progress>,
     /// Something is wanted.
     work: Condvar,
@@ -63,10 +82,35 @@ impl Engine {
     pub fn appended(&self, blocks: u64) {
         Metrics::add(&self.metrics.blocks_staged, blocks);
         Metrics::add(&self.metrics.records, 1);
-        let step = self.relief.unseen.fetch_add(1 + blocks, Ordering::Relaxed) + 1 + blocks;
-        if step >= KICK_EVERY {
-            self.relief.unseen.store(0, Ordering::Relaxed);
+        // One order with the flag: either this is seen by who is about to rest, or he is seen here.
+        let before = (self.relief.appended).fetch_add(1 + blocks, Ordering::SeqCst);
+        if before / KICK_EVERY != (before + 1 + blocks) / KICK_EVERY {
             self.kick(true, false);
+        }
+        if self.relief.resting.load(Ordering::SeqCst) {
+            self.rouse();
+        }
+    }
+
+    /// Records and blocks that have been appended, for [`Rest::UntilUsed`].
+    pub fn appended_by_now(&self) -> u64 {
+        self.relief.appended.load(Ordering::SeqCst)
+    }
+
+    /// The mount is used: what operations look at fills caches, which somebody has to trim. One that is not
+    /// noticed here at once is so at the next use.
+    pub fn used(&self) {
+        if self.relief.resting.load(Ordering::Relaxed) {
+            self.rouse();
+        }
+    }
+
+    /// Ends the rest of all background threads.
+    pub fn rouse(&self) {
+        let mut p = self.relief.progress.lock();
+        if self.relief.resting.swap(false, Ordering::SeqCst) {
+            p.used += 1;
+            self.relief.work.notify_all();
         }
     }
 
@@ -102,24 +146,45 @@ impl Engine {
         self.ahead.stop();
     }
 
-    /// Waits until `mine` picks something out of what is wanted, at most for `limit`; the picked
+    /// Waits until `mine` picks something out of what is wanted, at most as long as `rest` says; the picked
     /// part is taken.
-    pub fn await_work(&self, limit: Duration, mut mine: impl FnMut(&mut Wanted) -> bool) -> Wanted {
+    pub fn await_work(&self, rest: Rest, mut mine: impl FnMut(&mut Wanted) -> bool) -> Wanted {
         // Wake-ups meant for others must not put the limit off.
-        let until = Instant::now() + limit;
+        let until = match rest {
+            Rest::For(limit) => Some(limit),
+            Rest::UntilUsed { limit, .. } => limit,
+        }
+        .map(|limit| Instant::now() + limit);
         let mut p = self.relief.progress.lock();
-        loop {
+        let used = p.used;
+        let asked = loop {
             let asked = p.wanted;
             if asked.stop || mine(&mut p.wanted) {
-                return asked;
+                break asked;
             }
-            if self.relief.work.wait_until(&mut p, until).timed_out() {
-                return Wanted {
+            if let Rest::UntilUsed { appended, .. } = rest {
+                // Again in each turn: whoever rouses one rouses all.
+                self.relief.resting.store(true, Ordering::SeqCst);
+                if p.used != used || self.appended_by_now() != appended {
+                    break Wanted::default();
+                }
+            }
+            let late = match until {
+                Some(until) => self.relief.work.wait_until(&mut p, until).timed_out(),
+                None => {
+                    self.relief.work.wait(&mut p);
+                    false
+                }
+            };
+            if late {
+                break Wanted {
                     stop: p.wanted.stop,
                     ..Wanted::default()
                 };
             }
-        }
+        };
+        Metrics::add(&self.metrics.wakeups, 1);
+        asked
     }
 
     /// Whether the checkpoint thread has been asked for more than room.

@@ -222,11 +222,13 @@ impl Fs {
     }
 
     fn cell(&self, ino: Ino) -> Result<Arc<Cell>> {
+        self.e.used();
         self.e.inodes.get(&self.e.nodes, ino)
     }
 
     /// An inode's cell, and what `f` finds in its image.
     fn look<T>(&self, ino: Ino, f: impl FnOnce(&Inode) -> T) -> Result<(Arc<Cell>, T)> {
+        self.e.used();
         self.e.inodes.look(&self.e.nodes, ino, f)
     }
 

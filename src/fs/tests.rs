@@ -7,6 +7,7 @@ mod links;
 mod panics;
 mod partial;
 mod places;
+mod rest;
 mod rounds;
 mod scattered;
 mod waits;

@@ -5,6 +5,7 @@ use quayfs_crashsim::{Fault, FaultDevice, FaultOp, Repeat};
 use super::*;
 use crate::background::digest_all;
 use crate::checkpoint::{Reach, round_of, rounds};
+use crate::engine::Rest;
 use crate::fsck::repair::repair_volume;
 
 const BLOCKS: u64 = 48;
@@ -201,7 +202,7 @@ fn digest_goes_first_where_it_is_behind() {
     let older = || round_of(&fs.e, Reach::Older).unwrap();
     let digest_is_wanted = || {
         let now = std::time::Duration::ZERO;
-        fs.e.await_work(now, |w| std::mem::take(&mut w.digest))
+        fs.e.await_work(Rest::For(now), |w| std::mem::take(&mut w.digest))
             .digest
     };
     digest_is_wanted();
