@@ -107,7 +107,7 @@ pub fn serve_detached(job: &Job) -> Result<(), Failure> {
     let _ = rustix::thread::set_name(c"quayfs");
     // Fails only for a process group leader, which then is detached already.
     let _ = rustix::process::setsid();
-    speak_on_fault(job, Some("failed 32 "));
+    speak_on_fault(None, Some("failed 32 "));
     let answer = |answer: Answer| {
         let mut out = io::stdout();
         let sent = out
@@ -116,7 +116,7 @@ pub fn serve_detached(job: &Job) -> Result<(), Failure> {
         if let Err(e) = sent {
             warn!("nobody waits for the mount any more: {e}");
         }
-        speak_on_fault(job, None);
+        speak_on_fault(None, None);
         if let Ok(null) = std::fs::File::options().write(true).open("/dev/null") {
             let _ = rustix::stdio::dup2_stdout(&null);
         }
@@ -138,9 +138,10 @@ pub fn serve_detached(job: &Job) -> Result<(), Failure> {
 }
 
 /// A page of the region that cannot be had ends the daemon: with a line in the log, and in the answer while somebody
-/// waits for that.
-fn speak_on_fault(job: &Job, answer: Option<&'static str>) {
-    let log = job.log.path().map(PathBuf::into_os_string);
+/// waits for that. Without a `log` by its path it is the standard error, which in the background is the log, and no
+/// other file by now.
+fn speak_on_fault(log: Option<PathBuf>, answer: Option<&'static str>) {
+    let log = log.map(PathBuf::into_os_string);
     let ending = quayfs_pmem::Ending {
         code: MOUNT_FAILED,
         log: log.and_then(|path| CString::new(path.into_vec()).ok()),
@@ -152,7 +153,7 @@ fn speak_on_fault(job: &Job, answer: Option<&'static str>) {
 
 /// Serves until unmounted or interrupted.
 pub fn serve_in_foreground(job: &Job) -> Result<(), Failure> {
-    speak_on_fault(job, None);
+    speak_on_fault(job.log.path(), None);
     let served = serve(job, false, |_| ());
     log::flush();
     served.map_err(|ended| match ended {
