@@ -65,7 +65,9 @@ mod tests {
             // Whether or not it has a CPU.
             let works = s.spawn(|| {
                 working.begin();
-                while !stop.load(Ordering::Relaxed) {}
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
             });
             let looks = std::cell::Cell::new(0);
             assert!(!working.until_asleep(|| looks.replace(looks.get() + 1) == 100));
