@@ -238,6 +238,13 @@ impl Plan {
         &self.overwritten
     }
 
+    /// Files that others could read, and which become private. Whoever has one open can read it still.
+    pub fn made_private(&self) -> impl Iterator<Item = &Path> {
+        [&self.pmem, &self.data]
+            .into_iter()
+            .filter_map(Medium::made_private)
+    }
+
     /// Makes the volume. The configuration table is written last, so a mkfs that was interrupted leaves no volume or,
     /// between the two copies of the table, a whole one that lacks the spare copy.
     ///

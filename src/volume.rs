@@ -14,7 +14,7 @@ use quayfs_layout::config::{
 };
 use quayfs_pmem::{LockKind, MapOptions, PmemError, Region};
 
-pub use exposure::exposure;
+pub use exposure::{exposure, is_only_readable};
 pub use parts::{in_the_way, locate};
 
 /// Name of the pmem region in a volume's directory.

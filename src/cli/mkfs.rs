@@ -33,6 +33,12 @@ pub fn run(args: args::Mkfs) -> Result<(), Failure> {
     for lost in plan.overwritten() {
         warn(format_args!("--force overwrites {lost}"));
     }
+    for path in plan.made_private() {
+        let path = shown::path(path);
+        warn(format_args!(
+            "{path}: others could read it, its mode is 0600 now; whoever has it open still can"
+        ));
+    }
     let undo = Arc::new(Undo::default());
     undo_on_signal(&undo).map_err(Failure::with(FAILED))?;
     // In another thread: a signal goes to the first one, and is not seen while that waits for a disk.

@@ -11,7 +11,7 @@ use quayfs_pmem::{LockKind, MapOptions, Region, fill_new};
 
 use super::undo::Undo;
 use super::{MkfsError, Overwritten, io_at};
-use crate::volume::{exposure, in_the_way};
+use crate::volume::{exposure, in_the_way, is_only_readable};
 
 /// A file or device that will be one half of the volume.
 pub(super) struct Medium {
@@ -35,6 +35,8 @@ pub(super) struct Medium {
     pub lost: Vec<Overwritten>,
     /// Others have access to it.
     exposed: Option<String>,
+    /// Others can read it, and no more.
+    readable: bool,
 }
 
 impl Medium {
@@ -66,6 +68,7 @@ impl Medium {
             len: size,
             lost: Vec::new(),
             exposed: None,
+            readable: false,
         };
         match fs::metadata(&medium.path) {
             Ok(meta) => medium.meet(&meta, size)?,
@@ -118,6 +121,7 @@ impl Medium {
         self.kept = true;
         self.len = Some(have);
         self.exposed = exposure(&self.path, meta);
+        self.readable = self.exposed.is_some() && is_only_readable(meta);
         Ok(())
     }
 
@@ -156,23 +160,30 @@ impl Medium {
         });
     }
 
-    /// Refuses what others have access to.
+    /// Refuses what others have access to, unless all that they can do is to read a file of the caller's: it is made
+    /// private.
     pub fn check_exposure(&self) -> Result<(), MkfsError> {
         match self.exposed.clone() {
-            Some(why) => Err(MkfsError::Exposed {
+            Some(why) if !self.readable => Err(MkfsError::Exposed {
                 path: self.path.clone(),
                 why,
             }),
-            None => Ok(()),
+            _ => Ok(()),
         }
     }
 
     /// Who had access and what becomes of it, for those who insist.
     pub fn taken(&self) -> Option<Overwritten> {
-        self.exposed.as_ref().map(|_| Overwritten {
+        let open = self.exposed.is_some() && !self.readable;
+        open.then(|| Overwritten {
             path: self.path.clone(),
             what: "open to others until now, and still to those who have it open".into(),
         })
+    }
+
+    /// The file that others could read until now.
+    pub fn made_private(&self) -> Option<&Path> {
+        self.readable.then_some(&*self.path)
     }
 
     /// Refuses a region that is in use: what has its name in the volume now, and what will have.

@@ -10,6 +10,8 @@ use std::path::Path;
 
 /// Permission bits of others than the owner.
 const OTHERS: u32 = 0o077;
+/// Those of them that let others change the file.
+const OTHERS_WRITE: u32 = 0o022;
 
 /// Why this medium is not safe to use and what makes it so; `None` if it is.
 pub fn exposure(path: &Path, meta: &Metadata) -> Option<String> {
@@ -21,6 +23,13 @@ pub fn exposure(path: &Path, meta: &Metadata) -> Option<String> {
         meta.uid(),
         meta.mode(),
     )
+}
+
+/// Whether others can do no more than read this regular file, which belongs to this user or to root: what an ordinary
+/// umask makes of a file.
+pub fn is_only_readable(meta: &Metadata) -> bool {
+    let me = rustix::process::geteuid().as_raw();
+    meta.is_file() && [me, 0].contains(&meta.uid()) && meta.mode() & OTHERS_WRITE == 0
 }
 
 fn found(path: &str, me: u32, regular: bool, owner: u32, mode: u32) -> Option<String> {

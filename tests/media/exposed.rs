@@ -21,7 +21,7 @@ fn mkfs_takes_no_file_that_others_have_access_to() {
         return;
     }
     for (option, name, len) in [("--pmem", "region", 32 << 20), ("--data", "data", 64 << 20)] {
-        for (owner, bits) in [(65534, 0o666), (65534, 0o600), (0, 0o640), (0, 0o602)] {
+        for (owner, bits) in [(65534, 0o666), (65534, 0o600), (0, 0o620), (0, 0o602)] {
             let v = Volume::room();
             let path = v.at(name);
             fs::File::create_new(&path).unwrap().set_len(len).unwrap();
@@ -44,6 +44,29 @@ fn mkfs_takes_no_file_that_others_have_access_to() {
             v.mount("rw").ok();
             v.umount().ok();
         }
+    }
+}
+
+/// What an ordinary umask makes of a file is no reason to refuse it.
+#[test]
+fn mkfs_makes_private_what_others_can_only_read() {
+    if !can_be_root() {
+        return;
+    }
+    for bits in [0o644, 0o640, 0o604] {
+        let v = Volume::room();
+        let path = v.at("data");
+        fs::File::create_new(&path)
+            .unwrap()
+            .set_len(64 << 20)
+            .unwrap();
+        set_mode(&path, bits);
+        let made = v.mkfs(&[&"--data", &path]);
+        assert!(made.err.contains("its mode is 0600 now"), "{made:?}");
+        made.ok();
+        assert_eq!(mode(&path), 0o600);
+        v.mount("rw").ok();
+        v.umount().ok();
     }
 }
 
