@@ -229,7 +229,7 @@ impl NodeStore {
     /// Reads and checks the home page of a node; `None` if the node has none.
     ///
     /// # Errors
-    /// [`FsError::Damaged`] if it is not one that the node can have, whatever its checksum says.
+    /// [`FsError::Damaged`](crate::error::FsError::Damaged) if it is not one that the node can have, whatever its checksum says.
     pub fn home(&self, id: u32) -> Result<Option<PageBytes>> {
         self.look_home(id)
             .map_err(|fault| self.watch.damaged(fault))

@@ -118,7 +118,7 @@ pub fn place(g: &Geometry, id: u32, page: &[u8], kind: NodeKind) -> Result<(), F
     }
 }
 
-/// Checks the content of a page that [`place`] has nothing against. Inodes are checked one by one ([`inode`]):
+/// Checks the content of a page that [`place`] has nothing against. Inodes are checked one by one ([`inode()`]):
 /// one that is wrong is none of the others' business.
 ///
 /// # Errors
