@@ -4,25 +4,11 @@
 
 mod program;
 
-use program::{Mounted, QUAYFS, Run, Scene, Start as _, can_be_root};
+use program::{Mounted, QUAYFS, Run, Scene, Start as _, can_be_root, eventually};
 use rustix::process::{Resource, getrlimit};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
-use std::time::Duration;
-
-/// Waits for something that other processes bring about.
-#[track_caller]
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..3000 {
-        if holds() {
-            return;
-        }
-        sleep(Duration::from_millis(20));
-    }
-    panic!("never: {what}");
-}
 
 /// A shell that has everything set that could be in the way, and runs the program.
 const HOSTILE: &str = "exec 9>\"$LOCK\"; flock 9; umask 000; \

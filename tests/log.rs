@@ -5,27 +5,14 @@
 
 mod program;
 
-use program::{Mounted, QUAYFS, Scene, Start as _, can_be_root, can_mount, quayfs};
+use program::{Mounted, QUAYFS, Scene, Start as _, can_be_root, can_mount, eventually, quayfs};
 use rustix::fs::{Gid, Uid, chownat};
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
-
-/// Waits for something that other processes bring about.
-#[track_caller]
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..3000 {
-        if holds() {
-            return;
-        }
-        sleep(Duration::from_millis(20));
-    }
-    panic!("never: {what}");
-}
+use std::time::Instant;
 
 fn signal(pid: u64, name: &str) {
     let mut kill = Command::new("kill");

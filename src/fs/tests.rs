@@ -112,6 +112,13 @@ fn file(fs: &Fs, dir: Ino, name: &str) -> Ino {
         .ino
 }
 
+/// Waits for something that other threads bring about, however long they take for it.
+fn until(mut holds: impl FnMut() -> bool) {
+    while !holds() {
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
 fn flag(fs: &Fs, ino: Ino, flags: u32) {
     fs.set_flags(ROOT_USER, ino, SetFlags::all(flags)).unwrap();
 }

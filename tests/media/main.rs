@@ -12,24 +12,10 @@ mod made;
 mod program;
 mod protected;
 
-use program::{Run, Start as _, quayfs};
+use program::{Run, Start as _, eventually, quayfs};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
-use std::thread::sleep;
-use std::time::Duration;
-
-/// Waits for something that other processes bring about.
-#[track_caller]
-fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..3000 {
-        if holds() {
-            return;
-        }
-        sleep(Duration::from_millis(20));
-    }
-    panic!("never: {what}");
-}
 
 /// A volume of these media, and where it is mounted.
 struct Volume {

@@ -75,16 +75,6 @@ fn broken(on: Backend) -> (Disk, Arc<Broken>) {
     (disk, device)
 }
 
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..6000 {
-        if holds() {
-            return;
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
-    panic!("never: {what}");
-}
-
 /// A round panics: the mount is read-only from there on, and its end commits what was done before.
 #[test]
 fn a_panic_in_the_background_keeps_what_was_done() {
@@ -99,7 +89,7 @@ fn a_panic_in_the_background_keeps_what_was_done() {
     file(&fs, ROOT, "not committed yet");
     device.armed.store(true, Ordering::Release);
     fs.e.kick(false, true);
-    until("the mount is read-only", || fs.has_failed());
+    until(|| fs.has_failed());
     assert_eq!(
         fs.write(ino, 0, &[8; BLOCK], false).unwrap_err(),
         FsError::ReadOnly
@@ -142,12 +132,12 @@ fn a_scrub_that_panics_ends() {
     crate::checkpoint::round(&fs.e).unwrap();
     device.armed.store(true, Ordering::Release);
     let pass = fs.scrub.start(&fs.e, Options::default()).unwrap();
-    until("it ends", || pass.status().state != State::Running);
+    until(|| pass.status().state != State::Running);
     assert_eq!(pass.status().state, State::Failed);
     device.armed.store(false, Ordering::Release);
     assert!(!fs.has_failed());
     let pass = fs.scrub.start(&fs.e, Options::default()).unwrap();
-    until("it ends", || pass.status().state != State::Running);
+    until(|| pass.status().state != State::Running);
     assert_eq!(pass.status().state, State::Finished);
     disk.ends(fs);
 }

@@ -9,20 +9,10 @@ fn mount(disk: &Disk, options: &str) -> Arc<Fs> {
     Fs::mount(disk.volume(), &options).unwrap()
 }
 
-fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    for _ in 0..6000 {
-        if holds() {
-            return;
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
-    panic!("never: {what}");
-}
-
 /// Waits until nobody has looked around for a while.
 fn await_rest(fs: &Fs) {
     let looks = || fs.e.metrics.wakeups.load(Ordering::Relaxed);
-    until("nobody looks around", || {
+    until(|| {
         let before = looks();
         thread::sleep(Duration::from_millis(300));
         looks() == before
@@ -38,7 +28,7 @@ fn a_record_ends_the_rest() {
         await_rest(&fs);
         file(&fs, ROOT, &format!("f{n}"));
         let last = fs.e.journal.last_seq();
-        until("it is digested", || fs.e.journal.digested() >= last);
+        until(|| fs.e.journal.digested() >= last);
     }
     disk.ends(fs);
 }
@@ -51,8 +41,8 @@ fn a_commit_ends_the_rest() {
     await_rest(&fs);
     file(&fs, ROOT, "f");
     let last = fs.e.journal.last_seq();
-    until("it is committed", || fs.e.journal.commit_ts() >= last);
-    until("it is digested", || fs.e.journal.digested() >= last);
+    until(|| fs.e.journal.commit_ts() >= last);
+    until(|| fs.e.journal.digested() >= last);
     disk.ends(fs);
 
     let fs = mount(&disk, "noatime,durability=commit,commit=300");
@@ -61,7 +51,7 @@ fn a_commit_ends_the_rest() {
     let last = fs.e.journal.last_seq();
     assert!(fs.e.journal.commit_ts() < last);
     fs.e.commit().unwrap();
-    until("it is digested", || fs.e.journal.digested() >= last);
+    until(|| fs.e.journal.digested() >= last);
     disk.ends(fs);
 }
 
@@ -72,7 +62,7 @@ fn what_is_staged_is_written_out_before_they_rest() {
     let fs = mount(&disk, "noatime,durability=commit,commit=1");
     let ino = file(&fs, ROOT, "f");
     fs.write(ino, 0, &[7; 64 * BLOCK], false).unwrap();
-    until("nothing is staged", || fs.e.journal.stats().slots_used == 0);
+    until(|| fs.e.journal.stats().slots_used == 0);
     await_rest(&fs);
     disk.ends(fs);
 }
@@ -86,9 +76,7 @@ fn use_without_a_record_ends_the_rest() {
         await_rest(&fs);
         let before = fs.e.metrics.wakeups.load(Ordering::Relaxed);
         fs.getattr(ROOT).unwrap();
-        until("somebody looks", || {
-            fs.e.metrics.wakeups.load(Ordering::Relaxed) > before
-        });
+        until(|| fs.e.metrics.wakeups.load(Ordering::Relaxed) > before);
     }
     disk.ends(fs);
 }
