@@ -1,6 +1,6 @@
 //! A mount whose last rounds find the disk below full.
 
-use super::{Mounted, Scene, Start as _, quayfs};
+use super::{Mounted, Scene, Start as _, is_mounted, quayfs};
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -8,17 +8,33 @@ use std::process::Command;
 /// A small file system for files that are to find it full; it goes away with the test.
 struct Small(PathBuf);
 
+impl Small {
+    fn take_away(&self) {
+        if is_mounted(&self.0) {
+            let _ = Command::new("umount").arg("-l").arg(&self.0).finish();
+        }
+    }
+}
+
 impl Drop for Small {
     fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).finish();
+        self.take_away();
     }
 }
 
 /// The mount, with more in its pmem region than its data device has room for. Takes root.
 pub struct Doomed {
-    /// It goes first.
+    /// The mount.
     pub mounted: Mounted,
-    _small: Small,
+    small: Small,
+}
+
+impl Drop for Doomed {
+    /// Both mounts go before the directory that they are in, which cannot be removed otherwise.
+    fn drop(&mut self) {
+        self.mounted.take_away();
+        self.small.take_away();
+    }
 }
 
 impl Doomed {
@@ -44,9 +60,6 @@ impl Doomed {
         quayfs([&paths[..], &sizes].concat()).ok();
         let mounted = Mounted::on(scene, "rw");
         fs::write(mounted.mnt().join("file"), vec![7; 28 << 20]).unwrap();
-        Self {
-            mounted,
-            _small: small,
-        }
+        Self { mounted, small }
     }
 }

@@ -252,18 +252,28 @@ impl Mounted {
     }
 }
 
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        // Others may mount what has a name of any bytes.
-        let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
-        let table = String::from_utf8_lossy(&table);
+/// Whether something is mounted on `target`.
+fn is_mounted(target: &Path) -> bool {
+    // Others may mount what has a name of any bytes.
+    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let table = String::from_utf8_lossy(&table);
+    let mut mounts = table.lines().filter_map(|l| l.split(' ').nth(4));
+    mounts.any(|mount| Path::new(mount) == target)
+}
+
+impl Mounted {
+    /// Unmounts it, whoever uses it and whatever its daemon does.
+    fn take_away(&self) {
         let mnt = self.0.mnt();
-        if table
-            .lines()
-            .any(|l| l.split(' ').nth(4).map(Path::new) == Some(&mnt))
-        {
+        if is_mounted(&mnt) {
             let _ = Command::new("umount").args(["-i", "-l"]).arg(mnt).finish();
         }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        self.take_away();
     }
 }
 
