@@ -123,6 +123,15 @@ orderings! {
     IntentClearedLast "3.9" "an intent is cleared only with its last step";
     ZeroTailInRecord "4" "a shrink into a block stages the zero-tailed block in its own record";
     ScrubSkipsFree "new" "fsck and scrub skip blocks whose bit is clear";
+    PayloadsInBatch "disk" "a commit writes the payloads that its records name";
+    BatchIsWhole "disk" "recovery believes a commit only if all of its batch is there";
+    CommitRecordsAlternate "disk" "a commit record does not go where the last one is";
+    CommitVouchesForLast "disk" "a commit record says that the commit before it is durable: what that lacks is damage";
+    EpochInCommitRecord "disk" "a commit record of an older epoch never validates";
+    CommitRecordsCleared "disk" "recovery clears commit records, one of which may be torn, before it serves";
+    OneBatchInFlight "disk" "a batch begins when the flush of the last one is done";
+    OneWriteASector "disk" "no sector has two writes in flight";
+    BatchOwnsSectors "disk" "a batch begins in a sector of the log that no commit covers yet";
 }
 
 /// The set of orderings that a run observes.

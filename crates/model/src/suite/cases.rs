@@ -3,7 +3,7 @@
 use super::volumes::volumes;
 use super::{Bounds, Case, Kind};
 use crate::ordering::Kept;
-use crate::{credits, image, intent, lane, ppt, reader};
+use crate::{batch, credits, image, intent, lane, ppt, reader};
 
 /// Every model under every configuration.
 pub fn cases(bounds: Bounds) -> Vec<Case> {
@@ -16,6 +16,7 @@ pub fn cases(bounds: Bounds) -> Vec<Case> {
     cases.extend(readers().into_iter().map(Kind::Reader));
     cases.extend(credits().into_iter().map(Kind::Credit));
     cases.extend(intents().into_iter().map(Kind::Intent));
+    cases.extend(batches(full).into_iter().map(Kind::Batch));
     cases.into_iter().map(Case).collect()
 }
 
@@ -251,4 +252,64 @@ fn intents() -> Vec<intent::Config> {
         crashes: 3,
         kept: Kept::ALL,
     }]
+}
+
+fn batches(full: bool) -> Vec<batch::Config> {
+    use batch::Job;
+    // Register x or y, by a slot or by a fresh block.
+    const X: Job = Job {
+        reg: 0,
+        direct: false,
+    };
+    const Y: Job = Job {
+        reg: 1,
+        direct: false,
+    };
+    const XD: Job = Job {
+        reg: 0,
+        direct: true,
+    };
+    const YD: Job = Job {
+        reg: 1,
+        direct: true,
+    };
+    let base = batch::Config {
+        name: "batches",
+        jobs: if full {
+            &[X, Y, X, Y, X]
+        } else {
+            &[X, Y, X, X]
+        },
+        lazy: 1,
+        crashes: 1,
+        rot: false,
+        kept: Kept::ALL,
+    };
+    vec![
+        base.clone(),
+        batch::Config {
+            name: "batches-direct",
+            jobs: if full {
+                &[XD, XD, YD, X, XD]
+            } else {
+                &[XD, XD, YD, XD]
+            },
+            lazy: 0,
+            ..base.clone()
+        },
+        batch::Config {
+            name: "batches-again",
+            jobs: if full { &[X, XD, Y, X] } else { &[X, Y, X] },
+            lazy: 0,
+            crashes: 2,
+            ..base.clone()
+        },
+        batch::Config {
+            name: "batches-rot",
+            jobs: if full { &[X, YD, X, Y] } else { &[X, Y, X] },
+            lazy: 0,
+            rot: true,
+            ..base
+        },
+    ]
 }

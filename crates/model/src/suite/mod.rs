@@ -8,6 +8,7 @@ pub use cases::cases;
 pub use trials::{Expect, Trial, trials};
 pub use volumes::strolls;
 
+use crate::batch::{self, Batches};
 use crate::checker::{Outcome, explore, walk};
 use crate::credits::{self, Credits};
 use crate::image::{self, Images};
@@ -43,6 +44,7 @@ enum Kind {
     Reader(reader::Config),
     Credit(credits::Config),
     Intent(intent::Config),
+    Batch(batch::Config),
 }
 
 impl Case {
@@ -56,6 +58,7 @@ impl Case {
             Kind::Reader(_) => "reader",
             Kind::Credit(_) => "credit",
             Kind::Intent(_) => "intent",
+            Kind::Batch(_) => "batch",
         }
     }
 
@@ -69,6 +72,7 @@ impl Case {
             Kind::Reader(c) => c.name,
             Kind::Credit(c) => c.name,
             Kind::Intent(c) => c.name,
+            Kind::Batch(c) => c.name,
         }
     }
 
@@ -86,6 +90,7 @@ impl Case {
             Kind::Reader(c) => c.kept = kept,
             Kind::Credit(c) => c.kept = kept,
             Kind::Intent(c) => c.kept = kept,
+            Kind::Batch(c) => c.kept = kept,
         }
         case
     }
@@ -100,6 +105,7 @@ impl Case {
             Kind::Reader(c) => explore(&Readers(c), LIMIT),
             Kind::Credit(c) => explore(&Credits(c), LIMIT),
             Kind::Intent(c) => explore(&Intents(c), LIMIT),
+            Kind::Batch(c) => explore(&Batches(c), LIMIT),
         }
     }
 
@@ -107,6 +113,7 @@ impl Case {
     pub fn bounds(&self) -> String {
         match &self.0 {
             Kind::Volume(c) => c.bounds(),
+            Kind::Batch(c) => c.bounds(),
             Kind::Lane(c) => {
                 let jobs: usize = c.jobs.iter().map(|jobs| jobs.len()).sum();
                 let mode = if c.commit { "commit" } else { "op" };
