@@ -69,6 +69,11 @@ impl Cursor {
             }
             Kind::Fence | Kind::Drain if memory => self.fence(event.thread),
             Kind::Drain => self.pmem.settle_all(),
+            Kind::DrainRanges(ranges) => {
+                for range in ranges.iter() {
+                    self.pmem.settle_range(range.clone());
+                }
+            }
             Kind::Flush { .. } | Kind::Fence => {}
             Kind::DeviceWrite { off, bytes, .. } => {
                 self.device.store(number, *off, bytes, false);

@@ -1,6 +1,7 @@
 //! What is recorded.
 
 use std::fmt;
+use std::ops::Range;
 use std::panic::Location;
 use std::sync::Arc;
 use std::thread::ThreadId;
@@ -105,6 +106,8 @@ pub(crate) enum Kind {
     },
     Fence,
     Drain,
+    /// Of these parts of the region alone.
+    DrainRanges(Arc<[Range<u64>]>),
     /// A write or, with garbage, a discard.
     DeviceWrite {
         off: u64,
@@ -125,6 +128,7 @@ impl fmt::Display for Event {
             Kind::Flush { off, len } => write!(f, "flush of {len} bytes at {off:#x}")?,
             Kind::Fence => f.write_str("fence")?,
             Kind::Drain => f.write_str("drain")?,
+            Kind::DrainRanges(ranges) => write!(f, "drain of {ranges:x?}")?,
             Kind::DeviceWrite {
                 off,
                 bytes,

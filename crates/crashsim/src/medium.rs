@@ -3,6 +3,7 @@
 use crate::pages::Pages;
 use quayfs_pmem::atoms;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// How a medium takes stores.
@@ -145,6 +146,20 @@ impl Content {
         writer.finish();
         if pieces.is_empty() {
             self.pending.remove(&granule);
+        }
+    }
+
+    /// Settles everything in a range of whole granules.
+    pub(crate) fn settle_range(&mut self, range: Range<u64>) {
+        let size = self.rules.granule;
+        let granules = range.start / size..range.end.div_ceil(size);
+        let pending: Vec<u64> = self
+            .pending
+            .range(granules)
+            .map(|(granule, _)| *granule)
+            .collect();
+        for granule in pending {
+            self.settle(granule, |_| true);
         }
     }
 

@@ -7,6 +7,7 @@ use crate::trace::Trace;
 use parking_lot::Mutex;
 use quayfs_pmem::{Backend, Observer, Region};
 use std::io;
+use std::ops::Range;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -99,6 +100,10 @@ impl Observer for Log {
 
     fn drain(&self, site: &'static Location<'static>) {
         self.push(Kind::Drain, site);
+    }
+
+    fn drain_ranges(&self, ranges: &[Range<u64>], site: &'static Location<'static>) {
+        self.push(Kind::DrainRanges(ranges.into()), site);
     }
 
     fn drain_fault(&self) -> Option<io::Error> {

@@ -197,7 +197,7 @@ fn ordering(event: &Event) -> Option<Ordering> {
     let kind = match &event.kind {
         Kind::Flush { .. } => OrderingKind::Flush,
         Kind::Fence => OrderingKind::Fence,
-        Kind::Drain => OrderingKind::Drain,
+        Kind::Drain | Kind::DrainRanges(_) => OrderingKind::Drain,
         Kind::DeviceFlush => OrderingKind::DeviceFlush,
         Kind::Store { .. } | Kind::DeviceWrite { .. } | Kind::Mark(_) => return None,
     };

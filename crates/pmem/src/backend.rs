@@ -9,8 +9,9 @@ use std::os::fd::AsFd;
 pub enum Backend {
     /// Directly mapped persistent memory (`MAP_SYNC`): flush and fence; survives power loss.
     Dax,
-    /// A page-cached file or block device: durable by a completed `fdatasync` only; survives power
-    /// loss, at the speed of the disk.
+    /// A file or block device on a disk, of which the process has a private mapping: what is stored is
+    /// written by [`Region::drain`](crate::Region::drain) and durable by its `fdatasync`, by nothing else;
+    /// survives power loss, at the speed of the disk.
     File,
     /// Memory without a medium (tmpfs, hugetlbfs, memfd): flush and fence as on [`Backend::Dax`];
     /// survives the death of the process, not of the machine.

@@ -78,8 +78,10 @@ impl Region {
             Source::Simulated(_) => whole(),
             Source::File { .. } if range.end - range.start <= SHORT => whole(),
             Source::File { file, .. } => {
-                // What was stored through a mapping and has not got any further is unknown to some file systems.
-                let settled = self.backend != Backend::File || rustix::fs::fdatasync(file).is_ok();
+                // What was stored and has not got any further is unknown to the file system, and may be to some
+                // until it is on the disk.
+                let settled = self.backend != Backend::File
+                    || self.write_out().is_ok() && rustix::fs::fdatasync(file).is_ok();
                 match settled.then(|| data_of(file, range.clone())) {
                     Some(Ok(parts)) => parts,
                     _ => whole(),

@@ -26,11 +26,11 @@
 //!    flush without a fence promises nothing, and neither does a fence before the flush. A store to
 //!    the line after the flush is in flight again. [`Region::write_nt`] needs the fence only. A
 //!    fence settles what its own thread flushed or wrote non-temporally, not what others did.
-//! 5. On the backend [`Backend::File`] neither flush nor fence settles anything. The kernel may write
-//!    any dirty page at any time, and copy it while it is being stored to: so any subset of the
-//!    [`atoms`] stored since the last drain may be on the disk, in no order, not even within a line.
-//!    Only [`Region::drain`] settles, and it settles everything that any thread stored before the
-//!    call.
+//! 5. On the backend [`Backend::File`] neither flush nor fence settles anything: only [`Region::drain`]
+//!    does, and it settles everything that any thread stored before the call. Nothing reaches the disk
+//!    outside of drains, but one of them may be under way at any time, and write what others are storing:
+//!    so any subset of the [`atoms`] stored since the last drain may be on the disk, in no order, not
+//!    even within a line.
 //! 6. [`Region::drain`] is the durability edge on every backend. On `Dax` and `Volatile` it is
 //!    exactly a fence. Code that orders one store before another for the sake of a crash uses
 //!    `flush` and `drain`; where a fence suffices on memory and nothing depends on it on a file,
@@ -63,6 +63,7 @@ pub mod libpmem;
 mod backend;
 mod bytes;
 mod copy;
+mod disk;
 mod drain;
 mod error;
 mod fault;

@@ -19,7 +19,19 @@ pub(crate) struct Memory {
     base: NonNull<u8>,
     len: usize,
     writable: bool,
+    private: bool,
     owner: Owner,
+}
+
+/// How a file is mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mapped {
+    /// With `MAP_SYNC`, which fails with `EOPNOTSUPP` unless the file is directly mapped persistent memory.
+    Synchronous,
+    /// What is stored is in the file at once, as far as other processes can tell.
+    Shared,
+    /// What is stored stays in this process, and in memory.
+    Private,
 }
 
 /// A huge page of x86-64, and of AArch64 with pages of 4 KiB.
@@ -41,18 +53,17 @@ unsafe impl Send for Memory {}
 unsafe impl Sync for Memory {}
 
 impl Memory {
-    /// Maps the first `len` bytes of `file`. `sync`: with `MAP_SYNC`, which fails with `EOPNOTSUPP`
-    /// unless the file is directly mapped persistent memory.
-    pub(crate) fn map(file: &File, len: usize, writable: bool, sync: bool) -> io::Result<Self> {
+    /// Maps the first `len` bytes of `file`.
+    pub(crate) fn map(file: &File, len: usize, writable: bool, how: Mapped) -> io::Result<Self> {
         let prot = if writable {
             ProtFlags::READ | ProtFlags::WRITE
         } else {
             ProtFlags::READ
         };
-        let flags = if sync {
-            MapFlags::SHARED_VALIDATE | MapFlags::SYNC
-        } else {
-            MapFlags::SHARED
+        let flags = match how {
+            Mapped::Synchronous => MapFlags::SHARED_VALIDATE | MapFlags::SYNC,
+            Mapped::Shared => MapFlags::SHARED,
+            Mapped::Private => MapFlags::PRIVATE | MapFlags::NORESERVE,
         };
         // Reserved with room to align, so that huge pages can lie in the mapping as they lie in the file:
         // the kernel sees to that itself for directly mapped files only.
@@ -86,6 +97,7 @@ impl Memory {
                 base,
                 len,
                 writable,
+                private: how == Mapped::Private,
                 owner: Owner::Mapping,
             })
         }
@@ -116,6 +128,7 @@ impl Memory {
             base,
             len,
             writable: true,
+            private: true,
             owner: Owner::Heap { start, layout },
         }
     }
@@ -139,6 +152,7 @@ impl Memory {
             base,
             len,
             writable: true,
+            private: true,
             owner: Owner::Reserved,
         })
     }
@@ -154,6 +168,11 @@ impl Memory {
 
     pub(crate) fn len(&self) -> usize {
         self.len
+    }
+
+    /// Whether what is stored stays in this process.
+    pub(crate) fn is_private(&self) -> bool {
+        self.private
     }
 
     pub(crate) fn is_writable(&self) -> bool {

@@ -1,6 +1,7 @@
 //! Watching what is done to a simulated region.
 
 use std::io;
+use std::ops::Range;
 use std::panic::Location;
 
 /// Is told everything done to a simulated region, with the place in the source that did it.
@@ -24,6 +25,15 @@ pub trait Observer: Send + Sync {
     /// The calling thread drained. This includes a fence, which is not reported separately. It takes
     /// effect at the moment of this call, and is not called once a drain has failed.
     fn drain(&self, site: &'static Location<'static>);
+
+    /// The calling thread drained, on [`Backend::File`](crate::Backend::File), and only what was stored in these ranges
+    /// is settled ([`Region::drain_ranges`]). Otherwise as [`Observer::drain`], which it is to those who do not care.
+    ///
+    /// [`Region::drain_ranges`]: crate::Region::drain_ranges
+    fn drain_ranges(&self, ranges: &[Range<u64>], site: &'static Location<'static>) {
+        let _ = ranges;
+        self.drain(site);
+    }
 
     /// Whether the drain that is about to happen shall fail, and with which error. Then
     /// [`Observer::drain`] is not called, and the region's drains fail for ever.

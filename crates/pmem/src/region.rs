@@ -4,16 +4,18 @@ mod allocate;
 mod load;
 mod open;
 
+use crate::disk::Disk;
 use crate::drain::DrainGate;
 use crate::fault::Guard;
 use crate::held::Touched;
 use crate::libpmem;
 use crate::lock::{self, LockKind};
 use crate::memory::{self, Memory};
-use crate::{Backend, Bytes, Observer, PmemError};
+use crate::{Backend, Bytes, Observer, PmemError, SECTOR};
 use std::fmt;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -35,6 +37,8 @@ pub struct Region {
     pub(crate) backend: Backend,
     gate: DrainGate,
     pub(crate) source: Source,
+    /// What is stored here is written by us.
+    disk: Option<Disk>,
     /// Nearly all of it lies in huge pages.
     huge: AtomicBool,
 }
@@ -58,12 +62,19 @@ impl Region {
             }
             Source::Simulated(_) | Source::Copy(_) => None,
         };
+        let disk = match &source {
+            Source::File { file, .. } if memory.is_private() && memory.is_writable() => {
+                Some(Disk::new(Arc::clone(file), memory.len() as u64))
+            }
+            _ => None,
+        };
         Self {
             _guard: guard,
             memory,
             backend,
             gate: DrainGate::default(),
             source,
+            disk,
             huge: AtomicBool::new(false),
         }
     }
@@ -152,6 +163,21 @@ impl Region {
         }
     }
 
+    /// What is on a disk has to be written: comes after the store.
+    fn note_dirty(&self, off: u64, len: usize) {
+        if let Some(disk) = &self.disk {
+            disk.note(off, len as u64);
+        }
+    }
+
+    /// Writes what has been stored, for those who read the file. Not durable.
+    pub(crate) fn write_out(&self) -> io::Result<()> {
+        match &self.disk {
+            Some(disk) => disk.settle(&self.memory, 0..self.len()),
+            None => Ok(()),
+        }
+    }
+
     /// A copy keeps account of where something was stored.
     #[track_caller]
     fn note_store(&self, off: u64, len: usize, align: u64) {
@@ -227,6 +253,7 @@ impl Region {
         }
         self.note_store(off, 8, 8);
         self.memory.store_u64(off, value);
+        self.note_dirty(off, 8);
     }
 
     /// Stores a word in little-endian order at `off`, a multiple of 4, otherwise as
@@ -239,6 +266,7 @@ impl Region {
         }
         self.note_store(off, 4, 4);
         self.memory.store_u32(off, value);
+        self.note_dirty(off, 4);
     }
 
     /// Stores `bytes` at `off` through the cache. Not durable before flush and drain.
@@ -246,6 +274,7 @@ impl Region {
     pub fn write(&self, off: u64, bytes: &[u8]) {
         self.report_write(off, bytes, false, Location::caller());
         self.memory.write(off, bytes);
+        self.note_dirty(off, bytes.len());
     }
 
     /// Stores `bytes` at `off` past the cache: right for payloads that are not read soon. Not durable,
@@ -258,6 +287,7 @@ impl Region {
             self.memory.write_nt(off, bytes);
         } else {
             self.memory.write(off, bytes);
+            self.note_dirty(off, bytes.len());
         }
     }
 
@@ -317,7 +347,7 @@ impl Region {
         let result = match &self.source {
             Source::Simulated(observer) => {
                 self.cpu_fence();
-                self.drain_simulated(observer.as_deref(), site)
+                self.drain_simulated(observer.as_deref(), None, site)
             }
             Source::Copy(_) => {
                 self.cpu_fence();
@@ -325,20 +355,57 @@ impl Region {
             }
             Source::File { file, .. } => {
                 self.cpu_fence();
-                if self.backend.needs_drain() {
-                    self.gate.drain(|| Ok(rustix::fs::fdatasync(file)?))
-                } else {
-                    Ok(())
+                match &self.disk {
+                    Some(disk) => disk.drain(&self.memory),
+                    None if self.backend.needs_drain() => self.sync(file),
+                    None => Ok(()),
                 }
             }
         };
         result.map_err(|source| PmemError::Drain { source })
     }
 
+    /// [`Region::drain`] of what was stored in some ranges, which are made of whole [`SECTOR`]s: of the rest it
+    /// promises nothing. Takes less time where others have much to write; on memory it is a drain.
+    ///
+    /// # Errors
+    /// As [`Region::drain`].
+    #[track_caller]
+    pub fn drain_ranges(&self, ranges: &[Range<u64>]) -> Result<(), PmemError> {
+        let site = Location::caller();
+        for range in ranges {
+            (self.memory).check(range.start, range.end.saturating_sub(range.start));
+            debug_assert!(range.start % SECTOR == 0 && range.end % SECTOR == 0);
+        }
+        self.cpu_fence();
+        let result = match (&self.source, &self.disk) {
+            (_, Some(disk)) => {
+                let settle = |range: &Range<u64>| disk.settle(&self.memory, range.clone());
+                ranges
+                    .iter()
+                    .try_for_each(settle)
+                    .and_then(|()| disk.flush())
+            }
+            (Source::Simulated(observer), None) => {
+                let ranges = self.backend.needs_drain().then_some(ranges);
+                self.drain_simulated(observer.as_deref(), ranges, site)
+            }
+            (Source::File { file, .. }, None) if self.backend.needs_drain() => self.sync(file),
+            (Source::File { .. } | Source::Copy(_), None) => Ok(()),
+        };
+        result.map_err(|source| PmemError::Drain { source })
+    }
+
+    /// A drain of a shared mapping of a file on a disk: the kernel writes all of it.
+    fn sync(&self, file: &File) -> io::Result<()> {
+        self.gate.drain(|| Ok(rustix::fs::fdatasync(file)?))
+    }
+
     /// No coalescing: the observer shall see each drain, and it takes no time.
     fn drain_simulated(
         &self,
         observer: Option<&dyn Observer>,
+        ranges: Option<&[Range<u64>]>,
         site: &'static Location<'static>,
     ) -> io::Result<()> {
         let Some(observer) = observer else {
@@ -351,7 +418,10 @@ impl Region {
             self.gate.fail(&error);
             return Err(error);
         }
-        observer.drain(site);
+        match ranges {
+            Some(ranges) => observer.drain_ranges(ranges, site),
+            None => observer.drain(site),
+        }
         Ok(())
     }
 
@@ -373,7 +443,7 @@ impl Region {
         // waits for it: short pieces with pauses as long as they took.
         const PIECE: u64 = 256 << 10;
         const HUGE: u64 = memory::HUGE as u64;
-        // Dirtying every page of a page-cached file would only make the kernel write it all.
+        // A page of a private mapping that is stored to is a copy, which takes memory.
         let write = self.memory.is_writable() && !self.backend.needs_drain();
         // A region in a file system in memory gets what a directly mapped one has: an access to one that is
         // larger than what the processor remembers of the page table costs a walk through it otherwise.

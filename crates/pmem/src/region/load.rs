@@ -23,6 +23,7 @@ impl Region {
     /// [`PmemError::Cut`], [`PmemError::Io`].
     pub fn load(&self) -> Result<Self, PmemError> {
         let file = self.readable();
+        self.written_out()?;
         let mut memory = match file {
             // It may be longer than the machine has memory.
             Some((_, path)) => {
@@ -66,9 +67,16 @@ impl Region {
             return Ok(self.read_vec(off, len));
         };
         self.memory.check(off, len);
+        self.written_out()?;
         let mut buf = vec![0; len as usize];
         read_exact(file, path, off, &mut buf, self.len())?;
         Ok(buf)
+    }
+
+    /// The file has what was stored.
+    fn written_out(&self) -> Result<(), PmemError> {
+        self.write_out()
+            .map_err(|source| PmemError::Drain { source })
     }
 
     /// The file, if it can be read by system calls.

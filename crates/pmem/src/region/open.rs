@@ -2,9 +2,10 @@
 
 use super::{Region, Source, allocate};
 use crate::backend::is_memory_fs;
-use crate::memory::Memory;
+use crate::memory::{Mapped, Memory};
 use crate::{Backend, PAGE, PmemError};
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::{Resource, getrlimit};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -131,7 +132,7 @@ impl Region {
             let make = || {
                 let file = File::from(memfd_create("quayfs", MemfdFlags::CLOEXEC)?);
                 file.set_len(len)?;
-                let memory = Memory::map(&file, size, true, false)?;
+                let memory = Memory::map(&file, size, true, Mapped::Shared)?;
                 Ok((file, memory))
             };
             make().map_err(io_error("create", &path))
@@ -179,22 +180,28 @@ fn is_protected(rdev: u64) -> bool {
 
 /// Maps the file with the strongest promise that the kernel makes for it.
 fn map(file: &File, len: usize, writable: bool, regular: bool) -> io::Result<(Memory, Backend)> {
-    match Memory::map(file, len, writable, true) {
+    match Memory::map(file, len, writable, Mapped::Synchronous) {
         Ok(memory) => return Ok((memory, Backend::Dax)),
         // No MAP_SYNC for this file, or a kernel that does not know MAP_SHARED_VALIDATE.
         Err(e) if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL)) => {}
         Err(e) => return Err(e),
     }
-    let memory = Memory::map(file, len, writable, false)?;
-    let volatile = regular && is_memory_fs(file)?;
-    Ok((
-        memory,
-        if volatile {
-            Backend::Volatile
-        } else {
-            Backend::File
-        },
-    ))
+    let backend = match regular && is_memory_fs(file)? {
+        true => Backend::Volatile,
+        false => Backend::File,
+    };
+    // The kernel writes back a shared mapping whenever it likes, and all of it at each `fdatasync`. But what lies beyond
+    // the longest file that this process may write can only be stored to.
+    let longest = match regular {
+        true => getrlimit(Resource::Fsize).current,
+        false => None,
+    };
+    let is_too_long = longest.is_some_and(|longest| longest < len as u64);
+    let how = match backend == Backend::File && !is_too_long {
+        true => Mapped::Private,
+        false => Mapped::Shared,
+    };
+    Ok((Memory::map(file, len, writable, how)?, backend))
 }
 
 /// The size in bytes of a devdax device, `None` for any other character device.

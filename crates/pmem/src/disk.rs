@@ -1,0 +1,221 @@
+//! A region on an ordinary disk: memory that the kernel never writes back, and what of it we write ourselves.
+//!
+//! The mapping is private, so what is stored stays in this process until [`Disk::settle`] writes it, by sectors, past the
+//! page cache where the file system allows it. Nothing else of a region ever reaches its disk, and nothing that was not
+//! stored to is written again. What settled is durable after [`Disk::flush`].
+
+mod dirty;
+
+use crate::drain::DrainGate;
+use crate::memory::Memory;
+use crate::units::SECTOR;
+use dirty::Dirty;
+use parking_lot::{Condvar, Mutex};
+use rustix::fs::{Mode, OFlags, StatxFlags};
+use std::cell::Cell;
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+/// The most bytes in one write.
+const PIECE: u64 = 1 << 20;
+/// What direct I/O wants of an address in memory, at most.
+const ALIGN: usize = 4096;
+
+thread_local! {
+    /// Memory for the next write of this thread.
+    static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
+
+/// What of a region is to be written, and where to.
+pub(crate) struct Disk {
+    file: Arc<File>,
+    /// Its writes pass the page cache; `None` if the file system has no such.
+    direct: Option<File>,
+    /// Writes begin and end at multiples of so many bytes.
+    unit: u64,
+    dirty: Dirty,
+    /// What is being written. No two of these meet: the older content could be the one that stays.
+    flight: Mutex<Vec<Range<u64>>>,
+    landed: Condvar,
+    gate: DrainGate,
+}
+
+impl Disk {
+    /// Nothing of a region of `len` bytes is dirty.
+    pub(crate) fn new(file: Arc<File>, len: u64) -> Self {
+        let direct = open_direct(&file);
+        let unit = match &direct {
+            Some((_, unit)) => *unit,
+            None => SECTOR,
+        };
+        Self {
+            file,
+            direct: direct.map(|(direct, _)| direct),
+            unit,
+            dirty: Dirty::nothing(len),
+            flight: Mutex::new(Vec::new()),
+            landed: Condvar::new(),
+            gate: DrainGate::default(),
+        }
+    }
+
+    /// Something has been stored there, by this thread. Comes after the store: whoever writes takes the mark first
+    /// and then the content.
+    pub(crate) fn note(&self, off: u64, len: u64) {
+        self.dirty.mark(off, len);
+    }
+
+    /// Writes what was stored in a range before this call, and waits for others that are writing some of it. Not durable
+    /// before a flush.
+    ///
+    /// # Errors
+    /// Those of the system, which are final: [`Disk::drain`] fails from then on.
+    pub(crate) fn settle(&self, memory: &Memory, range: Range<u64>) -> io::Result<()> {
+        if let Some(error) = self.gate.failure() {
+            return Err(error);
+        }
+        let mut at = range.start;
+        while let Some(start) = self.next(at..range.end) {
+            // Short enough for a commit to pass in between.
+            let piece = start..(start / PIECE * PIECE + PIECE).min(range.end);
+            at = piece.end;
+            self.settle_piece(memory, piece)?;
+        }
+        Ok(())
+    }
+
+    fn settle_piece(&self, memory: &Memory, piece: Range<u64>) -> io::Result<()> {
+        let piece = piece.start / self.unit * self.unit..piece.end.next_multiple_of(self.unit);
+        let mut flight = self.flight.lock();
+        while flight.iter().any(|other| meet(other, &piece)) {
+            self.landed.wait(&mut flight);
+        }
+        let runs = self.dirty.take(piece.clone(), self.unit);
+        if runs.is_empty() {
+            return Ok(());
+        }
+        flight.push(piece.clone());
+        drop(flight);
+        let result = self.write(memory, &runs);
+        self.flight.lock().retain(|other| *other != piece);
+        self.landed.notify_all();
+        if let Err(error) = &result {
+            self.gate.fail(error);
+        }
+        result
+    }
+
+    /// Where the first thing is that is dirty, or being written.
+    fn next(&self, range: Range<u64>) -> Option<u64> {
+        // In this order: marks are taken and made a flight under the lock.
+        let dirty = self.dirty.next(range.clone());
+        let flight = self.flight.lock();
+        let meeting = flight.iter().filter(|other| meet(other, &range));
+        let starts = meeting.map(|other| other.start.max(range.start));
+        starts.chain(dirty).min()
+    }
+
+    /// Others may be storing there meanwhile, so what is written is a copy, which does not change on its way.
+    fn write(&self, memory: &Memory, runs: &[Range<u64>]) -> io::Result<()> {
+        let mut buffer = BUFFER.take();
+        let result = runs.iter().try_for_each(|run| {
+            let len = (run.end - run.start) as usize;
+            if buffer.len() < len + ALIGN {
+                buffer.resize(len + ALIGN, 0);
+            }
+            let skip = buffer.as_ptr().align_offset(ALIGN);
+            let bytes = &mut buffer[skip..skip + len];
+            memory.read(run.start, bytes);
+            self.direct
+                .as_ref()
+                .unwrap_or(&self.file)
+                .write_all_at(bytes, run.start)
+        });
+        BUFFER.set(buffer);
+        result
+    }
+
+    /// Makes durable what was written before this call, by whomever. Calls at a time share one flush.
+    ///
+    /// # Errors
+    /// Those of the system, now or in any write or flush before.
+    pub(crate) fn flush(&self) -> io::Result<()> {
+        self.gate.drain(|| Ok(rustix::fs::fdatasync(&*self.file)?))
+    }
+
+    /// Everything that was stored before this call is durable when it returns.
+    ///
+    /// # Errors
+    /// Those of [`Disk::settle`] and [`Disk::flush`].
+    pub(crate) fn drain(&self, memory: &Memory) -> io::Result<()> {
+        self.settle(memory, 0..memory.len() as u64)?;
+        self.flush()
+    }
+}
+
+fn meet(a: &Range<u64>, b: &Range<u64>) -> bool {
+    a.start < b.end && b.start < a.end
+}
+
+/// The same file, past the page cache, and the unit of its writes.
+fn open_direct(file: &File) -> Option<(File, u64)> {
+    let flags = OFlags::WRONLY | OFlags::DIRECT | OFlags::CLOEXEC;
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let direct = rustix::fs::open(path, flags, Mode::empty()).ok()?;
+    let unit = direct_unit(&direct)?;
+    Some((File::from(direct), unit))
+}
+
+/// What offsets and lengths of direct I/O are multiples of. Where the kernel does not say, a page does everywhere.
+fn direct_unit(file: impl std::os::fd::AsFd) -> Option<u64> {
+    let stat = rustix::fs::statx(
+        file,
+        "",
+        rustix::fs::AtFlags::EMPTY_PATH,
+        StatxFlags::DIOALIGN,
+    );
+    match stat {
+        Ok(stat) if stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0 => {
+            let unit = u64::from(stat.stx_dio_offset_align);
+            let fits = unit > 0 && unit <= ALIGN as u64 && stat.stx_dio_mem_align as usize <= ALIGN;
+            fits.then_some(unit.max(SECTOR))
+        }
+        _ => Some(ALIGN as u64),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PAGE;
+
+    #[test]
+    fn a_failed_write_is_final() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, [0; PAGE as usize]).unwrap();
+        let disk = Disk {
+            // Open for reading.
+            file: Arc::new(File::open(&path).unwrap()),
+            direct: None,
+            unit: SECTOR,
+            dirty: Dirty::nothing(PAGE),
+            flight: Mutex::new(Vec::new()),
+            landed: Condvar::new(),
+            gate: DrainGate::default(),
+        };
+        let memory = Memory::heap(PAGE as usize);
+        disk.drain(&memory).unwrap();
+        memory.store_u64(8, 1);
+        disk.note(8, 8);
+        for _ in 0..2 {
+            let error = disk.drain(&memory).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EBADF));
+        }
+        assert!(disk.flight.lock().is_empty());
+    }
+}
