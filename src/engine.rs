@@ -378,7 +378,10 @@ impl Engine {
             return Ok(cut);
         }
         Metrics::add(&self.metrics.commits, 1);
-        let committed = self.journal.commit(Some(cut)).map_err(|e| {
+        // Where records need nothing else, whoever comes meanwhile is covered as well.
+        let upto = (self.options.data != DataMode::Journal || self.node_log.get().is_some())
+            .then_some(cut);
+        let committed = self.journal.commit(upto).map_err(|e| {
             self.fail(&e);
             FsError::device(e)
         })?;

@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 use quayfs_journal::{
     Journal, JournalError, JournalGeometry, JournalOptions, RecoveredTo, StagedMap, Staging,
 };
+use quayfs_layout::config::FEATURE_PROPOSALS;
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::jsb::{EpochWord, WordKind};
 use quayfs_pmem::Backend;
 use quayfs_ppt::{Ppt, PptError, PptGeometry};
 
-use crate::config::{Durability, MountOptions};
+use crate::config::{DataMode, Durability, MountOptions};
 use crate::damage::Watch;
 use crate::digest::{Batch, Room};
 use crate::engine::{Engine, Parts};
@@ -231,6 +232,10 @@ pub fn recover_telling(
             } else {
                 Staging::Sharded
             },
+            // In the other modes a record depends on entries of the page table.
+            one_drain: region.backend().needs_drain()
+                && options.data == DataMode::Journal
+                && config.compat[2] & FEATURE_PROPOSALS != 0,
             ..JournalOptions::new(mode.into())
         },
     )?;

@@ -7,7 +7,9 @@ use std::time::UNIX_EPOCH;
 
 use quayfs_blockdev::BlockDevice;
 use quayfs_journal::{Durability, Journal};
-use quayfs_layout::config::{COPIES, ConfigTable, DataHeader, FEATURE_QUOTA, LABEL_MAX};
+use quayfs_layout::config::{
+    COPIES, ConfigTable, DataHeader, FEATURE_PROPOSALS, FEATURE_QUOTA, LABEL_MAX,
+};
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::inode::{self, Inode, ROOT, S_IFDIR};
 use quayfs_layout::node::{self, NodeKind};
@@ -122,11 +124,11 @@ pub(super) fn prepare(
 
     let mut name = [0; LABEL_MAX];
     name[..label.len()].copy_from_slice(label.as_bytes());
-    let incompat = if geometry.quota_pages > 0 {
-        FEATURE_QUOTA
-    } else {
-        0
+    let quota = match geometry.quota_pages > 0 {
+        true => FEATURE_QUOTA,
+        false => 0,
     };
+    let incompat = quota | FEATURE_PROPOSALS;
     let config = ConfigTable {
         uuid: identity.uuid,
         data_uuid: identity.data_uuid,

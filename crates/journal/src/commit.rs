@@ -3,12 +3,12 @@
 use crate::Durability;
 use crate::error::JournalError;
 use crate::journal::Journal;
-use quayfs_layout::jsb::WordKind;
+use quayfs_layout::jsb::{PROPOSALS, WordKind};
 use std::sync::atomic::Ordering;
 
 impl Journal {
-    /// Makes every record at or below `upto` durable; `None` means all that were appended before this
-    /// call. The cut is exactly there: what is above may refer to data that the caller has not made
+    /// Makes every record at or below `upto` durable; `None` means at least all that were appended before this
+    /// call. With a number the cut is exactly there: what is above may refer to data that the caller has not made
     /// durable yet. Returns a number at or below which all is committed, more than asked for if
     /// others have committed. In `op` there is nothing to do.
     ///
@@ -26,29 +26,47 @@ impl Journal {
         if done >= want {
             return Ok(done);
         }
-        let _one_at_a_time = self.commit_lock.lock();
+        let mut place = self.commit_lock.lock();
         let done = self.commit_ts.load(Ordering::Acquire);
         if done >= want {
             self.counters.count_shared_commit();
             return Ok(done);
         }
         self.check()?;
-        // One number in one order: it cannot separate an operation from what it depends on.
-        let cut = want;
+        // One number in one order: it cannot separate an operation from what it depends on. Whoever has come while
+        // this waited for its turn is covered as well.
+        let cut = upto.map_or_else(|| self.bounds.last_taken(), |_| want);
         // Ordering 3: counter first, then bounds. Whoever took a number at or below the cut holds his
         // lane's lock until the append is finished, so taking the lock waits without spinning.
         let waited_for = self.bounds.appending_upto(cut);
         for lane in waited_for.filter(|_| !quayfs_sync::planted("commit waits for nobody")) {
             drop(self.buffers[lane].lane.lock());
         }
-        // Records and slots at or below the cut are settled before the number that vouches for them.
-        self.drain()?;
-        self.jsb().store(WordKind::CommitTs, cut);
-        self.drain()?;
+        match self.one_drain {
+            true => self.propose(&mut place, done, cut)?,
+            false => {
+                // Records and slots at or below the cut are settled before the number that vouches for them.
+                self.drain()?;
+                self.jsb().store(WordKind::CommitTs, cut);
+                self.drain()?;
+            }
+        }
         // Ordering 8: visible, to digest and to `fsync`, only when persistent.
         self.commit_ts.store(cut, Ordering::Release);
         self.counters.count_commit();
         Ok(cut)
+    }
+
+    /// The number goes with what it vouches for, and recovery looks whether that is there. It takes the place of the
+    /// proposal before the last one, which is durable: if this one is not believed, the last one is. Slot headers are
+    /// not among it: the record has what they say, and digest drains them before D passes it.
+    fn propose(&self, place: &mut u8, done: u64, cut: u64) -> Result<(), JournalError> {
+        self.jsb().store(WordKind::CommitTs, done);
+        self.jsb().store(WordKind::Proposal(*place), cut);
+        let drained = self.region.drain_ranges(&self.geo.log());
+        drained.map_err(|e| self.stop(e))?;
+        *place = (*place + 1) % PROPOSALS as u8;
+        Ok(())
     }
 
     /// The last durable commit; in `op` what it was when the volume was recovered.

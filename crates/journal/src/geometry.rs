@@ -5,6 +5,8 @@ use quayfs_layout::jsb::{JSB_BYTES, MAX_BUFFERS};
 use quayfs_layout::record::MAX_RECORD_BYTES;
 use quayfs_layout::slot::{COMMITTED_OFFSET, SLOT_HEADER_BYTES};
 use quayfs_layout::{BLOCK, LINE};
+use quayfs_pmem::SECTOR;
+use std::ops::Range;
 
 /// Offsets are bytes from the start of the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +74,18 @@ impl JournalGeometry {
 
     pub(crate) fn lane(&self, lane: usize) -> u64 {
         self.lane_off + lane as u64 * self.lane_bytes
+    }
+
+    /// What a commit has to make durable: words, records and payloads, in whole sectors.
+    pub(crate) fn log(&self) -> [Range<u64>; 3] {
+        let n = u64::from(self.buffers);
+        let sectors =
+            |off: u64, len: u64| off / SECTOR * SECTOR..(off + len).next_multiple_of(SECTOR);
+        [
+            sectors(self.jsb_off, JSB_BYTES as u64),
+            sectors(self.lane_off, n * self.lane_bytes),
+            sectors(self.slot_data_off, n * self.slots_per_buffer * BLOCK as u64),
+        ]
     }
 
     pub(crate) fn header(&self, buffer: u16, index: u64) -> u64 {

@@ -45,6 +45,10 @@ pub struct JournalOptions {
     pub log_bytes: u64,
     /// Most records above D, over all lanes. Bounds recovery.
     pub log_records: u64,
+    /// A commit is one drain, after which recovery looks whether all of it is there, instead of two. For a medium
+    /// where a drain is dear; the volume must have the feature, and records must not depend on anything in the
+    /// region but each other and what they stage.
+    pub one_drain: bool,
 }
 
 impl JournalOptions {
@@ -56,6 +60,7 @@ impl JournalOptions {
             staging: Staging::Sharded,
             log_bytes: 16 << 20,
             log_records: 64 << 10,
+            one_drain: false,
         }
     }
 }
@@ -90,7 +95,9 @@ pub struct Journal {
     pub(crate) commit_ts: AtomicU64,
     pub(crate) digested: AtomicU64,
     pub(crate) retired: AtomicU64,
-    pub(crate) commit_lock: Mutex<()>,
+    /// With the place of the next proposal.
+    pub(crate) commit_lock: Mutex<u8>,
+    pub(crate) one_drain: bool,
     pub(crate) digest_lock: Mutex<()>,
     pub(crate) retire_lock: Mutex<()>,
     pub(crate) central: Option<Mutex<()>>,
@@ -130,14 +137,17 @@ impl Journal {
         Ok(())
     }
 
+    /// Nothing that was not durable may be built upon.
+    pub(crate) fn stop(&self, e: PmemError) -> JournalError {
+        self.stopped.store(true, Ordering::Release);
+        self.wake();
+        JournalError::Pmem(e)
+    }
+
     /// Drains the region; a failure stops the journal for good.
     #[track_caller]
     pub(crate) fn drain(&self) -> Result<(), JournalError> {
-        self.region.drain().map_err(|e: PmemError| {
-            self.stopped.store(true, Ordering::Release);
-            self.wake();
-            JournalError::Pmem(e)
-        })
+        self.region.drain().map_err(|e| self.stop(e))
     }
 
     /// Whether somebody waits for slots. Not exact: for who decides how fast to bring some.
@@ -248,6 +258,10 @@ impl Journal {
         }
         // Clean means clean in this epoch: the next mount's epoch revokes it.
         self.jsb().store(WordKind::Clean, u64::from(self.epoch));
+        if self.durability == Durability::Commit {
+            // What proposals have said until now.
+            self.jsb().store(WordKind::CommitTs, last);
+        }
         self.drain()
     }
 }

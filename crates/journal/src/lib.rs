@@ -25,6 +25,7 @@
 
 mod acquire;
 mod append;
+mod believe;
 mod bounds;
 mod classify;
 mod commit;

@@ -159,7 +159,8 @@ impl Scan {
         Ok(())
     }
 
-    /// Superblock words of the new life, in two steps, the first durable before the second:
+    /// Superblock words of the new life, in two steps, the first durable before the second, and proposals of the old one
+    /// cleared in between, so that one that does not check is damage:
     /// 1. D. The lanes are history from here on, whatever their heads say. And what is left of headers
     ///    goes, so that nothing of the next epoch can complete it: records above D are of that epoch.
     /// 2. `commit_ts`, the clean word, the heads, and the epoch with the mode (ordering 7), which ends
@@ -172,6 +173,9 @@ impl Scan {
         jsb.store(WordKind::Digested, seq);
         self.clear_torn();
         self.region.drain()?;
+        if jsb.clear_proposals() {
+            self.region.drain()?;
+        }
         jsb.store(WordKind::CommitTs, seq);
         // Its check may have failed; that it is another epoch's says "not clean" from now on.
         jsb.store(WordKind::Clean, 0);
@@ -262,7 +266,8 @@ impl Scan {
             commit_ts: AtomicU64::new(restart),
             digested: AtomicU64::new(restart),
             retired: AtomicU64::new(self.retired),
-            commit_lock: Mutex::new(()),
+            commit_lock: Mutex::new(0),
+            one_drain: options.one_drain,
             digest_lock: Mutex::new(()),
             retire_lock: Mutex::new(()),
             central: (options.staging == Staging::Central).then(|| Mutex::new(())),

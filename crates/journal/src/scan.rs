@@ -1,5 +1,6 @@
 //! What is on the medium after a crash: a journal that is not recovered yet.
 
+use crate::believe;
 use crate::error::{Damage, JournalError, SlotDamage};
 use crate::geometry::JournalGeometry;
 use crate::journal::Journal;
@@ -83,13 +84,20 @@ impl Journal {
             false => 0,
         };
         let retired = jsb.load(WordKind::Retired)?;
-        let commit_ts = jsb.load(WordKind::CommitTs)?;
         let mut damage = Vec::new();
+        let commits = match mode {
+            Durability::Commit => believe::commits(&jsb, &mut damage)?,
+            Durability::Op => believe::Commits::settled(jsb.load(WordKind::CommitTs)?),
+        };
         let clean = jsb.load(WordKind::Clean).unwrap_or_else(|_| {
             damage.push(Damage::Word(WordKind::Clean));
             0
         });
-        let rules = Rules {
+        let mut heads = Vec::new();
+        for lane in 0..geo.buffers as u16 {
+            heads.push(jsb.load_head(lane)?);
+        }
+        let rules = |commit_ts| Rules {
             epoch: epoch_word.epoch,
             mode,
             digested,
@@ -98,11 +106,16 @@ impl Journal {
                 _ => u64::MAX,
             },
         };
-        let mut heads = Vec::new();
-        for lane in 0..geo.buffers as u16 {
-            heads.push(jsb.load_head(lane)?);
+        let walk = |commit_ts| walk_all(&region, geo, &heads, rules(commit_ts));
+        let mut commit_ts = commits.newest;
+        let mut walks = walk(commit_ts);
+        if !believe::is_whole(&region, geo, &walks, commits.unproven(digested)) {
+            // It was cut off, and never acknowledged.
+            commit_ts = commits.durable;
+            walks = walk(commit_ts);
         }
-        let walks = walk_all(&region, geo, &heads, rules);
+        let rules = rules(commit_ts);
+        let without_headers = believe::without_headers(commits, &walks);
         let mut scan = Scan {
             epoch: epoch_word.epoch,
             mode,
@@ -126,6 +139,7 @@ impl Journal {
             stored: AtomicU64::new(digested),
         };
         scan.merge(walks, rules);
+        scan.unsettled.extend(without_headers);
         scan.scan_slots();
         if !region.is_read_only() {
             scan.flush_read(&heads);

@@ -3,7 +3,7 @@
 use crate::error::JournalError;
 use crate::geometry::JournalGeometry;
 use quayfs_layout::LINE;
-use quayfs_layout::jsb::{EpochWord, SeqWord, WordKind};
+use quayfs_layout::jsb::{EpochWord, PROPOSALS, SeqWord, WordKind};
 use quayfs_pmem::Region;
 
 /// Access to the words; stores are flushed, not drained.
@@ -39,6 +39,25 @@ impl Superblock<'_> {
 
     pub(crate) fn store_epoch(&self, word: EpochWord) {
         self.store_raw(WordKind::Epoch, word.encode(self.geo.volume_salt));
+    }
+
+    /// A commit that this epoch has proposed, 0 if there is none in this place.
+    ///
+    /// # Errors
+    /// [`JournalError::Superblock`].
+    pub(crate) fn load_proposal(&self, place: u8) -> Result<u64, JournalError> {
+        let kind = WordKind::Proposal(place);
+        match self.region.load_u64(self.offset(kind)) {
+            0 => Ok(0),
+            _ => self.load(kind),
+        }
+    }
+
+    /// Clears them, for a new epoch. Whether there was one.
+    pub(crate) fn clear_proposals(&self) -> bool {
+        let kinds = (0..PROPOSALS as u8).map(WordKind::Proposal);
+        let there = kinds.filter(|kind| self.region.load_u64(self.offset(*kind)) != 0);
+        there.map(|kind| self.store_raw(kind, 0)).count() > 0
     }
 
     /// Byte position in `lane` where the walk starts. Stored in lines, so that 48 bits last.

@@ -1,12 +1,13 @@
 //! Walking one lane after a crash.
 
+use crate::believe::is_there;
 use crate::error::Damage;
 use crate::geometry::JournalGeometry;
 use crate::{Durability, Record};
 use quayfs_layout::record::{
     RECORD_HEADER_BYTES, RecordHeader, RecordKind, SlotRun, body_crc as crc_of_body,
 };
-use quayfs_layout::{BLOCK, Guard, LINE, checksum};
+use quayfs_layout::{Guard, LINE};
 use quayfs_pmem::Region;
 use std::ops::Range;
 
@@ -233,23 +234,14 @@ impl Walker<'_> {
         let Some(record) = walk.records.last() else {
             return;
         };
-        // What names a buffer that does not exist is damage of another kind, which is reported with the slots.
         let exists = |run: &&SlotRun| u32::from(run.buffer) < self.geo.buffers;
         let runs: Vec<_> = record.runs.iter().filter(exists).cloned().collect();
-        if Guard::LastPayloads.stands() && !runs.iter().all(|run| self.is_there(run)) {
+        let is_there = |run| is_there(self.region, self.geo, run);
+        if Guard::LastPayloads.stands() && !runs.iter().all(is_there) {
             walk.records.pop();
         } else {
             walk.unsettled = runs;
         }
-    }
-
-    fn is_there(&self, run: &SlotRun) -> bool {
-        let mut payload = [0; BLOCK];
-        (run.pos..).zip(&run.blocks).all(|(pos, (_, crc))| {
-            let index = pos % self.geo.slots_per_buffer;
-            (self.region).read(self.geo.payload(run.buffer, index), &mut payload);
-            checksum::crc32c(&payload) == *crc
-        })
     }
 
     /// The first position at or after `from` with a valid header. Position and epoch are in its

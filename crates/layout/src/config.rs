@@ -23,9 +23,11 @@ pub const COMPAT_KNOWN: u64 = 0;
 /// Features that an unaware implementation may only read.
 pub const RO_COMPAT_KNOWN: u64 = 0;
 /// Features that an unaware implementation must refuse.
-pub const INCOMPAT_KNOWN: u64 = FEATURE_QUOTA;
+pub const INCOMPAT_KNOWN: u64 = FEATURE_QUOTA | FEATURE_PROPOSALS;
 /// Incompatible: there is a quota table, and records say what it is charged.
 pub const FEATURE_QUOTA: u64 = 1;
+/// Incompatible: a commit may be known by a proposal alone ([`crate::jsb::WordKind::Proposal`]).
+pub const FEATURE_PROPOSALS: u64 = 2;
 /// The configuration table: who the volume is and where its areas lie. It is written by `mkfs`
 /// only, so its two copies are equal unless one is damaged.
 #[derive(Clone, Debug, PartialEq, Eq)]

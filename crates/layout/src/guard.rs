@@ -51,6 +51,8 @@ guards! {
     Digested = "digested",
     /// `commit_ts`: records above it do not count.
     CommitTs = "commit-ts",
+    /// That a proposed commit counts only if all of it is there.
+    Proposal = "proposal-whole",
     /// `retired_seq`: slots at or below it are dead.
     Retired = "retired-seq",
     /// Credits: nobody takes slots or log space that are still in use.

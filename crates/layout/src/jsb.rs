@@ -34,6 +34,9 @@ pub enum WordKind {
     CommitTs,
     /// The epoch that ended with a full checkpoint, if any did.
     Clean,
+    /// Two in turn, `commit` mode on a medium where a drain is dear: records at or below this number are committed if
+    /// all of them are there. The whole word is zero where there is none.
+    Proposal(u8),
     /// Where the walk of the lane starts, a record boundary; in lines of 64 bytes.
     Head(u16),
 }
@@ -59,6 +62,7 @@ impl WordKind {
             Self::Retired => 2,
             Self::CommitTs => 3,
             Self::Clean => 4,
+            Self::Proposal(place) => 5 + place as usize % PROPOSALS,
             Self::Head(lane) => FIRST_HEAD_LINE + lane as usize,
         };
         (line * LINE) as u64
@@ -70,6 +74,11 @@ impl WordKind {
         volume_salt ^ (0x4a53_4200_0000_0000 | self.offset())
     }
 }
+
+/// Words of proposed commits.
+pub const PROPOSALS: usize = 2;
+
+const _: () = assert!(5 + PROPOSALS <= FIRST_HEAD_LINE);
 
 /// Salt of the committed word in slot `index` of buffer `buffer`.
 pub const fn committed_salt(volume_salt: u64, buffer: u16, index: u64) -> u64 {
@@ -166,7 +175,8 @@ mod tests {
 
     #[test]
     fn words_have_their_own_lines() {
-        let kinds: Vec<WordKind> = WordKind::all(MAX_BUFFERS as u16).collect();
+        let proposals = (0..PROPOSALS as u8).map(WordKind::Proposal);
+        let kinds: Vec<WordKind> = WordKind::all(MAX_BUFFERS as u16).chain(proposals).collect();
         let mut lines: Vec<u64> = kinds.iter().map(|k| k.offset()).collect();
         assert!(
             lines

@@ -101,7 +101,12 @@ impl Repair<'_> {
         };
         let heads = (0..self.media.geo.buffers as u16).map(WordKind::Head);
         let first = [WordKind::Digested, WordKind::Clean];
-        let then = [WordKind::CommitTs, WordKind::Retired];
+        let then = [
+            WordKind::CommitTs,
+            WordKind::Proposal(0),
+            WordKind::Proposal(1),
+            WordKind::Retired,
+        ];
         for kind in first.into_iter().chain(heads).chain(then) {
             self.word(kind, epoch)?;
         }
@@ -118,7 +123,9 @@ impl Repair<'_> {
     }
 
     fn word(&mut self, kind: WordKind, epoch: EpochWord) -> Result<(), Failed> {
-        if self.load(kind).is_some() {
+        let raw = self.media.region.load_u64(self.offset(kind));
+        let none = matches!(kind, WordKind::Proposal(_)) && raw == 0;
+        if none || self.load(kind).is_some() {
             return Ok(());
         }
         let (off, salt) = (self.offset(kind), kind.salt(self.media.salt));
@@ -130,7 +137,8 @@ impl Repair<'_> {
         let value = match kind {
             // It only says whether the mount ended well.
             WordKind::Clean => Some(0),
-            WordKind::CommitTs => self.committed(epoch),
+            // As a proposal it counts only if all of it is there.
+            WordKind::CommitTs | WordKind::Proposal(_) => self.committed(epoch),
             WordKind::Head(lane) => self.head(lane, epoch.epoch),
             WordKind::Retired => self.retired(epoch),
             WordKind::Epoch | WordKind::Digested => None,

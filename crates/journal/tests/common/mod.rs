@@ -131,7 +131,13 @@ impl Volume {
         }
         scan.store_digested(digested).expect("digest");
         let journal = scan
-            .into_journal(RecoveredTo { digested }, options(mode))
+            .into_journal(
+                RecoveredTo { digested },
+                JournalOptions {
+                    one_drain: region.backend().needs_drain(),
+                    ..options(mode)
+                },
+            )
             .expect("recover");
         Self {
             region,
