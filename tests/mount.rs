@@ -584,6 +584,42 @@ fn users_without_privileges_mount_through_fusermount() {
         .fails(32, "fusermount3: ");
 }
 
+/// The directory above has been moved, and another mount is where its path leads by now.
+#[test]
+fn a_signal_ends_the_mount_of_its_daemon_and_no_other() {
+    if !can_mount() {
+        return;
+    }
+    let (m, other) = (Mounted(Scene::new()), Scene::new());
+    let user = Unprivileged::new(m.0.dir());
+    let at = |name: &str| m.0.dir().canonicalize().unwrap().join(name);
+    let (above, moved, second) = (at("above"), at("moved"), at("second"));
+    fs::rename(other.vol(), &second).unwrap();
+    for volume in [m.0.vol(), second.clone()] {
+        for path in [volume.clone(), volume.join("pmem"), volume.join("data")] {
+            user.own(&path);
+        }
+    }
+    let mount = |volume: &Path| {
+        let mnt = above.join("mnt");
+        fs::create_dir_all(&mnt).unwrap();
+        user.own(&mnt);
+        let (volume, mnt) = (volume.to_str().unwrap(), mnt.to_str().unwrap());
+        user.run(&["mount", volume, mnt]).ok();
+        let info: Value = serde_json::from_str(&user.run(&["info", mnt, "--json"]).ok()).unwrap();
+        info["pid"].as_i64().unwrap() as i32
+    };
+    let first = mount(&m.0.vol());
+    fs::rename(&above, &moved).unwrap();
+    let other = mount(&second);
+    signal(first, "TERM");
+    eventually("the first one ends", || !runs(first));
+    let is_mounted = |dir: &Path| user.mounted(&format!(" {} ", dir.join("mnt").display()));
+    assert!(!is_mounted(&moved) && is_mounted(&above) && runs(other));
+    let mnt = above.join("mnt");
+    user.run(&["umount", mnt.to_str().unwrap()]).ok();
+}
+
 /// A daemon that is killed when `fusermount3` has just mounted for it can take nothing away any more; the command that
 /// started it does.
 #[test]

@@ -46,7 +46,6 @@ pub struct Mount {
     place: Place,
     /// The device number of its file system, if it could be found out.
     device: Option<String>,
-    by_helper: bool,
     /// It is in the tree, and not finished.
     half_made: bool,
 }
@@ -77,7 +76,6 @@ impl Pending {
             let mount = Mount {
                 place,
                 device: Some(number),
-                by_helper: false,
                 half_made: false,
             };
             let state = State::Apart { tree, onto };
@@ -87,7 +85,7 @@ impl Pending {
         let data = kernel_data(&device, options);
         let path = by_descriptor(&onto);
         match rustix::mount::mount(name, &path, &fstype, flags(options), data.as_c_str()) {
-            Ok(()) => Ok((Self::in_tree(place, false), device)),
+            Ok(()) => Ok((Self::in_tree(place), device)),
             Err(Errno::PERM) => Self::by_helper(name, (place, &onto), options),
             Err(e) => Err(refused(e)),
         }
@@ -99,15 +97,14 @@ impl Pending {
         options: &MountOptions,
     ) -> Result<(Self, OwnedFd), AttachError> {
         let device = fusermount::mount(name, &by_descriptor(onto), options)?;
-        Ok((Self::in_tree(place, true), device))
+        Ok((Self::in_tree(place), device))
     }
 
-    fn in_tree(place: Place, by_helper: bool) -> Self {
+    fn in_tree(place: Place) -> Self {
         let device = place.device().ok();
         let mount = Mount {
             place,
             device,
-            by_helper,
             half_made: true,
         };
         Self {
@@ -177,9 +174,6 @@ impl Mount {
     /// # Errors
     /// [`AttachError::Busy`], [`AttachError::Detach`], [`AttachError::Helper`].
     pub fn detach(&self, users: Users) -> Result<(), AttachError> {
-        if self.by_helper {
-            return fusermount::unmount(self.place.path(), users);
-        }
         self.place.detach(users, self.device.as_deref())
     }
 }

@@ -9,9 +9,10 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
     recvmsg, socketpair,
 };
+use std::ffi::OsStr;
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 const PROGRAM: &str = "fusermount3";
@@ -45,14 +46,24 @@ pub fn mount(source: &Path, target: &Path, options: &MountOptions) -> Result<Own
     receive(&ours).map_err(|e| AttachError::Helper(format!("sent no connection: {e}")))
 }
 
-/// Unmounts.
-pub fn unmount(target: &Path, users: Users) -> Result<(), AttachError> {
+/// Unmounts what is on `target`. `there`: the directory above, which may be a path to a descriptor, and the name in it; the
+/// helper is started there, so that it need not look up a path which others may have changed.
+pub fn unmount(
+    target: &Path,
+    there: Option<(PathBuf, &OsStr)>,
+    users: Users,
+) -> Result<(), AttachError> {
     let mut command = Command::new(PROGRAM);
     command.arg("-u");
     if users != Users::Respect {
         command.arg("-z");
     }
-    let output = run(command.arg("--").arg(target))?;
+    command.arg("--");
+    match there {
+        Some((dir, name)) => command.arg(name).current_dir(dir),
+        None => command.arg(target),
+    };
+    let output = run(&mut command)?;
     if output.status.success() {
         return Ok(());
     }

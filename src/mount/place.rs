@@ -108,7 +108,11 @@ impl Place {
         match rustix::mount::unmount(path, flags) {
             Ok(()) => Ok(()),
             Err(Errno::BUSY) => Err(AttachError::Busy(self.path.clone())),
-            Err(Errno::PERM) => fusermount::unmount(&self.path, users),
+            Err(Errno::PERM) => {
+                let above = self.above.as_ref();
+                let there = above.map(|(dir, name)| (by_descriptor(dir), &**name));
+                fusermount::unmount(&self.path, there, users)
+            }
             Err(e) => Err(failed(e.to_string())),
         }
     }
