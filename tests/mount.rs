@@ -620,6 +620,44 @@ fn a_signal_ends_the_mount_of_its_daemon_and_no_other() {
     user.run(&["umount", mnt.to_str().unwrap()]).ok();
 }
 
+/// The mount table shows what whoever mounts wants it to show. A user who says that his mount is the volume of somebody else
+/// keeps nobody from mounting that, and is not asked about it.
+#[test]
+fn who_mounts_under_the_name_of_a_volume_does_not_stand_in_for_it() {
+    if !can_mount() {
+        return;
+    }
+    let (m, other) = (Mounted(Scene::new()), Scene::new());
+    let (vol, mnt) = m.paths();
+    let user = Unprivileged::new(m.0.dir());
+    let Some(namespace) = &user.namespace else {
+        return;
+    };
+    for path in [
+        m.0.vol(),
+        m.0.mnt(),
+        m.0.vol().join("pmem"),
+        m.0.vol().join("data"),
+    ] {
+        user.own(&path);
+    }
+    let theirs = other.vol().canonicalize().unwrap();
+    let theirs = theirs.to_str().unwrap();
+    user.run(&["mount", &vol, &mnt, "-o", &format!("fsname={theirs}")])
+        .ok();
+    assert!(user.mounted(&format!("fuse.quayfs {theirs}")));
+    let run = |args: &[&str]| namespace.run(&[&[QUAYFS], args].concat());
+    let info: Value = serde_json::from_str(&run(&["info", theirs, "--json"]).ok()).unwrap();
+    assert_eq!(info["mountpoint"], Value::Null);
+    let at = other.mnt();
+    let at = at.to_str().unwrap();
+    run(&["mount", theirs, at]).ok();
+    let info: Value = serde_json::from_str(&run(&["info", theirs, "--json"]).ok()).unwrap();
+    assert_eq!(info["mountpoint"].as_str(), Some(at));
+    run(&["umount", at]).ok();
+    user.run(&["umount", &mnt]).ok();
+}
+
 /// A daemon that is killed when `fusermount3` has just mounted for it can take nothing away any more; the command that
 /// started it does.
 #[test]

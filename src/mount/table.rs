@@ -3,12 +3,15 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
+use rustix::process::geteuid;
 
 use crate::config::MountOptions;
 use crate::shown;
+use crate::volume::PMEM;
 
 /// One line of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,12 +83,25 @@ pub fn mounted_on(target: &Path) -> io::Result<Option<Entry>> {
     Ok(read()?.into_iter().rfind(|e| e.target == target))
 }
 
-/// The newest mount of the volume at a canonical path.
+/// The newest mount of the volume at a canonical path. Whoever may mount anything may have the table show any source: it
+/// is believed of root, of who asks, and of those to whom the volume belongs.
 pub fn mount_of(volume: &Path) -> io::Result<Option<Entry>> {
     let source = source(volume, &MountOptions::default());
-    Ok(read()?
+    let believed = believed(volume);
+    Ok(read()?.into_iter().rfind(|e| {
+        e.is_fuse()
+            && e.source == source.as_os_str()
+            && e.user_id().is_some_and(|user| believed.contains(&user))
+    }))
+}
+
+fn believed(volume: &Path) -> Vec<u32> {
+    let owner = |path: PathBuf| std::fs::metadata(path).map(|meta| meta.uid());
+    let owners = [volume.into(), volume.join(PMEM)].into_iter().map(owner);
+    [0, geteuid().as_raw()]
         .into_iter()
-        .rfind(|e| e.is_fuse() && e.source == source.as_os_str()))
+        .chain(owners.filter_map(Result::ok))
+        .collect()
 }
 
 /// The mount that `path` (as [`resolve`] gives it) means: a mount point, or a volume that is mounted.
