@@ -12,9 +12,10 @@
 use std::cell::OnceCell;
 use std::ffi::CString;
 use std::fs::File;
+use std::io::Read;
 use std::os::fd::OwnedFd;
 
-use procfs::FromRead;
+use procfs::FromBufRead;
 use procfs::process::{Process, Status};
 use quayfs_fuse::Errno;
 use quayfs_fuse::wire::InHeader;
@@ -132,7 +133,7 @@ fn look(pid: u32) -> Option<Seen> {
     let task = openat(CWD, path, flags | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let status = openat(&task, "status", flags, Mode::empty()).ok()?;
-    let status = Status::from_read(File::from(status)).ok()?;
+    let status = read_status(File::from(status))?;
     let here = openat(
         CWD,
         "/proc/self",
@@ -142,6 +143,14 @@ fn look(pid: u32) -> Option<Seen> {
     .ok()?;
     let is_here = user_namespace(&task).is_some_and(|there| Some(there) == user_namespace(&here));
     seen(&status, is_here)
+}
+
+/// Its first line is the name of the task, which may be of any bytes: what a program is called is cut off after 15 of
+/// them, within a character too.
+fn read_status(mut file: File) -> Option<Status> {
+    let mut text = Vec::new();
+    file.read_to_end(&mut text).ok()?;
+    Status::from_buf_read(String::from_utf8_lossy(&text).as_bytes()).ok()
 }
 
 /// What its user namespace is called. Of a task of somebody else's only who may trace it can know.
@@ -239,6 +248,23 @@ mod tests {
             assert_eq!(may, mine.effective - CapabilitySet::FOWNER);
         });
         assert_eq!(look(std::process::id()).unwrap().may, mine.effective);
+    }
+
+    #[test]
+    fn a_task_is_seen_whatever_its_name() {
+        for name in [c"\xff\xfe", c"cut off: \xe2\x82", c"a\nUid:\t0 0 0 0", c""] {
+            let seen = std::thread::spawn(move || {
+                rustix::thread::set_name(name).unwrap();
+                look(
+                    rustix::thread::gettid()
+                        .as_raw_nonzero()
+                        .get()
+                        .cast_unsigned(),
+                )
+            });
+            let seen = seen.join().unwrap();
+            assert_eq!(seen.map(|task| task.ids), Some(me()), "{name:?}");
+        }
     }
 
     #[test]
