@@ -5,9 +5,10 @@
 mod program;
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::{PermissionsExt as _, chown};
 
-use program::{Mounted, Scene, can_be_root};
+use program::{Mounted, Scene, can_be_root, eventually};
 use rustix::thread::CapabilitySet;
 
 /// What a thread may, and whether it can get more.
@@ -85,6 +86,26 @@ fn threads_have_the_rights_that_they_need() {
         }
         m.umount();
     }
+}
+
+/// Threads without rights have the region open, but may not go to where it is.
+#[test]
+fn a_region_in_the_directory_of_a_user_is_faulted_in() {
+    if !can_be_root() {
+        return;
+    }
+    let scene = Scene::in_memory();
+    let vol = scene.vol();
+    chown(&vol, Some(65534), Some(65534)).unwrap();
+    fs::set_permissions(&vol, Permissions::from_mode(0o700)).unwrap();
+    let m = Mounted::on(scene, "rw");
+    let (pid, len) = (pid(&m), fs::metadata(vol.join("pmem")).unwrap().len());
+    eventually("the region is in memory", || {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let kib = field(&status, "VmRSS").trim_end_matches(" kB");
+        kib.parse::<u64>().unwrap() << 10 >= len
+    });
+    m.umount();
 }
 
 /// A core dump would have in it what users have written. That other processes of its user do not see its memory is
