@@ -17,9 +17,8 @@ use crate::shown;
 use crate::volume::{Access, Volume, VolumeError};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::ffi::CString;
 use std::io::{self, Write};
-use std::os::unix::ffi::OsStringExt;
+use std::os::fd::RawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -138,13 +137,11 @@ pub fn serve_detached(job: &Job) -> Result<(), Failure> {
 }
 
 /// A page of the region that cannot be had ends the daemon: with a line in the log, and in the answer while somebody
-/// waits for that. Without a `log` by its path it is the standard error, which in the background is the log, and no
-/// other file by now.
-fn speak_on_fault(log: Option<PathBuf>, answer: Option<&'static str>) {
-    let log = log.map(PathBuf::into_os_string);
+/// waits for that. Without a `log` it is the standard error, which in the background is the log.
+fn speak_on_fault(log: Option<RawFd>, answer: Option<&'static str>) {
     let ending = quayfs_pmem::Ending {
         code: MOUNT_FAILED,
-        log: log.and_then(|path| CString::new(path.into_vec()).ok()),
+        log,
         answer,
     };
     // Otherwise it ends without a word.
@@ -153,7 +150,6 @@ fn speak_on_fault(log: Option<PathBuf>, answer: Option<&'static str>) {
 
 /// Serves until unmounted or interrupted.
 pub fn serve_in_foreground(job: &Job) -> Result<(), Failure> {
-    speak_on_fault(job.log.path(), None);
     let served = serve(job, false, |_| ());
     log::flush();
     served.map_err(|ended| match ended {
@@ -181,6 +177,9 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
     let left = inherited::settle();
     let warnings: Vec<_> = start_log(job, detached)?.into_iter().collect();
     left.iter().for_each(|what| warn!("{what}"));
+    if !detached {
+        speak_on_fault(Some(log::descriptor()), None);
+    }
     // Writing back for us must not wait for us; needs CAP_SYS_RESOURCE, helps where there is it.
     let _ = rustix::process::configure_io_flusher_behavior(true);
     let early = |e: &dyn std::fmt::Display| Ended::BeforeReady(Failure::new(MOUNT_FAILED, e));

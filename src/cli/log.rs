@@ -16,6 +16,7 @@ mod limit;
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
 use std::io::{self, IsTerminal as _};
+use std::os::fd::RawFd;
 use std::panic::PanicHookInfo;
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -101,6 +102,12 @@ pub fn start(to: &Destination, detached: bool) -> io::Result<()> {
         }
     }
     opened
+}
+
+/// A descriptor that stands for the log that is open, whichever that is, as long as the process runs: for what cannot
+/// go through the queue.
+pub fn descriptor() -> RawFd {
+    file::descriptor()
 }
 
 /// Has the log opened anew, by the name that it was given.

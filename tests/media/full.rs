@@ -4,7 +4,8 @@ use crate::below::Mount;
 use crate::program::{QUAYFS, Start as _, can_be_root};
 use crate::{Process, Volume, eventually};
 use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt as _, chown};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 #[test]
@@ -84,10 +85,23 @@ fn in_the_foreground_it_is_the_exit_code_of_a_failure() {
     if !can_be_root() {
         return;
     }
+    for logs in [false, true] {
+        ends_in_the_foreground(logs);
+    }
+}
+
+fn ends_in_the_foreground(logs: bool) {
     let v = Volume::room();
     v.mkfs(&[]).ok();
+    // A directory of somebody else's: whoever has no rights any more may not go there.
+    let (dir, log) = (v.at("logs"), v.at("logs/log"));
+    fs::create_dir(&dir).unwrap();
+    chown(&dir, Some(65534), Some(65534)).unwrap();
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).unwrap();
+    let more = logs.then_some([Path::new("--log-file"), &log]);
     let child = Command::new(QUAYFS)
         .args(["mount", "--foreground"])
+        .args(more.into_iter().flatten())
         .args([v.vol(), v.mnt()])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -102,10 +116,15 @@ fn in_the_foreground_it_is_the_exit_code_of_a_failure() {
     std::io::Read::read_to_string(child.0.stderr.as_mut().unwrap(), &mut err).unwrap();
     let code = child.0.wait().unwrap().code();
     assert_eq!(code, Some(32), "{err}");
-    let last = err.lines().last().unwrap_or_default();
+    let text = if logs {
+        fs::read_to_string(log).unwrap()
+    } else {
+        err.clone()
+    };
+    let last = text.lines().last().unwrap_or_default();
     assert!(
         last.starts_with("quayfs: ") && last.contains("cut short"),
-        "{err}"
+        "{text}{err}"
     );
     v.umount();
 }

@@ -10,9 +10,9 @@
 use parking_lot::Mutex;
 use rustix::fs::{SeekFrom, fstat, seek};
 use signal_hook_registry::{SigId, register_sigaction, unregister};
-use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
+use std::os::fd::RawFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,9 +22,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct Ending {
     /// Exit code.
     pub code: u8,
-    /// Where the line goes, which is opened by then: whatever has this name. The standard error if there is none, or
-    /// if that fails.
-    pub log: Option<CString>,
+    /// Where the line goes, a descriptor that stays open; the standard error if there is none. No path: a thread that
+    /// is confined could open none.
+    pub log: Option<RawFd>,
     /// What comes before the line on the standard output, if that is to have it as well.
     pub answer: Option<&'static str>,
 }
@@ -158,23 +158,12 @@ fn handle(guarded: &[Arc<Guarded>], ending: &Ending, info: &libc::siginfo_t) {
         unsafe { libc::pause() };
     }
     let line = mapping.why(address - mapping.start);
-    let log = ending.log.as_deref().map(open_log);
-    say(log.unwrap_or(2), [b"quayfs: ", line, b"\n"]);
+    say(ending.log.unwrap_or(2), [b"quayfs: ", line, b"\n"]);
     if let Some(prefix) = ending.answer {
         say(1, [prefix.as_bytes(), line, b"\n"]);
     }
     // SAFETY: ends the process at once; nothing of it runs any more.
     unsafe { libc::_exit(ending.code.into()) }
-}
-
-/// Opens a log; the standard error is what is left otherwise.
-fn open_log(path: &CStr) -> libc::c_int {
-    let flags = libc::O_WRONLY | libc::O_APPEND | libc::O_NOFOLLOW | libc::O_CLOEXEC;
-    // SAFETY: the path is borrowed, and ends with a zero.
-    match unsafe { libc::open(path.as_ptr(), flags) } {
-        -1 => 2,
-        log => log,
-    }
 }
 
 /// Writes a line with one call, so that it stays one.

@@ -7,14 +7,26 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{
     AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fchmod, fstat, ftruncate, openat,
     openat2, renameat, statat,
 };
-use rustix::io::Errno;
+use rustix::io::{DupFlags, Errno, dup3};
+
+/// Stands for the log that is open, under one number as long as the process runs, where the standard error does not.
+static STAND_IN: Mutex<Option<OwnedFd>> = Mutex::new(None);
+
+/// The number of a descriptor that always stands for the log that is open.
+pub(super) fn descriptor() -> RawFd {
+    let stand_in = STAND_IN.lock().unwrap_or_else(PoisonError::into_inner);
+    stand_in
+        .as_ref()
+        .map_or(libc::STDERR_FILENO, AsRawFd::as_raw_fd)
+}
 
 /// A log longer than this is put aside; one predecessor is kept.
 pub(super) const LONG: u64 = 8 << 20;
@@ -69,6 +81,14 @@ impl LogFile {
         if self.takes_stderr {
             // Without it some words of the runtime are lost.
             let _ = rustix::stdio::dup2_stderr(&file);
+        } else {
+            let mut stand_in = STAND_IN.lock().unwrap_or_else(PoisonError::into_inner);
+            match &mut *stand_in {
+                Some(stand_in) => {
+                    let _ = dup3(&file, stand_in, DupFlags::CLOEXEC);
+                }
+                None => *stand_in = file.try_clone().ok().map(OwnedFd::from),
+            }
         }
         self.file = Some(file);
         Ok(())
