@@ -63,12 +63,20 @@ impl LogFile {
     /// # Errors
     /// There is something that is not ours, or nothing can be made there.
     pub(super) fn reopen(&mut self) -> io::Result<()> {
+        match (open_dir(&self.path, self.asked), &self.dir) {
+            (Ok(dir), _) => self.dir = Some(dir),
+            // What has no path any more may still be there.
+            (Err(_), Some(_)) => {}
+            (Err(e), None) => return Err(e),
+        }
+        self.open()
+    }
+
+    /// Opens what has its name in its directory now.
+    fn open(&mut self) -> io::Result<()> {
         self.file = None;
         let name = self.path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-        let dir = match &self.dir {
-            Some(dir) => dir,
-            None => self.dir.insert(open_dir(&self.path, self.asked)?),
-        };
+        let dir = self.dir.as_ref().ok_or(io::ErrorKind::NotFound)?;
         let file = match open_ours(dir, name, self.asked) {
             Err(e) if !self.asked => {
                 // Whoever may rename what is there owns the directory, or is root: a log of another user who has
@@ -126,7 +134,7 @@ impl LogFile {
             let file = self.file.as_ref().ok_or(io::ErrorKind::NotFound)?;
             return Ok(ftruncate(file, 0)?);
         }
-        self.reopen()
+        self.open()
     }
 
     #[cfg(test)]
@@ -305,6 +313,29 @@ mod tests {
         fs::remove_file(&path).unwrap();
         log.append(b"four\n").unwrap();
         assert_eq!(text(dir.path(), "log"), "four\n");
+    }
+
+    /// A directory that was made anew, or on which another disk is mounted by now.
+    #[test]
+    fn it_comes_back_where_its_directory_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let (sub, moved) = (dir.path().join("sub"), dir.path().join("moved"));
+        fs::create_dir(&sub).unwrap();
+        let mut log = log(&sub);
+        log.append(b"one\n").unwrap();
+        fs::remove_dir_all(&sub).unwrap();
+        log.append(b"lost\n").unwrap_err();
+        fs::create_dir(&sub).unwrap();
+        log.append(b"two\n").unwrap();
+        assert_eq!(text(&sub, "log"), "two\n");
+        fs::rename(&sub, &moved).unwrap();
+        log.reopen().unwrap();
+        log.append(b"three\n").unwrap();
+        assert_eq!(text(&moved, "log"), "two\nthree\n");
+        fs::create_dir(&sub).unwrap();
+        log.reopen().unwrap();
+        log.append(b"four\n").unwrap();
+        assert_eq!(text(&sub, "log"), "four\n");
     }
 
     #[test]
