@@ -140,6 +140,42 @@ fn the_volume_itself_says_that_it_was_not_closed() {
     assert!(!runs(daemon));
 }
 
+/// A failure makes the table say `ro` as well, and is no reason to believe that nothing was open for writing.
+#[test]
+fn a_mount_that_has_failed_was_not_closed() {
+    if !can_be_root() {
+        return;
+    }
+    let doomed = Doomed::new();
+    let mnt = doomed.mounted.mnt();
+    eventually("the table says that it has failed", || {
+        let _ = fs::write(mnt.join("more"), vec![7; 4 << 20]);
+        fs::metadata(&mnt).unwrap();
+        let table = fs::read("/proc/self/mountinfo").unwrap();
+        let table = String::from_utf8_lossy(&table).into_owned();
+        let line = table.lines().find(|l| l.contains(&text(&mnt))).unwrap();
+        line.contains(" ro,user_id=")
+    });
+    run(&["unshare", "--net", QUAYFS, "umount", &text(&mnt)]).fails(32, "has closed it");
+}
+
+/// A name of the administrator's may be that of anything, from where somebody is.
+#[test]
+fn a_name_is_not_taken_for_a_volume() {
+    if !can_be_root() {
+        return;
+    }
+    let m = Mounted::on(Scene::in_memory(), "fsname=vol");
+    let out = Command::new("unshare")
+        .args(["--net", QUAYFS, "umount", &text(m.mnt())])
+        .current_dir(m.0.dir())
+        .capture();
+    Run::from(out.unwrap()).fails(32, "cannot be seen: the mount table names it vol");
+    eventually("the daemon ends", || {
+        Volume::open(&m.0.vol(), Access::ReadWrite, Duration::ZERO).is_ok()
+    });
+}
+
 #[test]
 fn a_daemon_that_does_not_answer_keeps_nobody_waiting() {
     if !can_be_root() {

@@ -151,11 +151,16 @@ fn finish(
 
 /// What the volume itself says, where the daemon cannot: whether it was closed.
 fn judge(entry: &Entry, users: Users) -> Result<(), String> {
-    if entry.superblock.split(',').any(|w| w == "ro") {
-        // Nothing was open for writing.
-        return Ok(());
-    }
+    let unseen = |why: String| {
+        format!(
+            "its daemon died or cannot be watched from here, and whether the volume was closed cannot be seen: {why}"
+        )
+    };
     let source = Path::new(&entry.source);
+    if !source.is_absolute() {
+        let shown = shown::path(source);
+        return Err(unseen(format!("the mount table names it {shown}")));
+    }
     let patience = match users {
         Users::Evict => LOCK_FORCED,
         Users::Respect | Users::Outlast => LOCK,
@@ -168,16 +173,18 @@ fn judge(entry: &Entry, users: Users) -> Result<(), String> {
                 "its daemon, which cannot be watched from here, has not closed {path} yet: `quayfs fsck {path}` says when"
             ));
         }
-        Err(e) => {
-            return Err(format!(
-                "its daemon died or cannot be watched from here, and whether the volume was closed cannot be seen: {e}"
-            ));
-        }
+        Err(e) => return Err(unseen(e.to_string())),
     };
+    // One that was mounted for writing may have become so, by a failure too.
+    let is_read_only = entry.superblock.split(',').any(|w| w == "ro");
     let salt = volume.config().salt();
     let geometry = journal_geometry(&volume.config().geometry, salt);
     match quayfs_journal::Journal::is_closed(volume.region(), &geometry) {
         Ok(true) => Ok(()),
+        Ok(false) if is_read_only => Err(
+            "neither its daemon, which had it read-only at the end, nor one before that has closed it: the next mount recovers what was durable by then"
+                .into(),
+        ),
         Ok(false) => Err(
             "its daemon ended before it was done: the next mount recovers what was durable by then"
                 .into(),
