@@ -91,14 +91,13 @@ pub enum Users {
 /// [`Errno::BUSY`] while files are open for writing; [`Errno::PERM`] without the right to mount, which who
 /// mounted through `fusermount3` has not got; [`Errno::NOENT`] if something else is mounted there by now.
 pub fn turn_read_only(target: &Path, device: &str) -> Result<(), Errno> {
-    let entry = table::mounted_on(target).map_err(|_| Errno::NOENT)?;
-    if entry.is_none_or(|e| e.device != device) {
+    // What is looked at is what is changed: a path could lead elsewhere the next moment.
+    let on_top = Place::find(target)?.open()?;
+    if place::device_of(&on_top)? != device {
         return Err(Errno::NOENT);
     }
-    let flags = FsPickFlags::FSPICK_CLOEXEC
-        | FsPickFlags::FSPICK_SYMLINK_NOFOLLOW
-        | FsPickFlags::FSPICK_NO_AUTOMOUNT;
-    let context = rustix::mount::fspick(rustix::fs::CWD, target, flags)?;
+    let flags = FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_EMPTY_PATH;
+    let context = rustix::mount::fspick(&on_top, c"", flags)?;
     rustix::mount::fsconfig_set_flag(&context, "ro")?;
     rustix::mount::fsconfig_reconfigure(&context)
 }

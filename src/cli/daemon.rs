@@ -272,11 +272,12 @@ fn attach(
         None
     });
     let entry = (job.target.clone(), pending.device().map(str::to_string));
-    watch_failure(fs, entry).map_err(|e| e.to_string())?;
+    let failed = turned::serve(entry).map_err(|e| e.to_string())?;
     let (mount, mounted) = channel();
     watch_signals(signals, mounted, events).map_err(|e| e.to_string())?;
     // Its receiver waits for it until the process ends.
     let _ = mount.send(pending.finish().map_err(|e| e.to_string())?);
+    watch_failure(fs, &failed);
     Ok(Mounted { inbox, desk })
 }
 
@@ -308,9 +309,8 @@ fn open(job: &Job) -> Result<Volume, VolumeError> {
     Volume::open_for_mount(&job.volume, access, PREDECESSOR)
 }
 
-/// After a failure of the mount, also one that has been, the mount table shall say `ro`.
-fn watch_failure(fs: &Fs, entry: (PathBuf, Option<String>)) -> io::Result<()> {
-    let failed = turned::serve(entry)?;
+/// After a failure of the mount, also one that has been, the mount table shall say `ro`. To be called when it is in there.
+fn watch_failure(fs: &Fs, failed: &Sender<()>) {
     let tell = failed.clone();
     fs.e.on_failure(move || {
         // The thread is there as long as the process.
@@ -319,7 +319,6 @@ fn watch_failure(fs: &Fs, entry: (PathBuf, Option<String>)) -> io::Result<()> {
     if fs.has_failed() {
         let _ = failed.send(());
     }
-    Ok(())
 }
 
 fn spawn_server(
