@@ -1,6 +1,6 @@
 //! What a mkfs has made, and takes away again if it does not come to its end.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -19,8 +19,8 @@ struct State {
 
 enum Made {
     Directory(PathBuf),
-    /// With its device and number: another file of that name is somebody else's.
-    Entry(PathBuf, (u64, u64)),
+    /// Held on to, so that no other file gets its number: one of that name is somebody else's.
+    Entry(PathBuf, File),
 }
 
 impl Undo {
@@ -83,11 +83,16 @@ impl Undo {
 }
 
 fn note(state: &mut State, path: &Path) -> io::Result<()> {
-    let meta = fs::symlink_metadata(path)?;
-    state
-        .made
-        .push(Made::Entry(path.into(), (meta.dev(), meta.ino())));
+    let held = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_PATH | libc::O_NOFOLLOW)
+        .open(path)?;
+    state.made.push(Made::Entry(path.into(), held));
     Ok(())
+}
+
+fn number(meta: &Metadata) -> (u64, u64) {
+    (meta.dev(), meta.ino())
 }
 
 impl State {
@@ -101,9 +106,11 @@ impl State {
                 Made::Directory(path) => {
                     let _ = fs::remove_dir(path);
                 }
-                Made::Entry(path, id) => {
-                    let now = fs::symlink_metadata(&path).map(|m| (m.dev(), m.ino()));
-                    if now.is_ok_and(|now| now == id) {
+                Made::Entry(path, held) => {
+                    let (now, then) = (fs::symlink_metadata(&path), held.metadata());
+                    if let (Ok(now), Ok(then)) = (now, then)
+                        && number(&now) == number(&then)
+                    {
                         let _ = fs::remove_file(path);
                     }
                 }
@@ -136,6 +143,19 @@ mod tests {
         // Once more there is nothing to do.
         undo.roll_back();
         assert!(at("a/c/theirs").exists());
+    }
+
+    /// File systems give a number that is free to the next file.
+    #[test]
+    fn what_has_come_in_its_place_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        let undo = Undo::default();
+        drop(undo.file(&file).unwrap());
+        fs::remove_file(&file).unwrap();
+        fs::write(&file, "theirs").unwrap();
+        undo.roll_back();
+        assert_eq!(fs::read(&file).unwrap(), b"theirs");
     }
 
     #[test]
