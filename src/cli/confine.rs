@@ -16,8 +16,8 @@ use landlock::{
 };
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set, set_capabilities,
-    set_no_new_privs,
+    CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set,
+    configure_capability_in_ambient_set, set_capabilities, set_no_new_privs,
 };
 use tracing::warn;
 
@@ -49,28 +49,36 @@ pub fn keep_memory_private() {
 
 /// Leaves this thread, and those that it starts, what it takes to unmount: `fusermount3` gets the rights of its owner.
 pub fn to_unmount() {
-    keep(TO_UNMOUNT);
+    keep(TO_UNMOUNT, CapabilitySet::empty());
+}
+
+/// As [`to_unmount`], and so are the programs that it runs: they have those of root by themselves, those of an ordinary
+/// user who has been given some only if they are handed on.
+pub fn to_have_it_done() {
+    keep(TO_UNMOUNT, TO_UNMOUNT);
 }
 
 /// Leaves this thread, and those that it starts, these capabilities for good.
 pub fn to(these: CapabilitySet) {
-    keep(these);
+    keep(these, CapabilitySet::empty());
     complain("programs could get privileges", set_no_new_privs(true));
 }
 
-fn keep(these: CapabilitySet) {
+fn keep(these: CapabilitySet, hand_on: CapabilitySet) {
     let less = || {
         let now = capabilities(None)?;
         let kept = now.permitted & these;
+        let handed_on = kept & hand_on;
         clear_ambient_capability_set()?;
         set_capabilities(
             None,
             CapabilitySets {
                 effective: kept,
                 permitted: kept,
-                inheritable: CapabilitySet::empty(),
+                inheritable: handed_on,
             },
-        )
+        )?;
+        (handed_on.iter()).try_for_each(|one| configure_capability_in_ambient_set(one, true))
     };
     complain("capabilities are kept", less());
 }
@@ -129,6 +137,7 @@ fn complain(what: &str, done: rustix::io::Result<()>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::thread::capability_is_in_ambient_set;
     use std::fs::File;
     use std::net::TcpListener;
 
@@ -180,6 +189,22 @@ mod tests {
         assert_eq!(after.effective, before.permitted & TO_UNMOUNT);
         assert_eq!(after.permitted, after.effective);
         assert!(after.inheritable.is_empty());
+    }
+
+    #[test]
+    fn some_are_handed_on_to_programs() {
+        let before = mine();
+        let after = thread::spawn(|| {
+            to_have_it_done();
+            let handed_on = |one: &CapabilitySet| capability_is_in_ambient_set(*one).unwrap();
+            (mine(), TO_UNMOUNT.iter().filter(handed_on).collect())
+        });
+        let (after, ambient): (_, CapabilitySet) = after.join().unwrap();
+        assert_eq!(after.permitted, before.permitted & TO_UNMOUNT);
+        assert_eq!(
+            (after.inheritable, ambient),
+            (after.permitted, after.permitted)
+        );
     }
 
     #[test]

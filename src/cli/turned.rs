@@ -59,7 +59,7 @@ impl Told {
 pub fn serve(entry: (PathBuf, Option<String>)) -> io::Result<Sender<()>> {
     let (failed, inbox) = channel();
     thread::Builder::new().name("table".into()).spawn(move || {
-        confine::to_unmount();
+        confine::to_have_it_done();
         let (target, device) = entry;
         let mut told = None;
         loop {
