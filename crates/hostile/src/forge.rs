@@ -6,7 +6,7 @@ use quayfs_blockdev::BlockDevice;
 use quayfs_layout::bytes::{get_u32, get_u64, put_u32, put_u64};
 use quayfs_layout::checksum::{WORD_MAX, crc32c, seal_word};
 use quayfs_layout::config::COPIES;
-use quayfs_layout::jsb::{MAX_NUMBER, SeqWord, WordKind};
+use quayfs_layout::jsb::{MAX_NUMBER, PROPOSALS, SeqWord, WordKind};
 use quayfs_layout::l2p::{self, Entry, START_BYTES, UNDO_BYTES};
 use quayfs_layout::record::RecordHeader;
 use quayfs_layout::slot::SlotHeader;
@@ -75,7 +75,8 @@ fn areas(base: &Base) -> Areas {
         kind,
     };
     let word = |off: u64| get_u64(&base.pmem, off as usize);
-    let words = WordKind::all(g.buffers as u16);
+    let proposals = (0..PROPOSALS as u8).map(WordKind::Proposal);
+    let words = WordKind::all(g.buffers as u16).chain(proposals);
     let entry = |lbn| at(g.l2p_map_off + lbn * 8, 8, Kind::Entry { lbn });
     let log = g.l2p_log_off;
     let undos = (0..g.l2p_lanes as u32).flat_map(|lane| {

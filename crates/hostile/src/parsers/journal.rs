@@ -2,7 +2,7 @@
 
 use quayfs_layout::bytes::{get_u16, get_u32, get_u64, put_u32, put_u64};
 use quayfs_layout::item::{self, Item};
-use quayfs_layout::jsb::{EpochWord, MAX_NUMBER, SeqWord, WordKind, committed_salt};
+use quayfs_layout::jsb::{EpochWord, MAX_NUMBER, PROPOSALS, SeqWord, WordKind, committed_salt};
 use quayfs_layout::node::{self, BITS_PER_PAGE, NodeKind};
 use quayfs_layout::record::{self, MAX_RECORD_BYTES, RecordHeader, RecordKind, SlotRun};
 use quayfs_layout::slot::{self, SlotHeader};
@@ -17,12 +17,13 @@ pub fn superblock(data: &[u8], seen: &mut Seen) {
     let mut input = Input::new(data);
     let salt = input.u64();
     let fix = input.flag();
-    let kind = match input.u8() % 6 {
+    let kind = match input.u8() % 7 {
         0 => WordKind::Epoch,
         1 => WordKind::Digested,
         2 => WordKind::Retired,
         3 => WordKind::CommitTs,
         4 => WordKind::Clean,
+        5 => WordKind::Proposal(input.u8() % PROPOSALS as u8),
         _ => WordKind::Head(input.u16() % 56),
     };
     let mut word = input.u64();

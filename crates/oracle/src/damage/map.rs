@@ -10,7 +10,7 @@ use quayfs::recovery::journal_geometry;
 use quayfs_journal::Journal;
 use quayfs_layout::config::ConfigTable;
 use quayfs_layout::geometry::Geometry;
-use quayfs_layout::jsb::{EpochWord, Mode, SeqWord, WordKind};
+use quayfs_layout::jsb::{EpochWord, Mode, PROPOSALS, SeqWord, WordKind};
 use quayfs_layout::l2p::{
     COMMIT_AT, SPARE_AT, START_AT, START_BYTES, Start, UNDO_BYTES, decode_commit, lane_off,
 };
@@ -114,7 +114,7 @@ impl Map {
         };
         let facts = Facts::of(image, &g, salt);
         b.put(Use::Config, 2 * B);
-        b.superblock();
+        b.superblock(&facts);
         b.to(g.l2p_map_off, "alignment");
         b.put(Use::L2pEntry, g.blocks * 8);
         b.checksums(&facts);
@@ -244,8 +244,13 @@ impl Builder<'_> {
         self.put(Use::Dead(why), end - self.at);
     }
 
-    fn superblock(&mut self) {
-        for w in WordKind::all(self.g.buffers as u16) {
+    fn superblock(&mut self, facts: &Facts) {
+        // Only `commit` mode proposes commits.
+        let proposals = (0..PROPOSALS as u8).map(WordKind::Proposal);
+        let all = WordKind::all(self.g.buffers as u16);
+        let mut words: Vec<_> = all.chain(proposals.filter(|_| !facts.op)).collect();
+        words.sort_by_key(|w| w.offset());
+        for w in words {
             self.to(self.g.jsb_off + w.offset(), "between superblock words");
             self.put(Use::Superblock, 8);
         }
