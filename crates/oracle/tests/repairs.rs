@@ -18,6 +18,8 @@ const DONE: &[&str] = &[
     "Digested word of the superblock is healed",
     "CommitTs word of the superblock is computed again",
     "Clean word of the superblock is computed again",
+    "Proposal(0) word of the superblock is computed again",
+    "Proposal(1) word of the superblock is computed again",
     "Head(1) word of the superblock is computed again",
     "Retired word of the superblock is computed again",
     "the log's commit word is healed",

@@ -15,7 +15,9 @@ const REPAIRS: &[&str] = &[
     "op: repair op, noise superblock 3",
     "commit: repair commit, noise superblock 3",
     "op: repair clean, noise superblock 4",
-    "commit: repair commit, noise superblock 5, noise superblock 6",
+    "commit: repair commit, noise superblock 5",
+    "commit: repair commit, noise superblock 6",
+    "commit: repair commit, noise superblock 7, noise superblock 8",
     "op: repair clean, noise superblock 2",
     // The epoch, which records contradict.
     "op: repair op, later superblock 0",
