@@ -378,7 +378,7 @@ impl Engine {
             return Ok(cut);
         }
         Metrics::add(&self.metrics.commits, 1);
-        // Where records need nothing else, whoever comes meanwhile is covered as well.
+        // Where records need nothing else, those that are appended meanwhile are covered as well.
         let upto = (self.options.data != DataMode::Journal || self.node_log.get().is_some())
             .then_some(cut);
         let committed = self.journal.commit(upto).map_err(|e| {

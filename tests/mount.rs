@@ -620,8 +620,8 @@ fn a_signal_ends_the_mount_of_its_daemon_and_no_other() {
     user.run(&["umount", mnt.to_str().unwrap()]).ok();
 }
 
-/// The mount table shows what whoever mounts wants it to show. A user who says that his mount is the volume of somebody else
-/// keeps nobody from mounting that, and is not asked about it.
+/// The source in the mount table is what the mounting user said. A mount that claims to be another user's volume
+/// does not keep that volume from being mounted, and is not asked about it.
 #[test]
 fn who_mounts_under_the_name_of_a_volume_does_not_stand_in_for_it() {
     if !can_mount() {

@@ -52,8 +52,8 @@ pub fn to_unmount() {
     keep(TO_UNMOUNT, CapabilitySet::empty());
 }
 
-/// As [`to_unmount`], and so are the programs that it runs: they have those of root by themselves, those of an ordinary
-/// user who has been given some only if they are handed on.
+/// As [`to_unmount`], and for the programs that the thread starts as well. Those of root have capabilities by themselves;
+/// those of an ordinary user, to which a service manager gave some, have only what is handed on.
 pub fn to_have_it_done() {
     keep(TO_UNMOUNT, TO_UNMOUNT);
 }

@@ -240,7 +240,7 @@ impl Fs {
 
 /// Whether all of the region's file is there: faulting in a sparse one would allocate it.
 fn is_allocated(region: &Region) -> bool {
-    // What is open, not what has its name: who looks may not be allowed to go where that is.
+    // What is open, not what has its name: this thread may not be allowed to go where that is.
     let meta = region.metadata().ok().flatten();
     meta.is_some_and(|m| !m.is_file() || m.blocks() * 512 >= m.len())
 }

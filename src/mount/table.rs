@@ -83,8 +83,8 @@ pub fn mounted_on(target: &Path) -> io::Result<Option<Entry>> {
     Ok(read()?.into_iter().rfind(|e| e.target == target))
 }
 
-/// The newest mount of the volume at a canonical path. Whoever may mount anything may have the table show any source: it
-/// is believed of root, of who asks, and of those to whom the volume belongs.
+/// The newest mount of the volume at a canonical path. Any user who mounts something can have the table show any source:
+/// the table is believed about mounts of root, of the caller, and of the owners of the volume.
 pub fn mount_of(volume: &Path) -> io::Result<Option<Entry>> {
     let source = source(volume, &MountOptions::default());
     let believed = believed(volume);

@@ -93,7 +93,7 @@ fn in_the_foreground_it_is_the_exit_code_of_a_failure() {
 fn ends_in_the_foreground(logs: bool) {
     let v = Volume::room();
     v.mkfs(&[]).ok();
-    // A directory of somebody else's: whoever has no rights any more may not go there.
+    // Another user's directory: a thread without capabilities cannot search it.
     let (dir, log) = (v.at("logs"), v.at("logs/log"));
     fs::create_dir(&dir).unwrap();
     chown(&dir, Some(65534), Some(65534)).unwrap();

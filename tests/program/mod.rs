@@ -262,7 +262,7 @@ fn is_mounted(target: &Path) -> bool {
 }
 
 impl Mounted {
-    /// Unmounts it, whoever uses it and whatever its daemon does.
+    /// Unmounts it, in use or not and whatever its daemon does.
     fn take_away(&self) {
         let mnt = self.0.mnt();
         if is_mounted(&mnt) {

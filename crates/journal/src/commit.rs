@@ -33,8 +33,8 @@ impl Journal {
             return Ok(done);
         }
         self.check()?;
-        // One number in one order: it cannot separate an operation from what it depends on. Whoever has come while
-        // this waited for its turn is covered as well.
+        // One number in one order: it cannot separate an operation from what it depends on. What was appended
+        // while this waited for its turn is covered as well.
         let cut = upto.map_or_else(|| self.bounds.last_taken(), |_| want);
         // Ordering 3: counter first, then bounds. Whoever took a number at or below the cut holds his
         // lane's lock until the append is finished, so taking the lock waits without spinning.

@@ -63,8 +63,8 @@ impl Disk {
         }
     }
 
-    /// Something has been stored there, by this thread. Comes after the store: whoever writes takes the mark first
-    /// and then the content.
+    /// Something has been stored there, by this thread. Comes after the store: a write takes the mark first, and the
+    /// content then.
     pub(crate) fn note(&self, off: u64, len: u64) {
         self.dirty.mark(off, len);
     }
@@ -101,19 +101,20 @@ impl Disk {
         flight.push(piece.clone());
         drop(flight);
         let result = self.write(memory, &runs);
-        self.flight.lock().retain(|other| *other != piece);
-        self.landed.notify_all();
         if let Err(error) = &result {
+            // Before others that wait for this write see that it has ended: its marks are gone, and theirs were among them.
             self.gate.fail(error);
         }
+        self.flight.lock().retain(|other| *other != piece);
+        self.landed.notify_all();
         result
     }
 
     /// Where the first thing is that is dirty, or being written.
     fn next(&self, range: Range<u64>) -> Option<u64> {
-        // In this order: marks are taken and made a flight under the lock.
-        let dirty = self.dirty.next(range.clone());
+        // Under this lock marks are taken and become a flight: in between they would be in neither.
         let flight = self.flight.lock();
+        let dirty = self.dirty.next(range.clone());
         let meeting = flight.iter().filter(|other| meet(other, &range));
         let starts = meeting.map(|other| other.start.max(range.start));
         starts.chain(dirty).min()
@@ -130,6 +131,8 @@ impl Disk {
             let skip = buffer.as_ptr().align_offset(ALIGN);
             let bytes = &mut buffer[skip..skip + len];
             memory.read(run.start, bytes);
+            #[cfg(test)]
+            tests::COPIED.with_borrow(|wait| wait.iter().for_each(|wait| wait()));
             self.direct
                 .as_ref()
                 .unwrap_or(&self.file)
@@ -139,7 +142,7 @@ impl Disk {
         result
     }
 
-    /// Makes durable what was written before this call, by whomever. Calls at a time share one flush.
+    /// Makes durable what any thread wrote before this call. Concurrent calls share one flush.
     ///
     /// # Errors
     /// Those of the system, now or in any write or flush before.
@@ -192,22 +195,99 @@ fn direct_unit(file: impl std::os::fd::AsFd) -> Option<u64> {
 mod tests {
     use super::*;
     use crate::PAGE;
+    use std::cell::RefCell;
+    use std::path::Path;
+    use std::sync::mpsc::channel;
 
+    type Wait = Box<dyn Fn()>;
+
+    thread_local! {
+        /// What the next writes of this thread do between the copy and the write.
+        pub(super) static COPIED: RefCell<Option<Wait>> = const { RefCell::new(None) };
+    }
+
+    /// An older copy that is written after a newer one would take back what the newer one has made durable.
     #[test]
-    fn a_failed_write_is_final() {
+    fn no_sector_has_two_writes_in_flight() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("file");
+        let file = with_file(dir.path());
+        let disk = Disk::new(Arc::clone(&file), PAGE);
+        let memory = Memory::heap(PAGE as usize);
+        let store = |n: u64| {
+            memory.store_u64(8 * n, 1);
+            disk.note(8 * n, 8);
+            disk.drain(&memory).unwrap();
+        };
+        let ((copied, is_copied), (go, may_go)) = (channel(), channel::<()>());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let wait: Wait = Box::new(move || {
+                    copied.send(()).unwrap();
+                    may_go.recv().unwrap();
+                });
+                COPIED.set(Some(wait));
+                store(0);
+            });
+            is_copied.recv().unwrap();
+            let second = scope.spawn(|| store(1));
+            // It waits for the first, or has overtaken it.
+            while !second.is_finished() && disk.landed.notify_all() == 0 {
+                std::thread::yield_now();
+            }
+            go.send(()).unwrap();
+        });
+        let mut both = [0; 16];
+        file.read_exact_at(&mut both, 0).unwrap();
+        assert_eq!(both.map(u64::from).iter().sum::<u64>(), 2, "{both:?}");
+    }
+
+    fn with_file(dir: &Path) -> Arc<File> {
+        let path = dir.join("file");
         std::fs::write(&path, [0; PAGE as usize]).unwrap();
-        let disk = Disk {
-            // Open for reading.
-            file: Arc::new(File::open(&path).unwrap()),
+        let mut options = File::options();
+        Arc::new(options.read(true).write(true).open(&path).unwrap())
+    }
+
+    /// Its file is open for reading, so writes fail and flushes succeed.
+    fn broken(dir: &Path) -> Disk {
+        with_file(dir);
+        Disk {
+            file: Arc::new(File::open(dir.join("file")).unwrap()),
             direct: None,
             unit: SECTOR,
             dirty: Dirty::nothing(PAGE),
             flight: Mutex::new(Vec::new()),
             landed: Condvar::new(),
             gate: DrainGate::default(),
-        };
+        }
+    }
+
+    #[test]
+    fn a_drain_fails_if_the_write_of_another_thread_took_its_store_and_failed() {
+        let dir = tempfile::tempdir().unwrap();
+        let memory = Memory::heap(PAGE as usize);
+        for _ in 0..500 {
+            let disk = broken(dir.path());
+            let start = std::sync::Barrier::new(4);
+            let drained = |n: u64| {
+                memory.store_u64(8 * n, 1);
+                disk.note(8 * n, 8);
+                start.wait();
+                disk.drain(&memory)
+            };
+            std::thread::scope(|scope| {
+                let all: Vec<_> = (0..4).map(|n| scope.spawn(move || drained(n))).collect();
+                for one in all {
+                    assert!(one.join().unwrap().is_err());
+                }
+            });
+        }
+    }
+
+    #[test]
+    fn a_failed_write_is_final() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = broken(dir.path());
         let memory = Memory::heap(PAGE as usize);
         disk.drain(&memory).unwrap();
         memory.store_u64(8, 1);

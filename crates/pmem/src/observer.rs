@@ -27,7 +27,7 @@ pub trait Observer: Send + Sync {
     fn drain(&self, site: &'static Location<'static>);
 
     /// The calling thread drained, on [`Backend::File`](crate::Backend::File), and only what was stored in these ranges
-    /// is settled ([`Region::drain_ranges`]). Otherwise as [`Observer::drain`], which it is to those who do not care.
+    /// is settled ([`Region::drain_ranges`]). An observer that does not tell them apart sees an [`Observer::drain`].
     ///
     /// [`Region::drain_ranges`]: crate::Region::drain_ranges
     fn drain_ranges(&self, ranges: &[Range<u64>], site: &'static Location<'static>) {

@@ -170,7 +170,7 @@ impl Region {
         }
     }
 
-    /// Writes what has been stored, for those who read the file. Not durable.
+    /// Writes what has been stored, so that the file can be read. Not durable.
     pub(crate) fn write_out(&self) -> io::Result<()> {
         match &self.disk {
             Some(disk) => disk.settle(&self.memory, 0..self.len()),

@@ -130,7 +130,7 @@ impl Batches {
         }
         for reg in 0..REGS {
             let (op, block) = parts(s.m.load(HOME + reg));
-            let want = self.last_of(s, reg, self.shown(s));
+            let want = self.last_of(s, reg, s.cut);
             if op != want {
                 return lost(Property::NotTheCommit);
             }
@@ -142,10 +142,5 @@ impl Batches {
             }
         }
         Ok(())
-    }
-
-    /// The last operation that recovery shows: its cut; D may have been raised above it.
-    fn shown(&self, s: &State) -> u8 {
-        s.cut
     }
 }

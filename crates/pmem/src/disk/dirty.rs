@@ -39,7 +39,7 @@ impl Dirty {
         }
         let range = off..off + len;
         for page in pages_of(&range) {
-            // Never skipped where the bit is set already: whoever clears it must not miss the store before this.
+            // Also where the bit is set already: if it is cleared meanwhile, this store must not be missed.
             self.pages[page as usize].fetch_or(sectors(page, &range), Ordering::AcqRel);
             self.some[page as usize / 64].fetch_or(1 << (page % 64), Ordering::AcqRel);
         }
