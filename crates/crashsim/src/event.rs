@@ -118,6 +118,17 @@ pub(crate) enum Kind {
     Mark(u64),
 }
 
+impl Kind {
+    /// Whether it changes nothing that anybody can read.
+    pub(crate) fn only_orders(&self) -> bool {
+        match self {
+            Self::Flush { .. } | Self::Fence | Self::Drain => true,
+            Self::DrainRanges(_) | Self::DeviceFlush => true,
+            Self::Store { .. } | Self::DeviceWrite { .. } | Self::Mark(_) => false,
+        }
+    }
+}
+
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {

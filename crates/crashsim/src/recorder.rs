@@ -72,6 +72,11 @@ impl Log {
         if dead && !matches!(event.kind, Kind::Mark(_)) {
             state.died = true;
             drop(state);
+            // A thread that is already dying runs destructors, which may fence what they give back. That has no effect
+            // any more, and a second panic would end the process. Not so for a store, which the next daemon would see.
+            if std::thread::panicking() && event.kind.only_orders() {
+                return;
+            }
             std::panic::panic_any(Died);
         }
         Arc::make_mut(&mut state.events).push(event);
@@ -188,7 +193,8 @@ impl Recorder {
 
     /// The daemon dies when there have been so many events: whoever does anything to either medium
     /// after that panics with [`Died`] before it is done, until [`Recorder::revive`]. What is in
-    /// flight stays in flight: the machine goes on.
+    /// flight stays in flight: the machine goes on. Destructors that run because of the panic may
+    /// flush, fence and drain, without effect; they must not store.
     pub fn die_after(&self, events: usize) {
         let mut state = self.log.state.lock();
         state.dies_after = Some(events);

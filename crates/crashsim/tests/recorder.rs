@@ -1,7 +1,7 @@
 //! Recording, restarting and looking.
 
 use quayfs_blockdev::{BLOCK, BlockDevice, ReadRun, WriteRun};
-use quayfs_crashsim::{Budget, CrashImage, Recorder};
+use quayfs_crashsim::{Budget, CrashImage, Died, Recorder};
 use quayfs_pmem::Backend;
 use std::collections::HashSet;
 
@@ -241,4 +241,35 @@ fn the_device_does_what_a_device_does() {
     assert!(device.discard(7, 2).is_err() && device.discard(0, u64::MAX).is_err());
     assert_eq!(recorder.len(), events, "what is refused is not done");
     assert_eq!((device.blocks(), device.is_read_only()), (8, false));
+}
+
+#[test]
+fn destructors_of_the_dead_may_order_but_that_has_no_effect() {
+    /// Settles what has been stored, in every way there is.
+    struct Settles<'a>(&'a Recorder);
+    impl Drop for Settles<'_> {
+        fn drop(&mut self) {
+            let region = self.0.region();
+            region.flush(0, 8);
+            region.fence();
+            region.drain().unwrap();
+            region.drain_ranges(&[0..512]).unwrap();
+            self.0.device().flush().unwrap();
+        }
+    }
+    let recorder = Recorder::new(LEN, 8, Backend::File);
+    recorder.die_after(1);
+    let death = std::thread::scope(|s| {
+        let daemon = || {
+            let settles = Settles(&recorder);
+            let region = settles.0.region();
+            region.write(0, &[1; 8]);
+            region.write(8, &[2; 8]);
+        };
+        s.spawn(daemon).join()
+    });
+    assert!(death.unwrap_err().is::<Died>());
+    assert!(recorder.has_died());
+    assert_eq!(recorder.len(), 1, "the first store alone");
+    assert_eq!(recorder.region().read_vec(0, 16), [[1; 8], [0; 8]].concat());
 }

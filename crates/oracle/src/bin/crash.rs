@@ -1,5 +1,7 @@
 //! `crash`: searches for crashes after which something is wrong.
 
+use std::backtrace::Backtrace;
+use std::cell::RefCell;
 use std::io::{IsTerminal, Write};
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
@@ -131,9 +133,24 @@ fn main() -> ExitCode {
     }
 }
 
-/// A violation is told once, by us.
+/// A violation is told once, by us. A panic during another one ends the process before we can tell
+/// anything, so the hook tells all that the thread has panicked with by then.
 fn quiet() {
-    std::panic::set_hook(Box::new(|_| ()));
+    thread_local!(static PANICS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) });
+    std::panic::set_hook(Box::new(|info| {
+        PANICS.with_borrow_mut(|panics| {
+            if panics.len() == 3 {
+                panics.remove(0);
+            }
+            panics.push(info.to_string());
+            // What the standard library says when it is about to abort.
+            let text = info.payload().downcast_ref::<&str>();
+            if text.is_some_and(|text| text.starts_with("panic in a ")) {
+                let trace = Backtrace::force_capture();
+                eprintln!("{}\n{trace}", panics.join("\n"));
+            }
+        });
+    }));
 }
 
 /// A program, and the number of one of its images if that is given.
