@@ -9,9 +9,9 @@ pub use open::{OpenError, Options};
 use self::flush::Flush;
 use crate::device::copy_and_write;
 use crate::pieces::{ReadPiece, RegionPiece, WritePiece};
-use crate::sys::{self, RingPool};
-use crate::transfer::Transfer;
+use crate::sys;
 use crate::{BLOCK, BlockDevice, ReadRun, RegionRun, WriteRun, check_range};
+use quayfs_transfer::{RingPool, Transfer, run_all};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
 use std::fs::File;
@@ -84,16 +84,8 @@ impl FileDevice {
         (self.write_limit).is_none_or(|limit| runs.iter().all(|run| end(run) <= limit))
     }
 
-    /// Completes all transfers. A single one gains nothing from io_uring.
     fn run(&self, transfers: &mut [Transfer<'_>]) -> io::Result<()> {
-        if let (Some(rings), true) = (&self.rings, transfers.len() > 1)
-            && let Some(result) = rings.run(self.file.as_fd(), transfers)
-        {
-            return result;
-        }
-        transfers
-            .iter_mut()
-            .try_for_each(|transfer| transfer.run(self.file.as_fd()))
+        run_all(self.rings.as_ref(), self.file.as_fd(), transfers)
     }
 }
 

@@ -13,7 +13,6 @@ mod pieces;
 mod probe;
 mod scratch;
 mod sys;
-mod transfer;
 
 pub use buf::AlignedBuf;
 pub use create::create_file;

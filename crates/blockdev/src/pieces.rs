@@ -1,8 +1,8 @@
 //! Cutting runs into pieces of a size that devices like, and copying what direct I/O cannot take.
 
-use crate::transfer::Transfer;
-use crate::{AlignedBuf, BLOCK, ReadRun, RegionRun, Scratch, WriteRun};
+use crate::{AlignedBuf, BLOCK, ReadRun, RegionRun, Scratch, WriteRun, sys};
 use quayfs_pmem::Bytes;
+use quayfs_transfer::Transfer;
 use std::mem;
 
 /// The most bytes in one transfer. Large enough for full speed; a longer run is in flight as several.
@@ -89,7 +89,7 @@ impl<'a> RegionPiece<'a> {
     }
 
     pub(crate) fn transfer(&self) -> Transfer<'a> {
-        Transfer::write_from(self.off, &self.parts)
+        Transfer::write_from(self.off, self.parts.iter().map(sys::in_place).collect())
     }
 }
 

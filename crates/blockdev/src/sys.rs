@@ -1,13 +1,9 @@
-//! The unsafe part: io_uring, a write of what others may be storing to, stores to a mapped file, and two ioctls.
+//! The unsafe part: addresses of what lies in a region, stores to a mapped file, and two ioctls.
 #![allow(unsafe_code)]
 
-mod ring;
-
-pub(crate) use ring::RingPool;
-
-use crate::transfer::InPlace;
 use memmap2::{Advice, MmapOptions};
-use rustix::io::Errno;
+use quayfs_pmem::Bytes;
+use quayfs_transfer::InPlace;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -39,24 +35,10 @@ pub(crate) fn discard_block_device(fd: BorrowedFd<'_>, off: u64, len: u64) -> io
     }
 }
 
-/// `pwritev` of bytes where they lie. Returns how many were written.
-pub(crate) fn write_in_place(
-    fd: BorrowedFd<'_>,
-    bytes: &[InPlace<'_>],
-    off: u64,
-) -> Result<usize, Errno> {
-    // SAFETY: an `InPlace` is an `iovec`; the region that it points into is borrowed for the whole call, and the
-    // system reads all of it at its own risk: nobody here looks at these bytes.
-    let n = unsafe {
-        libc::pwritev(
-            fd.as_raw_fd(),
-            bytes.as_ptr().cast(),
-            bytes.len() as libc::c_int,
-            off as libc::off_t,
-        )
-    };
-    usize::try_from(n)
-        .map_err(|_| Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
+/// Bytes of a region as the system takes them.
+pub(crate) fn in_place<'a>(bytes: &Bytes<'a>) -> InPlace<'a> {
+    // SAFETY: the region that they point into is borrowed for `'a`, and stays mapped that long.
+    unsafe { InPlace::new(bytes.as_ptr(), bytes.len()) }
 }
 
 /// Stores bytes, one buffer behind the other, to a file through a mapping. They are durable as written ones are.

@@ -11,17 +11,22 @@ use crate::memory::Memory;
 use crate::units::SECTOR;
 use dirty::Dirty;
 use parking_lot::{Condvar, Mutex};
+use quayfs_transfer::{RingPool, Transfer, run_all};
 use rustix::fs::{Mode, OFlags, StatxFlags};
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
+use std::iter::once;
 use std::ops::Range;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
-/// The most bytes in one write.
-const PIECE: u64 = 1 << 20;
+/// Marks are taken in pieces of so many bytes, and what lies in a piece whose content is on its way has to wait.
+const PIECE: u64 = 64 << 10;
+/// The most bytes, and the most writes, that are on their way for one thread: short enough for a commit to pass in
+/// between.
+const WAVE: (u64, usize) = (1 << 20, 64);
 /// What direct I/O wants of an address in memory, at most.
 const ALIGN: usize = 4096;
 
@@ -37,11 +42,40 @@ pub(crate) struct Disk {
     direct: Option<File>,
     /// Writes begin and end at multiples of so many bytes.
     unit: u64,
+    /// The writes of a wave are under way at once.
+    rings: Option<RingPool>,
     dirty: Dirty,
     /// What is being written. No two of these meet: the older content could be the one that stays.
     flight: Mutex<Vec<Range<u64>>>,
     landed: Condvar,
     gate: DrainGate,
+}
+
+/// What one thread writes at once.
+#[derive(Default)]
+struct Wave {
+    /// Pieces whose marks it has taken.
+    pieces: Vec<Range<u64>>,
+    /// What is written of them, in order.
+    runs: Vec<Range<u64>>,
+    bytes: u64,
+}
+
+impl Wave {
+    fn add(&mut self, piece: Range<u64>, runs: Vec<Range<u64>>) {
+        self.pieces.push(piece);
+        for run in runs {
+            self.bytes += run.end - run.start;
+            match self.runs.last_mut() {
+                Some(last) if last.end == run.start => last.end = run.end,
+                _ => self.runs.push(run),
+            }
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.bytes >= WAVE.0 || self.runs.len() >= WAVE.1
+    }
 }
 
 impl Disk {
@@ -56,6 +90,7 @@ impl Disk {
             file,
             direct: direct.map(|(direct, _)| direct),
             unit,
+            rings: RingPool::new().ok(),
             dirty: Dirty::nothing(len),
             flight: Mutex::new(Vec::new()),
             landed: Condvar::new(),
@@ -69,51 +104,71 @@ impl Disk {
         self.dirty.mark(off, len);
     }
 
-    /// Writes what was stored in a range before this call, and waits for others that are writing some of it. Not durable
-    /// before a flush.
+    /// Writes what was stored in some ranges, in any order, before this call, and waits for others that are writing some
+    /// of it. Not durable before a flush.
     ///
     /// # Errors
     /// Those of the system, which are final: [`Disk::drain`] fails from then on.
-    pub(crate) fn settle(&self, memory: &Memory, range: Range<u64>) -> io::Result<()> {
+    pub(crate) fn settle(
+        &self,
+        memory: &Memory,
+        ranges: impl IntoIterator<Item = Range<u64>>,
+    ) -> io::Result<()> {
         if let Some(error) = self.gate.failure() {
             return Err(error);
         }
-        let mut at = range.start;
-        while let Some(start) = self.next(at..range.end) {
-            // Short enough for a commit to pass in between.
-            let piece = start..(start / PIECE * PIECE + PIECE).min(range.end);
-            at = piece.end;
-            self.settle_piece(memory, piece)?;
+        let mut left = ranges.into_iter().collect();
+        while let Some(wave) = self.take(&mut left) {
+            let result = self.write(memory, &wave.runs);
+            if let Err(error) = &result {
+                // Before others that wait for these writes see that they have ended: their marks are gone, and those of
+                // the others were among them.
+                self.gate.fail(error);
+            }
+            let mut flight = self.flight.lock();
+            flight.retain(|other| !wave.pieces.contains(other));
+            drop(flight);
+            self.landed.notify_all();
+            result?;
         }
         Ok(())
     }
 
-    fn settle_piece(&self, memory: &Memory, piece: Range<u64>) -> io::Result<()> {
-        let piece = piece.start / self.unit * self.unit..piece.end.next_multiple_of(self.unit);
+    /// Takes the marks of the next pieces of these ranges, and what it has dealt with off the ranges; `None` when nothing
+    /// is left. Waits for the writes of others, but never with pieces in hand: two threads could wait for each other.
+    fn take(&self, left: &mut VecDeque<Range<u64>>) -> Option<Wave> {
+        let mut wave = Wave::default();
         let mut flight = self.flight.lock();
-        while flight.iter().any(|other| meet(other, &piece)) {
-            self.landed.wait(&mut flight);
+        while let (Some(range), false) = (left.front_mut(), wave.is_full()) {
+            let Some(start) = self.next(&flight, range.clone()) else {
+                left.pop_front();
+                continue;
+            };
+            let end = (start / PIECE * PIECE + PIECE).min(range.end);
+            let piece = start / self.unit * self.unit..end.next_multiple_of(self.unit);
+            if flight.iter().any(|other| meet(other, &piece)) {
+                if !wave.pieces.is_empty() {
+                    break;
+                }
+                self.landed.wait(&mut flight);
+                continue;
+            }
+            range.start = end;
+            let runs = self.dirty.take(piece.clone(), self.unit);
+            if !runs.is_empty() {
+                flight.push(piece.clone());
+                wave.add(piece, runs);
+            }
         }
-        let runs = self.dirty.take(piece.clone(), self.unit);
-        if runs.is_empty() {
-            return Ok(());
-        }
-        flight.push(piece.clone());
-        drop(flight);
-        let result = self.write(memory, &runs);
-        if let Err(error) = &result {
-            // Before others that wait for this write see that it has ended: its marks are gone, and theirs were among them.
-            self.gate.fail(error);
-        }
-        self.flight.lock().retain(|other| *other != piece);
-        self.landed.notify_all();
-        result
+        (!wave.pieces.is_empty()).then_some(wave)
     }
 
-    /// Where the first thing is that is dirty, or being written.
-    fn next(&self, range: Range<u64>) -> Option<u64> {
-        // Under this lock marks are taken and become a flight: in between they would be in neither.
-        let flight = self.flight.lock();
+    /// Where the first thing is that is dirty, or being written. Needs the lock: under it marks are taken and become a
+    /// flight, and in between they would be in neither.
+    fn next(&self, flight: &[Range<u64>], range: Range<u64>) -> Option<u64> {
+        if range.is_empty() {
+            return None;
+        }
         let dirty = self.dirty.next(range.clone());
         let meeting = flight.iter().filter(|other| meet(other, &range));
         let starts = meeting.map(|other| other.start.max(range.start));
@@ -122,22 +177,28 @@ impl Disk {
 
     /// Others may be storing there meanwhile, so what is written is a copy, which does not change on its way.
     fn write(&self, memory: &Memory, runs: &[Range<u64>]) -> io::Result<()> {
+        let len = |run: &Range<u64>| (run.end - run.start) as usize;
+        let room = |run: &Range<u64>| len(run).next_multiple_of(ALIGN);
         let mut buffer = BUFFER.take();
-        let result = runs.iter().try_for_each(|run| {
-            let len = (run.end - run.start) as usize;
-            if buffer.len() < len + ALIGN {
-                buffer.resize(len + ALIGN, 0);
-            }
-            let skip = buffer.as_ptr().align_offset(ALIGN);
-            let bytes = &mut buffer[skip..skip + len];
+        let total = ALIGN + runs.iter().map(room).sum::<usize>();
+        if buffer.len() < total {
+            buffer.resize(total, 0);
+        }
+        let skip = buffer.as_ptr().align_offset(ALIGN);
+        let mut rest = &mut buffer[skip..];
+        let mut transfers = Vec::with_capacity(runs.len());
+        for run in runs {
+            let (bytes, after) = std::mem::take(&mut rest).split_at_mut(room(run));
+            let bytes = &mut bytes[..len(run)];
             memory.read(run.start, bytes);
-            #[cfg(test)]
-            tests::COPIED.with_borrow(|wait| wait.iter().for_each(|wait| wait()));
-            self.direct
-                .as_ref()
-                .unwrap_or(&self.file)
-                .write_all_at(bytes, run.start)
-        });
+            transfers.push(Transfer::write(run.start, &[bytes]));
+            rest = after;
+        }
+        #[cfg(test)]
+        tests::COPIED.with_borrow(|wait| wait.iter().for_each(|wait| wait()));
+        let file = self.direct.as_ref().unwrap_or(&self.file);
+        let result = run_all(self.rings.as_ref(), file.as_fd(), &mut transfers);
+        drop(transfers);
         BUFFER.set(buffer);
         result
     }
@@ -155,7 +216,7 @@ impl Disk {
     /// # Errors
     /// Those of [`Disk::settle`] and [`Disk::flush`].
     pub(crate) fn drain(&self, memory: &Memory) -> io::Result<()> {
-        self.settle(memory, 0..memory.len() as u64)?;
+        self.settle(memory, once(0..memory.len() as u64))?;
         self.flush()
     }
 }
@@ -174,7 +235,7 @@ fn open_direct(file: &File) -> Option<(File, u64)> {
 }
 
 /// What offsets and lengths of direct I/O are multiples of. Where the kernel does not say, a page does everywhere.
-fn direct_unit(file: impl std::os::fd::AsFd) -> Option<u64> {
+fn direct_unit(file: impl AsFd) -> Option<u64> {
     let stat = rustix::fs::statx(
         file,
         "",
@@ -196,6 +257,7 @@ mod tests {
     use super::*;
     use crate::PAGE;
     use std::cell::RefCell;
+    use std::os::unix::fs::FileExt;
     use std::path::Path;
     use std::sync::mpsc::channel;
 
@@ -241,9 +303,61 @@ mod tests {
         assert_eq!(both.map(u64::from).iter().sum::<u64>(), 2, "{both:?}");
     }
 
+    /// More writes than a wave has, of ranges that meet in a unit, by threads that each wait for the other.
+    #[test]
+    fn ranges_are_written_whole_and_nothing_else_is() {
+        const LEN: u64 = 1 << 20;
+        let dir = tempfile::tempdir().unwrap();
+        for unit in [SECTOR, PAGE] {
+            let file = with_len(dir.path(), LEN);
+            let disk = Disk {
+                unit,
+                ..Disk::new(Arc::clone(&file), LEN)
+            };
+            let memory = Memory::heap(LEN as usize);
+            let inside = [SECTOR..LEN / 4 + SECTOR, LEN / 4 + 2 * SECTOR..LEN / 2];
+            for off in (0..LEN).step_by(3 * SECTOR as usize) {
+                memory.store_u64(off, off + 1);
+                disk.note(off, 8);
+            }
+            let backwards = inside.clone().into_iter().rev();
+            std::thread::scope(|scope| {
+                scope.spawn(|| disk.settle(&memory, backwards).unwrap());
+                scope.spawn(|| disk.settle(&memory, inside.clone()).unwrap());
+            });
+            let mut content = vec![0; LEN as usize];
+            file.read_exact_at(&mut content, 0).unwrap();
+            for off in (0..LEN).step_by(3 * SECTOR as usize) {
+                let shares = |range: &Range<u64>| {
+                    range.start / unit * unit <= off && off < range.end.next_multiple_of(unit)
+                };
+                let expected = if inside.iter().any(shares) {
+                    off + 1
+                } else {
+                    0
+                };
+                let found = content[off as usize..][..8].try_into().unwrap();
+                assert_eq!(u64::from_le_bytes(found), expected, "at {off}");
+            }
+            disk.settle(&memory, once(0..LEN)).unwrap();
+            file.read_exact_at(&mut content, 0).unwrap();
+            assert!(content == memory_of(&memory), "unit {unit}");
+        }
+    }
+
+    fn memory_of(memory: &Memory) -> Vec<u8> {
+        let mut bytes = vec![0; memory.len()];
+        memory.read(0, &mut bytes);
+        bytes
+    }
+
     fn with_file(dir: &Path) -> Arc<File> {
+        with_len(dir, PAGE)
+    }
+
+    fn with_len(dir: &Path, len: u64) -> Arc<File> {
         let path = dir.join("file");
-        std::fs::write(&path, [0; PAGE as usize]).unwrap();
+        std::fs::write(&path, vec![0; len as usize]).unwrap();
         let mut options = File::options();
         Arc::new(options.read(true).write(true).open(&path).unwrap())
     }
@@ -255,6 +369,7 @@ mod tests {
             file: Arc::new(File::open(dir.join("file")).unwrap()),
             direct: None,
             unit: SECTOR,
+            rings: RingPool::new().ok(),
             dirty: Dirty::nothing(PAGE),
             flight: Mutex::new(Vec::new()),
             landed: Condvar::new(),

@@ -15,6 +15,7 @@ use crate::{Backend, Bytes, Observer, PmemError, SECTOR};
 use std::fmt;
 use std::fs::File;
 use std::io;
+use std::iter::once;
 use std::ops::Range;
 use std::panic::Location;
 use std::path::{Path, PathBuf};
@@ -173,7 +174,7 @@ impl Region {
     /// Writes what has been stored, so that the file can be read. Not durable.
     pub(crate) fn write_out(&self) -> io::Result<()> {
         match &self.disk {
-            Some(disk) => disk.settle(&self.memory, 0..self.len()),
+            Some(disk) => disk.settle(&self.memory, once(0..self.len())),
             None => Ok(()),
         }
     }
@@ -380,11 +381,8 @@ impl Region {
         self.cpu_fence();
         let result = match (&self.source, &self.disk) {
             (_, Some(disk)) => {
-                let settle = |range: &Range<u64>| disk.settle(&self.memory, range.clone());
-                ranges
-                    .iter()
-                    .try_for_each(settle)
-                    .and_then(|()| disk.flush())
+                let settled = disk.settle(&self.memory, ranges.iter().cloned());
+                settled.and_then(|()| disk.flush())
             }
             (Source::Simulated(observer), None) => {
                 let ranges = self.backend.needs_drain().then_some(ranges);

@@ -2,8 +2,9 @@
 
 use super::FileDevice;
 use super::flush::Flush;
-use crate::sys::{self, RingPool};
+use crate::sys;
 use crate::{AlignedBuf, BLOCK};
+use quayfs_transfer::RingPool;
 use rustix::process::{Resource, getrlimit};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};

@@ -57,14 +57,12 @@ fn plain_transfers_move_all_buffers() {
 }
 
 #[test]
-fn what_lies_in_a_region_goes_on_where_it_stopped() {
-    let region = quayfs_pmem::Region::anonymous(4096);
-    region.write(0, b"abcdefghij");
-    let at = |off, len| region.bytes(off, len);
+fn what_is_written_where_it_lies_goes_on_where_it_stopped() {
+    let at = |off, len| InPlace::of(&b"abcdefghij"[off..off + len]);
     for cut in 0..10 {
         let mut file = tempfile::tempfile().unwrap();
-        let bytes = [at(0, 3), at(3, 0), at(3, 3), at(6, 4)];
-        let mut transfer = Transfer::write_from(100, &bytes);
+        let bytes = vec![at(0, 3), at(3, 0), at(3, 3), at(6, 4)];
+        let mut transfer = Transfer::write_from(100, bytes);
         if cut > 0 {
             transfer.advance(cut).unwrap();
         }
@@ -75,6 +73,8 @@ fn what_lies_in_a_region_goes_on_where_it_stopped() {
         file.read_to_end(&mut content).unwrap();
         assert_eq!(content[100 + cut..], b"abcdefghij"[cut..]);
     }
-    let error = Transfer::write_from(0, &[at(0, 1)]).advance(0).unwrap_err();
+    let error = Transfer::write_from(0, vec![at(0, 1)])
+        .advance(0)
+        .unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::WriteZero);
 }

@@ -1,6 +1,8 @@
 //! Many transfers at once through io_uring.
+#![allow(unsafe_code)]
 
-use crate::transfer::{Slices, Transfer};
+use crate::Transfer;
+use crate::transfer::Slices;
 use io_uring::{IoUring, opcode, squeue, types};
 use parking_lot::Mutex;
 use std::io;
@@ -14,14 +16,17 @@ const DEPTH: u32 = 64;
 /// Rings kept for later.
 const KEEP: usize = 8;
 
-/// The rings of a device. Each is used by one thread at a time.
-pub(crate) struct RingPool {
+/// The rings of a file. Each is used by one thread at a time.
+pub struct RingPool {
     free: Mutex<Vec<Ring>>,
 }
 
 impl RingPool {
-    /// Fails where io_uring is not available or not permitted.
-    pub(crate) fn new() -> io::Result<Self> {
+    /// A pool with one ring; more come as threads need them.
+    ///
+    /// # Errors
+    /// io_uring is not available, or not permitted.
+    pub fn new() -> io::Result<Self> {
         Ok(Self {
             free: Mutex::new(vec![Ring::new()?]),
         })
@@ -76,7 +81,9 @@ impl Ring {
             if in_flight == 0 {
                 break;
             }
-            if let Err(e) = self.enter(&mut in_flight) {
+            // With nothing left to submit there is nothing to do before all are done.
+            let want = if todo.is_empty() { in_flight } else { 1 };
+            if let Err(e) = self.enter(&mut in_flight, want) {
                 first_error.get_or_insert(e);
             }
             for entry in self.ring.completion() {
@@ -127,16 +134,16 @@ impl Ring {
         );
     }
 
-    /// Submits what is queued and waits for a completion. If the kernel does not take it, that is the
+    /// Submits what is queued and waits for so many completions. If the kernel does not take it, that is the
     /// error, and what it has not taken is no longer counted as in flight.
-    fn enter(&mut self, in_flight: &mut u32) -> io::Result<()> {
+    fn enter(&mut self, in_flight: &mut u32, want: u32) -> io::Result<()> {
         if self.broken {
             // What the kernel took before is still in flight, its buffers still in use; without a
             // working call to wait with, look from time to time.
             thread::sleep(Duration::from_micros(100));
             return Ok(());
         }
-        match self.ring.submit_and_wait(1) {
+        match self.ring.submit_and_wait(want as usize) {
             Ok(_) => Ok(()),
             Err(e) if matches!(e.raw_os_error(), Some(libc::EINTR)) => Ok(()),
             Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY)) => {

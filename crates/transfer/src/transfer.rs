@@ -1,10 +1,8 @@
 //! One contiguous read or write in progress, however many system calls it takes.
 
-use crate::sys;
-use quayfs_pmem::Bytes;
+use crate::sys::{self, InPlace};
 use rustix::io::Errno;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd};
 
 /// The buffers of a transfer. What is done is removed from the front.
@@ -14,49 +12,16 @@ pub(crate) enum Slices<'a> {
     From(Vec<InPlace<'a>>),
 }
 
-/// Bytes of a region as the system takes them.
-#[repr(transparent)]
-pub(crate) struct InPlace<'a> {
-    iovec: libc::iovec,
-    of: PhantomData<Bytes<'a>>,
-}
-
-impl<'a> InPlace<'a> {
-    fn new(bytes: &Bytes<'a>) -> Self {
-        let iovec = libc::iovec {
-            // The system only reads there.
-            iov_base: bytes.as_ptr().cast_mut().cast(),
-            iov_len: bytes.len(),
-        };
-        Self {
-            iovec,
-            of: PhantomData,
-        }
-    }
-
-    /// [`IoSlice::advance_slices`].
-    fn advance_slices(slices: &mut &mut [Self], mut n: usize) {
-        while let Some(first) = slices.first_mut() {
-            if n < first.iovec.iov_len {
-                first.iovec.iov_base = first.iovec.iov_base.wrapping_byte_add(n);
-                first.iovec.iov_len -= n;
-                return;
-            }
-            n -= first.iovec.iov_len;
-            *slices = &mut std::mem::take(slices)[1..];
-        }
-    }
-}
-
 /// A contiguous read or write of what remains in `slices`, at byte `off` of the device.
-pub(crate) struct Transfer<'a> {
+pub struct Transfer<'a> {
     off: u64,
     left: usize,
     slices: Slices<'a>,
 }
 
 impl<'a> Transfer<'a> {
-    pub(crate) fn read(off: u64, buf: &'a mut [u8]) -> Self {
+    /// A read into a buffer.
+    pub fn read(off: u64, buf: &'a mut [u8]) -> Self {
         Self {
             off,
             left: buf.len(),
@@ -64,8 +29,8 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// At most 1024 buffers.
-    pub(crate) fn write(off: u64, bufs: &[&'a [u8]]) -> Self {
+    /// A write of buffers, one behind the other, at most 1024.
+    pub fn write(off: u64, bufs: &[&'a [u8]]) -> Self {
         let left = bufs.iter().map(|buf| buf.len()).sum();
         Self {
             off,
@@ -74,12 +39,12 @@ impl<'a> Transfer<'a> {
         }
     }
 
-    /// At most 1024 ranges.
-    pub(crate) fn write_from(off: u64, bytes: &[Bytes<'a>]) -> Self {
+    /// A write of bytes where they lie, one range behind the other, at most 1024.
+    pub fn write_from(off: u64, bytes: Vec<InPlace<'a>>) -> Self {
         Self {
             off,
-            left: bytes.iter().map(Bytes::len).sum(),
-            slices: Slices::From(bytes.iter().map(InPlace::new).collect()),
+            left: bytes.iter().map(InPlace::len).sum(),
+            slices: Slices::From(bytes),
         }
     }
 
@@ -119,7 +84,10 @@ impl<'a> Transfer<'a> {
     }
 
     /// Completes the transfer with plain system calls.
-    pub(crate) fn run(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// Those of the system; the file ends before the transfer does.
+    pub fn run(&mut self, fd: BorrowedFd<'_>) -> io::Result<()> {
         while !self.is_done() {
             let result = match &mut self.slices {
                 Slices::Read(slices) => rustix::io::preadv(fd.as_fd(), slices, self.off),
