@@ -272,6 +272,9 @@ impl Plan {
             return Err(MkfsError::Busy(self.data.path.clone()));
         }
         check_exposure((&region, &self.pmem.path), (&device, &self.data.path))?;
+        if self.pmem.is_new() && !self.sparse {
+            region.write_zeros()?;
+        }
         for range in format::stored(&self.geometry) {
             region.allocate(range.start, range.end - range.start)?;
         }

@@ -237,6 +237,11 @@ impl Medium {
         Ok(())
     }
 
+    /// Whether [`Medium::make`] makes it.
+    pub fn is_new(&self) -> bool {
+        !self.kept
+    }
+
     /// Makes the file of this length unless there is one that is to be used, and the link to it.
     pub fn make(&self, undo: &Undo, len: u64, sparse: bool) -> Result<(), MkfsError> {
         if self.displaced {

@@ -163,3 +163,14 @@ fn what_may_not_be_written_is_stored_to_the_file() {
     assert!(done.status.success(), "{done:?}");
     assert_eq!(word(&File::open(&path).unwrap(), LEN - 8), 7);
 }
+
+#[test]
+fn a_file_of_zeros_has_nothing_left_to_allocate() {
+    let (_dir, _path, region) = on_disk();
+    region.write_zeros().unwrap();
+    region.drain().unwrap();
+    // What is only allocated counts as a hole.
+    let held: u64 = region.held(0..LEN).iter().map(|r| r.end - r.start).sum();
+    assert_eq!(held, LEN);
+    assert!(region.read_vec(0, LEN).iter().all(|b| *b == 0));
+}
