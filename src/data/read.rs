@@ -3,7 +3,7 @@
 use quayfs_blockdev::{BlockDevice, ReadRun, Scratch};
 use quayfs_layout::{BLOCK, Guard, Lbn, checksum};
 use quayfs_ppt::BlockState;
-use quayfs_sync::epoch;
+use quayfs_sync::{epoch, wait_for_device};
 use smallvec::SmallVec;
 
 use crate::damage::Watch;
@@ -143,7 +143,7 @@ fn fetch(
     for (run, copy) in scattered.iter().zip(&mut copies) {
         add(run, &mut copy[..]);
     }
-    device.read_many(&mut reads)?;
+    wait_for_device(|| device.read_many(&mut reads))?;
 
     for (run, copy) in scattered.iter().zip(&copies) {
         for (f, block) in run.iter().zip(copy.chunks(BLOCK)) {

@@ -35,11 +35,16 @@ pub fn serve(
         started: Box::new(started),
     };
     let how = how(&edge.fs.e.options);
+    quayfs_sync::run_waits_in(|wait| quayfs_fuse::waiting(wait));
     quayfs_fuse::serve(&edge, device, &how, &stats)
 }
 
 /// Threads for answers that wait for the kernel, where there are such answers.
 const PATIENT: usize = 4;
+
+/// Threads that serve while others wait for a device: so many calls can wait for one flush together, or have reads under
+/// way at once.
+const SPARE: usize = 16;
 
 /// How a mount with these options is served.
 pub fn how(options: &MountOptions) -> Options {
@@ -51,6 +56,7 @@ pub fn how(options: &MountOptions) -> Options {
     Options {
         transport: options.transport,
         workers,
+        spare: SPARE,
         idle: options.idle,
         patient: if options.atomic_writes { PATIENT } else { 0 },
         ..Options::default()

@@ -15,7 +15,7 @@
 //! - [`request`], [`answer`]: what they become.
 //! - `handshake`: what is agreed on at the start.
 //! - `channel`: the two transports; `notify`: what the kernel is told unasked.
-//! - `session`: the threads; `awake`: keeps CPUs from halting under them.
+//! - `session`: the threads; `places`: how many of them serve; `awake`: keeps CPUs from halting under them.
 
 pub mod answer;
 mod awake;
@@ -24,6 +24,7 @@ mod guard;
 mod handshake;
 mod later;
 mod notify;
+mod places;
 pub mod request;
 mod service;
 mod session;
@@ -33,6 +34,7 @@ pub mod wire;
 
 pub use answer::{Answer, Errno, Listing, Out};
 pub use notify::Notifier;
+pub use places::waiting;
 pub use request::{Op, Request};
 pub use service::{Offer, Service, Wish};
 pub use session::{Idle, Options, Transport, serve};

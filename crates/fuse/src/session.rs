@@ -13,6 +13,7 @@ use crate::channel::dev::Worker;
 use crate::channel::ring::Queue;
 use crate::handshake::{Agreed, greet};
 use crate::later::{Later, later};
+use crate::places::Places;
 use crate::service::Service;
 use crate::stats::{Stats, Tally};
 use crate::sys::{allowed_cpus, clone_device, pin, possible_cpus};
@@ -72,8 +73,10 @@ impl fmt::Display for Idle {
 pub struct Options {
     /// Which way they come.
     pub transport: Transport,
-    /// Threads that read `/dev/fuse`.
+    /// Threads that read `/dev/fuse` at a time.
     pub workers: usize,
+    /// Threads that take over from those while they wait for a device ([`waiting`](crate::waiting)).
+    pub spare: usize,
     /// Bind those threads to CPUs, in turn.
     pub pin: bool,
     /// Give each of them a descriptor of its own.
@@ -94,6 +97,7 @@ impl Default for Options {
         Self {
             transport: Transport::Auto,
             workers: 2,
+            spare: 0,
             pin: false,
             clone: true,
             poll: Duration::ZERO,
@@ -159,14 +163,23 @@ pub fn serve(
         });
         stats.set_transport(if ringing { "uring" } else { "dev" });
         // With rings, forgets and interrupts come by the device all the same.
-        let workers = if ringing { 1 } else { options.workers.max(1) };
-        let mode = (agreed, !ringing, later);
+        let (workers, spare) = match ringing {
+            true => (1, 0),
+            false => (options.workers.max(1), options.spare),
+        };
+        let mode = Mode {
+            agreed,
+            busy: !ringing,
+            later,
+            places: Places::new(workers),
+        };
         // The first of them is this thread, so there is always one. More of them only make it faster.
-        let threads: Vec<_> = (1..workers)
+        let wanted = workers + spare;
+        let threads: Vec<_> = (1..wanted)
             .map_while(|n| {
                 let started = session.start_worker(scope, n, mode.clone());
                 let few =
-                    |e| tracing::warn!("{n} of {workers} threads serve, for want of more: {e}");
+                    |e| tracing::warn!("{n} of {wanted} threads serve, for want of more: {e}");
                 started.map_err(few).ok()
             })
             .collect();
@@ -207,6 +220,16 @@ fn serve_device(worker: Worker, cpu: Option<usize>, service: &dyn Service) -> io
         pin(cpu);
     }
     worker.run(service)
+}
+
+/// What all threads that read the device have in common.
+#[derive(Clone)]
+struct Mode {
+    agreed: Agreed,
+    /// Requests come there, and not by rings.
+    busy: bool,
+    later: Option<Later>,
+    places: Arc<Places>,
 }
 
 struct Session<'a> {
@@ -253,7 +276,7 @@ impl<'a> Session<'a> {
         &self,
         scope: &'s Scope<'s, 'a>,
         number: usize,
-        mode: (Agreed, bool, Option<Later>),
+        mode: Mode,
     ) -> io::Result<ScopedJoinHandle<'s, io::Result<()>>> {
         let (worker, cpu) = self.worker(number, mode);
         let service = self.service;
@@ -263,17 +286,14 @@ impl<'a> Session<'a> {
     }
 
     /// Does what a thread does that [`Session::start_worker`] starts, in this one.
-    fn work(&self, number: usize, mode: (Agreed, bool, Option<Later>)) -> io::Result<()> {
+    fn work(&self, number: usize, mode: Mode) -> io::Result<()> {
         let (worker, cpu) = self.worker(number, mode);
         serve_device(worker, cpu, self.service)
     }
 
     /// Who serves the device, and the CPU to be bound to.
-    fn worker(
-        &self,
-        number: usize,
-        (agreed, busy, later): (Agreed, bool, Option<Later>),
-    ) -> (Worker, Option<usize>) {
+    fn worker(&self, number: usize, mode: Mode) -> (Worker, Option<usize>) {
+        let busy = mode.busy;
         let poll = if busy {
             self.options.poll
         } else {
@@ -294,18 +314,19 @@ impl<'a> Session<'a> {
         let worker = Worker {
             device: own(!poll.is_zero()),
             asleep: (!poll.is_zero()).then(|| own(false)),
-            agreed,
+            agreed: mode.agreed,
             tally: self.stats.tally(),
             poll,
             gather: if busy { Duration::ZERO } else { GATHER },
-            later,
+            later: mode.later,
+            places: mode.places,
+            huge: number < self.options.workers.max(1),
         };
-        let cpu = (busy && self.options.pin)
-            .then(allowed_cpus)
-            .and_then(|cpus| {
-                let at = number % cpus.len().max(1);
-                cpus.get(at).copied()
-            });
+        let bound = busy && self.options.pin && number < self.options.workers;
+        let cpu = bound.then(allowed_cpus).and_then(|cpus| {
+            let at = number % cpus.len().max(1);
+            cpus.get(at).copied()
+        });
         (worker, cpu)
     }
 

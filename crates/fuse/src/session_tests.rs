@@ -10,12 +10,15 @@ use crate::answer::{Answer, Errno, Out};
 use crate::request::{Op, Request};
 use crate::service::{Offer, Wish};
 use crate::wire::{
-    ForgetIn, InHeader, InitIn, InitOut, IoctlIn, Opcode, OutHeader, ReadIn, WriteIn, WriteOut,
+    ForgetIn, FsyncIn, InHeader, InitIn, InitOut, IoctlIn, Opcode, OutHeader, ReadIn, WriteIn,
+    WriteOut,
 };
 
 /// One file in memory.
 #[derive(Default)]
 struct Memory {
+    /// Calls of `fsync` that wait for the device.
+    syncing: Mutex<u32>,
     content: Mutex<Vec<u8>>,
     offer: Mutex<Option<Offer>>,
     forgotten: Mutex<u64>,
@@ -72,6 +75,14 @@ impl Service for Memory {
                 out.put(&1u64)?;
                 Err(Errno::new(libc::EDQUOT))
             }
+            // Waits until somebody has written, and all waited at once.
+            Op::Fsync(_) => crate::waiting(|| {
+                *self.syncing.lock().unwrap() += 1;
+                while self.content.lock().unwrap().is_empty() {
+                    thread::yield_now();
+                }
+                Ok(())
+            }),
             // Waits until somebody has written.
             Op::Ioctl { data, .. } => {
                 while self.content.lock().unwrap().is_empty() {
@@ -127,6 +138,8 @@ impl Kernel {
     }
 }
 
+const SPARE: u64 = 3;
+
 /// Serves `service` while `kernel` asks.
 fn with<R>(
     service: &Memory,
@@ -142,6 +155,7 @@ fn with<R>(
     .unwrap();
     let options = Options {
         workers: 1,
+        spare: SPARE as usize,
         clone: false,
         patient: 1,
         ..Options::default()
@@ -256,6 +270,44 @@ fn an_answer_that_waits_for_another_request_keeps_nobody_waiting() {
         let [(first, echo), (second, _)] = answers;
         assert_eq!((first.unique, first.error, &echo[..]), (2, 0, &b"abc"[..]));
         assert_eq!((second.unique, second.error), (3, 0));
+    });
+    ended.unwrap();
+}
+
+#[test]
+fn while_calls_wait_for_the_device_others_are_answered() {
+    let (service, stats) = (Memory::default(), Stats::default());
+    let ((), ended) = with(&service, &stats, |kernel| {
+        kernel.init(45, Init::ASYNC_READ);
+        let write = |unique, content: &[u8]| {
+            let args = WriteIn {
+                size: content.len() as u32,
+                ..WriteIn::default()
+            };
+            kernel.send(Opcode::Write, unique, &[args.as_bytes(), content]);
+        };
+        for round in 1..20 {
+            let first = round * 10;
+            for n in 0..SPARE {
+                let args = FsyncIn::default();
+                kernel.send(Opcode::Fsync, first + n, &[args.as_bytes()]);
+            }
+            // The one place is free in between, however many wait.
+            write(first + SPARE, b"");
+            let (header, _) = kernel.receive();
+            assert_eq!((header.unique, header.error), (first + SPARE, 0));
+            while *service.syncing.lock().unwrap() != SPARE as u32 {
+                thread::yield_now();
+            }
+            write(first + SPARE + 1, b"x");
+            let mut answered: Vec<_> = (0..=SPARE).map(|_| kernel.receive().0.unique).collect();
+            answered.sort_unstable();
+            let mut sent: Vec<_> = (first..first + SPARE).collect();
+            sent.push(first + SPARE + 1);
+            assert_eq!(answered, sent);
+            *service.syncing.lock().unwrap() = 0;
+            service.content.lock().unwrap().clear();
+        }
     });
     ended.unwrap();
 }

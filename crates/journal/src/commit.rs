@@ -4,7 +4,32 @@ use crate::Durability;
 use crate::error::JournalError;
 use crate::journal::Journal;
 use quayfs_layout::jsb::{PROPOSALS, WordKind};
+use quayfs_sync::wait_for_device;
 use std::sync::atomic::Ordering;
+
+/// What commits have in common.
+#[derive(Default)]
+pub(crate) struct Committing {
+    running: bool,
+    /// Of the next proposal.
+    place: u8,
+}
+
+/// The right to commit, until it is dropped.
+struct Turn<'a> {
+    journal: &'a Journal,
+    place: u8,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        let mut committing = self.journal.committing.lock();
+        committing.running = false;
+        committing.place = self.place;
+        drop(committing);
+        self.journal.committed.notify_all();
+    }
+}
 
 impl Journal {
     /// Makes every record at or below `upto` durable; `None` means at least all that were appended before this
@@ -12,7 +37,8 @@ impl Journal {
     /// durable yet. Returns a number at or below which all is committed, more than asked for if
     /// others have committed. In `op` there is nothing to do.
     ///
-    /// One commit runs at a time; who finds on its turn that another has covered him returns at once.
+    /// One commit runs at a time. Calls that come meanwhile wait for it; those that it covers return with it, and one of
+    /// the others commits for all of them.
     ///
     /// # Errors
     /// [`JournalError::Stopped`], or [`JournalError::Pmem`] if the region cannot be drained.
@@ -26,13 +52,12 @@ impl Journal {
         if done >= want {
             return Ok(done);
         }
-        let mut place = self.commit_lock.lock();
-        let done = self.commit_ts.load(Ordering::Acquire);
-        if done >= want {
+        let Some(mut turn) = self.turn(want) else {
             self.counters.count_shared_commit();
-            return Ok(done);
-        }
+            return Ok(self.commit_ts.load(Ordering::Acquire));
+        };
         self.check()?;
+        let done = self.commit_ts.load(Ordering::Acquire);
         // One number in one order: it cannot separate an operation from what it depends on. What was appended
         // while this waited for its turn is covered as well.
         let cut = upto.map_or_else(|| self.bounds.last_taken(), |_| want);
@@ -43,7 +68,7 @@ impl Journal {
             drop(self.buffers[lane].lane.lock());
         }
         match self.one_drain {
-            true => self.propose(&mut place, done, cut)?,
+            true => self.propose(&mut turn.place, done, cut)?,
             false => {
                 // Records and slots at or below the cut are settled before the number that vouches for them.
                 self.drain()?;
@@ -55,6 +80,33 @@ impl Journal {
         self.commit_ts.store(cut, Ordering::Release);
         self.counters.count_commit();
         Ok(cut)
+    }
+
+    /// The right to commit, or `None` if all up to `want` has been committed meanwhile.
+    fn turn(&self, want: u64) -> Option<Turn<'_>> {
+        let mut committing = self.committing.lock();
+        if committing.running {
+            drop(committing);
+            return wait_for_device(|| {
+                let mut committing = self.committing.lock();
+                while committing.running && self.commit_ts.load(Ordering::Acquire) < want {
+                    self.committed.wait(&mut committing);
+                }
+                self.turn_of(&mut committing, want)
+            });
+        }
+        self.turn_of(&mut committing, want)
+    }
+
+    fn turn_of(&self, committing: &mut Committing, want: u64) -> Option<Turn<'_>> {
+        if self.commit_ts.load(Ordering::Acquire) >= want {
+            return None;
+        }
+        committing.running = true;
+        Some(Turn {
+            journal: self,
+            place: committing.place,
+        })
     }
 
     /// The number goes with what it vouches for, and recovery looks whether that is there. It takes the place of the

@@ -2,6 +2,7 @@
 
 use crate::Durability;
 use crate::bounds::Bounds;
+use crate::commit::Committing;
 use crate::credits::Credits;
 use crate::error::JournalError;
 use crate::geometry::JournalGeometry;
@@ -15,7 +16,7 @@ use quayfs_layout::record::RecordSeed;
 use quayfs_layout::slot::HeaderSeed;
 use quayfs_pmem::{PmemError, Region};
 use quayfs_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use quayfs_sync::{Mutex, MutexGuard, lock_noting};
+use quayfs_sync::{Condvar, Mutex, MutexGuard, lock_noting};
 use std::sync::Arc;
 
 /// Which buffers operations use; an ablation switch, one code path.
@@ -79,8 +80,8 @@ pub(crate) struct Buffer {
 /// Staging buffers, lanes and superblock of a recovered volume. Shared by reference; all methods may
 /// be called from any thread.
 ///
-/// Lock order, as far as this crate is concerned: central, digest or retire, commit, lane. The lane
-/// lock is a leaf but for the drain of the region.
+/// Lock order, as far as this crate is concerned: central, digest or retire, the turn to commit, lane. The lane
+/// lock is a leaf but for the drain of the region, `committing` one altogether.
 pub struct Journal {
     pub(crate) region: Arc<Region>,
     pub(crate) geo: JournalGeometry,
@@ -95,8 +96,8 @@ pub struct Journal {
     pub(crate) commit_ts: AtomicU64,
     pub(crate) digested: AtomicU64,
     pub(crate) retired: AtomicU64,
-    /// With the place of the next proposal.
-    pub(crate) commit_lock: Mutex<u8>,
+    pub(crate) committing: Mutex<Committing>,
+    pub(crate) committed: Condvar,
     pub(crate) one_drain: bool,
     pub(crate) digest_lock: Mutex<()>,
     pub(crate) retire_lock: Mutex<()>,

@@ -1,6 +1,7 @@
 //! From a scan to a journal.
 
 use crate::bounds::Bounds;
+use crate::commit::Committing;
 use crate::credits::{Amount, Credits};
 use crate::digest::store_committed;
 use crate::error::JournalError;
@@ -16,8 +17,8 @@ use quayfs_layout::LINE;
 use quayfs_layout::jsb::{EpochWord, MAX_NUMBER, WordKind};
 use quayfs_layout::record::RecordSeed;
 use quayfs_layout::slot::{HeaderSeed, SlotHeader};
-use quayfs_sync::Mutex;
 use quayfs_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use quayfs_sync::{Condvar, Mutex};
 use rustc_hash::FxHashSet;
 
 /// How far the caller has digested what a scan found.
@@ -266,7 +267,8 @@ impl Scan {
             commit_ts: AtomicU64::new(restart),
             digested: AtomicU64::new(restart),
             retired: AtomicU64::new(self.retired),
-            commit_lock: Mutex::new(0),
+            committing: Mutex::new(Committing::default()),
+            committed: Condvar::new(),
             one_drain: options.one_drain,
             digest_lock: Mutex::new(()),
             retire_lock: Mutex::new(()),

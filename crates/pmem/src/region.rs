@@ -12,6 +12,7 @@ use crate::libpmem;
 use crate::lock::{self, LockKind};
 use crate::memory::{self, Memory};
 use crate::{Backend, Bytes, Observer, PmemError, SECTOR};
+use quayfs_sync::wait_for_device;
 use std::fmt;
 use std::fs::File;
 use std::io;
@@ -357,8 +358,8 @@ impl Region {
             Source::File { file, .. } => {
                 self.cpu_fence();
                 match &self.disk {
-                    Some(disk) => disk.drain(&self.memory),
-                    None if self.backend.needs_drain() => self.sync(file),
+                    Some(disk) => wait_for_device(|| disk.drain(&self.memory)),
+                    None if self.backend.needs_drain() => wait_for_device(|| self.sync(file)),
                     None => Ok(()),
                 }
             }
@@ -380,15 +381,17 @@ impl Region {
         }
         self.cpu_fence();
         let result = match (&self.source, &self.disk) {
-            (_, Some(disk)) => {
+            (_, Some(disk)) => wait_for_device(|| {
                 let settled = disk.settle(&self.memory, ranges.iter().cloned());
                 settled.and_then(|()| disk.flush())
-            }
+            }),
             (Source::Simulated(observer), None) => {
                 let ranges = self.backend.needs_drain().then_some(ranges);
                 self.drain_simulated(observer.as_deref(), ranges, site)
             }
-            (Source::File { file, .. }, None) if self.backend.needs_drain() => self.sync(file),
+            (Source::File { file, .. }, None) if self.backend.needs_drain() => {
+                wait_for_device(|| self.sync(file))
+            }
             (Source::File { .. } | Source::Copy(_), None) => Ok(()),
         };
         result.map_err(|source| PmemError::Drain { source })

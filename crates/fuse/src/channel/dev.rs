@@ -13,6 +13,7 @@ use crate::answer::{Errno, Out};
 use crate::guard;
 use crate::handshake::Agreed;
 use crate::later::{Held, Later, Reply};
+use crate::places::Places;
 use crate::request::Request;
 use crate::service::Service;
 use crate::stats::Tally;
@@ -38,21 +39,46 @@ pub(crate) struct Worker {
     pub(crate) gather: Duration,
     /// Who answers what waits for the kernel, if anybody does.
     pub(crate) later: Option<Later>,
+    pub(crate) places: Arc<Places>,
+    /// Its answers lie in huge pages, which are allocated whole.
+    pub(crate) huge: bool,
 }
 
 impl Worker {
     pub(crate) fn run(&self, service: &dyn Service) -> io::Result<()> {
-        let mut message = Buffer::new(HEAD + self.agreed.payload)?;
-        // The content begins on a page of its own, the header right in front of it. Reads of a data device go there.
-        let mut reply = Buffer::huge(HEAD + self.agreed.payload)?;
-        while let Some((n, from)) = self.next(message.as_mut())? {
-            if self.serve(service, &message.as_mut()[..n], reply.as_mut(), from)? == Kind::Silent
-                && !self.gather.is_zero()
-            {
-                thread::sleep(self.gather);
+        self.serve_in_turn(service)
+            .inspect_err(|_| self.places.fail())
+    }
+
+    fn serve_in_turn(&self, service: &dyn Service) -> io::Result<()> {
+        let mut buffers = None;
+        while self.places.take() {
+            let (message, reply) = match &mut buffers {
+                Some(buffers) => buffers,
+                none => none.insert(self.buffers()?),
+            };
+            while !self.places.yield_place() {
+                let Some((n, from)) = self.places.read(|| self.next(message.as_mut()))? else {
+                    self.places.end();
+                    return Ok(());
+                };
+                if self.serve(service, &message.as_mut()[..n], reply.as_mut(), from)?
+                    == Kind::Silent
+                    && !self.gather.is_zero()
+                {
+                    thread::sleep(self.gather);
+                }
             }
         }
         Ok(())
+    }
+
+    /// For messages and for answers. The content begins on a page of its own, the header right in front of it. Reads of
+    /// a data device go there.
+    fn buffers(&self) -> io::Result<(Buffer, Buffer)> {
+        let len = HEAD + self.agreed.payload;
+        let reply = if self.huge { Buffer::huge } else { Buffer::new };
+        Ok((Buffer::new(len)?, reply(len)?))
     }
 
     /// The next message: its length, and the descriptor that it came from.
