@@ -1,4 +1,5 @@
-//! The background threads: one digests and commits, one runs rounds and zero batches, some write for it, one reads ahead.
+//! The background threads: one digests and commits, one runs rounds and zero batches, some write for it, one commits
+//! for calls of `fsync` that come while another commit runs, one reads ahead.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -67,6 +68,7 @@ impl Threads {
         if !engine.options.read_only {
             handles.push(spawn("quayfs-digest", digest_loop)?);
             handles.push(spawn("quayfs-round", round_loop)?);
+            handles.push(spawn("quayfs-commit", Engine::serve_commits)?);
             // One writes anyway: who runs the round.
             let more = if engine.options.ablation.one_worker {
                 0

@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use quayfs_blockdev::BlockDevice;
-use quayfs_journal::{Journal, JournalError, StagedMap};
+use quayfs_journal::{Journal, JournalError, StagedMap, Waiter};
 use quayfs_layout::Lbn;
 use quayfs_layout::config::ConfigTable;
 use quayfs_layout::geometry::Geometry;
@@ -353,6 +353,36 @@ impl Engine {
         self.commit_with(self.options.data != DataMode::Journal)
     }
 
+    /// As [`Engine::sync`], if that can begin at once. While another commit runs it returns `None` instead, and the
+    /// waiter is told when all that was done before this call is durable, or cannot be.
+    pub fn sync_or_queue(&self, waiter: impl FnOnce() -> Waiter) -> Option<Result<u64>> {
+        let alone = self.options.data == DataMode::Journal && self.node_log.get().is_none();
+        if !alone || self.durability == Durability::Op {
+            return Some(self.sync());
+        }
+        Metrics::add(&self.metrics.commits, 1);
+        let committed = self.journal.commit_or_queue(waiter)?;
+        Some(self.after_commit(committed))
+    }
+
+    /// Commits for what [`Engine::sync_or_queue`] has queued, until [`Engine::stop`].
+    pub(crate) fn serve_commits(&self) {
+        self.journal.serve_queue(|committed| {
+            // A failure has been said, and those who wait have been told.
+            let _ = self.after_commit(committed);
+        });
+    }
+
+    fn after_commit(&self, committed: std::result::Result<u64, JournalError>) -> Result<u64> {
+        let committed = committed.map_err(|e| {
+            self.fail(&e);
+            FsError::device(e)
+        })?;
+        // Now it can be digested.
+        self.used();
+        Ok(committed)
+    }
+
     /// A commit. `data`: what was written to the data device directly is made durable first, also that of records
     /// which others have committed before.
     fn commit_with(&self, data: bool) -> Result<u64> {
@@ -381,13 +411,7 @@ impl Engine {
         // Where records need nothing else, those that are appended meanwhile are covered as well.
         let upto = (self.options.data != DataMode::Journal || self.node_log.get().is_some())
             .then_some(cut);
-        let committed = self.journal.commit(upto).map_err(|e| {
-            self.fail(&e);
-            FsError::device(e)
-        })?;
-        // Now it can be digested.
-        self.used();
-        Ok(committed)
+        self.after_commit(self.journal.commit(upto))
     }
 
     /// Makes durable what was written to the data device before. Once that has failed it fails for

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use quayfs_fuse::wire::{Init, Open, OpenOut};
-use quayfs_fuse::{Answer, Errno, Notifier, Offer, Op, Out, Request, Service, Stats, Wish};
+use quayfs_fuse::{
+    Answer, Errno, Notifier, Offer, Op, Out, Postponed, Request, Service, Stats, Wish,
+};
 use quayfs_layout::inode::ROOT;
 
 use crate::config::{AtimePolicy, MountOptions, OpenPolicy};
@@ -12,6 +14,7 @@ use crate::edge::atomic::Sessions;
 use crate::edge::convert::{open_flags, writes};
 use crate::edge::exchange::marked;
 use crate::edge::outside::Outside;
+use crate::error::FsError;
 use crate::fs::Fs;
 use crate::mount::STATUS_XATTR;
 
@@ -113,6 +116,28 @@ impl Service for Edge {
 
     fn started(&self) {
         (self.started)();
+    }
+
+    /// While one commit runs, the calls that come are answered together, by the thread of the next one. None of the
+    /// threads that serve sleeps for them.
+    fn answer_sync(
+        &self,
+        request: &Request<'_>,
+        out: &mut Out<'_>,
+        postpone: &mut dyn FnMut() -> Postponed,
+    ) -> Option<Answer> {
+        if self.sync_is_needless() {
+            return Some(self.answer(request, out));
+        }
+        if let Err(e) = self.fs.alive() {
+            return Some(Err(e.into()));
+        }
+        let told = || {
+            let postponed = postpone();
+            move |done: Result<(), FsError>| postponed.answer(done.map_err(Errno::from))
+        };
+        let done = self.fs.fsync_or_queue(request.header.nodeid, told)?;
+        Some(done.map_err(Errno::from))
     }
 
     fn waits_for_kernel(&self, request: &Request<'_>) -> bool {

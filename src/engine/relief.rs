@@ -144,6 +144,7 @@ impl Engine {
         self.relief.progress.lock().wanted.stop = true;
         self.relief.work.notify_all();
         self.ahead.stop();
+        self.journal.end_queue();
     }
 
     /// Waits until `mine` picks something out of what is wanted, at most as long as `rest` says; the picked

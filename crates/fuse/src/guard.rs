@@ -1,6 +1,7 @@
 //! Calls of the file system, from which nothing but an answer may come.
 
 use crate::answer::{Answer, Errno, Out};
+use crate::later::Postponed;
 use crate::request::Request;
 use crate::service::Service;
 use crate::wire::InHeader;
@@ -23,6 +24,17 @@ impl Drop for Bomb {
 pub(crate) fn call(service: &dyn Service, request: &Request<'_>, out: &mut Out<'_>) -> Answer {
     let _bomb = Bomb;
     service.answer(request, out)
+}
+
+/// As [`call`], for `fsync` and `fsyncdir`, which may be answered later.
+pub(crate) fn call_sync(
+    service: &dyn Service,
+    request: &Request<'_>,
+    out: &mut Out<'_>,
+    postpone: &mut dyn FnMut() -> Postponed,
+) -> Option<Answer> {
+    let _bomb = Bomb;
+    service.answer_sync(request, out, postpone)
 }
 
 /// As [`call`], where the answer may wait for the kernel.

@@ -1,6 +1,6 @@
 //! Requests whose answer waits for the kernel: to forget a page it waits for whoever reads it, and what it has
 //! collected for a mapping it writes first, by requests to the very queue from which the first one came. So
-//! threads that serve nobody else answer these.
+//! threads that serve nobody else answer these. And answers that the file system gives later by itself.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -72,6 +72,56 @@ pub(crate) enum Reply {
         index: usize,
         commit_id: u64,
     },
+}
+
+impl Reply {
+    fn give(self, unique: u64, answer: Answer, content: Vec<u8>) {
+        match self {
+            Self::Device(device) => send(&device, unique, answer, &content),
+            Self::Ring {
+                mailbox,
+                index,
+                commit_id,
+            } => mailbox.put(Done {
+                index,
+                commit_id,
+                unique,
+                answer,
+                content,
+            }),
+        }
+    }
+}
+
+/// An answer without content that is still to be given, by any thread. Dropped without one it is `EIO`.
+#[derive(Debug)]
+pub struct Postponed {
+    unique: u64,
+    reply: Option<Reply>,
+}
+
+impl Postponed {
+    pub(crate) fn new(unique: u64, reply: Reply) -> Self {
+        let reply = Some(reply);
+        Self { unique, reply }
+    }
+
+    /// Answers.
+    pub fn answer(mut self, answer: Answer) {
+        self.give(answer);
+    }
+
+    fn give(&mut self, answer: Answer) {
+        if let Some(reply) = self.reply.take() {
+            reply.give(self.unique, answer, Vec::new());
+        }
+    }
+}
+
+impl Drop for Postponed {
+    fn drop(&mut self) {
+        self.give(Err(Errno::IO));
+    }
 }
 
 /// An answer that a ring's thread is to hand to the kernel.
@@ -166,21 +216,7 @@ impl Waiting {
 
 fn answer(service: &dyn Service, held: &Held, reply: Reply) {
     let (answer, content) = held.answer(service);
-    let unique = held.header.unique;
-    match reply {
-        Reply::Device(device) => send(&device, unique, answer, &content),
-        Reply::Ring {
-            mailbox,
-            index,
-            commit_id,
-        } => mailbox.put(Done {
-            index,
-            commit_id,
-            unique,
-            answer,
-            content,
-        }),
-    }
+    reply.give(held.header.unique, answer, content);
 }
 
 fn send(device: &OwnedFd, unique: u64, answer: Answer, content: &[u8]) {

@@ -33,6 +33,7 @@ mod sys;
 pub mod wire;
 
 pub use answer::{Answer, Errno, Listing, Out};
+pub use later::Postponed;
 pub use notify::Notifier;
 pub use places::waiting;
 pub use request::{Op, Request};

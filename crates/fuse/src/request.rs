@@ -359,6 +359,11 @@ impl<'a> Op<'a> {
         })
     }
 
+    /// Whether it is `fsync` or `fsyncdir`.
+    pub(crate) fn is_sync(opcode: u32) -> bool {
+        matches!(Opcode::of(opcode), Some(Opcode::Fsync | Opcode::Fsyncdir))
+    }
+
     /// Whether the answer can be longer than [`crate::answer::SHORT`] bytes.
     pub(crate) fn answers_at_length(opcode: u32) -> bool {
         use Opcode as O;

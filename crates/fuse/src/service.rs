@@ -1,6 +1,7 @@
 //! What a file system is to this crate.
 
 use crate::answer::{Answer, Out};
+use crate::later::Postponed;
 use crate::request::Request;
 use crate::wire::Init;
 
@@ -50,6 +51,18 @@ pub trait Service: Send + Sync {
     /// # Errors
     /// The errno for the caller. `ENOSYS` to many requests means: never ask again.
     fn answer(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer;
+
+    /// Answers `fsync` and `fsyncdir`, or takes a [`Postponed`] and returns `None`: then that is answered, now or later
+    /// and by any thread. What it waits for must not need another answer of the thread that calls.
+    fn answer_sync(
+        &self,
+        request: &Request<'_>,
+        out: &mut Out<'_>,
+        postpone: &mut dyn FnMut() -> Postponed,
+    ) -> Option<Answer> {
+        let _ = postpone;
+        Some(self.answer(request, out))
+    }
 
     /// Whether the answer to an `ioctl` waits for the kernel, which may send other requests meanwhile: then a
     /// thread that serves nobody else calls [`Service::answer_waiting`], if there are such threads

@@ -7,12 +7,29 @@ use quayfs_layout::jsb::{PROPOSALS, WordKind};
 use quayfs_sync::wait_for_device;
 use std::sync::atomic::Ordering;
 
+/// Is told what has become of what it waits for: a number at or below which all is committed, or an error.
+pub type Waiter = Box<dyn FnOnce(Result<u64, JournalError>) + Send>;
+
 /// What commits have in common.
 #[derive(Default)]
 pub(crate) struct Committing {
     running: bool,
     /// Of the next proposal.
     place: u8,
+    /// What is to be told when a number is committed. Not empty only while there is a thread for it.
+    queue: Vec<(u64, Waiter)>,
+    /// What becomes of the queue.
+    service: Service,
+}
+
+/// Whether there is a thread that commits for the queue ([`Journal::serve_queue`]).
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Service {
+    #[default]
+    None,
+    Open,
+    /// It ends when the queue is empty.
+    Ending,
 }
 
 /// The right to commit, until it is dropped.
@@ -23,11 +40,42 @@ struct Turn<'a> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut committing = self.journal.committing.lock();
+        let journal = self.journal;
+        let mut committing = journal.committing.lock();
         committing.running = false;
         committing.place = self.place;
+        let (upto, stopped) = (journal.commit_ts(), journal.check().is_err());
+        let covered = |(want, _): &mut (u64, Waiter)| stopped || *want <= upto;
+        let told: Vec<_> = committing.queue.extract_if(.., covered).collect();
+        let more = !committing.queue.is_empty();
         drop(committing);
-        self.journal.committed.notify_all();
+        journal.committed.notify_all();
+        if more {
+            journal.queued.notify_all();
+        }
+        for (want, waiter) in told {
+            if want <= upto {
+                journal.counters.count_shared_commit();
+                waiter(Ok(upto));
+            } else {
+                waiter(Err(JournalError::Stopped));
+            }
+        }
+    }
+}
+
+/// A thread that serves the queue.
+struct Serving<'a>(&'a Journal);
+
+impl Drop for Serving<'_> {
+    /// Nobody waits for a thread that has panicked.
+    fn drop(&mut self) {
+        let mut committing = self.0.committing.lock();
+        committing.service = Service::None;
+        let left = std::mem::take(&mut committing.queue);
+        drop(committing);
+        left.into_iter()
+            .for_each(|(_, waiter)| waiter(Err(JournalError::Stopped)));
     }
 }
 
@@ -80,6 +128,59 @@ impl Journal {
         self.commit_ts.store(cut, Ordering::Release);
         self.counters.count_commit();
         Ok(cut)
+    }
+
+    /// Makes every record that was appended before this call durable, as [`Journal::commit`] does, if that can begin at
+    /// once. While another commit runs it returns `None` instead, and the waiter is told when its records are durable;
+    /// so that a thread need not sleep for each. Only while a thread serves the queue; else this waits.
+    ///
+    /// # Errors
+    /// As [`Journal::commit`].
+    pub fn commit_or_queue(
+        &self,
+        waiter: impl FnOnce() -> Waiter,
+    ) -> Option<Result<u64, JournalError>> {
+        let want = self.bounds.last_taken();
+        if self.durability == Durability::Commit {
+            let mut committing = self.committing.lock();
+            let durable = self.commit_ts() >= want;
+            if !durable && committing.running && committing.service == Service::Open {
+                committing.queue.push((want, waiter()));
+                return None;
+            }
+        }
+        Some(self.commit(None))
+    }
+
+    /// Commits for those who are queued, until [`Journal::end_queue`]. After each of its commits it calls `each`.
+    pub fn serve_queue(&self, mut each: impl FnMut(Result<u64, JournalError>)) {
+        let _serving = Serving(self);
+        let mut committing = self.committing.lock();
+        committing.service = match committing.service {
+            Service::None => Service::Open,
+            other => other,
+        };
+        loop {
+            // The commit that runs tells what it covers, and calls for the rest.
+            while committing.running
+                || committing.queue.is_empty() && committing.service == Service::Open
+            {
+                self.queued.wait(&mut committing);
+            }
+            if committing.queue.is_empty() {
+                return;
+            }
+            drop(committing);
+            each(self.commit(None));
+            committing = self.committing.lock();
+        }
+    }
+
+    /// Ends [`Journal::serve_queue`], now or when it begins: all that are queued are told, and from now on nobody is
+    /// queued.
+    pub fn end_queue(&self) {
+        self.committing.lock().service = Service::Ending;
+        self.queued.notify_all();
     }
 
     /// The right to commit, or `None` if all up to `want` has been committed meanwhile.

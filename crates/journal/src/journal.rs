@@ -97,7 +97,10 @@ pub struct Journal {
     pub(crate) digested: AtomicU64,
     pub(crate) retired: AtomicU64,
     pub(crate) committing: Mutex<Committing>,
+    /// A commit has ended.
     pub(crate) committed: Condvar,
+    /// A commit has ended and left something in the queue, or the queue is to end.
+    pub(crate) queued: Condvar,
     pub(crate) one_drain: bool,
     pub(crate) digest_lock: Mutex<()>,
     pub(crate) retire_lock: Mutex<()>,

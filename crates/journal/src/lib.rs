@@ -51,6 +51,7 @@ mod walk;
 
 pub use acquire::{Credit, Need};
 pub use append::{Appended, Published};
+pub use commit::Waiter;
 pub use digest::{Reader, RecordRef, Records};
 pub use error::{Damage, JournalError, Shortage, SlotDamage};
 pub use geometry::JournalGeometry;

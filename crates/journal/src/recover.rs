@@ -269,6 +269,7 @@ impl Scan {
             retired: AtomicU64::new(self.retired),
             committing: Mutex::new(Committing::default()),
             committed: Condvar::new(),
+            queued: Condvar::new(),
             one_drain: options.one_drain,
             digest_lock: Mutex::new(()),
             retire_lock: Mutex::new(()),

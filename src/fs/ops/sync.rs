@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use quayfs_journal::Waiter;
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{FLAG_DIRSYNC, FLAG_SYNC};
 
@@ -25,6 +26,25 @@ impl Fs {
         }
         self.cell(ino)?;
         self.sync_all()
+    }
+
+    /// As [`Fs::fsync`], if that can begin at once. While another commit runs it returns `None` instead, and what `told`
+    /// makes is called with the result, by another thread.
+    pub fn fsync_or_queue<T>(&self, ino: Ino, told: impl FnOnce() -> T) -> Option<Result<()>>
+    where
+        T: FnOnce(Result<()>) + Send + 'static,
+    {
+        if self.sync_is_free() {
+            return Some(Ok(()));
+        }
+        if let Err(e) = self.cell(ino) {
+            return Some(Err(e));
+        }
+        let waiter = || -> Waiter {
+            let told = told();
+            Box::new(move |done| told(done.map(drop).map_err(FsError::device)))
+        };
+        self.e.sync_or_queue(waiter).map(|done| done.map(drop))
     }
 
     /// In mode `commit`: what was done to an inode with one of these flags is durable before the caller

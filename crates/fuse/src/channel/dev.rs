@@ -12,9 +12,9 @@ use zerocopy::IntoBytes;
 use crate::answer::{Errno, Out};
 use crate::guard;
 use crate::handshake::Agreed;
-use crate::later::{Held, Later, Reply};
+use crate::later::{Held, Later, Postponed, Reply};
 use crate::places::Places;
-use crate::request::Request;
+use crate::request::{Op, Request};
 use crate::service::Service;
 use crate::stats::Tally;
 use crate::sys::{Buffer, PAGE};
@@ -119,11 +119,21 @@ impl Worker {
                     return Ok(Kind::Later);
                 }
                 let mut out = Out::new(&mut reply[HEAD..]);
-                let answer = guard::call(service, &request, &mut out);
+                let unique = request.header.unique;
+                let mut postpone = || Postponed::new(unique, Reply::Device(Arc::clone(device)));
+                let answer = match &request.op {
+                    Op::Fsync(_) | Op::Fsyncdir(_) => {
+                        guard::call_sync(service, &request, &mut out, &mut postpone)
+                    }
+                    _ => Some(guard::call(service, &request, &mut out)),
+                };
+                let Some(answer) = answer else {
+                    return Ok(Kind::Later);
+                };
                 if request.op.is_silent() {
                     return Ok(Kind::Silent);
                 }
-                (request.header.unique, answer, out.len())
+                (unique, answer, out.len())
             }
             Err((Some(header), _)) => {
                 tracing::warn!("message {} of the kernel makes no sense", header.opcode);

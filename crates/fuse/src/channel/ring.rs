@@ -19,9 +19,9 @@ use io_uring::{IoUring, cqueue, opcode};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::answer::{Answer, Errno, Out, SHORT};
-use crate::guard::answer;
+use crate::guard::{self, answer};
 use crate::handshake::Agreed;
-use crate::later::{Done, Held, Later, Mailbox, Reply};
+use crate::later::{Done, Held, Later, Mailbox, Postponed, Reply};
 use crate::request::{Op, Request};
 use crate::service::Service;
 use crate::stats::Tally;
@@ -234,9 +234,7 @@ impl Queue {
 
     /// Answers until the connection ends.
     pub(crate) fn run(&mut self, service: &dyn Service) -> io::Result<()> {
-        if self.later.is_some() {
-            self.listen()?;
-        }
+        self.listen()?;
         while self.alive > 0 {
             if self.early.is_none() {
                 match self.ring.submit_and_wait(1) {
@@ -316,6 +314,9 @@ impl Queue {
             }
             hurried = true;
         }
+        if Op::is_sync(header.opcode) && self.can_hold() {
+            return self.sync(index, header, service);
+        }
         let (head, payload) = self.slots[index].parts();
         let (result, len) = if Op::answers_at_length(header.opcode) {
             let asked = &mut self.asked.as_mut()[..given];
@@ -335,6 +336,38 @@ impl Queue {
         if hurried && let Some(later) = &self.later {
             later.catch_up();
         }
+        Some(commit_id)
+    }
+}
+
+impl Queue {
+    /// Answers `fsync` or `fsyncdir`. `None`: that happens later.
+    fn sync(&mut self, index: usize, header: InHeader, service: &dyn Service) -> Option<u64> {
+        let (head, _) = self.slots[index].parts();
+        let commit_id = head.entry.commit_id;
+        let mut postpone = || {
+            let mailbox = Arc::clone(&self.mailbox);
+            let reply = Reply::Ring {
+                mailbox,
+                index,
+                commit_id,
+            };
+            Postponed::new(header.unique, reply)
+        };
+        let mut room = [0; SHORT];
+        let mut out = Out::new(&mut room);
+        let answer = match Request::parse_split(header, &head.argument, &[]) {
+            Ok(request) => guard::call_sync(service, &request, &mut out, &mut postpone),
+            Err(_) => {
+                tracing::warn!("message {} of the kernel makes no sense", header.opcode);
+                Some(Err(Errno::IO))
+            }
+        };
+        let Some(answer) = answer else {
+            self.held += 1;
+            return None;
+        };
+        put_answer(head, (commit_id, header.unique), answer, 0);
         Some(commit_id)
     }
 }
