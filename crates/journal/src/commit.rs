@@ -176,6 +176,11 @@ impl Journal {
         }
     }
 
+    /// Whether a thread serves the queue, so that [`Journal::commit_or_queue`] may return `None`.
+    pub fn serves_queue(&self) -> bool {
+        self.committing.lock().service == Service::Open
+    }
+
     /// Ends [`Journal::serve_queue`], now or when it begins: all that are queued are told, and from now on nobody is
     /// queued.
     pub fn end_queue(&self) {

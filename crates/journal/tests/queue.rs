@@ -1,0 +1,177 @@
+//! Calls that come while a commit runs, and are told when theirs is done.
+
+mod common;
+
+use common::*;
+use quayfs_journal::*;
+use quayfs_pmem::{Backend, Observer, Region};
+use std::io;
+use std::panic::Location;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+
+/// Drains that wait for a word to go on, once the test has begun: `false` lets one fail.
+struct Gate {
+    begun: Sender<()>,
+    go: Mutex<Option<Receiver<bool>>>,
+}
+
+impl Observer for Gate {
+    fn store(&self, _: u64, _: &[u8], _: bool, _: &'static Location<'static>) {}
+    fn flush(&self, _: u64, _: u64, _: &'static Location<'static>) {}
+    fn fence(&self, _: &'static Location<'static>) {}
+    fn drain(&self, _: &'static Location<'static>) {}
+
+    fn drain_fault(&self) -> Option<io::Error> {
+        let go = self.go.lock().unwrap();
+        let go = go.as_ref()?;
+        self.begun.send(()).unwrap();
+        let fine = go.recv().unwrap();
+        (!fine).then(|| io::ErrorKind::Other.into())
+    }
+}
+
+/// A volume, what says that a drain has begun, and what lets it go on.
+fn gated() -> (Volume, Receiver<()>, Sender<bool>) {
+    let recorder = formatted(Backend::File, Durability::Commit);
+    let (image, device) = (recorder.region(), recorder.device());
+    let bytes = image.read_vec(0, image.len());
+    let ((begun, has_begun), (go, may_go)) = (channel(), channel());
+    let gate = Arc::new(Gate {
+        begun,
+        go: Mutex::new(None),
+    });
+    let observer: Arc<dyn Observer> = gate.clone();
+    let region = Arc::new(Region::from_image(&bytes, Some(observer), Backend::File));
+    let volume = Volume::recover(region, device, Durability::Commit, &"");
+    *gate.go.lock().unwrap() = Some(may_go);
+    (volume, has_begun, go)
+}
+
+/// Tells a channel.
+fn tells(told: &Sender<Option<u64>>) -> impl FnOnce() -> Waiter {
+    let told = told.clone();
+    move || Box::new(move |done| told.send(done.ok()).unwrap())
+}
+
+/// Waits for a first commit to begin and for a thread to serve the queue; `queue` calls then, and the result is what
+/// they have been told when `after` is done.
+fn while_one_commits(
+    (volume, begun, go): &(Volume, Receiver<()>, Sender<bool>),
+    queue: impl FnOnce(&Sender<Option<u64>>),
+    after: impl FnOnce(),
+) -> Vec<Option<u64>> {
+    let j = &volume.journal;
+    let (told, is_told) = channel();
+    volume.write(1, &[1]);
+    std::thread::scope(|s| {
+        s.spawn(|| j.serve_queue(drop));
+        while !j.serves_queue() {
+            std::thread::yield_now();
+        }
+        s.spawn(|| drop(j.commit(None)));
+        begun.recv().unwrap();
+        queue(&told);
+        assert!(is_told.try_recv().is_err());
+        go.send(true).unwrap();
+        after();
+        j.end_queue();
+    });
+    drop(told);
+    is_told.iter().collect()
+}
+
+#[test]
+fn what_is_queued_is_committed_together() {
+    let gated = gated();
+    let (volume, begun, go) = &gated;
+    let mut last = 0;
+    let told = while_one_commits(
+        &gated,
+        |told| {
+            for op in 2..5 {
+                last = volume.write(op, &[op]).seq;
+                assert!(volume.journal.commit_or_queue(tells(told)).is_none());
+            }
+        },
+        || {
+            // One more commit, whose number alone tells that it covers all three.
+            begun.recv().unwrap();
+            go.send(true).unwrap();
+        },
+    );
+    assert_eq!(told, [Some(last); 3]);
+    assert_eq!(volume.journal.commit_ts(), last);
+    assert!(begun.try_recv().is_err(), "a third drain");
+}
+
+#[test]
+fn what_is_queued_is_told_of_a_failure() {
+    let gated = gated();
+    let (volume, begun, go) = &gated;
+    let told = while_one_commits(
+        &gated,
+        |told| {
+            volume.write(2, &[2]);
+            assert!(volume.journal.commit_or_queue(tells(told)).is_none());
+        },
+        || {
+            begun.recv().unwrap();
+            go.send(false).unwrap();
+        },
+    );
+    assert_eq!(told, [None]);
+    let later = volume
+        .journal
+        .commit_or_queue(|| unreachable!("it fails at once"));
+    assert!(later.expect("no thread serves").is_err());
+}
+
+#[test]
+fn the_end_leaves_nothing_in_the_queue() {
+    let gated = gated();
+    let (volume, begun, go) = &gated;
+    let mut last = 0;
+    let told = while_one_commits(
+        &gated,
+        |told| {
+            last = volume.write(2, &[2]).seq;
+            assert!(volume.journal.commit_or_queue(tells(told)).is_none());
+            volume.journal.end_queue();
+        },
+        || {
+            begun.recv().unwrap();
+            go.send(true).unwrap();
+        },
+    );
+    assert_eq!(told, [Some(last)]);
+    // From now on a call commits for itself.
+    let last = volume.write(3, &[3]).seq;
+    go.send(true).unwrap();
+    let done = volume
+        .journal
+        .commit_or_queue(|| unreachable!("no thread serves"));
+    assert_eq!(done.expect("at once").expect("commit"), last);
+}
+
+#[test]
+fn what_is_durable_already_is_neither_queued_nor_committed() {
+    let gated = gated();
+    let (volume, _, _) = &gated;
+    let mut first = None;
+    let told = while_one_commits(
+        &gated,
+        |_| (),
+        || {
+            while volume.journal.commit_ts() == 0 {
+                std::thread::yield_now();
+            }
+            first = volume
+                .journal
+                .commit_or_queue(|| unreachable!("it is durable"));
+        },
+    );
+    assert_eq!(told, []);
+    let durable = first.expect("at once").expect("commit");
+    assert_eq!(durable, volume.journal.commit_ts());
+}
