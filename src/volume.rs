@@ -349,6 +349,7 @@ fn open_region(volume: &Path, pmem: &Path, how: Opening) -> Result<Region, Volum
     let options = MapOptions {
         read_only,
         require: None,
+        len: None,
     };
     let region = Region::open(pmem, options)?;
     let kind = if read_only {

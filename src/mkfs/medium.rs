@@ -191,6 +191,7 @@ impl Medium {
         let read_only = MapOptions {
             read_only: true,
             require: None,
+            len: None,
         };
         for path in [&self.path, &self.entry] {
             if let Ok(region) = Region::open(path, read_only)

@@ -28,6 +28,7 @@ fn read_only() -> MapOptions {
     MapOptions {
         read_only: true,
         require: None,
+        len: None,
     }
 }
 
@@ -131,6 +132,7 @@ fn a_weaker_medium_than_required_is_refused() {
         let options = MapOptions {
             read_only: false,
             require: Some(required),
+            len: None,
         };
         let error = Region::open(&path, options).unwrap_err();
         assert!(matches!(
@@ -149,6 +151,7 @@ fn a_weaker_medium_than_required_is_refused() {
     let options = MapOptions {
         read_only: false,
         require: Some(Backend::Volatile),
+        len: None,
     };
     assert!(Region::open(&path, options).is_ok());
 }

@@ -71,6 +71,7 @@ fn another_mapping_sees_what_was_drained() {
         MapOptions {
             read_only: true,
             require: None,
+            len: None,
         },
     )
     .unwrap();
@@ -173,4 +174,30 @@ fn a_file_of_zeros_has_nothing_left_to_allocate() {
     let held: u64 = region.held(0..LEN).iter().map(|r| r.end - r.start).sum();
     assert_eq!(held, LEN);
     assert!(region.read_vec(0, LEN).iter().all(|b| *b == 0));
+}
+
+#[test]
+fn the_start_of_a_file_is_a_region_and_the_rest_stays_as_it_is() {
+    let (_dir, path, region) = on_disk();
+    drop(region);
+    std::fs::write(&path, vec![7; LEN as usize]).unwrap();
+    let len = LEN - 100 * PAGE;
+    let options = |len| MapOptions {
+        len: Some(len),
+        ..MapOptions::default()
+    };
+    let region = Region::open(&path, options(len)).unwrap();
+    assert_eq!(region.len(), len);
+    region.write_zeros().unwrap();
+    region.write(len - 100, &[9; 100]);
+    region.drain().unwrap();
+    let mut expected = vec![7; LEN as usize];
+    expected[..len as usize].fill(0);
+    expected[len as usize - 100..len as usize].fill(9);
+    assert!(std::fs::read(&path).unwrap() == expected);
+    assert_eq!(region.load().unwrap().len(), len);
+    drop(region);
+    for wrong in [LEN + PAGE, 0, PAGE + 1] {
+        Region::open(&path, options(wrong)).unwrap_err();
+    }
 }

@@ -112,6 +112,7 @@ fn what_is_only_read_fails_instead() {
     let options = MapOptions {
         read_only: true,
         require: None,
+        len: None,
     };
     let region = Region::open(&path, options).unwrap();
     let file = File::options().write(true).open(&path).unwrap();

@@ -195,6 +195,7 @@ fn check(media: &Media, case: &Case, file: &Path) {
     let options = MapOptions {
         read_only: true,
         require: None,
+        len: None,
     };
     let reader = Arc::new(Region::open(file, options).expect("open"));
     let (view, seen) = Ppt::attach(Arc::clone(&reader), geometry()).expect("read-only");

@@ -288,6 +288,7 @@ fn a_read_only_table_refuses_changes() {
     let options = MapOptions {
         read_only: true,
         require: None,
+        len: None,
     };
     let region = Arc::new(Region::open(&file, options).expect("open"));
     assert!(matches!(

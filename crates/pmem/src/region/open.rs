@@ -19,6 +19,8 @@ pub struct MapOptions {
     pub read_only: bool,
     /// Refuse a medium that promises less than this one ([`Backend::satisfies`]).
     pub require: Option<Backend>,
+    /// How many bytes at the start of the file are the region, if not all.
+    pub len: Option<u64>,
 }
 
 /// Turns an I/O error into one that names the file.
@@ -45,14 +47,15 @@ fn check_len(path: &Path, len: u64) -> Result<usize, PmemError> {
 }
 
 impl Region {
-    /// Opens and maps an existing file or device in full and detects its backend: [`Backend::Dax`] if
+    /// Opens and maps an existing file or device, in full or from its start on, and detects its backend: [`Backend::Dax`] if
     /// the kernel grants `MAP_SYNC`, [`Backend::Volatile`] if the file is in tmpfs, ramfs, hugetlbfs
     /// or a memfd, else [`Backend::File`]. An overlay on top of a memory file system cannot be told
     /// from a disk and is taken for one.
     ///
     /// # Errors
     /// [`PmemError::Io`], [`PmemError::WriteProtected`], [`PmemError::Kind`], [`PmemError::Length`] for a
-    /// length that is not a positive multiple of [`PAGE`], [`PmemError::Weaker`] if `options.require` is not met.
+    /// length that is not a positive multiple of [`PAGE`], [`PmemError::Cut`] if it is shorter than `options.len`,
+    /// [`PmemError::Weaker`] if `options.require` is not met.
     pub fn open(path: &Path, options: MapOptions) -> Result<Self, PmemError> {
         let mut file = open_file(path, options.read_only)?;
         let meta = file.metadata().map_err(io_error("stat", path))?;
@@ -71,7 +74,14 @@ impl Region {
                 path: path.to_path_buf(),
             });
         };
-        let len = check_len(path, len)?;
+        if let Some(wanted) = options.len.filter(|wanted| *wanted > len) {
+            return Err(PmemError::Cut {
+                path: path.to_path_buf(),
+                have: len,
+                len: wanted,
+            });
+        }
+        let len = check_len(path, options.len.unwrap_or(len))?;
         if !options.read_only && kind.is_block_device() && is_protected(meta.rdev()) {
             return Err(PmemError::WriteProtected {
                 path: path.to_path_buf(),
