@@ -15,7 +15,7 @@ fn transfer(c: &mut Criterion) {
         let options = Options {
             direct,
             uring,
-            read_only: false,
+            ..Options::default()
         };
         let device = FileDevice::open(&path, options).expect("a device");
         let way = device.describe();

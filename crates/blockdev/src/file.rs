@@ -28,6 +28,8 @@ const WAVE: usize = 64;
 pub struct FileDevice {
     file: File,
     path: PathBuf,
+    /// The block of the file with which the device begins.
+    start: u64,
     blocks: u64,
     block_device: bool,
     read_only: bool,
@@ -70,6 +72,11 @@ impl FileDevice {
         self.block_device
     }
 
+    /// The byte of the file with which a block begins.
+    fn place(&self, block: u64) -> u64 {
+        (self.start + block) * BLOCK as u64
+    }
+
     fn check_writable(&self) -> io::Result<()> {
         if self.read_only {
             Err(Errno::ROFS.into())
@@ -80,7 +87,7 @@ impl FileDevice {
 
     /// Whether all of these may be written by system calls.
     fn may_write(&self, runs: &[WriteRun<'_>]) -> bool {
-        let end = |run: &WriteRun<'_>| run.block * BLOCK as u64 + run.len() as u64;
+        let end = |run: &WriteRun<'_>| self.place(run.block) + run.len() as u64;
         (self.write_limit).is_none_or(|limit| runs.iter().all(|run| end(run) <= limit))
     }
 
@@ -109,7 +116,7 @@ impl BlockDevice for FileDevice {
         for run in &*runs {
             check_range(self.blocks, run.block, run.buf.len())?;
         }
-        for wave in ReadPiece::cut(runs).chunks_mut(WAVE) {
+        for wave in ReadPiece::cut(runs, self.start).chunks_mut(WAVE) {
             let mut transfers: Vec<_> = wave.iter_mut().map(|p| p.transfer(self.direct)).collect();
             let result = self.run(&mut transfers);
             drop(transfers);
@@ -128,12 +135,11 @@ impl BlockDevice for FileDevice {
             check_range(self.blocks, run.block, run.len())?;
         }
         if !self.may_write(runs) {
-            let store = |run: &WriteRun<'_>| {
-                sys::store(self.file.as_fd(), run.bufs, run.block * BLOCK as u64)
-            };
+            let store =
+                |run: &WriteRun<'_>| sys::store(self.file.as_fd(), run.bufs, self.place(run.block));
             return runs.iter().try_for_each(store);
         }
-        for wave in WritePiece::cut(runs).chunks_mut(WAVE) {
+        for wave in WritePiece::cut(runs, self.start).chunks_mut(WAVE) {
             let mut transfers: Vec<_> = wave.iter_mut().map(|p| p.transfer(self.direct)).collect();
             let result = self.run(&mut transfers);
             drop(transfers);
@@ -153,7 +159,7 @@ impl BlockDevice for FileDevice {
         }
         let straight = self
             .takes_regions()
-            .then(|| RegionPiece::cut(runs))
+            .then(|| RegionPiece::cut(runs, self.start))
             .flatten();
         let Some(pieces) = straight else {
             return copy_and_write(self, runs);
@@ -198,7 +204,7 @@ impl BlockDevice for FileDevice {
         if count == 0 {
             return Ok(());
         }
-        let (off, len) = (block * BLOCK as u64, count * BLOCK as u64);
+        let (off, len) = (self.place(block), count * BLOCK as u64);
         let result = if self.block_device {
             sys::discard_block_device(self.file.as_fd(), off, len)
         } else {

@@ -44,7 +44,7 @@ impl Part for Bytes<'_> {
     }
 }
 
-/// Cuts a run that begins at a block into pieces, each at a byte of the device.
+/// Cuts a run that begins at a block into pieces, each at a byte of the file.
 fn cut<P: Part>(block: u64, bufs: &[P], mut piece: impl FnMut(u64, Vec<P>)) {
     let mut off = block * BLOCK as u64;
     let (mut parts, mut len) = (Vec::new(), 0);
@@ -73,11 +73,12 @@ pub(crate) struct RegionPiece<'a> {
 }
 
 impl<'a> RegionPiece<'a> {
-    /// Cuts runs into pieces. `None` if direct I/O does not take them all.
-    pub(crate) fn cut(runs: &[RegionRun<'a>]) -> Option<Vec<Self>> {
+    /// Cuts runs, of a device that begins with a block of its file, into pieces. `None` if direct I/O does not take them
+    /// all.
+    pub(crate) fn cut(runs: &[RegionRun<'a>], start: u64) -> Option<Vec<Self>> {
         let mut pieces = Vec::new();
         for run in runs {
-            cut(run.block, run.bytes, |off, parts| {
+            cut(start + run.block, run.bytes, |off, parts| {
                 pieces.push(Self { off, parts });
             });
         }
@@ -94,11 +95,11 @@ impl<'a> RegionPiece<'a> {
 }
 
 impl<'a> WritePiece<'a> {
-    /// Cuts runs into pieces.
-    pub(crate) fn cut(runs: &[WriteRun<'a>]) -> Vec<Self> {
+    /// Cuts runs, of a device that begins with a block of its file, into pieces.
+    pub(crate) fn cut(runs: &[WriteRun<'a>], start: u64) -> Vec<Self> {
         let mut pieces = Vec::new();
         for run in runs {
-            cut(run.block, run.bufs, |off, parts| {
+            cut(start + run.block, run.bufs, |off, parts| {
                 pieces.push(Self {
                     off,
                     parts,
@@ -132,11 +133,11 @@ pub(crate) struct ReadPiece<'a> {
 }
 
 impl<'a> ReadPiece<'a> {
-    /// Cuts runs into pieces.
-    pub(crate) fn cut(runs: &'a mut [ReadRun<'_>]) -> Vec<Self> {
+    /// As [`WritePiece::cut`].
+    pub(crate) fn cut(runs: &'a mut [ReadRun<'_>], start: u64) -> Vec<Self> {
         let mut pieces = Vec::new();
         for run in runs {
-            let mut off = run.block * BLOCK as u64;
+            let mut off = (start + run.block) * BLOCK as u64;
             for buf in run.buf.chunks_mut(PIECE) {
                 let len = buf.len() as u64;
                 pieces.push(Self {

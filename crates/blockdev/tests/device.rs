@@ -31,7 +31,7 @@ fn open(path: &Path, direct: bool, uring: bool) -> FileDevice {
         Options {
             direct,
             uring,
-            read_only: false,
+            ..Options::default()
         },
     )
     .unwrap()
@@ -523,4 +523,59 @@ proptest! {
             prop_assert!(back == model);
         }
     }
+}
+
+#[test]
+fn a_device_may_begin_behind_something_else() {
+    const START: u64 = 100;
+    for (direct, uring) in WAYS {
+        let dir = disk();
+        let path = file(dir.path());
+        std::fs::write(&path, vec![7; BLOCKS as usize * BLOCK]).unwrap();
+        let options = Options {
+            direct,
+            uring,
+            start: START,
+            ..Options::default()
+        };
+        let device = FileDevice::open(&path, options).unwrap();
+        assert_eq!(device.blocks(), BLOCKS - START);
+        let (one, two) = (AlignedBuf::new(BLOCK), vec![2; 3 * BLOCK]);
+        let region = Region::anonymous(BLOCK as u64);
+        region.write(0, &[3; BLOCK]);
+        device.write(0, &one).unwrap();
+        let run = |block, bufs| WriteRun { block, bufs };
+        let last = BLOCKS - START - 1;
+        let bufs: [&[u8]; 2] = [&two, &one];
+        let runs = [run(10, &bufs[..1]), run(last, &bufs[1..])];
+        device.write_many(&runs).unwrap();
+        let bytes = [region.bytes(0, BLOCK)];
+        let out = RegionRun {
+            block: 20,
+            bytes: &bytes,
+        };
+        device.write_from(&[out]).unwrap();
+        device.discard(30, 1).unwrap();
+        device.write(last + 1, &one).unwrap_err();
+        let content = std::fs::read(&path).unwrap();
+        let expected = |n: usize| match n.checked_sub(START as usize) {
+            Some(10..13) => 2,
+            Some(20) => 3,
+            Some(n) if n == 0 || n == 30 || n == last as usize => 0,
+            _ => 7,
+        };
+        for (n, block) in content.chunks(BLOCK).enumerate() {
+            assert!(block.iter().all(|b| *b == expected(n)), "block {n}");
+        }
+        let mut back = vec![0; BLOCK];
+        device.read(11, &mut back).unwrap();
+        assert_eq!(back, vec![2; BLOCK]);
+    }
+    let dir = disk();
+    let all = Options {
+        start: BLOCKS,
+        ..Options::default()
+    };
+    let nothing = FileDevice::open(&file(dir.path()), all);
+    assert!(matches!(nothing, Err(OpenError::Length { .. })));
 }

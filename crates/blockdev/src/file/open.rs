@@ -23,6 +23,8 @@ pub struct Options {
     pub uring: bool,
     /// Refuse writes.
     pub read_only: bool,
+    /// The block of the file with which the device begins.
+    pub start: u64,
 }
 
 impl Default for Options {
@@ -32,6 +34,7 @@ impl Default for Options {
             direct: true,
             uring: true,
             read_only: false,
+            start: 0,
         }
     }
 }
@@ -62,8 +65,8 @@ pub enum OpenError {
         /// The offending path.
         path: PathBuf,
     },
-    /// Shorter than one block.
-    #[error("{}: {len} bytes are less than one block", path.display())]
+    /// There is not one block, from the start of the device on.
+    #[error("{}: in {len} bytes there is not one block of data", path.display())]
     Length {
         /// The device.
         path: PathBuf,
@@ -107,7 +110,7 @@ impl FileDevice {
         }
         // Works for both kinds.
         let len = file.seek(SeekFrom::End(0)).map_err(io_error)?;
-        let blocks = len / BLOCK as u64;
+        let blocks = (len / BLOCK as u64).saturating_sub(options.start);
         if blocks == 0 {
             return Err(OpenError::Length {
                 path: path.to_path_buf(),
@@ -117,6 +120,7 @@ impl FileDevice {
         Ok(Self {
             file,
             path: path.to_path_buf(),
+            start: options.start,
             blocks,
             block_device: kind.is_block_device(),
             read_only: options.read_only,
