@@ -6,6 +6,7 @@ mod undo;
 
 use std::fmt;
 use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -25,6 +26,9 @@ pub use undo::Undo;
 
 /// Size of a pmem region made without a wish.
 pub const PMEM_DEFAULT: u64 = 256 << 20;
+/// Least and most bytes of a region that shares a device with the data, made without a wish.
+const REGION_MIN: u64 = 64 << 20;
+const REGION_MAX: u64 = 4 << 30;
 /// Most bytes of a data file made without a wish.
 pub const DATA_DEFAULT: u64 = 8 << 30;
 /// Most staging buffers made without a wish.
@@ -43,6 +47,8 @@ pub struct MkfsOptions {
     pub data: Option<PathBuf>,
     /// Bytes of the data device.
     pub data_size: Option<u64>,
+    /// Bytes of a file that is to hold both.
+    pub size: Option<u64>,
     /// Do not allocate files in full.
     pub sparse: bool,
     /// Volume label.
@@ -130,6 +136,9 @@ pub enum MkfsError {
     /// The sizes do not work.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
+    /// One device or file holds both, and something was said of two.
+    #[error("{}: {}", .0.display(), .1)]
+    Together(PathBuf, &'static str),
     /// The size of an existing medium cannot be chosen.
     #[error("{}: has {have} bytes, {want} were asked for", path.display())]
     Size {
@@ -173,7 +182,8 @@ pub fn mkfs(volume: &Path, o: &MkfsOptions) -> Result<MkfsReport, MkfsError> {
 pub struct Plan {
     volume: PathBuf,
     pmem: Medium,
-    data: Medium,
+    /// Without one the data follow the region in its medium.
+    data: Option<Medium>,
     pmem_len: u64,
     data_len: u64,
     geometry: Geometry,
@@ -193,13 +203,19 @@ impl Plan {
         if label.len() > LABEL_MAX {
             return Err(MkfsError::Label(label.len()));
         }
-        let volume = place(volume)?;
-        let pmem = Medium::find(volume.join(PMEM), o.pmem.as_deref(), o.pmem_size)?;
-        let data = Medium::find(volume.join(DATA), o.data.as_deref(), o.data_size)?;
-        if pmem.path == data.path {
+        let (volume, together) = place(volume, o.size.is_some())?;
+        let (pmem, data) = match together {
+            true => (medium_of_both(&volume, o)?, None),
+            false => {
+                let pmem = Medium::find(volume.join(PMEM), o.pmem.as_deref(), o.pmem_size)?;
+                let data = Medium::find(volume.join(DATA), o.data.as_deref(), o.data_size)?;
+                (pmem, Some(data))
+            }
+        };
+        if data.as_ref().is_some_and(|data| data.path == pmem.path) {
             return Err(MkfsError::Same(pmem.path));
         }
-        let media = [&pmem, &data];
+        let media: Vec<_> = [&pmem].into_iter().chain(&data).collect();
         let lost = media.iter().flat_map(|m| m.lost.iter().cloned());
         let taken = media.iter().filter_map(|m| m.taken());
         let overwritten: Vec<_> = lost.clone().chain(taken).collect();
@@ -210,15 +226,25 @@ impl Plan {
             }
             media.iter().try_for_each(|m| m.check_exposure())?;
         }
-        let pmem_len = pmem.len.unwrap_or(PMEM_DEFAULT) / BLOCK as u64 * BLOCK as u64;
-        let data_len = match data.len {
-            Some(n) => n,
-            None => default_data_len(&volume).map_err(io_at(&volume))?,
+        let (pmem_len, data_len) = match &data {
+            Some(data) => {
+                let data_len = match data.len {
+                    Some(n) => n,
+                    None => default_data_len(&volume).map_err(io_at(&volume))?,
+                };
+                (whole_blocks(pmem.len.unwrap_or(PMEM_DEFAULT)), data_len)
+            }
+            None => {
+                let all = pmem.len.unwrap_or_default();
+                let pmem_len = o.pmem_size.unwrap_or_else(|| default_region_len(all));
+                let pmem_len = whole_blocks(pmem_len.min(all));
+                (pmem_len, all - pmem_len)
+            }
         };
         let geometry = layout(pmem_len, data_len, o.buffers)?;
         pmem.check_idle()?;
         pmem.check_region()?;
-        data.check_device()?;
+        data.iter().try_for_each(Medium::check_device)?;
         Ok(Self {
             volume,
             pmem,
@@ -240,8 +266,9 @@ impl Plan {
 
     /// Files that others could read, and which become private. Whoever has one open can read it still.
     pub fn made_private(&self) -> impl Iterator<Item = &Path> {
-        [&self.pmem, &self.data]
+        [&self.pmem]
             .into_iter()
+            .chain(&self.data)
             .filter_map(Medium::made_private)
     }
 
@@ -256,22 +283,12 @@ impl Plan {
     }
 
     fn make(&self, undo: &Undo) -> Result<MkfsReport, MkfsError> {
-        undo.directory(&self.volume).map_err(io_at(&self.volume))?;
-        self.pmem.make(undo, self.pmem_len, self.sparse)?;
-        self.data.make(undo, self.data_len, self.sparse)?;
-        let region = Region::open(&self.pmem.path, MapOptions::default())?;
-        if !region.try_lock_exclusive()? {
-            return Err(MkfsError::Busy(self.pmem.path.clone()));
-        }
-        let device = FileDevice::open(&self.data.path, Options::default())?;
-        let locked = device.is_block_device()
-            || device
-                .try_lock_exclusive()
-                .map_err(io_at(&self.data.path))?;
-        if !locked {
-            return Err(MkfsError::Busy(self.data.path.clone()));
-        }
-        check_exposure((&region, &self.pmem.path), (&device, &self.data.path))?;
+        let (region, device) = match &self.data {
+            Some(data) => self.make_two(undo, data)?,
+            None => self.make_one(undo)?,
+        };
+        let data = self.data.as_ref().unwrap_or(&self.pmem);
+        check_exposure((&region, &self.pmem.path), (&device, &data.path))?;
         if self.pmem.is_new() && !self.sparse {
             region.write_zeros()?;
         }
@@ -291,15 +308,99 @@ impl Plan {
     }
 }
 
-/// The absolute path of the volume that is to be made.
-fn place(volume: &Path) -> Result<PathBuf, MkfsError> {
+impl Plan {
+    /// The media of a volume that is a directory.
+    fn make_two(&self, undo: &Undo, data: &Medium) -> Result<(Region, FileDevice), MkfsError> {
+        undo.directory(&self.volume).map_err(io_at(&self.volume))?;
+        self.pmem.make(undo, self.pmem_len, self.sparse)?;
+        data.make(undo, self.data_len, self.sparse)?;
+        let region = self.region(None)?;
+        let device = FileDevice::open(&data.path, Options::default())?;
+        let locked =
+            device.is_block_device() || device.try_lock_exclusive().map_err(io_at(&data.path))?;
+        match locked {
+            true => Ok((region, device)),
+            false => Err(MkfsError::Busy(data.path.clone())),
+        }
+    }
+
+    /// Both media, one behind the other in one file or device, under one lock.
+    fn make_one(&self, undo: &Undo) -> Result<(Region, FileDevice), MkfsError> {
+        let len = self.pmem_len + self.data_len;
+        self.pmem.make(undo, len, self.sparse)?;
+        let region = self.region(Some(self.pmem_len))?;
+        let options = Options {
+            start: self.pmem_len / BLOCK as u64,
+            ..Options::default()
+        };
+        Ok((region, FileDevice::open(&self.pmem.path, options)?))
+    }
+
+    fn region(&self, len: Option<u64>) -> Result<Region, MkfsError> {
+        let options = MapOptions {
+            len,
+            ..MapOptions::default()
+        };
+        let region = Region::open(&self.pmem.path, options)?;
+        match region.try_lock_exclusive()? {
+            true => Ok(region),
+            false => Err(MkfsError::Busy(self.pmem.path.clone())),
+        }
+    }
+}
+
+fn whole_blocks(len: u64) -> u64 {
+    len / BLOCK as u64 * BLOCK as u64
+}
+
+/// What is to hold a region and the data behind it.
+fn medium_of_both(path: &Path, o: &MkfsOptions) -> Result<Medium, MkfsError> {
+    let fail = |why| Err(MkfsError::Together(path.into(), why));
+    if o.pmem.is_some() || o.data.is_some() {
+        return fail(
+            "holds both parts of the volume: --pmem and --data are for one in a directory",
+        );
+    }
+    if o.data_size.is_some() {
+        return fail(
+            "the data get what the region leaves: choose --pmem-size, or --size for all of a file",
+        );
+    }
+    let medium = Medium::find(path.into(), None, o.size)?;
+    match medium.len {
+        Some(_) => Ok(medium),
+        None => fail("how large? --size says so"),
+    }
+}
+
+/// Bytes of the region of a volume on a device of so many bytes: it holds metadata, and what has been written lately.
+fn default_region_len(all: u64) -> u64 {
+    const SHARE: u64 = 16;
+    let wanted = (all / SHARE).clamp(REGION_MIN, REGION_MAX).min(all / 2);
+    wanted.next_multiple_of(1 << 20)
+}
+
+/// The absolute path of the volume that is to be made, and whether it is one file or device: one that is there, or a
+/// new file whose size is known.
+fn place(volume: &Path, sized: bool) -> Result<(PathBuf, bool), MkfsError> {
     let path = std::path::absolute(volume).map_err(io_at(volume))?;
     match path.canonicalize() {
-        Ok(path) if path.is_dir() => Ok(path),
-        Ok(path) => Err(io_at(&path)(io::ErrorKind::NotADirectory.into())),
+        Ok(path) => {
+            let meta = std::fs::metadata(&path).map_err(io_at(&path))?;
+            let kind = meta.file_type();
+            match kind.is_file() || kind.is_block_device() {
+                true => Ok((path, true)),
+                false if kind.is_dir() && sized => Err(MkfsError::Together(
+                    path,
+                    "--size is for a volume in one file, and this is a directory",
+                )),
+                false if kind.is_dir() => Ok((path, false)),
+                false => Err(io_at(&path)(io::ErrorKind::NotADirectory.into())),
+            }
+        }
         Err(e) => match in_the_way(&path) {
             Some(why) => Err(MkfsError::Unreachable(path, why)),
-            None if e.kind() == io::ErrorKind::NotFound => Ok(path),
+            None if e.kind() == io::ErrorKind::NotFound => Ok((path, sized)),
             None => Err(io_at(&path)(e)),
         },
     }

@@ -1,4 +1,5 @@
-//! A volume: a directory with `pmem` and `data`, opened as a pair that belongs together.
+//! A volume: a pmem region and a data device, opened as a pair that belongs together. Either a directory names both, as
+//! `pmem` and `data`, or one file or device holds the region and the data behind it.
 
 mod exposure;
 mod parts;
@@ -15,7 +16,7 @@ use quayfs_layout::config::{
 use quayfs_pmem::{LockKind, MapOptions, PmemError, Region};
 
 pub use exposure::{exposure, is_only_readable};
-pub use parts::{in_the_way, locate};
+pub use parts::{Place, in_the_way, locate};
 
 /// Name of the pmem region in a volume's directory.
 pub const PMEM: &str = "pmem";
@@ -175,7 +176,7 @@ pub struct Volume {
 }
 
 impl Volume {
-    /// Opens `dir`, waiting up to `wait` for a previous user to finish.
+    /// Opens the volume at `dir`, waiting up to `wait` for a previous user to finish.
     pub fn open(dir: &Path, access: Access, wait: Duration) -> Result<Self, VolumeError> {
         Self::open_with(dir, Opening::new(access, wait))
     }
@@ -217,20 +218,25 @@ impl Volume {
     /// For reading only nothing of the region is looked at where it is mapped: it is read by system calls into a
     /// private copy, which neither fills holes nor dies of a file that somebody cuts short.
     pub fn open_with(dir: &Path, how: Opening) -> Result<Self, VolumeError> {
-        let path = locate(dir)?;
-        let (pmem, data) = (path.join(PMEM), path.join(DATA));
+        let place = locate(dir)?;
+        let Place {
+            path, pmem, data, ..
+        } = place.clone();
         let read_only = how.access == Access::ReadOnly;
-        let region = open_region(&path, &pmem, how)?;
+        let region = open_region(&place, how)?;
         let config = read_config(&region)?.map_err(|why| VolumeError::Config {
             path: pmem.clone(),
             why,
         })?;
         let options = Options {
             read_only,
+            start: place.region_len.unwrap_or_default() / BLOCK as u64,
             ..Options::default()
         };
         let device = FileDevice::open(&data, options)?;
-        lock_data(&device, &path, how)?;
+        if place.region_len.is_none() {
+            lock_data(&device, &path, how)?;
+        }
         check_pair(&config, (&region, &pmem), (&device, &data), how.vouch)?;
         check_features(&config, how.access)?;
         if how.private {
@@ -289,7 +295,7 @@ impl Volume {
         })
     }
 
-    /// The directory.
+    /// The directory, or what holds both media.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -344,14 +350,14 @@ pub fn check_exposure(
 }
 
 /// Opens and locks the region.
-fn open_region(volume: &Path, pmem: &Path, how: Opening) -> Result<Region, VolumeError> {
+fn open_region(place: &Place, how: Opening) -> Result<Region, VolumeError> {
     let read_only = how.access == Access::ReadOnly;
     let options = MapOptions {
         read_only,
         require: None,
-        len: None,
+        len: place.region_len,
     };
-    let region = Region::open(pmem, options)?;
+    let region = Region::open(&place.pmem, options)?;
     let kind = if read_only {
         LockKind::Shared
     } else {
@@ -359,7 +365,7 @@ fn open_region(volume: &Path, pmem: &Path, how: Opening) -> Result<Region, Volum
     };
     match region.lock_within(kind, how.wait)? {
         true => Ok(region),
-        false => Err(VolumeError::Busy(volume.into())),
+        false => Err(VolumeError::Busy(place.path.clone())),
     }
 }
 

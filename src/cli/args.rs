@@ -100,12 +100,14 @@ overwritten unless --force was given), 2 wrong usage.";
 #[derive(Debug, Args)]
 #[command(after_help = MKFS_HELP)]
 pub struct Mkfs {
-    /// Directory that holds or names the parts of the volume; created if missing.
+    /// Block device, or with --size file, that holds the volume; or directory that holds or names its two
+    /// parts, created if missing.
     pub volume: PathBuf,
     /// File or device for the pmem region [default: VOLUME/pmem].
     #[arg(long, value_name = "PATH")]
     pub pmem: Option<PathBuf>,
-    /// Size of the pmem region [default: that of an existing PATH, or 256M].
+    /// Size of the pmem region [default: that of an existing PATH, or 256M; of one device a sixteenth,
+    /// 64M to 4G].
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub pmem_size: Option<u64>,
     /// File or block device for the data [default: VOLUME/data].
@@ -115,6 +117,9 @@ pub struct Mkfs {
     /// 8G].
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub data_size: Option<u64>,
+    /// Size of a file that is to hold the whole volume, and is made if missing.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub size: Option<u64>,
     /// Do not allocate files in full: a write may find the disk below full.
     #[arg(long)]
     pub sparse: bool,

@@ -14,6 +14,7 @@ mod file;
 mod limit;
 
 use std::collections::VecDeque;
+use std::ffi::OsString;
 use std::fmt::{self, Write as _};
 use std::io::{self, IsTerminal as _};
 use std::os::fd::RawFd;
@@ -450,12 +451,31 @@ impl Pen {
     }
 }
 
+/// The log file of a volume that is no directory: of a device among the logs of the system, of a file beside it.
+fn beside(volume: &Path) -> PathBuf {
+    let is_file = std::fs::metadata(volume).is_ok_and(|meta| meta.is_file());
+    let name = |volume: &Path| {
+        let mut name = volume.file_name().unwrap_or_default().to_os_string();
+        name.push(".log");
+        name
+    };
+    match is_file {
+        true => volume.with_file_name(name(volume)),
+        false => {
+            let mut whole = OsString::from("quayfs-");
+            whole.push(name(volume));
+            Path::new("/var/log").join(whole)
+        }
+    }
+}
+
 /// The log file of a volume, unless another was asked for, as messages name it.
 pub fn destination(volume: &Path, asked: Option<&Path>) -> io::Result<Destination> {
     Ok(match asked {
         // The daemon has another working directory.
         Some(path) => Destination::Asked(std::path::absolute(path)?),
-        None => Destination::Volume(volume.to_path_buf()),
+        None if volume.is_dir() => Destination::Volume(volume.to_path_buf()),
+        None => Destination::Asked(beside(volume)),
     })
 }
 

@@ -22,6 +22,7 @@ pub fn run(args: args::Mkfs) -> Result<(), Failure> {
         pmem_size: args.pmem_size,
         data: args.data,
         data_size: args.data_size,
+        size: args.size,
         sparse: args.sparse,
         label: args.label,
         force: args.force,

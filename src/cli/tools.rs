@@ -75,7 +75,11 @@ pub fn run_mkfs(args: Vec<OsString>) -> Result<u8, Failure> {
     };
     call.mkfs.force |= call.overwrite;
     call.mkfs.label = call.mkfs.label.or(call.name);
-    call.mkfs.data_size = call.mkfs.data_size.or(call.size);
+    // A size is that of the device; of a volume in a directory that of its data.
+    match std::fs::metadata(&call.mkfs.volume) {
+        Ok(meta) if !meta.is_dir() => call.mkfs.size = call.mkfs.size.or(call.size),
+        _ => call.mkfs.data_size = call.mkfs.data_size.or(call.size),
+    }
     if call.quiet {
         let null = std::fs::File::options().write(true).open("/dev/null");
         let silent = null.and_then(|null| Ok(rustix::stdio::dup2_stdout(&null)?));

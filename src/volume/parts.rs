@@ -3,11 +3,13 @@
 use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs;
-use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
 use quayfs_blockdev::probe_signature;
+use quayfs_layout::BLOCK;
+use quayfs_layout::config::{COPIES, ConfigTable, DataHeader};
 
 use super::{DATA, PMEM, VolumeError};
 
@@ -16,12 +18,64 @@ const LINKS: usize = 40;
 /// What a mount leaves in a volume beside its parts.
 const LOGS: [&str; 2] = ["quayfs.log", "quayfs.log.old"];
 
-/// The canonical path of the volume in directory `dir`, whose parts are both there.
+/// Where a volume is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The volume itself: a directory, or what holds both media. Canonical.
+    pub path: PathBuf,
+    /// The pmem region.
+    pub pmem: PathBuf,
+    /// The data device.
+    pub data: PathBuf,
+    /// The length of the region in bytes, if the data follow it in the same file or device.
+    pub region_len: Option<u64>,
+}
+
+impl Place {
+    fn directory(path: PathBuf) -> Self {
+        Self {
+            pmem: path.join(PMEM),
+            data: path.join(DATA),
+            path,
+            region_len: None,
+        }
+    }
+
+    fn together(path: PathBuf, region_len: u64) -> Self {
+        Self {
+            pmem: path.clone(),
+            data: path.clone(),
+            path,
+            region_len: Some(region_len),
+        }
+    }
+}
+
+/// The length of the region of a volume whose media are both in this file or device. `None`: it is something else, or
+/// only a region. Where the device is too short, or the header of the data damaged, one of the two still tells.
+fn holds_both(path: &Path) -> Option<u64> {
+    let mut file = fs::File::open(path).ok()?;
+    let len = file.seek(SeekFrom::End(0)).ok()?;
+    let mut block = vec![0; BLOCK];
+    let table = |off| {
+        file.read_exact_at(&mut block, off).ok()?;
+        ConfigTable::decode(&block).ok()
+    };
+    let table = COPIES.into_iter().find_map(table)?;
+    let (region, blocks) = (table.geometry.pmem_len, table.geometry.data_blocks);
+    let is_long = blocks <= len.saturating_sub(region) / BLOCK as u64;
+    let header = file.read_exact_at(&mut block, region).ok();
+    let header = header.and_then(|()| DataHeader::decode(&block).ok());
+    let has_header = header.is_some_and(|header| header.data_uuid == table.data_uuid);
+    (is_long || has_header).then_some(region)
+}
+
+/// Finds the volume at a path: a directory whose parts are both there, or a file or device that holds both.
 ///
 /// # Errors
 /// [`VolumeError::Missing`] only if nothing of a volume is there; otherwise [`VolumeError::Unreachable`], which says what is missing or in
 /// the way.
-pub fn locate(dir: &Path) -> Result<PathBuf, VolumeError> {
+pub fn locate(dir: &Path) -> Result<Place, VolumeError> {
     let path = match dir.canonicalize() {
         Ok(path) => path,
         Err(e) => {
@@ -36,7 +90,14 @@ pub fn locate(dir: &Path) -> Result<PathBuf, VolumeError> {
     };
     match fs::metadata(&path) {
         Ok(meta) if meta.is_dir() => {}
-        Ok(meta) => return Err(unreachable(dir, not_a_directory(&path, &meta))),
+        Ok(meta) => {
+            let kind = meta.file_type();
+            let may_be = kind.is_file() || kind.is_block_device();
+            return match may_be.then(|| holds_both(&path)).flatten() {
+                Some(region_len) => Ok(Place::together(path, region_len)),
+                None => Err(unreachable(dir, not_a_directory(&path, &meta))),
+            };
+        }
         Err(_) => return Err(unreachable(dir, obstacle(&path).to_string())),
     }
     let names = [PMEM, DATA];
@@ -68,7 +129,7 @@ pub fn locate(dir: &Path) -> Result<PathBuf, VolumeError> {
             return Err(unreachable(&part, obstacle(&part).to_string()));
         }
     }
-    Ok(path)
+    Ok(Place::directory(path))
 }
 
 /// What makes a path lead nowhere though its name is there: a link to what is not.
@@ -104,7 +165,8 @@ fn not_a_directory(path: &Path, meta: &fs::Metadata) -> String {
             );
         }
     }
-    "not a directory: a volume is the directory that holds, or points to, its two parts".into()
+    "no volume: that is a device or file that mkfs made one, or the directory that holds, or points to, its two parts"
+        .into()
 }
 
 /// Where the way to a path ends.
@@ -273,7 +335,7 @@ mod tests {
         quiet(&["symbolic link"]);
         fs::remove_file(vol.join("pmem")).unwrap();
         fs::write(vol.join("pmem"), "").unwrap();
-        assert_eq!(locate(&vol).unwrap(), vol.canonicalize().unwrap());
+        assert_eq!(locate(&vol).unwrap().path, vol.canonicalize().unwrap());
         // A link to a volume that is not there.
         symlink(at("gone/vol"), at("link")).unwrap();
         let said = said(&at("link"));

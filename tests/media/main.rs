@@ -8,6 +8,7 @@ mod exposed;
 mod full;
 mod gone;
 mod made;
+mod one;
 #[path = "../program/mod.rs"]
 mod program;
 mod protected;
