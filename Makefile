@@ -16,7 +16,7 @@ PACKAGES := fuse3 libpmem-dev pkg-config gcc libc6-dev make ca-certificates \
 	fuzz miri sanitize install uninstall
 
 help:
-	@echo 'make mount     build, make the volume demo/vol and mount it on demo/mnt'
+	@echo 'make mount     build, make the volume demo/volume and mount it on demo/mnt'
 	@echo 'make umount    unmount demo/mnt'
 	@echo 'make test      run every test, public suites too; they mount for real, so they need /dev/fuse'
 	@echo '               (QUAYFS_SKIP_FUSE=1 leaves those out, QUAYFS_SKIP_URING=1 those that need'

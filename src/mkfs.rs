@@ -1,5 +1,6 @@
 //! Making a volume: first a plan, which looks and changes nothing, then what it says.
 
+mod cache;
 mod format;
 mod medium;
 mod undo;
@@ -21,6 +22,7 @@ use quayfs_ppt::PptError;
 use crate::volume::{DATA, PMEM, VolumeError, check_exposure, in_the_way};
 use medium::Medium;
 
+pub use cache::WriteCache;
 pub use format::{Identity, Root, format, format_as};
 pub use undo::Undo;
 
@@ -74,6 +76,8 @@ pub struct MkfsReport {
     pub geometry: Geometry,
     /// Label.
     pub label: String,
+    /// The write cache of the disk that the region is on, if it is on one that says so.
+    pub cache: Option<WriteCache>,
 }
 
 /// Something that is lost by making a volume. Prints as its place and what it is.
@@ -299,11 +303,18 @@ impl Plan {
         let identity = Identity::random();
         let config = format::prepare(&region, self.geometry, &self.label, &identity, self.root)?;
         undo.settle(|| format::complete(&region, &device, &config))?;
+        let on_disk = region.backend() == Backend::File;
         Ok(MkfsReport {
             uuid: crate::fs::uuid_text(config.uuid),
             backend: region.backend(),
             geometry: self.geometry,
             label: self.label.clone(),
+            cache: on_disk
+                .then(|| region.metadata())
+                .transpose()?
+                .flatten()
+                .as_ref()
+                .and_then(cache::write_cache),
         })
     }
 }

@@ -17,7 +17,8 @@ pub struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  quayfs mkfs /srv/vol --pmem-size 1G --data-size 8G   a volume in two ordinary files, to try it
+  quayfs mkfs /dev/nvme0n1p3                           a volume on an ordinary SSD
+  quayfs mkfs /srv/vol --size 8G                       the same in a file, to try it
   quayfs mkfs /srv/vol --pmem /mnt/pmem0/q --pmem-size 16G --data /dev/nvme0n1   the real thing
   quayfs mount /srv/vol /mnt/q                         mount it
   quayfs info /mnt/q                                   how full, how durable, how busy
@@ -86,8 +87,12 @@ Both are allocated in full now, so that no write can fail later for want of spac
 Who has access to them has access to every file. What mkfs makes is open to its owner alone; a
 file that is there already has to be that, too (mode 0600, yours or root's), here and at each mount.
 
+On one device or file the region comes first and the data behind it: DEVICE, or FILE with --size if
+it is not there yet. Else VOLUME is a directory that holds or names the two.
+
 Examples:
-  quayfs mkfs /srv/vol --pmem-size 1G --data-size 8G
+  quayfs mkfs /dev/nvme0n1p3
+  quayfs mkfs /srv/vol --size 8G
   quayfs mkfs /srv/vol --pmem /mnt/pmem0/region --pmem-size 16G --data /dev/nvme0n1
   quayfs mkfs /srv/vol --pmem /dev/shm/region --pmem-size 256M --data-size 2G --sparse
   quayfs mkfs /srv/vol --owner 1000:1000 --mode 750     the root directory of somebody else
@@ -215,11 +220,11 @@ Examples:
   quayfs mount /srv/vol /mnt/q
   quayfs mount /srv/vol /mnt/q -o ro,allow_other
   quayfs mount /srv/vol /mnt/q --foreground        log to the terminal; Ctrl-C unmounts
-  mount -t quayfs /srv/vol /mnt/q                  with mount.quayfs installed (make install)
-  /srv/vol  /mnt/q  quayfs  defaults,nofail  0 0   the same in /etc/fstab
+  mount -t quayfs /dev/nvme0n1p3 /mnt/q            with mount.quayfs installed (make install)
+  /dev/nvme0n1p3  /mnt/q  quayfs  defaults,nofail  0 0   the same in /etc/fstab
 
-The command returns when the mount answers. The daemon logs to VOLUME/quayfs.log, 8 MiB of it and as
-much in quayfs.log.old; QUAYFS_LOG=debug says more. SIGTERM and SIGINT unmount, SIGHUP opens the log
+The command returns when the mount answers. The daemon logs to VOLUME/quayfs.log, for one file to
+quayfs-NAME.log beside it, for a device to /var/log/quayfs-NAME.log: 8 MiB, and as much in NAME.old; QUAYFS_LOG=debug says more. SIGTERM and SIGINT unmount, SIGHUP opens the log
 anew.
 Exit codes, as of mount(8): 0 mounted, 1 wrong usage, 32 failed.";
 
@@ -227,7 +232,7 @@ Exit codes, as of mount(8): 0 mounted, 1 wrong usage, 32 failed.";
 #[derive(Debug, Args)]
 #[command(after_help = MOUNT_HELP)]
 pub struct Mount {
-    /// Directory that `mkfs` made.
+    /// What `mkfs` made a volume: a device, file or directory.
     pub volume: PathBuf,
     /// Directory to mount on.
     pub mountpoint: PathBuf,
@@ -237,7 +242,7 @@ pub struct Mount {
     /// Stay in the foreground and log to the terminal.
     #[arg(short = 'f', long)]
     pub foreground: bool,
-    /// Log to this file instead of VOLUME/quayfs.log; it must be a regular file of the caller, or a device.
+    /// Log to this file instead (see below); it must be a regular file of the caller, or a device.
     #[arg(long, value_name = "FILE")]
     pub log_file: Option<PathBuf>,
     /// Report on the standard output when the mount answers, then let go of it.

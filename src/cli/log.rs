@@ -52,7 +52,7 @@ pub enum Destination {
     Stderr,
     /// A file that somebody has named, by an absolute path.
     Asked(PathBuf),
-    /// The file in the directory of a volume.
+    /// The file that a volume has for it: one that does not open is no reason not to mount.
     Volume(PathBuf),
 }
 
@@ -61,8 +61,7 @@ impl Destination {
     pub fn path(&self) -> Option<PathBuf> {
         match self {
             Self::Stderr => None,
-            Self::Asked(path) => Some(path.clone()),
-            Self::Volume(volume) => Some(volume.join(NAME)),
+            Self::Asked(path) | Self::Volume(path) => Some(path.clone()),
         }
     }
 }
@@ -454,19 +453,11 @@ impl Pen {
 /// The log file of a volume that is no directory: of a device among the logs of the system, of a file beside it.
 fn beside(volume: &Path) -> PathBuf {
     let is_file = std::fs::metadata(volume).is_ok_and(|meta| meta.is_file());
-    let name = |volume: &Path| {
-        let mut name = volume.file_name().unwrap_or_default().to_os_string();
-        name.push(".log");
-        name
-    };
-    match is_file {
-        true => volume.with_file_name(name(volume)),
-        false => {
-            let mut whole = OsString::from("quayfs-");
-            whole.push(name(volume));
-            Path::new("/var/log").join(whole)
-        }
-    }
+    let dir = volume.parent().filter(|_| is_file);
+    let mut name = OsString::from("quayfs-");
+    name.push(volume.file_name().unwrap_or_default());
+    name.push(".log");
+    dir.unwrap_or(Path::new("/var/log")).join(name)
 }
 
 /// The log file of a volume, unless another was asked for, as messages name it.
@@ -474,8 +465,8 @@ pub fn destination(volume: &Path, asked: Option<&Path>) -> io::Result<Destinatio
     Ok(match asked {
         // The daemon has another working directory.
         Some(path) => Destination::Asked(std::path::absolute(path)?),
-        None if volume.is_dir() => Destination::Volume(volume.to_path_buf()),
-        None => Destination::Asked(beside(volume)),
+        None if volume.is_dir() => Destination::Volume(volume.join(NAME)),
+        None => Destination::Volume(beside(volume)),
     })
 }
 

@@ -3,7 +3,7 @@
 use super::args;
 use super::exit::{FAILED, Failure, say, warn};
 use crate::config::format_size;
-use crate::mkfs::{MkfsOptions, MkfsReport, Plan, Undo};
+use crate::mkfs::{MkfsOptions, MkfsReport, Plan, Undo, WriteCache};
 use crate::shown;
 use quayfs_pmem::Backend;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
@@ -86,6 +86,15 @@ fn report(volume: &Path, made: &MkfsReport) {
         format_size(geometry.pmem_len),
         durable_when(backend)
     ));
+    match made.cache {
+        Some(WriteCache::Volatile) => say(format_args!(
+            "its disk has a write cache, which each commit flushes"
+        )),
+        Some(WriteCache::Safe) => say(format_args!(
+            "its disk says that no power failure loses what it has taken (no write cache, or a protected one)"
+        )),
+        None => {}
+    }
     let capacity = format_size(geometry.visible_blocks() * quayfs_layout::BLOCK as u64);
     say(format_args!(
         "room for {capacity} of data in about {} files",

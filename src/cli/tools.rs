@@ -39,9 +39,9 @@ struct FsckCall {
 struct MkfsCall {
     #[command(flatten)]
     mkfs: args::Mkfs,
-    /// Size of the data, in KiB unless it has a unit; as --data-size.
-    #[arg(value_parser = parse_blocks, conflicts_with = "data_size")]
-    size: Option<u64>,
+    /// Size of the device, of a volume in a directory that of its data, in KiB unless it has a unit.
+    #[arg(value_name = "SIZE", value_parser = parse_blocks, conflicts_with_all = ["data_size", "size"])]
+    blocks: Option<u64>,
     /// As --label.
     #[arg(short = 'L', value_name = "LABEL", conflicts_with = "label")]
     name: Option<String>,
@@ -77,8 +77,8 @@ pub fn run_mkfs(args: Vec<OsString>) -> Result<u8, Failure> {
     call.mkfs.label = call.mkfs.label.or(call.name);
     // A size is that of the device; of a volume in a directory that of its data.
     match std::fs::metadata(&call.mkfs.volume) {
-        Ok(meta) if !meta.is_dir() => call.mkfs.size = call.mkfs.size.or(call.size),
-        _ => call.mkfs.data_size = call.mkfs.data_size.or(call.size),
+        Ok(meta) if !meta.is_dir() => call.mkfs.size = call.mkfs.size.or(call.blocks),
+        _ => call.mkfs.data_size = call.mkfs.data_size.or(call.blocks),
     }
     if call.quiet {
         let null = std::fs::File::options().write(true).open("/dev/null");
@@ -160,15 +160,16 @@ mod tests {
         let mkfs = |line: &str| MkfsCall::try_parse_from(line.split_whitespace());
         let call = mkfs("mkfs -q -F -L name --pmem-size 32M --sparse /v 2048").unwrap();
         assert_eq!(
-            (call.size, call.name.as_deref()),
+            (call.blocks, call.name.as_deref()),
             (Some(2 << 20), Some("name"))
         );
         assert!(call.quiet && call.overwrite && call.mkfs.sparse);
-        assert_eq!(mkfs("mkfs /v 1G").unwrap().size, Some(1 << 30));
+        assert_eq!(mkfs("mkfs /v 1G").unwrap().blocks, Some(1 << 30));
         for line in [
             "mkfs",
             "mkfs /v 1X",
             "mkfs /v 1 --data-size 1G",
+            "mkfs /v 1 --size 1G",
             "mkfs -L a --label b /v",
         ] {
             assert!(mkfs(line).is_err(), "{line}");

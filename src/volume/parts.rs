@@ -350,13 +350,16 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("file");
         for (content, about) in [
-            (&b"x"[..], "not a directory"),
+            (&b"x"[..], "no volume"),
             (b"QUAYFSPM", "one half of a volume"),
             (b"QUAYFSDD", "one half of a volume"),
         ] {
             fs::write(&file, content).unwrap();
             let said = said(&file);
-            assert!(said.contains(about) && !said.contains("mkfs"), "{said}");
+            assert!(
+                said.contains(about) && !said.contains("`quayfs mkfs"),
+                "{said}"
+            );
         }
         let said = said(&file.join("below"));
         assert!(

@@ -98,7 +98,7 @@ fn a_file_is_a_volume() {
         (meta.len(), meta.permissions().mode() & 0o777),
         (LEN, 0o600)
     );
-    let log = fs::read_to_string(dir.path().join("volume.log")).unwrap();
+    let log = fs::read_to_string(dir.path().join("quayfs-volume.log")).unwrap();
     assert!(log.contains("unmounted"), "{log}");
 }
 

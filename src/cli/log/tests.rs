@@ -154,8 +154,17 @@ fn a_log_is_opened_anew_when_asked() {
 
 #[test]
 fn logs_are_named_by_absolute_paths() {
-    let volume = destination(Path::new("/v"), None).unwrap();
-    assert_eq!(volume.path(), Some("/v/quayfs.log".into()));
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("volume");
+    fs::write(&file, "").unwrap();
+    for (volume, log) in [
+        (dir.path(), dir.path().join("quayfs.log")),
+        (&file, dir.path().join("quayfs-volume.log")),
+        (Path::new("/dev/null"), "/var/log/quayfs-null.log".into()),
+    ] {
+        let to = destination(volume, None).unwrap();
+        assert_eq!(to, Destination::Volume(log));
+    }
     let asked = destination(Path::new("/v"), Some(Path::new("/l"))).unwrap();
     assert_eq!(asked, Destination::Asked("/l".into()));
     let here = destination(Path::new("/v"), Some(Path::new("l"))).unwrap();
