@@ -111,7 +111,10 @@ fn run(backend: Backend, mode: Durability, ops: u64) -> Run {
 }
 
 fn crash_everywhere(backend: Backend, mode: Durability) {
-    let run = run(backend, mode, 40);
+    crash_all_of(&run(backend, mode, 40));
+}
+
+fn crash_all_of(run: &Run) {
     let (geo, _) = small();
     let lanes = u64::from(geo.buffers) * geo.lane_bytes;
     assert!(
@@ -121,7 +124,7 @@ fn crash_everywhere(backend: Backend, mode: Durability) {
     );
     let mut images = 0;
     for image in run.recorder.trace().explore(&Budget::SMALL) {
-        let volume = Volume::of_image(&image, mode);
+        let volume = Volume::of_image(&image, run.mode);
         run.check(&volume.state(&image), &image);
         images += 1;
     }
@@ -146,6 +149,24 @@ fn commit_on_memory() {
 #[test]
 fn commit_on_a_file() {
     crash_everywhere(Backend::File, Durability::Commit);
+}
+
+/// A volume that was made before there were proposals: two drains make a commit.
+#[test]
+fn commit_of_two_drains_on_a_file() {
+    let recorder = formatted(Backend::File, Durability::Commit);
+    let (region, device) = (recorder.region(), recorder.device());
+    let options = JournalOptions {
+        one_drain: false,
+        ..options(Durability::Commit)
+    };
+    let (geo, _) = small();
+    let volume = Volume::recover_as(geo, region, device, options, &"before any crash");
+    let mut run = Run::new(recorder, vec![0; LBNS as usize], Durability::Commit);
+    run.go(&volume, 1, 41);
+    let proposal = geo.jsb_off + WordKind::Proposal(0).offset();
+    assert_eq!(volume.region.load_u64(proposal), 0);
+    crash_all_of(&run);
 }
 
 /// Crash, recover, crash in the middle of that, recover: the second recovery finds what the first

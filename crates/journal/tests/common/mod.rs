@@ -114,6 +114,20 @@ impl Volume {
         mode: Durability,
         what: &dyn std::fmt::Display,
     ) -> Self {
+        let options = JournalOptions {
+            one_drain: region.backend().needs_drain(),
+            ..options(mode)
+        };
+        Self::recover_as(geo, region, device, options, what)
+    }
+
+    pub fn recover_as(
+        geo: JournalGeometry,
+        region: Arc<Region>,
+        device: Arc<SimDevice>,
+        options: JournalOptions,
+        what: &dyn std::fmt::Display,
+    ) -> Self {
         let scan = Journal::scan(Arc::clone(&region), &geo).expect("scan");
         assert!(scan.damage.is_empty(), "{:?}\n{what}", scan.damage);
         assert_eq!(scan.repairs(), 0, "{what}");
@@ -131,13 +145,7 @@ impl Volume {
         }
         scan.store_digested(digested).expect("digest");
         let journal = scan
-            .into_journal(
-                RecoveredTo { digested },
-                JournalOptions {
-                    one_drain: region.backend().needs_drain(),
-                    ..options(mode)
-                },
-            )
+            .into_journal(RecoveredTo { digested }, options)
             .expect("recover");
         Self {
             region,
