@@ -264,7 +264,7 @@ Exit codes, as of umount(8): 0 unmounted, 1 wrong usage, 32 failed, in use, or t
 #[derive(Debug, Args)]
 #[command(after_help = UMOUNT_HELP)]
 pub struct Umount {
-    /// Where the volume is mounted.
+    /// Where the volume is mounted, or the volume itself.
     pub mountpoint: PathBuf,
     /// Take the tree out of sight at once; the mount ends when nobody uses it any more.
     #[arg(short, long)]

@@ -21,7 +21,7 @@ const LOCK_FORCED: Duration = Duration::from_secs(1);
 /// Places of a file system that are named.
 const NAMED: usize = 4;
 
-/// Unmounts what is mounted on `target`. When it returns well, the daemon has ended and the volume is closed: whatever
+/// Unmounts what is mounted on `target`, or the volume that is there. When it returns well, the daemon has ended and the volume is closed: whatever
 /// was staged is on the data device. But not with [`Users::Outlast`], which waits for nobody, and not if the file
 /// system is mounted elsewhere as well: then it lives on, and that is said.
 ///
@@ -33,10 +33,15 @@ pub fn run(target: &Path, users: Users) -> Result<(), Failure> {
 
 fn unmount(target: &Path, users: Users) -> Result<(), String> {
     let shown = shown::path(target);
-    let target = table::resolve(target).map_err(|e| format!("{shown}: {e}"))?;
-    let entry = table::mounted_on(&target)
+    let named = table::resolve(target).map_err(|e| format!("{shown}: {e}"))?;
+    let mounted = match table::mounted_on(&named) {
+        Ok(None) => table::mount_of(&named),
+        found => found,
+    };
+    let entry = mounted
         .map_err(|e| format!("cannot read the mount table: {e}"))?
         .ok_or_else(|| format!("{shown} is not a mount point: `findmnt` lists them"))?;
+    let target = entry.target.clone();
     let place = Place::find(&target).map_err(|e| format!("{shown}: {e}"))?;
     let served = Served::find(&entry, users);
     refuse(&served, &entry, users)?;
