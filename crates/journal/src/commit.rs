@@ -47,10 +47,11 @@ impl Drop for Turn<'_> {
         let (upto, stopped) = (journal.commit_ts(), journal.check().is_err());
         let covered = |(want, _): &mut (u64, Waiter)| stopped || *want <= upto;
         let told: Vec<_> = committing.queue.extract_if(.., covered).collect();
-        let more = !committing.queue.is_empty();
+        // The thread of the queue sleeps while a commit runs, also when the end has been announced meanwhile.
+        let called = !committing.queue.is_empty() || committing.service == Service::Ending;
         drop(committing);
         journal.committed.notify_all();
-        if more {
+        if called {
             journal.queued.notify_all();
         }
         for (want, waiter) in told {
@@ -68,10 +69,12 @@ impl Drop for Turn<'_> {
 struct Serving<'a>(&'a Journal);
 
 impl Drop for Serving<'_> {
-    /// Nobody waits for a thread that has panicked.
+    /// Nobody waits for a thread that has panicked. Another one may serve, unless the end has been announced.
     fn drop(&mut self) {
         let mut committing = self.0.committing.lock();
-        committing.service = Service::None;
+        if committing.service == Service::Open {
+            committing.service = Service::None;
+        }
         let left = std::mem::take(&mut committing.queue);
         drop(committing);
         left.into_iter()

@@ -175,3 +175,21 @@ fn what_is_durable_already_is_neither_queued_nor_committed() {
     let durable = first.expect("at once").expect("commit");
     assert_eq!(durable, volume.journal.commit_ts());
 }
+
+#[test]
+fn an_empty_queue_ends_while_a_commit_of_another_thread_runs() {
+    let gated = gated();
+    let (volume, _, _) = &gated;
+    // Its thread has seen the end, and the commit that runs, before that commit ends.
+    let told = while_one_commits(
+        &gated,
+        |_| {
+            volume.journal.end_queue();
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        },
+        || (),
+    );
+    assert_eq!(told, []);
+    assert!(!volume.journal.serves_queue());
+    volume.journal.serve_queue(|_| unreachable!("it has ended"));
+}
