@@ -19,7 +19,7 @@ use quayfs_layout::geometry::{Geometry, GeometryError};
 use quayfs_pmem::{Backend, MapOptions, PmemError, Region};
 use quayfs_ppt::PptError;
 
-use crate::volume::{DATA, PMEM, VolumeError, check_exposure, in_the_way};
+use crate::volume::{DATA, PMEM, VolumeError, check_exposure, in_the_way, is_device_path};
 use medium::Medium;
 
 pub use cache::WriteCache;
@@ -31,6 +31,8 @@ pub const PMEM_DEFAULT: u64 = 256 << 20;
 /// Least and most bytes of a region that shares a device with the data, made without a wish.
 const REGION_MIN: u64 = 64 << 20;
 const REGION_MAX: u64 = 4 << 30;
+/// Least bytes of a device that holds both.
+const TOGETHER_MIN: u64 = 32 << 20;
 /// Most bytes of a data file made without a wish.
 pub const DATA_DEFAULT: u64 = 8 << 30;
 /// Most staging buffers made without a wish.
@@ -239,15 +241,24 @@ impl Plan {
                 (whole_blocks(pmem.len.unwrap_or(PMEM_DEFAULT)), data_len)
             }
             None => {
-                let all = pmem.len.unwrap_or_default();
+                let all = whole_blocks(pmem.len.unwrap_or_default());
+                let fail = |why| Err(MkfsError::Together(volume.clone(), why));
+                if all < TOGETHER_MIN {
+                    return fail("too small for a volume: one device or file has at least 32 MiB");
+                }
                 let pmem_len = o.pmem_size.unwrap_or_else(|| default_region_len(all));
-                let pmem_len = whole_blocks(pmem_len.min(all));
+                if pmem_len >= all {
+                    return fail(
+                        "the region would leave nothing for data: choose a smaller --pmem-size",
+                    );
+                }
+                let pmem_len = whole_blocks(pmem_len);
                 (pmem_len, all - pmem_len)
             }
         };
         let geometry = layout(pmem_len, data_len, o.buffers)?;
         pmem.check_idle()?;
-        pmem.check_region()?;
+        pmem.check_region(data.is_none().then_some(pmem_len))?;
         data.iter().try_for_each(Medium::check_device)?;
         Ok(Self {
             volume,
@@ -406,11 +417,18 @@ fn place(volume: &Path, sized: bool) -> Result<(PathBuf, bool), MkfsError> {
                     "--size is for a volume in one file, and this is a directory",
                 )),
                 false if kind.is_dir() => Ok((path, false)),
-                false => Err(io_at(&path)(io::ErrorKind::NotADirectory.into())),
+                false => Err(MkfsError::Together(
+                    path,
+                    "neither a device nor a file that could hold a volume, nor a directory",
+                )),
             }
         }
         Err(e) => match in_the_way(&path) {
             Some(why) => Err(MkfsError::Unreachable(path, why)),
+            // A device that is not there: nothing is made in its place.
+            None if e.kind() == io::ErrorKind::NotFound && is_device_path(&path) => {
+                Err(io_at(&path)(e))
+            }
             None if e.kind() == io::ErrorKind::NotFound => Ok((path, sized)),
             None => Err(io_at(&path)(e)),
         },

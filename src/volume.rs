@@ -16,7 +16,7 @@ use quayfs_layout::config::{
 use quayfs_pmem::{LockKind, MapOptions, PmemError, Region};
 
 pub use exposure::{exposure, is_only_readable};
-pub use parts::{Place, in_the_way, locate};
+pub use parts::{Place, in_the_way, is_device_path, locate};
 
 /// Name of the pmem region in a volume's directory.
 pub const PMEM: &str = "pmem";

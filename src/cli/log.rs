@@ -52,8 +52,11 @@ pub enum Destination {
     Stderr,
     /// A file that somebody has named, by an absolute path.
     Asked(PathBuf),
-    /// The file that a volume has for it: one that does not open is no reason not to mount.
+    /// The file in the directory of a volume: one that does not open is no reason not to mount.
     Volume(PathBuf),
+    /// The same of a volume that has no directory. The one that it is in is also for others, so nothing there is put
+    /// aside.
+    Beside(PathBuf),
 }
 
 impl Destination {
@@ -61,7 +64,7 @@ impl Destination {
     pub fn path(&self) -> Option<PathBuf> {
         match self {
             Self::Stderr => None,
-            Self::Asked(path) | Self::Volume(path) => Some(path.clone()),
+            Self::Asked(path) | Self::Volume(path) | Self::Beside(path) => Some(path.clone()),
         }
     }
 }
@@ -77,7 +80,7 @@ pub fn start(to: &Destination, detached: bool) -> io::Result<()> {
     let (output, opened) = match (to, to.path()) {
         (_, None) => (Output::Stderr, Ok(())),
         (to, Some(path)) => {
-            let asked = matches!(to, Destination::Asked(_));
+            let asked = !matches!(to, Destination::Volume(_));
             let mut file = LogFile::new(path, asked, detached);
             let opened = file.reopen();
             (Output::File(file), opened)
@@ -466,7 +469,7 @@ pub fn destination(volume: &Path, asked: Option<&Path>) -> io::Result<Destinatio
         // The daemon has another working directory.
         Some(path) => Destination::Asked(std::path::absolute(path)?),
         None if volume.is_dir() => Destination::Volume(volume.join(NAME)),
-        None => Destination::Volume(beside(volume)),
+        None => Destination::Beside(beside(volume)),
     })
 }
 

@@ -4,10 +4,11 @@ use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use quayfs_blockdev::{FileDevice, Options, probe_signature};
-use quayfs_pmem::{LockKind, MapOptions, Region, fill_new};
+use quayfs_blockdev::{FileDevice, OpenError, Options, probe_signature};
+use quayfs_pmem::{MapOptions, Region, fill_new};
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use super::undo::Undo;
 use super::{MkfsError, Overwritten, io_at};
@@ -188,14 +189,14 @@ impl Medium {
 
     /// Refuses a region that is in use: what has its name in the volume now, and what will have.
     pub fn check_idle(&self) -> Result<(), MkfsError> {
-        let read_only = MapOptions {
-            read_only: true,
-            require: None,
-            len: None,
-        };
         for path in [&self.path, &self.entry] {
-            if let Ok(region) = Region::open(path, read_only)
-                && !region.lock_within(LockKind::Exclusive, Duration::ZERO)?
+            // Whatever its length: a region that is not whole can be mounted all the same.
+            let opened = OpenOptions::new()
+                .read(true)
+                .custom_flags(libc::O_NONBLOCK)
+                .open(path);
+            if let Ok(file) = opened
+                && flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
             {
                 return Err(MkfsError::Busy(path.clone()));
             }
@@ -221,20 +222,25 @@ impl Medium {
             },
             // Too short for anything, and about to go.
             Err(_) if self.replaced => Ok(()),
-            Err(e) => Err(e.into()),
+            Err(e) => Err(not_opened(e)),
         }
     }
 
     /// As [`Medium::check_device`], of a region. A block device could be mounted, which only a claim tells.
-    pub fn check_region(&self) -> Result<(), MkfsError> {
+    /// It is as long as that, if it shares the medium with the data.
+    pub fn check_region(&self, len: Option<u64>) -> Result<(), MkfsError> {
         if !self.kept {
             return Ok(());
         }
         let meta = fs::metadata(&self.path).map_err(io_at(&self.path))?;
         if meta.file_type().is_block_device() {
-            FileDevice::open(&self.path, Options::default())?;
+            FileDevice::open(&self.path, Options::default()).map_err(not_opened)?;
         }
-        Region::open(&self.path, MapOptions::default())?;
+        let options = MapOptions {
+            len,
+            ..MapOptions::default()
+        };
+        Region::open(&self.path, options)?;
         Ok(())
     }
 
@@ -282,5 +288,15 @@ impl Medium {
         }
         file.set_permissions(fs::Permissions::from_mode(0o600))
             .map_err(io_at(&self.path))
+    }
+}
+
+/// A device that cannot be claimed is mounted, or somebody else's.
+fn not_opened(e: OpenError) -> MkfsError {
+    match e {
+        OpenError::Io { path, source } if source.raw_os_error() == Some(libc::EBUSY) => {
+            MkfsError::Busy(path)
+        }
+        e => e.into(),
     }
 }

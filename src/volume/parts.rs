@@ -53,21 +53,31 @@ impl Place {
 
 /// The length of the region of a volume whose media are both in this file or device. `None`: it is something else, or
 /// only a region. Where the device is too short, or the header of the data damaged, one of the two still tells.
-fn holds_both(path: &Path) -> Option<u64> {
-    let mut file = fs::File::open(path).ok()?;
-    let len = file.seek(SeekFrom::End(0)).ok()?;
+///
+/// # Errors
+/// It cannot be opened, or not be read where there is something.
+fn holds_both(path: &Path) -> io::Result<Option<u64>> {
+    let mut file = fs::File::open(path)?;
+    let len = file.seek(SeekFrom::End(0))?;
     let mut block = vec![0; BLOCK];
-    let table = |off| {
-        file.read_exact_at(&mut block, off).ok()?;
-        ConfigTable::decode(&block).ok()
+    let (mut found, mut failed) = (None, None);
+    for off in COPIES {
+        match file.read_exact_at(&mut block, off) {
+            Ok(()) => found = found.or_else(|| ConfigTable::decode(&block).ok()),
+            // Too short for a region.
+            Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => {}
+            Err(e) => failed = Some(e),
+        }
+    }
+    let Some(table) = found else {
+        return failed.map_or(Ok(None), Err);
     };
-    let table = COPIES.into_iter().find_map(table)?;
     let (region, blocks) = (table.geometry.pmem_len, table.geometry.data_blocks);
     let is_long = blocks <= len.saturating_sub(region) / BLOCK as u64;
     let header = file.read_exact_at(&mut block, region).ok();
     let header = header.and_then(|()| DataHeader::decode(&block).ok());
     let has_header = header.is_some_and(|header| header.data_uuid == table.data_uuid);
-    (is_long || has_header).then_some(region)
+    Ok((is_long || has_header).then_some(region))
 }
 
 /// Finds the volume at a path: a directory whose parts are both there, or a file or device that holds both.
@@ -93,9 +103,17 @@ pub fn locate(dir: &Path) -> Result<Place, VolumeError> {
         Ok(meta) => {
             let kind = meta.file_type();
             let may_be = kind.is_file() || kind.is_block_device();
-            return match may_be.then(|| holds_both(&path)).flatten() {
-                Some(region_len) => Ok(Place::together(path, region_len)),
-                None => Err(unreachable(dir, not_a_directory(&path, &meta))),
+            let found = match may_be {
+                true => holds_both(&path),
+                false => Ok(None),
+            };
+            return match found {
+                Ok(Some(region_len)) => Ok(Place::together(path, region_len)),
+                Ok(None) => Err(unreachable(dir, not_a_directory(&path, &meta))),
+                Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
+                    Err(VolumeError::denied(path))
+                }
+                Err(e) => Err(unreachable(dir, format!("cannot be read: {e}"))),
             };
         }
         Err(_) => return Err(unreachable(dir, obstacle(&path).to_string())),
@@ -262,7 +280,7 @@ impl std::fmt::Display for Obstacle {
 }
 
 /// Whether a device would be there, not a file.
-fn is_device_path(path: &Path) -> bool {
+pub fn is_device_path(path: &Path) -> bool {
     path.starts_with("/dev") && !path.starts_with("/dev/shm")
 }
 

@@ -194,7 +194,7 @@ fn a_mounted_device_is_in_use() {
     let _mount = Mount::ext4(&v.at("there"), &disk);
     for option in ["--pmem", "--data"] {
         v.mkfs(&[&option, &disk.path(), &"--force"])
-            .fails(1, "busy");
+            .fails(1, "in use");
         assert!(!v.vol().exists());
     }
 }

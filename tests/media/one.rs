@@ -138,6 +138,47 @@ fn what_is_meant_for_two_media_is_refused() {
         on("mkfs", &path, &all).fails(1, about);
     }
     on("mkfs", dir.path(), &["--size", "128M"]).fails(1, "directory");
-    on("mkfs", &path, &["--size", "8M"]).fails(1, "");
+    on("mkfs", &path, &["--size", "8M"]).fails(1, "at least 32 MiB");
+    on("mkfs", &path, &["--size", "64M", "--pmem-size", "64M"]).fails(1, "smaller --pmem-size");
     assert!(!path.exists());
+    let gone = Path::new("/dev/no-such-disk");
+    on("mkfs", gone, &[]).fails(1, "No such file");
+    assert!(!gone.exists());
+    on("mkfs", Path::new("/dev/null"), &["--size", "64M"]).fails(1, "nor a directory");
+}
+
+/// Partitions end anywhere.
+#[test]
+fn a_device_may_be_longer_than_its_blocks() {
+    if !super::program::can_be_root() {
+        return;
+    }
+    let room = Volume::room();
+    let device = Loop::new(&room.at("device"), (64 << 20) + 512);
+    on("mkfs", device.path(), &[]).ok();
+    let log = room.at("log");
+    let (mnt, log) = (room.mnt(), log.to_str().unwrap());
+    on(
+        "mount",
+        device.path(),
+        &[mnt.to_str().unwrap(), "--log-file", log],
+    )
+    .ok();
+    fs::write(mnt.join("file"), "x").unwrap();
+    room.umount().ok();
+    on("fsck", device.path(), &["--data"]).ok();
+}
+
+#[test]
+fn one_in_use_is_not_made_anew_whatever_its_length() {
+    if !super::program::can_mount() {
+        return;
+    }
+    let room = Volume::room();
+    let file = room.at("volume");
+    on("mkfs", &file, &["--size", "67108965"]).ok();
+    on("mount", &file, &[room.mnt().to_str().unwrap()]).ok();
+    on("mkfs", &file, &["--force"]).fails(1, "in use");
+    room.umount().ok();
+    on("fsck", &file, &["--data"]).ok();
 }

@@ -157,14 +157,13 @@ fn logs_are_named_by_absolute_paths() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("volume");
     fs::write(&file, "").unwrap();
-    for (volume, log) in [
-        (dir.path(), dir.path().join("quayfs.log")),
-        (&file, dir.path().join("quayfs-volume.log")),
-        (Path::new("/dev/null"), "/var/log/quayfs-null.log".into()),
-    ] {
-        let to = destination(volume, None).unwrap();
-        assert_eq!(to, Destination::Volume(log));
-    }
+    let of = |volume: &Path| destination(volume, None).unwrap();
+    let log = dir.path().join("quayfs.log");
+    assert_eq!(of(dir.path()), Destination::Volume(log));
+    let log = dir.path().join("quayfs-volume.log");
+    assert_eq!(of(&file), Destination::Beside(log));
+    let log = "/var/log/quayfs-null.log".into();
+    assert_eq!(of(Path::new("/dev/null")), Destination::Beside(log));
     let asked = destination(Path::new("/v"), Some(Path::new("/l"))).unwrap();
     assert_eq!(asked, Destination::Asked("/l".into()));
     let here = destination(Path::new("/v"), Some(Path::new("l"))).unwrap();
