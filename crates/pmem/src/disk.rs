@@ -78,6 +78,25 @@ impl Wave {
     }
 }
 
+/// Pieces in flight, until this is dropped.
+struct Landing<'a> {
+    disk: &'a Disk,
+    pieces: &'a [Range<u64>],
+}
+
+impl Drop for Landing<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let error = io::Error::other("a thread panicked while it wrote the region");
+            self.disk.gate.fail(&error);
+        }
+        let mut flight = self.disk.flight.lock();
+        flight.retain(|other| !self.pieces.contains(other));
+        drop(flight);
+        self.disk.landed.notify_all();
+    }
+}
+
 impl Disk {
     /// Nothing of a region of `len` bytes is dirty.
     pub(crate) fn new(file: Arc<File>, len: u64) -> Self {
@@ -119,16 +138,17 @@ impl Disk {
         }
         let mut left = ranges.into_iter().collect();
         while let Some(wave) = self.take(&mut left) {
+            let landing = Landing {
+                disk: self,
+                pieces: &wave.pieces,
+            };
             let result = self.write(memory, &wave.runs);
             if let Err(error) = &result {
                 // Before others that wait for these writes see that they have ended: their marks are gone, and those of
                 // the others were among them.
                 self.gate.fail(error);
             }
-            let mut flight = self.flight.lock();
-            flight.retain(|other| !wave.pieces.contains(other));
-            drop(flight);
-            self.landed.notify_all();
+            drop(landing);
             result?;
         }
         Ok(())
@@ -364,6 +384,28 @@ mod tests {
         let mut bytes = vec![0; memory.len()];
         memory.read(0, &mut bytes);
         bytes
+    }
+
+    #[test]
+    fn a_panic_while_it_is_written_keeps_no_other_thread_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = Disk::new(with_file(dir.path()), PAGE);
+        let memory = Memory::heap(PAGE as usize);
+        let store = || {
+            memory.store_u64(8, 1);
+            disk.note(8, 8);
+            disk.drain(&memory)
+        };
+        let panicked = std::thread::scope(|scope| {
+            let panics = scope.spawn(|| {
+                COPIED.set(Some(Box::new(|| panic!("on the way"))));
+                store()
+            });
+            panics.join()
+        });
+        assert!(panicked.is_err());
+        // What it had taken may not be there.
+        assert!(store().is_err());
     }
 
     fn with_file(dir: &Path) -> Arc<File> {
