@@ -142,7 +142,7 @@ pub enum MkfsError {
     /// The sizes do not work.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
-    /// One device or file holds both, and something was said of two.
+    /// This cannot be a volume on one device or file, or not with these options.
     #[error("{}: {}", .0.display(), .1)]
     Together(PathBuf, &'static str),
     /// The size of an existing medium cannot be chosen.

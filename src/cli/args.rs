@@ -223,9 +223,10 @@ Examples:
   mount -t quayfs /dev/nvme0n1p3 /mnt/q            with mount.quayfs installed (make install)
   /dev/nvme0n1p3  /mnt/q  quayfs  defaults,nofail  0 0   the same in /etc/fstab
 
-The command returns when the mount answers. The daemon logs to VOLUME/quayfs.log, for one file to
-quayfs-NAME.log beside it, for a device to /var/log/quayfs-NAME.log: 8 MiB, and as much in NAME.old; QUAYFS_LOG=debug says more. SIGTERM and SIGINT unmount, SIGHUP opens the log
-anew.
+The command returns when the mount answers. The daemon logs to VOLUME/quayfs.log, of a file to
+quayfs-NAME.log beside it, of a device to /var/log/quayfs-NAME.log: 8 MiB, and as much in the same
+with .old behind its name. QUAYFS_LOG=debug says more. SIGTERM and SIGINT unmount, SIGHUP opens the
+log anew.
 Exit codes, as of mount(8): 0 mounted, 1 wrong usage, 32 failed.";
 
 /// Arguments of `mount`.

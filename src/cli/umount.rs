@@ -21,7 +21,9 @@ const LOCK_FORCED: Duration = Duration::from_secs(1);
 /// Places of a file system that are named.
 const NAMED: usize = 4;
 
-/// Unmounts what is mounted on `target`, or the volume that is there. When it returns well, the daemon has ended and the volume is closed: whatever
+/// Unmounts what is mounted on `target`, or the volume that is there.
+///
+/// When it returns well, the daemon has ended and the volume is closed: whatever
 /// was staged is on the data device. But not with [`Users::Outlast`], which waits for nobody, and not if the file
 /// system is mounted elsewhere as well: then it lives on, and that is said.
 ///

@@ -1,6 +1,7 @@
 //! Requests whose answer waits for the kernel: to forget a page it waits for whoever reads it, and what it has
 //! collected for a mapping it writes first, by requests to the very queue from which the first one came. So
-//! threads that serve nobody else answer these. And answers that the file system gives later by itself.
+//! threads that serve nobody else answer these. The second kind of late answer is one that
+//! the file system gives by itself, when what it waits for has happened ([`Postponed`]).
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -151,7 +151,8 @@ impl Disk {
             drop(landing);
             result?;
         }
-        Ok(())
+        // A write of another thread that was waited for may have failed.
+        self.gate.failure().map_or(Ok(()), Err)
     }
 
     /// Takes the marks of the next pieces of these ranges, and what it has dealt with off the ranges; `None` when nothing
