@@ -125,11 +125,11 @@ orderings! {
     ScrubSkipsFree "new" "fsck and scrub skip blocks whose bit is clear";
     PayloadsInBatch "disk" "a commit writes the payloads that its records name";
     BatchIsWhole "disk" "recovery believes a commit only if all of its batch is there";
-    CommitRecordsAlternate "disk" "a commit record does not go where the last one is";
-    CommitVouchesForLast "disk" "a commit record says that the commit before it is durable: what that lacks is damage";
+    CommitRecordsAlternate "disk" "a commit record does not go where one of the last two is";
+    CommitVouchesForLast "disk" "a commit record says what was durable when it was written: what that lacks is damage";
     EpochInCommitRecord "disk" "a commit record of an older epoch never validates";
     CommitRecordsCleared "disk" "recovery clears commit records, one of which may be torn, before it serves";
-    OneBatchInFlight "disk" "a batch begins when the flush of the last one is done";
+    OneBatchAhead "disk" "a batch begins when the last but one is durable";
     OneWriteASector "disk" "no sector has two writes in flight";
     BatchOwnsSectors "disk" "a batch begins in a sector of the log that no commit covers yet";
 }

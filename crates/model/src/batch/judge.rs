@@ -29,22 +29,30 @@ impl Batches {
 
     /// The cut of the newest commit whose batch is whole, and whether something is missing that no crash takes.
     fn believed(&self, s: &State, epoch: u8, digested: u8) -> (u8, bool) {
-        let cells = [s.m.load(COMMIT), s.m.load(COMMIT + 1)];
-        let valid = |value: &u16| {
-            CommitRecord::decode(*value)
-                .filter(|c| c.epoch == epoch || !self.keeps(EpochInCommitRecord))
-        };
-        let newest = cells.iter().filter_map(valid).max_by_key(|c| c.generation);
-        let Some(commit) = newest else {
+        let commits = self.commits(s, epoch);
+        let Some(newest) = commits.first() else {
             return (digested, false);
         };
         let whole = |from: u8, to: u8| (from.max(digested) + 1..=to).all(|op| self.whole(s, op));
-        // That it was written says that the one before it was durable; a torn one says it of this.
-        let torn = cells.contains(&TORN);
-        let durable = if torn { commit.cut } else { commit.before };
+        let durable = newest.before;
         let damage = self.keeps(CommitVouchesForLast) && !whole(0, durable);
-        let believe = whole(commit.before, commit.cut) || !self.keeps(BatchIsWhole);
-        (if believe { commit.cut } else { commit.before }, damage)
+        let believes = |c: &&CommitRecord| whole(durable, c.cut) || !self.keeps(BatchIsWhole);
+        let last_two = commits
+            .iter()
+            .filter(|c| c.generation + 1 >= newest.generation);
+        let believed = last_two.clone().find(believes);
+        (believed.map_or(durable, |c| c.cut.max(durable)), damage)
+    }
+
+    /// The commit records that can be read, the newest first. One that is torn says nothing.
+    fn commits(&self, s: &State, epoch: u8) -> Vec<CommitRecord> {
+        let current = |c: &CommitRecord| c.epoch == epoch || !self.keeps(EpochInCommitRecord);
+        let mut commits: Vec<_> = (COMMIT..LOG)
+            .filter_map(|at| CommitRecord::decode(s.m.load(at)))
+            .filter(current)
+            .collect();
+        commits.sort_by_key(|c| std::cmp::Reverse(c.generation));
+        commits
     }
 
     /// Whether the record of an operation is there, and its payload.
@@ -62,7 +70,7 @@ impl Batches {
 
     /// One durable cell, of what a recovery reads.
     pub(super) fn rots(&self, s: &State, out: &mut Vec<(Step, State)>) {
-        for at in [COMMIT, COMMIT + 1].into_iter().chain(LOG..HOME) {
+        for at in COMMIT..HOME {
             if s.m.load(at) == 0 || s.m.load(at) == TORN {
                 continue;
             }
@@ -75,17 +83,16 @@ impl Batches {
         }
     }
 
-    /// Whether the loss of a cell looks like the end of the log: it belongs to the last batch and to no other, or to none.
+    /// Whether the loss of a cell looks like the end of the log: it belongs to commits that nothing says are durable, or to
+    /// none.
     fn looks_cut_off(&self, s: &State, at: usize) -> bool {
         let (epoch, digested) = (s.m.load(EPOCH) as u8, s.m.load(DIGESTED) as u8);
-        let cells = [s.m.load(COMMIT), s.m.load(COMMIT + 1)];
-        let commits = cells.map(CommitRecord::decode);
-        let newest = commits
-            .into_iter()
-            .flatten()
-            .filter(|c| c.epoch == epoch)
-            .max_by_key(|c| c.generation);
-        let before = newest.map_or(digested, |c| c.before);
+        let commits = self.commits(s, epoch);
+        let durable = commits.first().map_or(digested, |c| c.before);
+        if at < LOG {
+            let lost = CommitRecord::decode(s.m.load(at));
+            return lost.is_some_and(|c| c.epoch == epoch && c.cut > durable);
+        }
         let holds = |op: u8| {
             let payload = match s.block_of[usize::from(op) - 1].checked_sub(1) {
                 Some(b) => BLOCK + usize::from(b),
@@ -93,10 +100,7 @@ impl Batches {
             };
             at == payload || at == LOG + sector_of(s.pos_of[usize::from(op) - 1])
         };
-        let last = commits.iter().position(|c| *c == newest);
-        let torn = cells.contains(&TORN);
-        (at >= LOG && !torn || Some(at) == last.map(|i| COMMIT + i))
-            && !(digested + 1..=before).any(holds)
+        !(digested + 1..=durable).any(holds)
     }
 
     /// What the registers read as, once recovery has said what it has found.

@@ -2,12 +2,14 @@
 //!
 //! Each operation sets one of two registers: its record goes into the log, its payload into a staging slot,
 //! or into a fresh block of the device that the record names. All of that is in DRAM until a commit writes it,
-//! together with a *commit record*: its generation, the cut, and the cut of the commit before it, which is known to be
-//! durable. A sector of the log has room for two records; what writes everything that is dirty, for the digest, may meet
+//! together with a *commit record*: its generation, the cut, and a cut that is known to be durable. While one commit waits
+//! for its flush the next one may be written, and written again with what is appended meanwhile; the one after that
+//! may not. A sector of the log has room for two records; what writes everything that is dirty, for the digest, may meet
 //! the commit there.
 //!
 //! A write is in flight until a flush that begins after it, and what it writes may be torn after power loss: a disk may
-//! make a sector unreadable that it was writing. Recovery takes the newest commit record whose batch is whole.
+//! make a sector unreadable that it was writing. Recovery takes the newest commit record whose batch is whole, of the last
+//! two that there are.
 
 mod judge;
 mod run;
@@ -25,20 +27,24 @@ pub const RING: usize = SECTORS * SHARE;
 pub const SLOTS: usize = 2;
 pub const BLOCKS: usize = REGS + 1;
 
-/// Two words, then what may be torn, first of all the two places of commit records.
+/// Places of commit records.
+pub const PLACES: usize = 3;
+
+/// Two words, then what may be torn, first of all the places of commit records.
 pub const DIGESTED: usize = 0;
 pub const EPOCH: usize = 1;
 pub const COMMIT: usize = 2;
-pub const LOG: usize = COMMIT + 2;
+pub const LOG: usize = COMMIT + PLACES;
 pub const SLOT: usize = LOG + SECTORS;
 pub const BLOCK: usize = SLOT + SLOTS;
 pub const HOME: usize = BLOCK + BLOCKS;
 pub const CELLS: usize = HOME + REGS;
 
-pub const BY_COMMIT: u8 = 1;
-pub const BY_LAZY: u8 = 2;
-pub const BY_DIGEST: u8 = 3;
-pub const BY_RECOVERY: u8 = 4;
+pub const BY_LAZY: u8 = 1;
+pub const BY_DIGEST: u8 = 2;
+pub const BY_RECOVERY: u8 = 3;
+/// Commits take turns, to tell apart what those in flight have written.
+pub const BY_COMMIT: u8 = 4;
 
 /// Operations that there can be: their numbers take three bits, with 0 for none.
 pub const OPS: usize = 6;
@@ -83,7 +89,7 @@ pub struct CommitRecord {
     pub epoch: u8,
     pub generation: u8,
     pub cut: u8,
-    /// The cut before, which is durable.
+    /// A cut that is durable.
     pub before: u8,
 }
 
@@ -166,8 +172,11 @@ pub struct State {
     /// DRAM: the log, and which block each register is in.
     pub log: [u8; RING],
     pub named: [Option<u8>; REGS],
-    /// The commit: its generation, what is in flight (cut, and the one before if two are), what is durable.
+    /// The commit: the last generation, the cuts of the one that waits for its flush and of the one behind it, what is
+    /// durable.
     pub generation: u8,
+    /// The generation of that which waits for its flush.
+    pub first: u8,
     pub flying: Option<u8>,
     pub ahead: Option<u8>,
     pub commit_ts: u8,
@@ -193,6 +202,7 @@ pub struct State {
 pub enum Step {
     Append,
     Write,
+    Extend,
     Flush,
     Acknowledge,
     LazyBegin(u8),
@@ -264,6 +274,7 @@ impl Model for Batches {
             log: [0; RING],
             named: [None; REGS],
             generation: 0,
+            first: 0,
             flying: None,
             ahead: None,
             commit_ts: 0,
@@ -324,6 +335,10 @@ impl Model for Batches {
             Step::Append => format!("operation {} is appended", after.appended),
             Step::Write => format!(
                 "commit {}: everything up to {} is being written",
+                after.generation, after.appended
+            ),
+            Step::Extend => format!(
+                "commit {} takes along everything up to {}",
                 after.generation, after.appended
             ),
             Step::Flush => format!("the device is flushed: {} is committed", after.commit_ts),

@@ -2,19 +2,19 @@
 
 use super::*;
 use crate::ordering::Ordering::*;
+use std::collections::BTreeSet;
+
+/// The owner of what a commit stores.
+fn by(generation: u8) -> u8 {
+    BY_COMMIT + generation % PLACES as u8
+}
 
 impl Batches {
     pub(super) fn running(&self, s: &State, out: &mut Vec<(Step, State)>) {
         out.extend(self.append(s).map(|next| (Step::Append, next)));
         out.extend(self.write(s).map(|next| (Step::Write, next)));
-        if let Some(cut) = s.flying {
-            let mut next = s.clone();
-            next.m.drain(0..CELLS);
-            next.commit_ts = s.ahead.unwrap_or(cut);
-            next.flying = None;
-            next.ahead = None;
-            out.push((Step::Flush, next));
-        }
+        out.extend(self.extend(s).map(|next| (Step::Extend, next)));
+        self.flush(s, out);
         let answer = if self.keeps(CommitTsBeforeReply) {
             s.commit_ts
         } else {
@@ -89,55 +89,97 @@ impl Batches {
         (0..BLOCKS as u8).find(|b| free(s.freed_by[usize::from(*b)]))
     }
 
-    /// Everything that is above the last commit, and the commit record.
+    /// A new commit.
     fn write(&self, s: &State) -> Option<State> {
-        let last = s.ahead.or(s.flying).unwrap_or(s.commit_ts);
-        let cut = s.appended;
-        let free = s.flying.is_none() || !self.keeps(OneBatchInFlight) && s.ahead.is_none();
-        if cut == last || !free || s.generation >= 7 {
-            return None;
-        }
-        let first = last + 1;
-        let touched = (first..=cut).map(|op| sector_of(s.pos_of[usize::from(op) - 1]));
-        let busy = |sector: usize| s.lazy.is_some_and(|(n, _)| usize::from(n) == sector);
-        if self.keeps(OneWriteASector) && touched.clone().any(busy) {
+        let full = s.ahead.is_some() && self.keeps(OneBatchAhead);
+        if full || s.generation >= 7 {
             return None;
         }
         let mut next = s.clone();
-        for op in first..=cut {
-            if !self.keeps(PayloadsInBatch) {
-                break;
-            }
-            match next.block_of[usize::from(op) - 1].checked_sub(1) {
-                Some(b) => next.m.store(BLOCK + usize::from(b), op.into(), BY_COMMIT),
-                None => next.m.store(SLOT + slot(op), op.into(), BY_COMMIT),
-            }
-        }
-        for n in touched {
-            next.m.store(LOG + n, sector(&s.log, n), BY_COMMIT);
-        }
         next.generation += 1;
-        let record = CommitRecord {
-            epoch: s.epoch,
-            generation: next.generation,
-            cut,
-            before: last,
-        };
-        let at = if self.keeps(CommitRecordsAlternate) {
-            usize::from(next.generation) % 2
-        } else {
-            0
-        };
-        next.m.store(COMMIT + at, record.encode(), BY_COMMIT);
-        next.cuts |= 1 << cut;
+        self.batch(s, &mut next)?;
         if self.keeps(BatchOwnsSectors) {
             next.tail = next.tail.next_multiple_of(SHARE as u8);
         }
         match next.flying {
-            None => next.flying = Some(cut),
-            Some(_) => next.ahead = Some(cut),
+            None => {
+                next.flying = Some(s.appended);
+                next.first = next.generation;
+            }
+            Some(_) => next.ahead = Some(s.appended),
         }
         Some(next)
+    }
+
+    /// The commit that waits for another one is written again, with what was appended meanwhile.
+    fn extend(&self, s: &State) -> Option<State> {
+        s.ahead?;
+        let mut next = s.clone();
+        self.batch(s, &mut next)?;
+        next.ahead = Some(s.appended);
+        Some(next)
+    }
+
+    /// Writes everything that is above the last commit, and the record of this one.
+    fn batch(&self, s: &State, next: &mut State) -> Option<()> {
+        let last = s.ahead.or(s.flying).unwrap_or(s.commit_ts);
+        let cut = s.appended;
+        if cut == last {
+            return None;
+        }
+        let owner = by(next.generation);
+        let touched: BTreeSet<_> = (last + 1..=cut)
+            .map(|op| sector_of(s.pos_of[usize::from(op) - 1]))
+            .collect();
+        let busy = |sector: &usize| s.lazy.is_some_and(|(n, _)| usize::from(n) == *sector);
+        if self.keeps(OneWriteASector) && touched.iter().any(busy) {
+            return None;
+        }
+        let place = if self.keeps(CommitRecordsAlternate) {
+            COMMIT + usize::from(next.generation) % PLACES
+        } else {
+            COMMIT
+        };
+        if next.m.is_full(place) || touched.iter().any(|n| next.m.is_full(LOG + n)) {
+            return None;
+        }
+        for op in last + 1..=cut {
+            if !self.keeps(PayloadsInBatch) {
+                break;
+            }
+            match next.block_of[usize::from(op) - 1].checked_sub(1) {
+                Some(b) => next.m.store(BLOCK + usize::from(b), op.into(), owner),
+                None => next.m.store(SLOT + slot(op), op.into(), owner),
+            }
+        }
+        for n in touched {
+            next.m.store(LOG + n, sector(&s.log, n), owner);
+        }
+        let record = CommitRecord {
+            epoch: s.epoch,
+            generation: next.generation,
+            cut,
+            before: s.commit_ts,
+        };
+        next.m.store(place, record.encode(), owner);
+        next.cuts |= 1 << cut;
+        Some(())
+    }
+
+    /// The flush of the first commit in flight ends. What the second one has written meanwhile may be covered or not.
+    fn flush(&self, s: &State, out: &mut Vec<(Step, State)>) {
+        let Some(cut) = s.flying else { return };
+        let mut next = s.clone();
+        next.commit_ts = cut;
+        next.flying = next.ahead.take();
+        if next.flying.is_some() {
+            next.first = s.generation;
+            let mut alone = next.clone();
+            alone.m.fence(by(s.first));
+            out.push((Step::Flush, alone));
+        }
+        next.m.drain(0..CELLS);
+        out.push((Step::Flush, next));
     }
 
     /// The digest writes all that is dirty, and a sector of the log may be.
@@ -220,6 +262,7 @@ impl Batches {
         s.commit_ts = 0;
         s.digested = 0;
         s.generation = 0;
+        s.first = 0;
         s.epoch = 0;
         s.cut = 0;
     }
@@ -252,8 +295,9 @@ impl Batches {
                 next.epoch = s.epoch + 1;
                 next.m.store(EPOCH, next.epoch.into(), BY_RECOVERY);
                 if self.keeps(CommitRecordsCleared) {
-                    next.m.store(COMMIT, 0, BY_RECOVERY);
-                    next.m.store(COMMIT + 1, 0, BY_RECOVERY);
+                    for at in COMMIT..LOG {
+                        next.m.store(at, 0, BY_RECOVERY);
+                    }
                 }
                 next.phase = Phase::Begun;
                 Step::RecoveryBeginsEpoch
