@@ -1,5 +1,5 @@
-//! The background threads: one digests and commits, one runs rounds and zero batches, some write for it, one commits
-//! for calls of `fsync` that come while another commit runs, one reads ahead.
+//! The background threads: one digests and commits, one runs rounds and zero batches, some write for it, some write what
+//! large requests bring, one commits for calls of `fsync` that come while another commit runs, one reads ahead.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,6 +12,7 @@ use quayfs_sync::time::Instant;
 
 use crate::checkpoint::{self, Reach};
 use crate::config::Durability;
+use crate::data::behind;
 use crate::digest::{Batch, Room};
 use crate::engine::{Engine, Rest, Wanted};
 use crate::error::{FsError, Result, Shortage};
@@ -45,7 +46,7 @@ const IN_A_ROW: u32 = 16;
 /// The threads of a mount.
 pub struct Threads {
     handles: Vec<JoinHandle<()>>,
-    /// Those that write for rounds, the last one of a mount too.
+    /// Those that write for rounds, the last one of a mount too, and what requests have left to them.
     writers: Vec<JoinHandle<()>>,
 }
 
@@ -75,6 +76,11 @@ impl Threads {
             } else {
                 checkpoint::WORKERS - 1
             };
+            if engine.large > 0 {
+                for _ in 0..behind::THREADS {
+                    writers.push(spawn("quayfs-behind", |e| e.behind.serve(e))?);
+                }
+            }
             for _ in 0..more {
                 writers.push(spawn("quayfs-write", |e| e.crew.serve(e))?);
             }
@@ -87,9 +93,10 @@ impl Threads {
         join_all(&mut self.handles);
     }
 
-    /// Ends those that write for rounds.
+    /// Ends those that write.
     pub fn dismiss(mut self, e: &Engine) {
         e.crew.stop();
+        e.behind.stop();
         join_all(&mut self.writers);
     }
 }
@@ -200,7 +207,7 @@ fn digest_some(e: &Engine, upto: u64, memory: &mut Digesting) -> Result<()> {
         room: batches,
     } = memory;
     let after = e.journal.digested();
-    // Who yields is put behind everybody who writes, and the log may be full before his turn comes again.
+    // A yielding thread goes behind all writers, and the log may be full before its turn comes again.
     let behind = BEHIND_AT[usize::from(e.durability == Durability::Commit)];
     let hurry = || e.journal.room_is_wanted() || e.journal.log_uses_more_than_one_in(behind);
     let mut turns = Turns::unless(&hurry);

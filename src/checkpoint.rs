@@ -28,7 +28,7 @@ use crate::turns::Turns;
 mod crew;
 mod find;
 mod plan;
-mod write;
+pub(crate) mod write;
 
 pub(crate) use crew::Crew;
 use find::Search;

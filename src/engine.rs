@@ -17,17 +17,19 @@ use quayfs_journal::{Journal, JournalError, StagedMap, Waiter};
 use quayfs_layout::Lbn;
 use quayfs_layout::config::ConfigTable;
 use quayfs_layout::geometry::Geometry;
-use quayfs_pmem::Region;
+use quayfs_pmem::{Backend, Region};
 use quayfs_ppt::{Mapping, Ppt, PptError};
 use quayfs_sync::Mutex;
 use quayfs_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use quayfs_sync::time::Instant;
 
 use crate::background::Digesting;
+use crate::checkpoint::write::insist;
 use crate::checkpoint::{Crew, Workspace};
 use crate::config::{DataMode, Durability, MountOptions};
 use crate::damage::Watch;
 use crate::data::ahead::ReadAhead;
+use crate::data::behind::Behind;
 use crate::data::partial::Partials;
 use crate::error::{FsError, Result, Shortage};
 use crate::metrics::Metrics;
@@ -96,13 +98,17 @@ pub struct Engine {
     orphans: Orphans,
     /// The region's own code looks at it too.
     stopping: std::sync::atomic::AtomicBool,
-    flush_failed: AtomicBool,
+    flush_failed: Arc<AtomicBool>,
     /// One digest at a time, with the memory of its batches.
     pub(crate) digesting: Mutex<Digesting>,
     /// One round or zero batch at a time.
     pub(crate) rounding: Mutex<Workspace>,
     /// Who writes for it.
     pub(crate) crew: Crew,
+    /// Large writes that the device does not have yet.
+    pub(crate) behind: Arc<Behind>,
+    /// Requests of so many bytes go to the data device directly, with `data=journal`; 0: none.
+    pub(crate) large: u64,
     /// The copy of the records on the data device (`ablation=nodelog:ssd`).
     node_log: OnceLock<NodeLog>,
     /// Last record that a device flush covers (`data=ordered`).
@@ -132,6 +138,56 @@ pub struct Parts {
     pub staged: StagedMap,
     /// See [`Engine`].
     pub ppt: Ppt,
+    /// Region and data device are one: what is flushed there is flushed here.
+    pub one_device: bool,
+}
+
+/// What a commit does first if a record that it covers names blocks that were written directly.
+fn media(
+    behind: &Arc<Behind>,
+    device: &Arc<ReadAhead>,
+    failed: &Arc<AtomicBool>,
+    drain_flushes: bool,
+) -> quayfs_journal::Media {
+    let (behind, device, failed) = (Arc::clone(behind), Arc::clone(device), Arc::clone(failed));
+    Box::new(move || {
+        behind.settle()?;
+        match drain_flushes {
+            // The drain of the commit flushes the same device.
+            true => unless_failed(&failed),
+            false => flush_unless_failed(&*device, &failed),
+        }
+    })
+}
+
+/// A flush that has failed once fails for good: what was in the device's cache may be lost, and a later flush that succeeds
+/// knows nothing of it.
+#[track_caller]
+fn flush_unless_failed(device: &dyn BlockDevice, failed: &AtomicBool) -> std::io::Result<()> {
+    unless_failed(failed)?;
+    (device.flush()).inspect_err(|_| failed.store(true, Ordering::Release))
+}
+
+fn unless_failed(failed: &AtomicBool) -> std::io::Result<()> {
+    match failed.load(Ordering::Acquire) {
+        true => Err(std::io::Error::other(
+            "an earlier flush of the data device has failed",
+        )),
+        false => Ok(()),
+    }
+}
+
+/// From how many bytes on a request goes to the data device directly: it would be written twice else, and a commit waits for
+/// a few more flushes instead. On memory the first time costs little.
+fn large(options: &MountOptions, durability: Durability, backend: Backend) -> u64 {
+    const LARGE: u64 = 128 << 10;
+    let journaled = options.data == DataMode::Journal && !options.ablation.node_log_on_device;
+    match options.large {
+        _ if !journaled || durability == Durability::Op => 0,
+        Some(bytes) => bytes,
+        None if backend.needs_drain() => LARGE,
+        None => 0,
+    }
 }
 
 impl Engine {
@@ -170,6 +226,11 @@ impl Engine {
             other => other?,
         };
         let ahead = Arc::new(ReadAhead::new(p.device));
+        let (behind, flush_failed) = (Arc::new(Behind::default()), Arc::default());
+        let drain_flushes = p.one_device && p.region.backend().needs_drain();
+        p.journal
+            .set_media(media(&behind, &ahead, &flush_failed, drain_flushes));
+        let large = large(&p.options, p.durability, p.region.backend());
         let relief = Arc::new(Relief::default());
         let waiting = Arc::clone(&relief);
         // Who waits for relief looks at the state of the mount again.
@@ -199,10 +260,12 @@ impl Engine {
             gate: Gate::default(),
             orphans: Orphans::default(),
             stopping: std::sync::atomic::AtomicBool::new(false),
-            flush_failed: AtomicBool::new(false),
+            flush_failed,
             digesting: Mutex::default(),
             rounding: Mutex::default(),
             crew: Crew::default(),
+            behind,
+            large,
             node_log: OnceLock::new(),
             flushed: AtomicU64::new(0),
             flushing: Mutex::new(()),
@@ -418,14 +481,8 @@ impl Engine {
     /// good: what was in the device's cache may be lost, and a later flush that succeeds knows
     /// nothing of it.
     pub fn flush_device(&self) -> Result<()> {
-        if self.flush_failed.load(Ordering::Acquire) {
-            return Err(FsError::device(
-                "an earlier flush of the data device has failed",
-            ));
-        }
         let began = Instant::now();
-        self.device.flush().map_err(|err| {
-            self.flush_failed.store(true, Ordering::Release);
+        flush_unless_failed(&*self.device, &self.flush_failed).map_err(|err| {
             self.fail(&format_args!("flush of the data device: {err}"));
             FsError::device(err)
         })?;
@@ -433,6 +490,11 @@ impl Engine {
         let took = began.elapsed().as_micros() as u64;
         Metrics::add(&self.metrics.device_flush_us, took);
         Ok(())
+    }
+
+    /// Writes whole blocks of the data device, some times before it is given up.
+    pub(crate) fn write_device(&self, block: u64, bytes: &[u8]) -> Result<()> {
+        insist(self, || self.device.write(block, bytes))
     }
 
     /// Makes durable what records at or below `upto` have written to the data device directly. One flush for all

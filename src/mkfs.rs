@@ -65,6 +65,8 @@ pub struct MkfsOptions {
     pub mode: Option<u32>,
     /// Number of staging buffers.
     pub buffers: Option<u32>,
+    /// Bytes of the data device that are reserved for a copy of the metadata: otherwise a 128th of it.
+    pub mirror_size: Option<u64>,
 }
 
 /// What was made.
@@ -256,7 +258,7 @@ impl Plan {
                 (pmem_len, all - pmem_len)
             }
         };
-        let geometry = layout(pmem_len, data_len, o.buffers)?;
+        let geometry = layout(pmem_len, data_len, o)?;
         pmem.check_idle()?;
         pmem.check_region(data.is_none().then_some(pmem_len))?;
         data.iter().try_for_each(Medium::check_device)?;
@@ -452,13 +454,14 @@ fn root(o: &MkfsOptions) -> Root {
 }
 
 /// As many staging buffers as stay useful.
-fn layout(pmem_len: u64, data_len: u64, buffers: Option<u32>) -> Result<Geometry, GeometryError> {
-    if let Some(n) = buffers {
-        return Geometry::compute(pmem_len, data_len, n);
+fn layout(pmem_len: u64, data_len: u64, o: &MkfsOptions) -> Result<Geometry, GeometryError> {
+    let compute = |n| Geometry::compute_with(pmem_len, data_len, n, o.mirror_size);
+    if let Some(n) = o.buffers {
+        return compute(n);
     }
     let mut n = BUFFERS_DEFAULT;
     loop {
-        let g = Geometry::compute(pmem_len, data_len, n);
+        let g = compute(n);
         match g {
             Ok(g) if g.slots_per_buffer < SLOTS_WANTED && n > 1 => n /= 2,
             Err(GeometryError::PmemTooSmall { .. }) if n > 1 => n /= 2,

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use quayfs_journal::{
     Journal, JournalError, JournalGeometry, JournalOptions, RecoveredTo, StagedMap, Staging,
 };
-use quayfs_layout::config::FEATURE_PROPOSALS;
+use quayfs_layout::config::{ConfigTable, FEATURE_PIPELINE, FEATURE_PROPOSALS};
 use quayfs_layout::geometry::Geometry;
+use quayfs_layout::jsb::PROPOSALS;
 use quayfs_layout::jsb::{EpochWord, WordKind};
 use quayfs_pmem::Backend;
 use quayfs_ppt::{Ppt, PptError, PptGeometry};
@@ -99,6 +100,18 @@ pub fn durability(options: &MountOptions, backend: Backend) -> Durability {
         Backend::Dax | Backend::Volatile => Durability::Op,
     };
     options.durability_for(default)
+}
+
+/// Places of proposals for a mount. Where data goes to the device directly a record depends on more than the log, and a
+/// commit is two drains.
+fn proposals(backend: Backend, options: &MountOptions, config: &ConfigTable) -> u8 {
+    let has = |feature| config.compat[2] & feature != 0;
+    let alone = backend.needs_drain() && options.data == DataMode::Journal;
+    match (alone && has(FEATURE_PROPOSALS), has(FEATURE_PIPELINE)) {
+        (false, _) => 0,
+        (true, false) => PROPOSALS as u8 - 1,
+        (true, true) => PROPOSALS as u8,
+    }
 }
 
 /// Recovers a volume. A crash during recovery, and another during that recovery, change nothing:
@@ -232,10 +245,7 @@ pub fn recover_telling(
             } else {
                 Staging::Sharded
             },
-            // In the other modes a record depends on entries of the page table.
-            one_drain: region.backend().needs_drain()
-                && options.data == DataMode::Journal
-                && config.compat[2] & FEATURE_PROPOSALS != 0,
+            proposals: proposals(region.backend(), options, &config),
             ..JournalOptions::new(mode.into())
         },
     )?;
@@ -251,6 +261,7 @@ pub fn recover_telling(
         journal,
         staged,
         ppt,
+        one_device: volume.is_one_device(),
     })?;
     clock.lap("allocators");
     if options.ablation.node_log_on_device && !options.read_only {

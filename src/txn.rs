@@ -535,6 +535,13 @@ impl<'e> Txn<'e> {
         self.limit.saturating_sub(self.items.len() + DELTA_HEADER)
     }
 
+    /// What the record refers to is written, and durable only after a flush of the device and a drain of the region.
+    pub fn depend_on_media(&mut self) {
+        if let Some(credit) = &mut self.credit {
+            credit.depend_on_media();
+        }
+    }
+
     /// Appends the record and publishes the pages. When this returns the operation has happened:
     /// durably in mode `op`, as part of the running transaction in mode `commit`. Returns the
     /// record's sequence number; the caller installs inode images under it.

@@ -173,6 +173,7 @@ pub struct Volume {
     _locked: Option<Region>,
     /// Why it is open for reading only, if nobody asked for that.
     protected: Option<String>,
+    one_device: bool,
 }
 
 impl Volume {
@@ -259,6 +260,7 @@ impl Volume {
             device: Arc::new(device),
             _locked: locked,
             protected: None,
+            one_device: place.region_len.is_some(),
         })
     }
 
@@ -292,6 +294,7 @@ impl Volume {
             device,
             _locked: None,
             protected: None,
+            one_device: false,
         })
     }
 
@@ -318,6 +321,18 @@ impl Volume {
     /// The pmem region.
     pub fn region(&self) -> &Arc<Region> {
         &self.region
+    }
+
+    /// Whether region and data device are one device or file, so that a flush of either is one of both.
+    pub fn is_one_device(&self) -> bool {
+        self.one_device
+    }
+
+    /// As if they were, in a test.
+    #[cfg(test)]
+    pub(crate) fn of_one_device(mut self) -> Self {
+        self.one_device = true;
+        self
     }
 
     /// The data device.

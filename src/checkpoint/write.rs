@@ -187,7 +187,7 @@ fn copy(e: &Engine, moves: &[Move], batch: &[Range<usize>], buf: &mut AlignedBuf
 }
 
 /// Writes, some times before the device is given up.
-fn insist(e: &Engine, write: impl Fn() -> std::io::Result<()>) -> Result<()> {
+pub(crate) fn insist(e: &Engine, write: impl Fn() -> std::io::Result<()>) -> Result<()> {
     let mut tries = 0;
     while let Err(err) = write() {
         tries += 1;

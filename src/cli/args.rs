@@ -138,6 +138,9 @@ pub struct Mkfs {
     /// Number of staging buffers, 1 to 16 [default: at most 4, by the size of the pmem region].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
     pub buffers: Option<u32>,
+    /// Space of the data device that is reserved for a copy of the metadata, which this version does not write [default: a 128th].
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub mirror_size: Option<u64>,
     /// Whose the root directory is [default: yours].
     #[arg(long, value_name = "UID[:GID]", value_parser = parse_owner)]
     pub owner: Option<(u32, Option<u32>)>,
@@ -210,6 +213,7 @@ Options after -o, separated by commas:
       =poll                  on any machine, as root
       =halt                  never: saves power, costs up to 20 us a request
   read_ahead=SIZE            how far the kernel reads ahead of who reads in order, as root (default 4M)
+  large=SIZE                 writes of so many bytes go to the data device directly: on a disk 128K, elsewhere 0, none
   allow_other                other users may enter
   nosuid nodev noexec noatime relatime strictatime nodiratime sync
                              as in mount(8)
@@ -475,6 +479,8 @@ mod tests {
             "--force",
             "--buffers",
             "2",
+            "--mirror-size",
+            "64M",
         ]);
         let Command::Mkfs(m) = cli.unwrap().command else {
             panic!("not mkfs")
@@ -483,6 +489,7 @@ mod tests {
         assert_eq!(m.pmem, Some(PathBuf::from("/p")));
         assert_eq!((m.pmem_size, m.data_size), (Some(1 << 30), Some(8 << 30)));
         assert_eq!((m.data, m.buffers), (None, Some(2)));
+        assert_eq!(m.mirror_size, Some(64 << 20));
         assert!(m.sparse && m.force);
     }
 
@@ -531,6 +538,7 @@ mod tests {
             "transport=",
             "idle=",
             "read_ahead=",
+            "large=",
             "buffers=",
             "ablation=",
             "allow_other",

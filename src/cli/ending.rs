@@ -24,6 +24,9 @@ pub fn of(fs: &Fs, closed: Result<()>) -> Ending {
 
 fn waiting(fs: &Fs) -> String {
     match fs.e.staged.len() as u64 {
+        0 if fs.e.behind.has_failed() => {
+            "of what was written last not all is on the data device".into()
+        }
         0 => "all data is on the data device".into(),
         n => format!(
             "{n} blocks ({}) are not on the data device yet but in the pmem region",

@@ -27,6 +27,7 @@ pub fn run(args: args::Mkfs) -> Result<(), Failure> {
         label: args.label,
         force: args.force,
         buffers: args.buffers,
+        mirror_size: args.mirror_size,
         owner: args.owner,
         mode: args.mode,
     };

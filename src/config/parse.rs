@@ -57,6 +57,8 @@ pub enum OptionError {
     },
 }
 
+/// The most that `large=` takes: more than any request has.
+const LARGE_MAX: u64 = 1 << 30;
 /// The most that `read_ahead=` takes.
 const READ_AHEAD_MAX: u64 = 1 << 30;
 
@@ -270,6 +272,10 @@ impl<'a> Parser<'a> {
             "read_ahead" => {
                 o.read_ahead = size(key, value, READ_AHEAD_MAX)?;
                 "read_ahead"
+            }
+            "large" => {
+                o.large = Some(size(key, value, LARGE_MAX)?);
+                "large"
             }
             "buffers" => {
                 o.buffers = Some(number(key, value, 1, BUFFERS_MAX)?);
@@ -540,6 +546,7 @@ fn missing_value(key: &str) -> OptionError {
         "transport",
         "idle",
         "read_ahead",
+        "large",
         "buffers",
         "threads",
         "ablation",

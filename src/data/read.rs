@@ -103,6 +103,9 @@ fn attempt(
     }
     if !fetches.is_empty() {
         let device = if dram { &*e.device } else { e.ahead.media() };
+        let place = |f: &Fetch| e.data_start() + f.pbn;
+        let blocks = fetches.iter().map(place).map(|b| b..b + 1);
+        e.behind.await_blocks(blocks);
         fetch((device, e.data_start()), &mut fetches, buf)?;
         fetches.retain(|f| {
             let sound = checksum::crc32c(&buf[f.want.at..f.want.at + BLOCK]) == f.crc;

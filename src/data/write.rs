@@ -1,4 +1,4 @@
-//! Writing data: the path of `ARCHITECTURE.md`, and the direct path of `data=ordered|writeback`.
+//! Writing data: the path of `ARCHITECTURE.md`, and the direct path of `data=ordered|writeback` and of large requests.
 
 use std::ops::Range;
 
@@ -9,6 +9,7 @@ use rangemap::RangeSet;
 use smallvec::SmallVec;
 
 use crate::config::DataMode;
+use crate::data::behind::{Posting, UnderWay};
 use crate::data::read::{self, Want};
 use crate::engine::Engine;
 use crate::error::{FsError, Result, Shortage};
@@ -95,7 +96,10 @@ pub fn write(e: &Engine, cell: &Cell, req: Request<'_>) -> Result<bool> {
     }
     // Less than a block goes through staging in every mode: on the device it would have to be completed and
     // written elsewhere each time, which for somebody who appends a line at a time is all he waits for.
-    let mut direct = e.options.data != DataMode::Journal && req.data.len() >= BLOCK;
+    let mut direct = match e.options.data {
+        DataMode::Journal => e.large > 0 && req.data.len() as u64 >= e.large,
+        DataMode::Ordered | DataMode::Writeback => req.data.len() >= BLOCK,
+    };
     let done = e.retrying(|| {
         loop {
             if req.place != Place::Asked && !req.fits(cell.with(|i| i.size)) {
@@ -443,7 +447,42 @@ impl Edges {
     }
 }
 
-/// The direct path: data goes to fresh LBNs on the device, the record remaps the extents.
+/// Writes the blocks of a request to where these LBNs are on the device, or has them written; their checksums.
+fn bring<'e>(
+    e: &'e Engine,
+    edges: &Edges,
+    req: Request<'_>,
+    placed: &[(Range<u64>, Lbn)],
+) -> Result<(Vec<(Lbn, u32)>, UnderWay<'e>)> {
+    let mut under_way = UnderWay::new(e);
+    let mut lbns = placed
+        .iter()
+        .flat_map(|(r, lbn)| *lbn..lbn + (r.end - r.start));
+    let blocks = (0..edges.count).map(|_| {
+        let lbn = lbns
+            .next()
+            .ok_or_else(|| FsError::internal("a block without a place"))?;
+        Ok((lbn, e.mapping(lbn)?.pbn))
+    });
+    let blocks: Vec<(Lbn, u64)> = blocks.collect::<Result<_>>()?;
+    let mut crcs = Vec::with_capacity(blocks.len());
+    for run in blocks.chunk_by(|a, b| a.1 + 1 == b.1) {
+        let mut bytes = e.behind.buffer(run.len() * BLOCK);
+        for ((lbn, _), out) in run.iter().zip(bytes.chunks_mut(BLOCK)) {
+            out.copy_from_slice(edges.block(req, crcs.len()));
+            crcs.push((*lbn, checksum::crc32c(out)));
+        }
+        let block = e.data_start() + run[0].1;
+        match e.options.data {
+            DataMode::Journal => under_way.post(Posting { block, bytes })?,
+            DataMode::Ordered | DataMode::Writeback => e.device.write(block, &bytes)?,
+        }
+    }
+    Ok((crcs, under_way))
+}
+
+/// The direct path: data goes to fresh LBNs on the device, the record remaps the extents. With `data=journal` the commit
+/// that covers the record waits for the device first ([`Behind::settle`](crate::data::behind::Behind::settle)).
 ///
 /// The data need not be flushed before the L2P entries say *written*: until the record commits,
 /// the LBNs' bits are clear, and a clear bit with a written entry goes through a zero batch.
@@ -466,31 +505,8 @@ fn write_direct(
         placed.push((at..at + n, run.start));
         at += n;
     }
-    let mut crcs = Vec::with_capacity(edges.count);
-    let mut i = 0;
-    for (r, lbn) in &placed {
-        let mut run: Option<(u64, Vec<u8>)> = None;
-        for k in 0..r.end - r.start {
-            let block = edges.block(req, i);
-            i += 1;
-            crcs.push((lbn + k, checksum::crc32c(block)));
-            let pbn = e.mapping(lbn + k)?.pbn;
-            match &mut run {
-                Some((b, buf)) if *b + (buf.len() / BLOCK) as u64 == pbn => {
-                    buf.extend_from_slice(block);
-                }
-                _ => {
-                    if let Some((b, buf)) = run.take() {
-                        e.device.write(e.data_start() + b, &buf)?;
-                    }
-                    run = Some((pbn, block.to_vec()));
-                }
-            }
-        }
-        if let Some((b, buf)) = run {
-            e.device.write(e.data_start() + b, &buf)?;
-        }
-    }
+    // Dropped before the transaction, which gives the blocks back.
+    let (crcs, under_way) = bring(e, &edges, req, &placed)?;
     for p in pieces {
         if let Some(lbn) = p.lbn {
             e.lbns.prepare_free(lbn..lbn + length(p), &e.nodes, e)?;
@@ -536,7 +552,11 @@ fn write_direct(
         drop_privileges(&mut image);
     }
     txn.put_inode(cell.ino, &image);
+    if e.options.data == DataMode::Journal {
+        txn.depend_on_media();
+    }
     let seq = txn.commit()?;
+    under_way.keep();
     changed.keep();
     cell.install(image, seq);
     Metrics::add(&e.metrics.blocks_direct, edges.count as u64);

@@ -23,6 +23,8 @@ pub(super) struct Deferred {
     lbns: AtomicU64,
     inos: AtomicU64,
     nodes: AtomicU64,
+    /// Held while numbers go from here to their allocator, so that they can be counted once. Before the allocators' locks.
+    moving: Mutex<()>,
 }
 
 impl Deferred {
@@ -75,6 +77,7 @@ impl Engine {
         };
         for (_, f) in due {
             let n = f.range.end - f.range.start;
+            let _moving = self.deferred.moving.lock();
             match f.kind {
                 Kind::Lbn => self.lbns.add_pending(f.range),
                 Kind::Inode => self.inos.release(f.range),
@@ -89,14 +92,16 @@ impl Engine {
 
     /// Blocks that no file owns: free at once, after digest, or after a zero batch.
     pub fn blocks_free(&self) -> u64 {
-        self.lbns.free() + self.deferred.len(Kind::Lbn)
+        let _moving = self.deferred.moving.lock();
+        self.lbns.free_now() + self.deferred.len(Kind::Lbn)
     }
 
     /// Inodes in use, and inodes that can still be created: in the inode pages there are, and in
     /// those that free node pages can become.
     pub fn files(&self) -> (u64, u64) {
         let total = self.inos.total();
-        let used = total.saturating_sub(self.inos.free() + self.deferred.len(Kind::Inode));
+        let _moving = self.deferred.moving.lock();
+        let used = total.saturating_sub(self.inos.free_now() + self.deferred.len(Kind::Inode));
         let pages = self.nodes.available() + self.deferred.len(Kind::Node);
         let free = if pages == 0 {
             0

@@ -1,6 +1,7 @@
 //! Files without a name, whiteouts, what flags forbid, the end that somebody asks for.
 
 mod ahead;
+mod behind;
 mod exchange;
 mod known;
 mod links;

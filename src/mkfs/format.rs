@@ -8,7 +8,7 @@ use std::time::UNIX_EPOCH;
 use quayfs_blockdev::BlockDevice;
 use quayfs_journal::{Durability, Journal};
 use quayfs_layout::config::{
-    COPIES, ConfigTable, DataHeader, FEATURE_PROPOSALS, FEATURE_QUOTA, LABEL_MAX,
+    COPIES, ConfigTable, DataHeader, FEATURE_PIPELINE, FEATURE_PROPOSALS, FEATURE_QUOTA, LABEL_MAX,
 };
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::inode::{self, Inode, ROOT, S_IFDIR};
@@ -128,7 +128,7 @@ pub(super) fn prepare(
         true => FEATURE_QUOTA,
         false => 0,
     };
-    let incompat = quota | FEATURE_PROPOSALS;
+    let incompat = quota | FEATURE_PROPOSALS | FEATURE_PIPELINE;
     let config = ConfigTable {
         uuid: identity.uuid,
         data_uuid: identity.data_uuid,

@@ -59,6 +59,8 @@ pub struct Allocator {
     /// Numbers freed, waiting for a zero batch.
     pending: Mutex<RangeSet<u64>>,
     pending_len: AtomicU64,
+    /// Held while numbers go from one of these counts to the other, so that they can be counted once. A leaf.
+    moving: Mutex<()>,
     cursor: AtomicU64,
 }
 
@@ -84,6 +86,7 @@ impl Allocator {
             credits: AtomicI64::new(credits),
             pending: Mutex::default(),
             pending_len: AtomicU64::new(0),
+            moving: Mutex::new(()),
             cursor: AtomicU64::new(0),
         })
     }
@@ -98,6 +101,7 @@ impl Allocator {
             credits: AtomicI64::new(0),
             pending: Mutex::default(),
             pending_len: AtomicU64::new(0),
+            moving: Mutex::new(()),
             cursor: AtomicU64::new(0),
         }
     }
@@ -152,6 +156,12 @@ impl Allocator {
         self.credits.load(Ordering::Acquire).max(0).cast_unsigned() + self.pending()
     }
 
+    /// [`Allocator::free`], of one moment.
+    pub fn free_now(&self) -> u64 {
+        let _moving = self.moving.lock();
+        self.free()
+    }
+
     /// Numbers waiting for a zero batch.
     pub fn pending(&self) -> u64 {
         self.pending_len.load(Ordering::Acquire)
@@ -195,6 +205,7 @@ impl Allocator {
         }
         for r in unclean {
             free.remove(r.clone());
+            let _moving = self.moving.lock();
             self.unpromise_signed(-((r.end - r.start) as i64));
             self.add_pending(r);
         }
@@ -360,9 +371,11 @@ impl Allocator {
     /// A zero batch has made `range` clean: it can be handed out.
     pub fn cleaned(&self, range: Range<u64>) {
         self.pending.lock().remove(range.clone());
-        self.pending_len
-            .fetch_sub(range.end - range.start, Ordering::AcqRel);
-        self.release(range);
+        let n = range.end - range.start;
+        self.untake(range);
+        let _moving = self.moving.lock();
+        self.pending_len.fetch_sub(n, Ordering::AcqRel);
+        self.unpromise(n);
     }
 
     /// Loads every group, so that the number of free ones is exact.

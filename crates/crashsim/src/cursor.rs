@@ -5,6 +5,7 @@ use crate::medium::{Content, Rules};
 use crate::recorder::Base;
 use quayfs_pmem::{Backend, LINE, lines};
 use rustc_hash::FxHashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::thread::ThreadId;
 
@@ -19,13 +20,15 @@ pub(crate) struct Cursor {
     pub(crate) acked: Arc<Vec<u64>>,
 }
 
-/// What the next fence of a thread settles.
+/// What the next fence, or drain of what is settled, of a thread settles.
 #[derive(Default)]
 struct Thread {
     /// Lines with the number of the event that flushed them: everything before is covered.
     flushed: Vec<(u64, usize)>,
     /// Lines with the number of the event that stored to them non-temporally.
     stored: Vec<(u64, usize)>,
+    /// On a disk: what it has written, and the number of the event that says so.
+    written: Option<(Arc<[Range<u64>]>, usize)>,
 }
 
 impl Cursor {
@@ -69,9 +72,17 @@ impl Cursor {
             }
             Kind::Fence | Kind::Drain if memory => self.fence(event.thread),
             Kind::Drain => self.pmem.settle_all(),
-            Kind::DrainRanges(ranges) => {
+            Kind::Settle(ranges) => {
+                let thread = self.threads.entry(event.thread).or_default();
+                thread.written = Some((Arc::clone(ranges), number));
+            }
+            Kind::DrainSettled => {
+                let thread = self.threads.entry(event.thread).or_default();
+                let Some((ranges, before)) = thread.written.take() else {
+                    return;
+                };
                 for range in ranges.iter() {
-                    self.pmem.settle_range(range.clone());
+                    self.pmem.settle_range(range.clone(), before);
                 }
             }
             Kind::Flush { .. } | Kind::Fence => {}

@@ -106,8 +106,10 @@ pub(crate) enum Kind {
     },
     Fence,
     Drain,
-    /// Of these parts of the region alone.
-    DrainRanges(Arc<[Range<u64>]>),
+    /// These parts of the region are written as they are now.
+    Settle(Arc<[Range<u64>]>),
+    /// A drain of what the thread has last settled.
+    DrainSettled,
     /// A write or, with garbage, a discard.
     DeviceWrite {
         off: u64,
@@ -123,7 +125,7 @@ impl Kind {
     pub(crate) fn only_orders(&self) -> bool {
         match self {
             Self::Flush { .. } | Self::Fence | Self::Drain => true,
-            Self::DrainRanges(_) | Self::DeviceFlush => true,
+            Self::Settle(_) | Self::DrainSettled | Self::DeviceFlush => true,
             Self::Store { .. } | Self::DeviceWrite { .. } | Self::Mark(_) => false,
         }
     }
@@ -139,7 +141,8 @@ impl fmt::Display for Event {
             Kind::Flush { off, len } => write!(f, "flush of {len} bytes at {off:#x}")?,
             Kind::Fence => f.write_str("fence")?,
             Kind::Drain => f.write_str("drain")?,
-            Kind::DrainRanges(ranges) => write!(f, "drain of {ranges:x?}")?,
+            Kind::Settle(ranges) => write!(f, "settling of {ranges:x?}")?,
+            Kind::DrainSettled => f.write_str("drain of what is settled")?,
             Kind::DeviceWrite {
                 off,
                 bytes,

@@ -149,8 +149,8 @@ impl Content {
         }
     }
 
-    /// Settles everything in a range of whole granules.
-    pub(crate) fn settle_range(&mut self, range: Range<u64>) {
+    /// Settles what was stored before an event in a range of whole granules.
+    pub(crate) fn settle_range(&mut self, range: Range<u64>, before: usize) {
         let size = self.rules.granule;
         let granules = range.start / size..range.end.div_ceil(size);
         let pending: Vec<u64> = self
@@ -159,7 +159,7 @@ impl Content {
             .map(|(granule, _)| *granule)
             .collect();
         for granule in pending {
-            self.settle(granule, |_| true);
+            self.settle(granule, |piece| piece.event < before);
         }
     }
 

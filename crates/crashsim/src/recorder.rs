@@ -107,8 +107,12 @@ impl Observer for Log {
         self.push(Kind::Drain, site);
     }
 
-    fn drain_ranges(&self, ranges: &[Range<u64>], site: &'static Location<'static>) {
-        self.push(Kind::DrainRanges(ranges.into()), site);
+    fn settle_ranges(&self, ranges: &[Range<u64>], site: &'static Location<'static>) {
+        self.push(Kind::Settle(ranges.into()), site);
+    }
+
+    fn drain_settled(&self, site: &'static Location<'static>) {
+        self.push(Kind::DrainSettled, site);
     }
 
     fn drain_fault(&self) -> Option<io::Error> {

@@ -197,9 +197,11 @@ fn ordering(event: &Event) -> Option<Ordering> {
     let kind = match &event.kind {
         Kind::Flush { .. } => OrderingKind::Flush,
         Kind::Fence => OrderingKind::Fence,
-        Kind::Drain | Kind::DrainRanges(_) => OrderingKind::Drain,
+        Kind::Drain | Kind::DrainSettled => OrderingKind::Drain,
         Kind::DeviceFlush => OrderingKind::DeviceFlush,
-        Kind::Store { .. } | Kind::DeviceWrite { .. } | Kind::Mark(_) => return None,
+        Kind::Store { .. } | Kind::Settle(_) | Kind::DeviceWrite { .. } | Kind::Mark(_) => {
+            return None;
+        }
     };
     Some(Ordering {
         kind,

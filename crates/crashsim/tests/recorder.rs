@@ -253,7 +253,8 @@ fn destructors_of_the_dead_may_order_but_that_has_no_effect() {
             region.flush(0, 8);
             region.fence();
             region.drain().unwrap();
-            region.drain_ranges(&[0..512, 512..1024]).unwrap();
+            region.settle_ranges(&[0..512, 512..1024]).unwrap();
+            region.drain_settled().unwrap();
             self.0.device().flush().unwrap();
         }
     }

@@ -39,9 +39,16 @@ pub struct Credit<'j> {
     pub(crate) journal: &'j Journal,
     pub(crate) buffer: u16,
     pub(crate) left: Amount,
+    pub(crate) dependent: bool,
 }
 
 impl Credit<'_> {
+    /// The record will refer to what lies elsewhere: on the media of [`Journal::set_media`], or in the region outside of the
+    /// log, and not yet drained. A commit that covers it makes that durable first. To be called when all of it is written.
+    pub fn depend_on_media(&mut self) {
+        self.dependent = true;
+    }
+
     /// The staging buffer that was chosen.
     pub fn buffer(&self) -> u16 {
         self.buffer
@@ -161,6 +168,7 @@ impl Journal {
                         journal: self,
                         buffer: at as u16,
                         left: amount,
+                        dependent: false,
                     });
                 }
                 Err(have) => enough_slots |= have.slots >= amount.slots + rest.slots,

@@ -119,6 +119,10 @@ impl Journal {
         // Ordering 3: the bound is published, then the number taken.
         let seq = self.bounds.begin(lane_no);
         record.finish(seq, lane.tail, self.epoch, lane_no as u16, self.record_seed);
+        if credit.dependent {
+            // Before the append ends, which every commit that covers it waits for.
+            self.dependent.fetch_max(seq, Ordering::AcqRel);
+        }
         let off = self.geo.lane(lane_no) + lane.tail % self.geo.lane_bytes;
         // Whole lines, past the cache: nothing is fetched that is about to be overwritten. Digest reads
         // them thousands of records later.

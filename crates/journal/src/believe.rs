@@ -1,8 +1,8 @@
 //! Which commits recovery believes: a proposal, if all that it covers is there.
 //!
 //! A commit of one drain stores its number together with what it vouches for, and any of that may be missing after a
-//! crash. It was proposed when the one before it was durable, so what *that* lacks is damage. Two places take turns:
-//! of two proposals the higher one is the last.
+//! crash. With it, in the same sector, goes the number of the last commit that was durable then (`commit_ts`): what *that*
+//! lacks is damage. One more commit may have been on its way, and is looked at if the last one is not whole.
 
 use crate::error::{Damage, JournalError};
 use crate::geometry::JournalGeometry;
@@ -12,44 +12,41 @@ use quayfs_layout::jsb::{PROPOSALS, WordKind};
 use quayfs_layout::record::SlotRun;
 use quayfs_layout::{BLOCK, Guard, checksum};
 use quayfs_pmem::Region;
+use smallvec::SmallVec;
 use std::ops::Range;
 
 /// What the superblock says of commits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Commits {
     /// Everything at or below is durable.
     pub(crate) durable: u64,
-    /// The last proposal, or the same.
-    pub(crate) newest: u64,
+    /// Proposals that are not proven to be, the last one first.
+    pub(crate) proposed: SmallVec<[u64; PROPOSALS]>,
     /// Commits were proposed, which leaves slot headers out.
-    proposed: bool,
+    without_headers: bool,
 }
 
 impl Commits {
     /// There is no proposal.
     pub(crate) fn settled(commit_ts: u64) -> Self {
+        Self::of(commit_ts, SmallVec::new())
+    }
+
+    fn of(commit_ts: u64, mut proposals: SmallVec<[u64; PROPOSALS]>) -> Self {
+        let without_headers = proposals.iter().any(|cut| *cut > 0);
+        proposals.retain(|cut| *cut > commit_ts);
+        proposals.sort_unstable_by(|a, b| b.cmp(a));
         Self {
             durable: commit_ts,
-            newest: commit_ts,
-            proposed: false,
+            proposed: proposals,
+            without_headers,
         }
     }
 
-    fn of(commit_ts: u64, proposals: &[u64]) -> Self {
-        let newest = proposals.iter().copied().max().unwrap_or(0);
-        let before = proposals.iter().copied().filter(|cut| *cut < newest);
-        let durable = commit_ts.max(before.max().unwrap_or(0));
-        Self {
-            durable,
-            newest: newest.max(durable),
-            proposed: newest > 0,
-        }
-    }
-
-    /// The numbers whose records nothing vouches for but themselves. What is digested was durable.
-    pub(crate) fn unproven(&self, digested: u64) -> Range<u64> {
+    /// The numbers up to a proposal whose records nothing vouches for but themselves. What is digested was durable.
+    pub(crate) fn unproven(&self, proposal: u64, digested: u64) -> Range<u64> {
         let from = self.durable.max(digested) + 1;
-        from..(self.newest + 1).max(from)
+        from..(proposal + 1).max(from)
     }
 }
 
@@ -62,7 +59,7 @@ pub(crate) fn commits(
     damage: &mut Vec<Damage>,
 ) -> Result<Commits, JournalError> {
     let commit_ts = jsb.load(WordKind::CommitTs)?;
-    let proposals: Vec<u64> = (0..PROPOSALS as u8)
+    let proposals = (0..PROPOSALS as u8)
         .map(|place| {
             jsb.load_proposal(place).unwrap_or_else(|_| {
                 damage.push(Damage::Word(WordKind::Proposal(place)));
@@ -70,7 +67,7 @@ pub(crate) fn commits(
             })
         })
         .collect();
-    Ok(Commits::of(commit_ts, &proposals))
+    Ok(Commits::of(commit_ts, proposals))
 }
 
 /// Whether the records of all these numbers were found, and the payloads that they name.
@@ -108,8 +105,8 @@ pub(crate) fn is_there(region: &Region, geo: &JournalGeometry, run: &SlotRun) ->
 }
 
 /// The slots (buffer, position) whose headers may be missing: where commits were proposed, all that records name.
-pub(crate) fn without_headers(commits: Commits, walks: &[Walk]) -> Vec<(u16, u64)> {
-    let walks = walks.iter().filter(|_| commits.proposed);
+pub(crate) fn without_headers(commits: &Commits, walks: &[Walk]) -> Vec<(u16, u64)> {
+    let walks = walks.iter().filter(|_| commits.without_headers);
     let runs = walks.flat_map(|walk| &walk.records).flat_map(|r| &r.runs);
     let slots = |run: &SlotRun| {
         let buffer = run.buffer;
@@ -125,21 +122,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_higher_proposal_is_the_last_and_says_that_the_lower_one_is_durable() {
-        let of = |commit_ts, proposals: [u64; 2]| {
-            let c = Commits::of(commit_ts, &proposals);
-            (c.durable, c.newest)
+    fn proposals_above_the_durable_commit_are_looked_at_the_last_one_first() {
+        let of = |commit_ts, proposals: [u64; 3]| {
+            let c = Commits::of(commit_ts, proposals.into());
+            assert_eq!(c.durable, commit_ts);
+            c.proposed.to_vec()
         };
-        assert_eq!(of(5, [0, 0]), (5, 5));
-        // The first of an epoch.
-        assert_eq!(of(5, [9, 0]), (5, 9));
-        assert_eq!(of(5, [9, 12]), (9, 12));
-        assert_eq!(of(9, [15, 12]), (12, 15));
+        assert_eq!(of(5, [0, 0, 0]), []);
+        // The first of an epoch, alone and with a second one on its way.
+        assert_eq!(of(5, [9, 0, 0]), [9]);
+        assert_eq!(of(5, [9, 12, 0]), [12, 9]);
+        assert_eq!(of(9, [9, 12, 0]), [12]);
+        assert_eq!(of(12, [18, 12, 15]), [18, 15]);
+        assert_eq!(of(15, [18, 12, 15]), [18]);
         // A commit of two drains came after them.
-        assert_eq!(of(20, [15, 12]), (20, 20));
-        assert_eq!(Commits::of(9, &[15, 12]).unproven(0), 13..16);
-        assert_eq!(Commits::of(9, &[15, 12]).unproven(14), 15..16);
-        assert!(Commits::of(9, &[15, 12]).unproven(15).is_empty());
-        assert!(Commits::settled(9).unproven(3).is_empty());
+        assert_eq!(of(20, [15, 12, 18]), []);
+        let c = Commits::of(9, [15, 12, 9].into());
+        assert_eq!(c.unproven(15, 0), 10..16);
+        assert_eq!(c.unproven(12, 11), 12..13);
+        assert!(c.unproven(15, 15).is_empty());
+        assert!(Commits::settled(9).unproven(9, 3).is_empty());
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::Durability;
 use crate::error::JournalError;
-use crate::journal::Journal;
+use crate::journal::{Journal, Media};
 use quayfs_layout::jsb::{PROPOSALS, WordKind};
 use quayfs_sync::wait_for_device;
 use std::sync::atomic::Ordering;
@@ -13,9 +13,14 @@ pub type Waiter = Box<dyn FnOnce(Result<u64, JournalError>) + Send>;
 /// What commits have in common.
 #[derive(Default)]
 pub(crate) struct Committing {
-    running: bool,
+    /// One is being put together and written.
+    writing: bool,
+    /// The cut of another one, the one before it, which has been written and waits for the device.
+    flying: Option<u64>,
     /// Of the next proposal.
     place: u8,
+    /// The highest number that a call waits for, or has waited for.
+    wanted: u64,
     /// What is to be told when a number is committed. Not empty only while there is a thread for it.
     queue: Vec<(u64, Waiter)>,
     /// What becomes of the queue.
@@ -32,36 +37,39 @@ enum Service {
     Ending,
 }
 
-/// The right to commit, until it is dropped.
-struct Turn<'a> {
-    journal: &'a Journal,
-    place: u8,
-}
+/// The right to put a commit together and write it, until it is dropped.
+struct Turn<'a>(&'a Journal);
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let journal = self.journal;
-        let mut committing = journal.committing.lock();
-        committing.running = false;
-        committing.place = self.place;
-        let (upto, stopped) = (journal.commit_ts(), journal.check().is_err());
-        let covered = |(want, _): &mut (u64, Waiter)| stopped || *want <= upto;
-        let told: Vec<_> = committing.queue.extract_if(.., covered).collect();
-        // The thread of the queue sleeps while a commit runs, also when the end has been announced meanwhile.
-        let called = !committing.queue.is_empty() || committing.service == Service::Ending;
+        self.0.over(|committing| committing.writing = false);
+    }
+}
+
+impl<'a> Turn<'a> {
+    /// The commit is written. The next one, which has another place, may be put together.
+    fn take_off(self, cut: u64, next: u8) -> Flight<'a> {
+        let flight = Flight(self.0);
+        let mut committing = self.0.committing.lock();
+        committing.flying = Some(cut);
+        if !quayfs_sync::planted("a commit goes where the one before it is") {
+            committing.place = next;
+        }
         drop(committing);
-        journal.committed.notify_all();
-        if called {
-            journal.queued.notify_all();
+        flight
+    }
+}
+
+/// A commit that is written and waits for the device, until this is dropped.
+struct Flight<'a>(&'a Journal);
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            // Others would take it for durable, and the last one that is would lose its place.
+            self.0.stopped.store(true, Ordering::Release);
         }
-        for (want, waiter) in told {
-            if want <= upto {
-                journal.counters.count_shared_commit();
-                waiter(Ok(upto));
-            } else {
-                waiter(Err(JournalError::Stopped));
-            }
-        }
+        self.0.over(|committing| committing.flying = None);
     }
 }
 
@@ -88,11 +96,12 @@ impl Journal {
     /// durable yet. Returns a number at or below which all is committed, more than asked for if
     /// others have committed. In `op` there is nothing to do.
     ///
-    /// One commit runs at a time. Calls that come meanwhile wait for it; those that it covers return with it, and one of
-    /// the others commits for all of them.
+    /// While one commit waits for the device, the next one is put together and written, for all calls that come
+    /// meanwhile ([`JournalOptions::proposals`](crate::JournalOptions::proposals)). Calls that it covers return with it.
     ///
     /// # Errors
-    /// [`JournalError::Stopped`], or [`JournalError::Pmem`] if the region cannot be drained.
+    /// [`JournalError::Stopped`], [`JournalError::Pmem`] if the region cannot be drained, or [`JournalError::Media`] if what a
+    /// record refers to cannot be made durable; the last two stop the journal.
     pub fn commit(&self, upto: Option<u64>) -> Result<u64, JournalError> {
         if self.durability == Durability::Op {
             return Ok(self.complete_upto());
@@ -103,33 +112,49 @@ impl Journal {
         if done >= want {
             return Ok(done);
         }
-        let Some(mut turn) = self.turn(want) else {
+        let Some(turn) = self.turn(want) else {
             self.counters.count_shared_commit();
             return Ok(self.commit_ts.load(Ordering::Acquire));
         };
         self.check()?;
-        let done = self.commit_ts.load(Ordering::Acquire);
-        // One number in one order: it cannot separate an operation from what it depends on. What was appended
-        // while this waited for its turn is covered as well.
-        let cut = upto.map_or_else(|| self.bounds.last_taken(), |_| want);
-        // Ordering 3: counter first, then bounds. Whoever took a number at or below the cut holds his
-        // lane's lock until the append is finished, so taking the lock waits without spinning.
+        let exact = upto.map(|_| want);
+        let cut = match self.proposals {
+            0 => self.commit_in_two_drains(exact)?,
+            _ => self.propose(turn, exact)?,
+        };
+        self.counters.count_commit();
+        Ok(cut)
+    }
+
+    /// Where a commit begins: one number in one order, which cannot separate an operation from what it depends on. What
+    /// was appended while the commit waited for its turn is covered as well, unless the cut is to be exact.
+    fn cut(&self, exact: Option<u64>) -> u64 {
+        let cut = exact.unwrap_or_else(|| self.bounds.last_taken());
+        // Ordering 3: counter first, then bounds. An append that has taken a number at or below the cut holds its
+        // lane's lock until it is finished, so taking the lock waits without spinning.
         let waited_for = self.bounds.appending_upto(cut);
         for lane in waited_for.filter(|_| !quayfs_sync::planted("commit waits for nobody")) {
             drop(self.buffers[lane].lane.lock());
         }
-        match self.one_drain {
-            true => self.propose(&mut turn.place, done, cut)?,
-            false => {
-                // Records and slots at or below the cut are settled before the number that vouches for them.
-                self.drain()?;
-                self.jsb().store(WordKind::CommitTs, cut);
-                self.drain()?;
-            }
+        cut
+    }
+
+    fn commit_in_two_drains(&self, exact: Option<u64>) -> Result<u64, JournalError> {
+        let cut = self.cut(exact);
+        if let Some(media) = self.media.get().filter(|_| self.has_dependent()) {
+            wait_for_device(media).map_err(|e| {
+                // For good: nothing says what of it is there.
+                self.stopped.store(true, Ordering::Release);
+                self.wake();
+                JournalError::Media(e)
+            })?;
         }
+        // Records and slots at or below the cut are settled before the number that vouches for them.
+        self.drain()?;
+        self.jsb().store(WordKind::CommitTs, cut);
+        self.drain()?;
         // Ordering 8: visible, to digest and to `fsync`, only when persistent.
         self.commit_ts.store(cut, Ordering::Release);
-        self.counters.count_commit();
         Ok(cut)
     }
 
@@ -147,8 +172,9 @@ impl Journal {
         if self.durability == Durability::Commit {
             let mut committing = self.committing.lock();
             let durable = self.commit_ts() >= want;
-            if !durable && committing.running && committing.service == Service::Open {
+            if !durable && !self.is_free(&committing, want) && committing.service == Service::Open {
                 committing.queue.push((want, waiter()));
+                self.want(&mut committing, want);
                 return None;
             }
         }
@@ -165,9 +191,7 @@ impl Journal {
         };
         loop {
             // The commit that runs tells what it covers, and calls for the rest.
-            while committing.running
-                || committing.queue.is_empty() && committing.service == Service::Open
-            {
+            while !self.has_work(&committing) {
                 self.queued.wait(&mut committing);
             }
             if committing.queue.is_empty() {
@@ -191,14 +215,38 @@ impl Journal {
         self.queued.notify_all();
     }
 
-    /// The right to commit, or `None` if all up to `want` has been committed meanwhile.
+    /// Whether a commit can begin, of records that the one under way does not cover.
+    fn is_free(&self, committing: &Committing, want: u64) -> bool {
+        let pipelined = usize::from(self.proposals) == PROPOSALS;
+        let behind = |cut| pipelined && cut < want;
+        !committing.writing && committing.flying.is_none_or(behind)
+    }
+
+    /// Whether the thread of the queue has something to commit, or is to end.
+    fn has_work(&self, committing: &Committing) -> bool {
+        match committing.queue.iter().map(|(want, _)| *want).max() {
+            Some(want) => self.is_free(committing, want),
+            None => committing.service == Service::Ending,
+        }
+    }
+
+    /// A call waits for a number, which a commit that waits for the one before it can take along.
+    fn want(&self, committing: &mut Committing, want: u64) {
+        committing.wanted = committing.wanted.max(want);
+        if committing.flying.is_some() {
+            self.committed.notify_all();
+        }
+    }
+
+    /// The right to write a commit, or `None` if all up to `want` has been committed meanwhile.
     fn turn(&self, want: u64) -> Option<Turn<'_>> {
         let mut committing = self.committing.lock();
-        if committing.running {
+        if !self.is_free(&committing, want) {
+            self.want(&mut committing, want);
             drop(committing);
             return wait_for_device(|| {
                 let mut committing = self.committing.lock();
-                while committing.running && self.commit_ts.load(Ordering::Acquire) < want {
+                while !self.is_free(&committing, want) && self.commit_ts() < want {
                     self.committed.wait(&mut committing);
                 }
                 self.turn_of(&mut committing, want)
@@ -208,26 +256,94 @@ impl Journal {
     }
 
     fn turn_of(&self, committing: &mut Committing, want: u64) -> Option<Turn<'_>> {
-        if self.commit_ts.load(Ordering::Acquire) >= want {
+        if self.commit_ts() >= want {
             return None;
         }
-        committing.running = true;
-        Some(Turn {
-            journal: self,
-            place: committing.place,
+        committing.writing = true;
+        Some(Turn(self))
+    }
+
+    /// The number goes with what it vouches for, and recovery looks whether that is there. With it goes the last number
+    /// that is durable, and its place is one that says nothing any more: of what the other places have, one may wait for the
+    /// device, which recovery looks at if this one is not believed. Slot headers are not among it: the record has what
+    /// they say, and digest drains them before D passes it.
+    fn propose(&self, turn: Turn<'_>, exact: Option<u64>) -> Result<u64, JournalError> {
+        let stop = |e| self.stop(e);
+        let place = self.committing.lock().place;
+        let cut = loop {
+            let cut = self.cut(exact);
+            if self.has_dependent() {
+                // What it refers to would have to be looked at as well before this is believed.
+                self.may_fly(cut, Some(cut));
+                return self.commit_in_two_drains(exact);
+            }
+            self.jsb().store(WordKind::CommitTs, self.commit_ts());
+            self.jsb().store(WordKind::Proposal(place), cut);
+            self.region.settle_ranges(&self.geo.log()).map_err(stop)?;
+            if self.may_fly(cut, exact) {
+                break cut;
+            }
+        };
+        // The next one may be written from now on.
+        let _flight = turn.take_off(cut, (place + 1) % self.proposals);
+        self.region.drain_settled().map_err(stop)?;
+        // Ordering 8: visible, to digest and to `fsync`, only when persistent.
+        self.commit_ts.store(cut, Ordering::Release);
+        Ok(cut)
+    }
+
+    /// Whether a record that is not committed refers to more than the log.
+    fn has_dependent(&self) -> bool {
+        self.dependent.load(Ordering::Acquire) > self.commit_ts()
+    }
+
+    /// What a commit calls first, if it covers a record that refers to other media ([`Credit::depend_on_media`]). Set once.
+    ///
+    /// [`Credit::depend_on_media`]: crate::Credit::depend_on_media
+    pub fn set_media(&self, settle: Media) {
+        let _ = self.media.set(settle);
+    }
+
+    /// Waits until the commit before this one is durable, or has failed; or returns `false` if a call has come meanwhile
+    /// whose records this one can take along.
+    fn may_fly(&self, cut: u64, exact: Option<u64>) -> bool {
+        if self.committing.lock().flying.is_none() {
+            return true;
+        }
+        wait_for_device(|| {
+            let mut committing = self.committing.lock();
+            while committing.flying.is_some() {
+                if exact.is_none() && committing.wanted > cut {
+                    return false;
+                }
+                self.committed.wait(&mut committing);
+            }
+            true
         })
     }
 
-    /// The number goes with what it vouches for, and recovery looks whether that is there. It takes the place of the
-    /// proposal before the last one, which is durable: if this one is not believed, the last one is. Slot headers are
-    /// not among it: the record has what they say, and digest drains them before D passes it.
-    fn propose(&self, place: &mut u8, done: u64, cut: u64) -> Result<(), JournalError> {
-        self.jsb().store(WordKind::CommitTs, done);
-        self.jsb().store(WordKind::Proposal(*place), cut);
-        let drained = self.region.drain_ranges(&self.geo.log());
-        drained.map_err(|e| self.stop(e))?;
-        *place = (*place + 1) % PROPOSALS as u8;
-        Ok(())
+    /// A commit has ended, or can be followed by another one. Tells those that wait what has become of it.
+    fn over(&self, change: impl FnOnce(&mut Committing)) {
+        let mut committing = self.committing.lock();
+        change(&mut committing);
+        let (upto, stopped) = (self.commit_ts(), self.check().is_err());
+        let covered = |(want, _): &mut (u64, Waiter)| stopped || *want <= upto;
+        let told: Vec<_> = committing.queue.extract_if(.., covered).collect();
+        // The thread of the queue sleeps while there is nothing for it, also when the end has been announced meanwhile.
+        let called = self.has_work(&committing);
+        drop(committing);
+        self.committed.notify_all();
+        if called {
+            self.queued.notify_all();
+        }
+        for (want, waiter) in told {
+            if want <= upto {
+                self.counters.count_shared_commit();
+                waiter(Ok(upto));
+            } else {
+                waiter(Err(JournalError::Stopped));
+            }
+        }
     }
 
     /// The last durable commit; in `op` what it was when the volume was recovered.

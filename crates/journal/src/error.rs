@@ -11,8 +11,13 @@ pub enum JournalError {
     /// be durable.
     #[error(transparent)]
     Pmem(#[from] PmemError),
-    /// An earlier drain failed; the journal refuses everything until the volume is recovered.
-    #[error("the journal stopped: an earlier drain of persistent memory failed")]
+    /// What records refer to on another medium could not be made durable ([`Journal::set_media`](crate::Journal::set_media)).
+    /// The journal stops.
+    #[error("what records refer to could not be made durable: {0}")]
+    Media(#[source] std::io::Error),
+    /// An earlier drain failed, or what records refer to could not be made durable; the journal refuses everything until
+    /// the volume is recovered.
+    #[error("the journal stopped: an earlier commit or drain failed")]
     Stopped,
     /// [`Journal::set_clean`](crate::Journal::set_clean) was called.
     #[error("the journal is closed")]

@@ -17,7 +17,7 @@ use quayfs_layout::slot::HeaderSeed;
 use quayfs_pmem::{PmemError, Region};
 use quayfs_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use quayfs_sync::{Condvar, Mutex, MutexGuard, lock_noting};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Which buffers operations use; an ablation switch, one code path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -46,10 +46,11 @@ pub struct JournalOptions {
     pub log_bytes: u64,
     /// Most records above D, over all lanes. Bounds recovery.
     pub log_records: u64,
-    /// A commit is one drain, after which recovery looks whether all of it is there, instead of two. For a medium
-    /// where a drain is dear; the volume must have the feature, and records must not depend on anything in the
-    /// region but each other and what they stage.
-    pub one_drain: bool,
+    /// Places of proposals. With some a commit is one drain, after which recovery looks whether all of it is there,
+    /// instead of two; with all three ([`PROPOSALS`](quayfs_layout::jsb::PROPOSALS)) one is put together and written while
+    /// the one before it waits for the device. For a medium where a drain is dear; the volume must have the features,
+    /// and records must not depend on anything in the region but each other and what they stage.
+    pub proposals: u8,
 }
 
 impl JournalOptions {
@@ -61,10 +62,13 @@ impl JournalOptions {
             staging: Staging::Sharded,
             log_bytes: 16 << 20,
             log_records: 64 << 10,
-            one_drain: false,
+            proposals: 0,
         }
     }
 }
+
+/// Makes durable what has been written to other media before it is called.
+pub type Media = Box<dyn Fn() -> std::io::Result<()> + Send + Sync>;
 
 /// One staging buffer: a slot ring, a record lane, and the credits for both.
 pub(crate) struct Buffer {
@@ -97,11 +101,14 @@ pub struct Journal {
     pub(crate) digested: AtomicU64,
     pub(crate) retired: AtomicU64,
     pub(crate) committing: Mutex<Committing>,
-    /// A commit has ended.
+    /// A commit has ended, or has been written, or one that waits for another can take something along.
     pub(crate) committed: Condvar,
-    /// A commit has ended and left something in the queue, or the queue is to end.
+    /// A commit can begin and there is something in the queue, or the queue is to end.
     pub(crate) queued: Condvar,
-    pub(crate) one_drain: bool,
+    pub(crate) proposals: u8,
+    /// The highest number of a record that needs more than the log ([`Credit::depend_on_media`](crate::Credit)).
+    pub(crate) dependent: AtomicU64,
+    pub(crate) media: OnceLock<Media>,
     pub(crate) digest_lock: Mutex<()>,
     pub(crate) retire_lock: Mutex<()>,
     pub(crate) central: Option<Mutex<()>>,
@@ -129,7 +136,7 @@ impl Journal {
     /// `Ok` as long as the journal accepts work.
     ///
     /// # Errors
-    /// [`JournalError::Stopped`] after a failed drain, [`JournalError::Closed`] after
+    /// [`JournalError::Stopped`] after a failed drain or commit, [`JournalError::Closed`] after
     /// [`Journal::set_clean`].
     pub fn check(&self) -> Result<(), JournalError> {
         if self.stopped.load(Ordering::Acquire) {

@@ -55,7 +55,7 @@ pub use commit::Waiter;
 pub use digest::{Reader, RecordRef, Records};
 pub use error::{Damage, JournalError, Shortage, SlotDamage};
 pub use geometry::JournalGeometry;
-pub use journal::{Journal, JournalOptions, LogPositions, Staging};
+pub use journal::{Journal, JournalOptions, LogPositions, Media, Staging};
 pub use quayfs_layout::record::{RunView, SlotRun};
 pub use recover::RecoveredTo;
 pub use retire::RetiredWord;

@@ -20,6 +20,7 @@ use quayfs_layout::slot::{HeaderSeed, SlotHeader};
 use quayfs_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use quayfs_sync::{Condvar, Mutex};
 use rustc_hash::FxHashSet;
+use std::sync::OnceLock;
 
 /// How far the caller has digested what a scan found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -270,7 +271,9 @@ impl Scan {
             committing: Mutex::new(Committing::default()),
             committed: Condvar::new(),
             queued: Condvar::new(),
-            one_drain: options.one_drain,
+            proposals: options.proposals,
+            dependent: AtomicU64::new(0),
+            media: OnceLock::new(),
             digest_lock: Mutex::new(()),
             retire_lock: Mutex::new(()),
             central: (options.staging == Staging::Central).then(|| Mutex::new(())),

@@ -107,15 +107,15 @@ impl Journal {
             },
         };
         let walk = |commit_ts| walk_all(&region, geo, &heads, rules(commit_ts));
-        let mut commit_ts = commits.newest;
-        let mut walks = walk(commit_ts);
-        if !believe::is_whole(&region, geo, &walks, commits.unproven(digested)) {
-            // It was cut off, and never acknowledged.
-            commit_ts = commits.durable;
-            walks = walk(commit_ts);
-        }
+        // What was cut off was never acknowledged.
+        let whole = commits.proposed.iter().find_map(|&proposal| {
+            let walks = walk(proposal);
+            let unproven = commits.unproven(proposal, digested);
+            believe::is_whole(&region, geo, &walks, unproven).then_some((proposal, walks))
+        });
+        let (commit_ts, walks) = whole.unwrap_or_else(|| (commits.durable, walk(commits.durable)));
         let rules = rules(commit_ts);
-        let without_headers = believe::without_headers(commits, &walks);
+        let without_headers = believe::without_headers(&commits, &walks);
         let mut scan = Scan {
             epoch: epoch_word.epoch,
             mode,

@@ -7,7 +7,7 @@ use crate::{Durability, Record};
 use quayfs_layout::record::{
     RECORD_HEADER_BYTES, RecordHeader, RecordKind, SlotRun, body_crc as crc_of_body,
 };
-use quayfs_layout::{Guard, LINE};
+use quayfs_layout::{BLOCK, Guard, LINE};
 use quayfs_pmem::Region;
 use std::ops::Range;
 
@@ -39,6 +39,9 @@ pub(crate) struct Walk {
     pub(crate) torn: Vec<u64>,
     pub(crate) damage: Vec<Damage>,
 }
+
+/// Bytes of a lane that are read at once where each line is looked at.
+const PIECE: u64 = 4 * BLOCK as u64;
 
 struct Walker<'a> {
     region: &'a Region,
@@ -195,8 +198,12 @@ impl Walker<'_> {
     }
 
     fn header(&self, pos: u64) -> Option<RecordHeader> {
+        self.decode(&self.line(pos), pos)
+    }
+
+    fn decode(&self, b: &[u8; RECORD_HEADER_BYTES], pos: u64) -> Option<RecordHeader> {
         let Rules { epoch, .. } = self.rules;
-        RecordHeader::decode(&self.line(pos), self.geo.volume_salt, self.lane, epoch, pos)
+        RecordHeader::decode(b, self.geo.volume_salt, self.lane, epoch, pos)
     }
 
     /// Of whatever lap: a later epoch may get to that position, and believe it.
@@ -258,22 +265,31 @@ impl Walker<'_> {
                 pos += start - at;
                 continue;
             }
-            if self.header(pos).is_some() {
-                return Some(pos);
+            let len = PIECE.min(ring - at).min(self.limit - pos);
+            let piece = self
+                .region
+                .read_vec(self.geo.lane(self.lane.into()) + at, len);
+            for line in piece.as_chunks().0 {
+                if self.decode(line, pos).is_some() {
+                    return Some(pos);
+                }
+                self.note_line(walk, line, pos);
+                pos += LINE as u64;
             }
-            self.note(walk, pos);
-            pos += LINE as u64;
         }
         None
     }
 
     /// Notes what is at a position without a valid header, if it is of any interest.
     fn note(&self, walk: &mut Walk, pos: u64) {
-        let (b, salt) = (self.line(pos), self.geo.volume_salt);
-        if RecordHeader::torn(&b, salt, self.rules.epoch) {
+        self.note_line(walk, &self.line(pos), pos);
+    }
+
+    fn note_line(&self, walk: &mut Walk, b: &[u8; RECORD_HEADER_BYTES], pos: u64) {
+        if RecordHeader::torn(b, self.geo.volume_salt, self.rules.epoch) {
             walk.torn.push(pos);
         }
-        if let Some(h) = self.stray(&b, pos) {
+        if let Some(h) = self.stray(b, pos) {
             walk.max_seq = walk.max_seq.max(h.seq);
             if walk.stray.is_none_or(|s| s.epoch < h.epoch) {
                 walk.stray = Some(h);

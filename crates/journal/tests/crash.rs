@@ -8,7 +8,7 @@ mod common;
 use common::*;
 use quayfs_crashsim::{Budget, CrashImage, Medium, Recorder};
 use quayfs_journal::*;
-use quayfs_layout::jsb::{SeqWord, WordKind};
+use quayfs_layout::jsb::{PROPOSALS, SeqWord, WordKind};
 use quayfs_layout::record::{RECORD_HEADER_BYTES, RecordHeader};
 use quayfs_pmem::Backend;
 use std::sync::Arc;
@@ -151,22 +151,35 @@ fn commit_on_a_file() {
     crash_everywhere(Backend::File, Durability::Commit);
 }
 
-/// A volume that was made before there were proposals: two drains make a commit.
-#[test]
-fn commit_of_two_drains_on_a_file() {
+/// Volumes that were made before there were proposals, where two drains make a commit, or before there were three places
+/// of them.
+fn commit_on_an_older_volume(places: u8) {
     let recorder = formatted(Backend::File, Durability::Commit);
     let (region, device) = (recorder.region(), recorder.device());
     let options = JournalOptions {
-        one_drain: false,
+        proposals: places,
         ..options(Durability::Commit)
     };
     let (geo, _) = small();
     let volume = Volume::recover_as(geo, region, device, options, &"before any crash");
     let mut run = Run::new(recorder, vec![0; LBNS as usize], Durability::Commit);
     run.go(&volume, 1, 41);
-    let proposal = geo.jsb_off + WordKind::Proposal(0).offset();
-    assert_eq!(volume.region.load_u64(proposal), 0);
+    for place in 0..PROPOSALS as u8 {
+        let proposal = geo.jsb_off + WordKind::Proposal(place).offset();
+        let written = volume.region.load_u64(proposal) != 0;
+        assert_eq!(written, place < places, "place {place}");
+    }
     crash_all_of(&run);
+}
+
+#[test]
+fn commit_of_two_drains_on_a_file() {
+    commit_on_an_older_volume(0);
+}
+
+#[test]
+fn commit_with_two_places_on_a_file() {
+    commit_on_an_older_volume(2);
 }
 
 /// Crash, recover, crash in the middle of that, recover: the second recovery finds what the first

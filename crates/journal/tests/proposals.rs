@@ -4,9 +4,10 @@ mod common;
 
 use common::*;
 use quayfs_journal::*;
-use quayfs_layout::jsb::WordKind;
+use quayfs_layout::jsb::{PROPOSALS, SeqWord, WordKind};
 use quayfs_pmem::{Backend, Region};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const OPS: u64 = 4;
 /// Numbers of operations that nothing else in a lane looks like.
@@ -80,8 +81,8 @@ fn the_last_proposal_is_believed_if_all_of_it_is_there() {
 #[test]
 fn a_proposal_that_cannot_be_read_is_damage_and_none_is_none() {
     let (geo, numbers, bytes) = committed();
-    // Places take turns: the last one is in the second.
-    for (place, cut) in [(0, numbers[3]), (1, numbers[2])] {
+    // Places take turns: the last one is in the first.
+    for (place, cut) in [(0, numbers[2]), (1, numbers[3]), (2, numbers[3])] {
         let kind = WordKind::Proposal(place);
         let at = (geo.jsb_off + kind.offset()) as usize;
         let mut damaged = bytes.clone();
@@ -103,7 +104,7 @@ fn a_new_life_begins_without_proposals_and_a_commit_covers_who_came_meanwhile() 
     let region = Arc::new(Region::from_image(&bytes, None, Backend::File));
     let device = formatted(Backend::File, Durability::Commit).device();
     let volume = Volume::recover_with(geo, Arc::clone(&region), device, Durability::Commit, &"");
-    for place in 0..2 {
+    for place in 0..PROPOSALS as u8 {
         let at = geo.jsb_off + WordKind::Proposal(place).offset();
         assert_eq!(region.load_u64(at), 0, "place {place}");
     }
@@ -113,4 +114,69 @@ fn a_new_life_begins_without_proposals_and_a_commit_covers_who_came_meanwhile() 
     // The cut is exact where it is asked for.
     assert_eq!(volume.journal.commit(Some(first)).expect("commit"), first);
     assert_eq!(volume.journal.commit(None).expect("commit"), second);
+}
+
+#[test]
+fn what_depends_on_other_media_is_committed_after_them_and_in_two_drains() {
+    let recorder = formatted(Backend::File, Durability::Commit);
+    let volume = Volume::of_recorder(&recorder, Durability::Commit);
+    let (j, region) = (&volume.journal, recorder.region());
+    let (calls, fails) = (
+        Arc::new(AtomicU64::new(0)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    j.set_media({
+        let (calls, fails) = (Arc::clone(&calls), Arc::clone(&fails));
+        Box::new(move || {
+            calls.fetch_add(1, Ordering::Relaxed);
+            match fails.load(Ordering::Relaxed) {
+                true => Err(std::io::ErrorKind::Other.into()),
+                false => Ok(()),
+            }
+        })
+    });
+    let word = |kind: WordKind| {
+        let raw = region.load_u64(volume.geo.jsb_off + kind.offset());
+        SeqWord::decode(raw, kind.salt(volume.geo.volume_salt))
+    };
+    let first = volume.write(FIRST, &[1]).seq;
+    assert_eq!(j.commit(None).expect("commit"), first);
+    assert_eq!(
+        calls.load(Ordering::Relaxed),
+        0,
+        "nothing depends on anything"
+    );
+
+    let need = Need {
+        record_bytes: 64,
+        ..Need::default()
+    };
+    let mut credit = j.acquire(need).expect("room");
+    credit.depend_on_media();
+    let dependent = j.append(credit, Vec::new(), &[0; 64]).expect("append").seq;
+    let last = volume.write(FIRST + 1, &[2]).seq;
+    assert_eq!(j.commit(None).expect("commit"), last);
+    assert!(last > dependent);
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
+    assert_eq!(word(WordKind::CommitTs), Some(last), "no proposal says so");
+    assert!((0..3).all(|place| word(WordKind::Proposal(place)) != Some(last)));
+
+    let after = volume.write(FIRST + 2, &[3]).seq;
+    assert_eq!(j.commit(None).expect("commit"), after);
+    assert_eq!(
+        calls.load(Ordering::Relaxed),
+        1,
+        "it depends on nothing again"
+    );
+
+    let mut credit = j.acquire(need).expect("room");
+    credit.depend_on_media();
+    j.append(credit, Vec::new(), &[0; 64]).expect("append");
+    volume.write(FIRST + 3, &[4]);
+    fails.store(true, Ordering::Relaxed);
+    // Nor is what comes after it committed without it, and that is final.
+    assert!(matches!(j.commit(None), Err(JournalError::Media(_))));
+    fails.store(false, Ordering::Relaxed);
+    assert!(matches!(j.commit(None), Err(JournalError::Stopped)));
+    assert_eq!(j.commit_ts(), after);
 }

@@ -1,17 +1,22 @@
-//! Calls that come while a commit runs, and are told when theirs is done.
+//! Calls that come while a commit runs, and are told when theirs is done; commits that are written while another one
+//! waits for the device.
 
 mod common;
 
 use common::*;
 use quayfs_journal::*;
+use quayfs_layout::jsb::PROPOSALS;
 use quayfs_pmem::{Backend, Observer, Region};
 use std::io;
+use std::ops::Range;
 use std::panic::Location;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
 /// Drains that wait for a word to go on, once the test has begun: `false` lets one fail.
 struct Gate {
+    /// A commit has been written.
+    written: Sender<()>,
     begun: Sender<()>,
     go: Mutex<Option<Receiver<bool>>>,
 }
@@ -22,6 +27,11 @@ impl Observer for Gate {
     fn fence(&self, _: &'static Location<'static>) {}
     fn drain(&self, _: &'static Location<'static>) {}
 
+    fn settle_ranges(&self, _: &[Range<u64>], _: &'static Location<'static>) {
+        // Most tests do not listen.
+        let _ = self.written.send(());
+    }
+
     fn drain_fault(&self) -> Option<io::Error> {
         let go = self.go.lock().unwrap();
         let go = go.as_ref()?;
@@ -31,27 +41,52 @@ impl Observer for Gate {
     }
 }
 
-/// A volume, what says that a drain has begun, and what lets it go on.
+/// A volume, what says that a drain has begun, and what lets it go on. One commit after the other.
 fn gated() -> (Volume, Receiver<()>, Sender<bool>) {
+    let (volume, _, begun, go) = gated_with(PROPOSALS as u8 - 1);
+    (volume, begun, go)
+}
+
+/// The same with so many places of proposals, and what says that a commit has been written.
+fn gated_with(places: u8) -> (Volume, Receiver<()>, Receiver<()>, Sender<bool>) {
     let recorder = formatted(Backend::File, Durability::Commit);
     let (image, device) = (recorder.region(), recorder.device());
     let bytes = image.read_vec(0, image.len());
-    let ((begun, has_begun), (go, may_go)) = (channel(), channel());
+    let ((written, is_written), (begun, has_begun)) = (channel(), channel());
+    let (go, may_go) = channel();
     let gate = Arc::new(Gate {
+        written,
         begun,
         go: Mutex::new(None),
     });
     let observer: Arc<dyn Observer> = gate.clone();
     let region = Arc::new(Region::from_image(&bytes, Some(observer), Backend::File));
-    let volume = Volume::recover(region, device, Durability::Commit, &"");
+    let options = JournalOptions {
+        proposals: places,
+        ..options(Durability::Commit)
+    };
+    let volume = Volume::recover_as(small().0, region, device, options, &"");
     *gate.go.lock().unwrap() = Some(may_go);
-    (volume, has_begun, go)
+    assert!(is_written.try_recv().is_err(), "a commit before the test");
+    (volume, is_written, has_begun, go)
 }
 
 /// Tells a channel.
 fn tells(told: &Sender<Option<u64>>) -> impl FnOnce() -> Waiter {
     let told = told.clone();
     move || Box::new(move |done| told.send(done.ok()).unwrap())
+}
+
+/// Starts the thread of the queue, and waits until it serves.
+fn serve<'s>(
+    s: &'s std::thread::Scope<'s, '_>,
+    j: &'s Journal,
+    each: impl FnMut(Result<u64, JournalError>) + Send + 's,
+) {
+    s.spawn(move || j.serve_queue(each));
+    while !j.serves_queue() {
+        std::thread::yield_now();
+    }
 }
 
 /// Waits for a first commit to begin and for a thread to serve the queue; `queue` calls then, and the result is what
@@ -65,10 +100,7 @@ fn while_one_commits(
     let (told, is_told) = channel();
     volume.write(1, &[1]);
     std::thread::scope(|s| {
-        s.spawn(|| j.serve_queue(drop));
-        while !j.serves_queue() {
-            std::thread::yield_now();
-        }
+        serve(s, j, drop);
         s.spawn(|| drop(j.commit(None)));
         begun.recv().unwrap();
         queue(&told);
@@ -197,4 +229,118 @@ fn an_empty_queue_ends_while_a_commit_of_another_thread_runs() {
         });
         j.serve_queue(|_| unreachable!("it has ended"));
     }
+}
+
+#[test]
+fn a_commit_is_written_while_the_one_before_it_waits_for_the_device() {
+    let (volume, written, begun, go) = gated_with(PROPOSALS as u8);
+    let j = &volume.journal;
+    let numbers = std::thread::scope(|s| {
+        let commits = [1, 2].map(|op| {
+            let seq = volume.write(op, &[op]).seq;
+            let commit = s.spawn(move || j.commit(None).unwrap());
+            written.recv().unwrap();
+            if op == 1 {
+                begun.recv().unwrap();
+            }
+            (seq, commit)
+        });
+        assert_eq!(j.commit_ts(), 0);
+        go.send(true).unwrap();
+        begun.recv().unwrap();
+        go.send(true).unwrap();
+        commits.map(|(seq, commit)| (seq, commit.join().unwrap()))
+    });
+    assert!(numbers.iter().all(|(seq, committed)| seq == committed));
+    assert_eq!(j.commit_ts(), numbers[1].0);
+}
+
+#[test]
+fn a_commit_that_waits_for_the_one_before_it_takes_along_what_comes() {
+    let (volume, written, begun, go) = gated_with(PROPOSALS as u8);
+    let j = &volume.journal;
+    let (told, is_told) = channel();
+    std::thread::scope(|s| {
+        serve(s, j, drop);
+        for op in [1, 2] {
+            volume.write(op, &[op]);
+            s.spawn(|| j.commit(None).unwrap());
+            written.recv().unwrap();
+        }
+        begun.recv().unwrap();
+        let last = volume.write(3, &[3]).seq;
+        assert!(j.commit_or_queue(tells(&told)).is_none());
+        // The second commit is written again, with the third operation in it, and no third one is made.
+        written.recv().unwrap();
+        go.send(true).unwrap();
+        begun.recv().unwrap();
+        go.send(true).unwrap();
+        assert_eq!(is_told.recv().unwrap(), Some(last));
+        j.end_queue();
+    });
+    assert!(written.try_recv().is_err() && begun.try_recv().is_err());
+}
+
+#[test]
+fn an_exact_cut_takes_nothing_along() {
+    let (volume, written, begun, go) = gated_with(PROPOSALS as u8);
+    let j = &volume.journal;
+    let (told, is_told) = channel();
+    std::thread::scope(|s| {
+        serve(s, j, drop);
+        volume.write(1, &[1]);
+        s.spawn(|| j.commit(None).unwrap());
+        written.recv().unwrap();
+        let second = volume.write(2, &[2]).seq;
+        let exact = s.spawn(move || j.commit(Some(second)).unwrap());
+        written.recv().unwrap();
+        let last = volume.write(3, &[3]).seq;
+        assert!(j.commit_or_queue(tells(&told)).is_none());
+        for _ in 0..3 {
+            begun.recv().unwrap();
+            go.send(true).unwrap();
+        }
+        assert_eq!(exact.join().unwrap(), second);
+        assert_eq!(is_told.recv().unwrap(), Some(last));
+        j.end_queue();
+    });
+}
+
+#[test]
+fn the_failure_of_a_commit_is_that_of_the_one_behind_it() {
+    let (volume, written, begun, go) = gated_with(PROPOSALS as u8);
+    let j = &volume.journal;
+    std::thread::scope(|s| {
+        let commits = [1, 2].map(|op| {
+            volume.write(op, &[op]);
+            let commit = s.spawn(|| j.commit(None));
+            written.recv().unwrap();
+            commit
+        });
+        begun.recv().unwrap();
+        go.send(false).unwrap();
+        for commit in commits {
+            assert!(commit.join().unwrap().is_err());
+        }
+    });
+    assert_eq!(j.commit_ts(), 0);
+    assert!(j.commit(None).is_err());
+}
+
+#[test]
+fn a_call_that_the_waiting_commit_covers_makes_none_of_its_own() {
+    let (volume, written, begun, go) = gated_with(PROPOSALS as u8);
+    let j = &volume.journal;
+    let (told, is_told) = channel();
+    let seq = volume.write(1, &[1]).seq;
+    std::thread::scope(|s| {
+        serve(s, j, |_| unreachable!("there is nothing to commit"));
+        s.spawn(|| j.commit(None).unwrap());
+        written.recv().unwrap();
+        begun.recv().unwrap();
+        assert!(j.commit_or_queue(tells(&told)).is_none());
+        go.send(true).unwrap();
+        assert_eq!(is_told.recv().unwrap(), Some(seq));
+        j.end_queue();
+    });
 }

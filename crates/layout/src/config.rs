@@ -23,11 +23,14 @@ pub const COMPAT_KNOWN: u64 = 0;
 /// Features that an unaware implementation may only read.
 pub const RO_COMPAT_KNOWN: u64 = 0;
 /// Features that an unaware implementation must refuse.
-pub const INCOMPAT_KNOWN: u64 = FEATURE_QUOTA | FEATURE_PROPOSALS;
+pub const INCOMPAT_KNOWN: u64 = FEATURE_QUOTA | FEATURE_PROPOSALS | FEATURE_PIPELINE;
 /// Incompatible: there is a quota table, and records say what it is charged.
 pub const FEATURE_QUOTA: u64 = 1;
 /// Incompatible: a commit may be known by a proposal alone ([`crate::jsb::WordKind::Proposal`]).
 pub const FEATURE_PROPOSALS: u64 = 2;
+/// Incompatible: a commit may be proposed while the one before it is not known to be durable, and there are three places
+/// of proposals. Only together with [`FEATURE_PROPOSALS`].
+pub const FEATURE_PIPELINE: u64 = 4;
 /// The configuration table: who the volume is and where its areas lie. It is written by `mkfs`
 /// only, so its two copies are equal unless one is damaged.
 #[derive(Clone, Debug, PartialEq, Eq)]

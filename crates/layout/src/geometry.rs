@@ -9,6 +9,8 @@ pub const BUFFERS_MAX: u32 = 16;
 
 /// Smallest pmem region that `mkfs` accepts.
 pub const PMEM_MIN: u64 = 16 << 20;
+/// Smallest mirror area.
+pub const MIRROR_MIN: u64 = 1 << 20;
 /// Smallest data device that `mkfs` accepts.
 pub const DATA_MIN: u64 = 16 << 20;
 
@@ -117,6 +119,16 @@ pub enum GeometryError {
     /// The data device has more blocks than an L2P entry can address.
     #[error("a data device of {0} bytes is too large: an L2P entry addresses 2^40 blocks")]
     DataTooLarge(u64),
+    /// The mirror area does not fit, or is too small to be of use.
+    #[error(
+        "a mirror area of {have} bytes: between {MIRROR_MIN} and {most}, a quarter of the data device, are possible"
+    )]
+    Mirror {
+        /// What was asked for.
+        have: u64,
+        /// The most.
+        most: u64,
+    },
     /// The number of staging buffers is out of range.
     #[error("{0} staging buffers: between 1 and {BUFFERS_MAX} are possible")]
     Buffers(u32),
@@ -159,9 +171,23 @@ fn take(at: &mut u64, len: u64) -> u64 {
 }
 
 impl Geometry {
-    /// Lays out a volume. Half of what the fixed areas leave goes to staging slots, half to node
-    /// pages.
+    /// Lays out a volume with a mirror area of the usual size: a 128th of the data device, in which two copies of the L2P
+    /// map and the checksums take three quarters.
     pub fn compute(pmem_len: u64, data_len: u64, buffers: u32) -> Result<Self, GeometryError> {
+        Self::compute_with(pmem_len, data_len, buffers, None)
+    }
+
+    /// Lays out a volume, with a mirror area of so many bytes. Half of what the fixed areas leave goes to staging slots, half
+    /// to node pages.
+    ///
+    /// # Errors
+    /// What does not fit, or is too small to work with.
+    pub fn compute_with(
+        pmem_len: u64,
+        data_len: u64,
+        buffers: u32,
+        mirror_len: Option<u64>,
+    ) -> Result<Self, GeometryError> {
         if buffers == 0 || buffers > BUFFERS_MAX {
             return Err(GeometryError::Buffers(buffers));
         }
@@ -175,7 +201,15 @@ impl Geometry {
         if data_blocks > 1 << 40 {
             return Err(GeometryError::DataTooLarge(data_len));
         }
-        let mirror_blocks = (data_blocks / 128).clamp(256, 262_144);
+        let most = data_blocks / 4;
+        let mirror_blocks = match mirror_len {
+            Some(have) if have < MIRROR_MIN || have.div_ceil(B) > most => {
+                let most = most * B;
+                return Err(GeometryError::Mirror { have, most });
+            }
+            Some(have) => have.div_ceil(B),
+            None => (data_blocks / 128).max(MIRROR_MIN / B),
+        };
         let data_start = (1 + mirror_blocks).next_multiple_of(256);
         let blocks = data_blocks - data_start;
         let spare = (blocks / 64).clamp(64, 4096);
@@ -506,6 +540,28 @@ mod tests {
                 Err(GeometryError::PmemTooSmall { have, need }) => prop_assert!(need > have),
                 Err(_) => {}
             }
+        }
+    }
+
+    #[test]
+    fn the_mirror_area_has_room_for_two_maps_unless_it_was_made_smaller() {
+        for data in [256 << 20, 8 << 30, 341 << 30, 1 << 40, 16 << 40] {
+            let g = Geometry::compute(256 << 30, data, 4).unwrap();
+            let maps = 2 * 12 * g.data_blocks;
+            assert!(g.is_sound() && g.mirror_blocks * B >= maps, "{data} {g:?}");
+        }
+        let with = |mirror| Geometry::compute_with(1 << 30, 8 << 30, 4, Some(mirror));
+        for mirror in [MIRROR_MIN, (5 << 20) + 1, 2 << 30] {
+            let g = with(mirror).unwrap();
+            assert!(g.is_sound(), "{g:?}");
+            assert_eq!(g.mirror_blocks, mirror.div_ceil(B));
+        }
+        for mirror in [0, MIRROR_MIN - 1, (2 << 30) + 1, u64::MAX] {
+            let most = 2 << 30;
+            assert_eq!(
+                with(mirror),
+                Err(GeometryError::Mirror { have: mirror, most })
+            );
         }
     }
 

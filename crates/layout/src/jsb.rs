@@ -34,7 +34,7 @@ pub enum WordKind {
     CommitTs,
     /// The epoch that ended with a full checkpoint, if any did.
     Clean,
-    /// Two in turn, `commit` mode on a medium where a drain is dear: records at or below this number are committed if
+    /// Some in turn, `commit` mode on a medium where a drain is dear: records at or below this number are committed if
     /// all of them are there. The whole word is zero where there is none.
     Proposal(u8),
     /// Where the walk of the lane starts, a record boundary; in lines of 64 bytes.
@@ -75,8 +75,8 @@ impl WordKind {
     }
 }
 
-/// Words of proposed commits.
-pub const PROPOSALS: usize = 2;
+/// Words of proposed commits. Without [`FEATURE_PIPELINE`](crate::config::FEATURE_PIPELINE) the last one stays zero.
+pub const PROPOSALS: usize = 3;
 
 const _: () = assert!(5 + PROPOSALS <= FIRST_HEAD_LINE);
 

@@ -20,6 +20,7 @@ const DONE: &[&str] = &[
     "Clean word of the superblock is computed again",
     "Proposal(0) word of the superblock is computed again",
     "Proposal(1) word of the superblock is computed again",
+    "Proposal(2) word of the superblock is computed again",
     "Head(1) word of the superblock is computed again",
     "Retired word of the superblock is computed again",
     "the log's commit word is healed",

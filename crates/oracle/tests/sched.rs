@@ -110,3 +110,9 @@ fn grace_periods_that_end_at_once_are_found() {
     let programs = seeds(&["op"], 2000, Text::Race);
     is_found_and_repeated("no grace", programs);
 }
+
+#[test]
+fn a_commit_that_takes_the_place_of_one_under_way_is_found() {
+    let programs = seeds(&["commit", "commit-swap"], 400, Text::Threads);
+    is_found_and_repeated("a commit goes where the one before it is", programs);
+}

@@ -26,12 +26,16 @@ pub trait Observer: Send + Sync {
     /// effect at the moment of this call, and is not called once a drain has failed.
     fn drain(&self, site: &'static Location<'static>);
 
-    /// The calling thread drained, on [`Backend::File`](crate::Backend::File), and only what was stored in these ranges
-    /// is settled ([`Region::drain_ranges`]). An observer that does not tell them apart sees an [`Observer::drain`].
-    ///
-    /// [`Region::drain_ranges`]: crate::Region::drain_ranges
-    fn drain_ranges(&self, ranges: &[Range<u64>], site: &'static Location<'static>) {
-        let _ = ranges;
+    /// On [`Backend::File`](crate::Backend::File) the calling thread has written what was stored in these ranges
+    /// ([`Region::settle_ranges`](crate::Region::settle_ranges)), which makes nothing durable. An observer that does not
+    /// look at it takes what follows for a drain of everything.
+    fn settle_ranges(&self, ranges: &[Range<u64>], site: &'static Location<'static>) {
+        let _ = (ranges, site);
+    }
+
+    /// The calling thread drained what it has last settled. Like [`Observer::drain`] it is not called once a drain has
+    /// failed.
+    fn drain_settled(&self, site: &'static Location<'static>) {
         self.drain(site);
     }
 

@@ -349,7 +349,7 @@ impl Region {
         let result = match &self.source {
             Source::Simulated(observer) => {
                 self.cpu_fence();
-                self.drain_simulated(observer.as_deref(), None, site)
+                self.drain_simulated(observer.as_deref(), false, site)
             }
             Source::Copy(_) => {
                 self.cpu_fence();
@@ -367,27 +367,49 @@ impl Region {
         result.map_err(|source| PmemError::Drain { source })
     }
 
-    /// [`Region::drain`] of what was stored in some ranges, which are made of whole [`SECTOR`]s: of the rest it
-    /// promises nothing. Takes less time where others have much to write; on memory it is a drain.
+    /// Writes what was stored in some ranges, which are made of whole [`SECTOR`]s: the first half of a drain, which
+    /// takes less time where others have much to write. The second is [`Region::drain_settled`]. On memory it does
+    /// nothing.
     ///
     /// # Errors
     /// As [`Region::drain`].
     #[track_caller]
-    pub fn drain_ranges(&self, ranges: &[Range<u64>]) -> Result<(), PmemError> {
-        let site = Location::caller();
+    pub fn settle_ranges(&self, ranges: &[Range<u64>]) -> Result<(), PmemError> {
         for range in ranges {
             (self.memory).check(range.start, range.end.saturating_sub(range.start));
             debug_assert!(range.start % SECTOR == 0 && range.end % SECTOR == 0);
         }
         self.cpu_fence();
         let result = match (&self.source, &self.disk) {
-            (_, Some(disk)) => wait_for_device(|| {
-                let settled = disk.settle(&self.memory, ranges.iter().cloned());
-                settled.and_then(|()| disk.flush())
-            }),
+            (_, Some(disk)) => {
+                wait_for_device(|| disk.settle(&self.memory, ranges.iter().cloned()))
+            }
+            (Source::Simulated(Some(observer)), None) if self.backend.needs_drain() => {
+                match self.gate.failure() {
+                    Some(error) => Err(error),
+                    None => {
+                        observer.settle_ranges(ranges, Location::caller());
+                        Ok(())
+                    }
+                }
+            }
+            _ => Ok(()),
+        };
+        result.map_err(|source| PmemError::Drain { source })
+    }
+
+    /// When it returns `Ok`, durable is what this thread has last settled with [`Region::settle_ranges`]. Of anything
+    /// else it promises nothing.
+    ///
+    /// # Errors
+    /// As [`Region::drain`].
+    #[track_caller]
+    pub fn drain_settled(&self) -> Result<(), PmemError> {
+        let site = Location::caller();
+        let result = match (&self.source, &self.disk) {
+            (_, Some(disk)) => wait_for_device(|| disk.flush()),
             (Source::Simulated(observer), None) => {
-                let ranges = self.backend.needs_drain().then_some(ranges);
-                self.drain_simulated(observer.as_deref(), ranges, site)
+                self.drain_simulated(observer.as_deref(), self.backend.needs_drain(), site)
             }
             (Source::File { file, .. }, None) if self.backend.needs_drain() => {
                 wait_for_device(|| self.sync(file))
@@ -402,11 +424,12 @@ impl Region {
         self.gate.drain(|| Ok(rustix::fs::fdatasync(file)?))
     }
 
-    /// No coalescing: the observer shall see each drain, and it takes no time.
+    /// Of all there is, or of what this thread has settled. No coalescing: the observer shall see each drain, and it takes
+    /// no time.
     fn drain_simulated(
         &self,
         observer: Option<&dyn Observer>,
-        ranges: Option<&[Range<u64>]>,
+        settled: bool,
         site: &'static Location<'static>,
     ) -> io::Result<()> {
         let Some(observer) = observer else {
@@ -419,9 +442,9 @@ impl Region {
             self.gate.fail(&error);
             return Err(error);
         }
-        match ranges {
-            Some(ranges) => observer.drain_ranges(ranges, site),
-            None => observer.drain(site),
+        match settled {
+            true => observer.drain_settled(site),
+            false => observer.drain(site),
         }
         Ok(())
     }

@@ -105,6 +105,7 @@ impl Repair<'_> {
             WordKind::CommitTs,
             WordKind::Proposal(0),
             WordKind::Proposal(1),
+            WordKind::Proposal(2),
             WordKind::Retired,
         ];
         for kind in first.into_iter().chain(heads).chain(then) {

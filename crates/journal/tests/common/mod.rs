@@ -115,7 +115,11 @@ impl Volume {
         what: &dyn std::fmt::Display,
     ) -> Self {
         let options = JournalOptions {
-            one_drain: region.backend().needs_drain(),
+            proposals: if region.backend().needs_drain() {
+                quayfs_layout::jsb::PROPOSALS as u8
+            } else {
+                0
+            },
             ..options(mode)
         };
         Self::recover_as(geo, region, device, options, what)

@@ -71,6 +71,11 @@ pub const MODES: &[Mode] = &[
         options: "noatime,data=writeback,checkpoint=double",
         backend: Backend::Dax,
     },
+    Mode {
+        name: "commit-large",
+        options: "noatime,durability=commit,large=4K",
+        backend: Backend::File,
+    },
 ];
 
 /// With those above, each choice of a switch together with each choice of each other one that it can be

@@ -17,7 +17,8 @@ const REPAIRS: &[&str] = &[
     "op: repair clean, noise superblock 4",
     "commit: repair commit, noise superblock 5",
     "commit: repair commit, noise superblock 6",
-    "commit: repair commit, noise superblock 7, noise superblock 8",
+    "commit: repair commit, noise superblock 7",
+    "commit: repair commit, noise superblock 8, noise superblock 9",
     "op: repair clean, noise superblock 2",
     // The epoch, which records contradict.
     "op: repair op, later superblock 0",

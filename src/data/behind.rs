@@ -1,0 +1,278 @@
+//! Large writes on their way to the data device: their callers have been answered, and go on while the device writes.
+//!
+//! What is on its way is bounded. It has fresh blocks, so only these have to wait for it: a read of those blocks;
+//! the commit that covers the record that names them, which comes before anything that could hand the blocks on; and a
+//! request that fails before it has such a record, whose blocks are free at once ([`UnderWay`]). Where no thread
+//! serves, the caller writes.
+
+use std::collections::VecDeque;
+use std::io;
+use std::ops::Range;
+
+use quayfs_blockdev::AlignedBuf;
+use quayfs_sync::atomic::{AtomicUsize, Ordering};
+use quayfs_sync::{Condvar, Mutex, MutexGuard, wait_for_device};
+
+use crate::engine::Engine;
+use crate::error::Result;
+
+/// Most bytes that wait for the device.
+const MOST: usize = 16 << 20;
+/// Buffers that are kept for the next writes.
+const KEPT: usize = 4;
+/// Threads that write: while the device has the blocks of one, the other brings more.
+pub const THREADS: usize = 2;
+
+/// What a request has posted. Dropped without a record that names the blocks, it waits until they are written: others may
+/// get them then.
+pub struct UnderWay<'e> {
+    engine: &'e Engine,
+    blocks: Vec<Range<u64>>,
+}
+
+impl<'e> UnderWay<'e> {
+    /// Nothing yet.
+    pub fn new(engine: &'e Engine) -> Self {
+        Self {
+            engine,
+            blocks: Vec::new(),
+        }
+    }
+
+    /// [`Behind::post`].
+    ///
+    /// # Errors
+    /// The same.
+    pub fn post(&mut self, posting: Posting) -> Result<()> {
+        self.blocks.push(posting.blocks());
+        self.engine.behind.post(self.engine, posting)
+    }
+
+    /// There is a record that names the blocks.
+    pub fn keep(mut self) {
+        self.blocks.clear();
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        if !self.blocks.is_empty() {
+            self.engine.behind.await_blocks(self.blocks.iter().cloned());
+        }
+    }
+}
+
+/// Blocks that follow each other on the device, and their content.
+pub struct Posting {
+    /// The first block of the device.
+    pub block: u64,
+    /// Whole blocks.
+    pub bytes: AlignedBuf,
+}
+
+impl Posting {
+    fn blocks(&self) -> Range<u64> {
+        self.block..self.block + (self.bytes.len() / quayfs_layout::BLOCK) as u64
+    }
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Behind {
+    state: Mutex<State>,
+    /// Something was posted, or this is the end.
+    posted: Condvar,
+    /// Something has been written, or given up.
+    landed: Condvar,
+    /// As many pieces are posted and not written, for those that need no more than that there is none.
+    pending: AtomicUsize,
+}
+
+#[derive(Default)]
+struct State {
+    queue: VecDeque<(u64, Posting)>,
+    /// What is queued or being written, with the number of its posting.
+    under_way: Vec<(u64, Range<u64>)>,
+    next: u64,
+    bytes: usize,
+    buffers: Vec<AlignedBuf>,
+    servers: usize,
+    stop: bool,
+    failed: bool,
+}
+
+/// A thread that writes. When the last one has gone there is nobody for what is left.
+struct Serving<'b>(&'b Behind);
+
+impl Drop for Serving<'_> {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        state.servers -= 1;
+        if state.servers == 0 && !state.queue.is_empty() {
+            state.failed = true;
+            let left = std::mem::take(&mut state.queue);
+            state.bytes -= left.iter().map(|(_, p)| p.bytes.len()).sum::<usize>();
+            state.under_way.clear();
+            self.0.pending.store(0, Ordering::Release);
+        }
+        drop(state);
+        self.0.landed.notify_all();
+    }
+}
+
+/// A piece that is being written, which is over when this is dropped, whatever became of it.
+struct Landing<'b> {
+    behind: &'b Behind,
+    number: u64,
+    piece: Posting,
+    written: bool,
+}
+
+impl Drop for Landing<'_> {
+    fn drop(&mut self) {
+        let mut state = self.behind.state.lock();
+        state.under_way.retain(|(number, _)| *number != self.number);
+        let bytes = std::mem::take(&mut self.piece.bytes);
+        state.bytes -= bytes.len();
+        state.failed |= !self.written;
+        if state.buffers.len() < KEPT {
+            state.buffers.push(bytes);
+        }
+        let left = state.under_way.len();
+        self.behind.pending.store(left, Ordering::Release);
+        drop(state);
+        self.behind.landed.notify_all();
+    }
+}
+
+impl Behind {
+    /// Memory for a piece of so many bytes, whose content is undefined.
+    pub fn buffer(&self, len: usize) -> AlignedBuf {
+        let mut state = self.state.lock();
+        match state.buffers.iter().position(|b| b.len() == len) {
+            Some(at) => state.buffers.swap_remove(at),
+            None => {
+                drop(state);
+                AlignedBuf::new(len)
+            }
+        }
+    }
+
+    /// Has a piece written. It may be read, and counts as written for [`Behind::settle`], from now on.
+    ///
+    /// # Errors
+    /// Those of the device, if it is written at once, or if another write has failed.
+    pub fn post(&self, e: &Engine, piece: Posting) -> Result<()> {
+        let mut state = self.state.lock();
+        if state.servers == 0 {
+            drop(state);
+            return e.write_device(piece.block, &piece.bytes);
+        }
+        if state.bytes > MOST {
+            drop(state);
+            state = wait_for_device(|| self.wait(|s| s.bytes > MOST && !s.failed));
+        }
+        if state.failed || state.servers == 0 {
+            return Err(failed().into());
+        }
+        let number = state.next;
+        state.next += 1;
+        state.bytes += piece.bytes.len();
+        state.under_way.push((number, piece.blocks()));
+        self.pending.store(state.under_way.len(), Ordering::Release);
+        state.queue.push_back((number, piece));
+        drop(state);
+        self.posted.notify_one();
+        Ok(())
+    }
+
+    /// Returns when none of these blocks of the device is on its way.
+    pub fn await_blocks(&self, blocks: impl Iterator<Item = Range<u64>> + Clone) {
+        if self.pending.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let meets = |(_, posted): &(u64, Range<u64>)| {
+            let meets = |b: Range<u64>| b.start < posted.end && posted.start < b.end;
+            blocks.clone().any(meets)
+        };
+        if self.state.lock().under_way.iter().any(meets) {
+            wait_for_device(|| drop(self.wait(|s| s.under_way.iter().any(meets))));
+        }
+    }
+
+    /// Returns when everything that was posted before this call has been written. Nothing of it is durable before a flush.
+    ///
+    /// # Errors
+    /// If any write has failed, ever.
+    pub fn settle(&self) -> io::Result<()> {
+        let upto = self.state.lock().next;
+        let first = |s: &State| s.under_way.iter().any(|(number, _)| *number < upto);
+        let state = self.wait(first);
+        match state.failed {
+            true => Err(failed()),
+            false => Ok(()),
+        }
+    }
+
+    fn wait(&self, more: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+        let mut state = self.state.lock();
+        while more(&state) {
+            self.landed.wait(&mut state);
+        }
+        state
+    }
+
+    /// Writes what is posted, until [`Behind::stop`]. The body of a thread of the mount.
+    pub fn serve(&self, e: &Engine) {
+        self.state.lock().servers += 1;
+        // Dropped after the lock.
+        let _serving = Serving(self);
+        let mut state = self.state.lock();
+        loop {
+            match state.queue.pop_front() {
+                Some((number, piece)) => {
+                    drop(state);
+                    let mut landing = Landing {
+                        behind: self,
+                        number,
+                        piece,
+                        written: false,
+                    };
+                    let Posting { block, bytes } = &landing.piece;
+                    landing.written = e.write_device(*block, bytes).is_ok();
+                    drop(landing);
+                    state = self.state.lock();
+                }
+                None if state.stop => return,
+                None => self.posted.wait(&mut state),
+            }
+        }
+    }
+
+    /// Whether any write has failed.
+    pub fn has_failed(&self) -> bool {
+        self.state.lock().failed
+    }
+
+    /// Whether a thread writes what is posted.
+    #[cfg(test)]
+    pub fn is_served(&self) -> bool {
+        self.state.lock().servers > 0
+    }
+
+    /// How many threads have been waiting for the device; they look again.
+    #[cfg(test)]
+    pub fn waiting(&self) -> usize {
+        self.landed.notify_all()
+    }
+
+    /// Ends [`Behind::serve`], once what was posted has been written.
+    pub fn stop(&self) {
+        self.state.lock().stop = true;
+        self.posted.notify_all();
+    }
+}
+
+fn failed() -> io::Error {
+    io::Error::other("a write of the data device has failed")
+}
