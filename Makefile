@@ -128,7 +128,7 @@ apps: build
 	@command -v go >/dev/null || scripts/packages golang-go
 	@command -v npm >/dev/null || scripts/packages npm
 	@set -e; export QUAYFS='$(QUAYFS)'; cd tests/apps; ./messages.sh; ./recovery.sh; ./full.sh; \
-		./tree.sh '$(SOURCE)'; ./develop.sh; ./sqlite.sh; ./many.sh; ./fio.sh; ./postgres.sh; \
+		./tree.sh '$(SOURCE)'; ./develop.sh; ./sqlite.sh; ./many.sh; ./large.sh; ./fio.sh; ./postgres.sh; \
 		./rocksdb.sh; ./npm.sh; ./go.sh; ./rsync.sh; ./debootstrap.sh
 	QUAYFS_KILL_ROUNDS=100 $(CARGO) test --release --test kill -- --nocapture
 

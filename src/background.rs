@@ -153,6 +153,7 @@ fn digest_loop(e: &Engine) {
             // What went wrong has been said, and the mount is read-only.
             let _ = digest_all(e);
         }
+        e.region.trim();
         e.report(true, false);
         if e.journal.digested() != digested {
             // Now there may be something to write out.

@@ -7,6 +7,7 @@
 use std::fmt;
 
 pub use quayfs_fuse::{Idle, Transport};
+use quayfs_pmem::LEAST_MEMORY;
 
 mod parse;
 pub mod remount;
@@ -161,6 +162,9 @@ pub struct MountOptions {
     /// `large=`: requests of at least so many bytes go to the data device directly, with `durability=commit` and
     /// `data=journal`; 0: none. By default 128 KiB where a drain of the region is dear.
     pub large: Option<u64>,
+    /// `memory=`: about how many bytes of metadata and staged data the daemon keeps in memory of its own; `None`: a quarter
+    /// of the machine's.
+    pub memory: Option<u64>,
     /// `permissions=`.
     pub permissions: Permissions,
     /// `acl` or `noacl`; `None`: there are lists where the kernel checks permissions.
@@ -213,6 +217,7 @@ impl Default for MountOptions {
             idle: Idle::default(),
             read_ahead: READ_AHEAD,
             large: None,
+            memory: None,
             permissions: Permissions::default(),
             acls: None,
             idmap: false,
@@ -239,6 +244,29 @@ impl MountOptions {
             (None, DataMode::Journal) => backend_default,
             (None, _) => Durability::Commit,
         }
+    }
+
+    /// What `memory=` says, or its default.
+    fn memory(&self) -> u64 {
+        self.memory.unwrap_or_else(|| {
+            let info = rustix::system::sysinfo();
+            (info.totalram.saturating_mul(u64::from(info.mem_unit)) / 4).max(2 * LEAST_MEMORY)
+        })
+    }
+
+    /// Bytes of a region on a disk that may lie in memory because they were stored to: half of the memory that there is.
+    pub fn memory_for_region(&self) -> u64 {
+        self.memory() / 2
+    }
+
+    /// Bytes for node pages that are at hand.
+    pub fn memory_for_pages(&self) -> u64 {
+        self.memory() / 4
+    }
+
+    /// Bytes for inodes that are at hand.
+    pub fn memory_for_inodes(&self) -> u64 {
+        self.memory() / 8
     }
 
     /// Whether there are access control lists. Where nobody checks permissions they would mean nothing.
@@ -376,6 +404,7 @@ impl fmt::Display for MountOptions {
             out.push(format!("read_ahead={}", self.read_ahead));
         }
         out.extend(self.large.map(|n| format!("large={n}")));
+        out.extend(self.memory.map(|n| format!("memory={n}")));
         out.extend(self.buffers.map(|n| format!("buffers={n}")));
         out.extend((self.ablation != Ablation::default()).then(|| self.ablation.to_string()));
         out.extend(self.threads.map(|n| format!("threads={n}")));

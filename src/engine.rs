@@ -17,7 +17,7 @@ use quayfs_journal::{Journal, JournalError, StagedMap, Waiter};
 use quayfs_layout::Lbn;
 use quayfs_layout::config::ConfigTable;
 use quayfs_layout::geometry::Geometry;
-use quayfs_pmem::{Backend, Region};
+use quayfs_pmem::{Backend, PAGE, Region};
 use quayfs_ppt::{Mapping, Ppt, PptError};
 use quayfs_sync::Mutex;
 use quayfs_sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -36,7 +36,7 @@ use crate::metrics::Metrics;
 use crate::nodelog::NodeLog;
 use crate::ns::alloc::{Allocator, Kind, NoScreen, Screen};
 use crate::ns::dir::NameHash;
-use crate::ns::inode::InodeCache;
+use crate::ns::inode::{CELL_BYTES, InodeCache};
 use crate::ns::intent::Intents;
 use crate::ns::node::NodeStore;
 use crate::ns::quota::Quotas;
@@ -47,10 +47,18 @@ use orphans::Orphans;
 use relief::Relief;
 pub use relief::{Rest, Wanted};
 
-/// Cached node pages that eviction leaves alone (64 MiB).
-const PAGES_KEPT: usize = 16 << 10;
-/// Inode cells that eviction leaves alone.
-const CELLS_KEPT: usize = 64 << 10;
+/// Cached node pages that eviction leaves alone, at most (64 MiB).
+const PAGES_KEPT: u64 = 16 << 10;
+/// Inode cells that eviction leaves alone, at most.
+const CELLS_KEPT: u64 = 64 << 10;
+
+/// What the caches may have, in pages and in cells. Eviction begins when they have a quarter more.
+fn kept(options: &MountOptions) -> (usize, usize) {
+    let count = |bytes: u64, each: usize, most: u64| (bytes / 5 * 4 / each as u64).min(most);
+    let pages = count(options.memory_for_pages(), PAGE as usize, PAGES_KEPT);
+    let cells = count(options.memory_for_inodes(), CELL_BYTES, CELLS_KEPT);
+    (pages as usize, cells as usize)
+}
 
 /// See the module documentation.
 pub struct Engine {
@@ -109,6 +117,8 @@ pub struct Engine {
     pub(crate) behind: Arc<Behind>,
     /// Requests of so many bytes go to the data device directly, with `data=journal`; 0: none.
     pub(crate) large: u64,
+    /// Pages and cells that stay in their caches.
+    kept: (usize, usize),
     /// The copy of the records on the data device (`ablation=nodelog:ssd`).
     node_log: OnceLock<NodeLog>,
     /// Last record that a device flush covers (`data=ordered`).
@@ -231,6 +241,7 @@ impl Engine {
         p.journal
             .set_media(media(&behind, &ahead, &flush_failed, drain_flushes));
         let large = large(&p.options, p.durability, p.region.backend());
+        let kept = kept(&p.options);
         let relief = Arc::new(Relief::default());
         let waiting = Arc::clone(&relief);
         // Who waits for relief looks at the state of the mount again.
@@ -266,6 +277,7 @@ impl Engine {
             crew: Crew::default(),
             behind,
             large,
+            kept,
             node_log: OnceLock::new(),
             flushed: AtomicU64::new(0),
             flushing: Mutex::new(()),
@@ -375,13 +387,14 @@ impl Engine {
 
     /// Drops cached objects beyond the limits whose records are digested.
     pub fn trim_caches(&self, digested: u64) {
-        if self.inodes.len() > CELLS_KEPT + CELLS_KEPT / 4 {
-            for w in self.inodes.evict(digested, CELLS_KEPT) {
+        let (pages, cells) = self.kept;
+        if self.inodes.len() > cells + cells / 4 {
+            for w in self.inodes.evict(digested, cells) {
                 self.return_window(w);
             }
         }
-        if self.nodes.cached() > PAGES_KEPT + PAGES_KEPT / 4 {
-            self.nodes.evict(digested, PAGES_KEPT);
+        if self.nodes.cached() > pages + pages / 4 {
+            self.nodes.evict(digested, pages);
         }
     }
 

@@ -15,7 +15,7 @@ use quayfs_blockdev::{FileDevice, OpenError, Options};
 use quayfs_journal::JournalError;
 use quayfs_layout::BLOCK;
 use quayfs_layout::config::LABEL_MAX;
-use quayfs_layout::geometry::{Geometry, GeometryError};
+use quayfs_layout::geometry::{Geometry, GeometryError, Wishes};
 use quayfs_pmem::{Backend, MapOptions, PmemError, Region};
 use quayfs_ppt::PptError;
 
@@ -28,9 +28,13 @@ pub use undo::Undo;
 
 /// Size of a pmem region made without a wish.
 pub const PMEM_DEFAULT: u64 = 256 << 20;
-/// Least and most bytes of a region that shares a device with the data, made without a wish.
+/// Least and most bytes of a region that shares a device with the data, made without a wish; the most where it is a
+/// sixteenth of the device, and not less than a 64th.
 const REGION_MIN: u64 = 64 << 20;
 const REGION_MAX: u64 = 4 << 30;
+/// Most bytes for staging in a region that shares a device with the data: what more would gain by absorbing writes, a commit
+/// that writes it there first loses, and a mount looks at all slots.
+const STAGING_MAX: u64 = 1 << 30;
 /// Least bytes of a device that holds both.
 const TOGETHER_MIN: u64 = 32 << 20;
 /// Most bytes of a data file made without a wish.
@@ -258,7 +262,11 @@ impl Plan {
                 (pmem_len, all - pmem_len)
             }
         };
-        let geometry = layout(pmem_len, data_len, o)?;
+        let wishes = Wishes {
+            mirror: o.mirror_size,
+            staging: data.is_none().then_some(STAGING_MAX),
+        };
+        let geometry = layout(pmem_len, data_len, o.buffers, wishes)?;
         pmem.check_idle()?;
         pmem.check_region(data.is_none().then_some(pmem_len))?;
         data.iter().try_for_each(Medium::check_device)?;
@@ -397,10 +405,13 @@ fn medium_of_both(path: &Path, o: &MkfsOptions) -> Result<Medium, MkfsError> {
     }
 }
 
-/// Bytes of the region of a volume on a device of so many bytes: it holds metadata, and what has been written lately.
+/// Bytes of the region of a volume on a device of so many bytes: it holds metadata, and what has been written lately. Each
+/// block has 12 bytes of map and checksums in it; a 64th leaves room for a file for each 20 to 50 KiB of a large device.
 fn default_region_len(all: u64) -> u64 {
     const SHARE: u64 = 16;
-    let wanted = (all / SHARE).clamp(REGION_MIN, REGION_MAX).min(all / 2);
+    const SHARE_OF_LARGE: u64 = 64;
+    let wanted = (all / SHARE).clamp(REGION_MIN, REGION_MAX);
+    let wanted = wanted.max(all / SHARE_OF_LARGE).min(all / 2);
     wanted.next_multiple_of(1 << 20)
 }
 
@@ -454,9 +465,14 @@ fn root(o: &MkfsOptions) -> Root {
 }
 
 /// As many staging buffers as stay useful.
-fn layout(pmem_len: u64, data_len: u64, o: &MkfsOptions) -> Result<Geometry, GeometryError> {
-    let compute = |n| Geometry::compute_with(pmem_len, data_len, n, o.mirror_size);
-    if let Some(n) = o.buffers {
+fn layout(
+    pmem_len: u64,
+    data_len: u64,
+    buffers: Option<u32>,
+    wishes: Wishes,
+) -> Result<Geometry, GeometryError> {
+    let compute = |n| Geometry::compute_with(pmem_len, data_len, n, wishes);
+    if let Some(n) = buffers {
         return compute(n);
     }
     let mut n = BUFFERS_DEFAULT;

@@ -147,6 +147,9 @@ pub struct Opening {
     pub allocate: bool,
     /// Whether media that others have access to ([`exposure()`]) are refused, before anything is changed.
     pub private: bool,
+    /// Of a region on a disk, how many bytes may lie in memory of this process because they were stored to
+    /// ([`MapOptions::memory`]).
+    pub memory: Option<u64>,
 }
 
 impl Opening {
@@ -158,6 +161,7 @@ impl Opening {
             vouch: nobody,
             allocate: true,
             private: false,
+            memory: None,
         }
     }
 }
@@ -184,10 +188,16 @@ impl Volume {
 
     /// Opens `dir` to be mounted: not if others have access to it, and for reading only where a medium is
     /// write-protected, as [`Volume::protected`] then says.
-    pub fn open_for_mount(dir: &Path, access: Access, wait: Duration) -> Result<Self, VolumeError> {
+    pub fn open_for_mount(
+        dir: &Path,
+        access: Access,
+        wait: Duration,
+        memory: Option<u64>,
+    ) -> Result<Self, VolumeError> {
         let open = |access| {
             let how = Opening {
                 private: true,
+                memory,
                 ..Opening::new(access, wait)
             };
             Self::open_with(dir, how)
@@ -371,6 +381,7 @@ fn open_region(place: &Place, how: Opening) -> Result<Region, VolumeError> {
         read_only,
         require: None,
         len: place.region_len,
+        memory: how.memory,
     };
     let region = Region::open(&place.pmem, options)?;
     let kind = if read_only {

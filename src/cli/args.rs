@@ -116,7 +116,7 @@ pub struct Mkfs {
     #[arg(long, value_name = "PATH")]
     pub pmem: Option<PathBuf>,
     /// Size of the pmem region [default: that of an existing PATH, or 256M; of one device a sixteenth,
-    /// 64M to 4G].
+    /// 64M to 4G, and not less than a 64th].
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub pmem_size: Option<u64>,
     /// File or block device for the data [default: VOLUME/data].
@@ -214,6 +214,8 @@ Options after -o, separated by commas:
       =halt                  never: saves power, costs up to 20 us a request
   read_ahead=SIZE            how far the kernel reads ahead of who reads in order, as root (default 4M)
   large=SIZE                 writes of so many bytes go to the data device directly: on a disk 128K, elsewhere 0, none
+  memory=SIZE                how much the daemon keeps in memory of its own, of metadata and, with a region on a disk, of
+                             what is staged, from 32M (default: a quarter of the machine's)
   allow_other                other users may enter
   nosuid nodev noexec noatime relatime strictatime nodiratime sync
                              as in mount(8)
@@ -539,6 +541,7 @@ mod tests {
             "idle=",
             "read_ahead=",
             "large=",
+            "memory=",
             "buffers=",
             "ablation=",
             "allow_other",

@@ -306,7 +306,12 @@ fn open(job: &Job) -> Result<Volume, VolumeError> {
         true => Access::ReadOnly,
         false => Access::ReadWrite,
     };
-    Volume::open_for_mount(&job.volume, access, PREDECESSOR)
+    Volume::open_for_mount(
+        &job.volume,
+        access,
+        PREDECESSOR,
+        Some(job.options.memory_for_region()),
+    )
 }
 
 /// After a failure of the mount, also one that has been, the mount table shall say `ro`. To be called when it is in there.

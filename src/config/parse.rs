@@ -10,6 +10,8 @@ use super::{
     OpenPolicy, Permissions, Transport, format_size, parse_size,
 };
 use quayfs_layout::geometry::BUFFERS_MAX;
+use quayfs_pmem::LEAST_MEMORY;
+use std::ops::RangeInclusive;
 
 /// Why a list of mount options is refused. Prints as one line that says what is possible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -61,6 +63,9 @@ pub enum OptionError {
 const LARGE_MAX: u64 = 1 << 30;
 /// The most that `read_ahead=` takes.
 const READ_AHEAD_MAX: u64 = 1 << 30;
+
+/// The least and the most that `memory=` takes.
+const MEMORY: RangeInclusive<u64> = 2 * LEAST_MEMORY..=1 << 50;
 
 /// What mount(8), fstab and systemd understand and pass on; they mean nothing to a mount.
 const FOR_OTHERS: [&str; 25] = [
@@ -270,12 +275,16 @@ impl<'a> Parser<'a> {
                 "idle"
             }
             "read_ahead" => {
-                o.read_ahead = size(key, value, READ_AHEAD_MAX)?;
+                o.read_ahead = size(key, value, 0..=READ_AHEAD_MAX)?;
                 "read_ahead"
             }
             "large" => {
-                o.large = Some(size(key, value, LARGE_MAX)?);
+                o.large = Some(size(key, value, 0..=LARGE_MAX)?);
                 "large"
+            }
+            "memory" => {
+                o.memory = Some(size(key, value, MEMORY)?);
+                "memory"
             }
             "buffers" => {
                 o.buffers = Some(number(key, value, 1, BUFFERS_MAX)?);
@@ -499,15 +508,18 @@ fn number(key: &str, value: &str, min: u32, max: u32) -> Result<u32, OptionError
     }
 }
 
-fn size(key: &str, value: &str, max: u64) -> Result<u64, OptionError> {
-    match parse_size(value) {
-        Ok(bytes) if bytes <= max => Ok(bytes),
-        _ => Err(bad(
-            key,
-            value,
-            format!("a size up to {}", format_size(max)),
-        )),
+fn size(key: &str, value: &str, sizes: RangeInclusive<u64>) -> Result<u64, OptionError> {
+    if let Ok(bytes) = parse_size(value)
+        && sizes.contains(&bytes)
+    {
+        return Ok(bytes);
     }
+    let (least, most) = (format_size(*sizes.start()), format_size(*sizes.end()));
+    let expected = match sizes.start() {
+        0 => format!("a size up to {most}"),
+        _ => format!("a size from {least} to {most}"),
+    };
+    Err(bad(key, value, expected))
 }
 
 fn name(key: &str, value: &str) -> Result<String, OptionError> {
@@ -547,6 +559,7 @@ fn missing_value(key: &str) -> OptionError {
         "idle",
         "read_ahead",
         "large",
+        "memory",
         "buffers",
         "threads",
         "ablation",

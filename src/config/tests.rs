@@ -125,6 +125,13 @@ fn every_option_has_its_effect() {
             },
         ),
         (
+            "memory=1G",
+            MountOptions {
+                memory: Some(1 << 30),
+                ..MountOptions::default()
+            },
+        ),
+        (
             "large=64K",
             MountOptions {
                 large: Some(64 << 10),
@@ -366,6 +373,7 @@ fn unknown_options_and_values_are_named() {
         ("buffers=17", "from 1 to 16"),
         ("read_ahead=far", "a size up to 1 GiB"),
         ("large=big", "a size up to 1 GiB"),
+        ("memory=1M", "a size from 32 MiB to 1 PiB"),
         ("read_ahead=2G", "a size up to 1 GiB"),
         ("threads=0", "from 1 to 256"),
         ("open=later", "answer or elide"),
@@ -422,7 +430,7 @@ proptest! {
     fn what_parses_prints_and_parses(words in prop::collection::vec(prop::sample::select(&[
         "ro", "rw", "data=ordered", "durability=commit", "writeback", "open=elide", "noatime",
         "errors=continue", "commit=9", "buffers=2", "threads=3", "nosuid", "nodev", "noexec",
-        "transport=dev", "idle=halt", "read_ahead=0", "large=0", "permissions=kernel", "noacl", "idmap", "allow_other", "ablation=staging:central", "ablation=checkpoint:double", "subtype=none",
+        "transport=dev", "idle=halt", "read_ahead=0", "large=0", "memory=64M", "permissions=kernel", "noacl", "idmap", "allow_other", "ablation=staging:central", "ablation=checkpoint:double", "subtype=none",
         "ablation=locking:file", "ablation=workers:1", "fsname=/dev/x", "nodiratime",
     ][..]), 0..8)) {
         let o = parse(&words.join(",")).unwrap();

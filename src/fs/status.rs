@@ -41,6 +41,8 @@ pub struct Status {
     pub damage_met: u64,
     /// Bytes of the pmem region.
     pub pmem_bytes: u64,
+    /// Bytes of it that lie in memory of the daemon because they were stored to: with a region on a disk.
+    pub pmem_memory_bytes: u64,
     /// Blocks that files can own.
     pub blocks: u64,
     /// Free blocks.
@@ -118,6 +120,7 @@ impl Fs {
             read_only_reason: e.failure().or(self.volume.protected()).map(str::to_string),
             damage_met: e.watch().found(),
             pmem_bytes: e.region.len(),
+            pmem_memory_bytes: e.region.memory_in_use(),
             blocks: s.blocks,
             blocks_free: s.free,
             blocks_pending: e.lbns.pending(),

@@ -71,6 +71,9 @@ impl Allocator {
         let count = total.div_ceil(BITS_PER_PAGE);
         let mut credits = 0;
         for g in 0..count {
+            store.will_need((base + g) as u32);
+        }
+        for g in 0..count {
             let bits = BITS_PER_PAGE.min(total - g * BITS_PER_PAGE);
             let set = match store.home((base + g) as u32)? {
                 Some(p) => u64::from(node::bits_set(&p[..])),

@@ -6,6 +6,7 @@ pub mod dir;
 pub mod extent;
 pub mod inode;
 pub mod intent;
+mod nat;
 pub mod node;
 pub mod quota;
 mod runs;

@@ -4,12 +4,11 @@
 //! an operation has changed lives in the cache until digest has passed its last record, so a
 //! page that is not cached can always be read from its home.
 
-use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::node::{self, INODES_PER_PAGE, NodeError, NodeKind};
-use quayfs_layout::{BLOCK, bytes, flaw, inode};
+use quayfs_layout::{BLOCK, flaw, inode};
 use quayfs_pmem::Region;
 use quayfs_sync::atomic::{AtomicU64, Ordering};
 use quayfs_sync::map::Entry;
@@ -19,6 +18,7 @@ use rustc_hash::FxBuildHasher;
 use crate::damage::{Fault, Watch};
 use crate::error::Result;
 use crate::fs::STEP;
+use crate::ns::nat::Nat;
 use crate::ns::tags::Tags;
 
 /// A 4 KiB page in DRAM.
@@ -107,50 +107,10 @@ impl NodeStore {
     /// Reads the NAT and derives the free pages from it. Nodes whose entry is damaged cannot be
     /// read; see [`NodeStore::damage`].
     pub fn attach(region: Arc<Region>, geo: Geometry, salt: u64, watch: Watch) -> Self {
-        let mut used = vec![0u64; (geo.node_pages as usize).div_ceil(64)];
         let present: Vec<AtomicU64> = (0..geo.dyn_base.div_ceil(64))
             .map(|_| AtomicU64::new(0))
             .collect();
-        let mut live = 0;
-        let mut damage: Option<(u64, String)> = None;
-        let mut damaged = |more, what: std::fmt::Arguments<'_>| match &mut damage {
-            Some((n, _)) => *n += more,
-            none => *none = Some((more, what.to_string())),
-        };
-        let each = |ids: Range<u64>, words: Option<&[u8]>| {
-            let Some(words) = words else {
-                // An entry is never all zeros.
-                let first = ids.start;
-                damaged(
-                    ids.end - first,
-                    format_args!("NAT entry of node {first} is damaged"),
-                );
-                return;
-            };
-            for (id, word) in ids.zip(words.chunks_exact(8)) {
-                let nid = id as u32;
-                match node::nat_decode(nid, bytes::get_u64(word, 0), salt) {
-                    Some(None) => {}
-                    Some(Some(page)) if page < geo.node_pages => {
-                        let (w, bit) = (page as usize / 64, 1 << (page % 64));
-                        if used[w] & bit != 0 {
-                            let what = format_args!(
-                                "node page {page} is owned twice, second by node {nid}"
-                            );
-                            damaged(1, what);
-                            continue;
-                        }
-                        used[w] |= bit;
-                        live += 1;
-                        if id < geo.dyn_base {
-                            present[nid as usize / 64].fetch_or(1 << (nid % 64), Ordering::Relaxed);
-                        }
-                    }
-                    _ => damaged(1, format_args!("NAT entry of node {nid} is damaged")),
-                }
-            }
-        };
-        region.table(geo.nat_off, geo.nat_entries, 8, each);
+        let Nat { used, live, damage } = Nat::read_all(&region, &geo, salt, &present);
         let free = (0..geo.node_pages)
             .rev()
             .filter(|p| used[*p as usize / 64] & (1 << (p % 64)) == 0)
@@ -223,6 +183,14 @@ impl NodeStore {
             None => Err(Fault::new(format_args!(
                 "NAT entry of node {id} is damaged"
             ))),
+        }
+    }
+
+    /// The home page of a node is read soon, if it has one.
+    pub fn will_need(&self, id: u32) {
+        if let Ok(Some(page)) = self.home_of(id) {
+            self.region
+                .will_need(self.geo.node_page(page), BLOCK as u64);
         }
     }
 

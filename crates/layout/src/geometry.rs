@@ -170,15 +170,24 @@ fn take(at: &mut u64, len: u64) -> u64 {
     off
 }
 
+/// What of a layout is not left to its defaults.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// Bytes of the mirror area.
+    pub mirror: Option<u64>,
+    /// The most bytes that go to staging slots.
+    pub staging: Option<u64>,
+}
+
 impl Geometry {
     /// Lays out a volume with a mirror area of the usual size: a 128th of the data device, in which two copies of the L2P
     /// map and the checksums take three quarters.
     pub fn compute(pmem_len: u64, data_len: u64, buffers: u32) -> Result<Self, GeometryError> {
-        Self::compute_with(pmem_len, data_len, buffers, None)
+        Self::compute_with(pmem_len, data_len, buffers, Wishes::default())
     }
 
-    /// Lays out a volume, with a mirror area of so many bytes. Half of what the fixed areas leave goes to staging slots, half
-    /// to node pages.
+    /// Lays out a volume. Half of what the fixed areas leave goes to staging slots, or as much as is wished, the rest to node
+    /// pages.
     ///
     /// # Errors
     /// What does not fit, or is too small to work with.
@@ -186,7 +195,7 @@ impl Geometry {
         pmem_len: u64,
         data_len: u64,
         buffers: u32,
-        mirror_len: Option<u64>,
+        wishes: Wishes,
     ) -> Result<Self, GeometryError> {
         if buffers == 0 || buffers > BUFFERS_MAX {
             return Err(GeometryError::Buffers(buffers));
@@ -202,7 +211,7 @@ impl Geometry {
             return Err(GeometryError::DataTooLarge(data_len));
         }
         let most = data_blocks / 4;
-        let mirror_blocks = match mirror_len {
+        let mirror_blocks = match wishes.mirror {
             Some(have) if have < MIRROR_MIN || have.div_ceil(B) > most => {
                 let most = most * B;
                 return Err(GeometryError::Mirror { have, most });
@@ -236,7 +245,8 @@ impl Geometry {
         sizes.lane_bytes = (rest / 16 / buffers)
             .clamp(MIB, 16 * MIB / buffers.min(16))
             .next_multiple_of(B);
-        let staging = (rest - (sizes.lane_bytes * buffers).min(rest / 2)) / 2;
+        let half = (rest - (sizes.lane_bytes * buffers).min(rest / 2)) / 2;
+        let staging = wishes.staging.map_or(half, |most| half.min(most));
         // A slot costs its block, its header and room for two undo records of 32 bytes.
         let slots_per_buffer = (staging / buffers / (B + LINE as u64 + 64)).clamp(64, SLOTS_MAX);
         sizes.slots_per_buffer = slots_per_buffer / 64 * 64;
@@ -544,13 +554,35 @@ mod tests {
     }
 
     #[test]
+    fn staging_gets_half_or_what_is_wished_and_pages_the_rest() {
+        let with = |staging| {
+            let wishes = Wishes {
+                staging,
+                ..Wishes::default()
+            };
+            Geometry::compute_with(16 << 30, 1 << 40, 4, wishes).unwrap()
+        };
+        let (half, some) = (with(None), with(Some(1 << 30)));
+        assert_eq!(with(Some(1 << 40)), half);
+        let slots = some.slots_per_buffer * some.buffers;
+        assert!(some.is_sound() && slots * B <= 1 << 30 && slots * B > 900 << 20);
+        assert!(some.node_pages > half.node_pages);
+    }
+
+    #[test]
     fn the_mirror_area_has_room_for_two_maps_unless_it_was_made_smaller() {
         for data in [256 << 20, 8 << 30, 341 << 30, 1 << 40, 16 << 40] {
             let g = Geometry::compute(256 << 30, data, 4).unwrap();
             let maps = 2 * 12 * g.data_blocks;
             assert!(g.is_sound() && g.mirror_blocks * B >= maps, "{data} {g:?}");
         }
-        let with = |mirror| Geometry::compute_with(1 << 30, 8 << 30, 4, Some(mirror));
+        let with = |mirror| {
+            let wishes = Wishes {
+                mirror: Some(mirror),
+                ..Wishes::default()
+            };
+            Geometry::compute_with(1 << 30, 8 << 30, 4, wishes)
+        };
         for mirror in [MIRROR_MIN, (5 << 20) + 1, 2 << 30] {
             let g = with(mirror).unwrap();
             assert!(g.is_sound(), "{g:?}");

@@ -4,13 +4,16 @@
 //! page cache where the file system allows it. Nothing else of a region ever reaches its disk, and nothing that was not
 //! stored to is written again. What settled is durable after [`Disk::flush`].
 
-mod dirty;
+mod evict;
+mod pages;
 
 use crate::drain::DrainGate;
 use crate::memory::Memory;
 use crate::units::SECTOR;
-use dirty::Dirty;
+use evict::Hand;
+use pages::Pages;
 use parking_lot::{Condvar, Mutex};
+use quayfs_sync::wait_for_device;
 use quayfs_transfer::{RingPool, Transfer, run_all};
 use rustix::fs::{Mode, OFlags, StatxFlags};
 use std::cell::Cell;
@@ -21,6 +24,8 @@ use std::iter::once;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
+
+pub use evict::LEAST_MEMORY;
 
 /// Marks are taken in pieces of so many bytes, and what lies in a piece whose content is on its way has to wait.
 const PIECE: u64 = 64 << 10;
@@ -44,7 +49,11 @@ pub(crate) struct Disk {
     unit: u64,
     /// The writes of a wave are under way at once.
     rings: Option<RingPool>,
-    dirty: Dirty,
+    pages: Pages,
+    /// How many pages may be copies.
+    limit: u64,
+    /// Where eviction goes on, which one thread does. Goes before `flight`.
+    hand: Mutex<Hand>,
     /// What is being written. No two of these meet: the older content could be the one that stays.
     flight: Mutex<Vec<Range<u64>>>,
     landed: Condvar,
@@ -110,17 +119,23 @@ impl Disk {
             direct: direct.map(|(direct, _)| direct),
             unit,
             rings: RingPool::new().ok(),
-            dirty: Dirty::nothing(len),
+            pages: Pages::untouched(len),
+            limit: evict::usual_limit(),
+            hand: Mutex::default(),
             flight: Mutex::new(Vec::new()),
             landed: Condvar::new(),
             gate: DrainGate::default(),
         }
     }
 
-    /// Something has been stored there, by this thread. Comes after the store: a write takes the mark first, and the
-    /// content then.
-    pub(crate) fn note(&self, off: u64, len: u64) {
-        self.dirty.mark(off, len);
+    /// Stores to a range. It is marked afterwards: a write takes the mark first, and the content then.
+    pub(crate) fn store(&self, memory: &Memory, off: u64, len: u64, store: impl FnOnce()) {
+        if self.pages.copied() >= self.limit && self.pages.would_copy(off, len) {
+            wait_for_device(|| self.make_room(memory));
+        }
+        self.pages.storing(off, len);
+        store();
+        self.pages.stored(off, len);
     }
 
     /// Writes what was stored in some ranges, in any order, before this call, and waits for others that are writing some
@@ -175,7 +190,7 @@ impl Disk {
                 continue;
             }
             range.start = end;
-            let runs = self.dirty.take(piece.clone(), self.unit);
+            let runs = self.pages.take(piece.clone(), self.unit);
             if !runs.is_empty() {
                 flight.push(piece.clone());
                 wave.add(piece, runs);
@@ -190,7 +205,7 @@ impl Disk {
         if range.is_empty() {
             return None;
         }
-        let dirty = self.dirty.next(range.clone());
+        let dirty = self.pages.next(range.clone());
         let meeting = flight.iter().filter(|other| meet(other, &range));
         let starts = meeting.map(|other| other.start.max(range.start));
         starts.chain(dirty).min()
@@ -312,8 +327,7 @@ mod tests {
         let disk = Disk::new(Arc::clone(&file), PAGE);
         let memory = Memory::heap(PAGE as usize);
         let store = |n: u64| {
-            memory.store_u64(8 * n, 1);
-            disk.note(8 * n, 8);
+            disk.store(&memory, 8 * n, 8, || memory.store_u64(8 * n, 1));
             disk.drain(&memory).unwrap();
         };
         let ((copied, is_copied), (go, may_go)) = (channel(), channel::<()>());
@@ -353,8 +367,7 @@ mod tests {
             let memory = Memory::heap(LEN as usize);
             let inside = [SECTOR..LEN / 4 + SECTOR, LEN / 4 + 2 * SECTOR..LEN / 2];
             for off in (0..LEN).step_by(3 * SECTOR as usize) {
-                memory.store_u64(off, off + 1);
-                disk.note(off, 8);
+                disk.store(&memory, off, 8, || memory.store_u64(off, off + 1));
             }
             let backwards = inside.clone().into_iter().rev();
             std::thread::scope(|scope| {
@@ -393,8 +406,7 @@ mod tests {
         let disk = Disk::new(with_file(dir.path()), PAGE);
         let memory = Memory::heap(PAGE as usize);
         let store = || {
-            memory.store_u64(8, 1);
-            disk.note(8, 8);
+            disk.store(&memory, 8, 8, || memory.store_u64(8, 1));
             disk.drain(&memory)
         };
         let panicked = std::thread::scope(|scope| {
@@ -428,7 +440,9 @@ mod tests {
             direct: None,
             unit: SECTOR,
             rings: RingPool::new().ok(),
-            dirty: Dirty::nothing(PAGE),
+            pages: Pages::untouched(PAGE),
+            limit: evict::usual_limit(),
+            hand: Mutex::default(),
             flight: Mutex::new(Vec::new()),
             landed: Condvar::new(),
             gate: DrainGate::default(),
@@ -443,8 +457,7 @@ mod tests {
             let disk = broken(dir.path());
             let start = std::sync::Barrier::new(4);
             let drained = |n: u64| {
-                memory.store_u64(8 * n, 1);
-                disk.note(8 * n, 8);
+                disk.store(&memory, 8 * n, 8, || memory.store_u64(8 * n, 1));
                 start.wait();
                 disk.drain(&memory)
             };
@@ -463,8 +476,7 @@ mod tests {
         let disk = broken(dir.path());
         let memory = Memory::heap(PAGE as usize);
         disk.drain(&memory).unwrap();
-        memory.store_u64(8, 1);
-        disk.note(8, 8);
+        disk.store(&memory, 8, 8, || memory.store_u64(8, 1));
         for _ in 0..2 {
             let error = disk.drain(&memory).unwrap_err();
             assert_eq!(error.raw_os_error(), Some(libc::EBADF));

@@ -28,7 +28,7 @@
 //!    fence settles what its own thread flushed or wrote non-temporally, not what others did.
 //! 5. On the backend [`Backend::File`] neither flush nor fence settles anything: only [`Region::drain`]
 //!    does, and it settles everything that any thread stored before the call. Nothing reaches the disk
-//!    outside of drains, but one of them may be under way at any time, and write what others are storing:
+//!    outside of drains and of evictions, but one of them may be under way at any time, and write what others are storing:
 //!    so any subset of the [`atoms`] stored since the last drain may be on the disk, in no order, not
 //!    even within a line.
 //! 6. [`Region::drain`] is the durability edge on every backend. On `Dax` and `Volatile` it is
@@ -76,6 +76,7 @@ mod units;
 
 pub use backend::Backend;
 pub use bytes::Bytes;
+pub use disk::LEAST_MEMORY;
 pub use error::PmemError;
 pub use fault::{Ending, exit_on_fault};
 pub use lock::LockKind;

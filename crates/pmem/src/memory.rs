@@ -314,6 +314,46 @@ impl Memory {
         Ok(())
     }
 
+    /// Whether these bytes are what lies at `off`.
+    pub(crate) fn has(&self, off: u64, bytes: &[u8]) -> bool {
+        let mut piece = [0; PAGE as usize];
+        let offs = (off..).step_by(piece.len());
+        offs.zip(bytes.chunks(piece.len())).all(|(off, bytes)| {
+            let piece = &mut piece[..bytes.len()];
+            self.read(off, piece);
+            piece == bytes
+        })
+    }
+
+    /// Gives back the memory of whole pages of a private mapping: from here on they are those of the file.
+    ///
+    /// # Errors
+    /// Those of madvise(2), and [`io::ErrorKind::InvalidInput`] for any other memory.
+    pub(crate) fn forget(&self, off: u64, len: u64) -> io::Result<()> {
+        self.check(off, len);
+        if !matches!(self.owner, Owner::Mapping) || !self.private {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let start = self.at(off, 0);
+        // SAFETY: the range is valid and checked, and stays mapped; what is loaded from it is any bytes, as when others
+        // store to it.
+        unsafe { rustix::mm::madvise(start.cast(), len as usize, Advice::LinuxDontNeed) }?;
+        Ok(())
+    }
+
+    /// Begins to read pages of a mapped file that are not at hand.
+    pub(crate) fn will_need(&self, off: u64, len: u64) {
+        self.check(off, len);
+        if matches!(self.owner, Owner::Mapping) {
+            let start = off / PAGE * PAGE;
+            // SAFETY: the range is valid and checked; reading ahead changes no content. If it fails, a load reads.
+            let _ = unsafe {
+                let len = (off + len - start) as usize;
+                rustix::mm::madvise(self.at(start, 0).cast(), len, Advice::WillNeed)
+            };
+        }
+    }
+
     /// Makes huge pages of a range of whole ones, and faults them in for writing.
     ///
     /// # Errors

@@ -13,11 +13,14 @@ use crate::lock::{self, LockKind};
 use crate::memory::{self, Memory};
 use crate::{Backend, Bytes, Observer, PmemError, SECTOR};
 use quayfs_sync::wait_for_device;
+use rustix::fs::Advice;
 use std::fmt;
 use std::fs::File;
 use std::io;
 use std::iter::once;
+use std::num::NonZeroU64;
 use std::ops::Range;
+use std::os::unix::fs::FileTypeExt;
 use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -165,10 +168,15 @@ impl Region {
         }
     }
 
-    /// What is on a disk has to be written: comes after the store.
-    fn note_dirty(&self, off: u64, len: usize) {
-        if let Some(disk) = &self.disk {
-            disk.note(off, len as u64);
+    /// What is stored on a disk has to be written.
+    #[track_caller]
+    fn stores(&self, off: u64, len: usize, align: u64, store: impl FnOnce()) {
+        match &self.disk {
+            Some(disk) => {
+                self.memory.check_store(off, len, align);
+                disk.store(&self.memory, off, len as u64, store);
+            }
+            None => store(),
         }
     }
 
@@ -254,8 +262,7 @@ impl Region {
             observer.store(off, &value.to_le_bytes(), false, Location::caller());
         }
         self.note_store(off, 8, 8);
-        self.memory.store_u64(off, value);
-        self.note_dirty(off, 8);
+        self.stores(off, 8, 8, || self.memory.store_u64(off, value));
     }
 
     /// Stores a word in little-endian order at `off`, a multiple of 4, otherwise as
@@ -267,16 +274,14 @@ impl Region {
             observer.store(off, &value.to_le_bytes(), false, Location::caller());
         }
         self.note_store(off, 4, 4);
-        self.memory.store_u32(off, value);
-        self.note_dirty(off, 4);
+        self.stores(off, 4, 4, || self.memory.store_u32(off, value));
     }
 
     /// Stores `bytes` at `off` through the cache. Not durable before flush and drain.
     #[track_caller]
     pub fn write(&self, off: u64, bytes: &[u8]) {
         self.report_write(off, bytes, false, Location::caller());
-        self.memory.write(off, bytes);
-        self.note_dirty(off, bytes.len());
+        self.stores(off, bytes.len(), 1, || self.memory.write(off, bytes));
     }
 
     /// Stores `bytes` at `off` past the cache: right for payloads that are not read soon. Not durable,
@@ -288,8 +293,7 @@ impl Region {
         if self.is_real_memory() {
             self.memory.write_nt(off, bytes);
         } else {
-            self.memory.write(off, bytes);
-            self.note_dirty(off, bytes.len());
+            self.stores(off, bytes.len(), 1, || self.memory.write(off, bytes));
         }
     }
 
@@ -467,6 +471,12 @@ impl Region {
         // waits for it: short pieces with pauses as long as they took.
         const PIECE: u64 = 256 << 10;
         const HUGE: u64 = memory::HUGE as u64;
+        // What is long would drive itself out of the page cache, and all else.
+        if let Some(disk) = &self.disk
+            && !disk.fits(&self.memory)
+        {
+            return 0;
+        }
         // A page of a private mapping that is stored to is a copy, which takes memory.
         let write = self.memory.is_writable() && !self.backend.needs_drain();
         // A region in a file system in memory gets what a directly mapped one has: an access to one that is
@@ -498,6 +508,29 @@ impl Region {
         done
     }
 
+    /// Bytes of memory that belong to this process since they were stored to: at most what [`MapOptions::memory`] says,
+    /// and what is being stored at the moment. Always 0 where the region is memory itself.
+    pub fn memory_in_use(&self) -> u64 {
+        self.disk.as_ref().map_or(0, Disk::copied)
+    }
+
+    /// Begins to read from a disk what is needed soon: many such calls, and then the loads, take as long as the disk needs
+    /// for all of it at once. Nothing to do on memory.
+    #[track_caller]
+    pub fn will_need(&self, off: u64, len: u64) {
+        if self.disk.is_some() {
+            self.memory.will_need(off, len);
+        }
+    }
+
+    /// Gives memory back, of pages that have been written and have not been stored to for a while, if the bound is near:
+    /// a store that meets it has to do that first. To be called now and then.
+    pub fn trim(&self) {
+        if let Some(disk) = &self.disk {
+            disk.trim(&self.memory);
+        }
+    }
+
     /// Takes an advisory lock on the backing file, held until the region is dropped. `Ok(false)`:
     /// another region, of this or another process, holds it. A simulated region is always free.
     ///
@@ -515,11 +548,12 @@ impl Region {
         match &self.source {
             Source::Simulated(_) | Source::Copy(_) => Ok(true),
             Source::File { file, path } => {
-                lock::lock_within(file, kind, wait).map_err(|source| PmemError::Io {
-                    what: "lock",
-                    path: path.clone(),
-                    source,
-                })
+                let locked = lock::lock_within(file, kind, wait);
+                let locked = locked.map_err(open::io_error("lock", path))?;
+                if locked && self.backend == Backend::File {
+                    forget_cached(file, self.len());
+                }
+                Ok(locked)
             }
         }
     }
@@ -538,6 +572,18 @@ impl Region {
     /// As [`Region::try_lock`].
     pub fn lock_exclusive(&self, wait: Duration) -> Result<bool, PmemError> {
         self.lock_within(LockKind::Exclusive, wait)
+    }
+}
+
+/// Of a block device the page cache may have older pages than the disk: asynchronous writes past it do not drop what was
+/// read while they were under way. The previous user may have left some, if something else has the device open. To be
+/// called before anything of the mapping is accessed, and when nothing is written.
+fn forget_cached(file: &File, len: u64) {
+    if file
+        .metadata()
+        .is_ok_and(|m| m.file_type().is_block_device())
+    {
+        let _ = rustix::fs::fadvise(file, 0, NonZeroU64::new(len), Advice::DontNeed);
     }
 }
 

@@ -27,8 +27,7 @@ fn create(dir: &Path) -> PathBuf {
 fn read_only() -> MapOptions {
     MapOptions {
         read_only: true,
-        require: None,
-        len: None,
+        ..MapOptions::default()
     }
 }
 
@@ -132,7 +131,7 @@ fn a_weaker_medium_than_required_is_refused() {
         let options = MapOptions {
             read_only: false,
             require: Some(required),
-            len: None,
+            ..MapOptions::default()
         };
         let error = Region::open(&path, options).unwrap_err();
         assert!(matches!(
@@ -151,7 +150,7 @@ fn a_weaker_medium_than_required_is_refused() {
     let options = MapOptions {
         read_only: false,
         require: Some(Backend::Volatile),
-        len: None,
+        ..MapOptions::default()
     };
     assert!(Region::open(&path, options).is_ok());
 }

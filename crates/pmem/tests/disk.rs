@@ -70,8 +70,7 @@ fn another_mapping_sees_what_was_drained() {
         &path,
         MapOptions {
             read_only: true,
-            require: None,
-            len: None,
+            ..MapOptions::default()
         },
     )
     .unwrap();

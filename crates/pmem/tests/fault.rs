@@ -111,8 +111,7 @@ fn what_is_only_read_fails_instead() {
     Region::create(&path, LEN, false).unwrap();
     let options = MapOptions {
         read_only: true,
-        require: None,
-        len: None,
+        ..MapOptions::default()
     };
     let region = Region::open(&path, options).unwrap();
     let file = File::options().write(true).open(&path).unwrap();

@@ -194,8 +194,7 @@ fn check(media: &Media, case: &Case, file: &Path) {
     std::fs::write(file, &image).expect("a file for the image");
     let options = MapOptions {
         read_only: true,
-        require: None,
-        len: None,
+        ..MapOptions::default()
     };
     let reader = Arc::new(Region::open(file, options).expect("open"));
     let (view, seen) = Ppt::attach(Arc::clone(&reader), geometry()).expect("read-only");

@@ -287,8 +287,7 @@ fn a_read_only_table_refuses_changes() {
     std::fs::write(&file, image).expect("a file for the image");
     let options = MapOptions {
         read_only: true,
-        require: None,
-        len: None,
+        ..MapOptions::default()
     };
     let region = Arc::new(Region::open(&file, options).expect("open"));
     assert!(matches!(

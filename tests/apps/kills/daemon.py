@@ -71,6 +71,10 @@ class Shape:
         )
         rings = rng.random() < 0.5 and rings_allowed()
         options.append(f"transport={'uring' if rings else 'dev'}")
+        if medium == "disk" and rng.random() < 0.5:
+            # Half of that is for the region.
+            options.append("memory=32M")
+            rest["pmem"] = "48M"
         return Shape(
             medium=medium,
             options=",".join(options),

@@ -21,6 +21,10 @@ pub struct MapOptions {
     pub require: Option<Backend>,
     /// How many bytes at the start of the file are the region, if not all.
     pub len: Option<u64>,
+    /// On a disk: how many bytes of the region may lie in memory of this process because they were stored to, at least 16
+    /// MiB; `None`: a quarter of the machine's memory. What has been written leaves then, and is read again from the file
+    /// when it is needed.
+    pub memory: Option<u64>,
 }
 
 /// Turns an I/O error into one that names the file.
@@ -101,7 +105,11 @@ impl Region {
             file: Arc::new(file),
             path: path.to_path_buf(),
         };
-        Ok(Self::assemble(memory, backend, source))
+        let mut region = Self::assemble(memory, backend, source);
+        if let (Some(disk), Some(bytes)) = (&mut region.disk, options.memory) {
+            disk.limit_memory(bytes);
+        }
+        Ok(region)
     }
 
     /// Creates a backing file of `len` bytes, all zero, mode 0600, and makes it durable. All blocks
