@@ -83,6 +83,9 @@ pub fn record_pages(g: &Geometry) -> u64 {
     STEP as u64 + groups.min(264) + 16
 }
 
+/// Home pages that are read ahead at once.
+const AHEAD: u64 = 32;
+
 /// Node pages of a volume.
 pub struct NodeStore {
     region: Arc<Region>,
@@ -97,6 +100,8 @@ pub struct NodeStore {
     present: Vec<AtomicU64>,
     /// Pages that no promise may touch: the largest record must always be digestible.
     reserve: u64,
+    /// The home page that was read last.
+    last_read: AtomicU64,
     /// Pages beyond that which only operations that give space back may be promised.
     privileged: u64,
     /// Damaged NAT entries: how many, and the first one.
@@ -126,6 +131,7 @@ impl NodeStore {
             live: AtomicU64::new(live),
             present,
             reserve,
+            last_read: AtomicU64::new(u64::MAX / 2),
             privileged: (geo.node_pages / 64)
                 .clamp(16, 2048)
                 .min(geo.node_pages / 16),
@@ -183,6 +189,20 @@ impl NodeStore {
             None => Err(Fault::new(format_args!(
                 "NAT entry of node {id} is damaged"
             ))),
+        }
+    }
+
+    /// Pages that were written together are often read together: once homes are read in order, those behind are asked for.
+    fn read_ahead(&self, page: u64) {
+        let last = self.last_read.swap(page, Ordering::Relaxed);
+        let is_next = (last + 1..last + 4).contains(&page);
+        if is_next && page / AHEAD != last / AHEAD {
+            let first = (page / AHEAD + 1) * AHEAD;
+            let end = (first + AHEAD).min(self.geo.node_pages);
+            if first < end {
+                let bytes = (end - first) * BLOCK as u64;
+                self.region.will_need(self.geo.node_page(first), bytes);
+            }
         }
     }
 
@@ -244,6 +264,7 @@ impl NodeStore {
             let Some(p) = self.home_of(id)? else {
                 return Ok(false);
             };
+            self.read_ahead(p);
             self.region.read(self.geo.node_page(p), &mut page[..]);
             drop(pin);
             match node::check(&page[..], id, self.salt) {

@@ -93,6 +93,9 @@ impl Journal {
             damage.push(Damage::Word(WordKind::Clean));
             0
         });
+        let slots = u64::from(geo.buffers) * geo.slots_per_buffer;
+        region.will_need(geo.lane(0), u64::from(geo.buffers) * geo.lane_bytes);
+        region.will_need(geo.header(0, 0), slots * SLOT_HEADER_BYTES as u64);
         let mut heads = Vec::new();
         for lane in 0..geo.buffers as u16 {
             heads.push(jsb.load_head(lane)?);

@@ -17,6 +17,8 @@ const GRAIN: u64 = 64 << 10;
 const SHORT: u64 = 1 << 20;
 /// Bytes of a table that are looked at in one go.
 const CHUNK: u64 = 64 << 10;
+/// Bytes of a table that are read ahead of that.
+const AHEAD: u64 = 2 << 20;
 
 /// Which parts of a copy may hold something: all that was copied, and all that was stored since.
 pub(crate) struct Touched(Vec<AtomicU64>);
@@ -109,7 +111,13 @@ impl Region {
                 each(next..part.start, None);
             }
             let mut at = part.start.max(next);
+            let mut read = at;
             while at < part.end {
+                while read < part.end.min(at + AHEAD / size) {
+                    let more = (AHEAD / 2 / size).min(part.end - read);
+                    self.will_need(off + read * size, more * size);
+                    read += more;
+                }
                 let n = (CHUNK / size).min(part.end - at);
                 let bytes = &mut buf[..(n * size) as usize];
                 self.read(off + at * size, bytes);

@@ -343,14 +343,28 @@ impl Memory {
 
     /// Begins to read pages of a mapped file that are not at hand.
     pub(crate) fn will_need(&self, off: u64, len: u64) {
+        // The system reads no more than this for one call, whatever it asks for.
+        const AT_ONCE: u64 = 128 << 10;
+        self.check(off, len);
+        let pages = off / PAGE * PAGE..off + len;
+        for start in pages.clone().step_by(AT_ONCE as usize) {
+            self.advise(start, AT_ONCE.min(pages.end - start), Advice::WillNeed);
+        }
+    }
+
+    /// Nothing is read but the pages that are accessed, unless [`Memory::will_need`] says so: the system would read up to
+    /// megabytes around each, according to the disk.
+    pub(crate) fn read_pages_alone(&self) {
+        self.advise(0, self.len as u64, Advice::Random);
+    }
+
+    /// Whole pages of a mapping; `off` begins one.
+    fn advise(&self, off: u64, len: u64, advice: Advice) {
+        debug_assert!(matches!(advice, Advice::WillNeed | Advice::Random));
         self.check(off, len);
         if matches!(self.owner, Owner::Mapping) {
-            let start = off / PAGE * PAGE;
-            // SAFETY: the range is valid and checked; reading ahead changes no content. If it fails, a load reads.
-            let _ = unsafe {
-                let len = (off + len - start) as usize;
-                rustix::mm::madvise(self.at(start, 0).cast(), len, Advice::WillNeed)
-            };
+            // SAFETY: the range is valid and checked; reading ahead or not changes no content. If it fails, a load reads.
+            let _ = unsafe { rustix::mm::madvise(self.at(off, 0).cast(), len as usize, advice) };
         }
     }
 

@@ -514,8 +514,8 @@ impl Region {
         self.disk.as_ref().map_or(0, Disk::copied)
     }
 
-    /// Begins to read from a disk what is needed soon: many such calls, and then the loads, take as long as the disk needs
-    /// for all of it at once. Nothing to do on memory.
+    /// Begins to read from a disk what is needed soon: loads read a page at a time otherwise. Many such calls, and then the
+    /// loads, take as long as the disk needs for all of it at once. Nothing to do on memory.
     #[track_caller]
     pub fn will_need(&self, off: u64, len: u64) {
         if self.disk.is_some() {

@@ -219,7 +219,11 @@ fn map(file: &File, len: usize, writable: bool, regular: bool) -> io::Result<(Me
         true => Mapped::Private,
         false => Mapped::Shared,
     };
-    Ok((Memory::map(file, len, writable, how)?, backend))
+    let memory = Memory::map(file, len, writable, how)?;
+    if how == Mapped::Private {
+        memory.read_pages_alone();
+    }
+    Ok((memory, backend))
 }
 
 /// The size in bytes of a devdax device, `None` for any other character device.
