@@ -11,7 +11,7 @@ COMMIT = $(shell git describe --always --dirty 2>/dev/null)
 PACKAGES := fuse3 libpmem-dev pkg-config gcc libc6-dev make ca-certificates \
 	python3 git e2fsprogs xfsprogs acl
 
-.PHONY: help deps build mount umount test test-workspace test-rings test-loom conformance xfstests apps kills crash threads mutants lint deny docs \
+.PHONY: help deps build mount umount test test-workspace test-rings test-loom conformance xfstests apps kills cuts crash threads mutants lint deny docs \
 	benches bench lab \
 	fuzz miri sanitize install uninstall
 
@@ -25,6 +25,7 @@ help:
 	@echo 'make xfstests  run XFSTESTS=DIR, where xfstests was built (TESTS=quick OPTIONS=; as root)'
 	@echo 'make apps      run real programs on real mounts, with deaths in between (long: tests/apps)'
 	@echo 'make kills     kill the daemon under five programs at random moments (ROUNDS=1000 SEED=1)'
+	@echo 'make cuts      cut the power of a simulated disk under them (ROUNDS=1000 SEED=1; as root)'
 	@echo 'make crash     search for crashes that lose something (SECONDS=600 SEED=1 SHARE=1/1);'
 	@echo 'make threads   the same, of several threads in interleavings that can be had again;'
 	@echo 'make mutants   forget each flush, fence and check in turn, which has to be noticed'
@@ -139,6 +140,13 @@ APPS ?=
 LIFE ?=
 kills: build
 	$(if $(filter 1,$(QUAYFS_SKIP_URING)),,scripts/rings) nice -n 5 python3 tests/apps/kills --quayfs '$(QUAYFS)' --rounds $(ROUNDS) --seed $(SEED) \
+		$(if $(APPS),--apps $(APPS)) $(if $(LIFE),--life $(LIFE))
+
+# The same programs on a simulated disk whose power is cut.
+cuts: build
+	$(CARGO) build --release -p quayfs-disk
+	$(if $(filter 1,$(QUAYFS_SKIP_URING)),,scripts/rings) nice -n 5 python3 tests/apps/cuts --quayfs '$(QUAYFS)' \
+		--disk '$(TARGET)/release/quayfs-disk' --rounds $(ROUNDS) --seed $(SEED) \
 		$(if $(APPS),--apps $(APPS)) $(if $(LIFE),--life $(LIFE))
 
 lint: deps

@@ -13,25 +13,41 @@ from daemon import PATIENCE, Finding, Shape, Volume, run, said
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 APPS = ["fsx", "sqlite", "records", "git", "untar"]
-MOMENTS = ["mkfs", "mount", "running", "checkpoint", "unmount", "recovery"]
 ROUNDS = 8
 
 
 class Life:
     """`number` decides everything but when exactly something happens."""
 
-    def __init__(self, quayfs, work, fast, seed, app, number):
-        self.rng = random.Random(f"{seed}/{app}/{number}")
-        self.app, self.seed = app, f"{seed}/{number}"
+    MOMENTS = ["mkfs", "mount", "running", "checkpoint", "unmount", "recovery"]
+    # Of a round each: over rings, kills by the moment, recoveries that undid half a checkpoint round, operations
+    # acknowledged, volumes with something lost or otherwise wrong, volumes where fsck found something.
+    COLUMNS = ["rounds", "rings", *MOMENTS, "undone", "acknowledged", "lost", "fsck"]
+
+    def __init__(self, options, work, fast, app, number):
+        self.rng = random.Random(f"{options.seed}/{app}/{number}")
+        self.app, self.seed = app, f"{options.seed}/{number}"
         self.home, name = f"{work}/{app}-{number}", f"{app}-{number}"
         shape = Shape.draw(self.rng, app)
-        self.volume = Volume(quayfs, self.home, f"{fast}/{name}", shape)
+        self.volume = self.new_volume(options, f"{fast}/{name}", shape)
         self.ledgers, self.count = f"{self.home}/ledgers", 0
         self.environment = {**os.environ, "SYNC": str(int(shape.sync))}
-        self.killed = dict.fromkeys(MOMENTS, 0)
+        self.killed = dict.fromkeys(self.MOMENTS, 0)
         self.rounds, self.acknowledged = 0, 0
         self.writers = []
-        self.state = "new"
+
+    def new_volume(self, options, fast, shape):
+        return Volume(options.quayfs, self.home, fast, shape)
+
+    def counts(self):
+        """What it adds to the columns."""
+        return {
+            "rounds": self.rounds,
+            "rings": self.rounds if self.volume.shape.rings else 0,
+            "acknowledged": self.acknowledged,
+            "undone": self.volume.undone,
+            **self.killed,
+        }
 
     def live(self, rounds):
         """`rounds` rounds, then a clean end. Raises what is found."""
@@ -139,9 +155,7 @@ class Life:
             v.daemon.terminate()
             time.sleep(delay)
             return v.kill()
-        for w in self.writers:
-            os.killpg(w.pid, signal.SIGKILL)
-            w.wait(PATIENCE)
+        self.kill_writers()
         begin = time.monotonic()
         umount = subprocess.Popen([v.quayfs, "umount", v.mnt], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         time.sleep(delay)
@@ -195,6 +209,11 @@ class Life:
             self.writers = [
                 subprocess.Popen(c, env=self.environment, stdout=err, stderr=err, start_new_session=True) for c in commands
             ]
+
+    def kill_writers(self):
+        for w in self.writers:
+            os.killpg(w.pid, signal.SIGKILL)
+            w.wait(PATIENCE)
 
     def watch_writers(self):
         for w in self.writers:
@@ -253,6 +272,13 @@ class Life:
     # Its end.
 
     def clean_up(self, keep):
+        self.stop()
+        if not keep:
+            shutil.rmtree(self.home, ignore_errors=True)
+            shutil.rmtree(self.volume.fast, ignore_errors=True)
+
+    def stop(self):
+        """Ends all processes and mounts."""
         for w in self.writers:
             if w.poll() is None:
                 os.killpg(w.pid, signal.SIGKILL)
@@ -262,6 +288,3 @@ class Life:
             v.daemon.kill()
             v.daemon.wait()
         v.detach()
-        if not keep:
-            shutil.rmtree(self.home, ignore_errors=True)
-            shutil.rmtree(v.fast, ignore_errors=True)

@@ -3,7 +3,8 @@
 A block names its file, its place, its sequence number and has a checksum, so that any block found
 anywhere is judged by itself: is it whole, does it belong there, is it old enough to have been
 replaced, is it of a file that is gone? Each thread also owns a file that is deleted and made again under
-another number, so that blocks go around, and a log of lines that it appends to.
+another number, so that blocks go around, and a log of lines that it appends to. And what is there of a thread, in
+all its files, has to be what a beginning of its operations leaves.
 """
 
 import mmap
@@ -200,8 +201,8 @@ def check_block(findings, name, file, index, data, held):
     return seq
 
 
-def check_file(findings, directory, file, states, out):
-    """All blocks of a file. `out`: what was found, by thread."""
+def check_file(findings, directory, file, states, out, there):
+    """All blocks of a file. `out`, `there`: what was found, by thread."""
     name = f"b{file:x}"
     owner = (file >> 32) - 1
     with open(path(directory, file), "rb") as f:
@@ -217,6 +218,7 @@ def check_file(findings, directory, file, states, out):
         seq = check_block(findings, name, file, i, found, held)
         if seq:
             seen[i] = seq
+            there[thread][file, i] = seq
             out[thread].append(f"base-put {seq} {file} {i} 1 0")
     if not SYNC:
         for state in states:
@@ -229,7 +231,7 @@ def check_file(findings, directory, file, states, out):
 
 
 def check_log(findings, directory, thread, state, out):
-    """Lines in order, all acknowledged ones among them; the tail that no line is goes away."""
+    """The lines that are there: in order, all acknowledged ones among them; the tail that no line is goes away."""
     name = f"{directory}/log{thread}"
     data = b""
     if os.path.exists(name):
@@ -254,21 +256,58 @@ def check_log(findings, directory, thread, state, out):
     strange = set(seen) - set(state.lines) - state.maybe_lines
     if strange:
         findings.add(f"log{thread}: lines nobody wrote: {sorted(strange)[:5]}")
-    if at > 600_000:
-        at, seen = 0, []
+    at, kept = (at, seen) if at <= 600_000 else (0, [])
     if rest or at < len(data):
         with open(name, "r+b") as f:
             f.truncate(at)
             os.fsync(f.fileno())
-    out.extend(f"base-line {s}" for s in seen)
+    out.extend(f"base-line {s}" for s in kept)
+    return seen
+
+
+def states_of(ledgers, thread):
+    """What is there of a thread after each of its operations, as far as it has come: blocks, lines, its own file. A
+    write that is not direct may be there in part, block after block."""
+    blocks, said, own = {}, [], None
+    for verb, seq, *a in ([w[0], *map(int, w[1:])] for w in lines(f"{ledgers}/{thread}.base")):
+        if verb == "base-put":
+            blocks[a[0], a[1]] = seq
+        elif verb == "base-line":
+            said.append(seq)
+        elif verb == "base-new":
+            own = a[0]
+    yield blocks, said, own
+    for verb, seq, *a in ([w[0], *map(int, w[1:])] for w in lines(f"{ledgers}/{thread}") if w[0].endswith("?")):
+        if verb == "put?":
+            file, first, count, direct = a
+            for i in range(first, first + count):
+                blocks[file, i] = seq
+                if not direct and i < first + count - 1:
+                    yield blocks, said, own
+        elif verb == "line?":
+            said.append(seq)
+        elif verb == "gone?":
+            blocks, own = {k: s for k, s in blocks.items() if k[0] != a[0]}, None
+        elif verb == "new?":
+            own = a[0]
+        yield blocks, said, own
+
+
+def check_order(findings, ledgers, thread, found):
+    """If a later operation is there, every earlier one is."""
+    if found not in states_of(ledgers, thread):
+        blocks, said, own = found
+        newest = max([*blocks.values(), *said], default=0)
+        findings.add(f"thread {thread}: no beginning of its operations leaves what is there; {newest} is, own file {own}")
 
 
 def check(directory, ledgers, _seed, findings):
     states = [State(ledgers, t) for t in range(THREADS)]
     out = [[f"base {s.newest}"] for s in states]
+    there, logs = [{} for _ in states], []
     names = set(os.listdir(directory))
     for thread, state in enumerate(states):
-        check_log(findings, directory, thread, state, out[thread])
+        logs.append(check_log(findings, directory, thread, state, out[thread]))
         for file in state.gone:
             if f"b{file:x}" in names:
                 findings.add(f"b{file:x} is back, its deletion was acknowledged")
@@ -285,7 +324,7 @@ def check(directory, ledgers, _seed, findings):
             if file != state.own and file not in state.maybe_gone | state.maybe_new:
                 findings.add(f"{name} was never made, or deleted")
                 continue
-        check_file(findings, directory, file, states, out)
+        check_file(findings, directory, file, states, out, there)
         if owner >= 0:
             out[owner].append(f"base-new {file & 0xFFFFFFFF} {file}")
     for file in range(SHARED):
@@ -296,6 +335,8 @@ def check(directory, ledgers, _seed, findings):
         if len(mine) > 1:
             # The older was deleted before the newer was made.
             findings.add(f"{mine[0]} and its successor {mine[1]} are both there")
+        own = int(mine[0][1:], 16) if mine else None
+        check_order(findings, ledgers, thread, (there[thread], logs[thread], own))
     if not findings.count:
         for thread in range(THREADS):
             replace(f"{ledgers}/{thread}.base", ("\n".join(out[thread]) + "\n").encode())
