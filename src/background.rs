@@ -27,8 +27,10 @@ const BATCH_RECORDS: usize = 4096;
 const READ_RECORDS: usize = 128;
 /// Bytes of log of one digest batch.
 const BATCH_BYTES: usize = 2 << 20;
-/// How long a record waits for digest at most, and how often caches are trimmed while the mount is used.
+/// How long a record waits for digest at most, and how often caches are trimmed while the mount is used; on a disk, where
+/// commits wait for the flushes of digest.
 const DIGEST_EVERY: Duration = Duration::from_millis(50);
+const DIGEST_EVERY_ON_DISK: Duration = Duration::from_secs(1);
 /// How often the checkpoint thread looks around while the mount is used.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// A volume without writes for this long is checkpointed.
@@ -126,7 +128,11 @@ fn digest_loop(e: &Engine) {
     let mut committed = Instant::now();
     let mut failed = false;
     let mut given_up = false;
-    let mut rest = Rest::For(DIGEST_EVERY);
+    let every = match e.region.backend().needs_drain() {
+        true => DIGEST_EVERY_ON_DISK,
+        false => DIGEST_EVERY,
+    };
+    let mut rest = Rest::For(every);
     loop {
         let before = e.appended_by_now();
         let asked = e.await_work(rest, |w| std::mem::take(&mut w.digest));
@@ -163,7 +169,7 @@ fn digest_loop(e: &Engine) {
         let is_quiet = appended == before && matches!(rest, Rest::For(_));
         let left = e.journal.digested() < e.journal.digestable() && !e.is_read_only();
         rest = if !is_quiet || left {
-            Rest::For(DIGEST_EVERY)
+            Rest::For(every)
         } else {
             let uncommitted = e.durability == Durability::Commit
                 && !given_up
