@@ -496,6 +496,7 @@ impl Region {
                     Err(err) => huge = err.kind() != std::io::ErrorKind::InvalidInput,
                 }
             }
+            self.will_need(done, len);
             if self.memory.populate(done, len, write).is_err() {
                 break;
             }
