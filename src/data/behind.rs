@@ -101,7 +101,7 @@ struct State {
     failed: bool,
 }
 
-/// A thread that writes. When the last one has gone there is nobody for what is left.
+/// A thread that writes. Once the last one has ended, nothing writes what is left.
 struct Serving<'b>(&'b Behind);
 
 impl Drop for Serving<'_> {

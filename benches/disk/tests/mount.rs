@@ -153,7 +153,7 @@ fn an_orderly_end_loses_nothing() {
             .is_err()
     );
     assert!(file.set_len(0).is_err());
-    // Who has it open goes on after the signal, until it is closed.
+    // A program that has it open goes on after the signal, until it closes it.
     disk.signal(Signal::TERM);
     write(&file, 6, 8, 1);
     drop(file);

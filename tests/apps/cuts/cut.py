@@ -34,7 +34,7 @@ class OneDevice(Volume):
         return [self.quayfs, "mkfs", self.vol, "--pmem-size", self.shape.pmem, "--force"]
 
     def keep(self):
-        """A copy of the image as the cut left it, for whoever looks into a failure."""
+        """A copy of the image as the cut left it, to look into a failure."""
         subprocess.run(["cp", "--sparse=always", self.disk.image, f"{self.fast}/at-cut"], check=True)
 
 

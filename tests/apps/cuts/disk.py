@@ -43,7 +43,7 @@ class Disk:
         return int(words[1]), int(words[3])
 
     def down(self):
-        """Ends it. Nobody has its loop device open any more."""
+        """Ends it, after its loop device was closed."""
         begin = time.monotonic()
         while self.loop is not None:
             # What has a device open without saying so, like `udevd`, closes it soon.
