@@ -17,6 +17,8 @@ pub(crate) struct Cursor {
     pub(crate) pmem: Content,
     pub(crate) device: Content,
     threads: FxHashMap<ThreadId, Thread>,
+    /// The number of the last death: what was stored before it has left the write buffers of processors.
+    death: usize,
     pub(crate) acked: Arc<Vec<u64>>,
 }
 
@@ -44,6 +46,7 @@ impl Cursor {
             pmem: Content::new(base.pmem.clone(), rules),
             device: Content::new(base.device.clone(), Rules::DEVICE),
             threads: FxHashMap::default(),
+            death: 0,
             acked: Arc::default(),
         }
     }
@@ -91,6 +94,10 @@ impl Cursor {
             }
             Kind::DeviceFlush => self.device.settle_all(),
             Kind::Mark(value) => Arc::make_mut(&mut self.acked).push(*value),
+            Kind::Death => {
+                self.death = number;
+                self.threads.clear();
+            }
         }
     }
 
@@ -107,10 +114,13 @@ impl Cursor {
         let Some(thread) = self.threads.get_mut(&thread) else {
             return;
         };
+        let death = self.death;
         for (line, flush) in thread.flushed.drain(..) {
-            // Non-temporal stores of other threads are not in the cache, and those of this one follow.
-            self.pmem
-                .settle(line, |piece| piece.event < flush && !piece.loose);
+            // Non-temporal stores of other threads are not in the cache, and those of this one follow. Those of the
+            // dead have arrived where a flush covers them.
+            self.pmem.settle(line, |piece| {
+                piece.event < flush && (!piece.loose || piece.event < death)
+            });
         }
         for (line, store) in thread.stored.drain(..) {
             self.pmem.settle(line, |piece| piece.event == store);

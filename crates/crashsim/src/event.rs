@@ -118,6 +118,8 @@ pub(crate) enum Kind {
     },
     DeviceFlush,
     Mark(u64),
+    /// All threads that have done anything so far are gone.
+    Death,
 }
 
 impl Kind {
@@ -126,7 +128,7 @@ impl Kind {
         match self {
             Self::Flush { .. } | Self::Fence | Self::Drain => true,
             Self::Settle(_) | Self::DrainSettled | Self::DeviceFlush => true,
-            Self::Store { .. } | Self::DeviceWrite { .. } | Self::Mark(_) => false,
+            Self::Store { .. } | Self::DeviceWrite { .. } | Self::Mark(_) | Self::Death => false,
         }
     }
 }
@@ -153,6 +155,7 @@ impl fmt::Display for Event {
             }
             Kind::DeviceFlush => f.write_str("device flush")?,
             Kind::Mark(value) => write!(f, "mark {value}")?,
+            Kind::Death => f.write_str("death of the daemon")?,
         }
         write!(f, " by {}", self.site)
     }

@@ -210,9 +210,12 @@ impl Recorder {
         self.log.state.lock().died
     }
 
-    /// The next daemon may begin.
+    /// The next daemon may begin. From here on a flush and a fence settle also what the last one had
+    /// written non-temporally; fences that its threads still owed settle nothing.
+    #[track_caller]
     pub fn revive(&self) {
         self.log.state.lock().dies_after = None;
+        self.log.push_now(Kind::Death, Location::caller());
     }
 
     /// Lets the next drain, and so all later ones, fail with this error number.

@@ -199,9 +199,8 @@ fn ordering(event: &Event) -> Option<Ordering> {
         Kind::Fence => OrderingKind::Fence,
         Kind::Drain | Kind::DrainSettled => OrderingKind::Drain,
         Kind::DeviceFlush => OrderingKind::DeviceFlush,
-        Kind::Store { .. } | Kind::Settle(_) | Kind::DeviceWrite { .. } | Kind::Mark(_) => {
-            return None;
-        }
+        Kind::Store { .. } | Kind::Settle(_) | Kind::DeviceWrite { .. } => return None,
+        Kind::Mark(_) | Kind::Death => return None,
     };
     Some(Ordering {
         kind,

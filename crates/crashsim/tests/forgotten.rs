@@ -102,3 +102,39 @@ fn the_dead_do_nothing_and_what_was_in_flight_stays_so() {
     };
     assert!(!after(&mut images));
 }
+
+#[test]
+fn what_the_dead_wrote_past_the_cache_a_flush_and_a_fence_settle_and_neither_alone() {
+    for (flushes, fences) in [(false, false), (true, false), (false, true), (true, true)] {
+        let recorder = Recorder::new(4096, 2, Backend::Dax);
+        let region = recorder.region();
+        recorder.die_after(1);
+        region.write_nt(0, &[1; 8]);
+        recorder.revive();
+        if flushes {
+            region.flush(0, 8);
+        }
+        if fences {
+            region.fence();
+        }
+        recorder.mark(1);
+        let trace = recorder.trace();
+        let mut images = trace.explore(&Budget::MEDIUM);
+        let lost = images.any(|i| !i.acked().is_empty() && i.region().load_u64(0) == 0);
+        assert_eq!(lost, !(flushes && fences));
+    }
+}
+
+#[test]
+fn what_the_living_write_past_the_cache_no_other_thread_settles() {
+    let recorder = Recorder::new(4096, 2, Backend::Dax);
+    let region = recorder.region();
+    std::thread::scope(|s| {
+        s.spawn(|| region.write_nt(0, &[1; 8]));
+    });
+    region.persist(0, 8).unwrap();
+    recorder.mark(1);
+    let trace = recorder.trace();
+    let mut images = trace.explore(&Budget::MEDIUM);
+    assert!(images.any(|i| !i.acked().is_empty() && i.region().load_u64(0) == 0));
+}

@@ -203,6 +203,8 @@ const WITNESSES: &[&str] = &[
     "op: mkdir; rename, dies after 8",
     "ordered-inplace: threads 3 seed 7340055",
     "commit-swap: killed 7340048",
+    "swap: killed 4",
+    "swap: killed 29",
 ];
 
 /// What mutants are tried on, behind the witnesses the long ones first: they meet most places, and a

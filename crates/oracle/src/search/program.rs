@@ -216,7 +216,8 @@ impl Program {
             3 => modes_of_threads(),
             _ => modes(),
         };
-        let mode = modes[n as usize % modes.len()];
+        // By the turn, not by the number: else a kind would miss modes if their number is a multiple of five.
+        let mode = modes[(n / 5) as usize % modes.len()];
         let seed = seed.wrapping_mul(1 << 20) + n;
         let text = match n % 5 {
             3 => Text::Threads(2 + n / 5 % 3, seed),
