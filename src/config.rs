@@ -163,7 +163,7 @@ pub struct MountOptions {
     /// `data=journal`; 0: none. By default 128 KiB where a drain of the region is dear.
     pub large: Option<u64>,
     /// `memory=`: about how many bytes of metadata and staged data the daemon keeps in memory of its own; `None`: a quarter
-    /// of the machine's.
+    /// of what the machine and the control group give.
     pub memory: Option<u64>,
     /// `permissions=`.
     pub permissions: Permissions,
@@ -248,10 +248,8 @@ impl MountOptions {
 
     /// What `memory=` says, or its default.
     fn memory(&self) -> u64 {
-        self.memory.unwrap_or_else(|| {
-            let info = rustix::system::sysinfo();
-            (info.totalram.saturating_mul(u64::from(info.mem_unit)) / 4).max(2 * LEAST_MEMORY)
-        })
+        let quarter = || (quayfs_limits::usable() / 4).max(2 * LEAST_MEMORY);
+        self.memory.unwrap_or_else(quarter)
     }
 
     /// Bytes of a region on a disk that may lie in memory because they were stored to: half of the memory that there is.

@@ -215,7 +215,8 @@ Options after -o, separated by commas:
   read_ahead=SIZE            how far the kernel reads ahead of who reads in order, as root (default 4M)
   large=SIZE                 writes of so many bytes go to the data device directly: on a disk 128K, elsewhere 0, none
   memory=SIZE                how much the daemon keeps in memory of its own, of metadata and, with a region on a disk, of
-                             what is staged, from 32M (default: a quarter of the machine's)
+                             what is staged, from 32M (default: a quarter of the machine's,
+                             or of its control group's limit)
   allow_other                other users may enter
   nosuid nodev noexec noatime relatime strictatime nodiratime sync
                              as in mount(8)

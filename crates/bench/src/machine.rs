@@ -1,7 +1,5 @@
 //! The machine and the program that measured.
 
-mod limits;
-
 use crate::error::{Error, Result};
 use procfs::{CpuInfo, Current, CurrentSI, KernelStats};
 use serde::{Deserialize, Serialize};
@@ -39,16 +37,15 @@ impl Machine {
         let cpu = CpuInfo::current()
             .ok()
             .and_then(|c| c.model_name(0).map(str::to_owned));
-        let memory = rustix::system::sysinfo();
         Self {
             kernel: text(uname.release()),
             kernel_version: text(uname.version()),
             cpu: cpu.unwrap_or_else(|| text(uname.machine())),
             cpus: std::thread::available_parallelism().map_or(1, |n| n.get() as u32),
-            memory_bytes: memory.totalram as u64 * u64::from(memory.mem_unit),
+            memory_bytes: quayfs_limits::of_machine(),
             root: rustix::process::geteuid().is_root(),
             clock_ns: crate::meter::clock_cost(),
-            io_limits: limits::of_this_process(),
+            io_limits: quayfs_limits::of_disks(),
         }
     }
 }

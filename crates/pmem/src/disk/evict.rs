@@ -32,14 +32,12 @@ pub(super) struct Hand {
     rests_until: u64,
 }
 
-/// A quarter of the machine's memory; without bound where the system evicts in larger pages than ours.
+/// A quarter of the memory that the process may use; without bound where the system evicts in larger pages than ours.
 pub(super) fn usual_limit() -> u64 {
     if rustix::param::page_size() as u64 != PAGE {
         return u64::MAX;
     }
-    let info = rustix::system::sysinfo();
-    let memory = info.totalram.saturating_mul(u64::from(info.mem_unit));
-    (memory / 4).max(LEAST_MEMORY) / PAGE
+    (quayfs_limits::usable() / 4).max(LEAST_MEMORY) / PAGE
 }
 
 impl Disk {
@@ -50,7 +48,7 @@ impl Disk {
         }
     }
 
-    /// Whether all of the region may be read into the page cache: the bound is an eighth of the machine's memory, unless it
+    /// Whether all of the region may be read into the page cache: the bound is an eighth of the usable memory, unless it
     /// was chosen.
     pub(crate) fn fits(&self, memory: &Memory) -> bool {
         self.limit.saturating_mul(4) >= (memory.len() as u64).div_ceil(PAGE)

@@ -22,7 +22,7 @@ pub struct MapOptions {
     /// How many bytes at the start of the file are the region, if not all.
     pub len: Option<u64>,
     /// On a disk: how many bytes of the region may lie in memory of this process because they were stored to, at least 16
-    /// MiB; `None`: a quarter of the machine's memory. What has been written leaves then, and is read again from the file
+    /// MiB; `None`: a quarter of the memory that the process may use. What has been written leaves then, and is read again from the file
     /// when it is needed.
     pub memory: Option<u64>,
 }
