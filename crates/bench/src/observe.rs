@@ -94,14 +94,20 @@ pub fn status(mount_point: &Path) -> Result<Option<(Status, serde_json::Value)>>
     Ok(Some((status, value)))
 }
 
-/// Bytes that a block device has moved since it appeared.
+/// What a block device has done since it appeared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct DeviceBytes {
+struct Device {
+    /// Bytes.
     read: u64,
+    /// Bytes.
     written: u64,
+    /// Requests that wrote, after the kernel has merged them.
+    writes: u64,
+    /// Flushes, after the same. A device without a write cache gets none.
+    flushes: u64,
 }
 
-fn device_bytes(device: &str) -> Result<DeviceBytes> {
+fn device(device: &str) -> Result<Device> {
     let path = Path::new("/sys/dev/block").join(device).join("stat");
     let text = std::fs::read_to_string(&path).map_err(Error::file(&path))?;
     parse_device(&text).ok_or_else(|| {
@@ -111,15 +117,17 @@ fn device_bytes(device: &str) -> Result<DeviceBytes> {
     })
 }
 
-/// `reads merged sectors ms writes merged sectors ms ...`
-fn parse_device(text: &str) -> Option<DeviceBytes> {
+/// `reads merged sectors ms writes merged sectors ms ... flushes ms`; Linux: `Documentation/block/stat.rst`.
+fn parse_device(text: &str) -> Option<Device> {
     let fields: Vec<u64> = text
         .split_whitespace()
         .map(|f| f.parse().ok())
         .collect::<Option<_>>()?;
-    Some(DeviceBytes {
+    Some(Device {
         read: fields.get(2)? * SECTOR,
         written: fields.get(6)? * SECTOR,
+        writes: *fields.get(4)?,
+        flushes: *fields.get(15)?,
     })
 }
 
@@ -137,7 +145,7 @@ fn cpu_of(process: &Process) -> Result<Duration> {
 pub struct Counters {
     status: Option<Status>,
     daemon: Option<Duration>,
-    device: Option<DeviceBytes>,
+    device: Option<Device>,
     machine: CpuTime,
     own: Duration,
 }
@@ -155,7 +163,7 @@ impl Counters {
             machine: CpuTime::now()?,
             own: cpu_of(&own)?,
             daemon: daemon.as_ref().map(cpu_of).transpose()?,
-            device: target.device.as_deref().map(device_bytes).transpose()?,
+            device: target.device.as_deref().map(device).transpose()?,
             status: status(&target.mount_point)?.map(|(status, _)| status),
         })
     }
@@ -207,8 +215,15 @@ pub struct Observed {
     pub staging_wraps: Option<f64>,
     /// Share of staging slots in use when the run began.
     pub staging_used_before: Option<f64>,
-    /// Bytes written to the data device or the block device, until everything was on it.
+    /// Bytes written to the block device, until everything was on it. Where a QuayFS volume is none itself: to its data
+    /// device, as the daemon counts.
     pub device_written: Option<u64>,
+    /// Write requests to the block device during the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_writes: Option<u64>,
+    /// Flushes of the block device during the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_flushes: Option<u64>,
     /// Bytes read from the block device.
     pub device_read: Option<u64>,
     /// Seconds until a kernel file system had written everything after the run.
@@ -241,10 +256,6 @@ impl Observed {
             daemon_cpu_s: before.daemon.zip(after.daemon).map(|(b, a)| seconds(b, a)),
             ..Self::default()
         };
-        if let (Some(b), Some(d)) = (before.device, drained.device) {
-            o.device_written = Some(d.written.saturating_sub(b.written));
-            o.device_read = Some(d.read.saturating_sub(b.read));
-        }
         if let (Some(b), Some(a), Some(d)) = (&before.status, &after.status, &drained.status) {
             o.messages = Some(a.requests().saturating_sub(b.requests()));
             o.messages_by_opcode = growth(&b.messages, &a.messages);
@@ -255,6 +266,13 @@ impl Observed {
                 o.staging_wraps = Some(staged as f64 / b.slots as f64);
                 o.staging_used_before = Some(b.slots_used as f64 / b.slots as f64);
             }
+        }
+        // Of a volume that is a device this says more than the daemon, which does not count what its region writes.
+        if let (Some(b), Some(a), Some(d)) = (before.device, after.device, drained.device) {
+            o.device_written = Some(d.written.saturating_sub(b.written));
+            o.device_read = Some(d.read.saturating_sub(b.read));
+            o.device_writes = Some(a.writes.saturating_sub(b.writes));
+            o.device_flushes = Some(a.flushes.saturating_sub(b.flushes));
         }
         o
     }
@@ -299,17 +317,24 @@ mod tests {
     #[test]
     fn device_statistics_are_read() {
         let text = "  100  1  2048  3  200  4  8192  5  0  6  7 0 0 0 0 8 9\n";
-        let bytes = parse_device(text).unwrap();
-        assert_eq!((bytes.read, bytes.written), (2048 * 512, 8192 * 512));
+        let device = parse_device(text).unwrap();
+        assert_eq!((device.read, device.written), (2048 * 512, 8192 * 512));
+        assert_eq!((device.writes, device.flushes), (200, 8));
         assert_eq!(parse_device("1 2 3"), None);
         assert_eq!(parse_device("a b c d e f g"), None);
     }
 
-    fn counters(status: serde_json::Value, cpu: u64, device: Option<u64>) -> Counters {
+    /// With a device that has made so many flushes, twice as many writes, and of bytes a hundred times as many.
+    fn counters(status: serde_json::Value, cpu: u64, flushes: Option<u64>) -> Counters {
         Counters {
             status: serde_json::from_value(status).unwrap(),
             daemon: Some(Duration::from_secs(cpu)),
-            device: device.map(|written| DeviceBytes { read: 0, written }),
+            device: flushes.map(|flushes| Device {
+                read: 0,
+                written: 100 * flushes,
+                writes: 2 * flushes,
+                flushes,
+            }),
             machine: CpuTime {
                 busy: Duration::from_secs(2 * cpu),
                 stolen: Duration::from_secs(1),
@@ -350,14 +375,26 @@ mod tests {
     fn a_daemon_that_tells_less() {
         let status = |requests, written| serde_json::json!({ "counters": { "requests": requests, "blocks_written": written } });
         let (a, b) = (
-            counters(status(1, 2), 0, Some(7)),
-            counters(status(9, 5), 0, Some(8)),
+            counters(status(1, 2), 0, None),
+            counters(status(9, 5), 0, None),
         );
         let o = Observed::between(&a, &b, &b);
         assert_eq!((o.messages, o.device_written), (Some(8), Some(3 * 4096)));
-        assert_eq!(o.staging_wraps, None);
-        let none = |written| counters(serde_json::Value::Null, 0, Some(written));
+        assert_eq!((o.staging_wraps, o.device_flushes), (None, None));
+        let none = |flushes| counters(serde_json::Value::Null, 0, Some(flushes));
         let o = Observed::between(&none(100), &none(200), &none(612));
-        assert_eq!((o.messages, o.device_written), (None, Some(512)));
+        assert_eq!((o.messages, o.device_written), (None, Some(51_200)));
+        assert_eq!((o.device_writes, o.device_flushes), (Some(200), Some(100)));
+    }
+
+    #[test]
+    fn a_volume_on_a_device_is_counted_as_any_other_on_one() {
+        let status = |bytes| serde_json::json!({ "counters": { "device_bytes": bytes } });
+        let (a, b) = (
+            counters(status(0), 0, Some(1)),
+            counters(status(8), 0, Some(3)),
+        );
+        let o = Observed::between(&a, &b, &b);
+        assert_eq!((o.device_written, o.device_flushes), (Some(200), Some(2)));
     }
 }

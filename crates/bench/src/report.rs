@@ -132,6 +132,16 @@ impl Sample {
         (self.bytes_written > 0).then(|| written as f64 / self.bytes_written as f64)
     }
 
+    /// Write requests to the block device per operation, those for other reasons included.
+    pub fn writes_per_op(&self) -> Option<f64> {
+        self.each(self.observed.device_writes? as f64)
+    }
+
+    /// Flushes of the block device per operation, those for other reasons included.
+    pub fn flushes_per_op(&self) -> Option<f64> {
+        self.each(self.observed.device_flushes? as f64)
+    }
+
     /// Bytes moved per second, read and written.
     pub fn bytes_per_s(&self) -> f64 {
         (self.bytes_read + self.bytes_written) as f64 / self.seconds

@@ -31,7 +31,7 @@ pub fn list(workloads: &[Box<dyn Workload>]) -> String {
 }
 
 /// Columns of a table.
-const COLUMNS: usize = 13;
+const COLUMNS: usize = 15;
 /// The one with ratios.
 const RATIO: usize = 4;
 
@@ -48,6 +48,8 @@ const HEADINGS: [&str; COLUMNS] = [
     "p99.9 us",
     "msg/op",
     "dev B/B",
+    "wr/op",
+    "flush/op",
     "daemon us",
     "cpu us",
 ];
@@ -197,6 +199,8 @@ fn row(t: &TargetReport) -> [String; COLUMNS] {
         some(us(|s| s.latency.p999), short),
         some(median(t, Sample::messages_per_op), short),
         some(median(t, Sample::device_bytes_per_byte), short),
+        some(median(t, Sample::writes_per_op), short),
+        some(median(t, Sample::flushes_per_op), short),
         some(median(t, Sample::daemon_us_per_op), short),
         some(median(t, Sample::machine_us_per_op), short),
     ]

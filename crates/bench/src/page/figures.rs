@@ -16,7 +16,7 @@ const WIDE: f64 = 20.0;
 type Figure = fn(&Sample) -> Option<f64>;
 
 /// What an operation costs: what it is called, its unit, what a reader has to know.
-const COSTS: [(&str, &str, &str, Figure); 4] = [
+const COSTS: [(&str, &str, &str, Figure); 6] = [
     (
         "CPU time of the daemon",
         "us an operation",
@@ -32,8 +32,20 @@ const COSTS: [(&str, &str, &str, Figure); 4] = [
     (
         "Bytes to the device",
         "B for each byte written",
-        "Until all was on the device; for QuayFS the data device only.",
+        "Until all was on the device; for QuayFS on more than one the data device only.",
         Sample::device_bytes_per_byte,
+    ),
+    (
+        "Writes",
+        "requests an operation",
+        "To the block device, after merging.",
+        Sample::writes_per_op,
+    ),
+    (
+        "Flushes",
+        "flushes an operation",
+        "Of the block device, after merging.",
+        Sample::flushes_per_op,
     ),
     (
         "FUSE messages",
