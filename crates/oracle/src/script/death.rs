@@ -89,11 +89,14 @@ impl Script {
         let b = BLOCK as u64;
         let file = self.file(ROOT, "afterlife");
         let grow = FallocMode::Allocate { keep_size: false };
+        // What is left is for use after a crash: a few blocks, and those that are kept for removing files.
         let free = self.fs.statfs().free.saturating_sub(20).min(64);
         for at in (0..free).step_by(6) {
             self.fallocate(file, grow, at * b, 6.min(free - at) * b);
         }
-        self.write(file, b + 9, BLOCK);
+        if free > 0 {
+            self.write(file, b + 9, BLOCK);
+        }
         self.background();
         self.remove(ROOT, "afterlife");
         self.forget(file);
