@@ -3,8 +3,7 @@
 use crate::error::{Error, Result};
 use crate::machine::proc_error;
 use crate::observe::{self, Status};
-use procfs::FromBufRead;
-use procfs::process::{MountInfo, MountInfos};
+use procfs::process::MountInfo;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, StatVfs};
 use serde::{Deserialize, Serialize};
@@ -87,7 +86,7 @@ impl Target {
                 errno,
             })?;
         let mounts = "/proc/self/mountinfo";
-        let entry = mount_table()
+        let entry = quayfs_limits::mount_table()
             .map_err(proc_error(mounts))?
             .0
             .into_iter()
@@ -160,16 +159,6 @@ fn statvfs(dir: BorrowedFd<'_>, path: &Path) -> Result<StatVfs> {
     })
 }
 
-/// What is mounted here.
-pub(crate) fn mount_table() -> procfs::ProcResult<MountInfos> {
-    parse(&std::fs::read("/proc/self/mountinfo")?)
-}
-
-/// Names are bytes, and the table has those of strangers: one that is no text must not hide all others.
-fn parse(table: &[u8]) -> procfs::ProcResult<MountInfos> {
-    MountInfos::from_buf_read(String::from_utf8_lossy(table).as_bytes())
-}
-
 /// The kernel writes space, tab, newline and backslash of a mount point as three octal digits.
 fn unescape(path: &Path) -> PathBuf {
     let bytes = path.as_os_str().as_bytes();
@@ -224,19 +213,6 @@ fn options(entry: &MountInfo) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_mount_whose_name_is_no_text_hides_no_other() {
-        let line = |name: &[u8]| {
-            let (before, after) = (&b"29 1 0:25 / /mnt/"[..], &b" rw - tmpfs tmpfs rw\n"[..]);
-            [before, name, after].concat()
-        };
-        let table = [line(b"a"), line(b"\xff"), line(b"b")].concat();
-        let found = parse(&table).unwrap().0;
-        let points: Vec<_> = found.iter().map(|m| m.mount_point.as_path()).collect();
-        let (a, b) = (Path::new("/mnt/a"), Path::new("/mnt/b"));
-        assert_eq!((points.len(), points[0], points[2]), (3, a, b));
-    }
 
     #[test]
     fn labels_and_paths() {

@@ -32,7 +32,8 @@
 //!
 //! On memory ([`Backend::Dax`](quayfs_pmem::Backend), `Volatile`) each 64-byte line holds what is
 //! settled, a prefix of the ordinary stores in flight, cut at the [`atoms`](quayfs_pmem::atoms), and
-//! any of the atoms of non-temporal stores in flight. Lines are independent. On `Backend::File` any of
+//! any of the atoms of non-temporal stores in flight. Lines are independent. Behind a
+//! death ([`Recorder::revive`]) flushes cover what was stored non-temporally before it. On `Backend::File` any of
 //! the atoms since the last drain may be there, in no order. On the data device each 512-byte
 //! sector holds any version since the last flush. Discarded blocks hold their old content or garbage.
 //!

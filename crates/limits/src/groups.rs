@@ -24,14 +24,21 @@ pub struct Group {
 /// The groups of this process that can limit what `controller` (of version 1) is about.
 pub fn of_this_process(controller: &str) -> Vec<Group> {
     let read = || -> ProcResult<Vec<Group>> {
-        let table = std::fs::read("/proc/self/mountinfo")?;
         Ok(find(
             Process::myself()?.cgroups()?,
-            mounts(&table)?,
+            mount_table()?,
             controller,
         ))
     };
     read().unwrap_or_default()
+}
+
+/// What is mounted, as this process sees it.
+///
+/// # Errors
+/// `/proc` cannot be read, or says something unknown.
+pub fn mount_table() -> ProcResult<MountInfos> {
+    mounts(&std::fs::read("/proc/self/mountinfo")?)
 }
 
 /// Names are bytes, and the table has those of strangers: one that is no text must not hide all others.

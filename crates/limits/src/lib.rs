@@ -8,4 +8,5 @@ mod groups;
 mod memory;
 
 pub use disks::of_disks;
+pub use groups::mount_table;
 pub use memory::{of_machine, usable};

@@ -25,10 +25,11 @@
 //!    [`Region::flush`] of its line *followed by* [`Region::fence`] *of the thread that flushed*. A
 //!    flush without a fence promises nothing, and neither does a fence before the flush. A store to
 //!    the line after the flush is in flight again. [`Region::write_nt`] needs the fence only. A
-//!    fence settles what its own thread flushed or wrote non-temporally, not what others did. When a
-//!    process is dead, its threads have entered the kernel for the last time, which empties the
-//!    processor's write buffers: what they wrote non-temporally is then as an ordinary store, and the
-//!    next process settles it by a flush and a fence.
+//!    fence settles what its own thread flushed or wrote non-temporally, not what others did. A thread
+//!    that has ended, or was killed, leaves nothing in write-combining buffers: the kernel takes locks to
+//!    end it, and each empties them (AMD 25112, "Write-Combining Completion Events"). What a dead process
+//!    wrote non-temporally is therefore as an ordinary store, and the next one settles it by a flush and
+//!    a fence.
 //! 5. On the backend [`Backend::File`] neither flush nor fence settles anything: only [`Region::drain`]
 //!    does, and it settles everything that any thread stored before the call. Nothing reaches the disk
 //!    outside of drains and of evictions, but one of them may be under way at any time, and write what others are storing:

@@ -32,7 +32,7 @@ const COSTS: [(&str, &str, &str, Figure); 6] = [
     (
         "Bytes to the device",
         "B for each byte written",
-        "Until all was on the device; for QuayFS on more than one the data device only.",
+        "Until all was on the device; for QuayFS with a region apart, on the data device.",
         Sample::device_bytes_per_byte,
     ),
     (

@@ -90,6 +90,7 @@ impl Script {
         let file = self.file(ROOT, "afterlife");
         let grow = FallocMode::Allocate { keep_size: false };
         // What is left is for use after a crash: a few blocks, and those that are kept for removing files.
+        // A volume without more than that is not written to.
         let free = self.fs.statfs().free.saturating_sub(20).min(64);
         for at in (0..free).step_by(6) {
             self.fallocate(file, grow, at * b, 6.min(free - at) * b);

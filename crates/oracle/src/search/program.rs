@@ -468,6 +468,22 @@ mod tests {
         assert!("nowhere: create".parse::<Program>().is_err());
     }
 
+    #[test]
+    fn long_ones_of_each_kind_meet_every_mode() {
+        let rounds = 5 * modes().len() as u64;
+        for kind in 0..5 {
+            let met: HashSet<&str> = (0..rounds)
+                .filter(|n| n % 5 == kind)
+                .map(|n| Program::long(3, n).mode.name)
+                .collect();
+            let all = match kind {
+                3 => modes_of_threads().len(),
+                _ => modes().len(),
+            };
+            assert_eq!(met.len(), all, "kind {kind}");
+        }
+    }
+
     /// The documents say how many there are, and how many letters they are made of.
     #[test]
     fn the_documents_count_the_short_ones() {
