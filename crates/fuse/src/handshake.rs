@@ -30,6 +30,12 @@ pub(crate) struct Greeting {
     pub(crate) offer: Offer,
 }
 
+/// Whether an error of the device says that the connection is over, which an unmount is, too: a call that is under way
+/// meanwhile, as for the release of a file that was just closed, may end as aborted.
+pub(crate) fn has_ended(e: Os) -> bool {
+    matches!(e, Os::NODEV | Os::CONNABORTED)
+}
+
 /// Waits for the kernel's offer. `None`: it went away without one.
 pub(crate) fn greet(device: &OwnedFd) -> io::Result<Option<Greeting>> {
     let mut message = vec![0; 2 * PAGE];
@@ -38,7 +44,7 @@ pub(crate) fn greet(device: &OwnedFd) -> io::Result<Option<Greeting>> {
             Ok(0) => return Ok(None),
             Ok(n) => n,
             Err(Os::INTR | Os::AGAIN | Os::NOENT) => continue,
-            Err(Os::NODEV) => return Ok(None),
+            Err(e) if has_ended(e) => return Ok(None),
             Err(e) => return Err(e.into()),
         };
         let (header, body) = InHeader::read_from_prefix(&message[..n])
@@ -130,5 +136,20 @@ impl Greeting {
         message[size_of::<OutHeader>()..].copy_from_slice(out.as_bytes());
         rustix::io::write(device, &message)?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unmount_ends_a_connection_and_a_failure_does_not() {
+        assert!(has_ended(Os::NODEV) && has_ended(Os::CONNABORTED));
+        assert!(
+            ![Os::NOENT, Os::INTR, Os::AGAIN, Os::IO, Os::PERM]
+                .map(has_ended)
+                .contains(&true)
+        );
     }
 }

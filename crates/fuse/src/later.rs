@@ -14,6 +14,7 @@ use zerocopy::IntoBytes;
 
 use crate::answer::{Answer, Errno, Out, SHORT};
 use crate::guard;
+use crate::handshake::has_ended;
 use crate::request::{Op, Request};
 use crate::service::Service;
 use crate::wire::{InHeader, IoctlIn, Opcode, OutHeader};
@@ -229,7 +230,8 @@ fn send(device: &OwnedFd, unique: u64, answer: Answer, content: &[u8]) {
     let message = [header.as_bytes(), content].concat();
     match rustix::io::retry_on_intr(|| rustix::io::write(device, &message)) {
         // Whoever asked does not wait any more, or the connection has ended.
-        Ok(_) | Err(Os::NOENT | Os::NODEV) => (),
+        Ok(_) | Err(Os::NOENT) => (),
+        Err(e) if has_ended(e) => (),
         Err(e) => tracing::error!("the kernel refused an answer: {e}"),
     }
 }

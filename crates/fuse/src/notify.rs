@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::io::Errno as Os;
 use zerocopy::{Immutable, IntoBytes};
 
+use crate::handshake::has_ended;
 use crate::sys::write_unreadable;
 use crate::wire::{InvalInode, NOTIFY_INVAL_INODE, NOTIFY_STORE, OutHeader, StoreOut};
 
@@ -55,6 +56,7 @@ impl Notifier {
             Err(e) => match Os::from_io_error(&e) {
                 // It does not remember that inode.
                 Some(Os::FAULT | Os::NOENT) => (),
+                Some(e) if has_ended(e) => (),
                 _ => tracing::warn!("the kernel may not see that inode {ino} has grown: {e}"),
             },
             Ok(()) => tracing::warn!("the kernel took a byte of inode {ino} that is not there"),
@@ -66,6 +68,7 @@ impl Notifier {
         match rustix::io::retry_on_intr(|| rustix::io::write(&self.0, &message)) {
             // It does not remember that inode.
             Ok(_) | Err(Os::NOENT) => (),
+            Err(e) if has_ended(e) => (),
             Err(e) => tracing::warn!("the kernel may show what inode {ino} was before: {e}"),
         }
     }

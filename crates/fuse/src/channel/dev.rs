@@ -11,7 +11,7 @@ use zerocopy::IntoBytes;
 
 use crate::answer::{Errno, Out};
 use crate::guard;
-use crate::handshake::Agreed;
+use crate::handshake::{Agreed, has_ended};
 use crate::later::{Held, Later, Postponed, Reply};
 use crate::places::Places;
 use crate::request::{Op, Request};
@@ -92,7 +92,7 @@ impl Worker {
                     Err(Os::AGAIN) if start.elapsed() < self.poll => std::hint::spin_loop(),
                     Err(Os::AGAIN) => break,
                     Err(Os::INTR | Os::NOENT) => (),
-                    Err(Os::NODEV) => return Ok(None),
+                    Err(e) if has_ended(e) => return Ok(None),
                     Err(e) => return Err(e.into()),
                 }
             }
@@ -174,7 +174,7 @@ fn read(device: &OwnedFd, message: &mut [u8]) -> io::Result<Option<usize>> {
             Ok(n) => return Ok(Some(n)),
             // A signal, or the request was withdrawn while it was being read.
             Err(Os::INTR | Os::AGAIN | Os::NOENT) => (),
-            Err(Os::NODEV) => return Ok(None),
+            Err(e) if has_ended(e) => return Ok(None),
             Err(e) => return Err(e.into()),
         }
     }
@@ -186,7 +186,7 @@ fn send(device: &OwnedFd, message: &[u8]) -> io::Result<()> {
             Ok(_) => return Ok(()),
             Err(Os::INTR) => (),
             // Whoever asked does not wait any more, or the connection has ended.
-            Err(Os::NOENT | Os::NODEV) => return Ok(()),
+            Err(e) if e == Os::NOENT || has_ended(e) => return Ok(()),
             Err(e) => {
                 // The kernel did not take it: say at least that something failed, or he waits forever.
                 tracing::error!("the kernel refused an answer: {e}");
