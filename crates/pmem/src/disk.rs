@@ -9,18 +9,19 @@ mod pages;
 
 use crate::drain::DrainGate;
 use crate::memory::Memory;
-use crate::units::SECTOR;
+use crate::units::{PAGE, SECTOR};
 use evict::Hand;
 use pages::Pages;
 use parking_lot::{Condvar, Mutex};
 use quayfs_sync::wait_for_device;
 use quayfs_transfer::{RingPool, Transfer, run_all};
-use rustix::fs::{Mode, OFlags, StatxFlags};
+use rustix::fs::{Advice, Mode, OFlags, StatxFlags, fadvise};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
 use std::iter::once;
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
@@ -135,7 +136,19 @@ impl Disk {
         }
         self.pages.storing(off, len);
         store();
-        self.pages.stored(off, len);
+        let copied = self.pages.stored(off, len);
+        if !copied.is_empty() {
+            self.forget_cached(copied.start * PAGE..copied.end * PAGE);
+        }
+    }
+
+    /// What the page cache has of pages that have become copies is of no use any more. A write past the cache would have to
+    /// drop it, for which the system wakes another thread where several writes are submitted at once.
+    fn forget_cached(&self, pages: Range<u64>) {
+        if self.direct.is_some() {
+            let len = NonZeroU64::new(pages.end - pages.start);
+            let _ = fadvise(&*self.file, pages.start, len, Advice::DontNeed);
+        }
     }
 
     /// Writes what was stored in some ranges, in any order, before this call, and waits for others that are writing some
@@ -306,7 +319,8 @@ fn direct_unit(file: impl AsFd) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::PAGE;
+    use crate::memory::Mapped;
+    use rustix::io::{ReadWriteFlags, preadv2};
     use std::cell::RefCell;
     use std::os::unix::fs::FileExt;
     use std::path::Path;
@@ -392,6 +406,31 @@ mod tests {
             file.read_exact_at(&mut content, 0).unwrap();
             assert!(content == memory_of(&memory), "unit {unit}");
         }
+    }
+
+    /// Of a page that has become a copy, and of no other.
+    #[test]
+    fn the_page_cache_keeps_nothing_that_a_write_past_it_would_have_to_drop() {
+        // Not where temporary files may lie in memory.
+        let file = Arc::new(tempfile::tempfile_in(".").unwrap());
+        // One by one: what is written at once may be cached as one, which is dropped as a whole or not at all.
+        for page in 0..3 {
+            file.write_all_at(&[1; PAGE as usize], page * PAGE).unwrap();
+        }
+        file.sync_all().unwrap();
+        let memory = Memory::map(&file, 3 * PAGE as usize, true, Mapped::Private).unwrap();
+        let disk = Disk::new(Arc::clone(&file), 3 * PAGE);
+        let cached = || {
+            [0, 1, 2].map(|page| {
+                let mut byte = [0];
+                let mut slices = [io::IoSliceMut::new(&mut byte)];
+                preadv2(&*file, &mut slices, page * PAGE, ReadWriteFlags::NOWAIT) == Ok(1)
+            })
+        };
+        memory.populate(0, 3 * PAGE, false).unwrap();
+        assert_eq!(cached(), [true; 3]);
+        disk.store(&memory, PAGE, 8, || memory.store_u64(PAGE, 2));
+        assert_eq!(cached(), [true, false, true]);
     }
 
     fn memory_of(memory: &Memory) -> Vec<u8> {

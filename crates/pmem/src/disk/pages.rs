@@ -105,9 +105,10 @@ impl Pages {
         }
     }
 
-    /// Something has been stored there: it is dirty.
-    pub(super) fn stored(&self, off: u64, len: u64) {
+    /// Something has been stored there: it is dirty. Returns from which page to which some have become copies by that.
+    pub(super) fn stored(&self, off: u64, len: u64) -> Range<u64> {
         let range = off..off + len;
+        let mut copied = 0..0;
         for page in pages_of(&range) {
             let bits = sectors(page, &range) | COPIED | RECENT;
             let word = self.word(page);
@@ -117,9 +118,14 @@ impl Pages {
             });
             if update.is_ok_and(|before| before & COPIED == 0) {
                 self.copied.fetch_add(1, Ordering::Relaxed);
+                copied = match copied.is_empty() {
+                    true => page..page + 1,
+                    false => copied.start..page + 1,
+                };
             }
             self.some[page as usize / 64].fetch_or(1 << (page % 64), Ordering::AcqRel);
         }
+        copied
     }
 
     /// The first page within the range that may have dirty sectors, or the start of the range if that is in it.
