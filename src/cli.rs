@@ -1,6 +1,7 @@
 //! The command line: reading it, and the parts of each command that are about people and
 //! processes rather than about the volume.
 
+mod advice;
 mod args;
 mod bench;
 mod confine;

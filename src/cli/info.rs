@@ -1,5 +1,6 @@
 //! `quayfs info`: what a volume is, or how a mount is doing.
 
+use super::advice::advice;
 use super::args;
 use super::exit::{FAILED, Failure, say, say_json};
 use super::unopened::{unopened, unreached};
@@ -63,8 +64,10 @@ fn live(target: &Path) -> Result<Option<Value>, Failure> {
     })?;
     let mut status: Value = serde_json::from_str(&text)
         .map_err(|e| failed(format!("{shown} answers nonsense about itself: {e}")))?;
+    let advice = advice(&status);
     if let Some(map) = status.as_object_mut() {
         map.insert("mountpoint".into(), json!(target.to_string_lossy()));
+        map.insert("advice".into(), json!(advice));
     }
     Ok(Some(status))
 }
@@ -119,6 +122,12 @@ fn flatten(name: &str, value: &Value, lines: &mut Vec<(String, String)>) {
             return;
         }
         Value::Null => "-".into(),
+        // A sentence each.
+        Value::Array(all) if name == "advice" => {
+            let texts = all.iter().filter_map(Value::as_str);
+            lines.extend(texts.map(|text| (name.into(), text.into())));
+            return;
+        }
         // On one line, whoever has chosen it.
         Value::String(s) => shown::text(s),
         Value::Number(n) => n.as_u64().and_then(bytes).unwrap_or_else(|| n.to_string()),
@@ -135,12 +144,15 @@ mod tests {
     fn facts_become_lines() {
         let text = listing(&json!({
             "label": "x", "none": null, "pmem_bytes": 1536, "fill": { "slots": 3 }, "list": [1],
+            "advice": ["do this", "and that"],
         }));
         let mut lines: Vec<_> = text.lines().collect();
         lines.sort_unstable();
         assert_eq!(
             lines,
             [
+                "advice      and that",
+                "advice      do this",
                 "fill.slots  3",
                 "label       x",
                 "list        [1]",
