@@ -1,7 +1,9 @@
 //! A file system that does nothing, to measure the edge by: the protocol, options, transports and
 //! rules towards the kernel of QuayFS, with hash maps behind them. Payloads are copied to and from
-//! memory; nothing is durable. Serves in the foreground until it is unmounted or gets SIGTERM.
+//! memory; nothing is durable. With `--device` each fsync writes one block there and flushes, which is the least that a
+//! durable one can do. Serves in the foreground until it is unmounted or gets SIGTERM.
 
+mod bound;
 mod service;
 
 use std::path::PathBuf;
@@ -10,6 +12,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
+use bound::Bound;
 use clap::Parser;
 use mimalloc::MiMalloc;
 use quayfs::config::{MountOptions, parse_size};
@@ -47,6 +50,9 @@ struct Args {
     /// Requests under way in the ring of a CPU.
     #[arg(long)]
     depth: Option<usize>,
+    /// A device or file, which each fsync writes a block to, and flushes. Its content is lost.
+    #[arg(long)]
+    device: Option<PathBuf>,
 }
 
 fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
@@ -54,6 +60,7 @@ fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
         MountOptions::parse(&args.options.iter().map(String::as_str).collect::<Vec<_>>())?;
     options.subtype = Some("nothing".into());
     let target = args.target.canonicalize()?;
+    let bound = args.device.as_deref().map(Bound::open).transpose()?;
     let tree = Tree::new(usize::try_from(parse_size(&args.ram)?)?);
     let place = Place::find(&target)?;
     let (pending, device) = Pending::new("nothing".as_ref(), place, &options)?;
@@ -78,6 +85,7 @@ fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
     let nothing = Nothing {
         tree,
         options,
+        bound,
         stats: Arc::clone(&stats),
         started: Box::new(move || {
             let Some(pending) = pending.lock().ok().and_then(|mut p| p.take()) else {

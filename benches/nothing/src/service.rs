@@ -13,6 +13,7 @@ use quayfs_fuse::wire::{
 use quayfs_fuse::{Answer, Errno, Listing, Offer, Op, Out, Request, Service, Stats, Wish};
 use serde_json::json;
 
+use crate::bound::Bound;
 use quayfs_nothing::tree::{Node, Tree, now};
 
 /// Largest request, as that of the real thing.
@@ -24,6 +25,7 @@ const BLOCKS: u64 = 1 << 22;
 pub struct Nothing {
     pub tree: Tree,
     pub options: MountOptions,
+    pub bound: Option<Bound>,
     pub stats: Arc<Stats>,
     pub started: Box<dyn Fn() + Send + Sync>,
 }
@@ -112,7 +114,11 @@ impl Service for Nothing {
                 ..StatfsOut::default()
             }),
             Op::Release(_) => Ok(()),
-            Op::Fsync(_) | Op::Fsyncdir(_) if self.options.writeback_cache => Ok(()),
+            Op::Fsync(_) | Op::Fsyncdir(_) => match &self.bound {
+                Some(bound) => bound.write_and_flush(),
+                None if self.options.writeback_cache => Ok(()),
+                None => Err(Errno::NOSYS),
+            },
             Op::Readdir(args) => self.list(ino, &args, false, out),
             Op::Readdirplus(args) => self.list(ino, &args, true, out),
             Op::Setxattr { name, value, .. } => {

@@ -17,11 +17,16 @@ struct Mounted {
 
 impl Mounted {
     fn new(program: &str, at: &Path, options: &str) -> Self {
+        Self::with(program, at, options, &[])
+    }
+
+    fn with(program: &str, at: &Path, options: &str, more: &[&str]) -> Self {
         fs::create_dir(at).unwrap();
         let above = fs::metadata(at).unwrap().dev();
         let mut daemon = Command::new(program)
             .arg(at)
             .args(["--ram", "8M", "-o", options])
+            .args(more)
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
@@ -130,10 +135,46 @@ fn outcomes(dir: &Path) -> Vec<String> {
     said
 }
 
+fn may_mount() -> bool {
+    let skipped = std::env::var_os("QUAYFS_SKIP_FUSE").is_some_and(|v| v == "1");
+    if skipped {
+        eprintln!("not tested: QUAYFS_SKIP_FUSE=1");
+    }
+    !skipped
+}
+
+/// With a device, each fsync of a file or directory writes a block, and nothing else does.
+#[test]
+fn an_fsync_writes_one_block() {
+    if !may_mount() {
+        return;
+    }
+    let scene = tempfile::tempdir().unwrap();
+    let (device, at) = (scene.path().join("device"), scene.path().join("bound"));
+    fs::write(&device, [0; 5 * 4096]).unwrap();
+    let program = env!("CARGO_BIN_EXE_quayfs-nothing");
+    let more = ["--device", device.to_str().unwrap()];
+    let _mounted = Mounted::with(program, &at, "transport=dev", &more);
+    let written = || {
+        let content = fs::read(&device).unwrap();
+        content
+            .chunks(4096)
+            .map(|block| block == [1; 4096])
+            .collect::<Vec<_>>()
+    };
+    fs::write(at.join("f"), [7; 10_000]).unwrap();
+    assert_eq!(written(), [false; 5]);
+    let file = fs::File::options().write(true).open(at.join("f")).unwrap();
+    file.sync_all().unwrap();
+    file.sync_data().unwrap();
+    assert_eq!(written(), [true, true, false, false, false]);
+    fs::File::open(&at).unwrap().sync_all().unwrap();
+    assert_eq!(written(), [true, true, true, false, false]);
+}
+
 #[test]
 fn both_answer_alike() {
-    if std::env::var_os("QUAYFS_SKIP_FUSE").is_some_and(|v| v == "1") {
-        eprintln!("not tested: QUAYFS_SKIP_FUSE=1");
+    if !may_mount() {
         return;
     }
     let scene = tempfile::tempdir().unwrap();
