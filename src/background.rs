@@ -60,7 +60,7 @@ impl Threads {
             let builder = thread::Builder::new().name(name.into());
             builder.spawn(move || guarded(&engine, name, body))
         };
-        // Whoever reads does without what is read ahead, if there is nobody who does that.
+        // Reads do without read-ahead if this thread is gone.
         let ahead = {
             let engine = Arc::clone(engine);
             let builder = thread::Builder::new().name("quayfs-ahead".into());
@@ -72,7 +72,7 @@ impl Threads {
             handles.push(spawn("quayfs-digest", digest_loop)?);
             handles.push(spawn("quayfs-round", round_loop)?);
             handles.push(spawn("quayfs-commit", Engine::serve_commits)?);
-            // One writes anyway: who runs the round.
+            // One thread writes anyway: the one that runs the round.
             let more = if engine.options.ablation.one_worker {
                 0
             } else {
@@ -103,8 +103,8 @@ impl Threads {
     }
 }
 
-/// Runs the body of a thread that changes the volume. What one that panics has left half done nobody may build upon:
-/// the mount is read-only from there on, as when a medium has failed. Then the body runs once more, for what a
+/// Runs the body of a thread that changes the volume. Nothing may build upon what a thread that panics has left half
+/// done: the mount is read-only from there on, as when a medium has failed. Then the body runs once more, for what a
 /// thread still has to do after a failure: commit what was done before it.
 pub(crate) fn guarded(e: &Engine, name: &str, body: impl Fn(&Engine)) {
     for _ in 0..2 {
@@ -165,7 +165,7 @@ fn digest_loop(e: &Engine) {
             // Now there may be something to write out.
             e.rouse();
         }
-        // After a use there are others, and whoever rests is roused by the first.
+        // After a use come others, and the first of them would wake a thread that rests.
         let is_quiet = appended == before && matches!(rest, Rest::For(_));
         let left = e.journal.digested() < e.journal.digestable() && !e.is_read_only();
         rest = if !is_quiet || left {
@@ -187,7 +187,7 @@ pub(crate) struct Digesting {
     room: Room,
 }
 
-/// Digests everything that may be digested when this begins. If that fails, whoever asked for it, no record can
+/// Digests everything that may be digested when this begins. If that fails, whichever the caller, no record can
 /// become a home page any more: the mount is read-only from there on.
 pub fn digest_all(e: &Engine) -> Result<()> {
     let mut memory = e.digesting.lock();
@@ -195,8 +195,8 @@ pub fn digest_all(e: &Engine) -> Result<()> {
 }
 
 fn digest_pending(e: &Engine, memory: &mut Digesting) -> Result<()> {
-    // What there is now, and not what comes meanwhile: close behind somebody who writes, batches would
-    // be of a few records each, and cost nearly as much as large ones.
+    // What there is now, and not what comes meanwhile: close behind a writer, batches would be of a few records each,
+    // and cost nearly as much as large ones.
     let upto = e.journal.digestable();
     while e.journal.digested() < upto {
         digest_some(e, upto, memory)?;
@@ -220,7 +220,7 @@ fn digest_some(e: &Engine, upto: u64, memory: &mut Digesting) -> Result<()> {
     let mut turns = Turns::unless(&hurry);
     read_records(e, after..upto, records, &mut turns)?;
     let Some(last) = records.last_seq() else {
-        // Only holes: numbers of an earlier epoch that nobody took.
+        // Only holes: numbers of an earlier epoch that no record took.
         e.journal
             .set_digested(upto)
             .map_err(|err| e.journal_error(err))?;
@@ -367,7 +367,7 @@ fn round_loop(e: &Engine) {
         e.report(false, true);
         let left = (e.journal.stats().slots_used, e.lbns.pending());
         let is_done = e.is_read_only() || left == (0, 0) || idle && left == begun;
-        // After a use there are others, and whoever rests is roused by the first.
+        // After a use come others, and the first of them would wake a thread that rests.
         let is_quiet = appended == before && !failed && matches!(rest, Rest::For(_));
         rest = match (is_quiet, is_done) {
             // What is left, if anything, cannot be written out before more is digested.

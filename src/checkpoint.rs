@@ -69,7 +69,7 @@ struct Round {
     grace: Option<Grace>,
     /// Newest versions, by LBN.
     newest: Vec<LiveSlot>,
-    /// Slots of blocks that nobody owns any more.
+    /// Slots of blocks that no file owns any more.
     orphaned: Vec<LiveSlot>,
     /// By physical block. The crew has them too while it writes.
     moves: Arc<Vec<Move>>,
@@ -152,7 +152,7 @@ pub fn rounds(e: &Engine, reach: Reach, mut more: impl FnMut(u64) -> bool) -> Re
         }
         if let Err(err) = &outcome {
             // Nothing was retired: the slots still hold everything. They will not become free, as no round can pass
-            // over a block, so nobody is to wait for them.
+            // over a block, so no operation may wait for them.
             e.fail(&format_args!("checkpoint: {err}"));
             this.borrowed.give_back(e);
             break;
@@ -200,7 +200,7 @@ fn carry_out(
     if e.lbns.pending() * ZERO_SHARE > e.lbns.free() {
         zero_some(e, ZERO_BESIDE)?;
     }
-    // Entries are changed in DRAM until the commit, and nobody else changes those of a round.
+    // Entries are changed in DRAM until the commit, and nothing else changes those of a round.
     let txn = entries(e, moves, round.cut)?;
     writing.help(buf);
     find_next();
@@ -210,7 +210,7 @@ fn carry_out(
     commit(e, txn)
 }
 
-/// Nobody finds the slots of a round any more, and they become free.
+/// Takes the slots of a round out of the staged map, so that no reader finds them any more, and frees them.
 fn end(e: &Engine, mut round: Round) -> Result<Round> {
     let hurry = || e.journal.slots_are_wanted();
     let mut turns = Turns::unless(&hurry);
@@ -302,7 +302,7 @@ fn zero_some(e: &Engine, most: u64) -> Result<u64> {
                 }
                 true
             }
-            // A damaged entry: nobody gets that block before a repair, and it keeps no others from their turn.
+            // A damaged entry: that block is not handed out before a repair, and it keeps no others from their turn.
             Err(_) => false,
         });
         if !dirty.is_empty() {

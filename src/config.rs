@@ -26,8 +26,8 @@ pub enum DataMode {
     Journal,
     /// Data is written to the data device before the record that refers to it commits.
     Ordered,
-    /// Only metadata is journaled: a commit that nobody has asked for does not wait for data, and what a power failure takes
-    /// of that cannot be read.
+    /// Only metadata is journaled: a commit that was not asked for does not wait for data, and what a power failure
+    /// takes of the data cannot be read.
     Writeback,
 }
 
@@ -66,14 +66,14 @@ pub enum OpenPolicy {
     Elide,
 }
 
-/// Who checks permission bits. Option `permissions=`.
+/// What checks permission bits. Option `permissions=`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Permissions {
     /// The kernel, for every caller (the default).
     #[default]
     Kernel,
-    /// Nobody: only the user who mounted may enter, and may do everything. Saves the message by which
-    /// the kernel asks for the attributes of a directory again after each change in it.
+    /// Nothing does: only the user who mounted may enter, and may do everything. Saves the message by which the
+    /// kernel asks for the attributes of a directory again after each change in it.
     Owner,
 }
 
@@ -102,7 +102,7 @@ pub enum AtimePolicy {
     /// When it is not newer than the last change, or a day old (the default).
     #[default]
     Relatime,
-    /// Always. The kernel then caches nothing for those who open files, so that every read is seen.
+    /// Always. The kernel then caches nothing for open files, so that every read is seen.
     StrictAtime,
     /// Never.
     NoAtime,
@@ -157,7 +157,7 @@ pub struct MountOptions {
     pub ablation: Ablation,
     /// `idle=`: what idle CPUs do while requests follow each other closely.
     pub idle: Idle,
-    /// `read_ahead=`: how far the kernel reads ahead of who reads in order, in bytes.
+    /// `read_ahead=`: how far the kernel reads ahead of sequential reads, in bytes.
     pub read_ahead: u64,
     /// `large=`: requests of at least so many bytes go to the data device directly, with `durability=commit` and
     /// `data=journal`; 0: none. By default 128 KiB where a drain of the region is dear.
@@ -171,7 +171,7 @@ pub struct MountOptions {
     pub acls: Option<Acls>,
     /// `idmap`: mounts of this one may map ids (`mount --bind -o X-mount.idmap=`).
     pub idmap: bool,
-    /// `allow_other`: other users than the one who mounts may enter.
+    /// `allow_other`: users other than the one who mounts may enter.
     pub allow_other: bool,
     /// `nosuid`: the kernel ignores set-user-id bits and file capabilities.
     pub nosuid: bool,
@@ -267,7 +267,7 @@ impl MountOptions {
         self.memory() / 8
     }
 
-    /// Whether there are access control lists. Where nobody checks permissions they would mean nothing.
+    /// Whether there are access control lists. Where permissions are not checked they would mean nothing.
     pub fn has_acls(&self) -> bool {
         self.permissions == Permissions::Kernel && self.acls != Some(Acls::Off)
     }

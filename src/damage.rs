@@ -1,11 +1,11 @@
-//! Damage: metadata on the media that nobody can have written there, or a block of the log that has rotted.
+//! Damage: metadata on the media that cannot have been written there, or a block of the log that has rotted.
 //!
-//! Whoever reads something off the media that cannot be true has a [`Fault`], a mere description. It becomes an error
-//! of an operation, [`Damage`], in one way only: through the [`Watch`] of the mount, which counts it, logs it and does
-//! what `errors=` says. So an operation cannot pass damage on that nobody has taken notice of. A damaged block of a
-//! file is not metadata: [`FsError::Content`] is an error for who reads it and has no other consequence.
+//! Code that reads something off the media that cannot be true has a [`Fault`], a mere description. It becomes an
+//! error of an operation, [`Damage`], in one way only: through the [`Watch`] of the mount, which counts it, logs it
+//! and does what `errors=` says. So an operation cannot pass on damage that was not noticed. A damaged block of a
+//! file is not metadata: [`FsError::Content`] is an error for its reader and has no other consequence.
 //!
-//! Who looks at damage for its own sake, a scrub or a checker, has a watch of its own ([`Watch::bystander`]).
+//! Code that looks at damage for its own sake, a scrub or a checker, has a watch of its own ([`Watch::bystander`]).
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -32,13 +32,13 @@ impl Fault {
 #[error("{0}")]
 pub struct Damage(String);
 
-/// Who wakes those that wait for something that will not come any more.
+/// What wakes threads that wait for something that will not come any more.
 type Alarm = Box<dyn Fn() + Send + Sync>;
 
 /// Whether a mount may still change anything, and what it does about damage. There is one of each mount.
 pub struct Watch {
     on_error: OnError,
-    /// Nobody is told.
+    /// Nothing is reported.
     silent: bool,
     read_only: AtomicBool,
     /// What has made the mount read-only, if a failure has.
@@ -62,7 +62,7 @@ impl Watch {
         }
     }
 
-    /// One that counts and has no consequence: what is found is the business of who looks.
+    /// One that counts and has no consequence: what is found is the business of the caller.
     pub fn bystander() -> Self {
         Self {
             on_error: OnError::Continue,
@@ -108,7 +108,7 @@ impl Watch {
     /// changed any more.
     pub fn fail(&self, cause: &dyn fmt::Display) {
         if !self.read_only.swap(true, Ordering::AcqRel) {
-            // Set once, by whoever was first.
+            // Set once, by the first thread to get here.
             let _ = self.failure.set(cause.to_string());
             tracing::error!("{cause}; the mount is read-only from here on");
             if let Some(tell) = self.told.get() {

@@ -36,7 +36,7 @@ struct Work {
 /// What a written batch leaves to be done once D is durable.
 #[derive(Debug, Default)]
 pub struct Retired {
-    /// Physical pages that nobody names any more.
+    /// Physical pages that nothing names any more.
     pub pages: Vec<u64>,
     /// Pages of static nodes that went away: their promises end.
     pub dropped: u64,
@@ -280,8 +280,8 @@ impl<'s> Batch<'s> {
             region.store_u64(geo.nat_entry(id), word);
             region.flush(geo.nat_entry(id), 8);
         }
-        // Ordering "NAT before D": a record below D is not replayed. Whoever stores D drains before
-        // that, this thread's flushes and the committed words' in one.
+        // Ordering "NAT before D": a record below D is not replayed. The thread that stores D drains first, which
+        // completes this thread's flushes and those of the committed words in one.
         Ok(retired)
     }
 }

@@ -62,7 +62,7 @@ fn kept(options: &MountOptions) -> (usize, usize) {
 
 /// See the module documentation.
 pub struct Engine {
-    /// Who the volume is.
+    /// Identity and layout of the volume.
     pub config: ConfigTable,
     /// How it is mounted.
     pub options: MountOptions,
@@ -86,7 +86,7 @@ pub struct Engine {
     pub journal: Journal,
     /// Newest staged version of each block that has one.
     pub staged: StagedMap,
-    /// Blocks that were written in part, for who appends and who reads them.
+    /// Blocks that were written in part, for appends to them and reads of them.
     pub partials: Partials,
     /// The page table.
     pub ppt: Ppt,
@@ -111,7 +111,7 @@ pub struct Engine {
     pub(crate) digesting: Mutex<Digesting>,
     /// One round or zero batch at a time.
     pub(crate) rounding: Mutex<Workspace>,
-    /// Who writes for it.
+    /// The threads that write for it.
     pub(crate) crew: Crew,
     /// Large writes that the device does not have yet.
     pub(crate) behind: Arc<Behind>,
@@ -123,8 +123,7 @@ pub struct Engine {
     node_log: OnceLock<NodeLog>,
     /// Last record that a device flush covers (`data=ordered`).
     pub flushed: AtomicU64,
-    /// One flush for records at a time: who waits for it finds what he waited for covered by the next one,
-    /// together with all others who wait.
+    /// One flush for records at a time. The next one covers what all threads that wait for their turn need.
     flushing: Mutex<()>,
 }
 
@@ -209,7 +208,7 @@ impl Engine {
         } else {
             quayfs_rangelock::Policy::Range
         };
-        // Who only reads needs none of this: damage to it must not keep him from his files.
+        // A read-only mount needs none of this: damage to it must not keep files from being read.
         let lenient = p.options.read_only;
         let open = |kind, base, total| match Allocator::open(&p.nodes, kind, base, total) {
             Err(err) if lenient => {
@@ -244,7 +243,7 @@ impl Engine {
         let kept = kept(&p.options);
         let relief = Arc::new(Relief::default());
         let waiting = Arc::clone(&relief);
-        // Who waits for relief looks at the state of the mount again.
+        // Threads that wait for relief look at the state of the mount again.
         p.nodes.watch().on_failure(move || waiting.wake_all());
         Ok(Self {
             hash: NameHash(p.config.hash_key),
@@ -336,7 +335,7 @@ impl Engine {
         self.watch().is_read_only()
     }
 
-    /// Who takes notice of damage and failures.
+    /// The watch that takes notice of damage and failures.
     pub fn watch(&self) -> &Watch {
         self.nodes.watch()
     }
@@ -366,7 +365,7 @@ impl Engine {
         self.mapping_for(lbn, self.watch())
     }
 
-    /// [`Engine::mapping`] for somebody with a watch of his own.
+    /// [`Engine::mapping`] for a caller with a watch of its own.
     pub(crate) fn mapping_for(&self, lbn: Lbn, watch: &Watch) -> Result<Mapping> {
         self.ppt.lookup(lbn).map_err(|err| of_table(err, watch))
     }
@@ -424,7 +423,7 @@ impl Engine {
         self.commit_with(self.options.data == DataMode::Ordered)
     }
 
-    /// As [`Engine::commit`], for who has asked for it: what it covers is durable with its data, in every data mode.
+    /// As [`Engine::commit`], on request: what it covers is durable with its data, in every data mode.
     pub fn sync(&self) -> Result<u64> {
         self.commit_with(self.options.data != DataMode::Journal)
     }
@@ -444,7 +443,7 @@ impl Engine {
     /// Commits for what [`Engine::sync_or_queue`] has queued, until [`Engine::stop`].
     pub(crate) fn serve_commits(&self) {
         self.journal.serve_queue(|committed| {
-            // A failure has been said, and those who wait have been told.
+            // A failure has been reported, and the waiters have been told.
             let _ = self.after_commit(committed);
         });
     }
@@ -510,8 +509,8 @@ impl Engine {
         insist(self, || self.device.write(block, bytes))
     }
 
-    /// Makes durable what records at or below `upto` have written to the data device directly. One flush for all
-    /// who came while another was under way.
+    /// Makes durable what records at or below `upto` have written to the data device directly. One flush serves all
+    /// callers that came while another was under way.
     pub fn flush_data(&self, upto: u64) -> Result<()> {
         if self.flushed.load(Ordering::Acquire) >= upto {
             return Ok(());

@@ -76,7 +76,7 @@ pub enum FsError {
     Damaged(Damage),
     /// A block of a file does not hold what was written to it.
     Content(String),
-    /// Something that nobody can do anything about: the mount was shut down, or there is a bug.
+    /// Something that no caller can do anything about: the mount was shut down, or there is a bug.
     Internal(String),
     /// Try again after relief. Never leaves the operation layer.
     Short(Shortage),
@@ -94,7 +94,7 @@ impl FsError {
         Self::Content(what.to_string())
     }
 
-    /// Nobody can do anything about it.
+    /// No caller can do anything about it.
     pub fn internal(what: impl fmt::Display) -> Self {
         Self::Internal(what.to_string())
     }

@@ -79,7 +79,7 @@ pub fn check(dir: &Path, options: &FsckOptions) -> Result<FsckReport, VolumeErro
     Ok(run(&volume, options))
 }
 
-/// Checks an opened volume that nobody uses: a crash image, a volume in memory. Its region is
+/// Checks an opened volume that is not in use: a crash image, a volume in memory. Its region is
 /// copied first and stays as it is, whatever access it was opened for.
 ///
 /// # Errors

@@ -72,7 +72,7 @@ metrics! {
     blocks_zeroed,
     /// Free blocks that the data device was told of by `fstrim`.
     blocks_trimmed,
-    /// Times that a background thread has looked whether there is something to do; not while nobody uses the mount.
+    /// Times that a background thread has looked whether there is something to do; none while the mount is not used.
     wakeups,
     /// Operations that had to wait for space.
     shortages,
@@ -86,7 +86,7 @@ metrics! {
     log_waits,
     /// Microseconds that those two waited.
     credit_wait_us,
-    /// Exchanges on the word of free slots and log space that somebody else was faster at.
+    /// Exchanges on the word of free slots and log space that another thread was faster at.
     credit_retries,
     /// Records that had to wait for the lock of their lane.
     lane_waits,

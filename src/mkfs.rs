@@ -130,7 +130,7 @@ pub enum MkfsError {
     Exposed {
         /// The medium.
         path: PathBuf,
-        /// Who has, and what to do.
+        /// Who has access, and what to do.
         why: String,
     },
     /// Others have access to a medium still.
@@ -289,7 +289,7 @@ impl Plan {
         &self.overwritten
     }
 
-    /// Files that others could read, and which become private. Whoever has one open can read it still.
+    /// Files that others could read, and which become private. A process that has one open can still read it.
     pub fn made_private(&self) -> impl Iterator<Item = &Path> {
         [&self.pmem]
             .into_iter()
@@ -301,8 +301,8 @@ impl Plan {
     /// between the two copies of the table, a whole one that lacks the spare copy.
     ///
     /// # Errors
-    /// What went wrong. All that was made is removed again, as it is when somebody else calls
-    /// [`Undo::interrupt`] meanwhile; what was overwritten is lost.
+    /// What went wrong. All that was made is removed again, as it is when another thread calls [`Undo::interrupt`]
+    /// meanwhile; what was overwritten is lost.
     pub fn carry_out(&self, undo: &Undo) -> Result<MkfsReport, MkfsError> {
         self.make(undo).inspect_err(|_| undo.roll_back())
     }
@@ -448,7 +448,7 @@ fn place(volume: &Path, sized: bool) -> Result<(PathBuf, bool), MkfsError> {
     }
 }
 
-/// The root directory belongs to whoever makes the volume.
+/// The root directory belongs to the user who makes the volume.
 fn root(o: &MkfsOptions) -> Root {
     let mut root = Root::default();
     let me = rustix::process::geteuid();

@@ -1,7 +1,8 @@
 //! Attaching a connection to `/dev/fuse` to the tree, and detaching it.
 //!
-//! Who may mount does so (`attach`); everybody else goes through `fusermount3`, which is set-user-id
-//! and passes the open device back over a socket. Nothing here knows what the file system does.
+//! A process that may mount does so itself (`attach`); any other goes through `fusermount3`, which
+//! is set-user-id and passes the open device back over a socket. Nothing here knows what the file
+//! system does.
 
 use crate::fs::SetQuota;
 use crate::scrub;
@@ -56,7 +57,7 @@ pub enum AttachError {
     /// `fusermount3` refused or is missing.
     #[error("fusermount3: {0}")]
     Helper(String),
-    /// Somebody uses the tree.
+    /// The tree is in use.
     #[error(
         "{} is in use: leave it and close its files (`fuser -vm {}` lists who), then try again",
         .0.display(), .0.display()
@@ -88,8 +89,8 @@ pub enum Users {
 /// answer that, which could not be killed while it waits.
 ///
 /// # Errors
-/// [`Errno::BUSY`] while files are open for writing; [`Errno::PERM`] without the right to mount, which who
-/// mounted through `fusermount3` has not got; [`Errno::NOENT`] if something else is mounted there by now.
+/// [`Errno::BUSY`] while files are open for writing; [`Errno::PERM`] without the right to mount, which a process that
+/// mounted through `fusermount3` does not have; [`Errno::NOENT`] if something else is mounted there by now.
 pub fn turn_read_only(target: &Path, device: &str) -> Result<(), Errno> {
     // What is looked at is what is changed: a path could lead elsewhere the next moment.
     let on_top = Place::find(target)?.open()?;
@@ -129,7 +130,7 @@ pub fn set_quota(target: &Path, set: &SetQuota) -> Result<(), Errno> {
     rustix::fs::setxattr(target, QUOTA_XATTR, &value, XattrFlags::empty()).map_err(gone)
 }
 
-/// Who asks while the daemon dies hears otherwise than who asks afterwards: `ECONNABORTED` over
+/// A caller that asks while the daemon dies gets other errors than one that asks afterwards: `ECONNABORTED` over
 /// `/dev/fuse`, `ECANCELED` over rings.
 fn gone(e: Errno) -> Errno {
     match e {

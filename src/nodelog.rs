@@ -1,11 +1,10 @@
 //! `ablation=nodelog:ssd`: what a commit costs where the node log lies on the data device.
 //!
 //! This is what paper 5 (3.2) compares with: data, then nodes, on one device, and one flush for both before an
-//! `fsync` returns. The very records that a commit covers are written to the device, packed into whole blocks,
-//! one after the other in a ring of blocks that are taken from the free ones for as long as the mount lasts. A
-//! file system that logs nodes writes a block for each instead, and its nodes and their table go to the
-//! device later, so this is no slower than that. Recovery reads the records in pmem as always: nobody reads
-//! the copy.
+//! `fsync` returns. The very records that a commit covers are written to the device, packed into whole blocks, one
+//! after the other in a ring of blocks that are taken from the free ones for as long as the mount lasts. A file
+//! system that logs nodes writes a block for each instead, and its nodes and their table go to the device later, so
+//! this is no slower than that. Recovery reads the records in pmem as always; nothing reads the copy.
 
 use quayfs_blockdev::AlignedBuf;
 use quayfs_journal::LogPositions;
@@ -23,7 +22,7 @@ const BLOCKS_LEAST: u64 = 8;
 
 /// Where the copies go, and how far they have come.
 pub struct NodeLog {
-    /// Physical blocks that nobody else uses.
+    /// Physical blocks that nothing else uses.
     ring: Vec<u64>,
     state: Mutex<State>,
 }
@@ -70,13 +69,13 @@ impl NodeLog {
         })
     }
 
-    /// Blocks that are neither free nor anybody's as long as the mount lasts.
+    /// Blocks that are neither free nor owned by a file for as long as the mount lasts.
     pub fn blocks(&self) -> u64 {
         self.ring.len() as u64
     }
 
-    /// Puts every record up to `cut` on the device, and makes durable what was written there, data included.
-    /// Who finds on his turn that another has done so returns at once.
+    /// Puts every record up to `cut` on the device, and makes durable what was written there, data included. A thread
+    /// whose turn comes after another thread has done this returns at once.
     pub fn write(&self, e: &Engine, cut: u64) -> Result<()> {
         let mut state = self.state.lock();
         if state.covered >= cut {

@@ -141,7 +141,7 @@ pub fn recover_telling(
     }
     let mode = durability(options, region.backend());
 
-    // Who may write nothing has nothing to lose by a guess.
+    // A mount that may write nothing has nothing to lose by a guess.
     let lenient = options.read_only;
     let epoch = region.load_u64(g.jsb_off + WordKind::Epoch.offset());
     if !lenient && EpochWord::decode(epoch, salt).is_some_and(|e| e.repairing) {

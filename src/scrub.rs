@@ -1,10 +1,10 @@
 //! Scrubbing: every staged or written block and every node page is read and its checksum verified,
 //! while the volume is in use.
 //!
-//! A pass runs in three steps. It looks for what is damaged without any lock (`scan`); what it
-//! suspects then is looked up again, read again and named under the locks of the file that owns it
+//! A pass runs in three steps. It looks for what is damaged without any lock (`scan`); what it then
+//! suspects is looked up again, read again and named under the locks of the file that owns it
 //! (`owners`), exactly as a read does it. So a block that was overwritten, swapped or freed
-//! meanwhile is not a finding, and neither is one that nobody owns: a free block may hold what a
+//! meanwhile is not a finding, and neither is one that has no owner: a free block may hold what a
 //! power failure left of a direct write. Blocks are read through the same function as for a read,
 //! so a home block hidden by a staged version is left alone: a round may be writing it.
 //!
@@ -215,7 +215,7 @@ impl Pass {
         }
     }
 
-    /// Runs to the end, or until somebody says [`Pass::stop`] or the mount ends.
+    /// Runs to the end, or until [`Pass::stop`] is called or the mount ends.
     pub fn run(&self, e: &Engine) {
         self.total.store(scan::total(e), Ordering::Relaxed);
         let waiting = Waiting {
@@ -348,7 +348,7 @@ pub struct Scrubber {
     last: Mutex<Option<(Arc<Pass>, Thread)>>,
 }
 
-/// Until somebody has waited for its end.
+/// There until a caller has waited for its end.
 type Thread = Option<JoinHandle<()>>;
 
 impl Scrubber {
@@ -371,7 +371,7 @@ impl Scrubber {
         let thread = thread::Builder::new()
             .name("quayfs-scrub".into())
             .spawn(move || {
-                // It has changed nothing, so nobody else is concerned. Whoever watches must see the end of it.
+                // It has changed nothing, so nothing else is concerned. A watching process must see the end of it.
                 if catch_unwind(AssertUnwindSafe(|| mine.run(&e))).is_err() {
                     mine.progress.lock().state = State::Failed;
                 }

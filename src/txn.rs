@@ -1,9 +1,9 @@
 //! A transaction: everything one operation changes, as one record.
 //!
-//! Resources are promised when it begins and before any lock is taken (ordering 6). The operation
-//! then reads and writes pages through it: what it writes goes, as deltas, into the record, and only it
-//! sees pages with that. [`Txn::commit`] appends the record and changes the pages for everybody; dropping
-//! a transaction returns everything and leaves no trace.
+//! Resources are promised when it begins and before any lock is taken (ordering 6). The operation then reads and
+//! writes pages through it: what it writes goes, as deltas, into the record, and only this transaction sees pages
+//! with these changes. [`Txn::commit`] appends the record and changes the pages for all; dropping a transaction
+//! returns everything and leaves no trace.
 
 mod account;
 
@@ -31,7 +31,7 @@ use crate::ns::tags::Tags;
 
 use account::{Account, CHARGES_BYTES};
 
-/// Whoever can show the newest version of a node page.
+/// A source of the newest version of node pages.
 pub trait PageSource {
     /// The newest version of node `id`.
     fn read(&self, id: u32) -> Result<PageRef<'_>>;
@@ -42,7 +42,7 @@ pub trait PageSource {
     /// Where the nodes are.
     fn store(&self) -> &NodeStore;
 
-    /// What a page says cannot be true: whose watch it is takes notice.
+    /// What a page says cannot be true: the watch of this source takes notice.
     fn damaged(&self, what: &dyn fmt::Display) -> FsError;
 }
 
@@ -131,7 +131,7 @@ impl PageSource for NodeStore {
     }
 }
 
-/// Pages for somebody who looks for damage: what is found has no consequence for the mount.
+/// Pages for a caller that looks for damage: what is found has no consequence for the mount.
 pub struct Aside<'s> {
     store: &'s NodeStore,
     watch: Watch,
@@ -146,7 +146,7 @@ impl<'s> Aside<'s> {
         }
     }
 
-    /// Who counts what is found.
+    /// The watch that counts what is found.
     pub fn watch(&self) -> &Watch {
         &self.watch
     }
@@ -353,7 +353,7 @@ impl<'e> Txn<'e> {
             Some((_, Draft::New(page))) => page[at..at + bytes.len()].copy_from_slice(bytes),
             Some((_, Draft::Changed(_, changes))) => changes.push(change),
             None => {
-                // Whoever writes has read the page in this transaction, so it is cached or ours.
+                // The caller has read the page in this transaction, so it is cached or ours.
                 let Ok(page) = self.engine.nodes.page(id) else {
                     return;
                 };
@@ -363,12 +363,12 @@ impl<'e> Txn<'e> {
         }
     }
 
-    /// Logs bytes of a page whose content nobody keeps in DRAM as a page.
+    /// Logs bytes of a page whose content is not kept in DRAM as a page.
     pub fn write_unread(&mut self, id: u32, at: usize, bytes: &[u8]) {
         self.item(&Item::Delta { id, at, bytes });
     }
 
-    /// Logs bytes of a static page (shared; every user owns the bytes he logs).
+    /// Logs bytes of a static page (shared; every user of it owns the bytes that it logs).
     pub fn write_static(&mut self, id: u32, at: usize, bytes: &[u8]) {
         self.cover_static(id);
         self.item(&Item::Delta { id, at, bytes });
@@ -401,7 +401,7 @@ impl<'e> Txn<'e> {
     /// Frees a node.
     pub fn free_node(&mut self, id: u32) -> Result<()> {
         let Some(n) = u64::from(id).checked_sub(self.engine.nodes.geometry().dyn_base) else {
-            // Whoever frees it was told so by a page.
+            // The caller got this number from a page.
             let what = format_args!("node {id} is static and cannot be freed");
             return Err(self.engine.watch().damaged(what));
         };

@@ -38,7 +38,7 @@ pub enum VolumeError {
     /// There is nothing of a volume.
     #[error("{}: no such volume; `quayfs mkfs {}` makes one", .0.display(), .0.display())]
     Missing(PathBuf),
-    /// There is something, but not both media, or not for everybody.
+    /// There is something, but not both media, or not every user may reach them.
     #[error("{}: {why}", path.display())]
     Unreachable {
         /// The volume, or one of its media.
@@ -59,7 +59,7 @@ pub enum VolumeError {
     Exposed {
         /// The medium.
         path: PathBuf,
-        /// Who has, and what to do.
+        /// Who has access, and what to do.
         why: String,
     },
     /// The pmem region cannot be used.
@@ -142,8 +142,8 @@ pub struct Opening {
     pub wait: Duration,
     /// What to do about a damaged header of the data device.
     pub vouch: Vouch,
-    /// Whether a region that is to be written is allocated in full, as is right where somebody's files are. Without
-    /// it a store that finds no space ends the process.
+    /// Whether a region that is to be written is allocated in full, as is right for a volume with a user's files.
+    /// Without it a store that finds no space ends the process.
     pub allocate: bool,
     /// Whether media that others have access to ([`exposure()`]) are refused, before anything is changed.
     pub private: bool,
@@ -175,7 +175,7 @@ pub struct Volume {
     device: Arc<dyn BlockDevice>,
     /// Holds the lock of a volume whose region is a private copy.
     _locked: Option<Region>,
-    /// Why it is open for reading only, if nobody asked for that.
+    /// Why it is open for reading only, if that was not asked for.
     protected: Option<String>,
     one_device: bool,
 }
@@ -226,8 +226,8 @@ impl Volume {
 
     /// Opens `dir`.
     ///
-    /// For reading only nothing of the region is looked at where it is mapped: it is read by system calls into a
-    /// private copy, which neither fills holes nor dies of a file that somebody cuts short.
+    /// For reading only, nothing of the region is looked at where it is mapped: it is read by system calls into a
+    /// private copy. This neither fills holes nor dies of a file that another process cuts short.
     pub fn open_with(dir: &Path, how: Opening) -> Result<Self, VolumeError> {
         let place = locate(dir)?;
         let Place {
@@ -323,7 +323,7 @@ impl Volume {
         self.protected.as_deref()
     }
 
-    /// Who the volume is.
+    /// The identity of the volume.
     pub fn config(&self) -> &ConfigTable {
         &self.config
     }
@@ -351,8 +351,8 @@ impl Volume {
     }
 }
 
-/// Fails if others than who runs this process and root have access to a medium. What is open counts, not what has its
-/// name by now.
+/// Fails if users other than root and the one who runs this process have access to a medium. What is open counts, not
+/// what has its name by now.
 ///
 /// # Errors
 /// [`VolumeError::Exposed`], and those of fstat(2).
@@ -395,7 +395,7 @@ fn open_region(place: &Place, how: Opening) -> Result<Region, VolumeError> {
     }
 }
 
-/// Locks a data file, so that nobody makes another volume of it. The system looks after devices that are open for
+/// Locks a data file, so that no other volume is made of it. The system looks after devices that are open for
 /// writing.
 fn lock_data(device: &FileDevice, volume: &Path, how: Opening) -> Result<(), VolumeError> {
     if device.is_block_device() {

@@ -1,6 +1,6 @@
 //! Access control lists: what the operation layer makes of them, and what users of a mount see.
 //!
-//! The mounts need `/dev/fuse` (QUAYFS_SKIP_FUSE=1 does without) and root, to be somebody else.
+//! The mounts need `/dev/fuse` (QUAYFS_SKIP_FUSE=1 does without) and root, to become other users.
 
 mod program;
 
@@ -28,7 +28,7 @@ const ME: Caller = Caller {
     umask: 0o27,
 };
 
-/// A list: owner, users, group, mask, everybody else.
+/// A list: owner, users, group, mask, all others.
 fn list(owner: u16, users: &[(u32, u16)], group: u16, mask: Option<u16>, other: u16) -> Vec<u8> {
     let mut out = vec![2, 0, 0, 0];
     let mut put = |tag: u16, may: u16, id: u32| {
@@ -162,8 +162,8 @@ fn what_is_refused_changes_nothing() {
     assert_eq!(fs.getxattr(f, other), Err(FsError::NotSupported));
 }
 
-/// Whoever may write to a directory may give it attributes, but not so many that its owner could set no list any
-/// more, nor that who labels files could not.
+/// A user who may write to a directory may give it attributes, but not so many that its owner could set no list any
+/// more, or that a program that labels files could not label it.
 #[test]
 fn others_leave_room_for_lists() {
     let shape = Shape {
@@ -298,7 +298,7 @@ fn a_mount_without_lists_keeps_them_true() {
     assert_eq!(get(&fs, d, ACCESS), Ok(list(7, &[(7, 7)], 5, Some(1), 1)));
 }
 
-/// Runs a command as somebody without privileges; whether it succeeds.
+/// Runs a command as a user without privileges; whether it succeeds.
 fn stranger(script: &str, at: &Path) -> bool {
     let status = Command::new("sh")
         .args(["-c", script])
@@ -370,7 +370,7 @@ fn the_kernel_checks_lists() {
     let made = list(6, &[(0, 7)], 5, Some(6), 4);
     assert_eq!(xattr(&d.join("f2"), ACCESS), Ok(made.clone()));
 
-    // Its owner is not in the group of this file: a list of his takes the bit away.
+    // The owner is not in the group of this file: a list that the owner sets takes the bit away.
     let g = d.join("f1");
     std::os::unix::fs::chown(&g, None, Some(0)).unwrap();
     fs::set_permissions(&g, fs::Permissions::from_mode(0o2750)).unwrap();

@@ -1,4 +1,4 @@
-//! Who may do what: by the capabilities that the caller has for the daemon, and not by being user 0.
+//! Who may do what: that depends on the capabilities that the caller has for the daemon, not on being user 0.
 //!
 //! Needs `/dev/fuse`, root, `python3`, and `setpriv` and `unshare` (util-linux).
 
@@ -48,7 +48,7 @@ fn without(missing: &str) -> Vec<String> {
     ]
 }
 
-/// Somebody who is not root, with one capability.
+/// A user other than root, with one capability.
 fn nobody_with(one: &str) -> Vec<String> {
     let mut words: Vec<String> = [
         "setpriv",
@@ -63,7 +63,7 @@ fn nobody_with(one: &str) -> Vec<String> {
     words
 }
 
-/// Root of a user namespace, who is root here as well.
+/// Root of a user namespace that is root out here as well.
 fn in_a_user_namespace() -> Vec<String> {
     ["unshare", "--user", "--map-root-user"]
         .map(Into::into)
@@ -77,7 +77,7 @@ fn calls(prefix: &[String], path: &Path, calls: &[&str]) -> Vec<String> {
     words.extend(["python3", "-c", CALLS, path.to_str().unwrap()]);
     words.extend(calls);
     let mut command = Command::new(words[0]);
-    // One that others may run as well: not what is in somebody's home.
+    // Programs that other users may run too: not those in a user's home.
     let path = std::env::var("PATH").unwrap_or_default();
     command.env("PATH", format!("/usr/bin:/bin:{path}"));
     let out = command.args(&words[1..]).capture().unwrap();
@@ -96,7 +96,7 @@ fn all_become(prefix: &[String], path: &Path, names: &[&str], end: &str) {
 }
 
 const MANAGED: [&str; 6] = ["trim", "quota", "quotas", "scrub", "findings", "shutdown"];
-/// Whether requests say who asks.
+/// Ways to mount: requests say which user asks, or do not.
 const WAYS: [&str; 2] = [
     "allow_other,durability=op",
     "allow_other,durability=op,idmap",
@@ -114,7 +114,7 @@ fn root_of_a_container_does_not_manage_the_mount() {
         all_become(&in_a_user_namespace(), &mnt, &MANAGED, "EPERM");
         all_become(&nobody_with("dac_override"), &mnt, &MANAGED, "EPERM");
         fs::write(mnt.join("still"), b"here").unwrap();
-        // It is the capability that counts, whoever has it.
+        // It is the capability that counts, whichever user has it.
         all_become(
             &nobody_with("sys_admin"),
             &mnt,
@@ -234,7 +234,8 @@ fn trusted_attributes_are_not_listed_to_everybody() {
     }
 }
 
-/// What overlayfs copies up it lists with the rights of whoever has mounted it, for a task that has them not.
+/// When overlayfs copies up a file for a task, it lists the attributes with the rights of the user who has mounted
+/// it, which the task lacks.
 #[test]
 fn what_is_copied_up_for_others_keeps_its_attributes() {
     if !can_be_root() {

@@ -1,5 +1,5 @@
 //! Calls that few programs make, as the kernel hands them on: files without a name, whiteouts, flags,
-//! handles, trim, the end that somebody asks for.
+//! handles, trim, the end that is asked for.
 //!
 //! Needs `/dev/fuse`, `chattr`, `lsattr` and `fstrim`, and root for what only root may do.
 
@@ -19,7 +19,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-/// Ways to mount: who opens, and who collects writes.
+/// Ways to mount: whether the daemon answers opens, and whether the kernel collects writes.
 const WAYS: [&str; 4] = [
     "open=answer",
     "open=elide",
@@ -583,7 +583,7 @@ fn attributes_have_the_names_of_linux() {
         ("security.", Errno::INVAL),
         ("trusted.", Errno::INVAL),
     ] {
-        // Of an empty name in there the kernel itself tells only those who may ask.
+        // About an empty name in there, the kernel itself answers only callers that may ask.
         if name == "trusted." && !rustix::process::geteuid().is_root() {
             continue;
         }

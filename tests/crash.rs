@@ -276,7 +276,7 @@ fn long_truncate(s: &mut Script) {
 fn long_reap(s: &mut Script) {
     let a = pieces(s, 270);
     s.remove(ROOT, "a");
-    // Nobody sees it any more, but it is there and can be cut.
+    // It has no name any more, but it is there and can be cut.
     s.truncate(a, 7);
     s.forget(a);
     s.sync();

@@ -143,7 +143,7 @@ fn thousands_of_names_come_and_go() {
     }
 }
 
-/// Who lists a directory in portions while it changes sees what stays exactly once.
+/// A reader that lists a directory in portions while it changes sees each name that stays exactly once.
 #[test]
 fn listing_a_changing_directory() {
     let media = Media::new(&SHAPE, Backend::Volatile);

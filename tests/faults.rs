@@ -1,4 +1,4 @@
-//! Devices that fail: what can be read stays readable, nothing acknowledged is lost, and nobody is
+//! Devices that fail: what can be read stays readable, nothing acknowledged is lost, and no caller is
 //! told that something is durable when it is not.
 
 use std::sync::Arc;

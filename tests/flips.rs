@@ -379,7 +379,7 @@ fn a_flip_in_the_last_record_of_a_lane_takes_away_that_record_and_nothing_else()
     }
 }
 
-/// The map's other half: what it calls dead may hold anything, and nobody notices.
+/// The map's other half: what it calls dead may hold anything, and nothing notices.
 #[test]
 fn what_the_map_calls_dead_is_dead() {
     for left in [Left::Op, Left::Commit, Left::Round, Left::Clean] {

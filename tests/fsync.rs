@@ -189,7 +189,7 @@ fn writeback_never_shows_foreign_content() {
     let me = Caller::default();
     let (old, new) = (bytes(1, 2 * BLOCK), bytes(2, 2 * BLOCK));
     let secret = bytes(3, 400 * BLOCK);
-    // Most blocks of the device hold what somebody has deleted.
+    // Most blocks of the device hold what has been deleted.
     let gone = fs.mknod(me, ROOT, b"gone", S_IFREG, 0).expect("mknod").ino;
     fs.write(gone, 0, &secret, false).expect("write");
     fs.unlink(ROOT, b"gone").expect("unlink");

@@ -1,4 +1,4 @@
-//! A daemon that nobody asks for anything does not run.
+//! A daemon that gets no requests does not run.
 //!
 //! Needs `/dev/fuse`; QUAYFS_SKIP_FUSE=1 does without.
 
@@ -25,8 +25,8 @@ fn sleeps(pid: u64) -> BTreeMap<String, u64> {
     tasks.filter_map(|t| count(t.unwrap().path())).collect()
 }
 
-/// Waits for a second in which no thread has woken. On a busy machine there is one as well: who does not want to run
-/// does not have to get a turn.
+/// Waits for a second in which no thread has woken. On a busy machine there is one as well: a thread that does not want
+/// to run needs no turn.
 #[track_caller]
 fn await_rest(pid: u64) {
     let mut before = sleeps(pid);

@@ -1,5 +1,5 @@
 //! Idmapped mounts of a mount (`-o idmap`): who owns what on either side, who loses privileges, who may
-//! what only root may.
+//! do what only root may.
 //!
 //! Needs `/dev/fuse`, Linux 6.12, `python3`, `fstrim`, `unshare`, and root.
 
@@ -19,15 +19,15 @@ use rustix::fs::{
     fallocate, ioctl_getflags, ioctl_setflags, linkat, mknodat, openat, renameat_with, setxattr,
 };
 
-/// Ways to mount: who opens, who collects writes, and whether there are lists, with which the daemon
-/// applies the umask.
+/// Ways to mount: whether the daemon answers opens, whether the kernel collects writes, and whether there
+/// are lists: with these the daemon applies the umask.
 const WAYS: [&str; 4] = [
     "open=answer",
     "open=elide,noacl",
     "open=answer,writeback",
     "durability=commit,open=elide",
 ];
-/// A user of the volume, and who that is on the idmapped mount. Root is root on both.
+/// A user of the volume, and which user that is on the idmapped mount. Root is root on both.
 const INSIDE: u32 = 1000;
 const OUTSIDE: u32 = 2000;
 
@@ -166,7 +166,7 @@ fn what_is_made_has_the_mapped_owner() {
                 "{way}: {name}"
             );
         }
-        // Whom the mount maps to nobody makes nothing there, but does on the mount that maps nothing.
+        // A user that the mount does not map can make nothing there, but can on the mount that maps nothing.
         refused(
             as_nobody(|| fs::write(mapped.join("no"), b"")),
             libc::EOVERFLOW,
@@ -177,7 +177,7 @@ fn what_is_made_has_the_mapped_owner() {
         );
         as_nobody(|| fs::write(plain.join("yes"), b"")).unwrap();
         assert_eq!(owner(&plain.join("yes")), (65534, 65534));
-        // Root is root on both, and the volume's own user is himself on the one that maps nothing.
+        // Root is root on both, and the volume's own user is the same user on the one that maps nothing.
         fs::write(mapped.join("root"), b"").unwrap();
         as_user(INSIDE, || fs::write(plain.join("user"), b"")).unwrap();
         assert_eq!(owner(&plain.join("root")), (0, 0));
@@ -347,7 +347,7 @@ fn what_only_root_may_is_refused_to_others() {
     }
 }
 
-/// Mounts in a namespace of its own, in which it has number 1, and asks for a trim as somebody else.
+/// Mounts in a process namespace of its own, in which it has number 1, and asks for a trim as another user.
 const FIRST: &str = "import fcntl, os, struct, subprocess, sys
 quayfs, vol, mnt, *options = sys.argv[1:]
 subprocess.run([quayfs, 'mount', vol, mnt, '-o', 'idmap,allow_other', *options], check=True)
@@ -362,7 +362,7 @@ except OSError as e:
 sys.stdin.read()
 ";
 
-/// A daemon that cannot see who asks believes nobody to be root. Here `/proc` is that of another
+/// A daemon that cannot see which process asks takes no caller for root. Here `/proc` is that of another
 /// namespace, where number 1 is root's.
 #[test]
 fn who_cannot_be_seen_is_not_root() {
@@ -381,7 +381,7 @@ fn who_cannot_be_seen_is_not_root() {
     let said = BufReader::new(first.stdout.take().unwrap()).lines();
     let last = said.map(Result::unwrap).find(|l| !l.contains(" on "));
     assert_eq!(last.as_deref(), Some("Operation not permitted"));
-    // Out here everybody is outside of that namespace.
+    // Out here every process is outside of that namespace.
     let f = mnt.join("f");
     fs::write(&f, b"content").unwrap();
     fs::set_permissions(&f, Permissions::from_mode(0o4755)).unwrap();

@@ -1,4 +1,4 @@
-//! What a daemon starts with does not depend on who starts it.
+//! What a daemon starts with does not depend on the process that starts it.
 //!
 //! Needs `/dev/fuse`, root, util-linux and coreutils; QUAYFS_SKIP_FUSE=1 and QUAYFS_SKIP_ROOT=1 do without.
 
@@ -108,7 +108,7 @@ impl State {
 }
 
 impl State {
-    /// Signals 32 and 33 belong to the C library, which lets nobody change them.
+    /// Signals 32 and 33 belong to the C library, which lets no program change them.
     fn forget_signals_of_the_library(&mut self) {
         for line in self.status.iter_mut().filter(|l| l.starts_with("SigIgn")) {
             let set = u64::from_str_radix(&line["SigIgn: ".len()..], 16).unwrap();
@@ -158,7 +158,7 @@ fn a_daemon_starts_with_the_same_whoever_starts_it() {
                     "{limit}"
                 );
             }
-            // Nobody holds the lock of the shell any more, nor anything else that it had.
+            // The lock of the shell is not held any more, nor is anything else that the shell had open.
             for fd in fs::read_dir(format!("/proc/{pid}/fd")).unwrap() {
                 let to = fs::read_link(fd.unwrap().path()).unwrap_or_default();
                 assert_ne!(to, place.lock());

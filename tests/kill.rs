@@ -322,7 +322,7 @@ impl Expected {
         }
     }
 
-    /// Files nobody acknowledged may be there, cut short, but never with foreign bytes.
+    /// Files that were not acknowledged may be there, cut short, but never with foreign bytes.
     fn check_for_strangers(&self, dir: &Path, context: &str) {
         let Ok(list) = fs::read_dir(dir) else { return };
         for e in list {

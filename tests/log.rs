@@ -1,4 +1,4 @@
-//! The log of the daemon, and what happens to it: full disks, readers who went away or do not read, files that are
+//! The log of the daemon, and what happens to it: full disks, readers that went away or do not read, files that are
 //! moved, removed, planted. None of it may happen to the file system.
 //!
 //! Needs `/dev/fuse`, some of it root; QUAYFS_SKIP_FUSE=1 and QUAYFS_SKIP_ROOT=1 do without.
@@ -148,7 +148,7 @@ fn a_full_log_fails_no_mount_and_no_unmount() {
     s.m.umount();
 }
 
-/// What there is to complain of does not get into the log. Whoever meets it is answered, and so are others; with room
+/// Complaints do not fit into the log. The caller that meets the trouble is answered, and so are others. With room
 /// again the log says what is missing.
 #[test]
 fn a_full_log_fails_no_operation() {
@@ -247,7 +247,7 @@ fn sighup_opens_the_log_anew() {
     assert!(!fs::read_to_string(moved).unwrap().contains("clean"));
 }
 
-/// Whatever somebody does to the file, the next line finds one.
+/// Whatever is done to the file, the next line finds one.
 #[test]
 fn a_log_that_is_removed_comes_back() {
     if !can_mount() {
@@ -340,7 +340,8 @@ fn root_writes_to_no_file_of_others() {
     }
 }
 
-/// A file that somebody has asked for is not put aside; a mount with another is a mistake that can be put right.
+/// A log file that the user has asked for is not put aside. To ask for one that is not ours is a mistake that can be
+/// put right.
 #[test]
 fn a_log_that_was_asked_for_is_ours_or_refused() {
     if !can_mount() {

@@ -1,6 +1,6 @@
 //! Another file system on a loop device on a file of a mount whose writers bypass the page cache
-//! (`atomic_writes`), through it and with `O_DIRECT`: nothing is lost on the way, and whoever has the file in the
-//! page cache sees it.
+//! (`atomic_writes`), through the page cache and with `O_DIRECT`: nothing is lost on the way, and a process that has
+//! the file in the page cache sees what was written.
 //!
 //! Needs `/dev/fuse`, root, xfsprogs and python3. `QUAYFS_LOOP_ROUNDS`: how often it is written to, else a few times.
 

@@ -353,7 +353,7 @@ fn measure(column: &Column) -> Vec<(String, String)> {
             };
             let mut cost = cost(&before, &after, times);
             if options.contains("writeback") && matches!(row.act, Act::All(_)) {
-                // Times have the grain of a tick, and nobody knows how many a program takes.
+                // Times have the grain of a tick, and how many ticks a program takes cannot be known.
                 cost.remove("setattr");
             }
             let sum: usize = cost.values().sum();
@@ -377,14 +377,14 @@ fn measure(column: &Column) -> Vec<(String, String)> {
 struct Column {
     head: &'static str,
     options: &'static str,
-    /// Somebody else does it, to whom nothing belongs that he has not made, in a tree that is open to
-    /// all; calls only, no programs.
+    /// Another user does it, in a tree that is open to all, and owns nothing there but what that user
+    /// has made. Calls only, no programs.
     stranger: bool,
     /// Permissions of the root directory.
     root: u32,
 }
 
-/// Whoever has mounted does it.
+/// The user who has mounted does it.
 const OWN: [Column; 5] = {
     const fn own(head: &'static str, options: &'static str) -> Column {
         Column {

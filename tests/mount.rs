@@ -91,8 +91,9 @@ fn runs(pid: i32) -> bool {
     fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
 }
 
-/// A daemon that is killed while it waits for an answer of its own never goes away: Linux lets nobody
-/// be killed whose request is being served, and the connection ends with the process that serves it.
+/// A daemon that is killed while it waits for an answer of its own never goes away: Linux does not let a
+/// process be killed while its request is being served, and the connection ends with the process that
+/// serves it.
 #[test]
 fn the_daemon_asks_nothing_of_its_own_mount() {
     if !can_mount() {
@@ -145,7 +146,7 @@ fn files_know_when_they_were_born() {
 }
 
 /// With `writeback` the kernel has data that the daemon does not know of, until the file is synced or
-/// closed. Who copies it meanwhile leaves out what he is told are holes.
+/// closed. A program that copies it meanwhile leaves out what it is told are holes.
 #[test]
 fn collected_writes_are_no_holes() {
     if !can_mount() {
@@ -437,8 +438,8 @@ fn the_helpers_of_mount8_mount_remount_and_unmount() {
     m.umount().ok();
 }
 
-/// Runs the program as somebody who may not call mount(2). If the tests run as root that is user
-/// 65534, in a mount namespace where the device is open to everybody as it is on most systems.
+/// Runs the program as a user who may not call mount(2). If the tests run as root that is user 65534, in
+/// a mount namespace where the device is open to every user, as it is on most systems.
 struct Unprivileged {
     program: PathBuf,
     namespace: Option<Namespace>,
@@ -517,7 +518,7 @@ fn users_without_privileges_mount_through_fusermount() {
     }
     let m = Mounted(Scene::new());
     let (vol, mnt) = m.paths();
-    // Root, if that is who tests, has been there before and has left a log.
+    // Root, if the tests run as root, has been there before and has left a log.
     m.mount(&[]).ok();
     m.umount().ok();
     let user = Unprivileged::new(m.0.dir());
@@ -573,7 +574,7 @@ fn users_without_privileges_mount_through_fusermount() {
     eventually("the daemon ends", || !runs(daemon));
     assert!(!user.mounted(&entry));
 
-    // Requests that do not say who asks come from the owner of the mount all the same.
+    // Requests that do not say which user asks come from the owner of the mount all the same.
     user.run(&["mount", &vol, &mnt, "-o", "idmap"]).ok();
     user.run(&["quota", &mnt]).ok();
     user.run(&["umount", &mnt]).ok();

@@ -343,7 +343,7 @@ fn the_last_block_goes_to_one() {
                 });
             }
         });
-        // An extent page that nobody could pay for may be all that was missing.
+        // An extent page that no thread could pay for may be all that was missing.
         let used = fs.quotas(ME, 7).unwrap()[0].bytes / B;
         assert!(used <= LIMIT && used + 4 > LIMIT, "{text}: {used}");
         for f in files {

@@ -304,7 +304,7 @@ fn damaged_entries_of_the_page_table_are_found() {
     }
 }
 
-/// What a power failure left of a direct write in a block that is free now is nobody's damage.
+/// What a power failure left of a direct write in a block that is free now is no damage to any file.
 #[test]
 fn free_blocks_may_hold_anything() {
     let media = Media::new(&Shape::TINY, Backend::Volatile);
@@ -380,9 +380,9 @@ thread_local! {
     static PASS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A device that refuses every third block to whoever scrubs, until it has refused a request for
-/// that block alone: so each of them is suspected, as is what moves while it is read, which happens
-/// too rarely to be waited for. By the time it is looked at again others have gone on. Blocks that
+/// A device that refuses every third block to a scrub, until it has refused a request for that block
+/// alone: so each of them is suspected, like a block that moves while it is read, which happens too
+/// rarely to wait for. By the time the block is looked at again, other threads have gone on. Blocks that
 /// were written since a scrub last read them are not refused, or what is new since a scan would be.
 struct Moody {
     inner: SimDevice,
@@ -457,7 +457,7 @@ fn a_busy_volume_has_no_findings() {
         });
         let media = Media::format(Arc::new(region), device.clone(), geometry);
         let fs = media.mount(&options(mode.0));
-        // Something that nobody touches, so that there is always what is refused.
+        // A file that nothing touches, so that there are always blocks to refuse.
         file(&fs, ROOT, "still", &bytes(1, 30 * BLOCK));
         checkpoint_all(&fs);
         let stop = AtomicBool::new(false);
@@ -557,7 +557,7 @@ fn a_pass_can_be_stopped_and_only_one_runs() {
     file(&fs, ROOT, "f", &bytes(1, 50 * BLOCK));
     checkpoint_all(&fs);
     assert_eq!(fs.status().scrub.state, State::Never);
-    // A block an hour: it waits until somebody stops it.
+    // A block an hour: it waits until it is stopped.
     let slow = b"start rate=1";
     let other = Caller { uid: 12345, ..ME };
     assert_eq!(fs.scrub_command(other, slow), Err(FsError::Perm));

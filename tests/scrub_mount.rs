@@ -191,7 +191,7 @@ fn others_may_not_scrub() {
         command.capture().unwrap().into()
     };
     scrub().fails(1, "only root");
-    // Also not whoever may write to the root directory.
+    // A user who may write to the root directory may not either.
     fs::set_permissions(m.0.mnt(), fs::Permissions::from_mode(0o777)).unwrap();
     scrub().fails(1, "only root");
     m.umount();

@@ -103,7 +103,7 @@ fn the_mount_table_and_the_log() {
     }
 }
 
-/// Whoever may make files names them, and root reads the listing.
+/// Any user who may make files names them, and root reads the listing.
 #[test]
 fn damaged_files() {
     if !can_mount() {

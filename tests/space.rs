@@ -216,14 +216,14 @@ fn blocks_end_and_come_back_with_background_threads() {
     MODES.into_iter().for_each(|mode| data_ends(mode, false));
 }
 
-/// As many blocks were written as fit where nobody trims.
+/// As many blocks were written as fit without a trim.
 fn assert_full(files: &[(Ino, Vec<u8>)], when: &str) {
     let blocks: u64 = files.iter().map(|(_, c)| c.len() as u64 / B).sum();
     let limit = SHAPE.blocks - SHAPE.spare;
     assert!(blocks + 40 > limit, "{when}: {blocks} of {limit}");
 }
 
-/// A trim takes free blocks away for a moment. Nobody is refused one for that.
+/// A trim takes free blocks away for a moment. No writer is refused a block because of that.
 #[test]
 fn a_trim_is_no_shortage() {
     for (text, backend) in MODES {
@@ -233,7 +233,7 @@ fn a_trim_is_no_shortage() {
             media.device = device.clone();
             let mut m = Mounted::on(media, text, quiet);
             for round in 0..3 {
-                // It has all blocks that are free when somebody asks for the first.
+                // The trim has all free blocks when the writer asks for its first.
                 let (stall, watched) = (device.stall(FaultOp::Discard, 1), Watched::default());
                 let files = std::thread::scope(|s| {
                     let trim = s.spawn(|| m.fs.trim(ME, EVERYTHING));

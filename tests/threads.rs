@@ -196,7 +196,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Whoever reads while others write, cut and grow sees each request entirely or not at all.
+/// A thread that reads while others write, cut and grow the file sees each request entirely or not at all.
 fn no_torn_reads(mode: (&str, Backend)) {
     const LEN: usize = 5 * BLOCK;
     let media = Media::new(&Shape::SMALL, mode.1);

@@ -1,4 +1,4 @@
-//! `quayfs umount`: what it says of how the daemon ended, and that it waits for nobody who does not answer.
+//! `quayfs umount`: what it says of how the daemon ended, and that it does not wait for a daemon that does not answer.
 //!
 //! Needs `/dev/fuse` and root.
 
@@ -54,7 +54,7 @@ fn pid(m: &Mounted) -> i32 {
     m.info()["pid"].as_i64().unwrap() as i32
 }
 
-/// A stopped daemon that goes on with the test, whatever its end: who is stopped cannot be waited for.
+/// A stopped daemon. It goes on when the test ends, in whatever way: a stopped process cannot be waited for.
 struct Stopped(i32);
 
 impl Stopped {
@@ -159,7 +159,7 @@ fn a_mount_that_has_failed_was_not_closed() {
     run(&["unshare", "--net", QUAYFS, "umount", &text(&mnt)]).fails(32, "has closed it");
 }
 
-/// A name of the administrator's may be that of anything, from where somebody is.
+/// A name that the administrator has chosen may be that of anything in the directory where a user is.
 #[test]
 fn a_name_is_not_taken_for_a_volume() {
     if !can_be_root() {
@@ -188,7 +188,7 @@ fn a_daemon_that_does_not_answer_keeps_nobody_waiting() {
         let stopped = Stopped::new(daemon);
         run(&[QUAYFS, "umount", &mnt]).fails(32, &format!("kill -CONT {daemon}"));
         assert!(is_mounted(&m.mnt()));
-        // Whoever mounts it again does not wait either.
+        // Mounting it again does not wait either.
         run(&[QUAYFS, "mount", &text(m.0.vol()), &mnt]).fails(32, "mounted on");
         let helper = text(m.0.helper("umount.quayfs"));
         let forced = run(&[&helper, &mnt, flag]);
@@ -305,7 +305,7 @@ fn a_dead_mount_in_use_is_taken_away_by_force() {
     assert!(held.read(&mut [0]).is_err());
     m.mount("rw");
     drop(held);
-    // Nobody holds this one.
+    // Nothing holds this one.
     signal(pid(&m), "KILL");
     eventually("the mount is dead", || fs::read_dir(m.mnt()).is_err());
     let warned = run(&[QUAYFS, "umount", &mnt]);
@@ -409,8 +409,8 @@ fn mounting(vol: &str) -> Option<i32> {
         })
 }
 
-/// Between the look at a mount point and the mount lies recovery. Who owns a directory above can put something else
-/// there meanwhile, and the mount must not follow.
+/// Between the look at a mount point and the mount lies recovery. A user who owns a directory above can put something
+/// else there meanwhile, and the mount must not follow.
 #[test]
 fn a_mount_goes_where_the_mount_point_was() {
     if !can_be_root() {

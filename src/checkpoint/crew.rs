@@ -1,5 +1,5 @@
-//! The worker pool of rounds (paper 1, III.2): threads that write what a round posts, while the round goes on with what
-//! needs no device. They live as long as the mount. Where there are none, whoever posts writes all of it himself.
+//! The worker pool of rounds (paper 1, III.2): threads that write what a round posts, while the round goes on with
+//! what needs no device. They live as long as the mount. Where there are none, the thread that posts writes it all.
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::write::{Batches, write_batch};
 use crate::engine::Engine;
 use crate::error::{FsError, Result};
 
-/// Where rounds and those who write for them meet.
+/// Where rounds and the threads that write for them meet.
 #[derive(Default)]
 pub(crate) struct Crew {
     state: Mutex<State>,
@@ -35,21 +35,21 @@ struct Job {
     batches: Batches,
     /// The batch that is taken next.
     next: AtomicUsize,
-    /// Batches that nobody will touch any more.
+    /// Batches that no thread will touch any more.
     over: AtomicUsize,
     /// Nothing more is begun.
     given_up: AtomicBool,
     failure: Mutex<Option<FsError>>,
 }
 
-/// Blocks that are being written. Who drops this waits until nobody writes any of them.
+/// Blocks that are being written. Dropping this waits until no thread writes any of them.
 #[must_use = "blocks are on their way to the device until this has ended"]
 pub(super) struct Writing<'e> {
     e: &'e Engine,
     job: Arc<Job>,
 }
 
-/// A batch that somebody has taken, which is over when this is dropped, whatever became of it.
+/// A batch that a thread has taken. It is over when this is dropped, whatever became of it.
 struct Taken<'j> {
     job: &'j Job,
     crew: &'j Crew,
@@ -64,7 +64,7 @@ impl Drop for Taken<'_> {
         // Release pairs with the Acquire in `is_over`: the slots of this batch have been read.
         let over = self.job.over.fetch_add(1, Ordering::AcqRel) + 1;
         if over == self.job.batches.len() {
-            // With the lock, so that nobody is between looking and waiting.
+            // With the lock, so that no thread is between looking and waiting.
             let _state = self.crew.state.lock();
             self.crew.written.notify_all();
         }
@@ -130,8 +130,8 @@ impl Crew {
         self.posted.notify_all();
     }
 
-    /// Has blocks written, in the order of their places. One at a time: who posts holds the lock of rounds. `alone`: by nobody
-    /// else.
+    /// Has blocks written, in the order of their places. One job at a time: the caller holds the lock of rounds.
+    /// `alone`: no other thread writes any of them.
     pub(super) fn post<'e>(e: &'e Engine, moves: &Arc<Vec<Move>>, alone: bool) -> Writing<'e> {
         let job = Arc::new(Job {
             batches: Batches::of(moves),
@@ -179,7 +179,7 @@ impl Drop for Writing<'_> {
     fn drop(&mut self) {
         if !self.job.is_over() {
             self.job.fail(FsError::device(io::ErrorKind::Interrupted));
-            // No batch is left to somebody who would have to be waited for.
+            // Leaves no batch to a thread that would have to be waited for.
             self.job.work(self.e, &mut AlignedBuf::default());
         }
         self.wait();

@@ -110,9 +110,9 @@ fn cut(
     }
 }
 
-/// Finds the newest version of each LBN (write absorption), if that is at or below the cut, and returns
-/// those of blocks that nobody owns any more. A newer one is digested and stays live: after a crash it counts,
-/// and what the data device holds does not.
+/// Finds the newest version of each LBN (write absorption), if that is at or below the cut, and returns those of
+/// blocks that no file owns any more. A newer one is digested and stays live: after a crash it counts, and what the
+/// data device holds does not.
 fn absorb(
     e: &Engine,
     (live, newest): (&[LiveSlot], &mut Vec<LiveSlot>),

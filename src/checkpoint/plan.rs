@@ -144,7 +144,7 @@ pub(super) fn borrow(e: &Engine, n: usize, borrowed: &mut Borrowed) -> Vec<(u64,
                     pool.push((m.pbn, lbn));
                     sound.push(lbn);
                 }
-                // Nobody gets it before a repair: a round could not write it.
+                // Not handed out before a repair: a round could not write it.
                 Err(_) => e.lbns.add_pending(lbn..lbn + 1),
             }
         }

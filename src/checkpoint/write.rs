@@ -26,8 +26,8 @@ const BATCH_RUNS: usize = 64;
 /// Attempts to write before the device is given up.
 const TRIES: u32 = 3;
 
-/// With `checkpoint=double`: writes all blocks to free ones and flushes them, before they are written in
-/// place. The slots hold them all the time, so nobody ever reads the copy. `meanwhile` is done while the device writes.
+/// With `checkpoint=double`: writes all blocks to free ones and flushes them, before they are written in place. The
+/// slots hold them all the time, so the copy is never read. `meanwhile` is done while the device writes.
 pub(super) fn journal_copy(
     e: &Engine,
     moves: &[Move],
@@ -117,9 +117,9 @@ fn batches(pieces: &[Range<usize>]) -> Vec<Range<usize>> {
     all
 }
 
-/// Writes the slots of a batch. Their checksums go to the page table as they are, and are verified where blocks are read,
-/// on the device as in a slot: a damaged one stays what it is, an error for who reads that block, and keeps no others from
-/// leaving.
+/// Writes the slots of a batch. Their checksums go to the page table as they are, and are verified where blocks are
+/// read, on the device as in a slot. A damaged block stays what it is, an error for readers of that block, and keeps
+/// no others from leaving.
 pub(super) fn write_batch(
     e: &Engine,
     moves: &[Move],

@@ -287,7 +287,7 @@ pub struct Umount {
 }
 
 impl Umount {
-    /// What is to become of those who use the tree.
+    /// What is to become of the users of the tree.
     pub fn users(&self) -> Users {
         match (self.force, self.lazy) {
             (true, _) => Users::Evict,

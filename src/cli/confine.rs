@@ -1,9 +1,10 @@
 //! What the threads of a daemon may do: as little as they need.
 //!
 //! Whatever reads the media or a request runs without capabilities, never gets any (`no_new_privs`), and can open
-//! nothing but what it needs (Landlock). Rights belong to threads, and a new thread has those of the one that starts it.
-//! Four threads keep what they are there for: to unmount, to have the mount table changed, to look at callers, to log. They
-//! share memory with the rest: this bounds what confused code can do, not code that somebody has put in its place.
+//! nothing but what it needs (Landlock). Rights belong to threads, and a new thread has those of the one that starts
+//! it. Four threads keep what they are there for: to unmount, to have the mount table changed, to look at callers, to
+//! log. They share memory with the rest: this bounds what confused code can do, not code that an attacker has put in
+//! its place.
 //!
 //! Everything is taken as far as the kernel has it: a mount that cannot be confined is served all the same.
 
@@ -21,7 +22,7 @@ use rustix::thread::{
 };
 use tracing::warn;
 
-/// What it takes to log into a directory of anybody's.
+/// What it takes to write a log in a directory of any user.
 pub const TO_LOG: CapabilitySet = CapabilitySet::DAC_OVERRIDE.union(CapabilitySet::FOWNER);
 /// What it takes to unmount, wherever the mount point is. `fusermount3` needs nothing.
 const TO_UNMOUNT: CapabilitySet = CapabilitySet::SYS_ADMIN.union(CapabilitySet::DAC_READ_SEARCH);

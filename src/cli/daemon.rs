@@ -136,8 +136,8 @@ pub fn serve_detached(job: &Job) -> Result<(), Failure> {
     }
 }
 
-/// A page of the region that cannot be had ends the daemon: with a line in the log, and in the answer while somebody
-/// waits for that. Without a `log` it is the standard error, which in the background is the log.
+/// If a page of the region cannot be had, the daemon ends with a line in the log, and in the answer while a process
+/// waits for that. Without a `log` the line goes to the standard error, which in the background is the log.
 fn speak_on_fault(log: Option<RawFd>, answer: Option<&'static str>) {
     let ending = quayfs_pmem::Ending {
         code: MOUNT_FAILED,
@@ -157,7 +157,7 @@ pub fn serve_in_foreground(job: &Job) -> Result<(), Failure> {
     })
 }
 
-/// Where `serve` failed decides who hears of it.
+/// Where `serve` failed decides where the failure is reported.
 enum Ended {
     BeforeReady(Failure),
     AfterReady(Failure),
@@ -169,7 +169,7 @@ enum Event {
     Started,
     /// The connection is gone.
     Unmounted(io::Result<()>),
-    /// A signal asked for the end, and somebody still holds on to the connection.
+    /// A signal asked for the end, and a process still holds on to the connection.
     GiveUp,
 }
 
@@ -186,7 +186,7 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
     confine::keep_memory_private();
     let outside = Outside::start(|| confine::to(Outside::NEEDS)).map_err(|e| early(&e))?;
     let started = Instant::now();
-    // Whoever moves logs asks every daemon, also one that is recovering its volume.
+    // A program that rotates logs signals every daemon, also one that is recovering its volume.
     let signals = Signals::new([SIGHUP]).map_err(|e| early(&e))?;
     // From here on it is this directory, whatever becomes of its path while the volume recovers.
     let place = Place::find(&job.target).map_err(|e| {
@@ -255,8 +255,8 @@ fn attach(
         .flatten();
     let connection = (device, number);
     spawn_server(Arc::clone(fs), connection, outside, events.clone()).map_err(|e| e.to_string())?;
-    // To ask our own mount would be simpler. But whoever is killed while he waits for an answer of his
-    // own waits forever, and so keeps the connection from being closed.
+    // Asking our own mount would be simpler. But a process that is killed while it waits for an answer of its own
+    // waits forever, and so keeps the connection from being closed.
     if let Some(why) = await_start(&inbox) {
         return Err(format!(
             "{} does not answer: {why}",
@@ -346,8 +346,8 @@ fn spawn_server(
     Ok(())
 }
 
-/// SIGHUP opens the log anew. The first SIGTERM or SIGINT unmounts as soon as nobody uses the tree, but after
-/// [`PATIENCE`], or at the second such signal, takes it away from its users.
+/// SIGHUP opens the log anew. The first SIGTERM or SIGINT unmounts as soon as the tree is not in use; after
+/// [`PATIENCE`], or at the second such signal, the tree is taken away from its users.
 fn watch_signals(
     mut signals: Signals,
     mounted: Receiver<Mount>,
@@ -380,8 +380,8 @@ fn watch_signals(
     Ok(())
 }
 
-/// Unmounts, and waits until nobody uses the file system any more, in other places neither; but not longer than until it
-/// is `enough`: then they are cut off. Whether the kernel is done with it.
+/// Unmounts, and waits until the file system is no longer in use, here or in other places. Waits no longer than until
+/// it is `enough`: then the users are cut off. Returns whether the kernel is done with it.
 fn unmount(
     mount: &Mount,
     superblock: Option<&Superblock>,

@@ -1,4 +1,4 @@
-//! What the end of a mount has left, in words for whoever unmounts.
+//! What the end of a mount has left, in words for the user who unmounts.
 
 use crate::config::{DataMode, Durability, format_size};
 use crate::error::Result;

@@ -51,7 +51,7 @@ impl Failure {
 
     /// Writes the line to the standard error.
     pub fn report(&self) {
-        // There is nobody left to tell if that fails.
+        // If that fails, there is no one left to tell.
         let _ = writeln!(std::io::stderr(), "quayfs: {}", self.line);
     }
 }
@@ -68,7 +68,7 @@ pub fn say_json(line: impl Display) {
     put(line);
 }
 
-/// A reader who went away has seen enough, so that is no error (`println!` would panic).
+/// A reader that has gone away has seen enough, so that is no error (`println!` would panic).
 fn put(line: impl Display) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }

@@ -26,7 +26,7 @@ fn mend(args: &args::Fsck, options: &FsckOptions) -> Result<u8, Failure> {
     let watched = stderr().is_terminal();
     let mut progress = |what: &str| {
         if watched {
-            // Nobody reads it twice, so there is no use in a complaint.
+            // The line is not read twice, so there is no use in a complaint.
             let _ = write!(stderr(), "\r\x1b[Kquayfs: {} ...", shown::text(what));
         }
     };

@@ -55,7 +55,7 @@ pub struct Call {
     pub fake: bool,
     /// `-v`: say what is done.
     pub verbose: bool,
-    /// `-l` of umount(8): detach now, finish when nobody uses it any more.
+    /// `-l` of umount(8): detach now, finish when it is no longer in use.
     pub lazy: bool,
 }
 

@@ -128,7 +128,7 @@ fn flatten(name: &str, value: &Value, lines: &mut Vec<(String, String)>) {
             lines.extend(texts.map(|text| (name.into(), text.into())));
             return;
         }
-        // On one line, whoever has chosen it.
+        // On one line, whatever its origin.
         Value::String(s) => shown::text(s),
         Value::Number(n) => n.as_u64().and_then(bytes).unwrap_or_else(|| n.to_string()),
         other => other.to_string(),

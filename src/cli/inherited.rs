@@ -7,8 +7,9 @@ use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, umask};
 use signal_hook::consts::{SIGTTOU, SIGXFSZ};
 
-/// The kernel weighs whom to kill for memory by what is resident, and the region counts as that though its memory
-/// stays taken when the daemon is killed. So it is one of the last, where that may be asked for.
+/// When memory runs out, the kernel chooses the process to kill by what is resident. The region counts as resident,
+/// though its memory stays taken when the daemon is killed. So the daemon is to be one of the last, where that may be
+/// asked for.
 const OOM_SCORE: &str = "-900";
 /// Open files: media, connections and rings by the dozen. More than that is for the future.
 const FILES: u64 = 64 << 10;
@@ -66,7 +67,7 @@ fn lift(resource: Resource) -> Option<u64> {
     };
     if setrlimit(resource, none).is_err() {
         let current = maximum;
-        // What is allowed to everybody.
+        // What every process is allowed.
         let _ = setrlimit(resource, Rlimit { current, maximum });
     }
     getrlimit(resource).current
@@ -96,7 +97,8 @@ fn guard_from_oom() {
     if std::fs::write(path, OOM_SCORE).is_err()
         && inherited.trim().parse::<i32>().is_ok_and(|adj| adj > 0)
     {
-        // Who started it may have been picked out to be killed first; to undo that takes privileges, at times.
+        // The process that started it may have been picked to be killed first; undoing that sometimes takes
+        // privileges.
         let _ = std::fs::write(path, "0");
     }
 }

@@ -1,8 +1,8 @@
 //! Where the daemon's words go: to a file, or to the standard error.
 //!
-//! Nothing that happens to the log may happen to the file system. Who logs puts a line into a queue and goes on; a
-//! thread writes it. So a full disk, a reader who went away, one who does not read, or a log on a file system that
-//! does not answer cost lines, and nothing else. The next line that can be written says how many.
+//! Nothing that happens to the log may happen to the file system. A thread that logs puts a line into a queue and
+//! goes on; another thread writes it. So a full disk, a reader that has gone away or does not read, or a log on a
+//! file system that does not answer costs lines, and nothing else. The next line that can be written says how many.
 //!
 //! Of an event these fields have a meaning of their own:
 //!
@@ -41,7 +41,7 @@ use limit::{Limit, Verdict};
 const NAME: &str = "quayfs.log";
 /// Most bytes of lines that wait to be written; those beyond are lost.
 const WAITING_MAX: usize = 4 << 20;
-/// How long nothing may be written until whoever waits for it gives up: at the end, and before the process dies.
+/// How long nothing may be written before a waiting thread gives up: at the end, and before the process dies.
 const PATIENCE: Duration = Duration::from_secs(5);
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
@@ -50,7 +50,7 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 pub enum Destination {
     /// The standard error.
     Stderr,
-    /// A file that somebody has named, by an absolute path.
+    /// A file that the user has named, by an absolute path.
     Asked(PathBuf),
     /// The file in the directory of a volume: one that does not open is no reason not to mount.
     Volume(PathBuf),
@@ -162,7 +162,7 @@ impl<S: Subscriber> Layer<S> for Lines {
         if complains {
             match (state.limit).admits(metadata.callsite(), &text, Instant::now()) {
                 Verdict::Write => {}
-                // Whoever writes learns when the count is due.
+                // The thread that writes learns when the count is due.
                 Verdict::Count { first: true } => return self.queue.come.notify_one(),
                 Verdict::Count { first: false } => return,
             }
@@ -222,11 +222,11 @@ impl Visit for Said {
     }
 }
 
-/// Where who logs and who writes meet.
+/// Where the threads that log and the thread that writes meet.
 #[derive(Debug, Default)]
 struct Queue {
     state: Mutex<State>,
-    /// There is something to do for who writes.
+    /// There is something to do for the thread that writes.
     come: Condvar,
     /// Something was written.
     gone: Condvar,
@@ -243,7 +243,7 @@ struct State {
     lost: u64,
     limit: Limit,
     reopen: bool,
-    /// Somebody waits for what was left out to be counted.
+    /// A thread waits for what was left out to be counted.
     ending: bool,
     /// There is a thread that writes.
     is_served: bool,
@@ -268,7 +268,7 @@ impl State {
     }
 }
 
-/// What there is to do for who writes.
+/// What there is to do for the thread that writes.
 struct Work {
     lines: VecDeque<String>,
     reopen: bool,
@@ -350,7 +350,7 @@ impl Queue {
     }
 }
 
-/// While this is there, somebody writes.
+/// While this exists, a thread writes.
 struct Served<'q>(&'q Queue);
 
 impl Drop for Served<'_> {

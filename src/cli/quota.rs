@@ -13,14 +13,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Who owns the process may do with a volume at rest what the daemon would let root do.
+/// The owner of the process may do with a volume at rest what the daemon would let root do.
 const ME: Caller = Caller {
     uid: 0,
     gid: 0,
     umask: 0,
 };
 
-/// Who knows.
+/// The process that knows the quotas.
 enum Keeper {
     /// The daemon of the mount there.
     Daemon(PathBuf),

@@ -23,11 +23,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Bytes of findings asked for at once of a pass in this process.
 const ROOM: usize = 1 << 20;
 
-/// Who does the work.
+/// The process that does the work.
 enum Worker {
     /// The daemon of the mount there.
     Daemon(PathBuf),
-    /// This process, on a volume that nobody changes.
+    /// This process, on a volume that no other process changes.
     Here(Arc<Fs>),
 }
 

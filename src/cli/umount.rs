@@ -16,16 +16,16 @@ mod wait;
 
 /// How long to wait for the lock of a volume whose daemon cannot be watched.
 const LOCK: Duration = Duration::from_secs(10);
-/// The same where somebody wants to be rid of the mount.
+/// The same where the user wants to be rid of the mount.
 const LOCK_FORCED: Duration = Duration::from_secs(1);
 /// Places of a file system that are named.
 const NAMED: usize = 4;
 
 /// Unmounts what is mounted on `target`, or the volume that is there.
 ///
-/// When it returns well, the daemon has ended and the volume is closed: whatever
-/// was staged is on the data device. But not with [`Users::Outlast`], which waits for nobody, and not if the file
-/// system is mounted elsewhere as well: then it lives on, and that is said.
+/// When it returns well, the daemon has ended and the volume is closed: whatever was staged is on the data device.
+/// This does not hold with [`Users::Outlast`], which does not wait, nor if the file system is mounted elsewhere as
+/// well: then it lives on, and that is said.
 ///
 /// # Errors
 /// Nothing was unmounted, or the volume was not closed.
@@ -100,7 +100,7 @@ fn way_out(shown: impl std::fmt::Display) -> String {
     format!("`quayfs umount -l {shown}` takes the mount away without it")
 }
 
-/// Nobody can find out who uses a dead mount: even to ask for that fails there.
+/// It cannot be found out who uses a dead mount: even asking for that fails there.
 fn busy(e: AttachError, served: &Served) -> String {
     match (e, served) {
         (AttachError::Busy(path), Served::Dead) => {
@@ -200,7 +200,7 @@ fn judge(entry: &Entry, users: Users) -> Result<(), String> {
     }
 }
 
-/// A line for whoever expected the end of the file system.
+/// A line for the user who expected the end of the file system.
 fn lives_on(target: &Path, places: &[Elsewhere]) -> String {
     let list = |here: bool| {
         let of = places.iter().filter(|p| p.namespace.is_none() == here);

@@ -16,7 +16,7 @@ use std::ops::RangeInclusive;
 /// Why a list of mount options is refused. Prints as one line that says what is possible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OptionError {
-    /// Nobody knows this option.
+    /// There is no such option.
     #[error("unknown mount option `{0}`: see `quayfs mount --help` for the list")]
     Unknown(String),
     /// The option exists, its value does not.

@@ -1,6 +1,7 @@
-//! Reading ahead on the data device, for who reads files in order whose blocks rounds have put in several places.
+//! Reading ahead on the data device, for files that are read in order but whose blocks rounds have put in several
+//! places.
 //!
-//! A round writes what it moves in the order of files. So who reads such a file in order goes through a number of
+//! A round writes what it moves in the order of files. So a read of such a file in order goes through a number of
 //! places on the device in order, with a short read in each of them for every request; a disk takes longer for those
 //! than for one long read. Where a request has many short runs and some of them go on where earlier ones ended, what
 //! follows there is read in long pieces by a thread of its own, while requests are served from what it has read.
@@ -47,7 +48,7 @@ struct State {
     streams: Streams,
     /// There is a thread that reads.
     serving: bool,
-    /// Somebody will read blocks that are not in the order of their files.
+    /// Reads of blocks that are not in the order of their files are expected.
     expected: bool,
     stop: bool,
 }
@@ -120,7 +121,7 @@ impl Drop for Lent {
 }
 
 impl ReadAhead {
-    /// A device that reads nothing ahead before somebody calls [`ReadAhead::serve`].
+    /// A device that reads nothing ahead before [`ReadAhead::serve`] is called.
     pub fn new(under: Arc<dyn BlockDevice>) -> Self {
         Self::with(under, Limits::MOUNT)
     }
@@ -144,7 +145,7 @@ impl ReadAhead {
         }
     }
 
-    /// The device itself, for who wants to know what it has.
+    /// The device itself, for a caller that wants to know what is on it.
     pub fn media(&self) -> &dyn BlockDevice {
         &*self.under
     }
@@ -184,8 +185,7 @@ impl ReadAhead {
         }
     }
 
-    /// Blocks have been written elsewhere than where their files have their neighbours: memory is made ready for who
-    /// will read them.
+    /// Blocks have been written apart from their neighbours in the file: memory is made ready for reads of them.
     pub fn expect(&self) {
         let mut state = self.state.lock();
         if !state.expected {
@@ -206,7 +206,7 @@ impl ReadAhead {
         self.work.notify_all();
     }
 
-    /// Reads segments, which fit into one buffer. Those that cannot be read are left to those who want them.
+    /// Reads segments, which fit into one buffer. Those that cannot be read are left to the requests that want them.
     fn fill(&self, batch: &[Arc<Segment>]) {
         let _settled = Settled(batch);
         let lent = self.memory.take().or_else(|| {
@@ -224,7 +224,7 @@ impl ReadAhead {
             }
             let mut sound = vec![true; reads.len()];
             if self.under.read_many(&mut reads).is_err() {
-                // One of them, maybe a block that nobody will ask for.
+                // One of them failed, maybe with a block that no request will ask for.
                 for (run, sound) in reads.iter_mut().zip(&mut sound) {
                     *sound = self.under.read(run.block, run.buf).is_ok();
                 }
@@ -295,7 +295,7 @@ impl ReadAhead {
 
     /// These blocks may have other content now.
     fn forget(&self, written: impl Iterator<Item = (u64, usize)>) {
-        // Whoever reads ahead and has not said so yet begins after the write.
+        // A thread that reads ahead but has not set `any` yet begins to read after the write.
         if !self.any.load(Ordering::SeqCst) {
             return;
         }
@@ -319,7 +319,7 @@ impl Drop for Settled<'_> {
     }
 }
 
-/// The thread that reads is there: whoever waits for it need not if it ends, however it does.
+/// The thread that reads ahead is there. When it ends, in whatever way, requests do not wait for it any more.
 struct Serving<'a>(&'a ReadAhead);
 
 impl<'a> Serving<'a> {

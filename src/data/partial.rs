@@ -1,9 +1,9 @@
-//! Blocks that were written in part, kept in DRAM: an append to a file that has not grown for a while need not wait for
-//! the data device to complete its last block, nor does who reads them. Where the page of such a block was not there,
-//! the kernel does not keep it, and asks for it again.
+//! Blocks that were written in part, kept in DRAM: an append to a file that has not grown for a while need not wait
+//! for the data device to complete its last block, nor need a read of such a block. If the page of such a block was
+//! not there, the kernel does not keep it, and asks for it again.
 //!
-//! A block is here only while its newest content is: whoever stages it again, or writes it to the device, makes
-//! it forgotten, and who takes it from here compares it with its checksum in the page table, as if it came from
+//! A block is here only while its newest content is. A thread that stages it again, or writes it to the device, removes
+//! it from here. A thread that takes it from here compares it with its checksum in the page table, as if it came from
 //! the device. Nothing here is ever written anywhere, so nothing of it matters to recovery.
 
 use quayfs_layout::{BLOCK, Lbn};
@@ -26,7 +26,7 @@ pub struct Partials {
 /// there or not.
 #[repr(align(64))]
 struct Set {
-    /// Change under the lock; who looks without it has to look again.
+    /// Changed under the lock; a thread that looks without it has to look again.
     lbns: [AtomicU64; WAYS],
     kept: Mutex<Kept>,
 }
@@ -144,7 +144,7 @@ mod tests {
         let keep = |i: usize| partials.keep(shared[i], vec![i as u8; BLOCK]);
         (0..WAYS).for_each(keep);
         assert_eq!(there(), (0..WAYS).collect::<Vec<_>>());
-        // One that is there takes nobody's place; nor does another one where one has been forgotten.
+        // A block that is there takes no other's place; nor does a new one where one has been forgotten.
         keep(0);
         partials.forget(shared[WAYS]);
         assert_eq!(there(), (0..WAYS).collect::<Vec<_>>());

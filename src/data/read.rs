@@ -43,7 +43,7 @@ pub fn blocks_on_media(e: &Engine, watch: &Watch, wants: &[Want], buf: &mut [u8]
     sound(e, wants, buf, (false, watch))
 }
 
-/// Whether what is kept in memory will do, and who is told of damaged entries of the page table.
+/// Whether what is kept in memory will do, and which watch is told of damaged entries of the page table.
 type How<'w> = (bool, &'w Watch);
 
 fn sound(e: &Engine, wants: &[Want], buf: &mut [u8], how: How<'_>) -> Result<()> {

@@ -100,7 +100,7 @@ fn attempt(
         },
     )?;
     let _op = cell.lock.read();
-    // They may change the size, and lie anywhere: nobody else is to see some of them.
+    // They may change the size, and lie anywhere: no other operation may see only some of them.
     let _range = cell.range.write(touched[0] * B..u64::MAX);
     let image = cell.image();
     if image.mode == 0 {

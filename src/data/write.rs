@@ -30,7 +30,7 @@ const MOST: usize = 36;
 /// Longest preallocation behind an append, in blocks.
 const AHEAD_MAX: u64 = 512;
 
-/// A file of so many extents has been appended to again and again, by somebody who opens it each time.
+/// A file of so many extents has been appended to again and again, and was opened anew each time.
 const GROWS_FROM: usize = 3;
 /// Blocks that have to be free for a request to ask for more than it writes: each counts where there are fewer.
 const SPARE_FROM: u64 = 1024;
@@ -94,8 +94,8 @@ pub fn write(e: &Engine, cell: &Cell, req: Request<'_>) -> Result<bool> {
     if req.offset > SIZE_MAX || req.data.len() as u64 > SIZE_MAX - req.offset {
         return Err(FsError::FileTooBig);
     }
-    // Less than a block goes through staging in every mode: on the device it would have to be completed and
-    // written elsewhere each time, which for somebody who appends a line at a time is all he waits for.
+    // Less than a block goes through staging in every mode. On the device the block would have to be completed and
+    // written elsewhere each time, and a process that appends a line at a time waits for nothing else.
     let mut direct = match e.options.data {
         DataMode::Journal => e.large > 0 && req.data.len() as u64 >= e.large,
         DataMode::Ordered | DataMode::Writeback => req.data.len() >= BLOCK,
@@ -274,10 +274,10 @@ fn left_behind(e: &Engine, pieces: &[Piece]) -> Option<Lbn> {
     (e.staged.get(lbn).is_none() && !e.lbns.is_free(lbn + 1)).then_some(lbn)
 }
 
-/// How many blocks an append takes ahead, so that files that grow side by side do not interleave.
-/// The first write of a file takes none: most files are written at once and never grow. Nor does the first append
-/// since a file was opened, unless the file is in several pieces ([`GROWS_FROM`]): what nobody comes for would lie
-/// between what is written at one time.
+/// How many blocks an append takes ahead, so that files that grow side by side do not interleave. The first write of
+/// a file takes none: most files are written at once and never grow. Nor does the first append since a file was
+/// opened, unless the file is in several pieces ([`GROWS_FROM`]): blocks taken ahead and never used would lie between
+/// what is written at one time.
 fn ahead(e: &Engine, size: u64) -> u64 {
     let free = e.lbns.free();
     if free > SPARE_FROM {

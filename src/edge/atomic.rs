@@ -2,9 +2,9 @@
 //! through an open file between `F2FS_IOC_START_ATOMIC_WRITE` and `F2FS_IOC_COMMIT_ATOMIC_WRITE` is kept here, and
 //! becomes one record. Option `atomic_writes`.
 //!
-//! Until then nobody sees it. Nor does the kernel keep it: with the option every file that is open for writing
-//! bypasses the page cache ([`Edge::opened`]). So there is nothing to take back when it is given up, and nothing
-//! that could be executed before the file has lost its privileges.
+//! Until then no other process sees it. The kernel does not keep it either: with the option every file that is open
+//! for writing bypasses the page cache ([`Edge::opened`]). So there is nothing to take back when it is given up, and
+//! nothing that could be executed before the file has lost its privileges.
 
 mod accounts;
 mod kept;
@@ -50,7 +50,7 @@ pub(super) struct Sessions {
     count: AtomicUsize,
     /// What they take in memory.
     accounts: Accounts,
-    /// What the kernel is to forget as soon as somebody may wait for that.
+    /// What the kernel is to forget as soon as a thread may wait for that.
     stale: Mutex<Vec<Stale>>,
 }
 
@@ -99,7 +99,7 @@ impl Sessions {
         Ok(())
     }
 
-    /// Ends a session whose lock the caller holds. Whoever has found it before sees that it is over.
+    /// Ends a session whose lock the caller holds. A thread that has found it before sees that it is over.
     fn end(&self, fh: u64, kept: &mut Kept) {
         let cost = SESSION_COST + kept.len() * BLOCK_COST;
         self.accounts.give_back(kept.user, cost);

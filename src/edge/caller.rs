@@ -1,13 +1,13 @@
-//! Who asks, and what he may do.
+//! The caller of a request, and what it may do.
 //!
-//! User 0 is not authority: root of a container is that as well. What Linux asks a capability for is asked here in
-//! the same way, and `/proc` tells whether the task has it: it waits for the answer, so it is there, is what
-//! it was, and nobody else gets its number meanwhile. That number is one of a thread, in the namespace of the daemon.
+//! User 0 is not authority: root of a container is user 0 as well. What Linux asks a capability for is asked here in
+//! the same way, and `/proc` tells whether the task has it. The task waits for the answer, so it is there, is what it
+//! was, and no other task gets its number meanwhile. That number is one of a thread, in the namespace of the daemon.
 //!
-//! With `idmap` (`FUSE_ALLOW_IDMAP`, Linux 6.12) requests say who asks only where they make an inode, the
-//! whiteout of a rename included, with the ids that the caller's mount maps him to. Everything else comes
-//! without user and group, from mounts that map nothing as well. Where it matters all the same, which is
-//! rare, `/proc` tells that too.
+//! With `idmap` (`FUSE_ALLOW_IDMAP`, Linux 6.12) requests name the caller only where they make an inode, the whiteout
+//! of a rename included. The ids are those that the caller's mount maps the caller to. All other requests come
+//! without user and group, also from mounts that map nothing. Where it matters all the same, which is rare, `/proc`
+//! tells that too.
 
 use std::cell::OnceCell;
 use std::ffi::CString;
@@ -26,27 +26,27 @@ use crate::edge::outside::Outside;
 use crate::edge::service::Edge;
 use crate::fs::{Asker, Caller};
 
-/// Who is behind a request that he cannot be found by: not root, not the daemon's user, in no group.
+/// Stands for a caller that cannot be found out: not root, not the daemon's user, in no group.
 const NOBODY: Caller = Caller {
     uid: u32::MAX,
     gid: u32::MAX,
     umask: 0,
 };
 
-/// Whom the request names, if it does.
+/// The caller that the request names, if it names one.
 fn named(header: &InHeader) -> Option<Caller> {
     let (uid, gid, umask) = (header.uid, header.gid, 0);
     header.has_ids().then_some(Caller { uid, gid, umask })
 }
 
-/// Who makes an inode; `EOVERFLOW` if his mount maps him to nobody.
+/// The caller that makes an inode; `EOVERFLOW` if its mount maps it to no ids.
 pub fn maker(header: &InHeader, umask: u32) -> Result<Caller, Errno> {
     let by = named(header).ok_or(Errno::new(libc::EOVERFLOW))?;
     Ok(Caller { umask, ..by })
 }
 
 impl Edge {
-    /// Who asks for anything else. Ids are those outside of the caller's mount, whatever that maps.
+    /// The caller of any other request. Ids are those outside of the caller's mount, whatever that maps.
     pub(super) fn asker(&self, header: &InHeader) -> Task<'_> {
         Task::new(header, &self.outside)
     }
@@ -85,9 +85,9 @@ impl<'a> Task<'a> {
         self.seen.get_or_init(look).as_ref()
     }
 
-    /// Whether it may know that an inode has attributes in `trusted.`. Where the kernel acts with the rights of
-    /// root for somebody, as overlayfs does that copies a file up, it says so by the user that it names. Names are
-    /// all that is to be had in this way.
+    /// Whether it may know that an inode has attributes in `trusted.`. Where the kernel acts with the rights of root
+    /// on behalf of a task, as overlayfs does when it copies a file up, the request names root as the user. Only
+    /// names of attributes can be had in this way.
     pub fn sees_trusted(&self) -> bool {
         let is_root = |by: &Caller| by.uid == 0;
         let is_lent = || {
@@ -153,13 +153,13 @@ fn read_status(mut file: File) -> Option<Status> {
     Status::from_buf_read(String::from_utf8_lossy(&text).as_bytes()).ok()
 }
 
-/// What its user namespace is called. Of a task of somebody else's only who may trace it can know.
+/// The name of its user namespace. For a task of another user, only a process that may trace the task can know it.
 fn user_namespace(task: &OwnedFd) -> Option<CString> {
     readlinkat(task, "ns/user", Vec::new()).ok()
 }
 
-/// A thread of the kernel, which has no memory of its own, is root and works for others (NFS): for whom
-/// is not to be seen.
+/// `None` for a thread of the kernel, which has no memory of its own: it is root and works for other tasks (NFS), and
+/// which these are cannot be seen.
 fn seen(status: &Status, is_here: bool) -> Option<Seen> {
     status.vmsize?;
     let may = CapabilitySet::from_bits_retain(status.capeff);
@@ -186,7 +186,7 @@ mod tests {
         }
     }
 
-    /// What is asked of whoever sends this.
+    /// What is asked of the sender of this.
     fn of<T>(header: InHeader, ask: impl FnOnce(Task<'_>) -> T) -> T {
         let outside = Outside::start(|| ()).unwrap();
         ask(Task::new(&header, &outside))
@@ -277,7 +277,7 @@ mod tests {
         let by = seen(&status, true).unwrap();
         assert_eq!((by.ids.uid, by.ids.gid), (4, 8));
         assert!(by.may.contains(CapabilitySet::SYS_ADMIN));
-        // In another user namespace everybody may be root.
+        // In another user namespace any user may be root.
         let other = seen(&status, false).unwrap();
         assert_eq!((other.ids, other.may), (by.ids, CapabilitySet::empty()));
         status.vmsize = None;

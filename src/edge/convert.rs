@@ -15,7 +15,7 @@ use crate::fs::{
     Access, FallocMode, RenameFlags, SetAttr, SetFlags, SetTime, SetXattr, Whence, Writes,
 };
 
-/// Nobody else changes the volume, so the kernel may keep names and attributes for good. Seconds.
+/// Nothing else changes the volume, so the kernel may keep names and attributes for good. Seconds.
 pub const FOREVER: u64 = 1 << 30;
 
 /// Attributes as the kernel wants them.
@@ -159,7 +159,7 @@ const XFLAGS: [(u32, u32); 6] = [
     (FLAG_NODUMP, 0x80),
     (FLAG_PROJECT, 0x200),
 ];
-/// `FS_XFLAG_HASATTR`: there are extended attributes. Nobody can set it.
+/// `FS_XFLAG_HASATTR`: there are extended attributes. No caller can set it.
 const XFLAG_HASATTR: u32 = 1 << 31;
 
 /// What `FS_IOC_FSGETXATTR` shows of the flags.
@@ -183,7 +183,7 @@ pub fn set_xflags(args: &FsXattr) -> Result<SetFlags, Errno> {
     })
 }
 
-/// How somebody wants to write who opens a file with these flags.
+/// How a caller that opens a file with these flags wants to write.
 pub fn writes(flags: u32) -> Writes {
     let flags = flags.cast_signed();
     match flags & libc::O_ACCMODE {

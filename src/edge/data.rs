@@ -38,7 +38,7 @@ impl Edge {
         };
         let mut place = Place::Asked;
         if self.fs.e.options.atomic_writes {
-            // What comes from mappings belongs to nobody's session.
+            // What comes from mappings belongs to no session.
             if !cached {
                 let size = || match append {
                     true => Ok(Some(self.fs.getattr(ino)?.inode.size)),
@@ -82,8 +82,9 @@ impl Edge {
         out.put(&written)
     }
 
-    /// The kernel forgets the pages where it believed the end of the file to be, and not those that an append has
-    /// gone to. It is told so, soon: that waits for whoever reads them, and those who answer must not.
+    /// The kernel forgets the pages where it believed the end of the file to be, but not those that an append has
+    /// gone to. It is told of these soon, by another thread: that waits for readers of these pages, and a thread that
+    /// answers requests must not.
     fn appended_elsewhere(&self, ino: u64, before: u64) -> Answer {
         let now = self.fs.getattr(ino)?.inode.size;
         let changed = before.min(now)..before.max(now);

@@ -69,7 +69,7 @@ impl Edge {
     /// `XFS_IOC_START_COMMIT`.
     pub(super) fn start_commit(&self, ino: u64, fh: u64, out: &mut Out<'_>) -> Answer {
         self.offers_atomic_writes()?;
-        // Who may only read has no business with what the kernel remembers for others.
+        // A caller that may only read must not touch what the kernel remembers for others.
         if fh & EXCHANGEABLE == 0 {
             return Err(Errno::new(libc::EBADF));
         }
@@ -156,8 +156,8 @@ impl Edge {
         Ok([size(&parts[0])?, size(&parts[1])?])
     }
 
-    /// That changes the file's times, by which it is told whether somebody has changed it: those of its
-    /// attributes are then compared with what they are now.
+    /// This changes the file's times, by which it is known whether another caller has changed the file. From then on,
+    /// the time of the last change of attributes is compared with its new value.
     fn drop_capabilities_of(
         &self,
         part: &Part,

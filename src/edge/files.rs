@@ -1,9 +1,9 @@
-//! The open files of whoever asks: of a second file a request has no more than the number of a descriptor.
+//! The open files of a caller: for a second file, a request has only the number of a descriptor.
 //!
-//! What a number stands for may change at any time. So the file is held on to first, by a descriptor with `O_PATH`,
-//! and then it is looked up whether the number stands for it. Such a descriptor is none that could be read from
-//! or written to: a daemon that dies with a real one of its own mount, or while it waits for an answer of its own,
-//! would wait for ever. Nothing here sends a message to this mount.
+//! What a number stands for may change at any time. So the file is first held by a descriptor with `O_PATH`, and then
+//! it is checked that the number stands for it. Such a descriptor cannot be read from or written to. A daemon that
+//! dies with a real one of its own mount, or while it waits for an answer of its own, would wait for ever. Nothing
+//! here sends a message to this mount.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -58,7 +58,7 @@ pub(super) fn reads_and_writes(flags: u32) -> bool {
         && flags & refused.cast_unsigned() == 0
 }
 
-/// A file of this mount that somebody else has open. As long as this exists its number stands for no other file.
+/// A file of this mount that another process has open. While this exists, its inode number stands for no other file.
 #[derive(Debug)]
 pub(super) struct Pinned {
     pub(super) ino: Ino,
@@ -98,7 +98,7 @@ pub(super) fn pin(
     answered.recv_timeout(PATIENCE).unwrap_or(Err(busy))
 }
 
-/// Counts those who look.
+/// Counts the looks under way.
 struct Look(Arc<AtomicUsize>);
 
 impl Look {
@@ -117,7 +117,7 @@ impl Drop for Look {
 fn find(pid: u32, fd: i32, device: &str) -> Result<Pinned, Errno> {
     let path = OFlags::PATH | OFlags::CLOEXEC;
     let none = Mode::empty();
-    // Everything is looked up below it: should the thread end, nobody else's descriptors are taken for its own.
+    // Everything is looked up below it: should the thread end, no other thread's descriptors are taken for its own.
     let thread = openat(
         rustix::fs::CWD,
         format!("/proc/{pid}"),
@@ -134,7 +134,7 @@ fn find(pid: u32, fd: i32, device: &str) -> Result<Pinned, Errno> {
         return Err(Errno::new(libc::EXDEV));
     }
     let same = |open: Open| (open.ino, open.mount) == (stat.stx_ino, stat.stx_mnt_id);
-    // Whoever makes a number stand for something else while it is in use did not say what he wants.
+    // A caller that makes a number stand for something else while it is in use has not said what it wants.
     if before != after || !same(after) || !reads_and_writes(after.flags) {
         return Err(Errno::new(libc::EBADF));
     }

@@ -114,9 +114,9 @@ impl Edge {
         }
     }
 
-    /// These are no attributes to the kernel, but the time of their change is. Since Linux 5.13 it has checked the
-    /// caller before, with the capabilities that he has in his user namespace and by the owner as his mount maps it;
-    /// and overlayfs, where that asks for somebody.
+    /// To the kernel these flags are no attributes, but the time of their change is. Since Linux 5.13 it has checked
+    /// the caller before, by the capabilities that the caller has in its user namespace and by the owner as its mount
+    /// maps it. Overlayfs has done so where it asks on behalf of a caller.
     fn set_flags(&self, header: &InHeader, set: SetFlags) -> Answer {
         if self.kernel_checks_flags.load(Ordering::Relaxed) {
             self.fs.set_flags_checked(header.nodeid, set)?;

@@ -1,7 +1,7 @@
-//! A thread that sees what those who serve requests may not: other processes.
+//! A thread that may see what the threads that serve requests may not: other processes.
 //!
-//! Threads that serve are confined, and the kernel does not let them look at tasks that are not. They ask
-//! this one, which does nothing else.
+//! Threads that serve are confined, and the kernel does not let them look at tasks that are not. They ask this
+//! thread, which does nothing else.
 
 use std::io;
 use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
@@ -11,12 +11,12 @@ use rustix::thread::CapabilitySet;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Who looks. The thread ends with it.
+/// A channel to the thread that looks. The thread ends with it.
 #[derive(Clone, Debug)]
 pub struct Outside(Sender<Job>);
 
 impl Outside {
-    /// What it takes to look at tasks of anybody: who they are, and which files they have open.
+    /// What it takes to look at tasks of any user: who runs them, and which files they have open.
     pub const NEEDS: CapabilitySet =
         CapabilitySet::SYS_PTRACE.union(CapabilitySet::DAC_READ_SEARCH);
 
@@ -41,7 +41,7 @@ impl Outside {
         look: impl FnOnce() -> Option<T> + Send + 'static,
     ) -> Option<T> {
         let (answer, answered) = sync_channel(1);
-        // Whoever does not wait any more needs no answer.
+        // A caller that no longer waits needs no answer.
         let job = move || drop(answer.send(look()));
         self.0.send(Box::new(job)).ok()?;
         answered.recv().ok()?

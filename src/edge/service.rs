@@ -20,11 +20,11 @@ use crate::mount::STATUS_XATTR;
 
 /// Largest request the kernel sends.
 const WRITE_MAX: u32 = 1 << 20;
-/// What it is where nobody asks for more.
+/// Its size where no more is asked for.
 const WRITE_MAX_ABLATED: u32 = 128 << 10;
-/// The protocol of Linux 5.14: whoever speaks it checks who may change flags of an inode.
+/// The protocol of Linux 5.14: a kernel that speaks it checks who may change flags of an inode.
 const MINOR_CHECKS_FLAGS: u32 = 34;
-/// Requests that nobody waits for (readahead, pages that the kernel has collected) under way at once.
+/// Requests that no process waits for (readahead, pages that the kernel has collected) under way at once.
 const BACKGROUND: u16 = 64;
 
 /// What the kernel is asked for: where it lacks something, that is left out. `request_max`: bytes that
@@ -75,7 +75,7 @@ pub(super) struct Edge {
     pub(super) fs: Arc<Fs>,
     pub(super) stats: Arc<Stats>,
     pub(super) kernel: Arc<Notifier>,
-    /// Sees what those who serve may not.
+    /// Sees what the threads that serve may not.
     pub(super) outside: Outside,
     /// The device number of the mount, as `MAJOR:MINOR`, if the mount table has it.
     pub(super) device: Option<Arc<str>>,
@@ -228,14 +228,14 @@ impl Service for Edge {
             Op::CopyFileRange { args, wide } => self.copy_file_range(ino, &args, wide, out),
             Op::Syncfs => Ok(self.fs.sync_all()?),
             Op::Destroy => Ok(()),
-            // What is under way is done before anybody could have withdrawn it.
+            // A request under way is done before it could have been withdrawn.
             Op::Interrupt(_) | Op::Other { .. } => Err(Errno::NOSYS),
         }
     }
 }
 
-/// Whether a request is served by a mount that was shut down: what it is told while it goes away has no
-/// answer, and who unmounts it has to know which process to wait for.
+/// Whether a request is served by a mount that was shut down: what the kernel tells it while it goes away has no
+/// answer, and a process that unmounts it has to know which process to wait for.
 fn spared(ino: u64, op: &Op<'_>) -> bool {
     match op {
         Op::Forget { .. } | Op::BatchForget { .. } | Op::Destroy => true,
@@ -301,9 +301,9 @@ impl Edge {
         out.put(&self.opened(flags))
     }
 
-    /// Whether every operation was durable when it returned, so that `fsync` need not be sent. With the
-    /// kernel collecting writes it is sent all the same: Linux forgets about pages that it could not
-    /// write to a daemon that is dead, so that `fsync` would succeed where nobody answers it.
+    /// Whether every operation was durable when it returned, so that `fsync` need not be sent. With the kernel
+    /// collecting writes it is sent all the same: Linux forgets about pages that it could not write to a daemon that
+    /// is dead, so that `fsync` would succeed where no daemon answers it.
     fn sync_is_needless(&self) -> bool {
         self.fs.sync_is_free() && !self.fs.e.options.writeback_cache
     }

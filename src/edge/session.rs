@@ -14,9 +14,9 @@ use crate::edge::outside::Outside;
 use crate::edge::service::Edge;
 use crate::fs::Fs;
 
-/// Serves requests until the file system is unmounted. The volume is not closed. `number`: the device number
-/// of the mount (`MAJOR:MINOR`), by which files of others are told from its own. Calls `started` when the kernel
-/// has begun to ask, so that whoever uses the tree is answered. `outside` looks at callers.
+/// Serves requests until the file system is unmounted. The volume is not closed. `number`: the device number of the
+/// mount (`MAJOR:MINOR`), by which files of other file systems are told from its own. Calls `started` when the kernel
+/// has begun to ask, so that processes that use the tree are answered. `outside` looks at callers.
 pub fn serve(
     fs: Arc<Fs>,
     (device, number): (OwnedFd, Option<Arc<str>>),

@@ -40,7 +40,7 @@ impl Engine {
         Short(&self.gate)
     }
 
-    /// A trim begins its next batch, when nobody is short of blocks. One trim at a time.
+    /// A trim begins its next batch, when no operation is short of blocks. One trim at a time.
     pub fn lend(&self) -> Lent<'_> {
         let mut state = self.gate.state.lock();
         while state.lent || state.short > 0 {

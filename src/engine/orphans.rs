@@ -1,5 +1,5 @@
-//! Inodes without a name that the kernel has forgotten: a thread of their own frees them, so that whoever
-//! asks for something else meanwhile does not wait for that.
+//! Inodes without a name that the kernel has forgotten: a thread of their own frees them, so that other requests need
+//! not wait for that.
 
 use std::thread::{ThreadId, current};
 use std::time::Duration;
@@ -12,21 +12,21 @@ use quayfs_sync::{Condvar, Mutex};
 use crate::engine::Engine;
 use crate::turns::Turns;
 
-/// Most that wait; of more than that each is freed by whoever brings it.
+/// Most that wait; beyond that, the thread that brings an orphan frees it.
 const WAITING_MAX: usize = 1024;
 /// How long the first one waits for others: waking a thread costs as much as freeing some.
 const GATHER: Duration = Duration::from_millis(1);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Who frees them.
+    /// The thread that frees them.
     by: Option<ThreadId>,
     waiting: Vec<Ino>,
     /// How many have ever come.
     came: u64,
     /// How many of them are freed.
     freed: u64,
-    /// Somebody waits for these.
+    /// A thread waits for these.
     hurry: bool,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Orphans {
     gone: Condvar,
 }
 
-/// While this is there, somebody frees orphans.
+/// While this is there, a thread frees orphans.
 struct Serving<'e>(&'e Orphans);
 
 impl Drop for Serving<'_> {
@@ -96,8 +96,8 @@ impl Engine {
         }
     }
 
-    /// Returns when everything that was handed over before is freed, or the mount ends. Nobody calls this
-    /// with a lock of an inode.
+    /// Returns when everything that was handed over before is freed, or the mount ends. No caller holds a lock of an
+    /// inode.
     pub fn await_orphans(&self) {
         let mut s = self.orphans.state.lock();
         let last = s.came;
@@ -108,7 +108,7 @@ impl Engine {
         }
     }
 
-    /// Tells whoever frees orphans that the mount ends.
+    /// Tells the thread that frees orphans that the mount ends.
     pub fn stop_chores(&self) {
         self.stopping.store(true, Ordering::Release);
         let _state = self.orphans.state.lock();

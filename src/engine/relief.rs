@@ -27,7 +27,7 @@ pub struct Wanted {
     pub stop: bool,
 }
 
-/// How long a background thread waits for somebody to want something.
+/// How long a background thread waits for something to be wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rest {
     /// So long at most: something is going on.
@@ -42,11 +42,11 @@ pub enum Rest {
     },
 }
 
-/// Progress counters: whoever waits for relief looks for a change.
+/// Progress counters: a thread that waits for relief looks for a change.
 #[derive(Debug, Default)]
 struct Progress {
     wanted: Wanted,
-    /// Times that the mount was used while somebody waited for that.
+    /// Times that the mount was used while a thread waited for that.
     used: u64,
     digests: u64,
     rounds: u64,
@@ -57,19 +57,19 @@ struct Progress {
 pub(super) struct Relief {
     /// Records and blocks since the mount.
     appended: AtomicU64,
-    /// Somebody waits for the mount to be used.
+    /// A thread waits for the mount to be used.
     resting: AtomicBool,
     progress: Mutex<Progress>,
     /// Something is wanted.
     work: Condvar,
     /// Something was done.
     done: Condvar,
-    /// There are no background threads: who runs short does their work.
+    /// There are no background threads: an operation that runs short does their work.
     inline: AtomicBool,
 }
 
 impl Relief {
-    /// Everybody looks at the state of the mount again.
+    /// Makes all waiting threads look at the state of the mount again.
     pub fn wake_all(&self) {
         let _progress = self.progress.lock();
         self.done.notify_all();
@@ -82,7 +82,7 @@ impl Engine {
     pub fn appended(&self, blocks: u64) {
         Metrics::add(&self.metrics.blocks_staged, blocks);
         Metrics::add(&self.metrics.records, 1);
-        // One order with the flag: either this is seen by who is about to rest, or he is seen here.
+        // In one order with the flag: either a thread about to rest sees this count, or its flag is seen below.
         let before = (self.relief.appended).fetch_add(1 + blocks, Ordering::SeqCst);
         if before / KICK_EVERY != (before + 1 + blocks) / KICK_EVERY {
             self.kick(true, false);
@@ -97,8 +97,8 @@ impl Engine {
         self.relief.appended.load(Ordering::SeqCst)
     }
 
-    /// The mount is used: what operations look at fills caches, which somebody has to trim. One that is not
-    /// noticed here at once is so at the next use.
+    /// The mount is used: what operations look at fills caches, which a background thread has to trim. A use that is
+    /// not noticed here at once is noticed with the next one.
     pub fn used(&self) {
         if self.relief.resting.load(Ordering::Relaxed) {
             self.rouse();
@@ -164,7 +164,7 @@ impl Engine {
                 break asked;
             }
             if let Rest::UntilUsed { appended, .. } = rest {
-                // Again in each turn: whoever rouses one rouses all.
+                // Again in each turn: a wake-up goes to all waiters.
                 self.relief.resting.store(true, Ordering::SeqCst);
                 if p.used != used || self.appended_by_now() != appended {
                     break Wanted::default();
@@ -202,7 +202,7 @@ impl Engine {
         self.relief.done.notify_all();
     }
 
-    /// From here on whoever runs short does the work of the background threads, which do not run.
+    /// From here on an operation that runs short does the work of the background threads, which do not run.
     pub fn relieve_inline(&self) {
         self.relief.inline.store(true, Ordering::Release);
     }
@@ -251,7 +251,7 @@ impl Engine {
                 if self.relief.inline.load(Ordering::Acquire) {
                     return self.cycle().map(|()| false);
                 }
-                // Who has waited in vain gets a whole round: the older half may have been in other
+                // An operation that has waited in vain gets a whole round: the older half may have been in other
                 // buffers than those that have run out.
                 let slots = short == Shortage::Slots;
                 self.want(Wanted {

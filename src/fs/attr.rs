@@ -7,7 +7,7 @@ use rustix::thread::CapabilitySet;
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{Inode, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, S_ISGID, S_ISUID, Time};
 
-/// Who calls.
+/// The caller of an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caller {
     /// User id.
@@ -19,13 +19,13 @@ pub struct Caller {
     pub umask: u32,
 }
 
-/// Somebody who asks for what not everybody may do.
+/// A caller that asks for something that not every caller may do.
 pub trait Asker {
-    /// Who it is.
+    /// Its ids.
     fn ids(&self) -> Caller;
 
-    /// Whether he has this capability in the user namespace of this process. What is not to be seen is not there.
-    /// May cost a few system calls, so it is asked only where it decides.
+    /// Whether it has this capability in the user namespace of this process. A capability that cannot be seen counts
+    /// as missing. This may cost a few system calls, so it is asked only where the answer decides.
     fn has(&self, capability: CapabilitySet) -> bool;
 }
 
@@ -39,8 +39,8 @@ impl<A: Asker + ?Sized> Asker for &A {
     }
 }
 
-/// Who uses the library says of himself who he is, and has a volume of his own to be root of. Never made
-/// from what a request says: there user 0 may be root of a container, who may do nothing.
+/// A program that uses the library states its own ids, and has a volume of its own to be root of. Never made from
+/// what a request says: there user 0 may be root of a container, which may do nothing.
 impl Asker for Caller {
     fn ids(&self) -> Caller {
         *self
@@ -66,7 +66,7 @@ pub enum Access {
     /// As any read.
     #[default]
     Noted,
-    /// The file was opened with `O_NOATIME`, or nobody reads it.
+    /// The file was opened with `O_NOATIME`, or not for reading.
     Silent,
 }
 
@@ -136,8 +136,8 @@ pub fn drop_privileges(i: &mut Inode) {
     }
 }
 
-/// The same for somebody who is known: `CAP_FSETID` keeps them, and of others those lose set-group-id in any
-/// case who are in another group.
+/// The same for a known caller. With `CAP_FSETID` the bits stay. Without it, set-group-id goes in any case if the
+/// caller is not in the group of the file.
 pub fn drop_privileges_by(by: &dyn Asker, i: &mut Inode) {
     let bits = i.mode & (S_ISUID | S_ISGID);
     if bits == 0 || i.kind() == S_IFDIR || by.has(CapabilitySet::FSETID) {

@@ -10,12 +10,13 @@
 //! 8. a set of `data::partial`, under which no other lock is taken;
 //! 9. the streams of `data::ahead`, then its free buffers.
 //!
-//! Beside them: the turn to flush the data device for records (`Engine::flush_data`), held during the flush by
-//! whoever commits, who holds none of 2 to 9; the list of orphans to be freed (`engine::orphans`), under which
-//! no other lock is taken; what is posted to those who write for rounds (`checkpoint::crew`), under which none is either.
+//! Beside them: the turn to flush the data device for records (`Engine::flush_data`), held during the flush by the
+//! thread that commits, which holds none of 2 to 9; the list of orphans to be freed (`engine::orphans`), under which
+//! no other lock is taken; what is posted to the threads that write for rounds (`checkpoint::crew`), under which no
+//! other lock is taken either.
 //!
-//! Digest and rounds take none of 1 to 5. Nobody waits for space while holding any of them:
-//! what an operation needs is promised before (`Txn::begin`).
+//! Digest and rounds take none of 1 to 5. No thread waits for space while it holds any of them: what an operation
+//! needs is promised before (`Txn::begin`).
 
 use std::sync::Arc;
 

@@ -118,7 +118,7 @@ impl Fs {
     /// Starts what may take its time while requests are answered: orphans are freed, first those of the
     /// previous life, and the region is faulted in.
     fn start_chores(self: &Arc<Self>) -> std::io::Result<()> {
-        // Whoever forgets a mount instead of ending it leaves a thread behind, but no lock of its volume.
+        // A caller that forgets a mount instead of ending it leaves a thread behind, but no lock of its volume.
         let (fs, engine) = (Arc::downgrade(self), Arc::clone(&self.e));
         let reaper = thread::Builder::new()
             .name("quayfs-reap".into())
@@ -175,7 +175,7 @@ impl Fs {
         self.e.is_read_only() && !self.e.options.read_only
     }
 
-    /// Why it is read-only though nobody asked for that, if a medium is write-protected.
+    /// Why it is read-only though that was not asked for, if a medium is write-protected.
     pub fn protected(&self) -> Option<&str> {
         self.volume.protected()
     }

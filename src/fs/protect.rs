@@ -32,8 +32,7 @@ pub fn unname(dir: &Inode, victim: &Inode) -> Result<()> {
     change(victim)
 }
 
-/// Bytes are written at `offset`. `append`: by somebody who opened the file for appending and nothing
-/// else.
+/// Bytes are written at `offset`. `append`: by a writer that opened the file for appending and nothing else.
 pub fn write(i: &Inode, append: bool, offset: u64) -> Result<()> {
     if append && offset >= i.size {
         grow(i)

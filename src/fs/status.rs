@@ -35,7 +35,7 @@ pub struct Status {
     pub options: String,
     /// Nothing may be changed.
     pub read_only: bool,
-    /// Why that is so, if nobody asked for it: a failure, or a medium that is write-protected.
+    /// Why that is so, if it was not asked for: a failure, or a medium that is write-protected.
     pub read_only_reason: Option<String>,
     /// How often operations have met damaged metadata.
     pub damage_met: u64,
@@ -86,8 +86,8 @@ pub fn uuid_text(uuid: [u8; 16]) -> String {
     uuid::Uuid::from_bytes(uuid).to_string()
 }
 
-/// Fails for all but who has `CAP_SYS_ADMIN` and the user who runs the daemon: they see and do with it what others
-/// may not. That the daemon is root's makes nobody its owner: root of a container is user 0 as well.
+/// Fails unless the caller has `CAP_SYS_ADMIN` or is the user who runs the daemon: these see and do with it what
+/// others may not. If root runs the daemon, there is no such user: root of a container is user 0 too.
 pub(super) fn may_manage(by: &dyn Asker) -> Result<()> {
     let me = rustix::process::geteuid();
     let is_owner = !me.is_root() && by.ids().uid == me.as_raw();

@@ -1,4 +1,4 @@
-//! Files without a name, whiteouts, what flags forbid, the end that somebody asks for.
+//! Files without a name, whiteouts, what flags forbid, the end of a mount on request.
 
 mod ahead;
 mod behind;
@@ -174,7 +174,7 @@ fn a_link_gives_a_file_its_first_name() {
     assert_eq!(fs.read(t, 0, 100).unwrap(), b"content");
     fs.unlink(ROOT, b"name").unwrap();
     fs.forget(t, 1);
-    // Nobody has it open: it may be half gone.
+    // No process has it open, so it may be half gone.
     assert_eq!(fs.link(t, ROOT, b"name"), Err(FsError::Stale));
     fs.shutdown().unwrap();
     drop(fs);
@@ -418,7 +418,7 @@ fn who_may_set_which_flags() {
         umask: 0,
     };
     assert_eq!(set(other, FLAG_NODUMP), Err(FsError::Perm));
-    // Whoever was checked before may what root may, and no more.
+    // A caller that was checked before may do what root may, and no more.
     let checked = |flags| fs.set_flags_checked(f, SetFlags::all(flags));
     assert_eq!(checked(FLAG_IMMUTABLE), Ok(()));
     assert_eq!(checked(FLAG_IMMUTABLE | FLAG_NODUMP), Err(FsError::Perm));
@@ -509,7 +509,7 @@ fn a_log_that_fills_up_is_committed_before_anybody_waits_for_it() {
     let mut made = 0;
     while fs.e.journal.stats().commits == before.commits {
         let stats = fs.e.journal.stats();
-        // A part of it only: where it is full somebody commits anyway.
+        // Fills only a part of the log: when it is full there is a commit anyway.
         if stats.log_bytes_used * 5 < stats.log_bytes
             && stats.log_records_used * 2 < stats.log_records
         {

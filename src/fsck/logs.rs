@@ -131,7 +131,7 @@ pub(super) fn l2p_log(media: &Media, c: &mut Check) {
     }
 }
 
-/// Words that the next attach restores, so that nobody reads what they hold now.
+/// Words that the next attach restores, so that what they hold now is never read.
 fn undone(media: &Media, start: &Start, c: &mut Check) {
     let (g, salt) = (&media.geo, media.salt);
     let retired = g.jsb_off + WordKind::Retired.offset();

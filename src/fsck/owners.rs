@@ -1,4 +1,4 @@
-//! Who owns which node and which LBN.
+//! Which inode owns which node and which LBN.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -51,7 +51,7 @@ pub(super) struct Claim<'a> {
 }
 
 impl Owners {
-    /// Nobody owns anything. What inodes own whose images cannot be read will never be known.
+    /// Nothing has an owner. What inodes with unreadable images own will never be known.
     pub(super) fn new(geo: &Geometry, all_inodes: bool) -> Self {
         let mut reached = BitSet::new(geo.nat_entries);
         reached.fill(0..geo.dyn_base);

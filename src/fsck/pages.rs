@@ -13,7 +13,7 @@ use super::media::Media;
 use super::{Area, Check};
 use crate::ns::node::{PageBytes, zero_page};
 
-/// In `owner`: nobody.
+/// In `owner`: no inode.
 const NOBODY: u32 = 0;
 
 /// The node pages of a volume, checked.

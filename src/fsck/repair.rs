@@ -5,8 +5,8 @@
 //! is left. So a second repair finds nothing to do.
 //!
 //! A crash at any moment leaves a volume on which the next repair comes to the same end, and that
-//! nobody can mount for writing before (`words`: the epoch says so from before the first store to the
-//! region until all is durable):
+//! cannot be mounted for writing before then (`words`: the epoch says so from before the first
+//! store to the region until all is durable):
 //! * what is healed (`heal`) or replaced by a derived value is one store, and stands for itself;
 //! * what is given up is evidence for nothing else: once it is gone, the rest looks the same as with
 //!   it damaged;
@@ -89,7 +89,7 @@ pub fn repair(
     repair_volume(&volume, options, progress)
 }
 
-/// Repairs an opened volume that nobody uses.
+/// Repairs an opened volume that is not in use.
 ///
 /// # Errors
 /// As [`repair`].

@@ -14,7 +14,7 @@ pub const KEPT: usize = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Nothing is lost: a spare copy was lost, or something is kept that nobody needs.
+    /// Nothing is lost but a spare copy, or something is kept that is not needed.
     Warning,
     /// Something is lost, contradicts something else or cannot be used.
     Error,
@@ -268,7 +268,7 @@ impl Findings {
         self.more(all.end - listed);
     }
 
-    /// There are `n` more, which nobody has looked at one by one.
+    /// There are `n` more, which were not looked at one by one.
     pub(super) fn more(&mut self, n: u64) {
         self.unlisted += n;
     }

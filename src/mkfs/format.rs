@@ -33,7 +33,7 @@ pub struct Root {
 }
 
 impl Default for Root {
-    /// Root's, and everybody may look.
+    /// Owned by root, and every user may look.
     fn default() -> Self {
         Self {
             uid: 0,
@@ -64,7 +64,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// One that nobody else has.
+    /// One that no other volume has.
     pub fn random() -> Self {
         let key: [u8; 16] = random();
         Self {
@@ -157,7 +157,7 @@ pub(super) fn complete(
 ) -> Result<(), MkfsError> {
     let written = write_headers(region, device, config);
     if written.is_err() {
-        // The first error is the one to report. With a header that nobody's region knows, the next mkfs would ask for
+        // The first error is the one to report. With a header that no region knows, the next mkfs would ask for
         // --force.
         let _ = device.write(0, &[0; BLOCK]);
         COPIES

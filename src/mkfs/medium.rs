@@ -173,7 +173,7 @@ impl Medium {
         }
     }
 
-    /// Who had access and what becomes of it, for those who insist.
+    /// Who had access and what becomes of it, for a user who insists.
     pub fn taken(&self) -> Option<Overwritten> {
         let open = self.exposed.is_some() && !self.readable;
         open.then(|| Overwritten {
@@ -255,7 +255,7 @@ impl Medium {
             fs::remove_file(&self.entry).map_err(io_at(&self.entry))?;
         }
         if self.replaced {
-            // Whoever holds the old file keeps it; the new one has the size asked for.
+            // A process that has the old file open keeps it; the new file has the requested size.
             fs::remove_file(&self.path).map_err(io_at(&self.path))?;
         }
         if self.kept {
@@ -291,7 +291,7 @@ impl Medium {
     }
 }
 
-/// A device that cannot be claimed is mounted, or somebody else's.
+/// A device that cannot be claimed is mounted, or in use by something else.
 fn not_opened(e: OpenError) -> MkfsError {
     match e {
         OpenError::Io { path, source } if source.raw_os_error() == Some(libc::EBUSY) => {

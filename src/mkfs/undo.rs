@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use quayfs_sync::Mutex;
 
-/// Remembers what was made. Shared with whoever may interrupt: each thing is made and noted under one lock.
+/// Remembers what was made. Shared with the thread that may interrupt: each thing is made and noted under one lock.
 #[derive(Default)]
 pub struct Undo(Mutex<State>);
 
@@ -19,7 +19,7 @@ struct State {
 
 enum Made {
     Directory(PathBuf),
-    /// Held on to, so that no other file gets its number: one of that name is somebody else's.
+    /// Held open, so that no other file gets its inode number: a file of that name with another number is not ours.
     Entry(PathBuf, File),
 }
 

@@ -118,9 +118,9 @@ impl Pending {
         self.mount.device.as_deref()
     }
 
-    /// Lets the kernel read up to `bytes` ahead of who reads in order: by itself it takes the 128 KiB that it has
-    /// for devices of which it knows nothing (`VM_READAHEAD_PAGES`). To be called once requests are served, as the
-    /// kernel lowers the figure to what it has offered.
+    /// Lets the kernel read up to `bytes` ahead of sequential reads: by itself it takes the 128 KiB that it has for
+    /// devices of which it knows nothing (`VM_READAHEAD_PAGES`). To be called once requests are served, as the kernel
+    /// lowers the figure to what it has offered.
     ///
     /// # Errors
     /// Those of writing to `/sys/class/bdi`, which only root may.

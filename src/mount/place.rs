@@ -1,7 +1,7 @@
 //! A mount point that stays the same directory, whatever others make of the path meanwhile.
 //!
 //! Recovery lies between the look at a mount point and the mount on it, and days between that and the unmount by a
-//! signal. Whoever may rename a directory above could lead a path elsewhere in that time, so here it is looked up
+//! signal. A user who may rename a directory above could lead a path elsewhere in that time, so here it is looked up
 //! once, and the descriptors are kept.
 
 use super::server::Served;
@@ -75,8 +75,8 @@ impl Place {
         Ok(dir)
     }
 
-    /// The device number of the file system here, as the mount table writes it. Nobody is asked for it: what a mount
-    /// without an answering daemon has is known to the kernel.
+    /// The device number of the file system here, as the mount table writes it. No daemon is asked for it: the kernel
+    /// knows it also for a mount without an answering daemon.
     pub(super) fn device(&self) -> Result<String, Errno> {
         device_of(&self.open()?)
     }
@@ -126,7 +126,7 @@ pub(super) fn by_descriptor(fd: &OwnedFd) -> PathBuf {
 /// The device number of the file system that a descriptor belongs to, as `MAJOR:MINOR`.
 pub(super) fn device_of(fd: &OwnedFd) -> Result<String, Errno> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    // For the device alone, without any other attribute, FUSE asks no daemon and refuses nobody.
+    // For the device alone, without any other attribute, FUSE asks no daemon and refuses no caller.
     let stat = statx(fd, c"", flags, StatxFlags::empty())?;
     Ok(format!("{}:{}", stat.stx_dev_major, stat.stx_dev_minor))
 }

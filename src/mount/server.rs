@@ -1,9 +1,10 @@
 //! The daemon of a mount as other processes see it.
 //!
-//! A daemon may be stuck on its device, stopped, or dead, and whoever asks for an answer through the mount may then
-//! wait for ever. So it is found without being asked: it listens on a socket whose name has the numbers of its file
-//! system, and the kernel says whose socket that is. Nobody answers there before the end. Then the daemon says how
-//! it ended to all who are connected; whoever hears nothing until it is gone knows that it did not come that far.
+//! A daemon may be stuck on its device, stopped, or dead, and a process that asks for an answer through the mount may
+//! then wait for ever. So the daemon is found without being asked: it listens on a socket whose name has the numbers
+//! of its file system, and the kernel says whose socket that is. It answers nothing there before the end. Then the
+//! daemon tells all connected processes how it ended; one that hears nothing until the daemon is gone knows that it
+//! did not come that far.
 
 use super::table::Entry;
 use super::{STATUS_XATTR, Users, gone, superblock};
@@ -28,7 +29,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Most of what is said at the end.
 const WORD_MAX: usize = 4096;
-/// Who may wait for it at a time; whoever comes then looks at the volume instead.
+/// How many processes may wait for it at a time; any that come then look at the volume instead.
 const CALLERS: i32 = 64;
 
 /// How a daemon ended, in its own words.
@@ -67,7 +68,7 @@ impl Ending {
 #[derive(Debug)]
 pub struct Desk(OwnedFd);
 
-/// Those who want to know how a daemon ends.
+/// Processes that want to know how a daemon ends.
 #[derive(Debug, Default)]
 pub struct Callers(Vec<OwnedFd>);
 
@@ -88,8 +89,8 @@ impl Desk {
         Ok(Self(socket))
     }
 
-    /// Closes it and returns who has come. To be called as soon as the file system is gone, since its device number
-    /// then belongs to others.
+    /// Closes it and returns the callers that have come. To be called as soon as the file system is gone, since its
+    /// device number then belongs to others.
     pub fn close(self) -> Callers {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let mut callers = Vec::new();
@@ -97,7 +98,7 @@ impl Desk {
             match accept_with(&self.0, flags) {
                 Ok(caller) => callers.push(caller),
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
-                // Nobody else has come.
+                // No other caller has come.
                 Err(_) => return Callers(callers),
             }
         }
@@ -151,7 +152,7 @@ impl Server {
             .find_map(|name| Self::connect(&name, entry.user_id()?))
     }
 
-    /// Whoever listens under this name is believed only if he is the user who mounted: names are free for all.
+    /// A listener under this name is believed only if it runs as the user who mounted: names are free for all.
     fn connect(name: &[u8], owner: u32) -> Option<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
@@ -237,8 +238,8 @@ fn wait_for(fd: BorrowedFd<'_>, events: PollFlags, patience: Duration) -> Result
     }
 }
 
-/// Names in the abstract namespace that begin so, out of `/proc/net/unix`. Anybody may put a line there that looks
-/// like any other.
+/// Names in the abstract namespace that begin with `prefix`, out of `/proc/net/unix`. Any process may put a line
+/// there that looks like any other.
 fn names(sockets: &[u8], prefix: &str) -> Vec<Vec<u8>> {
     sockets
         .split(|b| *b == b'\n')
@@ -250,12 +251,12 @@ fn names(sockets: &[u8], prefix: &str) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// What can be found out about who serves a mount.
+/// What can be found out about the daemon of a mount.
 #[derive(Debug)]
 pub enum Served {
     /// It is this daemon.
     By(Server),
-    /// Nobody does: the daemon is dead.
+    /// No process does: the daemon is dead.
     Dead,
     /// There is no answer, and no daemon to be found.
     Silent,
@@ -266,8 +267,8 @@ pub enum Served {
 }
 
 impl Served {
-    /// Finds out. A daemon that cannot be found otherwise is asked, and has ten seconds; but not for
-    /// [`Users::Outlast`] and [`Users::Evict`], for whom the answer does not matter, if the mount is ours by its type.
+    /// Finds out. A daemon that cannot be found otherwise is asked, and has ten seconds. It is not asked for
+    /// [`Users::Outlast`] and [`Users::Evict`], where the answer does not matter, if the mount is ours by its type.
     pub fn find(entry: &Entry, users: Users) -> Self {
         if !entry.is_fuse() {
             return Self::Foreign;
@@ -308,7 +309,7 @@ pub fn ask(entry: &Entry) -> Result<String, Errno> {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null());
-    // Without `allow_other` not even root may ask, but he may become who may.
+    // Without `allow_other` not even root may ask, but root may become the user who may.
     if let (true, Some(uid), Some(gid)) = (
         rustix::process::geteuid().is_root(),
         entry.user_id(),
@@ -321,7 +322,7 @@ pub fn ask(entry: &Entry) -> Result<String, Errno> {
     let mut child = command.spawn().map_err(system)?;
     let out = child.stdout.take().ok_or(Errno::IO)?;
     let Some(answer) = read_within(out, PATIENCE) else {
-        // It goes when it can; nobody waits for that.
+        // It goes when it can; nothing waits for that.
         let _ = child.kill();
         return Err(Errno::TIMEDOUT);
     };

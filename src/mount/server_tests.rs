@@ -60,7 +60,7 @@ fn a_long_reason_is_cut_to_what_is_read() {
     assert!(why.starts_with("ä ä ") && why.len() > WORD_MAX - 16);
 }
 
-/// Names are free for all, so somebody else may sit there.
+/// Names are free for all, so another user's process may listen there.
 #[test]
 fn only_the_user_who_mounted_is_believed() {
     let _desk = Desk::open(&number(73)).unwrap();

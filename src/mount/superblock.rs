@@ -76,7 +76,7 @@ impl Superblock {
         let others = others.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
         for pid in std::iter::once(me).chain(others) {
             let process = Path::new("/proc").join(pid.to_string());
-            // It may have ended meanwhile, or belong to somebody else.
+            // It may have ended meanwhile, or belong to another user.
             let Ok(namespace) = std::fs::read_link(process.join("ns/mnt")) else {
                 continue;
             };

@@ -48,7 +48,7 @@ impl Entry {
         self.number("user_id=")
     }
 
-    /// The group of the one who mounted, of a FUSE file system.
+    /// The group of the user who mounted, of a FUSE file system.
     pub fn group_id(&self) -> Option<u32> {
         self.number("group_id=")
     }

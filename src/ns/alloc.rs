@@ -265,10 +265,10 @@ impl Allocator {
         Ok(None)
     }
 
-    /// Takes what is free from `from` on, in order, and promised to nobody: at most `most` numbers, and
-    /// never more than half of them, so that others still get some. Groups that are not loaded
-    /// ([`Allocator::load_all`]) are passed over. Says as well where to go on, which is the end if
-    /// nothing more can be had. What is taken goes back with [`Allocator::release`].
+    /// Takes numbers that are free and not promised, in order from `from` on: at most `most`, and never more than
+    /// half of them, so that others still get some. Groups that are not loaded ([`Allocator::load_all`]) are passed
+    /// over. Also returns where to go on, which is the end if there is nothing more to take. What is taken goes back
+    /// with [`Allocator::release`].
     pub fn take_free(&self, from: u64, most: u64) -> (Vec<Range<u64>>, u64) {
         let mut runs = Vec::new();
         let free = self.credits.load(Ordering::Acquire).max(0).cast_unsigned();

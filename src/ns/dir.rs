@@ -47,7 +47,7 @@ pub struct Listed {
 /// The bits of a cookie that tell names of equal hash apart.
 const CLASHES: u64 = (1 << CLASH_BITS) - 1;
 
-/// Hashes names with the key of the volume, so that nobody can choose names that clash.
+/// Hashes names with the key of the volume, so that no user can choose names that clash.
 #[derive(Clone, Copy, Debug)]
 pub struct NameHash(pub [u64; 2]);
 

@@ -88,8 +88,8 @@ impl ExtentMap {
             if map.pages.len() as u64 > inode.blocks {
                 return Err(damaged(format_args!("extent chain does not end")));
             }
-            // Changes log places without reading the page, so only homes tell the truth; whoever
-            // loads has no record above D (cells with one keep their map).
+            // Changes log places without reading the page, so only homes tell the truth. An inode whose extents have
+            // to be loaded has no record above D (cells with one keep their map).
             let Some(page) = src.home(id)? else {
                 return Err(damaged(format_args!("extent page {id} is missing")));
             };
@@ -145,7 +145,7 @@ impl ExtentMap {
             blocks: range.clone(),
             lbn: None,
         };
-        // Most files have one extent, and who appends is behind the last.
+        // Most files have one extent, and an append is behind the last.
         let Some((last, run)) = self.runs.last() else {
             return Some(hole());
         };

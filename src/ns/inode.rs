@@ -85,8 +85,8 @@ impl Cell {
         self.seq.fetch_max(seq, Ordering::AcqRel);
     }
 
-    /// The kernel has learnt about the inode once more. Whoever says so keeps it from being freed until
-    /// then: it has a name, or its operation lock is held.
+    /// The kernel has learnt about the inode once more. The caller keeps it from being freed until then: it has a
+    /// name, or its operation lock is held.
     pub fn looked_up(&self) {
         self.lookups.fetch_add(1, Ordering::AcqRel);
     }
@@ -108,8 +108,8 @@ impl Cell {
 /// All inodes known in DRAM.
 pub struct InodeCache {
     cells: DashMap<Ino, Arc<Cell>, FxBuildHasher>,
-    /// Lookups of inodes that are known and have no cell. Looked at and changed only by whoever has the shard of
-    /// `cells` to which the inode belongs for himself.
+    /// Lookups of inodes that are known and have no cell. Looked at and changed only by a thread that has exclusive
+    /// access to the shard of `cells` that the inode belongs to.
     parked: DashMap<Ino, u64, FxBuildHasher>,
     policy: Policy,
 }
@@ -156,8 +156,7 @@ impl InodeCache {
         }
     }
 
-    /// Looks at the newest published image of an inode, if it is in DRAM: that of everybody who is being
-    /// changed is.
+    /// Looks at the newest published image of an inode, if it is in DRAM. Those of inodes that are being changed are.
     pub fn published<T>(&self, ino: Ino, f: impl FnOnce(&Inode) -> T) -> Option<T> {
         self.cells.get(&ino).map(|c| c.with(f))
     }
@@ -229,15 +228,15 @@ impl InodeCache {
         }
     }
 
-    /// Drops cells that nobody uses and whose records are digested until about `keep` are left;
-    /// returns the append windows they held.
+    /// Drops cells that are not in use and whose records are digested until about `keep` are left; returns the append
+    /// windows they held.
     pub fn evict(&self, digested: u64, keep: usize) -> Vec<Range<u64>> {
         let mut surplus = self.cells.len().saturating_sub(keep);
         let mut windows = Vec::new();
         if surplus > 0 {
             self.cells.retain(|ino, c| {
-                // Alone with the cell first, then its number: whoever still held it could raise
-                // the number between the two looks.
+                // Alone with the cell first, then its number: a thread that still held it could raise the number
+                // between the two looks.
                 let unused = surplus > 0 && Arc::get_mut(c).is_some();
                 let drop = unused && c.seq() <= digested;
                 if drop {

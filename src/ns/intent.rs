@@ -163,8 +163,8 @@ impl Intents {
         }
     }
 
-    /// The record that fulfils the promise was appended: the entry can be used again, because
-    /// whoever logs it next logs after that record.
+    /// The record that fulfils the promise was appended: the entry can be used again, because the next record that
+    /// logs it comes after that one.
     pub fn kept(&self, ino: Ino, kind: IntentKind) {
         let mut s = self.state.lock();
         if let Some(slot) = s.by_inode.remove(&(ino, kind as u64)) {

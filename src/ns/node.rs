@@ -29,15 +29,15 @@ pub fn zero_page() -> PageBytes {
     Box::new([0; BLOCK])
 }
 
-/// The newest version of a node page. Whoever has one shared sees it as it was then: it is changed in its
-/// place only while nobody has.
+/// The newest version of a node page. A thread that shares one sees it as it was then: it is changed in its place
+/// only while no thread shares it.
 #[derive(Clone)]
 pub struct Page {
     /// Content; the checksum field is stale.
     bytes: PageBytes,
     /// Sequence number of the last record that changed it.
     seq: u64,
-    /// Where its entries are, if it is a leaf of a directory that somebody has looked a name up in.
+    /// Where its entries are, if it is a leaf of a directory in which a name has been looked up.
     tags: OnceLock<Tags>,
 }
 
@@ -139,7 +139,7 @@ impl NodeStore {
         }
     }
 
-    /// Who takes notice of damage.
+    /// The watch that takes notice of damage.
     pub fn watch(&self) -> &Watch {
         &self.watch
     }
@@ -223,7 +223,7 @@ impl NodeStore {
             .map_err(|fault| self.watch.damaged(fault))
     }
 
-    /// [`NodeStore::home`] for who looks for damage.
+    /// [`NodeStore::home`] for a caller that looks for damage.
     pub fn look_home(&self, id: u32) -> std::result::Result<Option<PageBytes>, Fault> {
         let mut page = zero_page();
         if !self.read_home(id, &mut page)? {
@@ -254,8 +254,8 @@ impl NodeStore {
         Ok(true)
     }
 
-    /// The home page of a node in memory that is there; whether the node has one. Its checksum holds, and it is of this
-    /// node. What is in it is not looked at: whoever only adds to it writes back what was there.
+    /// The home page of a node in memory that is there; whether the node has one. Its checksum holds, and it is of
+    /// this node. What is in it is not looked at: a caller that only adds to it writes back what was there.
     pub fn read_home(&self, id: u32, page: &mut PageBytes) -> std::result::Result<bool, Fault> {
         let mut last = None;
         loop {
@@ -288,7 +288,7 @@ impl NodeStore {
             .map_err(|fault| self.watch.damaged(fault))
     }
 
-    /// [`NodeStore::page`] for who looks for damage.
+    /// [`NodeStore::page`] for a caller that looks for damage.
     pub fn look_page(&self, id: u32) -> std::result::Result<Arc<Page>, Fault> {
         if let Some(p) = self.cache.get(&id) {
             return Ok(p.clone());
@@ -314,8 +314,8 @@ impl NodeStore {
         self.cache.insert(id, Arc::new(page));
     }
 
-    /// Record `seq` has changed node `id`, which was `before`: these bytes are at these offsets now. The
-    /// page stays where it is unless somebody else is still looking at it.
+    /// Record `seq` has changed node `id`, which was `before`: these bytes are at these offsets now. The page stays
+    /// where it is unless another thread is still looking at it.
     pub fn change<'d>(
         &self,
         id: u32,
@@ -328,7 +328,7 @@ impl NodeStore {
                 drop(before);
                 Arc::make_mut(e.get_mut()).change(seq, deltas);
             }
-            // Not while the caller has it: only pages that nobody has are evicted.
+            // Not while the caller has it: only pages that no thread has are evicted.
             Entry::Vacant(e) => {
                 let mut page = Arc::unwrap_or_clone(before);
                 page.change(seq, deltas);
@@ -359,8 +359,8 @@ impl NodeStore {
         }
     }
 
-    /// Promises `n` pages. Deletes and truncates (`privileged`) may use some that ordinary
-    /// operations leave alone; nobody may use those that digest needs (ordering 6).
+    /// Promises `n` pages. Deletes and truncates (`privileged`) may use some that ordinary operations leave alone;
+    /// none may use those that digest needs (ordering 6).
     pub fn promise(&self, n: u64, privileged: bool) -> bool {
         if n == 0 {
             return true;

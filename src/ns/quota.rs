@@ -79,7 +79,7 @@ impl Project {
     }
 
     fn is_idle(self: &Arc<Self>) -> bool {
-        // Whoever is about to charge it holds it.
+        // An operation that is about to charge it holds it.
         Arc::strong_count(self) == 1
             && self.usage() == Usage::default()
             && self.limits() == Limits::default()
@@ -101,7 +101,7 @@ fn grow(counter: &AtomicI64, by: i64, limit: i64) -> bool {
 #[derive(Default)]
 struct State {
     projects: BTreeMap<u32, Arc<Project>>,
-    /// Places that nobody has, the first one last.
+    /// Places that no project has, the first one last.
     free: Vec<u32>,
 }
 
@@ -279,7 +279,7 @@ mod tests {
         let three = q.claim(3).unwrap();
         let place = q.place(&three);
         three.add(-1, -1);
-        // Somebody is about to use it again.
+        // Project 3 is about to be used again.
         assert_eq!(q.claim(1000).err(), Some(FsError::NoSpace));
         drop(three);
         let other = q.claim(1000).unwrap();

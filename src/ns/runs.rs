@@ -30,7 +30,7 @@ impl<V: Copy + Eq> Runs<V> {
         self.last.as_ref().map(|(range, value)| (range, value))
     }
 
-    /// The range that a block is in. Who asks mostly means the last.
+    /// The range that a block is in. Callers mostly mean the last one.
     pub(super) fn get(&self, block: u64) -> Option<(&Range<u64>, &V)> {
         match self.last() {
             Some((range, value)) if range.start <= block => {

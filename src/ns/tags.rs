@@ -1,7 +1,7 @@
 //! Where the entries of a directory leaf are, in DRAM.
 //!
-//! Entries follow each other in no order, so whoever looks for a name has to walk the whole page; with
-//! this he looks at a few lines of numbers, and at the entries whose hash ends as that of his name does.
+//! Entries follow each other in no order, so a lookup of a name has to walk the whole page. With this it looks at a
+//! few lines of numbers, and at the entries whose hash ends as that of its name does.
 
 use quayfs_layout::dirent::{self, CLASH_BITS, Entry};
 

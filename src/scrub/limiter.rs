@@ -50,7 +50,7 @@ mod tests {
     use proptest::prelude::*;
     use std::cell::Cell;
 
-    /// Passes when somebody sleeps on it, and when a test says so.
+    /// Advances when a caller sleeps on it, and when a test says so.
     #[derive(Default)]
     struct Fake(Cell<Duration>);
 

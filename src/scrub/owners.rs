@@ -115,8 +115,8 @@ fn inodes(e: &Engine) -> BTreeSet<Ino> {
 
 /// Looks at the extents of a file. Nothing is loaded for good: a scrub must not fill the cache.
 fn with_extents<T>(aside: &Aside<'_>, cell: &Cell, f: impl FnOnce(&ExtentMap) -> T) -> Result<T> {
-    // Whoever changes the map holds this lock, so what is on pmem stays the truth if the map is
-    // not in DRAM.
+    // A thread that changes the map holds this lock, so what is on pmem stays the truth if the map
+    // is not in DRAM.
     let loaded = cell.extents.read();
     match loaded.as_ref() {
         Some(map) => Ok(f(map)),
@@ -205,7 +205,7 @@ fn ownerless((e, aside): (&Engine, &Aside<'_>), lbn: Lbn, complete: bool) -> Opt
     if let Err(err) = e.ppt.lookup(lbn) {
         return Some(finding(Area::PageTable, err.to_string()));
     }
-    // The content of a free block is nobody's business.
+    // The content of a free block does not matter.
     if complete || !e.lbns.pending_in(lbn..lbn + 1).is_empty() {
         return None;
     }

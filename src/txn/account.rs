@@ -31,7 +31,7 @@ struct Part {
 }
 
 impl Part {
-    /// That of nobody's inode is nothing.
+    /// A free inode has none, nor has one in no project.
     fn of(image: &Inode) -> Option<Self> {
         (image.mode != 0 && image.project != 0).then_some(Self {
             project: image.project,
@@ -84,8 +84,8 @@ impl Drop for Account {
 }
 
 impl Txn<'_> {
-    /// An inode that is in a project, or is about to be, becomes `after`. Whoever changes it holds it off
-    /// from others, so what is published is what was logged last.
+    /// An inode that is in a project, or is about to be, becomes `after`. The operation that changes it keeps others
+    /// from it, so what is published is what was logged last.
     fn account_for(&mut self, ino: Ino, after: Option<Part>) {
         if !self.engine.quotas.is_kept() {
             return;
@@ -94,8 +94,8 @@ impl Txn<'_> {
             c.after = after;
             return;
         }
-        // Under a new number there may still be shown what had it before: whoever freed that has logged
-        // it, and takes it away in a moment.
+        // Under a new number, the inode that had it before may still be published: the operation that freed that
+        // inode has logged that, and takes the image away in a moment.
         let before = match self.has_taken(Kind::Inode, ino) {
             true => None,
             false => self.engine.inodes.published(ino, Part::of).flatten(),

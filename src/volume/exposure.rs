@@ -1,8 +1,8 @@
 //! Who else can get at the media.
 //!
-//! Whoever can write to a region or a data file decides what a mount shows, and whoever can read it reads every
-//! file in it, past all permissions. So a regular file has to belong to whoever mounts, or to root, and to be
-//! closed to everybody else. Devices are the system's business: those of group `disk` are as usual.
+//! A user who can write to a region or a data file decides what a mount shows, and one who can read it reads every
+//! file in it, past all permissions. So a regular file has to belong to the user who mounts, or to root, and to be
+//! closed to all other users. Devices are the system's business: those of group `disk` are as usual.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -69,7 +69,7 @@ mod tests {
             (0, true, 0, 0o100_600),
             (7, true, 7, 0o100_400),
             (7, true, 0, 0o100_600),
-            // A device of group `disk`, one of somebody.
+            // A device of group `disk`, and one of another user.
             (0, false, 0, 0o060_660),
             (0, false, 7, 0o060_666),
         ] {

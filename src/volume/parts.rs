@@ -174,7 +174,7 @@ fn is_absent(path: &Path) -> bool {
 fn not_a_directory(path: &Path, meta: &fs::Metadata) -> String {
     let kind = meta.file_type();
     if kind.is_file() || kind.is_block_device() {
-        // Who may not read it is not told what it holds.
+        // A caller that may not read it is not told what it holds.
         if let Ok(Some(what @ ("quayfs persistent memory" | "quayfs data device"))) =
             probe_signature(path)
         {

@@ -5,7 +5,7 @@ use crate::{in_crashes, in_ways, run};
 
 const CALLS: &str = concat!(include_str!("common.py"), include_str!("exchange.py"));
 
-/// Ways to mount: what is durable when, what is staged, who serves.
+/// Ways to mount: what is durable when, what is staged, how many threads serve.
 const WAYS: [&str; 3] = [
     "atomic_writes",
     "atomic_writes,durability=commit,data=ordered",

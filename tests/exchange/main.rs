@@ -1,5 +1,5 @@
-//! Several writes as one through the calls of F2FS, and ranges exchanged through those of XFS, on real mounts: who
-//! sees what, and when; what is refused; what a crash leaves; and that nobody waits for ever.
+//! Several writes as one through the calls of F2FS, and ranges exchanged through those of XFS, on real mounts: which
+//! program sees what, and when; what is refused; what a crash leaves; and that no program waits for ever.
 //!
 //! Needs `/dev/fuse` and python3.
 
@@ -32,8 +32,8 @@ fn script(text: &str, what: &str, mnt: &Path, more: &[&OsStr]) -> Command {
     python
 }
 
-/// Waits for a script, which prints something for each of its steps: so what hangs is told from what is slow. Ending the
-/// mount wakes everybody then.
+/// Waits for a script, which prints something for each of its steps: this tells a script that hangs from one that is
+/// slow. If it hangs, ending the mount wakes all that wait.
 #[track_caller]
 fn finish(mut child: Child, what: &str, m: &Mounted) {
     let (mut steps, mut errors) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());

@@ -129,7 +129,7 @@ pub fn live(
     std::thread::scope(|s| {
         let window = &window;
         let life = s.spawn(move || {
-            // Also when it panics: nobody may wait for a call that will never come.
+            // Also when it panics: no thread may wait for a call that will never come.
             let _over = Over(window, wake);
             life.run()
         });
@@ -167,7 +167,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// What somebody else can do while a call is held up: none of this may wait for it.
+/// What another thread can do while a call is held up: none of this may wait for that call.
 fn aside(fs: &Fs, mode: Mode) {
     let new = fs.mknod(ME, ROOT, b"aside", S_IFREG, 0).expect("mknod");
     assert_eq!(fs.lookup(ROOT, b"aside").map(|a| a.ino), Ok(new.ino));

@@ -3,7 +3,7 @@
 //!
 //! What must hold in each case is asserted by `life`: an error has no effect, everything stays
 //! readable, nothing that was acknowledged is lost to the death of the daemon or to a power
-//! failure, the checker finds nothing, and somebody else can work while a call is held up.
+//! failure, the checker finds nothing, and other threads can work while a call is held up.
 
 mod life;
 mod media;

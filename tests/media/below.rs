@@ -43,7 +43,7 @@ impl Loop {
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        // The next one who gets it would find it protected.
+        // The next user of this loop device would find it protected.
         let _ = Command::new("blockdev")
             .arg("--setrw")
             .arg(&self.0)

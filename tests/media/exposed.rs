@@ -1,4 +1,4 @@
-//! Media that others have access to, and whose the root directory is.
+//! Media that other users have access to, and the owner of the root directory.
 
 use crate::Volume;
 use crate::as_nobody;
@@ -144,7 +144,7 @@ fn a_volume_belongs_to_who_makes_it() {
         v.mkfs(&[&args[0], &args[1]]).fails(2, "quayfs mkfs --help");
     }
     fs::remove_dir_all(v.vol()).unwrap();
-    // Somebody else's: only the media have to change hands for us to see it.
+    // Another user's volume: only the media have to change hands for us to see it.
     let home = v.at("home");
     fs::create_dir(&home).unwrap();
     chown(&home, Some(65534), Some(65534)).unwrap();

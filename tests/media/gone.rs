@@ -1,4 +1,4 @@
-//! Volumes that are there, and of which something is missing or in the way: nobody is told to make new ones.
+//! Volumes that are there, but with something missing or in the way: no message says to make new ones.
 
 use crate::below::Mount;
 use crate::program::{Run, can_be_root};

@@ -24,7 +24,7 @@ struct Volume {
 }
 
 impl Volume {
-    /// Room for one, on a medium where a flush costs nothing, that everybody may pass.
+    /// Room for one, below a directory that every user may pass, on a medium where a flush costs nothing.
     fn room() -> Self {
         use std::os::unix::fs::PermissionsExt;
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
@@ -125,7 +125,7 @@ impl Drop for Process {
     }
 }
 
-/// The program run by user 65534 in `dir`. He may not go where it is, so it is a copy.
+/// The program run by user 65534 in `dir`. That user may not go where the program is, so a copy is run.
 fn as_nobody(dir: &Path, args: &[&dyn AsRef<OsStr>]) -> Run {
     use std::os::unix::fs::PermissionsExt;
     let place = tempfile::tempdir().unwrap();

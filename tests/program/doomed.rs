@@ -1,4 +1,4 @@
-//! A mount whose last rounds find the disk below full.
+//! A mount whose last rounds find that the disk below is full.
 
 use super::{Mounted, Scene, Start as _, is_mounted, quayfs};
 use std::fs;

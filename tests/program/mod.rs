@@ -114,7 +114,7 @@ impl Scene {
         Self::with_data("128M")
     }
 
-    /// As [`Scene::in_memory`], below a directory that everybody may pass.
+    /// As [`Scene::in_memory`], below a directory that every user may pass.
     #[track_caller]
     pub fn open_to_all() -> Self {
         let scene = Self::in_memory();
@@ -179,8 +179,8 @@ impl Scene {
     }
 }
 
-/// Copies the program, for those who may not go where it is. In a process of its own: whoever is being started by
-/// another test meanwhile would have the copy open for writing, and such a file cannot be run.
+/// Copies the program, for users who may not go where it is. In a process of its own: else a program that another test
+/// is starting meanwhile would have the copy open for writing, and such a file cannot be run.
 #[track_caller]
 pub fn copy_program(to: &Path) {
     let copied = Command::new("cp").arg(QUAYFS).arg(to).finish();

@@ -1,8 +1,8 @@
 //! Mount namespaces of tests that share a process.
 //!
-//! A new namespace begins with a copy of every mount, of other tests as well, and a file system lives until its last
-//! place is gone: unmounting one of them meanwhile would not end its daemon. So a namespace drops all copies but those
-//! it is about, and nobody unmounts until it has.
+//! A new namespace begins with a copy of every mount, those of other tests included. A file system lives until its last
+//! place is gone, so unmounting one of them meanwhile would not end its daemon. Therefore a namespace drops all copies
+//! but those it is about, and no test unmounts until it has done so.
 
 use super::{Run, Start as _};
 use std::io::{BufRead, BufReader};

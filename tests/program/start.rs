@@ -1,10 +1,10 @@
 //! Starting programs from tests that share a process.
 //!
-//! A process that has been forked holds a copy of every file that is open here, of other tests as well, until
-//! some time in its exec: which one that is nobody out here can tell, since `vfork` returns before. A test that
-//! has closed its files and unmounts would find the file system in use. So a new process closes these copies
-//! itself before its exec, and one program starts at a time: what a test has closed before it starts a program is
-//! closed everywhere when that program runs.
+//! A process that has been forked holds a copy of every file that is open here, those of other tests included, until
+//! some time in its exec. That time cannot be known out here, since `vfork` returns before it. A test that has
+//! closed its files and unmounts would find the file system in use. So a new process closes these copies itself
+//! before its exec, and one program starts at a time: what a test has closed before it starts a program is closed
+//! everywhere when that program runs.
 
 #![allow(unsafe_code)]
 
@@ -81,7 +81,7 @@ fn close_copies() -> io::Result<()> {
         let mut target = [MaybeUninit::uninit(); 64];
         let (target, _) = readlinkat_raw(&list, name, &mut target)?;
         if fd > 2 && fd != list.as_raw_fd() && !target.starts_with(b"pipe:") {
-            // Whatever it returns: it may be of a mount whose daemon is dead.
+            // What it returns does not matter: the file may be of a mount whose daemon is dead.
             // SAFETY: its owner is in the process that forked; here nothing uses it before the exec.
             let _ = unsafe { libc::close(fd) };
         }

@@ -39,8 +39,8 @@ fn recorded(image: &Image, backend: Backend) -> (Recorder, Media) {
     (recorder, media)
 }
 
-/// A bitmap whose page has been given up says that everything is free, until it is made anew: who
-/// mounted the volume in between, and wrote to it, would lose what the bits stood for.
+/// A bitmap whose page has been given up says that everything is free, until it is made anew: a user who
+/// mounted the volume in between and wrote to it would lose what the bits stood for.
 #[test]
 fn nobody_writes_to_a_volume_in_the_middle_of_its_repair() {
     let image = Image::sample(Left::Clean);

@@ -36,8 +36,8 @@ pub fn mended(image: &Image, harms: &[Harm], check_data: bool) -> (RepairReport,
     (report, media)
 }
 
-/// What the operations of the sample touch whose records wait to be replayed. Of a record that cannot
-/// be read any more, and of a slot without a header, nobody can say whose they were.
+/// What is touched by the operations of the sample whose records wait to be replayed. A record that
+/// cannot be read any more, or a slot without a header, does not tell which of these it belonged to.
 pub const IN_RECORDS: [&str; 8] = [
     "/",
     "/small",

@@ -1,4 +1,4 @@
-//! Memory for the content of files, touched before anybody measures: the first touch of a page costs
+//! Memory for the content of files, touched before any measurement: the first touch of a page costs
 //! more than a request.
 
 use crossbeam_queue::SegQueue;
@@ -9,7 +9,7 @@ pub const PAGE: usize = 4096;
 /// Content of one page.
 pub type Page = Box<[u8; PAGE]>;
 
-/// Pages that nobody uses.
+/// Pages that are not in use.
 #[derive(Debug, Default)]
 pub struct Pool {
     free: SegQueue<Page>,

@@ -269,7 +269,7 @@ impl Nothing {
         }
     }
 
-    /// What whoever measures wants to know, as the real thing says it.
+    /// What a measurement needs to know, as the real thing says it.
     fn status(&self) -> String {
         let messages: serde_json::Map<_, _> = self
             .stats

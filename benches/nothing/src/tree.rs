@@ -39,7 +39,7 @@ impl Names {
         self.by_cookie.insert(cookie, (name.into(), ino));
     }
 
-    /// Takes a name away, and says whose it was.
+    /// Takes a name away, and says which inode had it.
     pub fn remove(&mut self, name: &[u8]) -> Option<u64> {
         let (ino, cookie) = self.by_name.remove(name)?;
         self.by_cookie.remove(&cookie);
@@ -211,7 +211,7 @@ impl Tree {
 
     /// Gives something another name, which it takes away from whatever has it.
     ///
-    /// Two locks one after the other: a lookup in between misses the name, which nobody who measures does.
+    /// Two locks one after the other: a lookup in between misses the name, but no measurement does such a lookup.
     ///
     /// # Errors
     /// `ENOENT`, `ESTALE`.

@@ -43,7 +43,7 @@ impl Drop for Mounted {
     fn drop(&mut self) {
         let unmounted = Command::new("umount").arg(&self.at).status();
         if !unmounted.is_ok_and(|s| s.success()) {
-            // Its mount is dead then, and in nobody's way.
+            // Its mount is dead then, and not in the way.
             let _ = self.daemon.kill();
         }
         let _ = self.daemon.wait();

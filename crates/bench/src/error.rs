@@ -68,7 +68,7 @@ pub enum Error {
         /// What it said.
         why: String,
     },
-    /// Another thread of the run failed first, or somebody asked for the end.
+    /// Another thread of the run failed first, or the end was asked for.
     #[error("stopped")]
     Stopped,
 }

@@ -41,7 +41,7 @@ struct State {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     exists: bool,
-    /// Somebody creates or removes it.
+    /// A thread is creating or removing it.
     busy: bool,
     /// Threads that have it open.
     open: u32,
@@ -112,7 +112,7 @@ impl Fileset {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next file that does not exist; nobody else gets it until [`created`](Self::created).
+    /// The next file that does not exist; no other thread gets it until [`created`](Self::created).
     pub fn take_missing(&self) -> Option<usize> {
         let mut s = self.state();
         let file = s.find(s.next_missing, |e| !e.exists && !e.busy)?;
@@ -128,7 +128,7 @@ impl Fileset {
         (e.exists, e.busy, e.open) = (true, false, e.open + 1);
     }
 
-    /// The next file that exists, to be opened; nobody removes it until [`closed`](Self::closed).
+    /// The next file that exists, to be opened; no thread removes it until [`closed`](Self::closed).
     pub fn take_existing(&self) -> Option<usize> {
         let mut s = self.state();
         let file = s.find(s.next_existing, |e| e.exists && !e.busy)?;
@@ -142,7 +142,7 @@ impl Fileset {
         self.state().entries[file].open -= 1;
     }
 
-    /// The next file that exists, to be removed; nothing if somebody has just that one open.
+    /// The next file that exists, to be removed; nothing if a thread has just that file open.
     pub fn take_victim(&self) -> Option<usize> {
         let mut s = self.state();
         let file = s.find(s.next_existing, |e| e.exists && !e.busy)?;

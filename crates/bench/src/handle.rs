@@ -31,7 +31,7 @@ struct Opened<'l> {
     library: &'l dyn Library,
     node: Node,
     flags: OFlags,
-    /// Where `read` and `write` go on. A handle that two threads read from at once is nobody's.
+    /// Where `read` and `write` go on. No workload has two threads read from one handle at once.
     position: AtomicU64,
 }
 
@@ -97,7 +97,7 @@ impl<'l> Handle<'l> {
         Ok(Self(Open::Library(Opened::new(library, node, flags))))
     }
 
-    /// Where it is. Asked when a call on it fails, so that nobody has to carry paths along.
+    /// Where it is. Asked when a call on it fails, so that paths need not be carried along.
     pub fn path(&self) -> PathBuf {
         match &self.0 {
             Open::Kernel(fd) => {

@@ -6,7 +6,7 @@
 //! ```text
 //! Source (a report and its file) ──► sets: what may be one line
 //!                                      │ figures
-//! whoever else has figures ──► plot: Bars, Curves, Spreads ──► bars, curves: SVG
+//! figures of other sources ──► plot: Bars, Curves, Spreads ──► bars, curves: SVG
 //!                                      └─────────────────────► the table below
 //! ```
 //!
@@ -270,7 +270,7 @@ const LONG: usize = 24;
 
 fn table(title: &str, table: &Table) -> Markup {
     html! {
-        // Whoever has no pointer to scroll with has keys.
+        // For readers who scroll with keys instead of a pointer.
         div.scroll role="region" tabindex="0" aria-label={ (title) ": figures" } {
             table {
                 thead { tr { @for h in &table.head { th scope="col" { (h) } } } }

@@ -2,7 +2,7 @@
 //!
 //! All threads meet four times: when they are prepared; when the file system has settled and the
 //! warm-up begins; when it has ended; when counters have been read and the measured time begins.
-//! They sleep while they wait, so that on few CPUs nobody takes time from the others. A thread that
+//! They sleep while they wait, so that on few CPUs no thread takes time from the others. A thread that
 //! fails says so before the next meeting, and then all end there.
 
 use crate::error::{Error, Result};
@@ -15,13 +15,13 @@ use std::time::{Duration, Instant};
 
 /// What the runner does while the threads wait.
 pub trait Between {
-    /// Everybody is prepared.
+    /// All threads are prepared.
     ///
     /// # Errors
     /// The run fails.
     fn prepared(&mut self) -> Result<()>;
 
-    /// Everybody is warm.
+    /// All threads are warm.
     ///
     /// # Errors
     /// The run fails.
@@ -31,9 +31,9 @@ pub trait Between {
 /// Why threads end early.
 #[derive(Debug)]
 struct Ends<'a> {
-    /// Somebody failed.
+    /// Something in the run failed.
     failed: AtomicBool,
-    /// Somebody outside asked for the end.
+    /// The end was asked for from outside.
     stop: &'a AtomicBool,
 }
 

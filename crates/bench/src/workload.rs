@@ -472,7 +472,7 @@ pub fn all() -> Vec<Box<dyn Workload>> {
 /// everything.
 ///
 /// # Errors
-/// A name that nobody has.
+/// A name that no workload has.
 pub fn select(names: &[String]) -> Result<Vec<Box<dyn Workload>>> {
     let mut chosen: Vec<Box<dyn Workload>> = Vec::new();
     for name in names {

@@ -106,7 +106,7 @@ pub trait BlockDevice: Send + Sync {
             .try_for_each(|(block, buf)| self.write(block, buf))
     }
 
-    /// [`BlockDevice::write_many`] of what lies in a region. Nobody may store there meanwhile.
+    /// [`BlockDevice::write_many`] of what lies in a region. No thread may store there meanwhile.
     #[track_caller]
     fn write_from(&self, runs: &[RegionRun<'_>]) -> io::Result<()> {
         copy_and_write(self, runs)

@@ -12,7 +12,7 @@ use std::io;
 use std::panic::Location;
 use std::sync::Arc;
 
-/// What discarded blocks read as: something that nobody writes.
+/// What discarded blocks read as: something that is never written.
 const GARBAGE: u8 = 0xd5;
 
 /// A data device in memory. What is written is seen at once; what a crash leaves of it is the
@@ -30,7 +30,7 @@ impl SimDevice {
         }
     }
 
-    /// A device of zeros that nobody records.
+    /// A device of zeros that is not recorded.
     pub fn unrecorded(blocks: u64) -> Self {
         Self::new(Pages::new(blocks * BLOCK as u64), None)
     }

@@ -33,7 +33,7 @@ pub struct InFlight {
     pub off: u64,
     /// How much, in bytes.
     pub len: u64,
-    /// Who did it.
+    /// The code that did it.
     pub site: &'static Location<'static>,
 }
 
@@ -123,7 +123,7 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
-    /// Whether it changes nothing that anybody can read.
+    /// Whether it changes nothing that can be read.
     pub(crate) fn only_orders(&self) -> bool {
         match self {
             Self::Flush { .. } | Self::Fence | Self::Drain => true,

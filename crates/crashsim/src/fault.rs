@@ -142,7 +142,7 @@ impl FaultDevice {
         stall
     }
 
-    /// Forgets all that was told, and lets go whoever is held up.
+    /// Forgets all that was told, and lets go every call that is held up.
     pub fn heal(&self) {
         let mut state = self.state.lock();
         state.plans.clear();

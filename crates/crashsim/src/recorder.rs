@@ -31,15 +31,15 @@ struct State {
     events: Arc<Vec<Event>>,
     base: Option<Base>,
     drain_fault: Option<i32>,
-    /// So many events, and nobody makes another one.
+    /// After this many events no thread makes another one.
     dies_after: Option<usize>,
-    /// Somebody wanted to make one more.
+    /// A thread wanted to make one more.
     died: bool,
     /// How many of the events only lead to where crashes are of interest.
     from: usize,
 }
 
-/// What those panic with who outlive the death of their daemon ([`Recorder::die_after`]).
+/// What threads panic with that outlive the death of their daemon ([`Recorder::die_after`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Died;
 
@@ -60,7 +60,7 @@ impl Log {
         self.push_now(kind, site);
     }
 
-    /// [`Log::push`] for who holds a lock: nobody comes first.
+    /// [`Log::push`] for a thread that holds a lock: no other thread comes first.
     pub(crate) fn push_now(&self, kind: Kind, site: &'static Location<'static>) {
         let event = Event {
             thread: std::thread::current().id(),
@@ -195,8 +195,8 @@ impl Recorder {
         state.from = state.events.len();
     }
 
-    /// The daemon dies when there have been so many events: whoever does anything to either medium
-    /// after that panics with [`Died`] before it is done, until [`Recorder::revive`]. What is in
+    /// The daemon dies when there have been so many events: from then until [`Recorder::revive`], a
+    /// thread that is about to do anything to either medium panics with [`Died`] instead. What is in
     /// flight stays in flight: the machine goes on. Destructors that run because of the panic may
     /// flush, fence and drain, without effect; they must not store.
     pub fn die_after(&self, events: usize) {
@@ -205,7 +205,7 @@ impl Recorder {
         state.died = false;
     }
 
-    /// Whether somebody has met his death since [`Recorder::die_after`].
+    /// Whether a thread has met its death since [`Recorder::die_after`].
     pub fn has_died(&self) -> bool {
         self.log.state.lock().died
     }

@@ -114,7 +114,7 @@ impl Trace {
     }
 
     /// The moments, where crashes are of interest, just before something that was in flight is settled,
-    /// and who settles it.
+    /// and what settles it.
     pub fn fences(&self) -> Vec<(Point, Ordering)> {
         let mut cursor = Cursor::new(&self.base, self.backend);
         let mut fences = Vec::new();

@@ -1,10 +1,10 @@
 //! Keeps idle CPUs from halting while requests follow each other closely.
 //!
-//! A request that is answered on its own CPU is followed by waking whoever asked, and Linux likes to wake
-//! him on a CPU that is idle. In a virtual machine an idle CPU has halted, and to get it running again
-//! takes longer than everything else: a synchronous 4 KiB write takes 32 us instead of 12. So while
-//! requests come fast, the kernel is asked to let idle CPUs poll (PM QoS, `/dev/cpu_dma_latency`,
-//! `Documentation/power/pm_qos_interface.rst`), and no longer than that.
+//! When a request has been answered on its own CPU, the thread that asked is woken, and Linux likes to wake
+//! it on an idle CPU. In a virtual machine an idle CPU has halted, and getting it to run again takes longer
+//! than everything else: a synchronous 4 KiB write takes 32 us instead of 12. So while requests come fast,
+//! and no longer than that, the kernel is asked to let idle CPUs poll (PM QoS, `/dev/cpu_dma_latency`,
+//! `Documentation/power/pm_qos_interface.rst`).
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -20,7 +20,7 @@ const TICK: Duration = Duration::from_millis(5);
 const FAST: u64 = 20;
 /// Ticks without that many after which CPUs may halt again.
 const PATIENCE: u32 = 4;
-/// Ticks without anything after which nobody counts any more until a request comes.
+/// Ticks without a request after which counting stops until one comes.
 const IDLE: u32 = 40;
 
 /// The request to the kernel, as a file that lasts as long as it is open.
@@ -29,7 +29,7 @@ const DEVICE: &str = "/dev/cpu_dma_latency";
 /// When CPUs are to poll.
 #[derive(Debug, Default)]
 pub(crate) struct Awake {
-    /// Nobody counts: whoever gets a request says so.
+    /// Requests are not being counted: a thread that gets one says so.
     asleep: AtomicBool,
     ended: Mutex<bool>,
     wake: Condvar,

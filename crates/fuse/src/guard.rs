@@ -12,8 +12,8 @@ struct Bomb;
 impl Drop for Bomb {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Whoever asked would wait forever, and what an operation left half done would be built
-            // upon. What was acknowledged is durable; the next mount recovers.
+            // The process that asked would wait forever, and later operations would build on what this
+            // one left half done. What was acknowledged is durable; the next mount recovers.
             tracing::error!(fatal = true, "a request panicked: the daemon ends");
             std::process::abort();
         }

@@ -1,6 +1,6 @@
-//! Requests whose answer waits for the kernel: to forget a page it waits for whoever reads it, and what it has
-//! collected for a mapping it writes first, by requests to the very queue from which the first one came. So
-//! threads that serve nobody else answer these. The second kind of late answer is one that
+//! Requests whose answer waits for the kernel: before the kernel forgets a page, it waits for the page's readers
+//! and writes what it has collected for a mapping, by requests to the very queue from which the first one came.
+//! So these are answered by threads that serve no other requests. The second kind of late answer is one that
 //! the file system gives by itself, when what it waits for has happened ([`Postponed`]).
 
 use std::io;
@@ -229,7 +229,7 @@ fn send(device: &OwnedFd, unique: u64, answer: Answer, content: &[u8]) {
     };
     let message = [header.as_bytes(), content].concat();
     match rustix::io::retry_on_intr(|| rustix::io::write(device, &message)) {
-        // Whoever asked does not wait any more, or the connection has ended.
+        // The process that asked does not wait any more, or the connection has ended.
         Ok(_) | Err(Os::NOENT) => (),
         Err(e) if has_ended(e) => (),
         Err(e) => tracing::error!("the kernel refused an answer: {e}"),

@@ -31,9 +31,9 @@ impl Notifier {
         self.changed(ino, -1, 0);
     }
 
-    /// The same of attributes and of the pages that these bytes, at least one, are in, which it forgets. Pages that
-    /// were changed through a mapping it writes before this returns, and it waits for whoever reads them: so
-    /// whoever calls it must not be who answers requests, nor hold what a read or a write needs.
+    /// The same for the attributes and for the pages that these bytes (at least one) are in: the kernel forgets
+    /// these pages. Before this returns, it writes pages that were changed through a mapping, and waits for readers
+    /// of the pages. So the caller must not be a thread that answers requests, nor hold what a read or a write needs.
     pub fn content_changed(&self, ino: u64, bytes: Range<u64>) {
         let len = (bytes.end - bytes.start).cast_signed();
         self.changed(ino, bytes.start.cast_signed(), len);
@@ -41,7 +41,7 @@ impl Notifier {
 
     /// The kernel believes from now on that the file has at least `size` bytes, more than none, and asks for its
     /// attributes when it needs them next. Mappings, `sendfile` and the like go by what it believes, without
-    /// asking. It may wait for whoever reads the page that these end in, as [`Notifier::content_changed`] does.
+    /// asking. This may wait for readers of the page that these bytes end in, as [`Notifier::content_changed`] does.
     pub fn grown(&self, ino: u64, size: u64) {
         let body = StoreOut {
             nodeid: ino,

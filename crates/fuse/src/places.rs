@@ -38,7 +38,7 @@ pub(crate) struct Places {
     count: usize,
     /// May be more than there are: a thread that comes back finishes its request first.
     taken: AtomicUsize,
-    /// Threads that wait for a request. While there is one, the next request is read without anybody's help.
+    /// Threads that wait for a request. While there is one, the next request is read without another thread's help.
     reading: AtomicUsize,
     without: Mutex<Without>,
     free: Condvar,
@@ -100,7 +100,7 @@ impl Places {
     pub(crate) fn read<R>(&self, read: impl FnOnce() -> R) -> R {
         self.reading.fetch_add(1, Ordering::SeqCst);
         let result = read();
-        // Nobody reads now, but somebody could.
+        // No thread reads now, but one could.
         if self.reading.fetch_sub(1, Ordering::SeqCst) == 1
             && self.taken.load(Ordering::SeqCst) < self.count
         {
@@ -109,7 +109,7 @@ impl Places {
         result
     }
 
-    /// The connection has ended: nobody waits for a place any more.
+    /// The connection has ended: no thread waits for a place any more.
     pub(crate) fn end(&self) {
         self.lock().ended = true;
         self.free.notify_all();

@@ -12,9 +12,9 @@ use crate::wire::{
 /// A request of the kernel.
 #[derive(Debug)]
 pub struct Request<'a> {
-    /// Who asks, about which inode.
+    /// The caller, and the inode that it asks about.
     pub header: InHeader,
-    /// What for.
+    /// What it asks for.
     pub op: Op<'a>,
 }
 
@@ -381,7 +381,7 @@ impl<'a> Op<'a> {
         )
     }
 
-    /// Whether nobody waits for an answer.
+    /// Whether nothing waits for an answer.
     pub(crate) fn is_silent(&self) -> bool {
         matches!(self, Self::Forget { .. } | Self::BatchForget { .. })
     }

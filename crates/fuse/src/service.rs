@@ -23,8 +23,8 @@ pub struct Wish {
     pub flags: Init,
     /// Most bytes of one read or write; at least 4096.
     pub max_write: u32,
-    /// Requests that the kernel may have under way without anybody waiting (readahead, asynchronous
-    /// direct I/O).
+    /// Requests that the kernel may have under way without a process waiting for them (readahead,
+    /// asynchronous direct I/O).
     pub max_background: u16,
 }
 
@@ -45,8 +45,8 @@ pub trait Service: Send + Sync {
     /// Requests are answered from now on.
     fn started(&self);
 
-    /// Answers a request: `out` holds the content where that is a success. What a request with
-    /// nobody waiting for it is answered with is dropped.
+    /// Answers a request: `out` holds the content where that is a success. The answer to a request
+    /// that nothing waits for is dropped.
     ///
     /// # Errors
     /// The errno for the caller. `ENOSYS` to many requests means: never ask again.
@@ -65,8 +65,8 @@ pub trait Service: Send + Sync {
     }
 
     /// Whether the answer to an `ioctl` waits for the kernel, which may send other requests meanwhile: then a
-    /// thread that serves nobody else calls [`Service::answer_waiting`], if there are such threads
-    /// ([`Options::patient`](crate::Options::patient)). It is asked for no other request.
+    /// thread that serves no other requests calls [`Service::answer_waiting`], if there are such threads
+    /// ([`Options::patient`](crate::Options::patient)). This is not asked for any other kind of request.
     fn waits_for_kernel(&self, _request: &Request<'_>) -> bool {
         false
     }
@@ -81,6 +81,6 @@ pub trait Service: Send + Sync {
         self.answer(request, out)
     }
 
-    /// Does what answers left undone because they could not wait for the kernel. Nobody waits for it.
+    /// Does what answers left undone because they could not wait for the kernel. Nothing waits for it.
     fn catch_up(&self) {}
 }

@@ -87,8 +87,8 @@ pub struct Options {
     pub depth: usize,
     /// What idle CPUs do meanwhile.
     pub idle: Idle,
-    /// Threads for answers that wait for the kernel ([`Service::waits_for_kernel`]); without any, those who
-    /// serve answer these like all others.
+    /// Threads for answers that wait for the kernel ([`Service::waits_for_kernel`]); without any, the serving
+    /// threads give these answers like all others.
     pub patient: usize,
 }
 
@@ -257,7 +257,8 @@ impl Rings {
 }
 
 impl<'a> Session<'a> {
-    /// Starts those who answer what waits for the kernel. They end when nobody can hand them anything any more.
+    /// Starts the threads that answer what waits for the kernel. They end when no other thread can hand them
+    /// anything any more.
     fn start_patient<'s>(&self, scope: &'s Scope<'s, 'a>) -> io::Result<Option<Later>> {
         if self.options.patient == 0 {
             return Ok(None);
@@ -291,7 +292,7 @@ impl<'a> Session<'a> {
         serve_device(worker, cpu, self.service)
     }
 
-    /// Who serves the device, and the CPU to be bound to.
+    /// The worker that serves the device, and the CPU to be bound to.
     fn worker(&self, number: usize, mode: Mode) -> (Worker, Option<usize>) {
         let busy = mode.busy;
         let poll = if busy {
@@ -352,7 +353,7 @@ impl<'a> Session<'a> {
                 agreed,
                 cpu,
                 usable,
-                // Nobody asks on a CPU that is not there.
+                // No process asks on a CPU that is not there.
                 depth: if usable { self.options.depth.max(1) } else { 1 },
                 go: gone,
                 answer: answer.clone(),

@@ -75,7 +75,7 @@ impl Service for Memory {
                 out.put(&1u64)?;
                 Err(Errno::new(libc::EDQUOT))
             }
-            // Waits until somebody has written, and all waited at once.
+            // Waits for a write, which comes once all calls wait at the same time.
             Op::Fsync(_) => crate::waiting(|| {
                 *self.syncing.lock().unwrap() += 1;
                 while self.content.lock().unwrap().is_empty() {
@@ -83,7 +83,7 @@ impl Service for Memory {
                 }
                 Ok(())
             }),
-            // Waits until somebody has written.
+            // Waits for a write.
             Op::Ioctl { data, .. } => {
                 while self.content.lock().unwrap().is_empty() {
                     thread::yield_now();
@@ -216,7 +216,7 @@ fn a_session_agrees_and_answers() {
             kernel.ask(Opcode::Poll, 5, &[&[0; 24]]),
             (-libc::ENOSYS, Vec::new())
         );
-        // Nobody waits for these: the next answer is that of the next question.
+        // These get no answer: the next answer is that of the next question.
         kernel.send(Opcode::Forget, 6, &[ForgetIn { nlookup: 4 }.as_bytes()]);
         assert_eq!(kernel.ask(Opcode::Readlink, 7, &[]).0, -libc::ENOSYS);
         // Half a request is an error of that request.

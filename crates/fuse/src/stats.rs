@@ -33,7 +33,7 @@ impl Tally {
 pub struct Stats {
     tallies: Mutex<Vec<Arc<Tally>>>,
     transport: Mutex<Option<&'static str>>,
-    /// Who wants to know when requests come.
+    /// What is told when requests come.
     pub(crate) awake: Arc<Awake>,
 }
 
@@ -48,7 +48,7 @@ impl Stats {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Tally>>> {
-        // Nobody panics while he holds it.
+        // No code panics while it holds this lock.
         self.tallies
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner)

@@ -88,7 +88,7 @@ pub(crate) fn clone_device(session: &OwnedFd, nonblocking: bool) -> io::Result<O
     }
 }
 
-/// Writes `head` and behind it one byte that cannot be read. Whoever takes the whole of it fails with `EFAULT`.
+/// Writes `head` and behind it one byte that cannot be read. Taking the whole of it fails with `EFAULT`.
 pub(crate) fn write_unreadable(to: &OwnedFd, head: &[u8]) -> io::Result<()> {
     let parts = [
         libc::iovec {

@@ -1,4 +1,4 @@
-//! What nobody should ever feed a file system: harnesses for fuzzers.
+//! What a file system should never be fed: harnesses for fuzzers.
 //!
 //! Each target takes any bytes and must return: no panic, no overflow, no loop without an end, no
 //! memory without a bound. `fuzz/` has one program for each, for `cargo-fuzz`; the test `corpus`
@@ -8,10 +8,10 @@
 //! |---|---|
 //! | [`parsers`] | one structure of the media, chosen among those of a family |
 //! | [`mount`] | a volume, valid but for some patches |
-//! | [`operations`] | whoever calls the operation layer |
+//! | [`operations`] | the caller of the operation layer |
 //!
-//! Checksums would keep a fuzzer out: no mutation of its survives one. So harnesses make them right
-//! again, mostly, as somebody who forges a volume would.
+//! Checksums would keep a fuzzer out: none of its mutations survives one. So harnesses mostly make
+//! them right again, as a forger of volumes would.
 
 mod fixup;
 mod forge;

@@ -1,4 +1,4 @@
-//! Target `mount`: a volume that somebody has tampered with.
+//! Target `mount`: a volume that has been tampered with.
 
 use std::collections::BTreeSet;
 

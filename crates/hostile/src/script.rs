@@ -27,7 +27,7 @@ pub struct Script {
 }
 
 impl Script {
-    /// Nothing but the root directory and what somebody else has seen.
+    /// Knows only the root directory and the inodes in `seen`.
     pub fn new(seen: Vec<Ino>) -> Self {
         let mut known = vec![ROOT];
         known.extend(seen);

@@ -59,7 +59,7 @@ pub struct Base {
     pub pmem: Vec<u8>,
     /// For the device; the region is in `pmem`.
     image: CrashImage,
-    /// Who it is.
+    /// Which volume it is.
     pub config: ConfigTable,
     /// How it was mounted.
     pub options: &'static str,

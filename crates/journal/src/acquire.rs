@@ -105,8 +105,8 @@ impl Journal {
         self.try_buffers(amount, self.queue(need).claim(), need.prefer)
     }
 
-    /// As [`Journal::acquire`], but waits up to `limit` for digest or checkpoint to free room. Who
-    /// waits for slots is served in order of arrival, and so is who waits for log space alone.
+    /// As [`Journal::acquire`], but waits up to `limit` for digest or checkpoint to free room. Callers that wait
+    /// for slots are served in order of arrival, and so are callers that wait for log space alone.
     ///
     /// # Errors
     /// What was short when the time was up, [`Shortage::TooLarge`], [`Shortage::Refused`].

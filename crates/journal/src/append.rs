@@ -107,7 +107,7 @@ impl Journal {
         let lane = &self.buffers[lane_no].lane;
         let mut lane = lock_noting(lane, || self.counters.count_lane_wait());
         // Stopped or closed since the operation began? From here to the number nothing waits for
-        // anybody else, and `set_clean` passes through this lock.
+        // another thread, and `set_clean` passes through this lock.
         self.check()?;
         if self.bounds.last_taken() >= MAX_NUMBER - MAX_BUFFERS as u64 {
             return Err(JournalError::Exhausted);
@@ -128,9 +128,9 @@ impl Journal {
         // them thousands of records later.
         self.region.write_nt(off, &record.bytes);
         match self.durability {
-            // Ordering 4: durable before anybody is told, with what was staged for it, and before the lane's next
-            // record, which is how a scan tells damage from the end of the log (ordering 1), and what is staged
-            // and settled from what may be missing.
+            // Ordering 4: durable, with what was staged for it, before any caller is told and before the lane's
+            // next record. That is how a scan tells damage from the end of the log (ordering 1), and what is
+            // staged and settled from what may be missing.
             Durability::Op => {
                 if let Err(e) = self.drain() {
                     // The record may or may not survive. Its bound stays published, so nothing ever

@@ -34,7 +34,7 @@ impl Bounds {
         // Ordering 3: bound before number. Release also hands on this lane's earlier append, which
         // this bound replaces: a reader that sees it concludes that the earlier one has finished.
         self.lanes[lane].store(bound, ord(Site::BoundPublish, Ordering::Release));
-        // Release publishes the bound to whoever reads this increment. Each such operation continues
+        // Release publishes the bound to any thread that reads this increment. Each such operation continues
         // the release sequence of the previous ones.
         self.next
             .fetch_add(1, ord(Site::NumberTake, Ordering::AcqRel))

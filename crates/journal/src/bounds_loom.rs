@@ -44,7 +44,7 @@ impl Log {
 // For each access loom remembers only the last other one to come back to, so an append's own load of
 // the counter would hide a reader that came before it; a reader that comes after is always moved.
 
-/// Appends in two lanes, and a reader who believes the bounds.
+/// Appends in two lanes, and a reader that believes the bounds.
 fn complete_over_lanes() {
     let log = Log::new();
     let spawn = |job: fn(&Log)| {
@@ -72,7 +72,7 @@ fn complete_along_a_lane() {
     assert_eq!(log.bounds.complete_upto(), 2);
 }
 
-/// A commit: cut, then wait for whoever may be at or below it by taking his lane's lock.
+/// A commit: cut, then wait for each append that may be at or below it by taking its lane's lock.
 fn a_cut_waits_for_appends() {
     let log = Log::new();
     let spawn = |job: fn(&Log)| {

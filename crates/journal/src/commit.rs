@@ -77,7 +77,7 @@ impl Drop for Flight<'_> {
 struct Serving<'a>(&'a Journal);
 
 impl Drop for Serving<'_> {
-    /// Nobody waits for a thread that has panicked. Another one may serve, unless the end has been announced.
+    /// No caller waits for a thread that has panicked. Another one may serve, unless the end has been announced.
     fn drop(&mut self) {
         let mut committing = self.0.committing.lock();
         if committing.service == Service::Open {
@@ -181,7 +181,7 @@ impl Journal {
         Some(self.commit(None))
     }
 
-    /// Commits for those who are queued, until [`Journal::end_queue`]. After each of its commits it calls `each`.
+    /// Commits for the queued waiters, until [`Journal::end_queue`]. Calls `each` after each of its commits.
     pub fn serve_queue(&self, mut each: impl FnMut(Result<u64, JournalError>)) {
         let _serving = Serving(self);
         let mut committing = self.committing.lock();
@@ -208,7 +208,7 @@ impl Journal {
         self.committing.lock().service == Service::Open
     }
 
-    /// Ends [`Journal::serve_queue`], now or when it begins: all that are queued are told, and from now on nobody is
+    /// Ends [`Journal::serve_queue`], now or when it begins: all queued waiters are told, and from now on none is
     /// queued.
     pub fn end_queue(&self) {
         self.committing.lock().service = Service::Ending;

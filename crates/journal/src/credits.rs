@@ -57,7 +57,7 @@ impl Amount {
 /// What one buffer has left to give.
 pub(crate) struct Credits {
     word: AtomicU64,
-    /// Failed exchanges. It is looked at and changed by nobody who succeeds at once.
+    /// Failed exchanges. A caller whose first exchange succeeds neither reads nor changes this.
     retries: std::sync::atomic::AtomicU64,
 }
 

@@ -16,7 +16,7 @@ const NOTHING: Amount = Amount {
     records: 0,
 };
 
-/// Whoever holds the only credit owns what it stands for.
+/// The thread that holds the only credit owns what it stands for.
 fn a_credit_carries_ownership() {
     let state = Arc::new((Credits::new(ONE), Shared::new()));
     let work = |state: &(Credits, Shared)| {
@@ -80,7 +80,7 @@ fn all_or_nothing() {
     assert_eq!(credits.try_take(all, NOTHING), Ok(()));
 }
 
-/// A credit given back while somebody goes to sleep for it wakes him: loom reports a deadlock if not.
+/// A credit given back while a thread goes to sleep for it wakes that thread: loom reports a deadlock if not.
 fn no_wake_up_is_lost() {
     let state = Arc::new((Credits::new(Amount::default()), WaitQueue::new()));
     let giver = {

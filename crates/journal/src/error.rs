@@ -72,7 +72,7 @@ pub enum JournalError {
         /// Bytes that the credit is good for.
         credit: u64,
     },
-    /// The scan found records that nobody has digested.
+    /// The scan found records that have not been digested.
     #[error("not recovered: records up to {last} are replayable, digested is {digested}")]
     NotRecovered {
         /// Highest replayable number.

@@ -14,7 +14,7 @@ const CHUNK: u64 = 1024;
 
 impl Journal {
     /// Writes an empty journal: no live slot, no record, epoch 1, clean. Durable with the next drain;
-    /// until then there must be nothing that leads anybody here.
+    /// until then nothing may refer to it.
     ///
     /// The lanes are not touched: what an earlier life left in them has another volume's salt.
     ///

@@ -161,13 +161,13 @@ impl Journal {
         self.region.drain().map_err(|e| self.stop(e))
     }
 
-    /// Whether somebody waits for slots. Not exact: for who decides how fast to bring some.
+    /// Whether a caller waits for slots. Not exact: meant for a thread that decides how fast to free some.
     pub fn slots_are_wanted(&self) -> bool {
         self.slot_waiters.is_waiting()
     }
 
-    /// Whether more than one part in so many of the log is in use or promised to somebody. Takes no lock, and is as
-    /// exact as that allows.
+    /// Whether more than one part in so many of the log is in use or promised to an operation. Takes no lock, and is
+    /// as exact as that allows.
     pub fn log_uses_more_than_one_in(&self, parts: u64) -> bool {
         let (mut all, mut left) = (0, 0);
         for buffer in &self.buffers[..self.active] {
@@ -177,7 +177,7 @@ impl Journal {
         all.saturating_sub(left) * parts > all
     }
 
-    /// Whether somebody waits for slots or for log space, or did a moment ago.
+    /// Whether a caller waits for slots or for log space, or did a moment ago.
     pub fn room_is_wanted(&self) -> bool {
         self.slot_waiters.is_waiting() || self.log_waiters.is_waiting()
     }
@@ -227,7 +227,7 @@ impl Journal {
     /// number taken before this call are among it. What is behind `from` must not be digested yet.
     pub fn read_appended(&self, from: &mut LogPositions, out: &mut Vec<u8>) {
         for (lane, at) in from.0.iter_mut().enumerate() {
-            // Whoever took a number holds this lock until his record is there.
+            // A thread that took a number holds this lock until its record is there.
             let tail = self.buffers[lane].lane.lock().tail;
             while *at < tail {
                 let within = *at % self.geo.lane_bytes;
@@ -258,7 +258,7 @@ impl Journal {
         self.check()?;
         self.closed.store(true, Ordering::Release);
         self.wake();
-        // Those who passed the check before are in a lane now, or will see `closed` there.
+        // Threads that passed the check before this are in a lane now, or will see `closed` there.
         for buffer in &self.buffers {
             drop(buffer.lane.lock());
         }

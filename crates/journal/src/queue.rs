@@ -1,8 +1,8 @@
 //! Waiting for credits: first come, first served, and no wake-up is lost.
 //!
-//! A newcomer passes those who wait if what he leaves is enough for the first of them. Were he always to
-//! queue, a queue would never end once it has begun: whoever is served comes back before the last of it has
-//! been woken, and every operation sleeps once.
+//! A newcomer passes the callers that wait if what it leaves is enough for the first of them. If newcomers
+//! always queued, a queue would never end once it has begun: a caller that is served comes back before the last
+//! one in the queue has been woken, and every operation sleeps once.
 
 use crate::credits::Amount;
 use crate::sync::{AtomicU64, Condvar, Mutex, Ordering, Site, fence, weakened};
@@ -14,17 +14,17 @@ use std::time::Duration;
 /// others would run for nothing, once for each credit that is given.
 #[cfg(not(loom))]
 const BEDS: usize = 32;
-/// In the models there are two who wait.
+/// In the models there are two waiters.
 #[cfg(loom)]
 const BEDS: usize = 2;
 
-/// Those who wait, in order of arrival.
+/// The callers that wait, in order of arrival.
 pub(crate) struct WaitQueue {
     waiting: AtomicU64,
     /// What the first in line wants, packed.
     claim: AtomicU64,
     tickets: Mutex<Tickets>,
-    /// Whoever has a ticket sleeps at the bed of its number.
+    /// A caller that has a ticket sleeps at the bed of the ticket's number.
     beds: [Condvar; BEDS],
 }
 
@@ -44,8 +44,8 @@ impl WaitQueue {
         }
     }
 
-    /// What a newcomer must leave, or a large need would starve: that of the first in line, who takes it as
-    /// soon as it is there. Nothing if nobody waits.
+    /// What a newcomer must leave, or a large need would starve: the need of the first in line, which takes it as
+    /// soon as it is there. Nothing if no caller waits.
     pub(crate) fn claim(&self) -> Amount {
         Amount::unpack(self.claim.load(Ordering::Relaxed))
     }
@@ -92,7 +92,7 @@ impl WaitQueue {
         result
     }
 
-    /// Whether somebody waits, or did a moment ago.
+    /// Whether a caller waits, or did a moment ago.
     pub(crate) fn is_waiting(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) != 0
     }
@@ -118,7 +118,7 @@ impl WaitQueue {
         }
     }
 
-    /// A newcomer may see it late: he is a little too early or queues once more.
+    /// A newcomer may see the new claim late: it then goes on a little too early, or queues once more.
     fn show_claim(&self, tickets: &Tickets) {
         let first = tickets.queue.front().map_or(Amount::default(), |(_, a)| *a);
         self.claim.store(first.pack(), Ordering::Relaxed);

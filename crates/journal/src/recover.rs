@@ -185,7 +185,7 @@ impl Scan {
             jsb.store_head(lane, end);
         }
         jsb.store_epoch(EpochWord {
-            // Who recovers in the middle of a repair is the repair, which is not over.
+            // A recovery in the middle of a repair is the repair itself, which is not over.
             repairing: self.repairing,
             epoch: self.last_epoch() + 1,
             mode: options.durability.mode(),

@@ -85,7 +85,7 @@ impl Journal {
     /// Returns slots to use: those at or below `retired`, and abandoned ones, as far as the rings'
     /// order allows. `retired` is what the L2P transaction stored, durably, or the current value to
     /// collect abandoned slots only. The caller has unpublished these slots before; `grace` must
-    /// return only when nobody who could still have found one is reading it. Returns how many slots
+    /// return only when no reader that could still have found one is reading it. Returns how many slots
     /// became free.
     ///
     /// # Errors
@@ -140,8 +140,8 @@ impl Journal {
         Ok(())
     }
 
-    /// The payload of a slot where it lies, not verified. Nobody stores there before the slot has been freed, so the
-    /// caller is the round that frees it, or holds an epoch pin as with [`Journal::read_slot`].
+    /// The payload of a slot where it lies, not verified. No thread stores there before the slot has been freed, so
+    /// the caller is the round that frees it, or holds an epoch pin as with [`Journal::read_slot`].
     pub fn slot_bytes(&self, slot: &SlotRef) -> Bytes<'_> {
         let index = self.buffer(slot.buffer).ring.index(slot.pos);
         self.region

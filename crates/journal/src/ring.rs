@@ -86,7 +86,7 @@ impl SlotRing {
         let cell = self.cell(pos);
         cell.lbn.store(lbn, Ordering::Relaxed);
         cell.crc.store(crc, Ordering::Relaxed);
-        // Release: whoever sees the number sees block and checksum.
+        // Release: a thread that sees the number sees block and checksum.
         cell.state
             .store(seq, ord(Site::SlotCommit, Ordering::Release));
     }

@@ -55,7 +55,7 @@ impl Buffer {
     }
 }
 
-/// Who sees the number of a slot sees its block, checksum and payload.
+/// A thread that sees the number of a slot sees its block, checksum and payload.
 fn committed_slots_are_whole() {
     let buffer = Buffer::new();
     let other = {
@@ -70,7 +70,7 @@ fn committed_slots_are_whole() {
     assert_eq!(buffer.ring.committed(0, 1).count(), 1);
 }
 
-/// A slot is used by one operation after another, with a round in between, and nobody's stores meet.
+/// A slot is used by one operation after another, with a round in between, and their stores never meet.
 fn reuse_comes_after(first: Option<u64>) {
     let buffer = Buffer::new();
     let writer = {

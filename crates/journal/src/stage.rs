@@ -130,7 +130,8 @@ impl Journal {
             }
         }
         self.write_headers(buffer, index, &headers);
-        // No fence: that of the record's append, by the same thread, settles them. Nobody knows of the slots before.
+        // No fence: the fence of the record's append, by the same thread, settles them. No other thread knows of the
+        // slots before that.
         Ok(staged)
     }
 

@@ -100,7 +100,7 @@ impl StagedMap {
         mut each: impl FnMut(T, Option<SlotRef>),
     ) {
         by_group(items, &lbn, |key, items| {
-            // Copied: whoever brings the items may have far to go for the next one.
+            // Copied, so that no lock is held while the iterator gets the next item, which may take long.
             let group = self.groups.get(&key).map(|group| *group);
             for item in items {
                 let found = group.and_then(|g| g.get(lbn(&item)));

@@ -24,7 +24,7 @@ impl Counters {
     pub(crate) fn count_shared_commit(&self) {
         self.shared_commits.fetch_add(1, Ordering::Relaxed);
     }
-    /// Somebody has waited for credits, with slots among them or not.
+    /// A caller has waited for credits, with slots among them or not.
     pub(crate) fn count_wait(&self, slots: bool, time: Duration) {
         let counter = if slots {
             &self.slot_waits
@@ -85,7 +85,7 @@ pub struct JournalStats {
     pub log_waits: u64,
     /// Microseconds that those waited, all together.
     pub credit_wait_us: u64,
-    /// Times that credits changed while somebody took some, who had to look again.
+    /// Times that credits changed while a caller took some, so that it had to look again.
     pub credit_retries: u64,
     /// Times an append found the lock of its lane taken.
     pub lane_waits: u64,

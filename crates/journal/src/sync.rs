@@ -32,7 +32,7 @@ pub(crate) enum Site {
     SlotCommit,
     /// A slot's operation failed.
     SlotAbandon,
-    /// Somebody looks at the state of a slot.
+    /// The state of a slot is read.
     SlotRead,
     /// A waiter has announced itself and looks for credits once more.
     WaitFence,

@@ -104,7 +104,7 @@ pub(crate) fn walk_lane(
             Found::Invalid { seq, resume } => {
                 walk.max_seq = walk.max_seq.max(seq.unwrap_or(0));
                 walker.note(&mut walk, at);
-                // In `commit` mode nobody can say what an illegible record was.
+                // In `commit` mode there is no telling what an illegible record was.
                 if rules.mode == Durability::Op || seq.is_some_and(|s| s <= rules.committed) {
                     invalid.push(Damage::Record { lane, pos: at, seq });
                 }

@@ -311,7 +311,7 @@ fn a_newcomer_leaves_what_the_first_in_line_waits_for() {
     drop(one);
     std::thread::scope(|s| {
         let waiter = s.spawn(|| j.acquire_blocking(slots(6, 0), Duration::MAX));
-        // There are 3 and 5: once he waits, for nobody else.
+        // 3 and 5 slots are left, but once the waiter waits, not for other callers.
         let refused = loop {
             match j.acquire(slots(1, 1)) {
                 Ok(credit) => drop(credit),
@@ -325,7 +325,7 @@ fn a_newcomer_leaves_what_the_first_in_line_waits_for() {
                 .err(),
             Some(Shortage::Slots)
         );
-        // Whoever waits for log space alone is in another line.
+        // Callers that wait for log space alone are in another line.
         assert!(j.acquire(slots(0, 0)).is_ok());
         drop(first);
         let large = waiter.join().expect("no panic").expect("room");

@@ -90,7 +90,7 @@ fn in_op_an_invalid_record_with_a_valid_successor_is_damage() {
         );
         assert_eq!(seqs(&s), [3, 5], "what follows is still found");
         assert_eq!(s.intact_upto(), 3);
-        // A caller who takes the loss goes on after the last record before it.
+        // A caller that accepts the loss goes on after the last record before it.
         s.store_digested(3).expect("digest");
         let j = s.into_journal(RecoveredTo { digested: 3 }, options(Durability::Op));
         let j = j.expect("damage justifies what is left");

@@ -1,6 +1,6 @@
 //! Many threads on small rings that wrap over and over, with digest and rounds going on all the time:
-//! nobody reads anything else than the newest content or an older one that was newest during the
-//! read, nothing is lost over a restart, and all room comes back.
+//! a read returns nothing but the newest content, or an older one that was the newest during the
+//! read; nothing is lost over a restart, and all room comes back.
 
 mod common;
 

@@ -7,16 +7,16 @@ use crate::bytes::{get_u16, get_u32};
 pub const ACCESS: &[u8] = b"system.posix_acl_access";
 /// The attribute of a directory from which new inodes in it get theirs.
 pub const DEFAULT: &[u8] = b"system.posix_acl_default";
-/// Longest value. Linux reads no more, and would refuse everybody where it cannot read all.
+/// Longest value. Linux reads no more, and would refuse everyone where it cannot read all.
 pub const VALUE_MAX: usize = 4096;
 
 const VERSION: u32 = 2;
 const HEADER: usize = 4;
 const ENTRY: usize = 8;
-/// The id of entries that name nobody; also the one that no user and no group has.
+/// The id of entries that name no user or group; also the one that no user and no group has.
 const NOBODY: u32 = u32::MAX;
 
-/// Whom an entry is about.
+/// Who an entry is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     /// The owner of the inode.
@@ -27,13 +27,13 @@ pub enum Who {
     OwningGroup,
     /// A group.
     Group(u32),
-    /// What all but the owner and everybody else may have at most.
+    /// Upper limit for all entries but `Owner` and `Other`.
     Mask,
-    /// Everybody else.
+    /// Everyone else.
     Other,
 }
 
-/// What somebody may do: bits 4 (read), 2 (write), 1 (execute, search).
+/// What a user or group may do: bits 4 (read), 2 (write), 1 (execute, search).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Who.
@@ -101,7 +101,7 @@ impl Acl {
         out
     }
 
-    /// Owner, users, owning group, groups, mask, everybody else; a mask where there are users or
+    /// Owner, users, owning group, groups, mask, everyone else; a mask where there are users or
     /// groups. Within users and within groups Linux asks for no order.
     fn is_in_order(&self) -> bool {
         let place = |e: &Entry| match e.who {
@@ -169,7 +169,7 @@ impl Acl {
     }
 }
 
-/// One entry. The id of an entry that names nobody is not looked at, as Linux does not.
+/// One entry. The id of an entry that names no user or group is ignored, as in Linux.
 fn entry(b: &[u8]) -> Option<Entry> {
     let (tag, may, id) = (get_u16(b, 0), u32::from(get_u16(b, 2)), get_u32(b, 4));
     let named = || (id != NOBODY).then_some(id);
@@ -221,7 +221,7 @@ mod tests {
         let three = Acl::decode(&value(&[(1, 6, 0), (4, 4, 0), (0x20, 0, 0)])).unwrap();
         assert!(three.is_minimal());
         assert_eq!(three.mode(), 0o640);
-        // A mask without anybody to mask says what three entries cannot.
+        // A mask without users or groups to mask says what three entries cannot.
         let mask = [(1, 6, NO), (4, 6, NO), (0x10, 4, NO), (0x20, 0, NO)];
         let mask = Acl::decode(&value(&mask)).unwrap();
         assert!(!mask.is_minimal());

@@ -31,7 +31,7 @@ pub const FEATURE_PROPOSALS: u64 = 2;
 /// Incompatible: a commit may be proposed while the one before it is not known to be durable, and there are three places
 /// of proposals. Only together with [`FEATURE_PROPOSALS`].
 pub const FEATURE_PIPELINE: u64 = 4;
-/// The configuration table: who the volume is and where its areas lie. It is written by `mkfs`
+/// The configuration table: which volume it is and where its areas lie. It is written by `mkfs`
 /// only, so its two copies are equal unless one is damaged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigTable {

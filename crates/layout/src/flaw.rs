@@ -1,5 +1,5 @@
-//! What passes its checksum and still cannot be true. Whoever loads a structure asks here, the mount and the checker
-//! alike: what is built on it afterwards need not ask again.
+//! What passes its checksum and still cannot be true. Code that loads a structure asks here, in the mount and in the
+//! checker alike: what is built on it afterwards need not ask again.
 
 use std::fmt;
 use std::ops::Range;
@@ -31,7 +31,7 @@ pub enum Flaw {
     /// A dynamic node with a page of a kind that has fixed ids.
     #[error("{0:?} page, which has a fixed node id")]
     Fixed(NodeKind),
-    /// The owner of a page that belongs to nobody.
+    /// The owner of a page that belongs to no inode.
     #[error("shared page, but inode {0} owns it")]
     Shared(u64),
     /// An owner that cannot be one.
@@ -402,8 +402,8 @@ fn content_of(i: &Inode, each: &mut dyn FnMut(Part, fmt::Arguments<'_>)) {
     }
 }
 
-/// Checks a set of extended attributes of an inode of this mode. That lists agree with its permissions is not looked
-/// at: who changes one changes the other next.
+/// Checks a set of extended attributes of an inode of this mode. Whether lists agree with its permissions is not
+/// checked: code that changes one changes the other next.
 ///
 /// # Errors
 /// [`Flaw::Attributes`].

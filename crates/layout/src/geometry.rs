@@ -273,7 +273,7 @@ impl Geometry {
     }
 
     /// Puts one area behind the other, in the order of the format. The region ends with the last node
-    /// page. Whether anybody can use a volume of these sizes is the caller's affair.
+    /// page. Whether a volume of these sizes is of any use is the caller's concern.
     pub fn lay_out(s: &Sizes) -> Self {
         let mut at = 2 * B;
         let slots = s.slots_per_buffer * s.buffers;

@@ -1,8 +1,8 @@
 //! The checks that stand between a damaged volume and wrong data, by name.
 //!
 //! In every usual build they all stand, which the compiler knows. A build with `--cfg mutants` leaves
-//! out the one that the environment variable `QUAYFS_MUTANT` names, so that somebody can find out
-//! whether its absence is noticed (`make mutants`).
+//! out the one that the environment variable `QUAYFS_MUTANT` names, to find out whether its absence
+//! is noticed (`make mutants`).
 
 macro_rules! guards {
     ($($(#[$doc:meta])* $guard:ident = $name:literal,)*) => {
@@ -55,7 +55,7 @@ guards! {
     Proposal = "proposal-whole",
     /// `retired_seq`: slots at or below it are dead.
     Retired = "retired-seq",
-    /// Credits: nobody takes slots or log space that are still in use.
+    /// Credits: no operation takes slots or log space that are still in use.
     Credits = "credits",
     /// The check in an entry of the page table.
     MapEntry = "map-entry-check",

@@ -46,7 +46,7 @@ pub const S_ISVTX: u32 = 0o1000;
 
 /// Writes of the content and changes of names in a directory are durable when they return.
 pub const FLAG_SYNC: u32 = 0x8;
-/// Nobody changes anything.
+/// Nothing may be changed.
 pub const FLAG_IMMUTABLE: u32 = 0x10;
 /// Content grows at its end and nowhere else; names come and do not go.
 pub const FLAG_APPEND: u32 = 0x20;

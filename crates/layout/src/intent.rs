@@ -15,7 +15,7 @@ pub const PER_PAGE: usize = PAYLOAD / SIZE;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
 pub enum IntentKind {
-    /// No name is left: free everything once nobody has it open.
+    /// No name is left: free everything once no process has it open.
     Orphan = 1,
     /// Blocks behind the end of the file are still allocated.
     Truncate = 2,

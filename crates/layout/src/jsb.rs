@@ -134,7 +134,7 @@ pub struct EpochWord {
     /// Durability mode in force during the epoch.
     pub mode: Mode,
     /// A repair has begun and not ended: what it has given up so far looks like something that never
-    /// was, so nobody may write to the volume until another repair has ended.
+    /// was, so the volume must not be written to until another repair has ended.
     pub repairing: bool,
 }
 

@@ -198,7 +198,7 @@ impl RecordSeed {
 }
 
 /// Slots that one staging filled: consecutive ring positions of one buffer. With it a record vouches
-/// for its slots without anyone knowing what the items mean.
+/// for its slots, and a reader need not know what the items mean.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlotRun {
     /// Staging buffer.

@@ -27,19 +27,19 @@ pub enum Property {
     FalseDamage,
     /// A block or page that must be readable is not.
     Unreadable,
-    /// The medium lost something and nobody noticed.
+    /// The medium lost something and nothing noticed.
     SilentDamage,
     /// The L2P map is not a permutation.
     NotAPermutation,
     /// A page, block, slot or number has two owners.
     DoubleOwned,
-    /// Something is owned by nobody and can never be allocated again.
+    /// Something has no owner and can never be allocated again.
     Leaked,
     /// A derived counter disagrees with what it counts.
     WrongCounter,
     /// A second crash, inside recovery, changed what recovery shows.
     NotIdempotent,
-    /// Nobody can take another step although work remains.
+    /// No step can be taken although work remains.
     Stuck,
     /// `ENOSPC` although space is free.
     SpuriousEnospc,
@@ -81,7 +81,7 @@ pub trait Model {
     fn successors(&self, state: &Self::State, out: &mut Vec<(Self::Step, Self::State)>);
     /// Checks the properties of one state.
     fn check(&self, state: &Self::State) -> Result<(), Property>;
-    /// The same for misfortunes, which nobody can count on as progress.
+    /// The same for misfortunes, which do not count as progress.
     fn crashes(&self, _state: &Self::State, _out: &mut Vec<(Self::Step, Self::State)>) {}
     /// One misfortune, drawn at random: `draw(n)` is below `n`.
     fn crash_at_random(
@@ -267,8 +267,8 @@ impl Progress {
         }
     }
 
-    /// A state from which no finished one can be reached: the first in which nobody can do
-    /// anything at all, or else the first of all.
+    /// A state from which no finished one can be reached: the first in which nothing
+    /// can be done at all, or else the first of all.
     fn stuck(mut self, states: usize) -> Option<u32> {
         self.edges.sort_unstable();
         let mut fine = vec![false; states];
@@ -321,7 +321,7 @@ mod tests {
     use super::*;
 
     /// Two threads add one to a counter, each by a load and a store; `atomic` makes it one step.
-    /// A thread may first wait for a lock that nobody ever releases.
+    /// A thread may first wait for a lock that is never released.
     struct Counter {
         atomic: bool,
         deadlock: bool,

@@ -17,7 +17,7 @@ pub const TORN: u16 = 0xffff;
 /// Stores that can be in flight in one cell at once.
 const DEEP: usize = 3;
 
-/// One cell: its durable value, then the values in flight, oldest first, and who stored each
+/// One cell: its durable value, then the values in flight, oldest first, and the owner of each
 /// (0: none).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 struct Cell {
@@ -121,7 +121,7 @@ impl<const N: usize> Medium<N> {
         }
     }
 
-    /// A drain that covers the stores of everybody in `range`.
+    /// A drain that covers the stores of every owner in `range`.
     pub fn drain(&mut self, range: std::ops::Range<usize>) {
         for cell in &mut self.cell[range] {
             cell.settle(cell.flying());

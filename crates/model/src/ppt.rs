@@ -35,7 +35,7 @@ pub struct Config {
     pub kept: Kept,
 }
 
-/// Map and `retired_seq` as somebody may see them after attach.
+/// Map and `retired_seq` as they may be seen after attach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 struct Shown {
     map: [u8; LBNS],

@@ -52,7 +52,7 @@ pub struct State {
     slot: [u8; FILE],
     staged: [bool; FILE],
     current: u8,
-    /// The range lock: somebody reads, somebody writes.
+    /// The range lock: held for a read, held for a write.
     shared: bool,
     exclusive: bool,
     reader: Reader,
@@ -190,7 +190,7 @@ impl Readers {
         Some(s)
     }
 
-    /// Whether everyone who was pinned when the round began to wait is gone.
+    /// Whether all that were pinned when the round began to wait are gone.
     fn grace(s: &mut State) -> bool {
         s.waits = [s.waits[0] && s.reader.pinned, s.waits[1] && s.writer_pinned];
         s.waits == [false; 2]

@@ -41,9 +41,9 @@ const IDENTITY: mkfs::Identity = mkfs::Identity {
 /// What threads share.
 #[derive(Clone, Copy, Debug)]
 struct Shared {
-    /// A file of which everybody has a part.
+    /// A file of which every thread has a part.
     file: Ino,
-    /// Directories in which everybody has names.
+    /// Directories in which every thread has names.
     dirs: [Ino; 2],
 }
 
@@ -164,7 +164,7 @@ impl Duo {
     }
 }
 
-/// A mount that ends, also when somebody panics.
+/// A mount that ends, also when a thread panics.
 struct Mount(Arc<Fs>);
 
 impl Drop for Mount {

@@ -36,7 +36,7 @@ use quayfs_layout::geometry::{Geometry, Sizes};
 use quayfs_pmem::{Backend, Region};
 
 /// Sizes of a volume. `Geometry::compute` refuses anything as small as what tests want, because
-/// nobody would be happy with it; the format does not mind.
+/// no user would be happy with it; the format does not mind.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// LBNs, spare pool included.

@@ -349,7 +349,7 @@ impl Model {
         self.reap(ino);
     }
 
-    /// An inode that nobody names and nobody knows is gone.
+    /// An inode that has no name and that the kernel does not know is gone.
     fn reap(&mut self, ino: Ino) {
         if self
             .nodes
@@ -370,7 +370,7 @@ impl Model {
         known
     }
 
-    /// A mount ends: nobody knows anything any more.
+    /// A mount ends: the kernel no longer knows any inode.
     pub fn forget_all(&mut self) {
         let all: Vec<Ino> = self.nodes.keys().copied().collect();
         for ino in all {

@@ -406,7 +406,7 @@ pub fn random(rng: &mut Rng, m: &Model, t: &Taste) -> Op {
         93 => Op::Release { ino: file },
         94 if rng.one_in(2) => Op::Evict,
         94 => Op::Fsync { ino: any },
-        // It waits for nobody, and everybody may go on beside it.
+        // A trim waits for no other operation, and all others may go on beside it.
         95 if rng.one_in(3) => Op::Trim,
         95..97 if t.quiet => Op::Digest,
         97 if t.quiet => Op::Round,

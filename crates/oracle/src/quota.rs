@@ -85,7 +85,7 @@ pub struct Books {
 }
 
 impl Books {
-    /// What there is before or after `op`; nothing where no project has a limit. Nobody else is at work.
+    /// What there is before or after `op`; nothing where no project has a limit. No other thread is at work.
     pub fn open(fs: &Fs, m: &Model, op: &Op) -> Result<Option<Self>> {
         if m.limits.is_empty() {
             return Ok(None);

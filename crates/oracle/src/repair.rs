@@ -1,6 +1,6 @@
 //! Crashes while a damaged volume is repaired. Whatever a crash leaves, the next repair comes to the
-//! end that the one before was about to come to; and until one has come to its end nobody can mount
-//! the volume and make matters worse.
+//! end that the one before was about to come to. Until a repair has come to its end, the volume cannot
+//! be mounted, so that nothing makes matters worse.
 
 use std::sync::{Arc, LazyLock};
 
@@ -111,7 +111,7 @@ impl Repair {
         };
         if let Some(events) = dies {
             recorder.die_after(events);
-            // A thread of its own, whose fences settle nothing for those who come after it.
+            // A thread of its own: its fences settle nothing for threads that come after it.
             let first = || repair(&media).map(drop);
             let first = std::thread::scope(|s| s.spawn(first).join());
             if let Err(panic) = first
@@ -130,7 +130,7 @@ impl Repair {
         let kept = end.iter().filter(same);
         let kept: Tree = kept.map(|(p, i)| (p.clone(), i.clone())).collect();
         let left = report.outcome == Outcome::Left;
-        // What a first one has done nobody knows any more, and content that is lost is a finding.
+        // What a first repair has done is not known any more, and content that is lost is a finding.
         let excused = |path: &String| {
             let unread = end.get(path).is_some_and(|i| i.content.is_none());
             dies.is_some() || left && unread || is_told(&report, path)
@@ -177,8 +177,8 @@ impl Repair {
         Ok(recorder)
     }
 
-    /// Who mounts what a crash has left is refused, or finds the volume whole or as it was damaged. In
-    /// either case everything is there that was not damaged, and he cannot do harm to it. (Copies of the
+    /// A mount of what a crash has left is refused, or finds the volume whole or as it was damaged. In
+    /// either case everything that was not damaged is there, and the mount cannot harm it. (Copies of the
     /// configuration table, the header of the device and content on it are written one by one: each
     /// stands for itself.)
     fn mounted(&self, image: &CrashImage, used: bool) -> Result<(), String> {
@@ -297,8 +297,8 @@ fn mount(media: &Media, options: &MountOptions) -> Option<Arc<Fs>> {
     Fs::mount_quiet(volume, options).ok()
 }
 
-/// Whether a report names a path, or something above it; or records, of which nobody can say whose
-/// they were.
+/// Whether a report names a path, or something above it; or lost records, since nothing tells which
+/// paths these were about.
 fn is_told(report: &RepairReport, path: &str) -> bool {
     let named = |p: &str| {
         p == path || p == "/lost+found" && path == "/" || path.starts_with(&format!("{p}/"))

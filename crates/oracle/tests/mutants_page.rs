@@ -1,6 +1,6 @@
-//! docs/mutants.md says of each place that flushes, fences or drains who notices that it is forgotten, by its
-//! function, and of each check. Trying them all takes long (`make mutants`); here the places and the names have to be those
-//! of the code.
+//! docs/mutants.md says, for each place that flushes, fences or drains, named by its function, and for each check, what
+//! notices when it is forgotten. Trying them all takes long (`make mutants`); here the places and the names have to be
+//! those of the code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -28,7 +28,7 @@ fn places(trace: &Trace) -> BTreeSet<Place> {
 
 /// The places that a run meets, or a recovery from one of its images.
 fn met(line: &str) -> BTreeSet<Place> {
-    // Nobody has noticed in the time that there was.
+    // Not noticed in the time that there was.
     if line.starts_with("**alive**") {
         return BTreeSet::new();
     }
@@ -98,7 +98,7 @@ fn the_checks_are_those_of_the_code() {
     assert_eq!(told, all, "`scripts/guards` tells who notices");
 }
 
-/// Lines move with every change, and nobody follows them in prose.
+/// Lines move with every change, and prose does not follow them.
 #[test]
 fn no_document_names_a_line() {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -123,7 +123,7 @@ fn no_document_names_a_line() {
     assert!(seen > 10, "{seen} documents");
 }
 
-/// Places that are named beside the table, whose functions are there.
+/// The functions of the places that are named beside the table are there.
 #[test]
 fn functions_that_are_named_are_there() {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");

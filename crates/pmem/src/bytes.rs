@@ -4,7 +4,7 @@ use crate::Region;
 use std::fmt;
 
 /// A range of a region, for a system call that reads it where it lies, without a copy in between. Other threads may be
-/// storing there, so nobody gets a slice of it.
+/// storing there, so no slice of it is given out.
 #[derive(Clone, Copy)]
 pub struct Bytes<'r> {
     region: &'r Region,

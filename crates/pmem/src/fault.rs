@@ -148,7 +148,7 @@ fn handle(guarded: &[Arc<Guarded>], ending: &Ending, info: &libc::siginfo_t) {
         .iter()
         .find(|g| address.wrapping_sub(g.start) < g.len);
     let Some(mapping) = found else {
-        // SAFETY: as above. Whoever accessed the address does so again when this returns.
+        // SAFETY: as above. The thread that accessed the address does so again when this returns.
         unsafe { libc::signal(libc::SIGBUS, libc::SIG_DFL) };
         return;
     };
@@ -172,7 +172,7 @@ fn say(fd: libc::c_int, parts: [&[u8]; 3]) {
         iov_base: part.as_ptr().cast_mut().cast(),
         iov_len: part.len(),
     });
-    // SAFETY: the system reads what is borrowed. A closed descriptor is an error, and there is nobody left to tell.
+    // SAFETY: the system reads what is borrowed. A closed descriptor is an error, and there is nowhere to report it.
     let _ = unsafe { libc::writev(fd, parts.as_ptr(), parts.len() as libc::c_int) };
 }
 

@@ -1,5 +1,5 @@
-//! What a region holds: of a sparse file most may be holes, however long it claims to be. Whoever goes through
-//! a region looks at the rest only.
+//! What a region holds: of a sparse file most may be holes, however long it claims to be. Code that goes through
+//! a region looks only at the rest.
 
 use crate::{Backend, Region};
 use rustix::fs::SeekFrom;
@@ -148,7 +148,7 @@ fn data_of(file: &File, range: Range<u64>) -> io::Result<Vec<Range<u64>>> {
         }
         let end = rustix::fs::seek(file, SeekFrom::Hole(start))?.min(range.end);
         if end <= start {
-            // Somebody makes holes meanwhile, or the file system does not know.
+            // Holes are being made meanwhile, or the file system does not know.
             return Err(io::ErrorKind::Unsupported.into());
         }
         join(&mut out, start..end);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// How a backing file is locked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockKind {
-    /// Nobody else holds any lock.
+    /// There is no other lock on the file.
     Exclusive,
     /// Others may hold shared locks too.
     Shared,
@@ -18,7 +18,7 @@ pub enum LockKind {
 /// How often a held lock is tried again.
 const RETRY: Duration = Duration::from_millis(10);
 
-/// Takes the lock, trying for up to `wait`. `Ok(false)`: somebody else held it to the end.
+/// Takes the lock, trying for up to `wait`. `Ok(false)`: another holder kept it to the end.
 pub(crate) fn lock_within(fd: impl AsFd, kind: LockKind, wait: Duration) -> io::Result<bool> {
     let operation = match kind {
         LockKind::Exclusive => FlockOperation::NonBlockingLockExclusive,

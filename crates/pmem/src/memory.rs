@@ -75,8 +75,8 @@ impl Memory {
         }?;
         let skip = start.addr().wrapping_neg() % HUGE;
         let file_end = skip + len.next_multiple_of(PAGE as usize);
-        // SAFETY: the pages that are replaced or returned belong to the reservation just made, which nobody
-        // else knows of. Should somebody truncate the file, touching the lost part raises SIGBUS, which ends
+        // SAFETY: the pages that are replaced or returned belong to the reservation just made, which no other
+        // code knows of. Should the file be truncated, touching the lost part raises SIGBUS, which ends
         // the process without undefined behaviour.
         unsafe {
             let fixed = flags | MapFlags::FIXED;
@@ -157,7 +157,7 @@ impl Memory {
         })
     }
 
-    /// Sets bytes before anybody else has the memory.
+    /// Sets bytes before any other thread has the memory.
     #[track_caller]
     pub(crate) fn init(&mut self, off: u64, bytes: &[u8]) {
         let dst = self.at_mut(off, bytes.len());

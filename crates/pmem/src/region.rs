@@ -467,8 +467,8 @@ impl Region {
     /// change. For a background thread: later accesses then cost no page fault. Returns the number of
     /// bytes done, fewer than the length if stopped or if the system refuses.
     pub fn prefault(&self, stop: &AtomicBool) -> u64 {
-        // Populating holds the lock of the address space, and whoever maps memory or starts a thread
-        // waits for it: short pieces with pauses as long as they took.
+        // Populating holds the lock of the address space, and any thread that maps memory or starts a
+        // thread waits for it. Hence short pieces, with pauses as long as they took.
         const PIECE: u64 = 256 << 10;
         const HUGE: u64 = memory::HUGE as u64;
         // What is long would drive itself out of the page cache, and all else.

@@ -1,4 +1,4 @@
-//! Regions on a disk: what of them is written, when, and by whom.
+//! Regions on a disk: what of them is written, when, and by which thread.
 
 use quayfs_pmem::{Backend, MapOptions, PAGE, Region};
 use std::fs::File;

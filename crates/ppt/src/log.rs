@@ -168,7 +168,7 @@ impl Area {
         self.region.store_u64(self.geo.commit_off(), word);
         self.region.flush(self.geo.commit_off(), LINE as u64);
         self.region.drain()?;
-        // The spare copy follows what is durable and waits for nobody, so the next fence settles
+        // The spare copy follows what is durable and nothing waits for it, so the next fence settles
         // it: it counts only if the commit word is unreadable.
         self.region.store_u64(self.geo.spare_off(), word);
         self.region.flush(self.geo.spare_off(), LINE as u64);

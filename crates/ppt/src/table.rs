@@ -39,7 +39,7 @@ pub(crate) struct Turn {
 /// An attached page table. Share it as `Arc<Ppt>`.
 ///
 /// Looking up takes no lock. While a transaction is being committed a lookup sees each of its
-/// entries old or new; a caller who must not meet a mixture holds it off by other means, and one
+/// entries old or new. A caller that must not meet a mixture prevents it by other means. A caller
 /// whose data does not fit the checksum looks up again before calling it damage.
 pub struct Ppt {
     pub(crate) area: Area,
@@ -154,8 +154,8 @@ impl Ppt {
     ///
     /// Flushed when this returns, and durable, in no order, with the next fence of the calling
     /// thread; on [`Backend::File`](quayfs_pmem::Backend::File) with the next drain. Until a file
-    /// refers to these LBNs nobody reads them, and the record that lets one do so is fenced by the
-    /// same thread. Runs beside a transaction that does not touch these LBNs.
+    /// refers to these LBNs no reader uses them, and the record that makes a file refer to them is
+    /// fenced by the same thread. Runs beside a transaction that does not touch these LBNs.
     ///
     /// # Errors
     /// [`PptError::OutOfRange`], [`PptError::Damaged`] and [`PptError::NotZero`] for the first LBN

@@ -124,7 +124,7 @@ impl<'a> Txn<'a> {
     }
 
     /// Changes the 8-byte word at offset `off` of the region to `new` together with the map. A
-    /// second call replaces the first. Nobody else may store to that word before the commit.
+    /// second call replaces the first. Nothing else may store to that word before the commit.
     ///
     /// # Errors
     /// [`PptError::Geometry`] if `off` is not the place of an aligned word outside of the page

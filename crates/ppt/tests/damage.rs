@@ -63,7 +63,7 @@ fn some_transaction(ppt: &Ppt) -> Result<usize, PptError> {
     txn.commit(2)
 }
 
-/// Forged, or a volume's worth of bits: nobody counts that far.
+/// A forged generation: no volume counts that far.
 #[test]
 fn an_undo_record_of_the_last_generation() {
     let (region, ppt) = fresh();

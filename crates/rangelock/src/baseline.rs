@@ -1,7 +1,7 @@
-//! The obvious range lock, to measure ours against: a `rangemap` of who holds what under one mutex
+//! The obvious range lock, to measure ours against: a `rangemap` of the held ranges under one mutex
 //! and one condition variable.
 //!
-//! Every release wakes everybody, arrival order is not kept, and a writer can be starved by
+//! Every release wakes all waiters, arrival order is not kept, and a writer can be starved by
 //! readers. It is not used by the file system.
 
 use std::ops::Range;
@@ -57,7 +57,7 @@ impl RangeMapLock {
         }
     }
 
-    /// Locks `range` exclusively, waiting until nobody holds a part of it.
+    /// Locks `range` exclusively, waiting until no part of it is held.
     pub fn write(&self, range: Range<u64>) -> RangeMapGuard<'_> {
         let mut held = self.held.lock();
         while overlapping(&held, &range).next().is_some() {
@@ -114,7 +114,7 @@ fn overlapping(
         .map(move |(r, by)| (r.start.max(clip.start)..r.end.min(clip.end), *by))
 }
 
-/// The parts of `range` that nobody holds.
+/// The parts of `range` that are not held.
 fn gaps(held: &RangeMap<u64, Held>, range: &Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let mut at = range.start;
     let mut free = Vec::new();

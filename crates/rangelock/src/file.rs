@@ -39,9 +39,9 @@ enum Held<R, F> {
     File { _guard: F },
 }
 
-/// Locked shared: nobody else writes there.
+/// Locked shared: no other holder writes there.
 pub type FileReadGuard<'a> = FileGuard<ReadGuard<&'a RangeLock>, RwLockReadGuard<'a, ()>>;
-/// Locked exclusively: nobody else reads or writes there.
+/// Locked exclusively: no other holder reads or writes there.
 pub type FileWriteGuard<'a> = FileGuard<WriteGuard<&'a RangeLock>, RwLockWriteGuard<'a, ()>>;
 
 impl FileLock {

@@ -1,27 +1,28 @@
 //! Shared and exclusive locks over ranges of a file's bytes (or of anything counted in `u64`).
 //!
 //! * Disjoint ranges never wait for each other.
-//! * A range belongs to whoever comes first while it is free: a request that conflicts with nobody who
-//!   holds a range goes on at once, though others wait. A thread that runs takes it before one that sleeps.
+//! * A free range goes to the first request that comes: a request that conflicts with no held range goes on at
+//!   once, though others wait. A thread that runs takes it before one that sleeps.
 //! * That has an end. A request that has been overtaken for half a millisecond is woken, and is not overtaken
-//!   any more once it is awake: what conflicts with it and came later waits behind it, and its range is kept for it
-//!   as soon as nobody holds a part. Of requests that conflict with each other the earliest comes to that
-//!   first. So a writer of the whole file is not starved by a stream of small readers.
-//! * Whoever waits for longer than some microseconds sleeps. A release wakes nobody else while somebody who
-//!   conflicts with those who sleep is awake and waiting, or on the way.
+//!   any more once it is awake: requests that conflict with it and came later wait behind it, and its range is
+//!   kept for it as soon as no part of it is held. Of requests that conflict with each other the earliest comes
+//!   to that first. So a writer of the whole file is not starved by a stream of small readers.
+//! * A thread that waits for longer than some microseconds sleeps. A release does not wake sleeping threads while
+//!   a thread that conflicts with them is awake and waiting, or on the way.
 //!
 //! To hand each range to the next in order of arrival would be fairer, and slow: the range would be kept for a
-//! thread that sleeps, everybody who comes meanwhile would go to sleep as well, and from then on each turn
+//! thread that sleeps, every thread that comes meanwhile would go to sleep too, and from then on each turn
 //! would cost a wake-up, whatever it protects (a convoy).
 //!
 //! The lock knows intervals and threads and nothing else. A thread that asks for a range that
 //! conflicts with one it already holds waits for itself; the order in which several locks are
 //! taken is the caller's business.
 //!
-//! How it works: one short mutexed list of all requests, held and waiting. Whoever waits is told to look
-//! again, takes the mutex and looks whether something held, or earlier and out of patience, conflicts with it.
-//! Every request that waits and was not told conflicts with one that is held, with one that was told, or with an
-//! earlier one that insists; so somebody always moves. The critical section does no system call.
+//! How it works: one short mutexed list of all requests, held and waiting. A waiting thread is told to look
+//! again; it takes the mutex and checks whether a request that is held, or is earlier and out of patience,
+//! conflicts with its own. Every request that waits and was not told conflicts with one that is held, with one
+//! that was told, or with an earlier one that insists; so some request always moves. The critical section does
+//! no system call.
 //!
 //! [`FileLock`] is this lock, or one of the whole file to measure it against.
 
@@ -94,7 +95,7 @@ impl RangeLock {
         ReadGuard::new(self.hold(self, range, Mode::Shared))
     }
 
-    /// Locks `range` exclusively, waiting as long as anybody holds a part of it or insists on one.
+    /// Locks `range` exclusively, waiting as long as another request holds a part of it or insists on one.
     pub fn write(&self, range: Range<u64>) -> WriteGuard<&Self> {
         WriteGuard::new(self.hold(self, range, Mode::Exclusive))
     }

@@ -74,7 +74,7 @@ fn loom_no_wake_up_is_lost() {
 /// the byte is kept for it, awake or asleep again.
 ///
 /// Fails if a range that was handed over is handed over once more when the waiter looks, and (loom reports
-/// the deadlock) if nobody is told of a range that is handed over.
+/// the deadlock) if no waiter is told of a range that is handed over.
 #[test]
 fn loom_a_range_is_handed_to_who_was_overtaken() {
     set_weak(false);

@@ -36,7 +36,7 @@ impl<T> Mutex<T> {
 
 /// loom's parking, or a weaker one. Waking a thread in loom orders it after the waker at once,
 /// parked or not, which the real primitive does not promise to a thread that never parks. The weak
-/// one wakes nobody and parks for no time, as spurious wake-ups do, so that only the flag can order.
+/// one wakes no thread and parks for no time, as with spurious wake-ups, so that only the flag can order.
 #[cfg(loom)]
 pub(crate) mod thread {
     std::thread_local! {
@@ -45,7 +45,7 @@ pub(crate) mod thread {
         static HURRIED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
     }
 
-    /// Whether the clock lets everybody lose patience.
+    /// Whether the clock lets every request lose patience.
     pub(crate) fn is_hurried() -> bool {
         HURRIED.get()
     }
@@ -91,7 +91,7 @@ use thread::Thread;
 
 use crate::table::Waiting;
 
-/// The clock, asked where somebody is overtaken.
+/// The clock, read where a request is overtaken.
 #[cfg(not(loom))]
 pub(crate) fn now() -> Moment {
     Moment::now()
@@ -100,8 +100,8 @@ pub(crate) fn now() -> Moment {
 #[cfg(loom)]
 pub(crate) use std::time::Instant as Moment;
 
-/// A clock for models: it stands still, so that nobody loses patience, or runs so fast that everybody does
-/// who is overtaken a second time.
+/// A clock for models: it stands still, so that no request loses patience, or runs so fast that every request
+/// does that is overtaken a second time.
 #[cfg(loom)]
 pub(crate) fn now() -> Moment {
     use crate::table::PATIENCE;
@@ -129,7 +129,7 @@ const TOLD: u32 = 2;
 
 /// A waiting thread and the word that tells it to look again.
 ///
-/// Relaxed is enough for all of it: whoever was told takes the table's mutex before it goes on, and that
+/// Relaxed is enough for all of it: a thread that was told takes the table's mutex before it goes on, and that
 /// orders what the previous holder did to the range before what this thread does to it.
 pub(crate) struct Waiter {
     state: AtomicU32,
@@ -161,7 +161,7 @@ impl Waiter {
         while sleeps.is_ok() && self.state.load(Ordering::Relaxed) == ASLEEP {
             thread::park();
         }
-        // Before the table is asked again, which is before anybody may tell it once more.
+        // Before the table is asked again, which is before any thread may tell this one once more.
         self.state.store(AWAKE, Ordering::Relaxed);
     }
 

@@ -1,4 +1,4 @@
-//! The list of requests and the rule who may go on: no threads, no atomics and no clock of its own, so
+//! The list of requests and the rule for which may go on: no threads, no atomics and no clock of its own, so
 //! that it can be tested as a plain state machine.
 
 use std::ops::Range;
@@ -12,13 +12,13 @@ use smallvec::SmallVec;
 /// share what it costs that it stands in their way afterwards.
 pub(crate) const PATIENCE: Duration = Duration::from_micros(500);
 
-/// Whoever waits for a range.
+/// A party that waits for a range.
 pub(crate) trait Waiting {
     /// Whether it still looks for its turn by itself, so that telling it costs no call of the kernel.
     fn is_awake(&self) -> bool;
 }
 
-/// Shared requests tolerate each other, an exclusive one tolerates nobody.
+/// Shared requests tolerate each other, an exclusive one tolerates no other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     Shared,
@@ -79,9 +79,9 @@ enum Told {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Patience {
-    /// Nobody has overtaken it.
+    /// It has not been overtaken.
     Fresh,
-    /// When somebody did for the first time.
+    /// When it was overtaken for the first time.
     Since(Moment),
     /// It has been overtaken for long enough, and will insist once it looks.
     Over,
@@ -130,7 +130,7 @@ impl<W> Table<W> {
     /// Enters a request that nothing bars, or says that something does: a conflicting range that is held,
     /// or a conflicting request that insists.
     ///
-    /// `now` is asked only if somebody is overtaken.
+    /// `now` is called only if a request is overtaken.
     pub(crate) fn try_acquire(
         &mut self,
         span: Span,
@@ -162,7 +162,7 @@ impl<W> Table<W> {
     }
 
     /// Notes that a request goes on before others that came earlier. Only the first of these loses patience:
-    /// if all of them did at once, all would have to be woken, one after the other, before anybody else goes on.
+    /// if all of them did at once, all would have to be woken, one after the other, before any other request goes on.
     fn overtake(&mut self, id: Id, span: Span, mode: Mode, now: impl FnOnce() -> Moment) {
         if self.waiting == 0 {
             return;
@@ -242,7 +242,7 @@ impl<W: Waiting> Table<W> {
         true
     }
 
-    /// Removes a held entry and tells those who may go on now.
+    /// Removes a held entry and tells the requests that may go on now.
     ///
     /// # Panics
     /// If `id` is not held: a guard was released twice, or on another lock.
@@ -260,10 +260,10 @@ impl<W: Waiting> Table<W> {
     /// Sees to it that each waiting request conflicts with one that is held, or that was told to look, or with
     /// an earlier one that insists; and that one that has no patience left is told.
     ///
-    /// A range that is free stays so for whoever comes first, and a thread that runs is there before one that
-    /// has to be woken. Of those who could have it one that is awake is told, and a sleeper only if nobody in
-    /// its way is; and nobody as long as such a one is on the way. A range is kept for nobody but those who
-    /// insist, and these were awake a moment ago.
+    /// A range that is free stays so for the first that comes, and a thread that runs is there before one that
+    /// has to be woken. Of the requests that could have it, one that is awake is told, and a sleeping one only if none
+    /// in its way is told. As long as an awake one that was told is on the way, no other is told. A range is kept
+    /// only for requests that insist, and these were awake a moment ago.
     fn settle(&mut self, mut tell: impl FnMut(&W)) {
         if self.waiting == 0 {
             return;

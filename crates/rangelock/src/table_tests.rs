@@ -1,5 +1,5 @@
-//! The table against a model that says in a few lines who may hold what, and by invariants that keep
-//! everybody moving.
+//! The table against a model that says in a few lines which request may hold what, and against invariants
+//! that keep every request moving.
 
 use std::time::Duration;
 
@@ -83,7 +83,7 @@ impl Model {
 
     /// What the table said that it told, in its order.
     fn told(&mut self, parties: &[Party]) {
-        // Who insists is handed its range, told before or not.
+        // A request that insists is handed its range, told before or not.
         for i in 0..self.requests.len() {
             let r = &self.requests[i];
             if !r.holds() && r.insists && self.free(i, (r.span, r.mode)) {
@@ -274,7 +274,7 @@ proptest! {
             }
             both.check();
         }
-        // However it went, everybody gets there in the end.
+        // However it went, every request gets there in the end.
         while both.release(0) || both.look(0) {
             both.check();
         }
@@ -286,7 +286,7 @@ fn span(start: u64, end: u64) -> Span {
     Span { start, end }
 }
 
-/// Nobody is overtaken.
+/// No request is overtaken.
 fn never() -> Moment {
     panic!("nobody waits")
 }
@@ -324,8 +324,8 @@ const WHOLE: Span = Span {
 };
 const ASLEEP: Party = Party(1, false);
 
-/// The range stays free for whoever comes first while the one who waits for it is being woken: nobody holds it
-/// in his sleep. So a thread that comes back goes on, and who waits is woken once, not at each turn.
+/// The range stays free for the first thread that comes while the waiter is being woken: no thread holds it in
+/// its sleep. So a thread that comes back goes on, and the waiter is woken once, not at each turn.
 #[test]
 fn a_thread_that_comes_back_does_not_wait_for_one_that_sleeps() {
     let mut table = Table::new();
@@ -344,7 +344,7 @@ fn a_thread_that_comes_back_does_not_wait_for_one_that_sleeps() {
     assert_eq!(table.stats().held, 1);
 }
 
-/// Who is awake is told, and sleepers are left alone as long as there is somebody like that.
+/// A waiter that is awake is told, and sleepers are left alone as long as there is one.
 #[test]
 fn sleepers_are_not_woken_while_somebody_is_awake() {
     let (early, awake, late) = (Party(1, false), Party(2, true), Party(3, false));

@@ -10,8 +10,8 @@ use quayfs_rangelock::{FileLock, Policy, RangeLock};
 
 const BYTES: usize = 64;
 
-/// Per byte who is inside: the number of readers, or the top bit for a writer. It notices a breach
-/// of exclusion, but excludes nobody itself.
+/// What is inside, per byte: the number of readers, or the top bit for a writer. It notices a breach
+/// of exclusion, but does not exclude any thread itself.
 struct Witness {
     bytes: Vec<AtomicU32>,
     breached: AtomicBool,
@@ -117,7 +117,7 @@ fn disjoint_writers_are_inside_together() {
     thread::scope(|scope| {
         for n in 0..4u64 {
             let (lock, meet) = (&lock, &meet);
-            // Nobody passes the barrier unless all four hold their range at once.
+            // No thread passes the barrier unless all four hold their range at once.
             scope.spawn(move || {
                 let _guard = lock.write(n * 4096..(n + 1) * 4096);
                 meet.wait();

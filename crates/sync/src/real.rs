@@ -5,7 +5,7 @@ pub use parking_lot::{
     Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard, WaitTimeoutResult,
 };
 
-/// Locks, and calls `busy` before it waits for somebody.
+/// Locks, and calls `busy` before it waits for another thread.
 #[inline]
 pub fn lock_noting<T>(mutex: &Mutex<T>, busy: impl FnOnce()) -> MutexGuard<'_, T> {
     mutex.try_lock().unwrap_or_else(|| {

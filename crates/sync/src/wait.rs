@@ -10,7 +10,7 @@ pub fn run_waits_in(around: fn(&mut dyn FnMut())) {
     let _ = AROUND.set(around);
 }
 
-/// Runs something that waits for a device, or for a thread that does: so long that somebody else could use this
+/// Runs something that waits for a device, or for a thread that does: so long that another thread could use this
 /// thread's turn.
 pub fn wait_for_device<R>(wait: impl FnOnce() -> R) -> R {
     let Some(around) = AROUND.get() else {

@@ -32,7 +32,7 @@ impl<'a> InPlace<'a> {
         }
     }
 
-    /// Bytes that nobody stores to.
+    /// Bytes that nothing stores to.
     #[cfg(test)]
     pub(crate) fn of(bytes: &'a [u8]) -> Self {
         // SAFETY: borrowed for the lifetime of the result.
@@ -66,7 +66,7 @@ pub(crate) fn write_in_place(
     off: u64,
 ) -> Result<usize, Errno> {
     // SAFETY: an `InPlace` is an `iovec`, whose memory is there for its lifetime (`InPlace::new`), so for the whole
-    // call; the system reads all of it at its own risk: nobody here looks at these bytes.
+    // call; the system reads all of it at its own risk: no code here looks at these bytes.
     let n = unsafe {
         libc::pwritev(
             fd.as_raw_fd(),

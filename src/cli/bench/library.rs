@@ -97,7 +97,7 @@ impl OpLayer {
             }
             let mode = mode.as_raw_mode() & 0o7777 | S_IFREG;
             match self.fs.mknod(self.by, parent, name, mode, 0) {
-                // Somebody else was faster.
+                // Another thread was faster.
                 Err(FsError::Exists) if !exclusive => {}
                 made => return made,
             }

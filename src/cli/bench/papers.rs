@@ -33,7 +33,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Where regions go unless somebody says so.
+/// Where regions go unless another place is given.
 const SHM: &str = "/dev/shm";
 
 /// Runs what the arguments choose, shows and stores it.

@@ -9,8 +9,8 @@ use rustix::io::{Errno, Result};
 /// Closes all descriptors but the standard streams.
 pub(super) fn close_inherited() -> Result<()> {
     const FIRST: libc::c_uint = 3;
-    // SAFETY: the command line has been read and nothing has been opened yet that is still owned by something: what is
-    // open belongs to whoever started the process. There are no other threads.
+    // SAFETY: the command line has been read and nothing has been opened yet that is still owned by something: what
+    // is open belongs to the process that started this one. There are no other threads.
     let closed = unsafe { libc::close_range(FIRST, libc::c_uint::MAX, 0) };
     done(closed)
 }
@@ -30,8 +30,8 @@ pub(super) fn unblock_signals() -> Result<()> {
     }
 }
 
-/// Signals that are ignored have their default effect again: whoever ignores the end of children cannot wait for one.
-/// But that of pipes without readers, which the Rust runtime ignores.
+/// Signals that are ignored get their default effect again: a process that ignores the end of its children cannot
+/// wait for one. The exception is the signal for pipes without readers, which the Rust runtime ignores.
 pub(super) fn reset_dispositions() {
     for signal in (1..=libc::SIGRTMAX()).filter(|s| *s != libc::SIGPIPE) {
         // SAFETY: an action is plain data for which all zeros are valid; `sigaction` writes the present one to it.

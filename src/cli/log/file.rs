@@ -1,8 +1,8 @@
-//! The file that the log goes to: a regular file of our own, for nobody else to read, and never a long one.
+//! The file that the log goes to: a regular file of our own, for no other user to read, and never a long one.
 //!
-//! The directory of a volume may belong to somebody else than the daemon, who then can put anything under the
-//! log's name. So the file is opened below a descriptor of its directory, no symbolic link is followed, and what
-//! is not ours is put aside without being opened for writing.
+//! The directory of a volume may belong to another user than the daemon's, who can then put anything under the log's
+//! name. So the file is opened below a descriptor of its directory, no symbolic link is followed, and what is not
+//! ours is put aside without being opened for writing.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -35,7 +35,7 @@ pub(super) const LONG: u64 = 8 << 20;
 #[derive(Debug)]
 pub(super) struct LogFile {
     path: PathBuf,
-    /// Somebody has named it: nothing that is there is put aside but a log of ours that has grown long.
+    /// The user has named it: nothing that is there is put aside except a log of ours that has grown long.
     asked: bool,
     /// The longest that it may get.
     long: u64,
@@ -79,8 +79,8 @@ impl LogFile {
         let dir = self.dir.as_ref().ok_or(io::ErrorKind::NotFound)?;
         let file = match open_ours(dir, name, self.asked) {
             Err(e) if !self.asked => {
-                // Whoever may rename what is there owns the directory, or is root: a log of another user who has
-                // mounted before, or a trap.
+                // We can rename what is there only if we own the directory or are root. What is there is a log of
+                // another user who has mounted before, or a trap.
                 put_aside(dir, name).map_err(|_| e)?;
                 open_ours(dir, name, self.asked)?
             }
@@ -109,7 +109,7 @@ impl LogFile {
     pub(super) fn append(&mut self, line: &[u8]) -> io::Result<()> {
         let stat = self.file.as_ref().map(fstat).transpose()?;
         match stat {
-            // Removed while it was open: what is written there nobody will read.
+            // Removed while it was open: no one will read what is written there.
             None | Some(Stat { st_nlink: 0, .. }) => self.reopen()?,
             Some(stat)
                 if is_regular(&stat) && stat.st_size as u64 + line.len() as u64 > self.long =>
@@ -155,7 +155,7 @@ pub(super) fn write(to: impl std::os::fd::AsFd, line: &[u8]) -> io::Result<()> {
 fn open_dir(path: &Path, asked: bool) -> io::Result<OwnedFd> {
     let dir = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    // The path of a volume has no symbolic links any more; who asks for another may name them.
+    // The path of a volume has no symbolic links any more; a path that the user asked for may have some.
     let dir = if asked {
         openat(CWD, dir, flags, Mode::empty())
     } else {
@@ -194,7 +194,7 @@ fn open_ours(dir: &OwnedFd, name: &OsStr, asked: bool) -> io::Result<File> {
     if stat.st_nlink > 1 {
         return Err(other("it has another name (a hard link)"));
     }
-    // Whoever has named it may let others read it.
+    // The user who has named it may let others read it.
     if !asked && stat.st_mode & 0o177 != 0 {
         fchmod(&file, private)?;
     }

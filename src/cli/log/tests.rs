@@ -1,4 +1,4 @@
-//! Lines on their way, and what becomes of them where nobody takes them.
+//! Lines on their way, and what becomes of them when no reader takes them.
 
 use super::*;
 use std::fs;
@@ -77,11 +77,11 @@ fn waiting_lines_have_a_limit() {
     assert_eq!((state.came, state.lost, state.lines.len()), (2, 3, 2));
 }
 
-/// Whoever logs does not wait for a reader that does not read, and whoever waits for the end gives up.
+/// A thread that logs does not wait for a reader that does not read, and a thread that waits for the end gives up.
 #[test]
 fn a_reader_who_does_not_read_delays_nobody() {
     let queue: &'static Queue = Box::leak(Box::default());
-    // Nobody serves it: as if the thread were stuck in its first line.
+    // No thread serves the queue: as if the thread that does were stuck in its first line.
     queue.lock().is_served = true;
     let subscriber = Registry::default().with(Lines {
         queue,

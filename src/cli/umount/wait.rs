@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(250);
 /// A daemon that has done nothing for so long is stuck; a flush of a slow disk may take a minute.
 const STUCK: Duration = Duration::from_secs(120);
-/// The same where somebody wants to be rid of the mount.
+/// The same where the user wants to be rid of the mount.
 const STUCK_FORCED: Duration = Duration::from_secs(1);
 
 /// How the wait went.

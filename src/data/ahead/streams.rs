@@ -36,11 +36,11 @@ pub(super) struct Limits {
     pub segment: u64,
     /// Streams at a time.
     pub streams: usize,
-    /// Requests after which a stream that nobody has read from may be given up for another.
+    /// Requests after which a stream that none of them has read from may be given up for another.
     pub idle: u64,
     /// Places that are remembered.
     pub ends: usize,
-    /// When nobody has read for this long, streams are given up, and all memory but what is kept ready.
+    /// When nothing has been read for this long, streams are given up, and all memory but what is kept ready.
     pub rest: Duration,
 }
 
@@ -96,7 +96,7 @@ pub(super) type Cover = SmallVec<[Arc<Segment>; 2]>;
 #[derive(Debug)]
 struct Held {
     segment: Arc<Segment>,
-    /// Blocks that nobody has asked for.
+    /// Blocks that no request has asked for.
     unread: u64,
 }
 
@@ -226,8 +226,8 @@ impl Streams {
         covered
     }
 
-    /// Segments that are to be read now, of `most` blocks together, which is more than one has. Those of streams that
-    /// have been given up are left out, unless somebody waits for them.
+    /// Segments that are to be read now, of `most` blocks together, which is more than one segment has. Those of
+    /// streams that have been given up are left out, unless a request waits for them.
     pub fn next(&mut self, most: u64) -> Vec<Arc<Segment>> {
         let mut batch = Vec::new();
         let mut room = most;
@@ -261,7 +261,7 @@ impl Streams {
     pub fn forget(&mut self, blocks: &Range<u64>) {
         let has = |s: &Stream| s.start() < blocks.end && blocks.start < s.end();
         while let Some(at) = self.streams.iter().position(has) {
-            // Whoever goes on there is known.
+            // A reader that goes on there is still known.
             let end = self.streams.swap_remove(at).end;
             self.remember(end);
         }
@@ -341,7 +341,7 @@ impl Streams {
         (requests * end.step).clamp(least, segment).max(end.step)
     }
 
-    /// Gives up streams that nobody has read from for a while.
+    /// Gives up streams that no request has read from for a while.
     pub fn give_up_idle(&mut self) {
         let (now, idle) = (self.request, self.limits.idle);
         self.streams.retain(|s| s.end.request + idle >= now);

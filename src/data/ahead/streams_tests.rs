@@ -262,10 +262,10 @@ fn what_is_written_is_forgotten() {
     assert_eq!(s.streams.len(), 2);
     s.forget(&(115..200));
     assert_eq!(s.streams.len(), 1);
-    // Nobody wants it any more.
+    // What was to be read for the forgotten stream is not wanted any more.
     assert_eq!(read(&mut s), [(508, 516)]);
     assert_eq!(request(&mut s, &[108, 508], 4), [1]);
-    // Who goes on there is not.
+    // A reader that goes on there is not forgotten.
     assert_eq!(read(&mut s), [(112, 120), (516, 524)]);
 }
 
@@ -278,7 +278,7 @@ fn streams_are_few_and_idle_ones_make_room() {
     assert_eq!(s.streams.len(), LIMITS.streams);
     read(&mut s);
     assert_eq!(request(&mut s, &four.map(|p| p + 8), 4), [0, 1, 2]);
-    // Somebody else comes, while the others are used and after that.
+    // Another reader comes, while the other streams are used and after that.
     let mut at = 5000;
     let mut other = |s: &mut Streams| {
         at += 4;
@@ -308,7 +308,7 @@ fn whoever_waits_for_what_is_given_up_is_told() {
     request(&mut s, &[104, 504], 4);
     let covered = s.request(&[108..110, 508..510]);
     assert_eq!(covered.len(), 2);
-    // A stream that is forgotten is read all the same if somebody waits.
+    // A segment of a forgotten stream is read all the same if a request waits for it.
     s.forget(&(110..111));
     assert_eq!(s.next(8).len(), 1);
     s.clear();

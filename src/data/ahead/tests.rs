@@ -159,7 +159,7 @@ fn what_is_written_or_discarded_is_read_anew() {
     });
 }
 
-/// What happens to the thread that reads ahead, and to nobody else.
+/// What happens to the thread that reads ahead, and to no other thread.
 struct Odd<F> {
     under: Arc<FaultDevice>,
     read: F,
@@ -281,7 +281,7 @@ fn memory_is_bounded_and_comes_back() {
         }
         let (_, before) = ahead.counts();
         assert!(before > 0);
-        // Somebody else comes when the first has gone.
+        // Another reader comes when the first has gone.
         for i in 0..10 + limits.idle {
             read(&ahead, &places(50, i), 8).unwrap();
         }
@@ -352,7 +352,7 @@ fn reads_find_what_was_written_last() {
                         }
                     }
                     1 if !places.is_empty() => {
-                        // Just before somebody reads it.
+                        // Just before it is read.
                         let near = places[random.random_range(0..places.len())];
                         let b = near + random.random_range(0..20);
                         let block = content(step);
@@ -391,7 +391,7 @@ fn reads_find_what_was_written_last() {
     }
 }
 
-/// Several threads read in order while others write: nobody gets what was there before a write that has returned,
+/// Several threads read in order while others write: no reader gets what was there before a write that has returned,
 /// nor what has not begun to be written.
 #[test]
 fn readers_see_every_write_that_has_returned() {

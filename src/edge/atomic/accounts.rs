@@ -6,8 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Bytes for all users together.
 const MOST: usize = 64 << 20;
 
-/// What users take. None takes more than it leaves to others: there is something left for each that comes, were
-/// all before him greedy.
+/// What users take. No user may take more than is left for the others: there is something left for each new user,
+/// even if all earlier ones were greedy.
 #[derive(Debug, Default)]
 pub(super) struct Accounts(Mutex<Taken>);
 

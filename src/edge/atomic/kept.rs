@@ -94,7 +94,7 @@ pub(super) struct Kept {
     pieces: usize,
     /// Where the last one ends.
     pub(super) upto: u64,
-    /// Whether somebody was among the writers whose writes take privileges away.
+    /// Whether there was a writer whose writes take privileges away.
     pub(super) kill: bool,
     /// It is committed, or given up.
     pub(super) over: bool,

@@ -1,8 +1,8 @@
 //! Access control lists: extended attributes that belong to the permission bits.
 //!
-//! The kernel checks them. What is kept here is that list and bits agree, after any crash: the bits of
-//! the group are the list's mask, whoever changes one changes the other in the same record. This is so
-//! on mounts without lists (`noacl`) as well, for the next one that has them.
+//! The kernel checks them. What is kept here is that list and bits agree, after any crash: the bits of the group are
+//! the list's mask, and a change of one changes the other in the same record. This is so on mounts without lists
+//! (`noacl`) too, for the next mount that has them.
 
 use quayfs_layout::Ino;
 use quayfs_layout::acl::{ACCESS, Acl, DEFAULT, VALUE_MAX, Wrong};

@@ -182,7 +182,7 @@ impl Fs {
             let orphan = OrphanIntent::promise(self, &mut txn, ino)?;
             txn.put_inode(ino, &inode);
             let seq = txn.commit()?;
-            // Known first: whoever looks for orphans that nobody knows must not find this one.
+            // Known first: a search for orphans that the kernel does not know must not find this one.
             self.e.inodes.add(ino, inode.clone(), seq).looked_up();
             orphan.made();
             Ok(Attr { ino, inode })

@@ -18,12 +18,12 @@ pub use crate::fs::ops::space::{FallocMode, Whence};
 
 const B: u64 = BLOCK as u64;
 
-/// How somebody writes.
+/// How a write is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Manner {
     /// Set-user-id and set-group-id bits are cleared.
     pub kill_privileges: bool,
-    /// He opened the file with `O_APPEND`: he alone may write to an append-only file.
+    /// The writer opened the file with `O_APPEND`. Only such a writer may write to an append-only file.
     pub append: bool,
     /// Where it goes.
     pub place: Place,
@@ -124,12 +124,12 @@ impl Fs {
         self.write_cell(&cell, offset, data, manner)
     }
 
-    /// Whether somebody could lose bits of the mode by writing.
+    /// Whether a write could clear bits of the mode.
     pub fn has_privileges(&self, ino: Ino) -> Result<bool> {
         Ok(self.look(ino, is_privileged)?.1)
     }
 
-    /// As [`Fs::write`], by somebody who opened the file with `O_APPEND`, who alone may write to an
+    /// As [`Fs::write`], by a writer that opened the file with `O_APPEND`. Only such a writer may write to an
     /// append-only file.
     pub fn append(&self, ino: Ino, offset: u64, data: &[u8], kill_privileges: bool) -> Result<()> {
         let manner = Manner {
@@ -141,8 +141,8 @@ impl Fs {
         self.write_cell(&cell, offset, data, manner)
     }
 
-    /// As [`Fs::write`], for somebody else, in his manner: the file loses its capabilities before. Whether
-    /// bits of its mode were there to be lost.
+    /// As [`Fs::write`], on behalf of another process and in its manner: the file loses its capabilities before the
+    /// write. Returns whether the mode had bits to lose.
     pub fn write_for(&self, ino: Ino, offset: u64, data: &[u8], manner: Manner) -> Result<bool> {
         let look = |i: &Inode| {
             let privileged = manner.kill_privileges && is_privileged(i);
@@ -203,8 +203,8 @@ impl Fs {
         together::blocks_max(&self.e)
     }
 
-    /// Writes several ranges, in order, as one record: after any crash all of them are there or none, durably
-    /// in mode `op` when this returns. For somebody else, with `kill_privileges`, as by a write of his.
+    /// Writes several ranges, in order, as one record: after any crash all of them are there or none, durably in mode
+    /// `op` when this returns. With `kill_privileges`, as for a write on behalf of another process.
     ///
     /// # Errors
     /// [`FsError::TooManyExtents`] if they touch more than [`Fs::together_max`] blocks. Nothing is written then,

@@ -176,7 +176,7 @@ impl Fs {
         what: &Exchange,
     ) -> Result<bool> {
         let needs = {
-            // A look at both at once: whoever writes to them has changed them or not.
+            // A look at both at once: any write to them is seen as a whole or not at all.
             let _op = lock_all(&[one, other]);
             self.plan((one, other), what)?.needs()
         };

@@ -31,7 +31,7 @@ impl SetFlags {
     }
 }
 
-/// How somebody wants to write to a file that he opens.
+/// How a file that is being opened is to be written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writes {
     /// Not at all.
@@ -43,8 +43,8 @@ pub enum Writes {
 }
 
 impl Fs {
-    /// Sets flags and project id of a file or directory in one record. Only its owner may, and who has `CAP_FOWNER`,
-    /// and only with `CAP_LINUX_IMMUTABLE` make it immutable or append-only, or end that.
+    /// Sets flags and project id of a file or directory in one record. Only its owner and a caller with `CAP_FOWNER`
+    /// may do so. To make it immutable or append-only, or to end that, the caller also needs `CAP_LINUX_IMMUTABLE`.
     pub fn set_flags(&self, by: impl Asker, ino: Ino, set: SetFlags) -> Result<()> {
         self.change_flags(ino, set, |i, changed| {
             let bound = changed & (FLAG_IMMUTABLE | FLAG_APPEND) != 0;
@@ -53,12 +53,12 @@ impl Fs {
         })
     }
 
-    /// The same for somebody who is known to be allowed to.
+    /// The same for a caller that is known to be allowed to do it.
     pub fn set_flags_checked(&self, ino: Ino, set: SetFlags) -> Result<()> {
         self.change_flags(ino, set, |_, _| true)
     }
 
-    /// `may`: whether somebody may change these flags of this inode.
+    /// `may`: whether the caller may change these flags of this inode.
     fn change_flags(
         &self,
         ino: Ino,
@@ -116,7 +116,7 @@ impl Fs {
         if i.flags & flags & FLAG_IMMUTABLE != 0 && (changed != 0 || project != i.project) {
             return Err(FsError::Perm);
         }
-        // Pages that the kernel has collected do not say who appended and who wrote over something.
+        // Pages that the kernel has collected do not tell appends from overwrites.
         if flags & changed & FLAG_APPEND != 0 && i.is_file() && self.e.options.writeback_cache {
             return Err(FsError::NotSupported);
         }

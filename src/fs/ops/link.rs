@@ -13,9 +13,9 @@ use crate::ns::dir;
 use crate::txn::{Needs, Txn};
 
 impl Fs {
-    /// Gives an inode one more name. An inode without a name gets its first if somebody has it open:
-    /// which of those may have one, the kernel decides (`O_TMPFILE` without `O_EXCL`). The same record
-    /// takes back the intent to free it.
+    /// Gives an inode one more name. An inode without a name gets its first if a process has it open; which of these
+    /// may have one, the kernel decides (`O_TMPFILE` without `O_EXCL`). The same record takes back the intent to free
+    /// it.
     pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
         check_name(name)?;
         let pcell = self.cell(parent)?;
@@ -36,7 +36,7 @@ impl Fs {
                 return Err(FsError::Perm);
             }
             protect::change(&inode)?;
-            // An orphan that nobody knows may already have been freed in part.
+            // An orphan that the kernel does not know may already have been freed in part.
             let orphan = if inode.nlink == 0 {
                 let known = cell.is_known();
                 let slot = self.e.intents.find(ino, IntentKind::Orphan);

@@ -21,7 +21,7 @@ pub const STEP: usize = 64;
 pub const STEP_BYTES: u32 = 2048 + STEP as u32 * 96;
 
 impl Fs {
-    /// Frees an inode that has no name if nobody knows it any more.
+    /// Frees an inode that has no name if the kernel does not know it any more.
     pub fn reap_if_orphan(&self, ino: Ino) {
         if !self.e.intents.has(ino, IntentKind::Orphan) || self.e.inodes.is_known(ino) {
             return;

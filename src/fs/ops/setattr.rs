@@ -126,7 +126,7 @@ fn atime_is_due(i: &Inode, now: Time) -> bool {
     i.atime <= i.mtime || i.atime <= i.ctime || now.sec.saturating_sub(i.atime.sec) >= DAY
 }
 
-/// Whether all nanoseconds are below a second, as everybody who reads them expects.
+/// Whether all nanoseconds are below a second, as every reader of them expects.
 fn times_are_valid(set: &SetAttr) -> bool {
     let given = [set.atime, set.mtime]
         .into_iter()

@@ -47,14 +47,14 @@ pub enum Whence {
 }
 
 impl Fs {
-    /// Allocates, frees or zeroes a range of a file. What is allocated reads as zeros without a
-    /// byte being written. Each step is atomic; a crash may leave the first of several steps.
-    /// Privileges go, as if by somebody in the group of the file.
+    /// Allocates, frees or zeroes a range of a file. What is allocated reads as zeros without a byte being written.
+    /// Each step is atomic; a crash may leave the first of several steps. Privileges go, as with a caller in the
+    /// group of the file.
     pub fn fallocate(&self, ino: Ino, mode: FallocMode, offset: u64, len: u64) -> Result<()> {
         self.allocate(ino, mode, (offset, len), drop_privileges)
     }
 
-    /// [`Fs::fallocate`] by somebody who is known: of who has `CAP_FSETID` nothing is taken.
+    /// [`Fs::fallocate`] by a known caller: with `CAP_FSETID` no privileges go.
     pub fn fallocate_by(
         &self,
         by: impl Asker,

@@ -66,9 +66,9 @@ impl Fs {
         self.e.sync().map(drop)
     }
 
-    /// Ends all operations but those under way: from here on there are only errors, and the end of the
-    /// mount leaves the volume as the death of the daemon would, for the next one to recover. Before
-    /// that everything that was done is made durable, since who asks for it may count on that.
+    /// Ends all operations but those under way. From here on there are only errors, and the end of the mount leaves
+    /// the volume as the death of the daemon would, for the next mount to recover. Before that, everything that was
+    /// done is made durable, since the caller may count on that.
     ///
     /// # Errors
     /// [`FsError::Perm`] unless the caller has `CAP_SYS_ADMIN` or runs the daemon; [`FsError::Device`] if something

@@ -194,8 +194,8 @@ impl Fs {
         Ok(Some(changed))
     }
 
-    /// Frees everything from block `first` on in bounded steps, then the intent. The caller holds
-    /// the range lock from there to infinity; nothing here waits for anybody but the background.
+    /// Frees everything from block `first` on in bounded steps, then the intent. The caller holds the range lock from
+    /// there to infinity; nothing here waits for anything but the background threads.
     fn free_behind(&self, cell: &Cell, first: u64) -> Result<()> {
         loop {
             let last = self.e.retrying(|| {

@@ -120,7 +120,7 @@ impl Fs {
             let cell = self.cell(ino)?;
             let _op = lock_all(&[&pcell, &cell]);
             let mut dir = live_dir(&pcell)?;
-            // Whoever changes entries installs the directory's image under a number of his own.
+            // Every change of entries installs the directory's image under a number of its own.
             if pcell.seq() != seen {
                 let (found, again) = find(&dir)?;
                 if found.ino != ino {

@@ -29,7 +29,7 @@ pub enum SetXattr {
 /// Why file capabilities go.
 #[derive(Clone, Copy, Debug)]
 pub enum Cause<'a> {
-    /// Bytes are written there, by somebody who can only append or by anybody.
+    /// Bytes are written there, by a writer that can only append or by any other.
     Write {
         /// Where in the file.
         offset: u64,
@@ -131,8 +131,8 @@ impl Fs {
         self.listxattr_for(ino, || true)
     }
 
-    /// As [`Fs::listxattr`], for somebody of whom `trusted` says whether he may know of `trusted.`. It is asked only
-    /// where there is something of the kind, and without a lock.
+    /// As [`Fs::listxattr`], for a caller that sees names in `trusted.` only if `trusted` says so. `trusted` is
+    /// called only where there are such names, and without a lock.
     pub fn listxattr_for(&self, ino: Ino, trusted: impl FnOnce() -> bool) -> Result<Vec<u8>> {
         let cell = self.cell(ino)?;
         let mut set = {
@@ -150,14 +150,14 @@ impl Fs {
     /// Sets an attribute.
     ///
     /// # Errors
-    /// Among others [`FsError::NotSupported`] and [`FsError::Invalid`] for names that Linux knows nothing of, and
-    /// [`FsError::NoSpace`] where it would take room that is kept for attributes of those who may do more.
+    /// Among others [`FsError::NotSupported`] and [`FsError::Invalid`] for names that Linux does not know, and
+    /// [`FsError::NoSpace`] where it would take room that is kept for attributes that need more rights.
     pub fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
         self.setxattr_by(ino, name, value, how, false)
     }
 
-    /// As [`Fs::setxattr`]. `stranger`: who asks is not in the group of the inode, so that a list of
-    /// who may do what takes its set-group-id bit away.
+    /// As [`Fs::setxattr`]. `stranger`: the caller is not in the group of the inode, so an access control list takes
+    /// its set-group-id bit away.
     pub fn setxattr_by(
         &self,
         ino: Ino,

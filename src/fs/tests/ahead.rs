@@ -72,7 +72,7 @@ fn what_is_read_ahead_is_what_was_written_last() {
     let first = served(&fs);
     assert!(first > BLOCKS as u64 / 2, "{first}");
 
-    // While somebody reads, blocks before and behind him are written, and rounds take them elsewhere.
+    // Blocks before and behind the place being read are written meanwhile, and rounds take them elsewhere.
     for (i, step) in (0..BLOCKS).step_by(64).enumerate() {
         let from = step * BLOCK;
         let got = fs.read(ino, from as u64, REQUEST).unwrap();
@@ -96,7 +96,7 @@ fn who_may_only_read_is_read_ahead_for() {
     let disk = Disk::new();
     let fs = disk.mount("noatime,checkpoint=swap");
     let (ino, want) = scattered(&fs);
-    // Nobody does it there.
+    // This mount has no thread that reads ahead.
     check(&fs, ino, &want);
     assert_eq!(served(&fs), 0);
     fs.shutdown().unwrap();

@@ -98,7 +98,7 @@ fn whoever_counts_waits_for_what_was_forgotten() {
         assert_eq!(used(), before);
         assert!(fs.e.intents.all().is_empty());
     }
-    // Nobody is there to free the last one but the end of the mount.
+    // Only the end of the mount can free the last one.
     let last = file(&fs, ROOT, "last");
     fs.unlink(ROOT, b"last").unwrap();
     fs.e.stop_chores();

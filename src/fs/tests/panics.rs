@@ -1,4 +1,4 @@
-//! Threads of the mount that panic: nobody builds upon what they have left, and what was done before is kept.
+//! Threads of the mount that panic: nothing builds upon what they have left, and what was done before is kept.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use crate::scrub::{Options, State};
 /// A device with a fault of the program in it.
 struct Broken {
     under: Arc<dyn BlockDevice>,
-    /// Whoever reads or writes panics.
+    /// A thread that reads or writes panics.
     armed: AtomicBool,
 }
 

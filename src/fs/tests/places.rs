@@ -161,7 +161,7 @@ fn every_block_is_handed_out() {
     let disk = Disk::new();
     let fs = disk.mount("noatime");
     let mut bytes = vec![1; 8 * BLOCK];
-    // Each in a file of its own, so that nobody goes on behind another; the last ones of fewer blocks.
+    // Each in a file of its own, so that no write goes on behind another; the last writes have fewer blocks.
     for i in 0.. {
         let ino = file(&fs, ROOT, &i.to_string());
         match fs.write(ino, 0, &bytes, false) {

@@ -1,4 +1,4 @@
-//! Background threads that sleep while nobody uses the mount, and what wakes them.
+//! Background threads that sleep while the mount is not used, and what wakes them.
 
 use std::sync::atomic::Ordering;
 
@@ -9,7 +9,7 @@ fn mount(disk: &Disk, options: &str) -> Arc<Fs> {
     Fs::mount(disk.volume(), &options).unwrap()
 }
 
-/// Waits until nobody has looked around for a while.
+/// Waits until no thread has looked around for a while.
 fn await_rest(fs: &Fs) {
     let looks = || fs.e.metrics.wakeups.load(Ordering::Relaxed);
     until(|| {
@@ -33,7 +33,7 @@ fn a_record_ends_the_rest() {
     disk.ends(fs);
 }
 
-/// A commit that is due comes in time, and one that somebody else has made lets digest go on.
+/// A commit that is due comes in time, and a commit that another thread has made lets digest go on.
 #[test]
 fn a_commit_ends_the_rest() {
     let disk = Disk::on(Backend::File);
@@ -55,7 +55,7 @@ fn a_commit_ends_the_rest() {
     disk.ends(fs);
 }
 
-/// Everything that is staged leaves, though nobody uses the mount any more.
+/// Everything that is staged leaves, even if the mount is not used any more.
 #[test]
 fn what_is_staged_is_written_out_before_they_rest() {
     let disk = Disk::on(Backend::File);
@@ -67,7 +67,7 @@ fn what_is_staged_is_written_out_before_they_rest() {
     disk.ends(fs);
 }
 
-/// Whoever only reads fills caches, so somebody has to look after them.
+/// Reads alone fill caches too, so a background thread has to look after them.
 #[test]
 fn use_without_a_record_ends_the_rest() {
     let disk = Disk::new();

@@ -443,7 +443,7 @@ fn a_round_that_cannot_pass_over_a_damaged_entry_leaves_nobody_waiting() {
         let err = round_of(&fs.e, Reach::All).unwrap_err();
         assert!(err.to_string().contains("is damaged"), "{err}");
         assert!(fs.e.is_read_only());
-        // What nobody will write out can be read, and what nobody will make room for is refused.
+        // What will not be written out can still be read, and a write that would need room is refused.
         known.check(&fs, policy);
         let refused = fs.write(known.ino, 0, &[1; BLOCK], false);
         assert_eq!(refused, Err(FsError::ReadOnly), "{policy}");
@@ -510,7 +510,7 @@ fn a_round_borrows_no_block_whose_entry_is_damaged() {
         known.write_blocks(&fs, (0..BLOCKS).step_by(2), 2);
         round_of(&fs.e, Reach::All).unwrap();
         known.check(&fs, policy);
-        // Those it came across are kept from everybody, as no round could write them.
+        // The damaged ones that it came across are withheld from every file, as no round could write them.
         let kept = fs.e.lbns.pending();
         assert!(kept > 0 && kept <= free.len() as u64, "{policy} {kept}");
         assert_eq!(crate::checkpoint::zero_batch(&fs.e), Ok(0));

@@ -37,7 +37,7 @@ fn waits_for_ranges_and_for_the_commit_mutex_are_counted() {
     assert_eq!(counted(), (1, 0));
     beside(first(), || drop(fs.read(ino, 0, 10).unwrap()), waiting);
     assert_eq!(counted(), (2, 0));
-    // Not where nobody is in the way.
+    // Not counted where nothing is in the way.
     let held = first();
     fs.write(ino, 4096, &[3; 10], false).unwrap();
     drop(held);

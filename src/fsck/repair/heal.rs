@@ -46,8 +46,8 @@ static SYNDROMES: LazyLock<FxHashMap<u32, u32>> = LazyLock::new(|| {
     all
 });
 
-/// The one bit of the `len` bytes with which a checksum ends that makes this difference to it. It is computed, not tried
-/// out: whoever damages a million pages must not make a repair try a million times 32768 bits.
+/// The one bit, of the last `len` bytes that a checksum covers, that makes this difference to the checksum. It is
+/// computed, not tried out: a million damaged pages must not make a repair try a million times 32768 bits.
 pub(super) fn bit(len: usize, difference: u32) -> Option<usize> {
     let place = *SYNDROMES.get(&difference)? as usize;
     let byte = len.checked_sub(1 + place / 8)?;

@@ -311,7 +311,7 @@ impl Repair<'_> {
         Ok((rest, left.collect()))
     }
 
-    /// Gives LBNs blocks that nobody can be recognized in.
+    /// Gives LBNs blocks whose content was not recognized as that of any LBN.
     fn give(
         &mut self,
         lbns: Vec<Lbn>,

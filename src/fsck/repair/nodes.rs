@@ -123,7 +123,7 @@ impl Repair<'_> {
                 format!("node {id}: {why}; limits of projects in it are lost")
             }
             Some(_) => format!("node {id}: {why}; intents are made anew"),
-            // Whose it was is said by those who miss it.
+            // Whose page it was is said where its owner misses it.
             None => format!("node {id}: {why}; the page is given up"),
         };
         self.log.add(Area::Node, what);

@@ -46,7 +46,7 @@ pub(super) struct Tree<'m> {
     /// Extent pages and directory leaves by owner, in order of id.
     extent_pages: FxHashMap<Ino, Vec<u32>>,
     leaves: FxHashMap<Ino, Vec<u32>>,
-    /// Dynamic nodes that somebody needs.
+    /// Dynamic nodes that something needs.
     reached: BTreeSet<u32>,
     /// Dynamic nodes with new content.
     changed: BTreeMap<u32, PageBytes>,
@@ -144,7 +144,7 @@ impl<'m> Tree<'m> {
         tree
     }
 
-    /// The tree as it is: nothing is changed, and what is wrong is nobody's concern.
+    /// The tree as it is: nothing is changed, and what is wrong is not reported.
     pub(super) fn look(media: &'m Media) -> Self {
         let mut tree = Self::load(media);
         let mut nobody = Journal::default();
@@ -224,7 +224,7 @@ impl<'m> Tree<'m> {
         }
     }
 
-    /// A page of an inode, if `id` is one of this kind and nobody else's.
+    /// A page of an inode, if `id` is one of this kind and belongs to no other inode.
     fn mine(&self, id: u32, ino: Ino, kind: NodeKind) -> Option<PageBytes> {
         if u64::from(id) < self.media.geo.dyn_base || self.reached.contains(&id) {
             return None;
@@ -277,7 +277,7 @@ fn directory(mode: u32) -> Inode {
     Inode {
         mode: S_IFDIR | mode,
         nlink: 2,
-        // Whoever had the number before had another one.
+        // An earlier inode of this number had another one.
         generation: (time.sec as u32).max(1),
         atime: time,
         mtime: time,

@@ -31,9 +31,9 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// From here on nobody may write to the volume but a repair: what is given up, before it is made
-    /// anew, looks like something that never was. So it is durable before anything else is stored.
-    /// Without a readable epoch nobody can mount the volume anyway.
+    /// From here on only a repair may write to the volume: what is given up, before it is made
+    /// anew, looks like something that never was. So the mark is durable before anything else is
+    /// stored. Without a readable epoch the volume cannot be mounted anyway.
     pub(super) fn begin(&mut self) -> Result<(), Failed> {
         match self.epoch_word() {
             Some(e) if !e.repairing => {
@@ -47,7 +47,7 @@ impl Repair<'_> {
         }
     }
 
-    /// Whoever mounts the volume finds it as this repair leaves it. Durable with the next drain.
+    /// The next mount finds the volume as this repair leaves it. Durable with the next drain.
     pub(super) fn end(&mut self) -> Result<(), Failed> {
         match self.epoch_word() {
             Some(e) if e.repairing => {

@@ -229,7 +229,7 @@ fn pages_run_out(fs: &Fs, t: u64) {
             Err(e) => panic!("thread {t}, file {made}: {e}"),
         }
     }
-    // Whoever frees space must not run short of it.
+    // A thread that frees space must not run short of it.
     for i in (0..=made).filter(|i| i % 8 != 0) {
         match fs.unlink(ROOT, &name(i)) {
             Ok(()) | Err(FsError::NoEntry) => {}

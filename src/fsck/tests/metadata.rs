@@ -293,8 +293,8 @@ fn impossible_images() {
     }
 }
 
-/// Somebody may mount a volume before it is checked: files with such extents cannot be used then,
-/// and nothing else happens.
+/// A volume may be mounted before it is checked: files with such extents cannot be used then, and
+/// nothing else happens.
 #[test]
 fn extents_beyond_the_volume_are_errors_when_mounted() {
     let visible = Disk::sample().0.geo().visible_blocks();

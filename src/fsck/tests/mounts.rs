@@ -299,7 +299,7 @@ fn names_behind_a_malformed_entry_are_not_lost() {
         assert!(added < 200, "{options}: nobody has met it");
         let _ = fs.shutdown();
         assert_eq!(disk.page(leaf)[HEADER..], malformed[HEADER..], "{options}");
-        // Whoever puts the byte right has all names again.
+        // Once the byte is put right, all names are there again.
         disk.edit(leaf, |p| p[at + 19] = len);
         disk.finds(&[]);
         let fs = disk.mount();

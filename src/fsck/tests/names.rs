@@ -409,7 +409,7 @@ fn extended_attributes() {
 fn access_control_lists() {
     let (disk, s) = Disk::sample();
     let ino = s.attr;
-    // Owner, a user, the group, a mask, everybody else.
+    // Owner, a user, the group, a mask, all others.
     let mut list = vec![2, 0, 0, 0];
     for (tag, may, id) in [
         (1, 6, !0),

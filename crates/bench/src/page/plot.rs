@@ -1,5 +1,5 @@
-//! What plots show. They know nothing of benchmarks, so that whoever has figures can have them
-//! drawn; each makes the table of the same figures that stands below it.
+//! What plots show. They know nothing of benchmarks, so that any figures can be drawn. Each plot
+//! makes the table of the same figures that stands below it.
 
 use super::scale::{Scale, quantile};
 
@@ -30,7 +30,7 @@ pub struct Bars {
     pub scale: Scale,
     /// A value with a line of its own.
     pub mark: Option<f64>,
-    /// Whose figures `theirs` are, if there are any: a paper's, say.
+    /// Where the figures `theirs` come from, if there are any: a paper, say.
     pub theirs: String,
     /// The bars.
     pub groups: Vec<Group>,

@@ -20,7 +20,7 @@
 //!   of the tree, not on the lowest;
 //! - if nothing can be created, the steps on that file are left out and not counted (in the original the
 //!   thread ends). What is open is not deleted, which is not counted there either;
-//! - a file that somebody is opening or closing is taken all the same; the original takes the next;
+//! - a file that another thread is opening or closing is taken all the same; the original takes the next;
 //! - what a thread writes is random, not zeros (a mebibyte over and over, and each write begins with its
 //!   number);
 //! - a thread's memory is filled before the measured time begins, in the original as its first part;
@@ -340,7 +340,7 @@ impl<'a> Thread<'a> {
     }
 
     fn stat(&self, m: &mut Meter) -> Result<()> {
-        // Taken as if to be opened, so that nobody removes it meanwhile.
+        // Taken as if to be opened, so that no thread removes it meanwhile.
         if let Some(file) = self.set.take_existing() {
             m.stat(self.place.dir(), self.set.name(file))?;
             self.set.closed(file);

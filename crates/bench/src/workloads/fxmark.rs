@@ -10,8 +10,8 @@
 //!   for MRPL, which is about just that;
 //! - DWAL begins its file anew at 256 MiB, which is not measured: the original fills the device;
 //! - one thread unless told otherwise; the original takes as many as there are CPUs;
-//! - the original writes the same page all the time, whose bytes it leaves to chance (MWCM: zeros); here
-//!   they are random, and others each time.
+//! - the original writes the same page all the time and leaves its bytes to chance (MWCM: zeros); here
+//!   they are random, and different each time.
 
 use crate::error::Result;
 use crate::handle::Handle;

@@ -12,7 +12,7 @@ const RETRY: Duration = Duration::from_millis(10);
 
 impl FileDevice {
     /// Takes the exclusive advisory lock on the file, held until the device is dropped, trying for
-    /// up to `wait`. `Ok(false)`: somebody else held it to the end.
+    /// up to `wait`. `Ok(false)`: another holder kept it to the end.
     ///
     /// # Errors
     /// If the system cannot lock this file.

@@ -76,8 +76,8 @@ pub enum OpenError {
 }
 
 impl FileDevice {
-    /// Opens a regular file or block device. A block device that is to be written is claimed: nobody
-    /// else can mount it meanwhile, and it is refused if somebody has.
+    /// Opens a regular file or block device. A block device that is to be written is claimed: nothing
+    /// else can mount it meanwhile, and it is refused if something else has.
     ///
     /// # Errors
     /// [`OpenError`].

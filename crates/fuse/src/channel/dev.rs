@@ -35,9 +35,9 @@ pub(crate) struct Worker {
     /// Where to sleep.
     pub(crate) asleep: Option<Arc<OwnedFd>>,
     /// How long to let forgets gather before they are read: the kernel hands over all of them in one
-    /// message, and nobody waits for any.
+    /// message, and nothing waits for any.
     pub(crate) gather: Duration,
-    /// Who answers what waits for the kernel, if anybody does.
+    /// The threads that answer what waits for the kernel, if there are any.
     pub(crate) later: Option<Later>,
     pub(crate) places: Arc<Places>,
     /// Its answers lie in huge pages, which are allocated whole.
@@ -160,9 +160,9 @@ impl Worker {
 #[derive(PartialEq, Eq)]
 enum Kind {
     Answered,
-    /// Somebody else answers.
+    /// Another thread answers.
     Later,
-    /// Nobody waits for an answer.
+    /// Nothing waits for an answer.
     Silent,
 }
 
@@ -185,10 +185,10 @@ fn send(device: &OwnedFd, message: &[u8]) -> io::Result<()> {
         match rustix::io::write(device, message) {
             Ok(_) => return Ok(()),
             Err(Os::INTR) => (),
-            // Whoever asked does not wait any more, or the connection has ended.
+            // The process that asked does not wait any more, or the connection has ended.
             Err(e) if e == Os::NOENT || has_ended(e) => return Ok(()),
             Err(e) => {
-                // The kernel did not take it: say at least that something failed, or he waits forever.
+                // The kernel did not take it: say at least that something failed, or the process waits forever.
                 tracing::error!("the kernel refused an answer: {e}");
                 let mut header = [0; size_of::<OutHeader>()];
                 header.copy_from_slice(&message[..size_of::<OutHeader>()]);

@@ -28,7 +28,7 @@ use crate::stats::Tally;
 use crate::sys::Buffer;
 use crate::wire::{InHeader, OutHeader, ring as wire};
 
-/// Stands in the user data of what is no entry: somebody has put an answer into the mailbox.
+/// User data that stands for no entry: another thread has put an answer into the mailbox.
 const BELL: u64 = u64::MAX;
 
 /// Entries that a queue has at most. Their memory is taken when it is first used: an answer that waits for the kernel
@@ -86,7 +86,7 @@ pub(crate) struct Queue {
     tally: Arc<Tally>,
     /// A copy of what was asked, where the answer takes its place.
     asked: Buffer,
-    /// Who answers what waits for the kernel, if anybody does, and where those answers come back.
+    /// The threads that answer what waits for the kernel, if there are any, and where those answers come back.
     later: Option<Later>,
     mailbox: Arc<Mailbox>,
     /// Entries that the kernel has not taken away.
@@ -175,7 +175,7 @@ impl Queue {
         more.is_ok()
     }
 
-    /// Has somebody else answer what the entry asks, if there are entries enough.
+    /// Has another thread answer what the entry asks, if there are enough entries.
     fn hold(&mut self, index: usize, commit_id: u64, held: Held) -> bool {
         if !self.can_hold() {
             return false;
@@ -210,7 +210,7 @@ impl Queue {
 
     fn push(&mut self, entry: &Entry128) -> io::Result<()> {
         // SAFETY: what an entry refers to, the buffers of a slot or `rung`, lives as long as `self`, and
-        // `self` drops its ring first, which ends what is under way; until the completion nobody but the
+        // `self` drops its ring first, which ends what is under way; until the completion nothing but the
         // kernel touches them.
         unsafe { self.ring.submission().push(entry) }.map_err(io::Error::other)
     }
@@ -280,7 +280,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Puts an answer that somebody else has made into the buffers of its entry.
+    /// Puts an answer that another thread has made into the buffers of its entry.
     fn answer_late(&mut self, done: &Done) {
         let (head, payload) = self.slots[done.index].parts();
         let (answer, len) = match payload.get_mut(..done.content.len()) {
@@ -293,7 +293,7 @@ impl Queue {
         put_answer(head, (done.commit_id, done.unique), answer, len);
     }
 
-    /// Answers the request of an entry in its buffers; returns what to answer under. `None`: somebody else
+    /// Answers the request of an entry in its buffers; returns what to answer under. `None`: another thread
     /// answers.
     fn serve(&mut self, index: usize, service: &dyn Service) -> Option<u64> {
         let (head, payload) = self.slots[index].parts();

@@ -86,7 +86,7 @@ bitflags! {
     /// What is special about a write (`FUSE_WRITE_*`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct WriteFlags: u32 {
-        /// From the page cache, not from a call of now: the caller is not the one who wrote.
+        /// From the page cache, not from a current call: the caller is not the process that wrote.
         const CACHE = 1 << 0;
         const LOCKOWNER = 1 << 1;
         /// Set-user-id and set-group-id bits are to be cleared.
@@ -96,7 +96,7 @@ bitflags! {
 
 /// `FUSE_OPEN_KILL_SUIDGID`, in what comes with an open or create.
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
-/// `FUSE_SETXATTR_ACL_KILL_SGID`: the access control list comes from somebody who is not in the group.
+/// `FUSE_SETXATTR_ACL_KILL_SGID`: the access control list comes from a user who is not in the group.
 pub const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 /// `FUSE_FSYNC_FDATASYNC`.
 pub const FSYNC_FDATASYNC: u32 = 1 << 0;

@@ -64,7 +64,7 @@ pub fn data_header(data: &[u8], seen: &mut Seen) {
     }
 }
 
-/// Sizes, and fields of a geometry that somebody has made up.
+/// Sizes, and fields of a made-up geometry.
 pub fn geometry(data: &[u8], seen: &mut Seen) {
     let mut input = Input::new(data);
     if input.flag() {
@@ -137,7 +137,7 @@ fn field(g: &mut Geometry, n: u8) -> &mut u64 {
     fields.into_iter().nth(n).expect("an index of the array")
 }
 
-/// What everybody relies on once a geometry is called sound, worked out in numbers that cannot
+/// What all code relies on once a geometry is called sound, worked out in numbers that cannot
 /// overflow.
 fn promises(g: &Geometry) {
     const B: u128 = BLOCK as u128;

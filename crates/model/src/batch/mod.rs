@@ -8,8 +8,8 @@
 //! the commit there.
 //!
 //! A write is in flight until a flush that begins after it, and what it writes may be torn after power loss: a disk may
-//! make a sector unreadable that it was writing. Recovery takes the newest commit record whose batch is whole, of the last
-//! two that there are.
+//! leave a sector that it was writing unreadable. Recovery takes, of the last two commit records that there are, the
+//! newest whose batch is whole.
 
 mod judge;
 mod run;
@@ -128,7 +128,7 @@ pub fn parts(home: u16) -> (u8, Option<u8>) {
     ((home & 7) as u8, ((home >> 3) as u8).checked_sub(1))
 }
 
-/// Who runs.
+/// What runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
     Running,
@@ -167,7 +167,7 @@ pub struct State {
     pub tail: u8,
     /// Where each operation has its payload: 1 + a block, if it is direct.
     pub block_of: [u8; OPS],
-    /// The operation whose end of being needed each block waits for; 0 if it is free.
+    /// For each block, the operation that freed it: it must be below D before the block is used again. 0 if it is free.
     pub freed_by: [u8; BLOCKS],
     /// DRAM: the log, and which block each register is in.
     pub log: [u8; RING],

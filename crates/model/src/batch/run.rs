@@ -78,7 +78,7 @@ impl Batches {
         }
     }
 
-    /// A block that nobody can need.
+    /// A block that nothing can need.
     fn fresh(&self, s: &State) -> Option<u8> {
         let free = |by: u8| match by {
             0 => true,

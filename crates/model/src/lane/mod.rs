@@ -52,7 +52,7 @@ pub struct Config {
     /// Records per lane.
     pub ring: usize,
     pub committers: usize,
-    /// How often somebody may commit.
+    /// How many commits there may be, over all committers.
     pub commits: u8,
     /// One durable record may rot before the crash is recovered from.
     pub rot: bool,

@@ -44,7 +44,7 @@ pub const BY_COMMIT: u8 = 5;
 pub const BY_RECOVERY: u8 = 6;
 /// Writes to the data device: only a device flush settles them.
 pub const BY_DEVICE: u8 = 7;
-/// Whoever was given a freed page.
+/// The next owner of a freed page.
 pub const BY_OTHER: u8 = 8;
 pub const BY_ZERO: u8 = 9;
 

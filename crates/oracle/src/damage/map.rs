@@ -56,7 +56,7 @@ pub enum Use {
     DataHeader,
     /// A block that a file has on the data device.
     Data,
-    /// Bytes that nobody reads, and why.
+    /// Bytes that nothing reads, and why.
     Dead(&'static str),
 }
 

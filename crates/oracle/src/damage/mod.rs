@@ -187,7 +187,7 @@ pub fn content(seed: u8, len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// What is digested and on the data device. Returns an orphan that somebody still has open.
+/// What is digested and on the data device. Returns an orphan that is still open.
 fn before(fs: &Fs) -> Ino {
     let dir = fs.mkdir(ME, ROOT, b"dir", 0o755).expect("mkdir").ino;
     let sub = fs.mkdir(ME, dir, b"sub", 0o750).expect("mkdir").ino;

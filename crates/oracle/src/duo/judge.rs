@@ -71,7 +71,7 @@ pub(super) fn states(
     workers.iter().map(found).collect()
 }
 
-/// Everybody's names in the shared directories.
+/// The names of all threads in the shared directories.
 fn names(fs: &Fs, shared: Shared) -> Result<BTreeSet<(usize, String)>, FsError> {
     let mut names = BTreeSet::new();
     for (at, dir) in shared.dirs.iter().enumerate() {

@@ -300,7 +300,7 @@ fn possible(name: &[u8]) -> Result<()> {
     }
 }
 
-/// Whether there is room left for those who may do more than who has set this attribute: 4 KiB of 116 for the
+/// Whether this attribute leaves room for users with more rights than the one who has set it: 4 KiB of 116 for the
 /// privileged, 12 KiB of 128 for the owner's lists.
 fn leaves_room(n: &Node, name: &[u8]) -> bool {
     let taken = |counts: &dyn Fn(&[u8]) -> bool| -> usize {

@@ -71,7 +71,7 @@ fn parse(value: &[u8]) -> Result<Vec<Entry>> {
     }
 }
 
-/// The three entries that permission bits stand for: owner, mask or group, everybody else.
+/// The three entries that permission bits stand for: owner, mask or group, all others.
 fn classes(entries: &[Entry]) -> [usize; 3] {
     let at = |tag| entries.iter().position(|e| e.0 == tag);
     let group = at(MASK).or(at(GROUP_OF_OWNER));

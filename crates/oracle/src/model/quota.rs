@@ -101,7 +101,7 @@ impl Model {
                 has.blocks += pages + before.may_add(n, pages, self.maps(op, *ino));
             }
         }
-        // What nobody names any more is freed in records of its own, afterwards.
+        // What has no name any more is freed afterwards, in records of its own.
         let gone = self.nodes.iter().filter(|(_, n)| n.project == id);
         for (ino, _) in gone.filter(|(ino, _)| !after.nodes.contains_key(ino)) {
             has.blocks += blocks(*ino);

@@ -38,8 +38,8 @@ impl Script {
         self.end();
     }
 
-    /// Carries out `work` in a thread of its own, whose fences settle nothing for those who come
-    /// after it. If the daemon has not died by then it does so at its end.
+    /// Carries out `work` in a thread of its own, whose fences settle nothing for threads that come
+    /// after it. If the daemon has not died by the end of `work`, it dies then.
     fn outlived(&mut self, work: impl FnOnce(&mut Self) + Send) {
         let done = std::thread::scope(|s| s.spawn(|| work(&mut *self)).join());
         if let Err(panic) = done

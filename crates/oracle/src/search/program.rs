@@ -132,7 +132,8 @@ pub fn modes() -> Vec<&'static Mode> {
     MODES.iter().chain(PAIRS).collect()
 }
 
-/// Those for threads, who could not say what may be in a file without its data in the journal or before the record.
+/// Those for programs with threads: with `data=writeback`, where data is neither in the journal nor written before
+/// its record, they could not say what may be in a file.
 fn modes_of_threads() -> Vec<&'static Mode> {
     let mut all = modes();
     all.retain(|m| !m.options.contains("data=writeback"));
@@ -152,7 +153,7 @@ pub enum Text {
     Killed(u64),
     /// Threads with a seed.
     Threads(u64, u64),
-    /// The same for longer, and nobody looks at the crashes: what threads do to each other shows while
+    /// The same for longer, without a look at the crashes: what threads do to each other shows while
     /// they run.
     Race(u64, u64),
     /// A volume is made, over another one or over nothing.
@@ -305,7 +306,7 @@ impl Program {
             _ => None,
         };
         if let Some((threads, steps, seed)) = threads {
-            // A rename is promised 16 pages. Whoever finds that others have been promised what is left is
+            // A rename is promised 16 pages. A thread that finds all that is left promised to others is
             // told that there is no space, which the model knows nothing of.
             let nodes = shape.nodes + 16 * threads;
             let with = (&Shape { nodes, ..*shape }, self.mode.backend);

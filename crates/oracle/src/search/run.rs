@@ -101,7 +101,7 @@ pub struct Coverage {
     pub programs: AtomicU64,
     /// Of those, programs of one or two steps.
     pub short: AtomicU64,
-    /// Runs of several threads whose crashes nobody looked at.
+    /// Runs of several threads whose crashes were not looked at.
     pub races: AtomicU64,
     /// Fences and flushes in those that had something to settle.
     pub fences: AtomicU64,
@@ -236,8 +236,8 @@ pub fn crashes(
         if out_of_time() {
             return Ok(());
         }
-        // Who looks at one image looks at it in every way. Else every kind of look has its turn in
-        // every program, but not at the same image of each.
+        // A single image is looked at in every way. Else every kind of look has its turn in every
+        // program, but not at the same image of each.
         let turn = if only.is_some() { 0 } else { n + shift };
         let looked = catch_unwind(AssertUnwindSafe(|| run.look(&image, turn, &depth)))
             .unwrap_or_else(|panic| Err(text_of(&*panic)));

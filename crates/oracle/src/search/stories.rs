@@ -42,7 +42,7 @@ fn ring(s: &mut Script) {
     s.background();
     s.settle();
     for lap in 0..4 {
-        // Fewer than there are, so that nobody has to wait for a round.
+        // Fewer slots than there are, so that no write has to wait for a round.
         for i in 0..16 {
             s.write(a, (i * 3 + lap) % 7 * B, BLOCK);
         }
@@ -208,7 +208,7 @@ fn places(s: &mut Script) {
     s.digest();
     s.limit(9, Some(0), Some(0));
     s.set_project(a, 0, false);
-    // Whoever reads the table finds the place free.
+    // The next mount reads the table and finds the place free.
     s.remount(false, &options);
     s.limit(8, Some(2), None);
     s.set_project(a, 8, false);

@@ -130,7 +130,7 @@ impl Region {
             .open(path)
             .map_err(io_error("create", path))?;
         allocate::fill_new(&mut file, path, len, sparse).map_err(|source| {
-            // The file was made by this call, so nothing of anybody's is lost.
+            // The file was made by this call, so no existing data is lost.
             let _ = std::fs::remove_file(path);
             PmemError::Io {
                 what: "allocate",

@@ -1,4 +1,4 @@
-//! Who goes on.
+//! Which thread goes on.
 
 /// Numbers that only depend on the seed (SplitMix64).
 pub(crate) struct Rng(u64);
@@ -28,7 +28,7 @@ pub(crate) fn mix(n: u64) -> u64 {
 /// How threads are chosen. None finds every bug soon: random walks find what needs many switches,
 /// priorities what needs few of them at the right places, delays what needs a thread to stay behind.
 enum Policy {
-    /// At each point one in so many times another thread goes on, anyone.
+    /// At each point one in so many times another thread goes on, any of them.
     Walk(u64),
     /// As a walk; besides, one in so many times a thread is held up while others do much.
     Delays(u64),

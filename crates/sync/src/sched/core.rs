@@ -1,4 +1,4 @@
-//! Turns: who has one, who waits for one, and for what.
+//! Turns: which thread has one, which threads wait, and for what.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -43,7 +43,7 @@ struct Task {
     status: Status,
     deadline: Option<Duration>,
     late: bool,
-    /// Somebody has unparked it.
+    /// It has been unparked.
     unparked: bool,
 }
 
@@ -56,7 +56,7 @@ struct State {
     switches: u64,
     hash: u64,
     stuck: Option<Stuck>,
-    /// The run is over: whoever is left goes on as it likes.
+    /// The run is over: the threads that are left go on as they like.
     free: bool,
 }
 
@@ -146,7 +146,7 @@ pub fn planted(bug: &str) -> bool {
 /// belongs to `seed`.
 ///
 /// # Panics
-/// As `body`; with [`Stuck`] if everybody waits for somebody else.
+/// As `body`; with [`Stuck`] if every thread waits for another.
 pub fn run<T>(seed: u64, body: impl FnOnce() -> T) -> (T, Outcome) {
     let plan = PLAN.get();
     let all = Arc::new(Scheduler {
@@ -230,7 +230,7 @@ impl Scheduler {
         }
     }
 
-    /// Gives the turn to whoever is next; it may be `me` again, unless `me` is over.
+    /// Gives the turn to the next thread; it may be `me` again, unless `me` is over.
     fn pass_on(st: &mut State, me: usize) {
         st.clock += TICK;
         st.points += 1;
@@ -249,7 +249,7 @@ impl Scheduler {
         st.expire();
         let mut ready = st.ready();
         if ready.is_empty() {
-            // Everybody waits: time passes.
+            // All threads wait: time passes.
             let next = st.tasks.iter().filter_map(|t| t.deadline).min();
             let Some(next) = next else {
                 return st.give_up("nobody can go on");
@@ -330,7 +330,7 @@ impl Member {
     /// Another thread may go on.
     pub(crate) fn point(&self) {
         let mut st = self.all.lock();
-        // Who unwinds lets go of what it holds, at once.
+        // A thread that unwinds lets go of what it holds, at once.
         if st.is_off() || std::thread::panicking() {
             return;
         }
@@ -379,7 +379,7 @@ impl Member {
         }
     }
 
-    /// Whether somebody waits for this lock alone: then nobody joins those who share it.
+    /// Whether a thread waits to hold this lock alone: then no other thread joins those that share it.
     pub(crate) fn is_wanted(&self, at: usize) -> bool {
         let wanted = Status::Waits(Why::Lock { at, alone: true });
         self.all.lock().tasks.iter().any(|t| t.status == wanted)

@@ -1,4 +1,4 @@
-//! Locks that tell the scheduler who waits for what.
+//! Locks that tell the scheduler which thread waits for what.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -20,7 +20,7 @@ fn acquire<G>(
     };
     m.point();
     loop {
-        // As with the real ones, who shares a lock does not overtake who wants it alone.
+        // As with the real ones, a thread that shares a lock does not overtake one that wants it alone.
         if (alone || !m.is_wanted(at))
             && let Some(guard) = attempt()
         {
@@ -75,7 +75,7 @@ impl<T: ?Sized> Mutex<T> {
         self.guard(inner)
     }
 
-    /// Locks it if nobody else has.
+    /// Locks it if it is free.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         super::core::point();
         self.0.try_lock().map(|inner| self.guard(inner))
@@ -215,11 +215,11 @@ impl WaitTimeoutResult {
     }
 }
 
-/// How long those wait at a time whom no scheduler tells any more that a run is over.
+/// How long a thread waits at a time if no scheduler tells it any more that a run is over.
 const WHILE: Duration = Duration::from_millis(1);
 
 impl Condvar {
-    /// One that nobody waits for.
+    /// One that no thread waits for.
     pub const fn new() -> Self {
         Self(parking_lot::Condvar::new())
     }
@@ -262,7 +262,7 @@ impl Condvar {
                 }
             });
         };
-        // Whoever changes the condition without the lock may do so here.
+        // A thread that changes the condition without the lock may do so here.
         m.point();
         let lock = guard.lock;
         let at = address(lock);
@@ -280,7 +280,7 @@ impl Condvar {
         }))
     }
 
-    /// All who wait go on.
+    /// All waiting threads go on.
     pub fn notify_all(&self) {
         self.0.notify_all();
         if let Some(m) = current() {
@@ -290,7 +290,7 @@ impl Condvar {
         }
     }
 
-    /// One of those who wait goes on.
+    /// One of the waiting threads goes on.
     pub fn notify_one(&self) {
         self.0.notify_one();
         if let Some(m) = current() {

@@ -6,7 +6,7 @@ use std::ops::Deref;
 
 use super::locks::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Fewer than the real one has: who holds one stands in the way of more.
+/// Fewer than the real one has, so that a thread that holds one stands in the way of more.
 const SHARDS: usize = 8;
 
 type Shard<K, V, S> = HashMap<K, V, S>;

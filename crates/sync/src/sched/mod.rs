@@ -2,9 +2,9 @@
 //!
 //! Its threads are threads of the operating system, so that what belongs to a thread (its stores
 //! that no fence has settled, thread locals) does; all but one of them wait for their turn. The
-//! chosen one runs until it passes a [`point`]: then it may lose its turn. Who waits for a lock, a
-//! condition or the end of a thread is not asked until it may have come. Time passes with the
-//! points, and leaps to the next deadline when everybody waits.
+//! chosen one runs until it passes a [`point`]: then it may lose its turn. A thread that waits for a
+//! lock, a condition or the end of a thread gets no turn until that may have come. Time passes with
+//! the points, and leaps to the next deadline when all threads wait.
 
 mod choice;
 mod core;

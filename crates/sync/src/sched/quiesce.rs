@@ -1,4 +1,4 @@
-//! Grace periods that end as soon as they may: who relies on one that is missing sees it.
+//! Grace periods that end as soon as they may, so that code that relies on a missing one is found out.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};

@@ -59,7 +59,7 @@ impl DataAlone {
         Ok(())
     }
 
-    /// Makes durable what has been written: one flush for all who came while another was under way.
+    /// Makes durable what has been written: one flush for all threads that came while another flush was under way.
     fn flush(&self) -> Result<(), Errno> {
         let mine = self.written.load(Ordering::Acquire);
         if self.durable.load(Ordering::Acquire) >= mine {

@@ -1,12 +1,12 @@
 //! The kernel's dentry cache, as far as directories on the way to a name go.
 //!
 //! A mount says that names stay valid, so the kernel asks for a directory once and then walks through it on its own,
-//! however often paths lead there. Without this the larger part of what a call does to a deep tree would be lookups that
-//! no kernel sends. The last name of a path is asked for in every call, also where the kernel would know it: how dear
-//! that is, is what some workloads are about.
+//! however often paths lead there. Without this the larger part of what a call does to a deep tree would be lookups
+//! that no kernel sends. The last name of a path is asked for in every call, also where the kernel would know it: the
+//! cost of that is what some workloads are about.
 //!
-//! Nobody may remove or rename a directory while somebody else is on the way through it: a kernel keeps it for him, and
-//! this does not.
+//! No thread may remove or rename a directory while another thread is on the way through it: a kernel keeps the
+//! directory for that thread, and this does not.
 
 use quayfs_bench::library::Node;
 use quayfs_sync::DashMap;
@@ -34,7 +34,7 @@ impl Dentries {
         if let Some(there) = self.0.get(&place) {
             return Ok(*there);
         }
-        // Asked for with the entry locked: who removes it meanwhile forgets it after this.
+        // Asked for with the entry locked: a thread that removes it meanwhile forgets it after this.
         match self.0.entry(place) {
             Entry::Occupied(there) => Ok(*there.get()),
             Entry::Vacant(place) => {

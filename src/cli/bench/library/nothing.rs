@@ -58,7 +58,7 @@ impl Nothing {
         Ok((at, rest))
     }
 
-    /// Makes a node of this name, unless somebody else has.
+    /// Makes a node of this name, unless there is one already.
     fn make(&self, dir: Node, name: &[u8]) -> Result<Node, Node> {
         match self.names.entry((dir, name.into())) {
             Entry::Occupied(there) => Err(*there.get()),

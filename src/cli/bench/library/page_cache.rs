@@ -1,9 +1,9 @@
 //! The kernel's page cache, in front of a library: what mounts have above them.
 //!
-//! Reads of what the kernel has would never arrive, so without it what is measured is a disk that is read again and
+//! Reads of what the kernel has would never arrive. So without it, what is measured is a disk that is read again and
 //! again. Pages are those of `fuse_perform_write`, the path of writes to a mount without `writeback`: a page that is
-//! written whole is kept, one that is written in part only if it was kept before, and whoever writes waits for whoever
-//! else writes to that file. It is as large as memory, and there is no reading ahead.
+//! written whole is kept, one that is written in part is kept only if it was kept before, and a writer waits for
+//! other writers of the same file. The cache is as large as memory, and there is no reading ahead.
 //!
 //! It knows which pages there are, and not what is in them: a read of these leaves the buffer as it is. Copying them in
 //! and out is the kernel's work, a fifth of all CPU time where Fileserver runs on two CPUs, and none of what is measured
@@ -32,14 +32,14 @@ pub struct PageCache<L> {
 /// What is kept of a file.
 #[derive(Default)]
 struct Pages {
-    /// Once somebody has asked for it.
+    /// Known once it has been asked for.
     size: Option<u64>,
     /// Whether a page is, by its place in the file.
     kept: Vec<bool>,
 }
 
 impl<L: Library> PageCache<L> {
-    /// Keeps pages of what goes to and comes from `under`, which nobody else may change meanwhile.
+    /// Keeps pages of what goes to and comes from `under`, which nothing else may change meanwhile.
     pub fn over(under: L) -> Self {
         Self {
             under,
@@ -136,7 +136,8 @@ fn parts(offset: u64, len: usize) -> impl Iterator<Item = Part> {
     })
 }
 
-/// Lends out memory of this thread, as one that serves a mount has its own for answers. Nobody looks at what is in it.
+/// Lends out memory of this thread, as a thread that serves a mount has its own for answers. Its content is never
+/// looked at.
 fn with_buffer<T>(len: usize, read: impl FnOnce(&mut [u8]) -> T) -> T {
     thread_local!(static BUFFER: Cell<Vec<u8>> = const { Cell::new(Vec::new()) });
     let mut buffer = BUFFER.take();
@@ -158,8 +159,8 @@ impl<L: Library> Library for PageCache<L> {
         if flags.intersects(OFlags::TRUNC | OFlags::CREATE)
             && let Some(pages) = self.files.get(&node).map(|p| Arc::clone(&p))
         {
-            // A file that is empty now, or another one of the same number: somebody read the old one when its pages had
-            // been forgotten already.
+            // A file that is empty now, or another one of the same number: the old one was read after its pages had
+            // been forgotten.
             let mut pages = pages.write();
             if self.under.size(node) == Ok(0) {
                 *pages = Pages::default();

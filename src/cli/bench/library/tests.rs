@@ -148,8 +148,8 @@ fn every_workload_leaves_the_tree_that_system_calls_leave() {
             tree_of_fs(&fs, fs.root(), "", &mut ours);
             tree_of_dir(dir.path(), "", &mut theirs);
             assert!(ours.keys().eq(theirs.keys()), "{name}: {:?}", ours.keys());
-            // These write from the buffer that they read into, and what is there behind the end of a file
-            // is everybody's own choice.
+            // These write from the buffer that they read into, and what it holds behind the end of a file is the
+            // choice of each library.
             let same = |a: &[u8], b: &[u8]| match info.family {
                 "filebench" | "pool" => a.len() == b.len(),
                 _ => a == b,
@@ -245,7 +245,7 @@ fn flags_mean_what_they_mean_to_open() {
     let again = open(c"f", OFlags::TRUNC | OFlags::WRONLY).unwrap();
     assert_eq!((again, l.size(f)), (f, Ok(0)));
     l.close(again);
-    // Open, it outlives its name; closed, it is gone, as soon as somebody has come to it.
+    // While open, it outlives its name. Once closed, it is gone as soon as a thread has got to it.
     l.unlink(root, c"f").unwrap();
     assert_eq!(l.write(f, b"x", 0, OFlags::RDWR), Ok(1));
     l.close(f);
@@ -336,7 +336,7 @@ fn the_way_to_a_name_is_asked_for_once() {
     assert!(fs.e.inodes.is_known(a) && !fs.e.inodes.is_known(b));
     make(c"a/b/f");
     assert!(fs.e.inodes.is_known(b));
-    // Nobody asks for it again: whoever renames it without telling is not noticed.
+    // It is not asked for again: a rename that the library is not told of is not noticed.
     (fs.rename((root, b"a"), (root, b"z"), RenameFlags::default())).unwrap();
     assert_eq!(l.stat(root, c"a/b/f"), Ok(()));
     (fs.rename((root, b"z"), (root, b"a"), RenameFlags::default())).unwrap();
@@ -376,7 +376,7 @@ fn the_way_to_a_name_is_asked_for_once() {
 #[test]
 fn what_the_page_cache_has_is_not_read_below_it() {
     let fs = fresh("durability=op");
-    // Who writes past the cache: it does not know.
+    // For writes past the cache, which the cache does not know of.
     let below = OpLayer::new(Arc::clone(&fs));
     let cache = PageCache::over(OpLayer::new(Arc::clone(&fs)));
     let mode = Mode::from_raw_mode(0o644);
@@ -390,7 +390,7 @@ fn what_the_page_cache_has_is_not_read_below_it() {
         let n = cache.read(f, &mut vec![9; len], offset).unwrap();
         (n as u64, arrived() - before)
     };
-    // One page whole, one in part: the latter is read when somebody asks, and kept from then on.
+    // One page whole, one in part: the latter is read when it is asked for, and kept from then on.
     assert_eq!(cache.write(f, &[1; 5000], 0, new), Ok(5000));
     assert_eq!(read(8192, 0), (5000, 904));
     assert_eq!(read(10_000, 4090), (910, 0));
@@ -409,7 +409,7 @@ fn what_the_page_cache_has_is_not_read_below_it() {
     assert_eq!(read(9, 19_999), (4, 20_003 - 16_384));
     // Of pages here and there only those that are missing.
     assert_eq!(read(20_000, 0), (20_000, 4096));
-    // Empty, it has no pages, whoever emptied it: so it is with another file of the same number.
+    // An empty file has no pages, however it was emptied. The same holds for another file of the same number.
     below.close(below.open(root, c"f", new | OFlags::TRUNC, mode).unwrap());
     assert_eq!(read(4, 0), (4, 0));
     cache.close(cache.open(root, c"f", new, mode).unwrap());

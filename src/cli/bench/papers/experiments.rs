@@ -37,7 +37,7 @@ const NOTHING: Variant = Variant {
     ..on_pmem("nothing", "")
 };
 
-/// Whether anybody waits for what is written out: that costs nothing, and what is read costs what it does otherwise.
+/// Whether any thread waits for what is written out: writing costs nothing, and reading costs what it does otherwise.
 const FREE_WRITES: Variant = Variant {
     writes: Writes::Free,
     ..on_pmem("free writes", "checkpoint=inplace")
@@ -94,7 +94,7 @@ const TOKUBENCH_STAGING: Row = Row {
     // A run of as many as the workload says is over in half a second; for twice as many as these there are
     // no node pages.
     files: Some(100_000),
-    // Nobody reads.
+    // Nothing is read.
     page_cache: false,
     variants: STAGING_VARIANTS,
     comparisons: &[
@@ -169,8 +169,8 @@ const CHECKPOINTS_AND_REFERENCES: &[Variant] = &[
     NO_ROUNDS,
 ];
 
-/// Beside writing each block once where it belongs, which staged blocks allow, since their slots protect them;
-/// then what rounds could gain at most; and last beside writing them twice, as who has no such slots must.
+/// Beside writing each block once where it belongs, which staged blocks allow, since their slots protect them; then
+/// what rounds could gain at most; and last beside writing them twice, as a design without such slots must.
 const CHECKPOINT_RATES: &[Comparison] = &[
     rate("swap", "inplace", None),
     rate("adaptive", "inplace", None),
@@ -352,8 +352,8 @@ const RANGELOCK: Experiment = Experiment {
     recovery: false,
 };
 
-/// The node log in pmem, on the data device as well with the same region, and all of the region on the disk;
-/// and what is left if nodes cost nothing at all. Nobody reads.
+/// The node log in pmem, then on the data device with the same region, and then all of the region on the disk; and
+/// what is left if nodes cost nothing at all. Nothing is read.
 const NODELOG_ROW: Row = Row {
     page_cache: false,
     options: "data=ordered,durability=commit",

@@ -1,5 +1,5 @@
-//! A data device on which writing costs next to nothing, to see whether anybody waits for what is written, or on which
-//! it is done in the longest pieces, to see what these could gain. Reading takes what the device takes.
+//! A data device on which writing costs next to nothing, to see whether any thread waits for what is written, or on
+//! which writing is done in the longest pieces, to see what these could gain. Reading takes what the device takes.
 //!
 //! All that a workload writes there is one byte, over and over ([`CONTENT`]), and so is all that is on the device
 //! before: a block that was not written, or was written somewhere else, reads as if it had been. Of the last block of a
@@ -242,7 +242,7 @@ mod tests {
 
     const DATA: Range<u64> = 4..36;
 
-    /// A device that somebody has written to.
+    /// A device that has been written to.
     fn under() -> Arc<SimDevice> {
         let under = Arc::new(SimDevice::unrecorded(40));
         under.write(0, &vec![7; 40 * BLOCK]).unwrap();

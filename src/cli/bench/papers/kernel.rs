@@ -70,12 +70,12 @@ impl Loop {
 
 impl Drop for Loop {
     fn drop(&mut self) {
-        // What is left attached is in nobody's way, and is said by `losetup`.
+        // What is left attached does no harm, and `losetup` shows it.
         let _ = tool("losetup", [OsStr::new("--detach"), self.0.as_os_str()]);
     }
 }
 
-/// An ext4 that nobody has used, mounted. Unmounted when this goes.
+/// An unused ext4, mounted. Unmounted when this goes.
 pub struct Ext4 {
     target: PathBuf,
     mounted: bool,

@@ -49,8 +49,8 @@ pub struct Recovery {
     pub records: u64,
     /// Seconds from opening the volume to the first answer.
     pub recovery_s: Option<Summary>,
-    /// Seconds that it took then to write all of it to the device: what a journal has to do that is
-    /// replayed there before anybody is answered.
+    /// Seconds that it then took to write all of it to the device. A journal that is replayed there has to do this
+    /// before any request is answered.
     pub write_back_s: Option<Summary>,
 }
 
@@ -149,7 +149,7 @@ fn one(site: &Site, kind: Kind, repeat: u32, stop: &AtomicBool) -> Result<Recove
         write_back.push(one.write_back);
         last = Some(one);
     }
-    // Whoever calls wants at least one.
+    // The caller wants at least one.
     let last = last.ok_or(Error::Stopped)?;
     Ok(Recovery {
         by: kind.by,
@@ -214,7 +214,7 @@ fn populate(fresh: &Fresh, files: u64, stop: &AtomicBool) -> Result<()> {
 fn die_and_recover(fresh: &Fresh, until: Until, death: u32) -> Result<Once> {
     let failed = failed(fresh);
     let name = format!("file{death}");
-    // Nobody digests or writes back what is staged.
+    // Nothing digests or writes back what is staged.
     let fs = fresh.open_quiet(OPTIONS)?;
     let size = fill(&fs, name.as_bytes(), until).map_err(&failed)?;
     let before = fs.e.journal.stats();

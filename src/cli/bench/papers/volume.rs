@@ -66,7 +66,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What is left there is in nobody's way.
+        // What is left there does no harm.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -81,7 +81,7 @@ fn about<E: Display>(path: &Path) -> impl FnOnce(E) -> Error {
 }
 
 impl Site {
-    /// Makes a volume that nobody has used, with its data on `device` if there is one.
+    /// Makes an unused volume, with its data on `device` if there is one.
     ///
     /// # Errors
     /// `mkfs` fails.
@@ -233,7 +233,7 @@ impl Fresh {
         Volume::from_parts(region, Arc::new(device), Access::ReadWrite).map_err(about(&self.dir))
     }
 
-    /// The data device, for somebody who destroys the volume.
+    /// The data device, for a caller that destroys the volume.
     ///
     /// # Errors
     /// The volume cannot be opened.
@@ -279,7 +279,7 @@ impl Fresh {
         let last = counters(&fs)?;
         let before = between.before.as_ref().unwrap_or(&after);
         let mut observed = Observed::between(before, &after, &last);
-        // There are none, and nobody else does the work.
+        // There are no messages, and no other process does the work.
         observed.messages = None;
         observed.settled = [between.settled, true];
         let total = run::merge(tallies, work.params).ok_or(Error::Stopped)?;

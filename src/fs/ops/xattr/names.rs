@@ -5,7 +5,7 @@ use quayfs_layout::xattr::{SET_MAX, Set};
 
 use crate::error::{FsError, Result};
 
-/// Most bytes of the attributes in `user.`, which everybody may set who may write to the inode.
+/// Most bytes of the attributes in `user.`, which may be set with no more than the right to write to the inode.
 const USER_MAX: usize = 112 << 10;
 /// Most bytes of all attributes but access control lists: both of those fit beside them.
 const OTHERS_MAX: usize = 116 << 10;
@@ -15,12 +15,12 @@ const _: () = {
     assert!(OTHERS_MAX + 2 * list <= SET_MAX);
 };
 
-/// What an attribute is to Linux: who may set it. None takes the room of those behind it.
+/// What an attribute is to Linux, and so who may set it. No kind takes the room of the kinds after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Kind {
-    /// `user.`: whoever may write to the inode.
+    /// `user.`: a caller that may write to the inode.
     User,
-    /// `trusted.` and `security.`: who has the capability for it.
+    /// `trusted.` and `security.`: a caller that has the capability for it.
     Privileged,
     /// An access control list: the owner.
     List,
@@ -29,8 +29,8 @@ pub(super) enum Kind {
 /// What an attribute of this name is.
 ///
 /// # Errors
-/// As on other file systems of Linux: [`FsError::NotSupported`] for a name of nobody's, [`FsError::Invalid`] for a
-/// prefix with nothing behind it.
+/// As on other file systems of Linux: [`FsError::NotSupported`] for a name of no known kind, [`FsError::Invalid`] for
+/// a prefix with nothing behind it.
 pub(super) fn kind(name: &[u8]) -> Result<Kind> {
     if is_list(name) {
         return Ok(Kind::List);
@@ -55,8 +55,8 @@ pub(super) fn is_list(name: &[u8]) -> bool {
 
 const TRUSTED: &[u8] = b"trusted.";
 
-/// Whether an attribute is not to be seen by everybody. The kernel does not tell its content to others; who may
-/// know of it is the file system's to decide.
+/// Whether an attribute is hidden from callers without privileges. The kernel keeps its content from them; whether
+/// they may know of it is for the file system to decide.
 pub(super) fn is_trusted(name: &[u8]) -> bool {
     name.starts_with(TRUSTED)
 }

@@ -43,9 +43,10 @@ impl Tree<'_> {
         Some(ids.len() as u64)
     }
 
-    /// Claims extended attributes and returns how many pages they have. All are lost if one page is:
-    /// access control lists among them must not come back in part. Without its list the permissions of
-    /// the group would be those of everybody the list named, so they go with it.
+    /// Claims extended attributes and returns how many pages they have. All are lost if one page
+    /// is: access control lists among them must not come back in part. Without its list the
+    /// permissions of the group would be those of all users and groups that the list named, so they
+    /// go with it.
     pub(super) fn own_xattrs(&mut self, ino: Ino, i: &mut Inode, log: &mut Journal) -> u64 {
         let whole = self.chain(ino, i.xattr, SET_MAX);
         let whole = whole.filter(|(bytes, _)| bytes.len() == i.xattr_len as usize);

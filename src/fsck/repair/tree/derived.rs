@@ -212,7 +212,7 @@ impl Tree<'_> {
                 }
             }
         }
-        // Who finds no place stays a finding.
+        // A project that finds no place stays a finding.
         for ((id, slot), (project, usage)) in free.into_iter().zip(left) {
             let e = Entry {
                 project,

@@ -271,7 +271,7 @@ fn pack<'a>(list: impl Iterator<Item = &'a Entry>) -> Vec<u8> {
     out
 }
 
-/// Gives names of equal hash different cookies; who has one of his own keeps it.
+/// Gives names of equal hash different cookies. The first name that has a cookie keeps it.
 fn distinguish(entries: &mut [Entry]) {
     let mut taken = BTreeSet::new();
     let mut again = Vec::new();

@@ -125,7 +125,7 @@ impl Tree<'_> {
         }
     }
 
-    /// What of an extent can stay: its longest part of blocks that nobody has yet.
+    /// What of an extent can stay: its longest run of blocks that no file has yet.
     fn possible(&self, e: &Extent, mapped: &Mapped) -> Option<Extent> {
         let end = e.file_block + e.len;
         let visible = self.media.geo.visible_blocks();

@@ -3,7 +3,7 @@
 //!
 //! | step | after a crash in it or before the next |
 //! |---|---|
-//! | dynamic pages | new ones belong to nobody yet; changed ones say what they would say again |
+//! | dynamic pages | new ones belong to nothing yet; changed ones say what they would say again |
 //! | page of the root directory | an entry for a `lost+found` that does not exist yet is removed again |
 //! | other static pages, and nodes that are freed | counts, bits, intents and quotas are derived again, and nodes that are left are freed again |
 //!
@@ -123,7 +123,7 @@ impl Tree<'_> {
         out
     }
 
-    /// Nodes that nobody needs.
+    /// Nodes that nothing needs.
     fn unneeded(&self) -> Vec<u32> {
         let dynamic = self.pages.exists.iter();
         let dynamic = dynamic.filter(|id| *id >= self.media.geo.dyn_base);
