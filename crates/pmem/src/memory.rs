@@ -65,42 +65,14 @@ impl Memory {
             Mapped::Shared => MapFlags::SHARED,
             Mapped::Private => MapFlags::PRIVATE | MapFlags::NORESERVE,
         };
-        // Reserved with room to align, so that huge pages can lie in the mapping as they lie in the file:
-        // the kernel sees to that itself for directly mapped files only.
-        let reserved = len.next_multiple_of(PAGE as usize) + HUGE;
-        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing in this process.
-        let start = unsafe {
-            let none = ProtFlags::empty();
-            rustix::mm::mmap_anonymous(std::ptr::null_mut(), reserved, none, MapFlags::PRIVATE)
-        }?;
-        let skip = start.addr().wrapping_neg() % HUGE;
-        let file_end = skip + len.next_multiple_of(PAGE as usize);
-        // SAFETY: the pages that are replaced or returned belong to the reservation just made, which no other
-        // code knows of. Should the file be truncated, touching the lost part raises SIGBUS, which ends
-        // the process without undefined behaviour.
-        unsafe {
-            let fixed = flags | MapFlags::FIXED;
-            let mapped = rustix::mm::mmap(start.byte_add(skip), len, prot, fixed, file, 0);
-            let (kept, result) = match mapped {
-                Ok(base) => (skip..file_end, Ok(base)),
-                Err(err) => (0..0, Err(err)),
-            };
-            for rest in [0..kept.start, kept.end..reserved] {
-                if !rest.is_empty() {
-                    // Failure would only leak addresses.
-                    let _ = rustix::mm::munmap(start.byte_add(rest.start), rest.len());
-                }
-            }
-            let base = NonNull::new(result?.cast::<u8>())
-                .ok_or_else(|| io::Error::from(io::ErrorKind::AddrNotAvailable))?;
-            Ok(Self {
-                base,
-                len,
-                writable,
-                private: how == Mapped::Private,
-                owner: Owner::Mapping,
-            })
-        }
+        let base = map_aligned(len, prot, flags, file)?;
+        Ok(Self {
+            base,
+            len,
+            writable,
+            private: how == Mapped::Private,
+            owner: Owner::Mapping,
+        })
     }
 
     /// Zeroed heap memory.
@@ -385,6 +357,33 @@ impl Memory {
             _ => Err(io::Error::last_os_error()),
         }
     }
+}
+
+/// Maps a file where a huge page begins, if that place stays free, so that huge pages can lie in the mapping as they lie in
+/// the file: the kernel sees to that itself for directly mapped files only. The place is asked for and never taken
+/// (`MAP_FIXED`): where the kernel refuses such a mapping, it may have removed what was there already, and another thread
+/// may have mapped something else there by the time this one cleans up.
+fn map_aligned(
+    len: usize,
+    prot: ProtFlags,
+    flags: MapFlags,
+    file: &File,
+) -> io::Result<NonNull<u8>> {
+    let room = len.next_multiple_of(PAGE as usize) + HUGE;
+    // SAFETY: a new mapping at an address of the kernel's choice aliases nothing in this process. It is unmapped as a whole,
+    // before anything else knows of it.
+    let found = unsafe {
+        let none = ProtFlags::empty();
+        let start =
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), room, none, MapFlags::PRIVATE)?;
+        rustix::mm::munmap(start, room)?;
+        start
+    };
+    let aligned = found.wrapping_byte_add(found.addr().wrapping_neg() % HUGE);
+    // SAFETY: without `MAP_FIXED` the address is a wish, and the mapping replaces none. Should the file be truncated,
+    // touching the lost part raises SIGBUS, which ends the process without undefined behaviour.
+    let base = unsafe { rustix::mm::mmap(aligned, len, prot, flags, file, 0) }?;
+    NonNull::new(base.cast::<u8>()).ok_or_else(|| io::ErrorKind::AddrNotAvailable.into())
 }
 
 impl Drop for Memory {

@@ -200,3 +200,25 @@ fn the_start_of_a_file_is_a_region_and_the_rest_stays_as_it_is() {
         Region::open(&path, options(wrong)).unwrap_err();
     }
 }
+
+/// On ext4 the kernel refuses a direct mapping late, when it has removed what was mapped at that address: mapping and
+/// unmapping must be of addresses that are ours at every moment, or another thread loses its memory.
+#[test]
+fn regions_that_are_mapped_at_the_same_time_leave_each_other_alone() {
+    const THREADS: u64 = 4;
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    std::thread::scope(|scope| {
+        for n in 1..=THREADS {
+            let path = dir.path().join(n.to_string());
+            Region::create(&path, n << 20, true).unwrap();
+            scope.spawn(move || {
+                for round in 0..2000 {
+                    let region = Region::open(&path, MapOptions::default()).unwrap();
+                    let last = region.len() - 8;
+                    region.store_u64(last, round);
+                    assert_eq!((region.load_u64(0), region.load_u64(last)), (0, round));
+                }
+            });
+        }
+    });
+}
