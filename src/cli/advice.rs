@@ -1,5 +1,5 @@
-//! What a mount could be given that its owner has not asked for, because it costs something elsewhere. Only where the
-//! messages that came so far show that it would matter.
+//! Advice on options that are not the default because they cost something elsewhere. It is given only where the messages that
+//! came so far show that an option would matter.
 
 use serde_json::Value;
 use std::path::Path;
@@ -32,15 +32,15 @@ fn given(status: &Value, rings_are_off: bool) -> Vec<String> {
     let mut advice = Vec::new();
     if status["transport"] == "dev" && has("transport=auto") && rings_are_off {
         advice.push(format!(
-            "requests come by /dev/fuse; Linux can pass them through rings, which cost less: `echo Y > {RINGS}`, then mount again"
+            "requests come by /dev/fuse; Linux can pass them through rings, which cost less: `echo Y > {RINGS}` as root, then mount again"
         ));
     }
     let opens = percent(&["open", "release"]);
-    // What it excludes has been asked for.
+    // These exclude it, and were asked for.
     let elidable = has("open=answer") && !has("strictatime") && !has("atomic_writes");
     if elidable && opens >= SHARE {
         advice.push(format!(
-            "{opens} % of the messages are open and release: `open=elide` saves them; O_DIRECT writes to one file are then made one after the other"
+            "{opens} % of the messages are open and release: `open=elide` saves them; O_DIRECT writes to one file are then made one after the other, and O_SYNC does not count for fallocate and copy_file_range"
         ));
     }
     let checks = percent(&["getattr"]);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_advised_to_drop_what_was_asked_for() {
+    fn no_advice_is_against_what_was_asked_for() {
         let mail = || json!({ "open": 3000, "release": 3000, "getattr": 4000, "write": 6000 });
         for (options, left) in [
             ("open=elide,transport=dev", &["permissions=owner"][..]),
