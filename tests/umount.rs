@@ -8,11 +8,12 @@ use program::doomed::Doomed;
 use program::namespace::{Namespace, no_copies};
 use program::{Mounted, QUAYFS, Run, Scene, Start as _, can_be_root, eventually, quayfs};
 use quayfs::volume::{Access, Volume};
+use rustix::mount::FsPickFlags;
 use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Longer than anything here takes. What never ends is to fail, and not to stop the others.
@@ -132,11 +133,16 @@ fn the_volume_itself_says_that_it_was_not_closed() {
     let elsewhere = ["unshare", "--net", QUAYFS, "umount"];
     let doomed = Doomed::new();
     let mnt = text(doomed.mounted.mnt());
-    run(&[&elsewhere[..], &[&mnt]].concat()).fails(32, "ended before it was done");
+    let run_elsewhere = |mnt: &str| run(&[&elsewhere[..], &[mnt]].concat());
+    let run = run_elsewhere(&mnt);
+    // By now the mount table may have been told.
+    let about = ["ended before it was done", "read-only at the end"];
+    assert!(about.iter().any(|about| run.err.contains(about)), "{run:?}");
+    run.fails(32, "is unmounted, but the volume is not closed: ");
     let m = Mounted::on(Scene::in_memory(), "rw");
     fs::write(m.mnt().join("file"), b"cargo").unwrap();
     let (daemon, mnt) = (pid(&m), text(m.mnt()));
-    assert_eq!(run(&[&elsewhere[..], &[&mnt]].concat()).ok(), "");
+    assert_eq!(run_elsewhere(&mnt).ok(), "");
     assert!(!runs(daemon));
 }
 
@@ -157,6 +163,33 @@ fn a_mount_that_has_failed_was_not_closed() {
         line.contains(" ro,user_id=")
     });
     run(&["unshare", "--net", QUAYFS, "umount", &text(&mnt)]).fails(32, "has closed it");
+}
+
+/// As the daemon does for a moment, to tell the mount table of a failure.
+#[test]
+fn what_holds_a_file_system_for_a_moment_does_not_keep_it_alive() {
+    if !can_be_root() {
+        return;
+    }
+    let m = Mounted::on(Scene::in_memory(), "rw");
+    let (daemon, mnt) = (pid(&m), m.mnt());
+    let flags = FsPickFlags::FSPICK_CLOEXEC;
+    let context = rustix::mount::fspick(rustix::fs::CWD, &mnt, flags).unwrap();
+    let alone = no_copies();
+    let umount = Command::new(QUAYFS)
+        .arg("umount")
+        .arg(&mnt)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .start()
+        .unwrap();
+    eventually("it is unmounted", || !is_mounted(&mnt));
+    assert!(runs(daemon));
+    drop(context);
+    let run = Run::from(umount.wait_with_output().unwrap());
+    drop(alone);
+    assert_eq!(run.ok(), "");
+    assert!(!runs(daemon));
 }
 
 /// A name that the administrator has chosen may be that of anything in the directory where a user is.

@@ -18,6 +18,9 @@ mod wait;
 const LOCK: Duration = Duration::from_secs(10);
 /// The same where the user wants to be rid of the mount.
 const LOCK_FORCED: Duration = Duration::from_secs(1);
+/// How long a file system that is mounted nowhere in sight may take to end. A daemon that tells the mount table of a
+/// failure keeps it for a moment, and so does the kernel with files that it closes in the background.
+const PASSING: Duration = Duration::from_secs(10);
 /// Places of a file system that are named.
 const NAMED: usize = 4;
 
@@ -55,8 +58,11 @@ fn unmount(target: &Path, users: Users) -> Result<(), String> {
         return Ok(());
     }
     if users == Users::Respect && superblock.lives() {
-        say(lives_on(&target, &superblock.places()));
-        return Ok(());
+        let places = superblock.places();
+        if !places.is_empty() || !superblock.ends_within(PASSING) {
+            say(lives_on(&target, &places));
+            return Ok(());
+        }
     }
     match served {
         Served::By(server) => finish(&server, (&entry, &superblock), users),
@@ -230,6 +236,9 @@ fn lives_on(target: &Path, places: &[Elsewhere]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::MountOptions;
+    use crate::fs::Fs;
+    use crate::mkfs::{MkfsOptions, mkfs};
 
     #[test]
     fn what_is_not_ours_is_left_alone() {
@@ -244,6 +253,53 @@ mod tests {
             "{}",
             failure.line
         );
+    }
+
+    #[test]
+    fn a_volume_says_whether_it_was_closed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("vol");
+        let options = MkfsOptions {
+            pmem_size: Some(32 << 20),
+            data_size: Some(64 << 20),
+            sparse: true,
+            ..MkfsOptions::default()
+        };
+        mkfs(&path, &options).unwrap();
+        let options = MountOptions::parse(&[]).unwrap();
+        let mounted = || {
+            let volume = Volume::open(&path, Access::ReadWrite, Duration::ZERO).unwrap();
+            Fs::mount_quiet(volume, &options).unwrap()
+        };
+        let judged = |superblock: &str| {
+            let entry = Entry {
+                id: 1,
+                device: "0:1048575".into(),
+                target: "/mnt".into(),
+                options: "rw".into(),
+                fstype: "fuse.quayfs".into(),
+                source: path.clone().into(),
+                superblock: superblock.into(),
+            };
+            judge(&entry, Users::Evict)
+        };
+        let fs = mounted();
+        assert!(judged("rw").unwrap_err().contains("has not closed"));
+        fs.shutdown().unwrap();
+        drop(fs);
+        judged("rw").unwrap();
+        judged("ro").unwrap();
+        let fs = mounted();
+        fs.abandon();
+        drop(fs);
+        let about = [
+            ("rw", "ended before it was done"),
+            ("ro,x", "read-only at the end"),
+        ];
+        for (superblock, about) in about {
+            let why = judged(superblock).unwrap_err();
+            assert!(why.contains(about), "{superblock}: {why}");
+        }
     }
 
     #[test]

@@ -9,6 +9,11 @@ use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How often to look whether one still lives: the kernel sends no message of its end.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// A file system that was mounted when this was made.
 #[derive(Debug)]
@@ -48,6 +53,18 @@ impl Superblock {
             Some(_) => node(&self.device) == self.node,
             None => !self.places().is_empty(),
         }
+    }
+
+    /// Waits until it no longer [`lives`](Self::lives), for at most `time`. Says whether it has ended.
+    pub fn ends_within(&self, time: Duration) -> bool {
+        let deadline = Instant::now() + time;
+        while self.lives() {
+            if Instant::now() >= deadline {
+                return false;
+            }
+            thread::sleep(LOOK);
+        }
+        true
     }
 
     /// Ends the connection of a FUSE file system to its daemon, wherever it is mounted: every call fails from then on.
@@ -121,6 +138,7 @@ mod tests {
             namespace: None,
         };
         assert!(proc.lives());
+        assert!(!proc.ends_within(Duration::from_millis(1)));
         assert!(proc.places().contains(&here));
     }
 
@@ -132,6 +150,7 @@ mod tests {
                 node,
             };
             assert!(!never.lives());
+            assert!(never.ends_within(Duration::ZERO));
             assert_eq!(never.places(), []);
         }
     }
