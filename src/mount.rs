@@ -86,7 +86,8 @@ pub enum Users {
 
 /// Makes the mount table say `ro` of the file system on `target` with this number in the table, here and wherever else
 /// it is mounted, and changes nothing else. The kernel writes dirty pages back first: not for the process that has to
-/// answer that, which could not be killed while it waits. It may be unmounted meanwhile.
+/// answer that, which could not be killed while it waits. An unmount need not wait
+/// for this.
 ///
 /// # Errors
 /// [`Errno::BUSY`] while files are open for writing; [`Errno::PERM`] without the right to mount, which a process that
@@ -99,8 +100,7 @@ pub fn turn_read_only(target: &Path, device: &str) -> Result<(), Errno> {
     }
     let flags = FsPickFlags::FSPICK_CLOEXEC | FsPickFlags::FSPICK_EMPTY_PATH;
     let context = rustix::mount::fspick(&on_top, c"", flags)?;
-    // From here on it is about the file system. Holding the mount as well would make it busy for an unmount until
-    // all is written back.
+    // The context holds the file system. A descriptor of the mount would make it busy for an unmount as well.
     drop(on_top);
     rustix::mount::fsconfig_set_flag(&context, "ro")?;
     rustix::mount::fsconfig_reconfigure(&context)

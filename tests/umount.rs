@@ -165,7 +165,7 @@ fn a_mount_that_has_failed_was_not_closed() {
     run(&["unshare", "--net", QUAYFS, "umount", &text(&mnt)]).fails(32, "has closed it");
 }
 
-/// As the daemon does for a moment, to tell the mount table of a failure.
+/// A daemon that has failed holds its file system while it changes the mount table.
 #[test]
 fn what_holds_a_file_system_for_a_moment_does_not_keep_it_alive() {
     if !can_be_root() {
