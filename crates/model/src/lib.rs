@@ -1,11 +1,11 @@
 //! An executable model of the crash-consistency protocol of QuayFS, checked exhaustively within
 //! bounds.
 //!
-//! The protocol is split over eight models, each a small transition system: `volume` (slots,
+//! The protocol is split over nine models, each a small transition system: `volume` (slots,
 //! records, digest, rounds, zero batches, direct data, commits, recovery, for one operation at a
 //! time), `lane` (numbers, bounds, cuts), `image` (operations that share objects), `ppt` (L2P
-//! transactions), `reader`, `credits`, `intent`, and `batch` (commits on an ordinary disk). Every rule of the protocol that a model knows
-//! has a name, see [`ordering::Ordering`]; [`suite`] runs every model with all rules, where no
+//! transactions), `reader`, `credits`, `intent`, `batch` (commits on an ordinary disk), and `redo` (the batch
+//! log below them). Every rule of the protocol that a model knows has a name, see [`ordering::Ordering`]; [`suite`] runs every model with all rules, where no
 //! state may violate a property, and every model without one rule, where a counterexample must be
 //! found or the reason why there is none is stated. `docs/model.md` holds the results.
 //!
@@ -23,5 +23,6 @@ mod medium;
 pub mod ordering;
 mod ppt;
 mod reader;
+mod redo;
 pub mod suite;
 mod volume;

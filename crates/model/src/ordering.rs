@@ -132,6 +132,13 @@ orderings! {
     OneBatchAhead "disk" "a batch begins when the last but one is durable";
     OneWriteASector "disk" "no sector has two writes in flight";
     BatchOwnsSectors "disk" "a batch begins in a sector of the log that no commit covers yet";
+    AwayByBatch "redo" "a sector in a batch that counts is settled by another batch, not at home";
+    BatchAfterLanding "redo" "no batch takes a sector while it is being written at home";
+    HomeBeforeRetired "redo" "what a half has is durable at home before the head says that its lap is retired";
+    RetiredBeforeReuse "redo" "the head is durable before sectors of the half are written at home and before the half is written again";
+    HeadsOneByOne "redo" "the second copy of the head is written when the first is durable";
+    IntactHeadLast "redo" "a replay writes the copy of the head that it has read after the other one";
+    ReplayInOrder "redo" "batches are replayed in the order of their numbers";
 }
 
 /// The set of orderings that a run observes.

@@ -3,7 +3,7 @@
 use super::volumes::volumes;
 use super::{Bounds, Case, Kind};
 use crate::ordering::Kept;
-use crate::{batch, credits, image, intent, lane, ppt, reader};
+use crate::{batch, credits, image, intent, lane, ppt, reader, redo};
 
 /// Every model under every configuration.
 pub fn cases(bounds: Bounds) -> Vec<Case> {
@@ -17,6 +17,7 @@ pub fn cases(bounds: Bounds) -> Vec<Case> {
     cases.extend(credits().into_iter().map(Kind::Credit));
     cases.extend(intents().into_iter().map(Kind::Intent));
     cases.extend(batches(full).into_iter().map(Kind::Batch));
+    cases.extend(redos(full).into_iter().map(Kind::Redo));
     cases.into_iter().map(Case).collect()
 }
 
@@ -309,6 +310,26 @@ fn batches(full: bool) -> Vec<batch::Config> {
             jobs: if full { &[X, YD, X, Y] } else { &[X, Y, X] },
             lazy: 0,
             rot: true,
+            ..base
+        },
+    ]
+}
+
+fn redos(full: bool) -> Vec<redo::Config> {
+    let base = redo::Config {
+        name: "redo",
+        stores: if full { 7 } else { 6 },
+        at_home: 1,
+        crashes: 1,
+        kept: Kept::ALL,
+    };
+    vec![
+        base.clone(),
+        redo::Config {
+            name: "redo-again",
+            stores: if full { 6 } else { 5 },
+            at_home: if full { 1 } else { 0 },
+            crashes: 2,
             ..base
         },
     ]

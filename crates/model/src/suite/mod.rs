@@ -17,6 +17,7 @@ use crate::lane::{self, Lanes};
 use crate::ordering::{Kept, Ordering};
 use crate::ppt::{self, Log};
 use crate::reader::{self, Readers};
+use crate::redo::{self, Redo};
 use crate::volume::{self, Volume};
 
 /// More states than any configuration has.
@@ -45,6 +46,7 @@ enum Kind {
     Credit(credits::Config),
     Intent(intent::Config),
     Batch(batch::Config),
+    Redo(redo::Config),
 }
 
 impl Case {
@@ -59,6 +61,7 @@ impl Case {
             Kind::Credit(_) => "credit",
             Kind::Intent(_) => "intent",
             Kind::Batch(_) => "batch",
+            Kind::Redo(_) => "redo",
         }
     }
 
@@ -73,6 +76,7 @@ impl Case {
             Kind::Credit(c) => c.name,
             Kind::Intent(c) => c.name,
             Kind::Batch(c) => c.name,
+            Kind::Redo(c) => c.name,
         }
     }
 
@@ -91,6 +95,7 @@ impl Case {
             Kind::Credit(c) => c.kept = kept,
             Kind::Intent(c) => c.kept = kept,
             Kind::Batch(c) => c.kept = kept,
+            Kind::Redo(c) => c.kept = kept,
         }
         case
     }
@@ -106,6 +111,7 @@ impl Case {
             Kind::Credit(c) => explore(&Credits(c), LIMIT),
             Kind::Intent(c) => explore(&Intents(c), LIMIT),
             Kind::Batch(c) => explore(&Batches(c), LIMIT),
+            Kind::Redo(c) => explore(&Redo(c), LIMIT),
         }
     }
 
@@ -146,6 +152,10 @@ impl Case {
                 let [slots, log, lbns, pages] = c.space;
                 format!("slots {slots}, records {log}, LBNs {lbns}, pages {pages}")
             }
+            Kind::Redo(c) => format!(
+                "stores {}, settled at home {}, crashes or deaths {}",
+                c.stores, c.at_home, c.crashes
+            ),
             Kind::Intent(c) => format!(
                 "truncates {}, writes {}, extensions {}, crashes {}",
                 c.truncates, c.writes, c.extends, c.crashes

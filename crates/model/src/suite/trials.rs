@@ -208,5 +208,12 @@ pub fn trials() -> Vec<Trial> {
         breaks(&[NatBeforeD], "batches", NotTheCommit),
         breaks(&[FreedRecordBelowD], "batches-direct", AckedLost),
         breaks(&[RecoveryDrainsFirst], "batches-again", NotTheCommit),
+        breaks(&[AwayByBatch], "redo", AckedLost),
+        breaks(&[BatchAfterLanding], "redo", AckedLost),
+        breaks(&[HomeBeforeRetired], "redo", AckedLost),
+        breaks(&[RetiredBeforeReuse], "redo", AckedLost),
+        breaks(&[HeadsOneByOne], "redo", FalseDamage),
+        breaks(&[IntactHeadLast], "redo-again", FalseDamage),
+        breaks(&[ReplayInOrder], "redo", AckedLost),
     ]
 }
