@@ -1,5 +1,6 @@
 //! The background threads: one digests and commits, one runs rounds and zero batches, some write for it, some write what
-//! large requests bring, one commits for calls of `fsync` that come while another commit runs, one reads ahead.
+//! large requests bring, one commits for calls of `fsync` that come while another commit runs, one brings home what commits
+//! have written to the batch log, one reads ahead.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -78,6 +79,9 @@ impl Threads {
             } else {
                 checkpoint::WORKERS - 1
             };
+            if engine.region.logs_batches() {
+                writers.push(spawn("quayfs-home", |e| e.region.serve_batches())?);
+            }
             if engine.large > 0 {
                 for _ in 0..behind::THREADS {
                     writers.push(spawn("quayfs-behind", |e| e.behind.serve(e))?);
@@ -99,6 +103,7 @@ impl Threads {
     pub fn dismiss(mut self, e: &Engine) {
         e.crew.stop();
         e.behind.stop();
+        e.region.stop_batches();
         join_all(&mut self.writers);
     }
 }

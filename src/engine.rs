@@ -546,7 +546,8 @@ impl Engine {
         crate::checkpoint::zero_batch(self)?;
         self.flush_device()?;
         self.ppt.settle().map_err(|err| self.table_error(err))?;
-        (self.journal.set_clean()).map_err(|err| self.journal_error(err))
+        (self.journal.set_clean()).map_err(|err| self.journal_error(err))?;
+        self.region.empty_batches().map_err(FsError::from)
     }
 }
 

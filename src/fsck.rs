@@ -126,6 +126,7 @@ impl Check {
         let media = Media::of(volume);
         media.config(self);
         media.header(self);
+        media.batch_log(self);
         let recovered = media.recover(volume, self);
         let pages = Pages::load(&media, recovered.last_seq, self);
         if let Some(why) = recovered.incomplete {

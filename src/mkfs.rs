@@ -35,6 +35,11 @@ const REGION_MAX: u64 = 4 << 30;
 /// Most bytes for staging in a region that shares a device with the data: what more would gain by absorbing writes, a commit
 /// that writes it there first loses, and a mount looks at all slots.
 const STAGING_MAX: u64 = 1 << 30;
+/// Which part of a region on a disk is its batch log, how long that is at most, and at least: in shorter regions there is
+/// none.
+const BATCH_LOG_SHARE: u64 = 16;
+const BATCH_LOG_MAX: u64 = 32 << 20;
+const BATCH_LOG_LEAST: u64 = 1 << 20;
 /// Least bytes of a device that holds both.
 const TOGETHER_MIN: u64 = 32 << 20;
 /// Most bytes of a data file made without a wish.
@@ -199,6 +204,8 @@ pub struct Plan {
     pmem_len: u64,
     data_len: u64,
     geometry: Geometry,
+    /// The one for a region on a disk.
+    on_disk: Geometry,
     label: String,
     root: Root,
     sparse: bool,
@@ -265,6 +272,7 @@ impl Plan {
         let wishes = Wishes {
             mirror: o.mirror_size,
             staging: data.is_none().then_some(STAGING_MAX),
+            batch_log: 0,
         };
         let geometry = layout(pmem_len, data_len, o.buffers, wishes)?;
         pmem.check_idle()?;
@@ -277,6 +285,7 @@ impl Plan {
             pmem_len,
             data_len,
             geometry,
+            on_disk: layout_on_disk(&geometry, data_len, wishes),
             label,
             root: root(o),
             sparse: o.sparse,
@@ -317,18 +326,22 @@ impl Plan {
         if self.pmem.is_new() && !self.sparse {
             region.write_zeros()?;
         }
-        for range in format::stored(&self.geometry) {
+        let on_disk = region.backend() == Backend::File;
+        let geometry = match on_disk {
+            true => self.on_disk,
+            false => self.geometry,
+        };
+        for range in format::stored(&geometry) {
             region.allocate(range.start, range.end - range.start)?;
         }
         let region = Arc::new(region);
         let identity = Identity::random();
-        let config = format::prepare(&region, self.geometry, &self.label, &identity, self.root)?;
+        let config = format::prepare(&region, geometry, &self.label, &identity, self.root)?;
         undo.settle(|| format::complete(&region, &device, &config))?;
-        let on_disk = region.backend() == Backend::File;
         Ok(MkfsReport {
             uuid: crate::fs::uuid_text(config.uuid),
             backend: region.backend(),
-            geometry: self.geometry,
+            geometry,
             label: self.label.clone(),
             cache: on_disk
                 .then(|| region.metadata())
@@ -484,6 +497,20 @@ fn layout(
             other => return other,
         }
     }
+}
+
+/// The same on a disk: with a batch log, if there is room for one.
+fn layout_on_disk(memory: &Geometry, data_len: u64, wishes: Wishes) -> Geometry {
+    let batch_log = (memory.pmem_len / BATCH_LOG_SHARE).min(BATCH_LOG_MAX);
+    if batch_log < BATCH_LOG_LEAST {
+        return *memory;
+    }
+    let wishes = Wishes {
+        batch_log,
+        ..wishes
+    };
+    let buffers = Some(memory.buffers as u32);
+    layout(memory.pmem_len, data_len, buffers, wishes).unwrap_or(*memory)
 }
 
 /// A quarter of the free space of the file system that holds `dir`, or will, at most [`DATA_DEFAULT`].

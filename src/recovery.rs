@@ -5,17 +5,19 @@
 //! size of the data device or the number of files.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use quayfs_journal::{
     Journal, JournalError, JournalGeometry, JournalOptions, RecoveredTo, StagedMap, Staging,
 };
+use quayfs_layout::BLOCK;
 use quayfs_layout::config::{ConfigTable, FEATURE_PIPELINE, FEATURE_PROPOSALS};
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::jsb::PROPOSALS;
 use quayfs_layout::jsb::{EpochWord, WordKind};
-use quayfs_pmem::Backend;
+use quayfs_pmem::{Backend, BatchLog};
 use quayfs_ppt::{Ppt, PptError, PptGeometry};
 
 use crate::config::{DataMode, Durability, MountOptions};
@@ -78,6 +80,17 @@ pub fn journal_geometry(g: &Geometry, salt: u64) -> JournalGeometry {
         slots_per_buffer: g.slots_per_buffer,
         slot_data_off: g.slot_data_off,
     }
+}
+
+/// The batch log's part of a geometry, if there is one: what commits write goes there first.
+pub fn batch_log(g: &Geometry, salt: u64) -> Option<BatchLog> {
+    let whole = |range: Range<u64>| range.start..range.end.next_multiple_of(BLOCK as u64);
+    (g.batch_log_bytes > 0).then(|| BatchLog {
+        off: g.batch_log_off,
+        len: g.batch_log_bytes,
+        salt,
+        logged: journal_geometry(g, salt).log().map(whole).into(),
+    })
 }
 
 /// The page table's part of a geometry.
@@ -250,6 +263,9 @@ pub fn recover_telling(
         },
     )?;
     clock.lap("epoch");
+    if let Some(log) = batch_log(&g, salt).filter(|_| volume.access() == Access::ReadWrite) {
+        region.log_batches(&log).map_err(FsError::from)?;
+    }
     let staged_blocks = staged.len();
     let engine = Engine::new(Parts {
         config,

@@ -8,12 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::recovery::batch_log;
 use quayfs_blockdev::{BlockDevice, FileDevice, OpenError, Options};
 use quayfs_layout::BLOCK;
 use quayfs_layout::config::{
     COPIES, ConfigError, ConfigTable, DataHeader, INCOMPAT_KNOWN, RO_COMPAT_KNOWN,
 };
-use quayfs_pmem::{LockKind, MapOptions, PmemError, Region};
+use quayfs_pmem::{LockKind, MapOptions, PmemError, Region, Replayed};
 
 pub use exposure::{exposure, is_only_readable};
 pub use parts::{Place, in_the_way, is_device_path, locate};
@@ -147,6 +148,8 @@ pub struct Opening {
     pub allocate: bool,
     /// Whether media that others have access to ([`exposure()`]) are refused, before anything is changed.
     pub private: bool,
+    /// Whether to go on, for a repair, if nothing says what of the batch log counts. For reading only that is always so.
+    pub lenient: bool,
     /// Of a region on a disk, how many bytes may lie in memory of this process because they were stored to
     /// ([`MapOptions::memory`]).
     pub memory: Option<u64>,
@@ -161,6 +164,7 @@ impl Opening {
             vouch: nobody,
             allocate: true,
             private: false,
+            lenient: false,
             memory: None,
         }
     }
@@ -221,7 +225,15 @@ impl Volume {
         vouch: Vouch,
     ) -> Result<Self, VolumeError> {
         let opening = Opening::new(access, wait);
-        Self::open_with(dir, Opening { vouch, ..opening })
+        let lenient = true;
+        Self::open_with(
+            dir,
+            Opening {
+                vouch,
+                lenient,
+                ..opening
+            },
+        )
     }
 
     /// Opens `dir`.
@@ -262,6 +274,11 @@ impl Volume {
             }
             Access::ReadOnly => (region.load()?, Some(region)),
         };
+        replay_batches(
+            &region,
+            &config,
+            how.access == Access::ReadOnly || how.lenient,
+        )?;
         Ok(Self {
             path,
             access: how.access,
@@ -392,6 +409,25 @@ fn open_region(place: &Place, how: Opening) -> Result<Region, VolumeError> {
     match region.lock_within(kind, how.wait)? {
         true => Ok(region),
         false => Err(VolumeError::Busy(place.path.clone())),
+    }
+}
+
+/// What the last mount has only written to the batch log is put where it belongs, in the region or in its copy.
+fn replay_batches(region: &Region, config: &ConfigTable, lenient: bool) -> Result<(), PmemError> {
+    let Some(log) = batch_log(&config.geometry, config.salt()) else {
+        return Ok(());
+    };
+    match region.replay_batches(&log) {
+        Ok(Replayed { batches: 0, .. }) => Ok(()),
+        Ok(Replayed { batches, bytes }) => {
+            tracing::info!("{batches} batches of {bytes} bytes replayed");
+            Ok(())
+        }
+        Err(PmemError::BatchLog) if lenient => {
+            tracing::error!("{}", PmemError::BatchLog);
+            Ok(())
+        }
+        Err(other) => Err(other),
     }
 }
 

@@ -14,7 +14,7 @@ use quayfs_ppt::Ppt;
 use super::{Area, Check, logs};
 use crate::config::MountOptions;
 use crate::ns::dir::NameHash;
-use crate::recovery::{self, journal_geometry, ppt_geometry};
+use crate::recovery::{self, batch_log, journal_geometry, ppt_geometry};
 use crate::volume::Volume;
 
 /// What is checked: a private copy of the region, and the device.
@@ -83,6 +83,24 @@ impl Media {
                 ),
             ),
             Err(e) => c.findings.error(Area::Device, format_args!("header: {e}")),
+        }
+    }
+
+    /// The heads of the batch log, which has been replayed if they are there.
+    pub(super) fn batch_log(&self, c: &mut Check) {
+        let Some(log) = batch_log(&self.geo, self.salt) else {
+            return;
+        };
+        match self.region.intact_batch_heads(&log) {
+            0 => c.findings.error(
+                Area::Journal,
+                "both heads of the batch log are damaged; what only the log had of the last commits is missing",
+            ),
+            1 => c.findings.warning(
+                Area::Journal,
+                "a head of the batch log is damaged; the other one is used",
+            ),
+            _ => {}
         }
     }
 

@@ -161,6 +161,7 @@ impl Repair<'_> {
         self.epoch()?;
         self.config()?;
         self.header()?;
+        self.batch_log()?;
         if self.all(found)? {
             self.end()?;
         }

@@ -8,7 +8,8 @@ use std::time::UNIX_EPOCH;
 use quayfs_blockdev::BlockDevice;
 use quayfs_journal::{Durability, Journal};
 use quayfs_layout::config::{
-    COPIES, ConfigTable, DataHeader, FEATURE_PIPELINE, FEATURE_PROPOSALS, FEATURE_QUOTA, LABEL_MAX,
+    COPIES, ConfigTable, DataHeader, FEATURE_BATCHES, FEATURE_PIPELINE, FEATURE_PROPOSALS,
+    FEATURE_QUOTA, LABEL_MAX,
 };
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::inode::{self, Inode, ROOT, S_IFDIR};
@@ -19,7 +20,7 @@ use quayfs_ppt::Ppt;
 
 use super::MkfsError;
 use crate::fs::attr::now;
-use crate::recovery::{journal_geometry, ppt_geometry};
+use crate::recovery::{batch_log, journal_geometry, ppt_geometry};
 
 /// Whose the root directory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,12 +101,13 @@ pub fn format_as(
 }
 
 /// Ranges of a region that [`prepare`] and [`complete`] store to.
-pub(super) fn stored(g: &Geometry) -> [Range<u64>; 4] {
+pub(super) fn stored(g: &Geometry) -> [Range<u64>; 5] {
     [
         0..g.l2p_crc_off,
         g.l2p_log_off..g.lane_off,
         g.slot_hdr_off..g.slot_data_off,
         g.nat_off..g.node_off + 2 * BLOCK as u64,
+        g.batch_log_off..g.batch_log_off + g.batch_log_bytes,
     ]
 }
 
@@ -128,7 +130,11 @@ pub(super) fn prepare(
         true => FEATURE_QUOTA,
         false => 0,
     };
-    let incompat = quota | FEATURE_PROPOSALS | FEATURE_PIPELINE;
+    let batches = match geometry.batch_log_bytes > 0 {
+        true => FEATURE_BATCHES,
+        false => 0,
+    };
+    let incompat = quota | batches | FEATURE_PROPOSALS | FEATURE_PIPELINE;
     let config = ConfigTable {
         uuid: identity.uuid,
         data_uuid: identity.data_uuid,
@@ -144,6 +150,9 @@ pub(super) fn prepare(
     // None of these drains: until the configuration table says so there is no volume.
     Ppt::format(region, &ppt_geometry(&g, salt))?;
     Journal::format(region, &journal_geometry(&g, salt), Durability::Op)?;
+    if let Some(log) = batch_log(&g, salt) {
+        region.format_batches(&log)?;
+    }
     write_root(region, &g, salt, root);
     region.drain()?;
     Ok(config)

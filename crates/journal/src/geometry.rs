@@ -77,7 +77,7 @@ impl JournalGeometry {
     }
 
     /// What a commit has to make durable: words, records and payloads, in whole sectors.
-    pub(crate) fn log(&self) -> [Range<u64>; 3] {
+    pub fn log(&self) -> [Range<u64>; 3] {
         let n = u64::from(self.buffers);
         let sectors =
             |off: u64, len: u64| off / SECTOR * SECTOR..(off + len).next_multiple_of(SECTOR);

@@ -23,7 +23,8 @@ pub const COMPAT_KNOWN: u64 = 0;
 /// Features that an unaware implementation may only read.
 pub const RO_COMPAT_KNOWN: u64 = 0;
 /// Features that an unaware implementation must refuse.
-pub const INCOMPAT_KNOWN: u64 = FEATURE_QUOTA | FEATURE_PROPOSALS | FEATURE_PIPELINE;
+pub const INCOMPAT_KNOWN: u64 =
+    FEATURE_QUOTA | FEATURE_PROPOSALS | FEATURE_PIPELINE | FEATURE_BATCHES;
 /// Incompatible: there is a quota table, and records say what it is charged.
 pub const FEATURE_QUOTA: u64 = 1;
 /// Incompatible: a commit may be known by a proposal alone ([`crate::jsb::WordKind::Proposal`]).
@@ -31,6 +32,9 @@ pub const FEATURE_PROPOSALS: u64 = 2;
 /// Incompatible: a commit may be proposed while the one before it is not known to be durable, and there are three places
 /// of proposals. Only together with [`FEATURE_PROPOSALS`].
 pub const FEATURE_PIPELINE: u64 = 4;
+/// Incompatible: there is a batch log, and what it has is to be put where it belongs before anything else is read.
+pub const FEATURE_BATCHES: u64 = 8;
+
 /// The configuration table: which volume it is and where its areas lie. It is written by `mkfs`
 /// only, so its two copies are equal unless one is damaged.
 #[derive(Clone, Debug, PartialEq, Eq)]

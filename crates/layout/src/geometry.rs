@@ -1,5 +1,6 @@
 //! Geometry: where every area of the pmem region and of the data device lies.
 
+use crate::batch::BATCH_LOG_MIN;
 use crate::l2p::BLOCKS_MAX;
 use crate::node::{self, BITS_PER_PAGE, INODES_PER_PAGE, NodeKind};
 use crate::{BLOCK, LINE};
@@ -90,10 +91,14 @@ pub struct Geometry {
     pub quota_base: u64,
     /// Node pages of the quota table; 0 if the volume has none.
     pub quota_pages: u64,
+    /// Batch log; 0 if the volume has none.
+    pub batch_log_off: u64,
+    /// Bytes of the batch log; 0 if the volume has none.
+    pub batch_log_bytes: u64,
 }
 
-/// Numbers that a configuration table keeps of a geometry, some of them for later use.
-pub(crate) const FIELDS: usize = 32;
+/// Numbers that a configuration table keeps of a geometry.
+pub(crate) const FIELDS: usize = 34;
 
 /// Why a volume of the wanted size cannot be laid out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -177,6 +182,8 @@ pub struct Wishes {
     pub mirror: Option<u64>,
     /// The most bytes that go to staging slots.
     pub staging: Option<u64>,
+    /// Bytes of the batch log; 0 for none.
+    pub batch_log: u64,
 }
 
 impl Geometry {
@@ -192,6 +199,37 @@ impl Geometry {
     /// # Errors
     /// What does not fit, or is too small to work with.
     pub fn compute_with(
+        pmem_len: u64,
+        data_len: u64,
+        buffers: u32,
+        wishes: Wishes,
+    ) -> Result<Self, GeometryError> {
+        let batch_log = wishes.batch_log / B * B;
+        if batch_log == 0 {
+            return Self::compute_without_batches(pmem_len, data_len, buffers, wishes);
+        }
+        let rest = pmem_len.saturating_sub(batch_log) / B * B;
+        let too_small = batch_log < BATCH_LOG_MIN || rest < PMEM_MIN;
+        match Self::compute_without_batches(rest, data_len, buffers, wishes) {
+            Err(GeometryError::PmemTooSmall { need, .. }) => Err(GeometryError::PmemTooSmall {
+                have: pmem_len,
+                need: need + batch_log,
+            }),
+            Ok(_) if too_small => Err(GeometryError::PmemTooSmall {
+                have: pmem_len,
+                need: PMEM_MIN + batch_log.max(BATCH_LOG_MIN),
+            }),
+            Ok(geometry) => Ok(Self {
+                pmem_len,
+                batch_log_off: rest,
+                batch_log_bytes: batch_log,
+                ..geometry
+            }),
+            Err(other) => Err(other),
+        }
+    }
+
+    fn compute_without_batches(
         pmem_len: u64,
         data_len: u64,
         buffers: u32,
@@ -321,6 +359,8 @@ impl Geometry {
             dyn_base,
             quota_base: if s.quota_pages > 0 { bitmaps_end } else { 0 },
             quota_pages: s.quota_pages,
+            batch_log_off: 0,
+            batch_log_bytes: 0,
             pmem_len: at,
         }
     }
@@ -406,6 +446,8 @@ impl Geometry {
             self.dyn_base,
             self.quota_base,
             self.quota_pages,
+            self.batch_log_off,
+            self.batch_log_bytes,
         ]
     }
 
@@ -443,6 +485,8 @@ impl Geometry {
             dyn_base: f[29],
             quota_base: f[30],
             quota_pages: f[31],
+            batch_log_off: f[32],
+            batch_log_bytes: f[33],
         }
     }
 
@@ -468,7 +512,18 @@ impl Geometry {
             && (1..=u64::from(u32::MAX)).contains(&self.l2p_lanes)
             && self.l2p_lane_bytes > 0
             && self.l2p_lane_bytes.is_multiple_of(line)
+            && self.batch_log_is_sound(areas[areas.len() - 1].1)
             && (1..=node::PAGE_MAX).contains(&self.node_pages)
+    }
+
+    /// It lies behind everything else, where there is one.
+    fn batch_log_is_sound(&self, behind: u64) -> bool {
+        let (off, bytes) = (self.batch_log_off, self.batch_log_bytes);
+        let inside = off
+            .checked_add(bytes)
+            .is_some_and(|end| end <= self.pmem_len);
+        let pages = off.is_multiple_of(B) && bytes.is_multiple_of(B);
+        (off, bytes) == (0, 0) || pages && bytes >= BATCH_LOG_MIN && off >= behind && inside
     }
 
     /// The node ids, without gaps between the kinds; `None` on overflow.
@@ -608,8 +663,39 @@ mod tests {
     }
 
     #[test]
+    fn the_batch_log_lies_behind_everything_else() {
+        let with = |pmem, batch_log| {
+            let wishes = Wishes {
+                batch_log,
+                ..Wishes::default()
+            };
+            Geometry::compute_with(pmem, 1 << 30, 2, wishes)
+        };
+        for log in [BATCH_LOG_MIN, 1 << 20, (16 << 20) + 1] {
+            let g = with(64 << 20, log).unwrap();
+            assert!(g.is_sound(), "{g:?}");
+            assert_eq!(g.batch_log_off + g.batch_log_bytes, 64 << 20);
+            assert_eq!(g.batch_log_bytes, log / B * B);
+        }
+        assert_eq!(with(64 << 20, 0), Geometry::compute(64 << 20, 1 << 30, 2));
+        for (pmem, log) in [(64 << 20, B), (17 << 20, 2 << 20), (64 << 20, 60 << 20)] {
+            let refused = with(pmem, log).unwrap_err();
+            let GeometryError::PmemTooSmall { have, need } = refused else {
+                panic!("{refused:?}")
+            };
+            assert!(have == pmem && (need > pmem || log < BATCH_LOG_MIN));
+        }
+    }
+
+    #[test]
     fn fields_at_the_limits_of_their_type_are_refused() {
-        let usual = Geometry::compute(64 << 20, 1 << 30, 2).unwrap().fields();
+        let wishes = Wishes {
+            batch_log: 1 << 20,
+            ..Wishes::default()
+        };
+        let usual = Geometry::compute_with(64 << 20, 1 << 30, 2, wishes)
+            .unwrap()
+            .fields();
         for field in 0..FIELDS {
             for value in [u64::MAX, u64::MAX / 2, 1 << 61, u64::MAX / 15 + 1] {
                 let mut f = usual;
@@ -623,8 +709,14 @@ mod tests {
 
     #[test]
     fn areas_that_are_not_aligned_are_refused() {
-        let usual = Geometry::compute(64 << 20, 1 << 30, 2).unwrap().fields();
-        for field in [7, 8, 9, 10, 11, 14, 15, 16, 17, 19, 21] {
+        let wishes = Wishes {
+            batch_log: 1 << 20,
+            ..Wishes::default()
+        };
+        let usual = Geometry::compute_with(64 << 20, 1 << 30, 2, wishes)
+            .unwrap()
+            .fields();
+        for field in [7, 8, 9, 10, 11, 14, 15, 16, 17, 19, 21, 32, 33] {
             for by in [1, 8, u64::MAX] {
                 let mut f = usual;
                 f[field] = f[field].wrapping_add(by);

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`config`] | configuration table, data-device header |
 //! | [`geometry`] | where every area lies |
+//! | [`batch`] | the batch log of a region on a disk |
 //! | [`jsb`] | journal superblock words |
 //! | [`slot`] | staging slot headers |
 //! | [`record`] | record framing in a lane |
@@ -24,6 +25,7 @@
 //! | [`acl`] | access control lists among them |
 
 pub mod acl;
+pub mod batch;
 pub mod bytes;
 pub mod checksum;
 pub mod config;

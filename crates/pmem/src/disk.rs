@@ -4,14 +4,17 @@
 //! page cache where the file system allows it. Nothing else of a region ever reaches its disk, and nothing that was not
 //! stored to is written again. What settled is durable after [`Disk::flush`].
 
+mod batches;
 mod evict;
 mod pages;
+mod tap;
 
 use crate::drain::DrainGate;
 use crate::memory::Memory;
 use crate::units::{PAGE, SECTOR};
+use batches::Batches;
 use evict::Hand;
-use pages::Pages;
+use pages::{Pages, SECTORS};
 use parking_lot::{Condvar, Mutex};
 use quayfs_sync::wait_for_device;
 use quayfs_transfer::{RingPool, Transfer, run_all};
@@ -24,7 +27,8 @@ use std::iter::once;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use tap::{Fault, Tap};
 
 pub use evict::LEAST_MEMORY;
 
@@ -59,6 +63,9 @@ pub(crate) struct Disk {
     flight: Mutex<Vec<Range<u64>>>,
     landed: Condvar,
     gate: DrainGate,
+    /// What is settled together goes there first, if there is one.
+    batches: OnceLock<Batches>,
+    tap: Tap,
 }
 
 /// What one thread writes at once.
@@ -126,6 +133,8 @@ impl Disk {
             flight: Mutex::new(Vec::new()),
             landed: Condvar::new(),
             gate: DrainGate::default(),
+            batches: OnceLock::new(),
+            tap: Tap::default(),
         }
     }
 
@@ -161,10 +170,35 @@ impl Disk {
         memory: &Memory,
         ranges: impl IntoIterator<Item = Range<u64>>,
     ) -> io::Result<()> {
+        self.settle_to(memory, ranges.into_iter().collect(), false)
+    }
+
+    /// [`Disk::settle`]; `at_home` if what does not have to go through the batch log is not to.
+    fn settle_to(&self, memory: &Memory, ranges: Vec<Range<u64>>, at_home: bool) -> io::Result<()> {
         if let Some(error) = self.gate.failure() {
             return Err(error);
         }
-        let mut left = ranges.into_iter().collect();
+        let Some(batches) = self.batches.get() else {
+            return self.settle_at_home(memory, ranges);
+        };
+        if at_home && self.tap.planted(Fault::AwayIsWrittenHome) {
+            return self.settle_at_home(memory, ranges);
+        }
+        let (logged, others) = batches.part(&ranges);
+        let some_left =
+            !logged.is_empty() && self.settle_logged(memory, batches, &logged, at_home)?;
+        if !some_left {
+            return self.settle_at_home(memory, others);
+        }
+        self.settle_at_home(memory, ranges)?;
+        // Another thread may have taken some of it for a batch meanwhile.
+        batches.wait();
+        self.gate.failure().map_or(Ok(()), Err)
+    }
+
+    /// Writes where it belongs what is dirty and not away.
+    fn settle_at_home(&self, memory: &Memory, ranges: Vec<Range<u64>>) -> io::Result<()> {
+        let mut left = ranges.into();
         while let Some(wave) = self.take(&mut left) {
             let landing = Landing {
                 disk: self,
@@ -203,13 +237,22 @@ impl Disk {
                 continue;
             }
             range.start = end;
-            let runs = self.pages.take(piece.clone(), self.unit);
+            let at_home = |page| match self.tap.planted(Fault::AwayIsWrittenHome) {
+                true => SECTORS,
+                false => !self.away(page) & SECTORS,
+            };
+            let runs = self.pages.take(piece.clone(), self.unit, at_home);
             if !runs.is_empty() {
                 flight.push(piece.clone());
                 wave.add(piece, runs);
             }
         }
         (!wave.pieces.is_empty()).then_some(wave)
+    }
+
+    /// The sectors of a page that only a batch may have. Needs the lock of `flight`, under which they get more and fewer.
+    fn away(&self, page: u64) -> u32 {
+        self.batches.get().map_or(0, |batches| batches.away(page))
     }
 
     /// Where the first thing is that is dirty, or being written. Needs the lock: under it marks are taken and become a
@@ -251,10 +294,12 @@ impl Disk {
         let skip = buffer.as_ptr().align_offset(ALIGN);
         let mut rest = &mut buffer[skip..];
         let mut transfers = Vec::with_capacity(runs.len());
+        let mut noted = Vec::new();
         for run in runs {
             let (bytes, after) = std::mem::take(&mut rest).split_at_mut(room(run));
             let bytes = &mut bytes[..len(run)];
             memory.read(run.start, bytes);
+            noted.push(self.tap.writing(run.start, bytes));
             transfers.push(Transfer::write(run.start, &[bytes]));
             rest = after;
         }
@@ -263,6 +308,7 @@ impl Disk {
         let file = self.direct.as_ref().unwrap_or(&self.file);
         let result = run_all(self.rings.as_ref(), file.as_fd(), &mut transfers);
         drop(transfers);
+        noted.into_iter().for_each(|id| self.tap.written(id));
         BUFFER.set(buffer);
         result
     }
@@ -272,7 +318,12 @@ impl Disk {
     /// # Errors
     /// Those of the system, now or in any write or flush before.
     pub(crate) fn flush(&self) -> io::Result<()> {
-        self.gate.drain(|| Ok(rustix::fs::fdatasync(&*self.file)?))
+        self.gate.drain(|| {
+            let at = self.tap.flushing();
+            rustix::fs::fdatasync(&*self.file)?;
+            self.tap.flushed(at);
+            Ok(())
+        })
     }
 
     /// Everything that was stored before this call is durable when it returns.
@@ -485,6 +536,8 @@ mod tests {
             flight: Mutex::new(Vec::new()),
             landed: Condvar::new(),
             gate: DrainGate::default(),
+            batches: OnceLock::new(),
+            tap: Tap::default(),
         }
     }
 

@@ -72,6 +72,18 @@ pub enum PmemError {
         /// What the medium is.
         found: Backend,
     },
+    /// Both heads of the batch log are damaged: nothing says what of it counts.
+    #[error(
+        "both heads of the batch log are damaged, so commits that are only there may be missing; \
+         `quayfs fsck` says what is left"
+    )]
+    BatchLog,
+    /// The system has no random numbers.
+    #[error("the system gives no random number: {source}")]
+    Random {
+        /// The error of the system call.
+        source: io::Error,
+    },
     /// A drain failed, now or earlier. Nothing stored since the last successful drain is known to be
     /// durable, and nothing ever will be through this region.
     #[error("draining persistent memory failed: {source}")]
@@ -85,12 +97,16 @@ impl PmemError {
     /// The error number to answer a caller with, if the system gave one.
     pub fn raw_os_error(&self) -> Option<i32> {
         match self {
-            Self::Io { source, .. } | Self::Drain { source } => source.raw_os_error(),
+            Self::Io { source, .. } | Self::Drain { source } | Self::Random { source } => {
+                source.raw_os_error()
+            }
             Self::WriteProtected { .. } => Some(libc::EROFS),
             Self::NoRoom { .. } => Some(libc::ENOSPC),
-            Self::Length { .. } | Self::Kind { .. } | Self::Weaker { .. } | Self::Cut { .. } => {
-                None
-            }
+            Self::Length { .. }
+            | Self::Kind { .. }
+            | Self::Weaker { .. }
+            | Self::Cut { .. }
+            | Self::BatchLog => None,
         }
     }
 }

@@ -34,7 +34,7 @@
 //!    does, and it settles everything that any thread stored before the call. Nothing reaches the disk
 //!    outside of drains and of evictions, but one of them may be under way at any time, and write what others are storing:
 //!    so any subset of the [`atoms`] stored since the last drain may be on the disk, in no order, not
-//!    even within a line.
+//!    even within a line. A batch log ([`Region::log_batches`]) leaves less than that once it has been replayed.
 //! 6. [`Region::drain`] is the durability edge on every backend. On `Dax` and `Volatile` it is
 //!    exactly a fence. Code that orders one store before another for the sake of a crash uses
 //!    `flush` and `drain`; where a fence suffices on memory and nothing depends on it on a file,
@@ -65,6 +65,7 @@
 pub mod libpmem;
 
 mod backend;
+mod batches;
 mod bytes;
 mod copy;
 mod disk;
@@ -79,6 +80,7 @@ mod region;
 mod units;
 
 pub use backend::Backend;
+pub use batches::{BatchLog, Replayed};
 pub use bytes::Bytes;
 pub use disk::LEAST_MEMORY;
 pub use error::PmemError;

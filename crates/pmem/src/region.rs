@@ -11,7 +11,7 @@ use crate::held::Touched;
 use crate::libpmem;
 use crate::lock::{self, LockKind};
 use crate::memory::{self, Memory};
-use crate::{Backend, Bytes, Observer, PmemError, SECTOR};
+use crate::{Backend, BatchLog, Bytes, Observer, PmemError, SECTOR};
 use quayfs_sync::wait_for_device;
 use rustix::fs::Advice;
 use std::fmt;
@@ -183,7 +183,10 @@ impl Region {
     /// Writes what has been stored, so that the file can be read. Not durable.
     pub(crate) fn write_out(&self) -> io::Result<()> {
         match &self.disk {
-            Some(disk) => disk.settle(&self.memory, once(0..self.len())),
+            Some(disk) => {
+                disk.settle(&self.memory, once(0..self.len()))?;
+                disk.empty_batches(&self.memory)
+            }
             None => Ok(()),
         }
     }
@@ -484,10 +487,15 @@ impl Region {
         let mut huge = write;
         let mut in_huge = 0;
         let mut done = 0;
-        while done < self.len() && !stop.load(Ordering::Relaxed) {
+        // What is written past the page cache is not to be in it.
+        let end = self
+            .disk
+            .as_ref()
+            .map_or(self.len(), |d| d.end_of_areas(self.len()));
+        while done < end && !stop.load(Ordering::Relaxed) {
             let began = Instant::now();
-            let mut len = PIECE.min(self.len() - done);
-            if huge && done % HUGE == 0 && self.len() - done >= HUGE {
+            let mut len = PIECE.min(end - done);
+            if huge && done % HUGE == 0 && end - done >= HUGE {
                 match self.memory.collapse(done, HUGE) {
                     Ok(()) => {
                         len = HUGE;
@@ -503,7 +511,7 @@ impl Region {
             done += len;
             std::thread::sleep(began.elapsed());
         }
-        if done == self.len() && in_huge >= done / 8 * 7 {
+        if done == end && in_huge >= done / 8 * 7 {
             self.huge.store(true, Ordering::Release);
         }
         done
@@ -522,6 +530,52 @@ impl Region {
         if self.disk.is_some() {
             self.memory.will_need(off, len);
         }
+    }
+
+    /// What [`Region::settle_ranges`] and drains write of `log.logged` goes to the batch log from now on, which has been
+    /// replayed ([`Region::replay_batches`]). Only where the region is on a disk; elsewhere this does nothing. Once.
+    ///
+    /// # Errors
+    /// [`PmemError::Drain`].
+    pub fn log_batches(&self, log: &BatchLog) -> Result<(), PmemError> {
+        let Some(disk) = &self.disk else {
+            return Ok(());
+        };
+        let last = self.head(log);
+        let begun = wait_for_device(|| disk.log_batches(&self.memory, log, last));
+        begun.map_err(|source| PmemError::Drain { source })
+    }
+
+    /// Whether [`Region::log_batches`] has done something, so that [`Region::serve_batches`] is of use.
+    pub fn logs_batches(&self) -> bool {
+        self.disk.as_ref().is_some_and(Disk::logs_batches)
+    }
+
+    /// For a thread of its own: brings home what a full half of the batch log has, so that settling need not, until
+    /// [`Region::stop_batches`].
+    pub fn serve_batches(&self) {
+        if let Some(disk) = &self.disk {
+            disk.serve_batches(&self.memory);
+        }
+    }
+
+    /// Ends [`Region::serve_batches`], now or when it begins.
+    pub fn stop_batches(&self) {
+        if let Some(disk) = &self.disk {
+            disk.stop_bringing_home();
+        }
+    }
+
+    /// Brings everything home that the batch log has. Then nothing of it counts, durably.
+    ///
+    /// # Errors
+    /// [`PmemError::Drain`].
+    pub fn empty_batches(&self) -> Result<(), PmemError> {
+        let Some(disk) = &self.disk else {
+            return Ok(());
+        };
+        let emptied = wait_for_device(|| disk.empty_batches(&self.memory));
+        emptied.map_err(|source| PmemError::Drain { source })
     }
 
     /// Gives memory back, of pages that have been written and have not been stored to for a while, if the bound is near:

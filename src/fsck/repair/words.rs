@@ -8,9 +8,22 @@ use quayfs_layout::jsb::{EpochWord, MAX_NUMBER, Mode, SeqWord, WordKind};
 use quayfs_layout::record::{RECORD_HEADER_BYTES, RecordHeader};
 
 use super::{Area, Failed, Repair};
-use crate::recovery::journal_geometry;
+use crate::recovery::{batch_log, journal_geometry};
 
 impl Repair<'_> {
+    /// Damaged heads of the batch log. It has been replayed, or cannot be: nothing of it counts from here on.
+    pub(super) fn batch_log(&mut self) -> Result<(), Failed> {
+        let Some(log) = batch_log(&self.media.geo, self.media.salt) else {
+            return Ok(());
+        };
+        if self.media.region.intact_batch_heads(&log) < 2 {
+            self.media.region.format_batches(&log)?;
+            let what = "the heads of the batch log are written again";
+            self.log.add(Area::Journal, what);
+        }
+        Ok(())
+    }
+
     fn epoch_word(&self) -> Option<EpochWord> {
         let raw = self.media.region.load_u64(self.offset(WordKind::Epoch));
         EpochWord::decode(raw, self.media.salt)

@@ -12,7 +12,6 @@ use super::{Disk, Landing, PIECE, meet};
 use crate::memory::Memory;
 use crate::units::PAGE;
 use rustix::fs::{Advice, fadvise};
-use std::iter::once;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -92,7 +91,7 @@ impl Disk {
                 }
                 let stretch = hand.at..(hand.at + STRETCH).min(len);
                 hand.at = if stretch.end == len { 0 } else { stretch.end };
-                if pass > 0 && self.settle(memory, once(stretch.clone())).is_err() {
+                if pass > 0 && self.settle_to(memory, vec![stretch.clone()], true).is_err() {
                     return;
                 }
                 for start in stretch.clone().step_by(PIECE as usize) {
@@ -113,7 +112,8 @@ impl Disk {
             return;
         };
         let mut buf = [0; PIECE as usize];
-        for run in runs {
+        let at_home = |run: &Range<u64>| self.runs(run, |page| self.away(page) == 0);
+        for run in runs.iter().flat_map(at_home) {
             let bytes = &mut buf[..(run.end - run.start) as usize];
             // Once from the disk while stores go on, and once more, from the page cache, while they wait.
             if self.file.read_exact_at(bytes, run.start).is_ok() {

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 /// The lowest bits of a page's word: a bit for each sector that is dirty.
-const SECTORS: u32 = 0xff;
+pub(super) const SECTORS: u32 = 0xff;
 /// The page is a copy, since something was stored there.
 const COPIED: u32 = 1 << 8;
 /// It has been stored to since eviction last came by.
@@ -42,7 +42,7 @@ pub(super) struct Leave<'a> {
 }
 
 /// The bits of the sectors of a page that a range touches.
-fn sectors(page: u64, range: &Range<u64>) -> u32 {
+pub(super) fn sectors(page: u64, range: &Range<u64>) -> u32 {
     let first = (range.start.max(page * PAGE) - page * PAGE) / SECTOR;
     let end = (range.end.min((page + 1) * PAGE) - page * PAGE).div_ceil(SECTOR);
     (1 << end) - (1 << first)
@@ -145,14 +145,20 @@ impl Pages {
     }
 
     /// Takes the marks of a range that begins and ends at multiples of `unit`: what they cover, rounded to that, in
-    /// order and in as few pieces as it takes. What is stored from now on is marked again.
-    pub(super) fn take(&self, range: Range<u64>, unit: u64) -> Vec<Range<u64>> {
+    /// order and in as few pieces as it takes. Of a page only the sectors that are `allowed`. What is stored from now on
+    /// is marked again.
+    pub(super) fn take(
+        &self,
+        range: Range<u64>,
+        unit: u64,
+        allowed: impl Fn(u64) -> u32,
+    ) -> Vec<Range<u64>> {
         let mut runs: Vec<Range<u64>> = Vec::new();
         let mut at = range.start;
         while let Some(start) = self.next(at..range.end) {
             let page = start / PAGE;
             at = (page + 1) * PAGE;
-            let wanted = sectors(page, &range);
+            let wanted = sectors(page, &range) & allowed(page);
             let some = &self.some[page as usize / 64];
             // Before the sectors: a mark that comes in between sets it again.
             some.fetch_and(!(1 << (page % 64)), Ordering::AcqRel);
@@ -170,6 +176,12 @@ impl Pages {
             }
         }
         runs
+    }
+
+    /// The sectors of a page that are dirty.
+    pub(super) fn dirty_sectors(&self, page: u64) -> u32 {
+        let word = self.known(page);
+        word.map_or(0, |word| word.load(Ordering::Acquire) & SECTORS)
     }
 
     /// Whether a page could leave: a copy of what has been written, which no store has been made to since this was asked
@@ -225,7 +237,7 @@ mod tests {
     const LEN: u64 = 70 * PAGE;
 
     fn marked(pages: &Pages, range: Range<u64>, unit: u64) -> BTreeSet<u64> {
-        let runs = pages.take(range, unit);
+        let runs = pages.take(range, unit, |_| SECTORS);
         assert!(runs.windows(2).all(|pair| pair[0].end < pair[1].start));
         let sectors = |run: Range<u64>| run.start / SECTOR..run.end / SECTOR;
         runs.into_iter().flat_map(sectors).collect()

@@ -1,0 +1,499 @@
+//! What a commit writes goes to the batch log of the region, in one request.
+//!
+//! A sector that is in a batch which counts is *away*: whoever settles it next has to do that by another batch, since a
+//! replay would put the older content over one that lay at home. When a half of the log is full, the other one is written
+//! to; what is away in the full one is brought home, and the head of the log says then, durably, that it does not count any
+//! more. Sectors stop being away after that, and not before.
+
+use super::pages::{Pages, SECTORS, sectors};
+use super::tap::Fault;
+use super::{ALIGN, Disk, PIECE, WAVE, meet};
+use crate::batches::{self, BatchLog};
+use crate::memory::Memory;
+use crate::units::{PAGE, SECTOR};
+use parking_lot::{Condvar, Mutex};
+use quayfs_layout::batch::{BatchId, EXTENTS_MAX, LogHead, head_bytes, seal};
+use quayfs_transfer::Transfer;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// The most bytes of the region that a batch has. What is more is written where it belongs: one request is of no use
+/// then, and the bytes would be written twice.
+const BATCH_MAX: u64 = 256 << 10;
+/// Words that are made together, when the first of them is needed.
+const CHUNK: u64 = 4096;
+
+/// The batch log of a region that is written to.
+pub(super) struct Batches {
+    log: BatchLog,
+    life: u64,
+    away: Away,
+    /// One batch is written at a time: the next one has what others settle meanwhile. Goes before `full`.
+    writing: Mutex<Writing>,
+    /// A half that is to be brought home. Goes before `flight`.
+    full: Mutex<Full>,
+    /// There is a full half, or the thread that waits for one is to stop.
+    changed: Condvar,
+}
+
+/// Where the next batch goes.
+struct Writing {
+    half: usize,
+    /// From the start of the half.
+    at: u64,
+    next: BatchId,
+    /// Bytes of each half that are used.
+    room: u64,
+    buffer: Vec<u8>,
+}
+
+struct Full {
+    /// Which half, and its lap.
+    half: Option<(usize, u64)>,
+    /// The head that is durable.
+    head: LogHead,
+    stopped: bool,
+}
+
+/// Which sectors are away: of each page 8 bits for either half.
+struct Away {
+    words: Vec<OnceLock<Box<[AtomicU32]>>>,
+}
+
+impl Away {
+    fn none(len: u64) -> Self {
+        let chunks = len.div_ceil(PAGE).div_ceil(CHUNK);
+        Self {
+            words: (0..chunks).map(|_| OnceLock::new()).collect(),
+        }
+    }
+
+    /// The sectors of a page that are in either half.
+    fn of(&self, page: u64) -> u32 {
+        let bits = self.bits(page);
+        (bits | bits >> 8) & SECTORS
+    }
+
+    fn bits(&self, page: u64) -> u32 {
+        let chunk = self.words[(page / CHUNK) as usize].get();
+        chunk.map_or(0, |c| c[(page % CHUNK) as usize].load(Ordering::Acquire))
+    }
+
+    fn add(&self, half: usize, page: u64, sectors: u32) {
+        let new = || (0..CHUNK).map(|_| AtomicU32::new(0)).collect();
+        let chunk = self.words[(page / CHUNK) as usize].get_or_init(new);
+        chunk[(page % CHUNK) as usize].fetch_or(sectors << (8 * half), Ordering::AcqRel);
+    }
+
+    /// What is in a half, in order.
+    fn in_half(&self, half: usize) -> Vec<Range<u64>> {
+        let mut runs: Vec<Range<u64>> = Vec::new();
+        for (i, chunk) in self.words.iter().enumerate() {
+            for (j, word) in chunk.get().into_iter().flatten().enumerate() {
+                let bits = word.load(Ordering::Acquire) >> (8 * half) & SECTORS;
+                let page = (i as u64 * CHUNK + j as u64) * PAGE;
+                for sector in (0..8).filter(|s| bits & 1 << s != 0) {
+                    let start = page + sector * SECTOR;
+                    match runs.last_mut() {
+                        Some(last) if last.end == start => last.end += SECTOR,
+                        _ => runs.push(start..start + SECTOR),
+                    }
+                }
+            }
+        }
+        runs
+    }
+
+    fn forget(&self, half: usize) {
+        for word in self.words.iter().filter_map(|c| c.get()).flatten() {
+            word.fetch_and(!(SECTORS << (8 * half)), Ordering::AcqRel);
+        }
+    }
+}
+
+impl Batches {
+    fn new(log: &BatchLog, len: u64, head: LogHead, memory: u64) -> Self {
+        let [half, _] = log.halves();
+        let whole = half.end - half.start;
+        Self {
+            log: log.clone(),
+            life: head.life,
+            away: Away::none(len),
+            writing: Mutex::new(Writing {
+                half: 0,
+                at: 0,
+                next: BatchId {
+                    life: head.life,
+                    lap: 1,
+                    seq: 1,
+                },
+                // What is away stays in memory.
+                room: whole.min((memory / 8).max(2 * BATCH_MAX) / PAGE * PAGE),
+                buffer: Vec::new(),
+            }),
+            full: Mutex::new(Full {
+                half: None,
+                head,
+                stopped: false,
+            }),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// What of some ranges goes through the log, and what does not.
+    pub(super) fn part(&self, ranges: &[Range<u64>]) -> (Vec<Range<u64>>, Vec<Range<u64>>) {
+        let (mut logged, mut others) = (Vec::new(), Vec::new());
+        let add = |to: &mut Vec<Range<u64>>, part: Range<u64>| {
+            if !part.is_empty() {
+                to.push(part);
+            }
+        };
+        for range in ranges {
+            let mut at = range.start;
+            for log in &self.log.logged {
+                let (start, end) = (log.start.max(at), log.end.min(range.end));
+                if start < end {
+                    add(&mut others, at..start);
+                    add(&mut logged, start..end);
+                    at = end;
+                }
+            }
+            add(&mut others, at..range.end);
+        }
+        (logged, others)
+    }
+
+    /// The sectors of a page that are not at home.
+    pub(super) fn away(&self, page: u64) -> u32 {
+        self.away.of(page)
+    }
+
+    /// The most bytes of the region in one batch.
+    fn batch_max(&self, writing: &Writing) -> u64 {
+        BATCH_MAX.min(writing.room / 4)
+    }
+
+    /// A batch that is being written by another thread has been.
+    pub(super) fn wait(&self) {
+        drop(self.writing.lock());
+    }
+}
+
+impl Disk {
+    /// Settles by batches from now on. The log has been replayed, and no other thread has the region.
+    ///
+    /// # Errors
+    /// Those of the system: the log has to say first, durably, that nothing of it counts.
+    pub(crate) fn log_batches(
+        &self,
+        memory: &Memory,
+        log: &BatchLog,
+        last: Option<(LogHead, usize)>,
+    ) -> io::Result<()> {
+        let head = batches::next_head(last.map(|(head, _)| head))?;
+        let bound = self.limit.saturating_mul(PAGE);
+        let batches = Batches::new(log, memory.len() as u64, head, bound);
+        self.write_head(log, &head, last.map(|(_, copy)| copy))?;
+        self.forget_cached(log.off..log.off + log.len);
+        let _ = self.batches.set(batches);
+        Ok(())
+    }
+
+    /// Whether there is a batch log.
+    pub(crate) fn logs_batches(&self) -> bool {
+        self.batches.get().is_some()
+    }
+
+    /// Where what is stored to ends, in a region of `len` bytes: a batch log lies behind it.
+    pub(crate) fn end_of_areas(&self, len: u64) -> u64 {
+        self.batches.get().map_or(len, |batches| batches.log.off)
+    }
+
+    /// Durable when it returns. Past the memory of the region: a store could have to make room first, by a batch.
+    fn write_head(&self, log: &BatchLog, head: &LogHead, read: Option<usize>) -> io::Result<()> {
+        let mut buffer = vec![0; self.unit as usize + ALIGN];
+        let skip = buffer.as_ptr().align_offset(ALIGN);
+        let bytes = &mut buffer[skip..skip + self.unit as usize];
+        bytes[..SECTOR as usize].copy_from_slice(&head.encode(log.salt));
+        let file = self.direct.as_ref().unwrap_or(&self.file);
+        for at in log.heads_to_write(read) {
+            let id = self.tap.writing(at.start, bytes);
+            if let Err(error) = Transfer::write(at.start, &[bytes]).run(file.as_fd()) {
+                self.gate.fail(&error);
+                return Err(error);
+            }
+            self.tap.written(id);
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Settles what goes through the log: all of it by batches, or, if it is much or `at_home` is wanted, what is away;
+    /// the rest is left. Returns whether something may be.
+    pub(super) fn settle_logged(
+        &self,
+        memory: &Memory,
+        batches: &Batches,
+        ranges: &[Range<u64>],
+        at_home: bool,
+    ) -> io::Result<bool> {
+        let mut writing = batches.writing.lock();
+        let most = batches.batch_max(&writing);
+        let is_much = at_home || self.pages.dirty(ranges, most) > most;
+        loop {
+            let needed = most + head_bytes(EXTENTS_MAX) as u64 + PAGE;
+            if writing.at + needed > writing.room {
+                self.turn_over(memory, batches, &mut writing)?;
+            }
+            let (runs, is_all) = self.take_logged(batches, ranges, writing.half, most, is_much);
+            if runs.is_empty() {
+                return Ok(is_much);
+            }
+            let guard = Writes(self);
+            let result = self.write_batch(memory, batches, &mut writing, &runs);
+            if let Err(error) = &result {
+                // Their marks are gone, and others may wait for them.
+                self.gate.fail(error);
+            }
+            drop(guard);
+            result?;
+            // What is stored from now on has time until the next batch.
+            if is_all {
+                return Ok(is_much);
+            }
+        }
+    }
+
+    /// Takes the marks of what is dirty in these ranges, or what of it is away, up to a number of bytes; it is away from
+    /// here on. Also says whether that was all.
+    fn take_logged(
+        &self,
+        batches: &Batches,
+        ranges: &[Range<u64>],
+        half: usize,
+        most: u64,
+        only_away: bool,
+    ) -> (Vec<Range<u64>>, bool) {
+        let mut flight = self.flight.lock();
+        // What is on its way home is older than what comes after it, and would lie over what is brought home later.
+        let meets = |f: &Range<u64>| ranges.iter().any(|range| meet(f, range));
+        while flight.iter().any(meets) && !self.tap.planted(Fault::FlightIgnored) {
+            self.landed.wait(&mut flight);
+        }
+        let allowed = |page| match only_away {
+            true => batches.away.of(page),
+            false => SECTORS,
+        };
+        let (mut taken, mut bytes): (Vec<Range<u64>>, u64) = (Vec::new(), 0);
+        for range in ranges {
+            let mut at = range.start;
+            while let Some(start) = self.pages.next(at..range.end) {
+                let page = start / PAGE;
+                at = (page + 1) * PAGE;
+                let part =
+                    start / self.unit * self.unit..at.min(range.end.next_multiple_of(self.unit));
+                for run in self.pages.take(part, self.unit, allowed) {
+                    let bits = sectors(page, &run);
+                    batches.away.add(half, page, bits);
+                    bytes += run.end - run.start;
+                    match taken.last_mut() {
+                        Some(last) if last.end == run.start => last.end = run.end,
+                        _ => taken.push(run),
+                    }
+                }
+                if bytes + PAGE > most || taken.len() + 8 > EXTENTS_MAX {
+                    return (taken, false);
+                }
+            }
+        }
+        (taken, true)
+    }
+
+    fn write_batch(
+        &self,
+        memory: &Memory,
+        batches: &Batches,
+        writing: &mut Writing,
+        runs: &[Range<u64>],
+    ) -> io::Result<()> {
+        let head = head_bytes(runs.len());
+        let content: u64 = runs.iter().map(|run| run.end - run.start).sum();
+        let len = head + content as usize;
+        let padded = len.next_multiple_of(self.unit as usize);
+        let room = padded + ALIGN;
+        if writing.buffer.len() < room {
+            writing.buffer.resize(room, 0);
+        }
+        let skip = writing.buffer.as_ptr().align_offset(ALIGN);
+        let buffer = &mut writing.buffer[skip..skip + padded];
+        let mut at = head;
+        for run in runs {
+            let end = at + (run.end - run.start) as usize;
+            memory.read(run.start, &mut buffer[at..end]);
+            at = end;
+        }
+        seal(&mut buffer[..len], writing.next, runs, batches.log.salt);
+        buffer[len..].fill(0);
+        let off = batches.log.halves()[writing.half].start + writing.at;
+        writing.at += padded as u64;
+        writing.next = batches::after(writing.next);
+        let file = self.direct.as_ref().unwrap_or(&self.file);
+        let id = self.tap.writing(off, buffer);
+        Transfer::write(off, &[buffer]).run(file.as_fd())?;
+        self.tap.written(id);
+        Ok(())
+    }
+
+    /// Goes on in the other half, which has to be at home.
+    fn turn_over(
+        &self,
+        memory: &Memory,
+        batches: &Batches,
+        writing: &mut Writing,
+    ) -> io::Result<()> {
+        let mut full = batches.full.lock();
+        if !self.tap.planted(Fault::HalfReused) {
+            self.bring_home(memory, batches, &mut full)?;
+        }
+        full.half = Some((writing.half, writing.next.lap));
+        drop(full);
+        batches.changed.notify_all();
+        writing.half = 1 - writing.half;
+        writing.next.lap += 1;
+        writing.at = 0;
+        Ok(())
+    }
+
+    /// Brings the full half home, if there is one.
+    fn bring_home(&self, memory: &Memory, batches: &Batches, full: &mut Full) -> io::Result<()> {
+        let Some((half, lap)) = full.half else {
+            return Ok(());
+        };
+        if let Some(error) = self.gate.failure() {
+            return Err(error);
+        }
+        // What is away is written home by nobody else, and can only get newer meanwhile.
+        let mut runs = batches.away.in_half(half);
+        if self.tap.planted(Fault::NotBroughtHome) {
+            runs.clear();
+        }
+        for wave in waves(runs) {
+            if let Err(error) = self.write(memory, &wave) {
+                self.gate.fail(&error);
+                return Err(error);
+            }
+        }
+        if !self.tap.planted(Fault::RetiredBeforeHome) {
+            self.flush()?;
+        }
+        let head = LogHead {
+            generation: full.head.generation + 1,
+            life: batches.life,
+            retired: lap,
+        };
+        if !self.tap.planted(Fault::HeadLeftOut) {
+            self.write_head(&batches.log, &head, None)?;
+        }
+        full.head = head;
+        // From here on they can be written home by all. Under the lock under which that is decided.
+        let flight = self.flight.lock();
+        batches.away.forget(half);
+        drop(flight);
+        full.half = None;
+        Ok(())
+    }
+
+    /// Brings full halves home when there are some, until [`Disk::stop_bringing_home`].
+    pub(crate) fn serve_batches(&self, memory: &Memory) {
+        let Some(batches) = self.batches.get() else {
+            return;
+        };
+        let mut full = batches.full.lock();
+        while !full.stopped {
+            // A failure is final, and known to all who settle.
+            if full.half.is_none() || self.bring_home(memory, batches, &mut full).is_err() {
+                batches.changed.wait(&mut full);
+            }
+        }
+    }
+
+    /// Ends [`Disk::serve_batches`], now or when it begins.
+    pub(crate) fn stop_bringing_home(&self) {
+        if let Some(batches) = self.batches.get() {
+            batches.full.lock().stopped = true;
+            batches.changed.notify_all();
+        }
+    }
+
+    /// Brings everything home that has been settled. Durable when it returns, and the log has nothing that counts.
+    ///
+    /// # Errors
+    /// Those of the system, as of [`Disk::settle`].
+    pub(crate) fn empty_batches(&self, memory: &Memory) -> io::Result<()> {
+        let Some(batches) = self.batches.get() else {
+            return Ok(());
+        };
+        let mut writing = batches.writing.lock();
+        if writing.at > 0 {
+            self.turn_over(memory, batches, &mut writing)?;
+        }
+        self.bring_home(memory, batches, &mut batches.full.lock())
+    }
+}
+
+/// What is written at once, one after the other.
+fn waves(runs: Vec<Range<u64>>) -> Vec<Vec<Range<u64>>> {
+    let mut waves: Vec<(u64, Vec<Range<u64>>)> = Vec::new();
+    for run in runs {
+        for start in run.clone().step_by(PIECE as usize) {
+            let part = start..(start + PIECE).min(run.end);
+            let len = part.end - part.start;
+            match waves.last_mut() {
+                Some((bytes, wave)) if *bytes + len <= WAVE.0 && wave.len() < WAVE.1 => {
+                    *bytes += len;
+                    wave.push(part);
+                }
+                _ => waves.push((len, vec![part])),
+            }
+        }
+    }
+    waves.into_iter().map(|(_, wave)| wave).collect()
+}
+
+/// A batch is being written, until this is dropped.
+struct Writes<'a>(&'a Disk);
+
+impl Drop for Writes<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let error = io::Error::other("a thread panicked while it wrote the region");
+            self.0.gate.fail(&error);
+        }
+    }
+}
+
+impl Pages {
+    /// Bytes of sectors that are dirty in these ranges, counted until they are more than `most`.
+    fn dirty(&self, ranges: &[Range<u64>], most: u64) -> u64 {
+        let mut bytes = 0;
+        for range in ranges {
+            let mut at = range.start;
+            while let Some(start) = self.next(at..range.end) {
+                let page = start / PAGE;
+                at = (page + 1) * PAGE;
+                bytes += u64::from(self.dirty_sectors(page).count_ones()) * SECTOR;
+                if bytes > most {
+                    return bytes;
+                }
+            }
+        }
+        bytes
+    }
+}
+
+#[cfg(test)]
+#[path = "batches_tests.rs"]
+mod tests;
