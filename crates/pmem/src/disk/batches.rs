@@ -20,9 +20,11 @@ use std::os::fd::AsFd;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The most bytes of the region that a batch has. What is more is written where it belongs: one request is of no use
-/// then, and the bytes would be written twice.
+/// The most bytes of the region that a batch has.
 const BATCH_MAX: u64 = 256 << 10;
+/// What is larger than this in the mean is written where it belongs: a request less is worth as much as the time that a
+/// disk takes for a few kilobytes, and what is in a batch is written twice.
+const PIECE_MEAN: u64 = 4 << 10;
 /// Words that are made together, when the first of them is needed.
 const CHUNK: u64 = 4096;
 
@@ -242,7 +244,7 @@ impl Disk {
     ) -> io::Result<bool> {
         let mut writing = batches.writing.lock();
         let most = batches.batch_max(&writing);
-        let is_much = at_home || self.pages.dirty(ranges, most) > most;
+        let is_much = at_home || self.pages.are_much(ranges, most);
         loop {
             let needed = most + head_bytes(EXTENTS_MAX) as u64 + PAGE;
             if writing.at + needed > writing.room {
@@ -476,21 +478,27 @@ impl Drop for Writes<'_> {
 }
 
 impl Pages {
-    /// Bytes of sectors that are dirty in these ranges, counted until they are more than `most`.
-    fn dirty(&self, ranges: &[Range<u64>], most: u64) -> u64 {
-        let mut bytes = 0;
+    /// Whether what is dirty in these ranges is more than `most` bytes, or in large pieces.
+    fn are_much(&self, ranges: &[Range<u64>], most: u64) -> bool {
+        let (mut bytes, mut pieces, mut end) = (0, 0, None);
         for range in ranges {
             let mut at = range.start;
             while let Some(start) = self.next(at..range.end) {
                 let page = start / PAGE;
                 at = (page + 1) * PAGE;
-                bytes += u64::from(self.dirty_sectors(page).count_ones()) * SECTOR;
+                let dirty = self.dirty_sectors(page);
+                for sector in (0..PAGE / SECTOR).filter(|s| dirty & 1 << s != 0) {
+                    let start = page * PAGE + sector * SECTOR;
+                    pieces += u64::from(end != Some(start));
+                    end = Some(start + SECTOR);
+                    bytes += SECTOR;
+                }
                 if bytes > most {
-                    return bytes;
+                    return true;
                 }
             }
         }
-        bytes
+        bytes > pieces * PIECE_MEAN
     }
 }
 

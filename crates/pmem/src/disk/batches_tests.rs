@@ -116,7 +116,16 @@ impl Run {
             3 if dice.next(8) == 0 => self.disk.empty_batches(&self.memory).unwrap(),
             // More than a batch has.
             4 => (0..60).for_each(|_| store(dice)),
-            5..=11 => self.make_durable(log().logged, false),
+            // A large piece, which is written at home but for what is away.
+            5 => {
+                let page = 8 + dice.next(50);
+                for sector in 0..3 * PAGE / SECTOR {
+                    *value += 1;
+                    self.store(page * PAGE + sector * SECTOR, *value);
+                }
+                self.make_durable(log().logged, false);
+            }
+            6..=11 => self.make_durable(log().logged, false),
             _ => (0..1 + dice.next(6)).for_each(|_| store(dice)),
         }
     }
