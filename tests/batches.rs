@@ -158,6 +158,11 @@ fn a_damaged_head_costs_nothing_and_two_are_said() {
     let (_dir, path) = cut(20);
     let log = log_of(&path);
     overwrite(&path, log.off + HEADS[0], 512);
+    let report = check(&path, &FsckOptions::default()).expect("it is checked");
+    assert!(
+        report.to_string().contains("a head of the batch log"),
+        "{report}"
+    );
     has(&mount(&path, Access::ReadOnly), 0..20);
 
     overwrite(&path, log.off + HEADS[1], 512);

@@ -94,7 +94,7 @@ impl Media {
         match self.region.intact_batch_heads(&log) {
             0 => c.findings.error(
                 Area::Journal,
-                "both heads of the batch log are damaged; what only the log had of the last commits is missing",
+                "both heads of the batch log are damaged; what only the log had of the last commits, if anything, is missing",
             ),
             1 => c.findings.warning(
                 Area::Journal,

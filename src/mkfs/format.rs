@@ -147,7 +147,7 @@ pub(super) fn prepare(
         geometry,
     };
     let (g, salt) = (geometry, config.salt());
-    // None of these drains: until the configuration table says so there is no volume.
+    // None of these has to be durable before another: until the configuration table says so there is no volume.
     Ppt::format(region, &ppt_geometry(&g, salt))?;
     Journal::format(region, &journal_geometry(&g, salt), Durability::Op)?;
     if let Some(log) = batch_log(&g, salt) {

@@ -23,8 +23,12 @@ const LOG_CRC: usize = 40;
 
 const MAGIC: u32 = u32::from_le_bytes(*b"QFSB");
 const OFF_CRC: usize = 4;
-const OFF_EXTENTS: usize = 40;
+const OFF_EXTENTS: usize = 48;
 const EXTENT: usize = 8;
+/// Longest batch log, in bytes.
+pub const BATCH_LOG_MAX: u64 = 64 << 20;
+/// Longest batch, in bytes.
+pub const BATCH_MAX: usize = 512 * 1024;
 /// Most pieces of the region that a batch names.
 pub const EXTENTS_MAX: usize = 4096;
 /// Most sectors of one piece.
@@ -64,9 +68,11 @@ impl LogHead {
     pub fn decode(b: &[u8], salt: u64) -> Option<Self> {
         let b = b.get(..SECTOR)?;
         let crc = crc32c_append(crc32c(&salt.to_le_bytes()), &b[..LOG_CRC]);
+        let generation = get_u64(b, 8);
         let intact = b[..8] == LOG_MAGIC && get_u32(b, LOG_CRC) == crc;
-        intact.then(|| Self {
-            generation: get_u64(b, 8),
+        // There is always a next one.
+        (intact && generation < u64::MAX).then(|| Self {
+            generation,
             life: get_u64(b, 16),
             retired: get_u64(b, 24),
         })
@@ -93,12 +99,13 @@ pub fn head_bytes(pieces: usize) -> usize {
 /// [`head_bytes`] of them. Pieces are ranges of bytes in the region and made of whole sectors.
 ///
 /// # Panics
-/// If there are more than [`EXTENTS_MAX`] pieces, one has 2^16 sectors or more, or `batch` has another length than the
-/// pieces and the head.
+/// If there are more than [`EXTENTS_MAX`] pieces, one has 2^16 sectors or more, or `batch` is longer than [`BATCH_MAX`] or
+/// has another length than the pieces and the head.
 pub fn seal(batch: &mut [u8], id: BatchId, pieces: &[Range<u64>], salt: u64) {
     let head = head_bytes(pieces.len());
     let content: u64 = pieces.iter().map(|p| p.end - p.start).sum();
-    assert!(pieces.len() <= EXTENTS_MAX && batch.len() as u64 == head as u64 + content);
+    assert!(pieces.len() <= EXTENTS_MAX && batch.len() <= BATCH_MAX);
+    assert_eq!(batch.len() as u64, head as u64 + content);
     batch[..head].fill(0);
     put_u32(batch, 0, MAGIC);
     put_u64(batch, 8, id.life);
@@ -145,7 +152,7 @@ impl<'a> Batch<'a> {
             (get_u32(b, 36) as usize).checked_mul(SECTOR)?,
         );
         let head = head_bytes(count);
-        if count > EXTENTS_MAX || len < head {
+        if count > EXTENTS_MAX || len < head || len > BATCH_MAX {
             return None;
         }
         let b = b.get(..len)?;
@@ -185,7 +192,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_batch_comes_back_as_it_was(
-            places in prop::collection::vec((0u64..1 << 30, 0u64..20), 0..150),
+            places in prop::collection::vec((0u64..1 << 30, 0u64..12), 0..80),
             (life, lap, seq, salt) in any::<(u64, u64, u64, u64)>(),
             behind in 0usize..2000,
         ) {

@@ -1,6 +1,6 @@
 //! Geometry: where every area of the pmem region and of the data device lies.
 
-use crate::batch::BATCH_LOG_MIN;
+use crate::batch::{BATCH_LOG_MAX, BATCH_LOG_MIN};
 use crate::l2p::BLOCKS_MAX;
 use crate::node::{self, BITS_PER_PAGE, INODES_PER_PAGE, NodeKind};
 use crate::{BLOCK, LINE};
@@ -523,7 +523,8 @@ impl Geometry {
             .checked_add(bytes)
             .is_some_and(|end| end <= self.pmem_len);
         let pages = off.is_multiple_of(B) && bytes.is_multiple_of(B);
-        (off, bytes) == (0, 0) || pages && bytes >= BATCH_LOG_MIN && off >= behind && inside
+        (off, bytes) == (0, 0)
+            || pages && (BATCH_LOG_MIN..=BATCH_LOG_MAX).contains(&bytes) && off >= behind && inside
     }
 
     /// The node ids, without gaps between the kinds; `None` on overflow.

@@ -1,5 +1,6 @@
 //! The batch log of a region as the last mount left it: what it has is put where it belongs before anything else is read.
 
+use crate::region::Source;
 use crate::{Backend, PmemError, Region, SECTOR};
 use quayfs_layout::batch::{Batch, BatchId, HEADS, LogHead, halves};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -94,11 +95,14 @@ fn batches_in<'a>(half: &'a [u8], head: &LogHead, salt: u64, out: &mut Vec<Batch
 }
 
 impl Region {
-    /// Begins a batch log that has nothing in it. Durable when it returns.
+    /// Begins a batch log that has nothing in it, or leaves nothing in one that is in use. Durable when it returns.
     ///
     /// # Errors
     /// [`PmemError::Random`], [`PmemError::Drain`].
     pub fn format_batches(&self, log: &BatchLog) -> Result<(), PmemError> {
+        if self.logs_batches() {
+            return self.empty_batches();
+        }
         let last = self.head(log);
         let next = next_head(last.map(|(head, _)| head));
         let head = next.map_err(|source| PmemError::Random { source })?;
@@ -118,9 +122,15 @@ impl Region {
     /// [`PmemError::BatchLog`] if both heads of the log are damaged, so that nothing says what counts of it;
     /// [`PmemError::Drain`], [`PmemError::Random`], and those of [`Region::peek`].
     pub fn replay_batches(&self, log: &BatchLog) -> Result<Replayed, PmemError> {
-        let Some((head, _)) = self.head(log) else {
+        let heads = self.heads(log);
+        let Some((head, _)) = heads
+            .iter()
+            .copied()
+            .max_by_key(|(head, _)| head.generation)
+        else {
             return Err(PmemError::BatchLog);
         };
+        let are_equal = heads.iter().filter(|(other, _)| *other == head).count() == 2;
         let halves = log.halves().map(|half| self.read_out(half));
         let [first, second] = halves;
         let (first, second) = (first?, second?);
@@ -140,9 +150,12 @@ impl Region {
             }
             replayed.batches += 1;
         }
-        if replayed.batches > 0 {
-            self.drain()?;
+        // Of a copy nothing else is read, and fsck tells what the heads were. Where one is damaged, or says less than the
+        // other, it must not be the only one some day.
+        let is_copy = matches!(self.source, Source::Copy(_));
+        if (replayed.batches > 0 || !are_equal) && !is_copy {
             // Not before: until then a crash has to find the batches.
+            self.drain()?;
             self.format_batches(log)?;
         }
         Ok(replayed)

@@ -1,8 +1,8 @@
 //! A region on an ordinary disk: memory that the kernel never writes back, and what of it we write ourselves.
 //!
 //! The mapping is private, so what is stored stays in this process until [`Disk::settle`] writes it, by sectors, past the
-//! page cache where the file system allows it. Nothing else of a region ever reaches its disk, and nothing that was not
-//! stored to is written again. What settled is durable after [`Disk::flush`].
+//! page cache where the file system allows it. Nothing else of a region ever reaches its disk. What settles through the
+//! batch log is written a second time later, where it belongs. What settled is durable after [`Disk::flush`].
 
 mod batches;
 mod evict;
@@ -250,7 +250,8 @@ impl Disk {
         (!wave.pieces.is_empty()).then_some(wave)
     }
 
-    /// The sectors of a page that only a batch may have. Needs the lock of `flight`, under which they get more and fewer.
+    /// The sectors of a page that only a batch may have. They get more and fewer under the lock of `flight`; nothing of a piece
+    /// in flight becomes away.
     fn away(&self, page: u64) -> u32 {
         self.batches.get().map_or(0, |batches| batches.away(page))
     }

@@ -32,7 +32,7 @@
 //!    a fence.
 //! 5. On the backend [`Backend::File`] neither flush nor fence settles anything: only [`Region::drain`]
 //!    does, and it settles everything that any thread stored before the call. Nothing reaches the disk
-//!    outside of drains and of evictions, but one of them may be under way at any time, and write what others are storing:
+//!    outside of drains, of evictions and of a batch log that is brought home, but one of them may be under way at any time, and write what others are storing:
 //!    so any subset of the [`atoms`] stored since the last drain may be on the disk, in no order, not
 //!    even within a line. A batch log ([`Region::log_batches`]) leaves less than that once it has been replayed.
 //! 6. [`Region::drain`] is the durability edge on every backend. On `Dax` and `Volatile` it is

@@ -468,7 +468,7 @@ impl Region {
 
     /// Faults the whole region in, piece by piece, until done or `stop` is set; content does not
     /// change. For a background thread: later accesses then cost no page fault. Returns the number of
-    /// bytes done, fewer than the length if stopped or if the system refuses.
+    /// bytes done, fewer than the length if stopped, if the system refuses, and by a batch log.
     pub fn prefault(&self, stop: &AtomicBool) -> u64 {
         // Populating holds the lock of the address space, and any thread that maps memory or starts a
         // thread waits for it. Hence short pieces, with pauses as long as they took.
@@ -533,12 +533,13 @@ impl Region {
     }
 
     /// What [`Region::settle_ranges`] and drains write of `log.logged` goes to the batch log from now on, which has been
-    /// replayed ([`Region::replay_batches`]). Only where the region is on a disk; elsewhere this does nothing. Once.
+    /// replayed ([`Region::replay_batches`]). Only where the region is on a disk; elsewhere, and where it
+    /// goes there already, this does nothing.
     ///
     /// # Errors
     /// [`PmemError::Drain`].
     pub fn log_batches(&self, log: &BatchLog) -> Result<(), PmemError> {
-        let Some(disk) = &self.disk else {
+        let Some(disk) = self.disk.as_ref().filter(|disk| !disk.logs_batches()) else {
             return Ok(());
         };
         let last = self.head(log);

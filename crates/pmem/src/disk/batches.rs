@@ -250,11 +250,12 @@ impl Disk {
             if writing.at + needed > writing.room {
                 self.turn_over(memory, batches, &mut writing)?;
             }
+            // Marks that are taken and not written are lost.
+            let guard = Writes(self);
             let (runs, is_all) = self.take_logged(batches, ranges, writing.half, most, is_much);
             if runs.is_empty() {
                 return Ok(is_much);
             }
-            let guard = Writes(self);
             let result = self.write_batch(memory, batches, &mut writing, &runs);
             if let Err(error) = &result {
                 // Their marks are gone, and others may wait for them.
