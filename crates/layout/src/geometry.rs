@@ -182,7 +182,7 @@ pub struct Wishes {
     pub mirror: Option<u64>,
     /// The most bytes that go to staging slots.
     pub staging: Option<u64>,
-    /// Bytes of the batch log; 0 for none.
+    /// Bytes of the batch log, at most [`BATCH_LOG_MAX`]; 0 for none.
     pub batch_log: u64,
 }
 
@@ -204,7 +204,7 @@ impl Geometry {
         buffers: u32,
         wishes: Wishes,
     ) -> Result<Self, GeometryError> {
-        let batch_log = wishes.batch_log / B * B;
+        let batch_log = wishes.batch_log.min(BATCH_LOG_MAX) / B * B;
         if batch_log == 0 {
             return Self::compute_without_batches(pmem_len, data_len, buffers, wishes);
         }
@@ -679,6 +679,15 @@ mod tests {
             assert_eq!(g.batch_log_bytes, log / B * B);
         }
         assert_eq!(with(64 << 20, 0), Geometry::compute(64 << 20, 1 << 30, 2));
+        let longest = with(256 << 20, u64::MAX).unwrap();
+        assert!(longest.is_sound() && longest.batch_log_bytes == BATCH_LOG_MAX);
+        let longer = Geometry {
+            batch_log_off: longest.batch_log_off - B,
+            batch_log_bytes: BATCH_LOG_MAX + B,
+            node_pages: longest.node_pages - 1,
+            ..longest
+        };
+        assert!(!longer.is_sound());
         for (pmem, log) in [(64 << 20, B), (17 << 20, 2 << 20), (64 << 20, 60 << 20)] {
             let refused = with(pmem, log).unwrap_err();
             let GeometryError::PmemTooSmall { have, need } = refused else {

@@ -1,6 +1,6 @@
 //! Regions on a disk: what of them is written, when, and by which thread.
 
-use quayfs_pmem::{Backend, MapOptions, PAGE, Region};
+use quayfs_pmem::{Backend, BatchLog, MapOptions, PAGE, Region};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
@@ -221,4 +221,45 @@ fn regions_that_are_mapped_at_the_same_time_leave_each_other_alone() {
             });
         }
     });
+}
+
+/// Its batches would not count in another life, though they are all that a crash leaves.
+#[test]
+fn a_batch_log_in_use_is_not_begun_again() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let (path, left) = (dir.path().join("region"), dir.path().join("left"));
+    let log = BatchLog {
+        off: 1 << 20,
+        len: 1 << 20,
+        salt: 3,
+        logged: vec![PAGE..2 * PAGE, 8 * PAGE..64 * PAGE],
+    };
+    Region::create(&path, 2 << 20, false).unwrap();
+    let region = Region::open(&path, MapOptions::default()).unwrap();
+    region.format_batches(&log).unwrap();
+    region.log_batches(&log).unwrap();
+    let commit = |off: u64, value: u64| {
+        region.store_u64(off, value);
+        region.settle_ranges(&log.logged).unwrap();
+        region.drain_settled().unwrap();
+    };
+    let replayed = || {
+        std::fs::copy(&path, &left).unwrap();
+        let region = Region::open(&left, MapOptions::default()).unwrap();
+        let found = region.replay_batches(&log).unwrap();
+        (
+            found.batches,
+            [PAGE, 9 * PAGE].map(|off| region.load_u64(off)),
+        )
+    };
+    commit(PAGE, 1);
+    region.log_batches(&log).unwrap();
+    assert_eq!(replayed(), (1, [1, 0]));
+    commit(9 * PAGE, 2);
+    assert_eq!(replayed(), (2, [1, 2]));
+    // What would begin it leaves nothing in it.
+    region.format_batches(&log).unwrap();
+    assert_eq!(replayed(), (0, [1, 2]));
+    commit(PAGE, 3);
+    assert_eq!(replayed(), (1, [3, 2]));
 }
