@@ -141,9 +141,9 @@ pub struct Batch<'a> {
     pub len: usize,
 }
 
-impl<'a> Batch<'a> {
+impl Batch<'_> {
     /// The batch that begins where `b` does, if a whole one of that life does. Its pieces can be anywhere.
-    pub fn decode(b: &'a [u8], life: u64, salt: u64) -> Option<Self> {
+    pub fn decode(b: &[u8], life: u64, salt: u64) -> Option<Batch<'_>> {
         if b.len() < SECTOR || get_u32(b, 0) != MAGIC || get_u64(b, 8) != life {
             return None;
         }
@@ -172,7 +172,7 @@ impl<'a> Batch<'a> {
             lap: get_u64(b, 16),
             seq: get_u64(b, 24),
         };
-        rest.is_empty().then_some(Self { id, pieces, len })
+        rest.is_empty().then_some(Batch { id, pieces, len })
     }
 }
 

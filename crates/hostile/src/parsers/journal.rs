@@ -1,6 +1,8 @@
 //! Superblock words, slot headers, records and their items.
 
+use quayfs_layout::batch::{self, Batch, BatchId, LogHead};
 use quayfs_layout::bytes::{get_u16, get_u32, get_u64, put_u32, put_u64};
+use quayfs_layout::checksum::{crc32c, crc32c_append};
 use quayfs_layout::item::{self, Item};
 use quayfs_layout::jsb::{EpochWord, MAX_NUMBER, PROPOSALS, SeqWord, WordKind, committed_salt};
 use quayfs_layout::node::{self, BITS_PER_PAGE, NodeKind};
@@ -14,6 +16,7 @@ use crate::input::{Input, overlay};
 
 /// Words of the journal superblock.
 pub fn superblock(data: &[u8], seen: &mut Seen) {
+    batches(data, seen);
     let mut input = Input::new(data);
     let salt = input.u64();
     let fix = input.flag();
@@ -178,6 +181,61 @@ pub fn items(data: &[u8], seen: &mut Seen) {
                 assert_eq!(e.usage.blocks, blocks.max(0).unsigned_abs());
                 assert_eq!(e.usage.inodes, u64::from(inodes.max(0).unsigned_abs()));
             }
+        }
+    }
+}
+
+/// A batch log's head and a batch: made of the bytes, and damaged by them with a checksum that holds.
+fn batches(data: &[u8], seen: &mut Seen) {
+    const SALT: u64 = 5;
+    let number = |at: usize| {
+        let bytes = (0..8).map(|i| u64::from(*data.get(at + i).unwrap_or(&0)) << (8 * i));
+        bytes.sum::<u64>()
+    };
+    let head = LogHead {
+        generation: number(0).min(u64::MAX - 1),
+        life: number(8),
+        retired: number(16),
+    };
+    assert_eq!(LogHead::decode(&head.encode(SALT), SALT), Some(head));
+    seen.add("head");
+
+    let sectors = |pair: &[u8]| {
+        let first = u64::from(pair[0]) * 64;
+        first * 512..(first + u64::from(pair[1] % 16)) * 512
+    };
+    let pieces: Vec<_> = data.chunks_exact(2).take(64).map(sectors).collect();
+    let content: u64 = pieces.iter().map(|piece| piece.end - piece.start).sum();
+    let start = batch::head_bytes(pieces.len());
+    let mut bytes: Vec<u8> = data
+        .iter()
+        .copied()
+        .cycle()
+        .take(start + content as usize)
+        .collect();
+    bytes.resize(start + content as usize, 0);
+    let id = BatchId {
+        life: 7,
+        lap: number(0),
+        seq: number(8),
+    };
+    batch::seal(&mut bytes, id, &pieces, SALT);
+    let made = Batch::decode(&bytes, 7, SALT).expect("a batch that was just made");
+    assert_eq!(
+        (made.id, made.len, made.pieces.len()),
+        (id, bytes.len(), pieces.len())
+    );
+    seen.add("batch");
+
+    for patch in data.chunks_exact(3).take(32) {
+        let at = 16 + usize::from(u16::from_le_bytes([patch[0], patch[1]])) % (start - 16);
+        bytes[at] = patch[2];
+        let crc = crc32c_append(crc32c(&SALT.to_le_bytes()), &bytes[..4]);
+        let crc = crc32c_append(crc, &bytes[8..]);
+        bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+        if let Some(other) = Batch::decode(&bytes, 7, SALT) {
+            let content: usize = other.pieces.iter().map(|(_, content)| content.len()).sum();
+            assert_eq!(other.len, batch::head_bytes(other.pieces.len()) + content);
         }
     }
 }

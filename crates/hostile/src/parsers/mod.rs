@@ -56,7 +56,11 @@ pub const HEADERS: Family = &[
     structure("config", volume::config, &["table"]),
     structure("geometry", volume::geometry, &["computed", "made up"]),
     structure("data_header", volume::data_header, &["header"]),
-    structure("superblock", journal::superblock, &["epoch", "number"]),
+    structure(
+        "superblock",
+        journal::superblock,
+        &["batch", "epoch", "head", "number"],
+    ),
 ];
 
 /// Both logs: of the journal, and of the map.
