@@ -59,7 +59,7 @@ impl BatchLog {
     }
 }
 
-/// A number that no one can guess.
+/// A number that cannot be guessed.
 fn life() -> io::Result<u64> {
     let mut bytes = [0; 8];
     match getrandom(&mut bytes[..], GetRandomFlags::empty())? {

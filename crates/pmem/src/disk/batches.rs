@@ -1,7 +1,7 @@
 //! What a commit writes goes to the batch log of the region, in one request.
 //!
-//! A sector that is in a batch which counts is *away*: whoever settles it next has to do that by another batch, since a
-//! replay would put the older content over one that lay at home. When a half of the log is full, the other one is written
+//! A sector in a batch that counts is *away*. It can be settled only by another batch, since a replay would put older
+//! content over what lay at home. When a half of the log is full, the other one is written
 //! to; what is away in the full one is brought home, and the head of the log says then, durably, that it does not count any
 //! more. Sectors stop being away after that, and not before.
 
@@ -378,7 +378,7 @@ impl Disk {
         if let Some(error) = self.gate.failure() {
             return Err(error);
         }
-        // What is away is written home by nobody else, and can only get newer meanwhile.
+        // Nothing else writes home what is away, and it can only get newer meanwhile.
         let mut runs = batches.away.in_half(half);
         if self.tap.planted(Fault::NotBroughtHome) {
             runs.clear();
@@ -401,7 +401,7 @@ impl Disk {
             self.write_head(&batches.log, &head, None)?;
         }
         full.head = head;
-        // From here on they can be written home by all. Under the lock under which that is decided.
+        // From here on any settle may write them home. Under the lock under which that is decided.
         let flight = self.flight.lock();
         batches.away.forget(half);
         drop(flight);
@@ -416,7 +416,7 @@ impl Disk {
         };
         let mut full = batches.full.lock();
         while !full.stopped {
-            // A failure is final, and known to all who settle.
+            // A failure is final, and every later settle reports it.
             if full.half.is_none() || self.bring_home(memory, batches, &mut full).is_err() {
                 batches.changed.wait(&mut full);
             }
