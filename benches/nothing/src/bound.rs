@@ -1,39 +1,115 @@
-//! The least that an fsync can do on a disk: one write and one flush.
+//! The least that an fsync can do on a disk: one write and one flush, of its own or of a group.
 
-use quayfs_blockdev::{AlignedBuf, BLOCK, BlockDevice, FileDevice, OpenError, Options};
-use quayfs_fuse::{Answer, Errno};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use parking_lot::{Condvar, Mutex};
+use quayfs_blockdev::{AlignedBuf, BLOCK, BlockDevice, FileDevice, OpenError, Options};
+use quayfs_fuse::{Answer, Errno, Postponed};
+
+/// Most blocks of one write.
+const GROUP: usize = 64;
 
 /// A device that nothing is read from.
 pub struct Bound {
     device: FileDevice,
-    block: AlignedBuf,
+    blocks: AlignedBuf,
     next: AtomicU64,
+    group: Option<Group>,
+}
+
+/// Calls that share a write and a flush.
+#[derive(Default)]
+struct Group {
+    state: Mutex<State>,
+    waiting: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// One is being written and flushed.
+    busy: bool,
+    /// What has come meanwhile.
+    queue: Vec<Postponed>,
 }
 
 impl Bound {
-    /// Opens a device or file of at least a block.
-    pub fn open(path: &Path) -> Result<Self, OpenError> {
-        let mut block = AlignedBuf::new(BLOCK);
-        block.fill(1);
-        Ok(Self {
-            device: FileDevice::open(path, Options::default())?,
-            block,
+    /// Opens a device or file of at least a block. Calls at one time share a write and a flush if they are to be
+    /// grouped; if not, they share what the kernel lets them share.
+    pub fn open(path: &Path, grouped: bool) -> Result<Arc<Self>, OpenError> {
+        let device = FileDevice::open(path, Options::default())?;
+        let most = (device.blocks() as usize).min(GROUP);
+        let mut blocks = AlignedBuf::new(most * BLOCK);
+        blocks.fill(1);
+        let bound = Arc::new(Self {
+            device,
+            blocks,
             next: AtomicU64::new(0),
-        })
+            group: grouped.then(Group::default),
+        });
+        if grouped {
+            let bound = Arc::clone(&bound);
+            thread::spawn(move || bound.serve());
+        }
+        Ok(bound)
     }
 
-    /// Writes the next block, and flushes. Calls at one time share what the kernel lets them share.
-    pub fn write_and_flush(&self) -> Answer {
-        let block = self.next.fetch_add(1, Ordering::Relaxed) % self.device.blocks();
-        let mut result = Ok(());
-        quayfs_fuse::waiting(&mut || {
-            result = self.device.write(block, &self.block);
-            if result.is_ok() {
-                result = self.device.flush();
+    /// Answers an fsync once a block has been written and flushed for it. While a group is on its way, the next one
+    /// gathers, and no thread sleeps for it.
+    pub fn answer(&self, postpone: &mut dyn FnMut() -> Postponed) -> Option<Answer> {
+        let Some(group) = &self.group else {
+            return Some(quayfs_fuse::waiting(|| self.write_and_flush(1)));
+        };
+        let mut state = group.state.lock();
+        if state.busy {
+            state.queue.push(postpone());
+            return None;
+        }
+        state.busy = true;
+        drop(state);
+        let answer = quayfs_fuse::waiting(|| self.write_and_flush(1));
+        group.over();
+        Some(answer)
+    }
+
+    /// Writes and flushes for those that have come meanwhile.
+    fn serve(&self) {
+        let Some(group) = &self.group else { return };
+        loop {
+            let mut state = group.state.lock();
+            while state.busy || state.queue.is_empty() {
+                group.waiting.wait(&mut state);
             }
-        });
-        result.map_err(|_| Errno::new(libc::EIO))
+            state.busy = true;
+            let most = self.blocks.len() / BLOCK;
+            let here = state.queue.len().min(most);
+            let queue: Vec<_> = state.queue.drain(..here).collect();
+            drop(state);
+            let answer = self.write_and_flush(queue.len());
+            group.over();
+            queue.into_iter().for_each(|p| p.answer(answer));
+        }
+    }
+
+    fn write_and_flush(&self, blocks: usize) -> Answer {
+        let room = self.device.blocks() - blocks as u64 + 1;
+        let at = self.next.fetch_add(blocks as u64, Ordering::Relaxed) % room;
+        (self.device.write(at, &self.blocks[..blocks * BLOCK]))
+            .and_then(|()| self.device.flush())
+            .map_err(|_| Errno::new(libc::EIO))
+    }
+}
+
+impl Group {
+    fn over(&self) {
+        let mut state = self.state.lock();
+        state.busy = false;
+        let more = !state.queue.is_empty();
+        drop(state);
+        if more {
+            self.waiting.notify_one();
+        }
     }
 }

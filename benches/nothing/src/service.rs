@@ -10,7 +10,9 @@ use quayfs_fuse::wire::{
     AttrOf, AttrOut, EntryOut, GetxattrOut, InHeader, OpenOut, ROOT, ReadIn, Rename2In, SetattrIn,
     StatfsOut, WriteOut,
 };
-use quayfs_fuse::{Answer, Errno, Listing, Offer, Op, Out, Request, Service, Stats, Wish};
+use quayfs_fuse::{
+    Answer, Errno, Listing, Offer, Op, Out, Postponed, Request, Service, Stats, Wish,
+};
 use serde_json::json;
 
 use crate::bound::Bound;
@@ -25,7 +27,7 @@ const BLOCKS: u64 = 1 << 22;
 pub struct Nothing {
     pub tree: Tree,
     pub options: MountOptions,
-    pub bound: Option<Bound>,
+    pub bound: Option<Arc<Bound>>,
     pub stats: Arc<Stats>,
     pub started: Box<dyn Fn() + Send + Sync>,
 }
@@ -51,6 +53,18 @@ impl Service for Nothing {
 
     fn started(&self) {
         (self.started)();
+    }
+
+    fn answer_sync(
+        &self,
+        request: &Request<'_>,
+        out: &mut Out<'_>,
+        postpone: &mut dyn FnMut() -> Postponed,
+    ) -> Option<Answer> {
+        match &self.bound {
+            Some(bound) => bound.answer(postpone),
+            None => Some(self.answer(request, out)),
+        }
     }
 
     fn answer(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer {
@@ -115,7 +129,8 @@ impl Service for Nothing {
             }),
             Op::Release(_) => Ok(()),
             Op::Fsync(_) | Op::Fsyncdir(_) => match &self.bound {
-                Some(bound) => bound.write_and_flush(),
+                // Answered by `answer_sync`.
+                Some(_) => Err(Errno::IO),
                 None if self.options.writeback_cache => Ok(()),
                 None => Err(Errno::NOSYS),
             },
