@@ -25,6 +25,8 @@ const BATCH_MAX: u64 = 256 << 10;
 /// What is larger than this in the mean is written where it belongs: a request less is worth as much as the time that a
 /// disk takes for a few kilobytes, and what is in a batch is written twice.
 const PIECE_MEAN: u64 = 4 << 10;
+/// As many bytes go to a batch whatever their pieces are: the commits of a few threads, each of which has a block or two.
+const ALWAYS: u64 = 16 << 10;
 /// Words that are made together, when the first of them is needed.
 const CHUNK: u64 = 4096;
 
@@ -499,7 +501,7 @@ impl Pages {
                 }
             }
         }
-        bytes > pieces * PIECE_MEAN
+        bytes > ALWAYS.max(pieces * PIECE_MEAN)
     }
 }
 

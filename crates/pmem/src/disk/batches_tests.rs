@@ -411,3 +411,27 @@ fn planted_faults_are_found() {
         assert!(found, "{fault:?}");
     }
 }
+
+#[test]
+fn little_goes_to_a_batch_and_much_only_in_small_pieces() {
+    // Whole pages one after the other, and sectors of pages of their own.
+    for (pages, of_each, goes_home) in [
+        (1, PAGE, false),
+        (4, PAGE, false),
+        (5, PAGE, true),
+        (16, PAGE, true),
+        (40, SECTOR, false),
+    ] {
+        let run = Run::new(SECTOR, None);
+        for page in 8..8 + pages {
+            for at in (0..of_each).step_by(SECTOR as usize) {
+                run.store(page * PAGE + at, page);
+            }
+        }
+        let much = run
+            .disk
+            .pages
+            .are_much(std::slice::from_ref(&(0..AREAS)), BATCH_MAX);
+        assert_eq!(much, goes_home, "{pages} times {of_each} bytes");
+    }
+}
