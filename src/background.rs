@@ -333,7 +333,9 @@ fn round_loop(e: &Engine) {
     let mut rest = Rest::For(LOOK_EVERY);
     loop {
         let asked = e.await_work(rest, |w: &mut Wanted| {
-            std::mem::take(&mut w.room) | std::mem::take(&mut w.round)
+            std::mem::take(&mut w.room)
+                | std::mem::take(&mut w.round)
+                | std::mem::take(&mut w.gathering)
         });
         if asked.stop {
             return;
@@ -362,6 +364,7 @@ fn round_loop(e: &Engine) {
                 if e.lbns.pending() > 0 && (asked.round || idle || zero_is_due(e)) {
                     checkpoint::zero_batch(e)?;
                 }
+                gather(e, appended == before)?;
                 Ok::<_, FsError>(())
             })();
             if let Err(err) = result {
@@ -394,6 +397,26 @@ fn goes_on(e: &Engine, freed: u64) -> bool {
     let stats = e.journal.stats();
     let used = stats.slots_used.saturating_sub(freed);
     used * 100 > stats.slots * HIGH_WATER && !e.round_is_wanted() && !zero_is_due(e)
+}
+
+/// Puts free blocks in order if large writes go to short pieces, or, in a pause, if they would. What has been freed goes
+/// first: it would lie between what is free.
+fn gather(e: &Engine, pause: bool) -> Result<()> {
+    let zero_all = || {
+        while e.lbns.pending() > 0 && checkpoint::zero_batch(e)? > 0 {}
+        Ok::<_, FsError>(())
+    };
+    let needed = e.pieces.are_short();
+    if needed || pause && e.pieces.are_scattered(e.lbns.free()) {
+        zero_all()?;
+        if needed && e.lbns.pending() > 0 {
+            // Blocks whose last version is staged. In a pause they wait for a round that something else wants.
+            checkpoint::round(e)?;
+            zero_all()?;
+        }
+        checkpoint::gather(e, checkpoint::GAIN)?;
+    }
+    Ok(())
 }
 
 /// Whether freed blocks make up a good part of what is free.

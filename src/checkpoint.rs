@@ -27,11 +27,14 @@ use crate::turns::Turns;
 
 mod crew;
 mod find;
+mod gather;
 mod plan;
 pub(crate) mod write;
 
 pub(crate) use crew::Crew;
 use find::Search;
+pub(crate) use gather::Pieces;
+pub use gather::{GAIN, gather};
 use plan::{Borrowed, plan};
 use write::{journal_copy, post};
 
@@ -226,6 +229,8 @@ fn end(e: &Engine, mut round: Round) -> Result<Round> {
     Metrics::add(&e.metrics.blocks_written, written);
     let swapped = round.swapped();
     if swapped > 0 {
+        // The LBNs that were borrowed own what lay here and there.
+        e.pieces.freed(swapped);
         e.ahead.expect();
     }
     Metrics::add(&e.metrics.blocks_swapped, swapped);
@@ -295,8 +300,11 @@ fn zero_some(e: &Engine, most: u64) -> Result<u64> {
             },
         );
         let mut dirty = Vec::new();
+        let (mut pieces, mut next) = (0, None);
         lbns.retain(|&l| match e.ppt.lookup(l) {
             Ok(m) => {
+                pieces += u64::from(next != Some((l, m.pbn)));
+                next = Some((l + 1, m.pbn + 1));
                 if m.state == BlockState::Written {
                     dirty.push(l);
                 }
@@ -312,6 +320,7 @@ fn zero_some(e: &Engine, most: u64) -> Result<u64> {
             })?;
         }
         n += lbns.len() as u64;
+        e.pieces.freed(pieces);
         for r in consecutive(&lbns) {
             e.lbns.cleaned(r);
         }

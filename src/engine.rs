@@ -25,7 +25,7 @@ use quayfs_sync::time::Instant;
 
 use crate::background::Digesting;
 use crate::checkpoint::write::insist;
-use crate::checkpoint::{Crew, Workspace};
+use crate::checkpoint::{Crew, Pieces, Workspace};
 use crate::config::{DataMode, Durability, MountOptions};
 use crate::damage::Watch;
 use crate::data::ahead::ReadAhead;
@@ -115,6 +115,8 @@ pub struct Engine {
     pub(crate) crew: Crew,
     /// Large writes that the device does not have yet.
     pub(crate) behind: Arc<Behind>,
+    /// What large writes go to.
+    pub(crate) pieces: Pieces,
     /// Requests of so many bytes go to the data device directly, with `data=journal`; 0: none.
     pub(crate) large: u64,
     /// Pages and cells that stay in their caches.
@@ -275,6 +277,7 @@ impl Engine {
             rounding: Mutex::default(),
             crew: Crew::default(),
             behind,
+            pieces: Pieces::default(),
             large,
             kept,
             node_log: OnceLock::new(),

@@ -70,6 +70,8 @@ metrics! {
     blocks_served_ahead,
     /// Blocks zeroed by zero batches.
     blocks_zeroed,
+    /// Free LBNs that were given another block, so that large writes are long.
+    blocks_gathered,
     /// Free blocks that the data device was told of by `fstrim`.
     blocks_trimmed,
     /// Times that a background thread has looked whether there is something to do; none while the mount is not used.

@@ -199,6 +199,26 @@ fn trims(s: &mut Script) {
     s.background();
 }
 
+/// Free blocks are put in order between operations, and what is written next goes to them.
+fn gathers(s: &mut Script) {
+    let (a, b) = scattered(s);
+    // Swapped: the spare pool, or free LBNs, own what lay here and there.
+    s.background();
+    s.truncate(b, B + 7);
+    s.background();
+    assert!(s.gather() > 0);
+    s.write(b, B + 100, 3 * BLOCK);
+    s.background();
+    s.remove(ROOT, "a");
+    s.forget(a);
+    s.background();
+    s.gather();
+    let c = s.file(ROOT, "c");
+    s.write(c, 0, 5 * BLOCK);
+    s.background();
+    s.gather();
+}
+
 /// What projects have is added up, so each record has to be counted, and once, whatever the digest in
 /// which it stands came to.
 fn projects(s: &mut Script) {
@@ -399,6 +419,14 @@ fn swaps_any() {
 fn trims_any() {
     for mode in [OP, COMMIT, COMMIT_MEMORY, ORDERED] {
         all("trims", mode, &Depth::USUAL, trims);
+    }
+}
+
+#[test]
+fn gathers_any() {
+    // With `data=ordered` nothing of this is staged, and so nothing swapped.
+    for mode in [COMMIT, COMMIT_MEMORY] {
+        all("gathers", mode, &Depth::USUAL, gathers);
     }
 }
 

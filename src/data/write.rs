@@ -465,6 +465,10 @@ fn bring<'e>(
         Ok((lbn, e.mapping(lbn)?.pbn))
     });
     let blocks: Vec<(Lbn, u64)> = blocks.collect::<Result<_>>()?;
+    let pieces = blocks.chunk_by(|a, b| a.1 + 1 == b.1).count();
+    if e.pieces.count(blocks.len() as u64, pieces as u64) {
+        e.want_gathering();
+    }
     let mut crcs = Vec::with_capacity(blocks.len());
     for run in blocks.chunk_by(|a, b| a.1 + 1 == b.1) {
         let mut bytes = e.behind.buffer(run.len() * BLOCK);

@@ -1,4 +1,4 @@
-//! Between operations that run short of blocks and a trim, which takes free ones away for a while: what
+//! Between operations that run short of blocks and what takes free ones away for a while, a trim or a gathering: what
 //! it holds is no reason for `ENOSPC`.
 
 use quayfs_sync::{Condvar, Mutex};
@@ -9,7 +9,7 @@ use crate::engine::Engine;
 struct State {
     /// Operations that have run short and have not ended.
     short: usize,
-    /// A batch of a trim holds free blocks.
+    /// A batch of a trim, or of a gathering, holds free blocks.
     lent: bool,
 }
 
@@ -20,11 +20,11 @@ pub(super) struct Gate {
     changed: Condvar,
 }
 
-/// No batch of a trim holds blocks while this is there.
+/// No such batch holds blocks while this is there.
 #[must_use]
 pub struct Short<'e>(&'e Gate);
 
-/// A batch of a trim may hold blocks while this is there.
+/// A batch may hold blocks while this is there.
 #[must_use]
 pub struct Lent<'e>(&'e Gate);
 
@@ -48,6 +48,17 @@ impl Engine {
         }
         state.lent = true;
         Lent(&self.gate)
+    }
+
+    /// The same for a thread that may not wait: `None` if an operation is short of blocks, which that thread may have to
+    /// help, or if blocks are lent.
+    pub fn try_lend(&self) -> Option<Lent<'_>> {
+        let mut state = self.gate.state.lock();
+        if state.lent || state.short > 0 {
+            return None;
+        }
+        state.lent = true;
+        Some(Lent(&self.gate))
     }
 }
 

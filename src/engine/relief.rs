@@ -23,6 +23,8 @@ pub struct Wanted {
     pub room: bool,
     /// Run a checkpoint round of everything, then a zero batch.
     pub round: bool,
+    /// Put free blocks in order.
+    pub gathering: bool,
     /// End.
     pub stop: bool,
 }
@@ -123,12 +125,21 @@ impl Engine {
         });
     }
 
+    /// Asks for free blocks to be put in order.
+    pub fn want_gathering(&self) {
+        self.want(Wanted {
+            gathering: true,
+            ..Wanted::default()
+        });
+    }
+
     fn want(&self, more: Wanted) {
         let mut p = self.relief.progress.lock();
         let before = p.wanted;
         p.wanted.digest |= more.digest;
         p.wanted.room |= more.room;
         p.wanted.round |= more.round;
+        p.wanted.gathering |= more.gathering;
         if p.wanted != before {
             self.relief.work.notify_all();
         }
@@ -258,7 +269,7 @@ impl Engine {
                     digest: true,
                     room: slots && attempt == 0,
                     round: slots && attempt > 0,
-                    stop: false,
+                    ..Wanted::default()
                 });
                 Ok(false)
             }

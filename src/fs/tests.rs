@@ -3,6 +3,7 @@
 mod ahead;
 mod behind;
 mod exchange;
+mod gather;
 mod known;
 mod links;
 mod panics;

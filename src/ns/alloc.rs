@@ -15,6 +15,8 @@ use rangemap::RangeSet;
 use crate::error::Result;
 use crate::ns::node::NodeStore;
 
+mod lend;
+
 /// Which kind of number an allocator hands out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -263,39 +265,6 @@ impl Allocator {
             }
         }
         Ok(None)
-    }
-
-    /// Takes numbers that are free and not promised, in order from `from` on: at most `most`, and never more than
-    /// half of them, so that others still get some. Groups that are not loaded ([`Allocator::load_all`]) are passed
-    /// over. Also returns where to go on, which is the end if there is nothing more to take. What is taken goes back
-    /// with [`Allocator::release`].
-    pub fn take_free(&self, from: u64, most: u64) -> (Vec<Range<u64>>, u64) {
-        let mut runs = Vec::new();
-        let free = self.credits.load(Ordering::Acquire).max(0).cast_unsigned();
-        let mut left = most.min(free.div_ceil(2));
-        if left == 0 || self.groups.is_empty() || !self.promise(left, 0) {
-            return (runs, self.total);
-        }
-        let mut at = from;
-        while left > 0 && at < self.total {
-            let g = at / BITS_PER_PAGE;
-            let end = self.total.min((g + 1) * BITS_PER_PAGE);
-            let mut group = self.groups[g as usize].lock();
-            match group.free.overlapping(&(at..end)).next().cloned() {
-                Some(r) => {
-                    let start = r.start.max(at);
-                    let r = start..r.end.min(end).min(start + left);
-                    left -= r.end - r.start;
-                    at = r.end;
-                    group.free.remove(r.clone());
-                    runs.push(r);
-                }
-                None => at = end,
-            }
-        }
-        self.unpromise(left);
-        let next = if left == 0 { at } else { self.total };
-        (runs, next)
     }
 
     /// Whether a number could be allocated now.

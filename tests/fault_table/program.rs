@@ -171,6 +171,7 @@ pub fn program() -> Vec<Step> {
     checkpoint(&mut p);
     p.push(plain("zero batch", Op::Zero));
     p.push(plain("trim", Op::Trim));
+    p.push(plain("gather", Op::Gather));
     p.push(write("write", "/x", 9 * B, 2 * BLOCK));
     p.push(Step {
         label: "unmount",

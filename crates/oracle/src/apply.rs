@@ -239,6 +239,7 @@ pub fn on_fs(fs: &Fs, m: &Model, op: &Op) -> Result<Told> {
         }
         Op::Zero => checkpoint::zero_batch(&fs.e).map(|_| done)?,
         Op::Trim => fs.trim(Caller::default(), EVERYTHING).map(|_| done)?,
+        Op::Gather => checkpoint::gather(&fs.e, usize::MAX).map(|_| done)?,
         Op::Evict => {
             crate::evict::evict(fs);
             done
@@ -415,6 +416,7 @@ pub fn on_model(m: &mut Model, op: &Op, ino: Option<Ino>, request_max: u64) -> R
         | Op::Room
         | Op::Zero
         | Op::Trim
+        | Op::Gather
         | Op::Evict => Ok(done),
     }
 }

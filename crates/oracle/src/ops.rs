@@ -165,6 +165,8 @@ pub enum Op {
     Zero,
     /// Discards what is free.
     Trim,
+    /// Puts free blocks in order, whatever that gains.
+    Gather,
     /// Drops from DRAM all that can be read again.
     Evict,
 }
@@ -408,6 +410,7 @@ pub fn random(rng: &mut Rng, m: &Model, t: &Taste) -> Op {
         94 => Op::Fsync { ino: any },
         // A trim waits for no other operation, and all others may go on beside it.
         95 if rng.one_in(3) => Op::Trim,
+        96 if rng.one_in(3) => Op::Gather,
         95..97 if t.quiet => Op::Digest,
         97 if t.quiet => Op::Round,
         98 if t.quiet => Op::Room,

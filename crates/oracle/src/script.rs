@@ -231,6 +231,11 @@ impl Script {
         self.aside(|fs| fs.trim(Caller::default(), apply::EVERYTHING).expect("trim"));
     }
 
+    /// Puts free blocks in order; returns how many LBNs own another block.
+    pub fn gather(&mut self) -> u64 {
+        self.aside(|fs| checkpoint::gather(&fs.e, usize::MAX).expect("gather"))
+    }
+
     pub fn zero(&mut self) {
         self.aside(|fs| checkpoint::zero_batch(&fs.e).expect("zero batch"));
     }

@@ -1,0 +1,373 @@
+//! Free blocks are put in order: LBNs that follow each other get physical blocks that do.
+//!
+//! Rounds that swap leave the physical blocks of free LBNs in any order. A large write takes LBNs in a row, and is as many
+//! writes of the device as their blocks have pieces. Which physical block a free LBN owns means nothing to any file,
+//! so free LBNs exchange theirs, a few thousand at a time, by L2P transactions. Meanwhile they are taken from
+//! the allocator, as those of a [trim](crate::trim) are, and for the same reason no reader can be at their blocks: nothing
+//! that has been freed reaches the allocator before its last reader is gone and its entry durably says *zero*. Both states
+//! of a transaction are in order for recovery, which finds free LBNs in state zero with either block.
+
+use std::ops::Range;
+use std::sync::atomic::Ordering;
+
+use quayfs_layout::Lbn;
+use quayfs_ppt::BlockState;
+use quayfs_sync::atomic::AtomicU64;
+use rustc_hash::FxHashSet;
+
+use super::WORKERS;
+use crate::engine::Engine;
+use crate::error::Result;
+use crate::metrics::Metrics;
+
+/// Free LBNs that are looked at: 4 GiB, beginning with those that are allocated next.
+const MOST: u64 = 1 << 20;
+/// What is worth it: one in so many pieces less.
+pub const GAIN: usize = 4;
+/// Exchanges of one transaction.
+const AT_ONCE: usize = 4096;
+/// Large writes have to have gone to so many blocks before their pieces are judged.
+const JUDGED: u64 = 4096;
+/// Pieces of so many blocks, in the mean, are long enough: 256 KiB.
+const LONG: u64 = 64;
+
+/// How long the pieces are that large writes go to, or will.
+#[derive(Debug)]
+pub(crate) struct Pieces {
+    blocks: AtomicU64,
+    pieces: AtomicU64,
+    /// Blocks after which they are judged. More each time that putting in order would have gained nothing.
+    judged: AtomicU64,
+    /// Pieces that have become free since blocks were put in order.
+    freed: AtomicU64,
+}
+
+impl Default for Pieces {
+    fn default() -> Self {
+        Self {
+            blocks: AtomicU64::new(0),
+            pieces: AtomicU64::new(0),
+            judged: AtomicU64::new(JUDGED),
+            freed: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Pieces {
+    /// A large write has gone to so many blocks, in so many pieces. Returns whether the free blocks should be put in order.
+    pub fn count(&self, blocks: u64, pieces: u64) -> bool {
+        self.blocks.fetch_add(blocks, Ordering::Relaxed);
+        self.pieces.fetch_add(pieces, Ordering::Relaxed);
+        self.are_short()
+    }
+
+    /// Whether enough has been written, and to short pieces.
+    pub fn are_short(&self) -> bool {
+        let blocks = self.blocks.load(Ordering::Relaxed);
+        if blocks < self.judged.load(Ordering::Relaxed) {
+            return false;
+        }
+        let short = blocks < self.pieces.load(Ordering::Relaxed) * LONG;
+        if !short {
+            self.begin_again(JUDGED);
+        }
+        short
+    }
+
+    /// So many pieces have become free.
+    pub fn freed(&self, pieces: u64) {
+        self.freed.fetch_add(pieces, Ordering::Relaxed);
+    }
+
+    /// Whether so many have become free that the `free` blocks are likely to be out of order.
+    pub fn are_scattered(&self, free: u64) -> bool {
+        let freed = self.freed.load(Ordering::Relaxed);
+        freed >= JUDGED / LONG && freed.saturating_mul(LONG) >= free
+    }
+
+    fn begin_again(&self, judged: u64) {
+        self.blocks.store(0, Ordering::Relaxed);
+        self.pieces.store(0, Ordering::Relaxed);
+        self.judged.store(judged, Ordering::Relaxed);
+    }
+
+    fn has_gained(&self, gained: bool) {
+        self.freed.store(0, Ordering::Relaxed);
+        let judged = self.judged.load(Ordering::Relaxed);
+        self.begin_again(if gained {
+            JUDGED
+        } else {
+            judged.saturating_mul(2)
+        });
+    }
+}
+
+/// Puts free blocks in order where that makes at least one in `gain` pieces less. Ends early if slots are short, or with
+/// the mount; what has been exchanged by then is durable, and stays. Returns how many LBNs own another block.
+///
+/// # Errors
+/// Those of the page table, with which the mount becomes read-only, and of bitmap pages that cannot be read.
+pub fn gather(e: &Engine, gain: usize) -> Result<u64> {
+    let _one = e.rounding.lock();
+    let mut order = Order::of(owned(e)?);
+    let (pieces, in_order) = (order.pieces(), order.pieces_in_order());
+    let gains = pieces - in_order.min(pieces) >= pieces / gain;
+    tracing::debug!(
+        "{} free blocks in {pieces} pieces, in {in_order} if put in order",
+        order.len()
+    );
+    e.pieces.has_gained(gains);
+    let (mut at, mut done) = (0, 0);
+    while gains
+        && at < order.len()
+        && !e.journal.slots_are_wanted()
+        && !e.stopping().load(Ordering::Acquire)
+    {
+        let plan = order.plan(&mut at, AT_ONCE.min(e.ppt.capacity() as usize / 2));
+        // Operations that are short of blocks come first.
+        let Some(_lent) = e.try_lend() else { break };
+        let taken = Taken::of(e, &order, &plan);
+        done += exchange(e, &mut order, &plan, &taken)?;
+    }
+    tracing::debug!(
+        "{done} free blocks put in order, looked at {at}, {} pieces",
+        order.pieces()
+    );
+    Metrics::add(&e.metrics.blocks_gathered, done);
+    Ok(done)
+}
+
+/// Free LBNs and those of the spare pool, and the physical blocks that they own.
+fn owned(e: &Engine) -> Result<Vec<(Lbn, u64)>> {
+    let runs = e.lbns.free_runs(MOST, &e.nodes, e)?;
+    let owned = |lbn| Some((lbn, e.ppt.lookup(lbn).ok()?.pbn));
+    let free = runs.into_iter().flatten();
+    Ok(free.chain(spare(e)).filter_map(owned).collect())
+}
+
+/// LBNs that no file ever owns. Rounds use them, one at a time.
+fn spare(e: &Engine) -> Range<Lbn> {
+    let geo = &e.config.geometry;
+    geo.visible_blocks()..geo.blocks
+}
+
+/// LBNs that nothing else can allocate.
+struct Taken<'e> {
+    engine: &'e Engine,
+    lbns: Vec<Lbn>,
+    /// Those of them, and of the spare pool, that are as the plan has them.
+    sound: FxHashSet<Lbn>,
+}
+
+impl<'e> Taken<'e> {
+    fn of(engine: &'e Engine, order: &Order, plan: &[(usize, usize)]) -> Self {
+        let mut wanted: Vec<usize> = plan.iter().flat_map(|&(a, b)| [a, b]).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        let wanted = wanted.iter().map(|&i| order.lbns[i]);
+        let (spare, visible): (Vec<Lbn>, Vec<Lbn>) =
+            wanted.partition(|lbn| spare(engine).contains(lbn));
+        let lbns = engine.lbns.take_these(&visible);
+        let is_sound = |lbn: &&Lbn| {
+            let pbn = order.pbn_of(**lbn);
+            (engine.ppt.lookup(**lbn))
+                .is_ok_and(|m| m.state == BlockState::Zero && Some(m.pbn) == pbn)
+        };
+        let all = lbns.iter().chain(&spare);
+        let sound = all.filter(is_sound).copied().collect();
+        Self {
+            engine,
+            lbns,
+            sound,
+        }
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        for run in super::consecutive(&self.lbns) {
+            self.engine.lbns.release(run);
+        }
+    }
+}
+
+/// Carries out what can be carried out of a plan; returns how many LBNs own another block. Nothing is given back before that is
+/// durable.
+fn exchange(
+    e: &Engine,
+    order: &mut Order,
+    plan: &[(usize, usize)],
+    taken: &Taken<'_>,
+) -> Result<u64> {
+    let mut txn = e.ppt.begin().map_err(|err| e.table_error(err))?;
+    for &(i, _) in plan {
+        let holder = order.holder_of(i);
+        let (a, b) = (order.lbns[i], order.lbns[holder]);
+        if a != b && taken.sound.contains(&a) && taken.sound.contains(&b) {
+            txn.swap(a, b).map_err(|err| e.table_error(err))?;
+            order.exchange(i, holder);
+        }
+    }
+    let changed = txn.commit(WORKERS).map_err(|err| {
+        // Either block may be theirs: read-only before they are given back.
+        e.fail(&err);
+        e.table_error(err)
+    })?;
+    Ok(changed as u64)
+}
+
+/// LBNs and physical blocks, each in order, and which of them belong together now.
+struct Order {
+    lbns: Vec<Lbn>,
+    pbns: Vec<u64>,
+    /// Of an LBN, by its place: the place of the block that it owns.
+    owns: Vec<u32>,
+    /// Of a block, by its place: the place of its owner.
+    owner: Vec<u32>,
+}
+
+impl Order {
+    fn of(mut pairs: Vec<(Lbn, u64)>) -> Self {
+        pairs.sort_unstable();
+        let mut by_pbn: Vec<u32> = (0..pairs.len() as u32).collect();
+        by_pbn.sort_unstable_by_key(|&i| pairs[i as usize].1);
+        let mut owns = vec![0; pairs.len()];
+        for (place, &i) in by_pbn.iter().enumerate() {
+            owns[i as usize] = place as u32;
+        }
+        Self {
+            pbns: by_pbn.iter().map(|&i| pairs[i as usize].1).collect(),
+            lbns: pairs.into_iter().map(|(lbn, _)| lbn).collect(),
+            owns,
+            owner: by_pbn,
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.lbns.len()
+    }
+
+    /// The place of the LBN that owns the block in place `i`.
+    fn holder_of(&self, i: usize) -> usize {
+        self.owner[i] as usize
+    }
+
+    fn pbn_of(&self, lbn: Lbn) -> Option<u64> {
+        let i = self.lbns.binary_search(&lbn).ok()?;
+        Some(self.pbns[self.owns[i] as usize])
+    }
+
+    /// Two LBNs exchange their blocks.
+    fn exchange(&mut self, a: usize, b: usize) {
+        self.owns.swap(a, b);
+        self.owner[self.owns[a] as usize] = a as u32;
+        self.owner[self.owns[b] as usize] = b as u32;
+    }
+
+    /// The next exchanges, at most `most`, after which the LBNs from place `at` on own the blocks in the same places;
+    /// moves `at` to where the next plan begins.
+    fn plan(&mut self, at: &mut usize, most: usize) -> Vec<(usize, usize)> {
+        let mut plan = Vec::new();
+        while *at < self.len() && plan.len() < most {
+            let holder = self.holder_of(*at);
+            if holder != *at {
+                self.exchange(*at, holder);
+                plan.push((*at, holder));
+            }
+            *at += 1;
+        }
+        for &(a, b) in plan.iter().rev() {
+            self.exchange(a, b);
+        }
+        plan
+    }
+
+    /// How many pieces there are, each of LBNs and blocks in a row.
+    fn pieces(&self) -> usize {
+        self.pieces_where(|i| self.owns[i] as usize)
+    }
+
+    /// How many there will be.
+    fn pieces_in_order(&self) -> usize {
+        self.pieces_where(|i| i)
+    }
+
+    fn pieces_where(&self, owns: impl Fn(usize) -> usize) -> usize {
+        let pbn = |i| self.pbns[owns(i)];
+        let begins =
+            |&i: &usize| i == 0 || self.lbns[i] != self.lbns[i - 1] + 1 || pbn(i) != pbn(i - 1) + 1;
+        (0..self.len()).filter(begins).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What LBNs own, in order.
+    fn owned(order: &Order) -> Vec<u64> {
+        let pbn = |lbn: &Lbn| order.pbn_of(*lbn).unwrap();
+        order.lbns.iter().map(pbn).collect()
+    }
+
+    #[test]
+    fn plans_put_everything_in_order() {
+        // 7 generates the residues of 101: every number once, none near its place.
+        let mut pbn = 1;
+        let pairs: Vec<(Lbn, u64)> = (0..100)
+            .map(|lbn| {
+                pbn = pbn * 7 % 101;
+                (lbn * 2, pbn)
+            })
+            .collect();
+        let mut order = Order::of(pairs.clone());
+        let before: Vec<u64> = pairs.iter().map(|(_, pbn)| *pbn).collect();
+        let mut at = 0;
+        while at < order.len() {
+            let plan = order.plan(&mut at, 7);
+            assert!(plan.len() <= 7);
+            let last = order.lbns.len();
+            for (a, b) in plan {
+                assert!(a < b && b < last);
+                assert_eq!(order.holder_of(a), b);
+                order.exchange(a, b);
+            }
+            let mut all = owned(&order);
+            all.sort_unstable();
+            assert!(all.iter().copied().eq(1..=100), "none is lost");
+        }
+        assert_ne!(before, owned(&order));
+        assert!(owned(&order).into_iter().eq(1..=100));
+    }
+
+    #[test]
+    fn a_plan_alone_changes_nothing() {
+        let pairs = vec![(5, 12), (6, 10), (7, 11)];
+        let mut order = Order::of(pairs);
+        let mut at = 0;
+        assert_eq!(order.plan(&mut at, 10), [(0, 1), (1, 2)]);
+        assert_eq!((at, owned(&order)), (3, vec![12, 10, 11]));
+    }
+
+    #[test]
+    fn a_piece_is_a_row_of_both() {
+        let order = Order::of(vec![(1, 1), (2, 2), (3, 9), (4, 10), (7, 11), (8, 3)]);
+        assert_eq!(order.pieces(), 4);
+        // 1 2 | 3 9 | 10 11 in LBNs 1 2 3 4 | 7 8: broken between 2 and 3, 3 and 4, 4 and 7.
+        assert_eq!(order.pieces_in_order(), 3);
+    }
+
+    #[test]
+    fn short_pieces_are_put_in_order_when_enough_has_been_written() {
+        let pieces = Pieces::default();
+        assert!(!pieces.count(JUDGED - 1, JUDGED - 1));
+        assert!(pieces.count(1, 1));
+        pieces.has_gained(false);
+        assert!(!pieces.count(JUDGED, JUDGED));
+        assert!(pieces.count(JUDGED, JUDGED));
+        pieces.has_gained(true);
+        assert!(!pieces.count(JUDGED, JUDGED / LONG));
+        // Judged, and long enough: it begins again.
+        assert!(!pieces.count(JUDGED - 1, JUDGED - 1));
+    }
+}
