@@ -409,7 +409,7 @@ fn gather(e: &Engine, pause: bool) -> Result<()> {
     let needed = e.pieces.are_short();
     if needed || pause && e.pieces.are_scattered(e.lbns.free()) {
         zero_all()?;
-        if needed && e.lbns.pending() > 0 {
+        if needed && zero_is_due(e) {
             // Blocks whose last version is staged. In a pause they wait for a round that something else wants.
             checkpoint::round(e)?;
             zero_all()?;

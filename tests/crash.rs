@@ -424,8 +424,8 @@ fn trims_any() {
 
 #[test]
 fn gathers_any() {
-    // With `data=ordered` nothing of this is staged, and so nothing swapped.
-    for mode in [COMMIT, COMMIT_MEMORY] {
+    // With `data=ordered` nothing of this is staged, so nothing is swapped.
+    for mode in [OP, COMMIT, COMMIT_MEMORY] {
         all("gathers", mode, &Depth::USUAL, gathers);
     }
 }

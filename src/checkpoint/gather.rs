@@ -16,27 +16,31 @@ use quayfs_sync::atomic::AtomicU64;
 use rustc_hash::FxHashSet;
 
 use super::WORKERS;
+use crate::background::is_full;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::metrics::Metrics;
 
 /// Free LBNs that are looked at: 4 GiB, beginning with those that are allocated next.
 const MOST: u64 = 1 << 20;
-/// What is worth it: one in so many pieces less.
+/// Worth it if at least one piece in so many goes away.
 pub const GAIN: usize = 4;
 /// Exchanges of one transaction.
 const AT_ONCE: usize = 4096;
 /// Large writes have to have gone to so many blocks before their pieces are judged.
 const JUDGED: u64 = 4096;
-/// Pieces of so many blocks, in the mean, are long enough: 256 KiB.
+/// The same at most, where putting blocks in order has gained nothing: 16 GiB.
+const JUDGED_MOST: u64 = 1 << 22;
+/// Pieces of so many blocks, on average, are long enough: 256 KiB.
 const LONG: u64 = 64;
 
 /// How long the pieces are that large writes go to, or will.
 #[derive(Debug)]
 pub(crate) struct Pieces {
     blocks: AtomicU64,
-    pieces: AtomicU64,
-    /// Blocks after which they are judged. More each time that putting in order would have gained nothing.
+    /// Within requests: where one ends says nothing.
+    breaks: AtomicU64,
+    /// Blocks after which they are judged. More each time that putting in order has gained nothing.
     judged: AtomicU64,
     /// Pieces that have become free since blocks were put in order.
     freed: AtomicU64,
@@ -46,7 +50,7 @@ impl Default for Pieces {
     fn default() -> Self {
         Self {
             blocks: AtomicU64::new(0),
-            pieces: AtomicU64::new(0),
+            breaks: AtomicU64::new(0),
             judged: AtomicU64::new(JUDGED),
             freed: AtomicU64::new(0),
         }
@@ -54,10 +58,11 @@ impl Default for Pieces {
 }
 
 impl Pieces {
-    /// A large write has gone to so many blocks, in so many pieces. Returns whether the free blocks should be put in order.
+    /// A large write has gone to so many blocks, in so many pieces. Returns whether free blocks should be put in order.
     pub fn count(&self, blocks: u64, pieces: u64) -> bool {
         self.blocks.fetch_add(blocks, Ordering::Relaxed);
-        self.pieces.fetch_add(pieces, Ordering::Relaxed);
+        self.breaks
+            .fetch_add(pieces.saturating_sub(1), Ordering::Relaxed);
         self.are_short()
     }
 
@@ -67,7 +72,7 @@ impl Pieces {
         if blocks < self.judged.load(Ordering::Relaxed) {
             return false;
         }
-        let short = blocks < self.pieces.load(Ordering::Relaxed) * LONG;
+        let short = blocks < self.breaks.load(Ordering::Relaxed) * LONG;
         if !short {
             self.begin_again(JUDGED);
         }
@@ -87,54 +92,74 @@ impl Pieces {
 
     fn begin_again(&self, judged: u64) {
         self.blocks.store(0, Ordering::Relaxed);
-        self.pieces.store(0, Ordering::Relaxed);
+        self.breaks.store(0, Ordering::Relaxed);
         self.judged.store(judged, Ordering::Relaxed);
     }
 
-    fn has_gained(&self, gained: bool) {
+    /// Blocks are about to be put in order, whatever comes of it.
+    fn tried(&self) {
         self.freed.store(0, Ordering::Relaxed);
         let judged = self.judged.load(Ordering::Relaxed);
-        self.begin_again(if gained {
-            JUDGED
-        } else {
-            judged.saturating_mul(2)
-        });
+        let next = match self.are_short() {
+            true => judged.saturating_mul(2).min(JUDGED_MOST),
+            false => judged,
+        };
+        self.begin_again(next);
+    }
+
+    fn gained(&self) {
+        self.begin_again(JUDGED);
     }
 }
 
-/// Puts free blocks in order where that makes at least one in `gain` pieces less. Ends early if slots are short, or with
-/// the mount; what has been exchanged by then is durable, and stays. Returns how many LBNs own another block.
+/// Puts free blocks in order if at least one piece in `gain` goes away, and for each that does no more than
+/// a few dozen blocks have to be exchanged. Ends early if something else wants rounds, or with the
+/// mount; what has been exchanged by then is durable, and stays. Returns how many LBNs own another block.
 ///
 /// # Errors
-/// Those of the page table, with which the mount becomes read-only, and of bitmap pages that cannot be read.
+/// Those of the page table, and of bitmap pages that cannot be read. The mount is read-only after a transaction that fails.
 pub fn gather(e: &Engine, gain: usize) -> Result<u64> {
     let _one = e.rounding.lock();
+    e.pieces.tried();
+    if has_to_yield(e) {
+        return Ok(0);
+    }
     let mut order = Order::of(owned(e)?);
     let (pieces, in_order) = (order.pieces(), order.pieces_in_order());
-    let gains = pieces - in_order.min(pieces) >= pieces / gain;
+    let less = pieces.saturating_sub(in_order);
     tracing::debug!(
         "{} free blocks in {pieces} pieces, in {in_order} if put in order",
         order.len()
     );
-    e.pieces.has_gained(gains);
+    if less == 0 || less < pieces / gain || order.misplaced() > less.saturating_mul(LONG as usize) {
+        return Ok(0);
+    }
     let (mut at, mut done) = (0, 0);
-    while gains
-        && at < order.len()
-        && !e.journal.slots_are_wanted()
-        && !e.stopping().load(Ordering::Acquire)
-    {
-        let plan = order.plan(&mut at, AT_ONCE.min(e.ppt.capacity() as usize / 2));
+    while at < order.len() && !has_to_yield(e) {
+        // Both LBNs of each are taken, and together no more than a quarter of what is free.
+        let most = (e.ppt.capacity() / 2).min(e.lbns.free() / 8).max(1);
+        let plan = order.plan(&mut at, AT_ONCE.min(most as usize));
         // Operations that are short of blocks come first.
         let Some(_lent) = e.try_lend() else { break };
-        let taken = Taken::of(e, &order, &plan);
-        done += exchange(e, &mut order, &plan, &taken)?;
+        let mut taken = Taken::of(e, &order, &plan);
+        done += exchange(e, &mut order, &plan, &mut taken)?;
     }
-    tracing::debug!(
-        "{done} free blocks put in order, looked at {at}, {} pieces",
-        order.pieces()
-    );
+    if at < order.len() {
+        // For another attempt.
+        e.pieces.freed(less as u64);
+    } else if done > 0 {
+        e.pieces.gained();
+    }
     Metrics::add(&e.metrics.blocks_gathered, done);
     Ok(done)
+}
+
+/// Whether the thread of rounds has something better to do.
+fn has_to_yield(e: &Engine) -> bool {
+    e.journal.slots_are_wanted()
+        || is_full(&e.journal.stats())
+        || e.is_read_only()
+        || e.stopping().load(Ordering::Acquire)
 }
 
 /// Free LBNs and those of the spare pool, and the physical blocks that they own.
@@ -157,6 +182,8 @@ struct Taken<'e> {
     lbns: Vec<Lbn>,
     /// Those of them, and of the spare pool, that are as the plan has them.
     sound: FxHashSet<Lbn>,
+    /// They do not go back: nothing says which block each of them owns.
+    lost: bool,
 }
 
 impl<'e> Taken<'e> {
@@ -179,12 +206,16 @@ impl<'e> Taken<'e> {
             engine,
             lbns,
             sound,
+            lost: false,
         }
     }
 }
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
+        if self.lost {
+            return;
+        }
         for run in super::consecutive(&self.lbns) {
             self.engine.lbns.release(run);
         }
@@ -197,7 +228,7 @@ fn exchange(
     e: &Engine,
     order: &mut Order,
     plan: &[(usize, usize)],
-    taken: &Taken<'_>,
+    taken: &mut Taken<'_>,
 ) -> Result<u64> {
     let mut txn = e.ppt.begin().map_err(|err| e.table_error(err))?;
     for &(i, _) in plan {
@@ -209,7 +240,7 @@ fn exchange(
         }
     }
     let changed = txn.commit(WORKERS).map_err(|err| {
-        // Either block may be theirs: read-only before they are given back.
+        taken.lost = true;
         e.fail(&err);
         e.table_error(err)
     })?;
@@ -280,6 +311,12 @@ impl Order {
             self.exchange(a, b);
         }
         plan
+    }
+
+    /// How many LBNs own another block than the one in their place.
+    fn misplaced(&self) -> usize {
+        let is_misplaced = |(i, place): &(usize, &u32)| **place as usize != *i;
+        self.owns.iter().enumerate().filter(is_misplaced).count()
     }
 
     /// How many pieces there are, each of LBNs and blocks in a row.
@@ -362,12 +399,34 @@ mod tests {
         let pieces = Pieces::default();
         assert!(!pieces.count(JUDGED - 1, JUDGED - 1));
         assert!(pieces.count(1, 1));
-        pieces.has_gained(false);
-        assert!(!pieces.count(JUDGED, JUDGED));
+        pieces.tried();
+        assert!(!pieces.count(JUDGED, JUDGED), "it has gained nothing yet");
         assert!(pieces.count(JUDGED, JUDGED));
-        pieces.has_gained(true);
-        assert!(!pieces.count(JUDGED, JUDGED / LONG));
-        // Judged, and long enough: it begins again.
-        assert!(!pieces.count(JUDGED - 1, JUDGED - 1));
+        pieces.gained();
+        assert!(pieces.count(JUDGED, JUDGED));
+    }
+
+    #[test]
+    fn requests_in_one_piece_are_never_short() {
+        let pieces = Pieces::default();
+        for _ in 0..3 * JUDGED {
+            assert!(!pieces.count(32, 1));
+        }
+        // Nor are those that have a break now and then.
+        for _ in 0..JUDGED {
+            assert!(!pieces.count(2 * LONG, 2));
+        }
+    }
+
+    #[test]
+    fn attempts_in_a_pause_put_nothing_off() {
+        let pieces = Pieces::default();
+        for _ in 0..100 {
+            pieces.freed(JUDGED);
+            assert!(pieces.are_scattered(JUDGED));
+            pieces.tried();
+            assert!(!pieces.are_scattered(JUDGED));
+        }
+        assert!(pieces.count(JUDGED, JUDGED));
     }
 }

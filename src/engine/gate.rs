@@ -40,7 +40,7 @@ impl Engine {
         Short(&self.gate)
     }
 
-    /// A trim begins its next batch, when no operation is short of blocks. One trim at a time.
+    /// A trim begins its next batch, when no operation is short of blocks. One batch at a time.
     pub fn lend(&self) -> Lent<'_> {
         let mut state = self.gate.state.lock();
         while state.lent || state.short > 0 {
@@ -50,8 +50,8 @@ impl Engine {
         Lent(&self.gate)
     }
 
-    /// The same for a thread that may not wait: `None` if an operation is short of blocks, which that thread may have to
-    /// help, or if blocks are lent.
+    /// The same for a thread that may not wait: `None` if an operation is short of blocks, and this thread may be the one that
+    /// has to help it, or if blocks are lent.
     pub fn try_lend(&self) -> Option<Lent<'_>> {
         let mut state = self.gate.state.lock();
         if state.lent || state.short > 0 {

@@ -1,7 +1,8 @@
 //! A file system that does nothing, to measure the edge by: the protocol, options, transports and
 //! rules towards the kernel of QuayFS, with hash maps behind them. Payloads are copied to and from
 //! memory; nothing is durable. With `--device` each fsync writes one block there and flushes, which is the least that a
-//! durable one can do; with `--group` as well those at one time do so together. Serves in the foreground until it is unmounted or gets SIGTERM.
+//! durable one can do; with `--group` those that come at one time share the
+//! write and the flush. Serves in the foreground until it is unmounted or gets SIGTERM.
 
 mod bound;
 mod service;

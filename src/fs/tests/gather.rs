@@ -49,10 +49,13 @@ fn pieces(owned: &[(u64, u64)]) -> usize {
 /// Swaps the blocks of a file about and removes it.
 fn scatter(fs: &Fs, name: &str) {
     let ino = file(fs, ROOT, name);
-    for times in 0..6 {
-        // 5 is prime to the number of blocks: each of them, none next to the one before it.
-        for i in 0..BLOCKS / 2 {
-            let block = (i * 5 + times * 3) % BLOCKS;
+    for at in (0..BLOCKS * BLOCK as u64).step_by(LARGE) {
+        fs.write(ino, at, &content(0, LARGE), false).unwrap();
+    }
+    settled(fs);
+    for times in 0..3 {
+        // A third of them, none next to another.
+        for block in (times..BLOCKS).step_by(3) {
             fs.write(ino, block * BLOCK as u64, &content(times, BLOCK), false)
                 .unwrap();
         }
@@ -102,9 +105,22 @@ fn large_writes_are_in_one_piece_again_and_files_are_as_they_were() {
 }
 
 #[test]
-fn blocks_are_gathered_beside_writers_and_rounds() {
+fn what_is_in_order_stays_as_it_is() {
     let disk = Disk::new();
-    let fs = disk.mount("noatime,checkpoint=swap,data=ordered");
+    let fs = disk.mount("noatime");
+    let ino = file(&fs, ROOT, "f");
+    fs.write(ino, 0, &content(1, LARGE), false).unwrap();
+    settled(&fs);
+    let before = free(&fs);
+    assert_eq!(gather(&fs.e, usize::MAX).unwrap(), 0);
+    assert_eq!(free(&fs), before);
+    disk.ends(fs);
+}
+
+#[test]
+fn blocks_are_gathered_beside_writers_and_rounds() {
+    let disk = Disk::on(Backend::File);
+    let fs = disk.mount("noatime,checkpoint=swap");
     scatter(&fs, "gone");
     let done = AtomicBool::new(false);
     let mut files = Vec::new();
@@ -132,9 +148,12 @@ fn blocks_are_gathered_beside_writers_and_rounds() {
             if n % 4 == 0 {
                 settled(&fs);
             }
+            if n % 8 == 7 {
+                scatter(&fs, "more");
+            }
         }
         done.store(true, Ordering::Release);
-        gathering.join().unwrap();
+        assert!(gathering.join().unwrap() > 0);
     });
     for (n, ino) in files {
         let mut want = content(n, LARGE);
@@ -184,12 +203,13 @@ fn large_writes_in_short_pieces_have_the_free_blocks_put_in_order() {
     let fs = Fs::mount(disk.volume(), &options).unwrap();
     scatter(&fs, "gone");
     let ino = file(&fs, ROOT, "f");
+    let len = 4 * LARGE;
     let mut n = 0;
     until(|| {
         n += 1;
-        fs.write(ino, 0, &content(n, LARGE), false).unwrap();
+        fs.write(ino, 0, &content(n, len), false).unwrap();
         fs.e.metrics.snapshot().blocks_gathered > 0
     });
-    assert!(fs.read(ino, 0, LARGE).unwrap() == content(n, LARGE));
+    assert!(fs.read(ino, 0, len).unwrap() == content(n, len));
     disk.ends(fs);
 }

@@ -52,6 +52,9 @@ impl Allocator {
         screen: &dyn Screen,
     ) -> Result<Vec<Range<u64>>> {
         let (mut runs, mut left) = (Vec::new(), most);
+        if self.groups.is_empty() {
+            return Ok(runs);
+        }
         let cursor = self.cursor.load(Ordering::Relaxed).min(self.total);
         for window in [cursor..self.total, 0..cursor] {
             let mut at = window.start;
@@ -76,15 +79,17 @@ impl Allocator {
 
     /// Takes those of these numbers, which are in order, that are free and not promised. Returns them.
     pub fn take_these(&self, numbers: &[u64]) -> Vec<u64> {
+        let end = numbers.partition_point(|n| *n < self.total);
+        let numbers = &numbers[..end];
         let n = numbers.len() as u64;
-        if !self.promise(n, 0) {
+        if self.groups.is_empty() || !self.promise(n, 0) {
             return Vec::new();
         }
         let mut taken = Vec::with_capacity(numbers.len());
         for of_group in numbers.chunk_by(|a, b| a / BITS_PER_PAGE == b / BITS_PER_PAGE) {
             let mut group = self.groups[(of_group[0] / BITS_PER_PAGE) as usize].lock();
             let Group { free, .. } = &mut *group;
-            for &number in of_group.iter().filter(|n| **n < self.total) {
+            for &number in of_group {
                 if free.contains(&number) {
                     free.remove(number..number + 1);
                     taken.push(number);
