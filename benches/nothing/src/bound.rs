@@ -1,4 +1,4 @@
-//! The least that an fsync can do on a disk: one write and one flush, of its own or of a group.
+//! The least that an fsync can do on a disk: one write and one flush, which calls at one time share.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,28 +17,21 @@ pub struct Bound {
     device: FileDevice,
     blocks: AlignedBuf,
     next: AtomicU64,
-    group: Option<Group>,
-}
-
-/// Calls that share a write and a flush.
-#[derive(Default)]
-struct Group {
     state: Mutex<State>,
-    waiting: Condvar,
+    changed: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    /// One is being written and flushed.
+    /// A group is being written and flushed.
     busy: bool,
-    /// What has come meanwhile.
+    /// The calls that have come meanwhile.
     queue: Vec<Postponed>,
 }
 
 impl Bound {
-    /// Opens a device or file of at least a block. Calls at one time share a write and a flush if they are to be
-    /// grouped; if not, they share what the kernel lets them share.
-    pub fn open(path: &Path, grouped: bool) -> Result<Arc<Self>, OpenError> {
+    /// Opens a device or file of at least a block, and starts the thread that writes for groups.
+    pub fn open(path: &Path) -> Result<Arc<Self>, OpenError> {
         let device = FileDevice::open(path, Options::default())?;
         let most = (device.blocks() as usize).min(GROUP);
         let mut blocks = AlignedBuf::new(most * BLOCK);
@@ -47,40 +40,35 @@ impl Bound {
             device,
             blocks,
             next: AtomicU64::new(0),
-            group: grouped.then(Group::default),
+            state: Mutex::default(),
+            changed: Condvar::new(),
         });
-        if grouped {
-            let bound = Arc::clone(&bound);
-            thread::spawn(move || bound.serve());
-        }
+        let serving = Arc::clone(&bound);
+        thread::spawn(move || serving.serve());
         Ok(bound)
     }
 
     /// Answers an fsync once a block has been written and flushed for it. While a group is on its way, the next one
     /// gathers, and no thread sleeps for it.
     pub fn answer(&self, postpone: &mut dyn FnMut() -> Postponed) -> Option<Answer> {
-        let Some(group) = &self.group else {
-            return Some(quayfs_fuse::waiting(|| self.write_and_flush(1)));
-        };
-        let mut state = group.state.lock();
-        if state.busy {
+        let mut state = self.state.lock();
+        if state.busy || !state.queue.is_empty() {
             state.queue.push(postpone());
             return None;
         }
         state.busy = true;
         drop(state);
         let answer = quayfs_fuse::waiting(|| self.write_and_flush(1));
-        group.over();
+        self.over();
         Some(answer)
     }
 
     /// Writes and flushes for those that have come meanwhile.
     fn serve(&self) {
-        let Some(group) = &self.group else { return };
         loop {
-            let mut state = group.state.lock();
+            let mut state = self.state.lock();
             while state.busy || state.queue.is_empty() {
-                group.waiting.wait(&mut state);
+                self.changed.wait(&mut state);
             }
             state.busy = true;
             let most = self.blocks.len() / BLOCK;
@@ -88,7 +76,7 @@ impl Bound {
             let queue: Vec<_> = state.queue.drain(..here).collect();
             drop(state);
             let answer = self.write_and_flush(queue.len());
-            group.over();
+            self.over();
             queue.into_iter().for_each(|p| p.answer(answer));
         }
     }
@@ -100,16 +88,15 @@ impl Bound {
             .and_then(|()| self.device.flush())
             .map_err(|_| Errno::new(libc::EIO))
     }
-}
 
-impl Group {
+    /// A group is durable, or has failed.
     fn over(&self) {
         let mut state = self.state.lock();
         state.busy = false;
         let more = !state.queue.is_empty();
         drop(state);
         if more {
-            self.waiting.notify_one();
+            self.changed.notify_one();
         }
     }
 }

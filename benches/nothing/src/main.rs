@@ -1,8 +1,7 @@
 //! A file system that does nothing, to measure the edge by: the protocol, options, transports and
 //! rules towards the kernel of QuayFS, with hash maps behind them. Payloads are copied to and from
 //! memory; nothing is durable. With `--device` each fsync writes one block there and flushes, which is the least that a
-//! durable one can do; with `--group` those that come at one time share the
-//! write and the flush. Serves in the foreground until it is unmounted or gets SIGTERM.
+//! durable one can do; calls at one time share the write and the flush. Serves in the foreground until it is unmounted or gets SIGTERM.
 
 mod bound;
 mod service;
@@ -51,12 +50,9 @@ struct Args {
     /// Requests under way in the ring of a CPU.
     #[arg(long)]
     depth: Option<usize>,
-    /// A device or file, which each fsync writes a block to, and flushes. Its content is lost.
+    /// A device or file, which fsyncs write a block each to, and flush; those at one time together. Its content is lost.
     #[arg(long)]
     device: Option<PathBuf>,
-    /// Let fsyncs that come while another one is on its way share one write and one flush.
-    #[arg(long, requires = "device")]
-    group: bool,
 }
 
 fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
@@ -64,9 +60,7 @@ fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
         MountOptions::parse(&args.options.iter().map(String::as_str).collect::<Vec<_>>())?;
     options.subtype = Some("nothing".into());
     let target = args.target.canonicalize()?;
-    let bound = (args.device.as_deref())
-        .map(|device| Bound::open(device, args.group))
-        .transpose()?;
+    let bound = args.device.as_deref().map(Bound::open).transpose()?;
     let tree = Tree::new(usize::try_from(parse_size(&args.ram)?)?);
     let place = Place::find(&target)?;
     let (pending, device) = Pending::new("nothing".as_ref(), place, &options)?;

@@ -133,6 +133,7 @@ fn blocks_are_gathered_beside_writers_and_rounds() {
             }
             moved
         });
+        until(|| fs.e.metrics.snapshot().blocks_gathered > 0);
         for n in 0..24 {
             let name = format!("f{n}");
             let ino = file(&fs, ROOT, &name);

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The most bytes of the region that a batch has.
 const BATCH_MAX: u64 = 256 << 10;
-/// What is larger than this in the mean is written where it belongs: a request less is worth as much as the time that a
+/// What is larger than this on average is written where it belongs: a request less is worth as much as the time that a
 /// disk takes for a few kilobytes, and what is in a batch is written twice.
 const PIECE_MEAN: u64 = 4 << 10;
 /// As many bytes go to a batch whatever their pieces are: the commits of a few threads, each of which has a block or two.
