@@ -507,9 +507,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Writes whole blocks of the data device, some times before it is given up.
-    pub(crate) fn write_device(&self, block: u64, bytes: &[u8]) -> Result<()> {
-        insist(self, || self.device.write(block, bytes))
+    /// Writes to the data device, some times before it is given up.
+    pub(crate) fn write_device(
+        &self,
+        write: impl Fn(&dyn BlockDevice) -> std::io::Result<()>,
+    ) -> Result<()> {
+        insist(self, || write(&*self.device))
     }
 
     /// Makes durable what records at or below `upto` have written to the data device directly. One flush serves all

@@ -9,15 +9,17 @@ use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 
-use quayfs_blockdev::AlignedBuf;
+use quayfs_blockdev::{AlignedBuf, BlockDevice, WriteRun};
+use quayfs_layout::BLOCK;
 use quayfs_sync::atomic::{AtomicUsize, Ordering};
 use quayfs_sync::{Condvar, Mutex, MutexGuard, wait_for_device};
 
 use crate::engine::Engine;
 use crate::error::Result;
 
-/// Most bytes that wait for the device.
-const MOST: usize = 16 << 20;
+/// Once more bytes than this wait for the device, whatever posts has to wait, until it has half of them: a thread that
+/// was woken for less would only find it full again, and with many threads each finished write would wake all of them.
+pub const MOST: usize = 16 << 20;
 /// Buffers that are kept for the next writes.
 const KEPT: usize = 4;
 /// Threads that write: while the device has the blocks of one, the other brings more.
@@ -44,7 +46,7 @@ impl<'e> UnderWay<'e> {
     /// # Errors
     /// The same.
     pub fn post(&mut self, posting: Posting) -> Result<()> {
-        self.blocks.push(posting.blocks());
+        self.blocks.extend(posting.blocks());
         self.engine.behind.post(self.engine, posting)
     }
 
@@ -62,17 +64,39 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-/// Blocks that follow each other on the device, and their content.
+/// The blocks of a request, and their content.
 pub struct Posting {
-    /// The first block of the device.
-    pub block: u64,
-    /// Whole blocks.
+    /// Blocks that follow each other on the device. They are written together, in any order.
+    pub runs: Vec<Range<u64>>,
+    /// What goes there, one run behind the other.
     pub bytes: AlignedBuf,
 }
 
 impl Posting {
-    fn blocks(&self) -> Range<u64> {
-        self.block..self.block + (self.bytes.len() / quayfs_layout::BLOCK) as u64
+    fn blocks(&self) -> impl Iterator<Item = Range<u64>> {
+        self.runs.iter().cloned()
+    }
+
+    /// Writes it now.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn write(&self, device: &dyn BlockDevice) -> io::Result<()> {
+        let mut rest = &self.bytes[..];
+        let slices: Vec<[&[u8]; 1]> = (self.runs.iter())
+            .map(|run| {
+                let (here, after) = rest.split_at((run.end - run.start) as usize * BLOCK);
+                rest = after;
+                [here]
+            })
+            .collect();
+        let runs: Vec<WriteRun<'_>> = (self.runs.iter().zip(&slices))
+            .map(|(run, bufs)| WriteRun {
+                block: run.start,
+                bufs,
+            })
+            .collect();
+        device.write_many(&runs)
     }
 }
 
@@ -84,7 +108,9 @@ pub struct Behind {
     posted: Condvar,
     /// Something has been written, or given up.
     landed: Condvar,
-    /// As many pieces are posted and not written, for those that need no more than that there is none.
+    /// There is room for more.
+    room: Condvar,
+    /// As many requests are posted and not written, for those that need no more than that there is none.
     pending: AtomicUsize,
 }
 
@@ -92,9 +118,11 @@ pub struct Behind {
 struct State {
     queue: VecDeque<(u64, Posting)>,
     /// What is queued or being written, with the number of its posting.
-    under_way: Vec<(u64, Range<u64>)>,
+    under_way: Vec<(u64, Vec<Range<u64>>)>,
     next: u64,
     bytes: usize,
+    /// Nothing is posted until there is room again, so that no thread waits while others pass it.
+    full: bool,
     buffers: Vec<AlignedBuf>,
     servers: usize,
     stop: bool,
@@ -117,14 +145,15 @@ impl Drop for Serving<'_> {
         }
         drop(state);
         self.0.landed.notify_all();
+        self.0.room.notify_all();
     }
 }
 
-/// A piece that is being written, which is over when this is dropped, whatever became of it.
+/// What is being written, which is over when this is dropped, whatever became of it.
 struct Landing<'b> {
     behind: &'b Behind,
     number: u64,
-    piece: Posting,
+    posting: Posting,
     written: bool,
 }
 
@@ -132,21 +161,26 @@ impl Drop for Landing<'_> {
     fn drop(&mut self) {
         let mut state = self.behind.state.lock();
         state.under_way.retain(|(number, _)| *number != self.number);
-        let bytes = std::mem::take(&mut self.piece.bytes);
+        let bytes = std::mem::take(&mut self.posting.bytes);
         state.bytes -= bytes.len();
         state.failed |= !self.written;
-        if state.buffers.len() < KEPT {
-            state.buffers.push(bytes);
-        }
+        let has_room = state.full && (state.bytes <= MOST / 2 || state.failed);
+        state.full &= !has_room;
+        state.buffers.push(bytes);
+        // Of the lengths in use, not of those of another time.
+        let _one_too_many = (state.buffers.len() > KEPT).then(|| state.buffers.remove(0));
         let left = state.under_way.len();
         self.behind.pending.store(left, Ordering::Release);
         drop(state);
         self.behind.landed.notify_all();
+        if has_room {
+            self.behind.room.notify_all();
+        }
     }
 }
 
 impl Behind {
-    /// Memory for a piece of so many bytes, whose content is undefined.
+    /// Memory for so many bytes, whose content is undefined.
     pub fn buffer(&self, len: usize) -> AlignedBuf {
         let mut state = self.state.lock();
         match state.buffers.iter().position(|b| b.len() == len) {
@@ -158,29 +192,30 @@ impl Behind {
         }
     }
 
-    /// Has a piece written. It may be read, and counts as written for [`Behind::settle`], from now on.
+    /// Has it written. It may be read, and counts as written for [`Behind::settle`], from now on.
     ///
     /// # Errors
     /// Those of the device, if it is written at once, or if another write has failed.
-    pub fn post(&self, e: &Engine, piece: Posting) -> Result<()> {
+    pub fn post(&self, e: &Engine, posting: Posting) -> Result<()> {
         let mut state = self.state.lock();
         if state.servers == 0 {
             drop(state);
-            return e.write_device(piece.block, &piece.bytes);
+            return e.write_device(|device| posting.write(device));
         }
-        if state.bytes > MOST {
+        if state.full {
             drop(state);
-            state = wait_for_device(|| self.wait(|s| s.bytes > MOST && !s.failed));
+            state = wait_for_device(|| self.await_room());
         }
         if state.failed || state.servers == 0 {
             return Err(failed().into());
         }
         let number = state.next;
         state.next += 1;
-        state.bytes += piece.bytes.len();
-        state.under_way.push((number, piece.blocks()));
+        state.bytes += posting.bytes.len();
+        state.full = state.bytes > MOST;
+        state.under_way.push((number, posting.runs.clone()));
         self.pending.store(state.under_way.len(), Ordering::Release);
-        state.queue.push_back((number, piece));
+        state.queue.push_back((number, posting));
         drop(state);
         self.posted.notify_one();
         Ok(())
@@ -191,9 +226,9 @@ impl Behind {
         if self.pending.load(Ordering::Acquire) == 0 {
             return;
         }
-        let meets = |(_, posted): &(u64, Range<u64>)| {
-            let meets = |b: Range<u64>| b.start < posted.end && posted.start < b.end;
-            blocks.clone().any(meets)
+        let meets = |(_, posted): &(u64, Vec<Range<u64>>)| {
+            let meets = |p: &Range<u64>, b: Range<u64>| b.start < p.end && p.start < b.end;
+            (posted.iter()).any(|p| blocks.clone().any(|b| meets(p, b)))
         };
         if self.state.lock().under_way.iter().any(meets) {
             wait_for_device(|| drop(self.wait(|s| s.under_way.iter().any(meets))));
@@ -222,6 +257,15 @@ impl Behind {
         state
     }
 
+    /// Waits until there is room, or nothing can be posted any more.
+    fn await_room(&self) -> MutexGuard<'_, State> {
+        let mut state = self.state.lock();
+        while state.full && !state.failed && state.servers > 0 {
+            self.room.wait(&mut state);
+        }
+        state
+    }
+
     /// Writes what is posted, until [`Behind::stop`]. The body of a thread of the mount.
     pub fn serve(&self, e: &Engine) {
         self.state.lock().servers += 1;
@@ -230,16 +274,16 @@ impl Behind {
         let mut state = self.state.lock();
         loop {
             match state.queue.pop_front() {
-                Some((number, piece)) => {
+                Some((number, posting)) => {
                     drop(state);
                     let mut landing = Landing {
                         behind: self,
                         number,
-                        piece,
+                        posting,
                         written: false,
                     };
-                    let Posting { block, bytes } = &landing.piece;
-                    landing.written = e.write_device(*block, bytes).is_ok();
+                    landing.written =
+                        (e.write_device(|device| landing.posting.write(device))).is_ok();
                     drop(landing);
                     state = self.state.lock();
                 }
@@ -264,6 +308,12 @@ impl Behind {
     #[cfg(test)]
     pub fn waiting(&self) -> usize {
         self.landed.notify_all()
+    }
+
+    /// How many threads have been waiting for room; they look again.
+    #[cfg(test)]
+    pub fn waiting_for_room(&self) -> usize {
+        self.room.notify_all()
     }
 
     /// Ends [`Behind::serve`], once what was posted has been written.

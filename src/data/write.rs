@@ -465,22 +465,22 @@ fn bring<'e>(
         Ok((lbn, e.mapping(lbn)?.pbn))
     });
     let blocks: Vec<(Lbn, u64)> = blocks.collect::<Result<_>>()?;
-    let pieces = blocks.chunk_by(|a, b| a.1 + 1 == b.1).count();
-    if e.pieces.count(blocks.len() as u64, pieces as u64) {
+    let runs: Vec<Range<u64>> = (blocks.chunk_by(|a, b| a.1 + 1 == b.1))
+        .map(|run| e.data_start() + run[0].1..e.data_start() + run[run.len() - 1].1 + 1)
+        .collect();
+    if e.pieces.count(blocks.len() as u64, runs.len() as u64) {
         e.want_gathering();
     }
+    let mut bytes = e.behind.buffer(blocks.len() * BLOCK);
     let mut crcs = Vec::with_capacity(blocks.len());
-    for run in blocks.chunk_by(|a, b| a.1 + 1 == b.1) {
-        let mut bytes = e.behind.buffer(run.len() * BLOCK);
-        for ((lbn, _), out) in run.iter().zip(bytes.chunks_mut(BLOCK)) {
-            out.copy_from_slice(edges.block(req, crcs.len()));
-            crcs.push((*lbn, checksum::crc32c(out)));
-        }
-        let block = e.data_start() + run[0].1;
-        match e.options.data {
-            DataMode::Journal => under_way.post(Posting { block, bytes })?,
-            DataMode::Ordered | DataMode::Writeback => e.device.write(block, &bytes)?,
-        }
+    for ((lbn, _), out) in blocks.iter().zip(bytes.chunks_mut(BLOCK)) {
+        out.copy_from_slice(edges.block(req, crcs.len()));
+        crcs.push((*lbn, checksum::crc32c(out)));
+    }
+    let posting = Posting { runs, bytes };
+    match e.options.data {
+        DataMode::Journal => under_way.post(posting)?,
+        DataMode::Ordered | DataMode::Writeback => posting.write(&*e.device)?,
     }
     Ok((crcs, under_way))
 }

@@ -69,9 +69,14 @@ impl Disk {
     }
 
     fn on(backend: Backend) -> Self {
-        let geometry = Geometry::compute(PMEM, DATA, 2).unwrap();
+        Self::with(backend, DATA)
+    }
+
+    /// With so many bytes of data.
+    fn with(backend: Backend, data: u64) -> Self {
+        let geometry = Geometry::compute(PMEM, data, 2).unwrap();
         let region = Arc::new(Region::from_extents(PMEM, [], None, backend));
-        let device: Arc<dyn BlockDevice> = Arc::new(SimDevice::unrecorded(DATA / BLOCK as u64));
+        let device: Arc<dyn BlockDevice> = Arc::new(SimDevice::unrecorded(data / BLOCK as u64));
         crate::mkfs::format(&region, &*device, geometry, "test").unwrap();
         Self { region, device }
     }

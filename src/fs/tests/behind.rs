@@ -3,13 +3,17 @@
 use quayfs_crashsim::{Fault, FaultDevice, FaultOp, Repeat, Stall};
 
 use super::*;
+use crate::data::behind::MOST;
 use crate::fs::SetQuota;
 
 const LARGE: usize = 128 << 10;
 
 /// A mount with its threads on a disk, whose data device does what it is told.
 fn mounted(options: &str) -> (Disk, Arc<FaultDevice>, Arc<Fs>) {
-    let mut disk = Disk::on(Backend::File);
+    mounted_on(Disk::on(Backend::File), options)
+}
+
+fn mounted_on(mut disk: Disk, options: &str) -> (Disk, Arc<FaultDevice>, Arc<Fs>) {
     let device = Arc::new(FaultDevice::new(Arc::clone(&disk.device)));
     disk.device = Arc::<FaultDevice>::clone(&device);
     let options = MountOptions::parse(&["noatime", options]).unwrap();
@@ -160,6 +164,38 @@ fn the_failure_of_a_large_write_is_that_of_the_commit() {
         Err(FsError::ReadOnly)
     );
     fs.abandon();
+}
+
+/// Threads that find no room wait, and each gets its turn once the device goes on.
+#[test]
+fn writers_wait_for_room_and_all_get_it() {
+    const WRITERS: usize = 8;
+    // Together half as much again as there is room for.
+    const EACH: usize = MOST / WRITERS / 2 * 3;
+    let (disk, device, fs) = mounted_on(Disk::with(Backend::File, 4 * MOST as u64), "");
+    let inos: Vec<Ino> = (0..WRITERS)
+        .map(|i| file(&fs, ROOT, &format!("f{i}")))
+        .collect();
+    // Each thread that writes is held up, so nothing comes back.
+    let stalls = [1, 2].map(|nth| device.stall(FaultOp::Write, nth));
+    thread::scope(|s| {
+        let fs = &fs;
+        for &ino in &inos {
+            let part = vec![ino as u8; EACH / 3];
+            s.spawn(move || {
+                for at in (0..EACH).step_by(part.len()) {
+                    fs.write(ino, at as u64, &part, false).unwrap();
+                }
+            });
+        }
+        stalls.iter().for_each(|stall| stall.reached());
+        until(|| fs.e.behind.waiting_for_room() > 0);
+        device.heal();
+    });
+    for ino in inos {
+        assert!(fs.read(ino, 0, EACH).unwrap() == vec![ino as u8; EACH]);
+    }
+    disk.ends(fs);
 }
 
 #[test]
