@@ -2,16 +2,17 @@
 //! large requests bring, one commits for calls of `fsync` that come while another commit runs, one brings home what commits
 //! have written to the batch log, one reads ahead.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use quayfs_journal::{JournalStats, RecordRef, Records};
+use quayfs_sync::Mutex;
 use quayfs_sync::thread::{self, JoinHandle};
 use quayfs_sync::time::Instant;
 
-use crate::checkpoint::{self, Reach};
+use crate::checkpoint::{self, Crew, Reach, Workspace};
 use crate::config::Durability;
 use crate::data::behind;
 use crate::digest::{Batch, Room};
@@ -46,6 +47,75 @@ const BEHIND_AT: [u64; 2] = [8, 4];
 /// Rounds that follow each other at most before others get their turn: they hold a lock.
 const IN_A_ROW: u32 = 16;
 
+/// An engine, and what works beside its operations: digest and rounds, which no operation calls. Those that run short
+/// wait for the threads, or have this work done by what was given to [`Engine::relieve_inline`].
+pub struct Background {
+    engine: Engine,
+    /// One digest at a time, with the memory of its batches.
+    digesting: Mutex<Digesting>,
+    /// One round or zero batch at a time.
+    pub(crate) rounding: Mutex<Workspace>,
+    /// The threads that write for it.
+    pub(crate) crew: Crew,
+}
+
+impl Deref for Background {
+    type Target = Engine;
+
+    fn deref(&self) -> &Engine {
+        &self.engine
+    }
+}
+
+impl Background {
+    /// Nothing works yet: [`Threads::start`], or [`Background::relieve_inline`].
+    pub fn new(engine: Engine) -> Self {
+        Self {
+            engine,
+            digesting: Mutex::default(),
+            rounding: Mutex::default(),
+            crew: Crew::default(),
+        }
+    }
+
+    /// Without threads: operations that run short do this work.
+    pub fn relieve_inline(self: &Arc<Self>) {
+        let this = Arc::downgrade(self);
+        self.engine.relieve_inline(move || {
+            // What calls this has it.
+            this.upgrade().map_or(Ok(()), |this| this.cycle())
+        });
+    }
+
+    /// One digest pass, one round and one zero batch.
+    fn cycle(&self) -> Result<()> {
+        digest_all(self)?;
+        checkpoint::round(self)?;
+        checkpoint::zero_batch(self)?;
+        Ok(())
+    }
+
+    /// Ends a mount: commits, digests, checkpoints everything and marks the volume clean. One that a failure has made
+    /// read-only commits what was done before, if that can still be done; the next mount recovers the volume. The
+    /// background threads have ended and nothing calls operations any more.
+    pub fn close(&self) -> Result<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        if self.is_read_only() {
+            if let Err(err) = self.commit() {
+                tracing::error!("commit: {err}");
+            }
+            return Ok(());
+        }
+        self.commit()?;
+        digest_all(self)?;
+        while checkpoint::round(self)?.slots > 0 {}
+        checkpoint::zero_batch(self)?;
+        self.mark_clean()
+    }
+}
+
 /// The threads of a mount.
 pub struct Threads {
     handles: Vec<JoinHandle<()>>,
@@ -55,8 +125,8 @@ pub struct Threads {
 
 impl Threads {
     /// Starts them. Where nothing may change there is only the one that reads ahead.
-    pub fn start(engine: &Arc<Engine>) -> Result<Self> {
-        let spawn = |name: &'static str, body: fn(&Engine)| {
+    pub fn start(engine: &Arc<Background>) -> Result<Self> {
+        let spawn = |name: &'static str, body: fn(&Background)| {
             let engine = Arc::clone(engine);
             let builder = thread::Builder::new().name(name.into());
             builder.spawn(move || guarded(&engine, name, body))
@@ -72,7 +142,7 @@ impl Threads {
         if !engine.options.read_only {
             handles.push(spawn("quayfs-digest", digest_loop)?);
             handles.push(spawn("quayfs-round", round_loop)?);
-            handles.push(spawn("quayfs-commit", Engine::serve_commits)?);
+            handles.push(spawn("quayfs-commit", |e| e.serve_commits())?);
             // One thread writes anyway: the one that runs the round.
             let more = if engine.options.ablation.one_worker {
                 0
@@ -100,7 +170,7 @@ impl Threads {
     }
 
     /// Ends those that write.
-    pub fn dismiss(mut self, e: &Engine) {
+    pub fn dismiss(mut self, e: &Background) {
         e.crew.stop();
         e.behind.stop();
         e.region.stop_batches();
@@ -111,7 +181,7 @@ impl Threads {
 /// Runs the body of a thread that changes the volume. Nothing may build upon what a thread that panics has left half
 /// done: the mount is read-only from there on, as when a medium has failed. Then the body runs once more, for what a
 /// thread still has to do after a failure: commit what was done before it.
-pub(crate) fn guarded(e: &Engine, name: &str, body: impl Fn(&Engine)) {
+pub(crate) fn guarded(e: &Background, name: &str, body: impl Fn(&Background)) {
     for _ in 0..2 {
         if catch_unwind(AssertUnwindSafe(|| body(e))).is_ok() {
             return;
@@ -128,7 +198,7 @@ fn join_all(handles: &mut Vec<JoinHandle<()>>) {
     }
 }
 
-fn digest_loop(e: &Engine) {
+fn digest_loop(e: &Background) {
     let commit_every = Duration::from_secs(u64::from(e.options.commit_seconds));
     let mut committed = Instant::now();
     let mut failed = false;
@@ -187,14 +257,14 @@ fn digest_loop(e: &Engine) {
 
 /// Memory that one batch of digest leaves to the next.
 #[derive(Default)]
-pub(crate) struct Digesting {
+struct Digesting {
     records: Records,
     room: Room,
 }
 
 /// Digests everything that may be digested when this begins. If that fails, whichever the caller, no record can
 /// become a home page any more: the mount is read-only from there on.
-pub fn digest_all(e: &Engine) -> Result<()> {
+pub fn digest_all(e: &Background) -> Result<()> {
     let mut memory = e.digesting.lock();
     digest_pending(e, &mut memory).inspect_err(|err| e.fail(&format_args!("digest: {err}")))
 }
@@ -327,7 +397,7 @@ pub(crate) fn is_full(stats: &JournalStats) -> bool {
     stats.slots_used * 100 > stats.slots * HIGH_WATER
 }
 
-fn round_loop(e: &Engine) {
+fn round_loop(e: &Background) {
     let mut idle_since = Instant::now();
     let mut appended = 0;
     let mut rest = Rest::For(LOOK_EVERY);
@@ -401,7 +471,7 @@ fn goes_on(e: &Engine, freed: u64) -> bool {
 
 /// Puts free blocks in order if large writes go to short pieces, or, in a pause, if they would. What has been freed goes
 /// first: it would lie between what is free.
-fn gather(e: &Engine, pause: bool) -> Result<()> {
+fn gather(e: &Background, pause: bool) -> Result<()> {
     let zero_all = || {
         while e.lbns.pending() > 0 && checkpoint::zero_batch(e)? > 0 {}
         Ok::<_, FsError>(())

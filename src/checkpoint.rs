@@ -19,6 +19,7 @@ use quayfs_journal::LiveSlot;
 use quayfs_layout::Lbn;
 use quayfs_ppt::BlockState;
 
+use crate::background::Background;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::grace::{self, Grace};
@@ -29,11 +30,10 @@ mod crew;
 mod find;
 mod gather;
 mod plan;
-pub(crate) mod write;
+mod write;
 
 pub(crate) use crew::Crew;
 use find::Search;
-pub(crate) use gather::Pieces;
 pub use gather::{GAIN, gather};
 use plan::{Borrowed, plan};
 use write::{journal_copy, post};
@@ -108,12 +108,12 @@ pub struct RoundReport {
 }
 
 /// Runs a round that goes as far as it can: see [`rounds`].
-pub fn round(e: &Engine) -> Result<RoundReport> {
+pub fn round(e: &Background) -> Result<RoundReport> {
     round_of(e, Reach::All)
 }
 
 /// Runs one round: see [`rounds`].
-pub fn round_of(e: &Engine, reach: Reach) -> Result<RoundReport> {
+pub fn round_of(e: &Background, reach: Reach) -> Result<RoundReport> {
     rounds(e, reach, |_| false)
 }
 
@@ -124,7 +124,11 @@ pub fn round_of(e: &Engine, reach: Reach) -> Result<RoundReport> {
 ///
 /// # Errors
 /// That of the first round that fails. What the rounds before it did stays done, and the mount is read-only.
-pub fn rounds(e: &Engine, reach: Reach, mut more: impl FnMut(u64) -> bool) -> Result<RoundReport> {
+pub fn rounds(
+    e: &Background,
+    reach: Reach,
+    mut more: impl FnMut(u64) -> bool,
+) -> Result<RoundReport> {
     let mut workspace = e.rounding.lock();
     let Workspace { buf, search } = &mut *workspace;
     let mut report = RoundReport::default();
@@ -183,7 +187,7 @@ impl Round {
 /// From the plan to the commit. Calls `end_last` while it writes, before it touches the page table, and `find_next`
 /// when it has nothing more to do itself before the device has everything.
 fn carry_out(
-    e: &Engine,
+    e: &Background,
     round: &mut Round,
     buf: &mut AlignedBuf,
     mut end_last: impl FnMut() -> Result<()>,
@@ -278,7 +282,7 @@ fn commit(e: &Engine, txn: quayfs_ppt::Txn<'_>) -> Result<()> {
 }
 
 /// Sets freed LBNs to state zero so that they can be handed out again; returns how many.
-pub fn zero_batch(e: &Engine) -> Result<u64> {
+pub fn zero_batch(e: &Background) -> Result<u64> {
     let _one = e.rounding.lock();
     zero_some(e, ZERO_BATCH)
 }

@@ -7,6 +7,7 @@
 mod frees;
 mod gate;
 mod orphans;
+mod pieces;
 mod relief;
 
 use std::ops::Range;
@@ -23,9 +24,6 @@ use quayfs_sync::Mutex;
 use quayfs_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use quayfs_sync::time::Instant;
 
-use crate::background::Digesting;
-use crate::checkpoint::write::insist;
-use crate::checkpoint::{Crew, Pieces, Workspace};
 use crate::config::{DataMode, Durability, MountOptions};
 use crate::damage::Watch;
 use crate::data::ahead::ReadAhead;
@@ -44,6 +42,7 @@ use crate::ns::quota::Quotas;
 use frees::Deferred;
 use gate::Gate;
 use orphans::Orphans;
+use pieces::Pieces;
 use relief::Relief;
 pub use relief::{Rest, Wanted};
 
@@ -51,6 +50,9 @@ pub use relief::{Rest, Wanted};
 const PAGES_KEPT: u64 = 16 << 10;
 /// Inode cells that eviction leaves alone, at most.
 const CELLS_KEPT: u64 = 64 << 10;
+
+/// A write of the data device is given up after so many attempts.
+const WRITE_TRIES: u32 = 3;
 
 /// What the caches may have, in pages and in cells. Eviction begins when they have a quarter more.
 fn kept(options: &MountOptions) -> (usize, usize) {
@@ -107,12 +109,6 @@ pub struct Engine {
     /// The region's own code looks at it too.
     stopping: std::sync::atomic::AtomicBool,
     flush_failed: Arc<AtomicBool>,
-    /// One digest at a time, with the memory of its batches.
-    pub(crate) digesting: Mutex<Digesting>,
-    /// One round or zero batch at a time.
-    pub(crate) rounding: Mutex<Workspace>,
-    /// The threads that write for it.
-    pub(crate) crew: Crew,
     /// Large writes that the device does not have yet.
     pub(crate) behind: Arc<Behind>,
     /// What large writes go to.
@@ -273,9 +269,6 @@ impl Engine {
             orphans: Orphans::default(),
             stopping: std::sync::atomic::AtomicBool::new(false),
             flush_failed,
-            digesting: Mutex::default(),
-            rounding: Mutex::default(),
-            crew: Crew::default(),
             behind,
             pieces: Pieces::default(),
             large,
@@ -508,11 +501,23 @@ impl Engine {
     }
 
     /// Writes to the data device, some times before it is given up.
-    pub(crate) fn write_device(
+    ///
+    /// # Errors
+    /// That of the last attempt; nothing can be changed any more then.
+    pub fn write_device(
         &self,
         write: impl Fn(&dyn BlockDevice) -> std::io::Result<()>,
     ) -> Result<()> {
-        insist(self, || write(&*self.device))
+        let mut tries = 0;
+        while let Err(err) = write(&*self.device) {
+            tries += 1;
+            tracing::warn!("data device: {err}");
+            if tries == WRITE_TRIES {
+                self.fail(&format_args!("data device: {err}"));
+                return Err(FsError::device(err));
+            }
+        }
+        Ok(())
     }
 
     /// Makes durable what records at or below `upto` have written to the data device directly. One flush serves all
@@ -533,23 +538,9 @@ impl Engine {
 }
 
 impl Engine {
-    /// Ends a mount: commits, digests, checkpoints everything and marks the volume clean. One that a failure has made
-    /// read-only commits what was done before, if that can still be done; the next mount recovers the volume. The
-    /// background threads have ended and nothing calls operations any more.
-    pub fn close(&self) -> Result<()> {
-        if self.options.read_only {
-            return Ok(());
-        }
-        if self.is_read_only() {
-            if let Err(err) = self.commit() {
-                tracing::error!("commit: {err}");
-            }
-            return Ok(());
-        }
-        self.commit()?;
-        crate::background::digest_all(self)?;
-        while crate::checkpoint::round(self)?.slots > 0 {}
-        crate::checkpoint::zero_batch(self)?;
+    /// Nothing is left in the log or staged, and no transaction is under way: makes the data device durable and says on
+    /// the media that this mount has ended as it should.
+    pub fn mark_clean(&self) -> Result<()> {
         self.flush_device()?;
         self.ppt.settle().map_err(|err| self.table_error(err))?;
         (self.journal.set_clean()).map_err(|err| self.journal_error(err))?;

@@ -28,6 +28,7 @@ use quayfs_sync::time::Instant;
 use quayfs_sync::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
+use crate::background::Background;
 use crate::engine::Engine;
 use crate::error::{FsError, Result};
 use crate::shown;
@@ -356,7 +357,7 @@ impl Scrubber {
     ///
     /// # Errors
     /// [`FsError::Busy`] if one is running.
-    pub fn start(&self, engine: &Arc<Engine>, options: Options) -> Result<Arc<Pass>> {
+    pub fn start(&self, engine: &Arc<Background>, options: Options) -> Result<Arc<Pass>> {
         let mut last = self.last.lock();
         let number = match &*last {
             Some((pass, _)) if pass.status().state == State::Running => return Err(FsError::Busy),

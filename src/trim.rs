@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 
 use quayfs_layout::BLOCK;
 
-use crate::background::digest_all;
+use crate::background::{Background, digest_all};
 use crate::checkpoint;
 use crate::engine::Engine;
 use crate::error::{FsError, Result};
@@ -61,11 +61,11 @@ impl Drop for Taken<'_> {
 }
 
 /// Discards free blocks and says how many bytes of them. Ends early with the mount.
-pub fn trim(e: &Engine, what: Trim) -> Result<u64> {
+pub fn trim(e: &Background, what: Trim) -> Result<u64> {
     let range = what.blocks(e.config.geometry.blocks)?;
     e.writable()?;
     clean(e)?;
-    e.lbns.load_all(&e.nodes, e)?;
+    e.lbns.load_all(&e.nodes, &**e)?;
     let (mut at, mut done) = (0, 0);
     while at < e.lbns.total() && !e.stopping().load(Ordering::Acquire) {
         // Given back in the opposite order.
@@ -89,7 +89,7 @@ pub fn trim(e: &Engine, what: Trim) -> Result<u64> {
 }
 
 /// What has been freed before the call becomes free in every respect.
-fn clean(e: &Engine) -> Result<()> {
+fn clean(e: &Background) -> Result<()> {
     e.commit()?;
     digest_all(e)?;
     if e.lbns.pending() > 0 {

@@ -10,7 +10,7 @@ use quayfs_sync::{Condvar, Mutex};
 
 use super::Move;
 use super::write::{Batches, write_batch};
-use crate::engine::Engine;
+use crate::background::Background;
 use crate::error::{FsError, Result};
 
 /// Where rounds and the threads that write for them meet.
@@ -45,7 +45,7 @@ struct Job {
 /// Blocks that are being written. Dropping this waits until no thread writes any of them.
 #[must_use = "blocks are on their way to the device until this has ended"]
 pub(super) struct Writing<'e> {
-    e: &'e Engine,
+    e: &'e Background,
     job: Arc<Job>,
 }
 
@@ -86,7 +86,7 @@ impl Job {
     }
 
     /// Writes batches until none is left.
-    fn work(&self, e: &Engine, buf: &mut AlignedBuf) {
+    fn work(&self, e: &Background, buf: &mut AlignedBuf) {
         loop {
             let n = self.next.fetch_add(1, Ordering::Relaxed);
             if n >= self.batches.len() {
@@ -108,7 +108,7 @@ impl Job {
 
 impl Crew {
     /// Writes what rounds post, until [`Crew::stop`]. The body of a thread of the mount.
-    pub(crate) fn serve(&self, e: &Engine) {
+    pub(crate) fn serve(&self, e: &Background) {
         let mut buf = AlignedBuf::default();
         let mut state = self.state.lock();
         while !state.stop {
@@ -132,7 +132,7 @@ impl Crew {
 
     /// Has blocks written, in the order of their places. One job at a time: the caller holds the lock of rounds.
     /// `alone`: no other thread writes any of them.
-    pub(super) fn post<'e>(e: &'e Engine, moves: &Arc<Vec<Move>>, alone: bool) -> Writing<'e> {
+    pub(super) fn post<'e>(e: &'e Background, moves: &Arc<Vec<Move>>, alone: bool) -> Writing<'e> {
         let job = Arc::new(Job {
             batches: Batches::of(moves),
             moves: Arc::clone(moves),

@@ -12,11 +12,10 @@ use std::sync::atomic::Ordering;
 
 use quayfs_layout::Lbn;
 use quayfs_ppt::BlockState;
-use quayfs_sync::atomic::AtomicU64;
 use rustc_hash::FxHashSet;
 
 use super::WORKERS;
-use crate::background::is_full;
+use crate::background::{Background, is_full};
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::metrics::Metrics;
@@ -25,92 +24,10 @@ use crate::metrics::Metrics;
 const MOST: u64 = 1 << 20;
 /// Worth it if at least one piece in so many goes away.
 pub const GAIN: usize = 4;
+/// Exchanges that a piece less is worth: as many as a long one has blocks.
+const LONG: usize = 64;
 /// Exchanges of one transaction.
 const AT_ONCE: usize = 4096;
-/// Large writes have to have gone to so many blocks before their pieces are judged.
-const JUDGED: u64 = 4096;
-/// The same at most, where putting blocks in order has gained nothing: 16 GiB.
-const JUDGED_MOST: u64 = 1 << 22;
-/// Pieces of so many blocks, on average, are long enough: 256 KiB.
-const LONG: u64 = 64;
-
-/// How long the pieces are that large writes go to, or will.
-#[derive(Debug)]
-pub(crate) struct Pieces {
-    blocks: AtomicU64,
-    /// Within requests: where one ends says nothing.
-    breaks: AtomicU64,
-    /// Blocks after which they are judged. More each time that putting in order has gained nothing.
-    judged: AtomicU64,
-    /// Pieces that have become free since blocks were put in order.
-    freed: AtomicU64,
-}
-
-impl Default for Pieces {
-    fn default() -> Self {
-        Self {
-            blocks: AtomicU64::new(0),
-            breaks: AtomicU64::new(0),
-            judged: AtomicU64::new(JUDGED),
-            freed: AtomicU64::new(0),
-        }
-    }
-}
-
-impl Pieces {
-    /// A large write has gone to so many blocks, in so many pieces. Returns whether free blocks should be put in order.
-    pub fn count(&self, blocks: u64, pieces: u64) -> bool {
-        self.blocks.fetch_add(blocks, Ordering::Relaxed);
-        self.breaks
-            .fetch_add(pieces.saturating_sub(1), Ordering::Relaxed);
-        self.are_short()
-    }
-
-    /// Whether enough has been written, and to short pieces.
-    pub fn are_short(&self) -> bool {
-        let blocks = self.blocks.load(Ordering::Relaxed);
-        if blocks < self.judged.load(Ordering::Relaxed) {
-            return false;
-        }
-        let short = blocks < self.breaks.load(Ordering::Relaxed) * LONG;
-        if !short {
-            self.begin_again(JUDGED);
-        }
-        short
-    }
-
-    /// So many pieces have become free.
-    pub fn freed(&self, pieces: u64) {
-        self.freed.fetch_add(pieces, Ordering::Relaxed);
-    }
-
-    /// Whether so many have become free that the `free` blocks are likely to be out of order.
-    pub fn are_scattered(&self, free: u64) -> bool {
-        let freed = self.freed.load(Ordering::Relaxed);
-        freed >= JUDGED / LONG && freed.saturating_mul(LONG) >= free
-    }
-
-    fn begin_again(&self, judged: u64) {
-        self.blocks.store(0, Ordering::Relaxed);
-        self.breaks.store(0, Ordering::Relaxed);
-        self.judged.store(judged, Ordering::Relaxed);
-    }
-
-    /// Blocks are about to be put in order, whatever comes of it.
-    fn tried(&self) {
-        self.freed.store(0, Ordering::Relaxed);
-        let judged = self.judged.load(Ordering::Relaxed);
-        let next = match self.are_short() {
-            true => judged.saturating_mul(2).min(JUDGED_MOST),
-            false => judged,
-        };
-        self.begin_again(next);
-    }
-
-    fn gained(&self) {
-        self.begin_again(JUDGED);
-    }
-}
 
 /// Puts free blocks in order if at least one piece in `gain` goes away, and for each that does no more than
 /// a few dozen blocks have to be exchanged. Ends early if something else wants rounds, or with the
@@ -118,7 +35,7 @@ impl Pieces {
 ///
 /// # Errors
 /// Those of the page table, and of bitmap pages that cannot be read. The mount is read-only after a transaction that fails.
-pub fn gather(e: &Engine, gain: usize) -> Result<u64> {
+pub fn gather(e: &Background, gain: usize) -> Result<u64> {
     let _one = e.rounding.lock();
     e.pieces.tried();
     if has_to_yield(e) {
@@ -131,7 +48,7 @@ pub fn gather(e: &Engine, gain: usize) -> Result<u64> {
         "{} free blocks in {pieces} pieces, in {in_order} if put in order",
         order.len()
     );
-    if less == 0 || less < pieces / gain || order.misplaced() > less.saturating_mul(LONG as usize) {
+    if less == 0 || less < pieces / gain || order.misplaced() > less.saturating_mul(LONG) {
         return Ok(0);
     }
     let (mut at, mut done) = (0, 0);
@@ -392,41 +309,5 @@ mod tests {
         assert_eq!(order.pieces(), 4);
         // 1 2 | 3 9 | 10 11 in LBNs 1 2 3 4 | 7 8: broken between 2 and 3, 3 and 4, 4 and 7.
         assert_eq!(order.pieces_in_order(), 3);
-    }
-
-    #[test]
-    fn short_pieces_are_put_in_order_when_enough_has_been_written() {
-        let pieces = Pieces::default();
-        assert!(!pieces.count(JUDGED - 1, JUDGED - 1));
-        assert!(pieces.count(1, 1));
-        pieces.tried();
-        assert!(!pieces.count(JUDGED, JUDGED), "it has gained nothing yet");
-        assert!(pieces.count(JUDGED, JUDGED));
-        pieces.gained();
-        assert!(pieces.count(JUDGED, JUDGED));
-    }
-
-    #[test]
-    fn requests_in_one_piece_are_never_short() {
-        let pieces = Pieces::default();
-        for _ in 0..3 * JUDGED {
-            assert!(!pieces.count(32, 1));
-        }
-        // Nor are those that have a break now and then.
-        for _ in 0..JUDGED {
-            assert!(!pieces.count(2 * LONG, 2));
-        }
-    }
-
-    #[test]
-    fn attempts_in_a_pause_put_nothing_off() {
-        let pieces = Pieces::default();
-        for _ in 0..100 {
-            pieces.freed(JUDGED);
-            assert!(pieces.are_scattered(JUDGED));
-            pieces.tried();
-            assert!(!pieces.are_scattered(JUDGED));
-        }
-        assert!(pieces.count(JUDGED, JUDGED));
     }
 }

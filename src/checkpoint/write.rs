@@ -10,9 +10,10 @@ use quayfs_pmem::Bytes;
 use super::crew::{Crew, Writing};
 use super::plan::{Borrowed, borrow, runs};
 use super::{Move, RUN_MIN};
+use crate::background::Background;
 use crate::config::CheckpointPolicy;
 use crate::engine::Engine;
-use crate::error::{FsError, Result};
+use crate::error::Result;
 use crate::metrics::Metrics;
 use crate::turns::Turns;
 
@@ -23,13 +24,11 @@ const RUN_MAX: usize = 256;
 const BATCH: usize = 256;
 /// Most writes that a worker hands over at a time.
 const BATCH_RUNS: usize = 64;
-/// Attempts to write before the device is given up.
-const TRIES: u32 = 3;
 
 /// With `checkpoint=double`: writes all blocks to free ones and flushes them, before they are written in place. The
 /// slots hold them all the time, so the copy is never read. `meanwhile` is done while the device writes.
 pub(super) fn journal_copy(
-    e: &Engine,
+    e: &Background,
     moves: &[Move],
     buf: &mut AlignedBuf,
     mut meanwhile: impl FnMut() -> Result<()>,
@@ -63,7 +62,7 @@ pub(super) fn journal_copy(
 }
 
 /// Has blocks written to their places, by as many as the mount has for that.
-pub(super) fn post<'e>(e: &'e Engine, moves: &Arc<Vec<Move>>) -> Writing<'e> {
+pub(super) fn post<'e>(e: &'e Background, moves: &Arc<Vec<Move>>) -> Writing<'e> {
     Crew::post(e, moves, e.options.ablation.one_worker)
 }
 
@@ -137,7 +136,7 @@ pub(super) fn write_batch(
                 bytes,
             })
             .collect();
-        return insist(e, || e.device.write_from(&runs));
+        return e.write_device(|device| device.write_from(&runs));
     }
     copy(e, moves, batch, buf);
     let mut rest = &buf[..];
@@ -154,7 +153,7 @@ pub(super) fn write_batch(
             bufs,
         })
         .collect();
-    insist(e, || e.device.write_many(&runs))
+    e.write_device(|device| device.write_many(&runs))
 }
 
 /// Where the slots of these moves lie; what one operation has staged lies side by side.
@@ -184,20 +183,6 @@ fn copy(e: &Engine, moves: &[Move], batch: &[Range<usize>], buf: &mut AlignedBuf
         turns.step((BLOCK / LINE) as u32);
         e.journal.slot_bytes(&m.slot.slot()).read(out);
     }
-}
-
-/// Writes, some times before the device is given up.
-pub(crate) fn insist(e: &Engine, write: impl Fn() -> std::io::Result<()>) -> Result<()> {
-    let mut tries = 0;
-    while let Err(err) = write() {
-        tries += 1;
-        tracing::warn!("data device: {err}");
-        if tries == TRIES {
-            e.fail(&format_args!("data device: {err}"));
-            return Err(FsError::device(err));
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

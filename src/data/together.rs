@@ -14,11 +14,11 @@ use crate::data::read::{self, Want};
 use crate::data::write::{SIZE_MAX, request_max};
 use crate::engine::Engine;
 use crate::error::{FsError, Result};
-use crate::fs::STEP;
 use crate::fs::attr::{drop_privileges, now};
 use crate::fs::{extents, protect};
 use crate::metrics::Metrics;
 use crate::ns::inode::Cell;
+use crate::ns::node::STEP;
 use crate::txn::{Needs, Txn};
 
 const B: u64 = BLOCK as u64;

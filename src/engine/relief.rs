@@ -1,5 +1,6 @@
 //! Shortages and the background threads that relieve them.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use quayfs_sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -55,7 +56,7 @@ struct Progress {
 }
 
 /// Where operations and background threads meet.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Relief {
     /// Records and blocks since the mount.
     appended: AtomicU64,
@@ -66,9 +67,13 @@ pub(super) struct Relief {
     work: Condvar,
     /// Something was done.
     done: Condvar,
-    /// There are no background threads: an operation that runs short does their work.
-    inline: AtomicBool,
+    /// What an operation that runs short calls where there are no background threads: one digest pass, one round and
+    /// one zero batch.
+    inline: OnceLock<Cycle>,
 }
+
+/// See [`Engine::relieve_inline`].
+type Cycle = Box<dyn Fn() -> Result<()> + Send + Sync>;
 
 impl Relief {
     /// Makes all waiting threads look at the state of the mount again.
@@ -213,21 +218,21 @@ impl Engine {
         self.relief.done.notify_all();
     }
 
-    /// From here on an operation that runs short does the work of the background threads, which do not run.
-    pub fn relieve_inline(&self) {
-        self.relief.inline.store(true, Ordering::Release);
+    /// From here on an operation that runs short calls `cycle` for the work of the background threads, which do not
+    /// run: one digest pass, one round and one zero batch. Can be said once.
+    pub fn relieve_inline(&self, cycle: impl Fn() -> Result<()> + Send + Sync + 'static) {
+        let _ = self.relief.inline.set(Box::new(cycle));
     }
 
     /// One digest pass, one round and one zero batch that begin after this call.
     fn cycle(&self) -> Result<()> {
-        if self.relief.inline.load(Ordering::Acquire) {
-            crate::background::digest_all(self)?;
-            crate::checkpoint::round(self)?;
-            crate::checkpoint::zero_batch(self)?;
-        } else {
-            self.await_cycle();
+        match self.relief.inline.get() {
+            Some(cycle) => cycle(),
+            None => {
+                self.await_cycle();
+                Ok(())
+            }
         }
-        Ok(())
     }
 
     /// Waits for one whole digest pass and one whole round that begin after this call.
@@ -259,7 +264,7 @@ impl Engine {
                 if self.durability == Durability::Commit {
                     self.commit()?;
                 }
-                if self.relief.inline.load(Ordering::Acquire) {
+                if self.relief.inline.get().is_some() {
                     return self.cycle().map(|()| false);
                 }
                 // An operation that has waited in vain gets a whole round: the older half may have been in other

@@ -31,15 +31,13 @@ pub use ops::exchange::{Exchange, Freshness};
 pub use ops::flags::{SetFlags, Writes};
 pub use ops::lookup::TARGET_MAX;
 pub use ops::quota::{QUOTAS_MAX, Quota, SetQuota};
-pub use ops::reap::STEP;
 pub use ops::rename::RenameFlags;
 pub use ops::statfs::StatFs;
 pub use ops::xattr::{Cause, SetXattr};
 pub use status::{Status, uuid_text};
 
-use crate::background::{Threads, guarded};
+use crate::background::{Background, Threads, guarded};
 use crate::config::MountOptions;
-use crate::engine::Engine;
 use crate::error::{FsError, Result};
 use crate::ns::inode::Cell;
 use crate::recovery::{self, MountError};
@@ -48,8 +46,8 @@ use crate::volume::Volume;
 
 /// A mounted volume.
 pub struct Fs {
-    /// What all operations share.
-    pub e: Arc<Engine>,
+    /// What all operations share, and what works beside them.
+    pub e: Arc<Background>,
     pub(crate) volume: Volume,
     rename: locks::RenameLock,
     threads: Mutex<Option<Threads>>,
@@ -67,7 +65,7 @@ impl Fs {
         volume: Volume,
         options: &MountOptions,
     ) -> std::result::Result<Arc<Self>, MountError> {
-        let engine = Arc::new(recovery::recover(&volume, options)?);
+        let engine = Arc::new(Background::new(recovery::recover(&volume, options)?));
         let threads = Threads::start(&engine)?;
         let fs = Self::serve(volume, options, engine, Some(threads));
         if !options.read_only {
@@ -84,7 +82,7 @@ impl Fs {
         volume: Volume,
         options: &MountOptions,
     ) -> std::result::Result<Arc<Self>, MountError> {
-        let engine = Arc::new(recovery::recover(&volume, options)?);
+        let engine = Arc::new(Background::new(recovery::recover(&volume, options)?));
         engine.relieve_inline();
         let fs = Self::serve(volume, options, engine, None);
         if !options.read_only {
@@ -96,7 +94,7 @@ impl Fs {
     fn serve(
         volume: Volume,
         options: &MountOptions,
-        engine: Arc<Engine>,
+        engine: Arc<Background>,
         threads: Option<Threads>,
     ) -> Arc<Self> {
         let fs = Arc::new(Self {

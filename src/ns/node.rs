@@ -17,7 +17,6 @@ use rustc_hash::FxBuildHasher;
 
 use crate::damage::{Fault, Watch};
 use crate::error::Result;
-use crate::fs::STEP;
 use crate::ns::nat::Nat;
 use crate::ns::tags::Tags;
 
@@ -75,6 +74,9 @@ impl Page {
         }
     }
 }
+
+/// Extents or pages that one record frees. Digest keeps pages in reserve for as many.
+pub const STEP: usize = 64;
 
 /// Node pages that one record can change at most: a step of freeing touches an extent page and a
 /// bitmap page for each extent, and a write into scattered holes a bitmap page for each block.

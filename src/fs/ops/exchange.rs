@@ -17,10 +17,10 @@ use crate::data::write::SIZE_MAX;
 use crate::error::{FsError, Result};
 use crate::fs::attr::{Asker, drop_privileges_by, now};
 use crate::fs::locks::lock_all;
-use crate::fs::ops::reap::STEP;
 use crate::fs::{Fs, extents, protect};
 use crate::ns::extent::ExtentMap;
 use crate::ns::inode::Cell;
+use crate::ns::node::STEP;
 use crate::txn::{Needs, Txn};
 
 const B: u64 = BLOCK as u64;

@@ -12,11 +12,10 @@ use crate::fs::Fs;
 use crate::fs::extents::{self, Changed};
 use crate::fs::ops::lookup::TARGET_MAX;
 use crate::ns::inode::Cell;
+use crate::ns::node::STEP;
 use crate::ns::{blob, dir};
 use crate::txn::{Needs, Txn};
 
-/// Extents or pages that one record frees. Digest keeps pages in reserve for as many.
-pub const STEP: usize = 64;
 /// Bytes of items of one step.
 pub const STEP_BYTES: u32 = 2048 + STEP as u32 * 96;
 

@@ -10,10 +10,11 @@ use crate::data::read::{self, Want};
 use crate::data::write::SIZE_MAX;
 use crate::error::{FsError, Result};
 use crate::fs::attr::{Asker, drop_privileges, drop_privileges_by, now};
-use crate::fs::ops::reap::{STEP, STEP_BYTES};
+use crate::fs::ops::reap::STEP_BYTES;
 use crate::fs::{Fs, extents, protect};
 use crate::ns::extent::Piece;
 use crate::ns::inode::Cell;
+use crate::ns::node::STEP;
 use crate::txn::{Needs, Txn};
 
 const B: u64 = BLOCK as u64;

@@ -14,9 +14,10 @@ use crate::data::write::SIZE_MAX;
 use crate::error::{FsError, Result};
 use crate::fs::attr::{drop_privileges, now};
 use crate::fs::extents::{self, Changed};
-use crate::fs::ops::reap::{STEP, STEP_BYTES};
+use crate::fs::ops::reap::STEP_BYTES;
 use crate::fs::{Attr, Fs, protect};
 use crate::ns::inode::Cell;
+use crate::ns::node::STEP;
 use crate::txn::{Needs, Txn};
 
 const B: u64 = BLOCK as u64;

@@ -37,7 +37,7 @@ fn free(fs: &Fs) -> Vec<(u64, u64)> {
 }
 
 fn free_lbns(fs: &Fs) -> Vec<u64> {
-    let runs = fs.e.lbns.free_runs(u64::MAX, &fs.e.nodes, &*fs.e).unwrap();
+    let runs = fs.e.lbns.free_runs(u64::MAX, &fs.e.nodes, &**fs.e).unwrap();
     runs.into_iter().flatten().collect()
 }
 
