@@ -11,7 +11,6 @@ use std::sync::Arc;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use quayfs::background::digest_all;
 use quayfs::checkpoint;
-use quayfs::config::MountOptions;
 use quayfs::fs::{Caller, Exchange, Fs, SetAttr};
 use quayfs::mkfs;
 use quayfs::volume::{Access, Volume};
@@ -19,6 +18,7 @@ use quayfs_blockdev::BlockDevice;
 use quayfs_crashsim::SimDevice;
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::inode::{ROOT, S_IFREG};
+use quayfs_options::MountOptions;
 use quayfs_pmem::Region;
 
 /// As the program has it.

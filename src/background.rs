@@ -13,7 +13,6 @@ use quayfs_sync::thread::{self, JoinHandle};
 use quayfs_sync::time::Instant;
 
 use crate::checkpoint::{self, Crew, Reach, Workspace};
-use crate::config::Durability;
 use crate::data::behind;
 use crate::digest::{Batch, Room};
 use crate::engine::{Engine, Rest, Wanted};
@@ -22,6 +21,7 @@ use crate::grace;
 use crate::metrics::Metrics;
 use crate::ns::node::record_pages;
 use crate::turns::Turns;
+use quayfs_options::Durability;
 
 /// Records of one digest batch.
 const BATCH_RECORDS: usize = 4096;

@@ -12,8 +12,8 @@ use std::sync::OnceLock;
 
 use quayfs_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use crate::config::{MountOptions, OnError};
 use crate::error::FsError;
+use quayfs_options::{MountOptions, OnError};
 
 /// What is wrong with something that was read, as one line. No error yet: see the module documentation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -24,7 +24,6 @@ use quayfs_sync::Mutex;
 use quayfs_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use quayfs_sync::time::Instant;
 
-use crate::config::{DataMode, Durability, MountOptions};
 use crate::damage::Watch;
 use crate::data::ahead::ReadAhead;
 use crate::data::behind::Behind;
@@ -38,6 +37,7 @@ use crate::ns::inode::{CELL_BYTES, InodeCache};
 use crate::ns::intent::Intents;
 use crate::ns::node::NodeStore;
 use crate::ns::quota::Quotas;
+use quayfs_options::{DataMode, Durability, MountOptions};
 
 use frees::Deferred;
 use gate::Gate;
@@ -562,14 +562,5 @@ pub fn shortage(s: quayfs_journal::Shortage) -> FsError {
         quayfs_journal::Shortage::Log => FsError::Short(Shortage::Log),
         quayfs_journal::Shortage::TooLarge => FsError::internal("a record is larger than the log"),
         quayfs_journal::Shortage::Refused => FsError::device("the journal has stopped"),
-    }
-}
-
-impl From<Durability> for quayfs_journal::Durability {
-    fn from(d: Durability) -> Self {
-        match d {
-            Durability::Op => Self::Op,
-            Durability::Commit => Self::Commit,
-        }
     }
 }

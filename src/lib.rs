@@ -8,7 +8,6 @@
 pub mod background;
 pub mod checkpoint;
 pub mod cli;
-pub mod config;
 pub mod damage;
 pub mod data;
 pub mod digest;

@@ -20,7 +20,6 @@ use quayfs_layout::jsb::{EpochWord, WordKind};
 use quayfs_pmem::{Backend, BatchLog};
 use quayfs_ppt::{Ppt, PptError, PptGeometry};
 
-use crate::config::{DataMode, Durability, MountOptions};
 use crate::damage::Watch;
 use crate::digest::{Batch, Room};
 use crate::engine::{Engine, Parts};
@@ -29,6 +28,7 @@ use crate::metrics::Metrics;
 use crate::ns::node::{NodeStore, record_pages};
 use crate::turns::Turns;
 use crate::volume::{Access, Volume};
+use quayfs_options::{DataMode, Durability, MountOptions};
 
 /// Records of one digest batch during recovery.
 const BATCH_RECORDS: usize = 8192;
@@ -259,7 +259,7 @@ pub fn recover_telling(
                 Staging::Sharded
             },
             proposals: proposals(region.backend(), options, &config),
-            ..JournalOptions::new(mode.into())
+            ..JournalOptions::new(mode_of_journal(mode))
         },
     )?;
     clock.lap("epoch");
@@ -325,5 +325,13 @@ impl fmt::Display for Clock {
             write!(f, "{}{what} {time:.1?}", if i == 0 { " (" } else { ", " })?;
         }
         f.write_str(")")
+    }
+}
+
+/// The journal's word for a mode.
+fn mode_of_journal(durability: Durability) -> quayfs_journal::Durability {
+    match durability {
+        Durability::Op => quayfs_journal::Durability::Op,
+        Durability::Commit => quayfs_journal::Durability::Commit,
     }
 }

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use quayfs::config::MountOptions;
 use quayfs::fs::{Caller, Fs};
 use quayfs::fsck::repair::{Outcome, repair};
 use quayfs::fsck::{FsckOptions, check, check_volume};
@@ -17,6 +16,7 @@ use quayfs::volume::{Access, Volume, VolumeError};
 use quayfs_layout::batch::HEADS;
 use quayfs_layout::config::FEATURE_BATCHES;
 use quayfs_layout::inode::{ROOT, S_IFREG};
+use quayfs_options::MountOptions;
 use quayfs_pmem::{BatchLog, PmemError};
 use tempfile::TempDir;
 

@@ -8,7 +8,6 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quayfs::config::MountOptions;
 use quayfs::error::FsError;
 use quayfs::fs::{Caller, Fs};
 use quayfs::fsck::{FsckOptions, check_volume};
@@ -16,6 +15,7 @@ use quayfs::volume::{Access, Volume};
 use quayfs_layout::Ino;
 use quayfs_layout::config::FEATURE_QUOTA;
 use quayfs_layout::inode::{ROOT, S_IFREG};
+use quayfs_options::MountOptions;
 
 const ME: Caller = Caller {
     uid: 0,

@@ -4,13 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quayfs::config::MountOptions;
 use quayfs::fs::{Caller, Fs};
 use quayfs::fsck::{FsckOptions, check_volume};
 use quayfs::mkfs::{MkfsOptions, mkfs};
 use quayfs::volume::{Access, Opening, Volume};
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{ROOT, S_IFREG};
+use quayfs_options::MountOptions;
 use quayfs_pmem::Backend;
 
 const ME: Caller = Caller {

@@ -6,7 +6,6 @@
 use std::sync::Arc;
 
 use quayfs::background::digest_all;
-use quayfs::config::MountOptions;
 use quayfs::fs::{Caller, FallocMode, Fs};
 use quayfs::volume::{Access, Volume};
 use quayfs::{checkpoint, mkfs};
@@ -15,6 +14,7 @@ use quayfs_crashsim::SimDevice;
 use quayfs_layout::BLOCK;
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::inode::{ROOT, S_IFREG};
+use quayfs_options::MountOptions;
 use quayfs_oracle::apply::Outcome;
 use quayfs_oracle::model::Model;
 use quayfs_oracle::ops::{Op, Taste};

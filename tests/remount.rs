@@ -6,7 +6,7 @@ mod program;
 
 use program::doomed::Doomed;
 use program::{Mounted, QUAYFS, Run, Scene, can_be_root, eventually, named, quayfs};
-use quayfs::config::remount::CHANGEABLE;
+use quayfs_options::remount::CHANGEABLE;
 use std::fs;
 use std::path::Path;
 

@@ -7,10 +7,10 @@ use quayfs_layout::Lbn;
 use quayfs_ppt::BlockState;
 
 use super::{Move, RUN_MIN, Round, consecutive};
-use crate::config::CheckpointPolicy;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::turns::Turns;
+use quayfs_options::CheckpointPolicy;
 
 /// LBNs that a round has borrowed.
 #[derive(Default)]

@@ -11,11 +11,11 @@ use super::crew::{Crew, Writing};
 use super::plan::{Borrowed, borrow, runs};
 use super::{Move, RUN_MIN};
 use crate::background::Background;
-use crate::config::CheckpointPolicy;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::metrics::Metrics;
 use crate::turns::Turns;
+use quayfs_options::CheckpointPolicy;
 
 /// Longest single write in blocks (1 MiB).
 const RUN_MAX: usize = 256;

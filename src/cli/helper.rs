@@ -5,8 +5,8 @@
 //! `umount.quayfs TARGET [-nlfvr] [-N NAMESPACE] [-t TYPE]`
 
 use super::exit::{Failure, MOUNT_USAGE};
-use crate::config::{MountOptions, OptionError};
 use crate::mount::Users;
+use quayfs_options::{MountOptions, OptionError};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 

@@ -3,11 +3,11 @@
 use super::args;
 use super::exit::{FAILED, Failure, say, say_json};
 use super::unopened::{unopened, unreached};
-use crate::config::{MountOptions, format_size};
 use crate::fs::{Caller, Fs, Quota, SetQuota};
 use crate::mount::{self, table};
 use crate::shown;
 use crate::volume::{Access, Volume};
+use quayfs_options::{MountOptions, format_size};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -3,12 +3,12 @@
 use super::args;
 use super::exit::{FAILED, Failure, OK, SCRUB_DAMAGE, say, say_json};
 use super::unopened::{unopened, unreached};
-use crate::config::{MountOptions, format_size};
 use crate::fs::Fs;
 use crate::mount::{self, table};
 use crate::scrub::{Command, Finding, Options, Report, State, Status};
 use crate::shown;
 use crate::volume::{Access, Volume};
+use quayfs_options::{MountOptions, format_size};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};

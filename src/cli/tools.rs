@@ -3,8 +3,8 @@
 
 use super::exit::{self, FSCK_USAGE, Failure};
 use super::{args, fsck, mkfs};
-use crate::config::parse_size;
 use clap::Parser;
+use quayfs_options::parse_size;
 use std::ffi::OsString;
 
 /// A helper of fsck(8), which also starts it at boot, with `-a`.

@@ -236,9 +236,9 @@ fn lives_on(target: &Path, places: &[Elsewhere]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::MountOptions;
     use crate::fs::Fs;
     use crate::mkfs::{MkfsOptions, mkfs};
+    use quayfs_options::MountOptions;
 
     #[test]
     fn what_is_not_ours_is_left_alone() {

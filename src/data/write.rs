@@ -8,7 +8,6 @@ use quayfs_sync::{MutexGuard, lock_noting};
 use rangemap::RangeSet;
 use smallvec::SmallVec;
 
-use crate::config::DataMode;
 use crate::data::behind::{Posting, UnderWay};
 use crate::data::read::{self, Want};
 use crate::engine::Engine;
@@ -19,6 +18,7 @@ use crate::metrics::Metrics;
 use crate::ns::extent::Piece;
 use crate::ns::inode::Cell;
 use crate::txn::{Needs, Txn};
+use quayfs_options::DataMode;
 
 const B: u64 = BLOCK as u64;
 /// Largest file offset plus one.

@@ -9,7 +9,6 @@ use quayfs_fuse::{
 };
 use quayfs_layout::inode::ROOT;
 
-use crate::config::{AtimePolicy, MountOptions, OpenPolicy};
 use crate::edge::atomic::Sessions;
 use crate::edge::convert::{open_flags, writes};
 use crate::edge::exchange::marked;
@@ -17,6 +16,7 @@ use crate::edge::outside::Outside;
 use crate::error::FsError;
 use crate::fs::Fs;
 use crate::mount::STATUS_XATTR;
+use quayfs_options::{AtimePolicy, MountOptions, OpenPolicy};
 
 /// Largest request the kernel sends.
 const WRITE_MAX: u32 = 1 << 20;

@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 
 use quayfs_fuse::{Notifier, Options, Stats};
+use quayfs_options::{Idle, MountOptions, Transport};
 
-use crate::config::MountOptions;
 use crate::edge::atomic::Sessions;
 use crate::edge::outside::Outside;
 use crate::edge::service::Edge;
@@ -54,10 +54,18 @@ pub fn how(options: &MountOptions) -> Options {
             .clamp(2, 16)
     });
     Options {
-        transport: options.transport,
+        transport: match options.transport {
+            Transport::Auto => quayfs_fuse::Transport::Auto,
+            Transport::Dev => quayfs_fuse::Transport::Dev,
+            Transport::Uring => quayfs_fuse::Transport::Uring,
+        },
         workers,
         spare: SPARE,
-        idle: options.idle,
+        idle: match options.idle {
+            Idle::Auto => quayfs_fuse::Idle::Auto,
+            Idle::Poll => quayfs_fuse::Idle::Poll,
+            Idle::Halt => quayfs_fuse::Idle::Halt,
+        },
         patient: if options.atomic_writes { PATIENT } else { 0 },
         ..Options::default()
     }

@@ -37,12 +37,12 @@ pub use ops::xattr::{Cause, SetXattr};
 pub use status::{Status, uuid_text};
 
 use crate::background::{Background, Threads, guarded};
-use crate::config::MountOptions;
 use crate::error::{FsError, Result};
 use crate::ns::inode::Cell;
 use crate::recovery::{self, MountError};
 use crate::scrub::Scrubber;
 use crate::volume::Volume;
+use quayfs_options::MountOptions;
 
 /// A mounted volume.
 pub struct Fs {

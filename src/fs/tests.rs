@@ -28,13 +28,13 @@ use quayfs_layout::inode::{
 use quayfs_layout::{BLOCK, Ino};
 use quayfs_pmem::{Backend, Region};
 
-use crate::config::MountOptions;
 use crate::error::{FsError, Shortage};
 use crate::fs::{
     Caller, FallocMode, Fs, RenameFlags, SetAttr, SetFlags, SetTime, SetXattr, Writes,
 };
 use crate::fsck::{FsckOptions, check_volume};
 use crate::volume::{Access, Volume};
+use quayfs_options::MountOptions;
 
 const PMEM: u64 = 20 << 20;
 const DATA: u64 = 24 << 20;

@@ -12,10 +12,10 @@ use quayfs_pmem::Region;
 use quayfs_ppt::Ppt;
 
 use super::{Area, Check, logs};
-use crate::config::MountOptions;
 use crate::ns::dir::NameHash;
 use crate::recovery::{self, batch_log, journal_geometry, ppt_geometry};
 use crate::volume::Volume;
+use quayfs_options::MountOptions;
 
 /// What is checked: a private copy of the region, and the device.
 pub(super) struct Media {

@@ -8,7 +8,7 @@
 use super::place::{Place, by_descriptor, device_of};
 use super::superblock::Superblock;
 use super::{AttachError, Users, fusermount, table};
-use crate::config::{AtimePolicy, MountOptions, Permissions};
+use quayfs_options::{AtimePolicy, MountOptions, Permissions};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{

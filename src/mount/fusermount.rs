@@ -1,7 +1,7 @@
 //! The set-user-id helper `fusermount3`, for users who may not call mount(2).
 
 use super::{AttachError, Users};
-use crate::config::{AtimePolicy, MountOptions, Permissions};
+use quayfs_options::{AtimePolicy, MountOptions, Permissions};
 use rustix::cmsg_space;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};

@@ -3,7 +3,7 @@
 use super::place::by_descriptor;
 use super::table::Entry;
 use super::{AttachError, Place};
-use crate::config::remount::Remount;
+use quayfs_options::remount::Remount;
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 

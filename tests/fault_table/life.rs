@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use quayfs::config::MountOptions;
 use quayfs::error::FsError;
 use quayfs::fs::{Caller, Fs};
 use quayfs::volume::{Access, Volume};
 use quayfs_crashsim::{Fault, FaultOp, Repeat, Stall};
 use quayfs_layout::inode::{ROOT, S_IFREG};
+use quayfs_options::MountOptions;
 use quayfs_oracle::apply::{self, Told};
 use quayfs_oracle::dump::{self, Tree};
 use quayfs_oracle::model::Model;

@@ -21,9 +21,9 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Parser;
-use quayfs::config::MountOptions;
 use quayfs::mount::{Mount, Pending, Place, Users};
 use quayfs_fuse::{Idle, Stats};
+use quayfs_options::MountOptions;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 

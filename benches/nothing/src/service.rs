@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use quayfs::config::{MountOptions, OpenPolicy};
 use quayfs::edge::{FOREVER, open_flags, set_attr, wish};
 use quayfs::fs::SetTime;
 use quayfs::mount::STATUS_XATTR;
@@ -13,6 +12,7 @@ use quayfs_fuse::wire::{
 use quayfs_fuse::{
     Answer, Errno, Listing, Offer, Op, Out, Postponed, Request, Service, Stats, Wish,
 };
+use quayfs_options::{MountOptions, OpenPolicy};
 use serde_json::json;
 
 use crate::bound::Bound;

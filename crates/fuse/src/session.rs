@@ -1,6 +1,5 @@
 //! A connection from its first message to its last.
 
-use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -35,16 +34,6 @@ pub enum Transport {
     Uring,
 }
 
-impl fmt::Display for Transport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Auto => "auto",
-            Self::Dev => "dev",
-            Self::Uring => "uring",
-        })
-    }
-}
-
 /// What idle CPUs do while requests follow each other closely.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Idle {
@@ -56,16 +45,6 @@ pub enum Idle {
     Poll,
     /// Halt, as always.
     Halt,
-}
-
-impl fmt::Display for Idle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Auto => "auto",
-            Self::Poll => "poll",
-            Self::Halt => "halt",
-        })
-    }
 }
 
 /// How requests are served.

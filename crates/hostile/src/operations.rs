@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use quayfs::config::MountOptions;
 use quayfs::fs::Fs;
+use quayfs_options::MountOptions;
 
 use crate::input::Input;
 use crate::script::Script;

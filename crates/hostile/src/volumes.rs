@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, LazyLock};
 
-use quayfs::config::MountOptions;
 use quayfs::error::Result;
 use quayfs::fs::{Caller, Fs, SetAttr, SetXattr};
 use quayfs::fsck::{self, FsckOptions, FsckReport};
@@ -14,6 +13,7 @@ use quayfs_crashsim::{Budget, CrashImage, Recorder, SimDevice};
 use quayfs_layout::BLOCK;
 use quayfs_layout::config::ConfigTable;
 use quayfs_layout::inode::{ROOT, S_IFREG};
+use quayfs_options::MountOptions;
 use quayfs_oracle::Shape;
 use quayfs_pmem::{Backend, Region};
 use quayfs_ppt::Ppt;

@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use quayfs::config::MountOptions;
 use quayfs::fs::{Caller, Fs};
 use quayfs_hostile::volumes::{BASES, Base, Media};
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_layout::node::{self, HEADER, NodeKind};
 use quayfs_layout::{BLOCK, Ino};
+use quayfs_options::MountOptions;
 
 const ME: Caller = Caller {
     uid: 0,

@@ -16,12 +16,12 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 
 use quayfs::checkpoint::{self, Reach};
-use quayfs::config::MountOptions;
 use quayfs::fs::{Caller, Fs};
 use quayfs::{background, mkfs};
 use quayfs_crashsim::{Recorder, Trace};
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{ROOT, S_IFREG};
+use quayfs_options::MountOptions;
 use quayfs_pmem::Backend;
 use quayfs_sync::atomic::{AtomicBool, Ordering};
 use quayfs_sync::thread;

@@ -25,7 +25,6 @@ pub mod search;
 
 use std::sync::Arc;
 
-use quayfs::config::MountOptions;
 use quayfs::fs::Fs;
 use quayfs::fsck::{self, FsckOptions};
 use quayfs::mkfs::{Identity, format, format_as};
@@ -33,6 +32,7 @@ use quayfs::volume::{Access, Volume};
 use quayfs_blockdev::BlockDevice;
 use quayfs_crashsim::SimDevice;
 use quayfs_layout::geometry::{Geometry, Sizes};
+use quayfs_options::MountOptions;
 use quayfs_pmem::{Backend, Region};
 
 /// Sizes of a volume. `Geometry::compute` refuses anything as small as what tests want, because

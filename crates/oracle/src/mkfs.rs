@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use quayfs::config::MountOptions;
 use quayfs::fs::{Caller, Fs};
 use quayfs::mkfs::format;
 use quayfs::volume::{Access, Volume};
 use quayfs_crashsim::{CrashImage, Recorder, Trace};
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::inode::{ROOT, S_IFREG};
+use quayfs_options::MountOptions;
 use quayfs_pmem::Backend;
 
 use crate::crash::{Depth, Run};

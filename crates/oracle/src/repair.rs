@@ -4,7 +4,6 @@
 
 use std::sync::{Arc, LazyLock};
 
-use quayfs::config::MountOptions;
 use quayfs::error::FsError;
 use quayfs::fs::{Caller, FallocMode, Fs};
 use quayfs::fsck::repair::{Outcome, RepairReport, belongs, repair_volume};
@@ -16,6 +15,7 @@ use quayfs_blockdev::BlockDevice;
 use quayfs_crashsim::{Budget, CrashImage, Recorder, Trace};
 use quayfs_layout::BLOCK;
 use quayfs_layout::inode::{ROOT, S_IFREG};
+use quayfs_options::MountOptions;
 use quayfs_pmem::Backend;
 
 use crate::Media;

@@ -1,7 +1,7 @@
 //! The part of `quayfs bench`.
 
-use crate::config::parse_size;
 use clap::{Args, Subcommand, ValueEnum};
+use quayfs_options::parse_size;
 use std::path::PathBuf;
 
 const BENCH_HELP: &str = "\

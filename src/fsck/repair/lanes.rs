@@ -16,8 +16,8 @@ use quayfs_layout::slot::{COMMITTED_OFFSET, SLOT_HEADER_BYTES, SlotHeader, commi
 use quayfs_layout::{Ino, LINE};
 
 use super::{Area, Failed, Repair, heal};
-use crate::config::MountOptions;
 use crate::recovery::{self, journal_geometry};
+use quayfs_options::MountOptions;
 
 impl Repair<'_> {
     fn scan(&self) -> Option<Scan> {

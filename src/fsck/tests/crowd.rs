@@ -5,9 +5,9 @@ use std::sync::Arc;
 use quayfs_layout::inode::{ROOT, S_IFREG};
 
 use super::support::{BY, Disk};
-use crate::config::{CheckpointPolicy, DataMode, Durability, MountOptions};
 use crate::error::FsError;
 use crate::fs::{FallocMode, Fs, RenameFlags, SetAttr, SetXattr};
+use quayfs_options::{CheckpointPolicy, DataMode, Durability, MountOptions};
 
 const THREADS: u64 = 4;
 

@@ -6,8 +6,8 @@ use quayfs_layout::intent::{Intent, IntentKind, SIZE};
 use quayfs_layout::node::{HEADER, NodeKind};
 
 use super::support::Disk;
-use crate::config::MountOptions;
 use crate::fs::{Fs, SetAttr};
+use quayfs_options::MountOptions;
 
 fn read_only(disk: &Disk) -> std::sync::Arc<Fs> {
     let options = MountOptions {

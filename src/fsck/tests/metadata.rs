@@ -7,8 +7,8 @@ use quayfs_layout::node::{self, NodeKind, OFF_BITS_SET, OFF_NEXT, OFF_OWNER, OFF
 use quayfs_layout::xattr;
 
 use super::support::Disk;
-use crate::config::MountOptions;
 use crate::fs::{FallocMode, Fs, SetAttr, SetXattr};
+use quayfs_options::MountOptions;
 
 #[test]
 fn a_damaged_nat_entry() {

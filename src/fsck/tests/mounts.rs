@@ -9,10 +9,10 @@ use quayfs_layout::inode::ROOT;
 use quayfs_layout::node::{HEADER, OFF_BITS_SET, OFF_NEXT, OFF_USED};
 
 use super::support::{BY, Disk, NAMES, Sample};
-use crate::config::MountOptions;
 use crate::error::{FsError, Result};
 use crate::fs::Fs;
 use crate::recovery::MountError;
+use quayfs_options::MountOptions;
 
 type Do = fn(&Disk, &Sample);
 type Meet = fn(&Fs, &Sample) -> Result<()>;

@@ -9,9 +9,9 @@ use quayfs_layout::inode::{ROOT, S_IFREG};
 use super::support::{BY, Disk};
 use crate::background::digest_all;
 use crate::checkpoint::{self, Reach};
-use crate::config::{DataMode, Durability, MountOptions};
 use crate::error::FsError;
 use crate::fs::{FallocMode, Fs, RenameFlags, SetAttr, SetXattr};
+use quayfs_options::{DataMode, Durability, MountOptions};
 
 /// Directories that operations work in: the root and those that exist of these names in it.
 const DIRS: [&[u8]; 4] = [b"", b"d0", b"d1", b"d2"];

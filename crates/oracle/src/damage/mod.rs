@@ -10,7 +10,6 @@ use std::sync::Arc;
 
 use quayfs::background;
 use quayfs::checkpoint;
-use quayfs::config::MountOptions;
 use quayfs::fs::{Caller, Fs, SetXattr, extents};
 use quayfs::mkfs::Identity;
 use quayfs::volume::{Access, Volume};
@@ -20,6 +19,7 @@ use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_layout::l2p::{COMMIT_AT, SPARE_AT, decode_commit, encode_commit};
 use quayfs_layout::node::INODES_PER_PAGE;
 use quayfs_layout::{BLOCK, Ino, Lbn};
+use quayfs_options::MountOptions;
 use quayfs_pmem::{Backend, Region};
 use quayfs_ppt::BlockState;
 

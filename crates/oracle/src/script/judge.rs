@@ -3,7 +3,6 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use quayfs::config::DataMode;
 use quayfs::fs::{Caller, Fs};
 use quayfs::recovery::{MountError, journal_geometry};
 use quayfs::{background, checkpoint};
@@ -14,6 +13,7 @@ use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_layout::l2p::{COMMIT_AT, START_AT};
 use quayfs_layout::quota::Limits;
 use quayfs_layout::slot::SLOT_HEADER_BYTES;
+use quayfs_options::DataMode;
 use quayfs_ppt::{Damage, PptError};
 
 use super::{ACKNOWLEDGED, ENDED, Script};

@@ -447,7 +447,7 @@ impl FromStr for Program {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use quayfs::config::{Durability, MountOptions};
+    use quayfs_options::{Durability, MountOptions};
     use std::collections::HashSet;
 
     #[test]

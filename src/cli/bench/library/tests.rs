@@ -1,6 +1,5 @@
 use super::page_cache::PageCache;
 use super::*;
-use crate::config::MountOptions;
 use crate::mkfs;
 use crate::volume::{Access, Volume};
 use quayfs_bench::run::{self, Between, Total};
@@ -8,6 +7,7 @@ use quayfs_bench::workload::{self, Params, Place, Wishes, Workload};
 use quayfs_blockdev::BlockDevice;
 use quayfs_crashsim::SimDevice;
 use quayfs_layout::geometry::Geometry;
+use quayfs_options::MountOptions;
 use quayfs_pmem::Region;
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -100,7 +100,7 @@ fn shared(cell: &Cell) -> String {
         if v.pmem_bytes == 0 {
             return format!("{}: no volume", v.name);
         }
-        let size = crate::config::format_size(v.pmem_bytes);
+        let size = quayfs_options::format_size(v.pmem_bytes);
         format!("{}: {options}, region {size}{place}", v.name)
     });
     let mut words = Vec::new();

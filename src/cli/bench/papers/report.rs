@@ -271,7 +271,7 @@ impl Papers {
             self.version, m.kernel, m.cpus, m.cpu
         );
         for (what, at) in [("data", &self.data), ("region", &self.pmem)] {
-            let size = crate::config::format_size(at.bytes);
+            let size = quayfs_options::format_size(at.bytes);
             let path = at.path.display();
             let _ = writeln!(
                 out,
@@ -388,13 +388,13 @@ fn recovery(out: &mut String, found: &[Recovery]) {
             By::Files => format!("{} files, ", r.files),
             By::Data => format!(
                 "{} of data device, ",
-                crate::config::format_size(r.data_bytes)
+                quayfs_options::format_size(r.data_bytes)
             ),
         };
         let _ = writeln!(
             out,
             "    {what}{} staged, {} records: {:.1} ms to the first answer; {:.1} ms to write it back",
-            crate::config::format_size(r.staged_bytes),
+            quayfs_options::format_size(r.staged_bytes),
             r.records,
             ms(&r.recovery_s),
             ms(&r.write_back_s),

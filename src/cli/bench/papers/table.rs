@@ -1,8 +1,8 @@
 //! What the table of experiments is made of.
 
 use super::kernel::JournalOn;
-use crate::config::MountOptions;
 use quayfs_bench::report::Sample;
+use quayfs_options::MountOptions;
 
 /// Where the region of a variant lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

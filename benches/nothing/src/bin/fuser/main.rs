@@ -10,8 +10,8 @@ use std::process::ExitCode;
 use clap::Parser;
 use fuser::{Config, MountOption, SessionACL};
 use mimalloc::MiMalloc;
-use quayfs::config::{MountOptions, OpenPolicy, parse_size};
 use quayfs_nothing::tree::Tree;
+use quayfs_options::{MountOptions, OpenPolicy, parse_size};
 use service::Nothing;
 
 /// As the other one has it.

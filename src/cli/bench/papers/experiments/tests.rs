@@ -2,8 +2,8 @@
 
 use super::super::table::Figure;
 use super::*;
-use crate::config::MountOptions;
 use quayfs_bench::workload;
+use quayfs_options::MountOptions;
 
 #[test]
 fn the_table_is_consistent() {

@@ -6,7 +6,6 @@
 
 use std::fmt;
 
-pub use quayfs_fuse::{Idle, Transport};
 use quayfs_pmem::LEAST_MEMORY;
 
 mod parse;
@@ -54,6 +53,31 @@ pub enum CheckpointPolicy {
     /// Everything in place after a copy of it is durable elsewhere on the device: what a journal on the
     /// device costs, for measurements.
     Double,
+}
+
+/// Which way requests come. Option `transport=`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// Rings where the kernel has them switched on, `/dev/fuse` elsewhere (the default).
+    #[default]
+    Auto,
+    /// Reads and writes of `/dev/fuse`.
+    Dev,
+    /// Rings; `/dev/fuse` with a warning where the kernel has none.
+    Uring,
+}
+
+/// What idle CPUs do while requests follow each other closely. Option `idle=`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Idle {
+    /// Poll in virtual machines of few CPUs, where halting costs more than a request, and where the daemon may ask for
+    /// it; halt elsewhere (the default).
+    #[default]
+    Auto,
+    /// Poll, where the daemon may ask for it.
+    Poll,
+    /// Halt, as always.
+    Halt,
 }
 
 /// Whether the daemon answers `open`. Option `open=`.
@@ -311,6 +335,26 @@ impl CheckpointPolicy {
 impl fmt::Display for CheckpointPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "checkpoint={}", self.name())
+    }
+}
+
+impl fmt::Display for Transport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Dev => "dev",
+            Self::Uring => "uring",
+        })
+    }
+}
+
+impl fmt::Display for Idle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Poll => "poll",
+            Self::Halt => "halt",
+        })
     }
 }
 
