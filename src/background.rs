@@ -8,20 +8,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quayfs_journal::{JournalStats, RecordRef, Records};
+use quayfs_options::Durability;
+use quayfs_store::behind;
+use quayfs_store::engine::{Engine, Rest, Wanted};
+use quayfs_store::error::{FsError, Result, Shortage};
+use quayfs_store::grace;
+use quayfs_store::metrics::Metrics;
+use quayfs_store::ns::node::record_pages;
+use quayfs_store::turns::Turns;
 use quayfs_sync::Mutex;
 use quayfs_sync::thread::{self, JoinHandle};
 use quayfs_sync::time::Instant;
 
 use crate::checkpoint::{self, Crew, Reach, Workspace};
-use crate::data::behind;
 use crate::digest::{Batch, Room};
-use crate::engine::{Engine, Rest, Wanted};
-use crate::error::{FsError, Result, Shortage};
-use crate::grace;
-use crate::metrics::Metrics;
-use crate::ns::node::record_pages;
-use crate::turns::Turns;
-use quayfs_options::Durability;
 
 /// Records of one digest batch.
 const BATCH_RECORDS: usize = 4096;

@@ -18,13 +18,13 @@ use quayfs_blockdev::AlignedBuf;
 use quayfs_journal::LiveSlot;
 use quayfs_layout::Lbn;
 use quayfs_ppt::BlockState;
+use quayfs_store::engine::Engine;
+use quayfs_store::error::Result;
+use quayfs_store::grace::{self, Grace};
+use quayfs_store::metrics::Metrics;
+use quayfs_store::turns::Turns;
 
 use crate::background::Background;
-use crate::engine::Engine;
-use crate::error::Result;
-use crate::grace::{self, Grace};
-use crate::metrics::Metrics;
-use crate::turns::Turns;
 
 mod crew;
 mod find;

@@ -20,9 +20,9 @@ use rustc_hash::FxHashMap;
 use std::collections::hash_map::Entry;
 use std::fmt;
 
-use crate::error::{FsError, Result};
-use crate::ns::node::{NodeStore, PageBytes, zero_page};
-use crate::turns::Turns;
+use quayfs_store::error::{FsError, Result};
+use quayfs_store::ns::node::{NodeStore, PageBytes, zero_page};
+use quayfs_store::turns::Turns;
 
 struct Work {
     page: PageBytes,
@@ -249,7 +249,7 @@ impl<'s> Batch<'s> {
             if w.exists {
                 let Some(page) = self.store.take_page() else {
                     self.store.untake_pages(&taken);
-                    return Err(FsError::Short(crate::error::Shortage::Nodes));
+                    return Err(FsError::Short(quayfs_store::error::Shortage::Nodes));
                 };
                 taken.push(page);
                 // It never goes back: a recovery that needs several batches may be at records that an

@@ -17,18 +17,18 @@ use quayfs_layout::config::{ConfigTable, FEATURE_PIPELINE, FEATURE_PROPOSALS};
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::jsb::PROPOSALS;
 use quayfs_layout::jsb::{EpochWord, WordKind};
+use quayfs_options::{DataMode, Durability, MountOptions};
 use quayfs_pmem::{Backend, BatchLog};
 use quayfs_ppt::{Ppt, PptError, PptGeometry};
+use quayfs_store::damage::Watch;
+use quayfs_store::engine::{Engine, Parts};
+use quayfs_store::error::FsError;
+use quayfs_store::metrics::Metrics;
+use quayfs_store::ns::node::{NodeStore, record_pages};
+use quayfs_store::turns::Turns;
 
-use crate::damage::Watch;
 use crate::digest::{Batch, Room};
-use crate::engine::{Engine, Parts};
-use crate::error::FsError;
-use crate::metrics::Metrics;
-use crate::ns::node::{NodeStore, record_pages};
-use crate::turns::Turns;
 use crate::volume::{Access, Volume};
-use quayfs_options::{DataMode, Durability, MountOptions};
 
 /// Records of one digest batch during recovery.
 const BATCH_RECORDS: usize = 8192;

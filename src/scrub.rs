@@ -23,14 +23,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use quayfs_layout::{BLOCK, Ino};
+use quayfs_store::engine::Engine;
+use quayfs_store::error::{FsError, Result};
 use quayfs_sync::thread::{self, JoinHandle};
 use quayfs_sync::time::Instant;
 use quayfs_sync::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
 use crate::background::Background;
-use crate::engine::Engine;
-use crate::error::{FsError, Result};
 use crate::shown;
 
 pub use limiter::{Clock, Limiter};

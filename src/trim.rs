@@ -12,12 +12,12 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use quayfs_layout::BLOCK;
+use quayfs_store::engine::Engine;
+use quayfs_store::error::{FsError, Result};
+use quayfs_store::metrics::Metrics;
 
 use crate::background::{Background, digest_all};
 use crate::checkpoint;
-use crate::engine::Engine;
-use crate::error::{FsError, Result};
-use crate::metrics::Metrics;
 
 const B: u64 = BLOCK as u64;
 /// LBNs that a batch takes at most: 256 MiB.

@@ -11,12 +11,12 @@ use std::path::Path;
 use std::process::Command;
 
 use program::{Mounted, Scene, Start as _, as_nobody, can_be_root, can_mount};
-use quayfs::error::FsError;
 use quayfs::fs::{Caller, Fs, SetAttr, SetXattr};
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{ROOT, S_IFDIR, S_IFLNK, S_IFREG};
 use quayfs_oracle::{Media, Shape, options};
 use quayfs_pmem::Backend;
+use quayfs_store::error::FsError;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 

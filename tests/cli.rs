@@ -4,13 +4,13 @@ mod program;
 
 use program::{Scene, named, quayfs};
 use quayfs::background;
-use quayfs::error::FsError;
 use quayfs::fs::{Caller, Fs};
 use quayfs::volume::{Access, Volume};
 use quayfs_layout::BLOCK;
 use quayfs_layout::inode::ROOT;
 use quayfs_layout::node::{self, NodeKind};
 use quayfs_options::MountOptions;
+use quayfs_store::error::FsError;
 use serde_json::Value;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use quayfs::background::digest_all;
-use quayfs::error::FsError;
 use quayfs::fs::{Caller, Fs, RenameFlags};
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{ROOT, S_IFREG};
@@ -11,6 +10,7 @@ use quayfs_oracle::model::Model;
 use quayfs_oracle::rng::Rng;
 use quayfs_oracle::{Media, Shape, account, options};
 use quayfs_pmem::Backend;
+use quayfs_store::error::FsError;
 
 const ME: Caller = Caller {
     uid: 0,

@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 
-use quayfs::error::FsError;
 use quayfs::fs::{Caller, Fs};
 use quayfs::{background, checkpoint};
 use quayfs_blockdev::BlockDevice;
@@ -14,6 +13,7 @@ use quayfs_oracle::model::Model;
 use quayfs_oracle::rng::bytes;
 use quayfs_oracle::{Media, Shape, account, dump, options};
 use quayfs_pmem::{Backend, Region};
+use quayfs_store::error::FsError;
 
 const ME: Caller = Caller {
     uid: 0,

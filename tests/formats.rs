@@ -8,7 +8,6 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quayfs::error::FsError;
 use quayfs::fs::{Caller, Fs};
 use quayfs::fsck::{FsckOptions, check_volume};
 use quayfs::volume::{Access, Volume};
@@ -16,6 +15,7 @@ use quayfs_layout::Ino;
 use quayfs_layout::config::FEATURE_QUOTA;
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_options::MountOptions;
+use quayfs_store::error::FsError;
 
 const ME: Caller = Caller {
     uid: 0,

@@ -8,7 +8,6 @@ use std::fs;
 use std::sync::Arc;
 
 use program::{Mounted, Scene, Start as _, as_nobody, can_be_root, eventually, quayfs};
-use quayfs::error::FsError;
 use quayfs::fs::{
     Caller, FallocMode, Fs, Quota, RenameFlags, SetAttr, SetFlags, SetQuota, SetXattr,
 };
@@ -20,6 +19,7 @@ use quayfs_layout::{BLOCK, Ino};
 use quayfs_oracle::rng::bytes;
 use quayfs_oracle::{Media, Shape, account, dump, options};
 use quayfs_pmem::Backend;
+use quayfs_store::error::FsError;
 
 const B: u64 = BLOCK as u64;
 const ME: Caller = Caller {

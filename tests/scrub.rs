@@ -6,7 +6,6 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use quayfs::error::FsError;
 use quayfs::fs::{Caller, FallocMode, Fs, RenameFlags, SetAttr, SetXattr, extents};
 use quayfs::scrub::{Area, Finding, Options, Pass, Report, State};
 use quayfs::{background, checkpoint};
@@ -17,6 +16,7 @@ use quayfs_layout::{BLOCK, Ino};
 use quayfs_oracle::rng::{Rng, bytes};
 use quayfs_oracle::{MODES, Media, Shape, options};
 use quayfs_pmem::{Backend, Region};
+use quayfs_store::error::FsError;
 
 const ME: Caller = Caller {
     uid: 0,
@@ -95,7 +95,7 @@ fn flip(fs: &Fs, media: &Media, lbn: u64, bit: u64) -> Area {
 fn blocks(fs: &Fs, ino: Ino) -> Vec<(u64, u64)> {
     let cell = fs.e.inodes.get(&fs.e.nodes, ino).expect("cell");
     extents::ensure(&fs.e, &cell).expect("extents");
-    let all = |x: &quayfs::ns::extent::ExtentMap| {
+    let all = |x: &quayfs_store::ns::extent::ExtentMap| {
         let each = |(r, lbn): (std::ops::Range<u64>, u64)| {
             let first = r.start;
             r.map(move |b| (b, lbn + (b - first)))

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use quayfs::error::FsError;
 use quayfs::fs::{Caller, FallocMode, Fs, SetAttr, SetXattr};
 use quayfs_crashsim::{FaultDevice, FaultOp, Watched};
 use quayfs_layout::inode::{ROOT, S_IFREG};
@@ -14,6 +13,7 @@ use quayfs_oracle::model::Model;
 use quayfs_oracle::rng::bytes;
 use quayfs_oracle::{Media, Shape, account, dump, options};
 use quayfs_pmem::Backend;
+use quayfs_store::error::FsError;
 
 const B: u64 = BLOCK as u64;
 const ME: Caller = Caller {

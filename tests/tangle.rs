@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use quayfs::error::FsError;
 use quayfs::fs::{Caller, Fs, RenameFlags, SetAttr};
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_layout::{BLOCK, Ino};
@@ -11,6 +10,7 @@ use quayfs_oracle::model::Model;
 use quayfs_oracle::rng::{Rng, bytes};
 use quayfs_oracle::{MODES, Media, Shape, account, dump, ops, options, seeds};
 use quayfs_pmem::Backend;
+use quayfs_store::error::FsError;
 
 const B: u64 = BLOCK as u64;
 const ME: Caller = Caller {

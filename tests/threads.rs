@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use quayfs::error::FsError;
 use quayfs::fs::{Caller, FallocMode, Fs, SetAttr};
 use quayfs_layout::BLOCK;
 use quayfs_layout::inode::{ROOT, S_IFREG};
@@ -13,6 +12,7 @@ use quayfs_oracle::ops::{Op, Taste};
 use quayfs_oracle::rng::{Rng, bytes};
 use quayfs_oracle::{MODES, Media, Shape, account, apply, dump, ops, options, seeds};
 use quayfs_pmem::Backend;
+use quayfs_store::error::FsError;
 
 const ME: Caller = Caller {
     uid: 0,

@@ -5,13 +5,13 @@ use std::io;
 use std::sync::Arc;
 
 use quayfs_blockdev::AlignedBuf;
+use quayfs_store::error::{FsError, Result};
 use quayfs_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use quayfs_sync::{Condvar, Mutex};
 
 use super::Move;
 use super::write::{Batches, write_batch};
 use crate::background::Background;
-use crate::error::{FsError, Result};
 
 /// Where rounds and the threads that write for them meet.
 #[derive(Default)]

@@ -4,11 +4,11 @@ use std::ops::Range;
 
 use quayfs_journal::LiveSlot;
 use quayfs_layout::Lbn;
+use quayfs_store::engine::Engine;
+use quayfs_store::grace::Grace;
 use rustc_hash::FxHashSet;
 
 use super::{Reach, Round};
-use crate::engine::Engine;
-use crate::grace::Grace;
 
 /// Memory of searches, and of rounds that are over.
 #[derive(Default)]

@@ -12,13 +12,13 @@ use std::sync::atomic::Ordering;
 
 use quayfs_layout::Lbn;
 use quayfs_ppt::BlockState;
+use quayfs_store::engine::Engine;
+use quayfs_store::error::Result;
+use quayfs_store::metrics::Metrics;
 use rustc_hash::FxHashSet;
 
 use super::WORKERS;
 use crate::background::{Background, is_full};
-use crate::engine::Engine;
-use crate::error::Result;
-use crate::metrics::Metrics;
 
 /// Free LBNs that are looked at: 4 GiB, beginning with those that are allocated next.
 const MOST: u64 = 1 << 20;

@@ -4,13 +4,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use quayfs_layout::Lbn;
+use quayfs_options::CheckpointPolicy;
 use quayfs_ppt::BlockState;
+use quayfs_store::engine::Engine;
+use quayfs_store::error::Result;
+use quayfs_store::turns::Turns;
 
 use super::{Move, RUN_MIN, Round, consecutive};
-use crate::engine::Engine;
-use crate::error::Result;
-use crate::turns::Turns;
-use quayfs_options::CheckpointPolicy;
 
 /// LBNs that a round has borrowed.
 #[derive(Default)]

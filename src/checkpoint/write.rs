@@ -5,17 +5,17 @@ use std::sync::Arc;
 
 use quayfs_blockdev::{AlignedBuf, RegionRun, WriteRun};
 use quayfs_layout::{BLOCK, LINE};
+use quayfs_options::CheckpointPolicy;
 use quayfs_pmem::Bytes;
+use quayfs_store::engine::Engine;
+use quayfs_store::error::Result;
+use quayfs_store::metrics::Metrics;
+use quayfs_store::turns::Turns;
 
 use super::crew::{Crew, Writing};
 use super::plan::{Borrowed, borrow, runs};
 use super::{Move, RUN_MIN};
 use crate::background::Background;
-use crate::engine::Engine;
-use crate::error::Result;
-use crate::metrics::Metrics;
-use crate::turns::Turns;
-use quayfs_options::CheckpointPolicy;
 
 /// Longest single write in blocks (1 MiB).
 const RUN_MAX: usize = 256;

@@ -4,10 +4,11 @@ mod bench;
 
 pub use bench::{Bench, BenchCommand, BenchPapers, BenchRun, Level};
 
+use quayfs_options::parse_size;
+
 use crate::fs::SetQuota;
 use crate::mount::Users;
 use clap::{Args, Parser, Subcommand};
-use quayfs_options::parse_size;
 use std::path::PathBuf;
 
 /// A FUSE file system for a little persistent memory in front of a large SSD.

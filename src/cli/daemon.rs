@@ -1,5 +1,7 @@
 //! The process that serves a mount: from opening the volume to closing it.
 
+use quayfs_options::MountOptions;
+
 use super::confine;
 use super::ending;
 use super::exit::{Failure, MOUNT_FAILED, one_line};
@@ -14,7 +16,6 @@ use crate::mount::superblock::Superblock;
 use crate::mount::{Mount, Pending, Place, Users};
 use crate::shown;
 use crate::volume::{Access, Volume, VolumeError};
-use quayfs_options::MountOptions;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::{self, Write};

@@ -1,10 +1,11 @@
 //! What the end of a mount has left, in words for the user who unmounts.
 
-use crate::error::Result;
+use quayfs_options::{DataMode, Durability, format_size};
+use quayfs_store::error::Result;
+
 use crate::fs::Fs;
 use crate::mount::server::Ending;
 use quayfs_layout::BLOCK;
-use quayfs_options::{DataMode, Durability, format_size};
 
 /// How a mount has ended. `closed` is what [`Fs::shutdown`] has returned.
 pub fn of(fs: &Fs, closed: Result<()>) -> Ending {

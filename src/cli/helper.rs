@@ -4,9 +4,10 @@
 //! `mount.quayfs SOURCE TARGET [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`,
 //! `umount.quayfs TARGET [-nlfvr] [-N NAMESPACE] [-t TYPE]`
 
+use quayfs_options::{MountOptions, OptionError};
+
 use super::exit::{Failure, MOUNT_USAGE};
 use crate::mount::Users;
-use quayfs_options::{MountOptions, OptionError};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 

@@ -1,5 +1,7 @@
 //! `quayfs info`: what a volume is, or how a mount is doing.
 
+use quayfs_options::format_size;
+
 use super::advice::advice;
 use super::args;
 use super::exit::{FAILED, Failure, say, say_json};
@@ -8,7 +10,6 @@ use crate::mount::{self, table};
 use crate::shown;
 use crate::volume::{Access, Volume};
 use quayfs_layout::BLOCK;
-use quayfs_options::format_size;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;

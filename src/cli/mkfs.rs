@@ -1,10 +1,11 @@
 //! `quayfs mkfs`.
 
+use quayfs_options::format_size;
+
 use super::args;
 use super::exit::{FAILED, Failure, say, warn};
 use crate::mkfs::{MkfsOptions, MkfsReport, Plan, Undo, WriteCache};
 use crate::shown;
-use quayfs_options::format_size;
 use quayfs_pmem::Backend;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;

@@ -4,6 +4,9 @@
 //! exist. It answers once on its standard output, and opens the log by itself, so that it can put it aside and open it
 //! anew.
 
+use quayfs_options::remount::{Live, Remount};
+use quayfs_options::{Durability, MountOptions};
+
 use super::args;
 use super::daemon::{self, Job};
 use super::exit::{Failure, MOUNT_FAILED, MOUNT_USAGE, say, warn};
@@ -14,8 +17,6 @@ use crate::mount::server::{self, Served};
 use crate::mount::{self, Users, table};
 use crate::shown;
 use crate::volume::locate;
-use quayfs_options::remount::{Live, Remount};
-use quayfs_options::{Durability, MountOptions};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{BufRead, BufReader};

@@ -1,5 +1,7 @@
 //! `quayfs quota`: what projects have and may have, on a mount or a volume at rest.
 
+use quayfs_options::{MountOptions, format_size};
+
 use super::args;
 use super::exit::{FAILED, Failure, say, say_json};
 use super::unopened::{unopened, unreached};
@@ -7,7 +9,6 @@ use crate::fs::{Caller, Fs, Quota, SetQuota};
 use crate::mount::{self, table};
 use crate::shown;
 use crate::volume::{Access, Volume};
-use quayfs_options::{MountOptions, format_size};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

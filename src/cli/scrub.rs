@@ -1,5 +1,7 @@
 //! `quayfs scrub`: has a mount verify itself and watches, or does it for a volume at rest.
 
+use quayfs_options::{MountOptions, format_size};
+
 use super::args;
 use super::exit::{FAILED, Failure, OK, SCRUB_DAMAGE, say, say_json};
 use super::unopened::{unopened, unreached};
@@ -8,7 +10,6 @@ use crate::mount::{self, table};
 use crate::scrub::{Command, Finding, Options, Report, State, Status};
 use crate::shown;
 use crate::volume::{Access, Volume};
-use quayfs_options::{MountOptions, format_size};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};

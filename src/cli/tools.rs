@@ -1,10 +1,11 @@
 //! What fsck(8) and mkfs(8) call: this program under the names `fsck.quayfs` and `mkfs.quayfs`. Each takes the options of
 //! the command that it stands for, and besides them the letters that such helpers have in common.
 
+use quayfs_options::parse_size;
+
 use super::exit::{self, FSCK_USAGE, Failure};
 use super::{args, fsck, mkfs};
 use clap::Parser;
-use quayfs_options::parse_size;
 use std::ffi::OsString;
 
 /// A helper of fsck(8), which also starts it at boot, with `-a`.

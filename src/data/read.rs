@@ -6,9 +6,9 @@ use quayfs_ppt::BlockState;
 use quayfs_sync::{epoch, wait_for_device};
 use smallvec::SmallVec;
 
-use crate::damage::Watch;
-use crate::engine::Engine;
-use crate::error::{FsError, Result};
+use quayfs_store::damage::Watch;
+use quayfs_store::engine::Engine;
+use quayfs_store::error::{FsError, Result};
 
 /// Attempts before a checksum mismatch counts: a round may have moved the block in between.
 const TRIES: usize = 4;

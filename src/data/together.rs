@@ -8,18 +8,18 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use quayfs_layout::{BLOCK, Lbn};
+use quayfs_store::engine::Engine;
+use quayfs_store::error::{FsError, Result};
+use quayfs_store::metrics::Metrics;
+use quayfs_store::ns::inode::Cell;
+use quayfs_store::ns::node::STEP;
+use quayfs_store::txn::{Needs, Txn};
 use smallvec::SmallVec;
 
 use crate::data::read::{self, Want};
 use crate::data::write::{SIZE_MAX, request_max};
-use crate::engine::Engine;
-use crate::error::{FsError, Result};
 use crate::fs::attr::{drop_privileges, now};
 use crate::fs::{extents, protect};
-use crate::metrics::Metrics;
-use crate::ns::inode::Cell;
-use crate::ns::node::STEP;
-use crate::txn::{Needs, Txn};
 
 const B: u64 = BLOCK as u64;
 

@@ -4,21 +4,21 @@ use std::ops::Range;
 
 use quayfs_layout::inode::Inode;
 use quayfs_layout::{BLOCK, Lbn, checksum};
+use quayfs_options::DataMode;
+use quayfs_store::behind::{Posting, UnderWay};
+use quayfs_store::engine::Engine;
+use quayfs_store::error::{FsError, Result, Shortage};
+use quayfs_store::metrics::Metrics;
+use quayfs_store::ns::extent::Piece;
+use quayfs_store::ns::inode::Cell;
+use quayfs_store::txn::{Needs, Txn};
 use quayfs_sync::{MutexGuard, lock_noting};
 use rangemap::RangeSet;
 use smallvec::SmallVec;
 
-use crate::data::behind::{Posting, UnderWay};
 use crate::data::read::{self, Want};
-use crate::engine::Engine;
-use crate::error::{FsError, Result, Shortage};
 use crate::fs::attr::{drop_privileges, now};
 use crate::fs::{extents, protect};
-use crate::metrics::Metrics;
-use crate::ns::extent::Piece;
-use crate::ns::inode::Cell;
-use crate::txn::{Needs, Txn};
-use quayfs_options::DataMode;
 
 const B: u64 = BLOCK as u64;
 /// Largest file offset plus one.
@@ -486,7 +486,7 @@ fn bring<'e>(
 }
 
 /// The direct path: data goes to fresh LBNs on the device, the record remaps the extents. With `data=journal` the commit
-/// that covers the record waits for the device first ([`Behind::settle`](crate::data::behind::Behind::settle)).
+/// that covers the record waits for the device first ([`Behind::settle`](quayfs_store::behind::Behind::settle)).
 ///
 /// The data need not be flushed before the L2P entries say *written*: until the record commits,
 /// the LBNs' bits are clear, and a clear bit with a written entry goes through a zero batch.

@@ -18,6 +18,7 @@ use quayfs_fuse::wire::{F2FS_FEATURE_ATOMIC_WRITE, InHeader, IoctlOut};
 use quayfs_fuse::{Answer, Errno, Out};
 use quayfs_layout::Ino;
 
+use crate::edge::errno::ToErrno;
 use crate::edge::service::Edge;
 use crate::fs::{Asker, Writes};
 
@@ -179,14 +180,14 @@ impl Edge {
     /// `F2FS_IOC_START_ATOMIC_WRITE`.
     pub(super) fn start_atomic(&self, header: &InHeader, fh: u64, out: &mut Out<'_>) -> Answer {
         self.offers_atomic_writes()?;
-        if !self.fs.getattr(header.nodeid)?.inode.is_file() {
+        if !self.fs.getattr(header.nodeid).errno()?.inode.is_file() {
             return Err(Errno::new(libc::EINVAL));
         }
         if fh == 0 {
             return Err(Errno::new(libc::EBADF));
         }
-        self.fs.e.writable()?;
-        self.fs.may_open(header.nodeid, Writes::Anywhere)?;
+        self.fs.e.writable().errno()?;
+        self.fs.may_open(header.nodeid, Writes::Anywhere).errno()?;
         self.atomic.begin(fh, self.asker(header).ids().uid)?;
         out.put(&IoctlOut::default())
     }
@@ -218,10 +219,12 @@ impl Edge {
             }
             let stale = Stale {
                 ino,
-                size: self.fs.getattr(ino)?.inode.size,
+                size: self.fs.getattr(ino).errno()?.inode.size,
                 ranges: kept.ranges(),
             };
-            self.fs.write_together(ino, &kept.pieces(), kept.kill)?;
+            self.fs
+                .write_together(ino, &kept.pieces(), kept.kill)
+                .errno()?;
             self.atomic.end(fh, &mut kept);
             stale
         };
@@ -232,7 +235,7 @@ impl Edge {
         } else {
             lock(&self.atomic.stale).push(stale);
         }
-        self.fs.fsync(ino)?;
+        self.fs.fsync(ino).errno()?;
         out.put(&IoctlOut::default())
     }
 

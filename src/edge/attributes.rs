@@ -4,16 +4,17 @@ use quayfs_fuse::wire::{SetattrIn, StatfsOut, StatxOut};
 use quayfs_fuse::{Answer, Out};
 
 use crate::edge::convert::{set_attr, statx_of};
+use crate::edge::errno::ToErrno;
 use crate::edge::service::Edge;
 use crate::fs::Cause;
 
 impl Edge {
     pub(super) fn getattr(&self, ino: u64, out: &mut Out<'_>) -> Answer {
-        self.attributes(&self.fs.getattr(ino)?, out)
+        self.attributes(&self.fs.getattr(ino).errno()?, out)
     }
 
     pub(super) fn statx(&self, ino: u64, out: &mut Out<'_>) -> Answer {
-        let found = self.fs.getattr(ino)?;
+        let found = self.fs.getattr(ino).errno()?;
         out.put(&StatxOut {
             attr_valid: self.valid(),
             stat: statx_of(ino, &found.inode),
@@ -24,9 +25,9 @@ impl Edge {
     pub(super) fn setattr(&self, ino: u64, args: &SetattrIn, out: &mut Out<'_>) -> Answer {
         let (set, kill) = set_attr(args);
         if set.size.is_some() || set.uid.is_some() || set.gid.is_some() {
-            self.fs.drop_capabilities(ino, Cause::Set(&set))?;
+            self.fs.drop_capabilities(ino, Cause::Set(&set)).errno()?;
         }
-        self.attributes(&self.fs.setattr(ino, &set, kill)?, out)
+        self.attributes(&self.fs.setattr(ino, &set, kill).errno()?, out)
     }
 
     pub(super) fn statfs(&self, ino: u64, out: &mut Out<'_>) -> Answer {

@@ -8,20 +8,21 @@ use quayfs_fuse::wire::{
     WriteOut,
 };
 use quayfs_fuse::{Answer, Errno, Out};
+use quayfs_store::metrics::Metrics;
 
 use crate::edge::convert::{access, falloc_mode, whence};
+use crate::edge::errno::ToErrno;
 use crate::edge::service::Edge;
 use crate::fs::{Cause, Manner, Place};
-use crate::metrics::Metrics;
 
 impl Edge {
     pub(super) fn read(&self, ino: u64, args: &ReadIn, out: &mut Out<'_>) -> Answer {
         Metrics::add(&self.fs.e.metrics.reads, 1);
         let most = (args.size as usize).min(out.room());
         out.fill(most, |room| {
-            Ok(self
-                .fs
-                .read_as(access(args.flags), ino, args.offset, room)?)
+            self.fs
+                .read_as(access(args.flags), ino, args.offset, room)
+                .errno()
         })
     }
 
@@ -41,7 +42,7 @@ impl Edge {
             // What comes from mappings belongs to no session.
             if !cached {
                 let size = || match append {
-                    true => Ok(Some(self.fs.getattr(ino)?.inode.size)),
+                    true => Ok(Some(self.fs.getattr(ino).errno()?.inode.size)),
                     false => Ok(None),
                 };
                 let most = (kill, self.fs.together_max());
@@ -64,10 +65,10 @@ impl Edge {
             place,
         };
         let before = match place {
-            Place::End => Some(self.fs.getattr(ino)?.inode.size),
+            Place::End => Some(self.fs.getattr(ino).errno()?.inode.size),
             Place::Asked | Place::Inside => None,
         };
-        let privileged = self.fs.write_for(ino, args.offset, data, manner)?;
+        let privileged = self.fs.write_for(ino, args.offset, data, manner).errno()?;
         if let Some(before) = before.filter(|size| *size != args.offset) {
             self.appended_elsewhere(ino, before)?;
         }
@@ -77,7 +78,7 @@ impl Edge {
         }
         // Mode `commit`: a write to a file opened with `O_SYNC` or `O_DSYNC` is durable when it returns.
         if args.flags & (libc::O_SYNC | libc::O_DSYNC).cast_unsigned() != 0 {
-            self.fs.fsync(ino)?;
+            self.fs.fsync(ino).errno()?;
         }
         out.put(&written)
     }
@@ -86,7 +87,7 @@ impl Edge {
     /// gone to. It is told of these soon, by another thread: that waits for readers of these pages, and a thread that
     /// answers requests must not.
     fn appended_elsewhere(&self, ino: u64, before: u64) -> Answer {
-        let now = self.fs.getattr(ino)?.inode.size;
+        let now = self.fs.getattr(ino).errno()?.inode.size;
         let changed = before.min(now)..before.max(now);
         if changed.is_empty() {
             return Ok(());
@@ -105,9 +106,9 @@ impl Edge {
     pub(super) fn fallocate(&self, header: &InHeader, args: &FallocateIn) -> Answer {
         let (ino, by) = (header.nodeid, self.asker(header));
         let mode = falloc_mode(args.mode)?;
-        let privileged = self.fs.has_privileges(ino)?;
+        let privileged = self.fs.has_privileges(ino).errno()?;
         let range = (args.offset, args.length);
-        self.fs.fallocate_by(by, ino, mode, range)?;
+        self.fs.fallocate_by(by, ino, mode, range).errno()?;
         if privileged {
             self.kernel.attributes_changed(ino);
         }
@@ -120,7 +121,7 @@ impl Edge {
         if args.offset > i64::MAX.cast_unsigned() {
             return Err(Errno::new(libc::ENXIO));
         }
-        let offset = self.fs.seek(ino, whence, args.offset)?;
+        let offset = self.fs.seek(ino, whence, args.offset).errno()?;
         out.put(&LseekOut { offset })
     }
 
@@ -135,13 +136,16 @@ impl Edge {
             offset: args.off_out,
             append: false,
         };
-        let privileged = self.fs.has_privileges(args.nodeid_out)?;
-        self.fs.drop_capabilities(args.nodeid_out, cause)?;
-        let copied = self.fs.copy_range(
-            (ino, args.off_in),
-            (args.nodeid_out, args.off_out),
-            args.len,
-        )?;
+        let privileged = self.fs.has_privileges(args.nodeid_out).errno()?;
+        self.fs.drop_capabilities(args.nodeid_out, cause).errno()?;
+        let copied = self
+            .fs
+            .copy_range(
+                (ino, args.off_in),
+                (args.nodeid_out, args.off_out),
+                args.len,
+            )
+            .errno()?;
         if privileged {
             self.kernel.attributes_changed(args.nodeid_out);
         }

@@ -2,7 +2,7 @@
 
 use quayfs_fuse::Errno;
 
-use crate::error::FsError;
+use quayfs_store::error::FsError;
 
 /// The errno that the kernel gets.
 pub fn errno(e: &FsError) -> Errno {
@@ -38,8 +38,14 @@ pub fn errno(e: &FsError) -> Errno {
     })
 }
 
-impl From<FsError> for Errno {
-    fn from(e: FsError) -> Self {
-        errno(&e)
+/// What the kernel gets for what the operation layer returns.
+pub trait ToErrno<T> {
+    /// With the [`errno`] of the error.
+    fn errno(self) -> Result<T, Errno>;
+}
+
+impl<T> ToErrno<T> for Result<T, FsError> {
+    fn errno(self) -> Result<T, Errno> {
+        self.map_err(|e| errno(&e))
     }
 }

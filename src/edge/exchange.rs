@@ -12,11 +12,12 @@ use quayfs_fuse::wire::{
 use quayfs_fuse::{Answer, Errno, Out};
 use quayfs_layout::Ino;
 use quayfs_layout::inode::Time;
+use quayfs_store::error::FsError;
 
 use crate::data::write::SIZE_MAX;
+use crate::edge::errno::{ToErrno, errno};
 use crate::edge::files::{pin, reads_and_writes};
 use crate::edge::service::Edge;
-use crate::error::FsError;
 use crate::fs::{Cause, Exchange, Freshness};
 
 /// Set in the number of an open file whose ranges may be exchanged.
@@ -75,7 +76,7 @@ impl Edge {
         }
         // Else what mappings have changed before would count as a change afterwards.
         self.kernel.content_changed(ino, 0..SIZE_MAX);
-        let seen = self.fs.freshness(ino)?;
+        let seen = self.fs.freshness(ino).errno()?;
         out.put(&IoctlOut::default())?;
         out.put(&CommitRange {
             file2_freshness: words_of(&seen),
@@ -125,7 +126,7 @@ impl Edge {
             self.kernel.content_changed(other, 0..SIZE_MAX);
         }
         // Nothing is taken away for what is refused.
-        self.fs.exchange(&by, what(unless_changed, true))?;
+        self.fs.exchange(&by, what(unless_changed, true)).errno()?;
         if flags.contains(ExchangeFlags::DRY_RUN) {
             return Ok(());
         }
@@ -133,7 +134,7 @@ impl Edge {
             self.drop_capabilities_of(part, &mut unless_changed)?;
         }
         let sizes = self.sizes(&parts)?;
-        self.fs.exchange(&by, what(unless_changed, false))?;
+        self.fs.exchange(&by, what(unless_changed, false)).errno()?;
         for part in &parts {
             self.kernel.attributes_changed(part.ino);
         }
@@ -145,14 +146,14 @@ impl Edge {
         }
         if flags.contains(ExchangeFlags::DSYNC) {
             for part in &parts {
-                self.fs.fsync(part.ino)?;
+                self.fs.fsync(part.ino).errno()?;
             }
         }
         Ok(())
     }
 
     fn sizes(&self, parts: &[Part; 2]) -> Result<[u64; 2], Errno> {
-        let size = |part: &Part| Ok::<_, Errno>(self.fs.getattr(part.ino)?.inode.size);
+        let size = |part: &Part| Ok::<_, Errno>(self.fs.getattr(part.ino).errno()?.inode.size);
         Ok([size(&parts[0])?, size(&parts[1])?])
     }
 
@@ -163,15 +164,16 @@ impl Edge {
         part: &Part,
         unless_changed: &mut Option<Freshness>,
     ) -> Result<(), Errno> {
-        let before = self.fs.freshness(part.ino)?;
+        let before = self.fs.freshness(part.ino).errno()?;
         let (offset, append) = (part.bytes.start, false);
         self.fs
-            .drop_capabilities(part.ino, Cause::Write { offset, append })?;
-        let now = self.fs.freshness(part.ino)?;
+            .drop_capabilities(part.ino, Cause::Write { offset, append })
+            .errno()?;
+        let now = self.fs.freshness(part.ino).errno()?;
         match unless_changed {
             Some(seen) if seen.ino == part.ino && now != before => {
                 if *seen != before || now.mtime != before.mtime {
-                    return Err(FsError::Busy.into());
+                    return Err(errno(&FsError::Busy));
                 }
                 *seen = now;
             }

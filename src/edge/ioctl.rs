@@ -12,6 +12,7 @@ use quayfs_fuse::{Answer, Errno, Out};
 use quayfs_layout::inode::Inode;
 
 use crate::edge::convert::{set_xflags, xflags_of};
+use crate::edge::errno::ToErrno;
 use crate::edge::service::Edge;
 use crate::fs::SetFlags;
 use crate::trim::Trim;
@@ -54,13 +55,13 @@ impl Edge {
                 out.put(&IoctlOut::default())
             }
             IOC_GETVERSION | IOC32_GETVERSION => {
-                let generation = self.fs.getattr(ino)?.inode.generation;
+                let generation = self.fs.getattr(ino).errno()?.inode.generation;
                 out.put(&IoctlOut::default())?;
                 out.put(&generation)
             }
             // Which kind of end is asked for stays with the kernel; ours is good for each of them.
             IOC_SHUTDOWN => {
-                self.fs.kill(self.asker(header))?;
+                self.fs.kill(self.asker(header)).errno()?;
                 out.put(&IoctlOut::default())
             }
             IOC_TRIM => {
@@ -70,7 +71,7 @@ impl Edge {
                     len: range.len,
                     min: range.minlen,
                 };
-                let len = self.fs.trim(self.asker(header), what)?;
+                let len = self.fs.trim(self.asker(header), what).errno()?;
                 out.put(&IoctlOut::default())?;
                 out.put(&TrimRange { len, ..range })
             }
@@ -119,15 +120,17 @@ impl Edge {
     /// maps it. Overlayfs has done so where it asks on behalf of a caller.
     fn set_flags(&self, header: &InHeader, set: SetFlags) -> Answer {
         if self.kernel_checks_flags.load(Ordering::Relaxed) {
-            self.fs.set_flags_checked(header.nodeid, set)?;
+            self.fs.set_flags_checked(header.nodeid, set).errno()?;
         } else {
-            self.fs.set_flags(self.asker(header), header.nodeid, set)?;
+            self.fs
+                .set_flags(self.asker(header), header.nodeid, set)
+                .errno()?;
         }
         self.kernel.attributes_changed(header.nodeid);
         Ok(())
     }
 
     fn inode(&self, ino: u64) -> Result<Inode, Errno> {
-        Ok(self.fs.getattr(ino)?.inode)
+        Ok(self.fs.getattr(ino).errno()?.inode)
     }
 }

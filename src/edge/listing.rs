@@ -3,10 +3,11 @@
 use quayfs_fuse::wire::{EntryOut, ReadIn};
 use quayfs_fuse::{Answer, Listing, Out};
 use quayfs_layout::inode::Inode;
+use quayfs_store::error::Result;
 
 use crate::edge::convert::{access, attr_of};
+use crate::edge::errno::ToErrno;
 use crate::edge::service::Edge;
-use crate::error::Result;
 use crate::fs::DirEntry;
 use crate::fs::attr::mode_of_kind;
 
@@ -16,7 +17,8 @@ impl Edge {
         self.fs
             .readdir_as(access(args.flags), ino, args.offset, |e| {
                 listing.name(e.ino, e.cookie, e.kind, &e.name)
-            })?;
+            })
+            .errno()?;
         Ok(())
     }
 
@@ -26,7 +28,7 @@ impl Edge {
         let mut after = args.offset;
         loop {
             // Attributes are looked up after the directory's lock is released.
-            let seen = self.entries_after(ino, after, args)?;
+            let seen = self.entries_after(ino, after, args).errno()?;
             let mut listing = Listing::new(out, args.size);
             for e in &seen {
                 let dot = e.name == b"." || e.name == b"..";

@@ -3,18 +3,19 @@
 use quayfs_fuse::wire::{CreateIn, InHeader, MkdirIn, MknodIn, Rename2In};
 use quayfs_fuse::{Answer, Out};
 use quayfs_layout::inode::{S_IFMT, S_IFREG};
+use quayfs_store::error::FsError;
 
 use crate::edge::caller::maker;
 use crate::edge::convert::rename_flags;
+use crate::edge::errno::{ToErrno, errno};
 use crate::edge::service::Edge;
-use crate::error::FsError;
 
 impl Edge {
     pub(super) fn lookup(&self, parent: u64, name: &[u8], out: &mut Out<'_>) -> Answer {
         match self.fs.lookup(parent, name) {
             Ok(found) => out.put(&self.entry_of(&found)),
             Err(FsError::NoEntry) => out.put(&self.no_entry()),
-            Err(e) => Err(e.into()),
+            Err(e) => Err(errno(&e)),
         }
     }
 
@@ -27,7 +28,8 @@ impl Edge {
     ) -> Answer {
         let made = self
             .fs
-            .symlink(maker(header, 0)?, header.nodeid, name, target)?;
+            .symlink(maker(header, 0)?, header.nodeid, name, target)
+            .errno()?;
         out.put(&self.entry_of(&made))
     }
 
@@ -41,7 +43,8 @@ impl Edge {
         let by = maker(header, args.umask)?;
         let made = self
             .fs
-            .mknod(by, header.nodeid, name, args.mode, args.rdev)?;
+            .mknod(by, header.nodeid, name, args.mode, args.rdev)
+            .errno()?;
         out.put(&self.entry_of(&made))
     }
 
@@ -53,7 +56,7 @@ impl Edge {
         out: &mut Out<'_>,
     ) -> Answer {
         let by = maker(header, args.umask)?;
-        let made = self.fs.mkdir(by, header.nodeid, name, args.mode)?;
+        let made = self.fs.mkdir(by, header.nodeid, name, args.mode).errno()?;
         out.put(&self.entry_of(&made))
     }
 
@@ -67,7 +70,7 @@ impl Edge {
     ) -> Answer {
         let mode = args.mode & !S_IFMT | S_IFREG;
         let by = maker(header, args.umask)?;
-        let made = self.fs.mknod(by, header.nodeid, name, mode, 0)?;
+        let made = self.fs.mknod(by, header.nodeid, name, mode, 0).errno()?;
         out.put(&self.entry_of(&made))?;
         out.put(&self.opened(args.flags))
     }
@@ -76,7 +79,8 @@ impl Edge {
     pub(super) fn tmpfile(&self, header: &InHeader, args: CreateIn, out: &mut Out<'_>) -> Answer {
         let made = self
             .fs
-            .tmpfile(maker(header, args.umask)?, header.nodeid, args.mode)?;
+            .tmpfile(maker(header, args.umask)?, header.nodeid, args.mode)
+            .errno()?;
         out.put(&self.entry_of(&made))?;
         out.put(&self.opened(args.flags))
     }
@@ -89,10 +93,10 @@ impl Edge {
     ) -> Answer {
         let flags = rename_flags(to.flags, header)?;
         let (old, new) = ((header.nodeid, name), (to.newdir, new_name));
-        Ok(self.fs.rename(old, new, flags)?)
+        self.fs.rename(old, new, flags).errno()
     }
 
     pub(super) fn link(&self, ino: u64, parent: u64, name: &[u8], out: &mut Out<'_>) -> Answer {
-        out.put(&self.entry_of(&self.fs.link(ino, parent, name)?))
+        out.put(&self.entry_of(&self.fs.link(ino, parent, name).errno()?))
     }
 }

@@ -8,15 +8,16 @@ use quayfs_fuse::{
     Answer, Errno, Notifier, Offer, Op, Out, Postponed, Request, Service, Stats, Wish,
 };
 use quayfs_layout::inode::ROOT;
+use quayfs_options::{AtimePolicy, MountOptions, OpenPolicy};
+use quayfs_store::error::FsError;
 
 use crate::edge::atomic::Sessions;
 use crate::edge::convert::{open_flags, writes};
+use crate::edge::errno::{ToErrno, errno};
 use crate::edge::exchange::marked;
 use crate::edge::outside::Outside;
-use crate::error::FsError;
 use crate::fs::Fs;
 use crate::mount::STATUS_XATTR;
-use quayfs_options::{AtimePolicy, MountOptions, OpenPolicy};
 
 /// Largest request the kernel sends.
 const WRITE_MAX: u32 = 1 << 20;
@@ -130,14 +131,14 @@ impl Service for Edge {
             return Some(self.answer(request, out));
         }
         if let Err(e) = self.fs.alive() {
-            return Some(Err(e.into()));
+            return Some(Err(errno(&e)));
         }
         let told = || {
             let postponed = postpone();
-            move |done: Result<(), FsError>| postponed.answer(done.map_err(Errno::from))
+            move |done: Result<(), FsError>| postponed.answer(done.errno())
         };
         let done = self.fs.fsync_or_queue(request.header.nodeid, told)?;
-        Some(done.map_err(Errno::from))
+        Some(done.errno())
     }
 
     fn waits_for_kernel(&self, request: &Request<'_>) -> bool {
@@ -147,7 +148,7 @@ impl Service for Edge {
     fn answer_waiting(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer {
         match &request.op {
             Op::Ioctl { args, data } => {
-                self.fs.alive()?;
+                self.fs.alive().errno()?;
                 self.ioctl_waiting(&request.header, (args, data), out)
             }
             _ => self.answer(request, out),
@@ -161,7 +162,7 @@ impl Service for Edge {
     fn answer(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer {
         let (header, ino) = (&request.header, request.header.nodeid);
         if !spared(ino, &request.op) {
-            self.fs.alive()?;
+            self.fs.alive().errno()?;
         }
         match request.op {
             Op::Lookup { name } => self.lookup(ino, name, out),
@@ -178,12 +179,12 @@ impl Service for Edge {
             Op::Getattr(_) => self.getattr(ino, out),
             Op::Statx(_) => self.statx(ino, out),
             Op::Setattr(ref args) => self.setattr(ino, args, out),
-            Op::Readlink => out.bytes(&self.fs.readlink(ino)?),
+            Op::Readlink => out.bytes(&self.fs.readlink(ino).errno()?),
             Op::Symlink { name, target } => self.symlink(header, name, target, out),
             Op::Mknod { args, name } => self.mknod(header, args, name, out),
             Op::Mkdir { args, name } => self.mkdir(header, args, name, out),
-            Op::Unlink { name } => Ok(self.fs.unlink(ino, name)?),
-            Op::Rmdir { name } => Ok(self.fs.rmdir(ino, name)?),
+            Op::Unlink { name } => self.fs.unlink(ino, name).errno(),
+            Op::Rmdir { name } => self.fs.rmdir(ino, name).errno(),
             Op::Rename { to, name, new_name } => self.rename(header, name, (to, new_name)),
             Op::Link { inode, name } => self.link(inode, ino, name, out),
             Op::Open(args) => self.open(ino, args.flags, out),
@@ -205,11 +206,11 @@ impl Service for Edge {
             Op::Fsync(_) | Op::Fsyncdir(_) if self.sync_is_needless() => {
                 self.needless(&request.op, out)
             }
-            Op::Fsync(_) | Op::Fsyncdir(_) => Ok(self.fs.fsync(ino)?),
+            Op::Fsync(_) | Op::Fsyncdir(_) => self.fs.fsync(ino).errno(),
             Op::Setxattr { args, name, value } => self.setxattr(header, args, name, value),
             Op::Getxattr { size, name } => self.getxattr(header, name, size, out),
             Op::Listxattr { size } => self.listxattr(header, size, out),
-            Op::Removexattr { name } => Ok(self.fs.removexattr(ino, name)?),
+            Op::Removexattr { name } => self.fs.removexattr(ino, name).errno(),
             // The kernel does not remember the entries of a directory that it does not open by itself.
             Op::Opendir(_) if self.sees_every_read() => out.put(&OpenOut::default()),
             Op::Readdir(args) => self.readdir(ino, &args, out),
@@ -226,7 +227,7 @@ impl Service for Edge {
             Op::Lseek(_) if self.fs.e.options.writeback_cache => Err(Errno::NOSYS),
             Op::Lseek(args) => self.lseek(ino, &args, out),
             Op::CopyFileRange { args, wide } => self.copy_file_range(ino, &args, wide, out),
-            Op::Syncfs => Ok(self.fs.sync_all()?),
+            Op::Syncfs => self.fs.sync_all().errno(),
             Op::Destroy => Ok(()),
             // A request under way is done before it could have been withdrawn.
             Op::Interrupt(_) | Op::Other { .. } => Err(Errno::NOSYS),
@@ -288,7 +289,7 @@ impl Edge {
     /// Makes durable what was done through a file that was opened with `O_SYNC` or `O_DSYNC`.
     pub(super) fn settle(&self, ino: u64, fh: u64) -> Answer {
         if fh & SYNCHRONOUS != 0 {
-            self.fs.fsync(ino)?;
+            self.fs.fsync(ino).errno()?;
         }
         Ok(())
     }
@@ -297,7 +298,7 @@ impl Edge {
         if self.opens_unasked() {
             return Err(Errno::NOSYS);
         }
-        self.fs.may_open(ino, writes(flags))?;
+        self.fs.may_open(ino, writes(flags)).errno()?;
         out.put(&self.opened(flags))
     }
 

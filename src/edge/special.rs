@@ -3,10 +3,11 @@
 
 use quayfs_fuse::wire::InHeader;
 use quayfs_fuse::{Answer, Errno};
+use quayfs_store::error::FsError;
 
 use crate::edge::convert::list_from;
+use crate::edge::errno::{ToErrno, errno};
 use crate::edge::service::Edge;
-use crate::error::FsError;
 use crate::mount::{QUOTA_XATTR, SCRUB_XATTR, STATUS_XATTR};
 
 impl Edge {
@@ -22,16 +23,16 @@ impl Edge {
                 .into_iter()
                 .map(|(opcode, n)| (opcode.name(), n))
                 .collect();
-            return Some(serde_json::to_vec(&status).map_err(|e| FsError::internal(e).into()));
+            return Some(serde_json::to_vec(&status).map_err(|e| errno(&FsError::internal(e))));
         }
         let by = self.asker(header);
         if let Some(from) = list_from(name, QUOTA_XATTR) {
             let all = self.fs.quotas(by, from);
             let text = all.and_then(|all| serde_json::to_vec(&all).map_err(FsError::internal));
-            return Some(text.map_err(Into::into));
+            return Some(text.errno());
         }
         let from = list_from(name, SCRUB_XATTR)?;
-        Some(self.fs.scrub_report(by, from).map_err(Into::into))
+        Some(self.fs.scrub_report(by, from).errno())
     }
 
     /// Does what is written to one of them; `None` if the name is none of theirs.
@@ -40,8 +41,8 @@ impl Edge {
         if name == QUOTA_XATTR.as_bytes() {
             let set = serde_json::from_slice(value).map_err(|_| FsError::Invalid);
             let done = set.and_then(|set| self.fs.set_quota(by, set));
-            return Some(done.map_err(Into::into));
+            return Some(done.errno());
         }
-        (name == SCRUB_XATTR.as_bytes()).then(|| Ok(self.fs.scrub_command(by, value)?))
+        (name == SCRUB_XATTR.as_bytes()).then(|| self.fs.scrub_command(by, value).errno())
     }
 }

@@ -5,6 +5,7 @@ use quayfs_fuse::{Answer, Errno, Out};
 use quayfs_layout::inode::ROOT;
 
 use crate::edge::convert::set_xattr;
+use crate::edge::errno::ToErrno;
 use crate::edge::service::Edge;
 
 impl Edge {
@@ -22,9 +23,9 @@ impl Edge {
         }
         let how = set_xattr(args.flags)?;
         let stranger = args.setxattr_flags & SETXATTR_ACL_KILL_SGID != 0;
-        Ok(self
-            .fs
-            .setxattr_by(header.nodeid, name, value, how, stranger)?)
+        self.fs
+            .setxattr_by(header.nodeid, name, value, how, stranger)
+            .errno()
     }
 
     pub(super) fn getxattr(
@@ -39,12 +40,15 @@ impl Edge {
         {
             return put(&value?, size, out);
         }
-        put(&self.fs.getxattr(header.nodeid, name)?, size, out)
+        put(&self.fs.getxattr(header.nodeid, name).errno()?, size, out)
     }
 
     pub(super) fn listxattr(&self, header: &InHeader, size: u32, out: &mut Out<'_>) -> Answer {
         let by = self.asker(header);
-        let names = self.fs.listxattr_for(header.nodeid, || by.sees_trusted())?;
+        let names = self
+            .fs
+            .listxattr_for(header.nodeid, || by.sees_trusted())
+            .errno()?;
         put(&names, size, out)
     }
 }

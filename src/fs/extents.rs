@@ -2,12 +2,12 @@
 
 use std::ops::Range;
 
-use crate::engine::Engine;
-use crate::error::{FsError, Result};
-use crate::ns::extent::ExtentMap;
-use crate::ns::inode::Cell;
-use crate::txn::Txn;
 use quayfs_layout::inode::Inode;
+use quayfs_store::engine::Engine;
+use quayfs_store::error::{FsError, Result};
+use quayfs_store::ns::extent::ExtentMap;
+use quayfs_store::ns::inode::Cell;
+use quayfs_store::txn::Txn;
 
 /// Loads the map if it is not in DRAM.
 pub fn ensure(e: &Engine, cell: &Cell) -> Result<()> {

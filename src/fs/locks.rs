@@ -23,7 +23,7 @@ use std::sync::Arc;
 use quayfs_sync::{Mutex, MutexGuard, RwLockWriteGuard};
 use smallvec::{SmallVec, smallvec};
 
-use crate::ns::inode::Cell;
+use quayfs_store::ns::inode::Cell;
 
 /// Serialises renames that move directories, so that no two of them can form a loop.
 #[derive(Default)]

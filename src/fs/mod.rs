@@ -20,7 +20,10 @@ use std::sync::atomic::AtomicBool;
 
 use quayfs_layout::inode::{Inode, ROOT, S_IFDIR};
 use quayfs_layout::{Ino, dirent};
+use quayfs_options::MountOptions;
 use quayfs_pmem::Region;
+use quayfs_store::error::{FsError, Result};
+use quayfs_store::ns::inode::Cell;
 use quayfs_sync::Mutex;
 use quayfs_sync::thread::{self, JoinHandle};
 
@@ -37,12 +40,9 @@ pub use ops::xattr::{Cause, SetXattr};
 pub use status::{Status, uuid_text};
 
 use crate::background::{Background, Threads, guarded};
-use crate::error::{FsError, Result};
-use crate::ns::inode::Cell;
 use crate::recovery::{self, MountError};
 use crate::scrub::Scrubber;
 use crate::volume::Volume;
-use quayfs_options::MountOptions;
 
 /// A mounted volume.
 pub struct Fs {

@@ -5,8 +5,8 @@
 //! Nothing depends on how a file was opened, which the daemon may never have been told.
 
 use quayfs_layout::inode::{FLAG_APPEND, FLAG_IMMUTABLE, Inode};
+use quayfs_store::error::{FsError, Result};
 
-use crate::error::{FsError, Result};
 use crate::fs::{SetAttr, SetTime};
 
 fn forbid(i: &Inode, flags: u32) -> Result<()> {

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use rustix::thread::CapabilitySet;
 use serde::Serialize;
 
-use crate::error::{FsError, Result};
+use quayfs_store::error::{FsError, Result};
+use quayfs_store::metrics::Snapshot;
+
 use crate::fs::{Asker, Fs};
-use crate::metrics::Snapshot;
 use crate::scrub;
 use crate::trim::{self, Trim};
 

@@ -26,15 +26,15 @@ use quayfs_layout::inode::{
     ROOT, S_IFCHR, S_IFREG,
 };
 use quayfs_layout::{BLOCK, Ino};
+use quayfs_options::MountOptions;
 use quayfs_pmem::{Backend, Region};
+use quayfs_store::error::{FsError, Shortage};
 
-use crate::error::{FsError, Shortage};
 use crate::fs::{
     Caller, FallocMode, Fs, RenameFlags, SetAttr, SetFlags, SetTime, SetXattr, Writes,
 };
 use crate::fsck::{FsckOptions, check_volume};
 use crate::volume::{Access, Volume};
-use quayfs_options::MountOptions;
 
 const PMEM: u64 = 20 << 20;
 const DATA: u64 = 24 << 20;

@@ -8,14 +8,14 @@ use quayfs_layout::BLOCK;
 use quayfs_layout::config::{COPIES, ConfigTable, DataHeader};
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::jsb::WordKind;
+use quayfs_options::MountOptions;
 use quayfs_pmem::Region;
 use quayfs_ppt::Ppt;
+use quayfs_store::ns::dir::NameHash;
 
 use super::{Area, Check, logs};
-use crate::ns::dir::NameHash;
 use crate::recovery::{self, batch_log, journal_geometry, ppt_geometry};
 use crate::volume::Volume;
-use quayfs_options::MountOptions;
 
 /// What is checked: a private copy of the region, and the device.
 pub(super) struct Media {

@@ -8,13 +8,13 @@ use rangemap::RangeSet;
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::node::{self, NodeKind};
 use quayfs_layout::{Ino, Lbn};
+use quayfs_store::ns::node::PageBytes;
 
 use super::bitset::BitSet;
 use super::extents;
 use super::pages::{Got, Pages};
 use super::table::Table;
 use super::{Area, Check, KEPT};
-use crate::ns::node::PageBytes;
 
 /// What could not be read, so that something else has no owner for no fault of its own.
 #[derive(Clone, Copy, Debug, Default)]

@@ -5,13 +5,13 @@ use std::ops::Range;
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::node::{self, OFF_SEQ};
 use quayfs_layout::{BLOCK, bytes, flaw};
+use quayfs_store::ns::node::{PageBytes, zero_page};
 use rangemap::RangeSet;
 use rustc_hash::FxHashSet;
 
 use super::bitset::BitSet;
 use super::media::Media;
 use super::{Area, Check};
-use crate::ns::node::{PageBytes, zero_page};
 
 /// In `owner`: no inode.
 const NOBODY: u32 = 0;

@@ -5,10 +5,11 @@
 //! mount that is nowhere with its last descriptor. Where that is not possible (through `fusermount3`, on kernels and in
 //! sandboxes without fsopen(2)) the mount is in the tree from the beginning, and [`Pending`] takes it away again.
 
+use quayfs_options::{AtimePolicy, MountOptions, Permissions};
+
 use super::place::{Place, by_descriptor, device_of};
 use super::superblock::Superblock;
 use super::{AttachError, Users, fusermount, table};
-use quayfs_options::{AtimePolicy, MountOptions, Permissions};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{

@@ -1,7 +1,8 @@
 //! The set-user-id helper `fusermount3`, for users who may not call mount(2).
 
-use super::{AttachError, Users};
 use quayfs_options::{AtimePolicy, MountOptions, Permissions};
+
+use super::{AttachError, Users};
 use rustix::cmsg_space;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};

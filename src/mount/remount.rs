@@ -1,9 +1,10 @@
 //! Changing a mount that exists.
 
+use quayfs_options::remount::Remount;
+
 use super::place::by_descriptor;
 use super::table::Entry;
 use super::{AttachError, Place};
-use quayfs_options::remount::Remount;
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 

@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::process::geteuid;
 
+use quayfs_options::MountOptions;
+
 use crate::shown;
 use crate::volume::PMEM;
-use quayfs_options::MountOptions;
 
 /// One line of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,18 +7,18 @@ use std::sync::atomic::Ordering;
 use quayfs_layout::inode::{self, Inode, ROOT, S_IFDIR};
 use quayfs_layout::node::{self, INODES_PER_PAGE, NodeKind};
 use quayfs_layout::{BLOCK, Ino, Lbn};
+use quayfs_store::engine::Engine;
+use quayfs_store::error::{FsError, Result};
+use quayfs_store::ns::dir::{self, FIRST_COOKIE};
+use quayfs_store::ns::extent::ExtentMap;
+use quayfs_store::ns::inode::Cell;
+use quayfs_store::txn::{Aside, PageSource};
 use rangemap::RangeSet;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::scan::Suspects;
 use super::{Area, Finding};
 use crate::data::read::{self, Want};
-use crate::engine::Engine;
-use crate::error::{FsError, Result};
-use crate::ns::dir::{self, FIRST_COOKIE};
-use crate::ns::extent::ExtentMap;
-use crate::ns::inode::Cell;
-use crate::txn::{Aside, PageSource};
 
 const B: u64 = BLOCK as u64;
 /// Names kept of one file.

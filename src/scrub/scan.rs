@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use quayfs_layout::{BLOCK, Lbn};
 use quayfs_ppt::BlockState;
+use quayfs_store::damage::Watch;
+use quayfs_store::engine::Engine;
 use rangemap::RangeSet;
 
 use super::{Limiter, Pass};
-use crate::damage::Watch;
 use crate::data::read::{self, Want};
-use crate::engine::Engine;
 
 const B: u64 = BLOCK as u64;
 /// LBNs looked up between two looks at the world.

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use quayfs::error::FsError;
 use quayfs::fs::{Caller, Fs};
 use quayfs::volume::{Access, Volume};
 use quayfs_crashsim::{Fault, FaultOp, Repeat, Stall};
@@ -16,6 +15,7 @@ use quayfs_oracle::model::Model;
 use quayfs_oracle::ops::Op;
 use quayfs_oracle::{Media, options};
 use quayfs_pmem::Backend;
+use quayfs_store::error::FsError;
 
 use crate::media::{Base, Pair};
 use crate::program::{Act, Step};

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-use quayfs::error::FsError;
+use quayfs_store::error::FsError;
 
 use crate::life::End;
 

@@ -5,7 +5,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use quayfs::background;
-use quayfs::error::FsError;
 use quayfs::fs::Fs;
 use quayfs::fsck::FsckOptions;
 use quayfs::fsck::repair::{Failed, Outcome, belongs, repair_volume};
@@ -16,6 +15,7 @@ use quayfs_layout::jsb::WordKind;
 use quayfs_layout::node::{self, NodeKind};
 use quayfs_oracle::{Media, options};
 use quayfs_pmem::Backend;
+use quayfs_store::error::FsError;
 
 use crate::support::{B, Harm, How, check, mended, open, repair, ruins, tree, unchanged};
 use quayfs_oracle::damage::map::{Map, Use};

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use quayfs::error::Result;
 use quayfs::fs::{Fs, Whence};
 use quayfs_layout::inode::ROOT;
 use quayfs_layout::{BLOCK, Ino};
 use quayfs_options::MountOptions;
+use quayfs_store::error::Result;
 
 use crate::forge::forge;
 use crate::input::Input;

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use quayfs::background;
 use quayfs::checkpoint::{self, Reach};
-use quayfs::error::Result;
 use quayfs::fs::{
     Caller, Cause, FallocMode, Fs, RenameFlags, SetAttr, SetFlags, SetTime, SetXattr, Whence,
 };
 use quayfs_layout::inode::{ROOT, Time};
 use quayfs_layout::{Ino, acl};
+use quayfs_store::error::Result;
 
 use crate::input::Input;
 

@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, LazyLock};
 
-use quayfs::error::Result;
 use quayfs::fs::{Caller, Fs, SetAttr, SetXattr};
 use quayfs::fsck::{self, FsckOptions, FsckReport};
 use quayfs::mkfs::{self, Identity};
@@ -17,6 +16,7 @@ use quayfs_options::MountOptions;
 use quayfs_oracle::Shape;
 use quayfs_pmem::{Backend, Region};
 use quayfs_ppt::Ppt;
+use quayfs_store::error::Result;
 
 const B: u64 = BLOCK as u64;
 const ME: Caller = Caller {

@@ -1,13 +1,13 @@
 //! Whether what the mount believes to be free is what is free.
 
-use quayfs::damage::Watch;
 use quayfs::fs::{Fs, extents};
-use quayfs::nodelog::NodeLog;
-use quayfs::ns::alloc::{Allocator, Kind};
-use quayfs::ns::node::NodeStore;
-use quayfs::ns::quota::Quotas;
 use quayfs::{background, checkpoint};
 use quayfs_layout::inode::Inode;
+use quayfs_store::damage::Watch;
+use quayfs_store::nodelog::NodeLog;
+use quayfs_store::ns::alloc::{Allocator, Kind};
+use quayfs_store::ns::node::NodeStore;
+use quayfs_store::ns::quota::Quotas;
 
 use crate::model::Model;
 

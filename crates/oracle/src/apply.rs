@@ -4,11 +4,11 @@ use std::mem::take;
 
 use quayfs::background;
 use quayfs::checkpoint::{self, Reach};
-use quayfs::error::FsError;
 use quayfs::fs::{Attr, Caller, Exchange, Fs, SetAttr, SetFlags, SetXattr, Whence};
 use quayfs::trim::Trim;
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{FLAG_PROJECT, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use quayfs_store::error::FsError;
 
 use crate::model::{Model, Node, lists};
 use crate::ops::{Op, target};

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use quayfs::error::{FsError, Result};
 use quayfs::fs::{Attr, Fs, Whence, extents};
-use quayfs::ns::blob;
 use quayfs_layout::inode::Time;
 use quayfs_layout::{BLOCK, Ino};
+use quayfs_store::error::{FsError, Result};
+use quayfs_store::ns::blob;
 use rangemap::RangeSet;
 
 use crate::content::Block;

@@ -9,13 +9,13 @@ mod quota;
 
 use std::collections::BTreeMap;
 
-use quayfs::error::FsError;
 use quayfs::fs::{Caller, RenameFlags};
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{
     FLAG_APPEND, FLAG_IMMUTABLE, FLAG_PROJECT, FLAGS_INHERITED, ROOT, S_IFCHR, S_IFDIR, S_IFLNK,
     S_IFMT, S_IFREG, S_ISGID, S_ISUID, flags_of,
 };
+use quayfs_store::error::FsError;
 
 use crate::content::Content;
 use crate::quota::AllLimits;

@@ -4,7 +4,6 @@
 
 use std::sync::{Arc, LazyLock};
 
-use quayfs::error::FsError;
 use quayfs::fs::{Caller, FallocMode, Fs};
 use quayfs::fsck::repair::{Outcome, RepairReport, belongs, repair_volume};
 use quayfs::fsck::{Area, Finding, FsckOptions, check_volume};
@@ -17,6 +16,7 @@ use quayfs_layout::BLOCK;
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_options::MountOptions;
 use quayfs_pmem::Backend;
+use quayfs_store::error::FsError;
 
 use crate::Media;
 use crate::crash::{Depth, Run};

@@ -12,13 +12,13 @@ use std::sync::Arc;
 
 use quayfs::background;
 use quayfs::checkpoint::{self, Reach};
-use quayfs::error::FsError;
 use quayfs::fs::{Caller, FallocMode, Fs};
 use quayfs_crashsim::Recorder;
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_options::MountOptions;
 use quayfs_pmem::Backend;
+use quayfs_store::error::FsError;
 
 use crate::apply::Outcome;
 use crate::crash::{Depth, explore};

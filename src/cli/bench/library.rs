@@ -20,13 +20,13 @@ use std::sync::Arc;
 
 use quayfs_bench::library::{Library, Node};
 use quayfs_layout::inode::{S_IFREG, Time};
+use quayfs_store::error::FsError;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use self::dentries::Dentries;
 use crate::edge::errno::errno;
 use crate::edge::writes;
-use crate::error::FsError;
 use crate::fs::{Attr, Caller, Fs, Manner, RenameFlags, SetAttr, SetTime};
 
 /// A mounted volume that workloads call.

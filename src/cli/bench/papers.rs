@@ -12,6 +12,8 @@ mod table;
 mod together;
 mod volume;
 
+use quayfs_options::MountOptions;
+
 use self::experiments::ALL;
 use self::kernel::{Ext4, Loop};
 use self::report::{Cell, ExperimentReport, FORMAT, Papers, Where};
@@ -27,7 +29,6 @@ use quayfs_bench::progress::Progress;
 use quayfs_bench::target::Target;
 use quayfs_bench::workload::{self, Params, Wishes, Workload};
 use quayfs_bench::{Error, Result, commit};
-use quayfs_options::MountOptions;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -8,12 +8,12 @@ use quayfs_layout::Ino;
 use quayfs_layout::acl::{ACCESS, Acl, DEFAULT, VALUE_MAX, Wrong};
 use quayfs_layout::inode::{Inode, S_ISGID};
 use quayfs_layout::xattr::{SET_MAX, Set, value_at};
+use quayfs_store::error::{FsError, Result, Shortage};
+use quayfs_store::ns::blob;
+use quayfs_store::txn::{Needs, PageSource, Txn};
 
-use crate::error::{FsError, Result, Shortage};
 use crate::fs::Fs;
 use crate::fs::ops::xattr::{load, store};
-use crate::ns::blob;
-use crate::txn::{Needs, PageSource, Txn};
 
 fn decode(value: &[u8]) -> Result<Acl> {
     Acl::decode(value).map_err(|wrong| match wrong {

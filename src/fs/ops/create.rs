@@ -5,14 +5,14 @@ use quayfs_layout::inode::{
     FLAG_PROJECT, FLAGS_INHERITED, INLINE_MAX, Inode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK,
     S_IFMT, S_IFREG, S_IFSOCK, S_ISGID, flags_of,
 };
+use quayfs_store::error::{FsError, Result};
+use quayfs_store::ns::{blob, dir};
+use quayfs_store::txn::{Needs, Txn};
 
-use crate::error::{FsError, Result};
 use crate::fs::attr::{dirent_kind, now};
 use crate::fs::ops::lookup::TARGET_MAX;
 use crate::fs::ops::unlink::OrphanIntent;
 use crate::fs::{Attr, Caller, Fs, check_name, live_dir, protect};
-use crate::ns::{blob, dir};
-use crate::txn::{Needs, Txn};
 
 /// Most links of an inode.
 pub const LINK_MAX: u32 = i32::MAX as u32;

@@ -4,14 +4,14 @@ use std::ops::Range;
 
 use quayfs_layout::inode::{FLAG_SYNC, Inode, S_ISGID, S_ISUID};
 use quayfs_layout::{BLOCK, Ino};
+use quayfs_store::error::{FsError, Result};
+use quayfs_store::metrics::Metrics;
+use quayfs_store::ns::inode::Cell;
 
 use crate::data::read::{self, Want};
 use crate::data::together;
 use crate::data::write::{self, Request, SIZE_MAX};
-use crate::error::{FsError, Result};
 use crate::fs::{Access, Cause, Fs, extents};
-use crate::metrics::Metrics;
-use crate::ns::inode::Cell;
 
 pub use crate::data::write::Place;
 pub use crate::fs::ops::space::{FallocMode, Whence};

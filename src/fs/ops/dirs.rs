@@ -1,10 +1,10 @@
 //! opendir, readdir.
 
 use quayfs_layout::Ino;
+use quayfs_store::error::{FsError, Result};
+use quayfs_store::ns::dir;
 
-use crate::error::{FsError, Result};
 use crate::fs::{Access, Attr, Fs};
-use crate::ns::dir;
 
 /// Cookies of `.` and `..`; all others are larger.
 const DOT: u64 = 1;

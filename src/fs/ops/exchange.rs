@@ -12,16 +12,16 @@ use quayfs_layout::inode::{FLAG_SYNC, Inode, Time};
 use quayfs_layout::intent::IntentKind;
 use quayfs_layout::{BLOCK, Ino, Lbn};
 use quayfs_ppt::BlockState;
+use quayfs_store::error::{FsError, Result};
+use quayfs_store::ns::extent::ExtentMap;
+use quayfs_store::ns::inode::Cell;
+use quayfs_store::ns::node::STEP;
+use quayfs_store::txn::{Needs, Txn};
 
 use crate::data::write::SIZE_MAX;
-use crate::error::{FsError, Result};
 use crate::fs::attr::{Asker, drop_privileges_by, now};
 use crate::fs::locks::lock_all;
 use crate::fs::{Fs, extents, protect};
-use crate::ns::extent::ExtentMap;
-use crate::ns::inode::Cell;
-use crate::ns::node::STEP;
-use crate::txn::{Needs, Txn};
 
 const B: u64 = BLOCK as u64;
 /// Bytes of items for each extent that moves: its old place, its new one, and that of a rest.

@@ -2,12 +2,12 @@
 
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{FLAG_APPEND, FLAG_IMMUTABLE, FLAG_SYNC, Inode, S_IFDIR, flags_of};
+use quayfs_store::error::{FsError, Result};
+use quayfs_store::txn::{Needs, Txn};
 use rustix::thread::CapabilitySet;
 
-use crate::error::{FsError, Result};
 use crate::fs::attr::now;
 use crate::fs::{Asker, Fs, protect};
-use crate::txn::{Needs, Txn};
 
 /// What `set_flags` changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

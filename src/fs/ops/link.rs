@@ -3,14 +3,14 @@
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{FLAG_PROJECT, FLAG_SYNC, Inode};
 use quayfs_layout::intent::IntentKind;
+use quayfs_store::error::{FsError, Result};
+use quayfs_store::ns::dir;
+use quayfs_store::txn::{Needs, Txn};
 
-use crate::error::{FsError, Result};
 use crate::fs::attr::{dirent_kind, now};
 use crate::fs::locks::lock_all;
 use crate::fs::ops::create::{LINK_MAX, entry_needs};
 use crate::fs::{Attr, Fs, check_name, live_dir, protect};
-use crate::ns::dir;
-use crate::txn::{Needs, Txn};
 
 impl Fs {
     /// Gives an inode one more name. An inode without a name gets its first if a process has it open; which of these

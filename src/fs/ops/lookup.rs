@@ -3,10 +3,10 @@
 use quayfs_layout::inode::{INLINE_MAX, Inode};
 use quayfs_layout::intent::IntentKind;
 use quayfs_layout::{Ino, dirent};
+use quayfs_store::error::{FsError, Result};
+use quayfs_store::ns::{blob, dir};
 
-use crate::error::{FsError, Result};
 use crate::fs::{Attr, Fs};
-use crate::ns::{blob, dir};
 
 /// Longest symbolic link target.
 pub const TARGET_MAX: usize = quayfs_layout::inode::TARGET_MAX;

@@ -3,13 +3,13 @@
 use quayfs_layout::inode::{FLAG_PROJECT, Inode};
 use quayfs_layout::quota::{LIMITS_BYTES, Limits};
 use quayfs_layout::{BLOCK, Ino};
+use quayfs_store::error::{FsError, Result};
+use quayfs_store::ns::quota::Project;
+use quayfs_store::txn::{Needs, Txn};
 use serde::{Deserialize, Serialize};
 
-use crate::error::{FsError, Result};
 use crate::fs::status::may_manage;
 use crate::fs::{Asker, Fs, StatFs};
-use crate::ns::quota::Project;
-use crate::txn::{Needs, Txn};
 
 const B: u64 = BLOCK as u64;
 /// Projects in one answer, which has to fit an extended attribute.

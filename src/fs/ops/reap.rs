@@ -6,15 +6,15 @@ use quayfs_layout::Ino;
 use quayfs_layout::inode::Inode;
 use quayfs_layout::intent::IntentKind;
 use quayfs_layout::xattr;
+use quayfs_store::error::{FsError, Result};
+use quayfs_store::ns::inode::Cell;
+use quayfs_store::ns::node::STEP;
+use quayfs_store::ns::{blob, dir};
+use quayfs_store::txn::{Needs, Txn};
 
-use crate::error::{FsError, Result};
 use crate::fs::Fs;
 use crate::fs::extents::{self, Changed};
 use crate::fs::ops::lookup::TARGET_MAX;
-use crate::ns::inode::Cell;
-use crate::ns::node::STEP;
-use crate::ns::{blob, dir};
-use crate::txn::{Needs, Txn};
 
 /// Bytes of items of one step.
 pub const STEP_BYTES: u32 = 2048 + STEP as u32 * 96;

@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{Inode, ROOT, S_IFCHR};
+use quayfs_store::error::{FsError, Result};
+use quayfs_store::ns::dir::{self, Found};
+use quayfs_store::ns::inode::Cell;
+use quayfs_store::txn::{Needs, PageSource, Txn};
 
-use crate::error::{FsError, Result};
 use crate::fs::attr::{dirent_kind, now};
 use crate::fs::locks::lock_all;
 use crate::fs::ops::create::{LINK_MAX, New, entry_needs};
 use crate::fs::ops::link::may_join;
 use crate::fs::ops::unlink::drop_link;
 use crate::fs::{Caller, Fs, check_name, live_dir, protect};
-use crate::ns::dir::{self, Found};
-use crate::ns::inode::Cell;
-use crate::txn::{Needs, PageSource, Txn};
 
 /// How to rename.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -2,15 +2,15 @@
 
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{FLAG_NOATIME, Inode, S_IFMT, Time};
+use quayfs_options::AtimePolicy;
+use quayfs_store::error::{FsError, Result};
+use quayfs_store::ns::inode::Cell;
+use quayfs_store::txn::{Needs, Txn};
 
-use crate::error::{FsError, Result};
 use crate::fs::attr::{SetTime, drop_privileges, now};
 use crate::fs::ops::acl::needs_to_follow;
 use crate::fs::ops::truncate::Also;
 use crate::fs::{Attr, Fs, SetAttr, protect};
-use crate::ns::inode::Cell;
-use crate::txn::{Needs, Txn};
-use quayfs_options::AtimePolicy;
 
 const DAY: i64 = 86_400;
 

@@ -5,17 +5,17 @@ use std::ops::Range;
 use quayfs_layout::inode::{FLAG_SYNC, Inode};
 use quayfs_layout::{BLOCK, Ino};
 use quayfs_ppt::BlockState;
+use quayfs_store::error::{FsError, Result};
+use quayfs_store::ns::extent::Piece;
+use quayfs_store::ns::inode::Cell;
+use quayfs_store::ns::node::STEP;
+use quayfs_store::txn::{Needs, Txn};
 
 use crate::data::read::{self, Want};
 use crate::data::write::SIZE_MAX;
-use crate::error::{FsError, Result};
 use crate::fs::attr::{Asker, drop_privileges, drop_privileges_by, now};
 use crate::fs::ops::reap::STEP_BYTES;
 use crate::fs::{Fs, extents, protect};
-use crate::ns::extent::Piece;
-use crate::ns::inode::Cell;
-use crate::ns::node::STEP;
-use crate::txn::{Needs, Txn};
 
 const B: u64 = BLOCK as u64;
 /// Runs of LBNs that one record of `fallocate` allocates at most.

@@ -5,12 +5,12 @@ use std::sync::atomic::Ordering;
 use quayfs_journal::Waiter;
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{FLAG_DIRSYNC, FLAG_SYNC};
+use quayfs_options::Durability;
+use quayfs_store::error::{FsError, Result};
+use quayfs_store::ns::inode::Cell;
 
-use crate::error::{FsError, Result};
 use crate::fs::status::may_manage;
 use crate::fs::{Asker, Fs};
-use crate::ns::inode::Cell;
-use quayfs_options::Durability;
 
 impl Fs {
     /// Whether `fsync` has nothing to do, so that the kernel need not send it.

@@ -8,17 +8,17 @@ use quayfs_layout::BLOCK;
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{FLAG_SYNC, Inode, Time};
 use quayfs_layout::intent::{Intent, IntentKind};
+use quayfs_store::error::{FsError, Result};
+use quayfs_store::ns::inode::Cell;
+use quayfs_store::ns::node::STEP;
+use quayfs_store::txn::{Needs, Txn};
 
 use crate::data::read::{self, Want};
 use crate::data::write::SIZE_MAX;
-use crate::error::{FsError, Result};
 use crate::fs::attr::{drop_privileges, now};
 use crate::fs::extents::{self, Changed};
 use crate::fs::ops::reap::STEP_BYTES;
 use crate::fs::{Attr, Fs, protect};
-use crate::ns::inode::Cell;
-use crate::ns::node::STEP;
-use crate::txn::{Needs, Txn};
 
 const B: u64 = BLOCK as u64;
 

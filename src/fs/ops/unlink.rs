@@ -3,15 +3,15 @@
 use quayfs_layout::Ino;
 use quayfs_layout::inode::Inode;
 use quayfs_layout::intent::{Intent, IntentKind};
+use quayfs_store::error::{FsError, Result};
+use quayfs_store::ns::dir;
+use quayfs_store::ns::intent::Slot;
+use quayfs_store::txn::{Needs, Txn};
 
-use crate::error::{FsError, Result};
 use crate::fs::attr::now;
 use crate::fs::locks::lock_all;
 use crate::fs::ops::create::entry_needs;
 use crate::fs::{Fs, check_dir, check_name, live_dir, protect};
-use crate::ns::dir;
-use crate::ns::intent::Slot;
-use crate::txn::{Needs, Txn};
 
 /// An intent slot that returns to the table unless the record was appended.
 pub struct OrphanIntent<'f> {

@@ -5,13 +5,13 @@ mod names;
 use quayfs_layout::inode::Inode;
 use quayfs_layout::xattr::{self, NAME_MAX, SET_MAX, Set, VALUE_MAX};
 use quayfs_layout::{BLOCK, Ino, acl, flaw};
+use quayfs_store::error::{FsError, Result};
+use quayfs_store::ns::blob;
+use quayfs_store::txn::{Needs, PageSource, Txn};
 
-use crate::error::{FsError, Result};
 use crate::fs::attr::now;
 use crate::fs::ops::acl::{access_list, default_list};
 use crate::fs::{Fs, SetAttr, protect};
-use crate::ns::blob;
-use crate::txn::{Needs, PageSource, Txn};
 
 use names::{Kind, is_list, is_trusted, kind, leaves_room};
 
@@ -250,7 +250,7 @@ impl Fs {
                 return Err(FsError::Stale);
             }
             if held(&i) + more > len {
-                return Err(FsError::Short(crate::error::Shortage::Log));
+                return Err(FsError::Short(quayfs_store::error::Shortage::Log));
             }
             let mut set = load(&txn, ino, &i)?;
             change(&mut set, &mut i)?;

@@ -1,9 +1,9 @@
 //! Large writes that go to the data device directly, behind the answer.
 
 use quayfs_crashsim::{Fault, FaultDevice, FaultOp, Repeat, Stall};
+use quayfs_store::behind::MOST;
 
 use super::*;
-use crate::data::behind::MOST;
 use crate::fs::SetQuota;
 
 const LARGE: usize = 128 << 10;

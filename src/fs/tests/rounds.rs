@@ -1,11 +1,11 @@
 //! Rounds that follow each other without a pause.
 
 use quayfs_crashsim::{Fault, FaultDevice, FaultOp, Repeat};
+use quayfs_store::engine::Rest;
 
 use super::*;
 use crate::background::digest_all;
 use crate::checkpoint::{Reach, round_of, rounds};
-use crate::engine::Rest;
 use crate::fsck::repair::repair_volume;
 
 const BLOCKS: u64 = 48;

@@ -14,10 +14,10 @@ use quayfs_layout::record::{
 };
 use quayfs_layout::slot::{COMMITTED_OFFSET, SLOT_HEADER_BYTES, SlotHeader, committed};
 use quayfs_layout::{Ino, LINE};
+use quayfs_options::MountOptions;
 
 use super::{Area, Failed, Repair, heal};
 use crate::recovery::{self, journal_geometry};
-use quayfs_options::MountOptions;
 
 impl Repair<'_> {
     fn scan(&self) -> Option<Scan> {

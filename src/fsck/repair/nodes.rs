@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use quayfs_layout::node::{self, BITS_PER_PAGE, INODES_PER_PAGE, NodeKind, OFF_SEQ};
 use quayfs_layout::{BLOCK, bytes};
+use quayfs_store::ns::node::zero_page;
 use rustc_hash::FxHashMap;
 
 use super::{Area, Failed, Repair, heal};
 use crate::fsck::pages::judge;
-use crate::ns::node::zero_page;
 
 /// NAT entries and what they say.
 struct Nat {

@@ -20,6 +20,7 @@ use quayfs_layout::inode::{
 use quayfs_layout::jsb::{SeqWord, WordKind};
 use quayfs_layout::node::{self, INODES_PER_PAGE, NodeKind};
 use quayfs_layout::{Ino, Lbn};
+use quayfs_store::ns::node::PageBytes;
 use rangemap::RangeSet;
 use rustc_hash::FxHashMap;
 
@@ -31,7 +32,6 @@ use crate::fsck::bitset::BitSet;
 use crate::fsck::media::Media;
 use crate::fsck::pages::{Got, Pages};
 use crate::fsck::{Check, FsckReport};
-use crate::ns::node::PageBytes;
 use dirs::Directory;
 
 /// The tree as it is to be.

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use quayfs_layout::inode::{ROOT, S_IFREG};
+use quayfs_options::{CheckpointPolicy, DataMode, Durability, MountOptions};
+use quayfs_store::error::FsError;
 
 use super::support::{BY, Disk};
-use crate::error::FsError;
 use crate::fs::{FallocMode, Fs, RenameFlags, SetAttr, SetXattr};
-use quayfs_options::{CheckpointPolicy, DataMode, Durability, MountOptions};
 
 const THREADS: u64 = 4;
 

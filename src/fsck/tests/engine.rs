@@ -4,10 +4,10 @@ use quayfs_layout::bytes::put_u64;
 use quayfs_layout::inode::ROOT;
 use quayfs_layout::intent::{Intent, IntentKind, SIZE};
 use quayfs_layout::node::{HEADER, NodeKind};
+use quayfs_options::MountOptions;
 
 use super::support::Disk;
 use crate::fs::{Fs, SetAttr};
-use quayfs_options::MountOptions;
 
 fn read_only(disk: &Disk) -> std::sync::Arc<Fs> {
     let options = MountOptions {
@@ -88,7 +88,8 @@ fn an_unfinished_truncate_ends_with_its_file() {
         ino: s.big,
         kind: IntentKind::Truncate,
     };
-    let mut txn = crate::txn::Txn::begin(&fs.e, crate::txn::Needs::default()).unwrap();
+    let mut txn =
+        quayfs_store::txn::Txn::begin(&fs.e, quayfs_store::txn::Needs::default()).unwrap();
     fs.e.intents.write(&mut txn, slot, Some(intent));
     txn.commit().unwrap();
     fs.e.intents.made(slot, intent);
@@ -109,7 +110,8 @@ fn an_unfinished_truncate_is_finished_by_the_next_one() {
     };
     let mut image = fs.getattr(s.big).unwrap().inode;
     image.size = 3 * 8192;
-    let mut txn = crate::txn::Txn::begin(&fs.e, crate::txn::Needs::default()).unwrap();
+    let mut txn =
+        quayfs_store::txn::Txn::begin(&fs.e, quayfs_store::txn::Needs::default()).unwrap();
     fs.e.intents.write(&mut txn, slot, Some(intent));
     txn.put_inode(s.big, &image);
     let seq = txn.commit().unwrap();

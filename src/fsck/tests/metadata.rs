@@ -5,10 +5,10 @@ use quayfs_layout::extent::{self, Extent};
 use quayfs_layout::inode::{self, Inline, ROOT};
 use quayfs_layout::node::{self, NodeKind, OFF_BITS_SET, OFF_NEXT, OFF_OWNER, OFF_SEQ};
 use quayfs_layout::xattr;
+use quayfs_options::MountOptions;
 
 use super::support::Disk;
 use crate::fs::{FallocMode, Fs, SetAttr, SetXattr};
-use quayfs_options::MountOptions;
 
 #[test]
 fn a_damaged_nat_entry() {

@@ -7,12 +7,12 @@ use quayfs_layout::BLOCK;
 use quayfs_layout::bytes::{get_u32, put_u32};
 use quayfs_layout::inode::ROOT;
 use quayfs_layout::node::{HEADER, OFF_BITS_SET, OFF_NEXT, OFF_USED};
+use quayfs_options::MountOptions;
+use quayfs_store::error::{FsError, Result};
 
 use super::support::{BY, Disk, NAMES, Sample};
-use crate::error::{FsError, Result};
 use crate::fs::Fs;
 use crate::recovery::MountError;
-use quayfs_options::MountOptions;
 
 type Do = fn(&Disk, &Sample);
 type Meet = fn(&Fs, &Sample) -> Result<()>;

@@ -7,12 +7,12 @@ use quayfs_layout::inode::ROOT;
 use quayfs_layout::intent::{self, Intent, IntentKind};
 use quayfs_layout::node::{HEADER, NodeKind, OFF_USED, used};
 use quayfs_layout::{Ino, xattr};
+use quayfs_store::ns::dir::NameHash;
 
 use super::support::{Disk, Sample};
 use crate::fs::SetXattr;
 use crate::fsck::FsckOptions;
 use crate::fsck::repair::repair_volume;
-use crate::ns::dir::NameHash;
 
 impl Disk {
     fn cookie(&self, name: &[u8]) -> u64 {

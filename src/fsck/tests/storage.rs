@@ -14,13 +14,13 @@ use quayfs_layout::node::HEADER;
 use quayfs_layout::record::{RECORD_HEADER_BYTES, RecordHeader, body_crc};
 use quayfs_layout::slot::{COMMITTED_OFFSET, SLOT_HEADER_BYTES, SlotHeader, committed};
 use quayfs_layout::{BLOCK, Ino, Lbn};
+use quayfs_options::MountOptions;
 
 use super::support::{BY, Disk};
 use crate::background::digest_all;
 use crate::fs::{Fs, SetAttr};
 use crate::fsck::{FsckOptions, check_volume};
 use crate::recovery::journal_geometry;
-use quayfs_options::MountOptions;
 
 impl Disk {
     fn word(&self, kind: WordKind) -> u64 {

@@ -9,14 +9,14 @@ use quayfs_layout::geometry::Geometry;
 use quayfs_layout::inode::{self, Inode, ROOT, S_IFREG};
 use quayfs_layout::node::{self, BITS_PER_PAGE, NodeKind};
 use quayfs_layout::{BLOCK, Ino};
+use quayfs_options::MountOptions;
 use quayfs_pmem::{Backend, Region};
+use quayfs_store::ns::node::{PageBytes, zero_page};
 
 use crate::fs::{Caller, FallocMode, Fs, SetXattr};
 use crate::fsck::repair::{Outcome, repair_volume};
 use crate::fsck::{FsckOptions, FsckReport, check_volume};
-use crate::ns::node::{PageBytes, zero_page};
 use crate::volume::{Access, Volume};
-use quayfs_options::MountOptions;
 
 /// Bytes of the region and of the device.
 const PMEM: u64 = 20 << 20;

@@ -75,7 +75,7 @@ pub(crate) fn item(
     fs: &Fs,
     ino: Ino,
     mut child: impl FnMut(String, Ino),
-) -> Result<Item, quayfs::error::FsError> {
+) -> Result<Item, quayfs_store::error::FsError> {
     let i = fs.getattr(ino)?.inode;
     let content = match i.mode & 0o170_000 {
         0o100_000 => fs.read(ino, 0, i.size as usize).ok(),
@@ -100,6 +100,6 @@ pub(crate) fn item(
         owner: (i.uid, i.gid),
         size: if i.is_dir() { 0 } else { i.size },
         content,
-        xattrs: xattrs.collect::<Result<_, quayfs::error::FsError>>()?,
+        xattrs: xattrs.collect::<Result<_, quayfs_store::error::FsError>>()?,
     })
 }

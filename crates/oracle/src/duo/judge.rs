@@ -4,10 +4,10 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use quayfs::error::FsError;
 use quayfs::fs::Fs;
 use quayfs_crashsim::{CrashImage, Trace};
 use quayfs_layout::inode::ROOT;
+use quayfs_store::error::FsError;
 
 use super::worker::{Mark, State, Worker, decode, own};
 use super::{Duo, PART, Shared};

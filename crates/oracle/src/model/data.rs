@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use quayfs::error::FsError;
 use quayfs::fs::{FallocMode, SetXattr};
 use quayfs_layout::inode::S_IFMT;
 use quayfs_layout::xattr::{NAME_MAX, SET_MAX, VALUE_MAX};
 use quayfs_layout::{BLOCK, Ino};
+use quayfs_store::error::FsError;
 
 use super::lists::{ACCESS, DEFAULT};
 use super::{Model, Node, Result, SIZE_MAX};

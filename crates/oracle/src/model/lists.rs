@@ -1,6 +1,6 @@
 //! Access control lists in the model: on the bytes of attributes, without the decoder that is tested.
 
-use quayfs::error::FsError;
+use quayfs_store::error::FsError;
 
 use super::{Node, Result};
 

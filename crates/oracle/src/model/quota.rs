@@ -6,10 +6,10 @@
 
 use std::collections::BTreeSet;
 
-use quayfs::error::FsError;
 use quayfs::fs::{FallocMode, SetQuota};
 use quayfs_layout::quota::{Limits, Usage};
 use quayfs_layout::{BLOCK, Ino};
+use quayfs_store::error::FsError;
 
 use super::{Model, Node, Result};
 use crate::ops::Op;

@@ -145,7 +145,7 @@ impl Script {
         self.options.data == DataMode::Writeback
     }
 
-    fn read(&self, fs: &Fs) -> quayfs::error::Result<Tree> {
+    fn read(&self, fs: &Fs) -> quayfs_store::error::Result<Tree> {
         match self.lossy() {
             true => dump::dump_readable(fs, ROOT),
             false => dump::dump(fs, ROOT),

@@ -9,12 +9,12 @@
 //! directory for that thread, and this does not.
 
 use quayfs_bench::library::Node;
+use quayfs_store::error::{FsError, Result};
 use quayfs_sync::DashMap;
 use quayfs_sync::map::Entry;
 use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
 
-use crate::error::{FsError, Result};
 use crate::fs::Fs;
 
 /// A directory and a name there.

@@ -1,3 +1,5 @@
+use quayfs_options::MountOptions;
+
 use super::page_cache::PageCache;
 use super::*;
 use crate::mkfs;
@@ -7,7 +9,6 @@ use quayfs_bench::workload::{self, Params, Place, Wishes, Workload};
 use quayfs_blockdev::BlockDevice;
 use quayfs_crashsim::SimDevice;
 use quayfs_layout::geometry::Geometry;
-use quayfs_options::MountOptions;
 use quayfs_pmem::Region;
 use std::collections::BTreeMap;
 use std::path::Path;

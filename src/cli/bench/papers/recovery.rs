@@ -1,8 +1,9 @@
 //! How long recovery takes: by what is staged, by the number of files, by the size of the data device.
 
+use quayfs_store::error::FsError;
+
 use super::table::{Variant, on_pmem};
 use super::volume::{Fresh, Site};
-use crate::error::FsError;
 use crate::fs::{Caller, Fs};
 use quayfs_bench::stats::Summary;
 use quayfs_bench::{Error, Result};

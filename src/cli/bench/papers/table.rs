@@ -1,8 +1,9 @@
 //! What the table of experiments is made of.
 
+use quayfs_options::MountOptions;
+
 use super::kernel::JournalOn;
 use quayfs_bench::report::Sample;
-use quayfs_options::MountOptions;
 
 /// Where the region of a variant lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

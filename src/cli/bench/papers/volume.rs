@@ -1,5 +1,7 @@
 //! Fresh volumes, and runs on them: through the operation layer, or through a mount of this program.
 
+use quayfs_options::MountOptions;
+
 use super::free_writes::{CONTENT, FreeWrites, fill};
 use super::kernel::Loop;
 use super::table::{Place, Variant, Writes};
@@ -19,7 +21,6 @@ use quayfs_bench::target::Target;
 use quayfs_bench::workload::{self, Params, Workload};
 use quayfs_bench::{Error, Result};
 use quayfs_blockdev::{BlockDevice, FileDevice, Options, create_file};
-use quayfs_options::MountOptions;
 use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};

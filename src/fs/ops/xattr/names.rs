@@ -3,7 +3,7 @@
 use quayfs_layout::acl;
 use quayfs_layout::xattr::{SET_MAX, Set};
 
-use crate::error::{FsError, Result};
+use quayfs_store::error::{FsError, Result};
 
 /// Most bytes of the attributes in `user.`, which may be set with no more than the right to write to the inode.
 const USER_MAX: usize = 112 << 10;

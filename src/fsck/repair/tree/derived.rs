@@ -7,12 +7,12 @@ use quayfs_layout::inode::{self, Inode};
 use quayfs_layout::intent::{Intent, IntentKind, PER_PAGE, SIZE};
 use quayfs_layout::node::{self, BITS_PER_PAGE, HEADER, INODES_PER_PAGE, NodeKind};
 use quayfs_layout::quota::{self, Entry};
+use quayfs_store::ns::node::{PageBytes, zero_page};
 
 use super::Tree;
 use crate::fsck::bitset::BitSet;
 use crate::fsck::pages::Got;
 use crate::fsck::quotas;
-use crate::ns::node::{PageBytes, zero_page};
 
 /// Static pages that differ from what is there.
 pub(super) type Pages = BTreeMap<u32, PageBytes>;

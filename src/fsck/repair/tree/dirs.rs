@@ -9,12 +9,12 @@ use quayfs_layout::flaw::is_name;
 use quayfs_layout::inode::Inode;
 use quayfs_layout::node::{self, HEADER, NodeKind, OFF_USED, PAYLOAD, used};
 use quayfs_layout::{BLOCK, Ino};
+use quayfs_store::ns::node::{PageBytes, zero_page};
 use rustc_hash::FxHashSet;
 
 use super::Tree;
 use crate::fsck::Area;
 use crate::fsck::repair::report::Journal;
-use crate::ns::node::{PageBytes, zero_page};
 
 /// An entry that is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]

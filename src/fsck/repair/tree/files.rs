@@ -7,13 +7,13 @@ use quayfs_layout::extent::{Extent, FILE_BLOCKS, INLINE, PER_PAGE, SIZE};
 use quayfs_layout::inode::Inode;
 use quayfs_layout::node::{self, HEADER, NodeKind, OFF_NEXT};
 use quayfs_layout::{BLOCK, Ino};
+use quayfs_store::ns::node::PageBytes;
 use rustc_hash::FxHashSet;
 
 use super::Tree;
 use crate::fsck::Area;
 use crate::fsck::repair::map::Contents;
 use crate::fsck::repair::report::Journal;
-use crate::ns::node::PageBytes;
 
 const B: u64 = BLOCK as u64;
 

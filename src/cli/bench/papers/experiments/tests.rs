@@ -1,9 +1,10 @@
 //! The table of experiments is what it says.
 
+use quayfs_options::MountOptions;
+
 use super::super::table::Figure;
 use super::*;
 use quayfs_bench::workload;
-use quayfs_options::MountOptions;
 
 #[test]
 fn the_table_is_consistent() {

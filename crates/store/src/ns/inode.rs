@@ -21,7 +21,7 @@ use crate::ns::extent::ExtentMap;
 use crate::txn::PageSource;
 
 /// About what a cell takes, with its place in the cache.
-pub(crate) const CELL_BYTES: usize = size_of::<Cell>() + 64;
+pub const CELL_BYTES: usize = size_of::<Cell>() + 64;
 
 /// One inode in DRAM. Locks are taken in the order of the fields; `fs::locks` is the only place
 /// where two inodes are locked.

@@ -18,16 +18,16 @@ use quayfs_journal::{Journal, JournalError, StagedMap, Waiter};
 use quayfs_layout::Lbn;
 use quayfs_layout::config::ConfigTable;
 use quayfs_layout::geometry::Geometry;
+use quayfs_options::{DataMode, Durability, MountOptions};
 use quayfs_pmem::{Backend, PAGE, Region};
 use quayfs_ppt::{Mapping, Ppt, PptError};
 use quayfs_sync::Mutex;
 use quayfs_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use quayfs_sync::time::Instant;
 
+use crate::ahead::ReadAhead;
+use crate::behind::Behind;
 use crate::damage::Watch;
-use crate::data::ahead::ReadAhead;
-use crate::data::behind::Behind;
-use crate::data::partial::Partials;
 use crate::error::{FsError, Result, Shortage};
 use crate::metrics::Metrics;
 use crate::nodelog::NodeLog;
@@ -37,7 +37,7 @@ use crate::ns::inode::{CELL_BYTES, InodeCache};
 use crate::ns::intent::Intents;
 use crate::ns::node::NodeStore;
 use crate::ns::quota::Quotas;
-use quayfs_options::{DataMode, Durability, MountOptions};
+use crate::partial::Partials;
 
 use frees::Deferred;
 use gate::Gate;
@@ -110,11 +110,11 @@ pub struct Engine {
     stopping: std::sync::atomic::AtomicBool,
     flush_failed: Arc<AtomicBool>,
     /// Large writes that the device does not have yet.
-    pub(crate) behind: Arc<Behind>,
+    pub behind: Arc<Behind>,
     /// What large writes go to.
-    pub(crate) pieces: Pieces,
+    pub pieces: Pieces,
     /// Requests of so many bytes go to the data device directly, with `data=journal`; 0: none.
-    pub(crate) large: u64,
+    pub large: u64,
     /// Pages and cells that stay in their caches.
     kept: (usize, usize),
     /// The copy of the records on the data device (`ablation=nodelog:ssd`).
@@ -362,17 +362,17 @@ impl Engine {
     }
 
     /// [`Engine::mapping`] for a caller with a watch of its own.
-    pub(crate) fn mapping_for(&self, lbn: Lbn, watch: &Watch) -> Result<Mapping> {
+    pub fn mapping_for(&self, lbn: Lbn, watch: &Watch) -> Result<Mapping> {
         self.ppt.lookup(lbn).map_err(|err| of_table(err, watch))
     }
 
     /// What an error of the page table is to operations.
-    pub(crate) fn table_error(&self, err: PptError) -> FsError {
+    pub fn table_error(&self, err: PptError) -> FsError {
         of_table(err, self.watch())
     }
 
     /// What an error of the journal is to operations.
-    pub(crate) fn journal_error(&self, err: JournalError) -> FsError {
+    pub fn journal_error(&self, err: JournalError) -> FsError {
         match err {
             JournalError::Payload { .. } => FsError::content(err),
             JournalError::Record { .. } | JournalError::Superblock(_) => self.watch().damaged(err),
@@ -437,7 +437,7 @@ impl Engine {
     }
 
     /// Commits for what [`Engine::sync_or_queue`] has queued, until [`Engine::stop`].
-    pub(crate) fn serve_commits(&self) {
+    pub fn serve_commits(&self) {
         self.journal.serve_queue(|committed| {
             // A failure has been reported, and the waiters have been told.
             let _ = self.after_commit(committed);

@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use quayfs_options::Durability;
 use quayfs_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use quayfs_sync::time::Instant;
 use quayfs_sync::{Condvar, Mutex};
@@ -10,7 +11,6 @@ use quayfs_sync::{Condvar, Mutex};
 use crate::engine::Engine;
 use crate::error::{FsError, Result, Shortage};
 use crate::metrics::Metrics;
-use quayfs_options::Durability;
 
 /// Records and blocks after which digest is woken.
 const KICK_EVERY: u64 = 2048;

@@ -124,6 +124,8 @@ struct State {
     /// Nothing is posted until there is room again, so that no thread waits while others pass it.
     full: bool,
     buffers: Vec<AlignedBuf>,
+    waiting: usize,
+    waiting_for_room: usize,
     servers: usize,
     stop: bool,
     failed: bool,
@@ -251,18 +253,22 @@ impl Behind {
 
     fn wait(&self, more: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
         let mut state = self.state.lock();
+        state.waiting += 1;
         while more(&state) {
             self.landed.wait(&mut state);
         }
+        state.waiting -= 1;
         state
     }
 
     /// Waits until there is room, or nothing can be posted any more.
     fn await_room(&self) -> MutexGuard<'_, State> {
         let mut state = self.state.lock();
+        state.waiting_for_room += 1;
         while state.full && !state.failed && state.servers > 0 {
             self.room.wait(&mut state);
         }
+        state.waiting_for_room -= 1;
         state
     }
 
@@ -299,21 +305,18 @@ impl Behind {
     }
 
     /// Whether a thread writes what is posted.
-    #[cfg(test)]
     pub fn is_served(&self) -> bool {
         self.state.lock().servers > 0
     }
 
-    /// How many threads have been waiting for the device; they look again.
-    #[cfg(test)]
+    /// How many threads wait for the device.
     pub fn waiting(&self) -> usize {
-        self.landed.notify_all()
+        self.state.lock().waiting
     }
 
-    /// How many threads have been waiting for room; they look again.
-    #[cfg(test)]
+    /// How many threads wait for room.
     pub fn waiting_for_room(&self) -> usize {
-        self.room.notify_all()
+        self.state.lock().waiting_for_room
     }
 
     /// Ends [`Behind::serve`], once what was posted has been written.

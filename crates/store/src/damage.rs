@@ -10,10 +10,10 @@
 use std::fmt;
 use std::sync::OnceLock;
 
+use quayfs_options::{MountOptions, OnError};
 use quayfs_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::error::FsError;
-use quayfs_options::{MountOptions, OnError};
 
 /// What is wrong with something that was read, as one line. No error yet: see the module documentation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -76,13 +76,13 @@ impl Watch {
     }
 
     /// `alarm` is called whenever something has failed. Set once, when the mount begins.
-    pub(crate) fn on_failure(&self, alarm: impl Fn() + Send + Sync + 'static) {
+    pub fn on_failure(&self, alarm: impl Fn() + Send + Sync + 'static) {
         let _ = self.alarm.set(Box::new(alarm));
     }
 
     /// `tell` is called when a failure makes the mount read-only, once, by the thread that met it; it must not wait.
     /// Set once; what happened before is not told.
-    pub(crate) fn on_read_only(&self, tell: impl Fn() + Send + Sync + 'static) {
+    pub fn on_read_only(&self, tell: impl Fn() + Send + Sync + 'static) {
         let _ = self.told.set(Box::new(tell));
     }
 

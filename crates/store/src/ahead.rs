@@ -195,8 +195,7 @@ impl ReadAhead {
     }
 
     /// Whether a thread is in [`ReadAhead::serve`].
-    #[cfg(test)]
-    pub(crate) fn is_served(&self) -> bool {
+    pub fn is_served(&self) -> bool {
         self.state.lock().serving
     }
 
