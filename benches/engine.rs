@@ -9,11 +9,11 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use quayfs::background::digest_all;
-use quayfs::checkpoint;
 use quayfs::fs::{Caller, Exchange, Fs, SetAttr};
 use quayfs::mkfs;
 use quayfs::volume::{Access, Volume};
+use quayfs_background::checkpoint;
+use quayfs_background::digest::digest_all;
 use quayfs_blockdev::BlockDevice;
 use quayfs_crashsim::SimDevice;
 use quayfs_layout::geometry::Geometry;

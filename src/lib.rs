@@ -5,11 +5,8 @@
 //! turns records into home pages, rounds move staged blocks to the data device, and recovery
 //! brings all of it back. `ARCHITECTURE.md` tells the whole story.
 
-pub mod background;
-pub mod checkpoint;
 pub mod cli;
 pub mod data;
-pub mod digest;
 pub mod edge;
 pub mod fs;
 pub mod fsck;
@@ -18,5 +15,4 @@ pub mod mount;
 pub mod recovery;
 pub mod scrub;
 pub mod shown;
-pub mod trim;
 pub mod volume;

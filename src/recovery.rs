@@ -27,8 +27,8 @@ use quayfs_store::metrics::Metrics;
 use quayfs_store::ns::node::{NodeStore, record_pages};
 use quayfs_store::turns::Turns;
 
-use crate::digest::{Batch, Room};
 use crate::volume::{Access, Volume};
+use quayfs_background::digest::{Batch, Room};
 
 /// Records of one digest batch during recovery.
 const BATCH_RECORDS: usize = 8192;

@@ -30,8 +30,8 @@ use quayfs_sync::time::Instant;
 use quayfs_sync::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
-use crate::background::Background;
 use crate::shown;
+use quayfs_background::Background;
 
 pub use limiter::{Clock, Limiter};
 

@@ -3,9 +3,9 @@
 mod program;
 
 use program::{Scene, named, quayfs};
-use quayfs::background;
 use quayfs::fs::{Caller, Fs};
 use quayfs::volume::{Access, Volume};
+use quayfs_background::digest;
 use quayfs_layout::BLOCK;
 use quayfs_layout::inode::ROOT;
 use quayfs_layout::node::{self, NodeKind};
@@ -208,7 +208,7 @@ fn a_repair_without_room_says_so() {
             Err(e) => panic!("{name}: {e}"),
         }
         if made % 500 == 0 {
-            background::digest_all(&fs.e).unwrap();
+            digest::digest_all(&fs.e).unwrap();
         }
     }
     fs.shutdown().unwrap();

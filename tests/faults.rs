@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use quayfs::fs::{Caller, Fs};
-use quayfs::{background, checkpoint};
+use quayfs_background::{checkpoint, digest};
 use quayfs_blockdev::BlockDevice;
 use quayfs_crashsim::{Budget, Fault, FaultDevice, FaultOp, Recorder, Repeat, SimDevice};
 use quayfs_layout::inode::{ROOT, S_IFREG};
@@ -51,12 +51,12 @@ impl Setup {
             s.add(i);
             if i == 5 {
                 s.fs.sync_all().expect("sync");
-                background::digest_all(&s.fs.e).expect("digest");
+                digest::digest_all(&s.fs.e).expect("digest");
                 checkpoint::round(&s.fs.e).expect("round");
             }
         }
         s.fs.sync_all().expect("sync");
-        background::digest_all(&s.fs.e).expect("digest");
+        digest::digest_all(&s.fs.e).expect("digest");
         s
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
 use quayfs::fs::Caller;
-use quayfs::{background, checkpoint};
+use quayfs_background::{checkpoint, digest};
 use quayfs_crashsim::{Budget, Recorder, SimDevice, Watched};
 use quayfs_layout::BLOCK;
 use quayfs_layout::inode::{ROOT, S_IFREG};
@@ -197,13 +197,13 @@ fn writeback_never_shows_foreign_content() {
     let file = fs.mknod(me, ROOT, b"file", S_IFREG, 0).expect("mknod").ino;
     fs.write(file, 0, &old, false).expect("write");
     fs.sync_all().expect("sync");
-    background::digest_all(&fs.e).expect("digest");
+    digest::digest_all(&fs.e).expect("digest");
     checkpoint::zero_batch(&fs.e).expect("zero batch");
     recorder.settle();
     fs.write(file, 0, &new, false).expect("write");
     // What the daemon does every few seconds.
     fs.e.commit().expect("commit");
-    background::digest_all(&fs.e).expect("digest");
+    digest::digest_all(&fs.e).expect("digest");
     let (mut lost, mut kept) = (0, 0);
     for image in recorder.trace().explore(&Budget::SMALL) {
         let (region, device) = (Arc::new(image.region()), Arc::new(image.device()));

@@ -5,10 +5,11 @@
 
 use std::sync::Arc;
 
-use quayfs::background::digest_all;
 use quayfs::fs::{Caller, FallocMode, Fs};
+use quayfs::mkfs;
 use quayfs::volume::{Access, Volume};
-use quayfs::{checkpoint, mkfs};
+use quayfs_background::checkpoint;
+use quayfs_background::digest::digest_all;
 use quayfs_blockdev::{AlignedBuf, BlockDevice};
 use quayfs_crashsim::SimDevice;
 use quayfs_layout::BLOCK;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use quayfs::fs::{Caller, FallocMode, Fs, RenameFlags, SetAttr, SetXattr, extents};
 use quayfs::scrub::{Area, Finding, Options, Pass, Report, State};
-use quayfs::{background, checkpoint};
+use quayfs_background::{checkpoint, digest};
 use quayfs_blockdev::BlockDevice;
 use quayfs_crashsim::{Fault, FaultDevice, FaultOp, Repeat, SimDevice};
 use quayfs_layout::inode::{ROOT, S_IFREG};
@@ -42,7 +42,7 @@ fn file(fs: &Fs, dir: Ino, name: &str, content: &[u8]) -> Ino {
 
 fn digest(fs: &Fs) {
     fs.sync_all().expect("sync");
-    background::digest_all(&fs.e).expect("digest");
+    digest::digest_all(&fs.e).expect("digest");
 }
 
 fn checkpoint_all(fs: &Fs) {
@@ -470,7 +470,7 @@ fn a_busy_volume_has_no_findings() {
             }
             s.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
-                    background::digest_all(&fs.e).expect("digest");
+                    digest::digest_all(&fs.e).expect("digest");
                     checkpoint::round(&fs.e).expect("round");
                     checkpoint::zero_batch(&fs.e).expect("zero batch");
                 }

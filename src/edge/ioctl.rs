@@ -15,7 +15,7 @@ use crate::edge::convert::{set_xflags, xflags_of};
 use crate::edge::errno::ToErrno;
 use crate::edge::service::Edge;
 use crate::fs::SetFlags;
-use crate::trim::Trim;
+use quayfs_background::trim::Trim;
 
 impl Edge {
     /// The kernel wants exactly what the call hands over, which is less than what the numbers of the

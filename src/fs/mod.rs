@@ -39,10 +39,10 @@ pub use ops::statfs::StatFs;
 pub use ops::xattr::{Cause, SetXattr};
 pub use status::{Status, uuid_text};
 
-use crate::background::{Background, Threads, guarded};
 use crate::recovery::{self, MountError};
 use crate::scrub::Scrubber;
 use crate::volume::Volume;
+use quayfs_background::{Background, Threads, guarded};
 
 /// A mounted volume.
 pub struct Fs {
@@ -75,8 +75,8 @@ impl Fs {
     }
 
     /// As [`Fs::mount`] without background threads, for tools and tests: digest, rounds and zero
-    /// batches run when they are called ([`crate::background::digest_all`],
-    /// [`crate::checkpoint::round`], [`crate::checkpoint::zero_batch`]), and within an operation
+    /// batches run when they are called ([`quayfs_background::digest::digest_all`],
+    /// [`quayfs_background::checkpoint::round`], [`quayfs_background::checkpoint::zero_batch`]), and within an operation
     /// that runs short.
     pub fn mount_quiet(
         volume: Volume,

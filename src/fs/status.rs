@@ -10,7 +10,7 @@ use quayfs_store::metrics::Snapshot;
 
 use crate::fs::{Asker, Fs};
 use crate::scrub;
-use crate::trim::{self, Trim};
+use quayfs_background::trim::{self, Trim};
 
 /// Bytes of findings in one answer; with what is around them below 64 KiB.
 const REPORT_ROOM: usize = 48 << 10;

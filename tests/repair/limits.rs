@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use quayfs::background;
 use quayfs::fs::Fs;
 use quayfs::fsck::FsckOptions;
 use quayfs::fsck::repair::{Failed, Outcome, belongs, repair_volume};
 use quayfs::volume::{Access, Volume};
+use quayfs_background::digest;
 use quayfs_layout::BLOCK;
 use quayfs_layout::inode::ROOT;
 use quayfs_layout::jsb::WordKind;
@@ -119,7 +119,7 @@ fn without_enough_free_node_pages_a_repair_ends_before_the_tree() {
             Err(e) => panic!("{name}: {e}"),
         }
         if made % 100 == 0 {
-            background::digest_all(&fs.e).expect("digest");
+            digest::digest_all(&fs.e).expect("digest");
         }
     }
     fs.shutdown().expect("shutdown");

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use quayfs::background;
-use quayfs::checkpoint::{self, Reach};
 use quayfs::fs::{
     Caller, Cause, FallocMode, Fs, RenameFlags, SetAttr, SetFlags, SetTime, SetXattr, Whence,
 };
+use quayfs_background::checkpoint::{self, Reach};
+use quayfs_background::digest;
 use quayfs_layout::inode::{ROOT, Time};
 use quayfs_layout::{Ino, acl};
 use quayfs_store::error::Result;
@@ -212,7 +212,7 @@ impl Script {
 /// What the background threads would do, now.
 fn background(fs: &Fs, input: &mut Input<'_>) -> Result<()> {
     match input.u8() % 5 {
-        0 => background::digest_all(&fs.e)?,
+        0 => digest::digest_all(&fs.e)?,
         1 => drop(checkpoint::round(&fs.e)?),
         3 => drop(checkpoint::round_of(&fs.e, Reach::Older)?),
         2 => drop(checkpoint::zero_batch(&fs.e)?),

@@ -7,7 +7,7 @@ use quayfs::fsck::{self, FsckOptions, FsckReport};
 use quayfs::mkfs::{self, Identity};
 use quayfs::recovery::ppt_geometry;
 use quayfs::volume::{Access, Volume, VolumeError};
-use quayfs::{background, checkpoint};
+use quayfs_background::{checkpoint, digest};
 use quayfs_crashsim::{Budget, CrashImage, Recorder, SimDevice};
 use quayfs_layout::BLOCK;
 use quayfs_layout::config::ConfigTable;
@@ -103,7 +103,7 @@ pub static BASES: LazyLock<Vec<Base>> = LazyLock::new(|| {
         made(OP, Backend::Dax, |_| Ok(())),
         made(COMMIT, Backend::File, |_| Ok(())),
         made(OP, Backend::Volatile, |fs| {
-            background::digest_all(&fs.e)?;
+            digest::digest_all(&fs.e)?;
             fs.shutdown()
         }),
         caught(&|fs| checkpoint::round(&fs.e).map(drop), &|image| {
@@ -211,7 +211,7 @@ fn fill(fs: &Fs) -> Result<()> {
     for n in 0..70 {
         fs.write(holes, n * 3 * B, &[n as u8 + 1; 100], false)?;
         if n % 16 == 0 {
-            background::digest_all(&fs.e)?;
+            digest::digest_all(&fs.e)?;
             checkpoint::round(&fs.e)?;
         }
     }
@@ -227,20 +227,20 @@ fn fill(fs: &Fs) -> Result<()> {
             format!("link {n}, and some more of a name").as_bytes(),
         )?;
         if n % 50 == 0 {
-            background::digest_all(&fs.e)?;
+            digest::digest_all(&fs.e)?;
         }
     }
     let gone = file(ROOT, b"gone")?;
     fs.write(gone, 0, &[9; 5000], false)?;
     fs.unlink(ROOT, b"gone")?;
     fs.sync_all()?;
-    background::digest_all(&fs.e)?;
+    digest::digest_all(&fs.e)?;
     checkpoint::round(&fs.e)?;
     for n in 0..9 {
         fs.write(plain, n * B, &[n as u8; 4096], false)?;
     }
     fs.sync_all()?;
-    background::digest_all(&fs.e)?;
+    digest::digest_all(&fs.e)?;
     let late = file(sub, b"late")?;
     fs.write(late, 100, &[5; 9000], false)?;
     fs.rename((ROOT, b"plain"), (dir, b"plain"), Default::default())?;

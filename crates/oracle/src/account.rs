@@ -1,7 +1,7 @@
 //! Whether what the mount believes to be free is what is free.
 
 use quayfs::fs::{Fs, extents};
-use quayfs::{background, checkpoint};
+use quayfs_background::{checkpoint, digest};
 use quayfs_layout::inode::Inode;
 use quayfs_store::damage::Watch;
 use quayfs_store::nodelog::NodeLog;
@@ -15,7 +15,7 @@ use crate::model::Model;
 pub fn settle(fs: &Fs) {
     fs.finish_chores();
     fs.sync_all().expect("sync");
-    background::digest_all(&fs.e).expect("digest");
+    digest::digest_all(&fs.e).expect("digest");
     fs.e.reclaim_windows();
     for _ in 0..200 {
         let moved = checkpoint::round(&fs.e).expect("round").slots;

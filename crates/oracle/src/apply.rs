@@ -2,10 +2,10 @@
 
 use std::mem::take;
 
-use quayfs::background;
-use quayfs::checkpoint::{self, Reach};
 use quayfs::fs::{Attr, Caller, Exchange, Fs, SetAttr, SetFlags, SetXattr, Whence};
-use quayfs::trim::Trim;
+use quayfs_background::checkpoint::{self, Reach};
+use quayfs_background::digest;
+use quayfs_background::trim::Trim;
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{FLAG_PROJECT, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use quayfs_store::error::FsError;
@@ -231,7 +231,7 @@ pub fn on_fs(fs: &Fs, m: &Model, op: &Op) -> Result<Told> {
             done
         }
         Op::Fsync { ino } => fs.fsync(*ino).map(|()| done)?,
-        Op::Digest => background::digest_all(&fs.e).map(|()| done)?,
+        Op::Digest => digest::digest_all(&fs.e).map(|()| done)?,
         Op::Round => checkpoint::round(&fs.e).map(|_| done)?,
         Op::Room => {
             let mut again = true;

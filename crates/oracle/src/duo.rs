@@ -15,9 +15,10 @@ use std::mem::take;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 
-use quayfs::checkpoint::{self, Reach};
 use quayfs::fs::{Caller, Fs};
-use quayfs::{background, mkfs};
+use quayfs::mkfs;
+use quayfs_background::checkpoint::{self, Reach};
+use quayfs_background::digest;
 use quayfs_crashsim::{Recorder, Trace};
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{ROOT, S_IFREG};
@@ -198,7 +199,7 @@ fn help(fs: &Fs, which: u64, rng: &mut Rng) {
         if rng.one_in(3) {
             fs.sync_all().expect("sync");
         }
-        background::digest_all(&fs.e).expect("digest");
+        digest::digest_all(&fs.e).expect("digest");
         crate::evict::evict(fs);
     } else {
         let reach = if rng.one_in(2) {

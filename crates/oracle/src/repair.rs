@@ -9,7 +9,7 @@ use quayfs::fsck::repair::{Outcome, RepairReport, belongs, repair_volume};
 use quayfs::fsck::{Area, Finding, FsckOptions, check_volume};
 use quayfs::mkfs::Identity;
 use quayfs::volume::{Access, Volume};
-use quayfs::{background, checkpoint};
+use quayfs_background::{checkpoint, digest};
 use quayfs_blockdev::BlockDevice;
 use quayfs_crashsim::{Budget, CrashImage, Recorder, Trace};
 use quayfs_layout::BLOCK;
@@ -354,13 +354,13 @@ fn make_use(fs: &Fs) -> Result<(), FsError> {
         fs.mknod(me, ROOT, format!("after-{n}").as_bytes(), S_IFREG, 0)?;
     }
     fs.sync_all()?;
-    background::digest_all(&fs.e)?;
+    digest::digest_all(&fs.e)?;
     checkpoint::round(&fs.e)?;
     checkpoint::zero_batch(&fs.e)?;
     fs.unlink(ROOT, b"after")?;
     fs.forget(file, 1);
     fs.sync_all()?;
-    background::digest_all(&fs.e)?;
+    digest::digest_all(&fs.e)?;
     checkpoint::round(&fs.e)?;
     checkpoint::zero_batch(&fs.e)?;
     Ok(())

@@ -10,9 +10,9 @@ mod judge;
 
 use std::sync::Arc;
 
-use quayfs::background;
-use quayfs::checkpoint::{self, Reach};
 use quayfs::fs::{Caller, FallocMode, Fs};
+use quayfs_background::checkpoint::{self, Reach};
+use quayfs_background::digest;
 use quayfs_crashsim::Recorder;
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{ROOT, S_IFREG};
@@ -202,7 +202,7 @@ impl Script {
     }
 
     pub fn digest(&mut self) {
-        self.aside(|fs| background::digest_all(&fs.e).expect("digest"));
+        self.aside(|fs| digest::digest_all(&fs.e).expect("digest"));
     }
 
     /// Work of the background is done by threads of its own, whose fences settle nothing that the

@@ -1,8 +1,8 @@
 //! Files whose blocks rounds have put in many places, read in order.
 
 use super::*;
-use crate::background::digest_all;
-use crate::checkpoint::round;
+use quayfs_background::checkpoint::round;
+use quayfs_background::digest::digest_all;
 
 const BLOCKS: usize = 1024;
 /// Rounds that each write every so manieth block.

@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
-use crate::background::digest_all;
-use crate::checkpoint::{GAIN, gather, round, zero_batch};
+use quayfs_background::checkpoint::{GAIN, gather, round, zero_batch};
+use quayfs_background::digest::digest_all;
 
 const LARGE: usize = 128 << 10;
 /// Of the file that scatters blocks.

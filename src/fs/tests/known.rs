@@ -5,7 +5,7 @@ use crate::fs::SetQuota;
 
 /// Drops every cell that may be dropped.
 fn evict(fs: &Fs) {
-    crate::background::digest_all(&fs.e).unwrap();
+    quayfs_background::digest::digest_all(&fs.e).unwrap();
     fs.e.inodes.evict(fs.e.journal.digested(), 0);
 }
 

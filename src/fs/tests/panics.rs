@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use quayfs_blockdev::{ReadRun, WriteRun};
 
 use super::*;
-use crate::background::guarded;
 use crate::scrub::{Options, State};
+use quayfs_background::guarded;
 
 /// A device with a fault of the program in it.
 struct Broken {
@@ -85,7 +85,7 @@ fn a_panic_in_the_background_keeps_what_was_done() {
     fs.write(ino, 0, &[7; 3 * BLOCK], false).unwrap();
     // Only what is committed and digested is written out.
     fs.e.commit().unwrap();
-    crate::background::digest_all(&fs.e).unwrap();
+    quayfs_background::digest::digest_all(&fs.e).unwrap();
     file(&fs, ROOT, "not committed yet");
     device.armed.store(true, Ordering::Release);
     fs.e.kick(false, true);
@@ -128,8 +128,8 @@ fn a_scrub_that_panics_ends() {
     let fs = disk.mount("noatime");
     let ino = file(&fs, ROOT, "f");
     fs.write(ino, 0, &[7; 3 * BLOCK], false).unwrap();
-    crate::background::digest_all(&fs.e).unwrap();
-    crate::checkpoint::round(&fs.e).unwrap();
+    quayfs_background::digest::digest_all(&fs.e).unwrap();
+    quayfs_background::checkpoint::round(&fs.e).unwrap();
     device.armed.store(true, Ordering::Release);
     let pass = fs.scrub.start(&fs.e, Options::default()).unwrap();
     until(|| pass.status().state != State::Running);

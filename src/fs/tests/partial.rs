@@ -3,9 +3,9 @@
 use quayfs_crashsim::{FaultDevice, FaultOp};
 
 use super::*;
-use crate::background::digest_all;
-use crate::checkpoint::round;
 use crate::fs::extents;
+use quayfs_background::checkpoint::round;
+use quayfs_background::digest::digest_all;
 
 /// A volume whose reads are counted.
 fn counting() -> (Disk, Arc<FaultDevice>) {

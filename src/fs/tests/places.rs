@@ -109,8 +109,8 @@ fn the_last_block_goes_with_what_is_appended() {
     let disk = Disk::new();
     let fs = disk.mount("noatime");
     let ino = with_an_end_in_a_block(&fs);
-    crate::background::digest_all(&fs.e).unwrap();
-    crate::checkpoint::round(&fs.e).unwrap();
+    quayfs_background::digest::digest_all(&fs.e).unwrap();
+    quayfs_background::checkpoint::round(&fs.e).unwrap();
     let free = fs.statfs().free;
     let before = lbns(&fs, ino, 3);
     let after = append_two(&fs, ino);
@@ -118,7 +118,7 @@ fn the_last_block_goes_with_what_is_appended() {
     in_one_piece(&after[2..]);
     assert!(after[2] > before[2] + 1);
     // Its old place comes back.
-    crate::background::digest_all(&fs.e).unwrap();
+    quayfs_background::digest::digest_all(&fs.e).unwrap();
     assert_eq!(fs.statfs().free, free - 2);
     disk.ends(fs);
     let fs = disk.mount("noatime");

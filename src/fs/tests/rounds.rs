@@ -4,9 +4,9 @@ use quayfs_crashsim::{Fault, FaultDevice, FaultOp, Repeat};
 use quayfs_store::engine::Rest;
 
 use super::*;
-use crate::background::digest_all;
-use crate::checkpoint::{Reach, round_of, rounds};
 use crate::fsck::repair::repair_volume;
+use quayfs_background::checkpoint::{Reach, round_of, rounds};
+use quayfs_background::digest::digest_all;
 
 const BLOCKS: u64 = 48;
 const POLICIES: [&str; 4] = ["adaptive", "swap", "inplace", "double"];
@@ -258,9 +258,9 @@ fn apart(fs: &Fs) -> Known {
 fn with_crew<T>(fs: &Fs, work: impl FnOnce() -> T) -> T {
     std::thread::scope(|s| {
         for _ in 0..2 {
-            s.spawn(|| fs.e.crew.serve(&fs.e));
+            s.spawn(|| fs.e.serve_writes());
         }
-        let _stop = at_end(|| fs.e.crew.stop());
+        let _stop = at_end(|| fs.e.end_writes());
         work()
     })
 }
@@ -414,11 +414,11 @@ fn a_damaged_entry_of_a_freed_block_keeps_no_others_from_their_turn() {
     assert_eq!(fs.e.lbns.pending(), 600);
     let known = Known::new(&fs);
     assert!(round_of(&fs.e, Reach::All).unwrap().written >= BLOCKS);
-    assert_eq!(crate::checkpoint::zero_batch(&fs.e), Ok(0));
+    assert_eq!(quayfs_background::checkpoint::zero_batch(&fs.e), Ok(0));
     assert_eq!(fs.e.lbns.pending(), 1);
     known.check(&fs, "after");
     fs.e.region.store_u64(entry, word);
-    assert_eq!(crate::checkpoint::zero_batch(&fs.e), Ok(1));
+    assert_eq!(quayfs_background::checkpoint::zero_batch(&fs.e), Ok(1));
     disk.ends(fs);
 }
 
@@ -513,9 +513,9 @@ fn a_round_borrows_no_block_whose_entry_is_damaged() {
         // The damaged ones that it came across are withheld from every file, as no round could write them.
         let kept = fs.e.lbns.pending();
         assert!(kept > 0 && kept <= free.len() as u64, "{policy} {kept}");
-        assert_eq!(crate::checkpoint::zero_batch(&fs.e), Ok(0));
+        assert_eq!(quayfs_background::checkpoint::zero_batch(&fs.e), Ok(0));
         free.iter().for_each(flip);
-        assert_eq!(crate::checkpoint::zero_batch(&fs.e), Ok(kept));
+        assert_eq!(quayfs_background::checkpoint::zero_batch(&fs.e), Ok(kept));
         disk.ends(fs);
     }
 }

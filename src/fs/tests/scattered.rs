@@ -1,9 +1,9 @@
 //! Reading blocks that lie on the device in another order than in the file.
 
 use super::*;
-use crate::background::digest_all;
-use crate::checkpoint::round;
 use crate::fs::extents;
+use quayfs_background::checkpoint::round;
+use quayfs_background::digest::digest_all;
 
 const BLOCKS: u64 = 64;
 

@@ -9,9 +9,9 @@ use quayfs_options::{DataMode, Durability, MountOptions};
 use quayfs_store::error::FsError;
 
 use super::support::{BY, Disk};
-use crate::background::digest_all;
-use crate::checkpoint::{self, Reach};
 use crate::fs::{FallocMode, Fs, RenameFlags, SetAttr, SetXattr};
+use quayfs_background::checkpoint::{self, Reach};
+use quayfs_background::digest::digest_all;
 
 /// Directories that operations work in: the root and those that exist of these names in it.
 const DIRS: [&[u8]; 4] = [b"", b"d0", b"d1", b"d2"];

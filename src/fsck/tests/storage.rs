@@ -17,10 +17,10 @@ use quayfs_layout::{BLOCK, Ino, Lbn};
 use quayfs_options::MountOptions;
 
 use super::support::{BY, Disk};
-use crate::background::digest_all;
 use crate::fs::{Fs, SetAttr};
 use crate::fsck::{FsckOptions, check_volume};
 use crate::recovery::journal_geometry;
+use quayfs_background::digest::digest_all;
 
 impl Disk {
     fn word(&self, kind: WordKind) -> u64 {

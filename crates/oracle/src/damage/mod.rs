@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use quayfs::background;
-use quayfs::checkpoint;
 use quayfs::fs::{Caller, Fs, SetXattr, extents};
 use quayfs::mkfs::Identity;
 use quayfs::volume::{Access, Volume};
+use quayfs_background::checkpoint;
+use quayfs_background::digest;
 use quayfs_blockdev::BlockDevice;
 use quayfs_crashsim::SimDevice;
 use quayfs_layout::inode::{ROOT, S_IFREG};
@@ -140,7 +140,7 @@ impl Image {
             Left::Round => {
                 after(&fs);
                 fs.sync_all().expect("sync");
-                background::digest_all(&fs.e).expect("digest");
+                digest::digest_all(&fs.e).expect("digest");
                 checkpoint::round(&fs.e).expect("round");
                 fs.abandon();
                 reopen_transaction(&media, &fs);
@@ -171,7 +171,7 @@ const ME: Caller = Caller {
 
 fn settle(fs: &Arc<Fs>) {
     fs.sync_all().expect("sync");
-    background::digest_all(&fs.e).expect("digest");
+    digest::digest_all(&fs.e).expect("digest");
     while checkpoint::round(&fs.e).expect("round").slots > 0 {}
 }
 
@@ -234,7 +234,7 @@ fn after(fs: &Arc<Fs>) {
     fs.write(big, 8192, &content(7, BLOCK), false)
         .expect("write");
     fs.sync_all().expect("sync");
-    background::digest_all(&fs.e).expect("digest");
+    digest::digest_all(&fs.e).expect("digest");
     for (i, name) in ["new-1", "new-2", "new-3"].iter().enumerate() {
         let ino = file(fs, ROOT, name);
         fs.write(ino, 0, &content(20 + i as u8, BLOCK + 100), false)

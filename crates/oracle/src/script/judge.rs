@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use quayfs::fs::{Caller, Fs};
 use quayfs::recovery::{MountError, journal_geometry};
-use quayfs::{background, checkpoint};
+use quayfs_background::{checkpoint, digest};
 use quayfs_crashsim::{Budget, CrashImage, Recorder, Trace};
 use quayfs_journal::Journal;
 use quayfs_layout::BLOCK;
@@ -111,7 +111,7 @@ impl Script {
         fs.write(file, 0, &content, false).map_err(step("write"))?;
         get(&fs, file)?;
         fs.sync_all().map_err(step("sync"))?;
-        background::digest_all(&fs.e).map_err(step("digest"))?;
+        digest::digest_all(&fs.e).map_err(step("digest"))?;
         checkpoint::round(&fs.e).map_err(step("round"))?;
         checkpoint::zero_batch(&fs.e).map_err(step("zero batch"))?;
         get(&fs, file)?;

@@ -15,7 +15,7 @@ use quayfs_blockdev::{BLOCK, BlockDevice, ReadRun, RegionRun, WriteRun, check_ra
 use quayfs_pmem::Bytes;
 use quayfs_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::checkpoint::RUN_MIN;
+use quayfs_background::checkpoint::RUN_MIN;
 
 /// What everything is full of. No zeros: a disk may take those for nothing.
 pub static CONTENT: LazyLock<Vec<u8>> = LazyLock::new(|| vec![1; 1 << 20]);

@@ -18,7 +18,8 @@ use quayfs_store::metrics::Metrics;
 use rustc_hash::FxHashSet;
 
 use super::WORKERS;
-use crate::background::{Background, is_full};
+use crate::Background;
+use crate::threads::is_full;
 
 /// Free LBNs that are looked at: 4 GiB, beginning with those that are allocated next.
 const MOST: u64 = 1 << 20;

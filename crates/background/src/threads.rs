@@ -2,33 +2,22 @@
 //! large requests bring, one commits for calls of `fsync` that come while another commit runs, one brings home what commits
 //! have written to the batch log, one reads ahead.
 
-use std::ops::{Deref, Range};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use quayfs_journal::{JournalStats, RecordRef, Records};
+use quayfs_journal::JournalStats;
 use quayfs_options::Durability;
 use quayfs_store::behind;
 use quayfs_store::engine::{Engine, Rest, Wanted};
-use quayfs_store::error::{FsError, Result, Shortage};
-use quayfs_store::grace;
-use quayfs_store::metrics::Metrics;
-use quayfs_store::ns::node::record_pages;
-use quayfs_store::turns::Turns;
-use quayfs_sync::Mutex;
+use quayfs_store::error::{FsError, Result};
 use quayfs_sync::thread::{self, JoinHandle};
 use quayfs_sync::time::Instant;
 
-use crate::checkpoint::{self, Crew, Reach, Workspace};
-use crate::digest::{Batch, Room};
+use crate::Background;
+use crate::checkpoint::{self, Reach};
+use crate::digest::digest_all;
 
-/// Records of one digest batch.
-const BATCH_RECORDS: usize = 4096;
-/// Records of one digest batch that are read in one go.
-const READ_RECORDS: usize = 128;
-/// Bytes of log of one digest batch.
-const BATCH_BYTES: usize = 2 << 20;
 /// How long a record waits for digest at most, and how often caches are trimmed while the mount is used; on a disk, where
 /// commits wait for the flushes of digest.
 const DIGEST_EVERY: Duration = Duration::from_millis(50);
@@ -41,80 +30,8 @@ const IDLE: Duration = Duration::from_secs(10);
 const HIGH_WATER: u64 = 50;
 /// One part in how many of the log, when in use, is committed.
 const COMMIT_AT: u64 = 8;
-/// One part in how many of the log, when in use, shows that digest falls behind: with `durability=op`, and with
-/// `commit`, where there is nothing for it to do before a commit.
-const BEHIND_AT: [u64; 2] = [8, 4];
 /// Rounds that follow each other at most before others get their turn: they hold a lock.
 const IN_A_ROW: u32 = 16;
-
-/// An engine, and what works beside its operations: digest and rounds, which no operation calls. Those that run short
-/// wait for the threads, or have this work done by what was given to [`Engine::relieve_inline`].
-pub struct Background {
-    engine: Engine,
-    /// One digest at a time, with the memory of its batches.
-    digesting: Mutex<Digesting>,
-    /// One round or zero batch at a time.
-    pub(crate) rounding: Mutex<Workspace>,
-    /// The threads that write for it.
-    pub(crate) crew: Crew,
-}
-
-impl Deref for Background {
-    type Target = Engine;
-
-    fn deref(&self) -> &Engine {
-        &self.engine
-    }
-}
-
-impl Background {
-    /// Nothing works yet: [`Threads::start`], or [`Background::relieve_inline`].
-    pub fn new(engine: Engine) -> Self {
-        Self {
-            engine,
-            digesting: Mutex::default(),
-            rounding: Mutex::default(),
-            crew: Crew::default(),
-        }
-    }
-
-    /// Without threads: operations that run short do this work.
-    pub fn relieve_inline(self: &Arc<Self>) {
-        let this = Arc::downgrade(self);
-        self.engine.relieve_inline(move || {
-            // What calls this has it.
-            this.upgrade().map_or(Ok(()), |this| this.cycle())
-        });
-    }
-
-    /// One digest pass, one round and one zero batch.
-    fn cycle(&self) -> Result<()> {
-        digest_all(self)?;
-        checkpoint::round(self)?;
-        checkpoint::zero_batch(self)?;
-        Ok(())
-    }
-
-    /// Ends a mount: commits, digests, checkpoints everything and marks the volume clean. One that a failure has made
-    /// read-only commits what was done before, if that can still be done; the next mount recovers the volume. The
-    /// background threads have ended and nothing calls operations any more.
-    pub fn close(&self) -> Result<()> {
-        if self.options.read_only {
-            return Ok(());
-        }
-        if self.is_read_only() {
-            if let Err(err) = self.commit() {
-                tracing::error!("commit: {err}");
-            }
-            return Ok(());
-        }
-        self.commit()?;
-        digest_all(self)?;
-        while checkpoint::round(self)?.slots > 0 {}
-        checkpoint::zero_batch(self)?;
-        self.mark_clean()
-    }
-}
 
 /// The threads of a mount.
 pub struct Threads {
@@ -158,7 +75,7 @@ impl Threads {
                 }
             }
             for _ in 0..more {
-                writers.push(spawn("quayfs-write", |e| e.crew.serve(e))?);
+                writers.push(spawn("quayfs-write", Background::serve_writes)?);
             }
         }
         Ok(Self { handles, writers })
@@ -171,7 +88,7 @@ impl Threads {
 
     /// Ends those that write.
     pub fn dismiss(mut self, e: &Background) {
-        e.crew.stop();
+        e.end_writes();
         e.behind.stop();
         e.region.stop_batches();
         join_all(&mut self.writers);
@@ -181,7 +98,7 @@ impl Threads {
 /// Runs the body of a thread that changes the volume. Nothing may build upon what a thread that panics has left half
 /// done: the mount is read-only from there on, as when a medium has failed. Then the body runs once more, for what a
 /// thread still has to do after a failure: commit what was done before it.
-pub(crate) fn guarded(e: &Background, name: &str, body: impl Fn(&Background)) {
+pub fn guarded(e: &Background, name: &str, body: impl Fn(&Background)) {
     for _ in 0..2 {
         if catch_unwind(AssertUnwindSafe(|| body(e))).is_ok() {
             return;
@@ -253,143 +170,6 @@ fn digest_loop(e: &Background) {
             Rest::UntilUsed { appended, limit }
         };
     }
-}
-
-/// Memory that one batch of digest leaves to the next.
-#[derive(Default)]
-struct Digesting {
-    records: Records,
-    room: Room,
-}
-
-/// Digests everything that may be digested when this begins. If that fails, whichever the caller, no record can
-/// become a home page any more: the mount is read-only from there on.
-pub fn digest_all(e: &Background) -> Result<()> {
-    let mut memory = e.digesting.lock();
-    digest_pending(e, &mut memory).inspect_err(|err| e.fail(&format_args!("digest: {err}")))
-}
-
-fn digest_pending(e: &Engine, memory: &mut Digesting) -> Result<()> {
-    // What there is now, and not what comes meanwhile: close behind a writer, batches would be of a few records each,
-    // and cost nearly as much as large ones.
-    let upto = e.journal.digestable();
-    while e.journal.digested() < upto {
-        digest_some(e, upto, memory)?;
-        if is_full(&e.journal.stats()) {
-            e.kick(false, true);
-        }
-    }
-    e.trim_caches(e.journal.digested());
-    Ok(())
-}
-
-fn digest_some(e: &Engine, upto: u64, memory: &mut Digesting) -> Result<()> {
-    let Digesting {
-        records,
-        room: batches,
-    } = memory;
-    let after = e.journal.digested();
-    // A yielding thread goes behind all writers, and the log may be full before its turn comes again.
-    let behind = BEHIND_AT[usize::from(e.durability == Durability::Commit)];
-    let hurry = || e.journal.room_is_wanted() || e.journal.log_uses_more_than_one_in(behind);
-    let mut turns = Turns::unless(&hurry);
-    read_records(e, after..upto, records, &mut turns)?;
-    let Some(last) = records.last_seq() else {
-        // Only holes: numbers of an earlier epoch that no record took.
-        e.journal
-            .set_digested(upto)
-            .map_err(|err| e.journal_error(err))?;
-        e.release_digested(upto);
-        return Ok(());
-    };
-    let mut done = 0;
-    while done < records.len() {
-        // Old pages come back after a grace period; a small region may have to wait for them.
-        let room = 2 * record_pages(&e.config.geometry) as usize;
-        let mut free = e.nodes.free_pages();
-        for _ in 0..64 {
-            if free > room {
-                break;
-            }
-            grace::wait();
-            free = e.nodes.free_pages();
-        }
-        let mut batch = Batch::new(&e.nodes, batches);
-        let first = done;
-        while done < records.len() && (done == first || batch.pages() + room / 2 < free) {
-            let r = records.get(done);
-            batch.apply(r.seq, r.items)?;
-            done += 1;
-            turns.step(4);
-        }
-        for r in (first..done).map(|i| records.get(i)) {
-            e.journal.mark_committed(r);
-            turns.step(1 + 2 * r.runs().count() as u32);
-        }
-        let seq = if done == records.len() {
-            last
-        } else {
-            records.get(done - 1).seq
-        };
-        match batch.write(&mut turns) {
-            Ok(retired) => {
-                // Ordering "D before reuse": old pages and ring space come back after this.
-                e.journal
-                    .set_digested(seq)
-                    .map_err(|err| e.journal_error(err))?;
-                e.nodes.retire_pages(retired.pages);
-                e.nodes.unpromise(retired.dropped);
-                e.release_digested(seq);
-            }
-            Err(FsError::Short(Shortage::Nodes)) if done - first > 1 => {
-                // The estimate was off: a record at a time always fits the reserve.
-                digest_singly(e, (first..done).map(|i| records.get(i)), batches)?;
-            }
-            Err(err) => return Err(err),
-        }
-    }
-    Metrics::add(&e.metrics.digests, 1);
-    Ok(())
-}
-
-/// Replaces `records` with those of one batch, after the first number up to the last.
-fn read_records(
-    e: &Engine,
-    range: Range<u64>,
-    records: &mut Records,
-    turns: &mut Turns<'_>,
-) -> Result<()> {
-    records.clear();
-    let mut reader = e.journal.reader(range.start, range.end);
-    while records.len() < BATCH_RECORDS && records.bytes() < BATCH_BYTES {
-        let room = BATCH_BYTES - records.bytes();
-        if (reader.read(room, READ_RECORDS, records)).map_err(|err| e.journal_error(err))? == 0 {
-            break;
-        }
-        turns.step(16 * READ_RECORDS as u32);
-    }
-    Ok(())
-}
-
-fn digest_singly<'r>(
-    e: &Engine,
-    records: impl Iterator<Item = RecordRef<'r>>,
-    room: &mut Room,
-) -> Result<()> {
-    for r in records {
-        grace::wait();
-        let mut batch = Batch::new(&e.nodes, room);
-        batch.apply(r.seq, r.items)?;
-        e.journal.mark_committed(r);
-        let retired = batch.write(&mut Turns::default())?;
-        e.journal
-            .set_digested(r.seq)
-            .map_err(|err| e.journal_error(err))?;
-        e.nodes.retire_pages(retired.pages);
-        e.nodes.unpromise(retired.dropped);
-        e.release_digested(r.seq);
-    }
-    Ok(())
 }
 
 /// Whether so many slots are in use that a round is due.

@@ -11,7 +11,7 @@ use quayfs_sync::{Condvar, Mutex};
 
 use super::Move;
 use super::write::{Batches, write_batch};
-use crate::background::Background;
+use crate::Background;
 
 /// Where rounds and the threads that write for them meet.
 #[derive(Default)]

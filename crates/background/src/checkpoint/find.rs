@@ -80,7 +80,7 @@ fn is_behind(e: &Engine, digested: u64, live: &[LiveSlot], freed: u64) -> bool {
     let stats = e.journal.stats();
     let used = stats.slots_used.saturating_sub(freed);
     (live.len() as u64) < used / 2
-        && crate::background::is_full(&stats)
+        && crate::threads::is_full(&stats)
         && digested < e.journal.digestable()
 }
 

@@ -24,7 +24,7 @@ use quayfs_store::grace::{self, Grace};
 use quayfs_store::metrics::Metrics;
 use quayfs_store::turns::Turns;
 
-use crate::background::Background;
+use crate::Background;
 
 mod crew;
 mod find;
@@ -39,7 +39,7 @@ use plan::{Borrowed, plan};
 use write::{journal_copy, post};
 
 /// Physically consecutive blocks that are worth writing in place.
-pub(crate) const RUN_MIN: usize = 8;
+pub const RUN_MIN: usize = 8;
 /// LBNs of one zero batch.
 const ZERO_BATCH: u64 = 32 << 10;
 /// LBNs of one while a round writes: the device takes longer.

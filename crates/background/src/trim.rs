@@ -16,8 +16,9 @@ use quayfs_store::engine::Engine;
 use quayfs_store::error::{FsError, Result};
 use quayfs_store::metrics::Metrics;
 
-use crate::background::{Background, digest_all};
+use crate::Background;
 use crate::checkpoint;
+use crate::digest::digest_all;
 
 const B: u64 = BLOCK as u64;
 /// LBNs that a batch takes at most: 256 MiB.

@@ -15,7 +15,7 @@ use quayfs_store::turns::Turns;
 use super::crew::{Crew, Writing};
 use super::plan::{Borrowed, borrow, runs};
 use super::{Move, RUN_MIN};
-use crate::background::Background;
+use crate::Background;
 
 /// Longest single write in blocks (1 MiB).
 const RUN_MAX: usize = 256;

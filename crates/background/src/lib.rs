@@ -1,0 +1,101 @@
+//! What works beside operations, which never call it: digest turns records into home pages, rounds move staged blocks to
+//! the data device, zero batches make freed blocks fit for new content, and trim tells the device of them.
+//!
+//! An operation that runs short asks the [engine](quayfs_store::engine) for relief. What relieves it is here: the
+//! [`Threads`] of a mount, or, where there are none, the function that [`Background::relieve_inline`] has handed to
+//! the engine.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use quayfs_store::engine::Engine;
+use quayfs_store::error::Result;
+use quayfs_sync::Mutex;
+
+pub mod checkpoint;
+pub mod digest;
+mod threads;
+pub mod trim;
+
+use checkpoint::{Crew, Workspace};
+use digest::{Digesting, digest_all};
+pub use threads::{Threads, guarded};
+
+/// An engine, and what works beside its operations: digest and rounds, which no operation calls. Those that run short
+/// wait for the threads, or have this work done by what was given to [`Engine::relieve_inline`].
+pub struct Background {
+    engine: Engine,
+    /// One digest at a time, with the memory of its batches.
+    digesting: Mutex<Digesting>,
+    /// One round or zero batch at a time.
+    pub(crate) rounding: Mutex<Workspace>,
+    /// The threads that write for it.
+    pub(crate) crew: Crew,
+}
+
+impl Deref for Background {
+    type Target = Engine;
+
+    fn deref(&self) -> &Engine {
+        &self.engine
+    }
+}
+
+impl Background {
+    /// Nothing works yet: [`Threads::start`], or [`Background::relieve_inline`].
+    pub fn new(engine: Engine) -> Self {
+        Self {
+            engine,
+            digesting: Mutex::default(),
+            rounding: Mutex::default(),
+            crew: Crew::default(),
+        }
+    }
+
+    /// Without threads: operations that run short do this work.
+    pub fn relieve_inline(self: &Arc<Self>) {
+        let this = Arc::downgrade(self);
+        self.engine.relieve_inline(move || {
+            // What calls this has it.
+            this.upgrade().map_or(Ok(()), |this| this.cycle())
+        });
+    }
+
+    /// One digest pass, one round and one zero batch.
+    fn cycle(&self) -> Result<()> {
+        digest_all(self)?;
+        checkpoint::round(self)?;
+        checkpoint::zero_batch(self)?;
+        Ok(())
+    }
+
+    /// Writes what rounds post, until [`Background::end_writes`]. The body of a thread.
+    pub fn serve_writes(&self) {
+        self.crew.serve(self);
+    }
+
+    /// Ends [`Background::serve_writes`], once what was posted has been written.
+    pub fn end_writes(&self) {
+        self.crew.stop();
+    }
+
+    /// Ends a mount: commits, digests, checkpoints everything and marks the volume clean. One that a failure has made
+    /// read-only commits what was done before, if that can still be done; the next mount recovers the volume. The
+    /// background threads have ended and nothing calls operations any more.
+    pub fn close(&self) -> Result<()> {
+        if self.options.read_only {
+            return Ok(());
+        }
+        if self.is_read_only() {
+            if let Err(err) = self.commit() {
+                tracing::error!("commit: {err}");
+            }
+            return Ok(());
+        }
+        self.commit()?;
+        digest_all(self)?;
+        while checkpoint::round(self)?.slots > 0 {}
+        checkpoint::zero_batch(self)?;
+        self.mark_clean()
+    }
+}
