@@ -184,6 +184,11 @@ pub fn recover_telling(
         // Recovery builds on what it reads, so that has to be durable first, should power fail next.
         region.flush(g.nat_off, g.nat_entries * 8);
         region.drain().map_err(FsError::from)?;
+        if volume.access() == Access::ReadWrite && !lenient {
+            // So with blocks that it had written and no `fsync` had asked for: whatever can be read from here on is
+            // durable, and what covers it needs no flush for an earlier life.
+            volume.device().flush().map_err(FsError::device)?;
+        }
     }
     clock.lap("scan");
     // Damage makes later records unreliable; what is before it is as good as ever.

@@ -222,3 +222,40 @@ fn writeback_never_shows_foreign_content() {
     }
     assert!(lost > 0 && kept > 0, "{lost} lost, {kept} kept");
 }
+
+/// A daemon with `data=writeback` dies with blocks that the device has not flushed. The next mount reads them, so its
+/// `fsync` covers them, whatever its own data mode.
+#[test]
+fn fsync_covers_what_an_earlier_life_has_not_flushed() {
+    let geometry = Shape::TINY.geometry();
+    for mode in ["journal", "ordered", "writeback"] {
+        let recorder = Recorder::new(geometry.pmem_len, geometry.data_blocks, Backend::File);
+        let media = Media::format(recorder.region(), recorder.device(), geometry);
+        let fs = media.mount_quiet(&options("noatime,data=writeback"));
+        let me = Caller::default();
+        let content = bytes(1, 3 * BLOCK);
+        let file = fs.mknod(me, ROOT, b"file", S_IFREG, 0).expect("mknod").ino;
+        fs.sync_all().expect("sync");
+        fs.write(file, 0, &content, false).expect("write");
+        fs.e.commit().expect("commit");
+        // It dies, and the machine goes on.
+        fs.abandon();
+        drop(fs);
+        let o = options(&format!("noatime,data={mode}"));
+        let fs = media.mount_quiet(&o);
+        assert!(fs.read(file, 0, content.len()).as_ref() == Ok(&content));
+        fs.fsync(file).expect("fsync");
+        fs.abandon();
+        let trace = recorder.trace();
+        let end = trace.points().last().expect("an end");
+        let mut looked = 0;
+        for image in trace.images(end, &Budget::SMALL) {
+            let (region, device) = (Arc::new(image.region()), Arc::new(image.device()));
+            let fs = Media { region, device }.mount_quiet(&o);
+            let read = fs.read(file, 0, content.len());
+            assert!(read.as_ref() == Ok(&content), "data={mode}: {image}");
+            looked += 1;
+        }
+        assert!(looked > 0);
+    }
+}

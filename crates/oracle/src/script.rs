@@ -201,6 +201,11 @@ impl Script {
         self.durable_so_far();
     }
 
+    /// A commit that nothing has asked for. Power may still take data (`data=writeback`).
+    pub fn commit(&mut self) {
+        self.aside(|fs| fs.e.commit().expect("commit"));
+    }
+
     pub fn digest(&mut self) {
         self.aside(|fs| digest::digest_all(&fs.e).expect("digest"));
     }

@@ -205,6 +205,7 @@ const WITNESSES: &[&str] = &[
     "commit-swap: killed 7340048",
     "swap: killed 4",
     "swap: killed 29",
+    "writeback: story unsynced, dies after 30",
 ];
 
 /// What mutants are tried on, behind the witnesses the long ones first: they meet most places, and a

@@ -25,6 +25,7 @@ pub const STORIES: &[Story] = &[
     ("batches", batches),
     ("rewrites", rewrites),
     ("places", places),
+    ("unsynced", unsynced),
 ];
 
 /// The volume that a story is about.
@@ -34,6 +35,18 @@ pub fn shape_of(story: &str) -> &'static Shape {
         "batches" => &Shape::TINY,
         _ => &Shape::TIGHT,
     }
+}
+
+/// Blocks are written that no `fsync` asks for, and what names them is committed all the same.
+fn unsynced(s: &mut Script) {
+    let a = s.file(ROOT, "a");
+    s.background();
+    s.settle();
+    for i in 0..3 {
+        s.write(a, i * 3 * B, 3 * BLOCK);
+        s.commit();
+    }
+    s.digest();
 }
 
 /// The slots that a round has retired are filled again.
