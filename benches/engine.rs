@@ -9,13 +9,13 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use quayfs::fs::{Caller, Exchange, Fs, SetAttr};
 use quayfs::mkfs;
-use quayfs::volume::{Access, Volume};
 use quayfs_background::checkpoint;
 use quayfs_background::digest::digest_all;
 use quayfs_blockdev::BlockDevice;
 use quayfs_crashsim::SimDevice;
+use quayfs_fs::volume::{Access, Volume};
+use quayfs_fs::{Caller, Exchange, Fs, SetAttr};
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_options::MountOptions;

@@ -50,7 +50,6 @@ use std::time::Duration;
 
 pub use report::{Area, Finding, FsckReport, KEPT, Severity, Statistics};
 
-use crate::volume::{Access, Volume, VolumeError};
 use bitmaps::Bitmaps;
 use blocks::Blocks;
 use inodes::Inodes;
@@ -58,6 +57,7 @@ use links::Links;
 use media::Media;
 use owners::Owners;
 use pages::Pages;
+use quayfs_fs::volume::{Access, Volume, VolumeError};
 use report::Findings;
 use table::Table;
 
@@ -103,7 +103,7 @@ fn run(volume: &Volume, options: &FsckOptions) -> FsckReport {
     let mut check = Check {
         report: FsckReport {
             volume: volume.path().display().to_string(),
-            uuid: crate::fs::uuid_text(volume.config().uuid),
+            uuid: quayfs_fs::uuid_text(volume.config().uuid),
             ..FsckReport::default()
         },
         findings: Findings::default(),

@@ -6,13 +6,7 @@
 //! brings all of it back. `ARCHITECTURE.md` tells the whole story.
 
 pub mod cli;
-pub mod data;
 pub mod edge;
-pub mod fs;
 pub mod fsck;
 pub mod mkfs;
 pub mod mount;
-pub mod recovery;
-pub mod scrub;
-pub mod shown;
-pub mod volume;

@@ -19,8 +19,8 @@ use quayfs_layout::geometry::{Geometry, GeometryError, Wishes};
 use quayfs_pmem::{Backend, MapOptions, PmemError, Region};
 use quayfs_ppt::PptError;
 
-use crate::volume::{DATA, PMEM, VolumeError, check_exposure, in_the_way, is_device_path};
 use medium::Medium;
+use quayfs_fs::volume::{DATA, PMEM, VolumeError, check_exposure, in_the_way, is_device_path};
 
 pub use cache::WriteCache;
 pub use format::{Identity, Root, format, format_as};
@@ -339,7 +339,7 @@ impl Plan {
         let config = format::prepare(&region, geometry, &self.label, &identity, self.root)?;
         undo.settle(|| format::complete(&region, &device, &config))?;
         Ok(MkfsReport {
-            uuid: crate::fs::uuid_text(config.uuid),
+            uuid: quayfs_fs::uuid_text(config.uuid),
             backend: region.backend(),
             geometry,
             label: self.label.clone(),

@@ -4,8 +4,8 @@
 //! is set-user-id and passes the open device back over a socket. Nothing here knows what the file
 //! system does.
 
-use crate::fs::SetQuota;
-use crate::scrub;
+use quayfs_fs::SetQuota;
+use quayfs_fs::scrub;
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use rustix::mount::FsPickFlags;

@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 
 use program::{Mounted, Scene, Start as _, as_nobody, can_be_root, can_mount};
-use quayfs::fs::{Caller, Fs, SetAttr, SetXattr};
+use quayfs_fs::{Caller, Fs, SetAttr, SetXattr};
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{ROOT, S_IFDIR, S_IFLNK, S_IFREG};
 use quayfs_oracle::{Media, Shape, options};

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use quayfs::fs::{Caller, Fs};
 use quayfs::fsck::repair::{Outcome, repair};
 use quayfs::fsck::{FsckOptions, check, check_volume};
 use quayfs::mkfs::{MkfsOptions, mkfs};
-use quayfs::recovery::batch_log;
-use quayfs::volume::{Access, Volume, VolumeError};
+use quayfs_fs::recovery::batch_log;
+use quayfs_fs::volume::{Access, Volume, VolumeError};
+use quayfs_fs::{Caller, Fs};
 use quayfs_layout::batch::HEADS;
 use quayfs_layout::config::FEATURE_BATCHES;
 use quayfs_layout::inode::{ROOT, S_IFREG};

@@ -3,9 +3,9 @@
 mod program;
 
 use program::{Scene, named, quayfs};
-use quayfs::fs::{Caller, Fs};
-use quayfs::volume::{Access, Volume};
 use quayfs_background::digest;
+use quayfs_fs::volume::{Access, Volume};
+use quayfs_fs::{Caller, Fs};
 use quayfs_layout::BLOCK;
 use quayfs_layout::inode::ROOT;
 use quayfs_layout::node::{self, NodeKind};

@@ -1,7 +1,7 @@
 //! Every crash of small runs: what was acknowledged is there, what was not is there entirely or
 //! not at all, and the volume works.
 
-use quayfs::fs::{FallocMode, RenameFlags, SetXattr};
+use quayfs_fs::{FallocMode, RenameFlags, SetXattr};
 use quayfs_layout::inode::{ROOT, S_IFDIR, S_IFLNK};
 use quayfs_layout::{BLOCK, Ino};
 use quayfs_oracle::crash::{Depth, Script};

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use quayfs::fs::{Caller, Fs, RenameFlags};
 use quayfs_background::digest::digest_all;
+use quayfs_fs::{Caller, Fs, RenameFlags};
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_oracle::model::Model;

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use quayfs::fs::{Caller, Fs};
 use quayfs_background::{checkpoint, digest};
 use quayfs_blockdev::BlockDevice;
 use quayfs_crashsim::{Budget, Fault, FaultDevice, FaultOp, Recorder, Repeat, SimDevice};
+use quayfs_fs::{Caller, Fs};
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_layout::{BLOCK, Ino};
 use quayfs_oracle::model::Model;

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use quayfs::fs::Fs;
 use quayfs::fsck::{self, FsckOptions, FsckReport};
-use quayfs::scrub::{Options, Pass};
-use quayfs::volume::{Access, Volume};
 use quayfs_blockdev::BlockDevice;
+use quayfs_fs::Fs;
+use quayfs_fs::scrub::{Options, Pass};
+use quayfs_fs::volume::{Access, Volume};
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::inode::ROOT;
 use quayfs_layout::{BLOCK, LINE};

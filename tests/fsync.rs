@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
-use quayfs::fs::Caller;
 use quayfs_background::{checkpoint, digest};
 use quayfs_crashsim::{Budget, Recorder, SimDevice, Watched};
+use quayfs_fs::Caller;
 use quayfs_layout::BLOCK;
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_oracle::rng::bytes;

@@ -5,13 +5,13 @@
 
 use std::sync::Arc;
 
-use quayfs::fs::{Caller, FallocMode, Fs};
 use quayfs::mkfs;
-use quayfs::volume::{Access, Volume};
 use quayfs_background::checkpoint;
 use quayfs_background::digest::digest_all;
 use quayfs_blockdev::{AlignedBuf, BlockDevice};
 use quayfs_crashsim::SimDevice;
+use quayfs_fs::volume::{Access, Volume};
+use quayfs_fs::{Caller, FallocMode, Fs};
 use quayfs_layout::BLOCK;
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::inode::{ROOT, S_IFREG};

@@ -8,7 +8,7 @@ use std::fs;
 use std::sync::Arc;
 
 use program::{Mounted, Scene, Start as _, as_nobody, can_be_root, eventually, quayfs};
-use quayfs::fs::{
+use quayfs_fs::{
     Caller, FallocMode, Fs, Quota, RenameFlags, SetAttr, SetFlags, SetQuota, SetXattr,
 };
 use quayfs_layout::config::FEATURE_QUOTA;

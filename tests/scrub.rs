@@ -6,11 +6,11 @@ use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use quayfs::fs::{Caller, FallocMode, Fs, RenameFlags, SetAttr, SetXattr, extents};
-use quayfs::scrub::{Area, Finding, Options, Pass, Report, State};
 use quayfs_background::{checkpoint, digest};
 use quayfs_blockdev::BlockDevice;
 use quayfs_crashsim::{Fault, FaultDevice, FaultOp, Repeat, SimDevice};
+use quayfs_fs::scrub::{Area, Finding, Options, Pass, Report, State};
+use quayfs_fs::{Caller, FallocMode, Fs, RenameFlags, SetAttr, SetXattr, extents};
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_layout::{BLOCK, Ino};
 use quayfs_oracle::rng::{Rng, bytes};

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use quayfs::fs::{Caller, FallocMode, Fs, SetAttr, SetXattr};
 use quayfs_crashsim::{FaultDevice, FaultOp, Watched};
+use quayfs_fs::{Caller, FallocMode, Fs, SetAttr, SetXattr};
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_layout::{BLOCK, Ino};
 use quayfs_oracle::apply::EVERYTHING;

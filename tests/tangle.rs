@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use quayfs::fs::{Caller, Fs, RenameFlags, SetAttr};
+use quayfs_fs::{Caller, Fs, RenameFlags, SetAttr};
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_layout::{BLOCK, Ino};
 use quayfs_oracle::evict::while_evicting;
@@ -90,7 +90,7 @@ fn meddle(fs: &Fs, rng: &mut Rng) -> Result<(), FsError> {
     };
     let (dir, to) = (walk(rng)?, walk(rng)?);
     let (name, new) = ([b'a' + rng.below(5) as u8], [b'a' + rng.below(5) as u8]);
-    let one = |a: quayfs::fs::Attr| fs.forget(a.ino, 1);
+    let one = |a: quayfs_fs::Attr| fs.forget(a.ino, 1);
     match rng.below(13) {
         0 | 1 => fs.mkdir(ME, dir, &name, 0o755).map(one),
         2 => fs.mknod(ME, dir, &name, S_IFREG | 0o644, 0).map(one),

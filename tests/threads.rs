@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use quayfs::fs::{Caller, FallocMode, Fs, SetAttr};
+use quayfs_fs::{Caller, FallocMode, Fs, SetAttr};
 use quayfs_layout::BLOCK;
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_oracle::evict::while_evicting;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use quayfs::fs::{Caller, FallocMode, Fs, RenameFlags, SetAttr, SetTime, SetXattr};
+use quayfs_fs::{Caller, FallocMode, Fs, RenameFlags, SetAttr, SetTime, SetXattr};
 use quayfs_layout::inode::{ROOT, S_IFREG, Time};
 use quayfs_layout::{BLOCK, Ino};
 use quayfs_oracle::{Media, Shape, options};

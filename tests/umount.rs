@@ -7,7 +7,7 @@ mod program;
 use program::doomed::Doomed;
 use program::namespace::{Namespace, no_copies};
 use program::{Mounted, QUAYFS, Run, Scene, Start as _, can_be_root, eventually, quayfs};
-use quayfs::volume::{Access, Volume};
+use quayfs_fs::volume::{Access, Volume};
 use rustix::mount::FsPickFlags;
 use std::fs;
 use std::io::{Read, Write};

@@ -4,9 +4,9 @@ mod bench;
 
 pub use bench::{Bench, BenchCommand, BenchPapers, BenchRun, Level};
 
+use quayfs_fs::SetQuota;
 use quayfs_options::parse_size;
 
-use crate::fs::SetQuota;
 use crate::mount::Users;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;

@@ -1,5 +1,7 @@
 //! The process that serves a mount: from opening the volume to closing it.
 
+use quayfs_fs::Fs;
+use quayfs_fs::volume::{Access, Volume, VolumeError};
 use quayfs_options::MountOptions;
 
 use super::confine;
@@ -10,12 +12,9 @@ use super::log::{self, Destination};
 use super::turned;
 use crate::edge::outside::Outside;
 use crate::edge::session;
-use crate::fs::Fs;
 use crate::mount::server::{Desk, Ending};
 use crate::mount::superblock::Superblock;
 use crate::mount::{Mount, Pending, Place, Users};
-use crate::shown;
-use crate::volume::{Access, Volume, VolumeError};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::{self, Write};
@@ -191,7 +190,7 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
     let signals = Signals::new([SIGHUP]).map_err(|e| early(&e))?;
     // From here on it is this directory, whatever becomes of its path while the volume recovers.
     let place = Place::find(&job.target).map_err(|e| {
-        let target = shown::path(&job.target);
+        let target = quayfs_shown::path(&job.target);
         early(&format_args!("cannot mount on {target}: {e}"))
     })?;
     let volume = open(job).map_err(|e| early(&e))?;
@@ -261,7 +260,7 @@ fn attach(
     if let Some(why) = await_start(&inbox) {
         return Err(format!(
             "{} does not answer: {why}",
-            shown::path(&job.target)
+            quayfs_shown::path(&job.target)
         ));
     }
     if let Err(e) = pending.read_ahead(fs.e.options.read_ahead) {
@@ -289,7 +288,7 @@ fn start_log(job: &Job, detached: bool) -> Result<Option<String>, Ended> {
         return Ok(None);
     };
     let path = job.log.path().unwrap_or_default();
-    let why = format!("cannot open the log {}: {e}", shown::path(&path));
+    let why = format!("cannot open the log {}: {e}", quayfs_shown::path(&path));
     match job.log {
         Destination::Asked(_) => Err(Ended::BeforeReady(Failure::new(
             MOUNT_FAILED,
@@ -366,7 +365,7 @@ fn watch_signals(
             };
             info!(
                 "signal {signal}: unmounting {}",
-                shown::path(mount.target())
+                quayfs_shown::path(mount.target())
             );
             let asked = Instant::now();
             let mut enough =
@@ -448,7 +447,10 @@ fn wait(inbox: &Receiver<Event>) -> io::Result<()> {
 }
 
 fn report(job: &Job, fs: &Fs, took: Duration, mut warnings: Vec<String>) -> Report {
-    let (volume, target) = (shown::path(&job.volume), shown::path(&job.target));
+    let (volume, target) = (
+        quayfs_shown::path(&job.volume),
+        quayfs_shown::path(&job.target),
+    );
     let status = serde_json::to_value(fs.status()).unwrap_or_default();
     let fact = |name: &str| status[name].as_str().unwrap_or("?").to_string();
     let (backend, durability) = (fact("backend"), fact("durability"));

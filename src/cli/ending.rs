@@ -1,9 +1,9 @@
 //! What the end of a mount has left, in words for the user who unmounts.
 
+use quayfs_fs::Fs;
 use quayfs_options::{DataMode, Durability, format_size};
 use quayfs_store::error::Result;
 
-use crate::fs::Fs;
 use crate::mount::server::Ending;
 use quayfs_layout::BLOCK;
 

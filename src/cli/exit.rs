@@ -3,8 +3,6 @@
 use std::fmt::Display;
 use std::io::Write;
 
-use crate::shown;
-
 /// Success of every command.
 pub const OK: u8 = 0;
 /// `mkfs`, `info`, `scrub`, `bench`: failed.
@@ -59,7 +57,7 @@ impl Failure {
 /// Prints lines for people on the standard output, without anything that a terminal obeys.
 pub fn say(lines: impl Display) {
     for line in lines.to_string().split('\n') {
-        put(shown::text(line));
+        put(quayfs_shown::text(line));
     }
 }
 
@@ -87,7 +85,7 @@ pub fn one_line(text: &str) -> String {
         .map(str::trim)
         .filter(|l| !l.is_empty())
         .collect();
-    shown::text(&lines.join("; "))
+    quayfs_shown::text(&lines.join("; "))
 }
 
 /// What clap has to say, in one line that names the help to read.

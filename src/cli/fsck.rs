@@ -7,7 +7,6 @@ use super::exit::{FSCK_DAMAGE, FSCK_FAILED, FSCK_REPAIRED, Failure, OK, say, say
 use super::unopened::unopened;
 use crate::fsck::repair::{self, Failed, Outcome};
 use crate::fsck::{self, FsckOptions};
-use crate::shown;
 
 /// Checks or repairs a volume and returns the exit code.
 pub fn run(args: &args::Fsck) -> Result<u8, Failure> {
@@ -27,7 +26,7 @@ fn mend(args: &args::Fsck, options: &FsckOptions) -> Result<u8, Failure> {
     let mut progress = |what: &str| {
         if watched {
             // The line is not read twice, so there is no use in a complaint.
-            let _ = write!(stderr(), "\r\x1b[Kquayfs: {} ...", shown::text(what));
+            let _ = write!(stderr(), "\r\x1b[Kquayfs: {} ...", quayfs_shown::text(what));
         }
     };
     let report = repair::repair(&args.volume, options, &mut progress);

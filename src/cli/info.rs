@@ -1,5 +1,6 @@
 //! `quayfs info`: what a volume is, or how a mount is doing.
 
+use quayfs_fs::volume::{Access, Volume};
 use quayfs_options::format_size;
 
 use super::advice::advice;
@@ -7,8 +8,6 @@ use super::args;
 use super::exit::{FAILED, Failure, say, say_json};
 use super::unopened::{unopened, unreached};
 use crate::mount::{self, table};
-use crate::shown;
-use crate::volume::{Access, Volume};
 use quayfs_layout::BLOCK;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -44,7 +43,7 @@ fn facts(target: &Path) -> Result<Value, Failure> {
 /// The status of the mount on exactly this path, with its mount point added.
 fn live(target: &Path) -> Result<Option<Value>, Failure> {
     let failed = |why: String| Failure::new(FAILED, why);
-    let shown = shown::path(target);
+    let shown = quayfs_shown::path(target);
     let entry = table::mounted_on(target).map_err(|e| failed(format!("mount table: {e}")))?;
     let Some(entry) = entry.filter(|e| e.is_fuse()) else {
         return Ok(None);
@@ -130,7 +129,7 @@ fn flatten(name: &str, value: &Value, lines: &mut Vec<(String, String)>) {
             return;
         }
         // On one line, whatever its origin.
-        Value::String(s) => shown::text(s),
+        Value::String(s) => quayfs_shown::text(s),
         Value::Number(n) => n.as_u64().and_then(bytes).unwrap_or_else(|| n.to_string()),
         other => other.to_string(),
     };

@@ -33,7 +33,6 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Registry};
 
 use super::confine;
-use crate::shown;
 use file::LogFile;
 use limit::{Limit, Verdict};
 
@@ -156,7 +155,7 @@ impl<S: Subscriber> Layer<S> for Lines {
         let mut said = Said::default();
         event.record(&mut said);
         let metadata = event.metadata();
-        let text = shown::text(&said.text);
+        let text = quayfs_shown::text(&said.text);
         let complains = *metadata.level() <= Level::WARN && !said.each;
         let mut state = self.queue.lock();
         if complains {

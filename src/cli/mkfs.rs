@@ -5,7 +5,6 @@ use quayfs_options::format_size;
 use super::args;
 use super::exit::{FAILED, Failure, say, warn};
 use crate::mkfs::{MkfsOptions, MkfsReport, Plan, Undo, WriteCache};
-use crate::shown;
 use quayfs_pmem::Backend;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
@@ -37,7 +36,7 @@ pub fn run(args: args::Mkfs) -> Result<(), Failure> {
         warn(format_args!("--force overwrites {lost}"));
     }
     for path in plan.made_private() {
-        let path = shown::path(path);
+        let path = quayfs_shown::path(path);
         warn(format_args!(
             "{path}: others could read it, its mode is 0600 now; whoever has it open still can"
         ));
@@ -80,7 +79,7 @@ fn undo_on_signal(undo: &Arc<Undo>) -> io::Result<()> {
 }
 
 fn report(volume: &Path, made: &MkfsReport) {
-    let volume = shown::path(volume);
+    let volume = quayfs_shown::path(volume);
     let (geometry, backend) = (&made.geometry, made.backend);
     say(format_args!("made volume {} in {volume}", made.uuid));
     say(format_args!(

@@ -4,6 +4,7 @@
 //! exist. It answers once on its standard output, and opens the log by itself, so that it can put it aside and open it
 //! anew.
 
+use quayfs_fs::volume::locate;
 use quayfs_options::remount::{Live, Remount};
 use quayfs_options::{Durability, MountOptions};
 
@@ -15,8 +16,6 @@ use super::log::{self, Destination};
 use super::unopened::{unopened, unreached};
 use crate::mount::server::{self, Served};
 use crate::mount::{self, Users, table};
-use crate::shown;
-use crate::volume::locate;
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -71,7 +70,7 @@ pub fn helper(call: &Call) -> Result<(), Failure> {
 /// Changes what a remount can change, once the daemon has said what is so. `lists`: values of `-o`.
 fn remount(target: &Path, lists: &[&str]) -> Result<(), Failure> {
     let failed = |why: String| Failure::new(MOUNT_FAILED, why);
-    let shown = shown::path(target);
+    let shown = quayfs_shown::path(target);
     let target = table::resolve(target).map_err(|e| failed(format!("{shown}: {e}")))?;
     let entry = table::mounted_on(&target)
         .map_err(|e| failed(format!("cannot read the mount table: {e}")))?
@@ -92,7 +91,7 @@ fn remount(target: &Path, lists: &[&str]) -> Result<(), Failure> {
 
 /// What the daemon of a mount says about it.
 fn live(entry: &table::Entry) -> Result<Live, String> {
-    let shown = shown::path(&entry.target);
+    let shown = quayfs_shown::path(&entry.target);
     let status = server::ask(entry).map_err(|e| match e {
         Errno::NOTCONN => {
             format!("the daemon of {shown} is dead: `quayfs umount {shown}`, then mount again")
@@ -132,10 +131,14 @@ fn job(
     let volume = volume
         .canonicalize()
         .map_err(|e| unreached(MOUNT_FAILED, named, &e))?;
-    let target = mount::table::resolve(target)
-        .map_err(|e| failed(format!("cannot mount on {}: {e}", shown::path(target))))?;
+    let target = mount::table::resolve(target).map_err(|e| {
+        failed(format!(
+            "cannot mount on {}: {e}",
+            quayfs_shown::path(target)
+        ))
+    })?;
     if volume.starts_with(&target) {
-        let (v, t) = (shown::path(&volume), shown::path(&target));
+        let (v, t) = (quayfs_shown::path(&volume), quayfs_shown::path(&target));
         return Err(failed(format!(
             "cannot mount on {t}: it would hide the volume {v} itself"
         )));
@@ -146,7 +149,10 @@ fn job(
             Served::Dead | Served::Foreign
         )
     {
-        let (v, t) = (shown::path(&volume), shown::path(&entry.target));
+        let (v, t) = (
+            quayfs_shown::path(&volume),
+            quayfs_shown::path(&entry.target),
+        );
         return Err(failed(format!(
             "{v} is mounted on {t} already: use it there, or `quayfs umount {t}` first"
         )));
@@ -202,7 +208,7 @@ fn start(job: &Job) -> Result<String, Failure> {
             sweep(job, &before);
             Err(failed(format!(
                 "the daemon ended while mounting ({end}): see {}",
-                shown::path(&log)
+                quayfs_shown::path(&log)
             )))
         }
     }

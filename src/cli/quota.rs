@@ -1,14 +1,13 @@
 //! `quayfs quota`: what projects have and may have, on a mount or a volume at rest.
 
+use quayfs_fs::volume::{Access, Volume};
+use quayfs_fs::{Caller, Fs, Quota, SetQuota};
 use quayfs_options::{MountOptions, format_size};
 
 use super::args;
 use super::exit::{FAILED, Failure, say, say_json};
 use super::unopened::{unopened, unreached};
-use crate::fs::{Caller, Fs, Quota, SetQuota};
 use crate::mount::{self, table};
-use crate::shown;
-use crate::volume::{Access, Volume};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -105,7 +104,7 @@ impl Keeper {
 }
 
 fn refused(mnt: &Path, e: Errno) -> String {
-    let mnt = shown::path(mnt);
+    let mnt = quayfs_shown::path(mnt);
     match e {
         Errno::NOTCONN => format!("the daemon of {mnt} is gone: `quayfs umount {mnt}`"),
         Errno::PERM | Errno::ACCESS => {

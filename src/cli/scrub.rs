@@ -1,15 +1,14 @@
 //! `quayfs scrub`: has a mount verify itself and watches, or does it for a volume at rest.
 
+use quayfs_fs::Fs;
+use quayfs_fs::scrub::{Command, Finding, Options, Report, State, Status};
+use quayfs_fs::volume::{Access, Volume};
 use quayfs_options::{MountOptions, format_size};
 
 use super::args;
 use super::exit::{FAILED, Failure, OK, SCRUB_DAMAGE, say, say_json};
 use super::unopened::{unopened, unreached};
-use crate::fs::Fs;
 use crate::mount::{self, table};
-use crate::scrub::{Command, Finding, Options, Report, State, Status};
-use crate::shown;
-use crate::volume::{Access, Volume};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -69,7 +68,7 @@ fn start(target: &Path, options: Options) -> Result<Worker, Failure> {
                 .as_str()
                 .is_some_and(|o| o.starts_with("ro"));
             if let (Some(why), true) = (status["read_only_reason"].as_str(), holds) {
-                let mnt = shown::path(&mnt);
+                let mnt = quayfs_shown::path(&mnt);
                 return Err(failed(format!(
                     "{mnt} has failed and is read-only ({why}): `quayfs umount {mnt}`, then scrub the volume"
                 )));
@@ -82,7 +81,7 @@ fn start(target: &Path, options: Options) -> Result<Worker, Failure> {
 }
 
 fn refused(mnt: &Path, e: Errno) -> String {
-    let mnt = shown::path(mnt);
+    let mnt = quayfs_shown::path(mnt);
     match e {
         Errno::NOTCONN => format!("the daemon of {mnt} is gone: `quayfs umount {mnt}`"),
         Errno::BUSY => {
@@ -106,7 +105,7 @@ fn at_rest(path: &Path, options: Options) -> Result<Arc<Fs>, Failure> {
         ..MountOptions::default()
     };
     let fs = Fs::mount(volume, &read_only).map_err(|e| {
-        let shown = shown::path(path);
+        let shown = quayfs_shown::path(path);
         Failure::new(FAILED, format!("{e}; `quayfs fsck {shown}` says more"))
     })?;
     fs.scrub

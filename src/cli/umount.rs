@@ -1,13 +1,13 @@
 //! `quayfs umount`: unmount, then wait until the daemon has closed the volume, and say how that went.
 
+use quayfs_fs::recovery::journal_geometry;
+use quayfs_fs::volume::{Access, Volume, VolumeError};
+
 use super::exit::{Failure, MOUNT_FAILED, say, warn};
 use crate::mount::server::{Ending, Served, Server};
 use crate::mount::superblock::{Elsewhere, Superblock};
 use crate::mount::table::{self, Entry};
 use crate::mount::{AttachError, Place, Users};
-use crate::recovery::journal_geometry;
-use crate::shown;
-use crate::volume::{Access, Volume, VolumeError};
 use std::path::Path;
 use std::time::Duration;
 use wait::Waited;
@@ -37,7 +37,7 @@ pub fn run(target: &Path, users: Users) -> Result<(), Failure> {
 }
 
 fn unmount(target: &Path, users: Users) -> Result<(), String> {
-    let shown = shown::path(target);
+    let shown = quayfs_shown::path(target);
     let named = table::resolve(target).map_err(|e| format!("{shown}: {e}"))?;
     let mounted = match table::mounted_on(&named) {
         Ok(None) => table::mount_of(&named),
@@ -79,7 +79,7 @@ fn unmount(target: &Path, users: Users) -> Result<(), String> {
 
 /// What cannot be unmounted, and what would only wait for an answer that may never come.
 fn refuse(served: &Served, entry: &Entry, users: Users) -> Result<(), String> {
-    let shown = shown::path(&entry.target);
+    let shown = quayfs_shown::path(&entry.target);
     match served {
         Served::Foreign => {
             let kind = &entry.fstype;
@@ -110,7 +110,7 @@ fn way_out(shown: impl std::fmt::Display) -> String {
 fn busy(e: AttachError, served: &Served) -> String {
     match (e, served) {
         (AttachError::Busy(path), Served::Dead) => {
-            let path = shown::path(&path);
+            let path = quayfs_shown::path(&path);
             format!(
                 "{path} is in use, and its daemon is dead: `quayfs umount -l {path}` takes it away from its users"
             )
@@ -125,7 +125,7 @@ fn finish(
     (entry, superblock): (&Entry, &Superblock),
     users: Users,
 ) -> Result<(), String> {
-    let shown = shown::path(&entry.target);
+    let shown = quayfs_shown::path(&entry.target);
     let pid = server.pid().map_or("?".into(), |pid| pid.to_string());
     let waited = wait::until_end(server, users)
         .map_err(|e| format!("{shown} is unmounted, but its daemon cannot be waited for: {e}"))?;
@@ -171,7 +171,7 @@ fn judge(entry: &Entry, users: Users) -> Result<(), String> {
     };
     let source = Path::new(&entry.source);
     if !source.is_absolute() {
-        let shown = shown::path(source);
+        let shown = quayfs_shown::path(source);
         return Err(unseen(format!("the mount table names it {shown}")));
     }
     let patience = match users {
@@ -181,7 +181,7 @@ fn judge(entry: &Entry, users: Users) -> Result<(), String> {
     let volume = match Volume::open(source, Access::ReadOnly, patience) {
         Ok(volume) => volume,
         Err(VolumeError::Busy(path)) => {
-            let path = shown::path(&path);
+            let path = quayfs_shown::path(&path);
             return Err(format!(
                 "its daemon, which cannot be watched from here, has not closed {path} yet: `quayfs fsck {path}` says when"
             ));
@@ -212,10 +212,10 @@ fn lives_on(target: &Path, places: &[Elsewhere]) -> String {
         let of = places.iter().filter(|p| p.namespace.is_none() == here);
         let words: Vec<_> = of
             .map(|p| match p.namespace {
-                None => format!("on {}", shown::path(&p.target)),
+                None => format!("on {}", quayfs_shown::path(&p.target)),
                 Some(pid) => format!(
                     "on {} in the mount namespace of process {pid}",
-                    shown::path(&p.target)
+                    quayfs_shown::path(&p.target)
                 ),
             })
             .collect();
@@ -224,7 +224,7 @@ fn lives_on(target: &Path, places: &[Elsewhere]) -> String {
     let mut all = [list(true), list(false)].concat();
     let more = all.len().saturating_sub(NAMED);
     all.truncate(NAMED);
-    let target = shown::path(target);
+    let target = quayfs_shown::path(target);
     let alive = format!("{target} is unmounted; the file system lives on");
     match (all.join(", "), more) {
         (named, _) if named.is_empty() => format!("{alive}, in use out of sight from here"),
@@ -236,8 +236,8 @@ fn lives_on(target: &Path, places: &[Elsewhere]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fs::Fs;
     use crate::mkfs::{MkfsOptions, mkfs};
+    use quayfs_fs::Fs;
     use quayfs_options::MountOptions;
 
     #[test]

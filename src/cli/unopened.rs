@@ -1,9 +1,9 @@
 //! What to say of a volume that cannot be opened, where the mount table knows more than the volume.
 
+use quayfs_fs::volume::{VolumeError, locate};
+
 use super::exit::Failure;
 use crate::mount::table;
-use crate::shown;
-use crate::volume::{VolumeError, locate};
 use std::io;
 use std::path::Path;
 
@@ -27,7 +27,7 @@ pub fn unopened(code: u8) -> impl FnOnce(VolumeError) -> Failure {
 pub fn unreached(code: u8, path: &Path, e: &io::Error) -> Failure {
     match locate(path) {
         Err(why) => unopened(code)(why),
-        Ok(_) => Failure::new(code, format_args!("{}: {e}", shown::path(path))),
+        Ok(_) => Failure::new(code, format_args!("{}: {e}", quayfs_shown::path(path))),
     }
 }
 
@@ -43,8 +43,8 @@ fn inside(path: &Path) -> Option<String> {
     if !entry.is_quayfs() {
         return None;
     }
-    let (shown, target) = (shown::path(&path), shown::path(&entry.target));
-    let volume = shown::path(Path::new(&entry.source));
+    let (shown, target) = (quayfs_shown::path(&path), quayfs_shown::path(&entry.target));
+    let volume = quayfs_shown::path(Path::new(&entry.source));
     Some(match path == entry.target {
         true => format!(
             "{shown} is where the volume {volume} is mounted, and no volume: `quayfs umount {shown}`, then name {volume}"

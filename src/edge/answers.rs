@@ -1,12 +1,12 @@
 //! What the kernel may remember of an answer, and which questions one answer ends for good: most of what
 //! keeps messages few (docs/performance.md).
 
+use quayfs_fs::Attr;
 use quayfs_fuse::wire::{AttrOut, EntryOut, OpenOut};
 use quayfs_fuse::{Answer, Errno, Op, Out};
 
 use crate::edge::convert::{FOREVER, attr_of};
 use crate::edge::service::Edge;
-use crate::fs::Attr;
 
 impl Edge {
     /// How long names and attributes are valid, in seconds.

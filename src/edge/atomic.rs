@@ -14,13 +14,13 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
+use quayfs_fs::{Asker, Writes};
 use quayfs_fuse::wire::{F2FS_FEATURE_ATOMIC_WRITE, InHeader, IoctlOut};
 use quayfs_fuse::{Answer, Errno, Out};
 use quayfs_layout::Ino;
 
 use crate::edge::errno::ToErrno;
 use crate::edge::service::Edge;
-use crate::fs::{Asker, Writes};
 
 use accounts::Accounts;
 use kept::{BLOCK_COST, Kept};

@@ -1,12 +1,12 @@
 //! Requests about the attributes of an inode and of the file system.
 
+use quayfs_fs::Cause;
 use quayfs_fuse::wire::{SetattrIn, StatfsOut, StatxOut};
 use quayfs_fuse::{Answer, Out};
 
 use crate::edge::convert::{set_attr, statx_of};
 use crate::edge::errno::ToErrno;
 use crate::edge::service::Edge;
-use crate::fs::Cause;
 
 impl Edge {
     pub(super) fn getattr(&self, ino: u64, out: &mut Out<'_>) -> Answer {

@@ -17,6 +17,7 @@ use std::os::fd::OwnedFd;
 
 use procfs::FromBufRead;
 use procfs::process::{Process, Status};
+use quayfs_fs::{Asker, Caller};
 use quayfs_fuse::Errno;
 use quayfs_fuse::wire::InHeader;
 use rustix::fs::{CWD, Mode, OFlags, openat, readlinkat};
@@ -24,7 +25,6 @@ use rustix::thread::CapabilitySet;
 
 use crate::edge::outside::Outside;
 use crate::edge::service::Edge;
-use crate::fs::{Asker, Caller};
 
 /// Stands for a caller that cannot be found out: not root, not the daemon's user, in no group.
 const NOBODY: Caller = Caller {

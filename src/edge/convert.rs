@@ -2,6 +2,9 @@
 
 use std::str::FromStr;
 
+use quayfs_fs::{
+    Access, FallocMode, RenameFlags, SetAttr, SetFlags, SetTime, SetXattr, Whence, Writes,
+};
 use quayfs_fuse::Errno;
 use quayfs_fuse::wire::{
     AttrOf, FsXattr, InHeader, Open, SetattrIn, SetattrValid, Statx, StatxTime,
@@ -11,9 +14,6 @@ use quayfs_layout::inode::{
 };
 
 use crate::edge::caller::maker;
-use crate::fs::{
-    Access, FallocMode, RenameFlags, SetAttr, SetFlags, SetTime, SetXattr, Whence, Writes,
-};
 
 /// Nothing else changes the volume, so the kernel may keep names and attributes for good. Seconds.
 pub const FOREVER: u64 = 1 << 30;

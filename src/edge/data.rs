@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::thread;
 
+use quayfs_fs::{Cause, Manner, Place};
 use quayfs_fuse::wire::{
     CopyFileRangeIn, FallocateIn, InHeader, LseekIn, LseekOut, ReadIn, WriteFlags, WriteIn,
     WriteOut,
@@ -13,7 +14,6 @@ use quayfs_store::metrics::Metrics;
 use crate::edge::convert::{access, falloc_mode, whence};
 use crate::edge::errno::ToErrno;
 use crate::edge::service::Edge;
-use crate::fs::{Cause, Manner, Place};
 
 impl Edge {
     pub(super) fn read(&self, ino: u64, args: &ReadIn, out: &mut Out<'_>) -> Answer {

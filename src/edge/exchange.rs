@@ -6,6 +6,8 @@
 
 use std::ops::Range;
 
+use quayfs_fs::data::write::SIZE_MAX;
+use quayfs_fs::{Cause, Exchange, Freshness};
 use quayfs_fuse::wire::{
     CommitRange, ExchangeFlags, ExchangeRange, InHeader, IoctlIn, IoctlOut, handed_over,
 };
@@ -14,11 +16,9 @@ use quayfs_layout::Ino;
 use quayfs_layout::inode::Time;
 use quayfs_store::error::FsError;
 
-use crate::data::write::SIZE_MAX;
 use crate::edge::errno::{ToErrno, errno};
 use crate::edge::files::{pin, reads_and_writes};
 use crate::edge::service::Edge;
-use crate::fs::{Cause, Exchange, Freshness};
 
 /// Set in the number of an open file whose ranges may be exchanged.
 const EXCHANGEABLE: u64 = 1 << 63;

@@ -2,6 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
+use quayfs_background::trim::Trim;
+use quayfs_fs::SetFlags;
 use quayfs_fuse::wire::{
     FsXattr, IOC_ABORT_ATOMIC_WRITE, IOC_COMMIT_ATOMIC_WRITE, IOC_COMMIT_RANGE, IOC_EXCHANGE_RANGE,
     IOC_FSGETXATTR, IOC_FSSETXATTR, IOC_GET_FEATURES, IOC_GETFLAGS, IOC_GETVERSION, IOC_SETFLAGS,
@@ -14,8 +16,6 @@ use quayfs_layout::inode::Inode;
 use crate::edge::convert::{set_xflags, xflags_of};
 use crate::edge::errno::ToErrno;
 use crate::edge::service::Edge;
-use crate::fs::SetFlags;
-use quayfs_background::trim::Trim;
 
 impl Edge {
     /// The kernel wants exactly what the call hands over, which is less than what the numbers of the

@@ -1,5 +1,7 @@
 //! Directory listings, with and without attributes.
 
+use quayfs_fs::DirEntry;
+use quayfs_fs::attr::mode_of_kind;
 use quayfs_fuse::wire::{EntryOut, ReadIn};
 use quayfs_fuse::{Answer, Listing, Out};
 use quayfs_layout::inode::Inode;
@@ -8,8 +10,6 @@ use quayfs_store::error::Result;
 use crate::edge::convert::{access, attr_of};
 use crate::edge::errno::ToErrno;
 use crate::edge::service::Edge;
-use crate::fs::DirEntry;
-use crate::fs::attr::mode_of_kind;
 
 impl Edge {
     pub(super) fn readdir(&self, ino: u64, args: &ReadIn, out: &mut Out<'_>) -> Answer {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use quayfs_fs::Fs;
 use quayfs_fuse::wire::{Init, Open, OpenOut};
 use quayfs_fuse::{
     Answer, Errno, Notifier, Offer, Op, Out, Postponed, Request, Service, Stats, Wish,
@@ -16,7 +17,6 @@ use crate::edge::convert::{open_flags, writes};
 use crate::edge::errno::{ToErrno, errno};
 use crate::edge::exchange::marked;
 use crate::edge::outside::Outside;
-use crate::fs::Fs;
 use crate::mount::STATUS_XATTR;
 
 /// Largest request the kernel sends.

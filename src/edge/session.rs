@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 
+use quayfs_fs::Fs;
 use quayfs_fuse::{Notifier, Options, Stats};
 use quayfs_options::{Idle, MountOptions, Transport};
 
 use crate::edge::atomic::Sessions;
 use crate::edge::outside::Outside;
 use crate::edge::service::Edge;
-use crate::fs::Fs;
 
 /// Serves requests until the file system is unmounted. The volume is not closed. `number`: the device number of the
 /// mount (`MAJOR:MINOR`), by which files of other file systems are told from its own. Calls `started` when the kernel

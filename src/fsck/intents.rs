@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use quayfs_fs::attr::dirent_kind;
 use quayfs_layout::inode::S_IFREG;
 use quayfs_layout::intent::{Intent, IntentKind, PER_PAGE, SIZE};
 use quayfs_layout::node::HEADER;
@@ -9,7 +10,6 @@ use quayfs_layout::node::HEADER;
 use super::pages::{Got, Pages};
 use super::table::{Status, Table};
 use super::{Area, Check};
-use crate::fs::attr::dirent_kind;
 
 /// Checks every intent and notes it at its inode.
 pub(super) fn check(pages: &Pages<'_>, table: &mut Table, c: &mut Check) {

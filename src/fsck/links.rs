@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use quayfs_fs::attr::dirent_kind;
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{ROOT, S_IFDIR};
 use rustc_hash::FxHashMap;
 
 use super::table::{Known, Status, Table};
 use super::{Area, Check};
-use crate::fs::attr::dirent_kind;
 
 /// What is known of a directory.
 #[derive(Clone, Copy, Debug, Default)]

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use quayfs_blockdev::BlockDevice;
+use quayfs_fs::recovery::{self, batch_log, journal_geometry, ppt_geometry};
+use quayfs_fs::volume::Volume;
 use quayfs_journal::{Damage, Journal, JournalError, LiveSlot, Scan};
 use quayfs_layout::BLOCK;
 use quayfs_layout::config::{COPIES, ConfigTable, DataHeader};
@@ -14,8 +16,6 @@ use quayfs_ppt::Ppt;
 use quayfs_store::ns::dir::NameHash;
 
 use super::{Area, Check, logs};
-use crate::recovery::{self, batch_log, journal_geometry, ppt_geometry};
-use crate::volume::Volume;
 
 /// What is checked: a private copy of the region, and the device.
 pub(super) struct Media {

@@ -37,6 +37,7 @@ mod words;
 use std::path::Path;
 use std::time::Duration;
 
+use quayfs_fs::volume::{Access, Volume, VolumeError};
 use quayfs_layout::config::ConfigTable;
 
 pub use pair::belongs;
@@ -44,7 +45,6 @@ pub use report::{Done, Outcome, RepairReport};
 
 use super::media::Media;
 use super::{Area, FsckOptions, FsckReport};
-use crate::volume::{Access, Volume, VolumeError};
 
 /// Passes after which whatever is left is left: each can only bring to light what another one hid.
 const PASSES: usize = 3;

@@ -5,8 +5,6 @@ use std::ops::Range;
 
 use serde::Serialize;
 
-use crate::shown;
-
 /// Findings that are kept of one area; the rest is counted only.
 pub const KEPT: usize = 256;
 
@@ -104,7 +102,12 @@ impl fmt::Display for Finding {
             Severity::Warning => "warning",
             Severity::Error => "error",
         };
-        write!(f, "{severity}: {}: {}", self.area, shown::text(&self.what))
+        write!(
+            f,
+            "{severity}: {}: {}",
+            self.area,
+            quayfs_shown::text(&self.what)
+        )
     }
 }
 
@@ -198,14 +201,14 @@ impl fmt::Display for FsckReport {
             writeln!(f, "and {} more", self.unlisted)?;
         }
         for what in &self.skipped {
-            writeln!(f, "not checked: {}", shown::text(what))?;
+            writeln!(f, "not checked: {}", quayfs_shown::text(what))?;
         }
         let s = &self.statistics;
         let state = match s.clean {
             true => "unmounted cleanly",
             false => "not unmounted cleanly; the next mount recovers it",
         };
-        writeln!(f, "{}: {state}", shown::text(&self.volume))?;
+        writeln!(f, "{}: {state}", quayfs_shown::text(&self.volume))?;
         writeln!(
             f,
             "{} inodes ({} directories, {} files, {} symbolic links, {} special, {} orphans), {} entries",

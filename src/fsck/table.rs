@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use quayfs_fs::attr::dirent_kind;
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{self, Inode};
 use quayfs_layout::node::INODES_PER_PAGE;
@@ -11,7 +12,6 @@ use rustc_hash::FxHashMap;
 use super::bitset::BitSet;
 use super::pages::{Got, Pages};
 use super::{Area, Check};
-use crate::fs::attr::dirent_kind;
 
 /// What is known of a live inode.
 #[derive(Clone, Copy, Debug, Default)]

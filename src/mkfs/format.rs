@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use quayfs_blockdev::BlockDevice;
+use quayfs_fs::attr::now;
+use quayfs_fs::recovery::{batch_log, journal_geometry, ppt_geometry};
 use quayfs_journal::{Durability, Journal};
 use quayfs_layout::config::{
     COPIES, ConfigTable, DataHeader, FEATURE_BATCHES, FEATURE_PIPELINE, FEATURE_PROPOSALS,
@@ -19,8 +21,6 @@ use quayfs_pmem::Region;
 use quayfs_ppt::Ppt;
 
 use super::MkfsError;
-use crate::fs::attr::now;
-use crate::recovery::{batch_log, journal_geometry, ppt_geometry};
 
 /// Whose the root directory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,13 +6,13 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt
 use std::path::{Path, PathBuf};
 
 use quayfs_blockdev::{FileDevice, OpenError, Options, probe_signature};
+use quayfs_fs::volume::{exposure, in_the_way, is_only_readable};
 use quayfs_pmem::{MapOptions, Region, fill_new};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
 use super::undo::Undo;
 use super::{MkfsError, Overwritten, io_at};
-use crate::volume::{exposure, in_the_way, is_only_readable};
 
 /// A file or device that will be one half of the volume.
 pub(super) struct Medium {

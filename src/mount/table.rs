@@ -11,8 +11,7 @@ use rustix::process::geteuid;
 
 use quayfs_options::MountOptions;
 
-use crate::shown;
-use crate::volume::PMEM;
+use quayfs_fs::volume::PMEM;
 
 /// One line of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,7 +64,7 @@ impl Entry {
 pub fn source(volume: &Path, options: &MountOptions) -> PathBuf {
     match &options.fsname {
         Some(name) => name.into(),
-        None => shown::path(volume).into(),
+        None => quayfs_shown::path(volume).into(),
     }
 }
 

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use quayfs::fs::{Caller, Fs};
-use quayfs::volume::{Access, Volume};
 use quayfs_crashsim::{Fault, FaultOp, Repeat, Stall};
+use quayfs_fs::volume::{Access, Volume};
+use quayfs_fs::{Caller, Fs};
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_options::MountOptions;
 use quayfs_oracle::apply::{self, Told};

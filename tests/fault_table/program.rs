@@ -1,6 +1,6 @@
 //! What each life does.
 
-use quayfs::fs::{FallocMode, RenameFlags, SetXattr};
+use quayfs_fs::{FallocMode, RenameFlags, SetXattr};
 use quayfs_layout::inode::{ROOT, S_IFDIR, S_IFREG};
 use quayfs_layout::{BLOCK, Ino};
 use quayfs_oracle::model::Model;

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use quayfs::fs::Fs;
 use quayfs::fsck;
 use quayfs::fsck::repair::{Outcome, RepairReport};
+use quayfs_fs::Fs;
 use quayfs_layout::Ino;
 use quayfs_layout::bytes::{get_u64, put_u64};
 use quayfs_layout::config::ConfigTable;

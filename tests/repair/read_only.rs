@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use quayfs::fs::Fs;
-use quayfs::volume::{Access, Volume};
+use quayfs_fs::Fs;
+use quayfs_fs::volume::{Access, Volume};
 use quayfs_layout::Ino;
 use quayfs_layout::inode::ROOT;
 

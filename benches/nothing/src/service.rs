@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use quayfs::edge::{FOREVER, open_flags, set_attr, wish};
-use quayfs::fs::SetTime;
 use quayfs::mount::STATUS_XATTR;
+use quayfs_fs::SetTime;
 use quayfs_fuse::wire::{
     AttrOf, AttrOut, EntryOut, GetxattrOut, InHeader, OpenOut, ROOT, ReadIn, Rename2In, SetattrIn,
     StatfsOut, WriteOut,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use quayfs::fs::{Fs, Whence};
+use quayfs_fs::{Fs, Whence};
 use quayfs_layout::inode::ROOT;
 use quayfs_layout::{BLOCK, Ino};
 use quayfs_options::MountOptions;

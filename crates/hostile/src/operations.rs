@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use quayfs::fs::Fs;
+use quayfs_fs::Fs;
 use quayfs_options::MountOptions;
 
 use crate::input::Input;

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use quayfs::fs::{
-    Caller, Cause, FallocMode, Fs, RenameFlags, SetAttr, SetFlags, SetTime, SetXattr, Whence,
-};
 use quayfs_background::checkpoint::{self, Reach};
 use quayfs_background::digest;
+use quayfs_fs::{
+    Caller, Cause, FallocMode, Fs, RenameFlags, SetAttr, SetFlags, SetTime, SetXattr, Whence,
+};
 use quayfs_layout::inode::{ROOT, Time};
 use quayfs_layout::{Ino, acl};
 use quayfs_store::error::Result;

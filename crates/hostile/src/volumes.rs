@@ -2,13 +2,13 @@
 
 use std::sync::{Arc, LazyLock};
 
-use quayfs::fs::{Caller, Fs, SetAttr, SetXattr};
 use quayfs::fsck::{self, FsckOptions, FsckReport};
 use quayfs::mkfs::{self, Identity};
-use quayfs::recovery::ppt_geometry;
-use quayfs::volume::{Access, Volume, VolumeError};
 use quayfs_background::{checkpoint, digest};
 use quayfs_crashsim::{Budget, CrashImage, Recorder, SimDevice};
+use quayfs_fs::recovery::ppt_geometry;
+use quayfs_fs::volume::{Access, Volume, VolumeError};
+use quayfs_fs::{Caller, Fs, SetAttr, SetXattr};
 use quayfs_layout::BLOCK;
 use quayfs_layout::config::ConfigTable;
 use quayfs_layout::inode::{ROOT, S_IFREG};

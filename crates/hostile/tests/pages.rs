@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use quayfs::fs::{Caller, Fs};
+use quayfs_fs::{Caller, Fs};
 use quayfs_hostile::volumes::{BASES, Base, Media};
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_layout::node::{self, HEADER, NodeKind};

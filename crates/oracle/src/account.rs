@@ -1,7 +1,7 @@
 //! Whether what the mount believes to be free is what is free.
 
-use quayfs::fs::{Fs, extents};
 use quayfs_background::{checkpoint, digest};
+use quayfs_fs::{Fs, extents};
 use quayfs_layout::inode::Inode;
 use quayfs_store::damage::Watch;
 use quayfs_store::nodelog::NodeLog;

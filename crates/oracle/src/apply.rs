@@ -2,10 +2,10 @@
 
 use std::mem::take;
 
-use quayfs::fs::{Attr, Caller, Exchange, Fs, SetAttr, SetFlags, SetXattr, Whence};
 use quayfs_background::checkpoint::{self, Reach};
 use quayfs_background::digest;
 use quayfs_background::trim::Trim;
+use quayfs_fs::{Attr, Caller, Exchange, Fs, SetAttr, SetFlags, SetXattr, Whence};
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{FLAG_PROJECT, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use quayfs_store::error::FsError;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use quayfs::fs::{Attr, Fs, Whence, extents};
+use quayfs_fs::{Attr, Fs, Whence, extents};
 use quayfs_layout::inode::Time;
 use quayfs_layout::{BLOCK, Ino};
 use quayfs_store::error::{FsError, Result};

@@ -15,11 +15,11 @@ use std::mem::take;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 
-use quayfs::fs::{Caller, Fs};
 use quayfs::mkfs;
 use quayfs_background::checkpoint::{self, Reach};
 use quayfs_background::digest;
 use quayfs_crashsim::{Recorder, Trace};
+use quayfs_fs::{Caller, Fs};
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_options::MountOptions;

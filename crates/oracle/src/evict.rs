@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use quayfs::fs::Fs;
+use quayfs_fs::Fs;
 
 /// Drops every inode and page from DRAM whose last record is digested.
 pub fn evict(fs: &Fs) {

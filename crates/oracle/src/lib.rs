@@ -25,12 +25,12 @@ pub mod search;
 
 use std::sync::Arc;
 
-use quayfs::fs::Fs;
 use quayfs::fsck::{self, FsckOptions};
 use quayfs::mkfs::{Identity, format, format_as};
-use quayfs::volume::{Access, Volume};
 use quayfs_blockdev::BlockDevice;
 use quayfs_crashsim::SimDevice;
+use quayfs_fs::Fs;
+use quayfs_fs::volume::{Access, Volume};
 use quayfs_layout::geometry::{Geometry, Sizes};
 use quayfs_options::MountOptions;
 use quayfs_pmem::{Backend, Region};

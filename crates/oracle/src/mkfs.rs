@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use quayfs::fs::{Caller, Fs};
 use quayfs::mkfs::format;
-use quayfs::volume::{Access, Volume};
 use quayfs_crashsim::{CrashImage, Recorder, Trace};
+use quayfs_fs::volume::{Access, Volume};
+use quayfs_fs::{Caller, Fs};
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_options::MountOptions;

@@ -9,7 +9,7 @@ mod quota;
 
 use std::collections::BTreeMap;
 
-use quayfs::fs::{Caller, RenameFlags};
+use quayfs_fs::{Caller, RenameFlags};
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{
     FLAG_APPEND, FLAG_IMMUTABLE, FLAG_PROJECT, FLAGS_INHERITED, ROOT, S_IFCHR, S_IFDIR, S_IFLNK,

@@ -1,6 +1,6 @@
 //! Operations as data, and random ones.
 
-use quayfs::fs::{Caller, FallocMode, RenameFlags, SetQuota, SetXattr};
+use quayfs_fs::{Caller, FallocMode, RenameFlags, SetQuota, SetXattr};
 use quayfs_layout::inode::{
     FLAG_APPEND, FLAG_DIRSYNC, FLAG_IMMUTABLE, FLAG_NOATIME, FLAG_NODUMP, FLAG_SYNC, S_IFDIR,
     S_IFLNK, S_IFREG,

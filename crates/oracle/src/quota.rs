@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use quayfs::fs::{FallocMode, Fs, SetQuota};
+use quayfs_fs::{FallocMode, Fs, SetQuota};
 use quayfs_layout::quota::{Limits, Usage};
 use quayfs_layout::{BLOCK, Ino};
 

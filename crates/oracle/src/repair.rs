@@ -4,14 +4,14 @@
 
 use std::sync::{Arc, LazyLock};
 
-use quayfs::fs::{Caller, FallocMode, Fs};
 use quayfs::fsck::repair::{Outcome, RepairReport, belongs, repair_volume};
 use quayfs::fsck::{Area, Finding, FsckOptions, check_volume};
 use quayfs::mkfs::Identity;
-use quayfs::volume::{Access, Volume};
 use quayfs_background::{checkpoint, digest};
 use quayfs_blockdev::BlockDevice;
 use quayfs_crashsim::{Budget, CrashImage, Recorder, Trace};
+use quayfs_fs::volume::{Access, Volume};
+use quayfs_fs::{Caller, FallocMode, Fs};
 use quayfs_layout::BLOCK;
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_options::MountOptions;

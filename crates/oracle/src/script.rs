@@ -10,10 +10,10 @@ mod judge;
 
 use std::sync::Arc;
 
-use quayfs::fs::{Caller, FallocMode, Fs};
 use quayfs_background::checkpoint::{self, Reach};
 use quayfs_background::digest;
 use quayfs_crashsim::Recorder;
+use quayfs_fs::{Caller, FallocMode, Fs};
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_options::MountOptions;

@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use quayfs::recovery::journal_geometry;
 use quayfs_crashsim::CrashImage;
+use quayfs_fs::recovery::journal_geometry;
 use quayfs_journal::Journal;
 use quayfs_oracle::Media;
 use quayfs_oracle::search::program::{MODES, Program, Text};

@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use quayfs_bench::library::{Library, Node};
+use quayfs_fs::{Attr, Caller, Fs, Manner, RenameFlags, SetAttr, SetTime};
 use quayfs_layout::inode::{S_IFREG, Time};
 use quayfs_store::error::FsError;
 use rustix::fs::{Mode, OFlags};
@@ -27,7 +28,6 @@ use rustix::io::Errno;
 use self::dentries::Dentries;
 use crate::edge::errno::errno;
 use crate::edge::writes;
-use crate::fs::{Attr, Caller, Fs, Manner, RenameFlags, SetAttr, SetTime};
 
 /// A mounted volume that workloads call.
 pub struct OpLayer {

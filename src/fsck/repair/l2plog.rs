@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use quayfs_fs::recovery::ppt_geometry;
 use quayfs_layout::l2p::{COMMIT_AT, SPARE_AT, UNDO_BYTES, Undo, decode_commit, encode_commit};
 use quayfs_ppt::Ppt;
 
 use super::{Area, Failed, Repair};
 use crate::fsck::logs::{L2pLog, undo_at, undo_places};
-use crate::recovery::ppt_geometry;
 
 impl Repair<'_> {
     /// Ends with no transaction open and both words sound. A log without damage is left alone.

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use quayfs_fs::recovery::{self, journal_geometry};
 use quayfs_journal::{Damage, Journal, Scan, SlotDamage};
 use quayfs_layout::inode;
 use quayfs_layout::item::{self, Item};
@@ -17,7 +18,6 @@ use quayfs_layout::{Ino, LINE};
 use quayfs_options::MountOptions;
 
 use super::{Area, Failed, Repair, heal};
-use crate::recovery::{self, journal_geometry};
 
 impl Repair<'_> {
     fn scan(&self) -> Option<Scan> {

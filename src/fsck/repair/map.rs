@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use quayfs_fs::recovery::journal_geometry;
 use quayfs_journal::{Journal, LiveSlot};
 use quayfs_layout::checksum::crc32c;
 use quayfs_layout::l2p::{BlockState, CRC_BYTES, ENTRY_BYTES, Entry};
@@ -13,7 +14,6 @@ use super::tree::Tree;
 use super::{Area, Failed, Repair, heal};
 use crate::fsck::bitset::BitSet;
 use crate::fsck::media::Media;
-use crate::recovery::journal_geometry;
 
 /// Blocks read from the device at once.
 const AT_ONCE: usize = 256;

@@ -8,7 +8,6 @@ use quayfs_layout::Ino;
 use rustc_hash::FxHashMap;
 
 use crate::fsck::{Area, FsckReport, KEPT};
-use crate::shown;
 
 /// How a repair ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -38,9 +37,9 @@ pub struct Done {
 
 impl fmt::Display for Done {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = shown::text(&self.what);
+        let what = quayfs_shown::text(&self.what);
         match &self.path {
-            Some(path) => write!(f, "{}: {}: {what}", self.area, shown::text(path)),
+            Some(path) => write!(f, "{}: {}: {what}", self.area, quayfs_shown::text(path)),
             None => write!(f, "{}: {what}", self.area),
         }
     }

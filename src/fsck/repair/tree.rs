@@ -13,6 +13,8 @@ mod write;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use quayfs_fs::attr::now;
+use quayfs_fs::data::write::SIZE_MAX;
 use quayfs_layout::extent::Extent;
 use quayfs_layout::inode::{
     self, Inline, Inode, ROOT, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, flags_of,
@@ -26,8 +28,6 @@ use rustc_hash::FxHashMap;
 
 use super::report::Journal;
 use super::{Area, Failed, Repair};
-use crate::data::write::SIZE_MAX;
-use crate::fs::attr::now;
 use crate::fsck::bitset::BitSet;
 use crate::fsck::media::Media;
 use crate::fsck::pages::{Got, Pages};

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use quayfs_fs::recovery::{batch_log, journal_geometry};
 use quayfs_journal::{Journal, Scan};
 use quayfs_layout::LINE;
 use quayfs_layout::jsb::{EpochWord, MAX_NUMBER, Mode, SeqWord, WordKind};
 use quayfs_layout::record::{RECORD_HEADER_BYTES, RecordHeader};
 
 use super::{Area, Failed, Repair};
-use crate::recovery::{batch_log, journal_geometry};
 
 impl Repair<'_> {
     /// Damaged heads of the batch log. It has been replayed, or cannot be: nothing of it counts from here on.

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
+use quayfs_fs::{FallocMode, Fs, RenameFlags, SetAttr, SetXattr};
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_options::{CheckpointPolicy, DataMode, Durability, MountOptions};
 use quayfs_store::error::FsError;
 
 use super::support::{BY, Disk};
-use crate::fs::{FallocMode, Fs, RenameFlags, SetAttr, SetXattr};
 
 const THREADS: u64 = 4;
 

@@ -1,5 +1,6 @@
 //! What the engine makes of what the checker finds.
 
+use quayfs_fs::{Fs, SetAttr};
 use quayfs_layout::bytes::put_u64;
 use quayfs_layout::inode::ROOT;
 use quayfs_layout::intent::{Intent, IntentKind, SIZE};
@@ -7,7 +8,6 @@ use quayfs_layout::node::{HEADER, NodeKind};
 use quayfs_options::MountOptions;
 
 use super::support::Disk;
-use crate::fs::{Fs, SetAttr};
 
 fn read_only(disk: &Disk) -> std::sync::Arc<Fs> {
     let options = MountOptions {

@@ -1,5 +1,6 @@
 //! Damage to NAT, node pages, bitmaps and inode images.
 
+use quayfs_fs::{FallocMode, Fs, SetAttr, SetXattr};
 use quayfs_layout::bytes::{put_u32, put_u64};
 use quayfs_layout::extent::{self, Extent};
 use quayfs_layout::inode::{self, Inline, ROOT};
@@ -8,7 +9,6 @@ use quayfs_layout::xattr;
 use quayfs_options::MountOptions;
 
 use super::support::Disk;
-use crate::fs::{FallocMode, Fs, SetAttr, SetXattr};
 
 #[test]
 fn a_damaged_nat_entry() {

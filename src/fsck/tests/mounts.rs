@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use quayfs_fs::Fs;
+use quayfs_fs::recovery::MountError;
 use quayfs_layout::BLOCK;
 use quayfs_layout::bytes::{get_u32, put_u32};
 use quayfs_layout::inode::ROOT;
@@ -11,8 +13,6 @@ use quayfs_options::MountOptions;
 use quayfs_store::error::{FsError, Result};
 
 use super::support::{BY, Disk, NAMES, Sample};
-use crate::fs::Fs;
-use crate::recovery::MountError;
 
 type Do = fn(&Disk, &Sample);
 type Meet = fn(&Fs, &Sample) -> Result<()>;
@@ -338,10 +338,10 @@ fn tables_that_every_operation_needs_are_checked_before_the_first() {
         damage(&disk, &s);
         let refused = mount(&disk, "errors=continue").err().unwrap().to_string();
         assert!(refused.contains(what), "{what}: {refused}");
-        let volume = crate::volume::Volume::from_parts(
+        let volume = quayfs_fs::volume::Volume::from_parts(
             Arc::new(disk.region.load().unwrap()),
             Arc::clone(&disk.device),
-            crate::volume::Access::ReadOnly,
+            quayfs_fs::volume::Access::ReadOnly,
         );
         let options = MountOptions::parse(&["ro"]).unwrap();
         let fs = Fs::mount_quiet(volume.unwrap(), &options).unwrap();
@@ -359,12 +359,12 @@ fn a_scrub_finds_malformed_pages_and_changes_nothing() {
     short_leaf(&disk, &s);
     disk.edit_inode(s.fifo, |i| i.mtime.nsec = u32::MAX);
     lose_entry(&disk, &s);
-    let pass = crate::scrub::Pass::new(Default::default());
+    let pass = quayfs_fs::scrub::Pass::new(Default::default());
     pass.run(&fs.e);
     let found = pass.report(0, usize::MAX).list;
     let metadata = found
         .iter()
-        .filter(|f| f.area == crate::scrub::Area::Metadata);
+        .filter(|f| f.area == quayfs_fs::scrub::Area::Metadata);
     assert_eq!(metadata.count(), 2, "{found:?}");
     assert!(!fs.e.is_read_only(), "a scrub has no consequence");
     assert_eq!(fs.e.watch().found(), 0);

@@ -1,5 +1,6 @@
 //! Damage to directories, links, intents, link targets and extended attributes.
 
+use quayfs_fs::SetXattr;
 use quayfs_layout::acl::{ACCESS, DEFAULT};
 use quayfs_layout::bytes::{put_u32, put_u64};
 use quayfs_layout::dirent::{self, OFF_INO, encode_entry, entries, entry_len, index_entry};
@@ -10,7 +11,6 @@ use quayfs_layout::{Ino, xattr};
 use quayfs_store::ns::dir::NameHash;
 
 use super::support::{Disk, Sample};
-use crate::fs::SetXattr;
 use crate::fsck::FsckOptions;
 use crate::fsck::repair::repair_volume;
 

@@ -1,9 +1,9 @@
 //! Damage to the quota table, found and repaired.
 
+use quayfs_fs::{SetFlags, SetQuota};
 use quayfs_layout::quota::{self, Entry, Limits, Usage, offset};
 
 use super::support::{BY, Disk};
-use crate::fs::{SetFlags, SetQuota};
 
 /// A sample with two projects, one of which may have only so much.
 fn with_projects() -> Disk {

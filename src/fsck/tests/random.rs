@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use proptest::prelude::*;
+use quayfs_background::checkpoint::{self, Reach};
+use quayfs_background::digest::digest_all;
+use quayfs_fs::{FallocMode, Fs, RenameFlags, SetAttr, SetXattr};
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_options::{DataMode, Durability, MountOptions};
 use quayfs_store::error::FsError;
 
 use super::support::{BY, Disk};
-use crate::fs::{FallocMode, Fs, RenameFlags, SetAttr, SetXattr};
-use quayfs_background::checkpoint::{self, Reach};
-use quayfs_background::digest::digest_all;
 
 /// Directories that operations work in: the root and those that exist of these names in it.
 const DIRS: [&[u8]; 4] = [b"", b"d0", b"d1", b"d2"];

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use quayfs_blockdev::BlockDevice;
+use quayfs_fs::volume::{Access, Volume};
 use quayfs_layout::BLOCK;
 use quayfs_layout::config::{COPIES, ConfigTable, DataHeader};
 use quayfs_layout::extent::{Extent, LEN_MAX};
@@ -15,7 +16,6 @@ use quayfs_pmem::{MapOptions, Region};
 use super::support::{BY, Disk};
 use crate::fsck::repair::{Outcome, repair_volume};
 use crate::fsck::{Area, FsckOptions, check_volume};
-use crate::volume::{Access, Volume};
 
 /// A device that counts the blocks that are read from it.
 struct Counting {

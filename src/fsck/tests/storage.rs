@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
+use quayfs_background::digest::digest_all;
 use quayfs_crashsim::{Fault, FaultDevice, FaultOp, Repeat};
+use quayfs_fs::recovery::journal_geometry;
+use quayfs_fs::{Fs, SetAttr};
 use quayfs_journal::{Journal, LiveSlot};
 use quayfs_layout::checksum::crc32c;
 use quayfs_layout::config::{COPIES, DataHeader};
@@ -17,10 +20,7 @@ use quayfs_layout::{BLOCK, Ino, Lbn};
 use quayfs_options::MountOptions;
 
 use super::support::{BY, Disk};
-use crate::fs::{Fs, SetAttr};
 use crate::fsck::{FsckOptions, check_volume};
-use crate::recovery::journal_geometry;
-use quayfs_background::digest::digest_all;
 
 impl Disk {
     fn word(&self, kind: WordKind) -> u64 {

@@ -4,6 +4,8 @@ use std::sync::{Arc, OnceLock};
 
 use quayfs_blockdev::BlockDevice;
 use quayfs_crashsim::SimDevice;
+use quayfs_fs::volume::{Access, Volume};
+use quayfs_fs::{Caller, FallocMode, Fs, SetXattr};
 use quayfs_layout::config::ConfigTable;
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::inode::{self, Inode, ROOT, S_IFREG};
@@ -13,10 +15,8 @@ use quayfs_options::MountOptions;
 use quayfs_pmem::{Backend, Region};
 use quayfs_store::ns::node::{PageBytes, zero_page};
 
-use crate::fs::{Caller, FallocMode, Fs, SetXattr};
 use crate::fsck::repair::{Outcome, repair_volume};
 use crate::fsck::{FsckOptions, FsckReport, check_volume};
-use crate::volume::{Access, Volume};
 
 /// Bytes of the region and of the device.
 const PMEM: u64 = 20 << 20;

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use quayfs::fs::Fs;
-use quayfs::recovery::journal_geometry;
+use quayfs_fs::Fs;
+use quayfs_fs::recovery::journal_geometry;
 use quayfs_journal::Journal;
 use quayfs_layout::config::ConfigTable;
 use quayfs_layout::geometry::Geometry;
@@ -189,7 +189,7 @@ impl Facts {
         // The undo of an open transaction comes first, as in every recovery.
         let (ppt, _) = quayfs_ppt::Ppt::attach(
             Arc::clone(&media.region),
-            quayfs::recovery::ppt_geometry(g, salt),
+            quayfs_fs::recovery::ppt_geometry(g, salt),
         )
         .expect("attach");
         drop(ppt);
@@ -204,7 +204,7 @@ impl Facts {
         drop(scan);
         let word = bytes::get_u64(&image.pmem, (g.jsb_off + WordKind::Epoch.offset()) as usize);
         let mode = EpochWord::decode(word, salt).expect("epoch").mode;
-        let fs = quayfs::fs::Fs::mount_quiet(volume(&image.media()), &crate::options("ro"));
+        let fs = quayfs_fs::Fs::mount_quiet(volume(&image.media()), &crate::options("ro"));
         let written = match fs {
             Ok(fs) => written(&fs),
             Err(e) => panic!("{e}"),

@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use quayfs::fs::{Caller, Fs, SetXattr, extents};
 use quayfs::mkfs::Identity;
-use quayfs::volume::{Access, Volume};
 use quayfs_background::checkpoint;
 use quayfs_background::digest;
 use quayfs_blockdev::BlockDevice;
 use quayfs_crashsim::SimDevice;
+use quayfs_fs::volume::{Access, Volume};
+use quayfs_fs::{Caller, Fs, SetXattr, extents};
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_layout::l2p::{COMMIT_AT, SPARE_AT, decode_commit, encode_commit};
 use quayfs_layout::node::INODES_PER_PAGE;

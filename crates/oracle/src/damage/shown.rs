@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use quayfs::fs::Fs;
 use quayfs::fsck::repair::{RepairReport, belongs, repair_volume};
 use quayfs::fsck::{self, FsckOptions};
-use quayfs::volume::{Access, Volume};
+use quayfs_fs::Fs;
+use quayfs_fs::volume::{Access, Volume};
 use quayfs_layout::Ino;
 use quayfs_layout::inode::ROOT;
 

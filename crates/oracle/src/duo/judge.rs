@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use quayfs::fs::Fs;
 use quayfs_crashsim::{CrashImage, Trace};
+use quayfs_fs::Fs;
 use quayfs_layout::inode::ROOT;
 use quayfs_store::error::FsError;
 

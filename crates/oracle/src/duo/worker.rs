@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use quayfs::fs::{Caller, Fs, RenameFlags};
 use quayfs_crashsim::Recorder;
+use quayfs_fs::{Caller, Fs, RenameFlags};
 use quayfs_layout::Ino;
 use quayfs_layout::inode::S_IFREG;
 

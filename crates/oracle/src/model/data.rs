@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use quayfs::fs::{FallocMode, SetXattr};
+use quayfs_fs::{FallocMode, SetXattr};
 use quayfs_layout::inode::S_IFMT;
 use quayfs_layout::xattr::{NAME_MAX, SET_MAX, VALUE_MAX};
 use quayfs_layout::{BLOCK, Ino};

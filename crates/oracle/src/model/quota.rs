@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use quayfs::fs::{FallocMode, SetQuota};
+use quayfs_fs::{FallocMode, SetQuota};
 use quayfs_layout::quota::{Limits, Usage};
 use quayfs_layout::{BLOCK, Ino};
 use quayfs_store::error::FsError;

@@ -1,7 +1,7 @@
 //! Deaths of the daemon while the machine goes on: what was in flight then still is, and the next
 //! mount reads it.
 
-use quayfs::fs::{FallocMode, Fs};
+use quayfs_fs::{FallocMode, Fs};
 use quayfs_layout::BLOCK;
 use quayfs_layout::inode::ROOT;
 

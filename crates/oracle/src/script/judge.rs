@@ -3,10 +3,10 @@
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use quayfs::fs::{Caller, Fs};
-use quayfs::recovery::{MountError, journal_geometry};
 use quayfs_background::{checkpoint, digest};
 use quayfs_crashsim::{Budget, CrashImage, Recorder, Trace};
+use quayfs_fs::recovery::{MountError, journal_geometry};
+use quayfs_fs::{Caller, Fs};
 use quayfs_journal::Journal;
 use quayfs_layout::BLOCK;
 use quayfs_layout::inode::{ROOT, S_IFREG};

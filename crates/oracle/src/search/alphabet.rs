@@ -4,7 +4,7 @@
 //! A step finds its objects by name at the time it runs. If an earlier step took one away, the call
 //! fails as it must, or the step is left out where there is nothing to call it on.
 
-use quayfs::fs::{Caller, FallocMode, RenameFlags, SetQuota, SetXattr};
+use quayfs_fs::{Caller, FallocMode, RenameFlags, SetQuota, SetXattr};
 use quayfs_layout::inode::{
     FLAG_APPEND, FLAG_IMMUTABLE, FLAG_NOATIME, FLAG_NODUMP, ROOT, S_IFDIR, S_IFLNK,
 };

@@ -1,7 +1,7 @@
 //! Programs that lead to one place: what a round or a zero batch gives back is taken again at once,
 //! while whatever made it free may still be in flight in another thread.
 
-use quayfs::fs::{FallocMode, SetXattr};
+use quayfs_fs::{FallocMode, SetXattr};
 use quayfs_layout::inode::{ROOT, S_IFDIR, S_IFLNK};
 use quayfs_layout::{BLOCK, Ino};
 

@@ -15,7 +15,7 @@ use quayfs_sync::map::Entry;
 use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
 
-use crate::fs::Fs;
+use quayfs_fs::Fs;
 
 /// A directory and a name there.
 type Place = (Node, SmallVec<[u8; 24]>);

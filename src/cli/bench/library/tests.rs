@@ -1,9 +1,9 @@
+use quayfs_fs::volume::{Access, Volume};
 use quayfs_options::MountOptions;
 
 use super::page_cache::PageCache;
 use super::*;
 use crate::mkfs;
-use crate::volume::{Access, Volume};
 use quayfs_bench::run::{self, Between, Total};
 use quayfs_bench::workload::{self, Params, Place, Wishes, Workload};
 use quayfs_blockdev::BlockDevice;

@@ -1,10 +1,10 @@
 //! How long recovery takes: by what is staged, by the number of files, by the size of the data device.
 
+use quayfs_fs::{Caller, Fs};
 use quayfs_store::error::FsError;
 
 use super::table::{Variant, on_pmem};
 use super::volume::{Fresh, Site};
-use crate::fs::{Caller, Fs};
 use quayfs_bench::stats::Summary;
 use quayfs_bench::{Error, Result};
 use quayfs_layout::BLOCK;

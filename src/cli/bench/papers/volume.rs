@@ -1,5 +1,9 @@
 //! Fresh volumes, and runs on them: through the operation layer, or through a mount of this program.
 
+use quayfs_background::checkpoint;
+use quayfs_background::digest::digest_all;
+use quayfs_fs::Fs;
+use quayfs_fs::volume::{Access, Opening, Volume};
 use quayfs_options::MountOptions;
 
 use super::free_writes::{CONTENT, FreeWrites, fill};
@@ -7,11 +11,7 @@ use super::kernel::Loop;
 use super::table::{Place, Variant, Writes};
 use crate::cli::bench::library::OpLayer;
 use crate::cli::bench::library::page_cache::PageCache;
-use crate::fs::Fs;
 use crate::mkfs::{MkfsOptions, mkfs};
-use crate::volume::{Access, Opening, Volume};
-use quayfs_background::checkpoint;
-use quayfs_background::digest::digest_all;
 use quayfs_bench::library::Library;
 use quayfs_bench::observe::{Counters, Observed};
 use quayfs_bench::report::Sample;

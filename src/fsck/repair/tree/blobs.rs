@@ -1,5 +1,6 @@
 //! Link targets and extended attributes.
 
+use quayfs_fs::TARGET_MAX;
 use quayfs_layout::Ino;
 use quayfs_layout::acl;
 use quayfs_layout::inode::{INLINE_MAX, Inode};
@@ -7,7 +8,6 @@ use quayfs_layout::node::{self, HEADER, NodeKind, PAYLOAD, used};
 use quayfs_layout::xattr::{self, SET_MAX};
 
 use super::Tree;
-use crate::fs::TARGET_MAX;
 use crate::fsck::Area;
 use crate::fsck::blobs::wrong_set;
 use crate::fsck::repair::report::Journal;

@@ -3,13 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use quayfs_fs::attr::dirent_kind;
 use quayfs_layout::Ino;
 use quayfs_layout::inode::ROOT;
 use rustc_hash::FxHashMap;
 
 use super::dirs::Entry;
 use super::{Tree, directory};
-use crate::fs::attr::dirent_kind;
 use crate::fsck::Area;
 use crate::fsck::repair::report::Journal;
 

@@ -1,0 +1,280 @@
+//! The operation layer: a file system as a library, without a kernel.
+//!
+//! One file per family of operations. Each operation promises what it needs, takes its locks in
+//! the order of [`locks`], changes images and pages through a transaction, appends its record,
+//! and publishes. The edge decodes requests into these calls and decides nothing.
+
+pub mod attr;
+pub mod data;
+pub mod extents;
+pub mod locks;
+mod ops;
+pub mod protect;
+pub mod recovery;
+pub mod scrub;
+mod status;
+pub mod volume;
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use quayfs_background::{Background, Threads, guarded};
+use quayfs_layout::inode::{Inode, ROOT, S_IFDIR};
+use quayfs_layout::{Ino, dirent};
+use quayfs_options::MountOptions;
+use quayfs_pmem::Region;
+use quayfs_store::error::{FsError, Result};
+use quayfs_store::ns::inode::Cell;
+use quayfs_sync::Mutex;
+use quayfs_sync::thread::{self, JoinHandle};
+
+pub use attr::{Access, Asker, Attr, Caller, SetAttr, SetTime};
+pub use ops::create::LINK_MAX;
+pub use ops::data::{FallocMode, Manner, Place, Whence};
+pub use ops::dirs::DirEntry;
+pub use ops::exchange::{Exchange, Freshness};
+pub use ops::flags::{SetFlags, Writes};
+pub use ops::lookup::TARGET_MAX;
+pub use ops::quota::{QUOTAS_MAX, Quota, SetQuota};
+pub use ops::rename::RenameFlags;
+pub use ops::statfs::StatFs;
+pub use ops::xattr::{Cause, SetXattr};
+pub use status::{Status, uuid_text};
+
+use crate::recovery::MountError;
+use crate::scrub::Scrubber;
+use crate::volume::Volume;
+
+/// A mounted volume.
+pub struct Fs {
+    /// What all operations share, and what works beside them.
+    pub e: Arc<Background>,
+    pub(crate) volume: Volume,
+    rename: locks::RenameLock,
+    threads: Mutex<Option<Threads>>,
+    chores: Mutex<Option<JoinHandle<()>>>,
+    reaper: Mutex<Option<JoinHandle<()>>>,
+    dead: AtomicBool,
+    /// Verifies what is at rest, when asked to.
+    pub scrub: Scrubber,
+}
+
+impl Fs {
+    /// Recovers a volume and starts the background threads. When it returns, operations are
+    /// answered.
+    pub fn mount(
+        volume: Volume,
+        options: &MountOptions,
+    ) -> std::result::Result<Arc<Self>, MountError> {
+        let engine = Arc::new(Background::new(recovery::recover(&volume, options)?));
+        let threads = Threads::start(&engine)?;
+        let fs = Self::serve(volume, options, engine, Some(threads));
+        if !options.read_only {
+            fs.start_chores()?;
+        }
+        Ok(fs)
+    }
+
+    /// As [`Fs::mount`] without background threads, for tools and tests: digest, rounds and zero
+    /// batches run when they are called ([`quayfs_background::digest::digest_all`],
+    /// [`quayfs_background::checkpoint::round`], [`quayfs_background::checkpoint::zero_batch`]), and within an operation
+    /// that runs short.
+    pub fn mount_quiet(
+        volume: Volume,
+        options: &MountOptions,
+    ) -> std::result::Result<Arc<Self>, MountError> {
+        let engine = Arc::new(Background::new(recovery::recover(&volume, options)?));
+        engine.relieve_inline();
+        let fs = Self::serve(volume, options, engine, None);
+        if !options.read_only {
+            fs.reap_unknown_orphans();
+        }
+        Ok(fs)
+    }
+
+    fn serve(
+        volume: Volume,
+        options: &MountOptions,
+        engine: Arc<Background>,
+        threads: Option<Threads>,
+    ) -> Arc<Self> {
+        let fs = Arc::new(Self {
+            e: engine,
+            volume,
+            rename: locks::RenameLock::default(),
+            threads: Mutex::new(threads),
+            chores: Mutex::default(),
+            reaper: Mutex::default(),
+            dead: AtomicBool::new(false),
+            scrub: Scrubber::default(),
+        });
+        if !options.read_only {
+            fs.resume_truncates();
+        }
+        fs
+    }
+
+    /// Starts what may take its time while requests are answered: orphans are freed, first those of the
+    /// previous life, and the region is faulted in.
+    fn start_chores(self: &Arc<Self>) -> std::io::Result<()> {
+        // A caller that forgets a mount instead of ending it leaves a thread behind, but no lock of its volume.
+        let (fs, engine) = (Arc::downgrade(self), Arc::clone(&self.e));
+        let reaper = thread::Builder::new()
+            .name("quayfs-reap".into())
+            .spawn(move || {
+                guarded(&engine, "quayfs-reap", |engine| {
+                    engine.serve_orphans(|ino| {
+                        if let Some(fs) = fs.upgrade().filter(|fs| fs.alive().is_ok()) {
+                            fs.reap_if_orphan(ino);
+                        }
+                    });
+                });
+            })?;
+        *self.reaper.lock() = Some(reaper);
+        let fs = Arc::clone(self);
+        let chores = thread::Builder::new()
+            .name("quayfs-chores".into())
+            .spawn(move || {
+                guarded(&fs.e, "quayfs-chores", |e| {
+                    if e.is_read_only() {
+                        return;
+                    }
+                    fs.reap_unknown_orphans();
+                    if is_allocated(&e.region) {
+                        e.region.prefault(e.stopping());
+                    }
+                });
+            })?;
+        *self.chores.lock() = Some(chores);
+        Ok(())
+    }
+
+    /// Waits until the orphans of the previous life and those that were forgotten are freed, for tools and
+    /// tests that count what is free.
+    pub fn finish_chores(&self) {
+        let chores = self.chores.lock().take();
+        if chores.is_some_and(|c| c.join().is_err()) {
+            tracing::error!("the thread for chores panicked");
+        }
+        self.e.await_orphans();
+    }
+
+    fn end_chores(&self) {
+        self.e.stop_chores();
+        self.scrub.end();
+        self.finish_chores();
+        let reaper = self.reaper.lock().take();
+        if reaper.is_some_and(|r| r.join().is_err()) {
+            tracing::error!("the thread that frees orphans panicked");
+        }
+    }
+
+    /// Whether a failure has made the mount read-only.
+    pub fn has_failed(&self) -> bool {
+        self.e.is_read_only() && !self.e.options.read_only
+    }
+
+    /// Why it is read-only though that was not asked for, if a medium is write-protected.
+    pub fn protected(&self) -> Option<&str> {
+        self.volume.protected()
+    }
+
+    /// The volume's directory.
+    pub fn volume_path(&self) -> &Path {
+        self.volume.path()
+    }
+
+    /// Finishes everything: orphans are freed, all staged blocks are on the data device, the
+    /// volume is marked clean. Nothing may call operations any more. After [`Fs::kill`] it is left as
+    /// it is.
+    pub fn shutdown(&self) -> Result<()> {
+        if self.alive().is_err() {
+            tracing::warn!("the mount was shut down: the next one recovers the volume");
+            self.abandon();
+            return Ok(());
+        }
+        self.end_chores();
+        let mut threads = self.threads.lock().take();
+        if !self.e.is_read_only() {
+            self.reap_all_orphans();
+        }
+        self.e.stop();
+        if let Some(t) = &mut threads {
+            t.join();
+        }
+        let closed = self.e.close();
+        if let Some(t) = threads {
+            t.dismiss(&self.e);
+        }
+        closed
+    }
+
+    /// Ends the background threads and finishes nothing: what is on the media afterwards is what
+    /// the death of the daemon would leave there.
+    pub fn abandon(&self) {
+        self.end_chores();
+        self.e.stop();
+        if let Some(mut t) = self.threads.lock().take() {
+            t.join();
+            t.dismiss(&self.e);
+        }
+    }
+
+    fn cell(&self, ino: Ino) -> Result<Arc<Cell>> {
+        self.e.used();
+        self.e.inodes.get(&self.e.nodes, ino)
+    }
+
+    /// An inode's cell, and what `f` finds in its image.
+    fn look<T>(&self, ino: Ino, f: impl FnOnce(&Inode) -> T) -> Result<(Arc<Cell>, T)> {
+        self.e.used();
+        self.e.inodes.look(&self.e.nodes, ino, f)
+    }
+
+    /// The root directory's number.
+    pub fn root(&self) -> Ino {
+        ROOT
+    }
+}
+
+/// Whether all of the region's file is there: faulting in a sparse one would allocate it.
+fn is_allocated(region: &Region) -> bool {
+    // What is open, not what has its name: this thread may not be allowed to go where that is.
+    let meta = region.metadata().ok().flatten();
+    meta.is_some_and(|m| !m.is_file() || m.blocks() * 512 >= m.len())
+}
+
+/// Checks a name that is to be created or removed.
+fn check_name(name: &[u8]) -> Result<()> {
+    if name.is_empty() || name == b"." || name == b".." || name.contains(&b'/') || name.contains(&0)
+    {
+        return Err(FsError::Invalid);
+    }
+    if name.len() > dirent::NAME_MAX {
+        return Err(FsError::NameTooLong);
+    }
+    Ok(())
+}
+
+/// The image of a directory that can still be used.
+fn live_dir(cell: &Cell) -> Result<Inode> {
+    let dir = cell.image();
+    check_dir(&dir)?;
+    Ok(dir)
+}
+
+/// Checks that a directory can still be used.
+fn check_dir(dir: &Inode) -> Result<()> {
+    if dir.mode == 0 {
+        return Err(FsError::Stale);
+    }
+    if dir.kind() != S_IFDIR {
+        return Err(FsError::NotDir);
+    }
+    if dir.nlink == 0 {
+        return Err(FsError::NoEntry);
+    }
+    Ok(())
+}

@@ -1,0 +1,171 @@
+//! Freeing inodes without names, in bounded steps (ordering 9).
+
+use std::sync::atomic::Ordering;
+
+use quayfs_layout::Ino;
+use quayfs_layout::inode::Inode;
+use quayfs_layout::intent::IntentKind;
+use quayfs_layout::xattr;
+use quayfs_store::error::{FsError, Result};
+use quayfs_store::ns::inode::Cell;
+use quayfs_store::ns::node::STEP;
+use quayfs_store::ns::{blob, dir};
+use quayfs_store::txn::{Needs, Txn};
+
+use crate::Fs;
+use crate::extents::{self, Changed};
+use crate::ops::lookup::TARGET_MAX;
+
+/// Bytes of items of one step.
+pub const STEP_BYTES: u32 = 2048 + STEP as u32 * 96;
+
+impl Fs {
+    /// Frees an inode that has no name if the kernel does not know it any more.
+    pub fn reap_if_orphan(&self, ino: Ino) {
+        if !self.e.intents.has(ino, IntentKind::Orphan) || self.e.inodes.is_known(ino) {
+            return;
+        }
+        if let Err(err) = self.reap(ino, true) {
+            // The intent stays: the next mount tries again.
+            tracing::warn!("orphan inode {ino}: {err}");
+        }
+    }
+
+    /// Finishes truncates that a crash has interrupted, before anything else is done to the files.
+    pub fn resume_truncates(&self) {
+        for (ino, kind) in self.e.intents.all() {
+            if kind == IntentKind::Truncate
+                && let Err(err) = self.finish_truncate(ino)
+            {
+                // The intent stays, and the file grows only after it is done.
+                tracing::warn!("truncate of inode {ino}: {err}");
+            }
+        }
+    }
+
+    /// Frees the orphans of the previous life.
+    pub fn reap_unknown_orphans(&self) {
+        for (ino, kind) in self.e.intents.all() {
+            if self.e.stopping().load(Ordering::Acquire) {
+                return;
+            }
+            if kind == IntentKind::Orphan {
+                self.reap_if_orphan(ino);
+            }
+        }
+    }
+
+    /// Frees all orphans, at the end of a mount.
+    pub fn reap_all_orphans(&self) {
+        for (ino, kind) in self.e.intents.all() {
+            if kind == IntentKind::Orphan
+                && let Err(err) = self.reap(ino, false)
+            {
+                tracing::warn!("orphan inode {ino}: {err}");
+            }
+        }
+    }
+
+    /// Frees an orphan, step by step; if `unknown`, only as long as the kernel does not learn of it again.
+    fn reap(&self, ino: Ino, unknown: bool) -> Result<()> {
+        let cell = match self.cell(ino) {
+            Err(FsError::Stale) => return Ok(()),
+            other => other?,
+        };
+        if let Some(w) = cell.window.lock().take() {
+            self.e.return_window(w);
+        }
+        while !self.e.retrying(|| self.reap_step(&cell, unknown))? {}
+        Ok(())
+    }
+
+    /// One record; whether there is nothing left to do.
+    fn reap_step(&self, cell: &Cell, unknown: bool) -> Result<bool> {
+        let ino = cell.ino;
+        let needs = Needs {
+            record: STEP_BYTES,
+            nodes: 8,
+            privileged: true,
+            ..Needs::default()
+        };
+        let mut txn = Txn::begin(&self.e, needs)?;
+        let _op = cell.lock.write();
+        let mut inode = cell.image();
+        if inode.mode == 0 || unknown && cell.is_known() {
+            return Ok(true);
+        }
+        if inode.nlink != 0 && !self.e.intents.has(ino, IntentKind::Orphan) {
+            // It got a name before the lock was taken.
+            return Ok(true);
+        }
+        if inode.nlink != 0 {
+            let what = format_args!("inode {ino} has a name, and an intent that it be freed");
+            return Err(self.e.watch().damaged(what));
+        }
+        let _commit = cell.commit.lock();
+        let mut emptied = None;
+        if inode.is_file() {
+            emptied = self.empty_step(cell, &mut txn, &mut inode)?;
+            // What has no extent page has few extents, all gone now: the inode goes with them.
+            if emptied.is_some() && (inode.root != 0 || inode.xattr != 0) {
+                txn.put_inode(ino, &inode);
+                let seq = txn.commit()?;
+                emptied.into_iter().for_each(Changed::keep);
+                cell.install(inode, seq);
+                return Ok(false);
+            }
+        }
+        if inode.is_dir() {
+            let mut pages = Vec::new();
+            dir::pages(&txn, &inode, &mut |id| pages.push(id))?;
+            for id in pages {
+                txn.free_node(id)?;
+            }
+        }
+        if inode.is_symlink() && inode.root != 0 {
+            blob::free(&mut txn, ino, inode.root, TARGET_MAX)?;
+        }
+        if inode.xattr != 0 {
+            blob::free(&mut txn, ino, inode.xattr, xattr::SET_MAX)?;
+        }
+        // A truncate that could not be finished ends here as well; the number may be reused.
+        for slot in self.e.intents.slots(ino) {
+            self.e.intents.write(&mut txn, slot, None);
+        }
+        txn.free_ino(ino, inode.project)?;
+        let seq = txn.commit()?;
+        emptied.into_iter().for_each(Changed::keep);
+        cell.install(Inode::default(), seq);
+        self.e.intents.all_kept(ino);
+        Ok(true)
+    }
+
+    /// Frees some extents or extent pages of a file; none if there were none to begin with.
+    fn empty_step<'c>(
+        &self,
+        cell: &'c Cell,
+        txn: &mut Txn<'_>,
+        inode: &mut Inode,
+    ) -> Result<Option<Changed<'c>>> {
+        extents::ensure(&self.e, cell)?;
+        let (end, count) = extents::with(cell, |x| (x.bounded_end(0..u64::MAX, STEP), x.len()))?;
+        if count == 0 && inode.root == 0 {
+            return Ok(None);
+        }
+        let mut freed = Vec::new();
+        extents::prepare_free(&self.e, cell, 0..end)?;
+        let changed = extents::change(cell, txn, inode, 0, |x, txn, inode| {
+            if count == 0 {
+                x.drop_pages(txn, inode, STEP)?;
+            } else {
+                freed = x.remove(txn, inode, 0..end);
+            }
+            Ok(())
+        })?;
+        for r in freed {
+            txn.free_blocks(r)?;
+        }
+        inode.size = 0;
+        Ok(Some(changed))
+    }
+}

@@ -1,0 +1,280 @@
+//! Changing the size of a file.
+//!
+//! A shrink into a block stages that block with zeros behind the new end, in the record that
+//! changes the size. What lies behind is freed by that record if it is little, else in bounded
+//! steps under an intent, with `[new size, inf)` locked until the last step (ordering 9).
+
+use quayfs_layout::BLOCK;
+use quayfs_layout::Ino;
+use quayfs_layout::inode::{FLAG_SYNC, Inode, Time};
+use quayfs_layout::intent::{Intent, IntentKind};
+use quayfs_store::error::{FsError, Result};
+use quayfs_store::ns::inode::Cell;
+use quayfs_store::ns::node::STEP;
+use quayfs_store::txn::{Needs, Txn};
+
+use crate::attr::{drop_privileges, now};
+use crate::data::read::{self, Want};
+use crate::data::write::SIZE_MAX;
+use crate::extents::{self, Changed};
+use crate::ops::reap::STEP_BYTES;
+use crate::{Attr, Fs, protect};
+
+const B: u64 = BLOCK as u64;
+
+/// What else the record of a truncate changes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Also {
+    /// Modification time instead of the time of the operation.
+    pub mtime: Option<Time>,
+    /// Clear set-user-id and set-group-id bits.
+    pub kill_privileges: bool,
+}
+
+impl Fs {
+    /// Sets the size of a regular file.
+    pub fn truncate(&self, ino: Ino, size: u64, also: Also) -> Result<Attr> {
+        if size > SIZE_MAX {
+            return Err(FsError::FileTooBig);
+        }
+        let cell = self.cell(ino)?;
+        if !cell.with(Inode::is_file) {
+            return Err(if cell.with(Inode::is_dir) {
+                FsError::IsDir
+            } else {
+                FsError::Invalid
+            });
+        }
+        if let Some(w) = cell.window.lock().take() {
+            self.e.return_window(w);
+        }
+        if self.e.intents.has(ino, IntentKind::Truncate) {
+            // One that ran out of space; or one that is running, and this waits for its end.
+            self.finish_truncate(ino)?;
+        }
+        let attr = self.e.retrying(|| {
+            loop {
+                if let Some(attr) = self.try_truncate(&cell, size, also)? {
+                    return Ok(attr);
+                }
+            }
+        })?;
+        self.settle(&cell, FLAG_SYNC)?;
+        Ok(attr)
+    }
+
+    /// `None` if the size changed between look and lock.
+    fn try_truncate(&self, cell: &Cell, size: u64, also: Also) -> Result<Option<Attr>> {
+        extents::ensure(&self.e, cell)?;
+        let old = cell.with(|i| i.size);
+        let needs = Needs {
+            slots: 1,
+            record: STEP_BYTES + 1024,
+            nodes: 8,
+            privileged: true,
+            ..Needs::default()
+        };
+        let mut txn = Txn::begin(&self.e, needs)?;
+        let _op = cell.lock.read();
+        let from = old.min(size);
+        let _range = cell.range.write(from / B * B..u64::MAX);
+        let image = cell.image();
+        if image.mode == 0 {
+            return Err(FsError::Stale);
+        }
+        protect::change(&image)?;
+        if image.size != old {
+            return Ok(None);
+        }
+        let first = size.div_ceil(B);
+        let (end, rest) = if size < old {
+            self.bounded(cell, first)?
+        } else {
+            (first, false)
+        };
+        if size < old {
+            self.stage_tail(cell, &mut txn, size)?;
+            extents::prepare_free(&self.e, cell, first..end)?;
+        }
+        let slot = if rest {
+            Some(self.e.intents.take()?)
+        } else {
+            None
+        };
+        let untake = |e: &FsError| {
+            if let Some(s) = slot {
+                self.e.intents.untake(s);
+            }
+            e.clone()
+        };
+        let intent = Intent {
+            ino: cell.ino,
+            kind: IntentKind::Truncate,
+        };
+        if let Some(slot) = slot {
+            self.e.intents.write(&mut txn, slot, Some(intent));
+        }
+        let done = (|| {
+            let _commit = cell.commit.lock();
+            let mut image = cell.image();
+            let changed = self.cut(cell, &mut txn, &mut image, first, end)?;
+            image.size = size;
+            image.ctime = now();
+            image.mtime = also.mtime.unwrap_or(image.ctime);
+            if also.kill_privileges {
+                drop_privileges(&mut image);
+            }
+            txn.put_inode(cell.ino, &image);
+            let seq = txn.commit()?;
+            if let Some(c) = changed {
+                c.keep();
+            }
+            cell.install(image.clone(), seq);
+            Ok(image)
+        })();
+        let inode = done.map_err(|e| untake(&e))?;
+        if let Some(slot) = slot {
+            self.e.intents.made(slot, intent);
+            self.free_behind(cell, first)?;
+        }
+        Ok(Some(Attr {
+            ino: cell.ino,
+            inode: if rest { cell.image() } else { inode },
+        }))
+    }
+
+    /// End of what one record can free from block `first` on, and whether more is left.
+    fn bounded(&self, cell: &Cell, first: u64) -> Result<(u64, bool)> {
+        extents::with(cell, |x| {
+            let end = x.bounded_end(first..u64::MAX, STEP);
+            (end, end != u64::MAX)
+        })
+    }
+
+    /// Bytes behind the end of the file in its last block are zeros, always.
+    /// Whether there was anything to do.
+    fn stage_tail(&self, cell: &Cell, txn: &mut Txn<'_>, size: u64) -> Result<bool> {
+        let keep = (size % B) as usize;
+        if keep == 0 {
+            return Ok(false);
+        }
+        let Some(lbn) = extents::with(cell, |x| x.lbn(size / B))? else {
+            return Ok(false);
+        };
+        let mut buf = vec![0; BLOCK];
+        read::blocks(&self.e, &[Want { lbn, at: 0 }], &mut buf)?;
+        if buf[keep..].iter().all(|b| *b == 0) {
+            return Ok(false);
+        }
+        buf[keep..].fill(0);
+        txn.stage(&[(lbn, &buf)])?;
+        Ok(true)
+    }
+
+    /// Unmaps and frees blocks `first..end`, which begin and end with extents or split one.
+    fn cut<'c>(
+        &self,
+        cell: &'c Cell,
+        txn: &mut Txn<'_>,
+        image: &mut Inode,
+        first: u64,
+        end: u64,
+    ) -> Result<Option<Changed<'c>>> {
+        if first >= end {
+            return Ok(None);
+        }
+        let mut freed = Vec::new();
+        let changed = extents::change(cell, txn, image, 0, |x, txn, image| {
+            // An extent that is cut keeps its place for the part in front.
+            freed = x.remove(txn, image, first..end);
+            Ok(())
+        })?;
+        for r in freed {
+            txn.free_blocks(r)?;
+        }
+        Ok(Some(changed))
+    }
+
+    /// Frees everything from block `first` on in bounded steps, then the intent. The caller holds the range lock from
+    /// there to infinity; nothing here waits for anything but the background threads.
+    fn free_behind(&self, cell: &Cell, first: u64) -> Result<()> {
+        loop {
+            let last = self.e.retrying(|| {
+                let needs = Needs {
+                    record: STEP_BYTES,
+                    nodes: 8,
+                    privileged: true,
+                    ..Needs::default()
+                };
+                let mut txn = Txn::begin(&self.e, needs)?;
+                let (end, rest) = self.bounded(cell, first)?;
+                extents::prepare_free(&self.e, cell, first..end)?;
+                let _commit = cell.commit.lock();
+                let mut image = cell.image();
+                let changed = self.cut(cell, &mut txn, &mut image, first, end)?;
+                txn.put_inode(cell.ino, &image);
+                if !rest && let Some(s) = self.e.intents.find(cell.ino, IntentKind::Truncate) {
+                    self.e.intents.write(&mut txn, s, None);
+                }
+                let seq = txn.commit()?;
+                if let Some(c) = changed {
+                    c.keep();
+                }
+                cell.install(image, seq);
+                Ok(!rest)
+            })?;
+            if last {
+                self.e.intents.kept(cell.ino, IntentKind::Truncate);
+                return Ok(());
+            }
+        }
+    }
+
+    /// A truncate that failed halfway is finished before the file grows or is allocated to: else
+    /// what it has not freed yet would show again (ordering 9).
+    pub fn finish_left_truncate(&self, ino: Ino) -> Result<()> {
+        if self.e.intents.truncates() > 0 && self.e.intents.has(ino, IntentKind::Truncate) {
+            self.finish_truncate(ino)?;
+        }
+        Ok(())
+    }
+
+    /// Resumes a truncate after a crash or a shortage, if it is still unfinished.
+    pub fn finish_truncate(&self, ino: Ino) -> Result<()> {
+        let cell = self.cell(ino)?;
+        extents::ensure(&self.e, &cell)?;
+        let _op = cell.lock.read();
+        // All of the file: the size decides what is freed and must stand still.
+        let _range = cell.range.write(0..u64::MAX);
+        if !self.e.intents.has(ino, IntentKind::Truncate) {
+            return Ok(());
+        }
+        let size = cell.with(|i| i.size);
+        self.zero_tail(&cell, size)?;
+        self.free_behind(&cell, size.div_ceil(B))
+    }
+
+    /// What a repair has found behind the end of a file in its last block goes too. The caller holds the range lock.
+    fn zero_tail(&self, cell: &Cell, size: u64) -> Result<()> {
+        self.e.retrying(|| {
+            let needs = Needs {
+                slots: 1,
+                nodes: 8,
+                privileged: true,
+                ..Needs::default()
+            };
+            let mut txn = Txn::begin(&self.e, needs)?;
+            match self.stage_tail(cell, &mut txn, size) {
+                // A block that cannot be read shows nothing.
+                Ok(false) | Err(FsError::Content(_)) => return Ok(()),
+                other => other?,
+            };
+            let _commit = cell.commit.lock();
+            let image = cell.image();
+            txn.put_inode(cell.ino, &image);
+            let seq = txn.commit()?;
+            cell.install(image, seq);
+            Ok(())
+        })
+    }
+}

@@ -1,0 +1,166 @@
+//! unlink, rmdir.
+
+use quayfs_layout::Ino;
+use quayfs_layout::inode::Inode;
+use quayfs_layout::intent::{Intent, IntentKind};
+use quayfs_store::error::{FsError, Result};
+use quayfs_store::ns::dir;
+use quayfs_store::ns::intent::Slot;
+use quayfs_store::txn::{Needs, Txn};
+
+use crate::attr::now;
+use crate::locks::lock_all;
+use crate::ops::create::entry_needs;
+use crate::{Fs, check_dir, check_name, live_dir, protect};
+
+/// An intent slot that returns to the table unless the record was appended.
+pub struct OrphanIntent<'f> {
+    fs: &'f Fs,
+    ino: Ino,
+    slot: Option<Slot>,
+}
+
+impl<'f> OrphanIntent<'f> {
+    /// Promises, within the transaction, that the inode will be freed.
+    pub fn promise(fs: &'f Fs, txn: &mut Txn<'_>, ino: Ino) -> Result<Self> {
+        let slot = fs.e.intents.take()?;
+        let intent = Intent {
+            ino,
+            kind: IntentKind::Orphan,
+        };
+        fs.e.intents.write(txn, slot, Some(intent));
+        Ok(Self {
+            fs,
+            ino,
+            slot: Some(slot),
+        })
+    }
+
+    /// The record was appended.
+    pub fn made(mut self) {
+        if let Some(slot) = self.slot.take() {
+            self.fs.e.intents.made(
+                slot,
+                Intent {
+                    ino: self.ino,
+                    kind: IntentKind::Orphan,
+                },
+            );
+        }
+    }
+}
+
+impl Drop for OrphanIntent<'_> {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot {
+            self.fs.e.intents.untake(slot);
+        }
+    }
+}
+
+/// Takes one link from an inode that lost a name; an inode without names becomes an orphan,
+/// freed when the kernel has forgotten it.
+pub fn drop_link<'f>(
+    fs: &'f Fs,
+    txn: &mut Txn<'_>,
+    ino: Ino,
+    inode: &mut Inode,
+) -> Result<Option<OrphanIntent<'f>>> {
+    inode.nlink = if inode.is_dir() {
+        0
+    } else {
+        inode.nlink.saturating_sub(1)
+    };
+    inode.ctime = now();
+    let orphan = if inode.nlink == 0 {
+        Some(OrphanIntent::promise(fs, txn, ino)?)
+    } else {
+        None
+    };
+    txn.put_inode(ino, inode);
+    Ok(orphan)
+}
+
+impl Fs {
+    /// Removes a name that is not a directory's.
+    pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        self.remove(parent, name, false)
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, parent: Ino, name: &[u8]) -> Result<()> {
+        match name {
+            b"." => Err(FsError::Invalid),
+            b".." => Err(FsError::NotEmpty),
+            _ => self.remove(parent, name, true),
+        }
+    }
+
+    fn remove(&self, parent: Ino, name: &[u8], want_dir: bool) -> Result<()> {
+        check_name(name)?;
+        let pcell = self.cell(parent)?;
+        let gone = self.e.retrying(|| {
+            let depth = pcell.with(|i| i.depth);
+            let needs = Needs {
+                privileged: true,
+                prefer: parent as usize,
+                ..entry_needs(depth)
+            };
+            let mut txn = Txn::begin(&self.e, Needs { nodes: 3, ..needs })?;
+            // Look up, lock in order, look again.
+            let find = |dir: &Inode| {
+                dir::find(&*self.e.nodes, self.e.hash, dir, name)?.ok_or(FsError::NoEntry)
+            };
+            let (ino, seen, mut spot) = {
+                let _op = pcell.lock.read();
+                let look = |dir: &Inode| check_dir(dir).and_then(|()| find(dir));
+                let (found, spot) = pcell.with(look)?;
+                (found.ino, pcell.seq(), spot)
+            };
+            let cell = self.cell(ino)?;
+            let _op = lock_all(&[&pcell, &cell]);
+            let mut dir = live_dir(&pcell)?;
+            // Every change of entries installs the directory's image under a number of its own.
+            if pcell.seq() != seen {
+                let (found, again) = find(&dir)?;
+                if found.ino != ino {
+                    return Ok(None);
+                }
+                spot = again;
+            }
+            let mut inode = cell.image();
+            protect::unname(&dir, &inode)?;
+            match (want_dir, inode.is_dir()) {
+                (true, false) => return Err(FsError::NotDir),
+                (false, true) => return Err(FsError::IsDir),
+                (true, true) if inode.entries > 0 => return Err(FsError::NotEmpty),
+                _ => {}
+            }
+            dir::remove_at(&mut txn, &mut dir, spot)?;
+            dir.nlink -= u32::from(want_dir);
+            let orphan = drop_link(self, &mut txn, ino, &mut inode)?;
+            dir.mtime = inode.ctime;
+            dir.ctime = inode.ctime;
+            txn.put_inode(parent, &dir);
+            let seq = txn.commit()?;
+            pcell.install(dir, seq);
+            cell.install(inode, seq);
+            if let Some(o) = orphan {
+                o.made();
+            }
+            drop(_op);
+            Ok(Some(cell))
+        })?;
+        match gone {
+            Some(cell) => {
+                self.settle_names(&pcell)?;
+                if !cell.is_known() {
+                    self.reap_if_orphan(cell.ino);
+                }
+                Ok(())
+            }
+            // Another thread put a different file there between the look and the lock.
+            None => self.remove(parent, name, want_dir),
+        }
+    }
+}

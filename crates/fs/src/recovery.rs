@@ -1,0 +1,342 @@
+//! From an opened volume to an engine that answers.
+//!
+//! Undo and close the open L2P transaction, scan the journal, digest what is above D with the
+//! same function as ever, build the staged map, begin a new epoch. Nothing here grows with the
+//! size of the data device or the number of files.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use quayfs_background::digest::{Batch, Room};
+use quayfs_journal::{
+    Journal, JournalError, JournalGeometry, JournalOptions, RecoveredTo, StagedMap, Staging,
+};
+use quayfs_layout::BLOCK;
+use quayfs_layout::config::{ConfigTable, FEATURE_PIPELINE, FEATURE_PROPOSALS};
+use quayfs_layout::geometry::Geometry;
+use quayfs_layout::jsb::PROPOSALS;
+use quayfs_layout::jsb::{EpochWord, WordKind};
+use quayfs_options::{DataMode, Durability, MountOptions};
+use quayfs_pmem::{Backend, BatchLog};
+use quayfs_ppt::{Ppt, PptError, PptGeometry};
+use quayfs_store::damage::Watch;
+use quayfs_store::engine::{Engine, Parts};
+use quayfs_store::error::FsError;
+use quayfs_store::metrics::Metrics;
+use quayfs_store::ns::node::{NodeStore, record_pages};
+use quayfs_store::turns::Turns;
+
+use crate::volume::{Access, Volume};
+
+/// Records of one digest batch during recovery.
+const BATCH_RECORDS: usize = 8192;
+
+/// Why a volume cannot be mounted. Prints as one line.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The journal cannot be read.
+    #[error("journal: {0}")]
+    Journal(#[from] JournalError),
+    /// The page table cannot be read.
+    #[error("page table: {0}")]
+    Ppt(#[from] PptError),
+    /// Metadata cannot be read.
+    #[error("metadata: {0}")]
+    Fs(#[from] FsError),
+    /// A thread cannot be started.
+    #[error("{0}")]
+    Io(#[from] std::io::Error),
+    /// Damage that no crash leaves behind.
+    #[error(
+        "damaged ({count} findings, first: {first}); `-o ro` shows what can be read, `quayfs fsck` lists all"
+    )]
+    Damaged {
+        /// Number of findings.
+        count: u64,
+        /// The first one.
+        first: String,
+    },
+    /// A repair has begun and not ended.
+    #[error(
+        "a repair was interrupted; run `quayfs fsck --repair` again, `-o ro` shows what can be read"
+    )]
+    Repairing,
+    /// The options do not fit the volume.
+    #[error("{0}")]
+    Options(String),
+}
+
+/// The journal's part of a geometry.
+pub fn journal_geometry(g: &Geometry, salt: u64) -> JournalGeometry {
+    JournalGeometry {
+        volume_salt: salt,
+        jsb_off: g.jsb_off,
+        buffers: g.buffers as u32,
+        lane_off: g.lane_off,
+        lane_bytes: g.lane_bytes,
+        slot_hdr_off: g.slot_hdr_off,
+        slots_per_buffer: g.slots_per_buffer,
+        slot_data_off: g.slot_data_off,
+    }
+}
+
+/// The batch log's part of a geometry, if there is one: what commits write goes there first.
+pub fn batch_log(g: &Geometry, salt: u64) -> Option<BatchLog> {
+    let whole = |range: Range<u64>| range.start..range.end.next_multiple_of(BLOCK as u64);
+    (g.batch_log_bytes > 0).then(|| BatchLog {
+        off: g.batch_log_off,
+        len: g.batch_log_bytes,
+        salt,
+        logged: journal_geometry(g, salt).log().map(whole).into(),
+    })
+}
+
+/// The page table's part of a geometry.
+pub fn ppt_geometry(g: &Geometry, salt: u64) -> PptGeometry {
+    PptGeometry {
+        volume_salt: salt,
+        l2p_map_off: g.l2p_map_off,
+        l2p_crc_off: g.l2p_crc_off,
+        blocks: g.blocks,
+        l2p_log_off: g.l2p_log_off,
+        l2p_log_lanes: g.l2p_lanes as u32,
+        l2p_lane_bytes: g.l2p_lane_bytes,
+    }
+}
+
+/// The durability mode in force on a backend.
+pub fn durability(options: &MountOptions, backend: Backend) -> Durability {
+    let default = match backend {
+        Backend::File => Durability::Commit,
+        Backend::Dax | Backend::Volatile => Durability::Op,
+    };
+    options.durability_for(default)
+}
+
+/// Places of proposals for a mount. Where data goes to the device directly a record depends on more than the log, and a
+/// commit is two drains.
+fn proposals(backend: Backend, options: &MountOptions, config: &ConfigTable) -> u8 {
+    let has = |feature| config.compat[2] & feature != 0;
+    let alone = backend.needs_drain() && options.data == DataMode::Journal;
+    match (alone && has(FEATURE_PROPOSALS), has(FEATURE_PIPELINE)) {
+        (false, _) => 0,
+        (true, false) => PROPOSALS as u8 - 1,
+        (true, true) => PROPOSALS as u8,
+    }
+}
+
+/// Recovers a volume. A crash during recovery, and another during that recovery, change nothing:
+/// every step can be repeated, and the new epoch comes last.
+///
+/// On a private copy ([`Access::ReadOnly`]) damage is survived as well: what cannot be read is left
+/// out, and records behind damage are given up. On the media themselves that is refused for
+/// mounting, and done for `options.read_only`, which is how repair asks for it.
+pub fn recover(volume: &Volume, options: &MountOptions) -> Result<Engine, MountError> {
+    recover_telling(volume, options, &mut |_| ())
+}
+
+/// As [`recover`], which tells what parts of records it leaves out, and why.
+pub fn recover_telling(
+    volume: &Volume,
+    options: &MountOptions,
+    left_out: &mut dyn FnMut(String),
+) -> Result<Engine, MountError> {
+    let mut clock = Clock::start();
+    let config = volume.config().clone();
+    let (g, salt) = (config.geometry, config.salt());
+    let region = Arc::clone(volume.region());
+    if volume.access() == Access::ReadOnly && !options.read_only {
+        return Err(MountError::Options(
+            "the volume was opened for reading only".into(),
+        ));
+    }
+    let mode = durability(options, region.backend());
+
+    // A mount that may write nothing has nothing to lose by a guess.
+    let lenient = options.read_only;
+    let epoch = region.load_u64(g.jsb_off + WordKind::Epoch.offset());
+    if !lenient && EpochWord::decode(epoch, salt).is_some_and(|e| e.repairing) {
+        return Err(MountError::Repairing);
+    }
+    let attach = if lenient { Ppt::salvage } else { Ppt::attach };
+    let (ppt, attached) = attach(Arc::clone(&region), ppt_geometry(&g, salt))?;
+    if let Some(d) = &attached.damage {
+        tracing::warn!("page table log: {d:?}");
+    }
+    clock.lap("page table");
+    let scan = Journal::scan(Arc::clone(&region), &journal_geometry(&g, salt))?;
+    if !scan.damage.is_empty() {
+        for d in &scan.damage {
+            tracing::error!("journal: {d}");
+        }
+        if !lenient {
+            let first = scan.damage[0].to_string();
+            return Err(MountError::Damaged {
+                count: scan.damage.len() as u64,
+                first,
+            });
+        }
+    }
+    if !scan.clean {
+        // The daemon may have died with words stored and not flushed, or flushed and not drained.
+        // Recovery builds on what it reads, so that has to be durable first, should power fail next.
+        region.flush(g.nat_off, g.nat_entries * 8);
+        region.drain().map_err(FsError::from)?;
+        if volume.access() == Access::ReadWrite && !lenient {
+            // So with blocks that it had written and no `fsync` had asked for: whatever can be read from here on is
+            // durable, and what covers it needs no flush for an earlier life.
+            volume.device().flush().map_err(FsError::device)?;
+        }
+    }
+    clock.lap("scan");
+    // Damage makes later records unreliable; what is before it is as good as ever.
+    let intact = scan.intact_upto();
+    let usable = scan.records.iter().take_while(|r| r.seq <= intact).count();
+    let replayed = usable;
+    let mut digested = scan.digested;
+    let nodes = Arc::new(NodeStore::attach(
+        Arc::clone(&region),
+        g,
+        salt,
+        Watch::new(options),
+    ));
+    if let Some((count, first)) = nodes.damage() {
+        tracing::error!("metadata: {first} ({count} such findings)");
+        if !lenient {
+            return Err(MountError::Damaged {
+                count,
+                first: first.into(),
+            });
+        }
+    }
+    clock.lap("nodes");
+    {
+        let room = record_pages(&g) as usize;
+        let mut memory = Room::default();
+        let mut done = 0;
+        while done < usable {
+            let mut batch = match lenient {
+                true => Batch::lenient(&nodes, &mut memory),
+                false => Batch::new(&nodes, &mut memory),
+            };
+            let (first, free) = (done, nodes.free_pages());
+            while done < usable
+                && (done == first || batch.pages() + room < free && done - first < BATCH_RECORDS)
+            {
+                let r = &scan.records[done];
+                batch.apply(r.seq, &r.items)?;
+                done += 1;
+            }
+            batch.left_out().into_iter().for_each(&mut *left_out);
+            let retired = batch.write(&mut Turns::default())?;
+            // Committed words, then D: one call, in this order.
+            digested = retired.seq;
+            scan.store_digested(digested)?;
+            nodes.untake_pages(&retired.pages);
+            // No operation has promised these pages, and none gives them back.
+            (0..retired.created).for_each(|_| nodes.force_live());
+            nodes.unpromise(retired.freed + retired.dropped);
+        }
+    }
+    // What was counted along the way is what the NAT says now, if it says anything sensible.
+    debug_assert!(
+        nodes.damage().is_some() || {
+            let n = NodeStore::attach(Arc::clone(&region), g, salt, Watch::bystander());
+            n.live() == nodes.live() && n.free_pages() == nodes.free_pages()
+        },
+        "node pages are miscounted"
+    );
+    clock.lap("digest");
+    let staged = StagedMap::default();
+    let settled = scan.live.iter().filter(|l| l.seq <= digested);
+    staged.publish_all(settled.map(|l| (l.lbn, l.slot())));
+    let clean = scan.clean;
+    clock.lap("staged map");
+    let journal = scan.into_journal(
+        RecoveredTo { digested },
+        JournalOptions {
+            buffers: options.buffers.map_or(usize::MAX, |n| n as usize),
+            staging: if options.ablation.central_staging {
+                Staging::Central
+            } else {
+                Staging::Sharded
+            },
+            proposals: proposals(region.backend(), options, &config),
+            ..JournalOptions::new(mode_of_journal(mode))
+        },
+    )?;
+    clock.lap("epoch");
+    if let Some(log) = batch_log(&g, salt).filter(|_| volume.access() == Access::ReadWrite) {
+        region.log_batches(&log).map_err(FsError::from)?;
+    }
+    let staged_blocks = staged.len();
+    let engine = Engine::new(Parts {
+        config,
+        options: options.clone(),
+        durability: mode,
+        region,
+        device: Arc::clone(volume.device()),
+        nodes,
+        journal,
+        staged,
+        ppt,
+        one_device: volume.is_one_device(),
+    })?;
+    clock.lap("allocators");
+    if options.ablation.node_log_on_device && !options.read_only {
+        engine.log_on_device()?;
+    }
+    let took = clock.last - clock.start;
+    Metrics::add(&engine.metrics.recovery_us, took.as_micros() as u64);
+    Metrics::add(&engine.metrics.records_replayed, replayed as u64);
+    tracing::info!(
+        "recovered in {clock}: {}, {replayed} records replayed, {staged_blocks} blocks staged, {} page-table entries undone",
+        if clean { "clean" } else { "not unmounted" },
+        attached.undone,
+    );
+    Ok(engine)
+}
+
+/// What recovery spends its time on.
+struct Clock {
+    start: Instant,
+    last: Instant,
+    laps: Vec<(&'static str, Duration)>,
+}
+
+impl Clock {
+    fn start() -> Self {
+        let now = Instant::now();
+        Self {
+            start: now,
+            last: now,
+            laps: Vec::new(),
+        }
+    }
+
+    fn lap(&mut self, what: &'static str) {
+        let now = Instant::now();
+        self.laps.push((what, now - self.last));
+        self.last = now;
+    }
+}
+
+impl fmt::Display for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.1?}", self.last - self.start)?;
+        for (i, (what, time)) in self.laps.iter().enumerate() {
+            write!(f, "{}{what} {time:.1?}", if i == 0 { " (" } else { ", " })?;
+        }
+        f.write_str(")")
+    }
+}
+
+/// The journal's word for a mode.
+fn mode_of_journal(durability: Durability) -> quayfs_journal::Durability {
+    match durability {
+        Durability::Op => quayfs_journal::Durability::Op,
+        Durability::Commit => quayfs_journal::Durability::Commit,
+    }
+}

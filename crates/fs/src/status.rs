@@ -1,0 +1,193 @@
+//! What a mount says about itself, and what it can be told to do.
+
+use std::collections::BTreeMap;
+
+use rustix::thread::CapabilitySet;
+use serde::Serialize;
+
+use quayfs_background::trim::{self, Trim};
+use quayfs_store::error::{FsError, Result};
+use quayfs_store::metrics::Snapshot;
+
+use crate::scrub;
+use crate::{Asker, Fs};
+
+/// Bytes of findings in one answer; with what is around them below 64 KiB.
+const REPORT_ROOM: usize = 48 << 10;
+
+/// State of a mount, as `quayfs info MOUNTPOINT` shows it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Status {
+    /// Process id of the daemon.
+    pub pid: u32,
+    /// The volume's directory.
+    pub volume: String,
+    /// Volume UUID.
+    pub uuid: String,
+    /// Volume label.
+    pub label: String,
+    /// Backend of the pmem region.
+    pub backend: String,
+    /// The data device.
+    pub device: String,
+    /// `op` or `commit`.
+    pub durability: String,
+    /// All options in effect.
+    pub options: String,
+    /// Nothing may be changed.
+    pub read_only: bool,
+    /// Why that is so, if it was not asked for: a failure, or a medium that is write-protected.
+    pub read_only_reason: Option<String>,
+    /// How often operations have met damaged metadata.
+    pub damage_met: u64,
+    /// Bytes of the pmem region.
+    pub pmem_bytes: u64,
+    /// Bytes of it that lie in memory of the daemon because they were stored to: with a region on a disk.
+    pub pmem_memory_bytes: u64,
+    /// Blocks that files can own.
+    pub blocks: u64,
+    /// Free blocks.
+    pub blocks_free: u64,
+    /// Freed blocks that wait for a zero batch.
+    pub blocks_pending: u64,
+    /// Node pages.
+    pub node_pages: u64,
+    /// Node pages in use or promised.
+    pub node_pages_used: u64,
+    /// Inodes that can still be created.
+    pub files_free: u64,
+    /// Staging slots.
+    pub slots: u64,
+    /// Staging slots in use.
+    pub slots_used: u64,
+    /// Blocks whose newest version is staged.
+    pub staged_blocks: u64,
+    /// Records that recovery would replay.
+    pub live_records: u64,
+    /// Bytes of log that recovery would read.
+    pub live_log_bytes: u64,
+    /// Last sequence number, digested, committed, retired.
+    pub sequence: [u64; 4],
+    /// Inodes in DRAM.
+    pub cached_inodes: u64,
+    /// Node pages in DRAM.
+    pub cached_pages: u64,
+    /// The last scrub.
+    pub scrub: scrub::Status,
+    /// The way that requests come, `dev` or `uring`; the edge knows.
+    pub transport: &'static str,
+    /// Messages of the kernel since the mount, by kind; the edge knows.
+    pub messages: BTreeMap<&'static str, u64>,
+    /// Counters since the mount.
+    pub counters: Snapshot,
+}
+
+/// A UUID in its usual spelling.
+pub fn uuid_text(uuid: [u8; 16]) -> String {
+    uuid::Uuid::from_bytes(uuid).to_string()
+}
+
+/// Fails unless the caller has `CAP_SYS_ADMIN` or is the user who runs the daemon: these see and do with it what
+/// others may not. If root runs the daemon, there is no such user: root of a container is user 0 too.
+pub(super) fn may_manage(by: &dyn Asker) -> Result<()> {
+    let me = rustix::process::geteuid();
+    let is_owner = !me.is_root() && by.ids().uid == me.as_raw();
+    if is_owner || by.has(CapabilitySet::SYS_ADMIN) {
+        Ok(())
+    } else {
+        Err(FsError::Perm)
+    }
+}
+
+impl Fs {
+    /// The state of the mount.
+    pub fn status(&self) -> Status {
+        let e = &self.e;
+        let j = e.journal.stats();
+        let (blocks_read_ahead, blocks_served_ahead) = e.ahead.counts();
+        let label = &e.config.label;
+        let end = label.iter().position(|b| *b == 0).unwrap_or(label.len());
+        let s = self.statfs();
+        Status {
+            pid: std::process::id(),
+            volume: self.volume.path().display().to_string(),
+            uuid: uuid_text(e.config.uuid),
+            label: String::from_utf8_lossy(&label[..end]).into_owned(),
+            backend: e.region.backend().to_string(),
+            device: e.device.describe(),
+            durability: e.durability.to_string(),
+            options: e.options.to_string(),
+            read_only: e.is_read_only(),
+            read_only_reason: e.failure().or(self.volume.protected()).map(str::to_string),
+            damage_met: e.watch().found(),
+            pmem_bytes: e.region.len(),
+            pmem_memory_bytes: e.region.memory_in_use(),
+            blocks: s.blocks,
+            blocks_free: s.free,
+            blocks_pending: e.lbns.pending(),
+            node_pages: e.config.geometry.node_pages,
+            node_pages_used: e.nodes.live(),
+            files_free: s.files_free,
+            slots: j.slots,
+            slots_used: j.slots_used,
+            staged_blocks: e.staged.len() as u64,
+            live_records: j.log_records_used,
+            live_log_bytes: j.log_bytes_used,
+            sequence: [j.last_seq, j.digested, j.commit_ts, j.retired],
+            cached_inodes: e.inodes.len() as u64,
+            cached_pages: e.nodes.cached() as u64,
+            scrub: self.scrub.status(),
+            transport: "",
+            messages: BTreeMap::new(),
+            counters: Snapshot {
+                blocks_read_ahead,
+                blocks_served_ahead,
+                slot_waits: j.slot_waits,
+                log_waits: j.log_waits,
+                credit_wait_us: j.credit_wait_us,
+                credit_retries: j.credit_retries,
+                lane_waits: j.lane_waits,
+                central_waits: j.central_waits,
+                ..e.metrics.snapshot()
+            },
+        }
+    }
+
+    /// Starts or stops a scrub as `text` says ([`scrub::Command`]).
+    ///
+    /// # Errors
+    /// [`FsError::Perm`] unless the caller has `CAP_SYS_ADMIN` or runs the daemon, [`FsError::Invalid`],
+    /// [`FsError::Busy`].
+    pub fn scrub_command(&self, caller: impl Asker, text: &[u8]) -> Result<()> {
+        may_manage(&caller)?;
+        let text = std::str::from_utf8(text).map_err(|_| FsError::Invalid)?;
+        match text.parse()? {
+            scrub::Command::Start(options) => self.scrub.start(&self.e, options).map(drop),
+            scrub::Command::Stop => {
+                self.scrub.stop();
+                Ok(())
+            }
+        }
+    }
+
+    /// Discards free blocks and says how many bytes ([`trim::trim`]).
+    ///
+    /// # Errors
+    /// [`FsError::Perm`] unless the caller has `CAP_SYS_ADMIN` or runs the daemon, [`FsError::Invalid`] for a range
+    /// that is none, [`FsError::ReadOnly`].
+    pub fn trim(&self, caller: impl Asker, what: Trim) -> Result<u64> {
+        may_manage(&caller)?;
+        trim::trim(&self.e, what)
+    }
+
+    /// The last scrub with its findings from number `from` on, as JSON of at most the size that an
+    /// extended attribute can have.
+    ///
+    /// # Errors
+    /// [`FsError::Perm`] unless the caller has `CAP_SYS_ADMIN` or runs the daemon: findings name files that
+    /// others may not be allowed to see.
+    pub fn scrub_report(&self, caller: impl Asker, from: usize) -> Result<Vec<u8>> {
+        may_manage(&caller)?;
+        serde_json::to_vec(&self.scrub.report(from, REPORT_ROOM)).map_err(FsError::internal)
+    }
+}

@@ -1,0 +1,519 @@
+//! A volume: a pmem region and a data device, opened as a pair that belongs together. Either a directory names both, as
+//! `pmem` and `data`, or one file or device holds the region and the data behind it.
+
+mod exposure;
+mod parts;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::recovery::batch_log;
+use quayfs_blockdev::{BlockDevice, FileDevice, OpenError, Options};
+use quayfs_layout::BLOCK;
+use quayfs_layout::config::{
+    COPIES, ConfigError, ConfigTable, DataHeader, INCOMPAT_KNOWN, RO_COMPAT_KNOWN,
+};
+use quayfs_pmem::{LockKind, MapOptions, PmemError, Region, Replayed};
+
+pub use exposure::{exposure, is_only_readable};
+pub use parts::{Place, in_the_way, is_device_path, locate};
+
+/// Name of the pmem region in a volume's directory.
+pub const PMEM: &str = "pmem";
+/// Name of the data device in a volume's directory.
+pub const DATA: &str = "data";
+
+/// How a volume is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Nothing on the media changes: recovery works on a private copy of the region in memory.
+    ReadOnly,
+    /// For mounting.
+    ReadWrite,
+}
+
+/// Why a volume cannot be opened. Prints as one line that says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum VolumeError {
+    /// There is nothing of a volume.
+    #[error("{}: no such volume; `quayfs mkfs {}` makes one", .0.display(), .0.display())]
+    Missing(PathBuf),
+    /// There is something, but not both media, or not every user may reach them.
+    #[error("{}: {why}", path.display())]
+    Unreachable {
+        /// The volume, or one of its media.
+        path: PathBuf,
+        /// What is missing or in the way, and what to do.
+        why: String,
+    },
+    /// A medium cannot be written; it can be opened for reading only.
+    #[error("{} is write-protected ({why}): nothing can be changed", path.display())]
+    WriteProtected {
+        /// The medium.
+        path: PathBuf,
+        /// What the system said.
+        why: String,
+    },
+    /// Others have access to a medium ([`exposure()`]).
+    #[error("{}: {why}", path.display())]
+    Exposed {
+        /// The medium.
+        path: PathBuf,
+        /// Who has access, and what to do.
+        why: String,
+    },
+    /// The pmem region cannot be used.
+    #[error(transparent)]
+    Pmem(PmemError),
+    /// The data device cannot be used.
+    #[error("data device: {0}")]
+    Device(String),
+    /// Another process uses the volume.
+    #[error("{}: in use by another process (already mounted?)", .0.display())]
+    Busy(PathBuf),
+    /// No configuration table is intact.
+    #[error("{}: not a QuayFS pmem region: {why}", path.display())]
+    Config {
+        /// The region.
+        path: PathBuf,
+        /// What is wrong with the better copy.
+        why: ConfigError,
+    },
+    /// The media are not those that mkfs made, or not of one volume.
+    #[error("{}: {why}", path.display())]
+    Pairing {
+        /// The region or the data device.
+        path: PathBuf,
+        /// What does not fit.
+        why: String,
+    },
+    /// Made by a newer version.
+    #[error(
+        "the volume has features (mask {0:#x}) that this version does not know; use a newer one"
+    )]
+    Features(u64),
+}
+
+impl From<PmemError> for VolumeError {
+    fn from(e: PmemError) -> Self {
+        match e {
+            PmemError::WriteProtected { path, why } => Self::WriteProtected { path, why },
+            PmemError::Io { path, source, .. } if is_denied(&source) => Self::denied(path),
+            e => Self::Pmem(e),
+        }
+    }
+}
+
+impl From<OpenError> for VolumeError {
+    fn from(e: OpenError) -> Self {
+        match e {
+            OpenError::WriteProtected { path, why } => Self::WriteProtected { path, why },
+            OpenError::Io { path, source } if is_denied(&source) => Self::denied(path),
+            e => Self::Device(e.to_string()),
+        }
+    }
+}
+
+impl VolumeError {
+    fn denied(path: PathBuf) -> Self {
+        let why = format!("permission denied to read {}", parts::passable_by(&path));
+        Self::Unreachable { path, why }
+    }
+}
+
+fn is_denied(e: &std::io::Error) -> bool {
+    e.kind() == std::io::ErrorKind::PermissionDenied
+}
+
+/// Says whether a data device whose header is damaged belongs to a region all the same.
+pub type Vouch = fn(&Region, &ConfigTable, &dyn BlockDevice) -> bool;
+
+/// Damage to the header of the data device is never good enough.
+pub fn nobody(_: &Region, _: &ConfigTable, _: &dyn BlockDevice) -> bool {
+    false
+}
+
+/// How a volume is opened, in full.
+#[derive(Clone, Copy, Debug)]
+pub struct Opening {
+    /// For reading, or for writing as well.
+    pub access: Access,
+    /// How long to wait for a previous user to finish.
+    pub wait: Duration,
+    /// What to do about a damaged header of the data device.
+    pub vouch: Vouch,
+    /// Whether a region that is to be written is allocated in full, as is right for a volume with a user's files.
+    /// Without it a store that finds no space ends the process.
+    pub allocate: bool,
+    /// Whether media that others have access to ([`exposure()`]) are refused, before anything is changed.
+    pub private: bool,
+    /// Whether to go on, for a repair, if nothing says what of the batch log counts. For reading only that is always so.
+    pub lenient: bool,
+    /// Of a region on a disk, how many bytes may lie in memory of this process because they were stored to
+    /// ([`MapOptions::memory`]).
+    pub memory: Option<u64>,
+}
+
+impl Opening {
+    /// The usual way.
+    pub fn new(access: Access, wait: Duration) -> Self {
+        Self {
+            access,
+            wait,
+            vouch: nobody,
+            allocate: true,
+            private: false,
+            lenient: false,
+            memory: None,
+        }
+    }
+}
+
+/// An opened volume, not recovered.
+pub struct Volume {
+    path: PathBuf,
+    access: Access,
+    config: ConfigTable,
+    region: Arc<Region>,
+    device: Arc<dyn BlockDevice>,
+    /// Holds the lock of a volume whose region is a private copy.
+    _locked: Option<Region>,
+    /// Why it is open for reading only, if that was not asked for.
+    protected: Option<String>,
+    one_device: bool,
+}
+
+impl Volume {
+    /// Opens the volume at `dir`, waiting up to `wait` for a previous user to finish.
+    pub fn open(dir: &Path, access: Access, wait: Duration) -> Result<Self, VolumeError> {
+        Self::open_with(dir, Opening::new(access, wait))
+    }
+
+    /// Opens `dir` to be mounted: not if others have access to it, and for reading only where a medium is
+    /// write-protected, as [`Volume::protected`] then says.
+    pub fn open_for_mount(
+        dir: &Path,
+        access: Access,
+        wait: Duration,
+        memory: Option<u64>,
+    ) -> Result<Self, VolumeError> {
+        let open = |access| {
+            let how = Opening {
+                private: true,
+                memory,
+                ..Opening::new(access, wait)
+            };
+            Self::open_with(dir, how)
+        };
+        match open(access) {
+            Err(VolumeError::WriteProtected { path, why }) => {
+                let mut volume = open(Access::ReadOnly)?;
+                volume.protected = Some(format!("{} is write-protected ({why})", path.display()));
+                Ok(volume)
+            }
+            other => other,
+        }
+    }
+
+    /// As [`Volume::open`], but a device whose header is damaged will do if `vouch` says so: for
+    /// checking and repairing.
+    pub fn open_vouched(
+        dir: &Path,
+        access: Access,
+        wait: Duration,
+        vouch: Vouch,
+    ) -> Result<Self, VolumeError> {
+        let opening = Opening::new(access, wait);
+        let lenient = true;
+        Self::open_with(
+            dir,
+            Opening {
+                vouch,
+                lenient,
+                ..opening
+            },
+        )
+    }
+
+    /// Opens `dir`.
+    ///
+    /// For reading only, nothing of the region is looked at where it is mapped: it is read by system calls into a
+    /// private copy. This neither fills holes nor dies of a file that another process cuts short.
+    pub fn open_with(dir: &Path, how: Opening) -> Result<Self, VolumeError> {
+        let place = locate(dir)?;
+        let Place {
+            path, pmem, data, ..
+        } = place.clone();
+        let read_only = how.access == Access::ReadOnly;
+        let region = open_region(&place, how)?;
+        let config = read_config(&region)?.map_err(|why| VolumeError::Config {
+            path: pmem.clone(),
+            why,
+        })?;
+        let options = Options {
+            read_only,
+            start: place.region_len.unwrap_or_default() / BLOCK as u64,
+            ..Options::default()
+        };
+        let device = FileDevice::open(&data, options)?;
+        if place.region_len.is_none() {
+            lock_data(&device, &path, how)?;
+        }
+        check_pair(&config, (&region, &pmem), (&device, &data), how.vouch)?;
+        check_features(&config, how.access)?;
+        if how.private {
+            check_exposure((&region, &pmem), (&device, &data))?;
+        }
+        let (region, locked) = match how.access {
+            Access::ReadWrite => {
+                if how.allocate {
+                    region.allocate(0, region.len())?;
+                }
+                (region, None)
+            }
+            Access::ReadOnly => (region.load()?, Some(region)),
+        };
+        replay_batches(
+            &region,
+            &config,
+            how.access == Access::ReadOnly || how.lenient,
+        )?;
+        Ok(Self {
+            path,
+            access: how.access,
+            config,
+            region: Arc::new(region),
+            device: Arc::new(device),
+            _locked: locked,
+            protected: None,
+            one_device: place.region_len.is_some(),
+        })
+    }
+
+    /// A volume over parts that are open already: tests and crash images.
+    pub fn from_parts(
+        region: Arc<Region>,
+        device: Arc<dyn BlockDevice>,
+        access: Access,
+    ) -> Result<Self, VolumeError> {
+        Self::from_parts_vouched(region, device, access, nobody)
+    }
+
+    /// [`Volume::from_parts`] as [`Volume::open_vouched`].
+    pub fn from_parts_vouched(
+        region: Arc<Region>,
+        device: Arc<dyn BlockDevice>,
+        access: Access,
+        vouch: Vouch,
+    ) -> Result<Self, VolumeError> {
+        let path = PathBuf::from("(memory)");
+        let config = read_config(&region)?.map_err(|why| VolumeError::Config {
+            path: path.join(PMEM),
+            why,
+        })?;
+        check_pair(&config, (&region, &path), (&*device, &path), vouch)?;
+        Ok(Self {
+            path,
+            access,
+            config,
+            region,
+            device,
+            _locked: None,
+            protected: None,
+            one_device: false,
+        })
+    }
+
+    /// The directory, or what holds both media.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How it was opened.
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// Why it could be opened for reading only ([`Volume::open_for_mount`]).
+    pub fn protected(&self) -> Option<&str> {
+        self.protected.as_deref()
+    }
+
+    /// The identity of the volume.
+    pub fn config(&self) -> &ConfigTable {
+        &self.config
+    }
+
+    /// The pmem region.
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// Whether region and data device are one device or file, so that a flush of either is one of both.
+    pub fn is_one_device(&self) -> bool {
+        self.one_device
+    }
+
+    /// As if they were, in a test.
+    pub fn of_one_device(mut self) -> Self {
+        self.one_device = true;
+        self
+    }
+
+    /// The data device.
+    pub fn device(&self) -> &Arc<dyn BlockDevice> {
+        &self.device
+    }
+}
+
+/// Fails if users other than root and the one who runs this process have access to a medium. What is open counts, not
+/// what has its name by now.
+///
+/// # Errors
+/// [`VolumeError::Exposed`], and those of fstat(2).
+pub fn check_exposure(
+    (region, pmem): (&Region, &Path),
+    (device, data): (&FileDevice, &Path),
+) -> Result<(), VolumeError> {
+    let of_region = region.metadata()?;
+    let of_device = device
+        .metadata()
+        .map_err(|e| VolumeError::Device(e.to_string()))?;
+    let media = [(pmem, of_region.as_ref()), (data, Some(&of_device))];
+    for (path, meta) in media {
+        if let Some(why) = meta.and_then(|meta| exposure(path, meta)) {
+            let path = path.into();
+            return Err(VolumeError::Exposed { path, why });
+        }
+    }
+    Ok(())
+}
+
+/// Opens and locks the region.
+fn open_region(place: &Place, how: Opening) -> Result<Region, VolumeError> {
+    let read_only = how.access == Access::ReadOnly;
+    let options = MapOptions {
+        read_only,
+        require: None,
+        len: place.region_len,
+        memory: how.memory,
+    };
+    let region = Region::open(&place.pmem, options)?;
+    let kind = if read_only {
+        LockKind::Shared
+    } else {
+        LockKind::Exclusive
+    };
+    match region.lock_within(kind, how.wait)? {
+        true => Ok(region),
+        false => Err(VolumeError::Busy(place.path.clone())),
+    }
+}
+
+/// What the last mount has only written to the batch log is put where it belongs, in the region or in its copy.
+fn replay_batches(region: &Region, config: &ConfigTable, lenient: bool) -> Result<(), PmemError> {
+    let Some(log) = batch_log(&config.geometry, config.salt()) else {
+        return Ok(());
+    };
+    match region.replay_batches(&log) {
+        Ok(Replayed { batches: 0, .. }) => Ok(()),
+        Ok(Replayed { batches, bytes }) => {
+            tracing::info!("{batches} batches of {bytes} bytes replayed");
+            Ok(())
+        }
+        Err(PmemError::BatchLog) if lenient => {
+            tracing::error!("{}", PmemError::BatchLog);
+            Ok(())
+        }
+        Err(other) => Err(other),
+    }
+}
+
+/// Locks a data file, so that no other volume is made of it. The system looks after devices that are open for
+/// writing.
+fn lock_data(device: &FileDevice, volume: &Path, how: Opening) -> Result<(), VolumeError> {
+    if device.is_block_device() {
+        return Ok(());
+    }
+    let locked = match how.access {
+        Access::ReadOnly => device.lock_shared(how.wait),
+        Access::ReadWrite => device.lock_exclusive(how.wait),
+    };
+    match locked {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(VolumeError::Busy(volume.into())),
+        Err(e) => Err(VolumeError::Device(e.to_string())),
+    }
+}
+
+fn read_config(region: &Region) -> Result<Result<ConfigTable, ConfigError>, PmemError> {
+    let mut worst = ConfigError::NotQuayfs;
+    for off in COPIES {
+        if off + BLOCK as u64 > region.len() {
+            break;
+        }
+        match ConfigTable::decode(&region.peek(off, BLOCK as u64)?) {
+            Ok(t) => return Ok(Ok(t)),
+            Err(ConfigError::NotQuayfs) => {}
+            Err(e) => worst = e,
+        }
+    }
+    Ok(Err(worst))
+}
+
+fn check_features(config: &ConfigTable, access: Access) -> Result<(), VolumeError> {
+    let unknown = config.compat[2] & !INCOMPAT_KNOWN
+        | if access == Access::ReadWrite {
+            config.compat[1] & !RO_COMPAT_KNOWN
+        } else {
+            0
+        };
+    if unknown != 0 {
+        return Err(VolumeError::Features(unknown));
+    }
+    Ok(())
+}
+
+fn check_pair(
+    config: &ConfigTable,
+    (region, pmem): (&Region, &Path),
+    (device, data): (&dyn BlockDevice, &Path),
+    vouch: Vouch,
+) -> Result<(), VolumeError> {
+    let fail = |path: &Path, why: String| {
+        Err(VolumeError::Pairing {
+            path: path.into(),
+            why,
+        })
+    };
+    let (g, pmem_len) = (&config.geometry, region.len());
+    if pmem_len < g.pmem_len {
+        let why = format!(
+            "cut short: the pmem region has {pmem_len} bytes, mkfs made {}",
+            g.pmem_len
+        );
+        return fail(pmem, why);
+    }
+    let mut block = vec![0; BLOCK];
+    device
+        .read(0, &mut block)
+        .map_err(|e| VolumeError::Device(e.to_string()))?;
+    let theirs = |h: &DataHeader| h.uuid != config.uuid || h.data_uuid != config.data_uuid;
+    match DataHeader::decode(&block) {
+        Ok(h) if theirs(&h) => return fail(data, "belongs to another QuayFS volume".into()),
+        Err(e) if !vouch(region, config, device) => {
+            return fail(data, format!("not a QuayFS data device: {e}"));
+        }
+        _ => {}
+    }
+    if device.blocks() < g.data_blocks {
+        let why = format!(
+            "truncated: {} blocks, mkfs made {}",
+            device.blocks(),
+            g.data_blocks
+        );
+        return fail(data, why);
+    }
+    Ok(())
+}
