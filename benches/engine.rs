@@ -9,7 +9,6 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use quayfs::mkfs;
 use quayfs_background::checkpoint;
 use quayfs_background::digest::digest_all;
 use quayfs_blockdev::BlockDevice;
@@ -38,7 +37,7 @@ fn fresh_with(options: &str, threads: bool) -> Arc<Fs> {
     let region = Arc::new(Region::anonymous(PMEM));
     let device: Arc<dyn BlockDevice> = Arc::new(SimDevice::unrecorded(DATA / 4096));
     let geometry = Geometry::compute(PMEM, DATA, 4).expect("a sound geometry");
-    mkfs::format(&region, &*device, geometry, "bench").expect("a volume");
+    quayfs_mkfs::format(&region, &*device, geometry, "bench").expect("a volume");
     let volume = Volume::from_parts(region, device, Access::ReadWrite).expect("a pair");
     let options = MountOptions::parse(&[options]).expect("valid options");
     if threads {

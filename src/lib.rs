@@ -7,6 +7,4 @@
 
 pub mod cli;
 pub mod edge;
-pub mod fsck;
-pub mod mkfs;
 pub mod mount;

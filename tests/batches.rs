@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use quayfs::fsck::repair::{Outcome, repair};
-use quayfs::fsck::{FsckOptions, check, check_volume};
-use quayfs::mkfs::{MkfsOptions, mkfs};
 use quayfs_fs::recovery::batch_log;
 use quayfs_fs::volume::{Access, Volume, VolumeError};
 use quayfs_fs::{Caller, Fs};
+use quayfs_fsck::repair::{Outcome, repair};
+use quayfs_fsck::{FsckOptions, check, check_volume};
 use quayfs_layout::batch::HEADS;
 use quayfs_layout::config::FEATURE_BATCHES;
 use quayfs_layout::inode::{ROOT, S_IFREG};
+use quayfs_mkfs::{MkfsOptions, mkfs};
 use quayfs_options::MountOptions;
 use quayfs_pmem::{BatchLog, PmemError};
 use tempfile::TempDir;

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use quayfs::fsck::{self, FsckOptions, FsckReport};
 use quayfs_blockdev::BlockDevice;
 use quayfs_fs::Fs;
 use quayfs_fs::scrub::{Options, Pass};
 use quayfs_fs::volume::{Access, Volume};
+use quayfs_fsck::{FsckOptions, FsckReport};
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::inode::ROOT;
 use quayfs_layout::{BLOCK, LINE};
@@ -29,7 +29,7 @@ type By = String;
 fn check(media: &Media, check_data: bool) -> Option<FsckReport> {
     let (region, device) = (Arc::clone(&media.region), Arc::clone(&media.device));
     let volume = Volume::from_parts(region, device, Access::ReadWrite).ok()?;
-    fsck::check_volume(volume, &FsckOptions { check_data }).ok()
+    quayfs_fsck::check_volume(volume, &FsckOptions { check_data }).ok()
 }
 
 /// Whether a check of this volume says that something is wrong, and what that is about.
@@ -355,7 +355,8 @@ fn a_flip_in_the_last_record_of_a_lane_takes_away_that_record_and_nothing_else()
     let map = Map::of(&image);
     let media = image.media();
     let records = |media: &Media| {
-        let report = fsck::check_volume(volume(media), &FsckOptions { check_data: true }).unwrap();
+        let report =
+            quayfs_fsck::check_volume(volume(media), &FsckOptions { check_data: true }).unwrap();
         assert!(report.is_clean(), "{report}");
         report.statistics.live_records
     };

@@ -8,9 +8,9 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quayfs::fsck::{FsckOptions, check_volume};
 use quayfs_fs::volume::{Access, Volume};
 use quayfs_fs::{Caller, Fs};
+use quayfs_fsck::{FsckOptions, check_volume};
 use quayfs_layout::Ino;
 use quayfs_layout::config::FEATURE_QUOTA;
 use quayfs_layout::inode::{ROOT, S_IFREG};

@@ -4,12 +4,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quayfs::fsck::{FsckOptions, check_volume};
-use quayfs::mkfs::{MkfsOptions, mkfs};
 use quayfs_fs::volume::{Access, Opening, Volume};
 use quayfs_fs::{Caller, Fs};
+use quayfs_fsck::{FsckOptions, check_volume};
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{ROOT, S_IFREG};
+use quayfs_mkfs::{MkfsOptions, mkfs};
 use quayfs_options::MountOptions;
 use quayfs_pmem::Backend;
 

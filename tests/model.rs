@@ -3,9 +3,6 @@
 //!
 //! `QUAYFS_SEED=N` runs one seed, `QUAYFS_RUNS=N` more seeds than usual, here and in other tests.
 
-use std::sync::Arc;
-
-use quayfs::mkfs;
 use quayfs_background::checkpoint;
 use quayfs_background::digest::digest_all;
 use quayfs_blockdev::{AlignedBuf, BlockDevice};
@@ -22,6 +19,7 @@ use quayfs_oracle::ops::{Op, Taste};
 use quayfs_oracle::rng::Rng;
 use quayfs_oracle::{Media, Shape, account, apply, dump, ops, options, quota, seeds};
 use quayfs_pmem::{Backend, Region};
+use std::sync::Arc;
 
 /// How one run is set up.
 #[derive(Clone, Debug)]
@@ -363,7 +361,7 @@ fn double_writes_everything_twice() {
             let region = Arc::new(Region::anonymous(pmem));
             let device: Arc<dyn BlockDevice> = Arc::new(SimDevice::unrecorded(data / 4096));
             let geometry = Geometry::compute(pmem, data, 1).unwrap();
-            mkfs::format(&region, &*device, geometry, "copies").unwrap();
+            quayfs_mkfs::format(&region, &*device, geometry, "copies").unwrap();
             let volume =
                 Volume::from_parts(region, Arc::clone(&device), Access::ReadWrite).unwrap();
             let options = MountOptions::parse(&[&format!("checkpoint={policy}")]).unwrap();
@@ -402,7 +400,7 @@ fn records_go_to_the_device() {
         let region = Arc::new(Region::anonymous(pmem));
         let device: Arc<dyn BlockDevice> = Arc::new(SimDevice::unrecorded(data / 4096));
         let geometry = Geometry::compute(pmem, data, 1).unwrap();
-        mkfs::format(&region, &*device, geometry, "nodes").unwrap();
+        quayfs_mkfs::format(&region, &*device, geometry, "nodes").unwrap();
         let volume = Volume::from_parts(region, Arc::clone(&device), Access::ReadWrite).unwrap();
         let options = MountOptions::parse(&["data=ordered", switch]).unwrap();
         let fs = Fs::mount_quiet(volume, &options).unwrap();

@@ -5,8 +5,8 @@ use std::io::{IsTerminal, Write, stderr};
 use super::args;
 use super::exit::{FSCK_DAMAGE, FSCK_FAILED, FSCK_REPAIRED, Failure, OK, say, say_json};
 use super::unopened::unopened;
-use crate::fsck::repair::{self, Failed, Outcome};
-use crate::fsck::{self, FsckOptions};
+use quayfs_fsck::FsckOptions;
+use quayfs_fsck::repair::{self, Failed, Outcome};
 
 /// Checks or repairs a volume and returns the exit code.
 pub fn run(args: &args::Fsck) -> Result<u8, Failure> {
@@ -16,7 +16,7 @@ pub fn run(args: &args::Fsck) -> Result<u8, Failure> {
     if args.repair {
         return mend(args, &options);
     }
-    let report = fsck::check(&args.volume, &options).map_err(unopened(FSCK_FAILED))?;
+    let report = quayfs_fsck::check(&args.volume, &options).map_err(unopened(FSCK_FAILED))?;
     show(&report, args.json)?;
     Ok(if report.is_clean() { OK } else { FSCK_DAMAGE })
 }

@@ -4,7 +4,7 @@ use quayfs_options::format_size;
 
 use super::args;
 use super::exit::{FAILED, Failure, say, warn};
-use crate::mkfs::{MkfsOptions, MkfsReport, Plan, Undo, WriteCache};
+use quayfs_mkfs::{MkfsOptions, MkfsReport, Plan, Undo, WriteCache};
 use quayfs_pmem::Backend;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;

@@ -236,8 +236,8 @@ fn lives_on(target: &Path, places: &[Elsewhere]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mkfs::{MkfsOptions, mkfs};
     use quayfs_fs::Fs;
+    use quayfs_mkfs::{MkfsOptions, mkfs};
     use quayfs_options::MountOptions;
 
     #[test]

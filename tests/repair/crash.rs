@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use quayfs::fsck::repair::Outcome;
 use quayfs_blockdev::BlockDevice;
 use quayfs_crashsim::{Budget, CrashImage, Recorder};
 use quayfs_fs::Fs;
 use quayfs_fs::recovery::MountError;
 use quayfs_fs::volume::{Access, Volume};
+use quayfs_fsck::repair::Outcome;
 use quayfs_layout::bytes;
 use quayfs_layout::jsb::EpochWord;
 use quayfs_layout::node;

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use quayfs::fsck::FsckOptions;
-use quayfs::fsck::repair::{Failed, Outcome, belongs, repair_volume};
 use quayfs_background::digest;
 use quayfs_fs::Fs;
 use quayfs_fs::volume::{Access, Volume};
+use quayfs_fsck::FsckOptions;
+use quayfs_fsck::repair::{Failed, Outcome, belongs, repair_volume};
 use quayfs_layout::BLOCK;
 use quayfs_layout::inode::ROOT;
 use quayfs_layout::jsb::WordKind;

@@ -1,16 +1,14 @@
 //! What a repair costs: nothing for a flipped bit, and no more than it says for ruins.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use quayfs::fsck;
-use quayfs::fsck::repair::{Outcome, RepairReport};
 use quayfs_fs::Fs;
+use quayfs_fsck::repair::{Outcome, RepairReport};
 use quayfs_layout::Ino;
 use quayfs_layout::bytes::{get_u64, put_u64};
 use quayfs_layout::config::ConfigTable;
 use quayfs_layout::inode::ROOT;
 use quayfs_layout::jsb::{EpochWord, WordKind};
 use quayfs_oracle::rng::Rng;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::support::{
     B, Harm, How, IN_RECORDS, Tree, check, mended, repair, ruins, tree, unchanged,
@@ -205,7 +203,11 @@ fn a_lost_block_is_an_error_and_no_lie() {
             .find(|d| d.what.contains("reads as an error"));
         let path = named.and_then(|d| d.path.clone()).expect("a file is named");
         let areas: BTreeSet<_> = report.check.findings.iter().map(|f| f.area).collect();
-        assert_eq!(areas, BTreeSet::from([fsck::Area::Content]), "{report}");
+        assert_eq!(
+            areas,
+            BTreeSet::from([quayfs_fsck::Area::Content]),
+            "{report}"
+        );
         assert_eq!(tree(&media)[&path].content, None, "{path}");
         let options = quayfs_oracle::options("noatime");
         let fs = Fs::mount_quiet(damage::volume(&media), &options).expect("mount");

@@ -1,6 +1,6 @@
 //! Volumes in ruins, their repair, and what must hold whatever was damaged.
 
-use quayfs::fsck::repair::{Outcome, RepairReport};
+use quayfs_fsck::repair::{Outcome, RepairReport};
 use quayfs_layout::BLOCK;
 use quayfs_oracle::Media;
 use quayfs_oracle::damage::Image;

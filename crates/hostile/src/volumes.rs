@@ -2,16 +2,16 @@
 
 use std::sync::{Arc, LazyLock};
 
-use quayfs::fsck::{self, FsckOptions, FsckReport};
-use quayfs::mkfs::{self, Identity};
 use quayfs_background::{checkpoint, digest};
 use quayfs_crashsim::{Budget, CrashImage, Recorder, SimDevice};
 use quayfs_fs::recovery::ppt_geometry;
 use quayfs_fs::volume::{Access, Volume, VolumeError};
 use quayfs_fs::{Caller, Fs, SetAttr, SetXattr};
+use quayfs_fsck::{FsckOptions, FsckReport};
 use quayfs_layout::BLOCK;
 use quayfs_layout::config::ConfigTable;
 use quayfs_layout::inode::{ROOT, S_IFREG};
+use quayfs_mkfs::Identity;
 use quayfs_options::MountOptions;
 use quayfs_oracle::Shape;
 use quayfs_pmem::{Backend, Region};
@@ -49,7 +49,7 @@ impl Media {
 
     /// What the checker finds, data included.
     pub fn fsck(&self) -> std::result::Result<FsckReport, VolumeError> {
-        fsck::check_volume(self.volume()?, &FsckOptions { check_data: true })
+        quayfs_fsck::check_volume(self.volume()?, &FsckOptions { check_data: true })
     }
 }
 
@@ -144,7 +144,7 @@ fn formatted(backend: Backend) -> Recorder {
         hash_key: [1, 2],
     };
     let (region, device) = (recorder.region(), recorder.device());
-    mkfs::format_as(&region, &*device, geometry, "hostile", &identity).expect("mkfs");
+    quayfs_mkfs::format_as(&region, &*device, geometry, "hostile", &identity).expect("mkfs");
     recorder
 }
 

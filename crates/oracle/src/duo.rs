@@ -11,11 +11,6 @@
 mod judge;
 mod worker;
 
-use std::mem::take;
-use std::panic::resume_unwind;
-use std::sync::Arc;
-
-use quayfs::mkfs;
 use quayfs_background::checkpoint::{self, Reach};
 use quayfs_background::digest;
 use quayfs_crashsim::{Recorder, Trace};
@@ -26,6 +21,9 @@ use quayfs_options::MountOptions;
 use quayfs_pmem::Backend;
 use quayfs_sync::atomic::{AtomicBool, Ordering};
 use quayfs_sync::thread;
+use std::mem::take;
+use std::panic::resume_unwind;
+use std::sync::Arc;
 
 use crate::crash::{self, Depth};
 use crate::rng::Rng;
@@ -33,7 +31,7 @@ use crate::{Media, Shape};
 use worker::{PART, Worker};
 
 /// The same for all, or no two runs would leave the same bytes.
-const IDENTITY: mkfs::Identity = mkfs::Identity {
+const IDENTITY: quayfs_mkfs::Identity = quayfs_mkfs::Identity {
     uuid: *b"two are a crowd.",
     data_uuid: *b"three is company",
     hash_key: [0x0123_4567_89ab_cdef, 0xfedc_ba98_7654_3210],
@@ -86,7 +84,7 @@ impl Duo {
         let geometry = shape.geometry();
         let recorder = Recorder::new(geometry.pmem_len, geometry.data_blocks, backend);
         let (region, device) = (recorder.region(), recorder.device());
-        mkfs::format_as(&region, &*device, geometry, "test", &IDENTITY).expect("mkfs");
+        quayfs_mkfs::format_as(&region, &*device, geometry, "test", &IDENTITY).expect("mkfs");
         let media = Media { region, device };
         // Now and then with the threads that the daemon has.
         let daemon = cfg!(feature = "sched") && seed % 4 == 3;

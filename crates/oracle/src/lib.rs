@@ -25,13 +25,13 @@ pub mod search;
 
 use std::sync::Arc;
 
-use quayfs::fsck::{self, FsckOptions};
-use quayfs::mkfs::{Identity, format, format_as};
 use quayfs_blockdev::BlockDevice;
 use quayfs_crashsim::SimDevice;
 use quayfs_fs::Fs;
 use quayfs_fs::volume::{Access, Volume};
+use quayfs_fsck::FsckOptions;
 use quayfs_layout::geometry::{Geometry, Sizes};
+use quayfs_mkfs::{Identity, format, format_as};
 use quayfs_options::MountOptions;
 use quayfs_pmem::{Backend, Region};
 
@@ -162,7 +162,7 @@ impl Media {
 
     /// What the checker finds, without data if that may have been lost.
     pub fn fsck_with(&self, check_data: bool) -> Result<(), String> {
-        let report = fsck::check_volume(self.volume(), &FsckOptions { check_data })
+        let report = quayfs_fsck::check_volume(self.volume(), &FsckOptions { check_data })
             .map_err(|e| e.to_string())?;
         let whole = report.skipped.is_empty();
         if report.is_clean() && whole {

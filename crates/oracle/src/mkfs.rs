@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use quayfs::mkfs::format;
 use quayfs_crashsim::{CrashImage, Recorder, Trace};
 use quayfs_fs::volume::{Access, Volume};
 use quayfs_fs::{Caller, Fs};
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::inode::{ROOT, S_IFREG};
+use quayfs_mkfs::format;
 use quayfs_options::MountOptions;
 use quayfs_pmem::Backend;
 

@@ -4,16 +4,16 @@
 
 use std::sync::{Arc, LazyLock};
 
-use quayfs::fsck::repair::{Outcome, RepairReport, belongs, repair_volume};
-use quayfs::fsck::{Area, Finding, FsckOptions, check_volume};
-use quayfs::mkfs::Identity;
 use quayfs_background::{checkpoint, digest};
 use quayfs_blockdev::BlockDevice;
 use quayfs_crashsim::{Budget, CrashImage, Recorder, Trace};
 use quayfs_fs::volume::{Access, Volume};
 use quayfs_fs::{Caller, FallocMode, Fs};
+use quayfs_fsck::repair::{Outcome, RepairReport, belongs, repair_volume};
+use quayfs_fsck::{Area, Finding, FsckOptions, check_volume};
 use quayfs_layout::BLOCK;
 use quayfs_layout::inode::{ROOT, S_IFREG};
+use quayfs_mkfs::Identity;
 use quayfs_options::MountOptions;
 use quayfs_pmem::Backend;
 use quayfs_store::error::FsError;

@@ -84,8 +84,8 @@ fn sources(dir: &Path, out: &mut Vec<PathBuf>) {
 /// Lines of the repair that flush or drain, but for the helper that others are told through.
 fn places() -> BTreeSet<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut files = vec![root.join("src/fsck/repair.rs")];
-    sources(&root.join("src/fsck/repair"), &mut files);
+    let mut files = vec![root.join("crates/fsck/src/repair.rs")];
+    sources(&root.join("crates/fsck/src/repair"), &mut files);
     let mut out = BTreeSet::new();
     for file in files {
         let name = file.strip_prefix(&root).expect("below").display();

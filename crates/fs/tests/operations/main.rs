@@ -30,11 +30,11 @@ use quayfs_options::MountOptions;
 use quayfs_pmem::{Backend, Region};
 use quayfs_store::error::{FsError, Shortage};
 
-use quayfs::fsck::{FsckOptions, check_volume};
 use quayfs_fs::volume::{Access, Volume};
 use quayfs_fs::{
     Caller, FallocMode, Fs, RenameFlags, SetAttr, SetFlags, SetTime, SetXattr, Writes,
 };
+use quayfs_fsck::{FsckOptions, check_volume};
 
 const PMEM: u64 = 20 << 20;
 const DATA: u64 = 24 << 20;
@@ -77,7 +77,7 @@ impl Disk {
         let geometry = Geometry::compute(PMEM, data, 2).unwrap();
         let region = Arc::new(Region::from_extents(PMEM, [], None, backend));
         let device: Arc<dyn BlockDevice> = Arc::new(SimDevice::unrecorded(data / BLOCK as u64));
-        quayfs::mkfs::format(&region, &*device, geometry, "test").unwrap();
+        quayfs_mkfs::format(&region, &*device, geometry, "test").unwrap();
         Self { region, device }
     }
 

@@ -6,7 +6,7 @@ use quayfs_crashsim::{Fault, FaultDevice, FaultOp, Repeat};
 use quayfs_store::engine::Rest;
 
 use super::*;
-use quayfs::fsck::repair::repair_volume;
+use quayfs_fsck::repair::repair_volume;
 
 const BLOCKS: u64 = 48;
 const POLICIES: [&str; 4] = ["adaptive", "swap", "inplace", "double"];

@@ -8,7 +8,6 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use quayfs::mkfs::Identity;
 use quayfs_background::checkpoint;
 use quayfs_background::digest;
 use quayfs_blockdev::BlockDevice;
@@ -19,6 +18,7 @@ use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_layout::l2p::{COMMIT_AT, SPARE_AT, decode_commit, encode_commit};
 use quayfs_layout::node::INODES_PER_PAGE;
 use quayfs_layout::{BLOCK, Ino, Lbn};
+use quayfs_mkfs::Identity;
 use quayfs_options::MountOptions;
 use quayfs_pmem::{Backend, Region};
 use quayfs_ppt::BlockState;

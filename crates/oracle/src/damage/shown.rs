@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use quayfs::fsck::repair::{RepairReport, belongs, repair_volume};
-use quayfs::fsck::{self, FsckOptions};
 use quayfs_fs::Fs;
 use quayfs_fs::volume::{Access, Volume};
+use quayfs_fsck::FsckOptions;
+use quayfs_fsck::repair::{RepairReport, belongs, repair_volume};
 use quayfs_layout::Ino;
 use quayfs_layout::inode::ROOT;
 
@@ -25,8 +25,8 @@ pub fn repair(media: &Media, check_data: bool) -> RepairReport {
 }
 
 /// Checks a volume.
-pub fn check(media: &Media, check_data: bool) -> fsck::FsckReport {
-    fsck::check_volume(open(media), &FsckOptions { check_data }).expect("check")
+pub fn check(media: &Media, check_data: bool) -> quayfs_fsck::FsckReport {
+    quayfs_fsck::check_volume(open(media), &FsckOptions { check_data }).expect("check")
 }
 
 /// What a path shows. A file that cannot be read has no content.

@@ -3,7 +3,6 @@ use quayfs_options::MountOptions;
 
 use super::page_cache::PageCache;
 use super::*;
-use crate::mkfs;
 use quayfs_bench::run::{self, Between, Total};
 use quayfs_bench::workload::{self, Params, Place, Wishes, Workload};
 use quayfs_blockdev::BlockDevice;
@@ -21,7 +20,7 @@ fn fresh(options: &str) -> Arc<Fs> {
     let region = Arc::new(Region::anonymous(PMEM));
     let device: Arc<dyn BlockDevice> = Arc::new(SimDevice::unrecorded(DATA / 4096));
     let geometry = Geometry::compute(PMEM, DATA, 4).unwrap();
-    mkfs::format(&region, &*device, geometry, "bench").unwrap();
+    quayfs_mkfs::format(&region, &*device, geometry, "bench").unwrap();
     let volume = Volume::from_parts(region, device, Access::ReadWrite).unwrap();
     Fs::mount(volume, &MountOptions::parse(&[options]).unwrap()).unwrap()
 }

@@ -85,7 +85,7 @@ fn a_comparison_changes_one_thing() {
 fn one_buffer_has_the_room_of_all() {
     let dir = tempfile::tempdir().unwrap();
     let sizes = |buffers| {
-        let options = crate::mkfs::MkfsOptions {
+        let options = quayfs_mkfs::MkfsOptions {
             pmem_size: Some(96 << 20),
             data_size: Some(2 << 30),
             sparse: true,
@@ -93,7 +93,7 @@ fn one_buffer_has_the_room_of_all() {
             buffers,
             ..Default::default()
         };
-        let made = crate::mkfs::mkfs(&dir.path().join("vol"), &options).unwrap();
+        let made = quayfs_mkfs::mkfs(&dir.path().join("vol"), &options).unwrap();
         let g = made.geometry;
         (
             g.buffers,

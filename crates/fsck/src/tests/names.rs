@@ -11,8 +11,8 @@ use quayfs_layout::{Ino, xattr};
 use quayfs_store::ns::dir::NameHash;
 
 use super::support::{Disk, Sample};
-use crate::fsck::FsckOptions;
-use crate::fsck::repair::repair_volume;
+use crate::FsckOptions;
+use crate::repair::repair_volume;
 
 impl Disk {
     fn cookie(&self, name: &[u8]) -> u64 {

@@ -17,11 +17,11 @@ use quayfs_layout::node::{self, OFF_SEQ};
 
 use super::Tree;
 use super::derived::Pages;
-use crate::fsck::bitset::BitSet;
-use crate::fsck::pages::Got;
-use crate::fsck::repair::report::Journal;
-use crate::fsck::repair::{Failed, Repair};
-use crate::fsck::{Area, bitset};
+use crate::bitset::BitSet;
+use crate::pages::Got;
+use crate::repair::report::Journal;
+use crate::repair::{Failed, Repair};
+use crate::{Area, bitset};
 
 impl Tree<'_> {
     /// What is to be written, step by step, and the places for it.

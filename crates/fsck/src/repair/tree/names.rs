@@ -10,8 +10,8 @@ use rustc_hash::FxHashMap;
 
 use super::dirs::Entry;
 use super::{Tree, directory};
-use crate::fsck::Area;
-use crate::fsck::repair::report::Journal;
+use crate::Area;
+use crate::repair::report::Journal;
 
 /// Where nameless inodes go.
 const LOST: &str = "lost+found";

@@ -15,8 +15,8 @@ use quayfs_options::MountOptions;
 use quayfs_pmem::{Backend, Region};
 use quayfs_store::ns::node::{PageBytes, zero_page};
 
-use crate::fsck::repair::{Outcome, repair_volume};
-use crate::fsck::{FsckOptions, FsckReport, check_volume};
+use crate::repair::{Outcome, repair_volume};
+use crate::{FsckOptions, FsckReport, check_volume};
 
 /// Bytes of the region and of the device.
 const PMEM: u64 = 20 << 20;
@@ -70,7 +70,7 @@ impl Disk {
         let geometry = Geometry::compute(PMEM, DATA, 2).unwrap();
         let region = Arc::new(Region::from_extents(PMEM, [], None, Backend::Volatile));
         let device: Arc<dyn BlockDevice> = Arc::new(SimDevice::unrecorded(DATA / BLOCK as u64));
-        let config = crate::mkfs::format(&region, &*device, geometry, "test").unwrap();
+        let config = quayfs_mkfs::format(&region, &*device, geometry, "test").unwrap();
         Self {
             region,
             device,

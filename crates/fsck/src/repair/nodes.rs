@@ -9,7 +9,7 @@ use quayfs_store::ns::node::zero_page;
 use rustc_hash::FxHashMap;
 
 use super::{Area, Failed, Repair, heal};
-use crate::fsck::pages::judge;
+use crate::pages::judge;
 
 /// NAT entries and what they say.
 struct Nat {

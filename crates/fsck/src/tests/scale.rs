@@ -14,8 +14,8 @@ use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_pmem::{MapOptions, Region};
 
 use super::support::{BY, Disk};
-use crate::fsck::repair::{Outcome, repair_volume};
-use crate::fsck::{Area, FsckOptions, check_volume};
+use crate::repair::{Outcome, repair_volume};
+use crate::{Area, FsckOptions, check_volume};
 
 /// A device that counts the blocks that are read from it.
 struct Counting {
@@ -144,7 +144,7 @@ fn what_lies_behind_the_end_of_a_file_is_put_right() {
         disk.edit_inode(s.small, |i| i.size = size);
         let report = disk.check();
         assert!(!report.is_clean(), "{size}: {report}");
-        let behind = |f: &crate::fsck::Finding| f.what.contains("behind the end");
+        let behind = |f: &crate::Finding| f.what.contains("behind the end");
         assert!(report.findings.iter().all(behind), "{size}: {report}");
         disk.repaired();
         // The mount ends what the repair has found to be left; nothing of it ever shows again.

@@ -11,9 +11,9 @@ use quayfs_store::ns::node::PageBytes;
 use rustc_hash::FxHashSet;
 
 use super::Tree;
-use crate::fsck::Area;
-use crate::fsck::repair::map::Contents;
-use crate::fsck::repair::report::Journal;
+use crate::Area;
+use crate::repair::map::Contents;
+use crate::repair::report::Journal;
 
 const B: u64 = BLOCK as u64;
 

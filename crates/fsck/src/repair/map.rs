@@ -12,8 +12,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::tree::Tree;
 use super::{Area, Failed, Repair, heal};
-use crate::fsck::bitset::BitSet;
-use crate::fsck::media::Media;
+use crate::bitset::BitSet;
+use crate::media::Media;
 
 /// Blocks read from the device at once.
 const AT_ONCE: usize = 256;

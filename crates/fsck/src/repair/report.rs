@@ -7,7 +7,7 @@ use serde::Serialize;
 use quayfs_layout::Ino;
 use rustc_hash::FxHashMap;
 
-use crate::fsck::{Area, FsckReport, KEPT};
+use crate::{Area, FsckReport, KEPT};
 
 /// How a repair ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]

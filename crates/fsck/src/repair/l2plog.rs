@@ -7,7 +7,7 @@ use quayfs_layout::l2p::{COMMIT_AT, SPARE_AT, UNDO_BYTES, Undo, decode_commit, e
 use quayfs_ppt::Ppt;
 
 use super::{Area, Failed, Repair};
-use crate::fsck::logs::{L2pLog, undo_at, undo_places};
+use crate::logs::{L2pLog, undo_at, undo_places};
 
 impl Repair<'_> {
     /// Ends with no transaction open and both words sound. A log without damage is left alone.

@@ -10,9 +10,9 @@ use quayfs_layout::quota::{self, Entry};
 use quayfs_store::ns::node::{PageBytes, zero_page};
 
 use super::Tree;
-use crate::fsck::bitset::BitSet;
-use crate::fsck::pages::Got;
-use crate::fsck::quotas;
+use crate::bitset::BitSet;
+use crate::pages::Got;
+use crate::quotas;
 
 /// Static pages that differ from what is there.
 pub(super) type Pages = BTreeMap<u32, PageBytes>;

@@ -20,7 +20,7 @@ use quayfs_layout::{BLOCK, Ino, Lbn};
 use quayfs_options::MountOptions;
 
 use super::support::{BY, Disk};
-use crate::fsck::{FsckOptions, check_volume};
+use crate::{FsckOptions, check_volume};
 
 impl Disk {
     fn word(&self, kind: WordKind) -> u64 {
@@ -459,6 +459,6 @@ fn a_device_that_fails() {
     disk.device = Arc::new(device);
     let report = disk.check();
     assert_eq!(report.findings.len(), 22, "{report}");
-    let each = |f: &crate::fsck::Finding| f.what.contains("error 5") && f.what.contains("(inode ");
+    let each = |f: &crate::Finding| f.what.contains("error 5") && f.what.contains("(inode ");
     assert!(report.findings.iter().all(each), "{report}");
 }

@@ -8,9 +8,9 @@ use quayfs_layout::node::{self, HEADER, NodeKind, PAYLOAD, used};
 use quayfs_layout::xattr::{self, SET_MAX};
 
 use super::Tree;
-use crate::fsck::Area;
-use crate::fsck::blobs::wrong_set;
-use crate::fsck::repair::report::Journal;
+use crate::Area;
+use crate::blobs::wrong_set;
+use crate::repair::report::Journal;
 
 impl Tree<'_> {
     /// A chain of blobs: bytes and ids; `None` if not all of it is there.

@@ -28,10 +28,10 @@ use rustc_hash::FxHashMap;
 
 use super::report::Journal;
 use super::{Area, Failed, Repair};
-use crate::fsck::bitset::BitSet;
-use crate::fsck::media::Media;
-use crate::fsck::pages::{Got, Pages};
-use crate::fsck::{Check, FsckReport};
+use crate::bitset::BitSet;
+use crate::media::Media;
+use crate::pages::{Got, Pages};
+use crate::{Check, FsckReport};
 use dirs::Directory;
 
 /// The tree as it is to be.

@@ -13,8 +13,8 @@ use quayfs_store::ns::node::{PageBytes, zero_page};
 use rustc_hash::FxHashSet;
 
 use super::Tree;
-use crate::fsck::Area;
-use crate::fsck::repair::report::Journal;
+use crate::Area;
+use crate::repair::report::Journal;
 
 /// An entry that is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
