@@ -1,10 +1,9 @@
-//! QuayFS: a FUSE file system for a little persistent memory in front of a large SSD.
+//! QuayFS: a FUSE file system for an SSD, or for a little persistent memory in front of a large one.
 //!
-//! The modules in the order in which data passes them: the edge takes a request from the kernel,
-//! the operation layer turns it into a transaction, the transaction becomes one record, digest
-//! turns records into home pages, rounds move staged blocks to the data device, and recovery
-//! brings all of it back. `ARCHITECTURE.md` tells the whole story.
+//! Here is the program: its commands, the daemon, and what brings a connection to the kernel into the tree. The rooms
+//! below are crates, in the order in which data passes them: the server takes a request from the kernel, the operation
+//! layer turns it into a transaction, the transaction becomes one record, digest turns records into home pages, rounds
+//! move staged blocks to the data device, and recovery brings all of it back. `ARCHITECTURE.md` tells the whole story.
 
 pub mod cli;
-pub mod edge;
 pub mod mount;

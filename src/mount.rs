@@ -6,6 +6,7 @@
 
 use quayfs_fs::SetQuota;
 use quayfs_fs::scrub;
+use quayfs_server::{QUOTA_XATTR, SCRUB_XATTR, STATUS_XATTR};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use rustix::mount::FsPickFlags;
@@ -22,13 +23,6 @@ pub mod table;
 pub use attach::{Mount, Pending};
 pub use place::Place;
 pub use remount::remount;
-
-/// Name of the extended attribute that a running mount answers with its status as JSON.
-pub const STATUS_XATTR: &str = "quayfs.status";
-/// Name of the extended attribute by which a scrub is started, stopped and watched.
-pub const SCRUB_XATTR: &str = "quayfs.scrub";
-/// Extended attribute of the root directory that holds the quotas of projects, and sets them.
-pub const QUOTA_XATTR: &str = "quayfs.quota";
 
 /// Why a mount could not be made, changed or taken away. Prints as one line.
 #[derive(Debug, thiserror::Error)]

@@ -3,6 +3,8 @@
 use quayfs_fs::Fs;
 use quayfs_fs::volume::{Access, Volume, VolumeError};
 use quayfs_options::MountOptions;
+use quayfs_server::outside::Outside;
+use quayfs_server::session;
 
 use super::confine;
 use super::ending;
@@ -10,8 +12,6 @@ use super::exit::{Failure, MOUNT_FAILED, one_line};
 use super::inherited;
 use super::log::{self, Destination};
 use super::turned;
-use crate::edge::outside::Outside;
-use crate::edge::session;
 use crate::mount::server::{Desk, Ending};
 use crate::mount::superblock::Superblock;
 use crate::mount::{Mount, Pending, Place, Users};

@@ -2,11 +2,12 @@
 
 use std::io::{IsTerminal, Write, stderr};
 
+use quayfs_fsck::FsckOptions;
+use quayfs_fsck::repair::{self, Failed, Outcome};
+
 use super::args;
 use super::exit::{FSCK_DAMAGE, FSCK_FAILED, FSCK_REPAIRED, Failure, OK, say, say_json};
 use super::unopened::unopened;
-use quayfs_fsck::FsckOptions;
-use quayfs_fsck::repair::{self, Failed, Outcome};
 
 /// Checks or repairs a volume and returns the exit code.
 pub fn run(args: &args::Fsck) -> Result<u8, Failure> {

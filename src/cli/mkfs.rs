@@ -1,10 +1,10 @@
 //! `quayfs mkfs`.
 
+use quayfs_mkfs::{MkfsOptions, MkfsReport, Plan, Undo, WriteCache};
 use quayfs_options::format_size;
 
 use super::args;
 use super::exit::{FAILED, Failure, say, warn};
-use quayfs_mkfs::{MkfsOptions, MkfsReport, Plan, Undo, WriteCache};
 use quayfs_pmem::Backend;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;

@@ -6,8 +6,11 @@
 //! daemon tells all connected processes how it ended; one that hears nothing until the daemon is gone knows that it
 //! did not come that far.
 
+use quayfs_server::STATUS_XATTR;
+
 use super::table::Entry;
-use super::{STATUS_XATTR, Users, gone, superblock};
+
+use super::{Users, gone, superblock};
 use procfs::process::Process;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;

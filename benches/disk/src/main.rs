@@ -75,7 +75,7 @@ fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
             }
         }
     });
-    let mut how = quayfs::edge::session::how(&options);
+    let mut how = quayfs_server::session::how(&options);
     how.spare = SPARE;
     // A device keeps no CPU awake.
     how.idle = Idle::Halt;

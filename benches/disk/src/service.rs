@@ -1,10 +1,10 @@
 //! A root directory with one file, which is the disk.
 
-use quayfs::edge::FOREVER;
 use quayfs_fuse::wire::{
     AttrOf, AttrOut, EntryOut, Init, Open, OpenOut, ROOT, ReadIn, StatfsOut, WriteOut,
 };
 use quayfs_fuse::{Answer, Errno, Listing, Offer, Op, Out, Request, Service, Wish, waiting};
+use quayfs_server::FOREVER;
 
 use crate::cache::SECTOR;
 use crate::device::Device;

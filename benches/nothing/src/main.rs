@@ -1,4 +1,4 @@
-//! A file system that does nothing, to measure the edge by: the protocol, options, transports and
+//! A file system that does nothing, to measure the server by: the protocol, options, transports and
 //! rules towards the kernel of QuayFS, with hash maps behind them. Payloads are copied to and from
 //! memory; nothing is durable. With `--device` each fsync writes one block there and flushes, which is the least that a
 //! durable one can do; calls at one time share the write and the flush. Serves in the foreground until it is unmounted or gets SIGTERM.
@@ -77,7 +77,7 @@ fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
         }
     });
     let stats = Arc::new(Stats::default());
-    let mut how = quayfs::edge::session::how(&options);
+    let mut how = quayfs_server::session::how(&options);
     how.pin = args.pin;
     how.clone = !args.share;
     how.poll = Duration::from_micros(args.poll);

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use quayfs::edge::{FOREVER, open_flags, set_attr, wish};
-use quayfs::mount::STATUS_XATTR;
 use quayfs_fs::SetTime;
 use quayfs_fuse::wire::{
     AttrOf, AttrOut, EntryOut, GetxattrOut, InHeader, OpenOut, ROOT, ReadIn, Rename2In, SetattrIn,
@@ -13,6 +11,8 @@ use quayfs_fuse::{
     Answer, Errno, Listing, Offer, Op, Out, Postponed, Request, Service, Stats, Wish,
 };
 use quayfs_options::{MountOptions, OpenPolicy};
+use quayfs_server::STATUS_XATTR;
+use quayfs_server::{FOREVER, open_flags, set_attr, wish};
 use serde_json::json;
 
 use crate::bound::Bound;
@@ -23,7 +23,7 @@ const REQUEST_MAX: usize = 1 << 20;
 /// What `statfs` says there is.
 const BLOCKS: u64 = 1 << 22;
 
-/// Nothing behind the edge.
+/// Nothing behind the server.
 pub struct Nothing {
     pub tree: Tree,
     pub options: MountOptions,

@@ -2,7 +2,7 @@
 //!
 //! One file per family of operations. Each operation promises what it needs, takes its locks in
 //! the order of [`locks`], changes images and pages through a transaction, appends its record,
-//! and publishes. The edge decodes requests into these calls and decides nothing.
+//! and publishes. The server decodes requests into these calls and decides nothing.
 
 pub mod attr;
 pub mod data;

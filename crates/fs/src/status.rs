@@ -74,9 +74,9 @@ pub struct Status {
     pub cached_pages: u64,
     /// The last scrub.
     pub scrub: scrub::Status,
-    /// The way that requests come, `dev` or `uring`; the edge knows.
+    /// The way that requests come, `dev` or `uring`; the server knows.
     pub transport: &'static str,
-    /// Messages of the kernel since the mount, by kind; the edge knows.
+    /// Messages of the kernel since the mount, by kind; the server knows.
     pub messages: BTreeMap<&'static str, u64>,
     /// Counters since the mount.
     pub counters: Snapshot,

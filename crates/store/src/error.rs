@@ -1,4 +1,4 @@
-//! What can go wrong in the operation layer. The edge turns each into one errno.
+//! What can go wrong in the operation layer. The server turns each into one errno.
 
 use std::fmt;
 

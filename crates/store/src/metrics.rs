@@ -28,7 +28,7 @@ macro_rules! metrics {
 }
 
 metrics! {
-    /// Messages of the kernel; the edge counts them.
+    /// Messages of the kernel; the server counts them.
     requests,
     /// Of those, writes.
     writes,

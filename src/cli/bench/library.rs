@@ -1,6 +1,6 @@
 //! The operation layer as the workloads call it: `quayfs::fs::Fs` without a kernel.
 //!
-//! Each call does what the edge does for the requests that the kernel would send for it. What the kernel keeps of the
+//! Each call does what the server does for the requests that the kernel would send for it. What the kernel keeps of the
 //! directories on the way to a name is [`dentries`]', and of the content of files [`page_cache`]'s. The last name of a
 //! path is looked up in every call, and the lookup taken back when the call ends. An open file keeps one, so that it
 //! stays when its last name goes.
@@ -26,8 +26,8 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use self::dentries::Dentries;
-use crate::edge::errno::errno;
-use crate::edge::writes;
+use quayfs_server::errno::errno;
+use quayfs_server::writes;
 
 /// A mounted volume that workloads call.
 pub struct OpLayer {

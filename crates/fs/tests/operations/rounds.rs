@@ -3,10 +3,10 @@
 use quayfs_background::checkpoint::{Reach, round_of, rounds};
 use quayfs_background::digest::digest_all;
 use quayfs_crashsim::{Fault, FaultDevice, FaultOp, Repeat};
+use quayfs_fsck::repair::repair_volume;
 use quayfs_store::engine::Rest;
 
 use super::*;
-use quayfs_fsck::repair::repair_volume;
 
 const BLOCKS: u64 = 48;
 const POLICIES: [&str; 4] = ["adaptive", "swap", "inplace", "double"];

@@ -4,6 +4,7 @@ use quayfs_background::checkpoint;
 use quayfs_background::digest::digest_all;
 use quayfs_fs::Fs;
 use quayfs_fs::volume::{Access, Opening, Volume};
+use quayfs_mkfs::{MkfsOptions, mkfs};
 use quayfs_options::MountOptions;
 
 use super::free_writes::{CONTENT, FreeWrites, fill};
@@ -20,7 +21,6 @@ use quayfs_bench::target::Target;
 use quayfs_bench::workload::{self, Params, Workload};
 use quayfs_bench::{Error, Result};
 use quayfs_blockdev::{BlockDevice, FileDevice, Options, create_file};
-use quayfs_mkfs::{MkfsOptions, mkfs};
 use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};

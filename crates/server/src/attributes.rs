@@ -4,11 +4,11 @@ use quayfs_fs::Cause;
 use quayfs_fuse::wire::{SetattrIn, StatfsOut, StatxOut};
 use quayfs_fuse::{Answer, Out};
 
-use crate::edge::convert::{set_attr, statx_of};
-use crate::edge::errno::ToErrno;
-use crate::edge::service::Edge;
+use crate::convert::{set_attr, statx_of};
+use crate::errno::ToErrno;
+use crate::service::Server;
 
-impl Edge {
+impl Server {
     pub(super) fn getattr(&self, ino: u64, out: &mut Out<'_>) -> Answer {
         self.attributes(&self.fs.getattr(ino).errno()?, out)
     }

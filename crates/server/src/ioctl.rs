@@ -13,11 +13,11 @@ use quayfs_fuse::wire::{
 use quayfs_fuse::{Answer, Errno, Out};
 use quayfs_layout::inode::Inode;
 
-use crate::edge::convert::{set_xflags, xflags_of};
-use crate::edge::errno::ToErrno;
-use crate::edge::service::Edge;
+use crate::convert::{set_xflags, xflags_of};
+use crate::errno::ToErrno;
+use crate::service::Server;
 
-impl Edge {
+impl Server {
     /// The kernel wants exactly what the call hands over, which is less than what the numbers of the
     /// first three say.
     pub(super) fn ioctl(
@@ -99,7 +99,7 @@ impl Edge {
         self.fs.e.options.atomic_writes && waits.contains(&cmd)
     }
 
-    /// As [`Edge::ioctl`], for those that wait for the kernel.
+    /// As [`Server::ioctl`], for those that wait for the kernel.
     pub(super) fn ioctl_waiting(
         &self,
         header: &InHeader,

@@ -19,8 +19,8 @@ use quayfs_layout::Ino;
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, openat, statx};
 use rustix::io::Errno as Os;
 
-use crate::edge::caller::is_visible;
-use crate::edge::outside::Outside;
+use crate::caller::is_visible;
+use crate::outside::Outside;
 
 /// How long it may take to see what a descriptor is: a file of another file system may be one of a server that
 /// does not answer.

@@ -16,9 +16,9 @@ use quayfs_layout::Ino;
 use quayfs_layout::inode::Time;
 use quayfs_store::error::FsError;
 
-use crate::edge::errno::{ToErrno, errno};
-use crate::edge::files::{pin, reads_and_writes};
-use crate::edge::service::Edge;
+use crate::errno::{ToErrno, errno};
+use crate::files::{pin, reads_and_writes};
+use crate::service::Server;
 
 /// Set in the number of an open file whose ranges may be exchanged.
 const EXCHANGEABLE: u64 = 1 << 63;
@@ -39,7 +39,7 @@ struct Part {
     bytes: Range<u64>,
 }
 
-impl Edge {
+impl Server {
     /// `XFS_IOC_EXCHANGE_RANGE`.
     pub(super) fn exchange_range(
         &self,

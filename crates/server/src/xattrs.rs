@@ -4,11 +4,11 @@ use quayfs_fuse::wire::{GetxattrOut, InHeader, SETXATTR_ACL_KILL_SGID, SetxattrI
 use quayfs_fuse::{Answer, Errno, Out};
 use quayfs_layout::inode::ROOT;
 
-use crate::edge::convert::set_xattr;
-use crate::edge::errno::ToErrno;
-use crate::edge::service::Edge;
+use crate::convert::set_xattr;
+use crate::errno::ToErrno;
+use crate::service::Server;
 
-impl Edge {
+impl Server {
     pub(super) fn setxattr(
         &self,
         header: &InHeader,

@@ -7,11 +7,11 @@ use quayfs_fuse::{Answer, Listing, Out};
 use quayfs_layout::inode::Inode;
 use quayfs_store::error::Result;
 
-use crate::edge::convert::{access, attr_of};
-use crate::edge::errno::ToErrno;
-use crate::edge::service::Edge;
+use crate::convert::{access, attr_of};
+use crate::errno::ToErrno;
+use crate::service::Server;
 
-impl Edge {
+impl Server {
     pub(super) fn readdir(&self, ino: u64, args: &ReadIn, out: &mut Out<'_>) -> Answer {
         let mut listing = Listing::new(out, args.size);
         self.fs

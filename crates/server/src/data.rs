@@ -11,11 +11,11 @@ use quayfs_fuse::wire::{
 use quayfs_fuse::{Answer, Errno, Out};
 use quayfs_store::metrics::Metrics;
 
-use crate::edge::convert::{access, falloc_mode, whence};
-use crate::edge::errno::ToErrno;
-use crate::edge::service::Edge;
+use crate::convert::{access, falloc_mode, whence};
+use crate::errno::ToErrno;
+use crate::service::Server;
 
-impl Edge {
+impl Server {
     pub(super) fn read(&self, ino: u64, args: &ReadIn, out: &mut Out<'_>) -> Answer {
         Metrics::add(&self.fs.e.metrics.reads, 1);
         let most = (args.size as usize).min(out.room());

@@ -12,12 +12,12 @@ use quayfs_layout::inode::ROOT;
 use quayfs_options::{AtimePolicy, MountOptions, OpenPolicy};
 use quayfs_store::error::FsError;
 
-use crate::edge::atomic::Sessions;
-use crate::edge::convert::{open_flags, writes};
-use crate::edge::errno::{ToErrno, errno};
-use crate::edge::exchange::marked;
-use crate::edge::outside::Outside;
-use crate::mount::STATUS_XATTR;
+use crate::STATUS_XATTR;
+use crate::atomic::Sessions;
+use crate::convert::{open_flags, writes};
+use crate::errno::{ToErrno, errno};
+use crate::exchange::marked;
+use crate::outside::Outside;
 
 /// Largest request the kernel sends.
 const WRITE_MAX: u32 = 1 << 20;
@@ -72,7 +72,7 @@ pub fn wish(options: &MountOptions, request_max: usize) -> Wish {
 const SYNCHRONOUS: u64 = 1 << 62;
 
 /// The operation layer, as the kernel calls it.
-pub(super) struct Edge {
+pub(super) struct Server {
     pub(super) fs: Arc<Fs>,
     pub(super) stats: Arc<Stats>,
     pub(super) kernel: Arc<Notifier>,
@@ -88,7 +88,7 @@ pub(super) struct Edge {
     pub(super) started: Box<dyn Fn() + Send + Sync>,
 }
 
-impl Service for Edge {
+impl Service for Server {
     fn accepts(&self, offer: &Offer) -> Result<(), String> {
         if self.fs.e.options.atomic_writes && !offer.flags.contains(Init::DIRECT_IO_ALLOW_MMAP) {
             return Err(
@@ -246,7 +246,7 @@ fn spared(ino: u64, op: &Op<'_>) -> bool {
     }
 }
 
-impl Edge {
+impl Server {
     fn opens_unasked(&self) -> bool {
         self.fs.e.options.open == OpenPolicy::Elide
     }

@@ -10,9 +10,9 @@ use quayfs_fs::Fs;
 use quayfs_fuse::{Notifier, Options, Stats};
 use quayfs_options::{Idle, MountOptions, Transport};
 
-use crate::edge::atomic::Sessions;
-use crate::edge::outside::Outside;
-use crate::edge::service::Edge;
+use crate::atomic::Sessions;
+use crate::outside::Outside;
+use crate::service::Server;
 
 /// Serves requests until the file system is unmounted. The volume is not closed. `number`: the device number of the
 /// mount (`MAJOR:MINOR`), by which files of other file systems are told from its own. Calls `started` when the kernel
@@ -24,7 +24,7 @@ pub fn serve(
     started: impl Fn() + Send + Sync + 'static,
 ) -> io::Result<()> {
     let stats = Arc::new(Stats::default());
-    let edge = Edge {
+    let server = Server {
         fs,
         stats: Arc::clone(&stats),
         kernel: Arc::new(Notifier::new(&device)?),
@@ -34,9 +34,9 @@ pub fn serve(
         atomic: Sessions::default(),
         started: Box::new(started),
     };
-    let how = how(&edge.fs.e.options);
+    let how = how(&server.fs.e.options);
     quayfs_sync::run_waits_in(|wait| quayfs_fuse::waiting(wait));
-    quayfs_fuse::serve(&edge, device, &how, &stats)
+    quayfs_fuse::serve(&server, device, &how, &stats)
 }
 
 /// Threads for answers that wait for the kernel, where there are such answers.

@@ -5,10 +5,10 @@ use quayfs_fs::Attr;
 use quayfs_fuse::wire::{AttrOut, EntryOut, OpenOut};
 use quayfs_fuse::{Answer, Errno, Op, Out};
 
-use crate::edge::convert::{FOREVER, attr_of};
-use crate::edge::service::Edge;
+use crate::convert::{FOREVER, attr_of};
+use crate::service::Server;
 
-impl Edge {
+impl Server {
     /// How long names and attributes are valid, in seconds.
     pub(super) fn valid(&self) -> u64 {
         if self.fs.e.options.ablation.all_messages {

@@ -3,7 +3,7 @@
 //! becomes one record. Option `atomic_writes`.
 //!
 //! Until then no other process sees it. The kernel does not keep it either: with the option every file that is open
-//! for writing bypasses the page cache ([`Edge::opened`]). So there is nothing to take back when it is given up, and
+//! for writing bypasses the page cache ([`Server::opened`]). So there is nothing to take back when it is given up, and
 //! nothing that could be executed before the file has lost its privileges.
 
 mod accounts;
@@ -19,8 +19,8 @@ use quayfs_fuse::wire::{F2FS_FEATURE_ATOMIC_WRITE, InHeader, IoctlOut};
 use quayfs_fuse::{Answer, Errno, Out};
 use quayfs_layout::Ino;
 
-use crate::edge::errno::ToErrno;
-use crate::edge::service::Edge;
+use crate::errno::ToErrno;
+use crate::service::Server;
 
 use accounts::Accounts;
 use kept::{BLOCK_COST, Kept};
@@ -157,7 +157,7 @@ impl Sessions {
     }
 }
 
-impl Edge {
+impl Server {
     /// Whether the calls of F2FS, and those of XFS, are there at all.
     ///
     /// # Errors

@@ -5,12 +5,12 @@ use quayfs_fuse::wire::InHeader;
 use quayfs_fuse::{Answer, Errno};
 use quayfs_store::error::FsError;
 
-use crate::edge::convert::list_from;
-use crate::edge::errno::{ToErrno, errno};
-use crate::edge::service::Edge;
-use crate::mount::{QUOTA_XATTR, SCRUB_XATTR, STATUS_XATTR};
+use crate::convert::list_from;
+use crate::errno::{ToErrno, errno};
+use crate::service::Server;
+use crate::{QUOTA_XATTR, SCRUB_XATTR, STATUS_XATTR};
 
-impl Edge {
+impl Server {
     /// What one of them says; `None` if the name is none of theirs.
     pub(super) fn report(&self, header: &InHeader, name: &[u8]) -> Option<Result<Vec<u8>, Errno>> {
         if name == STATUS_XATTR.as_bytes() {

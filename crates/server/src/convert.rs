@@ -13,7 +13,7 @@ use quayfs_layout::inode::{
     FLAG_APPEND, FLAG_IMMUTABLE, FLAG_NOATIME, FLAG_NODUMP, FLAG_PROJECT, FLAG_SYNC, Inode, Time,
 };
 
-use crate::edge::caller::maker;
+use crate::caller::maker;
 
 /// Nothing else changes the volume, so the kernel may keep names and attributes for good. Seconds.
 pub const FOREVER: u64 = 1 << 30;

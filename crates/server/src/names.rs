@@ -5,12 +5,12 @@ use quayfs_fuse::{Answer, Out};
 use quayfs_layout::inode::{S_IFMT, S_IFREG};
 use quayfs_store::error::FsError;
 
-use crate::edge::caller::maker;
-use crate::edge::convert::rename_flags;
-use crate::edge::errno::{ToErrno, errno};
-use crate::edge::service::Edge;
+use crate::caller::maker;
+use crate::convert::rename_flags;
+use crate::errno::{ToErrno, errno};
+use crate::service::Server;
 
-impl Edge {
+impl Server {
     pub(super) fn lookup(&self, parent: u64, name: &[u8], out: &mut Out<'_>) -> Answer {
         match self.fs.lookup(parent, name) {
             Ok(found) => out.put(&self.entry_of(&found)),

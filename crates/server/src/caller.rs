@@ -23,8 +23,8 @@ use quayfs_fuse::wire::InHeader;
 use rustix::fs::{CWD, Mode, OFlags, openat, readlinkat};
 use rustix::thread::CapabilitySet;
 
-use crate::edge::outside::Outside;
-use crate::edge::service::Edge;
+use crate::outside::Outside;
+use crate::service::Server;
 
 /// Stands for a caller that cannot be found out: not root, not the daemon's user, in no group.
 const NOBODY: Caller = Caller {
@@ -45,7 +45,7 @@ pub fn maker(header: &InHeader, umask: u32) -> Result<Caller, Errno> {
     Ok(Caller { umask, ..by })
 }
 
-impl Edge {
+impl Server {
     /// The caller of any other request. Ids are those outside of the caller's mount, whatever that maps.
     pub(super) fn asker(&self, header: &InHeader) -> Task<'_> {
         Task::new(header, &self.outside)

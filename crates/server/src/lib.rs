@@ -1,0 +1,30 @@
+//! The server: takes the kernel's requests, calls the operation layer, answers, and decides nothing. Both transports are in
+//! `quayfs-fuse`; what is here knows of neither.
+
+mod answers;
+mod atomic;
+mod attributes;
+mod caller;
+mod convert;
+mod data;
+pub mod errno;
+mod exchange;
+mod files;
+mod ioctl;
+mod listing;
+mod names;
+pub mod outside;
+mod service;
+pub mod session;
+mod special;
+mod xattrs;
+
+pub use convert::{FOREVER, open_flags, set_attr, writes};
+pub use service::wish;
+
+/// Name of the extended attribute that a running mount answers with its status as JSON.
+pub const STATUS_XATTR: &str = "quayfs.status";
+/// Name of the extended attribute by which a scrub is started, stopped and watched.
+pub const SCRUB_XATTR: &str = "quayfs.scrub";
+/// Extended attribute of the root directory that holds the quotas of projects, and sets them.
+pub const QUOTA_XATTR: &str = "quayfs.quota";
