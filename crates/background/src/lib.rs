@@ -9,7 +9,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use quayfs_store::engine::Engine;
-use quayfs_store::error::Result;
+use quayfs_store::error::{FsError, Result};
 use quayfs_sync::Mutex;
 
 pub mod checkpoint;
@@ -56,8 +56,11 @@ impl Background {
     pub fn relieve_inline(self: &Arc<Self>) {
         let this = Arc::downgrade(self);
         self.engine.relieve_inline(move || {
-            // What calls this has it.
-            this.upgrade().map_or(Ok(()), |this| this.cycle())
+            match this.upgrade() {
+                Some(this) => this.cycle(),
+                // What calls this has it.
+                None => Err(FsError::internal("the mount has ended")),
+            }
         });
     }
 

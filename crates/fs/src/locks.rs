@@ -7,13 +7,14 @@
 //! 5. its extent map and image (`Cell::extents`, `Cell::image`);
 //! 6. allocator groups (never across a wait);
 //! 7. the journal's own locks: lane, staged map;
-//! 8. a set of `data::partial`, under which no other lock is taken;
-//! 9. the streams of `data::ahead`, then its free buffers.
+//! 8. a set of `store::partial`, under which no other lock is taken;
+//! 9. the streams of `store::ahead`, then its free buffers.
 //!
 //! Beside them: the turn to flush the data device for records (`Engine::flush_data`), held during the flush by the
-//! thread that commits, which holds none of 2 to 9; the list of orphans to be freed (`engine::orphans`), under which
-//! no other lock is taken; what is posted to the threads that write for rounds (`checkpoint::crew`), under which no
-//! other lock is taken either.
+//! thread that commits, which holds none of 2 to 9; the list of orphans to be freed (`store::engine::orphans`), under
+//! which no other lock is taken; what is posted to the threads that write for rounds (`background::checkpoint::crew`), and
+//! what large writes have posted (`store::behind`), under which no other lock is taken either. A large write waits for room
+//! there with 2 and 3 held: what makes room is the device.
 //!
 //! Digest and rounds take none of 1 to 5. No thread waits for space while it holds any of them: what an operation
 //! needs is promised before (`Txn::begin`).

@@ -45,6 +45,9 @@ pub enum MountError {
     /// Metadata cannot be read.
     #[error("metadata: {0}")]
     Fs(#[from] FsError),
+    /// The data device cannot be flushed.
+    #[error("data device: {0}")]
+    Device(#[source] std::io::Error),
     /// A thread cannot be started.
     #[error("{0}")]
     Io(#[from] std::io::Error),
@@ -185,9 +188,9 @@ pub fn recover_telling(
         region.flush(g.nat_off, g.nat_entries * 8);
         region.drain().map_err(FsError::from)?;
         if volume.access() == Access::ReadWrite && !lenient {
-            // So with blocks that it had written and no `fsync` had asked for: whatever can be read from here on is
-            // durable, and what covers it needs no flush for an earlier life.
-            volume.device().flush().map_err(FsError::device)?;
+            // The same for blocks that it wrote and nothing has flushed: after this, whatever can be read is durable,
+            // and no `fsync` of this life has to flush for an earlier one.
+            volume.device().flush().map_err(MountError::Device)?;
         }
     }
     clock.lap("scan");

@@ -204,6 +204,9 @@ impl Script {
     /// A commit that nothing has asked for. Power may still take data (`data=writeback`).
     pub fn commit(&mut self) {
         self.aside(|fs| fs.e.commit().expect("commit"));
+        if !self.lossy() {
+            self.durable_so_far();
+        }
     }
 
     pub fn digest(&mut self) {

@@ -17,11 +17,12 @@ use quayfs_sync::{Condvar, Mutex, MutexGuard, wait_for_device};
 use crate::engine::Engine;
 use crate::error::Result;
 
-/// Once more bytes than this wait for the device, whatever posts has to wait, until it has half of them: a thread that
-/// was woken for less would only find it full again, and with many threads each finished write would wake all of them.
+/// Once more bytes than this wait for the device, posting waits until it has half of them: a thread that was woken for less
+/// would only find it full again, and with many threads each finished write would wake all of them. A thread that waits
+/// has its request in memory as well.
 pub const MOST: usize = 16 << 20;
-/// Buffers that are kept for the next writes.
-const KEPT: usize = 4;
+/// Most bytes of buffers that are kept for the next writes: what is written while nothing can be posted.
+const KEPT: usize = MOST / 2;
 /// Threads that write: while the device has the blocks of one, the other brings more.
 pub const THREADS: usize = 2;
 
@@ -110,7 +111,7 @@ pub struct Behind {
     landed: Condvar,
     /// There is room for more.
     room: Condvar,
-    /// As many requests are posted and not written, for those that need no more than that there is none.
+    /// Number of requests posted and not yet written, for callers that only need to know whether there is any.
     pending: AtomicUsize,
 }
 
@@ -121,9 +122,12 @@ struct State {
     under_way: Vec<(u64, Vec<Range<u64>>)>,
     next: u64,
     bytes: usize,
-    /// Nothing is posted until there is room again, so that no thread waits while others pass it.
+    /// Nothing is posted until there is room again.
     full: bool,
-    buffers: Vec<AlignedBuf>,
+    /// The oldest first.
+    buffers: VecDeque<AlignedBuf>,
+    /// Bytes of them.
+    kept: usize,
     waiting: usize,
     waiting_for_room: usize,
     servers: usize,
@@ -168,12 +172,20 @@ impl Drop for Landing<'_> {
         state.failed |= !self.written;
         let has_room = state.full && (state.bytes <= MOST / 2 || state.failed);
         state.full &= !has_room;
-        state.buffers.push(bytes);
-        // Of the lengths in use, not of those of another time.
-        let _one_too_many = (state.buffers.len() > KEPT).then(|| state.buffers.remove(0));
+        state.kept += bytes.len();
+        state.buffers.push_back(bytes);
+        let mut too_many = Vec::new();
+        while state.kept > KEPT
+            && let Some(oldest) = state.buffers.pop_front()
+        {
+            state.kept -= oldest.len();
+            too_many.push(oldest);
+        }
         let left = state.under_way.len();
         self.behind.pending.store(left, Ordering::Release);
         drop(state);
+        // Freed without the lock.
+        drop(too_many);
         self.behind.landed.notify_all();
         if has_room {
             self.behind.room.notify_all();
@@ -185,13 +197,13 @@ impl Behind {
     /// Memory for so many bytes, whose content is undefined.
     pub fn buffer(&self, len: usize) -> AlignedBuf {
         let mut state = self.state.lock();
-        match state.buffers.iter().position(|b| b.len() == len) {
-            Some(at) => state.buffers.swap_remove(at),
-            None => {
-                drop(state);
-                AlignedBuf::new(len)
-            }
+        let fits = state.buffers.iter().rposition(|b| b.len() == len);
+        if let Some(buffer) = fits.and_then(|at| state.buffers.remove(at)) {
+            state.kept -= len;
+            return buffer;
         }
+        drop(state);
+        AlignedBuf::new(len)
     }
 
     /// Has it written. It may be read, and counts as written for [`Behind::settle`], from now on.

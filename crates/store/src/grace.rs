@@ -14,7 +14,7 @@ pub fn wait() {
 
 /// A grace period that has begun. It passes while something else is done, if it is looked after from time to
 /// time.
-#[must_use = "nothing is known until somebody waits for its end"]
+#[must_use = "nothing is known until its end has been waited for"]
 pub struct Grace {
     over: Arc<AtomicBool>,
 }

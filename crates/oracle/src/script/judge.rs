@@ -141,7 +141,7 @@ impl Script {
     }
 
     /// Whether a power failure may take data that was not synced (`data=writeback`).
-    fn lossy(&self) -> bool {
+    pub(super) fn lossy(&self) -> bool {
         self.options.data == DataMode::Writeback
     }
 
