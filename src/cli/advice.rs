@@ -47,7 +47,7 @@ fn given(status: &Value, rings_are_off: bool) -> Vec<String> {
     let alone = !has("allow_other") && !has("permissions=owner") && !has("acl") && !has("idmap");
     if alone && checks >= SHARE {
         advice.push(format!(
-            "{checks} % of the messages are getattr: `permissions=owner` saves those that check permissions; the user who mounted may then do everything, and nobody else enters, as now"
+            "{checks} % of the messages are getattr: `permissions=owner` saves those that check permissions; the user who mounted may then do everything, and other users still cannot enter"
         ));
     }
     advice

@@ -58,7 +58,7 @@ pub enum Command {
     /// Ask the daemon of a mount what it is, for this program itself: a process that can be left waiting.
     #[command(hide = true)]
     Probe(Probe),
-    /// What the daemon has somebody else do when its mount has failed.
+    /// What the daemon leaves to another process when its mount has failed.
     #[command(hide = true)]
     TurnReadOnly(TurnReadOnly),
 }
@@ -100,7 +100,7 @@ Examples:
   quayfs mkfs /srv/vol --size 8G
   quayfs mkfs /srv/vol --pmem /mnt/pmem0/region --pmem-size 16G --data /dev/nvme0n1
   quayfs mkfs /srv/vol --pmem /dev/shm/region --pmem-size 256M --data-size 2G --sparse
-  quayfs mkfs /srv/vol --owner 1000:1000 --mode 750     the root directory of somebody else
+  quayfs mkfs /srv/vol --owner 1000:1000 --mode 750     the root directory belongs to another user
 
 Sizes are bytes, or K, M, G, T in powers of 1024.
 Exit codes: 0 made, 1 failed or interrupted (nothing is left of what was made, and nothing was
@@ -279,7 +279,7 @@ Exit codes, as of umount(8): 0 unmounted, 1 wrong usage, 32 failed, in use, or t
 pub struct Umount {
     /// Where the volume is mounted, or the volume itself.
     pub mountpoint: PathBuf,
-    /// Take the tree out of sight at once; the mount ends when nobody uses it any more.
+    /// Take the tree out of sight at once; the mount ends when it is no longer in use.
     #[arg(short, long)]
     pub lazy: bool,
     /// Take the tree away from those who use it: their calls fail. Works where the daemon does not answer.

@@ -113,7 +113,7 @@ pub fn serve_detached(job: &Job) -> Result<(), Failure> {
             .write_all(answer.encode().as_bytes())
             .and_then(|()| out.flush());
         if let Err(e) = sent {
-            warn!("nobody waits for the mount any more: {e}");
+            warn!("the process that waited for the mount has ended: {e}");
         }
         speak_on_fault(None, None);
         if let Ok(null) = std::fs::File::options().write(true).open("/dev/null") {

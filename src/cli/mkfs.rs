@@ -38,7 +38,7 @@ pub fn run(args: args::Mkfs) -> Result<(), Failure> {
     for path in plan.made_private() {
         let path = quayfs_shown::path(path);
         warn(format_args!(
-            "{path}: others could read it, its mode is 0600 now; whoever has it open still can"
+            "{path}: others could read it; its mode is 0600 now, but processes that have it open can still read it"
         ));
     }
     let undo = Arc::new(Undo::default());

@@ -97,7 +97,7 @@ fn live(entry: &table::Entry) -> Result<Live, String> {
             format!("the daemon of {shown} is dead: `quayfs umount {shown}`, then mount again")
         }
         Errno::TIMEDOUT => {
-            format!("the daemon of {shown} does not answer, so nobody knows what can be changed")
+            format!("the daemon of {shown} does not answer, so it is not known what can be changed")
         }
         e if entry.is_quayfs() => format!("the daemon of {shown} cannot be asked: {e}"),
         _ => format!("{shown} is {}, not QuayFS", entry.fstype),

@@ -148,10 +148,7 @@ fn watch(worker: &Worker, interrupted: &AtomicBool) -> Result<(), Failure> {
     loop {
         let status = worker.report(usize::MAX)?.status;
         if *number.get_or_insert(status.pass) != status.pass {
-            return Err(Failure::new(
-                FAILED,
-                "somebody else has begun another scrub",
-            ));
+            return Err(Failure::new(FAILED, "another scrub has begun meanwhile"));
         }
         if status.state != State::Running {
             break;

@@ -59,10 +59,10 @@ impl Property {
             Property::SilentDamage => "damage goes unnoticed",
             Property::NotAPermutation => "the L2P map is no permutation",
             Property::DoubleOwned => "something has two owners",
-            Property::Leaked => "something is owned by nobody",
+            Property::Leaked => "something has no owner",
             Property::WrongCounter => "a derived counter is wrong",
             Property::NotIdempotent => "a crash inside recovery changed its result",
-            Property::Stuck => "nobody can proceed",
+            Property::Stuck => "no thread can proceed",
             Property::SpuriousEnospc => "ENOSPC with space free",
         }
     }

@@ -116,7 +116,7 @@ orderings! {
     DigestReserve "3.6" "digest keeps the pages of the largest record in reserve";
     BatchBeforeEnospc "3.6" "a shortage of LBNs runs a zero batch before it is ENOSPC";
     RecordsBounded "3.9" "records are bounded";
-    IntentReserve "3.9" "finishing an intent needs nobody else's progress";
+    IntentReserve "3.9" "finishing an intent does not depend on the progress of others";
     IntentWithEffect "3.9" "the record of the visible effect carries the intent";
     TailLockedUntilDone "3.9" "[new size, inf) stays locked until the intent is done";
     TailLockedAfterCrash "3.9" "also after a crash";

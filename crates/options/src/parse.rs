@@ -394,7 +394,7 @@ impl<'a> Parser<'a> {
             return conflict(
                 "atomic_writes".into(),
                 "writeback",
-                "what the kernel collects is in nobody's order; drop one of them",
+                "what the kernel collects has no order; drop one of them",
             );
         }
         if o.atomic_writes && o.open == OpenPolicy::Elide {

@@ -1,4 +1,4 @@
-//! The operation layer as the workloads call it: `quayfs::fs::Fs` without a kernel.
+//! The operation layer as the workloads call it: `quayfs_fs::Fs` without a kernel.
 //!
 //! Each call does what the server does for the requests that the kernel would send for it. What the kernel keeps of the
 //! directories on the way to a name is [`dentries`]', and of the content of files [`page_cache`]'s. The last name of a

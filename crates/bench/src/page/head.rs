@@ -133,7 +133,7 @@ fn warnings(sources: &[Source], contexts: &[Context<'_>]) -> Markup {
         @if !unknown.is_empty() {
             p.warn {
                 "No commit is stored in " (reports(unknown.iter().copied()))
-                ": nobody can tell whether they are of the same program."
+                ": it is not known whether they are of the same program."
             }
         }
         @for (n, s) in numbered() {

@@ -112,7 +112,7 @@ impl Workload for Cold {
         let why = if !caches::can_drop() {
             "only root can drop the kernel's caches"
         } else if params.threads != 1 {
-            "one thread only: dropping caches slows down everybody"
+            "one thread only: dropping caches slows down all of them"
         } else {
             return Ok(());
         };

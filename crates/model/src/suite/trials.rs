@@ -131,8 +131,8 @@ pub fn trials() -> Vec<Trial> {
         holds(
             &[GraceBeforeBlockReuse],
             "scrub-swap",
-            "who still holds the old entry fails the checksum and looks again; under a range lock \
-             nobody can hold one",
+            "a reader that still holds the old entry finds a wrong checksum and looks again; under a \
+             range lock no reader can hold one",
         ),
         breaks(&[UndoBeforeScan], "cut", AckedLost),
         breaks(&[UndoneTxnClosed], "log", Torn),
