@@ -3,7 +3,7 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::wire::{
-    self, BatchForgetIn, CopyFileRangeIn, CreateIn, FallocateIn, ForgetIn, ForgetOne, FsyncIn,
+    AccessIn, BatchForgetIn, CopyFileRangeIn, CreateIn, FallocateIn, ForgetIn, ForgetOne, FsyncIn,
     GetattrIn, GetxattrIn, InHeader, InterruptIn, IoctlIn, LinkIn, LseekIn, MkdirIn, MknodIn,
     Opcode, OpenIn, ReadIn, ReleaseIn, Rename2In, RenameIn, SetattrIn, SetxattrIn, StatxIn,
     WriteIn,
@@ -190,13 +190,90 @@ fn argument_size(opcode: u32, setxattr_ext: bool) -> usize {
         O::Setxattr if setxattr_ext => size_of::<SetxattrIn>(),
         O::Setxattr => 8,
         O::Getxattr | O::Listxattr => size_of::<GetxattrIn>(),
-        O::Access => size_of::<wire::AccessIn>(),
+        O::Access => size_of::<AccessIn>(),
         O::Ioctl => size_of::<IoctlIn>(),
         O::Fallocate => size_of::<FallocateIn>(),
         O::Lseek => size_of::<LseekIn>(),
         O::CopyFileRange | O::CopyFileRange64 => size_of::<CopyFileRangeIn>(),
         O::Interrupt => size_of::<InterruptIn>(),
         _ => 0,
+    }
+}
+
+/// What follows the header of a request: an argument of fixed size, and bytes behind it.
+///
+/// Each function decodes one form that requests have, and makes an operation of it. There is none if bytes are
+/// missing.
+#[derive(Clone, Copy)]
+struct Parts<'a> {
+    argument: &'a [u8],
+    payload: &'a [u8],
+}
+
+impl<'a> Parts<'a> {
+    fn argument<T>(self, op: impl FnOnce(T) -> Op<'a>) -> Option<Op<'a>>
+    where
+        T: FromBytes + KnownLayout + Immutable,
+    {
+        Some(op(fixed(self.argument)?))
+    }
+
+    fn name(self, op: impl FnOnce(&'a [u8]) -> Op<'a>) -> Option<Op<'a>> {
+        Some(op(text(self.payload)?.0))
+    }
+
+    fn two_names(self, op: impl FnOnce(&'a [u8], &'a [u8]) -> Op<'a>) -> Option<Op<'a>> {
+        let (first, rest) = text(self.payload)?;
+        let (second, _) = text(rest)?;
+        Some(op(first, second))
+    }
+
+    fn argument_and_name<T>(self, op: impl FnOnce(T, &'a [u8]) -> Op<'a>) -> Option<Op<'a>>
+    where
+        T: FromBytes + KnownLayout + Immutable,
+    {
+        let (name, _) = text(self.payload)?;
+        Some(op(fixed(self.argument)?, name))
+    }
+
+    /// `to`: the newer form of the argument, from the form that came.
+    fn rename<T>(self, to: impl FnOnce(T) -> Rename2In) -> Option<Op<'a>>
+    where
+        T: FromBytes + KnownLayout + Immutable,
+    {
+        let to = to(fixed(self.argument)?);
+        self.two_names(|name, new_name| Op::Rename { to, name, new_name })
+    }
+
+    fn forgotten(self) -> Option<Op<'a>> {
+        let count = fixed::<BatchForgetIn>(self.argument)?.count as usize;
+        let bytes = self
+            .payload
+            .get(..count.checked_mul(size_of::<ForgetOne>())?)?;
+        let inodes = <[ForgetOne]>::ref_from_bytes(bytes).ok()?;
+        Some(Op::BatchForget { inodes })
+    }
+
+    fn write(self) -> Option<Op<'a>> {
+        let args: WriteIn = fixed(self.argument)?;
+        let data = self.payload.get(..args.size as usize)?;
+        Some(Op::Write { args, data })
+    }
+
+    fn ioctl(self) -> Option<Op<'a>> {
+        let args: IoctlIn = fixed(self.argument)?;
+        let data = self.payload.get(..args.in_size as usize)?;
+        Some(Op::Ioctl { args, data })
+    }
+
+    fn setxattr(self) -> Option<Op<'a>> {
+        // The shorter form lacks the last two fields.
+        let mut args = SetxattrIn::default();
+        let given = self.argument.len().min(size_of::<SetxattrIn>());
+        args.as_mut_bytes()[..given].copy_from_slice(&self.argument[..given]);
+        let (name, rest) = text(self.payload)?;
+        let value = rest.get(..args.size as usize)?;
+        Some(Op::Setxattr { args, name, value })
     }
 }
 
@@ -210,143 +287,62 @@ fn text(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&bytes[..end], &bytes[end + 1..]))
 }
 
-fn name(bytes: &[u8]) -> Option<&[u8]> {
-    text(bytes).map(|(name, _)| name)
-}
-
 impl<'a> Op<'a> {
+    /// The form of each request, as a table. There is no operation if bytes are missing.
     fn parse(number: u32, argument: &'a [u8], payload: &'a [u8]) -> Option<Self> {
         use Opcode as O;
+        let parts = Parts { argument, payload };
         let Some(opcode) = O::of(number) else {
             return Some(Self::Other { opcode: number });
         };
-        Some(match opcode {
-            O::Lookup => Self::Lookup {
-                name: name(payload)?,
-            },
-            O::Forget => Self::Forget {
-                nlookup: fixed::<ForgetIn>(argument)?.nlookup,
-            },
-            O::BatchForget => {
-                let count = fixed::<BatchForgetIn>(argument)?.count as usize;
-                let bytes = payload.get(..count.checked_mul(size_of::<ForgetOne>())?)?;
-                Self::BatchForget {
-                    inodes: <[ForgetOne]>::ref_from_bytes(bytes).ok()?,
-                }
-            }
-            O::Getattr => Self::Getattr(fixed(argument)?),
-            O::Statx => Self::Statx(fixed(argument)?),
-            O::Setattr => Self::Setattr(fixed(argument)?),
-            O::Readlink => Self::Readlink,
-            O::Symlink => {
-                let (name, rest) = text(payload)?;
-                Self::Symlink {
-                    name,
-                    target: self::name(rest)?,
-                }
-            }
-            O::Mknod => Self::Mknod {
-                args: fixed(argument)?,
-                name: name(payload)?,
-            },
-            O::Mkdir => Self::Mkdir {
-                args: fixed(argument)?,
-                name: name(payload)?,
-            },
-            O::Unlink => Self::Unlink {
-                name: name(payload)?,
-            },
-            O::Rmdir => Self::Rmdir {
-                name: name(payload)?,
-            },
-            O::Rename | O::Rename2 => {
-                let to = if opcode == O::Rename2 {
-                    fixed(argument)?
-                } else {
-                    let newdir = fixed::<RenameIn>(argument)?.newdir;
-                    Rename2In {
-                        newdir,
-                        ..Rename2In::default()
-                    }
-                };
-                let (name, rest) = text(payload)?;
-                Self::Rename {
-                    to,
-                    name,
-                    new_name: self::name(rest)?,
-                }
-            }
-            O::Link => Self::Link {
-                inode: fixed::<LinkIn>(argument)?.oldnodeid,
-                name: name(payload)?,
-            },
-            O::Open => Self::Open(fixed(argument)?),
-            O::Create => Self::Create {
-                args: fixed(argument)?,
-                name: name(payload)?,
-            },
-            O::Tmpfile => Self::Tmpfile {
-                args: fixed(argument)?,
-                name: name(payload)?,
-            },
-            O::Read => Self::Read(fixed(argument)?),
-            O::Write => {
-                let args: WriteIn = fixed(argument)?;
-                Self::Write {
-                    args,
-                    data: payload.get(..args.size as usize)?,
-                }
-            }
-            O::Statfs => Self::Statfs,
-            O::Release => Self::Release(fixed(argument)?),
-            O::Flush => Self::Flush,
-            O::Fsync => Self::Fsync(fixed(argument)?),
-            O::Setxattr => {
-                // The shorter form lacks the last two fields.
-                let mut args = SetxattrIn::default();
-                let given = argument.len().min(size_of::<SetxattrIn>());
-                args.as_mut_bytes()[..given].copy_from_slice(&argument[..given]);
-                let (name, rest) = text(payload)?;
-                Self::Setxattr {
-                    args,
-                    name,
-                    value: rest.get(..args.size as usize)?,
-                }
-            }
-            O::Getxattr => Self::Getxattr {
-                size: fixed::<GetxattrIn>(argument)?.size,
-                name: name(payload)?,
-            },
-            O::Listxattr => Self::Listxattr {
-                size: fixed::<GetxattrIn>(argument)?.size,
-            },
-            O::Removexattr => Self::Removexattr {
-                name: name(payload)?,
-            },
-            O::Opendir => Self::Opendir(fixed(argument)?),
-            O::Readdir => Self::Readdir(fixed(argument)?),
-            O::Readdirplus => Self::Readdirplus(fixed(argument)?),
-            O::Releasedir => Self::Releasedir(fixed(argument)?),
-            O::Fsyncdir => Self::Fsyncdir(fixed(argument)?),
-            O::Access => Self::Access {
-                mask: fixed::<wire::AccessIn>(argument)?.mask,
-            },
-            O::Ioctl => {
-                let args: IoctlIn = fixed(argument)?;
-                Self::Ioctl {
-                    args,
-                    data: payload.get(..args.in_size as usize)?,
-                }
-            }
-            O::Fallocate => Self::Fallocate(fixed(argument)?),
-            O::Lseek => Self::Lseek(fixed(argument)?),
-            O::CopyFileRange | O::CopyFileRange64 => Self::CopyFileRange {
-                args: fixed(argument)?,
-                wide: opcode == O::CopyFileRange64,
-            },
-            O::Syncfs => Self::Syncfs,
-            O::Interrupt => Self::Interrupt(fixed(argument)?),
-            O::Destroy => Self::Destroy,
+        match opcode {
+            O::Lookup => parts.name(|name| Self::Lookup { name }),
+            O::Forget => parts.argument(|ForgetIn { nlookup }| Self::Forget { nlookup }),
+            O::BatchForget => parts.forgotten(),
+            O::Getattr => parts.argument(Self::Getattr),
+            O::Statx => parts.argument(Self::Statx),
+            O::Setattr => parts.argument(Self::Setattr),
+            O::Readlink => Some(Self::Readlink),
+            O::Symlink => parts.two_names(|name, target| Self::Symlink { name, target }),
+            O::Mknod => parts.argument_and_name(|args, name| Self::Mknod { args, name }),
+            O::Mkdir => parts.argument_and_name(|args, name| Self::Mkdir { args, name }),
+            O::Unlink => parts.name(|name| Self::Unlink { name }),
+            O::Rmdir => parts.name(|name| Self::Rmdir { name }),
+            O::Rename => parts.rename(|RenameIn { newdir }| Rename2In {
+                newdir,
+                ..Rename2In::default()
+            }),
+            O::Rename2 => parts.rename(|to: Rename2In| to),
+            O::Link => parts
+                .argument_and_name(|LinkIn { oldnodeid: inode }, name| Self::Link { inode, name }),
+            O::Open => parts.argument(Self::Open),
+            O::Create => parts.argument_and_name(|args, name| Self::Create { args, name }),
+            O::Tmpfile => parts.argument_and_name(|args, name| Self::Tmpfile { args, name }),
+            O::Read => parts.argument(Self::Read),
+            O::Write => parts.write(),
+            O::Statfs => Some(Self::Statfs),
+            O::Release => parts.argument(Self::Release),
+            O::Flush => Some(Self::Flush),
+            O::Fsync => parts.argument(Self::Fsync),
+            O::Setxattr => parts.setxattr(),
+            O::Getxattr => parts
+                .argument_and_name(|GetxattrIn { size, .. }, name| Self::Getxattr { size, name }),
+            O::Listxattr => parts.argument(|GetxattrIn { size, .. }| Self::Listxattr { size }),
+            O::Removexattr => parts.name(|name| Self::Removexattr { name }),
+            O::Opendir => parts.argument(Self::Opendir),
+            O::Readdir => parts.argument(Self::Readdir),
+            O::Readdirplus => parts.argument(Self::Readdirplus),
+            O::Releasedir => parts.argument(Self::Releasedir),
+            O::Fsyncdir => parts.argument(Self::Fsyncdir),
+            O::Access => parts.argument(|AccessIn { mask, .. }| Self::Access { mask }),
+            O::Ioctl => parts.ioctl(),
+            O::Fallocate => parts.argument(Self::Fallocate),
+            O::Lseek => parts.argument(Self::Lseek),
+            O::CopyFileRange => parts.argument(|args| Self::CopyFileRange { args, wide: false }),
+            O::CopyFileRange64 => parts.argument(|args| Self::CopyFileRange { args, wide: true }),
+            O::Syncfs => Some(Self::Syncfs),
+            O::Interrupt => parts.argument(Self::Interrupt),
+            O::Destroy => Some(Self::Destroy),
             O::Init
             | O::Getlk
             | O::Setlk
@@ -355,8 +351,8 @@ impl<'a> Op<'a> {
             | O::Poll
             | O::NotifyReply
             | O::Setupmapping
-            | O::Removemapping => Self::Other { opcode: number },
-        })
+            | O::Removemapping => Some(Self::Other { opcode: number }),
+        }
     }
 
     /// Whether it is `fsync` or `fsyncdir`.
