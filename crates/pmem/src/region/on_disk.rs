@@ -1,0 +1,93 @@
+//! What a region on a disk needs besides: reading ahead, giving memory back, and the batch log. None of it does anything
+//! where the region is memory.
+
+use super::Region;
+use crate::disk::Disk;
+use crate::{BatchLog, PmemError};
+use quayfs_sync::wait_for_device;
+use std::io;
+use std::iter::once;
+
+impl Region {
+    /// Begins to read from a disk what is needed soon: loads read a page at a time otherwise. Many such calls, and then the
+    /// loads, take as long as the disk needs for all of it at once. Nothing to do on memory.
+    #[track_caller]
+    pub fn will_need(&self, off: u64, len: u64) {
+        if self.disk.is_some() {
+            self.memory.will_need(off, len);
+        }
+    }
+
+    /// Bytes of memory that belong to this process since they were stored to: at most what
+    /// [`MapOptions::memory`](crate::MapOptions::memory) says, and what is being stored at the moment. Always 0 where the
+    /// region is memory itself.
+    pub fn memory_in_use(&self) -> u64 {
+        self.disk.as_ref().map_or(0, Disk::copied)
+    }
+
+    /// Gives memory back, of pages that have been written and have not been stored to for a while, if the bound is near:
+    /// a store that meets it has to do that first. To be called now and then.
+    pub fn trim(&self) {
+        if let Some(disk) = &self.disk {
+            disk.trim(&self.memory);
+        }
+    }
+
+    /// What [`Region::settle_ranges`] and drains write of `log.logged` goes to the batch log from now on, which has been
+    /// replayed ([`Region::replay_batches`]). Only where the region is on a disk; elsewhere, and where it
+    /// goes there already, this does nothing.
+    ///
+    /// # Errors
+    /// [`PmemError::Drain`].
+    pub fn log_batches(&self, log: &BatchLog) -> Result<(), PmemError> {
+        let Some(disk) = self.disk.as_ref().filter(|disk| !disk.logs_batches()) else {
+            return Ok(());
+        };
+        let last = self.head(log);
+        let begun = wait_for_device(|| disk.log_batches(&self.memory, log, last));
+        begun.map_err(|source| PmemError::Drain { source })
+    }
+
+    /// Whether [`Region::log_batches`] has done something, so that [`Region::serve_batches`] is of use.
+    pub fn logs_batches(&self) -> bool {
+        self.disk.as_ref().is_some_and(Disk::logs_batches)
+    }
+
+    /// For a thread of its own: brings home what a full half of the batch log has, so that settling need not, until
+    /// [`Region::stop_batches`].
+    pub fn serve_batches(&self) {
+        if let Some(disk) = &self.disk {
+            disk.serve_batches(&self.memory);
+        }
+    }
+
+    /// Ends [`Region::serve_batches`], now or when it begins.
+    pub fn stop_batches(&self) {
+        if let Some(disk) = &self.disk {
+            disk.stop_bringing_home();
+        }
+    }
+
+    /// Brings everything home that the batch log has. Then nothing of it counts, durably.
+    ///
+    /// # Errors
+    /// [`PmemError::Drain`].
+    pub fn empty_batches(&self) -> Result<(), PmemError> {
+        let Some(disk) = &self.disk else {
+            return Ok(());
+        };
+        let emptied = wait_for_device(|| disk.empty_batches(&self.memory));
+        emptied.map_err(|source| PmemError::Drain { source })
+    }
+
+    /// Writes what has been stored, so that the file can be read. Not durable.
+    pub(crate) fn write_out(&self) -> io::Result<()> {
+        match &self.disk {
+            Some(disk) => {
+                disk.settle(&self.memory, once(0..self.len()))?;
+                disk.empty_batches(&self.memory)
+            }
+            None => Ok(()),
+        }
+    }
+}
