@@ -5,20 +5,22 @@
 //! to; what is away in the full one is brought home, and the head of the log says then, durably, that it does not count any
 //! more. Sectors stop being away after that, and not before.
 
+mod away;
+mod home;
+
 use super::pages::{Pages, SECTORS, sectors};
 use super::tap::Fault;
-use super::{ALIGN, Disk, PIECE, WAVE, meet};
+use super::{ALIGN, Disk, meet};
 use crate::batches::{self, BatchLog};
 use crate::memory::Memory;
 use crate::units::{PAGE, SECTOR};
+use away::Away;
 use parking_lot::{Condvar, Mutex};
 use quayfs_layout::batch::{BatchId, EXTENTS_MAX, LogHead, head_bytes, seal};
 use quayfs_transfer::Transfer;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// The most bytes of the region that a batch has.
 const BATCH_MAX: u64 = 256 << 10;
@@ -27,8 +29,6 @@ const BATCH_MAX: u64 = 256 << 10;
 const PIECE_MEAN: u64 = 4 << 10;
 /// As many bytes go to a batch whatever their pieces are: the commits of a few threads, each of which has a block or two.
 const ALWAYS: u64 = 16 << 10;
-/// Words that are made together, when the first of them is needed.
-const CHUNK: u64 = 4096;
 
 /// The batch log of a region that is written to.
 pub(super) struct Batches {
@@ -60,62 +60,6 @@ struct Full {
     /// The head that is durable.
     head: LogHead,
     stopped: bool,
-}
-
-/// Which sectors are away: of each page 8 bits for either half.
-struct Away {
-    words: Vec<OnceLock<Box<[AtomicU32]>>>,
-}
-
-impl Away {
-    fn none(len: u64) -> Self {
-        let chunks = len.div_ceil(PAGE).div_ceil(CHUNK);
-        Self {
-            words: (0..chunks).map(|_| OnceLock::new()).collect(),
-        }
-    }
-
-    /// The sectors of a page that are in either half.
-    fn of(&self, page: u64) -> u32 {
-        let bits = self.bits(page);
-        (bits | bits >> 8) & SECTORS
-    }
-
-    fn bits(&self, page: u64) -> u32 {
-        let chunk = self.words[(page / CHUNK) as usize].get();
-        chunk.map_or(0, |c| c[(page % CHUNK) as usize].load(Ordering::Acquire))
-    }
-
-    fn add(&self, half: usize, page: u64, sectors: u32) {
-        let new = || (0..CHUNK).map(|_| AtomicU32::new(0)).collect();
-        let chunk = self.words[(page / CHUNK) as usize].get_or_init(new);
-        chunk[(page % CHUNK) as usize].fetch_or(sectors << (8 * half), Ordering::AcqRel);
-    }
-
-    /// What is in a half, in order.
-    fn in_half(&self, half: usize) -> Vec<Range<u64>> {
-        let mut runs: Vec<Range<u64>> = Vec::new();
-        for (i, chunk) in self.words.iter().enumerate() {
-            for (j, word) in chunk.get().into_iter().flatten().enumerate() {
-                let bits = word.load(Ordering::Acquire) >> (8 * half) & SECTORS;
-                let page = (i as u64 * CHUNK + j as u64) * PAGE;
-                for sector in (0..8).filter(|s| bits & 1 << s != 0) {
-                    let start = page + sector * SECTOR;
-                    match runs.last_mut() {
-                        Some(last) if last.end == start => last.end += SECTOR,
-                        _ => runs.push(start..start + SECTOR),
-                    }
-                }
-            }
-        }
-        runs
-    }
-
-    fn forget(&self, half: usize) {
-        for word in self.words.iter().filter_map(|c| c.get()).flatten() {
-            word.fetch_and(!(SECTORS << (8 * half)), Ordering::AcqRel);
-        }
-    }
 }
 
 impl Batches {
@@ -372,67 +316,6 @@ impl Disk {
         Ok(())
     }
 
-    /// Brings the full half home, if there is one.
-    fn bring_home(&self, memory: &Memory, batches: &Batches, full: &mut Full) -> io::Result<()> {
-        let Some((half, lap)) = full.half else {
-            return Ok(());
-        };
-        if let Some(error) = self.gate.failure() {
-            return Err(error);
-        }
-        // Nothing else writes home what is away, and it can only get newer meanwhile.
-        let mut runs = batches.away.in_half(half);
-        if self.tap.planted(Fault::NotBroughtHome) {
-            runs.clear();
-        }
-        for wave in waves(runs) {
-            if let Err(error) = self.write(memory, &wave) {
-                self.gate.fail(&error);
-                return Err(error);
-            }
-        }
-        if !self.tap.planted(Fault::RetiredBeforeHome) {
-            self.flush()?;
-        }
-        let head = LogHead {
-            generation: full.head.generation + 1,
-            life: batches.life,
-            retired: lap,
-        };
-        if !self.tap.planted(Fault::HeadLeftOut) {
-            self.write_head(&batches.log, &head, None)?;
-        }
-        full.head = head;
-        // From here on any settle may write them home. Under the lock under which that is decided.
-        let flight = self.flight.lock();
-        batches.away.forget(half);
-        drop(flight);
-        full.half = None;
-        Ok(())
-    }
-
-    /// Brings full halves home when there are some, until [`Disk::stop_bringing_home`].
-    pub(crate) fn serve_batches(&self, memory: &Memory) {
-        let Some(batches) = self.batches.get() else {
-            return;
-        };
-        let mut full = batches.full.lock();
-        while !full.stopped {
-            // A failure is final, and every later settle reports it.
-            if full.half.is_none() || self.bring_home(memory, batches, &mut full).is_err() {
-                batches.changed.wait(&mut full);
-            }
-        }
-    }
-
-    /// Ends [`Disk::serve_batches`], now or when it begins.
-    pub(crate) fn stop_bringing_home(&self) {
-        if let Some(batches) = self.batches.get() {
-            batches.full.lock().stopped = true;
-            batches.changed.notify_all();
-        }
-    }
-
     /// Brings everything home that has been settled. Durable when it returns, and the log has nothing that counts.
     ///
     /// # Errors
@@ -447,25 +330,6 @@ impl Disk {
         }
         self.bring_home(memory, batches, &mut batches.full.lock())
     }
-}
-
-/// What is written at once, one after the other.
-fn waves(runs: Vec<Range<u64>>) -> Vec<Vec<Range<u64>>> {
-    let mut waves: Vec<(u64, Vec<Range<u64>>)> = Vec::new();
-    for run in runs {
-        for start in run.clone().step_by(PIECE as usize) {
-            let part = start..(start + PIECE).min(run.end);
-            let len = part.end - part.start;
-            match waves.last_mut() {
-                Some((bytes, wave)) if *bytes + len <= WAVE.0 && wave.len() < WAVE.1 => {
-                    *bytes += len;
-                    wave.push(part);
-                }
-                _ => waves.push((len, vec![part])),
-            }
-        }
-    }
-    waves.into_iter().map(|(_, wave)| wave).collect()
 }
 
 /// A batch is being written, until this is dropped.
