@@ -1,4 +1,5 @@
 use super::*;
+use crate::batch::{BATCH_LOG_MAX, BATCH_LOG_MIN};
 use proptest::prelude::*;
 
 proptest! {
