@@ -9,6 +9,7 @@ pub mod data;
 pub mod extents;
 pub mod locks;
 mod ops;
+pub mod predecessor;
 pub mod protect;
 pub mod recovery;
 pub mod scrub;
@@ -127,7 +128,7 @@ impl Fs {
                 guarded(&engine, "quayfs-reap", |engine| {
                     engine.serve_orphans(|ino| {
                         if let Some(fs) = fs.upgrade().filter(|fs| fs.alive().is_ok()) {
-                            fs.reap_if_orphan(ino);
+                            fs.reap_unless_known(ino);
                         }
                     });
                 });

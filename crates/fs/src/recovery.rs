@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use quayfs_background::digest::{Batch, Room};
 use quayfs_journal::{
-    Journal, JournalError, JournalGeometry, JournalOptions, RecoveredTo, StagedMap, Staging,
+    Death, Journal, JournalError, JournalGeometry, JournalOptions, RecoveredTo, StagedMap, Staging,
 };
 use quayfs_layout::BLOCK;
 use quayfs_layout::config::{ConfigTable, FEATURE_PIPELINE, FEATURE_PROPOSALS};
@@ -169,7 +169,11 @@ pub fn recover_telling(
         tracing::warn!("page table log: {d:?}");
     }
     clock.lap("page table");
-    let scan = Journal::scan(Arc::clone(&region), &journal_geometry(&g, salt))?;
+    let death = match volume.predecessor() {
+        Some(_) => Death::OfDaemon,
+        None => Death::OfMachine,
+    };
+    let scan = Journal::scan_after(death, Arc::clone(&region), &journal_geometry(&g, salt))?;
     if !scan.damage.is_empty() {
         for d in &scan.damage {
             tracing::error!("journal: {d}");
@@ -181,6 +185,9 @@ pub fn recover_telling(
                 first,
             });
         }
+    }
+    if let Some(predecessor) = volume.predecessor() {
+        predecessor.judge(&scan);
     }
     if !scan.clean {
         // The daemon may have died with words stored and not flushed, or flushed and not drained.
@@ -275,7 +282,7 @@ pub fn recover_telling(
         region.log_batches(&log).map_err(FsError::from)?;
     }
     let staged_blocks = staged.len();
-    let engine = Engine::new(Parts {
+    let mut engine = Engine::new(Parts {
         config,
         options: options.clone(),
         durability: mode,
@@ -287,6 +294,9 @@ pub fn recover_telling(
         ppt,
         one_device: volume.is_one_device(),
     })?;
+    if volume.predecessor().is_some() {
+        engine.inodes.presume();
+    }
     clock.lap("allocators");
     if options.ablation.node_log_on_device && !options.read_only {
         engine.log_on_device()?;

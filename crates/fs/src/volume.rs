@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::predecessor::Predecessor;
 use crate::recovery::batch_log;
 use quayfs_blockdev::{BlockDevice, FileDevice, OpenError, Options};
 use quayfs_layout::BLOCK;
@@ -182,6 +183,7 @@ pub struct Volume {
     /// Why it is open for reading only, if that was not asked for.
     protected: Option<String>,
     one_device: bool,
+    predecessor: Option<Predecessor>,
 }
 
 impl Volume {
@@ -288,6 +290,7 @@ impl Volume {
             _locked: locked,
             protected: None,
             one_device: place.region_len.is_some(),
+            predecessor: None,
         })
     }
 
@@ -322,7 +325,18 @@ impl Volume {
             _locked: None,
             protected: None,
             one_device: false,
+            predecessor: None,
         })
+    }
+
+    /// The mount goes on that this daemon had: nothing that it stored is missing, and what it has answered counts.
+    pub fn follow(&mut self, predecessor: Predecessor) {
+        self.predecessor = Some(predecessor);
+    }
+
+    /// The daemon whose mount goes on ([`Volume::follow`]).
+    pub fn predecessor(&self) -> Option<&Predecessor> {
+        self.predecessor.as_ref()
     }
 
     /// The directory, or what holds both media.

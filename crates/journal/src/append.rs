@@ -77,14 +77,15 @@ impl Journal {
     ) -> Result<Appended, JournalError> {
         let mut slots = Vec::with_capacity(staged.len());
         let publish = |run: Published<'_>| slots.extend(run.map(|(_, slot)| slot));
-        let seq = self.append_with(credit, staged.into(), items, publish)?;
+        let seq = self.append_with(credit, staged.into(), items, |_| (), publish)?;
         Ok(Appended { seq, slots })
     }
 
     /// [`Journal::append`] that hands the blocks of each run and their slots to `publish` before the number, which is
     /// the result, counts as complete. A round whose cut covers the record therefore finds its slots
     /// published; done after the append, publishing could come after the slot was retired and reused.
-    /// `publish` runs under the lane's lock and must be short.
+    /// `publish` runs under the lane's lock and must be short. So must `numbered`, which gets the number before any of the
+    /// record is written: what it notes is there whenever the record is.
     ///
     /// # Errors
     /// As [`Journal::append`]; `publish` has not been called then.
@@ -93,6 +94,7 @@ impl Journal {
         mut credit: Credit<'j>,
         staged: SmallVec<[Staged<'j>; 1]>,
         items: &[u8],
+        numbered: impl FnOnce(u64),
         publish: impl FnMut(Published<'_>),
     ) -> Result<u64, JournalError> {
         let mut record = encode(&staged, items, self.record_seed);
@@ -118,6 +120,7 @@ impl Journal {
 
         // Ordering 3: the bound is published, then the number taken.
         let seq = self.bounds.begin(lane_no);
+        numbered(seq);
         record.finish(seq, lane.tail, self.epoch, lane_no as u16, self.record_seed);
         if credit.dependent {
             // Before the append ends, which every commit that covers it waits for.

@@ -59,7 +59,7 @@ pub use journal::{Journal, JournalOptions, LogPositions, Media, Staging};
 pub use quayfs_layout::record::{RunView, SlotRun};
 pub use recover::RecoveredTo;
 pub use retire::RetiredWord;
-pub use scan::Scan;
+pub use scan::{Death, Scan};
 pub use stage::Staged;
 pub use staged_map::StagedMap;
 pub use stats::JournalStats;

@@ -22,7 +22,7 @@ use std::sync::atomic::AtomicU64;
 pub struct Scan {
     /// Log epoch of the crashed (or unmounted) life.
     pub epoch: u32,
-    /// Durability mode of that life.
+    /// Durability mode of that life, or the one that its end amounts to.
     pub mode: Durability,
     /// D as stored when the scan was made.
     pub digested: u64,
@@ -62,6 +62,16 @@ pub struct Scan {
     pub(crate) stored: AtomicU64,
 }
 
+/// How a life ended that was not ended in an orderly way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Death {
+    /// Of what was stored and not drained since, any part may be missing. The safe assumption.
+    OfMachine,
+    /// The process alone is gone; nothing that it has stored is missing from the region. In `commit` mode records
+    /// above `commit_ts` count as well then: their operations have been answered.
+    OfDaemon,
+}
+
 impl Journal {
     /// Reads superblock, lanes and slot headers. Changes nothing, but (unless the region is mapped
     /// read-only) flushes what it has read and a recovery would act on: if the daemon alone died, that
@@ -72,13 +82,29 @@ impl Journal {
     /// [`JournalError::Geometry`]; [`JournalError::Superblock`] if a word without which nothing can be
     /// said is damaged; [`JournalError::Pmem`]. Other damage is part of the result.
     pub fn scan(region: Arc<Region>, geo: &JournalGeometry) -> Result<Scan, JournalError> {
+        Self::scan_after(Death::OfMachine, region, geo)
+    }
+
+    /// As [`Journal::scan`], of a journal whose last life ended like this.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn scan_after(
+        death: Death,
+        region: Arc<Region>,
+        geo: &JournalGeometry,
+    ) -> Result<Scan, JournalError> {
         geo.check(region.len())?;
         let jsb = Superblock {
             region: &region,
             geo,
         };
         let epoch_word = jsb.load_epoch()?;
-        let mode = Durability::of(epoch_word.mode);
+        let mode = match death {
+            Death::OfMachine => Durability::of(epoch_word.mode),
+            // All that was stored is there, in the order in which it was stored: as if every record had been drained.
+            Death::OfDaemon => Durability::Op,
+        };
         let digested = match Guard::Digested.stands() {
             true => jsb.load(WordKind::Digested)?,
             false => 0,

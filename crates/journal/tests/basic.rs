@@ -413,7 +413,7 @@ fn an_unfinished_append_holds_up_commit_and_digest() {
             assert_eq!(j.commit_ts(), 0);
         };
         let seq = j
-            .append_with(credit, vec![staged].into(), &[], committer)
+            .append_with(credit, vec![staged].into(), &[], |_| (), committer)
             .expect("append");
         assert_eq!(seq, 1);
     });

@@ -434,7 +434,13 @@ fn an_append_whose_drain_fails_is_in_doubt() {
     recorder.fail_drains(5);
     let items: Vec<u8> = [9u64, 1, 1].iter().flat_map(|w| w.to_le_bytes()).collect();
     let mut published = 0;
-    let result = j.append_with(credit, vec![staged].into(), &items, |_| published += 1);
+    let result = j.append_with(
+        credit,
+        vec![staged].into(),
+        &items,
+        |_| (),
+        |_| published += 1,
+    );
     assert!(matches!(result, Err(JournalError::Pmem(_))));
     assert_eq!((published, j.last_seq(), j.complete_upto()), (0, 1, 0));
     assert_eq!(j.stats().abandoned, 0);

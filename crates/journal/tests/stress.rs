@@ -104,7 +104,7 @@ impl World {
             assert!(newest, "locked, so newest");
         };
         self.journal
-            .append_with(credit, vec![staged].into(), &items, publish)
+            .append_with(credit, vec![staged].into(), &items, |_| (), publish)
             .expect("append");
         lbns.iter()
             .for_each(|&l| self.acked[l].store(version, Ordering::Release));

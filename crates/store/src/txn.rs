@@ -447,6 +447,7 @@ impl<'e> Txn<'e> {
         }
         let range = self.take(Kind::Inode, 1, None)?;
         self.inodes -= 1;
+        quayfs_restart::inode(range.start);
         self.bits(Kind::Inode, range.clone(), true);
         Ok(range.start)
     }
@@ -570,7 +571,8 @@ impl<'e> Txn<'e> {
             run.lbns().for_each(|lbn| e.partials.forget(lbn));
             e.staged.publish_all(run);
         };
-        let appended = e.journal.append_with(credit, staged, &self.items, publish);
+        let appended =
+            (e.journal).append_with(credit, staged, &self.items, quayfs_restart::record, publish);
         let seq = appended.map_err(|err| {
             e.fail(&err);
             e.journal_error(err)

@@ -189,6 +189,7 @@ impl Fs {
                 append: manner.append,
                 place: manner.place,
             };
+            quayfs_restart::progress((at + piece.len()) as u64);
             let done = write::write(&self.e, cell, req)
                 .inspect_err(|err| tracing::debug!("write to inode {}: {err}", cell.ino))?;
             if done {

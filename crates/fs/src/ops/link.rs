@@ -61,6 +61,7 @@ impl Fs {
             }
             txn.put_inode(ino, &inode);
             txn.put_inode(parent, &dir);
+            quayfs_restart::inode(ino);
             let seq = txn.commit()?;
             pcell.install(dir, seq);
             cell.install(inode.clone(), seq);

@@ -41,6 +41,17 @@ impl Fs {
         Ok(Attr { ino, inode })
     }
 
+    /// Attributes of an inode of which an answer tells the kernel that the last daemon could not give any more. Counted
+    /// as a lookup.
+    ///
+    /// # Errors
+    /// [`FsError::Stale`] if it has been freed meanwhile.
+    pub fn look_up_again(&self, ino: Ino) -> Result<Attr> {
+        let cell = self.cell(ino)?;
+        let _op = cell.lock.read();
+        self.look_up(ino)
+    }
+
     /// The kernel forgets `n` lookups of an inode. An inode without a name goes with the last, soon if not
     /// at once; of a mount that was shut down with the next mount.
     pub fn forget(&self, ino: Ino, n: u64) {

@@ -31,6 +31,22 @@ impl Fs {
         }
     }
 
+    /// [`Fs::reap_if_orphan`] by a thread that answers no requests: it asks the kernel about an inode that the kernel may
+    /// know from the last daemon.
+    pub fn reap_unless_known(&self, ino: Ino) {
+        // Held until the end: a cell that was loaded anew would not remember what the kernel has said.
+        let mut denied = None;
+        if let Some(predecessor) = self.volume.predecessor()
+            && self.e.intents.has(ino, IntentKind::Orphan)
+            && self.e.inodes.is_presumed(ino)
+            && !(predecessor.knows)(ino)
+        {
+            denied = self.e.inodes.denied(&self.e.nodes, ino).ok();
+        }
+        self.reap_if_orphan(ino);
+        drop(denied);
+    }
+
     /// Finishes truncates that a crash has interrupted, before anything else is done to the files.
     pub fn resume_truncates(&self) {
         for (ino, kind) in self.e.intents.all() {
@@ -50,7 +66,7 @@ impl Fs {
                 return;
             }
             if kind == IntentKind::Orphan {
-                self.reap_if_orphan(ino);
+                self.reap_unless_known(ino);
             }
         }
     }

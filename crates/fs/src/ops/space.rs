@@ -89,9 +89,10 @@ impl Fs {
         };
         let punches = !matches!(mode, FallocMode::Allocate { .. });
         if punches {
+            let last = mode == FallocMode::Punch;
             while !self
                 .e
-                .retrying(|| self.punch_step(&cell, offset..end, &drop))?
+                .retrying(|| self.punch_step(&cell, (offset..end, last), &drop))?
             {}
         }
         if mode != FallocMode::Punch {
@@ -105,11 +106,12 @@ impl Fs {
         self.settle(&cell, FLAG_SYNC)
     }
 
-    /// One record: zeroes the edges and frees whole blocks; whether all of the range is done.
+    /// One record: zeroes the edges and frees whole blocks; whether all of the range is done. `last`: nothing else
+    /// follows then.
     fn punch_step(
         &self,
         cell: &Cell,
-        range: Range<u64>,
+        (range, last): (Range<u64>, bool),
         drop: &impl Fn(&mut Inode),
     ) -> Result<bool> {
         let needs = Needs {
@@ -153,6 +155,7 @@ impl Fs {
         image.ctime = image.mtime;
         drop(&mut image);
         txn.put_inode(cell.ino, &image);
+        quayfs_restart::progress(u64::from(last && end >= whole.end));
         let seq = txn.commit()?;
         changed.keep();
         cell.install(image, seq);
@@ -240,6 +243,7 @@ impl Fs {
         }
         drop(&mut image);
         txn.put_inode(cell.ino, &image);
+        quayfs_restart::progress(u64::from(done));
         let seq = txn.commit()?;
         changed.keep();
         cell.install(image, seq);

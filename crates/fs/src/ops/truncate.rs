@@ -234,7 +234,7 @@ impl Fs {
     /// what it has not freed yet would show again (ordering 9).
     pub fn finish_left_truncate(&self, ino: Ino) -> Result<()> {
         if self.e.intents.truncates() > 0 && self.e.intents.has(ino, IntentKind::Truncate) {
-            self.finish_truncate(ino)?;
+            quayfs_restart::preparing(|| self.finish_truncate(ino))?;
         }
         Ok(())
     }

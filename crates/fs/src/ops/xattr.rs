@@ -215,13 +215,14 @@ impl Fs {
             Err(FsError::NoAttr) => return Ok(()),
             other => other.map(drop)?,
         }
-        let taken = self.change_xattrs(ino, 0, |set, i| {
+        let take_capability = |set: &mut Set, i: &mut Inode| {
             match cause {
                 Cause::Write { offset, append } => protect::write(i, append, offset)?,
                 Cause::Set(attributes) => protect::set(i, attributes)?,
             }
             take(set, CAPABILITY)
-        });
+        };
+        let taken = quayfs_restart::preparing(|| self.change_xattrs(ino, 0, take_capability));
         match taken {
             Err(FsError::NoAttr) => Ok(()),
             other => other,

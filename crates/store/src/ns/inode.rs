@@ -10,7 +10,7 @@ use quayfs_layout::Ino;
 use quayfs_layout::flaw;
 use quayfs_layout::inode::{self, Inode};
 use quayfs_rangelock::{FileLock, Policy};
-use quayfs_sync::atomic::{AtomicU64, Ordering};
+use quayfs_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use quayfs_sync::map::Entry;
 use quayfs_sync::{DashMap, Mutex, RwLock};
 use rustc_hash::FxBuildHasher;
@@ -42,6 +42,8 @@ pub struct Cell {
     seq: AtomicU64,
     /// Lookups that the kernel has not forgotten.
     lookups: AtomicU64,
+    /// The kernel may know it from the last daemon.
+    presumed: AtomicBool,
 }
 
 impl Cell {
@@ -56,6 +58,7 @@ impl Cell {
             window: Mutex::new(None),
             seq: AtomicU64::new(seq),
             lookups: AtomicU64::new(lookups),
+            presumed: AtomicBool::new(false),
         }
     }
 
@@ -91,8 +94,13 @@ impl Cell {
         self.lookups.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether the kernel knows the inode.
+    /// Whether the kernel knows the inode, or may know it.
     pub fn is_known(&self) -> bool {
+        self.is_looked_up() || self.presumed.load(Ordering::Acquire)
+    }
+
+    /// Whether the kernel has learnt of the inode from this daemon, and has not forgotten it.
+    fn is_looked_up(&self) -> bool {
         self.lookups.load(Ordering::Acquire) > 0
     }
 
@@ -111,6 +119,8 @@ pub struct InodeCache {
     /// Lookups of inodes that are known and have no cell. Looked at and changed only by a thread that has exclusive
     /// access to the shard of `cells` that the inode belongs to.
     parked: DashMap<Ino, u64, FxBuildHasher>,
+    /// The kernel knows inodes that it has learnt of from another daemon.
+    presumes: bool,
     policy: Policy,
 }
 
@@ -120,8 +130,27 @@ impl InodeCache {
         Self {
             cells: DashMap::with_hasher(FxBuildHasher),
             parked: DashMap::with_hasher(FxBuildHasher),
+            presumes: false,
             policy,
         }
+    }
+
+    /// From now on every inode that is on the media counts as known to the kernel until the kernel denies it
+    /// ([`InodeCache::denied`]): the last daemon of this mount had counted the lookups.
+    pub fn presume(&mut self) {
+        self.presumes = true;
+    }
+
+    /// Whether the kernel may know the inode, but not from this daemon: then only the kernel can say.
+    pub fn is_presumed(&self, ino: Ino) -> bool {
+        self.is_known(ino) && !self.cells.get(&ino).is_some_and(|c| c.is_looked_up())
+    }
+
+    /// The kernel does not know this inode, which has no name any more. Its cell, which remembers that.
+    pub fn denied(&self, src: &dyn PageSource, ino: Ino) -> Result<Arc<Cell>> {
+        let cell = self.get(src, ino)?;
+        cell.presumed.store(false, Ordering::Release);
+        Ok(cell)
     }
 
     /// The cell of a live inode; reads its image from the inode table if need be.
@@ -150,6 +179,7 @@ impl InodeCache {
             Entry::Vacant(e) => {
                 let image = read_image(src, ino)?.ok_or(FsError::Stale)?;
                 let cell = Arc::new(Cell::new(ino, image, 0, self.policy, self.unpark(ino)));
+                cell.presumed.store(self.presumes, Ordering::Relaxed);
                 e.insert(cell.clone());
                 Ok(cell)
             }
@@ -207,7 +237,7 @@ impl InodeCache {
         }
         match self.cells.entry(ino) {
             Entry::Occupied(e) => e.get().is_known(),
-            Entry::Vacant(_) => self.parked.contains_key(&ino),
+            Entry::Vacant(_) => self.presumes || self.parked.contains_key(&ino),
         }
     }
 

@@ -1,0 +1,32 @@
+//! The daemon that had this mount before, and died while the machine went on.
+
+use std::fmt;
+use std::sync::Arc;
+
+use quayfs_journal::Scan;
+use quayfs_layout::Ino;
+use quayfs_restart::Requests;
+
+/// What is left of it. Its mount, and the requests that it had not answered, are those of the next daemon now.
+pub struct Predecessor {
+    /// What it was doing.
+    pub requests: Arc<Requests>,
+    /// Asks the kernel whether it knows an inode. May wait for an answer to a request, so no thread calls it that
+    /// answers any.
+    pub knows: Box<dyn Fn(Ino) -> bool + Send + Sync>,
+}
+
+impl Predecessor {
+    /// Notes which of its requests were carried out. The log is as it has left it.
+    pub(crate) fn judge(&self, scan: &Scan) {
+        let is_there = |seq| scan.records.binary_search_by_key(&seq, |r| r.seq).is_ok();
+        self.requests
+            .judge(|seq| seq <= scan.digested || is_there(seq));
+    }
+}
+
+impl fmt::Debug for Predecessor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Predecessor")
+    }
+}

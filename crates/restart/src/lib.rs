@@ -1,0 +1,18 @@
+//! What the daemon of a mount leaves to the one that follows it, in memory that outlives both.
+//!
+//! When a daemon dies, the kernel keeps the requests that it had read and not answered, and sends them again to the next
+//! daemon. Some of them had been carried out: a file cannot be created twice. So each request that changes something
+//! notes, before the record of its operation is written, under which sequence number that will be ([`record`]), and
+//! what its answer needs. The next daemon knows from the log which of these records are there, and decides before it
+//! changes anything which requests have been carried out ([`Requests::judge`]). Those are answered when they come
+//! again, and all others are carried out.
+//!
+//! The memory is an unnamed file that a third process holds. A note is never needed after a power failure: then the
+//! processes that had asked are gone as well.
+
+mod memory;
+mod requests;
+
+pub use requests::{
+    Connection, Outcome, Requests, UnderWay, WHOLE, inode, preparing, progress, record,
+};

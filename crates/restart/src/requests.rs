@@ -1,0 +1,432 @@
+//! Requests under way, a slot for each thread that answers some, and the requests that were carried out by daemons that
+//! have died.
+
+use std::cell::{Cell, RefCell};
+use std::fs::File;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use crate::memory::Words;
+
+/// Threads that answer requests at a time, at most.
+const SLOTS: usize = 1024;
+/// Requests of dead daemons that are remembered.
+const KEPT: usize = 4096;
+
+/// What the memory begins with.
+const MAGIC: u64 = u64::from_le_bytes(*b"quayreq1");
+/// Words of the head: magic, connection, place of the next kept request.
+const HEAD: usize = 16;
+const CONNECTION: usize = 1;
+const NEXT: usize = CONNECTION + CONNECTION_WORDS;
+const CONNECTION_WORDS: usize = 8;
+/// Words of a slot: one line.
+const SLOT: usize = 8;
+/// Words of a kept request: unique, inode, progress.
+const REMEMBERED: usize = 3;
+const SLOTS_AT: usize = HEAD;
+const KEPT_AT: usize = SLOTS_AT + SLOTS * SLOT;
+const LEN: usize = KEPT_AT + KEPT * REMEMBERED;
+
+/// Words of a slot.
+const UNIQUE: usize = 0;
+const INODE: usize = 1;
+/// Two notes, of which the older one is overwritten: a sequence number, and how far the request is when the record with
+/// that number is there.
+const NOTES: [usize; 2] = [2, 4];
+
+/// What became of a request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// The inode that its answer tells of; 0 if it tells of none.
+    pub inode: u64,
+    /// How far it came, as [`progress`] said; [`WHOLE`] if it was one record.
+    pub progress: u64,
+}
+
+/// Nothing is left to do.
+pub const WHOLE: u64 = u64::MAX;
+
+/// What the daemon and the kernel have agreed on, and what the mount is. The meaning of the words belongs to whoever
+/// stores them.
+pub type Connection = [u64; CONNECTION_WORDS];
+
+/// See the module.
+#[derive(Debug)]
+pub struct Requests {
+    file: File,
+    words: Words,
+    /// Slots that no thread has.
+    free: Mutex<Vec<usize>>,
+}
+
+impl Requests {
+    /// Memory in which nothing is noted.
+    ///
+    /// # Errors
+    /// Those of the system, which has no memory.
+    pub fn new() -> io::Result<Self> {
+        let file = File::from(memfd_create("quayfs-requests", MemfdFlags::CLOEXEC)?);
+        file.set_len((LEN * size_of::<u64>()) as u64)?;
+        let requests = Self::map(file)?;
+        requests.words.at(0).store(MAGIC, Ordering::Release);
+        Ok(requests)
+    }
+
+    /// The memory that the last daemon has left.
+    ///
+    /// # Errors
+    /// It is not such a memory; those of the system.
+    pub fn left(file: File) -> io::Result<Self> {
+        let requests = Self::map(file)?;
+        match requests.words.at(0).load(Ordering::Acquire) {
+            MAGIC => Ok(requests),
+            _ => Err(io::Error::other(
+                "the memory of the last daemon is of another version",
+            )),
+        }
+    }
+
+    fn map(file: File) -> io::Result<Self> {
+        let words = Words::map(&file, LEN)?;
+        let free = Mutex::new((0..SLOTS).rev().collect());
+        Ok(Self { file, words, free })
+    }
+
+    /// The file, for the process that holds it.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// What was stored with [`Requests::connect`]; zeros before.
+    pub fn connection(&self) -> Connection {
+        std::array::from_fn(|n| self.words.at(CONNECTION + n).load(Ordering::Acquire))
+    }
+
+    /// Stores what the next daemon has to know of the connection.
+    pub fn connect(&self, connection: &Connection) {
+        for (n, word) in connection.iter().enumerate() {
+            self.words
+                .at(CONNECTION + n)
+                .store(*word, Ordering::Release);
+        }
+    }
+
+    /// Decides which of the requests that the last daemon was answering have been carried out: those with a record that
+    /// `happened`. To be called when the log has been read and before anything is appended to it, since a number that
+    /// no record has yet may be given to another one. May be interrupted and called again.
+    pub fn judge(&self, happened: impl Fn(u64) -> bool) {
+        for slot in (0..SLOTS).map(|n| SLOTS_AT + n * SLOT) {
+            let unique = self.words.at(slot + UNIQUE).load(Ordering::Acquire);
+            if unique == 0 {
+                continue;
+            }
+            let progress = NOTES.iter().filter_map(|at| {
+                let seq = self.words.at(slot + at).load(Ordering::Acquire);
+                let progress = self.words.at(slot + at + 1).load(Ordering::Acquire);
+                (seq != 0 && happened(seq)).then_some(progress)
+            });
+            if let Some(progress) = progress.max() {
+                let inode = self.words.at(slot + INODE).load(Ordering::Acquire);
+                self.remember(unique, Outcome { inode, progress });
+            }
+            // Last: until then it is judged again, with the same result.
+            self.words.at(slot + UNIQUE).store(0, Ordering::Release);
+        }
+    }
+
+    fn remember(&self, unique: u64, outcome: Outcome) {
+        let next = self.words.at(NEXT);
+        let at = KEPT_AT + (next.load(Ordering::Acquire) as usize % KEPT) * REMEMBERED;
+        self.words.at(at).store(0, Ordering::Release);
+        self.words
+            .at(at + 1)
+            .store(outcome.inode, Ordering::Release);
+        self.words
+            .at(at + 2)
+            .store(outcome.progress, Ordering::Release);
+        self.words.at(at).store(unique, Ordering::Release);
+        next.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// What became of a request that the kernel has sent again; `None` if it was not carried out. `unique`: its number,
+    /// without the mark that says that it was sent again.
+    pub fn outcome(&self, unique: u64) -> Option<Outcome> {
+        let kept = (0..KEPT).map(|n| KEPT_AT + n * REMEMBERED);
+        let same = kept.filter(|at| self.words.at(*at).load(Ordering::Acquire) == unique);
+        // Several daemons may have died of it, each of which brought it further.
+        let outcomes = same.map(|at| Outcome {
+            inode: self.words.at(at + 1).load(Ordering::Acquire),
+            progress: self.words.at(at + 2).load(Ordering::Acquire),
+        });
+        outcomes.max_by_key(|outcome| outcome.progress)
+    }
+
+    /// From now on this thread carries out the request with this number, not 0, until the result is dropped. `from`: what
+    /// is known of it already, if it was sent again and had been carried out in part.
+    pub fn begin(self: &Arc<Self>, unique: u64, from: Outcome) -> UnderWay {
+        SLOT_OF_THREAD.with_borrow_mut(|mine| {
+            let slot = match mine {
+                Some(slot) if Arc::ptr_eq(&slot.requests, self) => slot,
+                other => other.insert(Slot::take(self)),
+            };
+            slot.begin(unique, from);
+        });
+        UnderWay(())
+    }
+}
+
+/// A request is being carried out by this thread.
+#[derive(Debug)]
+#[must_use]
+pub struct UnderWay(());
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        SLOT_OF_THREAD.with_borrow(|slot| {
+            if let Some(slot) = slot {
+                slot.active.set(false);
+            }
+        });
+    }
+}
+
+thread_local! {
+    static SLOT_OF_THREAD: RefCell<Option<Slot>> = const { RefCell::new(None) };
+}
+
+/// The slot of a thread.
+struct Slot {
+    requests: Arc<Requests>,
+    /// Index of its first word; `None` if there are too many threads.
+    at: Option<usize>,
+    active: Cell<bool>,
+    /// How far the request will be with its next record.
+    next: Cell<Option<u64>>,
+    /// Which note is the newer one.
+    newer: Cell<Option<usize>>,
+    /// A record has been noted with which the request is carried out.
+    whole: Cell<bool>,
+}
+
+impl Slot {
+    fn take(requests: &Arc<Requests>) -> Self {
+        let mut free = requests.free.lock().unwrap_or_else(PoisonError::into_inner);
+        Self {
+            requests: Arc::clone(requests),
+            at: free.pop().map(|n| SLOTS_AT + n * SLOT),
+            active: Cell::new(false),
+            next: Cell::new(None),
+            newer: Cell::new(None),
+            whole: Cell::new(false),
+        }
+    }
+
+    fn word(&self, index: usize) -> Option<&AtomicU64> {
+        self.at.map(|at| self.requests.words.at(at + index))
+    }
+
+    fn store(&self, index: usize, value: u64) {
+        if let Some(word) = self.word(index) {
+            word.store(value, Ordering::Release);
+        }
+    }
+
+    /// What was noted of the last request goes before the number of the next one comes.
+    fn begin(&self, unique: u64, from: Outcome) {
+        self.store(UNIQUE, 0);
+        for at in NOTES {
+            self.store(at, 0);
+        }
+        self.store(INODE, from.inode);
+        self.store(UNIQUE, unique);
+        self.active.set(true);
+        self.next.set(None);
+        self.newer.set(None);
+        self.whole.set(false);
+    }
+
+    fn record(&self, seq: u64) {
+        if self.whole.get() {
+            return;
+        }
+        let progress = self.next.take().unwrap_or(WHOLE);
+        let note = self.newer.get().map_or(0, |newer| 1 - newer);
+        let at = NOTES[note];
+        self.store(at, 0);
+        self.store(at + 1, progress);
+        self.store(at, seq);
+        self.newer.set(Some(note));
+        self.whole.set(progress == WHOLE);
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        if let Some(at) = self.at {
+            self.store(UNIQUE, 0);
+            let mut free = (self.requests.free.lock()).unwrap_or_else(PoisonError::into_inner);
+            free.push((at - SLOTS_AT) / SLOT);
+        }
+    }
+}
+
+fn with_slot(f: impl FnOnce(&Slot)) {
+    SLOT_OF_THREAD.with_borrow(|slot| {
+        if let Some(slot) = slot.as_ref().filter(|slot| slot.active.get()) {
+            f(slot);
+        }
+    });
+}
+
+/// The record that is about to be written has this sequence number: if it is found, the request of this thread has been
+/// carried out, or has come as far as [`progress`] said. Records that follow one without such a word do not count: what
+/// they do is finished by recovery. Nothing happens in threads that carry out no request.
+pub fn record(seq: u64) {
+    with_slot(|slot| slot.record(seq));
+}
+
+/// How far the request of this thread has come when its next record is written, in whatever it counts: less than
+/// [`WHOLE`].
+pub fn progress(far: u64) {
+    with_slot(|slot| slot.next.set(Some(far)));
+}
+
+/// Carries out `first`, with which the request of this thread has not come any further.
+pub fn preparing<T>(first: impl FnOnce() -> T) -> T {
+    progress(0);
+    let done = first();
+    with_slot(|slot| slot.next.set(None));
+    done
+}
+
+/// The answer to the request of this thread will tell of this inode.
+pub fn inode(ino: u64) {
+    with_slot(|slot| slot.store(INODE, ino));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn again(requests: &Requests) -> Requests {
+        Requests::left(requests.file().try_clone().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_request_is_carried_out_when_its_record_is_there() {
+        let requests = Arc::new(Requests::new().unwrap());
+        // Each thread keeps its slot until it ends, so that the death of all of them leaves what they were doing.
+        let (done, wait) = std::sync::mpsc::channel::<()>();
+        let wait = Arc::new(Mutex::new(wait));
+        let (begun, all_begun) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            for n in 1..=3 {
+                let (requests, begun) = (Arc::clone(&requests), begun.clone());
+                let wait = Arc::clone(&wait);
+                scope.spawn(move || {
+                    let _under_way = requests.begin(2 * n, Outcome::default());
+                    inode(100 + n);
+                    record(10 + n);
+                    // The first record decides.
+                    record(1000);
+                    begun.send(()).unwrap();
+                    let _ = wait.lock().unwrap().recv();
+                });
+            }
+            (0..3).for_each(|_| all_begun.recv().unwrap());
+            let next = again(&requests);
+            next.judge(|seq| seq == 11 || seq == 13);
+            let outcome = |inode| Outcome {
+                inode,
+                progress: WHOLE,
+            };
+            assert_eq!(next.outcome(2), Some(outcome(101)));
+            assert_eq!(next.outcome(4), None);
+            assert_eq!(next.outcome(6), Some(outcome(103)));
+            // Later numbers mean other records.
+            next.judge(|_| true);
+            assert_eq!(next.outcome(4), None);
+            assert_eq!(again(&next).outcome(6), Some(outcome(103)));
+            drop(done);
+        });
+    }
+
+    #[test]
+    fn a_request_of_several_records_has_come_as_far_as_the_last_one_there() {
+        for (last, expected) in [(0, None), (1, Some(10)), (2, Some(20)), (3, Some(30))] {
+            let requests = Arc::new(Requests::new().unwrap());
+            let under_way = requests.begin(8, Outcome::default());
+            for n in 1..=3 {
+                progress(10 * n);
+                record(n);
+            }
+            let next = again(&requests);
+            // Of three records two are noted: the oldest is there if any is.
+            next.judge(|seq| seq <= last);
+            let far = next.outcome(8).map(|outcome| outcome.progress);
+            assert_eq!(far, if last == 1 { None } else { expected });
+            drop(under_way);
+        }
+    }
+
+    #[test]
+    fn what_prepares_a_request_is_not_the_request() {
+        for records in [0, 1] {
+            let requests = Arc::new(Requests::new().unwrap());
+            let _under_way = requests.begin(8, Outcome::default());
+            preparing(|| (1..=records).for_each(record));
+            record(5);
+            let next = again(&requests);
+            next.judge(|seq| seq < 5);
+            assert_eq!(
+                next.outcome(8).map(|o| o.progress),
+                (records > 0).then_some(0)
+            );
+            let _under_way = requests.begin(10, Outcome::default());
+            preparing(|| (1..=records).for_each(record));
+            record(5);
+            next.judge(|_| true);
+            assert_eq!(next.outcome(10).map(|o| o.progress), Some(WHOLE));
+        }
+    }
+
+    #[test]
+    fn records_of_no_request_are_not_noted() {
+        let requests = Arc::new(Requests::new().unwrap());
+        drop(requests.begin(8, Outcome::default()));
+        record(1);
+        let next = again(&requests);
+        next.judge(|_| true);
+        assert_eq!(next.outcome(8), None);
+    }
+
+    #[test]
+    fn what_was_carried_out_is_remembered_over_many_deaths() {
+        let requests = Arc::new(Requests::new().unwrap());
+        for n in 1..=KEPT as u64 + 1 {
+            drop(requests.begin(2 * n, Outcome::default()));
+            let under_way = requests.begin(2 * n, Outcome::default());
+            record(n);
+            again(&requests).judge(|_| true);
+            drop(under_way);
+        }
+        assert_eq!(requests.outcome(2), None);
+        assert!(requests.outcome(4).is_some());
+    }
+
+    #[test]
+    fn the_connection_is_left_as_it_was_stored() {
+        let requests = Requests::new().unwrap();
+        assert_eq!(requests.connection(), [0; 8]);
+        requests.connect(&[1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(again(&requests).connection(), [1, 2, 3, 4, 5, 6, 7, 8]);
+        let other = File::from(memfd_create("other", MemfdFlags::CLOEXEC).unwrap());
+        assert!(Requests::left(other.try_clone().unwrap()).is_err());
+        other.set_len((LEN * 8) as u64).unwrap();
+        assert!(Requests::left(other).is_err());
+    }
+}
