@@ -210,6 +210,8 @@ Options after -o, separated by commas:
   transport=auto             FUSE over io_uring where the kernel has it switched on, else /dev/fuse
            =dev              /dev/fuse
            =uring            FUSE over io_uring; without it, /dev/fuse and a line in the log
+  restart                    if the daemon dies, another one goes on, and applications wait for it: over
+                             /dev/fuse, without atomic_writes
   idle=auto                  idle CPUs poll while requests come fast: in small virtual machines, as root
       =poll                  on any machine, as root
       =halt                  never: saves power, costs up to 20 us a request
@@ -261,6 +263,9 @@ pub struct Mount {
     /// Report on the standard output when the mount answers, then let go of it.
     #[arg(long, hide = true)]
     pub daemon: bool,
+    /// Start daemons, one after the other, as long as the mount lives.
+    #[arg(long, hide = true)]
+    pub supervisor: bool,
 }
 
 const UMOUNT_HELP: &str = "\
@@ -540,6 +545,7 @@ mod tests {
             "errors=",
             "=continue",
             "transport=",
+            "restart",
             "idle=",
             "read_ahead=",
             "large=",

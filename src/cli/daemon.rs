@@ -4,11 +4,12 @@ use quayfs_fs::Fs;
 use quayfs_fs::volume::{Access, Volume, VolumeError};
 use quayfs_options::MountOptions;
 use quayfs_server::outside::Outside;
-use quayfs_server::session;
+use quayfs_server::session::{self, Succession};
 
 use super::confine;
 use super::ending;
 use super::exit::{Failure, MOUNT_FAILED, one_line};
+use super::handover::{self, Handover, Holder};
 use super::inherited;
 use super::log::{self, Destination};
 use super::turned;
@@ -18,7 +19,7 @@ use crate::mount::{Mount, Pending, Place, Users};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::{self, Write};
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -31,6 +32,8 @@ use tracing::{info, warn};
 const PREDECESSOR: Duration = Duration::from_secs(10);
 /// How long users of the tree may delay a SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Signals that ask for the end.
+const SIGNALS: [i32; 2] = [SIGTERM, SIGINT];
 const RETRY: Duration = Duration::from_millis(50);
 
 /// What to serve, and where. Paths are absolute.
@@ -174,7 +177,8 @@ enum Event {
 }
 
 fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), Ended> {
-    let left = inherited::settle();
+    let passed = handover::passed();
+    let left = inherited::settle(passed);
     let warnings: Vec<_> = start_log(job, detached)?.into_iter().collect();
     left.iter().for_each(|what| warn!("{what}"));
     if !detached {
@@ -186,6 +190,14 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
     confine::keep_memory_private();
     let outside = Outside::start(|| confine::to(Outside::NEEDS)).map_err(|e| early(&e))?;
     let started = Instant::now();
+    let holder = job.options.restart.then(Holder::find).flatten();
+    let handover = inherited::passed_on(passed)
+        .map_err(Into::into)
+        .and_then(Handover::take)
+        .map_err(|e| early(&e))?;
+    if handover.is_some() {
+        handover::tell_of_the_last_one();
+    }
     // A program that rotates logs signals every daemon, also one that is recovering its volume.
     let signals = Signals::new([SIGHUP]).map_err(|e| early(&e))?;
     // From here on it is this directory, whatever becomes of its path while the volume recovers.
@@ -193,13 +205,27 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
         let target = quayfs_shown::path(&job.target);
         early(&format_args!("cannot mount on {target}: {e}"))
     })?;
-    let volume = open(job).map_err(|e| early(&e))?;
+    let mut volume = open(job).map_err(|e| early(&e))?;
+    if let Some(handover) = &handover {
+        volume.follow(handover.predecessor().map_err(|e| early(&e))?);
+    }
     let mut options = job.options.clone();
     options.read_only = volume.access() == Access::ReadOnly;
     // Its threads are started in there.
     let fs = confine::run(|| Fs::mount(volume, &options)).map_err(|e| early(&e))?;
     let fs = fs.map_err(|e| early(&e))?;
-    let mounted = attach(job, &fs, (place, signals), outside).map_err(|why| {
+    let before = holder.clone().zip(handover);
+    let mounted = match before {
+        Some((holder, handover)) => resume(
+            job,
+            &fs,
+            (place, signals),
+            outside,
+            handover.succeed(holder),
+        ),
+        None => attach(job, &fs, (place, signals), outside, holder.clone()),
+    };
+    let mounted = mounted.map_err(|why| {
         early(&match fs.shutdown() {
             Ok(()) => why,
             Err(f) => format!("{why}; closing the volume failed as well: {f}"),
@@ -208,6 +234,9 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
     // What is left to do here is to wait, and to close the volume.
     confine::this_thread();
     ready(report(job, &fs, started.elapsed(), warnings));
+    if let Some(holder) = &holder {
+        holder.tell(handover::READY);
+    }
     let served = wait(&mounted.inbox);
     let callers = mounted.desk.map(Desk::close).unwrap_or_default();
     let closed = fs.shutdown();
@@ -242,19 +271,27 @@ fn attach(
     fs: &Arc<Fs>,
     (place, signals): (Place, Signals),
     outside: Outside,
+    holder: Option<Holder>,
 ) -> Result<Mounted, String> {
-    for signal in [SIGTERM, SIGINT] {
-        signals.add_signal(signal).map_err(|e| e.to_string())?;
-    }
+    add_signals(&signals)?;
     let (pending, device) =
         Pending::new(&job.volume, place, &fs.e.options).map_err(|e| e.to_string())?;
+    let succession = holder.map(|holder| handover::begin(holder, pending.device()));
+    let succession = succession.transpose().map_err(|e| e.to_string())?;
     let (events, inbox) = channel();
     // Without it ranges are not exchanged.
     let number = (fs.e.options.atomic_writes)
         .then(|| pending.device().map(Into::into))
         .flatten();
     let connection = (device, number);
-    spawn_server(Arc::clone(fs), connection, outside, events.clone()).map_err(|e| e.to_string())?;
+    spawn_server(
+        Arc::clone(fs),
+        connection,
+        outside,
+        succession,
+        events.clone(),
+    )
+    .map_err(|e| e.to_string())?;
     // Asking our own mount would be simpler. But a process that is killed while it waits for an answer of its own
     // waits forever, and so keeps the connection from being closed.
     if let Some(why) = await_start(&inbox) {
@@ -266,11 +303,7 @@ fn attach(
     if let Err(e) = pending.read_ahead(fs.e.options.read_ahead) {
         info!("read_ahead= has no effect, the kernel keeps to its own: {e}");
     }
-    let desk = pending.device().map(Desk::open).transpose();
-    let desk = desk.unwrap_or_else(|e| {
-        warn!("`quayfs umount` cannot be told how this daemon ends: no socket: {e}");
-        None
-    });
+    let desk = open_desk(pending.device());
     let entry = (job.target.clone(), pending.device().map(str::to_string));
     let failed = turned::serve(entry).map_err(|e| e.to_string())?;
     let (mount, mounted) = channel();
@@ -279,6 +312,49 @@ fn attach(
     let _ = mount.send(pending.finish().map_err(|e| e.to_string())?);
     watch_failure(fs, &failed);
     Ok(Mounted { inbox, desk })
+}
+
+/// As [`attach`], where another daemon has mounted: serves its connection. The mount point is not looked at before that,
+/// and what is mounted there by now may be something else.
+fn resume(
+    job: &Job,
+    fs: &Arc<Fs>,
+    (place, signals): (Place, Signals),
+    outside: Outside,
+    (device, number, succession): (OwnedFd, Option<String>, Succession),
+) -> Result<Mounted, String> {
+    add_signals(&signals)?;
+    let (events, inbox) = channel();
+    let connection = (device, None);
+    spawn_server(
+        Arc::clone(fs),
+        connection,
+        outside,
+        Some(succession),
+        events.clone(),
+    )
+    .map_err(|e| e.to_string())?;
+    if let Some(why) = await_start(&inbox) {
+        return Err(format!("the connection cannot be served: {why}"));
+    }
+    let desk = open_desk(number.as_deref());
+    let failed = turned::serve((job.target.clone(), number.clone())).map_err(|e| e.to_string())?;
+    let (mount, mounted) = channel();
+    watch_signals(signals, mounted, events).map_err(|e| e.to_string())?;
+    let _ = mount.send(Mount::made_before(place, number));
+    watch_failure(fs, &failed);
+    Ok(Mounted { inbox, desk })
+}
+
+fn add_signals(signals: &Signals) -> Result<(), String> {
+    (SIGNALS.iter()).try_for_each(|signal| signals.add_signal(*signal).map_err(|e| e.to_string()))
+}
+
+fn open_desk(device: Option<&str>) -> Option<Desk> {
+    device.map(Desk::open).transpose().unwrap_or_else(|e| {
+        warn!("`quayfs umount` cannot be told how this daemon ends: no socket: {e}");
+        None
+    })
 }
 
 /// Starts the log, and returns what to warn of. A volume is mounted without one rather than not at all; a file that was
@@ -328,15 +404,16 @@ fn watch_failure(fs: &Fs, failed: &Sender<()>) {
 
 fn spawn_server(
     fs: Arc<Fs>,
-    connection: (std::os::fd::OwnedFd, Option<Arc<str>>),
+    connection: (OwnedFd, Option<Arc<str>>),
     outside: Outside,
+    succession: Option<Succession>,
     events: Sender<Event>,
 ) -> io::Result<()> {
     thread::Builder::new().name("serve".into()).spawn(move || {
         confine::this_thread();
         let start = events.clone();
         let started = move || drop(start.send(Event::Started));
-        let serve = || session::serve(fs, connection, outside, started);
+        let serve = || session::serve(fs, connection, outside, succession, started);
         // Whatever became of it, the volume has to be closed.
         let end = catch_unwind(AssertUnwindSafe(serve))
             .unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));

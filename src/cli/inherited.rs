@@ -3,6 +3,8 @@
 
 mod sys;
 
+use std::os::fd::OwnedFd;
+
 use rustix::fs::Mode;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit, umask};
 use signal_hook::consts::{SIGTTOU, SIGXFSZ};
@@ -24,14 +26,16 @@ const LIFTED: [(Resource, &str); 4] = [
 
 /// Brings the process into the state that a daemon starts with, and returns what could not be changed, a line each.
 /// To be called once, before anything is opened and before there are threads; paths are absolute from there on.
-pub fn settle() -> Vec<String> {
+///
+/// The first `passed` descriptors that are no standard streams stay open, for [`passed_on`].
+pub fn settle(passed: usize) -> Vec<String> {
     let mut left = Vec::new();
     let mut note = |what: &str, result: rustix::io::Result<()>| {
         if let Err(e) = result {
             left.push(format!("{what}: {e}"));
         }
     };
-    note("inherited files stay open", sys::close_inherited());
+    note("inherited files stay open", sys::close_inherited(passed));
     note("inherited signals stay blocked", sys::unblock_signals());
     sys::reset_dispositions();
     survive_limits();
@@ -51,6 +55,20 @@ pub fn settle() -> Vec<String> {
     allow_files(FILES);
     guard_from_oom();
     left
+}
+
+/// The descriptors that were passed on to this process; the programs that it starts do not inherit them. To be called
+/// once, after [`settle`] with the same number.
+///
+/// # Errors
+/// There are not that many.
+pub fn passed_on(passed: usize) -> rustix::io::Result<Vec<OwnedFd>> {
+    sys::passed_on(passed)
+}
+
+/// When memory runs out, this process goes after the daemons that it starts, where that may be asked for.
+pub fn outlive_daemons() {
+    let _ = std::fs::write("/proc/self/oom_score_adj", "-950");
 }
 
 /// What every command begins with: writing beyond a limit fails then, with an error, and does not end the process.

@@ -11,8 +11,10 @@ use quayfs_options::{Durability, MountOptions};
 use super::args;
 use super::daemon::{self, Job};
 use super::exit::{Failure, MOUNT_FAILED, MOUNT_USAGE, say, warn};
+use super::handover;
 use super::helper::Call;
 use super::log::{self, Destination};
+use super::supervisor;
 use super::unopened::{unopened, unreached};
 use crate::mount::server::{self, Served};
 use crate::mount::{self, Users, table};
@@ -31,7 +33,15 @@ pub fn run(args: args::Mount) -> Result<(), Failure> {
         return remount(&args.mountpoint, &words);
     }
     let asked = args.log_file.as_deref();
+    if args.daemon && handover::passed() > 0 {
+        // All is as the first daemon has found it. Looking at the mount point now would wait for this very process.
+        let job = known_job(args, options)?;
+        return daemon::serve_detached(&job);
+    }
     let mut job = job(&args.volume, &args.mountpoint, options, asked)?;
+    if args.supervisor {
+        return supervisor::run(&job);
+    }
     if args.daemon {
         return daemon::serve_detached(&job);
     }
@@ -168,29 +178,36 @@ fn job(
     })
 }
 
+/// The job of a daemon that goes on where another one has died: the paths are absolute, and have been looked at.
+fn known_job(args: args::Mount, options: MountOptions) -> Result<Job, Failure> {
+    let log = log::destination(&args.volume, args.log_file.as_deref())
+        .map_err(|e| Failure::new(MOUNT_FAILED, format!("--log-file: {e}")))?;
+    Ok(Job {
+        volume: args.volume,
+        target: args.mountpoint,
+        options,
+        log,
+    })
+}
+
 /// Starts the daemon and waits until the mount answers. Warns where needed, and returns what
 /// else to tell the user.
 fn start(job: &Job) -> Result<String, Failure> {
     let failed = |why: String| Failure::new(MOUNT_FAILED, why);
     // What is mounted there by then and was not before is a mount of this daemon.
     let before = mounts_on(&job.target);
-    let program = own_program().map_err(|e| failed(format!("cannot start the daemon: {e}")))?;
-    let mut command = Command::new(program);
-    command.arg0("quayfs").args(["mount", "--daemon"]);
-    if let Destination::Asked(path) = &job.log {
-        command.arg("--log-file").arg(path);
-    }
-    let mut child = command
-        .arg("-o")
-        .arg(job.options.to_string())
-        .arg("--")
-        .args([&job.volume, &job.target])
-        .current_dir("/")
+    let as_what = match job.options.restart {
+        true => "--supervisor",
+        false => "--daemon",
+    };
+    let cannot = |e| failed(format!("cannot start the daemon: {e}"));
+    let mut child = daemon_command(job, as_what)
+        .map_err(cannot)?
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()
-        .map_err(|e| failed(format!("cannot start the daemon: {e}")))?;
+        .map_err(cannot)?;
     let mut answer = String::new();
     if let Some(pipe) = child.stdout.take() {
         // A read error leaves the answer empty, which is handled below.
@@ -212,6 +229,22 @@ fn start(job: &Job) -> Result<String, Failure> {
             )))
         }
     }
+}
+
+/// This program again, to do its job as one of the processes of a mount.
+pub fn daemon_command(job: &Job, as_what: &str) -> std::io::Result<Command> {
+    let mut command = Command::new(own_program()?);
+    command.arg0("quayfs").args(["mount", as_what]);
+    if let Destination::Asked(path) = &job.log {
+        command.arg("--log-file").arg(path);
+    }
+    command
+        .arg("-o")
+        .arg(job.options.to_string())
+        .arg("--")
+        .args([&job.volume, &job.target])
+        .current_dir("/");
+    Ok(command)
 }
 
 fn mounts_on(target: &Path) -> Vec<table::Entry> {

@@ -160,6 +160,15 @@ impl Drop for Mount {
 }
 
 impl Mount {
+    /// One that another process has made. `device`: the number of its file system.
+    pub fn made_before(place: Place, device: Option<String>) -> Self {
+        Self {
+            place,
+            device,
+            half_made: false,
+        }
+    }
+
     /// The mount point.
     pub fn target(&self) -> &Path {
         self.place.path()

@@ -95,7 +95,7 @@ fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
             println!("ready");
         }),
     };
-    quayfs_fuse::serve(&disk, connection, &how, &Stats::default())?;
+    quayfs_fuse::serve(&disk, connection, &how, &Stats::default(), None)?;
     device.end();
     Ok(())
 }

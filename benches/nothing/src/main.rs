@@ -104,7 +104,7 @@ fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
             println!("ready");
         }),
     };
-    Ok(quayfs_fuse::serve(&nothing, device, &how, &stats)?)
+    Ok(quayfs_fuse::serve(&nothing, device, &how, &stats, None)?)
 }
 
 fn main() -> ExitCode {

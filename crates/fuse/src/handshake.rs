@@ -10,6 +10,61 @@ use crate::service::{Offer, Service, Wish};
 use crate::sys::PAGE;
 use crate::wire::{InHeader, Init, InitIn, InitOut, MAJOR, MINOR, MINOR_LEAST, Opcode, OutHeader};
 
+/// What a daemon has agreed on with the kernel, for the next daemon of the connection: the kernel says it once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Negotiation {
+    /// What the kernel offered.
+    pub offer: Offer,
+    /// What was agreed on of it.
+    pub flags: Init,
+    /// Most bytes of content in a message.
+    pub payload: usize,
+}
+
+impl Negotiation {
+    /// The same in words.
+    pub fn to_words(self) -> [u64; 5] {
+        [
+            self.offer.minor.into(),
+            self.offer.flags.bits(),
+            self.offer.max_readahead.into(),
+            self.flags.bits(),
+            self.payload as u64,
+        ]
+    }
+
+    /// The reverse; flags that are not known here stay in it.
+    pub fn from_words([minor, offered, max_readahead, flags, payload]: [u64; 5]) -> Self {
+        Self {
+            offer: Offer {
+                minor: minor as u32,
+                flags: Init::from_bits_retain(offered),
+                max_readahead: max_readahead as u32,
+            },
+            flags: Init::from_bits_retain(flags),
+            payload: payload as usize,
+        }
+    }
+
+    /// What it was that this service agrees on, which has to be the same again.
+    ///
+    /// # Errors
+    /// The service wants anything else; it does not accept the kernel.
+    pub(crate) fn resume(&self, service: &dyn Service) -> io::Result<Agreed> {
+        service.accepts(&self.offer).map_err(io::Error::other)?;
+        let (agreed, _) = agree(&self.offer, service, false);
+        if (agreed.flags, agreed.payload) != (self.flags, self.payload) {
+            let lacks = self.flags - agreed.flags;
+            let has = agreed.flags - self.flags;
+            return Err(io::Error::other(format!(
+                "the last daemon has agreed with the kernel on something else: {lacks:?} and {} bytes, not {has:?} and {}",
+                self.payload, agreed.payload
+            )));
+        }
+        Ok(agreed)
+    }
+}
+
 /// What was agreed on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Agreed {
@@ -90,6 +145,19 @@ fn refuse(device: &OwnedFd, unique: u64) -> io::Result<()> {
     Ok(())
 }
 
+fn agree(offer: &Offer, service: &dyn Service, ring: bool) -> (Agreed, Wish) {
+    let wish = service.init(offer);
+    let mut want =
+        wish.flags | Init::MAX_PAGES | Init::INIT_EXT | Init::BIG_WRITES | Init::SETXATTR_EXT;
+    want.set(Init::OVER_IO_URING, ring);
+    let pages = (wish.max_write as usize).div_ceil(PAGE).max(1);
+    let agreed = Agreed {
+        flags: offer.flags & want,
+        payload: pages * PAGE,
+    };
+    (agreed, wish)
+}
+
 impl Greeting {
     /// Ends the connection before it has begun.
     pub(crate) fn refuse(&self, device: &OwnedFd) -> io::Result<()> {
@@ -98,16 +166,7 @@ impl Greeting {
 
     /// What would be agreed on. `ring`: the kernel is to send requests through rings.
     pub(crate) fn agree(&self, service: &dyn Service, ring: bool) -> (Agreed, Wish) {
-        let wish = service.init(&self.offer);
-        let mut want =
-            wish.flags | Init::MAX_PAGES | Init::INIT_EXT | Init::BIG_WRITES | Init::SETXATTR_EXT;
-        want.set(Init::OVER_IO_URING, ring);
-        let pages = (wish.max_write as usize).div_ceil(PAGE).max(1);
-        let agreed = Agreed {
-            flags: self.offer.flags & want,
-            payload: pages * PAGE,
-        };
-        (agreed, wish)
+        agree(&self.offer, service, ring)
     }
 
     /// Answers. From here on the kernel sends requests.

@@ -33,10 +33,11 @@ mod sys;
 pub mod wire;
 
 pub use answer::{Answer, Errno, Listing, Out};
+pub use handshake::Negotiation;
 pub use later::Postponed;
 pub use notify::Notifier;
 pub use places::waiting;
 pub use request::{Op, Request};
 pub use service::{Offer, Service, Wish};
-pub use session::{Idle, Options, Transport, serve};
+pub use session::{Idle, Keeper, Left, Options, Transport, resume, serve};
 pub use stats::Stats;

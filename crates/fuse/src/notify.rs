@@ -9,7 +9,9 @@ use zerocopy::{Immutable, IntoBytes};
 
 use crate::handshake::has_ended;
 use crate::sys::write_unreadable;
-use crate::wire::{InvalInode, NOTIFY_INVAL_INODE, NOTIFY_STORE, OutHeader, StoreOut};
+use crate::wire::{
+    InvalInode, NOTIFY_INVAL_INODE, NOTIFY_RESEND, NOTIFY_STORE, OutHeader, StoreOut,
+};
 
 /// The kernel's ear: a further descriptor of the connection, whichever way requests come.
 #[derive(Debug)]
@@ -63,6 +65,16 @@ impl Notifier {
         }
     }
 
+    /// Whether the kernel remembers this inode. Asks it by the way to look at the attributes anew. This may wait for
+    /// answers to requests, as [`Notifier::content_changed`] does.
+    pub fn knows(&self, ino: u64) -> bool {
+        let (off, len) = (-1, 0);
+        let message = head(NOTIFY_INVAL_INODE, &InvalInode { ino, off, len }, 0);
+        let told = rustix::io::retry_on_intr(|| rustix::io::write(&self.0, &message));
+        // With the connection the memory of it ends.
+        !matches!(told, Err(e) if e == Os::NOENT || has_ended(e))
+    }
+
     fn changed(&self, ino: u64, off: i64, len: i64) {
         let message = head(NOTIFY_INVAL_INODE, &InvalInode { ino, off, len }, 0);
         match rustix::io::retry_on_intr(|| rustix::io::write(&self.0, &message)) {
@@ -71,6 +83,25 @@ impl Notifier {
             Err(e) if has_ended(e) => (),
             Err(e) => tracing::warn!("the kernel may show what inode {ino} was before: {e}"),
         }
+    }
+}
+
+/// Has the kernel send again, marked as such, what any process has read from the connection and not answered.
+///
+/// # Errors
+/// The kernel does not know how (before Linux 6.9); the connection has ended.
+pub(crate) fn resend(device: &OwnedFd) -> io::Result<()> {
+    let header = OutHeader {
+        len: size_of::<OutHeader>() as u32,
+        error: NOTIFY_RESEND,
+        unique: 0,
+    };
+    match rustix::io::retry_on_intr(|| rustix::io::write(device, header.as_bytes())) {
+        Ok(_) => Ok(()),
+        Err(e) if has_ended(e) => Ok(()),
+        Err(e) => Err(io::Error::other(format!(
+            "the kernel cannot send requests again: {e}"
+        ))),
     }
 }
 

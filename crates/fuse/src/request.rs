@@ -2,6 +2,7 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
+use crate::wire;
 use crate::wire::{
     AccessIn, BatchForgetIn, CopyFileRangeIn, CreateIn, FallocateIn, ForgetIn, ForgetOne, FsyncIn,
     GetattrIn, GetxattrIn, InHeader, InterruptIn, IoctlIn, LinkIn, LseekIn, MkdirIn, MknodIn,
@@ -128,6 +129,16 @@ pub enum Op<'a> {
 pub struct Malformed;
 
 impl<'a> Request<'a> {
+    /// Its number, which no other request of the connection has, ever.
+    pub fn number(&self) -> u64 {
+        self.header.unique & !wire::UNIQUE_RESEND
+    }
+
+    /// Whether the kernel has sent it before, to a process that did not answer and may have carried it out.
+    pub fn was_sent_before(&self) -> bool {
+        self.header.unique & wire::UNIQUE_RESEND != 0
+    }
+
     /// Decodes a message as `/dev/fuse` delivers it: header, arguments and payload in a row.
     ///
     /// # Errors

@@ -1,17 +1,18 @@
 //! A connection from its first message to its last.
 
 use std::io;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::Duration;
 
 use crate::awake;
 use crate::channel::dev::Worker;
 use crate::channel::ring::Queue;
-use crate::handshake::{Agreed, greet};
+use crate::handshake::{Agreed, Negotiation, greet};
 use crate::later::{Later, later};
+use crate::notify::resend;
 use crate::places::Places;
 use crate::service::Service;
 use crate::stats::{Stats, Tally};
@@ -87,7 +88,58 @@ impl Default for Options {
     }
 }
 
-/// Serves a connection, which is not yet agreed upon, until it ends.
+/// Takes care that a connection outlives the process.
+pub trait Keeper: Send + Sync {
+    /// Another process shall hold this descriptor of the connection as well: what was read through a descriptor and not
+    /// answered fails when the last process that holds it ends.
+    fn keep(&self, descriptor: BorrowedFd<'_>);
+
+    /// What the next process has to know. Called before the kernel sends any request.
+    fn agreed(&self, negotiation: Negotiation);
+}
+
+/// What is left of a session that was not ended.
+#[derive(Debug)]
+pub struct Left {
+    /// Further descriptors of the connection ([`Keeper::keep`]).
+    pub descriptors: Vec<OwnedFd>,
+    /// What was agreed on.
+    pub negotiation: Negotiation,
+}
+
+/// Serves a connection of which an earlier process is gone, over `/dev/fuse`, until it ends. First the kernel sends
+/// again what that process had taken and not answered ([`Request::was_sent_before`](crate::Request::was_sent_before)).
+///
+/// # Errors
+/// The service would agree with the kernel on something else than what was agreed on; the kernel cannot send requests
+/// again; reading them failed.
+pub fn resume(
+    service: &dyn Service,
+    device: OwnedFd,
+    left: Left,
+    options: &Options,
+    stats: &Stats,
+    keeper: &dyn Keeper,
+) -> io::Result<()> {
+    let agreed = left.negotiation.resume(service)?;
+    let session = Session {
+        service,
+        device: Arc::new(device),
+        options,
+        stats,
+        keeper: Some(keeper),
+        spare: Mutex::new(left.descriptors),
+    };
+    thread::scope(|scope| {
+        let later = session.start_patient(scope)?;
+        stats.set_transport("dev");
+        resend(&session.device)?;
+        session.work_all(scope, (agreed, later, false))
+    })
+}
+
+/// Serves a connection, which is not yet agreed upon, until it ends. With a `keeper` it can be [resumed](resume) if this
+/// process ends before.
 ///
 /// # Errors
 /// The kernel is too old, or not what the file system accepts, or reading its requests failed.
@@ -96,6 +148,7 @@ pub fn serve(
     device: OwnedFd,
     options: &Options,
     stats: &Stats,
+    keeper: Option<&dyn Keeper>,
 ) -> io::Result<()> {
     let Some(greeting) = greet(&device)? else {
         return Ok(());
@@ -112,6 +165,8 @@ pub fn serve(
         device: Arc::new(device),
         options,
         stats,
+        keeper,
+        spare: Mutex::default(),
     };
     if options.transport == Transport::Uring && !offered {
         tracing::warn!(
@@ -131,6 +186,14 @@ pub fn serve(
                 }
             }
         }
+        if let Some(keeper) = keeper {
+            keeper.keep(session.device.as_fd());
+            keeper.agreed(Negotiation {
+                offer: greeting.offer,
+                flags: agreed.flags,
+                payload: agreed.payload,
+            });
+        }
         greeting.answer(&session.device, &agreed, &wish)?;
         let ringing = rings.is_some_and(|rings| match rings.register() {
             Ok(()) => true,
@@ -141,43 +204,7 @@ pub fn serve(
             }
         });
         stats.set_transport(if ringing { "uring" } else { "dev" });
-        // With rings, forgets and interrupts come by the device all the same.
-        let (workers, spare) = match ringing {
-            true => (1, 0),
-            false => (options.workers.max(1), options.spare),
-        };
-        let mode = Mode {
-            agreed,
-            busy: !ringing,
-            later,
-            places: Places::new(workers),
-        };
-        // The first of them is this thread, so there is always one. More of them only make it faster.
-        let wanted = workers + spare;
-        let threads: Vec<_> = (1..wanted)
-            .map_while(|n| {
-                let started = session.start_worker(scope, n, mode.clone());
-                let few =
-                    |e| tracing::warn!("{n} of {wanted} threads serve, for want of more: {e}");
-                started.map_err(few).ok()
-            })
-            .collect();
-        let polls = match options.idle {
-            Idle::Auto => awake::is_worth_while(),
-            Idle::Poll => true,
-            Idle::Halt => false,
-        };
-        if polls {
-            let awake = thread::Builder::new().name("fuse-awake".into());
-            if let Err(e) = awake.spawn_scoped(scope, || stats.awake.run(stats, awake::hold)) {
-                tracing::warn!("idle CPUs halt, for want of a thread: {e}");
-            }
-        }
-        service.started();
-        let first = session.work(0, mode);
-        let ended = first.and(join(threads));
-        stats.awake.end();
-        ended
+        session.work_all(scope, (agreed, later, ringing))
     })
 }
 
@@ -216,6 +243,9 @@ struct Session<'a> {
     device: Arc<OwnedFd>,
     options: &'a Options,
     stats: &'a Stats,
+    keeper: Option<&'a dyn Keeper>,
+    /// Descriptors that an earlier process has left.
+    spare: Mutex<Vec<OwnedFd>>,
 }
 
 /// The rings, open, each in its thread.
@@ -252,6 +282,57 @@ impl<'a> Session<'a> {
         Ok(Some(later))
     }
 
+    /// Serves the device with all threads that the options want, of which this is the first, until the connection ends.
+    fn work_all<'s>(
+        &self,
+        scope: &'s Scope<'s, 'a>,
+        (agreed, later, ringing): (Agreed, Option<Later>, bool),
+    ) -> io::Result<()> {
+        let Self {
+            service,
+            options,
+            stats,
+            ..
+        } = *self;
+        // With rings, forgets and interrupts come by the device all the same.
+        let (workers, spare) = match ringing {
+            true => (1, 0),
+            false => (options.workers.max(1), options.spare),
+        };
+        let mode = Mode {
+            agreed,
+            busy: !ringing,
+            later,
+            places: Places::new(workers),
+        };
+        // There is always this thread. More of them only make it faster.
+        let wanted = workers + spare;
+        let threads: Vec<_> = (1..wanted)
+            .map_while(|n| {
+                let started = self.start_worker(scope, n, mode.clone());
+                let few =
+                    |e| tracing::warn!("{n} of {wanted} threads serve, for want of more: {e}");
+                started.map_err(few).ok()
+            })
+            .collect();
+        let polls = match options.idle {
+            Idle::Auto => awake::is_worth_while(),
+            Idle::Poll => true,
+            Idle::Halt => false,
+        };
+        if polls {
+            let awake = thread::Builder::new().name("fuse-awake".into());
+            if let Err(e) = awake.spawn_scoped(scope, || stats.awake.run(stats, awake::hold)) {
+                tracing::warn!("idle CPUs halt, for want of a thread: {e}");
+            }
+        }
+        service.started();
+        let first = self.work(0, mode);
+        let ended = first.and(join(threads));
+        stats.awake.end();
+        ended
+    }
+
     fn start_worker<'s>(
         &self,
         scope: &'s Scope<'s, 'a>,
@@ -271,6 +352,19 @@ impl<'a> Session<'a> {
         serve_device(worker, cpu, self.service)
     }
 
+    /// A further descriptor of the connection: one of those that are left, or a new one.
+    fn further(&self, nonblocking: bool) -> io::Result<OwnedFd> {
+        let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(left) = spare.pop() {
+            return Ok(left);
+        }
+        let new = clone_device(&self.device, nonblocking)?;
+        if let Some(keeper) = self.keeper {
+            keeper.keep(new.as_fd());
+        }
+        Ok(new)
+    }
+
     /// The worker that serves the device, and the CPU to be bound to.
     fn worker(&self, number: usize, mode: Mode) -> (Worker, Option<usize>) {
         let busy = mode.busy;
@@ -283,7 +377,7 @@ impl<'a> Session<'a> {
             if !self.options.clone && !nonblocking {
                 return Arc::clone(&self.device);
             }
-            clone_device(&self.device, nonblocking).map_or_else(
+            self.further(nonblocking).map_or_else(
                 |e| {
                     tracing::debug!("no descriptor of its own for a thread: {e}");
                     Arc::clone(&self.device)
@@ -301,6 +395,7 @@ impl<'a> Session<'a> {
             later: mode.later,
             places: mode.places,
             huge: number < self.options.workers.max(1),
+            is_kept: self.keeper.is_some(),
         };
         let bound = busy && self.options.pin && number < self.options.workers;
         let cpu = bound.then(allowed_cpus).and_then(|cpus| {

@@ -161,7 +161,7 @@ fn with<R>(
         ..Options::default()
     };
     thread::scope(|scope| {
-        let server = scope.spawn(|| serve(service, ours, &options, stats));
+        let server = scope.spawn(|| serve(service, ours, &options, stats, None));
         let kernel_end = Kernel(theirs);
         let result = kernel(&kernel_end);
         drop(kernel_end);

@@ -52,6 +52,18 @@ impl Buffer {
         Ok(buffer)
     }
 
+    /// Allocates all of it now. A process that is killed while the kernel copies a request to memory that is not there yet
+    /// does not get it, and the request fails.
+    pub(crate) fn allocate(&mut self) {
+        // Only advice, and not known before Linux 5.14: then touching it does the same.
+        let advised = self
+            .map
+            .advise_range(Advice::PopulateWrite, self.start, self.len);
+        if advised.is_err() {
+            self.as_mut().fill(0);
+        }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.len
     }

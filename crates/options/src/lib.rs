@@ -175,6 +175,8 @@ pub struct MountOptions {
     pub on_error: OnError,
     /// `transport=`: how requests reach the daemon.
     pub transport: Transport,
+    /// `restart`: if the daemon dies, another one goes on, and applications wait for it.
+    pub restart: bool,
     /// `buffers=`: use only this many of the staging buffers that `mkfs` made.
     pub buffers: Option<u32>,
     /// `ablation=`.
@@ -233,6 +235,7 @@ impl Default for MountOptions {
             checkpoint: CheckpointPolicy::default(),
             writeback_cache: false,
             atomic_writes: false,
+            restart: false,
             open: OpenPolicy::default(),
             on_error: OnError::default(),
             transport: Transport::default(),
@@ -439,6 +442,9 @@ impl fmt::Display for MountOptions {
         out.push(self.open.to_string());
         out.push(self.on_error.to_string());
         out.push(format!("transport={}", self.transport));
+        if self.restart {
+            out.push("restart".into());
+        }
         if self.idle != Idle::Auto {
             out.push(format!("idle={}", self.idle));
         }

@@ -181,6 +181,11 @@ impl<'a> Parser<'a> {
                 self.options.atomic_writes = true;
                 Ok(())
             }
+            ("restart", None) => {
+                self.once("restart", word)?;
+                self.options.restart = true;
+                Ok(())
+            }
             ("acl", None) => {
                 self.once("access control lists", word)?;
                 self.options.acls = Some(Acls::On);
@@ -402,6 +407,20 @@ impl<'a> Parser<'a> {
                 "atomic_writes".into(),
                 "open=elide",
                 "what belongs together is told by the open file it was written through; drop one of them",
+            );
+        }
+        if o.restart && o.transport == Transport::Uring {
+            return conflict(
+                "restart".into(),
+                "transport=uring",
+                "what the kernel has put into a ring is lost with the daemon; drop one of them",
+            );
+        }
+        if o.restart && o.atomic_writes {
+            return conflict(
+                "restart".into(),
+                "atomic_writes",
+                "writes that wait for their commit are lost with the daemon; drop one of them",
             );
         }
         if o.permissions == Permissions::Owner && o.allow_other {

@@ -90,6 +90,13 @@ fn every_option_has_its_effect() {
             },
         ),
         (
+            "restart",
+            MountOptions {
+                restart: true,
+                ..d()
+            },
+        ),
+        (
             "atomic_writes",
             MountOptions {
                 atomic_writes: true,
@@ -335,6 +342,8 @@ fn contradictions_are_refused() {
         "data=ordered,dirsync",
         "writeback,writethrough",
         "writeback,atomic_writes",
+        "restart,atomic_writes",
+        "transport=uring,restart",
         "atomic_writes,open=elide",
         "ablation=nodelog:ssd",
         "ablation=nodelog:ssd,durability=op",
@@ -430,7 +439,7 @@ proptest! {
     fn what_parses_prints_and_parses(words in prop::collection::vec(prop::sample::select(&[
         "ro", "rw", "data=ordered", "durability=commit", "writeback", "open=elide", "noatime",
         "errors=continue", "commit=9", "buffers=2", "threads=3", "nosuid", "nodev", "noexec",
-        "transport=dev", "idle=halt", "read_ahead=0", "large=0", "memory=64M", "permissions=kernel", "noacl", "idmap", "allow_other", "ablation=staging:central", "ablation=checkpoint:double", "subtype=none",
+        "transport=dev", "restart", "idle=halt", "read_ahead=0", "large=0", "memory=64M", "permissions=kernel", "noacl", "idmap", "allow_other", "ablation=staging:central", "ablation=checkpoint:double", "subtype=none",
         "ablation=locking:file", "ablation=workers:1", "fsname=/dev/x", "nodiratime",
     ][..]), 0..8)) {
         let o = parse(&words.join(",")).unwrap();

@@ -13,6 +13,7 @@ mod files;
 mod ioctl;
 mod listing;
 mod names;
+mod once;
 pub mod outside;
 mod service;
 pub mod session;

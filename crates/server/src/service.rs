@@ -10,6 +10,7 @@ use quayfs_fuse::{
 };
 use quayfs_layout::inode::ROOT;
 use quayfs_options::{AtimePolicy, MountOptions, OpenPolicy};
+use quayfs_restart::Requests;
 use quayfs_store::error::FsError;
 
 use crate::STATUS_XATTR;
@@ -86,6 +87,29 @@ pub(super) struct Server {
     pub(super) atomic: Sessions,
     /// Called when the kernel has begun to ask.
     pub(super) started: Box<dyn Fn() + Send + Sync>,
+    /// What the next daemon has to know of requests that this one does not answer, if there will be one.
+    pub(super) requests: Option<Arc<Requests>>,
+    /// Called after the first answer.
+    pub(super) answered: Once,
+}
+
+/// Something that is done once.
+pub(super) struct Once {
+    is_done: AtomicBool,
+    what: Box<dyn Fn() + Send + Sync>,
+}
+
+impl Once {
+    pub(super) fn new(what: Box<dyn Fn() + Send + Sync>) -> Self {
+        let is_done = AtomicBool::new(false);
+        Self { is_done, what }
+    }
+
+    fn happened(&self) {
+        if !self.is_done.load(Ordering::Relaxed) && !self.is_done.swap(true, Ordering::Relaxed) {
+            (self.what)();
+        }
+    }
 }
 
 impl Service for Server {
@@ -149,7 +173,9 @@ impl Service for Server {
         match &request.op {
             Op::Ioctl { args, data } => {
                 self.fs.alive().errno()?;
-                self.ioctl_waiting(&request.header, (args, data), out)
+                self.at_most_once(request, out, |out| {
+                    self.ioctl_waiting(&request.header, (args, data), out)
+                })
             }
             _ => self.answer(request, out),
         }
@@ -160,10 +186,30 @@ impl Service for Server {
     }
 
     fn answer(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer {
-        let (header, ino) = (&request.header, request.header.nodeid);
-        if !spared(ino, &request.op) {
+        if !spared(request.header.nodeid, &request.op) {
             self.fs.alive().errno()?;
         }
+        let answer = self.at_most_once(request, out, |out| self.carry_out(request, out));
+        self.answered.happened();
+        answer
+    }
+}
+
+impl Server {
+    fn at_most_once(
+        &self,
+        request: &Request<'_>,
+        out: &mut Out<'_>,
+        carry_out: impl FnOnce(&mut Out<'_>) -> Answer,
+    ) -> Answer {
+        match &self.requests {
+            Some(requests) => self.once(requests, request, out, carry_out),
+            None => carry_out(out),
+        }
+    }
+
+    fn carry_out(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer {
+        let (header, ino) = (&request.header, request.header.nodeid);
         match request.op {
             Op::Lookup { name } => self.lookup(ino, name, out),
             Op::Forget { nlookup } => {

@@ -4,15 +4,36 @@
 
 use std::io::Error;
 
-use rustix::io::{Errno, Result};
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 
-/// Closes all descriptors but the standard streams.
-pub(super) fn close_inherited() -> Result<()> {
-    const FIRST: libc::c_uint = 3;
+use rustix::io::{Errno, FdFlags, Result, fcntl_setfd};
+
+/// The first descriptor that is no standard stream.
+const FIRST: libc::c_uint = 3;
+
+/// Closes all descriptors but the standard streams and the first `kept` after them.
+pub(super) fn close_inherited(kept: usize) -> Result<()> {
+    let first = FIRST + kept as libc::c_uint;
     // SAFETY: the command line has been read and nothing has been opened yet that is still owned by something: what
     // is open belongs to the process that started this one. There are no other threads.
-    let closed = unsafe { libc::close_range(FIRST, libc::c_uint::MAX, 0) };
+    let closed = unsafe { libc::close_range(first, libc::c_uint::MAX, 0) };
     done(closed)
+}
+
+/// The first descriptors after the standard streams, which close at an exec from now on.
+pub(super) fn passed_on(count: usize) -> Result<Vec<OwnedFd>> {
+    let numbers = (FIRST..).take(count).map(libc::c_uint::cast_signed);
+    // All of them are looked at before the first is owned.
+    for number in numbers.clone() {
+        // SAFETY: borrowed for this call only, which fails if nothing is open under this number.
+        let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
+        fcntl_setfd(descriptor, FdFlags::CLOEXEC)?;
+    }
+    // SAFETY: they are open, and nothing in this process owns them: the process that started it has said so, and
+    // `close_inherited` has left them open. This is called once.
+    Ok(numbers
+        .map(|number| unsafe { OwnedFd::from_raw_fd(number) })
+        .collect())
 }
 
 /// Lets all signals through.

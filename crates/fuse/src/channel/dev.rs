@@ -42,6 +42,8 @@ pub(crate) struct Worker {
     pub(crate) places: Arc<Places>,
     /// Its answers lie in huge pages, which are allocated whole.
     pub(crate) huge: bool,
+    /// The connection outlives the process.
+    pub(crate) is_kept: bool,
 }
 
 impl Worker {
@@ -78,7 +80,11 @@ impl Worker {
     fn buffers(&self) -> io::Result<(Buffer, Buffer)> {
         let len = HEAD + self.agreed.payload;
         let reply = if self.huge { Buffer::huge } else { Buffer::new };
-        Ok((Buffer::new(len)?, reply(len)?))
+        let mut message = Buffer::new(len)?;
+        if self.is_kept {
+            message.allocate();
+        }
+        Ok((message, reply(len)?))
     }
 
     /// The next message: its length, and the descriptor that it came from.

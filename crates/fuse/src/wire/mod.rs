@@ -46,6 +46,10 @@ pub const ROOT: u64 = 1;
 pub const NOTIFY_INVAL_INODE: i32 = 2;
 /// `FUSE_NOTIFY_STORE`.
 pub const NOTIFY_STORE: i32 = 4;
+/// `FUSE_NOTIFY_RESEND`.
+pub const NOTIFY_RESEND: i32 = 7;
+/// `FUSE_UNIQUE_RESEND`: set in the number of a request that was sent before.
+pub const UNIQUE_RESEND: u64 = 1 << 63;
 /// `FS_IOC_GETFLAGS` of a 64-bit program; what it and the next one hand over are 4 bytes all the same.
 pub const IOC_GETFLAGS: u32 = 0x8008_6601;
 /// `FS_IOC_SETFLAGS`.

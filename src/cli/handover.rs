@@ -1,0 +1,233 @@
+//! What a daemon has from the one before it, and leaves to the one after it: descriptors, which a third process holds.
+//!
+//! That is the supervisor of the mount ([`super::supervisor`]), or any service manager that speaks the same protocol:
+//! messages to `NOTIFY_SOCKET` (sd_notify(3)), of which `FDSTORE=1` brings a descriptor to be held under a name, and
+//! `LISTEN_FDS` and `LISTEN_FDNAMES` (sd_listen_fds(3)), by which the next daemon finds them.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use quayfs_fuse::{Keeper, Left, Negotiation, Notifier};
+use quayfs_restart::Requests;
+use quayfs_server::session::Succession;
+use rustix::cmsg_space;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, connect, sendmsg, socket_with,
+};
+use tracing::warn;
+
+/// How many descriptors are passed on, starting with the first that is no standard stream.
+pub const PASSED: &str = "LISTEN_FDS";
+/// Their names, with colons between them.
+pub const NAMES: &str = "LISTEN_FDNAMES";
+/// The process they are meant for, if that was known.
+const FOR: &str = "LISTEN_PID";
+/// Where to send messages.
+pub const SOCKET: &str = "NOTIFY_SOCKET";
+
+/// How many daemons of this mount have died.
+pub const LIVES: &str = "QUAYFS_DEATHS";
+/// How the last of them died.
+pub const LAST: &str = "QUAYFS_LAST_DEATH";
+
+/// A descriptor of the connection to the kernel.
+const CONNECTION: &str = "connection";
+/// The memory of requests under way.
+const REQUESTS: &str = "requests";
+
+/// The mount answers requests.
+pub const READY: &str = "READY=1";
+/// This daemon has answered one.
+pub const ANSWERED: &str = "X_QUAYFS_ANSWERED=1";
+/// A descriptor comes with the message.
+pub const STORE: &str = "FDSTORE=1";
+
+/// How many descriptors this process was given, before it has read any of them.
+pub fn passed() -> usize {
+    let number = |name: &str| std::env::var(name).ok()?.parse().ok();
+    match number(FOR) {
+        Some(pid) if pid != std::process::id() as usize => 0,
+        _ => number(PASSED).unwrap_or(0),
+    }
+}
+
+/// Logs what the supervisor says of the daemon that has died.
+pub fn tell_of_the_last_one() {
+    let word = |name: &str| std::env::var(name).unwrap_or_default();
+    let (lives, last) = (word(LIVES), word(LAST));
+    warn!("daemon {lives} after the first one goes on with the mount: {last}");
+}
+
+/// The process that holds descriptors.
+#[derive(Clone, Debug)]
+pub struct Holder(Arc<OwnedFd>);
+
+impl Holder {
+    /// The one that started this process, if it holds any.
+    pub fn find() -> Option<Self> {
+        let name = std::env::var_os(SOCKET)?;
+        Self::at(&name)
+            .map_err(|e| warn!("{SOCKET} cannot be reached: {e}"))
+            .ok()
+    }
+
+    fn at(name: &OsStr) -> Result<Self, Errno> {
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+        let address = match name.as_bytes() {
+            [b'@', name @ ..] => SocketAddrUnix::new_abstract_name(name)?,
+            path => SocketAddrUnix::new(path)?,
+        };
+        connect(&socket, &address)?;
+        Ok(Self(Arc::new(socket)))
+    }
+
+    /// Says something.
+    pub fn tell(&self, message: &str) {
+        self.send(message, &[]);
+    }
+
+    fn store(&self, name: &str, descriptor: BorrowedFd<'_>) {
+        self.send(&format!("{STORE}\nFDNAME={name}"), &[descriptor]);
+    }
+
+    fn send(&self, message: &str, descriptors: &[BorrowedFd<'_>]) {
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !descriptors.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(descriptors));
+        }
+        let parts = [IoSlice::new(message.as_bytes())];
+        let sent = rustix::io::retry_on_intr(|| {
+            sendmsg(&*self.0, &parts, &mut control, SendFlags::NOSIGNAL)
+        });
+        if let Err(e) = sent {
+            warn!("no other daemon can go on when this one dies: {e}");
+        }
+    }
+}
+
+impl Keeper for Kept {
+    fn keep(&self, descriptor: BorrowedFd<'_>) {
+        self.holder.store(CONNECTION, descriptor);
+    }
+
+    fn agreed(&self, negotiation: Negotiation) {
+        let mut words = self.requests.connection();
+        words[..5].copy_from_slice(&negotiation.to_words());
+        self.requests.connect(&words);
+    }
+}
+
+/// Where the connection is kept.
+struct Kept {
+    holder: Holder,
+    requests: Arc<Requests>,
+}
+
+/// What a daemon goes on with: a connection that exists, and what was being done over it.
+#[derive(Debug)]
+pub struct Handover {
+    /// The connection.
+    pub device: OwnedFd,
+    further: Vec<OwnedFd>,
+    requests: Arc<Requests>,
+}
+
+impl Handover {
+    /// What the last daemon has left, out of the descriptors that this process was given; `None` if this is the first
+    /// daemon.
+    ///
+    /// # Errors
+    /// It has not left all that is needed.
+    pub fn take(given: Vec<OwnedFd>) -> io::Result<Option<Self>> {
+        let names = std::env::var(NAMES).unwrap_or_default();
+        let mut connections = Vec::new();
+        let mut requests = None;
+        for (descriptor, name) in given.into_iter().zip(names.split(':')) {
+            match name {
+                CONNECTION => connections.push(descriptor),
+                REQUESTS => requests = Some(File::from(descriptor)),
+                other => warn!("a descriptor `{other}` was passed on, which is not known"),
+            }
+        }
+        let Some(requests) = requests else {
+            return Ok(None);
+        };
+        let mut connections = connections.into_iter();
+        let Some(device) = connections.next() else {
+            return Err(io::Error::other("the last daemon left no connection"));
+        };
+        Ok(Some(Self {
+            device,
+            further: connections.collect(),
+            requests: Arc::new(Requests::left(requests)?),
+        }))
+    }
+
+    /// Which requests the last daemon was carrying out, and what the kernel knows of inodes.
+    ///
+    /// # Errors
+    /// There are no descriptors left.
+    pub fn predecessor(&self) -> io::Result<quayfs_fs::predecessor::Predecessor> {
+        let kernel = Notifier::new(&self.device)?;
+        Ok(quayfs_fs::predecessor::Predecessor {
+            requests: Arc::clone(&self.requests),
+            knows: Box::new(move |ino| kernel.knows(ino)),
+        })
+    }
+
+    /// The device number of the mount, as `MAJOR:MINOR`.
+    fn number(&self) -> Option<String> {
+        let [.., major, minor] = self.requests.connection();
+        (minor != 0).then(|| format!("{major}:{minor}"))
+    }
+
+    /// The connection, the device number of the mount, and how the next daemon will go on, and this one does.
+    pub fn succeed(self, holder: Holder) -> (OwnedFd, Option<String>, Succession) {
+        let number = self.number();
+        let [a, b, c, d, e, ..] = self.requests.connection();
+        let left = Left {
+            descriptors: self.further,
+            negotiation: Negotiation::from_words([a, b, c, d, e]),
+        };
+        let succession = succession(holder, self.requests, Some(left));
+        (self.device, number, succession)
+    }
+}
+
+/// How a daemon will go on after the first one. `number`: that of the mount.
+///
+/// # Errors
+/// There is no memory.
+pub fn begin(holder: Holder, number: Option<&str>) -> io::Result<Succession> {
+    let requests = Arc::new(Requests::new()?);
+    let mut words = requests.connection();
+    let numbers = number.and_then(|n| n.split_once(':'));
+    if let Some((major, minor)) = numbers.and_then(|(a, b)| a.parse().ok().zip(b.parse().ok())) {
+        (words[6], words[7]) = (major, minor);
+    }
+    requests.connect(&words);
+    holder.store(REQUESTS, requests.file().as_fd());
+    Ok(succession(holder, requests, None))
+}
+
+fn succession(holder: Holder, requests: Arc<Requests>, left: Option<Left>) -> Succession {
+    let keeper = Box::new(Kept {
+        holder: holder.clone(),
+        requests: Arc::clone(&requests),
+    });
+    Succession {
+        requests,
+        keeper,
+        left,
+        answered: Box::new(move || holder.tell(ANSWERED)),
+    }
+}

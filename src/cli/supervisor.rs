@@ -1,0 +1,321 @@
+//! The process that outlives the daemon of a mount: it holds what the daemon cannot lose, and starts another one.
+//!
+//! A daemon sends it the descriptors of its connection to the kernel and of its memory ([`super::handover`]). As long as
+//! some process has them the mount is not dead: when the daemon dies, those who use the mount wait, and the next daemon
+//! takes over from here. No data passes through this process, and it opens nothing of the volume.
+
+use std::collections::VecDeque;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::cmsg_space;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix,
+    SocketFlags, SocketType, bind, recvmsg, socket_with, socketpair, sockopt,
+};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use super::daemon::Job;
+use super::exit::{Failure, MOUNT_FAILED};
+use super::handover::{ANSWERED, LAST, LIVES, NAMES, PASSED, READY, SOCKET, STORE};
+use super::inherited;
+use super::log;
+use super::mount::daemon_command;
+
+/// Descriptors of this process itself are above those that it holds for daemons, which begin with the first one that is
+/// no standard stream and have no gaps.
+const OWN: i32 = 512;
+/// Where the descriptors for daemons begin.
+const FIRST: i32 = 3;
+/// So many daemons that die one after the other without an answer are enough,
+const DEATHS: usize = 5;
+/// if they die within this time, or before they serve.
+const WITHIN: Duration = Duration::from_secs(10);
+/// Longest message.
+const MESSAGE_MAX: usize = 4096;
+
+/// Runs daemons until the mount has ended.
+///
+/// # Errors
+/// What the last daemon ended with. That it could not mount it has said itself on the standard output.
+pub fn run(job: &Job) -> Result<(), Failure> {
+    let failed = |e: &dyn std::fmt::Display| Failure::new(MOUNT_FAILED, format!("supervisor: {e}"));
+    let _ = rustix::thread::set_name(c"quayfs-hold");
+    let _ = rustix::process::setsid();
+    inherited::settle(0);
+    inherited::outlive_daemons();
+    let mut supervisor = Supervisor::new().map_err(|e| failed(&e))?;
+    loop {
+        let life = supervisor.start(job).map_err(|e| failed(&e))?;
+        let end = supervisor.watch(life).map_err(|e| failed(&e))?;
+        match supervisor.judge(&end, Instant::now()) {
+            Verdict::Again => {}
+            Verdict::Over => return Ok(()),
+            Verdict::Failed(code) => std::process::exit(code.into()),
+            Verdict::GiveUp(signal) => {
+                let target = quayfs_shown::path(&job.target);
+                let line = format!(
+                    "{DEATHS} daemons in a row have answered nothing, the last one was ended by signal {signal}: the \
+                     mount is given up; `quayfs umount {target}`, then mount again"
+                );
+                // There is no other place to say it.
+                let _ = log::start(&job.log, true);
+                tracing::error!("{line}");
+                log::flush();
+                return Err(Failure::new(MOUNT_FAILED, line));
+            }
+        }
+    }
+}
+
+struct Supervisor {
+    socket: OwnedFd,
+    name: String,
+    /// Signals to pass on, and what becomes readable when they come.
+    signals: Vec<(i32, OwnedFd)>,
+    /// Descriptors that are held, and their names, without gaps from [`FIRST`] on.
+    held: Vec<(String, OwnedFd)>,
+    /// Daemons that have died.
+    lives: u64,
+    /// How the last of them died.
+    last: String,
+    /// When daemons died that had answered nothing.
+    deaths: VecDeque<Instant>,
+    /// The mount has been ready.
+    mounted: bool,
+    /// A signal has asked for the end.
+    ending: bool,
+}
+
+/// A daemon at work.
+struct Life {
+    child: Child,
+    handle: OwnedFd,
+}
+
+/// How a daemon ended.
+struct End {
+    status: ExitStatus,
+    was_ready: bool,
+    answered: bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    /// Another daemon goes on.
+    Again,
+    /// The mount has ended.
+    Over,
+    /// There is no mount, or it is of no use any more.
+    Failed(u8),
+    /// Another daemon would die like the last one, by this signal.
+    GiveUp(i32),
+}
+
+impl Supervisor {
+    fn new() -> io::Result<Self> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+        let name = format!("quayfs/supervisor/{}", std::process::id());
+        bind(
+            &socket,
+            &SocketAddrUnix::new_abstract_name(name.as_bytes())?,
+        )?;
+        sockopt::set_socket_passcred(&socket, true)?;
+        let mut signals = Vec::new();
+        for signal in [SIGTERM, SIGINT, SIGHUP] {
+            let (came, wake) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+            let wake = fcntl_dupfd_cloexec(&wake, OWN)?;
+            signal_hook::low_level::pipe::register(signal, UnixStream::from(wake))?;
+            signals.push((signal, fcntl_dupfd_cloexec(&came, OWN)?));
+        }
+        Ok(Self {
+            socket: fcntl_dupfd_cloexec(&socket, OWN)?,
+            name,
+            signals,
+            held: Vec::new(),
+            lives: 0,
+            last: String::new(),
+            deaths: VecDeque::new(),
+            mounted: false,
+            ending: false,
+        })
+    }
+
+    /// Starts a daemon, which inherits what is held. The first one answers on the standard output.
+    fn start(&self, job: &Job) -> io::Result<Life> {
+        let names: Vec<&str> = self.held.iter().map(|(name, _)| &**name).collect();
+        let mut command = daemon_command(job, "--daemon")?;
+        command
+            .env(SOCKET, format!("@{}", self.name))
+            .env(PASSED, names.len().to_string())
+            .env(NAMES, names.join(":"))
+            .env(LIVES, self.lives.to_string())
+            .env(LAST, &self.last)
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .stdout(match self.mounted {
+                true => Stdio::null(),
+                false => Stdio::inherit(),
+            });
+        let child = command.spawn()?;
+        let handle = pidfd_open(pid_of(&child)?, PidfdFlags::empty())?;
+        let handle = fcntl_dupfd_cloexec(&handle, OWN)?;
+        Ok(Life { child, handle })
+    }
+
+    /// Listens to a daemon until it ends.
+    fn watch(&mut self, mut life: Life) -> io::Result<End> {
+        let (mut was_ready, mut answered) = (false, false);
+        loop {
+            let signals = self.signals.iter().map(|(_, came)| came);
+            let watched = [&life.handle, &self.socket].into_iter().chain(signals);
+            let mut fds: Vec<_> = watched.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+            match poll(&mut fds, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+            let ended = !fds[0].revents().is_empty();
+            // Before its end is looked at: what it has sent last counts.
+            while let Some(word) = self.hear(pid_of(&life.child)?)? {
+                was_ready |= word == READY;
+                answered |= word == ANSWERED;
+            }
+            if was_ready && !self.mounted {
+                self.mounted = true;
+                // Whoever waits for the mount waits for nothing else.
+                let null = std::fs::File::options().write(true).open("/dev/null")?;
+                rustix::stdio::dup2_stdout(&null)?;
+            }
+            self.pass_on_signals(&life)?;
+            if ended {
+                let status = life.child.wait()?;
+                return Ok(End {
+                    status,
+                    was_ready,
+                    answered,
+                });
+            }
+        }
+    }
+
+    /// The next message of the daemon: a word of it. Descriptors that come along are held from now on.
+    fn hear(&mut self, daemon: Pid) -> io::Result<Option<String>> {
+        let mut text = [0; MESSAGE_MAX];
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(4), ScmCredentials(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let got = recvmsg(
+            &self.socket,
+            &mut [IoSliceMut::new(&mut text)],
+            &mut control,
+            RecvFlags::CMSG_CLOEXEC,
+        );
+        let n = match got {
+            Ok(got) => got.bytes,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+            Err(e) => return Err(e.into()),
+        };
+        let mut descriptors = Vec::new();
+        let mut is_ours = false;
+        for part in control.drain() {
+            match part {
+                RecvAncillaryMessage::ScmRights(some) => descriptors.extend(some),
+                RecvAncillaryMessage::ScmCredentials(sender) => is_ours = sender.pid == daemon,
+                _ => {}
+            }
+        }
+        let text = String::from_utf8_lossy(&text[..n]).into_owned();
+        // The name of the socket is known to all.
+        if !is_ours {
+            return Ok(Some(String::new()));
+        }
+        let name = text.lines().find_map(|line| line.strip_prefix("FDNAME="));
+        if text.lines().any(|line| line == STORE) {
+            for descriptor in descriptors {
+                self.hold(name.unwrap_or("stored"), descriptor)?;
+            }
+        }
+        Ok(Some(text.lines().next().unwrap_or_default().into()))
+    }
+
+    /// Daemons that start from now on inherit the descriptor. It has the lowest number that was free, so there is no gap
+    /// before it.
+    fn hold(&mut self, name: &str, descriptor: OwnedFd) -> io::Result<()> {
+        let next = FIRST + self.held.len() as i32;
+        if descriptor.as_raw_fd() != next || next >= OWN {
+            let number = descriptor.as_raw_fd();
+            return Err(io::Error::other(format!(
+                "descriptor {number} came, not {next}"
+            )));
+        }
+        fcntl_setfd(&descriptor, FdFlags::empty())?;
+        self.held.push((name.replace(':', "_"), descriptor));
+        Ok(())
+    }
+
+    fn pass_on_signals(&mut self, life: &Life) -> io::Result<()> {
+        for (signal, came) in &self.signals {
+            let mut some = [0; 64];
+            let mut any = false;
+            while rustix::io::read(came, &mut some).is_ok_and(|n| n > 0) {
+                any = true;
+            }
+            if any {
+                self.ending |= *signal != SIGHUP;
+                let signal = Signal::from_named_raw(*signal).ok_or(Errno::INVAL)?;
+                match rustix::process::pidfd_send_signal(&life.handle, signal) {
+                    // It has ended by itself.
+                    Ok(()) | Err(Errno::SRCH) => {}
+                    Err(e) => return Err(e.into()),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What comes after a daemon. One that ended by itself has had its reasons, and has said them.
+    fn judge(&mut self, end: &End, now: Instant) -> Verdict {
+        if let Some(code) = end.status.code() {
+            return match code {
+                0 => Verdict::Over,
+                code => Verdict::Failed(u8::try_from(code).unwrap_or(MOUNT_FAILED)),
+            };
+        }
+        let signal = end.status.signal().unwrap_or_default();
+        if !self.mounted {
+            return Verdict::Failed(MOUNT_FAILED);
+        }
+        if self.ending {
+            return Verdict::Over;
+        }
+        self.lives += 1;
+        self.last = format!("the daemon before it was ended by signal {signal}");
+        if end.answered {
+            self.deaths.clear();
+            return Verdict::Again;
+        }
+        self.deaths.push_back(now);
+        if end.was_ready {
+            self.deaths
+                .retain(|then| now.duration_since(*then) < WITHIN);
+        }
+        if self.deaths.len() < DEATHS {
+            Verdict::Again
+        } else {
+            Verdict::GiveUp(signal)
+        }
+    }
+}
+
+fn pid_of(child: &Child) -> io::Result<Pid> {
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    pid.ok_or_else(|| io::Error::other("a process without a number"))
+}
