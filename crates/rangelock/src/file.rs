@@ -18,6 +18,15 @@ pub enum Policy {
 }
 
 /// The lock of one file's bytes. Both kinds are asked the same, in the same places; nothing else differs.
+///
+/// ```
+/// use quayfs_rangelock::{FileLock, Policy};
+///
+/// let by_range = FileLock::new(Policy::Range);
+/// let _first = by_range.write(0..4096);
+/// let second = by_range.write(4096..8192);
+/// assert!(!second.waited(), "with Policy::File it would wait for the first one");
+/// ```
 pub enum FileLock {
     /// With [`Policy::Range`].
     Range(RangeLock),

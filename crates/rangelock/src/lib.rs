@@ -26,6 +26,8 @@
 //!
 //! [`FileLock`] is this lock, or one of the whole file to measure it against.
 
+#![cfg_attr(doctest, doc = include_str!("../README.md"))]
+
 #[cfg(not(loom))]
 mod file;
 mod guard;
@@ -54,6 +56,19 @@ use table::{Id, Mode, Span, Table};
 /// A lock over the ranges of one file. See the crate's documentation for its guarantees.
 ///
 /// A new lock owns no memory; the list grows with the number of simultaneous requests.
+///
+/// ```
+/// use quayfs_rangelock::RangeLock;
+///
+/// let lock = RangeLock::new();
+/// let reader = lock.read(0..100);
+/// assert!(lock.try_read(50..150).is_some(), "readers share");
+/// assert!(lock.try_write(50..150).is_none(), "a writer does not");
+/// let writer = lock.write(100..150);
+/// assert_eq!((writer.range(), writer.waited()), (100..150, false));
+/// drop(reader);
+/// assert!(lock.try_write(0..100).is_some());
+/// ```
 pub struct RangeLock {
     table: Mutex<Table<Arc<Waiter>>>,
 }
@@ -118,6 +133,32 @@ impl RangeLock {
     /// range that stays locked longer than the function that locked it.
     ///
     /// `lock.as_ref()` must name the same lock for the life of the guard.
+    ///
+    /// ```
+    /// use quayfs_rangelock::{RangeLock, ReadGuard};
+    /// use std::sync::Arc;
+    ///
+    /// struct File(RangeLock);
+    ///
+    /// #[derive(Clone)]
+    /// struct Handle(Arc<File>);
+    ///
+    /// impl AsRef<RangeLock> for Handle {
+    ///     fn as_ref(&self) -> &RangeLock {
+    ///         &self.0.0
+    ///     }
+    /// }
+    ///
+    /// fn first_page(file: &Handle) -> ReadGuard<Handle> {
+    ///     RangeLock::read_owned(file.clone(), 0..4096)
+    /// }
+    ///
+    /// let file = Handle(Arc::new(File(RangeLock::new())));
+    /// let page = first_page(&file);
+    /// assert!(file.as_ref().try_write(0..1).is_none());
+    /// drop(page);
+    /// assert!(file.as_ref().try_write(0..1).is_some());
+    /// ```
     pub fn read_owned<L: AsRef<Self>>(lock: L, range: Range<u64>) -> ReadGuard<L> {
         let (id, span, waited) = lock.as_ref().acquire(range, Mode::Shared);
         ReadGuard::new(Hold::new(lock, id, span, waited))
