@@ -4,6 +4,19 @@
 //! crate, so nothing outside it can dereference the medium or be broken by what is on it. [`Bytes`] have an
 //! address, for system calls that read there.
 //!
+//! ```
+//! use quayfs_pmem::Region;
+//!
+//! let region = Region::anonymous(8192);
+//! region.write(4096, b"payload");
+//! region.flush(4096, 7);
+//! region.drain()?; // the payload is durable before the word that says that it is there
+//! region.store_u64(0, 7);
+//! region.persist(0, 8)?;
+//! assert_eq!(region.read_vec(4096, region.load_u64(0)), b"payload");
+//! # Ok::<(), quayfs_pmem::PmemError>(())
+//! ```
+//!
 //! # The persistence model
 //!
 //! This is the one statement of what a crash may do to the medium. The file system, the crash
@@ -61,6 +74,8 @@
 //! old and new (whole, for the 4- and 8-byte accesses). [`Region::store_u64`] is a release store and
 //! [`Region::load_u64`] an acquire load. Non-temporal stores are *not* ordered by a release store:
 //! fence before publishing what [`Region::write_nt`] wrote, to threads as well as to the medium.
+
+#![cfg_attr(doctest, doc = include_str!("../README.md"))]
 
 pub mod libpmem;
 
