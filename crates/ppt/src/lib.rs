@@ -40,6 +40,8 @@
 //! The crate knows neither files nor journal records; which blocks to swap, and when, is policy
 //! and lives elsewhere.
 
+#![cfg_attr(doctest, doc = include_str!("../README.md"))]
+
 mod area;
 mod attach;
 mod error;

@@ -41,6 +41,36 @@ pub(crate) struct Turn {
 /// Looking up takes no lock. While a transaction is being committed a lookup sees each of its
 /// entries old or new. A caller that must not meet a mixture prevents it by other means. A caller
 /// whose data does not fit the checksum looks up again before calling it damage.
+///
+/// ```
+/// # use quayfs_pmem::Region;
+/// use quayfs_ppt::{BlockState, Ppt, PptGeometry};
+/// # use std::sync::Arc;
+///
+/// # let geometry = PptGeometry {
+/// #     volume_salt: 1,
+/// #     l2p_map_off: 4096,
+/// #     l2p_crc_off: 8192,
+/// #     blocks: 64,
+/// #     l2p_log_off: 12288,
+/// #     l2p_log_lanes: 1,
+/// #     l2p_lane_bytes: 4096,
+/// # };
+/// # let region = Arc::new(Region::anonymous(32768));
+/// Ppt::format(&region, &geometry)?;
+/// region.drain()?;
+/// let (table, report) = Ppt::attach(region, geometry)?;
+/// assert_eq!(report.undone, 0, "nothing was interrupted");
+///
+/// // A new table maps each LBN to the block of the same number, which reads as zeros.
+/// assert_eq!(table.lookup(5)?.pbn, 5);
+/// // Fresh blocks whose content is on the device need no transaction.
+/// table.write_direct(&[(5, 0x1234_5678)])?;
+/// assert_eq!(table.lookup(5)?.state, BlockState::Written);
+/// table.zero_batch(&[5])?;
+/// assert_eq!(table.lookup(5)?.state, BlockState::Zero);
+/// # Ok::<(), quayfs_ppt::PptError>(())
+/// ```
 pub struct Ppt {
     pub(crate) area: Area,
     pub(crate) overlay: Overlay,

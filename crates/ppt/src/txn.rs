@@ -34,6 +34,31 @@ pub(crate) struct Room {
 ///
 /// Changes are collected in DRAM, each seeing those before it, and reach the medium in
 /// [`commit`](Self::commit).
+///
+/// ```
+/// # use quayfs_pmem::Region;
+/// # use quayfs_ppt::{Ppt, PptGeometry};
+/// # let geometry = PptGeometry {
+/// #     volume_salt: 1,
+/// #     l2p_map_off: 4096,
+/// #     l2p_crc_off: 8192,
+/// #     blocks: 64,
+/// #     l2p_log_off: 12288,
+/// #     l2p_log_lanes: 1,
+/// #     l2p_lane_bytes: 4096,
+/// # };
+/// # let region = std::sync::Arc::new(Region::anonymous(32768));
+/// # Ppt::format(&region, &geometry)?;
+/// # let (table, _) = Ppt::attach(region, geometry)?;
+/// let mut txn = table.begin()?;
+/// txn.swap(1, 2)?;
+/// txn.swap(2, 3)?;
+/// assert_eq!(txn.lookup(2)?.pbn, 3);
+/// assert_eq!(table.lookup(2)?.pbn, 2, "others see nothing of it yet");
+/// assert_eq!(txn.commit(1)?, 3);
+/// assert_eq!([1, 2, 3].map(|lbn| table.lookup(lbn).unwrap().pbn), [2, 3, 1]);
+/// # Ok::<(), quayfs_ppt::PptError>(())
+/// ```
 #[must_use = "a transaction that is not committed changes nothing"]
 pub struct Txn<'a> {
     ppt: &'a Ppt,
