@@ -84,6 +84,49 @@ pub(crate) struct Buffer {
 /// Staging buffers, lanes and superblock of a recovered volume. Shared by reference; all methods may
 /// be called from any thread.
 ///
+/// ```
+/// # use quayfs_journal::{Durability, Journal, JournalGeometry, JournalOptions, RecoveredTo};
+/// use quayfs_journal::Need;
+/// # use quayfs_pmem::Region;
+/// # use std::sync::Arc;
+/// #
+/// # let geometry = JournalGeometry {
+/// #     volume_salt: 1,
+/// #     jsb_off: 0,
+/// #     buffers: 1,
+/// #     lane_off: 4096,
+/// #     lane_bytes: 8192,
+/// #     slot_hdr_off: 12288,
+/// #     slots_per_buffer: 4,
+/// #     slot_data_off: 16384,
+/// # };
+/// # let region = Arc::new(Region::anonymous(16384 + 4 * 4096));
+/// # Journal::format(&region, &geometry, Durability::Commit)?;
+/// # let scan = Journal::scan(Arc::clone(&region), &geometry)?;
+/// # let options = JournalOptions::new(Durability::Commit);
+/// # let journal = scan.into_journal(RecoveredTo { digested: 0 }, options)?;
+/// let need = Need { slots: 0, record_bytes: 3, prefer: 0 };
+/// let append = |items: &[u8]| {
+///     let credit = journal.acquire(need).expect("an empty journal has room");
+///     journal.append(credit, vec![], items)
+/// };
+/// append(b"one")?;
+/// let second = append(b"two")?;
+/// append(b"six")?;
+/// // In `commit` mode nothing is durable before this, and then all of it up to a number.
+/// let covered = journal.commit(Some(second.seq))?;
+/// assert!(covered >= second.seq);
+///
+/// // Digest: the records are applied to what they describe, and their log space returns.
+/// for record in journal.read_records(0, covered, usize::MAX, usize::MAX)?.iter() {
+///     println!("{}: {:?}", record.seq, record.items);
+///     journal.mark_committed(record);
+/// }
+/// journal.set_digested(covered)?;
+/// assert_eq!(journal.digested(), covered);
+/// # Ok::<(), quayfs_journal::JournalError>(())
+/// ```
+///
 /// Lock order, as far as this crate is concerned: central, digest or retire, the turn to commit, lane. The lane
 /// lock is a leaf but for the drain of the region, `committing` one altogether.
 pub struct Journal {

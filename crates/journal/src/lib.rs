@@ -17,11 +17,12 @@
 //! may do is stated by crate `quayfs-pmem`.
 //!
 //! What is durable when:
-//! * [`Journal::stage`] in `op`: payloads and slot headers. In `commit` they are with the next
-//!   [`Journal::commit`] that covers the record.
-//! * [`Journal::append`] in `op`: the record, hence the operation.
+//! * [`Journal::stage`]: nothing. Payloads and slot headers are durable with the record that names them.
+//! * [`Journal::append`] in `op`: the record with what it stages, hence the operation. In `commit` nothing.
 //! * [`Journal::commit`]: every record at or below its result.
 //! * [`Journal::set_digested`]: D, and everything the caller stored and flushed before.
+
+#![cfg_attr(doctest, doc = include_str!("../README.md"))]
 
 mod acquire;
 mod append;
