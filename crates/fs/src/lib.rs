@@ -3,6 +3,36 @@
 //! One file per family of operations. Each operation promises what it needs, takes its locks in
 //! the order of [`locks`], changes images and pages through a transaction, appends its record,
 //! and publishes. The server decodes requests into these calls and decides nothing.
+//!
+//! # Embedding
+//!
+//! A program can use a volume as a library, while no other process has it mounted. `examples/embed.rs` is one.
+//!
+//! ```no_run
+//! use quayfs_fs::volume::{Access, Volume};
+//! use quayfs_fs::{Caller, Fs, MountOptions, S_IFREG};
+//! use std::time::Duration;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // Made by `quayfs mkfs volume --size 64M`, or by `quayfs_mkfs::mkfs`.
+//! let volume = Volume::open("volume".as_ref(), Access::ReadWrite, Duration::ZERO)?;
+//! let fs = Fs::mount(volume, &MountOptions::default())?;
+//! let me = Caller { uid: 1000, gid: 1000, umask: 0o022 };
+//! let file = fs.mknod(me, fs.root(), b"file", S_IFREG | 0o644, 0)?.ino;
+//! fs.write(file, 0, b"content", false)?;
+//! fs.fsync(file)?;
+//! assert_eq!(fs.read(file, 0, 4096)?, b"content");
+//! fs.shutdown()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! What the kernel does for mounts is the program's business here:
+//!
+//! * It walks along paths, name by name ([`Fs::lookup`]), and checks permissions; the library checks none.
+//! * What returns an inode that was looked up or made counts as a lookup. As long as not all are taken back
+//!   ([`Fs::forget`]), the inode stays even without a name, as an open file does.
+//! * It ends a mount with [`Fs::shutdown`]. Without that, the next one recovers as after a crash.
 
 pub mod attr;
 pub mod data;
@@ -22,11 +52,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use quayfs_background::{Background, Threads, guarded};
+use quayfs_layout::dirent;
 use quayfs_layout::inode::{Inode, ROOT, S_IFDIR};
-use quayfs_layout::{Ino, dirent};
-use quayfs_options::MountOptions;
 use quayfs_pmem::Region;
-use quayfs_store::error::{FsError, Result};
+use quayfs_store::error::Result;
 use quayfs_store::ns::inode::Cell;
 use quayfs_sync::Mutex;
 use quayfs_sync::thread::{self, JoinHandle};
@@ -43,6 +72,12 @@ pub use ops::rename::RenameFlags;
 pub use ops::statfs::StatFs;
 pub use ops::xattr::{Cause, SetXattr};
 pub use status::{Status, uuid_text};
+
+// What the calls take and return, for those that use nothing else of the crates below.
+pub use quayfs_layout::Ino;
+pub use quayfs_layout::inode::{S_IFBLK, S_IFCHR, S_IFIFO, S_IFREG, S_IFSOCK};
+pub use quayfs_options::MountOptions;
+pub use quayfs_store::error::FsError;
 
 use crate::recovery::MountError;
 use crate::scrub::Scrubber;
@@ -65,6 +100,9 @@ pub struct Fs {
 impl Fs {
     /// Recovers a volume and starts the background threads. When it returns, operations are
     /// answered.
+    ///
+    /// # Errors
+    /// [`MountError`]; what recovery has done until then is durable or will be done again.
     pub fn mount(
         volume: Volume,
         options: &MountOptions,
