@@ -12,7 +12,7 @@ PACKAGES := fuse3 libpmem-dev pkg-config gcc libc6-dev make ca-certificates \
 	python3 git e2fsprogs xfsprogs acl
 
 .PHONY: help deps build mount umount test test-workspace test-rings test-loom conformance xfstests apps kills cuts crash threads mutants lint deny docs \
-	benches bench lab \
+	package benches bench lab \
 	fuzz miri sanitize install uninstall
 
 help:
@@ -35,6 +35,7 @@ help:
 	@echo '               make sanitize look for undefined behaviour; all need a nightly toolchain'
 	@echo 'make lint      formatting and clippy;  make docs, make benches: build those'
 	@echo 'make deny      licences, versions, sources of what is linked, and advisories where they can be had'
+	@echo 'make package   pack the crates that stand alone as for a registry, and build each from that'
 	@echo 'make install   install below PREFIX ($(PREFIX)), and the helpers of mount(8)'
 
 deps:
@@ -164,6 +165,12 @@ deny: deps
 
 docs: deps
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps
+
+# What can be published: parts that stand alone, and what they depend on. Each is built from its package, with the
+# packages of the others; nothing is uploaded.
+PUBLISHED := journal ppt rangelock pmem layout transfer limits sync
+package: deps
+	$(CARGO) package --allow-dirty $(addprefix -p quayfs-,$(PUBLISHED))
 
 benches: deps
 	$(CARGO) bench --workspace --no-run
