@@ -18,6 +18,7 @@ use crate::mount::superblock::Superblock;
 use crate::mount::{Mount, Pending, Place, Users};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -206,6 +207,7 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
         early(&format_args!("cannot mount on {target}: {e}"))
     })?;
     let mut volume = open(job).map_err(|e| early(&e))?;
+    let stores = outlive(&volume, job, handover.as_ref()).map_err(|e| early(&e))?;
     if let Some(handover) = &handover {
         volume.follow(handover.predecessor().map_err(|e| early(&e))?);
     }
@@ -223,7 +225,13 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
             outside,
             handover.succeed(holder),
         ),
-        None => attach(job, &fs, (place, signals), outside, holder.clone()),
+        None => attach(
+            job,
+            &fs,
+            (place, signals),
+            outside,
+            holder.clone().zip(stores),
+        ),
     };
     let mounted = mounted.map_err(|why| {
         early(&match fs.shutdown() {
@@ -257,6 +265,26 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
     })
 }
 
+/// From here on what is stored to the region outlives this process, where another one is to go on.
+fn outlive(
+    volume: &Volume,
+    job: &Job,
+    handover: Option<&Handover>,
+) -> Result<Option<File>, Box<dyn std::error::Error>> {
+    if !job.options.restart {
+        return Ok(None);
+    }
+    let stores = match handover {
+        Some(handover) => handover.stores()?,
+        None => handover::no_stores()?,
+    };
+    let bytes = volume.region().outlive(stores.try_clone()?)?;
+    if bytes > 0 {
+        info!("{bytes} bytes that the last daemon had stored are stored again");
+    }
+    Ok(Some(stores))
+}
+
 /// A mount that others find, and what becomes of it.
 struct Mounted {
     inbox: Receiver<Event>,
@@ -271,12 +299,13 @@ fn attach(
     fs: &Arc<Fs>,
     (place, signals): (Place, Signals),
     outside: Outside,
-    holder: Option<Holder>,
+    survives: Option<(Holder, File)>,
 ) -> Result<Mounted, String> {
     add_signals(&signals)?;
     let (pending, device) =
         Pending::new(&job.volume, place, &fs.e.options).map_err(|e| e.to_string())?;
-    let succession = holder.map(|holder| handover::begin(holder, pending.device()));
+    let succession =
+        survives.map(|(holder, stores)| handover::begin(holder, &stores, pending.device()));
     let succession = succession.transpose().map_err(|e| e.to_string())?;
     let (events, inbox) = channel();
     // Without it ranges are not exchanged.

@@ -16,6 +16,7 @@ use quayfs_fuse::{Keeper, Left, Negotiation, Notifier};
 use quayfs_restart::Requests;
 use quayfs_server::session::Succession;
 use rustix::cmsg_space;
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
@@ -41,6 +42,8 @@ pub const LAST: &str = "QUAYFS_LAST_DEATH";
 const CONNECTION: &str = "connection";
 /// The memory of requests under way.
 const REQUESTS: &str = "requests";
+/// What was stored to the region, where that is on a disk.
+const STORES: &str = "stores";
 
 /// The mount answers requests.
 pub const READY: &str = "READY=1";
@@ -139,6 +142,7 @@ pub struct Handover {
     pub device: OwnedFd,
     further: Vec<OwnedFd>,
     requests: Arc<Requests>,
+    stores: File,
 }
 
 impl Handover {
@@ -150,11 +154,12 @@ impl Handover {
     pub fn take(given: Vec<OwnedFd>) -> io::Result<Option<Self>> {
         let names = std::env::var(NAMES).unwrap_or_default();
         let mut connections = Vec::new();
-        let mut requests = None;
+        let (mut requests, mut stores) = (None, None);
         for (descriptor, name) in given.into_iter().zip(names.split(':')) {
             match name {
                 CONNECTION => connections.push(descriptor),
                 REQUESTS => requests = Some(File::from(descriptor)),
+                STORES => stores = Some(File::from(descriptor)),
                 other => warn!("a descriptor `{other}` was passed on, which is not known"),
             }
         }
@@ -162,14 +167,25 @@ impl Handover {
             return Ok(None);
         };
         let mut connections = connections.into_iter();
-        let Some(device) = connections.next() else {
-            return Err(io::Error::other("the last daemon left no connection"));
+        let (Some(device), Some(stores)) = (connections.next(), stores) else {
+            return Err(io::Error::other(
+                "the last daemon left no connection, or not what it had stored",
+            ));
         };
         Ok(Some(Self {
             device,
             further: connections.collect(),
             requests: Arc::new(Requests::left(requests)?),
+            stores,
         }))
+    }
+
+    /// What the last daemon had stored to the region.
+    ///
+    /// # Errors
+    /// There are no descriptors left.
+    pub fn stores(&self) -> io::Result<File> {
+        self.stores.try_clone()
     }
 
     /// Which requests the last daemon was carrying out, and what the kernel knows of inodes.
@@ -203,11 +219,20 @@ impl Handover {
     }
 }
 
-/// How a daemon will go on after the first one. `number`: that of the mount.
+/// Memory for what is stored to the region, with nothing in it.
+///
+/// # Errors
+/// Those of memfd_create(2).
+pub fn no_stores() -> io::Result<File> {
+    Ok(memfd_create("quayfs-stores", MemfdFlags::CLOEXEC)?.into())
+}
+
+/// How a daemon will go on after the first one. `stores`: what the region outlives this process in; `number`: that of the
+/// mount.
 ///
 /// # Errors
 /// There is no memory.
-pub fn begin(holder: Holder, number: Option<&str>) -> io::Result<Succession> {
+pub fn begin(holder: Holder, stores: &File, number: Option<&str>) -> io::Result<Succession> {
     let requests = Arc::new(Requests::new()?);
     let mut words = requests.connection();
     let numbers = number.and_then(|n| n.split_once(':'));
@@ -216,6 +241,7 @@ pub fn begin(holder: Holder, number: Option<&str>) -> io::Result<Succession> {
     }
     requests.connect(&words);
     holder.store(REQUESTS, requests.file().as_fd());
+    holder.store(STORES, stores.as_fd());
     Ok(succession(holder, requests, None))
 }
 

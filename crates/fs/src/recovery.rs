@@ -199,6 +199,8 @@ pub fn recover_telling(
             // and no `fsync` of this life has to flush for an earlier one.
             volume.device().flush().map_err(MountError::Device)?;
         }
+        // Before anything is changed on the strength of records that a power failure would have taken back.
+        scan.adopt()?;
     }
     clock.lap("scan");
     // Damage makes later records unreliable; what is before it is as good as ever.

@@ -42,6 +42,26 @@ impl Scan {
         }
     }
 
+    /// Has a scan after a power failure find what this one has found, which was made after the death of a daemon: records
+    /// above `commit_ts` are there and durable, so the life that wrote them counts as one in `op` mode from here on.
+    /// Recovery changes nothing before that is durable, which it is on return. To be called when everything is durable
+    /// that the daemon had stored; where it changes nothing, nothing is done.
+    ///
+    /// # Errors
+    /// [`JournalError::Pmem`] if the region cannot be drained.
+    pub fn adopt(&self) -> Result<(), JournalError> {
+        if self.mode == self.stored_mode {
+            return Ok(());
+        }
+        self.jsb().store_epoch(EpochWord {
+            repairing: self.repairing,
+            epoch: self.epoch,
+            mode: self.mode.mode(),
+        });
+        self.region.drain()?;
+        Ok(())
+    }
+
     /// Stores the record's number into the committed words of its slots, and writes headers again
     /// that are damaged but vouched for by it. Flushed, not drained. [`Scan::store_digested`] does
     /// this for every record it covers; calling it before as well is harmless.

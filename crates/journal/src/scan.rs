@@ -48,6 +48,8 @@ pub struct Scan {
     pub repairing: bool,
     pub(crate) region: Arc<Region>,
     pub(crate) geo: JournalGeometry,
+    /// Mode that the epoch word has.
+    pub(crate) stored_mode: Durability,
     /// Where each lane goes on.
     pub(crate) lane_ends: Vec<u64>,
     /// Where each lane has what is left of headers.
@@ -160,6 +162,7 @@ impl Journal {
             repairing: epoch_word.repairing,
             region: Arc::clone(&region),
             geo: *geo,
+            stored_mode: Durability::of(epoch_word.mode),
             lane_ends: walks.iter().map(|w| w.end).collect(),
             torn: walks.iter().map(|w| w.torn.clone()).collect(),
             rewrite: FxHashSet::default(),

@@ -7,6 +7,7 @@
 mod batches;
 mod evict;
 mod pages;
+mod shadow;
 mod tap;
 
 use crate::drain::DrainGate;
@@ -19,6 +20,7 @@ use parking_lot::{Condvar, Mutex};
 use quayfs_sync::wait_for_device;
 use quayfs_transfer::{RingPool, Transfer, run_all};
 use rustix::fs::{Advice, Mode, OFlags, StatxFlags, fadvise};
+use shadow::Shadow;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fs::File;
@@ -65,6 +67,8 @@ pub(crate) struct Disk {
     gate: DrainGate,
     /// What is settled together goes there first, if there is one.
     batches: OnceLock<Batches>,
+    /// What is stored outlives this process there, if it does.
+    shadow: OnceLock<Shadow>,
     tap: Tap,
 }
 
@@ -134,17 +138,19 @@ impl Disk {
             landed: Condvar::new(),
             gate: DrainGate::default(),
             batches: OnceLock::new(),
+            shadow: OnceLock::new(),
             tap: Tap::default(),
         }
     }
 
     /// Stores to a range. It is marked afterwards: a write takes the mark first, and the content then.
     pub(crate) fn store(&self, memory: &Memory, off: u64, len: u64, store: impl FnOnce()) {
-        if self.pages.copied() >= self.limit && self.pages.would_copy(off, len) {
+        if self.pages.copied() >= self.limit() && self.pages.would_copy(off, len) {
             wait_for_device(|| self.make_room(memory));
         }
         self.pages.storing(off, len);
         store();
+        self.repeat(memory, off, len);
         let copied = self.pages.stored(off, len);
         if !copied.is_empty() {
             self.forget_cached(copied.start * PAGE..copied.end * PAGE);

@@ -166,6 +166,7 @@ fn broken(dir: &Path) -> Disk {
         landed: Condvar::new(),
         gate: DrainGate::default(),
         batches: OnceLock::new(),
+        shadow: OnceLock::new(),
         tap: Tap::default(),
     }
 }

@@ -142,7 +142,7 @@ impl Disk {
         last: Option<(LogHead, usize)>,
     ) -> io::Result<()> {
         let head = batches::next_head(last.map(|(head, _)| head))?;
-        let bound = self.limit.saturating_mul(PAGE);
+        let bound = self.limit().saturating_mul(PAGE);
         let batches = Batches::new(log, memory.len() as u64, head, bound);
         self.write_head(log, &head, last.map(|(_, copy)| copy))?;
         self.forget_cached(log.off..log.off + log.len);

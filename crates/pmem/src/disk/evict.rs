@@ -50,20 +50,24 @@ impl Disk {
     /// Whether all of the region may be read into the page cache: the bound is an eighth of the usable memory, unless it
     /// was chosen.
     pub(crate) fn fits(&self, memory: &Memory) -> bool {
-        self.limit.saturating_mul(4) >= (memory.len() as u64).div_ceil(PAGE)
+        self.limit().saturating_mul(4) >= (memory.len() as u64).div_ceil(PAGE)
     }
 
     /// Bytes in copies.
     pub(crate) fn copied(&self) -> u64 {
-        self.pages.copied() * PAGE
+        let each = match self.shadow.get() {
+            Some(_) => 2 * PAGE,
+            None => PAGE,
+        };
+        self.pages.copied() * each
     }
 
     /// Evicts before stores have to, if the bound is near.
     pub(crate) fn trim(&self, memory: &Memory) {
-        if self.pages.copied() > self.limit / 16 * 15
+        if self.pages.copied() > self.limit() / 16 * 15
             && let Some(mut hand) = self.hand.try_lock()
         {
-            self.evict(memory, &mut hand, self.limit / 8 * 7);
+            self.evict(memory, &mut hand, self.limit() / 8 * 7);
         }
     }
 
@@ -71,14 +75,14 @@ impl Disk {
     /// on without room.
     pub(super) fn make_room(&self, memory: &Memory) {
         let mut hand = self.hand.lock();
-        if self.pages.copied() >= self.limit {
-            self.evict(memory, &mut hand, self.limit / 16 * 15);
+        if self.pages.copied() >= self.limit() {
+            self.evict(memory, &mut hand, self.limit() / 16 * 15);
         }
     }
 
     /// From where the hand points on, until no more than so many pages are copies. What has been stored to since it came
     /// by last stays for another pass, and is written before that.
-    fn evict(&self, memory: &Memory, hand: &mut Hand, target: u64) {
+    pub(super) fn evict(&self, memory: &Memory, hand: &mut Hand, target: u64) {
         let (len, before) = (memory.len() as u64, self.pages.copied());
         if before < hand.rests_until || self.gate.failure().is_some() {
             return;
@@ -99,7 +103,7 @@ impl Disk {
                 }
             }
         }
-        hand.rests_until = self.pages.copied() + self.limit / 16;
+        hand.rests_until = self.pages.copied() + self.limit() / 16;
     }
 
     fn evict_piece(&self, memory: &Memory, piece: &Range<u64>) {
@@ -137,6 +141,7 @@ impl Disk {
             #[cfg(test)]
             tests::COMPARED.take().into_iter().for_each(|then| then());
             for part in parts {
+                self.need_not_outlive(&part);
                 if memory.forget(part.start, part.end - part.start).is_ok() {
                     left -= part.end - part.start;
                     pages_of(&part).for_each(|page| leave.gone(page));

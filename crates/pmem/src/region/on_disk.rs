@@ -5,6 +5,7 @@ use super::Region;
 use crate::disk::Disk;
 use crate::{BatchLog, PmemError};
 use quayfs_sync::wait_for_device;
+use std::fs::File;
 use std::io;
 use std::iter::once;
 
@@ -23,6 +24,21 @@ impl Region {
     /// region is memory itself.
     pub fn memory_in_use(&self) -> u64 {
         self.disk.as_ref().map_or(0, Disk::copied)
+    }
+
+    /// From now on what is stored outlives this process in `file`, a memfd that another process holds as well, whenever this
+    /// one dies. What the last process had stored, according to the file, is stored again first, and how many bytes these
+    /// were is returned. Comes after the batch log has been replayed, and before anything else is read or stored. Nothing to
+    /// do where the region is memory: there nothing dies with a process.
+    ///
+    /// # Errors
+    /// [`PmemError::Drain`]: the file is that of another region, or there is no memory.
+    pub fn outlive(&self, file: File) -> Result<u64, PmemError> {
+        let Some(disk) = &self.disk else {
+            return Ok(0);
+        };
+        wait_for_device(|| disk.outlive(&self.memory, file))
+            .map_err(|source| PmemError::Drain { source })
     }
 
     /// Gives memory back, of pages that have been written and have not been stored to for a while, if the bound is near:
