@@ -8,13 +8,14 @@ use std::fmt;
 
 use quayfs_pmem::LEAST_MEMORY;
 
+mod error;
 mod parse;
 pub mod remount;
 mod size;
 #[cfg(test)]
 mod tests;
 
-pub use parse::OptionError;
+pub use error::OptionError;
 pub use size::{SizeError, format_size, parse_size};
 
 /// Which file data goes through the journal. Option `data=`.

@@ -21,291 +21,77 @@ fn nothing_said_is_the_default() {
     assert_eq!(MountOptions::default().commit_seconds, 5);
 }
 
+/// That the list makes another mount than nothing does: the default one with a change.
+#[track_caller]
+fn makes(list: &str, change: impl FnOnce(&mut MountOptions)) {
+    let mut want = MountOptions::default();
+    change(&mut want);
+    assert_eq!(parse(list), Ok(want.clone()), "{list}");
+    assert_ne!(want, MountOptions::default(), "{list}");
+    assert_eq!(parse(&want.to_string()), Ok(want), "{list}");
+}
+
 #[test]
 fn every_option_has_its_effect() {
-    let d = MountOptions::default;
-    let a = Ablation::default;
-    for (list, want) in [
-        (
-            "ro",
-            MountOptions {
-                read_only: true,
-                ..d()
-            },
-        ),
-        (
-            "data=ordered",
-            MountOptions {
-                data: DataMode::Ordered,
-                ..d()
-            },
-        ),
-        (
-            "data=writeback",
-            MountOptions {
-                data: DataMode::Writeback,
-                ..d()
-            },
-        ),
-        (
-            "durability=op",
-            MountOptions {
-                durability: Some(Durability::Op),
-                ..d()
-            },
-        ),
-        (
-            "durability=commit",
-            MountOptions {
-                durability: Some(Durability::Commit),
-                ..d()
-            },
-        ),
-        (
-            "commit=30",
-            MountOptions {
-                commit_seconds: 30,
-                ..d()
-            },
-        ),
-        (
-            "checkpoint=swap",
-            MountOptions {
-                checkpoint: CheckpointPolicy::Swap,
-                ..d()
-            },
-        ),
-        (
-            "checkpoint=inplace",
-            MountOptions {
-                checkpoint: CheckpointPolicy::InPlace,
-                ..d()
-            },
-        ),
-        (
-            "writeback",
-            MountOptions {
-                writeback_cache: true,
-                ..d()
-            },
-        ),
-        (
-            "restart",
-            MountOptions {
-                restart: true,
-                ..d()
-            },
-        ),
-        (
-            "atomic_writes",
-            MountOptions {
-                atomic_writes: true,
-                ..d()
-            },
-        ),
-        (
-            "open=elide",
-            MountOptions {
-                open: OpenPolicy::Elide,
-                ..d()
-            },
-        ),
-        (
-            "errors=continue",
-            MountOptions {
-                on_error: OnError::Continue,
-                ..d()
-            },
-        ),
-        (
-            "buffers=3",
-            MountOptions {
-                buffers: Some(3),
-                ..d()
-            },
-        ),
-        (
-            "idle=poll",
-            MountOptions {
-                idle: Idle::Poll,
-                ..d()
-            },
-        ),
-        (
-            "memory=1G",
-            MountOptions {
-                memory: Some(1 << 30),
-                ..MountOptions::default()
-            },
-        ),
-        (
-            "large=64K",
-            MountOptions {
-                large: Some(64 << 10),
-                ..d()
-            },
-        ),
-        (
-            "read_ahead=128K",
-            MountOptions {
-                read_ahead: 128 << 10,
-                ..d()
-            },
-        ),
-        (
-            "permissions=owner",
-            MountOptions {
-                permissions: Permissions::Owner,
-                ..d()
-            },
-        ),
-        (
-            "acl",
-            MountOptions {
-                acls: Some(Acls::On),
-                ..d()
-            },
-        ),
-        (
-            "noacl",
-            MountOptions {
-                acls: Some(Acls::Off),
-                ..d()
-            },
-        ),
-        (
-            "threads=8",
-            MountOptions {
-                threads: Some(8),
-                ..d()
-            },
-        ),
-        ("idmap", MountOptions { idmap: true, ..d() }),
-        (
-            "allow_other",
-            MountOptions {
-                allow_other: true,
-                ..d()
-            },
-        ),
-        (
-            "nosuid",
-            MountOptions {
-                nosuid: true,
-                ..d()
-            },
-        ),
-        ("nodev", MountOptions { nodev: true, ..d() }),
-        (
-            "noexec",
-            MountOptions {
-                noexec: true,
-                ..d()
-            },
-        ),
-        (
-            "sync",
-            MountOptions {
-                sync: true,
-                durability: Some(Durability::Op),
-                ..d()
-            },
-        ),
-        (
-            "dirsync",
-            MountOptions {
-                durability: Some(Durability::Op),
-                ..d()
-            },
-        ),
-        (
-            "noatime",
-            MountOptions {
-                atime: AtimePolicy::NoAtime,
-                ..d()
-            },
-        ),
-        (
-            "strictatime",
-            MountOptions {
-                atime: AtimePolicy::StrictAtime,
-                ..d()
-            },
-        ),
-        (
-            "nodiratime",
-            MountOptions {
-                nodiratime: true,
-                ..d()
-            },
-        ),
-        (
-            "fsname=disk",
-            MountOptions {
-                fsname: Some("disk".into()),
-                ..d()
-            },
-        ),
-        (
-            "subtype=none",
-            MountOptions {
-                subtype: None,
-                ..d()
-            },
-        ),
-        (
-            "subtype=q",
-            MountOptions {
-                subtype: Some("q".into()),
-                ..d()
-            },
-        ),
-        (
-            "remount",
-            MountOptions {
-                remount: true,
-                ..d()
-            },
-        ),
-        (
-            "ablation=staging:central,ablation=locking:file",
-            MountOptions {
-                ablation: Ablation {
-                    central_staging: true,
-                    file_locking: true,
-                    ..a()
-                },
-                ..d()
-            },
-        ),
-        (
-            "data=ordered,ablation=nodelog:ssd",
-            MountOptions {
-                data: DataMode::Ordered,
-                ablation: Ablation {
-                    node_log_on_device: true,
-                    ..a()
-                },
-                ..d()
-            },
-        ),
-        (
-            "ablation=checkpoint:inplace,ablation=workers:1,ablation=messages:all",
-            MountOptions {
-                ablation: Ablation {
-                    checkpoint: Some(CheckpointPolicy::InPlace),
-                    one_worker: true,
-                    all_messages: true,
-                    ..a()
-                },
-                ..d()
-            },
-        ),
-    ] {
-        assert_eq!(parse(list), Ok(want.clone()), "{list}");
-        assert_ne!(want, d(), "{list}");
-        assert_eq!(parse(&want.to_string()), Ok(want), "{list}");
-    }
+    makes("ro", |o| o.read_only = true);
+    makes("data=ordered", |o| o.data = DataMode::Ordered);
+    makes("data=writeback", |o| o.data = DataMode::Writeback);
+    makes("durability=op", |o| o.durability = Some(Durability::Op));
+    makes("durability=commit", |o| {
+        o.durability = Some(Durability::Commit)
+    });
+    makes("commit=30", |o| o.commit_seconds = 30);
+    makes("checkpoint=swap", |o| o.checkpoint = CheckpointPolicy::Swap);
+    makes("checkpoint=inplace", |o| {
+        o.checkpoint = CheckpointPolicy::InPlace
+    });
+    makes("writeback", |o| o.writeback_cache = true);
+    makes("atomic_writes", |o| o.atomic_writes = true);
+    makes("restart", |o| o.restart = true);
+    makes("open=elide", |o| o.open = OpenPolicy::Elide);
+    makes("errors=continue", |o| o.on_error = OnError::Continue);
+    makes("buffers=3", |o| o.buffers = Some(3));
+    makes("idle=poll", |o| o.idle = Idle::Poll);
+    makes("memory=1G", |o| o.memory = Some(1 << 30));
+    makes("large=64K", |o| o.large = Some(64 << 10));
+    makes("read_ahead=128K", |o| o.read_ahead = 128 << 10);
+    makes("permissions=owner", |o| o.permissions = Permissions::Owner);
+    makes("acl", |o| o.acls = Some(Acls::On));
+    makes("noacl", |o| o.acls = Some(Acls::Off));
+    makes("threads=8", |o| o.threads = Some(8));
+    makes("idmap", |o| o.idmap = true);
+    makes("allow_other", |o| o.allow_other = true);
+    makes("nosuid", |o| o.nosuid = true);
+    makes("nodev", |o| o.nodev = true);
+    makes("noexec", |o| o.noexec = true);
+    makes("sync", |o| {
+        o.sync = true;
+        o.durability = Some(Durability::Op);
+    });
+    makes("dirsync", |o| o.durability = Some(Durability::Op));
+    makes("noatime", |o| o.atime = AtimePolicy::NoAtime);
+    makes("strictatime", |o| o.atime = AtimePolicy::StrictAtime);
+    makes("nodiratime", |o| o.nodiratime = true);
+    makes("fsname=disk", |o| o.fsname = Some("disk".into()));
+    makes("subtype=none", |o| o.subtype = None);
+    makes("subtype=q", |o| o.subtype = Some("q".into()));
+    makes("remount", |o| o.remount = true);
+    makes("ablation=staging:central,ablation=locking:file", |o| {
+        o.ablation.central_staging = true;
+        o.ablation.file_locking = true;
+    });
+    makes("data=ordered,ablation=nodelog:ssd", |o| {
+        o.data = DataMode::Ordered;
+        o.ablation.node_log_on_device = true;
+    });
+    makes(
+        "ablation=checkpoint:inplace,ablation=workers:1,ablation=messages:all",
+        |o| {
+            o.ablation.checkpoint = Some(CheckpointPolicy::InPlace);
+            o.ablation.one_worker = true;
+            o.ablation.all_messages = true;
+        },
+    );
 }
 
 #[test]
