@@ -176,16 +176,7 @@ pub fn serve(
     }
     thread::scope(|scope| {
         let later = session.start_patient(scope)?;
-        let mut rings = None;
-        if agreed.flags.contains(Init::OVER_IO_URING) {
-            match session.open_rings(scope, agreed, later.as_ref()) {
-                Ok(opened) => rings = Some(opened),
-                Err(e) => {
-                    agreed.flags.remove(Init::OVER_IO_URING);
-                    tracing::warn!("no rings: {e}; serving /dev/fuse instead");
-                }
-            }
-        }
+        let rings = session.try_rings(scope, &mut agreed, later.as_ref());
         if let Some(keeper) = keeper {
             keeper.keep(session.device.as_fd());
             keeper.agreed(Negotiation {
@@ -195,14 +186,7 @@ pub fn serve(
             });
         }
         greeting.answer(&session.device, &agreed, &wish)?;
-        let ringing = rings.is_some_and(|rings| match rings.register() {
-            Ok(()) => true,
-            Err(e) => {
-                // The kernel goes back to `/dev/fuse` by itself.
-                tracing::warn!("the kernel refused the rings: {e}; serving /dev/fuse instead");
-                false
-            }
-        });
+        let ringing = rings.is_some_and(Rings::are_accepted);
         stats.set_transport(if ringing { "uring" } else { "dev" });
         session.work_all(scope, (agreed, later, ringing))
     })
@@ -263,6 +247,14 @@ impl Rings {
         }
         (0..self.go.len()).try_for_each(|_| self.answers.recv().map_err(io::Error::other)?)
     }
+
+    /// Hands them to the kernel, and says whether it has them.
+    fn are_accepted(self) -> bool {
+        // The kernel goes back to `/dev/fuse` by itself.
+        let refused =
+            |e| tracing::warn!("the kernel refused the rings: {e}; serving /dev/fuse instead");
+        self.register().map_err(refused).is_ok()
+    }
 }
 
 impl<'a> Session<'a> {
@@ -288,16 +280,10 @@ impl<'a> Session<'a> {
         scope: &'s Scope<'s, 'a>,
         (agreed, later, ringing): (Agreed, Option<Later>, bool),
     ) -> io::Result<()> {
-        let Self {
-            service,
-            options,
-            stats,
-            ..
-        } = *self;
         // With rings, forgets and interrupts come by the device all the same.
         let (workers, spare) = match ringing {
             true => (1, 0),
-            false => (options.workers.max(1), options.spare),
+            false => (self.options.workers.max(1), self.options.spare),
         };
         let mode = Mode {
             agreed,
@@ -305,32 +291,31 @@ impl<'a> Session<'a> {
             later,
             places: Places::new(workers),
         };
-        // There is always this thread. More of them only make it faster.
-        let wanted = workers + spare;
-        let threads: Vec<_> = (1..wanted)
+        let threads = self.start_workers(scope, workers + spare, &mode);
+        self.keep_awake(scope);
+        self.service.started();
+        let first = self.work(0, mode);
+        let ended = first.and(join(threads));
+        self.stats.awake.end();
+        ended
+    }
+
+    /// Starts the threads that serve the device beside this one, as many as can be had: there is always this one, and
+    /// more of them only make it faster.
+    fn start_workers<'s>(
+        &self,
+        scope: &'s Scope<'s, 'a>,
+        wanted: usize,
+        mode: &Mode,
+    ) -> Vec<ScopedJoinHandle<'s, io::Result<()>>> {
+        (1..wanted)
             .map_while(|n| {
                 let started = self.start_worker(scope, n, mode.clone());
                 let few =
                     |e| tracing::warn!("{n} of {wanted} threads serve, for want of more: {e}");
                 started.map_err(few).ok()
             })
-            .collect();
-        let polls = match options.idle {
-            Idle::Auto => awake::is_worth_while(),
-            Idle::Poll => true,
-            Idle::Halt => false,
-        };
-        if polls {
-            let awake = thread::Builder::new().name("fuse-awake".into());
-            if let Err(e) = awake.spawn_scoped(scope, || stats.awake.run(stats, awake::hold)) {
-                tracing::warn!("idle CPUs halt, for want of a thread: {e}");
-            }
-        }
-        service.started();
-        let first = self.work(0, mode);
-        let ended = first.and(join(threads));
-        stats.awake.end();
-        ended
+            .collect()
     }
 
     fn start_worker<'s>(
@@ -403,6 +388,40 @@ impl<'a> Session<'a> {
             cpus.get(at).copied()
         });
         (worker, cpu)
+    }
+
+    /// Starts the thread that keeps idle CPUs from halting, where that is wanted.
+    fn keep_awake<'s>(&self, scope: &'s Scope<'s, 'a>) {
+        let polls = match self.options.idle {
+            Idle::Auto => awake::is_worth_while(),
+            Idle::Poll => true,
+            Idle::Halt => false,
+        };
+        if polls {
+            let stats = self.stats;
+            let awake = thread::Builder::new().name("fuse-awake".into());
+            if let Err(e) = awake.spawn_scoped(scope, || stats.awake.run(stats, awake::hold)) {
+                tracing::warn!("idle CPUs halt, for want of a thread: {e}");
+            }
+        }
+    }
+
+    /// Opens the rings if they are agreed upon. If that fails they are not any more.
+    fn try_rings<'s>(
+        &self,
+        scope: &'s Scope<'s, 'a>,
+        agreed: &mut Agreed,
+        later: Option<&Later>,
+    ) -> Option<Rings> {
+        if !agreed.flags.contains(Init::OVER_IO_URING) {
+            return None;
+        }
+        let failed = |e| tracing::warn!("no rings: {e}; serving /dev/fuse instead");
+        let rings = self.open_rings(scope, *agreed, later).map_err(failed).ok();
+        if rings.is_none() {
+            agreed.flags.remove(Init::OVER_IO_URING);
+        }
+        rings
     }
 
     /// Opens a ring for each CPU that there can be. They wait to be registered.
