@@ -70,13 +70,27 @@ pub(crate) fn commits(
     Ok(Commits::of(commit_ts, proposals))
 }
 
-/// Whether the records of all these numbers were found, and the payloads that they name.
-pub(crate) fn is_whole(
+/// The number of the commit that is believed, and what `walk` finds up to it: the last proposal that is whole, or else
+/// what is durable. What that cuts off was never acknowledged.
+pub(crate) fn walk_to_believed(
     region: &Region,
     geo: &JournalGeometry,
-    walks: &[Walk],
-    numbers: Range<u64>,
-) -> bool {
+    commits: &Commits,
+    digested: u64,
+    walk: impl Fn(u64) -> Vec<Walk>,
+) -> (u64, Vec<Walk>) {
+    for &proposal in &commits.proposed {
+        let walks = walk(proposal);
+        let unproven = commits.unproven(proposal, digested);
+        if is_whole(region, geo, &walks, unproven) {
+            return (proposal, walks);
+        }
+    }
+    (commits.durable, walk(commits.durable))
+}
+
+/// Whether the records of all these numbers were found, and the payloads that they name.
+fn is_whole(region: &Region, geo: &JournalGeometry, walks: &[Walk], numbers: Range<u64>) -> bool {
     if !Guard::Proposal.stands() {
         return true;
     }

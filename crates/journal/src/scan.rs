@@ -121,13 +121,10 @@ impl Journal {
             damage.push(Damage::Word(WordKind::Clean));
             0
         });
-        let slots = u64::from(geo.buffers) * geo.slots_per_buffer;
-        region.will_need(geo.lane(0), u64::from(geo.buffers) * geo.lane_bytes);
-        region.will_need(geo.header(0, 0), slots * SLOT_HEADER_BYTES as u64);
-        let mut heads = Vec::new();
-        for lane in 0..geo.buffers as u16 {
-            heads.push(jsb.load_head(lane)?);
-        }
+        begin_to_read(&region, geo);
+        let heads = (0..geo.buffers as u16)
+            .map(|lane| jsb.load_head(lane))
+            .collect::<Result<Vec<_>, _>>()?;
         let rules = |commit_ts| Rules {
             epoch: epoch_word.epoch,
             mode,
@@ -138,13 +135,7 @@ impl Journal {
             },
         };
         let walk = |commit_ts| walk_all(&region, geo, &heads, rules(commit_ts));
-        // What was cut off was never acknowledged.
-        let whole = commits.proposed.iter().find_map(|&proposal| {
-            let walks = walk(proposal);
-            let unproven = commits.unproven(proposal, digested);
-            believe::is_whole(&region, geo, &walks, unproven).then_some((proposal, walks))
-        });
-        let (commit_ts, walks) = whole.unwrap_or_else(|| (commits.durable, walk(commits.durable)));
+        let (commit_ts, walks) = believe::walk_to_believed(&region, geo, &commits, digested, walk);
         let rules = rules(commit_ts);
         let without_headers = believe::without_headers(&commits, &walks);
         let mut scan = Scan {
@@ -191,6 +182,13 @@ impl Journal {
         let epoch = jsb.load_epoch()?.epoch;
         Ok(jsb.load(WordKind::Clean)? == u64::from(epoch))
     }
+}
+
+/// All lanes and slot headers, where they have to come from a disk.
+fn begin_to_read(region: &Region, geo: &JournalGeometry) {
+    let slots = u64::from(geo.buffers) * geo.slots_per_buffer;
+    region.will_need(geo.lane(0), u64::from(geo.buffers) * geo.lane_bytes);
+    region.will_need(geo.header(0, 0), slots * SLOT_HEADER_BYTES as u64);
 }
 
 fn walk_all(region: &Region, geo: &JournalGeometry, heads: &[u64], rules: Rules) -> Vec<Walk> {

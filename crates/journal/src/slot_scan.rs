@@ -109,16 +109,10 @@ impl SlotContext<'_> {
     ) {
         let buffer = part.buffer;
         let number = slot::committed(raw, self.geo.volume_salt, buffer, index);
-        let word = match number {
-            None => Word::Bad,
-            Some(0) => Word::Never,
-            Some(n) if n <= self.retired && Guard::Retired.stands() => Word::Retired,
-            Some(n) if n <= self.digested => Word::Digested,
-            Some(_) => {
-                part.above.push((buffer, index));
-                Word::Above
-            }
-        };
+        let word = self.word(number);
+        if word == Word::Above {
+            part.above.push((buffer, index));
+        }
         part.max_seq = part.max_seq.max(number.unwrap_or(0));
         let named = self.named.get(&(buffer, index)).copied();
         if named.is_none() && matches!(word, Word::Never | Word::Retired) {
@@ -157,23 +151,7 @@ impl SlotContext<'_> {
             Verdict::DamagedHeader => damaged(SlotDamage::Header),
             Verdict::LostRecord => damaged(SlotDamage::LostRecord),
             verdict @ (Verdict::Live | Verdict::LiveRewrite) => {
-                // The record if one vouches, else header and committed word, which are valid then.
-                let live = named.map(|n| n.live(buffer)).or_else(|| {
-                    let (h, seq) = valid.zip(number)?;
-                    let SlotHeader {
-                        pos,
-                        lbn,
-                        payload_crc: crc,
-                        ..
-                    } = h;
-                    Some(LiveSlot {
-                        buffer,
-                        pos,
-                        lbn,
-                        crc,
-                        seq,
-                    })
-                });
+                let live = live(buffer, named, valid, number);
                 if verdict == Verdict::LiveRewrite {
                     part.rewrite.extend(live.map(|l| (buffer, l.pos)));
                 }
@@ -181,6 +159,36 @@ impl SlotContext<'_> {
             }
         }
     }
+
+    /// What the number in a committed word makes of its slot.
+    fn word(&self, number: Option<u64>) -> Word {
+        match number {
+            None => Word::Bad,
+            Some(0) => Word::Never,
+            Some(n) if n <= self.retired && Guard::Retired.stands() => Word::Retired,
+            Some(n) if n <= self.digested => Word::Digested,
+            Some(_) => Word::Above,
+        }
+    }
+}
+
+/// What is live in a slot: what the record says if one vouches, else header and committed word, which are valid then.
+fn live(
+    buffer: u16,
+    named: Option<Named>,
+    valid: Option<SlotHeader>,
+    number: Option<u64>,
+) -> Option<LiveSlot> {
+    named.map(|n| n.live(buffer)).or_else(|| {
+        let (h, seq) = valid.zip(number)?;
+        Some(LiveSlot {
+            buffer,
+            pos: h.pos,
+            lbn: h.lbn,
+            crc: h.payload_crc,
+            seq,
+        })
+    })
 }
 
 impl Named {
