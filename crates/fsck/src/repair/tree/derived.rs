@@ -120,10 +120,21 @@ impl Tree<'_> {
                 .iter()
                 .map(|ino| (*ino, IntentKind::Truncate as u64)),
         );
+        let (mut table, kept) = self.kept_intents();
+        let missing: Vec<_> = wanted.difference(&kept).copied().collect();
+        self.add_intents(&mut table, missing);
+        let ids = (g.intent_base as u32..).zip(table);
+        ids.filter(|(id, page)| self.there(*id).as_ref() != Some(page))
+            .collect()
+    }
+
+    /// The pages up to the last one that can be read, without what makes no sense, and what is left in them.
+    fn kept_intents(&self) -> (Vec<PageBytes>, BTreeSet<(Ino, u64)>) {
+        let g = &self.media.geo;
         let before: Vec<Option<PageBytes>> = (0..g.intent_pages)
             .map(|n| self.there((g.intent_base + n) as u32))
             .collect();
-        let mut after: Vec<PageBytes> = Vec::new();
+        let mut table: Vec<PageBytes> = Vec::new();
         let last = before
             .iter()
             .rposition(Option::is_some)
@@ -146,37 +157,39 @@ impl Tree<'_> {
                     place.fill(0);
                 }
             }
-            after.push(page);
+            table.push(page);
         }
-        let mut missing = wanted.difference(&kept);
-        let mut n = 0;
-        'pages: loop {
-            if n == after.len() {
+        (table, kept)
+    }
+
+    /// Puts intents in the first places that are free, as long as there can be pages for them.
+    fn add_intents(&self, table: &mut Vec<PageBytes>, missing: Vec<(Ino, u64)>) {
+        let g = &self.media.geo;
+        let mut missing = missing.into_iter().peekable();
+        for n in 0..g.intent_pages as usize {
+            if missing.peek().is_none() {
+                return;
+            }
+            if n == table.len() {
                 let id = (g.intent_base + n as u64) as u32;
-                if missing.clone().next().is_none() || n as u64 == g.intent_pages {
-                    break;
-                }
-                after.push(Self::empty(id, NodeKind::Intents));
+                table.push(Self::empty(id, NodeKind::Intents));
             }
             for slot in 0..PER_PAGE {
                 let at = HEADER + slot * SIZE;
-                let place = &mut after[n][at..at + SIZE];
-                if place.iter().all(|b| *b == 0) {
-                    let Some((ino, kind)) = missing.next().copied() else {
-                        break 'pages;
-                    };
-                    let kind = match kind {
-                        k if k == IntentKind::Orphan as u64 => IntentKind::Orphan,
-                        _ => IntentKind::Truncate,
-                    };
-                    place.copy_from_slice(&Intent { ino, kind }.encode());
+                let place = &mut table[n][at..at + SIZE];
+                if place.iter().any(|b| *b != 0) {
+                    continue;
                 }
+                let Some((ino, kind)) = missing.next() else {
+                    return;
+                };
+                let kind = match kind {
+                    k if k == IntentKind::Orphan as u64 => IntentKind::Orphan,
+                    _ => IntentKind::Truncate,
+                };
+                place.copy_from_slice(&Intent { ino, kind }.encode());
             }
-            n += 1;
         }
-        let ids = (g.intent_base as u32..).zip(after);
-        ids.filter(|(id, page)| self.there(*id).as_ref() != Some(page))
-            .collect()
     }
 
     /// The quota table: entries keep their places and their limits, and say what their projects have.

@@ -73,9 +73,28 @@ impl Tree<'_> {
                 log.of(Area::Directory, ino, what);
             }
         }
+        self.keep_entries(ino, &walk.leaves, &mut dir, log);
+        if whole {
+            self.reached.extend(&walk.nodes);
+            dir.nodes = walk.nodes;
+        }
+        let pages = dir.nodes.len() as u64;
+        self.dirs.insert(ino, dir);
+        pages
+    }
+
+    /// Takes the entries of these leaves whose names are names and are there once. Where a place in the tree does not
+    /// fit, all pages are made anew.
+    fn keep_entries(
+        &self,
+        ino: Ino,
+        leaves: &[(u32, PageBytes, Range<u64>)],
+        dir: &mut Directory,
+        log: &mut Journal,
+    ) {
         let mut names: HashMap<Vec<u8>, Ino> = HashMap::new();
         let mut cookies = BTreeSet::new();
-        for (leaf, page, bounds) in &walk.leaves {
+        for (leaf, page, bounds) in leaves {
             if !dirent::leaf_is_sound(&page[..]) {
                 dir.rebuild = true;
                 log.of(Area::Directory, ino, "entries behind a broken one are lost");
@@ -113,13 +132,6 @@ impl Tree<'_> {
                 });
             }
         }
-        if whole {
-            self.reached.extend(&walk.nodes);
-            dir.nodes = walk.nodes;
-        }
-        let pages = dir.nodes.len() as u64;
-        self.dirs.insert(ino, dir);
-        pages
     }
 
     fn walk(&self, walk: &mut Walk, ino: Ino, id: u32, depth: u16, bounds: Range<u64>) -> bool {
