@@ -190,50 +190,38 @@ fn inode_zero() {
 #[test]
 fn impossible_images() {
     let (disk, s) = Disk::sample();
-    let one = |ino, f: &dyn Fn(&mut inode::Inode), expected: &[&str]| {
+    let with = |ino, f: &dyn Fn(&mut inode::Inode), expected: &[&str]| {
         let before = disk.inode(ino);
         disk.edit_inode(ino, f);
         disk.finds(expected);
         disk.edit_inode(ino, |i| *i = before);
     };
+    let one = |ino, f: &dyn Fn(&mut inode::Inode), what: &str| {
+        with(ino, f, &[&format!("error: inode: inode {ino}: {what}")]);
+    };
     let n = s.fifo;
     one(
         n,
         &|i| i.btime.nsec = 1_000_000_000,
-        &[&format!(
-            "error: inode: inode {n}: btime has 1000000000 nanoseconds"
-        )],
+        "btime has 1000000000 nanoseconds",
     );
     one(
         n,
         &|i| i.flags = 0x10,
-        &[&format!(
-            "error: inode: inode {n}: has flags that it cannot have, 0x10"
-        )],
+        "has flags that it cannot have, 0x10",
     );
     one(
         s.small,
         &|i| i.flags = 0x1_0130,
-        &[&format!(
-            "error: inode: inode {}: has flags that it cannot have, 0x10100",
-            s.small
-        )],
+        "has flags that it cannot have, 0x10100",
     );
     one(
         n,
         &|i| i.parent = 1,
-        &[&format!(
-            "error: inode: inode {n}: not a directory, but has fields of one"
-        )],
+        "not a directory, but has fields of one",
     );
-    one(
-        n,
-        &|i| i.mode |= 1 << 20,
-        &[&format!(
-            "error: inode: inode {n}: there is no mode 4010644"
-        )],
-    );
-    one(
+    one(n, &|i| i.mode |= 1 << 20, "there is no mode 4010644");
+    with(
         n,
         &|i| i.mode = 0o030_644,
         &[
@@ -243,34 +231,17 @@ fn impossible_images() {
             ),
         ],
     );
-    one(
-        n,
-        &|i| i.size = 1,
-        &[&format!(
-            "error: inode: inode {n}: a special file with content"
-        )],
-    );
+    one(n, &|i| i.size = 1, "a special file with content");
     one(
         n,
         &|i| i.inline.0[0] = 1,
-        &[&format!(
-            "error: inode: inode {n}: neither file nor link, but has inline content"
-        )],
+        "neither file nor link, but has inline content",
     );
+    one(n, &|i| i.blocks = 1, "owns 0 blocks, its image says 1");
     one(
-        n,
-        &|i| i.blocks = 1,
-        &[&format!(
-            "error: inode: inode {n}: owns 0 blocks, its image says 1"
-        )],
-    );
-    let n = s.hard;
-    one(
-        n,
+        s.hard,
         &|i| i.size = 1 << 63,
-        &[&format!(
-            "error: inode: inode {n}: size 9223372036854775808 is impossible"
-        )],
+        "size 9223372036854775808 is impossible",
     );
     // Leaves, of which there are more or fewer as the names of this volume hash, below one page of index.
     let leaves = u64::from(node::used(&disk.page(disk.inode(s.dir).root)[..]));
@@ -282,14 +253,8 @@ fn impossible_images() {
         (s.attr, 2),
     ] {
         assert_eq!(disk.inode(n).blocks, owned);
-        one(
-            n,
-            &|i| i.blocks -= 1,
-            &[&format!(
-                "error: inode: inode {n}: owns {owned} blocks, its image says {}",
-                owned - 1
-            )],
-        );
+        let what = format!("owns {owned} blocks, its image says {}", owned - 1);
+        one(n, &|i| i.blocks -= 1, &what);
     }
 }
 

@@ -1,5 +1,7 @@
 //! Damage to the quota table, found and repaired.
 
+use std::ops::Range;
+
 use quayfs_fs::{SetFlags, SetQuota};
 use quayfs_layout::quota::{self, Entry, Limits, Usage, offset};
 
@@ -31,89 +33,127 @@ fn with_projects() -> Disk {
     disk
 }
 
+/// The first page of the table of a volume with projects 7 and 9, and what it said at first of both.
+struct Table {
+    disk: Disk,
+    id: u32,
+    seven: Entry,
+    nine: Entry,
+}
+
+impl Table {
+    fn new() -> Self {
+        let disk = with_projects();
+        let id = disk.geo().quota_base as u32;
+        let at = |slot| entry(&disk, id, slot);
+        let (seven, nine) = (at(0), at(1));
+        assert_eq!((seven.project, nine.project), (7, 9));
+        assert_eq!((seven.usage.inodes, seven.limits.inodes), (2, 20));
+        Self {
+            disk,
+            id,
+            seven,
+            nine,
+        }
+    }
+
+    fn at(&self, slot: usize) -> Entry {
+        entry(&self.disk, self.id, slot)
+    }
+
+    fn store(&self, slot: usize, e: &Entry) {
+        self.disk
+            .edit(self.id, |p| p[place(slot)].copy_from_slice(&e.encode()));
+    }
+}
+
+fn place(slot: usize) -> Range<usize> {
+    offset(slot)..offset(slot) + quota::SIZE
+}
+
+fn entry(disk: &Disk, id: u32, slot: usize) -> Entry {
+    Entry::decode(&disk.page(id)[place(slot)])
+}
+
 #[test]
-fn what_projects_have() {
-    let disk = with_projects();
-    let id = disk.geo().quota_base as u32;
-    let place = |slot| offset(slot)..offset(slot) + quota::SIZE;
-    let entries: Vec<Entry> = (0..quota::PER_PAGE)
-        .map(|slot| Entry::decode(&disk.page(id)[place(slot)]))
-        .collect();
-    let (seven, nine) = (entries[0], entries[1]);
-    assert_eq!((seven.project, nine.project), (7, 9));
-    assert_eq!((seven.usage.inodes, seven.limits.inodes), (2, 20));
-    let store = |slot: usize, e: &Entry| {
-        disk.edit(id, |p| p[place(slot)].copy_from_slice(&e.encode()));
-    };
+fn what_a_project_has_is_counted() {
+    let t = Table::new();
+    let blocks = t.seven.usage.blocks;
     let more = Entry {
         usage: Usage {
-            blocks: seven.usage.blocks + 1,
-            ..seven.usage
+            blocks: blocks + 1,
+            ..t.seven.usage
         },
-        ..seven
+        ..t.seven
     };
-    let blocks = seven.usage.blocks;
-    let wrong = format!(
+    t.store(0, &more);
+    t.disk.finds(&[&format!(
         "error: quota: project 7 has {blocks} blocks and 2 inodes, the table says {} and 2",
         blocks + 1
-    );
-    store(0, &more);
-    disk.finds(&[&wrong]);
-    disk.repaired();
-    assert_eq!(Entry::decode(&disk.page(id)[place(0)]), seven);
-    // The place of one that is missing is found again; limits of one that has nothing are kept.
-    store(1, &Entry::default());
+    )]);
+    t.disk.repaired();
+    assert_eq!(t.at(0), t.seven);
+}
+
+#[test]
+fn a_missing_project_finds_its_place_and_one_that_has_nothing_keeps_its_limits() {
+    let t = Table::new();
+    let blocks = t.nine.usage.blocks;
+    t.store(1, &Entry::default());
     let alone = Entry {
         project: 11,
-        usage: nine.usage,
-        limits: seven.limits,
+        usage: t.nine.usage,
+        limits: t.seven.limits,
     };
-    store(5, &alone);
-    disk.finds(&[
+    t.store(5, &alone);
+    t.disk.finds(&[
         &format!(
-            "error: quota: project 9 has {} blocks and 1 inodes, the table says 0 and 0",
-            nine.usage.blocks
+            "error: quota: project 9 has {blocks} blocks and 1 inodes, the table says 0 and 0"
         ),
         &format!(
-            "error: quota: project 11 has 0 blocks and 0 inodes, the table says {} and 1",
-            nine.usage.blocks
+            "error: quota: project 11 has 0 blocks and 0 inodes, the table says {blocks} and 1"
         ),
     ]);
-    disk.repaired();
-    let at = |slot| Entry::decode(&disk.page(id)[place(slot)]);
-    assert_eq!((at(0), at(1)), (seven, nine));
+    t.disk.repaired();
+    assert_eq!((t.at(0), t.at(1)), (t.seven, t.nine));
     let limited = Entry {
         usage: Usage::default(),
         ..alone
     };
-    assert_eq!(at(5), limited);
-    store(6, &seven);
-    let second = format!("error: quota: node {id}, place 6, project 7: is the second one of its");
-    disk.finds(&[&format!("{second}...")]);
-    disk.repaired();
-    assert!(at(6).is_free());
-    store(
-        6,
-        &Entry {
-            project: 0,
-            ..seven
-        },
-    );
-    disk.finds(&[&format!(
-        "error: quota: node {id}, place 6, project 0: belongs to no project"
-    )]);
-    disk.repaired();
-    assert!(at(6).is_free());
-    // Without the page nothing is left of the limits, and everything of the rest.
-    let page = disk.home(id).unwrap();
-    disk.region
-        .write(disk.geo().node_page(page) + 2000, &[0x55; 9]);
-    let report = disk.check();
+    assert_eq!(t.at(5), limited);
+}
+
+#[test]
+fn a_place_belongs_to_one_project() {
+    let t = Table::new();
+    let id = t.id;
+    let none = Entry {
+        project: 0,
+        ..t.seven
+    };
+    let second =
+        format!("error: quota: node {id}, place 6, project 7: is the second one of its...");
+    let nobody = format!("error: quota: node {id}, place 6, project 0: belongs to no project");
+    for (entry, what) in [(t.seven, second), (none, nobody)] {
+        t.store(6, &entry);
+        t.disk.finds(&[&what]);
+        t.disk.repaired();
+        assert!(t.at(6).is_free());
+    }
+}
+
+#[test]
+fn without_the_page_nothing_is_left_of_the_limits_and_everything_of_the_rest() {
+    let t = Table::new();
+    let page = t.disk.home(t.id).unwrap();
+    let off = t.disk.geo().node_page(page) + 2000;
+    t.disk.region.write(off, &[0x55; 9]);
+    let report = t.disk.check();
     assert_eq!(report.skipped.len(), 1, "{report}");
-    disk.repaired();
+    t.disk.repaired();
     let unlimited = Entry {
         limits: Limits::default(),
-        ..seven
+        ..t.seven
     };
-    assert_eq!((at(0), at(1)), (unlimited, nine));
+    assert_eq!((t.at(0), t.at(1)), (unlimited, t.nine));
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use quayfs_background::checkpoint::{self, Reach};
 use quayfs_background::digest::digest_all;
-use quayfs_fs::{FallocMode, Fs, RenameFlags, SetAttr, SetXattr};
+use quayfs_fs::{Attr, FallocMode, Fs, RenameFlags, SetAttr, SetXattr};
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_options::{DataMode, Durability, MountOptions};
@@ -165,28 +165,14 @@ impl Run {
     fn apply(&mut self, op: &Op) -> Result<(), FsError> {
         match *op {
             Op::Create(d, n) => {
-                let dir = self.dir(d)?;
-                let ino = self.fs.mknod(BY, dir, &name(n), S_IFREG | 0o644, 0)?.ino;
-                self.known.push(ino);
+                self.make(d, |fs, dir| fs.mknod(BY, dir, &name(n), S_IFREG | 0o644, 0))?
             }
-            Op::Mkdir(d, n) => {
-                let dir = self.dir(d)?;
-                let ino = self.fs.mkdir(BY, dir, &name(n), 0o755)?.ino;
-                self.known.push(ino);
-            }
+            Op::Mkdir(d, n) => self.make(d, |fs, dir| fs.mkdir(BY, dir, &name(n), 0o755))?,
             Op::Symlink(d, n, len) => {
-                let dir = self.dir(d)?;
-                let ino = self
-                    .fs
-                    .symlink(BY, dir, &name(n), &vec![b'x'; len.into()])?
-                    .ino;
-                self.known.push(ino);
+                let target = vec![b'x'; len.into()];
+                self.make(d, |fs, dir| fs.symlink(BY, dir, &name(n), &target))?;
             }
-            Op::Mknod(d, n) => {
-                let dir = self.dir(d)?;
-                let ino = self.fs.mknod(BY, dir, &name(n), 0o010_644, 0)?.ino;
-                self.known.push(ino);
-            }
+            Op::Mknod(d, n) => self.make(d, |fs, dir| fs.mknod(BY, dir, &name(n), 0o010_644, 0))?,
             Op::Unlink(d, n) => {
                 let (dir, name) = self.existing(d, n, None)?;
                 self.fs.unlink(dir, &name)?;
@@ -200,19 +186,7 @@ impl Run {
                 self.fs.link(ino, dir, &name(m))?;
                 self.known.push(ino);
             }
-            Op::Rename(d, n, e, m, exchange) => {
-                let (from, old) = self.existing(d, n, None)?;
-                // Onto another name, or onto a new one.
-                let (to, new) = match self.existing(e, m, None) {
-                    Ok(found) if exchange || m % 2 == 0 => found,
-                    _ => (self.dir(e)?, name(m)),
-                };
-                let flags = RenameFlags {
-                    exchange,
-                    ..RenameFlags::default()
-                };
-                self.fs.rename((from, &old), (to, &new), flags)?;
-            }
+            Op::Rename(d, n, e, m, exchange) => self.rename((d, n), (e, m), exchange)?,
             Op::Write(d, n, at, len) => {
                 let ino = self.file(d, n)?;
                 self.fs
@@ -226,22 +200,13 @@ impl Run {
                 };
                 self.fs.setattr(ino, &set, true)?;
             }
-            Op::Punch(d, n, at, len) => {
-                let ino = self.file(d, n)?;
-                self.fs
-                    .fallocate(ino, FallocMode::Punch, at.into(), len.into())?;
-            }
+            Op::Punch(d, n, at, len) => self.fallocate(d, n, FallocMode::Punch, (at, len))?,
             Op::Allocate(d, n, at, len, keep_size) => {
-                let ino = self.file(d, n)?;
-                let mode = FallocMode::Allocate { keep_size };
-                self.fs.fallocate(ino, mode, at.into(), len.into())?;
+                self.fallocate(d, n, FallocMode::Allocate { keep_size }, (at, len))?;
             }
             Op::Zero(d, n, at, len) => {
-                let ino = self.file(d, n)?;
-                let mode = FallocMode::Zero {
-                    keep_size: len % 2 == 0,
-                };
-                self.fs.fallocate(ino, mode, at.into(), len.into())?;
+                let keep_size = len % 2 == 0;
+                self.fallocate(d, n, FallocMode::Zero { keep_size }, (at, len))?;
             }
             Op::Copy(d, n, e, m, len) => {
                 let (from, to) = (self.file(d, n)?, self.file(e, m)?);
@@ -265,31 +230,8 @@ impl Run {
                 };
                 self.fs.setattr(ino, &set, false)?;
             }
-            Op::Fill(d, n) => {
-                let dir = self.dir(d)?;
-                for i in 0..n {
-                    let name = format!("{i}{}", "-".repeat(usize::from(i % 100) * 2));
-                    match self.fs.mknod(BY, dir, name.as_bytes(), S_IFREG, 0) {
-                        Ok(attr) => self.fs.forget(attr.ino, 1),
-                        Err(FsError::Exists) => {}
-                        Err(e) => return Err(e),
-                    }
-                }
-            }
-            Op::Clear(d) => {
-                let dir = self.dir(d)?;
-                let mut names = Vec::new();
-                self.fs.readdir(dir, 2, |e| {
-                    names.push(e.name);
-                    true
-                })?;
-                for name in names {
-                    match self.fs.unlink(dir, &name) {
-                        Ok(()) | Err(FsError::IsDir) => {}
-                        Err(e) => return Err(e),
-                    }
-                }
-            }
+            Op::Fill(d, n) => self.fill(d, n)?,
+            Op::Clear(d) => self.clear(d)?,
             Op::Forget => {
                 for ino in std::mem::take(&mut self.known) {
                     self.fs.forget(ino, 1);
@@ -303,15 +245,87 @@ impl Run {
                 self.fs.abandon();
                 self.mount();
             }
-            Op::Remount => {
-                self.fs.shutdown()?;
-                let report = self.disk.check();
-                assert!(report.is_clean(), "after an unmount:\n{report}");
-                let s = &report.statistics;
-                assert!(s.clean && s.live_slots == 0 && s.live_records == 0 && s.orphans == 0);
-                self.mount();
+            Op::Remount => self.remount()?,
+        }
+        Ok(())
+    }
+
+    fn make(
+        &mut self,
+        d: u8,
+        new: impl FnOnce(&Fs, Ino) -> Result<Attr, FsError>,
+    ) -> Result<(), FsError> {
+        let dir = self.dir(d)?;
+        self.known.push(new(&self.fs, dir)?.ino);
+        Ok(())
+    }
+
+    fn rename(
+        &mut self,
+        (d, n): (u8, u8),
+        (e, m): (u8, u8),
+        exchange: bool,
+    ) -> Result<(), FsError> {
+        let (from, old) = self.existing(d, n, None)?;
+        // Onto another name, or onto a new one.
+        let (to, new) = match self.existing(e, m, None) {
+            Ok(found) if exchange || m % 2 == 0 => found,
+            _ => (self.dir(e)?, name(m)),
+        };
+        let flags = RenameFlags {
+            exchange,
+            ..RenameFlags::default()
+        };
+        self.fs.rename((from, &old), (to, &new), flags)
+    }
+
+    fn fallocate(
+        &mut self,
+        d: u8,
+        n: u8,
+        mode: FallocMode,
+        (at, len): (u32, u32),
+    ) -> Result<(), FsError> {
+        let ino = self.file(d, n)?;
+        self.fs.fallocate(ino, mode, at.into(), len.into())
+    }
+
+    fn fill(&mut self, d: u8, n: u8) -> Result<(), FsError> {
+        let dir = self.dir(d)?;
+        for i in 0..n {
+            let name = format!("{i}{}", "-".repeat(usize::from(i % 100) * 2));
+            match self.fs.mknod(BY, dir, name.as_bytes(), S_IFREG, 0) {
+                Ok(attr) => self.fs.forget(attr.ino, 1),
+                Err(FsError::Exists) => {}
+                Err(e) => return Err(e),
             }
         }
+        Ok(())
+    }
+
+    fn clear(&mut self, d: u8) -> Result<(), FsError> {
+        let dir = self.dir(d)?;
+        let mut names = Vec::new();
+        self.fs.readdir(dir, 2, |e| {
+            names.push(e.name);
+            true
+        })?;
+        for name in names {
+            match self.fs.unlink(dir, &name) {
+                Ok(()) | Err(FsError::IsDir) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+
+    fn remount(&mut self) -> Result<(), FsError> {
+        self.fs.shutdown()?;
+        let report = self.disk.check();
+        assert!(report.is_clean(), "after an unmount:\n{report}");
+        let s = &report.statistics;
+        assert!(s.clean && s.live_slots == 0 && s.live_records == 0 && s.orphans == 0);
+        self.mount();
         Ok(())
     }
 
