@@ -169,6 +169,18 @@ fn with<R>(
     })
 }
 
+/// What is wished for and offered is agreed upon, and no more.
+fn agree(kernel: &Kernel, offered: Init) {
+    let (error, body) = kernel.init(99, offered);
+    assert_eq!(error, 0);
+    let out = InitOut::read_from_bytes(&body).unwrap();
+    assert_eq!((out.major, out.minor), (7, crate::wire::MINOR));
+    assert_eq!((out.max_write, out.max_pages), (64 << 10, 16));
+    let flags = u64::from(out.flags) | u64::from(out.flags2) << 32;
+    let expected = Init::ASYNC_READ | Init::MAX_PAGES | Init::INIT_EXT | Init::DIRECT_IO_ALLOW_MMAP;
+    assert_eq!(Init::from_bits_truncate(flags), expected);
+}
+
 #[test]
 fn a_session_agrees_and_answers() {
     let (service, stats) = (Memory::default(), Stats::default());
@@ -178,17 +190,7 @@ fn a_session_agrees_and_answers() {
         | Init::DIRECT_IO_ALLOW_MMAP
         | Init::WRITEBACK_CACHE;
     let ((), ended) = with(&service, &stats, |kernel| {
-        let (error, body) = kernel.init(99, offered);
-        assert_eq!(error, 0);
-        let out = InitOut::read_from_bytes(&body).unwrap();
-        assert_eq!((out.major, out.minor), (7, crate::wire::MINOR));
-        assert_eq!((out.max_write, out.max_pages), (64 << 10, 16));
-        // What is wished for and offered, and no more.
-        let flags = u64::from(out.flags) | u64::from(out.flags2) << 32;
-        let expected =
-            Init::ASYNC_READ | Init::MAX_PAGES | Init::INIT_EXT | Init::DIRECT_IO_ALLOW_MMAP;
-        assert_eq!(Init::from_bits_truncate(flags), expected);
-
+        agree(kernel, offered);
         let args = WriteIn {
             offset: 3,
             size: 5,
