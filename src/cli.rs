@@ -107,7 +107,7 @@ fn fault_code(command: &Command) -> u8 {
 
 fn finish(result: Result<u8, Failure>) -> u8 {
     result.unwrap_or_else(|failure| {
-        failure.report();
+        failure.report(exit::PROGRAM);
         failure.code
     })
 }

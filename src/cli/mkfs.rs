@@ -4,7 +4,7 @@ use quayfs_mkfs::{MkfsOptions, MkfsReport, Plan, Undo, WriteCache};
 use quayfs_options::format_size;
 
 use super::args;
-use super::exit::{FAILED, Failure, say, warn};
+use super::exit::{FAILED, Failure, PROGRAM, say, warn};
 use quayfs_pmem::Backend;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
@@ -70,7 +70,7 @@ fn undo_on_signal(undo: &Arc<Undo>) -> io::Result<()> {
                 undo.interrupt(|| {
                     let line =
                         format!("interrupted (signal {signal}): nothing is left of what was made");
-                    Failure::new(FAILED, line).report();
+                    Failure::new(FAILED, line).report(PROGRAM);
                     std::process::exit(FAILED.into());
                 });
             }

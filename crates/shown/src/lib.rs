@@ -4,6 +4,8 @@
 //! they are, a newline begins what looks like another message, and an escape sequence moves the cursor, colours,
 //! or renames the window. What is for programs (`--json`) is not changed.
 
+pub mod command;
+
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
