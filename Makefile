@@ -4,6 +4,7 @@
 CARGO ?= cargo
 TARGET := $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)
 QUAYFS := $(TARGET)/release/quayfs
+QUAYFS_BENCH := $(TARGET)/release/quayfs-bench
 PREFIX ?= /usr/local
 # What reports of benchmarks call the program.
 COMMIT = $(shell git describe --always --dirty 2>/dev/null)
@@ -29,7 +30,7 @@ help:
 	@echo 'make crash     search for crashes that lose something (SECONDS=600 SEED=1 SHARE=1/1);'
 	@echo 'make threads   the same, of several threads in interleavings that can be had again;'
 	@echo 'make mutants   forget each flush, fence and check in turn, which has to be noticed'
-	@echo 'make bench     build the benchmark runner; DIRS="ext4=/mnt/ext4 q=/mnt/q" runs WORKLOADS there'
+	@echo 'make bench     build quayfs-bench, which measures; DIRS="ext4=/mnt/ext4 q=/mnt/q" runs WORKLOADS there'
 	@echo 'make lab       test real DAX in an emulated machine with an NVDIMM'
 	@echo 'make fuzz      hostile images and callers, SECONDS for each target; make miri and'
 	@echo '               make sanitize look for undefined behaviour; all need a nightly toolchain'
@@ -44,7 +45,7 @@ deps:
 		{ echo 'No cargo: install Rust 1.89 or later from https://rustup.rs' >&2; exit 1; }
 
 build: deps
-	QUAYFS_COMMIT='$(COMMIT)' $(CARGO) build --release --bin quayfs
+	$(CARGO) build --release --bin quayfs
 
 mount: build
 	@[ -e /dev/fuse ] || modprobe fuse 2>/dev/null || true
@@ -58,8 +59,6 @@ test: test-workspace test-rings test-loom conformance
 test-workspace: deps
 	@[ -e /dev/fuse ] || modprobe fuse 2>/dev/null || true
 	$(CARGO) test --workspace
-	$(CARGO) test -p quayfs-bench --features sqlite --test workloads sqlite
-	$(CARGO) test --features sqlite --test exchange sqlite
 
 # The tests with real mounts once more, over FUSE over io_uring, which root can switch on.
 test-rings: deps
@@ -154,7 +153,6 @@ lint: deps
 	$(CARGO) fmt --all --check
 	rustfmt --edition 2024 --config-path rustfmt.toml --check lab/guest/records.rs
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	$(CARGO) clippy -p quayfs-bench -p quayfs --features sqlite --all-targets -- -D warnings
 	$(CARGO) clippy -p quayfs-sync -p quayfs-oracle --features $(SCHED) --all-targets -- -D warnings
 
 # What is linked, by deny.toml. Without optimisation the tool is built in half the time.
@@ -179,9 +177,9 @@ benches: deps
 WORKLOADS ?= durable
 DIRS ?=
 BENCH ?=
-bench: deps
-	QUAYFS_COMMIT='$(COMMIT)' $(CARGO) build --release --bin quayfs --features sqlite
-	$(if $(DIRS),'$(QUAYFS)' bench run $(WORKLOADS) $(addprefix --dir ,$(DIRS)) $(BENCH))
+bench: build
+	QUAYFS_COMMIT='$(COMMIT)' $(CARGO) build --release -p quayfs-bench
+	$(if $(DIRS),'$(QUAYFS_BENCH)' run $(WORKLOADS) $(addprefix --dir ,$(DIRS)) $(BENCH))
 
 lab: deps
 	lab/run.sh

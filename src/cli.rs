@@ -3,7 +3,6 @@
 
 mod advice;
 mod args;
-mod bench;
 mod confine;
 mod daemon;
 mod ending;
@@ -86,7 +85,6 @@ fn execute(command: Command) -> Result<u8, Failure> {
         Command::Scrub(args) => scrub::run(&args),
         Command::Quota(args) => quota::run(&args).map(|()| exit::OK),
         Command::Info(args) => info::run(&args).map(|()| exit::OK),
-        Command::Bench(args) => bench::run(args).map(|()| exit::OK),
         Command::TurnReadOnly(args) => Ok(turned::run(&args)),
     }
 }
@@ -100,7 +98,6 @@ fn fault_code(command: &Command) -> u8 {
         | Command::Scrub(_)
         | Command::Quota(_)
         | Command::Info(_)
-        | Command::Bench(_)
         | Command::Probe(_) => exit::FAILED,
     }
 }
@@ -123,9 +120,7 @@ fn usage(error: &clap::Error, command: Option<&OsString>) -> Failure {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return Failure::new(code, "what shall I do? See `quayfs --help`");
     }
-    let known = [
-        "mkfs", "mount", "umount", "fsck", "scrub", "quota", "info", "bench",
-    ];
+    let known = ["mkfs", "mount", "umount", "fsck", "scrub", "quota", "info"];
     Failure::new(
         code,
         exit::usage_line(error, command.filter(|c| known.contains(c))),

@@ -26,7 +26,6 @@ fn help_teaches() {
         "scrub",
         "quota",
         "info",
-        "bench",
         "Examples:",
         "quayfs mkfs /srv/vol",
     ] {
@@ -54,7 +53,6 @@ fn help_teaches() {
         ("info", ["--json", "Examples:", "MOUNT", "Exit codes: 0"]),
         ("scrub", ["--rate", "--json", "4 damage", "Exit codes: 0"]),
         ("quota", ["--project", "--json", "EDQUOT", "Exit codes: 0"]),
-        ("bench", ["run", "list", "show", "Exit codes: 0"]),
     ] {
         let text = quayfs([command, "--help"]).ok();
         for word in words {
@@ -85,8 +83,6 @@ fn wrong_usage_is_one_line_that_names_the_help() {
         ("fsck", 16, "quayfs fsck --help"),
         ("fsck v --mend", 16, "--mend"),
         ("info", 2, "quayfs info --help"),
-        ("bench", 2, "quayfs --help"),
-        ("bench run", 2, "quayfs bench --help"),
     ] {
         quayfs(line.split_whitespace()).fails(code, about);
     }

@@ -1,9 +1,5 @@
 //! The command line as clap sees it, and the help that teaches it.
 
-mod bench;
-
-pub use bench::{Bench, BenchCommand, BenchPapers, BenchRun, Level};
-
 use quayfs_fs::SetQuota;
 use quayfs_options::parse_size;
 
@@ -32,7 +28,6 @@ Examples:
   quayfs fsck --repair /srv/vol                        put right what is
   quayfs scrub /mnt/q --rate 50M                       look for blocks that have gone bad meanwhile
   quayfs quota /mnt/q --project 7 --bytes 10G          how much a directory tree may have
-  quayfs bench run overwrite-fsync --dir /mnt/q        how fast it is
 
 Each command explains itself: quayfs mount --help";
 
@@ -53,8 +48,6 @@ pub enum Command {
     Quota(Quota),
     /// Show what a volume is, or how a mount is doing.
     Info(Info),
-    /// Measure mounted file systems, side by side.
-    Bench(Bench),
     /// Ask the daemon of a mount what it is, for this program itself: a process that can be left waiting.
     #[command(hide = true)]
     Probe(Probe),

@@ -7,7 +7,6 @@ mod atomic;
 mod exchange;
 #[path = "../program/mod.rs"]
 mod program;
-#[cfg(feature = "sqlite")]
 mod sqlite;
 
 use std::ffi::OsStr;

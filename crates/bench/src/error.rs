@@ -39,7 +39,7 @@ pub enum Error {
         source: io::Error,
     },
     /// No workload has this name.
-    #[error("no workload is called `{0}`: `quayfs bench list` shows all")]
+    #[error("no workload is called `{0}`: `quayfs-bench list` shows all")]
     UnknownWorkload(String),
     /// Two directories under one name, or a name that is not one.
     #[error("{0}")]
@@ -53,7 +53,7 @@ pub enum Error {
         why: String,
     },
     /// A stored report that is none.
-    #[error("{path}: not a report of `quayfs bench`: {why}", path = path.display())]
+    #[error("{path}: not a report of `quayfs-bench`: {why}", path = path.display())]
     Report {
         /// Its path.
         path: PathBuf,

@@ -47,7 +47,7 @@ impl Plan {
             return usage("name a directory: --dir LABEL=PATH".into());
         }
         if self.workloads.is_empty() {
-            return usage("name a workload: `quayfs bench list` shows all".into());
+            return usage("name a workload: `quayfs-bench list` shows all".into());
         }
         if self.repetitions == 0 {
             return usage("--repeat takes a positive number".into());

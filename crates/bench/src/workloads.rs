@@ -11,7 +11,6 @@ mod names;
 mod pool;
 mod readwrite;
 mod sequential;
-#[cfg(feature = "sqlite")]
 mod sqlite;
 mod trees;
 
@@ -32,7 +31,6 @@ pub fn all() -> Vec<Box<dyn Workload>> {
     pool::add(&mut all);
     trees::add(&mut all);
     archive::add(&mut all);
-    #[cfg(feature = "sqlite")]
     sqlite::add(&mut all);
     all
 }

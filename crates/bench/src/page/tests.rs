@@ -81,7 +81,7 @@ fn report(threads: u32, targets: &[(&str, &[f64])]) -> Report {
         format: 1,
         version: "0.1.0".into(),
         commit: Some("abc1234".into()),
-        command: vec!["quayfs".into(), "bench".into()],
+        command: vec!["quayfs-bench".into(), "run".into()],
         began: 1_795_341_835,
         machine: Machine {
             kernel: "6.18.1".into(),
@@ -238,7 +238,7 @@ fn one_number_of_threads_gives_bars() {
         "Linux 6.18.1",
         "2 x Some CPU",
         "2026-11-22 10:03:55 UTC",
-        "<code>quayfs bench</code>",
+        "<code>quayfs-bench run</code>",
     ] {
         assert!(page.contains(there), "{there}");
     }

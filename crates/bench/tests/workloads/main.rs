@@ -7,7 +7,6 @@ mod filebench;
 mod fxmark;
 mod pool;
 mod registry;
-#[cfg(feature = "sqlite")]
 mod sqlite;
 mod support;
 mod trees;

@@ -2,7 +2,7 @@
 
 use super::recovery::{By, Recovery};
 use super::table::{Comparison, Experiment, Place, Row, Variant};
-use crate::cli::args::Level;
+use crate::args::Level;
 use quayfs_bench::machine::Machine;
 use quayfs_bench::report::{TargetReport, WorkloadReport};
 use quayfs_bench::stats::Summary;

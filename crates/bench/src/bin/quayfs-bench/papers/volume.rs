@@ -1,4 +1,4 @@
-//! Fresh volumes, and runs on them: through the operation layer, or through a mount of this program.
+//! Fresh volumes, and runs on them: through the operation layer, or through a mount.
 
 use quayfs_background::checkpoint;
 use quayfs_background::digest::digest_all;
@@ -9,9 +9,10 @@ use quayfs_options::MountOptions;
 
 use super::free_writes::{CONTENT, FreeWrites, fill};
 use super::kernel::Loop;
+use super::mounted::{Mounted, Program};
 use super::table::{Place, Variant, Writes};
-use crate::cli::bench::library::OpLayer;
-use crate::cli::bench::library::page_cache::PageCache;
+use crate::library::OpLayer;
+use crate::library::page_cache::PageCache;
 use quayfs_bench::library::Library;
 use quayfs_bench::observe::{Counters, Observed};
 use quayfs_bench::report::Sample;
@@ -24,7 +25,6 @@ use quayfs_blockdev::{BlockDevice, FileDevice, Options, create_file};
 use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -37,6 +37,8 @@ pub struct Site {
     pub pmem: Scratch,
     /// For mount points.
     pub mounts: Scratch,
+    /// What mounts.
+    pub quayfs: Program,
     /// Bytes of a region.
     pub pmem_size: u64,
     /// Bytes of data.
@@ -72,8 +74,8 @@ impl Drop for Scratch {
     }
 }
 
-/// What went wrong with a file of ours.
-fn about<E: Display>(path: &Path) -> impl FnOnce(E) -> Error {
+/// Adapter for `map_err`: what went wrong with a file of ours.
+pub fn about<E: Display>(path: &Path) -> impl FnOnce(E) -> Error {
     let path = path.to_owned();
     move |e| Error::File {
         path,
@@ -287,13 +289,13 @@ impl Fresh {
         Ok(sample(info, total, observed, full_before, false))
     }
 
-    /// Mounts it below `mounts` and runs a workload there. Bytes are counted until the run ends.
+    /// Mounts it and runs a workload there. Bytes are counted until the run ends.
     ///
     /// # Errors
     /// What the file system said; [`Error::Stopped`].
-    pub fn run_on_mount(&self, work: &Work<'_>, options: &str, mounts: &Path) -> Result<Sample> {
-        let mounted = Mounted::new(&self.dir, mounts, options)?;
-        let sample = run_in(work, &mounted.0);
+    pub fn run_on_mount(&self, work: &Work<'_>, options: &str, site: &Site) -> Result<Sample> {
+        let mounted = Mounted::new(&site.quayfs, &self.dir, &site.mounts, options)?;
+        let sample = run_in(work, mounted.path());
         mounted.end()?;
         sample
     }
@@ -380,54 +382,4 @@ impl Between for Warm<'_> {
 fn counters(fs: &Fs) -> Result<Counters> {
     let status = serde_json::to_value(fs.status()).map_err(about(fs.volume_path()))?;
     Counters::of_library(status)
-}
-
-/// A mount of this program, unmounted when this goes.
-struct Mounted(PathBuf);
-
-impl Mounted {
-    fn new(volume: &Path, mounts: &Path, options: &str) -> Result<Self> {
-        let target = mounts.join("mnt");
-        std::fs::create_dir_all(&target).map_err(Error::file(&target))?;
-        let options = if options.is_empty() { "rw" } else { options };
-        let args = [volume.as_os_str(), target.as_os_str()];
-        let mounted = Self(target.clone());
-        quayfs(
-            "mount",
-            args.into_iter().chain(["-o".as_ref(), options.as_ref()]),
-        )
-        .map_err(about(&target))?;
-        Ok(mounted)
-    }
-
-    fn end(mut self) -> Result<()> {
-        let target = std::mem::take(&mut self.0);
-        quayfs("umount", [target.as_os_str()]).map_err(about(&target))
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        if !self.0.as_os_str().is_empty() {
-            // The run has failed already, and with a better reason.
-            let _ = quayfs("umount", [self.0.as_os_str()]);
-        }
-    }
-}
-
-/// Runs this program with a command and its arguments.
-fn quayfs<'a>(
-    command: &str,
-    args: impl IntoIterator<Item = &'a std::ffi::OsStr>,
-) -> std::result::Result<(), String> {
-    let program = std::env::current_exe().map_err(|e| e.to_string())?;
-    let out = Command::new(program)
-        .arg(command)
-        .args(args)
-        .output()
-        .map_err(|e| e.to_string())?;
-    if out.status.success() {
-        return Ok(());
-    }
-    Err(String::from_utf8_lossy(&out.stderr).trim().to_owned())
 }

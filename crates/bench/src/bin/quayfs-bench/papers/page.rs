@@ -1,4 +1,4 @@
-//! What was found, as sections of the page of `quayfs bench report`.
+//! What was found, as sections of the page of `quayfs-bench report`.
 
 use super::recovery::{By, Recovery};
 use super::report::{Cell, ExperimentReport, FORMAT, Papers};
@@ -8,7 +8,7 @@ use quayfs_bench::page::scale::Scale;
 use quayfs_bench::stats::Summary;
 use serde_json::Value;
 
-/// Reads what `quayfs bench papers --json` wrote; none if it is something else.
+/// Reads what `quayfs-bench papers --json` wrote; none if it is something else.
 ///
 /// # Errors
 /// It is of another format, or not complete.

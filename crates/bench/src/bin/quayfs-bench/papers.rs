@@ -1,10 +1,11 @@
-//! `quayfs bench papers`: the papers' mechanisms on and off, side by side.
+//! `quayfs-bench papers`: the papers' mechanisms on and off, side by side.
 //!
 //! Each cell makes a fresh volume for each run; variants take turns, so that ratios are of neighbours.
 
 mod experiments;
 mod free_writes;
 mod kernel;
+mod mounted;
 pub mod page;
 mod recovery;
 pub mod report;
@@ -16,19 +17,21 @@ use quayfs_options::MountOptions;
 
 use self::experiments::ALL;
 use self::kernel::{Ext4, Loop};
+use self::mounted::Program;
 use self::report::{Cell, ExperimentReport, FORMAT, Papers, Where};
 use self::table::{Experiment, Place, Row, Variant, Writes};
 use self::volume::{Scratch, Site, Work};
-use super::failure;
-use super::library::data_alone::DataAlone;
-use super::library::nothing::Nothing;
-use crate::cli::args::{BenchPapers, Level};
-use crate::cli::exit::{FAILED, Failure, USAGE, say, warn};
+use crate::args::{Level, Papers as Args};
+use crate::commands::{failure, until_signalled};
+use crate::library::data_alone::DataAlone;
+use crate::library::nothing::Nothing;
+use crate::{FAILED, USAGE, warn};
 use quayfs_bench::machine::Machine;
 use quayfs_bench::progress::Progress;
 use quayfs_bench::target::Target;
 use quayfs_bench::workload::{self, Params, Wishes, Workload};
 use quayfs_bench::{Error, Result, commit};
+use quayfs_shown::command::{Failure, say};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,9 +41,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const SHM: &str = "/dev/shm";
 
 /// Runs what the arguments choose, shows and stores it.
-pub fn run(args: BenchPapers) -> std::result::Result<(), Failure> {
+pub fn run(args: Args) -> std::result::Result<(), Failure> {
     let plan = Plan::new(args)?;
-    let stop = super::until_signalled()?;
+    let stop = until_signalled()?;
     let began = SystemTime::now().duration_since(UNIX_EPOCH);
     let site = &plan.site;
     let mut found = Papers {
@@ -84,7 +87,7 @@ fn describe(path: &Path, bytes: u64) -> Result<Where> {
 }
 
 struct Plan {
-    args: BenchPapers,
+    args: Args,
     experiments: Vec<&'static Experiment>,
     site: Site,
 }
@@ -99,7 +102,7 @@ struct Planned<'a> {
 }
 
 impl Plan {
-    fn new(args: BenchPapers) -> std::result::Result<Self, Failure> {
+    fn new(args: Args) -> std::result::Result<Self, Failure> {
         let usage = |text: String| Failure::new(USAGE, text);
         let mut experiments: Vec<&'static Experiment> = Vec::new();
         for name in &args.experiments {
@@ -135,6 +138,10 @@ impl Plan {
         if args.level != Level::Ops && rows.any(loops) && !rustix::process::geteuid().is_root() {
             warn("rows beside ext4 are left out: they need root, for loop devices and mount(8)");
         }
+        let quayfs = Program::find(args.quayfs.clone());
+        if args.level != Level::Ops {
+            quayfs.check()?;
+        }
         let data = args.data.clone().unwrap_or_else(std::env::temp_dir);
         let shm = PathBuf::from(SHM);
         let pmem = args.pmem.clone();
@@ -144,6 +151,7 @@ impl Plan {
             data: Scratch::below(&data, "data").map_err(failure)?,
             pmem: Scratch::below(&pmem, "pmem").map_err(failure)?,
             mounts: Scratch::below(&mounts, "mounts").map_err(failure)?,
+            quayfs,
             pmem_size: args.pmem_size,
             data_size: args.data_size,
             written: OnceLock::new(),
@@ -342,7 +350,7 @@ impl Plan {
             return volume::run_on_library(&work, &DataAlone::on(fresh.device()?));
         }
         if planned.mounted {
-            fresh.run_on_mount(&work, &options, self.site.mounts.path())
+            fresh.run_on_mount(&work, &options, &self.site)
         } else {
             fresh.run_on_ops(&work, &options)
         }
@@ -355,7 +363,7 @@ fn is_chosen(names: &[String], name: &str) -> bool {
 }
 
 /// The variants of a row that were asked for.
-fn chosen<'a>(args: &BenchPapers, row: &'a Row) -> Vec<&'a Variant> {
+fn chosen<'a>(args: &Args, row: &'a Row) -> Vec<&'a Variant> {
     let is_chosen = |v: &&Variant| is_chosen(&args.variants, v.name);
     row.variants.iter().filter(is_chosen).collect()
 }

@@ -1,162 +1,15 @@
-//! `quayfs bench` as a user runs it: what it prints, stores, refuses and leaves behind.
+//! The mechanisms of the papers, a little of each run.
 
-mod program;
-
-use program::{QUAYFS, Scene, Start as _, can_mount, quayfs};
+use crate::entries;
+use crate::program::{Run, Start as _, bench, can_be_root, can_mount, mounter};
 use quayfs_bench::page::plot::figure;
 use serde_json::Value;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::Command;
 
-fn entries(dir: &Path) -> usize {
-    std::fs::read_dir(dir).unwrap().count()
-}
-
-/// Unmounts whatever is still there when a test has failed.
-struct Unmount(PathBuf);
-
-impl Drop for Unmount {
-    fn drop(&mut self) {
-        let lazily = Command::new("umount")
-            .args(["-i", "-l", "-q"])
-            .arg(&self.0)
-            .capture();
-        drop(lazily);
-    }
-}
-
-/// Runs `workload` in `dirs`, with more arguments behind: 20 operations, unless a size is given.
-fn bench(workload: &str, dirs: &[&str], more: &[&str]) -> program::Run {
-    let mut args = vec!["bench", "run", workload, "--warmup", "0", "--settle", "0"];
-    args.push("--keep-caches");
-    dirs.iter().for_each(|d| args.extend(["--dir", d]));
-    args.extend(more);
-    if !more.contains(&"--file-size") {
-        args.extend(["--ops", "20"]);
-    }
-    quayfs(args)
-}
-
-#[test]
-fn the_list_names_every_workload() {
-    let text = quayfs(["bench", "list"]).ok();
-    for name in ["stat", "overwrite-fsync", "direct-read-16", "seq-write"] {
-        assert!(text.contains(&format!("\n  {name} ")), "{name}: {text}");
-    }
-}
-
-#[test]
-fn what_is_wrong_is_said_in_one_line() {
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().to_str().unwrap();
-    bench("nope", &[path], &[]).fails(2, "no workload is called `nope`");
-    bench("stat", &["x=/no/such/place"], &[]).fails(1, "/no/such/place: No such file");
-    bench("stat", &[path, path], &[]).fails(2, "two directories are called");
-    bench("stat", &[path], &["--threads", "0"]).fails(2, "--threads");
-    bench("stat", &[path], &["--seconds=-1"]).fails(2, "--seconds");
-    bench("stat", &[path], &["--settle", "nan"]).fails(2, "--settle");
-    bench("stat", &[path], &["--repeat", "0"]).fails(2, "--repeat");
-    bench("read", &[path], &["--file-size", "1K"]).fails(2, "--file-size");
-    bench("stat", &[path], &["--daemon", "x=1"]).fails(2, "no --dir has this label");
-    bench("stat", &[path], &["--json", "/no/such/place/f"]).fails(1, "/no/such/place/f");
-    quayfs(["bench", "run", "stat"]).fails(2, "--dir");
-    quayfs(["bench", "show", "/no/such/report"]).fails(1, "/no/such/report");
-    let other = dir.path().join("other.json");
-    std::fs::write(&other, r#"{"format": 99}"#).unwrap();
-    quayfs(["bench", "show", other.to_str().unwrap()]).fails(1, "format 99");
-    let page = dir.path().join("page.html");
-    let out = ["--out", page.to_str().unwrap()];
-    let draw = |files: &[&str], out: &[&str]| quayfs([&["bench", "report"], files, out].concat());
-    draw(&["/no/such/report"], &out).fails(1, "/no/such/report");
-    draw(&[other.to_str().unwrap()], &out).fails(1, "other.json: not a report");
-    draw(&["=x.json"], &out).fails(2, "the name is empty");
-    draw(&[], &out).fails(2, "FILE");
-    draw(&["x.json"], &[]).fails(2, "--out");
-    assert_eq!(entries(dir.path()), 1, "nothing is left behind");
-}
-
-#[test]
-fn directories_take_turns_and_all_is_stored() {
-    let dir = tempfile::tempdir().unwrap();
-    let (a, b) = (dir.path().join("a"), dir.path().join("b"));
-    std::fs::create_dir(&a).unwrap();
-    std::fs::create_dir(&b).unwrap();
-    let json = dir.path().join("found.json");
-    let json = json.to_str().unwrap();
-    let dirs = [
-        format!("one={}", a.display()),
-        format!("two={}", b.display()),
-    ];
-    let more = ["--json", json, "--commit", "v1-2-gabc", "--seed", "7"];
-    let dirs = [&*dirs[0], &*dirs[1]];
-    let shown = bench("durable", &dirs, &more).ok();
-    assert_eq!((entries(&a), entries(&b)), (0, 0));
-    let report: Value = serde_json::from_str(&std::fs::read_to_string(json).unwrap()).unwrap();
-    assert_eq!(report["commit"], "v1-2-gabc");
-    assert_eq!(report["failure"], Value::Null);
-    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-    assert_eq!(report["machine"]["kernel"], kernel.trim());
-    assert_eq!(report["targets"][1]["label"], "two");
-    assert!(!report["targets"][0]["options"].as_str().unwrap().is_empty());
-    let workloads = report["workloads"].as_array().unwrap();
-    assert_eq!(workloads.len(), 6);
-    for w in workloads {
-        assert_eq!(
-            (&w["params"]["seed"], &w["params"]["ops"]),
-            (&7.into(), &20.into())
-        );
-        let mut turns: Vec<(f64, u64)> = Vec::new();
-        for (n, t) in w["targets"].as_array().unwrap().iter().enumerate() {
-            let samples = t["samples"].as_array().unwrap();
-            assert_eq!(samples.len(), 3);
-            for s in samples {
-                assert_eq!(
-                    (&s["ops"], &s["latency"]["count"]),
-                    (&20.into(), &20.into())
-                );
-                assert_eq!(s["caches_dropped"], false);
-                turns.push((s["began"].as_f64().unwrap(), n as u64));
-            }
-            assert!(t["ratio"]["median"].as_f64().unwrap() > 0.0);
-        }
-        turns.sort_by(|x, y| x.0.total_cmp(&y.0));
-        let order: Vec<u64> = turns.iter().map(|t| t.1).collect();
-        assert_eq!(order, [0, 1, 0, 1, 0, 1], "A B A B A B");
-        assert!(shown.contains(w["name"].as_str().unwrap()), "{shown}");
-    }
-    assert_eq!(quayfs(["bench", "show", json]).ok(), shown);
-    let out = dir.path().join("found.html");
-    let name = |name: &str| format!("{name}={json}");
-    let draw = |out: &str| quayfs(["bench", "report", json, &name("again"), "--out", out]);
-    assert_eq!(draw(out.to_str().unwrap()).ok(), "");
-    let page = std::fs::read_to_string(&out).unwrap();
-    for there in [
-        "commit v1-2-gabc",
-        kernel.trim(),
-        "again: ",
-        "<svg",
-        "found.json",
-    ] {
-        assert!(page.contains(there), "{there}");
-    }
-    for w in workloads {
-        let heading = format!("<h2>{}</h2>", w["name"].as_str().unwrap());
-        assert_eq!(page.matches(&heading).count(), 1, "{heading}");
-    }
-    draw(out.to_str().unwrap()).ok();
-    assert_eq!(
-        std::fs::read_to_string(&out).unwrap(),
-        page,
-        "the same bytes"
-    );
-    // The report itself stays.
-    draw(json).fails(2, "is one of the reports");
-    assert_eq!(quayfs(["bench", "show", json]).ok(), shown);
-}
-
-/// A little of each run of `bench papers`, with more arguments behind.
-fn papers(dir: &Path, json: &Path, more: &[&str]) -> program::Run {
-    let mut args = vec!["bench", "papers", "--warmup", "0", "--repeat", "1"];
+/// A little of each run of `papers`, with more arguments behind.
+fn papers(dir: &Path, json: &Path, more: &[&str]) -> Run {
+    let mut args = vec!["papers", "--warmup", "0", "--repeat", "1"];
     args.extend(["--threads", "1", "--ops", "20", "--files", "40"]);
     args.extend(["--recovery-files", "50,500", "--recovery-data", "128M,256M"]);
     args.extend([
@@ -172,7 +25,7 @@ fn papers(dir: &Path, json: &Path, more: &[&str]) -> program::Run {
     }
     args.extend(["--json", json.to_str().unwrap()]);
     args.extend(more);
-    quayfs(args)
+    bench(args)
 }
 
 #[test]
@@ -272,7 +125,7 @@ fn what_is_compared(shown: &str, experiments: &[Value]) {
 fn papers_page(dir: &Path, json: &Path, report: &Value) {
     let out = dir.join("page.html");
     let out_arg = out.to_str().unwrap();
-    quayfs(["bench", "report", json.to_str().unwrap(), "--out", out_arg]).ok();
+    bench(["report", json.to_str().unwrap(), "--out", out_arg]).ok();
     let page = std::fs::read_to_string(&out).unwrap();
     let has = |text: &str| assert!(page.contains(text), "{text}");
     let cell = |n: &Value| {
@@ -306,7 +159,7 @@ fn papers_page(dir: &Path, json: &Path, report: &Value) {
     let other = dir.join("other.json");
     std::fs::write(&other, r#"{"papers_format": 99}"#).unwrap();
     let other = other.to_str().unwrap();
-    quayfs(["bench", "report", other, "--out", out_arg]).fails(1, "papers_format 99");
+    bench(["report", other, "--out", out_arg]).fails(1, "papers_format 99");
 }
 
 #[test]
@@ -322,7 +175,7 @@ fn papers_runs_what_is_chosen() {
     let targets = cells[0]["workload"]["targets"].as_array().unwrap();
     assert!(targets.len() == 1 && targets[0]["label"] == "range");
     assert!(cells[0]["comparisons"].as_array().unwrap().is_empty());
-    let shown = quayfs(["bench", "show", json.to_str().unwrap()]).ok();
+    let shown = bench(["show", json.to_str().unwrap()]).ok();
     assert!(shown.contains("DWOL") && shown.contains("range"), "{shown}");
 }
 
@@ -337,10 +190,19 @@ fn papers_mounts_and_refuses() {
     papers(&dir, &json, &["nodelog", "-o", "nope"]).fails(2, "--options");
     papers(&dir, &json, &["nodelog", "--seed", "x"]).fails(2, "--seed");
     assert_eq!(entries(&dir), 0, "nothing is left behind");
+    let more = ["rangelock", "nodelog", "--level", "mount"];
+    for (program, about) in [
+        ("/no/such/program", "/no/such/program: No such file"),
+        ("/bin/true", "/bin/true: not quayfs"),
+    ] {
+        let named = [&more[..], &["--quayfs", program]].concat();
+        papers(&dir, &json, &named).fails(1, about);
+    }
+    assert_eq!(entries(&dir), 0, "nothing is left behind");
     if !can_mount() {
         return;
     }
-    let more = ["rangelock", "nodelog", "--level", "mount"];
+    mounter();
     let shown = papers(&dir, &json, &more).ok();
     assert!(shown.contains("  mount, durability=op: DWOM"), "{shown}");
     assert_eq!(entries(&dir), 0, "nothing is left behind");
@@ -356,79 +218,13 @@ fn papers_mounts_and_refuses() {
     }
 }
 
-#[test]
-fn a_mount_tells_its_messages_and_a_full_one_fails_the_run() {
-    if !can_mount() {
-        return;
-    }
-    let scene = Scene::new();
-    let (vol, mnt) = (scene.vol(), scene.mnt());
-    quayfs(["mount", vol.to_str().unwrap(), mnt.to_str().unwrap()]).ok();
-    let mounted = Unmount(mnt.clone());
-    let json = scene.dir().join("found.json");
-    let stored = ["--json", json.to_str().unwrap(), "--repeat", "1"];
-    let dir = format!("q={}", mnt.display());
-    let shown = bench("overwrite-fsync", &[&dir], &stored).ok();
-    let report: Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
-    let seen = &report["workloads"][0]["targets"][0]["samples"][0]["observed"];
-    // At least the writes.
-    assert!(seen["messages"].as_u64().unwrap() >= 20, "{seen}");
-    assert_eq!(seen["counters"]["writes"], 20, "{seen}");
-    assert!(seen["daemon_cpu_s"].is_number() && seen["daemon_peak_bytes"].is_number());
-    assert!(seen["device_written"].is_number(), "{seen}");
-    assert!(report["targets"][0]["status"]["uuid"].is_string());
-    assert!(shown.contains("msg/op"), "{shown}");
-    assert!(
-        shown.contains("q: backend file, durability commit, transport"),
-        "{shown}"
-    );
-    assert_eq!(seen["messages_by_opcode"]["write"], 20, "{seen}");
-    // 128 MiB have no room for it; what was found before is kept.
-    let large = ["--file-size", "1G", "--json", json.to_str().unwrap()];
-    bench("seq-write", &[&dir], &large).fails(1, "No space left on device (os error 28)");
-    let report: Value = serde_json::from_str(&std::fs::read_to_string(&json).unwrap()).unwrap();
-    let failure = report["failure"].as_str().unwrap();
-    assert!(failure.starts_with("write "), "{failure}");
-    assert_eq!(entries(&mnt), 0, "nothing is left behind");
-    quayfs(["umount".as_ref(), mnt.as_os_str()]).ok();
-    drop(mounted);
-}
-
-#[test]
-fn a_signal_stops_it_and_nothing_is_left() {
-    let dir = tempfile::tempdir().unwrap();
-    let mut child = Command::new(QUAYFS)
-        .args([
-            "bench",
-            "run",
-            "create",
-            "--keep-caches",
-            "--seconds",
-            "600",
-        ])
-        .arg("--dir")
-        .arg(dir.path())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .start()
-        .unwrap();
-    program::eventually("it has begun", || {
-        assert!(child.try_wait().unwrap().is_none(), "it has ended");
-        entries(dir.path()) > 0
-    });
-    let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    let run = program::Run::from(child.wait_with_output().unwrap());
-    run.fails(1, "stopped");
-    assert_eq!(entries(dir.path()), 0);
-}
-
 /// Paper 3's journal in memory beside ext4, all of them on loop devices of one disk, and nothing left of them.
 #[test]
 fn papers_stand_beside_ext4_on_the_same_kind_of_device() {
-    if !program::can_be_root() {
+    if !can_be_root() {
         return;
     }
+    mounter();
     let scene = tempfile::tempdir().unwrap();
     let dir = scene.path().join("volumes");
     std::fs::create_dir(&dir).unwrap();

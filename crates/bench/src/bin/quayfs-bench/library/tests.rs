@@ -213,11 +213,7 @@ fn what_needs_the_kernel_says_why() {
         }
     }
     let names: Vec<&str> = without.iter().map(|(name, _)| *name).collect();
-    let mut expected = vec!["ls-cold"];
-    if cfg!(feature = "sqlite") {
-        expected.extend(["sqlite-wal", "sqlite-delete"]);
-    }
-    assert_eq!(names, expected);
+    assert_eq!(names, ["ls-cold", "sqlite-wal", "sqlite-delete"]);
     assert!(without[0].1.contains("kernel's caches"), "{without:?}");
 }
 

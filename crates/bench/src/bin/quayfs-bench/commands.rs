@@ -1,11 +1,8 @@
-//! `quayfs bench`: workloads on directories in turn, which is in the crate `quayfs-bench`, and the papers'
-//! mechanisms on and off, which is in `papers`.
+//! The commands, but for that of the papers: workloads on directories in turn, which are in the library of this crate,
+//! and what was stored.
 
-mod library;
-mod papers;
-
-use super::args::{Bench, BenchCommand, BenchRun};
-use super::exit::{FAILED, Failure, USAGE, say};
+use crate::args::{Command, Run};
+use crate::{FAILED, USAGE, papers};
 use quayfs_bench::Error;
 use quayfs_bench::page::{self, Source};
 use quayfs_bench::report::Report;
@@ -13,6 +10,7 @@ use quayfs_bench::runner::Plan;
 use quayfs_bench::target::Target;
 use quayfs_bench::workload::{self, Wishes};
 use quayfs_bench::{commit, table};
+use quayfs_shown::command::{Failure, say};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::path::Path;
 use std::sync::Arc;
@@ -20,16 +18,16 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// Lists, runs, shows or draws.
-pub fn run(args: Bench) -> Result<(), Failure> {
-    match args.command {
-        BenchCommand::List => {
+pub fn run(command: Command) -> Result<(), Failure> {
+    match command {
+        Command::List => {
             say(table::list(&workload::all()).trim_end());
             Ok(())
         }
-        BenchCommand::Run(args) => measure(*args),
-        BenchCommand::Papers(args) => papers::run(*args),
-        BenchCommand::Show { files } => files.iter().try_for_each(|file| show(file)),
-        BenchCommand::Report { files, out } => report(&files, &out),
+        Command::Run(args) => measure(*args),
+        Command::Papers(args) => papers::run(*args),
+        Command::Show { files } => files.iter().try_for_each(|file| show(file)),
+        Command::Report { files, out } => report(&files, &out),
     }
 }
 
@@ -55,7 +53,7 @@ fn report(files: &[String], out: &Path) -> Result<(), Failure> {
     std::fs::write(out, page::render(&sources, &sections)).map_err(|e| failure(Error::file(out)(e)))
 }
 
-/// What `bench papers` stored in a file; none if it is something else.
+/// What `papers` stored in a file; none if it is something else.
 fn papers_in(path: &Path) -> Result<Option<papers::report::Papers>, Failure> {
     let text = std::fs::read_to_string(path).map_err(|e| failure(Error::file(path)(e)))?;
     papers::page::read(&text)
@@ -72,7 +70,8 @@ fn show(file: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn failure(e: Error) -> Failure {
+/// What to exit with after an error, which is what to say.
+pub fn failure(e: Error) -> Failure {
     let code = match e {
         Error::UnknownWorkload(_) | Error::Usage(_) => USAGE,
         _ => FAILED,
@@ -80,7 +79,7 @@ fn failure(e: Error) -> Failure {
     Failure::new(code, e)
 }
 
-fn measure(args: BenchRun) -> Result<(), Failure> {
+fn measure(args: Run) -> Result<(), Failure> {
     let patience = Duration::try_from_secs_f64(args.settle)
         .map_err(|e| Failure::new(USAGE, format!("--settle: {e}")))?;
     let workloads = workload::select(&args.workloads).map_err(failure)?;
@@ -127,7 +126,7 @@ fn measure(args: BenchRun) -> Result<(), Failure> {
 }
 
 /// A signal ends the run under way, whose files are removed, and what was found is kept.
-fn until_signalled() -> Result<Arc<AtomicBool>, Failure> {
+pub fn until_signalled() -> Result<Arc<AtomicBool>, Failure> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).map_err(Failure::with(FAILED))?;

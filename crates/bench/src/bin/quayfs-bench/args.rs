@@ -1,43 +1,43 @@
-//! The part of `quayfs bench`.
+//! The command line as clap sees it, and the help that teaches it.
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use quayfs_options::parse_size;
 use std::path::PathBuf;
 
-const BENCH_HELP: &str = "\
+const HELP: &str = "\
 Figures of a shared machine move; ratios of runs in turn do not. So name what you compare with, and
 the workloads run on each directory in turn, several times.
 
 Examples:
-  quayfs bench list                                    what there is
-  quayfs bench run overwrite-fsync --dir e=/mnt/ext4 --dir q=/mnt/q
-  quayfs bench run durable fxmark --dir e=/mnt/ext4 --dir q=/mnt/q --repeat 5 --json found.json
-  quayfs bench show found.json                         the same table again
-  quayfs bench report found.json --out found.html      plots of it, one page for a browser
-  quayfs bench report idle=i1.json idle=i4.json busy=b1.json busy=b4.json --out threads.html
-  quayfs bench papers staging                          what an idea brings: see quayfs bench papers --help
+  quayfs-bench list                                    what there is
+  quayfs-bench run overwrite-fsync --dir e=/mnt/ext4 --dir q=/mnt/q
+  quayfs-bench run durable fxmark --dir e=/mnt/ext4 --dir q=/mnt/q --repeat 5 --json found.json
+  quayfs-bench show found.json                         the same table again
+  quayfs-bench report found.json --out found.html      plots of it, one page for a browser
+  quayfs-bench report idle=i1.json idle=i4.json busy=b1.json busy=b4.json --out threads.html
+  quayfs-bench papers staging                          what an idea brings: see quayfs-bench papers --help
 
 Exit codes: 0 done, 1 failed or stopped (what was found until then is shown and stored), 2 wrong
 usage.";
 
-/// Arguments of `bench`.
-#[derive(Debug, Args)]
-#[command(after_help = BENCH_HELP, disable_help_subcommand = true)]
-pub struct Bench {
+/// Measures mounted file systems side by side, and what the ideas behind QuayFS bring.
+#[derive(Debug, Parser)]
+#[command(name = "quayfs-bench", version, after_help = HELP, disable_help_subcommand = true)]
+pub struct Cli {
     /// What to do.
     #[command(subcommand)]
-    pub command: BenchCommand,
+    pub command: Command,
 }
 
-/// Commands of `bench`.
+/// Commands.
 #[derive(Debug, Subcommand)]
-pub enum BenchCommand {
+pub enum Command {
     /// List the workloads.
     List,
     /// Run workloads.
-    Run(Box<BenchRun>),
+    Run(Box<Run>),
     /// Compare the papers' mechanisms with mounts that do without them.
-    Papers(Box<BenchPapers>),
+    Papers(Box<Papers>),
     /// Show stored reports.
     Show {
         /// What `run --json` and `papers --json` wrote.
@@ -56,11 +56,11 @@ pub enum BenchCommand {
     },
 }
 
-/// Arguments of `bench run`.
+/// Arguments of `run`.
 #[derive(Debug, Args)]
-#[command(after_help = BENCH_HELP)]
-pub struct BenchRun {
-    /// Workloads or families of them, as `quayfs bench list` shows them, or `all`.
+#[command(after_help = HELP)]
+pub struct Run {
+    /// Workloads or families of them, as `quayfs-bench list` shows them, or `all`.
     #[arg(required = true)]
     pub workloads: Vec<String>,
     /// A directory to run in, with a label for tables; at least one. Ratios are to the first.
@@ -113,23 +113,23 @@ pub struct BenchRun {
 const PAPERS_HELP: &str = "\
 Each run has a volume of its own: a region below --pmem, data below --data, which are best a tmpfs (or
 DAX) and a file system on a disk. Variants take turns. At the level `ops` the workloads call the file
-system as a library, without a kernel; at the level `mount` this program mounts it below --dir. There
-`transcm` has ext4 beside it, which takes root, losetup, mke2fs and mount.
+system as a library, without a kernel; at the level `mount` the program `quayfs` mounts it below --dir.
+There `transcm` has ext4 beside it, which takes root, losetup, mke2fs and mount.
 
 Experiments: staging, ppt, transcm, rangelock, nodelog, together.
 
 Examples:
-  quayfs bench papers                                     all, on the operation layer
-  quayfs bench papers staging rangelock --threads 1,16 --data /mnt/ssd --json found.json
-  quayfs bench papers nodelog --level both --repeat 5
+  quayfs-bench papers                                     all, on the operation layer
+  quayfs-bench papers staging rangelock --threads 1,16 --data /mnt/ssd --json found.json
+  quayfs-bench papers nodelog --level both --repeat 5
 
 Exit codes: 0 done, 1 failed or stopped (what was found until then is shown and stored), 2 wrong
 usage.";
 
-/// Arguments of `bench papers`.
+/// Arguments of `papers`.
 #[derive(Debug, Args)]
 #[command(after_help = PAPERS_HELP)]
-pub struct BenchPapers {
+pub struct Papers {
     /// Experiments [default: all].
     pub experiments: Vec<String>,
     /// Of those only rows with these workloads [default: all].
@@ -184,6 +184,9 @@ pub struct BenchPapers {
     /// Directory to mount below [default: that for temporary files].
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
+    /// The program that mounts [default: `quayfs` beside this one, else in $PATH].
+    #[arg(long, value_name = "PROGRAM")]
+    pub quayfs: Option<PathBuf>,
     /// Size of a region: small, so that its staging slots are used many times.
     #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "96M")]
     pub pmem_size: u64,
@@ -198,7 +201,7 @@ pub struct BenchPapers {
     pub commit: Option<String>,
 }
 
-/// What the workloads of `bench papers` run on.
+/// What the workloads of `papers` run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Level {
     /// The operation layer, without a kernel.
@@ -207,4 +210,15 @@ pub enum Level {
     Mount,
     /// First one, then the other.
     Both,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
 }
