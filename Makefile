@@ -12,7 +12,7 @@ COMMIT = $(shell git describe --always --dirty 2>/dev/null)
 PACKAGES := fuse3 libpmem-dev pkg-config gcc libc6-dev make ca-certificates \
 	python3 git e2fsprogs xfsprogs acl
 
-.PHONY: help deps build mount umount test test-workspace test-rings test-loom conformance xfstests apps kills cuts crash threads mutants lint deny docs \
+.PHONY: help deps build mount umount test test-workspace test-rings test-loom conformance xfstests apps kills outlive cuts crash threads mutants lint deny docs \
 	package benches bench lab \
 	fuzz miri sanitize install uninstall
 
@@ -26,6 +26,7 @@ help:
 	@echo 'make xfstests  run XFSTESTS=DIR, where xfstests was built (TESTS=quick OPTIONS=; as root)'
 	@echo 'make apps      run real programs on real mounts, with deaths in between (long: tests/apps)'
 	@echo 'make kills     kill the daemon under five programs at random moments (ROUNDS=1000 SEED=1)'
+	@echo 'make outlive   kill daemons whose mounts go on, under programs that must not notice (KILLS=1000 SEED=1)'
 	@echo 'make cuts      cut the power of a simulated disk under them (ROUNDS=1000 SEED=1; as root)'
 	@echo 'make crash     search for crashes that lose something (SECONDS=600 SEED=1 SHARE=1/1);'
 	@echo 'make threads   the same, of several threads in interleavings that can be had again;'
@@ -141,6 +142,11 @@ LIFE ?=
 kills: build
 	$(if $(filter 1,$(QUAYFS_SKIP_URING)),,scripts/rings) nice -n 5 python3 tests/apps/kills --quayfs '$(QUAYFS)' --rounds $(ROUNDS) --seed $(SEED) \
 		$(if $(APPS),--apps $(APPS)) $(if $(LIFE),--life $(LIFE))
+
+# Daemons of mounts with `-o restart` are killed under programs that must not notice.
+KILLS ?= 1000
+outlive: build
+	nice -n 5 python3 tests/apps/outlive --quayfs '$(QUAYFS)' --kills $(KILLS) --seed $(SEED)
 
 # The same programs on a simulated disk whose power is cut.
 cuts: build

@@ -196,9 +196,6 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
         .map_err(Into::into)
         .and_then(Handover::take)
         .map_err(|e| early(&e))?;
-    if handover.is_some() {
-        handover::tell_of_the_last_one();
-    }
     // A program that rotates logs signals every daemon, also one that is recovering its volume.
     let signals = Signals::new([SIGHUP]).map_err(|e| early(&e))?;
     // From here on it is this directory, whatever becomes of its path while the volume recovers.
@@ -245,6 +242,7 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
     if let Some(holder) = &holder {
         holder.tell(handover::READY);
     }
+    tell_of_the_last_one(&fs);
     let served = wait(&mounted.inbox);
     let callers = mounted.desk.map(Desk::close).unwrap_or_default();
     let closed = fs.shutdown();
@@ -263,6 +261,18 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
         tracing::error!("serving ended: {e}");
         late(format!("serving ended: {e}"))
     })
+}
+
+/// Logs how the last daemon of the mount died, and what that cost.
+fn tell_of_the_last_one(fs: &Fs) {
+    if let Some(last) = fs.predecessor() {
+        let pause = handover::pause().unwrap_or_default();
+        let _ = last.pause.set(pause);
+        warn!(
+            "the last daemon of this mount was {}; no request was answered for {pause:.1?}, none is lost",
+            last.cause
+        );
+    }
 }
 
 /// From here on what is stored to the region outlives this process, where another one is to go on.

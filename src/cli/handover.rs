@@ -10,8 +10,10 @@ use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
+use quayfs_fs::predecessor::Predecessor;
 use quayfs_fuse::{Keeper, Left, Negotiation, Notifier};
 use quayfs_restart::Requests;
 use quayfs_server::session::Succession;
@@ -22,6 +24,7 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType, connect, sendmsg, socket_with,
 };
+use rustix::time::{ClockId, clock_gettime};
 use tracing::warn;
 
 /// How many descriptors are passed on, starting with the first that is no standard stream.
@@ -34,9 +37,11 @@ const FOR: &str = "LISTEN_PID";
 pub const SOCKET: &str = "NOTIFY_SOCKET";
 
 /// How many daemons of this mount have died.
-pub const LIVES: &str = "QUAYFS_DEATHS";
+pub const DEATHS: &str = "QUAYFS_DEATHS";
 /// How the last of them died.
-pub const LAST: &str = "QUAYFS_LAST_DEATH";
+pub const CAUSE: &str = "QUAYFS_CAUSE";
+/// When that was, in nanoseconds of [`now`].
+pub const DIED: &str = "QUAYFS_DIED";
 
 /// A descriptor of the connection to the kernel.
 const CONNECTION: &str = "connection";
@@ -61,11 +66,20 @@ pub fn passed() -> usize {
     }
 }
 
-/// Logs what the supervisor says of the daemon that has died.
-pub fn tell_of_the_last_one() {
-    let word = |name: &str| std::env::var(name).unwrap_or_default();
-    let (lives, last) = (word(LIVES), word(LAST));
-    warn!("daemon {lives} after the first one goes on with the mount: {last}");
+fn word(name: &str) -> String {
+    std::env::var(name).unwrap_or_default()
+}
+
+/// How long the last daemon has been dead.
+pub fn pause() -> Option<Duration> {
+    let died = Duration::from_nanos(word(DIED).parse().ok()?);
+    now().checked_sub(died)
+}
+
+/// A moment, for other processes to know.
+pub fn now() -> Duration {
+    let now = clock_gettime(ClockId::Monotonic);
+    Duration::new(now.tv_sec.cast_unsigned(), now.tv_nsec as u32)
 }
 
 /// The process that holds descriptors.
@@ -192,11 +206,14 @@ impl Handover {
     ///
     /// # Errors
     /// There are no descriptors left.
-    pub fn predecessor(&self) -> io::Result<quayfs_fs::predecessor::Predecessor> {
+    pub fn predecessor(&self) -> io::Result<Predecessor> {
         let kernel = Notifier::new(&self.device)?;
-        Ok(quayfs_fs::predecessor::Predecessor {
+        Ok(Predecessor {
             requests: Arc::clone(&self.requests),
             knows: Box::new(move |ino| kernel.knows(ino)),
+            deaths: word(DEATHS).parse().unwrap_or(1),
+            cause: word(CAUSE),
+            pause: OnceLock::new(),
         })
     }
 

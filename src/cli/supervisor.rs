@@ -11,7 +11,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::cmsg_space;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -25,7 +25,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::daemon::Job;
 use super::exit::{Failure, MOUNT_FAILED};
-use super::handover::{ANSWERED, LAST, LIVES, NAMES, PASSED, READY, SOCKET, STORE};
+use super::handover::{self, ANSWERED, CAUSE, DEATHS, DIED, NAMES, PASSED, READY, SOCKET, STORE};
 use super::inherited;
 use super::log;
 use super::mount::daemon_command;
@@ -36,7 +36,7 @@ const OWN: i32 = 512;
 /// Where the descriptors for daemons begin.
 const FIRST: i32 = 3;
 /// So many daemons that die one after the other without an answer are enough,
-const DEATHS: usize = 5;
+const ENOUGH: usize = 5;
 /// if they die within this time, or before they serve.
 const WITHIN: Duration = Duration::from_secs(10);
 /// Longest message.
@@ -56,14 +56,14 @@ pub fn run(job: &Job) -> Result<(), Failure> {
     loop {
         let life = supervisor.start(job).map_err(|e| failed(&e))?;
         let end = supervisor.watch(life).map_err(|e| failed(&e))?;
-        match supervisor.judge(&end, Instant::now()) {
+        match supervisor.judge(&end, handover::now()) {
             Verdict::Again => {}
             Verdict::Over => return Ok(()),
             Verdict::Failed(code) => std::process::exit(code.into()),
             Verdict::GiveUp(signal) => {
                 let target = quayfs_shown::path(&job.target);
                 let line = format!(
-                    "{DEATHS} daemons in a row have answered nothing, the last one was ended by signal {signal}: the \
+                    "{ENOUGH} daemons in a row have answered nothing, the last one was ended by signal {signal}: the \
                      mount is given up; `quayfs umount {target}`, then mount again"
                 );
                 // There is no other place to say it.
@@ -84,11 +84,13 @@ struct Supervisor {
     /// Descriptors that are held, and their names, without gaps from [`FIRST`] on.
     held: Vec<(String, OwnedFd)>,
     /// Daemons that have died.
-    lives: u64,
+    deaths: u64,
     /// How the last of them died.
-    last: String,
-    /// When daemons died that had answered nothing.
-    deaths: VecDeque<Instant>,
+    cause: String,
+    /// When.
+    died: Duration,
+    /// When the last daemons died, as far as they had answered nothing.
+    in_vain: VecDeque<Duration>,
     /// The mount has been ready.
     mounted: bool,
     /// A signal has asked for the end.
@@ -142,9 +144,10 @@ impl Supervisor {
             name,
             signals,
             held: Vec::new(),
-            lives: 0,
-            last: String::new(),
-            deaths: VecDeque::new(),
+            deaths: 0,
+            cause: String::new(),
+            died: Duration::ZERO,
+            in_vain: VecDeque::new(),
             mounted: false,
             ending: false,
         })
@@ -158,8 +161,9 @@ impl Supervisor {
             .env(SOCKET, format!("@{}", self.name))
             .env(PASSED, names.len().to_string())
             .env(NAMES, names.join(":"))
-            .env(LIVES, self.lives.to_string())
-            .env(LAST, &self.last)
+            .env(DEATHS, self.deaths.to_string())
+            .env(CAUSE, &self.cause)
+            .env(DIED, self.died.as_nanos().to_string())
             .stdin(Stdio::null())
             .stderr(Stdio::null())
             .stdout(match self.mounted {
@@ -282,7 +286,7 @@ impl Supervisor {
     }
 
     /// What comes after a daemon. One that ended by itself has had its reasons, and has said them.
-    fn judge(&mut self, end: &End, now: Instant) -> Verdict {
+    fn judge(&mut self, end: &End, now: Duration) -> Verdict {
         if let Some(code) = end.status.code() {
             return match code {
                 0 => Verdict::Over,
@@ -296,18 +300,18 @@ impl Supervisor {
         if self.ending {
             return Verdict::Over;
         }
-        self.lives += 1;
-        self.last = format!("the daemon before it was ended by signal {signal}");
+        self.deaths += 1;
+        self.cause = format!("ended by signal {signal}");
+        self.died = now;
         if end.answered {
-            self.deaths.clear();
+            self.in_vain.clear();
             return Verdict::Again;
         }
-        self.deaths.push_back(now);
+        self.in_vain.push_back(now);
         if end.was_ready {
-            self.deaths
-                .retain(|then| now.duration_since(*then) < WITHIN);
+            self.in_vain.retain(|then| now - *then < WITHIN);
         }
-        if self.deaths.len() < DEATHS {
+        if self.in_vain.len() < ENOUGH {
             Verdict::Again
         } else {
             Verdict::GiveUp(signal)

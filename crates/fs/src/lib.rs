@@ -79,6 +79,7 @@ pub use quayfs_layout::inode::{S_IFBLK, S_IFCHR, S_IFIFO, S_IFREG, S_IFSOCK};
 pub use quayfs_options::MountOptions;
 pub use quayfs_store::error::FsError;
 
+use crate::predecessor::Predecessor;
 use crate::recovery::MountError;
 use crate::scrub::Scrubber;
 use crate::volume::Volume;
@@ -218,6 +219,11 @@ impl Fs {
     /// Why it is read-only though that was not asked for, if a medium is write-protected.
     pub fn protected(&self) -> Option<&str> {
         self.volume.protected()
+    }
+
+    /// The daemon whose mount goes on.
+    pub fn predecessor(&self) -> Option<&Predecessor> {
+        self.volume.predecessor()
     }
 
     /// The volume's directory.

@@ -1,7 +1,8 @@
 //! The daemon that had this mount before, and died while the machine went on.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use quayfs_journal::Scan;
 use quayfs_layout::Ino;
@@ -14,6 +15,12 @@ pub struct Predecessor {
     /// Asks the kernel whether it knows an inode. May wait for an answer to a request, so no thread calls it that
     /// answers any.
     pub knows: Box<dyn Fn(Ino) -> bool + Send + Sync>,
+    /// How many daemons of this mount have died.
+    pub deaths: u64,
+    /// How the last of them died.
+    pub cause: String,
+    /// How long no request was answered, once that is known.
+    pub pause: OnceLock<Duration>,
 }
 
 impl Predecessor {

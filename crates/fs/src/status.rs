@@ -32,6 +32,12 @@ pub struct Status {
     pub device: String,
     /// `op` or `commit`.
     pub durability: String,
+    /// How often another daemon has gone on with the mount.
+    pub restarts: u64,
+    /// How the last daemon before this one died.
+    pub last_death: Option<String>,
+    /// How long no request was answered then, in milliseconds.
+    pub last_pause_ms: Option<u64>,
     /// All options in effect.
     pub options: String,
     /// Nothing may be changed.
@@ -108,6 +114,8 @@ impl Fs {
         let label = &e.config.label;
         let end = label.iter().position(|b| *b == 0).unwrap_or(label.len());
         let s = self.statfs();
+        let before = self.volume.predecessor();
+        let pause = before.and_then(|b| b.pause.get());
         Status {
             pid: std::process::id(),
             volume: self.volume.path().display().to_string(),
@@ -116,6 +124,9 @@ impl Fs {
             backend: e.region.backend().to_string(),
             device: e.device.describe(),
             durability: e.durability.to_string(),
+            restarts: before.map_or(0, |b| b.deaths),
+            last_death: before.map(|b| b.cause.clone()),
+            last_pause_ms: pause.map(|p| p.as_millis() as u64),
             options: e.options.to_string(),
             read_only: e.is_read_only(),
             read_only_reason: e.failure().or(self.volume.protected()).map(str::to_string),
