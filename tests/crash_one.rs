@@ -27,6 +27,7 @@ fn each(first: usize) {
                 mode,
                 text: Text::Steps(vec![step.name]),
                 dies: None,
+                goes_on: false,
             };
             explore(&*program.run(), &DEPTH);
         }

@@ -23,17 +23,19 @@ pub mod rng;
 pub mod script;
 pub mod search;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use quayfs_blockdev::BlockDevice;
 use quayfs_crashsim::SimDevice;
 use quayfs_fs::Fs;
+use quayfs_fs::predecessor::Predecessor;
 use quayfs_fs::volume::{Access, Volume};
 use quayfs_fsck::FsckOptions;
 use quayfs_layout::geometry::{Geometry, Sizes};
 use quayfs_mkfs::{Identity, format, format_as};
 use quayfs_options::MountOptions;
 use quayfs_pmem::{Backend, Region};
+use quayfs_restart::Requests;
 
 /// Sizes of a volume. `Geometry::compute` refuses anything as small as what tests want, because
 /// no user would be happy with it; the format does not mind.
@@ -175,6 +177,20 @@ impl Media {
     /// A mount as the daemon does it.
     pub fn mount(&self, options: &MountOptions) -> Arc<Fs> {
         Fs::mount(self.volume(), options).expect("mount")
+    }
+
+    /// As [`Media::mount_quiet`], of a mount that goes on after the death of its daemon. The kernel has forgotten all
+    /// inodes meanwhile.
+    pub fn mount_after(&self, requests: &Arc<Requests>, options: &MountOptions) -> Arc<Fs> {
+        let mut volume = self.volume();
+        volume.follow(Predecessor {
+            requests: Arc::clone(requests),
+            knows: Box::new(|_| false),
+            deaths: 1,
+            cause: "killed".into(),
+            pause: OnceLock::new(),
+        });
+        Fs::mount_quiet(volume, options).expect("mount")
     }
 
     /// A mount without background threads.

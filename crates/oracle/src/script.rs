@@ -18,6 +18,7 @@ use quayfs_layout::Ino;
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_options::MountOptions;
 use quayfs_pmem::Backend;
+use quayfs_restart::Requests;
 use quayfs_store::error::FsError;
 
 use crate::apply::Outcome;
@@ -76,6 +77,10 @@ pub struct Script {
     begun: Vec<Op>,
     /// How many events after [`Script::settle`] the daemon shall die.
     dies: Option<usize>,
+    /// After its death the mount goes on: what has returned is there, and a request whose answer is missing is known to
+    /// have been carried out, or not.
+    pub goes_on: bool,
+    requests: Arc<Requests>,
     /// Operations that a limit of a project was in the way of.
     pub refusals: u64,
     /// The inode that [`crate::search::alphabet::prepare`] leaves open and without a name.
@@ -101,6 +106,8 @@ impl Script {
             models: Vec::new(),
             begun: Vec::new(),
             dies: None,
+            goes_on: false,
+            requests: Arc::new(Requests::new().expect("memory")),
             refusals: 0,
             orphan: 0,
             fs,
@@ -139,6 +146,11 @@ impl Script {
         }
     }
 
+    /// Number of the request that leads to the next state.
+    fn request(&self) -> u64 {
+        2 * self.states.len() as u64
+    }
+
     /// Number of the present state.
     pub fn state(&self) -> u64 {
         self.states.len() as u64 - 1
@@ -152,7 +164,12 @@ impl Script {
     fn op_in(&mut self, op: Op, records: u64) {
         self.recorder.mark(self.state() + records);
         self.begun = vec![op.clone()];
-        let outcome = apply::both(&self.fs, &mut self.model, &op, false);
+        let outcome = {
+            let _under_way = self
+                .requests
+                .begin(self.request(), quayfs_restart::Outcome::default());
+            apply::both(&self.fs, &mut self.model, &op, false)
+        };
         let outcome = outcome.unwrap_or_else(|e| panic!("{}: {e}", self.name));
         self.refusals += u64::from(outcome == Outcome::Refused);
         self.begun.clear();

@@ -44,6 +44,7 @@ fn recovered(story: &'static str, records: usize) {
             mode,
             text: Text::Story(story),
             dies: None,
+            goes_on: false,
         };
         let run = program.run();
         let image = fullest(&run.trace());

@@ -20,6 +20,7 @@ fn threads(mode: usize, threads: u64, seed: u64) -> Program {
         mode: &MODES[mode % MODES.len()],
         text: Text::Threads(threads, seed),
         dies: None,
+        goes_on: false,
     }
 }
 
@@ -94,6 +95,7 @@ fn seeds(modes: &[&str], seeds: u64, text: fn(u64, u64) -> Text) -> impl Iterato
             mode,
             text: text.clone(),
             dies: None,
+            goes_on: false,
         })
     })
 }

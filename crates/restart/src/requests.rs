@@ -266,8 +266,8 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
+        // What it says stays: the thread may have ended because the daemon dies.
         if let Some(at) = self.at {
-            self.store(UNIQUE, 0);
             let mut free = (self.requests.free.lock()).unwrap_or_else(PoisonError::into_inner);
             free.push((at - SLOTS_AT) / SLOT);
         }

@@ -4,6 +4,7 @@
 use quayfs_fs::{FallocMode, Fs};
 use quayfs_layout::BLOCK;
 use quayfs_layout::inode::ROOT;
+use quayfs_restart::WHOLE;
 
 use super::{ACKNOWLEDGED, BEGINS, Script, TASTE};
 use crate::dump::{self, difference};
@@ -58,11 +59,18 @@ impl Script {
     /// Mounts what a death has left, and goes on from the state that is found.
     fn reborn(&mut self) {
         let (region, device) = (self.recorder.region(), self.recorder.device());
-        let next = Media { region, device }.mount_quiet(&self.options);
+        let media = Media { region, device };
+        let next = match self.goes_on {
+            true => media.mount_after(&self.requests, &self.options),
+            false => media.mount_quiet(&self.options),
+        };
         // The dead do not tidy up.
         std::mem::forget(std::mem::replace(&mut self.fs, next));
         let tree = dump::dump(&self.fs, ROOT).expect("the tree can be read");
-        let mut possible = self.models.clone();
+        let mut possible = match self.goes_on {
+            true => vec![self.model.clone()],
+            false => self.models.clone(),
+        };
         for op in std::mem::take(&mut self.begun) {
             let mut after = possible.last().expect("a state").clone();
             let ino = made(&self.fs, &op);
@@ -75,6 +83,9 @@ impl Script {
         let Some(found) = possible.iter().rev().find(is_there) else {
             panic!("{}: after a death no state is there", self.name);
         };
+        if self.goes_on {
+            self.judge_request(&possible);
+        }
         self.model = found.clone();
         self.models.clear();
         self.note();
@@ -82,6 +93,33 @@ impl Script {
         // Recovery has made durable what it found.
         self.recorder.mark(self.state());
         self.recorder.mark(ACKNOWLEDGED | self.state());
+    }
+
+    /// Whether the request under way at the death counts as carried out if it is, and not if it is not. `possible`: the
+    /// state before it, and that after it if there was one.
+    fn judge_request(&self, possible: &[Model]) {
+        let tree = |m: &Model| (dump::hash(&dump::expected(m)), m.limits.clone());
+        let [before, after] = possible else {
+            return;
+        };
+        let is_found = |m: &Model| {
+            let found = dump::dump(&self.fs, ROOT).expect("the tree can be read");
+            (dump::hash(&found), quota::limits(&self.fs)) == tree(m)
+        };
+        let whole = self
+            .requests
+            .outcome(self.request())
+            .is_some_and(|o| o.progress == WHOLE);
+        let is_right = match whole {
+            true => is_found(after),
+            // Changes of several records, which can be begun anew, may have come to their end.
+            false => tree(before) == tree(after) || is_found(before) || is_found(after),
+        };
+        assert!(
+            is_right,
+            "{}: a request counts as carried out, and is not",
+            self.name
+        );
     }
 
     /// Uses what another mount has left: free blocks above all, which have to read as zeros.

@@ -169,6 +169,8 @@ pub struct Program {
     pub text: Text,
     /// After how many events the daemon dies, if it does: steps, stories and repairs only. Crashes come after.
     pub dies: Option<usize>,
+    /// After deaths of the daemon the mount goes on.
+    pub goes_on: bool,
 }
 
 impl Program {
@@ -180,6 +182,7 @@ impl Program {
             mode: all[mode % all.len()],
             text: Text::Steps(steps),
             dies: None,
+            goes_on: false,
         };
         let single = ALPHABET
             .iter()
@@ -194,6 +197,7 @@ impl Program {
                 mode,
                 text: Text::Story(name),
                 dies: None,
+                goes_on: false,
             })
         });
         let mkfs = [false, true].into_iter().flat_map(|over| {
@@ -201,6 +205,7 @@ impl Program {
                 mode,
                 text: Text::Mkfs(over),
                 dies: None,
+                goes_on: false,
             })
         });
         mkfs.chain(repairs())
@@ -222,7 +227,14 @@ impl Program {
         let seed = seed.wrapping_mul(1 << 20) + n;
         let text = match n % 5 {
             3 => Text::Threads(2 + n / 5 % 3, seed),
-            1 => Text::Killed(seed),
+            1 => {
+                return Self {
+                    mode,
+                    text: Text::Killed(seed),
+                    dies: None,
+                    goes_on: n / 5 / modes.len() as u64 % 2 == 1,
+                };
+            }
             4 => return Self::mortal(mode, seed),
             _ => Text::Random(seed),
         };
@@ -230,6 +242,7 @@ impl Program {
             mode,
             text,
             dies: None,
+            goes_on: false,
         }
     }
 
@@ -255,6 +268,7 @@ impl Program {
             mode,
             text,
             dies: Some(rng.below(events) as usize),
+            goes_on: rng.below(2) == 1,
         }
     }
 
@@ -273,6 +287,7 @@ impl Program {
             mode: all[mode],
             text,
             dies: None,
+            goes_on: false,
         }
     }
 
@@ -322,6 +337,7 @@ impl Program {
             return Box::new(Repair::run(name, *left, ills, self.dies, with));
         }
         let mut s = Script::new(&self.to_string(), shape, self.mode.backend, &mode);
+        s.goes_on = self.goes_on;
         match self.dies {
             Some(events) => s.dies(events, |s| self.play(s)),
             None => self.play(&mut s),
@@ -362,6 +378,9 @@ impl Program {
     }
 }
 
+/// Behind a program whose mount outlives its daemon.
+const GOES_ON: &str = ", goes on";
+
 impl fmt::Display for Program {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.mode.name)?;
@@ -378,10 +397,10 @@ impl fmt::Display for Program {
                 ills.iter().try_for_each(|ill| write!(f, ", {ill}"))
             }
         }?;
-        match self.dies {
-            Some(events) => write!(f, ", dies after {events}"),
-            None => Ok(()),
+        if let Some(events) = self.dies {
+            write!(f, ", dies after {events}")?;
         }
+        f.write_str(if self.goes_on { GOES_ON } else { "" })
     }
 }
 
@@ -397,6 +416,10 @@ impl FromStr for Program {
             .find(|m| m.name == mode.trim())
             .ok_or_else(|| format!("no mode {mode}"))?;
         let number = |text: &str| text.parse().map_err(|_| format!("{text} is no number"));
+        let (text, goes_on) = match text.strip_suffix(GOES_ON) {
+            Some(text) => (text, true),
+            None => (text, false),
+        };
         let (text, dies) = match text.split_once(", dies after ") {
             Some((text, events)) => (text, Some(number(events.trim())? as usize)),
             None => (text, None),
@@ -440,7 +463,12 @@ impl FromStr for Program {
         if dies.is_some() && !mortal {
             return Err("only steps, stories, random programs and repairs die".into());
         }
-        Ok(Self { mode, text, dies })
+        Ok(Self {
+            mode,
+            text,
+            dies,
+            goes_on,
+        })
     }
 }
 
