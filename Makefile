@@ -118,9 +118,9 @@ threads: deps
 	$(CARGO) test --release -p quayfs-sync -p quayfs-oracle --features $(SCHED) --test sched
 	$(CRASH) --threads --seconds $(SECONDS) --seed $(SEED)
 
-# Every flush and fence forgotten in turn, which becomes a table of docs/mutants.md, then every check: does anybody notice?
+# Every flush and fence forgotten in turn, which becomes a table of docs/internals/mutants.md, then every check: does anybody notice?
 mutants: deps
-	$(CRASH) --mutants --seconds $(SECONDS) --page docs/mutants.md
+	$(CRASH) --mutants --seconds $(SECONDS) --page docs/internals/mutants.md
 	scripts/guards
 
 # By hand: real programs at full size. SOURCE is a tree or an archive of sources to copy.
@@ -190,7 +190,7 @@ bench: build
 lab: deps
 	lab/run.sh
 
-# These three need rustup and install a nightly toolchain. docs/testing.md says what they cover.
+# These three need rustup and install a nightly toolchain. docs/internals/testing.md says what they cover.
 fuzz: deps
 	scripts/fuzz run $(SECONDS) $(TARGETS)
 

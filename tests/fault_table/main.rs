@@ -1,5 +1,5 @@
 //! Every single fault of a fixed life: each call of the data device and each drain of the region
-//! fails in each way, in every mode, and what follows is the table of docs/crash-consistency.md.
+//! fails in each way, in every mode, and what follows is the table of docs/internals/crash-consistency.md.
 //!
 //! What must hold in each case is asserted by `life`: an error has no effect, everything stays
 //! readable, nothing that was acknowledged is lost to the death of the daemon or to a power
@@ -139,7 +139,7 @@ impl Drop for Told<'_> {
 fn compare(seen: &str) {
     const BEGIN: &str = "<!-- faults: begin -->\n";
     const END: &str = "<!-- faults: end -->\n";
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/crash-consistency.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/internals/crash-consistency.md");
     let text = std::fs::read_to_string(&path).expect("docs");
     let begin = text.find(BEGIN).expect("begin") + BEGIN.len();
     let end = text.find(END).expect("end");

@@ -1,4 +1,4 @@
-//! What was seen, as the table of docs/crash-consistency.md.
+//! What was seen, as the table of docs/internals/crash-consistency.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;

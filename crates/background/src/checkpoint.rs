@@ -1,7 +1,7 @@
 //! Checkpoint rounds and zero batches: staged blocks move to the data device.
 //!
 //! A round takes the newest version of every block staged at or below its cut S, writes it, and
-//! makes the move with one L2P transaction that also stores `retired_seq = S` (`docs/paper-map.md`;
+//! makes the move with one L2P transaction that also stores `retired_seq = S` (`docs/internals/paper-map.md`;
 //! papers 1 and 2). Where only room is wanted, S is the middle of what is staged ([`Reach::Older`]): a
 //! block that has been written again above it stays where it is, and what is written all the time never
 //! reaches the device.

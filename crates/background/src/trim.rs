@@ -3,7 +3,7 @@
 //! A physical block may be discarded only if no mapping that any recovery could come to leads to its content. That is
 //! so of those whose LBN the allocator has in hand: its freeing record is at or below the durable D, its entry is
 //! durably *zero*, no live slot names it, and the L2P transaction that brought the block to it, if there was one, has
-//! committed before a round gave the LBN back (`docs/crash-consistency.md`). So a trim borrows LBNs from the
+//! committed before a round gave the LBN back (`docs/internals/crash-consistency.md`). So a trim borrows LBNs from the
 //! allocator as a round does, a batch at a time, and nothing can write to their blocks before they are back.
 //!
 //! The spare pool is left alone: rounds use it without asking the allocator.

@@ -120,7 +120,8 @@ fn decoders(module: &str, source: &str) -> Vec<String> {
 
 #[test]
 fn the_documentation_says_which_target_runs_each_decoder() {
-    let docs = fs::read_to_string(root().join("../docs/testing.md")).expect("docs/testing.md");
+    let docs = fs::read_to_string(root().join("../docs/internals/testing.md"))
+        .expect("docs/internals/testing.md");
     let mut found = 0;
     for file in fs::read_dir(root().join("../crates/layout/src")).expect("sources") {
         let file = file.expect("an entry").path();

@@ -2,7 +2,7 @@
 //!
 //! Every structure that QuayFS stores on the pmem region or on the data device is defined here:
 //! its size, its fields, its checksum. The crate does no I/O, knows no policy and contains no
-//! unsafe code; all integers are little-endian and of fixed width. `docs/format.md` tells the
+//! unsafe code; all integers are little-endian and of fixed width. `docs/internals/format.md` tells the
 //! same story in prose.
 //!
 //! | module | structure |

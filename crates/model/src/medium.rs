@@ -1,4 +1,4 @@
-//! The medium of `docs/crash-consistency.md`, in abstract cells.
+//! The medium of `docs/internals/crash-consistency.md`, in abstract cells.
 //!
 //! A cell is what a protocol step stores as one thing. An *atomic* cell is an aligned 8-byte word:
 //! after a power failure it holds its durable value or any value stored since. A *wide* cell is

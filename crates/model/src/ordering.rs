@@ -1,4 +1,4 @@
-//! The orderings of `docs/crash-consistency.md`, each with a name, so that each can be taken out.
+//! The orderings of `docs/internals/crash-consistency.md`, each with a name, so that each can be taken out.
 
 macro_rules! orderings {
     ($($name:ident $section:literal $text:literal;)*) => {
@@ -9,10 +9,10 @@ macro_rules! orderings {
         }
 
         impl Ordering {
-            /// All of them, in the order of `docs/model.md`.
+            /// All of them, in the order of `docs/internals/model.md`.
             pub const ALL: &[Ordering] = &[$(Ordering::$name),*];
 
-            /// `3.n` for ordering n, else the part of the protocol (`docs/model.md`); `new` if the model asked
+            /// `3.n` for ordering n, else the part of the protocol (`docs/internals/model.md`); `new` if the model asked
             /// for it.
             pub fn section(self) -> &'static str {
                 match self { $(Ordering::$name => $section),* }

@@ -1,4 +1,4 @@
-//! The redo model: the batch log of a region on a disk (`docs/crash-consistency.md`, "A batch").
+//! The redo model: the batch log of a region on a disk (`docs/internals/crash-consistency.md`, "A batch").
 //!
 //! Two sectors are stored to in DRAM, and settled: by a batch in the log, or at home. The log has two halves with room for two
 //! batches each, and a head in two copies. A full half is brought home while stores and batches go on. A sector is atomic;

@@ -54,11 +54,11 @@ fn every_ordering_has_a_trial() {
 
 #[test]
 fn every_ordering_is_documented() {
-    let page = include_str!("../../../docs/model.md");
+    let page = include_str!("../../../docs/internals/model.md");
     for ordering in Ordering::ALL {
         assert!(
             page.contains(&format!("`{ordering:?}`")),
-            "{ordering:?} is not in docs/model.md"
+            "{ordering:?} is not in docs/internals/model.md"
         );
     }
 }

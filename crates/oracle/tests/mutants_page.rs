@@ -1,4 +1,4 @@
-//! docs/mutants.md says, for each place that flushes, fences or drains, named by its function, and for each check, what
+//! docs/internals/mutants.md says, for each place that flushes, fences or drains, named by its function, and for each check, what
 //! notices when it is forgotten. Trying them all takes long (`make mutants`); here the places and the names have to be
 //! those of the code.
 
@@ -12,7 +12,10 @@ use quayfs_oracle::search::place::Place;
 use quayfs_oracle::search::program::{Program, Text};
 
 fn page() -> String {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/mutants.md");
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../docs/internals/mutants.md"
+    );
     std::fs::read_to_string(path).unwrap()
 }
 
@@ -80,7 +83,7 @@ fn the_places_are_those_of_the_code() {
     let missing: Vec<_> = all.iter().filter(short).collect();
     assert!(
         missing.is_empty(),
-        "not in docs/mutants.md: {missing:?}; {again}"
+        "not in docs/internals/mutants.md: {missing:?}; {again}"
     );
 }
 
@@ -102,8 +105,11 @@ fn the_checks_are_those_of_the_code() {
 #[test]
 fn no_document_names_a_line() {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let docs = std::fs::read_dir(top.join("docs")).unwrap();
-    let pages = docs.map(|entry| entry.unwrap().path());
+    let folders = ["docs", "docs/internals"].map(|name| std::fs::read_dir(top.join(name)).unwrap());
+    let pages = folders
+        .into_iter()
+        .flatten()
+        .map(|entry| entry.unwrap().path());
     let others = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"].map(|name| top.join(name));
     let mut seen = 0;
     for path in pages.chain(others) {

@@ -2,7 +2,7 @@
 //!
 //! A batch applies records in sequence order to copies of the home pages they name, writes the
 //! results to free pages and switches the NAT entries. Recovery is the same function over the
-//! records above D. The orderings (`docs/crash-consistency.md`):
+//! records above D. The orderings (`docs/internals/crash-consistency.md`):
 //!
 //! 1. new pages and the committed words of the slots, durable, before
 //! 2. the NAT entries that name them, durable, before

@@ -23,7 +23,7 @@ pub struct Trial {
     pub expect: Expect,
 }
 
-/// All experiments, in the order of `docs/model.md`.
+/// All experiments, in the order of `docs/internals/model.md`.
 pub fn trials() -> Vec<Trial> {
     use Property::*;
     let breaks = |out, case, property| Trial {

@@ -524,11 +524,11 @@ mod tests {
         let letters = (ALPHABET.len(), STORIES.len(), repairs().len());
         for (text, phrase) in [
             (
-                include_str!("../../../../docs/testing.md"),
+                include_str!("../../../../docs/internals/testing.md"),
                 format!("steps are {all}: {thirds} of"),
             ),
             (
-                include_str!("../../../../docs/crash-consistency.md"),
+                include_str!("../../../../docs/internals/crash-consistency.md"),
                 format!(
                     "{} steps, {} stories and {} repairs make {all} short programs",
                     letters.0, letters.1, letters.2

@@ -3,7 +3,7 @@
 //! What is allocated is a bit in a bitmap page, changed by record items only. The allocator is
 //! the DRAM side: per group (one bitmap page) the set of free numbers, loaded on first use. A
 //! number that a record frees comes back when digest has passed that record; an LBN moreover only
-//! after a zero batch (`docs/crash-consistency.md`), so what is handed out reads as zeros.
+//! after a zero batch (`docs/internals/crash-consistency.md`), so what is handed out reads as zeros.
 
 use std::ops::Range;
 
