@@ -12,7 +12,7 @@ COMMIT = $(shell git describe --always --dirty 2>/dev/null)
 PACKAGES := fuse3 libpmem-dev pkg-config gcc libc6-dev make ca-certificates \
 	python3 git e2fsprogs xfsprogs acl
 
-.PHONY: help deps build mount umount test test-workspace test-rings test-loom conformance xfstests apps kills outlive cuts crash threads mutants lint deny docs \
+.PHONY: help deps build mount umount test test-workspace test-rings test-loom conformance xfstests apps kills outlive cuts crash threads mutants lint deny docs book \
 	package benches bench lab \
 	fuzz miri sanitize install uninstall
 
@@ -36,6 +36,7 @@ help:
 	@echo 'make fuzz      hostile images and callers, SECONDS for each target; make miri and'
 	@echo '               make sanitize look for undefined behaviour; all need a nightly toolchain'
 	@echo 'make lint      formatting and clippy;  make docs, make benches: build those'
+	@echo 'make book      all documents as a book: target/book/index.html'
 	@echo 'make deny      licences, versions, sources of what is linked, and advisories where they can be had'
 	@echo 'make package   pack the crates that stand alone as for a registry, and build each from that'
 	@echo 'make install   install below PREFIX ($(PREFIX)), and the helpers of mount(8)'
@@ -175,6 +176,13 @@ docs: deps
 PUBLISHED := journal ppt rangelock pmem layout transfer limits sync
 package: deps
 	$(CARGO) package --allow-dirty $(addprefix -p quayfs-,$(PUBLISHED))
+
+# The documents as a book, by book.toml. `cargo test --test docs` looks at their links.
+MDBOOK := $(TOOLS)/bin/mdbook
+book:
+	@scripts/packages python3
+	@[ -x '$(MDBOOK)' ] || $(INSTALL_TOOL) --no-default-features --features search mdbook@0.5.4
+	'$(MDBOOK)' build --dest-dir '$(TARGET)/book'
 
 benches: deps
 	$(CARGO) bench --workspace --no-run
