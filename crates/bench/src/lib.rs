@@ -17,6 +17,7 @@
 
 pub mod caches;
 pub mod error;
+pub mod figures;
 pub mod fileset;
 pub mod handle;
 pub mod library;

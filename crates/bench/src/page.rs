@@ -222,7 +222,7 @@ fn threads(set: &Set<'_>) -> String {
 fn repetitions(set: &Set<'_>) -> String {
     let runs = || {
         let parts = set.parts.iter();
-        parts.flat_map(|p| p.found.targets.iter().map(move |t| (p, t, t.samples.len())))
+        parts.flat_map(|p| p.found.targets.iter().map(move |t| (p, t, t.repetitions())))
     };
     let most = runs().map(|r| r.2).max().unwrap_or(0);
     let fewer = runs().filter(|r| r.2 < most).map(|(p, t, n)| {

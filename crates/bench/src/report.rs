@@ -1,6 +1,7 @@
 //! What a benchmark found, as it is stored.
 
 use crate::error::{Error, Result};
+use crate::figures::Figures;
 use crate::machine::Machine;
 use crate::meter::Calls;
 use crate::observe::Observed;
@@ -8,6 +9,7 @@ use crate::stats::{Percentiles, Summary};
 use crate::target::Facts;
 use crate::workload::Params;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::path::Path;
 
 /// Version of the format; one that means something else gets another.
@@ -58,8 +60,11 @@ pub struct TargetReport {
     pub ops_per_s: Option<Summary>,
     /// Ratios to the first target in the same repetition.
     pub ratio: Option<Summary>,
-    /// Every repetition.
+    /// Every repetition, unless only their figures are kept.
     pub samples: Vec<Sample>,
+    /// The figures of repetitions that are not kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept: Option<Figures>,
 }
 
 /// What one run found.
@@ -149,9 +154,19 @@ impl Sample {
 }
 
 impl TargetReport {
-    /// Median and extremes of a figure over the samples that have it.
-    pub fn summary(&self, figure: impl Fn(&Sample) -> Option<f64>) -> Option<Summary> {
-        Summary::of(self.samples.iter().filter_map(figure))
+    /// What there is to print of the repetitions, whether they are kept or not.
+    pub fn figures(&self) -> Cow<'_, Figures> {
+        match &self.kept {
+            Some(kept) => Cow::Borrowed(kept),
+            None => Cow::Owned(Figures::of(&self.samples)),
+        }
+    }
+
+    /// Number of repetitions.
+    pub fn repetitions(&self) -> usize {
+        self.kept
+            .as_ref()
+            .map_or(self.samples.len(), |k| k.repetitions)
     }
 }
 
@@ -169,6 +184,7 @@ impl WorkloadReport {
                     ops_per_s: None,
                     ratio: None,
                     samples: Vec::new(),
+                    kept: None,
                 })
                 .collect(),
         }

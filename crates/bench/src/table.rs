@@ -1,7 +1,8 @@
 //! A report for readers.
 
-use crate::report::{Report, Sample, TargetReport, WorkloadReport};
-use crate::stats::Percentiles;
+use crate::figures::{Latency, StepLatency};
+use crate::report::{Report, TargetReport, WorkloadReport};
+use crate::stats::Summary;
 use crate::target::Facts;
 use crate::workload::{Params, Span, Workload};
 use std::fmt::Write;
@@ -104,10 +105,14 @@ fn target(out: &mut String, t: &Facts) {
     }
 }
 
+/// What a QuayFS mount says of itself that figures depend on.
+pub(crate) const MOUNT_FACTS: [&str; 5] =
+    ["backend", "durability", "transport", "options", "device"];
+
 /// What a QuayFS mount said of itself that figures depend on; nothing of others.
 pub(crate) fn mount_facts(t: &Facts) -> Vec<String> {
     let own = |name| t.status.as_ref()?.get(name)?.as_str();
-    ["backend", "durability", "transport", "options", "device"]
+    MOUNT_FACTS
         .into_iter()
         .filter_map(|name| Some(format!("{name} {}", own(name)?)))
         .collect()
@@ -143,7 +148,7 @@ fn workload(out: &mut String, w: &WorkloadReport) {
 }
 
 fn params(p: &Params, first: Option<&TargetReport>) -> String {
-    let runs = first.map_or(0, |t| t.samples.len());
+    let runs = first.map_or(0, TargetReport::repetitions);
     let mut all = vec![counted(u64::from(p.threads), "thread")];
     all.extend(settings(p));
     all.push(counted(runs as u64, "repetition"));
@@ -174,19 +179,20 @@ pub(crate) fn counted(n: u64, thing: &str) -> String {
     format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
 }
 
-/// The median of a figure of all samples.
-fn median(t: &TargetReport, figure: impl Fn(&Sample) -> Option<f64>) -> Option<f64> {
-    t.summary(figure).map(|s| s.median)
-}
-
 fn row(t: &TargetReport) -> [String; COLUMNS] {
     let some = |x: Option<f64>, f: fn(f64) -> String| x.map_or_else(String::new, f);
     let rate = t.ops_per_s;
-    let us = |q: fn(&Sample) -> u64| median(t, |s| Some(q(s) as f64 / 1000.0));
+    let figures = t.figures();
+    let median = |figure: Option<Summary>| figure.map(|s| s.median);
+    // What did nothing took no time.
+    let idle = (figures.repetitions > 0).then_some(0.0);
+    let us = |at: fn(Latency) -> f64| figures.latency.map(at).or(idle);
     let ratio = t.ratio.map_or_else(String::new, |r| {
         format!("{} ({}..{})", short(r.median), short(r.min), short(r.max))
     });
-    let bytes = median(t, |s| Some(s.bytes_per_s() / 1e6)).filter(|mb| *mb > 0.0);
+    let bytes = median(figures.bytes_per_s)
+        .map(|b| b / 1e6)
+        .filter(|mb| *mb > 0.0);
     [
         t.label.clone(),
         some(rate.map(|r| r.median), count),
@@ -194,34 +200,26 @@ fn row(t: &TargetReport) -> [String; COLUMNS] {
         some(rate.map(|r| r.max), count),
         ratio,
         some(bytes, short),
-        some(us(|s| s.latency.p50), short),
-        some(us(|s| s.latency.p99), short),
-        some(us(|s| s.latency.p999), short),
-        some(median(t, Sample::messages_per_op), short),
-        some(median(t, Sample::device_bytes_per_byte), short),
-        some(median(t, Sample::writes_per_op), short),
-        some(median(t, Sample::flushes_per_op), short),
-        some(median(t, Sample::daemon_us_per_op), short),
-        some(median(t, Sample::machine_us_per_op), short),
+        some(us(|l| l.p50), short),
+        some(us(|l| l.p99), short),
+        some(us(|l| l.p999), short),
+        some(median(figures.messages_per_op), short),
+        some(median(figures.device_bytes_per_byte), short),
+        some(median(figures.writes_per_op), short),
+        some(median(figures.flushes_per_op), short),
+        some(median(figures.daemon_us_per_op), short),
+        some(median(figures.machine_us_per_op), short),
     ]
 }
 
 /// What does not fit into a column.
 fn notes(t: &TargetReport) -> Option<String> {
-    let mut notes = Vec::new();
-    let steps = t.samples.first().map_or(&[][..], |s| &s.steps);
-    // A step that the workload never takes has nothing to say.
-    for (n, step) in steps
-        .iter()
-        .enumerate()
-        .filter(|(_, s)| s.latency.count > 0)
-    {
-        let at = |q: fn(&Percentiles) -> u64| {
-            median(t, |s| Some(q(&s.steps.get(n)?.latency) as f64 / 1000.0)).unwrap_or(0.0)
-        };
-        let (p50, p99) = (short(at(|p| p.p50)), short(at(|p| p.p99)));
-        notes.push(format!("{} {p50}/{p99}", step.name));
-    }
+    let figures = t.figures();
+    let step = |s: &StepLatency| {
+        let (p50, p99) = (short(s.latency.p50), short(s.latency.p99));
+        format!("{} {p50}/{p99}", s.name)
+    };
+    let notes: Vec<String> = figures.steps.iter().map(step).collect();
     let mut text = notes.join(", ");
     if !text.is_empty() {
         text.push_str(" us (p50/p99)");
@@ -232,18 +230,15 @@ fn notes(t: &TargetReport) -> Option<String> {
         }
         text.push_str(&note);
     };
-    if let Some(wraps) = median(t, |s| s.observed.staging_wraps)
+    if let Some(Summary { median: wraps, .. }) = figures.staging_wraps
         && wraps > 0.0
     {
         more(format!("staging filled {} times", short(wraps)));
     }
-    if t.samples
-        .iter()
-        .any(|s| s.observed.settled == [true, false])
-    {
+    if figures.unsettled_after {
         more("not all was on the device when it was asked".into());
     }
-    if t.samples.iter().any(|s| !s.observed.settled[0]) {
+    if figures.unsettled_before {
         more("began with staged data of before".into());
     }
     (!text.is_empty()).then_some(text)

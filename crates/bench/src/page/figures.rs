@@ -3,17 +3,19 @@
 use super::plot::{Bar, Bars, Curves, Group, Line, Plot, Point, Quantity, Range, Spread, Spreads};
 use super::scale::Scale;
 use super::sets::{Part, Set};
-use crate::report::{Sample, TargetReport};
-use crate::stats::{Percentiles, Summary};
+use crate::figures::{Figures, Latency};
+use crate::report::TargetReport;
+use crate::stats::Summary;
 use crate::table::counted;
+use std::borrow::Cow;
 
 /// Above this, bars of ratios are logarithmic.
 const FAR: f64 = 8.0;
 /// Lines are, where the greatest figure is more than so many times the least.
 const WIDE: f64 = 20.0;
 
-/// A figure of a sample, where it has one.
-type Figure = fn(&Sample) -> Option<f64>;
+/// A figure of a target, where it has one.
+type Figure = fn(&Figures) -> Option<Summary>;
 
 /// What an operation costs: what it is called, its unit, what a reader has to know.
 const COSTS: [(&str, &str, &str, Figure); 6] = [
@@ -21,37 +23,37 @@ const COSTS: [(&str, &str, &str, Figure); 6] = [
         "CPU time of the daemon",
         "us an operation",
         "Of QuayFS, or of what --daemon named.",
-        Sample::daemon_us_per_op,
+        |f| f.daemon_us_per_op,
     ),
     (
         "CPU time of the whole machine",
         "us an operation",
         "That of strangers included.",
-        Sample::machine_us_per_op,
+        |f| f.machine_us_per_op,
     ),
     (
         "Bytes to the device",
         "B for each byte written",
         "Until all was on the device; for QuayFS with a region apart, on the data device.",
-        Sample::device_bytes_per_byte,
+        |f| f.device_bytes_per_byte,
     ),
     (
         "Writes",
         "requests an operation",
         "To the block device, after merging.",
-        Sample::writes_per_op,
+        |f| f.writes_per_op,
     ),
     (
         "Flushes",
         "flushes an operation",
         "Of the block device, after merging.",
-        Sample::flushes_per_op,
+        |f| f.flushes_per_op,
     ),
     (
         "FUSE messages",
         "messages an operation",
         "Reading the counters adds one or two to a run.",
-        Sample::messages_per_op,
+        |f| f.messages_per_op,
     ),
 ];
 
@@ -63,7 +65,7 @@ pub fn of(set: &Set<'_>, labels: &[&str]) -> Vec<Plot> {
     all.extend(set.parts.iter().filter_map(latencies));
     all.extend(set.parts.iter().filter_map(steps));
     for (title, unit, note, figure) in COSTS {
-        let summary = |t: &TargetReport| t.summary(figure);
+        let summary = |t: &TargetReport| figure(&t.figures());
         all.extend(over_threads(set, title, unit, note, summary));
     }
     for plot in &mut all {
@@ -99,7 +101,7 @@ fn heading(set: &Set<'_>, part: &Part<'_>) -> String {
 
 /// One repetition has no range.
 fn range(t: &TargetReport, s: Summary) -> Option<Range> {
-    (t.samples.len() > 1).then_some((s.min, s.max))
+    (t.repetitions() > 1).then_some((s.min, s.max))
 }
 
 fn bars(title: &str, unit: &str, note: &str, groups: Vec<Group>) -> Bars {
@@ -146,7 +148,7 @@ fn sentences(all: &[&str]) -> String {
 
 fn repeated(set: &Set<'_>) -> bool {
     let mut targets = set.parts.iter().flat_map(|p| &p.found.targets);
-    targets.any(|t| t.samples.len() > 1)
+    targets.any(|t| t.repetitions() > 1)
 }
 
 /// Lines over the number of threads, or bars where there is only one.
@@ -258,7 +260,7 @@ fn ratios(set: &Set<'_>) -> Option<Plot> {
 }
 
 /// One of the stored percentiles.
-type Stored = fn(&Percentiles) -> u64;
+type Stored = fn(&Latency) -> f64;
 
 /// All of them with their quantiles.
 const QUANTILES: [(f64, Stored); 5] = [
@@ -269,26 +271,13 @@ const QUANTILES: [(f64, Stored); 5] = [
     (1.0, |p| p.max),
 ];
 
-/// Microseconds of the median of the repetitions that have any latency.
-fn us(
-    t: &TargetReport,
-    latency: impl Fn(&Sample) -> Option<&Percentiles>,
-    at: Stored,
-) -> Option<f64> {
-    let figure = |s: &Sample| {
-        latency(s)
-            .filter(|p| p.count > 0)
-            .map(|p| at(p) as f64 / 1000.0)
-    };
-    t.summary(figure).map(|s| s.median)
-}
-
 fn latencies(part: &Part<'_>) -> Option<Plot> {
     let line = |(series, t): (usize, &TargetReport)| {
+        let latency = t.figures().latency;
         let points = QUANTILES.iter().filter_map(|(x, at)| {
             Some(Point {
                 x: *x,
-                y: us(t, |s| Some(&s.latency), *at)?,
+                y: at(latency.as_ref()?),
                 range: None,
             })
         });
@@ -314,28 +303,26 @@ fn latencies(part: &Part<'_>) -> Option<Plot> {
 }
 
 fn steps(part: &Part<'_>) -> Option<Plot> {
-    let mut names: Vec<&str> = Vec::new();
-    for s in part
+    let all: Vec<_> = part
         .found
         .targets
         .iter()
-        .flat_map(|t| &t.samples)
-        .flat_map(|s| &s.steps)
-    {
-        if s.latency.count > 0 && !names.contains(&&*s.name) {
+        .map(TargetReport::figures)
+        .collect();
+    let mut names: Vec<&str> = Vec::new();
+    for s in all.iter().flat_map(|f| &f.steps) {
+        if !names.contains(&&*s.name) {
             names.push(&s.name);
         }
     }
     let spreads = |name: &str| -> Vec<Spread> {
-        let targets = part.found.targets.iter().enumerate();
-        let spread = |(series, t): (usize, &TargetReport)| {
-            let step =
-                |s: &Sample| -> Option<usize> { s.steps.iter().position(|s| s.name == name) };
-            let at = |q| us(t, |s| Some(&s.steps[step(s)?].latency), q);
+        let targets = part.found.targets.iter().zip(&all).enumerate();
+        let spread = |(series, (t, figures)): (usize, (&TargetReport, &Cow<'_, Figures>))| {
+            let step = figures.steps.iter().find(|s| s.name == name)?;
             Some(Spread {
                 label: t.label.clone(),
                 series,
-                figures: [at(|p| p.p50)?, at(|p| p.p99)?],
+                figures: [step.latency.p50, step.latency.p99],
             })
         };
         targets.filter_map(spread).collect()

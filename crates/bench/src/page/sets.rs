@@ -1,7 +1,7 @@
 //! Which reports may become one line: those that differ in nothing but the number of threads.
 
 use super::Source;
-use crate::report::{Report, WorkloadReport};
+use crate::report::{Report, TargetReport, WorkloadReport};
 use crate::table::mount_facts;
 use crate::target::Facts;
 use crate::workload::Params;
@@ -133,9 +133,10 @@ fn key<'a>(source: &'a Source, found: &'a WorkloadReport) -> impl PartialEq + 'a
 
 /// Whether caches were dropped before every run, or before none.
 pub fn dropped(found: &WorkloadReport) -> Option<bool> {
-    let mut all = found.targets.iter().flat_map(|t| &t.samples);
-    let first = all.next()?.caches_dropped;
-    all.all(|s| s.caches_dropped == first).then_some(first)
+    let all = found.targets.iter().map(TargetReport::figures);
+    let mut all = all.flat_map(|f| f.caches_dropped.clone());
+    let first = all.next()?;
+    all.all(|dropped| dropped == first).then_some(first)
 }
 
 /// What was found by the workload of this name. Where two reports differ in nothing at all, no one

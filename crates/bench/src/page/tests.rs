@@ -7,6 +7,7 @@ mod odd;
 use super::plot::{Bar, Bars, Curves, Group, Line, Plot, Point, Quantity, Spread, Spreads};
 use super::scale::Scale;
 use super::*;
+use crate::figures::Latency;
 use crate::machine::Machine;
 use crate::report::{Sample, Step, WorkloadReport};
 use crate::stats::Percentiles;
@@ -478,13 +479,8 @@ fn the_kept_results_are_shown_in_full() {
                 row = [vec![t.label.clone()], summary(t.ratio.unwrap()).to_vec()].concat();
                 assert!(has(&row), "{} {}: {row:?}", w.name, t.label);
             }
-            let us = |at: fn(&Percentiles) -> u64| {
-                plot::figure(
-                    t.summary(|s| Some(at(&s.latency) as f64 / 1000.0))
-                        .unwrap()
-                        .median,
-                )
-            };
+            let latency = t.figures().latency.unwrap();
+            let us = |at: fn(Latency) -> f64| plot::figure(at(latency));
             row = vec![
                 t.label.clone(),
                 us(|p| p.p50),

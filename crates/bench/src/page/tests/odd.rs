@@ -103,6 +103,33 @@ fn older_reports_without_optional_fields_are_read() {
     assert!(tables(&page).iter().all(|t| !t.0.contains("steps")));
 }
 
+/// Page and tables of a report that is kept without its samples.
+#[test]
+fn a_report_without_its_samples_shows_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let (stored, kept) = (dir.path().join("a.json"), dir.path().join("kept.json"));
+    let mut whole = report(4, &TWO);
+    whole.workloads[0].targets[1].samples[0].observed = crate::observe::Observed {
+        messages: Some(250),
+        staging_wraps: Some(1.5),
+        settled: [true, false],
+        ..Default::default()
+    };
+    whole.store(&stored).unwrap();
+    let text = crate::figures::kept(&stored).unwrap();
+    assert!(!text.contains("repetition\""), "{text}");
+    std::fs::write(&kept, &text).unwrap();
+    let shown = |path| {
+        let report = Report::load(path).unwrap();
+        let table = crate::table::render(&report);
+        (table, page([report]))
+    };
+    assert_eq!(shown(&kept), shown(&stored));
+    assert!(shown(&kept).0.contains("staging filled 1.50 times"));
+    // What has none stays as it is.
+    assert_eq!(crate::figures::kept(&kept).unwrap(), text);
+}
+
 #[test]
 fn what_is_no_report_is_refused_by_name() {
     let dir = tempfile::tempdir().unwrap();

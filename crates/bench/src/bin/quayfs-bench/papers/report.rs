@@ -359,14 +359,11 @@ fn counted(t: &TargetReport) -> String {
         "device_flushes",
         "device_flush_us",
     ];
-    let ops: u64 = t.samples.iter().map(|s| s.ops).sum();
+    let figures = t.figures();
+    let ops = figures.ops;
     let mut words = Vec::new();
     for name in COUNTERS {
-        let counted = t
-            .samples
-            .iter()
-            .filter_map(|s| s.observed.counters.get(name));
-        let n: u64 = counted.sum();
+        let n = figures.counters.get(name).copied().unwrap_or(0);
         if n > 0 && ops > 0 {
             let rate = n as f64 * 1000.0 / ops as f64;
             words.push(format!("{name} {rate:.2}"));
