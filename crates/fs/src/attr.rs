@@ -125,6 +125,12 @@ pub fn from_system(t: SystemTime) -> Time {
     }
 }
 
+/// The content of a file changes now.
+pub fn written(i: &mut Inode) {
+    i.mtime = now();
+    i.ctime = i.mtime;
+}
+
 /// Clears set-user-id, and set-group-id where it means execution and not mandatory locking. Not of
 /// directories, for which these bits mean something else.
 pub fn drop_privileges(i: &mut Inode) {

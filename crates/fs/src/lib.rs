@@ -57,6 +57,7 @@ use quayfs_layout::inode::{Inode, ROOT, S_IFDIR};
 use quayfs_pmem::Region;
 use quayfs_store::error::Result;
 use quayfs_store::ns::inode::Cell;
+use quayfs_store::txn::Edit;
 use quayfs_sync::Mutex;
 use quayfs_sync::thread::{self, JoinHandle};
 
@@ -308,6 +309,11 @@ fn live_dir(cell: &Cell) -> Result<Inode> {
     let dir = cell.image();
     check_dir(&dir)?;
     Ok(dir)
+}
+
+/// A directory that can still be used, to be changed. The caller holds its operation lock exclusively.
+fn edit_dir(cell: &Cell) -> Result<Edit<'_>> {
+    Ok(Edit::exclusive(cell, live_dir(cell)?))
 }
 
 /// Checks that a directory can still be used.

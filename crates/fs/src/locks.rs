@@ -3,7 +3,7 @@
 //! 1. the rename lock ([`RenameLock`]): one rename that moves a directory at a time;
 //! 2. inodes by number (`Cell::lock`);
 //! 3. the range lock of an inode (`Cell::range`);
-//! 4. its append window, then its commit mutex (`Cell::window`, `Cell::commit`);
+//! 4. its append window, then its commit mutex (`Cell::window`; `Edit::shared`);
 //! 5. its extent map and image (`Cell::extents`, `Cell::image`);
 //! 6. allocator groups (never across a wait);
 //! 7. the journal's own locks: lane, staged map;

@@ -6,6 +6,8 @@
 //! returns everything and leaves no trace.
 
 mod account;
+mod edit;
+mod outcome;
 
 use std::borrow::Cow;
 use std::cell::Cell;
@@ -30,6 +32,8 @@ use crate::ns::node::{NodeStore, Page, PageBytes, zero_page};
 use crate::ns::tags::Tags;
 
 use account::{Account, CHARGES_BYTES};
+pub use edit::Edit;
+pub use outcome::{Committed, Outcome, Told};
 
 /// A source of the newest version of node pages.
 pub trait PageSource {
@@ -375,7 +379,7 @@ impl<'e> Txn<'e> {
     }
 
     /// Logs an inode image; a free inode is all zeros.
-    pub fn put_inode(&mut self, ino: Ino, image: &Inode) {
+    fn put_inode(&mut self, ino: Ino, image: &Inode) {
         self.account_image(ino, image);
         let (id, slot) = self.engine.nodes.geometry().inode_place(ino);
         self.write_static(id, inode::offset(slot), &image.encode());
@@ -453,7 +457,7 @@ impl<'e> Txn<'e> {
     }
 
     /// Frees an inode, which is in this project: its image becomes zeros.
-    pub fn free_ino(&mut self, ino: Ino, project: u32) -> Result<()> {
+    fn free_ino(&mut self, ino: Ino, project: u32) -> Result<()> {
         self.leaves_project(ino, project);
         let range = ino..ino + 1;
         self.engine
@@ -543,18 +547,25 @@ impl<'e> Txn<'e> {
         }
     }
 
-    /// Appends the record and publishes the pages. When this returns the operation has happened:
-    /// durably in mode `op`, as part of the running transaction in mode `commit`. Returns the
-    /// record's sequence number; the caller installs inode images under it.
+    /// Logs the images of `outcome`, appends the record, shows its pages, and then `outcome`: the only way to an image
+    /// that others see. When this returns the operation has happened: durably in mode `op`, as part of the running
+    /// transaction in mode `commit`.
     ///
     /// # Errors
-    /// [`FsError::Quota`] and [`FsError::NoSpace`] as [`Txn::admit`]: nothing has happened. Any other error
-    /// turns the mount read-only.
-    pub fn commit(mut self) -> Result<u64> {
+    /// [`FsError::Quota`] and [`FsError::NoSpace`] as [`Txn::admit`], and those of freeing an inode: nothing has happened.
+    /// Any other error turns the mount read-only.
+    pub fn commit<'c>(mut self, outcome: impl Into<Outcome<'c>>) -> Result<Committed<'c>> {
+        let outcome = outcome.into();
+        self.compose(&outcome)?;
+        let seq = self.append()?;
+        self.publish(seq);
+        Ok(outcome.install(self.engine, seq))
+    }
+
+    /// Completes the record: what belongs to the operation as a whole is logged here.
+    fn compose(&mut self, outcome: &Outcome<'_>) -> Result<()> {
+        outcome.log(self)?;
         self.reserve_shares()?;
-        let Some(credit) = self.credit.take() else {
-            return Err(FsError::internal("no credit"));
-        };
         debug_assert!(
             self.items.len() <= self.limit,
             "{} > {}",
@@ -562,6 +573,14 @@ impl<'e> Txn<'e> {
             self.limit
         );
         self.log_charges();
+        Ok(())
+    }
+
+    /// Appends the record, and publishes its slots. Returns its sequence number.
+    fn append(&mut self) -> Result<u64> {
+        let Some(credit) = self.credit.take() else {
+            return Err(FsError::internal("no credit"));
+        };
         let staged = std::mem::take(&mut self.staged);
         let e = self.engine;
         let blocks = staged.iter().map(|s| s.run().blocks.len() as u64).sum();
@@ -579,6 +598,12 @@ impl<'e> Txn<'e> {
         })?;
         self.settle_account();
         e.appended(blocks);
+        Ok(seq)
+    }
+
+    /// The record was appended: its pages are those of all, and what it frees comes back when it is digested.
+    fn publish(&mut self, seq: u64) {
+        let e = self.engine;
         for (id, draft) in self.pages.drain(..) {
             match draft {
                 Draft::New(page) if node::kind(&page[..]) == Some(NodeKind::Extents) => {}
@@ -589,12 +614,10 @@ impl<'e> Txn<'e> {
             }
         }
         for id in self.dropped.drain(..) {
-            self.engine.nodes.forget(id);
+            e.nodes.forget(id);
         }
         self.taken.clear();
-        self.engine
-            .defer_frees(seq, std::mem::take(&mut self.freed));
-        Ok(seq)
+        e.defer_frees(seq, std::mem::take(&mut self.freed));
     }
 }
 

@@ -13,10 +13,10 @@ use quayfs_store::error::{FsError, Result};
 use quayfs_store::metrics::Metrics;
 use quayfs_store::ns::inode::Cell;
 use quayfs_store::ns::node::STEP;
-use quayfs_store::txn::{Needs, Txn};
+use quayfs_store::txn::{Edit, Needs, Txn};
 use smallvec::SmallVec;
 
-use crate::attr::{drop_privileges, now};
+use crate::attr::{drop_privileges, written};
 use crate::data::read::{self, Want};
 use crate::data::write::{SIZE_MAX, request_max};
 use crate::{extents, protect};
@@ -135,9 +135,8 @@ fn attempt(
         .collect();
     txn.stage(&staged)?;
 
-    let _commit = cell.commit.lock();
-    let mut image = cell.image();
-    let changed = extents::change(cell, &mut txn, &mut image, placed.len(), |x, txn, image| {
+    let mut edit = Edit::shared(cell)?;
+    edit.extents(&mut txn, placed.len(), |x, txn, image| {
         for (block, lbn) in &placed {
             x.insert(txn, image, *block..*block + 1, *lbn);
         }
@@ -151,16 +150,13 @@ fn attempt(
         .iter()
         .filter(|(_, data)| !data.is_empty())
         .map(|(offset, data)| offset + data.len() as u64);
+    let image = &mut edit.image;
     image.size = image.size.max(end.max().unwrap_or(0));
-    image.mtime = now();
-    image.ctime = image.mtime;
+    written(image);
     if kill {
-        drop_privileges(&mut image);
+        drop_privileges(image);
     }
-    txn.put_inode(cell.ino, &image);
-    let seq = txn.commit()?;
-    changed.keep();
-    cell.install(image, seq);
+    txn.commit(edit)?;
     Ok(true)
 }
 

@@ -11,12 +11,12 @@ use quayfs_store::error::{FsError, Result, Shortage};
 use quayfs_store::metrics::Metrics;
 use quayfs_store::ns::extent::Piece;
 use quayfs_store::ns::inode::Cell;
-use quayfs_store::txn::{Needs, Txn};
-use quayfs_sync::{MutexGuard, lock_noting};
+use quayfs_store::txn::{Edit, Needs, Txn};
+use quayfs_sync::MutexGuard;
 use rangemap::RangeSet;
 use smallvec::SmallVec;
 
-use crate::attr::{drop_privileges, now};
+use crate::attr::{drop_privileges, written};
 use crate::data::read::{self, Want};
 use crate::{extents, protect};
 
@@ -69,6 +69,15 @@ impl Request<'_> {
 
     fn blocks(&self) -> Range<u64> {
         self.offset / B..self.end().div_ceil(B)
+    }
+
+    /// What it changes in the image of the file, besides extents.
+    fn change(&self, image: &mut Inode) {
+        image.size = image.size.max(self.end());
+        written(image);
+        if self.kill_privileges {
+            drop_privileges(image);
+        }
     }
 
     /// Whether it is in its place in a file of this size.
@@ -209,45 +218,27 @@ fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bo
     }
 
     // Ordering 5: under the commit mutex come extent changes, image, number, append and fence.
-    let _commit = lock_noting(&cell.commit, || Metrics::add(&e.metrics.commit_waits, 1));
-    let mut image = cell.image();
-    let changed = match &alloc {
-        Some(a) => Some(extents::change(
-            cell,
-            &mut txn,
-            &mut image,
-            a.placed.len(),
-            |x, txn, image| {
-                // What follows it is a hole: no extent is cut in two.
-                if moved.is_some() {
-                    x.remove(txn, image, blocks.start..blocks.start + 1);
-                }
-                for (blocks, lbn) in &a.placed {
-                    x.insert(txn, image, blocks.clone(), *lbn);
-                }
-                Ok(())
-            },
-        )?),
-        None => None,
-    };
+    let mut edit = Edit::shared_noting(cell, || Metrics::add(&e.metrics.commit_waits, 1))?;
+    if let Some(a) = &alloc {
+        edit.extents(&mut txn, a.placed.len(), |x, txn, image| {
+            // What follows it is a hole: no extent is cut in two.
+            if moved.is_some() {
+                x.remove(txn, image, blocks.start..blocks.start + 1);
+            }
+            for (blocks, lbn) in &a.placed {
+                x.insert(txn, image, blocks.clone(), *lbn);
+            }
+            Ok(())
+        })?;
+    }
     if let Some(lbn) = moved {
         txn.free_blocks(lbn..lbn + 1)?;
     }
-    image.size = image.size.max(req.end());
-    image.mtime = now();
-    image.ctime = image.mtime;
-    if req.kill_privileges {
-        drop_privileges(&mut image);
-    }
-    txn.put_inode(cell.ino, &image);
-    let seq = txn.commit()?;
-    if let Some(c) = changed {
-        c.keep();
-    }
+    req.change(&mut edit.image);
+    let _committed = txn.commit(edit)?;
     if let Some(a) = alloc {
         a.keep();
     }
-    cell.install(image, seq);
     for (block, lbn) in edges.completed(&targets) {
         e.partials.keep(lbn, block);
     }
@@ -516,53 +507,38 @@ fn write_direct(
             e.lbns.prepare_free(lbn..lbn + length(p), &e.nodes, e)?;
         }
     }
-    let _commit = cell.commit.lock();
-    let mut image = cell.image();
+    let mut edit = Edit::shared(cell)?;
     let mut freed = RangeSet::new();
-    let changed = extents::change(
-        cell,
-        &mut txn,
-        &mut image,
-        placed.len() + 2,
-        |x, txn, image| {
-            // Limits too, that of the project for the blocks that are not remapped.
-            let holes = pieces.iter().filter(|p| p.lbn.is_none()).map(length).sum();
-            let after = Inode {
-                blocks: image.blocks.saturating_add(holes),
-                ..image.clone()
-            };
-            txn.admit(cell.ino, &after)?;
-            // Nothing fails behind this: an entry in state written must not return to the allocator.
-            crcs.iter().for_each(|(lbn, _)| e.partials.forget(*lbn));
-            e.ppt
-                .write_direct(&crcs)
-                .map_err(|err| e.table_error(err))?;
-            for r in x.remove(txn, image, blocks.clone()) {
-                freed.insert(r);
-            }
-            for (r, lbn) in &placed {
-                x.insert(txn, image, r.clone(), *lbn);
-            }
-            Ok(())
-        },
-    )?;
+    edit.extents(&mut txn, placed.len() + 2, |x, txn, image| {
+        // Limits too, that of the project for the blocks that are not remapped.
+        let holes = pieces.iter().filter(|p| p.lbn.is_none()).map(length).sum();
+        let after = Inode {
+            blocks: image.blocks.saturating_add(holes),
+            ..image.clone()
+        };
+        txn.admit(cell.ino, &after)?;
+        // Nothing fails behind this: an entry in state written must not return to the allocator.
+        crcs.iter().for_each(|(lbn, _)| e.partials.forget(*lbn));
+        e.ppt
+            .write_direct(&crcs)
+            .map_err(|err| e.table_error(err))?;
+        for r in x.remove(txn, image, blocks.clone()) {
+            freed.insert(r);
+        }
+        for (r, lbn) in &placed {
+            x.insert(txn, image, r.clone(), *lbn);
+        }
+        Ok(())
+    })?;
     for r in freed.iter() {
         txn.free_blocks(r.clone())?;
     }
-    image.size = image.size.max(req.end());
-    image.mtime = now();
-    image.ctime = image.mtime;
-    if req.kill_privileges {
-        drop_privileges(&mut image);
-    }
-    txn.put_inode(cell.ino, &image);
+    req.change(&mut edit.image);
     if e.options.data == DataMode::Journal {
         txn.depend_on_media();
     }
-    let seq = txn.commit()?;
+    txn.commit(edit)?;
     under_way.keep();
-    changed.keep();
-    cell.install(image, seq);
     Metrics::add(&e.metrics.blocks_direct, edges.count as u64);
     Ok(())
 }

@@ -5,14 +5,14 @@ use quayfs_layout::inode::{
     FLAG_PROJECT, FLAGS_INHERITED, INLINE_MAX, Inode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK,
     S_IFMT, S_IFREG, S_IFSOCK, S_ISGID, flags_of,
 };
+use quayfs_layout::intent::IntentKind;
 use quayfs_store::error::{FsError, Result};
 use quayfs_store::ns::{blob, dir};
-use quayfs_store::txn::{Needs, Txn};
+use quayfs_store::txn::{Needs, Outcome, Told, Txn};
 
 use crate::attr::{dirent_kind, now};
 use crate::ops::lookup::TARGET_MAX;
-use crate::ops::unlink::OrphanIntent;
-use crate::{Attr, Caller, Fs, check_name, live_dir, protect};
+use crate::{Attr, Caller, Fs, check_name, edit_dir, live_dir, protect};
 
 /// Most links of an inode.
 pub const LINK_MAX: u32 = i32::MAX as u32;
@@ -119,27 +119,24 @@ impl Fs {
                 },
             )?;
             let _op = pcell.lock.write();
-            let mut dir = live_dir(&pcell)?;
-            let vacancy = dir::vacancy(&txn, self.e.hash, &dir, name)?;
-            protect::grow(&dir)?;
+            let mut edit = edit_dir(&pcell)?;
+            let dir = &mut edit.image;
+            let vacancy = dir::vacancy(&txn, self.e.hash, dir, name)?;
+            protect::grow(dir)?;
             let is_dir = new.mode & S_IFMT == S_IFDIR;
             if is_dir && dir.nlink >= LINK_MAX {
                 return Err(FsError::TooManyLinks);
             }
             let ino = txn.take_ino()?;
-            let mut inode = self.fresh(&mut txn, by, (parent, &dir), ino, new)?;
-            let from = (parent, &dir);
+            let mut inode = self.fresh(&mut txn, by, (parent, dir), ino, new)?;
+            let from = (parent, &*dir);
             self.inherit(&mut txn, from, (ino, &mut inode), (by.umask, lists))?;
             let child = (ino, dirent_kind(inode.mode));
-            dir::insert(&mut txn, (parent, &mut dir), vacancy, name, child)?;
+            dir::insert(&mut txn, (parent, dir), vacancy, name, child)?;
             dir.nlink += u32::from(is_dir);
             dir.mtime = inode.btime;
             dir.ctime = inode.btime;
-            txn.put_inode(ino, &inode);
-            txn.put_inode(parent, &dir);
-            let seq = txn.commit()?;
-            pcell.install(dir, seq);
-            self.e.inodes.add(ino, inode.clone(), seq).looked_up();
+            txn.commit(Outcome::from(edit).creates(ino, inode.clone(), Told::Yes))?;
             Ok(Attr { ino, inode })
         })?;
         self.settle_names(&pcell)?;
@@ -179,12 +176,9 @@ impl Fs {
             let mut inode = self.fresh(&mut txn, by, from, ino, &new)?;
             self.inherit(&mut txn, from, (ino, &mut inode), (by.umask, lists))?;
             inode.nlink = 0;
-            let orphan = OrphanIntent::promise(self, &mut txn, ino)?;
-            txn.put_inode(ino, &inode);
-            let seq = txn.commit()?;
-            // Known first: a search for orphans that the kernel does not know must not find this one.
-            self.e.inodes.add(ino, inode.clone(), seq).looked_up();
-            orphan.made();
+            let orphan = self.e.intents.promise(&mut txn, ino, IntentKind::Orphan)?;
+            let outcome = Outcome::default().creates(ino, inode.clone(), Told::Yes);
+            txn.commit(outcome.promises(Some(orphan)))?;
             Ok(Attr { ino, inode })
         })
     }

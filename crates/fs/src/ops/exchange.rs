@@ -16,7 +16,7 @@ use quayfs_store::error::{FsError, Result};
 use quayfs_store::ns::extent::ExtentMap;
 use quayfs_store::ns::inode::Cell;
 use quayfs_store::ns::node::STEP;
-use quayfs_store::txn::{Needs, Txn};
+use quayfs_store::txn::{Edit, Needs, Outcome, Txn};
 
 use crate::attr::{Asker, drop_privileges_by, now};
 use crate::data::write::SIZE_MAX;
@@ -194,51 +194,33 @@ impl Fs {
         if now_needed.record > needs.record || now_needed.nodes > needs.nodes {
             return Ok(false);
         }
-        let same = one.ino == other.ino;
-        let (first, second) = if one.ino < other.ino {
-            (one, other)
-        } else {
-            (other, one)
-        };
-        let _first = first.commit.lock();
-        let _second = (!same).then(|| second.commit.lock());
+        let (mut here, mut there) = Edit::shared_pair(one, other)?;
         let done = now();
-        let image = |cell: &Cell, size| {
-            let mut i = cell.image();
+        let change = |i: &mut Inode, size| {
             i.size = size;
             i.mtime = done;
             i.ctime = done;
-            drop_privileges_by(by, &mut i);
-            i
+            drop_privileges_by(by, i);
         };
-        let images = (image(one, plan.sizes.0), image(other, plan.sizes.1));
-        let (mut here, mut there) = images;
-        let changed = if same {
-            (self.swap_within(one, &mut txn, &mut here, &plan)?, None)
-        } else {
-            let news = self.contents((one, other), &plan)?;
-            let places = plan.places();
-            let a = replace(one, &mut txn, &mut here, (places.0, &news.0))?;
-            let b = replace(other, &mut txn, &mut there, (places.1, &news.1))?;
-            (a, Some(b))
-        };
+        change(&mut here.image, plan.sizes.0);
+        match &mut there {
+            None => self.swap_within(one, &mut txn, &mut here, &plan)?,
+            Some(there) => {
+                change(&mut there.image, plan.sizes.1);
+                let news = self.contents((one, other), &plan)?;
+                let places = plan.places();
+                replace(&mut txn, &mut here, (places.0, &news.0))?;
+                replace(&mut txn, there, (places.1, &news.1))?;
+            }
+        }
         if txn.pages_changed() > STEP {
             return Err(FsError::TooManyExtents);
         }
         if what.dry_run {
             return Ok(true);
         }
-        txn.put_inode(one.ino, &here);
-        if !same {
-            txn.put_inode(other.ino, &there);
-        }
-        let seq = txn.commit()?;
-        changed.0.keep();
-        one.install(here, seq);
-        if let Some(b) = changed.1 {
-            b.keep();
-            other.install(there, seq);
-        }
+        let both: Outcome<'_> = [here].into_iter().chain(there).collect();
+        txn.commit(both)?;
         Ok(true)
     }
 
@@ -326,18 +308,18 @@ impl Fs {
         Ok(news)
     }
 
-    fn swap_within<'c>(
+    fn swap_within(
         &self,
-        cell: &'c Cell,
+        cell: &Cell,
         txn: &mut Txn<'_>,
-        image: &mut Inode,
+        edit: &mut Edit<'_>,
         plan: &Plan,
-    ) -> Result<extents::Changed<'c>> {
+    ) -> Result<()> {
         let (mut here, there) = self.contents((cell, cell), plan)?;
         here.cut.extend(there.cut);
         here.put.extend(there.put);
         let (a, b) = plan.places();
-        replace(cell, txn, image, (a + b, &here))
+        replace(txn, edit, (a + b, &here))
     }
 }
 
@@ -349,13 +331,8 @@ struct News {
 }
 
 /// Takes out what goes and puts in what comes.
-fn replace<'c>(
-    cell: &'c Cell,
-    txn: &mut Txn<'_>,
-    image: &mut Inode,
-    (places, news): (usize, &News),
-) -> Result<extents::Changed<'c>> {
-    extents::change(cell, txn, image, places, |x, txn, image| {
+fn replace(txn: &mut Txn<'_>, edit: &mut Edit<'_>, (places, news): (usize, &News)) -> Result<()> {
+    edit.extents(txn, places, |x, txn, image| {
         for range in &news.cut {
             // Their LBNs are not free: the other side gets them, in the same record.
             x.remove(txn, image, range.clone());

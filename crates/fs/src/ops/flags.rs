@@ -3,7 +3,7 @@
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{FLAG_APPEND, FLAG_IMMUTABLE, FLAG_SYNC, Inode, S_IFDIR, flags_of};
 use quayfs_store::error::{FsError, Result};
-use quayfs_store::txn::{Needs, Txn};
+use quayfs_store::txn::{Edit, Needs, Txn};
 use rustix::thread::CapabilitySet;
 
 use crate::attr::now;
@@ -76,23 +76,18 @@ impl Fs {
             };
             let mut txn = Txn::begin(&self.e, needs)?;
             let _op = cell.lock.write();
-            let _commit = cell.commit.lock();
-            let mut i = cell.image();
-            if i.mode == 0 {
-                return Err(FsError::Stale);
-            }
+            let mut edit = Edit::shared(&cell)?;
+            let i = &mut edit.image;
             let flags = i.flags & !set.mask | set.flags & set.mask;
             let project = set.project.unwrap_or(i.project);
-            self.may_set_flags(&may, &i, flags, project)?;
+            self.may_set_flags(&may, i, flags, project)?;
             if project != i.project {
                 txn.leaves_project(ino, i.project);
             }
             i.flags = flags;
             i.project = project;
             i.ctime = now();
-            txn.put_inode(ino, &i);
-            let seq = txn.commit()?;
-            cell.install(i, seq);
+            txn.commit(edit)?;
             Ok(())
         })?;
         self.settle(&cell, FLAG_SYNC)

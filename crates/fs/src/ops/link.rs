@@ -5,12 +5,12 @@ use quayfs_layout::inode::{FLAG_PROJECT, FLAG_SYNC, Inode};
 use quayfs_layout::intent::IntentKind;
 use quayfs_store::error::{FsError, Result};
 use quayfs_store::ns::dir;
-use quayfs_store::txn::{Needs, Txn};
+use quayfs_store::txn::{Edit, Needs, Outcome, Txn};
 
 use crate::attr::{dirent_kind, now};
 use crate::locks::lock_all;
 use crate::ops::create::{LINK_MAX, entry_needs};
-use crate::{Attr, Fs, check_name, live_dir, protect};
+use crate::{Attr, Fs, check_name, edit_dir, protect};
 
 impl Fs {
     /// Gives an inode one more name. An inode without a name gets its first if a process has it open; which of these
@@ -30,45 +30,37 @@ impl Fs {
                 },
             )?;
             let _op = lock_all(&[&pcell, &cell]);
-            let mut dir = live_dir(&pcell)?;
-            let mut inode = cell.image();
+            let mut dir_edit = edit_dir(&pcell)?;
+            let mut edit = Edit::exclusive(&cell, cell.image());
+            let (dir, inode) = (&mut dir_edit.image, &mut edit.image);
             if inode.is_dir() {
                 return Err(FsError::Perm);
             }
-            protect::change(&inode)?;
+            protect::change(inode)?;
             // An orphan that the kernel does not know may already have been freed in part.
-            let orphan = if inode.nlink == 0 {
-                let known = cell.is_known();
-                let slot = self.e.intents.find(ino, IntentKind::Orphan);
-                Some(slot.filter(|_| known).ok_or(FsError::NoEntry)?)
-            } else {
-                None
-            };
+            let nameless = inode.nlink == 0;
+            if nameless && !(cell.is_known() && self.e.intents.has(ino, IntentKind::Orphan)) {
+                return Err(FsError::NoEntry);
+            }
             if inode.nlink >= LINK_MAX {
                 return Err(FsError::TooManyLinks);
             }
-            let vacancy = dir::vacancy(&txn, self.e.hash, &dir, name)?;
-            protect::grow(&dir)?;
-            may_join(&dir, &inode)?;
+            let vacancy = dir::vacancy(&txn, self.e.hash, dir, name)?;
+            protect::grow(dir)?;
+            may_join(dir, inode)?;
             let child = (ino, dirent_kind(inode.mode));
-            dir::insert(&mut txn, (parent, &mut dir), vacancy, name, child)?;
+            dir::insert(&mut txn, (parent, dir), vacancy, name, child)?;
             inode.nlink += 1;
             inode.ctime = now();
             dir.mtime = inode.ctime;
             dir.ctime = inode.ctime;
-            if let Some(slot) = orphan {
-                self.e.intents.write(&mut txn, slot, None);
-            }
-            txn.put_inode(ino, &inode);
-            txn.put_inode(parent, &dir);
+            let inode = inode.clone();
+            let orphan = match nameless {
+                true => self.e.intents.fulfil(&mut txn, ino, IntentKind::Orphan),
+                false => None,
+            };
             quayfs_restart::inode(ino);
-            let seq = txn.commit()?;
-            pcell.install(dir, seq);
-            cell.install(inode.clone(), seq);
-            cell.looked_up();
-            if orphan.is_some() {
-                self.e.intents.kept(ino, IntentKind::Orphan);
-            }
+            txn.commit(Outcome::from([dir_edit, edit.told()]).fulfils(orphan))?;
             Ok(Attr { ino, inode })
         })?;
         self.settle_names(&pcell)?;

@@ -5,7 +5,7 @@ use quayfs_layout::quota::{LIMITS_BYTES, Limits};
 use quayfs_layout::{BLOCK, Ino};
 use quayfs_store::error::{FsError, Result};
 use quayfs_store::ns::quota::Project;
-use quayfs_store::txn::{Needs, Txn};
+use quayfs_store::txn::{Needs, Outcome, Txn};
 use serde::{Deserialize, Serialize};
 
 use crate::status::may_manage;
@@ -119,8 +119,7 @@ impl Fs {
             let project = quotas.claim(set.project)?;
             let limits = set.apply(project.limits());
             quotas.write_limits(&mut txn, &project, &limits);
-            txn.commit()?;
-            quotas.limited(&project, limits);
+            txn.commit(Outcome::default().limits(project, limits))?;
             Ok(())
         })?;
         self.sync_all()

@@ -3,17 +3,16 @@
 use std::sync::atomic::Ordering;
 
 use quayfs_layout::Ino;
-use quayfs_layout::inode::Inode;
 use quayfs_layout::intent::IntentKind;
 use quayfs_layout::xattr;
 use quayfs_store::error::{FsError, Result};
 use quayfs_store::ns::inode::Cell;
 use quayfs_store::ns::node::STEP;
 use quayfs_store::ns::{blob, dir};
-use quayfs_store::txn::{Needs, Txn};
+use quayfs_store::txn::{Edit, Needs, Outcome, Txn};
 
 use crate::Fs;
-use crate::extents::{self, Changed};
+use crate::extents;
 use crate::ops::lookup::TARGET_MAX;
 
 /// Bytes of items of one step.
@@ -106,7 +105,7 @@ impl Fs {
         };
         let mut txn = Txn::begin(&self.e, needs)?;
         let _op = cell.lock.write();
-        let mut inode = cell.image();
+        let inode = cell.image();
         if inode.mode == 0 || unknown && cell.is_known() {
             return Ok(true);
         }
@@ -118,22 +117,20 @@ impl Fs {
             let what = format_args!("inode {ino} has a name, and an intent that it be freed");
             return Err(self.e.watch().damaged(what));
         }
-        let _commit = cell.commit.lock();
-        let mut emptied = None;
+        let mut edit = Edit::shared(cell)?;
         if inode.is_file() {
-            emptied = self.empty_step(cell, &mut txn, &mut inode)?;
+            let emptied = self.empty_step(cell, &mut txn, &mut edit)?;
+            let inode = &edit.image;
             // What has no extent page has few extents, all gone now: the inode goes with them.
-            if emptied.is_some() && (inode.root != 0 || inode.xattr != 0) {
-                txn.put_inode(ino, &inode);
-                let seq = txn.commit()?;
-                emptied.into_iter().for_each(Changed::keep);
-                cell.install(inode, seq);
+            if emptied && (inode.root != 0 || inode.xattr != 0) {
+                txn.commit(edit)?;
                 return Ok(false);
             }
         }
+        let inode = &edit.image;
         if inode.is_dir() {
             let mut pages = Vec::new();
-            dir::pages(&txn, &inode, &mut |id| pages.push(id))?;
+            dir::pages(&txn, inode, &mut |id| pages.push(id))?;
             for id in pages {
                 txn.free_node(id)?;
             }
@@ -145,32 +142,21 @@ impl Fs {
             blob::free(&mut txn, ino, inode.xattr, xattr::SET_MAX)?;
         }
         // A truncate that could not be finished ends here as well; the number may be reused.
-        for slot in self.e.intents.slots(ino) {
-            self.e.intents.write(&mut txn, slot, None);
-        }
-        txn.free_ino(ino, inode.project)?;
-        let seq = txn.commit()?;
-        emptied.into_iter().for_each(Changed::keep);
-        cell.install(Inode::default(), seq);
-        self.e.intents.all_kept(ino);
+        let kept = self.e.intents.fulfil_all(&mut txn, ino);
+        txn.commit(Outcome::from(edit.freed()).fulfils(kept))?;
         Ok(true)
     }
 
-    /// Frees some extents or extent pages of a file; none if there were none to begin with.
-    fn empty_step<'c>(
-        &self,
-        cell: &'c Cell,
-        txn: &mut Txn<'_>,
-        inode: &mut Inode,
-    ) -> Result<Option<Changed<'c>>> {
+    /// Frees some extents or extent pages of a file; whether there were any to begin with.
+    fn empty_step(&self, cell: &Cell, txn: &mut Txn<'_>, edit: &mut Edit<'_>) -> Result<bool> {
         extents::ensure(&self.e, cell)?;
         let (end, count) = extents::with(cell, |x| (x.bounded_end(0..u64::MAX, STEP), x.len()))?;
-        if count == 0 && inode.root == 0 {
-            return Ok(None);
+        if count == 0 && edit.image.root == 0 {
+            return Ok(false);
         }
         let mut freed = Vec::new();
         extents::prepare_free(&self.e, cell, 0..end)?;
-        let changed = extents::change(cell, txn, inode, 0, |x, txn, inode| {
+        edit.extents(txn, 0, |x, txn, inode| {
             if count == 0 {
                 x.drop_pages(txn, inode, STEP)?;
             } else {
@@ -181,7 +167,7 @@ impl Fs {
         for r in freed {
             txn.free_blocks(r)?;
         }
-        inode.size = 0;
-        Ok(Some(changed))
+        edit.image.size = 0;
+        Ok(true)
     }
 }

@@ -7,7 +7,7 @@ use quayfs_layout::inode::{Inode, ROOT, S_IFCHR};
 use quayfs_store::error::{FsError, Result};
 use quayfs_store::ns::dir::{self, Found};
 use quayfs_store::ns::inode::Cell;
-use quayfs_store::txn::{Needs, PageSource, Txn};
+use quayfs_store::txn::{Edit, Needs, Outcome, PageSource, Told, Txn};
 
 use crate::attr::{dirent_kind, now};
 use crate::locks::lock_all;
@@ -52,7 +52,7 @@ impl Dirs {
     }
 }
 
-enum Outcome {
+enum Renamed {
     Done { replaced: Option<Ino> },
     LookAgain,
 }
@@ -83,8 +83,8 @@ impl Fs {
             // A directory that changes its parent could become its own ancestor.
             let _tree = (parent != new_parent).then(|| self.rename.lock());
             match self.e.retrying(|| self.try_rename(&old, &new, flags))? {
-                Outcome::LookAgain => {}
-                Outcome::Done { replaced } => {
+                Renamed::LookAgain => {}
+                Renamed::Done { replaced } => {
                     drop(_tree);
                     self.settle_names(&old.cell)?;
                     self.settle_names(&new.cell)?;
@@ -99,7 +99,7 @@ impl Fs {
         }
     }
 
-    fn try_rename(&self, old: &Side, new: &Side, flags: RenameFlags) -> Result<Outcome> {
+    fn try_rename(&self, old: &Side, new: &Side, flags: RenameFlags) -> Result<Renamed> {
         let across = old.cell.ino != new.cell.ino;
         let (a, b) = (
             entry_needs(old.cell.with(|i| i.depth)),
@@ -151,7 +151,7 @@ impl Fs {
         if now_source.as_ref().map(|f| f.ino) != Some(source.ino)
             || now_target.as_ref().map(|f| f.ino) != target.as_ref().map(|f| f.ino)
         {
-            return Ok(Outcome::LookAgain);
+            return Ok(Renamed::LookAgain);
         }
         let source = now_source.ok_or(FsError::NoEntry)?;
         if flags.no_replace && now_target.is_some() {
@@ -159,7 +159,7 @@ impl Fs {
         }
         if now_target.as_ref().is_some_and(|t| t.ino == source.ino) {
             // Two names of one inode: nothing to do (rename(2)).
-            return Ok(Outcome::Done { replaced: None });
+            return Ok(Renamed::Done { replaced: None });
         }
         if flags.exchange && now_target.is_none() {
             return Err(FsError::NoEntry);
@@ -188,10 +188,9 @@ impl Fs {
             }
             moved.ctime = time;
             other.ctime = time;
-            txn.put_inode(target.ino, &other);
-            let seq = self.finish(txn, (old, new), dirs, (&scell, moved))?;
-            tcell.install(other, seq);
-            return Ok(Outcome::Done { replaced: None });
+            let other = Edit::exclusive(tcell, other);
+            txn.commit(finish((old, new), dirs, (&scell, moved), Some(other)))?;
+            return Ok(Renamed::Done { replaced: None });
         }
         let mut orphan = None;
         let mut loser = None;
@@ -210,7 +209,7 @@ impl Fs {
                     dirs.target().nlink -= 1;
                 }
                 orphan = drop_link(self, &mut txn, target.ino, &mut gone)?;
-                loser = Some((tcell, gone));
+                loser = Some(Edit::exclusive(tcell, gone));
             }
             _ => {
                 if moved.is_dir() && across && dirs.target().nlink >= LINK_MAX {
@@ -236,7 +235,6 @@ impl Fs {
                 let image = self.fresh(&mut txn, by, (old_ino, &dirs.old), ino, &new)?;
                 let child = (ino, dirent_kind(image.mode));
                 dir::replace(&mut txn, &dirs.old, &source, child)?;
-                txn.put_inode(ino, &image);
                 Some((ino, image))
             }
         };
@@ -244,47 +242,13 @@ impl Fs {
             rehome(&mut moved, (&mut dirs, false), new_ino);
         }
         moved.ctime = time;
-        let seq = self.finish(txn, (old, new), dirs, (&scell, moved))?;
+        let replaced = loser.as_ref().and(tcell.as_ref()).map(|cell| cell.ino);
+        let mut outcome = finish((old, new), dirs, (&scell, moved), loser).promises(orphan);
         if let Some((ino, image)) = whiteout {
-            self.e.inodes.add(ino, image, seq);
+            outcome = outcome.creates(ino, image, Told::No);
         }
-        let replaced = loser.map(|(cell, image)| {
-            cell.install(image, seq);
-            cell.ino
-        });
-        if let Some(o) = orphan {
-            o.made();
-        }
-        Ok(Outcome::Done { replaced })
-    }
-
-    /// Logs the directories and the moved inode, appends, installs.
-    fn finish(
-        &self,
-        mut txn: Txn<'_>,
-        (old, new): (&Side, &Side),
-        mut dirs: Dirs,
-        (scell, moved): (&Arc<Cell>, Inode),
-    ) -> Result<u64> {
-        for d in [Some(&mut dirs.old), dirs.new.as_mut()]
-            .into_iter()
-            .flatten()
-        {
-            d.mtime = moved.ctime;
-            d.ctime = moved.ctime;
-        }
-        txn.put_inode(old.cell.ino, &dirs.old);
-        if let Some(d) = &dirs.new {
-            txn.put_inode(new.cell.ino, d);
-        }
-        txn.put_inode(scell.ino, &moved);
-        let seq = txn.commit()?;
-        old.cell.install(dirs.old, seq);
-        if let Some(d) = dirs.new {
-            new.cell.install(d, seq);
-        }
-        scell.install(moved, seq);
-        Ok(seq)
+        txn.commit(outcome)?;
+        Ok(Renamed::Done { replaced })
     }
 
     /// Whether `ino` is `top` or lies below it. The caller holds the rename lock, so the chain of
@@ -301,6 +265,30 @@ impl Fs {
             at = self.cell(at)?.with(|i| i.parent);
         }
     }
+}
+
+/// What becomes of the directories, of the moved inode, and of the one that had the new name.
+fn finish<'c>(
+    (old, new): (&'c Side, &'c Side),
+    mut dirs: Dirs,
+    (scell, moved): (&'c Arc<Cell>, Inode),
+    other: Option<Edit<'c>>,
+) -> Outcome<'c> {
+    for d in [Some(&mut dirs.old), dirs.new.as_mut()]
+        .into_iter()
+        .flatten()
+    {
+        d.mtime = moved.ctime;
+        d.ctime = moved.ctime;
+    }
+    let to = dirs.new.map(|d| Edit::exclusive(&new.cell, d));
+    let all = [
+        Some(Edit::exclusive(&old.cell, dirs.old)),
+        to,
+        Some(Edit::exclusive(scell, moved)),
+        other,
+    ];
+    all.into_iter().flatten().collect()
 }
 
 /// A directory moves from one parent to the other: `back` from new to old.

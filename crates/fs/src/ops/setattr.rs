@@ -5,7 +5,7 @@ use quayfs_layout::inode::{FLAG_NOATIME, Inode, S_IFMT, Time};
 use quayfs_options::AtimePolicy;
 use quayfs_store::error::{FsError, Result};
 use quayfs_store::ns::inode::Cell;
-use quayfs_store::txn::{Needs, Txn};
+use quayfs_store::txn::{Edit, Needs, Txn};
 
 use crate::attr::{SetTime, drop_privileges, now};
 use crate::ops::acl::needs_to_follow;
@@ -56,22 +56,19 @@ impl Fs {
                 },
             )?;
             let _op = cell.lock.write();
-            let _commit = cell.commit.lock();
-            let mut i = cell.image();
-            if i.mode == 0 {
-                return Err(FsError::Stale);
-            }
-            protect::set(&i, &set)?;
+            let mut edit = Edit::shared(&cell)?;
+            let i = &mut edit.image;
+            protect::set(i, &set)?;
             let time = now();
             if let Some(mode) = set.mode {
                 i.mode = i.mode & S_IFMT | mode & 0o7777;
-                self.follow_mode(&mut txn, (ino, &i), needs)?;
+                self.follow_mode(&mut txn, (ino, i), needs)?;
             }
             if set.uid.is_some() || set.gid.is_some() {
                 i.uid = set.uid.unwrap_or(i.uid);
                 i.gid = set.gid.unwrap_or(i.gid);
                 if set.mode.is_none() {
-                    drop_privileges(&mut i);
+                    drop_privileges(i);
                 }
             }
             let at = |t: SetTime| match t {
@@ -81,10 +78,9 @@ impl Fs {
             i.atime = set.atime.map_or(i.atime, at);
             i.mtime = set.mtime.map_or(i.mtime, at);
             i.ctime = set.ctime.unwrap_or(time);
-            txn.put_inode(ino, &i);
-            let seq = txn.commit()?;
-            cell.install(i.clone(), seq);
-            Ok(Attr { ino, inode: i })
+            let inode = i.clone();
+            txn.commit(edit)?;
+            Ok(Attr { ino, inode })
         })
     }
 
@@ -103,15 +99,12 @@ impl Fs {
             return;
         }
         let noted = (|| {
-            let mut txn = Txn::begin(&self.e, Needs::default())?;
+            let txn = Txn::begin(&self.e, Needs::default())?;
             let _op = cell.lock.read();
-            let _commit = cell.commit.lock();
-            let mut i = cell.image();
-            if i.mode != 0 && due(&i) {
-                i.atime = time;
-                txn.put_inode(cell.ino, &i);
-                let seq = txn.commit()?;
-                cell.install(i, seq);
+            let mut edit = Edit::shared(cell)?;
+            if due(&edit.image) {
+                edit.image.atime = time;
+                txn.commit(edit)?;
             }
             Ok::<_, FsError>(())
         })();

@@ -9,9 +9,9 @@ use quayfs_store::error::{FsError, Result};
 use quayfs_store::ns::extent::Piece;
 use quayfs_store::ns::inode::Cell;
 use quayfs_store::ns::node::STEP;
-use quayfs_store::txn::{Needs, Txn};
+use quayfs_store::txn::{Edit, Needs, Txn};
 
-use crate::attr::{Asker, drop_privileges, drop_privileges_by, now};
+use crate::attr::{Asker, drop_privileges, drop_privileges_by, now, written};
 use crate::data::read::{self, Want};
 use crate::data::write::SIZE_MAX;
 use crate::ops::reap::STEP_BYTES;
@@ -138,27 +138,19 @@ impl Fs {
         })?;
         let cut = whole.start..end.max(whole.start);
         extents::prepare_free(&self.e, cell, cut.clone())?;
-        let _commit = cell.commit.lock();
-        let mut image = cell.image();
-        if image.mode == 0 {
-            return Err(FsError::Stale);
-        }
+        let mut edit = Edit::shared(cell)?;
         let mut freed = Vec::new();
-        let changed = extents::change(cell, &mut txn, &mut image, 1, |x, txn, image| {
+        edit.extents(&mut txn, 1, |x, txn, image| {
             freed = x.remove(txn, image, cut);
             Ok(())
         })?;
         for r in freed {
             txn.free_blocks(r)?;
         }
-        image.mtime = now();
-        image.ctime = image.mtime;
-        drop(&mut image);
-        txn.put_inode(cell.ino, &image);
+        written(&mut edit.image);
+        drop(&mut edit.image);
         quayfs_restart::progress(u64::from(last && end >= whole.end));
-        let seq = txn.commit()?;
-        changed.keep();
-        cell.install(image, seq);
+        txn.commit(edit)?;
         Ok(end >= whole.end)
     }
 
@@ -223,30 +215,23 @@ impl Fs {
                 left -= n;
             }
         }
-        let _commit = cell.commit.lock();
-        let mut image = cell.image();
-        if image.mode == 0 {
-            return Err(FsError::Stale);
-        }
-        let changed =
-            extents::change(cell, &mut txn, &mut image, placed.len(), |x, txn, image| {
-                for (r, lbn) in &placed {
-                    x.insert(txn, image, r.clone(), *lbn);
-                }
-                Ok(())
-            })?;
+        let mut edit = Edit::shared(cell)?;
+        edit.extents(&mut txn, placed.len(), |x, txn, image| {
+            for (r, lbn) in &placed {
+                x.insert(txn, image, r.clone(), *lbn);
+            }
+            Ok(())
+        })?;
         let done = extents::with(cell, |x| x.holes(blocks.clone()))? == 0;
+        let image = &mut edit.image;
         image.ctime = now();
         if done && !keep && end > image.size {
             image.size = end;
             image.mtime = image.ctime;
         }
-        drop(&mut image);
-        txn.put_inode(cell.ino, &image);
+        drop(image);
         quayfs_restart::progress(u64::from(done));
-        let seq = txn.commit()?;
-        changed.keep();
-        cell.install(image, seq);
+        txn.commit(edit)?;
         Ok(done)
     }
 

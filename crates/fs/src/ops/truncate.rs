@@ -4,19 +4,21 @@
 //! changes the size. What lies behind is freed by that record if it is little, else in bounded
 //! steps under an intent, with `[new size, inf)` locked until the last step (ordering 9).
 
+use std::ops::Range;
+
 use quayfs_layout::BLOCK;
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{FLAG_SYNC, Inode, Time};
-use quayfs_layout::intent::{Intent, IntentKind};
+use quayfs_layout::intent::IntentKind;
 use quayfs_store::error::{FsError, Result};
 use quayfs_store::ns::inode::Cell;
 use quayfs_store::ns::node::STEP;
-use quayfs_store::txn::{Needs, Txn};
+use quayfs_store::txn::{Edit, Needs, Outcome, Txn};
 
 use crate::attr::{drop_privileges, now};
 use crate::data::read::{self, Want};
 use crate::data::write::SIZE_MAX;
-use crate::extents::{self, Changed};
+use crate::extents;
 use crate::ops::reap::STEP_BYTES;
 use crate::{Attr, Fs, protect};
 
@@ -96,51 +98,31 @@ impl Fs {
             self.stage_tail(cell, &mut txn, size)?;
             extents::prepare_free(&self.e, cell, first..end)?;
         }
-        let slot = if rest {
-            Some(self.e.intents.take()?)
-        } else {
-            None
+        let intent = match rest {
+            true => Some(
+                self.e
+                    .intents
+                    .promise(&mut txn, cell.ino, IntentKind::Truncate)?,
+            ),
+            false => None,
         };
-        let untake = |e: &FsError| {
-            if let Some(s) = slot {
-                self.e.intents.untake(s);
-            }
-            e.clone()
-        };
-        let intent = Intent {
-            ino: cell.ino,
-            kind: IntentKind::Truncate,
-        };
-        if let Some(slot) = slot {
-            self.e.intents.write(&mut txn, slot, Some(intent));
+        let mut edit = Edit::shared(cell)?;
+        self.cut(&mut edit, &mut txn, first..end)?;
+        let image = &mut edit.image;
+        image.size = size;
+        image.ctime = now();
+        image.mtime = also.mtime.unwrap_or(image.ctime);
+        if also.kill_privileges {
+            drop_privileges(image);
         }
-        let done = (|| {
-            let _commit = cell.commit.lock();
-            let mut image = cell.image();
-            let changed = self.cut(cell, &mut txn, &mut image, first, end)?;
-            image.size = size;
-            image.ctime = now();
-            image.mtime = also.mtime.unwrap_or(image.ctime);
-            if also.kill_privileges {
-                drop_privileges(&mut image);
-            }
-            txn.put_inode(cell.ino, &image);
-            let seq = txn.commit()?;
-            if let Some(c) = changed {
-                c.keep();
-            }
-            cell.install(image.clone(), seq);
-            Ok(image)
-        })();
-        let inode = done.map_err(|e| untake(&e))?;
-        if let Some(slot) = slot {
-            self.e.intents.made(slot, intent);
+        let mut inode = image.clone();
+        txn.commit(Outcome::from(edit).promises(intent))?;
+        if rest {
             self.free_behind(cell, first)?;
+            inode = cell.image();
         }
-        Ok(Some(Attr {
-            ino: cell.ino,
-            inode: if rest { cell.image() } else { inode },
-        }))
+        let ino = cell.ino;
+        Ok(Some(Attr { ino, inode }))
     }
 
     /// End of what one record can free from block `first` on, and whether more is left.
@@ -171,28 +153,18 @@ impl Fs {
         Ok(true)
     }
 
-    /// Unmaps and frees blocks `first..end`, which begin and end with extents or split one.
-    fn cut<'c>(
-        &self,
-        cell: &'c Cell,
-        txn: &mut Txn<'_>,
-        image: &mut Inode,
-        first: u64,
-        end: u64,
-    ) -> Result<Option<Changed<'c>>> {
-        if first >= end {
-            return Ok(None);
+    /// Unmaps and frees blocks, which begin and end with extents or split one.
+    fn cut(&self, edit: &mut Edit<'_>, txn: &mut Txn<'_>, blocks: Range<u64>) -> Result<()> {
+        if blocks.is_empty() {
+            return Ok(());
         }
         let mut freed = Vec::new();
-        let changed = extents::change(cell, txn, image, 0, |x, txn, image| {
+        edit.extents(txn, 0, |x, txn, image| {
             // An extent that is cut keeps its place for the part in front.
-            freed = x.remove(txn, image, first..end);
+            freed = x.remove(txn, image, blocks);
             Ok(())
         })?;
-        for r in freed {
-            txn.free_blocks(r)?;
-        }
-        Ok(Some(changed))
+        freed.into_iter().try_for_each(|r| txn.free_blocks(r))
     }
 
     /// Frees everything from block `first` on in bounded steps, then the intent. The caller holds the range lock from
@@ -209,22 +181,19 @@ impl Fs {
                 let mut txn = Txn::begin(&self.e, needs)?;
                 let (end, rest) = self.bounded(cell, first)?;
                 extents::prepare_free(&self.e, cell, first..end)?;
-                let _commit = cell.commit.lock();
-                let mut image = cell.image();
-                let changed = self.cut(cell, &mut txn, &mut image, first, end)?;
-                txn.put_inode(cell.ino, &image);
-                if !rest && let Some(s) = self.e.intents.find(cell.ino, IntentKind::Truncate) {
-                    self.e.intents.write(&mut txn, s, None);
-                }
-                let seq = txn.commit()?;
-                if let Some(c) = changed {
-                    c.keep();
-                }
-                cell.install(image, seq);
+                let mut edit = Edit::shared(cell)?;
+                self.cut(&mut edit, &mut txn, first..end)?;
+                let kept = match rest {
+                    true => None,
+                    false => self
+                        .e
+                        .intents
+                        .fulfil(&mut txn, cell.ino, IntentKind::Truncate),
+                };
+                txn.commit(Outcome::from(edit).fulfils(kept))?;
                 Ok(!rest)
             })?;
             if last {
-                self.e.intents.kept(cell.ino, IntentKind::Truncate);
                 return Ok(());
             }
         }
@@ -269,11 +238,7 @@ impl Fs {
                 Ok(false) | Err(FsError::Content(_)) => return Ok(()),
                 other => other?,
             };
-            let _commit = cell.commit.lock();
-            let image = cell.image();
-            txn.put_inode(cell.ino, &image);
-            let seq = txn.commit()?;
-            cell.install(image, seq);
+            txn.commit(Edit::shared(cell)?)?;
             Ok(())
         })
     }

@@ -2,61 +2,16 @@
 
 use quayfs_layout::Ino;
 use quayfs_layout::inode::Inode;
-use quayfs_layout::intent::{Intent, IntentKind};
+use quayfs_layout::intent::IntentKind;
 use quayfs_store::error::{FsError, Result};
 use quayfs_store::ns::dir;
-use quayfs_store::ns::intent::Slot;
-use quayfs_store::txn::{Needs, Txn};
+use quayfs_store::ns::intent::Promise;
+use quayfs_store::txn::{Edit, Needs, Outcome, Txn};
 
 use crate::attr::now;
 use crate::locks::lock_all;
 use crate::ops::create::entry_needs;
-use crate::{Fs, check_dir, check_name, live_dir, protect};
-
-/// An intent slot that returns to the table unless the record was appended.
-pub struct OrphanIntent<'f> {
-    fs: &'f Fs,
-    ino: Ino,
-    slot: Option<Slot>,
-}
-
-impl<'f> OrphanIntent<'f> {
-    /// Promises, within the transaction, that the inode will be freed.
-    pub fn promise(fs: &'f Fs, txn: &mut Txn<'_>, ino: Ino) -> Result<Self> {
-        let slot = fs.e.intents.take()?;
-        let intent = Intent {
-            ino,
-            kind: IntentKind::Orphan,
-        };
-        fs.e.intents.write(txn, slot, Some(intent));
-        Ok(Self {
-            fs,
-            ino,
-            slot: Some(slot),
-        })
-    }
-
-    /// The record was appended.
-    pub fn made(mut self) {
-        if let Some(slot) = self.slot.take() {
-            self.fs.e.intents.made(
-                slot,
-                Intent {
-                    ino: self.ino,
-                    kind: IntentKind::Orphan,
-                },
-            );
-        }
-    }
-}
-
-impl Drop for OrphanIntent<'_> {
-    fn drop(&mut self) {
-        if let Some(slot) = self.slot {
-            self.fs.e.intents.untake(slot);
-        }
-    }
-}
+use crate::{Fs, check_dir, check_name, edit_dir, protect};
 
 /// Takes one link from an inode that lost a name; an inode without names becomes an orphan,
 /// freed when the kernel has forgotten it.
@@ -65,20 +20,18 @@ pub fn drop_link<'f>(
     txn: &mut Txn<'_>,
     ino: Ino,
     inode: &mut Inode,
-) -> Result<Option<OrphanIntent<'f>>> {
+) -> Result<Option<Promise<'f>>> {
     inode.nlink = if inode.is_dir() {
         0
     } else {
         inode.nlink.saturating_sub(1)
     };
     inode.ctime = now();
-    let orphan = if inode.nlink == 0 {
-        Some(OrphanIntent::promise(fs, txn, ino)?)
-    } else {
-        None
-    };
-    txn.put_inode(ino, inode);
-    Ok(orphan)
+    if inode.nlink > 0 {
+        return Ok(None);
+    }
+    let orphan = fs.e.intents.promise(txn, ino, IntentKind::Orphan)?;
+    Ok(Some(orphan))
 }
 
 impl Fs {
@@ -119,35 +72,31 @@ impl Fs {
             };
             let cell = self.cell(ino)?;
             let _op = lock_all(&[&pcell, &cell]);
-            let mut dir = live_dir(&pcell)?;
+            let mut dir_edit = edit_dir(&pcell)?;
+            let dir = &mut dir_edit.image;
             // Every change of entries installs the directory's image under a number of its own.
             if pcell.seq() != seen {
-                let (found, again) = find(&dir)?;
+                let (found, again) = find(dir)?;
                 if found.ino != ino {
                     return Ok(None);
                 }
                 spot = again;
             }
-            let mut inode = cell.image();
-            protect::unname(&dir, &inode)?;
+            let mut edit = Edit::exclusive(&cell, cell.image());
+            let inode = &mut edit.image;
+            protect::unname(dir, inode)?;
             match (want_dir, inode.is_dir()) {
                 (true, false) => return Err(FsError::NotDir),
                 (false, true) => return Err(FsError::IsDir),
                 (true, true) if inode.entries > 0 => return Err(FsError::NotEmpty),
                 _ => {}
             }
-            dir::remove_at(&mut txn, &mut dir, spot)?;
+            dir::remove_at(&mut txn, dir, spot)?;
             dir.nlink -= u32::from(want_dir);
-            let orphan = drop_link(self, &mut txn, ino, &mut inode)?;
+            let orphan = drop_link(self, &mut txn, ino, inode)?;
             dir.mtime = inode.ctime;
             dir.ctime = inode.ctime;
-            txn.put_inode(parent, &dir);
-            let seq = txn.commit()?;
-            pcell.install(dir, seq);
-            cell.install(inode, seq);
-            if let Some(o) = orphan {
-                o.made();
-            }
+            txn.commit(Outcome::from([dir_edit, edit]).promises(orphan))?;
             drop(_op);
             Ok(Some(cell))
         })?;

@@ -7,7 +7,7 @@ use quayfs_layout::xattr::{self, NAME_MAX, SET_MAX, Set, VALUE_MAX};
 use quayfs_layout::{BLOCK, Ino, acl, flaw};
 use quayfs_store::error::{FsError, Result};
 use quayfs_store::ns::blob;
-use quayfs_store::txn::{Needs, PageSource, Txn};
+use quayfs_store::txn::{Edit, Needs, PageSource, Txn};
 
 use crate::attr::now;
 use crate::ops::acl::{access_list, default_list};
@@ -245,21 +245,16 @@ impl Fs {
             };
             let mut txn = Txn::begin(&self.e, needs)?;
             let _op = cell.lock.write();
-            let _commit = cell.commit.lock();
-            let mut i = cell.image();
-            if i.mode == 0 {
-                return Err(FsError::Stale);
-            }
-            if held(&i) + more > len {
+            let mut edit = Edit::shared(&cell)?;
+            let i = &mut edit.image;
+            if held(i) + more > len {
                 return Err(FsError::Short(quayfs_store::error::Shortage::Log));
             }
-            let mut set = load(&txn, ino, &i)?;
-            change(&mut set, &mut i)?;
-            store(&mut txn, ino, &mut i, &set)?;
+            let mut set = load(&txn, ino, i)?;
+            change(&mut set, i)?;
+            store(&mut txn, ino, i, &set)?;
             i.ctime = now();
-            txn.put_inode(ino, &i);
-            let seq = txn.commit()?;
-            cell.install(i, seq);
+            txn.commit(edit)?;
             Ok(())
         })
     }

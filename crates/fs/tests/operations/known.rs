@@ -39,20 +39,6 @@ fn lookups_outlive_their_cell() {
 }
 
 #[test]
-fn a_number_that_is_used_again_keeps_what_the_kernel_will_forget() {
-    let disk = Disk::new();
-    let fs = disk.mount("noatime");
-    let inodes = &fs.e.inodes;
-    let image = quayfs_layout::inode::Inode::default();
-    inodes.add(77, image.clone(), 1).looked_up();
-    assert!(inodes.add(77, image.clone(), 2).is_known());
-    inodes.evict(2, 0);
-    assert!(inodes.add(77, image, 3).is_known());
-    assert!(inodes.forget(77, 1));
-    fs.abandon();
-}
-
-#[test]
 fn an_orphan_that_is_known_again_is_not_freed() {
     let disk = Disk::new();
     let fs = disk.mount("noatime");

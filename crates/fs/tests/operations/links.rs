@@ -1,15 +1,17 @@
 //! The most links that an inode can have, which no test lives to make.
 
 use quayfs_fs::LINK_MAX;
+use quayfs_store::txn::{Edit, Needs, Txn};
 
 use super::*;
 
 /// Says that an inode has so many links.
 fn links(fs: &Fs, ino: Ino, n: u32) {
     let cell = fs.e.inodes.get(&fs.e.nodes, ino).unwrap();
-    let mut inode = cell.image();
-    inode.nlink = n;
-    cell.install(inode, cell.seq());
+    let txn = Txn::begin(&fs.e, Needs::default()).unwrap();
+    let mut edit = Edit::shared(&cell).unwrap();
+    edit.image.nlink = n;
+    txn.commit(edit).unwrap();
 }
 
 fn nlink(fs: &Fs, ino: Ino) -> u32 {

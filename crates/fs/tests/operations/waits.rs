@@ -1,6 +1,7 @@
 //! What is counted where operations wait for each other.
 
 use super::*;
+use quayfs_store::txn::Edit;
 use std::sync::atomic::Ordering;
 
 /// Calls `f` on another thread while `held` is held, until `waits` says that it waits.
@@ -44,7 +45,7 @@ fn waits_for_ranges_and_for_the_commit_mutex_are_counted() {
     assert_eq!(counted(), (2, 0));
     let metrics = &fs.e.metrics;
     beside(
-        cell.commit.lock(),
+        Edit::shared(&cell).unwrap(),
         || fs.write(ino, 0, &[4; 10], false).unwrap(),
         || metrics.commit_waits.load(Ordering::Relaxed) == 1,
     );

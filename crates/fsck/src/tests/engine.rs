@@ -6,6 +6,7 @@ use quayfs_layout::inode::ROOT;
 use quayfs_layout::intent::{Intent, IntentKind, SIZE};
 use quayfs_layout::node::{HEADER, NodeKind};
 use quayfs_options::MountOptions;
+use quayfs_store::txn::{Edit, Needs, Outcome, Txn};
 
 use super::support::Disk;
 
@@ -83,16 +84,10 @@ fn an_unfinished_truncate_ends_with_its_file() {
     let (disk, s) = Disk::sample();
     let fs = disk.mount();
     // As if it had run out of space.
-    let slot = fs.e.intents.take().unwrap();
-    let intent = Intent {
-        ino: s.big,
-        kind: IntentKind::Truncate,
-    };
-    let mut txn =
-        quayfs_store::txn::Txn::begin(&fs.e, quayfs_store::txn::Needs::default()).unwrap();
-    fs.e.intents.write(&mut txn, slot, Some(intent));
-    txn.commit().unwrap();
-    fs.e.intents.made(slot, intent);
+    let mut txn = Txn::begin(&fs.e, Needs::default()).unwrap();
+    let intent = fs.e.intents.promise(&mut txn, s.big, IntentKind::Truncate);
+    txn.commit(Outcome::default().promises(Some(intent.unwrap())))
+        .unwrap();
     fs.unlink(ROOT, b"big").unwrap();
     fs.abandon();
     disk.finds(&[]);
@@ -103,23 +98,13 @@ fn an_unfinished_truncate_ends_with_its_file() {
 fn an_unfinished_truncate_is_finished_by_the_next_one() {
     let (disk, s) = Disk::sample();
     let fs = disk.mount();
-    let slot = fs.e.intents.take().unwrap();
-    let intent = Intent {
-        ino: s.big,
-        kind: IntentKind::Truncate,
-    };
-    let mut image = fs.getattr(s.big).unwrap().inode;
-    image.size = 3 * 8192;
-    let mut txn =
-        quayfs_store::txn::Txn::begin(&fs.e, quayfs_store::txn::Needs::default()).unwrap();
-    fs.e.intents.write(&mut txn, slot, Some(intent));
-    txn.put_inode(s.big, &image);
-    let seq = txn.commit().unwrap();
-    fs.e.inodes
-        .get(&fs.e.nodes, s.big)
-        .unwrap()
-        .install(image, seq);
-    fs.e.intents.made(slot, intent);
+    let cell = fs.e.inodes.get(&fs.e.nodes, s.big).unwrap();
+    let mut txn = Txn::begin(&fs.e, Needs::default()).unwrap();
+    let mut edit = Edit::shared(&cell).unwrap();
+    edit.image.size = 3 * 8192;
+    let intent = fs.e.intents.promise(&mut txn, s.big, IntentKind::Truncate);
+    txn.commit(Outcome::from(edit).promises(Some(intent.unwrap())))
+        .unwrap();
     let set = SetAttr {
         size: Some(1 << 20),
         ..SetAttr::default()

@@ -32,8 +32,8 @@ pub struct Cell {
     pub lock: RwLock<()>,
     /// Which bytes of the file are being read or written.
     pub range: FileLock,
-    /// Commit mutex (ordering 5): extent changes, image, append.
-    pub commit: Mutex<()>,
+    /// Commit mutex (ordering 5): extent changes, image, append. Only [`Edit`](crate::txn::Edit) takes it.
+    pub(crate) commit: Mutex<()>,
     image: RwLock<Inode>,
     /// Extent map, loaded on first use.
     pub extents: RwLock<Option<ExtentMap>>,
@@ -73,7 +73,7 @@ impl Cell {
     }
 
     /// Publishes a new image after its record `seq` was appended.
-    pub fn install(&self, image: Inode, seq: u64) {
+    pub(crate) fn install(&self, image: Inode, seq: u64) {
         *self.image.write() = image;
         self.seq.fetch_max(seq, Ordering::AcqRel);
     }
@@ -197,7 +197,7 @@ impl InodeCache {
     }
 
     /// Adds the cell of a new inode whose record `seq` was appended.
-    pub fn add(&self, ino: Ino, image: Inode, seq: u64) -> Arc<Cell> {
+    pub(crate) fn add(&self, ino: Ino, image: Inode, seq: u64) -> Arc<Cell> {
         let new = |lookups| Arc::new(Cell::new(ino, image, seq, self.policy, lookups));
         match self.cells.entry(ino) {
             Entry::Occupied(mut e) => {
@@ -299,4 +299,19 @@ pub fn read_image(src: &dyn PageSource, ino: Ino) -> Result<Option<Inode>> {
     flaw::image(ino, bytes).map_err(|flaw| src.damaged(&flaw))?;
     let image = Inode::decode(bytes);
     Ok((image.mode != 0).then_some(image))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_is_used_again_keeps_what_the_kernel_will_forget() {
+        let inodes = InodeCache::new(Policy::default());
+        inodes.add(77, Inode::default(), 1).looked_up();
+        assert!(inodes.add(77, Inode::default(), 2).is_known());
+        inodes.evict(2, 0);
+        assert!(inodes.add(77, Inode::default(), 3).is_known());
+        assert!(inodes.forget(77, 1));
+    }
 }

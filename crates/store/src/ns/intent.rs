@@ -15,7 +15,7 @@ use crate::ns::node::NodeStore;
 use crate::txn::Txn;
 
 /// An entry's index over all pages of the table.
-pub type Slot = u32;
+type Slot = u32;
 
 #[derive(Default)]
 struct State {
@@ -106,8 +106,37 @@ impl Intents {
         self.truncates.load(Ordering::Acquire)
     }
 
+    /// Promises something within a transaction.
+    ///
+    /// # Errors
+    /// [`FsError::NoSpace`] if the table is full.
+    pub fn promise(&self, txn: &mut Txn<'_>, ino: Ino, kind: IntentKind) -> Result<Promise<'_>> {
+        let intent = Intent { ino, kind };
+        let slot = self.take()?;
+        self.write(txn, slot, Some(intent));
+        Ok(Promise {
+            intents: self,
+            intent,
+            slot: Some(slot),
+        })
+    }
+
+    /// Says within a transaction that a promise is kept, if there is one.
+    pub fn fulfil(&self, txn: &mut Txn<'_>, ino: Ino, kind: IntentKind) -> Option<Fulfilled> {
+        let slot = self.find(ino, kind)?;
+        self.write(txn, slot, None);
+        Some(Fulfilled { ino, kind })
+    }
+
+    /// As [`Intents::fulfil`], for all that was promised about an inode.
+    pub fn fulfil_all(&self, txn: &mut Txn<'_>, ino: Ino) -> SmallVec<[Fulfilled; 2]> {
+        let kinds = [IntentKind::Orphan, IntentKind::Truncate];
+        let kept = kinds.map(|kind| self.fulfil(txn, ino, kind));
+        kept.into_iter().flatten().collect()
+    }
+
     /// Takes an entry for a transaction that is about to promise something.
-    pub fn take(&self) -> Result<Slot> {
+    fn take(&self) -> Result<Slot> {
         let mut s = self.state.lock();
         if let Some(slot) = s.free.pop() {
             return Ok(slot);
@@ -120,20 +149,28 @@ impl Intents {
     }
 
     /// Puts back an entry that no record has named.
-    pub fn untake(&self, slot: Slot) {
+    fn untake(&self, slot: Slot) {
         self.state.lock().free.push(slot);
     }
 
     /// Writes an entry (or clears it) within a transaction.
-    pub fn write(&self, txn: &mut Txn<'_>, slot: Slot, intent: Option<Intent>) {
+    fn write(&self, txn: &mut Txn<'_>, slot: Slot, intent: Option<Intent>) {
         let id = self.base + slot / PER_PAGE as u32;
         let at = HEADER + (slot as usize % PER_PAGE) * SIZE;
         let bytes = intent.map_or([0; SIZE], |i| i.encode());
         txn.write_static(id, at, &bytes);
     }
 
+    /// The entry of an inode's intent.
+    fn find(&self, ino: Ino, kind: IntentKind) -> Option<Slot> {
+        if kind == IntentKind::Truncate && self.truncates() == 0 {
+            return None;
+        }
+        self.state.lock().by_inode.get(&(ino, kind as u64)).copied()
+    }
+
     /// The record that makes the promise was appended.
-    pub fn made(&self, slot: Slot, intent: Intent) {
+    fn made(&self, slot: Slot, intent: Intent) {
         let mut s = self.state.lock();
         s.by_inode.insert((intent.ino, intent.kind as u64), slot);
         self.truncates.store(
@@ -142,30 +179,9 @@ impl Intents {
         );
     }
 
-    /// The entry of an inode's intent.
-    pub fn find(&self, ino: Ino, kind: IntentKind) -> Option<Slot> {
-        self.state.lock().by_inode.get(&(ino, kind as u64)).copied()
-    }
-
-    /// The entries of all intents of an inode.
-    pub fn slots(&self, ino: Ino) -> SmallVec<[Slot; 2]> {
-        let s = self.state.lock();
-        let all = s.by_inode.range((ino, 0)..=(ino, u64::MAX));
-        all.map(|(_, slot)| *slot).collect()
-    }
-
-    /// As [`Intents::kept`], for all intents of an inode that is gone.
-    pub fn all_kept(&self, ino: Ino) {
-        for kind in [IntentKind::Orphan, IntentKind::Truncate] {
-            if kind == IntentKind::Orphan || self.truncates() > 0 {
-                self.kept(ino, kind);
-            }
-        }
-    }
-
     /// The record that fulfils the promise was appended: the entry can be used again, because the next record that
     /// logs it comes after that one.
-    pub fn kept(&self, ino: Ino, kind: IntentKind) {
+    pub(crate) fn kept(&self, Fulfilled { ino, kind }: Fulfilled) {
         let mut s = self.state.lock();
         if let Some(slot) = s.by_inode.remove(&(ino, kind as u64)) {
             s.free.push(slot);
@@ -173,6 +189,39 @@ impl Intents {
                 .store(count_if(&s, kind, self.truncates()), Ordering::Release);
         }
     }
+}
+
+/// A promise that a record makes, with an entry that returns to the table unless that record is appended.
+#[must_use]
+pub struct Promise<'i> {
+    intents: &'i Intents,
+    intent: Intent,
+    slot: Option<Slot>,
+}
+
+impl Promise<'_> {
+    /// The record was appended.
+    pub(crate) fn made(mut self) {
+        if let Some(slot) = self.slot.take() {
+            self.intents.made(slot, self.intent);
+        }
+    }
+}
+
+impl Drop for Promise<'_> {
+    fn drop(&mut self) {
+        if let Some(slot) = self.slot {
+            self.intents.untake(slot);
+        }
+    }
+}
+
+/// A promise that a record says is kept.
+#[must_use]
+#[derive(Debug)]
+pub struct Fulfilled {
+    ino: Ino,
+    kind: IntentKind,
 }
 
 /// Number of truncates after a change of an entry of this kind.

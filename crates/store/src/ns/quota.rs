@@ -216,7 +216,7 @@ impl Quotas {
         )
     }
 
-    /// Logs limits; [`Quotas::limited`] follows when that is appended.
+    /// Logs limits; [`Outcome::limits`](crate::txn::Outcome::limits) shows them when that is appended.
     pub fn write_limits(&self, txn: &mut Txn<'_>, project: &Project, limits: &Limits) {
         let (id, slot) = self.place(project);
         // The place may still say another project, whose limits these must not become.
@@ -225,7 +225,7 @@ impl Quotas {
     }
 
     /// The record with new limits was appended.
-    pub fn limited(&self, project: &Project, limits: Limits) {
+    pub(crate) fn limited(&self, project: &Project, limits: Limits) {
         *project.limits.write() = limits;
     }
 }

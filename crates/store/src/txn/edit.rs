@@ -1,0 +1,188 @@
+//! An inode that a transaction changes.
+//!
+//! The operation works on a copy of the image, and on the extent map such that it can be taken back. [`Txn::commit`]
+//! logs the copy, appends the record, and only then shows the copy to others: nothing else can do any of the three.
+
+use quayfs_layout::inode::Inode;
+use quayfs_sync::{MutexGuard, lock_noting};
+
+use crate::error::{FsError, Result};
+use crate::ns::extent::ExtentMap;
+use crate::ns::inode::Cell;
+use crate::txn::Txn;
+
+/// See the module documentation. Dropped before it is committed, it leaves the inode as it was.
+#[must_use]
+pub struct Edit<'c> {
+    /// The image as the record will say it.
+    pub image: Inode,
+    pub(super) map: Option<MapChange<'c>>,
+    pub(super) cell: &'c Cell,
+    pub(super) fate: Fate,
+    // Last, so that it is let go of last.
+    pub(super) commit: Option<MutexGuard<'c, ()>>,
+}
+
+/// What becomes of the inode besides.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It stays.
+    Stays,
+    /// It stays, and the answer tells the kernel about it once more.
+    Told,
+    /// It is freed.
+    Freed,
+}
+
+impl<'c> Edit<'c> {
+    /// An inode whose operation lock the caller holds exclusively, which keeps every other operation from it, and
+    /// `image`, read under that lock.
+    pub fn exclusive(cell: &'c Cell, image: Inode) -> Self {
+        Self {
+            image,
+            map: None,
+            cell,
+            fate: Fate::Stays,
+            commit: None,
+        }
+    }
+
+    /// An inode that data operations may be changing as well: takes its commit mutex, and then the image (ordering 5).
+    /// The mutex is held until what [`Txn::commit`] returns is dropped.
+    ///
+    /// # Errors
+    /// [`FsError::Stale`] if the inode has been freed.
+    pub fn shared(cell: &'c Cell) -> Result<Self> {
+        Self::under(cell, cell.commit.lock())
+    }
+
+    /// [`Edit::shared`], which calls `waited` if another thread had the mutex.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn shared_noting(cell: &'c Cell, waited: impl FnOnce()) -> Result<Self> {
+        Self::under(cell, lock_noting(&cell.commit, waited))
+    }
+
+    /// [`Edit::shared`] for two inodes, in the order of their numbers, or for one that is given twice.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn shared_pair(one: &'c Cell, other: &'c Cell) -> Result<(Self, Option<Self>)> {
+        if one.ino == other.ino {
+            return Ok((Self::shared(one)?, None));
+        }
+        if one.ino < other.ino {
+            let first = Self::shared(one)?;
+            Ok((first, Some(Self::shared(other)?)))
+        } else {
+            let first = Self::shared(other)?;
+            Ok((Self::shared(one)?, Some(first)))
+        }
+    }
+
+    fn under(cell: &'c Cell, commit: MutexGuard<'c, ()>) -> Result<Self> {
+        let image = cell.image();
+        if image.mode == 0 {
+            return Err(FsError::Stale);
+        }
+        Ok(Self {
+            commit: Some(commit),
+            ..Self::exclusive(cell, image)
+        })
+    }
+
+    /// Changes the extent map, which is loaded: reserves `places` first, then lets `f` change it and the image. If that
+    /// fails, or nothing is committed, the map is as it was before.
+    ///
+    /// # Errors
+    /// [`FsError::Short`] without room for the places, and those of `f`.
+    pub fn extents(
+        &mut self,
+        txn: &mut Txn<'_>,
+        places: usize,
+        f: impl FnOnce(&mut ExtentMap, &mut Txn<'_>, &mut Inode) -> Result<()>,
+    ) -> Result<()> {
+        debug_assert!(self.commit.is_some(), "ordering 5");
+        let mut slot = self.cell.extents.write();
+        let Some(x) = slot.as_mut() else {
+            return Err(FsError::internal("the extent map is not loaded"));
+        };
+        let image = &mut self.image;
+        let result = x
+            .reserve(txn, self.cell.ino, image, places)
+            .and_then(|()| f(x, txn, image));
+        if let Err(err) = result {
+            x.undo();
+            return Err(err);
+        }
+        self.map.get_or_insert(MapChange {
+            cell: self.cell,
+            kept: false,
+        });
+        Ok(())
+    }
+
+    /// The answer to the operation tells the kernel about the inode, which it will forget once more.
+    pub fn told(mut self) -> Self {
+        self.fate = Fate::Told;
+        self
+    }
+
+    /// The record frees the inode, which is in the project that the image says.
+    pub fn freed(mut self) -> Self {
+        self.fate = Fate::Freed;
+        self
+    }
+
+    /// Logs the image.
+    pub(super) fn log(&self, txn: &mut Txn<'_>) -> Result<()> {
+        match self.fate {
+            Fate::Freed => txn.free_ino(self.cell.ino, self.image.project),
+            Fate::Stays | Fate::Told => {
+                txn.put_inode(self.cell.ino, &self.image);
+                Ok(())
+            }
+        }
+    }
+
+    /// Record `seq` was appended: shows the map, then the image. Returns the commit mutex.
+    pub(super) fn install(self, seq: u64) -> Option<MutexGuard<'c, ()>> {
+        if let Some(map) = self.map {
+            map.keep();
+        }
+        match self.fate {
+            Fate::Freed => self.cell.install(Inode::default(), seq),
+            Fate::Stays | Fate::Told => self.cell.install(self.image, seq),
+        }
+        if self.fate == Fate::Told {
+            self.cell.looked_up();
+        }
+        self.commit
+    }
+}
+
+/// Changes of an extent map whose record is not appended yet. Dropped without [`MapChange::keep`] they are taken back:
+/// a mount that becomes read-only because the record could not be appended still shows the file as it was.
+pub(super) struct MapChange<'c> {
+    cell: &'c Cell,
+    kept: bool,
+}
+
+impl MapChange<'_> {
+    fn keep(mut self) {
+        self.kept = true;
+    }
+}
+
+impl Drop for MapChange<'_> {
+    fn drop(&mut self) {
+        if let Some(x) = self.cell.extents.write().as_mut() {
+            if self.kept {
+                x.keep();
+            } else {
+                x.undo();
+            }
+        }
+    }
+}
