@@ -17,6 +17,7 @@ use std::sync::Arc;
 use quayfs_blockdev::AlignedBuf;
 use quayfs_journal::LiveSlot;
 use quayfs_layout::Lbn;
+use quayfs_options::CheckpointPolicy;
 use quayfs_ppt::BlockState;
 use quayfs_store::engine::Engine;
 use quayfs_store::error::Result;
@@ -36,7 +37,7 @@ pub(crate) use crew::Crew;
 use find::Search;
 pub use gather::{GAIN, gather};
 use plan::{Borrowed, plan};
-use write::{journal_copy, post};
+use write::{Spare, post};
 
 /// Physically consecutive blocks that are worth writing in place.
 pub const RUN_MIN: usize = 8;
@@ -124,97 +125,143 @@ pub fn round_of(e: &Background, reach: Reach) -> Result<RoundReport> {
 ///
 /// # Errors
 /// That of the first round that fails. What the rounds before it did stays done, and the mount is read-only.
-pub fn rounds(
-    e: &Background,
-    reach: Reach,
-    mut more: impl FnMut(u64) -> bool,
-) -> Result<RoundReport> {
+pub fn rounds(e: &Background, reach: Reach, more: impl FnMut(u64) -> bool) -> Result<RoundReport> {
     let mut workspace = e.rounding.lock();
-    let Workspace { buf, search } = &mut *workspace;
-    let mut report = RoundReport::default();
+    let mut next = workspace.search.find(e, reach, (e.journal.retired(), 0));
+    let mut pipeline = Pipeline {
+        e,
+        reach,
+        more,
+        workspace: &mut workspace,
+        committed: None,
+        report: RoundReport::default(),
+    };
     let mut outcome = Ok(());
-    let mut last: Option<Round> = None;
-    let mut next = search.find(e, reach, (e.journal.retired(), 0));
-    while let Some(mut this) = next.take() {
-        let (cut, slots) = (this.cut, this.slots);
-        let mut ended = None;
-        let end_last = || {
-            if let Some(last) = last.take() {
-                ended = Some(end(e, last)?);
+    while let Some(mut round) = next.take() {
+        match pipeline.carry_out(&mut round) {
+            Ok(found) => {
+                pipeline.commits(round);
+                next = found;
             }
-            Ok(())
-        };
-        let find_next = || {
-            if more(slots) {
-                // Not if there is little left, as where digest is behind: half of it, then half of that.
-                match search.find(e, reach, (cut, slots)) {
-                    Some(small) if small.slots < slots / 2 => search.reuse(small),
-                    found => next = found,
-                }
+            Err(err) => {
+                // Nothing was retired: the slots still hold everything. They will not become free, as no round can pass
+                // over a block, so no operation may wait for them.
+                e.fail(&format_args!("checkpoint: {err}"));
+                round.borrowed.give_back(e);
+                outcome = Err(err);
             }
-        };
-        outcome = carry_out(e, &mut this, buf, end_last, find_next);
-        if let Some(ended) = ended {
-            search.reuse(ended);
         }
-        if let Err(err) = &outcome {
-            // Nothing was retired: the slots still hold everything. They will not become free, as no round can pass
-            // over a block, so no operation may wait for them.
-            e.fail(&format_args!("checkpoint: {err}"));
-            this.borrowed.give_back(e);
-            break;
-        }
-        report.slots += this.slots;
-        report.written += this.moves.len() as u64;
-        report.swapped += this.swapped();
-        last = Some(this);
     }
-    match last {
-        Some(last) => search.reuse(end(e, last)?),
+    if pipeline.committed.is_some() {
+        pipeline.end_committed()?;
+    } else if outcome.is_ok() {
         // Slots that were abandoned.
-        None if outcome.is_ok() => free_slots(e, e.journal.retired())?,
-        None => (),
+        free_slots(e, e.journal.retired())?;
     }
-    outcome.map(|()| report)
+    outcome.map(|()| pipeline.report)
+}
+
+/// Rounds that follow each other: while one is on its way to the device, the one before it ends, and the one after it is
+/// found.
+struct Pipeline<'e, M> {
+    e: &'e Background,
+    reach: Reach,
+    /// See [`rounds`].
+    more: M,
+    workspace: &'e mut Workspace,
+    /// The round whose slots are retired and not returned yet.
+    committed: Option<Round>,
+    report: RoundReport,
+}
+
+impl<M: FnMut(u64) -> bool> Pipeline<'_, M> {
+    /// From the plan to the commit. Returns the round that follows.
+    fn carry_out(&mut self, round: &mut Round) -> Result<Option<Round>> {
+        let e = self.e;
+        plan(e, round)?;
+        self.copy_first(&round.moves)?;
+        // Before the first write in place: see `Search::find`.
+        if let Some(grace) = round.grace.take() {
+            grace.wait();
+        }
+        let writing = post(e, &round.moves);
+
+        // While the crew writes: what needs no device.
+        // The next round takes what is digested by then.
+        e.kick(true, false);
+        self.end_committed()?;
+        if e.lbns.pending() * ZERO_SHARE > e.lbns.free() {
+            zero_some(e, ZERO_BESIDE)?;
+        }
+        // Entries are changed in DRAM until the commit, and nothing else changes those of a round.
+        let txn = entries(e, &round.moves, round.cut)?;
+        writing.help(&mut self.workspace.buf);
+        let next = self.find_next(round);
+        writing.finish()?;
+
+        // Ordering "device flush before the L2P transaction": a retired slot is gone for good.
+        e.flush_device()?;
+        commit(e, txn)?;
+        Ok(next)
+    }
+
+    /// With `checkpoint=double`: writes all blocks to free ones and flushes them, before they are written in place. The
+    /// slots hold them all the time, so the copy is never read.
+    fn copy_first(&mut self, moves: &[Move]) -> Result<()> {
+        let e = self.e;
+        if e.options.checkpoint_policy() != CheckpointPolicy::Double {
+            return Ok(());
+        }
+        let spare = Spare::borrow(e, moves.len());
+        for copies in spare.copies(moves) {
+            let n = copies.len() as u64;
+            let writing = post(e, &Arc::new(copies));
+            self.end_committed()?;
+            writing.help(&mut self.workspace.buf);
+            writing.finish()?;
+            e.flush_device()?;
+            Metrics::add(&e.metrics.blocks_copied, n);
+        }
+        Ok(())
+    }
+
+    /// Returns the slots of the round before, if that has not been done.
+    fn end_committed(&mut self) -> Result<()> {
+        if let Some(round) = self.committed.take() {
+            let ended = end(self.e, round)?;
+            self.workspace.search.reuse(ended);
+        }
+        Ok(())
+    }
+
+    /// Another round above the cut of this one, if one is wanted and not too small.
+    fn find_next(&mut self, this: &Round) -> Option<Round> {
+        if !(self.more)(this.slots) {
+            return None;
+        }
+        let search = &mut self.workspace.search;
+        let found = search.find(self.e, self.reach, (this.cut, this.slots))?;
+        // Not if there is little left, as where digest is behind: half of it, then half of that.
+        if found.slots < this.slots / 2 {
+            search.reuse(found);
+            return None;
+        }
+        Some(found)
+    }
+
+    /// The slots of a round are retired.
+    fn commits(&mut self, round: Round) {
+        self.report.slots += round.slots;
+        self.report.written += round.moves.len() as u64;
+        self.report.swapped += round.swapped();
+        self.committed = Some(round);
+    }
 }
 
 impl Round {
     fn swapped(&self) -> u64 {
         self.moves.iter().filter(|m| m.borrowed.is_some()).count() as u64
     }
-}
-
-/// From the plan to the commit. Calls `end_last` while it writes, before it touches the page table, and `find_next`
-/// when it has nothing more to do itself before the device has everything.
-fn carry_out(
-    e: &Background,
-    round: &mut Round,
-    buf: &mut AlignedBuf,
-    mut end_last: impl FnMut() -> Result<()>,
-    find_next: impl FnOnce(),
-) -> Result<()> {
-    plan(e, round)?;
-    let moves = &round.moves;
-    journal_copy(e, moves, buf, &mut end_last)?;
-    // Before the first write in place: see `Search::find`.
-    if let Some(grace) = round.grace.take() {
-        grace.wait();
-    }
-    let writing = post(e, moves);
-    // The next round takes what is digested by then.
-    e.kick(true, false);
-    end_last()?;
-    if e.lbns.pending() * ZERO_SHARE > e.lbns.free() {
-        zero_some(e, ZERO_BESIDE)?;
-    }
-    // Entries are changed in DRAM until the commit, and nothing else changes those of a round.
-    let txn = entries(e, moves, round.cut)?;
-    writing.help(buf);
-    find_next();
-    writing.finish()?;
-    // Ordering "device flush before the L2P transaction": a retired slot is gone for good.
-    e.flush_device()?;
-    commit(e, txn)
 }
 
 /// Takes the slots of a round out of the staged map, so that no reader finds them any more, and frees them.

@@ -4,12 +4,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use quayfs_blockdev::{AlignedBuf, RegionRun, WriteRun};
-use quayfs_layout::{BLOCK, LINE};
-use quayfs_options::CheckpointPolicy;
+use quayfs_layout::{BLOCK, LINE, Lbn};
 use quayfs_pmem::Bytes;
 use quayfs_store::engine::Engine;
 use quayfs_store::error::Result;
-use quayfs_store::metrics::Metrics;
 use quayfs_store::turns::Turns;
 
 use super::crew::{Crew, Writing};
@@ -25,40 +23,38 @@ const BATCH: usize = 256;
 /// Most writes that a worker hands over at a time.
 const BATCH_RUNS: usize = 64;
 
-/// With `checkpoint=double`: writes all blocks to free ones and flushes them, before they are written in place. The
-/// slots hold them all the time, so the copy is never read. `meanwhile` is done while the device writes.
-pub(super) fn journal_copy(
-    e: &Background,
-    moves: &[Move],
-    buf: &mut AlignedBuf,
-    mut meanwhile: impl FnMut() -> Result<()>,
-) -> Result<()> {
-    if e.options.checkpoint_policy() != CheckpointPolicy::Double {
-        return Ok(());
+/// Free blocks, for copies of what a round writes. They are given back when this is dropped.
+pub(super) struct Spare<'e> {
+    e: &'e Engine,
+    borrowed: Borrowed,
+    free: Vec<(u64, Lbn)>,
+}
+
+impl<'e> Spare<'e> {
+    /// As many as `n` if there are as many.
+    pub(super) fn borrow(e: &'e Engine, n: usize) -> Self {
+        let mut borrowed = Borrowed::default();
+        // No fewer than a run: shorter ones are not lent.
+        let free = borrow(e, n.max(RUN_MIN), &mut borrowed);
+        Self { e, borrowed, free }
     }
-    let mut borrowed = Borrowed::default();
-    // No fewer than a run: shorter ones are not lent.
-    let free = borrow(e, moves.len().max(RUN_MIN), &mut borrowed);
-    if free.is_empty() {
-        borrowed.give_back(e);
-        return Ok(());
+
+    /// What is to be written there, one after the other: round and round, where there are fewer of them than moves.
+    pub(super) fn copies(&self, moves: &[Move]) -> impl Iterator<Item = Vec<Move>> {
+        // No chunk without a free block.
+        let moves = if self.free.is_empty() { &[] } else { moves };
+        moves.chunks(self.free.len().max(1)).map(|some| {
+            (some.iter().zip(&self.free))
+                .map(|(m, (pbn, _))| Move { pbn: *pbn, ..*m })
+                .collect()
+        })
     }
-    // Round and round, where there are fewer of them.
-    let copied = moves.chunks(free.len()).try_for_each(|some| {
-        let copies: Vec<Move> = (some.iter().zip(&free))
-            .map(|(m, (pbn, _))| Move { pbn: *pbn, ..*m })
-            .collect();
-        let n = copies.len() as u64;
-        let writing = post(e, &Arc::new(copies));
-        meanwhile()?;
-        writing.help(buf);
-        writing.finish()?;
-        e.flush_device()?;
-        Metrics::add(&e.metrics.blocks_copied, n);
-        Ok(())
-    });
-    borrowed.give_back(e);
-    copied
+}
+
+impl Drop for Spare<'_> {
+    fn drop(&mut self) {
+        std::mem::take(&mut self.borrowed).give_back(self.e);
+    }
 }
 
 /// Has blocks written to their places, by as many as the mount has for that.
