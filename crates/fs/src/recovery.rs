@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use quayfs_background::digest::{Batch, Room};
 use quayfs_journal::{
-    Death, Journal, JournalError, JournalGeometry, JournalOptions, RecoveredTo, StagedMap, Staging,
+    Death, Journal, JournalError, JournalGeometry, JournalOptions, RecoveredTo, Scan, StagedMap,
+    Staging,
 };
 use quayfs_layout::BLOCK;
 use quayfs_layout::config::{ConfigTable, FEATURE_PIPELINE, FEATURE_PROPOSALS};
@@ -19,7 +20,7 @@ use quayfs_layout::geometry::Geometry;
 use quayfs_layout::jsb::PROPOSALS;
 use quayfs_layout::jsb::{EpochWord, WordKind};
 use quayfs_options::{DataMode, Durability, MountOptions};
-use quayfs_pmem::{Backend, BatchLog};
+use quayfs_pmem::{Backend, BatchLog, Region};
 use quayfs_ppt::{Ppt, PptError, PptGeometry};
 use quayfs_store::damage::Watch;
 use quayfs_store::engine::{Engine, Parts};
@@ -146,95 +147,190 @@ pub fn recover_telling(
     options: &MountOptions,
     left_out: &mut dyn FnMut(String),
 ) -> Result<Engine, MountError> {
-    let mut clock = Clock::start();
-    let config = volume.config().clone();
-    let (g, salt) = (config.geometry, config.salt());
-    let region = Arc::clone(volume.region());
-    if volume.access() == Access::ReadOnly && !options.read_only {
-        return Err(MountError::Options(
-            "the volume was opened for reading only".into(),
-        ));
-    }
-    let mode = durability(options, region.backend());
-
-    // A mount that may write nothing has nothing to lose by a guess.
-    let lenient = options.read_only;
-    let epoch = region.load_u64(g.jsb_off + WordKind::Epoch.offset());
-    if !lenient && EpochWord::decode(epoch, salt).is_some_and(|e| e.repairing) {
-        return Err(MountError::Repairing);
-    }
-    let attach = if lenient { Ppt::salvage } else { Ppt::attach };
-    let (ppt, attached) = attach(Arc::clone(&region), ppt_geometry(&g, salt))?;
-    if let Some(d) = &attached.damage {
-        tracing::warn!("page table log: {d:?}");
-    }
-    clock.lap("page table");
-    let death = match volume.predecessor() {
-        Some(_) => Death::OfDaemon,
-        None => Death::OfMachine,
-    };
-    let scan = Journal::scan_after(death, Arc::clone(&region), &journal_geometry(&g, salt))?;
-    if !scan.damage.is_empty() {
-        for d in &scan.damage {
-            tracing::error!("journal: {d}");
-        }
-        if !lenient {
-            let first = scan.damage[0].to_string();
-            return Err(MountError::Damaged {
-                count: scan.damage.len() as u64,
-                first,
-            });
-        }
-    }
+    let mut r = Recovery::of(volume, options)?;
+    let (ppt, undone) = r.attach_table()?;
+    let scan = r.scan_journal()?;
     if let Some(predecessor) = volume.predecessor() {
         predecessor.judge(&scan);
     }
     if !scan.clean {
-        // The daemon may have died with words stored and not flushed, or flushed and not drained.
-        // Recovery builds on what it reads, so that has to be durable first, should power fail next.
-        region.flush(g.nat_off, g.nat_entries * 8);
-        region.drain().map_err(FsError::from)?;
-        if volume.access() == Access::ReadWrite && !lenient {
+        r.settle(&scan)?;
+    }
+    r.clock.lap("scan");
+    let nodes = r.attach_nodes()?;
+    // Damage makes later records unreliable; what is before it is as good as ever.
+    let intact = scan.intact_upto();
+    let replayed = scan.records.iter().take_while(|r| r.seq <= intact).count();
+    let digested = r.replay(&scan, replayed, &nodes, left_out)?;
+    let staged = StagedMap::default();
+    let settled = scan.live.iter().filter(|l| l.seq <= digested);
+    staged.publish_all(settled.map(|l| (l.lbn, l.slot())));
+    let (clean, staged_blocks) = (scan.clean, staged.len());
+    r.clock.lap("staged map");
+    let journal = r.begin_epoch(scan, digested)?;
+    let mut engine = Engine::new(Parts {
+        config: volume.config().clone(),
+        options: options.clone(),
+        durability: r.mode,
+        region: Arc::clone(volume.region()),
+        device: Arc::clone(volume.device()),
+        nodes,
+        journal,
+        staged,
+        ppt,
+        one_device: volume.is_one_device(),
+    })?;
+    if volume.predecessor().is_some() {
+        engine.inodes.presume();
+    }
+    r.clock.lap("allocators");
+    if options.ablation.node_log_on_device && !options.read_only {
+        engine.log_on_device()?;
+    }
+    let clock = r.clock;
+    let took = clock.last - clock.start;
+    Metrics::add(&engine.metrics.recovery_us, took.as_micros() as u64);
+    Metrics::add(&engine.metrics.records_replayed, replayed as u64);
+    tracing::info!(
+        "recovered in {clock}: {}, {replayed} records replayed, {staged_blocks} blocks staged, {undone} page-table entries undone",
+        if clean { "clean" } else { "not unmounted" },
+    );
+    Ok(engine)
+}
+
+/// The steps of a recovery, and what all of them need.
+struct Recovery<'v> {
+    volume: &'v Volume,
+    options: &'v MountOptions,
+    region: &'v Arc<Region>,
+    mode: Durability,
+    /// Of the volume: what its structures are told by.
+    salt: u64,
+    /// A mount that may write nothing has nothing to lose by a guess.
+    lenient: bool,
+    clock: Clock,
+}
+
+impl<'v> Recovery<'v> {
+    /// Refuses what is not to be recovered at all.
+    fn of(volume: &'v Volume, options: &'v MountOptions) -> Result<Self, MountError> {
+        let clock = Clock::start();
+        let region = volume.region();
+        let (g, salt) = (&volume.config().geometry, volume.config().salt());
+        let lenient = options.read_only;
+        if volume.access() == Access::ReadOnly && !lenient {
+            return Err(MountError::Options(
+                "the volume was opened for reading only".into(),
+            ));
+        }
+        let epoch = region.load_u64(g.jsb_off + WordKind::Epoch.offset());
+        if !lenient && EpochWord::decode(epoch, salt).is_some_and(|e| e.repairing) {
+            return Err(MountError::Repairing);
+        }
+        Ok(Self {
+            volume,
+            options,
+            region,
+            mode: durability(options, region.backend()),
+            salt,
+            lenient,
+            clock,
+        })
+    }
+
+    fn geometry(&self) -> &'v Geometry {
+        &self.volume.config().geometry
+    }
+
+    /// Undoes and closes the open L2P transaction; how many entries that was.
+    fn attach_table(&mut self) -> Result<(Ppt, u64), MountError> {
+        let attach = if self.lenient {
+            Ppt::salvage
+        } else {
+            Ppt::attach
+        };
+        let geometry = ppt_geometry(self.geometry(), self.salt);
+        let (ppt, attached) = attach(Arc::clone(self.region), geometry)?;
+        if let Some(d) = &attached.damage {
+            tracing::warn!("page table log: {d:?}");
+        }
+        self.clock.lap("page table");
+        Ok((ppt, attached.undone))
+    }
+
+    fn scan_journal(&self) -> Result<Scan, MountError> {
+        let geometry = journal_geometry(self.geometry(), self.salt);
+        let death = match self.volume.predecessor() {
+            Some(_) => Death::OfDaemon,
+            None => Death::OfMachine,
+        };
+        let scan = Journal::scan_after(death, Arc::clone(self.region), &geometry)?;
+        for d in &scan.damage {
+            tracing::error!("journal: {d}");
+        }
+        match scan.damage.first() {
+            Some(first) if !self.lenient => Err(MountError::Damaged {
+                count: scan.damage.len() as u64,
+                first: first.to_string(),
+            }),
+            _ => Ok(scan),
+        }
+    }
+
+    /// The daemon may have died with words stored and not flushed, or flushed and not drained. Recovery builds on what
+    /// it reads, so that has to be durable first, should power fail next.
+    fn settle(&self, scan: &Scan) -> Result<(), MountError> {
+        let g = self.geometry();
+        self.region.flush(g.nat_off, g.nat_entries * 8);
+        self.region.drain().map_err(FsError::from)?;
+        if self.volume.access() == Access::ReadWrite && !self.lenient {
             // The same for blocks that it wrote and nothing has flushed: after this, whatever can be read is durable,
             // and no `fsync` of this life has to flush for an earlier one.
-            volume.device().flush().map_err(MountError::Device)?;
+            self.volume.device().flush().map_err(MountError::Device)?;
         }
         // Before anything is changed on the strength of records that a power failure would have taken back.
         scan.adopt()?;
+        Ok(())
     }
-    clock.lap("scan");
-    // Damage makes later records unreliable; what is before it is as good as ever.
-    let intact = scan.intact_upto();
-    let usable = scan.records.iter().take_while(|r| r.seq <= intact).count();
-    let replayed = usable;
-    let mut digested = scan.digested;
-    let nodes = Arc::new(NodeStore::attach(
-        Arc::clone(&region),
-        g,
-        salt,
-        Watch::new(options),
-    ));
-    if let Some((count, first)) = nodes.damage() {
-        tracing::error!("metadata: {first} ({count} such findings)");
-        if !lenient {
-            return Err(MountError::Damaged {
-                count,
-                first: first.into(),
-            });
+
+    fn attach_nodes(&mut self) -> Result<Arc<NodeStore>, MountError> {
+        let nodes = self.look_at_nodes(Watch::new(self.options));
+        if let Some((count, first)) = nodes.damage() {
+            tracing::error!("metadata: {first} ({count} such findings)");
+            if !self.lenient {
+                return Err(MountError::Damaged {
+                    count,
+                    first: first.into(),
+                });
+            }
         }
+        self.clock.lap("nodes");
+        Ok(Arc::new(nodes))
     }
-    clock.lap("nodes");
-    {
-        let room = record_pages(&g) as usize;
+
+    fn look_at_nodes(&self, watch: Watch) -> NodeStore {
+        NodeStore::attach(Arc::clone(self.region), *self.geometry(), self.salt, watch)
+    }
+
+    /// Digests the first `count` records of the scan, a batch at a time. Returns D.
+    fn replay(
+        &mut self,
+        scan: &Scan,
+        count: usize,
+        nodes: &NodeStore,
+        left_out: &mut dyn FnMut(String),
+    ) -> Result<u64, MountError> {
+        let room = record_pages(self.geometry()) as usize;
         let mut memory = Room::default();
+        let mut digested = scan.digested;
         let mut done = 0;
-        while done < usable {
-            let mut batch = match lenient {
-                true => Batch::lenient(&nodes, &mut memory),
-                false => Batch::new(&nodes, &mut memory),
+        while done < count {
+            let mut batch = match self.lenient {
+                true => Batch::lenient(nodes, &mut memory),
+                false => Batch::new(nodes, &mut memory),
             };
             let (first, free) = (done, nodes.free_pages());
-            while done < usable
+            while done < count
                 && (done == first || batch.pages() + room < free && done - first < BATCH_RECORDS)
             {
                 let r = &scan.records[done];
@@ -251,67 +347,43 @@ pub fn recover_telling(
             (0..retired.created).for_each(|_| nodes.force_live());
             nodes.unpromise(retired.freed + retired.dropped);
         }
-    }
-    // What was counted along the way is what the NAT says now, if it says anything sensible.
-    debug_assert!(
-        nodes.damage().is_some() || {
-            let n = NodeStore::attach(Arc::clone(&region), g, salt, Watch::bystander());
-            n.live() == nodes.live() && n.free_pages() == nodes.free_pages()
-        },
-        "node pages are miscounted"
-    );
-    clock.lap("digest");
-    let staged = StagedMap::default();
-    let settled = scan.live.iter().filter(|l| l.seq <= digested);
-    staged.publish_all(settled.map(|l| (l.lbn, l.slot())));
-    let clean = scan.clean;
-    clock.lap("staged map");
-    let journal = scan.into_journal(
-        RecoveredTo { digested },
-        JournalOptions {
-            buffers: options.buffers.map_or(usize::MAX, |n| n as usize),
-            staging: if options.ablation.central_staging {
-                Staging::Central
-            } else {
-                Staging::Sharded
+        // What was counted along the way is what the NAT says now, if it says anything sensible.
+        debug_assert!(
+            nodes.damage().is_some() || {
+                let n = self.look_at_nodes(Watch::bystander());
+                n.live() == nodes.live() && n.free_pages() == nodes.free_pages()
             },
-            proposals: proposals(region.backend(), options, &config),
-            ..JournalOptions::new(mode_of_journal(mode))
-        },
-    )?;
-    clock.lap("epoch");
-    if let Some(log) = batch_log(&g, salt).filter(|_| volume.access() == Access::ReadWrite) {
-        region.log_batches(&log).map_err(FsError::from)?;
+            "node pages are miscounted"
+        );
+        self.clock.lap("digest");
+        Ok(digested)
     }
-    let staged_blocks = staged.len();
-    let mut engine = Engine::new(Parts {
-        config,
-        options: options.clone(),
-        durability: mode,
-        region,
-        device: Arc::clone(volume.device()),
-        nodes,
-        journal,
-        staged,
-        ppt,
-        one_device: volume.is_one_device(),
-    })?;
-    if volume.predecessor().is_some() {
-        engine.inodes.presume();
+
+    /// Everything that was read is where this life expects it, up to D: makes the journal usable.
+    fn begin_epoch(&mut self, scan: Scan, digested: u64) -> Result<Journal, MountError> {
+        let options = self.options;
+        let buffers = options.buffers.map_or(usize::MAX, |n| n as usize);
+        let staging = match options.ablation.central_staging {
+            true => Staging::Central,
+            false => Staging::Sharded,
+        };
+        let backend = self.region.backend();
+        let journal = scan.into_journal(
+            RecoveredTo { digested },
+            JournalOptions {
+                buffers,
+                staging,
+                proposals: proposals(backend, options, self.volume.config()),
+                ..JournalOptions::new(mode_of_journal(self.mode))
+            },
+        )?;
+        self.clock.lap("epoch");
+        let log = batch_log(self.geometry(), self.salt);
+        if let Some(log) = log.filter(|_| self.volume.access() == Access::ReadWrite) {
+            self.region.log_batches(&log).map_err(FsError::from)?;
+        }
+        Ok(journal)
     }
-    clock.lap("allocators");
-    if options.ablation.node_log_on_device && !options.read_only {
-        engine.log_on_device()?;
-    }
-    let took = clock.last - clock.start;
-    Metrics::add(&engine.metrics.recovery_us, took.as_micros() as u64);
-    Metrics::add(&engine.metrics.records_replayed, replayed as u64);
-    tracing::info!(
-        "recovered in {clock}: {}, {replayed} records replayed, {staged_blocks} blocks staged, {} page-table entries undone",
-        if clean { "clean" } else { "not unmounted" },
-        attached.undone,
-    );
-    Ok(engine)
 }
 
 /// What recovery spends its time on.
