@@ -7,6 +7,7 @@ use quayfs_layout::inode::{Inode, ROOT, S_IFCHR};
 use quayfs_store::error::{FsError, Result};
 use quayfs_store::ns::dir::{self, Found};
 use quayfs_store::ns::inode::Cell;
+use quayfs_store::ns::intent::Promise;
 use quayfs_store::txn::{Edit, Needs, Outcome, PageSource, Told, Txn};
 
 use crate::attr::{dirent_kind, now};
@@ -14,7 +15,7 @@ use crate::locks::lock_all;
 use crate::ops::create::{LINK_MAX, New, entry_needs};
 use crate::ops::link::may_join;
 use crate::ops::unlink::drop_link;
-use crate::{Caller, Fs, check_name, live_dir, protect};
+use crate::{Caller, Fs, check_name, edit_dir, live_dir, protect};
 
 /// How to rename.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,16 +41,68 @@ impl Side {
     }
 }
 
-/// Images of the two directories; one if they are the same.
-struct Dirs {
-    old: Inode,
-    new: Option<Inode>,
+/// The two directories; one if they are the same.
+struct Dirs<'c> {
+    old: Edit<'c>,
+    new: Option<Edit<'c>>,
 }
 
-impl Dirs {
-    fn target(&mut self) -> &mut Inode {
+/// Which way a directory moves.
+#[derive(Clone, Copy)]
+enum Way {
+    /// From the old parent to the new one.
+    There,
+    /// The other way.
+    Back,
+}
+
+impl<'c> Dirs<'c> {
+    fn edit(old: &'c Side, new: &'c Side) -> Result<Self> {
+        let across = old.cell.ino != new.cell.ino;
+        Ok(Self {
+            old: edit_dir(&old.cell)?,
+            new: across.then(|| edit_dir(&new.cell)).transpose()?,
+        })
+    }
+
+    fn target(&mut self) -> &mut Edit<'c> {
         self.new.as_mut().unwrap_or(&mut self.old)
     }
+
+    /// If an inode is a directory, it moves from one parent to the other.
+    fn rehome(&mut self, moved: &mut Inode, way: Way) {
+        let (old, Some(new)) = (&mut self.old, &mut self.new) else {
+            return;
+        };
+        if !moved.is_dir() {
+            return;
+        }
+        let (from, to) = match way {
+            Way::There => (old, new),
+            Way::Back => (new, old),
+        };
+        moved.parent = to.ino();
+        from.image.nlink -= 1;
+        to.image.nlink += 1;
+    }
+
+    /// What becomes of them, of the moved inode, and of the one that had the new name.
+    fn outcome(self, moved: Edit<'c>, other: Option<Edit<'c>>) -> Outcome<'c> {
+        let time = moved.image.ctime;
+        let dirs = [Some(self.old), self.new].into_iter().flatten();
+        let dirs = dirs.map(|mut dir| {
+            dir.image.mtime = time;
+            dir.image.ctime = time;
+            dir
+        });
+        dirs.chain([moved]).chain(other).collect()
+    }
+}
+
+/// The inodes that have the two names, as they were found without locks.
+struct Seen {
+    source: Arc<Cell>,
+    target: Option<Arc<Cell>>,
 }
 
 enum Renamed {
@@ -100,155 +153,72 @@ impl Fs {
     }
 
     fn try_rename(&self, old: &Side, new: &Side, flags: RenameFlags) -> Result<Renamed> {
-        let across = old.cell.ino != new.cell.ino;
-        let (a, b) = (
-            entry_needs(old.cell.with(|i| i.depth)),
-            entry_needs(new.cell.with(|i| i.depth)),
-        );
-        let needs = Needs {
-            record: a.record + b.record,
-            nodes: a.nodes + b.nodes,
-            inodes: u64::from(flags.whiteout.is_some()),
-            prefer: old.cell.ino as usize,
-            ..Needs::default()
-        };
-        let mut txn = Txn::begin(&self.e, needs)?;
-
+        let txn = Txn::begin(&self.e, needs(old, new, flags))?;
         // Look up, lock in order, look again.
+        let seen = self.find_both((old, new), flags.exchange)?;
+        let mut cells = vec![&old.cell, &new.cell, &seen.source];
+        cells.extend(seen.target.as_ref());
+        let _op = lock_all(&cells);
+        let mut dirs = Dirs::edit(old, new)?;
+        let source = old.find(&txn, self, &dirs.old.image)?;
+        let target = new.find(&txn, self, &dirs.target().image)?;
+        let ino = |found: &Option<Found>| found.as_ref().map(|f| f.ino);
+        if ino(&source) != Some(seen.source.ino)
+            || ino(&target) != seen.target.as_ref().map(|t| t.ino)
+        {
+            return Ok(Renamed::LookAgain);
+        }
+        let source = source.ok_or(FsError::NoEntry)?;
+        match &target {
+            Some(_) if flags.no_replace => return Err(FsError::Exists),
+            // Two names of one inode: nothing to do (rename(2)).
+            Some(t) if t.ino == source.ino => return Ok(Renamed::Done { replaced: None }),
+            None if flags.exchange => return Err(FsError::NoEntry),
+            _ => {}
+        }
+        let target = (target.zip(seen.target.as_ref()))
+            .map(|(found, cell)| (found, Edit::exclusive(cell, cell.image())));
+        let mut moving = Moving {
+            fs: self,
+            txn,
+            name: &new.name,
+            dirs,
+            source,
+            moved: Edit::exclusive(&seen.source, seen.source.image()),
+        };
+        moving.check(target.as_ref().map(|(_, other)| other))?;
+        match target {
+            Some(target) if flags.exchange => moving.exchange(target),
+            target => moving.replace(target, flags.whiteout),
+        }
+    }
+
+    /// The inodes of both names. The caller holds the rename lock if there are two directories.
+    fn find_both(&self, (old, new): (&Side, &Side), exchange: bool) -> Result<Seen> {
         let look = |side: &Side| -> Result<Option<Found>> {
             let _op = side.cell.lock.read();
             side.find(&*self.e.nodes, self, &live_dir(&side.cell)?)
         };
         let source = look(old)?.ok_or(FsError::NoEntry)?;
         let target = look(new)?;
-        let scell = self.cell(source.ino)?;
-        let tcell = target.as_ref().map(|t| self.cell(t.ino)).transpose()?;
-        if across && scell.with(Inode::is_dir) && self.is_below(new.cell.ino, source.ino)? {
+        let source = self.cell(source.ino)?;
+        let target = target.map(|t| self.cell(t.ino)).transpose()?;
+        if old.cell.ino == new.cell.ino {
+            return Ok(Seen { source, target });
+        }
+        let is_above = |cell: &Cell, side: &Side| -> Result<bool> {
+            Ok(cell.with(Inode::is_dir) && self.is_below(side.cell.ino, cell.ino)?)
+        };
+        if is_above(&source, new)? {
             return Err(FsError::Invalid);
         }
-        if let Some(t) = &tcell
-            && across
-            && flags.exchange
-            && t.with(Inode::is_dir)
-            && self.is_below(old.cell.ino, t.ino)?
+        if let Some(target) = &target
+            && exchange
+            && is_above(target, old)?
         {
             return Err(FsError::Invalid);
         }
-        let mut cells = vec![&old.cell, &new.cell, &scell];
-        cells.extend(tcell.as_ref());
-        let _op = lock_all(&cells);
-
-        let mut dirs = Dirs {
-            old: live_dir(&old.cell)?,
-            new: if across {
-                Some(live_dir(&new.cell)?)
-            } else {
-                None
-            },
-        };
-        let now_source = old.find(&txn, self, &dirs.old)?;
-        let now_target = new.find(&txn, self, dirs.target())?;
-        if now_source.as_ref().map(|f| f.ino) != Some(source.ino)
-            || now_target.as_ref().map(|f| f.ino) != target.as_ref().map(|f| f.ino)
-        {
-            return Ok(Renamed::LookAgain);
-        }
-        let source = now_source.ok_or(FsError::NoEntry)?;
-        if flags.no_replace && now_target.is_some() {
-            return Err(FsError::Exists);
-        }
-        if now_target.as_ref().is_some_and(|t| t.ino == source.ino) {
-            // Two names of one inode: nothing to do (rename(2)).
-            return Ok(Renamed::Done { replaced: None });
-        }
-        if flags.exchange && now_target.is_none() {
-            return Err(FsError::NoEntry);
-        }
-        let (old_ino, new_ino) = (old.cell.ino, new.cell.ino);
-        let mut moved = scell.image();
-        protect::unname(&dirs.old, &moved)?;
-        match &tcell {
-            Some(t) => protect::unname(dirs.target(), &t.image())?,
-            None => protect::grow(dirs.target())?,
-        }
-        may_join(dirs.target(), &moved)?;
-        let time = now();
-        if flags.exchange {
-            let (Some(target), Some(tcell)) = (now_target, &tcell) else {
-                return Err(FsError::NoEntry);
-            };
-            let mut other = tcell.image();
-            may_join(&dirs.old, &other)?;
-            let kinds = (dirent_kind(moved.mode), dirent_kind(other.mode));
-            dir::replace(&mut txn, dirs.target(), &target, (source.ino, kinds.0))?;
-            dir::replace(&mut txn, &dirs.old, &source, (target.ino, kinds.1))?;
-            if across {
-                rehome(&mut moved, (&mut dirs, false), new_ino);
-                rehome(&mut other, (&mut dirs, true), old_ino);
-            }
-            moved.ctime = time;
-            other.ctime = time;
-            let other = Edit::exclusive(tcell, other);
-            txn.commit(finish((old, new), dirs, (&scell, moved), Some(other)))?;
-            return Ok(Renamed::Done { replaced: None });
-        }
-        let mut orphan = None;
-        let mut loser = None;
-        let kind = dirent_kind(moved.mode);
-        match (now_target, &tcell) {
-            (Some(target), Some(tcell)) => {
-                let mut gone = tcell.image();
-                match (moved.is_dir(), gone.is_dir()) {
-                    (true, false) => return Err(FsError::NotDir),
-                    (false, true) => return Err(FsError::IsDir),
-                    (true, true) if gone.entries > 0 => return Err(FsError::NotEmpty),
-                    _ => {}
-                }
-                dir::replace(&mut txn, dirs.target(), &target, (source.ino, kind))?;
-                if gone.is_dir() {
-                    dirs.target().nlink -= 1;
-                }
-                orphan = drop_link(self, &mut txn, target.ino, &mut gone)?;
-                loser = Some(Edit::exclusive(tcell, gone));
-            }
-            _ => {
-                if moved.is_dir() && across && dirs.target().nlink >= LINK_MAX {
-                    return Err(FsError::TooManyLinks);
-                }
-                let new_dir = dirs.target();
-                let vacancy = dir::vacancy(&txn, self.e.hash, new_dir, &new.name)?;
-                let child = (source.ino, kind);
-                dir::insert(&mut txn, (new_ino, new_dir), vacancy, &new.name, child)?;
-            }
-        }
-        let whiteout = match flags.whiteout {
-            None => {
-                dir::remove(&mut txn, (old_ino, &mut dirs.old), &source)?;
-                None
-            }
-            Some(by) => {
-                let ino = txn.take_ino()?;
-                let new = New {
-                    mode: S_IFCHR,
-                    ..New::default()
-                };
-                let image = self.fresh(&mut txn, by, (old_ino, &dirs.old), ino, &new)?;
-                let child = (ino, dirent_kind(image.mode));
-                dir::replace(&mut txn, &dirs.old, &source, child)?;
-                Some((ino, image))
-            }
-        };
-        if across {
-            rehome(&mut moved, (&mut dirs, false), new_ino);
-        }
-        moved.ctime = time;
-        let replaced = loser.as_ref().and(tcell.as_ref()).map(|cell| cell.ino);
-        let mut outcome = finish((old, new), dirs, (&scell, moved), loser).promises(orphan);
-        if let Some((ino, image)) = whiteout {
-            outcome = outcome.creates(ino, image, Told::No);
-        }
-        txn.commit(outcome)?;
-        Ok(Renamed::Done { replaced })
+        Ok(Seen { source, target })
     }
 
     /// Whether `ino` is `top` or lies below it. The caller holds the rename lock, so the chain of
@@ -267,43 +237,138 @@ impl Fs {
     }
 }
 
-/// What becomes of the directories, of the moved inode, and of the one that had the new name.
-fn finish<'c>(
-    (old, new): (&'c Side, &'c Side),
-    mut dirs: Dirs,
-    (scell, moved): (&'c Arc<Cell>, Inode),
-    other: Option<Edit<'c>>,
-) -> Outcome<'c> {
-    for d in [Some(&mut dirs.old), dirs.new.as_mut()]
-        .into_iter()
-        .flatten()
-    {
-        d.mtime = moved.ctime;
-        d.ctime = moved.ctime;
+fn needs(old: &Side, new: &Side, flags: RenameFlags) -> Needs {
+    let [a, b] = [old, new].map(|side| entry_needs(side.cell.with(|i| i.depth)));
+    Needs {
+        record: a.record + b.record,
+        nodes: a.nodes + b.nodes,
+        inodes: u64::from(flags.whiteout.is_some()),
+        prefer: old.cell.ino as usize,
+        ..Needs::default()
     }
-    let to = dirs.new.map(|d| Edit::exclusive(&new.cell, d));
-    let all = [
-        Some(Edit::exclusive(&old.cell, dirs.old)),
-        to,
-        Some(Edit::exclusive(scell, moved)),
-        other,
-    ];
-    all.into_iter().flatten().collect()
 }
 
-/// A directory moves from one parent to the other: `back` from new to old.
-fn rehome(moved: &mut Inode, (dirs, back): (&mut Dirs, bool), parent: Ino) {
-    if !moved.is_dir() {
-        return;
+/// An inode that has lost its name, and the promise to free it if that was its last.
+type Lost<'c> = (Option<Edit<'c>>, Option<Promise<'c>>);
+
+/// A rename, with the locks of all inodes that it changes held.
+struct Moving<'e, 'c> {
+    fs: &'c Fs,
+    txn: Txn<'e>,
+    /// The new name.
+    name: &'c [u8],
+    dirs: Dirs<'c>,
+    /// The entry of the old name.
+    source: Found,
+    moved: Edit<'c>,
+}
+
+impl<'c> Moving<'_, 'c> {
+    /// Whether the names may come and go; `other` has the new one.
+    fn check(&mut self, other: Option<&Edit<'_>>) -> Result<()> {
+        let (moved, old) = (&self.moved.image, &self.dirs.old.image);
+        protect::unname(old, moved)?;
+        let new = &self.dirs.target().image;
+        match other {
+            Some(other) => protect::unname(new, &other.image)?,
+            None => protect::grow(new)?,
+        }
+        may_join(new, moved)
     }
-    moved.parent = parent;
-    if let Some(new) = dirs.new.as_mut() {
-        let (from, to) = if back {
-            (new, &mut dirs.old)
-        } else {
-            (&mut dirs.old, new)
+
+    /// Both names stay, each with the other inode.
+    fn exchange(mut self, (target, mut other): (Found, Edit<'c>)) -> Result<Renamed> {
+        let (txn, dirs) = (&mut self.txn, &mut self.dirs);
+        let (moved, back) = (&mut self.moved.image, &mut other.image);
+        may_join(&dirs.old.image, back)?;
+        let time = now();
+        let kinds = (dirent_kind(moved.mode), dirent_kind(back.mode));
+        let new_dir = &dirs.target().image;
+        dir::replace(txn, new_dir, &target, (self.source.ino, kinds.0))?;
+        let old_dir = &dirs.old.image;
+        dir::replace(txn, old_dir, &self.source, (target.ino, kinds.1))?;
+        dirs.rehome(moved, Way::There);
+        dirs.rehome(back, Way::Back);
+        moved.ctime = time;
+        back.ctime = time;
+        let outcome = self.dirs.outcome(self.moved, Some(other));
+        self.txn.commit(outcome)?;
+        Ok(Renamed::Done { replaced: None })
+    }
+
+    /// The inode gets the new name, which another one may lose, and loses the old one.
+    fn replace(
+        mut self,
+        target: Option<(Found, Edit<'c>)>,
+        whiteout: Option<Caller>,
+    ) -> Result<Renamed> {
+        let time = now();
+        let replaced = target.as_ref().map(|(found, _)| found.ino);
+        let (loser, orphan) = match target {
+            Some((found, gone)) => self.take_name(&found, gone)?,
+            None => self.add_name()?,
         };
-        from.nlink -= 1;
-        to.nlink += 1;
+        let left = whiteout.map(|by| self.leave_whiteout(by)).transpose()?;
+        if left.is_none() {
+            let old = &mut self.dirs.old;
+            dir::remove(&mut self.txn, (old.ino(), &mut old.image), &self.source)?;
+        }
+        self.dirs.rehome(&mut self.moved.image, Way::There);
+        self.moved.image.ctime = time;
+        let mut outcome = self.dirs.outcome(self.moved, loser).promises(orphan);
+        if let Some((ino, image)) = left {
+            outcome = outcome.creates(ino, image, Told::No);
+        }
+        self.txn.commit(outcome)?;
+        Ok(Renamed::Done { replaced })
+    }
+
+    /// The new name is that of another inode, which loses it.
+    fn take_name(&mut self, found: &Found, mut gone: Edit<'c>) -> Result<Lost<'c>> {
+        let (moved, image) = (&self.moved.image, &mut gone.image);
+        match (moved.is_dir(), image.is_dir()) {
+            (true, false) => return Err(FsError::NotDir),
+            (false, true) => return Err(FsError::IsDir),
+            (true, true) if image.entries > 0 => return Err(FsError::NotEmpty),
+            _ => {}
+        }
+        let child = (self.source.ino, dirent_kind(moved.mode));
+        let dir = &mut self.dirs.target().image;
+        dir::replace(&mut self.txn, dir, found, child)?;
+        if image.is_dir() {
+            dir.nlink -= 1;
+        }
+        let orphan = drop_link(self.fs, &mut self.txn, found.ino, image)?;
+        Ok((Some(gone), orphan))
+    }
+
+    /// There is no such name yet: nothing is lost.
+    fn add_name(&mut self) -> Result<Lost<'c>> {
+        let moved = &self.moved.image;
+        let across = self.dirs.new.is_some();
+        let to = self.dirs.target();
+        let (ino, dir) = (to.ino(), &mut to.image);
+        if moved.is_dir() && across && dir.nlink >= LINK_MAX {
+            return Err(FsError::TooManyLinks);
+        }
+        let vacancy = dir::vacancy(&self.txn, self.fs.e.hash, dir, self.name)?;
+        let child = (self.source.ino, dirent_kind(moved.mode));
+        dir::insert(&mut self.txn, (ino, dir), vacancy, self.name, child)?;
+        Ok((None, None))
+    }
+
+    /// The old name stays, as that of a new whiteout.
+    fn leave_whiteout(&mut self, by: Caller) -> Result<(Ino, Inode)> {
+        let ino = self.txn.take_ino()?;
+        let new = New {
+            mode: S_IFCHR,
+            ..New::default()
+        };
+        let dir = &self.dirs.old;
+        let from = (dir.ino(), &dir.image);
+        let image = self.fs.fresh(&mut self.txn, by, from, ino, &new)?;
+        let child = (ino, dirent_kind(image.mode));
+        dir::replace(&mut self.txn, &dir.image, &self.source, child)?;
+        Ok((ino, image))
     }
 }

@@ -3,6 +3,7 @@
 //! The operation works on a copy of the image, and on the extent map such that it can be taken back. [`Txn::commit`]
 //! logs the copy, appends the record, and only then shows the copy to others: nothing else can do any of the three.
 
+use quayfs_layout::Ino;
 use quayfs_layout::inode::Inode;
 use quayfs_sync::{MutexGuard, lock_noting};
 
@@ -90,6 +91,11 @@ impl<'c> Edit<'c> {
             commit: Some(commit),
             ..Self::exclusive(cell, image)
         })
+    }
+
+    /// Its number.
+    pub fn ino(&self) -> Ino {
+        self.cell.ino
     }
 
     /// Changes the extent map, which is loaded: reserves `places` first, then lets `f` change it and the image. If that
