@@ -26,6 +26,9 @@ const B: u64 = BLOCK as u64;
 /// Bytes at an offset.
 pub type Piece<'a> = (u64, &'a [u8]);
 
+/// Blocks of a file that are new, and their LBNs.
+type Placed = SmallVec<[(u64, Lbn); 8]>;
+
 /// Bytes of the record for each block: its extent, its slot, its bit.
 const BLOCK_BYTES: u32 = 160;
 /// Bytes of the record besides.
@@ -87,18 +90,7 @@ fn attempt(
     (touched, kill): (&[u64], bool),
 ) -> Result<bool> {
     let holes = holes(cell, touched)?;
-    let n = touched.len();
-    let mut txn = Txn::begin(
-        e,
-        Needs {
-            slots: n as u32,
-            record: REST_BYTES + (n as u32 + holes as u32) * (BLOCK_BYTES / 2),
-            nodes: if holes > 0 { 8 } else { 0 },
-            blocks: holes,
-            prefer: (cell.ino / 64) as usize,
-            ..Needs::default()
-        },
-    )?;
+    let mut txn = Txn::begin(e, needs(cell, touched.len(), holes))?;
     let _op = cell.lock.read();
     // They may change the size, and lie anywhere: no other operation may see only some of them.
     let _range = cell.range.write(touched[0] * B..u64::MAX);
@@ -114,20 +106,7 @@ fn attempt(
         return Ok(false);
     }
     let content = contents(e, cell, pieces, touched)?;
-    let mut placed: SmallVec<[(u64, Lbn); 8]> = SmallVec::new();
-    let mut targets = Vec::with_capacity(n);
-    for block in touched {
-        let (lbn, goal) = extents::with(cell, |x| (x.lbn(*block), x.goal(*block)))?;
-        targets.push(match lbn {
-            Some(lbn) => lbn,
-            None => {
-                let after = placed.last().map(|(_, lbn)| lbn + 1);
-                let lbn = txn.take_blocks(1, after.or(goal))?.start;
-                placed.push((*block, lbn));
-                lbn
-            }
-        });
-    }
+    let (targets, placed) = place(cell, &mut txn, touched)?;
     let staged: Vec<(Lbn, &[u8])> = targets
         .iter()
         .zip(content.chunks_exact(BLOCK))
@@ -146,18 +125,53 @@ fn attempt(
     if !placed.is_empty() && txn.pages_changed() > STEP {
         return Err(FsError::TooManyExtents);
     }
-    let end = pieces
-        .iter()
-        .filter(|(_, data)| !data.is_empty())
-        .map(|(offset, data)| offset + data.len() as u64);
     let image = &mut edit.image;
-    image.size = image.size.max(end.max().unwrap_or(0));
+    image.size = image.size.max(end(pieces));
     written(image);
     if kill {
         drop_privileges(image);
     }
     txn.commit(edit)?;
     Ok(true)
+}
+
+fn needs(cell: &Cell, blocks: usize, holes: u64) -> Needs {
+    Needs {
+        slots: blocks as u32,
+        record: REST_BYTES + (blocks as u32 + holes as u32) * (BLOCK_BYTES / 2),
+        nodes: if holes > 0 { 8 } else { 0 },
+        blocks: holes,
+        prefer: (cell.ino / 64) as usize,
+        ..Needs::default()
+    }
+}
+
+/// The LBNs of all blocks, and which blocks get theirs here.
+fn place(cell: &Cell, txn: &mut Txn<'_>, touched: &[u64]) -> Result<(Vec<Lbn>, Placed)> {
+    let mut placed = Placed::new();
+    let mut targets = Vec::with_capacity(touched.len());
+    for block in touched {
+        let (lbn, goal) = extents::with(cell, |x| (x.lbn(*block), x.goal(*block)))?;
+        targets.push(match lbn {
+            Some(lbn) => lbn,
+            None => {
+                let after = placed.last().map(|(_, lbn)| lbn + 1);
+                let lbn = txn.take_blocks(1, after.or(goal))?.start;
+                placed.push((*block, lbn));
+                lbn
+            }
+        });
+    }
+    Ok((targets, placed))
+}
+
+/// Where the last of the writes ends.
+fn end(pieces: &[Piece<'_>]) -> u64 {
+    let ends = pieces
+        .iter()
+        .filter(|(_, data)| !data.is_empty())
+        .map(|(offset, data)| offset + data.len() as u64);
+    ends.max().unwrap_or(0)
 }
 
 fn holes(cell: &Cell, touched: &[u64]) -> Result<u64> {
