@@ -4,6 +4,7 @@
 //! (`background`) and operations meet here: shortages are relieved (`relief`), freed numbers come
 //! back (`frees`).
 
+mod commit;
 mod frees;
 mod gate;
 mod orphans;
@@ -14,7 +15,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use quayfs_blockdev::BlockDevice;
-use quayfs_journal::{Journal, JournalError, StagedMap, Waiter};
+use quayfs_journal::{Journal, JournalError, StagedMap};
 use quayfs_layout::Lbn;
 use quayfs_layout::config::ConfigTable;
 use quayfs_layout::geometry::Geometry;
@@ -22,8 +23,7 @@ use quayfs_options::{DataMode, Durability, MountOptions};
 use quayfs_pmem::{Backend, PAGE, Region};
 use quayfs_ppt::{Mapping, Ppt, PptError};
 use quayfs_sync::Mutex;
-use quayfs_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use quayfs_sync::time::Instant;
+use quayfs_sync::atomic::{AtomicBool, AtomicU64};
 
 use crate::ahead::ReadAhead;
 use crate::behind::Behind;
@@ -39,6 +39,7 @@ use crate::ns::node::NodeStore;
 use crate::ns::quota::Quotas;
 use crate::partial::Partials;
 
+use commit::media;
 use frees::Deferred;
 use gate::Gate;
 use orphans::Orphans;
@@ -50,9 +51,6 @@ pub use relief::{Rest, Wanted};
 const PAGES_KEPT: u64 = 16 << 10;
 /// Inode cells that eviction leaves alone, at most.
 const CELLS_KEPT: u64 = 64 << 10;
-
-/// A write of the data device is given up after so many attempts.
-const WRITE_TRIES: u32 = 3;
 
 /// What the caches may have, in pages and in cells. Eviction begins when they have a quarter more.
 fn kept(options: &MountOptions) -> (usize, usize) {
@@ -149,41 +147,6 @@ pub struct Parts {
     pub one_device: bool,
 }
 
-/// What a commit does first if a record that it covers names blocks that were written directly.
-fn media(
-    behind: &Arc<Behind>,
-    device: &Arc<ReadAhead>,
-    failed: &Arc<AtomicBool>,
-    drain_flushes: bool,
-) -> quayfs_journal::Media {
-    let (behind, device, failed) = (Arc::clone(behind), Arc::clone(device), Arc::clone(failed));
-    Box::new(move || {
-        behind.settle()?;
-        match drain_flushes {
-            // The drain of the commit flushes the same device.
-            true => unless_failed(&failed),
-            false => flush_unless_failed(&*device, &failed),
-        }
-    })
-}
-
-/// A flush that has failed once fails for good: what was in the device's cache may be lost, and a later flush that succeeds
-/// knows nothing of it.
-#[track_caller]
-fn flush_unless_failed(device: &dyn BlockDevice, failed: &AtomicBool) -> std::io::Result<()> {
-    unless_failed(failed)?;
-    (device.flush()).inspect_err(|_| failed.store(true, Ordering::Release))
-}
-
-fn unless_failed(failed: &AtomicBool) -> std::io::Result<()> {
-    match failed.load(Ordering::Acquire) {
-        true => Err(std::io::Error::other(
-            "an earlier flush of the data device has failed",
-        )),
-        false => Ok(()),
-    }
-}
-
 /// From how many bytes on a request goes to the data device directly: it would be written twice else, and a commit waits for
 /// a few more flushes instead. On memory the first time costs little.
 fn large(options: &MountOptions, durability: Durability, backend: Backend) -> u64 {
@@ -197,6 +160,42 @@ fn large(options: &MountOptions, durability: Durability, backend: Backend) -> u6
     }
 }
 
+/// What is read when the volume is opened.
+struct Tables {
+    lbns: Allocator,
+    inos: Allocator,
+    node_ids: Allocator,
+    intents: Intents,
+    quotas: Quotas,
+}
+
+impl Tables {
+    /// `lenient`: a read-only mount needs none of them, and damage to one must not keep files from being read.
+    fn open(nodes: &NodeStore, g: &Geometry, lenient: bool) -> Result<Self> {
+        let or_without = |what, err| match lenient {
+            true => {
+                tracing::warn!("opened without {what}: {err}");
+                Ok(())
+            }
+            false => Err(err),
+        };
+        let allocator = |kind, base, total| {
+            Allocator::open(nodes, kind, base, total).or_else(|err| {
+                or_without("an allocator", err).map(|()| Allocator::empty(kind, base, total))
+            })
+        };
+        Ok(Self {
+            lbns: allocator(Kind::Lbn, g.lbn_bitmap_base, g.visible_blocks())?,
+            inos: allocator(Kind::Inode, g.ino_bitmap_base, g.inodes())?,
+            node_ids: allocator(Kind::Node, g.dyn_bitmap_base, g.dyn_nodes())?,
+            intents: Intents::open(nodes)
+                .or_else(|err| or_without("intents", err).map(|()| Intents::empty(g)))?,
+            quotas: Quotas::open(nodes)
+                .or_else(|err| or_without("quotas", err).map(|()| Quotas::empty(g)))?,
+        })
+    }
+}
+
 impl Engine {
     /// Builds the engine over a recovered volume.
     pub fn new(p: Parts) -> Result<Self> {
@@ -206,32 +205,7 @@ impl Engine {
         } else {
             quayfs_rangelock::Policy::Range
         };
-        // A read-only mount needs none of this: damage to it must not keep files from being read.
-        let lenient = p.options.read_only;
-        let open = |kind, base, total| match Allocator::open(&p.nodes, kind, base, total) {
-            Err(err) if lenient => {
-                tracing::warn!("opened without an allocator: {err}");
-                Ok(Allocator::empty(kind, base, total))
-            }
-            other => other,
-        };
-        let lbns = open(Kind::Lbn, g.lbn_bitmap_base, g.visible_blocks())?;
-        let inos = open(Kind::Inode, g.ino_bitmap_base, g.inodes())?;
-        let node_ids = open(Kind::Node, g.dyn_bitmap_base, g.dyn_nodes())?;
-        let intents = match Intents::open(&p.nodes) {
-            Err(err) if lenient => {
-                tracing::warn!("opened without intents: {err}");
-                Intents::empty(&g)
-            }
-            other => other?,
-        };
-        let quotas = match Quotas::open(&p.nodes) {
-            Err(err) if lenient => {
-                tracing::warn!("opened without quotas: {err}");
-                Quotas::empty(&g)
-            }
-            other => other?,
-        };
+        let tables = Tables::open(&p.nodes, &g, p.options.read_only)?;
         let ahead = Arc::new(ReadAhead::new(p.device));
         let (behind, flush_failed) = (Arc::new(Behind::default()), Arc::default());
         let drain_flushes = p.one_device && p.region.backend().needs_drain();
@@ -252,16 +226,16 @@ impl Engine {
             device: Arc::<ReadAhead>::clone(&ahead),
             ahead,
             nodes: p.nodes,
-            lbns,
-            inos,
-            node_ids,
+            lbns: tables.lbns,
+            inos: tables.inos,
+            node_ids: tables.node_ids,
             journal: p.journal,
             staged: p.staged,
             partials: Partials::default(),
             ppt: p.ppt,
             inodes: InodeCache::new(policy),
-            intents,
-            quotas,
+            intents: tables.intents,
+            quotas: tables.quotas,
             metrics: Metrics::default(),
             deferred: Deferred::default(),
             relief,
@@ -410,141 +384,6 @@ impl Engine {
             }
         });
         any
-    }
-
-    /// Makes everything appended so far durable and returns the sequence number it covers. In
-    /// mode `op` there is nothing left to do. With `data=writeback` a power failure may take data that records it
-    /// covers have written to the data device directly: see [`Engine::sync`].
-    pub fn commit(&self) -> Result<u64> {
-        self.commit_with(self.options.data == DataMode::Ordered)
-    }
-
-    /// As [`Engine::commit`], on request: what it covers is durable with its data, in every data mode.
-    pub fn sync(&self) -> Result<u64> {
-        self.commit_with(self.options.data != DataMode::Journal)
-    }
-
-    /// As [`Engine::sync`], if that can begin at once. While another commit runs it returns `None` instead, and the
-    /// waiter is told when all that was done before this call is durable, or cannot be.
-    pub fn sync_or_queue(&self, waiter: impl FnOnce() -> Waiter) -> Option<Result<u64>> {
-        let alone = self.options.data == DataMode::Journal && self.node_log.get().is_none();
-        if !alone || self.durability == Durability::Op {
-            return Some(self.sync());
-        }
-        Metrics::add(&self.metrics.commits, 1);
-        let committed = self.journal.commit_or_queue(waiter)?;
-        Some(self.after_commit(committed))
-    }
-
-    /// Commits for what [`Engine::sync_or_queue`] has queued, until [`Engine::stop`].
-    pub fn serve_commits(&self) {
-        self.journal.serve_queue(|committed| {
-            // A failure has been reported, and the waiters have been told.
-            let _ = self.after_commit(committed);
-        });
-    }
-
-    fn after_commit(&self, committed: std::result::Result<u64, JournalError>) -> Result<u64> {
-        let committed = committed.map_err(|e| {
-            self.fail(&e);
-            FsError::device(e)
-        })?;
-        // Now it can be digested.
-        self.used();
-        Ok(committed)
-    }
-
-    /// A commit. `data`: what was written to the data device directly is made durable first, also that of records
-    /// which others have committed before.
-    fn commit_with(&self, data: bool) -> Result<u64> {
-        if self.durability == Durability::Op {
-            return Ok(self.journal.complete_upto());
-        }
-        // Not `complete_upto`: the number of a record whose operation has returned may lie above one
-        // that is still being appended in another lane. The journal waits for that one.
-        let cut = self.journal.last_seq();
-        let committed = self.journal.commit_ts() >= cut;
-        if committed && self.options.read_only {
-            return Ok(cut);
-        }
-        if let Some(log) = self.node_log.get().filter(|_| !committed) {
-            let covered = self.journal.last_seq();
-            log.write(self, cut)?;
-            self.flushed.fetch_max(covered.min(cut), Ordering::AcqRel);
-        } else if data {
-            // What the records refer to is on the device before they commit.
-            self.flush_data(cut)?;
-        }
-        if committed {
-            return Ok(cut);
-        }
-        Metrics::add(&self.metrics.commits, 1);
-        // Where records need nothing else, those that are appended meanwhile are covered as well.
-        let upto = (self.options.data != DataMode::Journal || self.node_log.get().is_some())
-            .then_some(cut);
-        self.after_commit(self.journal.commit(upto))
-    }
-
-    /// Makes durable what was written to the data device before. Once that has failed it fails for
-    /// good: what was in the device's cache may be lost, and a later flush that succeeds knows
-    /// nothing of it.
-    pub fn flush_device(&self) -> Result<()> {
-        let began = Instant::now();
-        flush_unless_failed(&*self.device, &self.flush_failed).map_err(|err| {
-            self.fail(&format_args!("flush of the data device: {err}"));
-            FsError::device(err)
-        })?;
-        Metrics::add(&self.metrics.device_flushes, 1);
-        let took = began.elapsed().as_micros() as u64;
-        Metrics::add(&self.metrics.device_flush_us, took);
-        Ok(())
-    }
-
-    /// Writes to the data device, some times before it is given up.
-    ///
-    /// # Errors
-    /// That of the last attempt; nothing can be changed any more then.
-    pub fn write_device(
-        &self,
-        write: impl Fn(&dyn BlockDevice) -> std::io::Result<()>,
-    ) -> Result<()> {
-        let mut tries = 0;
-        while let Err(err) = write(&*self.device) {
-            tries += 1;
-            tracing::warn!("data device: {err}");
-            if tries == WRITE_TRIES {
-                self.fail(&format_args!("data device: {err}"));
-                return Err(FsError::device(err));
-            }
-        }
-        Ok(())
-    }
-
-    /// Makes durable what records at or below `upto` have written to the data device directly. One flush serves all
-    /// callers that came while another was under way.
-    pub fn flush_data(&self, upto: u64) -> Result<()> {
-        if self.flushed.load(Ordering::Acquire) >= upto {
-            return Ok(());
-        }
-        let _turn = self.flushing.lock();
-        if self.flushed.load(Ordering::Acquire) < upto {
-            // A number is taken after the data was written, so this covers what has one.
-            let covered = self.journal.last_seq();
-            self.flush_device()?;
-            self.flushed.fetch_max(covered, Ordering::AcqRel);
-        }
-        Ok(())
-    }
-}
-
-impl Engine {
-    /// Nothing is left in the log or staged, and no transaction is under way: makes the data device durable and says on
-    /// the media that this mount has ended as it should.
-    pub fn mark_clean(&self) -> Result<()> {
-        self.flush_device()?;
-        self.ppt.settle().map_err(|err| self.table_error(err))?;
-        (self.journal.set_clean()).map_err(|err| self.journal_error(err))?;
-        self.region.empty_batches().map_err(FsError::from)
     }
 }
 

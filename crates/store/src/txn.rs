@@ -7,13 +7,14 @@
 
 mod account;
 mod edit;
+mod numbers;
 mod outcome;
+mod source;
 
-use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fmt;
-use std::ops::{Deref, Range};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,73 +22,18 @@ use quayfs_journal::{self as journal, Credit, Need, Published, Staged};
 use quayfs_layout::inode::{self, Inode};
 use quayfs_layout::item::{self, DELTA_HEADER, Item};
 use quayfs_layout::node::{self, NodeKind};
-use quayfs_layout::{BLOCK, Ino, Lbn};
+use quayfs_layout::{Ino, Lbn};
 use smallvec::SmallVec;
 
-use crate::damage::Watch;
 use crate::engine::Engine;
 use crate::error::{FsError, Result, Shortage};
-use crate::ns::alloc::{Allocator, Kind, NoScreen};
-use crate::ns::node::{NodeStore, Page, PageBytes, zero_page};
-use crate::ns::tags::Tags;
+use crate::ns::alloc::Kind;
+use crate::ns::node::{NodeStore, Page, PageBytes};
 
 use account::{Account, CHARGES_BYTES};
 pub use edit::Edit;
 pub use outcome::{Committed, Outcome, Told};
-
-/// A source of the newest version of node pages.
-pub trait PageSource {
-    /// The newest version of node `id`.
-    fn read(&self, id: u32) -> Result<PageRef<'_>>;
-
-    /// The node as its home has it; `None` if it has none.
-    fn home(&self, id: u32) -> Result<Option<PageBytes>>;
-
-    /// Where the nodes are.
-    fn store(&self) -> &NodeStore;
-
-    /// What a page says cannot be true: the watch of this source takes notice.
-    fn damaged(&self, what: &dyn fmt::Display) -> FsError;
-}
-
-impl<S: PageSource + ?Sized> PageSource for Arc<S> {
-    fn read(&self, id: u32) -> Result<PageRef<'_>> {
-        (**self).read(id)
-    }
-
-    fn home(&self, id: u32) -> Result<Option<PageBytes>> {
-        (**self).home(id)
-    }
-
-    fn store(&self) -> &NodeStore {
-        (**self).store()
-    }
-
-    fn damaged(&self, what: &dyn fmt::Display) -> FsError {
-        (**self).damaged(what)
-    }
-}
-
-/// A node page, shared or private to a transaction.
-pub enum PageRef<'a> {
-    /// Published.
-    Shared(Arc<Page>),
-    /// Made by the transaction that shows it.
-    Own(&'a PageBytes),
-    /// Published, with what the transaction that shows it has changed.
-    Changed(PageBytes),
-}
-
-impl PageRef<'_> {
-    /// Where the entries of a leaf of a directory are.
-    pub fn tags(&self) -> Cow<'_, Tags> {
-        match self {
-            Self::Shared(p) => Cow::Borrowed(p.tags()),
-            Self::Own(p) => Cow::Owned(Tags::of(&p[..])),
-            Self::Changed(p) => Cow::Owned(Tags::of(&p[..])),
-        }
-    }
-}
+pub use source::{Aside, PageRef, PageSource};
 
 /// A node page as a transaction leaves it.
 enum Draft {
@@ -103,76 +49,6 @@ fn deltas<'i>(
     items: &'i [u8],
 ) -> impl Iterator<Item = (usize, &'i [u8])> {
     at.iter().map(|(at, r)| (*at, &items[r.clone()]))
-}
-
-impl Deref for PageRef<'_> {
-    type Target = [u8; BLOCK];
-
-    fn deref(&self) -> &[u8; BLOCK] {
-        match self {
-            Self::Shared(p) => p.bytes(),
-            Self::Own(p) => p,
-            Self::Changed(p) => p,
-        }
-    }
-}
-
-impl PageSource for NodeStore {
-    fn read(&self, id: u32) -> Result<PageRef<'_>> {
-        self.page(id).map(PageRef::Shared)
-    }
-
-    fn home(&self, id: u32) -> Result<Option<PageBytes>> {
-        Self::home(self, id)
-    }
-
-    fn store(&self) -> &NodeStore {
-        self
-    }
-
-    fn damaged(&self, what: &dyn fmt::Display) -> FsError {
-        self.watch().damaged(what)
-    }
-}
-
-/// Pages for a caller that looks for damage: what is found has no consequence for the mount.
-pub struct Aside<'s> {
-    store: &'s NodeStore,
-    watch: Watch,
-}
-
-impl<'s> Aside<'s> {
-    /// A view of the same pages.
-    pub fn new(store: &'s NodeStore) -> Self {
-        Self {
-            store,
-            watch: Watch::bystander(),
-        }
-    }
-
-    /// The watch that counts what is found.
-    pub fn watch(&self) -> &Watch {
-        &self.watch
-    }
-}
-
-impl PageSource for Aside<'_> {
-    fn read(&self, id: u32) -> Result<PageRef<'_>> {
-        let page = self.store.look_page(id);
-        page.map(PageRef::Shared).map_err(|f| self.watch.damaged(f))
-    }
-
-    fn home(&self, id: u32) -> Result<Option<PageBytes>> {
-        self.store.look_home(id).map_err(|f| self.watch.damaged(f))
-    }
-
-    fn store(&self) -> &NodeStore {
-        self.store
-    }
-
-    fn damaged(&self, what: &dyn fmt::Display) -> FsError {
-        self.watch.damaged(what)
-    }
 }
 
 /// What an operation needs at most. A record larger than it asked for is a bug.
@@ -316,24 +192,8 @@ impl<'e> Txn<'e> {
         self.engine
     }
 
-    fn allocator(&self, kind: Kind) -> &'e Allocator {
-        self.engine.allocator(kind)
-    }
-
     fn item(&mut self, item: &Item<'_>) {
         item.encode(&mut self.items);
-    }
-
-    fn bits(&mut self, kind: Kind, range: Range<u64>, set: bool) {
-        for (id, start, count) in self.allocator(kind).bits(range) {
-            self.cover_static(id);
-            self.item(&Item::Bits {
-                id,
-                start,
-                count,
-                set,
-            });
-        }
     }
 
     /// Pays for the page of a static node that does not exist yet.
@@ -383,136 +243,6 @@ impl<'e> Txn<'e> {
         self.account_image(ino, image);
         let (id, slot) = self.engine.nodes.geometry().inode_place(ino);
         self.write_static(id, inode::offset(slot), &image.encode());
-    }
-
-    /// Creates a node out of the promise.
-    pub fn new_node(&mut self, kind: NodeKind, owner: Ino) -> Result<u32> {
-        if self.nodes == 0 || self.node_ids == 0 {
-            return Err(FsError::Short(Shortage::Nodes));
-        }
-        let range = self.take(Kind::Node, 1, None)?;
-        self.nodes -= 1;
-        self.node_ids -= 1;
-        let id = (self.engine.nodes.geometry().dyn_base + range.start) as u32;
-        self.bits(Kind::Node, range, true);
-        self.item(&Item::NodeNew { id, kind, owner });
-        let mut page = zero_page();
-        node::init(&mut page[..], id, kind, owner);
-        self.pages.push((id, Draft::New(page)));
-        Ok(id)
-    }
-
-    /// Frees a node.
-    pub fn free_node(&mut self, id: u32) -> Result<()> {
-        let Some(n) = u64::from(id).checked_sub(self.engine.nodes.geometry().dyn_base) else {
-            // The caller got this number from a page.
-            let what = format_args!("node {id} is static and cannot be freed");
-            return Err(self.engine.watch().damaged(what));
-        };
-        let range = n..n + 1;
-        self.engine
-            .node_ids
-            .prepare_free(range.clone(), &self.engine.nodes, &NoScreen)?;
-        self.item(&Item::NodeFree { id });
-        self.bits(Kind::Node, range.clone(), false);
-        self.freed.push(Freed {
-            kind: Kind::Node,
-            range,
-        });
-        self.pages.retain(|(p, _)| *p != id);
-        self.dropped.push(id);
-        Ok(())
-    }
-
-    /// Whether this transaction has allocated a number.
-    fn has_taken(&self, kind: Kind, n: u64) -> bool {
-        let of_kind = self.taken.iter().filter(|(k, _)| *k == kind);
-        of_kind.into_iter().any(|(_, range)| range.contains(&n))
-    }
-
-    fn take(&mut self, kind: Kind, want: u64, goal: Option<u64>) -> Result<Range<u64>> {
-        let screen = self.engine.screen(kind);
-        let short = match kind {
-            Kind::Lbn => Shortage::Blocks,
-            Kind::Inode | Kind::Node => Shortage::Nodes,
-        };
-        let got = self
-            .allocator(kind)
-            .take(want, goal, &self.engine.nodes, screen)?;
-        let range = got.ok_or(FsError::Short(short))?;
-        self.taken.push((kind, range.clone()));
-        Ok(range)
-    }
-
-    /// Allocates an inode number out of the promise.
-    pub fn take_ino(&mut self) -> Result<Ino> {
-        if self.inodes == 0 {
-            return Err(FsError::Short(Shortage::Nodes));
-        }
-        let range = self.take(Kind::Inode, 1, None)?;
-        self.inodes -= 1;
-        quayfs_restart::inode(range.start);
-        self.bits(Kind::Inode, range.clone(), true);
-        Ok(range.start)
-    }
-
-    /// Frees an inode, which is in this project: its image becomes zeros.
-    fn free_ino(&mut self, ino: Ino, project: u32) -> Result<()> {
-        self.leaves_project(ino, project);
-        let range = ino..ino + 1;
-        self.engine
-            .inos
-            .prepare_free(range.clone(), &self.engine.nodes, &NoScreen)?;
-        let (id, slot) = self.engine.nodes.geometry().inode_place(ino);
-        self.write_static(id, inode::offset(slot), &[0; inode::SIZE]);
-        self.bits(Kind::Inode, range.clone(), false);
-        self.freed.push(Freed {
-            kind: Kind::Inode,
-            range,
-        });
-        Ok(())
-    }
-
-    /// Allocates one run of at most `want` LBNs out of the promise.
-    pub fn take_blocks(&mut self, want: u64, goal: Option<Lbn>) -> Result<Range<Lbn>> {
-        if self.blocks < want {
-            return Err(FsError::Short(Shortage::Blocks));
-        }
-        let range = self.take(Kind::Lbn, want, goal)?;
-        self.blocks -= range.end - range.start;
-        self.bits(Kind::Lbn, range.clone(), true);
-        Ok(range)
-    }
-
-    /// Logs LBNs that the caller had taken before (an append window) as allocated. Their promise
-    /// is spent.
-    pub fn use_blocks(&mut self, range: Range<Lbn>) {
-        self.bits(Kind::Lbn, range, true);
-    }
-
-    /// Takes LBNs ahead of use: nothing is logged, and the promise goes to the caller. They are
-    /// returned like all others if the transaction fails.
-    pub fn take_window(&mut self, want: u64, goal: Option<Lbn>) -> Result<Range<Lbn>> {
-        if self.blocks < want {
-            return Err(FsError::Short(Shortage::Blocks));
-        }
-        let range = self.take(Kind::Lbn, want, goal)?;
-        self.blocks -= range.end - range.start;
-        Ok(range)
-    }
-
-    /// Frees LBNs.
-    pub fn free_blocks(&mut self, range: Range<Lbn>) -> Result<()> {
-        let screen = self.engine.screen(Kind::Lbn);
-        self.engine
-            .lbns
-            .prepare_free(range.clone(), &self.engine.nodes, screen)?;
-        self.bits(Kind::Lbn, range.clone(), false);
-        self.freed.push(Freed {
-            kind: Kind::Lbn,
-            range,
-        });
-        Ok(())
     }
 
     /// Copies blocks into staging slots; they are durable (in mode `op`) when this returns.
