@@ -1,7 +1,9 @@
 //! A volume: a pmem region and a data device, opened as a pair that belongs together. Either a directory names both, as
 //! `pmem` and `data`, or one file or device holds the region and the data behind it.
 
+mod error;
 mod exposure;
+mod pair;
 mod parts;
 
 use std::path::{Path, PathBuf};
@@ -10,14 +12,14 @@ use std::time::Duration;
 
 use crate::predecessor::Predecessor;
 use crate::recovery::batch_log;
-use quayfs_blockdev::{BlockDevice, FileDevice, OpenError, Options};
+use quayfs_blockdev::{BlockDevice, FileDevice, Options};
 use quayfs_layout::BLOCK;
-use quayfs_layout::config::{
-    COPIES, ConfigError, ConfigTable, DataHeader, INCOMPAT_KNOWN, RO_COMPAT_KNOWN,
-};
+use quayfs_layout::config::ConfigTable;
 use quayfs_pmem::{LockKind, MapOptions, PmemError, Region, Replayed};
 
+pub use error::VolumeError;
 pub use exposure::{exposure, is_only_readable};
+use pair::{check_features, check_pair, read_config};
 pub use parts::{Place, in_the_way, is_device_path, locate};
 
 /// Name of the pmem region in a volume's directory.
@@ -32,99 +34,6 @@ pub enum Access {
     ReadOnly,
     /// For mounting.
     ReadWrite,
-}
-
-/// Why a volume cannot be opened. Prints as one line that says what to do.
-#[derive(Debug, thiserror::Error)]
-pub enum VolumeError {
-    /// There is nothing of a volume.
-    #[error("{}: no such volume; `quayfs mkfs {}` makes one", .0.display(), .0.display())]
-    Missing(PathBuf),
-    /// There is something, but not both media, or not every user may reach them.
-    #[error("{}: {why}", path.display())]
-    Unreachable {
-        /// The volume, or one of its media.
-        path: PathBuf,
-        /// What is missing or in the way, and what to do.
-        why: String,
-    },
-    /// A medium cannot be written; it can be opened for reading only.
-    #[error("{} is write-protected ({why}): nothing can be changed", path.display())]
-    WriteProtected {
-        /// The medium.
-        path: PathBuf,
-        /// What the system said.
-        why: String,
-    },
-    /// Others have access to a medium ([`exposure()`]).
-    #[error("{}: {why}", path.display())]
-    Exposed {
-        /// The medium.
-        path: PathBuf,
-        /// Who has access, and what to do.
-        why: String,
-    },
-    /// The pmem region cannot be used.
-    #[error(transparent)]
-    Pmem(PmemError),
-    /// The data device cannot be used.
-    #[error("data device: {0}")]
-    Device(String),
-    /// Another process uses the volume.
-    #[error("{}: in use by another process (already mounted?)", .0.display())]
-    Busy(PathBuf),
-    /// No configuration table is intact.
-    #[error("{}: not a QuayFS pmem region: {why}", path.display())]
-    Config {
-        /// The region.
-        path: PathBuf,
-        /// What is wrong with the better copy.
-        why: ConfigError,
-    },
-    /// The media are not those that mkfs made, or not of one volume.
-    #[error("{}: {why}", path.display())]
-    Pairing {
-        /// The region or the data device.
-        path: PathBuf,
-        /// What does not fit.
-        why: String,
-    },
-    /// Made by a newer version.
-    #[error(
-        "the volume has features (mask {0:#x}) that this version does not know; use a newer one"
-    )]
-    Features(u64),
-}
-
-impl From<PmemError> for VolumeError {
-    fn from(e: PmemError) -> Self {
-        match e {
-            PmemError::WriteProtected { path, why } => Self::WriteProtected { path, why },
-            PmemError::Io { path, source, .. } if is_denied(&source) => Self::denied(path),
-            e => Self::Pmem(e),
-        }
-    }
-}
-
-impl From<OpenError> for VolumeError {
-    fn from(e: OpenError) -> Self {
-        match e {
-            OpenError::WriteProtected { path, why } => Self::WriteProtected { path, why },
-            OpenError::Io { path, source } if is_denied(&source) => Self::denied(path),
-            e => Self::Device(e.to_string()),
-        }
-    }
-}
-
-impl VolumeError {
-    fn denied(path: PathBuf) -> Self {
-        let why = format!("permission denied to read {}", parts::passable_by(&path));
-        Self::Unreachable { path, why }
-    }
-}
-
-fn is_denied(e: &std::io::Error) -> bool {
-    e.kind() == std::io::ErrorKind::PermissionDenied
 }
 
 /// Says whether a data device whose header is damaged belongs to a region all the same.
@@ -459,75 +368,4 @@ fn lock_data(device: &FileDevice, volume: &Path, how: Opening) -> Result<(), Vol
         Ok(false) => Err(VolumeError::Busy(volume.into())),
         Err(e) => Err(VolumeError::Device(e.to_string())),
     }
-}
-
-fn read_config(region: &Region) -> Result<Result<ConfigTable, ConfigError>, PmemError> {
-    let mut worst = ConfigError::NotQuayfs;
-    for off in COPIES {
-        if off + BLOCK as u64 > region.len() {
-            break;
-        }
-        match ConfigTable::decode(&region.peek(off, BLOCK as u64)?) {
-            Ok(t) => return Ok(Ok(t)),
-            Err(ConfigError::NotQuayfs) => {}
-            Err(e) => worst = e,
-        }
-    }
-    Ok(Err(worst))
-}
-
-fn check_features(config: &ConfigTable, access: Access) -> Result<(), VolumeError> {
-    let unknown = config.compat[2] & !INCOMPAT_KNOWN
-        | if access == Access::ReadWrite {
-            config.compat[1] & !RO_COMPAT_KNOWN
-        } else {
-            0
-        };
-    if unknown != 0 {
-        return Err(VolumeError::Features(unknown));
-    }
-    Ok(())
-}
-
-fn check_pair(
-    config: &ConfigTable,
-    (region, pmem): (&Region, &Path),
-    (device, data): (&dyn BlockDevice, &Path),
-    vouch: Vouch,
-) -> Result<(), VolumeError> {
-    let fail = |path: &Path, why: String| {
-        Err(VolumeError::Pairing {
-            path: path.into(),
-            why,
-        })
-    };
-    let (g, pmem_len) = (&config.geometry, region.len());
-    if pmem_len < g.pmem_len {
-        let why = format!(
-            "cut short: the pmem region has {pmem_len} bytes, mkfs made {}",
-            g.pmem_len
-        );
-        return fail(pmem, why);
-    }
-    let mut block = vec![0; BLOCK];
-    device
-        .read(0, &mut block)
-        .map_err(|e| VolumeError::Device(e.to_string()))?;
-    let theirs = |h: &DataHeader| h.uuid != config.uuid || h.data_uuid != config.data_uuid;
-    match DataHeader::decode(&block) {
-        Ok(h) if theirs(&h) => return fail(data, "belongs to another QuayFS volume".into()),
-        Err(e) if !vouch(region, config, device) => {
-            return fail(data, format!("not a QuayFS data device: {e}"));
-        }
-        _ => {}
-    }
-    if device.blocks() < g.data_blocks {
-        let why = format!(
-            "truncated: {} blocks, mkfs made {}",
-            device.blocks(),
-            g.data_blocks
-        );
-        return fail(data, why);
-    }
-    Ok(())
 }

@@ -1,0 +1,102 @@
+//! Why a volume cannot be opened.
+
+use std::path::PathBuf;
+
+use quayfs_blockdev::OpenError;
+use quayfs_layout::config::ConfigError;
+use quayfs_pmem::PmemError;
+
+use super::parts;
+
+/// Why a volume cannot be opened. Prints as one line that says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum VolumeError {
+    /// There is nothing of a volume.
+    #[error("{}: no such volume; `quayfs mkfs {}` makes one", .0.display(), .0.display())]
+    Missing(PathBuf),
+    /// There is something, but not both media, or not every user may reach them.
+    #[error("{}: {why}", path.display())]
+    Unreachable {
+        /// The volume, or one of its media.
+        path: PathBuf,
+        /// What is missing or in the way, and what to do.
+        why: String,
+    },
+    /// A medium cannot be written; it can be opened for reading only.
+    #[error("{} is write-protected ({why}): nothing can be changed", path.display())]
+    WriteProtected {
+        /// The medium.
+        path: PathBuf,
+        /// What the system said.
+        why: String,
+    },
+    /// Others have access to a medium ([`exposure`](super::exposure())).
+    #[error("{}: {why}", path.display())]
+    Exposed {
+        /// The medium.
+        path: PathBuf,
+        /// Who has access, and what to do.
+        why: String,
+    },
+    /// The pmem region cannot be used.
+    #[error(transparent)]
+    Pmem(PmemError),
+    /// The data device cannot be used.
+    #[error("data device: {0}")]
+    Device(String),
+    /// Another process uses the volume.
+    #[error("{}: in use by another process (already mounted?)", .0.display())]
+    Busy(PathBuf),
+    /// No configuration table is intact.
+    #[error("{}: not a QuayFS pmem region: {why}", path.display())]
+    Config {
+        /// The region.
+        path: PathBuf,
+        /// What is wrong with the better copy.
+        why: ConfigError,
+    },
+    /// The media are not those that mkfs made, or not of one volume.
+    #[error("{}: {why}", path.display())]
+    Pairing {
+        /// The region or the data device.
+        path: PathBuf,
+        /// What does not fit.
+        why: String,
+    },
+    /// Made by a newer version.
+    #[error(
+        "the volume has features (mask {0:#x}) that this version does not know; use a newer one"
+    )]
+    Features(u64),
+}
+
+impl From<PmemError> for VolumeError {
+    fn from(e: PmemError) -> Self {
+        match e {
+            PmemError::WriteProtected { path, why } => Self::WriteProtected { path, why },
+            PmemError::Io { path, source, .. } if is_denied(&source) => Self::denied(path),
+            e => Self::Pmem(e),
+        }
+    }
+}
+
+impl From<OpenError> for VolumeError {
+    fn from(e: OpenError) -> Self {
+        match e {
+            OpenError::WriteProtected { path, why } => Self::WriteProtected { path, why },
+            OpenError::Io { path, source } if is_denied(&source) => Self::denied(path),
+            e => Self::Device(e.to_string()),
+        }
+    }
+}
+
+impl VolumeError {
+    pub(super) fn denied(path: PathBuf) -> Self {
+        let why = format!("permission denied to read {}", parts::passable_by(&path));
+        Self::Unreachable { path, why }
+    }
+}
+
+fn is_denied(e: &std::io::Error) -> bool {
+    e.kind() == std::io::ErrorKind::PermissionDenied
+}
