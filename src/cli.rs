@@ -51,6 +51,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
             .and_then(|call| umount::run(&call.operands[0], call.users()).map(done)),
         Role::Fsck => tools::run_fsck(all(args)),
         Role::Mkfs => tools::run_mkfs(all(args)),
+        Role::Supervisor => supervisor::run(&args.collect::<Vec<_>>()).map(done),
     })
 }
 

@@ -162,9 +162,6 @@ pub struct Mount {
     /// Report on the standard output when the mount answers, then let go of it.
     #[arg(long, hide = true)]
     pub daemon: bool,
-    /// Start daemons, one after the other, as long as the mount lives.
-    #[arg(long, hide = true)]
-    pub supervisor: bool,
 }
 
 const UMOUNT_HELP: &str = "\

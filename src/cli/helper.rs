@@ -11,6 +11,9 @@ use crate::mount::Users;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
+/// The name that the process has which outlives the daemons of a mount.
+pub const SUPERVISOR: &str = "quayfs-supervisor";
+
 /// What the name in `argv[0]` asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
@@ -24,6 +27,8 @@ pub enum Role {
     Fsck,
     /// Helper of mkfs(8).
     Mkfs,
+    /// The process that outlives the daemons of a mount; its arguments are theirs.
+    Supervisor,
 }
 
 impl Role {
@@ -33,6 +38,9 @@ impl Role {
             .file_name()
             .and_then(OsStr::to_str)
             .unwrap_or_default();
+        if name == SUPERVISOR {
+            return Self::Supervisor;
+        }
         match name.split('.').next() {
             Some("mount") => Self::Mount,
             Some("umount") => Self::Umount,

@@ -12,7 +12,7 @@ use super::args;
 use super::daemon::{self, Job};
 use super::exit::{Failure, MOUNT_FAILED, MOUNT_USAGE, say, warn};
 use super::handover;
-use super::helper::Call;
+use super::helper::{Call, SUPERVISOR};
 use super::log::{self, Destination};
 use super::supervisor;
 use super::unopened::{unopened, unreached};
@@ -35,13 +35,9 @@ pub fn run(args: args::Mount) -> Result<(), Failure> {
     let asked = args.log_file.as_deref();
     if args.daemon && handover::passed() > 0 {
         // All is as the first daemon has found it. Looking at the mount point now would wait for this very process.
-        let job = known_job(args, options)?;
-        return daemon::serve_detached(&job);
+        return daemon::serve_detached(&known_job(args, options)?);
     }
     let mut job = job(&args.volume, &args.mountpoint, options, asked)?;
-    if args.supervisor {
-        return supervisor::run(&job);
-    }
     if args.daemon {
         return daemon::serve_detached(&job);
     }
@@ -179,7 +175,7 @@ fn job(
 }
 
 /// The job of a daemon that goes on where another one has died: the paths are absolute, and have been looked at.
-fn known_job(args: args::Mount, options: MountOptions) -> Result<Job, Failure> {
+pub fn known_job(args: args::Mount, options: MountOptions) -> Result<Job, Failure> {
     let log = log::destination(&args.volume, args.log_file.as_deref())
         .map_err(|e| Failure::new(MOUNT_FAILED, format!("--log-file: {e}")))?;
     Ok(Job {
@@ -196,13 +192,21 @@ fn start(job: &Job) -> Result<String, Failure> {
     let failed = |why: String| Failure::new(MOUNT_FAILED, why);
     // What is mounted there by then and was not before is a mount of this daemon.
     let before = mounts_on(&job.target);
-    let as_what = match job.options.restart {
-        true => "--supervisor",
-        false => "--daemon",
-    };
     let cannot = |e| failed(format!("cannot start the daemon: {e}"));
-    let mut child = daemon_command(job, as_what)
-        .map_err(cannot)?
+    let mut command = program().map_err(cannot)?;
+    if job.options.restart {
+        command.arg0(SUPERVISOR);
+        supervisor::keep_small();
+    }
+    command.args(["mount", "--daemon"]);
+    if let Destination::Asked(path) = &job.log {
+        command.arg("--log-file").arg(path);
+    }
+    let mut child = command
+        .arg("-o")
+        .arg(job.options.to_string())
+        .arg("--")
+        .args([&job.volume, &job.target])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -231,19 +235,10 @@ fn start(job: &Job) -> Result<String, Failure> {
     }
 }
 
-/// This program again, to do its job as one of the processes of a mount.
-pub fn daemon_command(job: &Job, as_what: &str) -> std::io::Result<Command> {
+/// This program again, in no directory in particular.
+pub fn program() -> std::io::Result<Command> {
     let mut command = Command::new(own_program()?);
-    command.arg0("quayfs").args(["mount", as_what]);
-    if let Destination::Asked(path) = &job.log {
-        command.arg("--log-file").arg(path);
-    }
-    command
-        .arg("-o")
-        .arg(job.options.to_string())
-        .arg("--")
-        .args([&job.volume, &job.target])
-        .current_dir("/");
+    command.arg0("quayfs").current_dir("/");
     Ok(command)
 }
 

@@ -5,6 +5,7 @@
 //! takes over from here. No data passes through this process, and it opens nothing of the volume.
 
 use std::collections::VecDeque;
+use std::ffi::OsString;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -13,6 +14,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus, Stdio};
 use std::time::Duration;
 
+use clap::Parser;
+use quayfs_options::MountOptions;
 use rustix::cmsg_space;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
@@ -21,14 +24,15 @@ use rustix::net::{
     SocketFlags, SocketType, bind, recvmsg, socket_with, socketpair, sockopt,
 };
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+use rustix::thread::disable_transparent_huge_pages;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::daemon::Job;
+use super::args::{Cli, Command};
 use super::exit::{Failure, MOUNT_FAILED};
 use super::handover::{self, ANSWERED, CAUSE, DEATHS, DIED, NAMES, PASSED, READY, SOCKET, STORE};
 use super::inherited;
 use super::log;
-use super::mount::daemon_command;
+use super::mount::{known_job, program};
 
 /// Descriptors of this process itself are above those that it holds for daemons, which begin with the first one that is
 /// no standard stream and have no gaps.
@@ -42,38 +46,55 @@ const WITHIN: Duration = Duration::from_secs(10);
 /// Longest message.
 const MESSAGE_MAX: usize = 4096;
 
-/// Runs daemons until the mount has ended.
+/// Runs daemons with these arguments until the mount has ended. They are not looked at: what reads them takes more memory
+/// than all that this process does.
 ///
 /// # Errors
 /// What the last daemon ended with. That it could not mount it has said itself on the standard output.
-pub fn run(job: &Job) -> Result<(), Failure> {
+pub fn run(args: &[OsString]) -> Result<(), Failure> {
     let failed = |e: &dyn std::fmt::Display| Failure::new(MOUNT_FAILED, format!("supervisor: {e}"));
-    let _ = rustix::thread::set_name(c"quayfs-hold");
+    let _ = rustix::thread::set_name(c"quayfs-super");
     let _ = rustix::process::setsid();
     inherited::settle(0);
     inherited::outlive_daemons();
     let mut supervisor = Supervisor::new().map_err(|e| failed(&e))?;
     loop {
-        let life = supervisor.start(job).map_err(|e| failed(&e))?;
+        let life = supervisor.start(args).map_err(|e| failed(&e))?;
         let end = supervisor.watch(life).map_err(|e| failed(&e))?;
         match supervisor.judge(&end, handover::now()) {
             Verdict::Again => {}
             Verdict::Over => return Ok(()),
             Verdict::Failed(code) => std::process::exit(code.into()),
-            Verdict::GiveUp(signal) => {
-                let target = quayfs_shown::path(&job.target);
-                let line = format!(
-                    "{ENOUGH} daemons in a row have answered nothing, the last one was ended by signal {signal}: the \
-                     mount is given up; `quayfs umount {target}`, then mount again"
-                );
-                // There is no other place to say it.
-                let _ = log::start(&job.log, true);
-                tracing::error!("{line}");
-                log::flush();
-                return Err(Failure::new(MOUNT_FAILED, line));
-            }
+            Verdict::GiveUp(signal) => return Err(give_up(args, signal)),
         }
     }
+}
+
+/// The programs that this process starts use no huge pages: a small process with a few of them is not small. Where that
+/// cannot be had nothing changes.
+pub fn keep_small() {
+    let _ = disable_transparent_huge_pages(true);
+}
+
+/// Says so in the log, since there is no other place.
+fn give_up(args: &[OsString], signal: i32) -> Failure {
+    let mut line = format!(
+        "{ENOUGH} daemons in a row have answered nothing, the last one was ended by signal {signal}: the mount is \
+         given up"
+    );
+    let words = std::iter::once("quayfs".into()).chain(args.iter().cloned());
+    if let Ok(Cli {
+        command: Command::Mount(args),
+    }) = Cli::try_parse_from(words)
+        && let Ok(job) = known_job(args, MountOptions::default())
+    {
+        let target = quayfs_shown::path(&job.target);
+        line.push_str(&format!("; `quayfs umount {target}`, then mount again"));
+        let _ = log::start(&job.log, true);
+        tracing::error!("{line}");
+        log::flush();
+    }
+    Failure::new(MOUNT_FAILED, line)
 }
 
 struct Supervisor {
@@ -154,10 +175,11 @@ impl Supervisor {
     }
 
     /// Starts a daemon, which inherits what is held. The first one answers on the standard output.
-    fn start(&self, job: &Job) -> io::Result<Life> {
+    fn start(&self, args: &[OsString]) -> io::Result<Life> {
         let names: Vec<&str> = self.held.iter().map(|(name, _)| &**name).collect();
-        let mut command = daemon_command(job, "--daemon")?;
+        let mut command = program()?;
         command
+            .args(args)
             .env(SOCKET, format!("@{}", self.name))
             .env(PASSED, names.len().to_string())
             .env(NAMES, names.join(":"))
@@ -170,7 +192,11 @@ impl Supervisor {
                 true => Stdio::null(),
                 false => Stdio::inherit(),
             });
-        let child = command.spawn()?;
+        // Daemons have use for huge pages.
+        let _ = disable_transparent_huge_pages(false);
+        let child = command.spawn();
+        keep_small();
+        let child = child?;
         let handle = pidfd_open(pid_of(&child)?, PidfdFlags::empty())?;
         let handle = fcntl_dupfd_cloexec(&handle, OWN)?;
         Ok(Life { child, handle })

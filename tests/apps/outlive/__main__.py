@@ -66,7 +66,7 @@ class Mount:
                     words = f.read().split(b"\0")
             except OSError:
                 continue
-            if b"--supervisor" in words and self.point.encode() in words:
+            if words[0] == b"quayfs-supervisor" and self.point.encode() in words:
                 return int(pid)
         raise SystemExit(f"no supervisor of {self.point}")
 
