@@ -118,13 +118,26 @@ fn decoders(module: &str, source: &str) -> Vec<String> {
     out
 }
 
+/// The files of a folder and of those in it.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).expect("sources");
+    let paths = entries.map(|entry| entry.expect("an entry").path());
+    let inside = paths.map(|path| {
+        if path.is_dir() {
+            sources(&path)
+        } else {
+            vec![path]
+        }
+    });
+    inside.flatten().collect()
+}
+
 #[test]
 fn the_documentation_says_which_target_runs_each_decoder() {
     let docs = fs::read_to_string(root().join("../docs/internals/testing.md"))
         .expect("docs/internals/testing.md");
     let mut found = 0;
-    for file in fs::read_dir(root().join("../crates/layout/src")).expect("sources") {
-        let file = file.expect("an entry").path();
+    for file in sources(&root().join("../crates/layout/src")) {
         let module = file.file_stem().and_then(|s| s.to_str()).expect("a name");
         let source = fs::read_to_string(&file).expect("a source file");
         for decoder in decoders(module, &source) {
