@@ -182,7 +182,8 @@ fn nothing_is_left_after_the_end() {
     if !can_mount() {
         return;
     }
-    let ends: [(&str, fn(&Mounted, i32)); 3] = [
+    type End = fn(&Mounted, i32);
+    let ends: [(&str, End); 3] = [
         ("umount", |m, _| m.umount()),
         ("SIGTERM to the daemon", |m, _| kill(daemon(m), "TERM")),
         ("SIGTERM to the supervisor", |_, supervisor| {
