@@ -6,17 +6,21 @@ use quayfs_options::MountOptions;
 use quayfs_server::outside::Outside;
 use quayfs_server::session::{self, Succession};
 
+mod answer;
+mod signals;
+
+pub use answer::{Answer, Report};
+
 use super::confine;
 use super::ending;
-use super::exit::{Failure, MOUNT_FAILED, one_line};
+use super::exit::{Failure, MOUNT_FAILED};
 use super::handover::{self, Handover, Holder};
 use super::inherited;
 use super::log::{self, Destination};
 use super::turned;
 use crate::mount::server::{Desk, Ending};
-use crate::mount::superblock::Superblock;
-use crate::mount::{Mount, Pending, Place, Users};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use crate::mount::{Mount, Pending, Place};
+use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Signals;
 use std::fs::File;
 use std::io::{self, Write};
@@ -31,11 +35,6 @@ use tracing::{info, warn};
 
 /// How long to wait for the previous daemon of the same volume to finish.
 const PREDECESSOR: Duration = Duration::from_secs(10);
-/// How long users of the tree may delay a SIGTERM.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Signals that ask for the end.
-const SIGNALS: [i32; 2] = [SIGTERM, SIGINT];
-const RETRY: Duration = Duration::from_millis(50);
 
 /// What to serve, and where. Paths are absolute.
 #[derive(Debug)]
@@ -48,60 +47,6 @@ pub struct Job {
     pub options: MountOptions,
     /// Where to log.
     pub log: Destination,
-}
-
-/// What to tell the user about a mount that answers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    /// What is mounted where, and when it is durable.
-    pub text: String,
-    /// What must not be overlooked.
-    pub warnings: Vec<String>,
-}
-
-/// What the daemon tells the process that started it, as one line on its standard output.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// The mount answers.
-    Ready(Report),
-    /// There is no mount.
-    Failed(Failure),
-}
-
-impl Answer {
-    fn encode(&self) -> String {
-        match self {
-            Self::Ready(r) => {
-                // No part has a tab any more; the last one shows that nothing is missing.
-                let parts = [&r.text].into_iter().chain(&r.warnings);
-                let parts: String = parts.map(|part| one_line(part) + "\t").collect();
-                format!("ready {parts}\n")
-            }
-            Self::Failed(f) => format!("failed {} {}\n", f.code, f.line),
-        }
-    }
-
-    /// The reverse of what the daemon writes; `None` if it is cut short.
-    pub fn decode(line: &str) -> Option<Self> {
-        let (word, rest) = line.split_once(' ')?;
-        match word {
-            "ready" => {
-                let mut parts = rest.strip_suffix('\t')?.split('\t').map(str::to_string);
-                Some(Self::Ready(Report {
-                    text: parts.next()?,
-                    warnings: parts.collect(),
-                }))
-            }
-            "failed" => {
-                let (code, line) = rest.split_once(' ')?;
-                Some(Self::Failed(Failure {
-                    code: code.parse().ok()?,
-                    line: line.into(),
-                }))
-            }
-            _ => None,
-        }
-    }
 }
 
 /// Serves in the background: answers on the standard output, then closes it.
@@ -243,10 +188,15 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
         holder.tell(handover::READY);
     }
     tell_of_the_last_one(&fs);
+    serve_to_the_end(&fs, mounted)
+}
+
+/// Waits until the mount has ended, and closes the volume.
+fn serve_to_the_end(fs: &Fs, mounted: Mounted) -> Result<(), Ended> {
     let served = wait(&mounted.inbox);
     let callers = mounted.desk.map(Desk::close).unwrap_or_default();
     let closed = fs.shutdown();
-    let ending = ending::of(&fs, closed);
+    let ending = ending::of(fs, closed);
     callers.tell(&ending);
     let late = |line: String| Ended::AfterReady(Failure::new(MOUNT_FAILED, line));
     match ending {
@@ -311,7 +261,7 @@ fn attach(
     outside: Outside,
     survives: Option<(Holder, File)>,
 ) -> Result<Mounted, String> {
-    add_signals(&signals)?;
+    signals::expect_end(&signals)?;
     let (pending, device) =
         Pending::new(&job.volume, place, &fs.e.options).map_err(|e| e.to_string())?;
     let succession =
@@ -346,7 +296,7 @@ fn attach(
     let entry = (job.target.clone(), pending.device().map(str::to_string));
     let failed = turned::serve(entry).map_err(|e| e.to_string())?;
     let (mount, mounted) = channel();
-    watch_signals(signals, mounted, events).map_err(|e| e.to_string())?;
+    signals::watch(signals, mounted, events).map_err(|e| e.to_string())?;
     // Its receiver waits for it until the process ends.
     let _ = mount.send(pending.finish().map_err(|e| e.to_string())?);
     watch_failure(fs, &failed);
@@ -362,7 +312,7 @@ fn resume(
     outside: Outside,
     (device, number, succession): (OwnedFd, Option<String>, Succession),
 ) -> Result<Mounted, String> {
-    add_signals(&signals)?;
+    signals::expect_end(&signals)?;
     let (events, inbox) = channel();
     let connection = (device, None);
     spawn_server(
@@ -379,14 +329,10 @@ fn resume(
     let desk = open_desk(number.as_deref());
     let failed = turned::serve((job.target.clone(), number.clone())).map_err(|e| e.to_string())?;
     let (mount, mounted) = channel();
-    watch_signals(signals, mounted, events).map_err(|e| e.to_string())?;
+    signals::watch(signals, mounted, events).map_err(|e| e.to_string())?;
     let _ = mount.send(Mount::made_before(place, number));
     watch_failure(fs, &failed);
     Ok(Mounted { inbox, desk })
-}
-
-fn add_signals(signals: &Signals) -> Result<(), String> {
-    (SIGNALS.iter()).try_for_each(|signal| signals.add_signal(*signal).map_err(|e| e.to_string()))
 }
 
 fn open_desk(device: Option<&str>) -> Option<Desk> {
@@ -462,90 +408,6 @@ fn spawn_server(
     Ok(())
 }
 
-/// SIGHUP opens the log anew. The first SIGTERM or SIGINT unmounts as soon as the tree is not in use; after
-/// [`PATIENCE`], or at the second such signal, the tree is taken away from its users.
-fn watch_signals(
-    mut signals: Signals,
-    mounted: Receiver<Mount>,
-    events: Sender<Event>,
-) -> io::Result<()> {
-    thread::Builder::new()
-        .name("signals".into())
-        .spawn(move || {
-            confine::to_unmount();
-            let Some(signal) = signals.forever().find(asks_for_end) else {
-                return;
-            };
-            let Ok(mount) = mounted.recv() else {
-                return;
-            };
-            info!(
-                "signal {signal}: unmounting {}",
-                quayfs_shown::path(mount.target())
-            );
-            let asked = Instant::now();
-            let mut enough =
-                || asked.elapsed() > PATIENCE || signals.pending().filter(asks_for_end).count() > 0;
-            // Taken while it is mounted: afterwards the number may be that of another one.
-            let superblock = mount.superblock();
-            if !unmount(&mount, superblock.as_ref(), &mut enough) {
-                thread::sleep(Duration::from_secs(1));
-                let _ = events.send(Event::GiveUp);
-            }
-        })?;
-    Ok(())
-}
-
-/// Unmounts, and waits until the file system is no longer in use, here or in other places. Waits no longer than until
-/// it is `enough`: then the users are cut off. Returns whether the kernel is done with it.
-fn unmount(
-    mount: &Mount,
-    superblock: Option<&Superblock>,
-    enough: &mut dyn FnMut() -> bool,
-) -> bool {
-    let mut detached = false;
-    loop {
-        let end = enough();
-        if !detached {
-            match mount.detach(Users::Respect) {
-                Ok(()) => detached = true,
-                Err(e) if end => {
-                    warn!("{e}; taking it away from its users");
-                    if let Err(e) = mount.detach(Users::Evict) {
-                        warn!("{e}");
-                    }
-                }
-                Err(_) => {}
-            }
-        }
-        let lives = superblock.is_some_and(Superblock::lives);
-        if detached && !lives {
-            return true;
-        }
-        if end {
-            break;
-        }
-        thread::sleep(RETRY);
-    }
-    if let Some(superblock) = superblock.filter(|s| s.lives()) {
-        warn!("the file system is mounted elsewhere too, or still used: its users are cut off");
-        if let Err(e) = superblock.abort() {
-            warn!("they cannot be cut off: {e}");
-        }
-    }
-    false
-}
-
-/// Obeys a signal that asks for less than the end; whether it asks for that.
-fn asks_for_end(signal: &i32) -> bool {
-    if *signal != SIGHUP {
-        return true;
-    }
-    log::reopen();
-    info!("signal {signal}: the log is opened anew");
-    false
-}
-
 /// Waits until requests are served; why not, if that fails.
 fn await_start(inbox: &Receiver<Event>) -> Option<String> {
     match inbox.recv() {
@@ -584,39 +446,4 @@ fn report(job: &Job, fs: &Fs, took: Duration, mut warnings: Vec<String>) -> Repo
     }
     warnings.iter().for_each(|w| warn!("{w}"));
     Report { text, warnings }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn answers_cross_the_pipe() {
-        for answer in [
-            Answer::Ready(Report {
-                text: "mounted /a b on /c".into(),
-                warnings: Vec::new(),
-            }),
-            Answer::Ready(Report {
-                text: "x".into(),
-                warnings: vec!["look out".into(), "and there".into()],
-            }),
-            Answer::Failed(Failure::new(32, "no\nway")),
-        ] {
-            let line = answer.encode();
-            assert_eq!(line.matches('\n').count(), 1);
-            assert_eq!(Answer::decode(line.trim_end_matches('\n')), Some(answer));
-        }
-        for cut in [
-            "",
-            "ready",
-            "ready x",
-            "failed",
-            "failed 32",
-            "failed x y",
-            "thread panicked",
-        ] {
-            assert_eq!(Answer::decode(cut), None, "{cut}");
-        }
-    }
 }

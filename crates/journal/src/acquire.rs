@@ -1,7 +1,7 @@
 //! Credits: room for an operation, acquired before any lock (ordering 6).
 
 use crate::credits::{Amount, MAX_LINES, MAX_RECORDS};
-use crate::error::Shortage;
+use crate::error::{JournalError, Shortage};
 use crate::journal::{Buffer, Journal};
 use crate::queue::WaitQueue;
 use quayfs_layout::LINE;
@@ -62,6 +62,16 @@ impl Credit<'_> {
     /// Bytes that the record may take in the lane, framing included.
     pub fn record_bytes_left(&self) -> u64 {
         self.left.lines * LINE as u64
+    }
+
+    /// The lines of a record of so many bytes, if it may take them.
+    pub(crate) fn lines_of(&self, bytes: u64) -> Result<u64, JournalError> {
+        let lines = bytes / LINE as u64;
+        if lines > self.left.lines {
+            let credit = self.record_bytes_left();
+            return Err(JournalError::RecordTooLarge { bytes, credit });
+        }
+        Ok(lines)
     }
 }
 

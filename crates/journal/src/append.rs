@@ -7,7 +7,6 @@ use crate::journal::Journal;
 use crate::lane::{Entry, Lane};
 use crate::stage::Staged;
 use crate::{Durability, SlotRef};
-use quayfs_layout::LINE;
 use quayfs_layout::jsb::{MAX_BUFFERS, MAX_NUMBER};
 use quayfs_layout::record::{
     RECORD_HEADER_BYTES, RecordHeader, RecordKind, RecordSeed, SlotRun, padded_bytes,
@@ -99,11 +98,7 @@ impl Journal {
     ) -> Result<u64, JournalError> {
         let mut record = encode(&staged, items, self.record_seed);
         let bytes = record.bytes.len() as u64;
-        let lines = bytes / LINE as u64;
-        if lines > credit.left.lines {
-            let credit = credit.record_bytes_left();
-            return Err(JournalError::RecordTooLarge { bytes, credit });
-        }
+        let lines = credit.lines_of(bytes)?;
         let lane_no = usize::from(credit.buffer);
         let _central = self.enter_central();
         let lane = &self.buffers[lane_no].lane;

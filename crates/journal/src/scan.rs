@@ -74,6 +74,17 @@ pub enum Death {
     OfDaemon,
 }
 
+impl Death {
+    /// The mode that a life in this mode is read as.
+    fn amounts_to(self, mode: Durability) -> Durability {
+        match self {
+            Self::OfMachine => mode,
+            // All that was stored is there, in the order in which it was stored: as if every record had been drained.
+            Self::OfDaemon => Durability::Op,
+        }
+    }
+}
+
 impl Journal {
     /// Reads superblock, lanes and slot headers. Changes nothing, but (unless the region is mapped
     /// read-only) flushes what it has read and a recovery would act on: if the daemon alone died, that
@@ -97,16 +108,9 @@ impl Journal {
         geo: &JournalGeometry,
     ) -> Result<Scan, JournalError> {
         geo.check(region.len())?;
-        let jsb = Superblock {
-            region: &region,
-            geo,
-        };
+        let jsb = Superblock::of(&region, geo);
         let epoch_word = jsb.load_epoch()?;
-        let mode = match death {
-            Death::OfMachine => Durability::of(epoch_word.mode),
-            // All that was stored is there, in the order in which it was stored: as if every record had been drained.
-            Death::OfDaemon => Durability::Op,
-        };
+        let mode = death.amounts_to(Durability::of(epoch_word.mode));
         let digested = match Guard::Digested.stands() {
             true => jsb.load(WordKind::Digested)?,
             false => 0,
@@ -122,9 +126,8 @@ impl Journal {
             0
         });
         begin_to_read(&region, geo);
-        let heads = (0..geo.buffers as u16)
-            .map(|lane| jsb.load_head(lane))
-            .collect::<Result<Vec<_>, _>>()?;
+        let heads = (0..geo.buffers as u16).map(|lane| jsb.load_head(lane));
+        let heads = heads.collect::<Result<Vec<_>, _>>()?;
         let rules = |commit_ts| Rules {
             epoch: epoch_word.epoch,
             mode,

@@ -13,7 +13,11 @@ pub(crate) struct Superblock<'a> {
     pub(crate) geo: &'a JournalGeometry,
 }
 
-impl Superblock<'_> {
+impl<'a> Superblock<'a> {
+    pub(crate) fn of(region: &'a Region, geo: &'a JournalGeometry) -> Self {
+        Self { region, geo }
+    }
+
     pub(crate) fn offset(&self, kind: WordKind) -> u64 {
         self.geo.jsb_off + kind.offset()
     }

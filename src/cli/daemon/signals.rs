@@ -1,0 +1,109 @@
+//! Signals to the daemon, and the end that two of them ask for.
+
+use crate::cli::{confine, log};
+use crate::mount::superblock::Superblock;
+use crate::mount::{Mount, Users};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::io;
+use std::sync::mpsc::{Receiver, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+use tracing::{info, warn};
+
+use super::Event;
+
+/// How long users of the tree may delay a SIGTERM.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Signals that ask for the end.
+const SIGNALS: [i32; 2] = [SIGTERM, SIGINT];
+const RETRY: Duration = Duration::from_millis(50);
+
+/// From now on the signals come that ask for the end.
+pub(super) fn expect_end(signals: &Signals) -> Result<(), String> {
+    (SIGNALS.iter()).try_for_each(|signal| signals.add_signal(*signal).map_err(|e| e.to_string()))
+}
+
+/// SIGHUP opens the log anew. The first SIGTERM or SIGINT unmounts as soon as the tree is not in use; after
+/// [`PATIENCE`], or at the second such signal, the tree is taken away from its users.
+pub(super) fn watch(
+    mut signals: Signals,
+    mounted: Receiver<Mount>,
+    events: Sender<Event>,
+) -> io::Result<()> {
+    thread::Builder::new()
+        .name("signals".into())
+        .spawn(move || {
+            confine::to_unmount();
+            let Some(signal) = signals.forever().find(asks_for_end) else {
+                return;
+            };
+            let Ok(mount) = mounted.recv() else {
+                return;
+            };
+            info!(
+                "signal {signal}: unmounting {}",
+                quayfs_shown::path(mount.target())
+            );
+            let asked = Instant::now();
+            let mut enough =
+                || asked.elapsed() > PATIENCE || signals.pending().filter(asks_for_end).count() > 0;
+            // Taken while it is mounted: afterwards the number may be that of another one.
+            let superblock = mount.superblock();
+            if !unmount(&mount, superblock.as_ref(), &mut enough) {
+                thread::sleep(Duration::from_secs(1));
+                let _ = events.send(Event::GiveUp);
+            }
+        })?;
+    Ok(())
+}
+
+/// Unmounts, and waits until the file system is no longer in use, here or in other places. Waits no longer than until
+/// it is `enough`: then the users are cut off. Returns whether the kernel is done with it.
+fn unmount(
+    mount: &Mount,
+    superblock: Option<&Superblock>,
+    enough: &mut dyn FnMut() -> bool,
+) -> bool {
+    let mut detached = false;
+    loop {
+        let end = enough();
+        if !detached {
+            match mount.detach(Users::Respect) {
+                Ok(()) => detached = true,
+                Err(e) if end => {
+                    warn!("{e}; taking it away from its users");
+                    if let Err(e) = mount.detach(Users::Evict) {
+                        warn!("{e}");
+                    }
+                }
+                Err(_) => {}
+            }
+        }
+        let lives = superblock.is_some_and(Superblock::lives);
+        if detached && !lives {
+            return true;
+        }
+        if end {
+            break;
+        }
+        thread::sleep(RETRY);
+    }
+    if let Some(superblock) = superblock.filter(|s| s.lives()) {
+        warn!("the file system is mounted elsewhere too, or still used: its users are cut off");
+        if let Err(e) = superblock.abort() {
+            warn!("they cannot be cut off: {e}");
+        }
+    }
+    false
+}
+
+/// Obeys a signal that asks for less than the end; whether it asks for that.
+fn asks_for_end(signal: &i32) -> bool {
+    if *signal != SIGHUP {
+        return true;
+    }
+    log::reopen();
+    info!("signal {signal}: the log is opened anew");
+    false
+}
