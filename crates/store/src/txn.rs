@@ -32,7 +32,7 @@ use crate::ns::node::{NodeStore, Page, PageBytes};
 
 use account::{Account, CHARGES_BYTES};
 pub use edit::Edit;
-pub use outcome::{Committed, Outcome, Told};
+pub use outcome::{Outcome, Told};
 pub use source::{Aside, PageRef, PageSource};
 
 /// A node page as a transaction leaves it.
@@ -284,16 +284,21 @@ impl<'e> Txn<'e> {
     /// # Errors
     /// [`FsError::Quota`] and [`FsError::NoSpace`] as [`Txn::admit`], and those of freeing an inode: nothing has happened.
     /// Any other error turns the mount read-only.
-    pub fn commit<'c>(mut self, outcome: impl Into<Outcome<'c>>) -> Result<Committed<'c>> {
-        let outcome = outcome.into();
+    #[inline]
+    pub fn commit<'o, 'c: 'o>(self, outcome: impl Into<Outcome<'o, 'c>>) -> Result<()> {
+        self.carry_out(outcome.into())
+    }
+
+    fn carry_out(mut self, mut outcome: Outcome<'_, '_>) -> Result<()> {
         self.compose(&outcome)?;
         let seq = self.append()?;
         self.publish(seq);
-        Ok(outcome.install(self.engine, seq))
+        outcome.install(self.engine, seq);
+        Ok(())
     }
 
     /// Completes the record: what belongs to the operation as a whole is logged here.
-    fn compose(&mut self, outcome: &Outcome<'_>) -> Result<()> {
+    fn compose(&mut self, outcome: &Outcome<'_, '_>) -> Result<()> {
         outcome.log(self)?;
         self.reserve_shares()?;
         debug_assert!(

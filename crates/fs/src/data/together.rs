@@ -131,7 +131,7 @@ fn attempt(
     if kill {
         drop_privileges(image);
     }
-    txn.commit(edit)?;
+    txn.commit(&mut edit)?;
     Ok(true)
 }
 

@@ -15,14 +15,14 @@ use quayfs_store::error::{FsError, Result, Shortage};
 use quayfs_store::metrics::Metrics;
 use quayfs_store::ns::extent::{Piece, Pieces};
 use quayfs_store::ns::inode::Cell;
-use quayfs_store::txn::{Needs, Txn};
+use quayfs_store::txn::{Edit, Needs, Txn};
 
 use crate::attr::{drop_privileges, written};
 use crate::{extents, protect};
 
 use allocation::{GROWS_FROM, SPARE_FROM, ahead};
 use direct::write_direct;
-use staged::write_staged;
+use staged::Places;
 
 const B: u64 = BLOCK as u64;
 /// Largest file offset plus one.
@@ -126,7 +126,7 @@ pub fn write(e: &Engine, cell: &Cell, req: Request<'_>) -> Result<bool> {
 /// Whether it is done; if not, the file has changed between the look and the locks.
 fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bool> {
     let look = Look::at(e, cell, req, direct)?;
-    let txn = Txn::begin(e, look.needs(cell, req, direct))?;
+    let mut txn = Txn::begin(e, look.needs(cell, req, direct))?;
     let _op = cell.lock.read();
     let locked = look.locks(req);
     let range = cell.range.write(locked.clone());
@@ -143,10 +143,21 @@ fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bo
         write_direct(e, cell, txn, req, &mapped.pieces)?;
         return Ok(true);
     }
-    if holes(&mapped.pieces) > look.holes {
+    let holes = holes(&mapped.pieces);
+    if holes > look.holes {
         return Ok(false);
     }
-    write_staged(e, cell, txn, req, (&look, &mapped))?;
+    // Overwrites go past the window: writers of disjoint ranges do not meet before the commit mutex.
+    let mut window = (holes > 0).then(|| cell.window.lock());
+    let mut places = Places::new(window.as_mut(), &mapped);
+    places.find(e, &mut txn, &look, &mapped)?;
+    let edges = places.stage(e, &mut txn, req, &mapped)?;
+    // Ordering 5: under the commit mutex come extent changes, image, number, append and fence.
+    let mut edit = Edit::shared_noting(cell, || Metrics::add(&e.metrics.commit_waits, 1))?;
+    places.map(&mut txn, &mut edit, req)?;
+    req.change(&mut edit.image);
+    txn.commit(&mut edit)?;
+    places.keep(e, edges);
     Ok(true)
 }
 

@@ -136,7 +136,7 @@ impl Fs {
             dir.nlink += u32::from(is_dir);
             dir.mtime = inode.btime;
             dir.ctime = inode.btime;
-            txn.commit(Outcome::from(edit).creates(ino, inode.clone(), Told::Yes))?;
+            txn.commit(Outcome::from(&mut edit).creates(ino, &inode, Told::Yes))?;
             Ok(Attr { ino, inode })
         })?;
         self.settle_names(&pcell)?;
@@ -177,7 +177,7 @@ impl Fs {
             self.inherit(&mut txn, from, (ino, &mut inode), (by.umask, lists))?;
             inode.nlink = 0;
             let orphan = self.e.intents.promise(&mut txn, ino, IntentKind::Orphan)?;
-            let outcome = Outcome::default().creates(ino, inode.clone(), Told::Yes);
+            let outcome = Outcome::default().creates(ino, &inode, Told::Yes);
             txn.commit(outcome.promises(Some(orphan)))?;
             Ok(Attr { ino, inode })
         })

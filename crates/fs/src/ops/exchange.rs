@@ -16,7 +16,7 @@ use quayfs_store::error::{FsError, Result};
 use quayfs_store::ns::extent::ExtentMap;
 use quayfs_store::ns::inode::Cell;
 use quayfs_store::ns::node::STEP;
-use quayfs_store::txn::{Edit, Needs, Outcome, Txn};
+use quayfs_store::txn::{Edit, Needs, Txn};
 
 use crate::attr::{Asker, drop_privileges_by, now};
 use crate::data::write::SIZE_MAX;
@@ -219,8 +219,7 @@ impl Fs {
         if what.dry_run {
             return Ok(true);
         }
-        let both: Outcome<'_> = [here].into_iter().chain(there).collect();
-        txn.commit(both)?;
+        txn.commit([Some(&mut here), there.as_mut()])?;
         Ok(true)
     }
 

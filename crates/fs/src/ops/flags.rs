@@ -87,7 +87,7 @@ impl Fs {
             i.flags = flags;
             i.project = project;
             i.ctime = now();
-            txn.commit(edit)?;
+            txn.commit(&mut edit)?;
             Ok(())
         })?;
         self.settle(&cell, FLAG_SYNC)

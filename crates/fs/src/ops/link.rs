@@ -54,13 +54,13 @@ impl Fs {
             inode.ctime = now();
             dir.mtime = inode.ctime;
             dir.ctime = inode.ctime;
-            let inode = inode.clone();
             let orphan = match nameless {
                 true => self.e.intents.fulfil(&mut txn, ino, IntentKind::Orphan),
                 false => None,
             };
             quayfs_restart::inode(ino);
-            txn.commit(Outcome::from([dir_edit, edit.told()]).fulfils(orphan))?;
+            txn.commit(Outcome::from([&mut dir_edit, edit.told()]).fulfils([orphan, None]))?;
+            let inode = edit.image;
             Ok(Attr { ino, inode })
         })?;
         self.settle_names(&pcell)?;

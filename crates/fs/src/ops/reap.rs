@@ -105,25 +105,25 @@ impl Fs {
         };
         let mut txn = Txn::begin(&self.e, needs)?;
         let _op = cell.lock.write();
-        let inode = cell.image();
-        if inode.mode == 0 || unknown && cell.is_known() {
+        let (mode, nlink, is_file) = cell.with(|i| (i.mode, i.nlink, i.is_file()));
+        if mode == 0 || unknown && cell.is_known() {
             return Ok(true);
         }
-        if inode.nlink != 0 && !self.e.intents.has(ino, IntentKind::Orphan) {
+        if nlink != 0 && !self.e.intents.has(ino, IntentKind::Orphan) {
             // It got a name before the lock was taken.
             return Ok(true);
         }
-        if inode.nlink != 0 {
+        if nlink != 0 {
             let what = format_args!("inode {ino} has a name, and an intent that it be freed");
             return Err(self.e.watch().damaged(what));
         }
         let mut edit = Edit::shared(cell)?;
-        if inode.is_file() {
+        if is_file {
             let emptied = self.empty_step(cell, &mut txn, &mut edit)?;
             let inode = &edit.image;
             // What has no extent page has few extents, all gone now: the inode goes with them.
             if emptied && (inode.root != 0 || inode.xattr != 0) {
-                txn.commit(edit)?;
+                txn.commit(&mut edit)?;
                 return Ok(false);
             }
         }

@@ -87,15 +87,18 @@ impl<'c> Dirs<'c> {
     }
 
     /// What becomes of them, of the moved inode, and of the one that had the new name.
-    fn outcome(self, moved: Edit<'c>, other: Option<Edit<'c>>) -> Outcome<'c> {
+    fn outcome<'o>(
+        &'o mut self,
+        moved: &'o mut Edit<'c>,
+        other: Option<&'o mut Edit<'c>>,
+    ) -> Outcome<'o, 'c> {
         let time = moved.image.ctime;
-        let dirs = [Some(self.old), self.new].into_iter().flatten();
-        let dirs = dirs.map(|mut dir| {
+        let (old, mut new) = (&mut self.old, self.new.as_mut());
+        for dir in [Some(&mut *old), new.as_deref_mut()].into_iter().flatten() {
             dir.image.mtime = time;
             dir.image.ctime = time;
-            dir
-        });
-        dirs.chain([moved]).chain(other).collect()
+        }
+        [Some(old), new, Some(moved), other].into()
     }
 }
 
@@ -291,7 +294,7 @@ impl<'c> Moving<'_, 'c> {
         dirs.rehome(back, Way::Back);
         moved.ctime = time;
         back.ctime = time;
-        let outcome = self.dirs.outcome(self.moved, Some(other));
+        let outcome = self.dirs.outcome(&mut self.moved, Some(&mut other));
         self.txn.commit(outcome)?;
         Ok(Renamed::Done { replaced: None })
     }
@@ -304,7 +307,7 @@ impl<'c> Moving<'_, 'c> {
     ) -> Result<Renamed> {
         let time = now();
         let replaced = target.as_ref().map(|(found, _)| found.ino);
-        let (loser, orphan) = match target {
+        let (mut loser, orphan) = match target {
             Some((found, gone)) => self.take_name(&found, gone)?,
             None => self.add_name()?,
         };
@@ -315,9 +318,10 @@ impl<'c> Moving<'_, 'c> {
         }
         self.dirs.rehome(&mut self.moved.image, Way::There);
         self.moved.image.ctime = time;
-        let mut outcome = self.dirs.outcome(self.moved, loser).promises(orphan);
-        if let Some((ino, image)) = left {
-            outcome = outcome.creates(ino, image, Told::No);
+        let outcome = self.dirs.outcome(&mut self.moved, loser.as_mut());
+        let mut outcome = outcome.promises(orphan);
+        if let Some((ino, image)) = &left {
+            outcome = outcome.creates(*ino, image, Told::No);
         }
         self.txn.commit(outcome)?;
         Ok(Renamed::Done { replaced })

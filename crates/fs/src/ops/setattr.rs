@@ -78,8 +78,8 @@ impl Fs {
             i.atime = set.atime.map_or(i.atime, at);
             i.mtime = set.mtime.map_or(i.mtime, at);
             i.ctime = set.ctime.unwrap_or(time);
-            let inode = i.clone();
-            txn.commit(edit)?;
+            txn.commit(&mut edit)?;
+            let inode = edit.image;
             Ok(Attr { ino, inode })
         })
     }
@@ -104,7 +104,7 @@ impl Fs {
             let mut edit = Edit::shared(cell)?;
             if due(&edit.image) {
                 edit.image.atime = time;
-                txn.commit(edit)?;
+                txn.commit(&mut edit)?;
             }
             Ok::<_, FsError>(())
         })();

@@ -150,7 +150,7 @@ impl Fs {
         written(&mut edit.image);
         drop(&mut edit.image);
         quayfs_restart::progress(u64::from(last && end >= whole.end));
-        txn.commit(edit)?;
+        txn.commit(&mut edit)?;
         Ok(end >= whole.end)
     }
 
@@ -231,7 +231,7 @@ impl Fs {
         }
         drop(image);
         quayfs_restart::progress(u64::from(done));
-        txn.commit(edit)?;
+        txn.commit(&mut edit)?;
         Ok(done)
     }
 

@@ -106,17 +106,19 @@ impl Fs {
             ),
             false => None,
         };
-        let mut edit = Edit::shared(cell)?;
-        self.cut(&mut edit, &mut txn, first..end)?;
-        let image = &mut edit.image;
-        image.size = size;
-        image.ctime = now();
-        image.mtime = also.mtime.unwrap_or(image.ctime);
-        if also.kill_privileges {
-            drop_privileges(image);
-        }
-        let mut inode = image.clone();
-        txn.commit(Outcome::from(edit).promises(intent))?;
+        let mut inode = {
+            let mut edit = Edit::shared(cell)?;
+            self.cut(&mut edit, &mut txn, first..end)?;
+            let image = &mut edit.image;
+            image.size = size;
+            image.ctime = now();
+            image.mtime = also.mtime.unwrap_or(image.ctime);
+            if also.kill_privileges {
+                drop_privileges(image);
+            }
+            txn.commit(Outcome::from(&mut edit).promises(intent))?;
+            edit.image
+        };
         if rest {
             self.free_behind(cell, first)?;
             inode = cell.image();
@@ -190,7 +192,7 @@ impl Fs {
                         .intents
                         .fulfil(&mut txn, cell.ino, IntentKind::Truncate),
                 };
-                txn.commit(Outcome::from(edit).fulfils(kept))?;
+                txn.commit(Outcome::from(&mut edit).fulfils([kept, None]))?;
                 Ok(!rest)
             })?;
             if last {
@@ -238,7 +240,7 @@ impl Fs {
                 Ok(false) | Err(FsError::Content(_)) => return Ok(()),
                 other => other?,
             };
-            txn.commit(Edit::shared(cell)?)?;
+            txn.commit(&mut Edit::shared(cell)?)?;
             Ok(())
         })
     }

@@ -96,8 +96,8 @@ impl Fs {
             let orphan = drop_link(self, &mut txn, ino, inode)?;
             dir.mtime = inode.ctime;
             dir.ctime = inode.ctime;
-            txn.commit(Outcome::from([dir_edit, edit]).promises(orphan))?;
-            drop(_op);
+            txn.commit(Outcome::from([&mut dir_edit, &mut edit]).promises(orphan))?;
+            drop((dir_edit, edit, _op));
             Ok(Some(cell))
         })?;
         match gone {

@@ -254,7 +254,7 @@ impl Fs {
             change(&mut set, i)?;
             store(&mut txn, ino, i, &set)?;
             i.ctime = now();
-            txn.commit(edit)?;
+            txn.commit(&mut edit)?;
             Ok(())
         })
     }

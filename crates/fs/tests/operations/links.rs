@@ -11,7 +11,7 @@ fn links(fs: &Fs, ino: Ino, n: u32) {
     let txn = Txn::begin(&fs.e, Needs::default()).unwrap();
     let mut edit = Edit::shared(&cell).unwrap();
     edit.image.nlink = n;
-    txn.commit(edit).unwrap();
+    txn.commit(&mut edit).unwrap();
 }
 
 fn nlink(fs: &Fs, ino: Ino) -> u32 {

@@ -103,8 +103,9 @@ fn an_unfinished_truncate_is_finished_by_the_next_one() {
     let mut edit = Edit::shared(&cell).unwrap();
     edit.image.size = 3 * 8192;
     let intent = fs.e.intents.promise(&mut txn, s.big, IntentKind::Truncate);
-    txn.commit(Outcome::from(edit).promises(Some(intent.unwrap())))
+    txn.commit(Outcome::from(&mut edit).promises(Some(intent.unwrap())))
         .unwrap();
+    drop(edit);
     let set = SetAttr {
         size: Some(1 << 20),
         ..SetAttr::default()

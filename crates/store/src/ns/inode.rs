@@ -73,8 +73,8 @@ impl Cell {
     }
 
     /// Publishes a new image after its record `seq` was appended.
-    pub(crate) fn install(&self, image: Inode, seq: u64) {
-        *self.image.write() = image;
+    pub(crate) fn install(&self, image: &Inode, seq: u64) {
+        self.image.write().clone_from(image);
         self.seq.fetch_max(seq, Ordering::AcqRel);
     }
 

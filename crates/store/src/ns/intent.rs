@@ -8,7 +8,6 @@ use quayfs_layout::geometry::Geometry;
 use quayfs_layout::intent::{Intent, IntentKind, PER_PAGE, SIZE};
 use quayfs_layout::node::HEADER;
 use quayfs_sync::Mutex;
-use smallvec::SmallVec;
 
 use crate::error::{FsError, Result};
 use crate::ns::node::NodeStore;
@@ -129,10 +128,9 @@ impl Intents {
     }
 
     /// As [`Intents::fulfil`], for all that was promised about an inode.
-    pub fn fulfil_all(&self, txn: &mut Txn<'_>, ino: Ino) -> SmallVec<[Fulfilled; 2]> {
+    pub fn fulfil_all(&self, txn: &mut Txn<'_>, ino: Ino) -> [Option<Fulfilled>; 2] {
         let kinds = [IntentKind::Orphan, IntentKind::Truncate];
-        let kept = kinds.map(|kind| self.fulfil(txn, ino, kind));
-        kept.into_iter().flatten().collect()
+        kinds.map(|kind| self.fulfil(txn, ino, kind))
     }
 
     /// Takes an entry for a transaction that is about to promise something.

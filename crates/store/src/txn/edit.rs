@@ -12,21 +12,22 @@ use crate::ns::extent::ExtentMap;
 use crate::ns::inode::Cell;
 use crate::txn::Txn;
 
-/// See the module documentation. Dropped before it is committed, it leaves the inode as it was.
+/// See the module documentation. Dropped before it is committed, it leaves the inode as it was. Until it is dropped no
+/// other operation changes the inode; after a commit that gives the time to do what belongs to it.
 #[must_use]
 pub struct Edit<'c> {
     /// The image as the record will say it.
     pub image: Inode,
-    pub(super) map: Option<MapChange<'c>>,
-    pub(super) cell: &'c Cell,
-    pub(super) fate: Fate,
+    map: Option<MapChange<'c>>,
+    cell: &'c Cell,
+    fate: Fate,
     // Last, so that it is let go of last.
-    pub(super) commit: Option<MutexGuard<'c, ()>>,
+    commit: Option<MutexGuard<'c, ()>>,
 }
 
 /// What becomes of the inode besides.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
+enum Fate {
     /// It stays.
     Stays,
     /// It stays, and the answer tells the kernel about it once more.
@@ -38,6 +39,7 @@ pub(super) enum Fate {
 impl<'c> Edit<'c> {
     /// An inode whose operation lock the caller holds exclusively, which keeps every other operation from it, and
     /// `image`, read under that lock.
+    #[inline]
     pub fn exclusive(cell: &'c Cell, image: Inode) -> Self {
         Self {
             image,
@@ -49,10 +51,11 @@ impl<'c> Edit<'c> {
     }
 
     /// An inode that data operations may be changing as well: takes its commit mutex, and then the image (ordering 5).
-    /// The mutex is held until what [`Txn::commit`] returns is dropped.
+    /// The mutex is held until the edit is dropped.
     ///
     /// # Errors
     /// [`FsError::Stale`] if the inode has been freed.
+    #[inline]
     pub fn shared(cell: &'c Cell) -> Result<Self> {
         Self::under(cell, cell.commit.lock())
     }
@@ -61,6 +64,7 @@ impl<'c> Edit<'c> {
     ///
     /// # Errors
     /// The same.
+    #[inline]
     pub fn shared_noting(cell: &'c Cell, waited: impl FnOnce()) -> Result<Self> {
         Self::under(cell, lock_noting(&cell.commit, waited))
     }
@@ -82,18 +86,23 @@ impl<'c> Edit<'c> {
         }
     }
 
+    #[inline]
     fn under(cell: &'c Cell, commit: MutexGuard<'c, ()>) -> Result<Self> {
-        let image = cell.image();
-        if image.mode == 0 {
-            return Err(FsError::Stale);
-        }
-        Ok(Self {
+        let edit = Self {
+            image: cell.image(),
+            map: None,
+            cell,
+            fate: Fate::Stays,
             commit: Some(commit),
-            ..Self::exclusive(cell, image)
-        })
+        };
+        match edit.image.mode {
+            0 => Err(FsError::Stale),
+            _ => Ok(edit),
+        }
     }
 
     /// Its number.
+    #[inline]
     pub fn ino(&self) -> Ino {
         self.cell.ino
     }
@@ -130,13 +139,15 @@ impl<'c> Edit<'c> {
     }
 
     /// The answer to the operation tells the kernel about the inode, which it will forget once more.
-    pub fn told(mut self) -> Self {
+    #[inline]
+    pub fn told(&mut self) -> &mut Self {
         self.fate = Fate::Told;
         self
     }
 
     /// The record frees the inode, which is in the project that the image says.
-    pub fn freed(mut self) -> Self {
+    #[inline]
+    pub fn freed(&mut self) -> &mut Self {
         self.fate = Fate::Freed;
         self
     }
@@ -152,25 +163,24 @@ impl<'c> Edit<'c> {
         }
     }
 
-    /// Record `seq` was appended: shows the map, then the image. Returns the commit mutex.
-    pub(super) fn install(self, seq: u64) -> Option<MutexGuard<'c, ()>> {
-        if let Some(map) = self.map {
+    /// Record `seq` was appended: shows the map, then the image. The commit mutex stays with the edit.
+    pub(super) fn install(&mut self, seq: u64) {
+        if let Some(map) = self.map.take() {
             map.keep();
         }
-        match self.fate {
-            Fate::Freed => self.cell.install(Inode::default(), seq),
-            Fate::Stays | Fate::Told => self.cell.install(self.image, seq),
+        if self.fate == Fate::Freed {
+            self.image = Inode::default();
         }
+        self.cell.install(&self.image, seq);
         if self.fate == Fate::Told {
             self.cell.looked_up();
         }
-        self.commit
     }
 }
 
 /// Changes of an extent map whose record is not appended yet. Dropped without [`MapChange::keep`] they are taken back:
 /// a mount that becomes read-only because the record could not be appended still shows the file as it was.
-pub(super) struct MapChange<'c> {
+struct MapChange<'c> {
     cell: &'c Cell,
     kept: bool,
 }

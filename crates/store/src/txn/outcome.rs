@@ -6,8 +6,6 @@ use std::sync::Arc;
 use quayfs_layout::Ino;
 use quayfs_layout::inode::Inode;
 use quayfs_layout::quota::Limits;
-use quayfs_sync::MutexGuard;
-use smallvec::{SmallVec, smallvec};
 
 use crate::engine::Engine;
 use crate::error::Result;
@@ -24,64 +22,73 @@ pub enum Told {
     No,
 }
 
-struct New {
+struct New<'o> {
     ino: Ino,
-    image: Inode,
+    image: &'o Inode,
     told: Told,
 }
+
+/// Inodes that one record changes, besides one that it creates: those of a rename.
+const EDITS_MAX: usize = 4;
 
 /// See the module documentation. Its parts are made under the locks of the operation.
 #[must_use]
 #[derive(Default)]
-pub struct Outcome<'c> {
-    edits: SmallVec<[Edit<'c>; 2]>,
-    new: Option<New>,
+pub struct Outcome<'o, 'c> {
+    edits: [Option<&'o mut Edit<'c>>; EDITS_MAX],
+    new: Option<New<'o>>,
     promise: Option<Promise<'c>>,
-    fulfilled: SmallVec<[Fulfilled; 2]>,
+    /// Of each kind of intent.
+    fulfilled: [Option<Fulfilled>; 2],
     limits: Option<(Arc<Project>, Limits)>,
 }
 
-impl<'c> From<Edit<'c>> for Outcome<'c> {
-    fn from(edit: Edit<'c>) -> Self {
-        Self {
-            edits: smallvec![edit],
-            ..Self::default()
-        }
-    }
-}
-
-impl<'c, const N: usize> From<[Edit<'c>; N]> for Outcome<'c> {
-    fn from(edits: [Edit<'c>; N]) -> Self {
-        edits.into_iter().collect()
+impl<'o, 'c> From<&'o mut Edit<'c>> for Outcome<'o, 'c> {
+    #[inline]
+    fn from(edit: &'o mut Edit<'c>) -> Self {
+        [edit].into()
     }
 }
 
 /// They are shown in this order.
-impl<'c> FromIterator<Edit<'c>> for Outcome<'c> {
-    fn from_iter<I: IntoIterator<Item = Edit<'c>>>(edits: I) -> Self {
-        Self {
-            edits: edits.into_iter().collect(),
-            ..Self::default()
-        }
+impl<'o, 'c, const N: usize> From<[&'o mut Edit<'c>; N]> for Outcome<'o, 'c> {
+    #[inline]
+    fn from(edits: [&'o mut Edit<'c>; N]) -> Self {
+        edits.map(Some).into()
     }
 }
 
-impl<'c> Outcome<'c> {
+/// Those that there are.
+impl<'o, 'c, const N: usize> From<[Option<&'o mut Edit<'c>>; N]> for Outcome<'o, 'c> {
+    #[inline]
+    fn from(edits: [Option<&'o mut Edit<'c>>; N]) -> Self {
+        const { assert!(N <= EDITS_MAX) };
+        let mut outcome = Self::default();
+        for (place, edit) in outcome.edits.iter_mut().zip(edits) {
+            *place = edit;
+        }
+        outcome
+    }
+}
+
+impl<'o, 'c> Outcome<'o, 'c> {
     /// There is a new inode, under a number that the transaction has taken.
-    pub fn creates(mut self, ino: Ino, image: Inode, told: Told) -> Self {
+    #[inline]
+    pub fn creates(mut self, ino: Ino, image: &'o Inode, told: Told) -> Self {
         self.new = Some(New { ino, image, told });
         self
     }
 
     /// The promise is made.
+    #[inline]
     pub fn promises(mut self, promise: Option<Promise<'c>>) -> Self {
         self.promise = promise;
         self
     }
 
-    /// These promises are kept.
-    pub fn fulfils(mut self, fulfilled: impl IntoIterator<Item = Fulfilled>) -> Self {
-        self.fulfilled.extend(fulfilled);
+    /// These promises are kept, those of an inode.
+    pub fn fulfils(mut self, fulfilled: [Option<Fulfilled>; 2]) -> Self {
+        self.fulfilled = fulfilled;
         self
     }
 
@@ -94,39 +101,31 @@ impl<'c> Outcome<'c> {
     /// Logs the images.
     pub(super) fn log(&self, txn: &mut Txn<'_>) -> Result<()> {
         if let Some(new) = &self.new {
-            txn.put_inode(new.ino, &new.image);
+            txn.put_inode(new.ino, new.image);
         }
-        self.edits.iter().try_for_each(|edit| edit.log(txn))
+        (self.edits.iter().flatten()).try_for_each(|edit| edit.log(txn))
     }
 
     /// Record `seq` was appended. The order: a file is known before it is an orphan, so that a search for orphans which
     /// the kernel does not know passes it by; an inode that is freed is gone before its promises are.
-    pub(super) fn install(self, e: &Engine, seq: u64) -> Committed<'c> {
-        let commits = self.edits.into_iter().filter_map(|edit| edit.install(seq));
-        let committed = Committed {
-            _commits: commits.collect(),
-        };
-        if let Some(New { ino, image, told }) = self.new {
-            let cell = e.inodes.add(ino, image, seq);
+    pub(super) fn install(&mut self, e: &Engine, seq: u64) {
+        for edit in self.edits.iter_mut().flatten() {
+            edit.install(seq);
+        }
+        if let Some(New { ino, image, told }) = self.new.take() {
+            let cell = e.inodes.add(ino, image.clone(), seq);
             if told == Told::Yes {
                 cell.looked_up();
             }
         }
-        if let Some(promise) = self.promise {
+        if let Some(promise) = self.promise.take() {
             promise.made();
         }
-        for fulfilled in self.fulfilled {
+        for fulfilled in self.fulfilled.iter_mut().filter_map(Option::take) {
             e.intents.kept(fulfilled);
         }
-        if let Some((project, limits)) = self.limits {
+        if let Some((project, limits)) = self.limits.take() {
             e.quotas.limited(&project, limits);
         }
-        committed
     }
-}
-
-/// The operation has happened, and everybody can see it. Keeps the commit mutexes of its inodes, for what else has to
-/// be done before the next operation on them.
-pub struct Committed<'c> {
-    _commits: SmallVec<[MutexGuard<'c, ()>; 2]>,
 }

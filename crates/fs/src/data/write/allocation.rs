@@ -45,10 +45,13 @@ pub(super) fn ahead(e: &Engine, size: u64) -> u64 {
     }
 }
 
+/// The append window of a file, locked.
+pub(super) type Window<'c> = MutexGuard<'c, Option<Range<u64>>>;
+
 /// LBNs for the holes of one request, from the file's append window and the allocator. Dropping
 /// it without [`Allocation::keep`] puts the window back as it was.
 pub(super) struct Allocation<'a, 'c> {
-    window: &'a mut MutexGuard<'c, Option<Range<u64>>>,
+    window: &'a mut Window<'c>,
     before: Option<Range<u64>>,
     /// Whether more is likely to be appended.
     grows: bool,
@@ -57,7 +60,7 @@ pub(super) struct Allocation<'a, 'c> {
 }
 
 impl<'a, 'c> Allocation<'a, 'c> {
-    pub(super) fn new(window: &'a mut MutexGuard<'c, Option<Range<u64>>>, scattered: bool) -> Self {
+    pub(super) fn new(window: &'a mut Window<'c>, scattered: bool) -> Self {
         let before = window.clone();
         Self {
             window,
@@ -116,7 +119,8 @@ impl<'a, 'c> Allocation<'a, 'c> {
         Ok(())
     }
 
-    pub(super) fn keep(mut self) {
+    /// The record was appended.
+    pub(super) fn keep(&mut self) {
         self.kept = true;
     }
 }

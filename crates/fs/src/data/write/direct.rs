@@ -117,7 +117,7 @@ pub(super) fn write_direct(
     if e.options.data == DataMode::Journal {
         txn.depend_on_media();
     }
-    txn.commit(edit)?;
+    txn.commit(&mut edit)?;
     under_way.keep();
     Metrics::add(&e.metrics.blocks_direct, edges.count as u64);
     Ok(())
