@@ -122,9 +122,25 @@ enum Event {
     GiveUp,
 }
 
-fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), Ended> {
-    let passed = handover::passed();
+/// Brings the process into the state that a daemon starts with. What could not be changed, and descriptors that it was
+/// given to go on with.
+fn inherit(job: &Job) -> Result<(Vec<String>, Vec<OwnedFd>), Ended> {
+    // Descriptors of any other kind are closed, as ever.
+    let passed = match job.options.restart {
+        true => handover::passed(),
+        false => 0,
+    };
     let left = inherited::settle(passed);
+    // Before anything is opened that could get one of their numbers.
+    let given = inherited::passed_on(passed).map_err(|e| {
+        let why = format!("of {passed} descriptors that were passed on, not all are open: {e}");
+        Ended::BeforeReady(Failure::new(MOUNT_FAILED, why))
+    })?;
+    Ok((left, given))
+}
+
+fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), Ended> {
+    let (left, given) = inherit(job)?;
     let warnings: Vec<_> = start_log(job, detached)?.into_iter().collect();
     left.iter().for_each(|what| warn!("{what}"));
     if !detached {
@@ -136,23 +152,22 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
     confine::keep_memory_private();
     let outside = Outside::start(|| confine::to(Outside::NEEDS)).map_err(|e| early(&e))?;
     let started = Instant::now();
-    let holder = job.options.restart.then(Holder::find).flatten();
-    let handover = inherited::passed_on(passed)
-        .map_err(Into::into)
-        .and_then(Handover::take)
-        .map_err(|e| early(&e))?;
+    let (holder, handover) = match job.options.restart {
+        true => Handover::take(given).map_err(|e| early(&e))?,
+        false => (None, None),
+    };
     // A program that rotates logs signals every daemon, also one that is recovering its volume.
     let signals = Signals::new([SIGHUP]).map_err(|e| early(&e))?;
+    if handover.is_some() {
+        // There is a mount already, which is to end when a signal asks for that.
+        signals::expect_end(&signals).map_err(|e| early(&e))?;
+    }
     // From here on it is this directory, whatever becomes of its path while the volume recovers.
     let place = Place::find(&job.target).map_err(|e| {
         let target = quayfs_shown::path(&job.target);
         early(&format_args!("cannot mount on {target}: {e}"))
     })?;
-    let mut volume = open(job).map_err(|e| early(&e))?;
-    let stores = outlive(&volume, job, handover.as_ref()).map_err(|e| early(&e))?;
-    if let Some(handover) = &handover {
-        volume.follow(handover.predecessor().map_err(|e| early(&e))?);
-    }
+    let (volume, stores) = take_over(job, handover.as_ref()).map_err(|e| early(&e))?;
     let mut options = job.options.clone();
     options.read_only = volume.access() == Access::ReadOnly;
     // Its threads are started in there.
@@ -187,6 +202,7 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
     if let Some(holder) = &holder {
         holder.tell(handover::READY);
     }
+    watch_failure(&fs, mounted.failed.clone(), holder);
     tell_of_the_last_one(&fs);
     serve_to_the_end(&fs, mounted)
 }
@@ -225,6 +241,19 @@ fn tell_of_the_last_one(fs: &Fs) {
     }
 }
 
+/// Opens the volume, as the last daemon has left it if there was one, and with what is to be left to the next one.
+fn take_over(
+    job: &Job,
+    handover: Option<&Handover>,
+) -> Result<(Volume, Option<File>), Box<dyn std::error::Error>> {
+    let mut volume = open(job)?;
+    let stores = outlive(&volume, job, handover)?;
+    if let Some(handover) = handover {
+        volume.follow(handover.predecessor()?);
+    }
+    Ok((volume, stores))
+}
+
 /// From here on what is stored to the region outlives this process, where another one is to go on.
 fn outlive(
     volume: &Volume,
@@ -233,6 +262,10 @@ fn outlive(
 ) -> Result<Option<File>, Box<dyn std::error::Error>> {
     if !job.options.restart {
         return Ok(None);
+    }
+    if handover.is_some() && volume.access() == Access::ReadOnly && !job.options.read_only {
+        let why = volume.protected().unwrap_or("it is write-protected");
+        return Err(format!("what the last daemon has stored cannot be written: {why}").into());
     }
     let stores = match handover {
         Some(handover) => handover.stores()?,
@@ -250,6 +283,8 @@ struct Mounted {
     inbox: Receiver<Event>,
     /// Without one `quayfs umount` has to look at the volume.
     desk: Option<Desk>,
+    /// Has the mount table say that it is read-only.
+    failed: Sender<()>,
 }
 
 /// Mounts, and serves in threads of its own. The mount is put into the tree last: whatever fails here, and whatever ends
@@ -299,8 +334,11 @@ fn attach(
     signals::watch(signals, mounted, events).map_err(|e| e.to_string())?;
     // Its receiver waits for it until the process ends.
     let _ = mount.send(pending.finish().map_err(|e| e.to_string())?);
-    watch_failure(fs, &failed);
-    Ok(Mounted { inbox, desk })
+    Ok(Mounted {
+        inbox,
+        desk,
+        failed,
+    })
 }
 
 /// As [`attach`], where another daemon has mounted: serves its connection. The mount point is not looked at before that,
@@ -312,7 +350,6 @@ fn resume(
     outside: Outside,
     (device, number, succession): (OwnedFd, Option<String>, Succession),
 ) -> Result<Mounted, String> {
-    signals::expect_end(&signals)?;
     let (events, inbox) = channel();
     let connection = (device, None);
     spawn_server(
@@ -331,8 +368,11 @@ fn resume(
     let (mount, mounted) = channel();
     signals::watch(signals, mounted, events).map_err(|e| e.to_string())?;
     let _ = mount.send(Mount::made_before(place, number));
-    watch_failure(fs, &failed);
-    Ok(Mounted { inbox, desk })
+    Ok(Mounted {
+        inbox,
+        desk,
+        failed,
+    })
 }
 
 fn open_desk(device: Option<&str>) -> Option<Desk> {
@@ -375,15 +415,19 @@ fn open(job: &Job) -> Result<Volume, VolumeError> {
     )
 }
 
-/// After a failure of the mount, also one that has been, the mount table shall say `ro`. To be called when it is in there.
-fn watch_failure(fs: &Fs, failed: &Sender<()>) {
-    let tell = failed.clone();
-    fs.e.on_failure(move || {
+/// After a failure of the mount, also one that has been, the mount table shall say `ro`, and no other daemon go on as if it
+/// had not been. To be called when the mount is in the table.
+fn watch_failure(fs: &Fs, failed: Sender<()>, holder: Option<Holder>) {
+    let tell = move || {
         // The thread is there as long as the process.
-        let _ = tell.send(());
-    });
-    if fs.has_failed() {
         let _ = failed.send(());
+        if let Some(holder) = &holder {
+            holder.tell(handover::FAILED);
+        }
+    };
+    fs.e.on_failure(tell.clone());
+    if fs.has_failed() {
+        tell();
     }
 }
 

@@ -32,9 +32,9 @@ pub const PASSED: &str = "LISTEN_FDS";
 /// Their names, with colons between them.
 pub const NAMES: &str = "LISTEN_FDNAMES";
 /// The process they are meant for, if that was known.
-const FOR: &str = "LISTEN_PID";
+pub const FOR: &str = "LISTEN_PID";
 /// Where to send messages.
-pub const SOCKET: &str = "NOTIFY_SOCKET";
+const SOCKET: &str = "NOTIFY_SOCKET";
 
 /// How many daemons of this mount have died.
 pub const DEATHS: &str = "QUAYFS_DEATHS";
@@ -43,6 +43,8 @@ pub const CAUSE: &str = "QUAYFS_CAUSE";
 /// When that was, in nanoseconds of [`now`].
 pub const DIED: &str = "QUAYFS_DIED";
 
+/// Where to send messages, if that is a descriptor which is passed on.
+pub const SUPERVISOR: &str = "supervisor";
 /// A descriptor of the connection to the kernel.
 const CONNECTION: &str = "connection";
 /// The memory of requests under way.
@@ -54,6 +56,8 @@ const STORES: &str = "stores";
 pub const READY: &str = "READY=1";
 /// This daemon has answered one.
 pub const ANSWERED: &str = "X_QUAYFS_ANSWERED=1";
+/// The mount has failed: another daemon must not go on with it as if it had not.
+pub const FAILED: &str = "X_QUAYFS_FAILED=1";
 /// A descriptor comes with the message.
 pub const STORE: &str = "FDSTORE=1";
 
@@ -82,13 +86,18 @@ pub fn now() -> Duration {
     Duration::new(now.tv_sec.cast_unsigned(), now.tv_nsec as u32)
 }
 
+/// Whether this process is to go on with the mount of a daemon that has died.
+pub fn goes_on() -> bool {
+    passed() > 0 && word(NAMES).split(':').any(|name| name == REQUESTS)
+}
+
 /// The process that holds descriptors.
 #[derive(Clone, Debug)]
 pub struct Holder(Arc<OwnedFd>);
 
 impl Holder {
-    /// The one that started this process, if it holds any.
-    pub fn find() -> Option<Self> {
+    /// The service manager that started this process, if it takes messages.
+    fn find() -> Option<Self> {
         let name = std::env::var_os(SOCKET)?;
         Self::at(&name)
             .map_err(|e| warn!("{SOCKET} cannot be reached: {e}"))
@@ -160,25 +169,27 @@ pub struct Handover {
 }
 
 impl Handover {
-    /// What the last daemon has left, out of the descriptors that this process was given; `None` if this is the first
-    /// daemon.
+    /// Where descriptors are held, and what the last daemon has left; both out of the descriptors that this process was
+    /// given. The latter is `None` if this is the first daemon.
     ///
     /// # Errors
     /// It has not left all that is needed.
-    pub fn take(given: Vec<OwnedFd>) -> io::Result<Option<Self>> {
-        let names = std::env::var(NAMES).unwrap_or_default();
+    pub fn take(given: Vec<OwnedFd>) -> io::Result<(Option<Holder>, Option<Self>)> {
+        let names = word(NAMES);
         let mut connections = Vec::new();
-        let (mut requests, mut stores) = (None, None);
+        let (mut requests, mut stores, mut holder) = (None, None, None);
         for (descriptor, name) in given.into_iter().zip(names.split(':')) {
             match name {
+                SUPERVISOR => holder = Some(Holder(Arc::new(descriptor))),
                 CONNECTION => connections.push(descriptor),
                 REQUESTS => requests = Some(File::from(descriptor)),
                 STORES => stores = Some(File::from(descriptor)),
                 other => warn!("a descriptor `{other}` was passed on, which is not known"),
             }
         }
+        let holder = holder.or_else(Holder::find);
         let Some(requests) = requests else {
-            return Ok(None);
+            return Ok((holder, None));
         };
         let mut connections = connections.into_iter();
         let (Some(device), Some(stores)) = (connections.next(), stores) else {
@@ -186,12 +197,13 @@ impl Handover {
                 "the last daemon left no connection, or not what it had stored",
             ));
         };
-        Ok(Some(Self {
+        let handover = Self {
             device,
             further: connections.collect(),
             requests: Arc::new(Requests::left(requests)?),
             stores,
-        }))
+        };
+        Ok((holder, Some(handover)))
     }
 
     /// What the last daemon had stored to the region.

@@ -33,9 +33,12 @@ pub fn run(args: args::Mount) -> Result<(), Failure> {
         return remount(&args.mountpoint, &words);
     }
     let asked = args.log_file.as_deref();
-    if args.daemon && handover::passed() > 0 {
+    if options.restart && (args.daemon || args.foreground) && handover::goes_on() {
         // All is as the first daemon has found it. Looking at the mount point now would wait for this very process.
-        return daemon::serve_detached(&known_job(args, options)?);
+        return match args.daemon {
+            true => daemon::serve_detached(&known_job(args, options)?),
+            false => daemon::serve_in_foreground(&known_job(args, options)?),
+        };
     }
     let mut job = job(&args.volume, &args.mountpoint, options, asked)?;
     if args.daemon {

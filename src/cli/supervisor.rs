@@ -12,6 +12,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use clap::Parser;
@@ -20,16 +21,18 @@ use rustix::cmsg_space;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix,
-    SocketFlags, SocketType, bind, recvmsg, socket_with, socketpair, sockopt,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
+    recvmsg, socketpair,
 };
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use rustix::thread::disable_transparent_huge_pages;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGABRT, SIGBUS, SIGFPE, SIGHUP, SIGILL, SIGINT, SIGSEGV, SIGTERM};
 
 use super::args::{Cli, Command};
 use super::exit::{Failure, MOUNT_FAILED};
-use super::handover::{self, ANSWERED, CAUSE, DEATHS, DIED, NAMES, PASSED, READY, SOCKET, STORE};
+use super::handover::{
+    self, ANSWERED, CAUSE, DEATHS, DIED, FAILED, FOR, NAMES, PASSED, READY, STORE, SUPERVISOR,
+};
 use super::inherited;
 use super::log;
 use super::mount::{known_job, program};
@@ -43,6 +46,11 @@ const FIRST: i32 = 3;
 const ENOUGH: usize = 5;
 /// if they die within this time, or before they serve.
 const WITHIN: Duration = Duration::from_secs(10);
+/// Signals that a daemon is ended by because of a fault of its own.
+const FAULTS: [i32; 5] = [SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV];
+/// How often, and after which time, a daemon is started again if it cannot be started.
+const START_TRIES: u32 = 50;
+const START_PAUSE: Duration = Duration::from_millis(200);
 /// Longest message.
 const MESSAGE_MAX: usize = 4096;
 
@@ -59,7 +67,7 @@ pub fn run(args: &[OsString]) -> Result<(), Failure> {
     inherited::outlive_daemons();
     let mut supervisor = Supervisor::new().map_err(|e| failed(&e))?;
     loop {
-        let life = supervisor.start(args).map_err(|e| failed(&e))?;
+        let life = supervisor.start_patiently(args).map_err(|e| failed(&e))?;
         let end = supervisor.watch(life).map_err(|e| failed(&e))?;
         match supervisor.judge(&end, handover::now()) {
             Verdict::Again => {}
@@ -98,8 +106,8 @@ fn give_up(args: &[OsString], signal: i32) -> Failure {
 }
 
 struct Supervisor {
+    /// What daemons say. Their end of it is the first descriptor that is held: no other process can send anything.
     socket: OwnedFd,
-    name: String,
     /// Signals to pass on, and what becomes readable when they come.
     signals: Vec<(i32, OwnedFd)>,
     /// Descriptors that are held, and their names, without gaps from [`FIRST`] on.
@@ -116,6 +124,8 @@ struct Supervisor {
     mounted: bool,
     /// A signal has asked for the end.
     ending: bool,
+    /// The mount has failed, and is read-only for the rest of its life.
+    failed: bool,
 }
 
 /// A daemon at work.
@@ -145,24 +155,21 @@ enum Verdict {
 
 impl Supervisor {
     fn new() -> io::Result<Self> {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
-        let name = format!("quayfs/supervisor/{}", std::process::id());
-        bind(
-            &socket,
-            &SocketAddrUnix::new_abstract_name(name.as_bytes())?,
-        )?;
-        sockopt::set_socket_passcred(&socket, true)?;
+        let flags = SocketFlags::CLOEXEC;
+        let (socket, theirs) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
+        let socket = moved(socket, OWN)?;
+        // The lowest number is free again: theirs gets it.
+        let theirs = moved(theirs, FIRST)?;
         let mut signals = Vec::new();
         for signal in [SIGTERM, SIGINT, SIGHUP] {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let (came, wake) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
             let wake = fcntl_dupfd_cloexec(&wake, OWN)?;
             signal_hook::low_level::pipe::register(signal, UnixStream::from(wake))?;
             signals.push((signal, fcntl_dupfd_cloexec(&came, OWN)?));
         }
-        Ok(Self {
-            socket: fcntl_dupfd_cloexec(&socket, OWN)?,
-            name,
+        let mut supervisor = Self {
+            socket,
             signals,
             held: Vec::new(),
             deaths: 0,
@@ -171,7 +178,21 @@ impl Supervisor {
             in_vain: VecDeque::new(),
             mounted: false,
             ending: false,
-        })
+            failed: false,
+        };
+        supervisor.hold(SUPERVISOR, theirs)?;
+        Ok(supervisor)
+    }
+
+    /// [`Supervisor::start`], again and again while the system has no process to spare.
+    fn start_patiently(&self, args: &[OsString]) -> io::Result<Life> {
+        for _ in 0..START_TRIES {
+            match self.start(args) {
+                Err(_) if self.mounted => thread::sleep(START_PAUSE),
+                other => return other,
+            }
+        }
+        self.start(args)
     }
 
     /// Starts a daemon, which inherits what is held. The first one answers on the standard output.
@@ -180,7 +201,7 @@ impl Supervisor {
         let mut command = program()?;
         command
             .args(args)
-            .env(SOCKET, format!("@{}", self.name))
+            .env_remove(FOR)
             .env(PASSED, names.len().to_string())
             .env(NAMES, names.join(":"))
             .env(DEATHS, self.deaths.to_string())
@@ -208,6 +229,12 @@ impl Supervisor {
         loop {
             let signals = self.signals.iter().map(|(_, came)| came);
             let watched = [&life.handle, &self.socket].into_iter().chain(signals);
+            let heard = if was_ready || !self.mounted {
+                self.signals.len() + 2
+            } else {
+                2
+            };
+            let watched = watched.take(heard);
             let mut fds: Vec<_> = watched.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
             match poll(&mut fds, None) {
                 Ok(_) | Err(Errno::INTR) => {}
@@ -215,9 +242,10 @@ impl Supervisor {
             }
             let ended = !fds[0].revents().is_empty();
             // Before its end is looked at: what it has sent last counts.
-            while let Some(word) = self.hear(pid_of(&life.child)?)? {
+            while let Some(word) = self.hear()? {
                 was_ready |= word == READY;
                 answered |= word == ANSWERED;
+                self.failed |= word == FAILED;
             }
             if was_ready && !self.mounted {
                 self.mounted = true;
@@ -225,7 +253,10 @@ impl Supervisor {
                 let null = std::fs::File::options().write(true).open("/dev/null")?;
                 rustix::stdio::dup2_stdout(&null)?;
             }
-            self.pass_on_signals(&life)?;
+            // A daemon that goes on with a mount obeys when it serves; before that it would just die. The first one may.
+            if was_ready || !self.mounted {
+                self.pass_on_signals(&life)?;
+            }
             if ended {
                 let status = life.child.wait()?;
                 return Ok(End {
@@ -238,15 +269,15 @@ impl Supervisor {
     }
 
     /// The next message of the daemon: a word of it. Descriptors that come along are held from now on.
-    fn hear(&mut self, daemon: Pid) -> io::Result<Option<String>> {
+    fn hear(&mut self) -> io::Result<Option<String>> {
         let mut text = [0; MESSAGE_MAX];
-        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(4), ScmCredentials(1))];
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(4))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let got = recvmsg(
             &self.socket,
             &mut [IoSliceMut::new(&mut text)],
             &mut control,
-            RecvFlags::CMSG_CLOEXEC,
+            RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT,
         );
         let n = match got {
             Ok(got) => got.bytes,
@@ -254,19 +285,12 @@ impl Supervisor {
             Err(e) => return Err(e.into()),
         };
         let mut descriptors = Vec::new();
-        let mut is_ours = false;
         for part in control.drain() {
-            match part {
-                RecvAncillaryMessage::ScmRights(some) => descriptors.extend(some),
-                RecvAncillaryMessage::ScmCredentials(sender) => is_ours = sender.pid == daemon,
-                _ => {}
+            if let RecvAncillaryMessage::ScmRights(some) = part {
+                descriptors.extend(some);
             }
         }
         let text = String::from_utf8_lossy(&text[..n]).into_owned();
-        // The name of the socket is known to all.
-        if !is_ours {
-            return Ok(Some(String::new()));
-        }
         let name = text.lines().find_map(|line| line.strip_prefix("FDNAME="));
         if text.lines().any(|line| line == STORE) {
             for descriptor in descriptors {
@@ -323,13 +347,16 @@ impl Supervisor {
         if !self.mounted {
             return Verdict::Failed(MOUNT_FAILED);
         }
-        if self.ending {
-            return Verdict::Over;
+        // The next one would not know what has failed, and serve what is not there.
+        if self.ending || self.failed {
+            return Verdict::Failed(MOUNT_FAILED);
         }
         self.deaths += 1;
         self.cause = format!("ended by signal {signal}");
         self.died = now;
-        if end.answered {
+        // A fault of the program may be in a request that each daemon gets again, beside others that it answers.
+        let is_fault = FAULTS.contains(&signal);
+        if end.answered && !is_fault {
             self.in_vain.clear();
             return Verdict::Again;
         }
@@ -343,6 +370,11 @@ impl Supervisor {
             Verdict::GiveUp(signal)
         }
     }
+}
+
+/// The same under the lowest number that is free from `least` on.
+fn moved(descriptor: OwnedFd, least: i32) -> io::Result<OwnedFd> {
+    Ok(fcntl_dupfd_cloexec(&descriptor, least)?)
 }
 
 fn pid_of(child: &Child) -> io::Result<Pid> {

@@ -260,7 +260,9 @@ impl<'v> Recovery<'v> {
 
     fn scan_journal(&self) -> Result<Scan, MountError> {
         let geometry = journal_geometry(self.geometry(), self.salt);
-        let death = match self.volume.predecessor() {
+        // What is opened for reading only is as the last machine has left it: no daemon stores to it.
+        let is_used = self.volume.access() == Access::ReadWrite;
+        let death = match self.volume.predecessor().filter(|_| is_used) {
             Some(_) => Death::OfDaemon,
             None => Death::OfMachine,
         };

@@ -148,6 +148,11 @@ impl Disk {
         if self.pages.copied() >= self.limit() && self.pages.would_copy(off, len) {
             wait_for_device(|| self.make_room(memory));
         }
+        self.store_beyond(memory, off, len, store);
+    }
+
+    /// [`Disk::store`] without regard to the bound on copies: nothing leaves meanwhile.
+    fn store_beyond(&self, memory: &Memory, off: u64, len: u64, store: impl FnOnce()) {
         self.pages.storing(off, len);
         store();
         self.repeat(memory, off, len);

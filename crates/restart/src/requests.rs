@@ -165,6 +165,13 @@ impl Requests {
         outcomes.max_by_key(|outcome| outcome.progress)
     }
 
+    /// Whether a request that was carried out is about this inode.
+    pub fn tells_of(&self, inode: u64) -> bool {
+        let kept = (0..KEPT).map(|n| KEPT_AT + n * REMEMBERED);
+        let is_used = |at: &usize| self.words.at(*at).load(Ordering::Acquire) != 0;
+        (kept.filter(is_used)).any(|at| self.words.at(at + 1).load(Ordering::Acquire) == inode)
+    }
+
     /// From now on this thread carries out the request with this number, not 0, until the result is dropped. `from`: what
     /// is known of it already, if it was sent again and had been carried out in part.
     pub fn begin(self: &Arc<Self>, unique: u64, from: Outcome) -> UnderWay {
@@ -210,6 +217,8 @@ struct Slot {
     newer: Cell<Option<usize>>,
     /// A record has been noted with which the request is carried out.
     whole: Cell<bool>,
+    /// Records bring it no further.
+    prepares: Cell<bool>,
 }
 
 impl Slot {
@@ -222,6 +231,7 @@ impl Slot {
             next: Cell::new(None),
             newer: Cell::new(None),
             whole: Cell::new(false),
+            prepares: Cell::new(false),
         }
     }
 
@@ -247,10 +257,11 @@ impl Slot {
         self.next.set(None);
         self.newer.set(None);
         self.whole.set(false);
+        self.prepares.set(false);
     }
 
     fn record(&self, seq: u64) {
-        if self.whole.get() {
+        if self.whole.get() || self.prepares.get() {
             return;
         }
         let progress = self.next.take().unwrap_or(WHOLE);
@@ -295,11 +306,13 @@ pub fn progress(far: u64) {
     with_slot(|slot| slot.next.set(Some(far)));
 }
 
-/// Carries out `first`, with which the request of this thread has not come any further.
+/// Carries out `first`, with which the request of this thread comes no further, in however many records: they are not
+/// noted.
 pub fn preparing<T>(first: impl FnOnce() -> T) -> T {
-    progress(0);
+    let set = |prepares| with_slot(|slot| slot.prepares.set(prepares));
+    set(true);
     let done = first();
-    with_slot(|slot| slot.next.set(None));
+    set(false);
     done
 }
 
@@ -375,17 +388,14 @@ mod tests {
 
     #[test]
     fn what_prepares_a_request_is_not_the_request() {
-        for records in [0, 1] {
+        for records in [0, 1, 2, 3] {
             let requests = Arc::new(Requests::new().unwrap());
             let _under_way = requests.begin(8, Outcome::default());
             preparing(|| (1..=records).for_each(record));
             record(5);
             let next = again(&requests);
             next.judge(|seq| seq < 5);
-            assert_eq!(
-                next.outcome(8).map(|o| o.progress),
-                (records > 0).then_some(0)
-            );
+            assert_eq!(next.outcome(8), None);
             let _under_way = requests.begin(10, Outcome::default());
             preparing(|| (1..=records).for_each(record));
             record(5);

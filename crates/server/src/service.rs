@@ -121,6 +121,13 @@ impl Service for Server {
                     .into(),
             );
         }
+        if self.requests.is_some() && !offer.flags.contains(Init::HAS_RESEND) {
+            return Err(
+                "restart: this kernel does not send requests again that a daemon has not answered \
+                 (FUSE_HAS_RESEND, Linux 6.9)"
+                    .into(),
+            );
+        }
         Ok(())
     }
 

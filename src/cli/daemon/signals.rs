@@ -15,6 +15,9 @@ use super::Event;
 
 /// How long users of the tree may delay a SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// Signals that come so soon one after the other are one: a service manager signals the daemon and its supervisor, which
+/// passes it on.
+const TOGETHER: Duration = Duration::from_secs(1);
 /// Signals that ask for the end.
 const SIGNALS: [i32; 2] = [SIGTERM, SIGINT];
 const RETRY: Duration = Duration::from_millis(50);
@@ -46,8 +49,10 @@ pub(super) fn watch(
                 quayfs_shown::path(mount.target())
             );
             let asked = Instant::now();
-            let mut enough =
-                || asked.elapsed() > PATIENCE || signals.pending().filter(asks_for_end).count() > 0;
+            let mut enough = || {
+                let again = signals.pending().filter(asks_for_end).count() > 0;
+                asked.elapsed() > PATIENCE || again && asked.elapsed() > TOGETHER
+            };
             // Taken while it is mounted: afterwards the number may be that of another one.
             let superblock = mount.superblock();
             if !unmount(&mount, superblock.as_ref(), &mut enough) {

@@ -58,7 +58,7 @@ impl Fs {
         let orphan = || self.e.intents.has(ino, IntentKind::Orphan);
         let gone = self.e.inodes.forget(ino, n) && self.alive().is_ok() && orphan();
         if gone && !self.e.hand_over(ino) {
-            self.reap_if_orphan(ino);
+            self.reap_unless_known(ino);
         }
     }
 

@@ -14,6 +14,7 @@ use quayfs_store::txn::{Edit, Needs, Outcome, Txn};
 use crate::Fs;
 use crate::extents;
 use crate::ops::lookup::TARGET_MAX;
+use crate::predecessor::Predecessor;
 
 /// Bytes of items of one step.
 pub const STEP_BYTES: u32 = 2048 + STEP as u32 * 96;
@@ -64,7 +65,9 @@ impl Fs {
             if self.e.stopping().load(Ordering::Acquire) {
                 return;
             }
-            if kind == IntentKind::Orphan {
+            // The kernel does not know yet what an answer tells of that the last daemon could not give.
+            let is_told = |p: &Predecessor| p.requests.tells_of(ino);
+            if kind == IntentKind::Orphan && !self.predecessor().is_some_and(is_told) {
                 self.reap_unless_known(ino);
             }
         }

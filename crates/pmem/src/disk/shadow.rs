@@ -157,7 +157,8 @@ impl Disk {
             shadow.each(memory.len() as u64, |off, content| {
                 let len = content.len() as u64;
                 bytes += len;
-                self.store(memory, off, len, || memory.write(off, content));
+                // A page that left now would be forgotten in the shadow before it has been stored again.
+                self.store_beyond(memory, off, len, || memory.write(off, content));
             });
         }
         Ok(bytes)

@@ -12,7 +12,7 @@ use quayfs_sync::{Condvar, Mutex};
 use crate::engine::Engine;
 use crate::turns::Turns;
 
-/// Most that wait; beyond that, the thread that brings an orphan frees it.
+/// Most that wait; beyond that, the thread that brings an orphan frees it, where it can.
 const WAITING_MAX: usize = 1024;
 /// How long the first one waits for others: waking a thread costs as much as freeing some.
 const GATHER: Duration = Duration::from_millis(1);
@@ -52,7 +52,9 @@ impl Engine {
     /// Leaves an orphan to the thread that frees them; whether there is one that has time for it.
     pub fn hand_over(&self, ino: Ino) -> bool {
         let mut s = self.orphans.state.lock();
-        if s.by.is_none() || s.waiting.len() == WAITING_MAX {
+        // Those that the kernel may know from another daemon have to wait: this thread cannot ask it.
+        let too_many = s.waiting.len() >= WAITING_MAX && !self.inodes.presumes();
+        if s.by.is_none() || too_many {
             return false;
         }
         s.waiting.push(ino);

@@ -141,6 +141,11 @@ impl InodeCache {
         self.presumes = true;
     }
 
+    /// Whether the kernel may know inodes from another daemon ([`InodeCache::presume`]).
+    pub fn presumes(&self) -> bool {
+        self.presumes
+    }
+
     /// Whether the kernel may know the inode, but not from this daemon: then only the kernel can say.
     pub fn is_presumed(&self, ino: Ino) -> bool {
         self.is_known(ino) && !self.cells.get(&ino).is_some_and(|c| c.is_looked_up())
@@ -198,7 +203,12 @@ impl InodeCache {
 
     /// Adds the cell of a new inode whose record `seq` was appended.
     pub(crate) fn add(&self, ino: Ino, image: Inode, seq: u64) -> Arc<Cell> {
-        let new = |lookups| Arc::new(Cell::new(ino, image, seq, self.policy, lookups));
+        // The kernel may still have to say that it has forgotten an inode that had the number before.
+        let new = |lookups| {
+            let cell = Cell::new(ino, image, seq, self.policy, lookups);
+            cell.presumed.store(self.presumes, Ordering::Relaxed);
+            Arc::new(cell)
+        };
         match self.cells.entry(ino) {
             Entry::Occupied(mut e) => {
                 let cell = new(e.get().lookups.load(Ordering::Acquire));
