@@ -8,13 +8,14 @@ use quayfs_server::session::{self, Succession};
 
 mod answer;
 mod signals;
+mod survival;
 
 pub use answer::{Answer, Report};
 
 use super::confine;
 use super::ending;
 use super::exit::{Failure, MOUNT_FAILED};
-use super::handover::{self, Handover, Holder};
+use super::handover::{self, Holder};
 use super::inherited;
 use super::log::{self, Destination};
 use super::turned;
@@ -141,7 +142,7 @@ fn inherit(job: &Job) -> Result<(Vec<String>, Vec<OwnedFd>), Ended> {
 
 fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), Ended> {
     let (left, given) = inherit(job)?;
-    let warnings: Vec<_> = start_log(job, detached)?.into_iter().collect();
+    let mut warnings: Vec<String> = start_log(job, detached)?.into_iter().collect();
     left.iter().for_each(|what| warn!("{what}"));
     if !detached {
         speak_on_fault(Some(log::descriptor()), None);
@@ -152,10 +153,7 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
     confine::keep_memory_private();
     let outside = Outside::start(|| confine::to(Outside::NEEDS)).map_err(|e| early(&e))?;
     let started = Instant::now();
-    let (holder, handover) = match job.options.restart {
-        true => Handover::take(given).map_err(|e| early(&e))?,
-        false => (None, None),
-    };
+    let (holder, handover) = survival::found(job, given, &mut warnings).map_err(|e| early(&e))?;
     // A program that rotates logs signals every daemon, also one that is recovering its volume.
     let signals = Signals::new([SIGHUP]).map_err(|e| early(&e))?;
     if handover.is_some() {
@@ -167,7 +165,7 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
         let target = quayfs_shown::path(&job.target);
         early(&format_args!("cannot mount on {target}: {e}"))
     })?;
-    let (volume, stores) = take_over(job, handover.as_ref()).map_err(|e| early(&e))?;
+    let (volume, stores) = survival::take_over(job, handover.as_ref()).map_err(|e| early(&e))?;
     let mut options = job.options.clone();
     options.read_only = volume.access() == Access::ReadOnly;
     // Its threads are started in there.
@@ -203,7 +201,7 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
         holder.tell(handover::READY);
     }
     watch_failure(&fs, mounted.failed.clone(), holder);
-    tell_of_the_last_one(&fs);
+    survival::tell_of_the_last_one(&fs);
     serve_to_the_end(&fs, mounted)
 }
 
@@ -227,55 +225,6 @@ fn serve_to_the_end(fs: &Fs, mounted: Mounted) -> Result<(), Ended> {
         tracing::error!("serving ended: {e}");
         late(format!("serving ended: {e}"))
     })
-}
-
-/// Logs how the last daemon of the mount died, and what that cost.
-fn tell_of_the_last_one(fs: &Fs) {
-    if let Some(last) = fs.predecessor() {
-        let pause = handover::pause().unwrap_or_default();
-        let _ = last.pause.set(pause);
-        warn!(
-            "the last daemon of this mount was {}; no request was answered for {pause:.1?}, none is lost",
-            last.cause
-        );
-    }
-}
-
-/// Opens the volume, as the last daemon has left it if there was one, and with what is to be left to the next one.
-fn take_over(
-    job: &Job,
-    handover: Option<&Handover>,
-) -> Result<(Volume, Option<File>), Box<dyn std::error::Error>> {
-    let mut volume = open(job)?;
-    let stores = outlive(&volume, job, handover)?;
-    if let Some(handover) = handover {
-        volume.follow(handover.predecessor()?);
-    }
-    Ok((volume, stores))
-}
-
-/// From here on what is stored to the region outlives this process, where another one is to go on.
-fn outlive(
-    volume: &Volume,
-    job: &Job,
-    handover: Option<&Handover>,
-) -> Result<Option<File>, Box<dyn std::error::Error>> {
-    if !job.options.restart {
-        return Ok(None);
-    }
-    if handover.is_some() && volume.access() == Access::ReadOnly && !job.options.read_only {
-        let why = volume.protected().unwrap_or("it is write-protected");
-        return Err(format!("what the last daemon has stored cannot be written: {why}").into());
-    }
-    let stores = match handover {
-        Some(handover) => handover.stores()?,
-        None => handover::no_stores()?,
-    };
-    let bytes = volume.region().outlive(stores.try_clone()?)?;
-    if bytes > 0 {
-        info!("{bytes} bytes that the last daemon had stored are stored again");
-    }
-    Ok(Some(stores))
 }
 
 /// A mount that others find, and what becomes of it.

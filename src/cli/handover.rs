@@ -188,6 +188,11 @@ impl Handover {
             }
         }
         let holder = holder.or_else(Holder::find);
+        if holder.is_none() && requests.is_some() {
+            return Err(io::Error::other(
+                "there is what a daemon has left, and nothing that would hold it any longer",
+            ));
+        }
         let Some(requests) = requests else {
             return Ok((holder, None));
         };

@@ -1,7 +1,7 @@
 //! The process that outlives the daemon of a mount: it holds what the daemon cannot lose, and starts another one.
 //!
 //! A daemon sends it the descriptors of its connection to the kernel and of its memory ([`super::handover`]). As long as
-//! some process has them the mount is not dead: when the daemon dies, those who use the mount wait, and the next daemon
+//! some process has them the mount is not dead: when the daemon dies, programs that use it wait, and the next daemon
 //! takes over from here. No data passes through this process, and it opens nothing of the volume.
 
 use std::collections::VecDeque;
@@ -249,7 +249,7 @@ impl Supervisor {
             }
             if was_ready && !self.mounted {
                 self.mounted = true;
-                // Whoever waits for the mount waits for nothing else.
+                // The command that waits for the mount waits for nothing else.
                 let null = std::fs::File::options().write(true).open("/dev/null")?;
                 rustix::stdio::dup2_stdout(&null)?;
             }

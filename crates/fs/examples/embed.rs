@@ -12,7 +12,7 @@ use quayfs_fs::{Caller, Fs, FsError, Ino, MountOptions, RenameFlags, S_IFREG};
 use quayfs_fsck::{FsckOptions, check_volume};
 use quayfs_mkfs::{MkfsOptions, mkfs};
 
-/// Whose files are made. The library checks no permission bits: that is for those who know who asks.
+/// Owner of what is made. The library checks no permission bits, its caller does.
 const ME: Caller = Caller {
     uid: 1000,
     gid: 1000,

@@ -115,7 +115,7 @@ pub enum MkfsError {
     Exposed {
         /// The medium.
         path: PathBuf,
-        /// Who has access, and what to do.
+        /// The access that others have, and what to do.
         why: String,
     },
     /// Others have access to a medium still.

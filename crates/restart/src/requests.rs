@@ -50,7 +50,7 @@ pub struct Outcome {
 /// Nothing is left to do.
 pub const WHOLE: u64 = u64::MAX;
 
-/// What the daemon and the kernel have agreed on, and what the mount is. The meaning of the words belongs to whoever
+/// What the daemon and the kernel have agreed on, and what the mount is. What the words mean is known to the code that
 /// stores them.
 pub type Connection = [u64; CONNECTION_WORDS];
 

@@ -15,7 +15,7 @@ decides when an operation is durable:
 Both are allocated in full now, so that no write can fail later for want of space below;
 --sparse leaves that of the data to chance, and that of the region to the next mount for writing.
 
-Who has access to them has access to every file. What mkfs makes is open to its owner alone; a
+Access to them is access to every file. What mkfs makes is open to its owner alone; a
 file that is there already has to be that, too (mode 0600, yours or root's), here and at each mount.
 
 On one device or file the region comes first and the data behind it: DEVICE, or FILE with --size if

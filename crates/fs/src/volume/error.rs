@@ -35,7 +35,7 @@ pub enum VolumeError {
     Exposed {
         /// The medium.
         path: PathBuf,
-        /// Who has access, and what to do.
+        /// The access that others have, and what to do.
         why: String,
     },
     /// The pmem region cannot be used.

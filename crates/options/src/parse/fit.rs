@@ -26,7 +26,7 @@ impl Parser<'_> {
             Some(word) if !self.options.read_only => conflict(
                 word,
                 "rw",
-                "who writes has to recover what a crash has left; say ro, which writes to no device",
+                "a mount that writes has to recover what a crash has left; say ro, which writes to no device",
             ),
             _ => Ok(()),
         }
