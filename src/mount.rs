@@ -67,15 +67,15 @@ pub enum AttachError {
     },
 }
 
-/// What to do about users of a tree that is to be unmounted.
+/// How a tree is unmounted while it is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Users {
+pub enum UnmountMode {
     /// Refuse with [`AttachError::Busy`].
-    Respect,
+    Normal,
     /// Let them finish: the tree disappears from sight at once, the mount ends with its last user.
-    Outlast,
+    Lazy,
     /// Take the tree away from them: their next call fails.
-    Evict,
+    Force,
 }
 
 /// Makes the mount table say `ro` of the file system on `target` with this number in the table, here and wherever else

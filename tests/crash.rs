@@ -5,8 +5,8 @@ use quayfs_fs::{FallocMode, RenameFlags, SetXattr};
 use quayfs_layout::inode::{ROOT, S_IFDIR, S_IFLNK};
 use quayfs_layout::{BLOCK, Ino};
 use quayfs_oracle::crash::{Depth, Script};
-use quayfs_oracle::duo::Duo;
 use quayfs_oracle::ops::{Data, Op};
+use quayfs_oracle::pairs::Pair;
 use quayfs_oracle::{Shape, options, seeds};
 use quayfs_pmem::Backend;
 
@@ -166,7 +166,7 @@ fn scattered(s: &mut Script) -> (Ino, Ino) {
         s.write(b, 4 * i * B, 4 * BLOCK);
     }
     s.background();
-    s.settle();
+    s.start_here();
     for i in 0..6 {
         s.write(a, 2 * i * B, BLOCK);
         s.write(b, (2 * i + 1) * B, 100);
@@ -263,7 +263,7 @@ fn wraps(s: &mut Script) {
             s.background();
         }
     }
-    s.settle();
+    s.start_here();
     for i in 0..7 {
         s.write(a, i % 3 * B, 4 * BLOCK);
         s.create(ROOT, &format!("l{i}"), S_IFLNK, 2000);
@@ -281,7 +281,7 @@ fn pieces(s: &mut Script, n: u64) -> u64 {
         s.fallocate(a, ALLOCATE, 2 * i * B, B);
     }
     s.write(a, 2 * n * B, 10);
-    s.settle();
+    s.start_here();
     a
 }
 
@@ -310,7 +310,7 @@ fn uncommitted(s: &mut Script) {
     let (a, b) = (s.file(ROOT, "a"), s.file(ROOT, "b"));
     s.write(a, 0, 3 * BLOCK);
     s.background();
-    s.settle();
+    s.start_here();
     let idle = |s: &mut Script| {
         s.digest();
         s.round();
@@ -466,7 +466,7 @@ fn mounts_any() {
 fn threads_op() {
     for seed in seeds(0, 2) {
         let mode = options("noatime");
-        Duo::run((&Shape::TINY, Backend::Dax), &mode, 2, 25, seed).explore(&Depth::USUAL);
+        Pair::run((&Shape::TINY, Backend::Dax), &mode, 2, 25, seed).explore(&Depth::USUAL);
     }
 }
 
@@ -474,8 +474,8 @@ fn threads_op() {
 fn threads_commit() {
     for seed in seeds(0, 2) {
         for mode in [COMMIT, COMMIT_MEMORY, ORDERED] {
-            let duo = Duo::run((&Shape::TINY, mode.1), &options(mode.0), 2, 25, seed);
-            duo.explore(&Depth::USUAL);
+            let pair = Pair::run((&Shape::TINY, mode.1), &options(mode.0), 2, 25, seed);
+            pair.explore(&Depth::USUAL);
         }
     }
 }

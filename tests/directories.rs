@@ -138,7 +138,7 @@ fn thousands_of_names_come_and_go() {
             (0, 0, 0),
             "pages are left"
         );
-        account::settle(&fs);
+        account::finish_background(&fs);
         account::check(&fs, &Model::new()).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     }
 }

@@ -112,7 +112,7 @@ impl Setup {
         assert!(!self.fs.e.is_read_only());
         self.add(100);
         self.verify();
-        account::settle(&self.fs);
+        account::finish_background(&self.fs);
         self.verify();
         let mut m = Model::new();
         for (ino, content) in &self.files {

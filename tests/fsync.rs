@@ -77,9 +77,9 @@ fn fsync_waits_for_earlier_numbers() {
         }
         drop(state);
         fs.write(file, 0, b"content", false).expect("write");
-        let cell = fs.e.inodes.get(&fs.e.nodes, file).expect("cell");
+        let handle = fs.e.inodes.get(&fs.e.nodes, file).expect("handle");
         assert!(
-            cell.seq() > fs.e.journal.complete_upto(),
+            handle.seq() > fs.e.journal.complete_upto(),
             "the write took another lane"
         );
         let synced = s.spawn(|| {
@@ -93,9 +93,9 @@ fn fsync_waits_for_earlier_numbers() {
         gate.changed.notify_all();
         let committed = synced.join().expect("join");
         assert!(
-            committed >= cell.seq(),
+            committed >= handle.seq(),
             "committed {committed}, written {}",
-            cell.seq()
+            handle.seq()
         );
         slow.join().expect("join").expect("mkdir");
     });
@@ -116,12 +116,12 @@ fn fsync_of_anything_commits_everything() {
         fs.sync_all().expect("sync");
         fs.write(file, 0, b"content", false).expect("write");
         fs.fsync(other).expect("fsync");
-        let cell = fs.e.inodes.get(&fs.e.nodes, file).expect("cell");
+        let handle = fs.e.inodes.get(&fs.e.nodes, file).expect("handle");
         let committed = fs.e.journal.commit_ts();
         assert!(
-            committed >= cell.seq(),
+            committed >= handle.seq(),
             "{text}: committed {committed}, written {}",
-            cell.seq()
+            handle.seq()
         );
     }
 }
@@ -149,7 +149,7 @@ fn fsync_covers_direct_data() {
         fs.mknod(me, ROOT, b"other", S_IFREG, 0).expect("mknod");
         fs.mkdir(me, ROOT, b"dir", 0o755).expect("mkdir");
         fs.sync_all().expect("sync");
-        recorder.settle();
+        recorder.start_here();
         let content = bytes(1, 3 * BLOCK + 5);
         fs.write(file, 7, &content, false).expect("write");
         if committed {
@@ -198,8 +198,8 @@ fn writeback_never_shows_foreign_content() {
     fs.write(file, 0, &old, false).expect("write");
     fs.sync_all().expect("sync");
     digest::digest_all(&fs.e).expect("digest");
-    checkpoint::zero_batch(&fs.e).expect("zero batch");
-    recorder.settle();
+    checkpoint::zero_freed(&fs.e).expect("zeroing pass");
+    recorder.start_here();
     fs.write(file, 0, &new, false).expect("write");
     // What the daemon does every few seconds.
     fs.e.commit().expect("commit");

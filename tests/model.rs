@@ -183,7 +183,7 @@ impl<'a> Run<'a> {
     }
 
     fn account(&self) {
-        account::settle(&self.fs);
+        account::finish_background(&self.fs);
         if let Err(e) = account::check(&self.fs, &self.model) {
             self.fail(&e);
         }
@@ -472,7 +472,7 @@ fn with_background_threads() {
     run_all(&setup, 7200, 2, |t| t.swapped > 100);
 }
 
-/// Several groups of LBNs, and rounds that the L2P log bounds.
+/// Several groups of LBNs, and rounds that the page-table log bounds.
 #[test]
 fn large_device_small_page_table_log() {
     let mut setup = Setup::new("noatime,checkpoint=swap");

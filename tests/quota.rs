@@ -461,7 +461,7 @@ fn without_a_table_nothing_is_counted() {
         ..SetQuota::default()
     };
     assert_eq!(fs.set_quota(ME, set), Err(FsError::NotSupported));
-    account::settle(&fs);
+    account::finish_background(&fs);
     fs.shutdown().unwrap();
     media.fsck().unwrap();
 }

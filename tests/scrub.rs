@@ -93,8 +93,8 @@ fn flip(fs: &Fs, media: &Media, lbn: u64, bit: u64) -> Area {
 
 /// File blocks and their LBNs.
 fn blocks(fs: &Fs, ino: Ino) -> Vec<(u64, u64)> {
-    let cell = fs.e.inodes.get(&fs.e.nodes, ino).expect("cell");
-    extents::ensure(&fs.e, &cell).expect("extents");
+    let handle = fs.e.inodes.get(&fs.e.nodes, ino).expect("handle");
+    extents::ensure(&fs.e, &handle).expect("extents");
     let all = |x: &quayfs_store::ns::extent::ExtentMap| {
         let each = |(r, lbn): (std::ops::Range<u64>, u64)| {
             let first = r.start;
@@ -102,7 +102,7 @@ fn blocks(fs: &Fs, ino: Ino) -> Vec<(u64, u64)> {
         };
         x.iter().flat_map(each).collect()
     };
-    extents::with(&cell, all).expect("extents")
+    extents::with(&handle, all).expect("extents")
 }
 
 #[test]
@@ -444,7 +444,7 @@ impl BlockDevice for Moody {
     }
 }
 
-/// Writers, truncates, holes, deletes, rounds of all kinds and zero batches, all at once.
+/// Writers, truncates, holes, deletes, rounds of all kinds and zeroing passes, all at once.
 #[test]
 fn a_busy_volume_has_no_findings() {
     for mode in MODES {
@@ -472,7 +472,7 @@ fn a_busy_volume_has_no_findings() {
                 while !stop.load(Ordering::Relaxed) {
                     digest::digest_all(&fs.e).expect("digest");
                     checkpoint::round(&fs.e).expect("round");
-                    checkpoint::zero_batch(&fs.e).expect("zero batch");
+                    checkpoint::zero_freed(&fs.e).expect("zeroing pass");
                 }
             });
             let rounds = || fs.e.metrics.snapshot().rounds;

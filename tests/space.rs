@@ -80,7 +80,7 @@ impl Mounted {
             self.fs.finish_chores();
             self.fs.abandon();
         }
-        account::settle(&self.fs);
+        account::finish_background(&self.fs);
         if let Err(e) = account::check(&self.fs, &Model::new()) {
             panic!("{} {when}: {e}", self.text);
         }

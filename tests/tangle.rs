@@ -57,7 +57,7 @@ fn all_over(mode: (&str, Backend), seed: u64) {
         .unwrap_or_else(|e| panic!("{mode:?}, seed {seed}: {e}"));
     let fs = media.mount_quiet(&options(mode.0));
     let tree = consistent(&fs, &format!("{mode:?}, seed {seed}, after a remount"));
-    account::settle(&fs);
+    account::finish_background(&fs);
     let mut files = Model::new();
     for item in tree.values() {
         if let Some((ino, _, _)) = item.identity

@@ -92,7 +92,7 @@ fn own_trees(mode: (&str, Backend), threads: u64, seed: u64) {
     }
     fs.finish_chores();
     fs.abandon();
-    account::settle(&fs);
+    account::finish_background(&fs);
     let all = Model {
         root: ROOT,
         limits: BTreeMap::new(),
@@ -277,7 +277,7 @@ fn filling_together() {
         }
         fs.finish_chores();
         fs.abandon();
-        account::settle(&fs);
+        account::finish_background(&fs);
         account::check(&fs, &Model::new()).unwrap_or_else(|e| panic!("{mode:?}: {e}"));
     }
 }
@@ -311,7 +311,7 @@ fn fill_and_empty(fs: &Fs, t: u64, time: u64, mode: (&str, Backend)) {
     }
 }
 
-/// An inode that is changed while cells are dropped never falls back to what it was.
+/// An inode that is changed while handles are dropped never falls back to what it was.
 #[test]
 fn evicting_loses_no_change() {
     let media = Media::new(&Shape::SMALL, Backend::Volatile);

@@ -7,7 +7,7 @@ pub use mkfs::Mkfs;
 use quayfs_fs::SetQuota;
 use quayfs_options::parse_size;
 
-use crate::mount::Users;
+use crate::mount::UnmountMode;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -189,12 +189,12 @@ pub struct Umount {
 }
 
 impl Umount {
-    /// What is to become of the users of the tree.
-    pub fn users(&self) -> Users {
+    /// How to unmount a tree that is in use.
+    pub fn mode(&self) -> UnmountMode {
         match (self.force, self.lazy) {
-            (true, _) => Users::Evict,
-            (false, true) => Users::Outlast,
-            (false, false) => Users::Respect,
+            (true, _) => UnmountMode::Force,
+            (false, true) => UnmountMode::Lazy,
+            (false, false) => UnmountMode::Normal,
         }
     }
 }

@@ -50,22 +50,22 @@ pub fn keep_memory_private() {
 
 /// Leaves this thread, and those that it starts, what it takes to unmount: `fusermount3` gets the rights of its owner.
 pub fn to_unmount() {
-    keep(TO_UNMOUNT, CapabilitySet::empty());
+    restrict(TO_UNMOUNT, CapabilitySet::empty());
 }
 
-/// As [`to_unmount`], and for the programs that the thread starts as well. Those of root have capabilities by themselves;
-/// those of an ordinary user, to which a service manager gave some, have only what is handed on.
+/// As [`to_unmount`], and for the programs that the thread starts as well. Those of root have capabilities by
+/// themselves; those of an ordinary user, to which a service manager gave some, have only what is handed on.
 pub fn to_have_it_done() {
-    keep(TO_UNMOUNT, TO_UNMOUNT);
+    restrict(TO_UNMOUNT, TO_UNMOUNT);
 }
 
 /// Leaves this thread, and those that it starts, these capabilities for good.
 pub fn to(these: CapabilitySet) {
-    keep(these, CapabilitySet::empty());
+    restrict(these, CapabilitySet::empty());
     complain("programs could get privileges", set_no_new_privs(true));
 }
 
-fn keep(these: CapabilitySet, hand_on: CapabilitySet) {
+fn restrict(these: CapabilitySet, hand_on: CapabilitySet) {
     let less = || {
         let now = capabilities(None)?;
         let kept = now.permitted & these;

@@ -131,7 +131,7 @@ fn inherit(job: &Job) -> Result<(Vec<String>, Vec<OwnedFd>), Ended> {
         true => handover::passed(),
         false => 0,
     };
-    let left = inherited::settle(passed);
+    let left = inherited::prepare(passed);
     // Before anything is opened that could get one of their numbers.
     let given = inherited::passed_on(passed).map_err(|e| {
         let why = format!("of {passed} descriptors that were passed on, not all are open: {e}");
@@ -236,8 +236,8 @@ struct Mounted {
     failed: Sender<()>,
 }
 
-/// Mounts, and serves in threads of its own. The mount is put into the tree last: whatever fails here, and whatever ends
-/// this process meanwhile, leaves none.
+/// Mounts, and serves in threads of its own. The mount is put into the tree last: whatever fails here, and whatever
+/// ends this process meanwhile, leaves none.
 fn attach(
     job: &Job,
     fs: &Arc<Fs>,
@@ -290,8 +290,8 @@ fn attach(
     })
 }
 
-/// As [`attach`], where another daemon has mounted: serves its connection. The mount point is not looked at before that,
-/// and what is mounted there by now may be something else.
+/// As [`attach`], where another daemon has mounted: serves its connection. The mount point is not looked at before
+/// that, and what is mounted there by now may be something else.
 fn resume(
     job: &Job,
     fs: &Arc<Fs>,
@@ -364,8 +364,8 @@ fn open(job: &Job) -> Result<Volume, VolumeError> {
     )
 }
 
-/// After a failure of the mount, also one that has been, the mount table shall say `ro`, and no other daemon go on as if it
-/// had not been. To be called when the mount is in the table.
+/// After a failure of the mount, also one that has been, the mount table shall say `ro`, and no other daemon go on as
+/// if it had not been. To be called when the mount is in the table.
 fn watch_failure(fs: &Fs, failed: Sender<()>, holder: Option<Holder>) {
     let tell = move || {
         // The thread is there as long as the process.

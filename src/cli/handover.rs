@@ -141,7 +141,7 @@ impl Holder {
 }
 
 impl Keeper for Kept {
-    fn keep(&self, descriptor: BorrowedFd<'_>) {
+    fn share(&self, descriptor: BorrowedFd<'_>) {
         self.holder.store(CONNECTION, descriptor);
     }
 
@@ -261,8 +261,8 @@ pub fn no_stores() -> io::Result<File> {
     Ok(memfd_create("quayfs-stores", MemfdFlags::CLOEXEC)?.into())
 }
 
-/// How a daemon will go on after the first one. `stores`: what the region outlives this process in; `number`: that of the
-/// mount.
+/// How a daemon will go on after the first one. `stores`: what the region outlives this process in; `number`: that of
+/// the mount.
 ///
 /// # Errors
 /// There is no memory.

@@ -7,7 +7,7 @@
 use quayfs_options::{MountOptions, OptionError};
 
 use super::exit::{Failure, MOUNT_USAGE};
-use crate::mount::Users;
+use crate::mount::UnmountMode;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
@@ -117,12 +117,12 @@ impl Call {
         Ok(call)
     }
 
-    /// What umount(8) wants done about users of the tree.
-    pub fn users(&self) -> Users {
+    /// How umount(8) wants it unmounted.
+    pub fn mode(&self) -> UnmountMode {
         match (self.fake, self.lazy) {
-            (true, _) => Users::Evict,
-            (false, true) => Users::Outlast,
-            (false, false) => Users::Respect,
+            (true, _) => UnmountMode::Force,
+            (false, true) => UnmountMode::Lazy,
+            (false, false) => UnmountMode::Normal,
         }
     }
 
@@ -190,9 +190,15 @@ mod tests {
         assert!(c.sloppy && c.fake);
         assert!(c.mount_options().unwrap().read_only);
         let c = call(Role::Umount, "/m -l -t quayfs").unwrap();
-        assert_eq!(c.users(), Users::Outlast);
-        assert_eq!(call(Role::Umount, "/m -f").unwrap().users(), Users::Evict);
-        assert_eq!(call(Role::Umount, "/m -n").unwrap().users(), Users::Respect);
+        assert_eq!(c.mode(), UnmountMode::Lazy);
+        assert_eq!(
+            call(Role::Umount, "/m -f").unwrap().mode(),
+            UnmountMode::Force
+        );
+        assert_eq!(
+            call(Role::Umount, "/m -n").unwrap().mode(),
+            UnmountMode::Normal
+        );
     }
 
     #[test]

@@ -28,7 +28,7 @@ const LIFTED: [(Resource, &str); 4] = [
 /// To be called once, before anything is opened and before there are threads; paths are absolute from there on.
 ///
 /// The first `passed` descriptors that are no standard streams stay open, for [`passed_on`].
-pub fn settle(passed: usize) -> Vec<String> {
+pub fn prepare(passed: usize) -> Vec<String> {
     let mut left = Vec::new();
     let mut note = |what: &str, result: rustix::io::Result<()>| {
         if let Err(e) = result {

@@ -17,7 +17,7 @@ use super::log::{self, Destination};
 use super::supervisor;
 use super::unopened::{unopened, unreached};
 use crate::mount::server::{self, Served};
-use crate::mount::{self, Users, table};
+use crate::mount::{self, UnmountMode, table};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -154,7 +154,7 @@ fn job(
     }
     if let Ok(Some(entry)) = mount::table::mount_of(&volume)
         && !matches!(
-            Served::find(&entry, Users::Respect),
+            Served::find(&entry, UnmountMode::Normal),
             Served::Dead | Served::Foreign
         )
     {
@@ -262,7 +262,7 @@ fn sweep(job: &Job, before: &[table::Entry]) {
     let gone = mount::Place::find(&job.target)
         .map_err(|e| e.to_string())
         .and_then(|place| {
-            let detached = place.detach(Users::Outlast, Some(&made.device));
+            let detached = place.detach(UnmountMode::Lazy, Some(&made.device));
             detached.map_err(|e| e.to_string())
         });
     if let Err(why) = gone {

@@ -1,7 +1,7 @@
 //! The process that outlives the daemon of a mount: it holds what the daemon cannot lose, and starts another one.
 //!
-//! A daemon sends it the descriptors of its connection to the kernel and of its memory ([`super::handover`]). As long as
-//! some process has them the mount is not dead: when the daemon dies, programs that use it wait, and the next daemon
+//! A daemon sends it the descriptors of its connection to the kernel and of its memory ([`super::handover`]). As long
+//! as some process has them the mount is not dead: when the daemon dies, programs that use it wait, and the next daemon
 //! takes over from here. No data passes through this process, and it opens nothing of the volume.
 
 use std::collections::VecDeque;
@@ -54,8 +54,8 @@ const START_PAUSE: Duration = Duration::from_millis(200);
 /// Longest message.
 const MESSAGE_MAX: usize = 4096;
 
-/// Runs daemons with these arguments until the mount has ended. They are not looked at: what reads them takes more memory
-/// than all that this process does.
+/// Runs daemons with these arguments until the mount has ended. They are not looked at: what reads them takes more
+/// memory than all that this process does.
 ///
 /// # Errors
 /// What the last daemon ended with. That it could not mount it has said itself on the standard output.
@@ -63,7 +63,7 @@ pub fn run(args: &[OsString]) -> Result<(), Failure> {
     let failed = |e: &dyn std::fmt::Display| Failure::new(MOUNT_FAILED, format!("supervisor: {e}"));
     let _ = rustix::thread::set_name(c"quayfs-super");
     let _ = rustix::process::setsid();
-    inherited::settle(0);
+    inherited::prepare(0);
     inherited::outlive_daemons();
     let mut supervisor = Supervisor::new().map_err(|e| failed(&e))?;
     loop {
@@ -253,7 +253,8 @@ impl Supervisor {
                 let null = std::fs::File::options().write(true).open("/dev/null")?;
                 rustix::stdio::dup2_stdout(&null)?;
             }
-            // A daemon that goes on with a mount obeys when it serves; before that it would just die. The first one may.
+            // A daemon that goes on with a mount obeys when it serves; before that it would just die. The first one
+            // may.
             if was_ready || !self.mounted {
                 self.pass_on_signals(&life)?;
             }
@@ -300,8 +301,8 @@ impl Supervisor {
         Ok(Some(text.lines().next().unwrap_or_default().into()))
     }
 
-    /// Daemons that start from now on inherit the descriptor. It has the lowest number that was free, so there is no gap
-    /// before it.
+    /// Daemons that start from now on inherit the descriptor. It has the lowest number that was free, so there is no
+    /// gap before it.
     fn hold(&mut self, name: &str, descriptor: OwnedFd) -> io::Result<()> {
         let next = FIRST + self.held.len() as i32;
         if descriptor.as_raw_fd() != next || next >= OWN {

@@ -7,7 +7,7 @@ use super::exit::{Failure, MOUNT_FAILED, say, warn};
 use crate::mount::server::{Ending, Served, Server};
 use crate::mount::superblock::{Elsewhere, Superblock};
 use crate::mount::table::{self, Entry};
-use crate::mount::{AttachError, Place, Users};
+use crate::mount::{AttachError, Place, UnmountMode};
 use std::path::Path;
 use std::time::Duration;
 use wait::Waited;
@@ -27,16 +27,16 @@ const NAMED: usize = 4;
 /// Unmounts what is mounted on `target`, or the volume that is there.
 ///
 /// When it returns well, the daemon has ended and the volume is closed: whatever was staged is on the data device.
-/// This does not hold with [`Users::Outlast`], which does not wait, nor if the file system is mounted elsewhere as
+/// This does not hold with [`UnmountMode::Lazy`], which does not wait, nor if the file system is mounted elsewhere as
 /// well: then it lives on, and that is said.
 ///
 /// # Errors
 /// Nothing was unmounted, or the volume was not closed.
-pub fn run(target: &Path, users: Users) -> Result<(), Failure> {
-    unmount(target, users).map_err(Failure::with(MOUNT_FAILED))
+pub fn run(target: &Path, mode: UnmountMode) -> Result<(), Failure> {
+    unmount(target, mode).map_err(Failure::with(MOUNT_FAILED))
 }
 
-fn unmount(target: &Path, users: Users) -> Result<(), String> {
+fn unmount(target: &Path, mode: UnmountMode) -> Result<(), String> {
     let shown = quayfs_shown::path(target);
     let named = table::resolve(target).map_err(|e| format!("{shown}: {e}"))?;
     let mounted = match table::mounted_on(&named) {
@@ -48,16 +48,16 @@ fn unmount(target: &Path, users: Users) -> Result<(), String> {
         .ok_or_else(|| format!("{shown} is not a mount point: `findmnt` lists them"))?;
     let target = entry.target.clone();
     let place = Place::find(&target).map_err(|e| format!("{shown}: {e}"))?;
-    let served = Served::find(&entry, users);
-    refuse(&served, &entry, users)?;
+    let served = Served::find(&entry, mode);
+    refuse(&served, &entry, mode)?;
     let superblock = Superblock::of(&entry);
     place
-        .detach(users, Some(&entry.device))
+        .detach(mode, Some(&entry.device))
         .map_err(|e| busy(e, &served))?;
-    if users == Users::Outlast {
+    if mode == UnmountMode::Lazy {
         return Ok(());
     }
-    if users == Users::Respect && superblock.lives() {
+    if mode == UnmountMode::Normal && superblock.lives() {
         let places = superblock.places();
         if !places.is_empty() || !superblock.ends_within(PASSING) {
             say(lives_on(&target, &places));
@@ -65,20 +65,20 @@ fn unmount(target: &Path, users: Users) -> Result<(), String> {
         }
     }
     match served {
-        Served::By(server) => finish(&server, (&entry, &superblock), users),
+        Served::By(server) => finish(&server, (&entry, &superblock), mode),
         Served::Dead => {
             let why = "its daemon had died: the next mount recovers what was durable by then";
             warn(format_args!("{shown} is unmounted; {why}"));
             Ok(())
         }
         Served::Silent | Served::OutOfSight | Served::Foreign => {
-            judge(&entry, users).map_err(|why| format!("{shown} is unmounted, but {why}"))
+            judge(&entry, mode).map_err(|why| format!("{shown} is unmounted, but {why}"))
         }
     }
 }
 
 /// What cannot be unmounted, and what would only wait for an answer that may never come.
-fn refuse(served: &Served, entry: &Entry, users: Users) -> Result<(), String> {
+fn refuse(served: &Served, entry: &Entry, mode: UnmountMode) -> Result<(), String> {
     let shown = quayfs_shown::path(&entry.target);
     match served {
         Served::Foreign => {
@@ -87,11 +87,11 @@ fn refuse(served: &Served, entry: &Entry, users: Users) -> Result<(), String> {
                 "{shown} is {kind}, not QuayFS: use `umount {shown}`"
             ))
         }
-        Served::Silent if users == Users::Respect => Err(format!(
+        Served::Silent if mode == UnmountMode::Normal => Err(format!(
             "{shown}: its daemon does not answer; {}",
             way_out(&shown)
         )),
-        Served::By(server) if users == Users::Respect && server.is_stopped() => {
+        Served::By(server) if mode == UnmountMode::Normal && server.is_stopped() => {
             let pid = server.pid().unwrap_or_default();
             Err(format!(
                 "{shown}: its daemon is stopped; `kill -CONT {pid}` lets it go on, {}",
@@ -123,11 +123,11 @@ fn busy(e: AttachError, served: &Served) -> String {
 fn finish(
     server: &Server,
     (entry, superblock): (&Entry, &Superblock),
-    users: Users,
+    mode: UnmountMode,
 ) -> Result<(), String> {
     let shown = quayfs_shown::path(&entry.target);
     let pid = server.pid().map_or("?".into(), |pid| pid.to_string());
-    let waited = wait::until_end(server, users)
+    let waited = wait::until_end(server, mode)
         .map_err(|e| format!("{shown} is unmounted, but its daemon cannot be waited for: {e}"))?;
     let held = "the volume is in use until it ends; its log says more";
     match waited {
@@ -158,12 +158,12 @@ fn finish(
             Ok(())
         }
         Some(Ending::Left(why)) => Err(unclosed(why)),
-        None => judge(entry, users).map_err(unclosed),
+        None => judge(entry, mode).map_err(unclosed),
     }
 }
 
 /// What the volume itself says, where the daemon cannot: whether it was closed.
-fn judge(entry: &Entry, users: Users) -> Result<(), String> {
+fn judge(entry: &Entry, mode: UnmountMode) -> Result<(), String> {
     let unseen = |why: String| {
         format!(
             "its daemon died or cannot be watched from here, and whether the volume was closed cannot be seen: {why}"
@@ -174,9 +174,9 @@ fn judge(entry: &Entry, users: Users) -> Result<(), String> {
         let shown = quayfs_shown::path(source);
         return Err(unseen(format!("the mount table names it {shown}")));
     }
-    let patience = match users {
-        Users::Evict => LOCK_FORCED,
-        Users::Respect | Users::Outlast => LOCK,
+    let patience = match mode {
+        UnmountMode::Force => LOCK_FORCED,
+        UnmountMode::Normal | UnmountMode::Lazy => LOCK,
     };
     let volume = match Volume::open(source, Access::ReadOnly, patience) {
         Ok(volume) => volume,
@@ -242,12 +242,12 @@ mod tests {
 
     #[test]
     fn what_is_not_ours_is_left_alone() {
-        let failure = run(Path::new("/proc"), Users::Respect).unwrap_err();
+        let failure = run(Path::new("/proc"), UnmountMode::Normal).unwrap_err();
         assert!(failure.line.contains("not QuayFS"), "{}", failure.line);
-        let failure = run(Path::new("/no/such/place"), Users::Respect).unwrap_err();
+        let failure = run(Path::new("/no/such/place"), UnmountMode::Normal).unwrap_err();
         assert_eq!(failure.code, MOUNT_FAILED);
         let dir = tempfile::tempdir().unwrap();
-        let failure = run(dir.path(), Users::Respect).unwrap_err();
+        let failure = run(dir.path(), UnmountMode::Normal).unwrap_err();
         assert!(
             failure.line.contains("not a mount point"),
             "{}",
@@ -281,7 +281,7 @@ mod tests {
                 source: path.clone().into(),
                 superblock: superblock.into(),
             };
-            judge(&entry, Users::Evict)
+            judge(&entry, UnmountMode::Force)
         };
         let fs = mounted();
         assert!(judged("rw").unwrap_err().contains("has not closed"));

@@ -9,7 +9,7 @@ use quayfs_options::{AtimePolicy, MountOptions, Permissions};
 
 use super::place::{Place, by_descriptor, device_of};
 use super::superblock::Superblock;
-use super::{AttachError, Users, fusermount, table};
+use super::{AttachError, UnmountMode, fusermount, table};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::mount::{
@@ -152,7 +152,7 @@ impl Pending {
 impl Drop for Mount {
     fn drop(&mut self) {
         if self.half_made
-            && let Err(e) = self.detach(Users::Evict)
+            && let Err(e) = self.detach(UnmountMode::Force)
         {
             tracing::error!("{e}");
         }
@@ -179,12 +179,12 @@ impl Mount {
         self.device.as_deref().map(Superblock::with_device)
     }
 
-    /// Takes the mount away. With [`Users::Respect`] the kernel writes dirty pages back first.
+    /// Takes the mount away. With [`UnmountMode::Normal`] the kernel writes dirty pages back first.
     ///
     /// # Errors
     /// [`AttachError::Busy`], [`AttachError::Detach`], [`AttachError::Helper`].
-    pub fn detach(&self, users: Users) -> Result<(), AttachError> {
-        self.place.detach(users, self.device.as_deref())
+    pub fn detach(&self, mode: UnmountMode) -> Result<(), AttachError> {
+        self.place.detach(mode, self.device.as_deref())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use quayfs_options::{AtimePolicy, MountOptions, Permissions};
 
-use super::{AttachError, Users};
+use super::{AttachError, UnmountMode};
 use rustix::cmsg_space;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
@@ -47,16 +47,16 @@ pub fn mount(source: &Path, target: &Path, options: &MountOptions) -> Result<Own
     receive(&ours).map_err(|e| AttachError::Helper(format!("sent no connection: {e}")))
 }
 
-/// Unmounts what is on `target`. `there`: the directory above, which may be a path to a descriptor, and the name in it; the
-/// helper is started there, so that it need not look up a path which others may have changed.
+/// Unmounts what is on `target`. `there`: the directory above, which may be a path to a descriptor, and the name in it;
+/// the helper is started there, so that it need not look up a path which others may have changed.
 pub fn unmount(
     target: &Path,
     there: Option<(PathBuf, &OsStr)>,
-    users: Users,
+    mode: UnmountMode,
 ) -> Result<(), AttachError> {
     let mut command = Command::new(PROGRAM);
     command.arg("-u");
-    if users != Users::Respect {
+    if mode != UnmountMode::Normal {
         command.arg("-z");
     }
     command.arg("--");

@@ -5,7 +5,7 @@
 //! once, and the descriptors are kept.
 
 use super::server::Served;
-use super::{AttachError, Users, fusermount, gone, table};
+use super::{AttachError, UnmountMode, fusermount, gone, table};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags, openat, openat2, statx};
 use rustix::io::Errno;
 use rustix::mount::UnmountFlags;
@@ -65,7 +65,7 @@ impl Place {
         let dir = self.open().map_err(|e| bad(unusable(e)))?;
         let entry = table::mounted_on(&self.path).ok().flatten();
         if let Some(entry) = entry
-            && matches!(Served::find(&entry, Users::Respect), Served::Dead)
+            && matches!(Served::find(&entry, UnmountMode::Normal), Served::Dead)
         {
             let unmount = format!("`quayfs umount {}`", self.path.display());
             return Err(bad(format!(
@@ -86,7 +86,7 @@ impl Place {
     ///
     /// # Errors
     /// [`AttachError::Busy`], [`AttachError::Detach`], [`AttachError::Helper`].
-    pub fn detach(&self, users: Users, device: Option<&str>) -> Result<(), AttachError> {
+    pub fn detach(&self, mode: UnmountMode, device: Option<&str>) -> Result<(), AttachError> {
         let failed = |why: String| AttachError::Detach {
             path: self.path.clone(),
             why,
@@ -96,10 +96,12 @@ impl Place {
         {
             return Err(failed("another file system is mounted there now".into()));
         }
-        let flags = match users {
-            Users::Respect => UnmountFlags::NOFOLLOW,
-            Users::Outlast => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
-            Users::Evict => UnmountFlags::NOFOLLOW | UnmountFlags::FORCE | UnmountFlags::DETACH,
+        let flags = match mode {
+            UnmountMode::Normal => UnmountFlags::NOFOLLOW,
+            UnmountMode::Lazy => UnmountFlags::NOFOLLOW | UnmountFlags::DETACH,
+            UnmountMode::Force => {
+                UnmountFlags::NOFOLLOW | UnmountFlags::FORCE | UnmountFlags::DETACH
+            }
         };
         let path = match &self.above {
             Some((dir, name)) => by_descriptor(dir).join(name),
@@ -111,7 +113,7 @@ impl Place {
             Err(Errno::PERM) => {
                 let above = self.above.as_ref();
                 let there = above.map(|(dir, name)| (by_descriptor(dir), &**name));
-                fusermount::unmount(&self.path, there, users)
+                fusermount::unmount(&self.path, there, mode)
             }
             Err(e) => Err(failed(e.to_string())),
         }
@@ -180,7 +182,7 @@ mod tests {
     #[test]
     fn what_is_mounted_there_by_now_is_left_alone() {
         let place = Place::find(Path::new("/proc")).unwrap();
-        let failure = place.detach(Users::Respect, Some("0:0")).unwrap_err();
+        let failure = place.detach(UnmountMode::Normal, Some("0:0")).unwrap_err();
         assert!(failure.to_string().contains("another file system"));
     }
 }

@@ -10,7 +10,7 @@ use quayfs_server::STATUS_XATTR;
 
 use super::table::Entry;
 
-use super::{Users, gone, superblock};
+use super::{UnmountMode, gone, superblock};
 use procfs::process::Process;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -271,15 +271,15 @@ pub enum Served {
 
 impl Served {
     /// Finds out. A daemon that cannot be found otherwise is asked, and has ten seconds. It is not asked for
-    /// [`Users::Outlast`] and [`Users::Evict`], where the answer does not matter, if the mount is ours by its type.
-    pub fn find(entry: &Entry, users: Users) -> Self {
+    /// [`UnmountMode::Lazy`] and [`UnmountMode::Force`], where the answer does not matter, if the mount is ours by its type.
+    pub fn find(entry: &Entry, mode: UnmountMode) -> Self {
         if !entry.is_fuse() {
             return Self::Foreign;
         }
         if let Some(server) = Server::of(entry) {
             return Self::By(server);
         }
-        if users != Users::Respect && entry.is_quayfs() {
+        if mode != UnmountMode::Normal && entry.is_quayfs() {
             return Self::OutOfSight;
         }
         match ask(entry) {

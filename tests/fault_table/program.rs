@@ -87,7 +87,7 @@ fn checkpoint(steps: &mut Vec<Step>) {
 }
 
 /// Creates, writes of all kinds, rounds in place and with swap, renames, truncates, holes,
-/// deletes, a zero batch, an unmount, a death, and recoveries.
+/// deletes, a zeroing pass, an unmount, a death, and recoveries.
 pub fn program() -> Vec<Step> {
     let mut p = vec![
         create("/d", S_IFDIR | 0o755),
@@ -169,7 +169,7 @@ pub fn program() -> Vec<Step> {
     }));
     p.push(forget());
     checkpoint(&mut p);
-    p.push(plain("zero batch", Op::Zero));
+    p.push(plain("zeroing pass", Op::Zero));
     p.push(plain("trim", Op::Trim));
     p.push(plain("gather", Op::Gather));
     p.push(write("write", "/x", 9 * B, 2 * BLOCK));

@@ -31,7 +31,7 @@ fn recorded(image: &Image, backend: Backend) -> (Recorder, Media) {
     for (block, bytes) in &image.blocks {
         recorder.device().write(*block, bytes).expect("write");
     }
-    recorder.settle();
+    recorder.start_here();
     let media = Media {
         region: recorder.region(),
         device: recorder.device(),

@@ -1,10 +1,10 @@
-//! A simulated disk: a file system with one file, `disk`, which behaves like an SSD with a volatile write cache in front
-//! of IMAGE. Behind a loop device with direct I/O it is a block device whose power can be cut, and which is as slow as it
-//! is told to be.
+//! A simulated disk: a file system with one file, `disk`, which behaves like an SSD with a volatile write cache in
+//! front of IMAGE. Behind a loop device with direct I/O it is a block device whose power can be cut, and which is as
+//! slow as it is told to be.
 //!
-//! What is written is in the cache until an `fsync`, which is the disk's flush; SIGUSR1 cuts the power: of each sector that
-//! no flush covers, one version that it had since then, or what it had before, is in IMAGE, and every request fails. SIGTERM
-//! and SIGINT unmount, and what is in the cache reaches IMAGE when the last file is closed.
+//! What is written is in the cache until an `fsync`, which is the disk's flush; SIGUSR1 cuts the power: of each sector
+//! that no flush covers, one version that it had since then, or what it had before, is in IMAGE, and every request
+//! fails. SIGTERM and SIGINT unmount, and what is in the cache reaches IMAGE when the last file is closed.
 //!
 //! Flushes are served one after the other. Requests that come meanwhile are served too, but Linux sends few: it lets no
 //! write pass an `fsync` of the same file, and a loop device none of its flushes.
@@ -21,7 +21,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Parser;
-use quayfs::mount::{Mount, Pending, Place, Users};
+use quayfs::mount::{Mount, Pending, Place, UnmountMode};
 use quayfs_fuse::{Idle, Stats};
 use quayfs_options::MountOptions;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
@@ -66,7 +66,7 @@ fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
     thread::spawn(move || {
         for signal in signals.forever() {
             if signal != SIGUSR1 {
-                if let Some(Err(e)) = mount.get().map(|m| m.detach(Users::Outlast)) {
+                if let Some(Err(e)) = mount.get().map(|m| m.detach(UnmountMode::Lazy)) {
                     eprintln!("disk: {e}");
                 }
             } else if let Some(cut) = disk.cut() {

@@ -3,7 +3,10 @@
 use quayfs_fuse::wire::{
     AttrOf, AttrOut, EntryOut, Init, Open, OpenOut, ROOT, ReadIn, StatfsOut, WriteOut,
 };
-use quayfs_fuse::{Answer, Errno, Listing, Offer, Op, Out, Request, Service, Wish, waiting};
+use quayfs_fuse::{
+    Answer, Errno, KernelCapabilities, Listing, Op, Out, Request, RequestedCapabilities, Service,
+    waiting,
+};
 use quayfs_server::FOREVER;
 
 use crate::cache::SECTOR;
@@ -24,8 +27,8 @@ pub struct Disk<'a> {
 }
 
 impl Service for Disk<'_> {
-    fn init(&self, _: &Offer) -> Wish {
-        Wish {
+    fn init(&self, _: &KernelCapabilities) -> RequestedCapabilities {
+        RequestedCapabilities {
             // Without asynchronous direct I/O a loop device has one request under way.
             flags: Init::ASYNC_READ | Init::ASYNC_DIO | Init::PARALLEL_DIROPS,
             max_write: REQUEST_MAX,

@@ -1,7 +1,8 @@
 //! A file system that does nothing, to measure the server by: the protocol, options, transports and
 //! rules towards the kernel of QuayFS, with hash maps behind them. Payloads are copied to and from
 //! memory; nothing is durable. With `--device` each fsync writes one block there and flushes, which is the least that a
-//! durable one can do; calls at one time share the write and the flush. Serves in the foreground until it is unmounted or gets SIGTERM.
+//! durable one can do; calls at one time share the write and the flush. Serves in the foreground until it is unmounted
+//! or gets SIGTERM.
 
 mod bound;
 mod service;
@@ -15,7 +16,7 @@ use std::time::Duration;
 use bound::Bound;
 use clap::Parser;
 use mimalloc::MiMalloc;
-use quayfs::mount::{Mount, Pending, Place, Users};
+use quayfs::mount::{Mount, Pending, Place, UnmountMode};
 use quayfs_fuse::Stats;
 use quayfs_nothing::tree::Tree;
 use quayfs_options::{MountOptions, parse_size};
@@ -50,7 +51,8 @@ struct Args {
     /// Requests under way in the ring of a CPU.
     #[arg(long)]
     depth: Option<usize>,
-    /// A device or file, which fsyncs write a block each to, and flush; those at one time together. Its content is lost.
+    /// A device or file, which fsyncs write a block each to, and flush; those at one time together. Its content is
+    /// lost.
     #[arg(long)]
     device: Option<PathBuf>,
 }
@@ -71,7 +73,7 @@ fn run(args: &Args) -> Result<(), Box<dyn std::error::Error>> {
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     thread::spawn(move || {
         for _ in signals.forever() {
-            if let Some(Err(e)) = mount.get().map(|m| m.detach(Users::Outlast)) {
+            if let Some(Err(e)) = mount.get().map(|m| m.detach(UnmountMode::Lazy)) {
                 eprintln!("{e}");
             }
         }

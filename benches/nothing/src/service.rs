@@ -8,7 +8,8 @@ use quayfs_fuse::wire::{
     StatfsOut, WriteOut,
 };
 use quayfs_fuse::{
-    Answer, Errno, Listing, Offer, Op, Out, Postponed, Request, Service, Stats, Wish,
+    Answer, Errno, KernelCapabilities, Listing, Op, Out, Postponed, Request, RequestedCapabilities,
+    Service, Stats,
 };
 use quayfs_options::{MountOptions, OpenPolicy};
 use quayfs_server::STATUS_XATTR;
@@ -47,7 +48,7 @@ fn entry(attr: AttrOf) -> EntryOut {
 }
 
 impl Service for Nothing {
-    fn init(&self, _: &Offer) -> Wish {
+    fn init(&self, _: &KernelCapabilities) -> RequestedCapabilities {
         wish(&self.options, REQUEST_MAX)
     }
 

@@ -1,7 +1,7 @@
-//! Checkpoint rounds and zero batches: staged blocks move to the data device.
+//! Checkpoint rounds and zeroing passes: staged blocks move to the data device.
 //!
 //! A round takes the newest version of every block staged at or below its cut S, writes it, and
-//! makes the move with one L2P transaction that also stores `retired_seq = S` (`docs/internals/paper-map.md`;
+//! makes the move with one page-table transaction that also stores `retired_seq = S` (`docs/internals/paper-map.md`;
 //! papers 1 and 2). Where only room is wanted, S is the middle of what is staged ([`Reach::Older`]): a
 //! block that has been written again above it stays where it is, and what is written all the time never
 //! reaches the device.
@@ -23,26 +23,26 @@ use quayfs_store::engine::Engine;
 use quayfs_store::error::Result;
 use quayfs_store::grace::{self, Grace};
 use quayfs_store::metrics::Metrics;
-use quayfs_store::turns::Turns;
+use quayfs_store::pacing::Pacing;
 
 use crate::Background;
 
-mod crew;
 mod find;
 mod gather;
 mod plan;
+mod worker_pool;
 mod write;
 
-pub(crate) use crew::Crew;
 use find::Search;
 pub use gather::{GAIN, gather};
 use plan::{Borrowed, plan};
-use write::{Spare, post};
+pub(crate) use worker_pool::WorkerPool;
+use write::{Spare, submit};
 
 /// Physically consecutive blocks that are worth writing in place.
 pub const RUN_MIN: usize = 8;
-/// LBNs of one zero batch.
-const ZERO_BATCH: u64 = 32 << 10;
+/// LBNs of one zeroing pass.
+const ZEROED_AT_ONCE: u64 = 32 << 10;
 /// LBNs of one while a round writes: the device takes longer.
 const ZERO_BESIDE: u64 = 4 << 10;
 /// Such a batch is due when more LBNs than one for each so many free ones wait for it.
@@ -75,7 +75,7 @@ struct Round {
     newest: Vec<LiveSlot>,
     /// Slots of blocks that no file owns any more.
     orphaned: Vec<LiveSlot>,
-    /// By physical block. The crew has them too while it writes.
+    /// By physical block. The workers have them too while they write.
     moves: Arc<Vec<Move>>,
     borrowed: Borrowed,
 }
@@ -91,9 +91,9 @@ pub(crate) struct Workspace {
 /// How far a round goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// Everything up to D.
+    /// Everything up to digested_seq.
     All,
-    /// The older half of the slots up to D.
+    /// The older half of the slots up to digested_seq.
     Older,
 }
 
@@ -161,8 +161,8 @@ pub fn rounds(e: &Background, reach: Reach, more: impl FnMut(u64) -> bool) -> Re
     outcome.map(|()| pipeline.report)
 }
 
-/// Rounds that follow each other: while one is on its way to the device, the one before it ends, and the one after it is
-/// found.
+/// Rounds that follow each other: while one is on its way to the device, the one before it ends, and the one after it
+/// is found.
 struct Pipeline<'e, M> {
     e: &'e Background,
     reach: Reach,
@@ -184,9 +184,9 @@ impl<M: FnMut(u64) -> bool> Pipeline<'_, M> {
         if let Some(grace) = round.grace.take() {
             grace.wait();
         }
-        let writing = post(e, &round.moves);
+        let writing = submit(e, &round.moves);
 
-        // While the crew writes: what needs no device.
+        // While the workers write: what needs no device.
         // The next round takes what is digested by then.
         e.kick(true, false);
         self.end_committed()?;
@@ -199,7 +199,7 @@ impl<M: FnMut(u64) -> bool> Pipeline<'_, M> {
         let next = self.find_next(round);
         writing.finish()?;
 
-        // Ordering "device flush before the L2P transaction": a retired slot is gone for good.
+        // Ordering "device flush before the page-table transaction": a retired slot is gone for good.
         e.flush_device()?;
         commit(e, txn)?;
         Ok(next)
@@ -215,7 +215,7 @@ impl<M: FnMut(u64) -> bool> Pipeline<'_, M> {
         let spare = Spare::borrow(e, moves.len());
         for copies in spare.copies(moves) {
             let n = copies.len() as u64;
-            let writing = post(e, &Arc::new(copies));
+            let writing = submit(e, &Arc::new(copies));
             self.end_committed()?;
             writing.help(&mut self.workspace.buf);
             writing.finish()?;
@@ -266,11 +266,11 @@ impl Round {
 
 /// Takes the slots of a round out of the staged map, so that no reader finds them any more, and frees them.
 fn end(e: &Engine, mut round: Round) -> Result<Round> {
-    let hurry = || e.journal.slots_are_wanted();
-    let mut turns = Turns::unless(&hurry);
+    let urgent = || e.journal.slots_are_wanted();
+    let mut pacing = Pacing::unless(&urgent);
     for slots in (round.newest.chunks(TAKEN_AWAY)).chain(round.orphaned.chunks(TAKEN_AWAY)) {
         e.staged.remove_all(slots.iter().map(|s| (s.lbn, s.slot())));
-        turns.step(slots.len() as u32);
+        pacing.step(slots.len() as u32);
     }
     free_slots(e, round.cut)?;
     std::mem::take(&mut round.borrowed).give_back(e);
@@ -299,14 +299,14 @@ fn free_slots(e: &Engine, retired: u64) -> Result<()> {
     Ok(())
 }
 
-/// The L2P transaction of a round, to be committed when the device has the blocks.
+/// The page-table transaction of a round, to be committed when the device has the blocks.
 fn entries<'e>(e: &'e Engine, moves: &[Move], cut: u64) -> Result<quayfs_ppt::Txn<'e>> {
     let mut txn = e.ppt.begin().map_err(|err| e.table_error(err))?;
     let fill = (|| {
-        let hurry = || e.journal.slots_are_wanted();
-        let mut turns = Turns::unless(&hurry);
+        let urgent = || e.journal.slots_are_wanted();
+        let mut pacing = Pacing::unless(&urgent);
         for m in moves {
-            turns.step(4);
+            pacing.step(4);
             if let Some(b) = m.borrowed {
                 txn.swap(m.slot.lbn, b)?;
                 txn.set_zero(b)?;
@@ -329,13 +329,13 @@ fn commit(e: &Engine, txn: quayfs_ppt::Txn<'_>) -> Result<()> {
 }
 
 /// Sets freed LBNs to state zero so that they can be handed out again; returns how many.
-pub fn zero_batch(e: &Background) -> Result<u64> {
+pub fn zero_freed(e: &Background) -> Result<u64> {
     let _one = e.rounding.lock();
-    zero_some(e, ZERO_BATCH)
+    zero_some(e, ZEROED_AT_ONCE)
 }
 
-/// The same for at most so many, by the thread that runs rounds. One that writes may be under way, if its L2P transaction
-/// has not begun: what it writes is staged until it ends, and left out here.
+/// The same for at most so many, by the thread that runs rounds. One that writes may be under way, if its page-table
+/// transaction has not begun: what it writes is staged until it ends, and left out here.
 fn zero_some(e: &Engine, most: u64) -> Result<u64> {
     let mut n = 0;
     for run in e.lbns.pending_runs(most) {
@@ -365,7 +365,7 @@ fn zero_some(e: &Engine, most: u64) -> Result<u64> {
             Err(_) => false,
         });
         if !dirty.is_empty() {
-            e.ppt.zero_batch(&dirty).map_err(|err| {
+            e.ppt.zero(&dirty).map_err(|err| {
                 e.fail(&err);
                 e.table_error(err)
             })?;

@@ -7,16 +7,16 @@ use std::ops::Range;
 use quayfs_journal::{RecordRef, Records};
 use quayfs_options::Durability;
 use quayfs_store::engine::Engine;
-use quayfs_store::error::{FsError, Result, Shortage};
+use quayfs_store::error::{FsError, Resource, Result};
 use quayfs_store::grace;
 use quayfs_store::metrics::Metrics;
 use quayfs_store::ns::node::record_pages;
-use quayfs_store::turns::Turns;
+use quayfs_store::pacing::Pacing;
 
 use crate::Background;
 use crate::threads::is_full;
 
-pub use batch::{Batch, Room};
+pub use batch::{Batch, Scratch};
 
 /// Records of one digest batch.
 const BATCH_RECORDS: usize = 4096;
@@ -32,7 +32,7 @@ const BEHIND_AT: [u64; 2] = [8, 4];
 #[derive(Default)]
 pub(crate) struct Digesting {
     records: Records,
-    room: Room,
+    room: Scratch,
 }
 
 /// Digests everything that may be digested when this begins. If that fails, whichever the caller, no record can
@@ -64,9 +64,9 @@ fn digest_some(e: &Engine, upto: u64, memory: &mut Digesting) -> Result<()> {
     let after = e.journal.digested();
     // A yielding thread goes behind all writers, and the log may be full before its turn comes again.
     let behind = BEHIND_AT[usize::from(e.durability == Durability::Commit)];
-    let hurry = || e.journal.room_is_wanted() || e.journal.log_uses_more_than_one_in(behind);
-    let mut turns = Turns::unless(&hurry);
-    read_records(e, after..upto, records, &mut turns)?;
+    let urgent = || e.journal.room_is_wanted() || e.journal.log_uses_more_than_one_in(behind);
+    let mut pacing = Pacing::unless(&urgent);
+    read_records(e, after..upto, records, &mut pacing)?;
     let Some(last) = records.last_seq() else {
         // Only holes: numbers of an earlier epoch that no record took.
         e.journal
@@ -93,28 +93,28 @@ fn digest_some(e: &Engine, upto: u64, memory: &mut Digesting) -> Result<()> {
             let r = records.get(done);
             batch.apply(r.seq, r.items)?;
             done += 1;
-            turns.step(4);
+            pacing.step(4);
         }
         for r in (first..done).map(|i| records.get(i)) {
             e.journal.mark_committed(r);
-            turns.step(1 + 2 * r.runs().count() as u32);
+            pacing.step(1 + 2 * r.runs().count() as u32);
         }
         let seq = if done == records.len() {
             last
         } else {
             records.get(done - 1).seq
         };
-        match batch.write(&mut turns) {
+        match batch.write(&mut pacing) {
             Ok(retired) => {
-                // Ordering "D before reuse": old pages and ring space come back after this.
+                // Ordering "digested_seq before reuse": old pages and ring space come back after this.
                 e.journal
                     .set_digested(seq)
                     .map_err(|err| e.journal_error(err))?;
                 e.nodes.retire_pages(retired.pages);
-                e.nodes.unpromise(retired.dropped);
+                e.nodes.unreserve(retired.dropped);
                 e.release_digested(seq);
             }
-            Err(FsError::Short(Shortage::Nodes)) if done - first > 1 => {
+            Err(FsError::OutOf(Resource::Nodes)) if done - first > 1 => {
                 // The estimate was off: a record at a time always fits the reserve.
                 digest_singly(e, (first..done).map(|i| records.get(i)), batches)?;
             }
@@ -130,7 +130,7 @@ fn read_records(
     e: &Engine,
     range: Range<u64>,
     records: &mut Records,
-    turns: &mut Turns<'_>,
+    pacing: &mut Pacing<'_>,
 ) -> Result<()> {
     records.clear();
     let mut reader = e.journal.reader(range.start, range.end);
@@ -139,7 +139,7 @@ fn read_records(
         if (reader.read(room, READ_RECORDS, records)).map_err(|err| e.journal_error(err))? == 0 {
             break;
         }
-        turns.step(16 * READ_RECORDS as u32);
+        pacing.step(16 * READ_RECORDS as u32);
     }
     Ok(())
 }
@@ -147,19 +147,19 @@ fn read_records(
 fn digest_singly<'r>(
     e: &Engine,
     records: impl Iterator<Item = RecordRef<'r>>,
-    room: &mut Room,
+    room: &mut Scratch,
 ) -> Result<()> {
     for r in records {
         grace::wait();
         let mut batch = Batch::new(&e.nodes, room);
         batch.apply(r.seq, r.items)?;
         e.journal.mark_committed(r);
-        let retired = batch.write(&mut Turns::default())?;
+        let retired = batch.write(&mut Pacing::default())?;
         e.journal
             .set_digested(r.seq)
             .map_err(|err| e.journal_error(err))?;
         e.nodes.retire_pages(retired.pages);
-        e.nodes.unpromise(retired.dropped);
+        e.nodes.unreserve(retired.dropped);
         e.release_digested(r.seq);
     }
     Ok(())

@@ -1,8 +1,8 @@
-//! What works beside operations, which never call it: digest turns records into home pages, rounds move staged blocks to
-//! the data device, zero batches make freed blocks fit for new content, and trim tells the device of them.
+//! What works beside operations, which never call it: digest turns records into home pages, rounds move staged blocks
+//! to the data device, zeroing passes make freed blocks fit for new content, and trim tells the device of them.
 //!
-//! An operation that runs short asks the [engine](quayfs_store::engine) for relief. What relieves it is here: the
-//! [`Threads`] of a mount, or, where there are none, the function that [`Background::relieve_inline`] has handed to
+//! An operation that runs short asks the [engine](quayfs_store::engine) for space. What reclaims it is here: the
+//! [`Threads`] of a mount, or, where there are none, the function that [`Background::reclaim_inline`] has handed to
 //! the engine.
 
 use std::ops::Deref;
@@ -17,20 +17,20 @@ pub mod digest;
 mod threads;
 pub mod trim;
 
-use checkpoint::{Crew, Workspace};
+use checkpoint::{WorkerPool, Workspace};
 use digest::{Digesting, digest_all};
 pub use threads::{Threads, guarded};
 
 /// An engine, and what works beside its operations: digest and rounds, which no operation calls. Those that run short
-/// wait for the threads, or have this work done by what was given to [`Engine::relieve_inline`].
+/// wait for the threads, or have this work done by what was given to [`Engine::reclaim_inline`].
 pub struct Background {
     engine: Engine,
     /// One digest at a time, with the memory of its batches.
     digesting: Mutex<Digesting>,
-    /// One round or zero batch at a time.
+    /// One round or zeroing pass at a time.
     pub(crate) rounding: Mutex<Workspace>,
     /// The threads that write for it.
-    pub(crate) crew: Crew,
+    pub(crate) pool: WorkerPool,
 }
 
 impl Deref for Background {
@@ -42,20 +42,20 @@ impl Deref for Background {
 }
 
 impl Background {
-    /// Nothing works yet: [`Threads::start`], or [`Background::relieve_inline`].
+    /// Nothing works yet: [`Threads::start`], or [`Background::reclaim_inline`].
     pub fn new(engine: Engine) -> Self {
         Self {
             engine,
             digesting: Mutex::default(),
             rounding: Mutex::default(),
-            crew: Crew::default(),
+            pool: WorkerPool::default(),
         }
     }
 
     /// Without threads: operations that run short do this work.
-    pub fn relieve_inline(self: &Arc<Self>) {
+    pub fn reclaim_inline(self: &Arc<Self>) {
         let this = Arc::downgrade(self);
-        self.engine.relieve_inline(move || {
+        self.engine.reclaim_inline(move || {
             match this.upgrade() {
                 Some(this) => this.cycle(),
                 // What calls this has it.
@@ -64,22 +64,22 @@ impl Background {
         });
     }
 
-    /// One digest pass, one round and one zero batch.
+    /// One digest pass, one round and one zeroing pass.
     fn cycle(&self) -> Result<()> {
         digest_all(self)?;
         checkpoint::round(self)?;
-        checkpoint::zero_batch(self)?;
+        checkpoint::zero_freed(self)?;
         Ok(())
     }
 
-    /// Writes what rounds post, until [`Background::end_writes`]. The body of a thread.
+    /// Writes what rounds submit, until [`Background::end_writes`]. The body of a thread.
     pub fn serve_writes(&self) {
-        self.crew.serve(self);
+        self.pool.serve(self);
     }
 
-    /// Ends [`Background::serve_writes`], once what was posted has been written.
+    /// Ends [`Background::serve_writes`], once what was submitted has been written.
     pub fn end_writes(&self) {
-        self.crew.stop();
+        self.pool.stop();
     }
 
     /// Ends a mount: commits, digests, checkpoints everything and marks the volume clean. One that a failure has made
@@ -98,7 +98,7 @@ impl Background {
         self.commit()?;
         digest_all(self)?;
         while checkpoint::round(self)?.slots > 0 {}
-        checkpoint::zero_batch(self)?;
+        checkpoint::zero_freed(self)?;
         self.mark_clean()
     }
 }

@@ -1,6 +1,6 @@
-//! The background threads: one digests and commits, one runs rounds and zero batches, some write for it, some write what
-//! large requests bring, one commits for calls of `fsync` that come while another commit runs, one brings home what commits
-//! have written to the batch log, one reads ahead.
+//! The background threads: one digests and commits, one runs rounds and zeroing passes, some write for it, some write
+//! what large requests bring, one commits for calls of `fsync` that come while another commit runs, one brings home
+//! what commits have written to the batch log, one reads ahead.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use quayfs_journal::JournalStats;
 use quayfs_options::Durability;
 use quayfs_store::behind;
-use quayfs_store::engine::{Engine, Rest, Wanted};
+use quayfs_store::engine::{BackgroundWork, Engine, Rest};
 use quayfs_store::error::{FsError, Result};
 use quayfs_sync::thread::{self, JoinHandle};
 use quayfs_sync::time::Instant;
@@ -18,8 +18,8 @@ use crate::Background;
 use crate::checkpoint::{self, Reach};
 use crate::digest::digest_all;
 
-/// How long a record waits for digest at most, and how often caches are trimmed while the mount is used; on a disk, where
-/// commits wait for the flushes of digest.
+/// How long a record waits for digest at most, and how often caches are trimmed while the mount is used; on a disk,
+/// where commits wait for the flushes of digest.
 const DIGEST_EVERY: Duration = Duration::from_millis(50);
 const DIGEST_EVERY_ON_DISK: Duration = Duration::from_secs(1);
 /// How often the checkpoint thread looks around while the mount is used.
@@ -183,7 +183,7 @@ fn round_loop(e: &Background) {
     let mut appended = 0;
     let mut rest = Rest::For(LOOK_EVERY);
     loop {
-        let asked = e.await_work(rest, |w: &mut Wanted| {
+        let asked = e.await_work(rest, |w: &mut BackgroundWork| {
             std::mem::take(&mut w.room)
                 | std::mem::take(&mut w.round)
                 | std::mem::take(&mut w.gathering)
@@ -213,7 +213,7 @@ fn round_loop(e: &Background) {
                     })?;
                 }
                 if e.lbns.pending() > 0 && (asked.round || idle || zero_is_due(e)) {
-                    checkpoint::zero_batch(e)?;
+                    checkpoint::zero_freed(e)?;
                 }
                 gather(e, appended == before)?;
                 Ok::<_, FsError>(())
@@ -250,11 +250,11 @@ fn goes_on(e: &Engine, freed: u64) -> bool {
     used * 100 > stats.slots * HIGH_WATER && !e.round_is_wanted() && !zero_is_due(e)
 }
 
-/// Puts free blocks in order if large writes go to short pieces, or, in a pause, if they would. What has been freed goes
-/// first: it would lie between what is free.
+/// Puts free blocks in order if large writes go to short pieces, or, in a pause, if they would. What has been freed
+/// goes first: it would lie between what is free.
 fn gather(e: &Background, pause: bool) -> Result<()> {
     let zero_all = || {
-        while e.lbns.pending() > 0 && checkpoint::zero_batch(e)? > 0 {}
+        while e.lbns.pending() > 0 && checkpoint::zero_freed(e)? > 0 {}
         Ok::<_, FsError>(())
     };
     let needed = e.pieces.are_short();

@@ -1,10 +1,11 @@
 //! Trim (`FITRIM`): the data device is told which of its blocks hold nothing.
 //!
 //! A physical block may be discarded only if no mapping that any recovery could come to leads to its content. That is
-//! so of those whose LBN the allocator has in hand: its freeing record is at or below the durable D, its entry is
-//! durably *zero*, no live slot names it, and the L2P transaction that brought the block to it, if there was one, has
-//! committed before a round gave the LBN back (`docs/internals/crash-consistency.md`). So a trim borrows LBNs from the
-//! allocator as a round does, a batch at a time, and nothing can write to their blocks before they are back.
+//! so of those whose LBN the allocator has in hand: its freeing record is at or below the durable digested_seq, its
+//! entry is durably *zero*, no live slot names it, and the page-table transaction that brought the block to it, if
+//! there was one, has committed before a round gave the LBN back (`docs/internals/crash-consistency.md`). So a trim
+//! borrows LBNs from the allocator as a round does, a batch at a time, and nothing can write to their blocks before
+//! they are back.
 //!
 //! The spare pool is left alone: rounds use it without asking the allocator.
 
@@ -96,7 +97,7 @@ fn clean(e: &Background) -> Result<()> {
     if e.lbns.pending() > 0 {
         // Blocks whose last version is staged wait for a round.
         checkpoint::round(e)?;
-        while e.lbns.pending() > 0 && checkpoint::zero_batch(e)? > 0 {}
+        while e.lbns.pending() > 0 && checkpoint::zero_freed(e)? > 0 {}
     }
     Ok(())
 }

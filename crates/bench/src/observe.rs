@@ -170,7 +170,8 @@ impl Counters {
 }
 
 impl Counters {
-    /// Reads them of a file system that is called directly, so that this process does all the work; `status` is what the file system says of itself, as a mount would say it.
+    /// Reads them of a file system that is called directly, so that this process does all the work; `status` is what
+    /// the file system says of itself, as a mount would say it.
     ///
     /// # Errors
     /// `/proc` cannot be read, or the status is nonsense.
@@ -287,7 +288,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// What the file system said.
-pub fn settle(target: &Target, patience: Duration) -> Result<bool> {
+pub fn await_idle(target: &Target, patience: Duration) -> Result<bool> {
     rustix::fs::syncfs(target.dir()).map_err(|errno| Error::Call {
         call: "syncfs",
         path: target.path.clone(),

@@ -172,7 +172,7 @@ struct Around<'a> {
 
 impl Between for Around<'_> {
     fn prepared(&mut self) -> Result<()> {
-        self.settled = observe::settle(self.target, self.patience)?;
+        self.settled = observe::await_idle(self.target, self.patience)?;
         Ok(())
     }
 
@@ -196,7 +196,7 @@ impl Run<'_> {
         let job = self.workload.prepare(&place)?;
         let caches_dropped = !self.keep_caches && caches::can_drop();
         if caches_dropped {
-            observe::settle(target, Duration::ZERO)?;
+            observe::await_idle(target, Duration::ZERO)?;
             caches::drop(What::All)?;
         }
         let mut around = Around {
@@ -209,7 +209,7 @@ impl Run<'_> {
         let tallies = run::run(&*job, &place, steps, pin, self.stop, &mut around)?;
         let after = Counters::read(target)?;
         let drained = Instant::now();
-        let settled = observe::settle(target, self.patience)?;
+        let settled = observe::await_idle(target, self.patience)?;
         let drain = drained.elapsed().as_secs_f64();
         let last = Counters::read(target)?;
         let before = around.before.as_ref().unwrap_or(&after);

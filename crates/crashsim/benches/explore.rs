@@ -9,7 +9,7 @@ use std::hint::black_box;
 fn explore(c: &mut Criterion) {
     let recorder = Recorder::new(1 << 20, 1024, Backend::Dax);
     recorder.region().write(0, &vec![7; 1 << 20]);
-    recorder.settle();
+    recorder.start_here();
     let (region, device) = (recorder.region(), recorder.device());
     for i in 0..20_u64 {
         region.write_nt(i * 8192, &[i as u8; 4096]);

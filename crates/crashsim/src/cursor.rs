@@ -118,12 +118,12 @@ impl Cursor {
         for (line, flush) in thread.flushed.drain(..) {
             // Non-temporal stores of other threads are not in the cache, and those of this one follow. Those of the
             // dead have arrived where a flush covers them.
-            self.pmem.settle(line, |piece| {
+            self.pmem.make_durable(line, |piece| {
                 piece.event < flush && (!piece.loose || piece.event < death)
             });
         }
         for (line, store) in thread.stored.drain(..) {
-            self.pmem.settle(line, |piece| piece.event == store);
+            self.pmem.make_durable(line, |piece| piece.event == store);
         }
     }
 }

@@ -129,7 +129,7 @@ impl Content {
     }
 
     /// Settles those pieces of a granule that `which` says.
-    pub(crate) fn settle(&mut self, granule: u64, which: impl Fn(&Piece) -> bool) {
+    pub(crate) fn make_durable(&mut self, granule: u64, which: impl Fn(&Piece) -> bool) {
         let Some(pieces) = self.pending.get_mut(&granule) else {
             return;
         };
@@ -159,7 +159,7 @@ impl Content {
             .map(|(granule, _)| *granule)
             .collect();
         for granule in pending {
-            self.settle(granule, |piece| piece.event < before);
+            self.make_durable(granule, |piece| piece.event < before);
         }
     }
 

@@ -176,7 +176,7 @@ impl Recorder {
 
     /// Takes all that has been stored so far for settled and forgets how it came about, marks
     /// included. For a preparation whose crashes are not of interest, such as making a file system.
-    pub fn settle(&self) {
+    pub fn start_here(&self) {
         let mut state = self.log.state.lock();
         let mut pmem = Pages::new(self.region.len());
         pmem.write(0, &self.region.read_vec(0, self.region.len()));

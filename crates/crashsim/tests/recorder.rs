@@ -146,7 +146,7 @@ fn crashes_nest() {
 fn settling_makes_all_durable_and_forgets_it() {
     let recorder = recorded(Backend::Dax);
     let now = recorder.region().read_vec(0, LEN);
-    recorder.settle();
+    recorder.start_here();
     assert!(recorder.is_empty());
     recorder.region().store_u64(8192, u64::MAX);
     let images: Vec<_> = recorder.trace().explore(&Budget::default()).collect();

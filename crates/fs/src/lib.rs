@@ -1,6 +1,6 @@
 //! The operation layer: a file system as a library, without a kernel.
 //!
-//! One file per family of operations. Each operation promises what it needs, takes its locks in
+//! One file per family of operations. Each operation reserves what it needs, takes its locks in
 //! the order of [`locks`], changes images and pages through a transaction, appends its record,
 //! and publishes. The server decodes requests into these calls and decides nothing.
 //!
@@ -56,14 +56,14 @@ use quayfs_layout::dirent;
 use quayfs_layout::inode::{Inode, ROOT, S_IFDIR};
 use quayfs_pmem::Region;
 use quayfs_store::error::Result;
-use quayfs_store::ns::inode::Cell;
+use quayfs_store::ns::inode::InodeHandle;
 use quayfs_store::txn::Edit;
 use quayfs_sync::Mutex;
 use quayfs_sync::thread::{self, JoinHandle};
 
 pub use attr::{Access, Asker, Attr, Caller, SetAttr, SetTime};
 pub use ops::create::LINK_MAX;
-pub use ops::data::{FallocMode, Manner, Place, Whence};
+pub use ops::data::{FallocMode, Whence, WriteAt, WriteOptions};
 pub use ops::dirs::DirEntry;
 pub use ops::exchange::{Exchange, Freshness};
 pub use ops::flags::{SetFlags, Writes};
@@ -120,14 +120,14 @@ impl Fs {
 
     /// As [`Fs::mount`] without background threads, for tools and tests: digest, rounds and zero
     /// batches run when they are called ([`quayfs_background::digest::digest_all`],
-    /// [`quayfs_background::checkpoint::round`], [`quayfs_background::checkpoint::zero_batch`]), and within an operation
-    /// that runs short.
+    /// [`quayfs_background::checkpoint::round`], [`quayfs_background::checkpoint::zero_freed`]), and within an
+    /// operation that runs short.
     pub fn mount_quiet(
         volume: Volume,
         options: &MountOptions,
     ) -> std::result::Result<Arc<Self>, MountError> {
         let engine = Arc::new(Background::new(recovery::recover(&volume, options)?));
-        engine.relieve_inline();
+        engine.reclaim_inline();
         let fs = Self::serve(volume, options, engine, None);
         if !options.read_only {
             fs.reap_unknown_orphans();
@@ -268,15 +268,19 @@ impl Fs {
         }
     }
 
-    fn cell(&self, ino: Ino) -> Result<Arc<Cell>> {
+    fn handle(&self, ino: Ino) -> Result<Arc<InodeHandle>> {
         self.e.used();
         self.e.inodes.get(&self.e.nodes, ino)
     }
 
-    /// An inode's cell, and what `f` finds in its image.
-    fn look<T>(&self, ino: Ino, f: impl FnOnce(&Inode) -> T) -> Result<(Arc<Cell>, T)> {
+    /// An inode's handle, and what `f` finds in its image.
+    fn handle_and<T>(
+        &self,
+        ino: Ino,
+        f: impl FnOnce(&Inode) -> T,
+    ) -> Result<(Arc<InodeHandle>, T)> {
         self.e.used();
-        self.e.inodes.look(&self.e.nodes, ino, f)
+        self.e.inodes.get_and(&self.e.nodes, ino, f)
     }
 
     /// The root directory's number.
@@ -305,15 +309,15 @@ fn check_name(name: &[u8]) -> Result<()> {
 }
 
 /// The image of a directory that can still be used.
-fn live_dir(cell: &Cell) -> Result<Inode> {
-    let dir = cell.image();
+fn live_dir(handle: &InodeHandle) -> Result<Inode> {
+    let dir = handle.image();
     check_dir(&dir)?;
     Ok(dir)
 }
 
 /// A directory that can still be used, to be changed. The caller holds its operation lock exclusively.
-fn edit_dir(cell: &Cell) -> Result<Edit<'_>> {
-    Ok(Edit::exclusive(cell, live_dir(cell)?))
+fn edit_dir(handle: &InodeHandle) -> Result<Edit<'_>> {
+    Ok(Edit::exclusive(handle, live_dir(handle)?))
 }
 
 /// Checks that a directory can still be used.

@@ -12,19 +12,19 @@
 //!
 //! Beside them: the turn to flush the data device for records (`Engine::flush_data`), held during the flush by the
 //! thread that commits, which holds none of 2 to 9; the list of orphans to be freed (`store::engine::orphans`), under
-//! which no other lock is taken; what is posted to the threads that write for rounds (`background::checkpoint::crew`), and
-//! what large writes have posted (`store::behind`), under which no other lock is taken either. A large write waits for room
-//! there with 2 and 3 held: what makes room is the device.
+//! which no other lock is taken; what is posted to the threads that write for rounds
+//! (`background::checkpoint::worker_pool`), and what large writes have posted (`store::behind`), under which no other
+//! lock is taken either. A large write waits for room there with 2 and 3 held: what makes room is the device.
 //!
 //! Digest and rounds take none of 1 to 5. No thread waits for space while it holds any of them: what an operation
-//! needs is promised before (`Txn::begin`).
+//! needs is reserved before (`Txn::begin`).
 
 use std::sync::Arc;
 
 use quayfs_sync::{Mutex, MutexGuard, RwLockWriteGuard};
 use smallvec::{SmallVec, smallvec};
 
-use quayfs_store::ns::inode::Cell;
+use quayfs_store::ns::inode::InodeHandle;
 
 /// Serialises renames that move directories, so that no two of them can form a loop.
 #[derive(Default)]
@@ -38,8 +38,8 @@ impl RenameLock {
 }
 
 /// Locks inodes exclusively, each once, in the order of their numbers.
-pub fn lock_all<'c>(cells: &[&'c Arc<Cell>]) -> SmallVec<[RwLockWriteGuard<'c, ()>; 2]> {
-    if let [one, other] = cells
+pub fn lock_all<'c>(handles: &[&'c Arc<InodeHandle>]) -> SmallVec<[RwLockWriteGuard<'c, ()>; 2]> {
+    if let [one, other] = handles
         && one.ino != other.ino
     {
         let (first, second) = match one.ino < other.ino {
@@ -48,7 +48,7 @@ pub fn lock_all<'c>(cells: &[&'c Arc<Cell>]) -> SmallVec<[RwLockWriteGuard<'c, (
         };
         return smallvec![first.lock.write(), second.lock.write()];
     }
-    let mut order: SmallVec<[&'c Arc<Cell>; 4]> = cells.into();
+    let mut order: SmallVec<[&'c Arc<InodeHandle>; 4]> = handles.into();
     order.sort_by_key(|c| c.ino);
     order.dedup_by_key(|c| c.ino);
     order.into_iter().map(|c| c.lock.write()).collect()

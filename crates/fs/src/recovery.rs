@@ -1,6 +1,6 @@
 //! From an opened volume to an engine that answers.
 //!
-//! Undo and close the open L2P transaction, scan the journal, digest what is above D with the
+//! Undo and close the open page-table transaction, scan the journal, digest what is above digested_seq with the
 //! same function as ever, build the staged map, begin a new epoch. Nothing here grows with the
 //! size of the data device or the number of files.
 
@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use quayfs_background::digest::{Batch, Room};
+use quayfs_background::digest::{Batch, Scratch};
 use quayfs_journal::{
     Death, Journal, JournalError, JournalGeometry, JournalOptions, RecoveredTo, Scan, StagedMap,
     Staging,
@@ -27,7 +27,7 @@ use quayfs_store::engine::{Engine, Parts};
 use quayfs_store::error::FsError;
 use quayfs_store::metrics::Metrics;
 use quayfs_store::ns::node::{NodeStore, record_pages};
-use quayfs_store::turns::Turns;
+use quayfs_store::pacing::Pacing;
 
 use crate::volume::{Access, Volume};
 
@@ -154,7 +154,7 @@ pub fn recover_telling(
         predecessor.judge(&scan);
     }
     if !scan.clean {
-        r.settle(&scan)?;
+        r.make_durable(&scan)?;
     }
     r.clock.lap("scan");
     let nodes = r.attach_nodes()?;
@@ -242,7 +242,7 @@ impl<'v> Recovery<'v> {
         &self.volume.config().geometry
     }
 
-    /// Undoes and closes the open L2P transaction; how many entries that was.
+    /// Undoes and closes the open page-table transaction; how many entries that was.
     fn attach_table(&mut self) -> Result<(Ppt, u64), MountError> {
         let attach = if self.lenient {
             Ppt::salvage
@@ -281,7 +281,7 @@ impl<'v> Recovery<'v> {
 
     /// The daemon may have died with words stored and not flushed, or flushed and not drained. Recovery builds on what
     /// it reads, so that has to be durable first, should power fail next.
-    fn settle(&self, scan: &Scan) -> Result<(), MountError> {
+    fn make_durable(&self, scan: &Scan) -> Result<(), MountError> {
         let g = self.geometry();
         self.region.flush(g.nat_off, g.nat_entries * 8);
         self.region.drain().map_err(FsError::from)?;
@@ -314,7 +314,7 @@ impl<'v> Recovery<'v> {
         NodeStore::attach(Arc::clone(self.region), *self.geometry(), self.salt, watch)
     }
 
-    /// Digests the first `count` records of the scan, a batch at a time. Returns D.
+    /// Digests the first `count` records of the scan, a batch at a time. Returns digested_seq.
     fn replay(
         &mut self,
         scan: &Scan,
@@ -323,7 +323,7 @@ impl<'v> Recovery<'v> {
         left_out: &mut dyn FnMut(String),
     ) -> Result<u64, MountError> {
         let room = record_pages(self.geometry()) as usize;
-        let mut memory = Room::default();
+        let mut memory = Scratch::default();
         let mut digested = scan.digested;
         let mut done = 0;
         while done < count {
@@ -340,14 +340,14 @@ impl<'v> Recovery<'v> {
                 done += 1;
             }
             batch.left_out().into_iter().for_each(&mut *left_out);
-            let retired = batch.write(&mut Turns::default())?;
+            let retired = batch.write(&mut Pacing::default())?;
             // Committed words, then D: one call, in this order.
             digested = retired.seq;
             scan.store_digested(digested)?;
-            nodes.untake_pages(&retired.pages);
-            // No operation has promised these pages, and none gives them back.
+            nodes.put_back_pages(&retired.pages);
+            // No operation has reserved these pages, and none gives them back.
             (0..retired.created).for_each(|_| nodes.force_live());
-            nodes.unpromise(retired.freed + retired.dropped);
+            nodes.unreserve(retired.freed + retired.dropped);
         }
         // What was counted along the way is what the NAT says now, if it says anything sensible.
         debug_assert!(

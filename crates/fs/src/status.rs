@@ -54,11 +54,11 @@ pub struct Status {
     pub blocks: u64,
     /// Free blocks.
     pub blocks_free: u64,
-    /// Freed blocks that wait for a zero batch.
+    /// Freed blocks that wait for a zeroing pass.
     pub blocks_pending: u64,
     /// Node pages.
     pub node_pages: u64,
-    /// Node pages in use or promised.
+    /// Node pages in use or reserved.
     pub node_pages_used: u64,
     /// Inodes that can still be created.
     pub files_free: u64,

@@ -1,6 +1,6 @@
 //! The checker: proves that a volume is what it should be, or names what is not.
 //!
-//! What the media hold is checked first as it is: configuration, pairing, journal, L2P log. Then
+//! What the media hold is checked first as it is: configuration, pairing, journal, page-table log. Then
 //! recovery runs on a private copy of the region in memory, as it would at the next mount, and
 //! everything else is checked on its result. Nothing is ever written to the media; that is for
 //! [`repair`], which builds on the same readers and is judged by this check.
@@ -13,7 +13,7 @@
 //!
 //! | module | checks |
 //! |---|---|
-//! | `media` | configuration copies, data header, journal, L2P log, recovery |
+//! | `media` | configuration copies, data header, journal, page-table log, recovery |
 //! | `logs` | spare copies in the logs, slots that a record vouches for |
 //! | `pages` | NAT, node pages |
 //! | `bitmaps` | counters; bits against what exists |

@@ -19,7 +19,7 @@ use rangemap::RangeSet;
 use super::media::Media;
 use super::{Area, Check};
 
-/// The L2P log as it lies on the medium.
+/// The page-table log as it lies on the medium.
 pub(super) struct L2pLog {
     pub(super) commit: Option<u64>,
     pub(super) spare: Option<u64>,

@@ -194,8 +194,8 @@ fn journal(scan: &Scan, c: &mut Check) {
             _ => c.findings.error(Area::Journal, d),
         }
     }
-    // A round retires what is digested. (That D <= `commit_ts` in mode `commit` need not hold on
-    // the media: a crash at the end of recovery leaves D at the highest number seen.)
+    // A round retires what is digested. (That digested_seq <= `commit_ts` in mode `commit` need not hold on
+    // the media: a crash at the end of recovery leaves digested_seq at the highest number seen.)
     if scan.retired > scan.digested {
         let what = format_args!(
             "slots up to {} are retired, but records only up to {} are digested",

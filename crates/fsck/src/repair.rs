@@ -17,12 +17,12 @@
 //! | module | puts right |
 //! |---|---|
 //! | `pair` | copies of the configuration table, header of the data device |
-//! | `l2plog` | the L2P log: closed, and what was open undone |
+//! | `l2plog` | the page-table log: closed, and what was open undone |
 //! | `words` | words of the journal superblock |
 //! | `nodes` | NAT entries and node pages, one by one |
 //! | `lanes` | slot headers, committed words, records; what follows damage is dropped |
 //! | `tree` | inodes, directories, extents, attributes, links, bitmaps, intents |
-//! | `map` | L2P entries, content of blocks |
+//! | `map` | page-table entries, content of blocks |
 
 mod heal;
 mod l2plog;

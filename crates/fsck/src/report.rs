@@ -28,7 +28,7 @@ pub enum Area {
     Device,
     /// Journal superblock, record lanes, slot headers.
     Journal,
-    /// L2P map and L2P log.
+    /// Page table and its log.
     PageTable,
     /// Recovery itself.
     Recovery,
@@ -150,7 +150,7 @@ pub struct Statistics {
     pub blocks: u64,
     /// Blocks that files can own.
     pub blocks_total: u64,
-    /// Free blocks that a zero batch has to clean before they are used.
+    /// Free blocks that a zeroing pass has to clean before they are used.
     pub blocks_pending: u64,
     /// Node pages in use.
     pub node_pages: u64,

@@ -1,7 +1,7 @@
 //! Calls of the file system, from which nothing but an answer may come.
 
 use crate::answer::{Answer, Errno, Out};
-use crate::later::Postponed;
+use crate::deferred::Postponed;
 use crate::request::Request;
 use crate::service::Service;
 use crate::wire::InHeader;

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno as Os;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::service::{Offer, Service, Wish};
+use crate::service::{KernelCapabilities, RequestedCapabilities, Service};
 use crate::sys::PAGE;
 use crate::wire::{InHeader, Init, InitIn, InitOut, MAJOR, MINOR, MINOR_LEAST, Opcode, OutHeader};
 
@@ -14,7 +14,7 @@ use crate::wire::{InHeader, Init, InitIn, InitOut, MAJOR, MINOR, MINOR_LEAST, Op
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Negotiation {
     /// What the kernel offered.
-    pub offer: Offer,
+    pub offer: KernelCapabilities,
     /// What was agreed on of it.
     pub flags: Init,
     /// Most bytes of content in a message.
@@ -36,7 +36,7 @@ impl Negotiation {
     /// The reverse; flags that are not known here stay in it.
     pub fn from_words([minor, offered, max_readahead, flags, payload]: [u64; 5]) -> Self {
         Self {
-            offer: Offer {
+            offer: KernelCapabilities {
                 minor: minor as u32,
                 flags: Init::from_bits_retain(offered),
                 max_readahead: max_readahead as u32,
@@ -50,7 +50,7 @@ impl Negotiation {
     ///
     /// # Errors
     /// The service wants anything else; it does not accept the kernel.
-    pub(crate) fn resume(&self, service: &dyn Service) -> io::Result<Agreed> {
+    pub(crate) fn resume(&self, service: &dyn Service) -> io::Result<NegotiatedCapabilities> {
         service.accepts(&self.offer).map_err(io::Error::other)?;
         let (agreed, _) = agree(&self.offer, service, false);
         if (agreed.flags, agreed.payload) != (self.flags, self.payload) {
@@ -67,13 +67,13 @@ impl Negotiation {
 
 /// What was agreed on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Agreed {
+pub(crate) struct NegotiatedCapabilities {
     pub(crate) flags: Init,
     /// Most bytes of content in a message, either way.
     pub(crate) payload: usize,
 }
 
-impl Agreed {
+impl NegotiatedCapabilities {
     pub(crate) fn setxattr_ext(&self) -> bool {
         self.flags.contains(Init::SETXATTR_EXT)
     }
@@ -82,7 +82,7 @@ impl Agreed {
 /// The offer, as it came.
 pub(crate) struct Greeting {
     unique: u64,
-    pub(crate) offer: Offer,
+    pub(crate) offer: KernelCapabilities,
 }
 
 /// Whether an error of the device says that the connection is over, which an unmount is, too: a call that is under way
@@ -126,7 +126,7 @@ pub(crate) fn greet(device: &OwnedFd) -> io::Result<Option<Greeting>> {
         }
         return Ok(Some(Greeting {
             unique: header.unique,
-            offer: Offer {
+            offer: KernelCapabilities {
                 minor: init.minor.min(MINOR),
                 flags: Init::from_bits_truncate(flags),
                 max_readahead: init.max_readahead,
@@ -145,13 +145,17 @@ fn refuse(device: &OwnedFd, unique: u64) -> io::Result<()> {
     Ok(())
 }
 
-fn agree(offer: &Offer, service: &dyn Service, ring: bool) -> (Agreed, Wish) {
+fn agree(
+    offer: &KernelCapabilities,
+    service: &dyn Service,
+    ring: bool,
+) -> (NegotiatedCapabilities, RequestedCapabilities) {
     let wish = service.init(offer);
     let mut want =
         wish.flags | Init::MAX_PAGES | Init::INIT_EXT | Init::BIG_WRITES | Init::SETXATTR_EXT;
     want.set(Init::OVER_IO_URING, ring);
     let pages = (wish.max_write as usize).div_ceil(PAGE).max(1);
-    let agreed = Agreed {
+    let agreed = NegotiatedCapabilities {
         flags: offer.flags & want,
         payload: pages * PAGE,
     };
@@ -165,12 +169,21 @@ impl Greeting {
     }
 
     /// What would be agreed on. `ring`: the kernel is to send requests through rings.
-    pub(crate) fn agree(&self, service: &dyn Service, ring: bool) -> (Agreed, Wish) {
+    pub(crate) fn agree(
+        &self,
+        service: &dyn Service,
+        ring: bool,
+    ) -> (NegotiatedCapabilities, RequestedCapabilities) {
         agree(&self.offer, service, ring)
     }
 
     /// Answers. From here on the kernel sends requests.
-    pub(crate) fn answer(&self, device: &OwnedFd, agreed: &Agreed, wish: &Wish) -> io::Result<()> {
+    pub(crate) fn answer(
+        &self,
+        device: &OwnedFd,
+        agreed: &NegotiatedCapabilities,
+        wish: &RequestedCapabilities,
+    ) -> io::Result<()> {
         let flags = agreed.flags.bits();
         let out = InitOut {
             major: MAJOR,

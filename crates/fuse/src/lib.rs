@@ -15,14 +15,14 @@
 //! - [`request`], [`answer`]: what they become.
 //! - `handshake`: what is agreed on at the start.
 //! - `channel`: the two transports; `notify`: what the kernel is told unasked.
-//! - `session`: the threads; `places`: how many of them serve; `awake`: keeps CPUs from halting under them.
+//! - `session`: the threads; `places`: how many of them serve; `cpu_latency`: keeps CPUs from halting under them.
 
 pub mod answer;
-mod awake;
 mod channel;
+mod cpu_latency;
+mod deferred;
 mod guard;
 mod handshake;
-mod later;
 mod notify;
 mod options;
 mod places;
@@ -34,12 +34,12 @@ mod sys;
 pub mod wire;
 
 pub use answer::{Answer, Errno, Listing, Out};
+pub use deferred::Postponed;
 pub use handshake::Negotiation;
-pub use later::Postponed;
 pub use notify::Notifier;
 pub use options::{Idle, Options, Transport};
 pub use places::waiting;
 pub use request::{Op, Request};
-pub use service::{Offer, Service, Wish};
+pub use service::{KernelCapabilities, RequestedCapabilities, Service};
 pub use session::{Keeper, Left, resume, serve};
 pub use stats::Stats;

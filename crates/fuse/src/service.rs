@@ -1,13 +1,13 @@
 //! What a file system is to this crate.
 
 use crate::answer::{Answer, Out};
-use crate::later::Postponed;
+use crate::deferred::Postponed;
 use crate::request::Request;
 use crate::wire::Init;
 
 /// What the kernel offers at the start of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Offer {
+pub struct KernelCapabilities {
     /// Minor version of the protocol that both sides speak.
     pub minor: u32,
     /// What it is able to do.
@@ -18,7 +18,7 @@ pub struct Offer {
 
 /// What a file system asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Wish {
+pub struct RequestedCapabilities {
     /// Agreed on where the kernel offers it, left out where not.
     pub flags: Init,
     /// Most bytes of one read or write; at least 4096.
@@ -31,14 +31,14 @@ pub struct Wish {
 /// A file system: called from several threads at once.
 pub trait Service: Send + Sync {
     /// The kernel has come. Called once, before anything else.
-    fn init(&self, offer: &Offer) -> Wish;
+    fn init(&self, offer: &KernelCapabilities) -> RequestedCapabilities;
 
     /// Whether it can live with what the kernel offers; if not, why not, and the connection is refused. Called
     /// before [`Service::init`].
     ///
     /// # Errors
     /// What is missing, for the user.
-    fn accepts(&self, _offer: &Offer) -> Result<(), String> {
+    fn accepts(&self, _offer: &KernelCapabilities) -> Result<(), String> {
         Ok(())
     }
 

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::Duration;
 
-use crate::awake;
 use crate::channel::dev::Worker;
 use crate::channel::ring::Queue;
-use crate::handshake::{Agreed, Negotiation, greet};
-use crate::later::{Later, later};
+use crate::cpu_latency;
+use crate::deferred::{DeferredQueue, deferred_queue};
+use crate::handshake::{NegotiatedCapabilities, Negotiation, greet};
 use crate::notify::resend;
 use crate::options::{Idle, Options, Transport};
 use crate::places::Places;
@@ -28,7 +28,7 @@ const GATHER: Duration = Duration::from_millis(1);
 pub trait Keeper: Send + Sync {
     /// Another process shall hold this descriptor of the connection as well: what was read through a descriptor and not
     /// answered fails when the last process that holds it ends.
-    fn keep(&self, descriptor: BorrowedFd<'_>);
+    fn share(&self, descriptor: BorrowedFd<'_>);
 
     /// What the next process has to know. Called before the kernel sends any request.
     fn agreed(&self, negotiation: Negotiation);
@@ -74,8 +74,8 @@ pub fn resume(
     })
 }
 
-/// Serves a connection, which is not yet agreed upon, until it ends. With a `keeper` it can be [resumed](resume) if this
-/// process ends before.
+/// Serves a connection, which is not yet agreed upon, until it ends. With a `keeper` it can be [resumed](resume) if
+/// this process ends before.
 ///
 /// # Errors
 /// The kernel is too old, or not what the file system accepts, or reading its requests failed.
@@ -114,7 +114,7 @@ pub fn serve(
         let later = session.start_patient(scope)?;
         let rings = session.try_rings(scope, &mut agreed, later.as_ref());
         if let Some(keeper) = keeper {
-            keeper.keep(session.device.as_fd());
+            keeper.share(session.device.as_fd());
             keeper.agreed(Negotiation {
                 offer: greeting.offer,
                 flags: agreed.flags,
@@ -151,10 +151,10 @@ fn serve_device(worker: Worker, cpu: Option<usize>, service: &dyn Service) -> io
 /// What all threads that read the device have in common.
 #[derive(Clone)]
 struct Mode {
-    agreed: Agreed,
+    agreed: NegotiatedCapabilities,
     /// Requests come there, and not by rings.
     busy: bool,
-    later: Option<Later>,
+    later: Option<DeferredQueue>,
     places: Arc<Places>,
 }
 
@@ -196,11 +196,11 @@ impl Rings {
 impl<'a> Session<'a> {
     /// Starts the threads that answer what waits for the kernel. They end when no other thread can hand them
     /// anything any more.
-    fn start_patient<'s>(&self, scope: &'s Scope<'s, 'a>) -> io::Result<Option<Later>> {
+    fn start_patient<'s>(&self, scope: &'s Scope<'s, 'a>) -> io::Result<Option<DeferredQueue>> {
         if self.options.patient == 0 {
             return Ok(None);
         }
-        let (later, waiting) = later();
+        let (later, waiting) = deferred_queue();
         for n in 0..self.options.patient {
             let (service, waiting) = (self.service, Arc::clone(&waiting));
             thread::Builder::new()
@@ -214,7 +214,7 @@ impl<'a> Session<'a> {
     fn work_all<'s>(
         &self,
         scope: &'s Scope<'s, 'a>,
-        (agreed, later, ringing): (Agreed, Option<Later>, bool),
+        (agreed, later, ringing): (NegotiatedCapabilities, Option<DeferredQueue>, bool),
     ) -> io::Result<()> {
         // With rings, forgets and interrupts come by the device all the same.
         let (workers, spare) = match ringing {
@@ -281,7 +281,7 @@ impl<'a> Session<'a> {
         }
         let new = clone_device(&self.device, nonblocking)?;
         if let Some(keeper) = self.keeper {
-            keeper.keep(new.as_fd());
+            keeper.share(new.as_fd());
         }
         Ok(new)
     }
@@ -329,14 +329,15 @@ impl<'a> Session<'a> {
     /// Starts the thread that keeps idle CPUs from halting, where that is wanted.
     fn keep_awake<'s>(&self, scope: &'s Scope<'s, 'a>) {
         let polls = match self.options.idle {
-            Idle::Auto => awake::is_worth_while(),
+            Idle::Auto => cpu_latency::is_worth_while(),
             Idle::Poll => true,
             Idle::Halt => false,
         };
         if polls {
             let stats = self.stats;
             let awake = thread::Builder::new().name("fuse-awake".into());
-            if let Err(e) = awake.spawn_scoped(scope, || stats.awake.run(stats, awake::hold)) {
+            if let Err(e) = awake.spawn_scoped(scope, || stats.awake.run(stats, cpu_latency::hold))
+            {
                 tracing::warn!("idle CPUs halt, for want of a thread: {e}");
             }
         }
@@ -346,8 +347,8 @@ impl<'a> Session<'a> {
     fn try_rings<'s>(
         &self,
         scope: &'s Scope<'s, 'a>,
-        agreed: &mut Agreed,
-        later: Option<&Later>,
+        agreed: &mut NegotiatedCapabilities,
+        later: Option<&DeferredQueue>,
     ) -> Option<Rings> {
         if !agreed.flags.contains(Init::OVER_IO_URING) {
             return None;
@@ -364,8 +365,8 @@ impl<'a> Session<'a> {
     fn open_rings<'s>(
         &self,
         scope: &'s Scope<'s, 'a>,
-        agreed: Agreed,
-        later: Option<&Later>,
+        agreed: NegotiatedCapabilities,
+        later: Option<&DeferredQueue>,
     ) -> io::Result<Rings> {
         let allowed = allowed_cpus();
         let (answer, answers) = channel();
@@ -405,13 +406,13 @@ impl<'a> Session<'a> {
 struct RingThread<'a> {
     service: &'a dyn Service,
     device: Arc<OwnedFd>,
-    agreed: Agreed,
+    agreed: NegotiatedCapabilities,
     cpu: usize,
     usable: bool,
     depth: usize,
     go: Receiver<()>,
     answer: Sender<io::Result<()>>,
-    later: Option<Later>,
+    later: Option<DeferredQueue>,
 }
 
 impl RingThread<'_> {

@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::*;
 use crate::answer::{Answer, Errno, Out};
 use crate::request::{Op, Request};
-use crate::service::{Offer, Wish};
+use crate::service::{KernelCapabilities, RequestedCapabilities};
 use crate::wire::{
     ForgetIn, FsyncIn, InHeader, InitIn, InitOut, IoctlIn, Opcode, OutHeader, ReadIn, WriteIn,
     WriteOut,
@@ -20,14 +20,14 @@ struct Memory {
     /// Calls of `fsync` that wait for the device.
     syncing: Mutex<u32>,
     content: Mutex<Vec<u8>>,
-    offer: Mutex<Option<Offer>>,
+    offer: Mutex<Option<KernelCapabilities>>,
     forgotten: Mutex<u64>,
 }
 
 impl Service for Memory {
-    fn init(&self, offer: &Offer) -> Wish {
+    fn init(&self, offer: &KernelCapabilities) -> RequestedCapabilities {
         *self.offer.lock().unwrap() = Some(*offer);
-        Wish {
+        RequestedCapabilities {
             flags: Init::ASYNC_READ | Init::HANDLE_KILLPRIV_V2 | Init::DIRECT_IO_ALLOW_MMAP,
             max_write: 64 << 10,
             max_background: 16,
@@ -36,7 +36,7 @@ impl Service for Memory {
 
     fn started(&self) {}
 
-    fn accepts(&self, offer: &Offer) -> Result<(), String> {
+    fn accepts(&self, offer: &KernelCapabilities) -> Result<(), String> {
         if offer.flags.contains(Init::ASYNC_READ) {
             Ok(())
         } else {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
 
-use crate::awake::Awake;
+use crate::cpu_latency::CpuLatency;
 use crate::wire::Opcode;
 
 const KINDS: usize = crate::wire::OPCODES_END;
@@ -15,7 +15,7 @@ const KINDS: usize = crate::wire::OPCODES_END;
 #[derive(Debug)]
 pub(crate) struct Tally {
     kinds: CachePadded<[AtomicU64; KINDS]>,
-    awake: Arc<Awake>,
+    awake: Arc<CpuLatency>,
 }
 
 impl Tally {
@@ -34,7 +34,7 @@ pub struct Stats {
     tallies: Mutex<Vec<Arc<Tally>>>,
     transport: Mutex<Option<&'static str>>,
     /// What is told when requests come.
-    pub(crate) awake: Arc<Awake>,
+    pub(crate) awake: Arc<CpuLatency>,
 }
 
 impl Stats {

@@ -215,7 +215,7 @@ fn background(fs: &Fs, input: &mut Input<'_>) -> Result<()> {
         0 => digest::digest_all(&fs.e)?,
         1 => drop(checkpoint::round(&fs.e)?),
         3 => drop(checkpoint::round_of(&fs.e, Reach::Older)?),
-        2 => drop(checkpoint::zero_batch(&fs.e)?),
+        2 => drop(checkpoint::zero_freed(&fs.e)?),
         _ => {
             let digested = fs.e.journal.digested();
             for window in fs.e.inodes.evict(digested, 0) {

@@ -159,7 +159,7 @@ fn mounted(recorder: &Recorder, options: &str) -> Arc<Fs> {
 
 /// What is on the media, all of it.
 fn arrived(recorder: &Recorder) -> CrashImage {
-    recorder.settle();
+    recorder.start_here();
     recorder.mark(0);
     let trace = recorder.trace();
     let mut images = trace.explore(&Budget::default());
@@ -181,7 +181,7 @@ fn caught(doing: &dyn Fn(&Fs) -> Result<()>, wanted: &dyn Fn(&CrashImage) -> boo
     let recorder = formatted(Backend::Dax);
     let fs = mounted(&recorder, OP);
     fill(&fs).expect("a volume to start from");
-    recorder.settle();
+    recorder.start_here();
     doing(&fs).expect("something that can be interrupted");
     let trace = recorder.trace();
     let points: Vec<_> = trace.points().collect();

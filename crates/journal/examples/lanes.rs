@@ -1,5 +1,5 @@
-//! Threads append records on lanes of their own; then every crash of that is made, by `quayfs-crashsim`, and recovery has
-//! to find what was acknowledged.
+//! Threads append records on lanes of their own; then every crash of that is made, by `quayfs-crashsim`, and recovery
+//! has to find what was acknowledged.
 
 use std::sync::Arc;
 use std::thread;
@@ -69,7 +69,7 @@ fn run(durability: Durability) -> Result<(), JournalError> {
     let recorder = Recorder::new(LEN, 1, Backend::Dax);
     Journal::format(&recorder.region(), &GEOMETRY, durability)?;
     let journal = recover(Journal::scan(recorder.region(), &GEOMETRY)?, durability)?;
-    recorder.settle(); // only crashes from here on are of interest
+    recorder.start_here(); // only crashes from here on are of interest
     let work = |lane| -> Result<(), JournalError> {
         for n in 0..RECORDS {
             let seq = write(&journal, lane, lane * RECORDS + n)?;

@@ -1,7 +1,7 @@
 //! Credits: room for an operation, acquired before any lock (ordering 6).
 
 use crate::credits::{Amount, MAX_LINES, MAX_RECORDS};
-use crate::error::{JournalError, Shortage};
+use crate::error::{AcquireError, JournalError};
 use crate::journal::{Buffer, Journal};
 use crate::queue::WaitQueue;
 use quayfs_layout::LINE;
@@ -43,8 +43,9 @@ pub struct Credit<'j> {
 }
 
 impl Credit<'_> {
-    /// The record will refer to what lies elsewhere: on the media of [`Journal::set_media`], or in the region outside of the
-    /// log, and not yet drained. A commit that covers it makes that durable first. To be called when all of it is written.
+    /// The record will refer to what lies elsewhere: on the media of [`Journal::set_media`], or in the region outside
+    /// of the log, and not yet drained. A commit that covers it makes that durable first. To be called when all of it
+    /// is written.
     pub fn depend_on_media(&mut self) {
         self.dependent = true;
     }
@@ -108,9 +109,9 @@ impl Journal {
     /// Never waits. To be called with no lock held and no epoch pinned.
     ///
     /// # Errors
-    /// What is short; [`Shortage::TooLarge`] if waiting is pointless. Also short when others already
+    /// What is short; [`AcquireError::TooLarge`] if waiting is pointless. Also short when others already
     /// wait in [`Journal::acquire_blocking`] and too little would be left for the first of them.
-    pub fn acquire(&self, need: Need) -> Result<Credit<'_>, Shortage> {
+    pub fn acquire(&self, need: Need) -> Result<Credit<'_>, AcquireError> {
         let amount = self.payable(need)?;
         self.try_buffers(amount, self.queue(need).claim(), need.prefer)
     }
@@ -119,18 +120,22 @@ impl Journal {
     /// for slots are served in order of arrival, and so are callers that wait for log space alone.
     ///
     /// # Errors
-    /// What was short when the time was up, [`Shortage::TooLarge`], [`Shortage::Refused`].
-    pub fn acquire_blocking(&self, need: Need, limit: Duration) -> Result<Credit<'_>, Shortage> {
+    /// What was short when the time was up, [`AcquireError::TooLarge`], [`AcquireError::Refused`].
+    pub fn acquire_blocking(
+        &self,
+        need: Need,
+        limit: Duration,
+    ) -> Result<Credit<'_>, AcquireError> {
         let amount = self.payable(need)?;
         let queue = self.queue(need);
         let mut last = match self.try_buffers(amount, queue.claim(), need.prefer) {
-            Err(short @ (Shortage::Slots | Shortage::Log)) => short,
+            Err(short @ (AcquireError::Slots | AcquireError::Log)) => short,
             done => return done,
         };
         let began = Instant::now();
         let granted = queue.wait(amount, limit, || {
             match self.try_buffers(amount, Amount::default(), need.prefer) {
-                Err(short @ (Shortage::Slots | Shortage::Log)) => {
+                Err(short @ (AcquireError::Slots | AcquireError::Log)) => {
                     last = short;
                     None
                 }
@@ -150,12 +155,12 @@ impl Journal {
         }
     }
 
-    fn payable(&self, need: Need) -> Result<Amount, Shortage> {
+    fn payable(&self, need: Need) -> Result<Amount, AcquireError> {
         let amount = need.amount();
         let fits = amount.lines * LINE as u64 <= self.geo.max_record_bytes();
         // All buffers have the same capacity.
         if !fits || !self.buffers[0].capacity.covers(amount) {
-            return Err(Shortage::TooLarge);
+            return Err(AcquireError::TooLarge);
         }
         Ok(amount)
     }
@@ -165,9 +170,9 @@ impl Journal {
         amount: Amount,
         rest: Amount,
         prefer: usize,
-    ) -> Result<Credit<'_>, Shortage> {
+    ) -> Result<Credit<'_>, AcquireError> {
         if self.check().is_err() {
-            return Err(Shortage::Refused);
+            return Err(AcquireError::Refused);
         }
         let mut enough_slots = false;
         let first = prefer % self.active;
@@ -185,9 +190,9 @@ impl Journal {
             }
         }
         Err(if enough_slots {
-            Shortage::Log
+            AcquireError::Log
         } else {
-            Shortage::Slots
+            AcquireError::Slots
         })
     }
 }

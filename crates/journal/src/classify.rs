@@ -20,13 +20,13 @@ pub(crate) enum Word {
     Never,
     /// At or below `retired_seq`.
     Retired,
-    /// In (`retired_seq`, D].
+    /// In (`retired_seq`, digested_seq].
     Digested,
-    /// Above D.
+    /// Above digested_seq.
     Above,
 }
 
-/// Whether a replayable record above D names the slot.
+/// Whether a replayable record above digested_seq names the slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Vouch {
     /// No.
@@ -40,7 +40,7 @@ pub(crate) enum Vouch {
 pub(crate) enum Verdict {
     /// Its content belongs to a committed operation and is not on the data device.
     Live,
-    /// As `Live`, and the header must be written again before D passes the record that vouches.
+    /// As `Live`, and the header must be written again before digested_seq passes the record that vouches.
     LiveRewrite,
     /// Free: checkpointed, or never committed. An ordinary crash leaves these.
     Free,
@@ -48,7 +48,7 @@ pub(crate) enum Verdict {
     DamagedWord,
     /// Live by its committed word, but what it holds cannot be told.
     DamagedHeader,
-    /// Digested under a record above D which is not there.
+    /// Digested under a record above digested_seq which is not there.
     LostRecord,
 }
 
@@ -65,7 +65,7 @@ pub(crate) fn classify(header: Header, word: Word, vouch: Vouch) -> Verdict {
         (Vouch::Unnamed, Header::Valid | Header::Differs, Word::Digested) => Live,
         // A header is durable before the record that names it, and that before its digest.
         (Vouch::Unnamed, Header::Invalid, Word::Digested) => DamagedHeader,
-        // Digest marks slots of durable records only, and a lane keeps a record until D has passed
+        // Digest marks slots of durable records only, and a lane keeps a record until digested_seq has passed
         // it (ordering 1): if it is gone, it did not go by a crash.
         (Vouch::Unnamed, _, Word::Above) => LostRecord,
     }

@@ -97,11 +97,12 @@ impl Journal {
     /// others have committed. In `op` there is nothing to do.
     ///
     /// While one commit waits for the device, the next one is put together and written, for all calls that come
-    /// meanwhile ([`JournalOptions::proposals`](crate::JournalOptions::proposals)). Calls that it covers return with it.
+    /// meanwhile ([`JournalOptions::proposals`](crate::JournalOptions::proposals)). Calls that it covers return with
+    /// it.
     ///
     /// # Errors
-    /// [`JournalError::Stopped`], [`JournalError::Pmem`] if the region cannot be drained, or [`JournalError::Media`] if what a
-    /// record refers to cannot be made durable; the last two stop the journal.
+    /// [`JournalError::Stopped`], [`JournalError::Pmem`] if the region cannot be drained, or [`JournalError::Media`] if
+    /// what a record refers to cannot be made durable; the last two stop the journal.
     pub fn commit(&self, upto: Option<u64>) -> Result<u64, JournalError> {
         if self.durability == Durability::Op {
             return Ok(self.complete_upto());
@@ -264,9 +265,9 @@ impl Journal {
     }
 
     /// The number goes with what it vouches for, and recovery looks whether that is there. With it goes the last number
-    /// that is durable, and its place is one that says nothing any more: of what the other places have, one may wait for the
-    /// device, which recovery looks at if this one is not believed. Slot headers are not among it: the record has what
-    /// they say, and digest drains them before D passes it.
+    /// that is durable, and its place is one that says nothing any more: of what the other places have, one may wait
+    /// for the device, which recovery looks at if this one is not believed. Slot headers are not among it: the record
+    /// has what they say, and digest drains them before digested_seq passes it.
     fn propose(&self, turn: Turn<'_>, exact: Option<u64>) -> Result<u64, JournalError> {
         let stop = |e| self.stop(e);
         let place = self.committing.lock().place;
@@ -297,15 +298,16 @@ impl Journal {
         self.dependent.load(Ordering::Acquire) > self.commit_ts()
     }
 
-    /// What a commit calls first, if it covers a record that refers to other media ([`Credit::depend_on_media`]). Set once.
+    /// What a commit calls first, if it covers a record that refers to other media ([`Credit::depend_on_media`]). Set
+    /// once.
     ///
     /// [`Credit::depend_on_media`]: crate::Credit::depend_on_media
     pub fn set_media(&self, settle: Media) {
         let _ = self.media.set(settle);
     }
 
-    /// Waits until the commit before this one is durable, or has failed; or returns `false` if a call has come meanwhile
-    /// whose records this one can take along.
+    /// Waits until the commit before this one is durable, or has failed; or returns `false` if a call has come
+    /// meanwhile whose records this one can take along.
     fn may_fly(&self, cut: u64, exact: Option<u64>) -> bool {
         if self.committing.lock().flying.is_none() {
             return true;

@@ -1,4 +1,4 @@
-//! What digest needs: records in order, committed words, D.
+//! What digest needs: records in order, committed words, digested_seq.
 
 use crate::Record;
 use crate::credits::Amount;
@@ -187,7 +187,7 @@ impl Reader<'_> {
             if records > 0 && bytes > max_bytes {
                 break;
             }
-            // The bytes stay: their space is reused only after D has passed them.
+            // The bytes stay: their space is reused only after digested_seq has passed them.
             if !out.read(self.journal, lane, entry) {
                 return Err(JournalError::Record {
                     lane: lane as u16,
@@ -204,7 +204,7 @@ impl Reader<'_> {
 
 impl Journal {
     /// Reads records with numbers in (`after`, `upto`], in order of number. `upto` must not exceed
-    /// [`Journal::digestable`], and D must not pass a record that is still to be read.
+    /// [`Journal::digestable`], and digested_seq must not pass a record that is still to be read.
     pub fn reader(&self, after: u64, upto: u64) -> Reader<'_> {
         let ahead = |_| Ahead {
             entries: Vec::new(),
@@ -247,8 +247,8 @@ impl Journal {
     }
 
     /// Every record at or below `seq` has been digested. First drains, so that whatever the calling
-    /// thread has stored and flushed is durable before D says so (other threads must have drained
-    /// their own), then makes D durable, then returns log space.
+    /// thread has stored and flushed is durable before digested_seq says so (other threads must have drained
+    /// their own), then makes digested_seq durable, then returns log space.
     ///
     /// # Errors
     /// [`JournalError::NotDigestable`], [`JournalError::Stopped`], [`JournalError::Pmem`].
@@ -258,14 +258,14 @@ impl Journal {
             return Err(JournalError::Stopped);
         }
         let (low, high) = (self.digested(), self.digestable());
-        // Ordering 8: D never passes the durable commit_ts; ordering 3: nor an unfinished append.
+        // Ordering 8: digested_seq never passes the durable commit_ts; ordering 3: nor an unfinished append.
         if !(low..=high).contains(&seq) {
             return Err(JournalError::NotDigestable { seq, low, high });
         }
         if seq == low {
             return Ok(());
         }
-        // New pages, their switch and the committed words are durable before D.
+        // New pages, their switch and the committed words are durable before digested_seq.
         self.drain()?;
         self.jsb().store(WordKind::Digested, seq);
         self.drain()?;
@@ -273,7 +273,7 @@ impl Journal {
         self.release_log(seq)
     }
 
-    /// Ordering 1: D is durable, so the heads may move; each head is durable before the space
+    /// Ordering 1: digested_seq is durable, so the heads may move; each head is durable before the space
     /// behind it can be taken.
     fn release_log(&self, seq: u64) -> Result<(), JournalError> {
         let mut freed = Vec::with_capacity(self.buffers.len());

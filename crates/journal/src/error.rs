@@ -11,12 +11,12 @@ pub enum JournalError {
     /// be durable.
     #[error(transparent)]
     Pmem(#[from] PmemError),
-    /// What records refer to on another medium could not be made durable ([`Journal::set_media`](crate::Journal::set_media)).
-    /// The journal stops.
+    /// What records refer to on another medium could not be made durable
+    /// ([`Journal::set_media`](crate::Journal::set_media)). The journal stops.
     #[error("what records refer to could not be made durable: {0}")]
     Media(#[source] std::io::Error),
-    /// An earlier drain failed, or what records refer to could not be made durable; the journal refuses everything until
-    /// the volume is recovered.
+    /// An earlier drain failed, or what records refer to could not be made durable; the journal refuses everything
+    /// until the volume is recovered.
     #[error("the journal stopped: an earlier commit or drain failed")]
     Stopped,
     /// [`Journal::set_clean`](crate::Journal::set_clean) was called.
@@ -46,7 +46,7 @@ pub enum JournalError {
         /// Ring position.
         pos: u64,
     },
-    /// D may not pass what is committed (in `op`: complete), nor go back.
+    /// digested_seq may not pass what is committed (in `op`: complete), nor go back.
     #[error("cannot set digested to {seq}: it must be between {low} and {high}")]
     NotDigestable {
         /// What was asked for.
@@ -90,7 +90,7 @@ pub enum JournalError {
 
 /// Why credits were not granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-pub enum Shortage {
+pub enum AcquireError {
     /// Too few free slots: a checkpoint round frees some.
     #[error("out of staging slots")]
     Slots,
@@ -167,7 +167,7 @@ pub enum SlotDamage {
     CommittedWord,
     /// Committed and not retired, but the header fails its check.
     Header,
-    /// Its committed word names a record above D which is not there.
+    /// Its committed word names a record above digested_seq which is not there.
     LostRecord,
     /// Named by two replayable records.
     NamedTwice,

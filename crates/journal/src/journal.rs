@@ -42,14 +42,14 @@ pub struct JournalOptions {
     pub buffers: usize,
     /// Ablation switch.
     pub staging: Staging,
-    /// Most bytes of records above D, over all lanes. Bounds recovery.
+    /// Most bytes of records above digested_seq, over all lanes. Bounds recovery.
     pub log_bytes: u64,
-    /// Most records above D, over all lanes. Bounds recovery.
+    /// Most records above digested_seq, over all lanes. Bounds recovery.
     pub log_records: u64,
     /// Places of proposals. With some a commit is one drain, after which recovery looks whether all of it is there,
-    /// instead of two; with all three ([`PROPOSALS`](quayfs_layout::jsb::PROPOSALS)) one is put together and written while
-    /// the one before it waits for the device. For a medium where a drain is dear; the volume must have the features,
-    /// and records must not depend on anything in the region but each other and what they stage.
+    /// instead of two; with all three ([`PROPOSALS`](quayfs_layout::jsb::PROPOSALS)) one is put together and written
+    /// while the one before it waits for the device. For a medium where a drain is dear; the volume must have the
+    /// features, and records must not depend on anything in the region but each other and what they stage.
     pub proposals: u8,
 }
 

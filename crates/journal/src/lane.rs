@@ -1,8 +1,8 @@
-//! One record lane: where the next record goes, and where those above D are.
+//! One record lane: where the next record goes, and where those above digested_seq are.
 
 use std::collections::VecDeque;
 
-/// A record that D has not passed.
+/// A record that digested_seq has not passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) seq: u64,
@@ -14,7 +14,7 @@ pub(crate) struct Entry {
 pub(crate) struct Lane {
     /// Where the next header goes.
     pub(crate) tail: u64,
-    /// Records above D, in order.
+    /// Records above digested_seq, in order.
     pub(crate) entries: VecDeque<Entry>,
     /// Number of the last record; 0 if there is none in this epoch.
     pub(crate) last_seq: u64,
@@ -46,7 +46,7 @@ impl Lane {
         (n as u64, bytes)
     }
 
-    /// Where a walk has to start to find every record above D.
+    /// Where a walk has to start to find every record above digested_seq.
     pub(crate) fn head(&self) -> u64 {
         self.entries.front().map_or(self.tail, |e| e.pos)
     }

@@ -9,7 +9,7 @@
 //! | payload into slots, durable | `ring`, `stage` |
 //! | record into a lane, durable | `bounds`, `lane`, `append` |
 //! | `commit` mode: one number covers all before it | `commit` |
-//! | digest: committed words, D, lane heads | `digest` |
+//! | digest: committed words, digested_seq, lane heads | `digest` |
 //! | checkpoint: which slots live, when they are reused | `retire`, `staged_map` |
 //! | after a crash | `scan`, `walk`, `classify`, `recover` |
 //!
@@ -20,7 +20,7 @@
 //! * [`Journal::stage`]: nothing. Payloads and slot headers are durable with the record that names them.
 //! * [`Journal::append`] in `op`: the record with what it stages, hence the operation. In `commit` nothing.
 //! * [`Journal::commit`]: every record at or below its result.
-//! * [`Journal::set_digested`]: D, and everything the caller stored and flushed before.
+//! * [`Journal::set_digested`]: digested_seq, and everything the caller stored and flushed before.
 
 #![cfg_attr(doctest, doc = include_str!("../README.md"))]
 
@@ -54,7 +54,7 @@ pub use acquire::{Credit, Need};
 pub use append::{Appended, Published};
 pub use commit::Waiter;
 pub use digest::{Reader, RecordRef, Records};
-pub use error::{Damage, JournalError, Shortage, SlotDamage};
+pub use error::{AcquireError, Damage, JournalError, SlotDamage};
 pub use geometry::JournalGeometry;
 pub use journal::{Journal, JournalOptions, LogPositions, Media, Staging};
 pub use quayfs_layout::record::{RunView, SlotRun};

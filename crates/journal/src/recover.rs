@@ -42,10 +42,10 @@ impl Scan {
         }
     }
 
-    /// Has a scan after a power failure find what this one has found, which was made after the death of a daemon: records
-    /// above `commit_ts` are there and durable, so the life that wrote them counts as one in `op` mode from here on.
-    /// Recovery changes nothing before that is durable, which it is on return. To be called when everything is durable
-    /// that the daemon had stored; where it changes nothing, nothing is done.
+    /// Has a scan after a power failure find what this one has found, which was made after the death of a daemon:
+    /// records above `commit_ts` are there and durable, so the life that wrote them counts as one in `op` mode from
+    /// here on. Recovery changes nothing before that is durable, which it is on return. To be called when everything is
+    /// durable that the daemon had stored; where it changes nothing, nothing is done.
     ///
     /// # Errors
     /// [`JournalError::Pmem`] if the region cannot be drained.
@@ -93,7 +93,7 @@ impl Scan {
     }
 
     /// Every replayable record at or below `seq` is digested. Marks their slots, drains (and so makes
-    /// durable what the calling thread has stored and flushed), then stores D. That is durable with the
+    /// durable what the calling thread has stored and flushed), then stores digested_seq. That is durable with the
     /// next drain, and need not be before: the records are still there and can be replayed again.
     /// May be called in steps; a lower number than before does nothing.
     ///
@@ -108,7 +108,7 @@ impl Scan {
         for r in self.records[first..].iter().take_while(|r| r.seq <= seq) {
             self.mark_committed(r);
         }
-        // Committed words and headers before D: a slot whose number D has reached is live by them
+        // Committed words and headers before D: a slot whose number digested_seq has reached is live by them
         // alone.
         self.region.drain()?;
         self.jsb().store(WordKind::Digested, seq);
@@ -160,8 +160,8 @@ impl Scan {
         self.epoch.max(self.stray_epoch.unwrap_or(0))
     }
 
-    /// Words above D without a digested record would become live when D moves to the highest number
-    /// seen. Only damage leaves any.
+    /// Words above digested_seq without a digested record would become live when digested_seq moves to the highest
+    /// number seen. Only damage leaves any.
     fn disown_above(&self) -> Result<(), JournalError> {
         let live: FxHashSet<(u16, u64)> = self
             .live
@@ -181,14 +181,14 @@ impl Scan {
         Ok(())
     }
 
-    /// Superblock words of the new life, in two steps, the first durable before the second, and proposals of the old one
-    /// cleared in between, so that one that does not check is damage:
-    /// 1. D. The lanes are history from here on, whatever their heads say. And what is left of headers
-    ///    goes, so that nothing of the next epoch can complete it: records above D are of that epoch.
+    /// Superblock words of the new life, in two steps, the first durable before the second, and proposals of the old
+    /// one cleared in between, so that one that does not check is damage:
+    /// 1. digested_seq. The lanes are history from here on, whatever their heads say. And what is left of headers
+    ///    goes, so that nothing of the next epoch can complete it: records above digested_seq are of that epoch.
     /// 2. `commit_ts`, the clean word, the heads, and the epoch with the mode (ordering 7), which ends
-    ///    recovery when all of it is durable. Were `commit_ts` first, numbers between D and it would be
-    ///    missing records; were a head first, a record above D would be lost. Among each other they may
-    ///    arrive in any order: with D at the highest number seen no record is left that any of them
+    ///    recovery when all of it is durable. Were `commit_ts` first, numbers between digested_seq and it would be
+    ///    missing records; were a head first, a record above digested_seq would be lost. Among each other they may
+    ///    arrive in any order: with digested_seq at the highest number seen no record is left that any of them
     ///    could bring to life, and nothing is appended before this returns.
     fn restart(&self, seq: u64, options: JournalOptions) -> Result<(), JournalError> {
         let jsb = self.jsb();

@@ -11,7 +11,7 @@ use quayfs_pmem::Bytes;
 use std::sync::atomic::Ordering;
 
 /// The `retired_seq` word of the journal superblock, for the transaction that changes it together
-/// with the L2P map.
+/// with the page table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetiredWord {
     /// Byte offset in the region, 8-aligned.
@@ -44,7 +44,7 @@ impl Journal {
     /// All live slots at or below `upto`, over all buffers; within a buffer in ring order. Slots at or
     /// below [`Journal::retired`] are dead, whether or not the head could pass them yet: the data
     /// device may have newer content since. `upto` must not exceed [`Journal::complete_upto`], and a round
-    /// uses at most D.
+    /// uses at most digested_seq.
     pub fn live_slots(&self, upto: u64) -> Vec<LiveSlot> {
         let mut live = Vec::new();
         self.find_live_slots(self.retired(), upto, &mut live);
@@ -83,7 +83,7 @@ impl Journal {
     }
 
     /// Returns slots to use: those at or below `retired`, and abandoned ones, as far as the rings'
-    /// order allows. `retired` is what the L2P transaction stored, durably, or the current value to
+    /// order allows. `retired` is what the page-table transaction stored, durably, or the current value to
     /// collect abandoned slots only. The caller has unpublished these slots before; `grace` must
     /// return only when no reader that could still have found one is reading it. Returns how many slots
     /// became free.

@@ -17,14 +17,14 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-/// The state of a journal whose records above D wait to be digested. The only way to a [`Journal`]
+/// The state of a journal whose records above digested_seq wait to be digested. The only way to a [`Journal`]
 /// is [`Scan::into_journal`].
 pub struct Scan {
     /// Log epoch of the crashed (or unmounted) life.
     pub epoch: u32,
     /// Durability mode of that life, or the one that its end amounts to.
     pub mode: Durability,
-    /// D as stored when the scan was made.
+    /// digested_seq as stored when the scan was made.
     pub digested: u64,
     /// `retired_seq`.
     pub retired: u64,
@@ -58,9 +58,9 @@ pub struct Scan {
     pub(crate) rewrite: FxHashSet<(u16, u64)>,
     /// Slots that the last records of lanes name: a crash may have left them without a header.
     pub(crate) unsettled: FxHashSet<(u16, u64)>,
-    /// Slots (buffer, index) whose committed word is above D.
+    /// Slots (buffer, index) whose committed word is above digested_seq.
     pub(crate) above: Vec<(u16, u64)>,
-    /// D as stored now.
+    /// digested_seq as stored now.
     pub(crate) stored: AtomicU64,
 }
 
@@ -382,7 +382,7 @@ impl Scan {
 
     /// Flushes what has been read and will be acted on. Of slots that is what the last record of a lane names: any
     /// other record was followed by one that was written after its slots were settled, and a committed word at or
-    /// below D was settled before D.
+    /// below digested_seq was settled before digested_seq.
     fn flush_read(&self, heads: &[u64]) {
         self.region.flush(self.geo.jsb_off, JSB_BYTES as u64);
         for &(buffer, pos) in &self.unsettled {

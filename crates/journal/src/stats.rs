@@ -57,15 +57,15 @@ pub struct JournalStats {
     pub slots_used_max: u64,
     /// Bytes of log that can be live.
     pub log_bytes: u64,
-    /// Bytes of records above D.
+    /// Bytes of records above digested_seq.
     pub log_bytes_used: u64,
     /// Records that can be live.
     pub log_records: u64,
-    /// Records above D.
+    /// Records above digested_seq.
     pub log_records_used: u64,
     /// Last sequence number taken.
     pub last_seq: u64,
-    /// D.
+    /// digested_seq.
     pub digested: u64,
     /// Last durable commit.
     pub commit_ts: u64,

@@ -85,7 +85,7 @@ pub(crate) fn walk_lane(
     let (mut last_seq, mut last_record) = (0, head);
     let mut at = head;
     while at < walker.limit {
-        match walker.look(at, last_seq) {
+        match walker.examine(at, last_seq) {
             Found::Valid { header: h, record } => {
                 if h.seq > rules.digested {
                     walk.damage.append(&mut invalid);
@@ -151,7 +151,7 @@ enum Found {
 }
 
 impl Walker<'_> {
-    fn look(&self, pos: u64, last_seq: u64) -> Found {
+    fn examine(&self, pos: u64, last_seq: u64) -> Found {
         let line = LINE as u64;
         let room = (self.geo.lane_bytes - pos % self.geo.lane_bytes).min(self.limit - pos);
         let Some(header) = self.header(pos).filter(|h| h.total_bytes() <= room) else {

@@ -141,7 +141,7 @@ fn digest_retire_reuse_and_clean() {
             record_bytes: 100,
             prefer: 0,
         };
-        assert_eq!(j.acquire(need).err(), Some(Shortage::Slots));
+        assert_eq!(j.acquire(need).err(), Some(AcquireError::Slots));
         let upto = j.digestable();
         for r in j
             .read_records(j.digested(), upto, usize::MAX, usize::MAX)
@@ -164,7 +164,10 @@ fn digest_retire_reuse_and_clean() {
     }
     j.set_clean().expect("clean");
     assert!(matches!(j.check(), Err(JournalError::Closed)));
-    assert_eq!(j.acquire(Need::default()).err(), Some(Shortage::Refused));
+    assert_eq!(
+        j.acquire(Need::default()).err(),
+        Some(AcquireError::Refused)
+    );
     let scan = Journal::scan(Arc::clone(&region), &geo).expect("scan");
     assert!(scan.clean && scan.records.is_empty() && scan.live.is_empty());
     let j = mount(&region, &geo, Durability::Commit);
@@ -251,11 +254,11 @@ fn failed_operations_return_their_slots() {
     };
     assert_eq!(
         j.acquire_blocking(huge, Duration::MAX).err(),
-        Some(Shortage::TooLarge)
+        Some(AcquireError::TooLarge)
     );
     assert_eq!(
         j.acquire(Need { slots: 5, ..need }).err(),
-        Some(Shortage::TooLarge)
+        Some(AcquireError::TooLarge)
     );
 }
 
@@ -275,7 +278,7 @@ fn who_waits_for_credits_is_counted_by_what_is_short() {
     let waits = |j: &Journal| (j.stats().slot_waits, j.stats().log_waits);
     assert_eq!((waits(&j), j.stats().credit_wait_us), ((0, 0), 0));
     let short = j.acquire_blocking(need, moment);
-    assert_eq!(short.err(), Some(Shortage::Slots));
+    assert_eq!(short.err(), Some(AcquireError::Slots));
     assert_eq!(waits(&j), (1, 0));
     assert!(j.stats().credit_wait_us > 0);
     drop(all);
@@ -289,7 +292,10 @@ fn who_waits_for_credits_is_counted_by_what_is_short() {
     while let Ok(credit) = j.acquire(log) {
         held.push(credit);
     }
-    assert_eq!(j.acquire_blocking(log, moment).err(), Some(Shortage::Log));
+    assert_eq!(
+        j.acquire_blocking(log, moment).err(),
+        Some(AcquireError::Log)
+    );
     assert_eq!(waits(&j), (1, 1));
 }
 
@@ -319,11 +325,11 @@ fn a_newcomer_leaves_what_the_first_in_line_waits_for() {
             }
             std::thread::yield_now();
         };
-        assert_eq!(refused, Shortage::Slots);
+        assert_eq!(refused, AcquireError::Slots);
         assert_eq!(
             j.acquire_blocking(slots(1, 1), Duration::from_millis(1))
                 .err(),
-            Some(Shortage::Slots)
+            Some(AcquireError::Slots)
         );
         // Callers that wait for log space alone are in another line.
         assert!(j.acquire(slots(0, 0)).is_ok());

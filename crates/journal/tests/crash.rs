@@ -151,8 +151,8 @@ fn commit_on_a_file() {
     crash_everywhere(Backend::File, Durability::Commit);
 }
 
-/// Volumes that were made before there were proposals, where two drains make a commit, or before there were three places
-/// of them.
+/// Volumes that were made before there were proposals, where two drains make a commit, or before there were three
+/// places of them.
 fn commit_on_an_older_volume(places: u8) {
     let recorder = formatted(Backend::File, Durability::Commit);
     let (region, device) = (recorder.region(), recorder.device());
@@ -209,7 +209,7 @@ fn crash_in_recovery(backend: Backend, mode: Durability) {
                 "{image}\nthen in recovery {inner}"
             );
         }
-        again.settle();
+        again.start_here();
         let mut more = Run::new(again, state, next);
         more.go(&volume, 1000, 1005);
         for inner in more.recorder.trace().explore(&Budget::SMALL) {
@@ -260,7 +260,7 @@ fn killed_then_power_loss(backend: Backend, mode: Durability) {
             staged.start,
             &finished.read_vec(staged.start, staged.end - staged.start),
         );
-        before.recorder.settle();
+        before.recorder.start_here();
         let lanes = geo.lane_off..geo.slot_hdr_off;
         region.write(
             lanes.start,
@@ -333,7 +333,7 @@ fn torn_twice(backend: Backend, mode: Durability) {
         let torn = last.last().expect("the last record") + 8 * word;
         let was = region.load_u64(torn);
         region.store_u64(torn, !was);
-        recorder.settle();
+        recorder.start_here();
         let volume = Volume::of_recorder(&recorder, mode);
         volume.write(FEW, &[]);
         assert_eq!(region.load_u64(torn), was, "not the same operation");
@@ -406,7 +406,10 @@ fn a_failed_drain_stops_everything() {
         state[1] = 77;
         run.states.push(state);
         assert!(matches!(j.check(), Err(JournalError::Stopped)));
-        assert_eq!(j.acquire(Need::default()).err(), Some(Shortage::Refused));
+        assert_eq!(
+            j.acquire(Need::default()).err(),
+            Some(AcquireError::Refused)
+        );
         assert!(j.set_digested(j.last_seq()).is_err() && j.set_clean().is_err());
         for image in run.recorder.trace().explore(&Budget::SMALL) {
             let v = Volume::of_image(&image, mode);
@@ -453,7 +456,7 @@ fn an_append_whose_drain_fails_is_in_doubt() {
     assert!(found[0] > 0 && found[1] > 0, "{found:?}");
 }
 
-/// A slot whose committed word was stored when its record rotted is not brought to life by the D of the
+/// A slot whose committed word was stored when its record rotted is not brought to life by the digested_seq of the
 /// next life, whatever a crash leaves of the recovery that gave the record up.
 #[test]
 fn a_slot_of_a_record_that_is_given_up_stays_dead() {
@@ -474,7 +477,7 @@ fn a_slot_of_a_record_that_is_given_up_stays_dead() {
     let at = bytes.windows(24).position(|w| w == items);
     let at = geo.lane_off + lane + at.expect("the record") as u64;
     region.store_u64(at, !0);
-    recorder.settle();
+    recorder.start_here();
 
     let scan = Journal::scan(Arc::clone(&region), &geo).expect("scan");
     assert!(!scan.damage.is_empty());
@@ -512,7 +515,7 @@ fn nothing_promised_is_left_in_flight() {
             let now = trace.points().last().expect("a point for every moment");
             let mut left = trace.in_flight(now);
             if backend == Backend::File && what == "commit" {
-                // The records have what slot headers say. Whatever else is to follow D drains everything.
+                // The records have what slot headers say. Whatever else is to follow digested_seq drains everything.
                 let headers = geo.slot_hdr_off..geo.slot_data_off;
                 left.retain(|f| f.medium != Medium::Pmem || !headers.contains(&f.off));
             }

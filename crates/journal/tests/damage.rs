@@ -117,7 +117,7 @@ fn in_op_an_invalid_record_with_a_valid_successor_is_damage() {
 fn rot_below_digested_is_history() {
     for byte in [9, 80] {
         let (region, geo, at) = five(Durability::Op);
-        // As after a crash between D and the heads: D is 4, the walk starts at 3.
+        // As after a crash between digested_seq and the heads: digested_seq is 4, the walk starts at 3.
         let salt = WordKind::Digested.salt(geo.volume_salt);
         region.store_u64(
             geo.jsb_off + WordKind::Digested.offset(),
@@ -130,7 +130,7 @@ fn rot_below_digested_is_history() {
         }
         flip(&region, geo.lane_off + at[2] + byte);
         let s = scan(&region, &geo);
-        // Record 4 shows that 3 is at or below D; 5 does not show it of 4.
+        // Record 4 shows that 3 is at or below digested_seq; 5 does not show it of 4.
         assert_eq!(
             (s.damage.as_slice(), seqs(&s), s.live.len()),
             (&[][..], vec![5], 5)
@@ -381,7 +381,7 @@ fn a_lost_record_leaves_no_slot_behind() {
     assert_eq!(
         scan(&region, &geo).live.len(),
         4,
-        "D moving on does not bring it back"
+        "digested_seq moving on does not bring it back"
     );
 }
 
@@ -403,7 +403,7 @@ fn set_epoch(region: &Region, geo: &JournalGeometry, epoch: u32, mode: Durabilit
 #[test]
 fn an_epoch_word_that_records_contradict_is_damage() {
     for mode in [Durability::Op, Durability::Commit] {
-        // A later epoch cannot have any records, an earlier one none above D. That is 2, and the head
+        // A later epoch cannot have any records, an earlier one none above digested_seq. That is 2, and the head
         // of the lane is where record 3 begins.
         for current in [1, 3, 9] {
             let (region, geo, at) = five(mode);

@@ -30,7 +30,7 @@ pub struct Geometry {
     pub pmem_len: u64,
     /// Length of the data device, in blocks.
     pub data_blocks: u64,
-    /// First block of the data device that belongs to the L2P map.
+    /// First block of the data device that belongs to the page table.
     pub data_start: u64,
     /// First block of the mirror area on the data device.
     pub mirror_start: u64,
@@ -42,15 +42,15 @@ pub struct Geometry {
     pub spare: u64,
     /// Journal superblock page.
     pub jsb_off: u64,
-    /// L2P map, 8 bytes an LBN.
+    /// Page table, 8 bytes an LBN.
     pub l2p_map_off: u64,
     /// Content checksums, 4 bytes an LBN.
     pub l2p_crc_off: u64,
-    /// L2P log.
+    /// Page-table log.
     pub l2p_log_off: u64,
-    /// Bytes of one L2P log lane.
+    /// Bytes of one page-table log lane.
     pub l2p_lane_bytes: u64,
-    /// Number of L2P log lanes.
+    /// Number of page-table log lanes.
     pub l2p_lanes: u64,
     /// Number of staging buffers.
     pub buffers: u64,
@@ -101,7 +101,7 @@ pub struct Geometry {
 pub struct Sizes {
     /// Length of the data device, in blocks.
     pub data_blocks: u64,
-    /// First block of it that belongs to the L2P map.
+    /// First block of it that belongs to the page table.
     pub data_start: u64,
     /// Blocks of the mirror area.
     pub mirror_blocks: u64,
@@ -115,7 +115,7 @@ pub struct Sizes {
     pub lane_bytes: u64,
     /// Slots of one buffer.
     pub slots_per_buffer: u64,
-    /// Entries that one L2P transaction has room for, at least.
+    /// Entries that one page-table transaction has room for, at least.
     pub l2p_entries: u64,
     /// Node pages.
     pub node_pages: u64,

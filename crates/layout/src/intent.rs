@@ -1,7 +1,7 @@
 //! The intent table: what an operation promised and has not finished.
 //!
 //! An entry takes 16 bytes; a free one is all zeros. It is logged by the record that makes the
-//! promise and cleared by the record that fulfils it.
+//! intent and cleared by the record that finishes it.
 
 use crate::bytes::{get_u64, put_u64};
 use crate::node::PAYLOAD;

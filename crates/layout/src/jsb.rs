@@ -26,9 +26,9 @@ const _: () = assert!((FIRST_HEAD_LINE + MAX_BUFFERS) * LINE == JSB_BYTES);
 pub enum WordKind {
     /// Log epoch with the durability mode of the mount that runs (or ran) in it.
     Epoch,
-    /// Every record at or below this number has been digested (D).
+    /// Every record at or below this number has been digested.
     Digested,
-    /// Slots committed at or below this number are dead; changed only inside an L2P transaction.
+    /// Slots committed at or below this number are dead; changed only inside a page-table transaction.
     Retired,
     /// `commit` mode: records at or below this number are committed.
     CommitTs,

@@ -53,7 +53,7 @@ pub const BLOCK: usize = 4096;
 /// Size of a cache line in bytes, the unit in which stores reach persistent memory.
 pub const LINE: usize = 64;
 
-/// A logical block number: an index into the L2P map.
+/// A logical block number: an index into the page table.
 pub type Lbn = u64;
 
 /// An inode number. 0 is never used; 1 is the root directory.

@@ -111,8 +111,8 @@ impl RecordHeader {
     }
 
     /// The header, if it proves that `epoch` is not the epoch of this log: one of this volume and lane
-    /// in a later epoch, or in an earlier one with a number above D. The epoch word is durable before
-    /// the first record of its epoch, and before recovery begins a new one it lifts D to every number seen
+    /// in a later epoch, or in an earlier one with a number above digested_seq. The epoch word is durable before
+    /// the first record of its epoch, and before recovery begins a new one it lifts digested_seq to every number seen
     /// and clears what is left of headers ([`RecordHeader::torn`]), so neither is left by a crash.
     pub fn stray(
         b: &[u8; RECORD_HEADER_BYTES],

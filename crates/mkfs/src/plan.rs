@@ -121,7 +121,7 @@ impl Plan {
         let region = Arc::new(region);
         let identity = Identity::random();
         let config = format::prepare(&region, geometry, &self.label, &identity, self.root)?;
-        undo.settle(|| format::complete(&region, &device, &config))?;
+        undo.conclude(|| format::complete(&region, &device, &config))?;
         Ok(MkfsReport {
             uuid: quayfs_fs::uuid_text(config.uuid),
             backend: region.backend(),

@@ -59,7 +59,7 @@ impl Undo {
     }
 
     /// The last step: nothing is undone while it runs, nor after it has succeeded.
-    pub(super) fn settle<T, E>(&self, step: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+    pub(super) fn conclude<T, E>(&self, step: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let mut state = self.0.lock();
         let result = step();
         state.settled = result.is_ok();
@@ -164,8 +164,8 @@ mod tests {
         let file = dir.path().join("file");
         let undo = Undo::default();
         undo.file(&file).unwrap();
-        assert_eq!(undo.settle(|| Err::<(), _>(7)), Err(7));
-        assert_eq!(undo.settle(|| Ok::<_, ()>(7)), Ok(7));
+        assert_eq!(undo.conclude(|| Err::<(), _>(7)), Err(7));
+        assert_eq!(undo.conclude(|| Ok::<_, ()>(7)), Ok(7));
         undo.roll_back();
         undo.interrupt(|| panic!("interrupted after the end"));
         assert!(file.exists());

@@ -29,7 +29,7 @@ pub enum Property {
     Unreadable,
     /// The medium lost something and nothing noticed.
     SilentDamage,
-    /// The L2P map is not a permutation.
+    /// The page table is not a permutation.
     NotAPermutation,
     /// A page, block, slot or number has two owners.
     DoubleOwned,
@@ -57,7 +57,7 @@ impl Property {
             Property::FalseDamage => "damage or EIO is reported where there is none",
             Property::Unreadable => "a block or page that is needed is unreadable",
             Property::SilentDamage => "damage goes unnoticed",
-            Property::NotAPermutation => "the L2P map is no permutation",
+            Property::NotAPermutation => "the page table is no permutation",
             Property::DoubleOwned => "something has two owners",
             Property::Leaked => "something has no owner",
             Property::WrongCounter => "a derived counter is wrong",

@@ -1,7 +1,7 @@
 //! The credit model: operations that wait for space and for each other (orderings 6 and 9).
 //!
 //! No crash and no content, only resources, locks and pins. Each thread runs a short program;
-//! digest, rounds and zero batches give space back. The property is that from every state all
+//! digest, rounds and zeroing passes give space back. The property is that from every state all
 //! threads can still finish.
 
 use crate::checker::{Model, Property};
@@ -283,7 +283,7 @@ impl Model for Credits {
             }
             Step::Digest => "digest of a record".into(),
             Step::Round => "round: slots are free".into(),
-            Step::ZeroBatch => "zero batch".into(),
+            Step::ZeroBatch => "zeroing pass".into(),
         }
     }
 }

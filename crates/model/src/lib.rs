@@ -2,12 +2,12 @@
 //! bounds.
 //!
 //! The protocol is split over nine models, each a small transition system: `volume` (slots,
-//! records, digest, rounds, zero batches, direct data, commits, recovery, for one operation at a
+//! records, digest, rounds, zeroing passes, direct data, commits, recovery, for one operation at a
 //! time), `lane` (numbers, bounds, cuts), `image` (operations that share objects), `ppt` (L2P
 //! transactions), `reader`, `credits`, `intent`, `batch` (commits on an ordinary disk), and `redo` (the batch
-//! log below them). Every rule of the protocol that a model knows has a name, see [`ordering::Ordering`]; [`suite`] runs every model with all rules, where no
-//! state may violate a property, and every model without one rule, where a counterexample must be
-//! found or the reason why there is none is stated. `docs/internals/model.md` holds the results.
+//! log below them). Every rule of the protocol that a model knows has a name, see [`ordering::Ordering`]; [`suite`]
+//! runs every model with all rules, where no state may violate a property, and every model without one rule, where a
+//! counterexample must be found or the reason why there is none is stated. `docs/internals/model.md` holds the results.
 //!
 //! This crate shares no code with the file system and makes no I/O. What it settles is the order
 //! of stores, not their bytes.

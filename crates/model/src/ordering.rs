@@ -12,8 +12,8 @@ macro_rules! orderings {
             /// All of them, in the order of `docs/internals/model.md`.
             pub const ALL: &[Ordering] = &[$(Ordering::$name),*];
 
-            /// `3.n` for ordering n, else the part of the protocol (`docs/internals/model.md`); `new` if the model asked
-            /// for it.
+            /// `3.n` for ordering n, else the part of the protocol (`docs/internals/model.md`); `new` if the model
+            /// asked for it.
             pub fn section(self) -> &'static str {
                 match self { $(Ordering::$name => $section),* }
             }
@@ -27,10 +27,10 @@ macro_rules! orderings {
 }
 
 orderings! {
-    ReplayAboveD "3.1" "replay ignores records at or below D, in every lane";
-    RingAfterD "3.1" "ring space is reused only after D is durable";
+    ReplayAboveDigested "3.1" "replay ignores records at or below digested_seq, in every lane";
+    RingAfterDigested "3.1" "ring space is reused only after digested_seq is durable";
     OldPageAfterNat "3.1" "an old page is reused only after the NAT switch is durable";
-    OldPageAfterD "3.1" "an old page is reused only after D is durable";
+    OldPageAfterDigested "3.1" "an old page is reused only after digested_seq is durable";
     HeadBeforeRingReuse "3.1" "the lane's head is durable before the space behind it is reused";
     BodyChecksumApart "3.1" "op: an invalid body before a valid record is damage, not a hole";
     LookPastBadHeader "new" "op: an invalid header before a valid record is damage too";
@@ -40,12 +40,12 @@ orderings! {
     BoundBeforeNumber "3.3" "a lane publishes a lower bound before it takes a number";
     BoundClearedAfterFence "3.3" "op: the bound is cleared after the fence";
     CounterBeforeBounds "3.3" "readers load the counter first, then all bounds";
-    DWaitsForAppends "3.3" "D and cuts pass n only when every number up to n has been appended";
+    DigestedWaitsForAppends "3.3" "digested_seq and cuts pass n only when every number up to n has been appended";
     CommitWaitsForAppends "3.3" "a commit waits for the appends at or below its cut";
     RecoverySkipsHoles "3.3" "op: recovery, and only recovery, skips holes";
     LocksUntilDurable "3.4" "locks are held until the record is durable";
-    FreedRecordBelowD "3.4" "an LBN is reused only once the record that freed it is below D";
-    NumberReuseBelowD "3.4" "an inode number is reused only once its release is below D";
+    FreedRecordBelowDigested "3.4" "an LBN is reused only once the record that freed it is below digested_seq";
+    NumberReuseBelowDigested "3.4" "an inode number is reused only once its release is below digested_seq";
     BitsNotWords "3.4" "shared words are logged as bits set and cleared";
     SharedPageByOwnRecord "3.4" "a page that objects share is created by its own record first";
     CountersDerived "3.4" "group counters are derived from bits that flip, never logged";
@@ -53,12 +53,12 @@ orderings! {
     CommitMutex "3.5" "a commit mutex covers image, number, append and fence";
     SizeReread "3.5" "the size is read again under the commit mutex";
     ImageAfterFence "3.5" "the new image is installed after the fence";
-    DBelowCommitTs "3.8" "D never passes the durable commit_ts";
+    DigestedBelowCommitTs "3.8" "digested_seq never passes the durable commit_ts";
     LastRecordWhole "4.3" "op: a lane's last record counts only if what it stages is there";
     DurableBeforeReply "3" "the record is durable before it is published and answered";
     PageBeforeNat "3" "a new page is durable before the NAT entry names it";
-    NatBeforeD "3" "NAT entries are durable before D";
-    CommittedWordBeforeD "3" "committed words are durable before D";
+    NatBeforeDigested "3" "NAT entries are durable before digested_seq";
+    CommittedWordBeforeDigested "3" "committed words are durable before digested_seq";
     DrainBeforeCommitTs "3.8" "everything at or below the cut is durable before commit_ts";
     OneCommitAtATime "3.8" "one commit at a time, so that commit_ts is monotonic";
     CommitTsBeforeReply "3.8" "fsync answers when commit_ts is durable";
@@ -67,38 +67,38 @@ orderings! {
     HeadBeforeServing "3.1" "lane heads are durable before the first record of a new epoch";
     EpochInRecords "3.7" "records of an older epoch never validate";
     SlotEpochUpToCurrent "3.7" "a slot header of any epoch up to the current one is good";
-    NumbersAboveD "3.7" "numbers restart above D";
+    NumbersAboveDigested "3.7" "numbers restart above digested_seq";
     NumbersAboveSeen "3.7" "numbers restart above every number seen anywhere";
-    DRaisedToSeen "new" "recovery raises D to the highest number seen";
-    DRaisedBeforeCommitTs "new" "the raised D is durable before commit_ts follows it";
-    CommitTsIsD "3.7" "recovery makes commit_ts = D before the new epoch";
+    DigestedRaisedToSeen "new" "recovery raises digested_seq to the highest number seen";
+    DigestedRaisedBeforeCommitTs "new" "the raised digested_seq is durable before commit_ts follows it";
+    CommitTsIsDigested "3.7" "recovery makes commit_ts = digested_seq before the new epoch";
     RecoveryDrainsFirst "new" "recovery makes durable what it has read before it acts on it";
-    HeaderRewriteBeforeD "new" "a damaged header that a record vouches for is rewritten before D";
-    UndoBeforeScan "7" "the open L2P transaction is undone before retired_seq is read";
+    HeaderRewriteBeforeDigested "new" "a damaged header that a record vouches for is rewritten before digested_seq";
+    UndoBeforeScan "7" "the open page-table transaction is undone before retired_seq is read";
     UndoneTxnClosed "5" "an undone transaction is closed before any other store to the map";
     RetiredUndone "5" "the transaction's undo covers retired_seq";
-    DNeverUndone "5" "the transaction's undo does not cover D";
+    DigestedNeverUndone "5" "the transaction's undo does not cover digested_seq";
     UndoBeforeMap "5" "undo records are durable before the map changes";
     MapBeforeCommitWord "5" "map changes are durable before the commit word";
     OneCommitWord "5" "all lanes of a transaction commit by one word";
-    GenerationInRecords "5" "L2P log records carry the generation of their round";
+    GenerationInRecords "5" "page-table log records carry the generation of their round";
     GenerationBurnt "new" "attach closes the next generation even if no start record is found";
     OneTxnAtATime "5" "only rounds swap, one round at a time";
     UndoDurableBeforeClose "5" "attach: the undo is durable before the transaction is closed";
-    DeviceFlushBeforeTxn "5" "the device is flushed before the L2P transaction";
-    CutBelowD "5" "the cut of a round is at or below D";
+    DeviceFlushBeforeTxn "5" "the device is flushed before the page-table transaction";
+    CutBelowDigested "5" "the cut of a round is at or below digested_seq";
     AllBuffers "5" "a round takes all live slots at or below its cut, in all buffers";
-    SupersededBelowD "5" "a slot is dropped only for a newer one at or below D";
-    FreedDropBelowD "5" "a slot is dropped only for an LBN that a record at or below D freed";
+    SupersededBelowDigested "5" "a slot is dropped only for a newer one at or below digested_seq";
+    FreedDropBelowDigested "5" "a slot is dropped only for an LBN that a record at or below digested_seq freed";
     RoundDropsFreed "5" "a round drops slots of freed LBNs";
     SlotReuseAfterRetired "5" "slots are reused only after retired_seq is durable";
-    PublishedBeforeRound "new" "a round starts when everything at or below D is published";
+    PublishedBeforeRound "new" "a round starts when everything at or below digested_seq is published";
     BorrowedReserved "5" "borrowed LBNs are reserved for the round";
     BorrowedEndsZero "5" "borrowed LBNs end the round in state zero";
-    ZeroBelowD "5" "only LBNs freed at or below D are zeroed";
+    ZeroBelowDigested "5" "only LBNs freed at or below digested_seq are zeroed";
     ZeroBeforeReallocation "5" "a freed LBN is zeroed before it is handed out";
     ZeroDurableBeforeReallocation "5" "the zero state is durable before the LBN is handed out";
-    ZeroNotDuringTxn "5" "zero batches never run during the L2P transaction of a round";
+    ZeroNotDuringTxn "5" "zeroing passes never run during the page-table transaction of a round";
     NoLiveSlotOnReuse "5" "an LBN that a live slot names is not handed out";
     DirectToFresh "5" "direct data goes to fresh LBNs";
     DirectFlushBeforeEntry "5" "direct data is flushed before its entry is written";
@@ -114,7 +114,7 @@ orderings! {
     CreditsAllOrNothing "3.6" "credits are acquired all or nothing";
     NoPinWhileWaiting "3.6" "no epoch is pinned while waiting for credits";
     DigestReserve "3.6" "digest keeps the pages of the largest record in reserve";
-    BatchBeforeEnospc "3.6" "a shortage of LBNs runs a zero batch before it is ENOSPC";
+    BatchBeforeEnospc "3.6" "a shortage of LBNs runs a zeroing pass before it is ENOSPC";
     RecordsBounded "3.9" "records are bounded";
     IntentReserve "3.9" "finishing an intent does not depend on the progress of others";
     IntentWithEffect "3.9" "the record of the visible effect carries the intent";

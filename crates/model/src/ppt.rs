@@ -1,4 +1,4 @@
-//! The L2P log model: transactions over a map, undo lanes, one commit word, attach.
+//! The page-table log model: transactions over a map, undo lanes, one commit word, attach.
 //!
 //! Finer than the volume model in what concerns the log: lanes, generations, stale records of an
 //! earlier transaction, two workers, several crashes, single stores between transactions.
@@ -50,7 +50,7 @@ struct Worker {
     b: u8,
 }
 
-/// A state of the L2P log model.
+/// A state of the page-table log model.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     m: Medium<CELLS>,
@@ -66,7 +66,7 @@ pub struct State {
     fault: Option<Property>,
 }
 
-/// A transition of the L2P log model.
+/// A transition of the page-table log model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     Begin { worker: usize, a: u8, b: u8 },
@@ -77,7 +77,7 @@ pub enum Step {
     Death,
 }
 
-/// The L2P log model under one configuration.
+/// The page-table log model under one configuration.
 pub struct Log(pub Config);
 
 /// An undo record: generation, LBN, entry.
@@ -193,7 +193,7 @@ impl Log {
         Some(s)
     }
 
-    /// A single store to an entry that no transaction touches (a zero batch, direct data).
+    /// A single store to an entry that no transaction touches (a zeroing pass, direct data).
     fn store(&self, s: &State, lbn: u8) -> Option<State> {
         if s.worker.iter().any(|w| w.pc != 0) {
             return None;

@@ -173,7 +173,7 @@ impl Readers {
                 s.writer_pinned = self.keeps(Ordering::WriterPinned);
                 s.slot = [NEW; FILE];
             }
-            // The record is durable; digest and D may pass it from here on.
+            // The record is durable; digest and digested_seq may pass it from here on.
             1 => {}
             2 => s.staged[0] = true,
             3 => {
@@ -328,7 +328,7 @@ impl Model for Readers {
             }
             Step::Read(_) => format!("reader: has copied block {block}"),
             Step::Write(0) => "writer: range locked, pinned (if it is), both blocks staged".into(),
-            Step::Write(1) => "writer: record durable; D may pass it".into(),
+            Step::Write(1) => "writer: record durable; digested_seq may pass it".into(),
             Step::Write(2) => "writer: block 0 published".into(),
             Step::Write(3) => "writer: block 1 published".into(),
             Step::Write(_) => "writer: unlocked, unpinned".into(),

@@ -42,7 +42,7 @@ fn long_histories_hold_along_random_walks() {
 #[test]
 fn random_walks_find_what_is_wrong() {
     for out in [
-        Ordering::RingAfterD,
+        Ordering::RingAfterDigested,
         Ordering::UndoneTxnClosed,
         Ordering::PublishedBeforeRound,
     ] {

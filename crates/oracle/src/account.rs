@@ -12,14 +12,14 @@ use quayfs_store::ns::quota::Quotas;
 use crate::model::Model;
 
 /// Digests, checkpoints and zeroes until nothing is left to do. Operations rest meanwhile.
-pub fn settle(fs: &Fs) {
+pub fn finish_background(fs: &Fs) {
     fs.finish_chores();
     fs.sync_all().expect("sync");
     digest::digest_all(&fs.e).expect("digest");
     fs.e.reclaim_windows();
     for _ in 0..200 {
         let moved = checkpoint::round(&fs.e).expect("round").slots;
-        checkpoint::zero_batch(&fs.e).expect("zero batch");
+        checkpoint::zero_freed(&fs.e).expect("zeroing pass");
         if moved == 0 && fs.e.lbns.pending() == 0 {
             return;
         }
@@ -82,16 +82,16 @@ pub fn check(fs: &Fs, m: &Model) -> Result<(), String> {
 fn owners(fs: &Fs, m: &Model) -> Result<(), String> {
     let mut all = Vec::new();
     for (&ino, _) in m.nodes.iter().filter(|(_, n)| n.is_file()) {
-        let cell =
+        let handle =
             fs.e.inodes
                 .get(&fs.e.nodes, ino)
                 .map_err(|e| e.to_string())?;
-        if !cell.with(Inode::is_file) {
+        if !handle.with(Inode::is_file) {
             return Err(format!("inode {ino} is no file"));
         }
-        extents::ensure(&fs.e, &cell).map_err(|e| e.to_string())?;
+        extents::ensure(&fs.e, &handle).map_err(|e| e.to_string())?;
         let list =
-            extents::with(&cell, |x| x.iter().collect::<Vec<_>>()).map_err(|e| e.to_string())?;
+            extents::with(&handle, |x| x.iter().collect::<Vec<_>>()).map_err(|e| e.to_string())?;
         all.extend(
             list.into_iter()
                 .map(|(r, lbn)| (lbn, lbn + (r.end - r.start), ino)),

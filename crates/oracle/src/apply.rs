@@ -237,7 +237,7 @@ pub fn on_fs(fs: &Fs, m: &Model, op: &Op) -> Result<Told> {
             let mut again = true;
             checkpoint::rounds(&fs.e, Reach::Older, |_| take(&mut again)).map(|_| done)?
         }
-        Op::Zero => checkpoint::zero_batch(&fs.e).map(|_| done)?,
+        Op::Zero => checkpoint::zero_freed(&fs.e).map(|_| done)?,
         Op::Trim => fs.trim(Caller::default(), EVERYTHING).map(|_| done)?,
         Op::Gather => checkpoint::gather(&fs.e, usize::MAX).map(|_| done)?,
         Op::Evict => {

@@ -62,7 +62,7 @@ pub trait Run {
 
     /// Recovers from what a crash has left, the `n`th that is looked at, and says what is wrong with
     /// the result, or else which of the trees that may be there was there, as a number.
-    fn look(&self, image: &CrashImage, n: u64, depth: &Depth) -> Result<u64, String>;
+    fn judge(&self, image: &CrashImage, n: u64, depth: &Depth) -> Result<u64, String>;
 }
 
 /// Looks at the crashes of a run; panics at the first after which something is wrong.
@@ -76,7 +76,7 @@ pub fn explore(run: &dyn Run, depth: &Depth) {
             continue;
         }
         n += 1;
-        if let Err(e) = run.look(&image, n, depth) {
+        if let Err(e) = run.judge(&image, n, depth) {
             panic!("{}: {e}\n{image}", run.name());
         }
     }

@@ -120,9 +120,9 @@ impl Walk<'_> {
                 }
                 read => item.blocks = read?,
             }
-            let cell = fs.e.inodes.get(&fs.e.nodes, ino)?;
-            extents::ensure(&fs.e, &cell)?;
-            let (pages, mapped) = extents::with(&cell, |x| {
+            let handle = fs.e.inodes.get(&fs.e.nodes, ino)?;
+            extents::ensure(&fs.e, &handle)?;
+            let (pages, mapped) = extents::with(&handle, |x| {
                 (
                     x.pages().len() as u64,
                     x.iter().map(|(r, _)| r).collect::<RangeSet<u64>>(),

@@ -12,11 +12,11 @@ pub mod content;
 pub mod crash;
 pub mod damage;
 pub mod dump;
-pub mod duo;
 pub mod evict;
 pub mod mkfs;
 pub mod model;
 pub mod ops;
+pub mod pairs;
 pub mod quota;
 pub mod repair;
 pub mod rng;
@@ -51,7 +51,7 @@ pub struct Shape {
     pub slots: u64,
     /// Bytes of one record lane. A record takes a quarter at most.
     pub lane: u64,
-    /// Entries that one L2P transaction holds, about.
+    /// Entries that one page-table transaction holds, about.
     pub l2p_entries: u64,
     /// Node pages.
     pub nodes: u64,

@@ -41,7 +41,7 @@ impl Mkfs {
             fs.mknod(Caller::default(), ROOT, OLD, S_IFREG | 0o644, 0)
                 .expect("mknod");
             fs.shutdown().expect("shutdown");
-            recorder.settle();
+            recorder.start_here();
         }
         format(&recorder.region(), &*recorder.device(), geometry, "new").expect("mkfs");
         recorder.mark(MADE);
@@ -86,7 +86,7 @@ impl Run for Mkfs {
         self.recorder.trace()
     }
 
-    fn look(&self, image: &CrashImage, n: u64, depth: &Depth) -> Result<u64, String> {
+    fn judge(&self, image: &CrashImage, n: u64, depth: &Depth) -> Result<u64, String> {
         let media = Media {
             region: Arc::new(image.region()),
             device: Arc::new(image.device()),

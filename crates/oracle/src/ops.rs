@@ -213,7 +213,7 @@ pub struct Taste {
     pub inodes: usize,
     /// Offsets far out, and operations of more than one record.
     pub wild: bool,
-    /// Digest, round and zero batch are called as operations.
+    /// Digest, round and zeroing pass are called as operations.
     pub quiet: bool,
     /// Projects get limits, which hold for the whole volume.
     pub limits: bool,

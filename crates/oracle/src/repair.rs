@@ -20,7 +20,7 @@ use quayfs_store::error::FsError;
 
 use crate::Media;
 use crate::crash::{Depth, Run};
-use crate::damage::harm::Ill;
+use crate::damage::harm::Corruption;
 use crate::damage::map::Map;
 use crate::damage::shown::{self, Item, Tree, tree};
 use crate::damage::{Image, Left};
@@ -89,7 +89,7 @@ impl Repair {
     pub fn run(
         name: String,
         left: Left,
-        ills: &[Ill],
+        ills: &[Corruption],
         dies: Option<usize>,
         (backend, options): (Backend, &MountOptions),
     ) -> Self {
@@ -103,7 +103,7 @@ impl Repair {
         for (block, bytes) in &damaged.blocks {
             recorder.device().write(*block, bytes).expect("write");
         }
-        recorder.settle();
+        recorder.start_here();
         let before = recorder.trace().explore(&Budget::default()).next();
         let media = Media {
             region: recorder.region(),
@@ -226,11 +226,11 @@ impl Run for Repair {
         self.recorder.trace()
     }
 
-    fn look(&self, image: &CrashImage, n: u64, depth: &Depth) -> Result<u64, String> {
+    fn judge(&self, image: &CrashImage, n: u64, depth: &Depth) -> Result<u64, String> {
         self.mounted(image, n.is_multiple_of(depth.used))?;
         let recorder = self.mend(image.restart(), is_done(image))?;
         if n.is_multiple_of(depth.fsck) {
-            recorder.settle();
+            recorder.start_here();
             let media = Media {
                 region: recorder.region(),
                 device: recorder.device(),
@@ -356,13 +356,13 @@ fn make_use(fs: &Fs) -> Result<(), FsError> {
     fs.sync_all()?;
     digest::digest_all(&fs.e)?;
     checkpoint::round(&fs.e)?;
-    checkpoint::zero_batch(&fs.e)?;
+    checkpoint::zero_freed(&fs.e)?;
     fs.unlink(ROOT, b"after")?;
     fs.forget(file, 1);
     fs.sync_all()?;
     digest::digest_all(&fs.e)?;
     checkpoint::round(&fs.e)?;
-    checkpoint::zero_batch(&fs.e)?;
+    checkpoint::zero_freed(&fs.e)?;
     Ok(())
 }
 

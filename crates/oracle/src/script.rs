@@ -94,7 +94,7 @@ impl Script {
         let recorder = Recorder::new(geometry.pmem_len, geometry.data_blocks, backend);
         let media = Media::format(recorder.region(), recorder.device(), geometry);
         let fs = media.mount_quiet(options);
-        recorder.settle();
+        recorder.start_here();
         let model = Model::new();
         let mut script = Self {
             durable: fs.sync_is_free(),
@@ -134,9 +134,9 @@ impl Script {
     }
 
     /// Forgets what led to the present, durable state: crashes are simulated from here on.
-    pub fn settle(&mut self) {
+    pub fn start_here(&mut self) {
         self.fs.sync_all().expect("sync");
-        self.recorder.settle();
+        self.recorder.start_here();
         self.states.clear();
         self.hashes.clear();
         self.models.clear();
@@ -262,7 +262,7 @@ impl Script {
     }
 
     pub fn zero(&mut self) {
-        self.aside(|fs| checkpoint::zero_batch(&fs.e).expect("zero batch"));
+        self.aside(|fs| checkpoint::zero_freed(&fs.e).expect("zeroing pass"));
     }
 
     /// Everything that happens in the background.

@@ -12,7 +12,7 @@ use quayfs_oracle::Media;
 use quayfs_oracle::search::program::{MODES, Program, Text};
 use quayfs_oracle::search::run::DEPTH;
 
-/// What recovery finds in an image: D, how many records are to be replayed, and the NAT.
+/// What recovery finds in an image: digested_seq, how many records are to be replayed, and the NAT.
 fn found(image: &CrashImage) -> (u64, usize, Vec<u8>) {
     let media = Media {
         region: Arc::new(image.region()),
@@ -30,26 +30,26 @@ fn found(image: &CrashImage) -> (u64, usize, Vec<u8>) {
     (scan.digested, scan.records.len(), nat)
 }
 
-/// The image of a crash of the story that leaves most to replay.
+/// The image of a crash of the scenario that leaves most to replay.
 fn fullest(trace: &quayfs_crashsim::Trace) -> CrashImage {
     let images = trace.explore(&DEPTH.budget);
     images.max_by_key(|i| found(i).1).expect("an image")
 }
 
-/// Looks at every crash of the recovery from the crash of a story, in every mode. `records` is how many
+/// Looks at every crash of the recovery from the crash of a scenario, in every mode. `records` is how many
 /// records some batch has at least.
-fn recovered(story: &'static str, records: usize) {
+fn recovered(scenario: &'static str, records: usize) {
     for mode in MODES {
         let program = Program {
             mode,
-            text: Text::Story(story),
+            text: Text::Scenario(scenario),
             dies: None,
             goes_on: false,
         };
         let run = program.run();
         let image = fullest(&run.trace());
         let recoveries = run.recoveries(&image).expect("recovery");
-        // Of each D that is found: how many records are left, and what the NAT says.
+        // Of each digested_seq that is found: how many records are left, and what the NAT says.
         let mut seen: BTreeMap<u64, (usize, HashSet<Vec<u8>>)> = BTreeMap::new();
         for (n, image) in recoveries[0].trace().explore(&DEPTH.budget).enumerate() {
             let (digested, left, nat) = found(&image);
@@ -59,7 +59,7 @@ fn recovered(story: &'static str, records: usize) {
                 at.1.insert(nat);
             }
             recoveries[0]
-                .look(&image, n as u64, &DEPTH)
+                .judge(&image, n as u64, &DEPTH)
                 .unwrap_or_else(|e| panic!("{program}: {e}\nin recovery, {image}"));
         }
         let left: Vec<usize> = seen.values().map(|(left, _)| *left).collect();

@@ -1,8 +1,8 @@
 //! A region on an ordinary disk: memory that the kernel never writes back, and what of it we write ourselves.
 //!
-//! The mapping is private, so what is stored stays in this process until [`Disk::settle`] writes it, by sectors, past the
-//! page cache where the file system allows it. Nothing else of a region ever reaches its disk. What settles through the
-//! batch log is written a second time later, where it belongs. What settled is durable after [`Disk::flush`].
+//! The mapping is private, so what is stored stays in this process until [`Disk::settle`] writes it, by sectors, past
+//! the page cache where the file system allows it. Nothing else of a region ever reaches its disk. What settles through
+//! the batch log is written a second time later, where it belongs. What settled is durable after [`Disk::flush`].
 
 mod batches;
 mod evict;
@@ -162,8 +162,8 @@ impl Disk {
         }
     }
 
-    /// What the page cache has of pages that have become copies is of no use any more. A write past the cache would have to
-    /// drop it, for which the system wakes another thread where several writes are submitted at once.
+    /// What the page cache has of pages that have become copies is of no use any more. A write past the cache would
+    /// have to drop it, for which the system wakes another thread where several writes are submitted at once.
     fn forget_cached(&self, pages: Range<u64>) {
         if self.direct.is_some() {
             let len = NonZeroU64::new(pages.end - pages.start);
@@ -171,12 +171,12 @@ impl Disk {
         }
     }
 
-    /// Writes what was stored in some ranges, in any order, before this call, and waits for others that are writing some
-    /// of it. Not durable before a flush.
+    /// Writes what was stored in some ranges, in any order, before this call, and waits for others that are writing
+    /// some of it. Not durable before a flush.
     ///
     /// # Errors
     /// Those of the system, which are final: [`Disk::drain`] fails from then on.
-    pub(crate) fn settle(
+    pub(crate) fn write_out(
         &self,
         memory: &Memory,
         ranges: impl IntoIterator<Item = Range<u64>>,
@@ -228,8 +228,9 @@ impl Disk {
         self.gate.failure().map_or(Ok(()), Err)
     }
 
-    /// Takes the marks of the next pieces of these ranges, and what it has dealt with off the ranges; `None` when nothing
-    /// is left. Waits for the writes of others, but never with pieces in hand: two threads could wait for each other.
+    /// Takes the marks of the next pieces of these ranges, and what it has dealt with off the ranges; `None` when
+    /// nothing is left. Waits for the writes of others, but never with pieces in hand: two threads could wait for each
+    /// other.
     fn take(&self, left: &mut VecDeque<Range<u64>>) -> Option<Wave> {
         let mut wave = Wave::default();
         let mut flight = self.flight.lock();
@@ -261,8 +262,8 @@ impl Disk {
         (!wave.pieces.is_empty()).then_some(wave)
     }
 
-    /// The sectors of a page that only a batch may have. They get more and fewer under the lock of `flight`; nothing of a piece
-    /// in flight becomes away.
+    /// The sectors of a page that only a batch may have. They get more and fewer under the lock of `flight`; nothing of
+    /// a piece in flight becomes away.
     fn away(&self, page: u64) -> u32 {
         self.batches.get().map_or(0, |batches| batches.away(page))
     }
@@ -343,7 +344,7 @@ impl Disk {
     /// # Errors
     /// Those of [`Disk::settle`] and [`Disk::flush`].
     pub(crate) fn drain(&self, memory: &Memory) -> io::Result<()> {
-        self.settle(memory, once(0..memory.len() as u64))?;
+        self.write_out(memory, once(0..memory.len() as u64))?;
         self.flush()
     }
 }

@@ -65,8 +65,8 @@ fn ranges_are_written_whole_and_nothing_else_is() {
         }
         let backwards = inside.clone().into_iter().rev();
         std::thread::scope(|scope| {
-            scope.spawn(|| disk.settle(&memory, backwards).unwrap());
-            scope.spawn(|| disk.settle(&memory, inside.clone()).unwrap());
+            scope.spawn(|| disk.write_out(&memory, backwards).unwrap());
+            scope.spawn(|| disk.write_out(&memory, inside.clone()).unwrap());
         });
         let mut content = vec![0; LEN as usize];
         file.read_exact_at(&mut content, 0).unwrap();
@@ -82,7 +82,7 @@ fn ranges_are_written_whole_and_nothing_else_is() {
             let found = content[off as usize..][..8].try_into().unwrap();
             assert_eq!(u64::from_le_bytes(found), expected, "at {off}");
         }
-        disk.settle(&memory, once(0..LEN)).unwrap();
+        disk.write_out(&memory, once(0..LEN)).unwrap();
         file.read_exact_at(&mut content, 0).unwrap();
         assert!(content == memory_of(&memory), "unit {unit}");
     }

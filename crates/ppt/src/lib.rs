@@ -25,7 +25,7 @@
 //! any other store to the map, the generation that was open or could have been, so that records
 //! left over from it can never be taken for those of a later transaction.
 //!
-//! Two smaller changes need no log, since each entry stands for itself: [`Ppt::zero_batch`] and
+//! Two smaller changes need no log, since each entry stands for itself: [`Ppt::zero`] and
 //! [`Ppt::write_direct`].
 //!
 //! # Faults

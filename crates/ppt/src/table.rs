@@ -8,7 +8,7 @@ use quayfs_sync::{Mutex, MutexGuard};
 use rustc_hash::FxHashMap;
 
 use crate::area::{Area, Raw};
-use crate::txn::{Room, Txn};
+use crate::txn::{Scratch, Txn};
 use crate::{PptError, PptGeometry};
 
 /// Entries that a read-only attach undid in DRAM.
@@ -33,7 +33,7 @@ pub(crate) struct Turn {
     /// A drain failed: what is durable is no longer known.
     pub(crate) stopped: bool,
     /// Memory that one transaction leaves to the next: its first touch costs more than filling it.
-    pub(crate) room: Room,
+    pub(crate) room: Scratch,
 }
 
 /// An attached page table. Share it as `Arc<Ppt>`.
@@ -67,7 +67,7 @@ pub(crate) struct Turn {
 /// // Fresh blocks whose content is on the device need no transaction.
 /// table.write_direct(&[(5, 0x1234_5678)])?;
 /// assert_eq!(table.lookup(5)?.state, BlockState::Written);
-/// table.zero_batch(&[5])?;
+/// table.zero(&[5])?;
 /// assert_eq!(table.lookup(5)?.state, BlockState::Zero);
 /// # Ok::<(), quayfs_ppt::PptError>(())
 /// ```
@@ -85,7 +85,7 @@ impl Ppt {
             turn: Mutex::new(Turn {
                 generation,
                 stopped: false,
-                room: Room::default(),
+                room: Scratch::default(),
             }),
         }
     }
@@ -101,7 +101,7 @@ impl Ppt {
     ///
     /// # Errors
     /// [`PptError::ReadOnly`], [`PptError::Stopped`], and [`PptError::Pmem`] if draining fails.
-    pub fn settle(&self) -> Result<(), PptError> {
+    pub fn close_again(&self) -> Result<(), PptError> {
         let turn = self.take_turn()?;
         self.area.close(turn.generation)
     }
@@ -132,7 +132,7 @@ impl Ppt {
             .collect()
     }
 
-    /// Begins a transaction. Waits while another one is open or a zero batch is running.
+    /// Begins a transaction. Waits while another one is open or a zeroing pass is running.
     ///
     /// # Errors
     /// [`PptError::ReadOnly`], [`PptError::Stopped`], [`PptError::Exhausted`].
@@ -149,7 +149,7 @@ impl Ppt {
     /// [`PptError::OutOfRange`] and [`PptError::Damaged`] for the first LBN that is (nothing has
     /// been changed then), [`PptError::ReadOnly`], [`PptError::Stopped`], and [`PptError::Pmem`] if
     /// draining fails.
-    pub fn zero_batch(&self, lbns: &[Lbn]) -> Result<(), PptError> {
+    pub fn zero(&self, lbns: &[Lbn]) -> Result<(), PptError> {
         let mut turn = self.take_turn()?;
         let mut changes = Vec::with_capacity(lbns.len());
         for &lbn in lbns {

@@ -21,7 +21,7 @@ struct Change {
 
 /// What a transaction collects its changes in.
 #[derive(Debug, Default)]
-pub(crate) struct Room {
+pub(crate) struct Scratch {
     /// By LBN, as they come.
     changes: FxHashMap<Lbn, Change>,
     /// Those that change something, in order.
@@ -185,7 +185,7 @@ impl<'a> Txn<'a> {
 
     fn write(&mut self, workers: usize) -> Result<usize, PptError> {
         let area = &self.ppt.area;
-        let Room {
+        let Scratch {
             changes,
             sorted,
             old,

@@ -57,7 +57,7 @@ impl VerifyReport {
 
 impl Ppt {
     /// Reads the whole map and proves, or disproves, that it is a permutation. Holds transactions
-    /// and zero batches off meanwhile; takes one bit of memory per block.
+    /// and zeroing passes off meanwhile; takes one bit of memory per block.
     ///
     /// # Errors
     /// None today; damage is a finding and not an error.

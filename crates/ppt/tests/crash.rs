@@ -87,7 +87,7 @@ impl Op {
                 txn.set_retired(WORD, *word)?;
                 txn.commit(1)?;
             }
-            Op::Zero(lbns) => ppt.zero_batch(lbns)?,
+            Op::Zero(lbns) => ppt.zero(lbns)?,
             Op::Direct(lbns) => {
                 let blocks: Vec<_> = lbns.iter().map(|&lbn| (lbn, 7000 + lbn as u32)).collect();
                 ppt.write_direct(&blocks)?;
@@ -274,16 +274,7 @@ fn without_any_one_edge_some_crash_is_caught() {
             Op::Direct(vec![33]),
         ]
     };
-    let names = [
-        "A",
-        "B",
-        "C",
-        "A",
-        "B",
-        "C",
-        "of zero_batch",
-        "of the caller",
-    ];
+    let names = ["A", "B", "C", "A", "B", "C", "of zero", "of the caller"];
     for backend in [Backend::Dax, Backend::File] {
         let (tape, states) = record(backend, &base, &ops());
         // The first drain of all is that of attach, which closes what was open.

@@ -112,7 +112,7 @@ fn a_damaged_entry_is_an_error_for_its_block_alone() {
         let image = region.read_vec(0, LEN as u64);
         let other = (lbn + 1) % BLOCKS;
         let damaged = |r: Result<(), PptError>| assert!(matches!(r, Err(PptError::Damaged { .. })));
-        damaged(ppt.zero_batch(&[other, lbn]));
+        damaged(ppt.zero(&[other, lbn]));
         damaged(ppt.write_direct(&[(lbn, 1)]));
         let mut txn = ppt.begin().expect("begin");
         damaged(txn.swap(other, lbn));
@@ -254,13 +254,13 @@ fn after_a_failed_drain_nothing_is_changed_any_more() {
             }
             _ => {
                 some_transaction(&ppt).expect("commit");
-                let error = ppt.zero_batch(&[0]).expect_err("its drain fails");
+                let error = ppt.zero(&[0]).expect_err("its drain fails");
                 assert!(matches!(error, PptError::Pmem(_)), "{error}");
             }
         }
         let image = region.read_vec(0, LEN as u64);
         assert!(matches!(some_transaction(&ppt), Err(PptError::Stopped)));
-        assert!(matches!(ppt.zero_batch(&[1]), Err(PptError::Stopped)));
+        assert!(matches!(ppt.zero(&[1]), Err(PptError::Stopped)));
         assert_eq!(region.read_vec(0, LEN as u64), image);
         if fail_at < 4 {
             // Here every store reached the medium.
@@ -296,7 +296,7 @@ fn a_read_only_table_refuses_changes() {
     ));
     let ppt = attach(&region).expect("attach");
     assert!(matches!(ppt.begin(), Err(PptError::ReadOnly)));
-    assert!(matches!(ppt.zero_batch(&[0]), Err(PptError::ReadOnly)));
+    assert!(matches!(ppt.zero(&[0]), Err(PptError::ReadOnly)));
     assert!(matches!(
         ppt.write_direct(&[(0, 0)]),
         Err(PptError::ReadOnly)
@@ -312,7 +312,7 @@ fn requests_outside_of_the_map_are_errors() {
         let outside =
             |e: PptError| assert!(matches!(e, PptError::OutOfRange { lbn: l, .. } if l == lbn));
         outside(ppt.lookup(lbn).expect_err("outside"));
-        outside(ppt.zero_batch(&[0, lbn]).expect_err("outside"));
+        outside(ppt.zero(&[0, lbn]).expect_err("outside"));
         outside(ppt.write_direct(&[(0, 1), (lbn, 1)]).expect_err("outside"));
         let mut txn = ppt.begin().expect("begin");
         outside(txn.swap(0, lbn).expect_err("outside"));

@@ -169,7 +169,7 @@ fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
                 }
             }
             Step::ZeroBatch(lbns) => {
-                ppt.zero_batch(&lbns).expect("zero_batch");
+                ppt.zero(&lbns).expect("zero");
                 lbns.iter().for_each(|&lbn| model.zero(lbn));
             }
             Step::Direct(mut lbns, crc) => {

@@ -233,7 +233,7 @@ impl<W: Waiting> Table<W> {
             if wait.patience == Patience::Over {
                 wait.patience = Patience::Insists;
             }
-            self.settle(tell);
+            self.grant(tell);
             return false;
         }
         let (span, mode) = (self.entries[at].span, self.entries[at].mode);
@@ -254,7 +254,7 @@ impl<W: Waiting> Table<W> {
             "only a held range can be released"
         );
         self.entries.swap_remove(at);
-        self.settle(tell);
+        self.grant(tell);
     }
 
     /// Sees to it that each waiting request conflicts with one that is held, or that was told to look, or with
@@ -264,7 +264,7 @@ impl<W: Waiting> Table<W> {
     /// has to be woken. Of the requests that could have it, one that is awake is told, and a sleeping one only if none
     /// in its way is told. As long as an awake one that was told is on the way, no other is told. A range is kept
     /// only for requests that insist, and these were awake a moment ago.
-    fn settle(&mut self, mut tell: impl FnMut(&W)) {
+    fn grant(&mut self, mut tell: impl FnMut(&W)) {
         if self.waiting == 0 {
             return;
         }

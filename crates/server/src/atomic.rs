@@ -121,7 +121,7 @@ impl Sessions {
 
     /// Keeps a write through an open file that has a session; whether it has. `size`: of the file, where the
     /// write is to go to the end of it. At most `most` blocks.
-    pub(super) fn keep(
+    pub(super) fn buffer_write(
         &self,
         fh: u64,
         (offset, data): (u64, &[u8]),
@@ -285,7 +285,7 @@ mod tests {
     }
 
     fn keep(all: &Sessions, fh: u64, at: u64, data: &[u8]) -> Result<bool, i32> {
-        all.keep(fh, (at, data), || Ok(None), (false, 3))
+        all.buffer_write(fh, (at, data), || Ok(None), (false, 3))
             .map_err(Errno::number)
     }
 
@@ -316,7 +316,7 @@ mod tests {
         let all = Sessions::default();
         begin(&all, 1);
         let append = |size, data: &[u8]| {
-            let kept = all.keep(1, (0, data), || Ok(Some(size)), (false, 3));
+            let kept = all.buffer_write(1, (0, data), || Ok(Some(size)), (false, 3));
             kept.map_err(Errno::number)
         };
         assert_eq!(append(100, b"one"), Ok(true));

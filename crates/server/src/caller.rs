@@ -81,7 +81,7 @@ impl<'a> Task<'a> {
 
     fn seen(&self) -> Option<&Seen> {
         let number = self.number;
-        let look = || self.outside.look(move || look(number));
+        let look = || self.outside.run(move || seen_task(number));
         self.seen.get_or_init(look).as_ref()
     }
 
@@ -124,7 +124,7 @@ fn is_ours(me: &Status) -> bool {
 }
 
 /// A task by its number in the namespace of the daemon.
-fn look(pid: u32) -> Option<Seen> {
+fn seen_task(pid: u32) -> Option<Seen> {
     if !is_visible(pid) {
         return None;
     }
@@ -241,13 +241,13 @@ mod tests {
                 less.effective.remove(CapabilitySet::FOWNER);
                 rustix::thread::set_capabilities(None, less).unwrap();
                 let pid = rustix::thread::gettid().as_raw_nonzero().get();
-                look(pid.cast_unsigned()).unwrap().may
+                seen_task(pid.cast_unsigned()).unwrap().may
             });
             let may = less.join().unwrap();
             assert!(!may.contains(CapabilitySet::FOWNER));
             assert_eq!(may, mine.effective - CapabilitySet::FOWNER);
         });
-        assert_eq!(look(std::process::id()).unwrap().may, mine.effective);
+        assert_eq!(seen_task(std::process::id()).unwrap().may, mine.effective);
     }
 
     #[test]
@@ -255,7 +255,7 @@ mod tests {
         for name in [c"\xff\xfe", c"cut off: \xe2\x82", c"a\nUid:\t0 0 0 0", c""] {
             let seen = std::thread::spawn(move || {
                 rustix::thread::set_name(name).unwrap();
-                look(
+                seen_task(
                     rustix::thread::gettid()
                         .as_raw_nonzero()
                         .get()

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::thread;
 
-use quayfs_fs::{Cause, Manner, Place};
+use quayfs_fs::{Cause, WriteAt, WriteOptions};
 use quayfs_fuse::wire::{
     CopyFileRangeIn, FallocateIn, InHeader, LseekIn, LseekOut, ReadIn, WriteFlags, WriteIn,
     WriteOut,
@@ -37,7 +37,7 @@ impl Server {
             size: data.len() as u32,
             ..WriteOut::default()
         };
-        let mut place = Place::Asked;
+        let mut place = WriteAt::Offset;
         if self.fs.e.options.atomic_writes {
             // What comes from mappings belongs to no session.
             if !cached {
@@ -45,28 +45,28 @@ impl Server {
                     true => Ok(Some(self.fs.getattr(ino).errno()?.inode.size)),
                     false => Ok(None),
                 };
-                let most = (kill, self.fs.together_max());
+                let most = (kill, self.fs.atomic_max());
                 let piece = (args.offset, data);
-                if self.atomic.keep(args.fh, piece, size, most)? {
+                if self.atomic.buffer_write(args.fh, piece, size, most)? {
                     return out.put(&written);
                 }
             }
             // Of the file's size the kernel knows what sessions believe and what others have not told it yet:
             // nothing by which to append, or to tell which bytes of a page are in the file.
             place = match (cached, append) {
-                (true, _) => Place::Inside,
-                (false, true) => Place::End,
-                (false, false) => Place::Asked,
+                (true, _) => WriteAt::Within,
+                (false, true) => WriteAt::End,
+                (false, false) => WriteAt::Offset,
             };
         }
-        let manner = Manner {
+        let manner = WriteOptions {
             kill_privileges: kill,
             append,
-            place,
+            at: place,
         };
         let before = match place {
-            Place::End => Some(self.fs.getattr(ino).errno()?.inode.size),
-            Place::Asked | Place::Inside => None,
+            WriteAt::End => Some(self.fs.getattr(ino).errno()?.inode.size),
+            WriteAt::Offset | WriteAt::Within => None,
         };
         let privileged = self.fs.write_for(ino, args.offset, data, manner).errno()?;
         if let Some(before) = before.filter(|size| *size != args.offset) {
@@ -112,7 +112,7 @@ impl Server {
         if privileged {
             self.kernel.attributes_changed(ino);
         }
-        self.settle(ino, args.fh)
+        self.sync_if_asked(ino, args.fh)
     }
 
     pub(super) fn lseek(&self, ino: u64, args: &LseekIn, out: &mut Out<'_>) -> Answer {
@@ -149,7 +149,7 @@ impl Server {
         if privileged {
             self.kernel.attributes_changed(args.nodeid_out);
         }
-        self.settle(args.nodeid_out, args.fh_out)?;
+        self.sync_if_asked(args.nodeid_out, args.fh_out)?;
         if wide {
             return out.put(&copied);
         }

@@ -34,7 +34,7 @@ pub fn errno(e: &FsError) -> Errno {
             libc::EIO
         }
         // Relief comes before the server sees a shortage.
-        FsError::Short(_) => libc::EAGAIN,
+        FsError::OutOf(_) => libc::EAGAIN,
     })
 }
 

@@ -36,7 +36,7 @@ impl Outside {
     }
 
     /// Looks, and waits for what is seen: nothing, if the thread is gone. It must not take long.
-    pub fn look<T: Send + 'static>(
+    pub fn run<T: Send + 'static>(
         &self,
         look: impl FnOnce() -> Option<T> + Send + 'static,
     ) -> Option<T> {
@@ -68,11 +68,11 @@ mod tests {
     fn answers_come_from_another_thread() {
         let outside = Outside::start(|| ()).unwrap();
         let name = || thread::current().name().map(String::from);
-        assert_eq!(outside.look(name).as_deref(), Some("outside"));
+        assert_eq!(outside.run(name).as_deref(), Some("outside"));
         let (answer, answered) = sync_channel(1);
         outside.look_long(answer, name);
         assert_eq!(answered.recv().unwrap().as_deref(), Some("fuse-look"));
-        assert_eq!(outside.look(|| None::<()>), None);
+        assert_eq!(outside.run(|| None::<()>), None);
     }
 
     #[test]
@@ -82,7 +82,7 @@ mod tests {
         while outside.0.send(Box::new(|| ())).is_ok() {
             thread::yield_now();
         }
-        assert_eq!(outside.look(|| Some(())), None);
+        assert_eq!(outside.run(|| Some(())), None);
         outside.look_long(answer, || ());
         assert!(answered.recv().is_err());
     }

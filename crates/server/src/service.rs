@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use quayfs_fs::Fs;
 use quayfs_fuse::wire::{Init, Open, OpenOut};
 use quayfs_fuse::{
-    Answer, Errno, Notifier, Offer, Op, Out, Postponed, Request, Service, Stats, Wish,
+    Answer, Errno, KernelCapabilities, Notifier, Op, Out, Postponed, Request,
+    RequestedCapabilities, Service, Stats,
 };
 use quayfs_layout::inode::ROOT;
 use quayfs_options::{AtimePolicy, MountOptions, OpenPolicy};
@@ -31,7 +32,7 @@ const BACKGROUND: u16 = 64;
 
 /// What the kernel is asked for: where it lacks something, that is left out. `request_max`: bytes that
 /// the file system writes at once.
-pub fn wish(options: &MountOptions, request_max: usize) -> Wish {
+pub fn wish(options: &MountOptions, request_max: usize) -> RequestedCapabilities {
     let mut flags = Init::ASYNC_READ
         | Init::PARALLEL_DIROPS
         | Init::DO_READDIRPLUS
@@ -61,7 +62,7 @@ pub fn wish(options: &MountOptions, request_max: usize) -> Wish {
         );
         write_max = WRITE_MAX_ABLATED;
     }
-    Wish {
+    RequestedCapabilities {
         flags,
         max_write: (request_max as u32).min(write_max),
         max_background: BACKGROUND,
@@ -113,7 +114,7 @@ impl Once {
 }
 
 impl Service for Server {
-    fn accepts(&self, offer: &Offer) -> Result<(), String> {
+    fn accepts(&self, offer: &KernelCapabilities) -> Result<(), String> {
         if self.fs.e.options.atomic_writes && !offer.flags.contains(Init::DIRECT_IO_ALLOW_MMAP) {
             return Err(
                 "atomic_writes: this kernel cannot map files that bypass its page cache \
@@ -131,7 +132,7 @@ impl Service for Server {
         Ok(())
     }
 
-    fn init(&self, offer: &Offer) -> Wish {
+    fn init(&self, offer: &KernelCapabilities) -> RequestedCapabilities {
         let wish = wish(&self.fs.e.options, self.fs.request_max());
         let checks_flags = offer.minor >= MINOR_CHECKS_FLAGS;
         self.kernel_checks_flags
@@ -340,7 +341,7 @@ impl Server {
     }
 
     /// Makes durable what was done through a file that was opened with `O_SYNC` or `O_DSYNC`.
-    pub(super) fn settle(&self, ino: u64, fh: u64) -> Answer {
+    pub(super) fn sync_if_asked(&self, ino: u64, fh: u64) -> Answer {
         if fh & SYNCHRONOUS != 0 {
             self.fs.fsync(ino).errno()?;
         }

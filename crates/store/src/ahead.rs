@@ -7,8 +7,8 @@
 //! follows there is read in long pieces by a thread of its own, while requests are served from what it has read.
 //!
 //! [`ReadAhead`] is the device below with this in between. What is written through it is forgotten when the write
-//! returns, so a read that begins later gets what was written. What it holds is in DRAM only, so nothing of it matters to
-//! recovery. Readers compare each block with its checksum, wherever it comes from, before they do anything with it.
+//! returns, so a read that begins later gets what was written. What it holds is in DRAM only, so nothing of it matters
+//! to recovery. Readers compare each block with its checksum, wherever it comes from, before they do anything with it.
 
 mod streams;
 
@@ -107,7 +107,7 @@ impl Memory {
         self.free.lock().push(buf);
     }
 
-    fn keep(&self, most: usize) {
+    fn shrink_to(&self, most: usize) {
         self.free.lock().truncate(most);
     }
 }
@@ -179,7 +179,8 @@ impl ReadAhead {
                 if late && state.streams.requests() == before {
                     state.streams.clear();
                     self.any.store(false, Ordering::SeqCst);
-                    self.memory.keep(if state.expected { READY } else { 0 });
+                    self.memory
+                        .shrink_to(if state.expected { READY } else { 0 });
                 }
             }
         }
@@ -244,7 +245,7 @@ impl ReadAhead {
     }
 
     /// Waits until it is known whether these segments have been read.
-    fn settle(&self, cover: &Cover) {
+    fn await_read(&self, cover: &Cover) {
         if cover.iter().all(|s| s.is_settled()) {
             return;
         }
@@ -255,7 +256,7 @@ impl ReadAhead {
     }
 
     /// What a request gets from what was read ahead: the index of a run, and the segments that it lies in.
-    fn look(&self, runs: &[ReadRun<'_>]) -> Vec<(usize, Cover)> {
+    fn cover(&self, runs: &[ReadRun<'_>]) -> Vec<(usize, Cover)> {
         // Few are not worth the lock, and what is no block is for the device to refuse.
         let blocks = |run: &ReadRun<'_>| run.buf.len().is_multiple_of(BLOCK);
         if runs.len() < self.limits.places || !runs.iter().all(blocks) {
@@ -364,7 +365,7 @@ impl BlockDevice for ReadAhead {
     }
 
     fn read_many(&self, runs: &mut [ReadRun<'_>]) -> io::Result<()> {
-        let covered = self.look(runs);
+        let covered = self.cover(runs);
         if covered.is_empty() {
             return self.under.read_many(runs);
         }
@@ -374,7 +375,7 @@ impl BlockDevice for ReadAhead {
         missing.fill(false);
         let mut served = 0;
         for (i, cover) in &covered {
-            self.settle(cover);
+            self.await_read(cover);
             if copy(cover, &mut runs[*i]) {
                 served += (runs[*i].buf.len() / BLOCK) as u64;
             } else {

@@ -1,7 +1,7 @@
 //! What all operations share: the journal, the page table, the allocators, the caches.
 //!
 //! The engine knows transactions but no operations; `fs` is built on it. Background work
-//! (`background`) and operations meet here: shortages are relieved (`relief`), freed numbers come
+//! (`background`) and operations meet here: space is reclaimed (`reclaim`), freed numbers come
 //! back (`frees`).
 
 mod commit;
@@ -9,7 +9,7 @@ mod frees;
 mod gate;
 mod orphans;
 mod pieces;
-mod relief;
+mod reclaim;
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -28,12 +28,12 @@ use quayfs_sync::atomic::{AtomicBool, AtomicU64};
 use crate::ahead::ReadAhead;
 use crate::behind::Behind;
 use crate::damage::Watch;
-use crate::error::{FsError, Result, Shortage};
+use crate::error::{FsError, Resource, Result};
 use crate::metrics::Metrics;
 use crate::nodelog::NodeLog;
 use crate::ns::alloc::{Allocator, Kind, NoScreen, Screen};
 use crate::ns::dir::NameHash;
-use crate::ns::inode::{CELL_BYTES, InodeCache};
+use crate::ns::inode::{HANDLE_BYTES, InodeCache};
 use crate::ns::intent::Intents;
 use crate::ns::node::NodeStore;
 use crate::ns::quota::Quotas;
@@ -44,20 +44,20 @@ use frees::Deferred;
 use gate::Gate;
 use orphans::Orphans;
 use pieces::Pieces;
-use relief::Relief;
-pub use relief::{Rest, Wanted};
+use reclaim::Reclaim;
+pub use reclaim::{BackgroundWork, Rest};
 
 /// Cached node pages that eviction leaves alone, at most (64 MiB).
 const PAGES_KEPT: u64 = 16 << 10;
-/// Inode cells that eviction leaves alone, at most.
+/// Inode handles that eviction leaves alone, at most.
 const CELLS_KEPT: u64 = 64 << 10;
 
-/// What the caches may have, in pages and in cells. Eviction begins when they have a quarter more.
+/// What the caches may have, in pages and in handles. Eviction begins when they have a quarter more.
 fn kept(options: &MountOptions) -> (usize, usize) {
     let count = |bytes: u64, each: usize, most: u64| (bytes / 5 * 4 / each as u64).min(most);
     let pages = count(options.memory_for_pages(), PAGE as usize, PAGES_KEPT);
-    let cells = count(options.memory_for_inodes(), CELL_BYTES, CELLS_KEPT);
-    (pages as usize, cells as usize)
+    let handles = count(options.memory_for_inodes(), HANDLE_BYTES, CELLS_KEPT);
+    (pages as usize, handles as usize)
 }
 
 /// See the module documentation.
@@ -101,7 +101,7 @@ pub struct Engine {
     /// Counters.
     pub metrics: Metrics,
     deferred: Deferred,
-    relief: Arc<Relief>,
+    reclaim: Arc<Reclaim>,
     gate: Gate,
     orphans: Orphans,
     /// The region's own code looks at it too.
@@ -113,7 +113,7 @@ pub struct Engine {
     pub pieces: Pieces,
     /// Requests of so many bytes go to the data device directly, with `data=journal`; 0: none.
     pub large: u64,
-    /// Pages and cells that stay in their caches.
+    /// Pages and handles that stay in their caches.
     kept: (usize, usize),
     /// The copy of the records on the data device (`ablation=nodelog:ssd`).
     node_log: OnceLock<NodeLog>,
@@ -147,8 +147,8 @@ pub struct Parts {
     pub one_device: bool,
 }
 
-/// From how many bytes on a request goes to the data device directly: it would be written twice else, and a commit waits for
-/// a few more flushes instead. On memory the first time costs little.
+/// From how many bytes on a request goes to the data device directly: it would be written twice else, and a commit
+/// waits for a few more flushes instead. On memory the first time costs little.
 fn large(options: &MountOptions, durability: Durability, backend: Backend) -> u64 {
     const LARGE: u64 = 128 << 10;
     let journaled = options.data == DataMode::Journal && !options.ablation.node_log_on_device;
@@ -213,9 +213,9 @@ impl Engine {
             .set_media(media(&behind, &ahead, &flush_failed, drain_flushes));
         let large = large(&p.options, p.durability, p.region.backend());
         let kept = kept(&p.options);
-        let relief = Arc::new(Relief::default());
-        let waiting = Arc::clone(&relief);
-        // Threads that wait for relief look at the state of the mount again.
+        let reclaim = Arc::new(Reclaim::default());
+        let waiting = Arc::clone(&reclaim);
+        // Threads that wait for reclaim look at the state of the mount again.
         p.nodes.watch().on_failure(move || waiting.wake_all());
         Ok(Self {
             hash: NameHash(p.config.hash_key),
@@ -238,7 +238,7 @@ impl Engine {
             quotas: tables.quotas,
             metrics: Metrics::default(),
             deferred: Deferred::default(),
-            relief,
+            reclaim,
             gate: Gate::default(),
             orphans: Orphans::default(),
             stopping: std::sync::atomic::AtomicBool::new(false),
@@ -356,9 +356,9 @@ impl Engine {
 
     /// Drops cached objects beyond the limits whose records are digested.
     pub fn trim_caches(&self, digested: u64) {
-        let (pages, cells) = self.kept;
-        if self.inodes.len() > cells + cells / 4 {
-            for w in self.inodes.evict(digested, cells) {
+        let (pages, handles) = self.kept;
+        if self.inodes.len() > handles + handles / 4 {
+            for w in self.inodes.evict(digested, handles) {
                 self.return_window(w);
             }
         }
@@ -395,11 +395,13 @@ fn of_table(err: PptError, watch: &Watch) -> FsError {
 }
 
 /// Translates the journal's word for a shortage.
-pub fn shortage(s: quayfs_journal::Shortage) -> FsError {
+pub fn shortage(s: quayfs_journal::AcquireError) -> FsError {
     match s {
-        quayfs_journal::Shortage::Slots => FsError::Short(Shortage::Slots),
-        quayfs_journal::Shortage::Log => FsError::Short(Shortage::Log),
-        quayfs_journal::Shortage::TooLarge => FsError::internal("a record is larger than the log"),
-        quayfs_journal::Shortage::Refused => FsError::device("the journal has stopped"),
+        quayfs_journal::AcquireError::Slots => FsError::OutOf(Resource::Slots),
+        quayfs_journal::AcquireError::Log => FsError::OutOf(Resource::Log),
+        quayfs_journal::AcquireError::TooLarge => {
+            FsError::internal("a record is larger than the log")
+        }
+        quayfs_journal::AcquireError::Refused => FsError::device("the journal has stopped"),
     }
 }

@@ -8,9 +8,9 @@ use crate::damage::Damage;
 pub type Result<T> = std::result::Result<T, FsError>;
 
 /// A resource that has run short for the moment. The operation has released everything it held
-/// and is tried again after relief (credits), or ends as [`FsError::NoSpace`].
+/// and is tried again after space is reclaimed (credits), or ends as [`FsError::NoSpace`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shortage {
+pub enum Resource {
     /// Staging slots.
     Slots,
     /// Log space.
@@ -36,7 +36,7 @@ pub enum FsError {
     IsDir,
     /// Directory not empty.
     NotEmpty,
-    /// No space left, now and after relief.
+    /// No space left, now and after space is reclaimed.
     NoSpace,
     /// A limit of a project is in the way.
     Quota,
@@ -78,8 +78,8 @@ pub enum FsError {
     Content(String),
     /// Something that no caller can do anything about: the mount was shut down, or there is a bug.
     Internal(String),
-    /// Try again after relief. Never leaves the operation layer.
-    Short(Shortage),
+    /// Try again after space is reclaimed. Never leaves the operation layer.
+    OutOf(Resource),
 }
 
 impl FsError {
@@ -144,7 +144,7 @@ impl fmt::Display for FsError {
                 return write!(f, "input/output error: {what}");
             }
             Self::Damaged(damage) => return write!(f, "input/output error: {damage}"),
-            Self::Short(s) => return write!(f, "short of {s:?}"),
+            Self::OutOf(s) => return write!(f, "short of {s:?}"),
         };
         f.write_str(s)
     }

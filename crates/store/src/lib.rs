@@ -1,8 +1,8 @@
 //! What all operations share, below them: the opened volume as an [`Engine`](engine::Engine) of node pages, allocators,
 //! caches, journal and page table; transactions on it; and what becomes of damage.
 //!
-//! Nothing here knows an operation, a kernel, or what works beside operations ([`relieve`](engine::Engine::relieve) asks
-//! for it). The modules in the order of the data path.
+//! Nothing here knows an operation, a kernel, or what works beside operations ([`reclaim`](engine::Engine::reclaim)
+//! asks for it). The modules in the order of the data path.
 
 pub mod txn;
 
@@ -17,7 +17,7 @@ pub mod partial;
 pub mod nodelog;
 
 pub mod grace;
-pub mod turns;
+pub mod pacing;
 
 pub mod damage;
 pub mod error;

@@ -68,7 +68,7 @@ metrics! {
     blocks_read_ahead,
     /// Blocks that requests got from there.
     blocks_served_ahead,
-    /// Blocks zeroed by zero batches.
+    /// Blocks zeroed by zeroing passes.
     blocks_zeroed,
     /// Free LBNs that were given another block, so that large writes are long.
     blocks_gathered,

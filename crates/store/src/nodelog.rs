@@ -32,7 +32,8 @@ struct State {
     positions: LogPositions,
     /// Every record up to this one is on the device.
     covered: u64,
-    /// Records that were read and are not on the device: those of the call under way, and of the ones before if they failed.
+    /// Records that were read and are not on the device: those of the call under way, and of the ones before if they
+    /// failed.
     bytes: Vec<u8>,
 }
 
@@ -43,7 +44,7 @@ impl NodeLog {
     /// [`FsError::NoSpace`] if eight are too many.
     pub fn new(e: &Engine) -> Result<Self> {
         let blocks = (e.lbns.free() / 8).clamp(BLOCKS_LEAST, BLOCKS);
-        if !e.lbns.promise(blocks, 0) {
+        if !e.lbns.reserve(blocks, 0) {
             return Err(FsError::NoSpace);
         }
         let mut ring = Vec::new();

@@ -69,7 +69,7 @@ impl Partials {
 
     /// Keeps a block whose content has just been staged. The caller holds the lock of its range since before
     /// it did that.
-    pub fn keep(&self, lbn: Lbn, block: Vec<u8>) {
+    pub fn insert(&self, lbn: Lbn, block: Vec<u8>) {
         debug_assert_eq!(block.len(), BLOCK);
         let set = self.set(lbn);
         let mut kept = set.kept.lock();
@@ -123,10 +123,10 @@ mod tests {
     fn a_block_is_kept_until_it_is_forgotten() {
         let partials = Partials::default();
         assert_eq!(kept(&partials, 7), None);
-        partials.keep(7, vec![1; BLOCK]);
-        partials.keep(8, vec![2; BLOCK]);
+        partials.insert(7, vec![1; BLOCK]);
+        partials.insert(8, vec![2; BLOCK]);
         assert_eq!((kept(&partials, 7), kept(&partials, 8)), (Some(1), Some(2)));
-        partials.keep(7, vec![3; BLOCK]);
+        partials.insert(7, vec![3; BLOCK]);
         assert_eq!(kept(&partials, 7), Some(3));
         partials.forget(7);
         assert_eq!((kept(&partials, 7), kept(&partials, 8)), (None, Some(2)));
@@ -141,7 +141,7 @@ mod tests {
             let there = |i: &usize| kept(&partials, shared[*i]) == Some(*i as u8);
             (0..shared.len()).filter(there).collect()
         };
-        let keep = |i: usize| partials.keep(shared[i], vec![i as u8; BLOCK]);
+        let keep = |i: usize| partials.insert(shared[i], vec![i as u8; BLOCK]);
         (0..WAYS).for_each(keep);
         assert_eq!(there(), (0..WAYS).collect::<Vec<_>>());
         // A block that is there takes no other's place; nor does a new one where one has been forgotten.

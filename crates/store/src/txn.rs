@@ -1,6 +1,6 @@
 //! A transaction: everything one operation changes, as one record.
 //!
-//! Resources are promised when it begins and before any lock is taken (ordering 6). The operation then reads and
+//! Resources are reserved when it begins and before any lock is taken (ordering 6). The operation then reads and
 //! writes pages through it: what it writes goes, as deltas, into the record, and only this transaction sees pages
 //! with these changes. [`Txn::commit`] appends the record and changes the pages for all; dropping a transaction
 //! returns everything and leaves no trace.
@@ -26,7 +26,7 @@ use quayfs_layout::{Ino, Lbn};
 use smallvec::SmallVec;
 
 use crate::engine::Engine;
-use crate::error::{FsError, Result, Shortage};
+use crate::error::{FsError, Resource, Result};
 use crate::ns::alloc::Kind;
 use crate::ns::node::{NodeStore, Page, PageBytes};
 
@@ -53,7 +53,7 @@ fn deltas<'i>(
 
 /// What an operation needs at most. A record larger than it asked for is a bug.
 #[derive(Clone, Copy, Debug)]
-pub struct Needs {
+pub struct Reservation {
     /// Staging slots.
     pub slots: u32,
     /// Bytes of items.
@@ -70,7 +70,7 @@ pub struct Needs {
     pub prefer: usize,
 }
 
-impl Default for Needs {
+impl Default for Reservation {
     fn default() -> Self {
         Self {
             slots: 0,
@@ -126,21 +126,28 @@ pub struct Txn<'e> {
 }
 
 impl<'e> Txn<'e> {
-    /// Promises what `needs` says, all or nothing. Call it before taking any lock.
-    pub fn begin(engine: &'e Engine, needs: Needs) -> Result<Self> {
+    /// Reserves what `reservation` says, all or nothing. Call it before taking any lock.
+    pub fn begin(engine: &'e Engine, reservation: Reservation) -> Result<Self> {
         engine.writable()?;
-        let short = |s| Err(FsError::Short(s));
-        let keep = if needs.privileged { 0 } else { BLOCKS_KEPT };
-        if !engine.nodes.promise(needs.nodes, needs.privileged) {
-            return short(Shortage::Nodes);
+        let short = |s| Err(FsError::OutOf(s));
+        let keep = if reservation.privileged {
+            0
+        } else {
+            BLOCKS_KEPT
+        };
+        if !engine
+            .nodes
+            .reserve(reservation.nodes, reservation.privileged)
+        {
+            return short(Resource::Nodes);
         }
         let mut txn = Self {
             engine,
             credit: None,
             staged: SmallVec::new(),
             items: ITEMS.take(),
-            limit: needs.record as usize,
-            nodes: needs.nodes,
+            limit: reservation.record as usize,
+            nodes: reservation.nodes,
             node_ids: 0,
             blocks: 0,
             inodes: 0,
@@ -149,34 +156,34 @@ impl<'e> Txn<'e> {
             freed: Vec::new(),
             dropped: Vec::new(),
             account: Account::default(),
-            privileged: needs.privileged,
+            privileged: reservation.privileged,
         };
-        if !engine.node_ids.promise(needs.nodes, 0) {
-            return short(Shortage::Nodes);
+        if !engine.node_ids.reserve(reservation.nodes, 0) {
+            return short(Resource::Nodes);
         }
-        txn.node_ids = needs.nodes;
-        if !engine.lbns.promise(needs.blocks, keep) {
-            return short(Shortage::Blocks);
+        txn.node_ids = reservation.nodes;
+        if !engine.lbns.reserve(reservation.blocks, keep) {
+            return short(Resource::Blocks);
         }
-        txn.blocks = needs.blocks;
-        if !engine.inos.promise(needs.inodes, 0) {
-            return short(Shortage::Nodes);
+        txn.blocks = reservation.blocks;
+        if !engine.inos.reserve(reservation.inodes, 0) {
+            return short(Resource::Nodes);
         }
-        txn.inodes = needs.inodes;
+        txn.inodes = reservation.inodes;
         let need = Need {
-            slots: needs.slots,
-            record_bytes: needs.record + CHARGES_BYTES,
-            prefer: needs.prefer,
+            slots: reservation.slots,
+            record_bytes: reservation.record + CHARGES_BYTES,
+            prefer: reservation.prefer,
         };
         txn.credit = Some(match engine.journal.acquire(need) {
             Ok(c) => c,
-            Err(s @ (journal::Shortage::Slots | journal::Shortage::Log)) => {
-                let short = if s == journal::Shortage::Slots {
-                    Shortage::Slots
+            Err(s @ (journal::AcquireError::Slots | journal::AcquireError::Log)) => {
+                let short = if s == journal::AcquireError::Slots {
+                    Resource::Slots
                 } else {
-                    Shortage::Log
+                    Resource::Log
                 };
-                engine.relieve(short, 0)?;
+                engine.reclaim(short, 0)?;
                 engine
                     .journal
                     .acquire_blocking(need, ROOM_WAIT)
@@ -282,8 +289,8 @@ impl<'e> Txn<'e> {
     /// transaction in mode `commit`.
     ///
     /// # Errors
-    /// [`FsError::Quota`] and [`FsError::NoSpace`] as [`Txn::admit`], and those of freeing an inode: nothing has happened.
-    /// Any other error turns the mount read-only.
+    /// [`FsError::Quota`] and [`FsError::NoSpace`] as [`Txn::admit`], and those of freeing an inode: nothing has
+    /// happened. Any other error turns the mount read-only.
     #[inline]
     pub fn commit<'o, 'c: 'o>(self, outcome: impl Into<Outcome<'o, 'c>>) -> Result<()> {
         self.carry_out(outcome.into())
@@ -388,7 +395,7 @@ impl Drop for Txn<'_> {
     fn drop(&mut self) {
         for (kind, range) in std::mem::take(&mut self.taken) {
             let n = range.end - range.start;
-            self.allocator(kind).untake(range);
+            self.allocator(kind).put_back(range);
             match kind {
                 Kind::Lbn => self.blocks += n,
                 Kind::Inode => self.inodes += n,
@@ -398,10 +405,10 @@ impl Drop for Txn<'_> {
                 }
             }
         }
-        self.engine.nodes.unpromise(self.nodes);
-        self.engine.node_ids.unpromise(self.node_ids);
-        self.engine.lbns.unpromise(self.blocks);
-        self.engine.inos.unpromise(self.inodes);
+        self.engine.nodes.unreserve(self.nodes);
+        self.engine.node_ids.unreserve(self.node_ids);
+        self.engine.lbns.unreserve(self.blocks);
+        self.engine.inos.unreserve(self.inodes);
         let mut items = std::mem::take(&mut self.items);
         if items.capacity() <= ITEMS_KEPT {
             items.clear();

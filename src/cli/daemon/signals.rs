@@ -2,7 +2,7 @@
 
 use crate::cli::{confine, log};
 use crate::mount::superblock::Superblock;
-use crate::mount::{Mount, Users};
+use crate::mount::{Mount, UnmountMode};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io;
@@ -15,8 +15,8 @@ use super::Event;
 
 /// How long users of the tree may delay a SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Signals that come so soon one after the other are one: a service manager signals the daemon and its supervisor, which
-/// passes it on.
+/// Signals that come so soon one after the other are one: a service manager signals the daemon and its supervisor,
+/// which passes it on.
 const TOGETHER: Duration = Duration::from_secs(1);
 /// Signals that ask for the end.
 const SIGNALS: [i32; 2] = [SIGTERM, SIGINT];
@@ -74,11 +74,11 @@ fn unmount(
     loop {
         let end = enough();
         if !detached {
-            match mount.detach(Users::Respect) {
+            match mount.detach(UnmountMode::Normal) {
                 Ok(()) => detached = true,
                 Err(e) if end => {
                     warn!("{e}; taking it away from its users");
-                    if let Err(e) = mount.detach(Users::Evict) {
+                    if let Err(e) = mount.detach(UnmountMode::Force) {
                         warn!("{e}");
                     }
                 }

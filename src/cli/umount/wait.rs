@@ -1,6 +1,6 @@
 //! Waiting for a daemon as long as it gets on.
 
-use crate::mount::Users;
+use crate::mount::UnmountMode;
 use crate::mount::server::Server;
 use procfs::process::Process;
 use rustix::io::Errno;
@@ -28,10 +28,10 @@ pub enum Waited {
 ///
 /// # Errors
 /// Those of poll(2).
-pub fn until_end(server: &Server, users: Users) -> Result<Waited, Errno> {
-    let patience = match users {
-        Users::Evict => STUCK_FORCED,
-        Users::Respect | Users::Outlast => STUCK,
+pub fn until_end(server: &Server, mode: UnmountMode) -> Result<Waited, Errno> {
+    let patience = match mode {
+        UnmountMode::Force => STUCK_FORCED,
+        UnmountMode::Normal | UnmountMode::Lazy => STUCK,
     };
     let mut last = None;
     let mut since = Instant::now();

@@ -26,8 +26,8 @@ const PUT_OFF_MOST: u32 = 8;
 impl Search {
     /// A round over slots above `above`, which is what is retired already or the cut of the round that is under
     /// way, which frees `freed`. None if there are none, or if more than half of what is staged is not digested yet,
-    /// where slots are all that is wanted: a round would write what digest is about to find overwritten or freed, with a
-    /// flush for a few blocks. Digest goes on then, and asks for a round again.
+    /// where slots are all that is wanted: a round would write what digest is about to find overwritten or freed, with
+    /// a flush for a few blocks. Digest goes on then, and asks for a round again.
     pub(super) fn find(
         &mut self,
         e: &Engine,
@@ -42,7 +42,7 @@ impl Search {
         } = self;
         let digested = e.journal.digested();
         // Before the first write in place: a reader that missed the staged map before a slot was published may
-        // still be reading the block. All slots up to D are published.
+        // still be reading the block. All slots up to digested_seq are published.
         let grace = Grace::begin();
         e.journal.find_live_slots(above, digested, live);
         grace.look_after();
@@ -52,7 +52,7 @@ impl Search {
             return None;
         }
         *put_off = 0;
-        // A round is bounded by the L2P log: a block takes up to two entries.
+        // A round is bounded by the page-table log: a block takes up to two entries.
         let most = (e.ppt.capacity() / 2) as usize;
         let cut = cut((live, seqs), digested, reach, most);
         let slots = live.iter().filter(|s| s.seq <= cut).count() as u64;
@@ -74,8 +74,8 @@ impl Search {
     }
 }
 
-/// Whether what is digested has less than half of the slots, and digest, which asks for a round where so many are in use,
-/// has something to do.
+/// Whether what is digested has less than half of the slots, and digest, which asks for a round where so many are in
+/// use, has something to do.
 fn is_behind(e: &Engine, digested: u64, live: &[LiveSlot], freed: u64) -> bool {
     let stats = e.journal.stats();
     let used = stats.slots_used.saturating_sub(freed);
@@ -84,7 +84,7 @@ fn is_behind(e: &Engine, digested: u64, live: &[LiveSlot], freed: u64) -> bool {
         && digested < e.journal.digestable()
 }
 
-/// Up to which number a round takes slots: at most `most`, and S <= D, so that in mode `commit` nothing
+/// Up to which number a round takes slots: at most `most`, and S <= digested_seq, so that in mode `commit` nothing
 /// above the last commit leaves the rings.
 fn cut(
     (live, seqs): (&[LiveSlot], &mut Vec<u64>),

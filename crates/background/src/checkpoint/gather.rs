@@ -1,11 +1,11 @@
 //! Free blocks are put in order: LBNs that follow each other get physical blocks that do.
 //!
-//! Rounds that swap leave the physical blocks of free LBNs in any order. A large write takes LBNs in a row, and is as many
-//! writes of the device as their blocks have pieces. Which physical block a free LBN owns means nothing to any file,
-//! so free LBNs exchange theirs, a few thousand at a time, by L2P transactions. Meanwhile they are taken from
-//! the allocator, as those of a [trim](crate::trim) are, and for the same reason no reader can be at their blocks: nothing
-//! that has been freed reaches the allocator before its last reader is gone and its entry durably says *zero*. Both states
-//! of a transaction are in order for recovery, which finds free LBNs in state zero with either block.
+//! Rounds that swap leave the physical blocks of free LBNs in any order. A large write takes LBNs in a row, and is as
+//! many writes of the device as their blocks have pieces. Which physical block a free LBN owns means nothing to any
+//! file, so free LBNs exchange theirs, a few thousand at a time, by page-table transactions. Meanwhile they are taken
+//! from the allocator, as those of a [trim](crate::trim) are, and for the same reason no reader can be at their blocks:
+//! nothing that has been freed reaches the allocator before its last reader is gone and its entry durably says *zero*.
+//! Both states of a transaction are in order for recovery, which finds free LBNs in state zero with either block.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -35,7 +35,8 @@ const AT_ONCE: usize = 4096;
 /// mount; what has been exchanged by then is durable, and stays. Returns how many LBNs own another block.
 ///
 /// # Errors
-/// Those of the page table, and of bitmap pages that cannot be read. The mount is read-only after a transaction that fails.
+/// Those of the page table, and of bitmap pages that cannot be read. The mount is read-only after a transaction that
+/// fails.
 pub fn gather(e: &Background, gain: usize) -> Result<u64> {
     let _one = e.rounding.lock();
     e.pieces.tried();
@@ -140,8 +141,8 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// Carries out what can be carried out of a plan; returns how many LBNs own another block. Nothing is given back before that is
-/// durable.
+/// Carries out what can be carried out of a plan; returns how many LBNs own another block. Nothing is given back before
+/// that is durable.
 fn exchange(
     e: &Engine,
     order: &mut Order,

@@ -8,7 +8,7 @@ use quayfs_options::CheckpointPolicy;
 use quayfs_ppt::BlockState;
 use quayfs_store::engine::Engine;
 use quayfs_store::error::Result;
-use quayfs_store::turns::Turns;
+use quayfs_store::pacing::Pacing;
 
 use super::{Move, RUN_MIN, Round, consecutive};
 
@@ -38,8 +38,8 @@ pub(super) fn plan(e: &Engine, round: &mut Round) -> Result<()> {
     } = round;
     let moves = Arc::make_mut(moves);
     moves.clear();
-    let hurry = || e.journal.slots_are_wanted();
-    let mut turns = Turns::unless(&hurry);
+    let urgent = || e.journal.slots_are_wanted();
+    let mut pacing = Pacing::unless(&urgent);
     for slot in &*newest {
         let m = e.mapping(slot.lbn)?;
         moves.push(Move {
@@ -47,7 +47,7 @@ pub(super) fn plan(e: &Engine, round: &mut Round) -> Result<()> {
             pbn: m.pbn,
             borrowed: None,
         });
-        turns.step(2);
+        pacing.step(2);
     }
     moves.sort_unstable_by_key(|m| m.pbn);
     let mut new_homes: Vec<usize> = match policy {
@@ -124,7 +124,7 @@ pub(super) fn borrow(e: &Engine, n: usize, borrowed: &mut Borrowed) -> Vec<(u64,
     // A small share of what is free: files come first.
     let ask = (n as u64).min(e.lbns.free() / 4);
     let mut pool: Vec<(u64, Lbn)> = Vec::with_capacity(n);
-    let mut left = if e.lbns.promise(ask, 1024.min(geo.blocks / 64)) {
+    let mut left = if e.lbns.reserve(ask, 1024.min(geo.blocks / 64)) {
         ask
     } else {
         0
@@ -133,7 +133,7 @@ pub(super) fn borrow(e: &Engine, n: usize, borrowed: &mut Borrowed) -> Vec<(u64,
         // A round can do without.
         let taken = e.lbns.take(left, None, &e.nodes, e);
         let Some(r) = taken.ok().flatten() else {
-            e.lbns.unpromise(left);
+            e.lbns.unreserve(left);
             break;
         };
         left -= r.end - r.start;

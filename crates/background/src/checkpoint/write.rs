@@ -8,10 +8,10 @@ use quayfs_layout::{BLOCK, LINE, Lbn};
 use quayfs_pmem::Bytes;
 use quayfs_store::engine::Engine;
 use quayfs_store::error::Result;
-use quayfs_store::turns::Turns;
+use quayfs_store::pacing::Pacing;
 
-use super::crew::{Crew, Writing};
 use super::plan::{Borrowed, borrow, runs};
+use super::worker_pool::{Submission, WorkerPool};
 use super::{Move, RUN_MIN};
 use crate::Background;
 
@@ -58,8 +58,8 @@ impl Drop for Spare<'_> {
 }
 
 /// Has blocks written to their places, by as many as the mount has for that.
-pub(super) fn post<'e>(e: &'e Background, moves: &Arc<Vec<Move>>) -> Writing<'e> {
-    Crew::post(e, moves, e.options.ablation.one_worker)
+pub(super) fn submit<'e>(e: &'e Background, moves: &Arc<Vec<Move>>) -> Submission<'e> {
+    WorkerPool::submit(e, moves, e.options.ablation.one_worker)
 }
 
 /// Runs of blocks, divided into what is handed over at a time.
@@ -173,10 +173,10 @@ fn copy(e: &Engine, moves: &[Move], batch: &[Range<usize>], buf: &mut AlignedBuf
         *buf = AlignedBuf::new(len.next_power_of_two());
     }
     let all = batch.iter().flat_map(|piece| &moves[piece.clone()]);
-    let hurry = || e.journal.slots_are_wanted();
-    let mut turns = Turns::unless(&hurry);
+    let urgent = || e.journal.slots_are_wanted();
+    let mut pacing = Pacing::unless(&urgent);
     for (m, out) in all.zip(buf.chunks_mut(BLOCK)) {
-        turns.step((BLOCK / LINE) as u32);
+        pacing.step((BLOCK / LINE) as u32);
         e.journal.slot_bytes(&m.slot.slot()).read(out);
     }
 }

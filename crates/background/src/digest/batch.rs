@@ -2,11 +2,11 @@
 //!
 //! A batch applies records in sequence order to copies of the home pages they name, writes the
 //! results to free pages and switches the NAT entries. Recovery is the same function over the
-//! records above D. The orderings (`docs/internals/crash-consistency.md`):
+//! records above digested_seq. The orderings (`docs/internals/crash-consistency.md`):
 //!
 //! 1. new pages and the committed words of the slots, durable, before
 //! 2. the NAT entries that name them, durable, before
-//! 3. `digested_seq` (D), durable, before
+//! 3. `digested_seq`, durable, before
 //! 4. ring space and old pages are reused.
 //!
 //! A crash between any two replays the same records over pages that may already contain their
@@ -22,7 +22,7 @@ use std::fmt;
 
 use quayfs_store::error::{FsError, Result};
 use quayfs_store::ns::node::{NodeStore, PageBytes, zero_page};
-use quayfs_store::turns::Turns;
+use quayfs_store::pacing::Pacing;
 
 struct Work {
     page: PageBytes,
@@ -33,7 +33,7 @@ struct Work {
     lost: bool,
 }
 
-/// What a written batch leaves to be done once D is durable.
+/// What a written batch leaves to be done once digested_seq is durable.
 #[derive(Debug, Default)]
 pub struct Retired {
     /// Physical pages that nothing names any more.
@@ -51,7 +51,7 @@ pub struct Retired {
 
 /// Memory that one batch leaves to the next.
 #[derive(Default)]
-pub struct Room {
+pub struct Scratch {
     work: FxHashMap<u32, Work>,
     pages: Vec<PageBytes>,
 }
@@ -62,7 +62,7 @@ const PAGES_KEPT: usize = 512;
 /// Records applied to page copies, not yet written.
 pub struct Batch<'s> {
     store: &'s NodeStore,
-    room: &'s mut Room,
+    room: &'s mut Scratch,
     seq: u64,
     lenient: bool,
     left_out: Vec<String>,
@@ -70,7 +70,7 @@ pub struct Batch<'s> {
 
 impl<'s> Batch<'s> {
     /// An empty batch.
-    pub fn new(store: &'s NodeStore, room: &'s mut Room) -> Self {
+    pub fn new(store: &'s NodeStore, room: &'s mut Scratch) -> Self {
         Self {
             store,
             room,
@@ -81,7 +81,7 @@ impl<'s> Batch<'s> {
     }
 
     /// A batch that leaves out what cannot be applied: for showing, or repairing, a damaged volume.
-    pub fn lenient(store: &'s NodeStore, room: &'s mut Room) -> Self {
+    pub fn lenient(store: &'s NodeStore, room: &'s mut Scratch) -> Self {
         let mut batch = Self::new(store, room);
         batch.lenient = true;
         batch
@@ -144,7 +144,7 @@ impl<'s> Batch<'s> {
     }
 
     fn work(&mut self, id: u32) -> Result<&mut Work> {
-        let Room { work, pages } = &mut *self.room;
+        let Scratch { work, pages } = &mut *self.room;
         match work.entry(id) {
             Entry::Occupied(e) => Ok(e.into_mut()),
             Entry::Vacant(e) => {
@@ -220,7 +220,7 @@ impl<'s> Batch<'s> {
                     return Err(store.watch().damaged(what));
                 }
                 // The home says up to where it has been charged: a crash may have come between its
-                // NAT entry and D. In between lies nothing, a page is switched as a whole.
+                // NAT entry and digested_seq. In between lies nothing, a page is switched as a whole.
                 if seq > bytes::get_u64(&w.page[..], OFF_SEQ) {
                     let slot = usize::from(slot);
                     quota::charge(&mut w.page[..], slot, project, blocks, inodes.into());
@@ -231,8 +231,8 @@ impl<'s> Batch<'s> {
     }
 
     /// Writes the batch: pages, then NAT. The caller has set the committed words of the slots
-    /// before and stores D afterwards.
-    pub fn write(self, turns: &mut Turns<'_>) -> Result<Retired> {
+    /// before and stores digested_seq afterwards.
+    pub fn write(self, pacing: &mut Pacing<'_>) -> Result<Retired> {
         let region = self.store.region();
         let (geo, salt) = (*self.store.geometry(), self.store.salt());
         let mut retired = Retired {
@@ -248,8 +248,8 @@ impl<'s> Batch<'s> {
             }
             if w.exists {
                 let Some(page) = self.store.take_page() else {
-                    self.store.untake_pages(&taken);
-                    return Err(FsError::Short(quayfs_store::error::Shortage::Nodes));
+                    self.store.put_back_pages(&taken);
+                    return Err(FsError::OutOf(quayfs_store::error::Resource::Nodes));
                 };
                 taken.push(page);
                 // It never goes back: a recovery that needs several batches may be at records that an
@@ -259,7 +259,7 @@ impl<'s> Batch<'s> {
                 node::seal(&mut w.page[..], salt);
                 region.write_nt(geo.node_page(page), &w.page[..]);
                 switch.push((id, node::nat_encode(id, page, salt)));
-                turns.step(BLOCK as u32 / LINE as u32);
+                pacing.step(BLOCK as u32 / LINE as u32);
             } else if w.home.is_some() {
                 switch.push((id, node::nat_absent(id, salt)));
             }
@@ -274,21 +274,21 @@ impl<'s> Batch<'s> {
             }
         }
         // Ordering "page before NAT": a NAT entry must never name a page that is not whole. The
-        // same edge makes the committed words durable before D.
+        // same edge makes the committed words durable before digested_seq.
         region.drain()?;
         for &(id, word) in &switch {
             region.store_u64(geo.nat_entry(id), word);
             region.flush(geo.nat_entry(id), 8);
         }
-        // Ordering "NAT before D": a record below D is not replayed. The thread that stores D drains first, which
-        // completes this thread's flushes and those of the committed words in one.
+        // Ordering "NAT before digested_seq": a record below digested_seq is not replayed. The thread that stores
+        // digested_seq drains first, which completes this thread's flushes and those of the committed words in one.
         Ok(retired)
     }
 }
 
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
-        let Room { work, pages } = &mut *self.room;
+        let Scratch { work, pages } = &mut *self.room;
         pages.extend(work.drain().map(|(_, w)| w.page));
         pages.truncate(PAGES_KEPT);
     }

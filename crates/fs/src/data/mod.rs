@@ -1,5 +1,5 @@
 //! File data: from LBNs to bytes and back.
 
+pub mod atomic;
 pub mod read;
-pub mod together;
 pub mod write;

@@ -11,11 +11,11 @@ use quayfs_layout::inode::Inode;
 use quayfs_layout::{BLOCK, Lbn};
 use quayfs_options::DataMode;
 use quayfs_store::engine::Engine;
-use quayfs_store::error::{FsError, Result, Shortage};
+use quayfs_store::error::{FsError, Resource, Result};
 use quayfs_store::metrics::Metrics;
 use quayfs_store::ns::extent::{Piece, Pieces};
-use quayfs_store::ns::inode::Cell;
-use quayfs_store::txn::{Edit, Needs, Txn};
+use quayfs_store::ns::inode::InodeHandle;
+use quayfs_store::txn::{Edit, Reservation, Txn};
 
 use crate::attr::{drop_privileges, written};
 use crate::{extents, protect};
@@ -30,14 +30,14 @@ pub const SIZE_MAX: u64 = quayfs_layout::inode::SIZE_MAX;
 
 /// Where a write goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Place {
+pub enum WriteAt {
     /// To where it is asked for.
     #[default]
-    Asked,
+    Offset,
     /// To the end of the file, wherever it was asked for: others may have moved it since.
     End,
     /// To where it is asked for, but nothing behind the end of the file.
-    Inside,
+    Within,
 }
 
 /// One write request.
@@ -52,7 +52,7 @@ pub struct Request<'a> {
     /// The writer opened the file for appending only.
     pub append: bool,
     /// Where the offset has to be, or the end.
-    pub place: Place,
+    pub at: WriteAt,
 }
 
 impl Request<'_> {
@@ -75,10 +75,10 @@ impl Request<'_> {
 
     /// Whether it is in its place in a file of this size.
     fn fits(&self, size: u64) -> bool {
-        match self.place {
-            Place::Asked => true,
-            Place::End => self.offset == size,
-            Place::Inside => self.end() <= size,
+        match self.at {
+            WriteAt::Offset => true,
+            WriteAt::End => self.offset == size,
+            WriteAt::Within => self.end() <= size,
         }
     }
 }
@@ -92,7 +92,7 @@ pub fn request_max(e: &Engine) -> usize {
 /// Carries out a request that is neither empty nor larger than [`request_max`]: all of it or
 /// nothing, durable as the mount's mode promises. Nothing also, and `false`, if the file has another size than
 /// the request's place needs.
-pub fn write(e: &Engine, cell: &Cell, req: Request<'_>) -> Result<bool> {
+pub fn write(e: &Engine, handle: &InodeHandle, req: Request<'_>) -> Result<bool> {
     if req.offset > SIZE_MAX || req.data.len() as u64 > SIZE_MAX - req.offset {
         return Err(FsError::FileTooBig);
     }
@@ -104,15 +104,15 @@ pub fn write(e: &Engine, cell: &Cell, req: Request<'_>) -> Result<bool> {
     };
     let done = e.retrying(|| {
         loop {
-            if req.place != Place::Asked && !req.fits(cell.with(|i| i.size)) {
+            if req.at != WriteAt::Offset && !req.fits(handle.with(|i| i.size)) {
                 return Ok(false);
             }
-            match attempt(e, cell, req, direct) {
+            match attempt(e, handle, req, direct) {
                 Ok(true) => return Ok(true),
                 // The file changed between the look and the lock: look again.
                 Ok(false) => {}
                 // No fresh LBNs: through staging.
-                Err(FsError::Short(Shortage::Blocks)) if direct => direct = false,
+                Err(FsError::OutOf(Resource::Blocks)) if direct => direct = false,
                 Err(err) => return Err(err),
             }
         }
@@ -124,23 +124,23 @@ pub fn write(e: &Engine, cell: &Cell, req: Request<'_>) -> Result<bool> {
 }
 
 /// Whether it is done; if not, the file has changed between the look and the locks.
-fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bool> {
-    let look = Look::at(e, cell, req, direct)?;
-    let mut txn = Txn::begin(e, look.needs(cell, req, direct))?;
-    let _op = cell.lock.read();
+fn attempt(e: &Engine, handle: &InodeHandle, req: Request<'_>, direct: bool) -> Result<bool> {
+    let look = Look::at(e, handle, req, direct)?;
+    let mut txn = Txn::begin(e, look.reservation(handle, req, direct))?;
+    let _op = handle.lock.read();
     let locked = look.locks(req);
-    let range = cell.range.write(locked.clone());
+    let range = handle.range.write(locked.clone());
     if range.waited() {
         Metrics::add(&e.metrics.range_waits, 1);
     }
-    let size = size_if_writable(cell, req)?;
+    let size = size_if_writable(handle, req)?;
     let grows_now = req.end() > size && !look.extends(req);
     if grows_now || size < locked.start || !req.fits(size) {
         return Ok(false);
     }
-    let mapped = Mapped::of(cell, req)?;
+    let mapped = Mapped::of(handle, req)?;
     if direct {
-        write_direct(e, cell, txn, req, &mapped.pieces)?;
+        write_direct(e, handle, txn, req, &mapped.pieces)?;
         return Ok(true);
     }
     let holes = holes(&mapped.pieces);
@@ -148,20 +148,20 @@ fn attempt(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<bo
         return Ok(false);
     }
     // Overwrites go past the window: writers of disjoint ranges do not meet before the commit mutex.
-    let mut window = (holes > 0).then(|| cell.window.lock());
+    let mut window = (holes > 0).then(|| handle.window.lock());
     let mut places = Places::new(window.as_mut(), &mapped);
     places.find(e, &mut txn, &look, &mapped)?;
     let edges = places.stage(e, &mut txn, req, &mapped)?;
     // Ordering 5: under the commit mutex come extent changes, image, number, append and fence.
-    let mut edit = Edit::shared_noting(cell, || Metrics::add(&e.metrics.commit_waits, 1))?;
+    let mut edit = Edit::shared_noting(handle, || Metrics::add(&e.metrics.commit_waits, 1))?;
     places.map(&mut txn, &mut edit, req)?;
     req.change(&mut edit.image);
     txn.commit(&mut edit)?;
-    places.keep(e, edges);
+    places.appended(e, edges);
     Ok(true)
 }
 
-/// What is seen of a file before it is locked, to know what to promise and what to lock.
+/// What is seen of a file before it is locked, to know what to reserve and what to lock.
 struct Look {
     size: u64,
     /// Blocks of the request that are not mapped.
@@ -175,14 +175,14 @@ struct Look {
 }
 
 impl Look {
-    fn at(e: &Engine, cell: &Cell, req: Request<'_>, direct: bool) -> Result<Self> {
+    fn at(e: &Engine, handle: &InodeHandle, req: Request<'_>, direct: bool) -> Result<Self> {
         let blocks = req.blocks();
-        let (holes, near) = extents::look(e, cell, |x| {
+        let (holes, near) = extents::read(e, handle, |x| {
             let pieces = x.pieces(blocks.clone());
             let near = pieces.first().and_then(|p| p.lbn);
             (holes(&pieces), near.or_else(|| x.goal(blocks.start)))
         })?;
-        let size = cell.with(|i| i.size);
+        let size = handle.with(|i| i.size);
         let appending = !direct && holes > 0 && req.end() > size;
         Ok(Self {
             size,
@@ -193,18 +193,18 @@ impl Look {
         })
     }
 
-    fn needs(&self, cell: &Cell, req: Request<'_>, direct: bool) -> Needs {
+    fn reservation(&self, handle: &InodeHandle, req: Request<'_>, direct: bool) -> Reservation {
         let blocks = req.blocks();
         let n = blocks.end - blocks.start;
         let fresh = if direct { n } else { self.holes };
-        Needs {
+        Reservation {
             slots: if direct { 0 } else { n as u32 },
             record: 1024 + (fresh + if direct { n } else { 0 }) as u32 * 80,
             // Without new blocks only the image changes, in a page that exists as long as the inode.
             nodes: if fresh > 0 { 8 } else { 0 },
             blocks: fresh + self.ahead + u64::from(self.may_move),
-            prefer: (self.near.unwrap_or(cell.ino) / 64) as usize,
-            ..Needs::default()
+            prefer: (self.near.unwrap_or(handle.ino) / 64) as usize,
+            ..Reservation::default()
         }
     }
 
@@ -223,8 +223,8 @@ impl Look {
 }
 
 /// The size of a file that may be written to.
-fn size_if_writable(cell: &Cell, req: Request<'_>) -> Result<u64> {
-    cell.with(|image| {
+fn size_if_writable(handle: &InodeHandle, req: Request<'_>) -> Result<u64> {
+    handle.with(|image| {
         if image.mode == 0 {
             return Err(FsError::Stale);
         }
@@ -246,9 +246,9 @@ struct Mapped {
 }
 
 impl Mapped {
-    fn of(cell: &Cell, req: Request<'_>) -> Result<Self> {
+    fn of(handle: &InodeHandle, req: Request<'_>) -> Result<Self> {
         let blocks = req.blocks();
-        extents::with(cell, |x| {
+        extents::with(handle, |x| {
             let pieces = x.pieces(blocks.clone());
             let hole = pieces.iter().any(|p| p.lbn.is_none());
             let goal = hole.then(|| x.goal(blocks.start)).flatten();

@@ -8,9 +8,9 @@ use quayfs_layout::Ino;
 use quayfs_layout::acl::{ACCESS, Acl, DEFAULT, VALUE_MAX, Wrong};
 use quayfs_layout::inode::{Inode, S_ISGID};
 use quayfs_layout::xattr::{SET_MAX, Set, value_at};
-use quayfs_store::error::{FsError, Result, Shortage};
+use quayfs_store::error::{FsError, Resource, Result};
 use quayfs_store::ns::blob;
-use quayfs_store::txn::{Needs, PageSource, Txn};
+use quayfs_store::txn::{PageSource, Reservation, Txn};
 
 use crate::Fs;
 use crate::ops::xattr::{load, store};
@@ -63,14 +63,14 @@ fn decode_stored(src: &dyn PageSource, ino: Ino, value: &[u8]) -> Result<Acl> {
 }
 
 /// What a change of the permission bits needs: a list follows in place, since its length stays.
-pub(super) fn needs_to_follow(i: &Inode) -> Needs {
+pub(super) fn needs_to_follow(i: &Inode) -> Reservation {
     let list = match i.xattr {
         0 => 0,
         _ => VALUE_MAX as u32 + 256,
     };
-    Needs {
-        record: Needs::default().record + list,
-        ..Needs::default()
+    Reservation {
+        record: Reservation::default().record + list,
+        ..Reservation::default()
     }
 }
 
@@ -86,32 +86,32 @@ fn inherited_len(dir: &Inode) -> usize {
 
 impl Fs {
     /// What it needs more to make an inode in this directory.
-    pub(super) fn needs_to_inherit(&self, dir: &Inode) -> Needs {
+    pub(super) fn needs_to_inherit(&self, dir: &Inode) -> Reservation {
         let len = match self.e.options.has_acls() {
             true => inherited_len(dir),
             false => 0,
         };
         let pages = blob::pages_for(len);
-        Needs {
+        Reservation {
             record: 4200 * pages as u32,
             nodes: pages,
-            ..Needs::default()
+            ..Reservation::default()
         }
     }
 
-    /// Lets the access list follow permission bits that have changed in `i`. `promised` is what
+    /// Lets the access list follow permission bits that have changed in `i`. `reserved` is what
     /// [`needs_to_follow`] said before the inode was locked.
     pub(super) fn follow_mode(
         &self,
         txn: &mut Txn<'_>,
         (ino, i): (Ino, &Inode),
-        promised: Needs,
+        reserved: Reservation,
     ) -> Result<()> {
         if i.xattr == 0 {
             return Ok(());
         }
-        if needs_to_follow(i).record > promised.record {
-            return Err(FsError::Short(Shortage::Log));
+        if needs_to_follow(i).record > reserved.record {
+            return Err(FsError::OutOf(Resource::Log));
         }
         let set = load(&*txn, ino, i)?;
         let Some(at) = set.iter().position(|(n, _)| n == ACCESS) else {
@@ -127,19 +127,19 @@ impl Fs {
     }
 
     /// Gives a new inode the lists that its directory has for it, or, where there are none, its
-    /// creator's umask. `promised` is what [`Fs::needs_to_inherit`] said before the directory was locked.
+    /// creator's umask. `reserved` is what [`Fs::needs_to_inherit`] said before the directory was locked.
     pub(super) fn inherit(
         &self,
         txn: &mut Txn<'_>,
         (parent, dir): (Ino, &Inode),
         (ino, i): (Ino, &mut Inode),
-        (umask, promised): (u32, Needs),
+        (umask, reserved): (u32, Reservation),
     ) -> Result<()> {
         if i.is_symlink() {
             return Ok(());
         }
-        if self.needs_to_inherit(dir).record > promised.record {
-            return Err(FsError::Short(Shortage::Log));
+        if self.needs_to_inherit(dir).record > reserved.record {
+            return Err(FsError::OutOf(Resource::Log));
         }
         let default = match self.e.options.has_acls() {
             true => stored(&*txn, parent, dir, DEFAULT)?,

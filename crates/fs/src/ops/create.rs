@@ -8,7 +8,7 @@ use quayfs_layout::inode::{
 use quayfs_layout::intent::IntentKind;
 use quayfs_store::error::{FsError, Result};
 use quayfs_store::ns::{blob, dir};
-use quayfs_store::txn::{Needs, Outcome, Told, Txn};
+use quayfs_store::txn::{Outcome, Reservation, Told, Txn};
 
 use crate::attr::{dirent_kind, now};
 use crate::ops::lookup::TARGET_MAX;
@@ -18,12 +18,12 @@ use crate::{Attr, Caller, Fs, check_name, edit_dir, live_dir, protect};
 pub const LINK_MAX: u32 = i32::MAX as u32;
 
 /// What a change of one entry of a directory of this depth needs at most.
-pub fn entry_needs(depth: u16) -> Needs {
+pub fn entry_reservation(depth: u16) -> Reservation {
     let d = u32::from(depth);
-    Needs {
+    Reservation {
         record: 16_000 + 9_000 * d,
         nodes: 8 + 2 * u64::from(d),
-        ..Needs::default()
+        ..Reservation::default()
     }
 }
 
@@ -102,24 +102,24 @@ impl Fs {
 
     fn make(&self, by: Caller, parent: Ino, name: &[u8], new: &New<'_>) -> Result<Attr> {
         check_name(name)?;
-        let pcell = self.cell(parent)?;
+        let parent_handle = self.handle(parent)?;
         let made = self.e.retrying(|| {
-            let depth = pcell.with(|i| i.depth);
+            let depth = parent_handle.with(|i| i.depth);
             let blob = new.target.map_or(0, |t| blob::pages_for(t.len()));
-            let needs = entry_needs(depth);
-            let lists = pcell.with(|i| self.needs_to_inherit(i));
+            let reservation = entry_reservation(depth);
+            let lists = parent_handle.with(|i| self.needs_to_inherit(i));
             let mut txn = Txn::begin(
                 &self.e,
-                Needs {
-                    record: needs.record + 4200 * blob as u32 + lists.record,
-                    nodes: needs.nodes + blob + lists.nodes,
+                Reservation {
+                    record: reservation.record + 4200 * blob as u32 + lists.record,
+                    nodes: reservation.nodes + blob + lists.nodes,
                     inodes: 1,
                     prefer: parent as usize,
-                    ..needs
+                    ..reservation
                 },
             )?;
-            let _op = pcell.lock.write();
-            let mut edit = edit_dir(&pcell)?;
+            let _op = parent_handle.lock.write();
+            let mut edit = edit_dir(&parent_handle)?;
             let dir = &mut edit.image;
             let vacancy = dir::vacancy(&txn, self.e.hash, dir, name)?;
             protect::grow(dir)?;
@@ -139,7 +139,7 @@ impl Fs {
             txn.commit(Outcome::from(&mut edit).creates(ino, &inode, Told::Yes))?;
             Ok(Attr { ino, inode })
         })?;
-        self.settle_names(&pcell)?;
+        self.settle_names(&parent_handle)?;
         Ok(made)
     }
 
@@ -147,21 +147,21 @@ impl Fs {
     /// is to be freed: when the kernel forgets it, or by the next mount, unless [`Fs::link`] gives it a
     /// name before.
     pub fn tmpfile(&self, by: Caller, parent: Ino, mode: u32) -> Result<Attr> {
-        let pcell = self.cell(parent)?;
+        let parent_handle = self.handle(parent)?;
         self.e.retrying(|| {
-            let lists = pcell.with(|i| self.needs_to_inherit(i));
-            let needs = Needs {
+            let lists = parent_handle.with(|i| self.needs_to_inherit(i));
+            let reservation = Reservation {
                 // Pages of the bitmap, of the inode, of the intent, if they are the first.
                 nodes: 3 + lists.nodes,
-                record: Needs::default().record + lists.record,
+                record: Reservation::default().record + lists.record,
                 inodes: 1,
                 prefer: parent as usize,
-                ..Needs::default()
+                ..Reservation::default()
             };
-            let mut txn = Txn::begin(&self.e, needs)?;
+            let mut txn = Txn::begin(&self.e, reservation)?;
             // The directory stays as it is; the file takes group, flags and project from it.
-            let _op = pcell.lock.read();
-            let dir = match live_dir(&pcell) {
+            let _op = parent_handle.lock.read();
+            let dir = match live_dir(&parent_handle) {
                 // As ext4 has it: nothing is made in a directory that is gone.
                 Err(FsError::NoEntry) => return Err(FsError::Perm),
                 other => other?,
@@ -176,9 +176,9 @@ impl Fs {
             let mut inode = self.fresh(&mut txn, by, from, ino, &new)?;
             self.inherit(&mut txn, from, (ino, &mut inode), (by.umask, lists))?;
             inode.nlink = 0;
-            let orphan = self.e.intents.promise(&mut txn, ino, IntentKind::Orphan)?;
+            let orphan = self.e.intents.begin(&mut txn, ino, IntentKind::Orphan)?;
             let outcome = Outcome::default().creates(ino, &inode, Told::Yes);
-            txn.commit(outcome.promises(Some(orphan)))?;
+            txn.commit(outcome.begins(Some(orphan)))?;
             Ok(Attr { ino, inode })
         })
     }

@@ -6,27 +6,27 @@ use quayfs_layout::inode::{FLAG_SYNC, Inode, S_ISGID, S_ISUID};
 use quayfs_layout::{BLOCK, Ino};
 use quayfs_store::error::{FsError, Result};
 use quayfs_store::metrics::Metrics;
-use quayfs_store::ns::inode::Cell;
+use quayfs_store::ns::inode::InodeHandle;
 
+use crate::data::atomic;
 use crate::data::read::{self, Want};
-use crate::data::together;
 use crate::data::write::{self, Request, SIZE_MAX};
 use crate::{Access, Cause, Fs, extents};
 
-pub use crate::data::write::Place;
+pub use crate::data::write::WriteAt;
 pub use crate::ops::space::{FallocMode, Whence};
 
 const B: u64 = BLOCK as u64;
 
 /// How a write is made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Manner {
+pub struct WriteOptions {
     /// Set-user-id and set-group-id bits are cleared.
     pub kill_privileges: bool,
     /// The writer opened the file with `O_APPEND`. Only such a writer may write to an append-only file.
     pub append: bool,
     /// Where it goes.
-    pub place: Place,
+    pub at: WriteAt,
 }
 
 /// Whether the mode has bits that are lost by writing.
@@ -51,26 +51,26 @@ impl Fs {
 
     /// As [`Fs::read_into`].
     pub fn read_as(&self, access: Access, ino: Ino, offset: u64, out: &mut [u8]) -> Result<usize> {
-        let cell = self.cell(ino)?;
-        let n = self.read_cell(&cell, offset, out)?;
+        let handle = self.handle(ino)?;
+        let n = self.read_handle(&handle, offset, out)?;
         Metrics::add(&self.e.metrics.bytes_read, n as u64);
         if access == Access::Noted {
-            self.touch_atime(&cell);
+            self.touch_atime(&handle);
         }
         Ok(n)
     }
 
-    fn read_cell(&self, cell: &Cell, offset: u64, out: &mut [u8]) -> Result<usize> {
-        extents::ensure(&self.e, cell)?;
-        let _op = cell.lock.read();
+    fn read_handle(&self, handle: &InodeHandle, offset: u64, out: &mut [u8]) -> Result<usize> {
+        extents::ensure(&self.e, handle)?;
+        let _op = handle.lock.read();
         let end = offset.saturating_add(out.len() as u64);
-        let range = cell
+        let range = handle
             .range
             .read(offset / B * B..end.div_ceil(B).saturating_mul(B).max(1));
         if range.waited() {
             Metrics::add(&self.e.metrics.range_waits, 1);
         }
-        let size = cell.with(|i| i.size);
+        let size = handle.with(|i| i.size);
         let end = end.min(size);
         if offset >= end {
             return Ok(0);
@@ -80,21 +80,21 @@ impl Fs {
         let whole = ((last - first) * B) as usize;
         // Blocks are verified whole; mostly they are asked for whole.
         if offset.is_multiple_of(B) && whole <= out.len() {
-            self.read_blocks(cell, first..last, &mut out[..whole])?;
+            self.read_blocks(handle, first..last, &mut out[..whole])?;
         } else {
             let mut blocks = vec![0; whole];
-            self.read_blocks(cell, first..last, &mut blocks)?;
+            self.read_blocks(handle, first..last, &mut blocks)?;
             let skip = (offset - first * B) as usize;
             out[..len].copy_from_slice(&blocks[skip..skip + len]);
         }
         Ok(len)
     }
 
-    fn read_blocks(&self, cell: &Cell, blocks: Range<u64>, out: &mut [u8]) -> Result<()> {
+    fn read_blocks(&self, handle: &InodeHandle, blocks: Range<u64>, out: &mut [u8]) -> Result<()> {
         let first = blocks.start;
         let at = |block: u64| ((block - first) * B) as usize;
         let mut wants = Vec::with_capacity(out.len() / BLOCK);
-        for p in extents::with(cell, |x| x.pieces(blocks))? {
+        for p in extents::with(handle, |x| x.pieces(blocks))? {
             let Some(lbn) = p.lbn else {
                 out[at(p.blocks.start)..at(p.blocks.end)].fill(0);
                 continue;
@@ -105,7 +105,7 @@ impl Fs {
             }));
         }
         read::blocks(&self.e, &wants, out)
-            .inspect_err(|err| tracing::error!("inode {}: {err}", cell.ino))
+            .inspect_err(|err| tracing::error!("inode {}: {err}", handle.ino))
     }
 
     /// Most bytes that are written by one record.
@@ -116,63 +116,75 @@ impl Fs {
     /// Writes all of `data`. Each piece of up to [`Fs::request_max`] bytes is atomic, and durable
     /// in mode `op` when this returns.
     pub fn write(&self, ino: Ino, offset: u64, data: &[u8], kill_privileges: bool) -> Result<()> {
-        let manner = Manner {
+        let manner = WriteOptions {
             kill_privileges,
-            ..Manner::default()
+            ..WriteOptions::default()
         };
-        let cell = self.cell(ino)?;
-        self.write_cell(&cell, offset, data, manner)
+        let handle = self.handle(ino)?;
+        self.write_handle(&handle, offset, data, manner)
     }
 
     /// Whether a write could clear bits of the mode.
     pub fn has_privileges(&self, ino: Ino) -> Result<bool> {
-        Ok(self.look(ino, is_privileged)?.1)
+        Ok(self.handle_and(ino, is_privileged)?.1)
     }
 
     /// As [`Fs::write`], by a writer that opened the file with `O_APPEND`. Only such a writer may write to an
     /// append-only file.
     pub fn append(&self, ino: Ino, offset: u64, data: &[u8], kill_privileges: bool) -> Result<()> {
-        let manner = Manner {
+        let manner = WriteOptions {
             kill_privileges,
             append: true,
-            ..Manner::default()
+            ..WriteOptions::default()
         };
-        let cell = self.cell(ino)?;
-        self.write_cell(&cell, offset, data, manner)
+        let handle = self.handle(ino)?;
+        self.write_handle(&handle, offset, data, manner)
     }
 
     /// As [`Fs::write`], on behalf of another process and in its manner: the file loses its capabilities before the
     /// write. Returns whether the mode had bits to lose.
-    pub fn write_for(&self, ino: Ino, offset: u64, data: &[u8], manner: Manner) -> Result<bool> {
+    pub fn write_for(
+        &self,
+        ino: Ino,
+        offset: u64,
+        data: &[u8],
+        manner: WriteOptions,
+    ) -> Result<bool> {
         let look = |i: &Inode| {
             let privileged = manner.kill_privileges && is_privileged(i);
             (privileged, i.xattr != 0, i.size)
         };
-        let (cell, (privileged, attributes, size)) = self.look(ino, look)?;
+        let (handle, (privileged, attributes, size)) = self.handle_and(ino, look)?;
         if attributes {
-            let offset = match manner.place {
-                Place::End => size,
-                Place::Asked | Place::Inside => offset,
+            let offset = match manner.at {
+                WriteAt::End => size,
+                WriteAt::Offset | WriteAt::Within => offset,
             };
             let append = manner.append;
             self.drop_capabilities(ino, Cause::Write { offset, append })?;
         }
-        self.write_cell(&cell, offset, data, manner)?;
+        self.write_handle(&handle, offset, data, manner)?;
         Ok(privileged)
     }
 
-    fn write_cell(&self, cell: &Cell, offset: u64, data: &[u8], manner: Manner) -> Result<()> {
-        self.finish_left_truncate(cell.ino)?;
+    fn write_handle(
+        &self,
+        handle: &InodeHandle,
+        offset: u64,
+        data: &[u8],
+        manner: WriteOptions,
+    ) -> Result<()> {
+        self.finish_left_truncate(handle.ino)?;
         let max = self.request_max();
         let mut at = 0;
         while at < data.len() {
             let mut pos = offset.checked_add(at as u64).ok_or(FsError::FileTooBig)?;
             let mut end = data.len();
-            match manner.place {
-                Place::Asked => (),
-                Place::End => pos = cell.with(|i| i.size),
-                Place::Inside => {
-                    let inside = cell.with(|i| i.size).saturating_sub(offset);
+            match manner.at {
+                WriteAt::Offset => (),
+                WriteAt::End => pos = handle.with(|i| i.size),
+                WriteAt::Within => {
+                    let inside = handle.with(|i| i.size).saturating_sub(offset);
                     end = end.min(inside.min(data.len() as u64) as usize);
                     if at >= end {
                         break;
@@ -187,21 +199,21 @@ impl Fs {
                 data: piece,
                 kill_privileges: manner.kill_privileges,
                 append: manner.append,
-                place: manner.place,
+                at: manner.at,
             };
             quayfs_restart::progress((at + piece.len()) as u64);
-            let done = write::write(&self.e, cell, req)
-                .inspect_err(|err| tracing::debug!("write to inode {}: {err}", cell.ino))?;
+            let done = write::write(&self.e, handle, req)
+                .inspect_err(|err| tracing::debug!("write to inode {}: {err}", handle.ino))?;
             if done {
                 at += piece.len();
             }
         }
-        self.settle(cell, FLAG_SYNC)
+        self.sync_if_flagged(handle, FLAG_SYNC)
     }
 
     /// Most blocks that [`Fs::write_together`] writes.
-    pub fn together_max(&self) -> usize {
-        together::blocks_max(&self.e)
+    pub fn atomic_max(&self) -> usize {
+        atomic::blocks_max(&self.e)
     }
 
     /// Writes several ranges, in order, as one record: after any crash all of them are there or none, durably in mode
@@ -216,22 +228,22 @@ impl Fs {
         pieces: &[(u64, &[u8])],
         kill_privileges: bool,
     ) -> Result<()> {
-        let cell = self.cell(ino)?;
+        let handle = self.handle(ino)?;
         if let Some((offset, _)) = pieces.first()
-            && cell.with(|i| i.xattr != 0)
+            && handle.with(|i| i.xattr != 0)
         {
             let (offset, append) = (*offset, false);
             self.drop_capabilities(ino, Cause::Write { offset, append })?;
         }
         self.finish_left_truncate(ino)?;
-        together::write(&self.e, &cell, pieces, kill_privileges)?;
-        self.settle(&cell, FLAG_SYNC)
+        atomic::write(&self.e, &handle, pieces, kill_privileges)?;
+        self.sync_if_flagged(&handle, FLAG_SYNC)
     }
 
     /// A file was closed: LBNs taken ahead for its next append go back.
     pub fn release(&self, ino: Ino) {
-        if let Ok(cell) = self.cell(ino)
-            && let Some(w) = cell.window.lock().take()
+        if let Ok(handle) = self.handle(ino)
+            && let Some(w) = handle.window.lock().take()
         {
             self.e.return_window(w);
         }
@@ -247,9 +259,9 @@ impl Fs {
             return Err(FsError::Invalid);
         }
         let n = len.min(self.request_max() as u64) as usize;
-        let source = self.cell(from.0)?;
+        let source = self.handle(from.0)?;
         let mut data = vec![0; n];
-        let n = self.read_cell(&source, from.1, &mut data)?;
+        let n = self.read_handle(&source, from.1, &mut data)?;
         self.write(to.0, to.1, &data[..n], true)?;
         Ok(n as u64)
     }

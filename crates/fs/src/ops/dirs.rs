@@ -38,10 +38,10 @@ impl Fs {
         after: u64,
         mut each: impl FnMut(DirEntry) -> bool,
     ) -> Result<()> {
-        let cell = self.cell(ino)?;
+        let handle = self.handle(ino)?;
         {
-            let _op = cell.lock.read();
-            let image = cell.image();
+            let _op = handle.lock.read();
+            let image = handle.image();
             if !image.is_dir() {
                 return Err(FsError::NotDir);
             }
@@ -69,7 +69,7 @@ impl Fs {
             listed?;
         }
         if access == Access::Noted {
-            self.touch_atime(&cell);
+            self.touch_atime(&handle);
         }
         Ok(())
     }
@@ -77,11 +77,11 @@ impl Fs {
     /// Attributes of an entry that `readdir` has just returned, counted as a lookup; `None` if it
     /// is gone by now.
     pub fn entry_attr(&self, entry: &DirEntry) -> Option<Attr> {
-        let cell = self.cell(entry.ino).ok()?;
-        let _op = cell.lock.read();
-        let (ino, inode) = (entry.ino, cell.image());
+        let handle = self.handle(entry.ino).ok()?;
+        let _op = handle.lock.read();
+        let (ino, inode) = (entry.ino, handle.image());
         (inode.nlink > 0).then(|| {
-            cell.looked_up();
+            handle.looked_up();
             Attr { ino, inode }
         })
     }

@@ -14,9 +14,9 @@ use quayfs_layout::{BLOCK, Ino, Lbn};
 use quayfs_ppt::BlockState;
 use quayfs_store::error::{FsError, Result};
 use quayfs_store::ns::extent::ExtentMap;
-use quayfs_store::ns::inode::Cell;
+use quayfs_store::ns::inode::InodeHandle;
 use quayfs_store::ns::node::STEP;
-use quayfs_store::txn::{Edit, Needs, Txn};
+use quayfs_store::txn::{Edit, Reservation, Txn};
 
 use crate::attr::{Asker, drop_privileges_by, now};
 use crate::data::write::SIZE_MAX;
@@ -76,7 +76,7 @@ impl Move {
     }
 }
 
-/// What is to be done: worked out once to know what to promise, and again under the locks.
+/// What is to be done: worked out once to know what to reserve, and again under the locks.
 #[derive(Debug)]
 struct Plan {
     moves: Vec<Move>,
@@ -92,16 +92,16 @@ impl Plan {
         (self.extents.1 + rests, self.extents.0 + rests)
     }
 
-    fn needs(&self) -> Needs {
+    fn reservation(&self) -> Reservation {
         let (one, other) = self.places();
         let pages = one.div_ceil(PER_PAGE) + other.div_ceil(PER_PAGE);
         let rests = 4 * self.moves.len() as u64;
         let extents = (self.extents.0 + self.extents.1) as u64 + rests;
         let record = REST_BYTES + extents * EXTENT_BYTES + pages as u64 * EXTENT_BYTES;
-        Needs {
+        Reservation {
             record: u32::try_from(record).unwrap_or(u32::MAX / 2),
             nodes: pages as u64 + 4,
-            ..Needs::default()
+            ..Reservation::default()
         }
     }
 }
@@ -133,10 +133,10 @@ impl Fs {
     /// changed. Nothing has happened then.
     pub fn exchange(&self, by: impl Asker, what: Exchange) -> Result<()> {
         self.e.writable()?;
-        let (one, other) = (self.cell(what.one.0)?, self.cell(what.other.0)?);
-        for cell in [&one, &other] {
-            if !cell.with(Inode::is_file) {
-                return Err(if cell.with(Inode::is_dir) {
+        let (one, other) = (self.handle(what.one.0)?, self.handle(what.other.0)?);
+        for handle in [&one, &other] {
+            if !handle.with(Inode::is_file) {
+                return Err(if handle.with(Inode::is_dir) {
                     FsError::IsDir
                 } else {
                     FsError::Invalid
@@ -145,22 +145,22 @@ impl Fs {
         }
         self.e.retrying(|| {
             loop {
-                for cell in [&one, &other] {
-                    self.finish_left_truncate(cell.ino)?;
-                    extents::ensure(&self.e, cell)?;
+                for handle in [&one, &other] {
+                    self.finish_left_truncate(handle.ino)?;
+                    extents::ensure(&self.e, handle)?;
                 }
                 if self.try_exchange(&by, (&one, &other), &what)? {
                     return Ok(());
                 }
             }
         })?;
-        self.settle(&one, FLAG_SYNC)?;
-        self.settle(&other, FLAG_SYNC)
+        self.sync_if_flagged(&one, FLAG_SYNC)?;
+        self.sync_if_flagged(&other, FLAG_SYNC)
     }
 
     /// What [`Exchange::unless_changed`] is compared with.
     pub fn freshness(&self, ino: Ino) -> Result<Freshness> {
-        Ok(self.cell(ino)?.with(|i| Freshness {
+        Ok(self.handle(ino)?.with(|i| Freshness {
             ino,
             generation: i.generation,
             mtime: i.mtime,
@@ -172,26 +172,26 @@ impl Fs {
     fn try_exchange(
         &self,
         by: &dyn Asker,
-        (one, other): (&Arc<Cell>, &Arc<Cell>),
+        (one, other): (&Arc<InodeHandle>, &Arc<InodeHandle>),
         what: &Exchange,
     ) -> Result<bool> {
-        let needs = {
+        let reservation = {
             // A look at both at once: any write to them is seen as a whole or not at all.
             let _op = lock_all(&[one, other]);
-            self.plan((one, other), what)?.needs()
+            self.plan((one, other), what)?.reservation()
         };
-        if u64::from(needs.record) + FRAME_BYTES > self.e.journal.max_record_bytes() {
+        if u64::from(reservation.record) + FRAME_BYTES > self.e.journal.max_record_bytes() {
             return Err(FsError::TooManyExtents);
         }
-        let mut txn = Txn::begin(&self.e, needs)?;
+        let mut txn = Txn::begin(&self.e, reservation)?;
         let _op = lock_all(&[one, other]);
-        let left = |c: &Cell| self.e.intents.has(c.ino, IntentKind::Truncate);
+        let left = |c: &InodeHandle| self.e.intents.has(c.ino, IntentKind::Truncate);
         if left(one) || left(other) {
             return Ok(false);
         }
         let plan = self.plan((one, other), what)?;
-        let now_needed = plan.needs();
-        if now_needed.record > needs.record || now_needed.nodes > needs.nodes {
+        let now_needed = plan.reservation();
+        if now_needed.record > reservation.record || now_needed.nodes > reservation.nodes {
             return Ok(false);
         }
         let (mut here, mut there) = Edit::shared_pair(one, other)?;
@@ -224,7 +224,7 @@ impl Fs {
     }
 
     /// Checks what was asked for and works out what it means. The caller holds both files' locks.
-    fn plan(&self, (one, other): (&Cell, &Cell), what: &Exchange) -> Result<Plan> {
+    fn plan(&self, (one, other): (&InodeHandle, &InodeHandle), what: &Exchange) -> Result<Plan> {
         let (i, j) = (one.image(), other.image());
         if i.mode == 0 || j.mode == 0 {
             return Err(FsError::Stale);
@@ -271,7 +271,7 @@ impl Fs {
     }
 
     /// The parts of a move whose blocks in the first file were written.
-    fn written(&self, one: &Cell, whole: &Move) -> Result<Vec<Move>> {
+    fn written(&self, one: &InodeHandle, whole: &Move) -> Result<Vec<Move>> {
         let mut moves: Vec<Move> = Vec::new();
         for p in extents::with(one, |x| x.pieces(whole.one.clone()))? {
             let Some(first) = p.lbn else { continue };
@@ -294,7 +294,11 @@ impl Fs {
     }
 
     /// What each of two files gets.
-    fn contents(&self, (one, other): (&Cell, &Cell), plan: &Plan) -> Result<(News, News)> {
+    fn contents(
+        &self,
+        (one, other): (&InodeHandle, &InodeHandle),
+        plan: &Plan,
+    ) -> Result<(News, News)> {
         let mut news = (News::default(), News::default());
         for m in &plan.moves {
             let from_other = extents::with(other, |x| moved(x, m.there(), m.one.start))?;
@@ -309,12 +313,12 @@ impl Fs {
 
     fn swap_within(
         &self,
-        cell: &Cell,
+        handle: &InodeHandle,
         txn: &mut Txn<'_>,
         edit: &mut Edit<'_>,
         plan: &Plan,
     ) -> Result<()> {
-        let (mut here, there) = self.contents((cell, cell), plan)?;
+        let (mut here, there) = self.contents((handle, handle), plan)?;
         here.cut.extend(there.cut);
         here.put.extend(there.put);
         let (a, b) = plan.places();

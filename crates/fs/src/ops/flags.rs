@@ -3,7 +3,7 @@
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{FLAG_APPEND, FLAG_IMMUTABLE, FLAG_SYNC, Inode, S_IFDIR, flags_of};
 use quayfs_store::error::{FsError, Result};
-use quayfs_store::txn::{Edit, Needs, Txn};
+use quayfs_store::txn::{Edit, Reservation, Txn};
 use rustix::thread::CapabilitySet;
 
 use crate::attr::now;
@@ -68,15 +68,15 @@ impl Fs {
         if set.flags & !flags_of(S_IFDIR) != 0 {
             return Err(FsError::NotSupported);
         }
-        let cell = self.cell(ino)?;
+        let handle = self.handle(ino)?;
         self.e.retrying(|| {
-            let needs = Needs {
+            let reservation = Reservation {
                 prefer: ino as usize,
-                ..Needs::default()
+                ..Reservation::default()
             };
-            let mut txn = Txn::begin(&self.e, needs)?;
-            let _op = cell.lock.write();
-            let mut edit = Edit::shared(&cell)?;
+            let mut txn = Txn::begin(&self.e, reservation)?;
+            let _op = handle.lock.write();
+            let mut edit = Edit::shared(&handle)?;
             let i = &mut edit.image;
             let flags = i.flags & !set.mask | set.flags & set.mask;
             let project = set.project.unwrap_or(i.project);
@@ -90,7 +90,7 @@ impl Fs {
             txn.commit(&mut edit)?;
             Ok(())
         })?;
-        self.settle(&cell, FLAG_SYNC)
+        self.sync_if_flagged(&handle, FLAG_SYNC)
     }
 
     fn may_set_flags(
@@ -120,7 +120,7 @@ impl Fs {
 
     /// Whether a file may be opened in this way.
     pub fn may_open(&self, ino: Ino, writes: Writes) -> Result<()> {
-        self.cell(ino)?.with(|i| match writes {
+        self.handle(ino)?.with(|i| match writes {
             Writes::No => Ok(()),
             Writes::Append if !self.e.options.writeback_cache => protect::grow(i),
             Writes::Append | Writes::Anywhere => protect::change(i),

@@ -5,11 +5,11 @@ use quayfs_layout::inode::{FLAG_PROJECT, FLAG_SYNC, Inode};
 use quayfs_layout::intent::IntentKind;
 use quayfs_store::error::{FsError, Result};
 use quayfs_store::ns::dir;
-use quayfs_store::txn::{Edit, Needs, Outcome, Txn};
+use quayfs_store::txn::{Edit, Outcome, Reservation, Txn};
 
 use crate::attr::{dirent_kind, now};
 use crate::locks::lock_all;
-use crate::ops::create::{LINK_MAX, entry_needs};
+use crate::ops::create::{LINK_MAX, entry_reservation};
 use crate::{Attr, Fs, check_name, edit_dir, protect};
 
 impl Fs {
@@ -18,20 +18,20 @@ impl Fs {
     /// it.
     pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr> {
         check_name(name)?;
-        let pcell = self.cell(parent)?;
-        let cell = self.cell(ino)?;
+        let parent_handle = self.handle(parent)?;
+        let handle = self.handle(ino)?;
         let made = self.e.retrying(|| {
-            let needs = entry_needs(pcell.with(|i| i.depth));
+            let reservation = entry_reservation(parent_handle.with(|i| i.depth));
             let mut txn = Txn::begin(
                 &self.e,
-                Needs {
+                Reservation {
                     prefer: parent as usize,
-                    ..needs
+                    ..reservation
                 },
             )?;
-            let _op = lock_all(&[&pcell, &cell]);
-            let mut dir_edit = edit_dir(&pcell)?;
-            let mut edit = Edit::exclusive(&cell, cell.image());
+            let _op = lock_all(&[&parent_handle, &handle]);
+            let mut dir_edit = edit_dir(&parent_handle)?;
+            let mut edit = Edit::exclusive(&handle, handle.image());
             let (dir, inode) = (&mut dir_edit.image, &mut edit.image);
             if inode.is_dir() {
                 return Err(FsError::Perm);
@@ -39,7 +39,7 @@ impl Fs {
             protect::change(inode)?;
             // An orphan that the kernel does not know may already have been freed in part.
             let nameless = inode.nlink == 0;
-            if nameless && !(cell.is_known() && self.e.intents.has(ino, IntentKind::Orphan)) {
+            if nameless && !(handle.is_known() && self.e.intents.has(ino, IntentKind::Orphan)) {
                 return Err(FsError::NoEntry);
             }
             if inode.nlink >= LINK_MAX {
@@ -55,16 +55,16 @@ impl Fs {
             dir.mtime = inode.ctime;
             dir.ctime = inode.ctime;
             let orphan = match nameless {
-                true => self.e.intents.fulfil(&mut txn, ino, IntentKind::Orphan),
+                true => self.e.intents.finish(&mut txn, ino, IntentKind::Orphan),
                 false => None,
             };
             quayfs_restart::inode(ino);
-            txn.commit(Outcome::from([&mut dir_edit, edit.told()]).fulfils([orphan, None]))?;
+            txn.commit(Outcome::from([&mut dir_edit, edit.told()]).finishes([orphan, None]))?;
             let inode = edit.image;
             Ok(Attr { ino, inode })
         })?;
-        self.settle_names(&pcell)?;
-        self.settle(&cell, FLAG_SYNC)?;
+        self.settle_names(&parent_handle)?;
+        self.sync_if_flagged(&handle, FLAG_SYNC)?;
         Ok(made)
     }
 }

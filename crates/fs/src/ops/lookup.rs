@@ -18,9 +18,9 @@ impl Fs {
         if name.len() > dirent::NAME_MAX {
             return Err(FsError::NameTooLong);
         }
-        let pcell = self.cell(parent)?;
-        let _op = pcell.lock.read();
-        let found = pcell.with(|image| match name {
+        let parent_handle = self.handle(parent)?;
+        let _op = parent_handle.lock.read();
+        let found = parent_handle.with(|image| match name {
             b"." => Ok(Some(parent)),
             _ if !image.is_dir() => Err(FsError::NotDir),
             b".." => Ok(Some(image.parent)),
@@ -36,8 +36,8 @@ impl Fs {
     /// Attributes of an inode, counted as a lookup. Its operation lock is held, or that of a directory that has a
     /// name of it.
     fn look_up(&self, ino: Ino) -> Result<Attr> {
-        let (cell, inode) = self.look(ino, Inode::clone)?;
-        cell.looked_up();
+        let (handle, inode) = self.handle_and(ino, Inode::clone)?;
+        handle.looked_up();
         Ok(Attr { ino, inode })
     }
 
@@ -47,8 +47,8 @@ impl Fs {
     /// # Errors
     /// [`FsError::Stale`] if it has been freed meanwhile.
     pub fn look_up_again(&self, ino: Ino) -> Result<Attr> {
-        let cell = self.cell(ino)?;
-        let _op = cell.lock.read();
+        let handle = self.handle(ino)?;
+        let _op = handle.lock.read();
         self.look_up(ino)
     }
 
@@ -64,15 +64,15 @@ impl Fs {
 
     /// Attributes.
     pub fn getattr(&self, ino: Ino) -> Result<Attr> {
-        let (_, inode) = self.look(ino, Inode::clone)?;
+        let (_, inode) = self.handle_and(ino, Inode::clone)?;
         Ok(Attr { ino, inode })
     }
 
     /// Target of a symbolic link.
     pub fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
-        let cell = self.cell(ino)?;
-        let _op = cell.lock.read();
-        let image = cell.image();
+        let handle = self.handle(ino)?;
+        let _op = handle.lock.read();
+        let image = handle.image();
         if !image.is_symlink() {
             return Err(FsError::Invalid);
         }

@@ -5,7 +5,7 @@ use quayfs_layout::quota::{LIMITS_BYTES, Limits};
 use quayfs_layout::{BLOCK, Ino};
 use quayfs_store::error::{FsError, Result};
 use quayfs_store::ns::quota::Project;
-use quayfs_store::txn::{Needs, Outcome, Txn};
+use quayfs_store::txn::{Outcome, Reservation, Txn};
 use serde::{Deserialize, Serialize};
 
 use crate::status::may_manage;
@@ -111,11 +111,11 @@ impl Fs {
         }
         let _one = quotas.setting.lock();
         self.e.retrying(|| {
-            let needs = Needs {
+            let reservation = Reservation {
                 record: 64 + LIMITS_BYTES as u32,
-                ..Needs::default()
+                ..Reservation::default()
             };
-            let mut txn = Txn::begin(&self.e, needs)?;
+            let mut txn = Txn::begin(&self.e, reservation)?;
             let project = quotas.claim(set.project)?;
             let limits = set.apply(project.limits());
             quotas.write_limits(&mut txn, &project, &limits);
@@ -130,7 +130,10 @@ impl Fs {
     pub fn statfs_of(&self, ino: Ino) -> StatFs {
         let mut s = self.statfs();
         let project = |i: &Inode| (i.flags & FLAG_PROJECT != 0).then_some(i.project);
-        let project = self.cell(ino).ok().and_then(|cell| cell.with(project));
+        let project = self
+            .handle(ino)
+            .ok()
+            .and_then(|handle| handle.with(project));
         if let Some(p) = project.and_then(|id| self.e.quotas.get(id)) {
             let (usage, limits) = (p.usage(), p.limits());
             let limit = |soft, hard| if soft != 0 { soft } else { hard };

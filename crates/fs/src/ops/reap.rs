@@ -6,10 +6,10 @@ use quayfs_layout::Ino;
 use quayfs_layout::intent::IntentKind;
 use quayfs_layout::xattr;
 use quayfs_store::error::{FsError, Result};
-use quayfs_store::ns::inode::Cell;
+use quayfs_store::ns::inode::InodeHandle;
 use quayfs_store::ns::node::STEP;
 use quayfs_store::ns::{blob, dir};
-use quayfs_store::txn::{Edit, Needs, Outcome, Txn};
+use quayfs_store::txn::{Edit, Outcome, Reservation, Txn};
 
 use crate::Fs;
 use crate::extents;
@@ -31,10 +31,10 @@ impl Fs {
         }
     }
 
-    /// [`Fs::reap_if_orphan`] by a thread that answers no requests: it asks the kernel about an inode that the kernel may
-    /// know from the last daemon.
+    /// [`Fs::reap_if_orphan`] by a thread that answers no requests: it asks the kernel about an inode that the kernel
+    /// may know from the last daemon.
     pub fn reap_unless_known(&self, ino: Ino) {
-        // Held until the end: a cell that was loaded anew would not remember what the kernel has said.
+        // Held until the end: a handle that was loaded anew would not remember what the kernel has said.
         let mut denied = None;
         if let Some(predecessor) = self.volume.predecessor()
             && self.e.intents.has(ino, IntentKind::Orphan)
@@ -86,30 +86,30 @@ impl Fs {
 
     /// Frees an orphan, step by step; if `unknown`, only as long as the kernel does not learn of it again.
     fn reap(&self, ino: Ino, unknown: bool) -> Result<()> {
-        let cell = match self.cell(ino) {
+        let handle = match self.handle(ino) {
             Err(FsError::Stale) => return Ok(()),
             other => other?,
         };
-        if let Some(w) = cell.window.lock().take() {
+        if let Some(w) = handle.window.lock().take() {
             self.e.return_window(w);
         }
-        while !self.e.retrying(|| self.reap_step(&cell, unknown))? {}
+        while !self.e.retrying(|| self.reap_step(&handle, unknown))? {}
         Ok(())
     }
 
     /// One record; whether there is nothing left to do.
-    fn reap_step(&self, cell: &Cell, unknown: bool) -> Result<bool> {
-        let ino = cell.ino;
-        let needs = Needs {
+    fn reap_step(&self, handle: &InodeHandle, unknown: bool) -> Result<bool> {
+        let ino = handle.ino;
+        let reservation = Reservation {
             record: STEP_BYTES,
             nodes: 8,
             privileged: true,
-            ..Needs::default()
+            ..Reservation::default()
         };
-        let mut txn = Txn::begin(&self.e, needs)?;
-        let _op = cell.lock.write();
-        let (mode, nlink, is_file) = cell.with(|i| (i.mode, i.nlink, i.is_file()));
-        if mode == 0 || unknown && cell.is_known() {
+        let mut txn = Txn::begin(&self.e, reservation)?;
+        let _op = handle.lock.write();
+        let (mode, nlink, is_file) = handle.with(|i| (i.mode, i.nlink, i.is_file()));
+        if mode == 0 || unknown && handle.is_known() {
             return Ok(true);
         }
         if nlink != 0 && !self.e.intents.has(ino, IntentKind::Orphan) {
@@ -120,9 +120,9 @@ impl Fs {
             let what = format_args!("inode {ino} has a name, and an intent that it be freed");
             return Err(self.e.watch().damaged(what));
         }
-        let mut edit = Edit::shared(cell)?;
+        let mut edit = Edit::shared(handle)?;
         if is_file {
-            let emptied = self.empty_step(cell, &mut txn, &mut edit)?;
+            let emptied = self.empty_step(handle, &mut txn, &mut edit)?;
             let inode = &edit.image;
             // What has no extent page has few extents, all gone now: the inode goes with them.
             if emptied && (inode.root != 0 || inode.xattr != 0) {
@@ -145,20 +145,25 @@ impl Fs {
             blob::free(&mut txn, ino, inode.xattr, xattr::SET_MAX)?;
         }
         // A truncate that could not be finished ends here as well; the number may be reused.
-        let kept = self.e.intents.fulfil_all(&mut txn, ino);
-        txn.commit(Outcome::from(edit.freed()).fulfils(kept))?;
+        let kept = self.e.intents.finish_all(&mut txn, ino);
+        txn.commit(Outcome::from(edit.freed()).finishes(kept))?;
         Ok(true)
     }
 
     /// Frees some extents or extent pages of a file; whether there were any to begin with.
-    fn empty_step(&self, cell: &Cell, txn: &mut Txn<'_>, edit: &mut Edit<'_>) -> Result<bool> {
-        extents::ensure(&self.e, cell)?;
-        let (end, count) = extents::with(cell, |x| (x.bounded_end(0..u64::MAX, STEP), x.len()))?;
+    fn empty_step(
+        &self,
+        handle: &InodeHandle,
+        txn: &mut Txn<'_>,
+        edit: &mut Edit<'_>,
+    ) -> Result<bool> {
+        extents::ensure(&self.e, handle)?;
+        let (end, count) = extents::with(handle, |x| (x.bounded_end(0..u64::MAX, STEP), x.len()))?;
         if count == 0 && edit.image.root == 0 {
             return Ok(false);
         }
         let mut freed = Vec::new();
-        extents::prepare_free(&self.e, cell, 0..end)?;
+        extents::prepare_free(&self.e, handle, 0..end)?;
         edit.extents(txn, 0, |x, txn, inode| {
             if count == 0 {
                 x.drop_pages(txn, inode, STEP)?;

@@ -6,13 +6,13 @@ use quayfs_layout::Ino;
 use quayfs_layout::inode::{Inode, ROOT, S_IFCHR};
 use quayfs_store::error::{FsError, Result};
 use quayfs_store::ns::dir::{self, Found};
-use quayfs_store::ns::inode::Cell;
-use quayfs_store::ns::intent::Promise;
-use quayfs_store::txn::{Edit, Needs, Outcome, PageSource, Told, Txn};
+use quayfs_store::ns::inode::InodeHandle;
+use quayfs_store::ns::intent::BegunIntent;
+use quayfs_store::txn::{Edit, Outcome, PageSource, Reservation, Told, Txn};
 
 use crate::attr::{dirent_kind, now};
 use crate::locks::lock_all;
-use crate::ops::create::{LINK_MAX, New, entry_needs};
+use crate::ops::create::{LINK_MAX, New, entry_reservation};
 use crate::ops::link::may_join;
 use crate::ops::unlink::drop_link;
 use crate::{Caller, Fs, check_name, edit_dir, live_dir, protect};
@@ -31,7 +31,7 @@ pub struct RenameFlags {
 
 /// One of the two names.
 struct Side {
-    cell: Arc<Cell>,
+    handle: Arc<InodeHandle>,
     name: Vec<u8>,
 }
 
@@ -58,10 +58,10 @@ enum Way {
 
 impl<'c> Dirs<'c> {
     fn edit(old: &'c Side, new: &'c Side) -> Result<Self> {
-        let across = old.cell.ino != new.cell.ino;
+        let across = old.handle.ino != new.handle.ino;
         Ok(Self {
-            old: edit_dir(&old.cell)?,
-            new: across.then(|| edit_dir(&new.cell)).transpose()?,
+            old: edit_dir(&old.handle)?,
+            new: across.then(|| edit_dir(&new.handle)).transpose()?,
         })
     }
 
@@ -104,8 +104,8 @@ impl<'c> Dirs<'c> {
 
 /// The inodes that have the two names, as they were found without locks.
 struct Seen {
-    source: Arc<Cell>,
-    target: Option<Arc<Cell>>,
+    source: Arc<InodeHandle>,
+    target: Option<Arc<InodeHandle>>,
 }
 
 enum Renamed {
@@ -128,11 +128,11 @@ impl Fs {
             return Err(FsError::Invalid);
         }
         let old = Side {
-            cell: self.cell(parent)?,
+            handle: self.handle(parent)?,
             name: name.to_vec(),
         };
         let new = Side {
-            cell: self.cell(new_parent)?,
+            handle: self.handle(new_parent)?,
             name: new_name.to_vec(),
         };
         loop {
@@ -142,8 +142,8 @@ impl Fs {
                 Renamed::LookAgain => {}
                 Renamed::Done { replaced } => {
                     drop(_tree);
-                    self.settle_names(&old.cell)?;
-                    self.settle_names(&new.cell)?;
+                    self.settle_names(&old.handle)?;
+                    self.settle_names(&new.handle)?;
                     if let Some(ino) = replaced
                         && !self.e.inodes.is_known(ino)
                     {
@@ -156,12 +156,12 @@ impl Fs {
     }
 
     fn try_rename(&self, old: &Side, new: &Side, flags: RenameFlags) -> Result<Renamed> {
-        let txn = Txn::begin(&self.e, needs(old, new, flags))?;
+        let txn = Txn::begin(&self.e, reservation(old, new, flags))?;
         // Look up, lock in order, look again.
         let seen = self.find_both((old, new), flags.exchange)?;
-        let mut cells = vec![&old.cell, &new.cell, &seen.source];
-        cells.extend(seen.target.as_ref());
-        let _op = lock_all(&cells);
+        let mut handles = vec![&old.handle, &new.handle, &seen.source];
+        handles.extend(seen.target.as_ref());
+        let _op = lock_all(&handles);
         let mut dirs = Dirs::edit(old, new)?;
         let source = old.find(&txn, self, &dirs.old.image)?;
         let target = new.find(&txn, self, &dirs.target().image)?;
@@ -180,7 +180,7 @@ impl Fs {
             _ => {}
         }
         let target = (target.zip(seen.target.as_ref()))
-            .map(|(found, cell)| (found, Edit::exclusive(cell, cell.image())));
+            .map(|(found, handle)| (found, Edit::exclusive(handle, handle.image())));
         let mut moving = Moving {
             fs: self,
             txn,
@@ -199,18 +199,18 @@ impl Fs {
     /// The inodes of both names. The caller holds the rename lock if there are two directories.
     fn find_both(&self, (old, new): (&Side, &Side), exchange: bool) -> Result<Seen> {
         let look = |side: &Side| -> Result<Option<Found>> {
-            let _op = side.cell.lock.read();
-            side.find(&*self.e.nodes, self, &live_dir(&side.cell)?)
+            let _op = side.handle.lock.read();
+            side.find(&*self.e.nodes, self, &live_dir(&side.handle)?)
         };
         let source = look(old)?.ok_or(FsError::NoEntry)?;
         let target = look(new)?;
-        let source = self.cell(source.ino)?;
-        let target = target.map(|t| self.cell(t.ino)).transpose()?;
-        if old.cell.ino == new.cell.ino {
+        let source = self.handle(source.ino)?;
+        let target = target.map(|t| self.handle(t.ino)).transpose()?;
+        if old.handle.ino == new.handle.ino {
             return Ok(Seen { source, target });
         }
-        let is_above = |cell: &Cell, side: &Side| -> Result<bool> {
-            Ok(cell.with(Inode::is_dir) && self.is_below(side.cell.ino, cell.ino)?)
+        let is_above = |handle: &InodeHandle, side: &Side| -> Result<bool> {
+            Ok(handle.with(Inode::is_dir) && self.is_below(side.handle.ino, handle.ino)?)
         };
         if is_above(&source, new)? {
             return Err(FsError::Invalid);
@@ -235,24 +235,24 @@ impl Fs {
             if at == ROOT {
                 return Ok(false);
             }
-            at = self.cell(at)?.with(|i| i.parent);
+            at = self.handle(at)?.with(|i| i.parent);
         }
     }
 }
 
-fn needs(old: &Side, new: &Side, flags: RenameFlags) -> Needs {
-    let [a, b] = [old, new].map(|side| entry_needs(side.cell.with(|i| i.depth)));
-    Needs {
+fn reservation(old: &Side, new: &Side, flags: RenameFlags) -> Reservation {
+    let [a, b] = [old, new].map(|side| entry_reservation(side.handle.with(|i| i.depth)));
+    Reservation {
         record: a.record + b.record,
         nodes: a.nodes + b.nodes,
         inodes: u64::from(flags.whiteout.is_some()),
-        prefer: old.cell.ino as usize,
-        ..Needs::default()
+        prefer: old.handle.ino as usize,
+        ..Reservation::default()
     }
 }
 
-/// An inode that has lost its name, and the promise to free it if that was its last.
-type Lost<'c> = (Option<Edit<'c>>, Option<Promise<'c>>);
+/// An inode that has lost its name, and the intent to free it if that was its last.
+type Lost<'c> = (Option<Edit<'c>>, Option<BegunIntent<'c>>);
 
 /// A rename, with the locks of all inodes that it changes held.
 struct Moving<'e, 'c> {
@@ -319,7 +319,7 @@ impl<'c> Moving<'_, 'c> {
         self.dirs.rehome(&mut self.moved.image, Way::There);
         self.moved.image.ctime = time;
         let outcome = self.dirs.outcome(&mut self.moved, loser.as_mut());
-        let mut outcome = outcome.promises(orphan);
+        let mut outcome = outcome.begins(orphan);
         if let Some((ino, image)) = &left {
             outcome = outcome.creates(*ino, image, Told::No);
         }

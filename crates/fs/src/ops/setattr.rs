@@ -4,8 +4,8 @@ use quayfs_layout::Ino;
 use quayfs_layout::inode::{FLAG_NOATIME, Inode, S_IFMT, Time};
 use quayfs_options::AtimePolicy;
 use quayfs_store::error::{FsError, Result};
-use quayfs_store::ns::inode::Cell;
-use quayfs_store::txn::{Edit, Needs, Txn};
+use quayfs_store::ns::inode::InodeHandle;
+use quayfs_store::txn::{Edit, Reservation, Txn};
 
 use crate::attr::{SetTime, drop_privileges, now};
 use crate::ops::acl::needs_to_follow;
@@ -42,27 +42,27 @@ impl Fs {
         {
             return Ok(attr);
         }
-        let cell = self.cell(ino)?;
+        let handle = self.handle(ino)?;
         self.e.retrying(|| {
-            let needs = match set.mode {
-                Some(_) => cell.with(needs_to_follow),
-                None => Needs::default(),
+            let reservation = match set.mode {
+                Some(_) => handle.with(needs_to_follow),
+                None => Reservation::default(),
             };
             let mut txn = Txn::begin(
                 &self.e,
-                Needs {
+                Reservation {
                     prefer: ino as usize,
-                    ..needs
+                    ..reservation
                 },
             )?;
-            let _op = cell.lock.write();
-            let mut edit = Edit::shared(&cell)?;
+            let _op = handle.lock.write();
+            let mut edit = Edit::shared(&handle)?;
             let i = &mut edit.image;
             protect::set(i, &set)?;
             let time = now();
             if let Some(mode) = set.mode {
                 i.mode = i.mode & S_IFMT | mode & 0o7777;
-                self.follow_mode(&mut txn, (ino, i), needs)?;
+                self.follow_mode(&mut txn, (ino, i), reservation)?;
             }
             if set.uid.is_some() || set.gid.is_some() {
                 i.uid = set.uid.unwrap_or(i.uid);
@@ -85,23 +85,23 @@ impl Fs {
     }
 
     /// Notes a read, if the mount's policy says so. Failure to note is no failure to read.
-    pub fn touch_atime(&self, cell: &Cell) {
+    pub fn touch_atime(&self, handle: &InodeHandle) {
         if self.e.options.atime == AtimePolicy::NoAtime || self.e.is_read_only() {
             return;
         }
-        if self.e.options.nodiratime && cell.with(Inode::is_dir) {
+        if self.e.options.nodiratime && handle.with(Inode::is_dir) {
             return;
         }
         let time = now();
         let always = self.e.options.atime == AtimePolicy::StrictAtime;
         let due = |i: &Inode| always || atime_is_due(i, time);
-        if !cell.with(|i| i.flags & FLAG_NOATIME == 0 && due(i)) {
+        if !handle.with(|i| i.flags & FLAG_NOATIME == 0 && due(i)) {
             return;
         }
         let noted = (|| {
-            let txn = Txn::begin(&self.e, Needs::default())?;
-            let _op = cell.lock.read();
-            let mut edit = Edit::shared(cell)?;
+            let txn = Txn::begin(&self.e, Reservation::default())?;
+            let _op = handle.lock.read();
+            let mut edit = Edit::shared(handle)?;
             if due(&edit.image) {
                 edit.image.atime = time;
                 txn.commit(&mut edit)?;
@@ -109,7 +109,7 @@ impl Fs {
             Ok::<_, FsError>(())
         })();
         if let Err(err) = noted {
-            tracing::debug!("access time of inode {}: {err}", cell.ino);
+            tracing::debug!("access time of inode {}: {err}", handle.ino);
         }
     }
 }

@@ -7,9 +7,9 @@ use quayfs_layout::{BLOCK, Ino};
 use quayfs_ppt::BlockState;
 use quayfs_store::error::{FsError, Result};
 use quayfs_store::ns::extent::Piece;
-use quayfs_store::ns::inode::Cell;
+use quayfs_store::ns::inode::InodeHandle;
 use quayfs_store::ns::node::STEP;
-use quayfs_store::txn::{Edit, Needs, Txn};
+use quayfs_store::txn::{Edit, Reservation, Txn};
 
 use crate::attr::{Asker, drop_privileges, drop_privileges_by, now, written};
 use crate::data::read::{self, Want};
@@ -80,9 +80,9 @@ impl Fs {
         if len == 0 {
             return Err(FsError::Invalid);
         }
-        let cell = self.cell(ino)?;
+        let handle = self.handle(ino)?;
         self.finish_left_truncate(ino)?;
-        extents::ensure(&self.e, &cell)?;
+        extents::ensure(&self.e, &handle)?;
         let keep_size = match mode {
             FallocMode::Punch => true,
             FallocMode::Allocate { keep_size } | FallocMode::Zero { keep_size } => keep_size,
@@ -92,44 +92,44 @@ impl Fs {
             let last = mode == FallocMode::Punch;
             while !self
                 .e
-                .retrying(|| self.punch_step(&cell, (offset..end, last), &drop))?
+                .retrying(|| self.punch_step(&handle, (offset..end, last), &drop))?
             {}
         }
         if mode != FallocMode::Punch {
             let blocks = offset / B..end.div_ceil(B);
             while !self
                 .e
-                .retrying(|| self.allocate_step(&cell, blocks.clone(), (end, keep_size), &drop))?
+                .retrying(|| self.allocate_step(&handle, blocks.clone(), (end, keep_size), &drop))?
             {
             }
         }
-        self.settle(&cell, FLAG_SYNC)
+        self.sync_if_flagged(&handle, FLAG_SYNC)
     }
 
     /// One record: zeroes the edges and frees whole blocks; whether all of the range is done. `last`: nothing else
     /// follows then.
     fn punch_step(
         &self,
-        cell: &Cell,
+        handle: &InodeHandle,
         (range, last): (Range<u64>, bool),
         drop: &impl Fn(&mut Inode),
     ) -> Result<bool> {
-        let needs = Needs {
+        let reservation = Reservation {
             slots: 2,
             record: STEP_BYTES + 1024,
             nodes: 8,
             privileged: true,
-            ..Needs::default()
+            ..Reservation::default()
         };
-        let mut txn = Txn::begin(&self.e, needs)?;
-        let _op = cell.lock.read();
-        cell.with(protect::change)?;
-        let _range = cell
+        let mut txn = Txn::begin(&self.e, reservation)?;
+        let _op = handle.lock.read();
+        handle.with(protect::change)?;
+        let _range = handle
             .range
             .write(range.start / B * B..range.end.div_ceil(B) * B);
         let whole = range.start.div_ceil(B)..range.end / B;
-        self.zero_edges(cell, &mut txn, &range)?;
-        let end = extents::with(cell, |x| {
+        self.zero_edges(handle, &mut txn, &range)?;
+        let end = extents::with(handle, |x| {
             if whole.start < whole.end {
                 x.bounded_end(whole.clone(), STEP)
             } else {
@@ -137,8 +137,8 @@ impl Fs {
             }
         })?;
         let cut = whole.start..end.max(whole.start);
-        extents::prepare_free(&self.e, cell, cut.clone())?;
-        let mut edit = Edit::shared(cell)?;
+        extents::prepare_free(&self.e, handle, cut.clone())?;
+        let mut edit = Edit::shared(handle)?;
         let mut freed = Vec::new();
         edit.extents(&mut txn, 1, |x, txn, image| {
             freed = x.remove(txn, image, cut);
@@ -155,12 +155,17 @@ impl Fs {
     }
 
     /// Stages the partly covered blocks of a range with zeros in it.
-    fn zero_edges(&self, cell: &Cell, txn: &mut Txn<'_>, range: &Range<u64>) -> Result<()> {
+    fn zero_edges(
+        &self,
+        handle: &InodeHandle,
+        txn: &mut Txn<'_>,
+        range: &Range<u64>,
+    ) -> Result<()> {
         let mut edges = Vec::new();
         for block in [range.start / B, (range.end - 1) / B] {
             let part = range.start.max(block * B)..range.end.min((block + 1) * B);
             let seen = edges.iter().any(|(b, _, _)| *b == block);
-            let Some(lbn) = extents::with(cell, |x| x.lbn(block))? else {
+            let Some(lbn) = extents::with(handle, |x| x.lbn(block))? else {
                 continue;
             };
             if part.end - part.start == B || seen {
@@ -181,24 +186,24 @@ impl Fs {
     /// One record: maps holes to fresh LBNs; whether none is left.
     fn allocate_step(
         &self,
-        cell: &Cell,
+        handle: &InodeHandle,
         blocks: Range<u64>,
         (end, keep): (u64, bool),
         drop: &impl Fn(&mut Inode),
     ) -> Result<bool> {
         let (holes, goal) =
-            extents::with(cell, |x| (x.holes(blocks.clone()), x.goal(blocks.start)))?;
-        let needs = Needs {
+            extents::with(handle, |x| (x.holes(blocks.clone()), x.goal(blocks.start)))?;
+        let reservation = Reservation {
             record: 2048 + RUNS as u32 * 96,
             nodes: 8 + RUNS as u64 / 64,
             blocks: holes,
-            ..Needs::default()
+            ..Reservation::default()
         };
-        let mut txn = Txn::begin(&self.e, needs)?;
-        let _op = cell.lock.read();
-        cell.with(protect::grow)?;
-        let _range = cell.range.write(blocks.start * B..u64::MAX);
-        let pieces = extents::with(cell, |x| x.pieces(blocks.clone()))?;
+        let mut txn = Txn::begin(&self.e, reservation)?;
+        let _op = handle.lock.read();
+        handle.with(protect::grow)?;
+        let _range = handle.range.write(blocks.start * B..u64::MAX);
+        let pieces = extents::with(handle, |x| x.pieces(blocks.clone()))?;
         let mut placed = Vec::new();
         let mut left = holes;
         'all: for Piece { blocks, lbn } in pieces {
@@ -215,14 +220,14 @@ impl Fs {
                 left -= n;
             }
         }
-        let mut edit = Edit::shared(cell)?;
+        let mut edit = Edit::shared(handle)?;
         edit.extents(&mut txn, placed.len(), |x, txn, image| {
             for (r, lbn) in &placed {
                 x.insert(txn, image, r.clone(), *lbn);
             }
             Ok(())
         })?;
-        let done = extents::with(cell, |x| x.holes(blocks.clone()))? == 0;
+        let done = extents::with(handle, |x| x.holes(blocks.clone()))? == 0;
         let image = &mut edit.image;
         image.ctime = now();
         if done && !keep && end > image.size {
@@ -237,15 +242,15 @@ impl Fs {
 
     /// Next data or hole at or after `offset`. Allocated blocks that were never written are holes.
     pub fn seek(&self, ino: Ino, whence: Whence, offset: u64) -> Result<u64> {
-        let cell = self.cell(ino)?;
-        extents::ensure(&self.e, &cell)?;
-        let _op = cell.lock.read();
-        let _range = cell.range.read(offset / B * B..u64::MAX);
-        let size = cell.with(|i| i.size);
+        let handle = self.handle(ino)?;
+        extents::ensure(&self.e, &handle)?;
+        let _op = handle.lock.read();
+        let _range = handle.range.read(offset / B * B..u64::MAX);
+        let size = handle.with(|i| i.size);
         if offset >= size {
             return Err(FsError::NoData);
         }
-        let pieces = extents::with(&cell, |x| x.pieces(offset / B..size.div_ceil(B)))?;
+        let pieces = extents::with(&handle, |x| x.pieces(offset / B..size.div_ceil(B)))?;
         for p in pieces {
             let Some(lbn) = p.lbn else {
                 if whence == Whence::Hole {

@@ -7,7 +7,7 @@ use quayfs_layout::Ino;
 use quayfs_layout::inode::{FLAG_DIRSYNC, FLAG_SYNC};
 use quayfs_options::Durability;
 use quayfs_store::error::{FsError, Result};
-use quayfs_store::ns::inode::Cell;
+use quayfs_store::ns::inode::InodeHandle;
 
 use crate::status::may_manage;
 use crate::{Asker, Fs};
@@ -24,12 +24,12 @@ impl Fs {
         if self.sync_is_free() {
             return Ok(());
         }
-        self.cell(ino)?;
+        self.handle(ino)?;
         self.sync_all()
     }
 
-    /// As [`Fs::fsync`], if that can begin at once. While another commit runs it returns `None` instead, and what `told`
-    /// makes is called with the result, by another thread.
+    /// As [`Fs::fsync`], if that can begin at once. While another commit runs it returns `None` instead, and what
+    /// `told` makes is called with the result, by another thread.
     pub fn fsync_or_queue<T>(&self, ino: Ino, told: impl FnOnce() -> T) -> Option<Result<()>>
     where
         T: FnOnce(Result<()>) + Send + 'static,
@@ -37,7 +37,7 @@ impl Fs {
         if self.sync_is_free() {
             return Some(Ok(()));
         }
-        if let Err(e) = self.cell(ino) {
+        if let Err(e) = self.handle(ino) {
             return Some(Err(e));
         }
         let waiter = || -> Waiter {
@@ -49,16 +49,16 @@ impl Fs {
 
     /// In mode `commit`: what was done to an inode with one of these flags is durable before the caller
     /// hears of it.
-    pub(super) fn settle(&self, cell: &Cell, flags: u32) -> Result<()> {
-        if self.sync_is_free() || cell.with(|i| i.flags & flags == 0) {
+    pub(super) fn sync_if_flagged(&self, handle: &InodeHandle, flags: u32) -> Result<()> {
+        if self.sync_is_free() || handle.with(|i| i.flags & flags == 0) {
             return Ok(());
         }
         self.sync_all()
     }
 
     /// [`Fs::settle`] after a change of names in a directory.
-    pub(super) fn settle_names(&self, dir: &Cell) -> Result<()> {
-        self.settle(dir, FLAG_SYNC | FLAG_DIRSYNC)
+    pub(super) fn settle_names(&self, dir: &InodeHandle) -> Result<()> {
+        self.sync_if_flagged(dir, FLAG_SYNC | FLAG_DIRSYNC)
     }
 
     /// Makes everything durable.

@@ -11,9 +11,9 @@ use quayfs_layout::Ino;
 use quayfs_layout::inode::{FLAG_SYNC, Inode, Time};
 use quayfs_layout::intent::IntentKind;
 use quayfs_store::error::{FsError, Result};
-use quayfs_store::ns::inode::Cell;
+use quayfs_store::ns::inode::InodeHandle;
 use quayfs_store::ns::node::STEP;
-use quayfs_store::txn::{Edit, Needs, Outcome, Txn};
+use quayfs_store::txn::{Edit, Outcome, Reservation, Txn};
 
 use crate::attr::{drop_privileges, now};
 use crate::data::read::{self, Want};
@@ -39,15 +39,15 @@ impl Fs {
         if size > SIZE_MAX {
             return Err(FsError::FileTooBig);
         }
-        let cell = self.cell(ino)?;
-        if !cell.with(Inode::is_file) {
-            return Err(if cell.with(Inode::is_dir) {
+        let handle = self.handle(ino)?;
+        if !handle.with(Inode::is_file) {
+            return Err(if handle.with(Inode::is_dir) {
                 FsError::IsDir
             } else {
                 FsError::Invalid
             });
         }
-        if let Some(w) = cell.window.lock().take() {
+        if let Some(w) = handle.window.lock().take() {
             self.e.return_window(w);
         }
         if self.e.intents.has(ino, IntentKind::Truncate) {
@@ -56,31 +56,31 @@ impl Fs {
         }
         let attr = self.e.retrying(|| {
             loop {
-                if let Some(attr) = self.try_truncate(&cell, size, also)? {
+                if let Some(attr) = self.try_truncate(&handle, size, also)? {
                     return Ok(attr);
                 }
             }
         })?;
-        self.settle(&cell, FLAG_SYNC)?;
+        self.sync_if_flagged(&handle, FLAG_SYNC)?;
         Ok(attr)
     }
 
     /// `None` if the size changed between look and lock.
-    fn try_truncate(&self, cell: &Cell, size: u64, also: Also) -> Result<Option<Attr>> {
-        extents::ensure(&self.e, cell)?;
-        let old = cell.with(|i| i.size);
-        let needs = Needs {
+    fn try_truncate(&self, handle: &InodeHandle, size: u64, also: Also) -> Result<Option<Attr>> {
+        extents::ensure(&self.e, handle)?;
+        let old = handle.with(|i| i.size);
+        let reservation = Reservation {
             slots: 1,
             record: STEP_BYTES + 1024,
             nodes: 8,
             privileged: true,
-            ..Needs::default()
+            ..Reservation::default()
         };
-        let mut txn = Txn::begin(&self.e, needs)?;
-        let _op = cell.lock.read();
+        let mut txn = Txn::begin(&self.e, reservation)?;
+        let _op = handle.lock.read();
         let from = old.min(size);
-        let _range = cell.range.write(from / B * B..u64::MAX);
-        let image = cell.image();
+        let _range = handle.range.write(from / B * B..u64::MAX);
+        let image = handle.image();
         if image.mode == 0 {
             return Err(FsError::Stale);
         }
@@ -90,24 +90,24 @@ impl Fs {
         }
         let first = size.div_ceil(B);
         let (end, rest) = if size < old {
-            self.bounded(cell, first)?
+            self.bounded(handle, first)?
         } else {
             (first, false)
         };
         if size < old {
-            self.stage_tail(cell, &mut txn, size)?;
-            extents::prepare_free(&self.e, cell, first..end)?;
+            self.stage_tail(handle, &mut txn, size)?;
+            extents::prepare_free(&self.e, handle, first..end)?;
         }
         let intent = match rest {
             true => Some(
                 self.e
                     .intents
-                    .promise(&mut txn, cell.ino, IntentKind::Truncate)?,
+                    .begin(&mut txn, handle.ino, IntentKind::Truncate)?,
             ),
             false => None,
         };
         let mut inode = {
-            let mut edit = Edit::shared(cell)?;
+            let mut edit = Edit::shared(handle)?;
             self.cut(&mut edit, &mut txn, first..end)?;
             let image = &mut edit.image;
             image.size = size;
@@ -116,20 +116,20 @@ impl Fs {
             if also.kill_privileges {
                 drop_privileges(image);
             }
-            txn.commit(Outcome::from(&mut edit).promises(intent))?;
+            txn.commit(Outcome::from(&mut edit).begins(intent))?;
             edit.image
         };
         if rest {
-            self.free_behind(cell, first)?;
-            inode = cell.image();
+            self.free_behind(handle, first)?;
+            inode = handle.image();
         }
-        let ino = cell.ino;
+        let ino = handle.ino;
         Ok(Some(Attr { ino, inode }))
     }
 
     /// End of what one record can free from block `first` on, and whether more is left.
-    fn bounded(&self, cell: &Cell, first: u64) -> Result<(u64, bool)> {
-        extents::with(cell, |x| {
+    fn bounded(&self, handle: &InodeHandle, first: u64) -> Result<(u64, bool)> {
+        extents::with(handle, |x| {
             let end = x.bounded_end(first..u64::MAX, STEP);
             (end, end != u64::MAX)
         })
@@ -137,12 +137,12 @@ impl Fs {
 
     /// Bytes behind the end of the file in its last block are zeros, always.
     /// Whether there was anything to do.
-    fn stage_tail(&self, cell: &Cell, txn: &mut Txn<'_>, size: u64) -> Result<bool> {
+    fn stage_tail(&self, handle: &InodeHandle, txn: &mut Txn<'_>, size: u64) -> Result<bool> {
         let keep = (size % B) as usize;
         if keep == 0 {
             return Ok(false);
         }
-        let Some(lbn) = extents::with(cell, |x| x.lbn(size / B))? else {
+        let Some(lbn) = extents::with(handle, |x| x.lbn(size / B))? else {
             return Ok(false);
         };
         let mut buf = vec![0; BLOCK];
@@ -171,28 +171,28 @@ impl Fs {
 
     /// Frees everything from block `first` on in bounded steps, then the intent. The caller holds the range lock from
     /// there to infinity; nothing here waits for anything but the background threads.
-    fn free_behind(&self, cell: &Cell, first: u64) -> Result<()> {
+    fn free_behind(&self, handle: &InodeHandle, first: u64) -> Result<()> {
         loop {
             let last = self.e.retrying(|| {
-                let needs = Needs {
+                let reservation = Reservation {
                     record: STEP_BYTES,
                     nodes: 8,
                     privileged: true,
-                    ..Needs::default()
+                    ..Reservation::default()
                 };
-                let mut txn = Txn::begin(&self.e, needs)?;
-                let (end, rest) = self.bounded(cell, first)?;
-                extents::prepare_free(&self.e, cell, first..end)?;
-                let mut edit = Edit::shared(cell)?;
+                let mut txn = Txn::begin(&self.e, reservation)?;
+                let (end, rest) = self.bounded(handle, first)?;
+                extents::prepare_free(&self.e, handle, first..end)?;
+                let mut edit = Edit::shared(handle)?;
                 self.cut(&mut edit, &mut txn, first..end)?;
                 let kept = match rest {
                     true => None,
                     false => self
                         .e
                         .intents
-                        .fulfil(&mut txn, cell.ino, IntentKind::Truncate),
+                        .finish(&mut txn, handle.ino, IntentKind::Truncate),
                 };
-                txn.commit(Outcome::from(&mut edit).fulfils([kept, None]))?;
+                txn.commit(Outcome::from(&mut edit).finishes([kept, None]))?;
                 Ok(!rest)
             })?;
             if last {
@@ -212,35 +212,35 @@ impl Fs {
 
     /// Resumes a truncate after a crash or a shortage, if it is still unfinished.
     pub fn finish_truncate(&self, ino: Ino) -> Result<()> {
-        let cell = self.cell(ino)?;
-        extents::ensure(&self.e, &cell)?;
-        let _op = cell.lock.read();
+        let handle = self.handle(ino)?;
+        extents::ensure(&self.e, &handle)?;
+        let _op = handle.lock.read();
         // All of the file: the size decides what is freed and must stand still.
-        let _range = cell.range.write(0..u64::MAX);
+        let _range = handle.range.write(0..u64::MAX);
         if !self.e.intents.has(ino, IntentKind::Truncate) {
             return Ok(());
         }
-        let size = cell.with(|i| i.size);
-        self.zero_tail(&cell, size)?;
-        self.free_behind(&cell, size.div_ceil(B))
+        let size = handle.with(|i| i.size);
+        self.zero_tail(&handle, size)?;
+        self.free_behind(&handle, size.div_ceil(B))
     }
 
     /// What a repair has found behind the end of a file in its last block goes too. The caller holds the range lock.
-    fn zero_tail(&self, cell: &Cell, size: u64) -> Result<()> {
+    fn zero_tail(&self, handle: &InodeHandle, size: u64) -> Result<()> {
         self.e.retrying(|| {
-            let needs = Needs {
+            let reservation = Reservation {
                 slots: 1,
                 nodes: 8,
                 privileged: true,
-                ..Needs::default()
+                ..Reservation::default()
             };
-            let mut txn = Txn::begin(&self.e, needs)?;
-            match self.stage_tail(cell, &mut txn, size) {
+            let mut txn = Txn::begin(&self.e, reservation)?;
+            match self.stage_tail(handle, &mut txn, size) {
                 // A block that cannot be read shows nothing.
                 Ok(false) | Err(FsError::Content(_)) => return Ok(()),
                 other => other?,
             };
-            txn.commit(&mut Edit::shared(cell)?)?;
+            txn.commit(&mut Edit::shared(handle)?)?;
             Ok(())
         })
     }

@@ -5,12 +5,12 @@ use quayfs_layout::inode::Inode;
 use quayfs_layout::intent::IntentKind;
 use quayfs_store::error::{FsError, Result};
 use quayfs_store::ns::dir;
-use quayfs_store::ns::intent::Promise;
-use quayfs_store::txn::{Edit, Needs, Outcome, Txn};
+use quayfs_store::ns::intent::BegunIntent;
+use quayfs_store::txn::{Edit, Outcome, Reservation, Txn};
 
 use crate::attr::now;
 use crate::locks::lock_all;
-use crate::ops::create::entry_needs;
+use crate::ops::create::entry_reservation;
 use crate::{Fs, check_dir, check_name, edit_dir, protect};
 
 /// Takes one link from an inode that lost a name; an inode without names becomes an orphan,
@@ -20,7 +20,7 @@ pub fn drop_link<'f>(
     txn: &mut Txn<'_>,
     ino: Ino,
     inode: &mut Inode,
-) -> Result<Option<Promise<'f>>> {
+) -> Result<Option<BegunIntent<'f>>> {
     inode.nlink = if inode.is_dir() {
         0
     } else {
@@ -30,7 +30,7 @@ pub fn drop_link<'f>(
     if inode.nlink > 0 {
         return Ok(None);
     }
-    let orphan = fs.e.intents.promise(txn, ino, IntentKind::Orphan)?;
+    let orphan = fs.e.intents.begin(txn, ino, IntentKind::Orphan)?;
     Ok(Some(orphan))
 }
 
@@ -51,38 +51,44 @@ impl Fs {
 
     fn remove(&self, parent: Ino, name: &[u8], want_dir: bool) -> Result<()> {
         check_name(name)?;
-        let pcell = self.cell(parent)?;
+        let parent_handle = self.handle(parent)?;
         let gone = self.e.retrying(|| {
-            let depth = pcell.with(|i| i.depth);
-            let needs = Needs {
+            let depth = parent_handle.with(|i| i.depth);
+            let reservation = Reservation {
                 privileged: true,
                 prefer: parent as usize,
-                ..entry_needs(depth)
+                ..entry_reservation(depth)
             };
-            let mut txn = Txn::begin(&self.e, Needs { nodes: 3, ..needs })?;
+            let mut txn = Txn::begin(
+                &self.e,
+                Reservation {
+                    nodes: 3,
+                    ..reservation
+                },
+            )?;
             // Look up, lock in order, look again.
             let find = |dir: &Inode| {
                 dir::find(&*self.e.nodes, self.e.hash, dir, name)?.ok_or(FsError::NoEntry)
             };
             let (ino, seen, mut spot) = {
-                let _op = pcell.lock.read();
+                let _op = parent_handle.lock.read();
                 let look = |dir: &Inode| check_dir(dir).and_then(|()| find(dir));
-                let (found, spot) = pcell.with(look)?;
-                (found.ino, pcell.seq(), spot)
+                let (found, spot) = parent_handle.with(look)?;
+                (found.ino, parent_handle.seq(), spot)
             };
-            let cell = self.cell(ino)?;
-            let _op = lock_all(&[&pcell, &cell]);
-            let mut dir_edit = edit_dir(&pcell)?;
+            let handle = self.handle(ino)?;
+            let _op = lock_all(&[&parent_handle, &handle]);
+            let mut dir_edit = edit_dir(&parent_handle)?;
             let dir = &mut dir_edit.image;
             // Every change of entries installs the directory's image under a number of its own.
-            if pcell.seq() != seen {
+            if parent_handle.seq() != seen {
                 let (found, again) = find(dir)?;
                 if found.ino != ino {
                     return Ok(None);
                 }
                 spot = again;
             }
-            let mut edit = Edit::exclusive(&cell, cell.image());
+            let mut edit = Edit::exclusive(&handle, handle.image());
             let inode = &mut edit.image;
             protect::unname(dir, inode)?;
             match (want_dir, inode.is_dir()) {
@@ -96,15 +102,15 @@ impl Fs {
             let orphan = drop_link(self, &mut txn, ino, inode)?;
             dir.mtime = inode.ctime;
             dir.ctime = inode.ctime;
-            txn.commit(Outcome::from([&mut dir_edit, &mut edit]).promises(orphan))?;
+            txn.commit(Outcome::from([&mut dir_edit, &mut edit]).begins(orphan))?;
             drop((dir_edit, edit, _op));
-            Ok(Some(cell))
+            Ok(Some(handle))
         })?;
         match gone {
-            Some(cell) => {
-                self.settle_names(&pcell)?;
-                if !cell.is_known() {
-                    self.reap_if_orphan(cell.ino);
+            Some(handle) => {
+                self.settle_names(&parent_handle)?;
+                if !handle.is_known() {
+                    self.reap_if_orphan(handle.ino);
                 }
                 Ok(())
             }

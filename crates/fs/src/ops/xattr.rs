@@ -7,7 +7,7 @@ use quayfs_layout::xattr::{self, NAME_MAX, SET_MAX, Set, VALUE_MAX};
 use quayfs_layout::{BLOCK, Ino, acl, flaw};
 use quayfs_store::error::{FsError, Result};
 use quayfs_store::ns::blob;
-use quayfs_store::txn::{Edit, Needs, PageSource, Txn};
+use quayfs_store::txn::{Edit, PageSource, Reservation, Txn};
 
 use crate::attr::now;
 use crate::ops::acl::{access_list, default_list};
@@ -77,12 +77,12 @@ fn take(set: &mut Set, name: &[u8]) -> Result<()> {
 }
 
 /// What it takes at most to replace attributes by `len` bytes of them.
-pub(super) fn needs(len: usize) -> Needs {
+pub(super) fn reservation(len: usize) -> Reservation {
     let pages = blob::pages_for(len) + 1;
-    Needs {
+    Reservation {
         record: 2048 + pages as u32 * (BLOCK as u32 + 128),
         nodes: pages + 4,
-        ..Needs::default()
+        ..Reservation::default()
     }
 }
 
@@ -114,12 +114,12 @@ impl Fs {
     /// Value of an attribute.
     pub fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
         self.kind(name)?;
-        let cell = self.cell(ino)?;
-        if cell.with(|i| i.xattr == 0) {
+        let handle = self.handle(ino)?;
+        if handle.with(|i| i.xattr == 0) {
             return Err(FsError::NoAttr);
         }
-        let _op = cell.lock.read();
-        let set = load(&*self.e.nodes, ino, &cell.image())?;
+        let _op = handle.lock.read();
+        let set = load(&*self.e.nodes, ino, &handle.image())?;
         set.into_iter()
             .find(|(n, _)| n == name)
             .map(|(_, v)| v)
@@ -134,10 +134,10 @@ impl Fs {
     /// As [`Fs::listxattr`], for a caller that sees names in `trusted.` only if `trusted` says so. `trusted` is
     /// called only where there are such names, and without a lock.
     pub fn listxattr_for(&self, ino: Ino, trusted: impl FnOnce() -> bool) -> Result<Vec<u8>> {
-        let cell = self.cell(ino)?;
+        let handle = self.handle(ino)?;
         let mut set = {
-            let _op = cell.lock.read();
-            load(&*self.e.nodes, ino, &cell.image())?
+            let _op = handle.lock.read();
+            load(&*self.e.nodes, ino, &handle.image())?
         };
         set.retain(|(n, _)| self.kind(n).is_ok());
         if set.iter().any(|(n, _)| is_trusted(n)) && !trusted() {
@@ -236,19 +236,19 @@ impl Fs {
         more: usize,
         change: impl Fn(&mut Set, &mut Inode) -> Result<()>,
     ) -> Result<()> {
-        let cell = self.cell(ino)?;
+        let handle = self.handle(ino)?;
         self.e.retrying(|| {
-            let len = cell.with(held) + more;
-            let needs = Needs {
+            let len = handle.with(held) + more;
+            let reservation = Reservation {
                 prefer: ino as usize,
-                ..needs(len)
+                ..reservation(len)
             };
-            let mut txn = Txn::begin(&self.e, needs)?;
-            let _op = cell.lock.write();
-            let mut edit = Edit::shared(&cell)?;
+            let mut txn = Txn::begin(&self.e, reservation)?;
+            let _op = handle.lock.write();
+            let mut edit = Edit::shared(&handle)?;
             let i = &mut edit.image;
             if held(i) + more > len {
-                return Err(FsError::Short(quayfs_store::error::Shortage::Log));
+                return Err(FsError::OutOf(quayfs_store::error::Resource::Log));
             }
             let mut set = load(&txn, ino, i)?;
             change(&mut set, i)?;

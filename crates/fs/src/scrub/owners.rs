@@ -11,7 +11,7 @@ use quayfs_store::engine::Engine;
 use quayfs_store::error::{FsError, Result};
 use quayfs_store::ns::dir::{self, FIRST_COOKIE};
 use quayfs_store::ns::extent::ExtentMap;
-use quayfs_store::ns::inode::Cell;
+use quayfs_store::ns::inode::InodeHandle;
 use quayfs_store::txn::{Aside, PageSource};
 use rangemap::RangeSet;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -63,18 +63,18 @@ pub(super) fn findings(e: &Engine, suspects: Suspects) -> Vec<Finding> {
         if i % TRIM_EVERY == TRIM_EVERY - 1 {
             e.trim_caches(e.journal.digested());
         }
-        let Ok(cell) = e.inodes.get(&aside, ino) else {
+        let Ok(handle) = e.inodes.get(&aside, ino) else {
             continue;
         };
         if !nodes.is_empty() {
-            owned_nodes(&aside, &cell, &mut |id| {
+            owned_nodes(&aside, &handle, &mut |id| {
                 if nodes.contains_key(&id) {
                     owner_of.insert(id, ino);
                 }
             });
         }
-        if !suspects.lbns.is_empty() && cell.with(Inode::is_file) {
-            file((e, &aside), &cell, &suspects.lbns, &mut unowned, &mut out);
+        if !suspects.lbns.is_empty() && handle.with(Inode::is_file) {
+            file((e, &aside), &handle, &suspects.lbns, &mut unowned, &mut out);
         }
     }
     for (id, what) in nodes {
@@ -114,25 +114,29 @@ fn inodes(e: &Engine) -> BTreeSet<Ino> {
 }
 
 /// Looks at the extents of a file. Nothing is loaded for good: a scrub must not fill the cache.
-fn with_extents<T>(aside: &Aside<'_>, cell: &Cell, f: impl FnOnce(&ExtentMap) -> T) -> Result<T> {
+fn with_extents<T>(
+    aside: &Aside<'_>,
+    handle: &InodeHandle,
+    f: impl FnOnce(&ExtentMap) -> T,
+) -> Result<T> {
     // A thread that changes the map holds this lock, so what is on pmem stays the truth if the map
     // is not in DRAM.
-    let loaded = cell.extents.read();
+    let loaded = handle.extents.read();
     match loaded.as_ref() {
         Some(map) => Ok(f(map)),
-        None => Ok(f(&ExtentMap::load(aside, cell.ino, &cell.image())?)),
+        None => Ok(f(&ExtentMap::load(aside, handle.ino, &handle.image())?)),
     }
 }
 
 /// Blocks of a file that are damaged.
 fn file(
     (e, aside): (&Engine, &Aside<'_>),
-    cell: &Cell,
+    handle: &InodeHandle,
     lbns: &RangeSet<Lbn>,
     unowned: &mut RangeSet<Lbn>,
     out: &mut Vec<Found>,
 ) {
-    let blocks = with_extents(aside, cell, |map| {
+    let blocks = with_extents(aside, handle, |map| {
         let mut blocks = BTreeMap::new();
         for (r, lbn) in map.iter() {
             let mine = lbn..lbn + (r.end - r.start);
@@ -147,11 +151,11 @@ fn file(
     let mut last: Option<Finding> = None;
     for (block, lbn) in blocks.unwrap_or_default() {
         unowned.remove(lbn..lbn + 1);
-        let Some((area, what)) = confirm((e, aside), cell, block) else {
+        let Some((area, what)) = confirm((e, aside), handle, block) else {
             continue;
         };
         let end = ((block + 1) * B)
-            .min(cell.with(|i| i.size))
+            .min(handle.with(|i| i.size))
             .max(block * B + 1);
         match &mut last {
             Some(f) if f.area == area && f.bytes.as_ref().is_some_and(|r| r.end == block * B) => {
@@ -161,24 +165,28 @@ fn file(
             _ => {
                 let next = Finding {
                     area,
-                    inode: Some(cell.ino),
+                    inode: Some(handle.ino),
                     paths: Vec::new(),
                     bytes: Some(block * B..end),
                     count: 1,
                     what,
                 };
-                out.extend(last.replace(next).map(|f| (f, cell.ino..cell.ino + 1)));
+                out.extend(last.replace(next).map(|f| (f, handle.ino..handle.ino + 1)));
             }
         }
     }
-    out.extend(last.map(|f| (f, cell.ino..cell.ino + 1)));
+    out.extend(last.map(|f| (f, handle.ino..handle.ino + 1)));
 }
 
 /// Reads a block as a read of the file would.
-fn confirm((e, aside): (&Engine, &Aside<'_>), cell: &Cell, block: u64) -> Option<(Area, String)> {
-    let _op = cell.lock.read();
-    let _range = cell.range.read(block * B..(block + 1) * B);
-    let lbn = with_extents(aside, cell, |map| map.lbn(block)).ok()??;
+fn confirm(
+    (e, aside): (&Engine, &Aside<'_>),
+    handle: &InodeHandle,
+    block: u64,
+) -> Option<(Area, String)> {
+    let _op = handle.lock.read();
+    let _range = handle.range.read(block * B..(block + 1) * B);
+    let lbn = with_extents(aside, handle, |map| map.lbn(block)).ok()??;
     let mut buf = vec![0; BLOCK];
     let err = read::blocks_on_media(e, aside.watch(), &[Want { lbn, at: 0 }], &mut buf).err()?;
     let area = if e.staged.get(lbn).is_some() {
@@ -245,9 +253,9 @@ fn page(e: &Engine, id: u32, what: String, owner: Option<Ino>) -> Found {
 }
 
 /// Calls `each` for the node pages of an inode, as far as they can be followed.
-fn owned_nodes(aside: &Aside<'_>, cell: &Cell, each: &mut dyn FnMut(u32)) {
-    let _op = cell.lock.read();
-    let image = cell.image();
+fn owned_nodes(aside: &Aside<'_>, handle: &InodeHandle, each: &mut dyn FnMut(u32)) {
+    let _op = handle.lock.read();
+    let image = handle.image();
     if image.mode == 0 {
         return;
     }
@@ -257,7 +265,7 @@ fn owned_nodes(aside: &Aside<'_>, cell: &Cell, each: &mut dyn FnMut(u32)) {
     } else if image.is_symlink() {
         chain(&Cached(aside), image.root, each);
     } else if image.is_file() {
-        match cell.extents.read().as_ref() {
+        match handle.extents.read().as_ref() {
             Some(map) => map.pages().iter().for_each(|id| each(*id)),
             // Extent pages are never read through the cache.
             None => chain(&Homes(aside), image.root, each),
@@ -363,11 +371,11 @@ fn walk((e, aside): (&Engine, &Aside<'_>), each: &mut dyn FnMut(Ino, &dyn Fn() -
 /// Some entries behind `after`; none at the end, or where the directory is gone or damaged.
 fn list((e, aside): (&Engine, &Aside<'_>), ino: Ino, after: u64) -> Vec<dir::Listed> {
     let mut out = Vec::new();
-    let Ok(cell) = e.inodes.get(aside, ino) else {
+    let Ok(handle) = e.inodes.get(aside, ino) else {
         return out;
     };
-    let _op = cell.lock.read();
-    let image = cell.image();
+    let _op = handle.lock.read();
+    let image = handle.image();
     if image.is_dir() {
         // Damage is a finding of its own; what comes before it has names.
         let _ = dir::list(aside, &image, after, |l| {

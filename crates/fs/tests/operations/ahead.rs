@@ -113,9 +113,9 @@ fn what_is_damaged_is_noticed_all_the_same() {
     let disk = Disk::new();
     let fs = with_threads(&disk, "noatime,checkpoint=swap");
     let (ino, want) = scattered(&fs);
-    let cell = fs.e.inodes.get(&fs.e.nodes, ino).unwrap();
+    let handle = fs.e.inodes.get(&fs.e.nodes, ino).unwrap();
     let damaged = BLOCKS / 2;
-    let lbn = quayfs_fs::extents::with(&cell, |x| x.pieces(damaged as u64..damaged as u64 + 1));
+    let lbn = quayfs_fs::extents::with(&handle, |x| x.pieces(damaged as u64..damaged as u64 + 1));
     let pbn = fs.e.ppt.lookup(lbn.unwrap()[0].lbn.unwrap()).unwrap().pbn;
     // Behind the daemon's back.
     let place = fs.e.data_start() + pbn;

@@ -32,9 +32,9 @@ fn scattered(fs: &Fs, names: [&str; 2], blocks: u64) -> [Ino; 2] {
 }
 
 fn extents(fs: &Fs, ino: Ino) -> usize {
-    let cell = fs.e.inodes.get(&fs.e.nodes, ino).unwrap();
-    quayfs_fs::extents::ensure(&fs.e, &cell).unwrap();
-    quayfs_fs::extents::with(&cell, |x| x.len()).unwrap()
+    let handle = fs.e.inodes.get(&fs.e.nodes, ino).unwrap();
+    quayfs_fs::extents::ensure(&fs.e, &handle).unwrap();
+    quayfs_fs::extents::with(&handle, |x| x.len()).unwrap()
 }
 
 #[test]

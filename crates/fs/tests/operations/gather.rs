@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use quayfs_background::checkpoint::{GAIN, gather, round, zero_batch};
+use quayfs_background::checkpoint::{GAIN, gather, round, zero_freed};
 use quayfs_background::digest::digest_all;
 
 use super::*;
@@ -23,7 +23,7 @@ fn settled(fs: &Fs) {
     digest_all(&fs.e).unwrap();
     round(&fs.e).unwrap();
     while fs.e.lbns.pending() > 0 {
-        zero_batch(&fs.e).unwrap();
+        zero_freed(&fs.e).unwrap();
     }
 }
 
@@ -191,10 +191,10 @@ fn what_is_allocated_or_promised_is_not_taken() {
     for n in taken {
         lbns.release(n..n + 1);
     }
-    // All are promised but one.
-    assert!(lbns.promise(lbns.free() - 1, 0));
+    // All are reserved but one.
+    assert!(lbns.reserve(lbns.free() - 1, 0));
     assert_eq!(lbns.take_these(&now[..2]), [0; 0]);
-    lbns.unpromise(before - 1);
+    lbns.unreserve(before - 1);
     disk.ends(fs);
 }
 

@@ -1,17 +1,17 @@
-//! What the kernel knows: counted in cells, and apart from them where there is none.
+//! What the kernel knows: counted in handles, and apart from them where there is none.
 
 use quayfs_fs::SetQuota;
 
 use super::*;
 
-/// Drops every cell that may be dropped.
+/// Drops every handle that may be dropped.
 fn evict(fs: &Fs) {
     quayfs_background::digest::digest_all(&fs.e).unwrap();
     fs.e.inodes.evict(fs.e.journal.digested(), 0);
 }
 
 #[test]
-fn lookups_outlive_their_cell() {
+fn lookups_outlive_their_handle() {
     let disk = Disk::new();
     let fs = disk.mount("noatime");
     let inodes = &fs.e.inodes;
@@ -20,7 +20,7 @@ fn lookups_outlive_their_cell() {
     evict(&fs);
     assert!(inodes.is_empty());
     assert!(inodes.is_known(f));
-    // One apart, and one in the cell to which it has come back.
+    // One apart, and one in the handle to which it has come back.
     assert!(!inodes.forget(f, 1));
     assert!(inodes.is_known(f) && inodes.is_empty());
     fs.getattr(f).unwrap();
@@ -31,7 +31,7 @@ fn lookups_outlive_their_cell() {
     fs.lookup(ROOT, b"f").unwrap();
     evict(&fs);
     assert!(inodes.forget(f, 1) && !inodes.is_known(f) && inodes.is_empty());
-    // More than there were, of something that has no cell and of something that has one.
+    // More than there were, of something that has no handle and of something that has one.
     assert!(inodes.forget(f, 7));
     fs.lookup(ROOT, b"f").unwrap();
     assert!(inodes.forget(f, 7) && !inodes.is_known(f));

@@ -1,15 +1,15 @@
 //! The most links that an inode can have, which no test lives to make.
 
 use quayfs_fs::LINK_MAX;
-use quayfs_store::txn::{Edit, Needs, Txn};
+use quayfs_store::txn::{Edit, Reservation, Txn};
 
 use super::*;
 
 /// Says that an inode has so many links.
 fn links(fs: &Fs, ino: Ino, n: u32) {
-    let cell = fs.e.inodes.get(&fs.e.nodes, ino).unwrap();
-    let txn = Txn::begin(&fs.e, Needs::default()).unwrap();
-    let mut edit = Edit::shared(&cell).unwrap();
+    let handle = fs.e.inodes.get(&fs.e.nodes, ino).unwrap();
+    let txn = Txn::begin(&fs.e, Reservation::default()).unwrap();
+    let mut edit = Edit::shared(&handle).unwrap();
     edit.image.nlink = n;
     txn.commit(&mut edit).unwrap();
 }

@@ -28,7 +28,7 @@ use quayfs_layout::inode::{
 use quayfs_layout::{BLOCK, Ino};
 use quayfs_options::MountOptions;
 use quayfs_pmem::{Backend, Region};
-use quayfs_store::error::{FsError, Shortage};
+use quayfs_store::error::{FsError, Resource};
 
 use quayfs_fs::volume::{Access, Volume};
 use quayfs_fs::{

@@ -23,8 +23,8 @@ fn checkpoint(fs: &Fs) {
 
 /// Whether the block of the file is kept in DRAM.
 fn kept(fs: &Fs, ino: Ino, block: u64) -> bool {
-    let cell = fs.e.inodes.get(&fs.e.nodes, ino).unwrap();
-    let pieces = extents::with(&cell, |x| x.pieces(block..block + 1)).unwrap();
+    let handle = fs.e.inodes.get(&fs.e.nodes, ino).unwrap();
+    let pieces = extents::with(&handle, |x| x.pieces(block..block + 1)).unwrap();
     fs.e.partials
         .copy(pieces[0].lbn.unwrap(), &mut vec![0; BLOCK])
 }

@@ -13,8 +13,8 @@ fn written(fs: &Fs, name: &str, blocks: usize) -> Ino {
 
 /// The LBNs of the first so many blocks of a file.
 fn lbns(fs: &Fs, ino: Ino, blocks: u64) -> Vec<u64> {
-    let cell = fs.e.inodes.get(&fs.e.nodes, ino).unwrap();
-    let lbn = |b| extents::with(&cell, |x| x.pieces(b..b + 1)).unwrap()[0].lbn;
+    let handle = fs.e.inodes.get(&fs.e.nodes, ino).unwrap();
+    let lbn = |b| extents::with(&handle, |x| x.pieces(b..b + 1)).unwrap()[0].lbn;
     (0..blocks).map(|b| lbn(b).unwrap()).collect()
 }
 

@@ -130,8 +130,8 @@ fn blocks_that_are_written_again_meanwhile_are_in_both() {
 
 /// A bit of this block's slot rots.
 fn rot(fs: &Fs, ino: Ino, block: u64) {
-    let cell = fs.e.inodes.get(&fs.e.nodes, ino).unwrap();
-    let pieces = quayfs_fs::extents::with(&cell, |x| x.pieces(block..block + 1)).unwrap();
+    let handle = fs.e.inodes.get(&fs.e.nodes, ino).unwrap();
+    let pieces = quayfs_fs::extents::with(&handle, |x| x.pieces(block..block + 1)).unwrap();
     let slot = fs.e.staged.get(pieces[0].lbn.unwrap()).unwrap();
     let at = |bytes: quayfs_pmem::Bytes<'_>| bytes.as_ptr().addr();
     let off = at(fs.e.journal.slot_bytes(&slot)) - at(fs.e.region.bytes(0, 0)) + 77;
@@ -305,7 +305,7 @@ fn a_crew_writes_while_the_round_does_and_the_round_waits_for_it() {
             })
         });
         assert_eq!((report.written, staged(&fs)), (APART, 0), "{backend:?}");
-        known.survives(&disk, fs, "a crew has written");
+        known.survives(&disk, fs, "a worker has written");
     }
 }
 
@@ -332,7 +332,7 @@ fn what_a_crew_could_not_write_keeps_its_slots() {
         assert!(matches!(failed, Err(ref e) if e.is_io()), "{backend:?}");
         assert_eq!(staged(&fs), APART, "{backend:?}");
         known.check(&fs, "the slots have it");
-        known.survives(&disk, fs, "a crew has failed");
+        known.survives(&disk, fs, "a worker has failed");
     }
 }
 
@@ -414,18 +414,18 @@ fn a_damaged_entry_of_a_freed_block_keeps_no_others_from_their_turn() {
     assert_eq!(fs.e.lbns.pending(), 600);
     let known = Known::new(&fs);
     assert!(round_of(&fs.e, Reach::All).unwrap().written >= BLOCKS);
-    assert_eq!(quayfs_background::checkpoint::zero_batch(&fs.e), Ok(0));
+    assert_eq!(quayfs_background::checkpoint::zero_freed(&fs.e), Ok(0));
     assert_eq!(fs.e.lbns.pending(), 1);
     known.check(&fs, "after");
     fs.e.region.store_u64(entry, word);
-    assert_eq!(quayfs_background::checkpoint::zero_batch(&fs.e), Ok(1));
+    assert_eq!(quayfs_background::checkpoint::zero_freed(&fs.e), Ok(1));
     disk.ends(fs);
 }
 
 /// The word of the page table that says where a block of a file is.
 fn entry(fs: &Fs, ino: Ino, block: u64) -> u64 {
-    let cell = fs.e.inodes.get(&fs.e.nodes, ino).unwrap();
-    let pieces = quayfs_fs::extents::with(&cell, |x| x.pieces(block..block + 1)).unwrap();
+    let handle = fs.e.inodes.get(&fs.e.nodes, ino).unwrap();
+    let pieces = quayfs_fs::extents::with(&handle, |x| x.pieces(block..block + 1)).unwrap();
     fs.e.config.geometry.l2p_map_off + pieces[0].lbn.unwrap() * 8
 }
 
@@ -513,9 +513,9 @@ fn a_round_borrows_no_block_whose_entry_is_damaged() {
         // The damaged ones that it came across are withheld from every file, as no round could write them.
         let kept = fs.e.lbns.pending();
         assert!(kept > 0 && kept <= free.len() as u64, "{policy} {kept}");
-        assert_eq!(quayfs_background::checkpoint::zero_batch(&fs.e), Ok(0));
+        assert_eq!(quayfs_background::checkpoint::zero_freed(&fs.e), Ok(0));
         free.iter().for_each(flip);
-        assert_eq!(quayfs_background::checkpoint::zero_batch(&fs.e), Ok(kept));
+        assert_eq!(quayfs_background::checkpoint::zero_freed(&fs.e), Ok(kept));
         disk.ends(fs);
     }
 }

@@ -22,9 +22,9 @@ fn checkpoint(fs: &Fs) {
 
 /// Where blocks of the file are on the device.
 fn places(fs: &Fs, ino: Ino, blocks: impl Iterator<Item = u64>) -> Vec<u64> {
-    let cell = fs.e.inodes.get(&fs.e.nodes, ino).unwrap();
+    let handle = fs.e.inodes.get(&fs.e.nodes, ino).unwrap();
     let lbn = |b| {
-        extents::with(&cell, |x| x.pieces(b..b + 1)).unwrap()[0]
+        extents::with(&handle, |x| x.pieces(b..b + 1)).unwrap()[0]
             .lbn
             .unwrap()
     };

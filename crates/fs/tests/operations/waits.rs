@@ -27,9 +27,9 @@ fn waits_for_ranges_and_for_the_commit_mutex_are_counted() {
         (c.range_waits, c.commit_waits)
     };
     assert_eq!(counted(), (0, 0));
-    let cell = fs.e.inodes.get(&fs.e.nodes, ino).unwrap();
-    let waiting = || cell.range.ranges().unwrap().stats().waiting == 1;
-    let first = || cell.range.write(0..4096);
+    let handle = fs.e.inodes.get(&fs.e.nodes, ino).unwrap();
+    let waiting = || handle.range.ranges().unwrap().stats().waiting == 1;
+    let first = || handle.range.write(0..4096);
     beside(
         first(),
         || fs.write(ino, 0, &[2; 10], false).unwrap(),
@@ -45,12 +45,12 @@ fn waits_for_ranges_and_for_the_commit_mutex_are_counted() {
     assert_eq!(counted(), (2, 0));
     let metrics = &fs.e.metrics;
     beside(
-        Edit::shared(&cell).unwrap(),
+        Edit::shared(&handle).unwrap(),
         || fs.write(ino, 0, &[4; 10], false).unwrap(),
         || metrics.commit_waits.load(Ordering::Relaxed) == 1,
     );
     assert_eq!(counted(), (2, 1));
-    drop(cell);
+    drop(handle);
     fs.shutdown().unwrap();
 }
 
@@ -58,15 +58,15 @@ fn waits_for_ranges_and_for_the_commit_mutex_are_counted() {
 fn waiting_for_slots_uses_up_no_attempt_to_find_blocks() {
     let disk = Disk::new();
     let fs = disk.mount("noatime");
-    let run = |shortages: &[Shortage]| {
+    let run = |shortages: &[Resource]| {
         let mut left = shortages.iter();
         let outcome = fs.e.retrying(|| match left.next() {
-            Some(short) => Err(FsError::Short(*short)),
+            Some(short) => Err(FsError::OutOf(*short)),
             None => Ok(()),
         });
         (outcome, left.len())
     };
-    let (slots, blocks) = (Shortage::Slots, Shortage::Blocks);
+    let (slots, blocks) = (Resource::Slots, Resource::Blocks);
     let waits = [slots, slots, slots, blocks, slots, blocks];
     assert_eq!(run(&waits), (Ok(()), 0));
     // Two cycles have brought nothing.

@@ -1,4 +1,4 @@
-//! The L2P log.
+//! The page-table log.
 
 use std::sync::Arc;
 

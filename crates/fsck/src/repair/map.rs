@@ -167,7 +167,7 @@ impl Repair<'_> {
         let Some(contents) = Contents::load(&media) else {
             return Ok(());
         };
-        let tree = Tree::look(&media);
+        let tree = Tree::survey(&media);
         self.content(&contents, &tree)?;
         self.log.resolve(|ino| tree.path(ino));
         Ok(())
@@ -269,8 +269,8 @@ impl Repair<'_> {
         homeless
     }
 
-    /// Gives LBNs of files those free blocks back that have their content. Each block is read once. Returns the LBNs and
-    /// the blocks that are left.
+    /// Gives LBNs of files those free blocks back that have their content. Each block is read once. Returns the LBNs
+    /// and the blocks that are left.
     fn recognize(
         &mut self,
         homeless: Vec<Lbn>,

@@ -145,7 +145,7 @@ impl<'m> Tree<'m> {
     }
 
     /// The tree as it is: nothing is changed, and what is wrong is not reported.
-    pub(super) fn look(media: &'m Media) -> Self {
+    pub(super) fn survey(media: &'m Media) -> Self {
         let mut tree = Self::load(media);
         let mut nobody = Journal::default();
         tree.own(false, &mut nobody);

@@ -166,7 +166,7 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// Without gaps everything from D on was committed, or would have been next.
+    /// Without gaps everything from digested_seq on was committed, or would have been next.
     fn committed(&self, epoch: EpochWord) -> Option<u64> {
         let digested = self.load(WordKind::Digested)?;
         if epoch.mode == Mode::Op {
@@ -193,7 +193,7 @@ impl Repair<'_> {
         Some(last)
     }
 
-    /// The first record of this epoch above D that is in the lane, or where the last one ends.
+    /// The first record of this epoch above digested_seq that is in the lane, or where the last one ends.
     fn head(&self, lane: u16, epoch: u32) -> Option<u64> {
         let digested = self.load(WordKind::Digested)?;
         let g = &self.media.geo;

@@ -104,7 +104,7 @@ fn crowd(fs: &Arc<Fs>, seed: u64, rounds: u64, longest: u64) -> (u64, u64) {
                 match one(fs, &mut d, longest) {
                     Ok(()) => done += 1,
                     Err(FsError::NoSpace) => full += 1,
-                    Err(e) if e.is_io() || matches!(e, FsError::ReadOnly | FsError::Short(_)) => {
+                    Err(e) if e.is_io() || matches!(e, FsError::ReadOnly | FsError::OutOf(_)) => {
                         panic!("thread {t}: {e}")
                     }
                     Err(_) => {}

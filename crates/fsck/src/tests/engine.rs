@@ -6,7 +6,7 @@ use quayfs_layout::inode::ROOT;
 use quayfs_layout::intent::{Intent, IntentKind, SIZE};
 use quayfs_layout::node::{HEADER, NodeKind};
 use quayfs_options::MountOptions;
-use quayfs_store::txn::{Edit, Needs, Outcome, Txn};
+use quayfs_store::txn::{Edit, Outcome, Reservation, Txn};
 
 use super::support::Disk;
 
@@ -53,7 +53,7 @@ fn damage_to_what_only_writers_need_does_not_matter_to_readers() {
     assert_eq!(read_only(&disk).read(s.small, 0, 10).unwrap(), [7; 10]);
 }
 
-fn promise_truncate(disk: &Disk, ino: u64) {
+fn begin_truncate(disk: &Disk, ino: u64) {
     disk.create(
         disk.geo().intent_base as u32,
         NodeKind::Intents,
@@ -72,7 +72,7 @@ fn promise_truncate(disk: &Disk, ino: u64) {
 fn a_truncate_is_finished_at_the_next_mount() {
     let (disk, s) = Disk::sample();
     disk.edit_inode(s.big, |i| i.size = 2 * 8192);
-    promise_truncate(&disk, s.big);
+    begin_truncate(&disk, s.big);
     let fs = disk.mount();
     assert_eq!(fs.getattr(s.big).unwrap().inode.blocks, 2 + 1);
     fs.abandon();
@@ -84,9 +84,9 @@ fn an_unfinished_truncate_ends_with_its_file() {
     let (disk, s) = Disk::sample();
     let fs = disk.mount();
     // As if it had run out of space.
-    let mut txn = Txn::begin(&fs.e, Needs::default()).unwrap();
-    let intent = fs.e.intents.promise(&mut txn, s.big, IntentKind::Truncate);
-    txn.commit(Outcome::default().promises(Some(intent.unwrap())))
+    let mut txn = Txn::begin(&fs.e, Reservation::default()).unwrap();
+    let intent = fs.e.intents.begin(&mut txn, s.big, IntentKind::Truncate);
+    txn.commit(Outcome::default().begins(Some(intent.unwrap())))
         .unwrap();
     fs.unlink(ROOT, b"big").unwrap();
     fs.abandon();
@@ -98,12 +98,12 @@ fn an_unfinished_truncate_ends_with_its_file() {
 fn an_unfinished_truncate_is_finished_by_the_next_one() {
     let (disk, s) = Disk::sample();
     let fs = disk.mount();
-    let cell = fs.e.inodes.get(&fs.e.nodes, s.big).unwrap();
-    let mut txn = Txn::begin(&fs.e, Needs::default()).unwrap();
-    let mut edit = Edit::shared(&cell).unwrap();
+    let handle = fs.e.inodes.get(&fs.e.nodes, s.big).unwrap();
+    let mut txn = Txn::begin(&fs.e, Reservation::default()).unwrap();
+    let mut edit = Edit::shared(&handle).unwrap();
     edit.image.size = 3 * 8192;
-    let intent = fs.e.intents.promise(&mut txn, s.big, IntentKind::Truncate);
-    txn.commit(Outcome::from(&mut edit).promises(Some(intent.unwrap())))
+    let intent = fs.e.intents.begin(&mut txn, s.big, IntentKind::Truncate);
+    txn.commit(Outcome::from(&mut edit).begins(Some(intent.unwrap())))
         .unwrap();
     drop(edit);
     let set = SetAttr {

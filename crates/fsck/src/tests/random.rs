@@ -239,7 +239,7 @@ impl Run {
             }
             Op::Digest => digest_all(&self.fs.e)?,
             Op::Round(reach) => drop(checkpoint::round_of(&self.fs.e, reach)?),
-            Op::Zeroes => drop(checkpoint::zero_batch(&self.fs.e)?),
+            Op::Zeroes => drop(checkpoint::zero_freed(&self.fs.e)?),
             Op::Commit => self.fs.sync_all()?,
             Op::Kill => {
                 self.fs.abandon();
@@ -343,7 +343,7 @@ fn run(ops: &[Op], options: MountOptions) {
     let mut run = Run::new(options);
     for (i, op) in ops.iter().enumerate() {
         if let Err(e) = run.apply(op)
-            && (e.is_io() || matches!(e, FsError::ReadOnly | FsError::Short(_)))
+            && (e.is_io() || matches!(e, FsError::ReadOnly | FsError::OutOf(_)))
         {
             panic!("operation {i}, {op:?}: {e}");
         }

@@ -10,9 +10,9 @@ use rustix::io::Errno as Os;
 use zerocopy::IntoBytes;
 
 use crate::answer::{Errno, Out};
+use crate::deferred::{DeferredQueue, DeferredRequest, Postponed, Reply};
 use crate::guard;
-use crate::handshake::{Agreed, has_ended};
-use crate::later::{Held, Later, Postponed, Reply};
+use crate::handshake::{NegotiatedCapabilities, has_ended};
 use crate::places::Places;
 use crate::request::{Op, Request};
 use crate::service::Service;
@@ -27,7 +27,7 @@ const HEAD: usize = PAGE;
 pub(crate) struct Worker {
     /// The connection, or a clone of it.
     pub(crate) device: Arc<OwnedFd>,
-    pub(crate) agreed: Agreed,
+    pub(crate) agreed: NegotiatedCapabilities,
     pub(crate) tally: Arc<Tally>,
     /// How long to look for the next request before sleeping; the device does not block if it is
     /// not zero, and `asleep` does.
@@ -38,7 +38,7 @@ pub(crate) struct Worker {
     /// message, and nothing waits for any.
     pub(crate) gather: Duration,
     /// The threads that answer what waits for the kernel, if there are any.
-    pub(crate) later: Option<Later>,
+    pub(crate) later: Option<DeferredQueue>,
     pub(crate) places: Arc<Places>,
     /// Its answers lie in huge pages, which are allocated whole.
     pub(crate) huge: bool,
@@ -119,7 +119,7 @@ impl Worker {
             Ok(request) => {
                 self.tally.count(request.header.opcode);
                 if let Some(later) = &self.later
-                    && let Some(held) = Held::of(service, &request)
+                    && let Some(held) = DeferredRequest::of(service, &request)
                 {
                     later.send(held, Reply::Device(Arc::clone(device)));
                     return Ok(Kind::Later);

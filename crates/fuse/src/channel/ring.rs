@@ -19,9 +19,9 @@ use io_uring::{IoUring, cqueue, opcode};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::answer::{Answer, Errno, Out, SHORT};
+use crate::deferred::{DeferredQueue, DeferredRequest, Done, Mailbox, Postponed, Reply};
 use crate::guard::{self, answer};
-use crate::handshake::Agreed;
-use crate::later::{Done, Held, Later, Mailbox, Postponed, Reply};
+use crate::handshake::NegotiatedCapabilities;
 use crate::request::{Op, Request};
 use crate::service::Service;
 use crate::stats::Tally;
@@ -87,7 +87,7 @@ pub(crate) struct Queue {
     /// A copy of what was asked, where the answer takes its place.
     asked: Buffer,
     /// The threads that answer what waits for the kernel, if there are any, and where those answers come back.
-    later: Option<Later>,
+    later: Option<DeferredQueue>,
     mailbox: Arc<Mailbox>,
     /// Entries that the kernel has not taken away.
     alive: usize,
@@ -95,7 +95,7 @@ pub(crate) struct Queue {
     held: usize,
     /// How many are never held: what an answer waits for may itself wait for an entry of this queue.
     spared: usize,
-    /// Where the kernel puts what it reads from the mailbox's bell.
+    /// Where the kernel puts what it reads from the mailbox's wakeup.
     rung: Buffer,
 }
 
@@ -105,8 +105,8 @@ impl Queue {
         device: &OwnedFd,
         number: u16,
         depth: usize,
-        agreed: Agreed,
-        (tally, later): (Arc<Tally>, Option<Later>),
+        agreed: NegotiatedCapabilities,
+        (tally, later): (Arc<Tally>, Option<DeferredQueue>),
     ) -> io::Result<Self> {
         let ring = IoUring::<Entry128, cqueue::Entry>::builder()
             .setup_single_issuer()
@@ -176,7 +176,7 @@ impl Queue {
     }
 
     /// Has another thread answer what the entry asks, if there are enough entries.
-    fn hold(&mut self, index: usize, commit_id: u64, held: Held) -> bool {
+    fn hold(&mut self, index: usize, commit_id: u64, held: DeferredRequest) -> bool {
         if !self.can_hold() {
             return false;
         }
@@ -217,9 +217,9 @@ impl Queue {
 
     /// Asks to be woken when there is an answer in the mailbox.
     fn listen(&mut self) -> io::Result<()> {
-        let bell = Fd(self.mailbox.bell().as_raw_fd());
+        let wakeup = Fd(self.mailbox.wakeup().as_raw_fd());
         let len = size_of::<u64>() as u32;
-        let read = opcode::Read::new(bell, self.rung.as_ptr(), len).build();
+        let read = opcode::Read::new(wakeup, self.rung.as_ptr(), len).build();
         self.push(&read.user_data(BELL).into())?;
         self.ring.submit().map(drop)
     }
@@ -305,9 +305,9 @@ impl Queue {
         self.tally.count(header.opcode);
         let mut hurried = false;
         if self.later.is_some()
-            && Held::may_be(header.opcode)
+            && DeferredRequest::may_be(header.opcode)
             && let Ok(request) = Request::parse_split(header, &head.argument, &payload[..given])
-            && let Some(held) = Held::of(service, &request)
+            && let Some(held) = DeferredRequest::of(service, &request)
         {
             if self.hold(index, commit_id, held) {
                 return None;

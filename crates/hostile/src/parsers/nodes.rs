@@ -1,4 +1,4 @@
-//! L2P map and log, node pages, and what is in them.
+//! Page table and its log, node pages, and what is in them.
 
 use std::sync::LazyLock;
 

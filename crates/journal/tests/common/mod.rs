@@ -72,7 +72,7 @@ pub fn formatted_with(
 ) -> Recorder {
     let recorder = Recorder::new(len, LBNS, backend);
     Journal::format(&recorder.region(), &geo, durability).expect("format");
-    recorder.settle();
+    recorder.start_here();
     recorder
 }
 

@@ -1,5 +1,5 @@
-//! Where the areas of a new volume go, from the lengths of its media: what the areas of fixed size leave is divided, and
-//! `mkfs` refuses what is too small.
+//! Where the areas of a new volume go, from the lengths of its media: what the areas of fixed size leave is divided,
+//! and `mkfs` refuses what is too small.
 
 use super::{B, BUFFERS_MAX, DATA_MIN, Geometry, MIRROR_MIN, PMEM_MIN, Sizes};
 use crate::LINE;
@@ -44,8 +44,8 @@ pub enum GeometryError {
         /// Bytes that would do.
         need: u64,
     },
-    /// The data device has more blocks than an L2P entry can address.
-    #[error("a data device of {0} bytes is too large: an L2P entry addresses 2^40 blocks")]
+    /// The data device has more blocks than a page-table entry can address.
+    #[error("a data device of {0} bytes is too large: a page-table entry addresses 2^40 blocks")]
     DataTooLarge(u64),
     /// The mirror area does not fit, or is too small to be of use.
     #[error(
@@ -63,14 +63,14 @@ pub enum GeometryError {
 }
 
 impl Geometry {
-    /// Lays out a volume with a mirror area of the usual size: a 128th of the data device, in which two copies of the L2P
-    /// map and the checksums take three quarters.
+    /// Lays out a volume with a mirror area of the usual size: a 128th of the data device, in which two copies of the
+    /// L2P map and the checksums take three quarters.
     pub fn compute(pmem_len: u64, data_len: u64, buffers: u32) -> Result<Self, GeometryError> {
         Self::compute_with(pmem_len, data_len, buffers, Wishes::default())
     }
 
-    /// Lays out a volume. Half of what the fixed areas leave goes to staging slots, or as much as is wished, the rest to node
-    /// pages.
+    /// Lays out a volume. Half of what the fixed areas leave goes to staging slots, or as much as is wished, the rest
+    /// to node pages.
     ///
     /// # Errors
     /// What does not fit, or is too small to work with.
@@ -105,8 +105,8 @@ impl Geometry {
         }
     }
 
-    /// The device first: the length of its map decides what is left of the region. Of that the journal gets a share, and
-    /// node pages the rest.
+    /// The device first: the length of its map decides what is left of the region. Of that the journal gets a share,
+    /// and node pages the rest.
     fn compute_without_batches(
         pmem_len: u64,
         data_len: u64,

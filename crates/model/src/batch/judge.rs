@@ -83,8 +83,8 @@ impl Batches {
         }
     }
 
-    /// Whether the loss of a cell looks like the end of the log: it belongs to commits that nothing says are durable, or to
-    /// none.
+    /// Whether the loss of a cell looks like the end of the log: it belongs to commits that nothing says are durable,
+    /// or to none.
     fn looks_cut_off(&self, s: &State, at: usize) -> bool {
         let (epoch, digested) = (s.m.load(EPOCH) as u8, s.m.load(DIGESTED) as u8);
         let commits = self.commits(s, epoch);
@@ -128,7 +128,7 @@ impl Batches {
         if s.cut < s.acked {
             return lost(Property::AckedLost);
         }
-        // Undone numbers are below D after a recovery, which changes nothing.
+        // Undone numbers are below digested_seq after a recovery, which changes nothing.
         if s.cuts >> s.cut & 1 == 0 && s.cut != s.appended {
             return lost(Property::NotTheCommit);
         }

@@ -2,10 +2,10 @@
 //!
 //! Each operation sets one of two registers: its record goes into the log, its payload into a staging slot,
 //! or into a fresh block of the device that the record names. All of that is in DRAM until a commit writes it,
-//! together with a *commit record*: its generation, the cut, and a cut that is known to be durable. While one commit waits
-//! for its flush the next one may be written, and written again with what is appended meanwhile; the one after that
-//! may not. A sector of the log has room for two records; what writes everything that is dirty, for the digest, may meet
-//! the commit there.
+//! together with a *commit record*: its generation, the cut, and a cut that is known to be durable. While one commit
+//! waits for its flush the next one may be written, and written again with what is appended meanwhile; the one after
+//! that may not. A sector of the log has room for two records; what writes everything that is dirty, for the digest,
+//! may meet the commit there.
 //!
 //! A write is in flight until a flush that begins after it, and what it writes may be torn after power loss: a disk may
 //! leave a sector that it was writing unreadable. Recovery takes, of the last two commit records that there are, the
@@ -133,9 +133,9 @@ pub fn parts(home: u16) -> (u8, Option<u8>) {
 pub enum Phase {
     Running,
     Down,
-    /// Homes are stored, D is not.
+    /// Homes are stored, digested_seq is not.
     Replayed,
-    /// D is stored, the new epoch is not.
+    /// digested_seq is stored, the new epoch is not.
     Raised,
     /// The new epoch is stored, and not durable.
     Begun,
@@ -149,7 +149,7 @@ pub enum Digest {
     Stored(u8),
     /// And durable.
     Settled(u8),
-    /// D is stored.
+    /// digested_seq is stored.
     Raised(u8),
 }
 
@@ -167,7 +167,8 @@ pub struct State {
     pub tail: u8,
     /// Where each operation has its payload: 1 + a block, if it is direct.
     pub block_of: [u8; OPS],
-    /// For each block, the operation that freed it: it must be below D before the block is used again. 0 if it is free.
+    /// For each block, the operation that freed it: it must be below digested_seq before the block is used again. 0 if
+    /// it is free.
     pub freed_by: [u8; BLOCKS],
     /// DRAM: the log, and which block each register is in.
     pub log: [u8; RING],
@@ -209,8 +210,8 @@ pub enum Step {
     LazyEnd,
     StoreHome,
     SettleHomes,
-    RaiseD,
-    SettleD,
+    RaiseDigested,
+    SettleDigested,
     Rot(usize),
     Scan,
     RecoveryRaisesD,
@@ -347,14 +348,16 @@ impl Model for Batches {
             Step::LazyEnd => "that has arrived".into(),
             Step::StoreHome => format!("digest stores homes: {:?}", after.digest),
             Step::SettleHomes => "digest: flush of the homes".into(),
-            Step::RaiseD => "digest stores D".into(),
-            Step::SettleD => format!("digest: flush, D is {}", after.digested),
+            Step::RaiseDigested => "digest stores digested_seq".into(),
+            Step::SettleDigested => format!("digest: flush, digested_seq is {}", after.digested),
             Step::Rot(at) => format!("cell {at} rots"),
             Step::Scan => format!(
                 "recovery: cut {}, homes stored, damage {}",
                 after.cut, after.damage
             ),
-            Step::RecoveryRaisesD => format!("recovery: flush, D is {} now", after.digested),
+            Step::RecoveryRaisesD => {
+                format!("recovery: flush, digested_seq is {} now", after.digested)
+            }
             Step::RecoveryBeginsEpoch => format!("recovery: flush, epoch {} begins", after.epoch),
             Step::Serve => "recovery: flush, and it serves".into(),
             Step::PowerLoss => format!("POWER LOSS in {:?}; {:?}", before.phase, cells(&after.m)),

@@ -32,7 +32,7 @@ impl Batches {
     fn append(&self, s: &State) -> Option<State> {
         let op = s.appended + 1;
         let job = *self.0.jobs.get(usize::from(op) - 1)?;
-        let reusable = if self.keeps(RingAfterD) {
+        let reusable = if self.keeps(RingAfterDigested) {
             s.digested
         } else {
             self.stored(s)
@@ -84,7 +84,7 @@ impl Batches {
             0 => true,
             u8::MAX => false,
             // Once its record is appended, no operation names the block any more.
-            by => !self.keeps(FreedRecordBelowD) || by <= s.digested,
+            by => !self.keeps(FreedRecordBelowDigested) || by <= s.digested,
         };
         (0..BLOCKS as u8).find(|b| free(s.freed_by[usize::from(*b)]))
     }
@@ -207,7 +207,7 @@ impl Batches {
     }
 
     fn digest(&self, s: &State, out: &mut Vec<(Step, State)>) {
-        let upto = if self.keeps(DBelowCommitTs) {
+        let upto = if self.keeps(DigestedBelowCommitTs) {
             s.commit_ts
         } else {
             s.appended
@@ -223,7 +223,7 @@ impl Batches {
             }
             Digest::Idle => {}
             Digest::Stored(n) => {
-                if self.keeps(NatBeforeD) {
+                if self.keeps(NatBeforeDigested) {
                     next.m.drain(0..CELLS);
                 }
                 next.digest = Digest::Settled(n);
@@ -232,13 +232,13 @@ impl Batches {
             Digest::Settled(n) => {
                 next.m.store(DIGESTED, n.into(), BY_DIGEST);
                 next.digest = Digest::Raised(n);
-                out.push((Step::RaiseD, next));
+                out.push((Step::RaiseDigested, next));
             }
             Digest::Raised(n) => {
                 next.m.drain(0..CELLS);
                 next.digest = Digest::Idle;
                 next.digested = n;
-                out.push((Step::SettleD, next));
+                out.push((Step::SettleDigested, next));
             }
         }
     }

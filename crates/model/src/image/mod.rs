@@ -97,7 +97,7 @@ pub struct State {
     thread: [Thread; THREADS],
     counter: u8,
     digested: u8,
-    /// Homes are durable up to here, D is not yet; 0 for no digest in progress.
+    /// Homes are durable up to here, digested_seq is not yet; 0 for no digest in progress.
     homes: u8,
     commit_ts: u8,
     /// 1 + thread, 0 for free.
@@ -116,7 +116,7 @@ pub enum Step {
     Run(usize, u8),
     Read,
     Homes,
-    StoreD,
+    StoreDigested,
     Commit,
     /// The unfenced records that survive, one bit each.
     PowerLoss(u8),
@@ -214,7 +214,7 @@ impl Model for Images {
                 digested: s.homes,
                 ..s.clone()
             };
-            out.push((Step::StoreD, next));
+            out.push((Step::StoreDigested, next));
         }
         if self.0.commit && s.commit_ts < s.counter {
             let mut next = s.clone();
@@ -297,7 +297,7 @@ impl Model for Images {
             }
             Step::Read => "a reader is shown the change".into(),
             Step::Homes => "digest: homes durable".into(),
-            Step::StoreD => format!("digest: D = {}", after.digested),
+            Step::StoreDigested => format!("digest: digested_seq = {}", after.digested),
             Step::Commit => format!("commit_ts = {}", after.commit_ts),
             Step::PowerLoss(mask) => {
                 let flying =

@@ -25,7 +25,7 @@ impl Images {
                         let free = |place: &usize| {
                             s.dram.ino[*place] == 0
                                 && (s.released_by(*place) <= s.digested
-                                    || !self.keeps(Ordering::NumberReuseBelowD))
+                                    || !self.keeps(Ordering::NumberReuseBelowDigested))
                                 && (0..THREADS).all(|o| {
                                     self.0.jobs[o] != Job::Create
                                         || s.thread[o].pc == 0

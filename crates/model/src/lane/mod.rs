@@ -2,8 +2,8 @@
 //!
 //! Each operation sets one register. Operations on one register exclude each other, as operations
 //! on one inode do; their lanes need not be the same. What is checked is whether numbers, bounds,
-//! lane locks, D, heads and commits carry every acknowledged value over a crash. Records are a
-//! header and a body; homes are words that the digest stores before D.
+//! lane locks, digested_seq, heads and commits carry every acknowledged value over a crash. Records are a
+//! header and a body; homes are words that the digest stores before digested_seq.
 
 mod scan;
 mod steps;

@@ -17,7 +17,7 @@ impl Lanes {
             damage |= (digested + 1..=commit_ts).any(|n| !found.iter().any(|op| seq(op) == n));
             found.retain(|op| seq(op) <= commit_ts);
         }
-        if self.keeps(Ordering::ReplayAboveD) {
+        if self.keeps(Ordering::ReplayAboveDigested) {
             found.retain(|op| seq(op) > digested);
         }
         found.sort_by_key(seq);

@@ -98,7 +98,7 @@ impl Lanes {
         Some(s)
     }
 
-    /// The digest: a cut over counter and bounds, homes, D.
+    /// The digest: a cut over counter and bounds, homes, digested_seq.
     pub(super) fn digest(&self, s: &State) -> Option<State> {
         let mut s = s.clone();
         let Reader { pc, next, upto } = s.digest;
@@ -109,7 +109,7 @@ impl Lanes {
                 if s.counter == s.digested {
                     return None;
                 }
-                let upto = if !self.keeps(Ordering::DWaitsForAppends) {
+                let upto = if !self.keeps(Ordering::DigestedWaitsForAppends) {
                     self.newest_readable(&s)
                 } else if counter_first {
                     s.counter
@@ -124,7 +124,7 @@ impl Lanes {
             }
             1 => {
                 let next = usize::from(next);
-                let skip = !self.keeps(Ordering::DWaitsForAppends);
+                let skip = !self.keeps(Ordering::DigestedWaitsForAppends);
                 if next < WRITERS && !skip {
                     s.digest.upto = upto.min(s.bound[next].saturating_sub(1));
                     s.digest.next += 1;
@@ -132,7 +132,7 @@ impl Lanes {
                     if !counter_first {
                         s.digest.upto = upto.min(s.counter);
                     }
-                    if self.0.commit && self.keeps(Ordering::DBelowCommitTs) {
+                    if self.0.commit && self.keeps(Ordering::DigestedBelowCommitTs) {
                         s.digest.upto = s.digest.upto.min(s.commit_ts);
                     }
                     s.digest.next = 0;
@@ -184,7 +184,7 @@ impl Lanes {
         ops.last().map_or(s.digested, |&op| s.rec[op].seq)
     }
 
-    /// A lane's head passes what D has passed: persisted, then the space is free.
+    /// A lane's head passes what digested_seq has passed: persisted, then the space is free.
     pub(super) fn advance(&self, s: &State, lane: usize) -> Option<State> {
         let mut head = s.freed[lane];
         while head < s.tail[lane] {
@@ -299,8 +299,8 @@ impl Lanes {
             }
             Step::Digest(1) => "digest has its cut".into(),
             Step::Digest(2) => format!("digest stores homes up to {}, fence", after.digest.upto),
-            Step::Digest(3) => format!("D = {} stored", after.digest.upto),
-            Step::Digest(_) => "D fenced".into(),
+            Step::Digest(3) => format!("digested_seq = {} stored", after.digest.upto),
+            Step::Digest(_) => "digested_seq fenced".into(),
             Step::Advance(lane) => format!("head of lane {lane} persisted: {}", after.freed[lane]),
             Step::Commit(c, 0) => format!("commit {c}: cut at {}", after.committer[c].upto),
             Step::Commit(c, 1) if after.committer[c].pc == 1 => {

@@ -11,14 +11,14 @@ pub const PAGES: usize = 6;
 pub const NODES: usize = FILES + 1;
 pub const BITMAP: usize = FILES;
 
-/// Journal superblock words: epoch (times two, plus one in `commit` mode), D, `retired_seq`,
+/// Journal superblock words: epoch (times two, plus one in `commit` mode), digested_seq, `retired_seq`,
 /// `commit_ts`, and the lane's head.
 pub const EPOCH: usize = 0;
 pub const DIGESTED: usize = 1;
 pub const RETIRED: usize = 2;
 pub const COMMIT_TS: usize = 3;
 pub const HEAD: usize = 4;
-/// L2P log: commit word, start record, one undo record per entry.
+/// Page-table log: commit word, start record, one undo record per entry.
 pub const TXN_WORD: usize = 5;
 pub const TXN_START: usize = 6;
 pub const UNDO: usize = 7;
@@ -35,7 +35,7 @@ pub const SLOT_WORD: usize = SLOT_DATA + SLOTS;
 pub const DEV: usize = SLOT_WORD + SLOTS;
 pub const CELLS: usize = DEV + LBNS;
 
-/// Threads that store: operations, digest, rounds and zero batches, the writer of D, recovery.
+/// Threads that store: operations, digest, rounds and zeroing passes, the writer of digested_seq, recovery.
 pub const BY_OP: u8 = 1;
 pub const BY_DIGEST: u8 = 2;
 pub const BY_ROUND: u8 = 3;
@@ -65,7 +65,7 @@ pub fn name(at: usize) -> String {
         TXN_START => "L2P start".into(),
         UNDO..NAT => format!("undo of LBN {}", at - UNDO),
         NAT..MAP => format!("NAT of {}", node_name(at - NAT)),
-        MAP..CRC => format!("L2P entry {}", at - MAP),
+        MAP..CRC => format!("page-table entry {}", at - MAP),
         CRC..PAGE => format!("CRC of LBN {}", at - CRC),
         PAGE..REC_HEAD => format!("page {}", at - PAGE),
         REC_HEAD..REC_BODY => format!("record header {}", at - REC_HEAD),
@@ -85,7 +85,7 @@ pub fn node_name(node: usize) -> String {
     }
 }
 
-/// An L2P entry.
+/// A page-table entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub pbn: u16,
@@ -114,7 +114,7 @@ pub fn unpack_undo(value: u16) -> (u16, u16, u16) {
     (value >> 12, value >> 6 & 0x3f, value & 0x3f)
 }
 
-/// A start record: generation, `retired_seq` and D as they were.
+/// A start record: generation, `retired_seq` and digested_seq as they were.
 pub fn pack_start(generation: u16, retired: u16, digested: u16) -> u16 {
     generation << 12 | digested << 6 | retired
 }

@@ -96,7 +96,7 @@ impl Config {
                 "commits",
             ),
             (b.rounds, "rounds"),
-            (b.batches, "zero batches"),
+            (b.batches, "zeroing passes"),
             (
                 b.crashes,
                 if self.deaths {

@@ -73,7 +73,7 @@ pub fn begin(cfg: &Config, w: &World) -> Option<World> {
     let ready = |i: &usize| {
         d.undigested >> i & 1 == 1
             && if commit_mode {
-                w.recs[*i].seq <= d.commit_ts || !cfg.keeps(Ordering::DBelowCommitTs)
+                w.recs[*i].seq <= d.commit_ts || !cfg.keeps(Ordering::DigestedBelowCommitTs)
             } else {
                 d.durable >> i & 1 == 1 || !cfg.keeps(Ordering::BoundClearedAfterFence)
             }
@@ -94,7 +94,7 @@ pub fn begin(cfg: &Config, w: &World) -> Option<World> {
     Some(next)
 }
 
-/// The next step of the digest in progress, up to the point where D may be stored.
+/// The next step of the digest in progress, up to the point where digested_seq may be stored.
 pub fn step(cfg: &Config, w: &World) -> Option<World> {
     let dg = w.dram.dg;
     let mut w = w.clone();
@@ -105,10 +105,10 @@ pub fn step(cfg: &Config, w: &World) -> Option<World> {
             w.dram.dg.pc = 2;
         }
         2 => {
-            if cfg.keeps(Ordering::NatBeforeD) {
+            if cfg.keeps(Ordering::NatBeforeDigested) {
                 switch(&mut w, &dg, BY_DIGEST);
             }
-            if cfg.keeps(Ordering::CommittedWordBeforeD) {
+            if cfg.keeps(Ordering::CommittedWordBeforeDigested) {
                 mark(cfg, &mut w, &dg, BY_DIGEST);
             }
             if !cfg.keeps(Ordering::OldPageAfterNat) {
@@ -118,10 +118,10 @@ pub fn step(cfg: &Config, w: &World) -> Option<World> {
         }
         _ => {
             w.m.fence(BY_DIGEST);
-            if !cfg.keeps(Ordering::OldPageAfterD) {
+            if !cfg.keeps(Ordering::OldPageAfterDigested) {
                 w.dram.free_pages |= dg.old;
             }
-            if !cfg.keeps(Ordering::RingAfterD) {
+            if !cfg.keeps(Ordering::RingAfterDigested) {
                 w.dram.ring_head = end(&w, &dg);
             }
             w.dram.undigested &= !dg.recs;
@@ -139,11 +139,11 @@ pub fn end(w: &World, dg: &Digest) -> u8 {
     digested.map(|i| w.recs[i].pos + 1).max().unwrap_or(0)
 }
 
-/// D becomes durable, then the lane's head; then space is free again.
+/// digested_seq becomes durable, then the lane's head; then space is free again.
 pub fn store_d(cfg: &Config, w: &World) -> Option<World> {
     let DWriter { pc, dg } = w.dram.dw;
-    let late_nat = !cfg.keeps(Ordering::NatBeforeD);
-    let late_word = !cfg.keeps(Ordering::CommittedWordBeforeD);
+    let late_nat = !cfg.keeps(Ordering::NatBeforeDigested);
+    let late_word = !cfg.keeps(Ordering::CommittedWordBeforeDigested);
     let mut w = w.clone();
     match pc {
         0 => return None,

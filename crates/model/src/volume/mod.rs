@@ -1,4 +1,4 @@
-//! The volume model: one operation at a time, beside it digest, rounds, zero batches and commits
+//! The volume model: one operation at a time, beside it digest, rounds, zeroing passes and commits
 //! in every interleaving, crashes anywhere, recovery, and the life after it.
 //!
 //! Concurrency of operations with each other is the business of the `lane` and `image` models.
@@ -105,7 +105,7 @@ impl Model for Volume {
             push(Step::Op(w.dram.op.pc), ops::step(cfg, w));
             push(Step::DigestBegin, digest::begin(cfg, w));
             push(Step::Digest(w.dram.dg.pc), digest::step(cfg, w));
-            push(Step::StoreD(w.dram.dw.pc), digest::store_d(cfg, w));
+            push(Step::StoreDigested(w.dram.dw.pc), digest::store_d(cfg, w));
             for swap in [false, true] {
                 for older in [false, true] {
                     if if swap { cfg.swap } else { cfg.in_place } {
@@ -314,19 +314,19 @@ fn explain(cfg: &Config, before: &World, step: Step, after: &World) -> String {
         },
         Step::DigestBegin => format!("digest up to {}: new pages stored", after.dram.dg.upto),
         Step::Digest(1) => "digest: fence".into(),
-        Step::Digest(2) if !cfg.keeps(Ordering::NatBeforeD) => {
+        Step::Digest(2) if !cfg.keeps(Ordering::NatBeforeDigested) => {
             "digest: committed words stored, NAT entries NOT yet".into()
         }
-        Step::Digest(2) if !cfg.keeps(Ordering::CommittedWordBeforeD) => {
+        Step::Digest(2) if !cfg.keeps(Ordering::CommittedWordBeforeDigested) => {
             "digest: NAT entries stored, committed words NOT yet".into()
         }
         Step::Digest(2) => "digest: NAT entries and committed words stored".into(),
-        Step::Digest(_) => "digest: fence; D may be stored".into(),
-        Step::StoreD(1) => format!("D = {} stored", before.dram.dw.dg.upto),
-        Step::StoreD(2) => "D fenced".into(),
-        Step::StoreD(3) => "lane head stored".into(),
-        Step::StoreD(5) => "NAT entries or committed words stored, too late".into(),
-        Step::StoreD(_) => "fence".into(),
+        Step::Digest(_) => "digest: fence; digested_seq may be stored".into(),
+        Step::StoreDigested(1) => format!("digested_seq = {} stored", before.dram.dw.dg.upto),
+        Step::StoreDigested(2) => "digested_seq fenced".into(),
+        Step::StoreDigested(3) => "lane head stored".into(),
+        Step::StoreDigested(5) => "NAT entries or committed words stored, too late".into(),
+        Step::StoreDigested(_) => "fence".into(),
         Step::Cut { swap, older } => {
             let how = if swap { "by swap" } else { "in place" };
             let of = if older { " of the oldest" } else { "" };
@@ -344,9 +344,12 @@ fn explain(cfg: &Config, before: &World, step: Step, after: &World) -> String {
         Step::Round(8) => "round: fence; transaction committed".into(),
         Step::Round(9) => "round: retired_seq stored".into(),
         Step::Round(_) => "round: fence".into(),
-        Step::ZeroBegin => format!("zero batch reads the entries of {:#b}", after.dram.zb.lbns),
-        Step::Zero(1) => "zero batch: entries stored".into(),
-        Step::Zero(_) => "zero batch: fence".into(),
+        Step::ZeroBegin => format!(
+            "zeroing pass reads the entries of {:#b}",
+            after.dram.zb.lbns
+        ),
+        Step::Zero(1) => "zeroing pass: entries stored".into(),
+        Step::Zero(_) => "zeroing pass: fence".into(),
         Step::Commit(0) => format!(
             "commit: cut at {}, {}",
             after.dram.cm.1,
@@ -390,9 +393,11 @@ fn recovery_step(cfg: &Config, pc: u8, before: &World, after: &World) -> String 
         5 => "log is ready",
         6 => "digest of the replayed records: new pages stored",
         8 => "NAT entries and committed words stored",
-        10 => "D stored",
-        13 if cfg.keeps(Ordering::DRaisedToSeen) => "D raised to the highest number seen",
-        13 => "D stays",
+        10 => "digested_seq stored",
+        13 if cfg.keeps(Ordering::DigestedRaisedToSeen) => {
+            "digested_seq raised to the highest number seen"
+        }
+        13 => "digested_seq stays",
         15 => "commit_ts and heads stored",
         20 => "new epoch stored",
         30.. => "serves",

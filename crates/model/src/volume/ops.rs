@@ -5,7 +5,7 @@ use super::config::{Config, OpKind};
 use super::state::*;
 use crate::ordering::Ordering;
 
-/// Whether `lbn` may be handed out: its bit is clear since a record at or below D, its state is
+/// Whether `lbn` may be handed out: its bit is clear since a record at or below digested_seq, its state is
 /// zero, and no live slot names it.
 pub fn allocable(cfg: &Config, w: &World, lbn: usize) -> bool {
     let d = &w.dram;
@@ -15,7 +15,7 @@ pub fn allocable(cfg: &Config, w: &World, lbn: usize) -> bool {
             .any(|load| usize::from(load.via) == lbn + 1);
     let zeroing = d.zb.pc != 0 && d.zb.lbns >> lbn & 1 == 1;
     d.bits >> lbn & 1 == 0
-        && (d.released[lbn] <= d.digested || !cfg.keeps(Ordering::FreedRecordBelowD))
+        && (d.released[lbn] <= d.digested || !cfg.keeps(Ordering::FreedRecordBelowDigested))
         && (!Entry::unpack(w.m.load(MAP + lbn)).written
             || d.trusted >> lbn & 1 == 1
             || !cfg.keeps(Ordering::ZeroBeforeReallocation))

@@ -72,7 +72,7 @@ pub fn step(cfg: &Config, w: &World) -> World {
                     Some(dg) => w.rc.dg = dg,
                     None => w.fail(Property::Stuck),
                 }
-                if rewrites && cfg.keeps(Ordering::HeaderRewriteBeforeD) {
+                if rewrites && cfg.keeps(Ordering::HeaderRewriteBeforeDigested) {
                     rewrite(&mut w);
                 }
                 w.rc.pc = if cfg.keeps(Ordering::PageBeforeNat) {
@@ -87,10 +87,10 @@ pub fn step(cfg: &Config, w: &World) -> World {
             w.rc.pc = 8;
         }
         8 => {
-            if cfg.keeps(Ordering::NatBeforeD) {
+            if cfg.keeps(Ordering::NatBeforeDigested) {
                 digest::switch(&mut w, &dg, BY_RECOVERY);
             }
-            if cfg.keeps(Ordering::CommittedWordBeforeD) {
+            if cfg.keeps(Ordering::CommittedWordBeforeDigested) {
                 digest::mark(cfg, &mut w, &dg, BY_RECOVERY);
             }
             w.rc.pc = 9;
@@ -108,23 +108,23 @@ pub fn step(cfg: &Config, w: &World) -> World {
             w.rc.pc = 12;
         }
         12 => {
-            if !cfg.keeps(Ordering::NatBeforeD) {
+            if !cfg.keeps(Ordering::NatBeforeDigested) {
                 digest::switch(&mut w, &dg, BY_RECOVERY);
             }
-            if !cfg.keeps(Ordering::CommittedWordBeforeD) {
+            if !cfg.keeps(Ordering::CommittedWordBeforeDigested) {
                 digest::mark(cfg, &mut w, &dg, BY_RECOVERY);
             }
-            if !cfg.keeps(Ordering::HeaderRewriteBeforeD) {
+            if !cfg.keeps(Ordering::HeaderRewriteBeforeDigested) {
                 rewrite(&mut w);
             }
             w.rc.pc = 13;
         }
-        // D is raised over every number seen, so that the gap is not taken for missing records.
+        // digested_seq is raised over every number seen, so that the gap is not taken for missing records.
         13 => {
-            if cfg.keeps(Ordering::DRaisedToSeen) {
+            if cfg.keeps(Ordering::DigestedRaisedToSeen) {
                 w.m.store(DIGESTED, u16::from(w.rc.max_seq), BY_RECOVERY);
             }
-            w.rc.pc = if cfg.keeps(Ordering::DRaisedBeforeCommitTs) {
+            w.rc.pc = if cfg.keeps(Ordering::DigestedRaisedBeforeCommitTs) {
                 14
             } else {
                 15
@@ -135,7 +135,7 @@ pub fn step(cfg: &Config, w: &World) -> World {
             w.rc.pc = 15;
         }
         15 => {
-            if cfg.keeps(Ordering::CommitTsIsD) {
+            if cfg.keeps(Ordering::CommitTsIsDigested) {
                 let d = w.m.load(DIGESTED);
                 w.m.store(COMMIT_TS, d, BY_RECOVERY);
             }
@@ -193,7 +193,7 @@ fn undo(cfg: &Config, w: &mut World) {
     if cfg.keeps(Ordering::RetiredUndone) && !cfg.retired_after_commit {
         w.m.store(RETIRED, start & 0x3f, BY_RECOVERY);
     }
-    if !cfg.keeps(Ordering::DNeverUndone) {
+    if !cfg.keeps(Ordering::DigestedNeverUndone) {
         w.m.store(DIGESTED, start >> 6 & 0x3f, BY_RECOVERY);
     }
 }
@@ -269,7 +269,7 @@ fn scan(cfg: &Config, w: &mut World) {
         damage |= (digested + 1..=commit_ts).any(|n| !have.contains(&n));
     }
     recs.retain(|i| !commit_mode || seq(i) <= commit_ts);
-    recs.retain(|i| seq(i) > digested || !cfg.keeps(Ordering::ReplayAboveD));
+    recs.retain(|i| seq(i) > digested || !cfg.keeps(Ordering::ReplayAboveDigested));
     rc.dg = Digest {
         recs: recs.iter().fold(0, |mask, i| mask | 1 << i),
         ..Digest::default()
@@ -446,7 +446,7 @@ fn serve(cfg: &Config, w: &mut World) {
     d.ring_head = rc.end;
     d.ring_tail = rc.end;
     d.free_pages = unreferenced(w);
-    d.next_seq = if !cfg.keeps(Ordering::NumbersAboveD) {
+    d.next_seq = if !cfg.keeps(Ordering::NumbersAboveDigested) {
         1
     } else if !cfg.keeps(Ordering::NumbersAboveSeen) {
         rc.dg.upto.max(d.digested) + 1

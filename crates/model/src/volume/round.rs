@@ -1,4 +1,4 @@
-//! Checkpoint rounds and zero batches.
+//! Checkpoint rounds and zeroing passes.
 
 use super::cells::*;
 use super::config::Config;
@@ -16,7 +16,7 @@ pub fn cut(cfg: &Config, w: &World, swap: bool, older: bool) -> Option<World> {
     if d.zb.pc != 0 && cfg.keeps(Ordering::ZeroNotDuringTxn) {
         return None;
     }
-    let upto = if cfg.keeps(Ordering::CutBelowD) {
+    let upto = if cfg.keeps(Ordering::CutBelowDigested) {
         d.digested
     } else {
         newest_durable(w)
@@ -45,10 +45,10 @@ pub fn cut(cfg: &Config, w: &World, swap: bool, older: bool) -> Option<World> {
             live(other)
                 && other.lbn == slot.lbn
                 && other.seq > slot.seq
-                && (other.seq <= upto || !cfg.keeps(Ordering::SupersededBelowD))
+                && (other.seq <= upto || !cfg.keeps(Ordering::SupersededBelowDigested))
         });
         let freed = d.bits >> lbn & 1 == 0
-            && (d.released[lbn] <= d.digested || !cfg.keeps(Ordering::FreedDropBelowD))
+            && (d.released[lbn] <= d.digested || !cfg.keeps(Ordering::FreedDropBelowDigested))
             && cfg.keeps(Ordering::RoundDropsFreed);
         let other_buffer = i % 2 == 1 && !cfg.keeps(Ordering::AllBuffers);
         if superseded || freed || other_buffer {
@@ -246,7 +246,7 @@ fn release(cfg: &Config, w: &mut World, retired: u8) {
     }
 }
 
-/// Starts a zero batch over every freed LBN that still has content.
+/// Starts a zeroing pass over every freed LBN that still has content.
 pub fn zero_begin(cfg: &Config, w: &World) -> Option<World> {
     let d = &w.dram;
     if d.zb.pc != 0 || w.left.batches == 0 {
@@ -263,7 +263,7 @@ pub fn zero_begin(cfg: &Config, w: &World) -> Option<World> {
     for lbn in 0..cfg.lbns {
         let entry = w.m.load(MAP + lbn);
         let freed = d.bits >> lbn & 1 == 0
-            && (d.released[lbn] <= d.digested || !cfg.keeps(Ordering::ZeroBelowD));
+            && (d.released[lbn] <= d.digested || !cfg.keeps(Ordering::ZeroBelowDigested));
         if freed && Entry::unpack(entry).written {
             zb.lbns |= 1 << lbn;
             zb.read[lbn] = entry as u8;
@@ -278,7 +278,7 @@ pub fn zero_begin(cfg: &Config, w: &World) -> Option<World> {
     Some(next)
 }
 
-/// The next step of the zero batch in progress.
+/// The next step of the zeroing pass in progress.
 pub fn zero(w: &World) -> Option<World> {
     let zb = w.dram.zb;
     let mut w = w.clone();

@@ -96,7 +96,7 @@ pub struct Digest {
     pub old: u8,
 }
 
-/// The thread that stores D after a digest, and then the head.
+/// The thread that stores digested_seq after a digest, and then the head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct DWriter {
     pub pc: u8,
@@ -112,7 +112,7 @@ pub struct Load {
     pub via: u8,
 }
 
-/// A round or a zero batch in progress.
+/// A round or a zeroing pass in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Round {
     pub pc: u8,
@@ -124,7 +124,7 @@ pub struct Round {
     pub generation: u8,
 }
 
-/// A zero batch in progress.
+/// A zeroing pass in progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct ZeroBatch {
     pub pc: u8,
@@ -233,7 +233,7 @@ pub enum Step {
     Op(u8),
     DigestBegin,
     Digest(u8),
-    StoreD(u8),
+    StoreDigested(u8),
     Cut { swap: bool, older: bool },
     Round(u8),
     ZeroBegin,

@@ -16,7 +16,7 @@ use quayfs_oracle::search::mutants::{self, Mutant};
 use quayfs_oracle::search::place::Place;
 use quayfs_oracle::search::program::{Program, Text, modes};
 use quayfs_oracle::search::run::{Coverage, DEPTH, Share, crashes, search, search_threads};
-use quayfs_oracle::search::stories::STORIES;
+use quayfs_oracle::search::scenarios::SCENARIOS;
 
 /// Searches for crashes after which something is wrong.
 #[derive(Parser)]
@@ -62,7 +62,7 @@ struct Args {
     /// built with the feature `sched`; else it is never the same again.
     #[arg(long, conflicts_with_all = ["mutants", "program", "list"])]
     threads: bool,
-    /// List modes, steps and stories.
+    /// List modes, steps and scenarios.
     #[arg(long)]
     list: bool,
     /// List the checks that a build with `--cfg mutants` can leave out.
@@ -188,30 +188,30 @@ fn one(program: &Program, image: Option<u64>) -> ExitCode {
     }
 }
 
-/// Events between the deaths of a story that mutants are tried on: no multiple of what a step of it
+/// Events between the deaths of a scenario that mutants are tried on: no multiple of what a step of it
 /// usually makes.
 const STEP: usize = 3;
 
 /// Deaths at moments that few others have in them. As the code changes the moments move; then one of
 /// all the deaths further down the list is the witness, after a longer search.
 const WITNESSES: &[&str] = &[
-    "op: story reuse, dies after 8",
-    "op: story laps, dies after 567",
-    "swap: story reuse-written, dies after 150",
-    "commit-swap: story ring, dies after 116",
+    "op: scenario reuse, dies after 8",
+    "op: scenario laps, dies after 567",
+    "swap: scenario reuse-written, dies after 150",
+    "commit-swap: scenario ring, dies after 116",
     "op: killed 7340038",
     "op: mkdir; rename, dies after 8",
     "ordered-inplace: threads 3 seed 7340055",
     "commit-swap: killed 7340048",
     "swap: killed 4",
     "swap: killed 29",
-    "writeback: story unsynced, dies after 30",
+    "writeback: scenario unsynced, dies after 30",
 ];
 
 /// What mutants are tried on, behind the witnesses the long ones first: they meet most places, and a
 /// mutant that has died costs nothing more.
 fn programs() -> Vec<(Program, Option<u64>)> {
-    let is_story = |p: &&Program| matches!(p.text, Text::Story(_));
+    let is_scenario = |p: &&Program| matches!(p.text, Text::Scenario(_));
     let is_mkfs = |p: &&Program| matches!(p.text, Text::Mkfs(_));
     let is_repair = |p: &&Program| matches!(p.text, Text::Repair(..));
     let is_single = |p: &&Program| matches!(&p.text, Text::Steps(steps) if steps.len() == 1);
@@ -219,10 +219,15 @@ fn programs() -> Vec<(Program, Option<u64>)> {
     let long = (0..36).map(|n| Program::long(7, n));
     let witnesses = WITNESSES.iter().filter_map(|line| parse(line).ok());
     let others = (short.iter().filter(is_mkfs).cloned())
-        .chain(short.iter().filter(is_story).cloned())
+        .chain(short.iter().filter(is_scenario).cloned())
         .chain(short.iter().filter(is_repair).cloned())
         .chain(long)
-        .chain(short.iter().filter(is_story).flat_map(|p| p.deaths(STEP)))
+        .chain(
+            short
+                .iter()
+                .filter(is_scenario)
+                .flat_map(|p| p.deaths(STEP)),
+        )
         .chain(short.iter().filter(is_single).cloned());
     witnesses.chain(others.map(|p| (p, None))).collect()
 }
@@ -283,8 +288,8 @@ fn list() -> ExitCode {
     for step in ALPHABET {
         println!("step {}", step.name);
     }
-    for (name, _) in STORIES {
-        println!("story {name}");
+    for (name, _) in SCENARIOS {
+        println!("scenario {name}");
     }
     println!(
         "else `random SEED`, `killed SEED`, `threads N seed SEED`, `race N seed SEED`; `, dies after EVENTS` behind any but the last three"

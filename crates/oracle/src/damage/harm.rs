@@ -116,14 +116,14 @@ pub fn ruins(image: &Image) -> Vec<Harm> {
     out
 }
 
-/// What an [`Ill`] does to a structure.
+/// What an [`Corruption`] does to a structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// One bit of it is flipped.
     Bit,
     Noise,
     Zeros,
-    /// It says what another one says, with a checksum that holds: NAT and L2P entries.
+    /// It says what another one says, with a checksum that holds: NAT and page-table entries.
     Twice,
     /// It says that a block of the spare pool holds something.
     Spare,
@@ -159,13 +159,13 @@ const USES: &[(&str, Use)] = &[
 /// Damage in a few words: `noise nat 3` is noise instead of the third entry of the NAT, counted from
 /// zero and around.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ill {
+pub struct Corruption {
     way: Way,
     what: Use,
     n: u64,
 }
 
-impl Ill {
+impl Corruption {
     /// Does it to an image, of which `map` tells what it was like before any damage. Nothing happens if
     /// there is no such structure.
     pub fn do_to(&self, image: &mut Image, map: &Map) {
@@ -235,7 +235,7 @@ impl Ill {
     }
 }
 
-impl fmt::Display for Ill {
+impl fmt::Display for Corruption {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let way = WAYS.iter().find(|(_, w)| *w == self.way);
         let what = USES.iter().find(|(_, u)| *u == self.what);
@@ -245,7 +245,7 @@ impl fmt::Display for Ill {
     }
 }
 
-impl FromStr for Ill {
+impl FromStr for Corruption {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {

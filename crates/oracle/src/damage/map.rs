@@ -30,11 +30,11 @@ pub enum Use {
     Config,
     /// A word of the journal superblock.
     Superblock,
-    /// An entry of the L2P map.
+    /// An entry of the page table.
     L2pEntry,
     /// The checksum of a block that a file has on the data device.
     L2pChecksum,
-    /// A word or record of the L2P log.
+    /// A word or record of the page-table log.
     L2pLog,
     /// A record that is to be replayed.
     Record,
@@ -323,7 +323,7 @@ impl Builder<'_> {
                 let b = self.pmem[at..].first_chunk::<RECORD_HEADER_BYTES>();
                 let h = b.and_then(|b| RecordHeader::decode(b, self.salt, lane as u16, epoch, pos));
                 let Some(h) = h else { break };
-                assert!(h.seq > digested, "a lane begins above D");
+                assert!(h.seq > digested, "a lane begins above digested_seq");
                 records.push((at as u64, u64::from(h.body_len), h.total_bytes()));
                 runs = at + RECORD_HEADER_BYTES..at + RECORD_HEADER_BYTES + h.runs_len as usize;
                 pos += h.total_bytes();

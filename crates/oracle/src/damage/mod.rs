@@ -126,7 +126,7 @@ impl Image {
         let media = Media::new_as(&SHAPE, Backend::Volatile, identity);
         let fs = media.mount_quiet(&options);
         let orphan = before(&fs);
-        settle(&fs);
+        finish_background(&fs);
         match left {
             Left::Clean => {
                 fs.forget(orphan, 1);
@@ -169,7 +169,7 @@ const ME: Caller = Caller {
     umask: 0,
 };
 
-fn settle(fs: &Arc<Fs>) {
+fn finish_background(fs: &Arc<Fs>) {
     fs.sync_all().expect("sync");
     digest::digest_all(&fs.e).expect("digest");
     while checkpoint::round(&fs.e).expect("round").slots > 0 {}
@@ -278,12 +278,12 @@ pub struct FileBlock {
 fn runs(fs: &Fs) -> Vec<(Ino, Range<u64>, Lbn)> {
     let mut out = Vec::new();
     for ino in 1..fs.e.config.geometry.inodes().min(20 * INODES_PER_PAGE) {
-        let Ok(cell) = fs.e.inodes.get(&fs.e.nodes, ino) else {
+        let Ok(handle) = fs.e.inodes.get(&fs.e.nodes, ino) else {
             continue;
         };
-        if cell.image().is_file() {
-            extents::ensure(&fs.e, &cell).expect("extents");
-            let of = extents::with(&cell, |x| {
+        if handle.image().is_file() {
+            extents::ensure(&fs.e, &handle).expect("extents");
+            let of = extents::with(&handle, |x| {
                 out.extend(x.iter().map(|(r, lbn)| (ino, r, lbn)));
             });
             of.expect("extents");

@@ -113,7 +113,7 @@ impl Script {
         fs.sync_all().map_err(step("sync"))?;
         digest::digest_all(&fs.e).map_err(step("digest"))?;
         checkpoint::round(&fs.e).map_err(step("round"))?;
-        checkpoint::zero_batch(&fs.e).map_err(step("zero batch"))?;
+        checkpoint::zero_freed(&fs.e).map_err(step("zeroing pass"))?;
         get(&fs, file)?;
         fs.abandon();
         drop(fs);
@@ -134,7 +134,7 @@ impl Script {
         if quota::limits(&fs) != *limits {
             return Err(format!("after use: limits are not {limits:?}"));
         }
-        account::settle(&fs);
+        account::finish_background(&fs);
         account::check(&fs, &files(&tree))?;
         fs.shutdown().map_err(step("shutdown"))?;
         media.fsck_with(!self.lossy())
@@ -167,7 +167,7 @@ impl Script {
         };
         for (n, second) in recovery.trace().explore(&depth.budget).enumerate() {
             recovery
-                .look(&second, n as u64, &depth)
+                .judge(&second, n as u64, &depth)
                 .map_err(|e| format!("{e}\nin recovery, {second}"))?;
         }
         Ok(())
@@ -261,7 +261,7 @@ impl Run for Script {
         Ok(all)
     }
 
-    fn look(&self, image: &CrashImage, n: u64, depth: &Depth) -> Result<u64, String> {
+    fn judge(&self, image: &CrashImage, n: u64, depth: &Depth) -> Result<u64, String> {
         let media = media_of(image);
         if n.is_multiple_of(depth.fsck) {
             media.fsck_with(!self.lossy())?;
@@ -303,7 +303,7 @@ impl Run for Recovery<'_> {
         self.recorder.trace()
     }
 
-    fn look(&self, image: &CrashImage, n: u64, depth: &Depth) -> Result<u64, String> {
+    fn judge(&self, image: &CrashImage, n: u64, depth: &Depth) -> Result<u64, String> {
         let media = media_of(image);
         if n.is_multiple_of(depth.fsck) && !self.rotten {
             media.fsck_with(!self.script.lossy())?;

@@ -55,7 +55,7 @@ pub fn prepare(s: &mut Script) {
     s.write(a, B + 50, 100);
     s.remove(ROOT, "orphan");
     s.set_xattr(a, "user.a", 300, SetXattr::Any);
-    s.settle();
+    s.start_here();
     s.orphan = orphan;
 }
 
@@ -203,7 +203,7 @@ steps! {
     "fsync": |s| s.sync();
     "digest": |s| s.digest();
     "round": |s| s.round();
-    "zero-batch": |s| s.zero();
+    "zeroing": |s| s.zero();
     "trim": |s| s.trim();
     "unmount": |s| { let o = s.options(); s.remount(true, &o) };
     "die": |s| { let o = s.options(); s.remount(false, &o) };

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`alphabet`] | the steps that programs are made of |
 //! | [`program`] | a program, a mode, and how both are written in one line |
-//! | [`stories`] | programs that lead to one place |
+//! | [`scenarios`] | programs that lead to one place |
 //! | [`repairs`](mod@repairs) | repairs of damage of every kind |
 //! | [`run`](mod@run) | many programs, as long as there is time; what was covered |
 //! | [`mutants`] | the same with one flush or fence forgotten, which has to be noticed |
@@ -16,4 +16,4 @@ pub mod place;
 pub mod program;
 pub mod repairs;
 pub mod run;
-pub mod stories;
+pub mod scenarios;

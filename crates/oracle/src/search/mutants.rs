@@ -121,7 +121,7 @@ fn explore(run: &dyn Run, trace: &Trace, depth: &Depth) -> (u64, Option<String>)
     let mut n = 0;
     for image in trace.explore(&depth.budget) {
         n += 1;
-        let looked = catch_unwind(AssertUnwindSafe(|| run.look(&image, n, depth)))
+        let looked = catch_unwind(AssertUnwindSafe(|| run.judge(&image, n, depth)))
             .unwrap_or_else(|panic| Err(text_of(&*panic)));
         if let Err(what) = looked {
             let first = what.lines().next().unwrap_or_default();

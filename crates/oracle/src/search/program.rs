@@ -2,7 +2,7 @@
 //!
 //! Both together are one line, which is how a violation is told and run again:
 //! `op: unlink; write-block`, `commit: random 17`, `ordered: threads 3 seed 5`,
-//! `swap: story ring, dies after 57`.
+//! `swap: scenario ring, dies after 57`.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,15 +11,15 @@ use quayfs_pmem::Backend;
 
 use crate::crash::{Depth, Run, Script};
 use crate::damage::Left;
-use crate::damage::harm::Ill;
-use crate::duo::Duo;
+use crate::damage::harm::Corruption;
 use crate::mkfs::Mkfs;
+use crate::pairs::Pair;
 use crate::repair::Repair;
 use crate::rng::Rng;
 use crate::search::alphabet::{ALPHABET, Step, find, prepare};
 use crate::search::repairs::repairs;
 use crate::search::run::{DEPTH, DEPTH_OF_REPAIRS, DEPTH_OF_THREADS};
-use crate::search::stories::{STORIES, shape_of};
+use crate::search::scenarios::{SCENARIOS, shape_of};
 use crate::{Shape, options};
 
 /// Mount options and the backend that goes with them.
@@ -33,7 +33,7 @@ pub struct Mode {
     pub backend: Backend,
 }
 
-/// Every data mode, durability, checkpoint policy and staging policy at least once. All steps and stories run in
+/// Every data mode, durability, checkpoint policy and staging policy at least once. All steps and scenarios run in
 /// each of them.
 pub const MODES: &[Mode] = &[
     Mode {
@@ -145,8 +145,8 @@ fn modes_of_threads() -> Vec<&'static Mode> {
 pub enum Text {
     /// Steps of the alphabet, then everything that happens in the background.
     Steps(Vec<&'static str>),
-    /// One of the [`STORIES`].
-    Story(&'static str),
+    /// One of the [`SCENARIOS`].
+    Scenario(&'static str),
     /// Random steps with the background in between.
     Random(u64),
     /// Random steps, the death of the daemon in the middle of one, and more of them.
@@ -159,7 +159,7 @@ pub enum Text {
     /// A volume is made, over another one or over nothing.
     Mkfs(bool),
     /// A volume that was left in some state is damaged and repaired.
-    Repair(Left, Vec<Ill>),
+    Repair(Left, Vec<Corruption>),
 }
 
 /// A program in a mode.
@@ -167,7 +167,7 @@ pub enum Text {
 pub struct Program {
     pub mode: &'static Mode,
     pub text: Text,
-    /// After how many events the daemon dies, if it does: steps, stories and repairs only. Crashes come after.
+    /// After how many events the daemon dies, if it does: steps, scenarios and repairs only. Crashes come after.
     pub dies: Option<usize>,
     /// After deaths of the daemon the mount goes on.
     pub goes_on: bool,
@@ -192,10 +192,10 @@ impl Program {
             let mode = (a * 5 + b) as u64 + seed;
             one(mode as usize, vec![ALPHABET[a].name, ALPHABET[b].name])
         });
-        let stories = STORIES.iter().flat_map(|(name, _)| {
+        let scenarios = SCENARIOS.iter().flat_map(|(name, _)| {
             MODES.iter().map(|mode| Self {
                 mode,
-                text: Text::Story(name),
+                text: Text::Scenario(name),
                 dies: None,
                 goes_on: false,
             })
@@ -209,7 +209,7 @@ impl Program {
             })
         });
         mkfs.chain(repairs())
-            .chain(stories)
+            .chain(scenarios)
             .chain(single)
             .chain(pairs)
             .collect()
@@ -256,12 +256,12 @@ impl Program {
         (0..=events).step_by(step).map(dies).collect()
     }
 
-    /// A story or a step, and a death at some moment of it.
+    /// A scenario or a step, and a death at some moment of it.
     fn mortal(mode: &'static Mode, seed: u64) -> Self {
         let mut rng = Rng::new(seed);
-        let n = rng.below((STORIES.len() * 4 + ALPHABET.len()) as u64) as usize;
-        let (text, events) = match n.checked_sub(STORIES.len() * 4) {
-            None => (Text::Story(STORIES[n % STORIES.len()].0), 900),
+        let n = rng.below((SCENARIOS.len() * 4 + ALPHABET.len()) as u64) as usize;
+        let (text, events) = match n.checked_sub(SCENARIOS.len() * 4) {
+            None => (Text::Scenario(SCENARIOS[n % SCENARIOS.len()].0), 900),
             Some(step) => (Text::Steps(vec![ALPHABET[step].name]), 120),
         };
         Self {
@@ -303,7 +303,7 @@ impl Program {
     /// Carries it out and records it.
     pub fn run(&self) -> Box<dyn Run> {
         let shape = match self.text {
-            Text::Story(name) => shape_of(name),
+            Text::Scenario(name) => shape_of(name),
             Text::Random(seed)
             | Text::Killed(seed)
             | Text::Threads(_, seed)
@@ -325,7 +325,7 @@ impl Program {
             // told that there is no space, which the model knows nothing of.
             let nodes = shape.nodes + 16 * threads;
             let with = (&Shape { nodes, ..*shape }, self.mode.backend);
-            return Box::new(Duo::run(with, &mode, threads, steps, seed));
+            return Box::new(Pair::run(with, &mode, threads, steps, seed));
         }
         if let Text::Mkfs(over) = self.text {
             let name = self.to_string();
@@ -347,7 +347,7 @@ impl Program {
 
     /// What one thread does.
     fn play(&self, s: &mut Script) {
-        if !matches!(self.text, Text::Story(_)) {
+        if !matches!(self.text, Text::Scenario(_)) {
             prepare(s);
         }
         match &self.text {
@@ -358,9 +358,9 @@ impl Program {
                 }
                 s.background();
             }
-            Text::Story(name) => {
-                if let Some((_, story)) = STORIES.iter().find(|(n, _)| n == name) {
-                    story(s);
+            Text::Scenario(name) => {
+                if let Some((_, scenario)) = SCENARIOS.iter().find(|(n, _)| n == name) {
+                    scenario(s);
                 }
             }
             Text::Random(seed) => {
@@ -387,7 +387,7 @@ impl fmt::Display for Program {
         match &self.text {
             Text::Mkfs(over) => f.write_str(if *over { "mkfs over" } else { "mkfs" }),
             Text::Steps(names) => f.write_str(&names.join("; ")),
-            Text::Story(name) => write!(f, "story {name}"),
+            Text::Scenario(name) => write!(f, "scenario {name}"),
             Text::Random(seed) => write!(f, "random {seed}"),
             Text::Killed(seed) => write!(f, "killed {seed}"),
             Text::Threads(threads, seed) => write!(f, "threads {threads} seed {seed}"),
@@ -426,12 +426,12 @@ impl FromStr for Program {
         };
         let words: Vec<&str> = text.split_whitespace().collect();
         let text = match words[..] {
-            ["story", name] => Text::Story(
-                STORIES
+            ["scenario", name] => Text::Scenario(
+                SCENARIOS
                     .iter()
                     .find(|(n, _)| *n == name)
                     .map(|(n, _)| *n)
-                    .ok_or_else(|| format!("no story {name}"))?,
+                    .ok_or_else(|| format!("no scenario {name}"))?,
             ),
             ["mkfs"] => Text::Mkfs(false),
             ["mkfs", "over"] => Text::Mkfs(true),
@@ -458,10 +458,10 @@ impl FromStr for Program {
         };
         let mortal = matches!(
             text,
-            Text::Steps(_) | Text::Story(_) | Text::Random(_) | Text::Repair(..)
+            Text::Steps(_) | Text::Scenario(_) | Text::Random(_) | Text::Repair(..)
         );
         if dies.is_some() && !mortal {
-            return Err("only steps, stories, random programs and repairs die".into());
+            return Err("only steps, scenarios, random programs and repairs die".into());
         }
         Ok(Self {
             mode,
@@ -484,7 +484,7 @@ mod tests {
         assert_eq!(
             programs.len(),
             ALPHABET.len() * (MODES.len() + ALPHABET.len())
-                + STORIES.len() * MODES.len()
+                + SCENARIOS.len() * MODES.len()
                 + 4
                 + repairs().len()
         );
@@ -521,7 +521,7 @@ mod tests {
             0 => format!("{}", all / 3),
             _ => format!("{} or {}", all / 3, all / 3 + 1),
         };
-        let letters = (ALPHABET.len(), STORIES.len(), repairs().len());
+        let letters = (ALPHABET.len(), SCENARIOS.len(), repairs().len());
         for (text, phrase) in [
             (
                 include_str!("../../../../docs/internals/testing.md"),
@@ -530,7 +530,7 @@ mod tests {
             (
                 include_str!("../../../../docs/internals/crash-consistency.md"),
                 format!(
-                    "{} steps, {} stories and {} repairs make {all} short programs",
+                    "{} steps, {} scenarios and {} repairs make {all} short programs",
                     letters.0, letters.1, letters.2
                 ),
             ),

@@ -23,7 +23,7 @@ const REPAIRS: &[&str] = &[
     // The epoch, which records contradict.
     "op: repair op, later superblock 0",
     "commit: repair commit, later superblock 0",
-    // The L2P log: closed, and an open transaction undone.
+    // The page-table log: closed, and an open transaction undone.
     "op: repair clean, bit l2p-log 0",
     "commit: repair clean, noise l2p-log 0",
     "op: repair clean, noise l2p-log 1",

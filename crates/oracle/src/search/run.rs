@@ -239,7 +239,7 @@ pub fn crashes(
         // A single image is looked at in every way. Else every kind of look has its turn in every
         // program, but not at the same image of each.
         let turn = if only.is_some() { 0 } else { n + shift };
-        let looked = catch_unwind(AssertUnwindSafe(|| run.look(&image, turn, &depth)))
+        let looked = catch_unwind(AssertUnwindSafe(|| run.judge(&image, turn, &depth)))
             .unwrap_or_else(|panic| Err(text_of(&*panic)));
         let state = looked.map_err(|e| (format!("{program} #{n}"), format!("{e}\n{image}")))?;
         add(&coverage.images, 1);

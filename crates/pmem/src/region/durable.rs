@@ -44,8 +44,8 @@ impl Region {
     }
 
     /// The durability edge on every backend. When it returns `Ok`, durable is what a fence makes
-    /// durable and, on [`Backend::File`](crate::Backend::File), everything that any thread stored before the call. There,
-    /// concurrent callers share system calls.
+    /// durable and, on [`Backend::File`](crate::Backend::File), everything that any thread stored before the call.
+    /// There, concurrent callers share system calls.
     ///
     /// # Errors
     /// [`PmemError::Drain`] if the device failed, now or in any earlier drain of this region.
@@ -88,7 +88,7 @@ impl Region {
         self.cpu_fence();
         let result = match (&self.source, &self.disk) {
             (_, Some(disk)) => {
-                wait_for_device(|| disk.settle(&self.memory, ranges.iter().cloned()))
+                wait_for_device(|| disk.write_out(&self.memory, ranges.iter().cloned()))
             }
             (Source::Simulated(Some(observer)), None) if self.backend.needs_drain() => {
                 match self.gate.failure() {
@@ -130,8 +130,8 @@ impl Region {
         self.gate.drain(|| Ok(rustix::fs::fdatasync(file)?))
     }
 
-    /// Of all there is, or of what this thread has settled. No coalescing: the observer shall see each drain, and it takes
-    /// no time.
+    /// Of all there is, or of what this thread has settled. No coalescing: the observer shall see each drain, and it
+    /// takes no time.
     fn drain_simulated(
         &self,
         observer: Option<&dyn Observer>,

@@ -1,5 +1,5 @@
-//! What a region on a disk needs besides: reading ahead, giving memory back, and the batch log. None of it does anything
-//! where the region is memory.
+//! What a region on a disk needs besides: reading ahead, giving memory back, and the batch log. None of it does
+//! anything where the region is memory.
 
 use super::Region;
 use crate::disk::Disk;
@@ -10,8 +10,8 @@ use std::io;
 use std::iter::once;
 
 impl Region {
-    /// Begins to read from a disk what is needed soon: loads read a page at a time otherwise. Many such calls, and then the
-    /// loads, take as long as the disk needs for all of it at once. Nothing to do on memory.
+    /// Begins to read from a disk what is needed soon: loads read a page at a time otherwise. Many such calls, and then
+    /// the loads, take as long as the disk needs for all of it at once. Nothing to do on memory.
     #[track_caller]
     pub fn will_need(&self, off: u64, len: u64) {
         if self.disk.is_some() {
@@ -20,16 +20,16 @@ impl Region {
     }
 
     /// Bytes of memory that belong to this process since they were stored to: at most what
-    /// [`MapOptions::memory`](crate::MapOptions::memory) says, and what is being stored at the moment. Always 0 where the
-    /// region is memory itself.
+    /// [`MapOptions::memory`](crate::MapOptions::memory) says, and what is being stored at the moment. Always 0 where
+    /// the region is memory itself.
     pub fn memory_in_use(&self) -> u64 {
         self.disk.as_ref().map_or(0, Disk::copied)
     }
 
-    /// From now on what is stored outlives this process in `file`, a memfd that another process holds as well, whenever this
-    /// one dies. What the last process had stored, according to the file, is stored again first, and how many bytes these
-    /// were is returned. Comes after the batch log has been replayed, and before anything else is read or stored. Nothing to
-    /// do where the region is memory: there nothing dies with a process.
+    /// From now on what is stored outlives this process in `file`, a memfd that another process holds as well, whenever
+    /// this one dies. What the last process had stored, according to the file, is stored again first, and how many
+    /// bytes these were is returned. Comes after the batch log has been replayed, and before anything else is read or
+    /// stored. Nothing to do where the region is memory: there nothing dies with a process.
     ///
     /// # Errors
     /// [`PmemError::Drain`]: the file is that of another region, or there is no memory.
@@ -41,16 +41,16 @@ impl Region {
             .map_err(|source| PmemError::Drain { source })
     }
 
-    /// Gives memory back, of pages that have been written and have not been stored to for a while, if the bound is near:
-    /// a store that meets it has to do that first. To be called now and then.
+    /// Gives memory back, of pages that have been written and have not been stored to for a while, if the bound is
+    /// near: a store that meets it has to do that first. To be called now and then.
     pub fn trim(&self) {
         if let Some(disk) = &self.disk {
             disk.trim(&self.memory);
         }
     }
 
-    /// What [`Region::settle_ranges`] and drains write of `log.logged` goes to the batch log from now on, which has been
-    /// replayed ([`Region::replay_batches`]). Only where the region is on a disk; elsewhere, and where it
+    /// What [`Region::settle_ranges`] and drains write of `log.logged` goes to the batch log from now on, which has
+    /// been replayed ([`Region::replay_batches`]). Only where the region is on a disk; elsewhere, and where it
     /// goes there already, this does nothing.
     ///
     /// # Errors
@@ -100,7 +100,7 @@ impl Region {
     pub(crate) fn write_out(&self) -> io::Result<()> {
         match &self.disk {
             Some(disk) => {
-                disk.settle(&self.memory, once(0..self.len()))?;
+                disk.write_out(&self.memory, once(0..self.len()))?;
                 disk.empty_batches(&self.memory)
             }
             None => Ok(()),

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use quayfs_layout::BLOCK;
 
-use quayfs_fs::data::together::{Piece, blocks};
+use quayfs_fs::data::atomic::{Piece, blocks};
 
 const B: u64 = BLOCK as u64;
 const WORD: usize = u64::BITS as usize;

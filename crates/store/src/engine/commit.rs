@@ -35,8 +35,8 @@ pub(super) fn media(
     })
 }
 
-/// A flush that has failed once fails for good: what was in the device's cache may be lost, and a later flush that succeeds
-/// knows nothing of it.
+/// A flush that has failed once fails for good: what was in the device's cache may be lost, and a later flush that
+/// succeeds knows nothing of it.
 #[track_caller]
 fn flush_unless_failed(device: &dyn BlockDevice, failed: &AtomicBool) -> std::io::Result<()> {
     unless_failed(failed)?;
@@ -181,7 +181,9 @@ impl Engine {
     /// the media that this mount has ended as it should.
     pub fn mark_clean(&self) -> Result<()> {
         self.flush_device()?;
-        self.ppt.settle().map_err(|err| self.table_error(err))?;
+        self.ppt
+            .close_again()
+            .map_err(|err| self.table_error(err))?;
         (self.journal.set_clean()).map_err(|err| self.journal_error(err))?;
         self.region.empty_batches().map_err(FsError::from)
     }

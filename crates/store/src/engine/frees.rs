@@ -23,7 +23,8 @@ pub(super) struct Deferred {
     lbns: AtomicU64,
     inos: AtomicU64,
     nodes: AtomicU64,
-    /// Held while numbers go from here to their allocator, so that they can be counted once. Before the allocators' locks.
+    /// Held while numbers go from here to their allocator, so that they can be counted once. Before the allocators'
+    /// locks.
     moving: Mutex<()>,
 }
 
@@ -67,8 +68,8 @@ impl Engine {
         }
     }
 
-    /// Brings back what records at or below the durable D have freed (ordering 4: nothing that a
-    /// record above D released is consumed).
+    /// Brings back what records at or below the durable digested_seq have freed (ordering 4: nothing that a
+    /// record above digested_seq released is consumed).
     pub fn release_digested(&self, digested: u64) {
         let due: Vec<(u64, Freed)> = {
             let mut all = self.deferred.by_seq.lock();
@@ -83,14 +84,14 @@ impl Engine {
                 Kind::Inode => self.inos.release(f.range),
                 Kind::Node => {
                     self.node_ids.release(f.range);
-                    self.nodes.unpromise(n);
+                    self.nodes.unreserve(n);
                 }
             }
             self.deferred.count(f.kind).fetch_sub(n, Ordering::AcqRel);
         }
     }
 
-    /// Blocks that no file owns: free at once, after digest, or after a zero batch.
+    /// Blocks that no file owns: free at once, after digest, or after a zeroing pass.
     pub fn blocks_free(&self) -> u64 {
         let _moving = self.deferred.moving.lock();
         self.lbns.free_now() + self.deferred.len(Kind::Lbn)
@@ -115,7 +116,7 @@ impl Engine {
 
 impl Screen for Engine {
     /// LBNs whose bit is clear but that hold something: an entry in state written (a crash came
-    /// between freeing or direct writing and the zero batch), or a live slot.
+    /// between freeing or direct writing and the zeroing pass), or a live slot.
     fn unclean(&self, range: Range<u64>) -> Result<Vec<Range<u64>>> {
         let mut out: Vec<Range<u64>> = Vec::new();
         if self.region.backend() == Backend::Dax {

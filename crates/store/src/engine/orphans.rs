@@ -10,7 +10,7 @@ use quayfs_sync::time::Instant;
 use quayfs_sync::{Condvar, Mutex};
 
 use crate::engine::Engine;
-use crate::turns::Turns;
+use crate::pacing::Pacing;
 
 /// Most that wait; beyond that, the thread that brings an orphan frees it, where it can.
 const WAITING_MAX: usize = 1024;
@@ -27,7 +27,7 @@ struct State {
     /// How many of them are freed.
     freed: u64,
     /// A thread waits for these.
-    hurry: bool,
+    at_once: bool,
 }
 
 /// See the module documentation.
@@ -71,7 +71,7 @@ impl Engine {
         orphans.state.lock().by = Some(current().id());
         let _serving = Serving(orphans);
         let stopping = || self.stopping.load(Ordering::Acquire);
-        let mut turns = Turns::default();
+        let mut turns = Pacing::default();
         let mut s = orphans.state.lock();
         while !stopping() {
             if s.waiting.is_empty() {
@@ -79,14 +79,14 @@ impl Engine {
                 continue;
             }
             let until = Instant::now() + GATHER;
-            while !s.hurry && !stopping() {
+            while !s.at_once && !stopping() {
                 if orphans.come.wait_until(&mut s, until).timed_out() {
                     break;
                 }
             }
             let some = std::mem::take(&mut s.waiting);
             let freed = s.came;
-            s.hurry = false;
+            s.at_once = false;
             drop(s);
             for ino in some.into_iter().take_while(|_| !stopping()) {
                 free(ino);
@@ -104,7 +104,7 @@ impl Engine {
         let mut s = self.orphans.state.lock();
         let last = s.came;
         while s.freed < last && s.by.is_some_and(|by| by != current().id()) {
-            s.hurry = true;
+            s.at_once = true;
             self.orphans.come.notify_one();
             self.orphans.gone.wait(&mut s);
         }

@@ -3,7 +3,7 @@
 //! What is allocated is a bit in a bitmap page, changed by record items only. The allocator is
 //! the DRAM side: per group (one bitmap page) the set of free numbers, loaded on first use. A
 //! number that a record frees comes back when digest has passed that record; an LBN moreover only
-//! after a zero batch (`docs/internals/crash-consistency.md`), so what is handed out reads as zeros.
+//! after a zeroing pass (`docs/internals/crash-consistency.md`), so what is handed out reads as zeros.
 
 use std::ops::Range;
 
@@ -28,7 +28,7 @@ pub enum Kind {
     Node,
 }
 
-/// Tells whether a number whose bit is clear has to go through a zero batch first.
+/// Tells whether a number whose bit is clear has to go through a zeroing pass first.
 pub trait Screen {
     /// Those of `range` that must not be handed out yet.
     fn unclean(&self, range: Range<u64>) -> Result<Vec<Range<u64>>>;
@@ -55,10 +55,10 @@ pub struct Allocator {
     base: u32,
     total: u64,
     groups: Vec<Mutex<Group>>,
-    /// Numbers that can be promised. May lag behind the truth of groups not loaded yet, so a
-    /// promise can turn out empty; the operation then starts over.
+    /// Numbers that can be reserved. May lag behind the truth of groups not loaded yet, so a
+    /// reservation can turn out empty; the operation then starts over.
     credits: AtomicI64,
-    /// Numbers freed, waiting for a zero batch.
+    /// Numbers freed, waiting for a zeroing pass.
     pending: Mutex<RangeSet<u64>>,
     pending_len: AtomicU64,
     /// Held while numbers go from one of these counts to the other, so that they can be counted once. A leaf.
@@ -136,8 +136,8 @@ impl Allocator {
         })
     }
 
-    /// Promises `n` numbers, leaving `keep` alone.
-    pub fn promise(&self, n: u64, keep: u64) -> bool {
+    /// Reserves `n` numbers, leaving `keep` alone.
+    pub fn reserve(&self, n: u64, keep: u64) -> bool {
         if n == 0 {
             return true;
         }
@@ -149,14 +149,14 @@ impl Allocator {
             .is_ok()
     }
 
-    /// Gives back a promise.
-    pub fn unpromise(&self, n: u64) {
+    /// Gives back a reservation.
+    pub fn unreserve(&self, n: u64) {
         if n > 0 {
             self.credits.fetch_add(n as i64, Ordering::AcqRel);
         }
     }
 
-    /// Numbers that are free or will be after the next zero batch.
+    /// Numbers that are free or will be after the next zeroing pass.
     pub fn free(&self) -> u64 {
         self.credits.load(Ordering::Acquire).max(0).cast_unsigned() + self.pending()
     }
@@ -167,7 +167,7 @@ impl Allocator {
         self.free()
     }
 
-    /// Numbers waiting for a zero batch.
+    /// Numbers waiting for a zeroing pass.
     pub fn pending(&self) -> u64 {
         self.pending_len.load(Ordering::Acquire)
     }
@@ -211,7 +211,7 @@ impl Allocator {
         for r in unclean {
             free.remove(r.clone());
             let _moving = self.moving.lock();
-            self.unpromise_signed(-((r.end - r.start) as i64));
+            self.unreserve_signed(-((r.end - r.start) as i64));
             self.add_pending(r);
         }
         group.free = free;
@@ -219,14 +219,14 @@ impl Allocator {
         Ok(())
     }
 
-    fn unpromise_signed(&self, n: i64) {
+    fn unreserve_signed(&self, n: i64) {
         self.credits.fetch_add(n, Ordering::AcqRel);
     }
 
-    /// Allocates one run of at most `want` numbers out of a promise. It starts at `goal` if that is free. Otherwise it
+    /// Allocates one run of at most `want` numbers out of a reservation. It starts at `goal` if that is free. Otherwise it
     /// lies behind what was allocated last, whatever for: what is staged at one time is written in long pieces then. A
     /// place as near to the goal as possible would save its readers nothing, and be a write of its own. `None` if
-    /// the promise was empty (see [`Allocator`]).
+    /// the reservation was empty (see [`Allocator`]).
     pub fn take(
         &self,
         want: u64,
@@ -275,8 +275,8 @@ impl Allocator {
         }
     }
 
-    /// Puts back a run that no record has named. The promise is the caller's again.
-    pub fn untake(&self, range: Range<u64>) {
+    /// Puts back a run that no record has named. The reservation is the caller's again.
+    pub fn put_back(&self, range: Range<u64>) {
         for r in split(range) {
             self.groups[(r.start / BITS_PER_PAGE) as usize]
                 .lock()
@@ -304,18 +304,18 @@ impl Allocator {
     /// Numbers whose freeing record is digested (and, for LBNs, that are zero) can be handed out.
     pub fn release(&self, range: Range<u64>) {
         let n = range.end - range.start;
-        self.untake(range);
-        self.unpromise(n);
+        self.put_back(range);
+        self.unreserve(n);
     }
 
-    /// LBNs whose freeing record is digested wait for the next zero batch.
+    /// LBNs whose freeing record is digested wait for the next zeroing pass.
     pub fn add_pending(&self, range: Range<u64>) {
         self.pending_len
             .fetch_add(range.end - range.start, Ordering::AcqRel);
         self.pending.lock().insert(range);
     }
 
-    /// Which LBNs of a range wait for a zero batch, in order.
+    /// Which LBNs of a range wait for a zeroing pass, in order.
     pub fn pending_in(&self, range: Range<u64>) -> Vec<Range<u64>> {
         if self.pending() == 0 {
             return Vec::new();
@@ -340,14 +340,14 @@ impl Allocator {
         runs
     }
 
-    /// A zero batch has made `range` clean: it can be handed out.
+    /// A zeroing pass has made `range` clean: it can be handed out.
     pub fn cleaned(&self, range: Range<u64>) {
         self.pending.lock().remove(range.clone());
         let n = range.end - range.start;
-        self.untake(range);
+        self.put_back(range);
         let _moving = self.moving.lock();
         self.pending_len.fetch_sub(n, Ordering::AcqRel);
-        self.unpromise(n);
+        self.unreserve(n);
     }
 
     /// Loads every group, so that the number of free ones is exact.

@@ -156,7 +156,7 @@ struct Leaf {
 }
 
 impl Leaf {
-    fn look(src: &dyn PageSource, dir: &Inode, first: u64, name: &[u8]) -> Result<Self> {
+    fn find(src: &dyn PageSource, dir: &Inode, first: u64, name: &[u8]) -> Result<Self> {
         let path = descend(src, dir, first)?;
         let page = src.read(path.leaf)?;
         expect(src, &page, path.leaf, NodeKind::DirLeaf)?;
@@ -182,7 +182,7 @@ pub fn vacancy(src: &dyn PageSource, hash: NameHash, dir: &Inode, name: &[u8]) -
     let first = hash.cookie(name);
     let leaf = match dir.root {
         0 => None,
-        _ => Some(Leaf::look(src, dir, first, name)?),
+        _ => Some(Leaf::find(src, dir, first, name)?),
     };
     Ok(Vacancy { first, leaf })
 }
@@ -207,7 +207,7 @@ pub fn insert(
     for _ in 0..8 {
         let Leaf { path, taken, end } = match leaf.take() {
             Some(leaf) => leaf,
-            None => Leaf::look(txn, dir, first, name)?,
+            None => Leaf::find(txn, dir, first, name)?,
         };
         let Some(end) = room(txn, path.leaf, end, need)? else {
             split(txn, (dir_ino, dir), &path)?;

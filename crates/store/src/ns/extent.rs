@@ -89,7 +89,7 @@ impl ExtentMap {
                 return Err(damaged(format_args!("extent chain does not end")));
             }
             // Changes log places without reading the page, so only homes tell the truth. An inode whose extents have
-            // to be loaded has no record above D (cells with one keep their map).
+            // to be loaded has no record above digested_seq (handles with one keep their map).
             let Some(page) = src.home(id)? else {
                 return Err(damaged(format_args!("extent page {id} is missing")));
             };
@@ -303,7 +303,7 @@ impl ExtentMap {
     }
 
     /// The record of all changes so far was appended.
-    pub fn keep(&mut self) {
+    pub fn appended(&mut self) {
         self.changes.clear();
         self.give_memory();
     }

@@ -1,8 +1,8 @@
 //! Inodes in DRAM.
 //!
-//! A cell holds the locks of one inode, its newest published image, and how often the kernel has looked it
+//! A handle holds the locks of one inode, its newest published image, and how often the kernel has looked it
 //! up. Cells whose last record is digested may be dropped at any time; what they counted is kept apart then,
-//! so a million known files do not need a million cells.
+//! so a million known files do not need a million handles.
 
 use std::sync::Arc;
 
@@ -20,12 +20,12 @@ use crate::error::{FsError, Result};
 use crate::ns::extent::ExtentMap;
 use crate::txn::PageSource;
 
-/// About what a cell takes, with its place in the cache.
-pub const CELL_BYTES: usize = size_of::<Cell>() + 64;
+/// About what a handle takes, with its place in the cache.
+pub const HANDLE_BYTES: usize = size_of::<InodeHandle>() + 64;
 
 /// One inode in DRAM. Locks are taken in the order of the fields; `fs::locks` is the only place
 /// where two inodes are locked.
-pub struct Cell {
+pub struct InodeHandle {
     /// Inode number.
     pub ino: Ino,
     /// Operation lock: exclusive for what changes names, links or attributes; shared for data.
@@ -46,7 +46,7 @@ pub struct Cell {
     presumed: AtomicBool,
 }
 
-impl Cell {
+impl InodeHandle {
     fn new(ino: Ino, image: Inode, seq: u64, policy: Policy, lookups: u64) -> Self {
         Self {
             ino,
@@ -115,9 +115,9 @@ impl Cell {
 
 /// All inodes known in DRAM.
 pub struct InodeCache {
-    cells: DashMap<Ino, Arc<Cell>, FxBuildHasher>,
-    /// Lookups of inodes that are known and have no cell. Looked at and changed only by a thread that has exclusive
-    /// access to the shard of `cells` that the inode belongs to.
+    handles: DashMap<Ino, Arc<InodeHandle>, FxBuildHasher>,
+    /// Lookups of inodes that are known and have no handle. Looked at and changed only by a thread that has exclusive
+    /// access to the shard of `handles` that the inode belongs to.
     parked: DashMap<Ino, u64, FxBuildHasher>,
     /// The kernel knows inodes that it has learnt of from another daemon.
     presumes: bool,
@@ -128,7 +128,7 @@ impl InodeCache {
     /// An empty cache of files that are locked as `policy` says.
     pub fn new(policy: Policy) -> Self {
         Self {
-            cells: DashMap::with_hasher(FxBuildHasher),
+            handles: DashMap::with_hasher(FxBuildHasher),
             parked: DashMap::with_hasher(FxBuildHasher),
             presumes: false,
             policy,
@@ -148,87 +148,93 @@ impl InodeCache {
 
     /// Whether the kernel may know the inode, but not from this daemon: then only the kernel can say.
     pub fn is_presumed(&self, ino: Ino) -> bool {
-        self.is_known(ino) && !self.cells.get(&ino).is_some_and(|c| c.is_looked_up())
+        self.is_known(ino) && !self.handles.get(&ino).is_some_and(|c| c.is_looked_up())
     }
 
-    /// The kernel does not know this inode, which has no name any more. Its cell, which remembers that.
-    pub fn denied(&self, src: &dyn PageSource, ino: Ino) -> Result<Arc<Cell>> {
-        let cell = self.get(src, ino)?;
-        cell.presumed.store(false, Ordering::Release);
-        Ok(cell)
+    /// The kernel does not know this inode, which has no name any more. Its handle, which remembers that.
+    pub fn denied(&self, src: &dyn PageSource, ino: Ino) -> Result<Arc<InodeHandle>> {
+        let handle = self.get(src, ino)?;
+        handle.presumed.store(false, Ordering::Release);
+        Ok(handle)
     }
 
-    /// The cell of a live inode; reads its image from the inode table if need be.
-    pub fn get(&self, src: &dyn PageSource, ino: Ino) -> Result<Arc<Cell>> {
-        self.look(src, ino, |_| ()).map(|(cell, ())| cell)
+    /// The handle of a live inode; reads its image from the inode table if need be.
+    pub fn get(&self, src: &dyn PageSource, ino: Ino) -> Result<Arc<InodeHandle>> {
+        self.get_and(src, ino, |_| ()).map(|(handle, ())| handle)
     }
 
     /// [`InodeCache::get`], and what `f` finds in the newest published image.
-    pub fn look<T>(
+    pub fn get_and<T>(
         &self,
         src: &dyn PageSource,
         ino: Ino,
         f: impl FnOnce(&Inode) -> T,
-    ) -> Result<(Arc<Cell>, T)> {
-        let cell = match self.cells.get(&ino) {
+    ) -> Result<(Arc<InodeHandle>, T)> {
+        let handle = match self.handles.get(&ino) {
             Some(c) => c.clone(),
             None => self.load(src, ino)?,
         };
-        let found = cell.with(|i| (i.mode != 0).then(|| f(i)));
-        found.map(|t| (cell, t)).ok_or(FsError::Stale)
+        let found = handle.with(|i| (i.mode != 0).then(|| f(i)));
+        found.map(|t| (handle, t)).ok_or(FsError::Stale)
     }
 
-    fn load(&self, src: &dyn PageSource, ino: Ino) -> Result<Arc<Cell>> {
-        match self.cells.entry(ino) {
+    fn load(&self, src: &dyn PageSource, ino: Ino) -> Result<Arc<InodeHandle>> {
+        match self.handles.entry(ino) {
             Entry::Occupied(e) => Ok(e.get().clone()),
             Entry::Vacant(e) => {
                 let image = read_image(src, ino)?.ok_or(FsError::Stale)?;
-                let cell = Arc::new(Cell::new(ino, image, 0, self.policy, self.unpark(ino)));
-                cell.presumed.store(self.presumes, Ordering::Relaxed);
-                e.insert(cell.clone());
-                Ok(cell)
+                let handle = Arc::new(InodeHandle::new(
+                    ino,
+                    image,
+                    0,
+                    self.policy,
+                    self.unpark(ino),
+                ));
+                handle.presumed.store(self.presumes, Ordering::Relaxed);
+                e.insert(handle.clone());
+                Ok(handle)
             }
         }
     }
 
     /// Looks at the newest published image of an inode, if it is in DRAM. Those of inodes that are being changed are.
     pub fn published<T>(&self, ino: Ino, f: impl FnOnce(&Inode) -> T) -> Option<T> {
-        self.cells.get(&ino).map(|c| c.with(f))
+        self.handles.get(&ino).map(|c| c.with(f))
     }
 
-    /// The lookups that are counted apart, for a cell that is about to be made.
+    /// The lookups that are counted apart, for a handle that is about to be made.
     fn unpark(&self, ino: Ino) -> u64 {
         self.parked.remove(&ino).map_or(0, |(_, lookups)| lookups)
     }
 
-    /// Adds the cell of a new inode whose record `seq` was appended.
-    pub(crate) fn add(&self, ino: Ino, image: Inode, seq: u64) -> Arc<Cell> {
+    /// Adds the handle of a new inode whose record `seq` was appended.
+    pub(crate) fn add(&self, ino: Ino, image: Inode, seq: u64) -> Arc<InodeHandle> {
         // The kernel may still have to say that it has forgotten an inode that had the number before.
         let new = |lookups| {
-            let cell = Cell::new(ino, image, seq, self.policy, lookups);
-            cell.presumed.store(self.presumes, Ordering::Relaxed);
-            Arc::new(cell)
+            let handle = InodeHandle::new(ino, image, seq, self.policy, lookups);
+            handle.presumed.store(self.presumes, Ordering::Relaxed);
+            Arc::new(handle)
         };
-        match self.cells.entry(ino) {
+        match self.handles.entry(ino) {
             Entry::Occupied(mut e) => {
-                let cell = new(e.get().lookups.load(Ordering::Acquire));
-                e.insert(cell.clone());
-                cell
+                let handle = new(e.get().lookups.load(Ordering::Acquire));
+                e.insert(handle.clone());
+                handle
             }
             Entry::Vacant(e) => {
-                let cell = new(self.unpark(ino));
-                e.insert(cell.clone());
-                cell
+                let handle = new(self.unpark(ino));
+                e.insert(handle.clone());
+                handle
             }
         }
     }
 
     /// The kernel has forgotten `n` lookups; whether none is left.
     pub fn forget(&self, ino: Ino, n: u64) -> bool {
-        if let Some(cell) = self.cells.get(&ino) {
-            return cell.forget(n);
+        if let Some(handle) = self.handles.get(&ino) {
+            return handle.forget(n);
         }
-        match self.cells.entry(ino) {
+        match self.handles.entry(ino) {
             Entry::Occupied(e) => e.get().forget(n),
             Entry::Vacant(_) => {
                 let left = self.unpark(ino).saturating_sub(n);
@@ -242,40 +248,40 @@ impl InodeCache {
 
     /// Whether the kernel knows the inode.
     pub fn is_known(&self, ino: Ino) -> bool {
-        if let Some(cell) = self.cells.get(&ino) {
-            return cell.is_known();
+        if let Some(handle) = self.handles.get(&ino) {
+            return handle.is_known();
         }
-        match self.cells.entry(ino) {
+        match self.handles.entry(ino) {
             Entry::Occupied(e) => e.get().is_known(),
             Entry::Vacant(_) => self.presumes || self.parked.contains_key(&ino),
         }
     }
 
-    /// Number of cells.
+    /// Number of handles.
     pub fn len(&self) -> usize {
-        self.cells.len()
+        self.handles.len()
     }
 
-    /// Whether no cell is in DRAM.
+    /// Whether no handle is in DRAM.
     pub fn is_empty(&self) -> bool {
-        self.cells.is_empty()
+        self.handles.is_empty()
     }
 
-    /// Calls `f` for every cell.
-    pub fn for_each(&self, mut f: impl FnMut(&Arc<Cell>)) {
-        for c in self.cells.iter() {
+    /// Calls `f` for every handle.
+    pub fn for_each(&self, mut f: impl FnMut(&Arc<InodeHandle>)) {
+        for c in self.handles.iter() {
             f(c.value());
         }
     }
 
-    /// Drops cells that are not in use and whose records are digested until about `keep` are left; returns the append
+    /// Drops handles that are not in use and whose records are digested until about `keep` are left; returns the append
     /// windows they held.
     pub fn evict(&self, digested: u64, keep: usize) -> Vec<Range<u64>> {
-        let mut surplus = self.cells.len().saturating_sub(keep);
+        let mut surplus = self.handles.len().saturating_sub(keep);
         let mut windows = Vec::new();
         if surplus > 0 {
-            self.cells.retain(|ino, c| {
-                // Alone with the cell first, then its number: a thread that still held it could raise the number
+            self.handles.retain(|ino, c| {
+                // Alone with the handle first, then its number: a thread that still held it could raise the number
                 // between the two looks.
                 let unused = surplus > 0 && Arc::get_mut(c).is_some();
                 let drop = unused && c.seq() <= digested;

@@ -68,7 +68,7 @@ impl Intents {
         })
     }
 
-    /// A table that promises nothing, for a read-only mount with a damaged one.
+    /// An empty table, for a read-only mount with a damaged one.
     pub fn empty(g: &Geometry) -> Self {
         Self {
             base: g.intent_base as u32,
@@ -105,35 +105,35 @@ impl Intents {
         self.truncates.load(Ordering::Acquire)
     }
 
-    /// Promises something within a transaction.
+    /// Begins an intent within a transaction.
     ///
     /// # Errors
     /// [`FsError::NoSpace`] if the table is full.
-    pub fn promise(&self, txn: &mut Txn<'_>, ino: Ino, kind: IntentKind) -> Result<Promise<'_>> {
+    pub fn begin(&self, txn: &mut Txn<'_>, ino: Ino, kind: IntentKind) -> Result<BegunIntent<'_>> {
         let intent = Intent { ino, kind };
         let slot = self.take()?;
         self.write(txn, slot, Some(intent));
-        Ok(Promise {
+        Ok(BegunIntent {
             intents: self,
             intent,
             slot: Some(slot),
         })
     }
 
-    /// Says within a transaction that a promise is kept, if there is one.
-    pub fn fulfil(&self, txn: &mut Txn<'_>, ino: Ino, kind: IntentKind) -> Option<Fulfilled> {
+    /// Finishes an intent within a transaction, if there is one.
+    pub fn finish(&self, txn: &mut Txn<'_>, ino: Ino, kind: IntentKind) -> Option<FinishedIntent> {
         let slot = self.find(ino, kind)?;
         self.write(txn, slot, None);
-        Some(Fulfilled { ino, kind })
+        Some(FinishedIntent { ino, kind })
     }
 
-    /// As [`Intents::fulfil`], for all that was promised about an inode.
-    pub fn fulfil_all(&self, txn: &mut Txn<'_>, ino: Ino) -> [Option<Fulfilled>; 2] {
+    /// As [`Intents::finish`], for all intents of an inode.
+    pub fn finish_all(&self, txn: &mut Txn<'_>, ino: Ino) -> [Option<FinishedIntent>; 2] {
         let kinds = [IntentKind::Orphan, IntentKind::Truncate];
-        kinds.map(|kind| self.fulfil(txn, ino, kind))
+        kinds.map(|kind| self.finish(txn, ino, kind))
     }
 
-    /// Takes an entry for a transaction that is about to promise something.
+    /// Takes an entry for a transaction that is about to begin an intent.
     fn take(&self) -> Result<Slot> {
         let mut s = self.state.lock();
         if let Some(slot) = s.free.pop() {
@@ -147,7 +147,7 @@ impl Intents {
     }
 
     /// Puts back an entry that no record has named.
-    fn untake(&self, slot: Slot) {
+    fn put_back(&self, slot: Slot) {
         self.state.lock().free.push(slot);
     }
 
@@ -167,7 +167,7 @@ impl Intents {
         self.state.lock().by_inode.get(&(ino, kind as u64)).copied()
     }
 
-    /// The record that makes the promise was appended.
+    /// The record that begins the intent was appended.
     fn made(&self, slot: Slot, intent: Intent) {
         let mut s = self.state.lock();
         s.by_inode.insert((intent.ino, intent.kind as u64), slot);
@@ -177,9 +177,9 @@ impl Intents {
         );
     }
 
-    /// The record that fulfils the promise was appended: the entry can be used again, because the next record that
+    /// The record that finishes the intent was appended: the entry can be used again, because the next record that
     /// logs it comes after that one.
-    pub(crate) fn kept(&self, Fulfilled { ino, kind }: Fulfilled) {
+    pub(crate) fn kept(&self, FinishedIntent { ino, kind }: FinishedIntent) {
         let mut s = self.state.lock();
         if let Some(slot) = s.by_inode.remove(&(ino, kind as u64)) {
             s.free.push(slot);
@@ -189,15 +189,15 @@ impl Intents {
     }
 }
 
-/// A promise that a record makes, with an entry that returns to the table unless that record is appended.
+/// An intent that a record begins, with an entry that returns to the table unless that record is appended.
 #[must_use]
-pub struct Promise<'i> {
+pub struct BegunIntent<'i> {
     intents: &'i Intents,
     intent: Intent,
     slot: Option<Slot>,
 }
 
-impl Promise<'_> {
+impl BegunIntent<'_> {
     /// The record was appended.
     pub(crate) fn made(mut self) {
         if let Some(slot) = self.slot.take() {
@@ -206,18 +206,18 @@ impl Promise<'_> {
     }
 }
 
-impl Drop for Promise<'_> {
+impl Drop for BegunIntent<'_> {
     fn drop(&mut self) {
         if let Some(slot) = self.slot {
-            self.intents.untake(slot);
+            self.intents.put_back(slot);
         }
     }
 }
 
-/// A promise that a record says is kept.
+/// An intent that a record finishes.
 #[must_use]
 #[derive(Debug)]
-pub struct Fulfilled {
+pub struct FinishedIntent {
     ino: Ino,
     kind: IntentKind,
 }

@@ -96,15 +96,15 @@ pub struct NodeStore {
     watch: Watch,
     cache: DashMap<u32, Arc<Page>, FxBuildHasher>,
     free: Arc<Mutex<Vec<u64>>>,
-    /// Pages promised: every node that exists or that an operation may still create.
+    /// Pages reserved: every node that exists or that an operation may still create.
     live: AtomicU64,
-    /// One bit per static node id: its page exists or is promised.
+    /// One bit per static node id: its page exists or is reserved.
     present: Vec<AtomicU64>,
-    /// Pages that no promise may touch: the largest record must always be digestible.
+    /// Pages that no reservation may touch: the largest record must always be digestible.
     reserve: u64,
     /// The home page that was read last: a hint, of which the scheduler of tests need not know.
     last_read: std::sync::atomic::AtomicU64,
-    /// Pages beyond that which only operations that give space back may be promised.
+    /// Pages beyond that which only operations that give space back may be reserved.
     privileged: u64,
     /// Damaged NAT entries: how many, and the first one.
     damage: Option<(u64, String)>,
@@ -194,7 +194,8 @@ impl NodeStore {
         }
     }
 
-    /// Pages that were written together are often read together: once homes are read in order, those behind are asked for.
+    /// Pages that were written together are often read together: once homes are read in order, those behind are asked
+    /// for.
     fn read_ahead(&self, page: u64) {
         let last = self.last_read.swap(page, Ordering::Relaxed);
         let is_next = (last + 1..last + 4).contains(&page);
@@ -219,7 +220,8 @@ impl NodeStore {
     /// Reads and checks the home page of a node; `None` if the node has none.
     ///
     /// # Errors
-    /// [`FsError::Damaged`](crate::error::FsError::Damaged) if it is not one that the node can have, whatever its checksum says.
+    /// [`FsError::Damaged`](crate::error::FsError::Damaged) if it is not one that the node can have, whatever its
+    /// checksum says.
     pub fn home(&self, id: u32) -> Result<Option<PageBytes>> {
         self.look_home(id)
             .map_err(|fault| self.watch.damaged(fault))
@@ -361,9 +363,9 @@ impl NodeStore {
         }
     }
 
-    /// Promises `n` pages. Deletes and truncates (`privileged`) may use some that ordinary operations leave alone;
+    /// Reserves `n` pages. Deletes and truncates (`privileged`) may use some that ordinary operations leave alone;
     /// none may use those that digest needs (ordering 6).
-    pub fn promise(&self, n: u64, privileged: bool) -> bool {
+    pub fn reserve(&self, n: u64, privileged: bool) -> bool {
         if n == 0 {
             return true;
         }
@@ -376,15 +378,15 @@ impl NodeStore {
             .is_ok()
     }
 
-    /// Gives back promised pages that are not needed (any more).
-    pub fn unpromise(&self, n: u64) {
+    /// Gives back reserved pages that are not needed (any more).
+    pub fn unreserve(&self, n: u64) {
         if n > 0 {
             self.live.fetch_sub(n, Ordering::AcqRel);
         }
     }
 
     /// Marks the page of a static node as existing; whether it did not before, in which case the
-    /// caller's promise covers it from now on.
+    /// caller's reservation covers it from now on.
     pub fn touch_static(&self, id: u32) -> bool {
         let bit = 1 << (id % 64);
         self.present[id as usize / 64].fetch_or(bit, Ordering::AcqRel) & bit == 0
@@ -396,13 +398,13 @@ impl NodeStore {
         self.present[id as usize / 64].fetch_and(!bit, Ordering::AcqRel) & bit != 0
     }
 
-    /// Accounts for a page that digest creates without a promise: an inode page that was dropped
+    /// Accounts for a page that digest creates without a reservation: an inode page that was dropped
     /// as empty while an operation was about to use it. The reserve covers it.
     pub fn force_live(&self) {
         self.live.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Pages that ordinary operations can still be promised.
+    /// Pages that ordinary operations can still be reserved.
     pub fn available(&self) -> u64 {
         let limit = self
             .geo
@@ -411,7 +413,7 @@ impl NodeStore {
         limit.saturating_sub(self.live.load(Ordering::Acquire))
     }
 
-    /// Pages of the inode table that exist or are promised.
+    /// Pages of the inode table that exist or are reserved.
     pub fn inode_pages(&self) -> u64 {
         let (first, end) = (self.geo.inode_base, self.geo.dyn_base);
         let words = first / 64..end.div_ceil(64);
@@ -429,7 +431,7 @@ impl NodeStore {
             .sum()
     }
 
-    /// Pages promised or in use.
+    /// Pages reserved or in use.
     pub fn live(&self) -> u64 {
         self.live.load(Ordering::Acquire)
     }
@@ -445,7 +447,7 @@ impl NodeStore {
     }
 
     /// Returns pages that never became reachable.
-    pub fn untake_pages(&self, pages: &[u64]) {
+    pub fn put_back_pages(&self, pages: &[u64]) {
         self.free.lock().extend_from_slice(pages);
     }
 

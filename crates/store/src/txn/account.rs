@@ -67,7 +67,7 @@ pub(super) struct Account {
 
 impl Account {
     /// The record was appended.
-    fn settle(&mut self) {
+    fn appended(&mut self) {
         for s in self.shares.drain(..) {
             s.project.add(s.blocks - s.held.0, s.inodes - s.held.1);
         }
@@ -199,6 +199,6 @@ impl Txn<'_> {
     }
 
     pub(super) fn settle_account(&mut self) {
-        self.account.settle();
+        self.account.appended();
     }
 }

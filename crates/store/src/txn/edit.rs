@@ -9,7 +9,7 @@ use quayfs_sync::{MutexGuard, lock_noting};
 
 use crate::error::{FsError, Result};
 use crate::ns::extent::ExtentMap;
-use crate::ns::inode::Cell;
+use crate::ns::inode::InodeHandle;
 use crate::txn::Txn;
 
 /// See the module documentation. Dropped before it is committed, it leaves the inode as it was. Until it is dropped no
@@ -19,7 +19,7 @@ pub struct Edit<'c> {
     /// The image as the record will say it.
     pub image: Inode,
     map: Option<MapChange<'c>>,
-    cell: &'c Cell,
+    handle: &'c InodeHandle,
     fate: Fate,
     // Last, so that it is let go of last.
     commit: Option<MutexGuard<'c, ()>>,
@@ -40,11 +40,11 @@ impl<'c> Edit<'c> {
     /// An inode whose operation lock the caller holds exclusively, which keeps every other operation from it, and
     /// `image`, read under that lock.
     #[inline]
-    pub fn exclusive(cell: &'c Cell, image: Inode) -> Self {
+    pub fn exclusive(handle: &'c InodeHandle, image: Inode) -> Self {
         Self {
             image,
             map: None,
-            cell,
+            handle,
             fate: Fate::Stays,
             commit: None,
         }
@@ -56,8 +56,8 @@ impl<'c> Edit<'c> {
     /// # Errors
     /// [`FsError::Stale`] if the inode has been freed.
     #[inline]
-    pub fn shared(cell: &'c Cell) -> Result<Self> {
-        Self::under(cell, cell.commit.lock())
+    pub fn shared(handle: &'c InodeHandle) -> Result<Self> {
+        Self::under(handle, handle.commit.lock())
     }
 
     /// [`Edit::shared`], which calls `waited` if another thread had the mutex.
@@ -65,15 +65,18 @@ impl<'c> Edit<'c> {
     /// # Errors
     /// The same.
     #[inline]
-    pub fn shared_noting(cell: &'c Cell, waited: impl FnOnce()) -> Result<Self> {
-        Self::under(cell, lock_noting(&cell.commit, waited))
+    pub fn shared_noting(handle: &'c InodeHandle, waited: impl FnOnce()) -> Result<Self> {
+        Self::under(handle, lock_noting(&handle.commit, waited))
     }
 
     /// [`Edit::shared`] for two inodes, in the order of their numbers, or for one that is given twice.
     ///
     /// # Errors
     /// The same.
-    pub fn shared_pair(one: &'c Cell, other: &'c Cell) -> Result<(Self, Option<Self>)> {
+    pub fn shared_pair(
+        one: &'c InodeHandle,
+        other: &'c InodeHandle,
+    ) -> Result<(Self, Option<Self>)> {
         if one.ino == other.ino {
             return Ok((Self::shared(one)?, None));
         }
@@ -87,11 +90,11 @@ impl<'c> Edit<'c> {
     }
 
     #[inline]
-    fn under(cell: &'c Cell, commit: MutexGuard<'c, ()>) -> Result<Self> {
+    fn under(handle: &'c InodeHandle, commit: MutexGuard<'c, ()>) -> Result<Self> {
         let edit = Self {
-            image: cell.image(),
+            image: handle.image(),
             map: None,
-            cell,
+            handle,
             fate: Fate::Stays,
             commit: Some(commit),
         };
@@ -104,14 +107,14 @@ impl<'c> Edit<'c> {
     /// Its number.
     #[inline]
     pub fn ino(&self) -> Ino {
-        self.cell.ino
+        self.handle.ino
     }
 
     /// Changes the extent map, which is loaded: reserves `places` first, then lets `f` change it and the image. If that
     /// fails, or nothing is committed, the map is as it was before.
     ///
     /// # Errors
-    /// [`FsError::Short`] without room for the places, and those of `f`.
+    /// [`FsError::OutOf`] without room for the places, and those of `f`.
     pub fn extents(
         &mut self,
         txn: &mut Txn<'_>,
@@ -119,20 +122,20 @@ impl<'c> Edit<'c> {
         f: impl FnOnce(&mut ExtentMap, &mut Txn<'_>, &mut Inode) -> Result<()>,
     ) -> Result<()> {
         debug_assert!(self.commit.is_some(), "ordering 5");
-        let mut slot = self.cell.extents.write();
+        let mut slot = self.handle.extents.write();
         let Some(x) = slot.as_mut() else {
             return Err(FsError::internal("the extent map is not loaded"));
         };
         let image = &mut self.image;
         let result = x
-            .reserve(txn, self.cell.ino, image, places)
+            .reserve(txn, self.handle.ino, image, places)
             .and_then(|()| f(x, txn, image));
         if let Err(err) = result {
             x.undo();
             return Err(err);
         }
         self.map.get_or_insert(MapChange {
-            cell: self.cell,
+            handle: self.handle,
             kept: false,
         });
         Ok(())
@@ -155,9 +158,9 @@ impl<'c> Edit<'c> {
     /// Logs the image.
     pub(super) fn log(&self, txn: &mut Txn<'_>) -> Result<()> {
         match self.fate {
-            Fate::Freed => txn.free_ino(self.cell.ino, self.image.project),
+            Fate::Freed => txn.free_ino(self.handle.ino, self.image.project),
             Fate::Stays | Fate::Told => {
-                txn.put_inode(self.cell.ino, &self.image);
+                txn.put_inode(self.handle.ino, &self.image);
                 Ok(())
             }
         }
@@ -166,14 +169,14 @@ impl<'c> Edit<'c> {
     /// Record `seq` was appended: shows the map, then the image. The commit mutex stays with the edit.
     pub(super) fn install(&mut self, seq: u64) {
         if let Some(map) = self.map.take() {
-            map.keep();
+            map.appended();
         }
         if self.fate == Fate::Freed {
             self.image = Inode::default();
         }
-        self.cell.install(&self.image, seq);
+        self.handle.install(&self.image, seq);
         if self.fate == Fate::Told {
-            self.cell.looked_up();
+            self.handle.looked_up();
         }
     }
 }
@@ -181,21 +184,21 @@ impl<'c> Edit<'c> {
 /// Changes of an extent map whose record is not appended yet. Dropped without [`MapChange::keep`] they are taken back:
 /// a mount that becomes read-only because the record could not be appended still shows the file as it was.
 struct MapChange<'c> {
-    cell: &'c Cell,
+    handle: &'c InodeHandle,
     kept: bool,
 }
 
 impl MapChange<'_> {
-    fn keep(mut self) {
+    fn appended(mut self) {
         self.kept = true;
     }
 }
 
 impl Drop for MapChange<'_> {
     fn drop(&mut self) {
-        if let Some(x) = self.cell.extents.write().as_mut() {
+        if let Some(x) = self.handle.extents.write().as_mut() {
             if self.kept {
-                x.keep();
+                x.appended();
             } else {
                 x.undo();
             }

@@ -1,4 +1,4 @@
-//! Numbers of nodes, inodes and blocks: taken out of the promise, and freed.
+//! Numbers of nodes, inodes and blocks: taken out of the reservation, and freed.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use quayfs_layout::node::{self, NodeKind};
 use quayfs_layout::{Ino, Lbn, inode};
 
 use super::{Draft, Freed, Txn};
-use crate::error::{FsError, Result, Shortage};
+use crate::error::{FsError, Resource, Result};
 use crate::ns::alloc::{Allocator, Kind, NoScreen};
 use crate::ns::node::zero_page;
 
@@ -28,10 +28,10 @@ impl<'e> Txn<'e> {
         }
     }
 
-    /// Creates a node out of the promise.
+    /// Creates a node out of the reservation.
     pub fn new_node(&mut self, kind: NodeKind, owner: Ino) -> Result<u32> {
         if self.nodes == 0 || self.node_ids == 0 {
-            return Err(FsError::Short(Shortage::Nodes));
+            return Err(FsError::OutOf(Resource::Nodes));
         }
         let range = self.take(Kind::Node, 1, None)?;
         self.nodes -= 1;
@@ -76,21 +76,21 @@ impl<'e> Txn<'e> {
     fn take(&mut self, kind: Kind, want: u64, goal: Option<u64>) -> Result<Range<u64>> {
         let screen = self.engine.screen(kind);
         let short = match kind {
-            Kind::Lbn => Shortage::Blocks,
-            Kind::Inode | Kind::Node => Shortage::Nodes,
+            Kind::Lbn => Resource::Blocks,
+            Kind::Inode | Kind::Node => Resource::Nodes,
         };
         let got = self
             .allocator(kind)
             .take(want, goal, &self.engine.nodes, screen)?;
-        let range = got.ok_or(FsError::Short(short))?;
+        let range = got.ok_or(FsError::OutOf(short))?;
         self.taken.push((kind, range.clone()));
         Ok(range)
     }
 
-    /// Allocates an inode number out of the promise.
+    /// Allocates an inode number out of the reservation.
     pub fn take_ino(&mut self) -> Result<Ino> {
         if self.inodes == 0 {
-            return Err(FsError::Short(Shortage::Nodes));
+            return Err(FsError::OutOf(Resource::Nodes));
         }
         let range = self.take(Kind::Inode, 1, None)?;
         self.inodes -= 1;
@@ -116,10 +116,10 @@ impl<'e> Txn<'e> {
         Ok(())
     }
 
-    /// Allocates one run of at most `want` LBNs out of the promise.
+    /// Allocates one run of at most `want` LBNs out of the reservation.
     pub fn take_blocks(&mut self, want: u64, goal: Option<Lbn>) -> Result<Range<Lbn>> {
         if self.blocks < want {
-            return Err(FsError::Short(Shortage::Blocks));
+            return Err(FsError::OutOf(Resource::Blocks));
         }
         let range = self.take(Kind::Lbn, want, goal)?;
         self.blocks -= range.end - range.start;
@@ -127,17 +127,17 @@ impl<'e> Txn<'e> {
         Ok(range)
     }
 
-    /// Logs LBNs that the caller had taken before (an append window) as allocated. Their promise
+    /// Logs LBNs that the caller had taken before (an append window) as allocated. Their reservation
     /// is spent.
     pub fn use_blocks(&mut self, range: Range<Lbn>) {
         self.bits(Kind::Lbn, range, true);
     }
 
-    /// Takes LBNs ahead of use: nothing is logged, and the promise goes to the caller. They are
+    /// Takes LBNs ahead of use: nothing is logged, and the reservation goes to the caller. They are
     /// returned like all others if the transaction fails.
     pub fn take_window(&mut self, want: u64, goal: Option<Lbn>) -> Result<Range<Lbn>> {
         if self.blocks < want {
-            return Err(FsError::Short(Shortage::Blocks));
+            return Err(FsError::OutOf(Resource::Blocks));
         }
         let range = self.take(Kind::Lbn, want, goal)?;
         self.blocks -= range.end - range.start;

@@ -9,7 +9,7 @@ use quayfs_layout::quota::Limits;
 
 use crate::engine::Engine;
 use crate::error::Result;
-use crate::ns::intent::{Fulfilled, Promise};
+use crate::ns::intent::{BegunIntent, FinishedIntent};
 use crate::ns::quota::Project;
 use crate::txn::{Edit, Txn};
 
@@ -37,9 +37,9 @@ const EDITS_MAX: usize = 4;
 pub struct Outcome<'o, 'c> {
     edits: [Option<&'o mut Edit<'c>>; EDITS_MAX],
     new: Option<New<'o>>,
-    promise: Option<Promise<'c>>,
+    begun: Option<BegunIntent<'c>>,
     /// Of each kind of intent.
-    fulfilled: [Option<Fulfilled>; 2],
+    finished: [Option<FinishedIntent>; 2],
     limits: Option<(Arc<Project>, Limits)>,
 }
 
@@ -79,16 +79,16 @@ impl<'o, 'c> Outcome<'o, 'c> {
         self
     }
 
-    /// The promise is made.
+    /// This intent is begun.
     #[inline]
-    pub fn promises(mut self, promise: Option<Promise<'c>>) -> Self {
-        self.promise = promise;
+    pub fn begins(mut self, begun: Option<BegunIntent<'c>>) -> Self {
+        self.begun = begun;
         self
     }
 
-    /// These promises are kept, those of an inode.
-    pub fn fulfils(mut self, fulfilled: [Option<Fulfilled>; 2]) -> Self {
-        self.fulfilled = fulfilled;
+    /// These intents of an inode are finished.
+    pub fn finishes(mut self, finished: [Option<FinishedIntent>; 2]) -> Self {
+        self.finished = finished;
         self
     }
 
@@ -107,22 +107,22 @@ impl<'o, 'c> Outcome<'o, 'c> {
     }
 
     /// Record `seq` was appended. The order: a file is known before it is an orphan, so that a search for orphans which
-    /// the kernel does not know passes it by; an inode that is freed is gone before its promises are.
+    /// the kernel does not know passes it by; an inode that is freed is gone before its intents are.
     pub(super) fn install(&mut self, e: &Engine, seq: u64) {
         for edit in self.edits.iter_mut().flatten() {
             edit.install(seq);
         }
         if let Some(New { ino, image, told }) = self.new.take() {
-            let cell = e.inodes.add(ino, image.clone(), seq);
+            let handle = e.inodes.add(ino, image.clone(), seq);
             if told == Told::Yes {
-                cell.looked_up();
+                handle.looked_up();
             }
         }
-        if let Some(promise) = self.promise.take() {
-            promise.made();
+        if let Some(begun) = self.begun.take() {
+            begun.made();
         }
-        for fulfilled in self.fulfilled.iter_mut().filter_map(Option::take) {
-            e.intents.kept(fulfilled);
+        for finished in self.finished.iter_mut().filter_map(Option::take) {
+            e.intents.kept(finished);
         }
         if let Some((project, limits)) = self.limits.take() {
             e.quotas.limited(&project, limits);

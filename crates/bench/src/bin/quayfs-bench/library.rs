@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use quayfs_bench::library::{Library, Node};
-use quayfs_fs::{Attr, Caller, Fs, Manner, RenameFlags, SetAttr, SetTime};
+use quayfs_fs::{Attr, Caller, Fs, RenameFlags, SetAttr, SetTime, WriteOptions};
 use quayfs_layout::inode::{S_IFREG, Time};
 use quayfs_store::error::FsError;
 use rustix::fs::{Mode, OFlags};
@@ -203,9 +203,9 @@ impl Library for OpLayer {
 
     fn write(&self, node: Node, data: &[u8], offset: u64, flags: OFlags) -> Result<usize, Errno> {
         let append = flags.contains(OFlags::APPEND);
-        let manner = Manner {
+        let manner = WriteOptions {
             append,
-            ..Manner::default()
+            ..WriteOptions::default()
         };
         let content = self.content.get(..data.len()).unwrap_or(data);
         said(self.fs.write_for(node, offset, content, manner))?;

@@ -120,7 +120,7 @@ impl<'a, 'c> Allocation<'a, 'c> {
     }
 
     /// The record was appended.
-    pub(super) fn keep(&mut self) {
+    pub(super) fn appended(&mut self) {
         self.kept = true;
     }
 }

@@ -10,7 +10,7 @@ use quayfs_store::engine::Engine;
 use quayfs_store::error::{FsError, Result};
 use quayfs_store::metrics::Metrics;
 use quayfs_store::ns::extent::Piece;
-use quayfs_store::ns::inode::Cell;
+use quayfs_store::ns::inode::InodeHandle;
 use quayfs_store::txn::{Edit, Txn};
 use rangemap::RangeSet;
 
@@ -56,22 +56,22 @@ fn bring<'e>(
     Ok((crcs, under_way))
 }
 
-/// The direct path: data goes to fresh LBNs on the device, the record remaps the extents. With `data=journal` the commit
-/// that covers the record waits for the device first ([`Behind::settle`](quayfs_store::behind::Behind::settle)).
+/// The direct path: data goes to fresh LBNs on the device, the record remaps the extents. With `data=journal` the
+/// commit that covers the record waits for the device first ([`Behind::settle`](quayfs_store::behind::Behind::settle)).
 ///
-/// The data need not be flushed before the L2P entries say *written*: until the record commits,
-/// the LBNs' bits are clear, and a clear bit with a written entry goes through a zero batch.
+/// The data need not be flushed before the page-table entries say *written*: until the record commits,
+/// the LBNs' bits are clear, and a clear bit with a written entry goes through a zeroing pass.
 /// With `data=ordered` the commit flushes the device before it stores `commit_ts`.
 pub(super) fn write_direct(
     e: &Engine,
-    cell: &Cell,
+    handle: &InodeHandle,
     mut txn: Txn<'_>,
     req: Request<'_>,
     pieces: &[Piece],
 ) -> Result<()> {
     let blocks = req.blocks();
     let edges = Edges::read(e, req, pieces)?;
-    let goal = extents::with(cell, |x| x.goal(blocks.start))?;
+    let goal = extents::with(handle, |x| x.goal(blocks.start))?;
     let mut placed: Vec<(Range<u64>, Lbn)> = Vec::new();
     let mut at = blocks.start;
     while at < blocks.end {
@@ -87,7 +87,7 @@ pub(super) fn write_direct(
             e.lbns.prepare_free(lbn..lbn + length(p), &e.nodes, e)?;
         }
     }
-    let mut edit = Edit::shared(cell)?;
+    let mut edit = Edit::shared(handle)?;
     let mut freed = RangeSet::new();
     edit.extents(&mut txn, placed.len() + 2, |x, txn, image| {
         // Limits too, that of the project for the blocks that are not remapped.
@@ -96,7 +96,7 @@ pub(super) fn write_direct(
             blocks: image.blocks.saturating_add(holes),
             ..image.clone()
         };
-        txn.admit(cell.ino, &after)?;
+        txn.admit(handle.ino, &after)?;
         // Nothing fails behind this: an entry in state written must not return to the allocator.
         crcs.iter().for_each(|(lbn, _)| e.partials.forget(*lbn));
         e.ppt

@@ -34,7 +34,7 @@ impl<'w, 'c> Places<'w, 'c> {
         }
     }
 
-    /// Finds them: for what is new, out of the append window and the promise.
+    /// Finds them: for what is new, out of the append window and the reservation.
     pub(super) fn find(
         &mut self,
         e: &Engine,
@@ -111,12 +111,12 @@ impl<'w, 'c> Places<'w, 'c> {
     }
 
     /// The record was appended.
-    pub(super) fn keep(&mut self, e: &Engine, edges: Edges) {
+    pub(super) fn appended(&mut self, e: &Engine, edges: Edges) {
         if let Some(a) = &mut self.alloc {
-            a.keep();
+            a.appended();
         }
         for (block, lbn) in edges.completed(&self.targets) {
-            e.partials.keep(lbn, block);
+            e.partials.insert(lbn, block);
         }
     }
 }

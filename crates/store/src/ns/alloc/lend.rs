@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::ns::node::NodeStore;
 
 impl Allocator {
-    /// Takes numbers that are free and not promised, in order from `from` on: at most `most`, and never more than
+    /// Takes numbers that are free and not reserved, in order from `from` on: at most `most`, and never more than
     /// half of them, so that others still get some. Groups that are not loaded ([`Allocator::load_all`]) are passed
     /// over. Also returns where to go on, which is the end if there is nothing more to take. What is taken goes back
     /// with [`Allocator::release`].
@@ -18,7 +18,7 @@ impl Allocator {
         let mut runs = Vec::new();
         let free = self.credits.load(Ordering::Acquire).max(0).cast_unsigned();
         let mut left = most.min(free.div_ceil(2));
-        if left == 0 || self.groups.is_empty() || !self.promise(left, 0) {
+        if left == 0 || self.groups.is_empty() || !self.reserve(left, 0) {
             return (runs, self.total);
         }
         let mut at = from;
@@ -38,13 +38,13 @@ impl Allocator {
                 None => at = end,
             }
         }
-        self.unpromise(left);
+        self.unreserve(left);
         let next = if left == 0 { at } else { self.total };
         (runs, next)
     }
 
-    /// Which numbers are free, at most so many: those that are allocated next, and then the others in order. Some may be
-    /// allocated by the time this returns.
+    /// Which numbers are free, at most so many: those that are allocated next, and then the others in order. Some may
+    /// be allocated by the time this returns.
     pub fn free_runs(
         &self,
         most: u64,
@@ -77,12 +77,12 @@ impl Allocator {
         Ok(runs)
     }
 
-    /// Takes those of these numbers, which are in order, that are free and not promised. Returns them.
+    /// Takes those of these numbers, which are in order, that are free and not reserved. Returns them.
     pub fn take_these(&self, numbers: &[u64]) -> Vec<u64> {
         let end = numbers.partition_point(|n| *n < self.total);
         let numbers = &numbers[..end];
         let n = numbers.len() as u64;
-        if self.groups.is_empty() || !self.promise(n, 0) {
+        if self.groups.is_empty() || !self.reserve(n, 0) {
             return Vec::new();
         }
         let mut taken = Vec::with_capacity(numbers.len());
@@ -96,7 +96,7 @@ impl Allocator {
                 }
             }
         }
-        self.unpromise(n - taken.len() as u64);
+        self.unreserve(n - taken.len() as u64);
         taken
     }
 }

@@ -1,5 +1,5 @@
-//! The worker pool of rounds (paper 1, III.2): threads that write what a round posts, while the round goes on with
-//! what needs no device. They live as long as the mount. Where there are none, the thread that posts writes it all.
+//! The worker pool of rounds (paper 1, III.2): threads that write what a round submits, while the round goes on with
+//! what needs no device. They live as long as the mount. Where there are none, the submitting thread writes it all.
 
 use std::io;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use crate::Background;
 
 /// Where rounds and the threads that write for them meet.
 #[derive(Default)]
-pub(crate) struct Crew {
+pub(crate) struct WorkerPool {
     state: Mutex<State>,
-    /// Something was posted, or this is the end.
-    posted: Condvar,
-    /// The last batch of what was posted has been dealt with.
+    /// Something was submitted, or this is the end.
+    submitted: Condvar,
+    /// The last batch of what was submitted has been dealt with.
     written: Condvar,
 }
 
@@ -44,7 +44,7 @@ struct Job {
 
 /// Blocks that are being written. Dropping this waits until no thread writes any of them.
 #[must_use = "blocks are on their way to the device until this has ended"]
-pub(super) struct Writing<'e> {
+pub(super) struct Submission<'e> {
     e: &'e Background,
     job: Arc<Job>,
 }
@@ -52,7 +52,7 @@ pub(super) struct Writing<'e> {
 /// A batch that a thread has taken. It is over when this is dropped, whatever became of it.
 struct Taken<'j> {
     job: &'j Job,
-    crew: &'j Crew,
+    pool: &'j WorkerPool,
 }
 
 impl Drop for Taken<'_> {
@@ -65,8 +65,8 @@ impl Drop for Taken<'_> {
         let over = self.job.over.fetch_add(1, Ordering::AcqRel) + 1;
         if over == self.job.batches.len() {
             // With the lock, so that no thread is between looking and waiting.
-            let _state = self.crew.state.lock();
-            self.crew.written.notify_all();
+            let _state = self.pool.state.lock();
+            self.pool.written.notify_all();
         }
     }
 }
@@ -94,7 +94,7 @@ impl Job {
             }
             let _taken = Taken {
                 job: self,
-                crew: &e.crew,
+                pool: &e.pool,
             };
             if self.given_up.load(Ordering::Relaxed) {
                 continue;
@@ -106,8 +106,8 @@ impl Job {
     }
 }
 
-impl Crew {
-    /// Writes what rounds post, until [`Crew::stop`]. The body of a thread of the mount.
+impl WorkerPool {
+    /// Writes what rounds submit, until [`WorkerPool::stop`]. The body of a thread of the mount.
     pub(crate) fn serve(&self, e: &Background) {
         let mut buf = AlignedBuf::default();
         let mut state = self.state.lock();
@@ -119,20 +119,24 @@ impl Crew {
                     job.work(e, &mut buf);
                     state = self.state.lock();
                 }
-                _ => self.posted.wait(&mut state),
+                _ => self.submitted.wait(&mut state),
             }
         }
     }
 
-    /// Ends [`Crew::serve`], once what was posted has been written.
+    /// Ends [`WorkerPool::serve`], once what was submitted has been written.
     pub(crate) fn stop(&self) {
         self.state.lock().stop = true;
-        self.posted.notify_all();
+        self.submitted.notify_all();
     }
 
     /// Has blocks written, in the order of their places. One job at a time: the caller holds the lock of rounds.
     /// `alone`: no other thread writes any of them.
-    pub(super) fn post<'e>(e: &'e Background, moves: &Arc<Vec<Move>>, alone: bool) -> Writing<'e> {
+    pub(super) fn submit<'e>(
+        e: &'e Background,
+        moves: &Arc<Vec<Move>>,
+        alone: bool,
+    ) -> Submission<'e> {
         let job = Arc::new(Job {
             batches: Batches::of(moves),
             moves: Arc::clone(moves),
@@ -142,21 +146,21 @@ impl Crew {
             failure: Mutex::default(),
         });
         if !alone && job.batches.len() > 0 {
-            e.crew.state.lock().job = Some(Arc::clone(&job));
-            e.crew.posted.notify_all();
+            e.pool.state.lock().job = Some(Arc::clone(&job));
+            e.pool.submitted.notify_all();
         }
-        Writing { e, job }
+        Submission { e, job }
     }
 }
 
-impl Writing<'_> {
+impl Submission<'_> {
     /// Takes part, until all that is left is with others.
     pub(super) fn help(&self, buf: &mut AlignedBuf) {
         self.job.work(self.e, buf);
     }
 
-    /// Returns when everything has been written (the round barrier of paper 1). Nothing of it is durable before the device
-    /// has been flushed. Without a crew it is [`Writing::help`] that writes.
+    /// Returns when everything has been written (the round barrier of paper 1). Nothing of it is durable before the
+    /// device has been flushed. Without workers it is [`Submission::help`] that writes.
     ///
     /// # Errors
     /// The first; then some of the blocks may not have been written.
@@ -167,15 +171,15 @@ impl Writing<'_> {
     }
 
     fn wait(&self) {
-        let mut state = self.e.crew.state.lock();
+        let mut state = self.e.pool.state.lock();
         while !self.job.is_over() {
-            self.e.crew.written.wait(&mut state);
+            self.e.pool.written.wait(&mut state);
         }
         state.job = None;
     }
 }
 
-impl Drop for Writing<'_> {
+impl Drop for Submission<'_> {
     fn drop(&mut self) {
         if !self.job.is_over() {
             self.job.fail(FsError::device(io::ErrorKind::Interrupted));

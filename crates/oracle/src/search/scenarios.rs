@@ -1,4 +1,4 @@
-//! Programs that lead to one place: what a round or a zero batch gives back is taken again at once,
+//! Programs that lead to one place: what a round or a zeroing pass gives back is taken again at once,
 //! while whatever made it free may still be in flight in another thread.
 
 use quayfs_fs::{FallocMode, SetXattr};
@@ -10,11 +10,11 @@ use crate::crash::Script;
 
 const B: u64 = BLOCK as u64;
 
-/// A story and its name.
-type Story = (&'static str, fn(&mut Script));
+/// A scenario and its name.
+type Scenario = (&'static str, fn(&mut Script));
 
-/// All stories.
-pub const STORIES: &[Story] = &[
+/// All scenarios.
+pub const SCENARIOS: &[Scenario] = &[
     ("ring", ring),
     ("reuse", reuse),
     ("reuse-written", reuse_written),
@@ -28,9 +28,9 @@ pub const STORIES: &[Story] = &[
     ("unsynced", unsynced),
 ];
 
-/// The volume that a story is about.
-pub fn shape_of(story: &str) -> &'static Shape {
-    match story {
+/// The volume that a scenario is about.
+pub fn shape_of(scenario: &str) -> &'static Shape {
+    match scenario {
         // More than one record has to fit a batch.
         "batches" => &Shape::TINY,
         _ => &Shape::TIGHT,
@@ -41,7 +41,7 @@ pub fn shape_of(story: &str) -> &'static Shape {
 fn unsynced(s: &mut Script) {
     let a = s.file(ROOT, "a");
     s.background();
-    s.settle();
+    s.start_here();
     for i in 0..3 {
         s.write(a, i * 3 * B, 3 * BLOCK);
         s.commit();
@@ -53,7 +53,7 @@ fn unsynced(s: &mut Script) {
 fn ring(s: &mut Script) {
     let a = s.file(ROOT, "a");
     s.background();
-    s.settle();
+    s.start_here();
     for lap in 0..4 {
         // Fewer slots than there are, so that no write has to wait for a round.
         for i in 0..16 {
@@ -82,11 +82,11 @@ fn freed(s: &mut Script) {
     s.sync();
     s.digest();
     s.round();
-    s.settle();
+    s.start_here();
     s.zero();
 }
 
-/// Blocks that a zero batch has cleaned are given to a file that never writes to them.
+/// Blocks that a zeroing pass has cleaned are given to a file that never writes to them.
 fn reuse(s: &mut Script) {
     freed(s);
     let b = s.file(ROOT, "b");
@@ -124,7 +124,7 @@ fn lap(s: &mut Script) {
         }
     }
     s.background();
-    s.settle();
+    s.start_here();
     for i in 0..6 {
         let l = s.create(ROOT, "l", S_IFLNK, 3000);
         s.sync();
@@ -139,7 +139,7 @@ fn lap(s: &mut Script) {
 /// A lane goes around more than once, and its head only as far as each digest makes durable.
 fn laps(s: &mut Script) {
     let a = s.file(ROOT, "a");
-    s.settle();
+    s.start_here();
     let start = s.fs.e.journal.stats().append_bytes;
     let far = start + 5 * Shape::TIGHT.lane / 2;
     let mut len = 9_000;
@@ -159,7 +159,7 @@ fn with_attributes(s: &mut Script, dir: Ino, count: usize) -> Vec<Ino> {
         s.set_xattr(*file, "user.large", 9_000 + i, SetXattr::Any);
     }
     s.background();
-    s.settle();
+    s.start_here();
     files
 }
 
@@ -213,7 +213,7 @@ fn places(s: &mut Script) {
     let a = s.file(ROOT, "a");
     s.write(a, 0, 2 * BLOCK);
     s.background();
-    s.settle();
+    s.start_here();
     let options = s.options();
     s.limit(9, Some(5), Some(3));
     s.set_project(a, 9, false);
@@ -236,13 +236,13 @@ fn places(s: &mut Script) {
     s.end();
 }
 
-/// Rounds of the older half leave what was written again since where it is; a death, and a zero batch,
+/// Rounds of the older half leave what was written again since where it is; a death, and a zeroing pass,
 /// find blocks whose only version on the device is an old one, or none.
 fn rewrites(s: &mut Script) {
     let a = s.file(ROOT, "a");
     let options = s.options();
     s.background();
-    s.settle();
+    s.start_here();
     for lap in 0..3 {
         for i in 0..4 {
             s.write(a, (lap + i) * B, BLOCK);
@@ -272,7 +272,7 @@ fn rewrites(s: &mut Script) {
 fn lives(s: &mut Script) {
     let options = s.options();
     let a = s.file(ROOT, "a");
-    s.settle();
+    s.start_here();
     for life in 0..3 {
         s.write(a, life * B, 2 * BLOCK);
         s.file(ROOT, &format!("f{life}"));
@@ -294,15 +294,15 @@ mod tests {
 
     #[test]
     fn stories_of_projects_meet_their_limits() {
-        for (story, play, refusals) in [
+        for (scenario, play, refusals) in [
             ("batches", batches as fn(&mut Script), 4),
             ("places", places, 1),
         ] {
             for mode in MODES {
-                let shape = shape_of(story);
-                let mut s = Script::new(story, shape, mode.backend, &options(mode.options));
+                let shape = shape_of(scenario);
+                let mut s = Script::new(scenario, shape, mode.backend, &options(mode.options));
                 play(&mut s);
-                assert_eq!(s.refusals, refusals, "{}: {story}", mode.name);
+                assert_eq!(s.refusals, refusals, "{}: {scenario}", mode.name);
             }
         }
     }

@@ -47,7 +47,7 @@ struct Shared {
 }
 
 /// A run that has ended.
-pub struct Duo {
+pub struct Pair {
     recorder: Recorder,
     options: MountOptions,
     workers: Vec<Worker>,
@@ -55,7 +55,7 @@ pub struct Duo {
     name: String,
 }
 
-impl Duo {
+impl Pair {
     /// Lets `threads` threads do `steps` operations each.
     ///
     /// # Panics
@@ -95,7 +95,7 @@ impl Duo {
         });
         let fs = &*mount.0;
         let (shared, workers) = prepare(fs, threads);
-        recorder.settle();
+        recorder.start_here();
         let stop = AtomicBool::new(false);
         let workers = thread::scope(|s| {
             let helpers: Vec<_> = (0..if daemon { 1 } else { 2 })
@@ -207,7 +207,7 @@ fn help(fs: &Fs, which: u64, rng: &mut Rng) {
         };
         let mut again = rng.one_in(2);
         checkpoint::rounds(&fs.e, reach, |_| take(&mut again)).expect("rounds");
-        checkpoint::zero_batch(&fs.e).expect("zero batch");
+        checkpoint::zero_freed(&fs.e).expect("zeroing pass");
     }
 }
 

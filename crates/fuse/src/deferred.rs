@@ -21,13 +21,13 @@ use crate::wire::{InHeader, IoctlIn, Opcode, OutHeader};
 
 /// A request that was put aside, with its content.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct DeferredRequest {
     header: InHeader,
     args: IoctlIn,
     content: Vec<u8>,
 }
 
-impl Held {
+impl DeferredRequest {
     /// Puts a request aside if the file system says that its answer waits for the kernel.
     pub(crate) fn of(service: &dyn Service, request: &Request<'_>) -> Option<Self> {
         let Op::Ioctl { args, data } = &request.op else {
@@ -140,20 +140,20 @@ pub(crate) struct Done {
 #[derive(Debug)]
 pub(crate) struct Mailbox {
     done: Mutex<Vec<Done>>,
-    bell: OwnedFd,
+    wakeup: OwnedFd,
 }
 
 impl Mailbox {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self {
             done: Mutex::default(),
-            bell: eventfd(0, EventfdFlags::CLOEXEC)?,
+            wakeup: eventfd(0, EventfdFlags::CLOEXEC)?,
         })
     }
 
     /// What becomes readable when there is something: 8 bytes.
-    pub(crate) fn bell(&self) -> &OwnedFd {
-        &self.bell
+    pub(crate) fn wakeup(&self) -> &OwnedFd {
+        &self.wakeup
     }
 
     pub(crate) fn take(&self) -> Vec<Done> {
@@ -163,7 +163,7 @@ impl Mailbox {
     fn put(&self, done: Done) {
         let mut all = self.done.lock().unwrap_or_else(PoisonError::into_inner);
         all.push(done);
-        if let Err(e) = rustix::io::write(&self.bell, 1u64.as_bytes()) {
+        if let Err(e) = rustix::io::write(&self.wakeup, 1u64.as_bytes()) {
             tracing::error!("a ring cannot be woken: {e}");
         }
     }
@@ -172,26 +172,26 @@ impl Mailbox {
 /// What the threads do.
 #[derive(Debug)]
 enum Job {
-    Answer(Held, Reply),
+    Answer(DeferredRequest, Reply),
     CatchUp,
 }
 
 /// Hands work to the threads, without waiting: there is no bound but that of the kernel's requests.
 #[derive(Clone, Debug)]
-pub(crate) struct Later(Sender<Job>);
+pub(crate) struct DeferredQueue(Sender<Job>);
 
-/// The other end: it comes to an end when every [`Later`] is gone.
+/// The other end: it comes to an end when every [`DeferredQueue`] is gone.
 #[derive(Debug)]
 pub(crate) struct Waiting(Mutex<Receiver<Job>>);
 
 /// Both ends.
-pub(crate) fn later() -> (Later, Arc<Waiting>) {
+pub(crate) fn deferred_queue() -> (DeferredQueue, Arc<Waiting>) {
     let (send, receive) = channel();
-    (Later(send), Arc::new(Waiting(Mutex::new(receive))))
+    (DeferredQueue(send), Arc::new(Waiting(Mutex::new(receive))))
 }
 
-impl Later {
-    pub(crate) fn send(&self, held: Held, reply: Reply) {
+impl DeferredQueue {
+    pub(crate) fn send(&self, held: DeferredRequest, reply: Reply) {
         // The receiver stays as long as there is a sender.
         let _ = self.0.send(Job::Answer(held, reply));
     }
@@ -216,7 +216,7 @@ impl Waiting {
     }
 }
 
-fn answer(service: &dyn Service, held: &Held, reply: Reply) {
+fn answer(service: &dyn Service, held: &DeferredRequest, reply: Reply) {
     let (answer, content) = held.answer(service);
     reply.give(held.header.unique, answer, content);
 }

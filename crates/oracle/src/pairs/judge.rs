@@ -10,13 +10,13 @@ use quayfs_layout::inode::ROOT;
 use quayfs_store::error::FsError;
 
 use super::worker::{Mark, State, Worker, decode, own};
-use super::{Duo, PART, Shared};
+use super::{PART, Pair, Shared};
 use crate::Media;
 use crate::crash::{Depth, Run};
 use crate::dump::{self, difference};
 use crate::quota;
 
-impl Run for Duo {
+impl Run for Pair {
     fn name(&self) -> &str {
         &self.name
     }
@@ -25,7 +25,7 @@ impl Run for Duo {
         self.recorded()
     }
 
-    fn look(&self, image: &CrashImage, n: u64, depth: &Depth) -> Result<u64, String> {
+    fn judge(&self, image: &CrashImage, n: u64, depth: &Depth) -> Result<u64, String> {
         let media = Media {
             region: Arc::new(image.region()),
             device: Arc::new(image.device()),
@@ -45,7 +45,7 @@ impl Run for Duo {
     }
 }
 
-impl Duo {
+impl Pair {
     /// Which states are there, as a number.
     fn judge(&self, fs: &Fs, marks: &[u64]) -> Result<u64, String> {
         let found = states(fs, &self.workers, self.shared, |w| w.allowed(marks))?;

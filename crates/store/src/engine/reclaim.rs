@@ -1,4 +1,4 @@
-//! Shortages and the background threads that relieve them.
+//! Shortages, and the background threads that reclaim space.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use quayfs_sync::time::Instant;
 use quayfs_sync::{Condvar, Mutex};
 
 use crate::engine::Engine;
-use crate::error::{FsError, Result, Shortage};
+use crate::error::{FsError, Resource, Result};
 use crate::metrics::Metrics;
 
 /// Records and blocks after which digest is woken.
@@ -17,12 +17,12 @@ const KICK_EVERY: u64 = 2048;
 
 /// What the background threads are asked to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct BackgroundWork {
     /// Digest what can be digested.
     pub digest: bool,
     /// Run a checkpoint round of the older half, so that slots become free.
     pub room: bool,
-    /// Run a checkpoint round of everything, then a zero batch.
+    /// Run a checkpoint round of everything, then a zeroing pass.
     pub round: bool,
     /// Put free blocks in order.
     pub gathering: bool,
@@ -45,10 +45,10 @@ pub enum Rest {
     },
 }
 
-/// Progress counters: a thread that waits for relief looks for a change.
+/// Progress counters: a thread that waits for reclaim looks for a change.
 #[derive(Debug, Default)]
 struct Progress {
-    wanted: Wanted,
+    wanted: BackgroundWork,
     /// Times that the mount was used while a thread waited for that.
     used: u64,
     digests: u64,
@@ -57,7 +57,7 @@ struct Progress {
 
 /// Where operations and background threads meet.
 #[derive(Default)]
-pub(super) struct Relief {
+pub(super) struct Reclaim {
     /// Records and blocks since the mount.
     appended: AtomicU64,
     /// A thread waits for the mount to be used.
@@ -68,14 +68,14 @@ pub(super) struct Relief {
     /// Something was done.
     done: Condvar,
     /// What an operation that runs short calls where there are no background threads: one digest pass, one round and
-    /// one zero batch.
+    /// one zeroing pass.
     inline: OnceLock<Cycle>,
 }
 
-/// See [`Engine::relieve_inline`].
+/// See [`Engine::reclaim_inline`].
 type Cycle = Box<dyn Fn() -> Result<()> + Send + Sync>;
 
-impl Relief {
+impl Reclaim {
     /// Makes all waiting threads look at the state of the mount again.
     pub fn wake_all(&self) {
         let _progress = self.progress.lock();
@@ -90,63 +90,63 @@ impl Engine {
         Metrics::add(&self.metrics.blocks_staged, blocks);
         Metrics::add(&self.metrics.records, 1);
         // In one order with the flag: either a thread about to rest sees this count, or its flag is seen below.
-        let before = (self.relief.appended).fetch_add(1 + blocks, Ordering::SeqCst);
+        let before = (self.reclaim.appended).fetch_add(1 + blocks, Ordering::SeqCst);
         if before / KICK_EVERY != (before + 1 + blocks) / KICK_EVERY {
             self.kick(true, false);
         }
-        if self.relief.resting.load(Ordering::SeqCst) {
+        if self.reclaim.resting.load(Ordering::SeqCst) {
             self.rouse();
         }
     }
 
     /// Records and blocks that have been appended, for [`Rest::UntilUsed`].
     pub fn appended_by_now(&self) -> u64 {
-        self.relief.appended.load(Ordering::SeqCst)
+        self.reclaim.appended.load(Ordering::SeqCst)
     }
 
     /// The mount is used: what operations look at fills caches, which a background thread has to trim. A use that is
     /// not noticed here at once is noticed with the next one.
     pub fn used(&self) {
-        if self.relief.resting.load(Ordering::Relaxed) {
+        if self.reclaim.resting.load(Ordering::Relaxed) {
             self.rouse();
         }
     }
 
     /// Ends the rest of all background threads.
     pub fn rouse(&self) {
-        let mut p = self.relief.progress.lock();
-        if self.relief.resting.swap(false, Ordering::SeqCst) {
+        let mut p = self.reclaim.progress.lock();
+        if self.reclaim.resting.swap(false, Ordering::SeqCst) {
             p.used += 1;
-            self.relief.work.notify_all();
+            self.reclaim.work.notify_all();
         }
     }
 
     /// Asks the background threads for a digest, or for a round that frees slots.
     pub fn kick(&self, digest: bool, room: bool) {
-        self.want(Wanted {
+        self.want(BackgroundWork {
             digest,
             room,
-            ..Wanted::default()
+            ..BackgroundWork::default()
         });
     }
 
     /// Asks for free blocks to be put in order.
     pub fn want_gathering(&self) {
-        self.want(Wanted {
+        self.want(BackgroundWork {
             gathering: true,
-            ..Wanted::default()
+            ..BackgroundWork::default()
         });
     }
 
-    fn want(&self, more: Wanted) {
-        let mut p = self.relief.progress.lock();
+    fn want(&self, more: BackgroundWork) {
+        let mut p = self.reclaim.progress.lock();
         let before = p.wanted;
         p.wanted.digest |= more.digest;
         p.wanted.room |= more.room;
         p.wanted.round |= more.round;
         p.wanted.gathering |= more.gathering;
         if p.wanted != before {
-            self.relief.work.notify_all();
+            self.reclaim.work.notify_all();
         }
     }
 
@@ -157,22 +157,26 @@ impl Engine {
 
     /// Tells the background threads to end, but for those that write for rounds.
     pub fn stop(&self) {
-        self.relief.progress.lock().wanted.stop = true;
-        self.relief.work.notify_all();
+        self.reclaim.progress.lock().wanted.stop = true;
+        self.reclaim.work.notify_all();
         self.ahead.stop();
         self.journal.end_queue();
     }
 
     /// Waits until `mine` picks something out of what is wanted, at most as long as `rest` says; the picked
     /// part is taken.
-    pub fn await_work(&self, rest: Rest, mut mine: impl FnMut(&mut Wanted) -> bool) -> Wanted {
+    pub fn await_work(
+        &self,
+        rest: Rest,
+        mut mine: impl FnMut(&mut BackgroundWork) -> bool,
+    ) -> BackgroundWork {
         // Wake-ups meant for others must not put the limit off.
         let until = match rest {
             Rest::For(limit) => Some(limit),
             Rest::UntilUsed { limit, .. } => limit,
         }
         .map(|limit| Instant::now() + limit);
-        let mut p = self.relief.progress.lock();
+        let mut p = self.reclaim.progress.lock();
         let used = p.used;
         let asked = loop {
             let asked = p.wanted;
@@ -181,22 +185,22 @@ impl Engine {
             }
             if let Rest::UntilUsed { appended, .. } = rest {
                 // Again in each turn: a wake-up goes to all waiters.
-                self.relief.resting.store(true, Ordering::SeqCst);
+                self.reclaim.resting.store(true, Ordering::SeqCst);
                 if p.used != used || self.appended_by_now() != appended {
-                    break Wanted::default();
+                    break BackgroundWork::default();
                 }
             }
             let late = match until {
-                Some(until) => self.relief.work.wait_until(&mut p, until).timed_out(),
+                Some(until) => self.reclaim.work.wait_until(&mut p, until).timed_out(),
                 None => {
-                    self.relief.work.wait(&mut p);
+                    self.reclaim.work.wait(&mut p);
                     false
                 }
             };
             if late {
-                break Wanted {
+                break BackgroundWork {
                     stop: p.wanted.stop,
-                    ..Wanted::default()
+                    ..BackgroundWork::default()
                 };
             }
         };
@@ -206,27 +210,27 @@ impl Engine {
 
     /// Whether the checkpoint thread has been asked for more than room.
     pub fn round_is_wanted(&self) -> bool {
-        let wanted = self.relief.progress.lock().wanted;
+        let wanted = self.reclaim.progress.lock().wanted;
         wanted.round || wanted.stop
     }
 
     /// A digest pass or a round has ended.
     pub fn report(&self, digest: bool, round: bool) {
-        let mut p = self.relief.progress.lock();
+        let mut p = self.reclaim.progress.lock();
         p.digests += u64::from(digest);
         p.rounds += u64::from(round);
-        self.relief.done.notify_all();
+        self.reclaim.done.notify_all();
     }
 
     /// From here on an operation that runs short calls `cycle` for the work of the background threads, which do not
-    /// run: one digest pass, one round and one zero batch. Can be said once.
-    pub fn relieve_inline(&self, cycle: impl Fn() -> Result<()> + Send + Sync + 'static) {
-        let _ = self.relief.inline.set(Box::new(cycle));
+    /// run: one digest pass, one round and one zeroing pass. Can be said once.
+    pub fn reclaim_inline(&self, cycle: impl Fn() -> Result<()> + Send + Sync + 'static) {
+        let _ = self.reclaim.inline.set(Box::new(cycle));
     }
 
-    /// One digest pass, one round and one zero batch that begin after this call.
+    /// One digest pass, one round and one zeroing pass that begin after this call.
     fn cycle(&self) -> Result<()> {
-        match self.relief.inline.get() {
+        match self.reclaim.inline.get() {
             Some(cycle) => cycle(),
             None => {
                 self.await_cycle();
@@ -237,48 +241,48 @@ impl Engine {
 
     /// Waits for one whole digest pass and one whole round that begin after this call.
     fn await_cycle(&self) {
-        let mut p = self.relief.progress.lock();
+        let mut p = self.reclaim.progress.lock();
         // What runs now may have begun before our cause: wait for the end of the one after it.
         for _ in 0..2 {
             p.wanted.digest = true;
             p.wanted.round = true;
-            self.relief.work.notify_all();
+            self.reclaim.work.notify_all();
             let (d, r) = (p.digests, p.rounds);
             while (p.digests == d || p.rounds == r) && !self.is_read_only() && !p.wanted.stop {
-                self.relief
+                self.reclaim
                     .done
                     .wait_for(&mut p, Duration::from_millis(100));
             }
         }
     }
 
-    /// Relieves a shortage, at the `attempt`-th attempt of an operation, and says whether the next one is another: so it
-    /// is after a whole cycle of commit, digest, round and zero batch, and neither after waiting for slots nor when
-    /// files have given back what they had taken ahead. Fails with `NoSpace` when cycles have brought nothing
+    /// Relieves a shortage, at the `attempt`-th attempt of an operation, and says whether the next one is another: so
+    /// it is after a whole cycle of commit, digest, round and zeroing pass, and neither after waiting for slots nor
+    /// when files have given back what they had taken ahead. Fails with `NoSpace` when cycles have brought nothing
     /// (ordering 6).
-    pub fn relieve(&self, short: Shortage, attempt: u32) -> Result<bool> {
+    pub fn reclaim(&self, short: Resource, attempt: u32) -> Result<bool> {
         self.writable()?;
         Metrics::add(&self.metrics.shortages, 1);
         match short {
-            Shortage::Slots | Shortage::Log => {
+            Resource::Slots | Resource::Log => {
                 if self.durability == Durability::Commit {
                     self.commit()?;
                 }
-                if self.relief.inline.get().is_some() {
+                if self.reclaim.inline.get().is_some() {
                     return self.cycle().map(|()| false);
                 }
                 // An operation that has waited in vain gets a whole round: the older half may have been in other
                 // buffers than those that have run out.
-                let slots = short == Shortage::Slots;
-                self.want(Wanted {
+                let slots = short == Resource::Slots;
+                self.want(BackgroundWork {
                     digest: true,
                     room: slots && attempt == 0,
                     round: slots && attempt > 0,
-                    ..Wanted::default()
+                    ..BackgroundWork::default()
                 });
                 Ok(false)
             }
-            Shortage::Blocks | Shortage::Nodes => {
+            Resource::Blocks | Resource::Nodes => {
                 if self.reclaim_windows() {
                     return Ok(false);
                 }
@@ -293,7 +297,7 @@ impl Engine {
         }
     }
 
-    /// Runs an operation until it does not run short, with relief in between. What the kernel has forgotten
+    /// Runs an operation until it does not run short, with reclaim in between. What the kernel has forgotten
     /// counts neither as used up nor for a quota.
     pub fn retrying<T>(&self, mut op: impl FnMut() -> Result<T>) -> Result<T> {
         let mut attempt = 1;
@@ -301,11 +305,11 @@ impl Engine {
         let mut waited = false;
         loop {
             match op() {
-                Err(FsError::Short(s)) => {
-                    if s == Shortage::Blocks && alone.is_none() {
+                Err(FsError::OutOf(s)) => {
+                    if s == Resource::Blocks && alone.is_none() {
                         alone = Some(self.run_short());
                     }
-                    attempt += u32::from(self.relieve(s, attempt)?);
+                    attempt += u32::from(self.reclaim(s, attempt)?);
                 }
                 // Once more also if there are none any more: the last may have been freed since.
                 Err(FsError::Quota | FsError::NoSpace) if !waited => {

@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 /// A thread that yields goes behind all that can run. Where there are many of those, it would hardly get on, and the
 /// log would fill up meanwhile: it yields for about as long as it works, and no longer.
 #[derive(Default)]
-pub struct Turns<'h> {
+pub struct Pacing<'h> {
     steps: u32,
-    hurry: Option<&'h dyn Fn() -> bool>,
+    urgent: Option<&'h dyn Fn() -> bool>,
     /// When this thread last began to work.
     since: Option<Instant>,
     /// Time that it has yielded and not yet worked again.
@@ -26,11 +26,11 @@ pub struct Turns<'h> {
 /// Cache lines between two yields: some microseconds to some tens of them.
 const STEPS: u32 = 256;
 
-impl<'h> Turns<'h> {
-    /// Does not yield while `hurry` says so: others wait for what this thread does.
-    pub fn unless(hurry: &'h dyn Fn() -> bool) -> Self {
+impl<'h> Pacing<'h> {
+    /// Does not yield while `urgent` says so: others wait for what this thread does.
+    pub fn unless(urgent: &'h dyn Fn() -> bool) -> Self {
         Self {
-            hurry: Some(hurry),
+            urgent: Some(urgent),
             ..Self::default()
         }
     }
@@ -40,7 +40,7 @@ impl<'h> Turns<'h> {
         self.steps += lines;
         if self.steps >= STEPS {
             self.steps = 0;
-            if !self.hurry.is_some_and(|hurry| hurry()) {
+            if !self.urgent.is_some_and(|urgent| urgent()) {
                 self.let_others_go();
             }
         }
@@ -71,34 +71,34 @@ mod tests {
 
     #[test]
     fn steps_add_up_and_begin_anew() {
-        let mut turns = Turns::default();
-        turns.step(STEPS - 1);
-        assert_eq!(turns.steps, STEPS - 1);
-        turns.step(1);
-        assert_eq!(turns.steps, 0);
+        let mut pacing = Pacing::default();
+        pacing.step(STEPS - 1);
+        assert_eq!(pacing.steps, STEPS - 1);
+        pacing.step(1);
+        assert_eq!(pacing.steps, 0);
     }
 
     #[test]
     fn a_thread_that_has_yielded_works_as_long_before_it_yields_again() {
-        let mut turns = Turns {
+        let mut pacing = Pacing {
             behind: Duration::from_micros(50),
-            ..Turns::default()
+            ..Pacing::default()
         };
-        let worked = [20, 20, 20, 1].map(|us| turns.is_level(Duration::from_micros(us)));
+        let worked = [20, 20, 20, 1].map(|us| pacing.is_level(Duration::from_micros(us)));
         assert_eq!(worked, [false, false, true, true]);
     }
 
     #[test]
     fn a_hurry_is_asked_for_when_it_is_time_to_yield() {
         let asked = std::cell::Cell::new(0);
-        let hurry = || {
+        let urgent = || {
             asked.set(asked.get() + 1);
             true
         };
-        let mut turns = Turns::unless(&hurry);
+        let mut pacing = Pacing::unless(&urgent);
         for _ in 0..4 {
-            turns.step(STEPS / 2);
+            pacing.step(STEPS / 2);
         }
-        assert_eq!((asked.get(), turns.steps), (2, 0));
+        assert_eq!((asked.get(), pacing.steps), (2, 0));
     }
 }

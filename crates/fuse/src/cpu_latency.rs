@@ -28,14 +28,14 @@ const DEVICE: &str = "/dev/cpu_dma_latency";
 
 /// When CPUs are to poll.
 #[derive(Debug, Default)]
-pub(crate) struct Awake {
+pub(crate) struct CpuLatency {
     /// Requests are not being counted: a thread that gets one says so.
     asleep: AtomicBool,
     ended: Mutex<bool>,
     wake: Condvar,
 }
 
-impl Awake {
+impl CpuLatency {
     /// A request has come.
     pub(crate) fn notice(&self) {
         if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::AcqRel) {
@@ -189,7 +189,7 @@ mod tests {
     /// Holds, lets go when nothing comes, sleeps, and is woken by the next request.
     #[test]
     fn it_follows_the_requests() {
-        let (awake, stats) = (Arc::new(Awake::default()), Arc::new(Stats::default()));
+        let (awake, stats) = (Arc::new(CpuLatency::default()), Arc::new(Stats::default()));
         let tally = stats.tally();
         let held = Arc::new(AtomicU64::new(0));
         let watcher = {

@@ -11,9 +11,9 @@ use quayfs_layout::{BLOCK, Lbn};
 use quayfs_store::engine::Engine;
 use quayfs_store::error::{FsError, Result};
 use quayfs_store::metrics::Metrics;
-use quayfs_store::ns::inode::Cell;
+use quayfs_store::ns::inode::InodeHandle;
 use quayfs_store::ns::node::STEP;
-use quayfs_store::txn::{Edit, Needs, Txn};
+use quayfs_store::txn::{Edit, Reservation, Txn};
 use smallvec::SmallVec;
 
 use crate::attr::{drop_privileges, written};
@@ -53,7 +53,12 @@ pub fn blocks(offset: u64, len: usize) -> Range<u64> {
 }
 
 /// Carries out writes that touch at most [`blocks_max`] blocks, in order, as one record.
-pub fn write(e: &Engine, cell: &Cell, pieces: &[Piece<'_>], kill_privileges: bool) -> Result<()> {
+pub fn write(
+    e: &Engine,
+    handle: &InodeHandle,
+    pieces: &[Piece<'_>],
+    kill_privileges: bool,
+) -> Result<()> {
     let mut touched: Vec<u64> = Vec::new();
     for (offset, data) in pieces {
         if *offset > SIZE_MAX || data.len() as u64 > SIZE_MAX - offset {
@@ -71,8 +76,8 @@ pub fn write(e: &Engine, cell: &Cell, pieces: &[Piece<'_>], kill_privileges: boo
     }
     e.retrying(|| {
         loop {
-            extents::ensure(e, cell)?;
-            if attempt(e, cell, pieces, (&touched, kill_privileges))? {
+            extents::ensure(e, handle)?;
+            if attempt(e, handle, pieces, (&touched, kill_privileges))? {
                 return Ok(());
             }
         }
@@ -85,16 +90,16 @@ pub fn write(e: &Engine, cell: &Cell, pieces: &[Piece<'_>], kill_privileges: boo
 /// Whether it is done; if not, the file has changed between the look and the locks.
 fn attempt(
     e: &Engine,
-    cell: &Cell,
+    handle: &InodeHandle,
     pieces: &[Piece<'_>],
     (touched, kill): (&[u64], bool),
 ) -> Result<bool> {
-    let holes = holes(cell, touched)?;
-    let mut txn = Txn::begin(e, needs(cell, touched.len(), holes))?;
-    let _op = cell.lock.read();
+    let holes = holes(handle, touched)?;
+    let mut txn = Txn::begin(e, reservation(handle, touched.len(), holes))?;
+    let _op = handle.lock.read();
     // They may change the size, and lie anywhere: no other operation may see only some of them.
-    let _range = cell.range.write(touched[0] * B..u64::MAX);
-    let image = cell.image();
+    let _range = handle.range.write(touched[0] * B..u64::MAX);
+    let image = handle.image();
     if image.mode == 0 {
         return Err(FsError::Stale);
     }
@@ -102,11 +107,11 @@ fn attempt(
         return Err(FsError::Invalid);
     }
     protect::change(&image)?;
-    if self::holes(cell, touched)? > holes {
+    if self::holes(handle, touched)? > holes {
         return Ok(false);
     }
-    let content = contents(e, cell, pieces, touched)?;
-    let (targets, placed) = place(cell, &mut txn, touched)?;
+    let content = contents(e, handle, pieces, touched)?;
+    let (targets, placed) = place(handle, &mut txn, touched)?;
     let staged: Vec<(Lbn, &[u8])> = targets
         .iter()
         .zip(content.chunks_exact(BLOCK))
@@ -114,7 +119,7 @@ fn attempt(
         .collect();
     txn.stage(&staged)?;
 
-    let mut edit = Edit::shared(cell)?;
+    let mut edit = Edit::shared(handle)?;
     edit.extents(&mut txn, placed.len(), |x, txn, image| {
         for (block, lbn) in &placed {
             x.insert(txn, image, *block..*block + 1, *lbn);
@@ -135,23 +140,23 @@ fn attempt(
     Ok(true)
 }
 
-fn needs(cell: &Cell, blocks: usize, holes: u64) -> Needs {
-    Needs {
+fn reservation(handle: &InodeHandle, blocks: usize, holes: u64) -> Reservation {
+    Reservation {
         slots: blocks as u32,
         record: REST_BYTES + (blocks as u32 + holes as u32) * (BLOCK_BYTES / 2),
         nodes: if holes > 0 { 8 } else { 0 },
         blocks: holes,
-        prefer: (cell.ino / 64) as usize,
-        ..Needs::default()
+        prefer: (handle.ino / 64) as usize,
+        ..Reservation::default()
     }
 }
 
 /// The LBNs of all blocks, and which blocks get theirs here.
-fn place(cell: &Cell, txn: &mut Txn<'_>, touched: &[u64]) -> Result<(Vec<Lbn>, Placed)> {
+fn place(handle: &InodeHandle, txn: &mut Txn<'_>, touched: &[u64]) -> Result<(Vec<Lbn>, Placed)> {
     let mut placed = Placed::new();
     let mut targets = Vec::with_capacity(touched.len());
     for block in touched {
-        let (lbn, goal) = extents::with(cell, |x| (x.lbn(*block), x.goal(*block)))?;
+        let (lbn, goal) = extents::with(handle, |x| (x.lbn(*block), x.goal(*block)))?;
         targets.push(match lbn {
             Some(lbn) => lbn,
             None => {
@@ -174,14 +179,19 @@ fn end(pieces: &[Piece<'_>]) -> u64 {
     ends.max().unwrap_or(0)
 }
 
-fn holes(cell: &Cell, touched: &[u64]) -> Result<u64> {
-    extents::with(cell, |x| {
+fn holes(handle: &InodeHandle, touched: &[u64]) -> Result<u64> {
+    extents::with(handle, |x| {
         touched.iter().filter(|b| x.lbn(**b).is_none()).count() as u64
     })
 }
 
 /// The blocks as the writes leave them, one behind the other.
-fn contents(e: &Engine, cell: &Cell, pieces: &[Piece<'_>], touched: &[u64]) -> Result<Vec<u8>> {
+fn contents(
+    e: &Engine,
+    handle: &InodeHandle,
+    pieces: &[Piece<'_>],
+    touched: &[u64],
+) -> Result<Vec<u8>> {
     let mut out = vec![0; touched.len() * BLOCK];
     let at: BTreeMap<u64, usize> = touched.iter().copied().zip((0..).step_by(BLOCK)).collect();
     let covers = |block: u64| {
@@ -193,7 +203,7 @@ fn contents(e: &Engine, cell: &Cell, pieces: &[Piece<'_>], touched: &[u64]) -> R
     let mut wants = Vec::new();
     for (block, at) in &at {
         if !covers(*block)
-            && let Some(lbn) = extents::with(cell, |x| x.lbn(*block))?
+            && let Some(lbn) = extents::with(handle, |x| x.lbn(*block))?
         {
             wants.push(Want { lbn, at: *at });
         }
