@@ -637,7 +637,7 @@ fn a_mount_is_shut_down() {
         ] {
             assert_eq!(failed.raw_os_error(), Some(libc::EIO), "{way}: {failed}");
         }
-        assert!(m.info()["pid"].is_number(), "{way}: who unmounts asks it");
+        assert!(m.info()["pid"].is_number(), "{way}: an unmount asks it");
         drop((open, gone));
         m.umount();
         let fsck = quayfs(["fsck".as_ref(), m.0.vol().as_os_str()]).ok();

@@ -172,7 +172,7 @@ fn fsck_tells_damage_from_health() {
     let run = quayfs(["fsck", "--repair", "--data", vol]);
     assert_eq!(run.code, 1, "{run:?}");
     assert!(run.out.starts_with("repaired: config: copy 0 "), "{run:?}");
-    assert!(run.out.contains("1 findings, all repaired"), "{run:?}");
+    assert!(run.out.contains("1 finding, all repaired"), "{run:?}");
     // Not while the volume is in use.
     let held = Volume::open(&scene.vol(), Access::ReadOnly, Duration::ZERO).unwrap();
     quayfs(["fsck", "--repair", vol]).fails(8, "in use");

@@ -126,7 +126,7 @@ fn may_lift_limits() -> bool {
 }
 
 #[test]
-fn a_daemon_starts_with_the_same_whoever_starts_it() {
+fn every_daemon_starts_in_the_same_state() {
     if !can_be_root() {
         return;
     }

@@ -82,7 +82,7 @@ fn names_the_damage(run: Run, path: &str) {
     assert_eq!(lines.len(), 2, "{run:?}");
     let first = format!("{path}/dir/bad: bytes 4096 to 8192: ");
     assert!(lines[0].starts_with(&first), "{run:?}");
-    assert!(lines[1].contains("1 blocks or pages damaged"), "{run:?}");
+    assert!(lines[1].contains("1 block or page damaged"), "{run:?}");
     assert_eq!(run.err, "");
 }
 

@@ -115,8 +115,8 @@ fn a_volume_that_could_not_be_closed_is_no_success() {
     for about in [
         "is unmounted, but the volume is not closed: ",
         "No space left on device",
-        " blocks (",
-        "are not on the data device yet but in the pmem region, nothing is lost",
+        " block",
+        " still in the pmem region, not on the data device, nothing is lost",
         "remove the cause and mount again, which recovers",
     ] {
         assert!(run.err.contains(about), "{about}: {run:?}");

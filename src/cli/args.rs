@@ -96,7 +96,7 @@ Options after -o, separated by commas:
   open=answer                answer each open (default)
       =elide                 no open reaches the daemon: cheaper, no parallel O_DIRECT writes
   permissions=kernel         the kernel checks them for every caller (default)
-             =owner          only who mounted may enter, and may do everything: fewer messages
+             =owner          only the mounting user may enter, and may do everything: fewer messages
   acl                        access control lists, setfacl(1) (default with permissions=kernel)
   noacl                      none: what is stored is kept and not looked at
   idmap                      mounts of this one may map ids, mount --bind -o X-mount.idmap=
@@ -114,7 +114,7 @@ Options after -o, separated by commas:
   idle=auto                  idle CPUs poll while requests come fast: in small virtual machines, as root
       =poll                  on any machine, as root
       =halt                  never: saves power, costs up to 20 us a request
-  read_ahead=SIZE            how far the kernel reads ahead of who reads in order, as root (default 4M)
+  read_ahead=SIZE            how far the kernel reads ahead of a sequential reader, as root (default 4M)
   large=SIZE                 writes of so many bytes go to the data device directly: on a disk 128K, elsewhere 0, none
   memory=SIZE                how much the daemon keeps in memory of its own, of metadata and, with a region on a disk, of
                              what is staged, from 32M (default: a quarter of the machine's,
@@ -232,8 +232,8 @@ pub struct Fsck {
 const SCRUB_HELP: &str = "\
 Every block of every file, staged or on the data device, and every page of metadata is read and its
 checksum verified. Damaged files are listed by name with the bytes that cannot be read; nothing is
-changed. The volume may be in use: the daemon does the work, and logs what it finds. Who has
-CAP_SYS_ADMIN and the user who mounted can ask for it. Ctrl-C stops it.
+changed. The volume may be in use: the daemon does the work, and logs what it finds. It takes
+CAP_SYS_ADMIN, or being the user who mounted, to ask for it. Ctrl-C stops it.
 
 fsck proves more (that all structures fit together), but needs the volume unmounted.
 
@@ -275,8 +275,8 @@ it is counted:
   lsattr -p /mnt/q                                      which is which
 
 Nothing grows beyond a hard limit (EDQUOT), not for root either; a soft limit is shown only. df of such a
-directory shows the limit as its size. A size of `none` takes a limit away. Who has CAP_SYS_ADMIN and the
-user who mounted can ask, on a mount.
+directory shows the limit as its size. A size of `none` takes a limit away. It takes CAP_SYS_ADMIN, or
+being the user who mounted, to ask for it.
 
 Examples:
   quayfs quota /mnt/q                                   all projects

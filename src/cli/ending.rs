@@ -2,6 +2,7 @@
 
 use quayfs_fs::Fs;
 use quayfs_options::{DataMode, Durability, format_size};
+use quayfs_shown::count;
 use quayfs_store::error::Result;
 
 use crate::mount::server::Ending;
@@ -30,7 +31,8 @@ fn waiting(fs: &Fs) -> String {
         }
         0 => "all data is on the data device".into(),
         n => format!(
-            "{n} blocks ({}) are not on the data device yet but in the pmem region",
+            "{} ({}) still in the pmem region, not on the data device",
+            count(n, "block"),
             format_size(n * BLOCK as u64)
         ),
     }

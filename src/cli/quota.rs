@@ -110,7 +110,7 @@ fn refused(mnt: &Path, e: Errno) -> String {
         Errno::PERM | Errno::ACCESS => {
             format!(
                 "only root (CAP_SYS_ADMIN) and the user who mounted see and set quotas of {mnt}; \
-                 if that is an ordinary user, he alone"
+                 if that is an ordinary user, only that user"
             )
         }
         Errno::OPNOTSUPP => format!(

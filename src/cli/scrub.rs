@@ -90,7 +90,7 @@ fn refused(mnt: &Path, e: Errno) -> String {
         Errno::PERM | Errno::ACCESS => {
             format!(
                 "only root (CAP_SYS_ADMIN) and the user who mounted can scrub {mnt}; if that is an \
-                 ordinary user, he alone"
+                 ordinary user, only that user"
             )
         }
         Errno::NODATA | Errno::OPNOTSUPP => format!("{mnt} is not QuayFS"),
@@ -220,15 +220,13 @@ fn finish(worker: &Worker, report: &Report, as_json: bool) -> Result<u8, Failure
         say_json(value);
     } else {
         report.list.iter().for_each(|f| say(line(worker, f)));
+        let damaged_shown = match status.findings {
+            1 => "1 block or page damaged".into(),
+            n => format!("{n} blocks or pages damaged"),
+        };
         match (damaged, complete) {
-            (true, true) => say(format_args!(
-                "{read} verified: {} blocks or pages damaged",
-                status.findings
-            )),
-            (true, false) => say(format_args!(
-                "stopped after {read}: {} blocks or pages damaged",
-                status.findings
-            )),
+            (true, true) => say(format_args!("{read} verified: {}", damaged_shown)),
+            (true, false) => say(format_args!("stopped after {read}: {}", damaged_shown)),
             (false, true) => say(format_args!("{read} verified, nothing found")),
             (false, false) => {}
         }

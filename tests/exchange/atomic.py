@@ -1,4 +1,4 @@
-"""Writes several times to a file as one, by the calls of F2FS, and asserts who sees what, and when. WHAT DIR [...]"""
+"""Writes several times to a file as one, by the calls of F2FS, and asserts what each process sees, and when. WHAT DIR [...]"""
 
 START, COMMIT, ABORT, FEATURES = 0xF501, 0xF502, 0xF505, 0x8004F50C
 
@@ -50,7 +50,7 @@ def unseen(directory):
         os.fsync(fd)
     old()
     fcntl.ioctl(fd, COMMIT)
-    # First those who do not ask for the size.
+    # First readers that do not ask for the size.
     assert sent(reader, 7 * B, B) == b"end"
     assert shown[:] == NEW[: 3 * B]
     for one in (fd, reader, writer):
@@ -161,7 +161,7 @@ def beside(directory):
 
 
 def appended(directory):
-    """An append beside a session that the kernel takes for written: who has the end of the file in the page cache sees
+    """An append beside a session that the kernel takes for written: a process with the end of the file in its page cache sees
     it, soon."""
     path = os.path.join(directory, "file")
     fd = filled(path, b"0123456789")
@@ -218,7 +218,7 @@ def reads(fd, count, offset, want):
 
 
 def watched(directory):
-    """Readers who have the file in the page cache all the time see each commit when it has returned."""
+    """Readers that have the file in the page cache all the time see each commit when it has returned."""
     path = os.path.join(directory, "file")
     fd = filled(path, stamped(4 * B, 0))
     reader = os.open(path, os.O_RDONLY)
@@ -264,7 +264,7 @@ def small(directory):
 
 
 def shared(directory):
-    """Whoever takes all that he gets leaves something for others."""
+    """A process that takes all it can get leaves something for others."""
     os.chmod(directory, 0o777)
     begun = []
 
@@ -302,7 +302,7 @@ def shared(directory):
 
 
 def privileges(directory):
-    """Who writes takes privileges away, but not before the file has become something else."""
+    """A write takes privileges away, but not before the file has become something else."""
     path = os.path.join(directory, "file")
     script = b"#!/bin/sh\nexit %d\n"
     fd = filled(path, script % 3)

@@ -17,7 +17,7 @@ B = 4096
 
 
 def step():
-    """Tells whoever waits for the script that it goes on."""
+    """Tells the process that waits for the script that it goes on."""
     os.write(1, b".")
 
 

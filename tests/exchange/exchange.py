@@ -53,7 +53,7 @@ def whole(directory):
 
 
 def grown(directory):
-    """A file that has grown has done so for those, too, who do not ask for its size."""
+    """A file that has grown has done so for readers that do not ask for its size, too."""
     long, short = os.urandom(5 * B + 100), os.urandom(B + 7)
     for turn in range(4):
         paths, one, other = pair(directory, long, short)
@@ -205,7 +205,7 @@ def commits(directory):
         same(commit(sample), errno.EBUSY)
     os.ftruncate(other, B)
     sample = start()
-    # Not for those who may only read, or only write, or have a directory.
+    # Not with the right only to read, or only write, or have a directory.
     for flags, path in ((os.O_RDONLY, paths[1]), (os.O_WRONLY, paths[1]), (os.O_RDONLY, directory)):
         fd = os.open(path, flags)
         same(answer(lambda: fcntl.ioctl(fd, START_COMMIT, bytes(88))), errno.EBADF)
@@ -221,7 +221,7 @@ def commits(directory):
 
 
 def beside(directory):
-    """Beside somebody who writes all the time: what is put in place is in place of what was looked at."""
+    """Beside a process that writes all the time: what is put in place is in place of what was looked at."""
     paths, one, other = pair(directory, b"1" * B, b"2" * B)
     stop_writing, stop = os.pipe()
     pid = os.fork()
@@ -271,7 +271,7 @@ def privileges(directory):
             os.setgroups([])
             os.setresgid(65534, 65534, 65534)
             os.setresuid(65534, 65534, 65534)
-            # Whoever changes who he is may be looked at by root alone, which the daemon is.
+            # A process that changes its user may be looked at by root alone, which the daemon is.
             same(exchange(other, one, *args), want)
             os._exit(0)
         assert os.waitpid(pid, 0)[1] == 0
@@ -333,7 +333,7 @@ def crowd(directory):
                 first, second = rng.sample([0, 1], 2)
                 at = rng.randrange(blocks - 4) * B
                 if n < 6:
-                    # Who sees in time what a descriptor is depends on the machine.
+                    # Which look is in time to see what a descriptor is depends on the machine.
                     while (code := exchange(ours[first], ours[second], (at, at), 4 * B)) == errno.EBUSY:
                         time.sleep(0.001)
                     same(code, 0)
@@ -351,13 +351,13 @@ def crowd(directory):
     for path in paths:
         assert os.stat(path).st_size == B * blocks
         seen = content(path)
-        # Whoever maps stores byte by byte.
+        # A mapping stores byte by byte.
         for at in range(0, len(seen), B):
             assert len(set(seen[at : at + B]) - {ord("m")}) <= 1
 
 
 def watched(directory):
-    """Readers who have both files in the page cache all the time see each exchange when it has returned."""
+    """Readers that have both files in the page cache all the time see each exchange when it has returned."""
     blocks = 4
     paths, one, other = pair(directory, b"a" * B * blocks, b"b" * B * blocks)
     readers = [os.open(p, os.O_RDONLY) for p in paths]

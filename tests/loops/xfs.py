@@ -83,7 +83,7 @@ def main():
         try:
             with open(f"/sys/block/{os.path.basename(device)}/loop/dio", encoding="ascii") as f:
                 assert f.read().strip() == str(int(direct == "on"))
-            # Whoever had the device before may have left it write-protected.
+            # The last user of the device may have left it write-protected.
             must("blockdev", "--setrw", device)
             must("mount", device, tree)
             try:

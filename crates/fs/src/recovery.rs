@@ -4,6 +4,7 @@
 //! same function as ever, build the staged map, begin a new epoch. Nothing here grows with the
 //! size of the data device or the number of files.
 
+use quayfs_shown::count;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
@@ -54,7 +55,8 @@ pub enum MountError {
     Io(#[from] std::io::Error),
     /// Damage that no crash leaves behind.
     #[error(
-        "damaged ({count} findings, first: {first}); `-o ro` shows what can be read, `quayfs fsck` lists all"
+        "damaged ({}, first: {first}); `-o ro` shows what can be read, `quayfs fsck` lists all",
+        quayfs_shown::count(*count, "finding")
     )]
     Damaged {
         /// Number of findings.
@@ -192,8 +194,11 @@ pub fn recover_telling(
     Metrics::add(&engine.metrics.recovery_us, took.as_micros() as u64);
     Metrics::add(&engine.metrics.records_replayed, replayed as u64);
     tracing::info!(
-        "recovered in {clock}: {}, {replayed} records replayed, {staged_blocks} blocks staged, {undone} page-table entries undone",
+        "recovered in {clock}: {}, {} replayed, {} staged, {} undone",
         if clean { "clean" } else { "not unmounted" },
+        count(replayed as u64, "record"),
+        count(staged_blocks as u64, "block"),
+        count(undone as u64, "page-table entry"),
     );
     Ok(engine)
 }

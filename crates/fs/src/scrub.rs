@@ -242,7 +242,7 @@ impl Pass {
             State::Finished
         };
         tracing::info!(
-            "scrub: {:?} after {} bytes, {} blocks or pages damaged",
+            "scrub: {:?} after {} bytes, damaged blocks and pages: {}",
             p.state,
             self.bytes.load(Ordering::Relaxed),
             p.count

@@ -4,6 +4,7 @@ use quayfs_layout::extent::{Extent, FILE_BLOCKS, INLINE, PER_PAGE, SIZE};
 use quayfs_layout::inode::Inode;
 use quayfs_layout::node::{self, HEADER, NodeKind};
 use quayfs_layout::{BLOCK, Ino};
+use quayfs_shown::count;
 
 use rustc_hash::FxHashSet;
 
@@ -74,8 +75,9 @@ fn one(x: &mut Inodes<'_, '_>, ino: Ino, e: &Extent) -> bool {
     let visible = x.pages.media.geo.visible_blocks();
     if e.file_block + e.len > FILE_BLOCKS {
         let what = format_args!(
-            "inode {ino}: the extent at file block {} of {} blocks is beyond what a file can have",
-            e.file_block, e.len
+            "inode {ino}: the extent at file block {} of {} is beyond what a file can have",
+            e.file_block,
+            count(e.len, "block")
         );
         x.error(Area::Extents, what);
         x.owners.gaps.blocks = true;

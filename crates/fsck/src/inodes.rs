@@ -3,6 +3,7 @@
 use quayfs_layout::Ino;
 use quayfs_layout::flaw::{self, Part};
 use quayfs_layout::inode::{Inode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG, S_IFSOCK};
+use quayfs_shown::count;
 
 use super::blocks::Blocks;
 use super::links::Links;
@@ -69,8 +70,8 @@ impl Inodes<'_, '_> {
             && i.blocks != n + m
         {
             let what = format_args!(
-                "inode {ino}: owns {} blocks, its image says {}",
-                n + m,
+                "inode {ino}: owns {}, its image says {}",
+                count(n + m, "block"),
                 i.blocks
             );
             self.error(Area::Inode, what);

@@ -1,5 +1,6 @@
 //! The media as they are, and recovery on a private copy.
 
+use quayfs_shown::count;
 use std::sync::Arc;
 
 use quayfs_blockdev::BlockDevice;
@@ -209,9 +210,9 @@ fn journal(scan: &Scan, c: &mut Check) {
     }
     if scan.clean && !(scan.records.is_empty() && scan.live.is_empty()) {
         let what = format_args!(
-            "marked as unmounted cleanly, but {} records and {} slots are live",
-            scan.records.len(),
-            scan.live.len()
+            "marked as unmounted cleanly, but {} and {} are live",
+            count(scan.records.len() as u64, "record"),
+            count(scan.live.len() as u64, "slot")
         );
         c.findings.error(Area::Journal, what);
     }
@@ -228,18 +229,19 @@ fn recovered(scan: Scan, sound: bool, c: &mut Check) -> Recovered {
         let orderly = scan.retired <= scan.digested && scan.digested == scan.commit_ts;
         if !orderly || !scan.records.is_empty() {
             let what = format_args!(
-                "it leaves digested {}, committed {}, retired {} and {} records",
+                "it leaves digested {}, committed {}, retired {} and {}",
                 scan.digested,
                 scan.commit_ts,
                 scan.retired,
-                scan.records.len()
+                count(scan.records.len() as u64, "record")
             );
             c.findings.error(Area::Recovery, what);
         }
     }
     let left = scan.records.len();
     Recovered {
-        incomplete: (left > 0).then(|| format!("{left} records could not be replayed")),
+        incomplete: (left > 0)
+            .then(|| format!("{} could not be replayed", count(left as u64, "record"))),
         last_seq: scan.max_seq_seen,
         live: scan.live,
     }

@@ -1,5 +1,6 @@
 //! The quota table: what it says that projects have, against what their inodes have.
 
+use quayfs_shown::count;
 use std::collections::{BTreeMap, BTreeSet};
 
 use quayfs_layout::geometry::Geometry;
@@ -77,8 +78,11 @@ pub(super) fn check(pages: &Pages<'_>, table: &Table, c: &mut Check) {
         let says = entries.get(&project).copied().unwrap_or_default();
         if has != says {
             let what = format_args!(
-                "project {project} has {} blocks and {} inodes, the table says {} and {}",
-                has.blocks, has.inodes, says.blocks, says.inodes
+                "project {project} has {} and {}, the table says {} and {}",
+                count(has.blocks, "block"),
+                count(has.inodes, "inode"),
+                says.blocks,
+                says.inodes
             );
             c.findings.error(Area::Quota, what);
         }

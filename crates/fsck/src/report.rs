@@ -1,5 +1,6 @@
 //! What a check has found.
 
+use quayfs_shown::count;
 use std::fmt;
 use std::ops::Range;
 
@@ -211,21 +212,35 @@ impl fmt::Display for FsckReport {
         writeln!(f, "{}: {state}", quayfs_shown::text(&self.volume))?;
         writeln!(
             f,
-            "{} inodes ({} directories, {} files, {} symbolic links, {} special, {} orphans), {} entries",
-            s.inodes, s.directories, s.files, s.symlinks, s.special, s.orphans, s.entries
+            "{} ({}, {}, {}, {} special, {}), {}",
+            count(s.inodes, "inode"),
+            count(s.directories, "directory"),
+            count(s.files, "file"),
+            count(s.symlinks, "symbolic link"),
+            s.special,
+            count(s.orphans, "orphan"),
+            count(s.entries, "entry")
         )?;
         writeln!(
             f,
-            "{} of {} blocks in use, {} staged, {} of {} node pages, {} records to replay",
-            s.blocks, s.blocks_total, s.staged, s.node_pages, s.node_pages_total, s.live_records
+            "{} of {} blocks in use, {} staged, {} of {} node pages, {} to replay",
+            s.blocks,
+            s.blocks_total,
+            s.staged,
+            s.node_pages,
+            s.node_pages_total,
+            count(s.live_records, "record")
         )?;
         if s.verified > 0 {
-            writeln!(f, "{} blocks of the data device verified", s.verified)?;
+            writeln!(
+                f,
+                "{} of the data device verified",
+                count(s.verified, "block")
+            )?;
         }
         match self.count() {
             0 => f.write_str("no damage found"),
-            1 => f.write_str("1 finding"),
-            n => write!(f, "{n} findings"),
+            n => f.write_str(&count(n as u64, "finding")),
         }
     }
 }

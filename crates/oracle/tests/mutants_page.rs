@@ -70,7 +70,8 @@ fn the_places_are_those_of_the_code() {
     let lines: BTreeSet<&str> = rows.iter().map(|row| cell(row, 1)).collect();
     let met: BTreeMap<&str, BTreeSet<Place>> = lines.into_iter().map(|l| (l, met(l))).collect();
     let told = counted(rows.iter().map(|row| cell(row, 0).to_string()));
-    let again = "`crash --mutants --place NAME` tells who notices, `make mutants` writes the table";
+    let again =
+        "`crash --mutants --place NAME` tells what notices, `make mutants` writes the table";
     let meets = |row: &&&str| {
         let of_line = &met[cell(row, 1)];
         of_line.is_empty() || of_line.iter().any(|p| p.to_string() == cell(row, 0))
@@ -98,7 +99,7 @@ fn the_checks_are_those_of_the_code() {
         .map(|row| cell(row, 0).split(' ').next().unwrap_or_default())
         .collect();
     let all: BTreeSet<&str> = Guard::ALL.iter().map(|guard| guard.name()).collect();
-    assert_eq!(told, all, "`scripts/guards` tells who notices");
+    assert_eq!(told, all, "`scripts/guards` tells what notices");
 }
 
 /// Lines move with every change, and prose does not follow them.

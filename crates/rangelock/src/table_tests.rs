@@ -88,13 +88,13 @@ impl Model {
             let r = &self.requests[i];
             if !r.holds() && r.insists && self.free(i, (r.span, r.mode)) {
                 let told = r.is == Is::Told || parties.contains(&r.party);
-                assert!(told, "a range is handed to somebody who does not know");
+                assert!(told, "a range is handed to a request that is not told");
                 self.requests[i].is = Is::Handed;
             }
         }
         for party in parties {
             let i = self.requests.iter().position(|r| r.party == *party);
-            let i = i.expect("only who is there is told");
+            let i = i.expect("only a request that waits is told");
             let r = &self.requests[i];
             if r.is == Is::Handed {
                 continue;
@@ -379,7 +379,7 @@ fn a_writer_is_overtaken_until_its_patience_ends() {
     // A reader is always there.
     while told.is_empty() {
         let next = shared(&mut table, PATIENCE / 10 * overtaken);
-        let next = next.expect("nobody stands in the way in his sleep");
+        let next = next.expect("no sleeping request is in the way");
         table.release(reader, |p| told.push(*p));
         (reader, overtaken) = (next, overtaken + 1);
     }

@@ -160,7 +160,7 @@ fn until_waiting(lock: &RangeLock, waiting: usize) {
 }
 
 #[test]
-fn whoever_comes_first_goes_on_though_others_wait() {
+fn the_first_to_come_goes_on_though_others_wait() {
     let lock = RangeLock::new();
     let reader = lock.read(0..10);
     thread::scope(|scope| {

@@ -29,6 +29,15 @@ pub fn text(raw: &str) -> String {
     bytes(raw.as_bytes())
 }
 
+/// How many of something: `1 block`, `3 blocks`, `2 entries`. `one` is the word for one of them.
+pub fn count(n: impl Into<u64>, one: &str) -> String {
+    match (n.into(), one.strip_suffix('y')) {
+        (1, _) => format!("1 {one}"),
+        (n, Some(stem)) => format!("{n} {stem}ies"),
+        (n, None) => format!("{n} {one}s"),
+    }
+}
+
 /// As [`bytes`], of a path.
 pub fn path(raw: &Path) -> String {
     bytes(raw.as_os_str().as_bytes())

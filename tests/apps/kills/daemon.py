@@ -211,7 +211,7 @@ class Volume:
             raise Finding(f"fsck: {said(checked)}")
 
     def keep(self):
-        """A copy of both media as the death left them, for whoever looks into a failure."""
+        """A copy of both media as the death left them, to look into a failure."""
         for name, path in [("region", self.region), ("data", f"{self.vol}/data")]:
             run("cp", "--sparse=always", path, f"{self.fast}/at-death-{name}")
 
@@ -222,7 +222,7 @@ class Volume:
             text = f.read()
             f.truncate(0)
         self.undone += sum(1 for n in re.findall(r"(\d+) page-table entries undone", text) if n != "0")
-        # A reply to somebody who was killed meanwhile is no complaint.
+        # A reply to a process that was killed meanwhile is no complaint.
         bad = [x for x in text.splitlines() if ("ERROR" in x and not failed or "panicked" in x) and "send FUSE reply" not in x]
         if bad:
             raise Finding(f"the daemon's log says: {bad[0]}")

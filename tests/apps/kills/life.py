@@ -76,7 +76,7 @@ class Life:
             if again.returncode and (again.returncode != 1 or again.stderr.count("\n") != 1):
                 raise Finding(f"mkfs after a killed one: {said(again)}")
             if again.returncode and v.mkfs(force=True).returncode:
-                # A file cut short by the death of whoever allocated it has no size to choose.
+                # A file cut short by the death of the process that allocated it has no size to choose.
                 v.remove()
                 if (made := v.mkfs()).returncode:
                     raise Finding(f"mkfs from scratch: {said(made)}")
@@ -261,7 +261,7 @@ class Life:
             return f.read().strip()[-600:]
 
     def check(self):
-        # Directories that are on the volume only: who comes too late does not write below the mount.
+        # Directories that are on the volume only: a late process does not write below the mount.
         for name in ("tree", "churn"):
             os.makedirs(f"{self.volume.mnt}/{name}", exist_ok=True)
         checked = run(*self.program("check"), env=self.environment)

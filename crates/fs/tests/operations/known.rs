@@ -65,7 +65,7 @@ fn with_threads(disk: &Disk) -> Arc<Fs> {
 }
 
 #[test]
-fn whoever_counts_waits_for_what_was_forgotten() {
+fn counting_waits_for_what_was_forgotten() {
     let disk = Disk::new();
     let fs = with_threads(&disk);
     let used = || {

@@ -1,6 +1,7 @@
 //! Slots and records. What can be healed is; then recovery runs as it would for a read-only mount,
 //! on the media themselves: everything up to the first damage is kept, what follows is dropped.
 
+use quayfs_shown::count;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -75,7 +76,10 @@ impl Repair<'_> {
                 return Ok(false);
             }
         }
-        let what = format_args!("recovered: {replayed} records replayed, a new epoch begun");
+        let what = format_args!(
+            "recovered: {} replayed, a new epoch begun",
+            count(replayed as u64, "record")
+        );
         self.log.add(Area::Recovery, what);
         Ok(self.scan().is_some_and(|s| s.records.is_empty()))
     }

@@ -1,5 +1,6 @@
 //! What a repair has done.
 
+use quayfs_shown::count;
 use std::fmt;
 
 use serde::Serialize;
@@ -71,11 +72,13 @@ impl fmt::Display for RepairReport {
         write!(f, "{}", self.check)?;
         match self.outcome {
             Outcome::Clean => Ok(()),
-            Outcome::Repaired => write!(f, "\n{} findings, all repaired", self.found),
+            Outcome::Repaired => {
+                write!(f, "\n{}, all repaired", count(self.found as u64, "finding"))
+            }
             Outcome::Left => write!(
                 f,
-                "\n{} findings, {} of them or of what they hid are left",
-                self.found,
+                "\n{}, {} of them or of what they hid are left",
+                count(self.found as u64, "finding"),
                 self.check.count()
             ),
         }

@@ -253,7 +253,11 @@ fn impossible_images() {
         (s.attr, 2),
     ] {
         assert_eq!(disk.inode(n).blocks, owned);
-        let what = format!("owns {owned} blocks, its image says {}", owned - 1);
+        let what = format!(
+            "owns {}, its image says {}",
+            quayfs_shown::count(owned, "block"),
+            owned - 1
+        );
         one(n, &|i| i.blocks -= 1, &what);
     }
 }
@@ -357,7 +361,7 @@ fn extents_that_cannot_be() {
             ..good
         },
         &[
-            &format!("error: inode: inode {ino}: owns 1 blocks, its image says 2"),
+            &format!("error: inode: inode {ino}: owns 1 block, its image says 2"),
             &format!(
                 "error: bitmap: LBNs {} to {}: marked used, but in no file",
                 good.lbn,

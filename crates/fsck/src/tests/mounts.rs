@@ -21,12 +21,12 @@ type Meet = fn(&Fs, &Sample) -> Result<()>;
 const CASES: &[(&str, Do, Meet)] = &[
     ("a leaf whose entries end early", short_leaf, look_up),
     (
-        "a leaf whose entries end early, for who adds",
+        "a leaf whose entries end early, when a name is added",
         short_leaf,
         add,
     ),
     (
-        "a leaf whose entries end early, for who lists",
+        "a leaf whose entries end early, when it is listed",
         short_leaf,
         list,
     ),

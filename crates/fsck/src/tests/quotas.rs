@@ -107,9 +107,7 @@ fn a_missing_project_finds_its_place_and_one_that_has_nothing_keeps_its_limits()
     };
     t.store(5, &alone);
     t.disk.finds(&[
-        &format!(
-            "error: quota: project 9 has {blocks} blocks and 1 inodes, the table says 0 and 0"
-        ),
+        &format!("error: quota: project 9 has {blocks} blocks and 1 inode, the table says 0 and 0"),
         &format!(
             "error: quota: project 11 has 0 blocks and 0 inodes, the table says {blocks} and 1"
         ),

@@ -176,9 +176,7 @@ fn a_clean_flag_that_lies() {
     let word = disk.region.load_u64(disk.word(WordKind::Epoch));
     let epoch = EpochWord::decode(word, disk.salt()).unwrap().epoch;
     disk.set_number(WordKind::Clean, epoch.into());
-    disk.finds(&[
-        "error: journal: marked as unmounted cleanly, but 2 records and 1 slots are live",
-    ]);
+    disk.finds(&["error: journal: marked as unmounted cleanly, but 2 records and 1 slot are live"]);
 }
 
 #[test]

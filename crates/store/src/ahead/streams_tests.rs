@@ -302,7 +302,7 @@ fn a_batch_has_as_much_as_fits() {
 }
 
 #[test]
-fn whoever_waits_for_what_is_given_up_is_told() {
+fn a_waiter_is_told_when_its_read_is_given_up() {
     let mut s = streams();
     request(&mut s, &[100, 500], 4);
     request(&mut s, &[104, 504], 4);

@@ -1,5 +1,6 @@
 //! Extents of files.
 
+use quayfs_shown::count;
 use std::collections::BTreeMap;
 
 use quayfs_layout::bytes::put_u32;
@@ -98,12 +99,15 @@ impl Tree<'_> {
             if before != after || before.is_none() && place.iter().any(|b| *b != 0) {
                 let what = match (before, after) {
                     (Some(b), Some(a)) => format!(
-                        "of {} blocks from block {} on {} are left: others were mapped twice",
-                        b.len, b.file_block, a.len
+                        "of {} from block {} on {} are left: others were mapped twice",
+                        count(b.len, "block"),
+                        b.file_block,
+                        a.len
                     ),
                     (Some(b), None) => format!(
-                        "{} blocks from block {} on are holes now: they were mapped twice or to nowhere",
-                        b.len, b.file_block
+                        "now a hole: {} from block {} on, mapped twice or to nowhere",
+                        count(b.len, "block"),
+                        b.file_block
                     ),
                     (None, _) => {
                         "a place of its block map that was neither free nor used is free".into()

@@ -1,6 +1,7 @@
 //! Names: entries that name nothing go, inodes that nothing names go to `/lost+found`, and link
 //! counts and parents follow from that.
 
+use quayfs_shown::count;
 use std::collections::{BTreeMap, BTreeSet};
 
 use quayfs_fs::attr::dirent_kind;
@@ -279,7 +280,10 @@ impl Tree<'_> {
             corrected += u64::from(before != (i.nlink, i.parent));
         }
         if corrected > 0 {
-            let what = format_args!("link counts or parents of {corrected} inodes are corrected");
+            let what = format_args!(
+                "link counts or parents of {} are corrected",
+                count(corrected, "inode")
+            );
             log.add(Area::Links, what);
         }
     }
