@@ -64,8 +64,8 @@ test-workspace: deps
 
 # The tests with real mounts once more, over FUSE over io_uring, which root can switch on.
 test-rings: deps
-	scripts/rings $(CARGO) test --test mount --test umount --test calls --test acl --test idmap --test scrub_mount \
-		--test kill --test exchange --test loops
+	scripts/rings $(CARGO) test --test mount -- daemon:: umount:: calls:: acl:: idmap:: scrub_mount:: exchange::
+	scripts/rings $(CARGO) test --test kill --test loops
 
 # Every interleaving of the lock-free parts; another build of them, hence another directory.
 test-loom: deps
@@ -177,7 +177,7 @@ PUBLISHED := journal ppt rangelock pmem layout transfer limits sync
 package: deps
 	$(CARGO) package --allow-dirty $(addprefix -p quayfs-,$(PUBLISHED))
 
-# The documents as a book, by book.toml. `cargo test --test docs` looks at their links.
+# The documents as a book, by book.toml. `cargo test --test repo` looks at their links.
 MDBOOK := $(TOOLS)/bin/mdbook
 book:
 	@scripts/packages python3

@@ -2,6 +2,9 @@
 //!
 //! `volumes-0.tar.gz`: format 1 with the quota table as its only feature, two volumes with the same tree on files of
 //! a disk: `clean` was unmounted, the daemon of `dead` was killed after a `sync`.
+//!
+//! A test binary of its own: it starts a program, which for a moment has copies of what other tests have open, with the
+//! locks of their volumes.
 
 use std::path::Path;
 use std::process::Command;

@@ -4,6 +4,9 @@
 //! A writer owns a directory. It appends one line per acknowledged operation to a ledger outside
 //! of the mount, and what a file holds follows from its name, so that the ledger is all it takes
 //! to check a tree.
+//!
+//! A test binary of its own: the programs of `tests/apps/kills` unmount without the lock of `program::namespace`, which
+//! they cannot have.
 
 mod program;
 

@@ -2,6 +2,8 @@
 //! (`atomic_writes`), through the page cache and with `O_DIRECT`: nothing is lost on the way, and a process that has
 //! the file in the page cache sees what was written.
 //!
+//! A test binary of its own: to its end the namespace of the script has copies of what other tests have mounted.
+//!
 //! Needs `/dev/fuse`, root, xfsprogs and python3. `QUAYFS_LOOP_ROUNDS`: how often it is written to, else a few times.
 
 mod program;

@@ -1,6 +1,8 @@
 //! What system calls cost in messages of the kernel, as docs/performance.md has it. Counts depend on
 //! nothing but the kernel and the daemon, so they are compared exactly.
 //!
+//! A test binary of its own: it sets the umask of its process.
+//!
 //! Needs `/dev/fuse`; QUAYFS_SKIP_FUSE=1 does without.
 
 mod program;

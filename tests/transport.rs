@@ -1,6 +1,7 @@
 //! The two ways from the kernel to the daemon, with real mounts.
 //!
-//! Needs the kernel's switch for FUSE over io_uring, and turns it on and off: Linux 6.14 and root.
+//! A test binary of its own: it turns the kernel's switch for FUSE over io_uring on and off, which is one for all mounts.
+//! That takes Linux 6.14 and root.
 //! Elsewhere these tests fail unless QUAYFS_SKIP_URING=1 says that this is known.
 
 mod program;

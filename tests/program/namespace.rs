@@ -8,7 +8,7 @@ use super::{Run, Start as _};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 static COPIES: RwLock<()> = RwLock::new(());
 
@@ -18,6 +18,11 @@ pub fn no_copies() -> RwLockReadGuard<'static, ()> {
     COPIES.read().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// While it is held a namespace may have copies of mounts, and the other tests unmount nothing.
+pub fn copies() -> RwLockWriteGuard<'static, ()> {
+    COPIES.write().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A shell in a mount namespace of its own, until it is dropped.
 pub struct Namespace(Child);
 
@@ -25,7 +30,7 @@ impl Namespace {
     /// Begins it, in `dir`, with what is mounted on `kept` and nothing else of its type, and runs `script` in it.
     #[track_caller]
     pub fn new(dir: &Path, kept: &Path, script: &str) -> Self {
-        let _alone = COPIES.write().unwrap_or_else(PoisonError::into_inner);
+        let _alone = copies();
         let drop = "for m in $(awk '$3 ~ /^fuse/ { print $2 }' /proc/mounts); do \
                     [ \"$m\" = \"$1\" ] || umount -i -l \"$m\"; done";
         let script = format!("{drop}; set -e; {script}; echo ready; read stop");

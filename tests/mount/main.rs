@@ -1,0 +1,27 @@
+//! The program on real mounts. Most of it needs `/dev/fuse`, some of it root and other programs, as the modules say.
+//!
+//! Tests of different modules run side by side. What must not run beside others is a test binary of its own and says
+//! why. A mount namespace has copies of the mounts of all tests, see `program::namespace`.
+
+mod acl;
+mod authority;
+mod calls;
+mod confined;
+mod daemon;
+mod exchange;
+mod idle;
+mod idmap;
+mod inherited;
+mod limits;
+mod log;
+mod media;
+#[path = "../program/mod.rs"]
+mod program;
+mod quota;
+mod remount;
+mod requests;
+mod restart;
+mod scrub_mount;
+mod semantics;
+mod shown;
+mod umount;

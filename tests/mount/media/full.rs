@@ -1,0 +1,130 @@
+//! Regions without all of their blocks, or with fewer than they had.
+
+use super::below::Mount;
+use super::{Process, Volume, eventually};
+use crate::program::{QUAYFS, Start as _, can_be_root};
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt as _, chown};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+#[test]
+fn a_region_without_room_below_is_looked_at_and_not_mounted_for_writing() {
+    if !can_be_root() {
+        return;
+    }
+    let v = Volume::room();
+    let below = Mount::in_memory(&v.at("below"), "24M");
+    let region = v.at("below/region");
+    v.mkfs(&[&"--pmem", &region, &"--pmem-size", &"32M", &"--sparse"])
+        .ok();
+    let filler = below.fill();
+    let blocks = fs::metadata(&region).unwrap().blocks();
+    // Even a load would need a page there.
+    v.command("info").ok();
+    v.command("fsck").ok();
+    v.command("scrub").ok();
+    v.mount("rw").fails(32, "not allocated in full");
+    v.mount("ro").ok();
+    assert!(fs::read_dir(v.mnt()).unwrap().next().is_none());
+    v.umount().ok();
+    assert_eq!(fs::metadata(&region).unwrap().blocks(), blocks);
+    fs::remove_file(filler).unwrap();
+    v.mount("rw").fails(32, "make room");
+    below.remount("size=64M");
+    v.mount("rw").ok();
+    // From here on nothing that others do there matters.
+    assert!(fs::metadata(&region).unwrap().blocks() * 512 >= 32 << 20);
+    below.fill();
+    for n in 0..200 {
+        fs::write(v.mnt().join(format!("{n}")), vec![n as u8; 100_000]).unwrap();
+    }
+    v.umount().ok();
+    v.command("fsck").ok();
+}
+
+/// Cuts the region of a mount short and touches it until the daemon is gone.
+fn cut(v: &Volume) {
+    let region = fs::File::options()
+        .write(true)
+        .open(v.vol().join("pmem"))
+        .unwrap();
+    region.set_len(1 << 20).unwrap();
+    for n in 0..1000 {
+        if fs::write(v.mnt().join(format!("{n}")), vec![7; 10_000]).is_err() {
+            break;
+        }
+    }
+}
+
+#[test]
+fn a_region_that_is_cut_short_ends_the_daemon_with_a_line() {
+    if !can_be_root() {
+        return;
+    }
+    let v = Volume::room();
+    v.mkfs(&[]).ok();
+    let region = v.vol().join("pmem").display().to_string();
+    v.mount("rw").ok();
+    cut(&v);
+    eventually("the daemon is gone", || fs::read_dir(v.mnt()).is_err());
+    eventually("the log names the file", || {
+        let log = v.log();
+        log.contains(&format!("{region}: the pmem region was cut short"))
+    });
+    v.umount();
+    for (command, code) in [("info", 1), ("fsck", 8)] {
+        v.command(command)
+            .fails(code, &format!("{region}: cut short"));
+    }
+    v.mount("rw").fails(32, "cut short");
+}
+
+#[test]
+fn in_the_foreground_it_is_the_exit_code_of_a_failure() {
+    if !can_be_root() {
+        return;
+    }
+    for logs in [false, true] {
+        ends_in_the_foreground(logs);
+    }
+}
+
+fn ends_in_the_foreground(logs: bool) {
+    let v = Volume::room();
+    v.mkfs(&[]).ok();
+    // Another user's directory: a thread without capabilities cannot search it.
+    let (dir, log) = (v.at("logs"), v.at("logs/log"));
+    fs::create_dir(&dir).unwrap();
+    chown(&dir, Some(65534), Some(65534)).unwrap();
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).unwrap();
+    let more = logs.then_some([Path::new("--log-file"), &log]);
+    let child = Command::new(QUAYFS)
+        .args(["mount", "--foreground"])
+        .args(more.into_iter().flatten())
+        .args([v.vol(), v.mnt()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .start()
+        .unwrap();
+    let mut child = Process(child);
+    eventually("it is mounted", || v.table().is_some());
+    cut(&v);
+    eventually("it ends", || child.0.try_wait().unwrap().is_some());
+    let mut err = String::new();
+    std::io::Read::read_to_string(child.0.stderr.as_mut().unwrap(), &mut err).unwrap();
+    let code = child.0.wait().unwrap().code();
+    assert_eq!(code, Some(32), "{err}");
+    let text = if logs {
+        fs::read_to_string(log).unwrap()
+    } else {
+        err.clone()
+    };
+    let last = text.lines().last().unwrap_or_default();
+    assert!(
+        last.starts_with("quayfs: ") && last.contains("cut short"),
+        "{text}{err}"
+    );
+    v.umount();
+}

@@ -1,0 +1,150 @@
+//! Volumes that are there, but with something missing or in the way: no message says to make new ones.
+
+use super::below::Mount;
+use super::{Volume, as_nobody, quayfs};
+use crate::program::{Run, can_be_root};
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+/// Runs every command that opens a volume; each fails in one line that has these words, and none of mkfs.
+#[track_caller]
+fn all_say(v: &Volume, target: &Path, words: &[&str], but: &[&str]) {
+    let mnt = v.mnt();
+    for (command, code) in [
+        ("info", 1),
+        ("fsck", 8),
+        ("scrub", 1),
+        ("quota", 1),
+        ("mount", 32),
+    ] {
+        if but.contains(&command) {
+            continue;
+        }
+        let mut args = vec![OsStr::new(command), target.as_os_str()];
+        if command == "mount" {
+            args.push(mnt.as_os_str());
+        }
+        says(quayfs(args), code, words);
+    }
+    let repair = [
+        OsStr::new("fsck"),
+        OsStr::new("--repair"),
+        target.as_os_str(),
+    ];
+    if !but.contains(&"fsck") {
+        says(quayfs(repair), 8, words);
+    }
+}
+
+#[track_caller]
+fn says(run: Run, code: i32, words: &[&str]) {
+    assert!(!run.err.contains("mkfs"), "{run:?}");
+    for word in words {
+        assert!(run.err.contains(word), "{word}: {run:?}");
+    }
+    run.fails(code, "");
+}
+
+#[test]
+fn a_file_system_that_is_not_mounted_is_named() {
+    if !can_be_root() {
+        return;
+    }
+    let v = Volume::room();
+    let below = Mount::in_memory(&v.at("pm"), "64M");
+    let region = v.at("pm/region");
+    v.mkfs(&[&"--pmem", &region, &"--pmem-size", &"32M"]).ok();
+    drop(below);
+    let (link, region) = (v.vol().join("pmem"), region.display().to_string());
+    let points = format!("{} points to {region}", link.display());
+    all_say(
+        &v,
+        &v.vol(),
+        &[
+            &points,
+            &format!("there is no {region}"),
+            "mount the file system",
+        ],
+        &[],
+    );
+    assert!(!v.vol().join("quayfs.log").exists());
+}
+
+#[test]
+fn half_a_volume_is_none_to_make_again() {
+    if !can_be_root() {
+        return;
+    }
+    let v = Volume::room();
+    v.mkfs(&[]).ok();
+    fs::remove_file(v.vol().join("pmem")).unwrap();
+    all_say(&v, &v.vol(), &["`pmem` is missing", "`data` is there"], &[]);
+    all_say(
+        &v,
+        &v.vol().join("data"),
+        &["quayfs data device", "directory"],
+        &[],
+    );
+}
+
+#[test]
+fn what_a_mount_shows_is_no_volume() {
+    if !can_be_root() {
+        return;
+    }
+    let v = Volume::room();
+    v.mkfs(&[]).ok();
+    v.mount("rw").ok();
+    fs::create_dir(v.mnt().join("dir")).unwrap();
+    fs::write(v.mnt().join("dir/file"), b"x").unwrap();
+    let (vol, mnt) = (v.vol().display().to_string(), v.mnt().display().to_string());
+    let other = v.at("other");
+    fs::create_dir(&other).unwrap();
+    // What asks the mount has no reason to complain of the mount point.
+    all_say(
+        &v,
+        &v.mnt(),
+        &[
+            &format!("where the volume {vol} is mounted"),
+            &format!("`quayfs umount {mnt}`"),
+        ],
+        &["info", "scrub", "quota", "mount"],
+    );
+    for inner in ["dir", "dir/file"] {
+        let lies = format!("lies in the volume {vol}, mounted on {mnt}");
+        all_say(&v, &v.mnt().join(inner), &[&lies], &["mount"]);
+        let inner = v.mnt().join(inner);
+        let args = [OsStr::new("mount"), inner.as_os_str(), other.as_os_str()];
+        says(quayfs(args), 32, &[&lies]);
+    }
+    assert!(!v.mnt().join("dir/quayfs.log").exists());
+    v.umount().ok();
+}
+
+#[test]
+fn who_may_not_pass_is_told_where() {
+    if !can_be_root() {
+        return;
+    }
+    let v = Volume::room();
+    v.mkfs(&[]).ok();
+    fs::set_permissions(v.vol(), fs::Permissions::from_mode(0o700)).unwrap();
+    let (vol, mnt) = (v.vol(), v.mnt());
+    for (command, code) in [("info", 1), ("fsck", 8), ("scrub", 1), ("quota", 1)] {
+        let run = as_nobody(v.dir.path(), &[&command, &vol]);
+        says(run, code, &["permission denied at", "user 0", "0700"]);
+    }
+    let run = as_nobody(v.dir.path(), &[&"mount", &vol, &mnt]);
+    says(run, 32, &["permission denied at"]);
+}
+
+#[test]
+fn mkfs_is_advised_where_there_is_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    for path in [dir.path(), &dir.path().join("new")] {
+        quayfs([OsStr::new("info"), path.as_os_str()]).fails(1, "`quayfs mkfs");
+        quayfs([OsStr::new("fsck"), path.as_os_str()]).fails(8, "`quayfs mkfs");
+    }
+}

@@ -1,0 +1,184 @@
+//! One device or file that holds both media.
+
+use super::below::{Loop, run};
+use super::{OsStr, Path, PathBuf, Volume};
+use crate::program::{Run, eventually, quayfs};
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+
+const LEN: u64 = 128 << 20;
+/// What mkfs takes for the region of so small a device.
+const REGION: u64 = LEN / 2;
+
+fn on(command: &str, volume: &Path, more: &[&str]) -> Run {
+    let all = [OsStr::new(command), volume.as_os_str()];
+    quayfs(all.into_iter().chain(more.iter().map(OsStr::new)))
+}
+
+/// Mounts, and says at which process.
+#[track_caller]
+fn mount(room: &Volume, volume: &Path) -> i32 {
+    on("mount", volume, &[room.mnt().to_str().unwrap()]).ok();
+    room.info()["pid"].as_i64().unwrap() as i32
+}
+
+#[track_caller]
+fn synced(path: PathBuf, content: &[u8]) {
+    fs::write(&path, content).unwrap();
+    File::open(path).unwrap().sync_all().unwrap();
+}
+
+/// Makes it, uses it, lets the daemon die, uses it again, and looks at it.
+#[track_caller]
+fn lives(room: &Volume, volume: &Path, mkfs: &[&str]) {
+    let made = on("mkfs", volume, mkfs).ok();
+    assert!(made.contains("backend `file`"), "{made}");
+    let pid = mount(room, volume);
+    let large: Vec<u8> = (0..3_000_000u32).map(|n| (n / 7) as u8).collect();
+    synced(room.mnt().join("large"), &large);
+    synced(room.mnt().join("small"), b"one");
+    run("kill", &[&"-KILL", &pid.to_string()]);
+    run("umount", &[&"-i", &"-l", &room.mnt()]);
+    eventually("the daemon's death", || {
+        !Path::new(&format!("/proc/{pid}")).exists()
+    });
+
+    mount(room, volume);
+    assert_eq!(fs::read(room.mnt().join("large")).unwrap(), large);
+    assert_eq!(fs::read(room.mnt().join("small")).unwrap(), b"one");
+    let taken = on("mkfs", volume, &["--force"]);
+    taken.fails(1, "in use");
+    // As umount(8) takes a device.
+    on("umount", volume, &[]).ok();
+
+    let checked = on("fsck", volume, &["--data"]).ok();
+    assert!(!checked.contains("repair"), "{checked}");
+    let info = on("info", volume, &["--json"]).ok();
+    let info: serde_json::Value = serde_json::from_str(&info).unwrap();
+    assert_eq!(info["volume"], volume.to_str().unwrap());
+    on("scrub", volume, &[]).ok();
+    on("mkfs", volume, mkfs).fails(1, "--force");
+}
+
+#[test]
+fn a_device_is_a_volume() {
+    if !crate::program::can_be_root() {
+        return;
+    }
+    let room = Volume::room();
+    let device = Loop::new(&room.at("device"), LEN);
+    lives(&room, device.path(), &[]);
+    // Through mount(8)'s helper, as from fstab.
+    let helper = room.at("mount.quayfs");
+    std::os::unix::fs::symlink(crate::program::QUAYFS, &helper).unwrap();
+    run(
+        helper.to_str().unwrap(),
+        &[&device.path(), &room.mnt(), &"-o", &"rw"],
+    );
+    assert_eq!(fs::read(room.mnt().join("small")).unwrap(), b"one");
+    room.umount().ok();
+    let log = Path::new("/var/log").join(format!(
+        "quayfs-{}.log",
+        device.path().file_name().unwrap().to_str().unwrap()
+    ));
+    assert!(fs::read_to_string(&log).unwrap().contains("unmounted"));
+    fs::remove_file(log).unwrap();
+}
+
+#[test]
+fn a_file_is_a_volume() {
+    if !crate::program::can_mount() {
+        return;
+    }
+    let room = Volume::room();
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let file = dir.path().join("volume");
+    lives(&room, &file, &["--size", "128M", "--pmem-size", "32M"]);
+    let meta = fs::metadata(&file).unwrap();
+    assert_eq!(
+        (meta.len(), meta.permissions().mode() & 0o777),
+        (LEN, 0o600)
+    );
+    let log = fs::read_to_string(dir.path().join("quayfs-volume.log")).unwrap();
+    assert!(log.contains("unmounted"), "{log}");
+}
+
+#[test]
+fn what_is_damaged_or_cut_is_found_all_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("volume");
+    on("mkfs", &path, &["--size", "128M"]).ok();
+    let file = File::options().write(true).open(&path).unwrap();
+    // The first configuration table, and the header of the data.
+    file.write_all_at(&[0; 4096], 0).unwrap();
+    on("info", &path, &[]).ok();
+    let repaired = on("fsck", &path, &["--repair"]);
+    assert_eq!(repaired.code, 1, "{repaired:?}");
+    assert!(repaired.out.contains("copy 0 of the configuration table"));
+    on("fsck", &path, &["--data"]).ok();
+    file.set_len(LEN - 4096).unwrap();
+    on("info", &path, &[]).fails(1, "truncated");
+    file.write_all_at(&[0; 4096], LEN - 4096).unwrap();
+    file.write_all_at(&[0; 4096], REGION).unwrap();
+    on("info", &path, &[]).fails(1, "not a QuayFS data device");
+    file.set_len(REGION).unwrap();
+    on("info", &path, &[]).fails(1, "one half of a volume");
+}
+
+#[test]
+fn what_is_meant_for_two_media_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("volume");
+    for (more, about) in [
+        (["--pmem", "/nowhere"], "--pmem"),
+        (["--data", "/nowhere"], "--data"),
+        (["--data-size", "64M"], "--pmem-size"),
+    ] {
+        let all = [&["--size", "128M"], &more[..]].concat();
+        on("mkfs", &path, &all).fails(1, about);
+    }
+    on("mkfs", dir.path(), &["--size", "128M"]).fails(1, "directory");
+    on("mkfs", &path, &["--size", "8M"]).fails(1, "at least 32 MiB");
+    on("mkfs", &path, &["--size", "64M", "--pmem-size", "64M"]).fails(1, "smaller --pmem-size");
+    assert!(!path.exists());
+    let gone = Path::new("/dev/no-such-disk");
+    on("mkfs", gone, &[]).fails(1, "No such file");
+    assert!(!gone.exists());
+    on("mkfs", Path::new("/dev/null"), &["--size", "64M"]).fails(1, "nor a directory");
+}
+
+/// Partitions end anywhere.
+#[test]
+fn a_device_may_be_longer_than_its_blocks() {
+    if !crate::program::can_be_root() {
+        return;
+    }
+    let room = Volume::room();
+    let device = Loop::new(&room.at("device"), (64 << 20) + 512);
+    on("mkfs", device.path(), &[]).ok();
+    let log = room.at("log");
+    let (mnt, log) = (room.mnt(), log.to_str().unwrap());
+    on(
+        "mount",
+        device.path(),
+        &[mnt.to_str().unwrap(), "--log-file", log],
+    )
+    .ok();
+    fs::write(mnt.join("file"), "x").unwrap();
+    room.umount().ok();
+    on("fsck", device.path(), &["--data"]).ok();
+}
+
+#[test]
+fn one_in_use_is_not_made_anew_whatever_its_length() {
+    if !crate::program::can_mount() {
+        return;
+    }
+    let room = Volume::room();
+    let file = room.at("volume");
+    on("mkfs", &file, &["--size", "67108965"]).ok();
+    on("mount", &file, &[room.mnt().to_str().unwrap()]).ok();
+    on("mkfs", &file, &["--force"]).fails(1, "in use");
+    room.umount().ok();
+    on("fsck", &file, &["--data"]).ok();
+}

@@ -1,0 +1,210 @@
+//! `quayfs scrub` as a user runs it: on a volume at rest, on real mounts, interrupted, forbidden.
+//!
+//! Needs `/dev/fuse`, as `tests/mount/daemon.rs` does.
+
+use crate::program;
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use program::{QUAYFS, Run, Scene, Start as _, can_be_root, can_mount, copy_program, quayfs};
+use serde_json::Value;
+
+/// A mount that goes away with the test, whatever its end.
+struct Mounted(Scene);
+
+impl Mounted {
+    fn vol(&self) -> String {
+        self.0.vol().to_str().unwrap().into()
+    }
+
+    fn mnt(&self) -> String {
+        self.0.mnt().to_str().unwrap().into()
+    }
+
+    #[track_caller]
+    fn mount(&self, options: &str) {
+        quayfs(["mount", &self.vol(), &self.mnt(), "-o", options]).ok();
+    }
+
+    #[track_caller]
+    fn umount(&self) {
+        quayfs(["umount", &self.mnt()]).ok();
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.0.mnt().join(name)
+    }
+
+    fn info(&self) -> Value {
+        serde_json::from_str(&quayfs(["info", &self.mnt(), "--json"]).ok()).unwrap()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount")
+            .args(["-i", "-l"])
+            .arg(self.0.mnt())
+            .stderr(Stdio::null())
+            .finish();
+    }
+}
+
+/// Two files on the data device; where the second block of the second one lies.
+fn volume() -> (Mounted, u64) {
+    let m = Mounted(Scene::new());
+    m.mount("noatime");
+    let marked: Vec<u8> = (0..3u8).flat_map(|i| [b'A' + i; 4096]).collect();
+    fs::create_dir(m.file("dir")).unwrap();
+    fs::write(m.file("good"), vec![7; 10_000]).unwrap();
+    fs::write(m.file("dir/bad"), marked).unwrap();
+    m.umount();
+    let data = fs::read(m.0.vol().join("data")).unwrap();
+    let at = data.chunks(4096).position(|b| b == [b'B'; 4096]);
+    let at = at.expect("the block is on the data device") as u64 * 4096;
+    (m, at)
+}
+
+fn rot(m: &Mounted, at: u64, byte: u8) {
+    let data = fs::File::options().write(true).open(m.0.vol().join("data"));
+    data.unwrap().write_all_at(&[byte], at + 77).unwrap();
+}
+
+#[track_caller]
+fn names_the_damage(run: Run, path: &str) {
+    assert_eq!(run.code, 4, "{run:?}");
+    let lines: Vec<_> = run.out.lines().collect();
+    assert_eq!(lines.len(), 2, "{run:?}");
+    let first = format!("{path}/dir/bad: bytes 4096 to 8192: ");
+    assert!(lines[0].starts_with(&first), "{run:?}");
+    assert!(lines[1].contains("1 block or page damaged"), "{run:?}");
+    assert_eq!(run.err, "");
+}
+
+#[test]
+fn damage_is_named_at_rest_and_mounted() {
+    if !can_mount() {
+        return;
+    }
+    let (m, at) = volume();
+    let (vol, mnt) = (m.vol(), m.mnt());
+    assert!(quayfs(["scrub", &vol]).ok().contains("nothing found"));
+    rot(&m, at, b'x');
+    names_the_damage(quayfs(["scrub", &vol]), "");
+    for options in ["noatime", "ro"] {
+        m.mount(options);
+        // A mount read-only is scrubbed from outside, which knows no mount point.
+        let shown = if options == "ro" { "" } else { &mnt };
+        names_the_damage(quayfs(["scrub", &mnt, "--rate", "100M/s"]), shown);
+        names_the_damage(quayfs(["scrub", &vol]), shown);
+        let read = fs::read(m.file("dir/bad")).unwrap_err();
+        assert_eq!(read.raw_os_error(), Some(5));
+        m.umount();
+    }
+    m.mount("noatime");
+    let run = quayfs(["scrub", &mnt, "--json"]);
+    assert_eq!(run.code, 4, "{run:?}");
+    let report: Value = serde_json::from_str(&run.out).unwrap();
+    assert_eq!(report["state"], "finished");
+    assert_eq!(report["mountpoint"], mnt.as_str());
+    assert_eq!(report["findings"], 1);
+    let found = &report["list"][0];
+    assert_eq!(found["area"], "data");
+    assert_eq!(found["paths"], serde_json::json!(["/dir/bad"]));
+    assert_eq!(found["bytes"]["start"], 4096);
+    let status = &m.info()["scrub"];
+    assert_eq!(
+        (&status["state"], &status["findings"]),
+        (&report["state"], &report["findings"])
+    );
+    let log = fs::read_to_string(m.0.vol().join("quayfs.log")).unwrap();
+    assert!(log.contains("scrub: /dir/bad: bytes 4096 to 8192"), "{log}");
+    // Put right behind the daemon's back: nothing sticks.
+    rot(&m, at, b'B');
+    assert!(quayfs(["scrub", &mnt]).ok().contains("nothing found"));
+    m.umount();
+}
+
+#[test]
+fn an_interrupt_stops_the_daemon() {
+    if !can_mount() {
+        return;
+    }
+    let (m, _) = volume();
+    m.mount("noatime");
+    let mnt = m.mnt();
+    // A byte a second: it waits for hours.
+    let mut slow = Command::new(QUAYFS)
+        .args(["scrub", &mnt, "--rate", "1"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .start()
+        .unwrap();
+    while m.info()["scrub"]["state"] != "running" {
+        assert!(slow.try_wait().unwrap().is_none(), "it ended");
+        std::thread::yield_now();
+    }
+    quayfs(["scrub", &mnt]).fails(1, "already");
+    rustix::process::kill_process(
+        rustix::process::Pid::from_child(&slow),
+        rustix::process::Signal::INT,
+    )
+    .unwrap();
+    assert_eq!(slow.wait().unwrap().code(), Some(1));
+    let mut text = String::new();
+    slow.stderr.unwrap().read_to_string(&mut text).unwrap();
+    assert!(
+        text.contains("stopped after") && text.lines().count() == 1,
+        "{text}"
+    );
+    assert_eq!(m.info()["scrub"]["state"], "stopped");
+    // Unmounting does not wait for a scrub either.
+    let start = rustix::fs::setxattr(
+        m.0.mnt(),
+        "quayfs.scrub",
+        b"start rate=1",
+        rustix::fs::XattrFlags::empty(),
+    );
+    start.unwrap();
+    m.umount();
+    quayfs(["fsck", &m.vol()]).ok();
+}
+
+#[test]
+fn others_may_not_scrub() {
+    if !can_be_root() {
+        return;
+    }
+    let (m, _) = volume();
+    m.mount("allow_other");
+    fs::set_permissions(m.0.dir(), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = m.0.dir().join("quayfs");
+    copy_program(&program);
+    let scrub = || -> Run {
+        let mut command = Command::new(&program);
+        command.args(["scrub", &m.mnt()]).uid(65534).gid(65534);
+        command.capture().unwrap().into()
+    };
+    scrub().fails(1, "only root");
+    // A user who may write to the root directory may not either.
+    fs::set_permissions(m.0.mnt(), fs::Permissions::from_mode(0o777)).unwrap();
+    scrub().fails(1, "only root");
+    m.umount();
+}
+
+#[test]
+fn wrong_targets_are_named() {
+    let scene = Scene::new();
+    let mnt = scene.mnt();
+    quayfs(["scrub", "/no/such/volume"]).fails(1, "/no/such/volume");
+    quayfs(["scrub", mnt.to_str().unwrap()]).fails(1, "quayfs mkfs");
+    quayfs(["scrub"]).fails(2, "quayfs scrub --help");
+    quayfs(["scrub", "v", "--rate", "fast"]).fails(2, "fast");
+    quayfs(["scrub", "v", "--rate", "0"]).fails(2, "nothing");
+    assert!(quayfs(["scrub", "--help"]).ok().contains("Exit codes: 0"));
+}

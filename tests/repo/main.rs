@@ -1,0 +1,4 @@
+//! What the repository says of itself: documents and their links, and the shape of the code.
+
+mod docs;
+mod shape;
