@@ -1,4 +1,6 @@
-//! Counters, named in one place.
+//! Counters, named in one place. A new one is a line of `metrics!` and a [`Metrics::add`] where it happens; `quayfs info`
+//! shows all of them under these names. What other layers count by themselves has a line here too, and gets its value from
+//! them when the mount is asked (`Fs::status`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -28,7 +30,7 @@ macro_rules! metrics {
 }
 
 metrics! {
-    /// Messages of the kernel; the server counts them.
+    /// Messages of the kernel. Not counted here but by the server.
     requests,
     /// Of those, writes.
     writes,
@@ -64,7 +66,7 @@ metrics! {
     device_flushes,
     /// Microseconds that those took.
     device_flush_us,
-    /// Blocks that were read from the data device before a request asked for them.
+    /// Blocks that were read from the data device before a request asked for them. Read-ahead counts this one and the next.
     blocks_read_ahead,
     /// Blocks that requests got from there.
     blocks_served_ahead,
@@ -82,7 +84,7 @@ metrics! {
     range_waits,
     /// Staged writes that had to wait for the commit mutex of the file.
     commit_waits,
-    /// Operations that had to wait for staging slots; this and the five below the journal counts.
+    /// Operations that had to wait for staging slots. The journal counts this one, and all down to `central_waits`.
     slot_waits,
     /// Operations without data that had to wait for log space.
     log_waits,
