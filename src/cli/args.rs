@@ -360,6 +360,7 @@ pub struct Info {
 mod tests {
     use super::*;
     use clap::CommandFactory;
+    use quayfs_options::{MountOptions, OptionError};
 
     #[test]
     fn the_definition_is_consistent() {
@@ -462,6 +463,35 @@ mod tests {
             "sync",
         ] {
             assert!(MOUNT_HELP.contains(word), "{word}");
+        }
+    }
+
+    /// What the help says of `-o`: the names at the beginning of its lines, without values.
+    fn options_of_the_help() -> Vec<&'static str> {
+        let (list, _) = MOUNT_HELP.split_once("\n\nExamples:").unwrap();
+        let lines = list.lines().filter_map(|l| l.strip_prefix("  "));
+        lines
+            .filter(|l| !l.starts_with(' '))
+            .flat_map(|l| l.split("  ").next().unwrap().split([' ', ',']))
+            .filter(|word| !word.is_empty())
+            .map(|word| word.split('=').next().unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn the_parser_and_the_readme_have_every_option_of_the_help() {
+        let readme = include_str!("../../README.md");
+        let (_, table) = readme.split_once("<!-- ANCHOR: options -->").unwrap();
+        let (table, _) = table.split_once("<!-- ANCHOR_END: options -->").unwrap();
+        let quoted = table.split('`').skip(1).step_by(2);
+        let told: Vec<_> = quoted.map(|w| w.split('=').next().unwrap()).collect();
+        let all = options_of_the_help();
+        assert!(all.len() > 30, "{all:?}");
+        for option in all {
+            let parsed = MountOptions::parse(&[option]);
+            let known = !matches!(parsed, Err(OptionError::Unknown(_)));
+            assert!(known, "{option}: nothing in crates/options/src/parse.rs");
+            assert!(told.contains(&option), "{option}: no row in README.md");
         }
     }
 }
