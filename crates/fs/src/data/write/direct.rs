@@ -45,8 +45,10 @@ fn bring<'e>(
     let mut bytes = e.behind.buffer(blocks.len() * BLOCK);
     let mut crcs = Vec::with_capacity(blocks.len());
     for ((lbn, _), out) in blocks.iter().zip(bytes.chunks_mut(BLOCK)) {
-        out.copy_from_slice(edges.block(req, crcs.len()));
-        crcs.push((*lbn, checksum::crc32c(out)));
+        let block = edges.block(req, crcs.len());
+        // Of the original, which is in the cache then: what has just been copied is still on its way to its place.
+        crcs.push((*lbn, checksum::crc32c(block)));
+        out.copy_from_slice(block);
     }
     let posting = Posting { runs, bytes };
     match e.options.data {
