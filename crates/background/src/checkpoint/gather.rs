@@ -6,6 +6,9 @@
 //! from the allocator, as those of a [trim](crate::trim) are, and for the same reason no reader can be at their blocks:
 //! nothing that has been freed reaches the allocator before its last reader is gone and its entry durably says *zero*.
 //! Both states of a transaction are in order for recovery, which finds free LBNs in state zero with either block.
+//!
+//! Pieces that are long already stay where they are. In one order with all others each of them would have to move by a
+//! block for every block that lies in front of it and did not before, for nothing.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -25,10 +28,13 @@ use crate::threads::is_full;
 const MOST: u64 = 1 << 20;
 /// Worth it if at least one piece in so many goes away.
 pub const GAIN: usize = 4;
-/// Exchanges that a piece less is worth: as many as a long one has blocks.
+/// Blocks of a long piece: 256 KiB. So many exchanges is a piece less worth.
 const LONG: usize = 64;
-/// Exchanges of one transaction.
-const AT_ONCE: usize = 4096;
+/// Large writes are told of long pieces by so many blocks: 16 MiB.
+const STRETCH: usize = 4096;
+/// Exchanges of one transaction, at most. Each transaction flushes the device several times, and what others write
+/// there waits for that.
+const AT_ONCE: usize = 16 << 10;
 
 /// Puts free blocks in order if at least one piece in `gain` goes away, and for each that does no more than
 /// a few dozen blocks have to be exchanged. Ends early if something else wants rounds, or with the
@@ -43,16 +49,28 @@ pub fn gather(e: &Background, gain: usize) -> Result<u64> {
     if has_to_yield(e) {
         return Ok(0);
     }
-    let mut order = Order::of(owned(e)?);
-    let (pieces, in_order) = (order.pieces(), order.pieces_in_order());
-    let less = pieces.saturating_sub(in_order);
+    let free = owned(e)?;
+    let needed = Needed::of(&free);
+    let less = needed.pieces.saturating_sub(needed.in_order);
+    let order = &needed.order;
     tracing::debug!(
-        "{} free blocks in {pieces} pieces, in {in_order} if put in order",
+        "{} free blocks in {} pieces, in {} if {} are put in order",
+        free.len(),
+        needed.pieces,
+        needed.in_order,
         order.len()
     );
-    if less == 0 || less < pieces / gain || order.misplaced() > less.saturating_mul(LONG) {
+    if less == 0 || less < needed.pieces / gain || order.misplaced() > less.saturating_mul(LONG) {
+        tell_of_long_pieces(e, &free);
         return Ok(0);
     }
+    let is_all = order.len() == free.len();
+    if !is_all {
+        // They stay where they are.
+        tell_of_long_pieces(e, &free);
+    }
+    drop(free);
+    let mut order = needed.order;
     let (mut at, mut done) = (0, 0);
     while at < order.len() && !has_to_yield(e) {
         // Both LBNs of each are taken, and together no more than a quarter of what is free.
@@ -66,11 +84,32 @@ pub fn gather(e: &Background, gain: usize) -> Result<u64> {
     if at < order.len() {
         // For another attempt.
         e.pieces.freed(less as u64);
-    } else if done > 0 {
-        e.pieces.gained();
+    } else {
+        if done > 0 {
+            e.pieces.gained();
+        }
+        if is_all {
+            tell_of_long_pieces(e, &order.owned());
+        }
     }
     Metrics::add(&e.metrics.blocks_gathered, done);
     Ok(done)
+}
+
+/// Tells large writes where these free LBNs, in order, and the blocks that they own lie in long pieces. If that is
+/// news, writes that have gone to short pieces say nothing about the next ones.
+fn tell_of_long_pieces(e: &Engine, owned: &[(Lbn, u64)]) {
+    let visible = spare(e).start;
+    let long = pieces_of(owned).filter(|piece| piece[0].0 < visible);
+    let stretches = long.flat_map(|piece| piece.chunks_exact(STRETCH).map(|part| part[0].0));
+    if e.pieces.found(stretches.collect()) {
+        e.pieces.gained();
+    }
+}
+
+/// LBNs in a row that own blocks in a row.
+fn pieces_of(owned: &[(Lbn, u64)]) -> impl Iterator<Item = &[(Lbn, u64)]> {
+    owned.chunk_by(|a, b| (a.0 + 1, a.1 + 1) == *b)
 }
 
 /// Whether the thread of rounds has something better to do.
@@ -81,9 +120,10 @@ fn has_to_yield(e: &Engine) -> bool {
         || e.stopping().load(Ordering::Acquire)
 }
 
-/// Free LBNs and those of the spare pool, and the physical blocks that they own.
+/// Free LBNs and those of the spare pool in order, and the physical blocks that they own.
 fn owned(e: &Engine) -> Result<Vec<(Lbn, u64)>> {
-    let runs = e.lbns.free_runs(MOST, &e.nodes, e)?;
+    let mut runs = e.lbns.free_runs(MOST, &e.nodes, e)?;
+    runs.sort_unstable_by_key(|run| run.start);
     let owned = |lbn| Some((lbn, e.ppt.lookup(lbn).ok()?.pbn));
     let free = runs.into_iter().flatten();
     Ok(free.chain(spare(e)).filter_map(owned).collect())
@@ -166,6 +206,55 @@ fn exchange(
     Ok(changed as u64)
 }
 
+/// What is to be put in order, and what comes of it.
+struct Needed {
+    order: Order,
+    /// Of all free blocks, now and then.
+    pieces: usize,
+    in_order: usize,
+}
+
+impl Needed {
+    /// Of LBNs in order: what does not lie in long pieces; or all of them, if pieces are short on average after that
+    /// and much fewer after this.
+    fn of(owned: &[(Lbn, u64)]) -> Self {
+        let pieces = count_pieces(owned.iter().copied());
+        let long = pieces_of(owned).filter(|piece| piece.len() >= LONG).count();
+        let short = pieces_of(owned).filter(|piece| piece.len() < LONG);
+        let order = Order::of(short.flatten().copied().collect());
+        let in_order = long + order.pieces_in_order();
+        if in_order * LONG > owned.len() {
+            let of_all = pieces_if_in_order(owned);
+            if in_order > 2 * of_all {
+                return Self {
+                    order: Order::of(owned.to_vec()),
+                    pieces,
+                    in_order: of_all,
+                };
+            }
+        }
+        Self {
+            order,
+            pieces,
+            in_order,
+        }
+    }
+}
+
+/// How many pieces LBNs in order would have if their blocks were.
+fn pieces_if_in_order(owned: &[(Lbn, u64)]) -> usize {
+    let mut pbns: Vec<u64> = owned.iter().map(|(_, pbn)| *pbn).collect();
+    pbns.sort_unstable();
+    count_pieces(owned.iter().map(|(lbn, _)| *lbn).zip(pbns))
+}
+
+/// How many pieces there are of LBNs and blocks in a row.
+fn count_pieces(owned: impl Iterator<Item = (Lbn, u64)>) -> usize {
+    let mut next = None;
+    let begins = |now: &(Lbn, u64)| next.replace((now.0 + 1, now.1 + 1)) != Some(*now);
+    owned.filter(begins).count()
+}
+
 /// LBNs and physical blocks, each in order, and which of them belong together now.
 struct Order {
     lbns: Vec<Lbn>,
@@ -200,6 +289,12 @@ impl Order {
     /// The place of the LBN that owns the block in place `i`.
     fn holder_of(&self, i: usize) -> usize {
         self.owner[i] as usize
+    }
+
+    /// The LBNs in order, and what each owns.
+    fn owned(&self) -> Vec<(Lbn, u64)> {
+        let owned = |(lbn, place): (&Lbn, &u32)| (*lbn, self.pbns[*place as usize]);
+        self.lbns.iter().zip(&self.owns).map(owned).collect()
     }
 
     fn pbn_of(&self, lbn: Lbn) -> Option<u64> {
@@ -238,21 +333,10 @@ impl Order {
         self.owns.iter().enumerate().filter(is_misplaced).count()
     }
 
-    /// How many pieces there are, each of LBNs and blocks in a row.
-    fn pieces(&self) -> usize {
-        self.pieces_where(|i| self.owns[i] as usize)
-    }
-
-    /// How many there will be.
+    /// How many pieces there will be.
     fn pieces_in_order(&self) -> usize {
-        self.pieces_where(|i| i)
-    }
-
-    fn pieces_where(&self, owns: impl Fn(usize) -> usize) -> usize {
-        let pbn = |i| self.pbns[owns(i)];
-        let begins =
-            |&i: &usize| i == 0 || self.lbns[i] != self.lbns[i - 1] + 1 || pbn(i) != pbn(i - 1) + 1;
-        (0..self.len()).filter(begins).count()
+        let owned = self.lbns.iter().copied().zip(self.pbns.iter().copied());
+        count_pieces(owned)
     }
 }
 
@@ -306,9 +390,42 @@ mod tests {
     }
 
     #[test]
+    fn long_pieces_stay_where_they_are() {
+        // 40 LBNs whose blocks lie the other way round, and a long piece; in front one whose block lies behind all.
+        let long = LONG as u64 * 50;
+        let mut owned: Vec<(Lbn, u64)> = vec![(0, long + 41)];
+        owned.extend((1..=long).map(|lbn| (lbn, lbn)));
+        owned.extend((1..=40).map(|i| (long + i, long + 41 - i)));
+        let needed = Needed::of(&owned);
+        assert_eq!(needed.order.len(), 41);
+        assert_eq!(needed.pieces, 42);
+        assert!(needed.in_order <= 3);
+        // In one order with all others each block of the long piece would have to move.
+        assert!(Order::of(owned).misplaced() > LONG * 50);
+    }
+
+    #[test]
+    fn all_are_put_in_order_if_that_is_much_better() {
+        // Long pieces with gaps of eight LBNs, which own the blocks of another gap each, in any order.
+        let gap = LONG as u64 + 8;
+        let mut owned: Vec<(Lbn, u64)> = Vec::new();
+        for n in 0..10 {
+            let start = n * gap;
+            owned.extend((start..start + LONG as u64).map(|lbn| (lbn, lbn + 8)));
+            owned.extend((0..8).map(|i| {
+                let pbn = if n == 9 { i } else { start + gap + i * 7 % 8 };
+                (start + LONG as u64 + i, pbn)
+            }));
+        }
+        let needed = Needed::of(&owned);
+        assert_eq!(needed.in_order, 1);
+        assert_eq!(needed.order.len(), owned.len());
+    }
+
+    #[test]
     fn a_piece_is_a_row_of_both() {
         let order = Order::of(vec![(1, 1), (2, 2), (3, 9), (4, 10), (7, 11), (8, 3)]);
-        assert_eq!(order.pieces(), 4);
+        assert_eq!(count_pieces(order.owned().into_iter()), 4);
         // 1 2 | 3 9 | 10 11 in LBNs 1 2 3 4 | 7 8: broken between 2 and 3, 3 and 4, 4 and 7.
         assert_eq!(order.pieces_in_order(), 3);
     }

@@ -199,6 +199,41 @@ fn what_is_allocated_or_promised_is_not_taken() {
 }
 
 #[test]
+fn large_writes_leave_out_what_is_in_short_pieces() {
+    let disk = Disk::with(Backend::File, 64 << 20);
+    let fs = disk.mount("noatime,checkpoint=swap");
+    let other = file(&fs, ROOT, "other");
+    for at in (0..BLOCKS * BLOCK as u64).step_by(LARGE) {
+        fs.write(other, at, &content(0, LARGE), false).unwrap();
+    }
+    let ino = file(&fs, ROOT, "f");
+    let append = |n: u64| {
+        let at = n * LARGE as u64;
+        fs.write(ino, at, &content(n, LARGE), false).unwrap();
+        let blocks = at / BLOCK as u64..(at + LARGE as u64) / BLOCK as u64;
+        let places = scattered::places(&fs, ino, blocks);
+        places.windows(2).all(|w| w[1] == w[0] + 1)
+    };
+    assert!(append(0));
+    settled(&fs);
+    // A third of the other file's blocks get places elsewhere, and the LBNs behind this one the places that those had.
+    for block in (0..BLOCKS).step_by(3) {
+        let at = block * BLOCK as u64;
+        fs.write(other, at, &content(1, BLOCK), false).unwrap();
+    }
+    settled(&fs);
+    assert!(!append(1));
+    // They are still in use all around, so no order makes them longer.
+    assert_eq!(gather(&fs.e, GAIN).unwrap(), 0);
+    assert!(append(2));
+    for n in 0..3 {
+        let got = fs.read(ino, n * LARGE as u64, LARGE).unwrap();
+        assert!(got == content(n, LARGE), "{n}");
+    }
+    disk.ends(fs);
+}
+
+#[test]
 fn large_writes_in_short_pieces_have_the_free_blocks_put_in_order() {
     let disk = Disk::on(Backend::File);
     let options = MountOptions::parse(&["noatime,checkpoint=swap"]).unwrap();

@@ -21,7 +21,7 @@ fn checkpoint(fs: &Fs) {
 }
 
 /// Where blocks of the file are on the device.
-fn places(fs: &Fs, ino: Ino, blocks: impl Iterator<Item = u64>) -> Vec<u64> {
+pub(super) fn places(fs: &Fs, ino: Ino, blocks: impl Iterator<Item = u64>) -> Vec<u64> {
     let handle = fs.e.inodes.get(&fs.e.nodes, ino).unwrap();
     let lbn = |b| {
         extents::with(&handle, |x| x.pieces(b..b + 1)).unwrap()[0]

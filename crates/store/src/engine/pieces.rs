@@ -1,6 +1,10 @@
 //! How scattered the blocks are that large writes go to.
 
-use quayfs_sync::atomic::{AtomicU64, Ordering};
+use std::collections::VecDeque;
+
+use quayfs_layout::Lbn;
+use quayfs_sync::Mutex;
+use quayfs_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Large writes have to have gone to so many blocks before their pieces are judged.
 const JUDGED: u64 = 4096;
@@ -19,6 +23,15 @@ pub struct Pieces {
     judged: AtomicU64,
     /// Pieces that have become free since blocks were put in order.
     freed: AtomicU64,
+    /// Free LBNs at which long pieces were found to begin or go on, in order. Some are not free any more.
+    long: Mutex<VecDeque<Lbn>>,
+    /// There are some.
+    some_long: AtomicBool,
+}
+
+/// Whether so many blocks with so many breaks among them lie in short pieces.
+fn are_short(blocks: u64, breaks: u64) -> bool {
+    blocks < breaks.saturating_mul(LONG)
 }
 
 impl Default for Pieces {
@@ -28,6 +41,8 @@ impl Default for Pieces {
             breaks: AtomicU64::new(0),
             judged: AtomicU64::new(JUDGED),
             freed: AtomicU64::new(0),
+            long: Mutex::default(),
+            some_long: AtomicBool::new(false),
         }
     }
 }
@@ -47,7 +62,7 @@ impl Pieces {
         if blocks < self.judged.load(Ordering::Relaxed) {
             return false;
         }
-        let short = blocks < self.breaks.load(Ordering::Relaxed) * LONG;
+        let short = are_short(blocks, self.breaks.load(Ordering::Relaxed));
         if !short {
             self.begin_again(JUDGED);
         }
@@ -63,6 +78,48 @@ impl Pieces {
     pub fn are_scattered(&self, free: u64) -> bool {
         let freed = self.freed.load(Ordering::Relaxed);
         freed >= JUDGED / LONG && freed.saturating_mul(LONG) >= free
+    }
+
+    /// Long pieces of free blocks begin or go on at these LBNs, each of them as far as the next, and at no others.
+    /// Returns whether large writes knew of none before.
+    pub fn found(&self, long: Vec<Lbn>) -> bool {
+        let mut known = self.long.lock();
+        self.some_long.store(!long.is_empty(), Ordering::Release);
+        let are_news = known.is_empty() && !long.is_empty();
+        *known = long.into();
+        are_news
+    }
+
+    /// A better place than `near`, which is free, for a large write of `blocks`, if it would go to short pieces there and a
+    /// long piece is known. `free` says of an LBN whether it can be allocated, `place` where its block is.
+    pub fn better(
+        &self,
+        near: Lbn,
+        blocks: u64,
+        free: impl Fn(Lbn) -> bool,
+        place: impl Fn(Lbn) -> Option<u64>,
+    ) -> Option<Lbn> {
+        if !self.some_long.load(Ordering::Acquire) || !free(near) {
+            return None;
+        }
+        let mut last = place(near);
+        let breaks = (1..blocks).filter(|i| {
+            let before = std::mem::replace(&mut last, place(near + i));
+            last != before.map(|pbn| pbn + 1)
+        });
+        if !are_short(blocks, breaks.count() as u64) {
+            return None;
+        }
+        loop {
+            let mut long = self.long.lock();
+            let next = long.pop_front();
+            self.some_long.store(!long.is_empty(), Ordering::Release);
+            drop(long);
+            // Others may have come there.
+            if next.is_none_or(&free) {
+                return next;
+            }
+        }
     }
 
     fn begin_again(&self, judged: u64) {
@@ -114,6 +171,25 @@ mod tests {
         for _ in 0..JUDGED {
             assert!(!pieces.count(2 * LONG, 2));
         }
+    }
+
+    #[test]
+    fn a_large_write_that_would_be_short_goes_to_a_long_piece_once() {
+        let pieces = Pieces::default();
+        // Blocks below 1000 lie the other way round.
+        let place = |lbn: Lbn| Some(if lbn < 1000 { 1000 - lbn } else { lbn });
+        let all = |_: Lbn| true;
+        assert_eq!(pieces.better(0, 256, all, place), None, "none is known");
+        assert!(pieces.found(vec![2000, 3000, 4000]));
+        assert_eq!(pieces.better(1000, 256, all, place), None, "it is in one");
+        assert_eq!(pieces.better(0, 256, all, place), Some(2000));
+        let but = |taken: Lbn| move |lbn: Lbn| lbn != taken;
+        assert_eq!(pieces.better(0, 256, but(3000), place), Some(4000));
+        assert_eq!(pieces.better(0, 256, all, place), None, "all are given");
+        assert!(pieces.found(vec![5000]));
+        assert!(!pieces.found(vec![5000]), "it is no news");
+        assert_eq!(pieces.better(0, 1, all, place), None, "one is long enough");
+        assert_eq!(pieces.better(0, 2, all, place), Some(5000));
     }
 
     #[test]

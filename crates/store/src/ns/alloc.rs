@@ -267,6 +267,11 @@ impl Allocator {
         Ok(None)
     }
 
+    /// Where the next number is looked for, if there is no goal.
+    pub fn cursor(&self) -> u64 {
+        self.cursor.load(Ordering::Relaxed)
+    }
+
     /// Whether a number could be allocated now.
     pub fn is_free(&self, n: u64) -> bool {
         n < self.total && {

@@ -58,6 +58,18 @@ fn bring<'e>(
     Ok((crcs, under_way))
 }
 
+/// A better place for so many blocks than the one near a goal, or than the next one that is free, if they would be
+/// written in short pieces there.
+fn in_long_pieces(e: &Engine, goal: Option<Lbn>, blocks: u64) -> Option<Lbn> {
+    let near = goal.filter(|lbn| e.lbns.is_free(*lbn));
+    e.pieces.better(
+        near.unwrap_or_else(|| e.lbns.cursor()),
+        blocks,
+        |lbn| e.lbns.is_free(lbn),
+        |lbn| Some(e.ppt.lookup(lbn).ok()?.pbn),
+    )
+}
+
 /// The direct path: data goes to fresh LBNs on the device, the record remaps the extents. With `data=journal` the
 /// commit that covers the record waits for the device first ([`Behind::settle`](quayfs_store::behind::Behind::settle)).
 ///
@@ -74,6 +86,7 @@ pub(super) fn write_direct(
     let blocks = req.blocks();
     let edges = Edges::read(e, req, pieces)?;
     let goal = extents::with(handle, |x| x.goal(blocks.start))?;
+    let goal = in_long_pieces(e, goal, blocks.end - blocks.start).or(goal);
     let mut placed: Vec<(Range<u64>, Lbn)> = Vec::new();
     let mut at = blocks.start;
     while at < blocks.end {
