@@ -210,11 +210,12 @@ sanitize: deps
 
 # The names by which mount(8), umount(8), fsck(8) and mkfs(8) find the program.
 HELPERS := mount.quayfs mount.fuse.quayfs umount.quayfs umount.fuse.quayfs fsck.quayfs fsck.fuse.quayfs mkfs.quayfs
+# The program is installed without symbols, which are kept apart: together they are six times its size.
 install: build
-	install -D $(QUAYFS) $(DESTDIR)$(PREFIX)/bin/quayfs
-	mkdir -p $(DESTDIR)/sbin
-	for name in $(HELPERS); do ln -sf $(PREFIX)/bin/quayfs $(DESTDIR)/sbin/$$name || exit 1; done
+	scripts/split-debug install '$(QUAYFS)' '$(DESTDIR)' '$(PREFIX)/bin/quayfs'
+	mkdir -p '$(DESTDIR)/sbin'
+	for name in $(HELPERS); do ln -sf '$(PREFIX)/bin/quayfs' '$(DESTDIR)/sbin/'$$name || exit 1; done
 
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/bin/quayfs
-	for name in $(HELPERS); do rm -f $(DESTDIR)/sbin/$$name; done
+	scripts/split-debug remove '$(DESTDIR)' '$(PREFIX)/bin/quayfs'
+	for name in $(HELPERS); do rm -f '$(DESTDIR)/sbin/'$$name; done

@@ -12,7 +12,9 @@ use quayfs_layout::node::{self, NodeKind};
 use quayfs_options::MountOptions;
 use quayfs_store::error::FsError;
 use serde_json::Value;
+use std::ffi::OsStr;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::time::Duration;
 
 #[test]
@@ -316,4 +318,39 @@ fn what_is_installed_is_understood() {
         let rule = rest.split("\n\n").next().unwrap();
         assert!(rule.contains("for name in $(HELPERS)"), "{word}");
     }
+}
+
+/// As `make install` does it, and `make uninstall`.
+#[test]
+fn an_installed_program_has_its_symbols_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().to_str().unwrap();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/split-debug");
+    let split = |args: &[&str]| named(Path::new(script), args).ok();
+    let program = dir.path().join("usr/bin/quayfs");
+    let debug = || {
+        let all = dir.path().join("usr/lib/debug/.build-id").read_dir();
+        let folders = all.unwrap().map(|e| e.unwrap().path());
+        let files = folders.flat_map(|f| f.read_dir().unwrap());
+        files.map(|e| e.unwrap().path()).collect::<Vec<_>>()
+    };
+    let sections =
+        |of: &Path| named(Path::new("readelf"), [OsStr::new("-SW"), of.as_os_str()]).ok();
+    // Twice: the second time it replaces what is there.
+    for _ in 0..2 {
+        split(&["install", program::QUAYFS, root, "usr/bin/quayfs"]);
+        assert!(named(&program, ["--version"]).ok().starts_with("quayfs "));
+        assert!(
+            !sections(&program).contains(".debug_line"),
+            "symbols are left"
+        );
+        let [debug] = &debug()[..] else {
+            panic!("{:?}", debug())
+        };
+        assert!(sections(debug).contains(".debug_line"));
+    }
+    split(&["remove", root, "usr/bin/quayfs"]);
+    assert!(!program.exists());
+    assert!(debug().is_empty(), "{:?}", debug());
+    assert_eq!(named(Path::new(script), ["install"]).code, 2);
 }
