@@ -215,7 +215,11 @@ install: build
 	scripts/split-debug install '$(QUAYFS)' '$(DESTDIR)' '$(PREFIX)/bin/quayfs'
 	mkdir -p '$(DESTDIR)/sbin'
 	for name in $(HELPERS); do ln -sf '$(PREFIX)/bin/quayfs' '$(DESTDIR)/sbin/'$$name || exit 1; done
+	mkdir -p '$(DESTDIR)$(PREFIX)/lib/udev/rules.d'
+	sed 's|@PROGRAM@|$(PREFIX)/bin/quayfs|' packaging/udev/60-quayfs.rules \
+		>'$(DESTDIR)$(PREFIX)/lib/udev/rules.d/60-quayfs.rules'
 
 uninstall:
 	scripts/split-debug remove '$(DESTDIR)' '$(PREFIX)/bin/quayfs'
 	for name in $(HELPERS); do rm -f '$(DESTDIR)/sbin/'$$name; done
+	rm -f '$(DESTDIR)$(PREFIX)/lib/udev/rules.d/60-quayfs.rules'

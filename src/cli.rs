@@ -10,6 +10,7 @@ mod exit;
 mod fsck;
 mod handover;
 mod helper;
+mod identify;
 mod info;
 mod inherited;
 mod log;
@@ -82,6 +83,7 @@ fn execute(command: Command) -> Result<u8, Failure> {
             exit::say(crate::mount::server::probe(&args.target));
             Ok(exit::OK)
         }
+        Command::Identify(args) => identify::run(&args.device).map(|()| exit::OK),
         Command::Fsck(args) => fsck::run(&args),
         Command::Scrub(args) => scrub::run(&args),
         Command::Quota(args) => quota::run(&args).map(|()| exit::OK),
@@ -99,6 +101,7 @@ fn fault_code(command: &Command) -> u8 {
         | Command::Scrub(_)
         | Command::Quota(_)
         | Command::Info(_)
+        | Command::Identify(_)
         | Command::Probe(_) => exit::FAILED,
     }
 }

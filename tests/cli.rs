@@ -246,6 +246,12 @@ fn mount8_can_call_it() {
         named(&helper, ["/no/such/volume", mnt, "-o", "rw"]).fails(32, "quayfs mkfs");
         // -f checks all of it and mounts nothing; -s tolerates what it does not know.
         named(&helper, [vol, mnt, "-f", "-s", "-o", "rw,turbo,_netdev"]).ok();
+        let fstab =
+            "defaults,nofail,noauto,user,_netdev,x-systemd.automount,relatime,nodiscard,sync";
+        named(&helper, [vol, mnt, "-f", "-o", fstab]).ok();
+        for (other, about) in [("discard", "fstrim(8)"), ("usrquota", "`quayfs quota`")] {
+            named(&helper, [vol, mnt, "-f", "-o", other]).fails(1, about);
+        }
     }
     let helper = scene.helper("umount.quayfs");
     named(&helper, [mnt]).fails(32, "not a mount point");

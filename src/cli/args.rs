@@ -55,6 +55,9 @@ pub enum Command {
     /// Ask the daemon of a mount what it is, for this program itself: a process that can be left waiting.
     #[command(hide = true)]
     Probe(Probe),
+    /// What udev is to know of a device that is a volume.
+    #[command(hide = true)]
+    Identify(Identify),
     /// What the daemon leaves to another process when its mount has failed.
     #[command(hide = true)]
     TurnReadOnly(TurnReadOnly),
@@ -74,6 +77,13 @@ pub struct TurnReadOnly {
 pub struct Probe {
     /// Where it is mounted.
     pub target: PathBuf,
+}
+
+/// Arguments of `identify`.
+#[derive(Debug, Args)]
+pub struct Identify {
+    /// The device.
+    pub device: PathBuf,
 }
 
 const MOUNT_HELP: &str = "\
@@ -120,11 +130,11 @@ Options after -o, separated by commas:
                              what is staged, from 32M (default: a quarter of the machine's,
                              or of its control group's limit)
   allow_other                other users may enter
-  nosuid nodev noexec noatime relatime strictatime nodiratime sync
+  nosuid nodev noexec nosymfollow noatime relatime strictatime nodiratime sync
                              as in mount(8)
   fsname=NAME subtype=NAME   what the mount table shows; subtype=none: type `fuse`
-  remount                    change ro, nosuid, nodev, noexec and their opposites of a live mount, and
-                             nothing else: what would have to change otherwise is refused
+  remount                    change ro, nosuid, nodev, noexec, nosymfollow and their opposites of a live
+                             mount, and nothing else: what would have to change otherwise is refused
   ablation=KEY:VALUE         measure without an idea: staging:central, checkpoint:swap,
                              checkpoint:inplace, checkpoint:double, locking:file, nodelog:ssd,
                              workers:1, messages:all
@@ -453,6 +463,7 @@ mod tests {
             "nosuid",
             "nodev",
             "noexec",
+            "nosymfollow",
             "noatime",
             "relatime",
             "strictatime",

@@ -65,6 +65,14 @@ pub fn helper(call: &Call) -> Result<(), Failure> {
             remount(target, &call.known_words()?)
         };
     }
+    if let Some(target) = is_there(volume, target) {
+        warn(format_args!(
+            "{} is mounted on {} already: nothing is done",
+            quayfs_shown::path(volume),
+            quayfs_shown::path(&target)
+        ));
+        return Ok(());
+    }
     let job = job(volume, target, options, None)?;
     if call.fake {
         return Ok(());
@@ -74,6 +82,20 @@ pub fn helper(call: &Call) -> Result<(), Failure> {
         say(report);
     }
     Ok(())
+}
+
+/// The mount point, if the volume is mounted there, by its daemon's own word. `mount -a` asks again for what the mount
+/// table shows under another name than fstab: with `fsname=`, or a device that has several names.
+fn is_there(volume: &Path, target: &Path) -> Option<PathBuf> {
+    let volume = volume.canonicalize().ok()?;
+    let target = table::resolve(target).ok()?;
+    let entry = table::mounted_on(&target).ok()??;
+    let trusted = [Some(0), Some(rustix::process::geteuid().as_raw())];
+    if !entry.is_fuse() || !trusted.contains(&entry.user_id()) {
+        return None;
+    }
+    let status: serde_json::Value = serde_json::from_str(&server::ask(&entry).ok()?).ok()?;
+    (status["volume"].as_str()? == volume.to_str()?).then_some(target)
 }
 
 /// Changes what a remount can change, once the daemon has said what is so. `lists`: values of `-o`.

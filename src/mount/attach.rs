@@ -274,6 +274,7 @@ fn attributes(options: &MountOptions) -> MountAttrFlags {
         (options.nodev, MountAttrFlags::MOUNT_ATTR_NODEV),
         (options.noexec, MountAttrFlags::MOUNT_ATTR_NOEXEC),
         (options.nodiratime, MountAttrFlags::MOUNT_ATTR_NODIRATIME),
+        (options.nosymfollow, MountAttrFlags::MOUNT_ATTR_NOSYMFOLLOW),
     ] {
         attributes.set(attribute, on);
     }
@@ -288,6 +289,7 @@ pub(super) fn flags(options: &MountOptions) -> MountFlags {
     flags.set(MountFlags::NODEV, options.nodev);
     flags.set(MountFlags::NOEXEC, options.noexec);
     flags.set(MountFlags::NODIRATIME, options.nodiratime);
+    flags.set(MountFlags::NOSYMFOLLOW, options.nosymfollow);
     flags.set(MountFlags::SYNCHRONOUS, options.sync);
     flags |= match options.atime {
         AtimePolicy::Relatime => MountFlags::RELATIME,

@@ -125,6 +125,7 @@ fn option_list(source: &Path, options: &MountOptions) -> std::ffi::OsString {
         (options.nosuid, ",nosuid"),
         (options.nodev, ",nodev"),
         (options.noexec, ",noexec"),
+        (options.nosymfollow, ",nosymfollow"),
         (options.sync, ",sync"),
         (options.atime == AtimePolicy::NoAtime, ",noatime"),
     ] {

@@ -7,12 +7,13 @@ use crate::program;
 
 use program::namespace::Namespace;
 use program::{
-    QUAYFS, Run, Scene, Start as _, as_nobody, can_mount, copy_program, eventually, named, quayfs,
+    QUAYFS, Run, Scene, Start as _, as_nobody, can_be_root, can_mount, copy_program, eventually,
+    named, quayfs,
 };
 use serde_json::Value;
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -436,6 +437,77 @@ fn the_helpers_of_mount8_mount_remount_and_unmount() {
     assert!(!runs(pid));
     assert!(named(&helper, [&vol, &mnt, "-v"]).ok().contains("mounted"));
     m.umount().ok();
+}
+
+/// mount(8), umount(8) and fsck(8) themselves, by an fstab, in a mount namespace whose `/sbin` has the helpers.
+#[test]
+fn fstab_mounts_and_checks() {
+    if !can_be_root() {
+        return;
+    }
+    let m = Mounted(Scene::in_memory());
+    let (vol, mnt) = m.paths();
+    fs::create_dir(m.0.dir().join("sbin")).unwrap();
+    for name in ["mount.quayfs", "umount.quayfs", "fsck.quayfs"] {
+        m.0.helper(&format!("sbin/{name}"));
+    }
+    let script = "mount -t overlay none -o lowerdir=$PWD/sbin:/usr/sbin /usr/sbin";
+    let shell = Namespace::new(m.0.dir(), Path::new(""), script);
+    let fstab = m.0.dir().join("fstab");
+    let fstab = fstab.to_str().unwrap();
+    let pid = || {
+        let info = shell.run(&[QUAYFS, "info", &mnt, "--json"]).ok();
+        serde_json::from_str::<Value>(&info).unwrap()["pid"].clone()
+    };
+    for (options, says_so) in [
+        (
+            "defaults,nofail,_netdev,x-systemd.device-timeout=5,relatime",
+            false,
+        ),
+        // The mount table shows another name then, so that mount(8) does not know.
+        ("noatime,fsname=disk", true),
+    ] {
+        fs::write(fstab, format!("{vol} {mnt} quayfs {options} 0 2\n")).unwrap();
+        shell.run(&["mount", "-a", "-T", fstab]).ok();
+        let daemon = pid();
+        let again = shell.run(&["mount", "-a", "-T", fstab]);
+        assert_eq!(
+            again.err.contains("already: nothing is done"),
+            says_so,
+            "{again:?}"
+        );
+        again.ok();
+        assert_eq!(pid(), daemon);
+        // It is left alone while it is mounted.
+        let fsck = [
+            "env",
+            &format!("FSTAB_FILE={fstab}"),
+            "fsck",
+            "-A",
+            "-T",
+            "-M",
+            "-a",
+        ];
+        if !says_so {
+            assert_eq!(shell.run(&fsck).code, 0);
+        }
+        shell.run(&["umount", &mnt]).ok();
+    }
+    let fsck = || {
+        let fstab = format!("FSTAB_FILE={fstab}");
+        shell.run(&["env", &fstab, "fsck", "-A", "-T", "-a"])
+    };
+    assert_eq!(fsck().code, 0);
+    let pmem = fs::File::options().write(true).open(m.0.vol().join("pmem"));
+    pmem.unwrap().write_all_at(&[0xff; 64], 512).unwrap();
+    assert_eq!(fsck().code, 1, "repaired");
+    assert_eq!(fsck().code, 0);
+    fs::write(fstab, format!("{vol} {mnt} quayfs defaults,discard 0 0\n")).unwrap();
+    let refused = shell.run(&["mount", "-a", "-T", fstab]);
+    assert!(
+        refused.code != 0 && refused.err.contains("fstrim(8)"),
+        "{refused:?}"
+    );
 }
 
 /// Runs the program as a user who may not call mount(2). If the tests run as root that is user 65534, in

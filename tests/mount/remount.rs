@@ -8,6 +8,7 @@ use program::doomed::Doomed;
 use program::{Mounted, QUAYFS, Run, Scene, can_be_root, eventually, named, quayfs};
 use quayfs_options::remount::CHANGEABLE;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 
 fn remount(m: &Mounted, options: &str) -> Run {
@@ -38,17 +39,23 @@ fn flags_are_changed_and_the_others_kept() {
     let m = Mounted::on(Scene::in_memory(), "nosuid,noatime");
     let flags = || table(&m.mnt()).0;
     assert_eq!(flags(), "rw,nosuid,noatime");
+    fs::write(m.mnt().join("file"), "").unwrap();
+    symlink("file", m.mnt().join("link")).unwrap();
     for (said, found) in [
         ("nodev", "rw,nosuid,nodev,noatime"),
         ("noexec,dev", "rw,nosuid,noexec,noatime"),
         ("ro", "ro,nosuid,noexec,noatime"),
         ("suid,exec,nodev", "ro,nodev,noatime"),
         ("rw,dev", "rw,noatime"),
+        ("nosymfollow", "rw,noatime,nosymfollow"),
+        ("symfollow", "rw,noatime"),
     ] {
         remount(&m, said).ok();
         assert_eq!(flags(), found, "{said}");
         let wrote = fs::write(m.mnt().join("file"), said).is_ok();
         assert_eq!(wrote, found.starts_with("rw"), "{said}");
+        let followed = fs::read(m.mnt().join("link")).is_ok();
+        assert_eq!(followed, !found.contains("nosymfollow"), "{said}");
     }
     let held = fs::File::create(m.mnt().join("held")).unwrap();
     remount(&m, "ro").fails(32, "a file is open for writing");

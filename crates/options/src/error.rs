@@ -26,7 +26,7 @@ pub enum OptionError {
     },
     /// A mount has it otherwise and keeps it so.
     #[error(
-        "mount option `{option}` cannot be changed by `remount`, only ro, nosuid, nodev, noexec and their opposites can: {why}"
+        "mount option `{option}` cannot be changed by `remount`, only ro, nosuid, nodev, noexec, nosymfollow and their opposites can: {why}"
     )]
     Fixed {
         /// The option as it was said.

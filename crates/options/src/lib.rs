@@ -16,6 +16,7 @@ mod size;
 mod tests;
 
 pub use error::OptionError;
+pub use parse::{ACCEPTED, REFUSED};
 pub use size::{SizeError, format_size, parse_size};
 
 /// Which file data goes through the journal. Option `data=`.
@@ -206,6 +207,8 @@ pub struct MountOptions {
     pub nodev: bool,
     /// `noexec`: the kernel runs no programs.
     pub noexec: bool,
+    /// `nosymfollow`: the kernel follows no symbolic links (Linux 5.10).
+    pub nosymfollow: bool,
     /// `sync`: every write goes through the page cache at once; implies `durability=op`.
     pub sync: bool,
     /// `relatime` or `noatime`.
@@ -253,6 +256,7 @@ impl Default for MountOptions {
             nosuid: false,
             nodev: false,
             noexec: false,
+            nosymfollow: false,
             sync: false,
             atime: AtimePolicy::default(),
             nodiratime: false,
@@ -469,6 +473,7 @@ impl fmt::Display for MountOptions {
             (self.nosuid, "nosuid"),
             (self.nodev, "nodev"),
             (self.noexec, "noexec"),
+            (self.nosymfollow, "nosymfollow"),
             (self.sync, "sync"),
             (self.remount, "remount"),
         ] {

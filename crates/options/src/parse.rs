@@ -16,6 +16,8 @@ use quayfs_pmem::LEAST_MEMORY;
 use std::ops::RangeInclusive;
 use values::{ABLATIONS, bad, choose, name, number, size};
 
+pub use foreign::{ACCEPTED, REFUSED};
+
 pub(super) use foreign::FROM_THE_TABLE;
 
 /// The most that `large=` takes: more than any request has.
@@ -82,14 +84,14 @@ impl<'a> Parser<'a> {
         if self.kernel_flag(word) {
             return Ok(());
         }
-        if is_for_others(key) || (self.remount && FROM_THE_TABLE.contains(&key)) {
-            return Ok(());
-        }
-        if let Some(why) = impossible(key) {
+        if let Some((said, why)) = impossible(word, key) {
             return Err(OptionError::Unsupported {
-                option: key.into(),
+                option: said.into(),
                 why,
             });
+        }
+        if is_for_others(key) || (self.remount && FROM_THE_TABLE.contains(&key)) {
+            return Ok(());
         }
         match (key, value) {
             ("writeback", None) => {
@@ -154,6 +156,8 @@ impl<'a> Parser<'a> {
             "nodev" => o.nodev = true,
             "exec" => o.noexec = false,
             "noexec" => o.noexec = true,
+            "symfollow" => o.nosymfollow = false,
+            "nosymfollow" => o.nosymfollow = true,
             "atime" | "relatime" => o.atime = AtimePolicy::Relatime,
             "strictatime" => o.atime = AtimePolicy::StrictAtime,
             "noatime" => o.atime = AtimePolicy::NoAtime,

@@ -5,11 +5,12 @@ use super::parse::Parser;
 use super::{Acls, AtimePolicy, Durability, MountOptions, OptionError, Permissions};
 
 /// Flags that a remount changes, each with its opposite.
-pub const CHANGEABLE: [(&str, &str); 4] = [
+pub const CHANGEABLE: [(&str, &str); 5] = [
     ("ro", "rw"),
     ("nosuid", "suid"),
     ("nodev", "dev"),
     ("noexec", "exec"),
+    ("nosymfollow", "symfollow"),
 ];
 
 /// A live mount, as far as it decides what a remount may say.

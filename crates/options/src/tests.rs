@@ -64,6 +64,7 @@ fn every_option_has_its_effect() {
     makes("nosuid", |o| o.nosuid = true);
     makes("nodev", |o| o.nodev = true);
     makes("noexec", |o| o.noexec = true);
+    makes("nosymfollow", |o| o.nosymfollow = true);
     makes("sync", |o| {
         o.sync = true;
         o.durability = Some(Durability::Op);
@@ -101,9 +102,30 @@ fn defaults_can_be_said() {
         "errors=remount-ro,transport=auto,relatime,suid,dev,exec,atime,subtype=quayfs",
         "_netdev,noauto,nofail,user,x-systemd.automount,X-mount.mkdir,comment=hello,async",
         "default_permissions,diratime,uhelper=udisks2,user=joe",
+        "nodiscard,barrier,barrier=1,user_xattr,prjquota,nosymfollow,symfollow",
     ] {
         assert_eq!(parse(list), Ok(MountOptions::default()), "{list}");
     }
+}
+
+/// What fstab has for other file systems is accepted, or refused with the reason.
+#[test]
+fn words_of_other_file_systems_are_understood() {
+    for word in ACCEPTED {
+        assert_eq!(parse(word), Ok(MountOptions::default()), "{word}");
+        assert!(!REFUSED.iter().any(|(w, _)| *w == word), "{word}");
+    }
+    for (word, why) in REFUSED {
+        for said in [word.to_string(), format!("{word}=1")] {
+            if word.contains('=') && said != word {
+                continue;
+            }
+            let text = refusal(&said);
+            let want = format!("mount option `{word}` cannot be honoured: {why}");
+            assert_eq!(text, want, "{said}");
+        }
+    }
+    assert!(parse("barrier=0").is_err());
 }
 
 #[test]
@@ -226,7 +248,7 @@ proptest! {
         "ro", "rw", "data=ordered", "durability=commit", "writeback", "open=elide", "noatime",
         "errors=continue", "commit=9", "buffers=2", "threads=3", "nosuid", "nodev", "noexec",
         "transport=dev", "restart", "idle=halt", "read_ahead=0", "large=0", "memory=64M", "permissions=kernel", "noacl", "idmap", "allow_other", "ablation=staging:central", "ablation=checkpoint:double", "subtype=none",
-        "ablation=locking:file", "ablation=workers:1", "fsname=/dev/x", "nodiratime",
+        "ablation=locking:file", "ablation=workers:1", "fsname=/dev/x", "nodiratime", "nosymfollow",
     ][..]), 0..8)) {
         let o = parse(&words.join(",")).unwrap();
         prop_assert_eq!(parse(&o.to_string()).unwrap(), o);

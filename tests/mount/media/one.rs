@@ -2,6 +2,7 @@
 
 use super::below::{Loop, run};
 use super::{OsStr, Path, PathBuf, Volume};
+use crate::program::namespace::Namespace;
 use crate::program::{Run, eventually, quayfs};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -83,6 +84,71 @@ fn a_device_is_a_volume() {
     ));
     assert!(fs::read_to_string(&log).unwrap().contains("unmounted"));
     fs::remove_file(log).unwrap();
+}
+
+/// mount(8) finds it by what udev's rule makes of the lines of `quayfs identify`. Here the test makes the links, in a
+/// mount namespace with a `/dev` of its own and with the helper.
+#[test]
+fn a_device_has_a_name_and_a_number() {
+    if !super::program::can_be_root() {
+        return;
+    }
+    let room = Volume::room();
+    let device = Loop::new(&room.at("device"), LEN);
+    on("mkfs", device.path(), &["--label", "a b"]).ok();
+    let lines = on("identify", device.path(), &[]).ok();
+    let property = |name: &str| {
+        let mut values = lines
+            .lines()
+            .filter_map(|l| l.strip_prefix(name)?.strip_prefix('='));
+        values
+            .next()
+            .unwrap_or_else(|| panic!("{name}: {lines}"))
+            .to_string()
+    };
+    let info = on("info", device.path(), &["--json"]).ok();
+    let info: serde_json::Value = serde_json::from_str(&info).unwrap();
+    assert_eq!(property("ID_FS_TYPE"), "quayfs");
+    assert_eq!(property("ID_FS_UUID_ENC"), info["uuid"]);
+    assert_eq!(property("ID_FS_LABEL"), "a_b");
+    // Nothing else has such lines, and halves of volumes have not.
+    on("identify", Path::new("/dev/null"), &[]).fails(1, "no volume");
+    on("identify", room.dir.path(), &[]).fails(1, "");
+
+    let name = device
+        .path()
+        .file_name()
+        .unwrap()
+        .to_str()
+        .unwrap()
+        .to_string();
+    fs::create_dir(room.at("sbin")).unwrap();
+    let helper = room.at("sbin/mount.quayfs");
+    std::os::unix::fs::symlink(super::program::QUAYFS, helper).unwrap();
+    let script = format!(
+        "mount -t overlay none -o lowerdir=$PWD/sbin:/usr/sbin /usr/sbin; mkdir dev; mount --rbind /dev dev; \
+         mount -t tmpfs none /dev; cp -a dev/{name} dev/null dev/fuse /dev; mkdir -p /dev/shm /dev/disk/by-label /dev/disk/by-uuid; \
+         mount --rbind dev/shm /dev/shm; \
+         ln -s ../../{name} '/dev/disk/by-label/{}'; ln -s ../../{name} /dev/disk/by-uuid/{}",
+        property("ID_FS_LABEL_ENC"),
+        property("ID_FS_UUID_ENC"),
+    );
+    let shell = Namespace::new(room.dir.path(), Path::new(""), &script);
+    let mnt = room.mnt();
+    let mnt = mnt.to_str().unwrap();
+    for tag in [
+        "LABEL=a b".into(),
+        format!("UUID={}", property("ID_FS_UUID")),
+    ] {
+        shell.run(&["mount", "-t", "quayfs", &tag, mnt]).ok();
+        let info = shell.run(&[super::program::QUAYFS, "info", mnt]).ok();
+        assert!(
+            info.contains(device.path().to_str().unwrap()),
+            "{tag}: {info}"
+        );
+        shell.run(&[super::program::QUAYFS, "umount", mnt]).ok();
+    }
+    fs::remove_file(Path::new("/var/log").join(format!("quayfs-{name}.log"))).unwrap();
 }
 
 #[test]
