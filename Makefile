@@ -10,11 +10,11 @@ PREFIX ?= /usr/local
 COMMIT = $(shell git describe --always --dirty 2>/dev/null)
 
 PACKAGES := fuse3 libpmem-dev pkg-config gcc libc6-dev make ca-certificates \
-	python3 git e2fsprogs xfsprogs acl xz-utils
+	python3 git e2fsprogs xfsprogs acl xz-utils groff-base
 
 .PHONY: help deps build mount umount test test-workspace test-rings test-loom conformance xfstests apps kills outlive cuts crash threads mutants lint deny docs book \
 	package benches bench lab \
-	fuzz miri sanitize install uninstall
+	fuzz miri sanitize man install install-data uninstall
 
 help:
 	@echo 'make mount     build, make the volume demo/volume and mount it on demo/mnt'
@@ -40,6 +40,7 @@ help:
 	@echo 'make deny      licences, versions, sources of what is linked, and advisories where they can be had'
 	@echo 'make package   pack the crates that stand alone as for a registry, and build each from that'
 	@echo 'make install   install below PREFIX ($(PREFIX)), and the helpers of mount(8)'
+	@echo 'make man       manual pages and completions of shells alone: target/release/pages'
 
 deps:
 	@scripts/packages $(PACKAGES)
@@ -208,18 +209,39 @@ miri: deps
 sanitize: deps
 	scripts/nightly sanitize
 
+# Manual pages and completions of shells, from the definition of the command line.
+PAGES := $(TARGET)/release/pages
+man: deps
+	$(CARGO) build --release -p quayfs-pages
+	rm -rf '$(PAGES)'
+	'$(TARGET)/release/quayfs-pages' '$(PAGES)'
+
 # The names by which mount(8), umount(8), fsck(8) and mkfs(8) find the program.
 HELPERS := mount.quayfs mount.fuse.quayfs umount.quayfs umount.fuse.quayfs fsck.quayfs fsck.fuse.quayfs mkfs.quayfs
+UNITS := $(wildcard packaging/systemd/*.service packaging/systemd/*.timer packaging/systemd/*.target)
+
 # The program is installed without symbols, which are kept apart: together they are six times its size.
-install: build
+install: build install-data
 	scripts/split-debug install '$(QUAYFS)' '$(DESTDIR)' '$(PREFIX)/bin/quayfs'
 	mkdir -p '$(DESTDIR)/sbin'
 	for name in $(HELPERS); do ln -sf '$(PREFIX)/bin/quayfs' '$(DESTDIR)/sbin/'$$name || exit 1; done
-	mkdir -p '$(DESTDIR)$(PREFIX)/lib/udev/rules.d'
+
+# All but the program: what a package takes as it is. Debian has a folder of its own for what packages give to zsh.
+ZSH = $(PREFIX)/share/zsh/$(if $(filter /usr,$(PREFIX)),vendor-completions,site-functions)
+install-data: man
+	mkdir -p '$(DESTDIR)$(PREFIX)/share' '$(DESTDIR)$(PREFIX)/lib/udev/rules.d'
+	cp -r $(addprefix '$(PAGES)'/,man bash-completion fish) '$(DESTDIR)$(PREFIX)/share/'
+	install -D -m 644 -t '$(DESTDIR)$(ZSH)' '$(PAGES)'/zsh/site-functions/*
 	sed 's|@PROGRAM@|$(PREFIX)/bin/quayfs|' packaging/udev/60-quayfs.rules \
 		>'$(DESTDIR)$(PREFIX)/lib/udev/rules.d/60-quayfs.rules'
+	$(if $(UNITS),install -D -m 644 -t '$(DESTDIR)$(PREFIX)/lib/systemd/system' $(UNITS))
 
 uninstall:
 	scripts/split-debug remove '$(DESTDIR)' '$(PREFIX)/bin/quayfs'
 	for name in $(HELPERS); do rm -f '$(DESTDIR)/sbin/'$$name; done
+	cd '$(DESTDIR)$(PREFIX)/share' && rm -f man/man1/quayfs.1 man/man1/quayfs-*.1 man/man8/*.quayfs.8 \
+		bash-completion/completions/quayfs bash-completion/completions/*.quayfs \
+		fish/vendor_completions.d/quayfs.fish fish/vendor_completions.d/*.quayfs.fish
+	rm -f '$(DESTDIR)$(ZSH)'/_quayfs '$(DESTDIR)$(ZSH)'/_*.quayfs
 	rm -f '$(DESTDIR)$(PREFIX)/lib/udev/rules.d/60-quayfs.rules'
+	for unit in $(notdir $(UNITS)); do rm -f '$(DESTDIR)$(PREFIX)/lib/systemd/system/'$$unit; done

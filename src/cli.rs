@@ -25,10 +25,11 @@ mod umount;
 mod unopened;
 
 use args::{Cli, Command};
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 use exit::Failure;
 use helper::{Call, Role};
+pub use helper::{MOUNT_FORM, UMOUNT_FORM};
 use quayfs_pmem::{Ending, exit_on_fault};
 use std::ffi::OsString;
 
@@ -54,6 +55,12 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
         Role::Mkfs => tools::run_mkfs(all(args)),
         Role::Supervisor => supervisor::run(&args.collect::<Vec<_>>()).map(done),
     })
+}
+
+/// What can be said on the command lines of `quayfs`, `mkfs.quayfs` and `fsck.quayfs`: for manual pages and completions.
+pub fn definitions() -> [clap::Command; 3] {
+    let [mkfs, fsck] = tools::definitions();
+    [Cli::command(), mkfs, fsck]
 }
 
 fn subcommand(name: OsString, rest: impl Iterator<Item = OsString>) -> u8 {

@@ -14,6 +14,11 @@ use std::path::{Path, PathBuf};
 /// The name that the process has which outlives the daemons of a mount.
 pub const SUPERVISOR: &str = "quayfs-supervisor";
 
+/// How mount(8) calls its helper.
+pub const MOUNT_FORM: &str = "mount.quayfs VOLUME MOUNTPOINT [-sfnv] [-o OPT,...]";
+/// How umount(8) calls its helper.
+pub const UMOUNT_FORM: &str = "umount.quayfs MOUNTPOINT [-flnrv]";
+
 /// What the name in `argv[0]` asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
@@ -108,8 +113,8 @@ impl Call {
             }
         }
         let (want, form) = match role {
-            Role::Umount => (1, "umount.quayfs MOUNTPOINT [-flnrv]"),
-            _ => (2, "mount.quayfs VOLUME MOUNTPOINT [-sfnv] [-o OPT,...]"),
+            Role::Umount => (1, UMOUNT_FORM),
+            _ => (2, MOUNT_FORM),
         };
         if call.operands.len() != want {
             return Err(usage(format!("call it as `{form}`")));

@@ -5,7 +5,7 @@ use quayfs_options::parse_size;
 
 use super::exit::{self, FSCK_USAGE, Failure};
 use super::{args, fsck, mkfs};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use std::ffi::OsString;
 
 /// A helper of fsck(8), which also starts it at boot, with `-a`.
@@ -58,6 +58,14 @@ struct MkfsCall {
     /// Print the version.
     #[arg(short = 'V', long, action = clap::ArgAction::Version)]
     version: Option<bool>,
+}
+
+/// What can be said on the command lines of `mkfs.quayfs` and `fsck.quayfs`.
+pub fn definitions() -> [clap::Command; 2] {
+    [
+        MkfsCall::command().about("Make a QuayFS volume, as mkfs(8) calls it."),
+        FsckCall::command().about("Check or repair a QuayFS volume, as fsck(8) calls it."),
+    ]
 }
 
 /// Runs `fsck.quayfs` with its arguments, the name in front.
@@ -119,7 +127,6 @@ fn parse_blocks(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     fn fsck(line: &str) -> Result<FsckCall, clap::Error> {
         FsckCall::try_parse_from(line.split_whitespace())
