@@ -14,7 +14,7 @@ PACKAGES := fuse3 libpmem-dev pkg-config gcc libc6-dev make ca-certificates \
 
 .PHONY: help deps build mount umount test test-workspace test-rings test-loom conformance xfstests apps kills outlive cuts crash threads mutants lint deny docs book \
 	package benches bench lab \
-	fuzz miri sanitize man install install-data uninstall
+	fuzz miri sanitize man install install-data uninstall deb try-deb
 
 help:
 	@echo 'make mount     build, make the volume demo/volume and mount it on demo/mnt'
@@ -41,6 +41,7 @@ help:
 	@echo 'make package   pack the crates that stand alone as for a registry, and build each from that'
 	@echo 'make install   install below PREFIX ($(PREFIX)), and the helpers of mount(8)'
 	@echo 'make man       manual pages and completions of shells alone: target/release/pages'
+	@echo 'make deb       a Debian package in target/debian;  make try-deb installs it in a copy of this system'
 
 deps:
 	@scripts/packages $(PACKAGES)
@@ -218,6 +219,9 @@ man: deps
 
 # The names by which mount(8), umount(8), fsck(8) and mkfs(8) find the program.
 HELPERS := mount.quayfs mount.fuse.quayfs umount.quayfs umount.fuse.quayfs fsck.quayfs fsck.fuse.quayfs mkfs.quayfs
+# What users read offline.
+DOCUMENTS := README.md CHANGELOG.md SECURITY.md \
+	$(addprefix docs/,$(addsuffix .md,semantics daemon fsck performance))
 UNITS := $(wildcard packaging/systemd/*.service packaging/systemd/*.timer packaging/systemd/*.target)
 
 # The program is installed without symbols, which are kept apart: together they are six times its size.
@@ -229,9 +233,10 @@ install: build install-data
 # All but the program: what a package takes as it is. Debian has a folder of its own for what packages give to zsh.
 ZSH = $(PREFIX)/share/zsh/$(if $(filter /usr,$(PREFIX)),vendor-completions,site-functions)
 install-data: man
-	mkdir -p '$(DESTDIR)$(PREFIX)/share' '$(DESTDIR)$(PREFIX)/lib/udev/rules.d'
+	mkdir -p '$(DESTDIR)$(PREFIX)/share/doc/quayfs' '$(DESTDIR)$(PREFIX)/lib/udev/rules.d'
 	cp -r $(addprefix '$(PAGES)'/,man bash-completion fish) '$(DESTDIR)$(PREFIX)/share/'
 	install -D -m 644 -t '$(DESTDIR)$(ZSH)' '$(PAGES)'/zsh/site-functions/*
+	install -m 644 $(DOCUMENTS) '$(DESTDIR)$(PREFIX)/share/doc/quayfs/'
 	sed 's|@PROGRAM@|$(PREFIX)/bin/quayfs|' packaging/udev/60-quayfs.rules \
 		>'$(DESTDIR)$(PREFIX)/lib/udev/rules.d/60-quayfs.rules'
 	$(if $(UNITS),install -D -m 644 -t '$(DESTDIR)$(PREFIX)/lib/systemd/system' $(UNITS))
@@ -244,4 +249,22 @@ uninstall:
 		fish/vendor_completions.d/quayfs.fish fish/vendor_completions.d/*.quayfs.fish
 	rm -f '$(DESTDIR)$(ZSH)'/_quayfs '$(DESTDIR)$(ZSH)'/_*.quayfs
 	rm -f '$(DESTDIR)$(PREFIX)/lib/udev/rules.d/60-quayfs.rules'
+	rm -rf '$(DESTDIR)$(PREFIX)/share/doc/quayfs'
 	for unit in $(notdir $(UNITS)); do rm -f '$(DESTDIR)$(PREFIX)/lib/systemd/system/'$$unit; done
+
+# A Debian package, and one with the symbols, in target/debian, from [package.metadata.deb] of Cargo.toml.
+PACKAGED := $(TARGET)/release/package
+DEB := $(TOOLS)/bin/cargo-deb
+deb: build
+	@scripts/packages dpkg-dev binutils
+	@[ -x '$(DEB)' ] || $(INSTALL_TOOL) --debug cargo-deb@3.8.0
+	rm -rf '$(PACKAGED)'
+	$(MAKE) --no-print-directory install-data DESTDIR='$(PACKAGED)' PREFIX=/usr
+	find '$(PACKAGED)/usr/share/man' -type f -exec gzip -9n {} +
+	'$(DEB)' --no-build --dbgsym --compress-debug-symbols
+
+# Installs, upgrades, removes and purges it, a mount in use meanwhile, in a copy of this system (as root), or of the one
+# in ROOT.
+ROOT ?= /
+try-deb: deb
+	packaging/try-deb "$$(ls -t '$(TARGET)'/debian/quayfs_*.deb | head -n 1)" '$(ROOT)'

@@ -314,7 +314,7 @@ fn what_is_installed_is_understood() {
     for role in ["mount", "umount", "fsck", "mkfs"] {
         assert!(names.contains(&&*format!("{role}.quayfs")), "{names:?}");
     }
-    for name in names {
+    for name in &names {
         let run = named(&scene.helper(name), [] as [&str; 0]);
         assert!(!run.err.contains("quayfs --help"), "{name}: {run:?}");
         assert_ne!(run.code, 0, "{name}: {run:?}");
@@ -324,6 +324,31 @@ fn what_is_installed_is_understood() {
         let rule = rest.split("\n\n").next().unwrap();
         assert!(rule.contains("for name in $(HELPERS)"), "{word}");
     }
+    // Packages have the same names, and the version of the program.
+    let read = |name: &str| {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        std::fs::read_to_string(root.join(name)).unwrap()
+    };
+    let (deb, rpm) = (read("Cargo.toml"), read("packaging/quayfs.spec"));
+    let mut linked: Vec<_> = deb
+        .lines()
+        .filter_map(|l| l.split_once("{ dest = \"usr/sbin/")?.1.split('"').next())
+        .collect();
+    linked.sort_unstable();
+    let mut sorted = names.clone();
+    sorted.sort_unstable();
+    assert_eq!(linked, sorted);
+    assert!(rpm.contains(&names.join(" ")), "{rpm}");
+    let version = env!("CARGO_PKG_VERSION");
+    let changes = read("packaging/debian/changelog");
+    assert!(
+        changes.starts_with(&format!("quayfs ({version}-1) ")),
+        "{changes}"
+    );
+    assert!(
+        rpm.contains(&format!("Version:        {version}\n")),
+        "{rpm}"
+    );
 }
 
 /// As `make install` does it, and `make uninstall`.
