@@ -221,7 +221,7 @@ man: deps
 HELPERS := mount.quayfs mount.fuse.quayfs umount.quayfs umount.fuse.quayfs fsck.quayfs fsck.fuse.quayfs mkfs.quayfs
 # What users read offline.
 DOCUMENTS := README.md CHANGELOG.md SECURITY.md \
-	$(addprefix docs/,$(addsuffix .md,semantics daemon fsck performance))
+	$(addprefix docs/,$(addsuffix .md,install sizing semantics daemon troubleshooting fsck backup upgrade performance))
 UNITS := $(wildcard packaging/systemd/*.service packaging/systemd/*.timer packaging/systemd/*.target)
 
 # The program is installed without symbols, which are kept apart: together they are six times its size.

@@ -1,8 +1,16 @@
-//! The documents and the book that is made of them: every link leads somewhere, every page is in the book.
+//! The documents and the book that is made of them: every link leads somewhere, every page is in the book, every command
+//! and message in them is one that there is, and what the pages of users tell to do does what they say.
+//!
+//! One test needs `/dev/fuse` and root; QUAYFS_SKIP_FUSE=1 and QUAYFS_SKIP_ROOT=1 do without.
 
+use crate::program::namespace::Namespace;
+use crate::program::{QUAYFS, Start as _, can_be_root, eventually};
+use quayfs_options::{ACCEPTED, REFUSED};
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Error;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -174,4 +182,259 @@ fn links_and_anchors_are_recognized() {
         Some(("../x.md", Some("use")))
     );
     assert_eq!(included("{{#include ../x.md}}"), Some(("../x.md", None)));
+}
+
+/// A block of code: the word behind its fence, and its lines.
+struct Block {
+    word: String,
+    lines: Vec<String>,
+}
+
+impl Block {
+    fn is_shell(&self) -> bool {
+        ["sh", "console"].contains(&self.word.split(' ').next().unwrap())
+    }
+
+    /// What is typed: of a session what stands behind the prompts.
+    fn typed(&self) -> String {
+        let session = self.word.starts_with("console");
+        let typed = self.lines.iter().filter_map(|line| match session {
+            false => Some(&line[..]),
+            true => ["$ ", "# ", "> "].iter().find_map(|p| line.strip_prefix(p)),
+        });
+        typed.map(|line| format!("{line}\n")).collect()
+    }
+}
+
+fn blocks(text: &str) -> Vec<Block> {
+    let mut all: Vec<Block> = Vec::new();
+    let mut open = false;
+    for line in text.lines() {
+        match (line.trim_start().strip_prefix("```"), open) {
+            (Some(word), false) => all.push(Block {
+                word: word.into(),
+                lines: Vec::new(),
+            }),
+            (None, true) => all.last_mut().unwrap().lines.push(line.into()),
+            _ => {}
+        }
+        open ^= line.trim_start().starts_with("```");
+    }
+    all
+}
+
+/// The arguments of each call of the program in some code.
+fn calls(code: &str) -> Vec<Vec<String>> {
+    let mut all = Vec::new();
+    for line in code.lines() {
+        let line = line.split(" #").next().unwrap();
+        // One command a piece; quotes around several words do not occur in calls.
+        for piece in line.split(['|', ';', '&', '(', ')', '<', '>']) {
+            let words: Vec<&str> = piece.split_whitespace().collect();
+            let words = match words[..] {
+                ["$", ref rest @ ..] | ["sudo", ref rest @ ..] => rest,
+                ref words => words,
+            };
+            if let ["quayfs", args @ ..] = words {
+                all.push(args.iter().map(|a| a.to_string()).collect());
+            }
+        }
+    }
+    all
+}
+
+/// What is wrong with a call: a command or an option that there is not.
+fn flaw(call: &[String]) -> Option<String> {
+    let [quayfs, ..] = quayfs::cli::definitions();
+    let (first, rest) = call.split_first()?;
+    if !first.starts_with(|c: char| c.is_ascii_lowercase()) {
+        return None;
+    }
+    let Some(command) = quayfs.find_subcommand(first) else {
+        return Some(format!("no command `{first}`"));
+    };
+    let known = |word: &str| match word.strip_prefix("--") {
+        Some(long) => {
+            let long = long.split('=').next().unwrap();
+            long == "help" || command.get_arguments().any(|a| a.get_long() == Some(long))
+        }
+        None => {
+            let short = word.chars().nth(1);
+            short == Some('h') || command.get_arguments().any(|a| a.get_short() == short)
+        }
+    };
+    let options = rest.iter().filter(|w| w.starts_with('-') && w.len() > 1);
+    let trimmed = options.map(|w| w.trim_end_matches([',', '.', ']']));
+    let mut wrong = trimmed.filter(|w| *w != "--" && !known(w));
+    Some(format!("`{first}` has no `{}`", wrong.next()?))
+}
+
+/// The documents for users.
+fn pages_of_users() -> Vec<PathBuf> {
+    let docs = fs::read_dir(root().join("docs")).unwrap();
+    let mut all: Vec<PathBuf> = docs.map(|e| e.unwrap().path()).collect();
+    all.retain(|p| p.extension().is_some_and(|e| e == "md"));
+    all.extend(["README.md", "SECURITY.md"].map(|name| root().join(name)));
+    all
+}
+
+#[test]
+fn commands_in_documents_are_there() {
+    let (mut wrong, mut seen, mut scripts) = (Vec::new(), 0, 0);
+    for page in pages_of_users() {
+        let text = fs::read_to_string(&page).unwrap();
+        let mut code: Vec<String> = prose(&text)
+            .flat_map(|(_, line)| line.split('`').skip(1).step_by(2).map(str::to_owned))
+            .collect();
+        for block in blocks(&text) {
+            code.push(match block.is_shell() {
+                true => block.typed(),
+                false => block.lines.join("\n"),
+            });
+            if block.is_shell() {
+                scripts += 1;
+                let script = Command::new("bash")
+                    .args(["-n", "-c", &block.typed()])
+                    .capture();
+                let said = String::from_utf8(script.unwrap().stderr).unwrap();
+                if !said.is_empty() {
+                    wrong.push(format!("{}: {said}{}", page.display(), block.typed()));
+                }
+            }
+        }
+        for call in code.iter().flat_map(|code| calls(code)) {
+            seen += 1;
+            wrong.extend(flaw(&call).map(|why| format!("{}: {why}: {call:?}", page.display())));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(seen > 60 && scripts > 20, "{seen} calls, {scripts} scripts");
+}
+
+#[test]
+fn calls_and_their_flaws_are_recognized() {
+    let code = "$ quayfs mount v m -o a=b; quayfs frob\nmount -t quayfs x y && sudo quayfs fsck --mend v # quayfs z";
+    let found: Vec<_> = calls(code).iter().map(|c| c.join(" ")).collect();
+    assert_eq!(found, ["mount v m -o a=b", "frob", "fsck --mend v"]);
+    let flaws: Vec<_> = calls(code).iter().map(|c| flaw(c)).collect();
+    assert_eq!(flaws[0], None);
+    assert_eq!(flaws[1].as_deref(), Some("no command `frob`"));
+    assert_eq!(flaws[2].as_deref(), Some("`fsck` has no `--mend`"));
+    let text = "a\n```sh\nb\n```\nc\n```console x\n$ d\ne\n> f\n```\n";
+    let typed: Vec<_> = blocks(text).iter().map(Block::typed).collect();
+    assert_eq!(typed, ["b\n", "d\nf\n"]);
+}
+
+/// Messages that others print: the kernel's errors, and one of mount(8).
+fn of_others(message: &str) -> bool {
+    let errors = [
+        libc::ENOTCONN,
+        libc::ENOSPC,
+        libc::EDQUOT,
+        libc::EROFS,
+        libc::EIO,
+        libc::EACCES,
+    ];
+    let mut texts = errors
+        .map(|e| Error::from_raw_os_error(e).to_string())
+        .into_iter();
+    texts.any(|text| text.starts_with(message)) || message.contains("unknown filesystem type")
+}
+
+/// The code of the product as one text, in which strings that are broken into lines are whole.
+fn messages_of_the_code() -> String {
+    let mut text = String::new();
+    let mut folders = vec![root().join("src"), root().join("crates")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                text += &fs::read_to_string(path).unwrap();
+            }
+        }
+    }
+    let mut pieces = text.split("\\\n");
+    let first = pieces.next().unwrap().to_owned();
+    pieces.fold(first, |text, piece| text + piece.trim_start())
+}
+
+#[test]
+fn messages_that_are_explained_are_in_the_code() {
+    let page = fs::read_to_string(root().join("docs/troubleshooting.md")).unwrap();
+    let messages: Vec<_> = page
+        .lines()
+        .filter_map(|l| l.strip_prefix("## `")?.strip_suffix('`'))
+        .collect();
+    assert_eq!(messages[0], "Transport endpoint is not connected");
+    assert!(messages.len() > 20, "{messages:?}");
+    let code = messages_of_the_code();
+    for message in messages.into_iter().filter(|m| !of_others(m)) {
+        for piece in message.split("...").map(str::trim) {
+            assert!(code.contains(piece), "{message}: no {piece:?} in the code");
+        }
+    }
+}
+
+#[test]
+fn the_options_of_others_are_listed() {
+    let page = fs::read_to_string(root().join("docs/install.md")).unwrap();
+    let (_, rest) = page.split_once("<!-- accepted").unwrap();
+    let (list, rest) = rest.split_once("\n\n").unwrap();
+    let quoted = |text: &str| -> Vec<String> {
+        text.split('`')
+            .skip(1)
+            .step_by(2)
+            .map(str::to_owned)
+            .collect()
+    };
+    assert_eq!(quoted(list), ACCEPTED);
+    let rows = rest.lines().skip_while(|l| *l != "| refused | |").skip(2);
+    let rows = rows.map_while(|l| l.strip_prefix("| ")?.split(" | ").next());
+    let mut listed: Vec<_> = rows.flat_map(quoted).collect();
+    let mut refused = REFUSED.map(|(word, _)| word);
+    listed.sort_unstable();
+    refused.sort_unstable();
+    assert_eq!(listed, refused);
+}
+
+/// The commands of these pages, in a mount namespace with a volume `/srv/vol` that is mounted on `/mnt/q`.
+#[test]
+fn pages_of_users_do_what_they_say() {
+    if !can_be_root() {
+        return;
+    }
+    for page in ["backup", "upgrade", "troubleshooting", "sizing"] {
+        let text = fs::read_to_string(root().join(format!("docs/{page}.md"))).unwrap();
+        let script: String = blocks(&text)
+            .iter()
+            .filter(|b| b.word == "sh")
+            .map(Block::typed)
+            .collect();
+        assert!(script.contains("quayfs "), "{page}");
+        let dir = tempfile::tempdir().unwrap();
+        let bin = Path::new(QUAYFS).parent().unwrap().display();
+        let path = format!("PATH={bin}:{}", std::env::var("PATH").unwrap());
+        let made = format!(
+            "mount -t tmpfs none /srv; mount -t tmpfs none /mnt; mkdir /mnt/q; export {path}; \
+             quayfs mkfs /srv/vol --size 128M >/dev/null 2>&1; quayfs mount /srv/vol /mnt/q >/dev/null 2>&1; \
+             mkdir /mnt/q/dir; echo text >/mnt/q/dir/file; ln -s dir/file /mnt/q/link"
+        );
+        let shell = Namespace::new(dir.path(), Path::new(""), &made);
+        let run = |script: &str| shell.run(&["env", &path, "bash", "-e", "-c", script]);
+        if page == "troubleshooting" {
+            let pid = run("quayfs info /mnt/q --json | sed 's/.*\"pid\":\\([0-9]*\\).*/\\1/'").ok();
+            let pid = pid.trim().to_owned();
+            run(&format!("kill -KILL {pid}")).ok();
+            eventually("the daemon's death", || {
+                !Path::new(&format!("/proc/{pid}")).exists()
+            });
+            run("! ls /mnt/q 2>/dev/null").ok();
+        }
+        let said = run(&script);
+        let kept = run("cat /mnt/q/link && quayfs umount /mnt/q && quayfs fsck --data /srv/vol");
+        assert_eq!(said.code, 0, "{page}: {said:?}");
+        assert!(kept.ok().starts_with("text\n"), "{page}");
+    }
 }

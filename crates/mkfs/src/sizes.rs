@@ -116,3 +116,68 @@ fn default_data_len(dir: &Path) -> io::Result<u64> {
 fn whole_blocks(len: u64) -> u64 {
     len / BLOCK as u64 * BLOCK as u64
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEADER: &str = "| device | region | staging | room for data | files, about |";
+
+    /// A row of the table in docs/sizing.md: what mkfs makes of a disk of this size when nothing else is wished.
+    fn row(all: u64) -> String {
+        let pmem = default_region_len(all);
+        let wishes = Wishes {
+            mirror: None,
+            staging: Some(STAGING_MAX),
+            batch_log: 0,
+        };
+        let memory = layout(pmem, all - pmem, None, wishes).unwrap();
+        let g = layout_on_disk(&memory, all - pmem, wishes);
+        let staging = g.buffers * g.slots_per_buffer * BLOCK as u64;
+        let room = g.visible_blocks() * BLOCK as u64;
+        let [all, region, staging, room] = [all, pmem, staging, room].map(short);
+        format!(
+            "| {all} | {region} | {staging} | {room} | {} |",
+            rounded(g.inodes())
+        )
+    }
+
+    /// The largest unit that it has at least one of.
+    fn short(bytes: u64) -> String {
+        let (unit, name) = match bytes.ilog2() {
+            40.. => (1u64 << 40, "TiB"),
+            30.. => (1 << 30, "GiB"),
+            _ => (1 << 20, "MiB"),
+        };
+        match bytes % unit {
+            0 => format!("{} {name}", bytes / unit),
+            _ => format!("{:.1} {name}", bytes as f64 / unit as f64),
+        }
+    }
+
+    /// Two digits that count, and commas.
+    fn rounded(n: u64) -> String {
+        let unit = 10u64.pow(n.ilog10().saturating_sub(1));
+        let digits = (n / unit * unit).to_string();
+        let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().collect();
+        let groups = groups.iter().map(|g| String::from_utf8_lossy(g));
+        groups.collect::<Vec<_>>().join(",")
+    }
+
+    #[test]
+    fn the_documented_sizes_are_those_that_are_made() {
+        let sizes = [1, 8, 64, 256, 1 << 10, 4 << 10, 16 << 10].map(|n| n << 30);
+        let table: Vec<String> = sizes.into_iter().map(row).collect();
+        let page = include_str!("../../../docs/sizing.md").lines();
+        let documented: Vec<_> = page
+            .skip_while(|l| *l != HEADER)
+            .skip(2)
+            .take_while(|l| l.starts_with('|'))
+            .collect();
+        let want = table.join("\n");
+        assert_eq!(
+            documented, table,
+            "the table should be:\n{HEADER}\n|---|---|---|---|---|\n{want}\n"
+        );
+    }
+}
