@@ -244,9 +244,9 @@ install-data: man
 uninstall:
 	scripts/split-debug remove '$(DESTDIR)' '$(PREFIX)/bin/quayfs'
 	for name in $(HELPERS); do rm -f '$(DESTDIR)/sbin/'$$name; done
-	cd '$(DESTDIR)$(PREFIX)/share' && rm -f man/man1/quayfs.1 man/man1/quayfs-*.1 man/man8/*.quayfs.8 \
+	rm -f $(addprefix '$(DESTDIR)$(PREFIX)'/share/,man/man1/quayfs.1 man/man1/quayfs-*.1 man/man8/*.quayfs.8 \
 		bash-completion/completions/quayfs bash-completion/completions/*.quayfs \
-		fish/vendor_completions.d/quayfs.fish fish/vendor_completions.d/*.quayfs.fish
+		fish/vendor_completions.d/quayfs.fish fish/vendor_completions.d/*.quayfs.fish)
 	rm -f '$(DESTDIR)$(ZSH)'/_quayfs '$(DESTDIR)$(ZSH)'/_*.quayfs
 	rm -f '$(DESTDIR)$(PREFIX)/lib/udev/rules.d/60-quayfs.rules'
 	rm -rf '$(DESTDIR)$(PREFIX)/share/doc/quayfs'
