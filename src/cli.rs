@@ -17,7 +17,9 @@ mod log;
 mod mkfs;
 mod mount;
 mod quota;
+mod restart;
 mod scrub;
+mod succession;
 mod supervisor;
 mod tools;
 mod turned;
@@ -95,6 +97,8 @@ fn execute(command: Command) -> Result<u8, Failure> {
         Command::Scrub(args) => scrub::run(&args),
         Command::Quota(args) => quota::run(&args).map(|()| exit::OK),
         Command::Info(args) => info::run(&args).map(|()| exit::OK),
+        Command::Restart(args) => restart::run(&args).map(|()| exit::OK),
+        Command::Succession(args) => succession::run(&args).map(|()| exit::OK),
         Command::TurnReadOnly(args) => Ok(turned::run(&args)),
     }
 }
@@ -109,6 +113,8 @@ fn fault_code(command: &Command) -> u8 {
         | Command::Quota(_)
         | Command::Info(_)
         | Command::Identify(_)
+        | Command::Restart(_)
+        | Command::Succession(_)
         | Command::Probe(_) => exit::FAILED,
     }
 }
@@ -131,7 +137,9 @@ fn usage(error: &clap::Error, command: Option<&OsString>) -> Failure {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         return Failure::new(code, "what shall I do? See `quayfs --help`");
     }
-    let known = ["mkfs", "mount", "umount", "fsck", "scrub", "quota", "info"];
+    let known = [
+        "mkfs", "mount", "umount", "fsck", "scrub", "quota", "info", "restart",
+    ];
     Failure::new(
         code,
         exit::usage_line(error, command.filter(|c| known.contains(c))),

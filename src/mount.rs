@@ -13,6 +13,7 @@ use rustix::mount::FsPickFlags;
 use std::path::{Path, PathBuf};
 
 mod attach;
+pub mod control;
 mod fusermount;
 mod place;
 mod remount;

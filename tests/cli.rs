@@ -28,6 +28,7 @@ fn help_teaches() {
         "scrub",
         "quota",
         "info",
+        "restart",
         "Examples:",
         "quayfs mkfs /srv/vol",
     ] {
@@ -55,6 +56,10 @@ fn help_teaches() {
         ("info", ["--json", "Examples:", "MOUNT", "Exit codes: 0"]),
         ("scrub", ["--rate", "--json", "4 damage", "Exit codes: 0"]),
         ("quota", ["--project", "--json", "EDQUOT", "Exit codes: 0"]),
+        (
+            "restart",
+            ["--binary", "--within", "Examples:", "Exit codes: 0"],
+        ),
     ] {
         let text = quayfs([command, "--help"]).ok();
         for word in words {

@@ -52,6 +52,11 @@ pub enum Command {
     Quota(Quota),
     /// Show what a volume is, or how a mount is doing.
     Info(Info),
+    /// Replace the daemon of a mount, for instance by a newer one, while the mount is in use.
+    Restart(Restart),
+    /// Say what this program can take over from another one, for that one.
+    #[command(hide = true)]
+    Succession(Succession),
     /// Ask the daemon of a mount what it is, for this program itself: a process that can be left waiting.
     #[command(hide = true)]
     Probe(Probe),
@@ -84,6 +89,43 @@ pub struct Probe {
 pub struct Identify {
     /// The device.
     pub device: PathBuf,
+}
+
+/// Arguments of `succession`.
+#[derive(Debug, Args)]
+pub struct Succession {
+    /// Options of the mount.
+    #[arg(short = 'o', long = "options")]
+    pub options: Vec<String>,
+}
+
+const RESTART_HELP: &str = "\
+For mounts with `-o restart`. The daemon answers what it has begun, and ends; the next one recovers the volume
+and answers all else, so programs that use the mount notice a pause and nothing else: nothing is unmounted, files
+stay open. A program that cannot go on with this volume is refused beforehand. If the new daemon does not
+serve, one of the old program does again, also where its file is replaced or gone. The mount's supervisor goes
+on as it is until the mount is unmounted.
+
+Root, and the user who mounted, can ask for it.
+
+Examples:
+  quayfs restart /mnt/q                          after an upgrade of the package
+  quayfs restart /mnt/q --binary ./quayfs        with this program
+
+Exit codes: 0 served by the new daemon, 1 failed: the line says what serves, 2 wrong usage.";
+
+/// Arguments of `restart`.
+#[derive(Debug, Args)]
+#[command(after_help = RESTART_HELP)]
+pub struct Restart {
+    /// Where the volume is mounted.
+    pub mountpoint: PathBuf,
+    /// The program to go on with [default: what lies where the one came from that serves].
+    #[arg(long, value_name = "FILE")]
+    pub binary: Option<PathBuf>,
+    /// The old daemon has so much time to end, and the new one to answer.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub within: u64,
 }
 
 const MOUNT_HELP: &str = "\

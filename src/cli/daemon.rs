@@ -3,6 +3,7 @@
 use quayfs_fs::Fs;
 use quayfs_fs::volume::{Access, Volume, VolumeError};
 use quayfs_options::MountOptions;
+use quayfs_restart::Requests;
 use quayfs_server::outside::Outside;
 use quayfs_server::session::{self, Succession};
 
@@ -15,7 +16,7 @@ pub use answer::{Answer, Report};
 use super::confine;
 use super::ending;
 use super::exit::{Failure, MOUNT_FAILED};
-use super::handover::{self, Holder};
+use super::handover::{self, Handover, Holder};
 use super::inherited;
 use super::log::{self, Destination};
 use super::turned;
@@ -121,6 +122,8 @@ enum Event {
     Unmounted(io::Result<()>),
     /// A signal asked for the end, and a process still holds on to the connection.
     GiveUp,
+    /// A signal asked for another daemon.
+    HandOver,
 }
 
 /// Brings the process into the state that a daemon starts with. What could not be changed, and descriptors that it was
@@ -150,12 +153,14 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
     // Writing back for us must not wait for us; needs CAP_SYS_RESOURCE, helps where there is it.
     let _ = rustix::process::configure_io_flusher_behavior(true);
     let early = |e: &dyn std::fmt::Display| Ended::BeforeReady(Failure::new(MOUNT_FAILED, e));
+    // What the next daemon may not meet any more.
+    let now = |e: &dyn std::fmt::Display| Ended::BeforeReady(survival::hindered(job, e));
     confine::keep_memory_private();
-    let outside = Outside::start(|| confine::to(Outside::NEEDS)).map_err(|e| early(&e))?;
+    let outside = Outside::start(|| confine::to(Outside::NEEDS)).map_err(|e| now(&e))?;
     let started = Instant::now();
     let (holder, handover) = survival::found(job, given, &mut warnings).map_err(|e| early(&e))?;
     // A program that rotates logs signals every daemon, also one that is recovering its volume.
-    let signals = Signals::new([SIGHUP]).map_err(|e| early(&e))?;
+    let signals = Signals::new([SIGHUP]).map_err(|e| now(&e))?;
     if handover.is_some() {
         // There is a mount already, which is to end when a signal asks for that.
         signals::expect_end(&signals).map_err(|e| early(&e))?;
@@ -163,23 +168,24 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
     // From here on it is this directory, whatever becomes of its path while the volume recovers.
     let place = Place::find(&job.target).map_err(|e| {
         let target = quayfs_shown::path(&job.target);
-        early(&format_args!("cannot mount on {target}: {e}"))
+        now(&format_args!("cannot mount on {target}: {e}"))
     })?;
-    let (volume, stores) = survival::take_over(job, handover.as_ref()).map_err(|e| early(&e))?;
+    let taken = survival::take_over(job, handover.as_ref());
+    let (volume, stores) = taken.map_err(|e| match survival::may_pass(&*e) {
+        true => now(&e),
+        false => early(&e),
+    })?;
     let mut options = job.options.clone();
     options.read_only = volume.access() == Access::ReadOnly;
     // Its threads are started in there.
-    let fs = confine::run(|| Fs::mount(volume, &options)).map_err(|e| early(&e))?;
-    let fs = fs.map_err(|e| early(&e))?;
+    let fs = confine::run(|| Fs::mount(volume, &options)).map_err(|e| now(&e))?;
+    let fs = fs.map_err(|e| match survival::may_pass(&e) {
+        true => now(&e),
+        false => early(&e),
+    })?;
     let before = holder.clone().zip(handover);
     let mounted = match before {
-        Some((holder, handover)) => resume(
-            job,
-            &fs,
-            (place, signals),
-            outside,
-            handover.succeed(holder),
-        ),
+        Some((holder, handover)) => resume(job, &fs, (place, signals), outside, handover, holder),
         None => attach(
             job,
             &fs,
@@ -198,16 +204,24 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
     confine::this_thread();
     ready(report(job, &fs, started.elapsed(), warnings));
     if let Some(holder) = &holder {
-        holder.tell(handover::READY);
+        survival::tell_of_this_one(holder, &fs, mounted.kept.as_ref());
     }
-    watch_failure(&fs, mounted.failed.clone(), holder);
+    watch_failure(&fs, mounted.failed.clone(), holder.clone());
     survival::tell_of_the_last_one(&fs);
-    serve_to_the_end(&fs, mounted)
+    serve_to_the_end(&fs, mounted, holder.as_ref())
 }
 
 /// Waits until the mount has ended, and closes the volume.
-fn serve_to_the_end(fs: &Fs, mounted: Mounted) -> Result<(), Ended> {
-    let served = wait(&mounted.inbox);
+fn serve_to_the_end(fs: &Arc<Fs>, mounted: Mounted, holder: Option<&Holder>) -> Result<(), Ended> {
+    let served = loop {
+        match (mounted.inbox.recv(), holder) {
+            // Another daemon would not know what has failed.
+            (Ok(Event::HandOver), _) if fs.has_failed() => warn!("a mount that has failed stays"),
+            (Ok(Event::HandOver), Some(holder)) => survival::hand_over(fs, holder),
+            (Ok(Event::Unmounted(end)), _) => break end,
+            _ => break Ok(()),
+        }
+    };
     let callers = mounted.desk.map(Desk::close).unwrap_or_default();
     let closed = fs.shutdown();
     let ending = ending::of(fs, closed);
@@ -234,6 +248,8 @@ struct Mounted {
     desk: Option<Desk>,
     /// Has the mount table say that it is read-only.
     failed: Sender<()>,
+    /// The connection, as the next daemon will find it, and this one's device number.
+    kept: Option<(Arc<Requests>, Option<String>)>,
 }
 
 /// Mounts, and serves in threads of its own. The mount is put into the tree last: whatever fails here, and whatever
@@ -248,9 +264,14 @@ fn attach(
     signals::expect_end(&signals)?;
     let (pending, device) =
         Pending::new(&job.volume, place, &fs.e.options).map_err(|e| e.to_string())?;
-    let succession =
-        survives.map(|(holder, stores)| handover::begin(holder, &stores, pending.device()));
+    let succession = survives.map(|(holder, stores)| {
+        let begun = handover::begin(holder.clone(), &stores, pending.device());
+        begun.map(|succession| (holder, succession))
+    });
     let succession = succession.transpose().map_err(|e| e.to_string())?;
+    let holder = succession.as_ref().map(|(holder, _)| holder.clone());
+    let succession = succession.map(|(_, succession)| succession);
+    let kept = succession.as_ref().map(|s| Arc::clone(&s.requests));
     let (events, inbox) = channel();
     // Without it ranges are not exchanged.
     let number = (fs.e.options.atomic_writes)
@@ -265,6 +286,7 @@ fn attach(
         events.clone(),
     )
     .map_err(|e| e.to_string())?;
+    let kept = kept.map(|requests| (requests, pending.device().map(str::to_string)));
     // Asking our own mount would be simpler. But a process that is killed while it waits for an answer of its own
     // waits forever, and so keeps the connection from being closed.
     if let Some(why) = await_start(&inbox) {
@@ -280,13 +302,14 @@ fn attach(
     let entry = (job.target.clone(), pending.device().map(str::to_string));
     let failed = turned::serve(entry).map_err(|e| e.to_string())?;
     let (mount, mounted) = channel();
-    signals::watch(signals, mounted, events).map_err(|e| e.to_string())?;
+    signals::watch(signals, mounted, (events, holder)).map_err(|e| e.to_string())?;
     // Its receiver waits for it until the process ends.
     let _ = mount.send(pending.finish().map_err(|e| e.to_string())?);
     Ok(Mounted {
         inbox,
         desk,
         failed,
+        kept,
     })
 }
 
@@ -297,8 +320,13 @@ fn resume(
     fs: &Arc<Fs>,
     (place, signals): (Place, Signals),
     outside: Outside,
-    (device, number, succession): (OwnedFd, Option<String>, Succession),
+    handover: Handover,
+    holder: Holder,
 ) -> Result<Mounted, String> {
+    let (device, number, succession) = handover.succeed(holder.clone());
+    let kept = Some((Arc::clone(&succession.requests), number.clone()));
+    // Before the first answer: what has it may ask who gave it.
+    let desk = open_desk(number.as_deref());
     let (events, inbox) = channel();
     let connection = (device, None);
     spawn_server(
@@ -312,15 +340,15 @@ fn resume(
     if let Some(why) = await_start(&inbox) {
         return Err(format!("the connection cannot be served: {why}"));
     }
-    let desk = open_desk(number.as_deref());
     let failed = turned::serve((job.target.clone(), number.clone())).map_err(|e| e.to_string())?;
     let (mount, mounted) = channel();
-    signals::watch(signals, mounted, events).map_err(|e| e.to_string())?;
+    signals::watch(signals, mounted, (events, Some(holder))).map_err(|e| e.to_string())?;
     let _ = mount.send(Mount::made_before(place, number));
     Ok(Mounted {
         inbox,
         desk,
         failed,
+        kept,
     })
 }
 
@@ -340,9 +368,9 @@ fn start_log(job: &Job, detached: bool) -> Result<Option<String>, Ended> {
     let path = job.log.path().unwrap_or_default();
     let why = format!("cannot open the log {}: {e}", quayfs_shown::path(&path));
     match job.log {
-        Destination::Asked(_) => Err(Ended::BeforeReady(Failure::new(
-            MOUNT_FAILED,
-            format!("{why}; choose another --log-file"),
+        Destination::Asked(_) => Err(Ended::BeforeReady(survival::hindered(
+            job,
+            &format!("{why}; choose another --log-file"),
         ))),
         _ => Ok(Some(format!(
             "{why}; messages are lost until that is put right"
@@ -406,14 +434,7 @@ fn await_start(inbox: &Receiver<Event>) -> Option<String> {
     match inbox.recv() {
         Ok(Event::Started) => None,
         Ok(Event::Unmounted(Err(e))) => Some(e.to_string()),
-        Ok(Event::Unmounted(Ok(())) | Event::GiveUp) | Err(_) => Some("it is gone already".into()),
-    }
-}
-
-fn wait(inbox: &Receiver<Event>) -> io::Result<()> {
-    match inbox.recv() {
-        Ok(Event::Unmounted(end)) => end,
-        Ok(Event::Started | Event::GiveUp) | Err(_) => Ok(()),
+        Ok(_) | Err(_) => Some("it is gone already".into()),
     }
 }
 

@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use quayfs_fs::predecessor::Predecessor;
-use quayfs_fuse::{Keeper, Left, Negotiation, Notifier};
+use quayfs_fuse::{Gate, Keeper, Left, Negotiation, Notifier};
 use quayfs_restart::Requests;
 use quayfs_server::session::Succession;
 use rustix::cmsg_space;
@@ -38,9 +38,13 @@ const SOCKET: &str = "NOTIFY_SOCKET";
 
 /// How many daemons of this mount have died.
 pub const DEATHS: &str = "QUAYFS_DEATHS";
-/// How the last of them died.
+/// How many have ended because another one was to take their place.
+pub const REPLACED: &str = "QUAYFS_REPLACED";
+/// How the last of all of them ended.
 pub const CAUSE: &str = "QUAYFS_CAUSE";
-/// When that was, in nanoseconds of [`now`].
+/// What [`CAUSE`] says of one that was replaced.
+pub const ON_REQUEST: &str = "replaced on request";
+/// When that was, or was asked for, in nanoseconds of [`now`].
 pub const DIED: &str = "QUAYFS_DIED";
 
 /// Where to send messages, if that is a descriptor which is passed on.
@@ -58,6 +62,16 @@ pub const READY: &str = "READY=1";
 pub const ANSWERED: &str = "X_QUAYFS_ANSWERED=1";
 /// The mount has failed: another daemon must not go on with it as if it had not.
 pub const FAILED: &str = "X_QUAYFS_FAILED=1";
+/// The mount is to end.
+pub const ENDING: &str = "X_QUAYFS_ENDING=1";
+/// This daemon ends, and has left the mount to the next one.
+pub const HANDED_OVER: &str = "X_QUAYFS_HANDED_OVER=1";
+/// With [`READY`]: the device number of the mount, as `MAJOR:MINOR`.
+pub const DEVICE: &str = "X_QUAYFS_DEVICE=";
+/// The same: the daemon's version.
+pub const VERSION: &str = "X_QUAYFS_VERSION=";
+/// The same: what a program has to be able to that goes on ([`super::succession`]).
+pub const NEEDS: &str = "X_QUAYFS_NEEDS=";
 /// A descriptor comes with the message.
 pub const STORE: &str = "FDSTORE=1";
 
@@ -86,16 +100,36 @@ pub fn now() -> Duration {
     Duration::new(now.tv_sec.cast_unsigned(), now.tv_nsec as u32)
 }
 
-/// Whether this process is to go on with the mount of a daemon that has died.
+/// Whether the last daemon was replaced, and did not die.
+pub fn was_replaced() -> bool {
+    word(CAUSE) == ON_REQUEST
+}
+
+/// Whether this process is to go on with the mount of a daemon that has ended.
 pub fn goes_on() -> bool {
     passed() > 0 && word(NAMES).split(':').any(|name| name == REQUESTS)
 }
 
-/// The process that holds descriptors.
+/// The process that holds descriptors, and the gate that requests pass until this one leaves the mount to the next.
 #[derive(Clone, Debug)]
-pub struct Holder(Arc<OwnedFd>);
+pub struct Holder {
+    socket: Arc<OwnedFd>,
+    gate: Gate,
+}
 
 impl Holder {
+    fn new(socket: OwnedFd) -> Self {
+        Self {
+            socket: Arc::new(socket),
+            gate: Gate::default(),
+        }
+    }
+
+    /// What requests pass.
+    pub fn gate(&self) -> &Gate {
+        &self.gate
+    }
+
     /// The service manager that started this process, if it takes messages.
     fn find() -> Option<Self> {
         let name = std::env::var_os(SOCKET)?;
@@ -112,7 +146,7 @@ impl Holder {
             path => SocketAddrUnix::new(path)?,
         };
         connect(&socket, &address)?;
-        Ok(Self(Arc::new(socket)))
+        Ok(Self::new(socket))
     }
 
     /// Says something.
@@ -132,7 +166,7 @@ impl Holder {
         }
         let parts = [IoSlice::new(message.as_bytes())];
         let sent = rustix::io::retry_on_intr(|| {
-            sendmsg(&*self.0, &parts, &mut control, SendFlags::NOSIGNAL)
+            sendmsg(&*self.socket, &parts, &mut control, SendFlags::NOSIGNAL)
         });
         if let Err(e) = sent {
             warn!("no other daemon can go on when this one dies: {e}");
@@ -149,6 +183,10 @@ impl Keeper for Kept {
         let mut words = self.requests.connection();
         words[..5].copy_from_slice(&negotiation.to_words());
         self.requests.connect(&words);
+    }
+
+    fn gate(&self) -> &Gate {
+        self.holder.gate()
     }
 }
 
@@ -180,7 +218,7 @@ impl Handover {
         let (mut requests, mut stores, mut holder) = (None, None, None);
         for (descriptor, name) in given.into_iter().zip(names.split(':')) {
             match name {
-                SUPERVISOR => holder = Some(Holder(Arc::new(descriptor))),
+                SUPERVISOR => holder = Some(Holder::new(descriptor)),
                 CONNECTION => connections.push(descriptor),
                 REQUESTS => requests = Some(File::from(descriptor)),
                 STORES => stores = Some(File::from(descriptor)),
@@ -229,6 +267,7 @@ impl Handover {
             requests: Arc::clone(&self.requests),
             knows: Box::new(move |ino| kernel.knows(ino)),
             deaths: word(DEATHS).parse().unwrap_or(1),
+            replaced: word(REPLACED).parse().unwrap_or(0),
             cause: word(CAUSE),
             pause: OnceLock::new(),
         })

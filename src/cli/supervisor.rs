@@ -4,13 +4,11 @@
 //! as some process has them the mount is not dead: when the daemon dies, programs that use it wait, and the next daemon
 //! takes over from here. No data passes through this process, and it opens nothing of the volume.
 
-use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ExitStatus, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -18,7 +16,7 @@ use std::time::Duration;
 use clap::Parser;
 use quayfs_options::MountOptions;
 use rustix::cmsg_space;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
@@ -26,28 +24,35 @@ use rustix::net::{
 };
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use rustix::thread::disable_transparent_huge_pages;
-use signal_hook::consts::{SIGABRT, SIGBUS, SIGFPE, SIGHUP, SIGILL, SIGINT, SIGSEGV, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::args::{Cli, Command};
+use super::daemon::Answer;
 use super::exit::{Failure, MOUNT_FAILED};
 use super::handover::{
-    self, ANSWERED, CAUSE, DEATHS, DIED, FAILED, FOR, NAMES, PASSED, READY, STORE, SUPERVISOR,
+    self, ANSWERED, ENDING, FAILED, FOR, HANDED_OVER, NAMES, PASSED, READY, STORE, SUPERVISOR,
 };
 use super::inherited;
 use super::log;
-use super::mount::{known_job, program};
+use super::mount::known_job;
+use crate::mount::control::Line;
+use past::{ENOUGH, Past, Verdict};
+use program::Program;
+use replacing::{About, Replacing, signal};
+
+mod past;
+mod program;
+mod replacing;
+
+pub use replacing::{FAILED as NOT_SERVED, HELLO, REPLACE, SERVED};
 
 /// Descriptors of this process itself are above those that it holds for daemons, which begin with the first one that is
 /// no standard stream and have no gaps.
 const OWN: i32 = 512;
 /// Where the descriptors for daemons begin.
 const FIRST: i32 = 3;
-/// So many daemons that die one after the other without an answer are enough,
-const ENOUGH: usize = 5;
-/// if they die within this time, or before they serve.
-const WITHIN: Duration = Duration::from_secs(10);
-/// Signals that a daemon is ended by because of a fault of its own.
-const FAULTS: [i32; 5] = [SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV];
+/// How long until the next one is started where one could not serve for a reason that may pass.
+const LATER_PAUSE: Duration = Duration::from_secs(1);
 /// How often, and after which time, a daemon is started again if it cannot be started.
 const START_TRIES: u32 = 50;
 const START_PAUSE: Duration = Duration::from_millis(200);
@@ -65,12 +70,17 @@ pub fn run(args: &[OsString]) -> Result<(), Failure> {
     let _ = rustix::process::setsid();
     inherited::prepare(0);
     inherited::outlive_daemons();
-    let mut supervisor = Supervisor::new().map_err(|e| failed(&e))?;
+    let mut supervisor = Supervisor::new(args).map_err(|e| failed(&e))?;
     loop {
         let life = supervisor.start_patiently(args).map_err(|e| failed(&e))?;
         let end = supervisor.watch(life).map_err(|e| failed(&e))?;
-        match supervisor.judge(&end, handover::now()) {
+        let verdict = supervisor.judge(&end, handover::now());
+        if !matches!(verdict, Verdict::Again | Verdict::Later) {
+            supervisor.give_up_replacing("the mount has ended");
+        }
+        match verdict {
             Verdict::Again => {}
+            Verdict::Later => thread::sleep(LATER_PAUSE),
             Verdict::Over => return Ok(()),
             Verdict::Failed(code) => std::process::exit(code.into()),
             Verdict::GiveUp(signal) => return Err(give_up(args, signal)),
@@ -112,17 +122,19 @@ struct Supervisor {
     signals: Vec<(i32, OwnedFd)>,
     /// Descriptors that are held, and their names, without gaps from [`FIRST`] on.
     held: Vec<(String, OwnedFd)>,
-    /// Daemons that have died.
-    deaths: u64,
-    /// How the last of them died.
-    cause: String,
-    /// When.
-    died: Duration,
-    /// When the last daemons died, as far as they had answered nothing.
-    in_vain: VecDeque<Duration>,
+    /// What daemons are started from.
+    program: Program,
+    /// The options of the mount.
+    options: String,
+    about: About,
+    /// Where processes come that want a daemon replaced, and those that have come.
+    control: Option<OwnedFd>,
+    clients: Vec<Line>,
+    replacing: Option<Replacing>,
+    past: Past,
     /// The mount has been ready.
     mounted: bool,
-    /// A signal has asked for the end.
+    /// The end has been asked for.
     ending: bool,
     /// The mount has failed, and is read-only for the rest of its life.
     failed: bool,
@@ -132,6 +144,14 @@ struct Supervisor {
 struct Life {
     child: Child,
     handle: OwnedFd,
+    /// Where it says why it cannot serve, if that is of interest.
+    says: Option<OwnedFd>,
+    /// What it has told.
+    was_ready: bool,
+    answered: bool,
+    handed_over: bool,
+    /// It was told to end the mount.
+    is_to_end: bool,
 }
 
 /// How a daemon ended.
@@ -139,22 +159,13 @@ struct End {
     status: ExitStatus,
     was_ready: bool,
     answered: bool,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Verdict {
-    /// Another daemon goes on.
-    Again,
-    /// The mount has ended.
-    Over,
-    /// There is no mount, or it is of no use any more.
-    Failed(u8),
-    /// Another daemon would die like the last one, by this signal.
-    GiveUp(i32),
+    handed_over: bool,
+    /// Why it could not serve, in its own words.
+    said: Option<String>,
 }
 
 impl Supervisor {
-    fn new() -> io::Result<Self> {
+    fn new(args: &[OsString]) -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC;
         let (socket, theirs) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
         let socket = moved(socket, OWN)?;
@@ -168,14 +179,18 @@ impl Supervisor {
             signal_hook::low_level::pipe::register(signal, UnixStream::from(wake))?;
             signals.push((signal, fcntl_dupfd_cloexec(&came, OWN)?));
         }
+        let options = args.iter().skip_while(|arg| *arg != "-o").nth(1);
         let mut supervisor = Self {
             socket,
             signals,
             held: Vec::new(),
-            deaths: 0,
-            cause: String::new(),
-            died: Duration::ZERO,
-            in_vain: VecDeque::new(),
+            program: Program::own()?,
+            options: options.map_or_else(String::new, |o| o.to_string_lossy().into()),
+            about: About::default(),
+            control: None,
+            clients: Vec::new(),
+            replacing: None,
+            past: Past::default(),
             mounted: false,
             ending: false,
             failed: false,
@@ -185,12 +200,15 @@ impl Supervisor {
     }
 
     /// [`Supervisor::start`], again and again while the system has no process to spare.
-    fn start_patiently(&self, args: &[OsString]) -> io::Result<Life> {
+    fn start_patiently(&mut self, args: &[OsString]) -> io::Result<Life> {
+        self.begin_trial();
         for _ in 0..START_TRIES {
             match self.start(args) {
+                Err(e) if self.tries() => self.go_back(format!("it cannot be started: {e}")),
                 Err(_) if self.mounted => thread::sleep(START_PAUSE),
                 other => return other,
             }
+            self.begin_trial();
         }
         self.start(args)
     }
@@ -198,56 +216,49 @@ impl Supervisor {
     /// Starts a daemon, which inherits what is held. The first one answers on the standard output.
     fn start(&self, args: &[OsString]) -> io::Result<Life> {
         let names: Vec<&str> = self.held.iter().map(|(name, _)| &**name).collect();
-        let mut command = program()?;
+        let mut command = self.program.command();
         command
             .args(args)
             .env_remove(FOR)
             .env(PASSED, names.len().to_string())
             .env(NAMES, names.join(":"))
-            .env(DEATHS, self.deaths.to_string())
-            .env(CAUSE, &self.cause)
-            .env(DIED, self.died.as_nanos().to_string())
+            .envs(self.past.told())
             .stdin(Stdio::null())
             .stderr(Stdio::null())
-            .stdout(match self.mounted {
-                true => Stdio::null(),
-                false => Stdio::inherit(),
+            .stdout(match (self.mounted, self.tries()) {
+                (_, true) => Stdio::piped(),
+                (true, false) => Stdio::null(),
+                (false, false) => Stdio::inherit(),
             });
         // Daemons have use for huge pages.
         let _ = disable_transparent_huge_pages(false);
         let child = command.spawn();
         keep_small();
-        let child = child?;
+        let mut child = child?;
         let handle = pidfd_open(pid_of(&child)?, PidfdFlags::empty())?;
-        let handle = fcntl_dupfd_cloexec(&handle, OWN)?;
-        Ok(Life { child, handle })
+        let handle = moved(handle, OWN)?;
+        let says = child.stdout.take().map(OwnedFd::from);
+        let says = says.map(|pipe| moved(pipe, OWN)).transpose()?;
+        Ok(Life {
+            child,
+            handle,
+            says,
+            was_ready: false,
+            answered: false,
+            handed_over: false,
+            is_to_end: false,
+        })
     }
 
-    /// Listens to a daemon until it ends.
+    /// Listens to a daemon, and to all others, until it ends.
     fn watch(&mut self, mut life: Life) -> io::Result<End> {
-        let (mut was_ready, mut answered) = (false, false);
         loop {
-            let signals = self.signals.iter().map(|(_, came)| came);
-            let watched = [&life.handle, &self.socket].into_iter().chain(signals);
-            let heard = if was_ready || !self.mounted {
-                self.signals.len() + 2
-            } else {
-                2
-            };
-            let watched = watched.take(heard);
-            let mut fds: Vec<_> = watched.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
-            match poll(&mut fds, None) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(e) => return Err(e.into()),
-            }
-            let ended = !fds[0].revents().is_empty();
+            let ended = self.await_anything(&life)?;
             // Before its end is looked at: what it has sent last counts.
-            while let Some(word) = self.hear()? {
-                was_ready |= word == READY;
-                answered |= word == ANSWERED;
-                self.failed |= word == FAILED;
+            while let Some(text) = self.hear()? {
+                text.lines().for_each(|line| self.note(&mut life, line));
             }
-            if was_ready && !self.mounted {
+            if life.was_ready && !self.mounted {
                 self.mounted = true;
                 // The command that waits for the mount waits for nothing else.
                 let null = std::fs::File::options().write(true).open("/dev/null")?;
@@ -255,21 +266,68 @@ impl Supervisor {
             }
             // A daemon that goes on with a mount obeys when it serves; before that it would just die. The first one
             // may.
-            if was_ready || !self.mounted {
-                self.pass_on_signals(&life)?;
+            if life.was_ready || !self.mounted {
+                self.pass_on_signals(&mut life)?;
+            }
+            if life.was_ready {
+                self.end_if_asked(&mut life)?;
+                self.open_control();
             }
             if ended {
                 let status = life.child.wait()?;
+                let said = life.says.as_ref().and_then(said);
                 return Ok(End {
                     status,
-                    was_ready,
-                    answered,
+                    was_ready: life.was_ready,
+                    answered: life.answered,
+                    handed_over: life.handed_over,
+                    said,
                 });
             }
+            if life.was_ready {
+                self.hear_clients(&life)?;
+            }
+            self.advance(&life)?;
         }
     }
 
-    /// The next message of the daemon: a word of it. Descriptors that come along are held from now on.
+    /// Waits until a daemon has ended, which it returns, or something else has come.
+    fn await_anything(&self, life: &Life) -> io::Result<bool> {
+        let signals = self.signals.iter().map(|(_, came)| came.as_fd());
+        let mut watched = vec![life.handle.as_fd(), self.socket.as_fd()];
+        if life.was_ready || !self.mounted {
+            watched.extend(signals);
+        }
+        if life.was_ready {
+            watched.extend(self.doors());
+        }
+        let fds = watched.into_iter();
+        let mut fds: Vec<_> = fds
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
+        let patience = self.patience().map(|left| Timespec {
+            tv_sec: left.as_secs().try_into().unwrap_or(i64::MAX),
+            tv_nsec: left.subsec_nanos().into(),
+        });
+        match poll(&mut fds, patience.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(!fds[0].revents().is_empty()),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// What a daemon has told.
+    fn note(&mut self, life: &mut Life, line: &str) {
+        match line {
+            READY => life.was_ready = true,
+            ANSWERED => life.answered = true,
+            HANDED_OVER => life.handed_over = true,
+            FAILED => self.failed = true,
+            ENDING => (self.ending, life.is_to_end) = (true, true),
+            line => self.about.note(line),
+        }
+    }
+
+    /// The next message of the daemon. Descriptors that come along are held from now on.
     fn hear(&mut self) -> io::Result<Option<String>> {
         let mut text = [0; MESSAGE_MAX];
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(4))];
@@ -298,7 +356,7 @@ impl Supervisor {
                 self.hold(name.unwrap_or("stored"), descriptor)?;
             }
         }
-        Ok(Some(text.lines().next().unwrap_or_default().into()))
+        Ok(Some(text))
     }
 
     /// Daemons that start from now on inherit the descriptor. It has the lowest number that was free, so there is no
@@ -316,60 +374,44 @@ impl Supervisor {
         Ok(())
     }
 
-    fn pass_on_signals(&mut self, life: &Life) -> io::Result<()> {
-        for (signal, came) in &self.signals {
+    fn pass_on_signals(&mut self, life: &mut Life) -> io::Result<()> {
+        for (number, came) in &self.signals {
             let mut some = [0; 64];
             let mut any = false;
             while rustix::io::read(came, &mut some).is_ok_and(|n| n > 0) {
                 any = true;
             }
             if any {
-                self.ending |= *signal != SIGHUP;
-                let signal = Signal::from_named_raw(*signal).ok_or(Errno::INVAL)?;
-                match rustix::process::pidfd_send_signal(&life.handle, signal) {
-                    // It has ended by itself.
-                    Ok(()) | Err(Errno::SRCH) => {}
-                    Err(e) => return Err(e.into()),
+                if *number != SIGHUP {
+                    (self.ending, life.is_to_end) = (true, true);
                 }
+                let number = Signal::from_named_raw(*number).ok_or(Errno::INVAL)?;
+                signal(life, number)?;
             }
         }
         Ok(())
     }
 
-    /// What comes after a daemon. One that ended by itself has had its reasons, and has said them.
-    fn judge(&mut self, end: &End, now: Duration) -> Verdict {
-        if let Some(code) = end.status.code() {
-            return match code {
-                0 => Verdict::Over,
-                code => Verdict::Failed(u8::try_from(code).unwrap_or(MOUNT_FAILED)),
-            };
+    /// A daemon that goes on where one has died that was to end the mount does so.
+    fn end_if_asked(&self, life: &mut Life) -> io::Result<()> {
+        if !self.ending || life.is_to_end {
+            return Ok(());
         }
-        let signal = end.status.signal().unwrap_or_default();
-        if !self.mounted {
-            return Verdict::Failed(MOUNT_FAILED);
-        }
-        // The next one would not know what has failed, and serve what is not there.
-        if self.ending || self.failed {
-            return Verdict::Failed(MOUNT_FAILED);
-        }
-        self.deaths += 1;
-        self.cause = format!("ended by signal {signal}");
-        self.died = now;
-        // A fault of the program may be in a request that each daemon gets again, beside others that it answers.
-        let is_fault = FAULTS.contains(&signal);
-        if end.answered && !is_fault {
-            self.in_vain.clear();
-            return Verdict::Again;
-        }
-        self.in_vain.push_back(now);
-        if end.was_ready {
-            self.in_vain.retain(|then| now - *then < WITHIN);
-        }
-        if self.in_vain.len() < ENOUGH {
-            Verdict::Again
-        } else {
-            Verdict::GiveUp(signal)
-        }
+        life.is_to_end = true;
+        signal(life, Signal::TERM)
+    }
+}
+
+/// Why a daemon cannot serve, as it has said to the process that started it.
+fn said(pipe: &OwnedFd) -> Option<String> {
+    let mut text = [0; MESSAGE_MAX];
+    // It has ended: what it has written is there, and what it has started may have the pipe open.
+    rustix::io::ioctl_fionbio(pipe, true).ok()?;
+    let n = rustix::io::read(pipe, &mut text).ok()?;
+    let text = String::from_utf8_lossy(&text[..n]);
+    match Answer::decode(text.lines().next()?)? {
+        Answer::Failed(failure) => Some(failure.line),
+        Answer::Ready(_) => None,
     }
 }
 

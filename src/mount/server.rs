@@ -243,7 +243,7 @@ fn wait_for(fd: BorrowedFd<'_>, events: PollFlags, patience: Duration) -> Result
 
 /// Names in the abstract namespace that begin with `prefix`, out of `/proc/net/unix`. Any process may put a line
 /// there that looks like any other.
-fn names(sockets: &[u8], prefix: &str) -> Vec<Vec<u8>> {
+pub(super) fn names(sockets: &[u8], prefix: &str) -> Vec<Vec<u8>> {
     sockets
         .split(|b| *b == b'\n')
         .filter_map(|line| {
@@ -349,7 +349,7 @@ pub fn probe(target: &std::path::Path) -> String {
 }
 
 /// Everything that comes until the end; `None` if that takes longer.
-fn read_within(mut pipe: ChildStdout, patience: Duration) -> Option<String> {
+pub fn read_within(mut pipe: ChildStdout, patience: Duration) -> Option<String> {
     let until = Instant::now() + patience;
     let mut text = Vec::new();
     let mut piece = [0; 4096];

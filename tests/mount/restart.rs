@@ -2,6 +2,8 @@
 //!
 //! Needs `/dev/fuse` and root. What is random about deaths is in `tests/apps/outlive`.
 
+mod planned;
+
 use crate::program;
 
 use program::{Mounted, Scene, Start as _, can_mount, eventually, quayfs};

@@ -1,4 +1,4 @@
-//! The daemon that had this mount before, and died while the machine went on.
+//! The daemon that had this mount before, and ended while the mount went on: it died, or was replaced.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -17,7 +17,9 @@ pub struct Predecessor {
     pub knows: Box<dyn Fn(Ino) -> bool + Send + Sync>,
     /// How many daemons of this mount have died.
     pub deaths: u64,
-    /// How the last of them died.
+    /// How many were replaced by another one.
+    pub replaced: u64,
+    /// How the last of all of them ended.
     pub cause: String,
     /// How long no request was answered, once that is known.
     pub pause: OnceLock<Duration>,

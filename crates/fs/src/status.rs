@@ -32,9 +32,13 @@ pub struct Status {
     pub device: String,
     /// `op` or `commit`.
     pub durability: String,
-    /// How often another daemon has gone on with the mount.
+    /// The daemon's version.
+    pub version: &'static str,
+    /// How often another daemon has gone on with the mount,
     pub restarts: u64,
-    /// How the last daemon before this one died.
+    /// and how often of these because that was asked for.
+    pub replaced: u64,
+    /// How the last daemon before this one ended.
     pub last_death: Option<String>,
     /// How long no request was answered then, in milliseconds.
     pub last_pause_ms: Option<u64>,
@@ -124,7 +128,9 @@ impl Fs {
             backend: e.region.backend().to_string(),
             device: e.device.describe(),
             durability: e.durability.to_string(),
-            restarts: before.map_or(0, |b| b.deaths),
+            version: env!("CARGO_PKG_VERSION"),
+            restarts: before.map_or(0, |b| b.deaths + b.replaced),
+            replaced: before.map_or(0, |b| b.replaced),
             last_death: before.map(|b| b.cause.clone()),
             last_pause_ms: pause.map(|p| p.as_millis() as u64),
             options: e.options.to_string(),

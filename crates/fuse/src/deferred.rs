@@ -13,6 +13,7 @@ use rustix::io::Errno as Os;
 use zerocopy::IntoBytes;
 
 use crate::answer::{Answer, Errno, Out, SHORT};
+use crate::gate::PutOff;
 use crate::guard;
 use crate::handshake::has_ended;
 use crate::request::{Op, Request};
@@ -100,12 +101,17 @@ impl Reply {
 pub struct Postponed {
     unique: u64,
     reply: Option<Reply>,
+    /// Dropped after the answer.
+    _put_off: Option<PutOff>,
 }
 
 impl Postponed {
-    pub(crate) fn new(unique: u64, reply: Reply) -> Self {
-        let reply = Some(reply);
-        Self { unique, reply }
+    pub(crate) fn new(unique: u64, reply: Reply, put_off: Option<PutOff>) -> Self {
+        Self {
+            unique,
+            reply: Some(reply),
+            _put_off: put_off,
+        }
     }
 
     /// Answers.

@@ -145,14 +145,18 @@ fn refuse(device: &OwnedFd, unique: u64) -> io::Result<()> {
     Ok(())
 }
 
+/// What is asked for where a service asks for these, but for rings.
+pub fn wanted(wish: Init) -> Init {
+    wish | Init::MAX_PAGES | Init::INIT_EXT | Init::BIG_WRITES | Init::SETXATTR_EXT
+}
+
 fn agree(
     offer: &KernelCapabilities,
     service: &dyn Service,
     ring: bool,
 ) -> (NegotiatedCapabilities, RequestedCapabilities) {
     let wish = service.init(offer);
-    let mut want =
-        wish.flags | Init::MAX_PAGES | Init::INIT_EXT | Init::BIG_WRITES | Init::SETXATTR_EXT;
+    let mut want = wanted(wish.flags);
     want.set(Init::OVER_IO_URING, ring);
     let pages = (wish.max_write as usize).div_ceil(PAGE).max(1);
     let agreed = NegotiatedCapabilities {

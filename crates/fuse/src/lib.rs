@@ -21,6 +21,7 @@ pub mod answer;
 mod channel;
 mod cpu_latency;
 mod deferred;
+mod gate;
 mod guard;
 mod handshake;
 mod notify;
@@ -35,7 +36,8 @@ pub mod wire;
 
 pub use answer::{Answer, Errno, Listing, Out};
 pub use deferred::Postponed;
-pub use handshake::Negotiation;
+pub use gate::Gate;
+pub use handshake::{Negotiation, wanted};
 pub use notify::Notifier;
 pub use options::{Idle, Options, Transport};
 pub use places::waiting;

@@ -11,6 +11,7 @@ use crate::channel::dev::Worker;
 use crate::channel::ring::Queue;
 use crate::cpu_latency;
 use crate::deferred::{DeferredQueue, deferred_queue};
+use crate::gate::Gate;
 use crate::handshake::{NegotiatedCapabilities, Negotiation, greet};
 use crate::notify::resend;
 use crate::options::{Idle, Options, Transport};
@@ -32,6 +33,9 @@ pub trait Keeper: Send + Sync {
 
     /// What the next process has to know. Called before the kernel sends any request.
     fn agreed(&self, negotiation: Negotiation);
+
+    /// What each request passes: with it this process stops serving.
+    fn gate(&self) -> &Gate;
 }
 
 /// What is left of a session that was not ended.
@@ -316,7 +320,7 @@ impl<'a> Session<'a> {
             later: mode.later,
             places: mode.places,
             huge: number < self.options.workers.max(1),
-            is_kept: self.keeper.is_some(),
+            pass: self.keeper.map(|keeper| keeper.gate().pass()),
         };
         let bound = busy && self.options.pin && number < self.options.workers;
         let cpu = bound.then(allowed_cpus).and_then(|cpus| {

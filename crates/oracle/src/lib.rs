@@ -187,6 +187,7 @@ impl Media {
             requests: Arc::clone(requests),
             knows: Box::new(|_| false),
             deaths: 1,
+            replaced: 0,
             cause: "killed".into(),
             pause: OnceLock::new(),
         });

@@ -3,7 +3,7 @@
 use crate::cli::{confine, log};
 use crate::mount::superblock::Superblock;
 use crate::mount::{Mount, UnmountMode};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::iterator::Signals;
 use std::io;
 use std::sync::mpsc::{Receiver, Sender};
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
 use super::Event;
+use crate::cli::handover::{self, Holder};
 
 /// How long users of the tree may delay a SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -28,19 +29,34 @@ pub(super) fn expect_end(signals: &Signals) -> Result<(), String> {
 }
 
 /// SIGHUP opens the log anew. The first SIGTERM or SIGINT unmounts as soon as the tree is not in use; after
-/// [`PATIENCE`], or at the second such signal, the tree is taken away from its users.
+/// [`PATIENCE`], or at the second such signal, the tree is taken away from its users. With a `holder`, SIGUSR2 leaves
+/// the mount to another daemon.
 pub(super) fn watch(
     mut signals: Signals,
     mounted: Receiver<Mount>,
-    events: Sender<Event>,
+    (events, holder): (Sender<Event>, Option<Holder>),
 ) -> io::Result<()> {
+    if holder.is_some() {
+        signals.add_signal(SIGUSR2)?;
+    }
     thread::Builder::new()
         .name("signals".into())
         .spawn(move || {
             confine::to_unmount();
-            let Some(signal) = signals.forever().find(asks_for_end) else {
+            let hand_over = |signal: &i32| {
+                if *signal == SIGUSR2 {
+                    // The receiver only goes away when the process ends.
+                    let _ = events.send(Event::HandOver);
+                }
+            };
+            let mut all = signals.forever().inspect(hand_over);
+            let Some(signal) = all.find(asks_for_end) else {
                 return;
             };
+            drop(all);
+            if let Some(holder) = &holder {
+                holder.tell(handover::ENDING);
+            }
             let Ok(mount) = mounted.recv() else {
                 return;
             };
@@ -105,10 +121,13 @@ fn unmount(
 
 /// Obeys a signal that asks for less than the end; whether it asks for that.
 fn asks_for_end(signal: &i32) -> bool {
-    if *signal != SIGHUP {
-        return true;
+    match *signal {
+        SIGUSR2 => false,
+        SIGHUP => {
+            log::reopen();
+            info!("signal {signal}: the log is opened anew");
+            false
+        }
+        _ => true,
     }
-    log::reopen();
-    info!("signal {signal}: the log is opened anew");
-    false
 }

@@ -1,14 +1,29 @@
 //! What a daemon has from the last one of its mount, and what it keeps for the next one.
 
 use quayfs_fs::Fs;
-use quayfs_fs::volume::{Access, Volume};
+use quayfs_fs::recovery::MountError;
+use quayfs_fs::volume::{Access, Volume, VolumeError};
+use quayfs_restart::Requests;
+use std::error::Error;
+use std::fmt::Display;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
 use tracing::{info, warn};
 
 use super::{Job, open};
+use crate::cli::exit::{Failure, MOUNT_FAILED, NOT_NOW};
 use crate::cli::handover::{self, Handover, Holder};
+use crate::cli::{log, succession};
+
+/// How long requests may take that are under way when another daemon is to go on, and then what works beside them. What
+/// is not done by then is done again by that one.
+const LAST_ANSWERS: Duration = Duration::from_secs(10);
+const LAST_WORK: Duration = Duration::from_secs(10);
 
 /// What would hold the mount after the death of this process, and what is left of the last daemon, if any.
 pub(super) fn found(
@@ -33,11 +48,86 @@ pub(super) fn tell_of_the_last_one(fs: &Fs) {
     if let Some(last) = fs.predecessor() {
         let pause = handover::pause().unwrap_or_default();
         let _ = last.pause.set(pause);
-        warn!(
+        let about = format!(
             "the last daemon of this mount was {}; no request was answered for {pause:.1?}, none is lost",
             last.cause
         );
+        match handover::was_replaced() {
+            true => info!("{about}"),
+            false => warn!("{about}"),
+        }
     }
+}
+
+/// Tells the holder that this daemon serves, and what the next one has to know. `kept`: what is left to it.
+pub(super) fn tell_of_this_one(
+    holder: &Holder,
+    fs: &Fs,
+    kept: Option<&(Arc<Requests>, Option<String>)>,
+) {
+    let mut text = format!(
+        "{}\n{}{}",
+        handover::READY,
+        handover::VERSION,
+        succession::VERSION
+    );
+    if let Some((requests, number)) = kept {
+        let needs = succession::needs(&requests.connection(), fs.e.config.compat[2]);
+        text.push_str(&format!("\n{}{needs}", handover::NEEDS));
+        if let Some(number) = number {
+            text.push_str(&format!("\n{}{number}", handover::DEVICE));
+        }
+    }
+    holder.tell(&text);
+}
+
+/// Leaves the mount to the next daemon: answers what is under way, begins nothing more, lets what is on its way to the
+/// media arrive there, and ends. All of that makes the end a quiet one; the next daemon goes on as after a death.
+pub(super) fn hand_over(fs: &Arc<Fs>, holder: &Holder) -> ! {
+    info!("the mount is left to another daemon");
+    if holder.gate().close(LAST_ANSWERS) {
+        let fs = Arc::clone(fs);
+        let (done, ended) = channel();
+        // It may wait for the kernel, which may wait for an answer that only the next daemon gives.
+        let work = move || {
+            fs.abandon();
+            let _ = done.send(());
+        };
+        let begun = thread::Builder::new().name("abandon".into()).spawn(work);
+        if begun.is_ok() && ended.recv_timeout(LAST_WORK).is_err() {
+            warn!("what works in the background has not ended after {LAST_WORK:?}");
+        }
+    } else {
+        // Nothing is ended for which a request may wait: it would be answered with an error.
+        warn!("not all requests are answered after {LAST_ANSWERS:?}: they come again");
+    }
+    holder.tell(handover::HANDED_OVER);
+    log::flush();
+    std::process::exit(NOT_NOW.into())
+}
+
+/// Why this daemon cannot serve, where another one may: if there is a mount already.
+pub(super) fn hindered(job: &Job, why: &dyn Display) -> Failure {
+    let code = match job.options.restart && handover::goes_on() {
+        true => NOT_NOW,
+        false => MOUNT_FAILED,
+    };
+    Failure::new(code, why)
+}
+
+/// Whether what is in the way may be gone the next time: all but what a volume is, and what is damaged.
+pub(super) fn may_pass(e: &(dyn Error + 'static)) -> bool {
+    let volume = e.downcast_ref::<VolumeError>().map(|e| {
+        !matches!(
+            e,
+            VolumeError::Config { .. } | VolumeError::Pairing { .. } | VolumeError::Features(_)
+        )
+    });
+    let mount = e
+        .downcast_ref::<MountError>()
+        .map(|e| matches!(e, MountError::Device(_) | MountError::Io(_)));
+    let system = e.downcast_ref::<io::Error>().map(|_| true);
+    volume.or(mount).or(system).unwrap_or(false)
 }
 
 /// Opens the volume, as the last daemon has left it if there was one, and with what is to be left to the next one.

@@ -11,6 +11,7 @@ use zerocopy::IntoBytes;
 
 use crate::answer::{Errno, Out};
 use crate::deferred::{DeferredQueue, DeferredRequest, Postponed, Reply};
+use crate::gate::{Begun, Pass};
 use crate::guard;
 use crate::handshake::{NegotiatedCapabilities, has_ended};
 use crate::places::Places;
@@ -42,8 +43,8 @@ pub(crate) struct Worker {
     pub(crate) places: Arc<Places>,
     /// Its answers lie in huge pages, which are allocated whole.
     pub(crate) huge: bool,
-    /// The connection outlives the process.
-    pub(crate) is_kept: bool,
+    /// Where the connection outlives the process: the gate that requests pass.
+    pub(crate) pass: Option<Pass>,
 }
 
 impl Worker {
@@ -64,6 +65,7 @@ impl Worker {
                     self.places.end();
                     return Ok(());
                 };
+                let _begun = self.begin();
                 if self.serve(service, &message.as_mut()[..n], reply.as_mut(), from)?
                     == Kind::Silent
                     && !self.gather.is_zero()
@@ -75,13 +77,25 @@ impl Worker {
         Ok(())
     }
 
+    /// Before a request is looked at. Where it must not begin any more, the thread has nothing left to do, and does not
+    /// come back: only the process ends.
+    fn begin(&self) -> Option<Begun<'_>> {
+        let pass = self.pass.as_ref()?;
+        loop {
+            if let Some(begun) = pass.begin() {
+                return Some(begun);
+            }
+            thread::park();
+        }
+    }
+
     /// For messages and for answers. The content begins on a page of its own, the header right in front of it. Reads of
     /// a data device go there.
     fn buffers(&self) -> io::Result<(Buffer, Buffer)> {
         let len = HEAD + self.agreed.payload;
         let reply = if self.huge { Buffer::huge } else { Buffer::new };
         let mut message = Buffer::new(len)?;
-        if self.is_kept {
+        if self.pass.is_some() {
             message.allocate();
         }
         Ok((message, reply(len)?))
@@ -126,7 +140,10 @@ impl Worker {
                 }
                 let mut out = Out::new(&mut reply[HEAD..]);
                 let unique = request.header.unique;
-                let mut postpone = || Postponed::new(unique, Reply::Device(Arc::clone(device)));
+                let mut postpone = || {
+                    let put_off = self.pass.as_ref().map(Pass::put_off);
+                    Postponed::new(unique, Reply::Device(Arc::clone(device)), put_off)
+                };
                 let answer = match &request.op {
                     Op::Fsync(_) | Op::Fsyncdir(_) => {
                         guard::call_sync(service, &request, &mut out, &mut postpone)

@@ -352,7 +352,7 @@ impl Queue {
                 index,
                 commit_id,
             };
-            Postponed::new(header.unique, reply)
+            Postponed::new(header.unique, reply, None)
         };
         let mut room = [0; SHORT];
         let mut out = Out::new(&mut room);

@@ -1,0 +1,165 @@
+//! How the process that starts the daemons of a mount is told to replace one.
+//!
+//! It listens on a socket whose name has the numbers of the file system, as its daemons do ([`super::server`]), and hears
+//! root and its own user. It begins, with what the other side has to know; then that one sends a program, and is told what
+//! has become of it.
+
+use std::fs::File;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::cmsg_space;
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
+    connect, listen, recvmsg, sendmsg, socket_with,
+};
+use rustix::process::{geteuid, getpid};
+
+use super::server::names;
+use super::superblock;
+use super::table::Entry;
+
+/// Longest message.
+const MESSAGE_MAX: usize = 16 << 10;
+/// Processes that may wait to be heard.
+const WAITING: i32 = 8;
+
+fn prefix(device: &str) -> String {
+    let node = superblock::node(device).unwrap_or_default();
+    format!("quayfs-supervisor/{device}/{node}/")
+}
+
+/// Opens the socket. `device`: the device number of the file system.
+///
+/// # Errors
+/// Those of sockets.
+pub fn open(device: &str) -> Result<OwnedFd, Errno> {
+    let name = format!("{}{}", prefix(device), getpid().as_raw_nonzero());
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+    bind(
+        &socket,
+        &SocketAddrUnix::new_abstract_name(name.as_bytes())?,
+    )?;
+    listen(&socket, WAITING)?;
+    Ok(socket)
+}
+
+/// The next process that has come to an open socket, for a [`Line`]; `None` if there is none that may be heard.
+pub fn accept(socket: &OwnedFd) -> Option<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let line = accept_with(socket, flags).ok()?;
+    let peer = socket_peercred(&line).ok()?;
+    let is_trusted = peer.uid.is_root() || peer.uid == geteuid();
+    is_trusted.then_some(line)
+}
+
+/// A connection between the two.
+#[derive(Debug)]
+pub struct Line(OwnedFd);
+
+/// What is sent over it.
+#[derive(Debug)]
+pub struct Message {
+    /// Words, and a path.
+    pub text: Vec<u8>,
+    /// A program.
+    pub descriptor: Option<OwnedFd>,
+}
+
+impl Line {
+    /// To the process that starts the daemons of this mount, if it has one that can be found from here.
+    ///
+    /// # Errors
+    /// [`Errno::ACCESS`] if this user may not.
+    pub fn to(entry: &Entry) -> Result<Option<Self>, Errno> {
+        let me = geteuid();
+        let owner = entry.user_id().ok_or(Errno::INVAL)?;
+        let sockets = std::fs::read("/proc/net/unix").map_err(|_| Errno::NOENT)?;
+        for name in names(&sockets, &prefix(&entry.device)).into_iter().rev() {
+            let flags = SocketFlags::CLOEXEC;
+            let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+            if connect(&socket, &SocketAddrUnix::new_abstract_name(&name)?).is_err() {
+                continue;
+            }
+            // Names are free for all.
+            if socket_peercred(&socket).is_ok_and(|listener| listener.uid.as_raw() == owner) {
+                let may = me.is_root() || me.as_raw() == owner;
+                return may.then_some(Some(Self(socket))).ok_or(Errno::ACCESS);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Sends something. A process that does not listen any more hears nothing.
+    ///
+    /// # Errors
+    /// Those of sendmsg(2).
+    pub fn send(&self, text: &[u8], descriptor: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let descriptors: Vec<_> = descriptor.into_iter().collect();
+        if !descriptors.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(&descriptors));
+        }
+        let parts = [IoSlice::new(text)];
+        rustix::io::retry_on_intr(|| sendmsg(&self.0, &parts, &mut control, SendFlags::NOSIGNAL))?;
+        Ok(())
+    }
+
+    /// What the other side has sent; `None` if it is gone.
+    ///
+    /// # Errors
+    /// [`Errno::AGAIN`] where it is not to wait, and there is nothing.
+    pub fn receive(&self) -> Result<Option<Message>, Errno> {
+        let mut text = vec![0; MESSAGE_MAX];
+        let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let got = rustix::io::retry_on_intr(|| {
+            let mut parts = [IoSliceMut::new(&mut text)];
+            recvmsg(&self.0, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
+        })?;
+        let mut descriptor = None;
+        for part in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(some) = part {
+                descriptor = some.last();
+            }
+        }
+        text.truncate(got.bytes);
+        Ok((got.bytes > 0).then_some(Message { text, descriptor }))
+    }
+}
+
+impl From<OwnedFd> for Line {
+    fn from(descriptor: OwnedFd) -> Self {
+        Self(descriptor)
+    }
+}
+
+impl AsFd for Line {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// Opens a program so that it can be run, also when its file is replaced.
+///
+/// # Errors
+/// It does not exist; it is no file.
+pub fn open_program(path: &std::path::Path) -> std::io::Result<OwnedFd> {
+    use rustix::fs::{CWD, Mode, OFlags, openat};
+    let file = File::from(openat(
+        CWD,
+        path,
+        OFlags::PATH | OFlags::CLOEXEC,
+        Mode::empty(),
+    )?);
+    match file.metadata()?.is_file() {
+        true => Ok(file.into()),
+        false => Err(Errno::NOEXEC.into()),
+    }
+}
