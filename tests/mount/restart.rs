@@ -2,6 +2,7 @@
 //!
 //! Needs `/dev/fuse` and root. What is random about deaths is in `tests/apps/outlive`.
 
+mod hindered;
 mod planned;
 
 use crate::program;

@@ -141,6 +141,9 @@ impl Fs {
         engine: Arc<Background>,
         threads: Option<Threads>,
     ) -> Arc<Self> {
+        let was_shut_down = volume
+            .predecessor()
+            .is_some_and(|last| last.requests.is_shut_down());
         let fs = Arc::new(Self {
             e: engine,
             volume,
@@ -148,7 +151,7 @@ impl Fs {
             threads: Mutex::new(threads),
             chores: Mutex::default(),
             reaper: Mutex::default(),
-            dead: AtomicBool::new(false),
+            dead: AtomicBool::new(was_shut_down),
             scrub: Scrubber::default(),
         });
         if !options.read_only {

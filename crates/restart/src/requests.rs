@@ -18,10 +18,11 @@ const KEPT: usize = 4096;
 
 /// What the memory begins with.
 const MAGIC: u64 = u64::from_le_bytes(*b"quayreq1");
-/// Words of the head: magic, connection, place of the next kept request.
+/// Words of the head: magic, connection, place of the next kept request, whether the mount was shut down.
 const HEAD: usize = 16;
 const CONNECTION: usize = 1;
 const NEXT: usize = CONNECTION + CONNECTION_WORDS;
+const SHUT_DOWN: usize = NEXT + 1;
 const CONNECTION_WORDS: usize = 8;
 /// Words of a slot: one line.
 const SLOT: usize = 8;
@@ -113,6 +114,16 @@ impl Requests {
                 .at(CONNECTION + n)
                 .store(*word, Ordering::Release);
         }
+    }
+
+    /// From now on the mount is at its end, also for daemons that go on with it.
+    pub fn shut_down(&self) {
+        self.words.at(SHUT_DOWN).store(1, Ordering::Release);
+    }
+
+    /// Whether [`Requests::shut_down`] was called.
+    pub fn is_shut_down(&self) -> bool {
+        self.words.at(SHUT_DOWN).load(Ordering::Acquire) != 0
     }
 
     /// Decides which of the requests that the last daemon was answering have been carried out: those with a record that
@@ -426,6 +437,15 @@ mod tests {
         }
         assert_eq!(requests.outcome(2), None);
         assert!(requests.outcome(4).is_some());
+    }
+
+    #[test]
+    fn the_end_of_a_mount_is_remembered() {
+        let requests = Requests::new().unwrap();
+        assert!(!again(&requests).is_shut_down());
+        requests.shut_down();
+        assert!(again(&requests).is_shut_down());
+        assert_eq!(requests.connection(), [0; 8]);
     }
 
     #[test]

@@ -61,7 +61,7 @@ impl Server {
             }
             // Which kind of end is asked for stays with the kernel; ours is good for each of them.
             IOC_SHUTDOWN => {
-                self.fs.kill(self.asker(header)).errno()?;
+                self.shut_down(header)?;
                 out.put(&IoctlOut::default())
             }
             IOC_TRIM => {
@@ -118,6 +118,15 @@ impl Server {
     /// To the kernel these flags are no attributes, but the time of their change is. Since Linux 5.13 it has checked
     /// the caller before, by the capabilities that the caller has in its user namespace and by the owner as its mount
     /// maps it. Overlayfs has done so where it asks on behalf of a caller.
+    /// Also where the end comes with an error, a daemon that goes on must not begin anew.
+    fn shut_down(&self, header: &InHeader) -> Answer {
+        let done = self.fs.kill(self.asker(header));
+        if let (Err(_), Some(requests)) = (self.fs.alive(), &self.requests) {
+            requests.shut_down();
+        }
+        done.errno()
+    }
+
     fn set_flags(&self, header: &InHeader, set: SetFlags) -> Answer {
         if self.kernel_checks_flags.load(Ordering::Relaxed) {
             self.fs.set_flags_checked(header.nodeid, set).errno()?;
