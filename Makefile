@@ -10,7 +10,7 @@ PREFIX ?= /usr/local
 COMMIT = $(shell git describe --always --dirty 2>/dev/null)
 
 PACKAGES := fuse3 libpmem-dev pkg-config gcc libc6-dev make ca-certificates \
-	python3 git e2fsprogs xfsprogs acl xz-utils groff-base
+	python3 git e2fsprogs xfsprogs acl xz-utils groff-base systemd
 
 .PHONY: help deps build mount umount test test-workspace test-rings test-loom conformance xfstests apps kills outlive cuts crash threads mutants lint deny docs book \
 	package benches bench lab \

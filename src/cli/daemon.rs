@@ -10,6 +10,7 @@ use quayfs_server::session::{self, Succession};
 mod answer;
 mod signals;
 mod survival;
+mod watchdog;
 
 pub use answer::{Answer, Report};
 
@@ -200,11 +201,13 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
             Err(f) => format!("{why}; closing the volume failed as well: {f}"),
         })
     })?;
+    let manager = survival::manager(&holder, detached);
+    watchdog::start(manager.as_ref(), mounted.number.as_deref()).map_err(|e| now(&e))?;
     // What is left to do here is to wait, and to close the volume.
     confine::this_thread();
     ready(report(job, &fs, started.elapsed(), warnings));
-    if let Some(holder) = &holder {
-        survival::tell_of_this_one(holder, &fs, mounted.kept.as_ref());
+    if let Some(manager) = &manager {
+        survival::tell_of_this_one(manager, &fs, &mounted);
     }
     watch_failure(&fs, mounted.failed.clone(), holder.clone());
     survival::tell_of_the_last_one(&fs);
@@ -217,7 +220,9 @@ fn serve_to_the_end(fs: &Arc<Fs>, mounted: Mounted, holder: Option<&Holder>) -> 
         match (mounted.inbox.recv(), holder) {
             // Another daemon would not know what has failed.
             (Ok(Event::HandOver), _) if fs.has_failed() => warn!("a mount that has failed stays"),
-            (Ok(Event::HandOver), Some(holder)) => survival::hand_over(fs, holder),
+            (Ok(Event::HandOver), Some(holder)) => {
+                survival::hand_over(fs, holder, mounted.kept.as_deref())
+            }
             (Ok(Event::Unmounted(end)), _) => break end,
             _ => break Ok(()),
         }
@@ -248,8 +253,10 @@ struct Mounted {
     desk: Option<Desk>,
     /// Has the mount table say that it is read-only.
     failed: Sender<()>,
-    /// The connection, as the next daemon will find it, and this one's device number.
-    kept: Option<(Arc<Requests>, Option<String>)>,
+    /// Its device number.
+    number: Option<String>,
+    /// What the next daemon will find of requests.
+    kept: Option<Arc<Requests>>,
 }
 
 /// Mounts, and serves in threads of its own. The mount is put into the tree last: whatever fails here, and whatever
@@ -286,7 +293,7 @@ fn attach(
         events.clone(),
     )
     .map_err(|e| e.to_string())?;
-    let kept = kept.map(|requests| (requests, pending.device().map(str::to_string)));
+    let own_number = pending.device().map(str::to_string);
     // Asking our own mount would be simpler. But a process that is killed while it waits for an answer of its own
     // waits forever, and so keeps the connection from being closed.
     if let Some(why) = await_start(&inbox) {
@@ -309,6 +316,7 @@ fn attach(
         inbox,
         desk,
         failed,
+        number: own_number,
         kept,
     })
 }
@@ -324,7 +332,7 @@ fn resume(
     holder: Holder,
 ) -> Result<Mounted, String> {
     let (device, number, succession) = handover.succeed(holder.clone());
-    let kept = Some((Arc::clone(&succession.requests), number.clone()));
+    let (kept, own_number) = (Some(Arc::clone(&succession.requests)), number.clone());
     // Before the first answer: what has it may ask who gave it.
     let desk = open_desk(number.as_deref());
     let (events, inbox) = channel();
@@ -348,6 +356,7 @@ fn resume(
         inbox,
         desk,
         failed,
+        number: own_number,
         kept,
     })
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use quayfs_fs::predecessor::Predecessor;
 use quayfs_fuse::{Gate, Keeper, Left, Negotiation, Notifier};
-use quayfs_restart::Requests;
+use quayfs_restart::{Ends, Requests};
 use quayfs_server::session::Succession;
 use rustix::cmsg_space;
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -64,6 +64,8 @@ pub const ANSWERED: &str = "X_QUAYFS_ANSWERED=1";
 pub const FAILED: &str = "X_QUAYFS_FAILED=1";
 /// The mount is to end.
 pub const ENDING: &str = "X_QUAYFS_ENDING=1";
+/// The same for service managers.
+pub const STOPPING: &str = "STOPPING=1";
 /// This daemon ends, and has left the mount to the next one.
 pub const HANDED_OVER: &str = "X_QUAYFS_HANDED_OVER=1";
 /// With [`READY`]: the device number of the mount, as `MAJOR:MINOR`.
@@ -72,8 +74,15 @@ pub const DEVICE: &str = "X_QUAYFS_DEVICE=";
 pub const VERSION: &str = "X_QUAYFS_VERSION=";
 /// The same: what a program has to be able to that goes on ([`super::succession`]).
 pub const NEEDS: &str = "X_QUAYFS_NEEDS=";
+/// The mount answers, now as before.
+const ALIVE: &str = "WATCHDOG=1";
+/// How long a service manager waits for [`ALIVE`], in microseconds, and which process is to say it.
+const WATCHDOG: &str = "WATCHDOG_USEC";
+const WATCHED: &str = "WATCHDOG_PID";
 /// A descriptor comes with the message.
 pub const STORE: &str = "FDSTORE=1";
+/// With [`STORE`]: the descriptor is not to be watched. A connection that is not mounted yet looks like one that has ended.
+const UNWATCHED: &str = "FDPOLL=0";
 
 /// How many descriptors this process was given, before it has read any of them.
 pub fn passed() -> usize {
@@ -88,10 +97,9 @@ fn word(name: &str) -> String {
     std::env::var(name).unwrap_or_default()
 }
 
-/// How long the last daemon has been dead.
-pub fn pause() -> Option<Duration> {
-    let died = Duration::from_nanos(word(DIED).parse().ok()?);
-    now().checked_sub(died)
+/// How long no daemon has served.
+pub fn pause(last: &Predecessor) -> Option<Duration> {
+    now().checked_sub(last.ended?)
 }
 
 /// A moment, for other processes to know.
@@ -100,9 +108,13 @@ pub fn now() -> Duration {
     Duration::new(now.tv_sec.cast_unsigned(), now.tv_nsec as u32)
 }
 
-/// Whether the last daemon was replaced, and did not die.
-pub fn was_replaced() -> bool {
-    word(CAUSE) == ON_REQUEST
+/// How long the service manager waits to be reassured, if it does at all.
+pub fn watchdog() -> Option<Duration> {
+    let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
+    match number(WATCHED) {
+        Some(pid) if pid != u64::from(std::process::id()) => None,
+        _ => number(WATCHDOG).map(Duration::from_micros),
+    }
 }
 
 /// Whether this process is to go on with the mount of a daemon that has ended.
@@ -123,6 +135,23 @@ impl Holder {
             socket: Arc::new(socket),
             gate: Gate::default(),
         }
+    }
+
+    /// The service manager that started this process, if it takes messages, for those that are about its mount and not
+    /// about the next daemon.
+    pub fn service_manager() -> Option<Self> {
+        Self::find()
+    }
+
+    /// Says that this daemon leaves the mount to the next one, and has begun no request since.
+    pub fn leave(&self, requests: &Requests, since: Duration) {
+        requests.leave(since.as_nanos() as u64);
+        self.tell(HANDED_OVER);
+    }
+
+    /// Says that the mount answers.
+    pub fn reassure(&self) {
+        self.tell(ALIVE);
     }
 
     /// What requests pass.
@@ -155,7 +184,10 @@ impl Holder {
     }
 
     fn store(&self, name: &str, descriptor: BorrowedFd<'_>) {
-        self.send(&format!("{STORE}\nFDNAME={name}"), &[descriptor]);
+        self.send(
+            &format!("{STORE}\nFDNAME={name}\n{UNWATCHED}"),
+            &[descriptor],
+        );
     }
 
     fn send(&self, message: &str, descriptors: &[BorrowedFd<'_>]) {
@@ -169,7 +201,7 @@ impl Holder {
             sendmsg(&*self.socket, &parts, &mut control, SendFlags::NOSIGNAL)
         });
         if let Err(e) = sent {
-            warn!("no other daemon can go on when this one dies: {e}");
+            warn!("a message does not reach what started this daemon: {e}");
         }
     }
 }
@@ -263,12 +295,26 @@ impl Handover {
     /// There are no descriptors left.
     pub fn predecessor(&self) -> io::Result<Predecessor> {
         let kernel = Notifier::new(&self.device)?;
+        // A service manager does not say it.
+        let Ends {
+            deaths,
+            replaced,
+            left_at,
+        } = self.requests.count_end();
+        let number = |name: &str| word(name).parse().ok();
+        let cause = match (word(CAUSE), left_at) {
+            (cause, _) if !cause.is_empty() => cause,
+            (_, Some(_)) => ON_REQUEST.into(),
+            (_, None) => "ended unexpectedly".into(),
+        };
         Ok(Predecessor {
             requests: Arc::clone(&self.requests),
             knows: Box::new(move |ino| kernel.knows(ino)),
-            deaths: word(DEATHS).parse().unwrap_or(1),
-            replaced: word(REPLACED).parse().unwrap_or(0),
-            cause: word(CAUSE),
+            deaths: number(DEATHS).unwrap_or(deaths),
+            replaced: number(REPLACED).unwrap_or(replaced),
+            is_replaced: cause == ON_REQUEST,
+            cause,
+            ended: number(DIED).or(left_at).map(Duration::from_nanos),
             pause: OnceLock::new(),
         })
     }

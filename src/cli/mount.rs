@@ -35,9 +35,16 @@ pub fn run(args: args::Mount) -> Result<(), Failure> {
     let asked = args.log_file.as_deref();
     if options.restart && (args.daemon || args.foreground) && handover::goes_on() {
         // All is as the first daemon has found it. Looking at the mount point now would wait for this very process.
-        return match args.daemon {
-            true => daemon::serve_detached(&known_job(args, options)?),
-            false => daemon::serve_in_foreground(&known_job(args, options)?),
+        let (detached, names_log) = (args.daemon, asked.is_some());
+        let mut job = known_job(args, options)?;
+        return match detached {
+            true => daemon::serve_detached(&job),
+            false => {
+                if !names_log {
+                    job.log = Destination::Stderr;
+                }
+                daemon::serve_in_foreground(&job)
+            }
         };
     }
     let mut job = job(&args.volume, &args.mountpoint, options, asked)?;

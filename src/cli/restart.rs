@@ -17,9 +17,10 @@ use super::exit::{FAILED, Failure, say};
 use super::succession;
 use super::supervisor::{HELLO, NOT_SERVED, REPLACE, SERVED};
 use crate::mount::control::{Line, open_program};
-use crate::mount::server::{self, Served, read_within};
+use crate::mount::server::{ask as ask_mount, read_within};
 use crate::mount::table::{self, Entry};
-use crate::mount::{self, UnmountMode};
+
+mod managed;
 
 /// How long a program may take to say what it can.
 const ASKING: Duration = Duration::from_secs(10);
@@ -53,11 +54,11 @@ fn restart(args: &args::Restart) -> Result<(), String> {
         .map_err(|e| format!("cannot read the mount table: {e}"))?
         .ok_or_else(|| format!("{shown} is not a mount point: `findmnt` lists them"))?;
     if !entry.is_fuse() {
-        return Err(nothing_to_tell(&entry));
+        return Err(format!("{shown} is {}, not QuayFS", entry.fstype));
     }
     let line = match Line::to(&entry) {
         Ok(Some(line)) => line,
-        Ok(None) => return Err(nothing_to_tell(&entry)),
+        Ok(None) => return managed::restart(&entry, args),
         Err(Errno::ACCESS) => {
             return Err(format!(
                 "permission denied: only root, and the user who mounted {shown}, may do that"
@@ -98,32 +99,6 @@ fn restart(args: &args::Restart) -> Result<(), String> {
         ));
     }
     Ok(())
-}
-
-/// Why there is no supervisor.
-fn nothing_to_tell(entry: &Entry) -> String {
-    let shown = quayfs_shown::path(&entry.target);
-    match Served::find(entry, UnmountMode::Normal) {
-        Served::Foreign => format!("{shown} is {}, not QuayFS", entry.fstype),
-        Served::Dead => {
-            format!("the daemon of {shown} is dead: `quayfs umount {shown}`, then mount again")
-        }
-        Served::Silent => format!("{shown}: its daemon does not answer"),
-        Served::By(_) | Served::OutOfSight => {
-            let status = server::ask(entry).unwrap_or_default();
-            let status: serde_json::Value = serde_json::from_str(&status).unwrap_or_default();
-            let options = status["options"].as_str().unwrap_or_default();
-            match options.split(',').any(|word| word == "restart") {
-                true => format!(
-                    "{shown}: what starts its daemons is no supervisor, or not to be seen from here; under a service \
-                     manager `systemctl reload` has another one started"
-                ),
-                false => format!(
-                    "{shown} is mounted without `restart`: its daemon cannot be replaced while it is mounted"
-                ),
-            }
-        }
-    }
 }
 
 fn known(hello: &[u8]) -> Option<Known> {
@@ -183,7 +158,7 @@ fn replace(
     let answer = thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                let _ = mount::server::ask(entry);
+                let _ = ask_mount(entry);
                 thread::sleep(POKE);
             }
         });

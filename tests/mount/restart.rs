@@ -3,6 +3,7 @@
 //! Needs `/dev/fuse` and root. What is random about deaths is in `tests/apps/outlive`.
 
 mod hindered;
+mod managed;
 mod planned;
 
 use crate::program;

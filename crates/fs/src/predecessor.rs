@@ -21,6 +21,10 @@ pub struct Predecessor {
     pub replaced: u64,
     /// How the last of all of them ended.
     pub cause: String,
+    /// Whether that was a replacement.
+    pub is_replaced: bool,
+    /// When, on the monotonic clock, if that is known.
+    pub ended: Option<Duration>,
     /// How long no request was answered, once that is known.
     pub pause: OnceLock<Duration>,
 }

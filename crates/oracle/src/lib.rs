@@ -188,6 +188,8 @@ impl Media {
             knows: Box::new(|_| false),
             deaths: 1,
             replaced: 0,
+            is_replaced: false,
+            ended: None,
             cause: "killed".into(),
             pause: OnceLock::new(),
         });

@@ -14,5 +14,5 @@ mod memory;
 mod requests;
 
 pub use requests::{
-    Connection, Outcome, Requests, UnderWay, WHOLE, inode, preparing, progress, record,
+    Connection, Ends, Outcome, Requests, UnderWay, WHOLE, inode, preparing, progress, record,
 };

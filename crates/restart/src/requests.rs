@@ -18,11 +18,15 @@ const KEPT: usize = 4096;
 
 /// What the memory begins with.
 const MAGIC: u64 = u64::from_le_bytes(*b"quayreq1");
-/// Words of the head: magic, connection, place of the next kept request, whether the mount was shut down.
+/// Words of the head: magic, connection, place of the next kept request, whether the mount was shut down, how
+/// its daemons have ended.
 const HEAD: usize = 16;
 const CONNECTION: usize = 1;
 const NEXT: usize = CONNECTION + CONNECTION_WORDS;
 const SHUT_DOWN: usize = NEXT + 1;
+const DEATHS: usize = NEXT + 2;
+const REPLACED: usize = NEXT + 3;
+const LEFT_AT: usize = NEXT + 4;
 const CONNECTION_WORDS: usize = 8;
 /// Words of a slot: one line.
 const SLOT: usize = 8;
@@ -50,6 +54,17 @@ pub struct Outcome {
 
 /// Nothing is left to do.
 pub const WHOLE: u64 = u64::MAX;
+
+/// How the daemons of a mount have ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ends {
+    /// Those that have died.
+    pub deaths: u64,
+    /// Those that have left the mount to the next one.
+    pub replaced: u64,
+    /// When the last one did ([`Requests::leave`]); `None` if it has died.
+    pub left_at: Option<u64>,
+}
 
 /// What the daemon and the kernel have agreed on, and what the mount is. What the words mean is known to the code that
 /// stores them.
@@ -113,6 +128,24 @@ impl Requests {
             self.words
                 .at(CONNECTION + n)
                 .store(*word, Ordering::Release);
+        }
+    }
+
+    /// This daemon leaves the mount to the next one, at this time, not 0 and of any unit.
+    pub fn leave(&self, at: u64) {
+        self.words.at(LEFT_AT).store(at, Ordering::Release);
+    }
+
+    /// Counts the end of the last daemon. To be called once by each that goes on.
+    pub fn count_end(&self) -> Ends {
+        let left_at = self.words.at(LEFT_AT).swap(0, Ordering::AcqRel);
+        let left_at = (left_at != 0).then_some(left_at);
+        let count = if left_at.is_some() { REPLACED } else { DEATHS };
+        self.words.at(count).fetch_add(1, Ordering::AcqRel);
+        Ends {
+            deaths: self.words.at(DEATHS).load(Ordering::Acquire),
+            replaced: self.words.at(REPLACED).load(Ordering::Acquire),
+            left_at,
         }
     }
 
@@ -446,6 +479,21 @@ mod tests {
         requests.shut_down();
         assert!(again(&requests).is_shut_down());
         assert_eq!(requests.connection(), [0; 8]);
+    }
+
+    #[test]
+    fn the_ends_of_daemons_are_counted() {
+        let ends = |deaths, replaced, left_at| Ends {
+            deaths,
+            replaced,
+            left_at,
+        };
+        let requests = Requests::new().unwrap();
+        assert_eq!(again(&requests).count_end(), ends(1, 0, None));
+        requests.leave(7);
+        assert_eq!(again(&requests).count_end(), ends(1, 1, Some(7)));
+        assert_eq!(again(&requests).count_end(), ends(2, 1, None));
+        assert!(!requests.is_shut_down());
     }
 
     #[test]

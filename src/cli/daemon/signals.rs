@@ -55,7 +55,7 @@ pub(super) fn watch(
             };
             drop(all);
             if let Some(holder) = &holder {
-                holder.tell(handover::ENDING);
+                holder.tell(&format!("{}\n{}", handover::STOPPING, handover::ENDING));
             }
             let Ok(mount) = mounted.recv() else {
                 return;

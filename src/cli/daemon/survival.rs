@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 use tracing::{info, warn};
 
-use super::{Job, open};
+use super::{Job, Mounted, open};
 use crate::cli::exit::{Failure, MOUNT_FAILED, NOT_NOW};
 use crate::cli::handover::{self, Handover, Holder};
 use crate::cli::{log, succession};
@@ -46,45 +46,51 @@ pub(super) fn found(
 /// Logs how the last daemon of the mount died, and what that cost.
 pub(super) fn tell_of_the_last_one(fs: &Fs) {
     if let Some(last) = fs.predecessor() {
-        let pause = handover::pause().unwrap_or_default();
-        let _ = last.pause.set(pause);
-        let about = format!(
-            "the last daemon of this mount was {}; no request was answered for {pause:.1?}, none is lost",
+        let mut about = format!(
+            "the last daemon of this mount: {}; no request is lost",
             last.cause
         );
-        match handover::was_replaced() {
+        if let Some(pause) = handover::pause(last) {
+            let _ = last.pause.set(pause);
+            about.push_str(&format!(", none was answered for {pause:.1?}"));
+        }
+        match last.is_replaced {
             true => info!("{about}"),
             false => warn!("{about}"),
         }
     }
 }
 
-/// Tells the holder that this daemon serves, and what the next one has to know. `kept`: what is left to it.
-pub(super) fn tell_of_this_one(
-    holder: &Holder,
-    fs: &Fs,
-    kept: Option<&(Arc<Requests>, Option<String>)>,
-) {
+/// What started this daemon, if it wants to know how it is doing: what holds descriptors, or a service manager that holds
+/// none.
+pub(super) fn manager(holder: &Option<Holder>, detached: bool) -> Option<Holder> {
+    let other = || (!detached).then(Holder::service_manager).flatten();
+    holder.clone().or_else(other)
+}
+
+/// Tells that this daemon serves, and what the next one has to know.
+pub(super) fn tell_of_this_one(manager: &Holder, fs: &Fs, mounted: &Mounted) {
     let mut text = format!(
         "{}\n{}{}",
         handover::READY,
         handover::VERSION,
         succession::VERSION
     );
-    if let Some((requests, number)) = kept {
+    if let Some(requests) = &mounted.kept {
         let needs = succession::needs(&requests.connection(), fs.e.config.compat[2]);
         text.push_str(&format!("\n{}{needs}", handover::NEEDS));
-        if let Some(number) = number {
+        if let Some(number) = &mounted.number {
             text.push_str(&format!("\n{}{number}", handover::DEVICE));
         }
     }
-    holder.tell(&text);
+    manager.tell(&text);
 }
 
 /// Leaves the mount to the next daemon: answers what is under way, begins nothing more, lets what is on its way to the
 /// media arrive there, and ends. All of that makes the end a quiet one; the next daemon goes on as after a death.
-pub(super) fn hand_over(fs: &Arc<Fs>, holder: &Holder) -> ! {
+pub(super) fn hand_over(fs: &Arc<Fs>, holder: &Holder, requests: Option<&Requests>) -> ! {
     info!("the mount is left to another daemon");
+    let asked = handover::now();
     if holder.gate().close(LAST_ANSWERS) {
         let fs = Arc::clone(fs);
         let (done, ended) = channel();
@@ -101,7 +107,10 @@ pub(super) fn hand_over(fs: &Arc<Fs>, holder: &Holder) -> ! {
         // Nothing is ended for which a request may wait: it would be answered with an error.
         warn!("not all requests are answered after {LAST_ANSWERS:?}: they come again");
     }
-    holder.tell(handover::HANDED_OVER);
+    match requests {
+        Some(requests) => holder.leave(requests, asked),
+        None => holder.tell(handover::HANDED_OVER),
+    }
     log::flush();
     std::process::exit(NOT_NOW.into())
 }

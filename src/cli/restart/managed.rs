@@ -1,0 +1,94 @@
+//! The same where a service manager starts the daemons: it has no door, but the daemon does as a signal says.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use procfs::process::Process;
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+use serde_json::Value;
+
+use super::args;
+use crate::cli::exit::say;
+use crate::mount::server::ask;
+use crate::mount::table::Entry;
+
+/// How often to look for the next daemon.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Has the daemon of a mount without a supervisor replaced.
+pub(super) fn restart(entry: &Entry, args: &args::Restart) -> Result<(), String> {
+    let shown = quayfs_shown::path(&entry.target);
+    let before = status(entry).map_err(|e| match e {
+        Errno::NOTCONN => {
+            format!("the daemon of {shown} is dead: `quayfs umount {shown}`, then mount again")
+        }
+        Errno::TIMEDOUT => format!("{shown}: its daemon does not answer"),
+        _ => format!("{shown} is {}, not QuayFS", entry.fstype),
+    })?;
+    let pid = daemon(entry, &before)?;
+    let shown_pid = pid.as_raw_nonzero();
+    if args.binary.is_some() {
+        return Err(format!(
+            "{shown}: what starts its daemons is no supervisor, and starts the program that it was told to"
+        ));
+    }
+    let asked = Instant::now();
+    kill_process(pid, Signal::USR2).map_err(|e| match e {
+        Errno::PERM => {
+            format!("permission denied: only root, and the user who mounted {shown}, may do that")
+        }
+        e => format!("process {shown_pid}: {e}"),
+    })?;
+    let patience = Duration::from_secs(args.within);
+    while asked.elapsed() < patience {
+        match status(entry) {
+            Ok(now) if now["pid"] != before["pid"] => {
+                let version = now["version"].as_str().unwrap_or("?");
+                let pause = &now["last_pause_ms"];
+                say(format_args!(
+                    "{shown} is served by quayfs {version}; nothing was answered for {pause} ms"
+                ));
+                return Ok(());
+            }
+            Err(Errno::NOTCONN) => return Err(format!("{shown} has no daemon any more")),
+            _ => thread::sleep(LOOK),
+        }
+    }
+    Err(format!(
+        "no other daemon serves {shown} after {patience:?}: its service manager says why"
+    ))
+}
+
+fn status(entry: &Entry) -> Result<Value, Errno> {
+    serde_json::from_str(&ask(entry)?).map_err(|_| Errno::BADMSG)
+}
+
+/// The daemon, if it can be replaced.
+fn daemon(entry: &Entry, status: &Value) -> Result<Pid, String> {
+    let shown = quayfs_shown::path(&entry.target);
+    let pid = status["pid"]
+        .as_i64()
+        .and_then(|pid| i32::try_from(pid).ok());
+    let pid = pid.and_then(Pid::from_raw);
+    let process = pid.and_then(|pid| Process::new(pid.as_raw_nonzero().get()).ok());
+    let (Some(pid), Some(process)) = (pid, process) else {
+        return Err(format!("{shown}: its daemon cannot be seen from here"));
+    };
+    let facts = process.status().ok();
+    let uid = geteuid();
+    if !uid.is_root() && facts.as_ref().map(|s| s.ruid) != Some(uid.as_raw()) {
+        return Err(format!(
+            "permission denied: only root, and the user who mounted {shown}, may do that"
+        ));
+    }
+    // One that does not expect the signal would be ended by it.
+    let caught = facts.map_or(0, |s| s.sigcgt);
+    match caught & 1 << (Signal::USR2.as_raw() - 1) {
+        0 => Err(format!(
+            "{shown} is mounted without `restart`, or nothing would start another daemon: it cannot be replaced while it \
+             is mounted"
+        )),
+        _ => Ok(pid),
+    }
+}

@@ -1,0 +1,61 @@
+"""As much of a service manager as a daemon needs: takes its messages, holds its descriptors, starts it again.
+
+`manager.py SOCKET LOG PROGRAM...`. What the daemon says goes to LOG, a line a word. It ends when the daemon ends well.
+"""
+
+import array
+import os
+import select
+import socket
+import subprocess
+import sys
+
+path, log, program = sys.argv[1], sys.argv[2], sys.argv[3:]
+inbox = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+inbox.bind(path)
+held = []
+
+
+def take(lines, descriptors):
+    if "FDSTORE=1" in lines:
+        name = next(line[7:] for line in lines if line.startswith("FDNAME="))
+        # As the real one: the newest first.
+        held.insert(0, (name, descriptors[0]))
+        descriptors = descriptors[1:]
+    for descriptor in descriptors:
+        os.close(descriptor)
+    with open(log, "a") as f:
+        f.writelines(line + "\n" for line in lines)
+
+
+def messages():
+    while select.select([inbox], [], [], 0.05)[0]:
+        room = socket.CMSG_SPACE(4 * array.array("i").itemsize)
+        text, control, _, _ = inbox.recvmsg(4096, room)
+        descriptors = array.array("i")
+        for level, kind, data in control:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                descriptors.frombytes(data)
+        take(text.decode().splitlines(), list(descriptors))
+
+
+def life():
+    def arrange():
+        # Above all numbers that they are to have.
+        high = [os.dup2(fd, 400 + n) for n, (_, fd) in enumerate(held)]
+        for n, fd in enumerate(high):
+            os.dup2(fd, 3 + n)
+
+    env = dict(os.environ, NOTIFY_SOCKET=path, WATCHDOG_USEC="300000")
+    env.update(LISTEN_FDS=str(len(held)), LISTEN_FDNAMES=":".join(name for name, _ in held))
+    daemon = subprocess.Popen(program, env=env, preexec_fn=arrange, close_fds=False)
+    while daemon.poll() is None:
+        messages()
+    messages()
+    with open(log, "a") as f:
+        f.write(f"ended {daemon.returncode}\n")
+    return daemon.returncode
+
+
+while life() not in (0, 32):
+    pass
