@@ -26,7 +26,8 @@ help:
 	@echo 'make xfstests  run XFSTESTS=DIR, where xfstests was built (TESTS=quick OPTIONS=; as root)'
 	@echo 'make apps      run real programs on real mounts, with deaths in between (long: tests/apps)'
 	@echo 'make kills     kill the daemon under five programs at random moments (ROUNDS=1000 SEED=1)'
-	@echo 'make outlive   kill daemons whose mounts go on, under programs that must not notice (KILLS=1000 SEED=1)'
+	@echo 'make outlive   kill daemons whose mounts go on, under programs that must not notice (KILLS=1000 SEED=1;'
+	@echo '               NEXT=PROGRAM: replace them instead, by that program and back)'
 	@echo 'make cuts      cut the power of a simulated disk under them (ROUNDS=1000 SEED=1; as root)'
 	@echo 'make crash     search for crashes that lose something (SECONDS=600 SEED=1 SHARE=1/1);'
 	@echo 'make threads   the same, of several threads in interleavings that can be had again;'
@@ -149,7 +150,7 @@ kills: build
 # Daemons of mounts with `-o restart` are killed under programs that must not notice.
 KILLS ?= 1000
 outlive: build
-	nice -n 5 python3 tests/apps/outlive --quayfs '$(QUAYFS)' --kills $(KILLS) --seed $(SEED)
+	nice -n 5 python3 tests/apps/outlive --quayfs '$(QUAYFS)' --kills $(KILLS) --seed $(SEED) $(if $(NEXT),--next '$(NEXT)')
 
 # The same programs on a simulated disk whose power is cut.
 cuts: build

@@ -175,3 +175,43 @@ fn outlive(
     }
     Ok(Some(stores))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use quayfs_layout::config::ConfigError;
+
+    #[test]
+    fn what_others_do_may_pass_and_what_a_volume_is_does_not() {
+        let path = std::path::PathBuf::from("/volume");
+        let config = VolumeError::Config {
+            path: path.clone(),
+            why: ConfigError::NotQuayfs,
+        };
+        let pairing = VolumeError::Pairing {
+            path: path.clone(),
+            why: "another one".into(),
+        };
+        let damaged = MountError::Damaged {
+            count: 1,
+            first: "a page".into(),
+        };
+        let cases: [(Box<dyn Error>, bool); 9] = [
+            (VolumeError::Busy(path.clone()).into(), true),
+            (VolumeError::Missing(path).into(), true),
+            (config.into(), false),
+            (pairing.into(), false),
+            (VolumeError::Features(1 << 40).into(), false),
+            (damaged.into(), false),
+            (MountError::Repairing.into(), false),
+            (
+                MountError::Io(io::ErrorKind::OutOfMemory.into()).into(),
+                true,
+            ),
+            (io::Error::other("no descriptors").into(), true),
+        ];
+        for (error, passes) in cases {
+            assert_eq!(may_pass(&*error), passes, "{error}");
+        }
+    }
+}

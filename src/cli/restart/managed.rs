@@ -43,7 +43,8 @@ pub(super) fn restart(entry: &Entry, args: &args::Restart) -> Result<(), String>
     let patience = Duration::from_secs(args.within);
     while asked.elapsed() < patience {
         match status(entry) {
-            Ok(now) if now["pid"] != before["pid"] => {
+            // It serves a moment before it has looked at the clock.
+            Ok(now) if now["pid"] != before["pid"] && now["last_pause_ms"].is_u64() => {
                 let version = now["version"].as_str().unwrap_or("?");
                 let pause = &now["last_pause_ms"];
                 say(format_args!(

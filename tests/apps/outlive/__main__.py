@@ -2,7 +2,8 @@
 
 `python3 tests/apps/outlive --help`. Each volume is mounted once, in one of the ways to mount; programs work on it while
 its daemons are killed, several hammers (hammer.py) and databases (sqlite.py). Each of them fails at the first call that
-fails, and checks all that it has written. In the end the volume is unmounted and checked.
+fails, and checks all that it has written. In the end the volume is unmounted and checked. With `--next` daemons are
+replaced instead, in turn by that program and by the first one.
 """
 
 import argparse
@@ -88,6 +89,13 @@ class Mount:
             return False
         return True
 
+    def replace(self, program):
+        old = self.daemon()
+        said = self.run("restart", self.point, "--binary", program)
+        if self.daemon() == old or os.readlink(f"/proc/{self.daemon()}/exe") != program:
+            raise SystemExit(f"{program} does not serve {self.point}: {said}")
+        return int(said.split(" ms")[0].split()[-1]) / 1000
+
     def answers(self):
         """Waits for an answer, and says how long that took."""
         start = time.monotonic()
@@ -130,7 +138,10 @@ def life(args, rng, number):
     kills, pauses = 0, []
     while kills < args.life and all(p.poll() is None for p in running):
         time.sleep(rng.uniform(0, args.interval))
-        if mount.kill():
+        if args.next:
+            pauses.append(mount.replace([args.next, args.quayfs][kills % 2]))
+            kills += 1
+        elif mount.kill():
             kills += 1
             # Most daemons are left alone until they answer, the others may die while they recover.
             if rng.random() < 0.9:
@@ -147,21 +158,24 @@ def life(args, rng, number):
         raise SystemExit(f"{len(failed)} programs failed; {mount.dir} is left as it is\n" + "\n".join(failed))
     mount.end()
     mount.remove()
-    print(f"   {kills} kills, {calls} calls", flush=True)
+    print(f"   {kills} {args.what}, {calls} calls", flush=True)
     return kills, calls, pauses
 
 
 def main():
     parser = argparse.ArgumentParser(prog="outlive", description=__doc__)
     parser.add_argument("--quayfs", required=True, help="the program")
-    parser.add_argument("--kills", type=int, default=1000)
-    parser.add_argument("--life", type=int, default=25, help="kills of each volume")
+    parser.add_argument("--next", help="a program to replace it with, and the other way round, instead of kills")
+    parser.add_argument("--kills", type=int, default=1000, help="or replacements")
+    parser.add_argument("--life", type=int, default=25, help="kills of each volume, or replacements")
     parser.add_argument("--hammers", type=int, default=3)
     parser.add_argument("--interval", type=float, default=0.8, help="seconds between kills, at most")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--dir", default="/var/tmp", help="where volumes are made")
     args = parser.parse_args()
-    args.quayfs = os.path.abspath(args.quayfs)
+    args.quayfs = os.path.realpath(args.quayfs)
+    args.next = args.next and os.path.realpath(args.next)
+    args.what = "replacements" if args.next else "kills"
     rng = random.Random(args.seed)
     kills, calls, pauses, number = 0, 0, [], 0
     while kills < args.kills:
@@ -170,7 +184,7 @@ def main():
         kills, calls, pauses = kills + some, calls + more, pauses + waited
     pauses.sort()
     at = lambda share: pauses[min(len(pauses) - 1, int(share * len(pauses)))]
-    print(f"{kills} kills, {calls} calls: no program has noticed")
+    print(f"{kills} {args.what}, {calls} calls: no program has noticed")
     print(f"pauses: p50 {at(0.5):.2f} s, p99 {at(0.99):.2f} s, longest {pauses[-1]:.2f} s")
 
 

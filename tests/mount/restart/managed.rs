@@ -81,7 +81,11 @@ fn replaced(managed: &Managed) {
     let named = ["--binary", program::QUAYFS].map(std::ffi::OsStr::new);
     quayfs(words.into_iter().chain(named)).fails(1, "the program that it was told to");
     assert_eq!(daemon(m), old);
-    quayfs(words).ok();
+    let said = quayfs(words).ok();
+    assert!(
+        said.contains("served by quayfs") && !said.contains("null"),
+        "{said}"
+    );
     assert_eq!(managed.heard("ended 75"), 1);
     assert_ne!(daemon(m), old);
     let info = m.info();
