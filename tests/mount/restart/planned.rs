@@ -310,11 +310,10 @@ fn one_replacement_at_a_time() {
         let first = scope.spawn(|| replace(&m, &["--binary", hangs.to_str().unwrap()]));
         let mut hanging = 0;
         eventually("the new program runs", || {
-            let found = children(supervisor).into_iter();
-            hanging = found
-                .filter(|pid| program_of(*pid) == hangs)
-                .next()
-                .unwrap_or(0);
+            // It may have ended by the time that it is looked at.
+            let runs =
+                |pid: &i32| fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|p| p == hangs);
+            hanging = children(supervisor).into_iter().find(runs).unwrap_or(0);
             hanging != 0
         });
         kill(hanging, "KILL");
