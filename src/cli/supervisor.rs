@@ -75,7 +75,7 @@ pub fn run(args: &[OsString]) -> Result<(), Failure> {
         let life = supervisor.start_patiently(args).map_err(|e| failed(&e))?;
         let end = supervisor.watch(life).map_err(|e| failed(&e))?;
         let verdict = supervisor.judge(&end, handover::now());
-        if !matches!(verdict, Verdict::Again | Verdict::Later) {
+        if matches!(verdict, Verdict::Over | Verdict::Failed(_)) {
             supervisor.give_up_replacing("the mount has ended");
         }
         match verdict {
@@ -83,6 +83,7 @@ pub fn run(args: &[OsString]) -> Result<(), Failure> {
             Verdict::Later => thread::sleep(LATER_PAUSE),
             Verdict::Over => return Ok(()),
             Verdict::Failed(code) => std::process::exit(code.into()),
+            Verdict::GiveUp(_) if supervisor.fall_back() => {}
             Verdict::GiveUp(signal) => return Err(give_up(args, signal)),
         }
     }
@@ -122,8 +123,9 @@ struct Supervisor {
     signals: Vec<(i32, OwnedFd)>,
     /// Descriptors that are held, and their names, without gaps from [`FIRST`] on.
     held: Vec<(String, OwnedFd)>,
-    /// What daemons are started from.
+    /// What daemons are started from, and what they were started from before it was replaced.
     program: Program,
+    previous: Option<Program>,
     /// The options of the mount.
     options: String,
     about: About,
@@ -185,6 +187,7 @@ impl Supervisor {
             signals,
             held: Vec::new(),
             program: Program::own()?,
+            previous: None,
             options: options.map_or_else(String::new, |o| o.to_string_lossy().into()),
             about: About::default(),
             control: None,

@@ -62,6 +62,11 @@ impl Past {
         ]
     }
 
+    /// What has died in vain does not count any more.
+    pub(super) fn begin_anew(&mut self) {
+        self.in_vain.clear();
+    }
+
     fn died(&mut self, end: &End, signal: i32, now: Duration) -> Verdict {
         self.deaths += 1;
         self.cause = format!("ended by signal {signal}");
@@ -102,6 +107,9 @@ impl Supervisor {
             && let Some(why) = self.why_not(end)
         {
             self.go_back(why);
+        }
+        // It is no death of a daemon that had served.
+        if self.was_given_up() {
             return Verdict::Again;
         }
         if end.handed_over {

@@ -205,7 +205,7 @@ impl Supervisor {
             }
             State::Tried { .. } if serves => {
                 replacing.tell(&format!("{SERVED}{pause} {}", self.about.version));
-                self.replacing = None;
+                self.previous = self.replacing.take().map(|replacing| replacing.other);
             }
             State::Tried { .. } if late => {
                 let why = format!("it answered nothing within {:?}", replacing.limit);
@@ -256,6 +256,12 @@ impl Supervisor {
         matches!(state, Some(State::Tried { .. }))
     }
 
+    /// Whether the daemon that has ended was one of a new program that was given up.
+    pub(super) fn was_given_up(&self) -> bool {
+        let state = self.replacing.as_ref().map(|r| &r.state);
+        matches!(state, Some(State::Back { started: false, .. }))
+    }
+
     /// The new program is of no use.
     pub(super) fn go_back(&mut self, why: String) {
         if let Some(replacing) = &mut self.replacing {
@@ -265,6 +271,16 @@ impl Supervisor {
                 started: false,
             };
         }
+    }
+
+    /// Daemons die in vain: those of the program before the last replacement may not.
+    pub(super) fn fall_back(&mut self) -> bool {
+        let Some(previous) = self.previous.take() else {
+            return false;
+        };
+        self.program = previous;
+        self.past.begin_anew();
+        true
     }
 
     /// The first daemon of a new program has ended: its reason, if it had not served.

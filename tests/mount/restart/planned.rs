@@ -74,6 +74,15 @@ fn work(root: &Path, stop: &AtomicBool) {
     fs::remove_file(root.join("log")).unwrap();
 }
 
+/// Tells programs to stop when it goes, also with a test that fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Does something while programs work on the mount.
 fn under_load(m: &Mounted, what: impl FnOnce()) {
     let stop = AtomicBool::new(false);
@@ -84,8 +93,8 @@ fn under_load(m: &Mounted, what: impl FnOnce()) {
             let stop = &stop;
             scope.spawn(move || work(root, stop));
         }
+        let _stop = Stop(&stop);
         what();
-        stop.store(true, Ordering::Relaxed);
     });
     (roots.iter()).for_each(|root| fs::remove_dir(root).unwrap());
 }
@@ -290,10 +299,36 @@ fn where_the_new_daemon_does_not_serve_the_old_program_does() {
                 gone.to_str().unwrap().starts_with(was.to_str().unwrap()),
                 "{gone:?}"
             );
-            assert_eq!(m.info()["replaced"], n);
+            assert_eq!(m.info()["restarts"], n);
         }
     });
     replace(&m, &["--binary", QUAYFS]).ok();
+    m.umount();
+    m.fsck();
+}
+
+#[test]
+fn where_new_daemons_serve_and_die_the_old_program_goes_on() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::on(Scene::in_memory(), "restart");
+    fs::write(m.mnt().join("file"), b"content").unwrap();
+    let flag = m.0.dir().join("flag");
+    let turns_bad = impostor(
+        &m.0,
+        "turns-bad",
+        &format!(
+            "if (!access(\"{}\", F_OK)) raise(SIGKILL);\nreturn execv(\"{QUAYFS}\", argv);",
+            flag.to_str().unwrap()
+        ),
+    );
+    replace(&m, &["--binary", turns_bad.to_str().unwrap()]).ok();
+    fs::write(&flag, b"").unwrap();
+    restart(&m);
+    assert_eq!(fs::read(m.mnt().join("file")).unwrap(), b"content");
+    // The replacement, the one that was killed here, and the five that died in vain.
+    assert_eq!(m.info()["restarts"], 1 + 1 + 5);
     m.umount();
     m.fsck();
 }
