@@ -19,11 +19,13 @@ mod mount;
 mod quota;
 mod restart;
 mod scrub;
+mod status;
 mod succession;
 mod supervisor;
 mod tools;
 mod turned;
 mod umount;
+mod units;
 mod unopened;
 
 use args::{Cli, Command};
@@ -96,6 +98,7 @@ fn execute(command: Command) -> Result<u8, Failure> {
         Command::Fsck(args) => fsck::run(&args),
         Command::Scrub(args) => scrub::run(&args),
         Command::Quota(args) => quota::run(&args).map(|()| exit::OK),
+        Command::Status(args) => status::run(&args),
         Command::Info(args) => info::run(&args).map(|()| exit::OK),
         Command::Restart(args) => restart::run(&args).map(|()| exit::OK),
         Command::Succession(args) => succession::run(&args).map(|()| exit::OK),
@@ -108,6 +111,7 @@ fn fault_code(command: &Command) -> u8 {
     match command {
         Command::Mount(_) | Command::Umount(_) | Command::TurnReadOnly(_) => exit::MOUNT_FAILED,
         Command::Fsck(_) => exit::FSCK_FAILED,
+        Command::Status(_) => exit::STATUS_UNKNOWN,
         Command::Mkfs(_)
         | Command::Scrub(_)
         | Command::Quota(_)
@@ -132,14 +136,18 @@ fn usage(error: &clap::Error, command: Option<&OsString>) -> Failure {
     let code = match command {
         Some("fsck") => exit::FSCK_USAGE,
         Some("mount" | "umount") => exit::MOUNT_USAGE,
+        Some("status") => exit::STATUS_UNKNOWN,
         _ => exit::USAGE,
     };
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        return Failure::new(code, "what shall I do? See `quayfs --help`");
+        return Failure::new(code, "a command is missing: see `quayfs --help`");
     }
-    let known = [
-        "mkfs", "mount", "umount", "fsck", "scrub", "quota", "info", "restart",
-    ];
+    let line = <Cli as clap::CommandFactory>::command();
+    let known: Vec<&str> = line
+        .get_subcommands()
+        .filter(|c| !c.is_hide_set())
+        .map(|c| c.get_name())
+        .collect();
     Failure::new(
         code,
         exit::usage_line(error, command.filter(|c| known.contains(c))),

@@ -27,6 +27,7 @@ fn help_teaches() {
         "fsck",
         "scrub",
         "quota",
+        "status",
         "info",
         "restart",
         "Examples:",
@@ -54,6 +55,10 @@ fn help_teaches() {
             ["--json", "Exit codes, as of fsck(8): 0", "4 damage", "16"],
         ),
         ("info", ["--json", "Examples:", "MOUNT", "Exit codes: 0"]),
+        (
+            "status",
+            ["--json", "degraded", "2 failed", "Exit codes: 0"],
+        ),
         ("scrub", ["--rate", "--json", "4 damage", "Exit codes: 0"]),
         ("quota", ["--project", "--json", "EDQUOT", "Exit codes: 0"]),
         (
@@ -90,6 +95,7 @@ fn wrong_usage_is_one_line_that_names_the_help() {
         ("fsck", 16, "quayfs fsck --help"),
         ("fsck v --mend", 16, "--mend"),
         ("info", 2, "quayfs info --help"),
+        ("status --bad", 3, "quayfs status --help"),
     ] {
         quayfs(line.split_whitespace()).fails(code, about);
     }

@@ -1,8 +1,10 @@
 //! The command line as clap sees it, and the help that teaches it.
 
 mod mkfs;
+mod watching;
 
 pub use mkfs::Mkfs;
+pub use watching::{Info, Status};
 
 use quayfs_fs::SetQuota;
 use quayfs_options::parse_size;
@@ -26,7 +28,7 @@ Examples:
   quayfs mkfs /srv/vol --size 8G                       the same in a file, to try it
   quayfs mkfs /srv/vol --pmem /mnt/pmem0/q --pmem-size 16G --data /dev/nvme0n1   the real thing
   quayfs mount /srv/vol /mnt/q                         mount it
-  quayfs info /mnt/q                                   how full, how durable, how busy
+  quayfs status                                        whether all that is mounted is well
   quayfs umount /mnt/q                                 unmount, and wait until all is written
   quayfs fsck /srv/vol                                 prove that nothing is damaged
   quayfs fsck --repair /srv/vol                        put right what is
@@ -50,7 +52,9 @@ pub enum Command {
     Scrub(Scrub),
     /// Show what projects (directory trees) have and may have, or set it.
     Quota(Quota),
-    /// Show what a volume is, or how a mount is doing.
+    /// Show whether volumes are well: health, fill, errors, and what to do.
+    Status(Status),
+    /// Show what a volume is.
     Info(Info),
     /// Replace the daemon of a mount, for instance by a newer one, while the mount is in use.
     Restart(Restart),
@@ -293,7 +297,7 @@ Examples:
   quayfs scrub /mnt/q                  as fast as the devices allow
   quayfs scrub /mnt/q --rate 50M/s     leave most of them to others
   quayfs scrub /srv/vol --json         a volume at rest, for scripts
-  quayfs info /mnt/q                   how the last one went: scrub.*
+  quayfs status /mnt/q                 how the last one went
 
 Exit codes: 0 nothing found, 1 failed or stopped, 2 wrong usage, 4 damage found.";
 
@@ -388,24 +392,6 @@ fn parse_limit(text: &str) -> Result<u64, String> {
         "none" => Ok(0),
         _ => parse_size(text).map_err(|e| e.to_string()),
     }
-}
-
-const INFO_HELP: &str = "\
-Examples:
-  quayfs info /srv/vol             what was made, and where it is mounted
-  quayfs info /mnt/q --json | jq   everything the daemon knows about itself
-
-Exit codes: 0 shown, 1 failed, 2 wrong usage.";
-
-/// Arguments of `info`.
-#[derive(Debug, Args)]
-#[command(after_help = INFO_HELP)]
-pub struct Info {
-    /// Directory that `mkfs` made, or where it is mounted.
-    pub target: PathBuf,
-    /// Print one JSON object.
-    #[arg(long)]
-    pub json: bool,
 }
 
 #[cfg(test)]

@@ -184,6 +184,10 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
         true => now(&e),
         false => early(&e),
     })?;
+    if let Some(path) = job.log.path() {
+        // Set once.
+        let _ = fs.log.set(path);
+    }
     let before = holder.clone().zip(handover);
     let mounted = match before {
         Some((holder, handover)) => resume(job, &fs, (place, signals), outside, handover, holder),

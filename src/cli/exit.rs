@@ -15,6 +15,12 @@ pub const FAILED: u8 = 1;
 pub const USAGE: u8 = 2;
 /// `scrub`: damage was found.
 pub const SCRUB_DAMAGE: u8 = 4;
+/// `status`: something is to be looked at.
+pub const STATUS_DEGRADED: u8 = 1;
+/// `status`: a volume does not do what it is there for.
+pub const STATUS_FAILED: u8 = 2;
+/// `status`: wrong usage, no such volume, or one that this user may not ask.
+pub const STATUS_UNKNOWN: u8 = 3;
 /// `mount`, `umount`: wrong usage, as of mount(8).
 pub const MOUNT_USAGE: u8 = 1;
 /// `mount`, `umount`: failed, as of mount(8).

@@ -1,4 +1,4 @@
-//! `quayfs info`: what a volume is, or how a mount is doing.
+//! `quayfs info`: what a volume is. How it is, `quayfs status` says.
 
 use quayfs_fs::volume::{Access, Volume};
 use quayfs_options::format_size;
@@ -6,6 +6,7 @@ use quayfs_options::format_size;
 use super::advice::advice;
 use super::args;
 use super::exit::{FAILED, Failure, say, say_json};
+use super::units::date;
 use super::unopened::{unopened, unreached};
 use crate::mount::{self, table};
 use quayfs_layout::BLOCK;
@@ -93,10 +94,34 @@ fn at_rest(path: &Path, volume: &Volume) -> Value {
     })
 }
 
-/// One line a fact; nested facts are named by their path; bytes also in units.
+/// What people are told, in this order; `--json` has all.
+const SHOWN: [&str; 18] = [
+    "volume",
+    "mountpoint",
+    "uuid",
+    "label",
+    "created",
+    "backend",
+    "device",
+    "durability",
+    "options",
+    "transport",
+    "pmem_bytes",
+    "data_bytes",
+    "capacity_bytes",
+    "staging_bytes",
+    "metadata_bytes",
+    "buffers",
+    "inodes",
+    "advice",
+];
+
+/// One line a fact, with sizes in units and dates as dates.
 fn listing(facts: &Value) -> String {
     let mut lines = Vec::new();
-    flatten("", facts, &mut lines);
+    for name in SHOWN {
+        tell(name, &fact(facts, name), &mut lines);
+    }
     let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     lines
         .iter()
@@ -104,33 +129,40 @@ fn listing(facts: &Value) -> String {
         .collect()
 }
 
-fn flatten(name: &str, value: &Value, lines: &mut Vec<(String, String)>) {
-    let bytes = |n: u64| {
-        name.ends_with("bytes")
-            .then(|| format!("{n} ({})", format_size(n)))
+/// A daemon counts in blocks what is told in bytes.
+fn fact(facts: &Value, name: &str) -> Value {
+    let blocks = match name {
+        "capacity_bytes" => &facts["blocks"],
+        "staging_bytes" => &facts["slots"],
+        "metadata_bytes" => &facts["node_pages"],
+        _ => &Value::Null,
     };
+    match blocks.as_u64() {
+        Some(n) => json!(n * BLOCK as u64),
+        None => facts[name].clone(),
+    }
+}
+
+fn tell(name: &str, value: &Value, lines: &mut Vec<(String, String)>) {
     let text = match value {
-        Value::Object(map) => {
-            for (key, value) in map {
-                let name = if name.is_empty() {
-                    key.clone()
-                } else {
-                    format!("{name}.{key}")
-                };
-                flatten(&name, value, lines);
-            }
-            return;
-        }
-        Value::Null => "-".into(),
+        Value::Null => return,
+        Value::String(s) if s.is_empty() => return,
         // A sentence each.
-        Value::Array(all) if name == "advice" => {
+        Value::Array(all) => {
             let texts = all.iter().filter_map(Value::as_str);
             lines.extend(texts.map(|text| (name.into(), text.into())));
             return;
         }
         // On one line, whatever its origin.
         Value::String(s) => quayfs_shown::text(s),
-        Value::Number(n) => n.as_u64().and_then(bytes).unwrap_or_else(|| n.to_string()),
+        Value::Number(n) => match (n.as_u64(), name.strip_suffix("_bytes")) {
+            (Some(n), Some(name)) => {
+                lines.push((name.into(), format_size(n)));
+                return;
+            }
+            (Some(n), None) if name == "created" => date(n),
+            _ => n.to_string(),
+        },
         other => other.to_string(),
     };
     lines.push((name.into(), text));
@@ -141,23 +173,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn facts_become_lines() {
+    fn facts_become_lines_in_the_order_of_interest() {
         let text = listing(&json!({
-            "label": "x", "none": null, "pmem_bytes": 1536, "fill": { "slots": 3 }, "list": [1],
-            "advice": ["do this", "and that"],
+            "label": "x", "mountpoint": null, "pmem_bytes": 1536, "counters": { "reads": 3 }, "created": 0,
+            "advice": ["do this", "and that"], "transport": "", "blocks": 256,
         }));
-        let mut lines: Vec<_> = text.lines().collect();
-        lines.sort_unstable();
+        let lines: Vec<_> = text.lines().collect();
         assert_eq!(
             lines,
             [
-                "advice      and that",
-                "advice      do this",
-                "fill.slots  3",
-                "label       x",
-                "list        [1]",
-                "none        -",
-                "pmem_bytes  1536 (1.5 KiB)",
+                "label     x",
+                "created   1970-01-01 00:00:00 UTC",
+                "pmem      1.5 KiB",
+                "capacity  1 MiB",
+                "advice    do this",
+                "advice    and that",
             ]
         );
     }

@@ -101,7 +101,8 @@ fn is_there(volume: &Path, target: &Path) -> Option<PathBuf> {
     if !entry.is_fuse() || !trusted.contains(&entry.user_id()) {
         return None;
     }
-    let status: serde_json::Value = serde_json::from_str(&server::ask(&entry).ok()?).ok()?;
+    let status: serde_json::Value =
+        serde_json::from_str(&server::ask(&entry, server::PATIENCE).ok()?).ok()?;
     (status["volume"].as_str()? == volume.to_str()?).then_some(target)
 }
 
@@ -130,7 +131,7 @@ fn remount(target: &Path, lists: &[&str]) -> Result<(), Failure> {
 /// What the daemon of a mount says about it.
 fn live(entry: &table::Entry) -> Result<Live, String> {
     let shown = quayfs_shown::path(&entry.target);
-    let status = server::ask(entry).map_err(|e| match e {
+    let status = server::ask(entry, server::PATIENCE).map_err(|e| match e {
         Errno::NOTCONN => {
             format!("the daemon of {shown} is dead: `quayfs umount {shown}`, then mount again")
         }

@@ -17,7 +17,7 @@ use super::exit::{FAILED, Failure, say};
 use super::succession;
 use super::supervisor::{HELLO, NOT_SERVED, REPLACE, SERVED};
 use crate::mount::control::{Line, open_program};
-use crate::mount::server::{ask as ask_mount, read_within};
+use crate::mount::server::{PATIENCE, ask as ask_mount, read_within};
 use crate::mount::table::{self, Entry};
 
 mod managed;
@@ -158,7 +158,7 @@ fn replace(
     let answer = thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                let _ = ask_mount(entry);
+                let _ = ask_mount(entry, PATIENCE);
                 thread::sleep(POKE);
             }
         });

@@ -85,7 +85,7 @@ fn refused(mnt: &Path, e: Errno) -> String {
     match e {
         Errno::NOTCONN => format!("the daemon of {mnt} is gone: `quayfs umount {mnt}`"),
         Errno::BUSY => {
-            format!("{mnt} is being scrubbed already: `quayfs info {mnt}` says how far it is")
+            format!("{mnt} is being scrubbed already: `quayfs status {mnt}` says how far it is")
         }
         Errno::PERM | Errno::ACCESS => {
             format!(
@@ -276,7 +276,7 @@ mod tests {
     fn refusals_say_what_to_do() {
         let mnt = Path::new("/mnt/q");
         for (e, about) in [
-            (Errno::BUSY, "quayfs info /mnt/q"),
+            (Errno::BUSY, "quayfs status /mnt/q"),
             (Errno::PERM, "root"),
             (Errno::ACCESS, "root"),
             (Errno::NOTCONN, "quayfs umount /mnt/q"),

@@ -45,8 +45,8 @@ impl Told {
         match self {
             Self::Done => None,
             Self::Busy => Some("files are open for writing"),
-            Self::NotRoot => Some("only root can change it; `quayfs info` shows it"),
-            Self::Not => Some("it cannot be changed; `quayfs info` shows it"),
+            Self::NotRoot => Some("only root can change it; `quayfs status` shows it"),
+            Self::Not => Some("it cannot be changed; `quayfs status` shows it"),
         }
     }
 }

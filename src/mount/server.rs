@@ -29,7 +29,7 @@ use std::process::{ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long a daemon may take to say what it is.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub const PATIENCE: Duration = Duration::from_secs(10);
 /// Most of what is said at the end.
 const WORD_MAX: usize = 4096;
 /// How many processes may wait for it at a time; any that come then look at the volume instead.
@@ -282,7 +282,7 @@ impl Served {
         if mode != UnmountMode::Normal && entry.is_quayfs() {
             return Self::OutOfSight;
         }
-        match ask(entry) {
+        match ask(entry, PATIENCE) {
             Ok(status) => Server::of_status(&status).map_or(Self::OutOfSight, Self::By),
             Err(Errno::NOTCONN) => Self::Dead,
             Err(Errno::TIMEDOUT) => Self::Silent,
@@ -296,9 +296,9 @@ impl Served {
 /// and does not answer cannot be killed, and the process that it belongs to cannot end.
 ///
 /// # Errors
-/// `ETIMEDOUT` if there was no answer within ten seconds or the daemon is stopped, `ENOTCONN` if it is dead, others as
+/// `ETIMEDOUT` if there was no answer within `patience` or the daemon is stopped, `ENOTCONN` if it is dead, others as
 /// of [`super::status`].
-pub fn ask(entry: &Entry) -> Result<String, Errno> {
+pub fn ask(entry: &Entry, patience: Duration) -> Result<String, Errno> {
     if Server::of(entry).is_some_and(|server| server.is_stopped()) {
         return Err(Errno::TIMEDOUT);
     }
@@ -324,7 +324,7 @@ pub fn ask(entry: &Entry) -> Result<String, Errno> {
     let system = |e: std::io::Error| Errno::from_io_error(&e).unwrap_or(Errno::IO);
     let mut child = command.spawn().map_err(system)?;
     let out = child.stdout.take().ok_or(Errno::IO)?;
-    let Some(answer) = read_within(out, PATIENCE) else {
+    let Some(answer) = read_within(out, patience) else {
         // It goes when it can; nothing waits for that.
         let _ = child.kill();
         return Err(Errno::TIMEDOUT);

@@ -92,6 +92,58 @@ fn runs(pid: i32) -> bool {
     fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
 }
 
+/// What `quayfs status` says of a mount or volume, and its exit code.
+#[track_caller]
+fn status(target: &str) -> (i32, Value) {
+    let run = quayfs(["status", target, "--json"]);
+    let all: Value = serde_json::from_str(&run.out).unwrap_or_else(|e| panic!("{e}: {run:?}"));
+    assert_eq!(all["schema"], 1);
+    (run.code, all["volumes"][0].clone())
+}
+
+#[test]
+fn status_says_how_a_mount_is_whatever_its_daemon_does() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new(&[]);
+    let (vol, mnt) = m.paths();
+    let text = quayfs(["status", &vol]).ok();
+    assert!(text.starts_with(&format!("{mnt}: ok\n")), "{text}");
+    assert!(
+        text.lines()
+            .all(|l| l.chars().count() <= 80 || !l.contains("  ")),
+        "{text}"
+    );
+    assert!(quayfs(["status"]).out.contains(&format!("{mnt}: ok\n")));
+    let (code, s) = status(&mnt);
+    assert_eq!((code, &s["state"]), (0, &Value::from("mounted")), "{s}");
+    assert_eq!(s["daemon"]["version"], env!("CARGO_PKG_VERSION"));
+    let pid = m.pid();
+    assert_eq!(s["daemon"]["pid"], pid);
+
+    // Nothing of this may ask the daemon, or it would never return.
+    signal(pid, "STOP");
+    let (code, s) = status(&mnt);
+    signal(pid, "CONT");
+    assert_eq!((code, &s["state"]), (2, &Value::from("stopped")), "{s}");
+
+    signal(pid, "KILL");
+    eventually("the daemon is gone", || !runs(pid));
+    let (code, s) = status(&mnt);
+    assert_eq!((code, &s["state"]), (2, &Value::from("dead")), "{s}");
+    assert_eq!(s["uuid"].as_str().unwrap().len(), 36, "by the media: {s}");
+    m.umount();
+
+    let (code, s) = status(&vol);
+    assert_eq!((code, &s["clean"]), (1, &Value::from(false)), "{s}");
+    m.mount(&[]).ok();
+    m.umount().ok();
+    let (code, s) = status(&vol);
+    assert_eq!((code, &s["clean"]), (0, &Value::from(true)), "{s}");
+    quayfs(["status", "/proc"]).fails(3, "/proc");
+}
+
 /// A daemon that is killed while it waits for an answer of its own never goes away: Linux does not let a
 /// process be killed while its request is being served, and the connection ends with the process that
 /// serves it.

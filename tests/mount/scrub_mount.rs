@@ -86,6 +86,46 @@ fn names_the_damage(run: Run, path: &str) {
     assert_eq!(run.err, "");
 }
 
+/// What `quayfs status` says of it, and its exit code.
+#[track_caller]
+fn status(target: &str) -> (i32, Value) {
+    let run = quayfs(["status", target, "--json"]);
+    let all: Value = serde_json::from_str(&run.out).unwrap_or_else(|e| panic!("{e}: {run:?}"));
+    assert_eq!(all["volumes"].as_array().unwrap().len(), 1, "{run:?}");
+    (run.code, all["volumes"][0].clone())
+}
+
+#[test]
+fn status_tells_of_a_read_that_failed_and_the_log_keeps_it() {
+    if !can_mount() {
+        return;
+    }
+    let (m, at) = volume();
+    rot(&m, at, b'x');
+    m.mount("noatime");
+    assert_eq!(status(&m.mnt()).0, 0, "it has not been met yet");
+    fs::read(m.file("dir/bad")).unwrap_err();
+    let (code, s) = status(&m.mnt());
+    assert_eq!((code, &s["health"]), (1, &Value::from("degraded")), "{s}");
+    let reads = s["errors"]["reads"].as_u64().unwrap();
+    assert!(reads > 0, "{s}");
+    let ino = std::os::unix::fs::MetadataExt::ino(&fs::metadata(m.file("dir/bad")).unwrap());
+    let said = s["errors"]["recent"][0]["what"].as_str().unwrap();
+    assert!(said.starts_with(&format!("inode {ino}: ")), "{s}");
+    quayfs(["scrub", &m.mnt()]);
+    let (code, s) = status(&m.mnt());
+    assert_eq!((code, &s["scrub"]["findings"]), (1, &Value::from(1)), "{s}");
+    m.umount();
+    // The volume is as clean as before; what was met is history.
+    let (code, s) = status(&m.vol());
+    assert_eq!((code, &s["clean"]), (0, &Value::from(true)), "{s}");
+    let log = &s["log"];
+    assert!(log["errors"].as_u64().unwrap() > 0, "{s}");
+    let scrub = log["last_scrub"]["what"].as_str().unwrap();
+    assert!(scrub.starts_with("Finished after "), "{s}");
+    assert!(scrub.ends_with(" 1 blocks or pages damaged"), "{s}");
+}
+
 #[test]
 fn damage_is_named_at_rest_and_mounted() {
     if !can_mount() {

@@ -24,6 +24,7 @@ use quayfs_store::error::Result;
 use quayfs_store::grace::{self, Grace};
 use quayfs_store::metrics::Metrics;
 use quayfs_store::pacing::Pacing;
+use quayfs_sync::time::Instant;
 
 use crate::Background;
 
@@ -127,6 +128,7 @@ pub fn round_of(e: &Background, reach: Reach) -> Result<RoundReport> {
 /// That of the first round that fails. What the rounds before it did stays done, and the mount is read-only.
 pub fn rounds(e: &Background, reach: Reach, more: impl FnMut(u64) -> bool) -> Result<RoundReport> {
     let mut workspace = e.rounding.lock();
+    let began = Instant::now();
     let mut next = workspace.search.find(e, reach, (e.journal.retired(), 0));
     let mut pipeline = Pipeline {
         e,
@@ -158,6 +160,11 @@ pub fn rounds(e: &Background, reach: Reach, more: impl FnMut(u64) -> bool) -> Re
         // Slots that were abandoned.
         free_slots(e, e.journal.retired())?;
     }
+    let took = began.elapsed().as_micros() as u64;
+    Metrics::add(
+        &e.metrics.round_us,
+        took * u64::from(pipeline.report.slots > 0),
+    );
     outcome.map(|()| pipeline.report)
 }
 

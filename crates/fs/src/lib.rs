@@ -47,9 +47,10 @@ mod status;
 pub mod volume;
 
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
 
 use quayfs_background::{Background, Threads, guarded};
 use quayfs_layout::dirent;
@@ -60,6 +61,7 @@ use quayfs_store::ns::inode::InodeHandle;
 use quayfs_store::txn::Edit;
 use quayfs_sync::Mutex;
 use quayfs_sync::thread::{self, JoinHandle};
+use quayfs_sync::time::{self, Instant};
 
 pub use attr::{Access, Asker, Attr, Caller, SetAttr, SetTime};
 pub use ops::create::LINK_MAX;
@@ -95,6 +97,11 @@ pub struct Fs {
     chores: Mutex<Option<JoinHandle<()>>>,
     reaper: Mutex<Option<JoinHandle<()>>>,
     dead: AtomicBool,
+    /// When it began to serve, by either clock.
+    started: SystemTime,
+    began: Instant,
+    /// The file that its process logs to, for those who ask.
+    pub log: OnceLock<PathBuf>,
     /// Verifies what is at rest, when asked to.
     pub scrub: Scrubber,
 }
@@ -152,6 +159,9 @@ impl Fs {
             chores: Mutex::default(),
             reaper: Mutex::default(),
             dead: AtomicBool::new(was_shut_down),
+            started: time::now(),
+            began: Instant::now(),
+            log: OnceLock::new(),
             scrub: Scrubber::default(),
         });
         if !options.read_only {

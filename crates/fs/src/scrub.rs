@@ -20,7 +20,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use quayfs_layout::{BLOCK, Ino};
 use quayfs_store::engine::Engine;
@@ -119,6 +119,9 @@ pub struct Status {
     pub rate_bytes: Option<u64>,
     /// Blocks and pages that are damaged; while it is running, those suspected.
     pub findings: u64,
+    /// When it ended, in seconds since 1970.
+    #[serde(default)]
+    pub ended: Option<u64>,
 }
 
 /// What kind of thing is damaged.
@@ -200,6 +203,7 @@ struct Progress {
     found: Vec<Finding>,
     /// Damaged blocks and pages.
     count: u64,
+    ended: Option<u64>,
 }
 
 impl Pass {
@@ -236,6 +240,8 @@ impl Pass {
         for f in &p.found {
             tracing::error!(each = true, "scrub: {f}");
         }
+        let since = quayfs_sync::time::now().duration_since(UNIX_EPOCH);
+        p.ended = since.ok().map(|since| since.as_secs());
         p.state = if self.must_stop(e) {
             State::Stopped
         } else {
@@ -292,6 +298,7 @@ impl Pass {
                 State::Running => self.suspects.load(Ordering::Relaxed),
                 _ => p.count,
             },
+            ended: p.ended,
         }
     }
 

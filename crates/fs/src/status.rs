@@ -1,11 +1,13 @@
 //! What a mount says about itself, and what it can be told to do.
 
 use std::collections::BTreeMap;
+use std::time::UNIX_EPOCH;
 
 use rustix::thread::CapabilitySet;
 use serde::Serialize;
 
 use quayfs_background::trim::{self, Trim};
+use quayfs_store::damage::Noted;
 use quayfs_store::error::{FsError, Result};
 use quayfs_store::metrics::Snapshot;
 
@@ -20,20 +22,32 @@ const REPORT_ROOM: usize = 48 << 10;
 pub struct Status {
     /// Process id of the daemon.
     pub pid: u32,
+    /// Version of the program that runs as the daemon, which may have been replaced meanwhile.
+    pub version: &'static str,
+    /// When this daemon began to serve, in seconds since 1970.
+    pub started: u64,
+    /// How long it has served, in milliseconds.
+    pub uptime_ms: u64,
+    /// The file that it logs to.
+    pub log: Option<String>,
     /// The volume's directory.
     pub volume: String,
     /// Volume UUID.
     pub uuid: String,
     /// Volume label.
     pub label: String,
+    /// When the volume was made, in seconds since 1970.
+    pub created: u64,
+    /// Staging buffers.
+    pub buffers: u64,
+    /// Inodes that the volume has room for.
+    pub inodes: u64,
     /// Backend of the pmem region.
     pub backend: String,
     /// The data device.
     pub device: String,
     /// `op` or `commit`.
     pub durability: String,
-    /// The daemon's version.
-    pub version: &'static str,
     /// How often another daemon has gone on with the mount,
     pub restarts: u64,
     /// and how often of these because that was asked for.
@@ -48,8 +62,14 @@ pub struct Status {
     pub read_only: bool,
     /// Why that is so, if it was not asked for: a failure, or a medium that is write-protected.
     pub read_only_reason: Option<String>,
+    /// The mount was shut down on purpose: no call is answered any more.
+    pub shut_down: bool,
     /// How often operations have met damaged metadata.
     pub damage_met: u64,
+    /// The last things that have gone wrong, the latest one last: the log has them all.
+    pub errors: Vec<Noted>,
+    /// How long ago the last commit has ended, in milliseconds; none with `durability=op`, or before the first one.
+    pub commit_age_ms: Option<u64>,
     /// Bytes of the pmem region.
     pub pmem_bytes: u64,
     /// Bytes of it that lie in memory of the daemon because they were stored to: with a region on a disk.
@@ -64,6 +84,8 @@ pub struct Status {
     pub node_pages: u64,
     /// Node pages in use or reserved.
     pub node_pages_used: u64,
+    /// Inodes in use and still possible.
+    pub files: u64,
     /// Inodes that can still be created.
     pub files_free: u64,
     /// Staging slots.
@@ -114,7 +136,6 @@ impl Fs {
     pub fn status(&self) -> Status {
         let e = &self.e;
         let j = e.journal.stats();
-        let (blocks_read_ahead, blocks_served_ahead) = e.ahead.counts();
         let label = &e.config.label;
         let end = label.iter().position(|b| *b == 0).unwrap_or(label.len());
         let s = self.statfs();
@@ -122,13 +143,23 @@ impl Fs {
         let pause = before.and_then(|b| b.pause.get());
         Status {
             pid: std::process::id(),
+            version: env!("CARGO_PKG_VERSION"),
+            started: self
+                .started
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default()
+                .as_secs(),
+            uptime_ms: self.began.elapsed().as_millis() as u64,
+            log: self.log.get().map(|path| path.display().to_string()),
             volume: self.volume.path().display().to_string(),
             uuid: uuid_text(e.config.uuid),
             label: String::from_utf8_lossy(&label[..end]).into_owned(),
+            created: e.config.created,
+            buffers: e.config.geometry.buffers,
+            inodes: e.config.geometry.inodes(),
             backend: e.region.backend().to_string(),
             device: e.device.describe(),
             durability: e.durability.to_string(),
-            version: env!("CARGO_PKG_VERSION"),
             restarts: before.map_or(0, |b| b.deaths + b.replaced),
             replaced: before.map_or(0, |b| b.replaced),
             last_death: before.map(|b| b.cause.clone()),
@@ -136,7 +167,10 @@ impl Fs {
             options: e.options.to_string(),
             read_only: e.is_read_only(),
             read_only_reason: e.failure().or(self.volume.protected()).map(str::to_string),
+            shut_down: self.alive().is_err(),
             damage_met: e.watch().found(),
+            errors: e.watch().noted(),
+            commit_age_ms: e.last_commit().map(|age| age.as_millis() as u64),
             pmem_bytes: e.region.len(),
             pmem_memory_bytes: e.region.memory_in_use(),
             blocks: s.blocks,
@@ -144,6 +178,7 @@ impl Fs {
             blocks_pending: e.lbns.pending(),
             node_pages: e.config.geometry.node_pages,
             node_pages_used: e.nodes.live(),
+            files: s.files,
             files_free: s.files_free,
             slots: j.slots,
             slots_used: j.slots_used,
@@ -156,17 +191,23 @@ impl Fs {
             scrub: self.scrub.status(),
             transport: "",
             messages: BTreeMap::new(),
-            counters: Snapshot {
-                blocks_read_ahead,
-                blocks_served_ahead,
-                slot_waits: j.slot_waits,
-                log_waits: j.log_waits,
-                credit_wait_us: j.credit_wait_us,
-                credit_retries: j.credit_retries,
-                lane_waits: j.lane_waits,
-                central_waits: j.central_waits,
-                ..e.metrics.snapshot()
-            },
+            counters: self.counters(),
+        }
+    }
+
+    fn counters(&self) -> Snapshot {
+        let (e, j) = (&self.e, self.e.journal.stats());
+        let (blocks_read_ahead, blocks_served_ahead) = e.ahead.counts();
+        Snapshot {
+            blocks_read_ahead,
+            blocks_served_ahead,
+            slot_waits: j.slot_waits,
+            log_waits: j.log_waits,
+            credit_wait_us: j.credit_wait_us,
+            credit_retries: j.credit_retries,
+            lane_waits: j.lane_waits,
+            central_waits: j.central_waits,
+            ..e.metrics.snapshot()
         }
     }
 

@@ -3,6 +3,7 @@
 
 mod error;
 mod exposure;
+mod glance;
 mod pair;
 mod parts;
 
@@ -19,6 +20,7 @@ use quayfs_pmem::{LockKind, MapOptions, PmemError, Region, Replayed};
 
 pub use error::VolumeError;
 pub use exposure::{exposure, is_only_readable};
+pub use glance::{Glance, Left, glance};
 use pair::{check_features, check_pair, read_config};
 pub use parts::{Place, in_the_way, is_device_path, locate};
 

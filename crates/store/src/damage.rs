@@ -7,11 +7,14 @@
 //!
 //! Code that looks at damage for its own sake, a scrub or a checker, has a watch of its own ([`Watch::bystander`]).
 
+use std::collections::VecDeque;
 use std::fmt;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::UNIX_EPOCH;
 
 use quayfs_options::{MountOptions, OnError};
 use quayfs_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use serde::Serialize;
 
 use crate::error::FsError;
 
@@ -32,6 +35,20 @@ impl Fault {
 #[error("{0}")]
 pub struct Damage(String);
 
+/// Something that has gone wrong on a mount.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Noted {
+    /// When it was met last, in seconds since 1970.
+    pub time: u64,
+    /// How often in a row.
+    pub count: u64,
+    /// What it is, as in the log.
+    pub what: String,
+}
+
+/// How many of them a mount remembers: the log has them all.
+const NOTED: usize = 8;
+
 /// What wakes threads that wait for something that will not come any more.
 type Alarm = Box<dyn Fn() + Send + Sync>;
 
@@ -44,6 +61,8 @@ pub struct Watch {
     /// What has made the mount read-only, if a failure has.
     failure: OnceLock<String>,
     found: AtomicU64,
+    /// The last ones. It is held for a moment only, and the scheduler of tests need not know of it.
+    noted: Mutex<VecDeque<Noted>>,
     alarm: OnceLock<Alarm>,
     told: OnceLock<Alarm>,
 }
@@ -57,6 +76,7 @@ impl Watch {
             read_only: AtomicBool::new(options.read_only),
             failure: OnceLock::new(),
             found: AtomicU64::new(0),
+            noted: Mutex::default(),
             alarm: OnceLock::new(),
             told: OnceLock::new(),
         }
@@ -70,6 +90,7 @@ impl Watch {
             read_only: AtomicBool::new(true),
             failure: OnceLock::new(),
             found: AtomicU64::new(0),
+            noted: Mutex::default(),
             alarm: OnceLock::new(),
             told: OnceLock::new(),
         }
@@ -99,6 +120,7 @@ impl Watch {
             }
             OnError::RemountRo | OnError::Continue => {
                 tracing::error!("damaged metadata: {damage}");
+                self.note(&format_args!("damaged metadata: {damage}"));
             }
         }
         FsError::Damaged(damage)
@@ -111,6 +133,7 @@ impl Watch {
             // Set once, by the first thread to get here.
             let _ = self.failure.set(cause.to_string());
             tracing::error!("{cause}; the mount is read-only from here on");
+            self.note(cause);
             if let Some(tell) = self.told.get() {
                 tell();
             }
@@ -118,6 +141,32 @@ impl Watch {
         if let Some(alarm) = self.alarm.get() {
             alarm();
         }
+    }
+
+    /// Remembers what has gone wrong, for those who ask how the mount is. It has no other consequence.
+    pub fn note(&self, what: &dyn fmt::Display) {
+        let since = quayfs_sync::time::now().duration_since(UNIX_EPOCH);
+        let (time, what) = (since.unwrap_or_default().as_secs(), what.to_string());
+        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        match noted.back_mut() {
+            Some(last) if last.what == what => {
+                last.time = time;
+                last.count += 1;
+            }
+            _ => {
+                if noted.len() == NOTED {
+                    noted.pop_front();
+                }
+                let count = 1;
+                noted.push_back(Noted { time, count, what });
+            }
+        }
+    }
+
+    /// The last things that have gone wrong, the latest one last.
+    pub fn noted(&self) -> Vec<Noted> {
+        let noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        noted.iter().cloned().collect()
     }
 
     /// Whether nothing may be changed.
@@ -169,8 +218,17 @@ mod tests {
             );
             assert_eq!(alarms.load(Ordering::Relaxed), u64::from(read_only));
         }
+        let watch = Watch::new(&MountOptions::parse(&["errors=continue"]).unwrap());
+        let _ = (watch.damaged("a"), watch.damaged("a"));
+        (0..NOTED - 1).for_each(|n| watch.note(&n));
+        let noted = watch.noted();
+        let first = (noted[0].what.as_str(), noted[0].count);
+        assert_eq!(first, ("damaged metadata: a", 2));
+        watch.note(&"one more");
+        assert_eq!(watch.noted().len(), NOTED);
+        assert_eq!(watch.noted()[0], noted[1], "the oldest one is forgotten");
         let aside = Watch::bystander();
         let _ = aside.damaged("x");
-        assert_eq!(aside.found(), 1);
+        assert_eq!((aside.found(), aside.noted()), (1, Vec::new()));
     }
 }

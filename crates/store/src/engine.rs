@@ -24,6 +24,7 @@ use quayfs_pmem::{Backend, PAGE, Region};
 use quayfs_ppt::{Mapping, Ppt, PptError};
 use quayfs_sync::Mutex;
 use quayfs_sync::atomic::{AtomicBool, AtomicU64};
+use quayfs_sync::time::Instant;
 
 use crate::ahead::ReadAhead;
 use crate::behind::Behind;
@@ -119,6 +120,9 @@ pub struct Engine {
     node_log: OnceLock<NodeLog>,
     /// Last record that a device flush covers (`data=ordered`).
     pub flushed: AtomicU64,
+    /// When the last commit had ended, in milliseconds since `began`, and 1; 0: there was none. No thread waits for it.
+    committed: std::sync::atomic::AtomicU64,
+    began: Instant,
     /// One flush for records at a time. The next one covers what all threads that wait for their turn need.
     flushing: Mutex<()>,
 }
@@ -249,6 +253,8 @@ impl Engine {
             kept,
             node_log: OnceLock::new(),
             flushed: AtomicU64::new(0),
+            committed: std::sync::atomic::AtomicU64::new(0),
+            began: Instant::now(),
             flushing: Mutex::new(()),
         })
     }

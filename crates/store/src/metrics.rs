@@ -40,6 +40,8 @@ metrics! {
     bytes_written,
     /// Bytes returned by reads.
     bytes_read,
+    /// Reads that failed because blocks of a file could not be read or did not match their checksum.
+    read_errors,
     /// Records appended.
     records,
     /// Blocks staged.
@@ -50,6 +52,8 @@ metrics! {
     digests,
     /// Checkpoint rounds that had something to do.
     rounds,
+    /// Microseconds that those took.
+    round_us,
     /// Blocks written to the data device by rounds.
     blocks_written,
     /// Of those, blocks swapped in.

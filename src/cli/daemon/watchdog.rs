@@ -9,7 +9,7 @@ use tracing::warn;
 
 use crate::cli::confine;
 use crate::cli::handover::{self, Holder};
-use crate::mount::server::ask;
+use crate::mount::server::{PATIENCE, ask};
 use crate::mount::table;
 
 /// The mount is asked so many times while the service manager waits.
@@ -45,5 +45,5 @@ fn answers(number: Option<&str>) -> bool {
     let Some(entry) = entries.find(|entry| Some(&*entry.device) == number) else {
         return true;
     };
-    ask(&entry).err() != Some(Errno::TIMEDOUT)
+    ask(&entry, PATIENCE).err() != Some(Errno::TIMEDOUT)
 }

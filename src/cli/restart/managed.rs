@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::args;
 use crate::cli::exit::say;
-use crate::mount::server::ask;
+use crate::mount::server::{PATIENCE, ask};
 use crate::mount::table::Entry;
 
 /// How often to look for the next daemon.
@@ -62,7 +62,7 @@ pub(super) fn restart(entry: &Entry, args: &args::Restart) -> Result<(), String>
 }
 
 fn status(entry: &Entry) -> Result<Value, Errno> {
-    serde_json::from_str(&ask(entry)?).map_err(|_| Errno::BADMSG)
+    serde_json::from_str(&ask(entry, PATIENCE)?).map_err(|_| Errno::BADMSG)
 }
 
 /// The daemon, if it can be replaced.

@@ -104,8 +104,13 @@ impl Fs {
                 at: at(block),
             }));
         }
-        read::blocks(&self.e, &wants, out)
-            .inspect_err(|err| tracing::error!("inode {}: {err}", handle.ino))
+        read::blocks(&self.e, &wants, out).inspect_err(|err| self.could_not_read(handle.ino, err))
+    }
+
+    fn could_not_read(&self, ino: Ino, err: &FsError) {
+        tracing::error!("inode {ino}: {err}");
+        Metrics::add(&self.e.metrics.read_errors, 1);
+        self.e.watch().note(&format_args!("inode {ino}: {err}"));
     }
 
     /// Most bytes that are written by one record.

@@ -1,6 +1,7 @@
 //! What becomes durable, and in which order: the data device, then the records that name what is there.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use quayfs_blockdev::BlockDevice;
 use quayfs_journal::{JournalError, Waiter};
@@ -90,9 +91,18 @@ impl Engine {
             self.fail(&e);
             FsError::device(e)
         })?;
+        let now = self.began.elapsed().as_millis() as u64;
+        self.committed.store(now + 1, Ordering::Relaxed);
         // Now it can be digested.
         self.used();
         Ok(committed)
+    }
+
+    /// How long ago the last commit has ended, if there was one since the mount.
+    pub fn last_commit(&self) -> Option<Duration> {
+        let then = self.committed.load(Ordering::Relaxed).checked_sub(1)?;
+        let then = Duration::from_millis(then);
+        Some(self.began.elapsed().saturating_sub(then))
     }
 
     /// A commit. `data`: what was written to the data device directly is made durable first, also that of records

@@ -61,7 +61,7 @@ fn finish(result: Result<(), Failure>) -> ExitCode {
 /// `command`: what was asked for, if that is one.
 fn usage(error: &clap::Error, command: Option<OsString>) -> Failure {
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
-        let line = format!("what shall I do? See `{PROGRAM} --help`");
+        let line = format!("a command is missing: see `{PROGRAM} --help`");
         return Failure::new(USAGE, line);
     }
     let command = command.filter(|c| Cli::command().find_subcommand(c).is_some());

@@ -1,0 +1,122 @@
+//! `quayfs status`: whether a volume is well, and why not, on one screen and as an exit code.
+
+mod health;
+mod logged;
+mod report;
+mod text;
+
+use quayfs_fs::volume::glance;
+
+use super::args;
+use super::exit::{Failure, STATUS_UNKNOWN, say, say_json, warn};
+use super::unopened::{unopened, unreached};
+use crate::mount::server;
+use crate::mount::table::{self, Entry};
+use report::{Report, Unserved};
+use rustix::io::Errno;
+use serde::Serialize;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+/// How long a daemon may take to say how it is.
+const PATIENCE: Duration = Duration::from_millis(900);
+
+/// The version of what `--json` prints: counted up when a field is renamed, removed or changes its meaning.
+const SCHEMA: u32 = 1;
+
+/// What `--json` prints.
+#[derive(Debug, Serialize)]
+struct All {
+    schema: u32,
+    volumes: Vec<Report>,
+}
+
+/// Says how one volume is, or all that are mounted; the exit code is that of the worst.
+pub fn run(args: &args::Status) -> Result<u8, Failure> {
+    let volumes = match &args.target {
+        Some(target) => vec![of_target(target)?],
+        None => all_mounted()?,
+    };
+    let worst = volumes.iter().map(|v| v.health).max().unwrap_or_default();
+    if args.json {
+        let schema = SCHEMA;
+        let all = serde_json::to_string(&All { schema, volumes });
+        say_json(all.map_err(Failure::with(STATUS_UNKNOWN))?);
+    } else if volumes.is_empty() {
+        say("no volume is mounted");
+    } else {
+        let blocks: Vec<String> = volumes.iter().map(text::block).collect();
+        say(blocks.join("\n").trim_end());
+    }
+    Ok(worst.code())
+}
+
+fn unknown(why: impl std::fmt::Display) -> Failure {
+    Failure::new(STATUS_UNKNOWN, why)
+}
+
+fn mount_table(e: std::io::Error) -> Failure {
+    unknown(format_args!("mount table: {e}"))
+}
+
+/// What is mounted, each file system once, wherever else it is mounted too.
+fn all_mounted() -> Result<Vec<Report>, Failure> {
+    let mut seen = BTreeSet::new();
+    let mut volumes = Vec::new();
+    let entries = table::read().map_err(mount_table)?;
+    for entry in entries.into_iter().filter(Entry::is_quayfs) {
+        if !seen.insert(entry.device.clone()) {
+            continue;
+        }
+        match of_mount(&entry) {
+            Ok(report) => volumes.push(report),
+            Err(failure) => warn(failure.line),
+        }
+    }
+    Ok(volumes)
+}
+
+fn of_target(target: &Path) -> Result<Report, Failure> {
+    let path = table::resolve(target).map_err(|e| unreached(STATUS_UNKNOWN, target, &e))?;
+    match table::mount_for(&path).map_err(mount_table)? {
+        Some(entry) => of_mount(&entry),
+        None => glance(&path)
+            .map(|volume| Report::at_rest(&volume))
+            .map_err(unopened(STATUS_UNKNOWN)),
+    }
+}
+
+/// How a mount is. One whose daemon does not answer is described by what lies on the media.
+fn of_mount(entry: &Entry) -> Result<Report, Failure> {
+    let shown = quayfs_shown::path(&entry.target);
+    let unserved = match server::ask(entry, PATIENCE) {
+        Ok(text) => {
+            let status: Value = serde_json::from_str(&text)
+                .map_err(|e| unknown(format_args!("{shown} answers nonsense about itself: {e}")))?;
+            return Ok(Report::live(&entry.target, &status));
+        }
+        Err(Errno::NOTCONN) => Unserved::Dead,
+        Err(Errno::TIMEDOUT) if is_stopped(entry) => Unserved::Stopped,
+        Err(Errno::TIMEDOUT) => Unserved::Silent,
+        Err(Errno::ACCESS | Errno::PERM) => {
+            return Err(unknown(format_args!(
+                "permission denied: {shown} was mounted by another user, for that user alone (no allow_other)"
+            )));
+        }
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => {
+            return Err(unknown(format_args!(
+                "{shown} is {}, not QuayFS",
+                entry.fstype
+            )));
+        }
+        Err(e) => return Err(unknown(format_args!("{shown} does not answer: {e}"))),
+    };
+    let volume = glance(Path::new(&entry.source)).ok();
+    Ok(Report::unserved(entry, unserved, volume.as_ref()))
+}
+
+fn is_stopped(entry: &Entry) -> bool {
+    server::Server::of(entry).is_some_and(|server| server.is_stopped())
+}

@@ -1,0 +1,279 @@
+//! Whether a volume is well, and what to do where it is not.
+
+use super::report::{Report, State};
+use crate::cli::exit;
+use crate::cli::units::{percent, span};
+use serde::Serialize;
+
+/// How a volume is; what comes later is worse.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Health {
+    /// There is nothing to say against it.
+    #[default]
+    Ok,
+    /// It works, and something is to be looked at.
+    Degraded,
+    /// It does not do what it is there for.
+    Failed,
+}
+
+impl Health {
+    /// The exit code that says so.
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Ok => exit::OK,
+            Self::Degraded => exit::STATUS_DEGRADED,
+            Self::Failed => exit::STATUS_FAILED,
+        }
+    }
+
+    /// The word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Degraded => "degraded",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// From this share on, in percent, something is nearly full.
+const NEARLY_FULL: u64 = 95;
+/// For how long the death of a daemon is worth a word, in seconds.
+const LATELY: u64 = 86_400;
+
+/// A complaint, and what to do about it if something is to be done.
+type Finding = (Health, String, Option<String>);
+
+/// What can be said against it, the worst first.
+fn findings(r: &Report) -> Vec<Finding> {
+    let mut all = Vec::new();
+    unserved(r, &mut all);
+    failures(r, &mut all);
+    damage(r, &mut all);
+    shortages(r, &mut all);
+    let worst_first = |f: &Finding| std::cmp::Reverse(f.0);
+    all.sort_by_key(worst_first);
+    all
+}
+
+/// Judges, and puts the verdict into the report.
+pub fn judge(r: &mut Report) {
+    let all = findings(r);
+    r.health = all.first().map(|f| f.0).unwrap_or_default();
+    r.reasons = all.iter().map(|f| f.1.clone()).collect();
+    let todo = all.into_iter().find_map(|f| f.2);
+    r.advice = todo.or_else(|| r.advice.take());
+}
+
+fn unserved(r: &Report, all: &mut Vec<Finding>) {
+    let (mnt, volume) = (r.shown_mountpoint(), r.shown_volume());
+    match r.state {
+        State::Mounted => {}
+        State::Dead => all.push((
+            Health::Failed,
+            "the daemon is gone: every call fails".into(),
+            Some(format!("`quayfs umount {mnt}`, then mount again")),
+        )),
+        State::Stopped => all.push((
+            Health::Failed,
+            "the daemon is stopped (SIGSTOP or a debugger): every call waits".into(),
+            Some("let it go on (`kill -CONT`), or find out what has stopped it".into()),
+        )),
+        State::Silent => all.push((
+            Health::Failed,
+            "the daemon has not answered within a second".into(),
+            Some("ask again; look at the log, and at the disks (`dmesg`)".into()),
+        )),
+        State::Unmounted if r.repairing => all.push((
+            Health::Failed,
+            "a repair has begun and not ended".into(),
+            Some(format!("`quayfs fsck --repair {volume}`")),
+        )),
+        State::Unmounted if r.clean.is_none() => all.push((
+            Health::Failed,
+            "the superblock is damaged".into(),
+            Some(format!("`quayfs fsck {volume}`")),
+        )),
+        State::InUse => all.push((
+            Health::Degraded,
+            "in use by a process whose mount cannot be seen from here".into(),
+            None,
+        )),
+        State::Unmounted if r.clean == Some(false) => all.push((
+            Health::Degraded,
+            "not unmounted cleanly".into(),
+            Some("mount it: that recovers what was durable".into()),
+        )),
+        State::Unmounted => {}
+    }
+}
+
+fn failures(r: &Report, all: &mut Vec<Finding>) {
+    let (mnt, volume) = (r.shown_mountpoint(), r.shown_volume());
+    if r.shut_down {
+        all.push((
+            Health::Failed,
+            "shut down on purpose: every call fails".into(),
+            Some(format!("`quayfs umount {mnt}`, then mount again")),
+        ));
+    }
+    if let Some(why) = &r.read_only_reason {
+        all.push((
+            Health::Failed,
+            format!("read-only: {why}"),
+            Some(format!(
+                "remove the cause, `quayfs umount {mnt}`, `quayfs fsck {volume}`"
+            )),
+        ));
+    }
+    if let Some(daemon) = &r.daemon
+        && daemon.restarts > 0
+        && daemon.uptime_seconds < LATELY
+    {
+        let cause = daemon.last_death.as_deref().unwrap_or("unknown");
+        let ago = span(daemon.uptime_seconds);
+        all.push((
+            Health::Degraded,
+            format!("the daemon before this one died {ago} ago ({cause})"),
+            Some("look at the log for the cause".into()),
+        ));
+    }
+}
+
+fn damage(r: &Report, all: &mut Vec<Finding>) {
+    let (mnt, volume) = (r.shown_mountpoint(), r.shown_volume());
+    let scrub = || Some(format!("`quayfs scrub {mnt}` names all damaged files"));
+    if r.errors.damage > 0 {
+        all.push((
+            Health::Degraded,
+            format!("damaged metadata was met {} times", r.errors.damage),
+            Some(format!(
+                "`quayfs umount {mnt}`, then `quayfs fsck --repair {volume}`"
+            )),
+        ));
+    }
+    if r.errors.reads > 0 {
+        let times = r.errors.reads;
+        let what = format!("{times} reads failed: blocks that are lost or unreadable");
+        all.push((Health::Degraded, what, scrub()));
+    }
+    if let Some(s) = r.scrub.as_ref().filter(|s| s.findings > 0) {
+        let what = format!("a scrub found {} damaged blocks or pages", s.findings);
+        all.push((Health::Degraded, what, scrub()));
+    }
+}
+
+fn shortages(r: &Report, all: &mut Vec<Finding>) {
+    let mut short = |what: &str, used: u64, total: u64, todo: &str| {
+        if total > 0 && used * 100 >= total * NEARLY_FULL {
+            let share = percent(used, total);
+            let todo = Some(todo.to_string());
+            all.push((Health::Degraded, format!("{what}: {share} in use"), todo));
+        }
+    };
+    if let Some(d) = &r.data {
+        short(
+            "data",
+            d.used_bytes,
+            d.total_bytes,
+            "remove files, or move them to a larger volume",
+        );
+    }
+    if let Some(i) = &r.inodes {
+        short("inodes", i.used, i.total, "remove files");
+    }
+    if let Some(region) = &r.region {
+        short(
+            "metadata in the region",
+            region.metadata_used_bytes,
+            region.metadata_bytes,
+            "remove files, or make the volume anew with a larger region",
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::tests::sample;
+    use super::*;
+
+    #[test]
+    fn a_volume_in_use_is_well() {
+        let mut r = sample();
+        judge(&mut r);
+        assert_eq!((r.health, r.reasons.len()), (Health::Ok, 0));
+    }
+
+    /// A change, what it makes of the health, and what it is about.
+    type Case = (fn(&mut Report), Health, &'static str);
+
+    #[test]
+    fn each_complaint_has_its_weight() {
+        let cases: [Case; 12] = [
+            (|r| r.state = State::Dead, Health::Failed, "gone"),
+            (|r| r.state = State::Stopped, Health::Failed, "stopped"),
+            (|r| r.state = State::Silent, Health::Failed, "not answered"),
+            (|r| r.state = State::InUse, Health::Degraded, "in use"),
+            (|r| r.shut_down = true, Health::Failed, "shut down"),
+            (
+                |r| r.read_only_reason = Some("the disk broke".into()),
+                Health::Failed,
+                "the disk broke",
+            ),
+            (|r| r.errors.damage = 1, Health::Degraded, "metadata"),
+            (|r| r.errors.reads = 1, Health::Degraded, "reads failed"),
+            (
+                |r| r.scrub.as_mut().unwrap().findings = 1,
+                Health::Degraded,
+                "scrub",
+            ),
+            (
+                |r| {
+                    let data = r.data.as_mut().unwrap();
+                    data.used_bytes = data.total_bytes * 95 / 100 + 1;
+                },
+                Health::Degraded,
+                "data: 95%",
+            ),
+            (
+                |r| r.daemon.as_mut().unwrap().restarts = 1,
+                Health::Degraded,
+                "died",
+            ),
+            (
+                |r| (r.state, r.clean) = (State::Unmounted, Some(false)),
+                Health::Degraded,
+                "cleanly",
+            ),
+        ];
+        for (change, health, about) in cases {
+            let mut r = sample();
+            change(&mut r);
+            judge(&mut r);
+            assert_eq!(r.health, health, "{about}");
+            assert!(r.reasons[0].contains(about), "{about}: {:?}", r.reasons);
+        }
+    }
+
+    #[test]
+    fn the_worst_comes_first_and_is_what_advice_is_about() {
+        let mut r = sample();
+        r.errors.reads = 1;
+        r.shut_down = true;
+        judge(&mut r);
+        assert_eq!(r.health, Health::Failed);
+        assert!(r.reasons[0].contains("shut down") && r.reasons.len() == 2);
+        assert!(r.advice.unwrap().contains("umount"));
+    }
+
+    #[test]
+    fn an_old_death_is_forgotten() {
+        let mut r = sample();
+        let daemon = r.daemon.as_mut().unwrap();
+        (daemon.restarts, daemon.uptime_seconds) = (1, LATELY);
+        judge(&mut r);
+        assert_eq!(r.health, Health::Ok);
+    }
+}

@@ -1,0 +1,138 @@
+//! What the log of a volume has kept: errors and scrubs, of earlier mounts too.
+//!
+//! The log is the record that outlives a mount: nothing of this is on the media, which a mount that has failed must not
+//! change any more.
+
+use serde::Serialize;
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::Path;
+use std::time::UNIX_EPOCH;
+
+/// Read of the end of each file: it is an answer within a second that is wanted, and a log is at most 8 MiB long.
+const TAIL: u64 = 8 << 20;
+
+/// A line of the log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Line {
+    /// When it was written, in seconds since 1970.
+    pub time: u64,
+    /// What it says.
+    pub what: String,
+}
+
+/// What a log and the one before it have.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Logged {
+    /// The file.
+    pub path: String,
+    /// Why it cannot be read.
+    pub unreadable: Option<String>,
+    /// How many errors are in it.
+    pub errors: u64,
+    /// The last one.
+    pub last_error: Option<Line>,
+    /// How the last scrub of a mount ended.
+    pub last_scrub: Option<Line>,
+}
+
+impl Logged {
+    /// Reads the log with this name.
+    pub fn read(path: &Path) -> Self {
+        let mut logged = Self {
+            path: path.display().to_string(),
+            ..Self::default()
+        };
+        let mut old = path.as_os_str().to_owned();
+        old.push(".old");
+        // Mostly there is none.
+        if let Ok(text) = tail(Path::new(&old)) {
+            logged.take(&text);
+        }
+        match tail(path) {
+            Ok(text) => logged.take(&text),
+            Err(e) => logged.unreadable = Some(e.to_string()),
+        }
+        logged
+    }
+
+    fn take(&mut self, text: &str) {
+        for line in text.lines() {
+            let Some((time, rest)) = line.trim_start().split_once(' ') else {
+                continue;
+            };
+            let found = |what: &str| Line {
+                time: seconds(time).unwrap_or_default(),
+                what: what.to_string(),
+            };
+            let rest = rest.trim_start();
+            if let Some(what) = rest.strip_prefix("ERROR ") {
+                self.errors += 1;
+                self.last_error = Some(found(what));
+            } else if let Some(what) = rest.strip_prefix("INFO scrub: ") {
+                self.last_scrub = Some(found(what));
+            }
+        }
+    }
+}
+
+fn seconds(time: &str) -> Option<u64> {
+    let time = humantime::parse_rfc3339(time).ok()?;
+    Some(time.duration_since(UNIX_EPOCH).ok()?.as_secs())
+}
+
+fn tail(path: &Path) -> std::io::Result<String> {
+    // A pipe would keep us waiting.
+    if !std::fs::metadata(path)?.is_file() {
+        return Err(std::io::Error::other("not a regular file"));
+    }
+    let mut file = File::open(path)?;
+    let len = file.seek(SeekFrom::End(0))?;
+    file.seek(SeekFrom::Start(len.saturating_sub(TAIL)))?;
+    let mut bytes = Vec::new();
+    file.take(TAIL).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOG: &str = "\
+1970-01-01T00:00:01.000000Z  INFO mounted
+1970-01-01T00:01:00.5Z ERROR damaged metadata: node 7
+not a line of a log
+1970-01-01T00:02:00Z  WARN odd
+1970-01-01T00:03:00Z  INFO scrub: Finished after 10 bytes, 0 blocks or pages damaged
+1970-01-01T01:00:00.999Z ERROR inode 9: bad
+";
+
+    #[test]
+    fn errors_and_scrubs_are_found() {
+        let mut logged = Logged::default();
+        logged.take(LOG);
+        let line = |time, what: &str| {
+            Some(Line {
+                time,
+                what: what.into(),
+            })
+        };
+        assert_eq!(logged.errors, 2);
+        assert_eq!(logged.last_error, line(3600, "inode 9: bad"));
+        let scrub = "Finished after 10 bytes, 0 blocks or pages damaged";
+        assert_eq!(logged.last_scrub, line(180, scrub));
+    }
+
+    #[test]
+    fn the_log_before_counts_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("quayfs.log");
+        assert!(Logged::read(&path).unreadable.is_some());
+        std::fs::write(dir.path().join("quayfs.log.old"), LOG).unwrap();
+        std::fs::write(&path, "1970-01-02T00:00:00Z ERROR newer\n").unwrap();
+        let logged = Logged::read(&path);
+        assert_eq!((logged.errors, logged.unreadable), (3, None));
+        let last = logged.last_error.unwrap();
+        assert_eq!((last.time, last.what.as_str()), (86_400, "newer"));
+    }
+}

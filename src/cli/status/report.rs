@@ -1,0 +1,353 @@
+//! What is known of a volume, from its daemon or from its media. `docs/status.md` describes it as JSON.
+
+use super::health::{Health, judge};
+use super::logged::Logged;
+use crate::cli::advice::advice;
+use crate::cli::log;
+use crate::mount::table::Entry;
+use quayfs_fs::uuid_text;
+use quayfs_fs::volume::Glance;
+use quayfs_layout::BLOCK;
+use quayfs_layout::jsb::Mode;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// Where a volume is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// A daemon serves it.
+    Mounted,
+    /// It is not mounted.
+    Unmounted,
+    /// A process uses it that cannot be seen from here.
+    InUse,
+    /// Its daemon is stopped.
+    Stopped,
+    /// Its daemon does not answer.
+    Silent,
+    /// Its daemon has died.
+    Dead,
+}
+
+/// Why a mount is not served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unserved {
+    /// The daemon has died.
+    Dead,
+    /// It is stopped.
+    Stopped,
+    /// It does not answer.
+    Silent,
+}
+
+/// What is known of a volume; `None` where it is not. Sizes are in bytes.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    pub volume: String,
+    pub mountpoint: Option<String>,
+    pub uuid: Option<String>,
+    pub label: Option<String>,
+    pub health: Health,
+    pub reasons: Vec<String>,
+    pub advice: Option<String>,
+    pub state: State,
+    pub clean: Option<bool>,
+    pub repairing: bool,
+    pub read_only: bool,
+    pub read_only_reason: Option<String>,
+    pub shut_down: bool,
+    pub backend: Option<String>,
+    pub durability: Option<String>,
+    pub options: Option<String>,
+    pub data: Option<Data>,
+    pub inodes: Option<Inodes>,
+    pub region: Option<Region>,
+    pub staged: Option<Staged>,
+    pub last_commit_seconds: Option<u64>,
+    pub uncommitted: Option<bool>,
+    pub scrub: Option<Scrub>,
+    pub errors: Errors,
+    pub log: Option<Logged>,
+    pub daemon: Option<Daemon>,
+}
+
+/// Room for data.
+#[derive(Clone, Debug, Serialize)]
+pub struct Data {
+    pub used_bytes: u64,
+    pub total_bytes: u64,
+}
+
+/// Room for files.
+#[derive(Clone, Debug, Serialize)]
+pub struct Inodes {
+    pub used: u64,
+    pub total: u64,
+}
+
+/// The region and its two parts that fill up.
+#[derive(Clone, Debug, Serialize)]
+pub struct Region {
+    pub bytes: u64,
+    pub staging_used_bytes: u64,
+    pub staging_bytes: u64,
+    pub metadata_used_bytes: u64,
+    pub metadata_bytes: u64,
+}
+
+/// Data that is not on the data device yet.
+#[derive(Clone, Debug, Serialize)]
+pub struct Staged {
+    pub bytes: u64,
+    /// What rounds have written in a second so far.
+    pub drain_bytes_per_second: Option<u64>,
+    pub drain_seconds: Option<u64>,
+}
+
+/// The last scrub of this mount.
+#[derive(Clone, Debug, Serialize)]
+pub struct Scrub {
+    pub state: String,
+    pub ended: Option<u64>,
+    pub bytes: u64,
+    pub total_bytes: u64,
+    pub findings: u64,
+}
+
+/// What has gone wrong since the mount.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Errors {
+    pub damage: u64,
+    pub reads: u64,
+    pub recent: Vec<Recent>,
+}
+
+/// Something that has.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Recent {
+    pub time: u64,
+    pub count: u64,
+    pub what: String,
+}
+
+/// The process that serves.
+#[derive(Clone, Debug, Serialize)]
+pub struct Daemon {
+    pub pid: u64,
+    pub version: Option<String>,
+    pub started: Option<u64>,
+    pub uptime_seconds: u64,
+    pub restarts: u64,
+    pub last_death: Option<String>,
+}
+
+impl Report {
+    fn empty(volume: String, state: State) -> Self {
+        Self {
+            volume,
+            mountpoint: None,
+            uuid: None,
+            label: None,
+            health: Health::Ok,
+            reasons: Vec::new(),
+            advice: None,
+            state,
+            clean: None,
+            repairing: false,
+            read_only: false,
+            read_only_reason: None,
+            shut_down: false,
+            backend: None,
+            durability: None,
+            options: None,
+            data: None,
+            inodes: None,
+            region: None,
+            staged: None,
+            last_commit_seconds: None,
+            uncommitted: None,
+            scrub: None,
+            errors: Errors::default(),
+            log: None,
+            daemon: None,
+        }
+    }
+
+    /// What the daemon of a mount says. It may be of another version than this program: what it does not say is not known.
+    pub fn live(mountpoint: &Path, s: &Value) -> Self {
+        let text = |key: &str| s[key].as_str().map(str::to_string);
+        let mut r = Self {
+            mountpoint: Some(mountpoint.to_string_lossy().into_owned()),
+            uuid: text("uuid"),
+            label: text("label").filter(|label| !label.is_empty()),
+            advice: advice(s).into_iter().next(),
+            read_only: s["read_only"].as_bool().unwrap_or_default(),
+            read_only_reason: text("read_only_reason"),
+            shut_down: s["shut_down"].as_bool().unwrap_or_default(),
+            backend: text("backend"),
+            durability: text("durability"),
+            options: text("options"),
+            data: data(s),
+            inodes: inodes(s),
+            region: region(s),
+            staged: staged(s),
+            last_commit_seconds: s["commit_age_ms"].as_u64().map(|ms| ms / 1000),
+            uncommitted: uncommitted(s),
+            scrub: scrub(&s["scrub"]),
+            errors: errors(s),
+            daemon: daemon(s),
+            ..Self::empty(text("volume").unwrap_or_default(), State::Mounted)
+        };
+        // A daemon that is older does not say where it logs.
+        let path = text("log").map(PathBuf::from);
+        r.log = path.map(|path| Logged::read(&path));
+        judge(&mut r);
+        r
+    }
+
+    /// A volume that no mount in sight serves.
+    pub fn at_rest(volume: &Glance) -> Self {
+        let state = match volume.in_use {
+            true => State::InUse,
+            false => State::Unmounted,
+        };
+        let mut r = Self::empty(volume.path.to_string_lossy().into_owned(), state);
+        r.know(volume);
+        judge(&mut r);
+        r
+    }
+
+    /// A mount without an answer; `volume`: what is on the media, if that can be told.
+    pub fn unserved(entry: &Entry, why: Unserved, volume: Option<&Glance>) -> Self {
+        let state = match why {
+            Unserved::Dead => State::Dead,
+            Unserved::Stopped => State::Stopped,
+            Unserved::Silent => State::Silent,
+        };
+        let mut r = Self::empty(entry.source.to_string_lossy().into_owned(), state);
+        r.mountpoint = Some(entry.target.to_string_lossy().into_owned());
+        if let Some(volume) = volume {
+            r.know(volume);
+        }
+        judge(&mut r);
+        r
+    }
+
+    /// Adds what the media say.
+    fn know(&mut self, volume: &Glance) {
+        let label = String::from_utf8_lossy(&volume.config.label);
+        let label = label.trim_end_matches('\0');
+        self.uuid = Some(uuid_text(volume.config.uuid));
+        self.label = Some(label.to_string()).filter(|label| !label.is_empty());
+        self.backend = Some(volume.backend.to_string());
+        self.clean = volume.left.map(|left| left.clean);
+        self.repairing = volume.left.is_some_and(|left| left.repairing);
+        self.durability = volume.left.map(|left| match left.mode {
+            Mode::Op => "op".into(),
+            Mode::Commit => "commit".into(),
+        });
+        let to = log::destination(&volume.path, None).ok();
+        self.log = to.and_then(|to| to.path()).map(|path| Logged::read(&path));
+    }
+
+    /// The mount point as messages name it.
+    pub fn shown_mountpoint(&self) -> String {
+        let path = self.mountpoint.as_deref().unwrap_or_default();
+        quayfs_shown::text(path)
+    }
+
+    /// The volume as messages name it.
+    pub fn shown_volume(&self) -> String {
+        quayfs_shown::text(&self.volume)
+    }
+}
+
+const B: u64 = BLOCK as u64;
+
+fn data(s: &Value) -> Option<Data> {
+    let total = s["blocks"].as_u64()?;
+    let free = s["blocks_free"].as_u64()?;
+    Some(Data {
+        used_bytes: total.saturating_sub(free) * B,
+        total_bytes: total * B,
+    })
+}
+
+fn inodes(s: &Value) -> Option<Inodes> {
+    let total = s["files"].as_u64()?;
+    Some(Inodes {
+        used: total.saturating_sub(s["files_free"].as_u64()?),
+        total,
+    })
+}
+
+fn region(s: &Value) -> Option<Region> {
+    let n = |key: &str| s[key].as_u64();
+    Some(Region {
+        bytes: n("pmem_bytes")?,
+        staging_used_bytes: n("slots_used")? * B,
+        staging_bytes: n("slots")? * B,
+        metadata_used_bytes: n("node_pages_used")? * B,
+        metadata_bytes: n("node_pages")? * B,
+    })
+}
+
+fn staged(s: &Value) -> Option<Staged> {
+    let bytes = s["staged_blocks"].as_u64()? * B;
+    let counter = |name: &str| s["counters"][name].as_u64().filter(|n| *n > 0);
+    let written = counter("blocks_written").zip(counter("round_us"));
+    let rate = written.map(|(blocks, us)| u128::from(blocks * B) * 1_000_000 / u128::from(us));
+    let rate = rate
+        .and_then(|rate| u64::try_from(rate).ok())
+        .filter(|r| *r > 0);
+    let seconds = match bytes {
+        0 => Some(0),
+        _ => rate.map(|rate| bytes.div_ceil(rate)),
+    };
+    Some(Staged {
+        bytes,
+        drain_bytes_per_second: rate,
+        drain_seconds: seconds,
+    })
+}
+
+fn uncommitted(s: &Value) -> Option<bool> {
+    let [last, committed] = [0, 2].map(|at| s["sequence"][at].as_u64());
+    (s["durability"] == "commit").then_some(last? > committed?)
+}
+
+fn scrub(s: &Value) -> Option<Scrub> {
+    let n = |key: &str| s[key].as_u64().unwrap_or_default();
+    Some(Scrub {
+        state: s["state"].as_str()?.into(),
+        ended: s["ended"].as_u64(),
+        bytes: n("bytes"),
+        total_bytes: n("total_bytes"),
+        findings: n("findings"),
+    })
+}
+
+fn errors(s: &Value) -> Errors {
+    Errors {
+        damage: s["damage_met"].as_u64().unwrap_or_default(),
+        reads: s["counters"]["read_errors"].as_u64().unwrap_or_default(),
+        recent: serde_json::from_value(s["errors"].clone()).unwrap_or_default(),
+    }
+}
+
+fn daemon(s: &Value) -> Option<Daemon> {
+    Some(Daemon {
+        pid: s["pid"].as_u64()?,
+        version: s["version"].as_str().map(str::to_string),
+        started: s["started"].as_u64(),
+        uptime_seconds: s["uptime_ms"].as_u64().unwrap_or_default() / 1000,
+        restarts: s["restarts"].as_u64().unwrap_or_default(),
+        last_death: s["last_death"].as_str().map(str::to_string),
+    })
+}
+
+#[cfg(test)]
+#[path = "report_tests.rs"]
+pub mod tests;

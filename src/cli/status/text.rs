@@ -1,0 +1,325 @@
+//! A report on one screen: a line for each thing that an administrator asks about, at most 80 columns wide.
+
+use super::report::{Report, Scrub, State};
+use crate::cli::units::{date, percent, span};
+use quayfs_options::format_size;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Columns of a terminal.
+const WIDTH: usize = 80;
+/// Columns before what is said.
+const INDENT: usize = 14;
+
+/// The lines about one volume.
+pub fn block(r: &Report) -> String {
+    let mut out = Lines(String::new());
+    let name = match &r.mountpoint {
+        Some(_) => r.shown_mountpoint(),
+        None => r.shown_volume(),
+    };
+    let health = r.health.word();
+    out.0 = format!("{name}: {health}\n");
+    r.reasons.iter().for_each(|why| out.put("because", why));
+    out.put("volume", &volume(r));
+    if let Some(backend) = backend(r) {
+        out.put("backend", &backend);
+    }
+    if let Some((power, death)) = survival(r) {
+        out.put("power loss", power);
+        out.put("dead daemon", death);
+    }
+    fill(r, &mut out);
+    if let Some(commit) = commit(r) {
+        out.put("commit", &commit);
+    }
+    out.put("scrub", &scrub(r));
+    out.put("errors", &errors(r));
+    if let Some(daemon) = daemon(r) {
+        out.put("daemon", &daemon);
+    }
+    if let Some(advice) = &r.advice {
+        out.put("advice", advice);
+    }
+    out.0
+}
+
+struct Lines(String);
+
+impl Lines {
+    /// A line, and those that it takes beyond the width.
+    fn put(&mut self, name: &str, said: &str) {
+        let mut line = format!("  {name:<width$}", width = INDENT - 2);
+        let mut is_empty = true;
+        for word in quayfs_shown::text(said).split(' ') {
+            if !is_empty && line.chars().count() + 1 + word.chars().count() > WIDTH {
+                self.end(&line);
+                line = " ".repeat(INDENT);
+                is_empty = true;
+            }
+            if !is_empty {
+                line.push(' ');
+            }
+            line.push_str(word);
+            is_empty = false;
+        }
+        self.end(&line);
+    }
+
+    fn end(&mut self, line: &str) {
+        self.0.push_str(line.trim_end());
+        self.0.push('\n');
+    }
+}
+
+fn volume(r: &Report) -> String {
+    let mut said = r.shown_volume();
+    if let Some(label) = &r.label {
+        said = format!("{said}, label {label}");
+    }
+    let state = match (r.state, r.clean) {
+        (State::Mounted, _) if r.read_only => ", mounted read-only",
+        (State::Mounted, _) => "",
+        (State::Unmounted, Some(true)) => ", not mounted, clean",
+        (State::Unmounted, _) => ", not mounted",
+        _ => ", not served",
+    };
+    said + state
+}
+
+fn backend(r: &Report) -> Option<String> {
+    let what = match r.backend.as_deref()? {
+        "dax" => "dax: the region is persistent memory",
+        "file" => "file: the region is on a disk",
+        "volatile" => "volatile: the region is in ordinary memory",
+        other => other,
+    };
+    Some(match r.durability.as_deref() {
+        Some(durability) => format!("{what}; durability={durability}"),
+        None => what.into(),
+    })
+}
+
+/// What outlives a power failure, and the death of the daemon.
+fn survival(r: &Report) -> Option<(&'static str, &'static str)> {
+    let options = r.options.as_deref().unwrap_or_default();
+    let has = |option: &str| options.split(',').any(|o| o == option);
+    let collects = has("writeback");
+    let by_op = r.durability.as_deref()? == "op";
+    if r.state != State::Mounted {
+        return None;
+    }
+    let power = match (r.backend.as_deref()?, by_op) {
+        ("volatile", _) => "the volume is lost",
+        (_, true) if collects => "all calls survive; written data from fsync on",
+        (_, true) => "every call that has returned survives",
+        (_, false) => "all up to the last commit survives; fsync is one",
+    };
+    let death = match (by_op, has("restart")) {
+        (_, true) => "another one goes on, and nothing is lost",
+        (true, false) => "every call that has returned survives; mount again",
+        (false, false) => "as power loss: all up to the last commit; mount again",
+    };
+    let death = match (r.backend.as_deref()?, by_op, has("restart")) {
+        ("volatile", false, false) => "all up to the last commit survives; mount again",
+        _ => death,
+    };
+    Some((power, death))
+}
+
+fn fill(r: &Report, out: &mut Lines) {
+    let share = |used: u64, total: u64| {
+        let (used_text, total_text) = (format_size(used), format_size(total));
+        format!("{used_text} of {total_text} ({})", percent(used, total))
+    };
+    if let Some(d) = &r.data {
+        let mut said = share(d.used_bytes, d.total_bytes);
+        if let Some(i) = &r.inodes {
+            let part = percent(i.used, i.total);
+            said += &format!("; inodes {} of {} ({part})", i.used, i.total);
+        }
+        out.put("data", &said);
+    }
+    if let Some(region) = &r.region {
+        let staging = share(region.staging_used_bytes, region.staging_bytes);
+        let metadata = share(region.metadata_used_bytes, region.metadata_bytes);
+        out.put("region", &format!("metadata {metadata}; staging {staging}"));
+    }
+    if let Some(s) = &r.staged {
+        let size = format_size(s.bytes);
+        let said = match (s.bytes, s.drain_seconds, s.drain_bytes_per_second) {
+            (0, ..) => "nothing".into(),
+            (_, Some(seconds), Some(rate)) => {
+                let (time, rate) = (span(seconds.max(1)), format_size(rate));
+                format!("{size}, drained in about {time} at {rate}/s")
+            }
+            _ => format!("{size}; nothing has been drained yet, so no telling how fast"),
+        };
+        out.put("staged", &said);
+    }
+}
+
+fn commit(r: &Report) -> Option<String> {
+    let durability = r.durability.as_deref()?;
+    if r.state != State::Mounted {
+        return None;
+    }
+    let last = match (durability, r.last_commit_seconds) {
+        ("op", _) => return Some("each call is one".into()),
+        (_, Some(ago)) => format!("{} ago", span(ago)),
+        (_, None) => "none since the mount".into(),
+    };
+    Some(match r.uncommitted {
+        Some(true) => format!("{last}; something waits for the next one"),
+        Some(false) => format!("{last}; nothing waits for one"),
+        None => last,
+    })
+}
+
+fn ago(time: u64) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.unwrap_or_default().as_secs();
+    format!("{} ({} ago)", date(time), span(now.saturating_sub(time)))
+}
+
+fn scrub(r: &Report) -> String {
+    let logged = r.log.as_ref().and_then(|log| log.last_scrub.as_ref());
+    match &r.scrub {
+        Some(s) if s.state != "never" => this_mounts(s),
+        _ => match logged {
+            Some(line) => format!("{}: {}", ago(line.time), line.what),
+            None => "never, as far as the log goes".into(),
+        },
+    }
+}
+
+fn this_mounts(s: &Scrub) -> String {
+    let found = match s.findings {
+        0 => "nothing found".into(),
+        n => format!("{n} blocks or pages damaged"),
+    };
+    let read = format_size(s.bytes);
+    match (s.state.as_str(), s.ended) {
+        ("running", _) => {
+            let part = percent(s.bytes, s.total_bytes);
+            format!(
+                "running, {part} of about {}, {found}",
+                format_size(s.total_bytes)
+            )
+        }
+        ("finished", Some(time)) => format!("{}: {read} verified, {found}", ago(time)),
+        (state, Some(time)) => format!("{}: {state} after {read}, {found}", ago(time)),
+        (state, None) => format!("{state} after {read}, {found}"),
+    }
+}
+
+fn errors(r: &Report) -> String {
+    let e = &r.errors;
+    let mut said = match (r.state, e.damage + e.reads, e.recent.last()) {
+        (State::Mounted, 0, None) => "none since the mount".to_string(),
+        (State::Mounted, n, None) => format!("{n} since the mount"),
+        (State::Mounted, n, Some(last)) => {
+            let n = n.max(e.recent.iter().map(|r| r.count).sum());
+            format!(
+                "{n} since the mount, last {}: {}",
+                ago(last.time),
+                last.what
+            )
+        }
+        _ => String::new(),
+    };
+    let Some(log) = &r.log else {
+        return if said.is_empty() {
+            "unknown".into()
+        } else {
+            said
+        };
+    };
+    if !said.is_empty() {
+        said += "; ";
+    }
+    match (&log.unreadable, &log.last_error) {
+        (_, Some(last)) if e.recent.is_empty() => {
+            let (n, path) = (log.errors, &log.path);
+            format!(
+                "{said}{n} in {path}, last {}: {}",
+                ago(last.time),
+                last.what
+            )
+        }
+        (_, Some(_)) => format!("{said}{} in {}", log.errors, log.path),
+        (Some(why), None) => format!("{said}no log: {} ({why})", log.path),
+        (None, None) => format!("{said}none in {}", log.path),
+    }
+}
+
+fn daemon(r: &Report) -> Option<String> {
+    let d = r.daemon.as_ref()?;
+    let version = d.version.as_deref().unwrap_or("of another version");
+    let up = span(d.uptime_seconds);
+    let restarts = d.restarts;
+    Some(format!(
+        "{version}, pid {}, up {up}, {restarts} restarts",
+        d.pid
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::report::tests::sample;
+    use super::*;
+
+    #[test]
+    fn a_volume_that_is_well_fits_a_screen() {
+        let text = block(&sample());
+        assert!(text.starts_with("/mnt/q: ok\n"), "{text}");
+        assert!((10..=15).contains(&text.lines().count()), "{text}");
+        for line in text.lines() {
+            assert!(line.chars().count() <= WIDTH, "{line}");
+        }
+        for said in [
+            "  data        1000 KiB of 3.9 MiB (25%); inodes 10 of 100 (10%)",
+            "  staged      120 KiB, drained in about 3 s at 40 KiB/s",
+            "  commit      2 s ago; nothing waits for one",
+            "  daemon      0.1.0, pid 17, up 1 min 5 s, 0 restarts",
+        ] {
+            assert!(text.lines().any(|l| l == said), "{said}\n{text}");
+        }
+    }
+
+    #[test]
+    fn long_lines_are_broken_between_words() {
+        let mut out = Lines(String::new());
+        out.put("dead daemon", &"word ".repeat(40));
+        let lines: Vec<_> = out.0.lines().collect();
+        assert!(lines.len() > 2 && lines.iter().all(|l| l.len() <= WIDTH));
+        assert!(lines[0].starts_with("  dead daemon word "), "{}", lines[0]);
+        assert!(lines[1].starts_with(&format!("{}word", " ".repeat(INDENT))));
+        assert_eq!(out.0.matches("word").count(), 40);
+    }
+
+    #[test]
+    fn what_survives_depends_on_backend_and_options() {
+        let said = |backend: &str, durability: &str, options: &str| {
+            let mut r = sample();
+            r.backend = Some(backend.into());
+            r.durability = Some(durability.into());
+            r.options = Some(options.into());
+            survival(&r).unwrap()
+        };
+        assert!(said("dax", "op", "rw").0.contains("every call"));
+        assert!(said("dax", "op", "rw,writeback").0.contains("fsync"));
+        assert!(
+            said("dax", "op", "rw,data=writeback")
+                .0
+                .contains("every call")
+        );
+        assert!(said("file", "commit", "rw").1.contains("last commit"));
+        assert!(
+            said("file", "commit", "rw,restart")
+                .1
+                .contains("nothing is lost")
+        );
+        assert_eq!(said("volatile", "op", "rw").0, "the volume is lost");
+        assert!(!said("volatile", "commit", "rw").1.contains("power"));
+    }
+}

@@ -1,0 +1,82 @@
+//! Spans, dates and shares as people read them.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+/// A span in its two largest units: `3 d 4 h`, `2 min`, `0 s`.
+pub fn span(seconds: u64) -> String {
+    const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3600, "h"), (60, "min"), (1, "s")];
+    let Some(at) = UNITS.iter().position(|(n, _)| seconds >= *n) else {
+        return "0 s".into();
+    };
+    let (n, unit) = UNITS[at];
+    let whole = format!("{} {unit}", seconds / n);
+    match UNITS.get(at + 1) {
+        Some((m, unit)) if seconds % n / m > 0 => format!("{whole} {} {unit}", seconds % n / m),
+        _ => whole,
+    }
+}
+
+/// A moment, given in seconds since 1970, as date and time of day.
+pub fn date(seconds: u64) -> String {
+    // Beyond that no date can be told: year 9999.
+    const LAST: u64 = 253_402_300_799;
+    let then = UNIX_EPOCH + Duration::from_secs(seconds.min(LAST));
+    let text = humantime::format_rfc3339_seconds(then).to_string();
+    format!("{} UTC", text.trim_end_matches('Z').replace('T', " "))
+}
+
+/// How much of a whole that is, in percent. Never 100 while there is something left, nor 0 while there is something.
+pub fn percent(part: u64, whole: u64) -> String {
+    let exact = part as f64 * 100.0 / whole.max(1) as f64;
+    match exact {
+        _ if part == 0 => "0%".into(),
+        _ if exact < 1.0 => "<1%".into(),
+        _ if part < whole && exact > 99.0 => ">99%".into(),
+        _ => format!("{exact:.0}%"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_have_two_units_at_most() {
+        for (seconds, text) in [
+            (0, "0 s"),
+            (59, "59 s"),
+            (60, "1 min"),
+            (61, "1 min 1 s"),
+            (3600, "1 h"),
+            (3659, "1 h"),
+            (2 * 86_400 + 5 * 3600 + 59 * 60, "2 d 5 h"),
+        ] {
+            assert_eq!(span(seconds), text);
+        }
+    }
+
+    #[test]
+    fn dates_are_told_in_full() {
+        assert_eq!(date(0), "1970-01-01 00:00:00 UTC");
+        // 30 years, 7 of them with a 29th of February.
+        assert_eq!(
+            date((30 * 365 + 7) * 86_400 + 61),
+            "2000-01-01 00:01:01 UTC"
+        );
+        assert!(date(u64::MAX).starts_with("9999-12-31"));
+    }
+
+    #[test]
+    fn shares_do_not_hide_what_is_there() {
+        for (part, whole, text) in [
+            (0, 0, "0%"),
+            (0, 10, "0%"),
+            (1, 1000, "<1%"),
+            (1, 2, "50%"),
+            (999, 1000, ">99%"),
+            (1000, 1000, "100%"),
+        ] {
+            assert_eq!(percent(part, whole), text);
+        }
+    }
+}
