@@ -74,7 +74,7 @@ pub use ops::quota::{QUOTAS_MAX, Quota, SetQuota};
 pub use ops::rename::RenameFlags;
 pub use ops::statfs::StatFs;
 pub use ops::xattr::{Cause, SetXattr};
-pub use status::{Status, uuid_text};
+pub use status::{Latencies, Status, uuid_text};
 
 // What the calls take and return, for those that use nothing else of the crates below.
 pub use quayfs_layout::Ino;

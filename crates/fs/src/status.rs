@@ -110,8 +110,21 @@ pub struct Status {
     pub transport: &'static str,
     /// Messages of the kernel since the mount, by kind; the server knows.
     pub messages: BTreeMap<&'static str, u64>,
+    /// How long requests took, by kind; the server knows.
+    pub latencies: BTreeMap<&'static str, Latencies>,
+    /// Tasks that make the most requests, and about how many; the server knows.
+    pub tasks: BTreeMap<u32, u64>,
     /// Counters since the mount.
     pub counters: Snapshot,
+}
+
+/// How long requests of one kind took, from being read by the daemon to the answer.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Latencies {
+    /// How many took at most 1024 ns, how many of the others twice that, and so on; the last ones that are not 0.
+    pub classes: Vec<u64>,
+    /// Nanoseconds that all of them took.
+    pub nanos: u64,
 }
 
 /// A UUID in its usual spelling.
@@ -191,6 +204,8 @@ impl Fs {
             scrub: self.scrub.status(),
             transport: "",
             messages: BTreeMap::new(),
+            latencies: BTreeMap::new(),
+            tasks: BTreeMap::new(),
             counters: self.counters(),
         }
     }

@@ -16,6 +16,7 @@ use crate::answer::{Answer, Errno, Out, SHORT};
 use crate::gate::PutOff;
 use crate::guard;
 use crate::handshake::has_ended;
+use crate::latency::Timed;
 use crate::request::{Op, Request};
 use crate::service::Service;
 use crate::wire::{InHeader, IoctlIn, Opcode, OutHeader};
@@ -103,13 +104,15 @@ pub struct Postponed {
     reply: Option<Reply>,
     /// Dropped after the answer.
     _put_off: Option<PutOff>,
+    timed: Timed,
 }
 
 impl Postponed {
-    pub(crate) fn new(unique: u64, reply: Reply, put_off: Option<PutOff>) -> Self {
+    pub(crate) fn new(unique: u64, reply: Reply, timed: Timed, put_off: Option<PutOff>) -> Self {
         Self {
             unique,
             reply: Some(reply),
+            timed,
             _put_off: put_off,
         }
     }
@@ -122,6 +125,7 @@ impl Postponed {
     fn give(&mut self, answer: Answer) {
         if let Some(reply) = self.reply.take() {
             reply.give(self.unique, answer, Vec::new());
+            self.timed.end();
         }
     }
 }
@@ -178,7 +182,7 @@ impl Mailbox {
 /// What the threads do.
 #[derive(Debug)]
 enum Job {
-    Answer(DeferredRequest, Reply),
+    Answer(DeferredRequest, Reply, Timed),
     CatchUp,
 }
 
@@ -197,9 +201,9 @@ pub(crate) fn deferred_queue() -> (DeferredQueue, Arc<Waiting>) {
 }
 
 impl DeferredQueue {
-    pub(crate) fn send(&self, held: DeferredRequest, reply: Reply) {
+    pub(crate) fn send(&self, held: DeferredRequest, reply: Reply, timed: Timed) {
         // The receiver stays as long as there is a sender.
-        let _ = self.0.send(Job::Answer(held, reply));
+        let _ = self.0.send(Job::Answer(held, reply, timed));
     }
 
     /// An answer was given that could not wait for the kernel: what it left is done now.
@@ -214,7 +218,10 @@ impl Waiting {
         loop {
             let job = self.0.lock().unwrap_or_else(PoisonError::into_inner).recv();
             match job {
-                Ok(Job::Answer(held, reply)) => answer(service, &held, reply),
+                Ok(Job::Answer(held, reply, timed)) => {
+                    answer(service, &held, reply);
+                    timed.end();
+                }
                 Ok(Job::CatchUp) => guard::catch_up(service),
                 Err(_) => return,
             }

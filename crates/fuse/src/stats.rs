@@ -1,13 +1,16 @@
 //! How many messages of which kind, counted without a shared cache line.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
 
 use crate::cpu_latency::CpuLatency;
-use crate::wire::Opcode;
+use crate::latency::{Began, Counted, Latencies, Tasks};
+use crate::wire::{InHeader, Opcode};
 
 const KINDS: usize = crate::wire::OPCODES_END;
 
@@ -15,6 +18,8 @@ const KINDS: usize = crate::wire::OPCODES_END;
 #[derive(Debug)]
 pub(crate) struct Tally {
     kinds: CachePadded<[AtomicU64; KINDS]>,
+    latencies: CachePadded<[Counted; KINDS]>,
+    tasks: Tasks,
     awake: Arc<CpuLatency>,
 }
 
@@ -25,6 +30,23 @@ impl Tally {
             n.store(n.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         }
         self.awake.notice();
+    }
+
+    /// Counts a message, and begins to time it. Only the owner calls it.
+    pub(crate) fn begin(&self, header: &InHeader) -> Began {
+        self.count(header.opcode);
+        self.tasks.count(header.pid);
+        Began {
+            opcode: header.opcode,
+            at: Instant::now(),
+        }
+    }
+
+    /// A message has been answered.
+    pub(crate) fn took(&self, began: Began) {
+        if let Some(counted) = self.latencies.get(began.opcode as usize) {
+            counted.took(began.at.elapsed());
+        }
     }
 }
 
@@ -41,6 +63,8 @@ impl Stats {
     pub(crate) fn tally(&self) -> Arc<Tally> {
         let tally = Arc::new(Tally {
             kinds: CachePadded::new(std::array::from_fn(|_| AtomicU64::new(0))),
+            latencies: CachePadded::new(std::array::from_fn(|_| Counted::new())),
+            tasks: Tasks::new(),
             awake: Arc::clone(&self.awake),
         });
         self.lock().push(Arc::clone(&tally));
@@ -83,6 +107,30 @@ impl Stats {
             })
             .filter(|(_, n)| *n > 0)
             .collect()
+    }
+
+    /// How long requests of each kind took that were answered, from being read to the answer.
+    pub fn latencies(&self) -> Vec<(Opcode, Latencies)> {
+        let tallies = self.lock();
+        let of = |op: &Opcode| {
+            let mut sum = Latencies::default();
+            tallies
+                .iter()
+                .for_each(|t| sum.add(&t.latencies[*op as usize]));
+            (*op, sum)
+        };
+        let all = Opcode::ALL.iter().map(of);
+        all.filter(|(_, sum)| sum.classes.iter().any(|n| *n > 0))
+            .collect()
+    }
+
+    /// The tasks that make the most requests, by their numbers where the mount was made, and about how many.
+    pub fn tasks(&self) -> BTreeMap<u32, u64> {
+        let mut sum = BTreeMap::new();
+        for (task, n) in self.lock().iter().flat_map(|t| t.tasks.all()) {
+            *sum.entry(task).or_default() += n;
+        }
+        sum
     }
 
     /// Messages of all kinds.

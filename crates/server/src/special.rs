@@ -1,6 +1,7 @@
 //! Attributes of the root directory that are none: what the mount says of itself, and what it can be
 //! told to do.
 
+use quayfs_fs::Latencies;
 use quayfs_fuse::wire::InHeader;
 use quayfs_fuse::{Answer, Errno};
 use quayfs_store::error::FsError;
@@ -9,6 +10,14 @@ use crate::convert::list_from;
 use crate::errno::{ToErrno, errno};
 use crate::service::Server;
 use crate::{QUOTA_XATTR, SCRUB_XATTR, STATUS_XATTR};
+
+fn counted(sum: &quayfs_fuse::Latencies) -> Latencies {
+    let last = sum.classes.iter().rposition(|n| *n > 0);
+    Latencies {
+        classes: sum.classes[..last.map_or(0, |at| at + 1)].to_vec(),
+        nanos: sum.nanos,
+    }
+}
 
 impl Server {
     /// What one of them says; `None` if the name is none of theirs.
@@ -23,6 +32,11 @@ impl Server {
                 .into_iter()
                 .map(|(opcode, n)| (opcode.name(), n))
                 .collect();
+            let latencies = self.stats.latencies().into_iter();
+            status.latencies = latencies
+                .map(|(op, sum)| (op.name(), counted(&sum)))
+                .collect();
+            status.tasks = self.stats.tasks();
             return Some(serde_json::to_vec(&status).map_err(|e| errno(&FsError::internal(e))));
         }
         let by = self.asker(header);

@@ -14,6 +14,7 @@ use crate::deferred::{DeferredQueue, DeferredRequest, Postponed, Reply};
 use crate::gate::{Begun, Pass};
 use crate::guard;
 use crate::handshake::{NegotiatedCapabilities, has_ended};
+use crate::latency::Timed;
 use crate::places::Places;
 use crate::request::{Op, Request};
 use crate::service::Service;
@@ -129,20 +130,27 @@ impl Worker {
         device: &Arc<OwnedFd>,
     ) -> io::Result<Kind> {
         let start = HEAD - size_of::<OutHeader>();
+        let mut began = None;
         let (unique, answer, len) = match Request::parse(message, self.agreed.setxattr_ext()) {
             Ok(request) => {
-                self.tally.count(request.header.opcode);
+                let now = self.tally.begin(&request.header);
+                began = Some(now);
+                let timed = || Timed {
+                    tally: Arc::clone(&self.tally),
+                    began: now,
+                };
                 if let Some(later) = &self.later
                     && let Some(held) = DeferredRequest::of(service, &request)
                 {
-                    later.send(held, Reply::Device(Arc::clone(device)));
+                    later.send(held, Reply::Device(Arc::clone(device)), timed());
                     return Ok(Kind::Later);
                 }
                 let mut out = Out::new(&mut reply[HEAD..]);
                 let unique = request.header.unique;
                 let mut postpone = || {
                     let put_off = self.pass.as_ref().map(Pass::put_off);
-                    Postponed::new(unique, Reply::Device(Arc::clone(device)), put_off)
+                    let reply = Reply::Device(Arc::clone(device));
+                    Postponed::new(unique, reply, timed(), put_off)
                 };
                 let answer = match &request.op {
                     Op::Fsync(_) | Op::Fsyncdir(_) => {
@@ -154,6 +162,7 @@ impl Worker {
                     return Ok(Kind::Later);
                 };
                 if request.op.is_silent() {
+                    self.tally.took(now);
                     return Ok(Kind::Silent);
                 }
                 (unique, answer, out.len())
@@ -175,6 +184,9 @@ impl Worker {
         };
         reply[start..HEAD].copy_from_slice(header.as_bytes());
         send(device, &reply[start..HEAD + len])?;
+        if let Some(began) = began {
+            self.tally.took(began);
+        }
         Ok(Kind::Answered)
     }
 }

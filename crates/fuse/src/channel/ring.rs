@@ -22,6 +22,7 @@ use crate::answer::{Answer, Errno, Out, SHORT};
 use crate::deferred::{DeferredQueue, DeferredRequest, Done, Mailbox, Postponed, Reply};
 use crate::guard::{self, answer};
 use crate::handshake::NegotiatedCapabilities;
+use crate::latency::{Began, Timed};
 use crate::request::{Op, Request};
 use crate::service::Service;
 use crate::stats::Tally;
@@ -176,7 +177,12 @@ impl Queue {
     }
 
     /// Has another thread answer what the entry asks, if there are enough entries.
-    fn hold(&mut self, index: usize, commit_id: u64, held: DeferredRequest) -> bool {
+    fn hold(
+        &mut self,
+        index: usize,
+        commit_id: u64,
+        (held, began): (DeferredRequest, Began),
+    ) -> bool {
         if !self.can_hold() {
             return false;
         }
@@ -190,7 +196,7 @@ impl Queue {
             index,
             commit_id,
         };
-        later.send(held, reply);
+        later.send(held, reply, timed(&self.tally, began));
         true
     }
 
@@ -302,20 +308,20 @@ impl Queue {
         let Ok((header, _)) = InHeader::read_from_prefix(&head.in_out) else {
             unreachable!("the field is longer than what it holds");
         };
-        self.tally.count(header.opcode);
+        let began = self.tally.begin(&header);
         let mut hurried = false;
         if self.later.is_some()
             && DeferredRequest::may_be(header.opcode)
             && let Ok(request) = Request::parse_split(header, &head.argument, &payload[..given])
             && let Some(held) = DeferredRequest::of(service, &request)
         {
-            if self.hold(index, commit_id, held) {
+            if self.hold(index, commit_id, (held, began)) {
                 return None;
             }
             hurried = true;
         }
         if Op::is_sync(header.opcode) && self.can_hold() {
-            return self.sync(index, header, service);
+            return self.sync(index, (header, began), service);
         }
         let (head, payload) = self.slots[index].parts();
         let (result, len) = if Op::answers_at_length(header.opcode) {
@@ -333,6 +339,7 @@ impl Queue {
             (result, len)
         };
         put_answer(head, (commit_id, header.unique), result, len);
+        self.tally.took(began);
         if hurried && let Some(later) = &self.later {
             later.catch_up();
         }
@@ -342,7 +349,12 @@ impl Queue {
 
 impl Queue {
     /// Answers `fsync` or `fsyncdir`. `None`: that happens later.
-    fn sync(&mut self, index: usize, header: InHeader, service: &dyn Service) -> Option<u64> {
+    fn sync(
+        &mut self,
+        index: usize,
+        (header, began): (InHeader, Began),
+        service: &dyn Service,
+    ) -> Option<u64> {
         let (head, _) = self.slots[index].parts();
         let commit_id = head.entry.commit_id;
         let mut postpone = || {
@@ -352,7 +364,7 @@ impl Queue {
                 index,
                 commit_id,
             };
-            Postponed::new(header.unique, reply, None)
+            Postponed::new(header.unique, reply, timed(&self.tally, began), None)
         };
         let mut room = [0; SHORT];
         let mut out = Out::new(&mut room);
@@ -368,7 +380,15 @@ impl Queue {
             return None;
         };
         put_answer(head, (commit_id, header.unique), answer, 0);
+        self.tally.took(began);
         Some(commit_id)
+    }
+}
+
+fn timed(tally: &Arc<Tally>, began: Began) -> Timed {
+    Timed {
+        tally: Arc::clone(tally),
+        began,
     }
 }
 
