@@ -3,6 +3,7 @@
 
 mod advice;
 mod args;
+mod asking;
 mod confine;
 mod daemon;
 mod ending;
@@ -19,6 +20,7 @@ mod mount;
 mod quota;
 mod restart;
 mod scrub;
+mod stats;
 mod status;
 mod succession;
 mod supervisor;
@@ -99,6 +101,7 @@ fn execute(command: Command) -> Result<u8, Failure> {
         Command::Scrub(args) => scrub::run(&args),
         Command::Quota(args) => quota::run(&args).map(|()| exit::OK),
         Command::Status(args) => status::run(&args),
+        Command::Stats(args) => stats::run(&args).map(|()| exit::OK),
         Command::Info(args) => info::run(&args).map(|()| exit::OK),
         Command::Restart(args) => restart::run(&args).map(|()| exit::OK),
         Command::Succession(args) => succession::run(&args).map(|()| exit::OK),
@@ -119,6 +122,7 @@ fn fault_code(command: &Command) -> u8 {
         | Command::Identify(_)
         | Command::Restart(_)
         | Command::Succession(_)
+        | Command::Stats(_)
         | Command::Probe(_) => exit::FAILED,
     }
 }

@@ -60,6 +60,10 @@ fn help_teaches() {
             ["--json", "degraded", "2 failed", "Exit codes: 0"],
         ),
         ("scrub", ["--rate", "--json", "4 damage", "Exit codes: 0"]),
+        (
+            "stats",
+            ["--openmetrics", "--listen", "Examples:", "Exit codes: 0"],
+        ),
         ("quota", ["--project", "--json", "EDQUOT", "Exit codes: 0"]),
         (
             "restart",
@@ -96,6 +100,8 @@ fn wrong_usage_is_one_line_that_names_the_help() {
         ("fsck v --mend", 16, "--mend"),
         ("info", 2, "quayfs info --help"),
         ("status --bad", 3, "quayfs status --help"),
+        ("stats", 2, "quayfs stats --help"),
+        ("stats m --json --openmetrics", 2, "quayfs stats --help"),
     ] {
         quayfs(line.split_whitespace()).fails(code, about);
     }
@@ -128,6 +134,9 @@ fn missing_things_are_named() {
     quayfs(["fsck", "/no/such/volume"]).fails(8, "/no/such/volume");
     quayfs(["info", "/no/such/volume"]).fails(1, "/no/such/volume");
     quayfs(["info", mnt]).fails(1, "quayfs mkfs");
+    quayfs(["status", "/no/such/volume"]).fails(3, "/no/such/volume");
+    quayfs(["stats", "/no/such/volume"]).fails(1, "/no/such/volume");
+    quayfs(["stats", vol]).fails(1, "not mounted");
 }
 
 #[test]

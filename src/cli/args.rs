@@ -4,7 +4,7 @@ mod mkfs;
 mod watching;
 
 pub use mkfs::Mkfs;
-pub use watching::{Info, Status};
+pub use watching::{Info, Stats, Status};
 
 use quayfs_fs::SetQuota;
 use quayfs_options::parse_size;
@@ -54,6 +54,8 @@ pub enum Command {
     Quota(Quota),
     /// Show whether volumes are well: health, fill, errors, and what to do.
     Status(Status),
+    /// Show all that a mount counts, or serve it to a monitoring system.
+    Stats(Stats),
     /// Show what a volume is.
     Info(Info),
     /// Replace the daemon of a mount, for instance by a newer one, while the mount is in use.

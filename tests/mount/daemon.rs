@@ -144,6 +144,86 @@ fn status_says_how_a_mount_is_whatever_its_daemon_does() {
     quayfs(["status", "/proc"]).fails(3, "/proc");
 }
 
+/// The samples of a metric in what `quayfs stats --json` prints.
+fn samples(stats: &Value, name: &str) -> Vec<Value> {
+    let all = stats["metrics"].as_array().unwrap();
+    let family = all.iter().find(|f| f["name"] == name);
+    family.unwrap()["samples"].as_array().unwrap().clone()
+}
+
+#[test]
+fn stats_count_what_a_program_does() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new(&[]);
+    let (_, mnt) = m.paths();
+    fs::write(m.0.mnt().join("file"), [7; 10_000]).unwrap();
+    let stats: Value = serde_json::from_str(&quayfs(["stats", &mnt, "--json"]).ok()).unwrap();
+    assert_eq!(stats["schema"], 1);
+    assert_eq!(
+        samples(&stats, "quayfs_written_bytes")[0]["value"],
+        10_000.0
+    );
+    let of_writes = |name: &str, suffix: &str| {
+        let found = samples(&stats, name)
+            .into_iter()
+            .find(|s| s["labels"]["kind"] == "write" && s["suffix"] == suffix);
+        found.unwrap()["value"].as_f64().unwrap()
+    };
+    let writes = of_writes("quayfs_messages", "_total");
+    assert!(writes >= 1.0);
+    assert_eq!(
+        of_writes("quayfs_request_seconds", "_count"),
+        writes,
+        "each is timed"
+    );
+    assert!(of_writes("quayfs_request_seconds", "_sum") > 0.0);
+    let text = quayfs(["stats", &mnt, "--openmetrics"]).ok();
+    assert!(text.ends_with("# EOF\n") && text.contains("quayfs_written_bytes_total{volume="));
+    assert!(
+        quayfs(["stats", &mnt])
+            .ok()
+            .contains("Bytes acknowledged by writes")
+    );
+    quayfs(["stats", &mnt, "--listen", "0.0.0.0:9641"]).fails(2, "127.0.0.1");
+}
+
+#[test]
+fn stats_are_served_until_a_signal_comes() {
+    use std::io::{BufRead, BufReader, Read, Write};
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new(&[]);
+    let (_, mnt) = m.paths();
+    let socket = m.0.dir().join("socket");
+    let place = format!("unix:{}", socket.display());
+    let mut server = Command::new(QUAYFS)
+        .args(["stats", &mnt, "--listen", &place])
+        .stdout(std::process::Stdio::piped())
+        .start()
+        .unwrap();
+    let mut said = String::new();
+    BufReader::new(server.stdout.take().unwrap())
+        .read_line(&mut said)
+        .unwrap();
+    assert_eq!(said, format!("listening: {place}\n"));
+    for _ in 0..2 {
+        let mut client = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+        client
+            .write_all(b"GET /metrics HTTP/1.1\r\nHost: q\r\n\r\n")
+            .unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+        assert!(answer.ends_with("# EOF\n"), "{answer}");
+    }
+    signal(server.id() as i32, "TERM");
+    assert!(server.wait().unwrap().success());
+    assert!(!socket.exists());
+}
+
 /// A daemon that is killed while it waits for an answer of its own never goes away: Linux does not let a
 /// process be killed while its request is being served, and the connection ends with the process that
 /// serves it.

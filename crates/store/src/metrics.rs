@@ -20,6 +20,9 @@ macro_rules! metrics {
             $($(#[doc = $doc])+ pub $name: u64,)+
         }
 
+        /// All counters by name, and what each counts.
+        pub const COUNTERS: &[(&str, &str)] = &[$((stringify!($name), concat!($($doc),+)),)+];
+
         impl Metrics {
             /// Reads all counters.
             pub fn snapshot(&self) -> Snapshot {
@@ -30,7 +33,8 @@ macro_rules! metrics {
 }
 
 metrics! {
-    /// Messages of the kernel. Not counted here but by the server.
+    /// Messages of the kernel.
+    // Not counted here but by the server.
     requests,
     /// Of those, writes.
     writes,
@@ -88,7 +92,8 @@ metrics! {
     range_waits,
     /// Staged writes that had to wait for the commit mutex of the file.
     commit_waits,
-    /// Operations that had to wait for staging slots. The journal counts this one, and all down to `central_waits`.
+    /// Operations that had to wait for staging slots.
+    // The journal counts this one, and all down to `central_waits`.
     slot_waits,
     /// Operations without data that had to wait for log space.
     log_waits,

@@ -28,6 +28,34 @@ pub struct Status {
     pub json: bool,
 }
 
+const STATS_HELP: &str = "\
+docs/stats.md describes the numbers. Those that a daemon counts begin anew with it.
+
+Examples:
+  quayfs stats /mnt/q                            a line for each number
+  quayfs stats /mnt/q --openmetrics              as Prometheus and others read it
+  quayfs stats /mnt/q --listen 127.0.0.1:9641    the same by HTTP, until it is interrupted
+
+Exit codes: 0 shown, 1 failed, 2 wrong usage.";
+
+/// Arguments of `stats`.
+#[derive(Debug, Args)]
+#[command(after_help = STATS_HELP)]
+pub struct Stats {
+    /// Where the volume is mounted, or the volume itself.
+    #[arg(value_name = "MOUNTPOINT")]
+    pub target: PathBuf,
+    /// Print one JSON object.
+    #[arg(long, conflicts_with_all = ["openmetrics", "listen"])]
+    pub json: bool,
+    /// Print the text format of OpenMetrics.
+    #[arg(long)]
+    pub openmetrics: bool,
+    /// Serve OpenMetrics by HTTP, to this machine only: unix:PATH or 127.0.0.1:PORT.
+    #[arg(long, value_name = "PLACE")]
+    pub listen: Option<String>,
+}
+
 const INFO_HELP: &str = "\
 How a volume is, `quayfs status` says.
 

@@ -1,0 +1,85 @@
+//! `quayfs stats`: all that a mount counts, for people, programs and monitoring.
+
+mod catalogue;
+mod http;
+mod openmetrics;
+
+use super::args;
+use super::asking;
+use super::exit::{FAILED, Failure, say, say_json};
+use crate::mount::server::PATIENCE;
+use crate::mount::table::Entry;
+use catalogue::{Family, Kind, families};
+use serde_json::{Value, json};
+
+/// Shows the numbers of a mount, or serves them.
+pub fn run(args: &args::Stats) -> Result<(), Failure> {
+    let entry = asking::mount_at(&args.target, FAILED)?;
+    if let Some(place) = &args.listen {
+        return http::serve(place, || openmetrics_of(&entry));
+    }
+    let (volume, families) = ask(&entry)?;
+    if args.json {
+        say_json(as_json(&volume, &families));
+    } else if args.openmetrics {
+        say_json(openmetrics::text(&families, &volume).trim_end());
+    } else {
+        say(table(&families).trim_end());
+    }
+    Ok(())
+}
+
+/// What is mounted, and its numbers.
+fn ask(entry: &Entry) -> Result<(String, Vec<Family>), Failure> {
+    let status = asking::status(entry, PATIENCE, FAILED)?;
+    let volume = status["volume"].as_str().unwrap_or_default().to_string();
+    Ok((volume, families(&status)))
+}
+
+fn openmetrics_of(entry: &Entry) -> Result<String, Failure> {
+    let (volume, families) = ask(entry)?;
+    Ok(openmetrics::text(&families, &volume))
+}
+
+fn as_json(volume: &str, families: &[Family]) -> Value {
+    let samples = |f: &Family| -> Vec<Value> {
+        let labels = |s: &catalogue::Sample| -> serde_json::Map<String, Value> {
+            let pairs = s.labels.iter().map(|(k, v)| (k.to_string(), json!(v)));
+            pairs.collect()
+        };
+        let one = |s: &catalogue::Sample| json!({ "suffix": s.suffix, "labels": labels(s), "value": s.value });
+        f.samples.iter().map(one).collect()
+    };
+    let all: Vec<Value> = families
+        .iter()
+        .map(|f| {
+            json!({
+                "name": f.name, "type": f.kind.word(), "unit": f.unit, "help": f.help, "samples": samples(f),
+            })
+        })
+        .collect();
+    json!({ "schema": 1, "volume": volume, "metrics": all })
+}
+
+/// A line for each number; of how long requests took, their number and what they took together.
+fn table(families: &[Family]) -> String {
+    let mut lines = Vec::new();
+    for f in families.iter().filter(|f| f.kind != Kind::Info) {
+        for s in f.samples.iter().filter(|s| s.suffix != "_bucket") {
+            let kind = s.labels.iter().map(|(_, v)| format!("{{{v}}}"));
+            let name = format!("{}{}{}", f.name, s.suffix, kind.collect::<String>());
+            lines.push((name, s.value.to_string(), &f.help));
+        }
+    }
+    let width = |of: fn(&(String, String, &String)) -> usize| lines.iter().map(of).max();
+    let (first, second) = (width(|l| l.0.len()), width(|l| l.1.len()));
+    let (first, second) = (first.unwrap_or(0), second.unwrap_or(0));
+    let line = |(name, value, help): &(String, String, &String)| {
+        format!("{name:first$}  {value:>second$}  {help}\n")
+    };
+    lines.iter().map(line).collect()
+}
+
+#[cfg(test)]
+#[path = "stats/openmetrics_tests.rs"]
+mod tests;
