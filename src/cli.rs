@@ -25,6 +25,7 @@ mod status;
 mod succession;
 mod supervisor;
 mod tools;
+mod top;
 mod turned;
 mod umount;
 mod units;
@@ -101,6 +102,7 @@ fn execute(command: Command) -> Result<u8, Failure> {
         Command::Scrub(args) => scrub::run(&args),
         Command::Quota(args) => quota::run(&args).map(|()| exit::OK),
         Command::Status(args) => status::run(&args),
+        Command::Top(args) => top::run(&args).map(|()| exit::OK),
         Command::Stats(args) => stats::run(&args).map(|()| exit::OK),
         Command::Info(args) => info::run(&args).map(|()| exit::OK),
         Command::Restart(args) => restart::run(&args).map(|()| exit::OK),
@@ -123,6 +125,7 @@ fn fault_code(command: &Command) -> u8 {
         | Command::Restart(_)
         | Command::Succession(_)
         | Command::Stats(_)
+        | Command::Top(_)
         | Command::Probe(_) => exit::FAILED,
     }
 }

@@ -64,6 +64,10 @@ fn help_teaches() {
             "stats",
             ["--openmetrics", "--listen", "Examples:", "Exit codes: 0"],
         ),
+        (
+            "top",
+            ["MOUNTPOINT", "Ctrl-C", "Examples:", "Exit codes: 0"],
+        ),
         ("quota", ["--project", "--json", "EDQUOT", "Exit codes: 0"]),
         (
             "restart",
@@ -137,6 +141,7 @@ fn missing_things_are_named() {
     quayfs(["status", "/no/such/volume"]).fails(3, "/no/such/volume");
     quayfs(["stats", "/no/such/volume"]).fails(1, "/no/such/volume");
     quayfs(["stats", vol]).fails(1, "not mounted");
+    quayfs(["top", vol]).fails(1, "not mounted");
 }
 
 #[test]

@@ -4,7 +4,7 @@ mod mkfs;
 mod watching;
 
 pub use mkfs::Mkfs;
-pub use watching::{Info, Stats, Status};
+pub use watching::{Info, Stats, Status, Top};
 
 use quayfs_fs::SetQuota;
 use quayfs_options::parse_size;
@@ -56,6 +56,8 @@ pub enum Command {
     Status(Status),
     /// Show all that a mount counts, or serve it to a monitoring system.
     Stats(Stats),
+    /// Watch what a mount is doing, second by second.
+    Top(Top),
     /// Show what a volume is.
     Info(Info),
     /// Replace the daemon of a mount, for instance by a newer one, while the mount is in use.

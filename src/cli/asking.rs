@@ -18,6 +18,22 @@ pub fn mount_at(target: &Path, code: u8) -> Result<Entry, Failure> {
         .ok_or_else(|| Failure::new(code, format_args!("{shown} is not mounted")))
 }
 
+/// The one mount of QuayFS that there is.
+pub fn only_mount(code: u8) -> Result<Entry, Failure> {
+    let table = table::read().map_err(|e| Failure::new(code, format_args!("mount table: {e}")))?;
+    let mut ours: Vec<Entry> = table.into_iter().filter(Entry::is_quayfs).collect();
+    ours.sort_by(|a, b| a.device.cmp(&b.device));
+    ours.dedup_by(|a, b| a.device == b.device);
+    match ours.len() {
+        1 => Ok(ours.remove(0)),
+        0 => Err(Failure::new(code, "no volume is mounted")),
+        n => Err(Failure::new(
+            code,
+            format_args!("{n} volumes are mounted: name one, `quayfs status` lists them"),
+        )),
+    }
+}
+
 /// What its daemon says.
 pub fn status(entry: &Entry, patience: Duration, code: u8) -> Result<Value, Failure> {
     let shown = quayfs_shown::path(&entry.target);

@@ -187,6 +187,8 @@ fn stats_count_what_a_program_does() {
             .contains("Bytes acknowledged by writes")
     );
     quayfs(["stats", &mnt, "--listen", "0.0.0.0:9641"]).fails(2, "127.0.0.1");
+    // Nothing that could be read from a screen.
+    quayfs(["top", &mnt]).fails(1, "quayfs stats");
 }
 
 #[test]
@@ -222,6 +224,54 @@ fn stats_are_served_until_a_signal_comes() {
     signal(server.id() as i32, "TERM");
     assert!(server.wait().unwrap().success());
     assert!(!socket.exists());
+}
+
+/// Runs `quayfs top` on a terminal of 80 columns and 24 lines until it shows numbers, ends it as it is told, and says what
+/// has become of the terminal.
+const ON_A_TERMINAL: &str = r#"
+import fcntl, os, pty, signal, struct, sys, termios
+program, mnt, how = sys.argv[1:]
+pid, tty = pty.fork()
+if pid == 0:
+    fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    os.execv(program, ["quayfs", "top", mnt])
+before, seen = None, b""
+while b"REQUEST" not in seen:
+    seen += os.read(tty, 4096)
+if how == "term":
+    os.kill(pid, signal.SIGTERM)
+else:
+    os.write(tty, b"q" if how == "q" else b"\x03")
+try:
+    while part := os.read(tty, 4096):
+        seen += part
+except OSError:
+    pass
+_, status = os.waitpid(pid, 0)
+assert os.waitstatus_to_exitcode(status) == 0, (status, seen)
+assert b"PROCESS" in seen and b"quit" in seen, seen
+left = seen.rindex(b"\x1b[?1049l")
+assert left > seen.index(b"\x1b[?1049h"), "the screen is given back"
+"#;
+
+#[test]
+fn top_shows_numbers_and_leaves_the_terminal_as_it_was() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new(&[]);
+    for how in ["q", "control-c", "term"] {
+        let run = Command::new("python3")
+            .args(["-c", ON_A_TERMINAL, QUAYFS, &m.paths().1, how])
+            .env("TERM", "xterm")
+            .capture()
+            .unwrap();
+        assert!(
+            run.status.success(),
+            "{how}: {}",
+            String::from_utf8_lossy(&run.stderr)
+        );
+    }
 }
 
 /// A daemon that is killed while it waits for an answer of its own never goes away: Linux does not let a

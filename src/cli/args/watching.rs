@@ -56,6 +56,25 @@ pub struct Stats {
     pub listen: Option<String>,
 }
 
+const TOP_HELP: &str = "\
+Requests of the kernel by kind, with how long the daemon took for them, the processes that make them, what is staged and
+drained, and the disk below. What the kernel answers from its caches does not get here. q, Esc or Ctrl-C ends it.
+
+Examples:
+  quayfs top                the volume that is mounted
+  quayfs top /mnt/q         this one
+
+Exit codes: 0 seen, 1 failed, 2 wrong usage.";
+
+/// Arguments of `top`.
+#[derive(Debug, Args)]
+#[command(after_help = TOP_HELP)]
+pub struct Top {
+    /// Where the volume is mounted, or the volume itself; not needed if there is only one.
+    #[arg(value_name = "MOUNTPOINT")]
+    pub target: Option<PathBuf>,
+}
+
 const INFO_HELP: &str = "\
 How a volume is, `quayfs status` says.
 

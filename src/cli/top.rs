@@ -1,0 +1,204 @@
+//! `quayfs top`: what a mount is doing now, second by second.
+
+mod device;
+mod rates;
+mod screen;
+
+use super::args;
+use super::asking;
+use super::exit::{FAILED, Failure};
+use crate::mount::table::Entry;
+use procfs::process::Process;
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use rates::{Look, Task, by_process, rates};
+use screen::View;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::collections::HashMap;
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Between two looks.
+const EVERY: Duration = Duration::from_secs(1);
+/// How long a daemon may take to answer.
+const PATIENCE: Duration = Duration::from_millis(900);
+/// How long a signal may go unnoticed.
+const MOMENT: Duration = Duration::from_millis(100);
+
+/// Shows it until the user has seen enough.
+pub fn run(args: &args::Top) -> Result<(), Failure> {
+    let entry = match &args.target {
+        Some(target) => asking::mount_at(target, FAILED)?,
+        None => asking::only_mount(FAILED)?,
+    };
+    if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+        let mnt = quayfs_shown::path(&entry.target);
+        return Err(Failure::new(
+            FAILED,
+            format_args!("`top` needs a terminal: `quayfs stats {mnt}` prints the numbers"),
+        ));
+    }
+    // What cannot be shown at all is told before the screen is taken.
+    asking::status(&entry, PATIENCE, FAILED)?;
+    let ended = Arc::new(AtomicBool::new(false));
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::clone(&ended)).map_err(Failure::with(FAILED))?;
+    }
+    let mut terminal = ratatui::try_init().map_err(Failure::with(FAILED))?;
+    let shown = Top::new(entry).show(&mut terminal, &ended);
+    let restored = ratatui::try_restore();
+    shown.and(restored).map_err(Failure::with(FAILED))
+}
+
+struct Top {
+    entry: Entry,
+    began: Instant,
+    last: Option<Look>,
+    /// Where the numbers of the disk are, once the volume is known.
+    disk: Option<PathBuf>,
+    names: Names,
+    view: View,
+}
+
+/// Processes that tasks belong to, and their names: also of those that have ended, while they are shown.
+#[derive(Default)]
+struct Names(HashMap<u32, (u32, String)>);
+
+impl Top {
+    fn new(entry: Entry) -> Self {
+        let view = View {
+            mountpoint: quayfs_shown::path(&entry.target),
+            ..View::default()
+        };
+        Self {
+            entry,
+            began: Instant::now(),
+            last: None,
+            disk: None,
+            names: Names::default(),
+            view,
+        }
+    }
+
+    fn show(&mut self, terminal: &mut DefaultTerminal, ended: &AtomicBool) -> io::Result<()> {
+        let mut next = Instant::now();
+        loop {
+            if Instant::now() >= next {
+                self.look();
+                next = Instant::now() + EVERY;
+            }
+            terminal.draw(|frame| screen::draw(frame, &self.view))?;
+            while !event::poll(MOMENT)? {
+                if ended.load(Ordering::Acquire) {
+                    return Ok(());
+                }
+                if Instant::now() >= next {
+                    break;
+                }
+            }
+            // Whatever else has happened, such as a new size, the screen is drawn anew.
+            while event::poll(Duration::ZERO)? {
+                if is_end(&event::read()?) {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// Looks at the mount, and makes what is shown of it.
+    fn look(&mut self) {
+        let status = match asking::status(&self.entry, PATIENCE, FAILED) {
+            Ok(status) => status,
+            Err(failure) => {
+                self.view.trouble = Some(failure.line);
+                return;
+            }
+        };
+        let text = |key: &str| quayfs_shown::text(status[key].as_str().unwrap_or_default());
+        self.view.volume = text("volume");
+        self.view.transport = text("transport");
+        self.view.uptime = status["uptime_ms"].as_u64().unwrap_or_default() / 1000;
+        self.view.trouble = status["read_only_reason"]
+            .as_str()
+            .map(|why| quayfs_shown::text(&format!("read-only: {why}")));
+        if self.disk.is_none() {
+            let volume = status["volume"].as_str().unwrap_or_default();
+            self.disk = device::find(Path::new(volume));
+        }
+        let new = Look {
+            at: self.began.elapsed(),
+            disk: self.disk.as_deref().and_then(device::read),
+            status,
+        };
+        if let Some(old) = &self.last {
+            let rates = rates(old, &new);
+            self.view.processes = self.names.processes(&rates.tasks);
+            self.view.rates = Some(rates);
+        }
+        self.last = Some(new);
+    }
+}
+
+impl Names {
+    fn processes(&mut self, tasks: &[Task]) -> Vec<(String, f64)> {
+        self.0
+            .retain(|task, _| tasks.iter().any(|t| t.number == *task));
+        by_process(tasks, |task| {
+            if let Some(found) = name_of(task) {
+                self.0.insert(task, found);
+            }
+            self.0.get(&task).cloned()
+        })
+    }
+}
+
+fn name_of(task: u32) -> Option<(u32, String)> {
+    let status = Process::new(i32::try_from(task).ok()?)
+        .ok()?
+        .status()
+        .ok()?;
+    let process = u32::try_from(status.tgid).ok()?;
+    Some((process, quayfs_shown::text(&status.name)))
+}
+
+/// Whether the user has seen enough.
+fn is_end(event: &Event) -> bool {
+    let Event::Key(KeyEvent {
+        code,
+        modifiers,
+        kind: KeyEventKind::Press,
+        ..
+    }) = event
+    else {
+        return false;
+    };
+    let control = modifiers.contains(KeyModifiers::CONTROL);
+    match code {
+        KeyCode::Char('q' | 'Q') | KeyCode::Esc => true,
+        KeyCode::Char('c' | 'd') => control,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn q_and_control_c_end_it() {
+        let key = |code, modifiers| Event::Key(KeyEvent::new(code, modifiers));
+        for (code, modifiers, ends) in [
+            (KeyCode::Char('q'), KeyModifiers::NONE, true),
+            (KeyCode::Esc, KeyModifiers::NONE, true),
+            (KeyCode::Char('c'), KeyModifiers::CONTROL, true),
+            (KeyCode::Char('c'), KeyModifiers::NONE, false),
+            (KeyCode::Enter, KeyModifiers::NONE, false),
+        ] {
+            assert_eq!(is_end(&key(code, modifiers)), ends, "{code:?}");
+        }
+        assert!(!is_end(&Event::Resize(1, 1)));
+    }
+}
