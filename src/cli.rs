@@ -6,6 +6,7 @@ mod args;
 mod asking;
 mod confine;
 mod daemon;
+mod doctor;
 mod ending;
 mod exit;
 mod fsck;
@@ -102,6 +103,7 @@ fn execute(command: Command) -> Result<u8, Failure> {
         Command::Scrub(args) => scrub::run(&args),
         Command::Quota(args) => quota::run(&args).map(|()| exit::OK),
         Command::Status(args) => status::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Top(args) => top::run(&args).map(|()| exit::OK),
         Command::Stats(args) => stats::run(&args).map(|()| exit::OK),
         Command::Info(args) => info::run(&args).map(|()| exit::OK),
@@ -117,6 +119,7 @@ fn fault_code(command: &Command) -> u8 {
         Command::Mount(_) | Command::Umount(_) | Command::TurnReadOnly(_) => exit::MOUNT_FAILED,
         Command::Fsck(_) => exit::FSCK_FAILED,
         Command::Status(_) => exit::STATUS_UNKNOWN,
+        Command::Doctor(_) => exit::DOCTOR_USAGE,
         Command::Mkfs(_)
         | Command::Scrub(_)
         | Command::Quota(_)
@@ -144,6 +147,7 @@ fn usage(error: &clap::Error, command: Option<&OsString>) -> Failure {
         Some("fsck") => exit::FSCK_USAGE,
         Some("mount" | "umount") => exit::MOUNT_USAGE,
         Some("status") => exit::STATUS_UNKNOWN,
+        Some("doctor") => exit::DOCTOR_USAGE,
         _ => exit::USAGE,
     };
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {

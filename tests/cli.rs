@@ -68,6 +68,10 @@ fn help_teaches() {
             "top",
             ["MOUNTPOINT", "Ctrl-C", "Examples:", "Exit codes: 0"],
         ),
+        (
+            "doctor",
+            ["PLACE", "2 problems", "Examples:", "Exit codes: 0"],
+        ),
         ("quota", ["--project", "--json", "EDQUOT", "Exit codes: 0"]),
         (
             "restart",
@@ -106,6 +110,7 @@ fn wrong_usage_is_one_line_that_names_the_help() {
         ("status --bad", 3, "quayfs status --help"),
         ("stats", 2, "quayfs stats --help"),
         ("stats m --json --openmetrics", 2, "quayfs stats --help"),
+        ("doctor --cure", 3, "quayfs doctor --help"),
     ] {
         quayfs(line.split_whitespace()).fails(code, about);
     }
@@ -122,6 +127,26 @@ fn mount_options_are_checked_before_anything_else() {
     ] {
         quayfs(["mount", "/no/such/volume", "/no/such/place", "-o", options]).fails(1, about);
     }
+}
+
+#[test]
+fn the_doctor_says_what_is_and_what_to_do() {
+    let scene = Scene::new();
+    let run = quayfs(["doctor", scene.vol().to_str().unwrap()]);
+    let grades = ["ok", "note", "problem"];
+    let mut worst = 0;
+    for line in run.out.lines().filter(|l| !l.starts_with("         -> ")) {
+        let grade = grades
+            .iter()
+            .position(|g| line.starts_with(&format!("{g:<8} ")));
+        worst = worst.max(grade.unwrap_or_else(|| panic!("{line}")));
+    }
+    assert_eq!(run.code, worst as i32, "{run:?}");
+    assert!(run.out.contains("a volume, backend "), "{run:?}");
+    assert!(run.out.contains("durability: "), "{run:?}");
+    let gone = quayfs(["doctor", "/no/such/place"]);
+    assert_eq!(gone.code, 2, "{gone:?}");
+    assert!(gone.out.contains("problem  /no/such/place: "), "{gone:?}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ mod mkfs;
 mod watching;
 
 pub use mkfs::Mkfs;
-pub use watching::{Info, Stats, Status, Top};
+pub use watching::{Doctor, Info, Stats, Status, Top};
 
 use quayfs_fs::SetQuota;
 use quayfs_options::parse_size;
@@ -58,6 +58,8 @@ pub enum Command {
     Stats(Stats),
     /// Watch what a mount is doing, second by second.
     Top(Top),
+    /// Look whether this machine can mount, and what durability it gives.
+    Doctor(Doctor),
     /// Show what a volume is.
     Info(Info),
     /// Replace the daemon of a mount, for instance by a newer one, while the mount is in use.

@@ -21,6 +21,12 @@ pub const STATUS_DEGRADED: u8 = 1;
 pub const STATUS_FAILED: u8 = 2;
 /// `status`: wrong usage, no such volume, or one that this user may not ask.
 pub const STATUS_UNKNOWN: u8 = 3;
+/// `doctor`: something could be better, or is to be known.
+pub const DOCTOR_NOTE: u8 = 1;
+/// `doctor`: something will not work, or not be durable.
+pub const DOCTOR_PROBLEM: u8 = 2;
+/// `doctor`: wrong usage.
+pub const DOCTOR_USAGE: u8 = 3;
 /// `mount`, `umount`: wrong usage, as of mount(8).
 pub const MOUNT_USAGE: u8 = 1;
 /// `mount`, `umount`: failed, as of mount(8).

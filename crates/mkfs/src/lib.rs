@@ -22,6 +22,7 @@ use quayfs_ppt::PptError;
 pub use cache::WriteCache;
 pub use format::{Identity, Root, format, format_as};
 pub use plan::Plan;
+pub use sizes::region_len;
 pub use undo::Undo;
 
 /// Size of a pmem region made without a wish.

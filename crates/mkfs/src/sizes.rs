@@ -51,7 +51,7 @@ pub(super) fn lengths_of_one(
     if all < TOGETHER_MIN {
         return fail("too small for a volume: one device or file has at least 32 MiB");
     }
-    let pmem_len = wish.unwrap_or_else(|| default_region_len(all));
+    let pmem_len = wish.unwrap_or_else(|| region_len(all));
     if pmem_len >= all {
         return fail("the region would leave nothing for data: choose a smaller --pmem-size");
     }
@@ -61,7 +61,7 @@ pub(super) fn lengths_of_one(
 
 /// Bytes of the region of a volume on a device of so many bytes: it holds metadata, and what has been written lately. Each
 /// block has 12 bytes of map and checksums in it; a 64th leaves room for a file for each 20 to 50 KiB of a large device.
-fn default_region_len(all: u64) -> u64 {
+pub fn region_len(all: u64) -> u64 {
     const SHARE: u64 = 16;
     const SHARE_OF_LARGE: u64 = 64;
     let wanted = (all / SHARE).clamp(REGION_MIN, REGION_MAX);
@@ -125,7 +125,7 @@ mod tests {
 
     /// A row of the table in docs/sizing.md: what mkfs makes of a disk of this size when nothing else is wished.
     fn row(all: u64) -> String {
-        let pmem = default_region_len(all);
+        let pmem = region_len(all);
         let wishes = Wishes {
             mirror: None,
             staging: Some(STAGING_MAX),

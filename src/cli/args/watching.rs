@@ -75,6 +75,24 @@ pub struct Top {
     pub target: Option<PathBuf>,
 }
 
+const DOCTOR_HELP: &str = "\
+Each line begins with ok, note or problem; below a note or problem is what to do. Nothing is changed.
+
+Examples:
+  quayfs doctor                   this machine
+  quayfs doctor /dev/nvme0n1p3    and what a volume there would be
+
+Exit codes: 0 all is ok, 1 notes, 2 problems, 3 wrong usage.";
+
+/// Arguments of `doctor`.
+#[derive(Debug, Args)]
+#[command(after_help = DOCTOR_HELP)]
+pub struct Doctor {
+    /// A device or directory for a volume, or a volume.
+    #[arg(value_name = "PLACE")]
+    pub target: Option<PathBuf>,
+}
+
 const INFO_HELP: &str = "\
 How a volume is, `quayfs status` says.
 
