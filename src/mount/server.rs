@@ -368,5 +368,4 @@ pub fn read_within(mut pipe: ChildStdout, patience: Duration) -> Option<String> 
 }
 
 #[cfg(test)]
-#[path = "server_tests.rs"]
 mod tests;

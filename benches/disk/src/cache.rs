@@ -109,5 +109,4 @@ fn append(runs: &mut Vec<Run>, sector: u64, data: &[u8]) {
 }
 
 #[cfg(test)]
-#[path = "cache_tests.rs"]
 mod tests;

@@ -248,5 +248,4 @@ impl BlockDevice for FileDevice {
 }
 
 #[cfg(test)]
-#[path = "file/limit_tests.rs"]
 mod tests;

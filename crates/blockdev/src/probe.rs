@@ -161,5 +161,4 @@ fn boot_sector(head: &[u8]) -> Option<&'static str> {
 }
 
 #[cfg(test)]
-#[path = "probe_tests.rs"]
 mod tests;

@@ -269,5 +269,4 @@ impl BlockDevice for FaultDevice {
 }
 
 #[cfg(test)]
-#[path = "fault_tests.rs"]
 mod tests;

@@ -178,5 +178,4 @@ impl Granule {
 }
 
 #[cfg(test)]
-#[path = "state_tests.rs"]
 mod tests;

@@ -395,5 +395,4 @@ impl<'a> Op<'a> {
 }
 
 #[cfg(test)]
-#[path = "request_tests.rs"]
 mod tests;

@@ -456,5 +456,4 @@ impl RingThread<'_> {
 }
 
 #[cfg(test)]
-#[path = "session_tests.rs"]
 mod tests;

@@ -149,7 +149,6 @@ impl SlotRing {
 }
 
 #[cfg(all(test, not(loom)))]
-#[path = "ring_tests.rs"]
 mod tests;
 
 #[cfg(all(test, loom))]

@@ -139,5 +139,4 @@ pub fn content(g: &Geometry, id: u32, page: &[u8], kind: NodeKind) -> Result<(),
 }
 
 #[cfg(test)]
-#[path = "flaw_tests.rs"]
 mod tests;

@@ -237,5 +237,4 @@ fn take(at: &mut u64, len: u64) -> u64 {
 }
 
 #[cfg(test)]
-#[path = "geometry_tests.rs"]
 mod tests;

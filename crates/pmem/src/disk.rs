@@ -381,5 +381,4 @@ fn direct_unit(file: impl AsFd) -> Option<u64> {
 }
 
 #[cfg(test)]
-#[path = "disk_tests.rs"]
 mod tests;

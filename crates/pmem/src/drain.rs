@@ -99,5 +99,4 @@ impl DrainGate {
 }
 
 #[cfg(test)]
-#[path = "drain_tests.rs"]
 mod tests;

@@ -105,5 +105,4 @@ pub fn errormsg() -> String {
 }
 
 #[cfg(test)]
-#[path = "libpmem_tests.rs"]
 mod tests;

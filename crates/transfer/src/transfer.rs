@@ -114,5 +114,4 @@ fn drop_front<S>(slices: &mut Vec<S>, n: usize, advance: impl FnOnce(&mut &mut [
 }
 
 #[cfg(test)]
-#[path = "transfer_tests.rs"]
 mod tests;

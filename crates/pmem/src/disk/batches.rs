@@ -370,5 +370,4 @@ impl Pages {
 }
 
 #[cfg(test)]
-#[path = "batches_tests.rs"]
 mod tests;

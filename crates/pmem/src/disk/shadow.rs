@@ -188,5 +188,4 @@ impl Disk {
 }
 
 #[cfg(test)]
-#[path = "shadow_tests.rs"]
 mod tests;

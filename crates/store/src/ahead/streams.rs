@@ -425,5 +425,4 @@ impl Stream {
 }
 
 #[cfg(test)]
-#[path = "streams_tests.rs"]
 mod tests;
