@@ -9,6 +9,7 @@ mod links;
 mod panics;
 mod partial;
 mod places;
+mod renames;
 mod rest;
 mod rounds;
 mod scattered;
