@@ -17,7 +17,7 @@ pub use answer::{Answer, Report};
 use super::confine;
 use super::ending;
 use super::exit::{Failure, MOUNT_FAILED};
-use super::handover::{self, Handover, Holder};
+use super::handover::{self, Handover, Holder, Memory};
 use super::inherited;
 use super::log::{self, Destination};
 use super::turned;
@@ -25,7 +25,6 @@ use crate::mount::server::{Desk, Ending};
 use crate::mount::{Mount, Pending, Place};
 use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Signals;
-use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -172,7 +171,7 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
         now(&format_args!("cannot mount on {target}: {e}"))
     })?;
     let taken = survival::take_over(job, handover.as_ref());
-    let (volume, stores) = taken.map_err(|e| match survival::may_pass(&*e) {
+    let (volume, memory) = taken.map_err(|e| match survival::may_pass(&*e) {
         true => now(&e),
         false => early(&e),
     })?;
@@ -196,7 +195,7 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
             &fs,
             (place, signals),
             outside,
-            holder.clone().zip(stores),
+            holder.clone().zip(memory),
         ),
     };
     let mounted = mounted.map_err(|why| {
@@ -270,13 +269,13 @@ fn attach(
     fs: &Arc<Fs>,
     (place, signals): (Place, Signals),
     outside: Outside,
-    survives: Option<(Holder, File)>,
+    survives: Option<(Holder, Memory)>,
 ) -> Result<Mounted, String> {
     signals::expect_end(&signals)?;
     let (pending, device) =
         Pending::new(&job.volume, place, &fs.e.options).map_err(|e| e.to_string())?;
-    let succession = survives.map(|(holder, stores)| {
-        let begun = handover::begin(holder.clone(), &stores, pending.device());
+    let succession = survives.map(|(holder, memory)| {
+        let begun = handover::begin(holder.clone(), &memory, pending.device());
         begun.map(|succession| (holder, succession))
     });
     let succession = succession.transpose().map_err(|e| e.to_string())?;

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use quayfs_fs::predecessor::Predecessor;
 use quayfs_fuse::{Gate, Keeper, Left, Negotiation, Notifier};
-use quayfs_restart::{Ends, Requests};
+use quayfs_restart::{Ends, Postings, Requests};
 use quayfs_server::session::Succession;
 use rustix::cmsg_space;
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -55,6 +55,8 @@ const CONNECTION: &str = "connection";
 const REQUESTS: &str = "requests";
 /// What was stored to the region, where that is on a disk.
 const STORES: &str = "stores";
+/// What large writes had on its way to the data device.
+const POSTINGS: &str = "postings";
 
 /// The mount answers requests.
 pub const READY: &str = "READY=1";
@@ -235,7 +237,30 @@ pub struct Handover {
     pub device: OwnedFd,
     further: Vec<OwnedFd>,
     requests: Arc<Requests>,
-    stores: File,
+    memory: Memory,
+}
+
+/// What a daemon leaves besides: what it had stored, and what it had under way to the data device.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    /// What is stored to the region, where that is on a disk.
+    pub stores: Arc<File>,
+    /// Large writes that the data device does not have yet.
+    pub postings: Arc<Postings>,
+}
+
+impl Memory {
+    /// With nothing in it.
+    ///
+    /// # Errors
+    /// Those of memfd_create(2).
+    pub fn new() -> io::Result<Self> {
+        let stores = File::from(memfd_create("quayfs-stores", MemfdFlags::CLOEXEC)?);
+        Ok(Self {
+            stores: Arc::new(stores),
+            postings: Postings::new()?,
+        })
+    }
 }
 
 impl Handover {
@@ -247,13 +272,15 @@ impl Handover {
     pub fn take(given: Vec<OwnedFd>) -> io::Result<(Option<Holder>, Option<Self>)> {
         let names = word(NAMES);
         let mut connections = Vec::new();
-        let (mut requests, mut stores, mut holder) = (None, None, None);
+        let (mut requests, mut holder) = (None, None);
+        let (mut stores, mut postings) = (None, None);
         for (descriptor, name) in given.into_iter().zip(names.split(':')) {
             match name {
                 SUPERVISOR => holder = Some(Holder::new(descriptor)),
                 CONNECTION => connections.push(descriptor),
                 REQUESTS => requests = Some(File::from(descriptor)),
                 STORES => stores = Some(File::from(descriptor)),
+                POSTINGS => postings = Some(File::from(descriptor)),
                 other => warn!("a descriptor `{other}` was passed on, which is not known"),
             }
         }
@@ -267,7 +294,8 @@ impl Handover {
             return Ok((holder, None));
         };
         let mut connections = connections.into_iter();
-        let (Some(device), Some(stores)) = (connections.next(), stores) else {
+        let (Some(device), Some(stores), Some(postings)) = (connections.next(), stores, postings)
+        else {
             return Err(io::Error::other(
                 "the last daemon left no connection, or not what it had stored",
             ));
@@ -276,17 +304,17 @@ impl Handover {
             device,
             further: connections.collect(),
             requests: Arc::new(Requests::left(requests)?),
-            stores,
+            memory: Memory {
+                stores: Arc::new(stores),
+                postings: Postings::left(postings)?,
+            },
         };
         Ok((holder, Some(handover)))
     }
 
-    /// What the last daemon had stored to the region.
-    ///
-    /// # Errors
-    /// There are no descriptors left.
-    pub fn stores(&self) -> io::Result<File> {
-        self.stores.try_clone()
+    /// What the last daemon had stored, and had under way.
+    pub fn memory(&self) -> Memory {
+        self.memory.clone()
     }
 
     /// Which requests the last daemon was carrying out, and what the kernel knows of inodes.
@@ -338,20 +366,11 @@ impl Handover {
     }
 }
 
-/// Memory for what is stored to the region, with nothing in it.
-///
-/// # Errors
-/// Those of memfd_create(2).
-pub fn no_stores() -> io::Result<File> {
-    Ok(memfd_create("quayfs-stores", MemfdFlags::CLOEXEC)?.into())
-}
-
-/// How a daemon will go on after the first one. `stores`: what the region outlives this process in; `number`: that of
-/// the mount.
+/// How a daemon will go on after the first one, which uses this `memory`. `number`: that of the mount.
 ///
 /// # Errors
 /// There is no memory.
-pub fn begin(holder: Holder, stores: &File, number: Option<&str>) -> io::Result<Succession> {
+pub fn begin(holder: Holder, memory: &Memory, number: Option<&str>) -> io::Result<Succession> {
     let requests = Arc::new(Requests::new()?);
     let mut words = requests.connection();
     let numbers = number.and_then(|n| n.split_once(':'));
@@ -360,7 +379,8 @@ pub fn begin(holder: Holder, stores: &File, number: Option<&str>) -> io::Result<
     }
     requests.connect(&words);
     holder.store(REQUESTS, requests.file().as_fd());
-    holder.store(STORES, stores.as_fd());
+    holder.store(STORES, memory.stores.as_fd());
+    holder.store(POSTINGS, memory.postings.file().as_fd());
     Ok(succession(holder, requests, None))
 }
 

@@ -69,8 +69,7 @@ impl Threads {
             if engine.region.logs_batches() {
                 writers.push(spawn("quayfs-home", |e| e.region.serve_batches())?);
             }
-            // What waits in memory of this process dies with it: where the mount goes on, callers write themselves.
-            if engine.large > 0 && !engine.options.restart {
+            if engine.large > 0 {
                 for _ in 0..behind::THREADS {
                     writers.push(spawn("quayfs-behind", |e| e.behind.serve(e))?);
                 }

@@ -23,6 +23,7 @@ use quayfs_layout::jsb::{EpochWord, WordKind};
 use quayfs_options::{DataMode, Durability, MountOptions};
 use quayfs_pmem::{Backend, BatchLog, Region};
 use quayfs_ppt::{Ppt, PptError, PptGeometry};
+use quayfs_store::behind;
 use quayfs_store::damage::Watch;
 use quayfs_store::engine::{Engine, Parts};
 use quayfs_store::error::FsError;
@@ -50,6 +51,9 @@ pub enum MountError {
     /// The data device cannot be flushed.
     #[error("data device: {0}")]
     Device(#[source] std::io::Error),
+    /// The mount cannot go on without this.
+    #[error("what the last daemon was writing to the data device cannot be written again: {0}")]
+    WriteAgain(#[source] std::io::Error),
     /// A thread cannot be started.
     #[error("{0}")]
     Io(#[from] std::io::Error),
@@ -150,6 +154,7 @@ pub fn recover_telling(
     left_out: &mut dyn FnMut(String),
 ) -> Result<Engine, MountError> {
     let mut r = Recovery::of(volume, options)?;
+    r.write_again()?;
     let (ppt, undone) = r.attach_table()?;
     let scan = r.scan_journal()?;
     if let Some(predecessor) = volume.predecessor() {
@@ -184,6 +189,9 @@ pub fn recover_telling(
     })?;
     if volume.predecessor().is_some() {
         engine.inodes.presume();
+    }
+    if let Some(postings) = volume.postings() {
+        engine.behind.outlive(Arc::clone(postings));
     }
     r.clock.lap("allocators");
     if options.ablation.node_log_on_device && !options.read_only {
@@ -245,6 +253,22 @@ impl<'v> Recovery<'v> {
 
     fn geometry(&self) -> &'v Geometry {
         &self.volume.config().geometry
+    }
+
+    /// Records of the log may name what the last daemon had not written when it died. On the device it is before
+    /// anything of it is looked at.
+    fn write_again(&mut self) -> Result<(), MountError> {
+        let Some(postings) = self.volume.postings() else {
+            return Ok(());
+        };
+        let (device, first) = (self.volume.device(), self.geometry().data_start);
+        let count =
+            behind::write_again(postings, &**device, first).map_err(MountError::WriteAgain)?;
+        if count > 0 {
+            tracing::info!("{count} writes that the last daemon had under way are written again");
+        }
+        self.clock.lap("writes under way");
+        Ok(())
     }
 
     /// Undoes and closes the open page-table transaction; how many entries that was.

@@ -17,6 +17,7 @@ use quayfs_blockdev::{BlockDevice, FileDevice, Options};
 use quayfs_layout::BLOCK;
 use quayfs_layout::config::ConfigTable;
 use quayfs_pmem::{LockKind, MapOptions, PmemError, Region, Replayed};
+use quayfs_restart::Postings;
 
 pub use error::VolumeError;
 pub use exposure::{exposure, is_only_readable};
@@ -95,6 +96,7 @@ pub struct Volume {
     protected: Option<String>,
     one_device: bool,
     predecessor: Option<Predecessor>,
+    postings: Option<Arc<Postings>>,
 }
 
 impl Volume {
@@ -202,6 +204,7 @@ impl Volume {
             protected: None,
             one_device: place.region_len.is_some(),
             predecessor: None,
+            postings: None,
         })
     }
 
@@ -237,6 +240,7 @@ impl Volume {
             protected: None,
             one_device: false,
             predecessor: None,
+            postings: None,
         })
     }
 
@@ -248,6 +252,17 @@ impl Volume {
     /// The daemon whose mount goes on ([`Volume::follow`]).
     pub fn predecessor(&self) -> Option<&Predecessor> {
         self.predecessor.as_ref()
+    }
+
+    /// What large writes have on its way to the data device is to lie in this memory, which outlives this process. What the
+    /// last daemon had on its way is in there already.
+    pub fn post_from(&mut self, postings: Arc<Postings>) {
+        self.postings = Some(postings);
+    }
+
+    /// The memory of [`Volume::post_from`].
+    pub fn postings(&self) -> Option<&Arc<Postings>> {
+        self.postings.as_ref()
     }
 
     /// The directory, or what holds both media.

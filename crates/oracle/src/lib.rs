@@ -35,7 +35,7 @@ use quayfs_layout::geometry::{Geometry, Sizes};
 use quayfs_mkfs::{Identity, format, format_as};
 use quayfs_options::MountOptions;
 use quayfs_pmem::{Backend, Region};
-use quayfs_restart::Requests;
+use quayfs_restart::{Postings, Requests};
 
 /// Sizes of a volume. `Geometry::compute` refuses anything as small as what tests want, because
 /// no user would be happy with it; the format does not mind.
@@ -180,9 +180,14 @@ impl Media {
     }
 
     /// As [`Media::mount_quiet`], of a mount that goes on after the death of its daemon. The kernel has forgotten all
-    /// inodes meanwhile.
-    pub fn mount_after(&self, requests: &Arc<Requests>, options: &MountOptions) -> Arc<Fs> {
+    /// inodes meanwhile. Large writes are on their way for as long as they can be.
+    pub fn mount_after(
+        &self,
+        (requests, postings): (&Arc<Requests>, &Arc<Postings>),
+        options: &MountOptions,
+    ) -> Arc<Fs> {
         let mut volume = self.volume();
+        volume.post_from(Arc::clone(postings));
         volume.follow(Predecessor {
             requests: Arc::clone(requests),
             knows: Box::new(|_| false),
@@ -193,7 +198,9 @@ impl Media {
             cause: "killed".into(),
             pause: OnceLock::new(),
         });
-        Fs::mount_quiet(volume, options).expect("mount")
+        let fs = Fs::mount_quiet(volume, options).expect("mount");
+        fs.e.behind.postpone();
+        fs
     }
 
     /// A mount without background threads.

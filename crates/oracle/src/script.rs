@@ -18,7 +18,7 @@ use quayfs_layout::Ino;
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_options::MountOptions;
 use quayfs_pmem::Backend;
-use quayfs_restart::Requests;
+use quayfs_restart::{Postings, Requests};
 use quayfs_store::error::FsError;
 
 use crate::apply::Outcome;
@@ -79,8 +79,11 @@ pub struct Script {
     dies: Option<usize>,
     /// After its death the mount goes on: what has returned is there, and a request whose answer is missing is known to
     /// have been carried out, or not.
-    pub goes_on: bool,
+    goes_on: bool,
     requests: Arc<Requests>,
+    postings: Arc<Postings>,
+    /// Large writes that were on their way when daemons died.
+    pub under_way: usize,
     /// Operations that a limit of a project was in the way of.
     pub refusals: u64,
     /// The inode that [`crate::search::alphabet::prepare`] leaves open and without a name.
@@ -108,6 +111,8 @@ impl Script {
             dies: None,
             goes_on: false,
             requests: Arc::new(Requests::new().expect("memory")),
+            postings: Postings::new().expect("memory"),
+            under_way: 0,
             refusals: 0,
             orphan: 0,
             fs,
@@ -116,6 +121,13 @@ impl Script {
         };
         script.note();
         script
+    }
+
+    /// From here on the mount goes on when its daemon dies, and large writes are on their way for as long as they can be.
+    pub fn go_on(&mut self) {
+        self.goes_on = true;
+        self.fs.e.behind.outlive(Arc::clone(&self.postings));
+        self.fs.e.behind.postpone();
     }
 
     /// The tree is as it may be found from here on.
@@ -289,6 +301,9 @@ impl Script {
         self.recorder.mark(BEGINS);
         let (region, device) = (self.recorder.region(), self.recorder.device());
         self.fs = Media { region, device }.mount_quiet(options);
+        if self.goes_on {
+            self.go_on();
+        }
         self.model.forget_all();
         self.options = options.clone();
         self.durable = self.fs.sync_is_free();

@@ -7,12 +7,17 @@
 //! changes anything which requests have been carried out ([`Requests::judge`]). Those are answered when they come
 //! again, and all others are carried out.
 //!
-//! The memory is an unnamed file that a third process holds. A note is never needed after a power failure: then the
-//! processes that had asked are gone as well.
+//! What a request has brought may still be on its way to the data device when it is answered. It lies in such memory too,
+//! and the next daemon writes it again ([`Postings`]).
+//!
+//! The memory is in unnamed files that a third process holds. Nothing of it is needed after a power failure: then the
+//! processes that had asked are gone as well, and what was not durable may be.
 
 mod memory;
+mod postings;
 mod requests;
 
+pub use postings::{Buffer, MOST_RUNS, Postings, ROOM};
 pub use requests::{
     Connection, Ends, Outcome, Requests, UnderWay, WHOLE, inode, preparing, progress, record,
 };

@@ -4,18 +4,29 @@
 //! the commit that covers the record that names them, which comes before anything that could hand the blocks on; and a
 //! request that fails before it has such a record, whose blocks are free at once ([`UnderWay`]). Where no thread
 //! serves, the caller writes.
+//!
+//! Where the mount is to go on when this process dies, what is on its way lies in memory that outlives it
+//! ([`Behind::outlive`]), from before there can be a record of it until the device has it and before anything goes on that
+//! waits for that: so it is never written again over something newer ([`write_again`]). What finds no room there is written
+//! by the caller.
 
 use std::collections::VecDeque;
 use std::io;
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
+use std::sync::{Arc, OnceLock};
 
 use quayfs_blockdev::{AlignedBuf, BlockDevice, WriteRun};
 use quayfs_layout::BLOCK;
+use quayfs_restart::{Buffer, MOST_RUNS, Postings};
 use quayfs_sync::atomic::{AtomicUsize, Ordering};
 use quayfs_sync::{Condvar, Mutex, MutexGuard, wait_for_device};
 
 use crate::engine::Engine;
 use crate::error::Result;
+
+mod again;
+
+pub use again::write_again;
 
 /// Once more bytes than this wait for the device, posting waits until it has half of them: a thread that was woken for less
 /// would only find it full again, and with many threads each finished write would wake all of them. A thread that waits
@@ -60,7 +71,9 @@ impl<'e> UnderWay<'e> {
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         if !self.blocks.is_empty() {
-            self.engine.behind.await_blocks(self.blocks.iter().cloned());
+            let e = self.engine;
+            e.behind
+                .await_blocks(&*e.device, self.blocks.iter().cloned());
         }
     }
 }
@@ -70,12 +83,53 @@ pub struct Posting {
     /// Blocks that follow each other on the device. They are written together, in any order.
     pub runs: Vec<Range<u64>>,
     /// What goes there, one run behind the other.
-    pub bytes: AlignedBuf,
+    pub bytes: Bytes,
+}
+
+/// Memory for direct I/O.
+pub enum Bytes {
+    /// Of this process.
+    Own(AlignedBuf),
+    /// That outlives it.
+    Shared(Buffer),
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Shared(bytes) => bytes,
+        }
+    }
+}
+
+impl DerefMut for Bytes {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Own(bytes) => bytes,
+            Self::Shared(bytes) => bytes,
+        }
+    }
 }
 
 impl Posting {
     fn blocks(&self) -> impl Iterator<Item = Range<u64>> {
         self.runs.iter().cloned()
+    }
+
+    /// Whether [`Posting::publish`] can be called.
+    fn can_outlive(&self) -> bool {
+        matches!(self.bytes, Bytes::Shared(_)) && self.runs.len() <= MOST_RUNS
+    }
+
+    /// From here on the bytes are written also if this process dies.
+    fn publish(&mut self) {
+        if let Bytes::Shared(bytes) = &mut self.bytes {
+            let is_published = bytes.publish(&self.runs);
+            debug_assert!(is_published, "too many runs");
+        }
     }
 
     /// Writes it now.
@@ -113,6 +167,8 @@ pub struct Behind {
     room: Condvar,
     /// Number of requests posted and not yet written, for callers that only need to know whether there is any.
     pending: AtomicUsize,
+    /// Where buffers are, if they are to outlive this process.
+    shared: OnceLock<Arc<Postings>>,
 }
 
 #[derive(Default)]
@@ -131,8 +187,17 @@ struct State {
     waiting: usize,
     waiting_for_room: usize,
     servers: usize,
+    /// Where no thread serves, what is posted is written when it is waited for.
+    postponed: bool,
     stop: bool,
     failed: bool,
+}
+
+impl State {
+    /// Whether what is posted will be written.
+    fn is_served(&self) -> bool {
+        self.servers > 0 || self.postponed
+    }
 }
 
 /// A thread that writes. Once the last one has ended, nothing writes what is left.
@@ -165,15 +230,28 @@ struct Landing<'b> {
 
 impl Drop for Landing<'_> {
     fn drop(&mut self) {
+        let bytes = std::mem::replace(&mut self.posting.bytes, Bytes::Own(AlignedBuf::default()));
+        let len = bytes.len();
+        // Before anything that waits for these blocks goes on. What could not be written stays for the next daemon.
+        let own = match bytes {
+            Bytes::Own(bytes) => Some(bytes),
+            Bytes::Shared(mut bytes) => {
+                if self.written {
+                    bytes.retire();
+                }
+                None
+            }
+        };
         let mut state = self.behind.state.lock();
         state.under_way.retain(|(number, _)| *number != self.number);
-        let bytes = std::mem::take(&mut self.posting.bytes);
-        state.bytes -= bytes.len();
+        state.bytes -= len;
         state.failed |= !self.written;
         let has_room = state.full && (state.bytes <= MOST / 2 || state.failed);
         state.full &= !has_room;
-        state.kept += bytes.len();
-        state.buffers.push_back(bytes);
+        if let Some(bytes) = own {
+            state.kept += len;
+            state.buffers.push_back(bytes);
+        }
         let mut too_many = Vec::new();
         while state.kept > KEPT
             && let Some(oldest) = state.buffers.pop_front()
@@ -194,25 +272,34 @@ impl Drop for Landing<'_> {
 }
 
 impl Behind {
+    /// From here on what is posted outlives this process, in memory of which nothing is in use. Can be said once.
+    pub fn outlive(&self, shared: Arc<Postings>) {
+        let _ = self.shared.set(shared);
+    }
+
     /// Memory for so many bytes, whose content is undefined.
-    pub fn buffer(&self, len: usize) -> AlignedBuf {
+    pub fn buffer(&self, len: usize) -> Bytes {
+        if let Some(buffer) = self.shared.get().and_then(|shared| shared.buffer(len)) {
+            return Bytes::Shared(buffer);
+        }
         let mut state = self.state.lock();
         let fits = state.buffers.iter().rposition(|b| b.len() == len);
         if let Some(buffer) = fits.and_then(|at| state.buffers.remove(at)) {
             state.kept -= len;
-            return buffer;
+            return Bytes::Own(buffer);
         }
         drop(state);
-        AlignedBuf::new(len)
+        Bytes::Own(AlignedBuf::new(len))
     }
 
     /// Has it written. It may be read, and counts as written for [`Behind::settle`], from now on.
     ///
     /// # Errors
     /// Those of the device, if it is written at once, or if another write has failed.
-    pub fn post(&self, e: &Engine, posting: Posting) -> Result<()> {
+    pub fn post(&self, e: &Engine, mut posting: Posting) -> Result<()> {
+        let outlives = self.shared.get().is_none() || posting.can_outlive();
         let mut state = self.state.lock();
-        if state.servers == 0 {
+        if !outlives || !state.is_served() {
             drop(state);
             return e.write_device(|device| posting.write(device));
         }
@@ -220,9 +307,11 @@ impl Behind {
             drop(state);
             state = wait_for_device(|| self.await_room());
         }
-        if state.failed || state.servers == 0 {
+        if state.failed || !state.is_served() {
             return Err(failed().into());
         }
+        // Before there can be a record of it.
+        posting.publish();
         let number = state.next;
         state.next += 1;
         state.bytes += posting.bytes.len();
@@ -236,7 +325,11 @@ impl Behind {
     }
 
     /// Returns when none of these blocks of the device is on its way.
-    pub fn await_blocks(&self, blocks: impl Iterator<Item = Range<u64>> + Clone) {
+    pub fn await_blocks(
+        &self,
+        device: &dyn BlockDevice,
+        blocks: impl Iterator<Item = Range<u64>> + Clone,
+    ) {
         if self.pending.load(Ordering::Acquire) == 0 {
             return;
         }
@@ -245,7 +338,7 @@ impl Behind {
             (posted.iter()).any(|p| blocks.clone().any(|b| meets(p, b)))
         };
         if self.state.lock().under_way.iter().any(meets) {
-            wait_for_device(|| drop(self.wait(|s| s.under_way.iter().any(meets))));
+            wait_for_device(|| drop(self.wait(device, |s| s.under_way.iter().any(meets))));
         }
     }
 
@@ -253,24 +346,56 @@ impl Behind {
     ///
     /// # Errors
     /// If any write has failed, ever.
-    pub fn settle(&self) -> io::Result<()> {
+    pub fn settle(&self, device: &dyn BlockDevice) -> io::Result<()> {
         let upto = self.state.lock().next;
         let first = |s: &State| s.under_way.iter().any(|(number, _)| *number < upto);
-        let state = self.wait(first);
+        let state = self.wait(device, first);
         match state.failed {
             true => Err(failed()),
             false => Ok(()),
         }
     }
 
-    fn wait(&self, more: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+    fn wait(
+        &self,
+        device: &dyn BlockDevice,
+        more: impl Fn(&State) -> bool,
+    ) -> MutexGuard<'_, State> {
         let mut state = self.state.lock();
         state.waiting += 1;
         while more(&state) {
-            self.landed.wait(&mut state);
+            if state.servers == 0 && std::thread::panicking() {
+                // Nothing is brought to its end by a thread that is dying.
+                break;
+            }
+            let mine = (state.servers == 0).then(|| state.queue.pop_front());
+            match mine.flatten() {
+                Some(first) => {
+                    drop(state);
+                    self.land(first, |posting| posting.write(device).is_ok());
+                    state = self.state.lock();
+                }
+                None => self.landed.wait(&mut state),
+            }
         }
         state.waiting -= 1;
         state
+    }
+
+    fn land(&self, (number, posting): (u64, Posting), write: impl FnOnce(&Posting) -> bool) {
+        let mut landing = Landing {
+            behind: self,
+            number,
+            posting,
+            written: false,
+        };
+        landing.written = write(&landing.posting);
+    }
+
+    /// Where no thread serves: what is posted is written when something waits for it, by what waits, as late as a thread
+    /// could write it at all.
+    pub fn postpone(&self) {
+        self.state.lock().postponed = true;
     }
 
     /// Waits until there is room, or nothing can be posted any more.
@@ -292,17 +417,11 @@ impl Behind {
         let mut state = self.state.lock();
         loop {
             match state.queue.pop_front() {
-                Some((number, posting)) => {
+                Some(first) => {
                     drop(state);
-                    let mut landing = Landing {
-                        behind: self,
-                        number,
-                        posting,
-                        written: false,
-                    };
-                    landing.written =
-                        (e.write_device(|device| landing.posting.write(device))).is_ok();
-                    drop(landing);
+                    self.land(first, |posting| {
+                        e.write_device(|device| posting.write(device)).is_ok()
+                    });
                     state = self.state.lock();
                 }
                 None if state.stop => return,

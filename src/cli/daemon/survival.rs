@@ -6,7 +6,6 @@ use quayfs_fs::volume::{Access, Volume, VolumeError};
 use quayfs_restart::Requests;
 use std::error::Error;
 use std::fmt::Display;
-use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use tracing::{info, warn};
 
 use super::{Job, Mounted, open};
 use crate::cli::exit::{Failure, MOUNT_FAILED, NOT_NOW};
-use crate::cli::handover::{self, Handover, Holder};
+use crate::cli::handover::{self, Handover, Holder, Memory};
 use crate::cli::{log, succession};
 
 /// How long requests may take that are under way when another daemon is to go on, and then what works beside them. What
@@ -143,21 +142,22 @@ pub(super) fn may_pass(e: &(dyn Error + 'static)) -> bool {
 pub(super) fn take_over(
     job: &Job,
     handover: Option<&Handover>,
-) -> Result<(Volume, Option<File>), Box<dyn std::error::Error>> {
+) -> Result<(Volume, Option<Memory>), Box<dyn std::error::Error>> {
     let mut volume = open(job)?;
-    let stores = outlive(&volume, job, handover)?;
+    let memory = outlive(&mut volume, job, handover)?;
     if let Some(handover) = handover {
         volume.follow(handover.predecessor()?);
     }
-    Ok((volume, stores))
+    Ok((volume, memory))
 }
 
-/// From here on what is stored to the region outlives this process, where another one is to go on.
+/// From here on what is stored to the region, and what is posted to the data device, outlives this process, where
+/// another one is to go on.
 fn outlive(
-    volume: &Volume,
+    volume: &mut Volume,
     job: &Job,
     handover: Option<&Handover>,
-) -> Result<Option<File>, Box<dyn std::error::Error>> {
+) -> Result<Option<Memory>, Box<dyn std::error::Error>> {
     if !job.options.restart {
         return Ok(None);
     }
@@ -165,15 +165,16 @@ fn outlive(
         let why = volume.protected().unwrap_or("it is write-protected");
         return Err(format!("what the last daemon has stored cannot be written: {why}").into());
     }
-    let stores = match handover {
-        Some(handover) => handover.stores()?,
-        None => handover::no_stores()?,
+    let memory = match handover {
+        Some(handover) => handover.memory(),
+        None => Memory::new()?,
     };
-    let bytes = volume.region().outlive(stores.try_clone()?)?;
+    let bytes = volume.region().outlive(memory.stores.try_clone()?)?;
     if bytes > 0 {
         info!("{bytes} bytes that the last daemon had stored are stored again");
     }
-    Ok(Some(stores))
+    volume.post_from(Arc::clone(&memory.postings));
+    Ok(Some(memory))
 }
 
 #[cfg(test)]

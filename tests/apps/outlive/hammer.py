@@ -175,7 +175,17 @@ class Hammer:
         fd, file = self.opened()
         if file is None:
             return
-        offset, content = self.random.randint(0, len(file.content) + 3000), self.bytes(20000)
+        self.put(fd, file, self.random.randint(0, len(file.content) + 3000), self.bytes(20000))
+
+    def large(self):
+        """So much that it is answered before the data device has it."""
+        fd, file = self.opened()
+        if file is None:
+            return
+        content = self.random.randbytes(self.random.randint(1, 6) << 17)
+        self.put(fd, file, len(file.content) if len(file.content) < 1 << 20 else 0, content)
+
+    def put(self, fd, file, offset, content):
         assert os.pwrite(fd, content, offset) == len(content)
         if len(file.content) < offset:
             file.content.extend(bytes(offset - len(file.content)))
@@ -315,7 +325,7 @@ class Hammer:
 KINDS = [
     kind
     for kind in (
-        "create mkdir rmdir mkfifo symlink link unlink unlink tmpfile rename replace exchange write write append append "
+        "create mkdir rmdir mkfifo symlink link unlink unlink tmpfile rename replace exchange write write append append large "
         "truncate chmod utime setxattr removexattr allocate copy read"
     ).split()
 ]

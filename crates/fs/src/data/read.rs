@@ -105,7 +105,7 @@ fn attempt(
         let device = if dram { &*e.device } else { e.ahead.media() };
         let place = |f: &Fetch| e.data_start() + f.pbn;
         let blocks = fetches.iter().map(place).map(|b| b..b + 1);
-        e.behind.await_blocks(blocks);
+        e.behind.await_blocks(&*e.device, blocks);
         fetch((device, e.data_start()), &mut fetches, buf)?;
         fetches.retain(|f| {
             let sound = checksum::crc32c(&buf[f.want.at..f.want.at + BLOCK]) == f.crc;

@@ -2,6 +2,9 @@
 
 use quayfs_crashsim::{Fault, FaultDevice, FaultOp, Repeat, Stall};
 use quayfs_fs::SetQuota;
+use quayfs_fs::predecessor::Predecessor;
+use quayfs_fs::recovery::MountError;
+use quayfs_restart::{Postings, Requests};
 use quayfs_store::behind::MOST;
 
 use super::*;
@@ -242,4 +245,129 @@ fn only_large_writes_go_to_the_device_directly() {
         direct("noatime,durability=commit,large=8K", memory, 2 * BLOCK),
         2
     );
+}
+
+/// A mount that goes on when its daemon dies. What it posts is written when that is waited for, and not before.
+struct GoesOn {
+    disk: Disk,
+    device: Arc<FaultDevice>,
+    requests: Arc<Requests>,
+    postings: Arc<Postings>,
+}
+
+impl GoesOn {
+    fn new() -> (Self, Arc<Fs>) {
+        let mut disk = Disk::on(Backend::File);
+        let device = Arc::new(FaultDevice::new(Arc::clone(&disk.device)));
+        disk.device = Arc::<FaultDevice>::clone(&device);
+        let one = Self {
+            disk,
+            device,
+            requests: Arc::new(Requests::new().unwrap()),
+            postings: Postings::new().unwrap(),
+        };
+        let mut volume = one.disk.volume();
+        volume.post_from(Arc::clone(&one.postings));
+        let fs = Fs::mount_quiet(volume, &MountOptions::default()).unwrap();
+        fs.e.behind.postpone();
+        (one, fs)
+    }
+
+    /// The daemon dies as it is, and the next one mounts.
+    fn dies(&mut self, fs: Arc<Fs>) -> Result<Arc<Fs>, MountError> {
+        std::mem::forget(fs);
+        self.mounts()
+    }
+
+    fn mounts(&mut self) -> Result<Arc<Fs>, MountError> {
+        self.postings = Postings::left(self.postings.file().try_clone().unwrap()).unwrap();
+        let mut volume = self.disk.volume();
+        volume.post_from(Arc::clone(&self.postings));
+        volume.follow(Predecessor {
+            requests: Arc::clone(&self.requests),
+            knows: Box::new(|_| true),
+            deaths: 1,
+            replaced: 0,
+            is_replaced: false,
+            ended: None,
+            cause: "killed".into(),
+            pause: std::sync::OnceLock::new(),
+        });
+        let fs = Fs::mount_quiet(volume, &MountOptions::default())?;
+        fs.e.behind.postpone();
+        Ok(fs)
+    }
+
+    fn writes(&self) -> u64 {
+        self.device.calls(FaultOp::Write)
+    }
+}
+
+#[test]
+fn what_a_dead_daemon_had_on_its_way_is_written_by_the_next_one() {
+    let (mut mount, fs) = GoesOn::new();
+    let ino = file(&fs, ROOT, "f");
+    fs.e.sync().unwrap();
+    let before = mount.writes();
+    fs.write(ino, 0, &content(LARGE), false).unwrap();
+    fs.write(ino, LARGE as u64, &[7; 2 * LARGE], false).unwrap();
+    assert_eq!(mount.writes(), before, "they are on their way");
+    let fs = mount.dies(fs).unwrap();
+    assert!(mount.writes() > before);
+    assert!(fs.read(ino, 0, LARGE).unwrap() == content(LARGE));
+    assert!(fs.read(ino, LARGE as u64, 2 * LARGE).unwrap() == [7; 2 * LARGE]);
+    // It was written once more, and not again at the next death.
+    fs.write(ino, 0, &[8; LARGE], false).unwrap();
+    fs.e.sync().unwrap();
+    let before = mount.writes();
+    let fs = mount.dies(fs).unwrap();
+    assert_eq!(mount.writes(), before);
+    assert!(fs.read(ino, 0, LARGE).unwrap() == [8; LARGE]);
+    mount.disk.ends(fs);
+}
+
+#[test]
+fn a_mount_does_not_go_on_without_what_was_on_its_way() {
+    let (mut mount, fs) = GoesOn::new();
+    let ino = file(&fs, ROOT, "f");
+    fs.e.sync().unwrap();
+    fs.write(ino, 0, &content(LARGE), false).unwrap();
+    mount
+        .device
+        .fail(FaultOp::Write, 1, Fault::Errno(libc::EIO), Repeat::Forever);
+    let died = mount.dies(fs);
+    assert!(matches!(died, Err(MountError::WriteAgain(_))));
+    // A death in recovery changes nothing.
+    mount.device.heal();
+    let fs = mount.mounts().unwrap();
+    assert!(fs.read(ino, 0, LARGE).unwrap() == content(LARGE));
+    mount.disk.ends(fs);
+}
+
+/// Callers write what finds no room where it would outlive them.
+#[test]
+fn no_more_is_on_its_way_than_there_is_room_for() {
+    let mut disk = Disk::with(Backend::File, 4 * MOST as u64);
+    let device = Arc::new(FaultDevice::new(Arc::clone(&disk.device)));
+    disk.device = Arc::<FaultDevice>::clone(&device);
+    let postings = Postings::new().unwrap();
+    let mut volume = disk.volume();
+    volume.post_from(Arc::clone(&postings));
+    let fs = Fs::mount_quiet(volume, &MountOptions::default()).unwrap();
+    fs.e.behind.postpone();
+    let ino = file(&fs, ROOT, "f");
+    let held = postings.buffer(quayfs_restart::ROOM - 2 * LARGE).unwrap();
+    let writes = |n: u64| {
+        let before = device.calls(FaultOp::Write);
+        fs.write(ino, n * LARGE as u64, &[n as u8; LARGE], false)
+            .unwrap();
+        device.calls(FaultOp::Write) - before
+    };
+    assert_eq!([0, 1, 2].map(writes), [0, 0, 1]);
+    drop(held);
+    assert_eq!(writes(3), 0);
+    for n in 0..4 {
+        assert!(fs.read(ino, n * LARGE as u64, LARGE).unwrap() == [n as u8; LARGE]);
+    }
+    disk.ends(fs);
 }

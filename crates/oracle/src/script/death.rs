@@ -4,7 +4,7 @@
 use quayfs_fs::{FallocMode, Fs};
 use quayfs_layout::BLOCK;
 use quayfs_layout::inode::ROOT;
-use quayfs_restart::WHOLE;
+use quayfs_restart::{Postings, WHOLE};
 
 use super::{ACKNOWLEDGED, BEGINS, Script, TASTE};
 use crate::dump::{self, difference};
@@ -61,7 +61,16 @@ impl Script {
         let (region, device) = (self.recorder.region(), self.recorder.device());
         let media = Media { region, device };
         let next = match self.goes_on {
-            true => media.mount_after(&self.requests, &self.options),
+            true => {
+                // As another process sees it.
+                let left = || self.postings.file().try_clone().and_then(Postings::left);
+                self.under_way += left()
+                    .and_then(|left| left.left_over())
+                    .expect("memory")
+                    .len();
+                self.postings = left().expect("memory");
+                media.mount_after((&self.requests, &self.postings), &self.options)
+            }
             false => media.mount_quiet(&self.options),
         };
         // The dead do not tidy up.

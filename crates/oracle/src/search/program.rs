@@ -337,7 +337,9 @@ impl Program {
             return Box::new(Repair::run(name, *left, ills, self.dies, with));
         }
         let mut s = Script::new(&self.to_string(), shape, self.mode.backend, &mode);
-        s.goes_on = self.goes_on;
+        if self.goes_on {
+            s.go_on();
+        }
         match self.dies {
             Some(events) => s.dies(events, |s| self.play(s)),
             None => self.play(&mut s),
@@ -565,6 +567,30 @@ mod tests {
     fn pairs(choices: &[String; 8]) -> Vec<(&String, &String)> {
         let at = |i: usize| choices[..i].iter().map(move |other| (other, &choices[i]));
         (0..choices.len()).flat_map(at).collect()
+    }
+
+    /// Nothing is lost of them, though they are on their way for as long as they can be.
+    #[test]
+    fn large_writes_outlive_the_daemon() {
+        let mode = MODES.iter().find(|m| m.name == "commit-large").unwrap();
+        let mut under_way = 0;
+        for seed in 0..60 {
+            let mut s = Script::new(
+                "large writes",
+                &Shape::TINY,
+                mode.backend,
+                &options(mode.options),
+            );
+            s.go_on();
+            prepare(&mut s);
+            s.killed(seed, 12);
+            s.killed(seed + 1000, 8);
+            s.random(seed, 4);
+            s.background();
+            under_way += s.under_way;
+            s.end();
+        }
+        assert!(under_way > 60, "{under_way}");
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub(super) fn media(
 ) -> quayfs_journal::Media {
     let (behind, device, failed) = (Arc::clone(behind), Arc::clone(device), Arc::clone(failed));
     Box::new(move || {
-        behind.settle()?;
+        behind.settle(&*device)?;
         match drain_flushes {
             // The drain of the commit flushes the same device.
             true => unless_failed(&failed),
