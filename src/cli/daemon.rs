@@ -339,7 +339,8 @@ fn resume(
     // Before the first answer: what has it may ask who gave it.
     let desk = open_desk(number.as_deref());
     let (events, inbox) = channel();
-    let connection = (device, None);
+    let exchanged = number.as_deref().filter(|_| fs.e.options.atomic_writes);
+    let connection = (device, exchanged.map(Into::into));
     spawn_server(
         Arc::clone(fs),
         connection,

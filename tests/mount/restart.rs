@@ -260,7 +260,7 @@ fn what_cannot_survive_is_refused_beside_it() {
         return;
     }
     let scene = Scene::in_memory();
-    for other in ["transport=uring", "atomic_writes"] {
+    for other in ["transport=uring", "norestart"] {
         let options = format!("restart,{other}");
         let paths: [PathBuf; 2] = [scene.vol(), scene.mnt()];
         let words = ["mount", "-o", &options].map(std::ffi::OsStr::new);

@@ -10,14 +10,19 @@
 //! What a request has brought may still be on its way to the data device when it is answered. It lies in such memory too,
 //! and the next daemon writes it again ([`Postings`]).
 //!
+//! Which open files had something in the memory of the daemon that nothing brings back is noted as well
+//! ([`Requests::note_session`]).
+//!
 //! The memory is in unnamed files that a third process holds. Nothing of it is needed after a power failure: then the
 //! processes that had asked are gone as well, and what was not durable may be.
 
 mod memory;
 mod postings;
 mod requests;
+mod sessions;
 
 pub use postings::{Buffer, MOST_RUNS, Postings, ROOM};
 pub use requests::{
     Connection, Ends, Outcome, Requests, UnderWay, WHOLE, inode, preparing, progress, record,
 };
+pub use sessions::MOST_SESSIONS;

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::memory::Words;
+use crate::sessions::{self, MOST_SESSIONS, Table};
 
 /// Threads that answer requests at a time, at most.
 const SLOTS: usize = 1024;
@@ -17,9 +18,9 @@ const SLOTS: usize = 1024;
 const KEPT: usize = 4096;
 
 /// What the memory begins with.
-const MAGIC: u64 = u64::from_le_bytes(*b"quayreq1");
+const MAGIC: u64 = u64::from_le_bytes(*b"quayreq2");
 /// Words of the head: magic, connection, place of the next kept request, whether the mount was shut down, how
-/// its daemons have ended.
+/// its daemons have ended, last number of an open file.
 const HEAD: usize = 16;
 const CONNECTION: usize = 1;
 const NEXT: usize = CONNECTION + CONNECTION_WORDS;
@@ -27,6 +28,7 @@ const SHUT_DOWN: usize = NEXT + 1;
 const DEATHS: usize = NEXT + 2;
 const REPLACED: usize = NEXT + 3;
 const LEFT_AT: usize = NEXT + 4;
+pub(crate) const LAST_NUMBER: usize = NEXT + 5;
 const CONNECTION_WORDS: usize = 8;
 /// Words of a slot: one line.
 const SLOT: usize = 8;
@@ -34,7 +36,8 @@ const SLOT: usize = 8;
 const REMEMBERED: usize = 3;
 const SLOTS_AT: usize = HEAD;
 const KEPT_AT: usize = SLOTS_AT + SLOTS * SLOT;
-const LEN: usize = KEPT_AT + KEPT * REMEMBERED;
+pub(crate) const SESSIONS_AT: usize = KEPT_AT + KEPT * REMEMBERED;
+const LEN: usize = SESSIONS_AT + MOST_SESSIONS * sessions::WORDS;
 
 /// Words of a slot.
 const UNIQUE: usize = 0;
@@ -74,9 +77,11 @@ pub type Connection = [u64; CONNECTION_WORDS];
 #[derive(Debug)]
 pub struct Requests {
     file: File,
-    words: Words,
+    pub(crate) words: Words,
     /// Slots that no thread has.
     free: Mutex<Vec<usize>>,
+    /// Which open files have sessions.
+    pub(crate) sessions: Mutex<Table>,
 }
 
 impl Requests {
@@ -109,7 +114,13 @@ impl Requests {
     fn map(file: File) -> io::Result<Self> {
         let words = Words::map(&file, LEN)?;
         let free = Mutex::new((0..SLOTS).rev().collect());
-        Ok(Self { file, words, free })
+        let sessions = Mutex::new(Table::of(&words));
+        Ok(Self {
+            file,
+            words,
+            free,
+            sessions,
+        })
     }
 
     /// The file, for the process that holds it.

@@ -5,25 +5,32 @@
 //! Until then no other process sees it. The kernel does not keep it either: with the option every file that is open
 //! for writing bypasses the page cache ([`Server::opened`]). So there is nothing to take back when it is given up, and
 //! nothing that could be executed before the file has lost its privileges.
+//!
+//! Where the mount goes on when this process dies, what is kept is lost all the same. So it is noted which open files have
+//! a session ([`Requests::note_session`]), and to the next daemon these are sessions that can only be given up.
 
 mod accounts;
 mod kept;
+mod lost;
 
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
+use quayfs_fs::data::write::SIZE_MAX;
 use quayfs_fs::{Asker, Writes};
-use quayfs_fuse::wire::{F2FS_FEATURE_ATOMIC_WRITE, InHeader, IoctlOut};
+use quayfs_fuse::wire::{F2FS_FEATURE_ATOMIC_WRITE, InHeader, IoctlOut, UNIQUE_RESEND};
 use quayfs_fuse::{Answer, Errno, Out};
 use quayfs_layout::Ino;
+use quayfs_restart::Requests;
 
 use crate::errno::ToErrno;
 use crate::service::Server;
 
 use accounts::Accounts;
 use kept::{BLOCK_COST, Kept};
+use lost::Lost;
 
 /// Pieces of one session with nothing between them that are kept at most; SQLite makes one for each page. What they
 /// take in memory does not depend on their number, but the time of the commit does.
@@ -53,6 +60,8 @@ pub(super) struct Sessions {
     accounts: Accounts,
     /// What the kernel is to forget as soon as a thread may wait for that.
     stale: Mutex<Vec<Stale>>,
+    /// Those of daemons that have died.
+    lost: Lost,
 }
 
 impl Default for Sessions {
@@ -63,6 +72,7 @@ impl Default for Sessions {
             count: AtomicUsize::new(0),
             accounts: Accounts::default(),
             stale: Mutex::default(),
+            lost: Lost::default(),
         }
     }
 }
@@ -72,9 +82,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Sessions {
+    /// Those of a mount that goes on when this process dies, and perhaps has done so: `requests` knows.
+    pub(super) fn outlived(requests: Arc<Requests>) -> Self {
+        Self {
+            lost: Lost::of(requests),
+            ..Self::default()
+        }
+    }
+
     /// A number for an open file that can be written to. Others have number 0.
     pub(super) fn number(&self) -> u64 {
-        self.next.fetch_add(1, Ordering::Relaxed)
+        (self.lost.number()).unwrap_or_else(|| self.next.fetch_add(1, Ordering::Relaxed))
     }
 
     fn of(&self, fh: u64) -> Option<Session> {
@@ -85,14 +103,19 @@ impl Sessions {
         open.get(&fh).cloned()
     }
 
-    /// Begins one on this user's account.
-    fn begin(&self, fh: u64, user: u32) -> Result<(), Errno> {
+    /// Begins one on this user's account, because this request asks for it.
+    fn begin(&self, fh: u64, user: u32, request: u64) -> Result<(), Errno> {
+        self.lost.begins(fh, request)?;
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
         // Begun already: as with F2FS, no error.
         if open.contains_key(&fh) {
             return Ok(());
         }
         if !self.accounts.take(user, SESSION_COST) {
+            return Err(Errno::new(libc::ENOMEM));
+        }
+        if !self.lost.note(fh, request) {
+            self.accounts.give_back(user, SESSION_COST);
             return Err(Errno::new(libc::ENOMEM));
         }
         open.insert(fh, Arc::new(Mutex::new(Kept::of(user))));
@@ -105,13 +128,17 @@ impl Sessions {
         let cost = SESSION_COST + kept.len() * BLOCK_COST;
         self.accounts.give_back(kept.user, cost);
         kept.end();
+        self.lost.forget(fh);
         let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
         open.remove(&fh);
         self.count.store(open.len(), Ordering::Release);
     }
 
-    /// Gives a session up. `None`: there is none; else where its last write ended.
+    /// Gives a session up. `None`: there is none; else where its last write ended, or beyond.
     fn give_up(&self, fh: u64) -> Option<u64> {
+        if self.lost.forget(fh) {
+            return Some(u64::MAX);
+        }
         let session = self.of(fh)?;
         let mut kept = lock(&session);
         let end = (!kept.over).then_some(kept.upto)?;
@@ -128,6 +155,7 @@ impl Sessions {
         size: impl FnOnce() -> Result<Option<u64>, Errno>,
         (kill, most): (bool, usize),
     ) -> Result<bool, Errno> {
+        self.lost.check(fh)?;
         let Some(session) = self.of(fh) else {
             return Ok(false);
         };
@@ -188,7 +216,9 @@ impl Server {
         }
         self.fs.e.writable().errno()?;
         self.fs.may_open(header.nodeid, Writes::Anywhere).errno()?;
-        self.atomic.begin(fh, self.asker(header).ids().uid)?;
+        let request = header.unique & !UNIQUE_RESEND;
+        self.atomic
+            .begin(fh, self.asker(header).ids().uid, request)?;
         out.put(&IoctlOut::default())
     }
 
@@ -202,6 +232,7 @@ impl Server {
     ) -> Answer {
         self.offers_atomic_writes()?;
         let (ino, none) = (header.nodeid, Errno::new(libc::EINVAL));
+        self.atomic.lost.check(fh)?;
         let session = self.atomic.of(fh).ok_or(none)?;
         if patient {
             // Else pages that were changed through a mapping would come over it afterwards, with what
@@ -237,6 +268,22 @@ impl Server {
         }
         self.fs.fsync(ino).errno()?;
         out.put(&IoctlOut::default())
+    }
+
+    /// As [`Server::commit_atomic`], where an earlier daemon has done it and not said so. What the kernel had to forget is
+    /// not known any more: all of the file.
+    pub(super) fn committed_before(&self, ino: Ino, (fh, patient): (u64, bool)) -> Answer {
+        self.atomic.lost.forget(fh);
+        self.kernel.attributes_changed(ino);
+        if patient {
+            let all = 0..SIZE_MAX;
+            self.forget(&Stale {
+                ino,
+                size: 0,
+                ranges: vec![all],
+            });
+        }
+        self.fs.fsync(ino).errno()
     }
 
     /// Makes the kernel forget what was written over, and see that the file has grown. Waits for the kernel.
@@ -281,7 +328,7 @@ mod tests {
     use super::*;
 
     fn begin(all: &Sessions, fh: u64) {
-        all.begin(fh, 7).unwrap();
+        all.begin(fh, 7, 2).unwrap();
     }
 
     fn keep(all: &Sessions, fh: u64, at: u64, data: &[u8]) -> Result<bool, i32> {
@@ -357,7 +404,7 @@ mod tests {
         let all = Sessions::default();
         let mut files = 1;
         let fill = |fh: u64, user| {
-            all.begin(fh, user).is_ok() && keep(&all, fh, 0, &[0; 3 * BLOCK]) == Ok(true)
+            all.begin(fh, user, 2).is_ok() && keep(&all, fh, 0, &[0; 3 * BLOCK]) == Ok(true)
         };
         while fill(files, 7) {
             files += 1;

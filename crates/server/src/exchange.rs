@@ -135,17 +135,44 @@ impl Server {
         }
         let sizes = self.sizes(&parts)?;
         self.fs.exchange(&by, what(unless_changed, false)).errno()?;
-        for part in &parts {
+        self.exchanged(&parts, sizes, flags)
+    }
+
+    /// As [`Server::exchange`], where an earlier daemon has done it and not said so.
+    pub(super) fn exchanged_before(
+        &self,
+        header: &InHeader,
+        args: &ExchangeRange,
+    ) -> Result<(), Errno> {
+        let flags = ExchangeFlags::from_bits(args.flags).ok_or(Errno::new(libc::EINVAL))?;
+        let device = self.device.as_ref().ok_or(Errno::new(libc::EOPNOTSUPP))?;
+        let one = pin(&self.outside, (header.pid, args.file1_fd), device)?;
+        let parts = [
+            part(one.ino, args.file1_offset, args, flags)?,
+            part(header.nodeid, args.file2_offset, args, flags)?,
+        ];
+        // Which of them has grown is not known any more.
+        self.exchanged(&parts, [0; 2], flags)
+    }
+
+    /// The kernel learns of it. `sizes`: those that it may remember.
+    fn exchanged(
+        &self,
+        parts: &[Part; 2],
+        sizes: [u64; 2],
+        flags: ExchangeFlags,
+    ) -> Result<(), Errno> {
+        for part in parts {
             self.kernel.attributes_changed(part.ino);
         }
-        for ((part, before), now) in parts.iter().zip(sizes).zip(self.sizes(&parts)?) {
+        for ((part, before), now) in parts.iter().zip(sizes).zip(self.sizes(parts)?) {
             if now > before {
                 self.kernel.grown(part.ino, now);
             }
             self.kernel.content_changed(part.ino, part.bytes.clone());
         }
         if flags.contains(ExchangeFlags::DSYNC) {
-            for part in &parts {
+            for part in parts {
                 self.fs.fsync(part.ino).errno()?;
             }
         }

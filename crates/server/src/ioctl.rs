@@ -5,10 +5,10 @@ use std::sync::atomic::Ordering;
 use quayfs_background::trim::Trim;
 use quayfs_fs::SetFlags;
 use quayfs_fuse::wire::{
-    FsXattr, IOC_ABORT_ATOMIC_WRITE, IOC_COMMIT_ATOMIC_WRITE, IOC_COMMIT_RANGE, IOC_EXCHANGE_RANGE,
-    IOC_FSGETXATTR, IOC_FSSETXATTR, IOC_GET_FEATURES, IOC_GETFLAGS, IOC_GETVERSION, IOC_SETFLAGS,
-    IOC_SHUTDOWN, IOC_START_ATOMIC_WRITE, IOC_START_COMMIT, IOC_TRIM, IOC32_GETVERSION, InHeader,
-    IoctlIn, IoctlOut, TrimRange, handed_over,
+    CommitRange, FsXattr, IOC_ABORT_ATOMIC_WRITE, IOC_COMMIT_ATOMIC_WRITE, IOC_COMMIT_RANGE,
+    IOC_EXCHANGE_RANGE, IOC_FSGETXATTR, IOC_FSSETXATTR, IOC_GET_FEATURES, IOC_GETFLAGS,
+    IOC_GETVERSION, IOC_SETFLAGS, IOC_SHUTDOWN, IOC_START_ATOMIC_WRITE, IOC_START_COMMIT, IOC_TRIM,
+    IOC32_GETVERSION, InHeader, IoctlIn, IoctlOut, TrimRange, handed_over,
 };
 use quayfs_fuse::{Answer, Errno, Out};
 use quayfs_layout::inode::Inode;
@@ -112,6 +112,31 @@ impl Server {
             IOC_START_COMMIT => self.start_commit(header.nodeid, args.fh, out),
             IOC_COMMIT_RANGE => self.commit_range(header, (args, data), out),
             _ => self.ioctl(header, args, data, out),
+        }
+    }
+
+    /// What has to follow a request that an earlier daemon has carried out and not answered. `patient`: whether it may wait
+    /// for the kernel.
+    pub(super) fn ioctl_before(
+        &self,
+        header: &InHeader,
+        (args, data): (&IoctlIn, &[u8]),
+        patient: bool,
+    ) -> Answer {
+        match args.cmd {
+            IOC_COMMIT_ATOMIC_WRITE => self.committed_before(header.nodeid, (args.fh, patient)),
+            IOC_EXCHANGE_RANGE => {
+                let range = handed_over(data).ok_or(Errno::new(libc::EINVAL))?;
+                self.exchanged_before(header, &range)
+            }
+            IOC_COMMIT_RANGE => {
+                let what: CommitRange = handed_over(data).ok_or(Errno::new(libc::EINVAL))?;
+                self.exchanged_before(header, &what.range)
+            }
+            _ => {
+                self.kernel.attributes_changed(header.nodeid);
+                Ok(())
+            }
         }
     }
 

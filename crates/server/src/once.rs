@@ -40,11 +40,12 @@ fn counts(op: &Op<'_>) -> bool {
 }
 
 impl Server {
-    /// Answers a request with `carry_out`, or without it if an earlier daemon has carried it out.
+    /// Answers a request with `carry_out`, or without it if an earlier daemon has carried it out. `patient`: whether it may
+    /// wait for the kernel.
     pub(super) fn once(
         &self,
         requests: &Arc<Requests>,
-        request: &Request<'_>,
+        (request, patient): (&Request<'_>, bool),
         out: &mut Out<'_>,
         carry_out: impl FnOnce(&mut Out<'_>) -> Answer,
     ) -> Answer {
@@ -56,7 +57,7 @@ impl Server {
         if request.was_sent_before()
             && let Some(outcome) = requests.outcome(number)
         {
-            if let Some(answer) = self.answer_again(request, outcome, out) {
+            if let Some(answer) = self.answer_again((request, patient), outcome, out) {
                 return answer;
             }
             from = outcome;
@@ -69,7 +70,7 @@ impl Server {
     /// as if it had just begun.
     fn answer_again(
         &self,
-        request: &Request<'_>,
+        (request, patient): (&Request<'_>, bool),
         outcome: Outcome,
         out: &mut Out<'_>,
     ) -> Option<Answer> {
@@ -109,9 +110,9 @@ impl Server {
                     .and_then(|()| out.put(&self.opened(args.flags))),
             ),
             Op::Setattr(_) => Some(self.getattr(ino, out)),
-            Op::Ioctl { .. } => {
-                self.kernel.attributes_changed(ino);
-                Some(out.put(&IoctlOut::default()))
+            Op::Ioctl { args, data } => {
+                let done = self.ioctl_before(&request.header, (args, data), patient);
+                Some(done.and_then(|()| out.put(&IoctlOut::default())))
             }
             _ => Some(Ok(())),
         }

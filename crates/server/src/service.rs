@@ -181,7 +181,7 @@ impl Service for Server {
         match &request.op {
             Op::Ioctl { args, data } => {
                 self.fs.alive().errno()?;
-                self.at_most_once(request, out, |out| {
+                self.at_most_once((request, true), out, |out| {
                     self.ioctl_waiting(&request.header, (args, data), out)
                 })
             }
@@ -197,7 +197,7 @@ impl Service for Server {
         if !spared(request.header.nodeid, &request.op) {
             self.fs.alive().errno()?;
         }
-        let answer = self.at_most_once(request, out, |out| self.carry_out(request, out));
+        let answer = self.at_most_once((request, false), out, |out| self.carry_out(request, out));
         self.answered.happened();
         answer
     }
@@ -206,12 +206,12 @@ impl Service for Server {
 impl Server {
     fn at_most_once(
         &self,
-        request: &Request<'_>,
+        (request, patient): (&Request<'_>, bool),
         out: &mut Out<'_>,
         carry_out: impl FnOnce(&mut Out<'_>) -> Answer,
     ) -> Answer {
         match &self.requests {
-            Some(requests) => self.once(requests, request, out, carry_out),
+            Some(requests) => self.once(requests, (request, patient), out, carry_out),
             None => carry_out(out),
         }
     }

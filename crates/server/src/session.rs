@@ -55,7 +55,10 @@ pub fn serve(
         outside,
         device: number,
         kernel_checks_flags: AtomicBool::new(false),
-        atomic: Sessions::default(),
+        atomic: match &requests {
+            Some(requests) => Sessions::outlived(Arc::clone(requests)),
+            None => Sessions::default(),
+        },
         started: Box::new(started),
         requests,
         answered: Once::new(answered),

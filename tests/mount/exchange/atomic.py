@@ -457,6 +457,57 @@ def whole(directory, acknowledged):
     assert stamp % 5, "given up"
 
 
+def outlived(directory):
+    """What a daemon kept that has died can only be given up; nothing else notices."""
+    path = os.path.join(directory, "file")
+    fd = filled(path, OLD)
+    other = os.open(path, os.O_RDWR)
+    begin(fd)
+    kill_daemon(directory)
+    for _ in range(3):
+        same(answer(lambda: os.pwrite(fd, b"x", 0)), errno.ESTALE)
+        same(answer(lambda: fcntl.ioctl(fd, COMMIT)), errno.ESTALE)
+        same(answer(lambda: fcntl.ioctl(fd, START)), errno.ESTALE)
+        late = os.open(path, os.O_RDWR)
+        for one in (other, late):
+            assert os.pwrite(one, OLD[:B], 0) == B
+            begin(one)
+            fcntl.ioctl(one, ABORT)
+        assert content(path) == OLD and os.fstat(fd).st_size == len(OLD)
+        kill_daemon(directory)
+    fcntl.ioctl(fd, ABORT)
+    same(answer(lambda: fcntl.ioctl(fd, COMMIT)), errno.EINVAL)
+    assert os.pwrite(fd, OLD[:B], 0) == B
+    begin(fd)
+    fcntl.ioctl(fd, COMMIT)
+    assert content(path) == NEW
+
+
+def among_them(directory):
+    """Whenever daemons die, a commit has happened or fails."""
+    path = os.path.join(directory, "file")
+    blocks = (0, 3 * B, 9 * B)
+    fd = filled(path, bytes(10 * B))
+    now, lost = [bytes(B)], []
+
+    def transaction(turn):
+        new = struct.pack("=Q", turn + 1) * (B // 8)
+        try:
+            fcntl.ioctl(fd, START)
+            for at in blocks:
+                assert os.pwrite(fd, new, at) == B
+            fcntl.ioctl(fd, COMMIT)
+            now[0] = new
+        except OSError as e:
+            same(e.errno, errno.ESTALE)
+            lost.append(turn)
+            fcntl.ioctl(fd, ABORT)
+        seen = content(path)
+        assert all(seen[at : at + B] == now[0] for at in blocks), (turn, lost)
+
+    among_deaths(directory, 300, transaction)
+
+
 def unoffered(directory):
     fd = filled(os.path.join(directory, "file"), b"1")
     for call in (FEATURES, START, COMMIT, ABORT):

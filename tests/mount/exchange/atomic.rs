@@ -30,6 +30,16 @@ fn what_is_given_up_never_was() {
 }
 
 #[test]
+fn what_a_dead_daemon_kept_can_only_be_given_up() {
+    let ways = [
+        "atomic_writes,restart",
+        "atomic_writes,restart,durability=commit",
+    ];
+    in_ways(CALLS, "outlived", &ways);
+    in_ways(CALLS, "among_them", &ways);
+}
+
+#[test]
 fn what_cannot_be_is_refused() {
     in_ways(CALLS, "refused", &WAYS);
     in_ways(CALLS, "unoffered", &["open=answer", "open=elide"]);

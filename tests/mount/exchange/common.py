@@ -3,10 +3,12 @@
 import ctypes
 import errno
 import fcntl
+import json
 import mmap
 import os
 import random
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -43,6 +45,30 @@ def filled(path, content, more=0):
 def content(path):
     with open(path, "rb") as f:
         return f.read()
+
+
+def kill_daemon(directory):
+    os.kill(json.loads(os.getxattr(directory, "quayfs.status"))["pid"], signal.SIGKILL)
+
+
+def among_deaths(directory, turns, each):
+    """Calls `each` so often, while daemons die now and then."""
+    over = threading.Event()
+
+    def killer():
+        while not over.wait(random.uniform(0.05, 0.2)):
+            kill_daemon(directory)
+
+    thread = threading.Thread(target=killer)
+    thread.start()
+    try:
+        for turn in range(turns):
+            each(turn)
+            step()
+            time.sleep(0.002)
+    finally:
+        over.set()
+        thread.join()
 
 
 def sent(fd, offset, count):

@@ -410,6 +410,21 @@ def one_version(directory, acknowledged):
     assert version >= int(acknowledged), (version, acknowledged)
 
 
+def among_them(directory):
+    """Whenever daemons die, ranges are exchanged once."""
+    versions = [os.urandom(3 * B + 100), os.urandom(B + 7)]
+    paths, one, other = pair(directory, *versions)
+    readers = [os.open(p, os.O_RDONLY) for p in paths]
+
+    def turned(_):
+        same(exchange(other, one, flags=TO_EOF | DSYNC), 0)
+        versions.reverse()
+        for reader, path, want in zip(readers, paths, versions):
+            assert os.pread(reader, 9 * B, 0) == want and content(path) == want
+
+    among_deaths(directory, 300, turned)
+
+
 def unoffered(directory):
     paths, one, other = pair(directory, b"1" * B, b"2" * B)
     same(exchange(other, one, length=B), errno.ENOTTY)

@@ -13,6 +13,11 @@ const WAYS: [&str; 3] = [
 ];
 
 #[test]
+fn daemons_die_meanwhile() {
+    in_ways(CALLS, "among_them", &["atomic_writes,restart"]);
+}
+
+#[test]
 fn contents_and_sizes_change_places() {
     in_ways(CALLS, "whole", &WAYS);
 }

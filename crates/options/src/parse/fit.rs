@@ -94,13 +94,6 @@ fn restart(o: &MountOptions) -> Result<(), OptionError> {
             "what the kernel has put into a ring is lost with the daemon; drop one of them",
         );
     }
-    if o.restart && o.atomic_writes {
-        return conflict(
-            "restart",
-            "atomic_writes",
-            "writes that wait for their commit are lost with the daemon; drop one of them",
-        );
-    }
     Ok(())
 }
 
