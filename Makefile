@@ -147,7 +147,7 @@ kills: build
 	$(if $(filter 1,$(QUAYFS_SKIP_URING)),,scripts/rings) nice -n 5 python3 tests/apps/kills --quayfs '$(QUAYFS)' --rounds $(ROUNDS) --seed $(SEED) \
 		$(if $(APPS),--apps $(APPS)) $(if $(LIFE),--life $(LIFE))
 
-# Daemons of mounts with `-o restart` are killed under programs that must not notice.
+# Daemons of mounts are killed under programs that must not notice.
 KILLS ?= 1000
 outlive: build
 	nice -n 5 python3 tests/apps/outlive --quayfs '$(QUAYFS)' --kills $(KILLS) --seed $(SEED) $(if $(NEXT),--next '$(NEXT)')

@@ -97,7 +97,7 @@ impl Place {
 
     fn mount_with(&self, options: &str) -> u32 {
         let (vol, mnt) = (self.vol.to_str().unwrap(), self.mnt.to_str().unwrap());
-        quayfs(["mount", vol, mnt, "-o", options]).ok();
+        quayfs(["mount", vol, mnt, "-o", options, "-o", "norestart"]).ok();
         let status = quayfs(["info", mnt, "--json"]).ok();
         let json: serde_json::Value = serde_json::from_str(&status).unwrap();
         u32::try_from(json["pid"].as_u64().unwrap()).unwrap()

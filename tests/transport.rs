@@ -112,7 +112,7 @@ fn rings_are_used_where_the_kernel_has_them() {
     };
     for options in [
         "transport=uring",
-        "transport=auto",
+        "transport=auto,norestart",
         "transport=uring,open=elide",
     ] {
         let m = Mounted::new(options);
@@ -146,7 +146,11 @@ fn without_the_switch_the_device_serves() {
     let Some(_switch) = Switch::set(false) else {
         return;
     };
-    for (options, warns) in [("transport=uring", true), ("transport=auto", false)] {
+    for (options, warns) in [
+        ("transport=uring", true),
+        ("transport=auto", false),
+        ("transport=auto,norestart", false),
+    ] {
         let m = Mounted::new(options);
         work(&m.0.mnt());
         check(&m.0.mnt());

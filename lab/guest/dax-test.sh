@@ -3,7 +3,7 @@
 
 pmem_up
 make_volume
-quayfs mount /vol /mnt/q || fail "mount"
+quayfs mount /vol /mnt/q -o norestart || fail "mount"
 is_dax
 
 echo "writing, and killing the daemon while it happens"

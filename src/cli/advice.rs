@@ -30,7 +30,8 @@ fn given(status: &Value, rings_are_off: bool) -> Vec<String> {
         return Vec::new();
     }
     let mut advice = Vec::new();
-    if status["transport"] == "dev" && has("transport=auto") && rings_are_off {
+    let would_use_rings = has("transport=auto") && has("norestart");
+    if status["transport"] == "dev" && would_use_rings && rings_are_off {
         advice.push(format!(
             "requests come by /dev/fuse; Linux can pass them through rings, which cost less: `echo Y > {RINGS}` as root, then mount again"
         ));
@@ -84,7 +85,7 @@ mod tests {
     #[test]
     fn advice_is_given_where_messages_show_that_it_matters() {
         let mail = || json!({ "open": 2000, "create": 1000, "release": 3000, "getattr": 5000, "write": 6000 });
-        let auto = "rw,open=answer,transport=auto";
+        let auto = "rw,open=answer,transport=auto,norestart";
         assert_eq!(
             about(auto, mail(), true),
             ["rings", "open=elide", "permissions=owner"]
@@ -105,15 +106,16 @@ mod tests {
         for (options, left) in [
             ("open=elide,transport=dev", &["permissions=owner"][..]),
             (
-                "open=answer,transport=auto,atomic_writes,allow_other",
+                "open=answer,transport=auto,norestart,atomic_writes,allow_other",
                 &["rings"],
             ),
+            ("open=elide,transport=auto,allow_other", &[]),
             ("open=answer,strictatime,permissions=owner", &[]),
             ("open=answer,acl", &["open=elide"]),
         ] {
             assert_eq!(about(options, mail(), true), left, "{options}");
         }
-        let mut rings = status("open=elide,transport=auto,allow_other", mail());
+        let mut rings = status("open=elide,transport=auto,norestart,allow_other", mail());
         rings["transport"] = json!("uring");
         assert_eq!(given(&rings, true), [""; 0]);
     }

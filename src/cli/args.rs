@@ -168,11 +168,12 @@ Options after -o, separated by commas:
                              everything twice, as with a journal on it, to compare with
   buffers=N                  use only N of the staging buffers
   threads=N                  threads that serve requests (default: by the number of CPUs)
-  transport=auto             FUSE over io_uring where the kernel has it switched on, else /dev/fuse
+  transport=auto             /dev/fuse; with norestart FUSE over io_uring where the kernel has it switched on
            =dev              /dev/fuse
            =uring            FUSE over io_uring; without it, /dev/fuse and a line in the log
-  restart                    if the daemon dies, another one goes on, and applications wait for it: over
-                             /dev/fuse, without atomic_writes
+  restart                    if the daemon dies, another one goes on, and applications wait for it (default
+                             over /dev/fuse, since Linux 6.9)
+  norestart                  the mount ends with its daemon
   idle=auto                  idle CPUs poll while requests come fast: in small virtual machines, as root
       =poll                  on any machine, as root
       =halt                  never: saves power, costs up to 20 us a request
@@ -487,6 +488,7 @@ mod tests {
             "=continue",
             "transport=",
             "restart",
+            "norestart",
             "idle=",
             "read_ahead=",
             "large=",

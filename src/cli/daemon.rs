@@ -130,9 +130,9 @@ enum Event {
 /// given to go on with.
 fn inherit(job: &Job) -> Result<(Vec<String>, Vec<OwnedFd>), Ended> {
     // Descriptors of any other kind are closed, as ever.
-    let passed = match job.options.restart {
-        true => handover::passed(),
-        false => 0,
+    let passed = match job.options.ends_with_daemon() {
+        None => handover::passed(),
+        Some(_) => 0,
     };
     let left = inherited::prepare(passed);
     // Before anything is opened that could get one of their numbers.
@@ -170,7 +170,7 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
         let target = quayfs_shown::path(&job.target);
         now(&format_args!("cannot mount on {target}: {e}"))
     })?;
-    let taken = survival::take_over(job, handover.as_ref());
+    let taken = survival::take_over(job, (holder.as_ref(), handover.as_ref()));
     let (volume, memory) = taken.map_err(|e| match survival::may_pass(&*e) {
         true => now(&e),
         false => early(&e),
@@ -187,6 +187,7 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
         // Set once.
         let _ = fs.log.set(path);
     }
+    let memory = memory.map_err(|why| fs.ends_with_daemon(&why)).ok();
     let before = holder.clone().zip(handover);
     let mounted = match before {
         Some((holder, handover)) => resume(job, &fs, (place, signals), outside, handover, holder),
@@ -210,6 +211,9 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
     confine::this_thread();
     ready(report(job, &fs, started.elapsed(), warnings));
     if let Some(manager) = &manager {
+        if fs.why_it_ends_with_daemon().is_some() {
+            manager.tell(handover::FAILED);
+        }
         survival::tell_of_this_one(manager, &fs, &mounted);
     }
     watch_failure(&fs, mounted.failed.clone(), holder.clone());
@@ -275,10 +279,9 @@ fn attach(
     let (pending, device) =
         Pending::new(&job.volume, place, &fs.e.options).map_err(|e| e.to_string())?;
     let succession = survives.map(|(holder, memory)| {
-        let begun = handover::begin(holder.clone(), &memory, pending.device());
-        begun.map(|succession| (holder, succession))
+        let begun = handover::begin(holder.clone(), memory, pending.device());
+        (holder, begun)
     });
-    let succession = succession.transpose().map_err(|e| e.to_string())?;
     let holder = succession.as_ref().map(|(holder, _)| holder.clone());
     let succession = succession.map(|(_, succession)| succession);
     let kept = succession.as_ref().map(|s| Arc::clone(&s.requests));

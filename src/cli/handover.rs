@@ -35,6 +35,8 @@ pub const NAMES: &str = "LISTEN_FDNAMES";
 pub const FOR: &str = "LISTEN_PID";
 /// Where to send messages.
 const SOCKET: &str = "NOTIFY_SOCKET";
+/// How many descriptors the service manager holds for this process at most, if it does.
+const HOLDS: &str = "FDSTORE";
 
 /// How many daemons of this mount have died.
 pub const DEATHS: &str = "QUAYFS_DEATHS";
@@ -236,13 +238,14 @@ pub struct Handover {
     /// The connection.
     pub device: OwnedFd,
     further: Vec<OwnedFd>,
-    requests: Arc<Requests>,
     memory: Memory,
 }
 
-/// What a daemon leaves besides: what it had stored, and what it had under way to the data device.
+/// Memory that a daemon leaves to the next one.
 #[derive(Clone, Debug)]
 pub struct Memory {
+    /// What it was doing.
+    pub requests: Arc<Requests>,
     /// What is stored to the region, where that is on a disk.
     pub stores: Arc<File>,
     /// Large writes that the data device does not have yet.
@@ -253,10 +256,11 @@ impl Memory {
     /// With nothing in it.
     ///
     /// # Errors
-    /// Those of memfd_create(2).
+    /// Those of the system, which has no memory, or sets a limit on the size of files.
     pub fn new() -> io::Result<Self> {
         let stores = File::from(memfd_create("quayfs-stores", MemfdFlags::CLOEXEC)?);
         Ok(Self {
+            requests: Arc::new(Requests::new()?),
             stores: Arc::new(stores),
             postings: Postings::new()?,
         })
@@ -265,11 +269,12 @@ impl Memory {
 
 impl Handover {
     /// Where descriptors are held, and what the last daemon has left; both out of the descriptors that this process was
-    /// given. The latter is `None` if this is the first daemon.
+    /// given. The latter is `None` if this is the first daemon. `asked`: any service manager that takes messages will do;
+    /// else it has to say that it holds descriptors.
     ///
     /// # Errors
     /// It has not left all that is needed.
-    pub fn take(given: Vec<OwnedFd>) -> io::Result<(Option<Holder>, Option<Self>)> {
+    pub fn take(given: Vec<OwnedFd>, asked: bool) -> io::Result<(Option<Holder>, Option<Self>)> {
         let names = word(NAMES);
         let mut connections = Vec::new();
         let (mut requests, mut holder) = (None, None);
@@ -284,7 +289,9 @@ impl Handover {
                 other => warn!("a descriptor `{other}` was passed on, which is not known"),
             }
         }
-        let holder = holder.or_else(Holder::find);
+        let any_will_do =
+            asked || requests.is_some() || word(HOLDS).parse().is_ok_and(|n: u32| n > 0);
+        let holder = holder.or_else(|| any_will_do.then(Holder::find).flatten());
         if holder.is_none() && requests.is_some() {
             return Err(io::Error::other(
                 "there is what a daemon has left, and nothing that would hold it any longer",
@@ -303,8 +310,8 @@ impl Handover {
         let handover = Self {
             device,
             further: connections.collect(),
-            requests: Arc::new(Requests::left(requests)?),
             memory: Memory {
+                requests: Arc::new(Requests::left(requests)?),
                 stores: Arc::new(stores),
                 postings: Postings::left(postings)?,
             },
@@ -312,7 +319,7 @@ impl Handover {
         Ok((holder, Some(handover)))
     }
 
-    /// What the last daemon had stored, and had under way.
+    /// What the last daemon has left.
     pub fn memory(&self) -> Memory {
         self.memory.clone()
     }
@@ -328,7 +335,7 @@ impl Handover {
             deaths,
             replaced,
             left_at,
-        } = self.requests.count_end();
+        } = self.memory.requests.count_end();
         let number = |name: &str| word(name).parse().ok();
         let cause = match (word(CAUSE), left_at) {
             (cause, _) if !cause.is_empty() => cause,
@@ -336,7 +343,7 @@ impl Handover {
             (_, None) => "ended unexpectedly".into(),
         };
         Ok(Predecessor {
-            requests: Arc::clone(&self.requests),
+            requests: Arc::clone(&self.memory.requests),
             knows: Box::new(move |ino| kernel.knows(ino)),
             deaths: number(DEATHS).unwrap_or(deaths),
             replaced: number(REPLACED).unwrap_or(replaced),
@@ -349,29 +356,26 @@ impl Handover {
 
     /// The device number of the mount, as `MAJOR:MINOR`.
     fn number(&self) -> Option<String> {
-        let [.., major, minor] = self.requests.connection();
+        let [.., major, minor] = self.memory.requests.connection();
         (minor != 0).then(|| format!("{major}:{minor}"))
     }
 
     /// The connection, the device number of the mount, and how the next daemon will go on, and this one does.
     pub fn succeed(self, holder: Holder) -> (OwnedFd, Option<String>, Succession) {
         let number = self.number();
-        let [a, b, c, d, e, ..] = self.requests.connection();
+        let [a, b, c, d, e, ..] = self.memory.requests.connection();
         let left = Left {
             descriptors: self.further,
             negotiation: Negotiation::from_words([a, b, c, d, e]),
         };
-        let succession = succession(holder, self.requests, Some(left));
+        let succession = succession(holder, self.memory.requests, Some(left));
         (self.device, number, succession)
     }
 }
 
 /// How a daemon will go on after the first one, which uses this `memory`. `number`: that of the mount.
-///
-/// # Errors
-/// There is no memory.
-pub fn begin(holder: Holder, memory: &Memory, number: Option<&str>) -> io::Result<Succession> {
-    let requests = Arc::new(Requests::new()?);
+pub fn begin(holder: Holder, memory: Memory, number: Option<&str>) -> Succession {
+    let requests = memory.requests;
     let mut words = requests.connection();
     let numbers = number.and_then(|n| n.split_once(':'));
     if let Some((major, minor)) = numbers.and_then(|(a, b)| a.parse().ok().zip(b.parse().ok())) {
@@ -381,7 +385,7 @@ pub fn begin(holder: Holder, memory: &Memory, number: Option<&str>) -> io::Resul
     holder.store(REQUESTS, requests.file().as_fd());
     holder.store(STORES, memory.stores.as_fd());
     holder.store(POSTINGS, memory.postings.file().as_fd());
-    Ok(succession(holder, requests, None))
+    succession(holder, requests, None)
 }
 
 fn succession(holder: Holder, requests: Arc<Requests>, left: Option<Left>) -> Succession {

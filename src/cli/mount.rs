@@ -33,7 +33,8 @@ pub fn run(args: args::Mount) -> Result<(), Failure> {
         return remount(&args.mountpoint, &words);
     }
     let asked = args.log_file.as_deref();
-    if options.restart && (args.daemon || args.foreground) && handover::goes_on() {
+    let may_go_on = options.ends_with_daemon().is_none();
+    if may_go_on && (args.daemon || args.foreground) && handover::goes_on() {
         // All is as the first daemon has found it. Looking at the mount point now would wait for this very process.
         let (detached, names_log) = (args.daemon, asked.is_some());
         let mut job = known_job(args, options)?;
@@ -227,7 +228,7 @@ fn start(job: &Job) -> Result<String, Failure> {
     let before = mounts_on(&job.target);
     let cannot = |e| failed(format!("cannot start the daemon: {e}"));
     let mut command = program().map_err(cannot)?;
-    if job.options.restart {
+    if job.options.ends_with_daemon().is_none() {
         command.arg0(SUPERVISOR);
         supervisor::keep_small();
     }

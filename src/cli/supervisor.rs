@@ -27,6 +27,7 @@ use rustix::thread::disable_transparent_huge_pages;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::args::{Cli, Command};
+use super::confine;
 use super::daemon::Answer;
 use super::exit::{Failure, MOUNT_FAILED};
 use super::handover::{
@@ -70,6 +71,8 @@ pub fn run(args: &[OsString]) -> Result<(), Failure> {
     let _ = rustix::process::setsid();
     inherited::prepare(0);
     inherited::outlive_daemons();
+    // What is held has what users have written.
+    confine::keep_memory_private();
     let mut supervisor = Supervisor::new(args).map_err(|e| failed(&e))?;
     loop {
         let life = supervisor.start_patiently(args).map_err(|e| failed(&e))?;

@@ -35,8 +35,8 @@ volume() {
         >/dev/null 2>"$WORK/mkfs.err" || fail "mkfs: $(cat "$WORK/mkfs.err")"
 }
 
-# mount_volume [OPTIONS]: with those of the environment as well.
-mount_volume() { "$QUAYFS" mount "$WORK/vol" "$MNT" -o "${1:-${NEEDS:-rw}}${OPTIONS:+,$OPTIONS}" >/dev/null 2>"$WORK/mount.err" || fail "mount: $(cat "$WORK/mount.err")"; }
+# mount_volume [OPTIONS]: with those of the environment as well. The mount ends when its daemon dies.
+mount_volume() { "$QUAYFS" mount "$WORK/vol" "$MNT" -o "norestart,${1:-${NEEDS:-rw}}${OPTIONS:+,$OPTIONS}" >/dev/null 2>"$WORK/mount.err" || fail "mount: $(cat "$WORK/mount.err")"; }
 
 unmount() { "$QUAYFS" umount "$MNT"; }
 

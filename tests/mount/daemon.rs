@@ -427,7 +427,7 @@ fn a_killed_daemon_leaves_what_was_synced() {
     if !can_mount() {
         return;
     }
-    let m = Mounted::new(&[]);
+    let m = Mounted::new(&["-o", "norestart"]);
     let mnt = m.0.mnt();
     let file = fs::File::create(mnt.join("safe")).unwrap();
     std::io::Write::write_all(&mut &file, b"cargo").unwrap();
@@ -942,7 +942,7 @@ fn a_daemon_that_is_killed_while_mounting_leaves_no_mount() {
     fs::set_permissions(&helper, fs::Permissions::from_mode(0o755)).unwrap();
     let path = format!("{}:{path}", helper.parent().unwrap().display());
     let run: Run = user
-        .command(&["mount", &vol, &mnt])
+        .command(&["mount", &vol, &mnt, "-o", "norestart"])
         .env("PATH", path)
         .capture()
         .unwrap()

@@ -118,8 +118,8 @@ fn in_crashes(text: &str, judge: &str) {
         return;
     }
     for options in [
-        "atomic_writes",
-        "atomic_writes,durability=commit,data=ordered",
+        "atomic_writes,norestart",
+        "atomic_writes,norestart,durability=commit,data=ordered",
     ] {
         let m = Mounted::on(Scene::in_memory(), options);
         for turn in 0..4 {

@@ -102,6 +102,7 @@ pub struct Fs {
     began: Instant,
     /// The file that its process logs to, for those who ask.
     pub log: OnceLock<PathBuf>,
+    ends_with_daemon: OnceLock<String>,
     /// Verifies what is at rest, when asked to.
     pub scrub: Scrubber,
 }
@@ -162,6 +163,7 @@ impl Fs {
             started: time::now(),
             began: Instant::now(),
             log: OnceLock::new(),
+            ends_with_daemon: OnceLock::new(),
             scrub: Scrubber::default(),
         });
         if !options.read_only {
@@ -223,6 +225,17 @@ impl Fs {
         if reaper.is_some_and(|r| r.join().is_err()) {
             tracing::error!("the thread that frees orphans panicked");
         }
+    }
+
+    /// Says why the mount ends when this process does; not said, another process goes on with it. What is said first
+    /// counts.
+    pub fn ends_with_daemon(&self, why: &str) {
+        let _ = self.ends_with_daemon.set(why.into());
+    }
+
+    /// What [`Fs::ends_with_daemon`] was told.
+    pub fn why_it_ends_with_daemon(&self) -> Option<&str> {
+        self.ends_with_daemon.get().map(String::as_str)
     }
 
     /// Whether a failure has made the mount read-only.

@@ -48,6 +48,8 @@ pub struct Status {
     pub device: String,
     /// `op` or `commit`.
     pub durability: String,
+    /// Why the mount ends when its daemon dies; `None` if another one goes on.
+    pub ends_with_daemon: Option<String>,
     /// How often another daemon has gone on with the mount,
     pub restarts: u64,
     /// and how often of these because that was asked for.
@@ -173,6 +175,7 @@ impl Fs {
             backend: e.region.backend().to_string(),
             device: e.device.describe(),
             durability: e.durability.to_string(),
+            ends_with_daemon: self.why_it_ends_with_daemon().map(str::to_string),
             restarts: before.map_or(0, |b| b.deaths + b.replaced),
             replaced: before.map_or(0, |b| b.replaced),
             last_death: before.map(|b| b.cause.clone()),

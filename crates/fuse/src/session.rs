@@ -79,7 +79,7 @@ pub fn resume(
 }
 
 /// Serves a connection, which is not yet agreed upon, until it ends. With a `keeper` it can be [resumed](resume) if
-/// this process ends before.
+/// this process ends before, and if the kernel can send requests again; else the keeper is not called.
 ///
 /// # Errors
 /// The kernel is too old, or not what the file system accepts, or reading its requests failed.
@@ -98,6 +98,7 @@ pub fn serve(
         return Err(io::Error::other(why));
     }
     let offered = greeting.offer.flags.contains(Init::OVER_IO_URING);
+    let keeper = keeper.filter(|_| greeting.offer.flags.contains(Init::HAS_RESEND));
     let (mut agreed, wish) =
         greeting.agree(service, offered && options.transport != Transport::Dev);
     let session = Session {

@@ -11,12 +11,14 @@ use quayfs_pmem::LEAST_MEMORY;
 mod error;
 mod parse;
 pub mod remount;
+mod restart;
 mod size;
 #[cfg(test)]
 mod tests;
 
 pub use error::OptionError;
 pub use parse::{ACCEPTED, REFUSED};
+pub use restart::Restart;
 pub use size::{SizeError, format_size, parse_size};
 
 /// Which file data goes through the journal. Option `data=`.
@@ -60,7 +62,8 @@ pub enum CheckpointPolicy {
 /// Which way requests come. Option `transport=`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// Rings where the kernel has them switched on, `/dev/fuse` elsewhere (the default).
+    /// `/dev/fuse` where the mount goes on when its daemon dies; else rings, where the kernel has them switched on (the
+    /// default).
     #[default]
     Auto,
     /// Reads and writes of `/dev/fuse`.
@@ -177,8 +180,9 @@ pub struct MountOptions {
     pub on_error: OnError,
     /// `transport=`: how requests reach the daemon.
     pub transport: Transport,
-    /// `restart`: if the daemon dies, another one goes on, and applications wait for it.
-    pub restart: bool,
+    /// `restart` or `norestart`; `None`: if the daemon dies, another one goes on where that is possible, and
+    /// applications wait for it.
+    pub restart: Option<Restart>,
     /// `buffers=`: use only this many of the staging buffers that `mkfs` made.
     pub buffers: Option<u32>,
     /// `ablation=`.
@@ -239,7 +243,7 @@ impl Default for MountOptions {
             checkpoint: CheckpointPolicy::default(),
             writeback_cache: false,
             atomic_writes: false,
-            restart: false,
+            restart: None,
             open: OpenPolicy::default(),
             on_error: OnError::default(),
             transport: Transport::default(),
@@ -447,9 +451,7 @@ impl fmt::Display for MountOptions {
         out.push(self.open.to_string());
         out.push(self.on_error.to_string());
         out.push(format!("transport={}", self.transport));
-        if self.restart {
-            out.push("restart".into());
-        }
+        out.extend(self.restart.map(|r| r.to_string()));
         if self.idle != Idle::Auto {
             out.push(format!("idle={}", self.idle));
         }

@@ -9,7 +9,7 @@ mod fit;
 mod foreign;
 mod values;
 
-use super::{Acls, AtimePolicy, Durability, MountOptions, OptionError};
+use super::{Acls, AtimePolicy, Durability, MountOptions, OptionError, Restart};
 use foreign::{impossible, is_for_others};
 use quayfs_layout::geometry::BUFFERS_MAX;
 use quayfs_pmem::LEAST_MEMORY;
@@ -109,9 +109,10 @@ impl<'a> Parser<'a> {
                 self.options.atomic_writes = true;
                 Ok(())
             }
-            ("restart", None) => {
+            ("restart" | "norestart", None) => {
                 self.once("restart", word)?;
-                self.options.restart = true;
+                let on = key == "restart";
+                self.options.restart = Some(if on { Restart::On } else { Restart::Off });
                 Ok(())
             }
             ("acl", None) => {

@@ -2,7 +2,7 @@
 //! already.
 
 use super::parse::Parser;
-use super::{Acls, AtimePolicy, Durability, MountOptions, OptionError, Permissions};
+use super::{Acls, AtimePolicy, Durability, MountOptions, OptionError, Permissions, Restart};
 
 /// Flags that a remount changes, each with its opposite.
 pub const CHANGEABLE: [(&str, &str); 5] = [
@@ -92,6 +92,10 @@ fn changes(word: &str, live: &Live) -> Result<bool, OptionError> {
     }
     let mut now = live.options.clone();
     now.durability = Some(live.durability);
+    now.restart = Some(match now.ends_with_daemon() {
+        Some(_) => Restart::Off,
+        None => Restart::On,
+    });
     now.acls = Some(if now.has_acls() { Acls::On } else { Acls::Off });
     match word {
         "async" => Ok(now.sync),

@@ -47,7 +47,8 @@ fn every_option_has_its_effect() {
     });
     makes("writeback", |o| o.writeback_cache = true);
     makes("atomic_writes", |o| o.atomic_writes = true);
-    makes("restart", |o| o.restart = true);
+    makes("restart", |o| o.restart = Some(Restart::On));
+    makes("norestart", |o| o.restart = Some(Restart::Off));
     makes("open=elide", |o| o.open = OpenPolicy::Elide);
     makes("errors=continue", |o| o.on_error = OnError::Continue);
     makes("buffers=3", |o| o.buffers = Some(3));
@@ -150,7 +151,7 @@ fn contradictions_are_refused() {
         "data=ordered,dirsync",
         "writeback,writethrough",
         "writeback,atomic_writes",
-        "restart,atomic_writes",
+        "restart,norestart",
         "transport=uring,restart",
         "atomic_writes,open=elide",
         "ablation=nodelog:ssd",

@@ -10,7 +10,7 @@ use quayfs_fuse::{
     RequestedCapabilities, Service, Stats,
 };
 use quayfs_layout::inode::ROOT;
-use quayfs_options::{AtimePolicy, MountOptions, OpenPolicy};
+use quayfs_options::{AtimePolicy, MountOptions, OpenPolicy, Restart};
 use quayfs_restart::Requests;
 use quayfs_store::error::FsError;
 
@@ -123,11 +123,12 @@ impl Service for Server {
             );
         }
         if self.requests.is_some() && !offer.flags.contains(Init::HAS_RESEND) {
-            return Err(
-                "restart: this kernel does not send requests again that a daemon has not answered \
-                 (FUSE_HAS_RESEND, Linux 6.9)"
-                    .into(),
-            );
+            let why = "this kernel does not send requests again that a daemon has not answered (FUSE_HAS_RESEND, \
+                       Linux 6.9)";
+            if self.fs.e.options.restart == Some(Restart::On) {
+                return Err(format!("restart: {why}"));
+            }
+            self.fs.ends_with_daemon(why);
         }
         Ok(())
     }

@@ -63,7 +63,11 @@ pub fn serve(
         requests,
         answered: Once::new(answered),
     };
-    let how = how(&server.fs.e.options);
+    let mut how = how(&server.fs.e.options);
+    if kept.is_some() {
+        // What rings hold cannot be had back from the kernel.
+        how.transport = quayfs_fuse::Transport::Dev;
+    }
     quayfs_sync::run_waits_in(|wait| quayfs_fuse::waiting(wait));
     match kept {
         Some((keeper, Some(left))) => {
@@ -81,7 +85,7 @@ const PATIENT: usize = 4;
 /// way at once.
 const SPARE: usize = 16;
 
-/// How a mount with these options is served.
+/// How a mount with these options is served, if its connection does not outlive this process.
 pub fn how(options: &MountOptions) -> Options {
     let workers = options.threads.unwrap_or_else(|| {
         thread::available_parallelism()
@@ -90,8 +94,6 @@ pub fn how(options: &MountOptions) -> Options {
     });
     Options {
         transport: match options.transport {
-            // What rings hold cannot be had back from the kernel.
-            _ if options.restart => quayfs_fuse::Transport::Dev,
             Transport::Auto => quayfs_fuse::Transport::Auto,
             Transport::Dev => quayfs_fuse::Transport::Dev,
             Transport::Uring => quayfs_fuse::Transport::Uring,

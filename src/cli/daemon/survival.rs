@@ -3,6 +3,7 @@
 use quayfs_fs::Fs;
 use quayfs_fs::recovery::MountError;
 use quayfs_fs::volume::{Access, Volume, VolumeError};
+use quayfs_options::Restart;
 use quayfs_restart::Requests;
 use std::error::Error;
 use std::fmt::Display;
@@ -30,17 +31,24 @@ pub(super) fn found(
     given: Vec<OwnedFd>,
     warnings: &mut Vec<String>,
 ) -> io::Result<(Option<Holder>, Option<Handover>)> {
-    if !job.options.restart {
+    let asked = job.options.restart == Some(Restart::On);
+    if let Some(why) = job.options.ends_with_daemon() {
+        if job.options.restart.is_none() {
+            warnings.push(format!(
+                "the mount ends when its daemon dies, as with norestart ({why})"
+            ));
+        }
         return Ok((None, None));
     }
-    let found = Handover::take(given)?;
-    if found.0.is_none() {
-        let why = "restart has no effect: nothing would start another daemon; mount in the background, or by a service \
-                   manager that holds descriptors";
-        warnings.push(why.into());
+    let found = Handover::take(given, asked)?;
+    if asked && found.0.is_none() {
+        warnings.push(format!("restart has no effect: {NOTHING_STARTS_ANOTHER}"));
     }
     Ok(found)
 }
+
+const NOTHING_STARTS_ANOTHER: &str = "nothing would start another daemon; mount in the background, or by a service \
+                                      manager that holds descriptors";
 
 /// Logs how the last daemon of the mount died, and what that cost.
 pub(super) fn tell_of_the_last_one(fs: &Fs) {
@@ -116,7 +124,7 @@ pub(super) fn hand_over(fs: &Arc<Fs>, holder: &Holder, requests: Option<&Request
 
 /// Why this daemon cannot serve, where another one may: if there is a mount already.
 pub(super) fn hindered(job: &Job, why: &dyn Display) -> Failure {
-    let code = match job.options.restart && handover::goes_on() {
+    let code = match job.options.ends_with_daemon().is_none() && handover::goes_on() {
         true => NOT_NOW,
         false => MOUNT_FAILED,
     };
@@ -138,29 +146,37 @@ pub(super) fn may_pass(e: &(dyn Error + 'static)) -> bool {
     volume.or(mount).or(system).unwrap_or(false)
 }
 
-/// Opens the volume, as the last daemon has left it if there was one, and with what is to be left to the next one.
+/// Opens the volume, as the last daemon has left it if there was one, and with what is to be left to the next one; or
+/// why nothing is, as far as that is known before the kernel is asked.
 pub(super) fn take_over(
     job: &Job,
-    handover: Option<&Handover>,
-) -> Result<(Volume, Option<Memory>), Box<dyn std::error::Error>> {
+    (holder, handover): (Option<&Holder>, Option<&Handover>),
+) -> Result<(Volume, Result<Memory, String>), Box<dyn std::error::Error>> {
     let mut volume = open(job)?;
-    let memory = outlive(&mut volume, job, handover)?;
+    if let Some(why) = job.options.ends_with_daemon() {
+        return Ok((volume, Err(why.into())));
+    }
+    if holder.is_none() {
+        return Ok((volume, Err(NOTHING_STARTS_ANOTHER.into())));
+    }
+    let memory = match outlive(&mut volume, job, handover) {
+        Err(e) if handover.is_none() && job.options.restart.is_none() => {
+            Err(format!("there is no memory that would outlive it: {e}"))
+        }
+        other => Ok(other?),
+    };
     if let Some(handover) = handover {
         volume.follow(handover.predecessor()?);
     }
     Ok((volume, memory))
 }
 
-/// From here on what is stored to the region, and what is posted to the data device, outlives this process, where
-/// another one is to go on.
+/// From here on what is stored to the region, and what is posted to the data device, outlives this process.
 fn outlive(
     volume: &mut Volume,
     job: &Job,
     handover: Option<&Handover>,
-) -> Result<Option<Memory>, Box<dyn std::error::Error>> {
-    if !job.options.restart {
-        return Ok(None);
-    }
+) -> Result<Memory, Box<dyn std::error::Error>> {
     if handover.is_some() && volume.access() == Access::ReadOnly && !job.options.read_only {
         let why = volume.protected().unwrap_or("it is write-protected");
         return Err(format!("what the last daemon has stored cannot be written: {why}").into());
@@ -174,7 +190,7 @@ fn outlive(
         info!("{bytes} bytes that the last daemon had stored are stored again");
     }
     volume.post_from(Arc::clone(&memory.postings));
-    Ok(Some(memory))
+    Ok(memory)
 }
 
 #[cfg(test)]

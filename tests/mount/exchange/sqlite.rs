@@ -113,7 +113,8 @@ fn what_is_committed_survives_the_daemon() {
     if !can_mount() {
         return;
     }
-    let m = Mounted::on(Scene::in_memory(), OPTIONS);
+    let options = format!("{OPTIONS},norestart");
+    let m = Mounted::on(Scene::in_memory(), &options);
     let (mut next, committed) = (0, AtomicU64::new(0));
     for turn in 0..4 {
         let pid = m.info()["pid"].as_u64().unwrap().to_string();
@@ -145,7 +146,7 @@ fn what_is_committed_survives_the_daemon() {
             }
         });
         m.umount();
-        m.mount(OPTIONS);
+        m.mount(&options);
         let there = check(&open(&m, "delete").unwrap());
         assert!(there == next || there == next + 1, "{there} of {next}");
         next = there;

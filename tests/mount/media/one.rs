@@ -19,7 +19,9 @@ fn on(command: &str, volume: &Path, more: &[&str]) -> Run {
 /// Mounts, and says at which process.
 #[track_caller]
 fn mount(room: &Volume, volume: &Path) -> i32 {
-    on("mount", volume, &[room.mnt().to_str().unwrap()]).ok();
+    let target = room.mnt();
+    let words = [target.to_str().unwrap(), "-o", "norestart"];
+    on("mount", volume, &words).ok();
     room.info()["pid"].as_i64().unwrap() as i32
 }
 

@@ -2,7 +2,7 @@
 
 use super::super::{
     Acls, AtimePolicy, DataMode, Durability, MountOptions, OpenPolicy, OptionError, Permissions,
-    Transport,
+    Restart, Transport,
 };
 use super::{Parser, SAID_TWICE};
 
@@ -87,7 +87,7 @@ fn atomic_writes(o: &MountOptions) -> Result<(), OptionError> {
 }
 
 fn restart(o: &MountOptions) -> Result<(), OptionError> {
-    if o.restart && o.transport == Transport::Uring {
+    if o.restart == Some(Restart::On) && o.transport == Transport::Uring {
         return conflict(
             "restart",
             "transport=uring",
