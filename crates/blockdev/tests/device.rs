@@ -579,3 +579,15 @@ fn a_device_may_begin_behind_something_else() {
     let nothing = FileDevice::open(&file(dir.path()), all);
     assert!(matches!(nothing, Err(OpenError::Length { .. })));
 }
+
+/// As when a daemon has died while it had something under way.
+#[test]
+fn what_another_has_under_way_is_waited_for() {
+    let dir = disk();
+    let path = file(dir.path());
+    let (first, second) = (open(&path, true, true), open(&path, true, true));
+    assert!(first.claim(Duration::ZERO).unwrap());
+    assert!(!second.claim(Duration::from_millis(20)).unwrap());
+    drop(first);
+    assert!(second.claim(Duration::ZERO).unwrap());
+}

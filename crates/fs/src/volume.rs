@@ -9,11 +9,12 @@ mod parts;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::predecessor::Predecessor;
 use crate::recovery::batch_log;
-use quayfs_blockdev::{BlockDevice, FileDevice, Options};
+use quayfs_blockdev::{BlockDevice, FileDevice, OpenError, Options};
 use quayfs_layout::BLOCK;
 use quayfs_layout::config::ConfigTable;
 use quayfs_pmem::{LockKind, MapOptions, PmemError, Region, Replayed};
@@ -171,9 +172,12 @@ impl Volume {
             start: place.region_len.unwrap_or_default() / BLOCK as u64,
             ..Options::default()
         };
-        let device = FileDevice::open(&data, options)?;
+        let device = open_data(&data, options, how.wait)?;
         if place.region_len.is_none() {
             lock_data(&device, &path, how)?;
+        }
+        if how.access == Access::ReadWrite {
+            await_the_dead(&device, &path, how)?;
         }
         check_pair(&config, (&region, &pmem), (&device, &data), how.vouch)?;
         check_features(&config, how.access)?;
@@ -367,6 +371,35 @@ fn replay_batches(region: &Region, config: &ConfigTable, lenient: bool) -> Resul
             Ok(())
         }
         Err(other) => Err(other),
+    }
+}
+
+/// How long a device that nothing of ours has open may be in use by what a daemon had under way that has died.
+const LINGERS: Duration = Duration::from_secs(2);
+
+/// Opens the data device. The region is locked, so no daemon has it; but a block device stays claimed until the last transfer
+/// of a dead one has ended.
+fn open_data(path: &Path, options: Options, wait: Duration) -> Result<FileDevice, OpenError> {
+    let begun = Instant::now();
+    loop {
+        match FileDevice::open(path, options) {
+            Err(OpenError::Io { source, .. })
+                if source.raw_os_error() == Some(libc::EBUSY)
+                    && begun.elapsed() < wait.min(LINGERS) =>
+            {
+                thread::sleep(Duration::from_millis(5));
+            }
+            other => return other,
+        }
+    }
+}
+
+/// What a daemon that has died had under way to the data device arrives before anything newer.
+fn await_the_dead(device: &FileDevice, volume: &Path, how: Opening) -> Result<(), VolumeError> {
+    match device.claim(how.wait) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(VolumeError::Busy(volume.into())),
+        Err(e) => Err(VolumeError::Device(e.to_string())),
     }
 }
 

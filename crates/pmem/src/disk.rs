@@ -30,6 +30,7 @@ use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tap::{Fault, Tap};
 
 pub use evict::LEAST_MEMORY;
@@ -141,6 +142,12 @@ impl Disk {
             shadow: OnceLock::new(),
             tap: Tap::default(),
         }
+    }
+
+    /// [`quayfs_transfer::claim`], for the first `len` bytes.
+    pub(crate) fn claim_file(&self, len: u64, wait: Duration) -> io::Result<bool> {
+        let file = self.direct.as_ref().unwrap_or(&self.file);
+        quayfs_transfer::claim(file.as_fd(), 0..len, wait)
     }
 
     /// Stores to a range. It is marked afterwards: a write takes the mark first, and the content then.

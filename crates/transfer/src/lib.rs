@@ -3,10 +3,12 @@
 //!
 //! A finished write is no more durable than one of write(2): that takes a flush which begins after it.
 
+mod claim;
 mod ring;
 mod sys;
 mod transfer;
 
+pub use claim::claim;
 pub use ring::RingPool;
 pub use sys::InPlace;
 pub use transfer::Transfer;

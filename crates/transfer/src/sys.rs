@@ -1,10 +1,27 @@
-//! The unsafe part beside the ring: memory that others may be storing to, and a write of it.
+//! The unsafe part beside the ring: memory that others may be storing to, a write of it, and a lock.
 #![allow(unsafe_code)]
 
 use rustix::io::Errno;
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Takes a lock for writing on some bytes of a file, which belongs to the open file description.
+pub(crate) fn lock_range(fd: BorrowedFd<'_>, start: i64, len: i64) -> Result<(), Errno> {
+    let lock = libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: start,
+        l_len: len,
+        l_pid: 0,
+    };
+    // SAFETY: this request reads the structure behind the pointer, which is live, and stores nothing.
+    let result = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
+    match result {
+        0 => Ok(()),
+        _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
+    }
+}
 
 /// Bytes of memory that others may be storing to, as the system takes them.
 #[repr(transparent)]

@@ -4,6 +4,7 @@ use super::FileDevice;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::io;
+use std::os::fd::AsFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,16 @@ impl FileDevice {
     /// If the system cannot lock this file.
     pub fn lock_shared(&self, wait: Duration) -> io::Result<bool> {
         self.lock(FlockOperation::NonBlockingLockShared, wait)
+    }
+
+    /// Waits until nothing is under way to this device that a process had begun which has died, and has others wait for what
+    /// this one begins ([`quayfs_transfer::claim`]). `Ok(false)`: that took longer than `wait`.
+    ///
+    /// # Errors
+    /// Those of fcntl(2).
+    pub fn claim(&self, wait: Duration) -> io::Result<bool> {
+        let bytes = self.place(0)..self.place(self.blocks);
+        quayfs_transfer::claim(self.file.as_fd(), bytes, wait)
     }
 
     fn lock(&self, operation: FlockOperation, wait: Duration) -> io::Result<bool> {

@@ -29,10 +29,16 @@ impl Region {
             Source::File { file, path } => {
                 let locked = lock::lock_within(file, kind, wait);
                 let locked = locked.map_err(open::io_error("lock", path))?;
-                if locked && self.backend == Backend::File {
-                    forget_cached(file, self.len());
+                if !locked || self.backend != Backend::File {
+                    return Ok(locked);
                 }
-                Ok(locked)
+                // What a process that has died had under way arrives before anything is read.
+                let arrived = match (&self.disk, kind) {
+                    (Some(disk), LockKind::Exclusive) => disk.claim_file(self.len(), wait),
+                    _ => Ok(true),
+                };
+                forget_cached(file, self.len());
+                arrived.map_err(open::io_error("lock", path))
             }
         }
     }
