@@ -19,12 +19,18 @@ impl Script {
     pub fn killed(&mut self, seed: u64, steps: u64) {
         let mut rng = Rng::new(seed);
         self.sync();
-        let moment = self.recorder.len() as u64 + 1 + rng.below(steps * 8);
+        // Where the mount goes on, blocks come to belong to others in between, whose content is newer.
+        let busy = self.goes_on;
+        let events = if busy { steps * 40 } else { steps * 8 };
+        let moment = self.recorder.len() as u64 + 1 + rng.below(events);
         self.recorder.die_after(moment as usize);
         self.outlived(|s| {
             for _ in 0..steps {
                 let op = random(&mut rng, &s.model, &TASTE);
                 s.op(op);
+                if busy && rng.one_in(4) {
+                    s.background();
+                }
             }
         });
     }
