@@ -206,7 +206,7 @@ pub fn recover_telling(
         if clean { "clean" } else { "not unmounted" },
         count(replayed as u64, "record"),
         count(staged_blocks as u64, "block"),
-        count(undone as u64, "page-table entry"),
+        count(undone, "page-table entry"),
     );
     Ok(engine)
 }

@@ -240,7 +240,7 @@ impl fmt::Display for FsckReport {
         }
         match self.count() {
             0 => f.write_str("no damage found"),
-            n => f.write_str(&count(n as u64, "finding")),
+            n => f.write_str(&count(n, "finding")),
         }
     }
 }

@@ -73,12 +73,12 @@ impl fmt::Display for RepairReport {
         match self.outcome {
             Outcome::Clean => Ok(()),
             Outcome::Repaired => {
-                write!(f, "\n{}, all repaired", count(self.found as u64, "finding"))
+                write!(f, "\n{}, all repaired", count(self.found, "finding"))
             }
             Outcome::Left => write!(
                 f,
                 "\n{}, {} of them or of what they hid are left",
-                count(self.found as u64, "finding"),
+                count(self.found, "finding"),
                 self.check.count()
             ),
         }
