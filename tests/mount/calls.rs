@@ -642,7 +642,7 @@ fn a_mount_is_shut_down() {
         m.umount();
         let fsck = quayfs(["fsck".as_ref(), m.0.vol().as_os_str()]).ok();
         assert!(fsck.contains("not unmounted cleanly"), "{way}: {fsck}");
-        assert!(fsck.contains(" 1 orphans"), "{way}: {fsck}");
+        assert!(fsck.contains(" 1 orphan)"), "{way}: {fsck}");
         m.mount(way);
         assert_eq!(fs::read(&f).unwrap(), b"content");
         assert_eq!(fs::read(dir.join("open")).unwrap(), [7; 10_000]);

@@ -123,7 +123,7 @@ fn status_tells_of_a_read_that_failed_and_the_log_keeps_it() {
     assert!(log["errors"].as_u64().unwrap() > 0, "{s}");
     let scrub = log["last_scrub"]["what"].as_str().unwrap();
     assert!(scrub.starts_with("Finished after "), "{s}");
-    assert!(scrub.ends_with(" 1 blocks or pages damaged"), "{s}");
+    assert!(scrub.ends_with(", damaged blocks and pages: 1"), "{s}");
 }
 
 #[test]

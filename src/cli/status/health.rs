@@ -160,7 +160,7 @@ fn damage(r: &Report, all: &mut Vec<Finding>) {
         all.push((Health::Degraded, what, scrub()));
     }
     if let Some(s) = r.scrub.as_ref().filter(|s| s.findings > 0) {
-        let what = format!("a scrub found {} damaged blocks or pages", s.findings);
+        let what = format!("a scrub found damaged blocks or pages: {}", s.findings);
         all.push((Health::Degraded, what, scrub()));
     }
 }

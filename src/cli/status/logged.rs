@@ -103,7 +103,7 @@ mod tests {
 1970-01-01T00:01:00.5Z ERROR damaged metadata: node 7
 not a line of a log
 1970-01-01T00:02:00Z  WARN odd
-1970-01-01T00:03:00Z  INFO scrub: Finished after 10 bytes, 0 blocks or pages damaged
+1970-01-01T00:03:00Z  INFO scrub: Finished after 10 bytes, damaged blocks and pages: 0
 1970-01-01T01:00:00.999Z ERROR inode 9: bad
 ";
 
@@ -119,7 +119,7 @@ not a line of a log
         };
         assert_eq!(logged.errors, 2);
         assert_eq!(logged.last_error, line(3600, "inode 9: bad"));
-        let scrub = "Finished after 10 bytes, 0 blocks or pages damaged";
+        let scrub = "Finished after 10 bytes, damaged blocks and pages: 0";
         assert_eq!(logged.last_scrub, line(180, scrub));
     }
 

@@ -3,7 +3,10 @@
 use super::*;
 use std::process::{Child, Stdio};
 
-const MANAGER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/restart/manager.py");
+const MANAGER: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/tests/mount/restart/manager.py"
+);
 
 /// A daemon in the foreground, and what has started it.
 struct Managed {
