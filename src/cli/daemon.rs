@@ -170,24 +170,7 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
         let target = quayfs_shown::path(&job.target);
         now(&format_args!("cannot mount on {target}: {e}"))
     })?;
-    let taken = survival::take_over(job, (holder.as_ref(), handover.as_ref()));
-    let (volume, memory) = taken.map_err(|e| match survival::may_pass(&*e) {
-        true => now(&e),
-        false => early(&e),
-    })?;
-    let mut options = job.options.clone();
-    options.read_only = volume.access() == Access::ReadOnly;
-    // Its threads are started in there.
-    let fs = confine::run(|| Fs::mount(volume, &options)).map_err(|e| now(&e))?;
-    let fs = fs.map_err(|e| match survival::may_pass(&e) {
-        true => now(&e),
-        false => early(&e),
-    })?;
-    if let Some(path) = job.log.path() {
-        // Set once.
-        let _ = fs.log.set(path);
-    }
-    let memory = memory.map_err(|why| fs.ends_with_daemon(&why)).ok();
+    let (fs, memory) = recover(job, (holder.as_ref(), handover.as_ref()))?;
     let before = holder.clone().zip(handover);
     let mounted = match before {
         Some((holder, handover)) => resume(job, &fs, (place, signals), outside, handover, holder),
@@ -219,6 +202,32 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
     watch_failure(&fs, mounted.failed.clone(), holder.clone());
     survival::tell_of_the_last_one(&fs);
     serve_to_the_end(&fs, mounted, holder.as_ref())
+}
+
+/// The volume, recovered, as the last daemon has left it if there was one, and what is to be left to the next one.
+fn recover(
+    job: &Job,
+    before: (Option<&Holder>, Option<&Handover>),
+) -> Result<(Arc<Fs>, Option<Memory>), Ended> {
+    let failed = |e: &(dyn std::error::Error + 'static)| {
+        Ended::BeforeReady(match survival::may_pass(e) {
+            true => survival::hindered(job, &e),
+            false => Failure::new(MOUNT_FAILED, e),
+        })
+    };
+    let (volume, memory) = survival::take_over(job, before).map_err(|e| failed(&*e))?;
+    let mut options = job.options.clone();
+    options.read_only = volume.access() == Access::ReadOnly;
+    // Its threads are started in there.
+    let fs = confine::run(|| Fs::mount(volume, &options))
+        .map_err(|e| Ended::BeforeReady(survival::hindered(job, &e)))?;
+    let fs = fs.map_err(|e| failed(&e))?;
+    if let Some(path) = job.log.path() {
+        // Set once.
+        let _ = fs.log.set(path);
+    }
+    let memory = memory.map_err(|why| fs.ends_with_daemon(&why)).ok();
+    Ok((fs, memory))
 }
 
 /// Waits until the mount has ended, and closes the volume.

@@ -418,7 +418,7 @@ fn pages_of_users_do_what_they_say() {
         let path = format!("PATH={bin}:{}", std::env::var("PATH").unwrap());
         let made = format!(
             "mount -t tmpfs none /srv; mount -t tmpfs none /mnt; mkdir /mnt/q; export {path}; \
-             quayfs mkfs /srv/vol --size 128M >/dev/null 2>&1; quayfs mount /srv/vol /mnt/q >/dev/null 2>&1; \
+             quayfs mkfs /srv/vol --size 128M >/dev/null 2>&1; quayfs mount -o norestart /srv/vol /mnt/q >/dev/null 2>&1; \
              mkdir /mnt/q/dir; echo text >/mnt/q/dir/file; ln -s dir/file /mnt/q/link"
         );
         let shell = Namespace::new(dir.path(), Path::new(""), &made);

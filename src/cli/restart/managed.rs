@@ -87,7 +87,7 @@ fn daemon(entry: &Entry, status: &Value) -> Result<Pid, String> {
     let caught = facts.map_or(0, |s| s.sigcgt);
     match caught & 1 << (Signal::USR2.as_raw() - 1) {
         0 => Err(format!(
-            "{shown} is mounted without `restart`, or nothing would start another daemon: it cannot be replaced while it \
+            "{shown} is mounted with `norestart`, or nothing would start another daemon: it cannot be replaced while it \
              is mounted"
         )),
         _ => Ok(pid),

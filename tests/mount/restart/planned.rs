@@ -369,9 +369,9 @@ fn what_is_no_such_mount_is_left_alone() {
     if !can_be_root() {
         return;
     }
-    let m = Mounted::on(Scene::open_to_all(), "allow_other");
+    let m = Mounted::on(Scene::open_to_all(), "norestart,allow_other");
     let old = daemon(&m);
-    replace(&m, &[]).fails(1, "mounted without `restart`");
+    replace(&m, &[]).fails(1, "mounted with `norestart`");
     assert_eq!(daemon(&m), old);
     m.umount();
     replace(&m, &[]).fails(1, "not a mount point");

@@ -253,11 +253,8 @@ fn impossible_images() {
         (s.attr, 2),
     ] {
         assert_eq!(disk.inode(n).blocks, owned);
-        let what = format!(
-            "owns {}, its image says {}",
-            quayfs_shown::count(owned, "block"),
-            owned - 1
-        );
+        let owns = quayfs_shown::count(owned, "block");
+        let what = format!("owns {owns}, its image says {}", owned - 1);
         one(n, &|i| i.blocks -= 1, &what);
     }
 }
