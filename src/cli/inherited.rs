@@ -58,7 +58,7 @@ pub fn prepare(passed: usize) -> Vec<String> {
 }
 
 /// The descriptors that were passed on to this process; the programs that it starts do not inherit them. To be called
-/// once, after [`settle`] with the same number.
+/// once, after [`prepare`] with the same number.
 ///
 /// # Errors
 /// There are not that many.

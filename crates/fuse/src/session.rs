@@ -41,7 +41,7 @@ pub trait Keeper: Send + Sync {
 /// What is left of a session that was not ended.
 #[derive(Debug)]
 pub struct Left {
-    /// Further descriptors of the connection ([`Keeper::keep`]).
+    /// Further descriptors of the connection ([`Keeper::share`]).
     pub descriptors: Vec<OwnedFd>,
     /// What was agreed on.
     pub negotiation: Negotiation,

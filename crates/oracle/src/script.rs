@@ -75,7 +75,7 @@ pub struct Script {
     models: Vec<Model>,
     /// What has been begun and has not returned, in the order in which it arrives.
     begun: Vec<Op>,
-    /// How many events after [`Script::settle`] the daemon shall die.
+    /// How many events after [`Script::start_here`] the daemon shall die.
     dies: Option<usize>,
     /// After its death the mount goes on: what has returned is there, and a request whose answer is missing is known to
     /// have been carried out, or not.

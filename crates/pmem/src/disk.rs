@@ -1,6 +1,6 @@
 //! A region on an ordinary disk: memory that the kernel never writes back, and what of it we write ourselves.
 //!
-//! The mapping is private, so what is stored stays in this process until [`Disk::settle`] writes it, by sectors, past
+//! The mapping is private, so what is stored stays in this process until [`Disk::write_out`] writes it, by sectors, past
 //! the page cache where the file system allows it. Nothing else of a region ever reaches its disk. What settles through
 //! the batch log is written a second time later, where it belongs. What settled is durable after [`Disk::flush`].
 
@@ -191,7 +191,7 @@ impl Disk {
         self.settle_to(memory, ranges.into_iter().collect(), false)
     }
 
-    /// [`Disk::settle`]; `at_home` if what does not have to go through the batch log is not to.
+    /// [`Disk::write_out`]; `at_home` if what does not have to go through the batch log is not to.
     fn settle_to(&self, memory: &Memory, ranges: Vec<Range<u64>>, at_home: bool) -> io::Result<()> {
         if let Some(error) = self.gate.failure() {
             return Err(error);
@@ -349,7 +349,7 @@ impl Disk {
     /// Everything that was stored before this call is durable when it returns.
     ///
     /// # Errors
-    /// Those of [`Disk::settle`] and [`Disk::flush`].
+    /// Those of [`Disk::write_out`] and [`Disk::flush`].
     pub(crate) fn drain(&self, memory: &Memory) -> io::Result<()> {
         self.write_out(memory, once(0..memory.len() as u64))?;
         self.flush()

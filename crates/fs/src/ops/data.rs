@@ -225,7 +225,7 @@ impl Fs {
     /// `op` when this returns. With `kill_privileges`, as for a write on behalf of another process.
     ///
     /// # Errors
-    /// [`FsError::TooManyExtents`] if they touch more than [`Fs::together_max`] blocks. Nothing is written then,
+    /// [`FsError::TooManyExtents`] if they touch more than [`Fs::atomic_max`] blocks. Nothing is written then,
     /// nor with any other error.
     pub fn write_together(
         &self,

@@ -56,7 +56,7 @@ impl Fs {
         self.sync_all()
     }
 
-    /// [`Fs::settle`] after a change of names in a directory.
+    /// [`Fs::sync_if_flagged`] after a change of names in a directory.
     pub(super) fn settle_names(&self, dir: &InodeHandle) -> Result<()> {
         self.sync_if_flagged(dir, FLAG_SYNC | FLAG_DIRSYNC)
     }

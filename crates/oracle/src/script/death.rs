@@ -36,7 +36,7 @@ impl Script {
     }
 
     /// Carries out `work`, of which the daemon dies after so many events, counted from where `work`
-    /// calls [`Script::settle`]. Then it is mounted again and everything is used. Only crashes after the
+    /// calls [`Script::start_here`]. Then it is mounted again and everything is used. Only crashes after the
     /// death are of interest.
     pub fn dies(&mut self, events: usize, work: impl FnOnce(&mut Self) + Send) {
         self.dies = Some(events);

@@ -319,7 +319,7 @@ impl Disk {
     /// Brings everything home that has been settled. Durable when it returns, and the log has nothing that counts.
     ///
     /// # Errors
-    /// Those of the system, as of [`Disk::settle`].
+    /// Those of the system, as of [`Disk::write_out`].
     pub(crate) fn empty_batches(&self, memory: &Memory) -> io::Result<()> {
         let Some(batches) = self.batches.get() else {
             return Ok(());

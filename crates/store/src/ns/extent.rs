@@ -308,7 +308,7 @@ impl ExtentMap {
         self.give_memory();
     }
 
-    /// The transaction failed: takes back all changes since the last [`ExtentMap::keep`].
+    /// The transaction failed: takes back all changes since the last [`ExtentMap::appended`].
     pub fn undo(&mut self) {
         while let Some(change) = self.changes.pop() {
             match change {

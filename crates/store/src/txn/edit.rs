@@ -181,7 +181,7 @@ impl<'c> Edit<'c> {
     }
 }
 
-/// Changes of an extent map whose record is not appended yet. Dropped without [`MapChange::keep`] they are taken back:
+/// Changes of an extent map whose record is not appended yet. Dropped without [`MapChange::appended`] they are taken back:
 /// a mount that becomes read-only because the record could not be appended still shows the file as it was.
 struct MapChange<'c> {
     handle: &'c InodeHandle,

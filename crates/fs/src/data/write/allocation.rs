@@ -49,7 +49,7 @@ pub(super) fn ahead(e: &Engine, size: u64) -> u64 {
 pub(super) type Window<'c> = MutexGuard<'c, Option<Range<u64>>>;
 
 /// LBNs for the holes of one request, from the file's append window and the allocator. Dropping
-/// it without [`Allocation::keep`] puts the window back as it was.
+/// it without [`Allocation::appended`] puts the window back as it was.
 pub(super) struct Allocation<'a, 'c> {
     window: &'a mut Window<'c>,
     before: Option<Range<u64>>,
