@@ -28,6 +28,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const IDLE: Duration = Duration::from_secs(10);
 /// Share of slots in use, in percent, at which a round begins.
 const HIGH_WATER: u64 = 50;
+/// Share of slots in use, in percent, from which a round does not mind commits: operations would soon wait for slots.
+const SCARCE: u64 = 75;
 /// One part in how many of the log, when in use, is committed.
 const COMMIT_AT: u64 = 8;
 /// Rounds that follow each other at most before others get their turn: they hold a lock.
@@ -175,6 +177,11 @@ fn digest_loop(e: &Background) {
 /// Whether so many slots are in use that a round is due.
 pub(crate) fn is_full(stats: &JournalStats) -> bool {
     stats.slots_used * 100 > stats.slots * HIGH_WATER
+}
+
+/// Whether slots will soon have to be waited for.
+pub(crate) fn are_scarce(stats: &JournalStats) -> bool {
+    stats.slots_used * 100 > stats.slots * SCARCE
 }
 
 fn round_loop(e: &Background) {

@@ -13,7 +13,7 @@
 //! Beside them: the turn to flush the data device for records (`Engine::flush_data`), held during the flush by the
 //! thread that commits, which holds none of 2 to 9; the list of orphans to be freed (`store::engine::orphans`), under
 //! which no other lock is taken; what is posted to the threads that write for rounds
-//! (`background::checkpoint::worker_pool`), and what large writes have posted (`store::behind`), under which no other
+//! (`background::checkpoint::worker_pool`) and the turn to write a short part of it, and what large writes have posted (`store::behind`), under which no other
 //! lock is taken either. A large write waits for room there with 2 and 3 held: what makes room is the device.
 //!
 //! Digest and rounds take none of 1 to 5. No thread waits for space while it holds any of them: what an operation

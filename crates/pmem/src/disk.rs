@@ -40,6 +40,8 @@ const PIECE: u64 = 64 << 10;
 /// The most bytes, and the most writes, that are on their way for one thread: short enough for a commit to pass in
 /// between.
 const WAVE: (u64, usize) = (1 << 20, 64);
+/// Ranges of pages that the page cache may still have, until it is told to drop them.
+const STALE_MAX: usize = 256;
 /// What direct I/O wants of an address in memory, at most.
 const ALIGN: usize = 4096;
 
@@ -60,6 +62,8 @@ pub(crate) struct Disk {
     pages: Pages,
     /// How many pages may be copies.
     limit: u64,
+    /// Pages that may still be in the page cache, and are not needed there.
+    stale: Mutex<Vec<Range<u64>>>,
     /// Where eviction goes on, which one thread does. Goes before `flight`.
     hand: Mutex<Hand>,
     /// What is being written. No two of these meet: the older content could be the one that stays.
@@ -134,6 +138,7 @@ impl Disk {
             rings: RingPool::new().ok(),
             pages: Pages::untouched(len),
             limit: evict::usual_limit(),
+            stale: Mutex::default(),
             hand: Mutex::default(),
             flight: Mutex::new(Vec::new()),
             landed: Condvar::new(),
@@ -165,12 +170,33 @@ impl Disk {
         self.repeat(memory, off, len);
         let copied = self.pages.stored(off, len);
         if !copied.is_empty() {
-            self.forget_cached(copied.start * PAGE..copied.end * PAGE);
+            self.note_stale(copied.start * PAGE..copied.end * PAGE);
         }
     }
 
-    /// What the page cache has of pages that have become copies is of no use any more. A write past the cache would
-    /// have to drop it, for which the system wakes another thread where several writes are submitted at once.
+    /// What the page cache has of pages that have become copies is of no use any more, and is to be dropped before they
+    /// are written: see [`Disk::forget_stale`].
+    fn note_stale(&self, pages: Range<u64>) {
+        let mut stale = self.stale.lock();
+        match stale.last_mut() {
+            Some(last) if last.end == pages.start => last.end = pages.end,
+            _ => stale.push(pages),
+        }
+        if stale.len() > STALE_MAX {
+            drop(stale);
+            self.forget_stale();
+        }
+    }
+
+    /// A write past the page cache drops what is cached there, for which the system wakes another thread where several
+    /// writes are submitted at once; so it is dropped before. Not at each store: a page that has only just been read is
+    /// still on its way to the lists of the cache, and to drop it makes every CPU finish those.
+    fn forget_stale(&self) {
+        for pages in std::mem::take(&mut *self.stale.lock()) {
+            self.forget_cached(pages);
+        }
+    }
+
     fn forget_cached(&self, pages: Range<u64>) {
         if self.direct.is_some() {
             let len = NonZeroU64::new(pages.end - pages.start);
@@ -323,6 +349,9 @@ impl Disk {
             transfers.push(Transfer::write(run.start, &[bytes]));
             rest = after;
         }
+        if runs.len() > 1 {
+            self.forget_stale();
+        }
         #[cfg(test)]
         tests::COPIED.with_borrow(|wait| wait.iter().for_each(|wait| wait()));
         let file = self.direct.as_ref().unwrap_or(&self.file);
@@ -344,6 +373,11 @@ impl Disk {
             self.tap.flushed(at);
             Ok(())
         })
+    }
+
+    /// Flushes that have begun.
+    pub(crate) fn flushes(&self) -> u64 {
+        self.gate.begun()
     }
 
     /// Everything that was stored before this call is durable when it returns.

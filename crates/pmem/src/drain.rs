@@ -82,6 +82,11 @@ impl DrainGate {
         }
     }
 
+    /// How often `sync` has been called.
+    pub(crate) fn begun(&self) -> u64 {
+        self.state.lock().begun
+    }
+
     /// The error of the first `sync` that failed, if one did.
     pub(crate) fn failure(&self) -> Option<io::Error> {
         self.state.lock().failed.as_ref().map(Failure::to_error)

@@ -92,6 +92,7 @@ mod lock;
 mod memory;
 mod observer;
 mod region;
+mod throttle;
 mod units;
 
 pub use backend::Backend;
@@ -103,4 +104,5 @@ pub use fault::{Ending, exit_on_fault};
 pub use lock::LockKind;
 pub use observer::Observer;
 pub use region::{MapOptions, Region, fill_new};
+pub use throttle::WriteThrottle;
 pub use units::{LINE, PAGE, SECTOR, atoms, lines};

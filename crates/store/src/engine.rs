@@ -116,6 +116,8 @@ pub struct Engine {
     pub large: u64,
     /// Pages and handles that stay in their caches.
     kept: (usize, usize),
+    /// A flush of the region's disk is one of the data device: they are one.
+    pub drain_flushes: bool,
     /// The copy of the records on the data device (`ablation=nodelog:ssd`).
     node_log: OnceLock<NodeLog>,
     /// Last record that a device flush covers (`data=ordered`).
@@ -251,6 +253,7 @@ impl Engine {
             pieces: Pieces::default(),
             large,
             kept,
+            drain_flushes,
             node_log: OnceLock::new(),
             flushed: AtomicU64::new(0),
             committed: std::sync::atomic::AtomicU64::new(0),

@@ -1,17 +1,21 @@
 //! The worker pool of rounds (paper 1, III.2): threads that write what a round submits, while the round goes on with
 //! what needs no device. They live as long as the mount. Where there are none, the submitting thread writes it all.
 
+use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use quayfs_blockdev::AlignedBuf;
+use quayfs_pmem::WriteThrottle;
 use quayfs_store::error::{FsError, Result};
 use quayfs_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use quayfs_sync::{Condvar, Mutex};
+use quayfs_sync::{Condvar, Mutex, MutexGuard};
 
 use super::Move;
-use super::write::{Batches, write_batch};
+use super::write::{Batches, next_part, write_batch};
 use crate::Background;
+use crate::threads::are_scarce;
 
 /// Where rounds and the threads that write for them meet.
 #[derive(Default)]
@@ -21,6 +25,9 @@ pub(crate) struct WorkerPool {
     submitted: Condvar,
     /// The last batch of what was submitted has been dealt with.
     written: Condvar,
+    throttle: WriteThrottle,
+    /// Held while a short part is written.
+    short: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -99,10 +106,26 @@ impl Job {
             if self.given_up.load(Ordering::Relaxed) {
                 continue;
             }
-            if let Err(err) = write_batch(e, &self.moves, self.batches.get(n), buf) {
+            if let Err(err) = self.write(e, self.batches.get(n), buf) {
                 self.fail(err);
             }
         }
+    }
+
+    /// Writes a batch, in short parts while commits flush the same disk: one at a time then, whatever the number of
+    /// threads.
+    fn write(&self, e: &Background, batch: &[Range<usize>], buf: &mut AlignedBuf) -> Result<()> {
+        let mut left = VecDeque::from(batch.to_vec());
+        while !left.is_empty() {
+            let short = e.pool.short_part(e);
+            let part = match short {
+                Some(_) => next_part(&mut left),
+                None => std::mem::take(&mut left).into(),
+            };
+            write_batch(e, &self.moves, &part, buf)?;
+            drop(short);
+        }
+        Ok(())
     }
 }
 
@@ -122,6 +145,16 @@ impl WorkerPool {
                 _ => self.submitted.wait(&mut state),
             }
         }
+    }
+
+    /// The turn to write a short part, if the next one is to be short: commits flush the disk that holds data and region,
+    /// and no operation is about to wait for slots, which counts more.
+    fn short_part(&self, e: &Background) -> Option<MutexGuard<'_, ()>> {
+        let is_short = e.drain_flushes
+            && self.throttle.is_short(e.region.flushes())
+            && !e.journal.slots_are_wanted()
+            && !are_scarce(&e.journal.stats());
+        is_short.then(|| self.short.lock())
     }
 
     /// Ends [`WorkerPool::serve`], once what was submitted has been written.

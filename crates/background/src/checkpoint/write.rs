@@ -1,11 +1,12 @@
 //! From slots to the data device, in large writes.
 
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
 use quayfs_blockdev::{AlignedBuf, RegionRun, WriteRun};
 use quayfs_layout::{BLOCK, LINE, Lbn};
-use quayfs_pmem::Bytes;
+use quayfs_pmem::{Bytes, WriteThrottle};
 use quayfs_store::engine::Engine;
 use quayfs_store::error::Result;
 use quayfs_store::pacing::Pacing;
@@ -112,6 +113,22 @@ fn batches(pieces: &[Range<usize>]) -> Vec<Range<usize>> {
     all
 }
 
+/// Takes a short part off the front of a batch.
+pub(super) fn next_part(left: &mut VecDeque<Range<usize>>) -> Vec<Range<usize>> {
+    let (bytes, writes) = WriteThrottle::PART;
+    let (mut room, mut part) = (bytes as usize / BLOCK, Vec::new());
+    while let (Some(piece), true) = (left.front_mut(), room > 0 && part.len() < writes) {
+        let end = piece.end.min(piece.start + room);
+        room -= end - piece.start;
+        part.push(piece.start..end);
+        piece.start = end;
+        if piece.start == piece.end {
+            left.pop_front();
+        }
+    }
+    part
+}
+
 /// Writes the slots of a batch. Their checksums go to the page table as they are, and are verified where blocks are
 /// read, on the device as in a slot. A damaged block stays what it is, an error for readers of that block, and keeps
 /// no others from leaving.
@@ -187,6 +204,23 @@ mod tests {
 
     fn lengths(pieces: &[Range<usize>]) -> Vec<usize> {
         batches(pieces).iter().map(|b| b.len()).collect()
+    }
+
+    #[test]
+    fn short_parts_are_cut_from_the_front_until_nothing_is_left() {
+        let batch = [0..200, 200..201, 300..301].to_vec();
+        let mut left = VecDeque::from(batch.clone());
+        let mut all = Vec::new();
+        while !left.is_empty() {
+            let part = next_part(&mut left);
+            let blocks = part.iter().map(ExactSizeIterator::len).sum::<usize>();
+            assert!((1..=32).contains(&blocks), "{blocks} of 4 KiB");
+            all.extend(part.into_iter().flatten());
+        }
+        assert!(all.into_iter().eq(batch.into_iter().flatten()));
+        let mut single: VecDeque<Range<usize>> = (0..40).map(|i| 2 * i..2 * i + 1).collect();
+        assert_eq!(next_part(&mut single).len(), WriteThrottle::PART.1);
+        assert_eq!(next_part(&mut single).len(), 8);
     }
 
     #[test]

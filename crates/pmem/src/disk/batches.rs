@@ -13,6 +13,7 @@ use super::tap::Fault;
 use super::{ALIGN, Disk, meet};
 use crate::batches::{self, BatchLog};
 use crate::memory::Memory;
+use crate::throttle::WriteThrottle;
 use crate::units::{PAGE, SECTOR};
 use away::Away;
 use parking_lot::{Condvar, Mutex};
@@ -59,6 +60,7 @@ struct Full {
     half: Option<(usize, u64)>,
     /// The head that is durable.
     head: LogHead,
+    throttle: WriteThrottle,
     stopped: bool,
 }
 
@@ -85,6 +87,7 @@ impl Batches {
             full: Mutex::new(Full {
                 half: None,
                 head,
+                throttle: WriteThrottle::default(),
                 stopped: false,
             }),
             changed: Condvar::new(),

@@ -88,29 +88,36 @@ fn ranges_are_written_whole_and_nothing_else_is() {
     }
 }
 
-/// Of a page that has become a copy, and of no other.
+/// Of pages that have become copies, and of no others.
 #[test]
 fn the_page_cache_keeps_nothing_that_a_write_past_it_would_have_to_drop() {
     // Not where temporary files may lie in memory.
     let file = Arc::new(tempfile::tempfile_in(".").unwrap());
     // One by one: what is written at once may be cached as one, which is dropped as a whole or not at all.
-    for page in 0..3 {
+    for page in 0..5 {
         file.write_all_at(&[1; PAGE as usize], page * PAGE).unwrap();
     }
     file.sync_all().unwrap();
-    let memory = Memory::map(&file, 3 * PAGE as usize, true, Mapped::Private).unwrap();
-    let disk = Disk::new(Arc::clone(&file), 3 * PAGE);
-    let cached = || {
-        [0, 1, 2].map(|page| {
+    let memory = Memory::map(&file, 5 * PAGE as usize, true, Mapped::Private).unwrap();
+    let disk = Disk::new(Arc::clone(&file), 5 * PAGE);
+    let cached = move || {
+        [0, 1, 2, 3, 4].map(|page| {
             let mut byte = [0];
             let mut slices = [io::IoSliceMut::new(&mut byte)];
             preadv2(&*file, &mut slices, page * PAGE, ReadWriteFlags::NOWAIT) == Ok(1)
         })
     };
-    memory.populate(0, 3 * PAGE, false).unwrap();
-    assert_eq!(cached(), [true; 3]);
-    disk.store(&memory, PAGE, 8, || memory.store_u64(PAGE, 2));
-    assert_eq!(cached(), [true, false, true]);
+    memory.populate(0, 5 * PAGE, false).unwrap();
+    for off in [PAGE, 3 * PAGE] {
+        disk.store(&memory, off, 8, || memory.store_u64(off, 2));
+    }
+    assert_eq!(cached(), [true; 5]);
+    // Before the writes are handed over.
+    COPIED.set(Some(Box::new(move || {
+        assert_eq!(cached(), [true, false, true, false, true]);
+    })));
+    disk.write_out(&memory, once(0..5 * PAGE)).unwrap();
+    assert!(COPIED.take().is_some());
 }
 
 fn memory_of(memory: &Memory) -> Vec<u8> {
@@ -160,6 +167,7 @@ fn broken(dir: &Path) -> Disk {
         unit: SECTOR,
         rings: RingPool::new().ok(),
         pages: Pages::untouched(PAGE),
+        stale: Mutex::default(),
         limit: evict::usual_limit(),
         hand: Mutex::default(),
         flight: Mutex::new(Vec::new()),

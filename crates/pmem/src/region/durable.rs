@@ -125,6 +125,12 @@ impl Region {
         result.map_err(|source| PmemError::Drain { source })
     }
 
+    /// Flushes of its disk that have begun, for [`WriteThrottle`](crate::WriteThrottle). None where a region is no area
+    /// of a disk.
+    pub fn flushes(&self) -> u64 {
+        self.disk.as_ref().map_or(0, |disk| disk.flushes())
+    }
+
     /// A drain of a shared mapping of a file on a disk: the kernel writes all of it.
     fn sync(&self, file: &File) -> io::Result<()> {
         self.gate.drain(|| Ok(rustix::fs::fdatasync(file)?))

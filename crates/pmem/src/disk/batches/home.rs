@@ -1,10 +1,12 @@
 //! What is away in a full half is brought home; after that the half does not count any more.
 
 use super::super::tap::Fault;
-use super::super::{Disk, PIECE, WAVE};
+use super::super::{Disk, WAVE};
 use super::{Batches, Full};
 use crate::memory::Memory;
+use crate::throttle::WriteThrottle;
 use quayfs_layout::batch::LogHead;
+use std::collections::VecDeque;
 use std::io;
 use std::ops::Range;
 
@@ -27,8 +29,14 @@ impl Disk {
         if self.tap.planted(Fault::NotBroughtHome) {
             runs.clear();
         }
-        for wave in waves(runs) {
-            if let Err(error) = self.write(memory, &wave) {
+        let mut left = VecDeque::from(runs);
+        while !left.is_empty() {
+            let most = match full.throttle.is_short(self.flushes()) {
+                true => WriteThrottle::PART,
+                false => WAVE,
+            };
+            let part = next_part(&mut left, most);
+            if let Err(error) = self.write(memory, &part) {
                 self.gate.fail(&error);
                 return Err(error);
             }
@@ -76,21 +84,48 @@ impl Disk {
     }
 }
 
-/// What is written at once, one after the other.
-fn waves(runs: Vec<Range<u64>>) -> Vec<Vec<Range<u64>>> {
-    let mut waves: Vec<(u64, Vec<Range<u64>>)> = Vec::new();
-    for run in runs {
-        for start in run.clone().step_by(PIECE as usize) {
-            let part = start..(start + PIECE).min(run.end);
-            let len = part.end - part.start;
-            match waves.last_mut() {
-                Some((bytes, wave)) if *bytes + len <= WAVE.0 && wave.len() < WAVE.1 => {
-                    *bytes += len;
-                    wave.push(part);
-                }
-                _ => waves.push((len, vec![part])),
-            }
+/// Takes what is written at once off the front of some runs: so many bytes and writes at most.
+fn next_part(left: &mut VecDeque<Range<u64>>, most: (u64, usize)) -> Vec<Range<u64>> {
+    let (mut bytes, mut part) = (0, Vec::new());
+    while let (Some(run), true) = (left.front_mut(), bytes < most.0 && part.len() < most.1) {
+        let end = run.end.min(run.start + most.0 - bytes);
+        bytes += end - run.start;
+        part.push(run.start..end);
+        run.start = end;
+        if run.is_empty() {
+            left.pop_front();
         }
     }
-    waves.into_iter().map(|(_, wave)| wave).collect()
+    part
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_have_no_more_than_they_may_and_leave_nothing_out() {
+        let runs = vec![
+            0..512,
+            4096..10 * 4096,
+            1 << 20..(1 << 20) + 512,
+            2 << 20..3 << 20,
+        ];
+        let whole: u64 = runs.iter().map(|run| run.end - run.start).sum();
+        for most in [(4096, 32), (128 << 10, 2), (1 << 20, 64)] {
+            let mut left = VecDeque::from(runs.clone());
+            let (mut sum, mut at) = (0, 0);
+            while !left.is_empty() {
+                let part = next_part(&mut left, most);
+                let bytes: u64 = part.iter().map(|run| run.end - run.start).sum();
+                assert!(bytes > 0 && bytes <= most.0 && part.len() <= most.1);
+                for run in part {
+                    assert!(run.start >= at, "in order, and nothing twice");
+                    at = run.end;
+                }
+                sum += bytes;
+            }
+            assert_eq!(sum, whole);
+        }
+    }
 }
