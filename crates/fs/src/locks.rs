@@ -1,10 +1,10 @@
 //! The lock order, and the only place where two inodes are locked.
 //!
 //! 1. the rename lock ([`RenameLock`]): one rename that moves a directory at a time;
-//! 2. inodes by number (`Cell::lock`);
-//! 3. the range lock of an inode (`Cell::range`);
-//! 4. its append window, then its commit mutex (`Cell::window`; `Edit::shared`);
-//! 5. its extent map and image (`Cell::extents`, `Cell::image`);
+//! 2. inodes by number (`InodeHandle::lock`);
+//! 3. the range lock of an inode (`InodeHandle::range`);
+//! 4. its append window, then its commit mutex (`InodeHandle::window`; `Edit::shared`);
+//! 5. its extent map and image (`InodeHandle::extents`, `InodeHandle::image`);
 //! 6. allocator groups (never across a wait);
 //! 7. the journal's own locks: lane, staged map;
 //! 8. a set of `store::partial`, under which no other lock is taken;
