@@ -71,6 +71,9 @@ pub struct Report {
     pub errors: Errors,
     pub log: Option<Logged>,
     pub daemon: Option<Daemon>,
+    /// Another daemon goes on with the mount if this one dies; this one may be too old to say so.
+    #[serde(skip)]
+    pub goes_on: Option<bool>,
 }
 
 /// Room for data.
@@ -172,6 +175,7 @@ impl Report {
             errors: Errors::default(),
             log: None,
             daemon: None,
+            goes_on: None,
         }
     }
 
@@ -198,6 +202,7 @@ impl Report {
             scrub: scrub(&s["scrub"]),
             errors: errors(s),
             daemon: daemon(s),
+            goes_on: s.get("ends_with_daemon").map(Value::is_null),
             ..Self::empty(text("volume").unwrap_or_default(), State::Mounted)
         };
         // A daemon that is older does not say where it logs.

@@ -114,12 +114,13 @@ fn survival(r: &Report) -> Option<(&'static str, &'static str)> {
         (_, true) => "every call that has returned survives",
         (_, false) => "all up to the last commit survives; fsync is one",
     };
-    let death = match (by_op, has("restart")) {
+    let goes_on = r.goes_on.unwrap_or(has("restart"));
+    let death = match (by_op, goes_on) {
         (_, true) => "another one goes on, and nothing is lost",
         (true, false) => "every call that has returned survives; mount again",
         (false, false) => "as power loss: all up to the last commit; mount again",
     };
-    let death = match (r.backend.as_deref()?, by_op, has("restart")) {
+    let death = match (r.backend.as_deref()?, by_op, goes_on) {
         ("volatile", false, false) => "all up to the last commit survives; mount again",
         _ => death,
     };
@@ -319,6 +320,15 @@ mod tests {
                 .1
                 .contains("nothing is lost")
         );
+        // Without the option it depends on what the daemon has found.
+        let mut r = sample();
+        r.backend = Some("file".into());
+        r.durability = Some("commit".into());
+        r.options = Some("rw".into());
+        r.goes_on = Some(true);
+        assert!(survival(&r).unwrap().1.contains("nothing is lost"));
+        r.goes_on = Some(false);
+        assert!(survival(&r).unwrap().1.contains("mount again"));
         assert_eq!(said("volatile", "op", "rw").0, "the volume is lost");
         assert!(!said("volatile", "commit", "rw").1.contains("power"));
     }
