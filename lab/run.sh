@@ -9,9 +9,11 @@
 #   lab/run.sh test     boot and test: dax-test.sh, then power-test.sh across a power failure
 #   lab/run.sh kills N  kill the machine N times while it writes, and check what it acknowledged;
 #                       SEED=1 decides how long each life is
+#   lab/run.sh nfs      build with the kernel's NFS server, and test a mount that it exports
 #   lab/run.sh          the first three
 #
-# Everything it writes is in lab/work. LAB_TIMEOUT=SECONDS limits a boot (default 300).
+# Everything it writes is in lab/work. LAB_TIMEOUT=SECONDS limits a boot (default 300). LAB_ACCEL=kvm is faster where there
+# is KVM.
 set -euo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -136,7 +138,7 @@ boot() {
     (
         cd "$work"
         exec qemu-system-x86_64 -nodefaults -no-user-config -display none -no-reboot \
-            -machine pc,nvdimm=on,nvdimm-persistence=mem-ctrl -accel tcg,thread=multi \
+            -machine pc,nvdimm=on,nvdimm-persistence=mem-ctrl -accel "${LAB_ACCEL:-tcg,thread=multi}" \
             -cpu max,la57=off -smp 2 -m 768M,slots=2,maxmem=4G \
             -object memory-backend-file,id=pm,share=on,mem-path=pmem,size=$pmem_size \
             -device nvdimm,memdev=pm \
@@ -266,11 +268,24 @@ check_life() {
     ! grep -q '^canary written' <<<"$text" || canary=1
 }
 
+# A guest with another file system's server and client in it.
+run_nfs() {
+    "$top/scripts/packages" nfs-kernel-server nfs-common attr
+    modules="$modules nfsd nfs nfsv4"
+    programs="$programs /usr/sbin/exportfs /usr/sbin/rpc.mountd /usr/sbin/rpc.nfsd /sbin/mount.nfs /usr/bin/setfattr"
+    build
+    new_devices
+    say "nfs-test.sh"
+    boot nfs-test.sh || die "nfs-test.sh failed with $?"
+    say "passed"
+}
+
 case ${1:-all} in
 setup) setup ;;
 build) build ;;
 test) run_tests ;;
 kills) run_kills "${2:-20}" ;;
+nfs) setup && run_nfs ;;
 all) setup && build && run_tests ;;
-*) sed -n '2,15s/^# \{0,1\}//p' "$0" && exit 2 ;;
+*) sed -n '2,17s/^# \{0,1\}//p' "$0" && exit 2 ;;
 esac
