@@ -33,6 +33,14 @@
 //! * What returns an inode that was looked up or made counts as a lookup. As long as not all are taken back
 //!   ([`Fs::forget`]), the inode stays even without a name, as an open file does.
 //! * It ends a mount with [`Fs::shutdown`]. Without that, the next one recovers as after a crash.
+//!
+//! All calls may be made from any thread, and block where they wait for a medium, room, or a lock. Each is atomic,
+//! but for those that `docs/semantics.md` names: it is done, or has failed and left nothing. A call that has returned is durable at once if [`Fs::sync_is_free`] says so, else
+//! from the next [`Fs::fsync`], of whichever file, or after `commit=` seconds ([`MountOptions`]). After a failure of a
+//! medium everything that would change something fails with [`FsError::ReadOnly`] ([`Fs::has_failed`]).
+//!
+//! What is public beyond what is named here is for the server, the checker and tests. `docs/embedding.md` says more,
+//! `docs/versions.md` what versions promise.
 
 pub mod attr;
 pub mod data;
