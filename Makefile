@@ -12,13 +12,14 @@ COMMIT = $(shell git describe --always --dirty 2>/dev/null)
 PACKAGES := fuse3 libpmem-dev pkg-config gcc libc6-dev make ca-certificates \
 	python3 git e2fsprogs xfsprogs acl xz-utils groff-base systemd
 
-.PHONY: help deps build mount umount test test-workspace test-rings test-loom conformance xfstests apps kills outlive cuts crash threads mutants lint deny docs book \
+.PHONY: help deps build mount umount demo pictures test test-workspace test-rings test-loom conformance xfstests apps kills outlive cuts crash threads mutants lint deny docs book \
 	package benches bench lab \
 	fuzz miri sanitize man install install-data uninstall deb try-deb
 
 help:
 	@echo 'make mount     build, make the volume demo/volume and mount it on demo/mnt'
 	@echo 'make umount    unmount demo/mnt'
+	@echo 'make demo      mount, and time programs that wait for the disk, on it and beside it'
 	@echo 'make test      run every test, public suites too; they mount for real, so they need /dev/fuse'
 	@echo '               (QUAYFS_SKIP_FUSE=1 leaves those out, QUAYFS_SKIP_URING=1 those that need'
 	@echo '               root and Linux 6.14 for FUSE over io_uring, QUAYFS_SKIP_ROOT=1 those that need root)'
@@ -37,7 +38,7 @@ help:
 	@echo 'make fuzz      hostile images and callers, SECONDS for each target; make miri and'
 	@echo '               make sanitize look for undefined behaviour; all need a nightly toolchain'
 	@echo 'make lint      formatting and clippy;  make docs, make benches: build those'
-	@echo 'make book      all documents as a book: target/book/index.html'
+	@echo 'make book      all documents as a book: target/book/index.html;  make pictures makes its pictures anew, as root'
 	@echo 'make deny      licences, versions, sources of what is linked, and advisories where they can be had'
 	@echo 'make package   pack the crates that stand alone as for a registry, and build each from that'
 	@echo 'make install   install below PREFIX ($(PREFIX)), and the helpers of mount(8)'
@@ -58,6 +59,10 @@ mount: build
 
 umount:
 	@scripts/demo umount $(QUAYFS)
+
+demo: build
+	@[ -e /dev/fuse ] || modprobe fuse 2>/dev/null || true
+	@scripts/demo time $(QUAYFS)
 
 test: test-workspace test-rings test-loom conformance
 
@@ -189,6 +194,11 @@ book:
 	@[ -x '$(MDBOOK)' ] || $(INSTALL_TOOL) --no-default-features --features search mdbook@0.5.4
 	'$(MDBOOK)' build --dest-dir '$(TARGET)/book'
 
+# Pictures of terminals for the documents, from real runs, as root. `cargo test --test repo` says when they are out of date.
+pictures: build
+	@scripts/packages tmux python3
+	scripts/pictures '$(QUAYFS)' docs/pictures
+
 benches: deps
 	$(CARGO) bench --workspace --no-run
 
@@ -224,7 +234,7 @@ man: deps
 HELPERS := mount.quayfs mount.fuse.quayfs umount.quayfs umount.fuse.quayfs fsck.quayfs fsck.fuse.quayfs mkfs.quayfs
 # What users read offline.
 DOCUMENTS := README.md CHANGELOG.md SECURITY.md \
-	$(addprefix docs/,$(addsuffix .md,install sizing semantics daemon troubleshooting fsck backup upgrade performance))
+	$(addprefix docs/,$(addsuffix .md,concepts install backends sizing semantics daemon troubleshooting fsck backup upgrade versions containers nfs performance))
 UNITS := $(wildcard packaging/systemd/*.service packaging/systemd/*.timer packaging/systemd/*.target)
 
 # The program is installed without symbols, which are kept apart: together they are six times its size.

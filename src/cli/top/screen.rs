@@ -166,6 +166,18 @@ mod tests {
         }
     }
 
+    /// `make pictures` makes it anew.
+    #[test]
+    fn the_picture_in_the_documents_has_all_of_it() {
+        let picture = include_str!("../../../docs/pictures/top.svg");
+        let (old, new) = looks();
+        let rates = rates(&old, &new);
+        let facts = rates.facts.iter().map(|(name, _)| *name);
+        for word in facts.chain(["REQUEST", "/S", "MEAN", "PROCESS", "q quit"]) {
+            assert!(picture.contains(word), "{word}");
+        }
+    }
+
     #[test]
     fn trouble_is_told_and_the_last_numbers_stay() {
         let trouble = View {
