@@ -1,10 +1,8 @@
 //! The documents and the book that is made of them: every link leads somewhere, every page is in the book, every command
-//! and message in them is one that there is, and what the pages of users tell to do does what they say.
-//!
-//! One test needs `/dev/fuse` and root; QUAYFS_SKIP_FUSE=1 and QUAYFS_SKIP_ROOT=1 do without.
+//! and message in them is one that there is.
 
-use crate::program::namespace::Namespace;
-use crate::program::{QUAYFS, Start as _, can_be_root, eventually};
+use crate::blocks::blocks;
+use crate::program::Start as _;
 use quayfs_options::{ACCEPTED, REFUSED};
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +10,8 @@ use std::io::Error;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-fn root() -> &'static Path {
+/// The repository.
+pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
@@ -155,6 +154,42 @@ fn what_pages_include_is_there() {
     assert!(seen > 5, "{seen} includes");
 }
 
+/// The table on the first page is a part of the one that says how it was measured.
+#[test]
+fn figures_on_the_first_page_are_those_of_the_table() {
+    let page = fs::read_to_string(root().join("README.md")).unwrap();
+    let (first, rest) = page.split_once("## When is it durable?").unwrap();
+    let (_, table) = rest.split_once("## How fast").unwrap();
+    let (_, rows) = first.split_once("|---|---|---|---|\n").unwrap();
+    let rows: Vec<&str> = rows.lines().take_while(|l| l.starts_with('|')).collect();
+    assert!(rows.len() > 3, "{rows:?}");
+    for row in rows {
+        let there = table.lines().any(|l| l.starts_with(row));
+        assert!(there, "no row under \"How fast\" begins so:\n{row}");
+    }
+}
+
+/// The code of the page about embedding is that of the crate's documentation, which its own tests compile.
+#[test]
+fn code_on_the_page_about_embedding_is_tested_elsewhere() {
+    let page = fs::read_to_string(root().join("docs/embedding.md")).unwrap();
+    let code = fs::read_to_string(root().join("crates/fs/src/lib.rs")).unwrap();
+    let tested: Vec<&str> = code
+        .lines()
+        .filter_map(|l| l.strip_prefix("//! "))
+        .collect();
+    let shown = blocks(&page);
+    let shown: Vec<_> = shown.iter().filter(|b| b.word == "rust").collect();
+    assert_eq!(shown.len(), 1);
+    for line in shown
+        .iter()
+        .flat_map(|b| &b.lines)
+        .filter(|l| !l.is_empty())
+    {
+        assert!(tested.contains(&line.as_str()), "{line}");
+    }
+}
+
 #[test]
 fn the_book_has_every_page_once() {
     let docs = root().join("docs");
@@ -182,45 +217,6 @@ fn links_and_anchors_are_recognized() {
         Some(("../x.md", Some("use")))
     );
     assert_eq!(included("{{#include ../x.md}}"), Some(("../x.md", None)));
-}
-
-/// A block of code: the word behind its fence, and its lines.
-struct Block {
-    word: String,
-    lines: Vec<String>,
-}
-
-impl Block {
-    fn is_shell(&self) -> bool {
-        ["sh", "console"].contains(&self.word.split(' ').next().unwrap())
-    }
-
-    /// What is typed: of a session what stands behind the prompts.
-    fn typed(&self) -> String {
-        let session = self.word.starts_with("console");
-        let typed = self.lines.iter().filter_map(|line| match session {
-            false => Some(&line[..]),
-            true => ["$ ", "# ", "> "].iter().find_map(|p| line.strip_prefix(p)),
-        });
-        typed.map(|line| format!("{line}\n")).collect()
-    }
-}
-
-fn blocks(text: &str) -> Vec<Block> {
-    let mut all: Vec<Block> = Vec::new();
-    let mut open = false;
-    for line in text.lines() {
-        match (line.trim_start().strip_prefix("```"), open) {
-            (Some(word), false) => all.push(Block {
-                word: word.into(),
-                lines: Vec::new(),
-            }),
-            (None, true) => all.last_mut().unwrap().lines.push(line.into()),
-            _ => {}
-        }
-        open ^= line.trim_start().starts_with("```");
-    }
-    all
 }
 
 /// The arguments of each call of the program in some code.
@@ -270,7 +266,7 @@ fn flaw(call: &[String]) -> Option<String> {
 }
 
 /// The documents for users.
-fn pages_of_users() -> Vec<PathBuf> {
+pub fn pages_of_users() -> Vec<PathBuf> {
     let docs = fs::read_dir(root().join("docs")).unwrap();
     let mut all: Vec<PathBuf> = docs.map(|e| e.unwrap().path()).collect();
     all.retain(|p| p.extension().is_some_and(|e| e == "md"));
@@ -320,9 +316,6 @@ fn calls_and_their_flaws_are_recognized() {
     assert_eq!(flaws[0], None);
     assert_eq!(flaws[1].as_deref(), Some("no command `frob`"));
     assert_eq!(flaws[2].as_deref(), Some("`fsck` has no `--mend`"));
-    let text = "a\n```sh\nb\n```\nc\n```console x\n$ d\ne\n> f\n```\n";
-    let typed: Vec<_> = blocks(text).iter().map(Block::typed).collect();
-    assert_eq!(typed, ["b\n", "d\nf\n"]);
 }
 
 /// Messages that others print: the kernel's errors, and one of mount(8).
@@ -342,7 +335,7 @@ fn of_others(message: &str) -> bool {
 }
 
 /// The code of the product as one text, in which strings that are broken into lines are whole.
-fn messages_of_the_code() -> String {
+pub fn messages_of_the_code() -> String {
     let mut text = String::new();
     let mut folders = vec![root().join("src"), root().join("crates")];
     while let Some(folder) = folders.pop() {
@@ -397,44 +390,4 @@ fn the_options_of_others_are_listed() {
     listed.sort_unstable();
     refused.sort_unstable();
     assert_eq!(listed, refused);
-}
-
-/// The commands of these pages, in a mount namespace with a volume `/srv/vol` that is mounted on `/mnt/q`.
-#[test]
-fn pages_of_users_do_what_they_say() {
-    if !can_be_root() {
-        return;
-    }
-    for page in ["backup", "upgrade", "troubleshooting", "sizing"] {
-        let text = fs::read_to_string(root().join(format!("docs/{page}.md"))).unwrap();
-        let script: String = blocks(&text)
-            .iter()
-            .filter(|b| b.word == "sh")
-            .map(Block::typed)
-            .collect();
-        assert!(script.contains("quayfs "), "{page}");
-        let dir = tempfile::tempdir().unwrap();
-        let bin = Path::new(QUAYFS).parent().unwrap().display();
-        let path = format!("PATH={bin}:{}", std::env::var("PATH").unwrap());
-        let made = format!(
-            "mount -t tmpfs none /srv; mount -t tmpfs none /mnt; mkdir /mnt/q; export {path}; \
-             quayfs mkfs /srv/vol --size 128M >/dev/null 2>&1; quayfs mount -o norestart /srv/vol /mnt/q >/dev/null 2>&1; \
-             mkdir /mnt/q/dir; echo text >/mnt/q/dir/file; ln -s dir/file /mnt/q/link"
-        );
-        let shell = Namespace::new(dir.path(), Path::new(""), &made);
-        let run = |script: &str| shell.run(&["env", &path, "bash", "-e", "-c", script]);
-        if page == "troubleshooting" {
-            let pid = run("quayfs info /mnt/q --json | sed 's/.*\"pid\":\\([0-9]*\\).*/\\1/'").ok();
-            let pid = pid.trim().to_owned();
-            run(&format!("kill -KILL {pid}")).ok();
-            eventually("the daemon's death", || {
-                !Path::new(&format!("/proc/{pid}")).exists()
-            });
-            run("! ls /mnt/q 2>/dev/null").ok();
-        }
-        let said = run(&script);
-        let kept = run("cat /mnt/q/link && quayfs umount /mnt/q && quayfs fsck --data /srv/vol");
-        assert_eq!(said.code, 0, "{page}: {said:?}");
-        assert!(kept.ok().starts_with("text\n"), "{page}");
-    }
 }
