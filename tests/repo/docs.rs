@@ -132,6 +132,80 @@ fn every_link_leads_somewhere() {
     assert!(seen > 200, "{seen} links");
 }
 
+/// Folders of the repository that documents name files in.
+const FOLDERS: [&str; 10] = [
+    "benches",
+    "crates",
+    "docs",
+    "fuzz",
+    "lab",
+    "packaging",
+    "scripts",
+    "src",
+    "tests",
+    ".ci",
+];
+/// Made by a run, so not always there.
+const MADE: [&str; 1] = ["fuzz/artifacts"];
+
+/// The paths in backquotes of a line. Words in capitals and stars stand for others; braces for several.
+fn paths(line: &str) -> Vec<String> {
+    let mut all = Vec::new();
+    for quoted in line.split('`').skip(1).step_by(2) {
+        let path = quoted.split(' ').next().unwrap();
+        let (folder, rest) = path.split_once('/').unwrap_or_default();
+        let is_path = |c: char| c.is_ascii_alphanumeric() || "/._-{},".contains(c);
+        let stands_for_others = |part: &str| part.chars().all(|c| c.is_ascii_uppercase());
+        if !FOLDERS.contains(&folder)
+            || !rest.chars().all(is_path)
+            || rest
+                .split('/')
+                .any(|p| !p.is_empty() && stands_for_others(p))
+            || MADE.contains(&path)
+        {
+            continue;
+        }
+        let braces = path
+            .split_once('{')
+            .and_then(|(before, rest)| Some((before, rest.split_once('}')?)));
+        match braces {
+            Some((before, (names, after))) => {
+                all.extend(names.split(',').map(|n| format!("{before}{n}{after}")));
+            }
+            None => all.push(path.to_owned()),
+        }
+    }
+    all
+}
+
+#[test]
+fn files_that_documents_name_are_there() {
+    let (mut gone, mut seen) = (Vec::new(), 0);
+    for page in documents() {
+        let text = fs::read_to_string(&page).unwrap();
+        let name = page.strip_prefix(root()).unwrap().display();
+        for (n, line) in prose(&text) {
+            for path in paths(line) {
+                seen += 1;
+                let below = [root(), page.parent().unwrap()];
+                if !below.iter().any(|folder| folder.join(&path).exists()) {
+                    gone.push(format!("{name}:{n}: there is no {path}"));
+                }
+            }
+        }
+    }
+    assert!(gone.is_empty(), "{}", gone.join("\n"));
+    assert!(seen > 200, "{seen} paths");
+}
+
+#[test]
+fn paths_are_recognized() {
+    let line =
+        "`src/a.rs` and `crates/x/src/{b,c}.rs`, `tests/NAME/d`, `a/b.rs`, `docs/*.md`, src/e";
+    let all = paths(line);
+    assert_eq!(all, ["src/a.rs", "crates/x/src/b.rs", "crates/x/src/c.rs"]);
+}
+
 #[test]
 fn what_pages_include_is_there() {
     let mut seen = 0;

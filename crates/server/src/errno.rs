@@ -33,7 +33,7 @@ pub fn errno(e: &FsError) -> Errno {
         FsError::Device(_) | FsError::Damaged(_) | FsError::Content(_) | FsError::Internal(_) => {
             libc::EIO
         }
-        // Relief comes before the server sees a shortage.
+        // Space is reclaimed, and the operation tried again, before the server sees a shortage.
         FsError::OutOf(_) => libc::EAGAIN,
     })
 }
