@@ -116,6 +116,13 @@ enum Renamed {
 impl Fs {
     /// Moves a name, atomically: at any time, and after any crash, the inode has the old name or
     /// the new one, and a name that is replaced never misses.
+    ///
+    /// # Errors
+    /// As rename(2); nothing is changed then. [`FsError::NoEntry`]: no old name, or with `exchange` no new one;
+    /// [`FsError::Exists`]: with `no_replace`, a new one. [`FsError::NotEmpty`]: the new name is that of a directory with
+    /// entries, and a directory would take its place; [`FsError::NotDir`], [`FsError::IsDir`]: only one of the two is a
+    /// directory. [`FsError::Invalid`]: a directory would get below itself, or flags that exclude each other. What must
+    /// agree with these: `crates/fs/tests/operations/renames.rs`, the model of `crates/oracle`, docs/semantics.md.
     pub fn rename(
         &self,
         (parent, name): (Ino, &[u8]),
