@@ -1,6 +1,7 @@
-//! Counters, named in one place. A new one is a line of `metrics!` and a [`Metrics::add`] where it happens; `quayfs info`
-//! shows all of them under these names. What other layers count by themselves has a line here too, and gets its value from
-//! them when the mount is asked (`Fs::status`).
+//! Counters, named in one place. A new one is a line of `metrics!`, a [`Metrics::add`] where it happens, and a row of
+//! docs/stats.md, which `cargo test --lib stats` prints. `quayfs info --json` shows all of them under these names, and
+//! `quayfs stats` under those of OpenMetrics, with the first line of their documentation as help. What other layers count
+//! by themselves has a line here too, and gets its value from them when the mount is asked (`Fs::status`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -74,7 +75,8 @@ metrics! {
     device_flushes,
     /// Microseconds that those took.
     device_flush_us,
-    /// Blocks that were read from the data device before a request asked for them. Read-ahead counts this one and the next.
+    /// Blocks that were read from the data device before a request asked for them.
+    // Read-ahead counts this one and the next.
     blocks_read_ahead,
     /// Blocks that requests got from there.
     blocks_served_ahead,

@@ -312,7 +312,7 @@ fn build(status: &Value) -> Family {
         name: "quayfs_mount".into(),
         kind: Kind::Info,
         unit: "",
-        help: "What is mounted, how, and by which version".into(),
+        help: "What is mounted, how, and by which version, as labels".into(),
         samples: vec![Sample {
             suffix: "_info",
             labels: words.collect(),

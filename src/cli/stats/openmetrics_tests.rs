@@ -1,6 +1,6 @@
 //! A checker of the text format, by its specification (OpenMetrics 1.0), and what it says of ours.
 
-use super::catalogue::families;
+use super::catalogue::{self, families};
 use super::openmetrics::text;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -281,15 +281,34 @@ fn the_dashboard_asks_for_what_there_is() {
 }
 
 #[test]
-fn the_page_names_every_family() {
+fn the_page_describes_every_family() {
     let page =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/stats.md")).unwrap();
     let table = page.split_once("## The metrics").unwrap().1;
-    let described: BTreeSet<String> = table
+    let rows: Vec<String> = table
         .lines()
-        .filter_map(|line| Some(line.strip_prefix("| `")?.split_once('`')?.0.to_string()))
+        .filter(|line| line.starts_with("| `"))
+        .map(str::to_string)
         .collect();
-    let named: BTreeSet<String> = families(&status()).into_iter().map(|f| f.name).collect();
-    let wrong: Vec<_> = named.symmetric_difference(&described).collect();
-    assert!(wrong.is_empty(), "in one of them only: {wrong:?}");
+    let row = |f: &catalogue::Family| {
+        let kind = f.kind.word();
+        format!("| `{}` | {kind} | {} | {} |", f.name, f.unit, f.help)
+    };
+    let due: Vec<String> = families(&status()).iter().map(row).collect();
+    let missing: Vec<_> = due
+        .iter()
+        .filter(|row| !rows.contains(row))
+        .cloned()
+        .collect();
+    let stale: Vec<_> = rows
+        .iter()
+        .filter(|row| !due.contains(row))
+        .cloned()
+        .collect();
+    assert!(
+        rows == due,
+        "docs/stats.md, The metrics: the rows are those of the program, in its order.\nmissing:\n{}\nstale:\n{}",
+        missing.join("\n"),
+        stale.join("\n")
+    );
 }
