@@ -26,14 +26,15 @@ const EXAMPLES: &str = "\
 Examples:
   quayfs mkfs /dev/nvme0n1p3                           a volume on an ordinary SSD
   quayfs mkfs /srv/vol --size 8G                       the same in a file, to try it
-  quayfs mkfs /srv/vol --pmem /mnt/pmem0/q --pmem-size 16G --data /dev/nvme0n1   the real thing
+  quayfs mkfs /srv/vol --pmem /mnt/pmem0/q --pmem-size 16G --data /dev/nvme0n1
+                                                       on persistent memory and an SSD
   quayfs mount /srv/vol /mnt/q                         mount it
   quayfs status                                        whether all that is mounted is well
   quayfs umount /mnt/q                                 unmount, and wait until all is written
-  quayfs fsck /srv/vol                                 prove that nothing is damaged
-  quayfs fsck --repair /srv/vol                        put right what is
-  quayfs scrub /mnt/q --rate 50M                       look for blocks that have gone bad meanwhile
-  quayfs quota /mnt/q --project 7 --bytes 10G          how much a directory tree may have
+  quayfs fsck /srv/vol                                 look for damage, unmounted
+  quayfs fsck --repair /srv/vol                        repair it
+  quayfs scrub /mnt/q --rate 50M                       look for damaged blocks while it is mounted
+  quayfs quota /mnt/q --project 7 --bytes 10G          limit a directory tree
 
 Each command explains itself: quayfs mount --help";
 
@@ -110,11 +111,11 @@ pub struct Succession {
 }
 
 const RESTART_HELP: &str = "\
-For mounts with `-o restart`. The daemon answers what it has begun, and ends; the next one recovers the volume
-and answers all else, so programs that use the mount notice a pause and nothing else: nothing is unmounted, files
-stay open. A program that cannot go on with this volume is refused beforehand. If the new daemon does not
-serve, one of the old program does again, also where its file is replaced or gone. The mount's supervisor goes
-on as it is until the mount is unmounted.
+For mounts that outlive their daemon (-o restart, and by default where that is possible). The daemon answers the
+requests that it has begun, and ends; the next one recovers the volume and answers all others. Programs that use
+the mount notice a pause and nothing else: nothing is unmounted, and files stay open. A program that cannot go on
+with this volume is refused beforehand. If the new daemon does not serve, the old program serves again, even if
+its file was replaced or removed. The supervisor of the mount stays as it is until the mount is unmounted.
 
 Root, and the user who mounted, can ask for it.
 
@@ -130,10 +131,10 @@ Exit codes: 0 served by the new daemon, 1 failed: the line says what serves, 2 w
 pub struct Restart {
     /// Where the volume is mounted.
     pub mountpoint: PathBuf,
-    /// The program to go on with [default: what lies where the one came from that serves].
+    /// The program to go on with [default: the one at the path that the present daemon was started from].
     #[arg(long, value_name = "FILE")]
     pub binary: Option<PathBuf>,
-    /// The old daemon has so much time to end, and the new one to answer.
+    /// How long the old daemon may take to end, and the new one to answer.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub within: u64,
 }
@@ -142,7 +143,7 @@ const MOUNT_HELP: &str = "\
 Options after -o, separated by commas:
   ro                         read-only: nothing is written to either device; with a warning also where
                              one of them is write-protected
-  norecovery, noload         with ro: the same, for what a crash has left is recovered in memory
+  norecovery, noload         accepted with ro, which recovers in memory what a crash has left
   data=journal               all data goes through pmem (default)
       =ordered               data goes to the data device before its record commits
       =writeback             only metadata is journaled
@@ -178,17 +179,18 @@ Options after -o, separated by commas:
       =poll                  on any machine, as root
       =halt                  never: saves power, costs up to 20 us a request
   read_ahead=SIZE            how far the kernel reads ahead of a sequential reader, as root (default 4M)
-  large=SIZE                 writes of so many bytes go to the data device directly: on a disk 128K, elsewhere 0, none
-  memory=SIZE                how much the daemon keeps in memory of its own, of metadata and, with a region on a disk, of
-                             what is staged, from 32M (default: a quarter of the machine's,
-                             or of its control group's limit)
+  large=SIZE                 writes of at least this size go to the data device directly
+                             (default: 128K with a region on a disk, elsewhere 0: none)
+  memory=SIZE                memory of the daemon for metadata and, with a region on a disk, for staged
+                             data, from 32M (default: a quarter of the machine's memory, or of its
+                             control group's limit)
   allow_other                other users may enter
   nosuid nodev noexec nosymfollow noatime relatime strictatime nodiratime sync
                              as in mount(8)
   fsname=NAME subtype=NAME   what the mount table shows; subtype=none: type `fuse`
   remount                    change ro, nosuid, nodev, noexec, nosymfollow and their opposites of a live
-                             mount, and nothing else: what would have to change otherwise is refused
-  ablation=KEY:VALUE         measure without an idea: staging:central, checkpoint:swap,
+                             mount; a request to change anything else is refused
+  ablation=KEY:VALUE         for measurements, without one mechanism: staging:central, checkpoint:swap,
                              checkpoint:inplace, checkpoint:double, locking:file, nodelog:ssd,
                              workers:1, messages:all
 
@@ -199,10 +201,10 @@ Examples:
   mount -t quayfs /dev/nvme0n1p3 /mnt/q            with mount.quayfs installed (make install)
   /dev/nvme0n1p3  /mnt/q  quayfs  defaults,nofail  0 0   the same in /etc/fstab
 
-The command returns when the mount answers. The daemon logs to VOLUME/quayfs.log, of a file to
-quayfs-NAME.log beside it, of a device to /var/log/quayfs-NAME.log: 8 MiB, and as much in the same
-with .old behind its name. QUAYFS_LOG=debug says more. SIGTERM and SIGINT unmount, SIGHUP opens the
-log anew.
+The command returns when the mount answers. The daemon logs to quayfs.log in a volume that is a
+directory, to quayfs-NAME.log beside one in a file, and to /var/log/quayfs-NAME.log for a device. At
+8 MiB the log is renamed, with .old behind its name, and a new one is begun. QUAYFS_LOG=debug logs
+more. SIGTERM and SIGINT unmount, SIGHUP reopens the log.
 Exit codes, as of mount(8): 0 mounted, 1 wrong usage, 32 failed.";
 
 /// Arguments of `mount`.
@@ -263,14 +265,14 @@ impl Umount {
 }
 
 const FSCK_HELP: &str = "\
-Without --repair nothing is changed: what a crash left is put right by the next mount. With it,
-damage is repaired as far as what is left says how; each file that loses something is named, and
-what has lost its name goes to /lost+found. Repairing again finds nothing to do.
+Without --repair nothing is changed; what a crash has left is no damage, and the next mount recovers it.
+With --repair damage is repaired as far as the rest of the volume shows how. Each file that loses
+something is named; files that have lost their names go to /lost+found.
 
 Examples:
   quayfs fsck /srv/vol                   is anything damaged?
-  quayfs fsck --data /srv/vol            and is every block what it was?
-  quayfs fsck --repair --data /srv/vol   put it right
+  quayfs fsck --data /srv/vol            and does every block match its checksum?
+  quayfs fsck --repair --data /srv/vol   repair it
 
 Exit codes, as of fsck(8): 0 no damage, 1 repaired, 4 damage is left, 8 could not check or repair,
 16 wrong usage.";
@@ -279,7 +281,7 @@ Exit codes, as of fsck(8): 0 no damage, 1 repaired, 4 damage is left, 8 could no
 #[derive(Debug, Args)]
 #[command(after_help = FSCK_HELP)]
 pub struct Fsck {
-    /// Directory that `mkfs` made; it must not be mounted.
+    /// What `mkfs` made: a device, file or directory. It must not be mounted.
     pub volume: PathBuf,
     /// Put right what is damaged.
     #[arg(long)]
@@ -295,14 +297,14 @@ pub struct Fsck {
 const SCRUB_HELP: &str = "\
 Every block of every file, staged or on the data device, and every page of metadata is read and its
 checksum verified. Damaged files are listed by name with the bytes that cannot be read; nothing is
-changed. The volume may be in use: the daemon does the work, and logs what it finds. It takes
-CAP_SYS_ADMIN, or being the user who mounted, to ask for it. Ctrl-C stops it.
+changed. The volume may be in use: the daemon does the work, and logs what it finds. Only
+CAP_SYS_ADMIN, or the user who mounted, may start it. Ctrl-C stops it.
 
 fsck proves more (that all structures fit together), but needs the volume unmounted.
 
 Examples:
   quayfs scrub /mnt/q                  as fast as the devices allow
-  quayfs scrub /mnt/q --rate 50M/s     leave most of them to others
+  quayfs scrub /mnt/q --rate 50M/s     at most so fast
   quayfs scrub /srv/vol --json         a volume at rest, for scripts
   quayfs status /mnt/q                 how the last one went
 
@@ -312,7 +314,7 @@ Exit codes: 0 nothing found, 1 failed or stopped, 2 wrong usage, 4 damage found.
 #[derive(Debug, Args)]
 #[command(after_help = SCRUB_HELP)]
 pub struct Scrub {
-    /// Directory that `mkfs` made, or where it is mounted.
+    /// What `mkfs` made, or where it is mounted.
     pub target: PathBuf,
     /// Most bytes to read in a second [default: no limit].
     #[arg(long, value_name = "SIZE/s", value_parser = parse_rate)]
@@ -332,14 +334,14 @@ fn parse_rate(text: &str) -> Result<u64, String> {
 }
 
 const QUOTA_HELP: &str = "\
-A project is a number that files have in common. A directory passes it on, and with it what is made below
-it is counted:
+A project is a number that files have in common. Directories with the flag P give theirs to what is made in
+them, so a directory tree becomes a project:
   chattr -R -p 7 /mnt/q/tree; chattr +P /mnt/q/tree     all of it, and all that is to come
   lsattr -p /mnt/q                                      which is which
 
-Nothing grows beyond a hard limit (EDQUOT), not for root either; a soft limit is shown only. df of such a
-directory shows the limit as its size. A size of `none` takes a limit away. It takes CAP_SYS_ADMIN, or
-being the user who mounted, to ask for it.
+Nothing grows beyond a hard limit, not even for root: calls fail with EDQUOT. A soft limit is only shown.
+df of such a directory shows the limit as its size. `none` takes a limit away. Only CAP_SYS_ADMIN, or the
+user who mounted, may see and set quotas.
 
 Examples:
   quayfs quota /mnt/q                                   all projects
@@ -353,7 +355,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.";
 #[derive(Debug, Args)]
 #[command(after_help = QUOTA_HELP)]
 pub struct Quota {
-    /// Directory that `mkfs` made, or where it is mounted.
+    /// What `mkfs` made, or where it is mounted.
     pub target: PathBuf,
     /// Only this project.
     #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u32).range(1..))]

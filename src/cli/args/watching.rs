@@ -6,8 +6,8 @@ use std::path::PathBuf;
 const STATUS_HELP: &str = "\
 A volume is `degraded` if it works and something is to be looked at (damage, reads that failed, little room left, a
 daemon that died within a day, not unmounted cleanly), and `failed` if it does not do what it is there for (read-only after
-a failure, a daemon that is dead or does not answer within a second, a repair that has not ended). A line says why, and one
-what to do. Where no daemon answers, it is told what the media say; nothing is changed.
+a failure, a daemon that is dead or does not answer within a second, a repair that has not ended). One line says why, and
+one what to do. Where no daemon answers, the media are read; nothing is changed.
 
 Examples:
   quayfs status                        all volumes that are mounted
@@ -29,7 +29,7 @@ pub struct Status {
 }
 
 const STATS_HELP: &str = "\
-docs/stats.md describes the numbers. Those that a daemon counts begin anew with it.
+docs/stats.md (installed in share/doc/quayfs) describes the numbers. Counters begin at 0 with each daemon.
 
 Examples:
   quayfs stats /mnt/q                            a line for each number
@@ -76,11 +76,11 @@ pub struct Top {
 }
 
 const DOCTOR_HELP: &str = "\
-Each line begins with ok, note or problem; below a note or problem is what to do. Nothing is changed.
+Each line begins with ok, note or problem; the line below a note or problem says what to do. Nothing is changed.
 
 Examples:
   quayfs doctor                   this machine
-  quayfs doctor /dev/nvme0n1p3    and what a volume there would be
+  quayfs doctor /dev/nvme0n1p3    the same, and what a volume there would be
 
 Exit codes: 0 all is ok, 1 notes, 2 problems, 3 wrong usage.";
 
@@ -94,7 +94,7 @@ pub struct Doctor {
 }
 
 const INFO_HELP: &str = "\
-How a volume is, `quayfs status` says.
+`quayfs status` shows whether it is well, `quayfs stats` what it counts.
 
 Examples:
   quayfs info /srv/vol             what was made, and where it is mounted
