@@ -86,10 +86,10 @@ fn kernel(f: &Facts, out: &mut Vec<Finding>) {
         .filter(|(of, _)| !least(*of))
         .map(|((a, b), what)| format!("{what} (Linux {a}.{b})"))
         .collect();
-    out.push(match (least((5, 4)), lacking.is_empty()) {
+    out.push(match (least((5, 6)), lacking.is_empty()) {
         (false, _) => problem(
-            format!("Linux {major}.{minor} speaks an older protocol than is understood"),
-            "use Linux 5.4 or later",
+            format!("Linux {major}.{minor} lacks calls that every mount needs"),
+            "use Linux 5.6 or later",
         ),
         (true, false) => note(
             format!("Linux {major}.{minor} lacks: {}", lacking.join(", ")),

@@ -48,7 +48,7 @@ fn each_lack_has_its_weight_and_a_way_out() {
             "u+s",
         ),
         (|f| f.kernel = (6, 8), Grade::Note, "restart"),
-        (|f| f.kernel = (4, 19), Grade::Problem, "5.4"),
+        (|f| f.kernel = (5, 5), Grade::Problem, "5.6"),
         (|f| f.rings = Some(false), Grade::Note, "enable_uring"),
         (
             |f| f.uring_disabled = Some(2),
