@@ -2,6 +2,7 @@
 
 use super::report::{Report, State};
 use crate::cli::exit;
+use crate::cli::handover::ON_REQUEST;
 use crate::cli::units::{percent, span};
 use serde::Serialize;
 
@@ -131,6 +132,7 @@ fn failures(r: &Report, all: &mut Vec<Finding>) {
     if let Some(daemon) = &r.daemon
         && daemon.restarts > 0
         && daemon.uptime_seconds < LATELY
+        && daemon.last_death.as_deref() != Some(ON_REQUEST)
     {
         let cause = daemon.last_death.as_deref().unwrap_or("unknown");
         let ago = span(daemon.uptime_seconds);
@@ -148,15 +150,18 @@ fn damage(r: &Report, all: &mut Vec<Finding>) {
     if r.errors.damage > 0 {
         all.push((
             Health::Degraded,
-            format!("damaged metadata was met {} times", r.errors.damage),
+            format!(
+                "damaged metadata was met {}",
+                quayfs_shown::count(r.errors.damage, "time")
+            ),
             Some(format!(
                 "`quayfs umount {mnt}`, then `quayfs fsck --repair {volume}`"
             )),
         ));
     }
     if r.errors.reads > 0 {
-        let times = r.errors.reads;
-        let what = format!("{times} reads failed: blocks that are lost or unreadable");
+        let reads = quayfs_shown::count(r.errors.reads, "read");
+        let what = format!("{reads} failed: blocks that are lost or unreadable");
         all.push((Health::Degraded, what, scrub()));
     }
     if let Some(s) = r.scrub.as_ref().filter(|s| s.findings > 0) {
@@ -222,8 +227,8 @@ mod tests {
                 Health::Failed,
                 "the disk broke",
             ),
-            (|r| r.errors.damage = 1, Health::Degraded, "metadata"),
-            (|r| r.errors.reads = 1, Health::Degraded, "reads failed"),
+            (|r| r.errors.damage = 1, Health::Degraded, "met 1 time"),
+            (|r| r.errors.reads = 1, Health::Degraded, "1 read failed"),
             (
                 |r| r.scrub.as_mut().unwrap().findings = 1,
                 Health::Degraded,
@@ -275,5 +280,15 @@ mod tests {
         (daemon.restarts, daemon.uptime_seconds) = (1, LATELY);
         judge(&mut r);
         assert_eq!(r.health, Health::Ok);
+    }
+
+    #[test]
+    fn a_replacement_is_no_death() {
+        let mut r = sample();
+        let daemon = r.daemon.as_mut().unwrap();
+        daemon.restarts = 1;
+        daemon.last_death = Some(ON_REQUEST.into());
+        judge(&mut r);
+        assert_eq!((r.health, r.reasons.len()), (Health::Ok, 0));
     }
 }

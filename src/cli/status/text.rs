@@ -196,6 +196,7 @@ fn scrub(r: &Report) -> String {
 fn this_mounts(s: &Scrub) -> String {
     let found = match s.findings {
         0 => "nothing found".into(),
+        1 => "1 block or page damaged".into(),
         n => format!("{n} blocks or pages damaged"),
     };
     let read = format_size(s.bytes);
@@ -257,11 +258,8 @@ fn daemon(r: &Report) -> Option<String> {
     let d = r.daemon.as_ref()?;
     let version = d.version.as_deref().unwrap_or("of another version");
     let up = span(d.uptime_seconds);
-    let restarts = d.restarts;
-    Some(format!(
-        "{version}, pid {}, up {up}, {restarts} restarts",
-        d.pid
-    ))
+    let restarts = quayfs_shown::count(d.restarts, "restart");
+    Some(format!("{version}, pid {}, up {up}, {restarts}", d.pid))
 }
 
 #[cfg(test)]
