@@ -68,158 +68,46 @@ struct Plain {
     help: &'static str,
 }
 
-const fn gauge(
-    name: &'static str,
-    unit: &'static str,
-    (key, scale): (&'static str, f64),
-    help: &'static str,
-) -> Plain {
-    Plain {
-        name,
-        kind: Kind::Gauge,
-        unit,
-        key,
-        scale,
-        help,
-    }
+macro_rules! plain {
+    ($($kind:ident $name:ident $unit:literal: $key:literal * $scale:expr, $help:literal;)+) => {
+        const PLAIN: &[Plain] = &[$(Plain {
+            name: stringify!($name),
+            kind: Kind::$kind,
+            unit: $unit,
+            key: $key,
+            scale: $scale,
+            help: $help,
+        },)+];
+    };
 }
 
 const B: f64 = BLOCK as f64;
 const MS: f64 = 0.001;
 
-const PLAIN: &[Plain] = &[
-    gauge(
-        "data_size",
-        "bytes",
-        ("blocks", B),
-        "Room that files can have",
-    ),
-    gauge(
-        "data_free",
-        "bytes",
-        ("blocks_free", B),
-        "Room that is free",
-    ),
-    gauge(
-        "data_pending",
-        "bytes",
-        ("blocks_pending", B),
-        "Room that was freed and cannot be used yet",
-    ),
-    gauge(
-        "inodes",
-        "",
-        ("files", 1.0),
-        "Inodes in use and still possible",
-    ),
-    gauge(
-        "inodes_free",
-        "",
-        ("files_free", 1.0),
-        "Inodes that can still be created",
-    ),
-    gauge(
-        "region_size",
-        "bytes",
-        ("pmem_bytes", 1.0),
-        "Length of the pmem region",
-    ),
-    gauge(
-        "region_memory",
-        "bytes",
-        ("pmem_memory_bytes", 1.0),
-        "Pages of the region in memory of the daemon, on a disk",
-    ),
-    gauge("staging_size", "bytes", ("slots", B), "All staging slots"),
-    gauge(
-        "staging_used",
-        "bytes",
-        ("slots_used", B),
-        "Staging slots in use",
-    ),
-    gauge(
-        "staged",
-        "bytes",
-        ("staged_blocks", B),
-        "Blocks whose newest version is not on the data device yet",
-    ),
-    gauge(
-        "metadata_size",
-        "bytes",
-        ("node_pages", B),
-        "All node pages",
-    ),
-    gauge(
-        "metadata_used",
-        "bytes",
-        ("node_pages_used", B),
-        "Node pages in use or promised",
-    ),
-    gauge(
-        "log_live",
-        "bytes",
-        ("live_log_bytes", 1.0),
-        "Log that recovery would read",
-    ),
-    gauge(
-        "log_live_records",
-        "",
-        ("live_records", 1.0),
-        "Records that recovery would replay",
-    ),
-    gauge(
-        "cached_inodes",
-        "",
-        ("cached_inodes", 1.0),
-        "Inodes in DRAM",
-    ),
-    gauge(
-        "cached_pages",
-        "",
-        ("cached_pages", 1.0),
-        "Node pages in DRAM",
-    ),
-    gauge(
-        "commit_age",
-        "seconds",
-        ("commit_age_ms", MS),
-        "Time since the last commit",
-    ),
-    gauge(
-        "uptime",
-        "seconds",
-        ("uptime_ms", MS),
-        "Time that this daemon has served",
-    ),
-    gauge(
-        "read_only",
-        "",
-        ("read_only", 1.0),
-        "1 if nothing may be changed",
-    ),
-    gauge(
-        "scrub_findings",
-        "",
-        ("scrub.findings", 1.0),
-        "Damaged blocks and pages that the last scrub has found",
-    ),
-    Plain {
-        name: "restarts",
-        kind: Kind::Counter,
-        unit: "",
-        key: "restarts",
-        scale: 1.0,
-        help: "Daemons of this mount that have died",
-    },
-    Plain {
-        name: "damage_met",
-        kind: Kind::Counter,
-        unit: "",
-        key: "damage_met",
-        scale: 1.0,
-        help: "Times that operations met damaged metadata",
-    },
-];
+plain! {
+    Gauge data_size "bytes": "blocks" * B, "Room that files can have";
+    Gauge data_free "bytes": "blocks_free" * B, "Room that is free";
+    Gauge data_pending "bytes": "blocks_pending" * B, "Room that was freed and cannot be used yet";
+    Gauge inodes "": "files" * 1.0, "Inodes in use and still possible";
+    Gauge inodes_free "": "files_free" * 1.0, "Inodes that can still be created";
+    Gauge region_size "bytes": "pmem_bytes" * 1.0, "Length of the pmem region";
+    Gauge region_memory "bytes": "pmem_memory_bytes" * 1.0, "Pages of the region in memory of the daemon, on a disk";
+    Gauge staging_size "bytes": "slots" * B, "All staging slots";
+    Gauge staging_used "bytes": "slots_used" * B, "Staging slots in use";
+    Gauge staged "bytes": "staged_blocks" * B, "Blocks whose newest version is not on the data device yet";
+    Gauge metadata_size "bytes": "node_pages" * B, "All node pages";
+    Gauge metadata_used "bytes": "node_pages_used" * B, "Node pages in use or promised";
+    Gauge log_live "bytes": "live_log_bytes" * 1.0, "Log that recovery would read";
+    Gauge log_live_records "": "live_records" * 1.0, "Records that recovery would replay";
+    Gauge cached_inodes "": "cached_inodes" * 1.0, "Inodes in DRAM";
+    Gauge cached_pages "": "cached_pages" * 1.0, "Node pages in DRAM";
+    Gauge commit_age "seconds": "commit_age_ms" * MS, "Time since the last commit";
+    Gauge uptime "seconds": "uptime_ms" * MS, "Time that this daemon has served";
+    Gauge read_only "": "read_only" * 1.0, "1 if nothing may be changed";
+    Gauge scrub_findings "": "scrub.findings" * 1.0, "Damaged blocks and pages that the last scrub has found";
+    Counter restarts "": "restarts" * 1.0, "Daemons of this mount that have died or were replaced";
+    Counter damage_met "": "damage_met" * 1.0, "Times that operations met damaged metadata";
+}
 
 /// All families that a status has numbers for.
 pub fn families(status: &Value) -> Vec<Family> {
