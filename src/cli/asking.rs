@@ -36,29 +36,34 @@ pub fn only_mount(code: u8) -> Result<Entry, Failure> {
 
 /// What its daemon says.
 pub fn status(entry: &Entry, patience: Duration, code: u8) -> Result<Value, Failure> {
+    understood(entry, server::ask(entry, patience), code)
+}
+
+/// The answer of a daemon, or why there is none.
+pub fn understood(
+    entry: &Entry,
+    answer: Result<String, Errno>,
+    code: u8,
+) -> Result<Value, Failure> {
     let shown = quayfs_shown::path(&entry.target);
-    let text = server::ask(entry, patience).map_err(|e| {
-        Failure::new(
-            code,
-            match e {
-                Errno::NOTCONN => {
-                    format!("the daemon of {shown} is gone: `quayfs umount {shown}`, then mount again")
-                }
-                Errno::TIMEDOUT => format!("the daemon of {shown} does not answer: `quayfs status {shown}`"),
-                Errno::ACCESS | Errno::PERM => format!(
-                    "permission denied: {shown} was mounted by another user, for that user alone (no allow_other)"
-                ),
-                Errno::NODATA | Errno::OPNOTSUPP => {
-                    format!("{shown} is {}, not QuayFS", entry.fstype)
-                }
-                e => format!("{shown} does not answer: {e}"),
-            },
-        )
-    })?;
-    serde_json::from_str(&text).map_err(|e| {
-        Failure::new(
-            code,
-            format_args!("{shown} answers nonsense about itself: {e}"),
-        )
-    })
+    let why = match answer {
+        Ok(text) => match serde_json::from_str(&text) {
+            Ok(status) => return Ok(status),
+            Err(e) => format!("{shown} answers nonsense about itself: {e}"),
+        },
+        Err(Errno::NOTCONN) => {
+            format!("the daemon of {shown} is gone: `quayfs umount {shown}`, then mount again")
+        }
+        Err(Errno::TIMEDOUT) => {
+            format!("the daemon of {shown} does not answer: `quayfs status {shown}`")
+        }
+        Err(Errno::ACCESS | Errno::PERM) => format!(
+            "permission denied: {shown} was mounted by another user, for that user alone (no allow_other)"
+        ),
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => {
+            format!("{shown} is {}, not QuayFS", entry.fstype)
+        }
+        Err(e) => format!("{shown} does not answer: {e}"),
+    };
+    Err(Failure::new(code, why))
 }

@@ -5,10 +5,12 @@ use quayfs_options::format_size;
 
 use super::advice::advice;
 use super::args;
+use super::asking;
 use super::exit::{FAILED, Failure, say, say_json};
 use super::units::date;
 use super::unopened::{unopened, unreached};
-use crate::mount::{self, table};
+use crate::mount;
+use crate::mount::table::{self, Entry};
 use quayfs_layout::BLOCK;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -26,51 +28,29 @@ pub fn run(args: &args::Info) -> Result<(), Failure> {
 }
 
 fn facts(target: &Path) -> Result<Value, Failure> {
-    let failed = |why: String| Failure::new(FAILED, why);
+    let failed = |e| Failure::new(FAILED, format_args!("mount table: {e}"));
     let path = table::resolve(target).map_err(|e| unreached(FAILED, target, &e))?;
-    if let Some(status) = live(&path)? {
-        return Ok(status);
-    }
-    let mounted = table::mount_of(&path).map_err(|e| failed(format!("mount table: {e}")))?;
-    if let Some(entry) = mounted
-        && let Some(status) = live(&entry.target)?
-    {
-        return Ok(status);
+    if let Some(entry) = table::mount_for(&path).map_err(failed)? {
+        // Another file system may be mounted on top.
+        let top = table::mounted_on(&entry.target).map_err(failed)?;
+        if top.is_some_and(|top| top.device == entry.device) {
+            return live(&entry);
+        }
     }
     let volume = Volume::open(&path, Access::ReadOnly, Duration::ZERO).map_err(unopened(FAILED))?;
     Ok(at_rest(&path, &volume))
 }
 
-/// The status of the mount on exactly this path, with its mount point added.
-fn live(target: &Path) -> Result<Option<Value>, Failure> {
-    let failed = |why: String| Failure::new(FAILED, why);
-    let shown = quayfs_shown::path(target);
-    let entry = table::mounted_on(target).map_err(|e| failed(format!("mount table: {e}")))?;
-    let Some(entry) = entry.filter(|e| e.is_fuse()) else {
-        return Ok(None);
-    };
-    let text = mount::status(target).map_err(|e| {
-        failed(match e {
-            rustix::io::Errno::NOTCONN => {
-                format!("the daemon of {shown} is gone: `quayfs umount {shown}`, then mount again")
-            }
-            rustix::io::Errno::ACCESS | rustix::io::Errno::PERM => format!(
-                "permission denied: {shown} was mounted by another user, for that user alone (no allow_other)"
-            ),
-            rustix::io::Errno::NODATA | rustix::io::Errno::OPNOTSUPP => {
-                format!("{shown} is {}, not QuayFS", entry.fstype)
-            }
-            e => format!("{shown} does not answer: {e}"),
-        })
-    })?;
-    let mut status: Value = serde_json::from_str(&text)
-        .map_err(|e| failed(format!("{shown} answers nonsense about itself: {e}")))?;
+/// The status of a mount, with its mount point and advice added.
+fn live(entry: &Entry) -> Result<Value, Failure> {
+    let mut status = asking::understood(entry, mount::status(&entry.target), FAILED)?;
     let advice = advice(&status);
     if let Some(map) = status.as_object_mut() {
-        map.insert("mountpoint".into(), json!(target.to_string_lossy()));
+        let mountpoint = entry.target.to_string_lossy();
+        map.insert("mountpoint".into(), json!(mountpoint));
         map.insert("advice".into(), json!(advice));
     }
-    Ok(Some(status))
+    Ok(status)
 }
 
 fn at_rest(path: &Path, volume: &Volume) -> Value {
