@@ -28,11 +28,21 @@ pub fn entry_reservation(depth: u16) -> Reservation {
 }
 
 /// What is to be created.
-#[derive(Default)]
 pub(super) struct New<'a> {
-    pub(super) mode: u32,
-    pub(super) rdev: u32,
-    pub(super) target: Option<&'a [u8]>,
+    mode: u32,
+    rdev: u32,
+    target: Option<&'a [u8]>,
+}
+
+impl New<'_> {
+    /// An inode of this type with these permission bits, without a device number and without a target.
+    pub(super) fn of(mode: u32) -> Self {
+        Self {
+            mode,
+            rdev: 0,
+            target: None,
+        }
+    }
 }
 
 impl Fs {
@@ -53,31 +63,17 @@ impl Fs {
         if !is_kind || mode & !(S_IFMT | 0o7777) != 0 {
             return Err(FsError::Invalid);
         }
-        self.make(
-            by,
-            parent,
-            name,
-            &New {
-                mode,
-                rdev,
-                target: None,
-            },
-        )
+        let new = New {
+            rdev,
+            ..New::of(mode)
+        };
+        self.make(by, parent, name, &new)
     }
 
     /// Creates a directory.
     pub fn mkdir(&self, by: Caller, parent: Ino, name: &[u8], mode: u32) -> Result<Attr> {
         let mode = S_IFDIR | mode & 0o7777;
-        self.make(
-            by,
-            parent,
-            name,
-            &New {
-                mode,
-                rdev: 0,
-                target: None,
-            },
-        )
+        self.make(by, parent, name, &New::of(mode))
     }
 
     /// Creates a symbolic link.
@@ -88,16 +84,11 @@ impl Fs {
         if target.len() > TARGET_MAX {
             return Err(FsError::NameTooLong);
         }
-        self.make(
-            by,
-            parent,
-            name,
-            &New {
-                mode: S_IFLNK | 0o777,
-                rdev: 0,
-                target: Some(target),
-            },
-        )
+        let new = New {
+            target: Some(target),
+            ..New::of(S_IFLNK | 0o777)
+        };
+        self.make(by, parent, name, &new)
     }
 
     fn make(&self, by: Caller, parent: Ino, name: &[u8], new: &New<'_>) -> Result<Attr> {
@@ -168,10 +159,7 @@ impl Fs {
             };
             protect::grow(&dir)?;
             let ino = txn.take_ino()?;
-            let new = New {
-                mode: S_IFREG | mode & 0o7777,
-                ..New::default()
-            };
+            let new = New::of(S_IFREG | mode & 0o7777);
             let from = (parent, &dir);
             let mut inode = self.fresh(&mut txn, by, from, ino, &new)?;
             self.inherit(&mut txn, from, (ino, &mut inode), (by.umask, lists))?;

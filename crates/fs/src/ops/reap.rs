@@ -19,6 +19,16 @@ use crate::predecessor::Predecessor;
 /// Bytes of items of one step.
 pub const STEP_BYTES: u32 = 2048 + STEP as u32 * 96;
 
+/// What a step that frees space needs: it may use what is kept for such operations.
+pub fn step_reservation() -> Reservation {
+    Reservation {
+        record: STEP_BYTES,
+        nodes: 8,
+        privileged: true,
+        ..Reservation::default()
+    }
+}
+
 impl Fs {
     /// Frees an inode that has no name if the kernel does not know it any more.
     pub fn reap_if_orphan(&self, ino: Ino) {
@@ -100,13 +110,7 @@ impl Fs {
     /// One record; whether there is nothing left to do.
     fn reap_step(&self, handle: &InodeHandle, unknown: bool) -> Result<bool> {
         let ino = handle.ino;
-        let reservation = Reservation {
-            record: STEP_BYTES,
-            nodes: 8,
-            privileged: true,
-            ..Reservation::default()
-        };
-        let mut txn = Txn::begin(&self.e, reservation)?;
+        let mut txn = Txn::begin(&self.e, step_reservation())?;
         let _op = handle.lock.write();
         let (mode, nlink, is_file) = handle.with(|i| (i.mode, i.nlink, i.is_file()));
         if mode == 0 || unknown && handle.is_known() {

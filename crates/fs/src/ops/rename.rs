@@ -371,10 +371,7 @@ impl<'c> Moving<'_, 'c> {
     /// The old name stays, as that of a new whiteout.
     fn leave_whiteout(&mut self, by: Caller) -> Result<(Ino, Inode)> {
         let ino = self.txn.take_ino()?;
-        let new = New {
-            mode: S_IFCHR,
-            ..New::default()
-        };
+        let new = New::of(S_IFCHR);
         let dir = &self.dirs.old;
         let from = (dir.ino(), &dir.image);
         let image = self.fs.fresh(&mut self.txn, by, from, ino, &new)?;

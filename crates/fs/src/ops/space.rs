@@ -14,7 +14,7 @@ use quayfs_store::txn::{Edit, Reservation, Txn};
 use crate::attr::{Asker, drop_privileges, drop_privileges_by, now, written};
 use crate::data::read::{self, Want};
 use crate::data::write::SIZE_MAX;
-use crate::ops::reap::STEP_BYTES;
+use crate::ops::reap::{STEP_BYTES, step_reservation};
 use crate::{Fs, extents, protect};
 
 const B: u64 = BLOCK as u64;
@@ -117,9 +117,7 @@ impl Fs {
         let reservation = Reservation {
             slots: 2,
             record: STEP_BYTES + 1024,
-            nodes: 8,
-            privileged: true,
-            ..Reservation::default()
+            ..step_reservation()
         };
         let mut txn = Txn::begin(&self.e, reservation)?;
         let _op = handle.lock.read();

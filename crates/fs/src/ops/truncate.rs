@@ -19,7 +19,7 @@ use crate::attr::{drop_privileges, now};
 use crate::data::read::{self, Want};
 use crate::data::write::SIZE_MAX;
 use crate::extents;
-use crate::ops::reap::STEP_BYTES;
+use crate::ops::reap::{STEP_BYTES, step_reservation};
 use crate::{Attr, Fs, protect};
 
 const B: u64 = BLOCK as u64;
@@ -72,9 +72,7 @@ impl Fs {
         let reservation = Reservation {
             slots: 1,
             record: STEP_BYTES + 1024,
-            nodes: 8,
-            privileged: true,
-            ..Reservation::default()
+            ..step_reservation()
         };
         let mut txn = Txn::begin(&self.e, reservation)?;
         let _op = handle.lock.read();
@@ -174,13 +172,7 @@ impl Fs {
     fn free_behind(&self, handle: &InodeHandle, first: u64) -> Result<()> {
         loop {
             let last = self.e.retrying(|| {
-                let reservation = Reservation {
-                    record: STEP_BYTES,
-                    nodes: 8,
-                    privileged: true,
-                    ..Reservation::default()
-                };
-                let mut txn = Txn::begin(&self.e, reservation)?;
+                let mut txn = Txn::begin(&self.e, step_reservation())?;
                 let (end, rest) = self.bounded(handle, first)?;
                 extents::prepare_free(&self.e, handle, first..end)?;
                 let mut edit = Edit::shared(handle)?;
