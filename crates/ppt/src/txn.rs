@@ -119,16 +119,7 @@ impl<'a> Txn<'a> {
     /// # Errors
     /// As [`swap`](Self::swap).
     pub fn set_written(&mut self, lbn: Lbn, crc: u32) -> Result<(), PptError> {
-        let pbn = self.lookup(lbn)?.pbn;
-        self.check_room(&[lbn])?;
-        self.set(
-            lbn,
-            Mapping {
-                pbn,
-                state: BlockState::Written,
-                crc,
-            },
-        )
+        self.set_content(lbn, BlockState::Written, crc)
     }
 
     /// Says that `lbn` reads as zeros, whatever the block it owns holds.
@@ -136,16 +127,13 @@ impl<'a> Txn<'a> {
     /// # Errors
     /// As [`swap`](Self::swap).
     pub fn set_zero(&mut self, lbn: Lbn) -> Result<(), PptError> {
+        self.set_content(lbn, BlockState::Zero, 0)
+    }
+
+    fn set_content(&mut self, lbn: Lbn, state: BlockState, crc: u32) -> Result<(), PptError> {
         let pbn = self.lookup(lbn)?.pbn;
         self.check_room(&[lbn])?;
-        self.set(
-            lbn,
-            Mapping {
-                pbn,
-                state: BlockState::Zero,
-                crc: 0,
-            },
-        )
+        self.set(lbn, Mapping { pbn, state, crc })
     }
 
     /// Changes the 8-byte word at offset `off` of the region to `new` together with the map. A
