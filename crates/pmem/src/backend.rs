@@ -24,11 +24,6 @@ impl Backend {
         self == Self::File
     }
 
-    /// Whether what is durable here survives the loss of power.
-    pub fn survives_power_loss(self) -> bool {
-        self != Self::Volatile
-    }
-
     /// Whether this medium promises at least what `required` does.
     pub fn satisfies(self, required: Self) -> bool {
         self.strength() >= required.strength()
