@@ -18,6 +18,7 @@ mod inherited;
 mod log;
 mod mkfs;
 mod mount;
+mod progress;
 mod quota;
 mod restart;
 mod scrub;

@@ -292,6 +292,9 @@ pub struct Fsck {
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
+    /// Do not show how far it is.
+    #[arg(short, long)]
+    pub quiet: bool,
 }
 
 const SCRUB_HELP: &str = "\
@@ -322,6 +325,9 @@ pub struct Scrub {
     /// Print one JSON object.
     #[arg(long)]
     pub json: bool,
+    /// Do not show how far it is.
+    #[arg(short, long)]
+    pub quiet: bool,
 }
 
 /// A size, `/s` behind it or not.

@@ -1,13 +1,13 @@
 //! `quayfs fsck`.
 
-use std::io::{IsTerminal, Write, stderr};
-
 use quayfs_fsck::FsckOptions;
 use quayfs_fsck::repair::{self, Failed, Outcome};
 
 use super::args;
 use super::exit::{FSCK_DAMAGE, FSCK_FAILED, FSCK_REPAIRED, Failure, OK, say, say_json};
+use super::progress::Progress;
 use super::unopened::unopened;
+use std::sync::Arc;
 
 /// Checks or repairs a volume and returns the exit code.
 pub fn run(args: &args::Fsck) -> Result<u8, Failure> {
@@ -17,23 +17,20 @@ pub fn run(args: &args::Fsck) -> Result<u8, Failure> {
     if args.repair {
         return mend(args, &options);
     }
-    let report = quayfs_fsck::check(&args.volume, &options).map_err(unopened(FSCK_FAILED))?;
+    let (meter, quiet) = (Arc::default(), args.quiet || args.json);
+    let shown = Progress::of(&meter, quiet);
+    let report = quayfs_fsck::check_measured(&args.volume, &options, &meter);
+    drop(shown);
+    let report = report.map_err(unopened(FSCK_FAILED))?;
     show(&report, args.json)?;
     Ok(if report.is_clean() { OK } else { FSCK_DAMAGE })
 }
 
 fn mend(args: &args::Fsck, options: &FsckOptions) -> Result<u8, Failure> {
-    let watched = stderr().is_terminal();
-    let mut progress = |what: &str| {
-        if watched {
-            // The line is not read twice, so there is no use in a complaint.
-            let _ = write!(stderr(), "\r\x1b[Kquayfs: {} ...", quayfs_shown::text(what));
-        }
-    };
-    let report = repair::repair(&args.volume, options, &mut progress);
-    if watched {
-        let _ = write!(stderr(), "\r\x1b[K");
-    }
+    let (meter, quiet) = (Arc::default(), args.quiet || args.json);
+    let shown = Progress::of(&meter, quiet);
+    let report = repair::repair(&args.volume, options, &meter);
+    drop(shown);
     let report = report.map_err(|failed| match failed {
         Failed::Volume(e) => unopened(FSCK_FAILED)(e),
         other => Failure::new(FSCK_FAILED, other),

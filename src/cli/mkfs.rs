@@ -5,6 +5,7 @@ use quayfs_options::format_size;
 
 use super::args;
 use super::exit::{FAILED, Failure, PROGRAM, say, warn};
+use super::progress::Progress;
 use quayfs_pmem::Backend;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
@@ -44,10 +45,19 @@ pub fn run(args: args::Mkfs) -> Result<(), Failure> {
     let undo = Arc::new(Undo::default());
     undo_on_signal(&undo).map_err(Failure::with(FAILED))?;
     // In another thread: a signal goes to the first one, and is not seen while that waits for a disk.
-    let made = thread::scope(|scope| scope.spawn(|| plan.carry_out(&undo)).join())
-        .unwrap_or_else(|panic| resume_unwind(panic))
-        .map_err(Failure::with(FAILED))?;
-    report(&args.volume, &made);
+    let meter = Arc::default();
+    let shown = Progress::of(&meter, args.quiet);
+    let make = || plan.carry_out_measured(&undo, &meter);
+    let made = thread::scope(|scope| scope.spawn(make).join())
+        .unwrap_or_else(|panic| resume_unwind(panic));
+    drop(shown);
+    let made = made.map_err(Failure::with(FAILED))?;
+    if !args.quiet {
+        report(&args.volume, &made);
+    }
+    if made.backend == Backend::Volatile {
+        warn(super::VOLATILE_WARNING);
+    }
     if args.sparse {
         warn(
             "--sparse: if the disk below fills up, writes fail and the mount may turn read-only; the pmem region is \
@@ -104,9 +114,6 @@ fn report(volume: &Path, made: &MkfsReport) {
     say(format_args!(
         "mount it with `quayfs mount {volume} MOUNTPOINT`"
     ));
-    if backend == Backend::Volatile {
-        warn(super::VOLATILE_WARNING);
-    }
 }
 
 /// When an operation on a volume with this backend is durable, unless mount options say otherwise.

@@ -4,19 +4,20 @@ use quayfs_fs::Fs;
 use quayfs_fs::scrub::{Command, Finding, Options, Report, State, Status};
 use quayfs_fs::volume::{Access, Volume};
 use quayfs_options::{MountOptions, format_size};
+use quayfs_shown::progress::{Meter, Unit};
 
 use super::args;
 use super::exit::{FAILED, Failure, OK, SCRUB_DAMAGE, say, say_json};
+use super::progress::Progress;
 use super::unopened::{unopened, unreached};
 use crate::mount::{self, table};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Longest pause between two looks at the pass.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -41,7 +42,11 @@ pub fn run(args: &args::Scrub) -> Result<u8, Failure> {
     }
     let options = Options { rate: args.rate };
     let worker = start(&args.target, options)?;
-    watch(&worker, &interrupted)?;
+    let meter = Arc::default();
+    let shown = Progress::of(&meter, args.quiet || args.json);
+    let watched = watch(&worker, &interrupted, &meter);
+    drop(shown);
+    watched?;
     let report = collect(&worker)?;
     if let Worker::Here(fs) = &worker {
         fs.shutdown().map_err(Failure::with(FAILED))?;
@@ -139,12 +144,11 @@ impl Worker {
 }
 
 /// Returns when the pass has ended.
-fn watch(worker: &Worker, interrupted: &AtomicBool) -> Result<(), Failure> {
-    let terminal = std::io::stderr().is_terminal();
-    let begun = Instant::now();
+fn watch(worker: &Worker, interrupted: &AtomicBool, meter: &Meter) -> Result<(), Failure> {
     let mut pause = Duration::from_millis(5);
     let mut number = None;
     let mut told = false;
+    let mut found = None;
     loop {
         let status = worker.report(usize::MAX)?.status;
         if *number.get_or_insert(status.pass) != status.pass {
@@ -153,13 +157,7 @@ fn watch(worker: &Worker, interrupted: &AtomicBool) -> Result<(), Failure> {
         if status.state != State::Running {
             break;
         }
-        if terminal {
-            let _ = write!(
-                std::io::stderr(),
-                "\r{}\x1b[K",
-                progress(&status, begun.elapsed())
-            );
-        }
+        note(&status, &mut found, meter);
         if !told && interrupted.load(Ordering::Acquire) {
             told = true;
             worker.stop()?;
@@ -168,25 +166,21 @@ fn watch(worker: &Worker, interrupted: &AtomicBool) -> Result<(), Failure> {
         std::thread::sleep(pause);
         pause = (2 * pause).min(LOOK_EVERY);
     }
-    if terminal {
-        let _ = write!(std::io::stderr(), "\r\x1b[K");
-    }
     Ok(())
 }
 
-/// How far a pass is, in one line.
-fn progress(status: &Status, took: Duration) -> String {
+/// How far a pass is. `found`: what was suspect when that was told last.
+fn note(status: &Status, found: &mut Option<u64>, meter: &Meter) {
+    if *found != Some(status.findings) {
+        *found = Some(status.findings);
+        let what = match status.findings {
+            0 => "verifying".into(),
+            n => format!("verifying, {n} suspect"),
+        };
+        meter.begin(what, status.total_bytes, Unit::Bytes);
+    }
     // Files that grew meanwhile were not in the estimate.
-    let total = status.total_bytes.max(status.bytes);
-    let percent = status.bytes * 100 / total.max(1);
-    let rate = status.bytes as f64 / took.as_secs_f64().max(0.001);
-    format!(
-        "{} of about {} ({percent}%), {}/s, {} suspect",
-        format_size(status.bytes),
-        format_size(total),
-        format_size(rate as u64),
-        status.findings,
-    )
+    meter.set(status.bytes, status.total_bytes.max(status.bytes));
 }
 
 /// The whole report, part by part.
@@ -257,19 +251,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn progress_fits_a_line() {
-        let status = Status {
+    fn what_is_suspect_is_told_while_it_goes_on() {
+        let meter = Meter::default();
+        let mut status = Status {
             bytes: 3 << 20,
             total_bytes: 6 << 20,
-            findings: 2,
             ..Status::default()
         };
+        let mut found = None;
+        note(&status, &mut found, &meter);
+        let look = meter.look().unwrap();
+        assert_eq!((&*look.what, look.left()), ("verifying", Some(3 << 20)));
+        (status.bytes, status.findings) = (7 << 20, 2);
+        note(&status, &mut found, &meter);
+        let look = meter.look().unwrap();
         assert_eq!(
-            progress(&status, Duration::from_secs(1)),
-            "3 MiB of about 6 MiB (50%), 3 MiB/s, 2 suspect"
+            (&*look.what, look.left()),
+            ("verifying, 2 suspect", Some(0))
         );
-        // Nothing there, no time passed.
-        assert!(progress(&Status::default(), Duration::ZERO).contains("(0%)"));
     }
 
     #[test]

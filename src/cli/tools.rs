@@ -49,9 +49,6 @@ struct MkfsCall {
     /// As --force.
     #[arg(short = 'f', visible_short_alias = 'F')]
     overwrite: bool,
-    /// Print no more than warnings.
-    #[arg(short)]
-    quiet: bool,
     /// Say more: there is nothing more to say.
     #[arg(short)]
     verbose: bool,
@@ -88,11 +85,6 @@ pub fn run_mkfs(args: Vec<OsString>) -> Result<u8, Failure> {
     match std::fs::metadata(&call.mkfs.volume) {
         Ok(meta) if !meta.is_dir() => call.mkfs.size = call.mkfs.size.or(call.blocks),
         _ => call.mkfs.data_size = call.mkfs.data_size.or(call.blocks),
-    }
-    if call.quiet {
-        let null = std::fs::File::options().write(true).open("/dev/null");
-        let silent = null.and_then(|null| Ok(rustix::stdio::dup2_stdout(&null)?));
-        silent.map_err(Failure::with(exit::FAILED))?;
     }
     mkfs::run(call.mkfs).map(|()| exit::OK)
 }
@@ -171,7 +163,7 @@ mod tests {
             (call.blocks, call.name.as_deref()),
             (Some(2 << 20), Some("name"))
         );
-        assert!(call.quiet && call.overwrite && call.mkfs.sparse);
+        assert!(call.mkfs.quiet && call.overwrite && call.mkfs.sparse);
         assert_eq!(mkfs("mkfs /v 1G").unwrap().blocks, Some(1 << 30));
         for line in [
             "mkfs",

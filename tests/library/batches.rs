@@ -176,7 +176,7 @@ fn a_damaged_head_costs_nothing_and_two_are_said() {
         report.to_string().contains("both heads of the batch log"),
         "{report}"
     );
-    let report = repair(&path, &FsckOptions::default(), &mut |_| ()).expect("a repair");
+    let report = repair(&path, &FsckOptions::default(), &Default::default()).expect("a repair");
     assert_eq!(report.outcome, Outcome::Repaired);
     is_clean(&path);
     let fs = mount(&path, Access::ReadWrite);

@@ -9,6 +9,7 @@ use quayfs_layout::checksum::crc32c;
 use quayfs_layout::l2p::ENTRY_BYTES;
 use quayfs_layout::{BLOCK, Ino, Lbn};
 use quayfs_ppt::{BlockState, Ppt};
+use quayfs_shown::progress::Unit;
 use rangemap::RangeSet;
 use rustc_hash::FxHashMap;
 
@@ -156,6 +157,7 @@ impl<'m> Blocks<'m> {
 
     /// Checks everything that does not need the owner of a block.
     pub(super) fn check(&mut self, owners: &Owners, c: &mut Check) {
+        c.meter.begin("checking blocks", 0, Unit::Bytes);
         self.slots(owners, c);
         if let Some(ppt) = self.ppt.take() {
             self.map(&ppt, owners, c);
@@ -263,7 +265,10 @@ impl<'m> Blocks<'m> {
     fn content(&mut self, ppt: &Ppt, owners: &Owners, c: &mut Check) {
         let tails: FxHashMap<Lbn, u16> = std::mem::take(&mut self.tails).into_iter().collect();
         let mut batch = Vec::with_capacity(BATCH);
+        let bytes = owners.lbns.count() * BLOCK as u64;
+        c.meter.begin("verifying content", bytes, Unit::Bytes);
         for lbn in owners.lbns.iter() {
+            c.meter.add(BLOCK as u64);
             if self.newest.contains_key(&lbn) {
                 continue;
             }

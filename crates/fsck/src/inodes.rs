@@ -4,6 +4,7 @@ use quayfs_layout::Ino;
 use quayfs_layout::flaw::{self, Part};
 use quayfs_layout::inode::{Inode, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG, S_IFSOCK};
 use quayfs_shown::count;
+use quayfs_shown::progress::Unit;
 
 use super::blocks::Blocks;
 use super::links::Links;
@@ -25,7 +26,12 @@ pub(super) struct Inodes<'a, 'm> {
 impl Inodes<'_, '_> {
     pub(super) fn all(&mut self) {
         let all: Vec<u64> = self.table.pages().collect();
+        let unit = Unit::Things("page");
+        self.check
+            .meter
+            .begin("checking inodes", all.len() as u64, unit);
         for page in all {
+            self.check.meter.add(1);
             for (ino, inode) in self.table.images(self.pages, page) {
                 self.one(ino, &inode);
             }

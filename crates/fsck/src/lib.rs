@@ -58,6 +58,7 @@ use media::Media;
 use owners::Owners;
 use pages::Pages;
 use quayfs_fs::volume::{Access, Volume, VolumeError};
+use quayfs_shown::progress::{Meter, Unit};
 use report::Findings;
 use table::Table;
 
@@ -74,9 +75,22 @@ pub struct FsckOptions {
 /// # Errors
 /// As [`Volume::open`]. Damage is part of the report and not an error.
 pub fn check(dir: &Path, options: &FsckOptions) -> Result<FsckReport, VolumeError> {
+    check_measured(dir, options, &Arc::default())
+}
+
+/// As [`check`], and the meter says how far that is.
+///
+/// # Errors
+/// As there.
+pub fn check_measured(
+    dir: &Path,
+    options: &FsckOptions,
+    meter: &Arc<Meter>,
+) -> Result<FsckReport, VolumeError> {
+    meter.begin("reading the region", 0, Unit::Bytes);
     // Opened so, the region is a private copy already.
     let volume = Volume::open_vouched(dir, Access::ReadOnly, Duration::ZERO, repair::belongs)?;
-    Ok(run(&volume, options))
+    Ok(run(&volume, options, meter))
 }
 
 /// Checks an opened volume that is not in use: a crash image, a volume in memory. Its region is
@@ -85,21 +99,25 @@ pub fn check(dir: &Path, options: &FsckOptions) -> Result<FsckReport, VolumeErro
 /// # Errors
 /// As [`Volume::from_parts`].
 pub fn check_volume(volume: Volume, options: &FsckOptions) -> Result<FsckReport, VolumeError> {
-    check_copy(&volume, options)
+    check_copy(&volume, options, &Arc::default())
 }
 
 /// Checks a private copy of an opened volume.
-fn check_copy(volume: &Volume, options: &FsckOptions) -> Result<FsckReport, VolumeError> {
+fn check_copy(
+    volume: &Volume,
+    options: &FsckOptions,
+    meter: &Arc<Meter>,
+) -> Result<FsckReport, VolumeError> {
     let copy = Arc::new(volume.region().load()?);
     let device = Arc::clone(volume.device());
     let copy = Volume::from_parts_vouched(copy, device, Access::ReadOnly, repair::belongs)?;
-    let mut report = run(&copy, options);
+    let mut report = run(&copy, options, meter);
     report.volume = volume.path().display().to_string();
     Ok(report)
 }
 
 /// Checks a volume whose region is a private copy.
-fn run(volume: &Volume, options: &FsckOptions) -> FsckReport {
+fn run(volume: &Volume, options: &FsckOptions, meter: &Arc<Meter>) -> FsckReport {
     let mut check = Check {
         report: FsckReport {
             volume: volume.path().display().to_string(),
@@ -108,6 +126,7 @@ fn run(volume: &Volume, options: &FsckOptions) -> FsckReport {
         },
         findings: Findings::default(),
         options: *options,
+        meter: Arc::clone(meter),
     };
     check.all(volume);
     (check.report.findings, check.report.unlisted) = check.findings.finish();
@@ -119,10 +138,13 @@ struct Check {
     report: FsckReport,
     findings: Findings,
     options: FsckOptions,
+    /// How far it is.
+    meter: Arc<Meter>,
 }
 
 impl Check {
     fn all(&mut self, volume: &Volume) {
+        self.meter.begin("recovering a copy", 0, Unit::Bytes);
         let media = Media::of(volume);
         media.config(self);
         media.header(self);

@@ -5,6 +5,7 @@ use std::ops::Range;
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::node::{self, OFF_SEQ};
 use quayfs_layout::{BLOCK, bytes, flaw};
+use quayfs_shown::progress::Unit;
 use quayfs_store::ns::node::{PageBytes, zero_page};
 use rangemap::RangeSet;
 use rustc_hash::FxHashSet;
@@ -53,7 +54,10 @@ impl<'m> Pages<'m> {
         c.report.statistics.node_pages_total = media.geo.node_pages;
         let mut page = zero_page();
         let ids: Vec<u32> = pages.exists.iter().map(|id| id as u32).collect();
+        c.meter
+            .begin("reading node pages", ids.len() as u64, Unit::Things("page"));
         for id in ids {
+            c.meter.add(1);
             let Some(at) = pages.home(id) else { continue };
             media.region.read(media.geo.node_page(at), &mut page[..]);
             match judge(&media.geo, media.salt, id, &page, last_seq) {

@@ -35,10 +35,12 @@ mod tree;
 mod words;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use quayfs_fs::volume::{Access, Volume, VolumeError};
 use quayfs_layout::config::ConfigTable;
+use quayfs_shown::progress::{Meter, Unit};
 
 pub use pair::belongs;
 pub use report::{Done, Outcome, RepairReport};
@@ -74,8 +76,7 @@ pub enum Failed {
     },
 }
 
-/// Repairs the volume in directory `dir`, which must not be mounted. `progress` is told what is
-/// being done.
+/// Repairs the volume in directory `dir`, which must not be mounted. The meter says how far that is.
 ///
 /// # Errors
 /// [`Failed`]: nothing can be done, or no more. A volume that is still damaged afterwards is not an
@@ -83,10 +84,10 @@ pub enum Failed {
 pub fn repair(
     dir: &Path,
     options: &FsckOptions,
-    progress: &mut dyn FnMut(&str),
+    meter: &Arc<Meter>,
 ) -> Result<RepairReport, Failed> {
     let volume = Volume::open_vouched(dir, Access::ReadWrite, Duration::ZERO, belongs)?;
-    repair_volume(&volume, options, progress)
+    repair_volume(&volume, options, meter)
 }
 
 /// Repairs an opened volume that is not in use.
@@ -96,7 +97,7 @@ pub fn repair(
 pub fn repair_volume(
     volume: &Volume,
     options: &FsckOptions,
-    progress: &mut dyn FnMut(&str),
+    meter: &Arc<Meter>,
 ) -> Result<RepairReport, Failed> {
     // A daemon or a repair that died may have left stores that were never flushed. They can be read,
     // so everything that follows would build on them, and be wrong once power fails.
@@ -106,8 +107,7 @@ pub fn repair_volume(
     }
     region.drain()?;
     volume.device().flush()?;
-    progress("checking");
-    let before = super::check_copy(volume, options)?;
+    let before = super::check_copy(volume, options, meter)?;
     let mut report = RepairReport {
         found: before.count(),
         check: before,
@@ -123,15 +123,14 @@ pub fn repair_volume(
             volume,
             options: *options,
             log: report::Journal::default(),
-            progress,
+            meter,
         };
         let result = repair.pass(&report.check);
         let changed = !repair.log.is_empty();
         report.done.append(&mut repair.log.done);
         report.unlisted += repair.log.unlisted;
         result?;
-        progress("checking again");
-        report.check = super::check_copy(volume, options)?;
+        report.check = super::check_copy(volume, options, meter)?;
         if report.check.is_clean() || !changed {
             break;
         }
@@ -151,13 +150,18 @@ struct Repair<'v> {
     volume: &'v Volume,
     options: FsckOptions,
     log: report::Journal,
-    progress: &'v mut dyn FnMut(&str),
+    meter: &'v Meter,
 }
 
 impl Repair<'_> {
+    fn repairs(&self, what: &str) {
+        self.meter
+            .begin(format!("repairing: {what}"), 0, Unit::Bytes);
+    }
+
     /// Durable when it returns.
     fn pass(&mut self, found: &FsckReport) -> Result<(), Failed> {
-        (self.progress)("configuration");
+        self.repairs("configuration");
         self.epoch()?;
         self.config()?;
         self.header()?;
@@ -171,7 +175,7 @@ impl Repair<'_> {
 
     /// Whether the pass has come to its end.
     fn all(&mut self, found: &FsckReport) -> Result<bool, Failed> {
-        (self.progress)("logs");
+        self.repairs("logs");
         self.l2p_log()?;
         self.words()?;
         if only_content(found) {
@@ -179,16 +183,16 @@ impl Repair<'_> {
             self.content_only()?;
             return Ok(true);
         }
-        (self.progress)("node pages");
+        self.repairs("node pages");
         self.nodes()?;
-        (self.progress)("journal");
+        self.repairs("journal");
         if !self.journal()? {
             return Ok(false);
         }
-        (self.progress)("tree");
+        self.repairs("tree");
         let media = Media::of(self.volume);
         let tree = self.tree(&media)?;
-        (self.progress)("blocks");
+        self.repairs("blocks");
         self.map(&tree)?;
         self.log.resolve(|ino| tree.path(ino));
         Ok(true)

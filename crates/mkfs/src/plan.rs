@@ -11,6 +11,7 @@ use quayfs_layout::BLOCK;
 use quayfs_layout::config::LABEL_MAX;
 use quayfs_layout::geometry::{Geometry, Wishes};
 use quayfs_pmem::{Backend, MapOptions, Region};
+use quayfs_shown::progress::{Meter, Unit};
 
 use super::medium::Medium;
 use super::sizes::{STAGING_MAX, layout, layout_on_disk, lengths_of_one, lengths_of_two};
@@ -97,10 +98,19 @@ impl Plan {
     /// What went wrong. All that was made is removed again, as it is when another thread calls [`Undo::interrupt`]
     /// meanwhile; what was overwritten is lost.
     pub fn carry_out(&self, undo: &Undo) -> Result<MkfsReport, MkfsError> {
-        self.make(undo).inspect_err(|_| undo.roll_back())
+        self.carry_out_measured(undo, &Meter::default())
     }
 
-    fn make(&self, undo: &Undo) -> Result<MkfsReport, MkfsError> {
+    /// As [`Plan::carry_out`], and the meter says how far that is.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn carry_out_measured(&self, undo: &Undo, meter: &Meter) -> Result<MkfsReport, MkfsError> {
+        self.make(undo, meter).inspect_err(|_| undo.roll_back())
+    }
+
+    fn make(&self, undo: &Undo, meter: &Meter) -> Result<MkfsReport, MkfsError> {
+        meter.begin("making the media", 0, Unit::Bytes);
         let (region, device) = match &self.data {
             Some(data) => self.make_two(undo, data)?,
             None => self.make_one(undo)?,
@@ -108,13 +118,15 @@ impl Plan {
         let data = self.data.as_ref().unwrap_or(&self.pmem);
         check_exposure((&region, &self.pmem.path), (&device, &data.path))?;
         if self.pmem.is_new() && !self.sparse {
-            region.write_zeros()?;
+            meter.begin("zeroing the region", region.len(), Unit::Bytes);
+            region.write_zeros(&mut |bytes| meter.add(bytes))?;
         }
         let on_disk = region.backend() == Backend::File;
         let geometry = match on_disk {
             true => self.on_disk,
             false => self.geometry,
         };
+        meter.begin("formatting", 0, Unit::Bytes);
         for range in format::stored(&geometry) {
             region.allocate(range.start, range.end - range.start)?;
         }

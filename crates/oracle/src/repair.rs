@@ -287,7 +287,7 @@ fn repair(media: &Media) -> Result<RepairReport, String> {
     let volume = Volume::from_parts_vouched(region, device, Access::ReadWrite, belongs);
     let volume = volume.map_err(|e| e.to_string())?;
     let options = FsckOptions { check_data: true };
-    repair_volume(&volume, &options, &mut |_| {}).map_err(|e| e.to_string())
+    repair_volume(&volume, &options, &Default::default()).map_err(|e| e.to_string())
 }
 
 /// A mount, unless it is refused.

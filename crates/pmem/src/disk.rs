@@ -313,17 +313,19 @@ impl Disk {
         starts.chain(dirty).min()
     }
 
-    /// Writes zeros to all of the file, which has nothing in it yet. Not durable before a flush.
+    /// Writes zeros to all of the file, which has nothing in it yet, and tells of each piece how long it was. Not durable
+    /// before a flush.
     ///
     /// # Errors
     /// Those of the system.
-    pub(crate) fn write_zeros(&self, len: u64) -> io::Result<()> {
+    pub(crate) fn write_zeros(&self, len: u64, told: &mut dyn FnMut(u64)) -> io::Result<()> {
         let zeros = vec![0; WAVE.0 as usize + ALIGN];
         let skip = zeros.as_ptr().align_offset(ALIGN);
         let file = self.direct.as_ref().unwrap_or(&self.file);
         for off in (0..len).step_by(WAVE.0 as usize) {
             let piece = (len - off).min(WAVE.0) as usize;
             Transfer::write(off, &[&zeros[skip..skip + piece]]).run(file.as_fd())?;
+            told(piece as u64);
         }
         Ok(())
     }

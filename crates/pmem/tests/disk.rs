@@ -167,7 +167,7 @@ fn what_may_not_be_written_is_stored_to_the_file() {
 #[test]
 fn a_file_of_zeros_has_nothing_left_to_allocate() {
     let (_dir, _path, region) = on_disk();
-    region.write_zeros().unwrap();
+    region.write_zeros(&mut |_| ()).unwrap();
     region.drain().unwrap();
     // What is only allocated counts as a hole.
     let held: u64 = region.held(0..LEN).iter().map(|r| r.end - r.start).sum();
@@ -187,7 +187,7 @@ fn the_start_of_a_file_is_a_region_and_the_rest_stays_as_it_is() {
     };
     let region = Region::open(&path, options(len)).unwrap();
     assert_eq!(region.len(), len);
-    region.write_zeros().unwrap();
+    region.write_zeros(&mut |_| ()).unwrap();
     region.write(len - 100, &[9; 100]);
     region.drain().unwrap();
     let mut expected = vec![7; LEN as usize];

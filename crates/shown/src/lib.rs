@@ -5,6 +5,7 @@
 //! or renames the window. What is for programs (`--json`) is not changed.
 
 pub mod command;
+pub mod progress;
 
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt as _;

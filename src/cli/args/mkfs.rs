@@ -78,6 +78,9 @@ pub struct Mkfs {
     /// have access to.
     #[arg(long)]
     pub force: bool,
+    /// Print no more than warnings, and do not show how far it is.
+    #[arg(short, long)]
+    pub quiet: bool,
 }
 
 /// A user, and perhaps a group, by number.

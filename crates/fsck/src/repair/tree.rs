@@ -87,6 +87,7 @@ impl<'m> Tree<'m> {
             report: FsckReport::default(),
             findings: Default::default(),
             options: Default::default(),
+            meter: Default::default(),
         };
         let pages = Pages::load(media, u64::MAX, &mut scratch);
         let g = &media.geo;

@@ -98,7 +98,7 @@ fn lost_map_entries_cost_a_read_each() {
         Access::ReadWrite,
     )
     .unwrap();
-    let report = repair_volume(&volume, &FsckOptions::default(), &mut |_| ()).unwrap();
+    let report = repair_volume(&volume, &FsckOptions::default(), &Default::default()).unwrap();
     assert_eq!(report.outcome, Outcome::Repaired, "{report}");
     // Each is counted, whether or not it is listed.
     assert_eq!(report.found, BLOCKS);

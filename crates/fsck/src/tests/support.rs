@@ -128,7 +128,7 @@ impl Disk {
     #[track_caller]
     pub fn repaired(&self) {
         let options = FsckOptions { check_data: true };
-        let report = repair_volume(&self.volume(), &options, &mut |_| ()).unwrap();
+        let report = repair_volume(&self.volume(), &options, &Default::default()).unwrap();
         assert_eq!(report.outcome, Outcome::Repaired, "{report}");
         self.finds(&[]);
     }

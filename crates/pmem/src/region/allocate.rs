@@ -55,11 +55,11 @@ impl Region {
 
     /// Writes zeros to all of a file on a disk that has just been made. What is only allocated is noted by the file
     /// system below as written the first time it is, which a drain would wait for. Nothing to do for anything else.
-    /// Durable after a drain.
+    /// Durable after a drain. Each time that more is written it is `told` how many bytes.
     ///
     /// # Errors
     /// [`PmemError::NoRoom`], [`PmemError::Io`].
-    pub fn write_zeros(&self) -> Result<(), PmemError> {
+    pub fn write_zeros(&self, told: &mut dyn FnMut(u64)) -> Result<(), PmemError> {
         let (Source::File { file, path }, Some(disk)) = (&self.source, &self.disk) else {
             return Ok(());
         };
@@ -67,7 +67,7 @@ impl Region {
         if !meta.is_file() {
             return Ok(());
         }
-        match disk.write_zeros(self.len()) {
+        match disk.write_zeros(self.len(), told) {
             Ok(()) => Ok(()),
             Err(e) if is_shortage(&e) => Err(PmemError::NoRoom {
                 path: path.clone(),
