@@ -7,6 +7,7 @@ mod asking;
 mod confine;
 mod daemon;
 mod doctor;
+mod draining;
 mod ending;
 mod exit;
 mod fsck;
@@ -59,7 +60,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
         Role::Quayfs => return subcommand(name, args),
         Role::Mount => Call::parse(role, args).and_then(|call| mount::helper(&call).map(done)),
         Role::Umount => Call::parse(role, args)
-            .and_then(|call| umount::run(&call.operands[0], call.mode()).map(done)),
+            .and_then(|call| umount::run(&call.operands[0], call.mode().into()).map(done)),
         Role::Fsck => tools::run_fsck(all(args)),
         Role::Mkfs => tools::run_mkfs(all(args)),
         Role::Supervisor => supervisor::run(&args.collect::<Vec<_>>()).map(done),
@@ -94,7 +95,7 @@ fn execute(command: Command) -> Result<u8, Failure> {
     match command {
         Command::Mkfs(args) => mkfs::run(args).map(|()| exit::OK),
         Command::Mount(args) => mount::run(args).map(|()| exit::OK),
-        Command::Umount(args) => umount::run(&args.mountpoint, args.mode()).map(|()| exit::OK),
+        Command::Umount(args) => umount::run(&args.mountpoint, (&args).into()).map(|()| exit::OK),
         Command::Probe(args) => {
             exit::say(crate::mount::server::probe(&args.target));
             Ok(exit::OK)

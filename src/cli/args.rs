@@ -230,8 +230,11 @@ pub struct Mount {
 }
 
 const UMOUNT_HELP: &str = "\
-All that is staged in pmem is written to the data device first, so this can take a while. It ends well
-when the volume is closed. If it could not be, the line says why, what that means and what to do.
+All that is staged in pmem is written to the data device first, so this can take a while: how much is left
+and how long that takes is shown when it takes more than a second. With --no-drain it stays staged, where the
+region is durable (backends `dax` and `file`): the volume is clean, and belongs to its region until it has been
+mounted again. It ends well when the volume is closed. If it could not be, the line says why, what that
+means and what to do.
 
 Where the file system is mounted in other places too (bind mounts, other mount namespaces), it lives on
 there; that is said, and the command returns at once. With --lazy it does not wait for the daemon,
@@ -251,6 +254,12 @@ pub struct Umount {
     /// Take the tree away from those who use it: their calls fail. Works where the daemon does not answer.
     #[arg(short, long, conflicts_with = "lazy")]
     pub force: bool,
+    /// Leave what is staged in the region, for the next mount.
+    #[arg(long, conflicts_with = "lazy")]
+    pub no_drain: bool,
+    /// Do not show how far it is.
+    #[arg(short, long)]
+    pub quiet: bool,
 }
 
 impl Umount {
@@ -293,7 +302,7 @@ pub struct Fsck {
     #[arg(long)]
     pub json: bool,
     /// Do not show how far it is.
-    #[arg(short, long)]
+    #[arg(long)]
     pub quiet: bool,
 }
 

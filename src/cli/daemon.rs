@@ -8,6 +8,7 @@ use quayfs_server::outside::Outside;
 use quayfs_server::session::{self, Succession};
 
 mod answer;
+mod closing;
 mod signals;
 mod survival;
 mod watchdog;
@@ -201,7 +202,7 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
     }
     watch_failure(&fs, mounted.failed.clone(), holder.clone());
     survival::tell_of_the_last_one(&fs);
-    serve_to_the_end(&fs, mounted, holder.as_ref())
+    serve_to_the_end(&fs, mounted, holder.as_ref(), manager.as_ref())
 }
 
 /// The volume, recovered, as the last daemon has left it if there was one, and what is to be left to the next one.
@@ -231,7 +232,12 @@ fn recover(
 }
 
 /// Waits until the mount has ended, and closes the volume.
-fn serve_to_the_end(fs: &Arc<Fs>, mounted: Mounted, holder: Option<&Holder>) -> Result<(), Ended> {
+fn serve_to_the_end(
+    fs: &Arc<Fs>,
+    mounted: Mounted,
+    holder: Option<&Holder>,
+    manager: Option<&Holder>,
+) -> Result<(), Ended> {
     let served = loop {
         match (mounted.inbox.recv(), holder) {
             // Another daemon would not know what has failed.
@@ -244,12 +250,16 @@ fn serve_to_the_end(fs: &Arc<Fs>, mounted: Mounted, holder: Option<&Holder>) -> 
         }
     };
     let callers = mounted.desk.map(Desk::close).unwrap_or_default();
-    let closed = fs.shutdown();
-    let ending = ending::of(fs, closed);
-    callers.tell(&ending);
+    let closed = closing::close(fs, callers, manager);
+    let ending = ending::of(fs, closed.left_staged);
+    closed.callers.tell(&ending);
     let late = |line: String| Ended::AfterReady(Failure::new(MOUNT_FAILED, line));
     match ending {
         Ending::Closed => info!("unmounted, the volume is clean"),
+        Ending::Staged(bytes) => {
+            let size = quayfs_options::format_size(bytes);
+            info!("unmounted, the volume is clean, with {size} staged in the region");
+        }
         Ending::ShutDown => {}
         Ending::Left(why) => {
             tracing::error!("unmounted, but the volume is not closed: {why}");

@@ -8,18 +8,20 @@ use quayfs_store::error::Result;
 use crate::mount::server::Ending;
 use quayfs_layout::BLOCK;
 
-/// How a mount has ended. `closed` is what [`Fs::shutdown`] has returned.
-pub fn of(fs: &Fs, closed: Result<()>) -> Ending {
+/// How a mount has ended. `closed` is whether what was staged has been left in the region, or why the volume is not closed.
+pub fn of(fs: &Fs, closed: Result<bool>) -> Ending {
     if fs.alive().is_err() {
         return Ending::ShutDown;
     }
     let failure = fs.e.failure().map(str::to_string);
+    let left_staged = closed.as_ref().is_ok_and(|left| *left);
     match failure.or_else(|| closed.err().map(|e| e.to_string())) {
         Some(cause) => Ending::Left(format!(
             "{cause}; {}, {}; remove the cause and mount again, which recovers the volume",
             waiting(fs),
             loss(fs)
         )),
+        None if left_staged => Ending::Staged(fs.e.staged.len() as u64 * BLOCK as u64),
         None => Ending::Closed,
     }
 }

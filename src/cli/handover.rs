@@ -70,6 +70,8 @@ pub const FAILED: &str = "X_QUAYFS_FAILED=1";
 pub const ENDING: &str = "X_QUAYFS_ENDING=1";
 /// The same for service managers.
 pub const STOPPING: &str = "STOPPING=1";
+/// For service managers: so many microseconds from now on at least are needed for what is under way.
+pub const MORE_TIME: &str = "EXTEND_TIMEOUT_USEC=";
 /// This daemon ends, and has left the mount to the next one.
 pub const HANDED_OVER: &str = "X_QUAYFS_HANDED_OVER=1";
 /// With [`READY`]: the device number of the mount, as `MAJOR:MINOR`.

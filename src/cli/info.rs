@@ -1,13 +1,14 @@
 //! `quayfs info`: what a volume is. How it is, `quayfs status` says.
 
-use quayfs_fs::volume::{Access, Volume};
+use quayfs_fs::volume::{Access, Volume, VolumeError, glance};
 use quayfs_options::format_size;
 
 use super::advice::advice;
 use super::args;
 use super::asking;
+use super::draining;
 use super::exit::{FAILED, Failure, say, say_json};
-use super::units::date;
+use super::units::{date, left_text};
 use super::unopened::{unopened, unreached};
 use crate::mount;
 use crate::mount::table::{self, Entry};
@@ -37,8 +38,20 @@ fn facts(target: &Path) -> Result<Value, Failure> {
             return live(&entry);
         }
     }
-    let volume = Volume::open(&path, Access::ReadOnly, Duration::ZERO).map_err(unopened(FAILED))?;
-    Ok(at_rest(&path, &volume))
+    let volume = Volume::open(&path, Access::ReadOnly, Duration::ZERO).map_err(|e| {
+        match (&e, draining::left(&path)) {
+            (VolumeError::Busy(path), Some(left)) => Failure::new(FAILED, format_args!(
+                "{} is unmounted and being closed: {}",
+                quayfs_shown::path(path),
+                left_text(left)
+            )),
+            _ => unopened(FAILED)(e),
+        }
+    })?;
+    let mut facts = at_rest(&path, &volume);
+    let left = glance(&path).ok().and_then(|volume| volume.left);
+    facts["staged_bytes"] = json!(left.and_then(|left| left.staged).map(|n| n * BLOCK as u64));
+    Ok(facts)
 }
 
 /// The status of a mount, with its mount point and advice added.
@@ -75,7 +88,7 @@ fn at_rest(path: &Path, volume: &Volume) -> Value {
 }
 
 /// What people are told, in this order; `--json` has all.
-const SHOWN: [&str; 18] = [
+const SHOWN: [&str; 19] = [
     "volume",
     "mountpoint",
     "uuid",
@@ -90,6 +103,7 @@ const SHOWN: [&str; 18] = [
     "data_bytes",
     "capacity_bytes",
     "staging_bytes",
+    "staged_bytes",
     "metadata_bytes",
     "buffers",
     "inodes",
@@ -114,6 +128,7 @@ fn fact(facts: &Value, name: &str) -> Value {
     let blocks = match name {
         "capacity_bytes" => &facts["blocks"],
         "staging_bytes" => &facts["slots"],
+        "staged_bytes" => &facts["staged_blocks"],
         "metadata_bytes" => &facts["node_pages"],
         _ => &Value::Null,
     };

@@ -10,6 +10,7 @@ use quayfs_options::{Durability, MountOptions};
 
 use super::args;
 use super::daemon::{self, Job};
+use super::draining;
 use super::exit::{Failure, MOUNT_FAILED, MOUNT_USAGE, say, warn};
 use super::handover;
 use super::helper::{Call, SUPERVISOR};
@@ -56,6 +57,7 @@ pub fn run(args: args::Mount) -> Result<(), Failure> {
         if asked.is_none() {
             job.log = Destination::Stderr;
         }
+        draining::wait_while_closing(&job.volume)?;
         return daemon::serve_in_foreground(&job);
     }
     say(start(&job)?);
@@ -220,9 +222,10 @@ pub fn known_job(args: args::Mount, options: MountOptions) -> Result<Job, Failur
     })
 }
 
-/// Starts the daemon and waits until the mount answers. Warns where needed, and returns what
-/// else to tell the user.
+/// Starts the daemon, when the last one of the volume has closed it, and waits until the mount answers. Warns where
+/// needed, and returns what else to tell the user.
 fn start(job: &Job) -> Result<String, Failure> {
+    draining::wait_while_closing(&job.volume)?;
     let failed = |why: String| Failure::new(MOUNT_FAILED, why);
     // What is mounted there by then and was not before is a mount of this daemon.
     let before = mounts_on(&job.target);

@@ -8,6 +8,7 @@ mod text;
 use quayfs_fs::volume::glance;
 
 use super::args;
+use super::draining;
 use super::exit::{Failure, STATUS_UNKNOWN, say, say_json, warn};
 use super::unopened::{unopened, unreached};
 use crate::mount::server;
@@ -82,9 +83,11 @@ fn of_target(target: &Path) -> Result<Report, Failure> {
     let path = table::resolve(target).map_err(|e| unreached(STATUS_UNKNOWN, target, &e))?;
     match table::mount_for(&path).map_err(mount_table)? {
         Some(entry) => of_mount(&entry),
-        None => glance(&path)
-            .map(|volume| Report::at_rest(&volume))
-            .map_err(unopened(STATUS_UNKNOWN)),
+        None => {
+            let volume = glance(&path).map_err(unopened(STATUS_UNKNOWN))?;
+            let left = volume.in_use.then(|| draining::left(&path)).flatten();
+            Ok(Report::at_rest(&volume, left))
+        }
     }
 }
 

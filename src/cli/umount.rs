@@ -2,9 +2,11 @@
 
 use quayfs_fs::recovery::journal_geometry;
 use quayfs_fs::volume::{Access, Volume, VolumeError};
+use quayfs_options::format_size;
 
+use super::args;
 use super::exit::{Failure, MOUNT_FAILED, say, warn};
-use crate::mount::server::{Ending, Served, Server};
+use crate::mount::server::{Ending, NO_DRAIN, PATIENCE, PROGRESS, Served, Server, ask};
 use crate::mount::superblock::{Elsewhere, Superblock};
 use crate::mount::table::{self, Entry};
 use crate::mount::{AttachError, Place, UnmountMode};
@@ -24,19 +26,51 @@ const PASSING: Duration = Duration::from_secs(10);
 /// Places of a file system that are named.
 const NAMED: usize = 4;
 
+/// How to unmount, and what to show.
+#[derive(Clone, Copy, Debug)]
+pub struct How {
+    /// What becomes of a tree that is in use.
+    mode: UnmountMode,
+    /// What is staged stays in the region.
+    no_drain: bool,
+    /// How far it is is not shown.
+    quiet: bool,
+}
+
+impl From<UnmountMode> for How {
+    fn from(mode: UnmountMode) -> Self {
+        Self {
+            mode,
+            no_drain: false,
+            quiet: false,
+        }
+    }
+}
+
+impl From<&args::Umount> for How {
+    fn from(args: &args::Umount) -> Self {
+        Self {
+            mode: args.mode(),
+            no_drain: args.no_drain,
+            quiet: args.quiet,
+        }
+    }
+}
+
 /// Unmounts what is mounted on `target`, or the volume that is there.
 ///
-/// When it returns well, the daemon has ended and the volume is closed: whatever was staged is on the data device.
-/// This does not hold with [`UnmountMode::Lazy`], which does not wait, nor if the file system is mounted elsewhere as
-/// well: then it lives on, and that is said.
+/// When it returns well, the daemon has ended and the volume is closed: whatever was staged is on the data device, or, if
+/// it was to stay staged, in the region, which is durable. This does not hold with [`UnmountMode::Lazy`], which does not
+/// wait, nor if the file system is mounted elsewhere as well: then it lives on, and that is said.
 ///
 /// # Errors
 /// Nothing was unmounted, or the volume was not closed.
-pub fn run(target: &Path, mode: UnmountMode) -> Result<(), Failure> {
-    unmount(target, mode).map_err(Failure::with(MOUNT_FAILED))
+pub fn run(target: &Path, how: How) -> Result<(), Failure> {
+    unmount(target, how).map_err(Failure::with(MOUNT_FAILED))
 }
 
-fn unmount(target: &Path, mode: UnmountMode) -> Result<(), String> {
+fn unmount(target: &Path, how: How) -> Result<(), String> {
+    let mode = how.mode;
     let shown = quayfs_shown::path(target);
     let named = table::resolve(target).map_err(|e| format!("{shown}: {e}"))?;
     let mounted = match table::mounted_on(&named) {
@@ -50,6 +84,7 @@ fn unmount(target: &Path, mode: UnmountMode) -> Result<(), String> {
     let place = Place::find(&target).map_err(|e| format!("{shown}: {e}"))?;
     let served = Served::find(&entry, mode);
     refuse(&served, &entry, mode)?;
+    wish(&served, &entry, how)?;
     let superblock = Superblock::of(&entry);
     place
         .detach(mode, Some(&entry.device))
@@ -61,11 +96,14 @@ fn unmount(target: &Path, mode: UnmountMode) -> Result<(), String> {
         let places = superblock.places();
         if !places.is_empty() || !superblock.ends_within(PASSING) {
             say(lives_on(&target, &places));
+            if how.no_drain {
+                warn("--no-drain has no effect: the file system does not end now");
+            }
             return Ok(());
         }
     }
     match served {
-        Served::By(server) => finish(&server, (&entry, &superblock), mode),
+        Served::By(server) => finish(&server, (&entry, &superblock), how),
         Served::Dead => {
             let why = "its daemon had died: the next mount recovers what was durable by then";
             warn(format_args!("{shown} is unmounted; {why}"));
@@ -75,6 +113,45 @@ fn unmount(target: &Path, mode: UnmountMode) -> Result<(), String> {
             judge(&entry, mode).map_err(|why| format!("{shown} is unmounted, but {why}"))
         }
     }
+}
+
+/// Tells the daemon what is wanted of it when the file system is gone.
+fn wish(served: &Served, entry: &Entry, how: How) -> Result<(), String> {
+    let shown = quayfs_shown::path(&entry.target);
+    let Served::By(server) = served else {
+        return match how.no_drain {
+            true => Err(format!(
+                "{shown}: --no-drain: its daemon cannot be told so from here"
+            )),
+            false => Ok(()),
+        };
+    };
+    if how.no_drain {
+        let status = ask(entry, PATIENCE).map_err(|e| {
+            format!("{shown}: --no-drain: its daemon does not say whether that is safe: {e}")
+        })?;
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap_or_default();
+        match status["leaves_staged"].as_bool() {
+            Some(true) => {}
+            Some(false) => {
+                return Err(format!(
+                    "{shown}: --no-drain: the region lies in ordinary memory (backend `volatile`), and what stays there \
+                     is lost with the machine; unmount without it"
+                ));
+            }
+            None => {
+                return Err(format!(
+                    "{shown}: --no-drain: its daemon is of a version that always drains; unmount without it"
+                ));
+            }
+        }
+        if !server.ask_for(NO_DRAIN) {
+            return Err(format!("{shown}: --no-drain: its daemon cannot be told so"));
+        }
+    }
+    // Without it there is nothing to show.
+    server.ask_for(PROGRESS);
+    Ok(())
 }
 
 /// What cannot be unmounted, and what would only wait for an answer that may never come.
@@ -123,11 +200,12 @@ fn busy(e: AttachError, served: &Served) -> String {
 fn finish(
     server: &Server,
     (entry, superblock): (&Entry, &Superblock),
-    mode: UnmountMode,
+    how: How,
 ) -> Result<(), String> {
+    let mode = how.mode;
     let shown = quayfs_shown::path(&entry.target);
     let pid = server.pid().map_or("?".into(), |pid| pid.to_string());
-    let waited = wait::until_end(server, mode)
+    let waited = wait::until_end(server, mode, how.quiet)
         .map_err(|e| format!("{shown} is unmounted, but its daemon cannot be waited for: {e}"))?;
     let held = "the volume is in use until it ends; its log says more";
     match waited {
@@ -152,6 +230,13 @@ fn finish(
         |why: String| format!("{shown} is unmounted, but the volume is not closed: {why}");
     match server.ending() {
         Some(Ending::Closed) => Ok(()),
+        Some(Ending::Staged(bytes)) => {
+            let size = format_size(bytes);
+            say(format_args!(
+                "{shown} is unmounted; {size} stay staged in the region until the volume is mounted again"
+            ));
+            Ok(())
+        }
         Some(Ending::ShutDown) => {
             let why = "it had been shut down: the next mount recovers the volume";
             warn(format_args!("{shown} is unmounted; {why}"));
@@ -242,12 +327,12 @@ mod tests {
 
     #[test]
     fn what_is_not_ours_is_left_alone() {
-        let failure = run(Path::new("/proc"), UnmountMode::Normal).unwrap_err();
+        let failure = run(Path::new("/proc"), UnmountMode::Normal.into()).unwrap_err();
         assert!(failure.line.contains("not QuayFS"), "{}", failure.line);
-        let failure = run(Path::new("/no/such/place"), UnmountMode::Normal).unwrap_err();
+        let failure = run(Path::new("/no/such/place"), UnmountMode::Normal.into()).unwrap_err();
         assert_eq!(failure.code, MOUNT_FAILED);
         let dir = tempfile::tempdir().unwrap();
-        let failure = run(dir.path(), UnmountMode::Normal).unwrap_err();
+        let failure = run(dir.path(), UnmountMode::Normal.into()).unwrap_err();
         assert!(
             failure.line.contains("not a mount point"),
             "{}",
@@ -289,6 +374,10 @@ mod tests {
         drop(fs);
         judged("rw").unwrap();
         judged("ro").unwrap();
+        let fs = mounted();
+        fs.shutdown_leaving_staged().unwrap();
+        drop(fs);
+        judged("rw").unwrap();
         let fs = mounted();
         fs.abandon();
         drop(fs);

@@ -1,6 +1,17 @@
 //! Spans, dates and shares as people read them.
 
+use crate::mount::server::Left;
+use quayfs_options::format_size;
 use std::time::{Duration, UNIX_EPOCH};
+
+/// What a daemon has still to do, as it is told everywhere: `1.2 GiB left, 8 s`.
+pub fn left_text(left: Left) -> String {
+    let size = format_size(left.bytes);
+    match left.seconds() {
+        Some(seconds) => format!("{size} left, {}", span(seconds)),
+        None => format!("{size} left"),
+    }
+}
 
 /// A span in its two largest units: `3 d 4 h`, `2 min`, `0 s`.
 pub fn span(seconds: u64) -> String {
@@ -39,6 +50,14 @@ pub fn percent(part: u64, whole: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_left_is_told_with_the_time_that_it_takes() {
+        let text = |bytes, rate| left_text(Left { bytes, rate });
+        assert_eq!(text(1229 << 20, 160 << 20), "1.2 GiB left, 8 s");
+        assert_eq!(text(4096, 0), "4 KiB left");
+        assert_eq!(text(0, 0), "0 B left, 0 s");
+    }
 
     #[test]
     fn spans_have_two_units_at_most() {

@@ -2,9 +2,10 @@
 //!
 //! A daemon may be stuck on its device, stopped, or dead, and a process that asks for an answer through the mount may
 //! then wait for ever. So the daemon is found without being asked: it listens on a socket whose name has the numbers
-//! of its file system, and the kernel says whose socket that is. It answers nothing there before the end. Then the
-//! daemon tells all connected processes how it ended; one that hears nothing until the daemon is gone knows that it
-//! did not come that far.
+//! of its file system, and the kernel says whose socket that is. It answers nothing there before the end of the file
+//! system. Then the daemon tells all connected processes how it ended, and those that have asked for it how far it is
+//! until then; one that hears nothing until the daemon is gone knows that it did not come that far. While the daemon
+//! closes the volume, it listens on a socket whose name has the volume's UUID, for processes that come later.
 
 use quayfs_server::STATUS_XATTR;
 
@@ -16,122 +17,36 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
-    recv, send, socket_with,
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv,
+    send, socket_with,
 };
-use rustix::net::{RecvFlags, SendFlags};
-use rustix::process::{Pid, PidfdFlags, getpid, pidfd_open};
-use std::fmt;
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::cell::RefCell;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+mod desk;
+mod words;
+
+pub use desk::{Callers, Desk};
+use words::Heard;
+pub use words::{Ending, Left, NO_DRAIN, PROGRESS};
+
 /// How long a daemon may take to say what it is.
 pub const PATIENCE: Duration = Duration::from_secs(10);
-/// Most of what is said at the end.
-const WORD_MAX: usize = 4096;
-/// How many processes may wait for it at a time; any that come then look at the volume instead.
-const CALLERS: i32 = 64;
-
-/// How a daemon ended, in its own words.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// The volume is closed: nothing is left to do.
-    Closed,
-    /// The mount had been shut down on purpose: the next one recovers.
-    ShutDown,
-    /// The volume could not be closed: why, what that means and what to do, in one line.
-    Left(String),
-}
-
-impl fmt::Display for Ending {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Closed => f.write_str("closed"),
-            Self::ShutDown => f.write_str("shut down"),
-            Self::Left(why) => write!(f, "left {why}"),
-        }
-    }
-}
-
-impl Ending {
-    /// The reverse of `Display`; `None` if it is cut short.
-    fn parse(text: &str) -> Option<Self> {
-        match text.strip_suffix('\n')? {
-            "closed" => Some(Self::Closed),
-            "shut down" => Some(Self::ShutDown),
-            text => Some(Self::Left(text.strip_prefix("left ")?.into())),
-        }
-    }
-}
-
-/// Where a daemon can be found while it serves.
-#[derive(Debug)]
-pub struct Desk(OwnedFd);
-
-/// Processes that want to know how a daemon ends.
-#[derive(Debug, Default)]
-pub struct Callers(Vec<OwnedFd>);
-
-impl Desk {
-    /// Opens it. `device`: the device number of the file system that this process serves.
-    ///
-    /// # Errors
-    /// Those of sockets.
-    pub fn open(device: &str) -> Result<Self, Errno> {
-        let name = format!("{}{}", prefix(device), getpid().as_raw_nonzero());
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-        bind(
-            &socket,
-            &SocketAddrUnix::new_abstract_name(name.as_bytes())?,
-        )?;
-        listen(&socket, CALLERS)?;
-        Ok(Self(socket))
-    }
-
-    /// Closes it and returns the callers that have come. To be called as soon as the file system is gone, since its
-    /// device number then belongs to others.
-    pub fn close(self) -> Callers {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let mut callers = Vec::new();
-        loop {
-            match accept_with(&self.0, flags) {
-                Ok(caller) => callers.push(caller),
-                Err(Errno::INTR | Errno::CONNABORTED) => {}
-                // No other caller has come.
-                Err(_) => return Callers(callers),
-            }
-        }
-    }
-}
-
-impl Callers {
-    /// Says how it ended, to root and to the daemon's own user: reasons name files. Nothing can be done about callers
-    /// that have gone.
-    pub fn tell(self, ending: &Ending) {
-        let mut text = ending.to_string().replace('\n', " ");
-        while text.len() >= WORD_MAX {
-            text.pop();
-        }
-        text.push('\n');
-        let me = rustix::process::geteuid();
-        for caller in self.0 {
-            let trusted = socket_peercred(&caller).is_ok_and(|c| c.uid.is_root() || c.uid == me);
-            if trusted {
-                let _ = send(&caller, text.as_bytes(), SendFlags::NOSIGNAL);
-            }
-        }
-    }
-}
-
 /// What a daemon's socket is called, but for its process id. The device number alone may belong to the next file system
 /// before the daemon of the last one knows that its own is gone.
 fn prefix(device: &str) -> String {
     let node = superblock::node(device).unwrap_or_default();
     format!("quayfs/{device}/{node}/")
+}
+
+/// The same of a daemon that closes a volume.
+fn closing(uuid: &str) -> String {
+    format!("quayfs-closing/{uuid}/")
 }
 
 /// A daemon at work, and a connection to it.
@@ -143,25 +58,38 @@ pub struct Server {
     handle: Option<OwnedFd>,
     /// `None` if it was found by its own answer.
     socket: Option<OwnedFd>,
+    heard: RefCell<Heard>,
 }
 
 impl Server {
     /// The daemon that serves this file system, if it can be found from here.
     pub fn of(entry: &Entry) -> Option<Self> {
-        let sockets = std::fs::read("/proc/net/unix").ok()?;
-        names(&sockets, &prefix(&entry.device))
-            .into_iter()
-            .rev()
-            .find_map(|name| Self::connect(&name, entry.user_id()?))
+        let owner = entry.user_id()?;
+        Self::named(&prefix(&entry.device), &[owner])
     }
 
-    /// A listener under this name is believed only if it runs as the user who mounted: names are free for all.
-    fn connect(name: &[u8], owner: u32) -> Option<Self> {
+    /// The daemon that closes the volume with this UUID, whose file system is gone already. It runs as root, as the user
+    /// who asks, or as `owner`, the owner of the volume.
+    pub fn closing(uuid: &str, owner: u32) -> Option<Self> {
+        let me = rustix::process::geteuid().as_raw();
+        Self::named(&closing(uuid), &[0, me, owner])
+    }
+
+    fn named(prefix: &str, owners: &[u32]) -> Option<Self> {
+        let sockets = std::fs::read("/proc/net/unix").ok()?;
+        names(&sockets, prefix)
+            .into_iter()
+            .rev()
+            .find_map(|name| Self::connect(&name, owners))
+    }
+
+    /// A listener under this name is believed only if it runs as one of these users: names are free for all.
+    fn connect(name: &[u8], owners: &[u32]) -> Option<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
         connect(&socket, &SocketAddrUnix::new_abstract_name(name).ok()?).ok()?;
         let listener = socket_peercred(&socket).ok()?;
-        if listener.uid.as_raw() != owner {
+        if !owners.contains(&listener.uid.as_raw()) {
             return None;
         }
         Some(Self::new(Some(listener.pid), Some(socket)))
@@ -180,6 +108,45 @@ impl Server {
             pid,
             handle: pid.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok()),
             socket,
+            heard: RefCell::default(),
+        }
+    }
+
+    /// Asks it for something, by [`PROGRESS`] or [`NO_DRAIN`]; whether it may hear that.
+    pub fn ask_for(&self, wish: &str) -> bool {
+        let said = |socket| send(socket, format!("{wish}\n").as_bytes(), SendFlags::NOSIGNAL);
+        self.socket
+            .as_ref()
+            .is_some_and(|socket| said(socket).is_ok())
+    }
+
+    /// What it has still to do, as it said last; `None` before it has said anything.
+    pub fn left(&self) -> Option<Left> {
+        self.listen();
+        self.heard.borrow().left
+    }
+
+    /// Waits until it says something, or ends, no longer than `patience`; whether it has.
+    ///
+    /// # Errors
+    /// Those of poll(2).
+    pub fn speaks_within(&self, patience: Duration) -> Result<bool, Errno> {
+        match &self.socket {
+            Some(socket) => wait_for(socket.as_fd(), PollFlags::IN, patience),
+            None => self.ends_within(patience),
+        }
+    }
+
+    fn listen(&self) {
+        let mut piece = [0; 4096];
+        let Some(socket) = &self.socket else {
+            return;
+        };
+        while let Ok((n, _)) = recv(socket, &mut piece[..], RecvFlags::DONTWAIT) {
+            if n == 0 {
+                break;
+            }
+            self.heard.borrow_mut().take(&piece[..n]);
         }
     }
 
@@ -211,16 +178,8 @@ impl Server {
 
     /// How it ended, after its end; `None` if it said nothing.
     pub fn ending(&self) -> Option<Ending> {
-        let mut word = [0; WORD_MAX];
-        let mut len = 0;
-        let socket = self.socket.as_ref()?;
-        while let Ok((n, _)) = recv(socket, &mut word[len..], RecvFlags::DONTWAIT) {
-            if n == 0 {
-                break;
-            }
-            len += n;
-        }
-        Ending::parse(std::str::from_utf8(&word[..len]).ok()?)
+        self.listen();
+        self.heard.borrow().ending.clone()
     }
 }
 

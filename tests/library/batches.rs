@@ -144,13 +144,18 @@ fn after_an_unmount_the_log_has_nothing() {
     let fs = mount(&wiped, Access::ReadOnly);
     assert!((0..20).any(|key| fs.lookup(ROOT, &name(key)).is_err()));
 
-    let fs = mount(&path, Access::ReadWrite);
-    make(&fs, 20..40);
-    fs.shutdown().expect("unmount");
-    drop(fs);
-    overwrite(&path, off, len);
-    is_clean(&path);
-    has(&mount(&path, Access::ReadOnly), 0..40);
+    for (n, leave) in [(20, false), (40, true), (60, false)] {
+        let fs = mount(&path, Access::ReadWrite);
+        make(&fs, n..n + 20);
+        match leave {
+            true => assert!(fs.shutdown_leaving_staged().expect("unmount")),
+            false => fs.shutdown().expect("unmount"),
+        }
+        drop(fs);
+        overwrite(&path, off, len);
+        is_clean(&path);
+        has(&mount(&path, Access::ReadOnly), 0..n + 20);
+    }
 }
 
 #[test]

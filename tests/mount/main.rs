@@ -8,6 +8,7 @@ mod authority;
 mod calls;
 mod confined;
 mod daemon;
+mod draining;
 mod exchange;
 mod idle;
 mod idmap;

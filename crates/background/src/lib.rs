@@ -7,6 +7,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use quayfs_store::engine::Engine;
 use quayfs_store::error::{FsError, Result};
@@ -20,6 +21,15 @@ pub mod trim;
 use checkpoint::{WorkerPool, Workspace};
 use digest::{Digesting, digest_all};
 pub use threads::{Threads, guarded};
+
+/// What becomes of staged blocks at the end of a mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Staged {
+    /// They are moved to the data device.
+    Drain,
+    /// They stay in the region, which has to be durable, until the next mount moves them.
+    Leave,
+}
 
 /// An engine, and what works beside its operations: digest and rounds, which no operation calls. Those that run short
 /// wait for the threads, or have this work done by what was given to [`Engine::reclaim_inline`].
@@ -82,10 +92,10 @@ impl Background {
         self.pool.stop();
     }
 
-    /// Ends a mount: commits, digests, checkpoints everything and marks the volume clean. One that a failure has made
-    /// read-only commits what was done before, if that can still be done; the next mount recovers the volume. The
-    /// background threads have ended and nothing calls operations any more.
-    pub fn close(&self) -> Result<()> {
+    /// Ends a mount: commits, digests, checkpoints everything unless what is staged is left where it is, and marks the
+    /// volume clean. One that a failure has made read-only commits what was done before, if that can still be done; the
+    /// next mount recovers the volume. The background threads have ended and nothing calls operations any more.
+    pub fn close(&self, staged: Staged) -> Result<()> {
         if self.options.read_only {
             return Ok(());
         }
@@ -97,8 +107,19 @@ impl Background {
         }
         self.commit()?;
         digest_all(self)?;
+        if staged == Staged::Leave {
+            return self.mark_clean(Some(self.staged.len() as u64));
+        }
         while checkpoint::round(self)?.slots > 0 {}
         checkpoint::zero_freed(self)?;
-        self.mark_clean()
+        self.mark_clean(None)
+    }
+
+    /// Blocks that are staged and that no round has written to the data device yet. Not exact while one writes.
+    pub fn left_to_drain(&self) -> u64 {
+        let counted = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let ended = counted(&self.metrics.blocks_written) + counted(&self.metrics.blocks_copied);
+        let under_way = self.pool.sent().saturating_sub(ended);
+        (self.staged.len() as u64).saturating_sub(under_way)
     }
 }

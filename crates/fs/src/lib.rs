@@ -60,10 +60,10 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
-use quayfs_background::{Background, Threads, guarded};
+use quayfs_background::{Background, Staged, Threads, guarded};
 use quayfs_layout::dirent;
 use quayfs_layout::inode::{Inode, ROOT, S_IFDIR};
-use quayfs_pmem::Region;
+use quayfs_pmem::{Backend, Region};
 use quayfs_store::error::Result;
 use quayfs_store::ns::inode::InodeHandle;
 use quayfs_store::txn::Edit;
@@ -270,6 +270,25 @@ impl Fs {
     /// volume is marked clean. Nothing may call operations any more. After [`Fs::kill`] it is left as
     /// it is.
     pub fn shutdown(&self) -> Result<()> {
+        self.shut_down(Staged::Drain)
+    }
+
+    /// As [`Fs::shutdown`], but staged blocks are left in the region where it is durable; whether they are. The volume is
+    /// clean all the same: the next mount has nothing to recover, and moves them in its time.
+    pub fn shutdown_leaving_staged(&self) -> Result<bool> {
+        let staged = match self.leaves_staged() {
+            true => Staged::Leave,
+            false => Staged::Drain,
+        };
+        self.shut_down(staged).map(|()| staged == Staged::Leave)
+    }
+
+    /// Whether staged blocks may stay in the region when the mount ends: not where that is lost with the machine.
+    pub fn leaves_staged(&self) -> bool {
+        self.e.region.backend() != Backend::Volatile
+    }
+
+    fn shut_down(&self, staged: Staged) -> Result<()> {
         if self.alive().is_err() {
             tracing::warn!("the mount was shut down: the next one recovers the volume");
             self.abandon();
@@ -284,7 +303,7 @@ impl Fs {
         if let Some(t) = &mut threads {
             t.join();
         }
-        let closed = self.e.close();
+        let closed = self.e.close(staged);
         if let Some(t) = threads {
             t.dismiss(&self.e);
         }

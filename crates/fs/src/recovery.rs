@@ -160,7 +160,7 @@ pub fn recover_telling(
     if let Some(predecessor) = volume.predecessor() {
         predecessor.judge(&scan);
     }
-    if !scan.clean {
+    if !scan.clean() {
         r.make_durable(&scan)?;
     }
     r.clock.lap("scan");
@@ -172,7 +172,7 @@ pub fn recover_telling(
     let staged = StagedMap::default();
     let settled = scan.live.iter().filter(|l| l.seq <= digested);
     staged.publish_all(settled.map(|l| (l.lbn, l.slot())));
-    let (clean, staged_blocks) = (scan.clean, staged.len());
+    let (closed, staged_blocks) = (scan.closed, staged.len());
     r.clock.lap("staged map");
     let journal = r.begin_epoch(scan, digested)?;
     let mut engine = Engine::new(Parts {
@@ -203,7 +203,11 @@ pub fn recover_telling(
     Metrics::add(&engine.metrics.records_replayed, replayed as u64);
     tracing::info!(
         "recovered in {clock}: {}, {} replayed, {} staged, {} undone",
-        if clean { "clean" } else { "not unmounted" },
+        if closed.is_clean() {
+            "clean"
+        } else {
+            "not unmounted"
+        },
         count(replayed as u64, "record"),
         count(staged_blocks as u64, "block"),
         count(undone, "page-table entry"),

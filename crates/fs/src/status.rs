@@ -66,6 +66,8 @@ pub struct Status {
     pub read_only_reason: Option<String>,
     /// The mount was shut down on purpose: no call is answered any more.
     pub shut_down: bool,
+    /// What is staged may stay in the region when the mount ends.
+    pub leaves_staged: bool,
     /// How often operations have met damaged metadata.
     pub damage_met: u64,
     /// The last things that have gone wrong, the latest one last: the log has them all.
@@ -184,6 +186,7 @@ impl Fs {
             read_only: e.is_read_only(),
             read_only_reason: e.failure().or(self.volume.protected()).map(str::to_string),
             shut_down: self.alive().is_err(),
+            leaves_staged: self.leaves_staged(),
             damage_met: e.watch().found(),
             errors: e.watch().noted(),
             commit_age_ms: e.last_commit().map(|age| age.as_millis() as u64),

@@ -10,7 +10,7 @@ use quayfs_journal::{Damage, Journal, JournalError, LiveSlot, Scan};
 use quayfs_layout::BLOCK;
 use quayfs_layout::config::{COPIES, ConfigTable, DataHeader};
 use quayfs_layout::geometry::Geometry;
-use quayfs_layout::jsb::WordKind;
+use quayfs_layout::jsb::{Closed, WordKind};
 use quayfs_options::MountOptions;
 use quayfs_pmem::Region;
 use quayfs_ppt::Ppt;
@@ -179,7 +179,7 @@ impl Media {
 /// The journal as the media have it.
 fn journal(scan: &Scan, c: &mut Check) {
     let s = &mut c.report.statistics;
-    s.clean = scan.clean;
+    s.clean = scan.closed.is_clean();
     s.epoch = scan.epoch;
     (s.digested, s.retired, s.commit_ts) = (scan.digested, scan.retired, scan.commit_ts);
     s.live_records = scan.records.len() as u64;
@@ -208,14 +208,20 @@ fn journal(scan: &Scan, c: &mut Check) {
         let what = "a repair was interrupted and has to be run again";
         c.findings.error(Area::Journal, what);
     }
-    if scan.clean && !(scan.records.is_empty() && scan.live.is_empty()) {
-        let what = format_args!(
+    let (records, slots) = (scan.records.len() as u64, scan.live.len() as u64);
+    let what = match scan.closed {
+        Closed::Empty if records + slots > 0 => format!(
             "marked as unmounted cleanly, but {} and {} are live",
-            count(scan.records.len() as u64, "record"),
-            count(scan.live.len() as u64, "slot")
-        );
-        c.findings.error(Area::Journal, what);
-    }
+            count(records, "record"),
+            count(slots, "slot")
+        ),
+        Closed::Staged if records > 0 => format!(
+            "marked as unmounted with nothing to replay, but {} are live",
+            count(records, "record")
+        ),
+        _ => return,
+    };
+    c.findings.error(Area::Journal, what);
 }
 
 /// The journal as recovery has left it: complete, if it was `sound` before and recovery succeeded.

@@ -11,7 +11,7 @@ use crate::queue::WaitQueue;
 use crate::ring::SlotRing;
 use crate::superblock::Superblock;
 use crossbeam_utils::CachePadded;
-use quayfs_layout::jsb::WordKind;
+use quayfs_layout::jsb::{Closed, WordKind};
 use quayfs_layout::record::RecordSeed;
 use quayfs_layout::slot::HeaderSeed;
 use quayfs_pmem::{PmemError, Region};
@@ -293,11 +293,12 @@ impl Journal {
     }
 
     /// Marks the volume as cleanly unmounted and closes the journal: every later operation is
-    /// refused. Durable when it returns.
+    /// refused. `staged`: so many blocks are left in their slots, for the next mount; `None`: all slots are retired.
+    /// Durable when it returns.
     ///
     /// # Errors
     /// [`JournalError::NotRecovered`] if a record is not digested yet, [`JournalError::Pmem`].
-    pub fn set_clean(&self) -> Result<(), JournalError> {
+    pub fn set_clean(&self, staged: Option<u64>) -> Result<(), JournalError> {
         self.check()?;
         self.closed.store(true, Ordering::Release);
         self.wake();
@@ -311,7 +312,15 @@ impl Journal {
             return Err(JournalError::NotRecovered { last, digested });
         }
         // Clean means clean in this epoch: the next mount's epoch revokes it.
-        self.jsb().store(WordKind::Clean, u64::from(self.epoch));
+        let closed = match staged {
+            None => Closed::Empty,
+            Some(blocks) => {
+                // A crash between the two may leave another number there, which nothing depends on.
+                self.jsb().store(WordKind::Staged, blocks);
+                Closed::Staged
+            }
+        };
+        self.jsb().store(WordKind::Clean, closed.number(self.epoch));
         if self.durability == Durability::Commit {
             // What proposals have said until now.
             self.jsb().store(WordKind::CommitTs, last);

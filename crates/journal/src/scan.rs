@@ -8,7 +8,7 @@ use crate::slot_scan::{Named, PIECE, SlotContext};
 use crate::superblock::Superblock;
 use crate::walk::{Rules, Walk, walk_lane};
 use crate::{Durability, LiveSlot, Record};
-use quayfs_layout::jsb::{JSB_BYTES, WordKind};
+use quayfs_layout::jsb::{Closed, JSB_BYTES, WordKind};
 use quayfs_layout::slot::SLOT_HEADER_BYTES;
 use quayfs_layout::{BLOCK, Guard};
 use quayfs_pmem::Region;
@@ -42,8 +42,8 @@ pub struct Scan {
     /// The highest epoch of the records that contradict the epoch word, if any do
     /// ([`Damage::Epoch`]).
     pub stray_epoch: Option<u32>,
-    /// Whether the volume was unmounted cleanly.
-    pub clean: bool,
+    /// How that life has ended.
+    pub closed: Closed,
     /// Whether a repair has begun and not ended.
     pub repairing: bool,
     pub(crate) region: Arc<Region>,
@@ -152,7 +152,7 @@ impl Journal {
             damage,
             max_seq_seen: digested.max(retired).max(commit_ts),
             stray_epoch: None,
-            clean: clean == u64::from(epoch_word.epoch),
+            closed: Closed::of(clean, epoch_word.epoch),
             repairing: epoch_word.repairing,
             region: Arc::clone(&region),
             geo: *geo,
@@ -175,7 +175,8 @@ impl Journal {
 }
 
 impl Journal {
-    /// Whether the volume was closed by its last life ([`Journal::set_clean`]). Looks at two words.
+    /// Whether the volume was closed by its last life ([`Journal::set_clean`]), with or without something left staged.
+    /// Looks at two words.
     ///
     /// # Errors
     /// [`JournalError::Geometry`]; [`JournalError::Superblock`] if one of the words is damaged.
@@ -183,7 +184,7 @@ impl Journal {
         geo.check(region.len())?;
         let jsb = Superblock { region, geo };
         let epoch = jsb.load_epoch()?.epoch;
-        Ok(jsb.load(WordKind::Clean)? == u64::from(epoch))
+        Ok(Closed::of(jsb.load(WordKind::Clean)?, epoch).is_clean())
     }
 }
 
@@ -233,6 +234,11 @@ fn in_parallel<T: Send>(n: usize, bytes: u64, job: impl Fn(usize) -> T + Sync) -
 }
 
 impl Scan {
+    /// Whether the volume was unmounted with nothing left in the log, nor staged.
+    pub fn clean(&self) -> bool {
+        self.closed == Closed::Empty
+    }
+
     /// Every replayable record at or below this is unaffected by the damage found in the log.
     pub fn intact_upto(&self) -> u64 {
         let first_bad = self.damage.iter().filter_map(Damage::seq).min();

@@ -1,5 +1,5 @@
-//! Journal superblock: one 4 KiB page of 8-byte words, each alone in its 64-byte line, so that every
-//! change of it is one atomic store and no two words share a flush.
+//! Journal superblock: one 4 KiB page of 8-byte words, each alone in its 64-byte line (but for one that is only ever
+//! written with another), so that every change of it is one atomic store and no two words share a flush.
 //!
 //! A word is 48 bits of number below 16 bits of check. The check covers the volume and the place of
 //! the word, so that neither another volume's word nor a neighbour's can pass for this one. It is
@@ -32,8 +32,12 @@ pub enum WordKind {
     Retired,
     /// `commit` mode: records at or below this number are committed.
     CommitTs,
-    /// The epoch that ended with a full checkpoint, if any did.
+    /// The epoch that ended as it should, if any did: [`Closed`].
     Clean,
+    /// How many blocks an epoch has left staged that ended with [`Closed::Staged`]. For people, and for nothing that
+    /// depends on it: blank in volumes where none has, and of an earlier epoch in others. It shares the line of
+    /// [`WordKind::Clean`], as it is stored with it.
+    Staged,
     /// Some in turn, `commit` mode on a medium where a drain is dear: records at or below this number are committed if
     /// all of them are there. The whole word is zero where there is none.
     Proposal(u8),
@@ -57,6 +61,7 @@ impl WordKind {
     /// Byte offset of the word inside the superblock page.
     pub const fn offset(self) -> u64 {
         let line = match self {
+            Self::Staged => return (4 * LINE + 8) as u64,
             Self::Epoch => 0,
             Self::Digested => 1,
             Self::Retired => 2,
@@ -72,6 +77,48 @@ impl WordKind {
     pub const fn salt(self, volume_salt: u64) -> u64 {
         // The offset identifies the word; the constant keeps these salts apart from slot salts.
         volume_salt ^ (0x4a53_4200_0000_0000 | self.offset())
+    }
+}
+
+/// How the life of an epoch has ended, as the clean word says it: bits 0..32 the epoch, bit 32 [`Closed::Staged`].
+///
+/// A program that does not know the bit takes the word for that of another epoch, and recovers what is staged as after a
+/// crash, which is right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// Not at all, or not as it should.
+    No,
+    /// All is digested, and staged blocks are left in their slots.
+    Staged,
+    /// With a full checkpoint: the log is empty, and nothing is staged.
+    Empty,
+}
+
+/// [`Closed::Staged`] in the word.
+const LEFT_STAGED: u64 = 1 << 32;
+
+impl Closed {
+    /// What the number in the clean word says of `epoch`.
+    pub fn of(number: u64, epoch: u32) -> Self {
+        match number ^ u64::from(epoch) {
+            0 => Self::Empty,
+            LEFT_STAGED => Self::Staged,
+            _ => Self::No,
+        }
+    }
+
+    /// The number that says so; 0, which is no epoch, for [`Closed::No`].
+    pub fn number(self, epoch: u32) -> u64 {
+        match self {
+            Self::No => 0,
+            Self::Staged => u64::from(epoch) | LEFT_STAGED,
+            Self::Empty => epoch.into(),
+        }
+    }
+
+    /// Whether there is nothing to recover.
+    pub fn is_clean(self) -> bool {
+        self != Self::No
     }
 }
 
@@ -248,6 +295,27 @@ mod tests {
             let raw = SeqWord::encode(7 | mode << 32, WordKind::Epoch.salt(9));
             assert_eq!(EpochWord::decode(raw, 9), None);
         }
+    }
+
+    #[test]
+    fn the_clean_word_is_about_one_epoch() {
+        for epoch in [1, 2, u32::MAX] {
+            for closed in [Closed::Empty, Closed::Staged] {
+                let number = closed.number(epoch);
+                assert!(number <= MAX_NUMBER);
+                assert_eq!(Closed::of(number, epoch), closed);
+                assert_eq!(Closed::of(number, epoch ^ 4), Closed::No);
+                for bit in 0..48 {
+                    assert_ne!(Closed::of(number ^ 1 << bit, epoch), closed, "bit {bit}");
+                }
+            }
+            assert_eq!(Closed::of(Closed::No.number(epoch), epoch), Closed::No);
+        }
+        assert_eq!(
+            WordKind::Staged.offset() / LINE as u64,
+            WordKind::Clean.offset() / LINE as u64
+        );
+        assert_ne!(WordKind::Staged.salt(3), WordKind::Clean.salt(3));
     }
 
     #[test]

@@ -292,12 +292,24 @@ impl Script {
         self.recorder.mark(ENDED);
     }
 
+    /// The same, and what is staged stays so where it may.
+    pub fn end_leaving_staged(&mut self) {
+        self.fs.shutdown_leaving_staged().expect("shutdown");
+        self.durable_so_far();
+        self.recorder.mark(ENDED);
+    }
+
     /// Ends the mount and begins another one, both recorded.
     pub fn remount(&mut self, clean: bool, options: &MountOptions) {
         match clean {
             true => self.end(),
             false => self.sync(),
         }
+        self.begin(options);
+    }
+
+    /// Begins another mount after the end of the last one, recorded.
+    pub fn begin(&mut self, options: &MountOptions) {
         self.recorder.mark(BEGINS);
         let (region, device) = (self.recorder.region(), self.recorder.device());
         self.fs = Media { region, device }.mount_quiet(options);

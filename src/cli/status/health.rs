@@ -71,7 +71,7 @@ pub fn judge(r: &mut Report) {
 fn unserved(r: &Report, all: &mut Vec<Finding>) {
     let (mnt, volume) = (r.shown_mountpoint(), r.shown_volume());
     match r.state {
-        State::Mounted => {}
+        State::Mounted | State::Closing => {}
         State::Dead => all.push((
             Health::Failed,
             "the daemon is gone: every call fails".into(),

@@ -4,6 +4,7 @@ use super::health::{Health, judge};
 use super::logged::Logged;
 use crate::cli::advice::advice;
 use crate::cli::log;
+use crate::mount::server::Left;
 use crate::mount::table::Entry;
 use quayfs_fs::uuid_text;
 use quayfs_fs::volume::Glance;
@@ -21,6 +22,8 @@ pub enum State {
     Mounted,
     /// It is not mounted.
     Unmounted,
+    /// It was unmounted, and its daemon is closing it.
+    Closing,
     /// A process uses it that cannot be seen from here.
     InUse,
     /// Its daemon is stopped.
@@ -107,6 +110,26 @@ pub struct Staged {
     /// What rounds have written in a second so far.
     pub drain_bytes_per_second: Option<u64>,
     pub drain_seconds: Option<u64>,
+}
+
+impl Staged {
+    /// What is still to be drained before the volume is closed.
+    fn of_left(left: Left) -> Self {
+        Self {
+            bytes: left.bytes,
+            drain_bytes_per_second: Some(left.rate).filter(|rate| *rate > 0),
+            drain_seconds: left.seconds(),
+        }
+    }
+
+    /// So many blocks lie there until the next mount.
+    fn at_rest(blocks: u64) -> Self {
+        Self {
+            bytes: blocks * B,
+            drain_bytes_per_second: None,
+            drain_seconds: (blocks == 0).then_some(0),
+        }
+    }
 }
 
 /// The last scrub of this mount.
@@ -212,14 +235,24 @@ impl Report {
         r
     }
 
-    /// A volume that no mount in sight serves.
-    pub fn at_rest(volume: &Glance) -> Self {
-        let state = match volume.in_use {
-            true => State::InUse,
-            false => State::Unmounted,
+    /// A volume that no mount in sight serves. `left`: what the daemon has still to do that closes it, if one does.
+    pub fn at_rest(volume: &Glance, left: Option<Left>) -> Self {
+        let state = match (volume.in_use, left) {
+            (true, Some(_)) => State::Closing,
+            (true, None) => State::InUse,
+            (false, _) => State::Unmounted,
         };
         let mut r = Self::empty(volume.path.to_string_lossy().into_owned(), state);
         r.know(volume);
+        r.staged = match state {
+            State::Closing => left.map(Staged::of_left),
+            // A daemon that uses it has more, or less by now.
+            State::InUse => None,
+            _ => volume
+                .left
+                .and_then(|left| left.staged)
+                .map(Staged::at_rest),
+        };
         judge(&mut r);
         r
     }

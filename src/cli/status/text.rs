@@ -79,6 +79,7 @@ fn volume(r: &Report) -> String {
     let state = match (r.state, r.clean) {
         (State::Mounted, _) if r.read_only => ", mounted read-only",
         (State::Mounted, _) => "",
+        (State::Closing, _) => ", unmounted, being closed",
         (State::Unmounted, Some(true)) => ", not mounted, clean",
         (State::Unmounted, _) => ", not mounted",
         _ => ", not served",
@@ -149,6 +150,7 @@ fn fill(r: &Report, out: &mut Lines) {
         let size = format_size(s.bytes);
         let said = match (s.bytes, s.drain_seconds, s.drain_bytes_per_second) {
             (0, ..) => "nothing".into(),
+            _ if r.state == State::Unmounted => format!("{size}, until it is mounted again"),
             (_, Some(seconds), Some(rate)) => {
                 let (time, rate) = (span(seconds.max(1)), format_size(rate));
                 format!("{size}, drained in about {time} at {rate}/s")

@@ -1,5 +1,6 @@
 //! Waiting for a daemon as long as it gets on.
 
+use crate::cli::draining::Draining;
 use crate::mount::UnmountMode;
 use crate::mount::server::Server;
 use procfs::process::Process;
@@ -24,11 +25,13 @@ pub enum Waited {
     Stuck,
 }
 
-/// Waits for its end.
+/// Waits for its end, and shows how far it is unless that is to be `quiet`.
 ///
 /// # Errors
 /// Those of poll(2).
-pub fn until_end(server: &Server, mode: UnmountMode) -> Result<Waited, Errno> {
+pub fn until_end(server: &Server, mode: UnmountMode, quiet: bool) -> Result<Waited, Errno> {
+    let draining = Draining::shown(quiet);
+
     let patience = match mode {
         UnmountMode::Force => STUCK_FORCED,
         UnmountMode::Normal | UnmountMode::Lazy => STUCK,
@@ -36,6 +39,7 @@ pub fn until_end(server: &Server, mode: UnmountMode) -> Result<Waited, Errno> {
     let mut last = None;
     let mut since = Instant::now();
     while !server.ends_within(LOOK)? {
+        draining.look(server);
         if server.is_stopped() {
             // What it was doing when it was looked at may have been its end.
             let ended = server.ends_within(Duration::ZERO)?;

@@ -44,20 +44,18 @@ fn a_daemon_that_ends_without_a_word_says_nothing() {
     let server = Server::of(&entry(&number(71))).unwrap();
     drop(desk);
     assert_eq!(server.ending(), None);
-    for cut in ["", "closed", "left", "left \n no", "open\n"] {
-        assert_eq!(Ending::parse(cut), None, "{cut}");
-    }
 }
 
 #[test]
 fn a_long_reason_is_cut_to_what_is_read() {
     let desk = Desk::open(&number(72)).unwrap();
     let server = Server::of(&entry(&number(72))).unwrap();
-    desk.close().tell(&Ending::Left("ä\n".repeat(WORD_MAX)));
+    desk.close()
+        .tell(&Ending::Left("ä\n".repeat(words::LINE_MAX)));
     let Some(Ending::Left(why)) = server.ending() else {
         panic!("no ending")
     };
-    assert!(why.starts_with("ä ä ") && why.len() > WORD_MAX - 16);
+    assert!(why.starts_with("ä ä ") && why.len() > words::LINE_MAX - 16);
 }
 
 /// Names are free for all, so another user's process may listen there.
@@ -127,4 +125,61 @@ fn file_systems_are_told_apart_by_more_than_their_device_numbers() {
         assert!(node != "0/" && seen.insert(node.to_string()), "{name}");
     }
     assert_eq!(prefix("0:1048570"), "quayfs/0:1048570/0/");
+}
+
+#[test]
+fn a_wish_counts_as_long_as_its_process_is_there() {
+    let desk = Desk::open(&number(74)).unwrap();
+    let gone = Server::of(&entry(&number(74))).unwrap();
+    assert!(gone.ask_for(NO_DRAIN));
+    drop(gone);
+    let silent = Server::of(&entry(&number(74))).unwrap();
+    let mut callers = desk.close();
+    assert!(!callers.want_no_drain());
+    callers.tell(&Ending::Closed);
+    assert_eq!(silent.ending(), Some(Ending::Closed));
+
+    let desk = Desk::open(&number(74)).unwrap();
+    let there = Server::of(&entry(&number(74))).unwrap();
+    assert!(there.ask_for(NO_DRAIN));
+    let mut callers = desk.close();
+    assert!(callers.want_no_drain());
+    callers.tell(&Ending::Staged(5));
+    assert_eq!(there.ending(), Some(Ending::Staged(5)));
+}
+
+#[test]
+fn how_far_it_is_hears_who_has_asked() {
+    let desk = Desk::open(&number(75)).unwrap();
+    let find = || Server::of(&entry(&number(75))).unwrap();
+    let (asks, silent) = (find(), find());
+    assert!(asks.ask_for(PROGRESS));
+    let mut callers = desk.close();
+    let left = Left { bytes: 9, rate: 3 };
+    callers.tell_left(Left::default());
+    callers.tell_left(left);
+    assert_eq!((asks.left(), silent.left()), (Some(left), None));
+    callers.tell(&Ending::Closed);
+    for server in [asks, silent] {
+        assert_eq!(server.ending(), Some(Ending::Closed));
+    }
+}
+
+#[test]
+fn a_daemon_that_closes_a_volume_is_found_by_the_volume() {
+    let me = rustix::process::geteuid().as_raw();
+    let uuid = format!("none-{}", std::process::id());
+    assert!(Server::closing(&uuid, me).is_none());
+    let desk = Desk::closing(&uuid).unwrap();
+    let server = Server::closing(&uuid, me).unwrap();
+    assert_eq!(server.pid(), Some(std::process::id() as i32));
+    assert!(server.ask_for(PROGRESS));
+    let mut callers = Callers::default();
+    desk.admit(&mut callers);
+    callers.tell_left(Left { bytes: 1, rate: 1 });
+    assert!(server.speaks_within(Duration::from_secs(600)).unwrap());
+    assert_eq!(server.left().unwrap().seconds(), Some(1));
+    desk.admit(&mut callers);
+    callers.tell(&Ending::Closed);
+    assert_eq!(server.ending(), Some(Ending::Closed));
 }

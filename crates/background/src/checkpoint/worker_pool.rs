@@ -28,6 +28,8 @@ pub(crate) struct WorkerPool {
     throttle: WriteThrottle,
     /// Held while a short part is written.
     short: Mutex<()>,
+    /// Blocks that were handed to the device, of rounds that have not ended too: counted to tell how far they are.
+    sent: std::sync::atomic::AtomicU64,
 }
 
 #[derive(Default)]
@@ -123,6 +125,8 @@ impl Job {
                 None => std::mem::take(&mut left).into(),
             };
             write_batch(e, &self.moves, &part, buf)?;
+            let blocks: usize = part.iter().map(ExactSizeIterator::len).sum();
+            e.pool.sent.fetch_add(blocks as u64, Ordering::Relaxed);
             drop(short);
         }
         Ok(())
@@ -145,6 +149,11 @@ impl WorkerPool {
                 _ => self.submitted.wait(&mut state),
             }
         }
+    }
+
+    /// Blocks that were handed to the device so far.
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent.load(Ordering::Relaxed)
     }
 
     /// The turn to write a short part, if the next one is to be short: commits flush the disk that holds data and region,

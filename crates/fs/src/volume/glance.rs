@@ -6,7 +6,7 @@ use std::time::Duration;
 use quayfs_layout::BLOCK;
 use quayfs_layout::batch::{Batch, HEADS, LogHead, SECTOR, halves};
 use quayfs_layout::config::ConfigTable;
-use quayfs_layout::jsb::{EpochWord, JSB_BYTES, Mode, SeqWord, WordKind};
+use quayfs_layout::jsb::{Closed, EpochWord, JSB_BYTES, Mode, SeqWord, WordKind};
 use quayfs_pmem::{Backend, LockKind, MapOptions, PmemError, Region};
 
 use super::pair::{check_features, read_config};
@@ -33,6 +33,8 @@ pub struct Glance {
 pub struct Left {
     /// It has ended as it should: there is nothing to recover.
     pub clean: bool,
+    /// How many blocks it has left staged in the region; none if that is not known.
+    pub staged: Option<u64>,
     /// A repair has begun and not ended.
     pub repairing: bool,
     /// How soon operations were durable.
@@ -79,9 +81,15 @@ fn left(region: &Region, config: &ConfigTable) -> Result<Option<Left>, PmemError
     let Some(epoch) = EpochWord::decode(word(WordKind::Epoch), salt) else {
         return Ok(None);
     };
-    let clean = SeqWord::decode(word(WordKind::Clean), WordKind::Clean.salt(salt));
+    let number = |kind: WordKind| SeqWord::decode(word(kind), kind.salt(salt));
+    let closed = number(WordKind::Clean).map_or(Closed::No, |n| Closed::of(n, epoch.epoch));
     Ok(Some(Left {
-        clean: clean == Some(u64::from(epoch.epoch)),
+        clean: closed.is_clean(),
+        staged: match closed {
+            Closed::No => None,
+            Closed::Staged => number(WordKind::Staged),
+            Closed::Empty => Some(0),
+        },
         repairing: epoch.repairing,
         mode: epoch.mode,
         epoch: epoch.epoch,

@@ -5,6 +5,7 @@ mod behind;
 mod exchange;
 mod gather;
 mod known;
+mod left;
 mod links;
 mod panics;
 mod partial;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use quayfs_fs::recovery::{batch_log, journal_geometry};
 use quayfs_journal::{Journal, Scan};
 use quayfs_layout::LINE;
-use quayfs_layout::jsb::{EpochWord, MAX_NUMBER, Mode, SeqWord, WordKind};
+use quayfs_layout::jsb::{Closed, EpochWord, MAX_NUMBER, Mode, SeqWord, WordKind};
 use quayfs_layout::record::{RECORD_HEADER_BYTES, RecordHeader};
 
 use super::{Area, Failed, Repair};
@@ -155,7 +155,7 @@ impl Repair<'_> {
             WordKind::CommitTs | WordKind::Proposal(_) => self.committed(epoch),
             WordKind::Head(lane) => self.head(lane, epoch.epoch),
             WordKind::Retired => self.retired(epoch),
-            WordKind::Epoch | WordKind::Digested => None,
+            WordKind::Epoch | WordKind::Digested | WordKind::Staged => None,
         };
         if let Some(value) = value {
             self.put(off, SeqWord::encode(value, salt))?;
@@ -221,9 +221,10 @@ impl Repair<'_> {
         Some(above.or(end).unwrap_or(0) / LINE as u64)
     }
 
-    /// After a clean unmount all slots are retired.
+    /// After a clean unmount all slots are retired, unless some were left staged.
     fn retired(&self, epoch: EpochWord) -> Option<u64> {
-        let clean = self.load(WordKind::Clean)? == u64::from(epoch.epoch);
-        self.load(WordKind::Digested).filter(|_| clean)
+        let closed = Closed::of(self.load(WordKind::Clean)?, epoch.epoch);
+        self.load(WordKind::Digested)
+            .filter(|_| closed == Closed::Empty)
     }
 }

@@ -11,7 +11,7 @@ use quayfs_layout::checksum::crc32c;
 use quayfs_layout::config::{COPIES, DataHeader};
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_layout::intent::{Intent, IntentKind};
-use quayfs_layout::jsb::{EpochWord, SeqWord, WordKind};
+use quayfs_layout::jsb::{Closed, EpochWord, SeqWord, WordKind};
 use quayfs_layout::l2p::{BlockState, Entry, SPARE_AT, encode_commit};
 use quayfs_layout::node::HEADER;
 use quayfs_layout::record::{RECORD_HEADER_BYTES, RecordHeader, body_crc};
@@ -177,6 +177,11 @@ fn a_clean_flag_that_lies() {
     let epoch = EpochWord::decode(word, disk.salt()).unwrap().epoch;
     disk.set_number(WordKind::Clean, epoch.into());
     disk.finds(&["error: journal: marked as unmounted cleanly, but 2 records and 1 slot are live"]);
+    // With slots alone it would be true.
+    disk.set_number(WordKind::Clean, Closed::Staged.number(epoch));
+    disk.finds(&[
+        "error: journal: marked as unmounted with nothing to replay, but 2 records are live",
+    ]);
 }
 
 #[test]

@@ -20,13 +20,14 @@ pub fn superblock(data: &[u8], seen: &mut Seen) {
     let mut input = Input::new(data);
     let salt = input.u64();
     let fix = input.flag();
-    let kind = match input.u8() % 7 {
+    let kind = match input.u8() % 8 {
         0 => WordKind::Epoch,
         1 => WordKind::Digested,
         2 => WordKind::Retired,
         3 => WordKind::CommitTs,
         4 => WordKind::Clean,
         5 => WordKind::Proposal(input.u8() % PROPOSALS as u8),
+        6 => WordKind::Staged,
         _ => WordKind::Head(input.u16() % 56),
     };
     let mut word = input.u64();

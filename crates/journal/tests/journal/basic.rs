@@ -2,7 +2,7 @@
 
 use quayfs_crashsim::Watched;
 use quayfs_journal::*;
-use quayfs_layout::jsb::WordKind;
+use quayfs_layout::jsb::{Closed, SeqWord, WordKind};
 use quayfs_pmem::Region;
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,7 +68,7 @@ fn write_crash_recover_read() {
     let scan = Journal::scan(Arc::clone(&region), &geo).expect("scan");
     assert_eq!(scan.records, records);
     assert_eq!(
-        (scan.live.len(), scan.max_seq_seen, scan.clean),
+        (scan.live.len(), scan.max_seq_seen, scan.clean()),
         (2, 2, false)
     );
     let j = scan
@@ -162,21 +162,40 @@ fn digest_retire_reuse_and_clean() {
         assert_eq!(j.advance_heads(upto, || ()).expect("retire"), 4);
         assert!(j.live_slots(upto).is_empty());
     }
-    j.set_clean().expect("clean");
+    j.set_clean(None).expect("clean");
     assert!(matches!(j.check(), Err(JournalError::Closed)));
     assert_eq!(
         j.acquire(Need::default()).err(),
         Some(AcquireError::Refused)
     );
     let scan = Journal::scan(Arc::clone(&region), &geo).expect("scan");
-    assert!(scan.clean && scan.records.is_empty() && scan.live.is_empty());
+    assert!(scan.clean() && scan.records.is_empty() && scan.live.is_empty());
     let j = mount(&region, &geo, Durability::Commit);
     drop(j);
     assert!(
         !Journal::scan(Arc::clone(&region), &geo)
             .expect("scan")
-            .clean
+            .clean()
     );
+}
+
+#[test]
+fn a_journal_says_that_it_was_closed_with_something_staged() {
+    let (geo, len) = geometry(2, 64 << 10, 16);
+    let region = Arc::new(Region::anonymous(len));
+    Journal::format(&region, &geo, Durability::Op).expect("format");
+    for durability in [Durability::Op, Durability::Commit] {
+        let j = mount(&region, &geo, durability);
+        assert!(!Journal::is_closed(&region, &geo).expect("words"));
+        j.set_clean(Some(7)).expect("clean");
+        assert!(Journal::is_closed(&region, &geo).expect("words"));
+        let scan = Journal::scan(Arc::clone(&region), &geo).expect("scan");
+        assert!(scan.closed == Closed::Staged && !scan.clean() && scan.damage.is_empty());
+        let word = region.load_u64(geo.jsb_off + WordKind::Staged.offset());
+        let salt = WordKind::Staged.salt(geo.volume_salt);
+        assert_eq!(SeqWord::decode(word, salt), Some(7));
+        drop(j);
+    }
 }
 
 #[test]
@@ -455,5 +474,5 @@ fn a_damaged_superblock_word_is_not_guessed() {
     region.store_u64(geo.jsb_off + WordKind::Clean.offset(), 1);
     let scan = Journal::scan(Arc::clone(&region), &geo).expect("scan");
     assert_eq!(scan.damage, [Damage::Word(WordKind::Clean)]);
-    assert!(!scan.clean);
+    assert!(!scan.clean());
 }

@@ -410,7 +410,7 @@ fn a_failed_drain_stops_everything() {
             j.acquire(Need::default()).err(),
             Some(AcquireError::Refused)
         );
-        assert!(j.set_digested(j.last_seq()).is_err() && j.set_clean().is_err());
+        assert!(j.set_digested(j.last_seq()).is_err() && j.set_clean(None).is_err());
         for image in run.recorder.trace().explore(&Budget::SMALL) {
             let v = Volume::of_image(&image, mode);
             run.check(&v.state(&image), &image);
@@ -542,7 +542,7 @@ fn nothing_promised_is_left_in_flight() {
         settled("set_digested");
         volume.round();
         settled("advance_heads");
-        volume.journal.set_clean().expect("clean");
+        volume.journal.set_clean(None).expect("clean");
         settled("set_clean");
     }
 }

@@ -581,7 +581,7 @@ fn another_volume_is_not_this_one() {
     // mkfs over an old volume: none of its records or slots come back.
     Journal::format(&region, &other, Durability::Op).expect("format");
     let s = scan(&region, &other);
-    assert!(s.damage.is_empty() && s.records.is_empty() && s.live.is_empty() && s.clean);
+    assert!(s.damage.is_empty() && s.records.is_empty() && s.live.is_empty() && s.clean());
     assert_eq!(s.max_seq_seen, 0);
 }
 

@@ -291,7 +291,7 @@ fn stress(options: JournalOptions) {
         .map(|_| j.acquire(all).expect("all of it"))
         .collect();
     drop(credits);
-    j.set_clean().expect("clean");
+    j.set_clean(None).expect("clean");
 }
 
 #[test]

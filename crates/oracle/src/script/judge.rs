@@ -233,7 +233,7 @@ impl Script {
         let geometry = journal_geometry(&config.geometry, config.salt());
         let scan =
             Journal::scan(Arc::clone(&media.region), &geometry).map_err(|e| e.to_string())?;
-        match scan.clean {
+        match scan.closed.is_clean() {
             true => Ok(()),
             false => Err("the mount has ended, but the volume is not marked so".into()),
         }

@@ -26,6 +26,7 @@ pub const SCENARIOS: &[Scenario] = &[
     ("rewrites", rewrites),
     ("places", places),
     ("unsynced", unsynced),
+    ("left", left),
 ];
 
 /// The volume that a scenario is about.
@@ -283,6 +284,28 @@ fn lives(s: &mut Script) {
         }
         s.remount(life == 2, &options);
     }
+    s.end();
+}
+
+/// Mounts that leave staged what is staged, and others that go on with it: it is written again, freed, and drained.
+fn left(s: &mut Script) {
+    let options = s.options();
+    let a = s.file(ROOT, "a");
+    let b = s.file(ROOT, "b");
+    s.start_here();
+    for life in 0..3 {
+        s.write(a, life * B, 2 * BLOCK);
+        s.write(b, life * B + 70, BLOCK);
+        s.end_leaving_staged();
+        s.begin(&options);
+        match life {
+            0 => s.truncate(a, B),
+            1 => s.background(),
+            _ => s.write(a, 0, 1),
+        }
+    }
+    s.end_leaving_staged();
+    s.begin(&options);
     s.end();
 }
 

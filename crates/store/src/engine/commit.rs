@@ -187,14 +187,14 @@ impl Engine {
         Ok(())
     }
 
-    /// Nothing is left in the log or staged, and no transaction is under way: makes the data device durable and says on
-    /// the media that this mount has ended as it should.
-    pub fn mark_clean(&self) -> Result<()> {
+    /// Nothing is left in the log, and no transaction is under way: makes the data device durable and says on the media
+    /// that this mount has ended as it should. `staged`: so many blocks are left in the region; `None`: nothing is staged.
+    pub fn mark_clean(&self, staged: Option<u64>) -> Result<()> {
         self.flush_device()?;
         self.ppt
             .close_again()
             .map_err(|err| self.table_error(err))?;
-        (self.journal.set_clean()).map_err(|err| self.journal_error(err))?;
+        (self.journal.set_clean(staged)).map_err(|err| self.journal_error(err))?;
         self.region.empty_batches().map_err(FsError::from)
     }
 }
