@@ -29,6 +29,7 @@ mod succession;
 mod supervisor;
 mod tools;
 mod top;
+mod trace;
 mod turned;
 mod umount;
 mod units;
@@ -96,6 +97,8 @@ fn execute(command: Command) -> Result<u8, Failure> {
         Command::Mkfs(args) => mkfs::run(args).map(|()| exit::OK),
         Command::Mount(args) => mount::run(args).map(|()| exit::OK),
         Command::Umount(args) => umount::run(&args.mountpoint, (&args).into()).map(|()| exit::OK),
+        Command::Trace(args) => trace::run(&args).map(|()| exit::OK),
+        Command::Probe(args) if args.trace => Ok(trace::probe(&args.target)),
         Command::Probe(args) => {
             exit::say(crate::mount::server::probe(&args.target));
             Ok(exit::OK)
@@ -131,6 +134,7 @@ fn fault_code(command: &Command) -> u8 {
         | Command::Succession(_)
         | Command::Stats(_)
         | Command::Top(_)
+        | Command::Trace(_)
         | Command::Probe(_) => exit::FAILED,
     }
 }

@@ -69,6 +69,10 @@ fn help_teaches() {
             ["MOUNTPOINT", "Ctrl-C", "Examples:", "Exit codes: 0"],
         ),
         (
+            "trace",
+            ["--slower", "Ctrl-C", "Examples:", "Exit codes: 0"],
+        ),
+        (
             "doctor",
             ["PLACE", "2 problems", "Examples:", "Exit codes: 0"],
         ),

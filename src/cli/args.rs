@@ -4,7 +4,7 @@ mod mkfs;
 mod watching;
 
 pub use mkfs::Mkfs;
-pub use watching::{Doctor, Info, Stats, Status, Top};
+pub use watching::{Doctor, Info, Stats, Status, Top, Trace};
 
 use quayfs_fs::SetQuota;
 use quayfs_options::parse_size;
@@ -59,6 +59,8 @@ pub enum Command {
     Stats(Stats),
     /// Watch what a mount is doing, second by second.
     Top(Top),
+    /// Watch what is asked of a mount, request by request.
+    Trace(Trace),
     /// Look whether this machine can mount, and what durability it gives.
     Doctor(Doctor),
     /// Show what a volume is.
@@ -93,6 +95,9 @@ pub struct TurnReadOnly {
 pub struct Probe {
     /// Where it is mounted.
     pub target: PathBuf,
+    /// Go on asking what is asked of it.
+    #[arg(long)]
+    pub trace: bool,
 }
 
 /// Arguments of `identify`.

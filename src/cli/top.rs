@@ -11,6 +11,7 @@ use crate::mount::table::Entry;
 use procfs::process::Process;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+pub use rates::time;
 use rates::{Look, Task, by_process, rates};
 use screen::View;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};

@@ -183,7 +183,11 @@ impl Server {
     }
 }
 
-fn wait_for(fd: BorrowedFd<'_>, events: PollFlags, patience: Duration) -> Result<bool, Errno> {
+/// Waits for an event of a descriptor, or its end, no longer than `patience`; whether there was one.
+///
+/// # Errors
+/// Those of poll(2).
+pub fn wait_for(fd: BorrowedFd<'_>, events: PollFlags, patience: Duration) -> Result<bool, Errno> {
     let until = Instant::now() + patience;
     loop {
         let left = until.saturating_duration_since(Instant::now());
@@ -251,20 +255,14 @@ impl Served {
     }
 }
 
-/// Asks a mount for its status, from a process of its own: a thread that waits for a request that a daemon has taken
-/// and does not answer cannot be killed, and the process that it belongs to cannot end.
-///
-/// # Errors
-/// `ETIMEDOUT` if there was no answer within `patience` or the daemon is stopped, `ENOTCONN` if it is dead, others as
-/// of [`super::status`].
-pub fn ask(entry: &Entry, patience: Duration) -> Result<String, Errno> {
-    if Server::of(entry).is_some_and(|server| server.is_stopped()) {
-        return Err(Errno::TIMEDOUT);
-    }
+/// A process of its own that asks a mount, by `quayfs probe` with these words, and says on its standard output what it
+/// has heard.
+pub fn prober(entry: &Entry, words: &[&str]) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command
         .arg0("quayfs")
         .arg("probe")
+        .args(words)
         .arg("--")
         .arg(&entry.target)
         .current_dir("/")
@@ -280,6 +278,20 @@ pub fn ask(entry: &Entry, patience: Duration) -> Result<String, Errno> {
     {
         command.uid(uid).gid(gid);
     }
+    command
+}
+
+/// Asks a mount for its status, from a process of its own: a thread that waits for a request that a daemon has taken
+/// and does not answer cannot be killed, and the process that it belongs to cannot end.
+///
+/// # Errors
+/// `ETIMEDOUT` if there was no answer within `patience` or the daemon is stopped, `ENOTCONN` if it is dead, others as
+/// of [`super::status`].
+pub fn ask(entry: &Entry, patience: Duration) -> Result<String, Errno> {
+    if Server::of(entry).is_some_and(|server| server.is_stopped()) {
+        return Err(Errno::TIMEDOUT);
+    }
+    let mut command = prober(entry, &[]);
     let system = |e: std::io::Error| Errno::from_io_error(&e).unwrap_or(Errno::IO);
     let mut child = command.spawn().map_err(system)?;
     let out = child.stdout.take().ok_or(Errno::IO)?;

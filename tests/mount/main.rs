@@ -25,4 +25,5 @@ mod restart;
 mod scrub_mount;
 mod semantics;
 mod shown;
+mod trace;
 mod umount;

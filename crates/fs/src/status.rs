@@ -259,6 +259,14 @@ impl Fs {
         trim::trim(&self.e, what)
     }
 
+    /// Whether a caller may see what others do with the mount.
+    ///
+    /// # Errors
+    /// [`FsError::Perm`] unless the caller has `CAP_SYS_ADMIN` or runs the daemon.
+    pub fn may_watch(&self, caller: impl Asker) -> Result<()> {
+        may_manage(&caller)
+    }
+
     /// The last scrub with its findings from number `from` on, as JSON of at most the size that an
     /// extended attribute can have.
     ///

@@ -66,6 +66,11 @@ impl<'a> Out<'a> {
         self.len == 0
     }
 
+    /// What it holds.
+    pub fn content(&self) -> &[u8] {
+        &self.room[..self.len]
+    }
+
     /// Bytes that still fit.
     pub fn room(&self) -> usize {
         self.room.len() - self.len

@@ -18,6 +18,7 @@ pub mod outside;
 mod service;
 pub mod session;
 mod special;
+mod trace;
 mod xattrs;
 
 pub use convert::{FOREVER, open_flags, set_attr, writes};
@@ -27,5 +28,8 @@ pub use service::wish;
 pub const STATUS_XATTR: &str = "quayfs.status";
 /// Name of the extended attribute by which a scrub is started, stopped and watched.
 pub const SCRUB_XATTR: &str = "quayfs.scrub";
+/// Name of the extended attribute by which requests are watched: the first answer has the number to ask with from then
+/// on, behind a dot.
+pub const TRACE_XATTR: &str = "quayfs.trace";
 /// Extended attribute of the root directory that holds the quotas of projects, and sets them.
 pub const QUOTA_XATTR: &str = "quayfs.quota";

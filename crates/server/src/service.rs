@@ -20,6 +20,7 @@ use crate::convert::{open_flags, writes};
 use crate::errno::{ToErrno, errno};
 use crate::exchange::marked;
 use crate::outside::Outside;
+use crate::trace::Trace;
 
 /// Largest request the kernel sends.
 const WRITE_MAX: u32 = 1 << 20;
@@ -92,6 +93,8 @@ pub(super) struct Server {
     pub(super) requests: Option<Arc<Requests>>,
     /// Called after the first answer.
     pub(super) answered: Once,
+    /// Those who watch what is asked.
+    pub(super) trace: Arc<Trace>,
 }
 
 /// Something that is done once.
@@ -166,12 +169,21 @@ impl Service for Server {
         if let Err(e) = self.fs.alive() {
             return Some(Err(errno(&e)));
         }
+        let begun = self.trace.begin(request);
         let told = || {
             let postponed = postpone();
-            move |done: Result<(), FsError>| postponed.answer(done.errno())
+            let traced = begun.map(|begun| (begun, Arc::clone(&self.trace)));
+            move |done: Result<(), FsError>| {
+                let answer = done.errno();
+                if let Some((begun, trace)) = traced {
+                    trace.put(begun, &answer);
+                }
+                postponed.answer(answer);
+            }
         };
-        let done = self.fs.fsync_or_queue(request.header.nodeid, told)?;
-        Some(done.errno())
+        let answer = self.fs.fsync_or_queue(request.header.nodeid, told)?.errno();
+        self.trace.end(begun, request, &answer, out);
+        Some(answer)
     }
 
     fn waits_for_kernel(&self, request: &Request<'_>) -> bool {
@@ -179,15 +191,17 @@ impl Service for Server {
     }
 
     fn answer_waiting(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer {
-        match &request.op {
-            Op::Ioctl { args, data } => {
-                self.fs.alive().errno()?;
-                self.at_most_once((request, true), out, |out| {
-                    self.ioctl_waiting(&request.header, (args, data), out)
-                })
-            }
-            _ => self.answer(request, out),
-        }
+        let Op::Ioctl { args, data } = &request.op else {
+            return self.answer(request, out);
+        };
+        let begun = self.trace.begin(request);
+        let answer = self.fs.alive().errno().and_then(|()| {
+            self.at_most_once((request, true), out, |out| {
+                self.ioctl_waiting(&request.header, (args, data), out)
+            })
+        });
+        self.trace.end(begun, request, &answer, out);
+        answer
     }
 
     fn catch_up(&self) {
@@ -195,6 +209,15 @@ impl Service for Server {
     }
 
     fn answer(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer {
+        let begun = self.trace.begin(request);
+        let answer = self.answer_unless_shut_down(request, out);
+        self.trace.end(begun, request, &answer, out);
+        answer
+    }
+}
+
+impl Server {
+    fn answer_unless_shut_down(&self, request: &Request<'_>, out: &mut Out<'_>) -> Answer {
         if !spared(request.header.nodeid, &request.op) {
             self.fs.alive().errno()?;
         }

@@ -62,6 +62,7 @@ pub fn serve(
         started: Box::new(started),
         requests,
         answered: Once::new(answered),
+        trace: Arc::default(),
     };
     let mut how = how(&server.fs.e.options);
     if kept.is_some() {

@@ -9,7 +9,7 @@ use quayfs_store::error::FsError;
 use crate::convert::list_from;
 use crate::errno::{ToErrno, errno};
 use crate::service::Server;
-use crate::{QUOTA_XATTR, SCRUB_XATTR, STATUS_XATTR};
+use crate::{QUOTA_XATTR, SCRUB_XATTR, STATUS_XATTR, TRACE_XATTR};
 
 fn counted(sum: &quayfs_fuse::Latencies) -> Latencies {
     let last = sum.classes.iter().rposition(|n| *n > 0);
@@ -44,6 +44,14 @@ impl Server {
             let all = self.fs.quotas(by, from);
             let text = all.and_then(|all| serde_json::to_vec(&all).map_err(FsError::internal));
             return Some(text.errno());
+        }
+        if let Some(number) = list_from(name, TRACE_XATTR) {
+            return Some(
+                self.fs
+                    .may_watch(by)
+                    .errno()
+                    .map(|()| self.trace.fetch(number)),
+            );
         }
         let from = list_from(name, SCRUB_XATTR)?;
         Some(self.fs.scrub_report(by, from).errno())

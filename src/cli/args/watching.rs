@@ -1,7 +1,9 @@
 //! Arguments of the commands that show something.
 
 use clap::Args;
+use quayfs_fuse::wire::Opcode;
 use std::path::PathBuf;
+use std::time::Duration;
 
 const STATUS_HELP: &str = "\
 A volume is `degraded` if it works and something is to be looked at (damage, reads that failed, little room left, a
@@ -73,6 +75,51 @@ pub struct Top {
     /// Where the volume is mounted, or the volume itself; not needed if there is only one.
     #[arg(value_name = "MOUNTPOINT")]
     pub target: Option<PathBuf>,
+}
+
+const TRACE_HELP: &str = "\
+Requests of the kernel as they are answered, a line each: when it was begun, the process, how long the daemon took, what
+was asked, the result (bytes, or why not), and of which file: its path if that was seen since the trace began, its inode
+otherwise; then offset+length. What the kernel answers from its caches does not get here. The mount never waits for it:
+what comes too fast is missing, and a line says how much. It ends with Ctrl-C, and with the mount. Root and the user who
+mounted may do it.
+
+Examples:
+  quayfs trace /mnt/q                               all
+  quayfs trace /mnt/q --op write --op fsync         these
+  quayfs trace /mnt/q --pid 4711 --slower 10ms      what this process has waited for
+  quayfs trace /mnt/q --json | jq .path             for programs, as docs/trace.md describes it
+
+Exit codes: 0 ended, 1 failed, 2 wrong usage.";
+
+/// Arguments of `trace`.
+#[derive(Debug, Args)]
+#[command(after_help = TRACE_HELP)]
+pub struct Trace {
+    /// Where the volume is mounted, or the volume itself.
+    #[arg(value_name = "MOUNTPOINT")]
+    pub target: PathBuf,
+    /// Only this operation, as `quayfs stats` names them; may be repeated.
+    #[arg(long, value_name = "OP", value_parser = parse_op)]
+    pub op: Vec<Opcode>,
+    /// Only requests of this process or thread; may be repeated.
+    #[arg(long, value_name = "PID")]
+    pub pid: Vec<u32>,
+    /// Only what took at least so long: 500us, 10ms, 1s.
+    #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
+    pub slower: Option<Duration>,
+    /// Print a JSON object for each request.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// An operation by its name.
+fn parse_op(text: &str) -> Result<Opcode, String> {
+    let named = |op: &&Opcode| op.name() == text;
+    Opcode::ALL.iter().find(named).copied().ok_or_else(|| {
+        let names: Vec<_> = Opcode::ALL.iter().map(|op| op.name()).collect();
+        format!("there are {}", names.join(", "))
+    })
 }
 
 const DOCTOR_HELP: &str = "\
