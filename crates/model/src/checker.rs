@@ -43,6 +43,8 @@ pub enum Property {
     Stuck,
     /// `ENOSPC` although space is free.
     SpuriousEnospc,
+    /// A request, or a part of it, was carried out again.
+    Twice,
 }
 
 impl Property {
@@ -64,6 +66,7 @@ impl Property {
             Property::NotIdempotent => "a crash inside recovery changed its result",
             Property::Stuck => "no thread can proceed",
             Property::SpuriousEnospc => "ENOSPC with space free",
+            Property::Twice => "a request is carried out twice",
         }
     }
 }

@@ -139,6 +139,22 @@ orderings! {
     HeadsOneByOne "redo" "the second copy of the head is written when the first is durable";
     IntactHeadLast "redo" "a replay writes the copy of the head that it has read after the other one";
     ReplayInOrder "redo" "batches are replayed in the order of their numbers";
+    NotedBeforeRecord "restart" "a request notes the number of its record before that is written";
+    NotesClearedBeforeNumber "restart" "notes of the last request are gone before the slot has the number of the next one";
+    NoteVoidWhileChanged "restart" "a note has no number while it is changed";
+    TwoNotes "restart" "of several records the note of the last but one stays while that of the last is written";
+    AnsweredBeforeNext "restart" "a thread takes its next request when the last one is answered";
+    ResentLookedUp "restart" "a request that comes again is looked up before it is carried out";
+    DigestedCountsAsCarriedOut "restart" "space of records is reused: a number at or below digested_seq counts as there";
+    JudgedBeforeAppend "restart" "requests are judged before anything is appended";
+    JudgedBeforeDigestedRaised "restart" "requests are judged before digested_seq is raised over numbers without a record";
+    RememberedBeforeForgotten "restart" "what became of a request is remembered before its slot is cleared";
+    RememberedOverDeaths "restart" "what is remembered stays over the deaths that follow";
+    PostedBeforeRecord "restart" "a large write is posted before its record is written";
+    RetiredAfterDevice "restart" "what is posted is taken out when the device has it";
+    FreeOfPostingsBeforeReuse "restart" "blocks come to belong to others when nothing is posted for them";
+    WrittenAgainFirst "restart" "what is posted is written again before anything is served";
+    DeadTransfersAwaited "restart" "what a dead daemon has under way is waited for before anything is written";
 }
 
 /// The set of orderings that a run observes.

@@ -3,7 +3,7 @@
 use super::volumes::volumes;
 use super::{Bounds, Case, Kind};
 use crate::ordering::Kept;
-use crate::{batch, credits, image, intent, lane, ppt, reader, redo};
+use crate::{batch, behind, credits, image, intent, lane, ppt, reader, redo, restart};
 
 /// Every model under every configuration.
 pub fn cases(bounds: Bounds) -> Vec<Case> {
@@ -18,6 +18,8 @@ pub fn cases(bounds: Bounds) -> Vec<Case> {
     cases.extend(intents().into_iter().map(Kind::Intent));
     cases.extend(batches(full).into_iter().map(Kind::Batch));
     cases.extend(redos(full).into_iter().map(Kind::Redo));
+    cases.extend(restarts(full).into_iter().map(Kind::Restart));
+    cases.push(Kind::Behind(behind_writes(full)));
     cases.into_iter().map(Case).collect()
 }
 
@@ -333,4 +335,43 @@ fn redos(full: bool) -> Vec<redo::Config> {
             ..base
         },
     ]
+}
+
+fn restarts(full: bool) -> Vec<restart::Config> {
+    let base = restart::Config {
+        name: "restarts",
+        requests: [1, 1, 0],
+        threads: 2,
+        background: 1,
+        deaths: 2,
+        kept: Kept::ALL,
+    };
+    vec![
+        restart::Config {
+            requests: if full { [1, 1, 1] } else { [1, 1, 0] },
+            ..base.clone()
+        },
+        restart::Config {
+            name: "restarts-parts",
+            requests: if full { [3, 1, 0] } else { [3, 0, 0] },
+            background: u8::from(full),
+            ..base.clone()
+        },
+        restart::Config {
+            name: "restarts-again",
+            requests: if full { [2, 1, 0] } else { [2, 0, 0] },
+            background: 0,
+            deaths: if full { 4 } else { 3 },
+            ..base
+        },
+    ]
+}
+
+fn behind_writes(full: bool) -> behind::Config {
+    behind::Config {
+        name: "behind",
+        files: if full { 4 } else { 3 },
+        deaths: if full { 3 } else { 2 },
+        kept: Kept::ALL,
+    }
 }

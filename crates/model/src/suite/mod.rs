@@ -9,6 +9,7 @@ pub use trials::{Expect, Trial, trials};
 pub use volumes::strolls;
 
 use crate::batch::{self, Batches};
+use crate::behind::{self, Behind};
 use crate::checker::{Outcome, explore, walk};
 use crate::credits::{self, Credits};
 use crate::image::{self, Images};
@@ -18,6 +19,7 @@ use crate::ordering::{Kept, Ordering};
 use crate::ppt::{self, Log};
 use crate::reader::{self, Readers};
 use crate::redo::{self, Redo};
+use crate::restart::{self, Restarts};
 use crate::volume::{self, Volume};
 
 /// More states than any configuration has.
@@ -47,6 +49,8 @@ enum Kind {
     Intent(intent::Config),
     Batch(batch::Config),
     Redo(redo::Config),
+    Restart(restart::Config),
+    Behind(behind::Config),
 }
 
 impl Case {
@@ -62,6 +66,8 @@ impl Case {
             Kind::Intent(_) => "intent",
             Kind::Batch(_) => "batch",
             Kind::Redo(_) => "redo",
+            Kind::Restart(_) => "restart",
+            Kind::Behind(_) => "behind",
         }
     }
 
@@ -77,6 +83,8 @@ impl Case {
             Kind::Intent(c) => c.name,
             Kind::Batch(c) => c.name,
             Kind::Redo(c) => c.name,
+            Kind::Restart(c) => c.name,
+            Kind::Behind(c) => c.name,
         }
     }
 
@@ -96,6 +104,8 @@ impl Case {
             Kind::Intent(c) => c.kept = kept,
             Kind::Batch(c) => c.kept = kept,
             Kind::Redo(c) => c.kept = kept,
+            Kind::Restart(c) => c.kept = kept,
+            Kind::Behind(c) => c.kept = kept,
         }
         case
     }
@@ -112,6 +122,8 @@ impl Case {
             Kind::Intent(c) => explore(&Intents(c), LIMIT),
             Kind::Batch(c) => explore(&Batches(c), LIMIT),
             Kind::Redo(c) => explore(&Redo(c), LIMIT),
+            Kind::Restart(c) => explore(&Restarts(c), LIMIT),
+            Kind::Behind(c) => explore(&Behind(c), LIMIT),
         }
     }
 
@@ -156,6 +168,22 @@ impl Case {
                 "stores {}, settled at home {}, crashes or deaths {}",
                 c.stores, c.at_home, c.crashes
             ),
+            Kind::Restart(c) => {
+                let records: Vec<_> = c
+                    .requests
+                    .iter()
+                    .filter(|n| **n > 0)
+                    .map(u8::to_string)
+                    .collect();
+                format!(
+                    "requests of {} records, {} threads, others {}, deaths {}",
+                    records.join(" + "),
+                    c.threads,
+                    c.background,
+                    c.deaths
+                )
+            }
+            Kind::Behind(c) => format!("files {}, deaths {}", c.files, c.deaths),
             Kind::Intent(c) => format!(
                 "truncates {}, writes {}, extensions {}, crashes {}",
                 c.truncates, c.writes, c.extends, c.crashes
