@@ -28,7 +28,7 @@ help:
 	@echo 'make apps      run real programs on real mounts, with deaths in between (long: tests/apps)'
 	@echo 'make kills     kill the daemon under five programs at random moments (ROUNDS=1000 SEED=1)'
 	@echo 'make outlive   kill daemons whose mounts go on, under programs that must not notice (KILLS=1000 SEED=1;'
-	@echo '               NEXT=PROGRAM: replace them instead, by that program and back)'
+	@echo '               NEXT=PROGRAM: replace them instead, by that program and back; PAUSES=50: how long clients wait)'
 	@echo 'make cuts      cut the power of a simulated disk under them (ROUNDS=1000 SEED=1; as root)'
 	@echo 'make crash     search for crashes that lose something (SECONDS=600 SEED=1 SHARE=1/1);'
 	@echo 'make threads   the same, of several threads in interleavings that can be had again;'
@@ -154,10 +154,15 @@ kills: build
 	$(if $(filter 1,$(QUAYFS_SKIP_URING)),,scripts/rings) nice -n 5 python3 tests/apps/kills --quayfs '$(QUAYFS)' --rounds $(ROUNDS) --seed $(SEED) \
 		$(if $(APPS),--apps $(APPS)) $(if $(LIFE),--life $(LIFE))
 
-# Daemons of mounts are killed under programs that must not notice.
+# Daemons of mounts are killed under programs that must not notice. PAUSES=50: how long clients wait, after so many kills
+# of a mount with much in it. fsx is that of `make conformance`, where it has been built.
 KILLS ?= 1000
+JOBS ?= 1
+PAUSES ?=
+OUTLIVE ?=
 outlive: build
-	nice -n 5 python3 tests/apps/outlive --quayfs '$(QUAYFS)' --kills $(KILLS) --seed $(SEED) $(if $(NEXT),--next '$(NEXT)')
+	nice -n 5 python3 tests/apps/outlive --quayfs '$(QUAYFS)' --kills $(or $(PAUSES),$(KILLS)) --seed $(SEED) --jobs $(JOBS) \
+		--fsx '$(TOOLS)/bin/fsx' $(if $(PAUSES),--pauses) $(if $(NEXT),--next '$(NEXT)') $(OUTLIVE)
 
 # The same programs on a simulated disk whose power is cut.
 cuts: build

@@ -1,192 +1,121 @@
 """Daemons of mounts are killed at random moments, and no program may notice more than a pause.
 
-`python3 tests/apps/outlive --help`. Each volume is mounted once, in one of the ways to mount; programs work on it while
-its daemons are killed, several hammers (hammer.py) and databases (sqlite.py). Each of them fails at the first call that
-fails, and checks all that it has written. In the end the volume is unmounted and checked. With `--next` daemons are
-replaced instead, in turn by that program and by the first one.
+`python3 tests/apps/outlive --help`. Each volume is mounted once, in one of the ways to mount (life.py); programs work on
+it while its daemons are killed (programs.py). Each of them fails at the first call that fails, and checks all that it has
+written. In the end the volume is unmounted and checked. With `--next` daemons are replaced instead, in turn by that
+program and by the first one. With `--pauses` nothing is checked but how long a client waits.
 """
 
 import argparse
+import json
 import os
-import random
-import shutil
-import signal
 import subprocess
 import sys
-import tempfile
+import threading
 import time
 
 sys.dont_write_bytecode = True
-HERE = os.path.dirname(os.path.abspath(__file__))
+os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from life import Counts, Life, plan  # noqa: E402
+from mount import Finding  # noqa: E402
+from pauses import measure  # noqa: E402
+from programs import LOADS, TOP  # noqa: E402
 
-# Where the region lies, and what `mkfs` is told.
-MEDIA = {
-    "disk": lambda d, shm: ([f"{d}/volume", "--size", "1G"], f"{d}/volume"),
-    "volatile": lambda d, shm: (
-        [f"{d}/volume", "--pmem", f"{shm}/region", "--pmem-size", "128M", "--data-size", "1G", "--sparse"],
-        f"{d}/volume",
-    ),
-}
-OPTIONS = [
-    "commit=5",
-    "commit=1",
-    "durability=op",
-    "writeback",
-    "durability=op,writeback",
-    "durability=commit,writeback,commit=1",
-    "data=ordered",
-    "open=elide",
-    "memory=32M,commit=2",
-    "atomic_writes",
-]
+# So many findings are enough for one run.
+ENOUGH = 10
+FSX = os.path.join(TOP, "target/conformance/bin/fsx")
 
 
-class Mount:
-    """A volume of its own, mounted."""
-
-    def __init__(self, args, medium, options):
-        self.quayfs = args.quayfs
-        self.dir = tempfile.mkdtemp(prefix="quayfs-outlive-", dir=args.dir)
-        self.shm = tempfile.mkdtemp(prefix="quayfs-outlive-", dir="/dev/shm")
-        self.point = os.path.join(self.dir, "mnt")
-        os.mkdir(self.point)
-        how, self.volume = MEDIA[medium](self.dir, self.shm)
-        self.run("mkfs", *how)
-        self.run("mount", "-o", options, self.volume, self.point)
-        self.supervisor = self.find_supervisor()
-
-    def run(self, *words):
-        done = subprocess.run([self.quayfs, *words], capture_output=True, text=True)
-        if done.returncode:
-            raise SystemExit(f"quayfs {' '.join(words)}: {done.returncode}: {done.stdout}{done.stderr}")
-        return done.stdout
-
-    def find_supervisor(self):
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                with open(f"/proc/{pid}/cmdline", "rb") as f:
-                    words = f.read().split(b"\0")
-            except OSError:
-                continue
-            if words[0] == b"quayfs-supervisor" and self.point.encode() in words:
-                return int(pid)
-        raise SystemExit(f"no supervisor of {self.point}")
-
-    def daemon(self):
-        try:
-            with open(f"/proc/{self.supervisor}/task/{self.supervisor}/children") as f:
-                children = f.read().split()
-        except FileNotFoundError:
-            return None
-        return int(children[0]) if children else None
-
-    def kill(self):
-        pid = self.daemon()
-        if pid is None:
-            return False
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return False
-        return True
-
-    def replace(self, program):
-        old = self.daemon()
-        said = self.run("restart", self.point, "--binary", program)
-        if self.daemon() == old or os.readlink(f"/proc/{self.daemon()}/exe") != program:
-            raise SystemExit(f"{program} does not serve {self.point}: {said}")
-        return int(said.split(" ms")[0].split()[-1]) / 1000
-
-    def answers(self):
-        """Waits for an answer, and says how long that took."""
-        start = time.monotonic()
-        os.statvfs(self.point)
-        return time.monotonic() - start
-
-    def end(self):
-        self.run("umount", self.point)
-        deadline = time.monotonic() + 20
-        while os.path.exists(f"/proc/{self.supervisor}"):
-            if time.monotonic() > deadline:
-                raise SystemExit(f"the supervisor {self.supervisor} is still there after the unmount")
-            time.sleep(0.05)
-        self.run("fsck", self.volume)
-
-    def remove(self):
-        shutil.rmtree(self.dir)
-        shutil.rmtree(self.shm)
-
-
-def programs(mount, args, seed, until):
-    """Those that work on a mount."""
-    for n in range(args.hammers):
-        yield [sys.executable, f"{HERE}/hammer.py", f"{mount.point}/hammer{n}", str(seed + n), until]
-    for n, mode in enumerate(["delete", "wal"]):
-        yield [sys.executable, f"{HERE}/sqlite.py", f"{mount.point}/sqlite{n}", mode, until]
-
-
-def life(args, rng, number):
-    """One volume, and some kills; how many, and the pauses."""
-    medium, options = rng.choice(sorted(MEDIA)), rng.choice(OPTIONS)
-    seed = rng.randrange(10**6)
-    print(f"{number}: {medium}, {options}, seed {seed}", flush=True)
-    mount = Mount(args, medium, options)
-    until = os.path.join(mount.dir, "until")
-    running = [
-        subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for words in programs(mount, args, seed, until)
-    ]
-    kills, pauses = 0, []
-    while kills < args.life and all(p.poll() is None for p in running):
-        time.sleep(rng.uniform(0, args.interval))
-        if args.next:
-            pauses.append(mount.replace([args.next, args.quayfs][kills % 2]))
-            kills += 1
-        elif mount.kill():
-            kills += 1
-            # Most daemons are left alone until they answer, the others may die while they recover.
-            if rng.random() < 0.9:
-                pauses.append(mount.answers())
-    open(until, "w").close()
-    calls, failed = 0, []
-    for p in running:
-        out, err = p.communicate(timeout=300)
-        if p.returncode:
-            failed.append(f"{' '.join(p.args)}\n{out}{err}")
-        else:
-            calls += int(out.split()[-1])
-    if failed:
-        raise SystemExit(f"{len(failed)} programs failed; {mount.dir} is left as it is\n" + "\n".join(failed))
-    mount.end()
-    mount.remove()
-    print(f"   {kills} {args.what}, {calls} calls", flush=True)
-    return kills, calls, pauses
-
-
-def main():
+def arguments():
     parser = argparse.ArgumentParser(prog="outlive", description=__doc__)
     parser.add_argument("--quayfs", required=True, help="the program")
     parser.add_argument("--next", help="a program to replace it with, and the other way round, instead of kills")
-    parser.add_argument("--kills", type=int, default=1000, help="or replacements")
+    parser.add_argument("--kills", type=int, default=1000, help="or replacements; of a mount with --pauses")
     parser.add_argument("--life", type=int, default=25, help="kills of each volume, or replacements")
-    parser.add_argument("--hammers", type=int, default=3)
     parser.add_argument("--interval", type=float, default=0.8, help="seconds between kills, at most")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=1, help="volumes at a time")
     parser.add_argument("--dir", default="/var/tmp", help="where volumes are made")
+    parser.add_argument("--loads", default=",".join(LOADS), help="those of them, with commas between")
+    parser.add_argument("--cells", default="", help="ways to mount with this in their names alone")
+    parser.add_argument("--fsx", default=FSX, help="the program that `make conformance` installs")
+    parser.add_argument("--packages", default="quayfs-journal", help="what of the source tree is built; '': the program")
+    parser.add_argument("--pauses", action="store_true", help="how long clients wait, with 100,000 files and 1 GiB staged")
+    parser.add_argument("--pause-options", default="durability=op", help="what to mount with then")
+    parser.add_argument("--json", help="a file for the summary")
     args = parser.parse_args()
-    args.quayfs = os.path.realpath(args.quayfs)
-    args.next = args.next and os.path.realpath(args.next)
-    args.what = "replacements" if args.next else "kills"
-    rng = random.Random(args.seed)
-    kills, calls, pauses, number = 0, 0, [], 0
-    while kills < args.kills:
-        number += 1
-        some, more, waited = life(args, rng, number)
-        kills, calls, pauses = kills + some, calls + more, pauses + waited
-    pauses.sort()
-    at = lambda share: pauses[min(len(pauses) - 1, int(share * len(pauses)))]
-    print(f"{kills} {args.what}, {calls} calls: no program has noticed")
-    print(f"pauses: p50 {at(0.5):.2f} s, p99 {at(0.99):.2f} s, longest {pauses[-1]:.2f} s")
+    for name in ("quayfs", "next", "fsx"):
+        path = getattr(args, name)
+        setattr(args, name, path and os.path.realpath(path))
+    if not os.path.exists(args.fsx):
+        print(f"no {args.fsx}: fsx.py of tests/apps/kills alone", file=sys.stderr)
+        args.fsx = None
+    return args
+
+
+class Run:
+    """All lives, some at a time."""
+
+    def __init__(self, args):
+        self.args, self.lock = args, threading.Lock()
+        self.number, self.order = 0, plan(args)
+        self.all, self.cells, self.loads = Counts(), {}, {}
+
+    def work(self):
+        while True:
+            with self.lock:
+                if self.all.kills >= self.args.kills or len(self.all.findings) >= ENOUGH:
+                    return
+                self.number += 1
+                number = self.number
+            cell, load = self.order[(number - 1) % len(self.order)]
+            begin = time.monotonic()
+            counts = Life(self.args, number, cell, load).live()
+            with self.lock:
+                parts = [self.cells.setdefault(cell.name, Counts()), self.loads.setdefault(load, Counts())]
+                for part in [self.all, *parts]:
+                    part.add(counts)
+                print(f"{number}: {cell.name}, {load}: {counts.kills} ends of daemons, {counts.calls} calls, "
+                      f"{time.monotonic() - begin:.0f} s; {self.all.kills} in all", flush=True)  # fmt: skip
+                for finding in counts.findings:
+                    print(f"FAILED {finding}", flush=True)
+
+    def go(self):
+        threads = [threading.Thread(target=self.work) for _ in range(self.args.jobs)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        told = lambda parts: {name: part.told() for name, part in sorted(parts.items())}
+        return {"all": self.all.told(), "cells": told(self.cells), "loads": told(self.loads)}
+
+
+def pauses(args):
+    told = {}
+    for medium in ("volatile", "file"):
+        counts, facts = measure(args, medium)
+        told[medium] = {**counts.told(), **facts}
+        print(f"{medium}: {json.dumps(told[medium])}", flush=True)
+    return told
+
+
+def main():
+    args = arguments()
+    begin = time.time()
+    try:
+        told = pauses(args) if args.pauses else Run(args).go()
+    except Finding as e:
+        sys.exit(f"FAILED {e}")
+    version = subprocess.run([args.quayfs, "--version"], capture_output=True, text=True, check=True).stdout.strip()
+    what = "replacements" if args.next else "kills"
+    told = {"what": what, "version": version, "seed": args.seed, "seconds": round(time.time() - begin), **told}
+    text = json.dumps(told, indent=1)
+    print(text)
+    if args.json:
+        with open(args.json, "w") as f:
+            f.write(text + "\n")
+    sys.exit(1 if told.get("all", {}).get("findings") else 0)
 
 
 main()

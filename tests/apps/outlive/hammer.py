@@ -6,15 +6,25 @@ No call may fail that has no reason to, and none may be carried out twice: a sec
 
 import ctypes
 import errno
+import fcntl
+import mmap
 import os
 import random
 import stat
+import struct
 import sys
 
 libc = ctypes.CDLL(None, use_errno=True)
-AT_FDCWD, NOREPLACE, EXCHANGE = -100, 1, 2
+AT_FDCWD, NOREPLACE, EXCHANGE, WHITEOUT = -100, 1, 2, 4
 AT_SYMLINK_FOLLOW = 0x400
 PUNCH, KEEP = 2, 1
+PAGE = 4096
+# Bytes of the file that is mapped all the time.
+MAPPED = 64 * PAGE
+# Names of the directory that is listed, more than one request can tell.
+LISTED = {f"{n:03}-{'x' * 100}" for n in range(400)}
+# Several writes as one, as F2FS has them, and the contents of two files exchanged, as XFS has that.
+START, COMMIT, ABORT, TRADE, TO_EOF = 0xF501, 0xF502, 0xF505, 0x40285881, 1
 
 
 def check(result):
@@ -54,6 +64,22 @@ class Hammer:
         self.next = 0
         self.calls = 0
         os.mkdir(root)
+        # Open and mapped from the first call to the last one, without a name.
+        self.shared = os.open(root, os.O_TMPFILE | os.O_RDWR, 0o644)
+        os.ftruncate(self.shared, MAPPED)
+        self.mapping = mmap.mmap(self.shared, MAPPED)
+        self.mapped = bytearray(MAPPED)
+        self.aligned = mmap.mmap(-1, 16 * PAGE)
+        os.mkdir(self.path("listed"))
+        for name in LISTED:
+            os.close(os.open(self.path(f"listed/{name}"), os.O_CREAT | os.O_EXCL, 0o600))
+        try:
+            fcntl.ioctl(self.shared, START)
+            fcntl.ioctl(self.shared, ABORT)
+            self.has_atomic = True
+        except OSError as e:
+            assert e.errno in (errno.ENOTTY, errno.ESTALE), e
+            self.has_atomic = e.errno == errno.ESTALE
 
     def path(self, name):
         return os.path.join(self.root, name)
@@ -97,6 +123,68 @@ class Hammer:
         name = self.fresh("p")
         os.mkfifo(self.path(name))
         self.fifos.add(name)
+
+    def socket(self):
+        name = self.fresh("p")
+        os.mknod(self.path(name), stat.S_IFSOCK | 0o600)
+        self.fifos.add(name)
+
+    def whiteout(self):
+        """A device comes to where a file was, which goes then."""
+        name, new = self.some(self.files), self.fresh("w")
+        if name and os.getuid() == 0:
+            renameat2(self.path(name), self.path(new), WHITEOUT)
+            self.files[new] = self.files.pop(name)
+            found = os.lstat(self.path(name))
+            assert stat.S_ISCHR(found.st_mode) and found.st_rdev == 0, found
+            os.unlink(self.path(name))
+
+    def chown(self):
+        name = self.some(self.files)
+        if name and os.getuid() == 0:
+            who = self.random.randint(1, 5)
+            os.chown(self.path(name), who, who + 10)
+            found = os.stat(self.path(name))
+            assert (found.st_uid, found.st_gid) == (who, who + 10), found
+
+    def list(self):
+        with os.scandir(self.path("listed")) as entries:
+            found = [entry.name for entry in entries]
+        assert len(found) == len(LISTED) and set(found) == LISTED, "a name is missing, or there twice"
+
+    def commit(self):
+        """Several writes as one: all of them, or none and no session any more."""
+        name = self.some(self.files) if self.has_atomic else None
+        if not name:
+            return
+        file = self.files[name]
+        fd, new = os.open(self.path(name), os.O_RDWR), bytearray(file.content)
+        try:
+            fcntl.ioctl(fd, START)
+            for _ in range(self.random.randint(0, 4)):
+                content, offset = self.bytes(3 * PAGE), self.random.randint(0, len(new) + PAGE)
+                assert os.pwrite(fd, content, offset) == len(content)
+                new.extend(bytes(max(0, offset - len(new))))
+                new[offset : offset + len(content)] = content
+            fcntl.ioctl(fd, COMMIT)
+            file.content = new
+        except OSError as e:
+            # What is not committed is lost with its daemon.
+            if e.errno != errno.ESTALE:
+                raise
+            fcntl.ioctl(fd, ABORT)
+        os.close(fd)
+
+    def trade(self):
+        one, other = self.some(self.files), self.some(self.files)
+        if not self.has_atomic or not one or self.files[one] is self.files[other]:
+            return
+        a, b = (os.open(self.path(name), os.O_RDWR) for name in (one, other))
+        fcntl.ioctl(b, TRADE, struct.pack("=iIQQQQ", a, 0, 0, 0, 0, TO_EOF))
+        one, other = self.files[one], self.files[other]
+        one.content, other.content = other.content, one.content
+        os.close(a)
+        os.close(b)
 
     def symlink(self):
         name, target = self.fresh("s"), "x" * self.random.randint(1, 300)
@@ -185,8 +273,9 @@ class Hammer:
         content = self.random.randbytes(self.random.randint(1, 6) << 17)
         self.put(fd, file, len(file.content) if len(file.content) < 1 << 20 else 0, content)
 
-    def put(self, fd, file, offset, content):
-        assert os.pwrite(fd, content, offset) == len(content)
+    def put(self, fd, file, offset, content, write=None):
+        done = write() if write else os.pwrite(fd, content, offset)
+        assert done == len(content), done
         if len(file.content) < offset:
             file.content.extend(bytes(offset - len(file.content)))
         file.content[offset : offset + len(content)] = content
@@ -194,12 +283,41 @@ class Hammer:
             os.fsync(fd)
         os.close(fd)
 
+    def direct(self):
+        """Past the page cache."""
+        fd, file = self.opened(os.O_RDWR | os.O_DIRECT)
+        if file is None:
+            return
+        length = self.random.randint(1, 16) * PAGE
+        content = self.random.randbytes(length)
+        self.aligned[:length] = content
+        offset = self.random.randint(0, len(file.content) // PAGE) * PAGE
+        with memoryview(self.aligned) as buffer:
+            self.put(fd, file, offset, content, lambda: os.pwritev(fd, [buffer[:length]], offset))
+
+    def map(self):
+        start = self.random.randrange(MAPPED)
+        content = self.random.randbytes(min(self.random.randint(1, 3 * PAGE), MAPPED - start))
+        end = start + len(content)
+        self.mapping[start:end] = content
+        self.mapped[start:end] = content
+        what = self.random.random()
+        if what < 0.3:
+            self.mapping.flush()
+        if what < 0.2:
+            # What is read now the daemon has to bring.
+            self.mapping.madvise(mmap.MADV_DONTNEED)
+            os.posix_fadvise(self.shared, 0, 0, os.POSIX_FADV_DONTNEED)
+        got = os.pread(self.shared, MAPPED, 0) if what < 0.5 else self.mapping[:]
+        assert got == self.mapped, "what is mapped differs"
+
     def append(self):
         name = self.some(self.files)
         if name:
             fd = os.open(self.path(name), os.O_WRONLY | os.O_APPEND)
             for _ in range(5):
-                content = self.bytes(300)
+                # Some take two records, since they do not begin where a block does.
+                content = self.random.randbytes(1 << 20) if self.random.random() < 0.02 else self.bytes(300)
                 assert os.write(fd, content) == len(content)
                 self.files[name].content += content
             os.close(fd)
@@ -294,7 +412,7 @@ class Hammer:
 
     def verify(self):
         found = set(os.listdir(self.root))
-        expected = set(self.files) | self.dirs | set(self.symlinks) | self.fifos
+        expected = set(self.files) | self.dirs | set(self.symlinks) | self.fifos | {"listed"}
         assert found == expected, (found - expected, expected - found)
         for name, file in self.files.items():
             fd = os.open(self.path(name), os.O_RDONLY)
@@ -308,6 +426,7 @@ class Hammer:
             assert os.listdir(self.path(name)) == []
         for fd, file in self.held:
             self.compare(fd, file)
+        assert self.mapping[:] == os.pread(self.shared, MAPPED, 0) == self.mapped, "what is mapped differs"
         # Not more than a step can look through.
         for names, remove in [(self.symlinks, self.drop_symlink), (self.fifos, self.drop_fifo)]:
             for name in sorted(names)[20:]:
@@ -325,7 +444,8 @@ class Hammer:
 KINDS = [
     kind
     for kind in (
-        "create mkdir rmdir mkfifo symlink link unlink unlink tmpfile rename replace exchange write write append append large "
+        "create mkdir rmdir mkfifo symlink link unlink unlink tmpfile rename replace exchange write write append append large direct map "
+        "socket whiteout chown list commit trade "
         "truncate chmod utime setxattr removexattr allocate copy read"
     ).split()
 ]
