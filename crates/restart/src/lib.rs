@@ -23,6 +23,7 @@ mod sessions;
 
 pub use postings::{Buffer, MOST_RUNS, Postings, ROOM};
 pub use requests::{
-    Connection, Ends, Outcome, Requests, UnderWay, WHOLE, inode, preparing, progress, record,
+    Connection, Ends, Outcome, Requests, UnderWay, WHOLE, come_so_far, inode, preparing, progress,
+    record, without_record,
 };
 pub use sessions::MOST_SESSIONS;

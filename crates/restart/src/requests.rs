@@ -58,6 +58,9 @@ pub struct Outcome {
 /// Nothing is left to do.
 pub const WHOLE: u64 = u64::MAX;
 
+/// In the place of a sequence number: the request was carried out without a record.
+const NO_RECORD: u64 = u64::MAX;
+
 /// How the daemons of a mount have ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ends {
@@ -182,7 +185,8 @@ impl Requests {
             let progress = NOTES.iter().filter_map(|at| {
                 let seq = self.words.at(slot + at).load(Ordering::Acquire);
                 let progress = self.words.at(slot + at + 1).load(Ordering::Acquire);
-                (seq != 0 && happened(seq)).then_some(progress)
+                let is_there = seq == NO_RECORD || seq != 0 && happened(seq);
+                is_there.then_some(progress)
             });
             if let Some(progress) = progress.max() {
                 let inode = self.words.at(slot + INODE).load(Ordering::Acquire);
@@ -266,6 +270,8 @@ struct Slot {
     /// Index of its first word; `None` if there are too many threads.
     at: Option<usize>,
     active: Cell<bool>,
+    /// How far daemons before this one have brought the request.
+    from: Cell<u64>,
     /// How far the request will be with its next record.
     next: Cell<Option<u64>>,
     /// Which note is the newer one.
@@ -283,6 +289,7 @@ impl Slot {
             requests: Arc::clone(requests),
             at: free.pop().map(|n| SLOTS_AT + n * SLOT),
             active: Cell::new(false),
+            from: Cell::new(0),
             next: Cell::new(None),
             newer: Cell::new(None),
             whole: Cell::new(false),
@@ -309,6 +316,7 @@ impl Slot {
         self.store(INODE, from.inode);
         self.store(UNIQUE, unique);
         self.active.set(true);
+        self.from.set(from.progress);
         self.next.set(None);
         self.newer.set(None);
         self.whole.set(false);
@@ -359,6 +367,20 @@ pub fn record(seq: u64) {
 /// [`WHOLE`].
 pub fn progress(far: u64) {
     with_slot(|slot| slot.next.set(Some(far)));
+}
+
+/// How far daemons that have died have brought the request of this thread, in what [`progress`] counts; 0 if they have not,
+/// or this thread carries out no request.
+pub fn come_so_far() -> u64 {
+    let mut far = 0;
+    with_slot(|slot| far = slot.from.get());
+    far
+}
+
+/// The request of this thread has been carried out, though it writes no record: what it has changed is in memory that
+/// outlives this process.
+pub fn without_record() {
+    with_slot(|slot| slot.record(NO_RECORD));
 }
 
 /// Carries out `first`, with which the request of this thread comes no further, in however many records: they are not
@@ -442,6 +464,23 @@ mod tests {
     }
 
     #[test]
+    fn what_is_left_of_a_request_begins_where_it_was_left() {
+        let requests = Arc::new(Requests::new().unwrap());
+        let inode = 5;
+        let from = Outcome {
+            inode,
+            progress: 20,
+        };
+        assert_eq!(come_so_far(), 0);
+        let under_way = requests.begin(8, from);
+        assert_eq!(come_so_far(), 20);
+        drop(under_way);
+        assert_eq!(come_so_far(), 0);
+        let _under_way = requests.begin(10, Outcome::default());
+        assert_eq!(come_so_far(), 0);
+    }
+
+    #[test]
     fn what_prepares_a_request_is_not_the_request() {
         for records in [0, 1, 2, 3] {
             let requests = Arc::new(Requests::new().unwrap());
@@ -457,6 +496,21 @@ mod tests {
             next.judge(|_| true);
             assert_eq!(next.outcome(10).map(|o| o.progress), Some(WHOLE));
         }
+    }
+
+    #[test]
+    fn a_request_without_a_record_is_carried_out_when_it_says_so() {
+        let requests = Arc::new(Requests::new().unwrap());
+        let first = requests.begin(8, Outcome::default());
+        let next = again(&requests);
+        next.judge(|_| false);
+        assert_eq!(next.outcome(8), None);
+        drop(first);
+        let second = requests.begin(10, Outcome::default());
+        without_record();
+        next.judge(|_| false);
+        assert_eq!(next.outcome(10).map(|o| o.progress), Some(WHOLE));
+        drop(second);
     }
 
     #[test]

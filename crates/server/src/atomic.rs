@@ -256,6 +256,10 @@ impl Server {
             self.fs
                 .write_together(ino, &kept.pieces(), kept.kill)
                 .errno()?;
+            if kept.len() == 0 {
+                // It had nothing to write, and the next daemon would find no session and no record.
+                quayfs_restart::without_record();
+            }
             self.atomic.end(fh, &mut kept);
             stale
         };

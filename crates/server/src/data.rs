@@ -83,6 +83,22 @@ impl Server {
         out.put(&written)
     }
 
+    /// As [`Server::write`], where an earlier daemon has done it and not said so.
+    pub(super) fn written_before(&self, ino: u64, args: &WriteIn, out: &mut Out<'_>) -> Answer {
+        // It may have taken privileges.
+        self.kernel.attributes_changed(ino);
+        let cached = WriteFlags::from_bits_truncate(args.write_flags).contains(WriteFlags::CACHE);
+        let append = !cached && args.flags & libc::O_APPEND.cast_unsigned() != 0;
+        if self.fs.e.options.atomic_writes && append {
+            // Where that was is not known any more.
+            self.appended_elsewhere(ino, args.offset)?;
+        }
+        out.put(&WriteOut {
+            size: args.size,
+            ..WriteOut::default()
+        })
+    }
+
     /// The kernel forgets the pages where it believed the end of the file to be, but not those that an append has
     /// gone to. It is told of these soon, by another thread: that waits for readers of these pages, and a thread that
     /// answers requests must not.

@@ -66,8 +66,8 @@ impl Server {
         carry_out(out)
     }
 
-    /// The answer to a request that has been carried out; `None` if something of it is left to do, which can be done
-    /// as if it had just begun.
+    /// The answer to a request that has been carried out; `None` if something of it is left to do, which is done as if it
+    /// had just begun, or from where it was left ([`quayfs_restart::come_so_far`]) if that makes a difference.
     fn answer_again(
         &self,
         (request, patient): (&Request<'_>, bool),
@@ -78,13 +78,7 @@ impl Server {
         let ino = request.header.nodeid;
         match &request.op {
             Op::Write { args, data } if progress >= data.len() as u64 => {
-                // It may have taken privileges.
-                self.kernel.attributes_changed(ino);
-                let size = args.size;
-                Some(out.put(&WriteOut {
-                    size,
-                    ..WriteOut::default()
-                }))
+                Some(self.written_before(ino, args, out))
             }
             Op::CopyFileRange { args, wide } if progress > 0 => {
                 self.kernel.attributes_changed(args.nodeid_out);

@@ -508,6 +508,25 @@ def among_them(directory):
     among_deaths(directory, 300, transaction)
 
 
+def nothing(directory):
+    """A commit of nothing fails only if its session is lost, whenever daemons die: it takes as long as a sync."""
+    path = os.path.join(directory, "file")
+    fd = filled(path, bytes(B))
+    other = os.open(path, os.O_RDWR)
+
+    def transaction(turn):
+        assert os.pwrite(other, struct.pack("=Q", turn) * (B // 8), 0) == B
+        try:
+            fcntl.ioctl(fd, START)
+            fcntl.ioctl(fd, COMMIT)
+        except OSError as e:
+            same(e.errno, errno.ESTALE)
+            fcntl.ioctl(fd, ABORT)
+        same(answer(lambda: fcntl.ioctl(fd, COMMIT)), errno.EINVAL)
+
+    among_deaths(directory, 300, transaction)
+
+
 def unoffered(directory):
     fd = filled(os.path.join(directory, "file"), b"1")
     for call in (FEATURES, START, COMMIT, ABORT):

@@ -2,8 +2,8 @@
 
 use std::ffi::OsStr;
 
-use super::{in_crashes, in_ways, run};
-use crate::program::{Scene, can_be_root, quayfs};
+use super::{finish, in_crashes, in_ways, run, script};
+use crate::program::{self, Mounted, Scene, Start as _, can_be_root, quayfs};
 
 const CALLS: &str = concat!(include_str!("common.py"), include_str!("atomic.py"));
 
@@ -37,6 +37,19 @@ fn what_a_dead_daemon_kept_can_only_be_given_up() {
     ];
     in_ways(CALLS, "outlived", &ways);
     in_ways(CALLS, "among_them", &ways);
+}
+
+#[test]
+fn a_commit_of_nothing_is_one() {
+    if !program::can_mount() {
+        return;
+    }
+    // On a disk, where a sync takes its time.
+    let m = Mounted::on(Scene::new(), "atomic_writes,restart,durability=commit");
+    let child = script(CALLS, "nothing", &m.mnt(), &[]).start();
+    finish(child.expect("python3 runs"), "nothing", &m);
+    m.umount();
+    m.fsck();
 }
 
 #[test]

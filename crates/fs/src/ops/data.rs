@@ -181,7 +181,8 @@ impl Fs {
     ) -> Result<()> {
         self.finish_left_truncate(handle.ino)?;
         let max = self.request_max();
-        let mut at = 0;
+        // What a daemon that has died has appended is not appended again.
+        let mut at = usize::try_from(quayfs_restart::come_so_far()).unwrap_or(0);
         while at < data.len() {
             let mut pos = offset.checked_add(at as u64).ok_or(FsError::FileTooBig)?;
             let mut end = data.len();

@@ -3,7 +3,8 @@
 use quayfs_background::checkpoint::round;
 use quayfs_background::digest::digest_all;
 use quayfs_crashsim::{FaultDevice, FaultOp};
-use quayfs_fs::extents;
+use quayfs_fs::{WriteAt, WriteOptions, extents};
+use quayfs_restart::{Outcome, Requests};
 
 use super::*;
 
@@ -108,4 +109,35 @@ fn no_partial_block_outlives_its_content() {
         check(&fs, &want);
         disk.ends(fs);
     }
+}
+
+/// A request of two records, the first of which a daemon has written that died then.
+#[test]
+fn an_append_that_was_left_goes_on_where_it_was_left() {
+    let disk = Disk::new();
+    let fs = disk.mount("noatime");
+    let ino = file(&fs, ROOT, "f");
+    let begun = b"begun";
+    let more: Vec<u8> = (0..fs.request_max()).map(|i| (i / 5) as u8).collect();
+    let first = fs.request_max() - begun.len();
+    fs.write(ino, 0, begun, false).unwrap();
+    fs.write(ino, begun.len() as u64, &more[..first], false)
+        .unwrap();
+    let requests = Arc::new(Requests::new().unwrap());
+    let left = Outcome {
+        inode: 0,
+        progress: first as u64,
+    };
+    let under_way = requests.begin(8, left);
+    let manner = WriteOptions {
+        append: true,
+        at: WriteAt::End,
+        ..WriteOptions::default()
+    };
+    fs.write_for(ino, begun.len() as u64, &more, manner)
+        .unwrap();
+    drop(under_way);
+    let got = fs.read(ino, 0, 2 * fs.request_max()).unwrap();
+    assert!(got == [begun, &more[..]].concat());
+    disk.ends(fs);
 }
