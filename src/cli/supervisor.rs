@@ -86,6 +86,7 @@ pub fn run(args: &[OsString]) -> Result<(), Failure> {
             Verdict::Later => thread::sleep(LATER_PAUSE),
             Verdict::Over => return Ok(()),
             Verdict::Failed(code) => std::process::exit(code.into()),
+            Verdict::NeverMounted(signal) => end_by(signal),
             Verdict::GiveUp(_) if supervisor.fall_back() => {}
             Verdict::GiveUp(signal) => return Err(give_up(args, signal)),
         }
@@ -96,6 +97,12 @@ pub fn run(args: &[OsString]) -> Result<(), Failure> {
 /// cannot be had nothing changes.
 pub fn keep_small() {
     let _ = disable_transparent_huge_pages(true);
+}
+
+/// Ends as the daemon has: the command that waits for the mount knows no other process, and says how this one ended.
+fn end_by(signal: i32) -> ! {
+    let _ = signal_hook::low_level::emulate_default_handler(signal);
+    std::process::exit(MOUNT_FAILED.into())
 }
 
 /// Says so in the log, since there is no other place.

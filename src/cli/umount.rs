@@ -6,10 +6,12 @@ use quayfs_options::format_size;
 
 use super::args;
 use super::exit::{Failure, MOUNT_FAILED, say, warn};
+use crate::mount::control::Line;
 use crate::mount::server::{Ending, NO_DRAIN, PATIENCE, PROGRESS, Served, Server, ask};
 use crate::mount::superblock::{Elsewhere, Superblock};
 use crate::mount::table::{self, Entry};
 use crate::mount::{AttachError, Place, UnmountMode};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
 use wait::Waited;
@@ -85,6 +87,8 @@ fn unmount(target: &Path, how: How) -> Result<(), String> {
     let served = Served::find(&entry, mode);
     refuse(&served, &entry, mode)?;
     wish(&served, &entry, how)?;
+    // What starts another daemon where this one dies, or is being replaced just now.
+    let supervisor = Line::to(&entry).ok().flatten().and_then(|l| l.process());
     let superblock = Superblock::of(&entry);
     place
         .detach(mode, Some(&entry.device))
@@ -103,7 +107,7 @@ fn unmount(target: &Path, how: How) -> Result<(), String> {
         }
     }
     match served {
-        Served::By(server) => finish(&server, (&entry, &superblock), how),
+        Served::By(server) => finish(&server, supervisor, (&entry, &superblock), how),
         Served::Dead => {
             let why = "its daemon had died: the next mount recovers what was durable by then";
             warn(format_args!("{shown} is unmounted; {why}"));
@@ -199,6 +203,7 @@ fn busy(e: AttachError, served: &Served) -> String {
 /// Waits for the daemon, and says how it has ended.
 fn finish(
     server: &Server,
+    supervisor: Option<OwnedFd>,
     (entry, superblock): (&Entry, &Superblock),
     how: How,
 ) -> Result<(), String> {
@@ -243,7 +248,13 @@ fn finish(
             Ok(())
         }
         Some(Ending::Left(why)) => Err(unclosed(why)),
-        None => judge(entry, mode).map_err(unclosed),
+        None => {
+            // It has left the end to the next one, which says nothing to a process that it does not know of.
+            if let Some(supervisor) = supervisor {
+                wait::until_gone(&supervisor, mode);
+            }
+            judge(entry, mode).map_err(unclosed)
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
     connect, listen, recvmsg, sendmsg, socket_with,
 };
-use rustix::process::{geteuid, getpid};
+use rustix::process::{PidfdFlags, geteuid, getpid, pidfd_open};
 
 use super::server::names;
 use super::superblock;
@@ -93,6 +93,13 @@ impl Line {
             }
         }
         Ok(None)
+    }
+
+    /// The process at the other end, as a descriptor that becomes readable when it ends; `None` if it is gone, or cannot be
+    /// seen from here.
+    pub fn process(&self) -> Option<OwnedFd> {
+        let listener = socket_peercred(&self.0).ok()?;
+        pidfd_open(listener.pid, PidfdFlags::empty()).ok()
     }
 
     /// Sends something. A process that does not listen any more hears nothing.

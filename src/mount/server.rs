@@ -183,6 +183,14 @@ impl Server {
     }
 }
 
+/// Waits for the end of a process, by a descriptor of it, no longer than `patience`; whether it has ended.
+///
+/// # Errors
+/// Those of poll(2).
+pub fn process_ends_within(process: BorrowedFd<'_>, patience: Duration) -> Result<bool, Errno> {
+    wait_for(process, PollFlags::IN, patience)
+}
+
 /// Waits for an event of a descriptor, or its end, no longer than `patience`; whether there was one.
 ///
 /// # Errors

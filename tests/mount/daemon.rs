@@ -941,14 +941,16 @@ fn a_daemon_that_is_killed_while_mounting_leaves_no_mount() {
     fs::write(&helper, script).unwrap();
     fs::set_permissions(&helper, fs::Permissions::from_mode(0o755)).unwrap();
     let path = format!("{}:{path}", helper.parent().unwrap().display());
-    let run: Run = user
-        .command(&["mount", &vol, &mnt, "-o", "norestart"])
-        .env("PATH", path)
-        .capture()
-        .unwrap()
-        .into();
-    assert!(!user.mounted(&mnt), "{run:?}");
-    run.fails(32, "signal: 9");
+    for options in ["norestart", "restart"] {
+        let run: Run = user
+            .command(&["mount", &vol, &mnt, "-o", options])
+            .env("PATH", &path)
+            .capture()
+            .unwrap()
+            .into();
+        assert!(!user.mounted(&mnt), "{options}: {run:?}");
+        run.fails(32, "signal: 9");
+    }
     user.run(&["mount", &vol, &mnt]).ok();
     user.run(&["umount", &mnt]).ok();
 }

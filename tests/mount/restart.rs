@@ -254,6 +254,32 @@ fn daemons_that_die_one_after_the_other_are_given_up() {
     m.fsck();
 }
 
+/// KiB of memory of a process: of pages that it shares its part only.
+fn memory(pid: i32) -> u64 {
+    let all = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
+    let line = all.lines().find_map(|line| line.strip_prefix("Pss:"));
+    let words = line.unwrap().trim().strip_suffix(" kB");
+    words.unwrap().parse().unwrap()
+}
+
+/// The memory that daemons leave to each other is nobody's as long as it is not used, and the supervisor does not use it.
+#[test]
+fn the_supervisor_is_small() {
+    if !can_mount() {
+        return;
+    }
+    for scene in scenes() {
+        let m = Mounted::on(scene, "restart");
+        let supervisor = parent(daemon(&m));
+        for _ in 0..3 {
+            fs::write(m.mnt().join("file"), vec![1; 8 << 20]).unwrap();
+            restart(&m);
+            assert!(memory(supervisor) < 5 << 10, "{} KiB", memory(supervisor));
+        }
+        m.umount();
+    }
+}
+
 #[test]
 fn what_cannot_survive_is_refused_beside_it() {
     if !can_mount() {

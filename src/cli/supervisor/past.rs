@@ -47,6 +47,8 @@ pub(super) enum Verdict {
     Over,
     /// There is no mount, or it is of no use any more.
     Failed(u8),
+    /// There is no mount, since the daemon that was to make it was ended by this signal.
+    NeverMounted(i32),
     /// Another daemon would die like the last one, by this signal.
     GiveUp(i32),
 }
@@ -127,11 +129,14 @@ impl Supervisor {
             Some(code) => return Verdict::Failed(u8::try_from(code).unwrap_or(MOUNT_FAILED)),
             None => {}
         }
-        // After a failure the next one would not know what has failed, and serve what is not there.
-        if !self.mounted || self.failed {
+        let signal = end.status.signal().unwrap_or_default();
+        if !self.mounted {
+            return Verdict::NeverMounted(signal);
+        }
+        // The next one would not know what has failed, and serve what is not there.
+        if self.failed {
             return Verdict::Failed(MOUNT_FAILED);
         }
-        let signal = end.status.signal().unwrap_or_default();
         let verdict = self.past.died(end, signal, now);
         match self.take_new_program() {
             true => Verdict::Again,

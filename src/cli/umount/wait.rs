@@ -2,9 +2,10 @@
 
 use crate::cli::draining::Draining;
 use crate::mount::UnmountMode;
-use crate::mount::server::Server;
+use crate::mount::server::{Server, process_ends_within};
 use procfs::process::Process;
 use rustix::io::Errno;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// How often to look at it.
@@ -57,6 +58,16 @@ pub fn until_end(server: &Server, mode: UnmountMode, quiet: bool) -> Result<Wait
         }
     }
     Ok(Waited::Ended)
+}
+
+/// Waits for the end of a process that has nothing to do but to wait for others; no longer than for one that is stuck.
+pub fn until_gone(process: &OwnedFd, mode: UnmountMode) {
+    let patience = match mode {
+        UnmountMode::Force => STUCK_FORCED,
+        UnmountMode::Normal | UnmountMode::Lazy => STUCK,
+    };
+    // What is not known of it by then the volume says.
+    let _ = process_ends_within(process.as_fd(), patience);
 }
 
 /// What grows while it does anything; the bytes only where this process may see them.

@@ -98,6 +98,36 @@ fn an_end_that_was_asked_for_comes_though_the_daemon_dies() {
     }
 }
 
+/// Nothing is mounted any more, and the daemon dies while it closes the volume: the next one does that, and `umount` waits
+/// for it.
+#[test]
+fn an_unmount_is_well_though_the_daemon_dies() {
+    if !can_mount() {
+        return;
+    }
+    for _ in 0..3 {
+        let m = Mounted::on(Scene::new(), "restart,commit=60");
+        fs::write(m.mnt().join("file"), vec![7; 20 << 20]).unwrap();
+        let last = daemon(&m);
+        let supervisor = parent(last);
+        let mnt = m.mnt();
+        thread::scope(|scope| {
+            let umount = scope.spawn(|| quayfs(["umount".as_ref(), mnt.as_os_str()]));
+            eventually("it is unmounted", || is_empty(&mnt));
+            // It may be done by now.
+            let _ = Command::new("kill")
+                .args(["-KILL", &last.to_string()])
+                .finish();
+            umount.join().unwrap().ok();
+        });
+        assert!(!runs(supervisor));
+        m.fsck();
+        m.mount("rw");
+        assert_eq!(fs::read(m.mnt().join("file")).unwrap(), vec![7; 20 << 20]);
+        m.umount();
+    }
+}
+
 /// `FS_IOC_SHUTDOWN`, as `xfs_io -x -c shutdown` calls it.
 #[test]
 fn a_mount_that_was_shut_down_stays_so() {
