@@ -42,7 +42,7 @@ def arguments():
     parser.add_argument("--fsx", default=FSX, help="the program that `make conformance` installs")
     parser.add_argument("--packages", default="quayfs-journal", help="what of the source tree is built; '': the program")
     parser.add_argument("--pauses", action="store_true", help="how long clients wait, with 100,000 files and 1 GiB staged")
-    parser.add_argument("--pause-options", default="durability=op", help="what to mount with then")
+    parser.add_argument("--media", default="volatile,file", help="and where the region lies then")
     parser.add_argument("--json", help="a file for the summary")
     args = parser.parse_args()
     for name in ("quayfs", "next", "fsx"):
@@ -93,7 +93,7 @@ class Run:
 
 def pauses(args):
     told = {}
-    for medium in ("volatile", "file"):
+    for medium in args.media.split(","):
         counts, facts = measure(args, medium)
         told[medium] = {**counts.told(), **facts}
         print(f"{medium}: {json.dumps(told[medium])}", flush=True)

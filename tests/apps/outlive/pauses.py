@@ -59,7 +59,8 @@ print(longest)
 def measure(args, medium):
     counts = Counts(lives=1)
     rng = random.Random(args.seed)
-    cell = Cell(medium, medium, args.pause_options, size="5G")
+    # As durable as it is there by itself: on a disk it would take hours to fill it otherwise.
+    cell = Cell(medium, medium, "rw", size="5G")
     mount = Mount(args.quayfs, args.dir, cell)
     mount.begin()
     subprocess.run([sys.executable, "-c", FILL, mount.point], check=True)

@@ -527,6 +527,22 @@ def nothing(directory):
     among_deaths(directory, 300, transaction)
 
 
+def appended_once(directory):
+    """Appends of two records each, since they do not begin where a block does, come once, whenever daemons die."""
+    path = os.path.join(directory, "file")
+    fd = filled(path, b"begun", os.O_APPEND)
+
+    def append(turn):
+        more = struct.pack("=Q", turn) * (1 << 17)
+        assert os.write(fd, more) == len(more)
+        size = len(b"begun") + len(more)
+        assert os.fstat(fd).st_size == size, (turn, os.fstat(fd).st_size, size)
+        assert content(path) == b"begun" + more, turn
+        os.ftruncate(fd, len(b"begun"))
+
+    among_deaths(directory, 100, append)
+
+
 def unoffered(directory):
     fd = filled(os.path.join(directory, "file"), b"1")
     for call in (FEATURES, START, COMMIT, ABORT):

@@ -37,6 +37,7 @@ fn what_a_dead_daemon_kept_can_only_be_given_up() {
     ];
     in_ways(CALLS, "outlived", &ways);
     in_ways(CALLS, "among_them", &ways);
+    in_ways(CALLS, "appended_once", &ways);
 }
 
 #[test]
