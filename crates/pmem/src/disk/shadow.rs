@@ -19,6 +19,8 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 
+/// So many pages ahead of the one that is stored again the disk is asked for.
+const AHEAD: usize = 8192;
 /// Pages that share a lock.
 const STRIPES: usize = 64;
 
@@ -116,13 +118,21 @@ impl Shadow {
         );
     }
 
-    /// The ranges that are valid, each within a page, with their content.
-    fn each(&self, len: u64, mut f: impl FnMut(u64, &[u8])) {
+    /// The ranges that are valid, each within a page, with their content. `soon` hears of pages that will come.
+    fn each(&self, len: u64, mut soon: impl FnMut(Range<u64>), mut f: impl FnMut(u64, &[u8])) {
         let mut valid = vec![0; (self.len / PAGE) as usize];
         self.memory.read(self.len, &mut valid);
         let mut content = [0; PAGE as usize];
-        let pages = (0..).zip(valid).filter(|(_, valid)| *valid != 0);
-        for (page, valid) in pages {
+        let pages: Vec<(u64, u8)> = (0..).zip(valid).filter(|(_, valid)| *valid != 0).collect();
+        let mut told = 0;
+        for (n, &(page, valid)) in pages.iter().enumerate() {
+            while told < pages.len().min(n + AHEAD / 2) {
+                let first = pages[told].0;
+                let some = pages[told..].iter().take(AHEAD / 2).zip(first..);
+                let run = some.take_while(|((page, _), next)| page == next).count();
+                soon(first * PAGE..((first + run as u64) * PAGE).min(len));
+                told += run;
+            }
             self.memory.read(page * PAGE, &mut content);
             let mut sector = 0;
             while sector < PAGE / SECTOR {
@@ -154,7 +164,9 @@ impl Disk {
         let shadow = self.shadow.get_or_init(|| shadow);
         let mut bytes = 0;
         if has_content {
-            shadow.each(memory.len() as u64, |off, content| {
+            // A page is read before it is stored to, and each of them alone would take as long as the disk needs for one.
+            let soon = |range: Range<u64>| memory.will_need(range.start, range.end - range.start);
+            shadow.each(memory.len() as u64, soon, |off, content| {
                 let len = content.len() as u64;
                 bytes += len;
                 // A page that left now would be forgotten in the shadow before it has been stored again.
