@@ -239,7 +239,7 @@ man: deps
 HELPERS := mount.quayfs mount.fuse.quayfs umount.quayfs umount.fuse.quayfs fsck.quayfs fsck.fuse.quayfs mkfs.quayfs
 # What users read offline.
 DOCUMENTS := README.md CHANGELOG.md SECURITY.md \
-	$(addprefix docs/,$(addsuffix .md,concepts install terms backends sizing semantics status stats doctor daemon \
+	$(addprefix docs/,$(addsuffix .md,concepts install backends sizing semantics status stats doctor daemon \
 	troubleshooting fsck backup upgrade versions containers nfs performance))
 UNITS := $(wildcard packaging/systemd/*.service packaging/systemd/*.timer packaging/systemd/*.target)
 
