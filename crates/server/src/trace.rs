@@ -164,7 +164,7 @@ fn child(op: &Op<'_>, out: &[u8]) -> u64 {
             | Op::Tmpfile { .. }
     );
     let first = out.first_chunk().filter(|_| names_one);
-    first.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
+    first.map_or(0, |bytes| u64::from_le_bytes(*bytes))
 }
 
 /// How many bytes a good answer is about.

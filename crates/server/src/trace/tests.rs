@@ -57,7 +57,7 @@ fn each_request_is_told_once_to_all_who_watch() {
         args: write,
         data: b"abc",
     };
-    carry_out(&trace, &lookup(b"file"), Ok(()), &9u64.to_ne_bytes());
+    carry_out(&trace, &lookup(b"file"), Ok(()), &9u64.to_le_bytes());
     carry_out(&trace, &request(op, Opcode::Write), Ok(()), &[0; 8]);
     carry_out(&trace, &lookup(&[b'x'; 60]), Err(Errno::new(2)), &[]);
     for number in [one, other] {
