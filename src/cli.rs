@@ -30,6 +30,7 @@ mod supervisor;
 mod tools;
 mod top;
 mod trace;
+mod tune;
 mod turned;
 mod umount;
 mod units;
@@ -112,6 +113,7 @@ fn execute(command: Command) -> Result<u8, Failure> {
         Command::Top(args) => top::run(&args).map(|()| exit::OK),
         Command::Stats(args) => stats::run(&args).map(|()| exit::OK),
         Command::Info(args) => info::run(&args).map(|()| exit::OK),
+        Command::Tune(args) => tune::run(&args).map(|()| exit::OK),
         Command::Restart(args) => restart::run(&args).map(|()| exit::OK),
         Command::Succession(args) => succession::run(&args).map(|()| exit::OK),
         Command::TurnReadOnly(args) => Ok(turned::run(&args)),
@@ -129,6 +131,7 @@ fn fault_code(command: &Command) -> u8 {
         | Command::Scrub(_)
         | Command::Quota(_)
         | Command::Info(_)
+        | Command::Tune(_)
         | Command::Identify(_)
         | Command::Restart(_)
         | Command::Succession(_)

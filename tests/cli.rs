@@ -27,6 +27,7 @@ fn help_teaches() {
         "fsck",
         "scrub",
         "quota",
+        "tune",
         "status",
         "info",
         "restart",
@@ -78,6 +79,10 @@ fn help_teaches() {
         ),
         ("quota", ["--project", "--json", "EDQUOT", "Exit codes: 0"]),
         (
+            "tune",
+            ["--label", "--options", "Examples:", "Exit codes: 0"],
+        ),
+        (
             "restart",
             ["--binary", "--within", "Examples:", "Exit codes: 0"],
         ),
@@ -115,6 +120,7 @@ fn wrong_usage_is_one_line_that_names_the_help() {
         ("stats", 2, "quayfs stats --help"),
         ("stats m --json --openmetrics", 2, "quayfs stats --help"),
         ("doctor --cure", 3, "quayfs doctor --help"),
+        ("tune", 2, "quayfs tune --help"),
     ] {
         quayfs(line.split_whitespace()).fails(code, about);
     }
@@ -438,4 +444,49 @@ fn an_installed_program_has_its_symbols_apart() {
     assert!(!program.exists());
     assert!(debug().is_empty(), "{:?}", debug());
     assert_eq!(named(Path::new(script), ["install"]).code, 2);
+}
+
+#[test]
+fn a_volume_is_tuned() {
+    let scene = Scene::new();
+    let vol = scene.vol();
+    let vol = vol.to_str().unwrap();
+    let shown = quayfs(["tune", vol]).ok();
+    assert!(shown.contains("label           -"), "{shown}");
+    assert!(shown.contains("stored options  -"), "{shown}");
+    let tuned = quayfs(["tune", vol, "-L", "photos", "-o", "commit=30,noatime"]).ok();
+    assert!(tuned.contains("label           photos"), "{tuned}");
+    assert_eq!(quayfs(["tune", vol]).ok(), tuned);
+    let info: Value = serde_json::from_str(&quayfs(["info", vol, "--json"]).ok()).unwrap();
+    assert_eq!(info["label"], "photos");
+    assert_eq!(info["stored_options"], "commit=30,noatime");
+    assert!(quayfs(["info", vol]).ok().contains("commit=30,noatime"));
+    // One of the two at a time; the other stays.
+    quayfs(["tune", vol, "--label", ""]).ok();
+    let info: Value = serde_json::from_str(&quayfs(["info", vol, "--json"]).ok()).unwrap();
+    assert_eq!(
+        (&info["label"], &info["stored_options"]),
+        (&"".into(), &"commit=30,noatime".into())
+    );
+    quayfs(["tune", vol, "--options", ""]).ok();
+    assert!(!quayfs(["info", vol]).ok().contains("stored"));
+    assert!(quayfs(["fsck", vol]).ok().contains("no damage"));
+    for (option, value, about) in [
+        ("-L", &"x".repeat(65)[..], "at most 64 bytes, this has 65"),
+        (
+            "-o",
+            &"noatime,".repeat(129),
+            "at most 1024 bytes, this has 1032",
+        ),
+        ("-o", "turbo", "unknown mount option `turbo`"),
+        ("-o", "commit=0", "`commit` cannot be `0`"),
+        ("-o", "noatime,allow_other", "not who may use it"),
+        ("-o", "data=ordered,durability=op", "contradict"),
+    ] {
+        quayfs(["tune", vol, option, value]).fails(2, about);
+    }
+    let held = Volume::open(&scene.vol(), Access::ReadOnly, Duration::ZERO).unwrap();
+    quayfs(["tune", vol, "-L", "x"]).fails(1, "in use");
+    drop(held);
+    quayfs(["tune", "/no/such/volume"]).fails(1, "/no/such/volume");
 }

@@ -1,8 +1,10 @@
 //! The command line as clap sees it, and the help that teaches it.
 
+mod changing;
 mod mkfs;
 mod watching;
 
+pub use changing::Tune;
 pub use mkfs::Mkfs;
 pub use watching::{Doctor, Info, Stats, Status, Top, Trace};
 
@@ -65,6 +67,8 @@ pub enum Command {
     Doctor(Doctor),
     /// Show what a volume is.
     Info(Info),
+    /// Change the label of a volume and the mount options that it keeps.
+    Tune(Tune),
     /// Replace the daemon of a mount, for instance by a newer one, while the mount is in use.
     Restart(Restart),
     /// Say what this program can take over from another one, for that one.
@@ -198,6 +202,8 @@ Options after -o, separated by commas:
   ablation=KEY:VALUE         for measurements, without one mechanism: staging:central, checkpoint:swap,
                              checkpoint:inplace, checkpoint:double, locking:file, nodelog:ssd,
                              workers:1, messages:all
+
+What a volume keeps (`quayfs tune`) holds unless something is said here about the same thing.
 
 Examples:
   quayfs mount /srv/vol /mnt/q

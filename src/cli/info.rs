@@ -69,13 +69,13 @@ fn live(entry: &Entry) -> Result<Value, Failure> {
 fn at_rest(path: &Path, volume: &Volume) -> Value {
     let config = volume.config();
     let g = &config.geometry;
-    let label = String::from_utf8_lossy(&config.label);
     json!({
         "volume": path.to_string_lossy(),
         "mountpoint": null,
         "uuid": uuid::Uuid::from_bytes(config.uuid).to_string(),
-        "label": label.trim_end_matches('\0'),
+        "label": config.label(),
         "created": config.created,
+        "stored_options": config.options(),
         "backend": volume.region().backend().to_string(),
         "device": volume.device().describe(),
         "pmem_bytes": g.pmem_len,
@@ -88,7 +88,7 @@ fn at_rest(path: &Path, volume: &Volume) -> Value {
 }
 
 /// What people are told, in this order; `--json` has all.
-const SHOWN: [&str; 19] = [
+const SHOWN: [&str; 20] = [
     "volume",
     "mountpoint",
     "uuid",
@@ -98,6 +98,7 @@ const SHOWN: [&str; 19] = [
     "device",
     "durability",
     "options",
+    "stored_options",
     "transport",
     "pmem_bytes",
     "data_bytes",

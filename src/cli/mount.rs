@@ -4,9 +4,9 @@
 //! exist. It answers once on its standard output, and opens the log by itself, so that it can put it aside and open it
 //! anew.
 
-use quayfs_fs::volume::locate;
+use quayfs_fs::volume::{config_of, locate};
 use quayfs_options::remount::{Live, Remount};
-use quayfs_options::{Durability, MountOptions};
+use quayfs_options::{Durability, MountOptions, stored};
 
 use super::args;
 use super::daemon::{self, Job};
@@ -29,9 +29,13 @@ use std::process::{Command, Stdio};
 /// Runs `quayfs mount`.
 pub fn run(args: args::Mount) -> Result<(), Failure> {
     let words: Vec<&str> = args.options.iter().map(String::as_str).collect();
-    let options = MountOptions::parse(&words).map_err(Failure::with(MOUNT_USAGE))?;
+    let mut options = MountOptions::parse(&words).map_err(Failure::with(MOUNT_USAGE))?;
     if options.remount {
         return remount(&args.mountpoint, &words);
+    }
+    // A daemon that was started for a mount has been told all of them.
+    if !args.daemon {
+        options = above_stored(&args.volume, &words, options)?;
     }
     let asked = args.log_file.as_deref();
     let may_go_on = options.ends_with_daemon().is_none();
@@ -83,6 +87,7 @@ pub fn helper(call: &Call) -> Result<(), Failure> {
         ));
         return Ok(());
     }
+    let options = above_stored(volume, &call.known_words()?, options)?;
     let job = job(volume, target, options, None)?;
     if call.fake {
         return Ok(());
@@ -92,6 +97,24 @@ pub fn helper(call: &Call) -> Result<(), Failure> {
         say(report);
     }
     Ok(())
+}
+
+/// What is asked for, with what the volume keeps below it. One that cannot be looked at keeps nothing: the mount says what
+/// is wrong with it.
+fn above_stored(
+    volume: &Path,
+    words: &[&str],
+    asked: MountOptions,
+) -> Result<MountOptions, Failure> {
+    let kept = config_of(volume).map_or_else(|_| String::new(), |config| config.options());
+    if kept.is_empty() {
+        return Ok(asked);
+    }
+    stored::below(&kept, words).map_err(|e| {
+        let kept = quayfs_shown::text(&kept);
+        let why = format_args!("{e} (the volume keeps `{kept}`, which `quayfs tune` changes)");
+        Failure::new(MOUNT_USAGE, why)
+    })
 }
 
 /// The mount point, if the volume is mounted there, by its daemon's own word. `mount -a` asks again for what the mount

@@ -17,6 +17,7 @@ mod model;
 mod repair;
 mod scrub;
 mod space;
+mod table;
 mod tangle;
 mod threads;
 mod times;

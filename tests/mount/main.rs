@@ -26,4 +26,5 @@ mod scrub_mount;
 mod semantics;
 mod shown;
 mod trace;
+mod tune;
 mod umount;

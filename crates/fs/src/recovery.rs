@@ -244,6 +244,9 @@ impl<'v> Recovery<'v> {
         if !lenient && EpochWord::decode(epoch, salt).is_some_and(|e| e.repairing) {
             return Err(MountError::Repairing);
         }
+        if !lenient {
+            volume.settle_config().map_err(FsError::from)?;
+        }
         Ok(Self {
             volume,
             options,

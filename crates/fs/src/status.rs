@@ -60,6 +60,8 @@ pub struct Status {
     pub last_pause_ms: Option<u64>,
     /// All options in effect.
     pub options: String,
+    /// Those that the volume keeps, which hold where the mount did not say otherwise.
+    pub stored_options: String,
     /// Nothing may be changed.
     pub read_only: bool,
     /// Why that is so, if it was not asked for: a failure, or a medium that is write-protected.
@@ -153,8 +155,6 @@ impl Fs {
     pub fn status(&self) -> Status {
         let e = &self.e;
         let j = e.journal.stats();
-        let label = &e.config.label;
-        let end = label.iter().position(|b| *b == 0).unwrap_or(label.len());
         let s = self.statfs();
         let before = self.volume.predecessor();
         let pause = before.and_then(|b| b.pause.get());
@@ -170,7 +170,7 @@ impl Fs {
             log: self.log.get().map(|path| path.display().to_string()),
             volume: self.volume.path().display().to_string(),
             uuid: uuid_text(e.config.uuid),
-            label: String::from_utf8_lossy(&label[..end]).into_owned(),
+            label: e.config.label(),
             created: e.config.created,
             buffers: e.config.geometry.buffers,
             inodes: e.config.geometry.inodes(),
@@ -183,6 +183,7 @@ impl Fs {
             last_death: before.map(|b| b.cause.clone()),
             last_pause_ms: pause.map(|p| p.as_millis() as u64),
             options: e.options.to_string(),
+            stored_options: e.config.options(),
             read_only: e.is_read_only(),
             read_only_reason: e.failure().or(self.volume.protected()).map(str::to_string),
             shut_down: self.alive().is_err(),

@@ -6,6 +6,7 @@ mod exposure;
 mod glance;
 mod pair;
 mod parts;
+mod table;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use quayfs_restart::Postings;
 
 pub use error::VolumeError;
 pub use exposure::{exposure, is_only_readable};
-pub use glance::{Glance, Left, glance};
+pub use glance::{Glance, Left, config_of, glance};
 use pair::{check_features, check_pair, read_config};
 pub use parts::{Place, in_the_way, is_device_path, locate};
 
@@ -287,6 +288,34 @@ impl Volume {
     /// The identity of the volume.
     pub fn config(&self) -> &ConfigTable {
         &self.config
+    }
+
+    /// Changes what the configuration table says, and counts that as one change. It must go on describing what the media
+    /// hold. Durable when it returns; a crash before that leaves the old table or the new one. What this thread has stored
+    /// before is durable when the new one counts.
+    ///
+    /// # Errors
+    /// [`PmemError`] of drains: then either counts, and this is the old one.
+    ///
+    /// # Panics
+    /// If the volume was opened for reading only.
+    pub fn change_config(
+        &mut self,
+        change: impl FnOnce(&mut ConfigTable),
+    ) -> Result<(), PmemError> {
+        assert_eq!(self.access, Access::ReadWrite, "opened for writing");
+        let mut new = self.config.clone();
+        change(&mut new);
+        new.changes += 1;
+        table::replace(&self.region, &new)?;
+        self.config = new;
+        Ok(())
+    }
+
+    /// Makes equal what a crash in [`Volume::change_config`] may have left different, and writes a damaged copy of the
+    /// table again.
+    pub(crate) fn settle_config(&self) -> Result<(), PmemError> {
+        table::settle(&self.region)
     }
 
     /// The pmem region.

@@ -17,6 +17,8 @@ pub const VERSION: u32 = 1;
 pub const COPIES: [u64; 2] = [0, BLOCK as u64];
 /// Longest volume label in bytes.
 pub const LABEL_MAX: usize = 64;
+/// Longest list of stored mount options in bytes.
+pub const OPTIONS_MAX: usize = 1024;
 
 /// Features that an unaware implementation may ignore.
 pub const COMPAT_KNOWN: u64 = 0;
@@ -35,8 +37,8 @@ pub const FEATURE_PIPELINE: u64 = 4;
 /// Incompatible: there is a batch log, and what it has is to be put where it belongs before anything else is read.
 pub const FEATURE_BATCHES: u64 = 8;
 
-/// The configuration table: which volume it is and where its areas lie. It is written by `mkfs`
-/// only, so its two copies are equal unless one is damaged.
+/// The configuration table: which volume it is and where its areas lie. `mkfs` writes it, and what changes the volume as
+/// a whole; the first intact one of its two copies counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigTable {
     /// Volume UUID.
@@ -51,6 +53,10 @@ pub struct ConfigTable {
     pub label: [u8; LABEL_MAX],
     /// Key of the hash that orders directories.
     pub hash_key: [u64; 2],
+    /// How often the table has been changed since `mkfs`.
+    pub changes: u64,
+    /// Mount options that hold unless a mount says otherwise, UTF-8, padded with zeros.
+    pub options: [u8; OPTIONS_MAX],
     /// Areas.
     pub geometry: Geometry,
 }
@@ -74,8 +80,30 @@ pub enum ConfigError {
 
 const OFF_CRC: usize = BLOCK - 4;
 const OFF_FIELDS: usize = 256;
+const OFF_CHANGES: usize = 160;
+const OFF_OPTIONS: usize = 1024;
 
 impl ConfigTable {
+    /// The label as text.
+    pub fn label(&self) -> String {
+        text(&self.label)
+    }
+
+    /// Takes a label; `false` if it is too long, and then nothing has changed.
+    pub fn set_label(&mut self, label: &str) -> bool {
+        set_text(&mut self.label, label)
+    }
+
+    /// The stored mount options, with commas between them.
+    pub fn options(&self) -> String {
+        text(&self.options)
+    }
+
+    /// Takes stored mount options; `false` if they are too long, and then nothing has changed.
+    pub fn set_options(&mut self, options: &str) -> bool {
+        set_text(&mut self.options, options)
+    }
+
     /// A number that depends on the volume only; part of every checksum, so that structures of
     /// another volume never validate.
     pub fn salt(&self) -> u64 {
@@ -96,6 +124,8 @@ impl ConfigTable {
         b[80..80 + LABEL_MAX].copy_from_slice(&self.label);
         put_u64(&mut b, 144, self.hash_key[0]);
         put_u64(&mut b, 152, self.hash_key[1]);
+        put_u64(&mut b, OFF_CHANGES, self.changes);
+        b[OFF_OPTIONS..OFF_OPTIONS + OPTIONS_MAX].copy_from_slice(&self.options);
         for (i, f) in self.geometry.fields().iter().enumerate() {
             put_u64(&mut b, OFF_FIELDS + 8 * i, *f);
         }
@@ -131,13 +161,32 @@ impl ConfigTable {
             created: get_u64(b, 72),
             label: [0; LABEL_MAX],
             hash_key: [get_u64(b, 144), get_u64(b, 152)],
+            changes: get_u64(b, OFF_CHANGES),
+            options: [0; OPTIONS_MAX],
             geometry,
         };
         t.uuid.copy_from_slice(&b[16..32]);
         t.data_uuid.copy_from_slice(&b[32..48]);
         t.label.copy_from_slice(&b[80..80 + LABEL_MAX]);
+        t.options
+            .copy_from_slice(&b[OFF_OPTIONS..OFF_OPTIONS + OPTIONS_MAX]);
         Ok(t)
     }
+}
+
+/// What is in front of the zeros.
+fn text(field: &[u8]) -> String {
+    let end = field.iter().position(|b| *b == 0).unwrap_or(field.len());
+    String::from_utf8_lossy(&field[..end]).into_owned()
+}
+
+fn set_text(field: &mut [u8], text: &str) -> bool {
+    if text.len() > field.len() {
+        return false;
+    }
+    field.fill(0);
+    field[..text.len()].copy_from_slice(text.as_bytes());
+    true
 }
 
 /// The header in block 0 of the data device.
@@ -200,8 +249,24 @@ mod tests {
             created: 1,
             label: [0; LABEL_MAX],
             hash_key: [1, 2],
+            changes: 3,
+            options: [0; OPTIONS_MAX],
             geometry: g,
         }
+    }
+
+    #[test]
+    fn labels_and_options_are_taken_whole_or_not_at_all() {
+        let mut t = table(Geometry::compute(64 << 20, 1 << 30, 2).unwrap());
+        assert!(t.set_label("möwe") && t.set_options("commit=30,noatime"));
+        let t2 = ConfigTable::decode(&t.encode()).unwrap();
+        assert_eq!(t2.label(), "möwe");
+        assert_eq!(t2.options(), "commit=30,noatime");
+        assert!(t.set_label(&"x".repeat(LABEL_MAX)));
+        assert!(!t.set_label(&"x".repeat(LABEL_MAX + 1)));
+        assert!(!t.set_options(&"x".repeat(OPTIONS_MAX + 1)));
+        assert_eq!((t.label().len(), t.options()), (LABEL_MAX, t2.options()));
+        assert!(t.set_label("") && t.label().is_empty());
     }
 
     proptest! {

@@ -11,7 +11,7 @@ use quayfs_fs::recovery::{batch_log, journal_geometry, ppt_geometry};
 use quayfs_journal::{Durability, Journal};
 use quayfs_layout::config::{
     COPIES, ConfigTable, DataHeader, FEATURE_BATCHES, FEATURE_PIPELINE, FEATURE_PROPOSALS,
-    FEATURE_QUOTA, LABEL_MAX,
+    FEATURE_QUOTA, LABEL_MAX, OPTIONS_MAX,
 };
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::inode::{self, Inode, ROOT, S_IFDIR};
@@ -144,6 +144,8 @@ pub(super) fn prepare(
             .map_or(0, |d| d.as_secs()),
         label: name,
         hash_key: identity.hash_key,
+        changes: 0,
+        options: [0; OPTIONS_MAX],
         geometry,
     };
     let (g, salt) = (geometry, config.salt());

@@ -13,6 +13,7 @@ mod parse;
 pub mod remount;
 mod restart;
 mod size;
+pub mod stored;
 #[cfg(test)]
 mod tests;
 

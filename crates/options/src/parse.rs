@@ -34,11 +34,7 @@ impl MountOptions {
     /// Reads the values of any number of `-o` arguments, each a list separated by commas. Empty
     /// elements are skipped. Unknown options, impossible values and contradictions are errors.
     pub fn parse(lists: &[&str]) -> Result<Self, OptionError> {
-        let words: Vec<&str> = lists
-            .iter()
-            .flat_map(|l| l.split(','))
-            .filter(|w| !w.is_empty())
-            .collect();
+        let words = words(lists);
         let mut parser = Parser {
             remount: words.contains(&"remount"),
             ..Parser::default()
@@ -48,6 +44,12 @@ impl MountOptions {
         }
         parser.finish()
     }
+}
+
+/// The elements of lists that are separated by commas.
+pub(super) fn words<'a>(lists: &[&'a str]) -> Vec<&'a str> {
+    let all = lists.iter().flat_map(|l| l.split(','));
+    all.filter(|w| !w.is_empty()).collect()
 }
 
 #[derive(Default)]

@@ -71,6 +71,24 @@ pub fn glance(path: &Path) -> Result<Glance, VolumeError> {
     })
 }
 
+/// The configuration table of the volume at a path, which may be in use. Nothing else is looked at.
+///
+/// # Errors
+/// There is no volume, or it cannot be read.
+pub fn config_of(path: &Path) -> Result<ConfigTable, VolumeError> {
+    let place = locate(path)?;
+    let options = MapOptions {
+        read_only: true,
+        len: place.region_len,
+        ..MapOptions::default()
+    };
+    let region = Region::open(&place.pmem, options)?;
+    read_config(&region)?.map_err(|why| VolumeError::Config {
+        path: place.pmem,
+        why,
+    })
+}
+
 fn left(region: &Region, config: &ConfigTable) -> Result<Option<Left>, PmemError> {
     let (off, salt) = (config.geometry.jsb_off, config.salt());
     let mut page = region.peek(off, JSB_BYTES as u64)?;

@@ -3,7 +3,7 @@
 use quayfs_layout::BLOCK;
 use quayfs_layout::bytes::put_u32;
 use quayfs_layout::checksum::crc32c;
-use quayfs_layout::config::{ConfigTable, DataHeader, LABEL_MAX};
+use quayfs_layout::config::{ConfigTable, DataHeader, LABEL_MAX, OPTIONS_MAX};
 use quayfs_layout::geometry::{BUFFERS_MAX, Geometry};
 
 use super::Seen;
@@ -17,6 +17,8 @@ fn table(geometry: Geometry) -> ConfigTable {
         created: 0,
         label: [0; LABEL_MAX],
         hash_key: [3, 4],
+        changes: 5,
+        options: [0; OPTIONS_MAX],
         geometry,
     }
 }

@@ -1,0 +1,67 @@
+//! `quayfs tune`: what a volume says of itself, and how it is to be mounted.
+
+use quayfs_fs::volume::{Access, Volume, config_of};
+use quayfs_layout::config::{ConfigTable, LABEL_MAX, OPTIONS_MAX};
+use quayfs_options::stored;
+
+use super::args;
+use super::exit::{FAILED, Failure, USAGE, say};
+use super::unopened::{unopened, unreached};
+use crate::mount::table;
+use std::time::Duration;
+
+/// Changes what is asked for, or shows what is so.
+pub fn run(args: &args::Tune) -> Result<(), Failure> {
+    let path = table::resolve(&args.volume).map_err(|e| unreached(FAILED, &args.volume, &e))?;
+    if args.label.is_none() && args.options.is_none() {
+        say(listing(&config_of(&path).map_err(unopened(FAILED))?));
+        return Ok(());
+    }
+    check(args)?;
+    let mut volume =
+        Volume::open(&path, Access::ReadWrite, Duration::ZERO).map_err(unopened(FAILED))?;
+    volume
+        .change_config(|config| {
+            // Their lengths have been checked.
+            if let Some(label) = &args.label {
+                config.set_label(label);
+            }
+            if let Some(options) = &args.options {
+                config.set_options(options);
+            }
+        })
+        .map_err(Failure::with(FAILED))?;
+    say(listing(volume.config()));
+    Ok(())
+}
+
+fn check(args: &args::Tune) -> Result<(), Failure> {
+    let too_long = |what, most: usize, len: usize| {
+        Failure::new(
+            USAGE,
+            format_args!("{what} at most {most} bytes, this has {len}"),
+        )
+    };
+    if let Some(label) = args.label.as_ref().filter(|label| label.len() > LABEL_MAX) {
+        return Err(too_long("a label has", LABEL_MAX, label.len()));
+    }
+    let Some(options) = &args.options else {
+        return Ok(());
+    };
+    if options.len() > OPTIONS_MAX {
+        return Err(too_long("stored options have", OPTIONS_MAX, options.len()));
+    }
+    stored::check(options).map_err(Failure::with(USAGE))
+}
+
+fn listing(config: &ConfigTable) -> String {
+    let shown = |text: String| match text.is_empty() {
+        true => "-".into(),
+        false => quayfs_shown::text(&text),
+    };
+    format!(
+        "label           {}\nstored options  {}",
+        shown(config.label()),
+        shown(config.options())
+    )
+}
