@@ -8,6 +8,7 @@ mod confine;
 mod daemon;
 mod doctor;
 mod draining;
+mod dump;
 mod ending;
 mod exit;
 mod fsck;
@@ -113,6 +114,7 @@ fn execute(command: Command) -> Result<u8, Failure> {
         Command::Top(args) => top::run(&args).map(|()| exit::OK),
         Command::Stats(args) => stats::run(&args).map(|()| exit::OK),
         Command::Info(args) => info::run(&args).map(|()| exit::OK),
+        Command::Dump(args) => dump::run(&args).map(|()| exit::OK),
         Command::Tune(args) => tune::run(&args).map(|()| exit::OK),
         Command::Restart(args) => restart::run(&args).map(|()| exit::OK),
         Command::Succession(args) => succession::run(&args).map(|()| exit::OK),
@@ -131,6 +133,7 @@ fn fault_code(command: &Command) -> u8 {
         | Command::Scrub(_)
         | Command::Quota(_)
         | Command::Info(_)
+        | Command::Dump(_)
         | Command::Tune(_)
         | Command::Identify(_)
         | Command::Restart(_)

@@ -28,6 +28,7 @@ fn help_teaches() {
         "scrub",
         "quota",
         "tune",
+        "dump",
         "status",
         "info",
         "restart",
@@ -79,6 +80,10 @@ fn help_teaches() {
         ),
         ("quota", ["--project", "--json", "EDQUOT", "Exit codes: 0"]),
         (
+            "dump",
+            ["page-table", "--first", "Examples:", "Exit codes: 0"],
+        ),
+        (
             "tune",
             ["--label", "--options", "Examples:", "Exit codes: 0"],
         ),
@@ -121,6 +126,10 @@ fn wrong_usage_is_one_line_that_names_the_help() {
         ("stats m --json --openmetrics", 2, "quayfs stats --help"),
         ("doctor --cure", 3, "quayfs doctor --help"),
         ("tune", 2, "quayfs tune --help"),
+        ("dump", 2, "quayfs dump --help"),
+        ("dump v everything", 2, "quayfs dump --help"),
+        ("dump v inode", 2, "which one?"),
+        ("dump v free 3", 2, "have a number"),
     ] {
         quayfs(line.split_whitespace()).fails(code, about);
     }
@@ -489,4 +498,51 @@ fn a_volume_is_tuned() {
     quayfs(["tune", vol, "-L", "x"]).fails(1, "in use");
     drop(held);
     quayfs(["tune", "/no/such/volume"]).fails(1, "/no/such/volume");
+}
+
+#[test]
+fn structures_are_dumped() {
+    let scene = Scene::new();
+    let vol = scene.vol();
+    let vol = vol.to_str().unwrap();
+    let shown = quayfs(["dump", vol]).ok();
+    for words in ["configuration:", "geometry:", "  jsb_off", "journal:"] {
+        assert!(shown.contains(words), "{words}: {shown}");
+    }
+    for structure in [
+        "records",
+        "slots",
+        "batches",
+        "table-log",
+        "page-table",
+        "nodes",
+        "free",
+    ] {
+        quayfs(["dump", vol, structure]).ok();
+    }
+    let dumped = |args: &[&str]| -> Value {
+        let run = quayfs([&["dump", vol, "--json"][..], args].concat());
+        serde_json::from_str(&run.ok()).unwrap()
+    };
+    let root = dumped(&["inode", "1"]);
+    assert_eq!(
+        (&root["mode"], &root["links"]),
+        (&"040755".into(), &2.into())
+    );
+    assert_eq!(dumped(&["directory", "1"])["entries"], 0);
+    let table = dumped(&["page-table", "--first", "10", "--lines", "1"]);
+    assert_eq!(table["entries"][0]["lbn"], 10);
+    let node = dumped(&["nodes", "--lines", "1"]);
+    let id = node["nodes"][0]["node"].to_string();
+    assert_eq!(node["next"].as_u64().map(|next| next > 0), Some(true));
+    assert_eq!(dumped(&["node", &id])["kind"], node["nodes"][0]["kind"]);
+    // Damage, and both ways to be of no use.
+    let pmem = scene.vol().join("pmem");
+    let pmem = std::fs::File::options().write(true).open(pmem).unwrap();
+    pmem.write_all_at(&[0xff; 64], 512).unwrap();
+    assert!(quayfs(["dump", vol]).ok().contains("checksum mismatch"));
+    let held = Volume::open(&scene.vol(), Access::ReadWrite, Duration::ZERO).unwrap();
+    quayfs(["dump", vol]).fails(1, "in use");
+    drop(held);
+    quayfs(["dump", "/no/such/volume"]).fails(1, "/no/such/volume");
 }

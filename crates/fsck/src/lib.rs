@@ -23,12 +23,15 @@
 //! | `quotas` | what projects have |
 //! | `links` | link counts, parents, reachability |
 //! | `blocks` | the permutation, staged blocks, content |
+//!
+//! [`dump`] shows what the structures hold, and judges nothing.
 
 mod bitmaps;
 mod bitset;
 mod blobs;
 mod blocks;
 mod dirs;
+pub mod dump;
 mod extents;
 mod inodes;
 mod intents;

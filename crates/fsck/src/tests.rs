@@ -2,6 +2,7 @@
 //! that names the damage.
 
 mod crowd;
+mod dumps;
 mod engine;
 mod metadata;
 mod mounts;

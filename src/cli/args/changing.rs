@@ -1,6 +1,6 @@
 //! Arguments of the commands that change a volume as a whole.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
 const TUNE_HELP: &str = "\
@@ -31,4 +31,79 @@ pub struct Tune {
     /// Mount options that the volume keeps, at most 1024 bytes, in place of those that it has.
     #[arg(short = 'o', long, value_name = "OPT,...")]
     pub options: Option<String>,
+}
+
+const DUMP_HELP: &str = "\
+Structures:
+  superblock         which volume it is, where its areas lie, the words of the journal (the default)
+  records            records that are not digested, with what they change
+  slots              blocks that are staged
+  batches            heads of the batch log, and batches that a replay would apply
+  table-log          the page-table log, and what an unfinished transaction would put back
+  page-table         where each block is, a line for each run of blocks
+  nodes              the node address table, with what each page is
+  node N             a page of metadata, by its node id
+  inode N            an inode, by its number (ls -i), with its extents or its target
+  directory N        the entries of a directory, by its inode number
+  free               free blocks, inodes, node ids and node pages
+
+Nothing is changed. The volume must not be mounted. Logs are shown as they lie on the media, the rest as the next mount
+would find it. What is damaged is said where it would be; `quayfs fsck` lists all that is.
+
+Examples:
+  quayfs dump /srv/vol
+  quayfs dump /srv/vol inode 1
+  quayfs dump /srv/vol page-table --first 100000 --lines 20
+  quayfs dump /srv/vol nodes --lines 1000000 --json | jq '.nodes[] | select(.kind == \"damaged\")'
+
+Exit codes: 0 shown, 1 failed, 2 wrong usage.";
+
+/// Arguments of `dump`.
+#[derive(Debug, Args)]
+#[command(after_help = DUMP_HELP)]
+pub struct Dump {
+    /// What `mkfs` made a volume; it must not be mounted.
+    pub volume: PathBuf,
+    /// Which structure (see below).
+    #[arg(value_enum, default_value = "superblock", hide_possible_values = true)]
+    pub structure: Kind,
+    /// Which node, inode or directory.
+    #[arg(value_name = "N")]
+    pub number: Option<u64>,
+    /// Where to begin in a long list: an LBN, a node id, a number of a record, batch or entry.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub first: u64,
+    /// Most lines of a long list; if there would be more, `next` says where to go on.
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..))]
+    pub lines: u64,
+    /// Print one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A kind of structure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Kind {
+    /// Which volume it is, and in which state.
+    Superblock,
+    /// Records that are not digested.
+    Records,
+    /// Blocks that are staged.
+    Slots,
+    /// The batch log.
+    Batches,
+    /// The page-table log.
+    TableLog,
+    /// Where each block is.
+    PageTable,
+    /// The node address table.
+    Nodes,
+    /// A page of metadata.
+    Node,
+    /// An inode.
+    Inode,
+    /// The entries of a directory.
+    Directory,
+    /// What is free.
+    Free,
 }

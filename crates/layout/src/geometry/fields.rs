@@ -45,6 +45,48 @@ impl Geometry {
         ]
     }
 
+    /// All numbers, with the names that docs/internals/format.md gives them.
+    pub fn named(&self) -> [(&'static str, u64); FIELDS] {
+        const NAMES: [&str; FIELDS] = [
+            "pmem_len",
+            "data_blocks",
+            "data_start",
+            "mirror_start",
+            "mirror_blocks",
+            "blocks",
+            "spare",
+            "jsb_off",
+            "l2p_map_off",
+            "l2p_crc_off",
+            "l2p_log_off",
+            "l2p_lane_bytes",
+            "l2p_lanes",
+            "buffers",
+            "lane_off",
+            "lane_bytes",
+            "slot_hdr_off",
+            "slot_data_off",
+            "slots_per_buffer",
+            "nat_off",
+            "nat_entries",
+            "node_off",
+            "node_pages",
+            "intent_base",
+            "intent_pages",
+            "lbn_bitmap_base",
+            "ino_bitmap_base",
+            "dyn_bitmap_base",
+            "inode_base",
+            "dyn_base",
+            "quota_base",
+            "quota_pages",
+            "batch_log_off",
+            "batch_log_bytes",
+        ];
+        let fields = self.fields();
+        std::array::from_fn(|i| (NAMES[i], fields[i]))
+    }
+
     pub(crate) fn from_fields(f: &[u64; FIELDS]) -> Self {
         Self {
             pmem_len: f[0],
