@@ -22,6 +22,7 @@ mod mkfs;
 mod mount;
 mod progress;
 mod quota;
+mod resize;
 mod restart;
 mod scrub;
 mod stats;
@@ -115,6 +116,7 @@ fn execute(command: Command) -> Result<u8, Failure> {
         Command::Stats(args) => stats::run(&args).map(|()| exit::OK),
         Command::Info(args) => info::run(&args).map(|()| exit::OK),
         Command::Dump(args) => dump::run(&args).map(|()| exit::OK),
+        Command::Resize(args) => resize::run(&args).map(|()| exit::OK),
         Command::Tune(args) => tune::run(&args).map(|()| exit::OK),
         Command::Restart(args) => restart::run(&args).map(|()| exit::OK),
         Command::Succession(args) => succession::run(&args).map(|()| exit::OK),
@@ -134,6 +136,7 @@ fn fault_code(command: &Command) -> u8 {
         | Command::Quota(_)
         | Command::Info(_)
         | Command::Dump(_)
+        | Command::Resize(_)
         | Command::Tune(_)
         | Command::Identify(_)
         | Command::Restart(_)

@@ -28,6 +28,7 @@ fn help_teaches() {
         "scrub",
         "quota",
         "tune",
+        "resize",
         "dump",
         "status",
         "info",
@@ -84,6 +85,10 @@ fn help_teaches() {
             ["page-table", "--first", "Examples:", "Exit codes: 0"],
         ),
         (
+            "resize",
+            ["--data", "unmounted", "Examples:", "Exit codes: 0"],
+        ),
+        (
             "tune",
             ["--label", "--options", "Examples:", "Exit codes: 0"],
         ),
@@ -126,6 +131,8 @@ fn wrong_usage_is_one_line_that_names_the_help() {
         ("stats m --json --openmetrics", 2, "quayfs stats --help"),
         ("doctor --cure", 3, "quayfs doctor --help"),
         ("tune", 2, "quayfs tune --help"),
+        ("resize v", 2, "quayfs resize --help"),
+        ("resize v --data 1X", 2, "powers of 1024"),
         ("dump", 2, "quayfs dump --help"),
         ("dump v everything", 2, "quayfs dump --help"),
         ("dump v inode", 2, "which one?"),
@@ -545,4 +552,112 @@ fn structures_are_dumped() {
     quayfs(["dump", vol]).fails(1, "in use");
     drop(held);
     quayfs(["dump", "/no/such/volume"]).fails(1, "/no/such/volume");
+}
+
+#[test]
+fn data_get_more_and_less_room() {
+    let scene = Scene::new();
+    let vol = scene.vol();
+    let vol = vol.to_str().unwrap();
+    let data = || std::fs::metadata(scene.vol().join("data")).unwrap().len();
+    let info = || -> Value { serde_json::from_str(&quayfs(["info", vol, "--json"]).ok()).unwrap() };
+    let room = info()["capacity_bytes"].as_u64().unwrap();
+    let told = quayfs(["resize", vol, "--data", "192M"]).ok();
+    assert!(
+        told.contains("data device  192 MiB, before 128 MiB"),
+        "{told}"
+    );
+    assert_eq!(
+        (data(), &info()["data_bytes"]),
+        (192 << 20, &(192 << 20).into())
+    );
+    // All of what is more, but for the spare pool, which is a 64th.
+    let more = info()["capacity_bytes"].as_u64().unwrap() - room;
+    assert_eq!(more, (64 << 20) / 64 * 63);
+    assert!(quayfs(["fsck", "--data", vol]).ok().contains("no damage"));
+    let again = quayfs(["resize", vol, "--data", "192M"]).ok();
+    assert!(again.contains("192 MiB, as before"), "{again}");
+    quayfs(["resize", vol, "--data", "1T"]).fails(1, "mkfs --pmem-size");
+    quayfs(["resize", vol, "--data", "1M"]).fails(1, "too few");
+    assert_eq!(data(), 192 << 20);
+    let told = quayfs(["resize", vol, "--data", "64M"]).ok();
+    assert!(
+        told.contains("data device  64 MiB, before 192 MiB"),
+        "{told}"
+    );
+    assert_eq!(data(), 64 << 20);
+    // A file that was made longer by hand.
+    let file = std::fs::File::options()
+        .write(true)
+        .open(scene.vol().join("data"));
+    file.unwrap().set_len(100 << 20).unwrap();
+    quayfs(["resize", vol, "--data", "max"]).ok();
+    assert_eq!(info()["data_bytes"], 100 << 20);
+    assert!(quayfs(["fsck", vol]).ok().contains("no damage"));
+    let held = Volume::open(&scene.vol(), Access::ReadOnly, Duration::ZERO).unwrap();
+    quayfs(["resize", vol, "--data", "128M"]).fails(1, "in use");
+    drop(held);
+    quayfs(["resize", "/no/such/volume", "--data", "1G"]).fails(1, "/no/such/volume");
+}
+
+#[test]
+fn a_volume_in_one_file_gets_more_and_less_room() {
+    let scene = Scene::new();
+    let file = scene.dir().join("one");
+    let one = file.to_str().unwrap();
+    quayfs([
+        "mkfs",
+        one,
+        "--size",
+        "200M",
+        "--pmem-size",
+        "64M",
+        "--sparse",
+    ])
+    .ok();
+    let len = || std::fs::metadata(&file).unwrap().len();
+    let told = quayfs(["resize", one, "--data", "256M"]).ok();
+    assert!(
+        told.contains("data device  256 MiB, before 136 MiB"),
+        "{told}"
+    );
+    assert_eq!(len(), 320 << 20);
+    assert!(quayfs(["fsck", one]).ok().contains("no damage"));
+    quayfs(["resize", one, "--data", "64M"]).ok();
+    assert_eq!(len(), 128 << 20);
+    let info: Value = serde_json::from_str(&quayfs(["info", one, "--json"]).ok()).unwrap();
+    assert_eq!(
+        (&info["pmem_bytes"], &info["data_bytes"]),
+        (&(64 << 20).into(), &(64 << 20).into())
+    );
+    assert!(quayfs(["fsck", one]).ok().contains("no damage"));
+}
+
+#[test]
+fn what_a_dead_daemon_left_is_closed_before_a_resize() {
+    let scene = Scene::new();
+    let vol = scene.vol();
+    let volume = Volume::open(&vol, Access::ReadWrite, Duration::ZERO).unwrap();
+    let fs = Fs::mount_quiet(volume, &MountOptions::default()).unwrap();
+    let me = Caller::default();
+    let file = fs.mknod(me, ROOT, b"file", 0o100_600, 0).unwrap().ino;
+    fs.write(file, 0, &[7; 9000], true).unwrap();
+    fs.fsync(file).unwrap();
+    fs.abandon();
+    drop(fs);
+    let vol = vol.to_str().unwrap();
+    quayfs(["resize", vol, "--data", "150M"]).ok();
+    let fsck = quayfs(["fsck", "--data", vol]).ok();
+    assert!(
+        fsck.contains("unmounted cleanly") && fsck.contains("no damage"),
+        "{fsck}"
+    );
+    let volume = Volume::open(&scene.vol(), Access::ReadOnly, Duration::ZERO).unwrap();
+    let options = MountOptions {
+        read_only: true,
+        ..MountOptions::default()
+    };
+    let fs = Fs::mount_quiet(volume, &options).unwrap();
+    let file = fs.lookup(ROOT, b"file").unwrap().ino;
+    assert_eq!(fs.read(file, 0, 10_000).unwrap(), [7; 9000]);
 }

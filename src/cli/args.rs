@@ -4,7 +4,7 @@ mod changing;
 mod mkfs;
 mod watching;
 
-pub use changing::{Dump, Kind, Tune};
+pub use changing::{Dump, Kind, Resize, Tune};
 pub use mkfs::Mkfs;
 pub use watching::{Doctor, Info, Stats, Status, Top, Trace};
 
@@ -67,6 +67,8 @@ pub enum Command {
     Doctor(Doctor),
     /// Show what a volume is.
     Info(Info),
+    /// Give the data of a volume more or less room.
+    Resize(Resize),
     /// Show what the structures of a volume hold.
     Dump(Dump),
     /// Change the label of a volume and the mount options that it keeps.

@@ -15,6 +15,7 @@ mod fsync;
 mod memory;
 mod model;
 mod repair;
+mod resize;
 mod scrub;
 mod space;
 mod table;

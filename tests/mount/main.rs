@@ -21,6 +21,7 @@ mod program;
 mod quota;
 mod remount;
 mod requests;
+mod resize;
 mod restart;
 mod scrub_mount;
 mod semantics;

@@ -95,11 +95,15 @@ pub fn journal_geometry(g: &Geometry, salt: u64) -> JournalGeometry {
 /// The batch log's part of a geometry, if there is one: what commits write goes there first.
 pub fn batch_log(g: &Geometry, salt: u64) -> Option<BatchLog> {
     let whole = |range: Range<u64>| range.start..range.end.next_multiple_of(BLOCK as u64);
-    (g.batch_log_bytes > 0).then(|| BatchLog {
-        off: g.batch_log_off,
-        len: g.batch_log_bytes,
-        salt,
-        logged: journal_geometry(g, salt).log().map(whole).into(),
+    (g.batch_log_bytes > 0).then(|| {
+        let mut logged = journal_geometry(g, salt).log().map(whole);
+        logged.sort_unstable_by_key(|range| range.start);
+        BatchLog {
+            off: g.batch_log_off,
+            len: g.batch_log_bytes,
+            salt,
+            logged: logged.into(),
+        }
     })
 }
 

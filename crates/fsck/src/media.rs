@@ -8,7 +8,7 @@ use quayfs_fs::recovery::{self, batch_log, journal_geometry, ppt_geometry};
 use quayfs_fs::volume::Volume;
 use quayfs_journal::{Damage, Journal, JournalError, LiveSlot, Scan};
 use quayfs_layout::BLOCK;
-use quayfs_layout::config::{COPIES, ConfigTable, DataHeader};
+use quayfs_layout::config::{COPIES, ConfigTable, DataHeader, FEATURE_RESIZED};
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::jsb::{Closed, WordKind};
 use quayfs_options::MountOptions;
@@ -23,6 +23,8 @@ pub(super) struct Media {
     pub(super) region: Arc<Region>,
     pub(super) device: Arc<dyn BlockDevice>,
     pub(super) geo: Geometry,
+    /// Whether the data device has had another length.
+    pub(super) resized: bool,
     pub(super) salt: u64,
     pub(super) hash: NameHash,
 }
@@ -43,6 +45,7 @@ impl Media {
             region: Arc::clone(volume.region()),
             device: Arc::clone(volume.device()),
             geo: config.geometry,
+            resized: config.compat[2] & FEATURE_RESIZED != 0,
             salt: config.salt(),
             hash: NameHash(config.hash_key),
         }
@@ -80,7 +83,8 @@ impl Media {
             return;
         }
         match DataHeader::decode(&block) {
-            Ok(h) if h.blocks == self.geo.data_blocks => {}
+            // Of a volume that was resized it still says what mkfs has found.
+            Ok(h) if h.blocks == self.geo.data_blocks || self.resized => {}
             Ok(h) => c.findings.error(
                 Area::Device,
                 format_args!(

@@ -56,7 +56,7 @@ impl Table {
     /// Reads all images; a free one must be empty.
     pub(super) fn load(pages: &Pages<'_>, c: &mut Check) -> Self {
         let g = &pages.media.geo;
-        let total = g.dyn_base - g.inode_base;
+        let total = g.inode_end() - g.inode_base;
         let mut table = Self {
             there: Vec::new(),
             place: FxHashMap::default(),
@@ -64,7 +64,7 @@ impl Table {
             damaged: BitSet::new(total),
             base: g.inode_base,
         };
-        for r in pages.unknown_in(g.inode_base..g.dyn_base) {
+        for r in pages.unknown_in(g.inode_base..g.inode_end()) {
             table
                 .damaged
                 .fill(r.start - g.inode_base..r.end - g.inode_base);

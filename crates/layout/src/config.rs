@@ -26,7 +26,7 @@ pub const COMPAT_KNOWN: u64 = 0;
 pub const RO_COMPAT_KNOWN: u64 = 0;
 /// Features that an unaware implementation must refuse.
 pub const INCOMPAT_KNOWN: u64 =
-    FEATURE_QUOTA | FEATURE_PROPOSALS | FEATURE_PIPELINE | FEATURE_BATCHES;
+    FEATURE_QUOTA | FEATURE_PROPOSALS | FEATURE_PIPELINE | FEATURE_BATCHES | FEATURE_RESIZED;
 /// Incompatible: there is a quota table, and records say what it is charged.
 pub const FEATURE_QUOTA: u64 = 1;
 /// Incompatible: a commit may be known by a proposal alone ([`crate::jsb::WordKind::Proposal`]).
@@ -36,6 +36,9 @@ pub const FEATURE_PROPOSALS: u64 = 2;
 pub const FEATURE_PIPELINE: u64 = 4;
 /// Incompatible: there is a batch log, and what it has is to be put where it belongs before anything else is read.
 pub const FEATURE_BATCHES: u64 = 8;
+/// Incompatible: the data device has had another length, so areas need not follow each other, LBN bitmaps may have ids at
+/// the end of the inode table, and the header of the device says how long it was at first.
+pub const FEATURE_RESIZED: u64 = 16;
 
 /// The configuration table: which volume it is and where its areas lie. `mkfs` writes it, and what changes the volume as
 /// a whole; the first intact one of its two copies counts.

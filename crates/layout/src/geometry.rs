@@ -2,13 +2,17 @@
 
 mod fields;
 mod plan;
+mod resized;
 mod sound;
+
+use std::ops::Range;
 
 use crate::node::{BITS_PER_PAGE, INODES_PER_PAGE, NodeKind};
 use crate::{BLOCK, LINE};
 
 pub(crate) use fields::FIELDS;
 pub use plan::{GeometryError, Wishes};
+pub use resized::{Bounds, InUse, NoRoom};
 
 /// Most staging buffers a volume can be formatted with.
 pub const BUFFERS_MAX: u32 = 16;
@@ -188,7 +192,29 @@ impl Geometry {
 
     /// Inode numbers 0 to `inodes() - 1` have a place in the inode table.
     pub fn inodes(&self) -> u64 {
-        (self.dyn_base - self.inode_base) * INODES_PER_PAGE
+        (self.inode_end() - self.inode_base) * INODES_PER_PAGE
+    }
+
+    /// Whether the LBN bitmaps have taken node ids from the end of the inode table, because a larger data device needs
+    /// more of them than there are in front of the bitmaps of inodes.
+    pub fn lbn_bitmaps_moved(&self) -> bool {
+        self.lbn_bitmap_base > self.inode_base
+    }
+
+    /// Node ids for LBN bitmaps.
+    pub fn lbn_bitmaps(&self) -> Range<u64> {
+        match self.lbn_bitmaps_moved() {
+            false => self.lbn_bitmap_base..self.ino_bitmap_base,
+            true => self.lbn_bitmap_base..self.dyn_base,
+        }
+    }
+
+    /// End of the node ids of the inode table.
+    pub fn inode_end(&self) -> u64 {
+        match self.lbn_bitmaps_moved() {
+            false => self.dyn_base,
+            true => self.lbn_bitmap_base,
+        }
     }
 
     /// Number of dynamic node ids.
@@ -215,10 +241,15 @@ impl Geometry {
     /// Kind of page of a node id that is fixed, `None` for dynamic ones.
     pub fn static_kind(&self, id: u32) -> Option<NodeKind> {
         let id = u64::from(id);
-        if id < self.intent_base || id >= self.dyn_base {
+        if self.lbn_bitmaps().contains(&id) {
+            Some(NodeKind::Bitmap)
+        } else if id < self.intent_base || id >= self.dyn_base {
             None
-        } else if id < self.lbn_bitmap_base {
+        } else if id < self.intent_base + self.intent_pages {
             Some(NodeKind::Intents)
+        } else if id < self.ino_bitmap_base {
+            // Of LBN bitmaps that have moved.
+            None
         } else if id >= self.quota_base && id - self.quota_base < self.quota_pages {
             Some(NodeKind::Quota)
         } else if id < self.inode_base {

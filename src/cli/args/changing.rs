@@ -1,6 +1,8 @@
 //! Arguments of the commands that change a volume as a whole.
 
 use clap::{Args, ValueEnum};
+use quayfs_options::parse_size;
+use quayfs_resize::Wanted;
 use std::path::PathBuf;
 
 const TUNE_HELP: &str = "\
@@ -106,4 +108,39 @@ pub enum Kind {
     Directory,
     /// What is free.
     Free,
+}
+
+const RESIZE_HELP: &str = "\
+For a volume that is unmounted. A crash at any moment leaves it as it was or as it is to be.
+
+A file that holds the data is made longer or shorter; a device has to be made larger beforehand, and can be made smaller
+afterwards. The region stays as it is. More data take more of it for their page table, 12 bytes for each 4 KiB, which
+staging gives up, or free pages of metadata; what can be had is said where it is too much. Less can be had down to the
+last block in use.
+
+Examples:
+  quayfs resize /srv/vol --data 20G
+  lvextend -L +100G vg/data && quayfs resize /srv/vol --data max
+
+Exit codes: 0 done, 1 failed, 2 wrong usage.";
+
+/// Arguments of `resize`.
+#[derive(Debug, Args)]
+#[command(after_help = RESIZE_HELP)]
+pub struct Resize {
+    /// What `mkfs` made a volume; it must not be mounted.
+    pub volume: PathBuf,
+    /// Size of the data device, as of `mkfs --data-size`, or `max` for all there is; of a volume on one device or file,
+    /// what is behind the region.
+    #[arg(long, value_name = "SIZE|max", value_parser = parse_wanted)]
+    pub data: Wanted,
+}
+
+fn parse_wanted(text: &str) -> Result<Wanted, String> {
+    match text {
+        "max" => Ok(Wanted::All),
+        _ => parse_size(text)
+            .map(Wanted::Bytes)
+            .map_err(|e| e.to_string()),
+    }
 }

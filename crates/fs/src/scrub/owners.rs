@@ -95,7 +95,7 @@ pub(super) fn cause(err: FsError) -> String {
 fn inodes(e: &Engine) -> BTreeSet<Ino> {
     let g = &e.config.geometry;
     let mut all = BTreeSet::new();
-    for id in g.inode_base..g.dyn_base {
+    for id in g.inode_base..g.inode_end() {
         let Ok(Some(page)) = e.nodes.look_home(id as u32) else {
             continue;
         };

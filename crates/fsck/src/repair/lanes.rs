@@ -305,7 +305,7 @@ impl Repair<'_> {
         let page = |id: u32| {
             u64::from(id)
                 .checked_sub(g.inode_base)
-                .filter(|p| *p < g.dyn_base - g.inode_base)
+                .filter(|p| *p < g.inode_end() - g.inode_base)
         };
         let ino = |item| match item {
             Item::Delta { id, at, bytes } if at >= HEADER && bytes.len() == inode::SIZE => {

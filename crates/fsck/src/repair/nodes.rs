@@ -186,14 +186,14 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// What the bitmaps say. Static ids of bitmaps are smaller than those that they describe.
+    /// What the bitmaps say. The ids of bitmaps are smaller than the ids that they describe.
     fn may_exist(&self, id: u32) -> bool {
         let g = &self.media.geo;
         let id = u64::from(id);
         if id >= g.dyn_base {
             let n = id - g.dyn_base;
             self.bit(g.dyn_bitmap_base, n)
-        } else if id >= g.inode_base {
+        } else if (g.inode_base..g.inode_end()).contains(&id) {
             let first = (id - g.inode_base) * INODES_PER_PAGE;
             (first..first + INODES_PER_PAGE).any(|ino| self.bit(g.ino_bitmap_base, ino))
         } else {

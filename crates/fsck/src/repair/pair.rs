@@ -74,7 +74,18 @@ impl Repair<'_> {
         };
         let mut block = vec![0; BLOCK];
         self.media.device.read(0, &mut block)?;
-        if DataHeader::decode(&block).as_ref() == Ok(&header) {
+        let is_it = |h: &DataHeader| {
+            let blocks = if self.media.resized {
+                h.blocks
+            } else {
+                header.blocks
+            };
+            *h == DataHeader {
+                blocks,
+                ..header.clone()
+            }
+        };
+        if DataHeader::decode(&block).is_ok_and(|h| is_it(&h)) {
             return Ok(());
         }
         self.media.device.write(0, &header.encode())?;

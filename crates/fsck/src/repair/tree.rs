@@ -111,7 +111,7 @@ impl<'m> Tree<'m> {
             next_node: g.dyn_base,
             pages,
         };
-        for n in 0..g.dyn_base - g.inode_base {
+        for n in 0..g.inode_end() - g.inode_base {
             let Got::Page(page) = tree.pages.read((g.inode_base + n) as u32) else {
                 continue;
             };

@@ -5,6 +5,7 @@ use quayfs_layout::bytes::put_u32;
 use quayfs_layout::checksum::crc32c;
 use quayfs_layout::config::{ConfigTable, DataHeader, LABEL_MAX, OPTIONS_MAX};
 use quayfs_layout::geometry::{BUFFERS_MAX, Geometry};
+use quayfs_layout::node::BITS_PER_PAGE;
 
 use super::Seen;
 use crate::input::{Input, overlay};
@@ -162,6 +163,8 @@ fn promises(g: &Geometry) {
         ("pages", w(g.node_off), w(g.node_pages) * B),
     ];
     let mut at = 0;
+    let mut areas = areas;
+    areas.sort_by_key(|(_, off, _)| *off);
     for (name, off, len) in areas {
         assert!(off >= at, "{name} overlaps what is before it: {g:?}");
         assert!(off % B == 0, "{name} is not aligned: {g:?}");
@@ -178,8 +181,14 @@ fn promises(g: &Geometry) {
         "{g:?}"
     );
     let last = g.inodes() - 1;
-    assert!(w(last) / 15 + w(g.inode_base) < w(g.dyn_base), "{g:?}");
-    assert!(u64::from(g.inode_place(last).0) < g.dyn_base, "{g:?}");
+    assert!(w(last) / 15 + w(g.inode_base) < w(g.inode_end()), "{g:?}");
+    assert!(u64::from(g.inode_place(last).0) < g.inode_end(), "{g:?}");
+    assert!(g.inode_end() <= g.dyn_base, "{g:?}");
+    let bitmaps = g.lbn_bitmaps();
+    assert!(
+        w(bitmaps.end - bitmaps.start) * w(BITS_PER_PAGE) >= w(g.blocks),
+        "{g:?}"
+    );
     assert!(w(g.node_page(g.node_pages - 1)) + B <= w(g.pmem_len));
-    assert!(g.nat_entry((g.nat_entries - 1) as u32) < g.node_off);
+    assert!(g.nat_entry((g.nat_entries - 1) as u32) < g.pmem_len);
 }

@@ -112,12 +112,12 @@ pub fn extents(g: &Geometry, places: &[u8]) -> Result<(), Flaw> {
 /// The first number that a bitmap page describes, and how many there are of its kind from there on.
 fn described(g: &Geometry, id: u32) -> u64 {
     let id = u64::from(id);
-    let (base, total) = if id >= g.dyn_bitmap_base {
-        (g.dyn_bitmap_base, g.dyn_nodes())
-    } else if id >= g.ino_bitmap_base {
-        (g.ino_bitmap_base, g.inodes())
-    } else {
+    let (base, total) = if g.lbn_bitmaps().contains(&id) {
         (g.lbn_bitmap_base, g.visible_blocks())
+    } else if id >= g.dyn_bitmap_base {
+        (g.dyn_bitmap_base, g.dyn_nodes())
+    } else {
+        (g.ino_bitmap_base, g.inodes())
     };
     let first = id.saturating_sub(base).saturating_mul(BITS_PER_PAGE);
     total.saturating_sub(first).min(BITS_PER_PAGE)

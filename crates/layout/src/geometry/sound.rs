@@ -15,10 +15,12 @@ impl Geometry {
     }
 
     fn region_is_sound(&self) -> bool {
-        let Some(areas) = self.areas() else {
+        let Some(mut areas) = self.areas() else {
             return false;
         };
         let line = LINE as u64;
+        // mkfs puts them one behind the other; a volume that was resized has some of them elsewhere.
+        areas.sort_unstable();
         areas.windows(2).all(|w| w[0].1 <= w[1].0)
             && areas.iter().all(|a| a.0.is_multiple_of(B))
             && areas.last().is_some_and(|a| a.1 <= self.pmem_len)
@@ -44,12 +46,17 @@ impl Geometry {
             || pages && (BATCH_LOG_MIN..=BATCH_LOG_MAX).contains(&bytes) && off >= behind && inside
     }
 
-    /// The node ids, without gaps between the kinds; `None` on overflow.
+    /// The node ids of each kind are enough, and none is of two; `None` on overflow.
     fn ids_are_sound(&self) -> Option<bool> {
-        let inode_pages = self.dyn_base.checked_sub(self.inode_base)?;
+        let inode_pages = self.inode_end().checked_sub(self.inode_base)?;
         let dyn_nodes = self.nat_entries.checked_sub(self.dyn_base)?;
         let inodes = inode_pages.checked_mul(INODES_PER_PAGE)?;
         let behind = |base: u64, bits: u64| base.checked_add(bits.div_ceil(BITS_PER_PAGE));
+        let intents_end = self.intent_base.checked_add(self.intent_pages)?;
+        let lbn_bitmaps = match self.lbn_bitmaps_moved() {
+            false => intents_end == self.lbn_bitmap_base,
+            true => intents_end <= self.ino_bitmap_base && self.lbn_bitmap_base < self.dyn_base,
+        };
         let bitmaps_end = match (self.quota_base, self.quota_pages) {
             // Made before there was a quota table.
             (0, 0) => self.inode_base,
@@ -58,9 +65,9 @@ impl Geometry {
         };
         Some(
             self.intent_base >= 1
-                && self.intent_base.checked_add(self.intent_pages)? == self.lbn_bitmap_base
-                && behind(self.lbn_bitmap_base, self.blocks)? == self.ino_bitmap_base
-                && behind(self.ino_bitmap_base, inodes)? == self.dyn_bitmap_base
+                && lbn_bitmaps
+                && behind(self.lbn_bitmap_base, self.blocks)? <= self.lbn_bitmaps().end
+                && behind(self.ino_bitmap_base, inodes)? <= self.dyn_bitmap_base
                 && behind(self.dyn_bitmap_base, dyn_nodes)? == bitmaps_end
                 && inode_pages > 0
                 && dyn_nodes > 0
@@ -79,8 +86,8 @@ impl Geometry {
             && ends_by(self.data_start, self.blocks, self.data_blocks)
     }
 
-    /// Start and end of each area of the pmem region, in order; `None` on overflow.
-    fn areas(&self) -> Option<[(u64, u64); 10]> {
+    /// Start and end of each area of the pmem region, in the order in which mkfs puts them; `None` on overflow.
+    pub(super) fn areas(&self) -> Option<[(u64, u64); 10]> {
         let end = |off: u64, n: u64, size: u64| off.checked_add(n.checked_mul(size)?);
         let slots = self.slots_per_buffer.checked_mul(self.buffers)?;
         let log = self

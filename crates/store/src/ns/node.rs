@@ -415,7 +415,7 @@ impl NodeStore {
 
     /// Pages of the inode table that exist or are reserved.
     pub fn inode_pages(&self) -> u64 {
-        let (first, end) = (self.geo.inode_base, self.geo.dyn_base);
+        let (first, end) = (self.geo.inode_base, self.geo.inode_end());
         let words = first / 64..end.div_ceil(64);
         words
             .map(|w| {

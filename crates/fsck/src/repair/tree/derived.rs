@@ -35,7 +35,7 @@ impl Tree<'_> {
     pub(super) fn inode_pages(&self) -> Pages {
         let g = &self.media.geo;
         let mut out = Pages::new();
-        for n in 0..g.dyn_base - g.inode_base {
+        for n in 0..g.inode_end() - g.inode_base {
             let id = (g.inode_base + n) as u32;
             let numbers = n * INODES_PER_PAGE..(n + 1) * INODES_PER_PAGE;
             let before = self.there(id);
