@@ -38,7 +38,10 @@ const NOT_RUN: [(&str, &str); 8] = [
         "tests/mount/idmap.rs, by the system call",
     ),
     ("takes udev", "tests/mount/media/one.rs, what udev is told"),
-    ("serves until it is interrupted", "tests/mount/daemon.rs"),
+    (
+        "serves until it is interrupted",
+        "tests/mount/daemon.rs, tests/mount/trace.rs",
+    ),
 ];
 
 /// A comment before a block whose commands are run, but print what is true of another machine.
@@ -83,6 +86,7 @@ pages!(
     install,
     backends,
     backup,
+    changing,
     containers,
     daemon,
     doctor,
