@@ -40,11 +40,14 @@ fn facts(target: &Path) -> Result<Value, Failure> {
     }
     let volume = Volume::open(&path, Access::ReadOnly, Duration::ZERO).map_err(|e| {
         match (&e, draining::left(&path)) {
-            (VolumeError::Busy(path), Some(left)) => Failure::new(FAILED, format_args!(
-                "{} is unmounted and being closed: {}",
-                quayfs_shown::path(path),
-                left_text(left)
-            )),
+            (VolumeError::Busy(path), Some(left)) => Failure::new(
+                FAILED,
+                format_args!(
+                    "{} is unmounted and being closed: {}",
+                    quayfs_shown::path(path),
+                    left_text(left)
+                ),
+            ),
             _ => unopened(FAILED)(e),
         }
     })?;

@@ -7,16 +7,19 @@ mod screen;
 use super::args;
 use super::asking;
 use super::exit::{FAILED, Failure};
+use crate::mount::server::wait_for;
 use crate::mount::table::Entry;
 use procfs::process::Process;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 pub use rates::time;
 use rates::{Look, Task, by_process, rates};
+use rustix::event::PollFlags;
 use screen::View;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::collections::HashMap;
 use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,6 +31,16 @@ const EVERY: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_millis(900);
 /// How long a signal may go unnoticed.
 const MOMENT: Duration = Duration::from_millis(100);
+
+/// Whether nothing will come from the terminal any more.
+fn is_gone() -> io::Result<bool> {
+    // Of a hang-up poll(2) tells without being asked.
+    Ok(wait_for(
+        io::stdin().as_fd(),
+        PollFlags::empty(),
+        Duration::ZERO,
+    )?)
+}
 
 /// Shows it until the user has seen enough.
 pub fn run(args: &args::Top) -> Result<(), Failure> {
@@ -92,11 +105,13 @@ impl Top {
                 next = Instant::now() + EVERY;
             }
             terminal.draw(|frame| screen::draw(frame, &self.view))?;
-            while !event::poll(MOMENT)? {
-                if ended.load(Ordering::Acquire) {
+            loop {
+                // Before anything is read: reading from a terminal that is gone never ends.
+                wait_for(io::stdin().as_fd(), PollFlags::IN, MOMENT)?;
+                if ended.load(Ordering::Acquire) || is_gone()? {
                     return Ok(());
                 }
-                if Instant::now() >= next {
+                if event::poll(Duration::ZERO)? || Instant::now() >= next {
                     break;
                 }
             }

@@ -238,6 +238,12 @@ if pid == 0:
 before, seen = None, b""
 while b"REQUEST" not in seen:
     seen += os.read(tty, 4096)
+if how == "hang-up":
+    # It must not go on without a terminal. A minute is long enough for that.
+    os.close(tty)
+    signal.alarm(60)
+    os.waitpid(pid, 0)
+    sys.exit()
 if how == "term":
     os.kill(pid, signal.SIGTERM)
 else:
@@ -260,7 +266,7 @@ fn top_shows_numbers_and_leaves_the_terminal_as_it_was() {
         return;
     }
     let m = Mounted::new(&[]);
-    for how in ["q", "control-c", "term"] {
+    for how in ["q", "control-c", "term", "hang-up"] {
         let run = Command::new("python3")
             .args(["-c", ON_A_TERMINAL, QUAYFS, &m.paths().1, how])
             .env("TERM", "xterm")
