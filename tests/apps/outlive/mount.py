@@ -122,6 +122,9 @@ class Mount:
         except ProcessLookupError:
             return None
         try:
+            if select.select([handle], [], [], 0)[0]:
+                # It has been killed already, and the supervisor does not know yet.
+                return None
             at = time.monotonic()
             signal.pidfd_send_signal(handle, signal.SIGKILL)
             # Whatever is asked from here on the next daemon has to answer.
