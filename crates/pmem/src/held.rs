@@ -2,6 +2,7 @@
 //! a region looks only at the rest.
 
 use crate::{Backend, Region};
+use parking_lot::Mutex;
 use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use std::fs::File;
@@ -84,7 +85,7 @@ impl Region {
                 // until it is on the disk.
                 let settled = self.backend != Backend::File
                     || self.write_out().is_ok() && rustix::fs::fdatasync(file).is_ok();
-                match settled.then(|| data_of(file, range.clone())) {
+                match settled.then(|| data_of(file, &self.longest, range.clone())) {
                     Some(Ok(parts)) => parts,
                     _ => whole(),
                 }
@@ -132,11 +133,36 @@ impl Region {
     }
 }
 
-/// Where the file has data within the range.
-fn data_of(file: &File, range: Range<u64>) -> io::Result<Vec<Range<u64>>> {
+/// The longest extent with data that was found in a file. The system goes through all that its cache has of an extent to
+/// say where it ends, however far behind the range in question that is: once has to do.
+#[derive(Default)]
+pub(crate) struct Extent(Mutex<Range<u64>>);
+
+impl Extent {
+    fn found(&self, extent: Range<u64>) {
+        let mut longest = self.0.lock();
+        if extent.end - extent.start > longest.end - longest.start {
+            *longest = extent;
+        }
+    }
+
+    /// Where it ends, if it has that.
+    fn end_after(&self, at: u64) -> Option<u64> {
+        let longest = self.0.lock();
+        longest.contains(&at).then_some(longest.end)
+    }
+}
+
+/// Where the file has data within the range. Where it had some once there may be none any more.
+fn data_of(file: &File, longest: &Extent, range: Range<u64>) -> io::Result<Vec<Range<u64>>> {
     let mut out = Vec::new();
     let mut at = range.start;
     while at < range.end {
+        if let Some(end) = longest.end_after(at) {
+            join(&mut out, at..end.min(range.end));
+            at = end;
+            continue;
+        }
         let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
             Ok(start) => start,
             // A file that was cut is read to find that out.
@@ -146,13 +172,43 @@ fn data_of(file: &File, range: Range<u64>) -> io::Result<Vec<Range<u64>>> {
         if start >= range.end {
             break;
         }
-        let end = rustix::fs::seek(file, SeekFrom::Hole(start))?.min(range.end);
+        let end = rustix::fs::seek(file, SeekFrom::Hole(start))?;
         if end <= start {
             // Holes are being made meanwhile, or the file system does not know.
             return Err(io::ErrorKind::Unsupported.into());
         }
+        longest.found(start..end);
+        let end = end.min(range.end);
         join(&mut out, start..end);
         at = end;
     }
     Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    /// Asked in any order; and what has been found is found again.
+    #[test]
+    fn parts_with_data_are_told_from_holes() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(64 * GRAIN).unwrap();
+        let written = [2 * GRAIN..3 * GRAIN, 10 * GRAIN..30 * GRAIN];
+        for part in &written {
+            let bytes = vec![1; (part.end - part.start) as usize];
+            file.write_all_at(&bytes, part.start).unwrap();
+        }
+        let longest = Extent::default();
+        for asked in [20..64, 0..64, 12..15, 0..5, 30..64, 3..10, 29..31] {
+            let asked = asked.start * GRAIN..asked.end * GRAIN;
+            let cut = |part: &Range<u64>| part.start.max(asked.start)..part.end.min(asked.end);
+            let parts = written.iter().map(cut).filter(|part| !part.is_empty());
+            assert_eq!(
+                data_of(&file, &longest, asked.clone()).unwrap(),
+                parts.collect::<Vec<_>>()
+            );
+        }
+    }
 }

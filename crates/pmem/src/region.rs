@@ -13,7 +13,7 @@ mod prefault;
 use crate::disk::Disk;
 use crate::drain::DrainGate;
 use crate::fault::Guard;
-use crate::held::Touched;
+use crate::held::{Extent, Touched};
 use crate::memory::Memory;
 use crate::{Backend, Observer, PmemError};
 use std::fmt;
@@ -41,6 +41,8 @@ pub struct Region {
     disk: Option<Disk>,
     /// Nearly all of it lies in huge pages.
     huge: AtomicBool,
+    /// The longest that is known to have data.
+    pub(crate) longest: Extent,
 }
 
 pub(crate) enum Source {
@@ -76,6 +78,7 @@ impl Region {
             source,
             disk,
             huge: AtomicBool::new(false),
+            longest: Extent::default(),
         }
     }
 
