@@ -155,23 +155,30 @@ orderings! {
     FreeOfPostingsBeforeReuse "restart" "blocks come to belong to others when nothing is posted for them";
     WrittenAgainFirst "restart" "what is posted is written again before anything is served";
     DeadTransfersAwaited "restart" "what a dead daemon has under way is waited for before anything is written";
+    RepeatedBeforeItCounts "restart" "what is stored to a region on a disk is in the shadow before the store counts";
+    ForgottenWhenArrived "restart" "sectors are forgotten in the shadow when nothing of them is on its way";
+    ForgottenWhenHome "restart" "what only a batch has is not forgotten in the shadow";
+    StoresWaitForForgetting "restart" "nothing is stored to a page while it is forgotten in the shadow";
 }
 
 /// The set of orderings that a run observes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kept(u128);
+pub struct Kept([u128; WORDS]);
+
+const WORDS: usize = Ordering::ALL.len().div_ceil(128);
 
 impl Kept {
     /// The whole protocol.
-    pub const ALL: Kept = Kept(u128::MAX);
+    pub const ALL: Kept = Kept([u128::MAX; WORDS]);
 
     /// The protocol with one ordering less.
-    pub fn without(self, ordering: Ordering) -> Kept {
-        Kept(self.0 & !(1 << ordering as u32))
+    pub fn without(mut self, ordering: Ordering) -> Kept {
+        self.0[ordering as usize / 128] &= !(1 << (ordering as u32 % 128));
+        self
     }
 
     /// Whether an ordering is observed.
     pub fn has(self, ordering: Ordering) -> bool {
-        self.0 >> (ordering as u32) & 1 == 1
+        self.0[ordering as usize / 128] >> (ordering as u32 % 128) & 1 == 1
     }
 }

@@ -9,6 +9,7 @@ mod evict;
 mod pages;
 mod shadow;
 mod tap;
+mod written;
 
 use crate::drain::DrainGate;
 use crate::memory::Memory;

@@ -3,7 +3,7 @@
 use super::volumes::volumes;
 use super::{Bounds, Case, Kind};
 use crate::ordering::Kept;
-use crate::{batch, behind, credits, image, intent, lane, ppt, reader, redo, restart};
+use crate::{batch, behind, credits, image, intent, lane, ppt, reader, redo, restart, shadow};
 
 /// Every model under every configuration.
 pub fn cases(bounds: Bounds) -> Vec<Case> {
@@ -20,6 +20,7 @@ pub fn cases(bounds: Bounds) -> Vec<Case> {
     cases.extend(redos(full).into_iter().map(Kind::Redo));
     cases.extend(restarts(full).into_iter().map(Kind::Restart));
     cases.push(Kind::Behind(behind_writes(full)));
+    cases.push(Kind::Shadow(shadow_of_stores(full)));
     cases.into_iter().map(Case).collect()
 }
 
@@ -372,6 +373,16 @@ fn behind_writes(full: bool) -> behind::Config {
         name: "behind",
         files: if full { 4 } else { 3 },
         deaths: if full { 3 } else { 2 },
+        kept: Kept::ALL,
+    }
+}
+
+fn shadow_of_stores(full: bool) -> shadow::Config {
+    shadow::Config {
+        name: "shadow",
+        stores: if full { 3 } else { 2 },
+        looks: if full { 3 } else { 2 },
+        deaths: if full { 2 } else { 1 },
         kept: Kept::ALL,
     }
 }

@@ -20,6 +20,7 @@ use crate::ppt::{self, Log};
 use crate::reader::{self, Readers};
 use crate::redo::{self, Redo};
 use crate::restart::{self, Restarts};
+use crate::shadow::{self, Shadow};
 use crate::volume::{self, Volume};
 
 /// More states than any configuration has.
@@ -51,6 +52,7 @@ enum Kind {
     Redo(redo::Config),
     Restart(restart::Config),
     Behind(behind::Config),
+    Shadow(shadow::Config),
 }
 
 impl Case {
@@ -68,6 +70,7 @@ impl Case {
             Kind::Redo(_) => "redo",
             Kind::Restart(_) => "restart",
             Kind::Behind(_) => "behind",
+            Kind::Shadow(_) => "shadow",
         }
     }
 
@@ -85,6 +88,7 @@ impl Case {
             Kind::Redo(c) => c.name,
             Kind::Restart(c) => c.name,
             Kind::Behind(c) => c.name,
+            Kind::Shadow(c) => c.name,
         }
     }
 
@@ -106,6 +110,7 @@ impl Case {
             Kind::Redo(c) => c.kept = kept,
             Kind::Restart(c) => c.kept = kept,
             Kind::Behind(c) => c.kept = kept,
+            Kind::Shadow(c) => c.kept = kept,
         }
         case
     }
@@ -124,6 +129,7 @@ impl Case {
             Kind::Redo(c) => explore(&Redo(c), LIMIT),
             Kind::Restart(c) => explore(&Restarts(c), LIMIT),
             Kind::Behind(c) => explore(&Behind(c), LIMIT),
+            Kind::Shadow(c) => explore(&Shadow(c), LIMIT),
         }
     }
 
@@ -184,6 +190,10 @@ impl Case {
                 )
             }
             Kind::Behind(c) => format!("files {}, deaths {}", c.files, c.deaths),
+            Kind::Shadow(c) => format!(
+                "stores {} to each, looks {}, deaths {}",
+                c.stores, c.looks, c.deaths
+            ),
             Kind::Intent(c) => format!(
                 "truncates {}, writes {}, extensions {}, crashes {}",
                 c.truncates, c.writes, c.extends, c.crashes

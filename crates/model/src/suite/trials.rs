@@ -231,5 +231,9 @@ pub fn trials() -> Vec<Trial> {
         breaks(&[FreeOfPostingsBeforeReuse], "behind", ForeignContent),
         breaks(&[WrittenAgainFirst], "behind", AckedLost),
         breaks(&[DeadTransfersAwaited], "behind", ForeignContent),
+        breaks(&[RepeatedBeforeItCounts], "shadow", AckedLost),
+        breaks(&[ForgottenWhenArrived], "shadow", AckedLost),
+        breaks(&[ForgottenWhenHome], "shadow", AckedLost),
+        breaks(&[StoresWaitForForgetting], "shadow", AckedLost),
     ]
 }

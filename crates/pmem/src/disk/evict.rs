@@ -69,6 +69,7 @@ impl Disk {
         {
             self.evict(memory, &mut hand, self.limit() / 8 * 7);
         }
+        self.forget_written(memory);
     }
 
     /// Evicts if no further page may be copied. Where all of them are being stored to, or cannot be written, the store goes
@@ -169,7 +170,7 @@ impl Disk {
     }
 
     /// Keeps others from writing a piece, unless one of them is writing some of it.
-    fn claim<'a>(&'a self, piece: &'a Range<u64>) -> Option<Landing<'a>> {
+    pub(super) fn claim<'a>(&'a self, piece: &'a Range<u64>) -> Option<Landing<'a>> {
         let mut flight = self.flight.lock();
         if flight.iter().any(|other| meet(other, piece)) {
             return None;

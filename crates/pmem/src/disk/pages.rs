@@ -192,6 +192,12 @@ impl Pages {
         word.is_some_and(|word| word.fetch_and(!RECENT, Ordering::AcqRel) == COPIED)
     }
 
+    /// Whether a page is a copy of what has been written, or is being: nothing there is dirty, and no store under way.
+    pub(super) fn is_written(&self, page: u64) -> bool {
+        let word = self.known(page);
+        word.is_some_and(|word| word.load(Ordering::Relaxed) & !RECENT == COPIED)
+    }
+
     pub(super) fn leave(&self) -> Leave<'_> {
         Leave {
             pages: self,
@@ -204,7 +210,16 @@ impl Pages {
 impl Leave<'_> {
     /// No store to this page is begun any more; or it cannot leave: something is dirty, or a store is under way.
     pub(super) fn begin(&self, page: u64) -> bool {
-        let claimed = |word| (word == COPIED).then_some(COPIED | LEAVING);
+        self.claim(page, 0)
+    }
+
+    /// [`Leave::begin`] also where something was stored a moment ago. The page stays a copy.
+    pub(super) fn hold(&self, page: u64) -> bool {
+        self.claim(page, RECENT)
+    }
+
+    fn claim(&self, page: u64, ignored: u32) -> bool {
+        let claimed = |word| (word & !ignored == COPIED).then_some(word | LEAVING);
         let word = self.pages.word(page);
         let begun = (word.fetch_update(Ordering::AcqRel, Ordering::Acquire, claimed)).is_ok();
         if begun {

@@ -6,8 +6,8 @@
 //! the last one had made of it, as if it were persistent memory.
 //!
 //! The file has a page for each of the region, and behind these a byte for each page with a bit for each sector that is
-//! valid: from the first store to a sector until its page leaves the memory of this process, since then the region's own
-//! file has it.
+//! valid: from the first store to a sector until the region's own file has it, which is looked at now and then
+//! ([`Disk::forget_written`]), and at the latest when its page leaves the memory of this process.
 
 use super::Disk;
 use super::pages::{SECTORS, pages_of, sectors};
@@ -18,25 +18,32 @@ use rustix::fs::{FallocateFlags, fallocate};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// So many pages ahead of the one that is stored again the disk is asked for.
 const AHEAD: usize = 8192;
 /// Pages that share a lock.
 const STRIPES: usize = 64;
+/// What is stored mostly is no longer than this.
+const SHORT: usize = 256;
 
 pub(super) struct Shadow {
     file: File,
     memory: Memory,
     /// Bytes of the region, in whole pages.
     len: u64,
+    /// A bit for each page that has valid sectors.
+    pages: Vec<AtomicU64>,
+    /// The region's own file, of which nothing is accessed here: to see which pages the system has in its cache.
+    cache: Memory,
     /// Held while a sector becomes valid, or a page invalid. Leaves.
     stripes: [Mutex<()>; STRIPES],
 }
 
 impl Shadow {
-    /// Of a region of `len` bytes; and whether the file has anything of an earlier process.
-    fn new(file: File, len: u64) -> io::Result<(Self, bool)> {
-        let len = len.next_multiple_of(PAGE);
+    /// Of a region of `bytes` bytes, which has that file of its own; and whether there is anything of an earlier process.
+    fn new(file: File, own: &File, bytes: u64) -> io::Result<(Self, bool)> {
+        let len = bytes.next_multiple_of(PAGE);
         let whole = (len + len / PAGE).next_multiple_of(PAGE);
         let has = file.metadata()?.len();
         if has == 0 {
@@ -45,12 +52,15 @@ impl Shadow {
             return Err(io::Error::other("it belongs to a region of another size"));
         }
         let memory = Memory::map(&file, whole as usize, true, Mapped::Shared)?;
-        let stripes = std::array::from_fn(|_| Mutex::new(()));
         let shadow = Self {
             file,
             memory,
             len,
-            stripes,
+            pages: (0..len.div_ceil(64 * PAGE))
+                .map(|_| AtomicU64::new(0))
+                .collect(),
+            cache: Memory::map(own, bytes as usize, false, Mapped::Shared)?,
+            stripes: std::array::from_fn(|_| Mutex::new(())),
         };
         Ok((shadow, has > 0))
     }
@@ -64,6 +74,11 @@ impl Shadow {
     /// Needs the lock of the page.
     fn set_valid(&self, page: u64, sectors: u32) {
         self.memory.write(self.len + page, &[sectors as u8]);
+        let (word, bit) = (&self.pages[page as usize / 64], 1 << (page % 64));
+        match sectors {
+            0 => word.fetch_and(!bit, Ordering::Relaxed),
+            _ => word.fetch_or(bit, Ordering::Relaxed),
+        };
     }
 
     fn lock(&self, page: u64) -> &Mutex<()> {
@@ -96,10 +111,46 @@ impl Shadow {
     }
 
     fn copy(&self, memory: &Memory, range: Range<u64>) {
-        let mut piece = [0; PAGE as usize];
-        let piece = &mut piece[..(range.end - range.start) as usize];
-        memory.read(range.start, piece);
-        self.memory.write(range.start, piece);
+        let len = (range.end - range.start) as usize;
+        let through = |piece: &mut [u8]| {
+            memory.read(range.start, piece);
+            self.memory.write(range.start, piece);
+        };
+        // To clear a page's worth of memory takes longer than to copy a word.
+        match len <= SHORT {
+            true => through(&mut [0; SHORT][..len]),
+            false => through(&mut [0; PAGE as usize][..len]),
+        }
+    }
+
+    /// The first page from this one on that has valid sectors.
+    pub(super) fn next(&self, page: u64) -> Option<u64> {
+        let mut skip = page % 64;
+        for at in page as usize / 64..self.pages.len() {
+            let word = self.pages[at].load(Ordering::Relaxed) >> skip << skip;
+            if word != 0 {
+                return Some(at as u64 * 64 + u64::from(word.trailing_zeros()));
+            }
+            skip = 0;
+        }
+        None
+    }
+
+    /// Whether a page has valid sectors.
+    pub(super) fn has(&self, page: u64) -> bool {
+        self.pages[page as usize / 64].load(Ordering::Relaxed) & 1 << (page % 64) != 0
+    }
+
+    /// Whether the system may have a page of the region's own file in its cache.
+    pub(super) fn is_cached(&self, page: u64) -> bool {
+        let len = (self.cache.len() as u64 - page * PAGE).min(PAGE);
+        self.cache.may_be_cached(page * PAGE, len)
+    }
+
+    /// The region's file has this page. No store to it is made meanwhile.
+    pub(super) fn set_invalid(&self, page: u64) {
+        let _alone = self.lock(page).lock();
+        self.set_valid(page, 0);
     }
 
     /// The region's file has these pages. No store to them is made meanwhile.
@@ -124,6 +175,9 @@ impl Shadow {
         self.memory.read(self.len, &mut valid);
         let mut content = [0; PAGE as usize];
         let pages: Vec<(u64, u8)> = (0..).zip(valid).filter(|(_, valid)| *valid != 0).collect();
+        for &(page, valid) in &pages {
+            self.set_valid(page, valid.into());
+        }
         let mut told = 0;
         for (n, &(page, valid)) in pages.iter().enumerate() {
             while told < pages.len().min(n + AHEAD / 2) {
@@ -160,7 +214,7 @@ impl Disk {
     /// # Errors
     /// The file is that of another region; those of the system.
     pub(crate) fn outlive(&self, memory: &Memory, file: File) -> io::Result<u64> {
-        let (shadow, has_content) = Shadow::new(file, memory.len() as u64)?;
+        let (shadow, has_content) = Shadow::new(file, &self.file, memory.len() as u64)?;
         let shadow = self.shadow.get_or_init(|| shadow);
         let mut bytes = 0;
         if has_content {
@@ -172,6 +226,8 @@ impl Disk {
                 // A page that left now would be forgotten in the shadow before it has been stored again.
                 self.store_beyond(memory, off, len, || memory.write(off, content));
             });
+            // What the last process wrote, and had not flushed, is written to this one: nothing else would flush it.
+            self.flush()?;
         }
         Ok(bytes)
     }
@@ -200,4 +256,4 @@ impl Disk {
 }
 
 #[cfg(test)]
-mod tests;
+pub(in crate::disk) mod tests;

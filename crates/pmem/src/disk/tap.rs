@@ -15,6 +15,8 @@ pub(super) enum Fault {
     HalfReused,
     /// Batches go on while older content is on its way home.
     FlightIgnored,
+    /// What is on its way, or in a batch only, is taken for written.
+    TakenForWritten,
 }
 
 #[cfg(not(test))]

@@ -435,3 +435,23 @@ fn little_goes_to_a_batch_and_much_only_in_small_pieces() {
         assert_eq!(much, goes_home, "{pages} times {of_each} bytes");
     }
 }
+
+/// A batch is no place from which anything is read.
+#[test]
+fn what_only_a_batch_has_is_stored_again() {
+    let kept = [None, Some(Fault::TakenForWritten)].map(|fault| {
+        let run = Run::new(SECTOR, fault);
+        let file = rustix::fs::memfd_create("shadow", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        run.disk.outlive(&run.memory, file.into()).unwrap();
+        run.store(2 * PAGE, 1);
+        run.make_durable(once(2 * PAGE..3 * PAGE), false);
+        assert_ne!(run.disk.away(2), 0);
+        run.disk.forget_written(&run.memory);
+        let kept = run.disk.shadow.get().unwrap().has(2);
+        run.disk.empty_batches(&run.memory).unwrap();
+        run.disk.forget_written(&run.memory);
+        assert!(!run.disk.shadow.get().unwrap().has(2));
+        kept
+    });
+    assert_eq!(kept, [true, false]);
+}

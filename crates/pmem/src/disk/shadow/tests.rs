@@ -5,7 +5,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
-fn mapped(len: u64) -> (Arc<File>, Memory, Disk) {
+pub(in crate::disk) fn mapped(len: u64) -> (Arc<File>, Memory, Disk) {
     let file = Arc::new(tempfile::tempfile().unwrap());
     file.set_len(len).unwrap();
     let (memory, disk) = again(&file, len);
@@ -13,18 +13,18 @@ fn mapped(len: u64) -> (Arc<File>, Memory, Disk) {
 }
 
 /// As another process maps it: nothing of what was only stored is there.
-fn again(file: &Arc<File>, len: u64) -> (Memory, Disk) {
+pub(in crate::disk) fn again(file: &Arc<File>, len: u64) -> (Memory, Disk) {
     let memory = Memory::map(file, len as usize, true, Mapped::Private).unwrap();
     let mut disk = Disk::new(Arc::clone(file), len);
     disk.limit_memory(LEAST_MEMORY);
     (memory, disk)
 }
 
-fn memfd() -> File {
+pub(in crate::disk) fn memfd() -> File {
     File::from(memfd_create("shadow", MemfdFlags::CLOEXEC).unwrap())
 }
 
-fn content(memory: &Memory) -> Vec<u8> {
+pub(in crate::disk) fn content(memory: &Memory) -> Vec<u8> {
     let mut bytes = vec![0; memory.len()];
     memory.read(0, &mut bytes);
     bytes
@@ -39,6 +39,7 @@ fn write(disk: &Disk, memory: &Memory, off: u64, bytes: &[u8]) {
 enum Step {
     Store(u64, Vec<u8>),
     Drain,
+    Forget,
     Evict,
     Die,
 }
@@ -48,6 +49,7 @@ fn steps(len: u64) -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         6 => store.prop_map(|(off, bytes)| Step::Store(off, bytes)),
         1 => Just(Step::Drain),
+        1 => Just(Step::Forget),
         1 => Just(Step::Evict),
         2 => Just(Step::Die),
     ];
@@ -72,6 +74,7 @@ proptest! {
                     model[off as usize..][..bytes.len()].copy_from_slice(&bytes);
                 }
                 Step::Drain => disk.drain(&memory).unwrap(),
+                Step::Forget => disk.forget_written(&memory),
                 Step::Evict => disk.evict(&memory, &mut disk.hand.lock(), 0),
                 Step::Die => {
                     (memory, disk) = again(&file, len);
@@ -105,6 +108,12 @@ fn no_store_of_any_thread_is_missing() {
         scope.spawn(|| {
             for _ in 0..200 {
                 disk.evict(&memory, &mut disk.hand.lock(), 0);
+            }
+        });
+        scope.spawn(|| {
+            for _ in 0..200 {
+                disk.drain(&memory).unwrap();
+                disk.forget_written(&memory);
             }
         });
     });
