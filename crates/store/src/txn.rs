@@ -121,6 +121,8 @@ pub struct Txn<'e> {
     taken: SmallVec<[(Kind, Range<u64>); 2]>,
     freed: Vec<Freed>,
     dropped: Vec<u32>,
+    /// Static nodes that have no page yet, for which this transaction has paid.
+    covered: SmallVec<[u32; 2]>,
     account: Account,
     privileged: bool,
 }
@@ -155,6 +157,7 @@ impl<'e> Txn<'e> {
             taken: SmallVec::new(),
             freed: Vec::new(),
             dropped: Vec::new(),
+            covered: SmallVec::new(),
             account: Account::default(),
             privileged: reservation.privileged,
         };
@@ -206,6 +209,7 @@ impl<'e> Txn<'e> {
     /// Pays for the page of a static node that does not exist yet.
     fn cover_static(&mut self, id: u32) {
         if self.engine.nodes.touch_static(id) {
+            self.covered.push(id);
             // Needs are stated with room for one static page each; the reserve covers the rest.
             if self.nodes > 0 {
                 self.nodes -= 1
@@ -339,6 +343,7 @@ impl<'e> Txn<'e> {
             e.journal_error(err)
         })?;
         self.settle_account();
+        self.covered.clear();
         e.appended(blocks);
         Ok(seq)
     }
@@ -393,6 +398,10 @@ impl PageSource for Txn<'_> {
 
 impl Drop for Txn<'_> {
     fn drop(&mut self) {
+        // Another transaction may rely on it meanwhile: then the reserve covers the page, as digest sees to.
+        for id in std::mem::take(&mut self.covered) {
+            self.nodes += u64::from(self.engine.nodes.untouch_static(id));
+        }
         for (kind, range) in std::mem::take(&mut self.taken) {
             let n = range.end - range.start;
             self.allocator(kind).put_back(range);
