@@ -86,6 +86,8 @@ pub struct Script {
     pub under_way: usize,
     /// Operations that a limit of a project was in the way of.
     pub refusals: u64,
+    /// Requests so far.
+    asked: u64,
     /// The inode that [`crate::search::alphabet::prepare`] leaves open and without a name.
     pub orphan: Ino,
 }
@@ -114,6 +116,7 @@ impl Script {
             postings: Postings::new().expect("memory"),
             under_way: 0,
             refusals: 0,
+            asked: 0,
             orphan: 0,
             fs,
             recorder,
@@ -158,9 +161,9 @@ impl Script {
         }
     }
 
-    /// Number of the request that leads to the next state.
+    /// Number of the last request. No other has it: what is left of one that was carried out long ago says so still.
     fn request(&self) -> u64 {
-        2 * self.states.len() as u64
+        2 * self.asked
     }
 
     /// Number of the present state.
@@ -175,6 +178,7 @@ impl Script {
 
     fn op_in(&mut self, op: Op, records: u64) {
         self.recorder.mark(self.state() + records);
+        self.asked += 1;
         self.begun = vec![op.clone()];
         let outcome = {
             let _under_way = self
