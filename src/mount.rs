@@ -4,8 +4,8 @@
 //! is set-user-id and passes the open device back over a socket. Nothing here knows what the file
 //! system does.
 
-use quayfs_fs::SetQuota;
 use quayfs_fs::scrub;
+use quayfs_fs::{SetQuota, Subject};
 use quayfs_server::{QUOTA_XATTR, SCRUB_XATTR, STATUS_XATTR};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
@@ -117,12 +117,17 @@ pub fn scrub(target: &Path, command: scrub::Command) -> Result<(), Errno> {
     rustix::fs::setxattr(target, SCRUB_XATTR, value.as_bytes(), XattrFlags::empty()).map_err(gone)
 }
 
-/// Asks for the quotas of projects from number `from` on, a JSON text.
-pub fn quotas(target: &Path, from: u32) -> Result<String, Errno> {
-    ask(target, &format!("{QUOTA_XATTR}.{from}"))
+/// Asks for the quotas of projects, users or groups from this one on, a JSON text.
+pub fn quotas(target: &Path, from: Subject) -> Result<String, Errno> {
+    let kind = match from {
+        Subject::Project(_) => "",
+        Subject::User(_) => ".user",
+        Subject::Group(_) => ".group",
+    };
+    ask(target, &format!("{QUOTA_XATTR}{kind}.{}", from.id()))
 }
 
-/// Sets limits of a project.
+/// Sets limits.
 pub fn set_quota(target: &Path, set: &SetQuota) -> Result<(), Errno> {
     let value = serde_json::to_vec(set).map_err(|_| Errno::INVAL)?;
     rustix::fs::setxattr(target, QUOTA_XATTR, &value, XattrFlags::empty()).map_err(gone)

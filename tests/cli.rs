@@ -79,7 +79,7 @@ fn help_teaches() {
             "doctor",
             ["PLACE", "2 problems", "Examples:", "Exit codes: 0"],
         ),
-        ("quota", ["--project", "--json", "EDQUOT", "Exit codes: 0"]),
+        ("quota", ["--user", "--project", "EDQUOT", "Exit codes: 0"]),
         (
             "dump",
             ["page-table", "--first", "Examples:", "Exit codes: 0"],
@@ -325,7 +325,7 @@ fn mount8_can_call_it() {
         let fstab =
             "defaults,nofail,noauto,user,_netdev,x-systemd.automount,relatime,nodiscard,sync";
         named(&helper, [vol, mnt, "-f", "-o", fstab]).ok();
-        for (other, about) in [("discard", "fstrim(8)"), ("usrquota", "`quayfs quota`")] {
+        for (other, about) in [("discard", "fstrim(8)"), ("usrjquota", "usrquota")] {
             named(&helper, [vol, mnt, "-f", "-o", other]).fails(1, about);
         }
     }

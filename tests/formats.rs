@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quayfs_fs::volume::{Access, Volume};
-use quayfs_fs::{Caller, Fs};
+use quayfs_fs::{Caller, Fs, SetQuota, Subject};
 use quayfs_fsck::{FsckOptions, check_volume};
 use quayfs_layout::Ino;
 use quayfs_layout::config::FEATURE_QUOTA;
@@ -101,8 +101,28 @@ fn volumes_of_earlier_builds_are_read_written_and_checked() {
         let features = open(&dir, Access::ReadOnly).config().compat;
         assert_eq!(features, [0, 0, FEATURE_QUOTA], "{name}");
         is_clean(&dir);
+        // Users and groups are not counted there, so a mount cannot have what these options ask for.
+        let options = MountOptions::parse(&["usrquota"]).expect("options");
+        let refused = Fs::mount_quiet(open(&dir, Access::ReadWrite), &options).err();
+        let why = refused.expect("no such mount").to_string();
+        assert!(
+            why.contains("before users and groups were counted"),
+            "{why}"
+        );
         let fs = mount(&dir);
         has_its_tree(&fs);
+        let limit = |subject| {
+            let set = SetQuota {
+                subject,
+                bytes_hard: Some(1 << 20),
+                ..SetQuota::default()
+            };
+            fs.set_quota(ME, set)
+        };
+        assert_eq!(limit(Subject::User(0)), Err(FsError::NotSupported));
+        assert_eq!(limit(Subject::Group(0)), Err(FsError::NotSupported));
+        assert_eq!(limit(Subject::Project(7)), Ok(()));
+        assert_eq!(fs.quotas(ME, Subject::User(0)), Ok(Vec::new()));
         // A large one too, which goes another way.
         let new = fs
             .mknod(ME, ROOT, b"new", S_IFREG | 0o644, 0)

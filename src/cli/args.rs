@@ -2,13 +2,14 @@
 
 mod changing;
 mod mkfs;
+mod quota;
 mod watching;
 
 pub use changing::{Dump, Kind, Resize, Tune};
 pub use mkfs::Mkfs;
+pub use quota::Quota;
 pub use watching::{Doctor, Info, Stats, Status, Top, Trace};
 
-use quayfs_fs::SetQuota;
 use quayfs_options::parse_size;
 
 use crate::mount::UnmountMode;
@@ -36,7 +37,7 @@ Examples:
   quayfs fsck /srv/vol                                 look for damage, unmounted
   quayfs fsck --repair /srv/vol                        repair it
   quayfs scrub /mnt/q --rate 50M                       look for damaged blocks while it is mounted
-  quayfs quota /mnt/q --project 7 --bytes 10G          limit a directory tree
+  quayfs quota /mnt/q --user alice --bytes 10G         limit a user, a group or a directory tree
 
 Each command explains itself: quayfs mount --help";
 
@@ -53,7 +54,7 @@ pub enum Command {
     Fsck(Fsck),
     /// Verify every block and page, also while mounted.
     Scrub(Scrub),
-    /// Show what projects (directory trees) have and may have, or set it.
+    /// Show what users, groups and projects (directory trees) have and may have, or set it.
     Quota(Quota),
     /// Show whether volumes are well: health, fill, errors, and what to do.
     Status(Status),
@@ -175,6 +176,9 @@ Options after -o, separated by commas:
              =owner          only the mounting user may enter, and may do everything: fewer messages
   acl                        access control lists, setfacl(1) (default with permissions=kernel)
   noacl                      none: what is stored is kept and not looked at
+  usrquota grpquota quota    limits of users and groups hold (default where the volume counts them; with it, a volume
+                             that does not is not mounted)
+  noquota                    no limits hold, not of directory trees either; all is counted
   idmap                      mounts of this one may map ids, mount --bind -o X-mount.idmap=
   errors=remount-ro          damaged metadata turns the mount read-only (default)
         =continue            the operation gets EIO, the rest goes on
@@ -363,76 +367,6 @@ fn parse_rate(text: &str) -> Result<u64, String> {
     }
 }
 
-const QUOTA_HELP: &str = "\
-A project is a number that files have in common. Directories with the flag P give theirs to what is made in
-them, so a directory tree becomes a project:
-  chattr -R -p 7 /mnt/q/tree; chattr +P /mnt/q/tree     all of it, and all that is to come
-  lsattr -p /mnt/q                                      which is which
-
-Nothing grows beyond a hard limit, not even for root: calls fail with EDQUOT. A soft limit is only shown.
-df of such a directory shows the limit as its size. `none` takes a limit away. Only CAP_SYS_ADMIN, or the
-user who mounted, may see and set quotas.
-
-Examples:
-  quayfs quota /mnt/q                                   all projects
-  quayfs quota /mnt/q --project 7 --bytes 10G --inodes 100000
-  quayfs quota /mnt/q --project 7 --bytes none
-  quayfs quota /srv/vol --json                          a volume at rest, for scripts
-
-Exit codes: 0 done, 1 failed, 2 wrong usage.";
-
-/// Arguments of `quota`.
-#[derive(Debug, Args)]
-#[command(after_help = QUOTA_HELP)]
-pub struct Quota {
-    /// What `mkfs` made, or where it is mounted.
-    pub target: PathBuf,
-    /// Only this project.
-    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u32).range(1..))]
-    pub project: Option<u32>,
-    /// It can have so many bytes, and no more.
-    #[arg(long, value_name = "SIZE", value_parser = parse_limit, requires = "project")]
-    pub bytes: Option<u64>,
-    /// It should have no more than so many bytes.
-    #[arg(long, value_name = "SIZE", value_parser = parse_limit, requires = "project")]
-    pub bytes_soft: Option<u64>,
-    /// It can have so many inodes, and no more.
-    #[arg(long, value_name = "N", value_parser = parse_limit, requires = "project")]
-    pub inodes: Option<u64>,
-    /// It should have no more than so many inodes.
-    #[arg(long, value_name = "N", value_parser = parse_limit, requires = "project")]
-    pub inodes_soft: Option<u64>,
-    /// Print one JSON array.
-    #[arg(long)]
-    pub json: bool,
-}
-
-impl Quota {
-    /// The limits that are to be set, if any.
-    pub fn limits(&self) -> Option<SetQuota> {
-        let set = SetQuota {
-            project: self.project?,
-            bytes_soft: self.bytes_soft,
-            bytes_hard: self.bytes,
-            inodes_soft: self.inodes_soft,
-            inodes_hard: self.inodes,
-        };
-        let nothing = SetQuota {
-            project: set.project,
-            ..SetQuota::default()
-        };
-        (set != nothing).then_some(set)
-    }
-}
-
-/// A limit, which may be none.
-fn parse_limit(text: &str) -> Result<u64, String> {
-    match text {
-        "none" => Ok(0),
-        _ => parse_size(text).map_err(|e| e.to_string()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -515,6 +449,9 @@ mod tests {
             "=owner",
             "acl",
             "noacl",
+            "usrquota",
+            "grpquota",
+            "noquota",
             "idmap",
             "errors=",
             "=continue",

@@ -1,14 +1,16 @@
-//! `quayfs quota`: what projects have and may have, on a mount or a volume at rest.
+//! `quayfs quota`: what projects, users and groups have and may have, on a mount or a volume at rest.
 
 use quayfs_fs::volume::{Access, Volume};
-use quayfs_fs::{Caller, Fs, Quota, SetQuota};
+use quayfs_fs::{Caller, Fs, Quota, SetQuota, Subject};
 use quayfs_options::{MountOptions, format_size};
 
 use super::args;
 use super::exit::{FAILED, Failure, say, say_json};
 use super::unopened::{unopened, unreached};
 use crate::mount::{self, table};
+use nix::unistd::{Gid, Group, Uid, User};
 use rustix::io::Errno;
+use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +28,34 @@ enum Keeper {
     Daemon(PathBuf),
     /// This process.
     Here(Arc<Fs>),
+}
+
+/// A quota, with the name of its user or group if it has one.
+#[derive(Serialize)]
+struct Named {
+    #[serde(flatten)]
+    quota: Quota,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+}
+
+impl Named {
+    fn of(quota: Quota) -> Self {
+        let name = match quota.subject {
+            Subject::Project(_) => None,
+            Subject::User(id) => user(Uid::from_raw(id)),
+            Subject::Group(id) => group(Gid::from_raw(id)),
+        };
+        Self { quota, name }
+    }
+}
+
+fn user(id: Uid) -> Option<String> {
+    Some(User::from_uid(id).ok()??.name)
+}
+
+fn group(id: Gid) -> Option<String> {
+    Some(Group::from_gid(id).ok()??.name)
 }
 
 /// Sets limits if some are given, else lists.
@@ -74,26 +104,27 @@ impl Keeper {
 
     fn list(&self, args: &args::Quota) -> Result<(), Failure> {
         let mut all: Vec<Quota> = Vec::new();
-        let mut from = args.project.unwrap_or(0);
+        let (mut from, one) = args.shown();
         loop {
             let some = self.some(from)?;
-            let last = some.last().map(|q| q.project);
+            let last = some.last().map(|q| q.subject.id());
             all.extend(some);
             match last.and_then(|last| last.checked_add(1)) {
-                Some(next) if args.project.is_none() => from = next,
+                Some(next) if !one => from = from.with_id(next),
                 _ => break,
             }
         }
-        all.retain(|q| args.project.is_none_or(|p| q.project == p));
+        all.retain(|q| !one || q.subject == from);
+        let all: Vec<Named> = all.into_iter().map(Named::of).collect();
         if args.json {
             say_json(serde_json::to_string(&all).map_err(Failure::with(FAILED))?);
         } else {
-            say(listing(&all).trim_end());
+            say(listing(from, &all).trim_end());
         }
         Ok(())
     }
 
-    fn some(&self, from: u32) -> Result<Vec<Quota>, Failure> {
+    fn some(&self, from: Subject) -> Result<Vec<Quota>, Failure> {
         let mnt = match self {
             Self::Here(fs) => return fs.quotas(ME, from).map_err(Failure::with(FAILED)),
             Self::Daemon(mnt) => mnt,
@@ -109,12 +140,12 @@ fn refused(mnt: &Path, e: Errno) -> String {
         Errno::NOTCONN => format!("the daemon of {mnt} is gone: `quayfs umount {mnt}`"),
         Errno::PERM | Errno::ACCESS => {
             format!(
-                "only root (CAP_SYS_ADMIN) and the user who mounted see and set quotas of {mnt}; \
-                 if that is an ordinary user, only that user"
+                "only root (CAP_SYS_ADMIN) and the user who mounted see quotas of others, and set quotas, \
+                 of {mnt}; if that is an ordinary user, only that user"
             )
         }
         Errno::OPNOTSUPP => format!(
-            "{mnt} is not the root of a QuayFS mount, or its volume was made without quotas"
+            "{mnt} is not the root of a QuayFS mount, or its volume was made before there were such quotas"
         ),
         Errno::NODATA => format!("{mnt} is not QuayFS"),
         Errno::NOSPC => format!("the quota table of {mnt} is full"),
@@ -122,15 +153,38 @@ fn refused(mnt: &Path, e: Errno) -> String {
     }
 }
 
-/// A table with a line for each project.
-fn listing(all: &[Quota]) -> String {
+/// Which limits are exceeded, as repquota(8) shows it: `+` for bytes, then for inodes. Also hard ones, which can have been
+/// set below what there is.
+fn exceeded(q: &Quota) -> String {
+    let sign = |has: u64, limits: [u64; 2]| {
+        let beyond = |limit: &u64| *limit != 0 && has > *limit;
+        if limits.iter().any(beyond) { '+' } else { '-' }
+    };
+    [
+        sign(q.bytes, [q.bytes_soft, q.bytes_hard]),
+        sign(q.inodes, [q.inodes_soft, q.inodes_hard]),
+    ]
+    .into_iter()
+    .collect()
+}
+
+/// A table with a line for each project, user or group.
+fn listing(kind: Subject, all: &[Named]) -> String {
     let size = |n: u64| if n == 0 { "-".into() } else { format_size(n) };
     let count = |n: u64| if n == 0 { "-".into() } else { n.to_string() };
-    let head = ["project", "used", "soft", "hard", "inodes", "soft", "hard"];
+    let kind = match kind {
+        Subject::Project(_) => "project",
+        Subject::User(_) => "user",
+        Subject::Group(_) => "group",
+    };
+    let head = [kind, "", "used", "soft", "hard", "inodes", "soft", "hard"];
     let mut rows = vec![head.map(String::from)];
-    rows.extend(all.iter().map(|q| {
+    rows.extend(all.iter().map(|Named { quota: q, name }| {
+        let id = q.subject.id();
+        let shown = |name: &String| quayfs_shown::text(name);
         [
-            q.project.to_string(),
+            name.as_ref().map_or_else(|| id.to_string(), shown),
+            exceeded(q),
             format_size(q.bytes),
             size(q.bytes_soft),
             size(q.bytes_hard),
@@ -141,7 +195,7 @@ fn listing(all: &[Quota]) -> String {
     }));
     let width = |i: usize| rows.iter().map(|r| r[i].len()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..head.len()).map(width).collect();
-    let line = |row: &[String; 7]| {
+    let line = |row: &[String; 8]| {
         let cells = row.iter().zip(&widths).map(|(c, w)| format!("{c:>w$}"));
         cells.collect::<Vec<_>>().join("  ") + "\n"
     };
@@ -152,24 +206,71 @@ fn listing(all: &[Quota]) -> String {
 mod tests {
     use super::*;
 
+    fn words(kind: Subject, all: &[Named]) -> Vec<Vec<String>> {
+        let text = listing(kind, all);
+        let words = |line: &str| line.split_whitespace().map(String::from).collect();
+        text.lines().map(words).collect()
+    }
+
     #[test]
     fn a_line_for_each_project() {
+        let subject = Subject::Project(7);
         let q = Quota {
-            project: 7,
+            subject,
             bytes: 4096,
             bytes_hard: 1 << 20,
             inodes: 12,
-            inodes_soft: 100,
+            inodes_soft: 11,
             ..Quota::default()
         };
-        let text = listing(&[q]);
-        let words: Vec<Vec<&str>> = text
-            .lines()
-            .map(|l| l.split_whitespace().collect())
-            .collect();
+        let words = words(subject, &[Named::of(q)]);
         assert_eq!(words.len(), 2);
-        assert_eq!(words[0].len(), 7);
-        assert_eq!(words[1].first(), Some(&"7"));
-        assert_eq!(words[1][words[1].len() - 3..], ["12", "100", "-"]);
+        // A size is a number and a unit.
+        assert_eq!((words[0].len(), words[1].len()), (7, 10));
+        assert_eq!(words[1][..2], ["7", "-+"]);
+        assert_eq!(words[1][words[1].len() - 3..], ["12", "11", "-"]);
+    }
+
+    #[test]
+    fn what_is_beyond_a_limit_is_marked() {
+        let q = |bytes, soft, hard| {
+            exceeded(&Quota {
+                bytes,
+                bytes_soft: soft,
+                bytes_hard: hard,
+                inodes: 2,
+                inodes_hard: 2,
+                ..Quota::default()
+            })
+        };
+        for inside in [q(9, 0, 0), q(9, 9, 9), q(9, 10, 0)] {
+            assert_eq!(inside, "--");
+        }
+        for beyond in [q(9, 8, 0), q(9, 8, 10), q(9, 0, 8), q(9, 9, 8)] {
+            assert_eq!(beyond, "+-");
+        }
+    }
+
+    #[test]
+    fn users_and_groups_have_their_names() {
+        let of = |subject| {
+            let q = Quota {
+                subject,
+                inodes: 1,
+                ..Quota::default()
+            };
+            words(subject, &[Named::of(q)])[1][..2].to_vec()
+        };
+        assert_eq!(of(Subject::User(0)), ["root", "--"]);
+        assert_eq!(of(Subject::Group(0)), ["root", "--"]);
+        // Nobody has this number.
+        assert_eq!(of(Subject::User(u32::MAX - 7)), ["4294967288", "--"]);
+        let json = serde_json::to_value(Named::of(Quota {
+            subject: Subject::User(0),
+            ..Quota::default()
+        }))
+        .unwrap();
+        assert_eq!((&json["user"], &json["name"]), (&0.into(), &"root".into()));
+        assert_eq!(json["project"], serde_json::Value::Null);
     }
 }

@@ -251,6 +251,36 @@ fn projects(s: &mut Script) {
     s.background();
 }
 
+/// The same of users and groups: what changes hands, with what it gets and loses meanwhile.
+fn owners(s: &mut Script) {
+    let give = |ino, uid, gid| Op::SetAttr {
+        ino,
+        mode: None,
+        uid,
+        gid,
+    };
+    let dir = s.create(ROOT, "dir", S_IFDIR | 0o755, 0);
+    let a = s.file(dir, "a");
+    s.write(a, 0, 2 * BLOCK);
+    s.sync();
+    s.digest();
+    s.op(give(a, Some(7), Some(8)));
+    s.write(a, 5 * B, 100);
+    s.op(give(dir, Some(7), None));
+    s.sync();
+    s.digest();
+    s.truncate(a, B);
+    s.op(give(a, Some(9), None));
+    s.write(a, B, 3 * BLOCK);
+    s.sync();
+    s.digest();
+    s.remove(dir, "a");
+    s.op(give(dir, Some(0), Some(8)));
+    s.forget(a);
+    s.sync();
+    s.background();
+}
+
 /// Slot rings and record lanes go around.
 fn wraps(s: &mut Script) {
     let a = s.file(ROOT, "a");
@@ -427,6 +457,13 @@ fn gathers_any() {
     // With `data=ordered` nothing of this is staged, so nothing is swapped.
     for mode in [OP, COMMIT, COMMIT_MEMORY] {
         all("gathers", mode, &Depth::USUAL, gathers);
+    }
+}
+
+#[test]
+fn owners_any() {
+    for mode in [OP, COMMIT, ORDERED] {
+        all("owners", mode, &Depth::USUAL, owners);
     }
 }
 

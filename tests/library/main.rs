@@ -14,6 +14,7 @@ mod flips;
 mod fsync;
 mod memory;
 mod model;
+mod owners;
 mod repair;
 mod resize;
 mod scrub;

@@ -9,10 +9,9 @@ use std::sync::Arc;
 
 use program::{Mounted, Scene, Start as _, as_nobody, can_be_root, eventually, quayfs};
 use quayfs_fs::{
-    Caller, FallocMode, Fs, Quota, RenameFlags, SetAttr, SetFlags, SetQuota, SetXattr,
+    Caller, FallocMode, Fs, Quota, RenameFlags, SetAttr, SetFlags, SetQuota, SetXattr, Subject,
 };
 use quayfs_layout::config::FEATURE_QUOTA;
-use quayfs_layout::geometry::{Geometry, Sizes};
 use quayfs_layout::inode::{FLAG_PROJECT, ROOT, S_IFIFO, S_IFREG};
 use quayfs_layout::quota::PER_PAGE;
 use quayfs_layout::{BLOCK, Ino};
@@ -68,19 +67,27 @@ impl Disk {
     }
 
     fn quota(&self, project: u32) -> Quota {
-        let all = self.fs.quotas(ME, project).unwrap();
+        self.quota_of(Subject::Project(project))
+    }
+
+    fn quota_of(&self, subject: Subject) -> Quota {
+        let all = self.fs.quotas(ME, subject).unwrap();
         let none = Quota {
-            project,
+            subject,
             ..Quota::default()
         };
         all.into_iter()
-            .find(|q| q.project == project)
+            .find(|q| q.subject == subject)
             .unwrap_or(none)
     }
 
     /// Bytes and inodes of a project.
     fn used(&self, project: u32) -> (u64, u64) {
-        let q = self.quota(project);
+        self.used_by(Subject::Project(project))
+    }
+
+    fn used_by(&self, subject: Subject) -> (u64, u64) {
+        let q = self.quota_of(subject);
         (q.bytes, q.inodes)
     }
 
@@ -107,7 +114,7 @@ impl Disk {
 
     fn limit(&self, project: u32, bytes: u64, inodes: u64) {
         let set = SetQuota {
-            project,
+            subject: Subject::Project(project),
             bytes_hard: Some(bytes),
             inodes_hard: Some(inodes),
             ..SetQuota::default()
@@ -223,7 +230,7 @@ fn everything_below_a_tree_is_charged() {
         same(&d, "an empty directory again");
         d.fs.rmdir(ROOT, b"tree").unwrap();
         d.dies();
-        assert_eq!(d.fs.quotas(ME, 0), Ok(Vec::new()));
+        assert_eq!(d.fs.quotas(ME, Subject::Project(0)), Ok(Vec::new()));
     }
 }
 
@@ -302,7 +309,7 @@ fn limits_hold() {
         d.dies();
         assert_eq!(d.quota(9).bytes_hard, 5 * B);
         let q = SetQuota {
-            project: 9,
+            subject: Subject::Project(9),
             bytes_soft: Some(1),
             ..SetQuota::default()
         };
@@ -324,7 +331,7 @@ fn the_last_block_goes_to_one() {
             .map(|i| file(&fs, dir, &format!("f{i}")).unwrap())
             .collect();
         let set = SetQuota {
-            project: 7,
+            subject: Subject::Project(7),
             bytes_hard: Some(LIMIT * B),
             ..SetQuota::default()
         };
@@ -344,7 +351,7 @@ fn the_last_block_goes_to_one() {
             }
         });
         // An extent page that no thread could pay for may be all that was missing.
-        let used = fs.quotas(ME, 7).unwrap()[0].bytes / B;
+        let used = fs.quotas(ME, Subject::Project(7)).unwrap()[0].bytes / B;
         assert!(used <= LIMIT && used + 4 > LIMIT, "{text}: {used}");
         for f in files {
             truncate(&fs, f, 0).unwrap();
@@ -368,7 +375,8 @@ fn places_of_the_table_are_used_again() {
             d.fs.lookup(ROOT, b"f").unwrap();
         }
     }
-    for i in 0..PER_PAGE - 2 {
+    // The user and the group that own everything have places too.
+    for i in 0..PER_PAGE - 4 {
         let f = file(&d.fs, ROOT, &format!("f{i}")).unwrap();
         join(&d.fs, f, 2000 + i as u32).unwrap();
     }
@@ -379,7 +387,10 @@ fn places_of_the_table_are_used_again() {
     join(&d.fs, full, 3000).unwrap();
     d.dies();
     assert_eq!((d.used(1000), d.used(3000)), ((0, 1), (0, 1)));
-    assert_eq!(d.fs.quotas(ME, 0).unwrap().len(), PER_PAGE);
+    assert_eq!(
+        d.fs.quotas(ME, Subject::Project(0)).unwrap().len(),
+        PER_PAGE - 2
+    );
 }
 
 #[test]
@@ -399,7 +410,7 @@ fn a_tree_is_as_large_as_its_limit() {
     assert_eq!((s.blocks, s.free, s.files_free), (100, 90, 48));
     // A soft limit is nearer. As on ext4 only a directory that passes its project on shows it.
     let q = SetQuota {
-        project: 7,
+        subject: Subject::Project(7),
         bytes_soft: Some(5 * B),
         ..SetQuota::default()
     };
@@ -417,33 +428,19 @@ fn who_may_and_what_makes_no_sense() {
     let d = Disk::new(MODES[0]);
     let by = Caller { uid: 7, ..ME };
     let set = |project| SetQuota {
-        project,
+        subject: Subject::Project(project),
         inodes_hard: Some(1),
         ..SetQuota::default()
     };
     assert_eq!(d.fs.set_quota(by, set(1)), Err(FsError::Perm));
-    assert_eq!(d.fs.quotas(by, 0), Err(FsError::Perm));
+    assert_eq!(d.fs.quotas(by, Subject::Project(0)), Err(FsError::Perm));
     assert_eq!(d.fs.set_quota(ME, set(0)), Err(FsError::Invalid));
 }
 
 /// As volumes were before there was a table.
 #[test]
 fn without_a_table_nothing_is_counted() {
-    let with = Shape::SMALL.geometry();
-    let geometry = Geometry::lay_out(&Sizes {
-        data_blocks: with.data_blocks,
-        data_start: with.data_start,
-        mirror_blocks: with.mirror_blocks,
-        blocks: with.blocks,
-        spare: with.spare,
-        buffers: with.buffers,
-        lane_bytes: with.lane_bytes,
-        slots_per_buffer: with.slots_per_buffer,
-        l2p_entries: Shape::SMALL.l2p_entries,
-        node_pages: with.node_pages,
-        intent_pages: with.intent_pages,
-        quota_pages: 0,
-    });
+    let geometry = Shape::SMALL.geometry_with(0);
     assert!(geometry.is_sound() && geometry.quota_base == 0);
     let recorder =
         quayfs_crashsim::Recorder::new(geometry.pmem_len, geometry.data_blocks, Backend::Volatile);
@@ -454,13 +451,16 @@ fn without_a_table_nothing_is_counted() {
     join(&fs, dir, 7).unwrap();
     let f = file(&fs, dir, "f").unwrap();
     fs.write(f, 0, &bytes(1, 3 * BLOCK), false).unwrap();
-    assert_eq!(fs.quotas(ME, 0), Ok(Vec::new()));
-    let set = SetQuota {
-        project: 7,
-        inodes_hard: Some(1),
-        ..SetQuota::default()
-    };
-    assert_eq!(fs.set_quota(ME, set), Err(FsError::NotSupported));
+    assert_eq!(fs.quotas(ME, Subject::Project(0)), Ok(Vec::new()));
+    for subject in [Subject::Project(7), Subject::User(0), Subject::Group(0)] {
+        let set = SetQuota {
+            subject,
+            inodes_hard: Some(1),
+            ..SetQuota::default()
+        };
+        assert_eq!(fs.set_quota(ME, set), Err(FsError::NotSupported));
+        assert_eq!(fs.quotas(ME, subject), Ok(Vec::new()));
+    }
     account::finish_background(&fs);
     fs.shutdown().unwrap();
     media.fsck().unwrap();
@@ -525,7 +525,7 @@ fn on_a_mount() {
             serde_json::from_str(&quota(target, &["--json"]).ok()).unwrap()
         };
         let expected = Quota {
-            project: 7,
+            subject: Subject::Project(7),
             bytes: 26 * B,
             bytes_soft: 0,
             bytes_hard: 1 << 20,
@@ -538,6 +538,7 @@ fn on_a_mount() {
         as_nobody(|| quota(&mnt, &[])).fails(1, "only root");
         as_nobody(|| quota(&mnt, &["--project", "8", "--inodes", "1"])).fails(1, "only root");
         quota(&mnt, &["--inodes", "1"]).fails(2, "--project");
+        quota(&mnt, &["--users", "--inodes", "1"]).fails(2, "--user");
         quota(&mnt, &["--project", "0"]).fails(2, "0");
         m.umount();
         // At rest it is the same.

@@ -92,6 +92,7 @@ pages!(
     doctor,
     embedding,
     nfs,
+    quotas,
     sizing,
     stats,
     status,

@@ -87,6 +87,7 @@ pub use status::{Latencies, Status, uuid_text};
 // What the calls take and return, for those that use nothing else of the crates below.
 pub use quayfs_layout::Ino;
 pub use quayfs_layout::inode::{S_IFBLK, S_IFCHR, S_IFIFO, S_IFREG, S_IFSOCK};
+pub use quayfs_layout::quota::Subject;
 pub use quayfs_options::MountOptions;
 pub use quayfs_store::error::FsError;
 

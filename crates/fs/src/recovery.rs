@@ -20,7 +20,7 @@ use quayfs_layout::config::{ConfigTable, FEATURE_PIPELINE, FEATURE_PROPOSALS};
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::jsb::PROPOSALS;
 use quayfs_layout::jsb::{EpochWord, WordKind};
-use quayfs_options::{DataMode, Durability, MountOptions};
+use quayfs_options::{DataMode, Durability, MountOptions, Quota};
 use quayfs_pmem::{Backend, BatchLog, Region};
 use quayfs_ppt::{Ppt, PptError, PptGeometry};
 use quayfs_store::behind;
@@ -242,6 +242,13 @@ impl<'v> Recovery<'v> {
         if volume.access() == Access::ReadOnly && !lenient {
             return Err(MountError::Options(
                 "the volume was opened for reading only".into(),
+            ));
+        }
+        if options.quota == Some(Quota::On) && !volume.config().counts_owners() {
+            return Err(MountError::Options(
+                "quotas: the volume was made before users and groups were counted, or without a quota table; \
+                 drop usrquota and grpquota"
+                    .into(),
             ));
         }
         let epoch = region.load_u64(g.jsb_off + WordKind::Epoch.offset());

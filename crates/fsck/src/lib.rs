@@ -20,7 +20,7 @@
 //! | `table` | free and live inode images |
 //! | `intents` | orphans and unfinished truncates |
 //! | `inodes` | one inode with all it owns: `extents`, `blobs`, `dirs` |
-//! | `quotas` | what projects have |
+//! | `quotas` | what projects, users and groups have |
 //! | `links` | link counts, parents, reachability |
 //! | `blocks` | the permutation, staged blocks, content |
 //!

@@ -27,6 +27,8 @@ pub(super) struct Media {
     pub(super) resized: bool,
     pub(super) salt: u64,
     pub(super) hash: NameHash,
+    /// Whether users and groups are counted.
+    pub(super) owners: bool,
 }
 
 /// What recovery has left.
@@ -48,6 +50,7 @@ impl Media {
             resized: config.compat[2] & FEATURE_RESIZED != 0,
             salt: config.salt(),
             hash: NameHash(config.hash_key),
+            owners: config.counts_owners(),
         }
     }
 

@@ -1,25 +1,38 @@
-//! The quota table: what it says that projects have, against what their inodes have.
+//! The quota table: what it says that projects, users and groups have, against what their inodes have.
 
 use quayfs_shown::count;
 use std::collections::{BTreeMap, BTreeSet};
 
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::inode::Inode;
-use quayfs_layout::quota::{Entry, PER_PAGE, SIZE, Usage, offset};
+use quayfs_layout::quota::{Entry, PER_PAGE, SIZE, Subject, Usage, offset};
 
 use super::pages::{Got, Pages};
 use super::table::Table;
 use super::{Area, Check};
 
-/// What projects have, by what is added.
-#[derive(Debug, Default)]
-pub(super) struct Usages(pub(super) BTreeMap<u32, Usage>);
+/// What each of them has, by what is added.
+#[derive(Debug)]
+pub(super) struct Usages {
+    pub(super) all: BTreeMap<Subject, Usage>,
+    /// Whether the volume counts users and groups.
+    owners: bool,
+}
 
 impl Usages {
-    /// Adds an inode. Those in no project are not counted.
+    /// Of a volume that counts users and groups, or does not.
+    pub(super) fn new(owners: bool) -> Self {
+        let all = BTreeMap::new();
+        Self { all, owners }
+    }
+
+    /// Adds an inode. Project 0, that of those which have none, is not counted.
     pub(super) fn add(&mut self, i: &Inode) {
-        if i.project != 0 {
-            let usage = self.0.entry(i.project).or_default();
+        let owners = [Subject::User(i.uid), Subject::Group(i.gid)];
+        let owners = owners.into_iter().filter(|_| self.owners);
+        let project = (i.project != 0).then_some(Subject::Project(i.project));
+        for subject in owners.chain(project) {
+            let usage = self.all.entry(subject).or_default();
             usage.blocks = usage.blocks.saturating_add(i.blocks);
             usage.inodes += 1;
         }
@@ -37,9 +50,9 @@ pub(super) fn check(pages: &Pages<'_>, table: &Table, c: &mut Check) {
     if g.quota_pages == 0 {
         return;
     }
-    let mut actual = Usages::default();
+    let mut actual = Usages::new(pages.media.owners);
     table.each(pages, |_, i| actual.add(i));
-    let mut entries: BTreeMap<u32, Usage> = BTreeMap::new();
+    let mut entries: BTreeMap<Subject, Usage> = BTreeMap::new();
     let mut damaged = false;
     for id in ids(g) {
         let bytes = match pages.read(id) {
@@ -53,32 +66,34 @@ pub(super) fn check(pages: &Pages<'_>, table: &Table, c: &mut Check) {
         for slot in 0..PER_PAGE {
             let at = offset(slot);
             let e = Entry::decode(&bytes[at..at + SIZE]);
-            let wrong = match e.project {
+            let wrong = match e.subject {
                 _ if e.is_free() => continue,
-                0 => "belongs to no project",
-                p if entries.contains_key(&p) => "is the second one of its project",
-                p => {
-                    entries.insert(p, e.usage);
+                s if s == Subject::default() => "is not counted",
+                s if entries.contains_key(&s) => "has a place already",
+                s => {
+                    entries.insert(s, e.usage);
                     continue;
                 }
             };
-            let what = format_args!("node {id}, place {slot}, project {}: {wrong}", e.project);
+            let what = format_args!("node {id}, place {slot}: {} {wrong}", e.subject);
             c.findings.error(Area::Quota, what);
         }
     }
-    let all: BTreeSet<u32> = actual.0.keys().chain(entries.keys()).copied().collect();
+    let all: BTreeSet<Subject> = (actual.all.keys().chain(entries.keys()).copied()).collect();
     if damaged || !table.is_complete() {
         if damaged || !all.is_empty() {
-            c.skip("what projects have: not everything that says so could be read");
+            c.skip(
+                "what projects, users and groups have: not everything that says so could be read",
+            );
         }
         return;
     }
-    for project in all {
-        let has = actual.0.get(&project).copied().unwrap_or_default();
-        let says = entries.get(&project).copied().unwrap_or_default();
+    for subject in all {
+        let has = actual.all.get(&subject).copied().unwrap_or_default();
+        let says = entries.get(&subject).copied().unwrap_or_default();
         if has != says {
             let what = format_args!(
-                "project {project} has {} and {}, the table says {} and {}",
+                "{subject} has {} and {}, the table says {} and {}",
                 count(has.blocks, "block"),
                 count(has.inodes, "inode"),
                 says.blocks,

@@ -25,8 +25,12 @@ pub const COMPAT_KNOWN: u64 = 0;
 /// Features that an unaware implementation may only read.
 pub const RO_COMPAT_KNOWN: u64 = 0;
 /// Features that an unaware implementation must refuse.
-pub const INCOMPAT_KNOWN: u64 =
-    FEATURE_QUOTA | FEATURE_PROPOSALS | FEATURE_PIPELINE | FEATURE_BATCHES | FEATURE_RESIZED;
+pub const INCOMPAT_KNOWN: u64 = FEATURE_QUOTA
+    | FEATURE_PROPOSALS
+    | FEATURE_PIPELINE
+    | FEATURE_BATCHES
+    | FEATURE_RESIZED
+    | FEATURE_OWNERS;
 /// Incompatible: there is a quota table, and records say what it is charged.
 pub const FEATURE_QUOTA: u64 = 1;
 /// Incompatible: a commit may be known by a proposal alone ([`crate::jsb::WordKind::Proposal`]).
@@ -39,6 +43,8 @@ pub const FEATURE_BATCHES: u64 = 8;
 /// Incompatible: the data device has had another length, so areas need not follow each other, LBN bitmaps may have ids at
 /// the end of the inode table, and the header of the device says how long it was at first.
 pub const FEATURE_RESIZED: u64 = 16;
+/// Incompatible: the quota table counts users and groups too. Only together with [`FEATURE_QUOTA`].
+pub const FEATURE_OWNERS: u64 = 32;
 
 /// The configuration table: which volume it is and where its areas lie. `mkfs` writes it, and what changes the volume as
 /// a whole; the first intact one of its two copies counts.
@@ -87,6 +93,11 @@ const OFF_CHANGES: usize = 160;
 const OFF_OPTIONS: usize = 1024;
 
 impl ConfigTable {
+    /// Whether users and groups are counted.
+    pub fn counts_owners(&self) -> bool {
+        self.compat[2] & FEATURE_OWNERS != 0
+    }
+
     /// The label as text.
     pub fn label(&self) -> String {
         text(&self.label)

@@ -84,8 +84,8 @@ pub enum Flaw {
     #[error("intent {0} is none")]
     Intent(usize),
     /// An entry of the quota table.
-    #[error("place {0} belongs to no project")]
-    Project(usize),
+    #[error("place {0} belongs to nothing that is counted")]
+    Quota(usize),
     /// An inode, and what is wrong with it.
     #[error("{0}")]
     Inode(String),

@@ -8,6 +8,7 @@
 use crate::BLOCK;
 use crate::bytes::{get_u16, get_u32, get_u64};
 use crate::node::NodeKind;
+use crate::quota::Subject;
 
 const DELTA: u8 = 1;
 const NODE_NEW: u8 = 2;
@@ -53,14 +54,14 @@ pub enum Item<'a> {
         /// Set or clear.
         set: bool,
     },
-    /// A project has so much more.
+    /// A project, user or group has so much more.
     Charge {
         /// Node id of the page of the quota table.
         id: u32,
         /// Place in that page.
         slot: u16,
-        /// Project id.
-        project: u32,
+        /// Which of them.
+        subject: Subject,
         /// Blocks and pages, in 4 KiB.
         blocks: i64,
         /// Inodes.
@@ -119,15 +120,15 @@ impl Item<'_> {
             Item::Charge {
                 id,
                 slot,
-                project,
+                subject,
                 blocks,
                 inodes,
             } => {
                 out.push(CHARGE);
-                out.push(0);
+                out.push(subject.kind());
                 out.extend_from_slice(&slot.to_le_bytes());
                 out.extend_from_slice(&id.to_le_bytes());
-                out.extend_from_slice(&project.to_le_bytes());
+                out.extend_from_slice(&subject.id().to_le_bytes());
                 out.extend_from_slice(&inodes.to_le_bytes());
                 out.extend_from_slice(&blocks.to_le_bytes());
             }
@@ -219,7 +220,7 @@ impl<'a> Items<'a> {
                 let item = Item::Charge {
                     id,
                     slot,
-                    project: get_u32(b, 8),
+                    subject: Subject::of(b[1], get_u32(b, 8))?,
                     blocks: get_u64(b, 16).cast_signed(),
                     inodes: get_u32(b, 12).cast_signed(),
                 };
@@ -277,7 +278,7 @@ mod tests {
             Item::Charge {
                 id: 4,
                 slot: 62,
-                project: 7,
+                subject: Subject::Group(7),
                 blocks: -9,
                 inodes: -1,
             },

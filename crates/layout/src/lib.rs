@@ -20,7 +20,7 @@
 //! | [`dirent`] | directory leaves and index pages |
 //! | [`extent`] | extent pages |
 //! | [`intent`] | orphans and unfinished truncates |
-//! | [`quota`] | what projects use and may use |
+//! | [`quota`] | what projects, users and groups use and may use |
 //! | [`xattr`] | extended attributes |
 //! | [`acl`] | access control lists among them |
 

@@ -1,9 +1,11 @@
-//! The quota table: what each project uses of the volume, and what it may use.
+//! The quota table: what each project, user and group uses of the volume, and what it may use.
 //!
 //! An entry takes 64 bytes; a free one says that nothing is used and nothing limited. What is used is
 //! changed by digest only, by what records say that is added or taken away ([`charge`]). That is the one
 //! thing in a record that is not absolute, so digest counts it once: a page says up to which record it has
 //! been applied.
+
+use std::fmt;
 
 use crate::bytes::{get_u32, get_u64, put_u32, put_u64};
 use crate::node::{HEADER, PAYLOAD};
@@ -17,10 +19,76 @@ pub const OFF_LIMITS: usize = 24;
 /// Bytes of the limits.
 pub const LIMITS_BYTES: usize = 32;
 
+const OFF_KIND: usize = 4;
 const OFF_BLOCKS: usize = 8;
 const OFF_INODES: usize = 16;
 
-/// What the inodes of a project have together.
+/// What has a quota: the inodes that have this number are counted, and limited, together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Subject {
+    /// A project; 0 is that of inodes which have none, and is not counted.
+    Project(u32),
+    /// A user.
+    User(u32),
+    /// A group.
+    Group(u32),
+}
+
+impl Subject {
+    /// Its number.
+    pub fn id(self) -> u32 {
+        let (Self::Project(id) | Self::User(id) | Self::Group(id)) = self;
+        id
+    }
+
+    /// Which kind it is of.
+    pub fn kind(self) -> u8 {
+        match self {
+            Self::Project(_) => 0,
+            Self::User(_) => 1,
+            Self::Group(_) => 2,
+        }
+    }
+
+    /// The subject of a kind with a number.
+    pub fn of(kind: u8, id: u32) -> Option<Self> {
+        Some(match kind {
+            0 => Self::Project(id),
+            1 => Self::User(id),
+            2 => Self::Group(id),
+            _ => return None,
+        })
+    }
+
+    /// The other subject of the same kind with this number.
+    pub fn with_id(self, id: u32) -> Self {
+        match self {
+            Self::Project(_) => Self::Project(id),
+            Self::User(_) => Self::User(id),
+            Self::Group(_) => Self::Group(id),
+        }
+    }
+}
+
+/// That of no inode: project 0.
+impl Default for Subject {
+    fn default() -> Self {
+        Self::Project(0)
+    }
+}
+
+impl fmt::Display for Subject {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self {
+            Self::Project(_) => "project",
+            Self::User(_) => "user",
+            Self::Group(_) => "group",
+        };
+        write!(f, "{kind} {}", self.id())
+    }
+}
+
+/// What the inodes of a subject have together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Blocks and pages, in 4 KiB.
@@ -29,7 +97,7 @@ pub struct Usage {
     pub inodes: u64,
 }
 
-/// What a project may have; 0 is no limit.
+/// What a subject may have; 0 is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Blocks that are worth a warning.
@@ -57,8 +125,8 @@ impl Limits {
 /// One entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// Project id; 0 is the project of those that have none, which is not counted.
-    pub project: u32,
+    /// Whose it is; one of no known kind is decoded as that of project 0.
+    pub subject: Subject,
     /// What it has.
     pub usage: Usage,
     /// What it may have.
@@ -69,7 +137,8 @@ impl Entry {
     /// Encodes the entry.
     pub fn encode(&self) -> [u8; SIZE] {
         let mut b = [0; SIZE];
-        put_u32(&mut b, 0, self.project);
+        put_u32(&mut b, 0, self.subject.id());
+        b[OFF_KIND] = self.subject.kind();
         put_u64(&mut b, OFF_BLOCKS, self.usage.blocks);
         put_u64(&mut b, OFF_INODES, self.usage.inodes);
         b[OFF_LIMITS..OFF_LIMITS + LIMITS_BYTES].copy_from_slice(&self.limits.encode());
@@ -79,7 +148,7 @@ impl Entry {
     /// Decodes an entry.
     pub fn decode(b: &[u8]) -> Self {
         Self {
-            project: get_u32(b, 0),
+            subject: Subject::of(b[OFF_KIND], get_u32(b, 0)).unwrap_or_default(),
             usage: Usage {
                 blocks: get_u64(b, OFF_BLOCKS),
                 inodes: get_u64(b, OFF_INODES),
@@ -93,7 +162,7 @@ impl Entry {
         }
     }
 
-    /// Whether another project can have the place, whatever number is left there.
+    /// Whether another subject can have the place, whatever number is left there.
     pub fn is_free(&self) -> bool {
         self.usage == Usage::default() && self.limits == Limits::default()
     }
@@ -104,20 +173,21 @@ pub fn offset(slot: usize) -> usize {
     HEADER + slot * SIZE
 }
 
-/// Adds to what the project in `slot` has, which becomes `project`'s place if it is another one's. The
+/// Adds to what the subject in `slot` has, which becomes `subject`'s place if it is another one's. The
 /// same change must not be applied to the same page twice.
-pub fn charge(page: &mut [u8], slot: usize, project: u32, blocks: i64, inodes: i64) {
+pub fn charge(page: &mut [u8], slot: usize, subject: Subject, blocks: i64, inodes: i64) {
     let place = &mut page[offset(slot)..offset(slot) + SIZE];
-    let mut e = Entry::decode(place);
-    if e.project != project {
-        e = Entry {
-            project,
+    if (get_u32(place, 0), place[OFF_KIND]) != (subject.id(), subject.kind()) {
+        let other = Entry {
+            subject,
             ..Entry::default()
         };
+        place.copy_from_slice(&other.encode());
     }
-    e.usage.blocks = e.usage.blocks.saturating_add_signed(blocks);
-    e.usage.inodes = e.usage.inodes.saturating_add_signed(inodes);
-    place.copy_from_slice(&e.encode());
+    for (at, by) in [(OFF_BLOCKS, blocks), (OFF_INODES, inodes)] {
+        let sum = get_u64(place, at).saturating_add_signed(by);
+        put_u64(place, at, sum);
+    }
 }
 
 #[cfg(test)]
@@ -128,7 +198,7 @@ mod tests {
     #[test]
     fn round_trip() {
         let e = Entry {
-            project: 7,
+            subject: Subject::Group(7),
             usage: Usage {
                 blocks: 1,
                 inodes: 2,
@@ -143,10 +213,21 @@ mod tests {
         assert_eq!(Entry::decode(&e.encode()), e);
         assert!(!e.is_free());
         let left = Entry {
-            project: 7,
+            subject: Subject::User(7),
             ..Entry::default()
         };
         assert!(left.is_free() && Entry::decode(&[0; SIZE]).is_free());
+    }
+
+    #[test]
+    fn a_kind_that_is_unknown_is_that_of_nothing() {
+        for kind in 0..=u8::MAX {
+            let mut bytes = Entry::default().encode();
+            (bytes[0], bytes[OFF_KIND]) = (7, kind);
+            let subject = Entry::decode(&bytes).subject;
+            assert_eq!(subject, Subject::of(kind, 7).unwrap_or(Subject::Project(0)));
+            assert_eq!(Subject::of(kind, 7).is_some(), kind < 3);
+        }
     }
 
     #[test]
@@ -154,17 +235,19 @@ mod tests {
         let mut page = vec![0; BLOCK];
         let last = PER_PAGE - 1;
         let at = |page: &[u8]| Entry::decode(&page[offset(last)..]);
-        charge(&mut page, last, 7, 10, 1);
-        charge(&mut page, last, 7, -4, 1);
+        charge(&mut page, last, Subject::User(7), 10, 1);
+        charge(&mut page, last, Subject::User(7), -4, 1);
         let usage = Usage {
             blocks: 6,
             inodes: 2,
         };
-        assert_eq!((at(&page).project, at(&page).usage), (7, usage));
+        let now = at(&page);
+        assert_eq!((now.subject, now.usage), (Subject::User(7), usage));
         page[offset(last) + OFF_LIMITS] = 9;
-        charge(&mut page, last, 8, 3, 1);
+        // The number is the same, the kind is not.
+        charge(&mut page, last, Subject::Group(7), 3, 1);
         let other = Entry {
-            project: 8,
+            subject: Subject::Group(7),
             usage: Usage {
                 blocks: 3,
                 inodes: 1,
@@ -172,7 +255,7 @@ mod tests {
             ..Entry::default()
         };
         assert_eq!(at(&page), other);
-        charge(&mut page, last, 8, -9, -9);
+        charge(&mut page, last, Subject::Group(7), -9, -9);
         assert!(at(&page).is_free());
     }
 }

@@ -10,12 +10,13 @@ use quayfs_fs::attr::now;
 use quayfs_fs::recovery::{batch_log, journal_geometry, ppt_geometry};
 use quayfs_journal::{Durability, Journal};
 use quayfs_layout::config::{
-    COPIES, ConfigTable, DataHeader, FEATURE_BATCHES, FEATURE_PIPELINE, FEATURE_PROPOSALS,
-    FEATURE_QUOTA, LABEL_MAX, OPTIONS_MAX,
+    COPIES, ConfigTable, DataHeader, FEATURE_BATCHES, FEATURE_OWNERS, FEATURE_PIPELINE,
+    FEATURE_PROPOSALS, FEATURE_QUOTA, LABEL_MAX, OPTIONS_MAX,
 };
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::inode::{self, Inode, ROOT, S_IFDIR};
 use quayfs_layout::node::{self, NodeKind};
+use quayfs_layout::quota::{self, Subject};
 use quayfs_layout::{BLOCK, bytes};
 use quayfs_pmem::Region;
 use quayfs_ppt::Ppt;
@@ -106,7 +107,7 @@ pub(super) fn stored(g: &Geometry) -> [Range<u64>; 5] {
         0..g.l2p_crc_off,
         g.l2p_log_off..g.lane_off,
         g.slot_hdr_off..g.slot_data_off,
-        g.nat_off..g.node_off + 2 * BLOCK as u64,
+        g.nat_off..g.node_off + ROOT_PAGES * BLOCK as u64,
         g.batch_log_off..g.batch_log_off + g.batch_log_bytes,
     ]
 }
@@ -127,7 +128,7 @@ pub(super) fn prepare(
     let mut name = [0; LABEL_MAX];
     name[..label.len()].copy_from_slice(label.as_bytes());
     let quota = match geometry.quota_pages > 0 {
-        true => FEATURE_QUOTA,
+        true => FEATURE_QUOTA | FEATURE_OWNERS,
         false => 0,
     };
     let batches = match geometry.batch_log_bytes > 0 {
@@ -200,7 +201,10 @@ fn write_headers(
     Ok(())
 }
 
-/// NAT and the two pages that hold the root directory.
+/// Pages that a new volume has.
+const ROOT_PAGES: u64 = 3;
+
+/// NAT and the pages that hold the root directory, and say whose it is.
 fn write_root(region: &Region, g: &Geometry, salt: u64, owner: Root) {
     let time = now();
     let root = Inode {
@@ -226,10 +230,24 @@ fn write_root(region: &Region, g: &Geometry, salt: u64, owner: Root) {
     node::init(&mut bitmap, bitmap_node, NodeKind::Bitmap, 0);
     // Number 0 is never used.
     node::change_bits(&mut bitmap, 0, ROOT + 1, true);
-    for (page, bytes) in [(0, &mut table), (1, &mut bitmap)] {
+    let quota_node = g.quota_base as u32;
+    let mut quotas = vec![0; BLOCK];
+    node::init(&mut quotas, quota_node, NodeKind::Quota, 0);
+    for (slot, subject) in [Subject::User(root.uid), Subject::Group(root.gid)]
+        .into_iter()
+        .enumerate()
+    {
+        quota::charge(&mut quotas, slot, subject, 0, 1);
+    }
+    let mut pages = vec![(inode_node, table), (bitmap_node, bitmap)];
+    if g.quota_pages > 0 {
+        pages.push((quota_node, quotas));
+    }
+    for (page, (_, bytes)) in (0..ROOT_PAGES).zip(&mut pages) {
         node::seal(bytes, salt);
         region.write_nt(g.node_page(page), bytes);
     }
+    let nodes: Vec<u32> = pages.iter().map(|(id, _)| *id).collect();
     const CHUNK: u64 = 8192;
     let mut id = 0;
     while id < g.nat_entries {
@@ -237,12 +255,9 @@ fn write_root(region: &Region, g: &Geometry, salt: u64, owner: Root) {
         let mut out = Vec::with_capacity(n as usize * 8);
         for i in id..id + n {
             let i = i as u32;
-            let word = if i == inode_node {
-                node::nat_encode(i, 0, salt)
-            } else if i == bitmap_node {
-                node::nat_encode(i, 1, salt)
-            } else {
-                node::nat_absent(i, salt)
+            let word = match nodes.iter().position(|node| *node == i) {
+                Some(page) => node::nat_encode(i, page as u64, salt),
+                None => node::nat_absent(i, salt),
             };
             out.extend_from_slice(&word.to_le_bytes());
         }

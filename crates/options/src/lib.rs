@@ -10,6 +10,7 @@ use quayfs_pmem::LEAST_MEMORY;
 
 mod error;
 mod parse;
+mod quota;
 pub mod remount;
 mod restart;
 mod size;
@@ -19,6 +20,7 @@ mod tests;
 
 pub use error::OptionError;
 pub use parse::{ACCEPTED, REFUSED};
+pub use quota::Quota;
 pub use restart::Restart;
 pub use size::{SizeError, format_size, parse_size};
 
@@ -202,6 +204,8 @@ pub struct MountOptions {
     pub permissions: Permissions,
     /// `acl` or `noacl`; `None`: there are lists where the kernel checks permissions.
     pub acls: Option<Acls>,
+    /// `quota` or `noquota`.
+    pub quota: Option<Quota>,
     /// `idmap`: mounts of this one may map ids (`mount --bind -o X-mount.idmap=`).
     pub idmap: bool,
     /// `allow_other`: users other than the one who mounts may enter.
@@ -256,6 +260,7 @@ impl Default for MountOptions {
             memory: None,
             permissions: Permissions::default(),
             acls: None,
+            quota: None,
             idmap: false,
             allow_other: false,
             nosuid: false,
@@ -468,6 +473,7 @@ impl fmt::Display for MountOptions {
             out.push("permissions=owner".into());
         }
         out.extend(self.acls.map(|a| a.to_string()));
+        out.extend(self.quota.map(|q| q.to_string()));
         out.push(self.atime.to_string());
         for (on, name) in [
             (self.nodiratime, "nodiratime"),

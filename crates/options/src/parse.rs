@@ -9,7 +9,7 @@ mod fit;
 mod foreign;
 mod values;
 
-use super::{Acls, AtimePolicy, Durability, MountOptions, OptionError, Restart};
+use super::{Acls, AtimePolicy, Durability, MountOptions, OptionError, Quota, Restart};
 use foreign::{impossible, is_for_others};
 use quayfs_layout::geometry::BUFFERS_MAX;
 use quayfs_pmem::LEAST_MEMORY;
@@ -96,14 +96,9 @@ impl<'a> Parser<'a> {
             return Ok(());
         }
         match (key, value) {
-            ("writeback", None) => {
+            ("writeback" | "writethrough", None) => {
                 self.once("page cache", word)?;
-                self.options.writeback_cache = true;
-                Ok(())
-            }
-            ("writethrough", None) => {
-                self.once("page cache", word)?;
-                self.options.writeback_cache = false;
+                self.options.writeback_cache = key == "writeback";
                 Ok(())
             }
             ("atomic_writes", None) => {
@@ -117,15 +112,20 @@ impl<'a> Parser<'a> {
                 self.options.restart = Some(if on { Restart::On } else { Restart::Off });
                 Ok(())
             }
-            ("acl", None) => {
+            ("acl" | "noacl", None) => {
                 self.once("access control lists", word)?;
-                self.options.acls = Some(Acls::On);
+                let on = key == "acl";
+                self.options.acls = Some(if on { Acls::On } else { Acls::Off });
                 Ok(())
             }
-            ("noacl", None) => {
-                self.once("access control lists", word)?;
-                self.options.acls = Some(Acls::Off);
-                Ok(())
+            // Users and groups are counted together, so to ask for one of them is to ask for both.
+            ("quota" | "usrquota" | "grpquota" | "uquota" | "gquota", None) => {
+                self.options.quota = Some(Quota::On);
+                self.once("quotas", "quota")
+            }
+            ("noquota", None) => {
+                self.options.quota = Some(Quota::Off);
+                self.once("quotas", word)
             }
             ("idmap", None) => {
                 self.options.idmap = true;

@@ -97,6 +97,21 @@ fn every_option_has_its_effect() {
 }
 
 #[test]
+fn quotas_of_users_and_groups_are_asked_for_together() {
+    makes("noquota", |o| o.quota = Some(Quota::Off));
+    for on in [
+        "quota",
+        "usrquota",
+        "grpquota",
+        "uquota",
+        "gquota",
+        "usrquota,grpquota",
+    ] {
+        makes(on, |o| o.quota = Some(Quota::On));
+    }
+}
+
+#[test]
 fn defaults_can_be_said() {
     for list in [
         "rw,data=journal,commit=5,checkpoint=adaptive,writethrough,open=answer",
@@ -144,6 +159,7 @@ fn the_last_flag_of_the_kernel_wins() {
 fn contradictions_are_refused() {
     for list in [
         "data=journal,data=ordered",
+        "usrquota,noquota",
         "data=ordered,durability=op",
         "data=writeback,durability=op",
         "durability=op,durability=commit",

@@ -10,6 +10,7 @@ use quayfs_store::ns::node::NodeStore;
 use quayfs_store::ns::quota::Quotas;
 
 use crate::model::Model;
+use crate::quota;
 
 /// Digests, checkpoints and zeroes until nothing is left to do. Operations rest meanwhile.
 pub fn finish_background(fs: &Fs) {
@@ -56,16 +57,14 @@ pub fn check(fs: &Fs, m: &Model) -> Result<(), String> {
         let free = e.allocator(kind).free() + lent;
         same(&format!("free {kind:?}s"), free, media.free())?;
     }
-    let media = Quotas::open(&fresh).map_err(|e| e.to_string())?;
+    let media = Quotas::open(&fresh, &e.config).map_err(|e| e.to_string())?;
     let list = |q: &Quotas| -> Vec<_> {
-        let all = q.list(0).into_iter();
-        all.map(|p| (p.id, p.usage(), p.limits()))
-            .filter(|(_, usage, limits)| (*usage, *limits) != Default::default())
-            .collect()
+        let all = quota::all(q).into_iter();
+        all.map(|t| (t.subject, t.usage(), t.limits())).collect()
     };
     if list(&e.quotas) != list(&media) {
         return Err(format!(
-            "projects: {:?} in DRAM, {:?} on the media",
+            "quotas: {:?} in DRAM, {:?} on the media",
             list(&e.quotas),
             list(&media)
         ));

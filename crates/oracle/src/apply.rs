@@ -448,14 +448,14 @@ pub enum Outcome {
     Same,
     /// There was no space.
     Full,
-    /// A limit of a project was in the way.
+    /// A limit was in the way.
     Refused,
 }
 
 /// Carries out `op` on both and compares. With `full`, `NoSpace` is an answer that changes nothing. An
-/// operation is refused if and only if a project would grow beyond a limit.
+/// operation is refused if and only if something would grow beyond a limit.
 pub fn both(fs: &Fs, m: &mut Model, op: &Op, full: bool) -> std::result::Result<Outcome, String> {
-    let before = Books::open(fs, m, op)?;
+    let before = Books::open(fs, m)?;
     let got = on_fs(fs, m, op);
     if full && got == Err(FsError::NoSpace) {
         return Ok(Outcome::Full);

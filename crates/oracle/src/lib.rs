@@ -92,6 +92,11 @@ impl Shape {
 
     /// Lays the volume out as `Geometry::compute` does.
     pub fn geometry(&self) -> Geometry {
+        self.geometry_with(1)
+    }
+
+    /// The same, with so many pages of the quota table.
+    pub fn geometry_with(&self, quota_pages: u64) -> Geometry {
         let geometry = Geometry::lay_out(&Sizes {
             data_blocks: 8 + self.blocks,
             data_start: 8,
@@ -104,7 +109,7 @@ impl Shape {
             l2p_entries: self.l2p_entries,
             node_pages: self.nodes,
             intent_pages: 2,
-            quota_pages: 1,
+            quota_pages,
         });
         assert!(geometry.is_sound(), "{geometry:?}");
         geometry

@@ -128,7 +128,7 @@ impl Node {
 pub struct Model {
     pub root: Ino,
     pub nodes: BTreeMap<Ino, Node>,
-    /// What projects may have.
+    /// What projects, users and groups may have.
     pub limits: AllLimits,
 }
 

@@ -1,6 +1,6 @@
 //! Operations as data, and random ones.
 
-use quayfs_fs::{Caller, FallocMode, RenameFlags, SetQuota, SetXattr};
+use quayfs_fs::{Caller, FallocMode, RenameFlags, SetQuota, SetXattr, Subject};
 use quayfs_layout::inode::{
     FLAG_APPEND, FLAG_DIRSYNC, FLAG_IMMUTABLE, FLAG_NOATIME, FLAG_NODUMP, FLAG_SYNC, S_IFDIR,
     S_IFLNK, S_IFREG,
@@ -125,7 +125,7 @@ pub enum Op {
         project: u32,
         inherit: bool,
     },
-    /// Limits of a project, set by root.
+    /// Limits, set by root.
     SetQuota(SetQuota),
     SetXattr {
         ino: Ino,
@@ -215,7 +215,7 @@ pub struct Taste {
     pub wild: bool,
     /// Digest, round and zeroing pass are called as operations.
     pub quiet: bool,
-    /// Projects get limits, which hold for the whole volume.
+    /// Projects, users and groups get limits, which hold for the whole volume.
     pub limits: bool,
 }
 
@@ -459,6 +459,16 @@ fn join(rng: &mut Rng, (any, dir): (Ino, Ino)) -> Op {
     }
 }
 
+/// Mostly a project, of which there may be one that none is.
+fn subject(rng: &mut Rng) -> Subject {
+    let id = rng.below(3) as u32;
+    match rng.below(6) {
+        0 => Subject::User(id),
+        1 => Subject::Group(id),
+        _ => Subject::Project(id),
+    }
+}
+
 /// Limits that are soon reached, or none.
 fn limit(rng: &mut Rng, t: &Taste) -> Op {
     let limit = |rng: &mut Rng, most: u64| match rng.below(4) {
@@ -469,7 +479,7 @@ fn limit(rng: &mut Rng, t: &Taste) -> Op {
     let mut bytes = || limit(rng, t.blocks / 6).map(|n| n * B - n % 3);
     let (bytes_soft, bytes_hard) = (bytes(), bytes());
     Op::SetQuota(SetQuota {
-        project: rng.below(3) as u32,
+        subject: subject(rng),
         bytes_soft,
         bytes_hard,
         inodes_soft: limit(rng, 5),

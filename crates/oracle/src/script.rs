@@ -13,7 +13,7 @@ use std::sync::Arc;
 use quayfs_background::checkpoint::{self, Reach};
 use quayfs_background::digest;
 use quayfs_crashsim::Recorder;
-use quayfs_fs::{Caller, FallocMode, Fs};
+use quayfs_fs::{Caller, FallocMode, Fs, Subject};
 use quayfs_layout::Ino;
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_options::MountOptions;
@@ -84,7 +84,7 @@ pub struct Script {
     postings: Arc<Postings>,
     /// Large writes that were on their way when daemons died.
     pub under_way: usize,
-    /// Operations that a limit of a project was in the way of.
+    /// Operations that a limit was in the way of.
     pub refusals: u64,
     /// Requests so far.
     asked: u64,
@@ -191,7 +191,7 @@ impl Script {
         self.begun.clear();
         self.note();
         // Limits are durable when they are set, with all that was done before.
-        let commits = matches!(&op, Op::SetQuota(set) if set.project != 0);
+        let commits = matches!(&op, Op::SetQuota(set) if set.subject != Subject::default());
         if self.durable || commits {
             self.durable_so_far();
         }

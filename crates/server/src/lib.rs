@@ -31,5 +31,6 @@ pub const SCRUB_XATTR: &str = "quayfs.scrub";
 /// Name of the extended attribute by which requests are watched: the first answer has the number to ask with from then
 /// on, behind a dot.
 pub const TRACE_XATTR: &str = "quayfs.trace";
-/// Extended attribute of the root directory that holds the quotas of projects, and sets them.
+/// Extended attribute of the root directory that holds the quotas of projects, and sets limits. Those of users and groups
+/// are in `quayfs.quota.user` and `quayfs.quota.group`.
 pub const QUOTA_XATTR: &str = "quayfs.quota";

@@ -197,7 +197,9 @@ impl Service for Server {
         let begun = self.trace.begin(request);
         let answer = self.fs.alive().errno().and_then(|()| {
             self.at_most_once((request, true), out, |out| {
-                self.ioctl_waiting(&request.header, (args, data), out)
+                self.within_limits(request, out, |out| {
+                    self.ioctl_waiting(&request.header, (args, data), out)
+                })
             })
         });
         self.trace.end(begun, request, &answer, out);
@@ -221,7 +223,9 @@ impl Server {
         if !spared(request.header.nodeid, &request.op) {
             self.fs.alive().errno()?;
         }
-        let answer = self.at_most_once((request, false), out, |out| self.carry_out(request, out));
+        let answer = self.at_most_once((request, false), out, |out| {
+            self.within_limits(request, out, |out| self.carry_out(request, out))
+        });
         self.answered.happened();
         answer
     }
@@ -237,6 +241,25 @@ impl Server {
         match &self.requests {
             Some(requests) => self.once(requests, (request, patient), out, carry_out),
             None => carry_out(out),
+        }
+    }
+
+    /// Carries a request out, and once more if a limit was in the way for which the caller is exempt. One that fails
+    /// has put nothing into the answer, and changed nothing that it would not change again.
+    #[inline]
+    fn within_limits(
+        &self,
+        request: &Request<'_>,
+        out: &mut Out<'_>,
+        mut carry_out: impl FnMut(&mut Out<'_>) -> Answer,
+    ) -> Answer {
+        match carry_out(out) {
+            Err(e) if e == errno(&FsError::Quota) => {
+                let by = self.asker(&request.header);
+                let again = self.fs.beyond_limits(by, || carry_out(out));
+                again.unwrap_or(Err(e))
+            }
+            answer => answer,
         }
     }
 

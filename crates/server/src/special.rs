@@ -1,7 +1,7 @@
 //! Attributes of the root directory that are none: what the mount says of itself, and what it can be
 //! told to do.
 
-use quayfs_fs::Latencies;
+use quayfs_fs::{Latencies, Subject};
 use quayfs_fuse::wire::InHeader;
 use quayfs_fuse::{Answer, Errno};
 use quayfs_store::error::FsError;
@@ -40,7 +40,13 @@ impl Server {
             return Some(serde_json::to_vec(&status).map_err(|e| errno(&FsError::internal(e))));
         }
         let by = self.asker(header);
-        if let Some(from) = list_from(name, QUOTA_XATTR) {
+        let subject = |kind: &str, of: fn(u32) -> Subject| {
+            list_from(name, &format!("{QUOTA_XATTR}{kind}")).map(of)
+        };
+        let from = subject("", Subject::Project)
+            .or_else(|| subject(".user", Subject::User))
+            .or_else(|| subject(".group", Subject::Group));
+        if let Some(from) = from {
             let all = self.fs.quotas(by, from);
             let text = all.and_then(|all| serde_json::to_vec(&all).map_err(FsError::internal));
             return Some(text.errno());

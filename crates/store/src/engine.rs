@@ -18,8 +18,7 @@ use quayfs_blockdev::BlockDevice;
 use quayfs_journal::{Journal, JournalError, StagedMap};
 use quayfs_layout::Lbn;
 use quayfs_layout::config::ConfigTable;
-use quayfs_layout::geometry::Geometry;
-use quayfs_options::{DataMode, Durability, MountOptions};
+use quayfs_options::{DataMode, Durability, MountOptions, Quota};
 use quayfs_pmem::{Backend, PAGE, Region};
 use quayfs_ppt::{Mapping, Ppt, PptError};
 use quayfs_sync::Mutex;
@@ -95,7 +94,7 @@ pub struct Engine {
     pub inodes: InodeCache,
     /// Orphans and unfinished truncates.
     pub intents: Intents,
-    /// Projects: what they have and may have.
+    /// What projects, users and groups have and may have.
     pub quotas: Quotas,
     /// Name hash of the volume.
     pub hash: NameHash,
@@ -177,7 +176,8 @@ struct Tables {
 
 impl Tables {
     /// `lenient`: a read-only mount needs none of them, and damage to one must not keep files from being read.
-    fn open(nodes: &NodeStore, g: &Geometry, lenient: bool) -> Result<Self> {
+    fn open(nodes: &NodeStore, config: &ConfigTable, options: &MountOptions) -> Result<Self> {
+        let (g, lenient) = (&config.geometry, options.read_only);
         let or_without = |what, err| match lenient {
             true => {
                 tracing::warn!("opened without {what}: {err}");
@@ -196,8 +196,9 @@ impl Tables {
             node_ids: allocator(Kind::Node, g.dyn_bitmap_base, g.dyn_nodes())?,
             intents: Intents::open(nodes)
                 .or_else(|err| or_without("intents", err).map(|()| Intents::empty(g)))?,
-            quotas: Quotas::open(nodes)
-                .or_else(|err| or_without("quotas", err).map(|()| Quotas::empty(g)))?,
+            quotas: Quotas::open(nodes, config)
+                .or_else(|err| or_without("quotas", err).map(|()| Quotas::empty(config)))?
+                .enforcing(options.quota != Some(Quota::Off)),
         })
     }
 }
@@ -205,13 +206,12 @@ impl Tables {
 impl Engine {
     /// Builds the engine over a recovered volume.
     pub fn new(p: Parts) -> Result<Self> {
-        let g: Geometry = p.config.geometry;
         let policy = if p.options.ablation.file_locking {
             quayfs_rangelock::Policy::File
         } else {
             quayfs_rangelock::Policy::Range
         };
-        let tables = Tables::open(&p.nodes, &g, p.options.read_only)?;
+        let tables = Tables::open(&p.nodes, &p.config, &p.options)?;
         let ahead = Arc::new(ReadAhead::new(p.device));
         let (behind, flush_failed) = (Arc::new(Behind::default()), Arc::default());
         let drain_flushes = p.one_device && p.region.backend().needs_drain();

@@ -38,7 +38,7 @@ pub enum FsError {
     NotEmpty,
     /// No space left, now and after space is reclaimed.
     NoSpace,
-    /// A limit of a project is in the way.
+    /// A limit of a project, user or group is in the way.
     Quota,
     /// Name longer than 255 bytes.
     NameTooLong,

@@ -30,7 +30,7 @@ use crate::error::{FsError, Resource, Result};
 use crate::ns::alloc::Kind;
 use crate::ns::node::{NodeStore, Page, PageBytes};
 
-use account::{Account, CHARGES_BYTES};
+use account::{Account, CHARGES_BYTES, Part};
 pub use edit::Edit;
 pub use outcome::{Outcome, Told};
 pub use source::{Aside, PageRef, PageSource};
@@ -249,11 +249,12 @@ impl<'e> Txn<'e> {
         self.item(&Item::Delta { id, at, bytes });
     }
 
-    /// Logs an inode image; a free inode is all zeros.
-    fn put_inode(&mut self, ino: Ino, image: &Inode) {
-        self.account_image(ino, image);
+    /// Logs the image of an inode of which `before` was counted.
+    fn put_inode(&mut self, ino: Ino, before: Option<Part>, image: &Inode) -> Result<()> {
+        self.account_for(ino, before, Part::of(image))?;
         let (id, slot) = self.engine.nodes.geometry().inode_place(ino);
         self.write_static(id, inode::offset(slot), &image.encode());
+        Ok(())
     }
 
     /// Copies blocks into staging slots; they are durable (in mode `op`) when this returns.

@@ -210,7 +210,7 @@ impl<'s> Batch<'s> {
             }
             Item::Charge {
                 slot,
-                project,
+                subject,
                 blocks,
                 inodes,
                 ..
@@ -223,7 +223,7 @@ impl<'s> Batch<'s> {
                 // NAT entry and digested_seq. In between lies nothing, a page is switched as a whole.
                 if seq > bytes::get_u64(&w.page[..], OFF_SEQ) {
                     let slot = usize::from(slot);
-                    quota::charge(&mut w.page[..], slot, project, blocks, inodes.into());
+                    quota::charge(&mut w.page[..], slot, subject, blocks, inodes.into());
                 }
             }
         }

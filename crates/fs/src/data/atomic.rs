@@ -33,8 +33,8 @@ type Placed = SmallVec<[(u64, Lbn); 8]>;
 const BLOCK_BYTES: u32 = 160;
 /// Bytes of the record besides.
 const REST_BYTES: u32 = 1024;
-/// Framing of each slot and of the record, which the journal adds.
-const FRAME_BYTES: (u64, u64) = (40, 512);
+/// Framing of each slot and of the record, which the journal adds, and charges.
+const FRAME_BYTES: (u64, u64) = (40, 800);
 
 /// Most blocks that writes can have together: those of a request, on small regions what a record can say.
 pub fn blocks_max(e: &Engine) -> usize {

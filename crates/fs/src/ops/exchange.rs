@@ -29,7 +29,7 @@ const EXTENT_BYTES: u64 = 96;
 /// Bytes of items besides: images, charges, a new page for each file and its bits.
 const REST_BYTES: u64 = 2048;
 /// Header, charges and padding of the record.
-const FRAME_BYTES: u64 = 512;
+const FRAME_BYTES: u64 = 800;
 
 /// Which ranges change places, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -74,16 +74,13 @@ impl Fs {
                 prefer: ino as usize,
                 ..Reservation::default()
             };
-            let mut txn = Txn::begin(&self.e, reservation)?;
+            let txn = Txn::begin(&self.e, reservation)?;
             let _op = handle.lock.write();
             let mut edit = Edit::shared(&handle)?;
             let i = &mut edit.image;
             let flags = i.flags & !set.mask | set.flags & set.mask;
             let project = set.project.unwrap_or(i.project);
             self.may_set_flags(&may, i, flags, project)?;
-            if project != i.project {
-                txn.leaves_project(ino, i.project);
-            }
             i.flags = flags;
             i.project = project;
             i.ctime = now();

@@ -1,25 +1,36 @@
-//! Quotas of projects: shown, and limits set.
+//! Quotas of projects, users and groups: shown, and limits set.
 
 use quayfs_layout::inode::{FLAG_PROJECT, Inode};
-use quayfs_layout::quota::{LIMITS_BYTES, Limits};
+use quayfs_layout::quota::{LIMITS_BYTES, Limits, Subject};
 use quayfs_layout::{BLOCK, Ino};
 use quayfs_store::error::{FsError, Result};
-use quayfs_store::ns::quota::Project;
+use quayfs_store::ns::quota::{self, Tally};
 use quayfs_store::txn::{Outcome, Reservation, Txn};
+use rustix::thread::CapabilitySet;
 use serde::{Deserialize, Serialize};
 
 use crate::status::may_manage;
 use crate::{Asker, Fs, StatFs};
 
 const B: u64 = BLOCK as u64;
-/// Projects in one answer, which has to fit an extended attribute.
+/// Subjects in one answer, which has to fit an extended attribute.
 pub const QUOTAS_MAX: usize = 256;
 
-/// What a project has, and what it may have; a limit of 0 is none.
+/// The spelling of a subject, as a field of its own: `"project": 7`, `"user": 1000`, `"group": 100`.
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Subject", rename_all = "lowercase")]
+enum Spelled {
+    Project(u32),
+    User(u32),
+    Group(u32),
+}
+
+/// What a project, user or group has, and what it may have; a limit of 0 is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Quota {
-    /// Project id.
-    pub project: u32,
+    /// Which of them.
+    #[serde(flatten, with = "Spelled")]
+    pub subject: Subject,
     /// Bytes of its blocks and pages of metadata.
     pub bytes: u64,
     /// Those that are worth a warning.
@@ -35,10 +46,10 @@ pub struct Quota {
 }
 
 impl Quota {
-    fn of(project: &Project) -> Self {
-        let (usage, limits) = (project.usage(), project.limits());
+    fn of(tally: &Tally) -> Self {
+        let (usage, limits) = (tally.usage(), tally.limits());
         Self {
-            project: project.id,
+            subject: tally.subject,
             bytes: usage.blocks.saturating_mul(B),
             bytes_soft: limits.blocks_soft.saturating_mul(B),
             bytes_hard: limits.blocks.saturating_mul(B),
@@ -49,11 +60,12 @@ impl Quota {
     }
 }
 
-/// New limits of a project: what is not given stays, 0 is none. Bytes are rounded up to blocks.
+/// New limits: what is not given stays, 0 is none. Bytes are rounded up to blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetQuota {
-    /// Project id, not 0.
-    pub project: u32,
+    /// Whose. Not project 0.
+    #[serde(flatten, with = "Spelled")]
+    pub subject: Subject,
     /// Bytes that are worth a warning.
     pub bytes_soft: Option<u64>,
     /// Bytes that are never exceeded.
@@ -77,36 +89,50 @@ impl SetQuota {
 }
 
 impl Fs {
-    /// Projects from number `from` on, at most [`QUOTAS_MAX`], that have something or may have only so
-    /// much.
+    /// Subjects of the kind of `from`, from that one on, at most [`QUOTAS_MAX`], that have something or may have
+    /// only so much. A caller that does not manage the mount may ask for its own user and its own group, and gets
+    /// nothing else.
     ///
     /// # Errors
-    /// [`FsError::Perm`] unless the caller has `CAP_SYS_ADMIN` or runs the daemon.
-    pub fn quotas(&self, by: impl Asker, from: u32) -> Result<Vec<Quota>> {
-        may_manage(&by)?;
+    /// [`FsError::Perm`] for all else, unless the caller has `CAP_SYS_ADMIN` or runs the daemon.
+    pub fn quotas(&self, by: impl Asker, from: Subject) -> Result<Vec<Quota>> {
+        let is_own = match from {
+            Subject::Project(_) => false,
+            Subject::User(id) => by.ids().uid == id,
+            Subject::Group(id) => by.ids().gid == id,
+        };
+        let manages = match may_manage(&by) {
+            Ok(()) => true,
+            Err(_) if is_own => false,
+            Err(e) => return Err(e),
+        };
         self.e.await_orphans();
-        let all = self.e.quotas.list(from).into_iter();
-        let all = all.map(|p| Quota::of(&p)).filter(|q| {
-            *q != Quota {
-                project: q.project,
-                ..Quota::default()
-            }
-        });
-        Ok(all.take(QUOTAS_MAX).collect())
+        let all = self.e.quotas.list(from, QUOTAS_MAX);
+        let shown = all.iter().filter(|t| manages || t.subject == from);
+        Ok(shown.map(|tally| Quota::of(tally)).collect())
     }
 
-    /// Sets limits of a project in one record. What it has may be above them: then it cannot grow.
+    /// Carries out an operation of a caller for which limits of users and groups do not hold, as it has
+    /// `CAP_SYS_RESOURCE`; `None`, and nothing is done, for any other. Limits of projects hold for all callers. That is
+    /// to be asked after an operation was refused: it may cost a few system calls.
+    pub fn beyond_limits<T>(&self, by: impl Asker, operation: impl FnOnce() -> T) -> Option<T> {
+        by.has(CapabilitySet::SYS_RESOURCE)
+            .then(|| quota::exempt(operation))
+    }
+
+    /// Sets limits of a project, user or group in one record. What it has may be above them: then it cannot grow.
     ///
     /// # Errors
     /// [`FsError::Perm`] unless the caller has `CAP_SYS_ADMIN` or runs the daemon, [`FsError::Invalid`] for project 0,
-    /// [`FsError::NotSupported`] where the volume has no quota table, [`FsError::NoSpace`] if that is full.
+    /// [`FsError::NotSupported`] where the volume does not count such subjects, [`FsError::NoSpace`] if its quota table
+    /// is full.
     pub fn set_quota(&self, by: impl Asker, set: SetQuota) -> Result<()> {
         may_manage(&by)?;
-        if set.project == 0 {
+        if set.subject == Subject::default() {
             return Err(FsError::Invalid);
         }
         let quotas = &self.e.quotas;
-        if !quotas.is_kept() {
+        if !quotas.counts(set.subject) {
             return Err(FsError::NotSupported);
         }
         let _one = quotas.setting.lock();
@@ -116,10 +142,10 @@ impl Fs {
                 ..Reservation::default()
             };
             let mut txn = Txn::begin(&self.e, reservation)?;
-            let project = quotas.claim(set.project)?;
-            let limits = set.apply(project.limits());
-            quotas.write_limits(&mut txn, &project, &limits);
-            txn.commit(Outcome::default().limits(project, limits))?;
+            let tally = quotas.claim(set.subject)?;
+            let limits = set.apply(tally.limits());
+            quotas.write_limits(&mut txn, &tally, &limits);
+            txn.commit(Outcome::default().limits(tally, limits))?;
             Ok(())
         })?;
         self.sync_all()
@@ -134,7 +160,7 @@ impl Fs {
             .handle(ino)
             .ok()
             .and_then(|handle| handle.with(project));
-        if let Some(p) = project.and_then(|id| self.e.quotas.get(id)) {
+        if let Some(p) = project.and_then(|id| self.e.quotas.get(Subject::Project(id))) {
             let (usage, limits) = (p.usage(), p.limits());
             let limit = |soft, hard| if soft != 0 { soft } else { hard };
             let show = |all: &mut u64, free: &mut u64, limit: u64, used: u64| {
@@ -149,5 +175,35 @@ impl Fs {
             show(&mut s.files, &mut s.files_free, inodes, usage.inodes);
         }
         s
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kind_of_a_subject_is_the_name_of_a_field() {
+        let quota = Quota {
+            subject: Subject::User(1000),
+            bytes: B,
+            ..Quota::default()
+        };
+        let json = serde_json::to_value(quota).unwrap();
+        assert_eq!((&json["user"], &json["bytes"]), (&1000.into(), &B.into()));
+        assert_eq!(json.as_object().map(|o| o.len()), Some(7));
+        assert_eq!(serde_json::from_value::<Quota>(json).unwrap(), quota);
+        let set = |text| serde_json::from_str::<SetQuota>(text);
+        let group = SetQuota {
+            subject: Subject::Group(5),
+            bytes_hard: Some(1),
+            ..SetQuota::default()
+        };
+        assert_eq!(set(r#"{"bytes_hard":1,"group":5}"#).unwrap(), group);
+        let project = set(r#"{"project":7}"#).unwrap();
+        assert_eq!(project.subject, Subject::Project(7));
+        for wrong in [r#"{"bytes_hard":1}"#, r#"{"tree":7}"#, r#"{"user":-1}"#] {
+            assert!(set(wrong).is_err(), "{wrong}");
+        }
     }
 }

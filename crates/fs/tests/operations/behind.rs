@@ -1,9 +1,9 @@
 //! Large writes that go to the data device directly, behind the answer.
 
 use quayfs_crashsim::{Fault, FaultDevice, FaultOp, Repeat, Stall};
-use quayfs_fs::SetQuota;
 use quayfs_fs::predecessor::Predecessor;
 use quayfs_fs::recovery::MountError;
+use quayfs_fs::{SetQuota, Subject};
 use quayfs_restart::{Postings, Requests};
 use quayfs_store::behind::MOST;
 
@@ -112,7 +112,7 @@ fn a_large_write_that_is_refused_has_ended_before_others_get_its_blocks() {
     };
     fs.set_flags(ROOT_USER, ino, project).unwrap();
     let half = SetQuota {
-        project: 5,
+        subject: Subject::Project(5),
         bytes_hard: Some((LARGE / 2) as u64),
         ..SetQuota::default()
     };

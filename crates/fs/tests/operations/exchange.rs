@@ -1,6 +1,6 @@
 //! Ranges that change places: what moves with them, what is counted, what is too much.
 
-use quayfs_fs::{Exchange, SetQuota};
+use quayfs_fs::{Exchange, SetQuota, Subject};
 
 use super::*;
 
@@ -94,14 +94,14 @@ fn projects_are_charged_for_what_they_get() {
     fs.set_flags(ROOT_USER, a, set).unwrap();
     fs.write(a, 0, &[1; BLOCK], false).unwrap();
     fs.write(b, 0, &[2; 3 * BLOCK], false).unwrap();
-    let used = |fs: &Fs| fs.quotas(ROOT_USER, 7).unwrap()[0].bytes;
+    let used = |fs: &Fs| fs.quotas(ROOT_USER, Subject::Project(7)).unwrap()[0].bytes;
     let before = used(&fs);
     fs.exchange(USER, whole(a, b)).unwrap();
     assert_eq!(used(&fs), before + 2 * B);
     fs.exchange(USER, whole(a, b)).unwrap();
     assert_eq!(used(&fs), before);
     let limit = SetQuota {
-        project: 7,
+        subject: Subject::Project(7),
         bytes_hard: Some(before + B),
         ..SetQuota::default()
     };

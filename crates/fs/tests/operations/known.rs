@@ -1,6 +1,6 @@
 //! What the kernel knows: counted in handles, and apart from them where there is none.
 
-use quayfs_fs::SetQuota;
+use quayfs_fs::{SetQuota, Subject};
 
 use super::*;
 
@@ -106,7 +106,7 @@ fn what_was_forgotten_is_charged_to_nobody() {
     };
     fs.set_flags(ROOT_USER, dir, flags).unwrap();
     let limit = SetQuota {
-        project: 7,
+        subject: Subject::Project(7),
         inodes_hard: Some(3),
         ..SetQuota::default()
     };

@@ -120,7 +120,7 @@ impl Repair<'_> {
             }
             Some(NodeKind::Bitmap) => format!("node {id}: {why}; the bitmap is made anew"),
             Some(NodeKind::Quota) => {
-                format!("node {id}: {why}; limits of projects in it are lost")
+                format!("node {id}: {why}; limits in it are lost")
             }
             Some(_) => format!("node {id}: {why}; intents are made anew"),
             // Whose page it was is said where its owner misses it.

@@ -82,7 +82,7 @@ fn a_static_page_that_is_not_what_it_should_be() {
     });
     disk.finds(&[&format!("{at}Intents page, expected Inodes")]);
     let report = disk.check();
-    assert_eq!(report.skipped.len(), 3, "{report}");
+    assert_eq!(report.skipped.len(), 4, "{report}");
 }
 
 #[test]

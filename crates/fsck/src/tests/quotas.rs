@@ -2,10 +2,15 @@
 
 use std::ops::Range;
 
-use quayfs_fs::{SetFlags, SetQuota};
+use quayfs_fs::{SetFlags, SetQuota, Subject};
 use quayfs_layout::quota::{self, Entry, Limits, Usage, offset};
 
 use super::support::{BY, Disk};
+
+const SEVEN: Subject = Subject::Project(7);
+const NINE: Subject = Subject::Project(9);
+/// A place that nothing has.
+const FREE: usize = 40;
 
 /// A sample with two projects, one of which may have only so much.
 fn with_projects() -> Disk {
@@ -23,7 +28,7 @@ fn with_projects() -> Disk {
     set(s.small, 7);
     set(s.dir, 9);
     let limit = SetQuota {
-        project: 7,
+        subject: SEVEN,
         inodes_hard: Some(20),
         ..SetQuota::default()
     };
@@ -37,18 +42,23 @@ fn with_projects() -> Disk {
 struct Table {
     disk: Disk,
     id: u32,
-    seven: Entry,
-    nine: Entry,
+    seven: (usize, Entry),
+    nine: (usize, Entry),
 }
 
 impl Table {
     fn new() -> Self {
         let disk = with_projects();
         let id = disk.geo().quota_base as u32;
-        let at = |slot| entry(&disk, id, slot);
-        let (seven, nine) = (at(0), at(1));
-        assert_eq!((seven.project, nine.project), (7, 9));
-        assert_eq!((seven.usage.inodes, seven.limits.inodes), (2, 20));
+        let find = |subject| {
+            let all = (0..quota::PER_PAGE).map(|slot| (slot, entry(&disk, id, slot)));
+            let mut found = all.filter(|(_, e)| e.subject == subject && !e.is_free());
+            found.next().unwrap()
+        };
+        let (seven, nine) = (find(SEVEN), find(NINE));
+        assert_eq!((seven.1.usage.inodes, seven.1.limits.inodes), (2, 20));
+        // The root directory has an owner from the beginning.
+        assert!(find(Subject::User(0)).1.usage.inodes > 0);
         Self {
             disk,
             id,
@@ -76,36 +86,45 @@ fn entry(disk: &Disk, id: u32, slot: usize) -> Entry {
 }
 
 #[test]
-fn what_a_project_has_is_counted() {
+fn what_each_has_is_counted() {
     let t = Table::new();
-    let blocks = t.seven.usage.blocks;
-    let more = Entry {
-        usage: Usage {
-            blocks: blocks + 1,
-            ..t.seven.usage
-        },
-        ..t.seven
-    };
-    t.store(0, &more);
-    t.disk.finds(&[&format!(
-        "error: quota: project 7 has {blocks} blocks and 2 inodes, the table says {} and 2",
-        blocks + 1
-    )]);
-    t.disk.repaired();
-    assert_eq!(t.at(0), t.seven);
+    let users = (0..quota::PER_PAGE).map(|slot| (slot, t.at(slot)));
+    let all = users.filter(|(_, e)| !e.is_free()).collect::<Vec<_>>();
+    assert!(all.len() >= 4, "{all:?}");
+    for (slot, e) in all {
+        let (blocks, inodes) = (e.usage.blocks, e.usage.inodes);
+        let more = Entry {
+            usage: Usage {
+                blocks: blocks + 1,
+                ..e.usage
+            },
+            ..e
+        };
+        t.store(slot, &more);
+        let count = quayfs_shown::count;
+        t.disk.finds(&[&format!(
+            "error: quota: {} has {} and {}, the table says {} and {inodes}",
+            e.subject,
+            count(blocks, "block"),
+            count(inodes, "inode"),
+            blocks + 1
+        )]);
+        t.disk.repaired();
+        assert_eq!(t.at(slot), e);
+    }
 }
 
 #[test]
 fn a_missing_project_finds_its_place_and_one_that_has_nothing_keeps_its_limits() {
     let t = Table::new();
-    let blocks = t.nine.usage.blocks;
-    t.store(1, &Entry::default());
+    let blocks = t.nine.1.usage.blocks;
+    t.store(t.nine.0, &Entry::default());
     let alone = Entry {
-        project: 11,
-        usage: t.nine.usage,
-        limits: t.seven.limits,
+        subject: Subject::Project(11),
+        usage: t.nine.1.usage,
+        limits: t.seven.1.limits,
     };
-    t.store(5, &alone);
+    t.store(FREE, &alone);
     t.disk.finds(&[
         &format!("error: quota: project 9 has {blocks} blocks and 1 inode, the table says 0 and 0"),
         &format!(
@@ -113,12 +132,12 @@ fn a_missing_project_finds_its_place_and_one_that_has_nothing_keeps_its_limits()
         ),
     ]);
     t.disk.repaired();
-    assert_eq!((t.at(0), t.at(1)), (t.seven, t.nine));
+    assert_eq!((t.at(t.seven.0), t.at(t.nine.0)), (t.seven.1, t.nine.1));
     let limited = Entry {
         usage: Usage::default(),
         ..alone
     };
-    assert_eq!(t.at(5), limited);
+    assert_eq!(t.at(FREE), limited);
 }
 
 #[test]
@@ -126,17 +145,16 @@ fn a_place_belongs_to_one_project() {
     let t = Table::new();
     let id = t.id;
     let none = Entry {
-        project: 0,
-        ..t.seven
+        subject: Subject::Project(0),
+        ..t.seven.1
     };
-    let second =
-        format!("error: quota: node {id}, place 6, project 7: is the second one of its...");
-    let nobody = format!("error: quota: node {id}, place 6, project 0: belongs to no project");
-    for (entry, what) in [(t.seven, second), (none, nobody)] {
-        t.store(6, &entry);
+    let second = format!("error: quota: node {id}, place {FREE}: project 7 has a place already");
+    let nobody = format!("error: quota: node {id}, place {FREE}: project 0 is not counted");
+    for (entry, what) in [(t.seven.1, second), (none, nobody)] {
+        t.store(FREE, &entry);
         t.disk.finds(&[&what]);
         t.disk.repaired();
-        assert!(t.at(6).is_free());
+        assert!(t.at(FREE).is_free());
     }
 }
 
@@ -151,7 +169,7 @@ fn without_the_page_nothing_is_left_of_the_limits_and_everything_of_the_rest() {
     t.disk.repaired();
     let unlimited = Entry {
         limits: Limits::default(),
-        ..t.seven
+        ..t.seven.1
     };
-    assert_eq!((t.at(0), t.at(1)), (unlimited, t.nine));
+    assert_eq!((t.at(0), t.at(1)), (unlimited, t.nine.1));
 }

@@ -168,7 +168,7 @@ pub fn items(data: &[u8], seen: &mut Seen) {
             Item::NodeFree { .. } => seen.add("free node"),
             Item::Charge {
                 slot,
-                project,
+                subject,
                 blocks,
                 inodes,
                 ..
@@ -176,9 +176,9 @@ pub fn items(data: &[u8], seen: &mut Seen) {
                 seen.add("charge");
                 let slot = usize::from(slot);
                 let mut page = vec![0; BLOCK];
-                quota::charge(&mut page, slot, project, blocks, inodes.into());
+                quota::charge(&mut page, slot, subject, blocks, inodes.into());
                 let e = quota::Entry::decode(&page[quota::offset(slot)..]);
-                assert_eq!(e.project, project);
+                assert_eq!(e.subject, subject);
                 assert_eq!(e.usage.blocks, blocks.max(0).unsigned_abs());
                 assert_eq!(e.usage.inodes, u64::from(inodes.max(0).unsigned_abs()));
             }

@@ -6,7 +6,7 @@ use crate::extent::{self, Extent, FILE_BLOCKS};
 use crate::geometry::Geometry;
 use crate::intent::{self, Intent};
 use crate::node::{self, BITS_PER_PAGE, HEADER, PAYLOAD};
-use crate::quota;
+use crate::quota::{self, Subject};
 
 /// Whether bytes can be the name of a directory entry.
 pub fn is_name(name: &[u8]) -> bool {
@@ -157,8 +157,10 @@ pub(super) fn quotas(page: &[u8]) -> Result<(), Flaw> {
     for place in 0..quota::PER_PAGE {
         let e = quota::Entry::decode(&page[quota::offset(place)..][..quota::SIZE]);
         let counts = [e.usage.blocks, e.usage.inodes];
-        if !e.is_free() && (e.project == 0 || counts.iter().any(|n| *n > i64::MAX as u64)) {
-            return Err(Flaw::Project(place));
+        if !e.is_free()
+            && (e.subject == Subject::default() || counts.iter().any(|n| *n > i64::MAX as u64))
+        {
+            return Err(Flaw::Quota(place));
         }
     }
     Ok(())

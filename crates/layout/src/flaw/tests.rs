@@ -128,9 +128,14 @@ fn shared_pages() {
     let mut quota = [0; quota::SIZE];
     put_u64(&mut quota, 8, 1);
     let of = |bytes: &[u8]| content(&g, 0, &page(NodeKind::Quota, 0, bytes), NodeKind::Quota);
-    assert_eq!(of(&quota), Err(Flaw::Project(0)));
+    assert_eq!(of(&quota), Err(Flaw::Quota(0)));
     put_u32(&mut quota, 0, 3);
     assert_eq!(of(&quota), Ok(()));
+    // User 0 is one, a fourth kind is none.
+    (quota[0], quota[4]) = (0, 1);
+    assert_eq!(of(&quota), Ok(()));
+    (quota[0], quota[4]) = (3, 3);
+    assert_eq!(of(&quota), Err(Flaw::Quota(0)));
 }
 
 #[test]

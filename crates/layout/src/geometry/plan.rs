@@ -197,7 +197,8 @@ fn size_journal(sizes: &mut Sizes, rest: u64, staging: Option<u64>) {
 /// Node pages, and the tables among them, of the `rest` behind the journal.
 fn size_nodes(sizes: &mut Sizes, rest: u64) {
     // Two node ids (inode table and dynamic) and a little more for each node page.
-    sizes.node_pages = (rest / (B + 16 + 1) - 8).min(NODE_PAGES_MAX);
+    sizes.node_pages = (rest / (B + 16 + 2) - 8).min(NODE_PAGES_MAX);
     sizes.intent_pages = (sizes.node_pages / 64).clamp(2, 4096);
-    sizes.quota_pages = (sizes.node_pages / 64).clamp(2, 64);
+    // A page has 63 places. It is made when the first of them is taken, and until then costs its node id.
+    sizes.quota_pages = (sizes.node_pages / 8).clamp(2, 4096);
 }

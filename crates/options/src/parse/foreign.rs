@@ -36,8 +36,7 @@ pub const ACCEPTED: [&str; 31] = [
     "comment",
 ];
 
-const QUOTA: &str =
-    "there are no quotas of users and groups, directory trees have them (`quayfs quota`); drop it";
+const QUOTA_FILES: &str = "what users and groups have is kept in the volume and journaled with each operation; say usrquota or grpquota";
 const LABELS: &str = "a FUSE mount is not given SELinux labels; drop it";
 const OWNERS: &str = "each file has an owner and a mode of its own, those of the root directory are set by `quayfs mkfs \
      --owner --mode`; drop it";
@@ -46,7 +45,7 @@ const IN_PLACE: &str = "a volume in a file is mounted without a loop device; dro
 
 /// What other file systems can be asked for and this one cannot, with the reason and the way out. A word with a value is
 /// meant with that value only.
-pub const REFUSED: [(&str, &str); 34] = [
+pub const REFUSED: [(&str, &str); 28] = [
     (
         "lazytime",
         "times are journaled with the operation that changes them; drop it",
@@ -62,18 +61,9 @@ pub const REFUSED: [(&str, &str); 34] = [
         "free blocks go back to the device by fstrim(8), not one by one; drop it and call that from time to time",
     ),
     ("iversion", "FUSE has no counter of changes; drop it"),
-    ("usrquota", QUOTA),
-    ("grpquota", QUOTA),
-    ("quota", QUOTA),
-    ("uquota", QUOTA),
-    ("gquota", QUOTA),
-    ("usrjquota", QUOTA),
-    ("grpjquota", QUOTA),
-    ("jqfmt", QUOTA),
-    (
-        "noquota",
-        "limits of directory trees hold until `quayfs quota` takes them away; drop it",
-    ),
+    ("usrjquota", QUOTA_FILES),
+    ("grpjquota", QUOTA_FILES),
+    ("jqfmt", QUOTA_FILES),
     ("context", LABELS),
     ("fscontext", LABELS),
     ("defcontext", LABELS),

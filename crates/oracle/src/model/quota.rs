@@ -1,4 +1,4 @@
-//! What projects have and may have, in the model.
+//! What projects, users and groups have and may have, in the model.
 //!
 //! Blocks of files, pages of attributes and of link targets follow from the state of the model. Pages of
 //! extents and of names do not: where blocks lie and how names are hashed is the file system's own. For
@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use quayfs_fs::{FallocMode, SetQuota};
+use quayfs_fs::{FallocMode, SetQuota, Subject};
 use quayfs_layout::quota::{Limits, Usage};
 use quayfs_layout::{BLOCK, Ino};
 use quayfs_store::error::FsError;
@@ -26,6 +26,19 @@ const ENTRY: u64 = 32;
 const SPLITS: u64 = 8;
 
 impl Node {
+    /// Its project, user and group.
+    pub fn ids(&self) -> (u32, u32, u32) {
+        (self.project, self.uid, self.gid)
+    }
+
+    fn is_of(&self, subject: Subject) -> bool {
+        match subject {
+            Subject::Project(id) => self.project == id,
+            Subject::User(id) => self.uid == id,
+            Subject::Group(id) => self.gid == id,
+        }
+    }
+
     /// Blocks, and those pages that follow from what the inode holds.
     pub fn charged(&self) -> u64 {
         let pages = |len: usize| (len as u64).div_ceil(ROOM);
@@ -62,10 +75,10 @@ impl Node {
 impl Model {
     /// Sets limits.
     pub fn set_quota(&mut self, set: &SetQuota) -> Result<()> {
-        if set.project == 0 {
+        if set.subject == Subject::default() {
             return Err(FsError::Invalid);
         }
-        let limits = self.limits.entry(set.project).or_default();
+        let limits = self.limits.entry(set.subject).or_default();
         let blocks = |limit: &mut u64, bytes: Option<u64>| {
             *limit = bytes.map_or(*limit, |bytes| bytes.div_ceil(B));
         };
@@ -74,26 +87,26 @@ impl Model {
         limits.inodes_soft = set.inodes_soft.unwrap_or(limits.inodes_soft);
         limits.inodes = set.inodes_hard.unwrap_or(limits.inodes);
         if *limits == Limits::default() {
-            self.limits.remove(&set.project);
+            self.limits.remove(&set.subject);
         }
         Ok(())
     }
 
-    /// Blocks and inodes that project `id` gets at most when this becomes `after` by `op`; `blocks` says
+    /// Blocks and inodes that `subject` gets at most when this becomes `after` by `op`; `blocks` says
     /// what an inode has.
     pub fn growth(
         &self,
         after: &Self,
-        (op, id): (&Op, u32),
+        (op, subject): (&Op, Subject),
         blocks: impl Fn(Ino) -> u64,
     ) -> (i64, i64) {
         let mut had = Usage::default();
-        for (ino, _) in self.nodes.iter().filter(|(_, n)| n.project == id) {
+        for (ino, _) in self.nodes.iter().filter(|(_, n)| n.is_of(subject)) {
             had.blocks += blocks(*ino);
             had.inodes += 1;
         }
         let mut has = Usage::default();
-        for (ino, n) in after.nodes.iter().filter(|(_, n)| n.project == id) {
+        for (ino, n) in after.nodes.iter().filter(|(_, n)| n.is_of(subject)) {
             has.blocks += n.charged();
             has.inodes += 1;
             if let Some(before) = self.nodes.get(ino) {
@@ -102,7 +115,7 @@ impl Model {
             }
         }
         // What has no name any more is freed afterwards, in records of its own.
-        let gone = self.nodes.iter().filter(|(_, n)| n.project == id);
+        let gone = self.nodes.iter().filter(|(_, n)| n.is_of(subject));
         for (ino, _) in gone.filter(|(ino, _)| !after.nodes.contains_key(ino)) {
             has.blocks += blocks(*ino);
             has.inodes += 1;

@@ -50,7 +50,7 @@ impl Pair {
     fn judge(&self, fs: &Fs, marks: &[u64]) -> Result<u64, String> {
         let found = states(fs, &self.workers, self.shared, |w| w.allowed(marks))?;
         let chosen = agree(&found, marks)?;
-        // They charge the same projects.
+        // They charge the same projects, users and groups.
         let all = dump::dump(fs, ROOT).map_err(|e| format!("cannot be read: {e}"))?;
         quota::check(fs, &all)?;
         let number = |sum: u64, state: &usize| sum.wrapping_mul(1_000_003) + *state as u64;

@@ -91,8 +91,8 @@ impl Script {
         let me = Caller::default();
         // Whatever there is of limits, there is to be room.
         let limits = &self.states[found].limits;
-        for project in limits.keys() {
-            let none = quota::all_of(*project, &Limits::default());
+        for subject in limits.keys() {
+            let none = quota::all_of(*subject, &Limits::default());
             fs.set_quota(me, none).map_err(step("lifting limits"))?;
         }
         let content = bytes(99, 2 * BLOCK + 100);
@@ -123,8 +123,8 @@ impl Script {
         get(&fs, file)?;
         fs.unlink(ROOT, b"after").map_err(step("unlink"))?;
         fs.forget(file, 1);
-        for (project, limits) in limits {
-            let again = quota::all_of(*project, limits);
+        for (subject, limits) in limits {
+            let again = quota::all_of(*subject, limits);
             fs.set_quota(me, again).map_err(step("setting limits"))?;
         }
         let tree = self.read(&fs).map_err(step("reading the tree"))?;

@@ -4,7 +4,7 @@
 //! A step finds its objects by name at the time it runs. If an earlier step took one away, the call
 //! fails as it must, or the step is left out where there is nothing to call it on.
 
-use quayfs_fs::{Caller, FallocMode, RenameFlags, SetQuota, SetXattr};
+use quayfs_fs::{Caller, FallocMode, RenameFlags, SetQuota, SetXattr, Subject};
 use quayfs_layout::inode::{
     FLAG_APPEND, FLAG_IMMUTABLE, FLAG_NOATIME, FLAG_NODUMP, ROOT, S_IFDIR, S_IFLNK,
 };
@@ -14,6 +14,9 @@ use crate::crash::Script;
 use crate::ops::{Data, Op};
 
 const B: u64 = BLOCK as u64;
+/// Projects of steps and scenarios.
+pub const SEVEN: Subject = Subject::Project(7);
+pub const EIGHT: Subject = Subject::Project(8);
 
 /// A step of a program.
 pub struct Step {
@@ -247,8 +250,8 @@ steps! {
         let (dir, e) = (s.at("dir")?, s.at("dir/empty")?);
         s.set_project(e, 7, false);
         s.set_project(dir, 7, true);
-        let (blocks, _) = s.has(7);
-        s.limit(7, Some(blocks + 2), None);
+        let (blocks, _) = s.has(SEVEN);
+        s.limit(SEVEN, Some(blocks + 2), None);
         s.write(e, 0, 2 * BLOCK);
         s.write(e, 2 * B, 1);
         s.truncate(e, B);
@@ -258,8 +261,8 @@ steps! {
     "limit-inodes": |s| {
         let dir = s.at("dir")?;
         s.set_project(dir, 8, true);
-        let (_, inodes) = s.has(8);
-        s.limit(8, None, Some(inodes + 1));
+        let (_, inodes) = s.has(EIGHT);
+        s.limit(EIGHT, None, Some(inodes + 1));
         let one = s.file(dir, "one");
         s.file(dir, "two");
         s.remove(dir, "one");
@@ -270,13 +273,36 @@ steps! {
     "limit-below": |s| {
         // What is above its limit already keeps what it has, and does not grow.
         let a = s.at("a")?;
-        s.limit(7, Some(1), Some(1));
+        s.limit(SEVEN, Some(1), Some(1));
         s.set_project(a, 7, false);
-        s.limit(7, Some(0), None);
+        s.limit(SEVEN, Some(0), None);
         s.set_project(a, 7, false);
-        s.limit(7, Some(2), None);
+        s.limit(SEVEN, Some(2), None);
         s.write(a, 0, 10);
         s.write(a, 20 * B, 10)
+    };
+    "chown": |s| {
+        // What a file and a directory have moves from one user and group to others, with what they get and lose.
+        let (a, dir) = (s.at("a")?, s.at("dir")?);
+        s.chown(a, Some(7), Some(7));
+        s.write(a, 6 * B, 2 * BLOCK);
+        s.chown(dir, Some(7), None);
+        s.truncate(a, B);
+        s.chown(a, Some(8), None)
+    };
+    "limit-user": |s| {
+        // One user is at the limit of inodes, the other one's group at that of blocks.
+        let (a, e) = (s.at("a")?, s.at("dir/empty")?);
+        let (user, group) = (Subject::User(7), Subject::Group(8));
+        s.chown(a, Some(7), Some(8));
+        let (blocks, _) = s.has(group);
+        s.limit(user, None, Some(1));
+        s.limit(group, Some(blocks + 1), None);
+        s.chown(e, Some(7), None);
+        s.chown(e, None, Some(8));
+        s.write(e, 0, 2 * BLOCK);
+        s.write(e, 0, 100);
+        s.write(a, 20 * B, 100)
     };
     "append-only": |s| {
         let ino = s.at("dir")?;
@@ -339,6 +365,16 @@ impl Script {
         });
     }
 
+    /// Gives an inode away.
+    pub fn chown(&mut self, ino: Ino, uid: Option<u32>, gid: Option<u32>) {
+        self.op(Op::SetAttr {
+            ino,
+            mode: None,
+            uid,
+            gid,
+        });
+    }
+
     /// Puts an inode into a project.
     pub fn set_project(&mut self, ino: Ino, project: u32, inherit: bool) {
         self.op(Op::SetProject {
@@ -348,19 +384,19 @@ impl Script {
         });
     }
 
-    /// Limits a project to so many blocks and inodes; what is not given stays.
-    pub fn limit(&mut self, project: u32, blocks: Option<u64>, inodes: Option<u64>) {
+    /// Sets limits of so many blocks and inodes; what is not given stays.
+    pub fn limit(&mut self, subject: Subject, blocks: Option<u64>, inodes: Option<u64>) {
         self.op(Op::SetQuota(SetQuota {
-            project,
+            subject,
             bytes_hard: blocks.map(|n| n * B),
             inodes_hard: inodes,
             ..SetQuota::default()
         }));
     }
 
-    /// Blocks and inodes of a project.
-    pub fn has(&self, project: u32) -> (u64, u64) {
-        let usage = self.fs.e.quotas.get(project).map(|p| p.usage());
+    /// Blocks and inodes of a project, user or group.
+    pub fn has(&self, subject: Subject) -> (u64, u64) {
+        let usage = self.fs.e.quotas.get(subject).map(|t| t.usage());
         usage.map_or((0, 0), |u| (u.blocks, u.inodes))
     }
 
@@ -399,17 +435,34 @@ mod tests {
         };
         for mode in MODES {
             let s = after(mode, &["limit"]);
-            let limit = s.fs.e.quotas.get(7).expect("a project").limits().blocks;
-            assert_eq!((s.refusals, s.has(7).0), (2, limit), "{}", mode.name);
+            let limit = s.fs.e.quotas.get(SEVEN).expect("a project").limits().blocks;
+            assert_eq!((s.refusals, s.has(SEVEN).0), (2, limit), "{}", mode.name);
             let s = after(mode, &["limit-inodes"]);
-            assert_eq!((s.refusals, s.has(8).1), (2, 2), "{}", mode.name);
+            assert_eq!((s.refusals, s.has(EIGHT).1), (2, 2), "{}", mode.name);
             let s = after(mode, &["limit-below"]);
-            let (blocks, inodes) = s.has(7);
+            let (blocks, inodes) = s.has(SEVEN);
             assert!(
                 blocks > 2 && inodes == 1,
                 "{blocks} blocks, {inodes} inodes"
             );
             assert_eq!(s.refusals, 2, "{}", mode.name);
+        }
+        for mode in MODES {
+            let s = after(mode, &["limit-user"]);
+            let (blocks, inodes) = s.has(Subject::Group(8));
+            let limit = s.fs.e.quotas.get(Subject::Group(8)).expect("a group");
+            assert_eq!(
+                (blocks, inodes),
+                (limit.limits().blocks, 2),
+                "{}",
+                mode.name
+            );
+            assert_eq!(
+                (s.refusals, s.has(Subject::User(7)).1),
+                (3, 1),
+                "{}",
+                mode.name
+            );
         }
         // Other steps run into a limit that an earlier one has set.
         for other in [

@@ -1,12 +1,13 @@
 //! Programs that lead to one place: what a round or a zeroing pass gives back is taken again at once,
 //! while whatever made it free may still be in flight in another thread.
 
-use quayfs_fs::{FallocMode, SetXattr};
+use quayfs_fs::{FallocMode, SetXattr, Subject};
 use quayfs_layout::inode::{ROOT, S_IFDIR, S_IFLNK};
 use quayfs_layout::{BLOCK, Ino};
 
 use crate::Shape;
 use crate::crash::Script;
+use crate::search::alphabet::{EIGHT, SEVEN};
 
 const B: u64 = BLOCK as u64;
 
@@ -188,8 +189,8 @@ fn batches(s: &mut Script) {
     let files = with_attributes(s, dir, 9);
     let options = s.options();
     for life in 0..2 {
-        let (blocks, inodes) = s.has(7);
-        s.limit(7, Some(blocks + 3), Some(inodes));
+        let (blocks, inodes) = s.has(SEVEN);
+        s.limit(SEVEN, Some(blocks + 3), Some(inodes));
         let file = files[2 * life];
         s.write(file, 0, 2 * BLOCK);
         for (i, file) in files.iter().enumerate().skip(2 * life) {
@@ -216,20 +217,20 @@ fn places(s: &mut Script) {
     s.background();
     s.start_here();
     let options = s.options();
-    s.limit(9, Some(5), Some(3));
+    s.limit(Subject::Project(9), Some(5), Some(3));
     s.set_project(a, 9, false);
     s.sync();
     s.digest();
-    s.limit(9, Some(0), Some(0));
+    s.limit(Subject::Project(9), Some(0), Some(0));
     s.set_project(a, 0, false);
     // The next mount reads the table and finds the place free.
     s.remount(false, &options);
-    s.limit(8, Some(2), None);
+    s.limit(EIGHT, Some(2), None);
     s.set_project(a, 8, false);
     s.write(a, 2 * B, 1);
     s.digest();
     s.remount(true, &options);
-    s.limit(8, Some(0), Some(1));
+    s.limit(EIGHT, Some(0), Some(1));
     s.write(a, 2 * B, 1);
     s.set_project(a, 9, false);
     s.sync();

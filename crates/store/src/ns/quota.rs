@@ -1,41 +1,49 @@
-//! Projects: what each has, and what it may have (see `layout::quota`).
+//! Quotas: what projects, users and groups have, and what they may have (see `layout::quota`).
 //!
 //! The counters in DRAM are those that limits are held against. What grows is added before the record is
 //! appended, so that no two operations share the last block of a limit; what shrinks is taken away
-//! afterwards. So a project that has nothing here has nothing in any record to come, and its place in the
+//! afterwards. So a subject that has nothing here has nothing in any record to come, and its place in the
 //! table can be another's.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use quayfs_layout::config::ConfigTable;
 use quayfs_layout::geometry::Geometry;
-use quayfs_layout::quota::{Entry, Limits, OFF_LIMITS, PER_PAGE, SIZE, Usage, offset};
-use quayfs_sync::atomic::{AtomicI64, Ordering};
+use quayfs_layout::quota::{Entry, Limits, OFF_LIMITS, PER_PAGE, SIZE, Subject, Usage, offset};
+use quayfs_sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use quayfs_sync::{Mutex, RwLock};
 
 use crate::error::{FsError, Result};
 use crate::ns::node::NodeStore;
 use crate::txn::Txn;
 
-/// One project.
-pub struct Project {
-    /// Its number.
-    pub id: u32,
+/// Of one subject: what it has, and what it may have.
+pub struct Tally {
+    /// Whose it is.
+    pub subject: Subject,
     /// Its place, over all pages of the table.
     slot: u32,
     blocks: AtomicI64,
     inodes: AtomicI64,
-    limits: RwLock<Limits>,
+    /// Hard limits, which every operation that adds something looks at; 0 is none.
+    blocks_max: AtomicU64,
+    inodes_max: AtomicU64,
+    /// Soft ones.
+    soft: RwLock<(u64, u64)>,
 }
 
-impl Project {
+impl Tally {
     fn new(slot: u32, e: &Entry) -> Self {
         Self {
-            id: e.project,
+            subject: e.subject,
             slot,
             blocks: AtomicI64::new(e.usage.blocks.cast_signed()),
             inodes: AtomicI64::new(e.usage.inodes.cast_signed()),
-            limits: RwLock::new(e.limits),
+            blocks_max: AtomicU64::new(e.limits.blocks),
+            inodes_max: AtomicU64::new(e.limits.inodes),
+            soft: RwLock::new((e.limits.blocks_soft, e.limits.inodes_soft)),
         }
     }
 
@@ -48,24 +56,30 @@ impl Project {
         }
     }
 
-    /// What it may have.
+    /// What it may have. While limits are being set, some may be seen before others.
     pub fn limits(&self) -> Limits {
-        *self.limits.read()
+        let (blocks_soft, inodes_soft) = *self.soft.read();
+        Limits {
+            blocks_soft,
+            blocks: self.blocks_max.load(Ordering::Acquire),
+            inodes_soft,
+            inodes: self.inodes_max.load(Ordering::Acquire),
+        }
+    }
+
+    fn limit(&self, limits: Limits) {
+        *self.soft.write() = (limits.blocks_soft, limits.inodes_soft);
+        self.blocks_max.store(limits.blocks, Ordering::Release);
+        self.inodes_max.store(limits.inodes, Ordering::Release);
     }
 
     /// Adds what an operation needs, all or nothing; whether the limits allow it, where they are to be
     /// `enforced`.
     pub fn reserve(&self, blocks: i64, inodes: i64, enforced: bool) -> bool {
-        let limits = self.limits();
-        let of = |limit: u64| match limit {
-            0 => i64::MAX,
-            _ if !enforced => i64::MAX,
-            n => i64::try_from(n).unwrap_or(i64::MAX),
-        };
-        if !grow(&self.blocks, blocks, of(limits.blocks)) {
+        if !grow(&self.blocks, blocks, &self.blocks_max, enforced) {
             return false;
         }
-        if !grow(&self.inodes, inodes, of(limits.inodes)) {
+        if !grow(&self.inodes, inodes, &self.inodes_max, enforced) {
             self.blocks.fetch_sub(blocks, Ordering::AcqRel);
             return false;
         }
@@ -74,41 +88,79 @@ impl Project {
 
     /// Adds what needs no permission, or takes it away.
     pub fn add(&self, blocks: i64, inodes: i64) {
-        self.blocks.fetch_add(blocks, Ordering::AcqRel);
-        self.inodes.fetch_add(inodes, Ordering::AcqRel);
+        for (counter, by) in [(&self.blocks, blocks), (&self.inodes, inodes)] {
+            if by != 0 {
+                counter.fetch_add(by, Ordering::AcqRel);
+            }
+        }
     }
 
     fn is_idle(self: &Arc<Self>) -> bool {
         // An operation that is about to charge it holds it.
-        Arc::strong_count(self) == 1
-            && self.usage() == Usage::default()
-            && self.limits() == Limits::default()
+        Arc::strong_count(self) == 1 && self.is_blank()
+    }
+
+    /// Whether it has nothing and may have anything.
+    fn is_blank(&self) -> bool {
+        self.usage() == Usage::default() && self.limits() == Limits::default()
     }
 }
 
 /// Adds to a counter that is not to exceed `limit`. What does not grow is never refused.
-fn grow(counter: &AtomicI64, by: i64, limit: i64) -> bool {
-    by <= 0 && {
+fn grow(counter: &AtomicI64, by: i64, limit: &AtomicU64, enforced: bool) -> bool {
+    if by == 0 {
+        return true;
+    }
+    let limit = match limit.load(Ordering::Acquire) {
+        0 => i64::MAX,
+        _ if by < 0 || !enforced => i64::MAX,
+        n => i64::try_from(n).unwrap_or(i64::MAX),
+    };
+    if limit == i64::MAX {
         counter.fetch_add(by, Ordering::AcqRel);
-        true
-    } || counter
+        return true;
+    }
+    counter
         .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |n| {
             n.checked_add(by).filter(|sum| *sum <= limit)
         })
         .is_ok()
 }
 
-#[derive(Default)]
-struct State {
-    projects: BTreeMap<u32, Arc<Project>>,
-    /// Places that no project has, the first one last.
-    free: Vec<u32>,
+thread_local! {
+    /// Whether limits of users and groups hold for what this thread does.
+    static EXEMPT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// All projects of a volume.
+/// Calls `f` for a caller for which limits of users and groups do not hold.
+pub fn exempt<T>(f: impl FnOnce() -> T) -> T {
+    struct Before(bool);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            EXEMPT.set(self.0);
+        }
+    }
+    let _before = Before(EXEMPT.replace(true));
+    f()
+}
+
+#[derive(Default)]
+struct State {
+    tallies: BTreeMap<Subject, Arc<Tally>>,
+    /// Places that no subject has among those that had been used, the first one last.
+    free: Vec<u32>,
+    /// From here on none has been.
+    fresh: u32,
+}
+
+/// Quotas of a volume.
 pub struct Quotas {
     base: u32,
     total: u32,
+    /// Whether users and groups are counted too.
+    owners: bool,
+    /// Whether limits hold.
+    enforced: bool,
     state: RwLock<State>,
     /// One change of limits at a time.
     pub setting: Mutex<()>,
@@ -116,174 +168,139 @@ pub struct Quotas {
 
 impl Quotas {
     /// Reads the table.
-    pub fn open(store: &NodeStore) -> Result<Self> {
-        let g = store.geometry();
-        let mut quotas = Self::empty(g);
+    pub fn open(store: &NodeStore, config: &ConfigTable) -> Result<Self> {
+        let mut quotas = Self::empty(config);
         let state = quotas.state.get_mut();
-        for page in 0..g.quota_pages as u32 {
+        let mut free = Vec::new();
+        for page in 0..store.geometry().quota_pages as u32 {
             let Some(bytes) = store.home(quotas.base + page)? else {
                 continue;
             };
+            let first = page * PER_PAGE as u32;
+            free.extend(state.fresh..first);
+            state.fresh = first + PER_PAGE as u32;
             for i in 0..PER_PAGE {
                 let at = offset(i);
                 let e = Entry::decode(&bytes[at..at + SIZE]);
-                let slot = page * PER_PAGE as u32 + i as u32;
+                let slot = first + i as u32;
                 if e.is_free() {
+                    free.push(slot);
                     continue;
                 }
-                let project = Arc::new(Project::new(slot, &e));
-                if e.project == 0 || state.projects.insert(e.project, project).is_some() {
+                let tally = Arc::new(Tally::new(slot, &e));
+                let taken = state.tallies.insert(e.subject, tally).is_some();
+                if e.subject == Subject::default() || taken {
                     let what = format_args!(
-                        "quota table: place {slot} is one of project {} that it cannot have",
-                        e.project
+                        "quota table: place {slot} is one of {} that it cannot have",
+                        e.subject
                     );
                     return Err(store.watch().damaged(what));
                 }
             }
         }
-        let taken: Vec<u32> = state.projects.values().map(|p| p.slot).collect();
-        state.free.retain(|slot| !taken.contains(slot));
+        free.reverse();
+        state.free = free;
         Ok(quotas)
     }
 
     /// A table in which nothing is, for a volume without one or a read-only mount with a damaged one.
-    pub fn empty(g: &Geometry) -> Self {
-        let total = g.quota_pages as u32 * PER_PAGE as u32;
+    pub fn empty(config: &ConfigTable) -> Self {
+        let g: &Geometry = &config.geometry;
         Self {
             base: g.quota_base as u32,
-            total,
-            state: RwLock::new(State {
-                projects: BTreeMap::new(),
-                free: (0..total).rev().collect(),
-            }),
+            total: g.quota_pages as u32 * PER_PAGE as u32,
+            owners: config.counts_owners(),
+            enforced: true,
+            state: RwLock::new(State::default()),
             setting: Mutex::new(()),
         }
     }
 
-    /// Whether the volume has a table.
-    pub fn is_kept(&self) -> bool {
-        self.total > 0
+    /// The same, with limits that hold or do not.
+    pub fn enforcing(self, enforced: bool) -> Self {
+        Self { enforced, ..self }
     }
 
-    /// A project that has something, or may have only so much.
-    pub fn get(&self, id: u32) -> Option<Arc<Project>> {
-        self.state.read().projects.get(&id).cloned()
+    /// Whether such subjects are counted.
+    pub fn counts(&self, subject: Subject) -> bool {
+        let kept = self.total > 0;
+        match subject {
+            Subject::Project(_) => kept,
+            Subject::User(_) | Subject::Group(_) => kept && self.owners,
+        }
     }
 
-    /// Projects from number `from` on.
-    pub fn list(&self, from: u32) -> Vec<Arc<Project>> {
+    /// Whether limits of such a subject hold for what this thread does.
+    pub(crate) fn enforces(&self, subject: Subject) -> bool {
+        self.enforced && (matches!(subject, Subject::Project(_)) || !EXEMPT.get())
+    }
+
+    /// What is kept of a subject that has something, or may have only so much.
+    pub fn get(&self, subject: Subject) -> Option<Arc<Tally>> {
+        self.state.read().tallies.get(&subject).cloned()
+    }
+
+    /// Subjects of one kind, from this one on, at most `most`, which have something or may have only so much.
+    pub fn list(&self, from: Subject, most: usize) -> Vec<Arc<Tally>> {
         let state = self.state.read();
-        state
-            .projects
-            .range(from..)
-            .map(|(_, p)| p.clone())
-            .collect()
+        let of_kind = state.tallies.range(from..=from.with_id(u32::MAX));
+        let all = of_kind.map(|(_, tally)| tally);
+        all.filter(|t| !t.is_blank()).take(most).cloned().collect()
     }
 
-    /// A project, which gets a place in the table if it has none.
-    pub fn claim(&self, id: u32) -> Result<Arc<Project>> {
-        if let Some(p) = self.get(id) {
-            return Ok(p);
+    /// What is kept of a subject, which gets a place in the table if it has none.
+    pub fn claim(&self, subject: Subject) -> Result<Arc<Tally>> {
+        if let Some(tally) = self.get(subject) {
+            return Ok(tally);
         }
         let mut state = self.state.write();
-        if let Some(p) = state.projects.get(&id) {
-            return Ok(p.clone());
+        if let Some(tally) = state.tallies.get(&subject) {
+            return Ok(tally.clone());
         }
         let slot = match state.free.pop() {
             Some(slot) => slot,
+            None if state.fresh < self.total => {
+                state.fresh += 1;
+                state.fresh - 1
+            }
             None => {
-                let idle = state.projects.values().find(|p| p.is_idle());
-                let (id, slot) = idle.map(|p| (p.id, p.slot)).ok_or(FsError::NoSpace)?;
-                state.projects.remove(&id);
+                let idle = state.tallies.values().find(|t| t.is_idle());
+                let (other, slot) = idle.map(|t| (t.subject, t.slot)).ok_or(FsError::NoSpace)?;
+                state.tallies.remove(&other);
                 slot
             }
         };
         let entry = Entry {
-            project: id,
+            subject,
             ..Entry::default()
         };
-        let project = Arc::new(Project::new(slot, &entry));
-        state.projects.insert(id, project.clone());
-        Ok(project)
+        let tally = Arc::new(Tally::new(slot, &entry));
+        state.tallies.insert(subject, tally.clone());
+        Ok(tally)
     }
 
-    /// Where the entry of a project is: node id and place in that page.
-    pub fn place(&self, project: &Project) -> (u32, u16) {
+    /// Where the entry of a subject is: node id and place in that page.
+    pub fn place(&self, tally: &Tally) -> (u32, u16) {
         let per_page = PER_PAGE as u32;
         (
-            self.base + project.slot / per_page,
-            (project.slot % per_page) as u16,
+            self.base + tally.slot / per_page,
+            (tally.slot % per_page) as u16,
         )
     }
 
     /// Logs limits; [`Outcome::limits`](crate::txn::Outcome::limits) shows them when that is appended.
-    pub fn write_limits(&self, txn: &mut Txn<'_>, project: &Project, limits: &Limits) {
-        let (id, slot) = self.place(project);
-        // The place may still say another project, whose limits these must not become.
-        txn.charge(project, 0, 0);
+    pub fn write_limits(&self, txn: &mut Txn<'_>, tally: &Tally, limits: &Limits) {
+        let (id, slot) = self.place(tally);
+        // The place may still say another subject, whose limits these must not become.
+        txn.charge(tally, 0, 0);
         txn.write_static(id, offset(usize::from(slot)) + OFF_LIMITS, &limits.encode());
     }
 
     /// The record with new limits was appended.
-    pub(crate) fn limited(&self, project: &Project, limits: Limits) {
-        *project.limits.write() = limits;
+    pub(crate) fn limited(&self, tally: &Tally, limits: Limits) {
+        tally.limit(limits);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn quotas() -> Quotas {
-        Quotas::empty(&Geometry {
-            quota_base: 9,
-            quota_pages: 1,
-            ..Geometry::default()
-        })
-    }
-
-    #[test]
-    fn limits_hold_for_what_grows() {
-        let q = quotas();
-        let p = q.claim(7).unwrap();
-        q.limited(
-            &p,
-            Limits {
-                blocks: 10,
-                inodes: 2,
-                ..Limits::default()
-            },
-        );
-        assert!(p.reserve(10, 1, true));
-        assert!(!p.reserve(1, 0, true) && !p.reserve(0, 2, true));
-        assert!(p.reserve(0, 0, true) && p.reserve(1, 1, false));
-        // One that does not fit takes nothing of the other.
-        assert!(!p.reserve(-5, 1, true));
-        let usage = Usage {
-            blocks: 11,
-            inodes: 2,
-        };
-        assert_eq!(p.usage(), usage);
-        p.add(-11, -2);
-        assert_eq!(p.usage(), Usage::default());
-    }
-
-    #[test]
-    fn places_are_used_again_when_nothing_is_left() {
-        let q = quotas();
-        for id in 1..=PER_PAGE as u32 {
-            let p = q.claim(id).unwrap();
-            assert!(p.reserve(1, 1, true));
-        }
-        assert_eq!(q.claim(1000).err(), Some(FsError::NoSpace));
-        let three = q.claim(3).unwrap();
-        let place = q.place(&three);
-        three.add(-1, -1);
-        // Project 3 is about to be used again.
-        assert_eq!(q.claim(1000).err(), Some(FsError::NoSpace));
-        drop(three);
-        let other = q.claim(1000).unwrap();
-        assert_eq!(q.place(&other), place);
-        assert_eq!(q.get(3).map(|p| p.id), None);
-    }
-}
+mod tests;

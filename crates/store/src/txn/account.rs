@@ -1,57 +1,63 @@
-//! What a transaction adds to projects, or takes from them.
+//! What a transaction adds to projects, users and groups, or takes from them.
 //!
-//! Each image that is logged is held against the one that was logged before it; the difference is what
-//! the project is charged, in the same record.
+//! Each image that is logged is held against the one before; the difference is what these are charged, in
+//! the same record.
 
 use std::sync::Arc;
 
 use quayfs_layout::inode::Inode;
 use quayfs_layout::item::{CHARGE_BYTES, Item};
+use quayfs_layout::quota::Subject;
 use quayfs_layout::{BLOCK, Ino};
+use smallvec::SmallVec;
 
 use crate::error::{FsError, Result};
-use crate::ns::alloc::Kind;
-use crate::ns::quota::Project;
+use crate::ns::inode::InodeHandle;
+use crate::ns::quota::Tally;
 use crate::txn::Txn;
 
-/// Projects that one record can be about: those of five inodes, of which one may leave its own.
-const PROJECTS_MAX: usize = 6;
+/// Subjects that one record can be about: of three kinds, those of five inodes, of which one may leave its own.
+const SUBJECTS_MAX: usize = 3 * 6;
 /// Blocks and pages that an inode can have at most, and far more.
 const BLOCKS_MAX: u64 = 1 << 52;
 /// Bytes of items that charges take at most.
-pub(super) const CHARGES_BYTES: u32 = (PROJECTS_MAX * CHARGE_BYTES) as u32;
+pub(super) const CHARGES_BYTES: u32 = (SUBJECTS_MAX * CHARGE_BYTES) as u32;
 
 const _: () = assert!(CHARGES_BYTES < BLOCK as u32);
 
-/// An inode's part in a project.
+/// What of an inode is counted, and for which subjects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Part {
+pub(super) struct Part {
     project: u32,
+    uid: u32,
+    gid: u32,
     blocks: u64,
 }
 
 impl Part {
-    /// A free inode has none, nor has one in no project.
-    fn of(image: &Inode) -> Option<Self> {
-        (image.mode != 0 && image.project != 0).then_some(Self {
+    /// A free inode has none.
+    pub(super) fn of(image: &Inode) -> Option<Self> {
+        (image.mode != 0).then_some(Self {
             project: image.project,
+            uid: image.uid,
+            gid: image.gid,
             // A file cannot have more; one that has been forged may say so.
             blocks: image.blocks.min(BLOCKS_MAX),
         })
     }
+
+    fn subjects(&self) -> [Subject; 3] {
+        [
+            Subject::Project(self.project),
+            Subject::User(self.uid),
+            Subject::Group(self.gid),
+        ]
+    }
 }
 
-/// What becomes of an inode.
-#[derive(Debug)]
-struct Change {
-    ino: Ino,
-    before: Option<Part>,
-    after: Option<Part>,
-}
-
-/// What becomes of a project.
+/// What becomes of a subject.
 struct Share {
-    project: Arc<Project>,
+    tally: Arc<Tally>,
     blocks: i64,
     inodes: i64,
     /// What has been added to its counters already.
@@ -61,110 +67,111 @@ struct Share {
 /// What becomes of all of them. Dropped before it is settled, it leaves their counters as they were.
 #[derive(Default)]
 pub(super) struct Account {
-    changes: Vec<Change>,
-    shares: Vec<Share>,
+    shares: SmallVec<[Share; 2]>,
+    /// An inode of which the next image is counted already.
+    admitted: Option<(Ino, Part)>,
 }
 
 impl Account {
     /// The record was appended.
     fn appended(&mut self) {
         for s in self.shares.drain(..) {
-            s.project.add(s.blocks - s.held.0, s.inodes - s.held.1);
+            s.tally.add(s.blocks - s.held.0, s.inodes - s.held.1);
         }
-        self.changes.clear();
     }
 }
 
 impl Drop for Account {
     fn drop(&mut self) {
         for s in &self.shares {
-            s.project.add(-s.held.0, -s.held.1);
+            s.tally.add(-s.held.0, -s.held.1);
         }
     }
 }
 
 impl Txn<'_> {
-    /// An inode that is in a project, or is about to be, becomes `after`. The operation that changes it keeps others
-    /// from it, so what is published is what was logged last.
-    fn account_for(&mut self, ino: Ino, after: Option<Part>) {
-        if !self.engine.quotas.is_kept() {
-            return;
-        }
-        if let Some(c) = self.account.changes.iter_mut().find(|c| c.ino == ino) {
-            c.after = after;
-            return;
-        }
-        // Under a new number, the inode that had it before may still be published: the operation that freed that
-        // inode has logged that, and takes the image away in a moment.
-        let before = match self.has_taken(Kind::Inode, ino) {
-            true => None,
-            false => self.engine.inodes.published(ino, Part::of).flatten(),
+    /// An inode of which `before` is counted becomes one of which `after` is.
+    #[inline]
+    pub(super) fn account_for(
+        &mut self,
+        ino: Ino,
+        before: Option<Part>,
+        after: Option<Part>,
+    ) -> Result<()> {
+        let before = match self.account.admitted {
+            Some((admitted, part)) if admitted == ino => Some(part),
+            _ => before,
         };
-        if before != after {
-            self.account.changes.push(Change { ino, before, after });
+        // Neither has changed where a file is written over, nor for a directory by most changes of its names.
+        if before == after {
+            return Ok(());
         }
+        self.count(before, after)
     }
 
-    /// The image of an inode is logged.
-    pub(super) fn account_image(&mut self, ino: Ino, image: &Inode) {
-        // Nearly all are in no project, and cost nothing.
-        if image.project != 0 || !self.account.changes.is_empty() {
-            self.account_for(ino, Part::of(image));
+    #[inline(never)]
+    fn count(&mut self, before: Option<Part>, after: Option<Part>) -> Result<()> {
+        let (had, has) = (before.map(|p| p.subjects()), after.map(|p| p.subjects()));
+        let blocks = |part: Option<Part>| part.map_or(0, |p| p.blocks.cast_signed());
+        let (less, more) = (blocks(before), blocks(after));
+        for kind in 0..3 {
+            match (had.map(|all| all[kind]), has.map(|all| all[kind])) {
+                (Some(subject), Some(same)) if subject == same => {
+                    self.add(subject, more - less, 0)?;
+                }
+                (old, new) => {
+                    old.map_or(Ok(()), |old| self.add(old, -less, -1))?;
+                    new.map_or(Ok(()), |new| self.add(new, more, 1))?;
+                }
+            }
         }
+        Ok(())
     }
 
-    /// An inode that is in this project goes to another one, or to none.
-    pub fn leaves_project(&mut self, ino: Ino, project: u32) {
-        if project != 0 {
-            self.account_for(ino, None);
+    fn add(&mut self, subject: Subject, blocks: i64, inodes: i64) -> Result<()> {
+        let quotas = &self.engine.quotas;
+        if (blocks, inodes) == (0, 0) || subject == Subject::default() || !quotas.counts(subject) {
+            return Ok(());
         }
+        let shares = &mut self.account.shares;
+        let i = match shares.iter().position(|s| s.tally.subject == subject) {
+            Some(i) => i,
+            None => {
+                shares.push(Share {
+                    tally: quotas.claim(subject)?,
+                    blocks: 0,
+                    inodes: 0,
+                    held: (0, 0),
+                });
+                shares.len() - 1
+            }
+        };
+        shares[i].blocks += blocks;
+        shares[i].inodes += inodes;
+        Ok(())
     }
 
-    /// What the images so far, and `image`, which will be logged, add to projects is theirs from here on,
-    /// so that [`Txn::commit`] finds the limits kept.
+    /// What the record so far, and an image of the inode with so many blocks more, adds is theirs from here on,
+    /// so that [`Txn::commit`] finds the limits kept. No other operation changes the inode meanwhile.
     ///
     /// # Errors
     /// [`FsError::Quota`] if a limit is in the way of an operation that does not give space back,
-    /// [`FsError::NoSpace`] if there is no room for another project.
-    pub fn admit(&mut self, ino: Ino, image: &Inode) -> Result<()> {
-        self.account_image(ino, image);
+    /// [`FsError::NoSpace`] if the quota table is full.
+    pub fn admit(&mut self, handle: &InodeHandle, after: &Inode) -> Result<()> {
+        let after = Part::of(after);
+        self.account_for(handle.ino, handle.with(Part::of), after)?;
+        self.account.admitted = after.map(|part| (handle.ino, part));
         self.reserve_shares()
     }
 
-    /// Adds to the counters of projects what the changes add, unless a limit forbids it.
+    /// Adds to the counters what the record adds, unless a limit forbids it.
     pub(super) fn reserve_shares(&mut self) -> Result<()> {
-        if self.account.changes.is_empty() {
-            return Ok(());
-        }
-        let engine = self.engine;
-        let (quotas, enforced) = (&engine.quotas, !self.privileged);
-        let Account { changes, shares } = &mut self.account;
-        shares
-            .iter_mut()
-            .for_each(|s| (s.blocks, s.inodes) = (0, 0));
-        for c in changes.iter() {
-            for (part, sign) in [(c.before, -1), (c.after, 1)] {
-                let Some(part) = part else { continue };
-                let i = match shares.iter().position(|s| s.project.id == part.project) {
-                    Some(i) => i,
-                    None => {
-                        shares.push(Share {
-                            project: quotas.claim(part.project)?,
-                            blocks: 0,
-                            inodes: 0,
-                            held: (0, 0),
-                        });
-                        shares.len() - 1
-                    }
-                };
-                shares[i].blocks += sign * part.blocks.cast_signed();
-                shares[i].inodes += sign;
-            }
-        }
-        for s in shares {
+        let quotas = &self.engine.quotas;
+        for s in &mut self.account.shares {
             let more = |want: i64, held: i64| (want - held).max(0);
             let (blocks, inodes) = (more(s.blocks, s.held.0), more(s.inodes, s.held.1));
-            if !s.project.reserve(blocks, inodes, enforced) {
+            let enforced = !self.privileged && quotas.enforces(s.tally.subject);
+            if !s.tally.reserve(blocks, inodes, enforced) {
                 return Err(FsError::Quota);
             }
             s.held.0 += blocks;
@@ -173,26 +180,24 @@ impl Txn<'_> {
         Ok(())
     }
 
-    /// Logs what projects are charged.
+    /// Logs what they are charged.
     pub(super) fn log_charges(&mut self) {
-        let charges: Vec<_> = (self.account.shares.iter())
-            .filter(|s| (s.blocks, s.inodes) != (0, 0))
-            .map(|s| (s.project.clone(), s.blocks, s.inodes))
-            .collect();
-        for (project, blocks, inodes) in charges {
-            self.charge(&project, blocks, inodes as i32);
+        let shares = std::mem::take(&mut self.account.shares);
+        for s in shares.iter().filter(|s| (s.blocks, s.inodes) != (0, 0)) {
+            self.charge(&s.tally, s.blocks, s.inodes as i32);
         }
+        self.account.shares = shares;
     }
 
-    /// Logs that a project is charged so much, which the caller sees to in DRAM. Its place is its own
+    /// Logs that a subject is charged so much, which the caller sees to in DRAM. Its place is its own
     /// afterwards, if nothing is charged as well.
-    pub fn charge(&mut self, project: &Project, blocks: i64, inodes: i32) {
-        let (id, slot) = self.engine.quotas.place(project);
+    pub fn charge(&mut self, tally: &Tally, blocks: i64, inodes: i32) {
+        let (id, slot) = self.engine.quotas.place(tally);
         self.cover_static(id);
         self.item(&Item::Charge {
             id,
             slot,
-            project: project.id,
+            subject: tally.subject,
             blocks,
             inodes,
         });

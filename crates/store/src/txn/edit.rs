@@ -11,6 +11,7 @@ use crate::error::{FsError, Result};
 use crate::ns::extent::ExtentMap;
 use crate::ns::inode::InodeHandle;
 use crate::txn::Txn;
+use crate::txn::account::Part;
 
 /// See the module documentation. Dropped before it is committed, it leaves the inode as it was. Until it is dropped no
 /// other operation changes the inode; after a commit that gives the time to do what belongs to it.
@@ -21,6 +22,8 @@ pub struct Edit<'c> {
     map: Option<MapChange<'c>>,
     handle: &'c InodeHandle,
     fate: Fate,
+    /// What was counted of it before.
+    before: Option<Part>,
     // Last, so that it is let go of last.
     commit: Option<MutexGuard<'c, ()>>,
 }
@@ -42,6 +45,7 @@ impl<'c> Edit<'c> {
     #[inline]
     pub fn exclusive(handle: &'c InodeHandle, image: Inode) -> Self {
         Self {
+            before: Part::of(&image),
             image,
             map: None,
             handle,
@@ -91,8 +95,10 @@ impl<'c> Edit<'c> {
 
     #[inline]
     fn under(handle: &'c InodeHandle, commit: MutexGuard<'c, ()>) -> Result<Self> {
+        let image = handle.image();
         let edit = Self {
-            image: handle.image(),
+            before: Part::of(&image),
+            image,
             map: None,
             handle,
             fate: Fate::Stays,
@@ -148,7 +154,7 @@ impl<'c> Edit<'c> {
         self
     }
 
-    /// The record frees the inode, which is in the project that the image says.
+    /// The record frees the inode.
     #[inline]
     pub fn freed(&mut self) -> &mut Self {
         self.fate = Fate::Freed;
@@ -158,11 +164,8 @@ impl<'c> Edit<'c> {
     /// Logs the image.
     pub(super) fn log(&self, txn: &mut Txn<'_>) -> Result<()> {
         match self.fate {
-            Fate::Freed => txn.free_ino(self.handle.ino, self.image.project),
-            Fate::Stays | Fate::Told => {
-                txn.put_inode(self.handle.ino, &self.image);
-                Ok(())
-            }
+            Fate::Freed => txn.free_ino(self.handle.ino, self.before),
+            Fate::Stays | Fate::Told => txn.put_inode(self.handle.ino, self.before, &self.image),
         }
     }
 

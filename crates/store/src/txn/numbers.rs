@@ -6,7 +6,7 @@ use quayfs_layout::item::Item;
 use quayfs_layout::node::{self, NodeKind};
 use quayfs_layout::{Ino, Lbn, inode};
 
-use super::{Draft, Freed, Txn};
+use super::{Draft, Freed, Part, Txn};
 use crate::error::{FsError, Resource, Result};
 use crate::ns::alloc::{Allocator, Kind, NoScreen};
 use crate::ns::node::zero_page;
@@ -67,12 +67,6 @@ impl<'e> Txn<'e> {
         Ok(())
     }
 
-    /// Whether this transaction has allocated a number.
-    pub(super) fn has_taken(&self, kind: Kind, n: u64) -> bool {
-        let of_kind = self.taken.iter().filter(|(k, _)| *k == kind);
-        of_kind.into_iter().any(|(_, range)| range.contains(&n))
-    }
-
     fn take(&mut self, kind: Kind, want: u64, goal: Option<u64>) -> Result<Range<u64>> {
         let screen = self.engine.screen(kind);
         let short = match kind {
@@ -99,9 +93,9 @@ impl<'e> Txn<'e> {
         Ok(range.start)
     }
 
-    /// Frees an inode, which is in this project: its image becomes zeros.
-    pub(super) fn free_ino(&mut self, ino: Ino, project: u32) -> Result<()> {
-        self.leaves_project(ino, project);
+    /// Frees an inode of which `before` was counted: its image becomes zeros.
+    pub(super) fn free_ino(&mut self, ino: Ino, before: Option<Part>) -> Result<()> {
+        self.account_for(ino, before, None)?;
         let range = ino..ino + 1;
         self.engine
             .inos

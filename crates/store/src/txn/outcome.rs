@@ -10,7 +10,7 @@ use quayfs_layout::quota::Limits;
 use crate::engine::Engine;
 use crate::error::Result;
 use crate::ns::intent::{BegunIntent, FinishedIntent};
-use crate::ns::quota::Project;
+use crate::ns::quota::Tally;
 use crate::txn::{Edit, Txn};
 
 /// Whether the kernel hears of a new inode.
@@ -40,7 +40,7 @@ pub struct Outcome<'o, 'c> {
     begun: Option<BegunIntent<'c>>,
     /// Of each kind of intent.
     finished: [Option<FinishedIntent>; 2],
-    limits: Option<(Arc<Project>, Limits)>,
+    limits: Option<(Arc<Tally>, Limits)>,
 }
 
 impl<'o, 'c> From<&'o mut Edit<'c>> for Outcome<'o, 'c> {
@@ -92,16 +92,16 @@ impl<'o, 'c> Outcome<'o, 'c> {
         self
     }
 
-    /// The project has these limits.
-    pub fn limits(mut self, project: Arc<Project>, limits: Limits) -> Self {
-        self.limits = Some((project, limits));
+    /// A project, user or group has these limits.
+    pub fn limits(mut self, tally: Arc<Tally>, limits: Limits) -> Self {
+        self.limits = Some((tally, limits));
         self
     }
 
     /// Logs the images.
     pub(super) fn log(&self, txn: &mut Txn<'_>) -> Result<()> {
         if let Some(new) = &self.new {
-            txn.put_inode(new.ino, new.image);
+            txn.put_inode(new.ino, None, new.image)?;
         }
         (self.edits.iter().flatten()).try_for_each(|edit| edit.log(txn))
     }
@@ -124,8 +124,8 @@ impl<'o, 'c> Outcome<'o, 'c> {
         for finished in self.finished.iter_mut().filter_map(Option::take) {
             e.intents.kept(finished);
         }
-        if let Some((project, limits)) = self.limits.take() {
-            e.quotas.limited(&project, limits);
+        if let Some((tally, limits)) = self.limits.take() {
+            e.quotas.limited(&tally, limits);
         }
     }
 }

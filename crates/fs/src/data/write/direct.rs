@@ -105,13 +105,13 @@ pub(super) fn write_direct(
     let mut edit = Edit::shared(handle)?;
     let mut freed = RangeSet::new();
     edit.extents(&mut txn, placed.len() + 2, |x, txn, image| {
-        // Limits too, that of the project for the blocks that are not remapped.
+        // Limits too, for the blocks that are not remapped.
         let holes = pieces.iter().filter(|p| p.lbn.is_none()).map(length).sum();
         let after = Inode {
             blocks: image.blocks.saturating_add(holes),
             ..image.clone()
         };
-        txn.admit(handle.ino, &after)?;
+        txn.admit(handle, &after)?;
         // Nothing fails behind this: an entry in state written must not return to the allocator.
         crcs.iter().for_each(|(lbn, _)| e.partials.forget(*lbn));
         e.ppt

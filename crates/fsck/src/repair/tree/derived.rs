@@ -6,7 +6,7 @@ use quayfs_layout::Ino;
 use quayfs_layout::inode::{self, Inode};
 use quayfs_layout::intent::{Intent, IntentKind, PER_PAGE, SIZE};
 use quayfs_layout::node::{self, BITS_PER_PAGE, HEADER, INODES_PER_PAGE, NodeKind};
-use quayfs_layout::quota::{self, Entry};
+use quayfs_layout::quota::{self, Entry, Subject};
 use quayfs_store::ns::node::{PageBytes, zero_page};
 
 use super::Tree;
@@ -192,11 +192,11 @@ impl Tree<'_> {
         }
     }
 
-    /// The quota table: entries keep their places and their limits, and say what their projects have.
+    /// The quota table: entries keep their places and their limits, and say what their subjects have.
     pub(super) fn quotas(&self) -> Pages {
-        let mut usages = quotas::Usages::default();
+        let mut usages = quotas::Usages::new(self.media.owners);
         self.inodes.values().for_each(|i| usages.add(i));
-        let mut left = usages.0;
+        let mut left = usages.all;
         let mut pages: Pages = quotas::ids(&self.media.geo)
             .map(|id| {
                 let page = self.there(id);
@@ -209,12 +209,12 @@ impl Tree<'_> {
             for slot in 0..quota::PER_PAGE {
                 let place = &mut page[quota::offset(slot)..][..quota::SIZE];
                 let mut e = Entry::decode(place);
-                if e.project == 0 || !e.is_free() && !seen.insert(e.project) {
+                if e.subject == Subject::default() || !e.is_free() && !seen.insert(e.subject) {
                     e = Entry::default();
                 }
                 // One without a meaning keeps what it says.
                 if !e.is_free() {
-                    e.usage = left.remove(&e.project).unwrap_or_default();
+                    e.usage = left.remove(&e.subject).unwrap_or_default();
                 }
                 if e.is_free() {
                     free.push((id, slot));
@@ -225,10 +225,10 @@ impl Tree<'_> {
                 }
             }
         }
-        // A project that finds no place stays a finding.
-        for ((id, slot), (project, usage)) in free.into_iter().zip(left) {
+        // A subject that finds no place stays a finding.
+        for ((id, slot), (subject, usage)) in free.into_iter().zip(left) {
             let e = Entry {
-                project,
+                subject,
                 usage,
                 ..Entry::default()
             };
