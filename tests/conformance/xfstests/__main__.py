@@ -49,7 +49,7 @@ def edit(path, *changes):
 
 def prepare(xfstests):
     """How to make a volume, of a given size too; how many entries a list has, which names and times there
-    are; an end to tests that hang."""
+    are; that there are quotas; an end to tests that hang."""
     edit(
         f"{xfstests}/common/rc",
         (r"^\tnfs\*\|afs\|cifs\|ceph\|overlay\|glusterfs\|pvfs2\|9p\|fuse\|virtiofs\)\n(?=\t\t# unable to re-create)",
@@ -60,6 +60,12 @@ def prepare(xfstests):
         (r'^\tocfs2\)\n(?=\t\techo "\$s64min)', "\tfuse|ocfs2)\n"),
     )
     edit(f"{xfstests}/common/attr", (r"^\tjfs\)\n(?=\t\techo 8191)", "\tfuse)\n\t\techo 511\n\t\t;;\n\tjfs)\n"))
+    edit(
+        f"{xfstests}/common/quota",
+        (r"^    gfs2\|ocfs2\|bcachefs\)\n", "    fuse|gfs2|ocfs2|bcachefs)\n"),
+        (r"^_require_prjquota\(\)\n\{\n", '_require_prjquota()\n{\n    [ "$FSTYP" = fuse ] && return\n'),
+        (r"^\text2\|ext3\|ext4\|gfs2\|bcachefs\)\n(?=\t\tVFS_QUOTA=1)", "\tfuse|ext2|ext3|ext4|gfs2|bcachefs)\n"),
+    )
     edit(f"{xfstests}/check", (r"local cmd=\(bash -c", "local cmd=(timeout -k 10 ${TEST_TIMEOUT:-300} bash -c"))
 
 
@@ -109,6 +115,11 @@ def main():
         "QUAYFS_DATA": options.data, "QUAYFS_OPTIONS": options.options, "QUAYFS_VOLUME": f"{HERE}/volume",
         "TEST_TIMEOUT": str(options.seconds), "HOST_OPTIONS": f"{log}/config",
     }
+    # Quotas are asked for by programs that call quotactl(2), which no FUSE server is told of.
+    os.mkdir(f"{log}/bin")
+    for program in ("quota", "quotaon", "quotaoff", "quotacheck", "repquota", "setquota", "xfs_quota"):
+        os.symlink(f"{HERE}/quota", f"{log}/bin/{program}")
+    environment["PATH"] = f"{log}/bin:{os.environ['PATH']}"
     with open(f"{log}/config", "w") as f:
         for key, value in {
             "FSTYP": "fuse", "FUSE_SUBTYP": f".{name}", "RESULT_BASE": f"{log}/results",
