@@ -1,13 +1,13 @@
-//! Watching a daemon that closes its volume.
+//! Daemons that close their volumes, and how far they are.
 
 use quayfs_fs::uuid_text;
-use quayfs_fs::volume::glance;
+use quayfs_fs::volume::{Glance, glance};
 use quayfs_shown::progress::{Meter, Unit};
 
 use super::exit::{Failure, MOUNT_FAILED};
 use super::progress::Progress;
 use super::units::left_text;
-use crate::mount::server::{Left, PROGRESS, Server};
+use crate::mount::server::{Closer, Left, PROGRESS, Server, VOLUME};
 use std::cell::Cell;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -20,6 +20,22 @@ const LOOK: Duration = Duration::from_millis(250);
 const STUCK: Duration = Duration::from_secs(120);
 /// How soon a daemon says something that has been asked.
 const FIRST_WORD: Duration = Duration::from_millis(800);
+
+/// How a daemon is that closes a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closing {
+    /// It has so much to do still.
+    Left(Left),
+    /// It says nothing to this user.
+    Untold,
+    /// A signal or a debugger has stopped it, the process with this number.
+    Stopped(i32),
+    /// It should have said something by now. Its process id, if that can be seen from here.
+    Silent(Option<i32>),
+}
+
+/// A volume that is being closed: as it can be seen, or its UUID where the daemon does not say which one it is.
+pub type Found = Result<Glance, String>;
 
 /// What a daemon says of how far it is, shown.
 pub struct Draining {
@@ -54,27 +70,64 @@ impl Draining {
 }
 
 /// The daemon that closes the volume at a path, whose file system is gone already, if that can be seen from here.
-pub fn closing(volume: &Path) -> Option<Server> {
+fn closer(volume: &Path) -> Option<Closer> {
     let glance = glance(volume).ok().filter(|volume| volume.in_use)?;
-    let owner = std::fs::metadata(&glance.path).ok()?.uid();
-    let server = Server::closing(&uuid_text(glance.config.uuid), owner)?;
-    server.ask_for(PROGRESS).then_some(server)
+    Server::closing(&uuid_text(glance.config.uuid), owner(&glance)?)
 }
 
-/// What the daemon has still to do that closes the volume at a path, if there is one that says so at once.
-pub fn left(volume: &Path) -> Option<Left> {
-    let server = closing(volume)?;
+fn owner(volume: &Glance) -> Option<u32> {
+    Some(std::fs::metadata(&volume.path).ok()?.uid())
+}
+
+/// How the daemon is that closes the volume at a path, if there is one: as it says at once.
+pub fn state(volume: &Path) -> Option<Closing> {
+    let closer = closer(volume)?;
+    closer.server.ask_for(PROGRESS);
+    hear(&closer, Instant::now() + FIRST_WORD)
+}
+
+/// All volumes that are being closed by daemons that would say so to this user, and how these daemons are.
+pub fn all() -> Vec<(Found, Closing)> {
+    let closers = Server::all_closing();
+    for closer in &closers {
+        closer.server.ask_for(VOLUME);
+        closer.server.ask_for(PROGRESS);
+    }
+    // One time for all of them: names are free for all, and a thousand may be listening.
     let until = Instant::now() + FIRST_WORD;
+    let found = closers.iter().filter_map(|closer| {
+        let closing = hear(closer, until)?;
+        let Some(path) = closer.server.volume() else {
+            return Some((Err(closer.uuid.clone()), closing));
+        };
+        let volume = glance(&path).ok()?;
+        let is_so = volume.in_use
+            && uuid_text(volume.config.uuid) == closer.uuid
+            && (closer.user == 0 || owner(&volume) == Some(closer.user) || closer.is_mine());
+        is_so.then_some((Ok(volume), closing))
+    });
+    found.collect()
+}
+
+/// What a daemon says that has been asked; `None` if it has ended.
+fn hear(closer: &Closer, until: Instant) -> Option<Closing> {
+    let server = &closer.server;
     while server.left().is_none() {
+        if let Some(pid) = server.pid().filter(|_| server.is_stopped()) {
+            return Some(Closing::Stopped(pid));
+        }
+        if !closer.tells() {
+            return Some(Closing::Untold);
+        }
         let patience = until.saturating_duration_since(Instant::now());
-        if patience.is_zero() || !server.speaks_within(patience).ok()? {
-            return None;
+        if !server.speaks_within(patience).ok()? {
+            return Some(Closing::Silent(server.pid()));
         }
         if server.ends_within(Duration::ZERO).ok()? {
-            break;
+            return None;
         }
     }
-    server.left()
+    server.left().map(Closing::Left)
 }
 
 /// Waits while another daemon closes the volume, as long as that gets on, and shows how far it is.
@@ -82,7 +135,8 @@ pub fn left(volume: &Path) -> Option<Left> {
 /// # Errors
 /// It does not get on.
 pub fn wait_while_closing(volume: &Path) -> Result<(), Failure> {
-    let Some(server) = closing(volume) else {
+    let asked = closer(volume).filter(|closer| closer.server.ask_for(PROGRESS));
+    let Some(Closer { server, .. }) = asked else {
         return Ok(());
     };
     let draining = Draining::shown(false);

@@ -1,14 +1,13 @@
 //! `quayfs info`: what a volume is. How it is, `quayfs status` says.
 
-use quayfs_fs::volume::{Access, Volume, VolumeError, glance};
+use quayfs_fs::volume::{Access, Volume, glance};
 use quayfs_options::format_size;
 
 use super::advice::advice;
 use super::args;
 use super::asking;
-use super::draining;
 use super::exit::{FAILED, Failure, say, say_json};
-use super::units::{date, left_text};
+use super::units::date;
 use super::unopened::{unopened, unreached};
 use crate::mount;
 use crate::mount::table::{self, Entry};
@@ -38,19 +37,7 @@ fn facts(target: &Path) -> Result<Value, Failure> {
             return live(&entry);
         }
     }
-    let volume = Volume::open(&path, Access::ReadOnly, Duration::ZERO).map_err(|e| {
-        match (&e, draining::left(&path)) {
-            (VolumeError::Busy(path), Some(left)) => Failure::new(
-                FAILED,
-                format_args!(
-                    "{} is unmounted and being closed: {}",
-                    quayfs_shown::path(path),
-                    left_text(left)
-                ),
-            ),
-            _ => unopened(FAILED)(e),
-        }
-    })?;
+    let volume = Volume::open(&path, Access::ReadOnly, Duration::ZERO).map_err(unopened(FAILED))?;
     let mut facts = at_rest(&path, &volume);
     let left = glance(&path).ok().and_then(|volume| volume.left);
     facts["staged_bytes"] = json!(left.and_then(|left| left.staged).map(|n| n * BLOCK as u64));

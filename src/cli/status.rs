@@ -34,11 +34,11 @@ struct All {
     volumes: Vec<Report>,
 }
 
-/// Says how one volume is, or all that are mounted; the exit code is that of the worst.
+/// Says how one volume is, or all that are mounted or being closed; the exit code is that of the worst.
 pub fn run(args: &args::Status) -> Result<u8, Failure> {
     let volumes = match &args.target {
         Some(target) => vec![of_target(target)?],
-        None => all_mounted()?,
+        None => all()?,
     };
     let worst = volumes.iter().map(|v| v.health).max().unwrap_or_default();
     if args.json {
@@ -60,6 +60,19 @@ fn unknown(why: impl std::fmt::Display) -> Failure {
 
 fn mount_table(e: std::io::Error) -> Failure {
     unknown(format_args!("mount table: {e}"))
+}
+
+/// What is mounted, and what is being closed.
+fn all() -> Result<Vec<Report>, Failure> {
+    let mut volumes = all_mounted()?;
+    let closing = draining::all()
+        .into_iter()
+        .map(|(found, closing)| match found {
+            Ok(volume) => Report::at_rest(&volume, Some(closing)),
+            Err(uuid) => Report::unseen(uuid, closing),
+        });
+    volumes.extend(closing);
+    Ok(volumes)
 }
 
 /// What is mounted, each file system once, wherever else it is mounted too.
@@ -85,8 +98,8 @@ fn of_target(target: &Path) -> Result<Report, Failure> {
         Some(entry) => of_mount(&entry),
         None => {
             let volume = glance(&path).map_err(unopened(STATUS_UNKNOWN))?;
-            let left = volume.in_use.then(|| draining::left(&path)).flatten();
-            Ok(Report::at_rest(&volume, left))
+            let closing = volume.in_use.then(|| draining::state(&path)).flatten();
+            Ok(Report::at_rest(&volume, closing))
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Spans, dates and shares as people read them.
 
+use super::draining::Closing;
 use crate::mount::server::Left;
 use quayfs_options::format_size;
 use std::time::{Duration, UNIX_EPOCH};
@@ -10,6 +11,22 @@ pub fn left_text(left: Left) -> String {
     match left.seconds() {
         Some(seconds) => format!("{size} left, {}", span(seconds)),
         None => format!("{size} left"),
+    }
+}
+
+/// That a volume is being closed, and how far that is: what follows its name.
+pub fn closing_text(closing: Closing) -> String {
+    let closed = "is unmounted and being closed";
+    let process = |pid: Option<i32>| pid.map_or(String::new(), |pid| format!(", process {pid}"));
+    match closing {
+        Closing::Left(left) => format!("{closed}: {}", left_text(left)),
+        Closing::Untold => closed.into(),
+        Closing::Stopped(pid) => {
+            format!("{closed} by a daemon that is stopped (SIGSTOP or a debugger), process {pid}")
+        }
+        Closing::Silent(pid) => {
+            format!("{closed} by a daemon that does not answer{}", process(pid))
+        }
     }
 }
 
@@ -57,6 +74,26 @@ mod tests {
         assert_eq!(text(1229 << 20, 160 << 20), "1.2 GiB left, 8 s");
         assert_eq!(text(4096, 0), "4 KiB left");
         assert_eq!(text(0, 0), "0 B left, 0 s");
+    }
+
+    #[test]
+    fn a_volume_that_is_being_closed_says_by_whom_it_is_not() {
+        let left = Left {
+            bytes: 4096,
+            rate: 0,
+        };
+        for (closing, about) in [
+            (Closing::Left(left), "being closed: 4 KiB left"),
+            (Closing::Untold, "is unmounted and being closed"),
+            (
+                Closing::Stopped(7),
+                "stopped (SIGSTOP or a debugger), process 7",
+            ),
+            (Closing::Silent(Some(7)), "does not answer, process 7"),
+            (Closing::Silent(None), "does not answer"),
+        ] {
+            assert!(closing_text(closing).ends_with(about), "{closing:?}");
+        }
     }
 
     #[test]

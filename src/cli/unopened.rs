@@ -2,7 +2,9 @@
 
 use quayfs_fs::volume::{VolumeError, locate};
 
+use super::draining;
 use super::exit::Failure;
+use super::units::closing_text;
 use crate::mount::table;
 use std::io;
 use std::path::Path;
@@ -14,6 +16,13 @@ pub fn unopened(code: u8) -> impl FnOnce(VolumeError) -> Failure {
             VolumeError::Missing(path) => Some(path),
             // A file; what is said of a directory or a link is about a volume that is there.
             VolumeError::Unreachable { path, .. } if path.is_file() => Some(path),
+            VolumeError::Busy(path) => {
+                if let Some(closing) = draining::state(path) {
+                    let (shown, how) = (quayfs_shown::path(path), closing_text(closing));
+                    return Failure::new(code, format_args!("{shown} {how}"));
+                }
+                None
+            }
             _ => None,
         };
         match named.and_then(|path| inside(path)) {

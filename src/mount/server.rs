@@ -25,6 +25,7 @@ use std::cell::RefCell;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -33,7 +34,7 @@ mod words;
 
 pub use desk::{Callers, Desk};
 use words::Heard;
-pub use words::{Ending, Left, NO_DRAIN, PROGRESS};
+pub use words::{Ending, Left, NO_DRAIN, PROGRESS, VOLUME};
 
 /// How long a daemon may take to say what it is.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -44,9 +45,12 @@ fn prefix(device: &str) -> String {
     format!("quayfs/{device}/{node}/")
 }
 
+/// What the name of the socket of each daemon that closes a volume begins with.
+const CLOSING: &str = "quayfs-closing/";
+
 /// The same of a daemon that closes a volume.
 fn closing(uuid: &str) -> String {
-    format!("quayfs-closing/{uuid}/")
+    format!("{CLOSING}{uuid}/")
 }
 
 /// A daemon at work, and a connection to it.
@@ -61,38 +65,85 @@ pub struct Server {
     heard: RefCell<Heard>,
 }
 
+/// A daemon that closes some volume.
+#[derive(Debug)]
+pub struct Closer {
+    /// The UUID of the volume, by the daemon's word.
+    pub uuid: String,
+    /// The daemon.
+    pub server: Server,
+    /// The user it runs as.
+    pub user: u32,
+}
+
+impl Closer {
+    /// Whether it runs as the user of this process.
+    pub fn is_mine(&self) -> bool {
+        rustix::process::geteuid().as_raw() == self.user
+    }
+
+    /// Whether it says anything to this process.
+    pub fn tells(&self) -> bool {
+        rustix::process::geteuid().is_root() || self.is_mine()
+    }
+}
+
 impl Server {
     /// The daemon that serves this file system, if it can be found from here.
     pub fn of(entry: &Entry) -> Option<Self> {
         let owner = entry.user_id()?;
-        Self::named(&prefix(&entry.device), &[owner])
+        let (server, _) = Self::named(&prefix(&entry.device), &[owner])?;
+        Some(server)
     }
 
     /// The daemon that closes the volume with this UUID, whose file system is gone already. It runs as root, as the user
     /// who asks, or as `owner`, the owner of the volume.
-    pub fn closing(uuid: &str, owner: u32) -> Option<Self> {
+    pub fn closing(uuid: &str, owner: u32) -> Option<Closer> {
         let me = rustix::process::geteuid().as_raw();
-        Self::named(&closing(uuid), &[0, me, owner])
+        let (server, user) = Self::named(&closing(uuid), &[0, me, owner])?;
+        Some(Closer {
+            uuid: uuid.into(),
+            server,
+            user,
+        })
     }
 
-    fn named(prefix: &str, owners: &[u32]) -> Option<Self> {
+    /// All daemons that close volumes and would say so to this process: those of its user, for root those of others as
+    /// well. What they say of a volume of another owner than theirs is not to be believed.
+    pub fn all_closing() -> Vec<Closer> {
+        let sockets = std::fs::read("/proc/net/unix").unwrap_or_default();
+        let names = names(&sockets, CLOSING);
+        let found = names.into_iter().filter_map(|name| {
+            let text = String::from_utf8(name.clone()).ok()?;
+            let uuid = text.strip_prefix(CLOSING)?.split('/').next()?;
+            let (server, user) = Self::connect(&name)?;
+            let closer = Closer {
+                uuid: uuid.into(),
+                server,
+                user,
+            };
+            closer.tells().then_some(closer)
+        });
+        found.collect()
+    }
+
+    fn named(prefix: &str, owners: &[u32]) -> Option<(Self, u32)> {
         let sockets = std::fs::read("/proc/net/unix").ok()?;
         names(&sockets, prefix)
             .into_iter()
             .rev()
-            .find_map(|name| Self::connect(&name, owners))
+            .filter_map(|name| Self::connect(&name))
+            .find(|(_, user)| owners.contains(user))
     }
 
-    /// A listener under this name is believed only if it runs as one of these users: names are free for all.
-    fn connect(name: &[u8], owners: &[u32]) -> Option<Self> {
+    /// The listener under this name, and the user it runs as: names are free for all, so it is believed or not by that.
+    fn connect(name: &[u8]) -> Option<(Self, u32)> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
         connect(&socket, &SocketAddrUnix::new_abstract_name(name).ok()?).ok()?;
         let listener = socket_peercred(&socket).ok()?;
-        if !owners.contains(&listener.uid.as_raw()) {
-            return None;
-        }
-        Some(Self::new(Some(listener.pid), Some(socket)))
+        let server = Self::new(Some(listener.pid), Some(socket));
+        Some((server, listener.uid.as_raw()))
     }
 
     /// The daemon that has answered with this status.
@@ -124,6 +175,12 @@ impl Server {
     pub fn left(&self) -> Option<Left> {
         self.listen();
         self.heard.borrow().left
+    }
+
+    /// Which volume it closes, if it has said that.
+    pub fn volume(&self) -> Option<PathBuf> {
+        self.listen();
+        self.heard.borrow().volume.clone()
     }
 
     /// Waits until it says something, or ends, no longer than `patience`; whether it has.

@@ -141,7 +141,7 @@ fn line(text: &[u8]) -> Option<Entry> {
 }
 
 /// The kernel writes space, tab, newline and backslash as three octal digits.
-fn unescape(word: &[u8]) -> OsString {
+pub(super) fn unescape(word: &[u8]) -> OsString {
     let mut out = Vec::with_capacity(word.len());
     let mut rest = word;
     while let Some((first, tail)) = rest.split_first() {

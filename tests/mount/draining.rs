@@ -4,7 +4,7 @@
 
 use crate::program;
 
-use program::{Mounted, QUAYFS, Scene, Start as _, can_mount, quayfs};
+use program::{Mounted, QUAYFS, Scene, Start as _, can_mount, eventually, quayfs};
 use serde_json::Value;
 use std::fs::{self, File};
 use std::io::Write;
@@ -83,8 +83,8 @@ fn what_stays_staged_is_told_and_found_again_where_it_is_not_lost() {
 /// Holds a volume as a daemon does that closes it, and says so until its standard input ends.
 const CLOSES: &str = r#"
 import fcntl, os, select, socket, sys
-uuid, region, said = sys.argv[1:]
-region = open(region, "rb")
+uuid, volume, said = sys.argv[1:]
+region = open(volume + "/pmem", "rb")
 fcntl.flock(region, fcntl.LOCK_EX)
 desk = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 desk.bind(f"\0quayfs-closing/{uuid}/{os.getpid()}")
@@ -96,7 +96,11 @@ while True:
     if sys.stdin in ready:
         break
     caller, _ = desk.accept()
-    assert caller.recv(9) == b"progress\n"
+    wishes = b""
+    while not wishes.endswith(b"progress\n"):
+        wishes += caller.recv(4096)
+    if b"volume\n" in wishes:
+        caller.send(f"volume {volume}\n".encode())
     caller.send(said.encode() + b"\n")
     callers.append(caller)
     print("asked", flush=True)
@@ -114,12 +118,16 @@ struct Closing {
 
 impl Closing {
     fn new(scene: &Scene, said: &str) -> Self {
+        Self::of(scene, &scene.vol(), said)
+    }
+
+    /// Under the UUID of the volume of a scene, and of that at a path by its word.
+    fn of(scene: &Scene, volume: &Path, said: &str) -> Self {
         let info = quayfs(["info".as_ref(), scene.vol().as_os_str(), "--json".as_ref()]).ok();
         let info: Value = serde_json::from_str(&info).unwrap();
-        let region = scene.vol().join("pmem");
         let mut process = Command::new("python3")
             .args(["-c", CLOSES, info["uuid"].as_str().unwrap()])
-            .args([&text(region), said])
+            .args([&text(volume), said])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .start()
@@ -167,8 +175,18 @@ fn a_volume_that_is_being_closed_says_how_far_it_is() {
         words.contains("1.2 GiB, drained in about 8 s at 160 MiB/s"),
         "{words}"
     );
-    quayfs(["info", &vol]).fails(1, "is unmounted and being closed: 1.2 GiB left, 8 s");
-    closing.hears("asked");
+    let refusals: [(&[&str], i32); 5] = [
+        (&["info", &vol], 1),
+        (&["fsck", &vol], 8),
+        (&["fsck", "--repair", &vol], 8),
+        (&["scrub", &vol], 1),
+        (&["quota", &vol], 1),
+    ];
+    for (command, code) in refusals {
+        let why = format!("{vol} is unmounted and being closed: 1.2 GiB left, 8 s");
+        quayfs(command).fails(code, &why);
+        closing.hears("asked");
+    }
     closing.ends();
     let (code, volume) = status(&scene.vol());
     assert_eq!(
@@ -176,6 +194,60 @@ fn a_volume_that_is_being_closed_says_how_far_it_is() {
         (0, &"unmounted".into()),
         "{volume}"
     );
+}
+
+/// What `quayfs status` says of this volume among all.
+fn listed(vol: &Path) -> Option<Value> {
+    let all: Value = serde_json::from_str(&quayfs(["status", "--json"]).out).unwrap();
+    let volumes = all["volumes"].as_array().unwrap();
+    let same = |volume: &&Value| volume["volume"] == text(vol);
+    volumes.iter().find(same).cloned()
+}
+
+#[test]
+fn a_volume_that_is_being_closed_is_listed_with_those_that_are_mounted() {
+    let scene = Scene::new();
+    let mut closing = Closing::new(&scene, "draining 8192 4096");
+    let volume = listed(&scene.vol()).unwrap();
+    assert_eq!(volume["state"], "closing", "{volume}");
+    assert_eq!(volume["mountpoint"], Value::Null);
+    assert_eq!(volume["staged"]["drain_seconds"], 2);
+    let words = quayfs(["status"]).out;
+    let shown = text(scene.vol());
+    assert!(words.contains(&format!("{shown}: ok\n")), "{words}");
+    closing.ends();
+    assert_eq!(listed(&scene.vol()), None);
+}
+
+/// The word of a process that says it closes a volume of another UUID.
+#[test]
+fn a_volume_is_listed_only_if_its_uuid_is_that_of_the_name() {
+    let (scene, other) = (Scene::new(), Scene::new());
+    let _closing = Closing::of(&other, &scene.vol(), "draining 8192 4096");
+    let (_, volume) = status(&scene.vol());
+    assert_eq!(volume["state"], "in-use", "{volume}");
+    assert_eq!(listed(&scene.vol()), None);
+}
+
+#[test]
+fn a_stopped_daemon_that_closes_a_volume_is_named() {
+    let scene = Scene::new();
+    let closing = Closing::new(&scene, "draining 8192 4096");
+    let pid = closing.process.id();
+    let uuid = status(&scene.vol()).1["uuid"].as_str().unwrap().to_string();
+    // It is killed in the end, which a stopped process cannot prevent.
+    let stop = ["-s", "STOP", &pid.to_string()];
+    assert!(Command::new("kill").args(stop).finish().unwrap().success());
+    eventually("it is stopped", || {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+        stat.rsplit(") ").next().unwrap().starts_with('T')
+    });
+    let (code, volume) = status(&scene.vol());
+    assert_eq!((code, &volume["state"]), (2, &"stopped".into()), "{volume}");
+    let by_uuid = listed(Path::new(&format!("UUID={uuid}"))).unwrap();
+    assert_eq!(by_uuid["state"], "stopped");
+    let why = format!("stopped (SIGSTOP or a debugger), process {pid}");
+    quayfs(["fsck", &text(scene.vol())]).fails(8, &why);
 }
 
 #[test]

@@ -12,7 +12,7 @@ a failure, a daemon that is dead or does not answer within a second, a repair th
 one what to do. Where no daemon answers, the media are read; nothing is changed.
 
 Examples:
-  quayfs status                        all volumes that are mounted
+  quayfs status                        all volumes that are mounted, or being closed
   quayfs status /mnt/q                 this one
   quayfs status /srv/vol --json | jq   the same for programs, as docs/status.md describes it
 
@@ -22,7 +22,7 @@ Exit codes: 0 ok, 1 degraded, 2 failed (the worst of those shown), 3 wrong usage
 #[derive(Debug, Args)]
 #[command(after_help = STATUS_HELP)]
 pub struct Status {
-    /// A volume, or where it is mounted; all that are mounted without it.
+    /// A volume, or where it is mounted; all that are mounted or being closed without it.
     #[arg(value_name = "MOUNTPOINT|VOLUME")]
     pub target: Option<PathBuf>,
     /// Print one JSON object.

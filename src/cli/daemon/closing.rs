@@ -9,6 +9,7 @@ use crate::cli::handover::{self, Holder};
 use crate::cli::units::left_text;
 use crate::mount::server::{Callers, Desk, Left};
 use quayfs_layout::BLOCK;
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -46,6 +47,7 @@ pub(super) fn close(fs: &Arc<Fs>, mut callers: Callers, manager: Option<&Holder>
     let callers = Arc::new(Mutex::new(callers));
     let (done, ended) = channel();
     let teller = Teller {
+        volume: fs.volume_path().to_path_buf(),
         left: {
             let fs = Arc::clone(fs);
             Box::new(move || fs.e.left_to_drain() * BLOCK as u64)
@@ -111,6 +113,7 @@ impl Pace {
 }
 
 struct Teller {
+    volume: PathBuf,
     left: Box<dyn Fn() -> u64 + Send>,
     desk: Option<Desk>,
     callers: Arc<Mutex<Callers>>,
@@ -132,7 +135,7 @@ impl Teller {
                 if let Some(desk) = &self.desk {
                     desk.admit(&mut callers);
                 }
-                callers.tell_left(left);
+                callers.tell_left(&self.volume, left);
             }
             if now - logged >= LOG {
                 logged = now;
@@ -168,6 +171,7 @@ impl Teller {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mount::server::{PROGRESS, Server, VOLUME};
 
     #[test]
     fn the_rate_is_what_was_done_since_the_first_look() {
@@ -188,6 +192,33 @@ mod tests {
             }
         );
         assert_eq!(pace.look(0, at(10)), Left { bytes: 0, rate: 10 });
+    }
+
+    #[test]
+    fn processes_that_come_hear_which_volume_it_is_and_how_far() {
+        let uuid = format!("teller-{}", std::process::id());
+        let (done, ended) = channel();
+        let teller = Teller {
+            volume: "/srv/vol".into(),
+            left: Box::new(|| 4096),
+            desk: Some(Desk::closing(&uuid).unwrap()),
+            callers: Arc::default(),
+            manager: None,
+            pace: Pace::default(),
+        };
+        let mut found = Server::all_closing();
+        found.retain(|closer| closer.uuid == uuid);
+        let server = &found[0].server;
+        assert!(server.ask_for(VOLUME) && server.ask_for(PROGRESS));
+        thread::scope(|scope| {
+            scope.spawn(move || teller.work(&ended));
+            while server.left().is_none() {
+                assert!(server.speaks_within(Duration::from_secs(600)).unwrap());
+            }
+            drop(done);
+        });
+        assert_eq!(server.volume().unwrap(), PathBuf::from("/srv/vol"));
+        assert_eq!(server.left().unwrap().bytes, 4096);
     }
 
     #[test]

@@ -79,7 +79,11 @@ fn unserved(r: &Report, all: &mut Vec<Finding>) {
         )),
         State::Stopped => all.push((
             Health::Failed,
-            "the daemon is stopped (SIGSTOP or a debugger): every call waits".into(),
+            match r.mountpoint {
+                Some(_) => "the daemon is stopped (SIGSTOP or a debugger): every call waits",
+                None => "the daemon that closes it is stopped (SIGSTOP or a debugger)",
+            }
+            .into(),
             Some("let it go on (`kill -CONT`), or find out what has stopped it".into()),
         )),
         State::Silent => all.push((

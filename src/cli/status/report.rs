@@ -3,6 +3,7 @@
 use super::health::{Health, judge};
 use super::logged::Logged;
 use crate::cli::advice::advice;
+use crate::cli::draining::Closing;
 use crate::cli::log;
 use crate::mount::server::Left;
 use crate::mount::table::Entry;
@@ -32,6 +33,16 @@ pub enum State {
     Silent,
     /// Its daemon has died.
     Dead,
+}
+
+impl State {
+    fn of(closing: Closing) -> Self {
+        match closing {
+            Closing::Left(_) | Closing::Untold => Self::Closing,
+            Closing::Stopped(_) => Self::Stopped,
+            Closing::Silent(_) => Self::Silent,
+        }
+    }
 }
 
 /// Why a mount is not served.
@@ -235,24 +246,35 @@ impl Report {
         r
     }
 
-    /// A volume that no mount in sight serves. `left`: what the daemon has still to do that closes it, if one does.
-    pub fn at_rest(volume: &Glance, left: Option<Left>) -> Self {
-        let state = match (volume.in_use, left) {
-            (true, Some(_)) => State::Closing,
+    /// A volume that no mount in sight serves. `closing`: how the daemon is that closes it, if one does.
+    pub fn at_rest(volume: &Glance, closing: Option<Closing>) -> Self {
+        let state = match (volume.in_use, closing) {
+            (true, Some(closing)) => State::of(closing),
             (true, None) => State::InUse,
             (false, _) => State::Unmounted,
         };
         let mut r = Self::empty(volume.path.to_string_lossy().into_owned(), state);
         r.know(volume);
-        r.staged = match state {
-            State::Closing => left.map(Staged::of_left),
+        r.staged = match closing {
+            Some(Closing::Left(left)) => Some(Staged::of_left(left)),
             // A daemon that uses it has more, or less by now.
-            State::InUse => None,
+            _ if volume.in_use => None,
             _ => volume
                 .left
                 .and_then(|left| left.staged)
                 .map(Staged::at_rest),
         };
+        judge(&mut r);
+        r
+    }
+
+    /// A volume that is being closed by a daemon that does not say which one it is, but for its UUID.
+    pub fn unseen(uuid: String, closing: Closing) -> Self {
+        let mut r = Self::empty(format!("UUID={uuid}"), State::of(closing));
+        r.uuid = Some(uuid);
+        if let Closing::Left(left) = closing {
+            r.staged = Some(Staged::of_left(left));
+        }
         judge(&mut r);
         r
     }

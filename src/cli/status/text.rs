@@ -80,6 +80,9 @@ fn volume(r: &Report) -> String {
         (State::Mounted, _) if r.read_only => ", mounted read-only",
         (State::Mounted, _) => "",
         (State::Closing, _) => ", unmounted, being closed",
+        (State::Stopped | State::Silent, _) if r.mountpoint.is_none() => {
+            ", unmounted, not closed yet"
+        }
         (State::Unmounted, Some(true)) => ", not mounted, clean",
         (State::Unmounted, _) => ", not mounted",
         _ => ", not served",

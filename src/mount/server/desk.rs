@@ -1,6 +1,6 @@
 //! Where a daemon is found while it serves, and while it closes the volume, and the processes that come there.
 
-use super::words::{Ending, Left, Lines, NO_DRAIN, PROGRESS};
+use super::words::{Ending, Left, Lines, NO_DRAIN, PROGRESS, VOLUME, volume_line};
 use super::{closing, prefix};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
@@ -10,6 +10,7 @@ use rustix::net::{
 };
 use rustix::process::getpid;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 
 /// How many processes may wait for it at a time; any that come then look at the volume instead.
 const CALLERS: i32 = 64;
@@ -81,6 +82,7 @@ struct Caller {
     lines: Lines,
     wants_progress: bool,
     wants_no_drain: bool,
+    wants_volume: bool,
     gone: bool,
 }
 
@@ -94,6 +96,7 @@ impl Caller {
             lines: Lines::default(),
             wants_progress: false,
             wants_no_drain: false,
+            wants_volume: false,
             gone: false,
         }
     }
@@ -105,9 +108,11 @@ impl Caller {
                 Ok((0, _)) => break self.gone = true,
                 Ok((n, _)) => {
                     let (progress, no_drain) = (&mut self.wants_progress, &mut self.wants_no_drain);
+                    let volume = &mut self.wants_volume;
                     self.lines.take(&piece[..n], |line| match line {
                         PROGRESS => *progress = true,
                         NO_DRAIN => *no_drain = true,
+                        VOLUME => *volume = true,
                         _ => {}
                     });
                 }
@@ -134,10 +139,14 @@ impl Callers {
         (self.0.iter()).any(|c| c.trusted && c.wants_no_drain && !c.gone)
     }
 
-    /// Says how far the daemon is, to those that have asked for that.
-    pub fn tell_left(&mut self, left: Left) {
+    /// Says which volume the daemon closes and how far it is, to those that have asked for that.
+    pub fn tell_left(&mut self, volume: &Path, left: Left) {
         self.0.iter_mut().for_each(Caller::hear);
         self.0.retain(|c| !c.gone);
+        for caller in self.0.iter_mut().filter(|c| c.wants_volume) {
+            caller.wants_volume = false;
+            caller.say(&volume_line(volume));
+        }
         let asked = self.0.iter().filter(|c| c.wants_progress);
         asked.for_each(|c| c.say(&left.line()));
     }

@@ -1,5 +1,5 @@
 use super::*;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A device number that no file system has, nor another process that runs these tests.
 fn number(n: u32) -> String {
@@ -156,8 +156,8 @@ fn how_far_it_is_hears_who_has_asked() {
     assert!(asks.ask_for(PROGRESS));
     let mut callers = desk.close();
     let left = Left { bytes: 9, rate: 3 };
-    callers.tell_left(Left::default());
-    callers.tell_left(left);
+    callers.tell_left(Path::new("/a b"), Left::default());
+    callers.tell_left(Path::new("/a b"), left);
     assert_eq!((asks.left(), silent.left()), (Some(left), None));
     callers.tell(&Ending::Closed);
     for server in [asks, silent] {
@@ -171,15 +171,36 @@ fn a_daemon_that_closes_a_volume_is_found_by_the_volume() {
     let uuid = format!("none-{}", std::process::id());
     assert!(Server::closing(&uuid, me).is_none());
     let desk = Desk::closing(&uuid).unwrap();
-    let server = Server::closing(&uuid, me).unwrap();
+    let Closer { server, .. } = Server::closing(&uuid, me).unwrap();
     assert_eq!(server.pid(), Some(std::process::id() as i32));
     assert!(server.ask_for(PROGRESS));
     let mut callers = Callers::default();
     desk.admit(&mut callers);
-    callers.tell_left(Left { bytes: 1, rate: 1 });
+    callers.tell_left(Path::new("/a b"), Left { bytes: 1, rate: 1 });
     assert!(server.speaks_within(Duration::from_secs(600)).unwrap());
     assert_eq!(server.left().unwrap().seconds(), Some(1));
     desk.admit(&mut callers);
     callers.tell(&Ending::Closed);
     assert_eq!(server.ending(), Some(Ending::Closed));
+}
+
+#[test]
+fn all_daemons_that_close_volumes_are_found_with_their_volumes() {
+    let uuids = ["one", "two"].map(|n| format!("{n}-{}", std::process::id()));
+    let desks = uuids.each_ref().map(|uuid| Desk::closing(uuid).unwrap());
+    let mut found = Server::all_closing();
+    found.retain(|closer| uuids.contains(&closer.uuid));
+    found.sort_by(|a, b| a.uuid.cmp(&b.uuid));
+    assert_eq!(found.len(), 2);
+    let me = rustix::process::geteuid().as_raw();
+    for ((closer, desk), volume) in found.iter().zip(&desks).zip(["/srv/one", "/srv/t w o"]) {
+        assert_eq!((closer.user, closer.server.volume()), (me, None));
+        assert!(closer.server.ask_for(VOLUME));
+        let mut callers = Callers::default();
+        desk.admit(&mut callers);
+        callers.tell_left(Path::new(volume), Left::default());
+        assert_eq!(closer.server.volume().as_deref(), Some(Path::new(volume)));
+        // It has not asked how far that is.
+        assert_eq!(closer.server.left(), None);
+    }
 }

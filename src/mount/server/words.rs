@@ -4,6 +4,10 @@
 //! something to be done otherwise. A wish counts as long as the process that has it is there.
 
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::mount::table::unescape;
 
 /// Most of a line.
 pub const LINE_MAX: usize = 4096;
@@ -11,6 +15,8 @@ pub const LINE_MAX: usize = 4096;
 pub const PROGRESS: &str = "progress";
 /// Asks it to leave staged what is staged, where that is durable.
 pub const NO_DRAIN: &str = "no-drain";
+/// Asks which volume it is that the daemon closes.
+pub const VOLUME: &str = "volume";
 
 /// How a daemon ended, in its own words.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,6 +99,23 @@ impl Left {
     }
 }
 
+/// The line that names a volume: as in the mount table, bytes that could end it or are no text are octal digits.
+pub(super) fn volume_line(volume: &Path) -> String {
+    let mut line = String::from("volume ");
+    for byte in volume.as_os_str().as_bytes() {
+        match byte {
+            b'!'..=b'~' if *byte != b'\\' => line.push(char::from(*byte)),
+            _ => line.push_str(&format!("\\{byte:03o}")),
+        }
+    }
+    line + "\n"
+}
+
+fn parse_volume(line: &str) -> Option<PathBuf> {
+    let path = unescape(line.strip_prefix("volume ")?.as_bytes());
+    Some(path.into())
+}
+
 /// Lines, out of the pieces that they come in.
 #[derive(Debug, Default)]
 pub(super) struct Lines(Vec<u8>);
@@ -118,15 +141,22 @@ impl Lines {
 pub(super) struct Heard {
     lines: Lines,
     pub(super) left: Option<Left>,
+    pub(super) volume: Option<PathBuf>,
     pub(super) ending: Option<Ending>,
 }
 
 impl Heard {
     pub(super) fn take(&mut self, piece: &[u8]) {
         let (left, ending) = (&mut self.left, &mut self.ending);
-        self.lines.take(piece, |line| match Left::parse(line) {
-            Some(now) => *left = Some(now),
-            None => *ending = Ending::parse(line).or(ending.take()),
+        let volume = &mut self.volume;
+        self.lines.take(piece, |line| {
+            if let Some(now) = Left::parse(line) {
+                *left = Some(now);
+            } else if let Some(path) = parse_volume(line) {
+                *volume = Some(path);
+            } else if let Some(end) = Ending::parse(line) {
+                *ending = Some(end);
+            }
         });
     }
 }
@@ -134,6 +164,7 @@ impl Heard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsStr;
 
     #[test]
     fn what_is_said_arrives_in_whatever_pieces() {
@@ -176,6 +207,20 @@ mod tests {
         heard.take(&vec![b'x'; 3 * LINE_MAX]);
         heard.take(b"\nclosed\n");
         assert_eq!(heard.ending, Some(Ending::Closed));
+    }
+
+    #[test]
+    fn volumes_of_any_name_are_told() {
+        let odd: Vec<u8> = (1..=255).filter(|b| *b != b'/').collect();
+        for name in [b"/srv/vol".as_slice(), &odd] {
+            let path = Path::new(OsStr::from_bytes(name));
+            let line = volume_line(path);
+            assert_eq!(line.find('\n'), Some(line.len() - 1), "{line}");
+            let mut heard = Heard::default();
+            heard.take(line.as_bytes());
+            assert_eq!(heard.volume.as_deref(), Some(path));
+            assert_eq!((heard.left, heard.ending), (None, None));
+        }
     }
 
     #[test]
