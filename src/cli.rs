@@ -37,6 +37,7 @@ mod turned;
 mod umount;
 mod units;
 mod unopened;
+mod unserved;
 
 use args::{Cli, Command};
 use clap::error::ErrorKind;

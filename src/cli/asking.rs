@@ -2,6 +2,7 @@
 
 use super::exit::Failure;
 use super::unopened::unreached;
+use super::unserved::Unserved;
 use crate::mount::server;
 use crate::mount::table::{self, Entry};
 use rustix::io::Errno;
@@ -34,28 +35,35 @@ pub fn only_mount(code: u8) -> Result<Entry, Failure> {
     }
 }
 
-/// What its daemon says.
-pub fn status(entry: &Entry, patience: Duration, code: u8) -> Result<Value, Failure> {
-    understood(entry, server::ask(entry, patience), code)
+/// What its daemon says, or why it says nothing.
+#[derive(Debug)]
+pub enum Heard {
+    /// Its status.
+    Status(Value),
+    /// It does not answer.
+    Nothing(Unserved),
 }
 
-/// The answer of a daemon, or why there is none.
-pub fn understood(
-    entry: &Entry,
-    answer: Result<String, Errno>,
-    code: u8,
-) -> Result<Value, Failure> {
+/// Asks a mount how it is, no longer than `patience`. Failures have the exit code `code`.
+///
+/// # Errors
+/// It may not be asked, or is none of ours.
+pub fn hear(entry: &Entry, patience: Duration, code: u8) -> Result<Heard, Failure> {
     let shown = quayfs_shown::path(&entry.target);
-    let why = match answer {
+    let why = match server::ask(entry, patience) {
         Ok(text) => match serde_json::from_str(&text) {
-            Ok(status) => return Ok(status),
+            Ok(status) => return Ok(Heard::Status(status)),
             Err(e) => format!("{shown} answers nonsense about itself: {e}"),
         },
-        Err(Errno::NOTCONN) => {
-            format!("the daemon of {shown} is gone: `quayfs umount {shown}`, then mount again")
-        }
+        Err(Errno::NOTCONN) => return Ok(Heard::Nothing(Unserved::Dead)),
         Err(Errno::TIMEDOUT) => {
-            format!("the daemon of {shown} does not answer: `quayfs status {shown}`")
+            let server = server::Server::of(entry);
+            return Ok(Heard::Nothing(
+                match server.is_some_and(|s| s.is_stopped()) {
+                    true => Unserved::Stopped,
+                    false => Unserved::Silent,
+                },
+            ));
         }
         Err(Errno::ACCESS | Errno::PERM) => format!(
             "permission denied: {shown} was mounted by another user, for that user alone (no allow_other)"
@@ -66,4 +74,26 @@ pub fn understood(
         Err(e) => format!("{shown} does not answer: {e}"),
     };
     Err(Failure::new(code, why))
+}
+
+/// What its daemon says.
+///
+/// # Errors
+/// Those of [`hear`]; it says nothing.
+pub fn status(entry: &Entry, patience: Duration, code: u8) -> Result<Value, Failure> {
+    match hear(entry, patience, code)? {
+        Heard::Status(status) => Ok(status),
+        Heard::Nothing(why) => Err(Failure::new(code, why.line(entry))),
+    }
+}
+
+/// Refuses to ask anything else of a mount that does not answer: such a request could not even be interrupted.
+///
+/// # Errors
+/// It says nothing. That this user may not ask, the request itself will say.
+pub fn expect_answers(entry: &Entry, code: u8) -> Result<(), Failure> {
+    match hear(entry, server::PATIENCE, code) {
+        Ok(Heard::Nothing(why)) => Err(Failure::new(code, why.line(entry))),
+        Ok(Heard::Status(_)) | Err(_) => Ok(()),
+    }
 }

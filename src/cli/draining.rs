@@ -34,6 +34,17 @@ pub enum Closing {
     Silent(Option<i32>),
 }
 
+impl Closing {
+    /// The process that does not say how far it is, if that can be seen from here.
+    pub fn pid(self) -> Option<i32> {
+        match self {
+            Self::Left(_) | Self::Untold => None,
+            Self::Stopped(pid) => Some(pid),
+            Self::Silent(pid) => pid,
+        }
+    }
+}
+
 /// A volume that is being closed: as it can be seen, or its UUID where the daemon does not say which one it is.
 pub type Found = Result<Glance, String>;
 

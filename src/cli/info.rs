@@ -5,55 +5,68 @@ use quayfs_options::format_size;
 
 use super::advice::advice;
 use super::args;
-use super::asking;
+use super::asking::{self, Heard};
 use super::exit::{FAILED, Failure, say, say_json};
 use super::units::date;
 use super::unopened::{unopened, unreached};
-use crate::mount;
+use super::unserved::{self, Unserved};
+use crate::mount::server::PATIENCE;
 use crate::mount::table::{self, Entry};
 use quayfs_layout::BLOCK;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::Duration;
 
-/// Shows what lies at the target: a mount point, a mounted volume, or a volume at rest.
+/// Shows what lies at the target: a mount point, a mounted volume, or a volume at rest. Of a mount whose daemon does not
+/// answer it shows what is known without it, and fails.
 pub fn run(args: &args::Info) -> Result<(), Failure> {
-    let facts = facts(&args.target)?;
+    let (facts, unserved) = facts(&args.target)?;
     if args.json {
         say_json(facts);
     } else {
         say(listing(&facts).trim_end());
     }
-    Ok(())
+    unserved.map_or(Ok(()), Err)
 }
 
-fn facts(target: &Path) -> Result<Value, Failure> {
+fn facts(target: &Path) -> Result<(Value, Option<Failure>), Failure> {
     let failed = |e| Failure::new(FAILED, format_args!("mount table: {e}"));
     let path = table::resolve(target).map_err(|e| unreached(FAILED, target, &e))?;
     if let Some(entry) = table::mount_for(&path).map_err(failed)? {
         // Another file system may be mounted on top.
         let top = table::mounted_on(&entry.target).map_err(failed)?;
         if top.is_some_and(|top| top.device == entry.device) {
-            return live(&entry);
+            return of_mount(&entry);
         }
     }
     let volume = Volume::open(&path, Access::ReadOnly, Duration::ZERO).map_err(unopened(FAILED))?;
     let mut facts = at_rest(&path, &volume);
     let left = glance(&path).ok().and_then(|volume| volume.left);
     facts["staged_bytes"] = json!(left.and_then(|left| left.staged).map(|n| n * BLOCK as u64));
-    Ok(facts)
+    Ok((facts, None))
+}
+
+fn of_mount(entry: &Entry) -> Result<(Value, Option<Failure>), Failure> {
+    match asking::hear(entry, PATIENCE, FAILED)? {
+        Heard::Status(status) => Ok((live(entry, status), None)),
+        Heard::Nothing(why @ Unserved::Dead) => Err(Failure::new(FAILED, why.line(entry))),
+        Heard::Nothing(why) => {
+            let mut facts = unserved::facts(entry);
+            facts["unserved"] = json!(why.word());
+            Ok((facts, Some(Failure::new(FAILED, why.line(entry)))))
+        }
+    }
 }
 
 /// The status of a mount, with its mount point and advice added.
-fn live(entry: &Entry) -> Result<Value, Failure> {
-    let mut status = asking::understood(entry, mount::status(&entry.target), FAILED)?;
+fn live(entry: &Entry, mut status: Value) -> Value {
     let advice = advice(&status);
     if let Some(map) = status.as_object_mut() {
         let mountpoint = entry.target.to_string_lossy();
         map.insert("mountpoint".into(), json!(mountpoint));
         map.insert("advice".into(), json!(advice));
     }
-    Ok(status)
+    status
 }
 
 fn at_rest(path: &Path, volume: &Volume) -> Value {
@@ -78,7 +91,7 @@ fn at_rest(path: &Path, volume: &Volume) -> Value {
 }
 
 /// What people are told, in this order; `--json` has all.
-const SHOWN: [&str; 20] = [
+const SHOWN: [&str; 21] = [
     "volume",
     "mountpoint",
     "uuid",
@@ -98,6 +111,7 @@ const SHOWN: [&str; 20] = [
     "metadata_bytes",
     "buffers",
     "inodes",
+    "unserved",
     "advice",
 ];
 

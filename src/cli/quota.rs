@@ -5,6 +5,7 @@ use quayfs_fs::{Caller, Fs, Quota, SetQuota, Subject};
 use quayfs_options::{MountOptions, format_size};
 
 use super::args;
+use super::asking;
 use super::exit::{FAILED, Failure, say, say_json};
 use super::unopened::{unopened, unreached};
 use crate::mount::{self, table};
@@ -78,6 +79,7 @@ impl Keeper {
         let path = table::resolve(target).map_err(|e| unreached(FAILED, target, &e))?;
         let entry = table::mount_for(&path).map_err(|e| failed(format!("mount table: {e}")))?;
         if let Some(entry) = entry {
+            asking::expect_answers(&entry, FAILED)?;
             return Ok(Self::Daemon(entry.target));
         }
         let access = match change {

@@ -1,7 +1,7 @@
 //! `quayfs restart`: another daemon takes the place of the one that serves a mount, which goes on meanwhile.
 
 use std::ffi::OsStr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 
 use super::args;
@@ -17,7 +18,7 @@ use super::exit::{FAILED, Failure, say};
 use super::succession;
 use super::supervisor::{HELLO, NOT_SERVED, REPLACE, SERVED};
 use crate::mount::control::{Line, open_program};
-use crate::mount::server::{PATIENCE, ask as ask_mount, read_within};
+use crate::mount::server::{PATIENCE, ask as ask_mount, read_within, wait_for};
 use crate::mount::table::{self, Entry};
 
 mod managed;
@@ -101,6 +102,17 @@ fn restart(args: &args::Restart) -> Result<(), String> {
     Ok(())
 }
 
+/// The version of the daemon of a mount, by the word of its supervisor; `None` if it has none that says so within
+/// `patience`.
+pub fn version_of(entry: &Entry, patience: Duration) -> Option<String> {
+    let line = Line::to(entry).ok()??;
+    if !wait_for(line.as_fd(), PollFlags::IN, patience).ok()? {
+        return None;
+    }
+    let hello = line.receive().ok()??;
+    Some(known(&hello.text)?.version)
+}
+
 fn known(hello: &[u8]) -> Option<Known> {
     let mut parts = hello.splitn(6, |b| *b == b'\n');
     let mut word = |key: &str| {
@@ -149,7 +161,6 @@ fn replace(
     (file, path): (&OwnedFd, &Path),
     within: u64,
 ) -> Result<String, String> {
-    use std::os::fd::AsFd;
     let text = format!("{REPLACE}{}\n", within.saturating_mul(1000));
     let text = [text.as_bytes(), path.as_os_str().as_bytes()].concat();
     line.send(&text, Some(file.as_fd()))

@@ -7,6 +7,7 @@ use quayfs_options::{MountOptions, format_size};
 use quayfs_shown::progress::{Meter, Unit};
 
 use super::args;
+use super::asking;
 use super::exit::{FAILED, Failure, OK, SCRUB_DAMAGE, say, say_json};
 use super::progress::Progress;
 use super::unopened::{unopened, unreached};
@@ -61,6 +62,7 @@ fn start(target: &Path, options: Options) -> Result<Worker, Failure> {
     let Some(entry) = entry else {
         return Ok(Worker::Here(at_rest(&path, options)?));
     };
+    asking::expect_answers(&entry, FAILED)?;
     let mnt = entry.target;
     let status = mount::status(&mnt).map_err(|e| failed(refused(&mnt, e)))?;
     match mount::scrub(&mnt, Command::Start(options)) {

@@ -5,40 +5,53 @@ mod http;
 mod openmetrics;
 
 use super::args;
-use super::asking;
+use super::asking::{self, Heard};
 use super::exit::{FAILED, Failure, say, say_json};
+use super::unserved::{self, Unserved};
 use crate::mount::server::PATIENCE;
 use crate::mount::table::Entry;
 use catalogue::{Family, Kind, families};
 use serde_json::{Value, json};
 
-/// Shows the numbers of a mount, or serves them.
+/// Shows the numbers of a mount, or serves them. Of one whose daemon does not answer it shows what is known without it,
+/// and fails.
 pub fn run(args: &args::Stats) -> Result<(), Failure> {
     let entry = asking::mount_at(&args.target, FAILED)?;
     if let Some(place) = &args.listen {
         return http::serve(place, || openmetrics_of(&entry));
     }
-    let (volume, families) = ask(&entry)?;
+    let (status, why) = ask(&entry)?;
+    let (volume, families) = (volume_of(&status), families(&status));
     if args.json {
-        say_json(as_json(&volume, &families));
+        say_json(as_json(volume, &families));
     } else if args.openmetrics {
-        say_json(openmetrics::text(&families, &volume).trim_end());
+        say_json(openmetrics::text(&families, volume).trim_end());
     } else {
         say(table(&families).trim_end());
     }
-    Ok(())
+    why.map_or(Ok(()), |why| Err(Failure::new(FAILED, why.line(&entry))))
 }
 
-/// What is mounted, and its numbers.
-fn ask(entry: &Entry) -> Result<(String, Vec<Family>), Failure> {
-    let status = asking::status(entry, PATIENCE, FAILED)?;
-    let volume = status["volume"].as_str().unwrap_or_default().to_string();
-    Ok((volume, families(&status)))
+/// What a mount says, or else what is known of it and why it says nothing.
+fn ask(entry: &Entry) -> Result<(Value, Option<Unserved>), Failure> {
+    let (mut status, why) = match asking::hear(entry, PATIENCE, FAILED)? {
+        Heard::Status(status) => (status, None),
+        Heard::Nothing(why @ Unserved::Dead) => {
+            return Err(Failure::new(FAILED, why.line(entry)));
+        }
+        Heard::Nothing(why) => (unserved::facts(entry), Some(why)),
+    };
+    status["up"] = json!(why.is_none());
+    Ok((status, why))
+}
+
+fn volume_of(status: &Value) -> &str {
+    status["volume"].as_str().unwrap_or_default()
 }
 
 fn openmetrics_of(entry: &Entry) -> Result<String, Failure> {
-    let (volume, families) = ask(entry)?;
-    Ok(openmetrics::text(&families, &volume))
+    let (status, _) = ask(entry)?;
+    Ok(openmetrics::text(&families(&status), volume_of(&status)))
 }
 
 fn as_json(volume: &str, families: &[Family]) -> Value {

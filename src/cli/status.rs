@@ -8,15 +8,14 @@ mod text;
 use quayfs_fs::volume::glance;
 
 use super::args;
+use super::asking::{self, Heard};
 use super::draining;
 use super::exit::{Failure, STATUS_UNKNOWN, say, say_json, warn};
 use super::unopened::{unopened, unreached};
-use crate::mount::server;
 use crate::mount::table::{self, Entry};
-use report::{Report, Unserved};
-use rustix::io::Errno;
+pub use report::Daemon;
+use report::Report;
 use serde::Serialize;
-use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
@@ -104,35 +103,14 @@ fn of_target(target: &Path) -> Result<Report, Failure> {
     }
 }
 
-/// How a mount is. One whose daemon does not answer is described by what lies on the media.
+/// How a mount is. One whose daemon does not answer is described by what lies on the media, and by what is known of that
+/// process.
 fn of_mount(entry: &Entry) -> Result<Report, Failure> {
-    let shown = quayfs_shown::path(&entry.target);
-    let unserved = match server::ask(entry, PATIENCE) {
-        Ok(text) => {
-            let status: Value = serde_json::from_str(&text)
-                .map_err(|e| unknown(format_args!("{shown} answers nonsense about itself: {e}")))?;
-            return Ok(Report::live(&entry.target, &status));
+    match asking::hear(entry, PATIENCE, STATUS_UNKNOWN)? {
+        Heard::Status(status) => Ok(Report::live(&entry.target, &status)),
+        Heard::Nothing(why) => {
+            let volume = glance(Path::new(&entry.source)).ok();
+            Ok(Report::unserved(entry, why, volume.as_ref()))
         }
-        Err(Errno::NOTCONN) => Unserved::Dead,
-        Err(Errno::TIMEDOUT) if is_stopped(entry) => Unserved::Stopped,
-        Err(Errno::TIMEDOUT) => Unserved::Silent,
-        Err(Errno::ACCESS | Errno::PERM) => {
-            return Err(unknown(format_args!(
-                "permission denied: {shown} was mounted by another user, for that user alone (no allow_other)"
-            )));
-        }
-        Err(Errno::NODATA | Errno::OPNOTSUPP) => {
-            return Err(unknown(format_args!(
-                "{shown} is {}, not QuayFS",
-                entry.fstype
-            )));
-        }
-        Err(e) => return Err(unknown(format_args!("{shown} does not answer: {e}"))),
-    };
-    let volume = glance(Path::new(&entry.source)).ok();
-    Ok(Report::unserved(entry, unserved, volume.as_ref()))
-}
-
-fn is_stopped(entry: &Entry) -> bool {
-    server::Server::of(entry).is_some_and(|server| server.is_stopped())
+    }
 }

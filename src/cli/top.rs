@@ -5,17 +5,22 @@ mod rates;
 mod screen;
 
 use super::args;
-use super::asking;
+use super::asking::{self, Heard};
 use super::exit::{FAILED, Failure};
+use super::units::span;
+use super::unserved::{self, Unserved};
 use crate::mount::server::wait_for;
 use crate::mount::table::Entry;
 use procfs::process::Process;
+use quayfs_layout::BLOCK;
+use quayfs_options::format_size;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 pub use rates::time;
-use rates::{Look, Task, by_process, rates};
+use rates::{Look, Task, by_process, disk, rates};
 use rustix::event::PollFlags;
 use screen::View;
+use serde_json::Value;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::collections::HashMap;
 use std::io::{self, IsTerminal};
@@ -56,7 +61,9 @@ pub fn run(args: &args::Top) -> Result<(), Failure> {
         ));
     }
     // What cannot be shown at all is told before the screen is taken.
-    asking::status(&entry, PATIENCE, FAILED)?;
+    if let Heard::Nothing(Unserved::Dead) = asking::hear(&entry, PATIENCE, FAILED)? {
+        return Err(Failure::new(FAILED, Unserved::Dead.line(&entry)));
+    }
     let ended = Arc::new(AtomicBool::new(false));
     for signal in [SIGHUP, SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&ended)).map_err(Failure::with(FAILED))?;
@@ -71,6 +78,8 @@ struct Top {
     entry: Entry,
     began: Instant,
     last: Option<Look>,
+    /// The last look that the daemon did not answer.
+    unanswered: Option<Look>,
     /// Where the numbers of the disk are, once the volume is known.
     disk: Option<PathBuf>,
     names: Names,
@@ -91,6 +100,7 @@ impl Top {
             entry,
             began: Instant::now(),
             last: None,
+            unanswered: None,
             disk: None,
             names: Names::default(),
             view,
@@ -126,8 +136,9 @@ impl Top {
 
     /// Looks at the mount, and makes what is shown of it.
     fn look(&mut self) {
-        let status = match asking::status(&self.entry, PATIENCE, FAILED) {
-            Ok(status) => status,
+        let (status, silence) = match asking::hear(&self.entry, PATIENCE, FAILED) {
+            Ok(Heard::Status(status)) => (status, None),
+            Ok(Heard::Nothing(why)) => (unserved::facts(&self.entry), Some(why)),
             Err(failure) => {
                 self.view.trouble = Some(failure.line);
                 return;
@@ -137,9 +148,10 @@ impl Top {
         self.view.volume = text("volume");
         self.view.transport = text("transport");
         self.view.uptime = status["uptime_ms"].as_u64().unwrap_or_default() / 1000;
-        self.view.trouble = status["read_only_reason"]
-            .as_str()
-            .map(|why| quayfs_shown::text(&format!("read-only: {why}")));
+        self.view.trouble = silence.map(|why| why.short(&status)).or_else(|| {
+            let why = status["read_only_reason"].as_str()?;
+            Some(quayfs_shown::text(&format!("read-only: {why}")))
+        });
         if self.disk.is_none() {
             let volume = status["volume"].as_str().unwrap_or_default();
             self.disk = device::find(Path::new(volume));
@@ -149,6 +161,15 @@ impl Top {
             disk: self.disk.as_deref().and_then(device::read),
             status,
         };
+        match silence {
+            None => self.count(new),
+            Some(_) => self.without_numbers(new),
+        }
+    }
+
+    fn count(&mut self, new: Look) {
+        self.view.facts.clear();
+        self.unanswered = None;
         if let Some(old) = &self.last {
             let rates = rates(old, &new);
             self.view.processes = self.names.processes(&rates.tasks);
@@ -156,6 +177,36 @@ impl Top {
         }
         self.last = Some(new);
     }
+
+    /// What is known without the daemon takes the place of numbers that are not those of this second any more.
+    fn without_numbers(&mut self, new: Look) {
+        let old = self.unanswered.as_ref();
+        self.view.facts = known(&new.status);
+        self.view
+            .facts
+            .extend(old.map(|old| disk(old, &new)).unwrap_or_default());
+        (self.view.rates, self.last) = (None, None);
+        self.unanswered = Some(new);
+    }
+}
+
+/// What there is to say of a mount whose daemon does not answer.
+fn known(facts: &Value) -> Vec<(&'static str, String)> {
+    let number = |key: &str| facts[key].as_u64();
+    let up = number("uptime_ms").map(|ms| format!(", up {}", span(ms / 1000)));
+    let daemon = number("pid").map(|pid| format!("process {pid}{}", up.unwrap_or_default()));
+    let restarts = number("restarts").map(|n| n.to_string());
+    let size = |key: &str| number(key).map(format_size);
+    let blocks = |key: &str| number(key).map(|n| format_size(n * BLOCK as u64));
+    let all = [
+        ("daemon", daemon),
+        ("restarts", restarts),
+        ("room", blocks("blocks")),
+        ("region", size("pmem_bytes")),
+    ];
+    all.into_iter()
+        .filter_map(|(name, said)| Some((name, said?)))
+        .collect()
 }
 
 impl Names {

@@ -30,3 +30,4 @@ mod shown;
 mod trace;
 mod tune;
 mod umount;
+mod unserved;

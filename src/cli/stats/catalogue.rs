@@ -85,6 +85,7 @@ const B: f64 = BLOCK as f64;
 const MS: f64 = 0.001;
 
 plain! {
+    Gauge up "": "up" * 1.0, "1 if the daemon answers; of one that does not, only what is known without it is here";
     Gauge data_size "bytes": "blocks" * B, "Room that files can have";
     Gauge data_free "bytes": "blocks_free" * B, "Room that is free";
     Gauge data_pending "bytes": "blocks_pending" * B, "Room that was freed and cannot be used yet";

@@ -84,7 +84,10 @@ fn unserved(r: &Report, all: &mut Vec<Finding>) {
                 None => "the daemon that closes it is stopped (SIGSTOP or a debugger)",
             }
             .into(),
-            Some("let it go on (`kill -CONT`), or find out what has stopped it".into()),
+            Some(match &r.daemon {
+                Some(daemon) => format!("`kill -CONT {}` lets it go on", daemon.pid),
+                None => "let it go on (`kill -CONT`)".into(),
+            }),
         )),
         State::Silent => all.push((
             Health::Failed,
@@ -134,7 +137,7 @@ fn failures(r: &Report, all: &mut Vec<Finding>) {
         ));
     }
     if let Some(daemon) = &r.daemon
-        && daemon.restarts > 0
+        && daemon.restarts.is_some_and(|n| n > 0)
         && daemon.uptime_seconds < LATELY
         && daemon.last_death.as_deref() != Some(ON_REQUEST)
     {
@@ -247,7 +250,7 @@ mod tests {
                 "data: 95%",
             ),
             (
-                |r| r.daemon.as_mut().unwrap().restarts = 1,
+                |r| r.daemon.as_mut().unwrap().restarts = Some(1),
                 Health::Degraded,
                 "died",
             ),
@@ -281,7 +284,7 @@ mod tests {
     fn an_old_death_is_forgotten() {
         let mut r = sample();
         let daemon = r.daemon.as_mut().unwrap();
-        (daemon.restarts, daemon.uptime_seconds) = (1, LATELY);
+        (daemon.restarts, daemon.uptime_seconds) = (Some(1), LATELY);
         judge(&mut r);
         assert_eq!(r.health, Health::Ok);
     }
@@ -290,7 +293,7 @@ mod tests {
     fn a_replacement_is_no_death() {
         let mut r = sample();
         let daemon = r.daemon.as_mut().unwrap();
-        daemon.restarts = 1;
+        daemon.restarts = Some(1);
         daemon.last_death = Some(ON_REQUEST.into());
         judge(&mut r);
         assert_eq!((r.health, r.reasons.len()), (Health::Ok, 0));

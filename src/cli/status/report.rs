@@ -5,6 +5,7 @@ use super::logged::Logged;
 use crate::cli::advice::advice;
 use crate::cli::draining::Closing;
 use crate::cli::log;
+use crate::cli::unserved::{self, Unserved};
 use crate::mount::server::Left;
 use crate::mount::table::Entry;
 use quayfs_fs::uuid_text;
@@ -43,17 +44,6 @@ impl State {
             Closing::Silent(_) => Self::Silent,
         }
     }
-}
-
-/// Why a mount is not served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unserved {
-    /// The daemon has died.
-    Dead,
-    /// It is stopped.
-    Stopped,
-    /// It does not answer.
-    Silent,
 }
 
 /// What is known of a volume; `None` where it is not. Sizes are in bytes.
@@ -176,7 +166,7 @@ pub struct Daemon {
     pub version: Option<String>,
     pub started: Option<u64>,
     pub uptime_seconds: u64,
-    pub restarts: u64,
+    pub restarts: Option<u64>,
     pub last_death: Option<String>,
 }
 
@@ -264,6 +254,8 @@ impl Report {
                 .and_then(|left| left.staged)
                 .map(Staged::at_rest),
         };
+        let process = closing.and_then(Closing::pid);
+        r.daemon = process.and_then(unserved::by_proc);
         judge(&mut r);
         r
     }
@@ -275,6 +267,7 @@ impl Report {
         if let Closing::Left(left) = closing {
             r.staged = Some(Staged::of_left(left));
         }
+        r.daemon = closing.pid().and_then(unserved::by_proc);
         judge(&mut r);
         r
     }
@@ -291,6 +284,7 @@ impl Report {
         if let Some(volume) = volume {
             r.know(volume);
         }
+        r.daemon = unserved::daemon(entry);
         judge(&mut r);
         r
     }
@@ -403,7 +397,7 @@ fn daemon(s: &Value) -> Option<Daemon> {
         version: s["version"].as_str().map(str::to_string),
         started: s["started"].as_u64(),
         uptime_seconds: s["uptime_ms"].as_u64().unwrap_or_default() / 1000,
-        restarts: s["restarts"].as_u64().unwrap_or_default(),
+        restarts: s["restarts"].as_u64(),
         last_death: s["last_death"].as_str().map(str::to_string),
     })
 }

@@ -261,10 +261,11 @@ fn errors(r: &Report) -> String {
 
 fn daemon(r: &Report) -> Option<String> {
     let d = r.daemon.as_ref()?;
-    let version = d.version.as_deref().unwrap_or("of another version");
-    let up = span(d.uptime_seconds);
-    let restarts = quayfs_shown::count(d.restarts, "restart");
-    Some(format!("{version}, pid {}, up {up}, {restarts}", d.pid))
+    let (pid, up) = (d.pid, span(d.uptime_seconds));
+    let process = Some(format!("pid {pid}, up {up}"));
+    let restarts = d.restarts.map(|n| quayfs_shown::count(n, "restart"));
+    let known = [d.version.clone(), process, restarts];
+    Some(known.into_iter().flatten().collect::<Vec<_>>().join(", "))
 }
 
 #[cfg(test)]

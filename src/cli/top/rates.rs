@@ -62,13 +62,22 @@ struct Between<'a> {
 
 /// What has happened between them.
 pub fn rates(old: &Look, new: &Look) -> Rates {
-    let seconds = new.at.saturating_sub(old.at).as_secs_f64().max(1e-3);
-    let between = Between { old, new, seconds };
+    let between = between(old, new);
     Rates {
         kinds: between.kinds(),
         tasks: between.tasks(),
         facts: between.facts(),
     }
+}
+
+/// What the disk has done between them, whatever the daemon says.
+pub fn disk(old: &Look, new: &Look) -> Vec<(&'static str, String)> {
+    between(old, new).disk()
+}
+
+fn between<'a>(old: &'a Look, new: &'a Look) -> Between<'a> {
+    let seconds = new.at.saturating_sub(old.at).as_secs_f64().max(1e-3);
+    Between { old, new, seconds }
 }
 
 /// What a number has grown by. One that is smaller than before belongs to another daemon, and has grown from 0.
@@ -200,20 +209,22 @@ impl Between<'_> {
                 ),
             ),
         ];
-        if let (Some(old), Some(new)) = (&self.old.disk, &self.new.disk) {
-            let (read, written) = (
-                new.read.saturating_sub(old.read),
-                new.written.saturating_sub(old.written),
-            );
-            let busy = new.busy.saturating_sub(old.busy).as_secs_f64() / self.seconds;
-            let busy = (busy * 100.0).min(100.0);
-            facts.push(("disk read", self.bytes(read)));
-            facts.push((
-                "disk write",
-                format!("{}, busy {busy:.0}%", self.bytes(written)),
-            ));
-        }
+        facts.extend(self.disk());
         facts
+    }
+
+    fn disk(&self) -> Vec<(&'static str, String)> {
+        let (Some(old), Some(new)) = (&self.old.disk, &self.new.disk) else {
+            return Vec::new();
+        };
+        let (read, written) = (
+            new.read.saturating_sub(old.read),
+            new.written.saturating_sub(old.written),
+        );
+        let busy = new.busy.saturating_sub(old.busy).as_secs_f64() / self.seconds;
+        let busy = (busy * 100.0).min(100.0);
+        let written = format!("{}, busy {busy:.0}%", self.bytes(written));
+        vec![("disk read", self.bytes(read)), ("disk write", written)]
     }
 }
 

@@ -21,6 +21,8 @@ pub struct View {
     pub uptime: u64,
     /// Why there are no new numbers.
     pub trouble: Option<String>,
+    /// What is known in place of numbers that there are not: a name, and what there is to say.
+    pub facts: Vec<(&'static str, String)>,
     /// The numbers; none before there are two looks.
     pub rates: Option<Rates>,
     /// Names of processes, and their requests in a second.
@@ -47,10 +49,21 @@ pub fn draw(frame: &mut Frame<'_>, view: &View) {
             frame.render_widget(kinds(rates), left);
             sidebar(frame, right, rates, &view.processes);
         }
+        None if !view.facts.is_empty() => frame.render_widget(instead(view), body),
         None => frame.render_widget(Paragraph::new("counting..."), left),
     }
     let keys = Line::from("q quit    numbers of the last second; `quayfs stats` has all of them");
     frame.render_widget(Paragraph::new(keys), foot);
+}
+
+/// What is known without the daemon.
+fn instead(view: &View) -> Paragraph<'_> {
+    let line = |(name, said): &(&str, String)| Line::from(format!("{name:<11}{said}"));
+    let mut lines = vec![Line::from(
+        "no numbers, but what is known without the daemon:",
+    )];
+    lines.extend(view.facts.iter().map(line));
+    Paragraph::new(lines)
 }
 
 fn header(view: &View) -> Paragraph<'_> {
@@ -117,6 +130,7 @@ mod tests {
             transport: "dev".into(),
             uptime: 61,
             trouble: None,
+            facts: Vec::new(),
             rates: Some(rates(&old, &new)),
             processes: (1..9).map(|n| (format!("tar {n}"), f64::from(n))).collect(),
         }
@@ -187,6 +201,20 @@ mod tests {
         let lines = drawn(&trouble, (80, 24));
         assert_eq!(lines[1], "the daemon is gone");
         assert!(lines[3].starts_with("write"));
+    }
+
+    #[test]
+    fn what_is_known_without_the_daemon_takes_the_place_of_numbers() {
+        let unserved = View {
+            trouble: Some("the daemon is stopped".into()),
+            facts: vec![("daemon", "process 7".into())],
+            rates: None,
+            ..view()
+        };
+        let lines = drawn(&unserved, (80, 24));
+        assert_eq!(lines[1], "the daemon is stopped");
+        assert_eq!(lines[3], "daemon     process 7");
+        assert!(!lines.iter().any(|l| l.contains("PROCESS")), "{lines:?}");
     }
 
     #[test]

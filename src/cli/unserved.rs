@@ -1,0 +1,152 @@
+//! A mount whose daemon does not answer: why, and what is known of it all the same, from the volume, from the process
+//! that started the daemon, and from `/proc`.
+
+use quayfs_fs::uuid_text;
+use quayfs_fs::volume::{Glance, glance};
+use quayfs_layout::jsb::Mode;
+use serde_json::{Map, Value, json};
+use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use super::handover::{CAUSE, DEATHS, REPLACED};
+use super::restart;
+use super::status::Daemon;
+use crate::mount::server::Server;
+use crate::mount::table::Entry;
+use procfs::process::Process;
+use procfs::{Current, Uptime};
+
+/// How long a supervisor may take to say what it knows; it does little else.
+const FIRST_WORD: Duration = Duration::from_millis(500);
+
+/// Why a mount is not served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unserved {
+    /// The daemon has died.
+    Dead,
+    /// It is stopped.
+    Stopped,
+    /// It does not answer.
+    Silent,
+}
+
+impl Unserved {
+    /// The word for it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Dead => "dead",
+            Self::Stopped => "stopped",
+            Self::Silent => "silent",
+        }
+    }
+
+    /// The same where the mount is named already. `facts` are those of [`facts`].
+    pub fn short(self, facts: &Value) -> String {
+        match (self, facts["pid"].as_u64()) {
+            (Self::Dead, _) => "the daemon is gone".into(),
+            (Self::Silent, _) => "the daemon does not answer".into(),
+            (Self::Stopped, None) => "the daemon is stopped (SIGSTOP or a debugger)".into(),
+            (Self::Stopped, Some(pid)) => {
+                format!("the daemon is stopped (SIGSTOP or a debugger): `kill -CONT {pid}`")
+            }
+        }
+    }
+
+    /// What there is to say, and to do about it.
+    pub fn line(self, entry: &Entry) -> String {
+        let shown = quayfs_shown::path(&entry.target);
+        match self {
+            Self::Dead => {
+                format!("the daemon of {shown} is gone: `quayfs umount {shown}`, then mount again")
+            }
+            Self::Stopped => {
+                let pid = Server::of(entry).and_then(|server| server.pid());
+                let go_on = pid.map_or("SIGCONT".into(), |pid| format!("`kill -CONT {pid}`"));
+                format!(
+                    "the daemon of {shown} is stopped (SIGSTOP or a debugger): {go_on} lets it go on"
+                )
+            }
+            Self::Silent => {
+                format!("the daemon of {shown} does not answer: `quayfs status {shown}`")
+            }
+        }
+    }
+}
+
+/// The daemon of a mount, as far as it is known without its help.
+pub fn daemon(entry: &Entry) -> Option<Daemon> {
+    let mut daemon = by_proc(Server::of(entry)?.pid()?)?;
+    daemon.version = restart::version_of(entry, FIRST_WORD);
+    Some(daemon)
+}
+
+/// A daemon, as far as `/proc` knows it.
+pub fn by_proc(pid: i32) -> Option<Daemon> {
+    let process = Process::new(pid).ok()?;
+    let since_boot = process.stat().ok()?.starttime / procfs::ticks_per_second();
+    let uptime_seconds = (Uptime::current().ok()?.uptime as u64).saturating_sub(since_boot);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    // What it was told when it was started; others may not look.
+    let told = process.environ().unwrap_or_default();
+    let word = |name: &str| {
+        Some(
+            told.get(name.as_ref() as &std::ffi::OsStr)?
+                .to_str()?
+                .to_string(),
+        )
+    };
+    let number = |name: &str| word(name)?.parse::<u64>().ok();
+    let restarts = number(DEATHS).zip(number(REPLACED));
+    Some(Daemon {
+        pid: pid.unsigned_abs().into(),
+        version: None,
+        started: now.ok().map(|now| now.as_secs() - uptime_seconds),
+        uptime_seconds,
+        restarts: restarts.map(|(died, replaced)| died + replaced),
+        last_death: word(CAUSE).filter(|cause| !cause.is_empty()),
+    })
+}
+
+/// What is known of a mount without its daemon, by the names that the daemon would use for it.
+pub fn facts(entry: &Entry) -> Value {
+    let mut facts = Map::from_iter([
+        ("volume".to_string(), json!(entry.source.to_string_lossy())),
+        ("mountpoint".into(), json!(entry.target.to_string_lossy())),
+    ]);
+    if let Ok(volume) = glance(Path::new(&entry.source)) {
+        facts.append(&mut of_volume(&volume));
+    }
+    if let Some(daemon) = daemon(entry) {
+        let uptime_ms = daemon.uptime_seconds * 1000;
+        facts.insert("pid".into(), json!(daemon.pid));
+        facts.insert("version".into(), json!(daemon.version));
+        facts.insert("started".into(), json!(daemon.started));
+        facts.insert("uptime_ms".into(), json!(uptime_ms));
+        facts.insert("restarts".into(), json!(daemon.restarts));
+        facts.insert("last_death".into(), json!(daemon.last_death));
+    }
+    Value::Object(facts)
+}
+
+fn of_volume(volume: &Glance) -> Map<String, Value> {
+    let (config, g) = (&volume.config, &volume.config.geometry);
+    let durability = volume.left.map(|left| match left.mode {
+        Mode::Op => "op",
+        Mode::Commit => "commit",
+    });
+    Map::from_iter([
+        ("volume".to_string(), json!(volume.path.to_string_lossy())),
+        ("uuid".into(), json!(uuid_text(config.uuid))),
+        ("label".into(), json!(config.label())),
+        ("created".into(), json!(config.created)),
+        ("stored_options".into(), json!(config.options())),
+        ("backend".into(), json!(volume.backend.to_string())),
+        ("durability".into(), json!(durability)),
+        ("pmem_bytes".into(), json!(g.pmem_len)),
+        ("blocks".into(), json!(g.visible_blocks())),
+        ("inodes".into(), json!(g.inodes())),
+        ("buffers".into(), json!(g.buffers)),
+        ("slots".into(), json!(g.buffers * g.slots_per_buffer)),
+        ("node_pages".into(), json!(g.node_pages)),
+    ])
+}

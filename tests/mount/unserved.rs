@@ -1,0 +1,155 @@
+//! A mount whose daemon is stopped: commands that look at it say what is known without the daemon, and that it does not
+//! answer. None of them waits for it: it stays stopped until they have ended.
+//!
+//! Needs `/dev/fuse`.
+
+use crate::program;
+
+use program::{Mounted, QUAYFS, Run, Start as _, can_mount, eventually};
+use serde_json::Value;
+use std::fs;
+use std::process::Command;
+
+fn signal(pid: u64, name: &str) {
+    let mut kill = Command::new("kill");
+    let sent = kill.args(["-s", name, &pid.to_string()]);
+    assert!(sent.finish().unwrap().success());
+}
+
+/// It goes on when the test ends, in whatever way: a stopped process cannot be waited for.
+struct Stopped(u64);
+
+impl Stopped {
+    fn new(pid: u64) -> Self {
+        signal(pid, "STOP");
+        let stopped = Self(pid);
+        eventually("it is stopped", || {
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+            stat.rsplit(") ").next().unwrap().starts_with('T')
+        });
+        stopped
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        signal(self.0, "CONT");
+    }
+}
+
+/// Runs the program. One that waits for the daemon is ended, and fails with 124.
+fn patiently(args: &[&str]) -> Run {
+    let mut command = Command::new("timeout");
+    let run = command.args(["-k", "5", "60", QUAYFS]).args(args);
+    run.capture().unwrap().into()
+}
+
+/// What it printed, where it printed that and failed.
+#[track_caller]
+fn shown(run: &Run, why: &str) -> Value {
+    assert_eq!(run.code, 1, "{run:?}");
+    assert_eq!(run.err.lines().count(), 1, "{run:?}");
+    assert!(run.err.contains(why), "{run:?}");
+    serde_json::from_str(&run.out).unwrap()
+}
+
+#[test]
+fn a_stopped_daemon_is_not_waited_for() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new("noatime");
+    let (info, mnt) = (m.info(), m.mnt());
+    let mnt = mnt.to_str().unwrap();
+    let pid = info["pid"].as_u64().unwrap();
+    let why = format!("is stopped (SIGSTOP or a debugger): `kill -CONT {pid}`");
+    let stopped = Stopped::new(pid);
+    let status = patiently(&["status", mnt, "--json"]);
+    let facts = shown(&patiently(&["info", mnt, "--json"]), &why);
+    let words = patiently(&["info", mnt]);
+    let stats = shown(&patiently(&["stats", mnt, "--json"]), &why);
+    let refusals = ["scrub", "quota"].map(|command| patiently(&[command, mnt]));
+    let top = on_a_terminal(mnt);
+    drop(stopped);
+
+    assert_eq!(status.code, 2, "{status:?}");
+    let status: Value = serde_json::from_str(&status.out).unwrap();
+    let status = &status["volumes"][0];
+    assert_eq!(status["state"], "stopped");
+    assert_eq!(status["uuid"], info["uuid"]);
+    assert_eq!(status["daemon"]["pid"], pid);
+    if info["ends_with_daemon"].is_null() {
+        assert_eq!(
+            status["daemon"]["version"], info["version"],
+            "by its supervisor"
+        );
+        assert_eq!(status["daemon"]["restarts"], 0);
+    }
+    assert_eq!(facts["unserved"], "stopped");
+    for known in [
+        "uuid",
+        "volume",
+        "mountpoint",
+        "pid",
+        "pmem_bytes",
+        "blocks",
+        "slots",
+        "inodes",
+        "backend",
+    ] {
+        assert_eq!(facts[known], info[known], "{known}");
+    }
+    assert!(words.out.contains("unserved"), "{words:?}");
+    let metrics = stats["metrics"].as_array().unwrap();
+    let value = |name: &str| {
+        let family = metrics.iter().find(|f| f["name"] == name)?;
+        family["samples"]
+            .get(0)
+            .map(|sample| sample["value"].clone())
+    };
+    assert_eq!(value("quayfs_up"), Some(0.0.into()));
+    assert!(value("quayfs_data_size_bytes").is_some() && value("quayfs_data_free_bytes").is_none());
+    for refusal in refusals {
+        refusal.fails(1, &why);
+    }
+    for said in [format!("process {pid}, up "), format!("kill -CONT {pid}")] {
+        assert!(top.contains(&said), "{said}: {top}");
+    }
+    m.umount();
+    m.fsck();
+}
+
+/// What `quayfs top` shows of a mount that has no numbers.
+fn on_a_terminal(mnt: &str) -> String {
+    let run = Command::new("timeout")
+        .args(["-k", "5", "60", "python3", "-c", TOP, QUAYFS, mnt])
+        .env("TERM", "xterm")
+        .capture()
+        .unwrap();
+    let run = Run::from(run);
+    assert_eq!(run.code, 0, "{run:?}");
+    run.out
+}
+
+/// Ends it when it shows the last fact.
+const TOP: &str = r#"
+import fcntl, os, pty, re, struct, sys, termios
+program, mnt = sys.argv[1:]
+pid, tty = pty.fork()
+if pid == 0:
+    fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    os.execv(program, ["quayfs", "top", mnt])
+seen = b""
+while b"region" not in seen:
+    seen += os.read(tty, 4096)
+os.write(tty, b"q")
+try:
+    while part := os.read(tty, 4096):
+        seen += part
+except OSError:
+    pass
+_, status = os.waitpid(pid, 0)
+assert os.waitstatus_to_exitcode(status) == 0, (status, seen)
+# Blanks are not printed, but passed over.
+print(re.sub(r"\x1b\[[0-9;]*H", " ", seen.decode()))
+"#;
