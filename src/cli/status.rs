@@ -1,5 +1,6 @@
 //! `quayfs status`: whether a volume is well, and why not, on one screen and as an exit code.
 
+mod full;
 mod health;
 mod logged;
 mod report;

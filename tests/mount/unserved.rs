@@ -1,13 +1,14 @@
-//! A mount whose daemon is stopped: commands that look at it say what is known without the daemon, and that it does not
-//! answer. None of them waits for it: it stays stopped until they have ended.
+//! Without a daemon that answers: what commands say of a volume all the same. None of them waits for a daemon that is
+//! stopped: it stays so until they have ended.
 //!
 //! Needs `/dev/fuse`.
 
 use crate::program;
 
-use program::{Mounted, QUAYFS, Run, Start as _, can_mount, eventually};
+use program::{Mounted, QUAYFS, Run, Scene, Start as _, can_mount, eventually, quayfs};
 use serde_json::Value;
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 fn signal(pid: u64, name: &str) {
@@ -153,3 +154,82 @@ assert os.waitstatus_to_exitcode(status) == 0, (status, seen)
 # Blanks are not printed, but passed over.
 print(re.sub(r"\x1b\[[0-9;]*H", " ", seen.decode()))
 "#;
+
+/// What `quayfs status` says of a volume, and its exit code.
+#[track_caller]
+fn status(vol: &Path) -> (i32, Value) {
+    let run = quayfs(["status".as_ref(), vol.as_os_str(), "--json".as_ref()]);
+    let all: Value = serde_json::from_str(&run.out).unwrap();
+    (run.code, all["volumes"][0].clone())
+}
+
+/// What is in use of what there is.
+fn full(volume: &Value) -> [&Value; 5] {
+    let (data, inodes) = (&volume["data"], &volume["inodes"]);
+    let region = &volume["region"];
+    [
+        &data["used_bytes"],
+        &data["total_bytes"],
+        &inodes["used"],
+        &region["bytes"],
+        &region["metadata_bytes"],
+    ]
+}
+
+/// Unmounted as it should be, and after the death of the daemon.
+#[test]
+fn a_volume_that_is_not_mounted_says_how_full_it_is() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new("norestart");
+    for n in 0..40 {
+        fs::write(m.mnt().join(format!("file-{n}")), vec![7; 100_000]).unwrap();
+    }
+    fs::File::open(m.mnt()).unwrap().sync_all().unwrap();
+    let (_, live) = status(&m.0.vol());
+    assert!(live["data"]["used_bytes"].as_u64() >= Some(40 * 100_000));
+    assert!(live["inodes"]["used"].as_u64() >= Some(40));
+    m.umount();
+    let (code, clean) = status(&m.0.vol());
+    assert_eq!((code, full(&clean)), (0, full(&live)), "{clean}");
+    assert!(clean["region"]["metadata_used_bytes"].as_u64() > Some(0));
+    let text = quayfs(["status".as_ref(), m.0.vol().as_os_str()]).ok();
+    assert!(
+        text.contains("\n  data  ") && text.contains("\n  region  "),
+        "{text}"
+    );
+
+    m.mount("norestart");
+    fs::write(m.mnt().join("file-0"), b"").unwrap();
+    fs::write(m.mnt().join("more"), vec![8; 100_000]).unwrap();
+    fs::File::open(m.mnt()).unwrap().sync_all().unwrap();
+    let (_, live) = status(&m.0.vol());
+    let pid = live["daemon"]["pid"].as_u64().unwrap();
+    signal(pid, "KILL");
+    eventually("it is dead", || status(&m.mnt()).1["state"] == "dead");
+    m.umount();
+    let (code, left) = status(&m.0.vol());
+    assert_eq!((code, &left["clean"]), (1, &false.into()), "{left}");
+    assert_eq!(left["inodes"]["used"], live["inodes"]["used"]);
+    // It was looked at, and nothing else.
+    assert_eq!(status(&m.0.vol()), (1, left));
+    m.mount("norestart");
+    m.umount();
+    m.fsck();
+}
+
+#[test]
+fn errors_of_earlier_mounts_are_told() {
+    let scene = Scene::new();
+    let log = scene.vol().join("quayfs.log");
+    fs::write(&log, "2026-01-02T03:04:05Z ERROR inode 9: bad\n").unwrap();
+    let (_, volume) = status(&scene.vol());
+    assert_eq!(volume["log"]["errors"], 1);
+    assert_eq!(volume["log"]["last_error"]["what"], "inode 9: bad");
+    let text = quayfs(["status".as_ref(), scene.vol().as_os_str()]).ok();
+    assert!(
+        text.contains("errors      1 in ") && text.contains("inode 9: bad"),
+        "{text}"
+    );
+}

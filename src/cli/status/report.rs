@@ -1,5 +1,6 @@
 //! What is known of a volume, from its daemon or from its media. `docs/status.md` describes it as JSON.
 
+use super::full;
 use super::health::{Health, judge};
 use super::logged::Logged;
 use crate::cli::advice::advice;
@@ -254,6 +255,10 @@ impl Report {
                 .and_then(|left| left.staged)
                 .map(Staged::at_rest),
         };
+        if state == State::Unmounted && r.clean.is_some() && !r.repairing {
+            let full = full::status(&volume.path).unwrap_or_default();
+            (r.data, r.inodes, r.region) = (data(&full), inodes(&full), region(&full));
+        }
         let process = closing.and_then(Closing::pid);
         r.daemon = process.and_then(unserved::by_proc);
         judge(&mut r);
