@@ -10,11 +10,11 @@ PREFIX ?= /usr/local
 COMMIT = $(shell git describe --always --dirty 2>/dev/null)
 
 PACKAGES := fuse3 libpmem-dev pkg-config gcc libc6-dev make ca-certificates \
-	python3 git e2fsprogs xfsprogs acl xz-utils groff-base systemd
+	python3 git e2fsprogs xfsprogs acl xz-utils groff-base systemd udev
 
 .PHONY: help deps build mount umount demo pictures test test-workspace test-rings test-loom conformance xfstests apps kills outlive cuts crash threads mutants lint deny docs book \
 	package benches bench lab \
-	fuzz miri sanitize man install install-data uninstall deb try-deb
+	fuzz miri sanitize man install install-data uninstall deb try-deb rpm try-rpm
 
 help:
 	@echo 'make mount     build, make the volume demo/volume and mount it on demo/mnt'

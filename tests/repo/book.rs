@@ -37,7 +37,7 @@ const NOT_RUN: [(&str, &str); 8] = [
         "takes mount(8) of util-linux 2.39 or later",
         "tests/mount/idmap.rs, by the system call",
     ),
-    ("takes udev", "tests/mount/media/one.rs, what udev is told"),
+    ("takes udev", "tests/mount/media/one.rs"),
     (
         "serves until it is interrupted",
         "tests/mount/daemon.rs, tests/mount/trace.rs",

@@ -88,8 +88,26 @@ fn a_device_is_a_volume() {
     fs::remove_file(log).unwrap();
 }
 
-/// mount(8) finds it by what udev's rule makes of the lines of `quayfs identify`. Here the test makes the links, in a
-/// mount namespace with a `/dev` of its own and with the helper.
+/// In a mount namespace with a `/dev` of its own and with the helper: udev looks at a device by our rule alone, then the
+/// device is mounted by what `fstab` there names it.
+const UDEV: &str = r#"
+mount -t overlay none -o lowerdir=$PWD/sbin:/usr/sbin /usr/sbin
+mkdir dev; mount --rbind /dev dev
+mount -t tmpfs none /dev
+cp -a dev/$NAME dev/null dev/fuse /dev
+mkdir /dev/shm; mount --rbind dev/shm /dev/shm
+mount -t tmpfs none /run
+mkdir -p /etc/udev/rules.d /usr/lib/udev/rules.d
+mount -t tmpfs none /etc/udev/rules.d
+mount -t tmpfs none /usr/lib/udev/rules.d
+sed "s|@PROGRAM@|$QUAYFS|" "$RULE" >/usr/lib/udev/rules.d/60-quayfs.rules
+PATH=$PATH:/lib/systemd:/usr/lib/systemd
+systemd-udevd >udevd.log 2>&1 & udevd=$!
+trap 'kill $udevd; wait $udevd || true' EXIT
+until [ -S /run/udev/control ]; do sleep 0.05; done
+udevadm trigger --action=change --settle /sys/block/$NAME
+"#;
+
 #[test]
 fn a_device_has_a_name_and_a_number() {
     if !super::program::can_be_root() {
@@ -98,58 +116,55 @@ fn a_device_has_a_name_and_a_number() {
     let room = Volume::room();
     let device = Loop::new(&room.at("device"), LEN);
     on("mkfs", device.path(), &["--label", "a b"]).ok();
-    let lines = on("identify", device.path(), &[]).ok();
-    let property = |name: &str| {
-        let mut values = lines
-            .lines()
-            .filter_map(|l| l.strip_prefix(name)?.strip_prefix('='));
-        values
-            .next()
-            .unwrap_or_else(|| panic!("{name}: {lines}"))
-            .to_string()
-    };
-    let info = on("info", device.path(), &["--json"]).ok();
-    let info: serde_json::Value = serde_json::from_str(&info).unwrap();
-    assert_eq!(property("ID_FS_TYPE"), "quayfs");
-    assert_eq!(property("ID_FS_UUID_ENC"), info["uuid"]);
-    assert_eq!(property("ID_FS_LABEL"), "a_b");
     // Nothing else has such lines, and halves of volumes have not.
     on("identify", Path::new("/dev/null"), &[]).fails(1, "no volume");
     on("identify", room.dir.path(), &[]).fails(1, "");
+    let info = on("info", device.path(), &["--json"]).ok();
+    let info: serde_json::Value = serde_json::from_str(&info).unwrap();
+    let uuid = info["uuid"].as_str().unwrap();
 
-    let name = device
-        .path()
-        .file_name()
-        .unwrap()
-        .to_str()
-        .unwrap()
-        .to_string();
+    let shown = device.path().to_str().unwrap();
+    let name = shown.rsplit('/').next().unwrap();
     fs::create_dir(room.at("sbin")).unwrap();
     let helper = room.at("sbin/mount.quayfs");
     std::os::unix::fs::symlink(super::program::QUAYFS, helper).unwrap();
+    let rule = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/packaging/udev/60-quayfs.rules"
+    );
+    let quayfs = super::program::QUAYFS;
     let script = format!(
-        "mount -t overlay none -o lowerdir=$PWD/sbin:/usr/sbin /usr/sbin; mkdir dev; mount --rbind /dev dev; \
-         mount -t tmpfs none /dev; cp -a dev/{name} dev/null dev/fuse /dev; mkdir -p /dev/shm /dev/disk/by-label /dev/disk/by-uuid; \
-         mount --rbind dev/shm /dev/shm; \
-         ln -s ../../{name} '/dev/disk/by-label/{}'; ln -s ../../{name} /dev/disk/by-uuid/{}",
-        property("ID_FS_LABEL_ENC"),
-        property("ID_FS_UUID_ENC"),
+        "NAME={name} QUAYFS='{quayfs}' RULE='{rule}'{}",
+        UDEV.trim_end()
     );
     let shell = Namespace::new(room.dir.path(), Path::new(""), &script);
+    let known = shell
+        .run(&["udevadm", "info", "--query=property", shown])
+        .ok();
+    for property in [
+        "ID_FS_TYPE=quayfs",
+        "ID_FS_LABEL=a_b",
+        &format!("ID_FS_UUID={uuid}"),
+    ] {
+        assert!(known.lines().any(|l| l == property), "{property}: {known}");
+    }
     let mnt = room.mnt();
     let mnt = mnt.to_str().unwrap();
-    for tag in [
-        "LABEL=a b".into(),
-        format!("UUID={}", property("ID_FS_UUID")),
-    ] {
-        shell.run(&["mount", "-t", "quayfs", &tag, mnt]).ok();
-        let info = shell.run(&[super::program::QUAYFS, "info", mnt]).ok();
+    let fstab = room.at("fstab");
+    let fstab_shown = fstab.to_str().unwrap();
+    for tag in [r"LABEL=a\040b".into(), format!("UUID={uuid}")] {
+        fs::write(&fstab, format!("{tag} {mnt} quayfs noauto,noatime 0 0\n")).unwrap();
+        shell.run(&["mount", "-T", fstab_shown, mnt]).ok();
+        let info = shell.run(&[quayfs, "info", mnt]).ok();
         assert!(
-            info.contains(device.path().to_str().unwrap()),
+            info.contains(shown) && info.contains("noatime"),
             "{tag}: {info}"
         );
-        shell.run(&[super::program::QUAYFS, "umount", mnt]).ok();
+        shell.run(&[quayfs, "umount", mnt]).ok();
     }
+    // As on a command line.
+    shell.run(&["mount", "-t", "quayfs", "LABEL=a b", mnt]).ok();
+    shell.run(&[quayfs, "umount", mnt]).ok();
     fs::remove_file(Path::new("/var/log").join(format!("quayfs-{name}.log"))).unwrap();
 }
 
