@@ -170,6 +170,28 @@ mod tests {
         }
     }
 
+    /// `make pictures` makes it anew.
+    #[test]
+    fn the_picture_in_the_documents_has_such_a_bar() {
+        let picture = include_str!("../../docs/pictures/progress.svg");
+        let (_, described) = picture.split_once("<desc>").unwrap();
+        let shown = described.lines().nth(1).unwrap();
+        let shown = shown.split("</desc>").next().unwrap();
+        let (bar, words) = shown.split_once("% ").unwrap();
+        assert!(
+            bar.starts_with("verifying [=") && bar.contains("&gt; "),
+            "{bar}"
+        );
+        let shape = |text: &str| -> Vec<String> {
+            let number = |c: char| c.is_ascii_digit() || c == '.';
+            text.split(' ')
+                .map(|word| word.trim_matches(number).into())
+                .collect()
+        };
+        let like = text(&look(4 << 20, 12 << 20, Unit::Bytes));
+        assert_eq!(shape(words), shape(&like), "{words}");
+    }
+
     #[test]
     fn there_is_a_line_now_and_then_and_none_of_what_is_over_soon() {
         let meter = Meter::default();
