@@ -10,7 +10,7 @@ use quayfs_layout::jsb::{Closed, EpochWord, JSB_BYTES, Mode, SeqWord, WordKind};
 use quayfs_pmem::{Backend, LockKind, MapOptions, PmemError, Region};
 
 use super::pair::{check_features, read_config};
-use super::{Access, VolumeError, locate};
+use super::{Access, Place, VolumeError, locate};
 
 /// What a volume says of itself. It is what lies on the media at the moment: a daemon that uses the volume may have more
 /// in memory.
@@ -49,17 +49,9 @@ pub struct Left {
 /// There is no volume, it cannot be read, or a newer version has made it.
 pub fn glance(path: &Path) -> Result<Glance, VolumeError> {
     let place = locate(path)?;
-    let options = MapOptions {
-        read_only: true,
-        len: place.region_len,
-        ..MapOptions::default()
-    };
-    let region = Region::open(&place.pmem, options)?;
+    let region = open(&place)?;
     let in_use = !region.lock_within(LockKind::Shared, Duration::ZERO)?;
-    let config = read_config(&region)?.map_err(|why| VolumeError::Config {
-        path: place.pmem.clone(),
-        why,
-    })?;
+    let config = config(&place, &region)?;
     check_features(&config, Access::ReadOnly)?;
     let left = left(&region, &config)?;
     Ok(Glance {
@@ -77,14 +69,21 @@ pub fn glance(path: &Path) -> Result<Glance, VolumeError> {
 /// There is no volume, or it cannot be read.
 pub fn config_of(path: &Path) -> Result<ConfigTable, VolumeError> {
     let place = locate(path)?;
+    config(&place, &open(&place)?)
+}
+
+fn open(place: &Place) -> Result<Region, PmemError> {
     let options = MapOptions {
         read_only: true,
         len: place.region_len,
         ..MapOptions::default()
     };
-    let region = Region::open(&place.pmem, options)?;
-    read_config(&region)?.map_err(|why| VolumeError::Config {
-        path: place.pmem,
+    Region::open(&place.pmem, options)
+}
+
+fn config(place: &Place, region: &Region) -> Result<ConfigTable, VolumeError> {
+    read_config(region)?.map_err(|why| VolumeError::Config {
+        path: place.pmem.clone(),
         why,
     })
 }
