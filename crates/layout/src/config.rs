@@ -150,16 +150,7 @@ impl ConfigTable {
 
     /// Decodes and checks one copy.
     pub fn decode(b: &[u8]) -> Result<Self, ConfigError> {
-        if b.len() < BLOCK || b[..8] != MAGIC {
-            return Err(ConfigError::NotQuayfs);
-        }
-        if Guard::Config.stands() && crc32c(&b[..OFF_CRC]) != get_u32(b, OFF_CRC) {
-            return Err(ConfigError::Checksum);
-        }
-        let version = get_u32(b, 8);
-        if version != VERSION {
-            return Err(ConfigError::Version(version));
-        }
+        expect(b, MAGIC)?;
         let mut fields = [0; FIELDS];
         for (i, f) in fields.iter_mut().enumerate() {
             *f = get_u64(b, OFF_FIELDS + 8 * i);
@@ -203,6 +194,20 @@ fn set_text(field: &mut [u8], text: &str) -> bool {
     true
 }
 
+/// What either block begins with, and its checksum.
+fn expect(b: &[u8], magic: [u8; 8]) -> Result<(), ConfigError> {
+    if b.len() < BLOCK || b[..8] != magic {
+        return Err(ConfigError::NotQuayfs);
+    }
+    if Guard::Config.stands() && crc32c(&b[..OFF_CRC]) != get_u32(b, OFF_CRC) {
+        return Err(ConfigError::Checksum);
+    }
+    match get_u32(b, 8) {
+        VERSION => Ok(()),
+        version => Err(ConfigError::Version(version)),
+    }
+}
+
 /// The header in block 0 of the data device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataHeader {
@@ -230,16 +235,7 @@ impl DataHeader {
 
     /// Decodes and checks the header block.
     pub fn decode(b: &[u8]) -> Result<Self, ConfigError> {
-        if b.len() < BLOCK || b[..8] != DATA_MAGIC {
-            return Err(ConfigError::NotQuayfs);
-        }
-        if Guard::Config.stands() && crc32c(&b[..OFF_CRC]) != get_u32(b, OFF_CRC) {
-            return Err(ConfigError::Checksum);
-        }
-        let version = get_u32(b, 8);
-        if version != VERSION {
-            return Err(ConfigError::Version(version));
-        }
+        expect(b, DATA_MAGIC)?;
         let mut h = Self {
             data_uuid: [0; 16],
             uuid: [0; 16],
