@@ -20,8 +20,6 @@ pub const LABEL_MAX: usize = 64;
 /// Longest list of stored mount options in bytes.
 pub const OPTIONS_MAX: usize = 1024;
 
-/// Features that an unaware implementation may ignore.
-pub const COMPAT_KNOWN: u64 = 0;
 /// Features that an unaware implementation may only read.
 pub const RO_COMPAT_KNOWN: u64 = 0;
 /// Features that an unaware implementation must refuse.

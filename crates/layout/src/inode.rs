@@ -41,8 +41,6 @@ pub const S_IFSOCK: u32 = 0o140_000;
 pub const S_ISUID: u32 = 0o4000;
 /// Set-group-id bit.
 pub const S_ISGID: u32 = 0o2000;
-/// Sticky bit.
-pub const S_ISVTX: u32 = 0o1000;
 
 /// Writes of the content and changes of names in a directory are durable when they return.
 pub const FLAG_SYNC: u32 = 0x8;
