@@ -19,6 +19,19 @@ pub fn mount_at(target: &Path, code: u8) -> Result<Entry, Failure> {
         .ok_or_else(|| Failure::new(code, format_args!("{shown} is not mounted")))
 }
 
+/// The mount on a path, of whatever type, or else the newest one of the volume there; why there is none.
+pub fn mounted_at(target: &Path) -> Result<Entry, String> {
+    let shown = quayfs_shown::path(target);
+    let path = table::resolve(target).map_err(|e| format!("{shown}: {e}"))?;
+    let mounted = match table::mounted_on(&path) {
+        Ok(None) => table::mount_of(&path),
+        found => found,
+    };
+    mounted
+        .map_err(|e| format!("cannot read the mount table: {e}"))?
+        .ok_or_else(|| format!("{shown} is not a mount point: `findmnt` lists them"))
+}
+
 /// The one mount of QuayFS that there is.
 pub fn only_mount(code: u8) -> Result<Entry, Failure> {
     let table = table::read().map_err(|e| Failure::new(code, format_args!("mount table: {e}")))?;

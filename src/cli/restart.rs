@@ -14,12 +14,13 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 
 use super::args;
+use super::asking;
 use super::exit::{FAILED, Failure, say};
 use super::succession;
 use super::supervisor::{HELLO, NOT_SERVED, REPLACE, SERVED};
 use crate::mount::control::{Line, open_program};
 use crate::mount::server::{PATIENCE, ask as ask_mount, read_within, wait_for};
-use crate::mount::table::{self, Entry};
+use crate::mount::table::Entry;
 
 mod managed;
 
@@ -46,14 +47,7 @@ pub fn run(args: &args::Restart) -> Result<(), Failure> {
 
 fn restart(args: &args::Restart) -> Result<(), String> {
     let shown = quayfs_shown::path(&args.mountpoint);
-    let named = table::resolve(&args.mountpoint).map_err(|e| format!("{shown}: {e}"))?;
-    let mounted = match table::mounted_on(&named) {
-        Ok(None) => table::mount_of(&named),
-        found => found,
-    };
-    let entry = mounted
-        .map_err(|e| format!("cannot read the mount table: {e}"))?
-        .ok_or_else(|| format!("{shown} is not a mount point: `findmnt` lists them"))?;
+    let entry = asking::mounted_at(&args.mountpoint)?;
     if !entry.is_fuse() {
         return Err(format!("{shown} is {}, not QuayFS", entry.fstype));
     }

@@ -5,11 +5,12 @@ use quayfs_fs::volume::{Access, Volume, VolumeError};
 use quayfs_options::format_size;
 
 use super::args;
+use super::asking;
 use super::exit::{Failure, MOUNT_FAILED, say, warn};
 use crate::mount::control::Line;
 use crate::mount::server::{Ending, NO_DRAIN, PATIENCE, PROGRESS, Served, Server, ask};
 use crate::mount::superblock::{Elsewhere, Superblock};
-use crate::mount::table::{self, Entry};
+use crate::mount::table::Entry;
 use crate::mount::{AttachError, Place, UnmountMode};
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -74,14 +75,7 @@ pub fn run(target: &Path, how: How) -> Result<(), Failure> {
 fn unmount(target: &Path, how: How) -> Result<(), String> {
     let mode = how.mode;
     let shown = quayfs_shown::path(target);
-    let named = table::resolve(target).map_err(|e| format!("{shown}: {e}"))?;
-    let mounted = match table::mounted_on(&named) {
-        Ok(None) => table::mount_of(&named),
-        found => found,
-    };
-    let entry = mounted
-        .map_err(|e| format!("cannot read the mount table: {e}"))?
-        .ok_or_else(|| format!("{shown} is not a mount point: `findmnt` lists them"))?;
+    let entry = asking::mounted_at(target)?;
     let target = entry.target.clone();
     let place = Place::find(&target).map_err(|e| format!("{shown}: {e}"))?;
     let served = Served::find(&entry, mode);
