@@ -4,6 +4,7 @@
 mod advice;
 mod args;
 mod asking;
+mod at_rest;
 mod confine;
 mod daemon;
 mod doctor;

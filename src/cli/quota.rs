@@ -2,10 +2,11 @@
 
 use quayfs_fs::volume::{Access, Volume};
 use quayfs_fs::{Caller, Fs, Quota, SetQuota, Subject};
-use quayfs_options::{MountOptions, format_size};
+use quayfs_options::format_size;
 
 use super::args;
 use super::asking;
+use super::at_rest;
 use super::exit::{FAILED, Failure, say, say_json};
 use super::unopened::{unopened, unreached};
 use crate::mount::{self, table};
@@ -87,11 +88,7 @@ impl Keeper {
             false => Access::ReadOnly,
         };
         let volume = Volume::open(&path, access, Duration::ZERO).map_err(unopened(FAILED))?;
-        let options = MountOptions {
-            read_only: !change,
-            ..MountOptions::default()
-        };
-        let fs = Fs::mount(volume, &options).map_err(Failure::with(FAILED))?;
+        let fs = at_rest::recover(volume).map_err(Failure::with(FAILED))?;
         Ok(Self::Here(fs))
     }
 

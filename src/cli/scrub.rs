@@ -3,11 +3,12 @@
 use quayfs_fs::Fs;
 use quayfs_fs::scrub::{Command, Finding, Options, Report, State, Status};
 use quayfs_fs::volume::{Access, Volume};
-use quayfs_options::{MountOptions, format_size};
+use quayfs_options::format_size;
 use quayfs_shown::progress::{Meter, Unit};
 
 use super::args;
 use super::asking;
+use super::at_rest;
 use super::exit::{FAILED, Failure, OK, SCRUB_DAMAGE, say, say_json};
 use super::progress::Progress;
 use super::unopened::{unopened, unreached};
@@ -60,7 +61,7 @@ fn start(target: &Path, options: Options) -> Result<Worker, Failure> {
     let path = table::resolve(target).map_err(|e| unreached(FAILED, target, &e))?;
     let entry = table::mount_for(&path).map_err(|e| failed(format!("mount table: {e}")))?;
     let Some(entry) = entry else {
-        return Ok(Worker::Here(at_rest(&path, options)?));
+        return Ok(Worker::Here(begin_here(&path, options)?));
     };
     asking::expect_answers(&entry, FAILED)?;
     let mnt = entry.target;
@@ -81,7 +82,7 @@ fn start(target: &Path, options: Options) -> Result<Worker, Failure> {
                 )));
             }
             let volume = status["volume"].as_str().unwrap_or_default();
-            Ok(Worker::Here(at_rest(Path::new(volume), options)?))
+            Ok(Worker::Here(begin_here(Path::new(volume), options)?))
         }
         Err(e) => Err(failed(refused(&mnt, e))),
     }
@@ -105,13 +106,9 @@ fn refused(mnt: &Path, e: Errno) -> String {
     }
 }
 
-fn at_rest(path: &Path, options: Options) -> Result<Arc<Fs>, Failure> {
+fn begin_here(path: &Path, options: Options) -> Result<Arc<Fs>, Failure> {
     let volume = Volume::open(path, Access::ReadOnly, Duration::ZERO).map_err(unopened(FAILED))?;
-    let read_only = MountOptions {
-        read_only: true,
-        ..MountOptions::default()
-    };
-    let fs = Fs::mount(volume, &read_only).map_err(|e| {
+    let fs = at_rest::recover(volume).map_err(|e| {
         let shown = quayfs_shown::path(path);
         Failure::new(FAILED, format!("{e}; `quayfs fsck {shown}` says more"))
     })?;
