@@ -7,16 +7,28 @@ use crate::mount::server;
 use crate::mount::table::{self, Entry};
 use rustix::io::Errno;
 use serde_json::Value;
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The mount that a path means: a mount point, or a volume that is mounted. Failures have the exit code `code`.
-pub fn mount_at(target: &Path, code: u8) -> Result<Entry, Failure> {
+/// A path as the mount table has it, and the mount that it means, if it does: a mount point, or a volume that is mounted.
+/// Failures have the exit code `code`.
+pub fn find(target: &Path, code: u8) -> Result<(PathBuf, Option<Entry>), Failure> {
     let path = table::resolve(target).map_err(|e| unreached(code, target, &e))?;
+    let entry = table::mount_for(&path).map_err(mount_table(code))?;
+    Ok((path, entry))
+}
+
+/// As [`find`], where there is to be a mount.
+pub fn mount_at(target: &Path, code: u8) -> Result<Entry, Failure> {
+    let (path, entry) = find(target, code)?;
     let shown = quayfs_shown::path(&path);
-    table::mount_for(&path)
-        .map_err(|e| Failure::new(code, format_args!("mount table: {e}")))?
-        .ok_or_else(|| Failure::new(code, format_args!("{shown} is not mounted")))
+    entry.ok_or_else(|| Failure::new(code, format_args!("{shown} is not mounted")))
+}
+
+/// Adapter for `map_err`: the mount table cannot be read.
+pub fn mount_table(code: u8) -> impl FnOnce(io::Error) -> Failure {
+    move |e| Failure::new(code, format_args!("mount table: {e}"))
 }
 
 /// The mount on a path, of whatever type, or else the newest one of the volume there; why there is none.
@@ -34,7 +46,7 @@ pub fn mounted_at(target: &Path) -> Result<Entry, String> {
 
 /// The one mount of QuayFS that there is.
 pub fn only_mount(code: u8) -> Result<Entry, Failure> {
-    let table = table::read().map_err(|e| Failure::new(code, format_args!("mount table: {e}")))?;
+    let table = table::read().map_err(mount_table(code))?;
     let mut ours: Vec<Entry> = table.into_iter().filter(Entry::is_quayfs).collect();
     ours.sort_by(|a, b| a.device.cmp(&b.device));
     ours.dedup_by(|a, b| a.device == b.device);

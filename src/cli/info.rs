@@ -8,7 +8,7 @@ use super::args;
 use super::asking::{self, Heard};
 use super::exit::{FAILED, Failure, say, say_json};
 use super::units::date;
-use super::unopened::{unopened, unreached};
+use super::unopened::unopened;
 use super::unserved::{self, Unserved};
 use crate::mount::server::PATIENCE;
 use crate::mount::table::{self, Entry};
@@ -30,11 +30,10 @@ pub fn run(args: &args::Info) -> Result<(), Failure> {
 }
 
 fn facts(target: &Path) -> Result<(Value, Option<Failure>), Failure> {
-    let failed = |e| Failure::new(FAILED, format_args!("mount table: {e}"));
-    let path = table::resolve(target).map_err(|e| unreached(FAILED, target, &e))?;
-    if let Some(entry) = table::mount_for(&path).map_err(failed)? {
+    let (path, entry) = asking::find(target, FAILED)?;
+    if let Some(entry) = entry {
         // Another file system may be mounted on top.
-        let top = table::mounted_on(&entry.target).map_err(failed)?;
+        let top = table::mounted_on(&entry.target).map_err(asking::mount_table(FAILED))?;
         if top.is_some_and(|top| top.device == entry.device) {
             return of_mount(&entry);
         }

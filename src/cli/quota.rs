@@ -8,8 +8,8 @@ use super::args;
 use super::asking;
 use super::at_rest;
 use super::exit::{FAILED, Failure, say, say_json};
-use super::unopened::{unopened, unreached};
-use crate::mount::{self, table};
+use super::unopened::unopened;
+use crate::mount;
 use nix::unistd::{Gid, Group, Uid, User};
 use rustix::io::Errno;
 use serde::Serialize;
@@ -76,9 +76,7 @@ pub fn run(args: &args::Quota) -> Result<(), Failure> {
 
 impl Keeper {
     fn of(target: &Path, change: bool) -> Result<Self, Failure> {
-        let failed = |why: String| Failure::new(FAILED, why);
-        let path = table::resolve(target).map_err(|e| unreached(FAILED, target, &e))?;
-        let entry = table::mount_for(&path).map_err(|e| failed(format!("mount table: {e}")))?;
+        let (path, entry) = asking::find(target, FAILED)?;
         if let Some(entry) = entry {
             asking::expect_answers(&entry, FAILED)?;
             return Ok(Self::Daemon(entry.target));

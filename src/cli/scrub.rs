@@ -11,8 +11,8 @@ use super::asking;
 use super::at_rest;
 use super::exit::{FAILED, Failure, OK, SCRUB_DAMAGE, say, say_json};
 use super::progress::Progress;
-use super::unopened::{unopened, unreached};
-use crate::mount::{self, table};
+use super::unopened::unopened;
+use crate::mount;
 use rustix::io::Errno;
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -58,8 +58,7 @@ pub fn run(args: &args::Scrub) -> Result<u8, Failure> {
 
 fn start(target: &Path, options: Options) -> Result<Worker, Failure> {
     let failed = |why: String| Failure::new(FAILED, why);
-    let path = table::resolve(target).map_err(|e| unreached(FAILED, target, &e))?;
-    let entry = table::mount_for(&path).map_err(|e| failed(format!("mount table: {e}")))?;
+    let (path, entry) = asking::find(target, FAILED)?;
     let Some(entry) = entry else {
         return Ok(Worker::Here(begin_here(&path, options)?));
     };

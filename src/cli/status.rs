@@ -12,7 +12,7 @@ use super::args;
 use super::asking::{self, Heard};
 use super::draining;
 use super::exit::{Failure, STATUS_UNKNOWN, say, say_json, warn};
-use super::unopened::{unopened, unreached};
+use super::unopened::unopened;
 use crate::mount::table::{self, Entry};
 pub use report::Daemon;
 use report::Report;
@@ -54,14 +54,6 @@ pub fn run(args: &args::Status) -> Result<u8, Failure> {
     Ok(worst.code())
 }
 
-fn unknown(why: impl std::fmt::Display) -> Failure {
-    Failure::new(STATUS_UNKNOWN, why)
-}
-
-fn mount_table(e: std::io::Error) -> Failure {
-    unknown(format_args!("mount table: {e}"))
-}
-
 /// What is mounted, and what is being closed.
 fn all() -> Result<Vec<Report>, Failure> {
     let mut volumes = all_mounted()?;
@@ -79,7 +71,7 @@ fn all() -> Result<Vec<Report>, Failure> {
 fn all_mounted() -> Result<Vec<Report>, Failure> {
     let mut seen = BTreeSet::new();
     let mut volumes = Vec::new();
-    let entries = table::read().map_err(mount_table)?;
+    let entries = table::read().map_err(asking::mount_table(STATUS_UNKNOWN))?;
     for entry in entries.into_iter().filter(Entry::is_quayfs) {
         if !seen.insert(entry.device.clone()) {
             continue;
@@ -93,8 +85,8 @@ fn all_mounted() -> Result<Vec<Report>, Failure> {
 }
 
 fn of_target(target: &Path) -> Result<Report, Failure> {
-    let path = table::resolve(target).map_err(|e| unreached(STATUS_UNKNOWN, target, &e))?;
-    match table::mount_for(&path).map_err(mount_table)? {
+    let (path, entry) = asking::find(target, STATUS_UNKNOWN)?;
+    match entry {
         Some(entry) => of_mount(&entry),
         None => {
             let volume = glance(&path).map_err(unopened(STATUS_UNKNOWN))?;
