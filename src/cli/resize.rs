@@ -1,5 +1,7 @@
 //! `quayfs resize`: a data device of another length.
 
+use std::sync::Arc;
+
 use quayfs_layout::BLOCK;
 use quayfs_layout::geometry::Geometry;
 use quayfs_options::format_size;
@@ -7,14 +9,18 @@ use quayfs_resize::{ResizeError, Resized, resize};
 
 use super::args;
 use super::exit::{FAILED, Failure, say};
+use super::progress::Progress;
 use super::unopened::{unopened, unreached};
 use crate::mount::table;
 
 /// Resizes, and says what has become of the volume.
 pub fn run(args: &args::Resize) -> Result<(), Failure> {
     let path = table::resolve(&args.volume).map_err(|e| unreached(FAILED, &args.volume, &e))?;
-    // Where progress could be shown.
-    let resized = resize(&path, args.data, &mut |_| ()).map_err(|failed| match failed {
+    let meter = Arc::default();
+    let shown = Progress::of(&meter, args.quiet);
+    let resized = resize(&path, args.data, &meter);
+    drop(shown);
+    let resized = resized.map_err(|failed| match failed {
         ResizeError::Volume(e) => unopened(FAILED)(e),
         other => Failure::new(FAILED, other),
     })?;

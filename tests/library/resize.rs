@@ -19,6 +19,7 @@ use quayfs_oracle::rng::bytes;
 use quayfs_oracle::{Media, Shape, options};
 use quayfs_pmem::{Backend, Region};
 use quayfs_resize::{in_use, resize_volume};
+use quayfs_shown::progress::Meter;
 
 const ME: Caller = Caller {
     uid: 0,
@@ -133,7 +134,7 @@ fn blocks(media: &Media) -> u64 {
 
 fn resized(media: &Media, blocks: u64) {
     let mut volume: Volume = media.volume();
-    resize_volume(&mut volume, blocks, &mut |_| ()).unwrap();
+    resize_volume(&mut volume, blocks, &Meter::default()).unwrap();
     assert_eq!(volume.config().geometry.data_blocks, blocks);
 }
 
@@ -214,6 +215,23 @@ fn bitmaps_of_many_blocks_have_ids_of_their_own() {
     assert_eq!(tree(&media, mode), files);
 }
 
+/// Each part of the work says how much it is, and comes to its end.
+#[test]
+fn how_far_it_is_is_told() {
+    let (mode, backend) = MODES[0];
+    let media = volume(geometry(), mode, backend, 10_000);
+    let meter = Meter::default();
+    assert_eq!(meter.look(), None);
+    let mut volume = media.volume();
+    resize_volume(&mut volume, geometry().data_blocks - 300, &meter).unwrap();
+    let look = meter.look().unwrap();
+    // Page table, blocks that move, slot headers.
+    assert_eq!((look.number, look.what.as_str()), (3, "slot headers"));
+    let g = volume.config().geometry;
+    let headers = g.slots_per_buffer * g.buffers * 64;
+    assert_eq!((look.done, look.total), (headers, headers));
+}
+
 #[test]
 fn what_is_in_use_is_not_cut_off() {
     let (mode, backend) = MODES[0];
@@ -221,7 +239,7 @@ fn what_is_in_use_is_not_cut_off() {
     let used = in_use(&media.volume()).unwrap();
     let least = geometry().bounds(&used).least;
     let mut volume = media.volume();
-    let refused = resize_volume(&mut volume, least - 1, &mut |_| ());
+    let refused = resize_volume(&mut volume, least - 1, &Meter::default());
     assert!(
         refused
             .unwrap_err()
@@ -229,7 +247,7 @@ fn what_is_in_use_is_not_cut_off() {
             .contains("blocks are in use")
     );
     let most = geometry().bounds(&used).most;
-    let refused = resize_volume(&mut volume, most + 1, &mut |_| ());
+    let refused = resize_volume(&mut volume, most + 1, &Meter::default());
     assert!(refused.unwrap_err().to_string().contains("--pmem-size"));
     media.fsck().unwrap();
 }

@@ -17,6 +17,7 @@ mod table;
 mod used;
 
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use quayfs_fs::recovery::{MountError, batch_log, journal_geometry};
@@ -29,11 +30,14 @@ use quayfs_layout::geometry::{Geometry, InUse, NoRoom};
 use quayfs_layout::jsb::{EpochWord, WordKind};
 use quayfs_layout::slot::{SLOT_HEADER_BYTES, blank_header};
 use quayfs_pmem::PmemError;
+use quayfs_shown::progress::{Meter, Unit};
 
 pub use used::in_use;
 
 const B: u64 = BLOCK as u64;
 
+/// How often to look how much is left to drain.
+const LOOK: Duration = Duration::from_millis(200);
 /// Slot headers written at a time.
 const HEADERS: u64 = 1024;
 
@@ -123,19 +127,14 @@ pub struct Resized {
 }
 
 /// Gives the data device of the volume at a path another length. What its last mount has left is brought to an end first. A
-/// file is made longer before and shorter after; a device is as long as it is. `progress` is told what is being done.
+/// file is made longer before and shorter after; a device is as long as it is. The meter is told how far it is.
 /// Durable when it returns.
 ///
 /// # Errors
 /// [`ResizeError`]; the volume is as it was then, or, after the failure of a medium, perhaps as it was to be.
-pub fn resize(
-    path: &Path,
-    wanted: Wanted,
-    progress: &mut dyn FnMut(&str),
-) -> Result<Resized, ResizeError> {
+pub fn resize(path: &Path, wanted: Wanted, meter: &Meter) -> Result<Resized, ResizeError> {
     let place = locate(path)?;
-    progress("closing the volume");
-    let volume = opened_closed(path)?;
+    let volume = opened_closed(path, meter)?;
     let before = volume.config().geometry;
     let changes = volume.config().changes;
     let there = volume.device().blocks();
@@ -153,7 +152,7 @@ pub fn resize(
                 want: blocks * B,
             });
         }
-        progress("making the file longer");
+        meter.begin("making the file longer", 0, Unit::Bytes);
         medium::set_len(&place, blocks * B)?;
     }
     // The device knows its length from when it was opened.
@@ -162,7 +161,7 @@ pub fn resize(
     if volume.config().changes != changes || !is_closed(&volume)? {
         return Err(ResizeError::Changed);
     }
-    resize_volume(&mut volume, blocks, progress)?;
+    resize_volume(&mut volume, blocks, meter)?;
     shorten(&place, &volume)?;
     Ok(Resized {
         before,
@@ -180,18 +179,38 @@ fn shorten(place: &Place, volume: &Volume) -> Result<(), ResizeError> {
 }
 
 /// The volume, with nothing in its journal.
-fn opened_closed(path: &Path) -> Result<Volume, ResizeError> {
+fn opened_closed(path: &Path, meter: &Meter) -> Result<Volume, ResizeError> {
     let open = || Volume::open(path, Access::ReadWrite, Duration::ZERO);
     let volume = open()?;
     if is_closed(&volume)? {
         return Ok(volume);
     }
-    Fs::mount_quiet(volume, &MountOptions::default())?.shutdown()?;
+    let fs = Fs::mount_quiet(volume, &MountOptions::default())?;
+    closing(&fs, meter)?;
+    drop(fs);
     let volume = open()?;
     match is_closed(&volume)? {
         true => Ok(volume),
         false => Err(ResizeError::Changed),
     }
+}
+
+/// Closes a volume, and tells how much of what is staged is left to do.
+fn closing(fs: &Fs, meter: &Meter) -> Result<(), ResizeError> {
+    let left = || fs.e.left_to_drain() * B;
+    let all = left();
+    meter.begin("draining", all, Unit::Bytes);
+    let (ended, watched) = channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            while watched.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+                meter.set(all.saturating_sub(left()), all);
+            }
+        });
+        let closed = fs.shutdown();
+        drop(ended);
+        Ok(closed?)
+    })
 }
 
 fn is_closed(volume: &Volume) -> Result<bool, ResizeError> {
@@ -234,16 +253,12 @@ fn steps(volume: &Volume, blocks: u64) -> Result<(Vec<Geometry>, InUse), ResizeE
 ///
 /// # Panics
 /// If it was not closed, or the device is not long enough.
-pub fn resize_volume(
-    volume: &mut Volume,
-    blocks: u64,
-    progress: &mut dyn FnMut(&str),
-) -> Result<(), ResizeError> {
+pub fn resize_volume(volume: &mut Volume, blocks: u64, meter: &Meter) -> Result<(), ResizeError> {
     assert!(is_closed(volume)?, "nothing is in the journal");
     let (steps, used) = steps(volume, blocks)?;
     for to in steps {
         assert!(to.data_blocks <= volume.device().blocks(), "long enough");
-        step(volume, &to, &used, progress)?;
+        step(volume, &to, &used, meter)?;
     }
     Ok(())
 }
@@ -253,19 +268,16 @@ fn step(
     volume: &mut Volume,
     to: &Geometry,
     used: &InUse,
-    progress: &mut dyn FnMut(&str),
+    meter: &Meter,
 ) -> Result<(), ResizeError> {
     let from = volume.config().geometry;
     if to.blocks != from.blocks {
-        progress("page table");
-        table::write(volume, to, used)?;
+        table::write(volume, to, used, meter)?;
     }
     if to.nat_off != from.nat_off {
-        progress("node address table");
-        nodes::write(volume, to)?;
+        nodes::write(volume, to, meter)?;
     }
-    progress("slots");
-    write_headers(volume, to);
+    write_headers(volume, to, meter);
     // Batches of earlier mounts name places where something else is from now on. None of them counts any more.
     if let Some(log) = batch_log(&from, volume.config().salt()) {
         volume.region().format_batches(&log)?;
@@ -279,8 +291,10 @@ fn step(
 }
 
 /// Headers of slots that hold nothing.
-fn write_headers(volume: &Volume, to: &Geometry) {
+fn write_headers(volume: &Volume, to: &Geometry, meter: &Meter) {
     let salt = volume.config().salt();
+    let all = to.buffers * to.slots_per_buffer * SLOT_HEADER_BYTES as u64;
+    meter.begin("slot headers", all, Unit::Bytes);
     for buffer in 0..to.buffers {
         for first in (0..to.slots_per_buffer).step_by(HEADERS as usize) {
             let n = HEADERS.min(to.slots_per_buffer - first);
@@ -289,6 +303,7 @@ fn write_headers(volume: &Volume, to: &Geometry) {
                 .collect();
             let at = (buffer * to.slots_per_buffer + first) * SLOT_HEADER_BYTES as u64;
             volume.region().write_nt(to.slot_hdr_off + at, &headers);
+            meter.add(headers.len() as u64);
         }
     }
 }

@@ -4,6 +4,7 @@
 use quayfs_fs::volume::Volume;
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::{BLOCK, bytes, node};
+use quayfs_shown::progress::{Meter, Unit};
 
 use crate::ResizeError;
 use crate::used::{has_inode, home, page};
@@ -19,7 +20,7 @@ const NONE: u64 = u64::MAX;
 ///
 /// # Errors
 /// [`ResizeError::Damaged`].
-pub(super) fn write(volume: &Volume, to: &Geometry) -> Result<(), ResizeError> {
+pub(super) fn write(volume: &Volume, to: &Geometry, meter: &Meter) -> Result<(), ResizeError> {
     let from = volume.config().geometry;
     let (region, salt) = (volume.region(), volume.config().salt());
     let taken = (to.node_off - from.node_off) / BLOCK as u64;
@@ -71,12 +72,13 @@ pub(super) fn write(volume: &Volume, to: &Geometry) -> Result<(), ResizeError> {
         *at = place()?;
         region.write_nt(from.node_page(*at), &content);
     }
-    write_entries(volume, to, &pages, taken);
+    write_entries(volume, to, (&pages, taken), meter);
     Ok(())
 }
 
 /// The entries, whose pages are numbered from the new start of the area.
-fn write_entries(volume: &Volume, to: &Geometry, pages: &[u64], taken: u64) {
+fn write_entries(volume: &Volume, to: &Geometry, (pages, taken): (&[u64], u64), meter: &Meter) {
+    meter.begin("node address table", to.nat_entries * 8, Unit::Bytes);
     let salt = volume.config().salt();
     for first in (0..to.nat_entries).step_by(PIECE as usize) {
         let end = (first + PIECE).min(to.nat_entries);
@@ -89,5 +91,6 @@ fn write_entries(volume: &Volume, to: &Geometry, pages: &[u64], taken: u64) {
             out.extend_from_slice(&word.to_le_bytes());
         }
         volume.region().write_nt(to.nat_off + first * 8, &out);
+        meter.add(out.len() as u64);
     }
 }

@@ -5,6 +5,7 @@ use quayfs_fs::volume::Volume;
 use quayfs_layout::BLOCK;
 use quayfs_layout::geometry::{Geometry, InUse};
 use quayfs_layout::l2p::{BlockState, CRC_BYTES, ENTRY_BYTES, Entry};
+use quayfs_shown::progress::{Meter, Unit};
 
 use crate::ResizeError;
 
@@ -24,7 +25,17 @@ struct Move {
 ///
 /// # Errors
 /// [`ResizeError::Damaged`], [`ResizeError::Device`].
-pub(super) fn write(volume: &Volume, to: &Geometry, used: &InUse) -> Result<(), ResizeError> {
+pub(super) fn write(
+    volume: &Volume,
+    to: &Geometry,
+    used: &InUse,
+    meter: &Meter,
+) -> Result<(), ResizeError> {
+    meter.begin(
+        "page table",
+        to.blocks * (ENTRY_BYTES + CRC_BYTES),
+        Unit::Bytes,
+    );
     let from = volume.config().geometry;
     let (region, salt) = (volume.region(), volume.config().salt());
     let mut free = behind(volume, to)?.into_iter();
@@ -64,8 +75,9 @@ pub(super) fn write(volume: &Volume, to: &Geometry, used: &InUse) -> Result<(), 
         }
         region.write_nt(to.l2p_map_off + first * ENTRY_BYTES, &entries);
         region.write_nt(to.l2p_crc_off + first * CRC_BYTES, &crcs);
+        meter.add((entries.len() + crcs.len()) as u64);
     }
-    carry_out(volume.device().as_ref(), from.data_start, &moves)
+    carry_out(volume.device().as_ref(), from.data_start, &moves, meter)
 }
 
 fn decoded(word: &[u8], lbn: u64, salt: u64) -> Result<Entry, ResizeError> {
@@ -94,10 +106,16 @@ fn behind(volume: &Volume, to: &Geometry) -> Result<Vec<u64>, ResizeError> {
 }
 
 /// Copies blocks of the device and makes the copies durable.
-fn carry_out(device: &dyn BlockDevice, start: u64, moves: &[Move]) -> Result<(), ResizeError> {
+fn carry_out(
+    device: &dyn BlockDevice,
+    start: u64,
+    moves: &[Move],
+    meter: &Meter,
+) -> Result<(), ResizeError> {
     if moves.is_empty() {
         return Ok(());
     }
+    meter.begin("moving blocks", (moves.len() * BLOCK) as u64, Unit::Bytes);
     let mut content = vec![0; MOVES * BLOCK];
     for some in moves.chunks(MOVES) {
         let content = &mut content[..some.len() * BLOCK];
@@ -120,6 +138,7 @@ fn carry_out(device: &dyn BlockDevice, start: u64, moves: &[Move]) -> Result<(),
             })
             .collect();
         device.write_many(&writes).map_err(ResizeError::Device)?;
+        meter.add(content.len() as u64);
     }
     device.flush().map_err(ResizeError::Device)
 }

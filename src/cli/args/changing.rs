@@ -134,6 +134,9 @@ pub struct Resize {
     /// what is behind the region.
     #[arg(long, value_name = "SIZE|max", value_parser = parse_wanted)]
     pub data: Wanted,
+    /// Do not show how far it is.
+    #[arg(short, long)]
+    pub quiet: bool,
 }
 
 fn parse_wanted(text: &str) -> Result<Wanted, String> {
