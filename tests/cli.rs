@@ -635,6 +635,15 @@ fn a_volume_in_one_file_gets_more_and_less_room() {
 
 #[test]
 fn what_a_dead_daemon_left_is_closed_before_a_resize() {
+    closed_before_a_resize(|fs| fs.abandon());
+}
+
+#[test]
+fn what_was_left_staged_is_drained_before_a_resize() {
+    closed_before_a_resize(|fs| assert_eq!(fs.shutdown_leaving_staged(), Ok(true)));
+}
+
+fn closed_before_a_resize(end: impl FnOnce(&Fs)) {
     let scene = Scene::new();
     let vol = scene.vol();
     let volume = Volume::open(&vol, Access::ReadWrite, Duration::ZERO).unwrap();
@@ -643,7 +652,7 @@ fn what_a_dead_daemon_left_is_closed_before_a_resize() {
     let file = fs.mknod(me, ROOT, b"file", 0o100_600, 0).unwrap().ino;
     fs.write(file, 0, &[7; 9000], true).unwrap();
     fs.fsync(file).unwrap();
-    fs.abandon();
+    end(&fs);
     drop(fs);
     let vol = vol.to_str().unwrap();
     quayfs(["resize", vol, "--data", "150M"]).ok();

@@ -51,6 +51,7 @@ pub mod predecessor;
 pub mod protect;
 pub mod recovery;
 pub mod scrub;
+mod standstill;
 mod status;
 pub mod volume;
 
@@ -82,6 +83,7 @@ pub use ops::quota::{QUOTAS_MAX, Quota, SetQuota};
 pub use ops::rename::RenameFlags;
 pub use ops::statfs::StatFs;
 pub use ops::xattr::{Cause, SetXattr};
+pub use standstill::Resized;
 pub use status::{Latencies, Status, uuid_text};
 
 // What the calls take and return, for those that use nothing else of the crates below.
@@ -112,6 +114,7 @@ pub struct Fs {
     /// The file that its process logs to, for those who ask.
     pub log: OnceLock<PathBuf>,
     ends_with_daemon: OnceLock<String>,
+    successor: standstill::Successor,
     /// Verifies what is at rest, when asked to.
     pub scrub: Scrubber,
 }
@@ -173,6 +176,7 @@ impl Fs {
             began: Instant::now(),
             log: OnceLock::new(),
             ends_with_daemon: OnceLock::new(),
+            successor: standstill::Successor::default(),
             scrub: Scrubber::default(),
         });
         if !options.read_only {

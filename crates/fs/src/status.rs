@@ -12,6 +12,7 @@ use quayfs_store::error::{FsError, Result};
 use quayfs_store::metrics::Snapshot;
 
 use crate::scrub;
+use crate::standstill::Resized;
 use crate::{Asker, Fs};
 
 /// Bytes of findings in one answer; with what is around them below 64 KiB.
@@ -58,6 +59,8 @@ pub struct Status {
     pub last_death: Option<String>,
     /// How long no request was answered then, in milliseconds.
     pub last_pause_ms: Option<u64>,
+    /// What became of another size that this daemon was to give the volume before it began to serve.
+    pub last_resize: Option<Resized>,
     /// All options in effect.
     pub options: String,
     /// Those that the volume keeps, which hold where the mount did not say otherwise.
@@ -182,6 +185,7 @@ impl Fs {
             replaced: before.map_or(0, |b| b.replaced),
             last_death: before.map(|b| b.cause.clone()),
             last_pause_ms: pause.map(|p| p.as_millis() as u64),
+            last_resize: self.last_resize().cloned(),
             options: e.options.to_string(),
             stored_options: e.config.options(),
             read_only: e.is_read_only(),

@@ -181,10 +181,18 @@ impl Journal {
     /// # Errors
     /// [`JournalError::Geometry`]; [`JournalError::Superblock`] if one of the words is damaged.
     pub fn is_closed(region: &Region, geo: &JournalGeometry) -> Result<bool, JournalError> {
+        Ok(Self::closed(region, geo)?.is_clean())
+    }
+
+    /// How the volume was closed by its last life. Looks at two words.
+    ///
+    /// # Errors
+    /// As of [`Journal::is_closed`].
+    pub fn closed(region: &Region, geo: &JournalGeometry) -> Result<Closed, JournalError> {
         geo.check(region.len())?;
         let jsb = Superblock { region, geo };
         let epoch = jsb.load_epoch()?.epoch;
-        Ok(Closed::of(jsb.load(WordKind::Clean)?, epoch).is_clean())
+        Ok(Closed::of(jsb.load(WordKind::Clean)?, epoch))
     }
 }
 

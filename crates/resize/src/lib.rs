@@ -6,38 +6,36 @@
 //!
 //! | module | does |
 //! |---|---|
+//! | `close` | nothing is in the journal afterwards, whether a mount has ended or goes on |
 //! | `used` | what is in use of a volume that was closed |
 //! | `table` | page table and checksums at their new place, and blocks that would lie behind the end |
 //! | `nodes` | the node address table at its new place, and pages that move |
 //! | `medium` | the file that holds the data |
 
+mod close;
+mod error;
 mod medium;
 mod nodes;
 mod table;
 mod used;
 
-use std::path::{Path, PathBuf};
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Duration;
+use std::io;
+use std::path::Path;
 
-use quayfs_fs::recovery::{MountError, batch_log, journal_geometry};
-use quayfs_fs::volume::{Access, Place, Volume, VolumeError, locate};
-use quayfs_fs::{Fs, FsError, MountOptions};
-use quayfs_journal::{Journal, JournalError};
+use quayfs_fs::recovery::batch_log;
+use quayfs_fs::volume::{Place, Volume, locate};
 use quayfs_layout::BLOCK;
 use quayfs_layout::config::FEATURE_RESIZED;
 use quayfs_layout::geometry::{Geometry, InUse, NoRoom};
-use quayfs_layout::jsb::{EpochWord, WordKind};
 use quayfs_layout::slot::{SLOT_HEADER_BYTES, blank_header};
-use quayfs_pmem::PmemError;
 use quayfs_shown::progress::{Meter, Unit};
 
+pub use close::close_between;
+pub use error::ResizeError;
 pub use used::in_use;
 
 const B: u64 = BLOCK as u64;
 
-/// How often to look how much is left to drain.
-const LOOK: Duration = Duration::from_millis(200);
 /// Slot headers written at a time.
 const HEADERS: u64 = 1024;
 
@@ -50,73 +48,6 @@ pub enum Wanted {
     All,
 }
 
-/// Why a volume does not have another size. Prints as one line that says what to do.
-#[derive(Debug, thiserror::Error)]
-pub enum ResizeError {
-    /// It cannot be opened.
-    #[error(transparent)]
-    Volume(#[from] VolumeError),
-    /// What its last mount has left cannot be brought to an end.
-    #[error("{0}")]
-    Mount(#[from] MountError),
-    /// The same, later.
-    #[error("{0}")]
-    Close(#[from] FsError),
-    /// The journal cannot be read.
-    #[error("journal: {0}")]
-    Journal(#[from] JournalError),
-    /// The region fails.
-    #[error(transparent)]
-    Pmem(#[from] PmemError),
-    /// The data device fails.
-    #[error("data device: {0}")]
-    Device(std::io::Error),
-    /// The file that holds the data cannot be made longer or shorter.
-    #[error("{}: {source}", path.display())]
-    Medium {
-        /// The file.
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
-    /// Something of it is damaged.
-    #[error("{0} is damaged: `quayfs fsck --repair` first")]
-    Damaged(String),
-    /// The volume has changed meanwhile.
-    #[error("another process has used the volume meanwhile: try again")]
-    Changed,
-    /// The device is not long enough.
-    #[error(
-        "the device has room for {have} bytes of data, {want} were asked for: make the device larger first, as with lvextend"
-    )]
-    Short {
-        /// What it has.
-        have: u64,
-        /// What was asked for.
-        want: u64,
-    },
-    /// Less than is in use.
-    #[error(
-        "{want} bytes are too few: blocks are in use up to where {least} bytes end; for less, make a smaller volume and copy the files"
-    )]
-    TooSmall {
-        /// What was asked for.
-        want: u64,
-        /// What can be had.
-        least: u64,
-    },
-    /// More than the region has room for.
-    #[error(
-        "{want} bytes are too many: the region has room for the page table of {most} bytes; for more, make a volume with a larger region (`quayfs mkfs --pmem-size`) and copy the files"
-    )]
-    TooLarge {
-        /// What was asked for.
-        want: u64,
-        /// What can be had.
-        most: u64,
-    },
-}
-
 /// What has become of a volume.
 #[derive(Clone, Copy, Debug)]
 pub struct Resized {
@@ -126,6 +57,44 @@ pub struct Resized {
     pub after: Geometry,
 }
 
+/// How a volume is resized.
+#[derive(Clone, Copy)]
+pub struct How<'a> {
+    /// Is told how far it is.
+    pub meter: &'a Meter,
+    /// Does what reads the media, with fewer rights than the caller has.
+    pub confined: &'a (dyn Fn(&mut (dyn FnMut() + Send)) -> io::Result<()> + Sync),
+}
+
+impl std::fmt::Debug for How<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("How")
+    }
+}
+
+impl How<'_> {
+    /// With all rights.
+    pub fn freely(meter: &Meter) -> How<'_> {
+        How {
+            meter,
+            confined: &|work| {
+                work();
+                Ok(())
+            },
+        }
+    }
+
+    fn confined<T: Send>(
+        &self,
+        work: impl FnOnce() -> Result<T, ResizeError> + Send,
+    ) -> Result<T, ResizeError> {
+        let (mut work, mut done) = (Some(work), None);
+        (self.confined)(&mut || done = work.take().map(|work| work()))
+            .map_err(ResizeError::Thread)?;
+        done.unwrap_or(Err(ResizeError::Changed))
+    }
+}
+
 /// Gives the data device of the volume at a path another length. What its last mount has left is brought to an end first. A
 /// file is made longer before and shorter after; a device is as long as it is. The meter is told how far it is.
 /// Durable when it returns.
@@ -133,8 +102,17 @@ pub struct Resized {
 /// # Errors
 /// [`ResizeError`]; the volume is as it was then, or, after the failure of a medium, perhaps as it was to be.
 pub fn resize(path: &Path, wanted: Wanted, meter: &Meter) -> Result<Resized, ResizeError> {
+    close::close(path, meter)?;
+    resize_closed(path, wanted, How::freely(meter))
+}
+
+/// [`resize`] of a volume that was closed.
+///
+/// # Errors
+/// The same; [`ResizeError::Changed`] if it was not closed.
+pub fn resize_closed(path: &Path, wanted: Wanted, how: How<'_>) -> Result<Resized, ResizeError> {
     let place = locate(path)?;
-    let volume = opened_closed(path, meter)?;
+    let volume = close::opened_closed(path)?;
     let before = volume.config().geometry;
     let changes = volume.config().changes;
     let there = volume.device().blocks();
@@ -143,25 +121,24 @@ pub fn resize(path: &Path, wanted: Wanted, meter: &Meter) -> Result<Resized, Res
         Wanted::All => there,
     };
     // Before a file is made longer for nothing.
-    steps(&volume, blocks)?;
-    let grown = blocks > there;
-    if grown {
+    how.confined(|| steps(&volume, blocks))?;
+    if blocks > there {
         if !medium::is_file(&place)? {
             return Err(ResizeError::Short {
                 have: there * B,
                 want: blocks * B,
             });
         }
-        meter.begin("making the file longer", 0, Unit::Bytes);
+        how.meter.begin("making the file longer", 0, Unit::Bytes);
         medium::set_len(&place, blocks * B)?;
     }
     // The device knows its length from when it was opened.
     drop(volume);
-    let mut volume = Volume::open(path, Access::ReadWrite, Duration::ZERO)?;
-    if volume.config().changes != changes || !is_closed(&volume)? {
+    let mut volume = close::opened_closed(path)?;
+    if volume.config().changes != changes {
         return Err(ResizeError::Changed);
     }
-    resize_volume(&mut volume, blocks, meter)?;
+    how.confined(|| resize_volume(&mut volume, blocks, how.meter))?;
     shorten(&place, &volume)?;
     Ok(Resized {
         before,
@@ -176,51 +153,6 @@ fn shorten(place: &Place, volume: &Volume) -> Result<(), ResizeError> {
         true => medium::set_len(place, blocks * B),
         false => Ok(()),
     }
-}
-
-/// The volume, with nothing in its journal.
-fn opened_closed(path: &Path, meter: &Meter) -> Result<Volume, ResizeError> {
-    let open = || Volume::open(path, Access::ReadWrite, Duration::ZERO);
-    let volume = open()?;
-    if is_closed(&volume)? {
-        return Ok(volume);
-    }
-    let fs = Fs::mount_quiet(volume, &MountOptions::default())?;
-    closing(&fs, meter)?;
-    drop(fs);
-    let volume = open()?;
-    match is_closed(&volume)? {
-        true => Ok(volume),
-        false => Err(ResizeError::Changed),
-    }
-}
-
-/// Closes a volume, and tells how much of what is staged is left to do.
-fn closing(fs: &Fs, meter: &Meter) -> Result<(), ResizeError> {
-    let left = || fs.e.left_to_drain() * B;
-    let all = left();
-    meter.begin("draining", all, Unit::Bytes);
-    let (ended, watched) = channel::<()>();
-    std::thread::scope(|scope| {
-        scope.spawn(move || {
-            while watched.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
-                meter.set(all.saturating_sub(left()), all);
-            }
-        });
-        let closed = fs.shutdown();
-        drop(ended);
-        Ok(closed?)
-    })
-}
-
-fn is_closed(volume: &Volume) -> Result<bool, ResizeError> {
-    let (g, salt) = (&volume.config().geometry, volume.config().salt());
-    let epoch = volume
-        .region()
-        .load_u64(g.jsb_off + WordKind::Epoch.offset());
-    let repairing = EpochWord::decode(epoch, salt).is_some_and(|e| e.repairing);
-    let closed = Journal::is_closed(volume.region(), &journal_geometry(g, salt))?;
-    Ok(closed && !repairing)
 }
 
 /// The geometries on the way to so many blocks, and what is in use.
@@ -254,7 +186,7 @@ fn steps(volume: &Volume, blocks: u64) -> Result<(Vec<Geometry>, InUse), ResizeE
 /// # Panics
 /// If it was not closed, or the device is not long enough.
 pub fn resize_volume(volume: &mut Volume, blocks: u64, meter: &Meter) -> Result<(), ResizeError> {
-    assert!(is_closed(volume)?, "nothing is in the journal");
+    assert!(close::is_closed(volume)?, "nothing is in the journal");
     let (steps, used) = steps(volume, blocks)?;
     for to in steps {
         assert!(to.data_blocks <= volume.device().blocks(), "long enough");

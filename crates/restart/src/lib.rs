@@ -13,6 +13,9 @@
 //! Which open files had something in the memory of the daemon that nothing brings back is noted as well
 //! ([`Requests::note_session`]).
 //!
+//! A daemon can be asked for something that only the next one can do, before it goes on: to give the volume another size
+//! ([`Requests::wish`]).
+//!
 //! The memory is in unnamed files that a third process holds. Nothing of it is needed after a power failure: then the
 //! processes that had asked are gone as well, and what was not durable may be.
 
@@ -20,6 +23,7 @@ mod memory;
 mod postings;
 mod requests;
 mod sessions;
+mod wish;
 
 pub use postings::{Buffer, MOST_RUNS, Postings, ROOM};
 pub use requests::{
@@ -27,3 +31,4 @@ pub use requests::{
     record, without_record,
 };
 pub use sessions::MOST_SESSIONS;
+pub use wish::{MOST_BLOCKS, Medium, Wish};

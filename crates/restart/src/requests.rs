@@ -20,7 +20,7 @@ const KEPT: usize = 4096;
 /// What the memory begins with.
 const MAGIC: u64 = u64::from_le_bytes(*b"quayreq2");
 /// Words of the head: magic, connection, place of the next kept request, whether the mount was shut down, how
-/// its daemons have ended, last number of an open file.
+/// its daemons have ended, last number of an open file, what the next daemon is asked for.
 const HEAD: usize = 16;
 const CONNECTION: usize = 1;
 const NEXT: usize = CONNECTION + CONNECTION_WORDS;
@@ -29,6 +29,7 @@ const DEATHS: usize = NEXT + 2;
 const REPLACED: usize = NEXT + 3;
 const LEFT_AT: usize = NEXT + 4;
 pub(crate) const LAST_NUMBER: usize = NEXT + 5;
+pub(crate) const WISH: usize = NEXT + 6;
 const CONNECTION_WORDS: usize = 8;
 /// Words of a slot: one line.
 const SLOT: usize = 8;

@@ -31,6 +31,9 @@ pub const SCRUB_XATTR: &str = "quayfs.scrub";
 /// Name of the extended attribute by which requests are watched: the first answer has the number to ask with from then
 /// on, behind a dot.
 pub const TRACE_XATTR: &str = "quayfs.trace";
+/// Name of the extended attribute by which the volume is given another size: what is written to it is a wish
+/// (`quayfs_restart::Wish`) that the next daemon fulfils, to which the mount is left at once.
+pub const RESIZE_XATTR: &str = "quayfs.resize";
 /// Extended attribute of the root directory that holds the quotas of projects, and sets limits. Those of users and groups
 /// are in `quayfs.quota.user` and `quayfs.quota.group`.
 pub const QUOTA_XATTR: &str = "quayfs.quota";

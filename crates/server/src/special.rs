@@ -9,7 +9,7 @@ use quayfs_store::error::FsError;
 use crate::convert::list_from;
 use crate::errno::{ToErrno, errno};
 use crate::service::Server;
-use crate::{QUOTA_XATTR, SCRUB_XATTR, STATUS_XATTR, TRACE_XATTR};
+use crate::{QUOTA_XATTR, RESIZE_XATTR, SCRUB_XATTR, STATUS_XATTR, TRACE_XATTR};
 
 fn counted(sum: &quayfs_fuse::Latencies) -> Latencies {
     let last = sum.classes.iter().rposition(|n| *n > 0);
@@ -70,6 +70,10 @@ impl Server {
             let set = serde_json::from_slice(value).map_err(|_| FsError::Invalid);
             let done = set.and_then(|set| self.fs.set_quota(by, set));
             return Some(done.errno());
+        }
+        if name == RESIZE_XATTR.as_bytes() {
+            let requests = self.requests.as_deref();
+            return Some(self.fs.resize_command(by, value, requests).errno());
         }
         (name == SCRUB_XATTR.as_bytes()).then(|| self.fs.scrub_command(by, value).errno())
     }

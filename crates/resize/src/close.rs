@@ -1,0 +1,97 @@
+//! A volume with nothing in its journal, whether its mount has ended or goes on.
+
+use std::path::Path;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use quayfs_fs::recovery::journal_geometry;
+use quayfs_fs::volume::{Access, Volume};
+use quayfs_fs::{Fs, FsError, MountOptions};
+use quayfs_journal::Journal;
+use quayfs_layout::jsb::{Closed, EpochWord, WordKind};
+use quayfs_shown::progress::{Meter, Unit};
+
+use crate::{B, ResizeError};
+
+/// How often to look how much is left to drain.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// Brings to an end what the last mount of a volume has left, which has ended.
+///
+/// # Errors
+/// It cannot be mounted, or its media fail.
+pub(super) fn close(path: &Path, meter: &Meter) -> Result<(), ResizeError> {
+    let volume = open(path)?;
+    if is_closed(&volume)? {
+        return Ok(());
+    }
+    let fs = Fs::mount_quiet(volume, &MountOptions::default())?;
+    telling(&fs, meter, Fs::shutdown)
+}
+
+/// The same of a mount that goes on with the next daemon: what the last one was doing is judged, and files without names
+/// stay. To be called before any request is answered. What is in the media afterwards is all there is: nothing else that the
+/// last daemon has stored is needed any more.
+///
+/// # Errors
+/// It cannot be mounted, or its media fail: what was done until then is as after the death of a daemon.
+pub fn close_between(
+    volume: Volume,
+    options: &MountOptions,
+    meter: &Meter,
+) -> Result<(), ResizeError> {
+    let fs = Fs::mount_to_close(volume, options)?;
+    telling(&fs, meter, Fs::close_keeping_orphans)
+}
+
+/// Closes a volume, and tells how much of what is staged is left to do.
+fn telling(
+    fs: &Fs,
+    meter: &Meter,
+    close: impl FnOnce(&Fs) -> Result<(), FsError>,
+) -> Result<(), ResizeError> {
+    let left = || fs.e.left_to_drain() * B;
+    let all = left();
+    meter.begin("draining", all, Unit::Bytes);
+    let (ended, watched) = channel::<()>();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            while watched.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+                meter.set(all.saturating_sub(left()), all);
+            }
+        });
+        let closed = close(fs);
+        drop(ended);
+        Ok(closed?)
+    })
+}
+
+/// The volume.
+///
+/// # Errors
+/// [`ResizeError::Changed`] if something is in its journal.
+pub(super) fn opened_closed(path: &Path) -> Result<Volume, ResizeError> {
+    let volume = open(path)?;
+    match is_closed(&volume)? {
+        true => Ok(volume),
+        false => Err(ResizeError::Changed),
+    }
+}
+
+fn open(path: &Path) -> Result<Volume, ResizeError> {
+    Ok(Volume::open(path, Access::ReadWrite, Duration::ZERO)?)
+}
+
+/// Whether nothing is in the journal of a volume: no record, and no slot has a block that was left staged.
+///
+/// # Errors
+/// Its superblock cannot be read.
+pub(super) fn is_closed(volume: &Volume) -> Result<bool, ResizeError> {
+    let (g, salt) = (&volume.config().geometry, volume.config().salt());
+    let epoch = volume
+        .region()
+        .load_u64(g.jsb_off + WordKind::Epoch.offset());
+    let repairing = EpochWord::decode(epoch, salt).is_some_and(|e| e.repairing);
+    let closed = Journal::closed(volume.region(), &journal_geometry(g, salt))?;
+    Ok(closed == Closed::Empty && !repairing)
+}

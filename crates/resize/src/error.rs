@@ -1,0 +1,79 @@
+//! Why a volume does not have another size.
+
+use std::path::PathBuf;
+
+use quayfs_fs::FsError;
+use quayfs_fs::recovery::MountError;
+use quayfs_fs::volume::VolumeError;
+use quayfs_journal::JournalError;
+use quayfs_pmem::PmemError;
+
+/// Why a volume does not have another size. Prints as one line that says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum ResizeError {
+    /// It cannot be opened.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+    /// What its last mount has left cannot be brought to an end.
+    #[error("{0}")]
+    Mount(#[from] MountError),
+    /// The same, later.
+    #[error("{0}")]
+    Close(#[from] FsError),
+    /// The journal cannot be read.
+    #[error("journal: {0}")]
+    Journal(#[from] JournalError),
+    /// The region fails.
+    #[error(transparent)]
+    Pmem(#[from] PmemError),
+    /// The data device fails.
+    #[error("data device: {0}")]
+    Device(std::io::Error),
+    /// The file that holds the data cannot be made longer or shorter.
+    #[error("{}: {source}", path.display())]
+    Medium {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// A thread cannot be started.
+    #[error("{0}")]
+    Thread(std::io::Error),
+    /// Something of it is damaged.
+    #[error("{0} is damaged: `quayfs fsck --repair` first")]
+    Damaged(String),
+    /// The volume has changed meanwhile.
+    #[error("another process has used the volume meanwhile: try again")]
+    Changed,
+    /// The device is not long enough.
+    #[error(
+        "the device has room for {have} bytes of data, {want} were asked for: make the device larger first, as with lvextend"
+    )]
+    Short {
+        /// What it has.
+        have: u64,
+        /// What was asked for.
+        want: u64,
+    },
+    /// Less than is in use.
+    #[error(
+        "{want} bytes are too few: blocks are in use up to where {least} bytes end; for less, make a smaller volume and copy the files"
+    )]
+    TooSmall {
+        /// What was asked for.
+        want: u64,
+        /// What can be had.
+        least: u64,
+    },
+    /// More than the region has room for.
+    #[error(
+        "{want} bytes are too many: the region has room for the page table of {most} bytes; for more, make a volume with a larger region (`quayfs mkfs --pmem-size`) and copy the files"
+    )]
+    TooLarge {
+        /// What was asked for.
+        want: u64,
+        /// What can be had.
+        most: u64,
+    },
+}
