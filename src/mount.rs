@@ -6,7 +6,8 @@
 
 use quayfs_fs::scrub;
 use quayfs_fs::{SetQuota, Subject};
-use quayfs_server::{QUOTA_XATTR, SCRUB_XATTR, STATUS_XATTR};
+use quayfs_restart::Wish;
+use quayfs_server::{QUOTA_XATTR, RESIZE_XATTR, SCRUB_XATTR, STATUS_XATTR};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use rustix::mount::FsPickFlags;
@@ -115,6 +116,12 @@ pub fn scrub_report(target: &Path, from: usize) -> Result<String, Errno> {
 pub fn scrub(target: &Path, command: scrub::Command) -> Result<(), Errno> {
     let value = command.to_string();
     rustix::fs::setxattr(target, SCRUB_XATTR, value.as_bytes(), XattrFlags::empty()).map_err(gone)
+}
+
+/// Has the next daemon of the mount give the volume another size, and that one called.
+pub fn resize(target: &Path, wish: Wish) -> Result<(), Errno> {
+    let value = wish.to_string();
+    rustix::fs::setxattr(target, RESIZE_XATTR, value.as_bytes(), XattrFlags::empty()).map_err(gone)
 }
 
 /// Asks for the quotas of projects, users or groups from this one on, a JSON text.

@@ -9,6 +9,7 @@ use quayfs_server::session::{self, Succession};
 
 mod answer;
 mod closing;
+mod resizing;
 mod signals;
 mod survival;
 mod watchdog;
@@ -171,7 +172,13 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
         let target = quayfs_shown::path(&job.target);
         now(&format_args!("cannot mount on {target}: {e}"))
     })?;
-    let (fs, memory) = recover(job, (holder.as_ref(), handover.as_ref()))?;
+    let before = (holder.as_ref(), handover.as_ref());
+    let resized = before.0.zip(before.1);
+    let resized = resized.and_then(|(holder, handover)| resizing::fulfil(job, holder, handover));
+    let (fs, memory) = recover(job, before)?;
+    if let Some(resized) = resized {
+        fs.began_with(resized);
+    }
     let before = holder.clone().zip(handover);
     let mounted = match before {
         Some((holder, handover)) => resume(job, &fs, (place, signals), outside, handover, holder),
@@ -193,7 +200,7 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
     watchdog::start(manager.as_ref(), mounted.number.as_deref()).map_err(|e| now(&e))?;
     // What is left to do here is to wait, and to close the volume.
     confine::this_thread();
-    ready(report(job, &fs, started.elapsed(), warnings));
+    ready(Report::of(job, &fs, started.elapsed(), warnings));
     if let Some(manager) = &manager {
         if fs.why_it_ends_with_daemon().is_some() {
             manager.tell(handover::FAILED);
@@ -241,7 +248,10 @@ fn serve_to_the_end(
     let served = loop {
         match (mounted.inbox.recv(), holder) {
             // Another daemon would not know what has failed.
-            (Ok(Event::HandOver), _) if fs.has_failed() => warn!("a mount that has failed stays"),
+            (Ok(Event::HandOver), _) if fs.has_failed() => {
+                let _ = mounted.kept.as_ref().and_then(|kept| kept.take_wish());
+                warn!("a mount that has failed stays");
+            }
             (Ok(Event::HandOver), Some(holder)) => {
                 survival::hand_over(fs, holder, mounted.kept.as_deref())
             }
@@ -450,6 +460,9 @@ fn spawn_server(
     succession: Option<Succession>,
     events: Sender<Event>,
 ) -> io::Result<()> {
+    if succession.is_some() {
+        resizing::listen(&fs, events.clone());
+    }
     thread::Builder::new().name("serve".into()).spawn(move || {
         confine::this_thread();
         let start = events.clone();
@@ -471,28 +484,4 @@ fn await_start(inbox: &Receiver<Event>) -> Option<String> {
         Ok(Event::Unmounted(Err(e))) => Some(e.to_string()),
         Ok(_) | Err(_) => Some("it is gone already".into()),
     }
-}
-
-fn report(job: &Job, fs: &Fs, took: Duration, mut warnings: Vec<String>) -> Report {
-    let (volume, target) = (
-        quayfs_shown::path(&job.volume),
-        quayfs_shown::path(&job.target),
-    );
-    let status = serde_json::to_value(fs.status()).unwrap_or_default();
-    let fact = |name: &str| status[name].as_str().unwrap_or("?").to_string();
-    let (backend, durability) = (fact("backend"), fact("durability"));
-    let durable = match durability.as_str() {
-        "op" => "when an operation returns".to_string(),
-        _ => format!("at fsync and every {} s", job.options.commit_seconds),
-    };
-    let text = format!("mounted {volume} on {target}: backend `{backend}`, durable {durable}");
-    info!("{text} (ready after {took:?})");
-    if let Some(why) = fs.protected() {
-        warnings.push(format!("{why}: mounted read-only"));
-    }
-    if backend == "volatile" {
-        warnings.push(super::VOLATILE_WARNING.into());
-    }
-    warnings.iter().for_each(|w| warn!("{w}"));
-    Report { text, warnings }
 }

@@ -241,6 +241,8 @@ pub struct Handover {
     pub device: OwnedFd,
     further: Vec<OwnedFd>,
     memory: Memory,
+    /// How daemons have ended, once that is counted.
+    ends: OnceLock<Ends>,
 }
 
 /// Memory that a daemon leaves to the next one.
@@ -317,6 +319,7 @@ impl Handover {
                 stores: Arc::new(stores),
                 postings: Postings::left(postings)?,
             },
+            ends: OnceLock::new(),
         };
         Ok((holder, Some(handover)))
     }
@@ -337,7 +340,7 @@ impl Handover {
             deaths,
             replaced,
             left_at,
-        } = self.memory.requests.count_end();
+        } = *(self.ends).get_or_init(|| self.memory.requests.count_end());
         let number = |name: &str| word(name).parse().ok();
         let cause = match (word(CAUSE), left_at) {
             (cause, _) if !cause.is_empty() => cause,

@@ -13,9 +13,17 @@ use super::progress::Progress;
 use super::unopened::{unopened, unreached};
 use crate::mount::table;
 
+mod mounted;
+
 /// Resizes, and says what has become of the volume.
 pub fn run(args: &args::Resize) -> Result<(), Failure> {
     let path = table::resolve(&args.volume).map_err(|e| unreached(FAILED, &args.volume, &e))?;
+    let entry = table::mount_for(&path)
+        .map_err(|e| Failure::new(FAILED, format_args!("mount table: {e}")))?;
+    if let Some(entry) = entry {
+        say(mounted::resize(&entry, args)?);
+        return Ok(());
+    }
     let meter = Arc::default();
     let shown = Progress::of(&meter, args.quiet);
     let resized = resize(&path, args.data, &meter);
@@ -28,7 +36,8 @@ pub fn run(args: &args::Resize) -> Result<(), Failure> {
     Ok(())
 }
 
-fn told(resized: &Resized) -> String {
+/// What has become of a volume, in lines.
+pub fn told(resized: &Resized) -> String {
     let Resized { before, after } = resized;
     let change = |what: &str, size: &dyn Fn(&Geometry) -> u64| {
         let [old, new] = [before, after].map(|g| format_size(size(g) * BLOCK as u64));

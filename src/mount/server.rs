@@ -53,6 +53,11 @@ fn closing(uuid: &str) -> String {
     format!("{CLOSING}{uuid}/")
 }
 
+/// The same of a daemon that gives a volume another size. Nothing waits there for the end of a mount.
+fn resizing(uuid: &str) -> String {
+    format!("quayfs-resizing/{uuid}/")
+}
+
 /// A daemon at work, and a connection to it.
 #[derive(Debug)]
 pub struct Server {
@@ -125,6 +130,13 @@ impl Server {
             closer.tells().then_some(closer)
         });
         found.collect()
+    }
+
+    /// The daemon that gives the volume with this UUID another size; of the same users.
+    pub fn resizing(uuid: &str, owner: u32) -> Option<Self> {
+        let me = rustix::process::geteuid().as_raw();
+        let (server, _) = Self::named(&resizing(uuid), &[0, me, owner])?;
+        Some(server)
     }
 
     fn named(prefix: &str, owners: &[u32]) -> Option<(Self, u32)> {

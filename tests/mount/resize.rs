@@ -6,6 +6,8 @@ use program::{Mounted, Scene, can_mount, quayfs};
 use std::fs;
 use std::path::Path;
 
+mod mounted;
+
 fn content(n: u32) -> Vec<u8> {
     quayfs_oracle::rng::bytes(n.into(), 300_000 + n as usize)
 }
@@ -45,7 +47,7 @@ fn a_volume_that_was_full_takes_more_and_gives_it_back() {
     let full = fs::write(m.mnt().join("rest"), vec![1; 64 << 20]).unwrap_err();
     assert_eq!(full.raw_os_error(), Some(libc::ENOSPC));
     fs::remove_file(m.mnt().join("rest")).unwrap();
-    resize(&m.0, "128M").fails(1, "in use");
+    resize(&m.0, "128M").fails(1, "would not outlive its daemon");
     m.umount();
     resize(&m.0, "128M").ok();
     m.fsck();

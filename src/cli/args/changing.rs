@@ -111,7 +111,8 @@ pub enum Kind {
 }
 
 const RESIZE_HELP: &str = "\
-For a volume that is unmounted. A crash at any moment leaves it as it was or as it is to be.
+For a volume that is unmounted, or mounted: then programs wait meanwhile, and files stay open. The mount has to be one that
+outlives its daemon, as is the default. A crash at any moment leaves the volume as it was or as it is to be.
 
 A file that holds the data is made longer or shorter; a device has to be made larger beforehand, and can be made smaller
 afterwards. The region stays as it is. More data take more of it for their page table, 12 bytes for each 4 KiB, which
@@ -120,6 +121,7 @@ last block in use.
 
 Examples:
   quayfs resize /srv/vol --data 20G
+  quayfs resize /mnt/q --data 20G
   lvextend -L +100G vg/data && quayfs resize /srv/vol --data max
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.";
@@ -128,7 +130,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.";
 #[derive(Debug, Args)]
 #[command(after_help = RESIZE_HELP)]
 pub struct Resize {
-    /// What `mkfs` made a volume; it must not be mounted.
+    /// What `mkfs` made a volume, or where it is mounted.
     pub volume: PathBuf,
     /// Size of the data device, as of `mkfs --data-size`, or `max` for all there is; of a volume on one device or file,
     /// what is behind the region.

@@ -1,6 +1,13 @@
 //! What the daemon tells the process that started it.
 
-use super::super::exit::{Failure, one_line};
+use std::time::Duration;
+
+use quayfs_fs::Fs;
+use tracing::{info, warn};
+
+use super::Job;
+use crate::cli::VOLATILE_WARNING;
+use crate::cli::exit::{Failure, one_line};
 
 /// What to tell the user about a mount that answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -9,6 +16,33 @@ pub struct Report {
     pub text: String,
     /// What must not be overlooked.
     pub warnings: Vec<String>,
+}
+
+impl Report {
+    /// Of a mount that was ready after so long.
+    pub(super) fn of(job: &Job, fs: &Fs, took: Duration, mut warnings: Vec<String>) -> Self {
+        let (volume, target) = (
+            quayfs_shown::path(&job.volume),
+            quayfs_shown::path(&job.target),
+        );
+        let status = serde_json::to_value(fs.status()).unwrap_or_default();
+        let fact = |name: &str| status[name].as_str().unwrap_or("?").to_string();
+        let (backend, durability) = (fact("backend"), fact("durability"));
+        let durable = match durability.as_str() {
+            "op" => "when an operation returns".to_string(),
+            _ => format!("at fsync and every {} s", job.options.commit_seconds),
+        };
+        let text = format!("mounted {volume} on {target}: backend `{backend}`, durable {durable}");
+        info!("{text} (ready after {took:?})");
+        if let Some(why) = fs.protected() {
+            warnings.push(format!("{why}: mounted read-only"));
+        }
+        if backend == "volatile" {
+            warnings.push(VOLATILE_WARNING.into());
+        }
+        warnings.iter().for_each(|w| warn!("{w}"));
+        Self { text, warnings }
+    }
 }
 
 /// What the daemon tells the process that started it, as one line on its standard output.

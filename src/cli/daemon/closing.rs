@@ -3,6 +3,7 @@
 
 use quayfs_fs::{Fs, uuid_text};
 use quayfs_options::format_size;
+use quayfs_shown::progress::Meter;
 use quayfs_store::error::Result;
 
 use crate::cli::handover::{self, Holder};
@@ -45,7 +46,6 @@ pub(super) fn close(fs: &Arc<Fs>, mut callers: Callers, manager: Option<&Holder>
         (false, _) => info!("closing the volume: {} to drain", format_size(bytes)),
     }
     let callers = Arc::new(Mutex::new(callers));
-    let (done, ended) = channel();
     let teller = Teller {
         volume: fs.volume_path().to_path_buf(),
         left: {
@@ -57,26 +57,47 @@ pub(super) fn close(fs: &Arc<Fs>, mut callers: Callers, manager: Option<&Holder>
             .ok(),
         callers: Arc::clone(&callers),
         manager: manager.cloned(),
+        purpose: Purpose::Closing,
         pace: Pace::default(),
     };
-    let thread = thread::Builder::new()
-        .name("closing".into())
-        .spawn(move || teller.work(&ended));
-    let left_staged = match leave {
+    let left_staged = teller.beside(|| match leave {
         true => fs.shutdown_leaving_staged(),
         false => fs.shutdown().map(|()| false),
-    };
-    drop(done);
-    match thread.map(thread::JoinHandle::join) {
-        Ok(Ok(())) => {}
-        Ok(Err(_)) => warn!("the thread that tells how far it is panicked"),
-        Err(e) => warn!("nobody was told how far it was: {e}"),
-    }
+    });
     let callers = std::mem::take(&mut *lock(&callers));
     Closed {
         left_staged,
         callers,
     }
+}
+
+/// Does something to a volume that its mount waits for, and tells how far that is, as the meter says. `uuid`: of the volume,
+/// if it is known.
+pub(super) fn telling<T>(
+    meter: &Arc<Meter>,
+    (uuid, manager): (Option<&str>, &Holder),
+    work: impl FnOnce() -> T,
+) -> T {
+    let meter = Arc::clone(meter);
+    let left = move || meter.look().and_then(|look| look.left()).unwrap_or(0);
+    let teller = Teller {
+        left: Box::new(left),
+        desk: uuid.and_then(|uuid| Desk::resizing(uuid).ok()),
+        callers: Arc::default(),
+        manager: Some(manager.clone()),
+        purpose: Purpose::Resizing,
+        pace: Pace::default(),
+    };
+    teller.beside(work)
+}
+
+/// What takes its time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    /// The mount has ended.
+    Closing,
+    /// The mount goes on.
+    Resizing,
 }
 
 fn lock(callers: &Mutex<Callers>) -> MutexGuard<'_, Callers> {
@@ -118,10 +139,34 @@ struct Teller {
     desk: Option<Desk>,
     callers: Arc<Mutex<Callers>>,
     manager: Option<Holder>,
+    purpose: Purpose,
     pace: Pace,
 }
 
 impl Teller {
+    /// Tells while something is done.
+    fn beside<T>(self, work: impl FnOnce() -> T) -> T {
+        let (done, ended) = channel();
+        let thread = thread::Builder::new()
+            .name("closing".into())
+            .spawn(move || self.work(&ended));
+        let result = work();
+        drop(done);
+        match thread.map(thread::JoinHandle::join) {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => warn!("the thread that tells how far it is panicked"),
+            Err(e) => warn!("nobody was told how far it was: {e}"),
+        }
+        result
+    }
+
+    fn doing(&self) -> &'static str {
+        match self.purpose {
+            Purpose::Closing => "draining",
+            Purpose::Resizing => "resizing",
+        }
+    }
+
     /// Tells until `ended`. A service manager is told at once, even where there is little to do: the time that it grants
     /// may be over.
     fn work(mut self, ended: &Receiver<()>) {
@@ -139,7 +184,7 @@ impl Teller {
             }
             if now - logged >= LOG {
                 logged = now;
-                info!("draining: {}", left_text(left));
+                info!("{}: {}", self.doing(), left_text(left));
             }
             if told.is_none_or(|then| now - then >= TELL) && !self.pace.is_stuck(now) {
                 told = Some(now);
@@ -157,13 +202,16 @@ impl Teller {
 
     fn tell_manager(&self, left: Left) {
         if let Some(manager) = &self.manager {
-            let (stopping, more, wait) =
-                (handover::STOPPING, handover::MORE_TIME, WAIT.as_micros());
-            let said = match left.bytes {
-                0 => "closing the volume".into(),
-                _ => format!("draining: {}", left_text(left)),
+            let (more, wait) = (handover::MORE_TIME, WAIT.as_micros());
+            let said = match (left.bytes, self.purpose) {
+                (0, Purpose::Closing) => "closing the volume".into(),
+                _ => format!("{}: {}", self.doing(), left_text(left)),
             };
-            manager.tell(&format!("{stopping}\n{more}{wait}\nSTATUS={said}"));
+            let text = format!("{more}{wait}\nSTATUS={said}");
+            manager.tell(&match self.purpose {
+                Purpose::Closing => format!("{}\n{text}", handover::STOPPING),
+                Purpose::Resizing => text,
+            });
         }
     }
 }

@@ -97,6 +97,10 @@ pub(super) fn tell_of_this_one(manager: &Holder, fs: &Fs, mounted: &Mounted) {
 /// media arrive there, and ends. All of that makes the end a quiet one; the next daemon goes on as after a death.
 pub(super) fn hand_over(fs: &Arc<Fs>, holder: &Holder, requests: Option<&Requests>) -> ! {
     info!("the mount is left to another daemon");
+    if requests.is_some_and(Requests::has_wish) {
+        // The next one will drain the rest while nothing is answered.
+        fs.drain_ahead();
+    }
     let asked = handover::now();
     if holder.gate().close(LAST_ANSWERS) {
         let fs = Arc::clone(fs);

@@ -1,7 +1,7 @@
 //! Where a daemon is found while it serves, and while it closes the volume, and the processes that come there.
 
 use super::words::{Ending, Left, Lines, NO_DRAIN, PROGRESS, VOLUME, volume_line};
-use super::{closing, prefix};
+use super::{closing, prefix, resizing};
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
@@ -34,6 +34,14 @@ impl Desk {
     /// Those of sockets.
     pub fn closing(uuid: &str) -> Result<Self, Errno> {
         Self::named(&closing(uuid))
+    }
+
+    /// Opens it for a daemon that gives the volume with this UUID another size before it serves.
+    ///
+    /// # Errors
+    /// Those of sockets.
+    pub fn resizing(uuid: &str) -> Result<Self, Errno> {
+        Self::named(&resizing(uuid))
     }
 
     fn named(prefix: &str) -> Result<Self, Errno> {

@@ -1,0 +1,174 @@
+//! The same of a volume that is mounted: its daemon leaves the mount to the next one, which resizes the volume before it
+//! serves. What becomes of this command meanwhile changes nothing.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use quayfs_fs::volume::config_of;
+use quayfs_layout::BLOCK;
+use quayfs_layout::geometry::InUse;
+use quayfs_options::format_size;
+use quayfs_resize::Wanted;
+use quayfs_restart::{MOST_BLOCKS, Medium, Wish};
+use quayfs_shown::progress::{Meter, Unit};
+use rustix::io::Errno;
+use serde_json::Value;
+
+use crate::cli::args;
+use crate::cli::asking::{status, understood};
+use crate::cli::exit::{FAILED, Failure};
+use crate::cli::progress::Progress;
+use crate::mount::server::{PATIENCE, PROGRESS, Server, ask};
+use crate::mount::table::Entry;
+
+/// How often to look.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// Has a mounted volume resized; what has become of it, in lines.
+pub(super) fn resize(entry: &Entry, args: &args::Resize) -> Result<String, Failure> {
+    let failed = |why: String| Failure::new(FAILED, why);
+    let before = status(entry, PATIENCE, FAILED)?;
+    let wish = Wish {
+        medium: Medium::Data,
+        blocks: match args.data {
+            Wanted::Bytes(bytes) => Some((bytes / BLOCK as u64).min(MOST_BLOCKS - 1)),
+            Wanted::All => None,
+        },
+    };
+    possible(entry, &before, wish).map_err(failed)?;
+    let meter = Arc::<Meter>::default();
+    meter.begin("waiting for the daemon", 0, Unit::Bytes);
+    let shown = Progress::of(&meter, args.quiet);
+    let over = AtomicBool::new(false);
+    let after = thread::scope(|scope| {
+        scope.spawn(|| watch(&before, &over, &meter));
+        let after = ask_for(entry, wish).and_then(|()| outcome(entry, &before));
+        over.store(true, Ordering::Relaxed);
+        after
+    });
+    drop(shown);
+    judge(entry, wish, &after?)
+}
+
+/// What can be told to be impossible while the mount goes on.
+fn possible(entry: &Entry, before: &Value, wish: Wish) -> Result<(), String> {
+    let shown = quayfs_shown::path(&entry.target);
+    let volume = quayfs_shown::path(Path::new(before["volume"].as_str().unwrap_or("VOLUME")));
+    let otherwise =
+        format!("`quayfs umount {shown}`, then `quayfs resize {volume}`, then mount again");
+    if let Some(why) = before["ends_with_daemon"].as_str() {
+        return Err(format!(
+            "{shown} cannot be resized while it is mounted, since it would not outlive its daemon ({why}): {otherwise}"
+        ));
+    }
+    if before["read_only"] == true {
+        let why = before["read_only_reason"].as_str();
+        let why = why.unwrap_or("it was asked for");
+        return Err(format!("{shown} is read-only ({why}): {otherwise}"));
+    }
+    // Files are opened by the daemon; it is enough to say early what will not be.
+    let Some(blocks) = wish.blocks else {
+        return Ok(());
+    };
+    let Ok(config) = config_of(Path::new(before["volume"].as_str().unwrap_or_default())) else {
+        return Ok(());
+    };
+    let (g, want) = (config.geometry, blocks * BLOCK as u64);
+    // As if nothing were in use: what is more is known when the volume is closed.
+    let empty = InUse {
+        inode_ids: g.inode_base,
+        ..InUse::default()
+    };
+    match g.resized(blocks, &empty) {
+        Err(why) => Err(format!("{}: {why}", format_size(want))),
+        Ok(_) => Ok(()),
+    }
+}
+
+fn ask_for(entry: &Entry, wish: Wish) -> Result<(), Failure> {
+    let shown = quayfs_shown::path(&entry.target);
+    crate::mount::resize(&entry.target, wish).map_err(|e| {
+        let why = match e {
+            Errno::NOTCONN => format!("the daemon of {shown} is gone: `quayfs umount {shown}`, then mount again"),
+            Errno::BUSY => format!("{shown} is being resized already"),
+            Errno::ROFS => format!("{shown} is read-only: `quayfs status {shown}` says why"),
+            Errno::PERM | Errno::ACCESS => format!(
+                "only root (CAP_SYS_ADMIN) and the user who mounted can resize {shown}; if that is an ordinary user, only \
+                 that user"
+            ),
+            Errno::OPNOTSUPP | Errno::NODATA | Errno::INVAL => format!(
+                "the daemon of {shown} cannot be replaced, or is of another version: unmount the volume, resize it, and \
+                 mount it again"
+            ),
+            e => format!("{shown}: {e}"),
+        };
+        Failure::new(FAILED, why)
+    })
+}
+
+/// Waits until another daemon than `before` serves, which nothing that it may do beforehand hurries; what it says of itself.
+fn outcome(entry: &Entry, before: &Value) -> Result<Value, Failure> {
+    loop {
+        match ask(entry, PATIENCE) {
+            Err(Errno::TIMEDOUT) => {}
+            answer => {
+                let now = understood(entry, answer, FAILED)?;
+                // It stays if it cannot leave.
+                if now["pid"] != before["pid"] || now["read_only"] == true {
+                    return Ok(now);
+                }
+            }
+        }
+        thread::sleep(LOOK);
+    }
+}
+
+/// What the next daemon has made of the wish.
+fn judge(entry: &Entry, wish: Wish, now: &Value) -> Result<String, Failure> {
+    let shown = quayfs_shown::path(&entry.target);
+    let resize = &now["last_resize"];
+    if resize["wanted"] == wish.to_string() {
+        if let Some(done) = resize["done"].as_str() {
+            return Ok(done.into());
+        }
+        if let Some(why) = resize["refused"].as_str() {
+            return Err(Failure::new(
+                FAILED,
+                format_args!("{why}; {shown} goes on as it was"),
+            ));
+        }
+    }
+    let why = match now["read_only_reason"].as_str() {
+        Some(why) => format!("{shown} has failed meanwhile ({why})"),
+        None => format!(
+            "a daemon of {shown} has ended meanwhile, and the next one goes on with the old size or the new one: `quayfs \
+             info {shown}` says which"
+        ),
+    };
+    Err(Failure::new(FAILED, why))
+}
+
+/// Shows what the daemon between the two says of its work, as long as that is to be seen from here.
+fn watch(before: &Value, over: &AtomicBool, meter: &Meter) {
+    let uuid = before["uuid"].as_str().unwrap_or_default();
+    let volume = Path::new(before["volume"].as_str().unwrap_or_default());
+    let owner = std::fs::metadata(volume).map_or(0, |meta| meta.uid());
+    while !over.load(Ordering::Relaxed) {
+        thread::sleep(LOOK);
+        let Some(server) = Server::resizing(uuid, owner).filter(|s| s.ask_for(PROGRESS)) else {
+            continue;
+        };
+        let mut all = 0;
+        meter.begin("resizing", 0, Unit::Bytes);
+        while !over.load(Ordering::Relaxed) && server.ends_within(LOOK) == Ok(false) {
+            if let Some(left) = server.left() {
+                all = all.max(left.bytes);
+                meter.set(all - left.bytes, all);
+            }
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! Of a volume that is mounted, while programs use it.
+
+use super::*;
+use crate::program::{Start as _, eventually};
+use serde_json::Value;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+/// Volumes with a region in memory, and on a disk.
+fn scenes() -> [Scene; 2] {
+    [Scene::in_memory(), Scene::new()]
+}
+
+fn daemon(m: &Mounted) -> i64 {
+    m.info()["pid"].as_i64().unwrap()
+}
+
+fn data_bytes(scene: &Scene) -> Value {
+    let vol = scene.vol();
+    let text = quayfs(["dump".as_ref(), vol.as_os_str(), "--json".as_ref()]).ok();
+    let dump: Value = serde_json::from_str(&text).unwrap();
+    dump["geometry"]["data_blocks"].as_u64().unwrap().into()
+}
+
+/// Appends, creates and removes until it is told to stop; every call is carried out once, or this panics.
+fn work(root: &Path, stop: &AtomicBool) {
+    fs::create_dir(root).unwrap();
+    let mut log = File::options()
+        .append(true)
+        .create_new(true)
+        .open(root.join("log"))
+        .unwrap();
+    let mut n = 0u64;
+    while !stop.load(Ordering::Relaxed) {
+        log.write_all(format!("{n:08}").as_bytes()).unwrap();
+        let name = root.join(format!("file{n}"));
+        fs::write(&name, content(n as u32 % 7)).unwrap();
+        fs::rename(&name, root.join("other")).unwrap();
+        assert!(fs::read(root.join("other")).unwrap() == content(n as u32 % 7));
+        fs::remove_file(root.join("other")).unwrap();
+        n += 1;
+    }
+    let expected: String = (0..n).map(|n| format!("{n:08}")).collect();
+    assert!(fs::read_to_string(root.join("log")).unwrap() == expected);
+    fs::remove_dir_all(root).unwrap();
+}
+
+/// Tells programs to stop when it goes, also with a test that fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Does something while programs work on the mount.
+fn under_load(m: &Mounted, what: impl FnOnce()) {
+    let stop = AtomicBool::new(false);
+    let roots: Vec<_> = (0..2).map(|n| m.mnt().join(format!("work{n}"))).collect();
+    thread::scope(|scope| {
+        for root in &roots {
+            let stop = &stop;
+            scope.spawn(move || work(root, stop));
+        }
+        let _stop = Stop(&stop);
+        what();
+    });
+}
+
+/// A file that is open and has no name any more.
+struct Nameless(File);
+
+impl Nameless {
+    fn new(m: &Mounted) -> Self {
+        let path = m.mnt().join("gone");
+        fs::write(&path, content(1)).unwrap();
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        fs::remove_file(path).unwrap();
+        Self(file)
+    }
+
+    fn check(&self) {
+        let mut found = vec![0; content(1).len()];
+        self.0.read_exact_at(&mut found, 0).unwrap();
+        assert!(found == content(1));
+    }
+}
+
+#[test]
+fn a_mounted_volume_gets_more_and_less_while_programs_work() {
+    if !can_mount() {
+        return;
+    }
+    for scene in scenes() {
+        let m = Mounted::on(scene, "restart");
+        fill(&m.mnt(), 0..20);
+        let nameless = Nameless::new(&m);
+        under_load(&m, || {
+            for (n, (size, blocks)) in (1..).zip([("192M", 49152), ("96M", 24576), ("128M", 32768)])
+            {
+                let old = daemon(&m);
+                let told = resize(&m.0, size).ok();
+                assert!(told.contains("data device  "), "{told}");
+                assert_ne!(daemon(&m), old);
+                let info = m.info();
+                assert_eq!(info["replaced"], n, "no daemon has died");
+                assert_eq!(info["restarts"], n);
+                let wanted = format!("data {blocks}");
+                assert_eq!(info["last_resize"]["wanted"], wanted.as_str());
+                let len = fs::metadata(m.0.vol().join("data")).unwrap().len();
+                assert_eq!(len, blocks * 4096);
+                nameless.check();
+                check(&m.mnt(), 0..20);
+            }
+        });
+        nameless.check();
+        drop(nameless);
+        check(&m.mnt(), 0..20);
+        m.umount();
+        assert_eq!(data_bytes(&m.0), 32768);
+        m.fsck();
+    }
+}
+
+#[test]
+fn a_volume_that_is_full_takes_more_without_an_unmount() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::on(Scene::with_data("64M"), "restart");
+    let nameless = Nameless::new(&m);
+    let mut n = 0;
+    while fs::write(m.mnt().join(n.to_string()), content(n)).is_ok() {
+        n += 1;
+    }
+    fs::remove_file(m.mnt().join(n.to_string())).unwrap();
+    resize(&m.0, "128M").ok();
+    check(&m.mnt(), 0..n);
+    fill(&m.mnt(), n..n + 50);
+    check(&m.mnt(), 0..n + 50);
+    nameless.check();
+    let free = |m: &Mounted| m.info()["blocks_free"].as_u64().unwrap();
+    let before = free(&m);
+    drop(nameless);
+    // It lived as long as it was open, and no longer.
+    eventually("its blocks are free", || free(&m) > before);
+    m.umount();
+    m.fsck();
+}
+
+#[test]
+fn what_is_refused_leaves_the_mount_as_it_was() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::on(Scene::in_memory(), "restart");
+    fill(&m.mnt(), 0..200);
+    let nameless = Nameless::new(&m);
+    let data = |m: &Mounted| fs::metadata(m.0.vol().join("data")).unwrap().len();
+    let old = daemon(&m);
+    // Known before anything happens.
+    resize(&m.0, "1T").fails(1, "no room for the page table");
+    assert_eq!(daemon(&m), old);
+    // Known when the volume is closed.
+    resize(&m.0, "40M").fails(1, "goes on as it was");
+    assert_eq!(data(&m), 128 << 20);
+    let info = m.info();
+    assert_eq!(
+        (&info["replaced"], &info["restarts"]),
+        (&1.into(), &1.into())
+    );
+    let why = info["last_resize"]["refused"].as_str().unwrap();
+    assert!(why.contains("too few"), "{why}");
+    nameless.check();
+    drop(nameless);
+    check(&m.mnt(), 0..200);
+    m.umount();
+    for (options, about) in [
+        ("norestart", "norestart"),
+        ("transport=uring", "ring"),
+        ("ro", "read-only"),
+    ] {
+        if options == "transport=uring"
+            && std::env::var_os("QUAYFS_SKIP_URING").is_some_and(|v| v == "1")
+        {
+            continue;
+        }
+        m.mount(options);
+        let run = resize(&m.0, "256M");
+        let advice = format!("`quayfs resize {}`", m.0.vol().display());
+        assert!(
+            run.err.contains(about) && run.err.contains(&advice),
+            "{run:?}"
+        );
+        run.fails(1, "then mount again");
+        m.umount();
+    }
+    m.fsck();
+}
+
+/// Where each daemon of a mount, or the command, is ended at any moment of it: the size is the old or the new one, and
+/// nothing is lost.
+#[test]
+fn whatever_is_killed_the_mount_goes_on() {
+    if !can_mount() {
+        return;
+    }
+    for scene in scenes() {
+        let m = Mounted::on(scene, "restart");
+        fill(&m.mnt(), 0..20);
+        let nameless = Nameless::new(&m);
+        under_load(&m, || {
+            for turn in 0..12 {
+                let size = ["160M", "128M"][turn % 2];
+                let victim = [Victim::Command, Victim::Daemon][turn / 2 % 2];
+                interrupted(&m, size, (victim, turn as u32));
+                nameless.check();
+                check(&m.mnt(), 0..20);
+            }
+        });
+        nameless.check();
+        drop(nameless);
+        m.umount();
+        m.fsck();
+        let blocks = data_bytes(&m.0);
+        assert!(blocks == 40960 || blocks == 32768, "{blocks}");
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Victim {
+    Command,
+    Daemon,
+}
+
+fn begun(m: &Mounted, size: &str) -> Child {
+    Command::new(program::QUAYFS)
+        .arg("resize")
+        .arg(m.mnt())
+        .args(["--data", size])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .start()
+        .unwrap()
+}
+
+/// Daemons that are at work now, of this mount: children of its supervisor.
+fn daemons(supervisor: i64) -> Vec<String> {
+    let list = format!("/proc/{supervisor}/task/{supervisor}/children");
+    let list = fs::read_to_string(list).unwrap_or_default();
+    list.split_whitespace().map(str::to_string).collect()
+}
+
+fn parent(pid: i64) -> i64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let after = stat.rsplit(") ").next().unwrap();
+    after.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+fn kill(pid: &str) {
+    // It may have ended by itself.
+    let _ = Command::new("kill")
+        .args(["-s", "KILL", pid])
+        .stderr(Stdio::null())
+        .finish();
+}
+
+/// Begins to resize, and ends one of those that do it: `turn` says how soon. Each moment will do.
+fn interrupted(m: &Mounted, size: &str, (victim, turn): (Victim, u32)) {
+    let old = daemon(m);
+    let supervisor = parent(old);
+    let mut command = begun(m, size);
+    match victim {
+        Victim::Command => kill(&command.id().to_string()),
+        Victim::Daemon => {
+            // The one that resizes, a little later each time: anything from its first moment to the time when it serves.
+            let old = old.to_string();
+            eventually("another daemon begins", || {
+                let now = daemons(supervisor);
+                !now.is_empty() && !now.contains(&old)
+            });
+            thread::sleep(std::time::Duration::from_millis(u64::from(turn) * 20));
+            daemons(supervisor).iter().for_each(|pid| kill(pid));
+        }
+    }
+    command.wait().unwrap();
+    // Until no daemon is to do anything any more.
+    eventually("the mount answers", || m.info()["pid"].is_i64());
+}
