@@ -115,6 +115,10 @@ impl Supervisor {
             return Verdict::Again;
         }
         if end.handed_over {
+            // It has served, so those before it were not the last ones in a row.
+            if end.answered {
+                self.past.begin_anew();
+            }
             self.past.replaced += 1;
             self.past.cause = ON_REQUEST.into();
             self.past.died = now;
