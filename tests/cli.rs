@@ -2,7 +2,7 @@
 
 mod program;
 
-use program::{Scene, named, quayfs};
+use program::{QUAYFS, Scene, named, quayfs};
 use quayfs_background::digest;
 use quayfs_fs::volume::{Access, Volume};
 use quayfs_fs::{Caller, Fs};
@@ -577,7 +577,7 @@ fn data_get_more_and_less_room() {
     assert!(quayfs(["fsck", "--data", vol]).ok().contains("no damage"));
     let again = quayfs(["resize", vol, "--data", "192M"]).ok();
     assert!(again.contains("192 MiB, as before"), "{again}");
-    quayfs(["resize", vol, "--data", "1T"]).fails(1, "mkfs --pmem-size");
+    quayfs(["resize", vol, "--data", "1T"]).fails(1, "quayfs resize --pmem");
     quayfs(["resize", vol, "--data", "1M"]).fails(1, "too few");
     assert_eq!(data(), 192 << 20);
     let told = quayfs(["resize", vol, "--data", "64M"]).ok();
@@ -631,6 +631,171 @@ fn a_volume_in_one_file_gets_more_and_less_room() {
         (&(64 << 20).into(), &(64 << 20).into())
     );
     assert!(quayfs(["fsck", one]).ok().contains("no damage"));
+}
+
+/// Directories with files, and names without a page of their own.
+fn fill_volume(vol: &Path) -> quayfs_oracle::dump::Tree {
+    let volume = Volume::open(vol, Access::ReadWrite, Duration::ZERO).unwrap();
+    let fs = Fs::mount_quiet(volume, &MountOptions::default()).unwrap();
+    let me = Caller::default();
+    for d in 0..5 {
+        let dir = fs
+            .mkdir(me, ROOT, format!("dir{d}").as_bytes(), 0o755)
+            .unwrap()
+            .ino;
+        for n in 0..200u64 {
+            let name = format!("file {n}");
+            let file = fs
+                .mknod(me, dir, name.as_bytes(), 0o100_600, 0)
+                .unwrap()
+                .ino;
+            let content = quayfs_oracle::rng::bytes(n, (n * 37) as usize);
+            fs.write(file, n % 3 * 10_000, &content, false).unwrap();
+            if n % 4 == d {
+                fs.unlink(dir, name.as_bytes()).unwrap();
+            }
+            fs.forget(file, 1);
+        }
+    }
+    fs.shutdown().unwrap();
+    drop(fs);
+    files_of(vol)
+}
+
+fn files_of(vol: &Path) -> quayfs_oracle::dump::Tree {
+    let volume = Volume::open(vol, Access::ReadOnly, Duration::ZERO).unwrap();
+    let options = MountOptions {
+        read_only: true,
+        ..MountOptions::default()
+    };
+    let fs = Fs::mount_quiet(volume, &options).unwrap();
+    quayfs_oracle::dump::dump(&fs, ROOT).unwrap()
+}
+
+#[test]
+fn a_region_gets_larger_and_smaller() {
+    let scene = Scene::new();
+    let one = scene.dir().join("one");
+    let words = ["--size", "200M", "--pmem-size", "64M", "--sparse"];
+    quayfs(["mkfs", one.to_str().unwrap()].into_iter().chain(words)).ok();
+    for (vol, pmem, behind, first) in [
+        (scene.vol(), scene.vol().join("pmem"), 0, 32),
+        (one.clone(), one, 136 << 20, 64),
+    ] {
+        let files = fill_volume(&vol);
+        let vol_name = vol.to_str().unwrap();
+        let pages = || -> Value {
+            let text = quayfs(["dump", vol_name, "--json"]).ok();
+            serde_json::from_str::<Value>(&text).unwrap()["geometry"]["node_pages"].clone()
+        };
+        let before = pages().as_u64().unwrap();
+        for (size, mib) in [("256M", 256), ("40M", 40), ("96M", 96)] {
+            let old = std::fs::File::open(&pmem).unwrap();
+            // What a crash has left.
+            let left =
+                pmem.with_file_name(format!("{}.resizing", pmem.file_name().unwrap().display()));
+            std::fs::write(&left, "half of a region").unwrap();
+            let told = quayfs(["resize", vol_name, "--pmem", size]).ok();
+            let line = format!("pmem region  {mib} MiB, before ");
+            assert!(told.contains(&line), "{told}");
+            assert_eq!(
+                std::fs::metadata(&pmem).unwrap().len(),
+                (mib << 20) + behind
+            );
+            assert!(!left.exists());
+            // Who has opened the old one has no volume.
+            let mut table = [7; 8192];
+            old.read_exact_at(&mut table, 0).unwrap();
+            assert!(table == [0; 8192]);
+            let fsck = quayfs(["fsck", "--data", vol_name]).ok();
+            assert!(
+                fsck.contains("unmounted cleanly") && fsck.contains("no damage"),
+                "{fsck}"
+            );
+            assert!(files_of(&vol) == files);
+            assert_eq!(pages().as_u64().unwrap() > before, mib > first, "{size}");
+        }
+        // More files than there was room for, and what they take given back.
+        let again = fill_again(&vol);
+        assert!(
+            quayfs(["fsck", "--data", vol_name])
+                .ok()
+                .contains("no damage")
+        );
+        assert!(files_of(&vol) == again);
+        let same = quayfs(["resize", vol_name, "--pmem", "96M"]).ok();
+        assert!(same.contains("pmem region  96 MiB, as before"), "{same}");
+        quayfs(["resize", vol_name, "--pmem", "1M"]).fails(1, "is too small");
+        // Both: more of the one makes room for the other.
+        let told = quayfs(["resize", vol_name, "--data", "20G", "--pmem", "256M"]).ok();
+        assert!(told.contains("data device  20 GiB, before "), "{told}");
+        let told = quayfs(["resize", vol_name, "--data", "128M", "--pmem", "64M"]).ok();
+        assert!(
+            told.contains("pmem region  64 MiB, before 256 MiB"),
+            "{told}"
+        );
+        assert!(
+            quayfs(["fsck", "--data", vol_name])
+                .ok()
+                .contains("no damage")
+        );
+        assert!(files_of(&vol) == again);
+    }
+}
+
+/// Uses what is free, so that all kinds of pages come and go.
+fn fill_again(vol: &Path) -> quayfs_oracle::dump::Tree {
+    let volume = Volume::open(vol, Access::ReadWrite, Duration::ZERO).unwrap();
+    let fs = Fs::mount_quiet(volume, &MountOptions::default()).unwrap();
+    let me = Caller::default();
+    let dir = fs.lookup(ROOT, b"dir3").unwrap().ino;
+    for n in 0..3000u64 {
+        let name = format!("more {n}");
+        let file = fs
+            .mknod(me, dir, name.as_bytes(), 0o100_600, 0)
+            .unwrap()
+            .ino;
+        fs.write(file, 0, &[n as u8; 100], false).unwrap();
+        if n % 2 == 0 {
+            fs.unlink(dir, name.as_bytes()).unwrap();
+        }
+        fs.forget(file, 1);
+    }
+    fs.shutdown().unwrap();
+    drop(fs);
+    files_of(vol)
+}
+
+#[test]
+fn a_region_that_cannot_be_replaced_is_refused() {
+    let scene = Scene::new();
+    let vol = scene.vol();
+    let vol_name = vol.to_str().unwrap();
+    std::fs::hard_link(vol.join("pmem"), scene.dir().join("other")).unwrap();
+    quayfs(["resize", vol_name, "--pmem", "64M"]).fails(1, "hard link");
+    std::fs::remove_file(scene.dir().join("other")).unwrap();
+    // No room for it.
+    let words = format!("ulimit -f 40000; exec {QUAYFS} resize {vol_name} --pmem 256M");
+    let run = named(Path::new("sh"), ["-c", &words]);
+    run.fails(1, "pmem.resizing: ");
+    assert_eq!(std::fs::metadata(vol.join("pmem")).unwrap().len(), 32 << 20);
+    assert!(!vol.join("pmem.resizing").exists());
+    assert!(quayfs(["fsck", vol_name]).ok().contains("no damage"));
+    // A link leads to where it lies.
+    std::fs::rename(vol.join("pmem"), scene.dir().join("region")).unwrap();
+    std::os::unix::fs::symlink("../region", vol.join("pmem")).unwrap();
+    quayfs(["resize", vol_name, "--pmem", "48M"]).ok();
+    assert_eq!(
+        std::fs::metadata(scene.dir().join("region")).unwrap().len(),
+        48 << 20
+    );
+    assert!(
+        std::fs::symlink_metadata(vol.join("pmem"))
+            .unwrap()
+            .is_symlink()
+    );
+    assert!(quayfs(["fsck", vol_name]).ok().contains("no damage"));
+    quayfs(["resize", vol_name]).fails(2, "quayfs resize --help");
 }
 
 #[test]

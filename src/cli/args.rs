@@ -68,7 +68,7 @@ pub enum Command {
     Doctor(Doctor),
     /// Show what a volume is.
     Info(Info),
-    /// Give the data of a volume more or less room.
+    /// Give a volume more or less room.
     Resize(Resize),
     /// Show what the structures of a volume hold.
     Dump(Dump),

@@ -1,11 +1,14 @@
-//! `quayfs resize`: a data device of another length.
+//! `quayfs resize`: a data device or a region of another length.
 
+use std::path::Path;
 use std::sync::Arc;
 
+use quayfs_fs::volume::config_of;
 use quayfs_layout::BLOCK;
 use quayfs_layout::geometry::Geometry;
 use quayfs_options::format_size;
-use quayfs_resize::{ResizeError, Resized, resize};
+use quayfs_resize::{ResizeError, Resized, Wanted, resize, resize_region};
+use signal_hook::consts::SIGXFSZ;
 
 use super::args;
 use super::exit::{FAILED, Failure, say};
@@ -15,25 +18,52 @@ use crate::mount::table;
 
 mod mounted;
 
+/// One of the two media, and its size.
+#[derive(Clone, Copy)]
+enum Change {
+    Data(Wanted),
+    Pmem(u64),
+}
+
 /// Resizes, and says what has become of the volume.
 pub fn run(args: &args::Resize) -> Result<(), Failure> {
     let path = table::resolve(&args.volume).map_err(|e| unreached(FAILED, &args.volume, &e))?;
     let entry = table::mount_for(&path)
         .map_err(|e| Failure::new(FAILED, format_args!("mount table: {e}")))?;
     if let Some(entry) = entry {
-        say(mounted::resize(&entry, args)?);
-        return Ok(());
+        return mounted::resize(&entry, args);
     }
+    // Beyond the limit of file sizes is an error like others.
+    signal_hook::flag::register(SIGXFSZ, Arc::default()).map_err(Failure::with(FAILED))?;
+    let config = config_of(&path).map_err(unopened(FAILED))?;
+    for change in changes(args, config.geometry.pmem_len) {
+        say(told(&at_rest(&path, change, args.quiet)?));
+    }
+    Ok(())
+}
+
+/// What is to be done, in the order in which it is possible: a larger page table has more room in a larger region.
+fn changes(args: &args::Resize, pmem_now: u64) -> Vec<Change> {
+    let (data, pmem) = (args.data.map(Change::Data), args.pmem.map(Change::Pmem));
+    let both = match args.pmem.is_some_and(|pmem| pmem < pmem_now) {
+        true => [data, pmem],
+        false => [pmem, data],
+    };
+    both.into_iter().flatten().collect()
+}
+
+fn at_rest(path: &Path, change: Change, quiet: bool) -> Result<Resized, Failure> {
     let meter = Arc::default();
-    let shown = Progress::of(&meter, args.quiet);
-    let resized = resize(&path, args.data, &meter);
+    let shown = Progress::of(&meter, quiet);
+    let resized = match change {
+        Change::Data(wanted) => resize(path, wanted, &meter),
+        Change::Pmem(bytes) => resize_region(path, bytes, &meter),
+    };
     drop(shown);
-    let resized = resized.map_err(|failed| match failed {
+    resized.map_err(|failed| match failed {
         ResizeError::Volume(e) => unopened(FAILED)(e),
         other => Failure::new(FAILED, other),
-    })?;
-    say(told(&resized));
-    Ok(())
+    })
 }
 
 /// What has become of a volume, in lines.
@@ -47,6 +77,7 @@ pub fn told(resized: &Resized) -> String {
         }
     };
     [
+        change("pmem region", &|g| g.pmem_len / BLOCK as u64),
         change("data device", &|g| g.data_blocks),
         change("room for data", &|g| g.visible_blocks()),
         change("staging", &|g| g.buffers * g.slots_per_buffer),

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use quayfs_blockdev::BlockDevice;
-use quayfs_crashsim::{Budget, CrashImage, Recorder, SimDevice};
+use quayfs_crashsim::{Budget, CrashImage, Recorder, SimDevice, Trace};
 use quayfs_fs::volume::Volume;
 use quayfs_fs::{Caller, Fs};
 use quayfs_layout::BLOCK;
@@ -18,7 +18,7 @@ use quayfs_oracle::dump::{Tree, dump};
 use quayfs_oracle::rng::bytes;
 use quayfs_oracle::{Media, Shape, options};
 use quayfs_pmem::{Backend, Region};
-use quayfs_resize::{in_use, resize_volume};
+use quayfs_resize::{in_use, resize_volume, rewrite};
 use quayfs_shown::progress::Meter;
 
 const ME: Caller = Caller {
@@ -248,7 +248,7 @@ fn what_is_in_use_is_not_cut_off() {
     );
     let most = geometry().bounds(&used).most;
     let refused = resize_volume(&mut volume, most + 1, &Meter::default());
-    assert!(refused.unwrap_err().to_string().contains("--pmem-size"));
+    assert!(refused.unwrap_err().to_string().contains("resize --pmem"));
     media.fsck().unwrap();
 }
 
@@ -350,6 +350,50 @@ fn each_order_is_needed() {
             catch_unwind(judged).is_err()
         });
         assert!(noticed, "{forgotten:?}");
+    }
+}
+
+/// A region of another length, written beside the old one: complete on the medium when it is done, since it has the name of the
+/// volume then.
+#[test]
+fn a_new_region_is_durable_before_it_takes_the_place_of_the_old_one() {
+    for (mode, backend) in MODES.into_iter().take(2) {
+        let media = volume(geometry(), mode, backend, 10_000);
+        let files = tree(&media, mode);
+        let old = media.volume();
+        let used = in_use(&old).unwrap();
+        let to = geometry().with_region(20 << 20, &used).unwrap();
+        let recorder = Recorder::new(to.pmem_len, 1, backend);
+        recorder.start_here();
+        rewrite(&old, &recorder.region(), &to, &Meter::default()).unwrap();
+        recorder.mark(1);
+        let judge = |image: &CrashImage| {
+            let new = Media {
+                region: Arc::new(image.region()),
+                device: Arc::clone(&media.device),
+            };
+            new.fsck().unwrap_or_else(|e| panic!("{e}: {image}"));
+            let config = new.volume().config().clone();
+            assert_eq!((config.geometry, config.changes), (to, 1), "{image}");
+            let fs = new.mount_quiet(&options(mode));
+            assert!(dump(&fs, ROOT).unwrap() == files, "{image}");
+        };
+        let when_done = |trace: Trace| {
+            let images = trace.explore(&BUDGET).filter(|i| !i.acked().is_empty());
+            images.collect::<Vec<_>>()
+        };
+        let images = when_done(recorder.trace());
+        assert!(!images.is_empty());
+        images.iter().for_each(judge);
+        // It is the last drain that makes it so.
+        let places = recorder.trace().orderings();
+        let last = *places.last().unwrap();
+        let judged = |image| catch_unwind(AssertUnwindSafe(|| judge(image)));
+        let images = when_done(recorder.trace().without(last));
+        assert!(
+            images.iter().any(|image| judged(image).is_err()),
+            "{places:?}"
+        );
     }
 }
 

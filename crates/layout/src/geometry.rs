@@ -2,6 +2,7 @@
 
 mod fields;
 mod plan;
+mod region;
 mod resized;
 mod sound;
 

@@ -37,6 +37,39 @@ pub enum ResizeError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// The page table of a new region cannot be made.
+    #[error("page table: {0}")]
+    Table(String),
+    /// The region is a device.
+    #[error(
+        "{} is a device, and a region of another size is a new file that takes the place of the old one: make a volume with a \
+         larger or smaller region (`quayfs mkfs --pmem`) and copy the files",
+        .0.display()
+    )]
+    RegionDevice(PathBuf),
+    /// Region and data are one device.
+    #[error(
+        "{} is one device, on which the data begin right behind the region: a region of another size needs a new volume \
+         (`quayfs mkfs --pmem-size`), to which the files are copied",
+        .0.display()
+    )]
+    OneDevice(PathBuf),
+    /// The file has another name as well.
+    #[error(
+        "{} has another name (a hard link), under which the old region would stay: remove that one first",
+        .0.display()
+    )]
+    Linked(PathBuf),
+    /// Less than is in use.
+    #[error(
+        "a region of {want} bytes is too small: metadata, page table and the least staging take {least} bytes"
+    )]
+    RegionTooSmall {
+        /// What was asked for.
+        want: u64,
+        /// What can be had.
+        least: u64,
+    },
     /// A thread cannot be started.
     #[error("{0}")]
     Thread(std::io::Error),
@@ -68,7 +101,7 @@ pub enum ResizeError {
     },
     /// More than the region has room for.
     #[error(
-        "{want} bytes are too many: the region has room for the page table of {most} bytes; for more, make a volume with a larger region (`quayfs mkfs --pmem-size`) and copy the files"
+        "{want} bytes are too many: the region has room for the page table of {most} bytes; for more, make the region larger first (`quayfs resize --pmem`)"
     )]
     TooLarge {
         /// What was asked for.

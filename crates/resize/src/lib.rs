@@ -1,4 +1,4 @@
-//! Changing the length of a volume's data device, while it is not mounted.
+//! Changing the length of a volume's data device, or of its region, while no mount uses it.
 //!
 //! A crash at any moment leaves the volume as it was, or as it is to be: everything that a new geometry needs is written
 //! where the old one has nothing that counts ([`quayfs_layout::geometry::Geometry::resized`]), and is durable before the
@@ -9,13 +9,18 @@
 //! | `close` | nothing is in the journal afterwards, whether a mount has ended or goes on |
 //! | `used` | what is in use of a volume that was closed |
 //! | `table` | page table and checksums at their new place, and blocks that would lie behind the end |
+//! | `region` | a region of another length: a new file takes the place of the old one |
+//! | `rewrite`, `copy` | what is in it: of the region, and of the data behind it where both are one file |
 //! | `nodes` | the node address table at its new place, and pages that move |
 //! | `medium` | the file that holds the data |
 
 mod close;
+mod copy;
 mod error;
 mod medium;
 mod nodes;
+mod region;
+mod rewrite;
 mod table;
 mod used;
 
@@ -32,6 +37,8 @@ use quayfs_shown::progress::{Meter, Unit};
 
 pub use close::close_between;
 pub use error::ResizeError;
+pub use region::{resize_closed_region, resize_region};
+pub use rewrite::rewrite;
 pub use used::in_use;
 
 const B: u64 = BLOCK as u64;

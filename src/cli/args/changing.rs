@@ -115,13 +115,16 @@ For a volume that is unmounted, or mounted: then programs wait meanwhile, and fi
 outlives its daemon, as is the default. A crash at any moment leaves the volume as it was or as it is to be.
 
 A file that holds the data is made longer or shorter; a device has to be made larger beforehand, and can be made smaller
-afterwards. The region stays as it is. More data take more of it for their page table, 12 bytes for each 4 KiB, which
-staging gives up, or free pages of metadata; what can be had is said where it is too much. Less can be had down to the
-last block in use.
+afterwards. More data take more of the region for their page table, 12 bytes for each 4 KiB, which staging gives up, or free
+pages of metadata; what can be had is said where it is too much. Less can be had down to the last block in use.
+
+A region of another size is a new file beside the old one, which then takes its place; where the data are in the same file
+they are copied, unless the file system can share blocks. A region that is a device stays as it is.
 
 Examples:
   quayfs resize /srv/vol --data 20G
   quayfs resize /mnt/q --data 20G
+  quayfs resize /srv/vol --pmem 2G
   lvextend -L +100G vg/data && quayfs resize /srv/vol --data max
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.";
@@ -134,8 +137,11 @@ pub struct Resize {
     pub volume: PathBuf,
     /// Size of the data device, as of `mkfs --data-size`, or `max` for all there is; of a volume on one device or file,
     /// what is behind the region.
-    #[arg(long, value_name = "SIZE|max", value_parser = parse_wanted)]
-    pub data: Wanted,
+    #[arg(long, value_name = "SIZE|max", value_parser = parse_wanted, required_unless_present = "pmem")]
+    pub data: Option<Wanted>,
+    /// Size of the pmem region, as of `mkfs --pmem-size`; it has to be a file.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub pmem: Option<u64>,
     /// Do not show how far it is.
     #[arg(short, long)]
     pub quiet: bool,

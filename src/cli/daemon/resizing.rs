@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use quayfs_fs::{Fs, Resized};
 use quayfs_layout::BLOCK;
-use quayfs_resize::{How, Wanted, close_between, resize_closed};
+use quayfs_resize::{How, Wanted, close_between, resize_closed, resize_closed_region};
 use quayfs_restart::{Medium, Wish};
 use quayfs_shown::progress::Meter;
 use tracing::{info, warn};
@@ -69,16 +69,16 @@ fn carry_out(
     // All of it is on the media, which are another's from here on: to the next daemon this one leaves nothing but them.
     let stores = handover.memory().stores;
     stores.set_len(0).map_err(|e| e.to_string())?;
-    let wanted = wish.blocks.map_or(Wanted::All, |n| {
-        Wanted::Bytes(n.saturating_mul(BLOCK as u64))
-    });
+    let bytes = wish.blocks.map(|n| n.saturating_mul(BLOCK as u64));
     let how = How {
         meter,
         confined: &|work| confine::run(work),
     };
-    let resized = match wish.medium {
-        Medium::Data => resize_closed(&job.volume, wanted, how),
-        Medium::Pmem => return Err("the region cannot get another size".into()),
+    let resized = match (wish.medium, bytes) {
+        (Medium::Data, Some(bytes)) => resize_closed(&job.volume, Wanted::Bytes(bytes), how),
+        (Medium::Data, None) => resize_closed(&job.volume, Wanted::All, how),
+        (Medium::Pmem, Some(bytes)) => resize_closed_region(&job.volume, bytes, how),
+        (Medium::Pmem, None) => return Err("the size of the region is to be said".into()),
     };
     resized.map(|r| told(&r)).map_err(|e| e.to_string())
 }

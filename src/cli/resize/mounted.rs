@@ -20,29 +20,39 @@ use serde_json::Value;
 
 use crate::cli::args;
 use crate::cli::asking::{status, understood};
-use crate::cli::exit::{FAILED, Failure};
+use crate::cli::exit::{FAILED, Failure, say};
 use crate::cli::progress::Progress;
 use crate::mount::server::{PATIENCE, PROGRESS, Server, ask};
 use crate::mount::table::Entry;
 
+use super::{Change, changes};
+
 /// How often to look.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Has a mounted volume resized; what has become of it, in lines.
-pub(super) fn resize(entry: &Entry, args: &args::Resize) -> Result<String, Failure> {
-    let failed = |why: String| Failure::new(FAILED, why);
+/// Has a mounted volume resized, and says what has become of it.
+pub(super) fn resize(entry: &Entry, args: &args::Resize) -> Result<(), Failure> {
+    let pmem = status(entry, PATIENCE, FAILED)?["pmem_bytes"].as_u64();
+    for change in changes(args, pmem.unwrap_or(0)) {
+        say(change_by_successor(entry, change, args.quiet)?);
+    }
+    Ok(())
+}
+
+/// What has become of the volume, in lines.
+fn change_by_successor(entry: &Entry, change: Change, quiet: bool) -> Result<String, Failure> {
     let before = status(entry, PATIENCE, FAILED)?;
-    let wish = Wish {
-        medium: Medium::Data,
-        blocks: match args.data {
-            Wanted::Bytes(bytes) => Some((bytes / BLOCK as u64).min(MOST_BLOCKS - 1)),
-            Wanted::All => None,
-        },
+    let blocks = |bytes: u64| (bytes / BLOCK as u64).min(MOST_BLOCKS - 1);
+    let (medium, blocks) = match change {
+        Change::Data(Wanted::All) => (Medium::Data, None),
+        Change::Data(Wanted::Bytes(bytes)) => (Medium::Data, Some(blocks(bytes))),
+        Change::Pmem(bytes) => (Medium::Pmem, Some(blocks(bytes))),
     };
-    possible(entry, &before, wish).map_err(failed)?;
+    let wish = Wish { medium, blocks };
+    possible(entry, &before, wish).map_err(Failure::with(FAILED))?;
     let meter = Arc::<Meter>::default();
     meter.begin("waiting for the daemon", 0, Unit::Bytes);
-    let shown = Progress::of(&meter, args.quiet);
+    let shown = Progress::of(&meter, quiet);
     let over = AtomicBool::new(false);
     let after = thread::scope(|scope| {
         scope.spawn(|| watch(&before, &over, &meter));
@@ -83,9 +93,14 @@ fn possible(entry: &Entry, before: &Value, wish: Wish) -> Result<(), String> {
         inode_ids: g.inode_base,
         ..InUse::default()
     };
-    match g.resized(blocks, &empty) {
-        Err(why) => Err(format!("{}: {why}", format_size(want))),
-        Ok(_) => Ok(()),
+    let refused = match wish.medium {
+        Medium::Data => g.resized(blocks, &empty).err(),
+        Medium::Pmem => g.with_region(want, &empty).err(),
+    };
+    match (refused, wish.medium) {
+        (None, _) => Ok(()),
+        (Some(why), Medium::Data) => Err(format!("{}: {why}", format_size(want))),
+        (Some(_), Medium::Pmem) => Err(format!("{} are too few for a region", format_size(want))),
     }
 }
 

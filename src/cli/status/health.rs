@@ -190,7 +190,7 @@ fn shortages(r: &Report, all: &mut Vec<Finding>) {
             "data",
             d.used_bytes,
             d.total_bytes,
-            "remove files, or move them to a larger volume",
+            "remove files, or make room: `quayfs resize --data`",
         );
     }
     if let Some(i) = &r.inodes {
@@ -201,7 +201,7 @@ fn shortages(r: &Report, all: &mut Vec<Finding>) {
             "metadata in the region",
             region.metadata_used_bytes,
             region.metadata_bytes,
-            "remove files, or make the volume anew with a larger region",
+            "remove files, or make the region larger: `quayfs resize --pmem`",
         );
     }
 }

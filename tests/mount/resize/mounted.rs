@@ -19,7 +19,7 @@ fn daemon(m: &Mounted) -> i64 {
     m.info()["pid"].as_i64().unwrap()
 }
 
-fn data_bytes(scene: &Scene) -> Value {
+fn data_blocks(scene: &Scene) -> Value {
     let vol = scene.vol();
     let text = quayfs(["dump".as_ref(), vol.as_os_str(), "--json".as_ref()]).ok();
     let dump: Value = serde_json::from_str(&text).unwrap();
@@ -100,31 +100,94 @@ fn a_mounted_volume_gets_more_and_less_while_programs_work() {
         let m = Mounted::on(scene, "restart");
         fill(&m.mnt(), 0..20);
         let nameless = Nameless::new(&m);
+        let resized = |n: u64, size: &str, blocks: u64| {
+            let old = daemon(&m);
+            let told = resize(&m.0, size).ok();
+            assert!(told.contains("data device  "), "{told}");
+            assert_ne!(daemon(&m), old);
+            let info = m.info();
+            assert_eq!(info["replaced"], n, "no daemon has died");
+            assert_eq!(info["restarts"], n);
+            let wanted = format!("data {blocks}");
+            assert_eq!(info["last_resize"]["wanted"], wanted.as_str());
+            let len = fs::metadata(m.0.vol().join("data")).unwrap().len();
+            assert_eq!(len, blocks * 4096);
+            nameless.check();
+            check(&m.mnt(), 0..20);
+        };
         under_load(&m, || {
-            for (n, (size, blocks)) in (1..).zip([("192M", 49152), ("96M", 24576), ("128M", 32768)])
-            {
-                let old = daemon(&m);
-                let told = resize(&m.0, size).ok();
-                assert!(told.contains("data device  "), "{told}");
-                assert_ne!(daemon(&m), old);
+            resized(1, "160M", 40960);
+            resized(2, "192M", 49152);
+        });
+        // What programs have just written may lie anywhere; what they have removed is in nobody's way.
+        resized(3, "128M", 32768);
+        nameless.check();
+        drop(nameless);
+        check(&m.mnt(), 0..20);
+        m.umount();
+        assert_eq!(data_blocks(&m.0), 32768);
+        m.fsck();
+    }
+}
+
+/// In a directory the region is a file of its own; in one file the data are behind it, and copied.
+#[test]
+fn the_region_of_a_mounted_volume_gets_larger_and_smaller() {
+    if !can_mount() {
+        return;
+    }
+    for scene in scenes() {
+        let one = scene.dir().join("one");
+        let words = ["--size", "160M", "--pmem-size", "32M", "--sparse"];
+        quayfs(["mkfs", one.to_str().unwrap()].into_iter().chain(words)).ok();
+        let m = Mounted::on(scene, "restart");
+        let nameless = Nameless::new(&m);
+        fill(&m.mnt(), 0..20);
+        let pages = |m: &Mounted| m.info()["node_pages"].as_u64().unwrap();
+        let before = pages(&m);
+        under_load(&m, || {
+            for (size, mib) in [("128M", 128), ("24M", 24), ("32M", 32)] {
+                let mnt = m.mnt();
+                let words = ["resize", mnt.to_str().unwrap(), "--pmem", size];
+                let told = quayfs(words).ok();
+                assert!(
+                    told.contains(&format!("pmem region  {mib} MiB, before")),
+                    "{told}"
+                );
                 let info = m.info();
-                assert_eq!(info["replaced"], n, "no daemon has died");
-                assert_eq!(info["restarts"], n);
-                let wanted = format!("data {blocks}");
-                assert_eq!(info["last_resize"]["wanted"], wanted.as_str());
-                let len = fs::metadata(m.0.vol().join("data")).unwrap().len();
-                assert_eq!(len, blocks * 4096);
+                assert_eq!(info["pmem_bytes"], mib << 20);
+                assert_eq!(info["replaced"], info["restarts"], "no daemon has died");
+                assert_eq!(pages(&m) > before, mib > 32);
                 nameless.check();
                 check(&m.mnt(), 0..20);
             }
         });
         nameless.check();
         drop(nameless);
-        check(&m.mnt(), 0..20);
         m.umount();
-        assert_eq!(data_bytes(&m.0), 32768);
         m.fsck();
+        in_one_file(&m, &one);
     }
+}
+
+fn in_one_file(m: &Mounted, one: &Path) {
+    let (mnt, file) = (m.mnt(), one.to_str().unwrap());
+    let mnt_name = mnt.to_str().unwrap();
+    quayfs(["mount", file, mnt_name]).ok();
+    fill(&mnt, 0..20);
+    let nameless = Nameless::new(m);
+    // By the name of the volume as well.
+    for (name, size, mib) in [(mnt_name, "64M", 64), (file, "24M", 24)] {
+        quayfs(["resize", name, "--pmem", size]).ok();
+        assert_eq!(m.info()["pmem_bytes"], mib << 20);
+        nameless.check();
+        check(&mnt, 0..20);
+        let len = fs::metadata(one).unwrap().len();
+        assert_eq!(len >> 20, mib + 128);
+    }
+    drop(nameless);
+    quayfs(["umount", mnt_name]).ok();
+    quayfs(["fsck", "--data", file]).ok();
 }
 
 #[test]
@@ -176,6 +239,11 @@ fn what_is_refused_leaves_the_mount_as_it_was() {
     );
     let why = info["last_resize"]["refused"].as_str().unwrap();
     assert!(why.contains("too few"), "{why}");
+    fs::hard_link(m.0.vol().join("pmem"), m.0.dir().join("other")).unwrap();
+    let mnt = m.mnt();
+    let run = quayfs(["resize", mnt.to_str().unwrap(), "--pmem", "64M"]);
+    run.fails(1, "hard link");
+    fs::remove_file(m.0.dir().join("other")).unwrap();
     nameless.check();
     drop(nameless);
     check(&m.mnt(), 0..200);
@@ -215,10 +283,18 @@ fn whatever_is_killed_the_mount_goes_on() {
         fill(&m.mnt(), 0..20);
         let nameless = Nameless::new(&m);
         under_load(&m, || {
-            for turn in 0..12 {
-                let size = ["160M", "128M"][turn % 2];
-                let victim = [Victim::Command, Victim::Daemon][turn / 2 % 2];
-                interrupted(&m, size, (victim, turn as u32));
+            for turn in 0..24 {
+                let words = [
+                    ["--data", "160M"],
+                    ["--pmem", "48M"],
+                    ["--data", "128M"],
+                    ["--pmem", "32M"],
+                ];
+                let victim = match turn % 5 {
+                    0 => Victim::Command,
+                    _ => Victim::Daemon,
+                };
+                interrupted(&m, words[turn % 4], (victim, turn as u32));
                 nameless.check();
                 check(&m.mnt(), 0..20);
             }
@@ -227,8 +303,10 @@ fn whatever_is_killed_the_mount_goes_on() {
         drop(nameless);
         m.umount();
         m.fsck();
-        let blocks = data_bytes(&m.0);
+        let blocks = data_blocks(&m.0);
         assert!(blocks == 40960 || blocks == 32768, "{blocks}");
+        let pmem = fs::metadata(m.0.vol().join("pmem")).unwrap().len() >> 20;
+        assert!(pmem == 48 || pmem == 32, "{pmem}");
     }
 }
 
@@ -238,11 +316,11 @@ enum Victim {
     Daemon,
 }
 
-fn begun(m: &Mounted, size: &str) -> Child {
+fn begun(m: &Mounted, words: [&str; 2]) -> Child {
     Command::new(program::QUAYFS)
         .arg("resize")
         .arg(m.mnt())
-        .args(["--data", size])
+        .args(words)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .start()
@@ -271,10 +349,10 @@ fn kill(pid: &str) {
 }
 
 /// Begins to resize, and ends one of those that do it: `turn` says how soon. Each moment will do.
-fn interrupted(m: &Mounted, size: &str, (victim, turn): (Victim, u32)) {
+fn interrupted(m: &Mounted, words: [&str; 2], (victim, turn): (Victim, u32)) {
     let old = daemon(m);
     let supervisor = parent(old);
-    let mut command = begun(m, size);
+    let mut command = begun(m, words);
     match victim {
         Victim::Command => kill(&command.id().to_string()),
         Victim::Daemon => {

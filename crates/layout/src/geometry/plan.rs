@@ -6,7 +6,7 @@ use crate::LINE;
 use crate::batch::{BATCH_LOG_MAX, BATCH_LOG_MIN};
 
 /// Most slots that `mkfs` gives a staging buffer: as many as the journal can count.
-const SLOTS_MAX: u64 = (1 << 24) - 64;
+pub(super) const SLOTS_MAX: u64 = (1 << 24) - 64;
 /// Most node pages that `mkfs` makes: two node ids each, and some more, fit into 32 bits.
 const NODE_PAGES_MAX: u64 = 1 << 30;
 
@@ -181,7 +181,7 @@ fn divide_device(data_len: u64, mirror: Option<u64>) -> Result<Sizes, GeometryEr
 }
 
 /// Lanes and slots, of the `rest` that the fixed areas leave.
-fn size_journal(sizes: &mut Sizes, rest: u64, staging: Option<u64>) {
+pub(super) fn size_journal(sizes: &mut Sizes, rest: u64, staging: Option<u64>) {
     let buffers = sizes.buffers;
     sizes.lane_bytes = (rest / 16 / buffers)
         .clamp(MIB, 16 * MIB / buffers.min(16))
