@@ -13,6 +13,8 @@ use quayfs_shown::progress::{Meter, Unit};
 
 use crate::{B, ResizeError};
 
+/// How long a device may be in use by what this process has just closed: the kernel ends some of that later.
+const OURSELVES: Duration = Duration::from_secs(10);
 /// How often to look how much is left to drain.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -21,7 +23,7 @@ const LOOK: Duration = Duration::from_millis(200);
 /// # Errors
 /// It cannot be mounted, or its media fail.
 pub(super) fn close(path: &Path, meter: &Meter) -> Result<(), ResizeError> {
-    let volume = open(path)?;
+    let volume = open(path, Duration::ZERO)?;
     if is_closed(&volume)? {
         return Ok(());
     }
@@ -71,15 +73,15 @@ fn telling(
 /// # Errors
 /// [`ResizeError::Changed`] if something is in its journal.
 pub(super) fn opened_closed(path: &Path) -> Result<Volume, ResizeError> {
-    let volume = open(path)?;
+    let volume = open(path, OURSELVES)?;
     match is_closed(&volume)? {
         true => Ok(volume),
         false => Err(ResizeError::Changed),
     }
 }
 
-fn open(path: &Path) -> Result<Volume, ResizeError> {
-    Ok(Volume::open(path, Access::ReadWrite, Duration::ZERO)?)
+fn open(path: &Path, wait: Duration) -> Result<Volume, ResizeError> {
+    Ok(Volume::open(path, Access::ReadWrite, wait)?)
 }
 
 /// Whether nothing is in the journal of a volume: no record, and no slot has a block that was left staged.
