@@ -4,6 +4,7 @@
 mod error;
 mod exposure;
 mod glance;
+mod moving;
 mod pair;
 mod parts;
 mod table;
@@ -24,6 +25,7 @@ use quayfs_restart::Postings;
 pub use error::VolumeError;
 pub use exposure::{exposure, is_only_readable};
 pub use glance::{Glance, Left, config_of, glance};
+pub use moving::moved_region;
 use pair::{check_features, check_pair, read_config};
 pub use parts::{Place, in_the_way, is_device_path, locate};
 
@@ -199,7 +201,7 @@ impl Volume {
             &config,
             how.access == Access::ReadOnly || how.lenient,
         )?;
-        Ok(Self {
+        let mut volume = Self {
             path,
             access: how.access,
             config,
@@ -210,7 +212,12 @@ impl Volume {
             one_device: place.region_len.is_some(),
             predecessor: None,
             postings: None,
-        })
+        };
+        if how.private {
+            volume.settle_before_anything()?;
+        }
+        volume.settle_move()?;
+        Ok(volume)
     }
 
     /// A volume over parts that are open already: tests and crash images.
@@ -235,7 +242,7 @@ impl Volume {
             why,
         })?;
         check_pair(&config, (&region, &path), (&*device, &path), vouch)?;
-        Ok(Self {
+        let mut volume = Self {
             path,
             access,
             config,
@@ -246,7 +253,9 @@ impl Volume {
             one_device: false,
             predecessor: None,
             postings: None,
-        })
+        };
+        volume.settle_move()?;
+        Ok(volume)
     }
 
     /// The mount goes on that this daemon had: nothing that it stored is missing, and what it has answered counts.

@@ -28,7 +28,8 @@ pub const INCOMPAT_KNOWN: u64 = FEATURE_QUOTA
     | FEATURE_PIPELINE
     | FEATURE_BATCHES
     | FEATURE_RESIZED
-    | FEATURE_OWNERS;
+    | FEATURE_OWNERS
+    | FEATURE_MOVING;
 /// Incompatible: there is a quota table, and records say what it is charged.
 pub const FEATURE_QUOTA: u64 = 1;
 /// Incompatible: a commit may be known by a proposal alone ([`crate::jsb::WordKind::Proposal`]).
@@ -43,6 +44,9 @@ pub const FEATURE_BATCHES: u64 = 8;
 pub const FEATURE_RESIZED: u64 = 16;
 /// Incompatible: the quota table counts users and groups too. Only together with [`FEATURE_QUOTA`].
 pub const FEATURE_OWNERS: u64 = 32;
+/// Incompatible: the region or the data are being moved, and what goes on with them makes the others no part of the volume
+/// first ([`ConfigTable::next_data_uuid`]).
+pub const FEATURE_MOVING: u64 = 64;
 
 /// The configuration table: which volume it is and where its areas lie. `mkfs` writes it, and what changes the volume as
 /// a whole; the first intact one of its two copies counts.
@@ -52,6 +56,9 @@ pub struct ConfigTable {
     pub uuid: [u8; 16],
     /// UUID in the header of the data device that belongs to this region.
     pub data_uuid: [u8; 16],
+    /// With [`FEATURE_MOVING`]: the UUID that the header of the data device is to have before anything else is changed.
+    /// Until then it may have either. Otherwise zeros.
+    pub next_data_uuid: [u8; 16],
     /// Feature masks: compatible, read-only compatible, incompatible.
     pub compat: [u64; 3],
     /// Time of `mkfs`, seconds since 1970.
@@ -88,6 +95,7 @@ pub enum ConfigError {
 const OFF_CRC: usize = BLOCK - 4;
 const OFF_FIELDS: usize = 256;
 const OFF_CHANGES: usize = 160;
+const OFF_NEXT: usize = 168;
 const OFF_OPTIONS: usize = 1024;
 
 impl ConfigTable {
@@ -116,6 +124,11 @@ impl ConfigTable {
         set_text(&mut self.options, options)
     }
 
+    /// Whether the region or the data are being moved.
+    pub fn is_moving(&self) -> bool {
+        self.compat[2] & FEATURE_MOVING != 0
+    }
+
     /// A number that depends on the volume only; part of every checksum, so that structures of
     /// another volume never validate.
     pub fn salt(&self) -> u64 {
@@ -137,6 +150,7 @@ impl ConfigTable {
         put_u64(&mut b, 144, self.hash_key[0]);
         put_u64(&mut b, 152, self.hash_key[1]);
         put_u64(&mut b, OFF_CHANGES, self.changes);
+        b[OFF_NEXT..OFF_NEXT + 16].copy_from_slice(&self.next_data_uuid);
         b[OFF_OPTIONS..OFF_OPTIONS + OPTIONS_MAX].copy_from_slice(&self.options);
         for (i, f) in self.geometry.fields().iter().enumerate() {
             put_u64(&mut b, OFF_FIELDS + 8 * i, *f);
@@ -160,6 +174,7 @@ impl ConfigTable {
         let mut t = Self {
             uuid: [0; 16],
             data_uuid: [0; 16],
+            next_data_uuid: [0; 16],
             compat: [get_u64(b, 48), get_u64(b, 56), get_u64(b, 64)],
             created: get_u64(b, 72),
             label: [0; LABEL_MAX],
@@ -170,6 +185,8 @@ impl ConfigTable {
         };
         t.uuid.copy_from_slice(&b[16..32]);
         t.data_uuid.copy_from_slice(&b[32..48]);
+        t.next_data_uuid
+            .copy_from_slice(&b[OFF_NEXT..OFF_NEXT + 16]);
         t.label.copy_from_slice(&b[80..80 + LABEL_MAX]);
         t.options
             .copy_from_slice(&b[OFF_OPTIONS..OFF_OPTIONS + OPTIONS_MAX]);
@@ -218,6 +235,9 @@ pub struct DataHeader {
 }
 
 impl DataHeader {
+    /// Where [`DataHeader::data_uuid`] is in the block.
+    pub const DATA_UUID: usize = 32;
+
     /// Encodes the header block.
     pub fn encode(&self) -> Vec<u8> {
         let mut b = vec![0; BLOCK];
@@ -253,6 +273,7 @@ mod tests {
         ConfigTable {
             uuid: [7; 16],
             data_uuid: [9; 16],
+            next_data_uuid: [4; 16],
             compat: [0; 3],
             created: 1,
             label: [0; LABEL_MAX],

@@ -139,6 +139,7 @@ pub(super) fn prepare(
     let config = ConfigTable {
         uuid: identity.uuid,
         data_uuid: identity.data_uuid,
+        next_data_uuid: [0; 16],
         compat: [0, 0, incompat],
         created: quayfs_sync::time::now()
             .duration_since(UNIX_EPOCH)

@@ -64,8 +64,8 @@ pub(super) fn check_pair(
     device
         .read(0, &mut block)
         .map_err(|e| VolumeError::Device(e.to_string()))?;
-    let theirs = |h: &DataHeader| h.uuid != config.uuid || h.data_uuid != config.data_uuid;
-    match DataHeader::decode(&block) {
+    let theirs = |h: &DataHeader| h.uuid != config.uuid || !is_named(config, h.data_uuid);
+    match decode_header(config, &block) {
         Ok(h) if theirs(&h) => return fail(data, "belongs to another QuayFS volume".into()),
         Err(e) if !vouch(region, config, device) => {
             return fail(data, format!("not a QuayFS data device: {e}"));
@@ -81,4 +81,27 @@ pub(super) fn check_pair(
         return fail(data, why);
     }
     Ok(())
+}
+
+/// Whether the header of the data device may have this UUID: while a part of the volume is being moved there are two.
+fn is_named(config: &ConfigTable, uuid: [u8; 16]) -> bool {
+    uuid == config.data_uuid || config.is_moving() && uuid == config.next_data_uuid
+}
+
+/// The header of a data device. One of a volume that is being moved may have been torn while it got its next UUID: its
+/// sectors then say the old or the new, each whole.
+pub(super) fn decode_header(config: &ConfigTable, block: &[u8]) -> Result<DataHeader, ConfigError> {
+    let found = DataHeader::decode(block);
+    let said: [u8; 16] = std::array::from_fn(|i| block[DataHeader::DATA_UUID + i]);
+    if found != Err(ConfigError::Checksum) || !config.is_moving() || !is_named(config, said) {
+        return found;
+    }
+    let mut whole = block.to_vec();
+    for uuid in [config.data_uuid, config.next_data_uuid] {
+        whole[DataHeader::DATA_UUID..][..uuid.len()].copy_from_slice(&uuid);
+        if let Ok(header) = DataHeader::decode(&whole) {
+            return Ok(header);
+        }
+    }
+    found
 }

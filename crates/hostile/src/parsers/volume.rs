@@ -14,6 +14,7 @@ fn table(geometry: Geometry) -> ConfigTable {
     ConfigTable {
         uuid: [1; 16],
         data_uuid: [2; 16],
+        next_data_uuid: [3; 16],
         compat: [0; 3],
         created: 0,
         label: [0; LABEL_MAX],
