@@ -19,6 +19,7 @@ mod identify;
 mod info;
 mod inherited;
 mod log;
+mod migrate;
 mod mkfs;
 mod mount;
 mod progress;
@@ -119,6 +120,7 @@ fn execute(command: Command) -> Result<u8, Failure> {
         Command::Info(args) => info::run(&args).map(|()| exit::OK),
         Command::Dump(args) => dump::run(&args).map(|()| exit::OK),
         Command::Resize(args) => resize::run(&args).map(|()| exit::OK),
+        Command::Migrate(args) => migrate::run(&args).map(|()| exit::OK),
         Command::Tune(args) => tune::run(&args).map(|()| exit::OK),
         Command::Restart(args) => restart::run(&args).map(|()| exit::OK),
         Command::Succession(args) => succession::run(&args).map(|()| exit::OK),
@@ -139,6 +141,7 @@ fn fault_code(command: &Command) -> u8 {
         | Command::Info(_)
         | Command::Dump(_)
         | Command::Resize(_)
+        | Command::Migrate(_)
         | Command::Tune(_)
         | Command::Identify(_)
         | Command::Restart(_)

@@ -5,7 +5,7 @@ mod mkfs;
 mod quota;
 mod watching;
 
-pub use changing::{Dump, Kind, Resize, Tune};
+pub use changing::{Dump, Kind, Migrate, Resize, Tune};
 pub use mkfs::Mkfs;
 pub use quota::Quota;
 pub use watching::{Doctor, Info, Stats, Status, Top, Trace};
@@ -70,6 +70,8 @@ pub enum Command {
     Info(Info),
     /// Give a volume more or less room.
     Resize(Resize),
+    /// Move the region or the data of a volume to another device or file.
+    Migrate(Migrate),
     /// Show what the structures of a volume hold.
     Dump(Dump),
     /// Change the label of a volume and the mount options that it keeps.

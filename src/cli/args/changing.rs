@@ -1,6 +1,6 @@
 //! Arguments of the commands that change a volume as a whole.
 
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 use quayfs_options::parse_size;
 use quayfs_resize::Wanted;
 use std::path::PathBuf;
@@ -154,4 +154,44 @@ fn parse_wanted(text: &str) -> Result<Wanted, String> {
             .map(Wanted::Bytes)
             .map_err(|e| e.to_string()),
     }
+}
+
+const MIGRATE_HELP: &str = "\
+The volume has a place for its region and one for its data; one of them is moved. It goes on from the new place when
+all has been copied, has been read again and is as it was; a crash at any moment leaves it with the old place or the
+new one. The old place is part of no volume from then on.
+
+NEW is a device, or a file, which is made if it does not exist. What is there is overwritten only with --force.
+
+If the volume is mounted, it is used on meanwhile. Data are copied while files are written, and again what has been
+written since; only the last of it has programs wait. A region is copied while they wait, which takes about a second
+for each GiB. If anything fails, the mount goes on with the old place.
+
+Examples:
+  quayfs migrate /srv/vol --data /dev/vg/larger     the data, to another disk
+  quayfs migrate /mnt/q --data /dev/vg/larger       the same, of what is mounted there
+  quayfs migrate /srv/vol --pmem /mnt/pmem/region   the region, to persistent memory
+
+Exit codes: 0 done, 1 failed, 2 wrong usage.";
+
+/// Arguments of `migrate`.
+#[derive(Debug, Args)]
+#[command(after_help = MIGRATE_HELP)]
+#[command(group = ArgGroup::new("part").args(["pmem", "data"]).required(true))]
+pub struct Migrate {
+    /// The directory of a volume, or where it is mounted.
+    #[arg(value_name = "VOLUME|MOUNTPOINT")]
+    pub volume: PathBuf,
+    /// Where the region goes.
+    #[arg(long, value_name = "NEW")]
+    pub pmem: Option<PathBuf>,
+    /// Where the data go.
+    #[arg(long, value_name = "NEW")]
+    pub data: Option<PathBuf>,
+    /// Overwrite what is there.
+    #[arg(short, long)]
+    pub force: bool,
+    /// Do not show how far it is.
+    #[arg(short, long)]
+    pub quiet: bool,
 }
