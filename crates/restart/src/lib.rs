@@ -16,15 +16,19 @@
 //! A daemon can be asked for something that only the next one can do, before it goes on: to give the volume another size
 //! ([`Requests::wish`]).
 //!
+//! While a part of the volume is copied to another place, such memory has what has been written since ([`Moves`]).
+//!
 //! The memory is in unnamed files that a third process holds. Nothing of it is needed after a power failure: then the
 //! processes that had asked are gone as well, and what was not durable may be.
 
 mod memory;
+mod moves;
 mod postings;
 mod requests;
 mod sessions;
 mod wish;
 
+pub use moves::{Moves, Outcome as MoveOutcome};
 pub use postings::{Buffer, MOST_RUNS, Postings, ROOM};
 pub use requests::{
     Connection, Ends, Outcome, Requests, UnderWay, WHOLE, come_so_far, inode, preparing, progress,
