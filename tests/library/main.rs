@@ -13,6 +13,7 @@ mod faults;
 mod flips;
 mod fsync;
 mod memory;
+mod migrate;
 mod model;
 mod owners;
 mod repair;
