@@ -9,12 +9,14 @@ use quayfs_server::session::{self, Succession};
 
 mod answer;
 mod closing;
+mod moving;
 mod resizing;
 mod signals;
 mod survival;
 mod watchdog;
 
 pub use answer::{Answer, Report};
+pub use moving::{FINISH, WATCH};
 
 use super::confine;
 use super::ending;

@@ -60,6 +60,9 @@ const STORES: &str = "stores";
 /// What large writes had on its way to the data device.
 const POSTINGS: &str = "postings";
 
+/// What begins the name of a descriptor of something that the daemon is to do, which a process has asked for.
+pub const JOB: &str = "job-";
+
 /// The mount answers requests.
 pub const READY: &str = "READY=1";
 /// This daemon has answered one.
@@ -243,6 +246,16 @@ pub struct Handover {
     memory: Memory,
     /// How daemons have ended, once that is counted.
     ends: OnceLock<Ends>,
+    job: Option<Job>,
+}
+
+/// What a process has asked for that the daemon is to do.
+#[derive(Debug)]
+pub struct Job {
+    /// What that is.
+    pub name: String,
+    /// What came along.
+    pub file: File,
 }
 
 /// Memory that a daemon leaves to the next one.
@@ -283,6 +296,7 @@ impl Handover {
         let mut connections = Vec::new();
         let (mut requests, mut holder) = (None, None);
         let (mut stores, mut postings) = (None, None);
+        let mut job = None;
         for (descriptor, name) in given.into_iter().zip(names.split(':')) {
             match name {
                 SUPERVISOR => holder = Some(Holder::new(descriptor)),
@@ -290,6 +304,11 @@ impl Handover {
                 REQUESTS => requests = Some(File::from(descriptor)),
                 STORES => stores = Some(File::from(descriptor)),
                 POSTINGS => postings = Some(File::from(descriptor)),
+                other if other.starts_with(JOB) => {
+                    let name = other[JOB.len()..].into();
+                    let file = File::from(descriptor);
+                    job = Some(Job { name, file });
+                }
                 other => warn!("a descriptor `{other}` was passed on, which is not known"),
             }
         }
@@ -320,8 +339,14 @@ impl Handover {
                 postings: Postings::left(postings)?,
             },
             ends: OnceLock::new(),
+            job,
         };
         Ok((holder, Some(handover)))
+    }
+
+    /// What is to be done, if a process has asked for something.
+    pub fn job(&self) -> Option<&Job> {
+        self.job.as_ref()
     }
 
     /// What the last daemon has left.

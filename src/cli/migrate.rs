@@ -3,25 +3,45 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use quayfs_fs::volume::glance;
 use quayfs_migrate::{MigrateError, Moved, Part, migrate};
 use quayfs_options::format_size;
+use quayfs_pmem::Backend;
 
 use super::args;
-use super::exit::{FAILED, Failure, say};
+use super::exit::{FAILED, Failure, say, warn};
 use super::progress::Progress;
 use super::unopened::{unopened, unreached};
 use crate::mount::table;
+
+mod live;
 
 /// Moves what is asked for, and says where it was.
 pub fn run(args: &args::Migrate) -> Result<(), Failure> {
     let (part, new) = wanted(args);
     let path = table::resolve(&args.volume).map_err(|e| unreached(FAILED, &args.volume, &e))?;
+    let mounted = table::mount_for(&path)
+        .map_err(|e| Failure::new(FAILED, format_args!("mount table: {e}")))?;
     let meter = Arc::default();
     let shown = Progress::of(&meter, args.quiet);
-    let moved = migrate(&path, part, (new, args.force), &meter);
+    let new = (new, args.force);
+    let (moved, pause) = match mounted {
+        Some(entry) => {
+            let live = live::run(&entry, part, new, &meter);
+            live.map(|live| (live.moved, Some(live.pause)))
+        }
+        None => migrate(&path, part, new, &meter)
+            .map(|moved| (moved, None))
+            .map_err(failed),
+    }?;
     drop(shown);
-    let moved = moved.map_err(failed)?;
     say(told(part, &moved));
+    if let Some(pause) = pause {
+        say(format_args!("nothing was answered for {pause} ms"));
+    }
+    if glance(&path).is_ok_and(|found| found.backend == Backend::Volatile) {
+        warn(super::VOLATILE_WARNING);
+    }
     Ok(())
 }
 

@@ -1,10 +1,10 @@
 //! `quayfs restart`: another daemon takes the place of the one that serves a mount, which goes on meanwhile.
 
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -17,7 +17,7 @@ use super::args;
 use super::asking;
 use super::exit::{FAILED, Failure, say};
 use super::succession;
-use super::supervisor::{HELLO, NOT_SERVED, REPLACE, SERVED};
+use super::supervisor::{HELLO, NOT_SERVED, REPLACE, REPLACE_WITH, SERVED, STILL_WITH};
 use crate::mount::control::{Line, open_program};
 use crate::mount::server::{PATIENCE, ask as ask_mount, read_within, wait_for};
 use crate::mount::table::Entry;
@@ -51,19 +51,9 @@ fn restart(args: &args::Restart) -> Result<(), String> {
     if !entry.is_fuse() {
         return Err(format!("{shown} is {}, not QuayFS", entry.fstype));
     }
-    let line = match Line::to(&entry) {
-        Ok(Some(line)) => line,
-        Ok(None) => return managed::restart(&entry, args),
-        Err(Errno::ACCESS) => {
-            return Err(format!(
-                "permission denied: only root, and the user who mounted {shown}, may do that"
-            ));
-        }
-        Err(e) => return Err(format!("{shown}: the supervisor cannot be reached: {e}")),
+    let Some((line, known)) = supervisor_of(&entry, &shown)? else {
+        return managed::restart(&entry, args);
     };
-    let hello = line.receive().map_err(|e| e.to_string())?;
-    let hello = hello.ok_or_else(|| format!("{shown}: the supervisor does not listen"))?;
-    let known = known(&hello.text).ok_or("the supervisor is of another version")?;
     let path = match &args.binary {
         Some(path) => path
             .canonicalize()
@@ -77,17 +67,16 @@ fn restart(args: &args::Restart) -> Result<(), String> {
     let file = open_program(&path).map_err(|e| refused(e.to_string()))?;
     let can = ask(&file, &known.options).map_err(refused)?;
     succession::judge(&known.needs, &can).map_err(refused)?;
-    let answer = replace(&line, &entry, (&file, &path), args.within)?;
-    if let Some(why) = answer.strip_prefix(NOT_SERVED) {
-        return Err(format!("{shown_path} does not serve {shown}: {why}"));
-    }
-    let served = answer.strip_prefix(SERVED).and_then(|s| s.split_once(' '));
-    let (pause, version) = served.ok_or("the supervisor has answered nonsense")?;
+    let text = format!("{REPLACE}{}\n", args.within.saturating_mul(1000));
+    let text = [text.as_bytes(), path.as_os_str().as_bytes()].concat();
+    let served = replace(&line, &entry, (&text, file.as_fd()))?
+        .map_err(|why| format!("{shown_path} does not serve {shown}: {why}"))?;
+    let (pause, version) = (served.pause, &served.version);
     let old = &known.version;
     say(format_args!(
         "{shown} is served by quayfs {version} ({shown_path}), before that by {old}; nothing was answered for {pause} ms"
     ));
-    if known.supervisor_version != version {
+    if known.supervisor_version != *version {
         let (pid, old) = (&known.supervisor, &known.supervisor_version);
         say(format_args!(
             "its supervisor (process {pid}) stays quayfs {old} until it is unmounted"
@@ -105,6 +94,65 @@ pub fn version_of(entry: &Entry, patience: Duration) -> Option<String> {
     }
     let hello = line.receive().ok()??;
     Some(known(&hello.text)?.version)
+}
+
+/// What starts the daemons of a mount, and what it says of them; `None` if that is no supervisor.
+fn supervisor_of(entry: &Entry, shown: &str) -> Result<Option<(Line, Known)>, String> {
+    let line = match Line::to(entry) {
+        Ok(Some(line)) => line,
+        Ok(None) => return Ok(None),
+        Err(Errno::ACCESS) => {
+            return Err(format!(
+                "permission denied: only root, and the user who mounted {shown}, may do that"
+            ));
+        }
+        Err(e) => return Err(format!("{shown}: the supervisor cannot be reached: {e}")),
+    };
+    let hello = line.receive().map_err(|e| e.to_string())?;
+    let hello = hello.ok_or_else(|| format!("{shown}: the supervisor does not listen"))?;
+    let known = known(&hello.text).ok_or("the supervisor is of another version")?;
+    Ok(Some((line, known)))
+}
+
+/// Something that the daemons of a mount are to do from the next one on.
+#[derive(Clone, Copy, Debug)]
+pub struct Job<'a> {
+    /// What that is.
+    pub name: &'a str,
+    /// What comes along.
+    pub file: BorrowedFd<'a>,
+    /// Only if all daemons have had it since it came along first.
+    pub still: bool,
+}
+
+/// Has the daemon of a mount replaced by one of the same program that has something to do. The next one has `within` to
+/// serve.
+///
+/// # Errors
+/// Nothing would start another daemon; this user may not. In the result: the next daemon does not serve, and the last one
+/// goes on, or one that is like it.
+pub fn replace_with(
+    entry: &Entry,
+    job: Job<'_>,
+    within: Duration,
+) -> Result<Result<Served, String>, String> {
+    let shown = quayfs_shown::path(&entry.target);
+    let (line, _) = supervisor_of(entry, &shown)?.ok_or_else(|| {
+        format!("{shown}: what starts its daemons is no supervisor: unmount it first")
+    })?;
+    let ask = match job.still {
+        true => STILL_WITH,
+        false => REPLACE_WITH,
+    };
+    let text = format!("{ask}{}\n{}", within.as_millis(), job.name);
+    replace(&line, entry, (text.as_bytes(), job.file))
+}
+
+/// The next daemon serves.
+pub struct Served {
+    /// So many milliseconds nothing was answered.
+    pub pause: u64,
+    version: String,
 }
 
 fn known(hello: &[u8]) -> Option<Known> {
@@ -148,16 +196,13 @@ fn ask(file: &OwnedFd, options: &str) -> Result<String, String> {
 }
 
 /// Has the daemon replaced, and asks the mount things until the supervisor says how that went: a daemon that nothing asks
-/// anything cannot show that it serves.
+/// anything cannot show that it serves. In the result: why the next one does not serve.
 fn replace(
     line: &Line,
     entry: &Entry,
-    (file, path): (&OwnedFd, &Path),
-    within: u64,
-) -> Result<String, String> {
-    let text = format!("{REPLACE}{}\n", within.saturating_mul(1000));
-    let text = [text.as_bytes(), path.as_os_str().as_bytes()].concat();
-    line.send(&text, Some(file.as_fd()))
+    (text, along): (&[u8], BorrowedFd<'_>),
+) -> Result<Result<Served, String>, String> {
+    line.send(text, Some(along))
         .map_err(|e| format!("the supervisor does not listen: {e}"))?;
     let over = AtomicBool::new(false);
     let answer = thread::scope(|scope| {
@@ -173,5 +218,12 @@ fn replace(
     });
     let answer = answer.map_err(|e| e.to_string())?;
     let answer = answer.ok_or("the supervisor has ended, and with it the mount")?;
-    Ok(String::from_utf8_lossy(&answer.text).into_owned())
+    let answer = String::from_utf8_lossy(&answer.text);
+    if let Some(why) = answer.strip_prefix(NOT_SERVED) {
+        return Ok(Err(why.into()));
+    }
+    let served = answer.strip_prefix(SERVED).and_then(|s| s.split_once(' '));
+    let served = served.and_then(|(pause, version)| Some((pause.parse().ok()?, version.into())));
+    let (pause, version) = served.ok_or("the supervisor has answered nonsense")?;
+    Ok(Ok(Served { pause, version }))
 }

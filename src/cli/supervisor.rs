@@ -41,11 +41,12 @@ use past::{ENOUGH, Past, Verdict};
 use program::Program;
 use replacing::{About, Replacing, signal};
 
+mod job;
 mod past;
 mod program;
 mod replacing;
 
-pub use replacing::{FAILED as NOT_SERVED, HELLO, REPLACE, SERVED};
+pub use replacing::{FAILED as NOT_SERVED, HELLO, REPLACE, REPLACE_WITH, SERVED, STILL_WITH};
 
 /// Descriptors of this process itself are above those that it holds for daemons, which begin with the first one that is
 /// no standard stream and have no gaps.

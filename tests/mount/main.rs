@@ -16,6 +16,7 @@ mod inherited;
 mod limits;
 mod log;
 mod media;
+mod migrate;
 mod owners;
 #[path = "../program/mod.rs"]
 mod program;

@@ -8,7 +8,7 @@ use quayfs_layout::BLOCK;
 use quayfs_shown::progress::Meter;
 
 /// Blocks that are copied, made durable and compared together.
-const WINDOW: u64 = 4096;
+pub(super) const WINDOW: u64 = 4096;
 /// Blocks of one transfer.
 const RUN: u64 = 256;
 

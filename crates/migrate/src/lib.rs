@@ -10,12 +10,15 @@
 //! | `target` | the new place: what is there, and whether it will do |
 //! | `copy` | blocks of one device to another, compared afterwards |
 //! | `region` | a region as blocks |
+//! | `live`, `watched` | the same of a volume that is mounted |
 //! | `switch` | the link in the volume's directory |
 
 mod copy;
+mod live;
 mod region;
 mod switch;
 mod target;
+mod watched;
 
 use std::fmt;
 use std::io;
@@ -25,9 +28,7 @@ use std::time::Duration;
 
 use quayfs_blockdev::{BlockDevice, OpenError};
 use quayfs_fs::recovery::{MountError, journal_geometry};
-use quayfs_fs::volume::{
-    Access, DATA, PMEM, Place, Volume, VolumeError, locate, moved_region,
-};
+use quayfs_fs::volume::{Access, DATA, PMEM, Place, Volume, VolumeError, locate, moved_region};
 use quayfs_fs::{Fs, FsError, MountOptions};
 use quayfs_journal::{Journal, JournalError};
 use quayfs_layout::BLOCK;
@@ -38,8 +39,10 @@ use quayfs_shown::progress::{Meter, Unit};
 
 use copy::Copier;
 pub use copy::CopyError;
+pub use live::{Live, backend_of, finish};
 use region::RegionBlocks;
 pub use target::{Number, Target, Wanted};
+pub use watched::Watched;
 
 const B: u64 = BLOCK as u64;
 
@@ -58,6 +61,21 @@ impl Part {
         match self {
             Self::Pmem => PMEM,
             Self::Data => DATA,
+        }
+    }
+
+    /// As a number that other processes understand.
+    pub fn word(self) -> u64 {
+        match self {
+            Self::Pmem => 0,
+            Self::Data => 1,
+        }
+    }
+
+    fn from_word(word: u64) -> Self {
+        match word {
+            0 => Self::Pmem,
+            _ => Self::Data,
         }
     }
 
@@ -147,9 +165,17 @@ pub enum MigrateError {
         /// Those that are needed.
         need: u64,
     },
+    /// The same: it is no such medium as the old one, and the volume is mounted.
+    #[error(
+        "{}: another kind of medium than that of the region, which has told programs when calls are durable: unmount the volume first", .0.display()
+    )]
+    Unlike(PathBuf),
     /// The new place cannot be written, or the old one not be read.
     #[error(transparent)]
     Copy(#[from] CopyError),
+    /// Daemons have died while they did it.
+    #[error("daemons have died while they copied the rest")]
+    Died,
     /// Another process has used the volume.
     #[error("another process has used the volume meanwhile: try again")]
     Changed,
@@ -242,7 +268,9 @@ impl Moved {
             path: entry.into(),
             source,
         };
-        let is_gone = !std::fs::symlink_metadata(entry).map_err(failed)?.is_symlink();
+        let is_gone = !std::fs::symlink_metadata(entry)
+            .map_err(failed)?
+            .is_symlink();
         Ok(Self {
             old: entry.canonicalize().map_err(failed)?,
             is_gone,
@@ -263,8 +291,8 @@ pub fn complete(
     part: Part,
     target: &Target,
 ) -> Result<(), MigrateError> {
-    let switched = write_heads(volume, part, target)
-        .and_then(|()| switch::link(place, part, target.path()));
+    let switched =
+        write_heads(volume, part, target).and_then(|()| switch::link(place, part, target.path()));
     if let Err(e) = &switched
         && !matches!(e, MigrateError::Uncertain { .. })
     {

@@ -108,7 +108,10 @@ impl Target {
         let target = Self::open_made(path, false, blocks)?;
         match target.number.words() == number {
             true => Ok(target),
-            false => Err(MigrateError::Unfit(path.into(), "is another one now".into())),
+            false => Err(MigrateError::Unfit(
+                path.into(),
+                "is another one now".into(),
+            )),
         }
     }
 

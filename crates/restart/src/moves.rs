@@ -75,10 +75,7 @@ impl Moves {
     /// # Errors
     /// Those of the system, which has no memory; the path is too long.
     pub fn new(part: u64, blocks: u64, path: &Path, number: [u64; 2]) -> io::Result<Self> {
-        let piece = blocks
-            .div_ceil(MOST)
-            .max(LEAST)
-            .next_power_of_two();
+        let piece = blocks.div_ceil(MOST).max(LEAST).next_power_of_two();
         let file = File::from(memfd_create("quayfs-move", MemfdFlags::CLOEXEC)?);
         let pieces = blocks.div_ceil(piece);
         file.set_len((PIECES as u64 + pieces) * size_of::<u64>() as u64)?;
@@ -95,7 +92,10 @@ impl Moves {
         };
         (0..pieces).for_each(|n| moves.word(n).store(MARK, Ordering::Relaxed));
         moves.words.at(NUMBER).store(number[0], Ordering::Relaxed);
-        moves.words.at(NUMBER + 1).store(number[1], Ordering::Relaxed);
+        moves
+            .words
+            .at(NUMBER + 1)
+            .store(number[1], Ordering::Relaxed);
         moves.put_text(PATH, path.as_os_str().as_bytes())?;
         moves.words.at(0).store(MAGIC, Ordering::Release);
         Ok(moves)
@@ -271,6 +271,11 @@ impl Moves {
             1 => Outcome::Moved,
             _ => Outcome::Failed(String::from_utf8_lossy(&self.text(WHY)).into_owned()),
         }
+    }
+
+    /// Whether nothing has become of it yet.
+    pub fn is_open(&self) -> bool {
+        self.words.at(RESULT).load(Ordering::Relaxed) == 0
     }
 
     /// Gives the memory of the marks back, when nobody needs them any more. They are as good as none then.

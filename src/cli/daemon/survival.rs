@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 use tracing::{info, warn};
 
-use super::{Job, Mounted, open};
+use super::{Job, Mounted, moving, open};
 use crate::cli::exit::{Failure, MOUNT_FAILED, NOT_NOW};
 use crate::cli::handover::{self, Handover, Holder, Memory};
 use crate::cli::{log, succession};
@@ -156,7 +156,9 @@ pub(super) fn take_over(
     job: &Job,
     (holder, handover): (Option<&Holder>, Option<&Handover>),
 ) -> Result<(Volume, Result<Memory, String>), Box<dyn std::error::Error>> {
+    moving::before_opening(job, handover);
     let mut volume = open(job)?;
+    moving::after_opening(&mut volume, handover);
     if let Some(why) = job.options.ends_with_daemon() {
         return Ok((volume, Err(why.into())));
     }
@@ -189,7 +191,7 @@ fn outlive(
         Some(handover) => handover.memory(),
         None => Memory::new()?,
     };
-    let bytes = volume.region().outlive(memory.stores.try_clone()?)?;
+    let bytes = volume.outlive(memory.stores.try_clone()?)?;
     if bytes > 0 {
         info!("{bytes} bytes that the last daemon had stored are stored again");
     }

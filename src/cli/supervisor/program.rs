@@ -39,6 +39,13 @@ impl Program {
         Self::new(file, OsStr::from_bytes(path).into())
     }
 
+    /// The same once more.
+    pub(super) fn again(&self) -> io::Result<Self> {
+        let file = rustix::io::fcntl_dupfd_cloexec(&self.file, OWN)?;
+        let path = self.path.clone();
+        Ok(Self { file, path })
+    }
+
     /// To start it, in no directory in particular.
     pub(super) fn command(&self) -> Command {
         let mut command = Command::new(format!("/proc/self/fd/{}", self.file.as_raw_fd()));

@@ -20,6 +20,11 @@ use crate::mount::control::{self, Line, Message};
 pub const HELLO: &str = "quayfs-supervisor 1";
 /// Asks for a replacement within so many milliseconds; a path follows.
 pub const REPLACE: &str = "replace ";
+/// The same, of the program that runs: the name of a job follows, and what comes along is left to the daemons from the next
+/// one on ([`handover::JOB`]), until there is another job or the program is replaced.
+pub const REPLACE_WITH: &str = "replace with ";
+/// The same, of a job that all daemons have had since it came first, by whatever name.
+pub const STILL_WITH: &str = "replace still with ";
 /// The new daemon serves: milliseconds without an answer, and its version.
 pub const SERVED: &str = "served ";
 /// It does not: why.
@@ -156,12 +161,12 @@ impl Supervisor {
             .descriptor
             .map(|file| moved(file, OWN))
             .transpose()?;
-        let Some((limit, path)) = asked_for(&message.text) else {
+        let Some((limit, what)) = asked_for(&message.text) else {
             refuse("this is not understood");
             return Ok(());
         };
         let Some(file) = file else {
-            refuse("no program came along");
+            refuse("nothing came along");
             return Ok(());
         };
         let in_the_way = [
@@ -176,10 +181,24 @@ impl Supervisor {
             refuse(why);
             return Ok(());
         }
+        let other = match what {
+            Wish::Program(path) => {
+                // Another program need not know what it is for.
+                self.drop_job()?;
+                Program::new(file, OsStr::from_bytes(path).into())?
+            }
+            Wish::Job { name, still } => {
+                if let Err(e) = self.take_job(name, &file, still) {
+                    refuse(&e.to_string());
+                    return Ok(());
+                }
+                self.program.again()?
+            }
+        };
         let now = handover::now();
         self.replacing = Some(Replacing {
             client: Some(line),
-            other: Program::new(file, OsStr::from_bytes(path).into())?,
+            other,
             asked: now,
             limit,
             state: State::Asked { until: now + limit },
@@ -280,6 +299,8 @@ impl Supervisor {
         };
         self.program = previous;
         self.past.begin_anew();
+        // The program before the last one need not know what it is for. What cannot be taken away it does not take.
+        let _ = self.drop_job();
         true
     }
 
@@ -302,12 +323,43 @@ impl Supervisor {
     }
 }
 
-/// The time and the path in a message that asks for a replacement.
-fn asked_for(text: &[u8]) -> Option<(Duration, &[u8])> {
-    let rest = text.strip_prefix(REPLACE.as_bytes())?;
+/// What a daemon is to be replaced by.
+#[derive(Debug, PartialEq, Eq)]
+enum Wish<'a> {
+    /// One of the program that was found at this path.
+    Program(&'a [u8]),
+    /// One of the same program that has this to do.
+    Job { name: &'a str, still: bool },
+}
+
+/// The time in a message that asks for a replacement, and what by.
+fn asked_for(text: &[u8]) -> Option<(Duration, Wish<'_>)> {
+    let prefixes = [
+        (STILL_WITH, Some(true)),
+        (REPLACE_WITH, Some(false)),
+        (REPLACE, None),
+    ];
+    let (rest, job) = prefixes
+        .iter()
+        .find_map(|(prefix, job)| Some((text.strip_prefix(prefix.as_bytes())?, *job)))?;
     let at = rest.iter().position(|b| *b == b'\n')?;
     let limit = std::str::from_utf8(&rest[..at]).ok()?.parse().ok()?;
-    Some((Duration::from_millis(limit), &rest[at + 1..]))
+    let rest = &rest[at + 1..];
+    let wish = match job {
+        Some(still) => {
+            let name = std::str::from_utf8(rest)
+                .ok()
+                .filter(|name| is_word(name))?;
+            Wish::Job { name, still }
+        }
+        None => Wish::Program(rest),
+    };
+    Some((Duration::from_millis(limit), wish))
+}
+
+/// Names of descriptors have colons between them.
+fn is_word(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_lowercase())
 }
 
 pub(super) fn signal(life: &Life, signal: Signal) -> io::Result<()> {
@@ -325,8 +377,27 @@ mod tests {
     #[test]
     fn requests_are_read() {
         let asked = asked_for(b"replace 1500\n/a\nb");
-        assert_eq!(asked, Some((Duration::from_millis(1500), &b"/a\nb"[..])));
-        for other in ["", "replace", "replace 5", "replace x\n/a", "served 5\n/a"] {
+        let program = Wish::Program(b"/a\nb");
+        assert_eq!(asked, Some((Duration::from_millis(1500), program)));
+        for (text, still) in [("replace with", false), ("replace still with", true)] {
+            let text = format!("{text} 20\nmove");
+            let asked = asked_for(text.as_bytes());
+            let job = Wish::Job {
+                name: "move",
+                still,
+            };
+            assert_eq!(asked, Some((Duration::from_millis(20), job)));
+        }
+        for other in [
+            "",
+            "replace",
+            "replace 5",
+            "replace x\n/a",
+            "served 5\n/a",
+            "replace with 5\n",
+            "replace with 5\na:b",
+            "replace with x\nmove",
+        ] {
             assert_eq!(asked_for(other.as_bytes()), None, "{other}");
         }
     }

@@ -6,6 +6,7 @@
 //! the copy that was not opened, a region that expects another UUID or a device that has the old one, is part of no
 //! volume. docs/internals/crash-consistency.md has the order.
 
+use std::fs::File;
 use std::sync::Arc;
 
 use quayfs_blockdev::BlockDevice;
@@ -60,6 +61,20 @@ impl Volume {
             Access::ReadOnly => Ok(()),
             Access::ReadWrite => table::settle(&self.region),
         }
+    }
+
+    /// What was stored by the last daemon is stored again, and from here on all that is stored outlives this process in that
+    /// file ([`Region::outlive`](quayfs_pmem::Region::outlive)). The configuration table stays as it is on the disk: it may
+    /// have been changed since, by what had the volume open between two daemons. Returns how many bytes were stored again.
+    ///
+    /// # Errors
+    /// As of `Region::outlive`, and [`PmemError`] of drains.
+    pub fn outlive(&self, stores: File) -> Result<u64, PmemError> {
+        let bytes = self.region.outlive(stores)?;
+        if self.access == Access::ReadWrite {
+            table::keep(&self.region, &self.config)?;
+        }
+        Ok(bytes)
     }
 
     /// What is done to the data device passes this one from here on.

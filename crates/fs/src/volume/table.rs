@@ -42,3 +42,23 @@ pub(super) fn settle(region: &Region) -> Result<(), PmemError> {
     }
     Ok(())
 }
+
+/// Has both copies say in memory what they say on the disk, after an older table may have been stored there. Durable when
+/// it returns. No drain is made before both do: it would make the older one count.
+///
+/// # Errors
+/// [`PmemError`] of drains.
+pub(super) fn keep(region: &Region, table: &ConfigTable) -> Result<(), PmemError> {
+    let bytes = table.encode();
+    let stale: Vec<u64> = COPIES
+        .into_iter()
+        .filter(|off| region.read_vec(*off, BLOCK as u64) != bytes)
+        .collect();
+    if stale.is_empty() {
+        return Ok(());
+    }
+    for off in stale {
+        region.write_nt(off, &bytes);
+    }
+    region.drain()
+}

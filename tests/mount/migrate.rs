@@ -1,0 +1,410 @@
+//! The region or the data of a volume go to another place while programs work on its mount. Needs `/dev/fuse`.
+//!
+//! What a crash of the machine leaves is in `tests/library/migrate.rs`.
+
+use crate::program;
+
+use program::{
+    Mounted, QUAYFS, Run, Scene, Start as _, can_be_root, can_mount, eventually, quayfs,
+};
+use quayfs_oracle::rng::{Rng, bytes};
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+/// Volumes with a region in memory, and on a disk.
+fn scenes() -> [Scene; 2] {
+    [Scene::in_memory(), Scene::new()]
+}
+
+fn words<'a>(m: &'a Path, part: &'a str, new: &'a Path) -> [&'a OsStr; 4] {
+    let (part, new) = (OsStr::new(part), new.as_os_str());
+    ["migrate".as_ref(), m.as_os_str(), part, new]
+}
+
+fn migrate(m: &Path, part: &str, new: &Path) -> Run {
+    quayfs(words(m, part, new))
+}
+
+/// The same, in the background.
+fn begin(m: &Path, part: &str, new: &Path) -> Child {
+    Command::new(QUAYFS)
+        .args(words(m, part, new))
+        .arg("--force")
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .start()
+        .unwrap()
+}
+
+fn kill(pid: i32) {
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    // It may have ended by itself.
+    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+}
+
+fn parent(pid: i32) -> i32 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let after = stat.rsplit(") ").next().unwrap();
+    after.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+/// The daemon that a supervisor has at the moment.
+fn daemon_of(supervisor: i32) -> Option<i32> {
+    let list = fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children"));
+    list.ok()?.split_whitespace().next()?.parse().ok()
+}
+
+fn supervisor(m: &Mounted) -> i32 {
+    parent(m.info()["pid"].as_i64().unwrap() as i32)
+}
+
+/// Writes to a file until it is told to stop, and finds there what it has written, or panics.
+fn work(path: &Path, seed: u64, stop: &AtomicBool) {
+    const LEN: usize = 4 << 20;
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(path)
+        .unwrap();
+    let (mut rng, mut content) = (Rng::new(seed), vec![0; LEN]);
+    file.write_all_at(&content, 0).unwrap();
+    let mut n = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let len = [100, 4096, 150_000][rng.below(3) as usize];
+        let at = rng.below((LEN - len) as u64) as usize;
+        let piece = bytes(seed + n, len);
+        file.write_all_at(&piece, at as u64).unwrap();
+        content[at..at + len].copy_from_slice(&piece);
+        if n % 16 == 0 {
+            file.sync_all().unwrap();
+        }
+        n += 1;
+    }
+    file.sync_all().unwrap();
+    drop(file);
+    assert!(fs::read(path).unwrap() == content, "{}", path.display());
+}
+
+/// Tells programs to stop when it goes, also with a test that fails.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Does something while programs write to the mount.
+fn under_load<T>(m: &Mounted, name: &str, what: impl FnOnce() -> T) -> T {
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for seed in [1000, 2_000_000] {
+            let (path, stop) = (m.mnt().join(format!("{name}{seed}")), &stop);
+            scope.spawn(move || work(&path, seed, stop));
+        }
+        let _stop = Stop(&stop);
+        what()
+    })
+}
+
+fn fill(m: &Mounted) {
+    for n in 0..20 {
+        fs::write(m.mnt().join(format!("old{n}")), bytes(n, 1 << 20)).unwrap();
+    }
+}
+
+fn check(m: &Mounted) {
+    for n in 0..20 {
+        let content = fs::read(m.mnt().join(format!("old{n}"))).unwrap();
+        assert!(content == bytes(n, 1 << 20), "{n}");
+    }
+}
+
+/// Where a part is.
+fn place(m: &Mounted, part: &str) -> PathBuf {
+    m.0.vol().join(part).canonicalize().unwrap()
+}
+
+/// All is there, also for the next mount.
+fn sound(m: &Mounted) {
+    check(m);
+    m.umount();
+    m.fsck();
+    m.mount("restart");
+    check(m);
+    m.umount();
+    m.fsck();
+}
+
+#[test]
+fn both_parts_move_while_programs_write() {
+    if !can_mount() {
+        return;
+    }
+    for scene in scenes() {
+        let m = Mounted::on(scene, "restart");
+        fill(&m);
+        // A file in the volume's directory that is gone, and then one elsewhere that stays.
+        let (one, two) = (m.0.dir().join("one"), m.0.dir().join("two"));
+        under_load(&m, "data", || {
+            let said = migrate(&m.mnt(), "--data", &one).ok();
+            assert!(said.contains("is gone") && said.contains("ms"), "{said}");
+            let said = migrate(&m.0.vol(), "--data", &two).ok();
+            assert!(said.contains("part of no volume any more"), "{said}");
+        });
+        assert_eq!(place(&m, "data"), two.canonicalize().unwrap());
+        check(&m);
+        let (three, four) = (m.0.vol().join("three"), m.0.dir().join("four"));
+        under_load(&m, "pmem", || {
+            migrate(&m.mnt(), "--pmem", &three).ok();
+            // Of another length.
+            File::create(&four).unwrap().set_len(50 << 20).unwrap();
+            fs::set_permissions(&four, fs::Permissions::from_mode(0o600)).unwrap();
+            quayfs(
+                words(&m.mnt(), "--pmem", &four)
+                    .into_iter()
+                    .chain(["--force".as_ref()]),
+            )
+            .ok();
+            migrate(&m.mnt(), "--pmem", &m.0.dir().join("five")).ok();
+        });
+        assert_eq!(m.info()["replaced"], 7);
+        check(&m);
+        under_load(&m, "after", || {
+            kill(m.info()["pid"].as_i64().unwrap() as i32)
+        });
+        sound(&m);
+        // What was left is part of no volume, with either of the others.
+        for (pmem, data) in [("four", "two"), ("five", "one")] {
+            let vol = m.0.dir().join(format!("{pmem} {data}"));
+            fs::create_dir(&vol).unwrap();
+            for (name, what) in [("pmem", pmem), ("data", data)] {
+                std::os::unix::fs::symlink(m.0.dir().join(what), vol.join(name)).unwrap();
+            }
+            let fsck = quayfs(["fsck".as_ref(), vol.as_os_str()]);
+            fsck.fails(8, "belongs to another QuayFS volume");
+        }
+    }
+}
+
+/// Kills what `victim` finds when `turns` other daemons have come, if the command runs that long. Whatever that was, the
+/// mount goes on with all files, and in one of the two places.
+fn killed(m: &Mounted, part: &str, turns: u32, victim: impl Fn(&Child, i32) -> i32) {
+    let supervisor = supervisor(m);
+    let old = place(m, part);
+    let new = m.0.dir().join(format!(
+        "{part} {turns} {}",
+        old.display().to_string().len()
+    ));
+    let name = format!("{part} {turns} ");
+    let mut command = under_load(m, &name, || {
+        let mut command = begin(&m.mnt(), &format!("--{part}"), &new);
+        let mut last = daemon_of(supervisor);
+        for _ in 0..turns {
+            eventually("another daemon comes", || {
+                let now = daemon_of(supervisor);
+                let other = now.is_some() && now != last || command.try_wait().unwrap().is_some();
+                last = now.or(last);
+                other
+            });
+        }
+        if let Some(daemon) = daemon_of(supervisor) {
+            kill(victim(&command, daemon));
+        }
+        command.wait().unwrap();
+        command
+    });
+    let moved = command.wait().unwrap().success();
+    check(m);
+    let is = place(m, part);
+    assert!(is == new || is == old && !moved, "{}", is.display());
+    // It can be done, from there.
+    let next = m.0.dir().join(format!("{part} {turns} next"));
+    migrate(&m.mnt(), &format!("--{part}"), &next).ok();
+    check(m);
+    assert_eq!(place(m, part), next);
+    for left in [old, new] {
+        // The volume's own file is gone, and a link has its name.
+        if !left.starts_with(m.0.vol()) {
+            let _ = fs::remove_file(left);
+        }
+    }
+}
+
+#[test]
+fn a_daemon_dies_meanwhile() {
+    if !can_mount() {
+        return;
+    }
+    for scene in scenes() {
+        let m = Mounted::on(scene, "restart");
+        fill(&m);
+        for turns in 0..=3 {
+            killed(&m, "data", turns, |_, daemon| daemon);
+            for n in [1000, 2_000_000] {
+                fs::remove_file(m.mnt().join(format!("data {turns} {n}"))).unwrap();
+            }
+        }
+        for turns in 0..=2 {
+            killed(&m, "pmem", turns, |_, daemon| daemon);
+        }
+        sound(&m);
+    }
+}
+
+#[test]
+fn the_command_dies_meanwhile() {
+    if !can_mount() {
+        return;
+    }
+    for scene in scenes() {
+        let m = Mounted::on(scene, "restart");
+        fill(&m);
+        for turns in 0..=2 {
+            killed(&m, "data", turns, |command, _| command.id() as i32);
+        }
+        killed(&m, "pmem", 1, |command, _| command.id() as i32);
+        sound(&m);
+    }
+}
+
+#[test]
+fn what_cannot_be_moved_stays_and_the_mount_goes_on() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::on(Scene::new(), "restart");
+    fill(&m);
+    let daemon = m.info()["pid"].clone();
+    let new = m.0.dir().join("new");
+    let small = m.0.dir().join("small");
+    File::create(&small).unwrap();
+    fs::set_permissions(&small, fs::Permissions::from_mode(0o600)).unwrap();
+    migrate(&m.mnt(), "--data", &small).fails(1, "not one block");
+    File::options()
+        .write(true)
+        .open(&small)
+        .unwrap()
+        .set_len(1 << 20)
+        .unwrap();
+    let forced = |part, new: &Path| {
+        quayfs(
+            words(&m.mnt(), part, new)
+                .into_iter()
+                .chain(["--force".as_ref()]),
+        )
+    };
+    forced("--data", &small).fails(1, "too small");
+    migrate(&m.mnt(), "--data", &small).fails(1, "--force");
+    migrate(&m.mnt(), "--data", &m.0.vol().join("data")).fails(1, "already");
+    migrate(&m.mnt(), "--pmem", &m.0.vol().join("data")).fails(1, "already");
+    migrate(&m.mnt(), "--data", &m.mnt().join("file")).fails(1, "in the volume itself");
+    // Another volume's, which is mounted.
+    let other = Mounted::on(Scene::new(), "restart");
+    forced("--data", &other.0.vol().join("data")).fails(1, "in use");
+    forced("--pmem", &other.0.vol().join("pmem")).fails(1, "in use");
+    other.umount();
+    other.fsck();
+    // Programs know by now when their calls are durable.
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let elsewhere = memory.path().join("region");
+    migrate(&m.mnt(), "--pmem", &elsewhere).fails(1, "another kind of medium");
+    assert!(!elsewhere.exists() && !new.exists());
+    assert_eq!(m.info()["pid"], daemon);
+    sound(&m);
+    for options in ["norestart", "restart,ro"] {
+        m.mount(options);
+        let about = if options == "norestart" {
+            "norestart"
+        } else {
+            "read-only"
+        };
+        migrate(&m.mnt(), "--data", &new).fails(1, about);
+        check(&m);
+        m.umount();
+    }
+    assert!(!new.exists());
+    // Without the mount it can be done.
+    migrate(&m.0.vol(), "--pmem", &elsewhere).ok();
+    m.fsck();
+    m.mount("restart");
+    assert_eq!(m.info()["backend"], "volatile");
+    migrate(&m.mnt(), "--pmem", &new).fails(1, "another kind of medium");
+    sound(&m);
+    migrate(&m.0.vol(), "--pmem", &new).ok();
+    m.fsck();
+}
+
+/// A file system that fills up while it takes the copy.
+#[test]
+fn a_new_place_that_cannot_be_written_is_given_up() {
+    if !can_be_root() {
+        return;
+    }
+    let m = Mounted::on(Scene::new(), "restart");
+    fill(&m);
+    let full = m.0.dir().join("full");
+    fs::create_dir(&full).unwrap();
+    let mount = ["-t", "tmpfs", "-o", "size=8M", "none"];
+    let mounted = Command::new("mount").args(mount).arg(&full).finish();
+    assert!(mounted.unwrap().success());
+    let new = full.join("new");
+    let (old, before) = (place(&m, "data"), m.info()["restarts"].as_u64().unwrap());
+    // Sparse, as the old file.
+    let run = under_load(&m, "load", || migrate(&m.mnt(), "--data", &new));
+    run.fails(1, "the new place fails: No space left on device");
+    assert_eq!((place(&m, "data"), new.exists()), (old, false));
+    // By a daemon that had something to note.
+    assert_eq!(m.info()["restarts"], before + 1);
+    assert!(
+        Command::new("umount")
+            .arg(&full)
+            .finish()
+            .unwrap()
+            .success()
+    );
+    sound(&m);
+}
+
+/// Another program need not know that it has something to note; so nothing is taken for copied.
+#[test]
+fn a_restart_by_hand_ends_a_move() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::on(Scene::in_memory(), "restart");
+    fill(&m);
+    let (new, old) = (m.0.dir().join("new"), place(&m, "data"));
+    let supervisor = supervisor(&m);
+    let first = daemon_of(supervisor);
+    let mut command = begin(&m.mnt(), "--data", &new);
+    eventually("it is being copied", || {
+        daemon_of(supervisor).is_some_and(|now| Some(now) != first)
+    });
+    // Stopped, it cannot come to its end before.
+    let stopped = Command::new("kill")
+        .args(["-s", "STOP", &command.id().to_string()])
+        .finish();
+    assert!(stopped.unwrap().success());
+    quayfs(["restart".as_ref(), m.mnt().as_os_str()]).ok();
+    let going_on = Command::new("kill")
+        .args(["-s", "CONT", &command.id().to_string()])
+        .finish();
+    assert!(going_on.unwrap().success());
+    let moved = command.wait().unwrap().success();
+    check(&m);
+    let is = place(&m, "data");
+    assert!(
+        moved && is == new || !moved && is == old,
+        "{}",
+        is.display()
+    );
+    sound(&m);
+}
