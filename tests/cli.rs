@@ -29,6 +29,7 @@ fn help_teaches() {
         "quota",
         "tune",
         "resize",
+        "migrate",
         "dump",
         "status",
         "info",
@@ -89,6 +90,10 @@ fn help_teaches() {
             ["--data", "unmounted", "Examples:", "Exit codes: 0"],
         ),
         (
+            "migrate",
+            ["--pmem", "--data", "Examples:", "Exit codes: 0"],
+        ),
+        (
             "tune",
             ["--label", "--options", "Examples:", "Exit codes: 0"],
         ),
@@ -133,6 +138,8 @@ fn wrong_usage_is_one_line_that_names_the_help() {
         ("tune", 2, "quayfs tune --help"),
         ("resize v", 2, "quayfs resize --help"),
         ("resize v --data 1X", 2, "powers of 1024"),
+        ("migrate v", 2, "quayfs migrate --help"),
+        ("migrate v --data a --pmem b", 2, "quayfs migrate --help"),
         ("dump", 2, "quayfs dump --help"),
         ("dump v everything", 2, "quayfs dump --help"),
         ("dump v inode", 2, "which one?"),
@@ -796,6 +803,78 @@ fn a_region_that_cannot_be_replaced_is_refused() {
     );
     assert!(quayfs(["fsck", vol_name]).ok().contains("no damage"));
     quayfs(["resize", vol_name]).fails(2, "quayfs resize --help");
+}
+
+#[test]
+fn parts_of_a_volume_go_elsewhere() {
+    let scene = Scene::new();
+    let (vol, dir) = (scene.vol(), scene.dir().canonicalize().unwrap());
+    let migrate = |part: &str, new: &Path| {
+        let part = OsStr::new(part);
+        quayfs(["migrate".as_ref(), vol.as_os_str(), part, new.as_os_str()])
+    };
+    let place = |part: &str| vol.join(part).canonicalize().unwrap();
+    let sound = || {
+        let fsck = quayfs(["fsck".as_ref(), vol.as_os_str(), "--data".as_ref()]).ok();
+        assert!(fsck.contains("no damage"), "{fsck}");
+    };
+    // What a dead daemon has left.
+    let volume = Volume::open(&vol, Access::ReadWrite, Duration::ZERO).unwrap();
+    let fs = Fs::mount_quiet(volume, &MountOptions::default()).unwrap();
+    let me = Caller::default();
+    let file = fs.mknod(me, ROOT, b"file", 0o100_600, 0).unwrap().ino;
+    fs.write(file, 0, &[7; 9000], true).unwrap();
+    fs.fsync(file).unwrap();
+    fs.abandon();
+    drop(fs);
+    let told = migrate("--data", &dir.join("data")).ok();
+    assert!(
+        told.contains("128 MiB") && told.contains("is gone"),
+        "{told}"
+    );
+    assert_eq!(place("data"), dir.join("data"));
+    // Another kind of medium, and back into the directory.
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let warned = migrate("--pmem", &memory.path().join("region"));
+    assert!(warned.err.contains("LOST"), "{warned:?}");
+    assert!(warned.ok().contains("32 MiB"));
+    sound();
+    migrate("--pmem", &vol.join("region")).ok();
+    assert_eq!(
+        std::fs::read_link(vol.join("pmem")).unwrap(),
+        Path::new("region")
+    );
+    sound();
+    let volume = Volume::open(&vol, Access::ReadOnly, Duration::ZERO).unwrap();
+    migrate("--data", &dir.join("other")).fails(1, "in use");
+    let options = MountOptions {
+        read_only: true,
+        ..MountOptions::default()
+    };
+    let fs = Fs::mount_quiet(volume, &options).unwrap();
+    assert_eq!(fs.read(file, 0, 9000).unwrap(), vec![7; 9000]);
+    drop(fs);
+    // What is there is not overwritten by mistake, and goes on being what it was.
+    migrate("--data", &dir.join("data")).fails(1, "lies already");
+    migrate("--data", &vol.join("region")).fails(1, "the region of the volume lies already");
+    std::fs::write(dir.join("text"), "text").unwrap();
+    migrate("--data", &dir.join("text")).fails(1, "--force overwrites it");
+    assert_eq!(std::fs::read(dir.join("text")).unwrap(), b"text");
+    migrate("--data", &dir).fails(1, "no regular file");
+    migrate("--data", &dir.join("no/such/directory")).fails(1, "No such file");
+    migrate("--data", Path::new("/dev/no-such-device")).fails(1, "No such file");
+    assert!(!dir.join("other").exists());
+    sound();
+    let one = dir.join("one");
+    let sizes = ["--size", "200M", "--pmem-size", "64M", "--sparse"].map(OsStr::new);
+    quayfs(["mkfs".as_ref(), one.as_os_str()].into_iter().chain(sizes)).ok();
+    let refused = quayfs([
+        "migrate".as_ref(),
+        one.as_os_str(),
+        "--data".as_ref(),
+        "x".as_ref(),
+    ]);
+    refused.fails(1, "holds both parts");
 }
 
 #[test]

@@ -28,7 +28,7 @@ pub fn run(args: &args::Migrate) -> Result<(), Failure> {
     let (moved, pause) = match mounted {
         Some(entry) => {
             let live = live::run(&entry, part, new, &meter);
-            live.map(|live| (live.moved, Some(live.pause)))
+            live.map(|live| (live.moved, live.pause))
         }
         None => migrate(&path, part, new, &meter)
             .map(|moved| (moved, None))

@@ -1,15 +1,17 @@
 //! A part of a volume gets a second copy, one of the two goes on, and power fails meanwhile: either can, and then the other
 //! one is part of no volume.
 
+use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use quayfs_blockdev::BlockDevice;
 use quayfs_crashsim::{Budget, CrashImage, Recorder, SimDevice};
 use quayfs_fs::volume::{Access, Volume, VolumeError, moved_region};
 use quayfs_layout::BLOCK;
 use quayfs_layout::config::{COPIES, ConfigTable, DataHeader};
-use quayfs_mkfs::{Identity, format_as};
+use quayfs_mkfs::{Identity, MkfsOptions, format_as, mkfs};
 use quayfs_oracle::{Media, Shape, options};
 use quayfs_pmem::{Backend, Region};
 
@@ -184,6 +186,46 @@ fn each_order_is_needed() {
         });
         assert!(noticed, "{forgotten:?}");
     }
+}
+
+/// A daemon had stored the table, and before the next one stores that again it has been changed: as by a move. On the disk
+/// it never becomes what it was.
+#[test]
+fn what_is_stored_again_brings_no_older_table_back() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = MkfsOptions {
+        pmem_size: Some(32 << 20),
+        data_size: Some(16 << 20),
+        sparse: true,
+        ..MkfsOptions::default()
+    };
+    let path = dir.path().join("vol");
+    mkfs(&path, &options).unwrap();
+    let stores = File::options()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(dir.path().join("stores"))
+        .unwrap();
+    let open = || Volume::open(&path, Access::ReadWrite, Duration::ZERO).unwrap();
+    let change = |volume: &mut Volume, label| {
+        let change = |config: &mut ConfigTable| assert!(config.set_label(label));
+        volume.change_config(change).unwrap();
+    };
+    let mut daemon = open();
+    daemon.outlive(stores.try_clone().unwrap()).unwrap();
+    change(&mut daemon, "older");
+    drop(daemon);
+    change(&mut open(), "newer");
+    let next = open();
+    next.outlive(stores).unwrap();
+    for off in COPIES {
+        let copy = next.region().read_vec(off, BLOCK as u64);
+        assert_eq!(ConfigTable::decode(&copy).unwrap().label(), "newer");
+    }
+    drop(next);
+    assert_eq!(open().config().label(), "newer");
 }
 
 /// Another volume's device is none of ours, torn or not.

@@ -13,7 +13,7 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
 
@@ -129,7 +129,7 @@ impl Moves {
         &self.file
     }
 
-    fn word(&self, piece: u64) -> &std::sync::atomic::AtomicU64 {
+    fn word(&self, piece: u64) -> &AtomicU64 {
         self.words.at(PIECES + piece as usize)
     }
 
@@ -195,25 +195,41 @@ impl Moves {
     }
 
     /// Blocks that have to be copied, at most about `most`, in order from block `from` on. Their marks are gone: they have
-    /// to be read after this call.
+    /// to be read after this call, and a process that dies then has left them out.
     pub fn take(&self, from: u64, most: u64) -> Vec<Range<u64>> {
-        let mut taken: Vec<Range<u64>> = Vec::new();
+        self.find(from, most, |word| word.fetch_and(!MARK, Ordering::SeqCst))
+    }
+
+    /// As [`Moves::take`], and the marks stay until [`Moves::copied`]: for a time in which nothing writes.
+    pub fn peek(&self, from: u64, most: u64) -> Vec<Range<u64>> {
+        self.find(from, most, |word| word.load(Ordering::SeqCst))
+    }
+
+    /// These need not be copied again; nothing has been written meanwhile.
+    pub fn copied(&self, blocks: &[Range<u64>]) {
+        for piece in blocks.iter().flat_map(|range| self.touched(range)) {
+            self.word(piece).fetch_and(!MARK, Ordering::SeqCst);
+        }
+    }
+
+    fn find(&self, from: u64, most: u64, look: impl Fn(&AtomicU64) -> u64) -> Vec<Range<u64>> {
+        let mut found: Vec<Range<u64>> = Vec::new();
         let mut blocks = 0;
         for piece in from / self.piece..self.pieces {
             if blocks >= most {
                 break;
             }
-            if self.word(piece).fetch_and(!MARK, Ordering::SeqCst) & MARK == 0 {
+            if look(self.word(piece)) & MARK == 0 {
                 continue;
             }
             let range = piece * self.piece..self.blocks.min((piece + 1) * self.piece);
             blocks += range.end - range.start;
-            match taken.last_mut() {
+            match found.last_mut() {
                 Some(last) if last.end == range.start => last.end = range.end,
-                _ => taken.push(range),
+                _ => found.push(range),
             }
         }
-        taken
+        found
     }
 
     /// These have to be copied after all.
@@ -370,6 +386,18 @@ mod tests {
         assert_eq!(next.take(0, u64::MAX), [96..112]);
         next.attach();
         assert_eq!(next.marked(), 0);
+    }
+
+    /// A process that copies and dies has left nothing out, if nothing writes meanwhile.
+    #[test]
+    fn marks_stay_until_all_is_copied() {
+        let moves = moves(1000);
+        let peeked = moves.peek(0, 20);
+        assert_eq!((&peeked[..], moves.marked()), (&[0..32][..], 1008));
+        moves.copied(&peeked);
+        assert_eq!(moves.peek(0, u64::MAX), [32..1000]);
+        moves.copied(&[32..1000]);
+        assert_eq!((moves.peek(0, u64::MAX), moves.marked()), (vec![], 0));
     }
 
     #[test]

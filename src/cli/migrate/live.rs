@@ -36,10 +36,10 @@ const BYTES_IN_A_SECOND: u64 = 10 << 20;
 /// How often to look how far it is.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What has become of the volume, and how many milliseconds programs have waited at the end.
+/// What has become of the volume, and how many milliseconds programs have waited at the end, if that is known.
 pub(super) struct MovedLive {
     pub(super) moved: Moved,
-    pub(super) pause: u64,
+    pub(super) pause: Option<u64>,
 }
 
 /// Moves a part of a volume that is mounted.
@@ -121,14 +121,14 @@ fn refuse_inside(entry: &Entry, new: &Path) -> Result<(), Failure> {
     }
 }
 
-/// How many milliseconds programs have waited.
+/// How many milliseconds programs have waited at the end, if that is known.
 fn carry_out(
     entry: &Entry,
     place: &Place,
     target: Target,
     moves: &Moves,
     meter: &Meter,
-) -> Result<u64, Failure> {
+) -> Result<Option<u64>, Failure> {
     let mut left = moves.blocks();
     if is_data(moves) {
         meter.begin("preparing", 0, Unit::Bytes);
@@ -190,7 +190,7 @@ fn copy(place: &Place, target: &Target, moves: &Moves, meter: &Meter) -> Result<
 }
 
 /// Has the next daemon copy the rest and go on from the new place.
-fn finish(entry: &Entry, moves: &Moves, bytes: u64, meter: &Meter) -> Result<u64, Failure> {
+fn finish(entry: &Entry, moves: &Moves, bytes: u64, meter: &Meter) -> Result<Option<u64>, Failure> {
     meter.begin("copying the rest, while programs wait", bytes, Unit::Bytes);
     let within = WITHIN + Duration::from_secs(bytes / BYTES_IN_A_SECOND);
     let over = AtomicBool::new(false);
@@ -220,9 +220,9 @@ fn finish(entry: &Entry, moves: &Moves, bytes: u64, meter: &Meter) -> Result<u64
         Failure::new(FAILED, line)
     };
     match (served, moves.outcome()) {
-        (Ok(Ok(served)), MoveOutcome::Moved) => Ok(served.pause),
+        (Ok(Ok(served)), MoveOutcome::Moved) => Ok(Some(served.pause)),
         // By a daemon that has died then.
-        (_, MoveOutcome::Moved) => Ok(0),
+        (_, MoveOutcome::Moved) => Ok(None),
         (_, MoveOutcome::Failed(why)) => Err(stays(why)),
         (Ok(Err(why)) | Err(why), MoveOutcome::Open) => Err(stays(why)),
         (Ok(Ok(_)), MoveOutcome::Open) => Err(stays("the daemon does not say why".into())),
