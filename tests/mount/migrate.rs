@@ -5,12 +5,13 @@
 use crate::program;
 
 use program::{
-    Mounted, QUAYFS, Run, Scene, Start as _, can_be_root, can_mount, eventually, quayfs,
+    Mounted, QUAYFS, Run, Scene, Start as _, as_nobody, can_be_root, can_mount, copy_program,
+    eventually, named, quayfs,
 };
 use quayfs_oracle::rng::{Rng, bytes};
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -371,6 +372,27 @@ fn a_new_place_that_cannot_be_written_is_given_up() {
             .success()
     );
     sound(&m);
+}
+
+/// A file that root makes for the volume of a user is of use to that user.
+#[test]
+fn what_root_moves_stays_with_its_owner() {
+    if !can_be_root() {
+        return;
+    }
+    let scene = Scene::open_to_all();
+    let vol = scene.vol();
+    for path in [vol.clone(), vol.join("pmem"), vol.join("data")] {
+        std::os::unix::fs::chown(path, Some(65534), Some(65534)).unwrap();
+    }
+    let program = scene.dir().join("program");
+    copy_program(&program);
+    for (part, new) in [("--data", "data"), ("--pmem", "region")] {
+        let new = scene.dir().join(new);
+        migrate(&vol, part, &new).ok();
+        assert_eq!(fs::metadata(&new).unwrap().uid(), 65534);
+    }
+    as_nobody(|| named(&program, ["fsck".as_ref(), vol.as_os_str()])).ok();
 }
 
 /// Another program need not know that it has something to note; so nothing is taken for copied.

@@ -158,6 +158,7 @@ fn bytes(run: &Range<u64>) -> usize {
 mod tests {
     use super::*;
     use quayfs_crashsim::{Fault, FaultDevice, FaultOp, Repeat, SimDevice};
+    use std::iter::once;
     use std::sync::Arc;
 
     fn block(n: u64) -> Vec<u8> {
@@ -199,10 +200,10 @@ mod tests {
     fn zeros_are_written_over_what_is_there() {
         let (from, to) = (device(1000, 0..0), device(1000, 0..1000));
         Copier::new(&from, &to)
-            .copy([0..500], false, &Meter::default())
+            .copy(once(0..500), false, &Meter::default())
             .unwrap();
         assert!(content(&to, 499).iter().all(|b| *b == 0));
-        let told = Copier::new(&from, &to).copy([500..1000], true, &Meter::default());
+        let told = Copier::new(&from, &to).copy(once(500..1000), true, &Meter::default());
         assert!(matches!(told, Err(CopyError::Differs(500))), "{told:?}");
     }
 
@@ -210,7 +211,7 @@ mod tests {
     fn failures_say_which_place_fails() {
         let device = |filled| FaultDevice::new(Arc::new(device(600, filled)));
         let copied = |from: &FaultDevice, to: &FaultDevice| {
-            Copier::new(from, to).copy([0..600], false, &Meter::default())
+            Copier::new(from, to).copy(once(0..600), false, &Meter::default())
         };
         let eio = Fault::Errno(rustix::io::Errno::IO.raw_os_error());
         for op in [FaultOp::Read, FaultOp::Write, FaultOp::Flush] {

@@ -22,6 +22,7 @@ mod watched;
 
 use std::fmt;
 use std::io;
+use std::iter::once;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -230,7 +231,7 @@ pub fn migrate(
     meter.begin("copying", (blocks - part.heads()) * B, Unit::Bytes);
     // The file system below would have to note of each page of a region when it is written first.
     let is_blank = target.is_blank() && part == Part::Data;
-    Copier::new(&*old, target.device()).copy([part.heads()..blocks], is_blank, meter)?;
+    Copier::new(&*old, target.device()).copy(once(part.heads()..blocks), is_blank, meter)?;
     let moved = Moved::of(&place, part, &target, blocks)?;
     complete(&mut volume, &place, part, &target)?;
     target.keep();
@@ -310,7 +311,7 @@ fn write_heads(volume: &mut Volume, part: Part, target: &Target) -> Result<(), M
     match part {
         Part::Data => {
             let old = Arc::clone(volume.device());
-            Copier::new(&*old, device).copy([0..1], false, &Meter::default())?;
+            Copier::new(&*old, device).copy(once(0..1), false, &Meter::default())?;
         }
         Part::Pmem => {
             let table = moved_region(volume.config(), new_uuid()).encode();

@@ -5,6 +5,7 @@
 //! daemon is replaced once more: the next one copies the rest before it opens the volume, and switches ([`finish`]).
 
 use std::fs::File;
+use std::iter::once;
 use std::path::Path;
 
 use quayfs_blockdev::{BlockDevice, FileDevice, Options};
@@ -174,7 +175,7 @@ fn finish_region(
     let all = moves.blocks();
     for first in (Part::Pmem.heads()..all).step_by(WINDOW as usize) {
         let end = all.min(first + WINDOW);
-        copier.copy([first..end], false, &Meter::default())?;
+        copier.copy(once(first..end), false, &Meter::default())?;
         moves.tell(end * BLOCK as u64, all * B);
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 use std::fs::{self, Metadata};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, chown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -89,7 +89,11 @@ impl Target {
             }
             Err(e) => return Err(io_at(&named)(e)),
         };
-        let opened = Self::open_made(&named, made, wanted.blocks);
+        let opened = match made {
+            true => give(&named, part.of(place)),
+            false => Ok(()),
+        };
+        let opened = opened.and_then(|()| Self::open_made(&named, made, wanted.blocks));
         let target = opened.inspect_err(|_| {
             if made {
                 // The first error is the one to report.
@@ -119,7 +123,7 @@ impl Target {
         let path = named.canonicalize().map_err(io_at(named))?;
         let device = open(&path)?;
         let meta = device.metadata().map_err(io_at(&path))?;
-        if let Some(why) = exposure(&path, &meta) {
+        if let Some(why) = exposure(&path, &meta).filter(|_| !made) {
             return Err(MigrateError::Unfit(path, why));
         }
         if device.blocks() < blocks {
@@ -182,6 +186,21 @@ impl Drop for Target {
         if self.made && !self.kept {
             let _ = fs::remove_file(&self.path);
         }
+    }
+}
+
+/// A file that was made belongs to the owner of the old place, who may be the one who mounts.
+fn give(path: &Path, old: &Path) -> Result<(), MigrateError> {
+    let old = fs::metadata(old).map_err(io_at(old))?;
+    let new = fs::metadata(path).map_err(io_at(path))?;
+    if (old.uid(), old.gid()) == (new.uid(), new.gid()) || !old.is_file() {
+        return Ok(());
+    }
+    let given = chown(path, Some(old.uid()), Some(old.gid()));
+    match given {
+        // An ordinary user keeps what is theirs, and can open it.
+        Err(e) if e.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        other => other.map_err(io_at(path)),
     }
 }
 

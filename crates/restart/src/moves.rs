@@ -329,6 +329,10 @@ impl Moves {
 }
 
 #[cfg(test)]
+#[expect(
+    clippy::single_range_in_vec_init,
+    reason = "one range may be all that there is"
+)]
 mod tests {
     use super::*;
 

@@ -164,8 +164,8 @@ new one. The old place is part of no volume from then on.
 NEW is a device, or a file, which is made if it does not exist. What is there is overwritten only with --force.
 
 If the volume is mounted, it is used on meanwhile. Data are copied while files are written, and again what has been
-written since; only the last of it has programs wait. A region is copied while they wait, which takes about a second
-for each GiB. If anything fails, the mount goes on with the old place.
+written since; only the last of it has programs wait. A region is copied while they wait, which takes some seconds for
+each GiB. If anything fails, the mount goes on with the old place.
 
 Examples:
   quayfs migrate /srv/vol --data /dev/vg/larger     the data, to another disk

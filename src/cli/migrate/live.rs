@@ -149,7 +149,7 @@ fn carry_out(
     let made = target.is_blank().then(|| target.path().to_path_buf());
     // The daemon opens and locks it.
     target.keep();
-    let pause = finish(entry, moves, left * BLOCK as u64, meter);
+    let pause = finish((entry, place), moves, left * BLOCK as u64, meter);
     if let (Err(_), Some(made)) = (&pause, made)
         && moves.outcome() != MoveOutcome::Moved
         && !leads_to(place, moves)
@@ -190,8 +190,17 @@ fn copy(place: &Place, target: &Target, moves: &Moves, meter: &Meter) -> Result<
 }
 
 /// Has the next daemon copy the rest and go on from the new place.
-fn finish(entry: &Entry, moves: &Moves, bytes: u64, meter: &Meter) -> Result<Option<u64>, Failure> {
-    meter.begin("copying the rest, while programs wait", bytes, Unit::Bytes);
+fn finish(
+    (entry, place): (&Entry, &Place),
+    moves: &Moves,
+    bytes: u64,
+    meter: &Meter,
+) -> Result<Option<u64>, Failure> {
+    let what = match is_data(moves) {
+        true => "copying the rest, while programs wait",
+        false => "copying, while programs wait",
+    };
+    meter.begin(what, bytes, Unit::Bytes);
     let within = WITHIN + Duration::from_secs(bytes / BYTES_IN_A_SECOND);
     let over = AtomicBool::new(false);
     let served = thread::scope(|scope| {
@@ -215,8 +224,12 @@ fn finish(entry: &Entry, moves: &Moves, bytes: u64, meter: &Meter) -> Result<Opt
         served
     });
     let stays = |why: String| {
-        let what = if is_data(moves) { "data" } else { "region" };
-        let line = format!("the {what} stay where they are, and the mount goes on: {why}");
+        let line = match (leads_to(place, moves), is_data(moves)) {
+            // It may not be durable that it does.
+            (true, _) => why,
+            (false, true) => format!("the data stay where they are, and the mount goes on: {why}"),
+            (false, false) => format!("the region stays where it is, and the mount goes on: {why}"),
+        };
         Failure::new(FAILED, line)
     };
     match (served, moves.outcome()) {
