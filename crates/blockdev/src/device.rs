@@ -3,6 +3,7 @@
 use crate::{BLOCK, Scratch};
 use quayfs_pmem::Bytes;
 use std::io;
+use std::time::Duration;
 
 /// Contiguous blocks to write.
 #[derive(Clone, Copy, Debug)]
@@ -133,6 +134,11 @@ pub trait BlockDevice: Send + Sync {
 
     /// Whether writes are refused.
     fn is_read_only(&self) -> bool;
+
+    /// For how long it has answered nothing, though requests are under way; zero if none is, or if it does not know.
+    fn silent_for(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// [`BlockDevice::write_from`] by way of a copy. For implementations of [`BlockDevice`].

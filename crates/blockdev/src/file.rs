@@ -10,7 +10,7 @@ use self::flush::Flush;
 use crate::device::copy_and_write;
 use crate::pieces::{ReadPiece, RegionPiece, WritePiece};
 use crate::sys;
-use crate::{BLOCK, BlockDevice, ReadRun, RegionRun, WriteRun, check_range};
+use crate::{BLOCK, BlockDevice, ReadRun, RegionRun, Silence, WriteRun, check_range};
 use quayfs_transfer::{RingPool, Transfer, run_all};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::Errno;
@@ -20,6 +20,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::slice;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// Transfers prepared at a time: bounds the memory for copies of what is not aligned.
 const WAVE: usize = 64;
@@ -36,6 +37,7 @@ pub struct FileDevice {
     direct: bool,
     rings: Option<RingPool>,
     flush: Flush,
+    silence: Silence,
     /// The system has refused to write out of a region.
     refuses_regions: AtomicBool,
     /// Byte from which on this process may not write to a file (`RLIMIT_FSIZE`): a limit that a shell has set, and that
@@ -92,7 +94,13 @@ impl FileDevice {
     }
 
     fn run(&self, transfers: &mut [Transfer<'_>]) -> io::Result<()> {
-        run_all(self.rings.as_ref(), self.file.as_fd(), transfers)
+        self.waiting(|| run_all(self.rings.as_ref(), self.file.as_fd(), transfers))
+    }
+
+    /// Carries out a request that waits for the device.
+    fn waiting<T>(&self, request: impl FnOnce() -> T) -> T {
+        self.silence
+            .during(|| self.path.display().to_string(), request)
     }
 }
 
@@ -137,7 +145,7 @@ impl BlockDevice for FileDevice {
         if !self.may_write(runs) {
             let store =
                 |run: &WriteRun<'_>| sys::store(self.file.as_fd(), run.bufs, self.place(run.block));
-            return runs.iter().try_for_each(store);
+            return self.waiting(|| runs.iter().try_for_each(store));
         }
         for wave in WritePiece::cut(runs, self.start).chunks_mut(WAVE) {
             let mut transfers: Vec<_> = wave.iter_mut().map(|p| p.transfer(self.direct)).collect();
@@ -187,7 +195,8 @@ impl BlockDevice for FileDevice {
         if self.read_only {
             return Ok(());
         }
-        Ok(self.flush.run(|| rustix::fs::fdatasync(&self.file))?)
+        let sync = || rustix::fs::fdatasync(&self.file);
+        Ok(self.flush.run(|| self.waiting(sync))?)
     }
 
     fn discard(&self, block: u64, count: u64) -> io::Result<()> {
@@ -205,12 +214,13 @@ impl BlockDevice for FileDevice {
             return Ok(());
         }
         let (off, len) = (self.place(block), count * BLOCK as u64);
-        let result = if self.block_device {
-            sys::discard_block_device(self.file.as_fd(), off, len)
-        } else {
+        let result = self.waiting(|| {
+            if self.block_device {
+                return sys::discard_block_device(self.file.as_fd(), off, len);
+            }
             let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             fallocate(&self.file, how, off, len).map_err(io::Error::from)
-        };
+        });
         match result {
             Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(()),
             other => other,
@@ -244,6 +254,10 @@ impl BlockDevice for FileDevice {
 
     fn is_read_only(&self) -> bool {
         self.read_only
+    }
+
+    fn silent_for(&self) -> Duration {
+        self.silence.length()
     }
 }
 

@@ -12,6 +12,7 @@ mod file;
 mod pieces;
 mod probe;
 mod scratch;
+mod silence;
 mod sys;
 
 pub use buf::AlignedBuf;
@@ -20,6 +21,7 @@ pub use device::{BlockDevice, ReadRun, RegionRun, WriteRun, check_range, copy_an
 pub use file::{FileDevice, OpenError, Options};
 pub use probe::probe_signature;
 pub use scratch::Scratch;
+pub use silence::Silence;
 
 /// Bytes in a block, the unit of every transfer.
 pub const BLOCK: usize = 4096;

@@ -1,9 +1,10 @@
 //! A device that fails when it is told to.
 
 use parking_lot::{Condvar, Mutex};
-use quayfs_blockdev::{BLOCK, BlockDevice, ReadRun, WriteRun};
+use quayfs_blockdev::{BLOCK, BlockDevice, ReadRun, Silence, WriteRun};
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Which calls of a device fail. A `read_many` or `write_many` counts as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +95,7 @@ impl Stall {
 pub struct FaultDevice {
     inner: Arc<dyn BlockDevice>,
     state: Mutex<State>,
+    silence: Silence,
 }
 
 #[derive(Default)]
@@ -117,6 +119,7 @@ impl FaultDevice {
         Self {
             inner,
             state: Mutex::default(),
+            silence: Silence::default(),
         }
     }
 
@@ -165,7 +168,7 @@ impl FaultDevice {
         let held = state.stalls.iter().find(|s| (s.0, s.1) == (op, call));
         if let Some(stall) = held.map(|s| Arc::clone(&s.2)) {
             drop(state);
-            stall.hold();
+            self.silence.during(|| self.describe(), || stall.hold());
             state = self.state.lock();
         }
         let due = |plan: &&Plan| {
@@ -265,6 +268,10 @@ impl BlockDevice for FaultDevice {
 
     fn is_read_only(&self) -> bool {
         self.inner.is_read_only()
+    }
+
+    fn silent_for(&self) -> Duration {
+        self.silence.length().max(self.inner.silent_for())
     }
 }
 

@@ -79,6 +79,8 @@ pub struct Status {
     pub errors: Vec<Noted>,
     /// How long ago the last commit has ended, in milliseconds; none with `durability=op`, or before the first one.
     pub commit_age_ms: Option<u64>,
+    /// For how long the data device has answered nothing, though requests are under way, in milliseconds.
+    pub device_silent_ms: u64,
     /// Bytes of the pmem region.
     pub pmem_bytes: u64,
     /// Bytes of it that lie in memory of the daemon because they were stored to: with a region on a disk.
@@ -195,6 +197,7 @@ impl Fs {
             damage_met: e.watch().found(),
             errors: e.watch().noted(),
             commit_age_ms: e.last_commit().map(|age| age.as_millis() as u64),
+            device_silent_ms: e.device.silent_for().as_millis() as u64,
             pmem_bytes: e.region.len(),
             pmem_memory_bytes: e.region.memory_in_use(),
             blocks: s.blocks,

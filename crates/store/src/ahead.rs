@@ -14,6 +14,7 @@ mod streams;
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use quayfs_blockdev::{AlignedBuf, BlockDevice, ReadRun, RegionRun, WriteRun};
 use quayfs_layout::BLOCK;
@@ -425,6 +426,10 @@ impl BlockDevice for ReadAhead {
 
     fn is_read_only(&self) -> bool {
         self.under.is_read_only()
+    }
+
+    fn silent_for(&self) -> Duration {
+        self.under.silent_for()
     }
 }
 

@@ -103,6 +103,7 @@ plain! {
     Gauge cached_inodes "": "cached_inodes" * 1.0, "Inodes in DRAM";
     Gauge cached_pages "": "cached_pages" * 1.0, "Node pages in DRAM";
     Gauge commit_age "seconds": "commit_age_ms" * MS, "Time since the last commit";
+    Gauge device_silent "seconds": "device_silent_ms" * MS, "Time in which the data device has answered nothing, though it was asked";
     Gauge uptime "seconds": "uptime_ms" * MS, "Time that this daemon has served";
     Gauge read_only "": "read_only" * 1.0, "1 if nothing may be changed";
     Gauge scrub_findings "": "scrub.findings" * 1.0, "Damaged blocks and pages that the last scrub has found";

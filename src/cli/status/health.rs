@@ -44,6 +44,9 @@ const NEARLY_FULL: u64 = 95;
 /// For how long the death of a daemon is worth a word, in seconds.
 const LATELY: u64 = 86_400;
 
+/// A data device that has answered nothing for so long is not just slow, in seconds.
+const SILENT: u64 = 30;
+
 /// A complaint, and what to do about it if something is to be done.
 type Finding = (Health, String, Option<String>);
 
@@ -136,6 +139,16 @@ fn failures(r: &Report, all: &mut Vec<Finding>) {
             )),
         ));
     }
+    if let Some(seconds) = r.device_silent_seconds.filter(|s| *s >= SILENT) {
+        all.push((
+            Health::Failed,
+            format!(
+                "the data device has not answered for {}: what needs it waits",
+                span(seconds)
+            ),
+            Some("look at what it lies on; what waits goes on when it answers".into()),
+        ));
+    }
     if let Some(daemon) = &r.daemon
         && daemon.restarts.is_some_and(|n| n > 0)
         && daemon.uptime_seconds < LATELY
@@ -223,7 +236,7 @@ mod tests {
 
     #[test]
     fn each_complaint_has_its_weight() {
-        let cases: [Case; 12] = [
+        let cases: [Case; 13] = [
             (|r| r.state = State::Dead, Health::Failed, "gone"),
             (|r| r.state = State::Stopped, Health::Failed, "stopped"),
             (|r| r.state = State::Silent, Health::Failed, "not answered"),
@@ -233,6 +246,11 @@ mod tests {
                 |r| r.read_only_reason = Some("the disk broke".into()),
                 Health::Failed,
                 "the disk broke",
+            ),
+            (
+                |r| r.device_silent_seconds = Some(SILENT),
+                Health::Failed,
+                "not answered for 30 s",
             ),
             (|r| r.errors.damage = 1, Health::Degraded, "met 1 time"),
             (|r| r.errors.reads = 1, Health::Degraded, "1 read failed"),

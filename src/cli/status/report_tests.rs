@@ -10,7 +10,7 @@ fn status() -> Value {
         "options": "rw,data=journal,commit=5,writethrough", "read_only": false, "read_only_reason": null,
         "blocks": 1000, "blocks_free": 750, "files": 100, "sequence": [9, 9, 9, 5], "files_free": 90, "pmem_bytes": 1 << 28,
         "slots": 200, "slots_used": 50, "node_pages": 400, "node_pages_used": 100, "staged_blocks": 30,
-        "commit_age_ms": 2500, "damage_met": 0, "errors": [{ "time": 7, "count": 2, "what": "odd" }],
+        "commit_age_ms": 2500, "device_silent_ms": 0, "damage_met": 0, "errors": [{ "time": 7, "count": 2, "what": "odd" }],
         "scrub": { "pass": 1, "state": "finished", "bytes": 10, "total_bytes": 10, "findings": 0, "ended": 99 },
         "pid": 17, "version": "0.1.0", "started": 5, "uptime_ms": 65_000, "restarts": 0, "last_death": null,
         "counters": { "blocks_written": 20, "round_us": 2_000_000, "read_errors": 0 },

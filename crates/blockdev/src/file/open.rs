@@ -3,7 +3,7 @@
 use super::FileDevice;
 use super::flush::Flush;
 use crate::sys;
-use crate::{AlignedBuf, BLOCK};
+use crate::{AlignedBuf, BLOCK, Silence};
 use quayfs_transfer::RingPool;
 use rustix::process::{Resource, getrlimit};
 use std::fs::{File, OpenOptions};
@@ -131,6 +131,7 @@ impl FileDevice {
                 None
             },
             flush: Flush::default(),
+            silence: Silence::default(),
             refuses_regions: AtomicBool::new(false),
             write_limit: getrlimit(Resource::Fsize)
                 .current

@@ -72,6 +72,23 @@ fn a_commit_waits_for_the_large_writes_that_it_covers() {
     disk.ends(fs);
 }
 
+#[test]
+fn a_device_that_does_not_answer_is_told_of() {
+    let (disk, device, fs) = mounted("");
+    let ino = file(&fs, ROOT, "f");
+    let stall = device.stall(FaultOp::Write, 1);
+    fs.write(ino, 0, &content(LARGE), false).unwrap();
+    stall.reached();
+    // It counts in milliseconds.
+    while fs.status().device_silent_ms == 0 {
+        thread::yield_now();
+    }
+    device.heal();
+    fs.e.sync().unwrap();
+    assert_eq!(fs.status().device_silent_ms, 0);
+    disk.ends(fs);
+}
+
 /// Calls that come while a commit waits for the device are told of its failure too, and the mount ends.
 #[test]
 fn queued_calls_are_told_of_a_large_write_that_fails() {
