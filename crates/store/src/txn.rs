@@ -23,6 +23,7 @@ use quayfs_layout::inode::{self, Inode};
 use quayfs_layout::item::{self, DELTA_HEADER, Item};
 use quayfs_layout::node::{self, NodeKind};
 use quayfs_layout::{Ino, Lbn};
+use quayfs_sync::wait_for_device;
 use smallvec::SmallVec;
 
 use crate::engine::Engine;
@@ -187,9 +188,8 @@ impl<'e> Txn<'e> {
                     Resource::Log
                 };
                 engine.reclaim(short, 0)?;
-                engine
-                    .journal
-                    .acquire_blocking(need, ROOM_WAIT)
+                // A round makes the room, and that waits for the device.
+                wait_for_device(|| engine.journal.acquire_blocking(need, ROOM_WAIT))
                     .map_err(crate::engine::shortage)?
             }
             Err(s) => return Err(crate::engine::shortage(s)),

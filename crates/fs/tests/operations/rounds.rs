@@ -20,7 +20,7 @@ fn everywhere() -> impl Iterator<Item = (Disk, &'static str)> {
 }
 
 /// A disk whose device fails when it is told to.
-fn faulty(mut disk: Disk) -> (Disk, Arc<FaultDevice>) {
+pub fn faulty(mut disk: Disk) -> (Disk, Arc<FaultDevice>) {
     let device = Arc::new(FaultDevice::new(Arc::clone(&disk.device)));
     disk.device = Arc::<FaultDevice>::clone(&device);
     (disk, device)
@@ -266,7 +266,7 @@ fn with_crew<T>(fs: &Fs, work: impl FnOnce() -> T) -> T {
 }
 
 /// Does something when it is dropped, also if a test fails: a scope waits for its threads.
-fn at_end(end: impl FnMut()) -> impl Drop {
+pub fn at_end(end: impl FnMut()) -> impl Drop {
     struct Guard<F: FnMut()>(F);
     impl<F: FnMut()> Drop for Guard<F> {
         fn drop(&mut self) {

@@ -1,8 +1,21 @@
 //! What is counted where operations wait for each other.
 
+use super::rounds::{at_end, faulty};
 use super::*;
+use quayfs_crashsim::FaultOp;
 use quayfs_store::txn::Edit;
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
+use std::sync::{LazyLock, Mutex};
+use std::thread::{self, ThreadId};
+
+/// Threads that have said that they wait for a device.
+static WAITED: LazyLock<Mutex<HashSet<ThreadId>>> = LazyLock::new(Mutex::default);
+
+fn note_wait(wait: &mut dyn FnMut()) {
+    WAITED.lock().unwrap().insert(thread::current().id());
+    wait();
+}
 
 /// Calls `f` on another thread while `held` is held, until `waits` says that it waits.
 fn beside<G>(held: G, f: impl FnOnce() + Send, waits: impl Fn() -> bool) {
@@ -71,5 +84,32 @@ fn waiting_for_slots_uses_up_no_attempt_to_find_blocks() {
     assert_eq!(run(&waits), (Ok(()), 0));
     // Two cycles have brought nothing.
     assert_eq!(run(&[blocks; 4]), (Err(FsError::NoSpace), 1));
+    fs.shutdown().unwrap();
+}
+
+/// A server has few threads that answer: one that waits for a stopped device, though it only wants room, must say so.
+#[test]
+fn a_write_that_waits_for_room_waits_for_the_device() {
+    quayfs_sync::run_waits_in(note_wait);
+    let (disk, device) = faulty(Disk::new());
+    let options = MountOptions::parse(&["noatime"]).unwrap();
+    let fs = Fs::mount(disk.volume(), &options).unwrap();
+    let ino = file(&fs, ROOT, "f");
+    let slots = fs.status().slots;
+    let stall = device.stall(FaultOp::Write, 1);
+    thread::scope(|s| {
+        let writer = s.spawn(|| {
+            for n in 0..2 * slots {
+                fs.write(ino, n * 4096, &[n as u8; 4096], false).unwrap();
+            }
+        });
+        let _release = at_end(|| device.heal());
+        stall.reached();
+        while !fs.e.journal.slots_are_wanted() {
+            assert!(!writer.is_finished(), "it does not wait");
+            thread::yield_now();
+        }
+        assert!(WAITED.lock().unwrap().contains(&writer.thread().id()));
+    });
     fs.shutdown().unwrap();
 }
