@@ -250,6 +250,21 @@ fn a_stopped_daemon_that_closes_a_volume_is_named() {
     quayfs(["fsck", &text(scene.vol())]).fails(8, &why);
 }
 
+/// What uses a volume may be waiting for its data device. What only looks must not wait for that too, so it does not even
+/// follow the link.
+#[test]
+fn the_data_device_of_a_volume_in_use_is_not_looked_at() {
+    let scene = Scene::new();
+    let mut closing = Closing::new(&scene, "draining 8192 4096");
+    let data = scene.vol().join("data");
+    fs::remove_file(&data).unwrap();
+    std::os::unix::fs::symlink("nowhere", &data).unwrap();
+    let (code, volume) = status(&scene.vol());
+    assert_eq!((code, &volume["state"]), (0, &"closing".into()), "{volume}");
+    closing.ends();
+    quayfs(["status", &text(scene.vol())]).fails(3, "there is no");
+}
+
 #[test]
 fn a_mount_waits_while_the_last_one_closes_the_volume() {
     if !can_mount() {

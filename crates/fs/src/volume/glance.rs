@@ -10,6 +10,7 @@ use quayfs_layout::jsb::{Closed, EpochWord, JSB_BYTES, Mode, SeqWord, WordKind};
 use quayfs_pmem::{Backend, LockKind, MapOptions, PmemError, Region};
 
 use super::pair::{check_features, read_config};
+use super::parts::{is_there, locate_unfollowed};
 use super::{Access, Place, VolumeError, locate};
 
 /// What a volume says of itself. It is what lies on the media at the moment: a daemon that uses the volume may have more
@@ -48,9 +49,14 @@ pub struct Left {
 /// # Errors
 /// There is no volume, it cannot be read, or a newer version has made it.
 pub fn glance(path: &Path) -> Result<Glance, VolumeError> {
-    let place = locate(path)?;
+    let place = locate_unfollowed(path)?;
+    is_there(&place.pmem)?;
     let region = open(&place)?;
     let in_use = !region.lock_within(LockKind::Shared, Duration::ZERO)?;
+    if !in_use {
+        // What uses it may be waiting for the data device, and then this would, too.
+        is_there(&place.data)?;
+    }
     let config = config(&place, &region)?;
     check_features(&config, Access::ReadOnly)?;
     let left = left(&region, &config)?;

@@ -86,6 +86,22 @@ fn holds_both(path: &Path) -> io::Result<Option<u64>> {
 /// [`VolumeError::Missing`] only if nothing of a volume is there; otherwise [`VolumeError::Unreachable`], which says what is missing or in
 /// the way.
 pub fn locate(dir: &Path) -> Result<Place, VolumeError> {
+    let place = locate_unfollowed(dir)?;
+    is_there(&place.pmem)?;
+    is_there(&place.data)?;
+    Ok(place)
+}
+
+/// Fails if the name of a part leads nowhere. That looks at the part, which may lie on a file system that does not answer.
+pub(super) fn is_there(part: &Path) -> Result<(), VolumeError> {
+    match fs::metadata(part) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(unreachable(part, obstacle(part).to_string())),
+    }
+}
+
+/// [`locate`] without looking where the names of the parts lead.
+pub(super) fn locate_unfollowed(dir: &Path) -> Result<Place, VolumeError> {
     let path = match dir.canonicalize() {
         Ok(path) => path,
         Err(e) => {
@@ -140,12 +156,6 @@ pub fn locate(dir: &Path) -> Result<Place, VolumeError> {
             return Err(unreachable(dir, why));
         }
         ([false, false], _) => {}
-    }
-    for name in names {
-        let part = path.join(name);
-        if fs::metadata(&part).is_err() {
-            return Err(unreachable(&part, obstacle(&part).to_string()));
-        }
     }
     Ok(Place::directory(path))
 }
