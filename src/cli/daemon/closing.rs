@@ -170,7 +170,7 @@ impl Teller {
     /// Tells until `ended`. A service manager is told at once, even where there is little to do: the time that it grants
     /// may be over.
     fn work(mut self, ended: &Receiver<()>) {
-        let mut logged = Instant::now();
+        let (mut logged, mut said) = (Instant::now(), None);
         let mut told: Option<Instant> = None;
         loop {
             let now = Instant::now();
@@ -182,8 +182,8 @@ impl Teller {
                 }
                 callers.tell_left(&self.volume, left);
             }
-            if now - logged >= LOG {
-                logged = now;
+            if now - logged >= LOG && said != Some(left.bytes) {
+                (logged, said) = (now, Some(left.bytes));
                 info!("{}: {}", self.doing(), left_text(left));
             }
             if told.is_none_or(|then| now - then >= TELL) && !self.pace.is_stuck(now) {
