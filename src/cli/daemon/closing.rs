@@ -10,7 +10,7 @@ use crate::cli::handover::{self, Holder};
 use crate::cli::units::left_text;
 use crate::mount::server::{Callers, Desk, Left};
 use quayfs_layout::BLOCK;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -71,16 +71,17 @@ pub(super) fn close(fs: &Arc<Fs>, mut callers: Callers, manager: Option<&Holder>
     }
 }
 
-/// Does something to a volume that its mount waits for, and tells how far that is, as the meter says. `uuid`: of the volume,
-/// if it is known.
+/// Does something to the volume at this path that its mount waits for, and tells how far that is, as the meter says. `uuid`:
+/// of the volume, if it is known.
 pub(super) fn telling<T>(
     meter: &Arc<Meter>,
-    (uuid, manager): (Option<&str>, &Holder),
+    (volume, uuid, manager): (&Path, Option<&str>, &Holder),
     work: impl FnOnce() -> T,
 ) -> T {
     let meter = Arc::clone(meter);
     let left = move || meter.look().and_then(|look| look.left()).unwrap_or(0);
     let teller = Teller {
+        volume: volume.to_path_buf(),
         left: Box::new(left),
         desk: uuid.and_then(|uuid| Desk::resizing(uuid).ok()),
         callers: Arc::default(),
@@ -248,6 +249,7 @@ mod tests {
         let (done, ended) = channel();
         let teller = Teller {
             volume: "/srv/vol".into(),
+            purpose: Purpose::Closing,
             left: Box::new(|| 4096),
             desk: Some(Desk::closing(&uuid).unwrap()),
             callers: Arc::default(),

@@ -39,7 +39,7 @@ pub(super) fn fulfil(job: &Job, holder: &Holder, handover: &Handover) -> Option<
     let work = || carry_out(job, (holder, handover), wish, &meter);
     let config = quayfs_fs::volume::config_of(&job.volume).ok();
     let uuid = config.map(|config| quayfs_fs::uuid_text(config.uuid));
-    let done = closing::telling(&meter, (uuid.as_deref(), holder), work);
+    let done = closing::telling(&meter, (&job.volume, uuid.as_deref(), holder), work);
     Some(match done {
         Ok(done) => {
             done.lines().for_each(|line| info!("resized: {line}"));

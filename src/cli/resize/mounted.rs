@@ -19,10 +19,11 @@ use rustix::io::Errno;
 use serde_json::Value;
 
 use crate::cli::args;
-use crate::cli::asking::{status, understood};
+use crate::cli::asking::{Heard, hear, status};
 use crate::cli::exit::{FAILED, Failure, say};
 use crate::cli::progress::Progress;
-use crate::mount::server::{PATIENCE, PROGRESS, Server, ask};
+use crate::cli::unserved::Unserved;
+use crate::mount::server::{PATIENCE, PROGRESS, Server};
 use crate::mount::table::Entry;
 
 use super::{Change, changes};
@@ -128,15 +129,16 @@ fn ask_for(entry: &Entry, wish: Wish) -> Result<(), Failure> {
 /// Waits until another daemon than `before` serves, which nothing that it may do beforehand hurries; what it says of itself.
 fn outcome(entry: &Entry, before: &Value) -> Result<Value, Failure> {
     loop {
-        match ask(entry, PATIENCE) {
-            Err(Errno::TIMEDOUT) => {}
-            answer => {
-                let now = understood(entry, answer, FAILED)?;
-                // It stays if it cannot leave.
-                if now["pid"] != before["pid"] || now["read_only"] == true {
-                    return Ok(now);
-                }
+        match hear(entry, PATIENCE, FAILED)? {
+            Heard::Nothing(Unserved::Stopped | Unserved::Silent) => {}
+            Heard::Nothing(Unserved::Dead) => {
+                return Err(Failure::new(FAILED, Unserved::Dead.line(entry)));
             }
+            // It stays if it cannot leave.
+            Heard::Status(now) if now["pid"] != before["pid"] || now["read_only"] == true => {
+                return Ok(now);
+            }
+            Heard::Status(_) => {}
         }
         thread::sleep(LOOK);
     }

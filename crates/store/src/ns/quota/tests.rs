@@ -9,6 +9,7 @@ fn quotas() -> Quotas {
     Quotas::empty(&ConfigTable {
         uuid: [0; 16],
         data_uuid: [0; 16],
+        next_data_uuid: [0; 16],
         compat: [0, 0, FEATURE_QUOTA | FEATURE_OWNERS],
         created: 0,
         label: [0; LABEL_MAX],
