@@ -216,10 +216,11 @@ mod tests {
                 check(&to, &back, &used);
             }
             // A device of another length first or afterwards.
-            if let Some(longer) = to.resized(to.data_blocks * 2, &used).ok().and_then(|s| s.last().copied()) {
-                if let Ok(again) = longer.with_region(other * 2 * MIB, &used) {
-                    check(&longer, &again, &used);
-                }
+            if let Ok(steps) = to.resized(to.data_blocks * 2, &used)
+                && let Some(longer) = steps.last()
+                && let Ok(again) = longer.with_region(other * 2 * MIB, &used)
+            {
+                check(longer, &again, &used);
             }
         }
     }
