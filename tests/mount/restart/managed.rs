@@ -65,6 +65,7 @@ fn a_service_manager_can_take_the_place_of_the_supervisor() {
     assert_eq!(info["last_death"], "ended unexpectedly");
     assert!(info["last_pause_ms"].is_null());
     replaced(&managed);
+    resized(&managed);
     let mut content = [0; 7];
     open.read_exact_at(&mut content, 0).unwrap();
     assert_eq!(&content, b"content");
@@ -97,6 +98,24 @@ fn replaced(managed: &Managed) {
         (&2.into(), &1.into())
     );
     assert_eq!(info["last_death"], "replaced on request");
+}
+
+/// The next daemon resizes the volume, whoever starts it.
+fn resized(managed: &Managed) {
+    let m = &managed.mounted;
+    let mnt = m.mnt();
+    let words = ["resize", mnt.to_str().unwrap(), "--data", "160M"];
+    let told = quayfs(words).ok();
+    assert!(
+        told.contains("data device  160 MiB, before 128 MiB"),
+        "{told}"
+    );
+    assert_eq!(managed.heard("ended 75"), 2);
+    let info = m.info();
+    assert_eq!(
+        (&info["restarts"], &info["replaced"]),
+        (&3.into(), &2.into())
+    );
 }
 
 #[test]
