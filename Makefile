@@ -199,10 +199,13 @@ book:
 	@[ -x '$(MDBOOK)' ] || $(INSTALL_TOOL) --no-default-features --features search mdbook@0.5.4
 	'$(MDBOOK)' build --dest-dir '$(TARGET)/book'
 
-# Pictures of terminals for the documents, from real runs, as root. `cargo test --test repo` says when they are out of date.
+# Pictures of terminals for the documents, from real runs, as root, and of the book. `cargo test --test repo` says when
+# those of terminals are out of date.
 pictures: build
-	@scripts/packages tmux python3
+	@scripts/packages tmux python3 chromium pngquant
 	scripts/pictures '$(QUAYFS)' docs/pictures
+	$(MAKE) --no-print-directory book
+	scripts/page-picture '$(TARGET)/book/index.html' docs/pictures/book.png
 
 benches: deps
 	$(CARGO) bench --workspace --no-run

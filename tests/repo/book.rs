@@ -385,6 +385,19 @@ fn picture(name: &str) -> Vec<String> {
     lines
 }
 
+/// What the pages of users load.
+#[test]
+fn pictures_are_small() {
+    let pictures = fs::read_dir(root().join("docs/pictures")).unwrap();
+    let mut n = 0;
+    for picture in pictures.map(|entry| entry.unwrap()) {
+        let (name, len) = (picture.file_name(), picture.metadata().unwrap().len());
+        assert!((1..150 << 10).contains(&len), "{name:?}: {len} bytes");
+        n += 1;
+    }
+    assert!(n > 0);
+}
+
 /// The picture on the first page is a session: it is run, and prints that.
 #[test]
 fn pictures_show_what_is_printed() {
