@@ -44,6 +44,7 @@ help:
 	@echo 'make install   install below PREFIX ($(PREFIX)), and the helpers of mount(8)'
 	@echo 'make man       manual pages and completions of shells alone: target/release/pages'
 	@echo 'make deb       a Debian package in target/debian;  make try-deb installs it in a copy of this system'
+	@echo 'make rpm       the same for rpm, in target/rpm;  make try-rpm installs it in a directory, and compares the two'
 
 deps:
 	@scripts/packages $(PACKAGES)
@@ -290,3 +291,15 @@ deb: build
 ROOT ?= /
 try-deb: deb
 	packaging/try-deb "$$(ls -t '$(TARGET)'/debian/quayfs_*.deb | head -n 1)" '$(ROOT)'
+
+# The same by packaging/quayfs.spec, from this tree: nothing that is built already is built anew. What it asks for are
+# packages of other systems.
+RPM = $$(ls -t '$(TARGET)'/rpm/RPMS/*/quayfs-[0-9]*.rpm | head -n 1)
+rpm: build
+	@scripts/packages rpm
+	rm -rf '$(TARGET)/rpm'
+	rpmbuild -bb --quiet --nodeps --build-in-place --define '_topdir $(TARGET)/rpm' packaging/quayfs.spec
+
+# Installs it into an empty directory, holds what it has against the Debian package, and removes it again (as root).
+try-rpm: rpm deb
+	packaging/try-rpm "$(RPM)" "$$(ls -t '$(TARGET)'/debian/quayfs_*.deb | head -n 1)"
