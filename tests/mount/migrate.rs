@@ -226,6 +226,15 @@ fn killed(m: &Mounted, part: &str, turns: u32, victim: impl Fn(&Child, i32) -> i
     check(m);
     let is = place(m, part);
     assert!(is == new || is == old && !moved, "{}", is.display());
+    // What has become of the copy is no part of a volume, whole or not.
+    if !moved && is == old && new.exists() {
+        let mut start = [1; 8];
+        File::open(&new)
+            .unwrap()
+            .read_exact_at(&mut start, 0)
+            .unwrap();
+        assert_eq!(start, [0; 8]);
+    }
     // It can be done, from there.
     let next = m.0.dir().join(format!("{part} {turns} next"));
     migrate(&m.mnt(), &format!("--{part}"), &next).ok();

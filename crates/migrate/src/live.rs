@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::iter::once;
+use std::ops::Range;
 use std::path::Path;
 
 use quayfs_blockdev::{BlockDevice, FileDevice, Options};
@@ -41,9 +42,18 @@ pub(crate) fn copy_marked(
             return Ok(());
         };
         next = last.end;
-        let copied = copier.copy(taken.iter().cloned(), is_blank, meter);
+        let copied = copier.copy(without_heads(&taken), is_blank, meter);
         copied.inspect_err(|_| moves.put_back(&taken))?;
     }
+}
+
+/// With its header the copy of a data device would be taken for one before it is whole.
+fn without_heads(blocks: &[Range<u64>]) -> impl Iterator<Item = Range<u64>> {
+    let heads = Part::Data.heads();
+    blocks
+        .iter()
+        .map(move |range| range.start.max(heads)..range.end)
+        .filter(|range| !range.is_empty())
 }
 
 /// The data of a mounted volume, on their way to another place.
@@ -143,7 +153,7 @@ fn finish_data(volume: &Volume, moves: &Moves, target: &Target) -> Result<(), Mi
         if some.is_empty() {
             return Ok(());
         }
-        copier.copy(some.iter().cloned(), false, &Meter::default())?;
+        copier.copy(without_heads(&some), false, &Meter::default())?;
         // Not before: the next daemon has to do what this one has not.
         moves.copied(&some);
         done += some
