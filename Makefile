@@ -12,7 +12,7 @@ COMMIT = $(shell git describe --always --dirty 2>/dev/null)
 PACKAGES := fuse3 libpmem-dev pkg-config gcc libc6-dev make ca-certificates \
 	python3 git e2fsprogs xfsprogs acl xz-utils groff-base systemd udev
 
-.PHONY: help deps build mount umount demo pictures test test-workspace test-rings test-loom conformance xfstests apps kills outlive cuts crash threads mutants lint deny docs book \
+.PHONY: help deps build mount umount demo pictures test test-workspace test-rings test-loom conformance xfstests apps kills outlive cuts remote crash threads mutants lint deny docs book \
 	package benches bench lab \
 	fuzz miri sanitize man install install-data uninstall deb try-deb rpm try-rpm
 
@@ -30,6 +30,7 @@ help:
 	@echo 'make outlive   kill daemons whose mounts go on, under programs that must not notice (KILLS=1000 SEED=1;'
 	@echo '               NEXT=PROGRAM: replace them instead, by that program and back; PAUSES=50: how long clients wait)'
 	@echo 'make cuts      cut the power of a simulated disk under them (ROUNDS=1000 SEED=1; as root)'
+	@echo 'make remote    put the data of volumes on Ceph and NBD, and stop, kill, fill and fence these (STALL=60; as root)'
 	@echo 'make crash     search for crashes that lose something (SECONDS=600 SEED=1 SHARE=1/1);'
 	@echo 'make threads   the same, of several threads in interleavings that can be had again;'
 	@echo 'make mutants   forget each flush, fence and check in turn, which has to be noticed'
@@ -172,6 +173,12 @@ cuts: build
 		--disk '$(TARGET)/release/quayfs-disk' --rounds $(ROUNDS) --seed $(SEED) \
 		$(if $(APPS),--apps $(APPS)) $(if $(LIFE),--life $(LIFE))
 
+# Data of volumes on Ceph and NBD, by FUSE; the servers are made for the run.
+STALL ?= 60
+remote: build
+	@scripts/packages fio python3 fuse3 nbdkit libnbd-bin ceph-mon ceph-osd ceph-common rbd-fuse
+	nice -n 5 python3 tests/apps/remote --quayfs '$(QUAYFS)' --stall $(STALL)
+
 lint: deps
 	$(CARGO) fmt --all --check
 	rustfmt --edition 2024 --config-path rustfmt.toml --check lab/guest/records.rs
@@ -244,7 +251,7 @@ HELPERS := mount.quayfs mount.fuse.quayfs umount.quayfs umount.fuse.quayfs fsck.
 # What users read offline.
 DOCUMENTS := README.md CHANGELOG.md SECURITY.md \
 	$(addprefix docs/,$(addsuffix .md,concepts install backends sizing semantics status stats doctor daemon \
-	troubleshooting fsck backup upgrade versions containers nfs performance))
+	troubleshooting fsck backup upgrade versions containers nfs remote performance))
 UNITS := $(wildcard packaging/systemd/*.service packaging/systemd/*.timer packaging/systemd/*.target)
 
 # The program is installed without symbols, which are kept apart: together they are six times its size.

@@ -18,7 +18,7 @@ use std::fs;
 use std::path::Path;
 
 /// Why a block of code is not run here, and what tries it instead.
-const NOT_RUN: [(&str, &str); 8] = [
+const NOT_RUN: [(&str, &str); 9] = [
     (
         "takes persistent memory",
         "`make lab`, with an emulated NVDIMM",
@@ -33,6 +33,10 @@ const NOT_RUN: [(&str, &str); 8] = [
         "by hand; what it does with mounts is run beside it",
     ),
     ("takes the kernel's NFS server", "`lab/run.sh nfs`"),
+    (
+        "takes a distributed engine",
+        "`make remote`, with Ceph and NBD by FUSE",
+    ),
     (
         "takes mount(8) of util-linux 2.39 or later",
         "tests/mount/idmap.rs, by the system call",
@@ -93,6 +97,7 @@ pages!(
     embedding,
     nfs,
     quotas,
+    remote,
     sizing,
     stats,
     status,
@@ -161,7 +166,7 @@ fn before(page: &str) -> String {
     };
     match page {
         "readme" => format!("cp -r '{}/src' src\n", root().display()),
-        "install" | "backends" | "doctor" | "embedding" => String::new(),
+        "install" | "backends" | "doctor" | "embedding" | "remote" => String::new(),
         "nfs" => volume("rw") + "quayfs umount /mnt/q\n",
         "troubleshooting" => volume("norestart"),
         _ => volume("rw"),
