@@ -48,6 +48,8 @@ class Engine:
     waits_for_server = False
     # What a full engine does to a write: whether it waits.
     waits_for_room = False
+    # The client answers a flush by itself where it has nothing to flush.
+    answers_flushes = False
 
     def __init__(self, home):
         self.home, self.mnt, self.file = home, f"{home}/engine", ""
