@@ -46,7 +46,7 @@ fn a_commit_of_nothing_is_one() {
         return;
     }
     // On a disk, where a sync takes its time.
-    let m = Mounted::on(Scene::new(), "atomic_writes,durability=commit");
+    let m = Mounted::on(Scene::new(), "atomic_writes,restart,durability=commit");
     let child = script(CALLS, "nothing", &m.mnt(), &[]).start();
     finish(child.expect("python3 runs"), "nothing", &m);
     m.umount();
