@@ -710,7 +710,7 @@ fn a_region_gets_larger_and_smaller() {
                 (mib << 20) + behind
             );
             assert!(!left.exists());
-            // Who has opened the old one has no volume.
+            // What has the old one open has no volume.
             let mut table = [7; 8192];
             old.read_exact_at(&mut table, 0).unwrap();
             assert!(table == [0; 8192]);

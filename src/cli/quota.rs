@@ -260,7 +260,7 @@ mod tests {
         };
         assert_eq!(of(Subject::User(0)), ["root", "--"]);
         assert_eq!(of(Subject::Group(0)), ["root", "--"]);
-        // Nobody has this number.
+        // No user has this number.
         assert_eq!(of(Subject::User(u32::MAX - 7)), ["4294967288", "--"]);
         let json = serde_json::to_value(Named::of(Quota {
             subject: Subject::User(0),

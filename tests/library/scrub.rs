@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use quayfs_background::{checkpoint, digest};
 use quayfs_blockdev::BlockDevice;
@@ -441,6 +442,10 @@ impl BlockDevice for Moody {
 
     fn is_read_only(&self) -> bool {
         false
+    }
+
+    fn silent_for(&self) -> Duration {
+        Duration::ZERO
     }
 }
 

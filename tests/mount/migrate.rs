@@ -439,3 +439,32 @@ fn a_restart_by_hand_ends_a_move() {
     );
     sound(&m);
 }
+
+/// What a resize writes to the data device would be missing from the copy, since nothing notes it.
+#[test]
+fn what_is_being_moved_is_not_resized() {
+    if !can_mount() {
+        return;
+    }
+    // Long enough that it is not copied in the time of a look at the mount.
+    let m = Mounted::on(Scene::with_data("4G"), "restart");
+    fill(&m);
+    let (old, new) = (place(&m, "data"), m.0.dir().join("new"));
+    let mut command = begin(&m.mnt(), "--data", &new);
+    eventually("what is written is noted", || m.info()["replaced"] == 1);
+    let pid = rustix::process::Pid::from_child(&command);
+    rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+    let resize = |medium, size| quayfs([OsStr::new("resize"), m.mnt().as_os_str(), medium, size]);
+    let [data, pmem] = ["--data", "--pmem"].map(OsStr::new);
+    let size = OsStr::new("3G");
+    resize(data, size).fails(1, "is being moved");
+    check(&m);
+    // It might go on.
+    kill(pid.as_raw_nonzero().get());
+    assert!(!command.wait().unwrap().success());
+    assert_eq!(place(&m, "data"), old);
+    resize(pmem, OsStr::new("128M")).fails(1, "is being moved");
+    quayfs(["restart".as_ref(), m.mnt().as_os_str()]).ok();
+    resize(data, size).ok();
+    sound(&m);
+}

@@ -136,9 +136,7 @@ pub trait BlockDevice: Send + Sync {
     fn is_read_only(&self) -> bool;
 
     /// For how long it has answered nothing, though requests are under way; zero if none is, or if it does not know.
-    fn silent_for(&self) -> Duration {
-        Duration::ZERO
-    }
+    fn silent_for(&self) -> Duration;
 }
 
 /// [`BlockDevice::write_from`] by way of a copy. For implementations of [`BlockDevice`].

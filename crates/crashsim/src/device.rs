@@ -11,6 +11,7 @@ use std::fmt;
 use std::io;
 use std::panic::Location;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What discarded blocks read as: something that is never written.
 const GARBAGE: u8 = 0xd5;
@@ -145,6 +146,10 @@ impl BlockDevice for SimDevice {
 
     fn is_read_only(&self) -> bool {
         false
+    }
+
+    fn silent_for(&self) -> Duration {
+        Duration::ZERO
     }
 }
 

@@ -49,7 +49,7 @@ impl fmt::Debug for Successor {
 const ROUNDS: usize = 3;
 
 impl Fs {
-    /// Recovers a volume to close it. No thread is started, and nobody is asked whether an inode is known: no request is
+    /// Recovers a volume to close it. No thread is started, and the kernel is not asked whether it knows an inode: no request is
     /// answered meanwhile.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use quayfs_blockdev::{BlockDevice, check_range};
 use quayfs_layout::BLOCK;
@@ -51,5 +52,9 @@ impl BlockDevice for RegionBlocks {
 
     fn is_read_only(&self) -> bool {
         true
+    }
+
+    fn silent_for(&self) -> Duration {
+        Duration::ZERO
     }
 }

@@ -10,6 +10,7 @@ use quayfs_blockdev::{BlockDevice, FileDevice, OpenError, Options, create_file, 
 use quayfs_fs::volume::{Place, exposure, in_the_way, is_device_path};
 use quayfs_layout::BLOCK;
 use quayfs_options::format_size;
+use rustix::io::Errno;
 
 use crate::{MigrateError, Part};
 
@@ -189,7 +190,7 @@ impl Drop for Target {
     }
 }
 
-/// A file that was made belongs to the owner of the old place, who may be the one who mounts.
+/// A file that was made belongs to the owner of the old place, as whom the daemon may run.
 fn give(path: &Path, old: &Path) -> Result<(), MigrateError> {
     let old = fs::metadata(old).map_err(io_at(old))?;
     let new = fs::metadata(path).map_err(io_at(path))?;
@@ -236,7 +237,7 @@ fn check(
 
 fn open(path: &Path) -> Result<FileDevice, MigrateError> {
     let device = FileDevice::open(path, Options::default()).map_err(|e| match e {
-        OpenError::Io { path, source } if source.raw_os_error() == Some(libc_ebusy()) => {
+        OpenError::Io { path, source } if Errno::from_io_error(&source) == Some(Errno::BUSY) => {
             MigrateError::Busy(path)
         }
         e => MigrateError::Open(e),
@@ -246,10 +247,6 @@ fn open(path: &Path) -> Result<FileDevice, MigrateError> {
         true => Ok(device),
         false => Err(MigrateError::Busy(path.into())),
     }
-}
-
-fn libc_ebusy() -> i32 {
-    rustix::io::Errno::BUSY.raw_os_error()
 }
 
 fn io_at(path: &Path) -> impl FnOnce(io::Error) -> MigrateError + '_ {

@@ -3,6 +3,7 @@
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use quayfs_blockdev::{BLOCK, BlockDevice, ReadRun, RegionRun, WriteRun};
 use quayfs_restart::Moves;
@@ -21,7 +22,7 @@ impl Watched {
     }
 
     fn writing<T>(&self, runs: Vec<Range<u64>>, write: impl FnOnce() -> T) -> T {
-        // Nobody copies any more.
+        // Nothing is copied any more.
         if !self.moves.is_open() {
             return write();
         }
@@ -98,6 +99,10 @@ impl BlockDevice for Watched {
 
     fn is_read_only(&self) -> bool {
         self.inner.is_read_only()
+    }
+
+    fn silent_for(&self) -> Duration {
+        self.inner.silent_for()
     }
 }
 

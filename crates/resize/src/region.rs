@@ -61,7 +61,7 @@ pub fn resize_closed_region(path: &Path, bytes: u64, how: How<'_>) -> Result<Res
         copied?;
     }
     next.take_over(&place)?;
-    // Nobody has the old one as a volume any more, but who has opened it.
+    // A process that has it open may be waiting for its lock, and must not find a volume.
     let old = volume.region();
     COPIES
         .iter()

@@ -69,8 +69,8 @@ pub struct Moves {
 }
 
 impl Moves {
-    /// Memory for a part of so many blocks, all of which have to be copied. `part` and `number` mean something to those who
-    /// copy; so does the new place, `path`.
+    /// Memory for a part of so many blocks, all of which have to be copied. `part` and `number` mean something to what
+    /// copies; so does the new place, `path`.
     ///
     /// # Errors
     /// Those of the system, which has no memory; the path is too long.
@@ -294,7 +294,7 @@ impl Moves {
         self.words.at(RESULT).load(Ordering::Relaxed) == 0
     }
 
-    /// Gives the memory of the marks back, when nobody needs them any more. They are as good as none then.
+    /// Gives the memory of the marks back, when nothing needs them any more. They are as good as none then.
     pub fn clear(&self) {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         let word = size_of::<u64>() as u64;

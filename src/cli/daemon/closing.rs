@@ -156,7 +156,7 @@ impl Teller {
         match thread.map(thread::JoinHandle::join) {
             Ok(Ok(())) => {}
             Ok(Err(_)) => warn!("the thread that tells how far it is panicked"),
-            Err(e) => warn!("nobody was told how far it was: {e}"),
+            Err(e) => warn!("no thread tells how far it is: {e}"),
         }
         result
     }

@@ -23,6 +23,13 @@ fn job(handover: Option<&Handover>, name: &str) -> Option<Moves> {
     moves.ok().filter(Moves::is_open)
 }
 
+/// Whether a part is being moved, or may be: the process that copies may have died.
+pub(super) fn is_under_way(handover: &Handover) -> bool {
+    [WATCH, FINISH]
+        .iter()
+        .any(|name| job(Some(handover), name).is_some())
+}
+
 /// Before the volume is opened: has it lead to the new place. Whatever becomes of that, the volume can be opened.
 pub(super) fn before_opening(job_of_mount: &Job, handover: Option<&Handover>) {
     let (Some(handover), Some(moves)) = (handover, job(handover, FINISH)) else {

@@ -10,8 +10,7 @@ use quayfs_restart::{Medium, Wish};
 use quayfs_shown::progress::Meter;
 use tracing::{info, warn};
 
-use super::closing;
-use super::{Event, Job, survival};
+use super::{Event, Job, closing, moving, survival};
 use crate::cli::confine;
 use crate::cli::handover::{Handover, Holder};
 use crate::cli::resize::told;
@@ -33,6 +32,12 @@ pub(super) fn fulfil(job: &Job, holder: &Holder, handover: &Handover) -> Option<
     };
     if job.options.read_only || requests.is_shut_down() {
         return Some(refused("nothing may be changed"));
+    }
+    if moving::is_under_way(handover) {
+        // What a resize writes to the data device is noted by nothing.
+        return Some(refused(
+            "a part of the volume is being moved (`quayfs migrate`; if that has been killed, `quayfs restart` ends it)",
+        ));
     }
     info!("the volume is closed to get another size ({wanted})");
     let meter = Arc::<Meter>::default();

@@ -3,6 +3,7 @@
 use std::io;
 use std::panic::Location;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use quayfs_blockdev::{BLOCK, BlockDevice, ReadRun, WriteRun};
@@ -136,6 +137,10 @@ impl BlockDevice for Cache {
 
     fn is_read_only(&self) -> bool {
         false
+    }
+
+    fn silent_for(&self) -> Duration {
+        Duration::ZERO
     }
 }
 

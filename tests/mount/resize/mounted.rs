@@ -119,7 +119,7 @@ fn a_mounted_volume_gets_more_and_less_while_programs_work() {
             resized(1, "160M", 40960);
             resized(2, "192M", 49152);
         });
-        // What programs have just written may lie anywhere; what they have removed is in nobody's way.
+        // What programs have just written may lie anywhere. They have removed it again, so nothing is in the way.
         resized(3, "128M", 32768);
         nameless.check();
         drop(nameless);

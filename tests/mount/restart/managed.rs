@@ -100,7 +100,7 @@ fn replaced(managed: &Managed) {
     assert_eq!(info["last_death"], "replaced on request");
 }
 
-/// The next daemon resizes the volume, whoever starts it.
+/// The next daemon resizes the volume also if a service manager starts it.
 fn resized(managed: &Managed) {
     let m = &managed.mounted;
     let mnt = m.mnt();

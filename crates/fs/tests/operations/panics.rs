@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use quayfs_background::guarded;
 use quayfs_blockdev::{ReadRun, WriteRun};
@@ -61,6 +62,10 @@ impl BlockDevice for Broken {
 
     fn is_read_only(&self) -> bool {
         self.under.is_read_only()
+    }
+
+    fn silent_for(&self) -> Duration {
+        self.under.silent_for()
     }
 }
 

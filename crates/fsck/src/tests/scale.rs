@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use quayfs_blockdev::BlockDevice;
 use quayfs_fs::volume::{Access, Volume};
@@ -52,6 +53,10 @@ impl BlockDevice for Counting {
 
     fn is_read_only(&self) -> bool {
         false
+    }
+
+    fn silent_for(&self) -> Duration {
+        self.inner.silent_for()
     }
 }
 

@@ -193,6 +193,9 @@ impl<F: Fn() -> io::Result<()> + Send + Sync> BlockDevice for Odd<F> {
     fn is_read_only(&self) -> bool {
         false
     }
+    fn silent_for(&self) -> Duration {
+        self.under.silent_for()
+    }
 }
 
 #[test]

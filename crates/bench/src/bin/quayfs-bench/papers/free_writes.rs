@@ -10,6 +10,7 @@
 use std::io;
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use quayfs_blockdev::{BLOCK, BlockDevice, ReadRun, RegionRun, WriteRun, check_range};
 use quayfs_pmem::Bytes;
@@ -231,6 +232,10 @@ impl BlockDevice for FreeWrites {
 
     fn is_read_only(&self) -> bool {
         false
+    }
+
+    fn silent_for(&self) -> Duration {
+        self.under.silent_for()
     }
 }
 
