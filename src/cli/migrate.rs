@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use quayfs_fs::closing::CloseError;
 use quayfs_fs::volume::glance;
 use quayfs_migrate::{MigrateError, Moved, Part, migrate};
 use quayfs_options::format_size;
@@ -56,7 +57,7 @@ fn wanted(args: &args::Migrate) -> (Part, &Path) {
 
 fn failed(e: MigrateError) -> Failure {
     match e {
-        MigrateError::Volume(e) => unopened(FAILED)(e),
+        MigrateError::Volume(e) | MigrateError::Close(CloseError::Volume(e)) => unopened(FAILED)(e),
         other => Failure::new(FAILED, other),
     }
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use quayfs_fs::closing::CloseError;
 use quayfs_fs::volume::config_of;
 use quayfs_layout::BLOCK;
 use quayfs_layout::geometry::Geometry;
@@ -61,7 +62,7 @@ fn at_rest(path: &Path, change: Change, quiet: bool) -> Result<Resized, Failure>
     };
     drop(shown);
     resized.map_err(|failed| match failed {
-        ResizeError::Volume(e) => unopened(FAILED)(e),
+        ResizeError::Volume(e) | ResizeError::Close(CloseError::Volume(e)) => unopened(FAILED)(e),
         other => Failure::new(FAILED, other),
     })
 }

@@ -43,6 +43,7 @@
 //! `docs/versions.md` what versions promise.
 
 pub mod attr;
+pub mod closing;
 pub mod data;
 pub mod extents;
 pub mod locks;

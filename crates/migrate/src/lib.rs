@@ -28,10 +28,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use quayfs_blockdev::{BlockDevice, OpenError};
-use quayfs_fs::recovery::{MountError, journal_geometry};
+use quayfs_fs::closing::{CloseError, close, opened_closed};
 use quayfs_fs::volume::{Access, DATA, PMEM, Place, Volume, VolumeError, locate, moved_region};
-use quayfs_fs::{Fs, FsError, MountOptions};
-use quayfs_journal::{Journal, JournalError};
 use quayfs_layout::BLOCK;
 use quayfs_layout::config::COPIES;
 use quayfs_options::format_size;
@@ -120,15 +118,9 @@ pub enum MigrateError {
     /// The volume cannot be opened.
     #[error(transparent)]
     Volume(#[from] VolumeError),
-    /// What its last mount has left cannot be brought to an end.
-    #[error("{0}")]
-    Mount(#[from] MountError),
-    /// The same, later.
-    #[error("{0}")]
-    Close(#[from] FsError),
-    /// Its journal cannot be read.
-    #[error("{0}")]
-    Journal(#[from] JournalError),
+    /// It cannot be closed.
+    #[error(transparent)]
+    Close(#[from] CloseError),
     /// The region fails.
     #[error(transparent)]
     Pmem(#[from] PmemError),
@@ -217,7 +209,10 @@ pub fn migrate(
     let mut volume = match part {
         Part::Data => open(path)?,
         // A region on another kind of medium is recovered in another way: there is nothing to recover.
-        Part::Pmem => closed(path, meter)?,
+        Part::Pmem => {
+            close(path, meter)?;
+            opened_closed(path)?
+        }
     };
     let blocks = part.blocks(&volume.config().geometry);
     let wanted = Wanted {
@@ -347,25 +342,4 @@ pub fn is_sparse(path: &Path) -> bool {
 
 fn open(path: &Path) -> Result<Volume, VolumeError> {
     Volume::open(path, Access::ReadWrite, Duration::ZERO)
-}
-
-/// The volume, with nothing in its journal.
-fn closed(path: &Path, meter: &Meter) -> Result<Volume, MigrateError> {
-    let volume = open(path)?;
-    if is_closed(&volume)? {
-        return Ok(volume);
-    }
-    meter.begin("closing the volume", 0, Unit::Bytes);
-    Fs::mount_quiet(volume, &MountOptions::default())?.shutdown()?;
-    let volume = open(path)?;
-    match is_closed(&volume)? {
-        true => Ok(volume),
-        false => Err(MigrateError::Changed),
-    }
-}
-
-fn is_closed(volume: &Volume) -> Result<bool, MigrateError> {
-    let config = volume.config();
-    let geometry = journal_geometry(&config.geometry, config.salt());
-    Ok(Journal::is_closed(volume.region(), &geometry)?)
 }

@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-use quayfs_fs::FsError;
-use quayfs_fs::recovery::MountError;
+use quayfs_fs::closing::CloseError;
 use quayfs_fs::volume::VolumeError;
 use quayfs_journal::JournalError;
 use quayfs_pmem::PmemError;
@@ -14,12 +13,9 @@ pub enum ResizeError {
     /// It cannot be opened.
     #[error(transparent)]
     Volume(#[from] VolumeError),
-    /// What its last mount has left cannot be brought to an end.
-    #[error("{0}")]
-    Mount(#[from] MountError),
-    /// The same, later.
-    #[error("{0}")]
-    Close(#[from] FsError),
+    /// It cannot be closed.
+    #[error(transparent)]
+    Close(#[from] CloseError),
     /// The journal cannot be read.
     #[error("journal: {0}")]
     Journal(#[from] JournalError),

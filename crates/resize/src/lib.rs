@@ -6,7 +6,6 @@
 //!
 //! | module | does |
 //! |---|---|
-//! | `close` | nothing is in the journal afterwards, whether a mount has ended or goes on |
 //! | `used` | what is in use of a volume that was closed |
 //! | `table` | page table and checksums at their new place, and blocks that would lie behind the end |
 //! | `region` | a region of another length: a new file takes the place of the old one |
@@ -14,7 +13,6 @@
 //! | `nodes` | the node address table at its new place, and pages that move |
 //! | `medium` | the file that holds the data |
 
-mod close;
 mod copy;
 mod error;
 mod medium;
@@ -27,6 +25,7 @@ mod used;
 use std::io;
 use std::path::Path;
 
+use quayfs_fs::closing::{close, is_closed, opened_closed};
 use quayfs_fs::recovery::batch_log;
 use quayfs_fs::volume::{Place, Volume, locate};
 use quayfs_layout::BLOCK;
@@ -35,7 +34,6 @@ use quayfs_layout::geometry::{Geometry, InUse, NoRoom};
 use quayfs_layout::slot::{SLOT_HEADER_BYTES, blank_header};
 use quayfs_shown::progress::{Meter, Unit};
 
-pub use close::close_between;
 pub use error::ResizeError;
 pub use region::{resize_closed_region, resize_region};
 pub use rewrite::rewrite;
@@ -109,7 +107,7 @@ impl How<'_> {
 /// # Errors
 /// [`ResizeError`]; the volume is as it was then, or, after the failure of a medium, perhaps as it was to be.
 pub fn resize(path: &Path, wanted: Wanted, meter: &Meter) -> Result<Resized, ResizeError> {
-    close::close(path, meter)?;
+    close(path, meter)?;
     resize_closed(path, wanted, How::freely(meter))
 }
 
@@ -119,7 +117,7 @@ pub fn resize(path: &Path, wanted: Wanted, meter: &Meter) -> Result<Resized, Res
 /// The same; [`ResizeError::Changed`] if it was not closed.
 pub fn resize_closed(path: &Path, wanted: Wanted, how: How<'_>) -> Result<Resized, ResizeError> {
     let place = locate(path)?;
-    let volume = close::opened_closed(path)?;
+    let volume = opened_closed(path)?;
     let before = volume.config().geometry;
     let changes = volume.config().changes;
     let there = volume.device().blocks();
@@ -141,7 +139,7 @@ pub fn resize_closed(path: &Path, wanted: Wanted, how: How<'_>) -> Result<Resize
     }
     // The device knows its length from when it was opened.
     drop(volume);
-    let mut volume = close::opened_closed(path)?;
+    let mut volume = opened_closed(path)?;
     if volume.config().changes != changes {
         return Err(ResizeError::Changed);
     }
@@ -193,7 +191,7 @@ fn steps(volume: &Volume, blocks: u64) -> Result<(Vec<Geometry>, InUse), ResizeE
 /// # Panics
 /// If it was not closed, or the device is not long enough.
 pub fn resize_volume(volume: &mut Volume, blocks: u64, meter: &Meter) -> Result<(), ResizeError> {
-    assert!(close::is_closed(volume)?, "nothing is in the journal");
+    assert!(is_closed(volume)?, "nothing is in the journal");
     let (steps, used) = steps(volume, blocks)?;
     for to in steps {
         assert!(to.data_blocks <= volume.device().blocks(), "long enough");

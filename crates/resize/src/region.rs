@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use quayfs_fs::closing::{close, opened_closed};
 use quayfs_fs::volume::{Place, Volume, locate};
 use quayfs_layout::BLOCK;
 use quayfs_layout::config::COPIES;
@@ -20,7 +21,7 @@ use quayfs_shown::progress::Meter;
 
 use crate::copy::copy_data;
 use crate::rewrite::rewrite;
-use crate::{B, How, ResizeError, Resized, close, in_use};
+use crate::{B, How, ResizeError, Resized, in_use};
 
 /// Behind the name of the file while its successor is written.
 const NEXT: &str = ".resizing";
@@ -31,7 +32,7 @@ const NEXT: &str = ".resizing";
 /// # Errors
 /// [`ResizeError`]; the volume is as it was then.
 pub fn resize_region(path: &Path, bytes: u64, meter: &Meter) -> Result<Resized, ResizeError> {
-    close::close(path, meter)?;
+    close(path, meter)?;
     resize_closed_region(path, bytes, How::freely(meter))
 }
 
@@ -41,7 +42,7 @@ pub fn resize_region(path: &Path, bytes: u64, meter: &Meter) -> Result<Resized, 
 /// The same; [`ResizeError::Changed`] if it was not closed.
 pub fn resize_closed_region(path: &Path, bytes: u64, how: How<'_>) -> Result<Resized, ResizeError> {
     let place = locate(path)?;
-    let volume = close::opened_closed(path)?;
+    let volume = opened_closed(path)?;
     let before = volume.config().geometry;
     let resized = |after| Resized { before, after };
     if before.pmem_len == bytes / B * B {

@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
+use quayfs_fs::closing::close_between;
 use quayfs_fs::{Fs, Resized};
 use quayfs_layout::BLOCK;
-use quayfs_resize::{How, Wanted, close_between, resize_closed, resize_closed_region};
+use quayfs_resize::{How, Wanted, resize_closed, resize_closed_region};
 use quayfs_restart::{Medium, Wish};
 use quayfs_shown::progress::Meter;
 use tracing::{info, warn};

@@ -1,17 +1,40 @@
-//! A volume with nothing in its journal, whether its mount has ended or goes on.
+//! A volume is closed, with nothing in its journal, so that something can be done with its media: after its mount, which may
+//! not have ended well, or between two daemons of a mount that goes on.
 
 use std::path::Path;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use quayfs_fs::recovery::journal_geometry;
-use quayfs_fs::volume::{Access, Volume};
-use quayfs_fs::{Fs, FsError, MountOptions};
-use quayfs_journal::Journal;
+use quayfs_journal::{Journal, JournalError};
+use quayfs_layout::BLOCK;
 use quayfs_layout::jsb::{Closed, EpochWord, WordKind};
+use quayfs_options::MountOptions;
 use quayfs_shown::progress::{Meter, Unit};
+use quayfs_store::error::FsError;
 
-use crate::{B, ResizeError};
+use crate::Fs;
+use crate::recovery::{MountError, journal_geometry};
+use crate::volume::{Access, Volume, VolumeError};
+
+/// Why a volume is not closed. Prints as one line.
+#[derive(Debug, thiserror::Error)]
+pub enum CloseError {
+    /// It cannot be opened.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+    /// What its last mount has left cannot be brought to an end.
+    #[error("{0}")]
+    Mount(#[from] MountError),
+    /// The same, later.
+    #[error("{0}")]
+    Operation(#[from] FsError),
+    /// The journal cannot be read.
+    #[error("journal: {0}")]
+    Journal(#[from] JournalError),
+    /// Something is in its journal again.
+    #[error("another process has used the volume meanwhile: try again")]
+    Changed,
+}
 
 /// How long a device may be in use by what this process has just closed: the kernel ends some of that later.
 const OURSELVES: Duration = Duration::from_secs(10);
@@ -22,7 +45,7 @@ const LOOK: Duration = Duration::from_millis(200);
 ///
 /// # Errors
 /// It cannot be mounted, or its media fail.
-pub(super) fn close(path: &Path, meter: &Meter) -> Result<(), ResizeError> {
+pub fn close(path: &Path, meter: &Meter) -> Result<(), CloseError> {
     let volume = open(path, Duration::ZERO)?;
     if is_closed(&volume)? {
         return Ok(());
@@ -41,7 +64,7 @@ pub fn close_between(
     volume: Volume,
     options: &MountOptions,
     meter: &Meter,
-) -> Result<(), ResizeError> {
+) -> Result<(), CloseError> {
     let fs = Fs::mount_to_close(volume, options)?;
     telling(&fs, meter, Fs::close_keeping_orphans)
 }
@@ -51,8 +74,8 @@ fn telling(
     fs: &Fs,
     meter: &Meter,
     close: impl FnOnce(&Fs) -> Result<(), FsError>,
-) -> Result<(), ResizeError> {
-    let left = || fs.e.left_to_drain() * B;
+) -> Result<(), CloseError> {
+    let left = || fs.e.left_to_drain() * BLOCK as u64;
     let all = left();
     meter.begin("draining", all, Unit::Bytes);
     let (ended, watched) = channel::<()>();
@@ -68,19 +91,19 @@ fn telling(
     })
 }
 
-/// The volume.
+/// The volume at a path, which was closed.
 ///
 /// # Errors
-/// [`ResizeError::Changed`] if something is in its journal.
-pub(super) fn opened_closed(path: &Path) -> Result<Volume, ResizeError> {
+/// [`CloseError::Volume`]; [`CloseError::Changed`] if something is in its journal.
+pub fn opened_closed(path: &Path) -> Result<Volume, CloseError> {
     let volume = open(path, OURSELVES)?;
     match is_closed(&volume)? {
         true => Ok(volume),
-        false => Err(ResizeError::Changed),
+        false => Err(CloseError::Changed),
     }
 }
 
-fn open(path: &Path, wait: Duration) -> Result<Volume, ResizeError> {
+fn open(path: &Path, wait: Duration) -> Result<Volume, CloseError> {
     Ok(Volume::open(path, Access::ReadWrite, wait)?)
 }
 
@@ -88,7 +111,7 @@ fn open(path: &Path, wait: Duration) -> Result<Volume, ResizeError> {
 ///
 /// # Errors
 /// Its superblock cannot be read.
-pub(super) fn is_closed(volume: &Volume) -> Result<bool, ResizeError> {
+pub fn is_closed(volume: &Volume) -> Result<bool, CloseError> {
     let (g, salt) = (&volume.config().geometry, volume.config().salt());
     let epoch = volume
         .region()
