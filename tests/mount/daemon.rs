@@ -3,6 +3,7 @@
 //! Needs `/dev/fuse`. Where there is none these tests fail, unless QUAYFS_SKIP_FUSE=1 says that
 //! this is known.
 
+use crate::processes::runs;
 use crate::program;
 
 use program::namespace::Namespace;
@@ -85,11 +86,6 @@ fn signal(pid: i32, name: &str) {
         .finish()
         .unwrap();
     assert!(status.success());
-}
-
-fn runs(pid: i32) -> bool {
-    // A zombie still has a directory but no more command line.
-    fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
 }
 
 /// What `quayfs status` says of a mount or volume, and its exit code.

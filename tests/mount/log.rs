@@ -3,6 +3,7 @@
 //!
 //! Needs `/dev/fuse`, some of it root; QUAYFS_SKIP_FUSE=1 and QUAYFS_SKIP_ROOT=1 do without.
 
+use crate::processes::{daemon, runs};
 use crate::program;
 
 use program::{Mounted, QUAYFS, Scene, Start as _, can_be_root, can_mount, eventually, quayfs};
@@ -14,19 +15,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-fn signal(pid: u64, name: &str) {
+fn signal(pid: i32, name: &str) {
     let mut kill = Command::new("kill");
     let sent = kill.args(["-s", name, &pid.to_string()]).finish().unwrap();
     assert!(sent.success());
-}
-
-fn runs(pid: u64) -> bool {
-    // A zombie still has a directory but no more command line.
-    fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
-}
-
-fn pid(m: &Mounted) -> u64 {
-    m.info()["pid"].as_u64().unwrap()
 }
 
 fn is_mounted(dir: &Path) -> bool {
@@ -133,12 +125,12 @@ fn a_full_log_fails_no_mount_and_no_unmount() {
         s.mount("rw");
         fs::create_dir(mnt.join(end)).unwrap();
         s.fill();
-        let daemon = pid(&s.m);
+        let pid = daemon(&s.m);
         match end {
             "umount" => s.m.umount(),
-            _ => signal(daemon, end),
+            _ => signal(pid, end),
         }
-        eventually("the daemon ends", || !runs(daemon));
+        eventually("the daemon ends", || !runs(pid));
         assert!(!is_mounted(&mnt), "{end}");
         assert_clean(&s.vol());
     }
@@ -171,7 +163,7 @@ fn a_full_log_fails_no_operation() {
     assert_eq!(found.code, 4, "{found:?}");
     fs::create_dir(mnt.join("afterwards")).unwrap();
     s.clear();
-    signal(pid(&s.m), "HUP");
+    signal(daemon(&s.m), "HUP");
     let log = || fs::read_to_string(s.vol().join("quayfs.log")).unwrap_or_default();
     eventually("the log says what is missing", || {
         log().contains("lines of the log are missing here: ")
@@ -233,10 +225,10 @@ fn sighup_opens_the_log_anew() {
     }
     let m = Mounted::new("rw");
     let (log, moved) = (m.0.vol().join("quayfs.log"), m.0.vol().join("moved"));
-    let daemon = pid(&m);
+    let pid = daemon(&m);
     for _ in 0..3 {
         fs::rename(&log, &moved).unwrap();
-        signal(daemon, "HUP");
+        signal(pid, "HUP");
         eventually("there is a new log", || {
             fs::read_to_string(&log).is_ok_and(|l| l.contains("signal 1"))
         });

@@ -14,10 +14,12 @@ mod idle;
 mod idmap;
 mod inherited;
 mod limits;
+mod load;
 mod log;
 mod media;
 mod migrate;
 mod owners;
+mod processes;
 #[path = "../program/mod.rs"]
 mod program;
 mod quota;

@@ -2,6 +2,8 @@
 //!
 //! What a crash of the machine leaves is in `tests/library/migrate.rs`.
 
+use crate::load::beside;
+use crate::processes::{children, daemon, parent};
 use crate::program;
 
 use program::{
@@ -15,7 +17,6 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
 
 /// Volumes with a region in memory, and on a disk.
 fn scenes() -> [Scene; 2] {
@@ -49,20 +50,8 @@ fn kill(pid: i32) {
     let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
 }
 
-fn parent(pid: i32) -> i32 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let after = stat.rsplit(") ").next().unwrap();
-    after.split(' ').nth(1).unwrap().parse().unwrap()
-}
-
-/// The daemon that a supervisor has at the moment.
-fn daemon_of(supervisor: i32) -> Option<i32> {
-    let list = fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children"));
-    list.ok()?.split_whitespace().next()?.parse().ok()
-}
-
 fn supervisor(m: &Mounted) -> i32 {
-    parent(m.info()["pid"].as_i64().unwrap() as i32)
+    parent(daemon(m))
 }
 
 /// Writes to a file until it is told to stop, and finds there what it has written, or panics.
@@ -93,26 +82,13 @@ fn work(path: &Path, seed: u64, stop: &AtomicBool) {
     assert!(fs::read(path).unwrap() == content, "{}", path.display());
 }
 
-/// Tells programs to stop when it goes, also with a test that fails.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// Does something while programs write to the mount.
 fn under_load<T>(m: &Mounted, name: &str, what: impl FnOnce() -> T) -> T {
-    let stop = AtomicBool::new(false);
-    thread::scope(|scope| {
-        for seed in [1000, 2_000_000] {
-            let (path, stop) = (m.mnt().join(format!("{name}{seed}")), &stop);
-            scope.spawn(move || work(&path, seed, stop));
-        }
-        let _stop = Stop(&stop);
-        what()
-    })
+    let write = |n: usize, stop: &AtomicBool| {
+        let seed = [1000, 2_000_000][n];
+        work(&m.mnt().join(format!("{name}{seed}")), seed, stop);
+    };
+    beside(write, what)
 }
 
 fn fill(m: &Mounted) {
@@ -207,16 +183,16 @@ fn killed(m: &Mounted, part: &str, turns: u32, victim: impl Fn(&Child, i32) -> i
     let name = format!("{part} {turns} ");
     let mut command = under_load(m, &name, || {
         let mut command = begin(&m.mnt(), &format!("--{part}"), &new);
-        let mut last = daemon_of(supervisor);
+        let mut last = children(supervisor).first().copied();
         for _ in 0..turns {
             eventually("another daemon comes", || {
-                let now = daemon_of(supervisor);
+                let now = children(supervisor).first().copied();
                 let other = now.is_some() && now != last || command.try_wait().unwrap().is_some();
                 last = now.or(last);
                 other
             });
         }
-        if let Some(daemon) = daemon_of(supervisor) {
+        if let Some(daemon) = children(supervisor).first().copied() {
             kill(victim(&command, daemon));
         }
         command.wait().unwrap();
@@ -414,10 +390,13 @@ fn a_restart_by_hand_ends_a_move() {
     fill(&m);
     let (new, old) = (m.0.dir().join("new"), place(&m, "data"));
     let supervisor = supervisor(&m);
-    let first = daemon_of(supervisor);
+    let first = children(supervisor).first().copied();
     let mut command = begin(&m.mnt(), "--data", &new);
     eventually("it is being copied", || {
-        daemon_of(supervisor).is_some_and(|now| Some(now) != first)
+        children(supervisor)
+            .first()
+            .copied()
+            .is_some_and(|now| Some(now) != first)
     });
     // Stopped, it cannot come to its end before.
     let stopped = Command::new("kill")

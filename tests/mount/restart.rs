@@ -6,6 +6,7 @@ mod hindered;
 mod managed;
 mod planned;
 
+use crate::processes::{children, daemon, parent, runs};
 use crate::program;
 
 use program::{Mounted, Scene, Start as _, can_mount, eventually, quayfs};
@@ -23,29 +24,6 @@ fn scenes() -> [Scene; 2] {
 fn kill(pid: i32, signal: &str) {
     let kill = ["-s", signal, &pid.to_string()];
     assert!(Command::new("kill").args(kill).finish().unwrap().success());
-}
-
-fn runs(pid: i32) -> bool {
-    // A zombie still has a directory but no more command line.
-    fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
-}
-
-fn daemon(m: &Mounted) -> i32 {
-    m.info()["pid"].as_i64().unwrap() as i32
-}
-
-/// The process that a process was started by.
-fn parent(pid: i32) -> i32 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let after = stat.rsplit(") ").next().unwrap();
-    after.split(' ').nth(1).unwrap().parse().unwrap()
-}
-
-fn children(pid: i32) -> Vec<i32> {
-    let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    list.split_whitespace()
-        .map(|pid| pid.parse().unwrap())
-        .collect()
 }
 
 /// Kills the daemon, and returns when another one has answered.

@@ -2,6 +2,7 @@
 //!
 //! Needs `/dev/fuse` and root.
 
+use crate::processes::runs;
 use crate::program;
 
 use program::doomed::Doomed;
@@ -32,11 +33,6 @@ fn run(program: &[&str]) -> Run {
 fn signal(pid: i32, name: &str) {
     let kill = ["-s", name, &pid.to_string()];
     assert!(Command::new("kill").args(kill).finish().unwrap().success());
-}
-
-fn runs(pid: i32) -> bool {
-    // A zombie still has a directory but no more command line.
-    fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
 }
 
 fn is_mounted(target: &Path) -> bool {

@@ -1,13 +1,13 @@
 //! Of a volume that is mounted, while programs use it.
 
 use super::*;
+use crate::load::under_load;
+use crate::processes::{children, daemon, parent};
 use crate::program::{Start as _, eventually};
 use serde_json::Value;
 use std::fs::File;
-use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 /// Volumes with a region in memory, and on a disk.
@@ -15,61 +15,11 @@ fn scenes() -> [Scene; 2] {
     [Scene::in_memory(), Scene::new()]
 }
 
-fn daemon(m: &Mounted) -> i64 {
-    m.info()["pid"].as_i64().unwrap()
-}
-
 fn data_blocks(scene: &Scene) -> Value {
     let vol = scene.vol();
     let text = quayfs(["dump".as_ref(), vol.as_os_str(), "--json".as_ref()]).ok();
     let dump: Value = serde_json::from_str(&text).unwrap();
     dump["geometry"]["data_blocks"].as_u64().unwrap().into()
-}
-
-/// Appends, creates and removes until it is told to stop; every call is carried out once, or this panics.
-fn work(root: &Path, stop: &AtomicBool) {
-    fs::create_dir(root).unwrap();
-    let mut log = File::options()
-        .append(true)
-        .create_new(true)
-        .open(root.join("log"))
-        .unwrap();
-    let mut n = 0u64;
-    while !stop.load(Ordering::Relaxed) {
-        log.write_all(format!("{n:08}").as_bytes()).unwrap();
-        let name = root.join(format!("file{n}"));
-        fs::write(&name, content(n as u32 % 7)).unwrap();
-        fs::rename(&name, root.join("other")).unwrap();
-        assert!(fs::read(root.join("other")).unwrap() == content(n as u32 % 7));
-        fs::remove_file(root.join("other")).unwrap();
-        n += 1;
-    }
-    let expected: String = (0..n).map(|n| format!("{n:08}")).collect();
-    assert!(fs::read_to_string(root.join("log")).unwrap() == expected);
-    fs::remove_dir_all(root).unwrap();
-}
-
-/// Tells programs to stop when it goes, also with a test that fails.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-/// Does something while programs work on the mount.
-fn under_load(m: &Mounted, what: impl FnOnce()) {
-    let stop = AtomicBool::new(false);
-    let roots: Vec<_> = (0..2).map(|n| m.mnt().join(format!("work{n}"))).collect();
-    thread::scope(|scope| {
-        for root in &roots {
-            let stop = &stop;
-            scope.spawn(move || work(root, stop));
-        }
-        let _stop = Stop(&stop);
-        what();
-    });
 }
 
 /// A file that is open and has no name any more.
@@ -327,23 +277,10 @@ fn begun(m: &Mounted, words: [&str; 2]) -> Child {
         .unwrap()
 }
 
-/// Daemons that are at work now, of this mount: children of its supervisor.
-fn daemons(supervisor: i64) -> Vec<String> {
-    let list = format!("/proc/{supervisor}/task/{supervisor}/children");
-    let list = fs::read_to_string(list).unwrap_or_default();
-    list.split_whitespace().map(str::to_string).collect()
-}
-
-fn parent(pid: i64) -> i64 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    let after = stat.rsplit(") ").next().unwrap();
-    after.split(' ').nth(1).unwrap().parse().unwrap()
-}
-
-fn kill(pid: &str) {
+fn kill(pid: i32) {
     // It may have ended by itself.
     let _ = Command::new("kill")
-        .args(["-s", "KILL", pid])
+        .args(["-s", "KILL", &pid.to_string()])
         .stderr(Stdio::null())
         .finish();
 }
@@ -354,16 +291,15 @@ fn interrupted(m: &Mounted, words: [&str; 2], (victim, turn): (Victim, u32)) {
     let supervisor = parent(old);
     let mut command = begun(m, words);
     match victim {
-        Victim::Command => kill(&command.id().to_string()),
+        Victim::Command => kill(command.id().cast_signed()),
         Victim::Daemon => {
             // The one that resizes, a little later each time: anything from its first moment to the time when it serves.
-            let old = old.to_string();
             eventually("another daemon begins", || {
-                let now = daemons(supervisor);
+                let now = children(supervisor);
                 !now.is_empty() && !now.contains(&old)
             });
             thread::sleep(std::time::Duration::from_millis(u64::from(turn) * 20));
-            daemons(supervisor).iter().for_each(|pid| kill(pid));
+            children(supervisor).into_iter().for_each(kill);
         }
     }
     command.wait().unwrap();

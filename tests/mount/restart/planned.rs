@@ -1,8 +1,8 @@
 //! `quayfs restart`: one daemon takes the place of another, and the mount goes on.
 
 use super::*;
+use crate::load::under_load;
 use crate::program::{QUAYFS, as_user, can_be_root, copy_program, named};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 /// What `quayfs restart` has to say.
@@ -51,52 +51,6 @@ fn impostor(scene: &Scene, name: &str, does: &str) -> PathBuf {
         name,
         &format!("{asks} return execv(\"{QUAYFS}\", argv);\n{does}"),
     )
-}
-
-/// Appends, creates and removes on the mount until it is told to stop; every call is carried out once, or this panics.
-fn work(root: &Path, stop: &AtomicBool) {
-    let mut log = File::options()
-        .append(true)
-        .create_new(true)
-        .open(root.join("log"))
-        .unwrap();
-    let mut n = 0u64;
-    while !stop.load(Ordering::Relaxed) {
-        log.write_all(format!("{n:08}").as_bytes()).unwrap();
-        let name = root.join(format!("file{n}"));
-        File::create_new(&name).unwrap();
-        fs::rename(&name, root.join("other")).unwrap();
-        fs::remove_file(root.join("other")).unwrap();
-        n += 1;
-    }
-    let expected: String = (0..n).map(|n| format!("{n:08}")).collect();
-    assert!(fs::read_to_string(root.join("log")).unwrap() == expected);
-    fs::remove_file(root.join("log")).unwrap();
-}
-
-/// Tells programs to stop when it goes, also with a test that fails.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
-/// Does something while programs work on the mount.
-fn under_load(m: &Mounted, what: impl FnOnce()) {
-    let stop = AtomicBool::new(false);
-    let roots: Vec<_> = (0..2).map(|n| m.mnt().join(format!("work{n}"))).collect();
-    thread::scope(|scope| {
-        for root in &roots {
-            fs::create_dir(root).unwrap();
-            let stop = &stop;
-            scope.spawn(move || work(root, stop));
-        }
-        let _stop = Stop(&stop);
-        what();
-    });
-    (roots.iter()).for_each(|root| fs::remove_dir(root).unwrap());
 }
 
 #[test]
