@@ -251,8 +251,8 @@ man: deps
 HELPERS := mount.quayfs mount.fuse.quayfs umount.quayfs umount.fuse.quayfs fsck.quayfs fsck.fuse.quayfs mkfs.quayfs
 # What users read offline.
 DOCUMENTS := README.md CHANGELOG.md SECURITY.md \
-	$(addprefix docs/,$(addsuffix .md,concepts install backends sizing semantics status stats doctor daemon \
-	troubleshooting fsck backup upgrade versions containers nfs remote performance))
+	$(addprefix docs/,$(addsuffix .md,concepts install backends sizing semantics status stats trace doctor daemon \
+	changing quotas troubleshooting fsck backup upgrade versions containers nfs remote performance))
 UNITS := $(wildcard packaging/systemd/*.service packaging/systemd/*.timer packaging/systemd/*.target)
 
 # The program is installed without symbols, which are kept apart: together they are six times its size.

@@ -4,7 +4,10 @@
 use std::sync::Arc;
 
 use quayfs_crashsim::Recorder;
-use quayfs_fs::{Caller, FallocMode, Fs, Quota, RenameFlags, SetAttr, SetQuota, SetXattr, Subject};
+use quayfs_fs::{
+    Caller, FallocMode, Fs, Quota, RenameFlags, SetAttr, SetQuota, SetXattr, Subject, WriteAt,
+    WriteOptions,
+};
 use quayfs_layout::inode::{ROOT, S_IFREG, S_ISGID};
 use quayfs_layout::{BLOCK, Ino};
 use quayfs_oracle::rng::bytes;
@@ -275,6 +278,36 @@ fn callers_with_the_capability_are_exempt_but_not_from_limits_of_projects() {
     d.limit(Subject::Project(7), 3, 0);
     let more = d.fs.beyond_limits(ME, || d.write(f, 3, 1));
     assert_eq!(more, Some(Err(FsError::Quota)));
+    d.adds_up();
+}
+
+/// Of an append of two records the second one meets the limit. The first one is there, and is not appended again.
+#[test]
+fn what_an_exempt_caller_appends_is_appended_once() {
+    let d = Disk::new(MODES[0]);
+    let (f, g) = (
+        d.file(ALICE, ROOT, "f").unwrap(),
+        d.file(ALICE, ROOT, "g").unwrap(),
+    );
+    let max = d.fs.request_max();
+    d.limit(USER, (max / BLOCK) as u64, 0);
+    let data = bytes(1, 2 * max);
+    let end = WriteOptions {
+        append: true,
+        at: WriteAt::End,
+        ..WriteOptions::default()
+    };
+    let append = |ino| d.fs.write_for(ino, 0, &data, end);
+    assert_eq!(append(f), Err(FsError::Quota));
+    assert_eq!(d.fs.beyond_limits(ME, || append(f)), Some(Ok(false)));
+    // What one has left to be done is nothing to the next.
+    assert_eq!(append(f), Err(FsError::Quota));
+    assert_eq!(append(g), Err(FsError::Quota));
+    assert_eq!(d.fs.beyond_limits(ME, || append(g)), Some(Ok(false)));
+    for ino in [f, g] {
+        let content = d.fs.read(ino, 0, 3 * max).unwrap();
+        assert!(content == data, "{} of {}", content.len(), data.len());
+    }
     d.adds_up();
 }
 

@@ -313,16 +313,14 @@ impl Memory {
         Ok(())
     }
 
-    /// Whether the system may have some page of a range of a mapped file in its cache. Only of a mapping through which nothing
-    /// has been accessed: else it is a question about the mapping.
-    pub(crate) fn may_be_cached(&self, off: u64, len: u64) -> bool {
-        self.check(off, len);
-        let mut pages = vec![0; len.div_ceil(PAGE) as usize];
-        // SAFETY: the range is valid and checked, and begins a page as every caller has it; `pages` has a byte for each page
-        // of it.
-        let asked =
-            unsafe { libc::mincore(self.at(off, 0).cast(), len as usize, pages.as_mut_ptr()) };
-        asked != 0 || pages.iter().any(|page| page & 1 != 0)
+    /// Whether the system may have a page of a mapped file in its cache. Only of a mapping through which nothing has been
+    /// accessed: else it is a question about the mapping.
+    pub(crate) fn may_be_cached(&self, page: u64) -> bool {
+        let off = page * PAGE;
+        let mut found = 0;
+        // SAFETY: the page is valid and checked, and `found` is the byte for it.
+        let asked = unsafe { libc::mincore(self.at(off, 1).cast(), 1, &raw mut found) };
+        asked != 0 || found & 1 != 0
     }
 
     /// Begins to read pages of a mapped file that are not at hand.

@@ -245,7 +245,8 @@ impl Server {
     }
 
     /// Carries a request out, and once more if a limit was in the way for which the caller is exempt. One that fails
-    /// has put nothing into the answer, and changed nothing that it would not change again.
+    /// has put nothing into the answer, and changed nothing that it would not change again; an append of several records goes
+    /// on where it was.
     #[inline]
     fn within_limits(
         &self,

@@ -1,5 +1,6 @@
 //! read, write, copy_file_range.
 
+use std::cell::Cell;
 use std::ops::Range;
 
 use quayfs_layout::inode::{FLAG_SYNC, Inode, S_ISGID, S_ISUID};
@@ -7,6 +8,7 @@ use quayfs_layout::{BLOCK, Ino};
 use quayfs_store::error::{FsError, Result};
 use quayfs_store::metrics::Metrics;
 use quayfs_store::ns::inode::InodeHandle;
+use quayfs_store::ns::quota;
 
 use crate::data::atomic;
 use crate::data::read::{self, Want};
@@ -27,6 +29,11 @@ pub struct WriteOptions {
     pub append: bool,
     /// Where it goes.
     pub at: WriteAt,
+}
+
+thread_local! {
+    /// Bytes that the last append of this thread had written when it met a limit.
+    static APPENDED: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Whether the mode has bits that are lost by writing.
@@ -181,8 +188,13 @@ impl Fs {
     ) -> Result<()> {
         self.finish_left_truncate(handle.ino)?;
         let max = self.request_max();
-        // What a daemon that has died has appended is not appended again.
-        let mut at = usize::try_from(quayfs_restart::come_so_far()).unwrap_or(0);
+        // What has been appended is not appended again: by a daemon that has died, or before a limit was met that does not
+        // hold for the caller.
+        let appended = APPENDED.take();
+        let from = if quota::is_exempt() { appended } else { 0 };
+        let mut at = usize::try_from(quayfs_restart::come_so_far())
+            .unwrap_or(0)
+            .max(from);
         while at < data.len() {
             let mut pos = offset.checked_add(at as u64).ok_or(FsError::FileTooBig)?;
             let mut end = data.len();
@@ -208,8 +220,12 @@ impl Fs {
                 at: manner.at,
             };
             quayfs_restart::progress((at + piece.len()) as u64);
-            let done = write::write(&self.e, handle, req)
-                .inspect_err(|err| tracing::debug!("write to inode {}: {err}", handle.ino))?;
+            let done = write::write(&self.e, handle, req).inspect_err(|err| {
+                tracing::debug!("write to inode {}: {err}", handle.ino);
+                if *err == FsError::Quota && manner.at == WriteAt::End {
+                    APPENDED.set(at);
+                }
+            })?;
             if done {
                 at += piece.len();
             }

@@ -114,7 +114,8 @@ impl Fs {
 
     /// Carries out an operation of a caller for which limits of users and groups do not hold, as it has
     /// `CAP_SYS_RESOURCE`; `None`, and nothing is done, for any other. Limits of projects hold for all callers. That is
-    /// to be asked after an operation was refused: it may cost a few system calls.
+    /// to be asked after an operation was refused, and right after that, by the same thread: it may cost a few system calls,
+    /// and what an append has appended until then is not appended again.
     pub fn beyond_limits<T>(&self, by: impl Asker, operation: impl FnOnce() -> T) -> Option<T> {
         by.has(CapabilitySet::SYS_RESOURCE)
             .then(|| quota::exempt(operation))

@@ -143,8 +143,7 @@ impl Shadow {
 
     /// Whether the system may have a page of the region's own file in its cache.
     pub(super) fn is_cached(&self, page: u64) -> bool {
-        let len = (self.cache.len() as u64 - page * PAGE).min(PAGE);
-        self.cache.may_be_cached(page * PAGE, len)
+        self.cache.may_be_cached(page)
     }
 
     /// The region's file has this page. No store to it is made meanwhile.

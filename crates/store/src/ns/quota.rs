@@ -144,6 +144,11 @@ pub fn exempt<T>(f: impl FnOnce() -> T) -> T {
     f()
 }
 
+/// Whether this is called by what [`exempt`] calls.
+pub fn is_exempt() -> bool {
+    EXEMPT.get()
+}
+
 #[derive(Default)]
 struct State {
     tallies: BTreeMap<Subject, Arc<Tally>>,
@@ -232,7 +237,7 @@ impl Quotas {
 
     /// Whether limits of such a subject hold for what this thread does.
     pub(crate) fn enforces(&self, subject: Subject) -> bool {
-        self.enforced && (matches!(subject, Subject::Project(_)) || !EXEMPT.get())
+        self.enforced && (matches!(subject, Subject::Project(_)) || !is_exempt())
     }
 
     /// What is kept of a subject that has something, or may have only so much.
