@@ -84,6 +84,8 @@ test-rings: deps
 test-loom: deps
 	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR='$(TARGET)/loom' \
 		$(CARGO) test -p quayfs-journal -p quayfs-rangelock --lib
+	RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR='$(TARGET)/loom' \
+		$(CARGO) test -p quayfs-pmem --lib loom_tests
 
 # pjdfstest and fsx on real mounts: docs/conformance.md. The suites are built into the target directory
 # once. PROFILE=dev has every assertion and overflow check, and is the daemon that the tests have built

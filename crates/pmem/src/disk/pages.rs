@@ -1,12 +1,15 @@
 //! What is known of each page: which of its sectors have been stored to since they were written last, and whether it is a
 //! copy, which takes memory of this process.
 
+mod dirty;
+
 use crate::units::{PAGE, SECTOR};
+use dirty::DirtyPages;
 use parking_lot::{Mutex, MutexGuard};
 use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 
 /// The lowest bits of a page's word: a bit for each sector that is dirty.
 pub(super) const SECTORS: u32 = 0xff;
@@ -27,7 +30,7 @@ const CHUNK: u64 = 4096;
 /// A word for each page, and a bit for each that may have dirty sectors.
 pub(super) struct Pages {
     words: Vec<OnceLock<Box<[AtomicU32]>>>,
-    some: Vec<AtomicU64>,
+    dirty: DirtyPages,
     /// Below zero for a moment: a page that was just counted may leave before one that comes is.
     copied: AtomicI64,
     /// Held while pages are [`LEAVING`]: what has to wait for them takes it. A leaf.
@@ -64,7 +67,7 @@ impl Pages {
             words: (0..pages.div_ceil(CHUNK))
                 .map(|_| OnceLock::new())
                 .collect(),
-            some: (0..pages.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            dirty: DirtyPages::none(pages),
             copied: AtomicI64::new(0),
             leaving: Mutex::new(()),
         }
@@ -123,30 +126,21 @@ impl Pages {
                     false => copied.start..page + 1,
                 };
             }
-            self.some[page as usize / 64].fetch_or(1 << (page % 64), Ordering::AcqRel);
+            self.dirty.set(page);
         }
         copied
     }
 
-    /// The first page within the range that may have dirty sectors, or the start of the range if that is in it.
+    /// The first page within the range that may have dirty sectors, or the start of the range if that is in it. Beside a
+    /// [`Pages::take`] it can miss some.
     pub(super) fn next(&self, range: Range<u64>) -> Option<u64> {
-        let pages = pages_of(&range);
-        let mut page = pages.start;
-        while page < pages.end {
-            let word = self.some[page as usize / 64].load(Ordering::Acquire) >> (page % 64);
-            if word == 0 {
-                page = (page / 64 + 1) * 64;
-                continue;
-            }
-            page += u64::from(word.trailing_zeros());
-            return (page < pages.end).then(|| (page * PAGE).max(range.start));
-        }
-        None
+        let page = self.dirty.next(pages_of(&range))?;
+        Some((page * PAGE).max(range.start))
     }
 
     /// Takes the marks of a range that begins and ends at multiples of `unit`: what they cover, rounded to that, in
     /// order and in as few pieces as it takes. Of a page only the sectors that are `allowed`. What is stored from now on
-    /// is marked again.
+    /// is marked again. Not by two threads at once.
     pub(super) fn take(
         &self,
         range: Range<u64>,
@@ -159,12 +153,11 @@ impl Pages {
             let page = start / PAGE;
             at = (page + 1) * PAGE;
             let wanted = sectors(page, &range) & allowed(page);
-            let some = &self.some[page as usize / 64];
             // Before the sectors: a mark that comes in between sets it again.
-            some.fetch_and(!(1 << (page % 64)), Ordering::AcqRel);
+            self.dirty.clear(page);
             let bits = self.word(page).fetch_and(!wanted, Ordering::AcqRel) & SECTORS;
             if bits & !wanted != 0 {
-                some.fetch_or(1 << (page % 64), Ordering::AcqRel);
+                self.dirty.set(page);
             }
             for sector in (0..8).filter(|s| bits & wanted & 1 << s != 0) {
                 let off = page * PAGE + sector * SECTOR;
@@ -249,7 +242,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    const LEN: u64 = 70 * PAGE;
+    const LEN: u64 = 5000 * PAGE;
 
     fn marked(pages: &Pages, range: Range<u64>, unit: u64) -> BTreeSet<u64> {
         let runs = pages.take(range, unit, |_| SECTORS);
