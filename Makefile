@@ -210,11 +210,13 @@ book:
 	@[ -x '$(MDBOOK)' ] || $(INSTALL_TOOL) --no-default-features --features search mdbook@0.5.4
 	'$(MDBOOK)' build --dest-dir '$(TARGET)/book'
 
-# Pictures of terminals for the documents, from real runs, as root, and of the book. `cargo test --test repo` says when
-# those of terminals are out of date.
+# Pictures of terminals for the documents, from real runs, as root, of the dashboard (ten minutes), and of the book.
+# `cargo test --test repo` says when those of terminals are out of date.
 pictures: build
 	@scripts/packages tmux python3 chromium pngquant
+	@command -v npm >/dev/null || scripts/packages npm
 	scripts/pictures '$(QUAYFS)' docs/pictures
+	scripts/dashboard-picture '$(QUAYFS)' docs/pictures/dashboard.png
 	$(MAKE) --no-print-directory book
 	scripts/page-picture '$(TARGET)/book/index.html' docs/pictures/book.png
 
