@@ -37,6 +37,9 @@ const DEVICES: [&str; 3] = ["/dev/fuse", "/dev/cpu_dma_latency", "/dev/null"];
 
 /// Keeps what users have written out of core dumps and from other processes of the same user. Of the whole process.
 pub fn keep_memory_private() {
+    // Before Linux 6.4 rustix reads this from `/proc/self/auxv`, once, and panics where it cannot. Afterwards that file is
+    // root's.
+    rustix::param::page_size();
     let none = Rlimit {
         current: Some(0),
         maximum: Some(0),
