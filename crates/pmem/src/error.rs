@@ -86,11 +86,20 @@ pub enum PmemError {
     },
     /// A drain failed, now or earlier. Nothing stored since the last successful drain is known to be
     /// durable, and nothing ever will be through this region.
-    #[error("draining persistent memory failed: {source}")]
+    #[error("draining persistent memory failed: {source}{}", meant(source))]
     Drain {
         /// The error of the first failed attempt.
         source: io::Error,
     },
+}
+
+/// What else an error of a drain may mean. The kernel writes nothing behind the end of a device, and one that was pulled has
+/// its end at 0.
+fn meant(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::StorageFull => "; a device says so too when it was pulled or cut short",
+        _ => "",
+    }
 }
 
 impl PmemError {

@@ -119,6 +119,9 @@ fn unserved(r: &Report, all: &mut Vec<Finding>) {
         )),
         State::Unmounted => {}
     }
+    if let Some(why) = &r.unmountable {
+        all.push((Health::Failed, format!("it cannot be mounted: {why}"), None));
+    }
 }
 
 fn failures(r: &Report, all: &mut Vec<Finding>) {
@@ -135,7 +138,7 @@ fn failures(r: &Report, all: &mut Vec<Finding>) {
             Health::Failed,
             format!("read-only: {why}"),
             Some(format!(
-                "remove the cause, `quayfs umount {mnt}`, `quayfs fsck {volume}`"
+                "remove the cause, `quayfs umount {mnt}`, `quayfs fsck {volume}`, mount again"
             )),
         ));
     }
@@ -166,7 +169,7 @@ fn failures(r: &Report, all: &mut Vec<Finding>) {
 
 fn damage(r: &Report, all: &mut Vec<Finding>) {
     let (mnt, volume) = (r.shown_mountpoint(), r.shown_volume());
-    let scrub = || Some(format!("`quayfs scrub {mnt}` names all damaged files"));
+    let damaged = r.scrub.as_ref().filter(|s| s.findings > 0);
     if r.errors.damage > 0 {
         all.push((
             Health::Degraded,
@@ -182,15 +185,28 @@ fn damage(r: &Report, all: &mut Vec<Finding>) {
     if r.errors.reads > 0 {
         let reads = quayfs_shown::count(r.errors.reads, "read");
         let what = format!("{reads} failed: blocks that are lost or unreadable");
-        all.push((Health::Degraded, what, scrub()));
+        let what = match r.scrub.as_ref().filter(|s| s.state == "finished") {
+            Some(s) if s.findings == 0 => format!("{what}; the last scrub found nothing"),
+            _ => what,
+        };
+        let todo = match damaged {
+            Some(_) => None,
+            None => Some(format!("`quayfs scrub {mnt}` names all damaged files")),
+        };
+        all.push((Health::Degraded, what, todo));
     }
-    if let Some(s) = r.scrub.as_ref().filter(|s| s.findings > 0) {
+    if let Some(s) = damaged {
         let what = format!("a scrub found damaged blocks or pages: {}", s.findings);
-        all.push((Health::Degraded, what, scrub()));
+        let todo = "write anew, from a backup, or remove the files that it named: the log has them";
+        all.push((Health::Degraded, what, Some(todo.into())));
     }
 }
 
 fn shortages(r: &Report, all: &mut Vec<Finding>) {
+    let at = match r.mountpoint {
+        Some(_) => r.shown_mountpoint(),
+        None => r.shown_volume(),
+    };
     let mut short = |what: &str, used: u64, total: u64, todo: &str| {
         if total > 0 && used * 100 >= total * NEARLY_FULL {
             let share = percent(used, total);
@@ -203,7 +219,7 @@ fn shortages(r: &Report, all: &mut Vec<Finding>) {
             "data",
             d.used_bytes,
             d.total_bytes,
-            "remove files, or make room: `quayfs resize --data`",
+            &format!("remove files, or make room: `quayfs resize {at} --data SIZE`"),
         );
     }
     if let Some(i) = &r.inodes {
@@ -214,7 +230,7 @@ fn shortages(r: &Report, all: &mut Vec<Finding>) {
             "metadata in the region",
             region.metadata_used_bytes,
             region.metadata_bytes,
-            "remove files, or make the region larger: `quayfs resize --pmem`",
+            &format!("remove files, or make the region larger: `quayfs resize {at} --pmem SIZE`"),
         );
     }
 }
@@ -236,7 +252,15 @@ mod tests {
 
     #[test]
     fn each_complaint_has_its_weight() {
-        let cases: [Case; 13] = [
+        let cases: [Case; 14] = [
+            (
+                |r| {
+                    r.state = State::Unmounted;
+                    r.unmountable = Some("cut short".into());
+                },
+                Health::Failed,
+                "mounted: cut short",
+            ),
             (|r| r.state = State::Dead, Health::Failed, "gone"),
             (|r| r.state = State::Stopped, Health::Failed, "stopped"),
             (|r| r.state = State::Silent, Health::Failed, "not answered"),

@@ -60,6 +60,9 @@ pub struct Report {
     pub state: State,
     pub clean: Option<bool>,
     pub repairing: bool,
+    /// Why it cannot be mounted, if the media do not fit together: one of the reasons.
+    #[serde(skip)]
+    pub unmountable: Option<String>,
     pub read_only: bool,
     pub read_only_reason: Option<String>,
     pub shut_down: bool,
@@ -185,6 +188,7 @@ impl Report {
             state,
             clean: None,
             repairing: false,
+            unmountable: None,
             read_only: false,
             read_only_reason: None,
             shut_down: false,
@@ -259,7 +263,13 @@ impl Report {
                 .map(Staged::at_rest),
         };
         if state == State::Unmounted && r.clean.is_some() && !r.repairing {
-            let full = full::status(&volume.path).unwrap_or_default();
+            let full = match full::status(&volume.path) {
+                Ok(full) => full.unwrap_or_default(),
+                Err(why) => {
+                    r.unmountable = Some(why.to_string());
+                    Value::Null
+                }
+            };
             (r.data, r.inodes, r.region) = (data(&full), inodes(&full), region(&full));
         }
         let process = closing.and_then(Closing::pid);
@@ -306,7 +316,9 @@ impl Report {
         self.backend = Some(volume.backend.to_string());
         self.clean = volume.left.map(|left| left.clean);
         self.repairing = volume.left.is_some_and(|left| left.repairing);
-        self.durability = volume.left.map(|left| match left.mode {
+        // In the life of mkfs nothing was mounted.
+        let mounted = volume.left.filter(|left| left.epoch > 1);
+        self.durability = mounted.map(|left| match left.mode {
             Mode::Op => "op".into(),
             Mode::Commit => "commit".into(),
         });

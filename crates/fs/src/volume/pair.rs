@@ -73,10 +73,13 @@ pub(super) fn check_pair(
         _ => {}
     }
     if device.blocks() < g.data_blocks {
+        // In one file or device the data begin behind the region.
+        let before = if pmem == data { g.pmem_len } else { 0 };
+        let bytes = |blocks: u64| before + blocks * BLOCK as u64;
         let why = format!(
-            "truncated: {} blocks, mkfs made {}",
-            device.blocks(),
-            g.data_blocks
+            "truncated: {} bytes, and has to have {}; make it as long again, what was behind the cut is lost",
+            bytes(device.blocks()),
+            bytes(g.data_blocks)
         );
         return fail(data, why);
     }
