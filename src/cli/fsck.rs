@@ -23,7 +23,11 @@ pub fn run(args: &args::Fsck) -> Result<u8, Failure> {
     drop(shown);
     let report = report.map_err(unopened(FSCK_FAILED))?;
     show(&report, args.json)?;
-    Ok(if report.is_clean() { OK } else { FSCK_DAMAGE })
+    if report.is_clean() {
+        say_what_was_left_out(args);
+        return Ok(OK);
+    }
+    Ok(FSCK_DAMAGE)
 }
 
 fn mend(args: &args::Fsck, options: &FsckOptions) -> Result<u8, Failure> {
@@ -36,11 +40,21 @@ fn mend(args: &args::Fsck, options: &FsckOptions) -> Result<u8, Failure> {
         other => Failure::new(FSCK_FAILED, other),
     })?;
     show(&report, args.json)?;
+    if report.outcome == Outcome::Clean {
+        say_what_was_left_out(args);
+    }
     Ok(match report.outcome {
         Outcome::Clean => OK,
         Outcome::Repaired => FSCK_REPAIRED,
         Outcome::Left => FSCK_DAMAGE,
     })
+}
+
+/// A check of the structure is easily taken for one of everything.
+fn say_what_was_left_out(args: &args::Fsck) {
+    if !args.data && !args.json {
+        say("what is in files was not read: that takes --data");
+    }
 }
 
 fn show<T: serde::Serialize + std::fmt::Display>(report: &T, json: bool) -> Result<(), Failure> {

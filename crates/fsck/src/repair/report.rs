@@ -8,7 +8,7 @@ use serde::Serialize;
 use quayfs_layout::Ino;
 use rustc_hash::FxHashMap;
 
-use crate::{Area, FsckReport, KEPT};
+use crate::{Area, Finding, FsckReport, KEPT};
 
 /// How a repair ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -75,12 +75,23 @@ impl fmt::Display for RepairReport {
             Outcome::Repaired => {
                 write!(f, "\n{}, all repaired", count(self.found, "finding"))
             }
-            Outcome::Left => write!(
-                f,
-                "\n{}, {} of them or of what they hid are left",
-                count(self.found, "finding"),
-                self.check.count()
-            ),
+            Outcome::Left => {
+                let (found, left) = (self.found, self.check.count());
+                let hidden = match left > found {
+                    true => ", with what they had hidden",
+                    false => "",
+                };
+                let found = count(found, "finding");
+                write!(f, "\n{found}; {left} left after the repair{hidden}")?;
+                let is_content = |finding: &Finding| finding.area == Area::Content;
+                if self.check.findings.iter().all(is_content) {
+                    f.write_str(
+                        "\nwhat these files have lost is nowhere else: write them anew, from a backup, or remove them \
+                         (`find MOUNTPOINT -inum N` names an inode)",
+                    )?;
+                }
+                Ok(())
+            }
         }
     }
 }
