@@ -25,7 +25,11 @@ pub fn unopened(code: u8) -> impl FnOnce(VolumeError) -> Failure {
             }
             _ => None,
         };
-        match named.and_then(|path| inside(path)) {
+        let missing = || match &e {
+            VolumeError::Missing(path) => no_volume(path),
+            _ => None,
+        };
+        match named.and_then(|path| inside(path)).or_else(missing) {
             Some(line) => Failure::new(code, line),
             None => Failure::new(code, e),
         }
@@ -38,6 +42,23 @@ pub fn unreached(code: u8, path: &Path, e: &io::Error) -> Failure {
         Err(why) => unopened(code)(why),
         Ok(_) => Failure::new(code, format_args!("{}: {e}", quayfs_shown::path(path))),
     }
+}
+
+/// What to say of a path that nobody means to make a volume of: a mount point without its mount, a label.
+fn no_volume(path: &Path) -> Option<String> {
+    let shown = quayfs_shown::path(path);
+    if path.is_dir() {
+        return Some(format!(
+            "{shown}: nothing is mounted on this directory, and no volume is in it; `quayfs mkfs {shown}` makes one"
+        ));
+    }
+    let name = path.to_str()?;
+    let (by, name) = (name.strip_prefix("LABEL=").map(|name| ("label", name)))
+        .or_else(|| name.strip_prefix("UUID=").map(|name| ("uuid", name)))?;
+    let name = quayfs_shown::path(Path::new(name));
+    Some(format!(
+        "{shown}: only mount(8) looks for labels and UUIDs; name the device, /dev/disk/by-{by}/{name}"
+    ))
 }
 
 /// Names the volume where the path is what the kernel shows of a mounted one.

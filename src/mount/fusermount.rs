@@ -72,6 +72,11 @@ pub fn unmount(
     if why.contains("busy") {
         return Err(AttachError::Busy(target.into()));
     }
+    // It looks for mounts of the caller alone.
+    let why = match why.contains("not found in") {
+        true => "only root and the user who mounted it may do that".into(),
+        false => why,
+    };
     Err(AttachError::Detach {
         path: target.into(),
         why,

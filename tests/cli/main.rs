@@ -234,6 +234,22 @@ fn machines_read_json() {
 }
 
 #[test]
+fn what_is_no_volume_is_told_from_one_that_cannot_be_mounted() {
+    let scene = Scene::new();
+    let vol = scene.vol();
+    quayfs(["status", "LABEL=x"]).fails(3, "/dev/disk/by-label/x");
+    let empty = scene.vol().with_file_name("empty");
+    std::fs::create_dir(&empty).unwrap();
+    quayfs(["status", empty.to_str().unwrap()]).fails(3, "nothing is mounted");
+    let data = vol.join("data");
+    let data = std::fs::File::options().write(true).open(data).unwrap();
+    data.set_len(1 << 20).unwrap();
+    let run = quayfs(["status", vol.to_str().unwrap()]);
+    assert_eq!(run.code, 2, "{run:?}");
+    assert!(run.out.contains("truncated: 1048576"), "{run:?}");
+}
+
+#[test]
 fn fsck_tells_damage_from_health() {
     let scene = Scene::new();
     let vol = scene.vol();
