@@ -265,13 +265,14 @@ install: build install-data
 	mkdir -p '$(DESTDIR)/sbin'
 	for name in $(HELPERS); do ln -sf '$(PREFIX)/bin/quayfs' '$(DESTDIR)/sbin/'$$name || exit 1; done
 
-# All but the program: what a package takes as it is. Debian has a folder of its own for what packages give to zsh.
+# All but the program: what a package takes as it is. The documents lie in one directory there, so their links lose theirs. Debian has a folder of its own for what packages give to zsh.
 ZSH = $(PREFIX)/share/zsh/$(if $(filter /usr,$(PREFIX)),vendor-completions,site-functions)
 install-data: man
 	mkdir -p '$(DESTDIR)$(PREFIX)/share/doc/quayfs' '$(DESTDIR)$(PREFIX)/lib/udev/rules.d'
 	cp -r $(addprefix '$(PAGES)'/,man bash-completion fish) '$(DESTDIR)$(PREFIX)/share/'
 	install -D -m 644 -t '$(DESTDIR)$(ZSH)' '$(PAGES)'/zsh/site-functions/*
 	install -m 644 $(DOCUMENTS) '$(DESTDIR)$(PREFIX)/share/doc/quayfs/'
+	sed -i 's|](docs/|](|g; s|](\.\./\([A-Z]*\.md\)|](\1|g' $(addprefix '$(DESTDIR)$(PREFIX)/share/doc/quayfs'/,$(notdir $(DOCUMENTS)))
 	sed 's|@PROGRAM@|$(PREFIX)/bin/quayfs|' packaging/udev/60-quayfs.rules \
 		>'$(DESTDIR)$(PREFIX)/lib/udev/rules.d/60-quayfs.rules'
 	$(if $(UNITS),install -D -m 644 -t '$(DESTDIR)$(PREFIX)/lib/systemd/system' $(UNITS))

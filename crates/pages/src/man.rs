@@ -64,7 +64,11 @@ pub fn see_also(but: &str) -> String {
     ];
     let others = pages.iter().filter(|(name, _)| *name != but);
     let others: Vec<_> = others.map(|(name, n)| format!("`{name}`({n})")).collect();
-    section("see also") + &prose(&others.join(", "))
+    section("see also")
+        + &prose(&others.join(", "))
+        + &prose(
+            "The documents in `/usr/share/doc/quayfs`, or below another prefix: `README.md`, `install.md`, `troubleshooting.md`.",
+        )
 }
 
 /// The line by which apropos(1) finds a page, which is no sentence.
