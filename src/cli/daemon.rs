@@ -59,8 +59,7 @@ pub struct Job {
 pub fn serve_detached(job: &Job) -> Result<(), Failure> {
     // It was started by a link in /proc, whose name `ps` and `pgrep` would show.
     let _ = rustix::thread::set_name(c"quayfs");
-    // Fails only for a process group leader, which then is detached already.
-    let _ = rustix::process::setsid();
+    inherited::leave_session();
     speak_on_fault(None, Some("failed 32 "));
     let answer = |answer: Answer| {
         let mut out = io::stdout();

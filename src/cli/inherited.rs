@@ -24,6 +24,17 @@ const LIFTED: [(Resource, &str); 4] = [
     (Resource::Data, "data in memory (ulimit -d)"),
 ];
 
+/// Leaves the session of the caller, and with it a terminal. Not the process group of the first process, without one: systemd
+/// mounts in its own group, which is how autofs knows who may pass below a mount point that everybody else waits for
+/// (`x-systemd.automount`).
+pub fn leave_session() {
+    if sys::process_group() == 1 && std::fs::File::open("/dev/tty").is_err() {
+        return;
+    }
+    // Fails only for a process group leader, which then is detached already.
+    let _ = rustix::process::setsid();
+}
+
 /// Brings the process into the state that a daemon starts with, and returns what could not be changed, a line each.
 /// To be called once, before anything is opened and before there are threads; paths are absolute from there on.
 ///

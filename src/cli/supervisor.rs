@@ -69,7 +69,7 @@ const MESSAGE_MAX: usize = 4096;
 pub fn run(args: &[OsString]) -> Result<(), Failure> {
     let failed = |e: &dyn std::fmt::Display| Failure::new(MOUNT_FAILED, format!("supervisor: {e}"));
     let _ = rustix::thread::set_name(c"quayfs-super");
-    let _ = rustix::process::setsid();
+    inherited::leave_session();
     inherited::prepare(0);
     inherited::outlive_daemons();
     // What is held has what users have written.

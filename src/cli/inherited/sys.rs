@@ -11,6 +11,12 @@ use rustix::io::{Errno, FdFlags, Result, fcntl_setfd};
 /// The first descriptor that is no standard stream.
 const FIRST: libc::c_uint = 3;
 
+/// The process group, as a number: it is 0 where that is one of another PID namespace, which rustix has no value for.
+pub(super) fn process_group() -> libc::pid_t {
+    // SAFETY: it only reads.
+    unsafe { libc::getpgrp() }
+}
+
 /// Closes all descriptors but the standard streams and the first `kept` after them.
 pub(super) fn close_inherited(kept: usize) -> Result<()> {
     let first = FIRST + kept as libc::c_uint;
