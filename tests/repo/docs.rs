@@ -392,7 +392,7 @@ fn calls_and_their_flaws_are_recognized() {
     assert_eq!(flaws[2].as_deref(), Some("`fsck` has no `--mend`"));
 }
 
-/// Messages that others print: the kernel's errors, and one of mount(8).
+/// Messages that others print: the kernel's errors, and some of mount(8) and fusermount3.
 fn of_others(message: &str) -> bool {
     let errors = [
         libc::ENOTCONN,
@@ -405,7 +405,12 @@ fn of_others(message: &str) -> bool {
     let mut texts = errors
         .map(|e| Error::from_raw_os_error(e).to_string())
         .into_iter();
-    texts.any(|text| text.starts_with(message)) || message.contains("unknown filesystem type")
+    const PROGRAMS: [&str; 3] = [
+        "unknown filesystem type",
+        "wrong fs type",
+        "no write access to mountpoint",
+    ];
+    texts.any(|text| text.starts_with(message)) || PROGRAMS.iter().any(|m| message.contains(m))
 }
 
 /// The code of the product as one text, in which strings that are broken into lines are whole.
