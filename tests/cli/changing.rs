@@ -203,7 +203,9 @@ fn fill_volume(vol: &Path) -> quayfs_oracle::dump::Tree {
 }
 
 fn files_of(vol: &Path) -> quayfs_oracle::dump::Tree {
-    let volume = Volume::open(vol, Access::ReadOnly, Duration::ZERO).unwrap();
+    // Programs that tests beside this one start have its lock until they are executed.
+    let patience = Duration::from_secs(10);
+    let volume = Volume::open(vol, Access::ReadOnly, patience).unwrap();
     let options = MountOptions {
         read_only: true,
         ..MountOptions::default()
