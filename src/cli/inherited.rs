@@ -24,11 +24,11 @@ const LIFTED: [(Resource, &str); 4] = [
     (Resource::Data, "data in memory (ulimit -d)"),
 ];
 
-/// Leaves the session of the caller, and with it a terminal. Not the process group of the first process, without one: systemd
-/// mounts in its own group, which is how autofs knows who may pass below a mount point that everybody else waits for
-/// (`x-systemd.automount`).
+/// Leaves the session of the caller, and with it a terminal. Not the process group of systemd, where that mounts: by it autofs
+/// knows who may pass below a mount point that everybody else waits for (`x-systemd.automount`).
 pub fn leave_session() {
-    if sys::process_group() == 1 && std::fs::File::open("/dev/tty").is_err() {
+    let is_unit = std::env::var_os("INVOCATION_ID").is_some();
+    if is_unit && sys::process_group() == 1 {
         return;
     }
     // Fails only for a process group leader, which then is detached already.

@@ -17,7 +17,7 @@ use crate::units::{PAGE, SECTOR};
 use batches::Batches;
 use evict::Hand;
 use pages::{Pages, SECTORS};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use quayfs_sync::wait_for_device;
 use quayfs_transfer::{RingPool, Transfer, run_all};
 use rustix::fs::{Advice, Mode, OFlags, StatxFlags, fadvise};
@@ -30,6 +30,7 @@ use std::iter::once;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tap::{Fault, Tap};
@@ -70,6 +71,8 @@ pub(crate) struct Disk {
     /// What is being written. No two of these meet: the older content could be the one that stays.
     flight: Mutex<Vec<Range<u64>>>,
     landed: Condvar,
+    /// A batch waits for what is on its way. Changed under the lock of `flight`.
+    batch_waits: AtomicBool,
     gate: DrainGate,
     /// What is settled together goes there first, if there is one.
     batches: OnceLock<Batches>,
@@ -143,6 +146,7 @@ impl Disk {
             hand: Mutex::default(),
             flight: Mutex::new(Vec::new()),
             landed: Condvar::new(),
+            batch_waits: AtomicBool::new(false),
             gate: DrainGate::default(),
             batches: OnceLock::new(),
             shadow: OnceLock::new(),
@@ -267,7 +271,7 @@ impl Disk {
     /// other.
     fn take(&self, left: &mut VecDeque<Range<u64>>) -> Option<Wave> {
         let mut wave = Wave::default();
-        let mut flight = self.flight.lock();
+        let mut flight = self.lock_after_batch();
         while let (Some(range), false) = (left.front_mut(), wave.is_full()) {
             let Some(start) = self.next(&flight, range.clone()) else {
                 left.pop_front();
@@ -294,6 +298,16 @@ impl Disk {
             }
         }
         (!wave.pieces.is_empty()).then_some(wave)
+    }
+
+    /// The lock of `flight`, to put something on its way, and with nothing of this thread's on its way. A batch that waits
+    /// goes first: one piece could follow the other, and a commit take as long as all of them.
+    fn lock_after_batch(&self) -> MutexGuard<'_, Vec<Range<u64>>> {
+        let mut flight = self.flight.lock();
+        while self.batch_waits.load(Ordering::Relaxed) {
+            self.landed.wait(&mut flight);
+        }
+        flight
     }
 
     /// The sectors of a page that only a batch may have. They get more and fewer under the lock of `flight`; nothing of

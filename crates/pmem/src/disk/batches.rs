@@ -22,6 +22,7 @@ use quayfs_transfer::Transfer;
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
 
 /// The most bytes of the region that a batch has.
 const BATCH_MAX: u64 = 256 << 10;
@@ -233,7 +234,12 @@ impl Disk {
         // What is on its way home is older than what comes after it, and would lie over what is brought home later.
         let meets = |f: &Range<u64>| ranges.iter().any(|range| meet(f, range));
         while flight.iter().any(meets) && !self.tap.planted(Fault::FlightIgnored) {
+            self.batch_waits.store(true, Ordering::Relaxed);
             self.landed.wait(&mut flight);
+        }
+        // There is one batch at a time. What has waited for it goes on when this has the marks, and the lock is free.
+        if self.batch_waits.swap(false, Ordering::Relaxed) {
+            self.landed.notify_all();
         }
         let allowed = |page| match only_away {
             true => batches.away.of(page),

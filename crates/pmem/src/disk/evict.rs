@@ -171,7 +171,7 @@ impl Disk {
 
     /// Keeps others from writing a piece, unless one of them is writing some of it.
     pub(super) fn claim<'a>(&'a self, piece: &'a Range<u64>) -> Option<Landing<'a>> {
-        let mut flight = self.flight.lock();
+        let mut flight = self.lock_after_batch();
         if flight.iter().any(|other| meet(other, piece)) {
             return None;
         }

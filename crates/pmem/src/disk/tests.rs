@@ -172,6 +172,7 @@ fn broken(dir: &Path) -> Disk {
         hand: Mutex::default(),
         flight: Mutex::new(Vec::new()),
         landed: Condvar::new(),
+        batch_waits: AtomicBool::new(false),
         gate: DrainGate::default(),
         batches: OnceLock::new(),
         shadow: OnceLock::new(),

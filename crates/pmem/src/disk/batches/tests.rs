@@ -394,6 +394,37 @@ fn no_older_content_lies_over_what_was_brought_home() {
     assert_eq!(overtaken(Some(Fault::FlightIgnored)), 1);
 }
 
+/// Else pieces that follow each other would keep a commit waiting for all of them.
+#[test]
+fn nothing_takes_off_while_a_batch_waits() {
+    let run = Run::new(SECTOR, None);
+    let [at, beside] = [8 * PAGE, 40 * PAGE];
+    run.store(at, 1);
+    std::thread::scope(|scope| {
+        let run = &run;
+        let first = beside..beside + PAGE;
+        let landing = run.disk.claim(&first).unwrap();
+        let batch = scope.spawn(move || run.make_durable(log().logged, false));
+        let waits = |n: usize| run.disk.landed.notify_all() == n;
+        while !batch.is_finished() && !waits(1) {
+            std::thread::yield_now();
+        }
+        let next = scope.spawn(move || {
+            let second = beside + PAGE..beside + 2 * PAGE;
+            let _landing = run.disk.claim(&second).unwrap();
+            assert_eq!(
+                run.disk.pages.dirty_sectors(at / PAGE),
+                0,
+                "the batch was first"
+            );
+        });
+        while !next.is_finished() && !waits(2) {
+            std::thread::yield_now();
+        }
+        drop(landing);
+    });
+}
+
 /// A search that finds nothing would say nothing.
 #[test]
 fn planted_faults_are_found() {
