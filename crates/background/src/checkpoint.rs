@@ -23,7 +23,7 @@ use quayfs_store::engine::Engine;
 use quayfs_store::error::Result;
 use quayfs_store::grace::{self, Grace};
 use quayfs_store::metrics::Metrics;
-use quayfs_store::pacing::Pacing;
+use quayfs_sync::Pacing;
 use quayfs_sync::time::Instant;
 
 use crate::Background;

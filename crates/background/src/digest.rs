@@ -11,7 +11,7 @@ use quayfs_store::error::{FsError, Resource, Result};
 use quayfs_store::grace;
 use quayfs_store::metrics::Metrics;
 use quayfs_store::ns::node::record_pages;
-use quayfs_store::pacing::Pacing;
+use quayfs_sync::Pacing;
 
 use crate::Background;
 use crate::threads::is_full;

@@ -29,7 +29,7 @@ use quayfs_store::engine::{Engine, Parts};
 use quayfs_store::error::FsError;
 use quayfs_store::metrics::Metrics;
 use quayfs_store::ns::node::{NodeStore, record_pages};
-use quayfs_store::pacing::Pacing;
+use quayfs_sync::Pacing;
 
 use crate::volume::{Access, Volume};
 

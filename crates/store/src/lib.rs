@@ -17,7 +17,6 @@ pub mod partial;
 pub mod nodelog;
 
 pub mod grace;
-pub mod pacing;
 
 pub mod damage;
 pub mod error;

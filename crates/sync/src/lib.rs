@@ -10,8 +10,10 @@
 //! Where the scheduler is to see something, code uses this crate: a lock, channel or sleep of
 //! another kind that a thread really waits for stops the whole run.
 
+mod pacing;
 mod slice;
 mod wait;
+pub use pacing::Pacing;
 pub use slice::yield_to_short_turns;
 pub use wait::{run_waits_in, wait_for_device};
 

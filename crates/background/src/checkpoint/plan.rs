@@ -8,7 +8,7 @@ use quayfs_options::CheckpointPolicy;
 use quayfs_ppt::BlockState;
 use quayfs_store::engine::Engine;
 use quayfs_store::error::Result;
-use quayfs_store::pacing::Pacing;
+use quayfs_sync::Pacing;
 
 use super::{Move, RUN_MIN, Round, consecutive};
 

@@ -9,7 +9,7 @@ use quayfs_layout::{BLOCK, LINE, Lbn};
 use quayfs_pmem::{Bytes, WriteThrottle};
 use quayfs_store::engine::Engine;
 use quayfs_store::error::Result;
-use quayfs_store::pacing::Pacing;
+use quayfs_sync::Pacing;
 
 use super::plan::{Borrowed, borrow, runs};
 use super::worker_pool::{Submission, WorkerPool};

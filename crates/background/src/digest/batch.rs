@@ -22,7 +22,7 @@ use std::fmt;
 
 use quayfs_store::error::{FsError, Result};
 use quayfs_store::ns::node::{NodeStore, PageBytes, zero_page};
-use quayfs_store::pacing::Pacing;
+use quayfs_sync::Pacing;
 
 struct Work {
     page: PageBytes,

@@ -8,8 +8,12 @@ use super::tap::Fault;
 use super::{Disk, PIECE};
 use crate::memory::Memory;
 use crate::units::PAGE;
+use quayfs_sync::Pacing;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+
+/// How long a piece takes, as [`Pacing`] counts: some microseconds.
+const PIECE_LINES: u32 = 64;
 
 impl Disk {
     /// Sectors that have been written become invalid in the shadow. Durable they may be or not: a process that dies takes
@@ -18,12 +22,15 @@ impl Disk {
         let Some(shadow) = self.shadow.get() else {
             return;
         };
+        // Commits take turns with it, but each of them is woken where this thread runs.
+        let mut pacing = Pacing::default();
         let mut at = 0;
         while let Some(page) = shadow.next(at) {
             let start = page * PAGE / PIECE * PIECE;
             let piece = start..(start + PIECE).min(memory.len() as u64);
             at = piece.end.div_ceil(PAGE);
             self.forget_written_piece(memory, shadow, &piece);
+            pacing.step(PIECE_LINES);
         }
     }
 

@@ -10,7 +10,7 @@ use quayfs_sync::time::Instant;
 use quayfs_sync::{Condvar, Mutex};
 
 use crate::engine::Engine;
-use crate::pacing::Pacing;
+use quayfs_sync::Pacing;
 
 /// Most that wait; beyond that, the thread that brings an orphan frees it, where it can.
 const WAITING_MAX: usize = 1024;
