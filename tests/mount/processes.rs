@@ -1,12 +1,21 @@
 //! What the system says of daemons and supervisors.
 
-use crate::program::Mounted;
+use crate::program::{Mounted, eventually};
 use std::fs;
 
 /// Whether a process has not ended.
 pub fn runs(pid: i32) -> bool {
     // A zombie still has a directory but no more command line.
     fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| !line.is_empty())
+}
+
+/// Waits until nothing answers for a mount any more. A process that ends has no memory left for a moment before its
+/// connection goes, and a request of that moment is told that it was aborted.
+pub fn expect_dead(m: &Mounted) {
+    eventually("the connection ends", || {
+        let error = fs::metadata(m.mnt().join("file")).unwrap_err();
+        error.raw_os_error() == Some(libc::ENOTCONN)
+    });
 }
 
 /// The daemon that serves a mount.

@@ -6,7 +6,7 @@ mod hindered;
 mod managed;
 mod planned;
 
-use crate::processes::{children, daemon, parent, runs};
+use crate::processes::{children, daemon, expect_dead, parent, runs};
 use crate::program;
 
 use program::{Mounted, Scene, Start as _, can_mount, eventually, quayfs};
@@ -222,8 +222,7 @@ fn daemons_that_die_one_after_the_other_are_given_up() {
         kill(last, "KILL");
     }
     eventually("it is given up", || !runs(supervisor));
-    let dead = fs::metadata(m.mnt().join("file")).unwrap_err();
-    assert_eq!(dead.raw_os_error(), Some(libc::ENOTCONN));
+    expect_dead(&m);
     assert!(m.log().contains("the mount is given up"), "{}", m.log());
     quayfs(["umount".as_ref(), m.mnt().as_os_str()]).ok();
     m.mount("restart");

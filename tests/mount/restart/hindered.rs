@@ -59,8 +59,7 @@ fn a_volume_that_is_none_any_more_ends_the_mount() {
     region.write_all_at(&[0; 8192], 0).unwrap();
     kill(last, "KILL");
     eventually("the supervisor ends", || !runs(supervisor));
-    let dead = fs::metadata(m.mnt().join("file")).unwrap_err();
-    assert_eq!(dead.raw_os_error(), Some(libc::ENOTCONN));
+    expect_dead(&m);
     assert!(m.log().contains("no QuayFS signature"), "{}", m.log());
 }
 
