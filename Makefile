@@ -265,7 +265,8 @@ install: build install-data
 	mkdir -p '$(DESTDIR)/sbin'
 	for name in $(HELPERS); do ln -sf '$(PREFIX)/bin/quayfs' '$(DESTDIR)/sbin/'$$name || exit 1; done
 
-# All but the program: what a package takes as it is. The documents lie in one directory there, so their links lose theirs. Debian has a folder of its own for what packages give to zsh.
+# All but the program: what a package takes as it is. The documents lie in one directory there, so their links lose
+# theirs. Debian has a folder of its own for what packages give to zsh.
 ZSH = $(PREFIX)/share/zsh/$(if $(filter /usr,$(PREFIX)),vendor-completions,site-functions)
 install-data: man
 	mkdir -p '$(DESTDIR)$(PREFIX)/share/doc/quayfs' '$(DESTDIR)$(PREFIX)/lib/udev/rules.d'

@@ -24,8 +24,8 @@ const LIFTED: [(Resource, &str); 4] = [
     (Resource::Data, "data in memory (ulimit -d)"),
 ];
 
-/// Leaves the session of the caller, and with it a terminal. Not the process group of systemd, where that mounts: by it autofs
-/// knows who may pass below a mount point that everybody else waits for (`x-systemd.automount`).
+/// Leaves the session of the caller, and with it a terminal. Not the process group of systemd, where systemd mounts: autofs lets
+/// only that group reach a mount point that is being mounted (`x-systemd.automount`).
 pub fn leave_session() {
     let is_unit = std::env::var_os("INVOCATION_ID").is_some();
     if is_unit && sys::process_group() == 1 {

@@ -44,7 +44,7 @@ pub fn unreached(code: u8, path: &Path, e: &io::Error) -> Failure {
     }
 }
 
-/// What to say of a path that nobody means to make a volume of: a mount point without its mount, a label.
+/// What to say of a path that is hardly meant to become a volume: a mount point without its mount, a label.
 fn no_volume(path: &Path) -> Option<String> {
     let shown = quayfs_shown::path(path);
     if path.is_dir() {

@@ -13,7 +13,6 @@ use quayfs_store::engine::{BackgroundWork, Engine, Rest};
 use quayfs_store::error::{FsError, Result};
 use quayfs_sync::thread::{self, JoinHandle};
 use quayfs_sync::time::Instant;
-use quayfs_sync::yield_to_short_turns;
 
 use crate::Background;
 use crate::checkpoint::{self, Reach};
@@ -36,9 +35,6 @@ const COMMIT_AT: u64 = 8;
 /// Rounds that follow each other at most before others get their turn: they hold a lock.
 const IN_A_ROW: u32 = 16;
 
-/// The name of the thread that callers of `fsync` wait for.
-const COMMIT: &str = "quayfs-commit";
-
 /// The threads of a mount.
 pub struct Threads {
     handles: Vec<JoinHandle<()>>,
@@ -52,13 +48,7 @@ impl Threads {
         let spawn = |name: &'static str, body: fn(&Background)| {
             let engine = Arc::clone(engine);
             let builder = thread::Builder::new().name(name.into());
-            builder.spawn(move || {
-                // All but this one can wait for those that answer.
-                if name != COMMIT {
-                    yield_to_short_turns();
-                }
-                guarded(&engine, name, body);
-            })
+            builder.spawn(move || guarded(&engine, name, body))
         };
         // Reads do without read-ahead if this thread is gone.
         let ahead = {
@@ -71,7 +61,7 @@ impl Threads {
         if !engine.options.read_only {
             handles.push(spawn("quayfs-digest", digest_loop)?);
             handles.push(spawn("quayfs-round", round_loop)?);
-            handles.push(spawn(COMMIT, |e| e.serve_commits())?);
+            handles.push(spawn("quayfs-commit", |e| e.serve_commits())?);
             // One thread writes anyway: the one that runs the round.
             let more = if engine.options.ablation.one_worker {
                 0

@@ -69,9 +69,9 @@ use quayfs_pmem::{Backend, Region};
 use quayfs_store::error::Result;
 use quayfs_store::ns::inode::InodeHandle;
 use quayfs_store::txn::Edit;
+use quayfs_sync::Mutex;
 use quayfs_sync::thread::{self, JoinHandle};
 use quayfs_sync::time::{self, Instant};
-use quayfs_sync::{Mutex, yield_to_short_turns};
 
 pub use attr::{Access, Asker, Attr, Caller, SetAttr, SetTime};
 pub use ops::create::LINK_MAX;
@@ -194,7 +194,6 @@ impl Fs {
         let reaper = thread::Builder::new()
             .name("quayfs-reap".into())
             .spawn(move || {
-                yield_to_short_turns();
                 guarded(&engine, "quayfs-reap", |engine| {
                     engine.serve_orphans(|ino| {
                         if let Some(fs) = fs.upgrade().filter(|fs| fs.alive().is_ok()) {
@@ -208,7 +207,6 @@ impl Fs {
         let chores = thread::Builder::new()
             .name("quayfs-chores".into())
             .spawn(move || {
-                yield_to_short_turns();
                 guarded(&fs.e, "quayfs-chores", |e| {
                     if e.is_read_only() {
                         return;

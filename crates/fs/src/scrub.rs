@@ -27,7 +27,7 @@ use quayfs_store::engine::Engine;
 use quayfs_store::error::{FsError, Result};
 use quayfs_sync::thread::{self, JoinHandle};
 use quayfs_sync::time::Instant;
-use quayfs_sync::{Condvar, Mutex, yield_to_short_turns};
+use quayfs_sync::{Condvar, Mutex};
 use serde::{Deserialize, Serialize};
 
 use quayfs_background::Background;
@@ -378,7 +378,6 @@ impl Scrubber {
         let thread = thread::Builder::new()
             .name("quayfs-scrub".into())
             .spawn(move || {
-                yield_to_short_turns();
                 // It has changed nothing, so nothing else is concerned. A watching process must see the end of it.
                 if catch_unwind(AssertUnwindSafe(|| mine.run(&e))).is_err() {
                     mine.progress.lock().state = State::Failed;

@@ -11,10 +11,8 @@
 //! another kind that a thread really waits for stops the whole run.
 
 mod pacing;
-mod slice;
 mod wait;
 pub use pacing::Pacing;
-pub use slice::yield_to_short_turns;
 pub use wait::{run_waits_in, wait_for_device};
 
 #[cfg(not(feature = "sched"))]

@@ -95,7 +95,7 @@ fn fstab_mounts_and_checks() {
     );
 }
 
-/// Runs the program as a user who may not call mount(2). If the tests run as root that is user 65534, in
+/// Runs the program as a user without the right to call mount(2). If the tests run as root that is user 65534, in
 /// a mount namespace where the device is open to every user, as it is on most systems.
 struct Unprivileged {
     program: PathBuf,
