@@ -255,7 +255,7 @@ mod tests {
         let cases: [Case; 14] = [
             (
                 |r| {
-                    r.state = State::Unmounted;
+                    (r.state, r.clean) = (State::Unmounted, Some(true));
                     r.unmountable = Some("cut short".into());
                 },
                 Health::Failed,
