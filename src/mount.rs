@@ -21,6 +21,7 @@ mod remount;
 pub mod server;
 pub mod superblock;
 pub mod table;
+pub mod utab;
 
 pub use attach::{Mount, Pending};
 pub use place::Place;

@@ -26,7 +26,7 @@ use super::inherited;
 use super::log::{self, Destination};
 use super::turned;
 use crate::mount::server::{Desk, Ending};
-use crate::mount::{Mount, Pending, Place};
+use crate::mount::{Mount, Pending, Place, table, utab};
 use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Signals;
 use std::io::{self, Write};
@@ -348,6 +348,7 @@ fn attach(
     signals::watch(signals, mounted, (events, holder)).map_err(|e| e.to_string())?;
     // Its receiver waits for it until the process ends.
     let _ = mount.send(pending.finish().map_err(|e| e.to_string())?);
+    tell_umount8(job);
     Ok(Mounted {
         inbox,
         desk,
@@ -355,6 +356,17 @@ fn attach(
         number: own_number,
         kept,
     })
+}
+
+/// Has umount(8) of root wait until the volume is closed, as it does of other users anyway.
+fn tell_umount8(job: &Job) {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let source = table::source(&job.volume, &job.options);
+    if let Err(e) = utab::add(&source, &job.target) {
+        info!("umount(8) will not wait until the volume is closed, `quayfs umount` does: {e}");
+    }
 }
 
 /// As [`attach`], where another daemon has mounted: serves its connection. The mount point is not looked at before

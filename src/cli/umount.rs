@@ -11,7 +11,7 @@ use crate::mount::control::Line;
 use crate::mount::server::{Ending, NO_DRAIN, PATIENCE, PROGRESS, Served, Server, ask};
 use crate::mount::superblock::{Elsewhere, Superblock};
 use crate::mount::table::Entry;
-use crate::mount::{AttachError, Place, UnmountMode};
+use crate::mount::{AttachError, Place, UnmountMode, utab};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::Duration;
@@ -87,6 +87,8 @@ fn unmount(target: &Path, how: How) -> Result<(), String> {
     place
         .detach(mode, Some(&entry.device))
         .map_err(|e| busy(e, &served))?;
+    // Only root may, and a line without a mount means nothing.
+    let _ = utab::remove(&target);
     if mode == UnmountMode::Lazy {
         return Ok(());
     }

@@ -234,6 +234,37 @@ fn a_daemon_that_does_not_answer_keeps_nobody_waiting() {
     }
 }
 
+/// For root too, with nothing but the mount point: umount(8) then looks for a helper only where a table of its own says
+/// that there is something to look for.
+#[test]
+fn umount8_waits_until_the_volume_is_closed() {
+    if !can_be_root() {
+        return;
+    }
+    let m = Scene::in_memory();
+    let script = "set -e
+        mkdir helpers
+        ln -s \"$QUAYFS\" umount.fuse.quayfs
+        printf '#!/bin/sh\\necho called with \"$@\"\\nexec \"%s/umount.fuse.quayfs\" \"$@\"' \"$PWD\" >helpers/umount.fuse.quayfs
+        chmod +x helpers/umount.fuse.quayfs
+        mount -t overlay none -o lowerdir=$PWD/helpers:/usr/sbin /usr/sbin
+        \"$QUAYFS\" mount \"$1\" mnt
+        echo content >mnt/file
+        grep -F \" TARGET=$PWD/mnt \" /run/mount/utab
+        umount mnt
+        ! grep -F \" TARGET=$PWD/mnt \" /run/mount/utab";
+    let _alone = no_copies();
+    let out = Command::new("unshare")
+        .args(["--mount", "sh", "-c", script, "sh", &text(m.vol())])
+        .env("QUAYFS", QUAYFS)
+        .current_dir(m.dir())
+        .capture();
+    let out = Run::from(out.unwrap()).ok();
+    let called = format!("called with {}", text(m.dir().join("mnt")));
+    assert!(out.contains(&called), "{out}");
+    Volume::open(&m.vol(), Access::ReadWrite, Duration::ZERO).unwrap();
+}
+
 /// As the helper has them.
 #[test]
 fn the_flags_are_those_of_umount8() {
