@@ -447,6 +447,10 @@ impl BlockDevice for Moody {
     fn silent_for(&self) -> Duration {
         Duration::ZERO
     }
+
+    fn missing(&self) -> u64 {
+        0
+    }
 }
 
 /// Writers, truncates, holes, deletes, rounds of all kinds and zeroing passes, all at once.

@@ -116,14 +116,24 @@ fn status_tells_of_a_read_that_failed_and_the_log_keeps_it() {
     let (code, s) = status(&m.mnt());
     assert_eq!((code, &s["scrub"]["findings"]), (1, &Value::from(1)), "{s}");
     m.umount();
-    // The volume is as clean as before; what was met is history.
+    // The volume is as clean as before, and the damage is still there.
     let (code, s) = status(&m.vol());
-    assert_eq!((code, &s["clean"]), (0, &Value::from(true)), "{s}");
+    assert_eq!((code, &s["clean"]), (1, &Value::from(true)), "{s}");
+    let why = s["reasons"][0].as_str().unwrap();
+    assert!(why.contains("damaged blocks or pages: 1"), "{s}");
     let log = &s["log"];
     assert!(log["errors"].as_u64().unwrap() > 0, "{s}");
     let scrub = log["last_scrub"]["what"].as_str().unwrap();
     assert!(scrub.starts_with("Finished after "), "{s}");
     assert!(scrub.ends_with(", damaged blocks and pages: 1"), "{s}");
+    // Once it has been put right, the next scrub says so.
+    rot(&m, at, b'B');
+    m.mount("noatime");
+    assert_eq!(status(&m.mnt()).0, 1);
+    quayfs(["scrub", &m.mnt()]).ok();
+    assert_eq!(status(&m.mnt()).0, 0);
+    m.umount();
+    assert_eq!(status(&m.vol()).0, 0);
 }
 
 #[test]

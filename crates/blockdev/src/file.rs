@@ -12,7 +12,7 @@ use crate::pieces::{ReadPiece, RegionPiece, WritePiece};
 use crate::sys;
 use crate::{BLOCK, BlockDevice, ReadRun, RegionRun, Silence, WriteRun, check_range};
 use quayfs_transfer::{RingPool, Transfer, run_all};
-use rustix::fs::{FallocateFlags, fallocate};
+use rustix::fs::{FallocateFlags, SeekFrom, fallocate};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
@@ -258,6 +258,12 @@ impl BlockDevice for FileDevice {
 
     fn silent_for(&self) -> Duration {
         self.silence.length()
+    }
+
+    fn missing(&self) -> u64 {
+        // Nothing else uses the position. A device that is gone has no end, and says so by errors.
+        let end = rustix::fs::seek(&self.file, SeekFrom::End(0));
+        end.map_or(0, |end| self.place(self.blocks).saturating_sub(end))
     }
 }
 

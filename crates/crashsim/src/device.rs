@@ -151,6 +151,10 @@ impl BlockDevice for SimDevice {
     fn silent_for(&self) -> Duration {
         Duration::ZERO
     }
+
+    fn missing(&self) -> u64 {
+        0
+    }
 }
 
 impl fmt::Debug for SimDevice {

@@ -273,6 +273,10 @@ impl BlockDevice for FaultDevice {
     fn silent_for(&self) -> Duration {
         self.silence.length().max(self.inner.silent_for())
     }
+
+    fn missing(&self) -> u64 {
+        self.inner.missing()
+    }
 }
 
 #[cfg(test)]

@@ -81,6 +81,8 @@ pub struct Status {
     pub commit_age_ms: Option<u64>,
     /// For how long the data device has answered nothing, though requests are under way, in milliseconds.
     pub device_silent_ms: u64,
+    /// Bytes at the end of the data device that are not there any more.
+    pub device_missing_bytes: u64,
     /// Bytes of the pmem region.
     pub pmem_bytes: u64,
     /// Bytes of it that lie in memory of the daemon because they were stored to: with a region on a disk.
@@ -198,6 +200,7 @@ impl Fs {
             errors: e.watch().noted(),
             commit_age_ms: e.last_commit().map(|age| age.as_millis() as u64),
             device_silent_ms: e.device.silent_for().as_millis() as u64,
+            device_missing_bytes: e.device.missing(),
             pmem_bytes: e.region.len(),
             pmem_memory_bytes: e.region.memory_in_use(),
             blocks: s.blocks,

@@ -57,4 +57,8 @@ impl BlockDevice for RegionBlocks {
     fn silent_for(&self) -> Duration {
         Duration::ZERO
     }
+
+    fn missing(&self) -> u64 {
+        0
+    }
 }

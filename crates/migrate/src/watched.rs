@@ -101,6 +101,10 @@ impl BlockDevice for Watched {
         self.inner.is_read_only()
     }
 
+    fn missing(&self) -> u64 {
+        self.inner.missing()
+    }
+
     fn silent_for(&self) -> Duration {
         self.inner.silent_for()
     }

@@ -431,6 +431,10 @@ impl BlockDevice for ReadAhead {
     fn silent_for(&self) -> Duration {
         self.under.silent_for()
     }
+
+    fn missing(&self) -> u64 {
+        self.under.missing()
+    }
 }
 
 #[cfg(test)]

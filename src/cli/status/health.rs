@@ -1,5 +1,6 @@
 //! Whether a volume is well, and what to do where it is not.
 
+use super::logged::Logged;
 use super::report::{Report, State};
 use crate::cli::exit;
 use crate::cli::handover::ON_REQUEST;
@@ -152,6 +153,14 @@ fn failures(r: &Report, all: &mut Vec<Finding>) {
             Some("look at what it lies on; what waits goes on when it answers".into()),
         ));
     }
+    if r.device_missing_bytes > 0 {
+        let size = quayfs_options::format_size(r.device_missing_bytes);
+        all.push((
+            Health::Failed,
+            format!("the data device was cut short: its last {size} are not there any more"),
+            Some("copy what can still be read; what lay there is in a backup, if anywhere".into()),
+        ));
+    }
     if let Some(daemon) = &r.daemon
         && daemon.restarts.is_some_and(|n| n > 0)
         && daemon.uptime_seconds < LATELY
@@ -170,6 +179,7 @@ fn failures(r: &Report, all: &mut Vec<Finding>) {
 fn damage(r: &Report, all: &mut Vec<Finding>) {
     let (mnt, volume) = (r.shown_mountpoint(), r.shown_volume());
     let damaged = r.scrub.as_ref().filter(|s| s.findings > 0);
+    let todo = "write anew, from a backup, or remove the files that it named: the log has them";
     if r.errors.damage > 0 {
         all.push((
             Health::Degraded,
@@ -197,8 +207,14 @@ fn damage(r: &Report, all: &mut Vec<Finding>) {
     }
     if let Some(s) = damaged {
         let what = format!("a scrub found damaged blocks or pages: {}", s.findings);
-        let todo = "write anew, from a backup, or remove the files that it named: the log has them";
         all.push((Health::Degraded, what, Some(todo.into())));
+    } else if r.scrub.as_ref().is_none_or(|s| s.ended.is_none())
+        && let Some(n) = r.log.as_ref().map(Logged::damaged).filter(|n| *n > 0)
+    {
+        let what =
+            format!("the last scrub, in an earlier mount, found damaged blocks or pages: {n}");
+        let todo = format!("{todo}; a scrub that finds nothing ends this");
+        all.push((Health::Degraded, what, Some(todo)));
     }
 }
 
@@ -250,59 +266,73 @@ mod tests {
     /// A change, what it makes of the health, and what it is about.
     type Case = (fn(&mut Report), Health, &'static str);
 
+    const COMPLAINTS: [Case; 16] = [
+        (
+            |r| {
+                (r.state, r.clean) = (State::Unmounted, Some(true));
+                r.unmountable = Some("cut short".into());
+            },
+            Health::Failed,
+            "mounted: cut short",
+        ),
+        (|r| r.state = State::Dead, Health::Failed, "gone"),
+        (|r| r.state = State::Stopped, Health::Failed, "stopped"),
+        (|r| r.state = State::Silent, Health::Failed, "not answered"),
+        (|r| r.state = State::InUse, Health::Degraded, "in use"),
+        (|r| r.shut_down = true, Health::Failed, "shut down"),
+        (
+            |r| r.read_only_reason = Some("the disk broke".into()),
+            Health::Failed,
+            "the disk broke",
+        ),
+        (
+            |r| r.device_silent_seconds = Some(SILENT),
+            Health::Failed,
+            "not answered for 30 s",
+        ),
+        (
+            |r| r.device_missing_bytes = 1 << 20,
+            Health::Failed,
+            "its last 1 MiB are",
+        ),
+        (
+            |r| {
+                r.scrub = None;
+                r.log = Some(Logged::of("scrub: Finished after 9 bytes, damaged: 2"));
+            },
+            Health::Degraded,
+            "earlier mount, found damaged blocks or pages: 2",
+        ),
+        (|r| r.errors.damage = 1, Health::Degraded, "met 1 time"),
+        (|r| r.errors.reads = 1, Health::Degraded, "1 read failed"),
+        (
+            |r| r.scrub.as_mut().unwrap().findings = 1,
+            Health::Degraded,
+            "scrub",
+        ),
+        (
+            |r| {
+                let data = r.data.as_mut().unwrap();
+                data.used_bytes = data.total_bytes * 95 / 100 + 1;
+            },
+            Health::Degraded,
+            "data: 95%",
+        ),
+        (
+            |r| r.daemon.as_mut().unwrap().restarts = Some(1),
+            Health::Degraded,
+            "died",
+        ),
+        (
+            |r| (r.state, r.clean) = (State::Unmounted, Some(false)),
+            Health::Degraded,
+            "cleanly",
+        ),
+    ];
+
     #[test]
     fn each_complaint_has_its_weight() {
-        let cases: [Case; 14] = [
-            (
-                |r| {
-                    (r.state, r.clean) = (State::Unmounted, Some(true));
-                    r.unmountable = Some("cut short".into());
-                },
-                Health::Failed,
-                "mounted: cut short",
-            ),
-            (|r| r.state = State::Dead, Health::Failed, "gone"),
-            (|r| r.state = State::Stopped, Health::Failed, "stopped"),
-            (|r| r.state = State::Silent, Health::Failed, "not answered"),
-            (|r| r.state = State::InUse, Health::Degraded, "in use"),
-            (|r| r.shut_down = true, Health::Failed, "shut down"),
-            (
-                |r| r.read_only_reason = Some("the disk broke".into()),
-                Health::Failed,
-                "the disk broke",
-            ),
-            (
-                |r| r.device_silent_seconds = Some(SILENT),
-                Health::Failed,
-                "not answered for 30 s",
-            ),
-            (|r| r.errors.damage = 1, Health::Degraded, "met 1 time"),
-            (|r| r.errors.reads = 1, Health::Degraded, "1 read failed"),
-            (
-                |r| r.scrub.as_mut().unwrap().findings = 1,
-                Health::Degraded,
-                "scrub",
-            ),
-            (
-                |r| {
-                    let data = r.data.as_mut().unwrap();
-                    data.used_bytes = data.total_bytes * 95 / 100 + 1;
-                },
-                Health::Degraded,
-                "data: 95%",
-            ),
-            (
-                |r| r.daemon.as_mut().unwrap().restarts = Some(1),
-                Health::Degraded,
-                "died",
-            ),
-            (
-                |r| (r.state, r.clean) = (State::Unmounted, Some(false)),
-                Health::Degraded,
-                "cleanly",
-            ),
-        ];
-        for (change, health, about) in cases {
+        for (change, health, about) in COMPLAINTS {
             let mut r = sample();
             change(&mut r);
             judge(&mut r);
@@ -320,6 +350,14 @@ mod tests {
         assert_eq!(r.health, Health::Failed);
         assert!(r.reasons[0].contains("shut down") && r.reasons.len() == 2);
         assert!(r.advice.unwrap().contains("umount"));
+    }
+
+    #[test]
+    fn a_scrub_of_this_mount_is_newer_than_those_of_earlier_ones() {
+        let mut r = sample();
+        r.log = Some(Logged::of("scrub: Finished after 9 bytes, damaged: 2"));
+        judge(&mut r);
+        assert_eq!(r.health, Health::Ok, "it has found nothing");
     }
 
     #[test]

@@ -56,6 +56,13 @@ impl Logged {
         logged
     }
 
+    /// How much damage the last scrub has found.
+    pub fn damaged(&self) -> u64 {
+        let said = self.last_scrub.as_ref();
+        let count = said.and_then(|line| line.what.rsplit_once(": ")?.1.parse().ok());
+        count.unwrap_or_default()
+    }
+
     fn take(&mut self, text: &str) {
         for line in text.lines() {
             let Some((time, rest)) = line.trim_start().split_once(' ') else {
@@ -92,6 +99,16 @@ fn tail(path: &Path) -> std::io::Result<String> {
     let mut bytes = Vec::new();
     file.take(TAIL).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+impl Logged {
+    /// A log with that line.
+    pub fn of(info: &str) -> Self {
+        let mut logged = Self::default();
+        logged.take(&format!("1970-01-01T00:00:01Z  INFO {info}\n"));
+        logged
+    }
 }
 
 #[cfg(test)]

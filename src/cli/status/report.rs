@@ -76,6 +76,9 @@ pub struct Report {
     pub last_commit_seconds: Option<u64>,
     pub uncommitted: Option<bool>,
     pub device_silent_seconds: Option<u64>,
+    /// Bytes at its end that are not there any more.
+    #[serde(skip)]
+    pub device_missing_bytes: u64,
     pub scrub: Option<Scrub>,
     pub errors: Errors,
     pub log: Option<Logged>,
@@ -202,6 +205,7 @@ impl Report {
             last_commit_seconds: None,
             uncommitted: None,
             device_silent_seconds: None,
+            device_missing_bytes: 0,
             scrub: None,
             errors: Errors::default(),
             log: None,
@@ -231,6 +235,7 @@ impl Report {
             last_commit_seconds: s["commit_age_ms"].as_u64().map(|ms| ms / 1000),
             uncommitted: uncommitted(s),
             device_silent_seconds: s["device_silent_ms"].as_u64().map(|ms| ms / 1000),
+            device_missing_bytes: s["device_missing_bytes"].as_u64().unwrap_or_default(),
             scrub: scrub(&s["scrub"]),
             errors: errors(s),
             daemon: daemon(s),

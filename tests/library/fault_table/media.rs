@@ -142,6 +142,10 @@ impl BlockDevice for Cache {
     fn silent_for(&self) -> Duration {
         Duration::ZERO
     }
+
+    fn missing(&self) -> u64 {
+        0
+    }
 }
 
 /// A formatted volume to start from.

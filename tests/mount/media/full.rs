@@ -128,3 +128,26 @@ fn ends_in_the_foreground(logs: bool) {
     );
     v.umount();
 }
+
+#[test]
+fn a_data_file_that_is_cut_short_is_told_while_it_is_mounted() {
+    if !can_be_root() {
+        return;
+    }
+    let v = Volume::room();
+    v.mkfs(&[]).ok();
+    v.mount("rw").ok();
+    assert!(v.command("status").ok().contains("ok"));
+    let data = fs::File::options()
+        .write(true)
+        .open(v.vol().join("data"))
+        .unwrap();
+    let len = data.metadata().unwrap().len();
+    data.set_len(len - (3 << 20)).unwrap();
+    let told = v.command("status");
+    let why = "the data device was cut short: its last 3 MiB are not there";
+    assert!(told.code == 2 && told.out.contains(why), "{told:?}");
+    data.set_len(len).unwrap();
+    v.command("status").ok();
+    v.umount().ok();
+}

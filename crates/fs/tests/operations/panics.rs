@@ -67,6 +67,10 @@ impl BlockDevice for Broken {
     fn silent_for(&self) -> Duration {
         self.under.silent_for()
     }
+
+    fn missing(&self) -> u64 {
+        self.under.missing()
+    }
 }
 
 /// A disk, and the switch of the fault in its device.

@@ -58,6 +58,10 @@ impl BlockDevice for Counting {
     fn silent_for(&self) -> Duration {
         self.inner.silent_for()
     }
+
+    fn missing(&self) -> u64 {
+        self.inner.missing()
+    }
 }
 
 /// A volume with one file of so many blocks, all different, on the device.

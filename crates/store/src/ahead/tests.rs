@@ -196,6 +196,10 @@ impl<F: Fn() -> io::Result<()> + Send + Sync> BlockDevice for Odd<F> {
     fn silent_for(&self) -> Duration {
         self.under.silent_for()
     }
+
+    fn missing(&self) -> u64 {
+        self.under.missing()
+    }
 }
 
 #[test]

@@ -237,6 +237,10 @@ impl BlockDevice for FreeWrites {
     fn silent_for(&self) -> Duration {
         self.under.silent_for()
     }
+
+    fn missing(&self) -> u64 {
+        self.under.missing()
+    }
 }
 
 #[cfg(test)]
