@@ -3,7 +3,7 @@
 use super::below::{Loop, run};
 use super::{OsStr, Path, PathBuf, Volume};
 use crate::program::namespace::Namespace;
-use crate::program::{Run, eventually, quayfs};
+use crate::program::{Run, can_be_root, eventually, quayfs};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 
@@ -264,4 +264,31 @@ fn one_in_use_is_not_made_anew_whatever_its_length() {
     on("mkfs", &file, &["--force"]).fails(1, "in use");
     room.umount().ok();
     on("fsck", &file, &["--data"]).ok();
+}
+
+/// Each page of a bitmap is made when it is first needed, and this needs many at once.
+#[test]
+fn most_of_a_fresh_volume_can_be_allocated_at_once() {
+    if !can_be_root() {
+        return;
+    }
+    let room = Volume::room();
+    let volume = room.at("volume");
+    on(
+        "mkfs",
+        &volume,
+        &["--size", "40G", "--pmem-size", "512M", "--sparse"],
+    )
+    .ok();
+    mount(&room, &volume);
+    let s = rustix::fs::statvfs(room.mnt()).unwrap();
+    let len = s.f_bavail / 10 * 9 * s.f_frsize;
+    let file = File::create(room.mnt().join("file")).unwrap();
+    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, len).unwrap();
+    let has = file.metadata().unwrap();
+    assert_eq!(has.len(), len);
+    assert!(std::os::unix::fs::MetadataExt::blocks(&has) * 512 >= len);
+    drop(file);
+    on("umount", &volume, &[]).ok();
+    on("fsck", &volume, &[]).ok();
 }

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use quayfs_layout::inode::{FLAG_SYNC, Inode};
+use quayfs_layout::node::BITS_PER_PAGE;
 use quayfs_layout::{BLOCK, Ino};
 use quayfs_ppt::BlockState;
 use quayfs_store::error::{FsError, Result};
@@ -20,6 +21,12 @@ use crate::{Fs, extents, protect};
 const B: u64 = BLOCK as u64;
 /// Runs of LBNs that one record of `fallocate` allocates at most.
 const RUNS: usize = 128;
+
+/// Pages of the bitmap of LBNs that do not exist yet, and that so many blocks may need: the blocks of such a page are free,
+/// all of them, so runs there are long.
+fn bitmap_pages(blocks: u64) -> u64 {
+    blocks.div_ceil(BITS_PER_PAGE).min(RUNS as u64) + 1
+}
 
 /// What `fallocate` does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,7 +200,7 @@ impl Fs {
             extents::with(handle, |x| (x.holes(blocks.clone()), x.goal(blocks.start)))?;
         let reservation = Reservation {
             record: 2048 + RUNS as u32 * 96,
-            nodes: 8 + RUNS as u64 / 64,
+            nodes: 8 + RUNS as u64 / 64 + bitmap_pages(holes),
             blocks: holes,
             ..Reservation::default()
         };
