@@ -138,7 +138,8 @@ pub trait BlockDevice: Send + Sync {
     /// For how long it has answered nothing, though requests are under way; zero if none is, or if it does not know.
     fn silent_for(&self) -> Duration;
 
-    /// How many bytes at its end are not there any more: of a file or a device that was cut short since it was opened.
+    /// How many bytes at its end are not there any more: of a file or a device that was cut short since it was opened. Zero
+    /// where that cannot be told without waiting for it.
     fn missing(&self) -> u64;
 }
 

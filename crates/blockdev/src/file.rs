@@ -35,6 +35,8 @@ pub struct FileDevice {
     block_device: bool,
     read_only: bool,
     direct: bool,
+    /// How long it is by now can be asked without waiting.
+    knows_end: bool,
     rings: Option<RingPool>,
     flush: Flush,
     silence: Silence,
@@ -261,6 +263,9 @@ impl BlockDevice for FileDevice {
     }
 
     fn missing(&self) -> u64 {
+        if !self.knows_end {
+            return 0;
+        }
         // Nothing else uses the position. A device that is gone has no end, and says so by errors.
         let end = rustix::fs::seek(&self.file, SeekFrom::End(0));
         end.map_or(0, |end| self.place(self.blocks).saturating_sub(end))

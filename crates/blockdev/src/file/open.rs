@@ -117,6 +117,7 @@ impl FileDevice {
                 len,
             });
         }
+        let knows_end = kind.is_block_device() || is_local(&file);
         Ok(Self {
             file,
             path: path.to_path_buf(),
@@ -125,6 +126,7 @@ impl FileDevice {
             block_device: kind.is_block_device(),
             read_only: options.read_only,
             direct,
+            knows_end,
             rings: if options.uring {
                 RingPool::new().ok()
             } else {
@@ -138,6 +140,18 @@ impl FileDevice {
                 .filter(|limit| kind.is_file() && !options.read_only && *limit < len),
         })
     }
+}
+
+/// Whether the system knows by itself how long the file is. Where it asks a server, it may wait for the answer forever.
+fn is_local(file: &File) -> bool {
+    const LOCAL: [libc::c_long; 5] = [
+        libc::EXT4_SUPER_MAGIC,
+        libc::XFS_SUPER_MAGIC,
+        libc::BTRFS_SUPER_MAGIC,
+        libc::F2FS_SUPER_MAGIC,
+        libc::TMPFS_MAGIC,
+    ];
+    rustix::fs::fstatfs(file).is_ok_and(|fs| LOCAL.contains(&fs.f_type))
 }
 
 /// Whether the system would not let it be written.
