@@ -8,6 +8,7 @@ use super::args;
 use super::asking;
 use super::at_rest;
 use super::exit::{FAILED, Failure, say, say_json};
+use super::units::span;
 use super::unopened::unopened;
 use crate::mount;
 use nix::unistd::{Gid, Group, Uid, User};
@@ -15,7 +16,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 /// The owner of the process may do with a volume at rest what the daemon would let root do.
 const ME: Caller = Caller {
@@ -165,6 +166,19 @@ fn exceeded(q: &Quota) -> String {
     .collect()
 }
 
+/// What is left of a grace time.
+fn grace(q: &Quota, ends: u64) -> String {
+    // Those of number 0 are lengths, and hold for the others.
+    if ends == 0 || q.subject.id() == 0 {
+        return "-".into();
+    }
+    let now = UNIX_EPOCH.elapsed().unwrap_or_default().as_secs();
+    match ends.saturating_sub(now) {
+        0 => "over".into(),
+        left => span(left),
+    }
+}
+
 /// A table with a line for each project, user or group.
 fn listing(kind: Subject, all: &[Named]) -> String {
     let size = |n: u64| if n == 0 { "-".into() } else { format_size(n) };
@@ -174,9 +188,12 @@ fn listing(kind: Subject, all: &[Named]) -> String {
         Subject::User(_) => "user",
         Subject::Group(_) => "group",
     };
-    let head = [kind, "", "used", "soft", "hard", "inodes", "soft", "hard"];
+    let head = [
+        kind, "", "used", "soft", "hard", "grace", "inodes", "soft", "hard", "grace",
+    ];
     let mut rows = vec![head.map(String::from)];
-    rows.extend(all.iter().map(|Named { quota: q, name }| {
+    let shown = all.iter().filter(|n| n.quota.subject != Subject::default());
+    rows.extend(shown.map(|Named { quota: q, name }| {
         let id = q.subject.id();
         let shown = |name: &String| quayfs_shown::text(name);
         [
@@ -185,14 +202,16 @@ fn listing(kind: Subject, all: &[Named]) -> String {
             format_size(q.bytes),
             size(q.bytes_soft),
             size(q.bytes_hard),
+            grace(q, q.bytes_grace),
             q.inodes.to_string(),
             count(q.inodes_soft),
             count(q.inodes_hard),
+            grace(q, q.inodes_grace),
         ]
     }));
     let width = |i: usize| rows.iter().map(|r| r[i].len()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..head.len()).map(width).collect();
-    let line = |row: &[String; 8]| {
+    let line = |row: &[String; 10]| {
         let cells = row.iter().zip(&widths).map(|(c, w)| format!("{c:>w$}"));
         cells.collect::<Vec<_>>().join("  ") + "\n"
     };

@@ -126,3 +126,46 @@ fn users_and_groups_have_limits_on_a_mount() {
         m.fsck();
     }
 }
+
+#[test]
+fn users_see_what_is_left() {
+    if !can_be_root() {
+        return;
+    }
+    let m = Mounted::on(Scene::in_memory(), "rw,allow_other");
+    let mnt = m.mnt();
+    let dir = mnt.join("dir");
+    fs::create_dir(&dir).unwrap();
+    chown(&dir, Some(USER), None).unwrap();
+    let user = USER.to_string();
+    let soft = ["--user", &user, "--inodes-soft", "2"];
+    quota(&mnt, &soft).ok();
+    let grace = ["--users", "--inodes-grace", "3h"];
+    quota(&mnt, &grace).ok();
+    let make = |name: &str| as_user(USER, || fs::write(dir.join(name), b""));
+    make("a").unwrap();
+    let line = |text: String| -> Vec<String> {
+        let line = text.lines().nth(1).unwrap_or_default();
+        line.split_whitespace().map(String::from).collect()
+    };
+    let one = || line(quota(&mnt, &["--user", &user]).ok());
+    assert_eq!(one().last().unwrap(), "-");
+    make("b").unwrap();
+    let shown = one();
+    assert_eq!(shown[1], "-+");
+    let left = shown.join(" ");
+    assert!(
+        left.ends_with(" - 3 h") || left.ends_with(" - 2 h 59 min"),
+        "{left}"
+    );
+    quota(&mnt, &["--user", &user, "--inodes-grace", "0s"]).ok();
+    assert_eq!(one().last().unwrap(), "over");
+    over(make("c"));
+    // Those of projects are set in the same way.
+    quota(&mnt, &["--bytes-grace", "1day"]).ok();
+    assert_eq!(quota(&mnt, &[]).ok().lines().count(), 1);
+    fs::remove_file(dir.join("a")).unwrap();
+    eventually("there is room again", || make("c").is_ok());
+    m.umount();
+    m.fsck();
+}

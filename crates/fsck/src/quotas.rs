@@ -68,7 +68,7 @@ pub(super) fn check(pages: &Pages<'_>, table: &Table, c: &mut Check) {
             let e = Entry::decode(&bytes[at..at + SIZE]);
             let wrong = match e.subject {
                 _ if e.is_free() => continue,
-                s if s == Subject::default() => "is not counted",
+                _ if !e.is_possible() => "is not counted",
                 s if entries.contains_key(&s) => "has a place already",
                 s => {
                     entries.insert(s, e.usage);

@@ -19,6 +19,13 @@ pub const OFF_LIMITS: usize = 24;
 /// Bytes of the limits.
 pub const LIMITS_BYTES: usize = 32;
 
+/// Offset of the grace times within an entry; they follow the limits.
+pub const OFF_GRACE: usize = OFF_LIMITS + LIMITS_BYTES;
+/// Bytes of the grace times.
+pub const GRACE_BYTES: usize = 8;
+/// How long a soft limit may be exceeded where nothing else was set, in seconds: seven days.
+pub const GRACE: u32 = 7 * 86_400;
+
 const OFF_KIND: usize = 4;
 const OFF_BLOCKS: usize = 8;
 const OFF_INODES: usize = 16;
@@ -100,11 +107,11 @@ pub struct Usage {
 /// What a subject may have; 0 is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// Blocks that are worth a warning.
+    /// Blocks that are exceeded for a while at most.
     pub blocks_soft: u64,
     /// Blocks that are never exceeded.
     pub blocks: u64,
-    /// Inodes that are worth a warning.
+    /// Inodes that are exceeded for a while at most.
     pub inodes_soft: u64,
     /// Inodes that are never exceeded.
     pub inodes: u64,
@@ -122,6 +129,26 @@ impl Limits {
     }
 }
 
+/// Until when soft limits may be exceeded, in seconds since 1970; 0 where they are not. In the entry of number 0 of a
+/// kind, whose soft limits are only shown: for how many seconds those of that kind may be, 0 for [`GRACE`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Grace {
+    /// The limit of blocks.
+    pub blocks: u32,
+    /// The limit of inodes.
+    pub inodes: u32,
+}
+
+impl Grace {
+    /// Encodes the times.
+    pub fn encode(&self) -> [u8; GRACE_BYTES] {
+        let mut b = [0; GRACE_BYTES];
+        put_u32(&mut b, 0, self.blocks);
+        put_u32(&mut b, 4, self.inodes);
+        b
+    }
+}
+
 /// One entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
@@ -131,6 +158,8 @@ pub struct Entry {
     pub usage: Usage,
     /// What it may have.
     pub limits: Limits,
+    /// And until when a little more.
+    pub grace: Grace,
 }
 
 impl Entry {
@@ -142,6 +171,7 @@ impl Entry {
         put_u64(&mut b, OFF_BLOCKS, self.usage.blocks);
         put_u64(&mut b, OFF_INODES, self.usage.inodes);
         b[OFF_LIMITS..OFF_LIMITS + LIMITS_BYTES].copy_from_slice(&self.limits.encode());
+        b[OFF_GRACE..OFF_GRACE + GRACE_BYTES].copy_from_slice(&self.grace.encode());
         b
     }
 
@@ -159,12 +189,23 @@ impl Entry {
                 inodes_soft: get_u64(b, OFF_LIMITS + 16),
                 inodes: get_u64(b, OFF_LIMITS + 24),
             },
+            grace: Grace {
+                blocks: get_u32(b, OFF_GRACE),
+                inodes: get_u32(b, OFF_GRACE + 4),
+            },
         }
     }
 
     /// Whether another subject can have the place, whatever number is left there.
     pub fn is_free(&self) -> bool {
-        self.usage == Usage::default() && self.limits == Limits::default()
+        let nothing = self.usage == Usage::default() && self.limits == Limits::default();
+        nothing && (self.subject.id() != 0 || self.grace == Grace::default())
+    }
+
+    /// Whether a table may have such an entry: project 0 has grace times of its kind, and nothing else.
+    pub fn is_possible(&self) -> bool {
+        let nothing = self.usage == Usage::default() && self.limits == Limits::default();
+        self.subject != Subject::default() || nothing
     }
 }
 
@@ -209,6 +250,10 @@ mod tests {
                 inodes_soft: 5,
                 inodes: 6,
             },
+            grace: Grace {
+                blocks: 7,
+                inodes: u32::MAX,
+            },
         };
         assert_eq!(Entry::decode(&e.encode()), e);
         assert!(!e.is_free());
@@ -217,6 +262,25 @@ mod tests {
             ..Entry::default()
         };
         assert!(left.is_free() && Entry::decode(&[0; SIZE]).is_free());
+    }
+
+    #[test]
+    fn grace_times_keep_the_place_of_number_0_alone() {
+        let of = |subject| Entry {
+            subject,
+            grace: Grace {
+                blocks: 1,
+                inodes: 0,
+            },
+            ..Entry::default()
+        };
+        assert!(of(Subject::User(7)).is_free());
+        for subject in [Subject::User(0), Subject::Project(0)] {
+            assert!(!of(subject).is_free() && of(subject).is_possible());
+        }
+        let mut has = of(Subject::Project(0));
+        has.usage.inodes = 1;
+        assert!(!has.is_possible());
     }
 
     #[test]

@@ -60,7 +60,8 @@ pub fn check(fs: &Fs, m: &Model) -> Result<(), String> {
     let media = Quotas::open(&fresh, &e.config).map_err(|e| e.to_string())?;
     let list = |q: &Quotas| -> Vec<_> {
         let all = quota::all(q).into_iter();
-        all.map(|t| (t.subject, t.usage(), t.limits())).collect()
+        all.map(|t| (t.subject, t.usage(), t.limits(), t.logged_grace()))
+            .collect()
     };
     if list(&e.quotas) != list(&media) {
         return Err(format!(

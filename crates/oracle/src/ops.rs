@@ -484,6 +484,7 @@ fn limit(rng: &mut Rng, t: &Taste) -> Op {
         bytes_hard,
         inodes_soft: limit(rng, 5),
         inodes_hard: limit(rng, t.inodes as u64 / 4),
+        ..SetQuota::default()
     })
 }
 

@@ -47,6 +47,7 @@ pub fn all_of(subject: Subject, limits: &Limits) -> SetQuota {
         bytes_hard: bytes(limits.blocks),
         inodes_soft: Some(limits.inodes_soft),
         inodes_hard: Some(limits.inodes),
+        ..SetQuota::default()
     }
 }
 

@@ -14,14 +14,17 @@ common. A directory passes it on, and with it what is made below it is counted:
 
 Nothing grows beyond a hard limit (EDQUOT). Those of users and groups do not hold for callers with
 CAP_SYS_RESOURCE, as root is one; those of projects hold for root too, and df of such a directory shows the
-limit as its size. A soft limit is only shown. A `+` marks what is beyond a limit: +- bytes, -+ inodes. `none`
-takes a limit away. It takes CAP_SYS_ADMIN, or being the user who mounted, to set limits and to see those of
+limit as its size. A soft limit may be exceeded for a grace time, seven days by default; after that nothing grows
+until it is not exceeded any more. A `+` marks what is beyond a limit: +- bytes, -+ inodes. `none` takes a limit
+away. It takes CAP_SYS_ADMIN, or being the user who mounted, to set limits and to see those of
 others.
 
 Examples:
   quayfs quota /mnt/q --users                           what users have, as repquota(8) shows it
   quayfs quota /mnt/q --user alice --bytes 10G --inodes 100000
   quayfs quota /mnt/q --group staff --bytes none
+  quayfs quota /mnt/q --users --bytes-grace 3days       of all users, from when they exceed a soft limit
+  quayfs quota /mnt/q --user alice --bytes-grace 1day   of alice, who exceeds it: from now on
   quayfs quota /mnt/q                                   all projects
   quayfs quota /mnt/q --project 7 --bytes 10G
   quayfs quota /srv/vol --groups --json                 a volume at rest, for scripts
@@ -54,15 +57,22 @@ pub struct Quota {
     /// It can have so many bytes, and no more.
     #[arg(long, value_name = "SIZE", value_parser = parse_limit, requires = "one")]
     pub bytes: Option<u64>,
-    /// It should have no more than so many bytes.
+    /// It can have more than so many bytes for a while only.
     #[arg(long, value_name = "SIZE", value_parser = parse_limit, requires = "one")]
     pub bytes_soft: Option<u64>,
     /// It can have so many inodes, and no more.
     #[arg(long, value_name = "N", value_parser = parse_limit, requires = "one")]
     pub inodes: Option<u64>,
-    /// It should have no more than so many inodes.
+    /// It can have more than so many inodes for a while only.
     #[arg(long, value_name = "N", value_parser = parse_limit, requires = "one")]
     pub inodes_soft: Option<u64>,
+    /// For so long from now on the soft limit of bytes may be exceeded, if it is just now. Without a user, group or
+    /// project: for so long it may be from the moment when it is.
+    #[arg(long, value_name = "TIME", value_parser = parse_grace)]
+    pub bytes_grace: Option<u32>,
+    /// The same for the soft limit of inodes.
+    #[arg(long, value_name = "TIME", value_parser = parse_grace)]
+    pub inodes_grace: Option<u32>,
     /// Print one JSON array.
     #[arg(long)]
     pub json: bool,
@@ -88,14 +98,16 @@ impl Quota {
         }
     }
 
-    /// The limits that are to be set, if any.
+    /// The limits that are to be set, if any. Grace times of a kind belong to its number 0.
     pub fn limits(&self) -> Option<SetQuota> {
         let set = SetQuota {
-            subject: self.one()?,
+            subject: self.shown().0,
             bytes_soft: self.bytes_soft,
             bytes_hard: self.bytes,
             inodes_soft: self.inodes_soft,
             inodes_hard: self.inodes,
+            bytes_grace: self.bytes_grace,
+            inodes_grace: self.inodes_grace,
         };
         let nothing = SetQuota {
             subject: set.subject,
@@ -111,6 +123,13 @@ fn parse_limit(text: &str) -> Result<u64, String> {
         "none" => Ok(0),
         _ => parse_size(text).map_err(|e| e.to_string()),
     }
+}
+
+/// A time, in seconds.
+fn parse_grace(text: &str) -> Result<u32, String> {
+    let time = humantime::parse_duration(text).map_err(|e| e.to_string())?;
+    let seconds = u32::try_from(time.as_secs()).ok();
+    seconds.ok_or_else(|| "longer than a century".into())
 }
 
 fn parse_user(text: &str) -> Result<u32, String> {

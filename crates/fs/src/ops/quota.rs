@@ -1,10 +1,10 @@
 //! Quotas of projects, users and groups: shown, and limits set.
 
 use quayfs_layout::inode::{FLAG_PROJECT, Inode};
-use quayfs_layout::quota::{LIMITS_BYTES, Limits, Subject};
+use quayfs_layout::quota::{GRACE_BYTES, LIMITS_BYTES, Limits, Subject};
 use quayfs_layout::{BLOCK, Ino};
 use quayfs_store::error::{FsError, Result};
-use quayfs_store::ns::quota::{self, Tally};
+use quayfs_store::ns::quota::{self, Logging, Quotas, Tally};
 use quayfs_store::txn::{Outcome, Reservation, Txn};
 use rustix::thread::CapabilitySet;
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use crate::{Asker, Fs, StatFs};
 
 const B: u64 = BLOCK as u64;
 /// Subjects in one answer, which has to fit an extended attribute.
-pub const QUOTAS_MAX: usize = 256;
+pub const QUOTAS_MAX: usize = 192;
 
 /// The spelling of a subject, as a field of its own: `"project": 7`, `"user": 1000`, `"group": 100`.
 #[derive(Serialize, Deserialize)]
@@ -33,21 +33,33 @@ pub struct Quota {
     pub subject: Subject,
     /// Bytes of its blocks and pages of metadata.
     pub bytes: u64,
-    /// Those that are worth a warning.
+    /// Those that are exceeded for a while at most.
     pub bytes_soft: u64,
     /// Those that are never exceeded.
     pub bytes_hard: u64,
     /// Inodes.
     pub inodes: u64,
-    /// Those that are worth a warning.
+    /// Those that are exceeded for a while at most.
     pub inodes_soft: u64,
     /// Those that are never exceeded.
     pub inodes_hard: u64,
+    /// When the grace time is over in which `bytes_soft` may be exceeded, in seconds since 1970; 0 while it is not
+    /// exceeded. From then on nothing grows. Of number 0, whose soft limits are only shown: how long the grace time of
+    /// each of its kind is, in seconds.
+    #[serde(default)]
+    pub bytes_grace: u64,
+    /// The same of `inodes_soft`.
+    #[serde(default)]
+    pub inodes_grace: u64,
 }
 
 impl Quota {
-    fn of(tally: &Tally) -> Self {
+    fn of(tally: &Tally, quotas: &Quotas) -> Self {
         let (usage, limits) = (tally.usage(), tally.limits());
+        let grace = match tally.subject.id() {
+            0 => quotas.period(tally.subject),
+            _ => tally.grace(),
+        };
         Self {
             subject: tally.subject,
             bytes: usage.blocks.saturating_mul(B),
@@ -56,6 +68,8 @@ impl Quota {
             inodes: usage.inodes,
             inodes_soft: limits.inodes_soft,
             inodes_hard: limits.inodes,
+            bytes_grace: grace.blocks.into(),
+            inodes_grace: grace.inodes.into(),
         }
     }
 }
@@ -63,17 +77,22 @@ impl Quota {
 /// New limits: what is not given stays, 0 is none. Bytes are rounded up to blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SetQuota {
-    /// Whose. Not project 0.
+    /// Whose. Project 0 has no limits, but grace times.
     #[serde(flatten, with = "Spelled")]
     pub subject: Subject,
-    /// Bytes that are worth a warning.
+    /// Bytes that are exceeded for a while at most.
     pub bytes_soft: Option<u64>,
     /// Bytes that are never exceeded.
     pub bytes_hard: Option<u64>,
-    /// Inodes that are worth a warning.
+    /// Inodes that are exceeded for a while at most.
     pub inodes_soft: Option<u64>,
     /// Inodes that are never exceeded.
     pub inodes_hard: Option<u64>,
+    /// For how many seconds from now on `bytes_soft` may be exceeded, if it is just now. Of number 0: how long the grace
+    /// time of each of its kind is, 0 for seven days.
+    pub bytes_grace: Option<u32>,
+    /// The same of `inodes_soft`.
+    pub inodes_grace: Option<u32>,
 }
 
 impl SetQuota {
@@ -85,6 +104,12 @@ impl SetQuota {
             inodes_soft: self.inodes_soft.unwrap_or(old.inodes_soft),
             inodes: self.inodes_hard.unwrap_or(old.inodes),
         }
+    }
+
+    /// Whether there can be such limits.
+    fn is_possible(&self) -> bool {
+        let limits = self.apply(Limits::default());
+        self.subject != Subject::default() || limits == Limits::default()
     }
 }
 
@@ -109,7 +134,9 @@ impl Fs {
         self.e.await_orphans();
         let all = self.e.quotas.list(from, QUOTAS_MAX);
         let shown = all.iter().filter(|t| manages || t.subject == from);
-        Ok(shown.map(|tally| Quota::of(tally)).collect())
+        Ok(shown
+            .map(|tally| Quota::of(tally, &self.e.quotas))
+            .collect())
     }
 
     /// Carries out an operation of a caller for which limits of users and groups do not hold, as it has
@@ -124,12 +151,12 @@ impl Fs {
     /// Sets limits of a project, user or group in one record. What it has may be above them: then it cannot grow.
     ///
     /// # Errors
-    /// [`FsError::Perm`] unless the caller has `CAP_SYS_ADMIN` or runs the daemon, [`FsError::Invalid`] for project 0,
+    /// [`FsError::Perm`] unless the caller has `CAP_SYS_ADMIN` or runs the daemon, [`FsError::Invalid`] for limits of project 0,
     /// [`FsError::NotSupported`] where the volume does not count such subjects, [`FsError::NoSpace`] if its quota table
     /// is full.
     pub fn set_quota(&self, by: impl Asker, set: SetQuota) -> Result<()> {
         may_manage(&by)?;
-        if set.subject == Subject::default() {
+        if !set.is_possible() {
             return Err(FsError::Invalid);
         }
         let quotas = &self.e.quotas;
@@ -139,14 +166,17 @@ impl Fs {
         let _one = quotas.setting.lock();
         self.e.retrying(|| {
             let reservation = Reservation {
-                record: 64 + LIMITS_BYTES as u32,
+                record: 64 + (LIMITS_BYTES + GRACE_BYTES) as u32,
                 ..Reservation::default()
             };
             let mut txn = Txn::begin(&self.e, reservation)?;
             let tally = quotas.claim(set.subject)?;
+            let _alone = Logging::wait(&tally);
             let limits = set.apply(tally.limits());
-            quotas.write_limits(&mut txn, &tally, &limits);
-            txn.commit(Outcome::default().limits(tally, limits))?;
+            let wish = [set.bytes_grace, set.inodes_grace];
+            let grace = tally.grace_under(&limits, wish, quotas.period(set.subject));
+            quotas.write_limits(&mut txn, &tally, &limits, &grace);
+            txn.commit(Outcome::default().limits(tally, limits, grace))?;
             Ok(())
         })?;
         self.sync_all()
@@ -192,7 +222,7 @@ mod tests {
         };
         let json = serde_json::to_value(quota).unwrap();
         assert_eq!((&json["user"], &json["bytes"]), (&1000.into(), &B.into()));
-        assert_eq!(json.as_object().map(|o| o.len()), Some(7));
+        assert_eq!(json.as_object().map(|o| o.len()), Some(9));
         assert_eq!(serde_json::from_value::<Quota>(json).unwrap(), quota);
         let set = |text| serde_json::from_str::<SetQuota>(text);
         let group = SetQuota {

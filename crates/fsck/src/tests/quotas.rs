@@ -123,6 +123,7 @@ fn a_missing_project_finds_its_place_and_one_that_has_nothing_keeps_its_limits()
         subject: Subject::Project(11),
         usage: t.nine.1.usage,
         limits: t.seven.1.limits,
+        ..Entry::default()
     };
     t.store(FREE, &alone);
     t.disk.finds(&[

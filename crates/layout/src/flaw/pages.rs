@@ -6,7 +6,7 @@ use crate::extent::{self, Extent, FILE_BLOCKS};
 use crate::geometry::Geometry;
 use crate::intent::{self, Intent};
 use crate::node::{self, BITS_PER_PAGE, HEADER, PAYLOAD};
-use crate::quota::{self, Subject};
+use crate::quota;
 
 /// Whether bytes can be the name of a directory entry.
 pub fn is_name(name: &[u8]) -> bool {
@@ -157,9 +157,8 @@ pub(super) fn quotas(page: &[u8]) -> Result<(), Flaw> {
     for place in 0..quota::PER_PAGE {
         let e = quota::Entry::decode(&page[quota::offset(place)..][..quota::SIZE]);
         let counts = [e.usage.blocks, e.usage.inodes];
-        if !e.is_free()
-            && (e.subject == Subject::default() || counts.iter().any(|n| *n > i64::MAX as u64))
-        {
+        let too_many = || counts.iter().any(|n| *n > i64::MAX as u64);
+        if !e.is_possible() || !e.is_free() && too_many() {
             return Err(Flaw::Quota(place));
         }
     }

@@ -11,13 +11,21 @@ use std::sync::Arc;
 
 use quayfs_layout::config::ConfigTable;
 use quayfs_layout::geometry::Geometry;
-use quayfs_layout::quota::{Entry, Limits, OFF_LIMITS, PER_PAGE, SIZE, Subject, Usage, offset};
-use quayfs_sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use quayfs_layout::quota::{
+    Entry, GRACE, GRACE_BYTES, Grace, LIMITS_BYTES, Limits, OFF_GRACE, OFF_LIMITS, PER_PAGE, SIZE,
+    Subject, Usage, offset,
+};
+use quayfs_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use quayfs_sync::thread::yield_now;
 use quayfs_sync::{Mutex, RwLock};
 
 use crate::error::{FsError, Result};
 use crate::ns::node::NodeStore;
 use crate::txn::Txn;
+
+mod count;
+
+use count::Count;
 
 /// Of one subject: what it has, and what it may have.
 pub struct Tally {
@@ -25,62 +33,115 @@ pub struct Tally {
     pub subject: Subject,
     /// Its place, over all pages of the table.
     slot: u32,
-    blocks: AtomicI64,
-    inodes: AtomicI64,
-    /// Hard limits, which every operation that adds something looks at; 0 is none.
-    blocks_max: AtomicU64,
-    inodes_max: AtomicU64,
-    /// Soft ones.
-    soft: RwLock<(u64, u64)>,
+    blocks: Count,
+    inodes: Count,
+    /// The grace times that the table has, or will have by what is logged.
+    logged: AtomicU64,
+    /// There is a [`Logging`] of it.
+    is_logging: AtomicBool,
 }
 
 impl Tally {
     fn new(slot: u32, e: &Entry) -> Self {
-        Self {
+        let (has, limits, grace) = (&e.usage, &e.limits, &e.grace);
+        let tally = Self {
             subject: e.subject,
             slot,
-            blocks: AtomicI64::new(e.usage.blocks.cast_signed()),
-            inodes: AtomicI64::new(e.usage.inodes.cast_signed()),
-            blocks_max: AtomicU64::new(e.limits.blocks),
-            inodes_max: AtomicU64::new(e.limits.inodes),
-            soft: RwLock::new((e.limits.blocks_soft, e.limits.inodes_soft)),
+            blocks: Count::new(has.blocks, limits.blocks, limits.blocks_soft, grace.blocks),
+            inodes: Count::new(has.inodes, limits.inodes, limits.inodes_soft, grace.inodes),
+            logged: AtomicU64::new(packed(*grace)),
+            is_logging: AtomicBool::new(false),
+        };
+        if !tally.is_first() {
+            // They are logged when they begin, and when they end with the next record only.
+            tally.blocks.relax();
+            tally.inodes.relax();
         }
+        tally
+    }
+
+    /// Number 0 of a kind: its soft limits are only shown, and its grace times are those of the kind.
+    fn is_first(&self) -> bool {
+        self.subject.id() == 0
     }
 
     /// What it has, with what operations under way may add.
     pub fn usage(&self) -> Usage {
-        let get = |n: &AtomicI64| n.load(Ordering::Acquire).max(0).cast_unsigned();
         Usage {
-            blocks: get(&self.blocks),
-            inodes: get(&self.inodes),
+            blocks: self.blocks.used(),
+            inodes: self.inodes.used(),
         }
     }
 
     /// What it may have. While limits are being set, some may be seen before others.
     pub fn limits(&self) -> Limits {
-        let (blocks_soft, inodes_soft) = *self.soft.read();
+        let ((blocks, blocks_soft), (inodes, inodes_soft)) =
+            (self.blocks.limits(), self.inodes.limits());
         Limits {
             blocks_soft,
-            blocks: self.blocks_max.load(Ordering::Acquire),
+            blocks,
             inodes_soft,
-            inodes: self.inodes_max.load(Ordering::Acquire),
+            inodes,
         }
     }
 
-    fn limit(&self, limits: Limits) {
-        *self.soft.write() = (limits.blocks_soft, limits.inodes_soft);
-        self.blocks_max.store(limits.blocks, Ordering::Release);
-        self.inodes_max.store(limits.inodes, Ordering::Release);
+    /// Until when it may exceed its soft limits, or those of its kind may theirs.
+    pub fn grace(&self) -> Grace {
+        Grace {
+            blocks: self.blocks.until(),
+            inodes: self.inodes.until(),
+        }
+    }
+
+    /// The grace times that come with new limits. `wish`: in so many seconds they are over. `period`: so they are where
+    /// it is not wished otherwise.
+    pub fn grace_under(&self, limits: &Limits, wish: [Option<u32>; 2], period: Grace) -> Grace {
+        let [blocks, inodes] = wish;
+        if self.is_first() {
+            return Grace {
+                blocks: blocks.unwrap_or(self.blocks.until()),
+                inodes: inodes.unwrap_or(self.inodes.until()),
+            };
+        }
+        Grace {
+            blocks: self
+                .blocks
+                .until_under(limits.blocks_soft, blocks, period.blocks),
+            inodes: self
+                .inodes
+                .until_under(limits.inodes_soft, inodes, period.inodes),
+        }
+    }
+
+    fn limit(&self, limits: Limits, grace: Grace) {
+        self.blocks
+            .limit(limits.blocks, limits.blocks_soft, grace.blocks);
+        self.inodes
+            .limit(limits.inodes, limits.inodes_soft, grace.inodes);
+        self.logged.store(packed(grace), Ordering::Release);
     }
 
     /// Adds what an operation needs, all or nothing; whether the limits allow it, where they are to be
-    /// `enforced`.
-    pub fn reserve(&self, blocks: i64, inodes: i64, enforced: bool) -> bool {
-        if !grow(&self.blocks, blocks, &self.blocks_max, enforced) {
+    /// `enforced`. `period`: for how long soft limits may be exceeded from now on.
+    pub fn reserve(
+        &self,
+        blocks: i64,
+        inodes: i64,
+        enforced: bool,
+        period: impl Fn() -> Grace,
+    ) -> bool {
+        let soft = !self.is_first();
+        if !self
+            .blocks
+            .grow(blocks, enforced, soft.then_some(|| period().blocks))
+        {
             return false;
         }
-        if !grow(&self.inodes, inodes, &self.inodes_max, enforced) {
-            self.blocks.fetch_sub(blocks, Ordering::AcqRel);
+        if !self
+            .inodes
+            .grow(inodes, enforced, soft.then_some(|| period().inodes))
+        {
+            self.add(-blocks, 0);
             return false;
         }
         true
@@ -88,10 +149,20 @@ impl Tally {
 
     /// Adds what needs no permission, or takes it away.
     pub fn add(&self, blocks: i64, inodes: i64) {
-        for (counter, by) in [(&self.blocks, blocks), (&self.inodes, inodes)] {
-            if by != 0 {
-                counter.fetch_add(by, Ordering::AcqRel);
+        for (count, by) in [(&self.blocks, blocks), (&self.inodes, inodes)] {
+            count.add(by);
+            if by < 0 && !self.is_first() {
+                count.relax();
             }
+        }
+    }
+
+    /// The grace times that the table has when everything is digested.
+    pub fn logged_grace(&self) -> Grace {
+        let both = self.logged.load(Ordering::Acquire);
+        Grace {
+            blocks: (both >> 32) as u32,
+            inodes: both as u32,
         }
     }
 
@@ -102,29 +173,64 @@ impl Tally {
 
     /// Whether it has nothing and may have anything.
     fn is_blank(&self) -> bool {
-        self.usage() == Usage::default() && self.limits() == Limits::default()
+        let nothing = self.usage() == Usage::default() && self.limits() == Limits::default();
+        nothing && !(self.is_first() && self.grace() != Grace::default())
     }
 }
 
-/// Adds to a counter that is not to exceed `limit`. What does not grow is never refused.
-fn grow(counter: &AtomicI64, by: i64, limit: &AtomicU64, enforced: bool) -> bool {
-    if by == 0 {
-        return true;
+fn packed(grace: Grace) -> u64 {
+    u64::from(grace.blocks) << 32 | u64::from(grace.inodes)
+}
+
+/// The right to log grace times of a subject. There is one, so what the table gets last is what was logged last.
+pub struct Logging {
+    tally: Arc<Tally>,
+    /// What is logged.
+    pub(crate) grace: Grace,
+}
+
+impl Logging {
+    /// The grace times, if no record has them yet, and no other operation is about to log some: then the next one that
+    /// charges the subject does.
+    pub(crate) fn begin(tally: &Arc<Tally>) -> Option<Self> {
+        if tally.grace() == tally.logged_grace() {
+            return None;
+        }
+        Self::claim(tally).filter(|logging| logging.grace != tally.logged_grace())
     }
-    let limit = match limit.load(Ordering::Acquire) {
-        0 => i64::MAX,
-        _ if by < 0 || !enforced => i64::MAX,
-        n => i64::try_from(n).unwrap_or(i64::MAX),
-    };
-    if limit == i64::MAX {
-        counter.fetch_add(by, Ordering::AcqRel);
-        return true;
+
+    /// Waits for another operation that is about to log some.
+    pub fn wait(tally: &Arc<Tally>) -> Self {
+        loop {
+            match Self::claim(tally) {
+                Some(logging) => return logging,
+                None => yield_now(),
+            }
+        }
     }
-    counter
-        .fetch_update(Ordering::AcqRel, Ordering::Relaxed, |n| {
-            n.checked_add(by).filter(|sum| *sum <= limit)
+
+    fn claim(tally: &Arc<Tally>) -> Option<Self> {
+        if tally.is_logging.swap(true, Ordering::AcqRel) {
+            return None;
+        }
+        Some(Self {
+            grace: tally.grace(),
+            tally: Arc::clone(tally),
         })
-        .is_ok()
+    }
+
+    /// The record was appended.
+    pub(crate) fn appended(self) {
+        self.tally
+            .logged
+            .store(packed(self.grace), Ordering::Release);
+    }
+}
+
+impl Drop for Logging {
+    fn drop(&mut self) {
+        self.tally.is_logging.store(false, Ordering::Release);
+    }
 }
 
 thread_local! {
@@ -194,7 +300,7 @@ impl Quotas {
                 }
                 let tally = Arc::new(Tally::new(slot, &e));
                 let taken = state.tallies.insert(e.subject, tally).is_some();
-                if e.subject == Subject::default() || taken {
+                if !e.is_possible() || taken {
                     let what = format_args!(
                         "quota table: place {slot} is one of {} that it cannot have",
                         e.subject
@@ -293,17 +399,38 @@ impl Quotas {
         )
     }
 
+    /// For how long soft limits of such a subject may be exceeded, in seconds.
+    pub fn period(&self, subject: Subject) -> Grace {
+        let first = self.get(subject.with_id(0));
+        let set = first.map_or_else(Grace::default, |tally| tally.grace());
+        let or_usual = |seconds| if seconds == 0 { GRACE } else { seconds };
+        Grace {
+            blocks: or_usual(set.blocks),
+            inodes: or_usual(set.inodes),
+        }
+    }
+
     /// Logs limits; [`Outcome::limits`](crate::txn::Outcome::limits) shows them when that is appended.
-    pub fn write_limits(&self, txn: &mut Txn<'_>, tally: &Tally, limits: &Limits) {
+    pub fn write_limits(&self, txn: &mut Txn<'_>, tally: &Tally, limits: &Limits, grace: &Grace) {
         let (id, slot) = self.place(tally);
         // The place may still say another subject, whose limits these must not become.
         txn.charge(tally, 0, 0);
-        txn.write_static(id, offset(usize::from(slot)) + OFF_LIMITS, &limits.encode());
+        let mut bytes = [0; LIMITS_BYTES + GRACE_BYTES];
+        bytes[..LIMITS_BYTES].copy_from_slice(&limits.encode());
+        bytes[LIMITS_BYTES..].copy_from_slice(&grace.encode());
+        txn.write_static(id, offset(usize::from(slot)) + OFF_LIMITS, &bytes);
+    }
+
+    /// Logs grace times alone, of a subject that has the place.
+    pub(crate) fn write_grace(&self, txn: &mut Txn<'_>, tally: &Tally, grace: &Grace) {
+        let (id, slot) = self.place(tally);
+        let at = offset(usize::from(slot)) + OFF_GRACE;
+        txn.write_static(id, at, &grace.encode());
     }
 
     /// The record with new limits was appended.
-    pub(crate) fn limited(&self, tally: &Tally, limits: Limits) {
-        tally.limit(limits);
+    pub(crate) fn limited(&self, tally: &Tally, limits: Limits, grace: Grace) {
+        tally.limit(limits, grace);
     }
 }
 

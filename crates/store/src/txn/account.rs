@@ -6,22 +6,26 @@
 use std::sync::Arc;
 
 use quayfs_layout::inode::Inode;
-use quayfs_layout::item::{CHARGE_BYTES, Item};
-use quayfs_layout::quota::Subject;
+use quayfs_layout::item::{CHARGE_BYTES, DELTA_HEADER, Item};
+use quayfs_layout::quota::{GRACE_BYTES, Subject};
 use quayfs_layout::{BLOCK, Ino};
 use smallvec::SmallVec;
 
 use crate::error::{FsError, Result};
 use crate::ns::inode::InodeHandle;
-use crate::ns::quota::Tally;
+use crate::ns::quota::{Logging, Tally};
 use crate::txn::Txn;
 
 /// Subjects that one record can be about: of three kinds, those of five inodes, of which one may leave its own.
 const SUBJECTS_MAX: usize = 3 * 6;
 /// Blocks and pages that an inode can have at most, and far more.
 const BLOCKS_MAX: u64 = 1 << 52;
+/// Grace times in one record: what has no room is in the next one that charges the subject.
+const GRACES_MAX: usize = 6;
 /// Bytes of items that charges take at most.
-pub(super) const CHARGES_BYTES: u32 = (SUBJECTS_MAX * CHARGE_BYTES) as u32;
+pub(super) const CHARGES_BYTES: u32 = (SUBJECTS_MAX * CHARGE_BYTES
+    + GRACES_MAX * (DELTA_HEADER + GRACE_BYTES).next_multiple_of(8))
+    as u32;
 
 const _: () = assert!(CHARGES_BYTES < BLOCK as u32);
 
@@ -62,6 +66,8 @@ struct Share {
     inodes: i64,
     /// What has been added to its counters already.
     held: (i64, i64),
+    /// The grace times that the record has.
+    graced: Option<Logging>,
 }
 
 /// What becomes of all of them. Dropped before it is settled, it leaves their counters as they were.
@@ -77,6 +83,9 @@ impl Account {
     fn appended(&mut self) {
         for s in self.shares.drain(..) {
             s.tally.add(s.blocks - s.held.0, s.inodes - s.held.1);
+            if let Some(graced) = s.graced {
+                graced.appended();
+            }
         }
     }
 }
@@ -142,6 +151,7 @@ impl Txn<'_> {
                     blocks: 0,
                     inodes: 0,
                     held: (0, 0),
+                    graced: None,
                 });
                 shares.len() - 1
             }
@@ -171,7 +181,8 @@ impl Txn<'_> {
             let more = |want: i64, held: i64| (want - held).max(0);
             let (blocks, inodes) = (more(s.blocks, s.held.0), more(s.inodes, s.held.1));
             let enforced = !self.privileged && quotas.enforces(s.tally.subject);
-            if !s.tally.reserve(blocks, inodes, enforced) {
+            let period = || quotas.period(s.tally.subject);
+            if !s.tally.reserve(blocks, inodes, enforced, period) {
                 return Err(FsError::Quota);
             }
             s.held.0 += blocks;
@@ -182,9 +193,19 @@ impl Txn<'_> {
 
     /// Logs what they are charged.
     pub(super) fn log_charges(&mut self) {
-        let shares = std::mem::take(&mut self.account.shares);
-        for s in shares.iter().filter(|s| (s.blocks, s.inodes) != (0, 0)) {
+        let mut shares = std::mem::take(&mut self.account.shares);
+        let mut graces = 0;
+        for s in shares.iter_mut().filter(|s| (s.blocks, s.inodes) != (0, 0)) {
             self.charge(&s.tally, s.blocks, s.inodes as i32);
+            if graces < GRACES_MAX
+                && let Some(logging) = Logging::begin(&s.tally)
+            {
+                self.engine
+                    .quotas
+                    .write_grace(self, &s.tally, &logging.grace);
+                s.graced = Some(logging);
+                graces += 1;
+            }
         }
         self.account.shares = shares;
     }

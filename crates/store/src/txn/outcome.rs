@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use quayfs_layout::Ino;
 use quayfs_layout::inode::Inode;
-use quayfs_layout::quota::Limits;
+use quayfs_layout::quota::{Grace, Limits};
 
 use crate::engine::Engine;
 use crate::error::Result;
@@ -40,7 +40,7 @@ pub struct Outcome<'o, 'c> {
     begun: Option<BegunIntent<'c>>,
     /// Of each kind of intent.
     finished: [Option<FinishedIntent>; 2],
-    limits: Option<(Arc<Tally>, Limits)>,
+    limits: Option<(Arc<Tally>, Limits, Grace)>,
 }
 
 impl<'o, 'c> From<&'o mut Edit<'c>> for Outcome<'o, 'c> {
@@ -92,9 +92,9 @@ impl<'o, 'c> Outcome<'o, 'c> {
         self
     }
 
-    /// A project, user or group has these limits.
-    pub fn limits(mut self, tally: Arc<Tally>, limits: Limits) -> Self {
-        self.limits = Some((tally, limits));
+    /// A project, user or group has these limits, and grace times.
+    pub fn limits(mut self, tally: Arc<Tally>, limits: Limits, grace: Grace) -> Self {
+        self.limits = Some((tally, limits, grace));
         self
     }
 
@@ -124,8 +124,8 @@ impl<'o, 'c> Outcome<'o, 'c> {
         for finished in self.finished.iter_mut().filter_map(Option::take) {
             e.intents.kept(finished);
         }
-        if let Some((tally, limits)) = self.limits.take() {
-            e.quotas.limited(&tally, limits);
+        if let Some((tally, limits, grace)) = self.limits.take() {
+            e.quotas.limited(&tally, limits, grace);
         }
     }
 }

@@ -6,7 +6,7 @@ use quayfs_layout::Ino;
 use quayfs_layout::inode::{self, Inode};
 use quayfs_layout::intent::{Intent, IntentKind, PER_PAGE, SIZE};
 use quayfs_layout::node::{self, BITS_PER_PAGE, HEADER, INODES_PER_PAGE, NodeKind};
-use quayfs_layout::quota::{self, Entry, Subject};
+use quayfs_layout::quota::{self, Entry};
 use quayfs_store::ns::node::{PageBytes, zero_page};
 
 use super::Tree;
@@ -209,7 +209,7 @@ impl Tree<'_> {
             for slot in 0..quota::PER_PAGE {
                 let place = &mut page[quota::offset(slot)..][..quota::SIZE];
                 let mut e = Entry::decode(place);
-                if e.subject == Subject::default() || !e.is_free() && !seen.insert(e.subject) {
+                if !e.is_possible() || !e.is_free() && !seen.insert(e.subject) {
                     e = Entry::default();
                 }
                 // One without a meaning keeps what it says.

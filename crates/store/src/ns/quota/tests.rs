@@ -2,6 +2,7 @@
 
 use super::*;
 use quayfs_layout::config::{FEATURE_OWNERS, FEATURE_QUOTA, LABEL_MAX, OPTIONS_MAX};
+use std::time::UNIX_EPOCH;
 
 const SEVEN: Subject = Subject::Project(7);
 
@@ -35,12 +36,14 @@ fn limits_hold_for_what_grows() {
             inodes: 2,
             ..Limits::default()
         },
+        Grace::default(),
     );
-    assert!(p.reserve(10, 1, true));
-    assert!(!p.reserve(1, 0, true) && !p.reserve(0, 2, true));
-    assert!(p.reserve(0, 0, true) && p.reserve(1, 1, false));
+    let reserve = |blocks, inodes, enforced| p.reserve(blocks, inodes, enforced, Grace::default);
+    assert!(reserve(10, 1, true));
+    assert!(!reserve(1, 0, true) && !reserve(0, 2, true));
+    assert!(reserve(0, 0, true) && reserve(1, 1, false));
     // One that does not fit takes nothing of the other.
-    assert!(!p.reserve(-5, 1, true));
+    assert!(!reserve(-5, 1, true));
     let usage = Usage {
         blocks: 11,
         inodes: 2,
@@ -55,7 +58,7 @@ fn places_are_used_again_when_nothing_is_left() {
     let q = quotas();
     for id in 1..=PER_PAGE as u32 {
         let p = q.claim(Subject::Project(id)).unwrap();
-        assert!(p.reserve(1, 1, true));
+        assert!(p.reserve(1, 1, true, Grace::default));
     }
     let user = Subject::User(3);
     assert_eq!(q.claim(user).err(), Some(FsError::NoSpace));
@@ -80,7 +83,11 @@ fn kinds_are_listed_apart_and_only_what_says_something() {
         Subject::User(u32::MAX),
         Subject::User(9),
     ] {
-        assert!(q.claim(subject).unwrap().reserve(1, 1, true));
+        assert!(
+            q.claim(subject)
+                .unwrap()
+                .reserve(1, 1, true, Grace::default)
+        );
     }
     q.claim(Subject::User(4)).unwrap();
     let list = |from, most| -> Vec<u32> {
@@ -105,4 +112,114 @@ fn an_exempt_caller_is_bound_by_limits_of_projects_only() {
     assert!(q.enforces(user));
     let q = q.enforcing(false);
     assert!(!q.enforces(user) && !q.enforces(SEVEN));
+}
+
+#[test]
+fn soft_limits_are_exceeded_for_a_while() {
+    let q = quotas();
+    let user = q.claim(Subject::User(7)).unwrap();
+    let limits = Limits {
+        blocks_soft: 10,
+        ..Limits::default()
+    };
+    let reserve = |blocks, enforced| user.reserve(blocks, 0, enforced, || q.period(user.subject));
+    assert!(reserve(8, true));
+    q.limited(
+        &user,
+        limits,
+        user.grace_under(&limits, [None; 2], q.period(user.subject)),
+    );
+    assert_eq!(user.grace(), Grace::default(), "it is not exceeded");
+    assert!(reserve(2, true) && Logging::begin(&user).is_none());
+    assert!(reserve(1, true), "the grace time begins");
+    let logging = Logging::begin(&user).unwrap();
+    assert!(Logging::begin(&user).is_none(), "one at a time");
+    drop(logging);
+    let logging = Logging::begin(&user).unwrap();
+    let week = u64::from(logging.grace.blocks) - UNIX_EPOCH.elapsed().unwrap().as_secs();
+    assert!(
+        week <= GRACE.into() && week > u64::from(GRACE) - 60,
+        "{week}"
+    );
+    logging.appended();
+    assert!(reserve(5, true) && Logging::begin(&user).is_none());
+    // It is over.
+    let over = user.grace_under(&limits, [Some(0), None], q.period(user.subject));
+    q.limited(&user, limits, over);
+    assert!(!reserve(1, true) && reserve(1, false));
+    assert_eq!(user.usage().blocks, 17);
+    user.add(-7, 0);
+    assert_eq!(user.grace().blocks, 0, "it is exceeded no more");
+    assert!(reserve(1, true));
+}
+
+#[test]
+fn number_0_of_a_kind_has_the_grace_times_of_all() {
+    let q = quotas();
+    let (first, other) = (Subject::Group(0), Subject::Group(9));
+    assert_eq!(
+        q.period(other),
+        Grace {
+            blocks: GRACE,
+            inodes: GRACE
+        }
+    );
+    let tally = q.claim(first).unwrap();
+    let limits = Limits {
+        blocks_soft: 1,
+        ..Limits::default()
+    };
+    let grace = tally.grace_under(&limits, [Some(60), None], q.period(first));
+    q.limited(&tally, limits, grace);
+    assert_eq!(
+        q.period(other),
+        Grace {
+            blocks: 60,
+            inodes: GRACE
+        }
+    );
+    // Its own soft limits are only shown.
+    assert!(tally.reserve(5, 0, true, || panic!("it has no grace time")));
+    tally.add(-5, 0);
+    assert_eq!(q.period(other).blocks, 60);
+    // Such times keep the place of a project that nothing has.
+    let project = q.claim(Subject::Project(0)).unwrap();
+    assert!(q.list(Subject::Project(0), 9).is_empty());
+    q.limited(
+        &project,
+        Limits::default(),
+        Grace {
+            blocks: 5,
+            inodes: 0,
+        },
+    );
+    assert_eq!(q.list(Subject::Project(0), 9).len(), 1);
+}
+
+/// What a crash left: the end of a grace time is logged later than what ended it.
+#[test]
+fn a_grace_time_without_a_cause_ends_with_the_mount() {
+    let mut e = Entry {
+        subject: Subject::User(7),
+        usage: Usage {
+            blocks: 5,
+            inodes: 5,
+        },
+        limits: Limits {
+            blocks_soft: 5,
+            inodes_soft: 4,
+            ..Limits::default()
+        },
+        grace: Grace {
+            blocks: 77,
+            inodes: 88,
+        },
+    };
+    let expected = Grace {
+        blocks: 0,
+        inodes: 88,
+    };
+    assert_eq!(Tally::new(0, &e).grace(), expected);
+    e.subject = Subject::User(0);
+    assert_eq!(Tally::new(0, &e).grace(), e.grace);
 }
