@@ -242,9 +242,24 @@ mod tests {
         let words = words(subject, &[Named::of(q)]);
         assert_eq!(words.len(), 2);
         // A size is a number and a unit.
-        assert_eq!((words[0].len(), words[1].len()), (7, 10));
+        assert_eq!((words[0].len(), words[1].len()), (9, 12));
         assert_eq!(words[1][..2], ["7", "-+"]);
-        assert_eq!(words[1][words[1].len() - 3..], ["12", "11", "-"]);
+        assert_eq!(words[1][words[1].len() - 4..], ["12", "11", "-", "-"]);
+    }
+
+    #[test]
+    fn what_is_left_of_a_grace_time_is_shown() {
+        let now = UNIX_EPOCH.elapsed().unwrap().as_secs();
+        let of = |id, ends| {
+            let q = Quota {
+                subject: Subject::User(id),
+                ..Quota::default()
+            };
+            grace(&q, ends)
+        };
+        assert_eq!((of(7, 0), of(7, now)), ("-".into(), "over".into()));
+        assert_eq!(of(7, now + 86_400 * 3 + 60), "3 d");
+        assert_eq!(of(0, 604_800), "-");
     }
 
     #[test]
