@@ -21,8 +21,9 @@ fn split(ptr: *const u8, len: usize) -> (usize, usize) {
 }
 
 /// From this many bytes on, a string instruction beats a loop over words. (Miri runs no assembly.)
-#[cfg(all(target_arch = "x86_64", not(miri)))]
 const STRING: usize = 512;
+/// Bytes that [`across`] copies at a time without one.
+const PIECE: usize = 256;
 
 /// Copies `buf.len()` bytes at `src` out of shared memory.
 ///
@@ -75,6 +76,51 @@ unsafe fn load_words(src: *const u8, buf: &mut [u8]) {
     }
 }
 
+/// Copies `len` bytes from one shared memory to another, in no order.
+///
+/// # Safety
+/// `src` is valid for reading that many bytes for the whole call, `dst` for writing, and they do not overlap.
+pub(crate) unsafe fn across(src: *const u8, dst: *mut u8, len: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    if len >= STRING {
+        // SAFETY: the caller vouches for both. The direction flag is clear by the ABI.
+        unsafe {
+            std::arch::asm!(
+                "rep movsb",
+                inout("rcx") len => _,
+                inout("rsi") src => _,
+                inout("rdi") dst => _,
+                options(nostack, preserves_flags)
+            );
+        }
+        return;
+    }
+    let mut at = 0;
+    while at < len {
+        let mut piece = [0; PIECE];
+        let piece = &mut piece[..PIECE.min(len - at)];
+        // SAFETY: the piece lies inside of what the caller vouches for.
+        unsafe {
+            load(src.add(at), piece);
+            store(dst.add(at), piece);
+        }
+        at += piece.len();
+    }
+}
+
+/// Copies `bytes` to shared memory at `dst`, in no order.
+///
+/// # Safety
+/// `dst` is valid for writing that many bytes for the whole call.
+pub(crate) unsafe fn store_unordered(dst: *mut u8, bytes: &[u8]) {
+    match bytes.len() < STRING {
+        // SAFETY: the caller vouches for `dst`.
+        true => unsafe { store(dst, bytes) },
+        // SAFETY: the caller vouches for `dst`, and no reference into shared memory exists that `bytes` could be.
+        false => unsafe { across(bytes.as_ptr(), dst, bytes.len()) },
+    }
+}
+
 /// Copies `bytes` to shared memory at `dst`, as the stores that [`atoms`](crate::atoms) names, in
 /// ascending order. This granularity and order is part of the persistence model.
 ///
@@ -118,5 +164,34 @@ unsafe fn store_ragged(mut dst: *mut u8, mut bytes: &[u8]) {
             dst = dst.add(size);
         }
         bytes = rest;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_ways_to_copy_agree() {
+        let lens = [0, 1, 7, 8, 63, 255, 256, 257, 511, 512, 513, 700];
+        let from: Vec<u8> = (0..1000u32).map(|n| (n * 7 / 3) as u8).collect();
+        for (len, skip) in lens.into_iter().flat_map(|len| [(len, 0), (len, 5)]) {
+            let part = &from[skip..skip + len];
+            let mut expected = vec![0xee; 1000];
+            expected[skip..skip + len].copy_from_slice(part);
+            let mut made = [vec![0xee; 1000], vec![0xee; 1000], vec![0xee; 1000]];
+            let [a, b, c] = &mut made;
+            // SAFETY: all of them are longer than that.
+            unsafe {
+                store(a.as_mut_ptr().add(skip), part);
+                store_unordered(b.as_mut_ptr().add(skip), part);
+                across(part.as_ptr(), c.as_mut_ptr().add(skip), len);
+            }
+            assert!(made.iter().all(|m| *m == expected), "{len} at {skip}");
+            let mut read = vec![0; len];
+            // SAFETY: as above.
+            unsafe { load(part.as_ptr(), &mut read) };
+            assert_eq!(read, part);
+        }
     }
 }

@@ -213,6 +213,22 @@ impl Memory {
         unsafe { copy::store(dst, bytes) }
     }
 
+    /// [`Memory::write`] in no order: of what is no persistent memory.
+    #[track_caller]
+    pub(crate) fn write_unordered(&self, off: u64, bytes: &[u8]) {
+        let dst = self.at_mut(off, bytes.len());
+        // SAFETY: valid, writable and checked; races are `copy`'s argument.
+        unsafe { copy::store_unordered(dst, bytes) }
+    }
+
+    /// Copies a range to the same place of other memory, in no order.
+    #[track_caller]
+    pub(crate) fn copy_to(&self, off: u64, len: usize, other: &Self) {
+        let (src, dst) = (self.at(off, len), other.at_mut(off, len));
+        // SAFETY: valid and checked, and two mappings do not overlap; races are `copy`'s argument.
+        unsafe { copy::across(src, dst, len) }
+    }
+
     #[track_caller]
     pub(crate) fn write_nt(&self, off: u64, bytes: &[u8]) {
         let dst = self.at_mut(off, bytes.len());

@@ -24,8 +24,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const AHEAD: usize = 8192;
 /// Pages that share a lock.
 const STRIPES: usize = 64;
-/// What is stored mostly is no longer than this.
-const SHORT: usize = 256;
 
 pub(super) struct Shadow {
     file: File,
@@ -111,16 +109,11 @@ impl Shadow {
     }
 
     fn copy(&self, memory: &Memory, range: Range<u64>) {
-        let len = (range.end - range.start) as usize;
-        let through = |piece: &mut [u8]| {
-            memory.read(range.start, piece);
-            self.memory.write(range.start, piece);
-        };
-        // To clear a page's worth of memory takes longer than to copy a word.
-        match len <= SHORT {
-            true => through(&mut [0; SHORT][..len]),
-            false => through(&mut [0; PAGE as usize][..len]),
-        }
+        memory.copy_to(
+            range.start,
+            (range.end - range.start) as usize,
+            &self.memory,
+        );
     }
 
     /// The first page from this one on that has valid sectors.

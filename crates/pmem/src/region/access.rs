@@ -90,7 +90,9 @@ impl Region {
         if self.is_real_memory() {
             self.memory.write_nt(off, bytes);
         } else {
-            self.stores(off, bytes.len(), 1, || self.memory.write(off, bytes));
+            self.stores(off, bytes.len(), 1, || {
+                self.memory.write_unordered(off, bytes)
+            });
         }
     }
 
