@@ -106,10 +106,17 @@ impl SetQuota {
         }
     }
 
-    /// Whether there can be such limits.
+    /// Project 0 has grace times alone.
     fn is_possible(&self) -> bool {
-        let limits = self.apply(Limits::default());
-        self.subject != Subject::default() || limits == Limits::default()
+        let limits = [
+            self.bytes_soft,
+            self.bytes_hard,
+            self.inodes_soft,
+            self.inodes_hard,
+        ];
+        let grace = [self.bytes_grace, self.inodes_grace];
+        let only_grace = limits == [None; 4] && grace != [None; 2];
+        self.subject != Subject::default() || only_grace
     }
 }
 
