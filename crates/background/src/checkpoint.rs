@@ -341,7 +341,13 @@ pub fn zero_freed(e: &Background) -> Result<u64> {
     zero_some(e, ZEROED_AT_ONCE)
 }
 
-/// The same for at most so many, by the thread that runs rounds. One that writes may be under way, if its page-table
+/// [`zero_freed`] until nothing is left that can be, for an operation that waits for free blocks.
+pub fn zero_all(e: &Background) -> Result<()> {
+    while e.lbns.pending() > 0 && zero_freed(e)? > 0 {}
+    Ok(())
+}
+
+/// What [`zero_freed`] does for at most so many, by the thread that runs rounds. One that writes may be under way, if its page-table
 /// transaction has not begun: what it writes is staged until it ends, and left out here.
 fn zero_some(e: &Engine, most: u64) -> Result<u64> {
     let mut n = 0;

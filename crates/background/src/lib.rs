@@ -74,11 +74,11 @@ impl Background {
         });
     }
 
-    /// One digest pass, one round and one zeroing pass.
+    /// One digest pass, one round, and the zeroing of all that is freed.
     fn cycle(&self) -> Result<()> {
         digest_all(self)?;
         checkpoint::round(self)?;
-        checkpoint::zero_freed(self)?;
+        checkpoint::zero_all(self)?;
         Ok(())
     }
 

@@ -192,6 +192,7 @@ fn round_loop(e: &Background) {
         let asked = e.await_work(rest, |w: &mut BackgroundWork| {
             std::mem::take(&mut w.room)
                 | std::mem::take(&mut w.round)
+                | std::mem::take(&mut w.zeroing)
                 | std::mem::take(&mut w.gathering)
         });
         if asked.stop {
@@ -218,7 +219,9 @@ fn round_loop(e: &Background) {
                         run < IN_A_ROW && goes_on(e, freed)
                     })?;
                 }
-                if e.lbns.pending() > 0 && (asked.round || idle || zero_is_due(e)) {
+                if asked.zeroing {
+                    checkpoint::zero_all(e)?;
+                } else if e.lbns.pending() > 0 && (asked.round || idle || zero_is_due(e)) {
                     checkpoint::zero_freed(e)?;
                 }
                 gather(e, appended == before)?;

@@ -97,7 +97,7 @@ fn clean(e: &Background) -> Result<()> {
     if e.lbns.pending() > 0 {
         // Blocks whose last version is staged wait for a round.
         checkpoint::round(e)?;
-        while e.lbns.pending() > 0 && checkpoint::zero_freed(e)? > 0 {}
+        checkpoint::zero_all(e)?;
     }
     Ok(())
 }

@@ -4,8 +4,9 @@ use super::below::{Loop, run};
 use super::{OsStr, Path, PathBuf, Volume};
 use crate::program::namespace::Namespace;
 use crate::program::{Run, can_be_root, eventually, quayfs};
+use rustix::fs::FallocateFlags;
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 
 const LEN: u64 = 128 << 20;
 /// What mkfs takes for the region of so small a device.
@@ -266,9 +267,9 @@ fn one_in_use_is_not_made_anew_whatever_its_length() {
     on("fsck", &file, &["--data"]).ok();
 }
 
-/// Each page of a bitmap is made when it is first needed, and this needs many at once.
+/// Each page of a bitmap is made when it is first needed, and this needs many at once. What is freed is about as many.
 #[test]
-fn most_of_a_fresh_volume_can_be_allocated_at_once() {
+fn most_of_a_large_volume_is_allocated_and_freed_at_once() {
     if !can_be_root() {
         return;
     }
@@ -277,18 +278,35 @@ fn most_of_a_fresh_volume_can_be_allocated_at_once() {
     on(
         "mkfs",
         &volume,
-        &["--size", "40G", "--pmem-size", "512M", "--sparse"],
+        &["--size", "100G", "--pmem-size", "1G", "--sparse"],
     )
     .ok();
     mount(&room, &volume);
+    let path = room.mnt().join("file");
     let s = rustix::fs::statvfs(room.mnt()).unwrap();
     let len = s.f_bavail / 10 * 9 * s.f_frsize;
-    let file = File::create(room.mnt().join("file")).unwrap();
-    rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, len).unwrap();
-    let has = file.metadata().unwrap();
-    assert_eq!(has.len(), len);
-    assert!(std::os::unix::fs::MetadataExt::blocks(&has) * 512 >= len);
-    drop(file);
+    assert!(len > 80 << 30);
+    let allocated = |file: &File| file.metadata().unwrap().blocks() * 512;
+    for how in ["truncate", "punch", "remove"] {
+        let file = File::create(&path).unwrap();
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len).unwrap();
+        assert!(allocated(&file) >= len, "{how}");
+        match how {
+            "truncate" => file.set_len(5000).unwrap(),
+            "punch" => {
+                let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                rustix::fs::fallocate(&file, hole, 5000, len - 10_000).unwrap();
+            }
+            _ => fs::remove_file(&path).unwrap(),
+        }
+        if how != "remove" {
+            assert!(allocated(&file) < 1 << 20, "{how}");
+        }
+    }
+    eventually("the blocks of the removed file are free", || {
+        rustix::fs::statvfs(room.mnt()).unwrap().f_bavail + 100 > s.f_bavail
+    });
+    synced(path, b"it can be written");
     on("umount", &volume, &[]).ok();
     on("fsck", &volume, &[]).ok();
 }

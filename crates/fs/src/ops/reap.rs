@@ -16,8 +16,8 @@ use crate::extents;
 use crate::ops::lookup::TARGET_MAX;
 use crate::predecessor::Predecessor;
 
-/// Bytes of items of one step.
-pub const STEP_BYTES: u32 = 2048 + STEP as u32 * 96;
+/// Bytes of items of one step, which frees so many extents at most, and blocks of so many pages of the bitmap.
+pub const STEP_BYTES: u32 = 2048 + STEP as u32 * (96 + 16);
 
 /// What a step that frees space needs: it may use what is kept for such operations.
 pub fn step_reservation() -> Reservation {

@@ -153,14 +153,14 @@ impl Fs {
         Ok(true)
     }
 
-    /// Unmaps and frees blocks, which begin and end with extents or split one.
+    /// Unmaps and frees blocks, which begin and end with extents or split two.
     fn cut(&self, edit: &mut Edit<'_>, txn: &mut Txn<'_>, blocks: Range<u64>) -> Result<()> {
         if blocks.is_empty() {
             return Ok(());
         }
         let mut freed = Vec::new();
-        edit.extents(txn, 0, |x, txn, image| {
-            // An extent that is cut keeps its place for the part in front.
+        // An extent that is cut keeps its place for the part in front. One that is freed in steps may have another part behind.
+        edit.extents(txn, 1, |x, txn, image| {
             freed = x.remove(txn, image, blocks);
             Ok(())
         })?;

@@ -24,6 +24,8 @@ pub struct BackgroundWork {
     pub room: bool,
     /// Run a checkpoint round of everything, then a zeroing pass.
     pub round: bool,
+    /// Make all freed blocks usable, however many there are.
+    pub zeroing: bool,
     /// Put free blocks in order.
     pub gathering: bool,
     /// End.
@@ -239,13 +241,14 @@ impl Engine {
         }
     }
 
-    /// Waits for one whole digest pass and one whole round that begin after this call.
+    /// Waits for one whole digest pass and one whole round, with the zeroing of all that is freed, that begin after this call.
     fn await_cycle(&self) {
         let mut p = self.reclaim.progress.lock();
         // What runs now may have begun before our cause: wait for the end of the one after it.
         for _ in 0..2 {
             p.wanted.digest = true;
             p.wanted.round = true;
+            p.wanted.zeroing = true;
             self.reclaim.work.notify_all();
             let (d, r) = (p.digests, p.rounds);
             while (p.digests == d || p.rounds == r) && !self.is_read_only() && !p.wanted.stop {

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use quayfs_layout::extent::{Extent, INLINE, LEN_MAX, PER_PAGE, SIZE};
 use quayfs_layout::inode::Inode;
-use quayfs_layout::node::{self, HEADER, NodeKind};
+use quayfs_layout::node::{self, BITS_PER_PAGE, HEADER, NodeKind};
 use quayfs_layout::{Ino, Lbn, flaw};
 use smallvec::SmallVec;
 
@@ -257,15 +257,25 @@ impl ExtentMap {
         self.runs.is_empty()
     }
 
-    /// Number of extents that overlap `range`, and the end of the first `max` of them.
+    /// The end of what one record can free of `range`: of the first `max` extents that overlap it, and of the blocks that
+    /// `max` pages of a bitmap are about, as each page takes an item. It may lie within an extent.
     pub fn bounded_end(&self, range: Range<u64>, max: usize) -> u64 {
         if range.is_empty() {
             return range.end;
         }
-        self.runs
-            .overlapping(&range)
-            .nth(max)
-            .map_or(range.end, |(r, _)| r.start.max(range.start))
+        let mut left = max as u64 * BITS_PER_PAGE;
+        for (n, (r, _)) in self.runs.overlapping(&range).enumerate() {
+            let part = r.start.max(range.start)..r.end.min(range.end);
+            if n == max {
+                return part.start;
+            }
+            let len = part.end - part.start;
+            if len > left {
+                return part.start + left;
+            }
+            left -= len;
+        }
+        range.end
     }
 
     /// All extents.
