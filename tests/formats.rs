@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use quayfs_fs::volume::{Access, Volume};
 use quayfs_fs::{Caller, Fs, SetQuota, Subject};
+use quayfs_fsck::repair::{Upgraded, upgrade};
 use quayfs_fsck::{FsckOptions, check_volume};
 use quayfs_layout::Ino;
-use quayfs_layout::config::FEATURE_QUOTA;
+use quayfs_layout::config::{FEATURE_OWNERS, FEATURE_QUOTA};
 use quayfs_layout::inode::{ROOT, S_IFREG};
 use quayfs_options::MountOptions;
 use quayfs_store::error::FsError;
@@ -144,5 +145,35 @@ fn volumes_of_earlier_builds_are_read_written_and_checked() {
             &[content(200_000, 6), content(3000, 7)].concat(),
         );
         fs.shutdown().expect("unmount");
+        drop(fs);
+        takes_on_owners(&dir);
     }
+}
+
+/// Users and groups are counted, exactly, and can have quotas.
+fn takes_on_owners(dir: &Path) {
+    let upgraded = upgrade(dir, &Arc::default()).expect("it is upgraded");
+    let Upgraded::Done(report) = upgraded else {
+        panic!("{upgraded:?}");
+    };
+    assert!(report.check.is_clean(), "{report}");
+    let features = open(dir, Access::ReadOnly).config().compat;
+    assert_eq!(features, [0, 0, FEATURE_QUOTA | FEATURE_OWNERS]);
+    is_clean(dir);
+    let fs = mount(dir);
+    has_its_tree(&fs);
+    let root = fs.quotas(ME, Subject::User(0)).expect("quotas")[0];
+    assert!(root.inodes > 300 && root.bytes > 300_000, "{root:?}");
+    let limit = SetQuota {
+        subject: Subject::Group(0),
+        inodes_hard: Some(root.inodes),
+        ..SetQuota::default()
+    };
+    fs.set_quota(ME, limit).expect("a limit");
+    let more = fs.mknod(ME, ROOT, b"more", S_IFREG | 0o644, 0);
+    assert_eq!(more.err(), Some(FsError::Quota));
+    fs.shutdown().expect("unmount");
+    drop(fs);
+    let again = upgrade(dir, &Arc::default()).expect("nothing to do");
+    assert!(matches!(again, Upgraded::Nothing), "{again:?}");
 }

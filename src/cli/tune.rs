@@ -1,18 +1,25 @@
 //! `quayfs tune`: what a volume says of itself, and how it is to be mounted.
 
 use quayfs_fs::volume::{Access, Volume, config_of};
+use quayfs_fsck::repair::{self, Failed, Upgraded};
 use quayfs_layout::config::{ConfigTable, LABEL_MAX, OPTIONS_MAX};
 use quayfs_options::stored;
 
 use super::args;
 use super::exit::{FAILED, Failure, USAGE, say};
+use super::progress::Progress;
 use super::unopened::{unopened, unreached};
 use crate::mount::table;
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Changes what is asked for, or shows what is so.
 pub fn run(args: &args::Tune) -> Result<(), Failure> {
     let path = table::resolve(&args.volume).map_err(|e| unreached(FAILED, &args.volume, &e))?;
+    if args.upgrade {
+        return upgrade(&path);
+    }
     if args.label.is_none() && args.options.is_none() {
         say(listing(&config_of(&path).map_err(unopened(FAILED))?));
         return Ok(());
@@ -32,6 +39,52 @@ pub fn run(args: &args::Tune) -> Result<(), Failure> {
         })
         .map_err(Failure::with(FAILED))?;
     say(listing(volume.config()));
+    Ok(())
+}
+
+fn upgrade(path: &Path) -> Result<(), Failure> {
+    let meter = Arc::default();
+    let shown = Progress::of(&meter, false);
+    let upgraded = repair::upgrade(path, &meter);
+    drop(shown);
+    let shown = quayfs_shown::path(path);
+    let refused = |why: String| Err(Failure::new(FAILED, format_args!("{shown}: {why}")));
+    match upgraded {
+        Ok(Upgraded::Nothing) => say(format_args!("{shown} has all that this version adds")),
+        Ok(Upgraded::Done(report)) if report.check.is_clean() => say(format_args!(
+            "{shown}: what users and groups have is counted from now on"
+        )),
+        Ok(Upgraded::Done(report)) => {
+            let n = report.check.count();
+            return refused(format!(
+                "{} left: `quayfs fsck --repair {shown}`",
+                quayfs_shown::count(n, "finding")
+            ));
+        }
+        Ok(Upgraded::NoTable) => {
+            return refused("it has no quota table: make a new volume, and copy the files".into());
+        }
+        Ok(Upgraded::TooMany { places, subjects }) => {
+            return refused(format!(
+                "{subjects} users, groups and projects have files, and its quota table has {places} places: make a new \
+                 volume, and copy the files"
+            ));
+        }
+        Ok(Upgraded::Unclean) => {
+            return refused("it was not unmounted cleanly: mount it, and unmount it".into());
+        }
+        Ok(Upgraded::Damaged(_)) => {
+            return refused(format!(
+                "it is damaged: `quayfs fsck --repair {shown}` first"
+            ));
+        }
+        Err(Failed::Volume(e)) => return Err(unopened(FAILED)(e)),
+        Err(other) => {
+            return refused(format!(
+                "{other}; `quayfs fsck --repair {shown}` does the rest"
+            ));
+        }
+    }
     Ok(())
 }
 

@@ -51,7 +51,12 @@ pub(super) fn check(pages: &Pages<'_>, table: &Table, c: &mut Check) {
         return;
     }
     let mut actual = Usages::new(pages.media.owners);
-    table.each(pages, |_, i| actual.add(i));
+    // What there would be if users and groups were counted.
+    let mut owners = Usages::new(!pages.media.owners);
+    table.each(pages, |_, i| {
+        actual.add(i);
+        owners.add(i);
+    });
     let mut entries: BTreeMap<Subject, Usage> = BTreeMap::new();
     let mut damaged = false;
     for id in ids(g) {
@@ -79,6 +84,11 @@ pub(super) fn check(pages: &Pages<'_>, table: &Table, c: &mut Check) {
             c.findings.error(Area::Quota, what);
         }
     }
+    owners
+        .all
+        .extend(entries.iter().map(|(s, usage)| (*s, *usage)));
+    c.report.statistics.quota_subjects = owners.all.len() as u64;
+    c.report.statistics.quota_places = g.quota_pages * PER_PAGE as u64;
     let all: BTreeSet<Subject> = (actual.all.keys().chain(entries.keys()).copied()).collect();
     if damaged || !table.is_complete() {
         if damaged || !all.is_empty() {

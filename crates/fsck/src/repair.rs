@@ -23,6 +23,8 @@
 //! | `lanes` | slot headers, committed words, records; what follows damage is dropped |
 //! | `tree` | inodes, directories, extents, attributes, links, bitmaps, intents |
 //! | `map` | page-table entries, content of blocks |
+//!
+//! `upgrade` uses all of it for what older volumes do not have.
 
 mod heal;
 mod l2plog;
@@ -32,6 +34,7 @@ mod nodes;
 mod pair;
 mod report;
 mod tree;
+mod upgrade;
 mod words;
 
 use std::path::Path;
@@ -44,6 +47,7 @@ use quayfs_shown::progress::{Meter, Unit};
 
 pub use pair::belongs;
 pub use report::{Done, Outcome, RepairReport};
+pub use upgrade::{Upgraded, upgrade};
 
 use super::media::Media;
 use super::{Area, FsckOptions, FsckReport};

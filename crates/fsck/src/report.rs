@@ -153,6 +153,12 @@ pub struct Statistics {
     pub blocks_total: u64,
     /// Free blocks that a zeroing pass has to clean before they are used.
     pub blocks_pending: u64,
+    /// Users, groups and projects that have something, where users and groups are not counted.
+    #[serde(skip)]
+    pub quota_subjects: u64,
+    /// Places of the quota table.
+    #[serde(skip)]
+    pub quota_places: u64,
     /// Node pages in use.
     pub node_pages: u64,
     /// Node pages that exist.

@@ -1,0 +1,80 @@
+//! A volume takes on what newer ones have from the beginning: users and groups are counted.
+//!
+//! This is a repair of a volume that is well. From before the first store on the epoch says that a repair has begun; then
+//! the configuration says that they are counted, and the repair finds that none of them has been. After a crash at any
+//! moment `fsck --repair` does the rest, or finds nothing to do.
+
+use super::{Failed, Repair, RepairReport, belongs, repair_volume, report};
+use crate::media::Media;
+use crate::{FsckOptions, FsckReport, check_copy};
+use quayfs_fs::volume::{Access, Volume};
+use quayfs_layout::config::FEATURE_OWNERS;
+use quayfs_shown::progress::Meter;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What came of it.
+#[derive(Debug)]
+pub enum Upgraded {
+    /// There is nothing to take on.
+    Nothing,
+    /// Users and groups are counted from now on. A report that is not clean says what is left.
+    Done(Box<RepairReport>),
+    /// The volume has no quota table, and no room for one.
+    NoTable,
+    /// The table has places for so many users, groups and projects, of those that there are.
+    TooMany {
+        /// Places that there are.
+        places: u64,
+        /// Those that have something.
+        subjects: u64,
+    },
+    /// It was not unmounted cleanly.
+    Unclean,
+    /// It is damaged.
+    Damaged(Box<FsckReport>),
+}
+
+/// Has the volume in directory `dir`, which must not be mounted, count users and groups. The meter says how far that is.
+///
+/// # Errors
+/// [`Failed`]: nothing has changed, or `fsck --repair` does the rest.
+pub fn upgrade(dir: &Path, meter: &Arc<Meter>) -> Result<Upgraded, Failed> {
+    let options = FsckOptions::default();
+    let mut volume = Volume::open(dir, Access::ReadWrite, Duration::ZERO)?;
+    if volume.config().counts_owners() {
+        return Ok(Upgraded::Nothing);
+    }
+    if volume.config().geometry.quota_pages == 0 {
+        return Ok(Upgraded::NoTable);
+    }
+    let before = check_copy(&volume, &options, meter)?;
+    if !before.is_clean() || !before.skipped.is_empty() {
+        return Ok(Upgraded::Damaged(Box::new(before)));
+    }
+    if !before.statistics.clean {
+        return Ok(Upgraded::Unclean);
+    }
+    let (places, subjects) = (
+        before.statistics.quota_places,
+        before.statistics.quota_subjects,
+    );
+    if subjects > places {
+        return Ok(Upgraded::TooMany { places, subjects });
+    }
+    Repair {
+        media: Media::of(&volume),
+        config: volume.config(),
+        volume: &volume,
+        options,
+        log: report::Journal::default(),
+        meter,
+    }
+    .begin()?;
+    volume.change_config(|config| config.compat[2] |= FEATURE_OWNERS)?;
+    drop(volume);
+    let volume = Volume::open_vouched(dir, Access::ReadWrite, Duration::ZERO, belongs)?;
+    let report = repair_volume(&volume, &options, meter)?;
+    Ok(Upgraded::Done(Box::new(report)))
+}
