@@ -7,7 +7,7 @@ use quayfs_options::format_size;
 use super::args;
 use super::asking;
 use super::at_rest;
-use super::exit::{FAILED, Failure, say, say_json};
+use super::exit::{FAILED, Failure, USAGE, say, say_json};
 use super::units::span;
 use super::unopened::unopened;
 use crate::mount;
@@ -63,6 +63,11 @@ fn group(id: Gid) -> Option<String> {
 
 /// Sets limits if some are given, else lists.
 pub fn run(args: &args::Quota) -> Result<(), Failure> {
+    if args.means_all_by_one() {
+        let why =
+            "number 0 has no grace times of its own: `--users` or `--groups` sets those of all";
+        return Err(Failure::new(USAGE, why));
+    }
     let set = args.limits();
     let keeper = Keeper::of(&args.target, set.is_some())?;
     let result = match set {

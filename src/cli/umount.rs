@@ -87,8 +87,6 @@ fn unmount(target: &Path, how: How) -> Result<(), String> {
     place
         .detach(mode, Some(&entry.device))
         .map_err(|e| busy(e, &served))?;
-    // Only root may, and a line without a mount means nothing.
-    let _ = utab::remove(&target);
     if mode == UnmountMode::Lazy {
         return Ok(());
     }
@@ -101,6 +99,10 @@ fn unmount(target: &Path, how: How) -> Result<(), String> {
             }
             return Ok(());
         }
+    }
+    if !superblock.lives() {
+        // Only root may, and a line without a mount means nothing.
+        let _ = utab::remove(entry.source.as_ref(), &target);
     }
     match served {
         Served::By(server) => finish(&server, supervisor, (&entry, &superblock), how),

@@ -6,11 +6,11 @@
 
 use super::table::{self, unescape};
 use rustix::fs::{CWD, FlockOperation, Mode, OFlags};
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{DirBuilder, File, Permissions};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,6 +21,8 @@ const DIRECTORY: &str = "/run/mount";
 const OPTIONS: &[u8] = b"OPTS=uhelper=quayfs";
 /// How long to wait for the lock, which any user can take for as long as they like.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// Lines of ours, most of which belong to no mount.
+const MANY: usize = 100;
 /// How often to try.
 const LOOK: Duration = Duration::from_millis(10);
 
@@ -29,15 +31,15 @@ const LOOK: Duration = Duration::from_millis(10);
 /// # Errors
 /// Those of the system: only root may change the table. Then umount(8) does not wait.
 pub fn add(source: &Path, target: &Path) -> io::Result<()> {
-    change(Path::new(DIRECTORY), target, Some(source), is_mounted)
+    change(Path::new(DIRECTORY), (source, target), true, is_mounted)
 }
 
-/// The mount on `target` is gone.
+/// What the mount table showed as `source` on `target` is gone, wherever it was mounted.
 ///
 /// # Errors
 /// Those of the system. What is left means nothing without the mount.
-pub fn remove(target: &Path) -> io::Result<()> {
-    change(Path::new(DIRECTORY), target, None, is_mounted)
+pub fn remove(source: &Path, target: &Path) -> io::Result<()> {
+    change(Path::new(DIRECTORY), (source, target), false, is_mounted)
 }
 
 fn is_mounted(target: &Path) -> bool {
@@ -45,15 +47,17 @@ fn is_mounted(target: &Path) -> bool {
     table::mounted_on(target).map_or(true, |entry| entry.is_some())
 }
 
-/// Replaces the lines of `target`, and leaves out lines of ours whose mounts ended without [`remove`].
+/// Adds a line, or takes it out. Beyond [`MANY`] lines of ours go whose mounts ended without [`remove`], or are in
+/// another namespace.
 fn change(
     directory: &Path,
-    target: &Path,
-    source: Option<&Path>,
+    (source, target): (&Path, &Path),
+    is_there: bool,
     is_mounted: impl Fn(&Path) -> bool,
 ) -> io::Result<()> {
-    if source.is_some() && !directory.exists() {
-        DirBuilder::new().mode(0o755).create(directory)?;
+    if is_there && !directory.exists() {
+        DirBuilder::new().create(directory)?;
+        std::fs::set_permissions(directory, Permissions::from_mode(0o755))?;
     }
     let path = directory.join("utab");
     let _locked = lock(directory)?;
@@ -61,21 +65,19 @@ fn change(
         Err(e) if e.kind() == io::ErrorKind::NotFound => Vec::new(),
         read => read?,
     };
-    let mut new: Vec<u8> = old
-        .split_inclusive(|byte| *byte == b'\n')
-        .filter(|line| match target_of(line) {
-            Some(other) if other == target => false,
-            Some(other) => !is_ours(line) || is_mounted(&other),
-            None => true,
-        })
-        .flatten()
-        .copied()
-        .collect();
-    if let Some(source) = source {
+    let mine = line(source, target);
+    let lines: Vec<&[u8]> = old.split_inclusive(|byte| *byte == b'\n').collect();
+    let are_many = lines.iter().filter(|line| is_ours(line)).count() > MANY;
+    let stays = |line: &&[u8]| {
+        let is_left = |line| target_of(line).is_none_or(|target| is_mounted(&target));
+        *line != mine && !(are_many && is_ours(line) && !is_left(line))
+    };
+    let mut new: Vec<u8> = lines.into_iter().filter(stays).flatten().copied().collect();
+    if is_there {
         if new.last().is_some_and(|byte| *byte != b'\n') {
             new.push(b'\n');
         }
-        new.extend(line(source, target));
+        new.extend(mine);
     }
     match new == old {
         true => Ok(()),
@@ -87,7 +89,12 @@ fn change(
 fn lock(directory: &Path) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::CLOEXEC;
     let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
-    let file = rustix::fs::openat(CWD, directory.join("utab.lock"), flags, mode)?;
+    let path = directory.join("utab.lock");
+    let is_new = !path.exists();
+    let file = rustix::fs::openat(CWD, path, flags, mode)?;
+    if is_new {
+        rustix::fs::fchmod(&file, mode)?;
+    }
     let deadline = Instant::now() + PATIENCE;
     loop {
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -101,13 +108,9 @@ fn lock(directory: &Path) -> io::Result<OwnedFd> {
 /// Readers take no lock: they see the old table or the new one.
 fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let new = path.with_extension("quayfs");
-    let mut options = OpenOptions::new();
-    let mut file: File = options
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o644)
-        .open(&new)?;
+    let mut file = File::create(&new)?;
+    // Whatever the umask is: users look there for what they have mounted.
+    file.set_permissions(Permissions::from_mode(0o644))?;
     file.write_all(content)?;
     std::fs::rename(&new, path)
 }
@@ -155,12 +158,12 @@ mod tests {
     const OF_OTHERS: &str = "ID=41 SRC=/dev/loop0 TARGET=/mnt/a ROOT=/ ATTRS=loop=/dev/loop0\n\
         SRC=host:/x TARGET=/mnt/n ROOT=/ OPTS=uhelper=nfs\nwhatever comes\n";
 
-    fn changed(table: &str, target: &str, source: Option<&str>, mounted: &[&str]) -> String {
+    fn changed(table: &str, source: &str, target: &str, is_there: bool) -> String {
         let dir = tempfile::tempdir().unwrap();
         std::fs::write(dir.path().join("utab"), table).unwrap();
-        let is_mounted = |path: &Path| mounted.iter().any(|m| Path::new(m) == path);
-        let source = source.map(Path::new);
-        change(dir.path(), Path::new(target), source, is_mounted).unwrap();
+        let both = (Path::new(source), Path::new(target));
+        let is_mounted = |path: &Path| path == Path::new("/alive");
+        change(dir.path(), both, is_there, is_mounted).unwrap();
         std::fs::read_to_string(dir.path().join("utab")).unwrap()
     }
 
@@ -168,49 +171,54 @@ mod tests {
     fn a_line_comes_and_goes_and_those_of_others_stay() {
         let mine = "SRC=/srv/vol TARGET=/mnt/a\\040b\\134 ROOT=/ OPTS=uhelper=quayfs\n";
         let both = format!("{OF_OTHERS}{mine}");
-        assert_eq!(
-            changed(OF_OTHERS, "/mnt/a b\\", Some("/srv/vol"), &[]),
-            both
-        );
-        assert_eq!(changed(&both, "/mnt/a b\\", None, &[]), OF_OTHERS);
-        // One that is mounted again has one line.
-        let other = both.replace("/srv/vol", "/srv/old");
-        assert_eq!(changed(&other, "/mnt/a b\\", Some("/srv/vol"), &[]), both);
+        let change = |table: &str, is_there| changed(table, "/srv/vol", "/mnt/a b\\", is_there);
+        assert_eq!(change(OF_OTHERS, true), both);
+        assert_eq!(change(&both, true), both);
+        assert_eq!(change(&both, false), OF_OTHERS);
+        // Two volumes, one over the other.
+        let over = changed(&both, "/srv/other", "/mnt/a b\\", true);
+        assert_eq!(changed(&over, "/srv/other", "/mnt/a b\\", false), both);
     }
 
     #[test]
-    fn lines_of_mounts_that_ended_by_themselves_go() {
-        let of = |target: &str| format!("SRC=/v TARGET={target} ROOT=/ OPTS=uhelper=quayfs\n");
-        let table = format!("{}{OF_OTHERS}{}", of("/dead"), of("/alive"));
-        let left = format!("{OF_OTHERS}{}", of("/alive"));
-        assert_eq!(changed(&table, "/new", None, &["/alive"]), left);
+    fn lines_of_mounts_that_ended_by_themselves_go_when_they_are_many() {
+        let of = |n: usize| format!("SRC=/v TARGET=/dead{n} ROOT=/ OPTS=uhelper=quayfs\n");
+        let alive = "SRC=/v TARGET=/alive ROOT=/ OPTS=uhelper=quayfs\n";
+        let table = |dead| (0..dead).map(of).collect::<String>() + OF_OTHERS + alive;
+        let few = table(MANY - 1);
+        assert_eq!(changed(&few, "/v", "/new", false), few);
+        assert_eq!(changed(&table(MANY), "/v", "/new", false), table(0));
     }
 
     #[test]
     fn a_table_without_an_end_of_line_gets_one() {
-        let made = changed("SRC=x TARGET=/y ROOT=/", "/t", Some("/s"), &[]);
-        assert_eq!(
-            made,
-            "SRC=x TARGET=/y ROOT=/\nSRC=/s TARGET=/t ROOT=/ OPTS=uhelper=quayfs\n"
-        );
+        let made = changed("SRC=x TARGET=/y ROOT=/", "/s", "/t", true);
+        let mine = "SRC=/s TARGET=/t ROOT=/ OPTS=uhelper=quayfs\n";
+        assert_eq!(made, format!("SRC=x TARGET=/y ROOT=/\n{mine}"));
     }
 
     #[test]
     fn without_a_table_one_is_made_and_a_lock_that_is_held_is_not_waited_for_long() {
         let dir = tempfile::tempdir().unwrap();
         let directory = dir.path().join("mount");
-        let (target, source) = (Path::new("/t"), Path::new("/s"));
-        assert!(change(&directory, target, None, |_| true).is_err());
-        change(&directory, target, Some(source), |_| true).unwrap();
-        assert_eq!(
-            std::fs::read(directory.join("utab")).unwrap(),
-            line(source, target)
-        );
+        let both = (Path::new("/s"), Path::new("/t"));
+        assert!(change(&directory, both, false, |_| true).is_err());
+        std::fs::create_dir(&directory).unwrap();
+        // What another program has left, whatever its umask was.
+        let left = File::create(directory.join("utab.quayfs")).unwrap();
+        left.set_permissions(Permissions::from_mode(0o600)).unwrap();
+        change(&directory, both, true, |_| true).unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        for name in ["utab", "utab.lock"] {
+            assert_eq!(mode(&directory.join(name)), 0o644, "{name}");
+        }
+        let content = std::fs::read(directory.join("utab")).unwrap();
+        assert_eq!(content, line(both.0, both.1));
         let held = lock(&directory).unwrap();
-        let refused = change(&directory, target, None, |_| true).unwrap_err();
+        let refused = change(&directory, both, false, |_| true).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
         drop(held);
-        change(&directory, target, None, |_| true).unwrap();
+        change(&directory, both, false, |_| true).unwrap();
         assert_eq!(std::fs::read(directory.join("utab")).unwrap(), b"");
     }
 }

@@ -19,7 +19,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::slice;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Transfers prepared at a time: bounds the memory for copies of what is not aligned.
@@ -37,6 +37,8 @@ pub struct FileDevice {
     direct: bool,
     /// How long it is by now can be asked without waiting.
     knows_end: bool,
+    /// The most bytes that were found to be missing at its end.
+    missing: AtomicU64,
     rings: Option<RingPool>,
     flush: Flush,
     silence: Silence,
@@ -268,7 +270,14 @@ impl BlockDevice for FileDevice {
         }
         // Nothing else uses the position. A device that is gone has no end, and says so by errors.
         let end = rustix::fs::seek(&self.file, SeekFrom::End(0));
-        end.map_or(0, |end| self.place(self.blocks).saturating_sub(end))
+        let now = end.map_or(0, |end| self.place(self.blocks).saturating_sub(end));
+        // A write behind the end makes the file longer, and brings nothing back.
+        let before = self.missing.fetch_max(now, Ordering::Relaxed);
+        if now > before {
+            let path = self.path.display();
+            tracing::error!("{path}: cut short: its last {now} bytes are not there any more");
+        }
+        now.max(before)
     }
 }
 

@@ -98,6 +98,12 @@ impl Quota {
         }
     }
 
+    /// Whether grace times of all of a kind would be set as if they were those of one.
+    pub fn means_all_by_one(&self) -> bool {
+        let grace = self.bytes_grace.or(self.inodes_grace);
+        grace.is_some() && self.one().is_some_and(|one| one.id() == 0)
+    }
+
     /// The limits that are to be set, if any. Grace times of a kind belong to its number 0.
     pub fn limits(&self) -> Option<SetQuota> {
         let set = SetQuota {
@@ -128,7 +134,9 @@ fn parse_limit(text: &str) -> Result<u64, String> {
 /// A time, in seconds.
 fn parse_grace(text: &str) -> Result<u32, String> {
     let time = humantime::parse_duration(text).map_err(|e| e.to_string())?;
-    let seconds = u32::try_from(time.as_secs()).ok();
+    // No time is none because it is short.
+    let whole = time.as_secs() + u64::from(time.subsec_nanos() > 0);
+    let seconds = u32::try_from(whole).ok();
     seconds.ok_or_else(|| "longer than a century".into())
 }
 
@@ -154,6 +162,13 @@ fn id(text: &str, found: nix::Result<Option<u32>>, kind: &str) -> Result<u32, St
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_short_time_is_one() {
+        let seconds = ["0s", "1us", "500ms", "2s", "1h 1ms"].map(parse_grace);
+        assert_eq!(seconds, [0, 1, 1, 2, 3601].map(Ok));
+        assert!(parse_grace("200years").is_err() && parse_grace("5").is_err());
+    }
 
     #[test]
     fn users_and_groups_are_names_or_numbers() {

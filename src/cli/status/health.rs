@@ -1,6 +1,5 @@
 //! Whether a volume is well, and what to do where it is not.
 
-use super::logged::Logged;
 use super::report::{Report, State};
 use crate::cli::exit;
 use crate::cli::handover::ON_REQUEST;
@@ -208,8 +207,8 @@ fn damage(r: &Report, all: &mut Vec<Finding>) {
     if let Some(s) = damaged {
         let what = format!("a scrub found damaged blocks or pages: {}", s.findings);
         all.push((Health::Degraded, what, Some(todo.into())));
-    } else if r.scrub.as_ref().is_none_or(|s| s.ended.is_none())
-        && let Some(n) = r.log.as_ref().map(Logged::damaged).filter(|n| *n > 0)
+    } else if r.scrub.as_ref().is_none_or(|s| s.state != "finished")
+        && let Some(n) = r.log.as_ref().map(|log| log.damaged).filter(|n| *n > 0)
     {
         let what =
             format!("the last scrub, in an earlier mount, found damaged blocks or pages: {n}");
@@ -253,6 +252,7 @@ fn shortages(r: &Report, all: &mut Vec<Finding>) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::logged::Logged;
     use super::super::report::tests::sample;
     use super::*;
 

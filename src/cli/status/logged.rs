@@ -34,6 +34,9 @@ pub struct Logged {
     pub last_error: Option<Line>,
     /// How the last scrub of a mount ended.
     pub last_scrub: Option<Line>,
+    /// How much damage the last scrub that came to its end has found, and any after it.
+    #[serde(skip)]
+    pub damaged: u64,
 }
 
 impl Logged {
@@ -56,13 +59,6 @@ impl Logged {
         logged
     }
 
-    /// How much damage the last scrub has found.
-    pub fn damaged(&self) -> u64 {
-        let said = self.last_scrub.as_ref();
-        let count = said.and_then(|line| line.what.rsplit_once(": ")?.1.parse().ok());
-        count.unwrap_or_default()
-    }
-
     fn take(&mut self, text: &str) {
         for line in text.lines() {
             let Some((time, rest)) = line.trim_start().split_once(' ') else {
@@ -78,6 +74,13 @@ impl Logged {
                 self.last_error = Some(found(what));
             } else if let Some(what) = rest.strip_prefix("INFO scrub: ") {
                 self.last_scrub = Some(found(what));
+                let count = what.rsplit_once(": ").and_then(|(_, n)| n.parse().ok());
+                let before = match what.starts_with("Finished") {
+                    true => 0,
+                    // One that was stopped has not seen all.
+                    false => self.damaged,
+                };
+                self.damaged = before.max(count.unwrap_or_default());
             }
         }
     }
@@ -138,6 +141,22 @@ not a line of a log
         assert_eq!(logged.last_error, line(3600, "inode 9: bad"));
         let scrub = "Finished after 10 bytes, damaged blocks and pages: 0";
         assert_eq!(logged.last_scrub, line(180, scrub));
+    }
+
+    #[test]
+    fn a_scrub_that_was_stopped_takes_no_damage_back() {
+        let after = |scrubs: &[(&str, u64)]| {
+            let mut logged = Logged::default();
+            for (how, n) in scrubs {
+                let line = format!("scrub: {how} after 9 bytes, damaged blocks and pages: {n}");
+                logged.take(&format!("1970-01-01T00:00:01Z  INFO {line}"));
+            }
+            logged.damaged
+        };
+        assert_eq!(after(&[]), 0);
+        assert_eq!(after(&[("Finished", 3), ("Stopped", 0)]), 3);
+        assert_eq!(after(&[("Finished", 0), ("Stopped", 2)]), 2);
+        assert_eq!(after(&[("Stopped", 2), ("Finished", 0)]), 0);
     }
 
     #[test]

@@ -147,7 +147,9 @@ fn a_data_file_that_is_cut_short_is_told_while_it_is_mounted() {
     let told = v.command("status");
     let why = "the data device was cut short: its last 3 MiB are not there";
     assert!(told.code == 2 && told.out.contains(why), "{told:?}");
+    // What was there does not come back.
     data.set_len(len).unwrap();
-    v.command("status").ok();
+    assert_eq!(v.command("status").code, 2);
+    assert!(v.log().contains("cut short: its last 3145728 bytes"));
     v.umount().ok();
 }

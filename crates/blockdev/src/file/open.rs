@@ -11,7 +11,7 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 /// How to open a [`FileDevice`]. What is asked for and not available is done without, except
 /// `read_only`, and writing without it.
@@ -127,6 +127,7 @@ impl FileDevice {
             read_only: options.read_only,
             direct,
             knows_end,
+            missing: AtomicU64::new(0),
             rings: if options.uring {
                 RingPool::new().ok()
             } else {

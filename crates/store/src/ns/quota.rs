@@ -119,6 +119,11 @@ impl Tally {
         self.inodes
             .limit(limits.inodes, limits.inodes_soft, grace.inodes);
         self.logged.store(packed(grace), Ordering::Release);
+        if !self.is_first() {
+            // Something may have been taken away since the times were found out.
+            self.blocks.relax();
+            self.inodes.relax();
+        }
     }
 
     /// Adds what an operation needs, all or nothing; whether the limits allow it, where they are to be

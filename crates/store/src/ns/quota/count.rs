@@ -92,36 +92,32 @@ impl Count {
         let Ok(before) = grown else {
             return false;
         };
-        match period {
-            Some(period) if by > 0 => {
-                self.bear(before + by, enforced, period).is_ok() || {
-                    self.add(-by);
-                    false
-                }
-            }
-            _ => true,
+        let Some(period) = period.filter(|_| by > 0) else {
+            return true;
+        };
+        if self.bears(before, by, enforced, period) {
+            return true;
         }
+        self.add(-by);
+        // What ended the time meanwhile may have seen this amount, and left it.
+        self.relax();
+        false
     }
 
-    /// So many are more than the soft limit only for a while.
-    fn bear(&self, sum: i64, enforced: bool, period: impl FnOnce() -> u32) -> Result<(), ()> {
+    /// Whether it may have so many more than it had: beyond the soft limit only for a while.
+    fn bears(&self, before: i64, by: i64, enforced: bool, period: impl FnOnce() -> u32) -> bool {
         let soft = self.soft.load(Ordering::Acquire);
-        if !is_beyond(soft, sum.max(0).cast_unsigned()) {
-            return Ok(());
+        let exceeds = |n: i64| is_beyond(soft, n.max(0).cast_unsigned());
+        if !exceeds(before + by) {
+            return true;
         }
+        // What exceeds it first begins the time, whatever is left of another one.
         match self.until() {
-            0 => {
-                // Another thread may have begun it meanwhile.
-                let _ = self.until.compare_exchange(
-                    0,
-                    after(period()),
-                    Ordering::AcqRel,
-                    Ordering::Acquire,
-                );
-                Ok(())
+            until if exceeds(before) && until != 0 => !enforced || now() < until,
+            _ => {
+                self.until.store(after(period()), Ordering::Release);
+                true
             }
-            until if enforced && now() >= until => Err(()),
-            _ => Ok(()),
         }
     }
 }

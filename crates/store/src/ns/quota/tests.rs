@@ -151,6 +151,31 @@ fn soft_limits_are_exceeded_for_a_while() {
     user.add(-7, 0);
     assert_eq!(user.grace().blocks, 0, "it is exceeded no more");
     assert!(reserve(1, true));
+    // Limits that were found out before something was taken away.
+    user.add(-1, 0);
+    q.limited(&user, limits, over);
+    assert_eq!(user.grace().blocks, 0);
+    // A time that is over and was left binds nothing that begins another one.
+    let left = Entry {
+        usage: Usage {
+            blocks: 11,
+            inodes: 0,
+        },
+        limits,
+        grace: over,
+        ..Entry::default()
+    };
+    let left = Tally::new(
+        0,
+        &Entry {
+            subject: Subject::User(8),
+            ..left
+        },
+    );
+    left.blocks.add(-5);
+    assert_eq!(left.grace(), over);
+    assert!(left.reserve(6, 0, true, || q.period(user.subject)));
+    assert!(left.grace().blocks > over.blocks);
 }
 
 #[test]
