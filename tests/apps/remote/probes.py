@@ -69,7 +69,10 @@ def work(kind, root, until):
         longest = max(longest, time.monotonic() - begin)
         meanwhile += was_held and os.path.exists(held)
         time.sleep(0.05)
-    print(json.dumps({"kind": kind, "calls": calls, "longest": longest, "meanwhile": meanwhile, "errors": errors}), flush=True)
+    said = {"kind": kind, "calls": calls, "longest": longest, "meanwhile": meanwhile, "errors": errors}
+    # At once with its end of line: several threads do this.
+    sys.stdout.write(json.dumps(said) + "\n")
+    sys.stdout.flush()
 
 
 root, until, kinds = sys.argv[1], sys.argv[2], sys.argv[3:]
