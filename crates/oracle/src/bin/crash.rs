@@ -206,6 +206,8 @@ const WITNESSES: &[&str] = &[
     "swap: killed 4",
     "swap: killed 29",
     "writeback: scenario unsynced, dies after 30",
+    "op: repair clean, noise node 4, dies after 4",
+    "op: repair clean, bit data-header 3, dies after 4",
 ];
 
 /// What mutants are tried on, behind the witnesses the long ones first: they meet most places, and a
