@@ -16,7 +16,7 @@ use crate::mount::UnmountMode;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
-/// A FUSE file system for a little persistent memory in front of a large SSD.
+/// A FUSE file system for an SSD, alone or behind a little persistent memory.
 #[derive(Debug, Parser)]
 #[command(name = "quayfs", version, after_help = EXAMPLES, disable_help_subcommand = true)]
 pub struct Cli {

@@ -27,6 +27,7 @@ pub fn run(args: &args::Fsck) -> Result<u8, Failure> {
         say_what_was_left_out(args);
         return Ok(OK);
     }
+    say_what_names_files(args, report.unlisted);
     Ok(FSCK_DAMAGE)
 }
 
@@ -46,8 +47,21 @@ fn mend(args: &args::Fsck, options: &FsckOptions) -> Result<u8, Failure> {
     Ok(match report.outcome {
         Outcome::Clean => OK,
         Outcome::Repaired => FSCK_REPAIRED,
-        Outcome::Left => FSCK_DAMAGE,
+        Outcome::Left => {
+            say_what_names_files(args, report.check.unlisted);
+            FSCK_DAMAGE
+        }
     })
+}
+
+/// Of many blocks only the first are listed, each by its inode.
+fn say_what_names_files(args: &args::Fsck, unlisted: u64) {
+    if args.data && !args.json && unlisted > 0 {
+        let volume = quayfs_shown::path(&args.volume);
+        say(format_args!(
+            "`quayfs scrub {volume}` names all damaged files, with paths"
+        ));
+    }
 }
 
 /// A check of the structure is easily taken for one of everything.

@@ -105,6 +105,8 @@ impl Background {
             }
             return Ok(());
         }
+        // The log has it then, also if nothing has asked before: what drains makes a file longer again.
+        self.device.missing();
         self.commit()?;
         digest_all(self)?;
         if staged == Staged::Leave {

@@ -75,7 +75,7 @@ impl Guard {
             file,
             cut: line(&format!(
                 "the pmem region was cut short while it was in use; what was behind its new end is lost: restore \
-                 it, or `truncate -s {len}` it and see what `quayfs fsck` says"
+                 it, or `truncate -s {len}` it and see what `quayfs fsck --data` says"
             )),
             full: line(
                 "no room in the file system below for a page of the pmem region that is not allocated; make room \

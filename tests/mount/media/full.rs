@@ -153,3 +153,21 @@ fn a_data_file_that_is_cut_short_is_told_while_it_is_mounted() {
     assert!(v.log().contains("cut short: its last 3145728 bytes"));
     v.umount().ok();
 }
+
+#[test]
+fn a_data_file_that_was_cut_short_is_in_the_log_at_the_latest_after_the_unmount() {
+    if !can_be_root() {
+        return;
+    }
+    let v = Volume::room();
+    v.mkfs(&[]).ok();
+    v.mount("rw").ok();
+    let data = fs::File::options()
+        .write(true)
+        .open(v.vol().join("data"))
+        .unwrap();
+    data.set_len(data.metadata().unwrap().len() - (1 << 20))
+        .unwrap();
+    v.umount();
+    assert!(v.log().contains("cut short: its last 1048576 bytes"));
+}
