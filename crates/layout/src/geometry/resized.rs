@@ -66,9 +66,20 @@ impl Geometry {
         if let Some(steps) = direct.clone().filter(keeps_half) {
             return Ok(steps);
         }
-        let roomy = self.by_way_of_pages(target, used, 4);
-        let any = || self.by_way_of_pages(target, used, 64);
-        roomy.or(direct).or_else(any).ok_or(NoRoom::Region)
+        let pages = |room, kept| self.by_way_of_pages(target, room, used, kept);
+        let (least, roomy) = (target.blocks, pages(target.blocks, 4));
+        let any = || pages(least, 64);
+        // A page table in the first gap that is large enough may be in the way of the slots, where one that takes more lies
+        // elsewhere. So a length has a way if a greater one has.
+        let elsewhere = || {
+            let mut rooms = (9..=64).map(|eighths| least.div_ceil(8) * eighths);
+            rooms.find_map(|room| {
+                let direct = self.moved_with(target, room).map(|g| vec![g]);
+                direct.or_else(|| pages(room, 64))
+            })
+        };
+        let way = roomy.or(direct).or_else(any).or_else(elsewhere);
+        way.ok_or(NoRoom::Region)
     }
 
     /// The least and the most blocks that [`Geometry::resized`] can give the data device.
@@ -121,11 +132,16 @@ impl Geometry {
     }
 
     /// `to` with places for what has to move, in one step from this geometry.
-    fn moved(&self, mut to: Self) -> Option<Self> {
+    fn moved(&self, to: Self) -> Option<Self> {
+        self.moved_with(to, to.blocks)
+    }
+
+    /// The same with a page table that lies where one of `room` blocks would.
+    fn moved_with(&self, mut to: Self, room: u64) -> Option<Self> {
         let mut free = Gaps::between(self.counting(), self.pmem_len);
         if to.blocks != self.blocks {
-            to.l2p_map_off = free.take(to.blocks * 8)?;
-            to.l2p_crc_off = free.take(to.blocks * 4)?;
+            to.l2p_map_off = free.take(room * 8)?;
+            to.l2p_crc_off = free.take(room * 4)?;
         }
         if to.lbn_bitmap_base != self.lbn_bitmap_base || to.node_off != self.node_off {
             to.nat_off = free.take(to.nat_entries * 8)?;
@@ -162,9 +178,10 @@ impl Geometry {
         (entries / 2 / self.buffers / 64 * 64).max(self.slots_per_buffer)
     }
 
-    /// The steps if the page table gets pages of the node area, of whose free ones one in `kept` stays at least.
-    fn by_way_of_pages(&self, to: Self, used: &InUse, kept: u64) -> Option<Vec<Self>> {
-        let pages = (to.blocks * 8).div_ceil(B) + (to.blocks * 4).div_ceil(B);
+    /// The steps if the page table, where one of `room` blocks would lie, gets pages of the node area, of whose free ones one
+    /// in `kept` stays at least.
+    fn by_way_of_pages(&self, to: Self, room: u64, used: &InUse, kept: u64) -> Option<Vec<Self>> {
+        let pages = (room * 8).div_ceil(B) + (room * 4).div_ceil(B);
         let renumbered = match to.lbn_bitmap_base == self.lbn_bitmap_base {
             true => 0,
             false => used.lbn_bitmaps,
@@ -186,7 +203,7 @@ impl Geometry {
             lbn_bitmap_base: to.lbn_bitmap_base,
             ..first
         };
-        Some(vec![first, first.moved(to)?])
+        Some(vec![first, first.moved_with(to, room)?])
     }
 
     /// What counts on a volume that was closed: all but the slots.
