@@ -120,3 +120,21 @@ fn bitmaps_of_more_blocks_take_ids_from_the_end_of_the_inode_table() {
     };
     assert_eq!(g.resized((8 << 30) / B, &full), Err(NoRoom::Region));
 }
+
+/// Growth in steps, as that of a disk below: a length between two others that can be had is not refused.
+#[test]
+fn what_lies_between_can_be_had() {
+    let mut g = Geometry::compute(64 << 20, 2 << 30, 4).unwrap();
+    for mib in [2100, 2200, 2500, 3000] {
+        let used = used(&g, 1);
+        let bounds = g.bounds(&used);
+        let step = (bounds.most - bounds.least) / 97;
+        for blocks in (bounds.least..=bounds.most).step_by(step as usize) {
+            assert!(g.resized(blocks, &used).is_ok(), "{blocks} of {bounds:?}");
+        }
+        let steps = g
+            .resized(((mib << 20) / B).min(bounds.most), &used)
+            .unwrap();
+        g = *steps.last().unwrap();
+    }
+}
