@@ -347,8 +347,8 @@ pub fn zero_all(e: &Background) -> Result<()> {
     Ok(())
 }
 
-/// What [`zero_freed`] does for at most so many, by the thread that runs rounds. One that writes may be under way, if its page-table
-/// transaction has not begun: what it writes is staged until it ends, and left out here.
+/// What [`zero_freed`] does, for at most so many, by the thread that runs rounds. One that writes may be under way, if its
+/// page-table transaction has not begun: what it writes is staged until it ends, and left out here.
 fn zero_some(e: &Engine, most: u64) -> Result<u64> {
     let mut n = 0;
     for run in e.lbns.pending_runs(most) {

@@ -14,7 +14,9 @@
 //! thread that commits, which holds none of 2 to 9; the list of orphans to be freed (`store::engine::orphans`), under
 //! which no other lock is taken; what is posted to the threads that write for rounds
 //! (`background::checkpoint::worker_pool`) and the turn to write a short part of it, and what large writes have posted (`store::behind`), under which no other
-//! lock is taken either. A large write waits for room there with 2 and 3 held: what makes room is the device.
+//! lock is taken either. A large write waits for room there with 2 and 3 held: what makes room is the device. And the right
+//! to log grace times of a subject (`store::ns::quota::Logging`): an operation has it from the end of its record until that
+//! is appended, and does without where another one has it; a change of limits, which holds none of 1 to 9, waits for it.
 //!
 //! Digest and rounds take none of 1 to 5. No thread waits for space while it holds any of them: what an operation
 //! needs is reserved before (`Txn::begin`).

@@ -22,7 +22,7 @@ fn split(ptr: *const u8, len: usize) -> (usize, usize) {
 
 /// From this many bytes on, a string instruction beats a loop over words. (Miri runs no assembly.)
 const STRING: usize = 512;
-/// Bytes that [`across`] copies at a time without one.
+/// Bytes that [`across`] copies at a time without one: fewer than [`STRING`], so that they are read by words.
 const PIECE: usize = 256;
 
 /// Copies `buf.len()` bytes at `src` out of shared memory.
@@ -76,25 +76,40 @@ unsafe fn load_words(src: *const u8, buf: &mut [u8]) {
     }
 }
 
-/// Copies `len` bytes from one shared memory to another, in no order.
+/// Copies `len` bytes from one shared memory to another, in no order. Words that are aligned in both come whole, also if
+/// the process ends in between: what outlives it is read by words.
 ///
 /// # Safety
 /// `src` is valid for reading that many bytes for the whole call, `dst` for writing, and they do not overlap.
 pub(crate) unsafe fn across(src: *const u8, dst: *mut u8, len: usize) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if len >= STRING {
-        // SAFETY: the caller vouches for both. The direction flag is clear by the ABI.
+        let (head, words) = split(dst, len);
+        let rest = head + words * WORD;
+        // SAFETY: the caller vouches for both, and the three parts lie inside. An interrupt falls between two words. The
+        // direction flag is clear by the ABI.
         unsafe {
+            pieces_across(src, dst, head);
             std::arch::asm!(
-                "rep movsb",
-                inout("rcx") len => _,
-                inout("rsi") src => _,
-                inout("rdi") dst => _,
+                "rep movsq",
+                inout("rcx") words => _,
+                inout("rsi") src.add(head) => _,
+                inout("rdi") dst.add(head) => _,
                 options(nostack, preserves_flags)
             );
+            pieces_across(src.add(rest), dst.add(rest), len - rest);
         }
         return;
     }
+    // SAFETY: as above.
+    unsafe { pieces_across(src, dst, len) }
+}
+
+/// [`across`] by way of memory of this thread.
+///
+/// # Safety
+/// As for [`across`].
+unsafe fn pieces_across(src: *const u8, dst: *mut u8, len: usize) {
     let mut at = 0;
     while at < len {
         let mut piece = [0; PIECE];

@@ -24,7 +24,7 @@ Examples:
   quayfs quota /mnt/q --user alice --bytes 10G --inodes 100000
   quayfs quota /mnt/q --group staff --bytes none
   quayfs quota /mnt/q --users --bytes-grace 3days       of all users, from when they exceed a soft limit
-  quayfs quota /mnt/q --user alice --bytes-grace 1day   of alice, who exceeds it: from now on
+  quayfs quota /mnt/q --user alice --bytes-grace 1day   of alice alone, from now on
   quayfs quota /mnt/q                                   all projects
   quayfs quota /mnt/q --project 7 --bytes 10G
   quayfs quota /srv/vol --groups --json                 a volume at rest, for scripts

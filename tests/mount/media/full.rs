@@ -129,6 +129,12 @@ fn ends_in_the_foreground(logs: bool) {
     v.umount();
 }
 
+/// The data file of a volume, to be made shorter.
+fn data_file(v: &Volume) -> fs::File {
+    let path = v.vol().join("data");
+    fs::File::options().write(true).open(path).unwrap()
+}
+
 #[test]
 fn a_data_file_that_is_cut_short_is_told_while_it_is_mounted() {
     if !can_be_root() {
@@ -138,10 +144,7 @@ fn a_data_file_that_is_cut_short_is_told_while_it_is_mounted() {
     v.mkfs(&[]).ok();
     v.mount("rw").ok();
     assert!(v.command("status").ok().contains("ok"));
-    let data = fs::File::options()
-        .write(true)
-        .open(v.vol().join("data"))
-        .unwrap();
+    let data = data_file(&v);
     let len = data.metadata().unwrap().len();
     data.set_len(len - (3 << 20)).unwrap();
     let told = v.command("status");
@@ -162,10 +165,7 @@ fn a_data_file_that_was_cut_short_is_in_the_log_at_the_latest_after_the_unmount(
     let v = Volume::room();
     v.mkfs(&[]).ok();
     v.mount("rw").ok();
-    let data = fs::File::options()
-        .write(true)
-        .open(v.vol().join("data"))
-        .unwrap();
+    let data = data_file(&v);
     data.set_len(data.metadata().unwrap().len() - (1 << 20))
         .unwrap();
     v.umount();

@@ -158,7 +158,8 @@ impl Fs {
     /// Sets limits of a project, user or group in one record. What it has may be above them: then it cannot grow.
     ///
     /// # Errors
-    /// [`FsError::Perm`] unless the caller has `CAP_SYS_ADMIN` or runs the daemon, [`FsError::Invalid`] for limits of project 0,
+    /// [`FsError::Perm`] unless the caller has `CAP_SYS_ADMIN` or runs the daemon, [`FsError::Invalid`] for limits of
+    /// project 0,
     /// [`FsError::NotSupported`] where the volume does not count such subjects, [`FsError::NoSpace`] if its quota table
     /// is full.
     pub fn set_quota(&self, by: impl Asker, set: SetQuota) -> Result<()> {

@@ -159,7 +159,8 @@ impl Fs {
             return Ok(());
         }
         let mut freed = Vec::new();
-        // An extent that is cut keeps its place for the part in front. One that is freed in steps may have another part behind.
+        // An extent that is cut keeps its place for the part in front. One that is freed in steps may have another part
+        // behind.
         edit.extents(txn, 1, |x, txn, image| {
             freed = x.remove(txn, image, blocks);
             Ok(())

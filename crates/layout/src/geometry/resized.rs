@@ -70,7 +70,7 @@ impl Geometry {
         let (least, roomy) = (target.blocks, pages(target.blocks, 4));
         let any = || pages(least, 64);
         // A page table in the first gap that is large enough may be in the way of the slots, where one that takes more lies
-        // elsewhere. So a length has a way if a greater one has.
+        // elsewhere. Without this a length could be refused though a greater one is not.
         let elsewhere = || {
             let mut rooms = (9..=64).map(|eighths| least.div_ceil(8) * eighths);
             rooms.find_map(|room| {

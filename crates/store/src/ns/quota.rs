@@ -5,6 +5,8 @@
 //! afterwards. So a subject that has nothing here has nothing in any record to come, and its place in the
 //! table can be another's.
 
+mod count;
+
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,9 +24,6 @@ use quayfs_sync::{Mutex, RwLock};
 use crate::error::{FsError, Result};
 use crate::ns::node::NodeStore;
 use crate::txn::Txn;
-
-mod count;
-
 use count::Count;
 
 /// Of one subject: what it has, and what it may have.
