@@ -265,17 +265,9 @@ fn serve_to_the_end(
     let ending = ending::of(fs, closed.left_staged);
     closed.callers.tell(&ending);
     let late = |line: String| Ended::AfterReady(Failure::new(MOUNT_FAILED, line));
-    match ending {
-        Ending::Closed => info!("unmounted, the volume is clean"),
-        Ending::Staged(bytes) => {
-            let size = quayfs_options::format_size(bytes);
-            info!("unmounted, the volume is clean, with {size} staged in the region");
-        }
-        Ending::ShutDown => {}
-        Ending::Left(why) => {
-            tracing::error!("unmounted, but the volume is not closed: {why}");
-            return Err(late(format!("the volume is not closed: {why}")));
-        }
+    ending::log(&ending);
+    if let Ending::Left(why) = ending {
+        return Err(late(format!("the volume is not closed: {why}")));
     }
     served.map_err(|e| {
         tracing::error!("serving ended: {e}");

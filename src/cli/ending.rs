@@ -7,6 +7,7 @@ use quayfs_store::error::Result;
 
 use crate::mount::server::Ending;
 use quayfs_layout::BLOCK;
+use tracing::{error, info};
 
 /// How a mount has ended. `closed` is whether what was staged has been left in the region, or why the volume is not closed.
 pub fn of(fs: &Fs, closed: Result<bool>) -> Ending {
@@ -21,8 +22,26 @@ pub fn of(fs: &Fs, closed: Result<bool>) -> Ending {
             waiting(fs),
             loss(fs)
         )),
+        None if fs.e.device.missing() > 0 => Ending::Damaged(format!(
+            "the data device was cut short: its last {} are not there any more, and what lay there is lost",
+            format_size(fs.e.device.missing())
+        )),
         None if left_staged => Ending::Staged(fs.e.staged.len() as u64 * BLOCK as u64),
         None => Ending::Closed,
+    }
+}
+
+/// Has the log say so.
+pub fn log(ending: &Ending) {
+    match ending {
+        Ending::Closed => info!("unmounted, the volume is clean"),
+        Ending::Staged(bytes) => info!(
+            "unmounted, the volume is clean, with {} staged in the region",
+            format_size(*bytes)
+        ),
+        Ending::Damaged(why) => error!("unmounted, the volume is closed, but {why}"),
+        Ending::ShutDown => {}
+        Ending::Left(why) => error!("unmounted, but the volume is not closed: {why}"),
     }
 }
 

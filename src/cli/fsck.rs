@@ -1,11 +1,14 @@
 //! `quayfs fsck`.
 
-use quayfs_fsck::FsckOptions;
+use quayfs_fs::volume::{Place, locate};
 use quayfs_fsck::repair::{self, Failed, Outcome};
+use quayfs_fsck::{FsckOptions, FsckReport};
 
 use super::args;
 use super::exit::{FSCK_DAMAGE, FSCK_FAILED, FSCK_REPAIRED, Failure, OK, say, say_json};
+use super::log;
 use super::progress::Progress;
+use super::status::{Checked, Damage, Logged};
 use super::unopened::unopened;
 use std::sync::Arc;
 
@@ -22,12 +25,12 @@ pub fn run(args: &args::Fsck) -> Result<u8, Failure> {
     let report = quayfs_fsck::check_measured(&args.volume, &options, &meter);
     drop(shown);
     let report = report.map_err(unopened(FSCK_FAILED))?;
+    remember(args, &report);
     show(&report, args.json)?;
     if report.is_clean() {
         say_what_was_left_out(args);
         return Ok(OK);
     }
-    say_what_names_files(args, report.unlisted);
     Ok(FSCK_DAMAGE)
 }
 
@@ -40,6 +43,7 @@ fn mend(args: &args::Fsck, options: &FsckOptions) -> Result<u8, Failure> {
         Failed::Volume(e) => unopened(FSCK_FAILED)(e),
         other => Failure::new(FSCK_FAILED, other),
     })?;
+    remember(args, &report.check);
     show(&report, args.json)?;
     if report.outcome == Outcome::Clean {
         say_what_was_left_out(args);
@@ -47,21 +51,32 @@ fn mend(args: &args::Fsck, options: &FsckOptions) -> Result<u8, Failure> {
     Ok(match report.outcome {
         Outcome::Clean => OK,
         Outcome::Repaired => FSCK_REPAIRED,
-        Outcome::Left => {
-            say_what_names_files(args, report.check.unlisted);
-            FSCK_DAMAGE
-        }
+        Outcome::Left => FSCK_DAMAGE,
     })
 }
 
-/// Of many blocks only the first are listed, each by its inode.
-fn say_what_names_files(args: &args::Fsck, unlisted: u64) {
-    if args.data && !args.json && unlisted > 0 {
-        let volume = quayfs_shown::path(&args.volume);
-        say(format_args!(
-            "`quayfs scrub {volume}` names all damaged files, with paths"
-        ));
+/// Leaves what is wrong to `quayfs status`, or that it is not any more. A log that cannot be written is no reason not to
+/// check.
+fn remember(args: &args::Fsck, report: &FsckReport) {
+    let Ok(Place { path: volume, .. }) = locate(&args.volume) else {
+        return;
+    };
+    let to = log::destination(&volume, None)
+        .ok()
+        .and_then(|to| to.path());
+    let before = to
+        .map(|path| Logged::read(&path).damage)
+        .unwrap_or_default();
+    if report.is_clean() && before == Damage::default() {
+        return;
     }
+    let blocks: u64 = report.files.iter().map(|file| file.blocks).sum();
+    let blocks = args.data.then_some(blocks);
+    let checked = Checked {
+        structure: report.count().saturating_sub(blocks.unwrap_or_default()),
+        blocks,
+    };
+    let _ = log::add(&volume, &checked.to_string());
 }
 
 /// A check of the structure is easily taken for one of everything.

@@ -70,6 +70,9 @@ fn live(entry: &Entry, mut status: Value) -> Value {
 
 fn at_rest(path: &Path, volume: &Volume) -> Value {
     let config = volume.config();
+    let device = volume.device().describe();
+    // It is this command that cannot change it.
+    let device = device.strip_suffix(", read-only").unwrap_or(&device);
     let g = &config.geometry;
     json!({
         "volume": path.to_string_lossy(),
@@ -79,7 +82,7 @@ fn at_rest(path: &Path, volume: &Volume) -> Value {
         "created": config.created,
         "stored_options": config.options(),
         "backend": volume.region().backend().to_string(),
-        "device": volume.device().describe(),
+        "device": device,
         "pmem_bytes": g.pmem_len,
         "data_bytes": g.data_blocks * BLOCK as u64,
         "capacity_bytes": g.visible_blocks() * BLOCK as u64,

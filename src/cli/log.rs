@@ -472,5 +472,17 @@ pub fn destination(volume: &Path, asked: Option<&Path>) -> io::Result<Destinatio
     })
 }
 
+/// Adds a line to the log of a volume that is not mounted, for `quayfs status`. What is there and is not a log of ours
+/// stays as it is.
+///
+/// # Errors
+/// There is no log of ours, and none can be made.
+pub fn add(volume: &Path, text: &str) -> io::Result<()> {
+    let Some(path) = destination(volume, None)?.path() else {
+        return Ok(());
+    };
+    file::add(&path, line(Level::INFO, text, false).as_bytes())
+}
+
 #[cfg(test)]
 mod tests;

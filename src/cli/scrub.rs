@@ -10,6 +10,7 @@ use super::args;
 use super::asking;
 use super::at_rest;
 use super::exit::{FAILED, Failure, OK, SCRUB_DAMAGE, say, say_json};
+use super::log;
 use super::progress::Progress;
 use super::unopened::unopened;
 use crate::mount;
@@ -51,6 +52,7 @@ pub fn run(args: &args::Scrub) -> Result<u8, Failure> {
     watched?;
     let report = collect(&worker)?;
     if let Worker::Here(fs) = &worker {
+        remember(fs, &report.status);
         fs.shutdown().map_err(Failure::with(FAILED))?;
     }
     finish(&worker, &report, args.json)
@@ -231,6 +233,12 @@ fn finish(worker: &Worker, report: &Report, as_json: bool) -> Result<u8, Failure
             format!("stopped after {read}, nothing found so far"),
         )),
     }
+}
+
+/// Leaves to `quayfs status` what a scrub of a volume that is not mounted has found. Of a mount the daemon does. A log that
+/// cannot be written is no reason not to scrub.
+fn remember(fs: &Fs, status: &Status) {
+    let _ = log::add(fs.volume_path(), &status.outcome());
 }
 
 /// A finding, with names as the caller can use them.

@@ -14,6 +14,7 @@ use super::draining;
 use super::exit::{Failure, STATUS_UNKNOWN, say, say_json, warn};
 use super::unopened::unopened;
 use crate::mount::table::{self, Entry};
+pub use logged::{Checked, Damage, Logged};
 pub use report::Daemon;
 use report::Report;
 use serde::Serialize;

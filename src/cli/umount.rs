@@ -26,6 +26,8 @@ const LOCK_FORCED: Duration = Duration::from_secs(1);
 /// How long a file system that is mounted nowhere in sight may take to end. A daemon that tells the mount table of a
 /// failure keeps it for a moment, and so does the kernel with files that it closes in the background.
 const PASSING: Duration = Duration::from_secs(10);
+/// What becomes of a volume that no daemon has closed.
+const RECOVERS: &str = "the next mount recovers what was durable by then";
 /// Places of a file system that are named.
 const NAMED: usize = 4;
 
@@ -107,13 +109,27 @@ fn unmount(target: &Path, how: How) -> Result<(), String> {
     match served {
         Served::By(server) => finish(&server, supervisor, (&entry, &superblock), how),
         Served::Dead => {
-            let why = "its daemon had died: the next mount recovers what was durable by then";
-            warn(format_args!("{shown} is unmounted; {why}"));
+            let left = left_by_death(Path::new(&entry.source));
+            warn(format_args!(
+                "{shown} is unmounted; its daemon had died: {left}"
+            ));
             Ok(())
         }
         Served::Silent | Served::OutOfSight | Served::Foreign => {
             judge(&entry, mode).map_err(|why| format!("{shown} is unmounted, but {why}"))
         }
+    }
+}
+
+/// What has become of a volume whose daemon died, as far as that can be seen from here.
+fn left_by_death(volume: &Path) -> String {
+    let opened = match volume.is_absolute() {
+        true => Volume::open(volume, Access::ReadOnly, Duration::ZERO),
+        false => return RECOVERS.into(),
+    };
+    match opened {
+        Ok(_) | Err(VolumeError::Busy(_)) => RECOVERS.into(),
+        Err(e) => format!("the volume cannot be mounted as it is: {e}"),
     }
 }
 
@@ -237,6 +253,12 @@ fn finish(
             let size = format_size(bytes);
             say(format_args!(
                 "{shown} is unmounted; {size} stay staged in the region until the volume is mounted again"
+            ));
+            Ok(())
+        }
+        Some(Ending::Damaged(why)) => {
+            warn(format_args!(
+                "{shown} is unmounted, and the volume is closed, but {why}"
             ));
             Ok(())
         }

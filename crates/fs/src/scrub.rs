@@ -124,6 +124,17 @@ pub struct Status {
     pub ended: Option<u64>,
 }
 
+impl Status {
+    /// How it ended, as the log has it.
+    pub fn outcome(&self) -> String {
+        outcome(self.state, self.bytes, self.findings)
+    }
+}
+
+fn outcome(state: State, bytes: u64, findings: u64) -> String {
+    format!("scrub: {state:?} after {bytes} bytes, damaged blocks and pages: {findings}")
+}
+
 /// What kind of thing is damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -247,12 +258,8 @@ impl Pass {
         } else {
             State::Finished
         };
-        tracing::info!(
-            "scrub: {:?} after {} bytes, damaged blocks and pages: {}",
-            p.state,
-            self.bytes.load(Ordering::Relaxed),
-            p.count
-        );
+        let outcome = outcome(p.state, self.bytes.load(Ordering::Relaxed), p.count);
+        tracing::info!("{outcome}");
     }
 
     /// Ends the pass soon.

@@ -13,11 +13,12 @@ use quayfs_shown::progress::Unit;
 use rangemap::RangeSet;
 use rustc_hash::FxHashMap;
 
+use super::damaged::Counting;
 use super::media::Media;
 use super::owners::Owners;
 use super::pages::Pages;
 use super::table::Table;
-use super::{Area, Check, Severity, extents};
+use super::{Area, Check, KEPT, Severity, extents};
 
 /// Blocks read from the device at once.
 const BATCH: usize = 1024;
@@ -38,8 +39,12 @@ pub(super) struct Blocks<'m> {
     tails: Vec<(Lbn, u16)>,
     /// How many of them hold something.
     behind_end: u64,
-    /// What is to be reported together with the file it is about.
+    /// What is to be reported together with the file it is about: of each area only so much as is listed.
     suspects: Vec<Suspect>,
+    /// What else there is, of each area.
+    unlisted: FxHashMap<Area, u64>,
+    /// Blocks that have lost what they held.
+    lost: Counting,
 }
 
 struct Suspect {
@@ -85,6 +90,8 @@ impl<'m> Blocks<'m> {
             tails: Vec::new(),
             behind_end: 0,
             suspects: Vec::new(),
+            unlisted: FxHashMap::default(),
+            lost: Counting::default(),
         }
     }
 
@@ -141,14 +148,24 @@ impl<'m> Blocks<'m> {
             let at = usize::from(keep) + n;
             let what =
                 format!("byte {at} of LBN {lbn} lies behind the end of the file and is not zero");
-            self.suspect(Area::Content, lbn, what);
+            self.suspect(Severity::Error, Area::Content, lbn, what);
             self.behind_end += 1;
         }
     }
 
-    fn suspect(&mut self, area: Area, lbn: Lbn, what: String) {
+    /// What this block held is lost.
+    fn lose(&mut self, area: Area, lbn: Lbn, what: String) {
+        self.lost.lose(lbn);
+        self.suspect(Severity::Error, area, lbn, what);
+    }
+
+    fn suspect(&mut self, severity: Severity, area: Area, lbn: Lbn, what: String) {
+        if self.suspects.iter().filter(|s| s.area == area).count() >= KEPT {
+            *self.unlisted.entry(area).or_default() += 1;
+            return;
+        }
         self.suspects.push(Suspect {
-            severity: Severity::Error,
+            severity,
             area,
             lbn,
             what,
@@ -195,17 +212,10 @@ impl<'m> Blocks<'m> {
             let what = format!(
                 "staging buffer {buffer}, slot {index}: the content of LBN {lbn} fails its checksum"
             );
-            let severity = if matters {
-                Severity::Error
-            } else {
-                Severity::Warning
-            };
-            self.suspects.push(Suspect {
-                severity,
-                area: Area::Staged,
-                lbn,
-                what,
-            });
+            match matters {
+                true => self.lose(Area::Staged, lbn, what),
+                false => self.suspect(Severity::Warning, Area::Staged, lbn, what),
+            }
         }
     }
 
@@ -219,16 +229,13 @@ impl<'m> Blocks<'m> {
             }
         };
         for &lbn in &report.damaged.first {
-            self.suspect(
-                Area::PageTable,
-                lbn,
-                format!("the entry of LBN {lbn} is damaged"),
-            );
+            let what = format!("the entry of LBN {lbn} is damaged");
+            self.lose(Area::PageTable, lbn, what);
         }
         for &lbn in &report.doubly_owned.first {
             let pbn = ppt.lookup(lbn).map_or(0, |m| m.pbn);
             let what = format!("LBN {lbn}: an earlier LBN has its physical block, {pbn}, as well");
-            self.suspect(Area::PageTable, lbn, what);
+            self.lose(Area::PageTable, lbn, what);
         }
         for found in [&report.damaged, &report.doubly_owned] {
             let listed = found.first.len() as u64;
@@ -306,13 +313,13 @@ impl<'m> Blocks<'m> {
                     .then(|| self.media.device.read(start + pbn, bytes));
                 if let Some(Err(e)) = read {
                     let what = format!("LBN {lbn}, physical block {pbn}: {e}");
-                    self.suspect(Area::Content, lbn, what);
+                    self.lose(Area::Content, lbn, what);
                     continue;
                 }
                 c.report.statistics.verified += 1;
                 if crc32c(bytes) != f.crc {
                     let what = format!("LBN {lbn}, physical block {pbn}: fails its checksum");
-                    self.suspect(Area::Content, lbn, what);
+                    self.lose(Area::Content, lbn, what);
                 } else if let Some(&keep) = tails.get(&lbn) {
                     self.not_zero(lbn, keep, bytes);
                 }
@@ -321,8 +328,8 @@ impl<'m> Blocks<'m> {
         batch.clear();
     }
 
-    /// Reports what is wrong with blocks, each with the file that has it.
-    pub(super) fn finish(self, pages: &Pages<'_>, table: &Table, c: &mut Check) {
+    /// Reports what is wrong with blocks, each with the file that has it, and the files that have lost something.
+    pub(super) fn finish(mut self, pages: &Pages<'_>, table: &Table, c: &mut Check) {
         c.report.behind_end = self.behind_end;
         if self.suspects.is_empty() {
             return;
@@ -331,6 +338,7 @@ impl<'m> Blocks<'m> {
             self.suspects.iter().map(|s| (s.lbn, None)).collect();
         table.each(pages, |ino, inode| {
             for e in extents::list(pages, ino, inode) {
+                self.lost.extent(ino, &(e.lbn..e.lbn + e.len));
                 for (lbn, owner) in owners.range_mut(e.lbn..e.lbn + e.len) {
                     *owner = Some((ino, e.file_block + (lbn - e.lbn)));
                 }
@@ -344,5 +352,7 @@ impl<'m> Blocks<'m> {
             c.findings
                 .add(s.severity, s.area, format_args!("{} ({whose})", s.what));
         }
+        c.findings.more(self.unlisted.values().sum());
+        c.report.files = self.lost.files(pages, table);
     }
 }

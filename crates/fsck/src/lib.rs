@@ -23,6 +23,7 @@
 //! | `quotas` | what projects, users and groups have |
 //! | `links` | link counts, parents, reachability |
 //! | `blocks` | the permutation, staged blocks, content |
+//! | `damaged` | which files have lost something, and what they are called |
 //!
 //! [`dump`] shows what the structures hold, and judges nothing.
 
@@ -30,6 +31,7 @@ mod bitmaps;
 mod bitset;
 mod blobs;
 mod blocks;
+mod damaged;
 mod dirs;
 pub mod dump;
 mod extents;
@@ -51,6 +53,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use damaged::DamagedFile;
 pub use report::{Area, Finding, FsckReport, KEPT, Severity, Statistics};
 
 use bitmaps::Bitmaps;

@@ -6,6 +6,8 @@ use std::ops::Range;
 
 use serde::Serialize;
 
+use super::damaged::DamagedFile;
+
 /// Findings that are kept of one area; the rest is counted only.
 pub const KEPT: usize = 256;
 
@@ -181,6 +183,8 @@ pub struct FsckReport {
     /// How many of them are about what lies behind the end of a file.
     #[serde(skip)]
     pub(crate) behind_end: u64,
+    /// Every file that has lost something, by inode.
+    pub files: Vec<DamagedFile>,
     /// What was not checked, and why.
     pub skipped: Vec<String>,
     /// What there is.
@@ -206,6 +210,9 @@ impl fmt::Display for FsckReport {
         }
         if self.unlisted > 0 {
             writeln!(f, "and {} more", self.unlisted)?;
+        }
+        for file in &self.files {
+            writeln!(f, "{file}")?;
         }
         for what in &self.skipped {
             writeln!(f, "not checked: {}", quayfs_shown::text(what))?;

@@ -2,6 +2,7 @@
 //! that names the damage.
 
 mod crowd;
+mod damaged;
 mod dumps;
 mod engine;
 mod metadata;

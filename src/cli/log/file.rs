@@ -144,6 +144,15 @@ impl LogFile {
     }
 }
 
+/// Appends a line to a log of ours, which is made if there is none.
+///
+/// # Errors
+/// There is something else, or nothing can be made there.
+pub(super) fn add(path: &Path, line: &[u8]) -> io::Result<()> {
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+    write(open_ours(&open_dir(path, false)?, name, false)?, line)
+}
+
 /// Writes a line by one system call, so that lines of two daemons do not mix.
 pub(super) fn write(to: impl std::os::fd::AsFd, line: &[u8]) -> io::Result<()> {
     match rustix::io::retry_on_intr(|| rustix::io::write(&to, line))? {

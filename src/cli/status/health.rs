@@ -1,5 +1,6 @@
 //! Whether a volume is well, and what to do where it is not.
 
+use super::logged::Damage;
 use super::report::{Report, State};
 use crate::cli::exit;
 use crate::cli::handover::ON_REQUEST;
@@ -112,7 +113,7 @@ fn unserved(r: &Report, all: &mut Vec<Finding>) {
             "in use by a process whose mount cannot be seen from here".into(),
             None,
         )),
-        State::Unmounted if r.clean == Some(false) => all.push((
+        State::Unmounted if r.clean == Some(false) && r.unmountable.is_none() => all.push((
             Health::Degraded,
             "not unmounted cleanly".into(),
             Some("mount it: that recovers what was durable".into()),
@@ -207,13 +208,50 @@ fn damage(r: &Report, all: &mut Vec<Finding>) {
     if let Some(s) = damaged {
         let what = format!("a scrub found damaged blocks or pages: {}", s.findings);
         all.push((Health::Degraded, what, Some(todo.into())));
-    } else if r.scrub.as_ref().is_none_or(|s| s.state != "finished")
-        && let Some(n) = r.log.as_ref().map(|log| log.damaged).filter(|n| *n > 0)
-    {
+    }
+    if let Some(log) = &r.log {
+        earlier(r, log.damage, todo, all);
+    }
+}
+
+/// What only the log knows, of earlier mounts and of checks.
+fn earlier(r: &Report, damage: Damage, todo: &str, all: &mut Vec<Finding>) {
+    let volume = r.shown_volume();
+    if damage.structure > 0 {
+        let what = format!(
+            "the last check (`quayfs fsck`) has left findings: {}",
+            damage.structure
+        );
+        let todo = match &r.mountpoint {
+            Some(_) => {
+                let mnt = r.shown_mountpoint();
+                format!("`quayfs umount {mnt}`, then `quayfs fsck --repair {volume}`")
+            }
+            None => format!("`quayfs fsck --repair {volume}`"),
+        };
+        all.push((Health::Degraded, what, Some(todo)));
+    }
+    // What has been found by this mount is newer.
+    let at = match (&r.scrub, &r.mountpoint) {
+        (Some(s), _) if s.findings > 0 || s.state == "finished" => return,
+        (_, Some(_)) => r.shown_mountpoint(),
+        (_, None) => volume,
+    };
+    if damage.blocks > 0 {
+        let n = damage.blocks;
         let what =
-            format!("the last scrub, in an earlier mount, found damaged blocks or pages: {n}");
+            format!("the last scrub or check that the log has found damaged blocks or pages: {n}");
         let todo = format!("{todo}; a scrub that finds nothing ends this");
         all.push((Health::Degraded, what, Some(todo)));
+    }
+    if damage.cut_short && r.device_missing_bytes == 0 && r.unmountable.is_none() {
+        all.push((
+            Health::Degraded,
+            "the data device was cut short in an earlier mount: what lay at its end is lost".into(),
+            Some(format!(
+                "`quayfs scrub {at}` names the files that it concerns"
+            )),
+        ));
     }
 }
 
@@ -238,7 +276,15 @@ fn shortages(r: &Report, all: &mut Vec<Finding>) {
         );
     }
     if let Some(i) = &r.inodes {
-        short("inodes", i.used, i.total, "remove files");
+        let region_is_full = r.region.as_ref().is_some_and(|region| {
+            region.metadata_used_bytes * 100 >= region.metadata_bytes * NEARLY_FULL
+        });
+        // Otherwise it is the inode table that is, which `mkfs` has made.
+        let todo = match region_is_full {
+            true => format!("remove files, or make the region larger: `quayfs resize {at} --pmem SIZE`"),
+            false => "remove files, or copy them to a volume with a larger region (`quayfs mkfs --pmem-size`)".into(),
+        };
+        short("inodes", i.used, i.total, &todo);
     }
     if let Some(region) = &r.region {
         short(
@@ -266,7 +312,7 @@ mod tests {
     /// A change, what it makes of the health, and what it is about.
     type Case = (fn(&mut Report), Health, &'static str);
 
-    const COMPLAINTS: [Case; 16] = [
+    const COMPLAINTS: [Case; 18] = [
         (
             |r| {
                 (r.state, r.clean) = (State::Unmounted, Some(true));
@@ -298,10 +344,27 @@ mod tests {
         (
             |r| {
                 r.scrub = None;
-                r.log = Some(Logged::of("scrub: Finished after 9 bytes, damaged: 2"));
+                r.log = Some(Logged::of(&[
+                    "INFO scrub: Finished after 9 bytes, damaged: 2",
+                ]));
             },
             Health::Degraded,
-            "earlier mount, found damaged blocks or pages: 2",
+            "the log has found damaged blocks or pages: 2",
+        ),
+        (
+            |r| {
+                r.scrub = None;
+                r.log = Some(Logged::of(&[
+                    "ERROR data: cut short: its last 8 bytes are gone",
+                ]));
+            },
+            Health::Degraded,
+            "cut short in an earlier mount",
+        ),
+        (
+            |r| r.log = Some(Logged::of(&["INFO fsck: structure: 3, blocks: 0"])),
+            Health::Degraded,
+            "findings: 3",
         ),
         (|r| r.errors.damage = 1, Health::Degraded, "met 1 time"),
         (|r| r.errors.reads = 1, Health::Degraded, "1 read failed"),
@@ -355,7 +418,9 @@ mod tests {
     #[test]
     fn a_scrub_of_this_mount_is_newer_than_those_of_earlier_ones() {
         let mut r = sample();
-        r.log = Some(Logged::of("scrub: Finished after 9 bytes, damaged: 2"));
+        r.log = Some(Logged::of(&[
+            "INFO scrub: Finished after 9 bytes, damaged: 2",
+        ]));
         judge(&mut r);
         assert_eq!(r.health, Health::Ok, "it has found nothing");
     }

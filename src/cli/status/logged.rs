@@ -1,9 +1,10 @@
-//! What the log of a volume has kept: errors and scrubs, of earlier mounts too.
+//! What the log of a volume has kept: errors, scrubs and checks, of earlier mounts too.
 //!
 //! The log is the record that outlives a mount: nothing of this is on the media, which a mount that has failed must not
 //! change any more.
 
 use serde::Serialize;
+use std::fmt;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
@@ -11,6 +12,9 @@ use std::time::UNIX_EPOCH;
 
 /// Read of the end of each file: it is an answer within a second that is wanted, and a log is at most 8 MiB long.
 const TAIL: u64 = 8 << 20;
+
+/// In what a mount says of a data device that is shorter than it was.
+const CUT_SHORT: &str = ": cut short: its last ";
 
 /// A line of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -34,9 +38,79 @@ pub struct Logged {
     pub last_error: Option<Line>,
     /// How the last scrub of a mount ended.
     pub last_scrub: Option<Line>,
-    /// How much damage the last scrub that came to its end has found, and any after it.
+    /// What is damaged, as far as it goes.
     #[serde(skip)]
-    pub damaged: u64,
+    pub damage: Damage,
+}
+
+/// What nothing in the log has taken back since it was found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Damage {
+    /// Blocks and pages that the last scrub that came to its end has found, or the last check that has read everything,
+    /// and what a scrub after it has found before it was stopped.
+    pub blocks: u64,
+    /// What the last check has against the structure.
+    pub structure: u64,
+    /// The data device was cut short, and nothing has read all of it since.
+    pub cut_short: bool,
+}
+
+impl Damage {
+    /// What is wrong with blocks does not take back what is wrong with the structure.
+    fn scrubbed(&mut self, what: &str) {
+        let count = what.rsplit_once(": ").and_then(|(_, n)| n.parse().ok());
+        let count: u64 = count.unwrap_or_default();
+        match what.starts_with("Finished") {
+            true => self.all_read(count),
+            // One that was stopped has not seen all.
+            false => self.blocks = self.blocks.max(count),
+        }
+    }
+
+    fn checked(&mut self, checked: Checked) {
+        self.structure = checked.structure;
+        if let Some(blocks) = checked.blocks {
+            self.all_read(blocks);
+        }
+    }
+
+    fn all_read(&mut self, blocks: u64) {
+        (self.blocks, self.cut_short) = (blocks, false);
+    }
+}
+
+/// What a check or a repair leaves, as a line of the log has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checked {
+    /// Findings about the structure.
+    pub structure: u64,
+    /// Damaged blocks of files, if they were read.
+    pub blocks: Option<u64>,
+}
+
+impl fmt::Display for Checked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "fsck: structure: {}, blocks: ", self.structure)?;
+        match self.blocks {
+            Some(n) => write!(f, "{n}"),
+            None => f.write_str("not read"),
+        }
+    }
+}
+
+impl Checked {
+    /// The reverse of `Display`.
+    fn parse(line: &str) -> Option<Self> {
+        let (structure, blocks) =
+            (line.strip_prefix("fsck: structure: ")?).split_once(", blocks: ")?;
+        Some(Self {
+            structure: structure.parse().ok()?,
+            blocks: match blocks {
+                "not read" => None,
+                n => Some(n.parse().ok()?),
+            },
+        })
+    }
 }
 
 impl Logged {
@@ -72,15 +146,12 @@ impl Logged {
             if let Some(what) = rest.strip_prefix("ERROR ") {
                 self.errors += 1;
                 self.last_error = Some(found(what));
+                self.damage.cut_short |= what.contains(CUT_SHORT);
             } else if let Some(what) = rest.strip_prefix("INFO scrub: ") {
                 self.last_scrub = Some(found(what));
-                let count = what.rsplit_once(": ").and_then(|(_, n)| n.parse().ok());
-                let before = match what.starts_with("Finished") {
-                    true => 0,
-                    // One that was stopped has not seen all.
-                    false => self.damaged,
-                };
-                self.damaged = before.max(count.unwrap_or_default());
+                self.damage.scrubbed(what);
+            } else if let Some(checked) = rest.strip_prefix("INFO ").and_then(Checked::parse) {
+                self.damage.checked(checked);
             }
         }
     }
@@ -106,10 +177,12 @@ fn tail(path: &Path) -> std::io::Result<String> {
 
 #[cfg(test)]
 impl Logged {
-    /// A log with that line.
-    pub fn of(info: &str) -> Self {
+    /// A log with these lines.
+    pub fn of(lines: &[&str]) -> Self {
         let mut logged = Self::default();
-        logged.take(&format!("1970-01-01T00:00:01Z  INFO {info}\n"));
+        for line in lines {
+            logged.take(&format!("1970-01-01T00:00:01Z  {line}\n"));
+        }
         logged
     }
 }
@@ -146,17 +219,40 @@ not a line of a log
     #[test]
     fn a_scrub_that_was_stopped_takes_no_damage_back() {
         let after = |scrubs: &[(&str, u64)]| {
-            let mut logged = Logged::default();
-            for (how, n) in scrubs {
-                let line = format!("scrub: {how} after 9 bytes, damaged blocks and pages: {n}");
-                logged.take(&format!("1970-01-01T00:00:01Z  INFO {line}"));
-            }
-            logged.damaged
+            let line = |(how, n)| {
+                format!("INFO scrub: {how} after 9 bytes, damaged blocks and pages: {n}")
+            };
+            let lines: Vec<_> = scrubs.iter().copied().map(line).collect();
+            let lines: Vec<_> = lines.iter().map(String::as_str).collect();
+            Logged::of(&lines).damage.blocks
         };
         assert_eq!(after(&[]), 0);
         assert_eq!(after(&[("Finished", 3), ("Stopped", 0)]), 3);
         assert_eq!(after(&[("Finished", 0), ("Stopped", 2)]), 2);
         assert_eq!(after(&[("Stopped", 2), ("Finished", 0)]), 0);
+    }
+
+    #[test]
+    fn only_what_reads_everything_takes_back_what_was_found_in_blocks() {
+        let cut = "ERROR data: cut short: its last 4096 bytes are not there any more";
+        let checked = |structure, blocks| format!("INFO {}", Checked { structure, blocks });
+        let scrubbed = "INFO scrub: Finished after 9 bytes, damaged blocks and pages: 0";
+        let after = |lines: &[&str]| {
+            let damage = Logged::of(lines).damage;
+            (damage.structure, damage.blocks, damage.cut_short)
+        };
+        assert_eq!(after(&[cut]), (0, 0, true));
+        assert_eq!(after(&[cut, &checked(2, None)]), (2, 0, true));
+        assert_eq!(after(&[cut, &checked(2, Some(3))]), (2, 3, false));
+        assert_eq!(
+            after(&[&checked(2, Some(3)), &checked(0, None)]),
+            (0, 3, false)
+        );
+        assert_eq!(after(&[cut, &checked(2, Some(3)), scrubbed]), (2, 0, false));
+        assert_eq!(
+            after(&["INFO fsck: structure: x, blocks: 1"]),
+            (0, 0, false)
+        );
     }
 
     #[test]

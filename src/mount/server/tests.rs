@@ -23,6 +23,8 @@ fn entry(device: &str) -> Entry {
 fn a_daemon_is_found_and_says_how_it_ended() {
     for ending in [
         Ending::Closed,
+        Ending::Staged(5),
+        Ending::Damaged("cut short".into()),
         Ending::ShutDown,
         Ending::Left("no room: make some".into()),
     ] {

@@ -26,6 +26,8 @@ pub enum Ending {
     /// The same, and so many bytes are staged in the region, as a process has asked for. No process hears this that has
     /// not.
     Staged(u64),
+    /// It is closed, and what it held is not whole any more: why, in one line.
+    Damaged(String),
     /// The mount had been shut down on purpose: the next one recovers.
     ShutDown,
     /// The volume could not be closed: why, what that means and what to do, in one line.
@@ -37,6 +39,7 @@ impl fmt::Display for Ending {
         match self {
             Self::Closed => f.write_str("closed"),
             Self::Staged(bytes) => write!(f, "staged {bytes}"),
+            Self::Damaged(why) => write!(f, "damaged {why}"),
             Self::ShutDown => f.write_str("shut down"),
             Self::Left(why) => write!(f, "left {why}"),
         }
@@ -49,9 +52,11 @@ impl Ending {
         match line {
             "closed" => Some(Self::Closed),
             "shut down" => Some(Self::ShutDown),
-            line => match line.strip_prefix("staged ") {
-                Some(bytes) => Some(Self::Staged(bytes.parse().ok()?)),
-                None => Some(Self::Left(line.strip_prefix("left ")?.into())),
+            line => match line.split_once(' ')? {
+                ("staged", bytes) => Some(Self::Staged(bytes.parse().ok()?)),
+                ("damaged", why) => Some(Self::Damaged(why.into())),
+                ("left", why) => Some(Self::Left(why.into())),
+                _ => None,
             },
         }
     }

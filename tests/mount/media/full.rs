@@ -2,7 +2,8 @@
 
 use super::below::Mount;
 use super::{Process, Volume, eventually};
-use crate::program::{QUAYFS, Start as _, can_be_root};
+use crate::program::{QUAYFS, Start as _, can_be_root, quayfs};
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt as _, chown};
 use std::path::Path;
@@ -157,17 +158,58 @@ fn a_data_file_that_is_cut_short_is_told_while_it_is_mounted() {
     v.umount().ok();
 }
 
+/// What is lost is known until nothing damaged is left, and by name.
 #[test]
-fn a_data_file_that_was_cut_short_is_in_the_log_at_the_latest_after_the_unmount() {
+fn what_a_data_file_has_lost_is_told_until_it_is_gone() {
     if !can_be_root() {
         return;
     }
     let v = Volume::room();
     v.mkfs(&[]).ok();
     v.mount("rw").ok();
+    let file = v.mnt().join("lost");
+    fs::write(&file, vec![7; 8 << 20]).unwrap();
+    v.umount().ok();
+    v.mount("rw").ok();
     let data = data_file(&v);
-    data.set_len(data.metadata().unwrap().len() - (1 << 20))
-        .unwrap();
-    v.umount();
-    assert!(v.log().contains("cut short: its last 1048576 bytes"));
+    let len = data.metadata().unwrap().len();
+    data.set_len(4 << 20).unwrap();
+    let told = v.umount();
+    assert!(
+        told.code == 0 && told.err.contains("was cut short"),
+        "{told:?}"
+    );
+    data.set_len(len).unwrap();
+    let vol = v.vol();
+    let status = || quayfs(["status".as_ref(), vol.as_os_str()]);
+    let told = status();
+    assert!(
+        told.code == 1 && told.out.contains("cut short in an earlier mount"),
+        "{told:?}"
+    );
+
+    let fsck = |more: &[&str]| {
+        let args = ["fsck".as_ref(), vol.as_os_str(), "--data".as_ref()];
+        quayfs(args.into_iter().chain(more.iter().map(OsStr::new)))
+    };
+    for more in [&[][..], &["--repair"][..]] {
+        let found = fsck(more);
+        let names = found.out.contains("\n/lost: ") && found.out.contains(" blocks damaged\n");
+        assert!(found.code == 4 && names, "{found:?}");
+        let told = status();
+        assert!(
+            told.code == 1 && told.out.contains("found damaged blocks"),
+            "{told:?}"
+        );
+    }
+    v.mount("rw").ok();
+    assert_eq!(v.command("status").code, 1);
+    fs::remove_file(&file).unwrap();
+    v.umount().ok();
+    quayfs(["scrub".as_ref(), vol.as_os_str()]).ok();
+    let told = status();
+    assert!(
+        told.code == 0 && told.out.contains("Finished after"),
+        "{told:?}"
+    );
 }

@@ -86,8 +86,7 @@ impl fmt::Display for RepairReport {
                 let is_content = |finding: &Finding| finding.area == Area::Content;
                 if self.check.findings.iter().all(is_content) {
                     f.write_str(
-                        "\nwhat these files have lost is nowhere else: write them anew, from a backup, or remove them \
-                         (`find MOUNTPOINT -inum N` names an inode)",
+                        "\nwhat these files have lost is nowhere else: write them anew, from a backup, or remove them",
                     )?;
                 }
                 Ok(())

@@ -87,7 +87,7 @@ impl Disk {
     }
 
     /// The block of an LBN on the device.
-    fn block(&self, lbn: Lbn) -> u64 {
+    pub fn block(&self, lbn: Lbn) -> u64 {
         self.geo().data_start + self.entry(lbn).pbn
     }
 }
