@@ -18,6 +18,7 @@ use std::thread;
 
 /// Makes a volume and says what that means for its owner.
 pub fn run(args: args::Mkfs) -> Result<(), Failure> {
+    let unsized_data = args.size.or(args.data_size).is_none() && args.data.is_none();
     let options = MkfsOptions {
         pmem: args.pmem,
         pmem_size: args.pmem_size,
@@ -53,7 +54,7 @@ pub fn run(args: args::Mkfs) -> Result<(), Failure> {
     drop(shown);
     let made = made.map_err(Failure::with(FAILED))?;
     if !args.quiet {
-        report(&args.volume, &made);
+        report(&args.volume, &made, unsized_data);
     }
     if made.backend == Backend::Volatile {
         warn(super::VOLATILE_WARNING);
@@ -88,10 +89,18 @@ fn undo_on_signal(undo: &Arc<Undo>) -> io::Result<()> {
     Ok(())
 }
 
-fn report(volume: &Path, made: &MkfsReport) {
+/// `unsized_data`: how much data it is to have was left to mkfs.
+fn report(volume: &Path, made: &MkfsReport, unsized_data: bool) {
+    let in_directory = volume.is_dir();
     let volume = quayfs_shown::path(volume);
     let (geometry, backend) = (&made.geometry, made.backend);
     say(format_args!("made volume {} in {volume}", made.uuid));
+    if unsized_data && in_directory {
+        let size = format_size(geometry.data_blocks * quayfs_layout::BLOCK as u64);
+        say(format_args!(
+            "a directory with two files, `pmem` and `data` ({size}: a quarter of what is free, at most 8 GiB); --size SIZE makes one file instead"
+        ));
+    }
     say(format_args!(
         "pmem region {}, backend `{backend}`: {}",
         format_size(geometry.pmem_len),
@@ -109,11 +118,17 @@ fn report(volume: &Path, made: &MkfsReport) {
     let capacity = format_size(geometry.visible_blocks() * quayfs_layout::BLOCK as u64);
     say(format_args!(
         "room for {capacity} of data in about {} files",
-        geometry.inodes()
+        two_digits(geometry.files_about())
     ));
     say(format_args!(
         "mount it with `quayfs mount {volume} MOUNTPOINT`"
     ));
+}
+
+/// A number that is not known more exactly.
+fn two_digits(n: u64) -> u64 {
+    let unit = 10u64.pow(n.checked_ilog10().unwrap_or(0).saturating_sub(1));
+    n / unit * unit
 }
 
 /// When an operation on a volume with this backend is durable, unless mount options say otherwise.

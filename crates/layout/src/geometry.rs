@@ -196,6 +196,11 @@ impl Geometry {
         (self.inode_end() - self.inode_base) * INODES_PER_PAGE
     }
 
+    /// About how many files fit, if they are small: a fifth of the node pages goes to their names.
+    pub fn files_about(&self) -> u64 {
+        self.inodes() / 5 * 4
+    }
+
     /// Whether the LBN bitmaps have taken node ids from the end of the inode table, because a larger data device needs
     /// more of them than there are in front of the bitmaps of inodes.
     pub fn lbn_bitmaps_moved(&self) -> bool {
