@@ -7,7 +7,7 @@ use quayfs_options::format_size;
 use super::args;
 use super::asking;
 use super::at_rest;
-use super::exit::{FAILED, Failure, USAGE, say, say_json};
+use super::exit::{FAILED, Failure, USAGE, say, say_json, warn};
 use super::units::span;
 use super::unopened::unopened;
 use crate::mount;
@@ -71,7 +71,7 @@ pub fn run(args: &args::Quota) -> Result<(), Failure> {
     let set = args.limits();
     let keeper = Keeper::of(&args.target, set.is_some())?;
     let result = match set {
-        Some(set) => keeper.set(set),
+        Some(set) => keeper.change(set),
         None => keeper.list(args),
     };
     if let Keeper::Here(fs) = &keeper {
@@ -94,6 +94,30 @@ impl Keeper {
         let volume = Volume::open(&path, access, Duration::ZERO).map_err(unopened(FAILED))?;
         let fs = at_rest::recover(volume).map_err(Failure::with(FAILED))?;
         Ok(Self::Here(fs))
+    }
+
+    /// Sets limits that can be kept, and says what has no effect.
+    fn change(&self, set: SetQuota) -> Result<(), Failure> {
+        let before = self.one(set.subject)?;
+        if let Some(why) = contradiction(&before, &set) {
+            return Err(Failure::new(FAILED, why));
+        }
+        self.set(set)?;
+        // A grace time runs from when its limit is exceeded.
+        idle_graces(&before, &set).for_each(warn);
+        Ok(())
+    }
+
+    /// What one has; nothing if that is not known.
+    fn one(&self, subject: Subject) -> Result<Quota, Failure> {
+        let found = self
+            .some(subject)?
+            .into_iter()
+            .find(|q| q.subject == subject);
+        Ok(found.unwrap_or(Quota {
+            subject,
+            ..Quota::default()
+        }))
     }
 
     fn set(&self, set: SetQuota) -> Result<(), Failure> {
@@ -154,6 +178,42 @@ fn refused(mnt: &Path, e: Errno) -> String {
         Errno::NOSPC => format!("the quota table of {mnt} is full"),
         e => format!("{mnt}: {e}"),
     }
+}
+
+/// Why limits cannot be so: a soft one above the hard one would never be met.
+fn contradiction(before: &Quota, set: &SetQuota) -> Option<String> {
+    let bytes = (
+        set.bytes_soft.unwrap_or(before.bytes_soft),
+        set.bytes_hard.unwrap_or(before.bytes_hard),
+    );
+    let inodes = (
+        set.inodes_soft.unwrap_or(before.inodes_soft),
+        set.inodes_hard.unwrap_or(before.inodes_hard),
+    );
+    let is_above = |(soft, hard): (u64, u64)| hard != 0 && soft > hard;
+    let said = |what: &str, soft: &str, hard: &str| {
+        format!("the soft limit of {what} ({soft}) is above the hard one ({hard}): set both")
+    };
+    if is_above(bytes) {
+        return Some(said("bytes", &format_size(bytes.0), &format_size(bytes.1)));
+    }
+    is_above(inodes).then(|| said("inodes", &inodes.0.to_string(), &inodes.1.to_string()))
+}
+
+/// Grace times for one that is not beyond the soft limit that they are about.
+fn idle_graces<'a>(before: &'a Quota, set: &'a SetQuota) -> impl Iterator<Item = String> + 'a {
+    let bytes = set.bytes_soft.unwrap_or(before.bytes_soft);
+    let inodes = set.inodes_soft.unwrap_or(before.inodes_soft);
+    let of_one = set.subject.id() != 0;
+    [
+        (set.bytes_grace, before.bytes, bytes, "bytes"),
+        (set.inodes_grace, before.inodes, inodes, "inodes"),
+    ]
+    .into_iter()
+    .filter(move |(grace, has, soft, _)| of_one && grace.is_some() && (*soft == 0 || has <= soft))
+    .map(|(.., what)| {
+        format!("--{what}-grace has no effect: the soft limit of {what} is not exceeded now")
+    })
 }
 
 /// Which limits are exceeded, as repquota(8) shows it: `+` for bytes, then for inodes. Also hard ones, which can have been
@@ -285,6 +345,55 @@ mod tests {
         for beyond in [q(9, 8, 0), q(9, 8, 10), q(9, 0, 8), q(9, 9, 8)] {
             assert_eq!(beyond, "+-");
         }
+    }
+
+    #[test]
+    fn limits_that_contradict_each_other_are_refused() {
+        let before = Quota {
+            bytes_hard: 10 << 20,
+            inodes_soft: 5,
+            ..Quota::default()
+        };
+        let of = |set| contradiction(&before, &set);
+        let soft = |bytes| SetQuota {
+            bytes_soft: Some(bytes),
+            ..SetQuota::default()
+        };
+        assert_eq!((of(soft(10 << 20)), of(soft(0))), (None, None));
+        let why = of(soft(11 << 20)).unwrap();
+        assert!(
+            why.contains("bytes (11 MiB) is above the hard one (10 MiB)"),
+            "{why}"
+        );
+        let hard = |inodes| SetQuota {
+            inodes_hard: Some(inodes),
+            ..SetQuota::default()
+        };
+        assert_eq!((of(hard(5)), of(hard(0))), (None, None));
+        assert!(of(hard(4)).unwrap().contains("inodes (5)"));
+    }
+
+    #[test]
+    fn a_grace_time_that_has_no_effect_is_told() {
+        let before = Quota {
+            subject: Subject::User(7),
+            inodes: 6,
+            inodes_soft: 5,
+            ..Quota::default()
+        };
+        let set = |id| SetQuota {
+            subject: Subject::User(id),
+            bytes_grace: Some(1),
+            inodes_grace: Some(1),
+            ..SetQuota::default()
+        };
+        let told = |set| idle_graces(&before, &set).collect::<Vec<_>>();
+        let said = told(set(7));
+        assert!(
+            said.len() == 1 && said[0].contains("--bytes-grace"),
+            "{said:?}"
+        );
+        assert_eq!(told(set(0)), [""; 0], "those of all are for later");
     }
 
     #[test]

@@ -13,6 +13,8 @@ pub struct Facts {
     pub fuse: Option<String>,
     /// Where `fusermount3` is, and whether it has the rights of root.
     pub fusermount: Option<(PathBuf, bool)>,
+    /// There is an `/etc/mtab`, without which `fusermount3` unmounts nothing.
+    pub has_mtab: bool,
     /// It is root who asks.
     pub is_root: bool,
     /// Version of the kernel.
@@ -97,6 +99,7 @@ impl Facts {
         Self {
             fuse: opens(&root.join("dev/fuse")),
             fusermount: fusermount(),
+            has_mtab: root.join("etc/mtab").exists(),
             is_root: rustix::process::geteuid().is_root(),
             kernel: version(&read("proc/sys/kernel/osrelease").unwrap_or_default()),
             rings: read("sys/module/fuse/parameters/enable_uring").map(|on| on.trim() == "Y"),

@@ -70,6 +70,12 @@ fn mounting(f: &Facts, out: &mut Vec<Finding>) {
             "install the package fuse3",
         ),
     });
+    if f.fusermount.is_some() && !f.has_mtab {
+        out.push(note(
+            "there is no /etc/mtab: fusermount3 unmounts nothing for users other than root",
+            "`ln -s ../proc/self/mounts /etc/mtab` as root",
+        ));
+    }
 }
 
 fn kernel(f: &Facts, out: &mut Vec<Finding>) {

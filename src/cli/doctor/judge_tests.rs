@@ -6,6 +6,7 @@ use super::*;
 fn good() -> Facts {
     Facts {
         fusermount: Some(("/usr/bin/fusermount3".into(), true)),
+        has_mtab: true,
         kernel: (6, 14),
         rings: Some(true),
         uring_disabled: Some(0),
@@ -35,7 +36,7 @@ type Case = (fn(&mut Facts), Grade, &'static str);
 
 #[test]
 fn each_lack_has_its_weight_and_a_way_out() {
-    let cases: [Case; 14] = [
+    let cases: [Case; 15] = [
         (
             |f| f.fuse = Some("no such file".into()),
             Grade::Problem,
@@ -47,6 +48,7 @@ fn each_lack_has_its_weight_and_a_way_out() {
             Grade::Problem,
             "u+s",
         ),
+        (|f| f.has_mtab = false, Grade::Note, "/etc/mtab"),
         (|f| f.kernel = (6, 8), Grade::Note, "restart"),
         (|f| f.kernel = (5, 5), Grade::Problem, "5.6"),
         (|f| f.rings = Some(false), Grade::Note, "enable_uring"),
