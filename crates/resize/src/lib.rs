@@ -35,7 +35,7 @@ use quayfs_layout::slot::{SLOT_HEADER_BYTES, blank_header};
 use quayfs_shown::progress::{Meter, Unit};
 
 pub use error::ResizeError;
-pub use region::{resize_closed_region, resize_region};
+pub use region::{resize_closed_region, resize_region, with_region};
 pub use rewrite::rewrite;
 pub use used::in_use;
 
@@ -162,25 +162,29 @@ fn shorten(place: &Place, volume: &Volume) -> Result<(), ResizeError> {
 
 /// The geometries on the way to so many blocks, and what is in use.
 fn steps(volume: &Volume, blocks: u64) -> Result<(Vec<Geometry>, InUse), ResizeError> {
-    let geometry = &volume.config().geometry;
     let used = in_use(volume)?;
-    match geometry.resized(blocks, &used) {
-        Ok(steps) => Ok((steps, used)),
-        Err(why) => {
-            let bounds = geometry.bounds(&used);
-            let want = blocks * B;
-            Err(match why {
-                NoRoom::Data => ResizeError::TooSmall {
-                    want,
-                    least: bounds.least * B,
-                },
-                NoRoom::Region => ResizeError::TooLarge {
-                    want,
-                    most: bounds.most * B,
-                },
-            })
+    Ok((ways(&volume.config().geometry, blocks, &used)?, used))
+}
+
+/// The geometries that lead to a data device of so many blocks, if so much is in use.
+///
+/// # Errors
+/// [`ResizeError::TooSmall`], [`ResizeError::TooLarge`].
+pub fn ways(geometry: &Geometry, blocks: u64, used: &InUse) -> Result<Vec<Geometry>, ResizeError> {
+    let want = blocks * B;
+    geometry.resized(blocks, used).map_err(|why| {
+        let bounds = geometry.bounds(used);
+        match why {
+            NoRoom::Data => ResizeError::TooSmall {
+                want,
+                least: bounds.least * B,
+            },
+            NoRoom::Region => ResizeError::TooLarge {
+                want,
+                most: bounds.most * B,
+            },
         }
-    }
+    })
 }
 
 /// [`resize`] of a volume that is open for writing and was closed by its last mount, and whose device is long enough.

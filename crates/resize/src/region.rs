@@ -15,7 +15,7 @@ use quayfs_fs::closing::{close, opened_closed};
 use quayfs_fs::volume::{Place, Volume, locate};
 use quayfs_layout::BLOCK;
 use quayfs_layout::config::COPIES;
-use quayfs_layout::geometry::Geometry;
+use quayfs_layout::geometry::{Geometry, InUse};
 use quayfs_pmem::{LockKind, MapOptions, Region};
 use quayfs_shown::progress::Meter;
 
@@ -71,15 +71,20 @@ pub fn resize_closed_region(path: &Path, bytes: u64, how: How<'_>) -> Result<Res
     Ok(resized(after))
 }
 
-/// The geometry with a region of so many bytes.
 fn wanted(volume: &Volume, bytes: u64) -> Result<Geometry, ResizeError> {
-    let geometry = &volume.config().geometry;
-    let used = in_use(volume)?;
+    with_region(&volume.config().geometry, bytes, &in_use(volume)?)
+}
+
+/// The geometry with a region of so many bytes, if so much is in use.
+///
+/// # Errors
+/// [`ResizeError::RegionTooSmall`].
+pub fn with_region(geometry: &Geometry, bytes: u64, used: &InUse) -> Result<Geometry, ResizeError> {
     geometry
-        .with_region(bytes, &used)
+        .with_region(bytes, used)
         .map_err(|_| ResizeError::RegionTooSmall {
             want: bytes,
-            least: geometry.least_region(&used),
+            least: geometry.least_region(used),
         })
 }
 

@@ -11,7 +11,6 @@ use std::time::Duration;
 use quayfs_fs::volume::config_of;
 use quayfs_layout::BLOCK;
 use quayfs_layout::geometry::InUse;
-use quayfs_options::format_size;
 use quayfs_resize::Wanted;
 use quayfs_restart::{MOST_BLOCKS, Medium, Wish};
 use quayfs_shown::progress::{Meter, Unit};
@@ -88,20 +87,19 @@ fn possible(entry: &Entry, before: &Value, wish: Wish) -> Result<(), String> {
     let Ok(config) = config_of(Path::new(before["volume"].as_str().unwrap_or_default())) else {
         return Ok(());
     };
-    let (g, want) = (config.geometry, blocks * BLOCK as u64);
+    let g = config.geometry;
     // As if nothing were in use: what is more is known when the volume is closed.
     let empty = InUse {
         inode_ids: g.inode_base,
         ..InUse::default()
     };
     let refused = match wish.medium {
-        Medium::Data => g.resized(blocks, &empty).err(),
-        Medium::Pmem => g.with_region(want, &empty).err(),
+        Medium::Data => quayfs_resize::ways(&g, blocks, &empty).err(),
+        Medium::Pmem => quayfs_resize::with_region(&g, blocks * BLOCK as u64, &empty).err(),
     };
-    match (refused, wish.medium) {
-        (None, _) => Ok(()),
-        (Some(why), Medium::Data) => Err(format!("{}: {why}", format_size(want))),
-        (Some(_), Medium::Pmem) => Err(format!("{} are too few for a region", format_size(want))),
+    match refused {
+        None => Ok(()),
+        Some(why) => Err(format!("{why}; {shown} goes on as it was")),
     }
 }
 

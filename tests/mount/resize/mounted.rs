@@ -177,7 +177,7 @@ fn what_is_refused_leaves_the_mount_as_it_was() {
     let data = |m: &Mounted| fs::metadata(m.0.vol().join("data")).unwrap().len();
     let old = daemon(&m);
     // Known before anything happens.
-    resize(&m.0, "1T").fails(1, "no room for the page table");
+    resize(&m.0, "1T").fails(1, "the region has room for the page table of");
     assert_eq!(daemon(&m), old);
     // Known when the volume is closed.
     resize(&m.0, "40M").fails(1, "goes on as it was");
