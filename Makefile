@@ -244,12 +244,12 @@ miri: deps
 sanitize: deps
 	scripts/nightly sanitize
 
-# Manual pages and completions of shells, from the definition of the command line.
+# Manual pages and completions of shells, from the definition of the command line, and what users read offline.
 PAGES := $(TARGET)/release/pages
 man: deps
 	$(CARGO) build --release -p quayfs-pages
 	rm -rf '$(PAGES)'
-	'$(TARGET)/release/quayfs-pages' '$(PAGES)'
+	'$(TARGET)/release/quayfs-pages' '$(PAGES)' $(DOCUMENTS)
 
 # The names by which mount(8), umount(8), fsck(8) and mkfs(8) find the program.
 HELPERS := mount.quayfs mount.fuse.quayfs umount.quayfs umount.fuse.quayfs fsck.quayfs fsck.fuse.quayfs mkfs.quayfs
@@ -265,15 +265,12 @@ install: build install-data
 	mkdir -p '$(DESTDIR)/sbin'
 	for name in $(HELPERS); do ln -sf '$(PREFIX)/bin/quayfs' '$(DESTDIR)/sbin/'$$name || exit 1; done
 
-# All but the program: what a package takes as it is. The documents lie in one directory there, so their links lose
-# theirs. Debian has a folder of its own for what packages give to zsh.
+# All but the program: what a package takes as it is. Debian has a folder of its own for what packages give to zsh.
 ZSH = $(PREFIX)/share/zsh/$(if $(filter /usr,$(PREFIX)),vendor-completions,site-functions)
 install-data: man
-	mkdir -p '$(DESTDIR)$(PREFIX)/share/doc/quayfs' '$(DESTDIR)$(PREFIX)/lib/udev/rules.d'
-	cp -r $(addprefix '$(PAGES)'/,man bash-completion fish) '$(DESTDIR)$(PREFIX)/share/'
+	mkdir -p '$(DESTDIR)$(PREFIX)/share' '$(DESTDIR)$(PREFIX)/lib/udev/rules.d'
+	cp -r $(addprefix '$(PAGES)'/,man bash-completion fish doc) '$(DESTDIR)$(PREFIX)/share/'
 	install -D -m 644 -t '$(DESTDIR)$(ZSH)' '$(PAGES)'/zsh/site-functions/*
-	install -m 644 $(DOCUMENTS) '$(DESTDIR)$(PREFIX)/share/doc/quayfs/'
-	sed -i 's|](docs/|](|g; s|](\.\./\([A-Z]*\.md\)|](\1|g' $(addprefix '$(DESTDIR)$(PREFIX)/share/doc/quayfs'/,$(notdir $(DOCUMENTS)))
 	sed 's|@PROGRAM@|$(PREFIX)/bin/quayfs|' packaging/udev/60-quayfs.rules \
 		>'$(DESTDIR)$(PREFIX)/lib/udev/rules.d/60-quayfs.rules'
 	$(if $(UNITS),install -D -m 644 -t '$(DESTDIR)$(PREFIX)/lib/systemd/system' $(UNITS))

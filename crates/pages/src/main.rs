@@ -1,6 +1,7 @@
-//! Writes the manual pages and the completions of shells: `quayfs-pages DIRECTORY`.
+//! Writes the manual pages, the completions of shells, and documents for an installation: `quayfs-pages DIRECTORY
+//! [DOCUMENT...]`.
 //!
-//! All of it comes from the definition of the command line, and the mount options from the README, so a new command or
+//! The former come from the definition of the command line, and the mount options from the README, so a new command or
 //! option needs nothing here. The program is apart from `quayfs` so that `quayfs` need not contain what makes pages.
 
 use std::path::{Path, PathBuf};
@@ -10,6 +11,7 @@ use std::{env, fs, io};
 use clap::Command;
 use clap_complete::Shell;
 
+mod documents;
 mod helpers;
 mod man;
 mod readme;
@@ -26,11 +28,12 @@ struct Page {
 
 fn main() -> ExitCode {
     let mut args = env::args_os().skip(1);
-    let (Some(dir), None) = (args.next(), args.next()) else {
-        eprintln!("usage: quayfs-pages DIRECTORY");
+    let Some(dir) = args.next() else {
+        eprintln!("usage: quayfs-pages DIRECTORY [DOCUMENT...]");
         return ExitCode::from(2);
     };
-    match write(Path::new(&dir)) {
+    let documents: Vec<PathBuf> = args.map(PathBuf::from).collect();
+    match write(Path::new(&dir), &documents) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("quayfs-pages: {}: {e}", Path::new(&dir).display());
@@ -39,8 +42,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn write(dir: &Path) -> io::Result<()> {
-    for page in pages()? {
+fn write(dir: &Path, documents: &[PathBuf]) -> io::Result<()> {
+    for page in pages()?.into_iter().chain(documents::installed(documents)?) {
         let path = dir.join(page.path);
         fs::create_dir_all(path.parent().unwrap_or(dir))?;
         fs::write(path, page.text)?;
@@ -48,7 +51,7 @@ fn write(dir: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// All files.
+/// All files but documents.
 fn pages() -> io::Result<Vec<Page>> {
     let [mut quayfs, mkfs, fsck] = quayfs::cli::definitions();
     quayfs.build();
