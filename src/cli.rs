@@ -40,6 +40,7 @@ mod umount;
 mod units;
 mod unopened;
 mod unserved;
+mod work;
 
 use args::{Cli, Command};
 use clap::error::ErrorKind;

@@ -13,6 +13,8 @@ use super::asking::{self, Heard};
 use super::draining;
 use super::exit::{Failure, STATUS_UNKNOWN, say, say_json, warn};
 use super::unopened::unopened;
+use super::work::done_by;
+use crate::mount::server::Server;
 use crate::mount::table::{self, Entry};
 pub use logged::{Checked, Damage, Logged};
 pub use report::Daemon;
@@ -24,6 +26,8 @@ use std::time::Duration;
 
 /// How long a daemon may take to say how it is.
 const PATIENCE: Duration = Duration::from_millis(900);
+/// From so much processor time on, in ticks of mostly 10 ms, a daemon that was asked that long was not waiting.
+const BUSY: u64 = 5;
 
 /// The version of what `--json` prints: counted up when a field is renamed, removed or changes its meaning.
 const SCHEMA: u32 = 1;
@@ -100,11 +104,19 @@ fn of_target(target: &Path) -> Result<Report, Failure> {
 /// How a mount is. One whose daemon does not answer is described by what lies on the media, and by what is known of that
 /// process.
 fn of_mount(entry: &Entry) -> Result<Report, Failure> {
+    let done = || Server::of(entry).and_then(|server| done_by(server.pid()?));
+    let before = done();
     match asking::hear(entry, PATIENCE, STATUS_UNKNOWN)? {
         Heard::Status(status) => Ok(Report::live(&entry.target, &status)),
         Heard::Nothing(why) => {
+            let is_busy = before.zip(done()).is_some_and(|(b, a)| works(b, a));
             let volume = glance(Path::new(&entry.source)).ok();
-            Ok(Report::unserved(entry, why, volume.as_ref()))
+            Ok(Report::unserved(entry, (why, is_busy), volume.as_ref()))
         }
     }
+}
+
+/// Whether a daemon has done more between two looks than its timers do.
+fn works(before: [u64; 3], after: [u64; 3]) -> bool {
+    after[0] >= before[0] + BUSY || after[1..] != before[1..]
 }

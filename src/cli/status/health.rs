@@ -93,6 +93,11 @@ fn unserved(r: &Report, all: &mut Vec<Finding>) {
                 None => "let it go on (`kill -CONT`)".into(),
             }),
         )),
+        State::Silent if r.is_busy => all.push((
+            Health::Degraded,
+            "the daemon is busy: it has not answered within a second, but works".into(),
+            Some("ask again; `top` shows what else the machine does".into()),
+        )),
         State::Silent => all.push((
             Health::Failed,
             "the daemon has not answered within a second".into(),
@@ -312,7 +317,7 @@ mod tests {
     /// A change, what it makes of the health, and what it is about.
     type Case = (fn(&mut Report), Health, &'static str);
 
-    const COMPLAINTS: [Case; 18] = [
+    const COMPLAINTS: [Case; 19] = [
         (
             |r| {
                 (r.state, r.clean) = (State::Unmounted, Some(true));
@@ -324,6 +329,11 @@ mod tests {
         (|r| r.state = State::Dead, Health::Failed, "gone"),
         (|r| r.state = State::Stopped, Health::Failed, "stopped"),
         (|r| r.state = State::Silent, Health::Failed, "not answered"),
+        (
+            |r| (r.state, r.is_busy) = (State::Silent, true),
+            Health::Degraded,
+            "busy",
+        ),
         (|r| r.state = State::InUse, Health::Degraded, "in use"),
         (|r| r.shut_down = true, Health::Failed, "shut down"),
         (

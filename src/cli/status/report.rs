@@ -58,6 +58,9 @@ pub struct Report {
     pub reasons: Vec<String>,
     pub advice: Option<String>,
     pub state: State,
+    /// A daemon that does not answer was at work.
+    #[serde(skip)]
+    pub is_busy: bool,
     pub clean: Option<bool>,
     pub repairing: bool,
     /// Why it cannot be mounted, if the media do not fit together: one of the reasons.
@@ -189,6 +192,7 @@ impl Report {
             reasons: Vec::new(),
             advice: None,
             state,
+            is_busy: false,
             clean: None,
             repairing: false,
             unmountable: None,
@@ -296,7 +300,12 @@ impl Report {
     }
 
     /// A mount without an answer; `volume`: what is on the media, if that can be told.
-    pub fn unserved(entry: &Entry, why: Unserved, volume: Option<&Glance>) -> Self {
+    /// `is_busy`: it worked all the same while it was asked.
+    pub fn unserved(
+        entry: &Entry,
+        (why, is_busy): (Unserved, bool),
+        volume: Option<&Glance>,
+    ) -> Self {
         let state = match why {
             Unserved::Dead => State::Dead,
             Unserved::Stopped => State::Stopped,
@@ -308,6 +317,7 @@ impl Report {
             r.know(volume);
         }
         r.daemon = unserved::daemon(entry);
+        r.is_busy = is_busy;
         judge(&mut r);
         r
     }
