@@ -181,12 +181,14 @@ impl Scan {
         Ok(())
     }
 
-    /// Superblock words of the new life, in two steps, the first durable before the second, and proposals of the old
-    /// one cleared in between, so that one that does not check is damage:
+    /// Superblock words of the new life, in two steps, the first durable before the second:
     /// 1. digested_seq. The lanes are history from here on, whatever their heads say. And what is left of headers
-    ///    goes, so that nothing of the next epoch can complete it: records above digested_seq are of that epoch.
-    /// 2. `commit_ts`, the clean word, the heads, and the epoch with the mode (ordering 7), which ends
-    ///    recovery when all of it is durable. Were `commit_ts` first, numbers between digested_seq and it would be
+    ///    goes, so that nothing of the next epoch can complete it: records above digested_seq are of that epoch. So do
+    ///    proposals that fail their check, which a life in `op` does not look at, and the next one may.
+    /// 2. Proposals of the old life are cleared, `commit_ts`, the clean word, the heads, and the epoch with the mode
+    ///    (ordering 7), which ends recovery when all of it is durable. A proposal that is still there after a crash in
+    ///    between says nothing: up to digested_seq everything is there in any case, and above it there is no record.
+    ///    The next recovery clears it. Were `commit_ts` first, numbers between digested_seq and it would be
     ///    missing records; were a head first, a record above digested_seq would be lost. Among each other they may
     ///    arrive in any order: with digested_seq at the highest number seen no record is left that any of them
     ///    could bring to life, and nothing is appended before this returns.
@@ -194,10 +196,9 @@ impl Scan {
         let jsb = self.jsb();
         jsb.store(WordKind::Digested, seq);
         self.clear_torn();
+        jsb.clear_bad_proposals();
         self.region.drain()?;
-        if jsb.clear_proposals() {
-            self.region.drain()?;
-        }
+        jsb.clear_proposals();
         jsb.store(WordKind::CommitTs, seq);
         // Its check may have failed; that it is another epoch's says "not clean" from now on.
         jsb.store(WordKind::Clean, 0);

@@ -57,11 +57,21 @@ impl<'a> Superblock<'a> {
         }
     }
 
-    /// Clears them, for a new epoch. Whether there was one.
-    pub(crate) fn clear_proposals(&self) -> bool {
+    /// Clears those that are there, for a new epoch.
+    pub(crate) fn clear_proposals(&self) {
         let kinds = (0..PROPOSALS as u8).map(WordKind::Proposal);
-        let there = kinds.filter(|kind| self.region.load_u64(self.offset(*kind)) != 0);
-        there.map(|kind| self.store_raw(kind, 0)).count() > 0
+        kinds
+            .filter(|kind| self.region.load_u64(self.offset(*kind)) != 0)
+            .for_each(|kind| self.store_raw(kind, 0));
+    }
+
+    /// Clears those that are none: they fail their check.
+    pub(crate) fn clear_bad_proposals(&self) {
+        for place in 0..PROPOSALS as u8 {
+            if self.load_proposal(place).is_err() {
+                self.store_raw(WordKind::Proposal(place), 0);
+            }
+        }
     }
 
     /// Byte position in `lane` where the walk starts. Stored in lines, so that 48 bits last.

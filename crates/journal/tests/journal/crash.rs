@@ -8,9 +8,11 @@ use crate::common;
 use common::*;
 use quayfs_crashsim::{Budget, CrashImage, Medium, Recorder};
 use quayfs_journal::*;
+use quayfs_layout::LINE;
 use quayfs_layout::jsb::{PROPOSALS, SeqWord, WordKind};
 use quayfs_layout::record::{RECORD_HEADER_BYTES, RecordHeader};
-use quayfs_pmem::Backend;
+use quayfs_pmem::{Backend, Region};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// States after each operation, the first before any; the mark `n` acknowledges the first `n`.
@@ -496,6 +498,98 @@ fn a_slot_of_a_record_that_is_given_up_stays_dead() {
         images += u64::from(given_up);
     }
     assert!(images > 1, "{images}");
+}
+
+/// Whether this operation of the script only stages blocks and appends a record, and in `commit` is committed.
+fn is_plain(op: u64, mode: Durability) -> bool {
+    let stages = !(op % 5 == 3 && op.is_multiple_of(2));
+    let alone = op % 7 != 3 && op % 9 != 7 && op % 6 != 4 && op % 11 != 8;
+    stages && alone && (mode == Durability::Op || op.is_multiple_of(3))
+}
+
+/// A daemon died with its last operation stored, and what follows no drain of that is not settled: with `op` all of it, with
+/// `commit` the superblock. What a scan has read of it is durable with the next drain, since everything that follows builds
+/// on it.
+#[test]
+fn what_a_scan_has_read_is_durable_with_the_next_drain() {
+    for (backend, mode) in [
+        (Backend::Dax, Durability::Op),
+        (Backend::Dax, Durability::Commit),
+        (Backend::File, Durability::Op),
+        (Backend::File, Durability::Commit),
+    ] {
+        let wraps = (2..90)
+            .filter(|op| is_plain(*op, mode))
+            .filter(|op| dies_unsettled(backend, mode, *op))
+            .count();
+        assert!(wraps > 0, "no record goes on at the beginning of its lane");
+    }
+}
+
+/// The daemon dies with this operation unsettled, and its journal is scanned. Whether the record lies at both ends of its
+/// lane.
+fn dies_unsettled(backend: Backend, mode: Durability, op: u64) -> bool {
+    let (geo, _) = small();
+    let (before, after) = (run(backend, mode, op - 1), run(backend, mode, op));
+    let (region, finished) = (before.recorder.region(), after.recorder.region());
+    let line = |of: &Region, off| of.read_vec(off, LINE as u64);
+    let stored = |area: Range<u64>| -> Vec<u64> {
+        let differs = |off: &u64| line(&finished, *off) != line(&region, *off);
+        let all: Vec<u64> = area.step_by(LINE).filter(differs).collect();
+        all.iter()
+            .for_each(|off| region.write(*off, &line(&finished, *off)));
+        assert!(!all.is_empty(), "operation {op} on {backend} in {mode:?}");
+        all
+    };
+    let slots_end = geo.slot_data_off + u64::from(geo.buffers) * geo.slots_per_buffer * 4096;
+    let home = slots_end..region.len();
+    if home
+        .step_by(LINE)
+        .any(|off| line(&finished, off) != line(&region, off))
+    {
+        // To have room for it, earlier ones were digested.
+        return false;
+    }
+    before.recorder.start_here();
+    let record = stored(geo.lane_off..geo.slot_hdr_off);
+    stored(geo.slot_hdr_off..geo.slot_data_off);
+    stored(geo.slot_data_off..slots_end);
+    if mode == Durability::Commit {
+        before.recorder.start_here();
+        stored(geo.jsb_off..geo.lane_off);
+    }
+    let left = || {
+        let trace = before.recorder.trace();
+        let now = trace.points().last().expect("a point for every moment");
+        trace.in_flight(now)
+    };
+    assert!(!left().is_empty());
+    Journal::scan(Arc::clone(&region), &geo).expect("scan");
+    region.drain().expect("drain");
+    let left = left();
+    assert!(left.is_empty(), "{left:?} of {op} on {backend} in {mode:?}");
+    let (first, last) = (record[0], record[record.len() - 1]);
+    last - first > record.len() as u64 * LINE as u64
+}
+
+/// A life in `op` does not look at proposals. One that has rotted meanwhile is not found as damage by the life after the next,
+/// wherever power fails while the next one begins.
+#[test]
+fn a_proposal_that_rots_where_none_counts_is_gone_in_time() {
+    for backend in [Backend::Dax, Backend::File] {
+        let recorder = formatted(backend, Durability::Op);
+        let (region, geo) = (recorder.region(), small().0);
+        region.store_u64(geo.jsb_off + WordKind::Proposal(1).offset(), 1 << 17);
+        recorder.start_here();
+        Volume::of_recorder(&recorder, Durability::Commit);
+        let mut images = 0;
+        for image in recorder.trace().explore(&Budget::SMALL) {
+            let scan = Journal::scan(Arc::new(image.region()), &geo).expect("scan");
+            assert!(scan.damage.is_empty(), "{:?} after {image}", scan.damage);
+            images += 1;
+        }
+        assert!(images > 1, "{images}");
+    }
 }
 
 /// When a call returns that promises durability, nothing that it or what it depends on has stored is

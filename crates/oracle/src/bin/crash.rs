@@ -12,7 +12,7 @@ use std::time::Duration;
 use clap::Parser;
 use quayfs_layout::Guard;
 use quayfs_oracle::search::alphabet::ALPHABET;
-use quayfs_oracle::search::mutants::{self, Mutant};
+use quayfs_oracle::search::mutants::{self, Mutant, Witness, test_of};
 use quayfs_oracle::search::place::Place;
 use quayfs_oracle::search::program::{Program, Text, modes};
 use quayfs_oracle::search::run::{Coverage, DEPTH, Share, crashes, search, search_threads};
@@ -206,6 +206,8 @@ const WITNESSES: &[&str] = &[
     "swap: killed 4",
     "swap: killed 29",
     "writeback: scenario unsynced, dies after 30",
+    "ordered-inplace: scenario rewrites, dies after 104, goes on",
+    "writeback: scenario rewrites, dies after 190, goes on",
     "op: repair clean, noise node 4, dies after 4",
     "op: repair clean, bit data-header 3, dies after 4",
 ];
@@ -240,23 +242,32 @@ fn forget_each(
     jobs: usize,
     args: &Args,
 ) -> ExitCode {
-    let row = |place: &Place, mutant: &Mutant| match &mutant.killer {
-        Some((run, what)) => format!("| `{place}` | `{run}` | {} |", what.replace('|', "/")),
-        None => format!(
+    let row = |place: &Place, mutant: &Mutant, by: Option<&Witness>| match (&mutant.killer, by) {
+        (Some((run, what)), _) => format!("| `{place}` | `{run}` | {} |", what.replace('|', "/")),
+        (None, Some(w)) => format!("| `{place}` | test `{}` | `{}` |", w.test, w.file),
+        (None, None) => format!(
             "| `{place}` | **alive** after {} images of {} runs | |",
             mutant.images, mutant.runs
         ),
     };
-    let show = |place: &Place, mutant: &Mutant| println!("{}", row(place, mutant));
+    let show = |place: &Place, mutant: &Mutant| println!("{}", row(place, mutant, None));
     println!("{}", mutants::HEADER);
     let table = mutants::forget_each(programs, &args.place, &DEPTH, jobs, limit, &show);
-    let alive: Vec<_> = table.iter().filter(|(_, m)| m.killer.is_none()).collect();
-    for (place, mutant) in &alive {
-        show(place, mutant);
+    let unseen = table.iter().filter(|(_, m)| m.killer.is_none());
+    let mut alive = Vec::new();
+    for (place, mutant) in unseen {
+        let by = test_of(place, &table);
+        println!("{}", row(place, mutant, by));
+        if by.is_none() {
+            println!("  {}", place.at());
+            alive.push(place);
+        }
     }
     println!("{} places, {} alive", table.len(), alive.len());
     if let Some(page) = &args.page {
-        let rows: Vec<String> = table.iter().map(|(p, m)| row(p, m)).collect();
+        let rows: Vec<String> = (table.iter())
+            .map(|(p, m)| row(p, m, test_of(p, &table)))
+            .collect();
         if let Err(e) = write(page, &rows) {
             eprintln!("{}: {e}", page.display());
             return ExitCode::from(2);

@@ -29,6 +29,42 @@ pub struct Mutant {
     pub killer: Option<(String, String)>,
 }
 
+/// A test that notices places of which the search has no images that show them.
+#[derive(Debug)]
+pub struct Witness {
+    /// What they are called.
+    pub place: &'static str,
+    /// How many there are. One more is one that the test may not notice.
+    pub count: usize,
+    /// Where the test is.
+    pub file: &'static str,
+    /// What it is called.
+    pub test: &'static str,
+}
+
+/// They look in the simulator for what is left in flight, instead of at images.
+pub const TESTS: [Witness; 2] = [
+    Witness {
+        place: "flush crates/journal/src/scan.rs: flush_read",
+        count: 5,
+        file: "crates/journal/tests/journal/crash.rs",
+        test: "what_a_scan_has_read_is_durable_with_the_next_drain",
+    },
+    Witness {
+        place: "fence crates/journal/src/stage.rs: drop",
+        count: 1,
+        file: "crates/journal/tests/journal/crash.rs",
+        test: "nothing_promised_is_left_in_flight",
+    },
+];
+
+/// The test that notices this place, if one does.
+pub fn test_of(place: &Place, table: &Table) -> Option<&'static Witness> {
+    let name = place.to_string();
+    let named = table.keys().filter(|p| p.to_string() == name).count();
+    TESTS.iter().find(|w| w.place == name && named <= w.count)
+}
+
 /// Images of each run whose recoveries are runs as well, about.
 const RECOVERIES: usize = 24;
 

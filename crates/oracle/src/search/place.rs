@@ -20,6 +20,11 @@ pub struct Place {
 }
 
 impl Place {
+    /// Where it is: a function can have several. Lines move with the code, so no page has them.
+    pub fn at(&self) -> String {
+        format!("{}:{}", self.file, self.line)
+    }
+
     /// The place of one ordering.
     ///
     /// # Panics

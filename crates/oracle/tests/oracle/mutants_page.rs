@@ -7,7 +7,7 @@ use std::path::Path;
 
 use quayfs_crashsim::Trace;
 use quayfs_layout::Guard;
-use quayfs_oracle::search::mutants::rows;
+use quayfs_oracle::search::mutants::{TESTS, Witness, rows};
 use quayfs_oracle::search::place::Place;
 use quayfs_oracle::search::program::{Program, Text};
 
@@ -31,8 +31,8 @@ fn places(trace: &Trace) -> BTreeSet<Place> {
 
 /// The places that a run meets, or a recovery from one of its images.
 fn met(line: &str) -> BTreeSet<Place> {
-    // Not noticed in the time that there was.
-    if line.starts_with("**alive**") {
+    // Not noticed in the time that there was, or by a test.
+    if line.starts_with("**alive**") || line.starts_with("test `") {
         return BTreeSet::new();
     }
     let (program, image) = match line.split_once(" #") {
@@ -86,6 +86,27 @@ fn the_places_are_those_of_the_code() {
         missing.is_empty(),
         "not in docs/internals/mutants.md: {missing:?}; {again}"
     );
+}
+
+/// What the table leaves to tests is noticed by tests that there are.
+#[test]
+fn tests_that_notice_are_there() {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    for Witness {
+        place, file, test, ..
+    } in TESTS
+    {
+        let text = std::fs::read_to_string(top.join(file)).unwrap();
+        assert!(
+            text.contains(&format!("#[test]\nfn {test}()")),
+            "{file}: no {test}"
+        );
+        let page = page();
+        let row = rows(&page)
+            .into_iter()
+            .find(|row| cell(row, 1) == format!("test `{test}"));
+        assert_eq!(row.map(|row| cell(row, 0)), Some(place));
+    }
 }
 
 #[test]
