@@ -27,18 +27,24 @@ pub fn installed(documents: &[PathBuf]) -> io::Result<Vec<Page>> {
 fn relinked(path: &Path, text: &str, documents: &[PathBuf]) -> String {
     let (mut out, mut done) = (String::with_capacity(text.len()), 0);
     for (range, target) in links(text) {
-        // What is inside something that has been left out.
+        // What is inside a link that has been seen to.
         if range.start < done {
             continue;
         }
         out.push_str(&text[done..range.start]);
-        out.push_str(&link(
-            path,
-            &text[range.clone()],
-            target.as_deref(),
-            documents,
-        ));
         done = range.end;
+        let link = &text[range];
+        let to = target.and_then(|target| installed_as(path, &target, documents));
+        match (to, words(link)) {
+            (Some(to), Some(words)) => out.push_str(&format!("[{words}]({to})")),
+            // Without its link, a word in parentheses says nothing.
+            (None, _) if out.ends_with(" (") && text[done..].starts_with(')') => {
+                out.truncate(out.len() - 2);
+                done += 1;
+            }
+            (None, Some(words)) => out.push_str(&relinked(path, words, documents)),
+            (_, None) => {}
+        }
     }
     out.push_str(&text[done..]);
     out
@@ -48,7 +54,7 @@ fn relinked(path: &Path, text: &str, documents: &[PathBuf]) -> String {
 fn links(text: &str) -> Vec<(Range<usize>, Option<String>)> {
     let found = |(event, range)| match event {
         Event::Start(Tag::Image { .. }) => Some((range, None)),
-        Event::Start(Tag::Link { dest_url, .. }) if !dest_url.contains("://") => {
+        Event::Start(Tag::Link { dest_url, .. }) if !dest_url.contains(':') => {
             Some((range, Some(dest_url.into_string())))
         }
         _ => None,
@@ -58,23 +64,23 @@ fn links(text: &str) -> Vec<(Range<usize>, Option<String>)> {
         .collect()
 }
 
-/// What stands for a link in an installation; of a picture nothing.
-fn link(from: &Path, link: &str, target: Option<&str>, documents: &[PathBuf]) -> String {
-    let Some(target) = target else {
-        return String::new();
-    };
-    let Some((words, _)) = link.rsplit_once("](") else {
-        return link.into();
-    };
-    let (file, anchor) = target
-        .split_once('#')
-        .map_or((target, ""), |(file, _)| (file, &target[file.len()..]));
+/// The words of a link; of a picture nothing.
+fn words(link: &str) -> Option<&str> {
+    Some(link.strip_prefix('[')?.rsplit_once("](")?.0)
+}
+
+/// What a link has to say in an installation.
+fn installed_as(from: &Path, target: &str, documents: &[PathBuf]) -> Option<String> {
+    let file = target.split('#').next().unwrap_or_default();
+    let anchor = &target[file.len()..];
     let to = plain(&from.parent().unwrap_or(Path::new("")).join(file));
-    let to = documents.iter().find(|document| plain(document) == to);
-    match to.and_then(|to| to.file_name()?.to_str()) {
-        Some(name) => format!("{words}]({name}{anchor})"),
-        None => words.trim_start_matches('[').into(),
-    }
+    // The book has a page that includes this one.
+    let to = match to.ends_with("docs/changelog.md") {
+        true => PathBuf::from("CHANGELOG.md"),
+        false => to,
+    };
+    let to = documents.iter().find(|document| plain(document) == to)?;
+    Some(format!("{}{anchor}", to.file_name()?.to_str()?))
 }
 
 /// A path without `.` and `..`.
@@ -98,7 +104,7 @@ mod tests {
 
     #[test]
     fn links_lead_to_what_is_there() {
-        let documents = ["README.md", "docs/a.md", "docs/b.md"].map(PathBuf::from);
+        let documents = ["README.md", "CHANGELOG.md", "docs/a.md", "docs/b.md"].map(PathBuf::from);
         let of = |path: &str, text: &str| relinked(Path::new(path), text, &documents);
         for (text, want) in [
             (
@@ -113,7 +119,15 @@ mod tests {
                 "![p](pictures/p.svg)\n\n[s](https://e.org/a.md)",
                 "\n\n[s](https://e.org/a.md)",
             ),
-            ("[![p](p.svg)](gone.md) x", "![p](p.svg) x"),
+            ("[![p](p.svg)](gone.md) x", " x"),
+            (
+                "so ([how](gone.md)), [m](mailto:a@b)",
+                "so, [m](mailto:a@b)",
+            ),
+            (
+                "[[x] y](gone.md), [news](changelog.md)",
+                "[x] y, [news](CHANGELOG.md)",
+            ),
             (
                 "`[a](gone.md)`\n\n```sh\n[a](gone.md)\n```\n",
                 "`[a](gone.md)`\n\n```sh\n[a](gone.md)\n```\n",
