@@ -18,7 +18,12 @@ use std::thread;
 
 /// Makes a volume and says what that means for its owner.
 pub fn run(args: args::Mkfs) -> Result<(), Failure> {
-    let unsized_data = args.size.or(args.data_size).is_none() && args.data.is_none();
+    let sizes = [args.size, args.data_size, args.pmem_size];
+    let parts = [&args.pmem, &args.data];
+    // All of it was left to mkfs, and nothing was there.
+    let unasked = sizes.iter().all(Option::is_none)
+        && parts.iter().all(|part| part.is_none())
+        && !args.volume.join("data").exists();
     let options = MkfsOptions {
         pmem: args.pmem,
         pmem_size: args.pmem_size,
@@ -54,7 +59,7 @@ pub fn run(args: args::Mkfs) -> Result<(), Failure> {
     drop(shown);
     let made = made.map_err(Failure::with(FAILED))?;
     if !args.quiet {
-        report(&args.volume, &made, unsized_data);
+        report(&args.volume, &made, unasked);
     }
     if made.backend == Backend::Volatile {
         warn(super::VOLATILE_WARNING);
@@ -89,13 +94,13 @@ fn undo_on_signal(undo: &Arc<Undo>) -> io::Result<()> {
     Ok(())
 }
 
-/// `unsized_data`: how much data it is to have was left to mkfs.
-fn report(volume: &Path, made: &MkfsReport, unsized_data: bool) {
+/// `unasked`: where its parts are, and how long, was left to mkfs.
+fn report(volume: &Path, made: &MkfsReport, unasked: bool) {
     let in_directory = volume.is_dir();
     let volume = quayfs_shown::path(volume);
     let (geometry, backend) = (&made.geometry, made.backend);
     say(format_args!("made volume {} in {volume}", made.uuid));
-    if unsized_data && in_directory {
+    if unasked && in_directory {
         let size = format_size(geometry.data_blocks * quayfs_layout::BLOCK as u64);
         say(format_args!(
             "a directory with two files, `pmem` and `data` ({size}: a quarter of what is free, at most 8 GiB); --size SIZE makes one file instead"

@@ -180,24 +180,23 @@ fn refused(mnt: &Path, e: Errno) -> String {
     }
 }
 
-/// Why limits cannot be so: a soft one above the hard one would never be met.
+/// Why limits cannot be so: a soft one above the hard one would never be met. Those that stay as they are stay so.
 fn contradiction(before: &Quota, set: &SetQuota) -> Option<String> {
-    let bytes = (
-        set.bytes_soft.unwrap_or(before.bytes_soft),
-        set.bytes_hard.unwrap_or(before.bytes_hard),
-    );
-    let inodes = (
-        set.inodes_soft.unwrap_or(before.inodes_soft),
-        set.inodes_hard.unwrap_or(before.inodes_hard),
-    );
-    let is_above = |(soft, hard): (u64, u64)| hard != 0 && soft > hard;
+    let both = |soft: Option<u64>, hard: Option<u64>, had: [u64; 2]| {
+        let wanted = [soft.unwrap_or(had[0]), hard.unwrap_or(had[1])];
+        let is_above = wanted[1] != 0 && wanted[0] > wanted[1];
+        (soft.or(hard).is_some() && is_above).then_some(wanted)
+    };
     let said = |what: &str, soft: &str, hard: &str| {
         format!("the soft limit of {what} ({soft}) is above the hard one ({hard}): set both")
     };
-    if is_above(bytes) {
-        return Some(said("bytes", &format_size(bytes.0), &format_size(bytes.1)));
+    let bytes = [before.bytes_soft, before.bytes_hard];
+    if let Some([soft, hard]) = both(set.bytes_soft, set.bytes_hard, bytes) {
+        return Some(said("bytes", &format_size(soft), &format_size(hard)));
     }
-    is_above(inodes).then(|| said("inodes", &inodes.0.to_string(), &inodes.1.to_string()))
+    let inodes = [before.inodes_soft, before.inodes_hard];
+    let [soft, hard] = both(set.inodes_soft, set.inodes_hard, inodes)?;
+    Some(said("inodes", &soft.to_string(), &hard.to_string()))
 }
 
 /// Grace times for one that is not beyond the soft limit that they are about.
@@ -371,6 +370,11 @@ mod tests {
         };
         assert_eq!((of(hard(5)), of(hard(0))), (None, None));
         assert!(of(hard(4)).unwrap().contains("inodes (5)"));
+        let old = Quota {
+            bytes_soft: 11 << 20,
+            ..before
+        };
+        assert_eq!(contradiction(&old, &hard(9)), None, "of the other kind");
     }
 
     #[test]

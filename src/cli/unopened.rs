@@ -49,7 +49,7 @@ fn no_volume(path: &Path) -> Option<String> {
     let shown = quayfs_shown::path(path);
     if path.is_dir() {
         return Some(format!(
-            "{shown}: nothing is mounted on this directory, and no volume is in it; `quayfs mkfs {shown}` makes one"
+            "{shown}: nothing is mounted on this directory, and no volume is in it: `quayfs status` lists what is mounted"
         ));
     }
     let name = path.to_str()?;

@@ -197,7 +197,7 @@ fn missing_things_are_named() {
     quayfs(["umount", "/proc"]).fails(32, "not QuayFS");
     quayfs(["fsck", "/no/such/volume"]).fails(8, "/no/such/volume");
     quayfs(["info", "/no/such/volume"]).fails(1, "/no/such/volume");
-    quayfs(["info", mnt]).fails(1, "quayfs mkfs");
+    quayfs(["info", mnt]).fails(1, "nothing is mounted");
     quayfs(["status", "/no/such/volume"]).fails(3, "/no/such/volume");
     quayfs(["stats", "/no/such/volume"]).fails(1, "/no/such/volume");
     quayfs(["stats", vol]).fails(1, "not mounted");

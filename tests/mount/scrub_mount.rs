@@ -252,7 +252,7 @@ fn wrong_targets_are_named() {
     let scene = Scene::new();
     let mnt = scene.mnt();
     quayfs(["scrub", "/no/such/volume"]).fails(1, "/no/such/volume");
-    quayfs(["scrub", mnt.to_str().unwrap()]).fails(1, "quayfs mkfs");
+    quayfs(["scrub", mnt.to_str().unwrap()]).fails(1, "nothing is mounted");
     quayfs(["scrub"]).fails(2, "quayfs scrub --help");
     quayfs(["scrub", "v", "--rate", "fast"]).fails(2, "fast");
     quayfs(["scrub", "v", "--rate", "0"]).fails(2, "nothing");

@@ -41,7 +41,7 @@ fn has(head: &[u8], off: usize, magic: &[u8]) -> bool {
 
 /// Signatures that are told by bytes at a fixed place, in the order in which they are believed.
 const FIXED: &[(&str, usize, &[u8])] = &[
-    ("quayfs persistent memory", 0, b"QUAYFSPM"),
+    ("quayfs volume", 0, b"QUAYFSPM"),
     ("quayfs data device", 0, b"QUAYFSDD"),
     ("LUKS", 0, b"LUKS\xba\xbe"),
     ("xfs", 0, b"XFSB"),

@@ -64,6 +64,13 @@ impl Meter {
         });
     }
 
+    /// The present part is called otherwise from now on.
+    pub fn rename(&self, what: impl Into<String>) {
+        if let Some(part) = &mut *self.lock() {
+            part.what = what.into();
+        }
+    }
+
     /// So much more is done.
     pub fn add(&self, n: u64) {
         self.done.fetch_add(n, Ordering::Relaxed);

@@ -80,6 +80,17 @@ fn holds_both(path: &Path) -> io::Result<Option<u64>> {
     Ok((is_long || has_header).then_some(region))
 }
 
+/// How long the region is that begins in this file.
+fn needed_for_region(path: &Path) -> Option<u64> {
+    let mut block = vec![0; BLOCK];
+    let file = fs::File::open(path).ok()?;
+    let copies = COPIES.into_iter().filter_map(|off| {
+        file.read_exact_at(&mut block, off).ok()?;
+        ConfigTable::decode(&block).ok()
+    });
+    copies.map(|table| table.geometry.pmem_len).next()
+}
+
 /// Finds the volume at a path: a directory whose parts are both there, or a file or device that holds both.
 ///
 /// # Errors
@@ -185,11 +196,22 @@ fn not_a_directory(path: &Path, meta: &fs::Metadata) -> String {
     let kind = meta.file_type();
     if kind.is_file() || kind.is_block_device() {
         // A caller that may not read it is not told what it holds.
-        if let Ok(Some(what @ ("quayfs persistent memory" | "quayfs data device"))) =
-            probe_signature(path)
+        let half = match probe_signature(path) {
+            Ok(Some("quayfs volume")) => Some("a region"),
+            Ok(Some("quayfs data device")) => Some("a data device"),
+            _ => None,
+        };
+        if let Some(needs) = needed_for_region(path).filter(|needs| *needs > meta.len())
+            && kind.is_file()
         {
             return format!(
-                "{what}, one half of a volume: name the directory that holds it or a link to it"
+                "cut short: it has {} bytes, and the region of the volume alone takes {needs}; restore it from a backup",
+                meta.len()
+            );
+        }
+        if let Some(half) = half {
+            return format!(
+                "{half}, one half of a volume: name the directory that holds it or a link to it"
             );
         }
     }
