@@ -90,6 +90,7 @@ pub fn hear(entry: &Entry, patience: Duration, code: u8) -> Result<Heard, Failur
                 },
             ));
         }
+        Err(Errno::IO) => return Ok(Heard::Nothing(Unserved::Broken)),
         Err(Errno::ACCESS | Errno::PERM) => format!(
             "permission denied: {shown} was mounted by another user, for that user alone (no allow_other)"
         ),

@@ -18,15 +18,18 @@ pub fn of(fs: &Fs, closed: Result<bool>) -> Ending {
     let left_staged = closed.as_ref().is_ok_and(|left| *left);
     match failure.or_else(|| closed.err().map(|e| e.to_string())) {
         Some(cause) => Ending::Left(format!(
-            "{cause}; {}, {}; remove the cause and mount again, which recovers the volume",
+            "{cause}; {}, {}; {}",
             waiting(fs),
-            loss(fs)
+            loss(fs),
+            way_out(fs, &cause)
         )),
         None if fs.e.device.missing() > 0 => Ending::Damaged(format!(
             "the data device was cut short: its last {} are not there any more, and what lay there is lost",
             format_size(fs.e.device.missing())
         )),
-        None if left_staged => Ending::Staged(fs.e.staged.len() as u64 * BLOCK as u64),
+        None if left_staged && !fs.e.staged.is_empty() => {
+            Ending::Staged(fs.e.staged.len() as u64 * BLOCK as u64)
+        }
         None => Ending::Closed,
     }
 }
@@ -42,6 +45,14 @@ pub fn log(ending: &Ending) {
         Ending::Damaged(why) => error!("unmounted, the volume is closed, but {why}"),
         Ending::ShutDown => {}
         Ending::Left(why) => error!("unmounted, but the volume is not closed: {why}"),
+    }
+}
+
+fn way_out(fs: &Fs, cause: &str) -> String {
+    let volume = quayfs_shown::path(fs.volume_path());
+    match cause.contains("damaged metadata") {
+        true => format!("`quayfs fsck --repair {volume}` before it is mounted again"),
+        false => "remove the cause and mount again, which recovers the volume".into(),
     }
 }
 

@@ -10,6 +10,7 @@ use super::log;
 use super::progress::Progress;
 use super::status::{Checked, Damage, Logged};
 use super::unopened::unopened;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Checks or repairs a volume and returns the exit code.
@@ -25,8 +26,9 @@ pub fn run(args: &args::Fsck) -> Result<u8, Failure> {
     let report = quayfs_fsck::check_measured(&args.volume, &options, &meter);
     drop(shown);
     let report = report.map_err(unopened(FSCK_FAILED))?;
+    let shown = show(&report, args.json);
     remember(args, &report);
-    show(&report, args.json)?;
+    shown?;
     if report.is_clean() {
         say_what_was_left_out(args);
         return Ok(OK);
@@ -43,8 +45,9 @@ fn mend(args: &args::Fsck, options: &FsckOptions) -> Result<u8, Failure> {
         Failed::Volume(e) => unopened(FSCK_FAILED)(e),
         other => Failure::new(FSCK_FAILED, other),
     })?;
+    let shown = show(&report, args.json);
     remember(args, &report.check);
-    show(&report, args.json)?;
+    shown?;
     if report.outcome == Outcome::Clean {
         say_what_was_left_out(args);
     }
@@ -64,19 +67,18 @@ fn remember(args: &args::Fsck, report: &FsckReport) {
     let to = log::destination(&volume, None)
         .ok()
         .and_then(|to| to.path());
-    let before = to
-        .map(|path| Logged::read(&path).damage)
-        .unwrap_or_default();
+    let read = |path: PathBuf| Logged::read(&path, Some(&report.uuid)).damage;
+    let before = to.map(read).unwrap_or_default();
     if report.is_clean() && before == Damage::default() {
         return;
     }
-    let blocks: u64 = report.files.iter().map(|file| file.blocks).sum();
-    let blocks = args.data.then_some(blocks);
+    // What could not be looked at may be as bad as before.
+    let all_read = args.data && report.skipped.is_empty();
     let checked = Checked {
-        structure: report.count().saturating_sub(blocks.unwrap_or_default()),
-        blocks,
+        structure: report.count() - report.lost_findings,
+        blocks: all_read.then_some(report.lost_findings),
     };
-    let _ = log::add(&volume, &checked.to_string());
+    let _ = log::add(&volume, &report.uuid, &checked.to_string());
 }
 
 /// A check of the structure is easily taken for one of everything.

@@ -1,6 +1,6 @@
 //! `quayfs info`: what a volume is. How it is, `quayfs status` says.
 
-use quayfs_fs::volume::{Access, Volume, glance};
+use quayfs_fs::volume::{Access, Volume, glance, locate};
 use quayfs_options::format_size;
 
 use super::advice::advice;
@@ -64,6 +64,11 @@ fn live(entry: &Entry, mut status: Value) -> Value {
         let mountpoint = entry.target.to_string_lossy();
         map.insert("mountpoint".into(), json!(mountpoint));
         map.insert("advice".into(), json!(advice));
+        map.insert("parts".into(), json!(parts(Path::new(&entry.source))));
+        if entry.is_read_only() {
+            // The kernel tells no daemon of `mount -o remount,ro`.
+            map.insert("read_only".into(), json!(true));
+        }
     }
     status
 }
@@ -83,6 +88,7 @@ fn at_rest(path: &Path, volume: &Volume) -> Value {
         "stored_options": config.options(),
         "backend": volume.region().backend().to_string(),
         "device": device,
+        "parts": parts(path),
         "pmem_bytes": g.pmem_len,
         "data_bytes": g.data_blocks * BLOCK as u64,
         "capacity_bytes": g.visible_blocks() * BLOCK as u64,
@@ -92,8 +98,17 @@ fn at_rest(path: &Path, volume: &Volume) -> Value {
     })
 }
 
+/// Where region and data lie, links followed, if they are two.
+fn parts(volume: &Path) -> Option<String> {
+    let place = locate(volume).ok()?;
+    let of = |part: &Path| part.canonicalize().ok();
+    let (pmem, data) = (of(&place.pmem)?, of(&place.data)?);
+    let (pmem, data) = (pmem.to_string_lossy(), data.to_string_lossy());
+    (pmem != data).then(|| format!("region {pmem}, data {data}"))
+}
+
 /// What people are told, in this order; `--json` has all.
-const SHOWN: [&str; 21] = [
+const SHOWN: [&str; 22] = [
     "volume",
     "mountpoint",
     "uuid",
@@ -101,6 +116,7 @@ const SHOWN: [&str; 21] = [
     "created",
     "backend",
     "device",
+    "parts",
     "durability",
     "options",
     "stored_options",

@@ -18,6 +18,7 @@ use std::ffi::OsString;
 use std::fmt::{self, Write as _};
 use std::io::{self, IsTerminal as _};
 use std::os::fd::RawFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::panic::PanicHookInfo;
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -33,6 +34,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Registry};
 
 use super::confine;
+use super::status::ABOUT;
 use file::LogFile;
 use limit::{Limit, Verdict};
 
@@ -472,16 +474,19 @@ pub fn destination(volume: &Path, asked: Option<&Path>) -> io::Result<Destinatio
     })
 }
 
-/// Adds a line to the log of a volume that is not mounted, for `quayfs status`. What is there and is not a log of ours
-/// stays as it is.
+/// Adds a line about a volume that is not mounted to its log, for `quayfs status`: if that belongs to the owner of the volume,
+/// or there is none and the owner is this user. A log of another user would be in the way of those whose mounts write one.
 ///
 /// # Errors
-/// There is no log of ours, and none can be made.
-pub fn add(volume: &Path, text: &str) -> io::Result<()> {
+/// There is no such log, and none can be made.
+pub fn add(volume: &Path, uuid: &str, text: &str) -> io::Result<()> {
     let Some(path) = destination(volume, None)?.path() else {
         return Ok(());
     };
-    file::add(&path, line(Level::INFO, text, false).as_bytes())
+    let owner = std::fs::metadata(volume)?.uid();
+    let about = line(Level::INFO, &format!("{ABOUT}{uuid}"), false);
+    let lines = about + &line(Level::INFO, text, false);
+    file::add(&path, owner, lines.as_bytes())
 }
 
 #[cfg(test)]

@@ -177,7 +177,10 @@ fn note(status: &Status, found: &mut Option<u64>, meter: &Meter) {
             0 => "verifying".into(),
             n => format!("verifying, {n} suspect"),
         };
-        meter.begin(what, status.total_bytes, Unit::Bytes);
+        match meter.look() {
+            None => meter.begin(what, status.total_bytes, Unit::Bytes),
+            Some(_) => meter.rename(what),
+        }
     }
     // Files that grew meanwhile were not in the estimate.
     meter.set(status.bytes, status.total_bytes.max(status.bytes));
@@ -238,7 +241,8 @@ fn finish(worker: &Worker, report: &Report, as_json: bool) -> Result<u8, Failure
 /// Leaves to `quayfs status` what a scrub of a volume that is not mounted has found. Of a mount the daemon does. A log that
 /// cannot be written is no reason not to scrub.
 fn remember(fs: &Fs, status: &Status) {
-    let _ = log::add(fs.volume_path(), &status.outcome());
+    let uuid = quayfs_fs::uuid_text(fs.e.config.uuid);
+    let _ = log::add(fs.volume_path(), &uuid, &status.outcome());
 }
 
 /// A finding, with names as the caller can use them.

@@ -16,7 +16,7 @@ use super::unopened::unopened;
 use super::work::done_by;
 use crate::mount::server::Server;
 use crate::mount::table::{self, Entry};
-pub use logged::{Checked, Damage, Logged};
+pub use logged::{ABOUT, Checked, Damage, Logged};
 pub use report::Daemon;
 use report::Report;
 use serde::Serialize;
@@ -107,7 +107,7 @@ fn of_mount(entry: &Entry) -> Result<Report, Failure> {
     let done = || Server::of(entry).and_then(|server| done_by(server.pid()?));
     let before = done();
     match asking::hear(entry, PATIENCE, STATUS_UNKNOWN)? {
-        Heard::Status(status) => Ok(Report::live(&entry.target, &status)),
+        Heard::Status(status) => Ok(Report::live(&entry.target, entry.is_read_only(), &status)),
         Heard::Nothing(why) => {
             let is_busy = before.zip(done()).is_some_and(|(b, a)| works(b, a));
             let volume = glance(Path::new(&entry.source)).ok();

@@ -128,8 +128,11 @@ fn left_by_death(volume: &Path) -> String {
         false => return RECOVERS.into(),
     };
     match opened {
-        Ok(_) | Err(VolumeError::Busy(_)) => RECOVERS.into(),
-        Err(e) => format!("the volume cannot be mounted as it is: {e}"),
+        Err(e @ (VolumeError::Pairing { .. } | VolumeError::Config { .. })) => {
+            format!("the volume cannot be mounted as it is: {e}")
+        }
+        // What is in the way of this process may not be in that of a mount.
+        Ok(_) | Err(_) => RECOVERS.into(),
     }
 }
 
@@ -305,7 +308,7 @@ fn judge(entry: &Entry, mode: UnmountMode) -> Result<(), String> {
         Err(e) => return Err(unseen(e.to_string())),
     };
     // One that was mounted for writing may have become so, by a failure too.
-    let is_read_only = entry.superblock.split(',').any(|w| w == "ro");
+    let is_read_only = entry.is_read_only();
     let salt = volume.config().salt();
     let geometry = journal_geometry(&volume.config().geometry, salt);
     match quayfs_journal::Journal::is_closed(volume.region(), &geometry) {

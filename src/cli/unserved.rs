@@ -28,6 +28,8 @@ pub enum Unserved {
     Stopped,
     /// It does not answer.
     Silent,
+    /// Not even the root directory can be read.
+    Broken,
 }
 
 impl Unserved {
@@ -37,6 +39,7 @@ impl Unserved {
             Self::Dead => "dead",
             Self::Stopped => "stopped",
             Self::Silent => "silent",
+            Self::Broken => "broken",
         }
     }
 
@@ -45,6 +48,7 @@ impl Unserved {
         match (self, facts["pid"].as_u64()) {
             (Self::Dead, _) => "the daemon is gone".into(),
             (Self::Silent, _) => "the daemon does not answer".into(),
+            (Self::Broken, _) => "the root directory cannot be read".into(),
             (Self::Stopped, None) => "the daemon is stopped (SIGSTOP or a debugger)".into(),
             (Self::Stopped, Some(pid)) => {
                 format!("the daemon is stopped (SIGSTOP or a debugger): `kill -CONT {pid}`")
@@ -68,6 +72,9 @@ impl Unserved {
             }
             Self::Silent => {
                 format!("the daemon of {shown} does not answer: `quayfs status {shown}`")
+            }
+            Self::Broken => {
+                format!("the root directory of {shown} cannot be read: `quayfs status {shown}`")
             }
         }
     }

@@ -38,6 +38,11 @@ impl Entry {
         self.fstype == "fuse.quayfs"
     }
 
+    /// Whether the kernel lets nothing be written to the file system.
+    pub fn is_read_only(&self) -> bool {
+        self.superblock.split(',').any(|word| word == "ro")
+    }
+
     /// Whether this may be ours: `subtype=` hides it.
     pub fn is_fuse(&self) -> bool {
         self.fstype == "fuse" || self.fstype.starts_with("fuse.")

@@ -6,8 +6,11 @@
 use crate::program;
 
 use program::{Mounted, QUAYFS, Run, Scene, Start as _, can_mount, eventually, quayfs};
+use quayfs_fs::volume::config_of;
+use quayfs_layout::node::nat_decode;
 use serde_json::Value;
 use std::fs;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -232,4 +235,54 @@ fn errors_of_earlier_mounts_are_told() {
         text.contains("errors      1 in ") && text.contains("inode 9: bad"),
         "{text}"
     );
+}
+
+/// Where the page with the inode of the root directory lies in the region.
+fn root_page(volume: &Path) -> u64 {
+    let config = config_of(volume).unwrap();
+    let (geometry, id) = (config.geometry, config.geometry.inode_base as u32);
+    let region = fs::File::open(volume.join("pmem")).unwrap();
+    let mut word = [0; 8];
+    region
+        .read_exact_at(&mut word, geometry.nat_entry(id))
+        .unwrap();
+    let page = nat_decode(id, u64::from_le_bytes(word), config.salt()).flatten();
+    geometry.node_page(page.unwrap())
+}
+
+/// A mount whose root directory is damaged answers nothing, and is in no good health for that.
+#[test]
+fn a_mount_without_a_root_is_told_and_repaired() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::new("norestart");
+    let (vol, mnt) = (m.0.vol(), m.mnt());
+    m.umount();
+    let region = fs::File::options().write(true).open(vol.join("pmem"));
+    let at = root_page(&vol) + 200;
+    region.unwrap().write_all_at(&[0xee; 12], at).unwrap();
+    m.mount("norestart");
+    let target = mnt.to_str().unwrap();
+    let told = patiently(&["status", target]);
+    let says = |run: &Run, what: &str| run.out.contains(what) && run.out.contains("fsck --repair");
+    assert!(
+        told.code == 2 && says(&told, "root directory cannot be read"),
+        "{told:?}"
+    );
+    let all = patiently(&["status"]);
+    assert!(all.code == 2 && all.out.contains(target), "{all:?}");
+    shown(&patiently(&["info", target, "--json"]), "cannot be read");
+    let closed = patiently(&["umount", target]);
+    assert!(
+        closed.code != 0 && closed.err.contains("fsck --repair"),
+        "{closed:?}"
+    );
+    let left = patiently(&["status", vol.to_str().unwrap()]);
+    assert!(left.code > 0, "{left:?}");
+    let repaired = patiently(&["fsck", "--repair", vol.to_str().unwrap()]);
+    assert_eq!(repaired.code, 1, "{repaired:?}");
+    m.mount("norestart");
+    assert_eq!(patiently(&["status", target]).code, 0);
+    m.umount();
 }

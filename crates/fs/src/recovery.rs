@@ -206,7 +206,8 @@ pub fn recover_telling(
     Metrics::add(&engine.metrics.recovery_us, took.as_micros() as u64);
     Metrics::add(&engine.metrics.records_replayed, replayed as u64);
     tracing::info!(
-        "recovered in {clock}: {}, {} replayed, {} staged, {} undone",
+        "volume {}, ready in {clock}: {}, {} replayed, {} staged, {} undone",
+        crate::uuid_text(engine.config.uuid),
         if closed.is_clean() {
             "clean"
         } else {

@@ -354,5 +354,6 @@ impl<'m> Blocks<'m> {
         }
         c.findings.more(self.unlisted.values().sum());
         c.report.files = self.lost.files(pages, table);
+        c.report.lost_findings = c.report.files.iter().map(|file| file.blocks).sum();
     }
 }

@@ -180,6 +180,9 @@ pub struct FsckReport {
     pub findings: Vec<Finding>,
     /// Findings that are not listed because there are too many of their area.
     pub unlisted: u64,
+    /// How many findings are about content that is lost.
+    #[serde(skip)]
+    pub lost_findings: u64,
     /// How many of them are about what lies behind the end of a file.
     #[serde(skip)]
     pub(crate) behind_end: u64,

@@ -28,6 +28,16 @@ pub(super) fn descriptor() -> RawFd {
         .map_or(libc::STDERR_FILENO, AsRawFd::as_raw_fd)
 }
 
+/// How a log is opened. Without NONBLOCK a pipe without a reader would stop us.
+const APPEND: OFlags = OFlags::WRONLY
+    .union(OFlags::APPEND)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::NONBLOCK)
+    .union(OFlags::NOCTTY)
+    .union(OFlags::CLOEXEC);
+/// For its owner alone.
+const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
+
 /// A log longer than this is put aside; one predecessor is kept.
 pub(super) const LONG: u64 = 8 << 20;
 
@@ -144,13 +154,20 @@ impl LogFile {
     }
 }
 
-/// Appends a line to a log of ours, which is made if there is none.
+/// Appends lines to a log of this owner, which is made if there is none and the owner is this process.
 ///
 /// # Errors
 /// There is something else, or nothing can be made there.
-pub(super) fn add(path: &Path, line: &[u8]) -> io::Result<()> {
+pub(super) fn add(path: &Path, owner: u32, lines: &[u8]) -> io::Result<()> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-    write(open_ours(&open_dir(path, false)?, name, false)?, line)
+    let dir = open_dir(path, false)?;
+    let create = match owner == rustix::process::geteuid().as_raw() {
+        true => OFlags::CREATE,
+        false => OFlags::empty(),
+    };
+    let file = openat(&dir, name, APPEND | create, PRIVATE)?;
+    expect_log_of(owner, &fstat(&file)?)?;
+    write(file, lines)
 }
 
 /// Writes a line by one system call, so that lines of two daemons do not mix.
@@ -175,16 +192,7 @@ fn open_dir(path: &Path, asked: bool) -> io::Result<OwnedFd> {
 
 /// Opens a file of ours for appending, or makes it.
 fn open_ours(dir: &OwnedFd, name: &OsStr, asked: bool) -> io::Result<File> {
-    // Without NONBLOCK a pipe without a reader would stop us here.
-    let flags = OFlags::WRONLY
-        | OFlags::APPEND
-        | OFlags::CREATE
-        | OFlags::NOFOLLOW
-        | OFlags::NONBLOCK
-        | OFlags::NOCTTY
-        | OFlags::CLOEXEC;
-    let private = Mode::RUSR | Mode::WUSR;
-    let file = openat(dir, name, flags, private).map_err(|e| match e {
+    let file = openat(dir, name, APPEND | OFlags::CREATE, PRIVATE).map_err(|e| match e {
         Errno::LOOP => other("it is a symbolic link"),
         Errno::NXIO => other("it is a pipe or a socket"),
         e => e.into(),
@@ -194,20 +202,26 @@ fn open_ours(dir: &OwnedFd, name: &OsStr, asked: bool) -> io::Result<File> {
     if asked && kind == FileType::CharacterDevice {
         return Ok(file.into());
     }
-    if kind != FileType::RegularFile {
-        return Err(other("it is not a regular file"));
-    }
-    if stat.st_uid != rustix::process::geteuid().as_raw() {
-        return Err(other("it belongs to another user"));
-    }
-    if stat.st_nlink > 1 {
-        return Err(other("it has another name (a hard link)"));
-    }
+    expect_log_of(rustix::process::geteuid().as_raw(), &stat)?;
     // The user who has named it may let others read it.
     if !asked && stat.st_mode & 0o177 != 0 {
-        fchmod(&file, private)?;
+        fchmod(&file, PRIVATE)?;
     }
     Ok(file.into())
+}
+
+/// Refuses what is no file of this user alone.
+fn expect_log_of(owner: u32, stat: &Stat) -> io::Result<()> {
+    if !is_regular(stat) {
+        return Err(other("it is not a regular file"));
+    }
+    if stat.st_uid != owner {
+        return Err(other("it belongs to another user"));
+    }
+    match stat.st_nlink > 1 {
+        true => Err(other("it has another name (a hard link)")),
+        false => Ok(()),
+    }
 }
 
 fn is_regular(stat: &Stat) -> bool {

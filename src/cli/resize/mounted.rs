@@ -129,8 +129,8 @@ fn outcome(entry: &Entry, before: &Value) -> Result<Value, Failure> {
     loop {
         match hear(entry, PATIENCE, FAILED)? {
             Heard::Nothing(Unserved::Stopped | Unserved::Silent) => {}
-            Heard::Nothing(Unserved::Dead) => {
-                return Err(Failure::new(FAILED, Unserved::Dead.line(entry)));
+            Heard::Nothing(why @ (Unserved::Dead | Unserved::Broken)) => {
+                return Err(Failure::new(FAILED, why.line(entry)));
             }
             // It stays if it cannot leave.
             Heard::Status(now) if now["pid"] != before["pid"] || now["read_only"] == true => {

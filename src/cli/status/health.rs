@@ -5,7 +5,9 @@ use super::report::{Report, State};
 use crate::cli::exit;
 use crate::cli::handover::ON_REQUEST;
 use crate::cli::units::{percent, span};
+use quayfs_fs::volume::locate;
 use serde::Serialize;
+use std::path::Path;
 
 /// How a volume is; what comes later is worse.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -103,30 +105,50 @@ fn unserved(r: &Report, all: &mut Vec<Finding>) {
             "the daemon has not answered within a second".into(),
             Some("ask again; look at the log, and at the disks (`dmesg`)".into()),
         )),
-        State::Unmounted if r.repairing => all.push((
-            Health::Failed,
-            "a repair has begun and not ended".into(),
-            Some(format!("`quayfs fsck --repair {volume}`")),
-        )),
-        State::Unmounted if r.clean.is_none() => all.push((
-            Health::Failed,
-            "the superblock is damaged".into(),
-            Some(format!("`quayfs fsck {volume}`")),
-        )),
+        State::Broken => {
+            let last = r.log.as_ref().and_then(|log| log.last_error.as_ref());
+            let why = last.map_or("every call fails", |line| line.what.as_str());
+            all.push((
+                Health::Failed,
+                format!("the root directory cannot be read: {why}"),
+                Some(format!("`quayfs umount {mnt}`, then `quayfs fsck --repair {volume}`")),
+            ));
+        }
+        State::Unmounted => at_rest(r, all),
         State::InUse => all.push((
             Health::Degraded,
             "in use by a process whose mount cannot be seen from here".into(),
-            None,
+            Some(format!(
+                "`fuser -v {volume}` names it; a tree that was unmounted lazily ends with its last user"
+            )),
         )),
-        State::Unmounted if r.clean == Some(false) && r.unmountable.is_none() => all.push((
-            Health::Degraded,
-            "not unmounted cleanly".into(),
-            Some("mount it: that recovers what was durable".into()),
-        )),
-        State::Unmounted => {}
     }
-    if let Some(why) = &r.unmountable {
-        all.push((Health::Failed, format!("it cannot be mounted: {why}"), None));
+}
+
+fn at_rest(r: &Report, all: &mut Vec<Finding>) {
+    let volume = r.shown_volume();
+    if r.repairing {
+        all.push((
+            Health::Failed,
+            "a repair has begun and not ended".into(),
+            Some(format!("`quayfs fsck --repair {volume}`")),
+        ));
+    } else if r.clean.is_none() {
+        all.push((
+            Health::Failed,
+            "the superblock is damaged".into(),
+            Some(format!("`quayfs fsck {volume}`")),
+        ));
+    } else if let Some(why) = &r.unmountable {
+        let todo =
+            format!("put back what is missing; `quayfs fsck {volume}` says whether it is whole");
+        let what = format!("it cannot be mounted: {why}");
+        all.push((Health::Failed, what, Some(todo)));
+    } else if r.clean == Some(false) {
+        // What a check has found comes first.
+        let is_sound = r.log.as_ref().is_none_or(|log| log.damage.structure == 0);
+        let todo = is_sound.then(|| "mount it: that recovers what was durable".into());
+        all.push((Health::Degraded, "not unmounted cleanly".into(), todo));
     }
 }
 
@@ -143,9 +165,12 @@ fn failures(r: &Report, all: &mut Vec<Finding>) {
         all.push((
             Health::Failed,
             format!("read-only: {why}"),
-            Some(format!(
-                "remove the cause, `quayfs umount {mnt}`, `quayfs fsck {volume}`, mount again"
-            )),
+            Some(match why.contains("damaged metadata") {
+                true => format!("`quayfs umount {mnt}`, then `quayfs fsck --repair {volume}`"),
+                false => format!(
+                    "remove the cause, `quayfs umount {mnt}`, `quayfs fsck {volume}`, mount again"
+                ),
+            }),
         ));
     }
     if let Some(seconds) = r.device_silent_seconds.filter(|s| *s >= SILENT) {
@@ -184,7 +209,7 @@ fn failures(r: &Report, all: &mut Vec<Finding>) {
 fn damage(r: &Report, all: &mut Vec<Finding>) {
     let (mnt, volume) = (r.shown_mountpoint(), r.shown_volume());
     let damaged = r.scrub.as_ref().filter(|s| s.findings > 0);
-    let todo = "write anew, from a backup, or remove the files that it named: the log has them";
+    let todo = "write the files that it named anew, from a backup, or remove them: the log has their names";
     if r.errors.damage > 0 {
         all.push((
             Health::Degraded,
@@ -197,13 +222,9 @@ fn damage(r: &Report, all: &mut Vec<Finding>) {
             )),
         ));
     }
-    if r.errors.reads > 0 {
+    if r.errors.reads > 0 && !is_whole_again(r) {
         let reads = quayfs_shown::count(r.errors.reads, "read");
         let what = format!("{reads} failed: blocks that are lost or unreadable");
-        let what = match r.scrub.as_ref().filter(|s| s.state == "finished") {
-            Some(s) if s.findings == 0 => format!("{what}; the last scrub found nothing"),
-            _ => what,
-        };
         let todo = match damaged {
             Some(_) => None,
             None => Some(format!("`quayfs scrub {mnt}` names all damaged files")),
@@ -215,12 +236,21 @@ fn damage(r: &Report, all: &mut Vec<Finding>) {
         all.push((Health::Degraded, what, Some(todo.into())));
     }
     if let Some(log) = &r.log {
-        earlier(r, log.damage, todo, all);
+        earlier(r, log.damage, all);
     }
 }
 
+/// Whether a scrub has read everything since a read failed last, and found nothing.
+fn is_whole_again(r: &Report) -> bool {
+    let last = r.errors.recent.last().map_or(u64::MAX, |e| e.time);
+    let scrubbed = (r.scrub.as_ref()).filter(|s| s.state == "finished" && s.findings == 0);
+    scrubbed
+        .and_then(|s| s.ended)
+        .is_some_and(|ended| ended > last)
+}
+
 /// What only the log knows, of earlier mounts and of checks.
-fn earlier(r: &Report, damage: Damage, todo: &str, all: &mut Vec<Finding>) {
+fn earlier(r: &Report, damage: Damage, all: &mut Vec<Finding>) {
     let volume = r.shown_volume();
     if damage.structure > 0 {
         let what = format!(
@@ -244,9 +274,10 @@ fn earlier(r: &Report, damage: Damage, todo: &str, all: &mut Vec<Finding>) {
     };
     if damage.blocks > 0 {
         let n = damage.blocks;
-        let what =
-            format!("the last scrub or check that the log has found damaged blocks or pages: {n}");
-        let todo = format!("{todo}; a scrub that finds nothing ends this");
+        let what = format!("the last scrub or check in the log found damaged blocks or pages: {n}");
+        let todo = format!(
+            "`quayfs scrub {at}` names the files: write them anew, from a backup, or remove them; a scrub that finds nothing ends this"
+        );
         all.push((Health::Degraded, what, Some(todo)));
     }
     if damage.cut_short && r.device_missing_bytes == 0 && r.unmountable.is_none() {
@@ -257,6 +288,21 @@ fn earlier(r: &Report, damage: Damage, todo: &str, all: &mut Vec<Finding>) {
                 "`quayfs scrub {at}` names the files that it concerns"
             )),
         ));
+    }
+}
+
+/// What to do where a larger region would help and this one stays as it is.
+const ELSEWHERE: &str =
+    "remove files, or copy them to a volume with a larger region (`quayfs mkfs --pmem-size`)";
+
+/// What to do where a larger region helps. One that is a device, or a part of one, stays as long as it is.
+fn with_larger_region(r: &Report, at: &str) -> String {
+    let place = locate(Path::new(&r.volume));
+    match place.is_ok_and(|place| place.pmem.is_file()) {
+        true => {
+            format!("remove files, or make the region larger: `quayfs resize {at} --pmem SIZE`")
+        }
+        false => ELSEWHERE.into(),
     }
 }
 
@@ -286,8 +332,8 @@ fn shortages(r: &Report, all: &mut Vec<Finding>) {
         });
         // Otherwise it is the inode table that is, which `mkfs` has made.
         let todo = match region_is_full {
-            true => format!("remove files, or make the region larger: `quayfs resize {at} --pmem SIZE`"),
-            false => "remove files, or copy them to a volume with a larger region (`quayfs mkfs --pmem-size`)".into(),
+            true => with_larger_region(r, &at),
+            false => ELSEWHERE.into(),
         };
         short("inodes", i.used, i.total, &todo);
     }
@@ -296,161 +342,11 @@ fn shortages(r: &Report, all: &mut Vec<Finding>) {
             "metadata in the region",
             region.metadata_used_bytes,
             region.metadata_bytes,
-            &format!("remove files, or make the region larger: `quayfs resize {at} --pmem SIZE`"),
+            &with_larger_region(r, &at),
         );
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::logged::Logged;
-    use super::super::report::tests::sample;
-    use super::*;
-
-    #[test]
-    fn a_volume_in_use_is_well() {
-        let mut r = sample();
-        judge(&mut r);
-        assert_eq!((r.health, r.reasons.len()), (Health::Ok, 0));
-    }
-
-    /// A change, what it makes of the health, and what it is about.
-    type Case = (fn(&mut Report), Health, &'static str);
-
-    const COMPLAINTS: [Case; 19] = [
-        (
-            |r| {
-                (r.state, r.clean) = (State::Unmounted, Some(true));
-                r.unmountable = Some("cut short".into());
-            },
-            Health::Failed,
-            "mounted: cut short",
-        ),
-        (|r| r.state = State::Dead, Health::Failed, "gone"),
-        (|r| r.state = State::Stopped, Health::Failed, "stopped"),
-        (|r| r.state = State::Silent, Health::Failed, "not answered"),
-        (
-            |r| (r.state, r.is_busy) = (State::Silent, true),
-            Health::Degraded,
-            "busy",
-        ),
-        (|r| r.state = State::InUse, Health::Degraded, "in use"),
-        (|r| r.shut_down = true, Health::Failed, "shut down"),
-        (
-            |r| r.read_only_reason = Some("the disk broke".into()),
-            Health::Failed,
-            "the disk broke",
-        ),
-        (
-            |r| r.device_silent_seconds = Some(SILENT),
-            Health::Failed,
-            "not answered for 30 s",
-        ),
-        (
-            |r| r.device_missing_bytes = 1 << 20,
-            Health::Failed,
-            "its last 1 MiB are",
-        ),
-        (
-            |r| {
-                r.scrub = None;
-                r.log = Some(Logged::of(&[
-                    "INFO scrub: Finished after 9 bytes, damaged: 2",
-                ]));
-            },
-            Health::Degraded,
-            "the log has found damaged blocks or pages: 2",
-        ),
-        (
-            |r| {
-                r.scrub = None;
-                r.log = Some(Logged::of(&[
-                    "ERROR data: cut short: its last 8 bytes are gone",
-                ]));
-            },
-            Health::Degraded,
-            "cut short in an earlier mount",
-        ),
-        (
-            |r| r.log = Some(Logged::of(&["INFO fsck: structure: 3, blocks: 0"])),
-            Health::Degraded,
-            "findings: 3",
-        ),
-        (|r| r.errors.damage = 1, Health::Degraded, "met 1 time"),
-        (|r| r.errors.reads = 1, Health::Degraded, "1 read failed"),
-        (
-            |r| r.scrub.as_mut().unwrap().findings = 1,
-            Health::Degraded,
-            "scrub",
-        ),
-        (
-            |r| {
-                let data = r.data.as_mut().unwrap();
-                data.used_bytes = data.total_bytes * 95 / 100 + 1;
-            },
-            Health::Degraded,
-            "data: 95%",
-        ),
-        (
-            |r| r.daemon.as_mut().unwrap().restarts = Some(1),
-            Health::Degraded,
-            "died",
-        ),
-        (
-            |r| (r.state, r.clean) = (State::Unmounted, Some(false)),
-            Health::Degraded,
-            "cleanly",
-        ),
-    ];
-
-    #[test]
-    fn each_complaint_has_its_weight() {
-        for (change, health, about) in COMPLAINTS {
-            let mut r = sample();
-            change(&mut r);
-            judge(&mut r);
-            assert_eq!(r.health, health, "{about}");
-            assert!(r.reasons[0].contains(about), "{about}: {:?}", r.reasons);
-        }
-    }
-
-    #[test]
-    fn the_worst_comes_first_and_is_what_advice_is_about() {
-        let mut r = sample();
-        r.errors.reads = 1;
-        r.shut_down = true;
-        judge(&mut r);
-        assert_eq!(r.health, Health::Failed);
-        assert!(r.reasons[0].contains("shut down") && r.reasons.len() == 2);
-        assert!(r.advice.unwrap().contains("umount"));
-    }
-
-    #[test]
-    fn a_scrub_of_this_mount_is_newer_than_those_of_earlier_ones() {
-        let mut r = sample();
-        r.log = Some(Logged::of(&[
-            "INFO scrub: Finished after 9 bytes, damaged: 2",
-        ]));
-        judge(&mut r);
-        assert_eq!(r.health, Health::Ok, "it has found nothing");
-    }
-
-    #[test]
-    fn an_old_death_is_forgotten() {
-        let mut r = sample();
-        let daemon = r.daemon.as_mut().unwrap();
-        (daemon.restarts, daemon.uptime_seconds) = (Some(1), LATELY);
-        judge(&mut r);
-        assert_eq!(r.health, Health::Ok);
-    }
-
-    #[test]
-    fn a_replacement_is_no_death() {
-        let mut r = sample();
-        let daemon = r.daemon.as_mut().unwrap();
-        daemon.restarts = Some(1);
-        daemon.last_death = Some(ON_REQUEST.into());
-        judge(&mut r);
-        assert_eq!((r.health, r.reasons.len()), (Health::Ok, 0));
-    }
-}
+#[path = "health_tests.rs"]
+mod tests;

@@ -3,6 +3,7 @@
 //! The log is the record that outlives a mount: nothing of this is on the media, which a mount that has failed must not
 //! change any more.
 
+use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
 use std::fmt;
 use std::fs::File;
@@ -13,8 +14,13 @@ use std::time::UNIX_EPOCH;
 /// Read of the end of each file: it is an answer within a second that is wanted, and a log is at most 8 MiB long.
 const TAIL: u64 = 8 << 20;
 
-/// In what a mount says of a data device that is shorter than it was.
-const CUT_SHORT: &str = ": cut short: its last ";
+/// What a mount says of a data device that is shorter than it was: one that serves, and one that is refused.
+const CUT_SHORT: [(&str, &str); 2] = [
+    (": cut short: its last ", " bytes are not there any more"),
+    (": truncated: ", "what was behind the cut is lost"),
+];
+/// Begins a line that names the volume that those after it are about.
+pub const ABOUT: &str = "volume ";
 
 /// A line of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -36,11 +42,14 @@ pub struct Logged {
     pub errors: u64,
     /// The last one.
     pub last_error: Option<Line>,
-    /// How the last scrub of a mount ended.
+    /// How the last scrub ended.
     pub last_scrub: Option<Line>,
-    /// What is damaged, as far as it goes.
+    /// What is damaged and has not been found whole since.
     #[serde(skip)]
     pub damage: Damage,
+    /// The lines are about another volume: one that was there before, or in a device of that name.
+    #[serde(skip)]
+    pub others: bool,
 }
 
 /// What nothing in the log has taken back since it was found.
@@ -114,8 +123,9 @@ impl Checked {
 }
 
 impl Logged {
-    /// Reads the log with this name.
-    pub fn read(path: &Path) -> Self {
+    /// Reads what the log with this name has of the volume with this UUID. Lines of before there were such that name it
+    /// count for each.
+    pub fn read(path: &Path, uuid: Option<&str>) -> Self {
         let mut logged = Self {
             path: path.display().to_string(),
             ..Self::default()
@@ -124,16 +134,16 @@ impl Logged {
         old.push(".old");
         // Mostly there is none.
         if let Ok(text) = tail(Path::new(&old)) {
-            logged.take(&text);
+            logged.take(&text, uuid);
         }
         match tail(path) {
-            Ok(text) => logged.take(&text),
+            Ok(text) => logged.take(&text, uuid),
             Err(e) => logged.unreadable = Some(e.to_string()),
         }
         logged
     }
 
-    fn take(&mut self, text: &str) {
+    fn take(&mut self, text: &str, uuid: Option<&str>) {
         for line in text.lines() {
             let Some((time, rest)) = line.trim_start().split_once(' ') else {
                 continue;
@@ -143,10 +153,14 @@ impl Logged {
                 what: what.to_string(),
             };
             let rest = rest.trim_start();
-            if let Some(what) = rest.strip_prefix("ERROR ") {
+            if let Some(named) = rest.strip_prefix("INFO ").and_then(about) {
+                self.others = uuid.is_some_and(|uuid| uuid != named);
+            } else if self.others {
+                continue;
+            } else if let Some(what) = rest.strip_prefix("ERROR ") {
                 self.errors += 1;
                 self.last_error = Some(found(what));
-                self.damage.cut_short |= what.contains(CUT_SHORT);
+                self.damage.cut_short |= tells_of_a_cut(what);
             } else if let Some(what) = rest.strip_prefix("INFO scrub: ") {
                 self.last_scrub = Some(found(what));
                 self.damage.scrubbed(what);
@@ -157,17 +171,30 @@ impl Logged {
     }
 }
 
+/// The UUID that a line of the log names.
+fn about(line: &str) -> Option<&str> {
+    line.strip_prefix(ABOUT)?.split([' ', ',']).next()
+}
+
+/// Names of files are part of what a scrub says.
+fn tells_of_a_cut(error: &str) -> bool {
+    let says = |(begin, end): (&str, &str)| error.contains(begin) && error.ends_with(end);
+    !error.starts_with("scrub: ") && CUT_SHORT.into_iter().any(says)
+}
+
 fn seconds(time: &str) -> Option<u64> {
     let time = humantime::parse_rfc3339(time).ok()?;
     Some(time.duration_since(UNIX_EPOCH).ok()?.as_secs())
 }
 
 fn tail(path: &Path) -> std::io::Result<String> {
-    // A pipe would keep us waiting.
-    if !std::fs::metadata(path)?.is_file() {
+    // Others may own the directory: nothing that is there may keep us waiting, or lead elsewhere.
+    let flags =
+        OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let mut file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
+    if !file.metadata()?.is_file() {
         return Err(std::io::Error::other("not a regular file"));
     }
-    let mut file = File::open(path)?;
     let len = file.seek(SeekFrom::End(0))?;
     file.seek(SeekFrom::Start(len.saturating_sub(TAIL)))?;
     let mut bytes = Vec::new();
@@ -181,7 +208,7 @@ impl Logged {
     pub fn of(lines: &[&str]) -> Self {
         let mut logged = Self::default();
         for line in lines {
-            logged.take(&format!("1970-01-01T00:00:01Z  {line}\n"));
+            logged.take(&format!("1970-01-01T00:00:01Z  {line}\n"), Some("u-1"));
         }
         logged
     }
@@ -203,7 +230,7 @@ not a line of a log
     #[test]
     fn errors_and_scrubs_are_found() {
         let mut logged = Logged::default();
-        logged.take(LOG);
+        logged.take(LOG, None);
         let line = |time, what: &str| {
             Some(Line {
                 time,
@@ -256,13 +283,50 @@ not a line of a log
     }
 
     #[test]
+    fn what_is_said_of_another_volume_does_not_count() {
+        let bad = "INFO fsck: structure: 2, blocks: 3";
+        let of = |lines: &[&str]| Logged::of(lines).damage.structure;
+        assert_eq!(of(&["INFO volume u-1, recovered", bad]), 2);
+        assert_eq!(of(&["INFO volume u-2, recovered", bad]), 0);
+        assert_eq!(
+            of(&[bad, "INFO volume u-2", "ERROR x", "INFO volume u-1"]),
+            2
+        );
+        assert_eq!(Logged::of(&["INFO volume u-2", "ERROR x"]).errors, 0);
+    }
+
+    #[test]
+    fn only_a_device_is_cut_short() {
+        let of = |line: &str| Logged::of(&[line]).damage.cut_short;
+        let said = "cut short: its last 9 bytes are not there any more";
+        assert!(of(&format!("ERROR /srv/vol/data: {said}")));
+        assert!(of(
+            "ERROR /srv/v: truncated: 9 bytes, and has to have 10; make it as long again, what was behind the cut is lost"
+        ));
+        assert!(!of(&format!("ERROR scrub: /x: {said}")));
+        assert!(!of("ERROR inode 7: cut short: its last word"));
+    }
+
+    #[test]
+    fn a_log_that_leads_elsewhere_or_has_no_end_is_not_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("quayfs.log");
+        std::os::unix::fs::symlink("/proc/kmsg", &path).unwrap();
+        assert!(Logged::read(&path, None).unreadable.is_some());
+        std::fs::remove_file(&path).unwrap();
+        let mode = Mode::RUSR | Mode::WUSR;
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, mode).unwrap();
+        assert!(Logged::read(&path, None).unreadable.is_some());
+    }
+
+    #[test]
     fn the_log_before_counts_too() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("quayfs.log");
-        assert!(Logged::read(&path).unreadable.is_some());
+        assert!(Logged::read(&path, None).unreadable.is_some());
         std::fs::write(dir.path().join("quayfs.log.old"), LOG).unwrap();
         std::fs::write(&path, "1970-01-02T00:00:00Z ERROR newer\n").unwrap();
-        let logged = Logged::read(&path);
+        let logged = Logged::read(&path, None);
         assert_eq!((logged.errors, logged.unreadable), (3, None));
         let last = logged.last_error.unwrap();
         assert_eq!((last.time, last.what.as_str()), (86_400, "newer"));

@@ -33,6 +33,8 @@ pub enum State {
     Stopped,
     /// Its daemon does not answer.
     Silent,
+    /// Its daemon cannot even read the root directory.
+    Broken,
     /// Its daemon has died.
     Dead,
 }
@@ -219,14 +221,15 @@ impl Report {
     }
 
     /// What the daemon of a mount says. It may be of another version than this program: what it does not say is not known.
-    pub fn live(mountpoint: &Path, s: &Value) -> Self {
+    /// `is_read_only`: the kernel lets nothing be written, of which it tells no daemon.
+    pub fn live(mountpoint: &Path, is_read_only: bool, s: &Value) -> Self {
         let text = |key: &str| s[key].as_str().map(str::to_string);
         let mut r = Self {
             mountpoint: Some(mountpoint.to_string_lossy().into_owned()),
             uuid: text("uuid"),
             label: text("label").filter(|label| !label.is_empty()),
             advice: advice(s).into_iter().next(),
-            read_only: s["read_only"].as_bool().unwrap_or_default(),
+            read_only: is_read_only || s["read_only"].as_bool().unwrap_or_default(),
             read_only_reason: text("read_only_reason"),
             shut_down: s["shut_down"].as_bool().unwrap_or_default(),
             backend: text("backend"),
@@ -248,7 +251,7 @@ impl Report {
         };
         // A daemon that is older does not say where it logs.
         let path = text("log").map(PathBuf::from);
-        r.log = path.map(|path| Logged::read(&path));
+        r.log = path.map(|path| Logged::read(&path, r.uuid.as_deref()));
         judge(&mut r);
         r
     }
@@ -310,6 +313,7 @@ impl Report {
             Unserved::Dead => State::Dead,
             Unserved::Stopped => State::Stopped,
             Unserved::Silent => State::Silent,
+            Unserved::Broken => State::Broken,
         };
         let mut r = Self::empty(entry.source.to_string_lossy().into_owned(), state);
         r.mountpoint = Some(entry.target.to_string_lossy().into_owned());
@@ -338,7 +342,8 @@ impl Report {
             Mode::Commit => "commit".into(),
         });
         let to = log::destination(&volume.path, None).ok();
-        self.log = to.and_then(|to| to.path()).map(|path| Logged::read(&path));
+        let path = to.and_then(|to| to.path());
+        self.log = path.map(|path| Logged::read(&path, self.uuid.as_deref()));
     }
 
     /// The mount point as messages name it.

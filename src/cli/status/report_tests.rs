@@ -19,7 +19,7 @@ fn status() -> Value {
 
 /// A mount that is well.
 pub fn sample() -> Report {
-    Report::live(Path::new("/mnt/q"), &status())
+    Report::live(Path::new("/mnt/q"), false, &status())
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn draining_takes_as_long_as_rounds_have_taken() {
 
 #[test]
 fn a_daemon_that_says_nothing_is_no_reason_to_fail() {
-    let r = Report::live(Path::new("/m"), &json!({}));
+    let r = Report::live(Path::new("/m"), false, &json!({}));
     assert!(r.data.is_none() && r.daemon.is_none() && r.log.is_none());
     assert_eq!(r.health, Health::Ok);
 }

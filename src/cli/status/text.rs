@@ -1,5 +1,6 @@
 //! A report on one screen: a line for each thing that an administrator asks about, at most 80 columns wide.
 
+use super::health::Health;
 use super::report::{Report, Scrub, State};
 use crate::cli::units::{date, percent, span};
 use quayfs_options::format_size;
@@ -38,7 +39,12 @@ pub fn block(r: &Report) -> String {
         out.put("daemon", &daemon);
     }
     if let Some(advice) = &r.advice {
-        out.put("advice", advice);
+        // What could be faster is no complaint.
+        let name = match r.health {
+            Health::Ok => "tip",
+            Health::Degraded | Health::Failed => "advice",
+        };
+        out.put(name, advice);
     }
     out.0
 }

@@ -1,0 +1,198 @@
+use super::super::logged::Logged;
+use super::super::report::tests::sample;
+use super::*;
+
+#[test]
+fn a_volume_in_use_is_well() {
+    let mut r = sample();
+    judge(&mut r);
+    assert_eq!((r.health, r.reasons.len()), (Health::Ok, 0));
+}
+
+/// A change, what it makes of the health, and what it is about.
+type Case = (fn(&mut Report), Health, &'static str);
+
+const COMPLAINTS: [Case; 19] = [
+    (
+        |r| {
+            (r.state, r.clean) = (State::Unmounted, Some(true));
+            r.unmountable = Some("cut short".into());
+        },
+        Health::Failed,
+        "mounted: cut short",
+    ),
+    (|r| r.state = State::Dead, Health::Failed, "gone"),
+    (|r| r.state = State::Stopped, Health::Failed, "stopped"),
+    (|r| r.state = State::Silent, Health::Failed, "not answered"),
+    (
+        |r| (r.state, r.is_busy) = (State::Silent, true),
+        Health::Degraded,
+        "busy",
+    ),
+    (|r| r.state = State::InUse, Health::Degraded, "in use"),
+    (|r| r.shut_down = true, Health::Failed, "shut down"),
+    (
+        |r| r.read_only_reason = Some("the disk broke".into()),
+        Health::Failed,
+        "the disk broke",
+    ),
+    (
+        |r| r.device_silent_seconds = Some(SILENT),
+        Health::Failed,
+        "not answered for 30 s",
+    ),
+    (
+        |r| r.device_missing_bytes = 1 << 20,
+        Health::Failed,
+        "its last 1 MiB are",
+    ),
+    (
+        |r| {
+            r.scrub = None;
+            r.log = Some(Logged::of(&[
+                "INFO scrub: Finished after 9 bytes, damaged: 2",
+            ]));
+        },
+        Health::Degraded,
+        "check in the log found damaged blocks or pages: 2",
+    ),
+    (
+        |r| {
+            r.scrub = None;
+            r.log = Some(Logged::of(&[
+                "ERROR data: cut short: its last 8 bytes are not there any more",
+            ]));
+        },
+        Health::Degraded,
+        "cut short in an earlier mount",
+    ),
+    (
+        |r| r.log = Some(Logged::of(&["INFO fsck: structure: 3, blocks: 0"])),
+        Health::Degraded,
+        "findings: 3",
+    ),
+    (|r| r.errors.damage = 1, Health::Degraded, "met 1 time"),
+    (
+        |r| {
+            r.errors.reads = 1;
+            r.errors.recent.clear();
+        },
+        Health::Degraded,
+        "1 read failed",
+    ),
+    (
+        |r| r.scrub.as_mut().unwrap().findings = 1,
+        Health::Degraded,
+        "scrub",
+    ),
+    (
+        |r| {
+            let data = r.data.as_mut().unwrap();
+            data.used_bytes = data.total_bytes * 95 / 100 + 1;
+        },
+        Health::Degraded,
+        "data: 95%",
+    ),
+    (
+        |r| r.daemon.as_mut().unwrap().restarts = Some(1),
+        Health::Degraded,
+        "died",
+    ),
+    (
+        |r| (r.state, r.clean) = (State::Unmounted, Some(false)),
+        Health::Degraded,
+        "cleanly",
+    ),
+];
+
+#[test]
+fn each_complaint_has_its_weight() {
+    for (change, health, about) in COMPLAINTS {
+        let mut r = sample();
+        change(&mut r);
+        judge(&mut r);
+        assert_eq!(r.health, health, "{about}");
+        assert!(r.reasons[0].contains(about), "{about}: {:?}", r.reasons);
+    }
+}
+
+#[test]
+fn the_worst_comes_first_and_is_what_advice_is_about() {
+    let mut r = sample();
+    r.errors.reads = 1;
+    r.errors.recent.clear();
+    r.shut_down = true;
+    judge(&mut r);
+    assert_eq!(r.health, Health::Failed);
+    assert!(r.reasons[0].contains("shut down") && r.reasons.len() == 2);
+    assert!(r.advice.unwrap().contains("umount"));
+}
+
+#[test]
+fn a_scrub_of_this_mount_is_newer_than_those_of_earlier_ones() {
+    let mut r = sample();
+    r.log = Some(Logged::of(&[
+        "INFO scrub: Finished after 9 bytes, damaged: 2",
+    ]));
+    judge(&mut r);
+    assert_eq!(r.health, Health::Ok, "it has found nothing");
+}
+
+#[test]
+fn a_scrub_that_finds_nothing_ends_what_reads_have_met_before() {
+    let with = |since: i64| {
+        let mut r = sample();
+        r.errors.reads = 1;
+        let ended = r.scrub.as_ref().unwrap().ended.unwrap();
+        r.errors
+            .recent
+            .iter_mut()
+            .for_each(|e| e.time = ended.saturating_add_signed(since));
+        assert!(!r.errors.recent.is_empty());
+        judge(&mut r);
+        r.health
+    };
+    assert_eq!((with(-1), with(1)), (Health::Ok, Health::Degraded));
+}
+
+#[test]
+fn a_root_that_cannot_be_read_is_told_with_the_reason_of_the_log() {
+    let mut r = sample();
+    r.state = State::Broken;
+    r.log = Some(Logged::of(&["ERROR damaged metadata: node 7"]));
+    judge(&mut r);
+    assert!(
+        r.reasons[0].contains("damaged metadata: node 7"),
+        "{:?}",
+        r.reasons
+    );
+    assert!(r.advice.unwrap().contains("fsck --repair"));
+}
+
+#[test]
+fn what_a_check_has_left_goes_before_a_mount_that_recovers() {
+    let mut r = sample();
+    (r.state, r.clean, r.mountpoint) = (State::Unmounted, Some(false), None);
+    r.log = Some(Logged::of(&["INFO fsck: structure: 1, blocks: not read"]));
+    judge(&mut r);
+    assert!(r.advice.unwrap().contains("fsck --repair"));
+}
+
+#[test]
+fn an_old_death_is_forgotten() {
+    let mut r = sample();
+    let daemon = r.daemon.as_mut().unwrap();
+    (daemon.restarts, daemon.uptime_seconds) = (Some(1), LATELY);
+    judge(&mut r);
+    assert_eq!(r.health, Health::Ok);
+}
+
+#[test]
+fn a_replacement_is_no_death() {
+    let mut r = sample();
+    let daemon = r.daemon.as_mut().unwrap();
+    daemon.restarts = Some(1);
+    daemon.last_death = Some(ON_REQUEST.into());
+    judge(&mut r);
+    assert_eq!((r.health, r.reasons.len()), (Health::Ok, 0));
+}
