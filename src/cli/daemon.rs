@@ -236,6 +236,9 @@ fn recover(
         let _ = fs.log.set(path);
     }
     let memory = memory.map_err(|why| fs.ends_with_daemon(&why)).ok();
+    if let Some(holder) = before.0.cloned() {
+        fs.on_successor_doubted(move || holder.why_gone());
+    }
     Ok((fs, memory))
 }
 
@@ -248,14 +251,8 @@ fn serve_to_the_end(
 ) -> Result<(), Ended> {
     let served = loop {
         match (mounted.inbox.recv(), holder) {
-            // Another daemon would not know what has failed.
-            (Ok(Event::HandOver), _) if fs.has_failed() => {
-                let _ = mounted.kept.as_ref().and_then(|kept| kept.take_wish());
-                warn!("a mount that has failed stays");
-            }
-            (Ok(Event::HandOver), Some(holder)) => {
-                survival::hand_over(fs, holder, mounted.kept.as_deref())
-            }
+            // It returns if there is a reason to stay.
+            (Ok(Event::HandOver), Some(holder)) => survival::hand_over(fs, holder, &mounted),
             (Ok(Event::Unmounted(end)), _) => break end,
             _ => break Ok(()),
         }

@@ -11,7 +11,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use quayfs_fs::predecessor::Predecessor;
 use quayfs_fuse::{Gate, Keeper, Left, Negotiation, Notifier};
@@ -20,12 +21,16 @@ use quayfs_server::session::Succession;
 use rustix::cmsg_space;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
+use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType, connect, sendmsg, socket_with,
 };
+use rustix::process::{Pid, getppid};
 use rustix::time::{ClockId, clock_gettime};
 use tracing::warn;
+
+use crate::mount::control::is_heard;
 
 /// How many descriptors are passed on, starting with the first that is no standard stream.
 pub const PASSED: &str = "LISTEN_FDS";
@@ -88,6 +93,13 @@ const ALIVE: &str = "WATCHDOG=1";
 /// How long a service manager waits for [`ALIVE`], in microseconds, and which process is to say it.
 const WATCHDOG: &str = "WATCHDOG_USEC";
 const WATCHED: &str = "WATCHDOG_PID";
+/// Why no other daemon can come: it was to be started by a supervisor,
+pub const SUPERVISOR_GONE: &str = "its supervisor is gone";
+/// or by a service manager.
+pub const MANAGER_GONE: &str = "its service manager does not listen any more";
+/// How long a supervisor may take to say that it is there, and how often to look.
+const HEARING: Duration = Duration::from_secs(2);
+const LOOK: Duration = Duration::from_millis(10);
 /// A descriptor comes with the message.
 pub const STORE: &str = "FDSTORE=1";
 /// With [`STORE`]: the descriptor is not to be watched. A connection that is not mounted yet looks like one that has ended.
@@ -135,6 +147,8 @@ pub fn goes_on() -> bool {
 #[derive(Clone, Debug)]
 pub struct Holder {
     socket: Arc<OwnedFd>,
+    /// The supervisor, if it is one: the parent of this process, as long as it lives.
+    supervisor: Option<Pid>,
     gate: Gate,
 }
 
@@ -142,8 +156,52 @@ impl Holder {
     fn new(socket: OwnedFd) -> Self {
         Self {
             socket: Arc::new(socket),
+            supervisor: None,
             gate: Gate::default(),
         }
+    }
+
+    /// The supervisor has made both ends of this socket.
+    fn supervisor(socket: OwnedFd) -> Self {
+        let peer = socket_peercred(&socket).ok();
+        Self {
+            supervisor: peer.map(|peer| peer.pid),
+            ..Self::new(socket)
+        }
+    }
+
+    /// Why a supervisor cannot start another daemon any more: it has died.
+    pub fn why_gone(&self) -> Option<&'static str> {
+        let is_gone = self.supervisor.is_some() && self.supervisor != getppid();
+        is_gone.then_some(SUPERVISOR_GONE)
+    }
+
+    /// Why nothing would start another daemon, after a look whether the process that would do so listens: a supervisor has to
+    /// say something, a service manager to be there. `device`: the device number of the mount.
+    pub fn why_deaf(&self, device: Option<&str>) -> Option<&'static str> {
+        let Some(supervisor) = self.supervisor else {
+            return self.is_refused().then_some(MANAGER_GONE);
+        };
+        let until = Instant::now() + HEARING;
+        loop {
+            if let Some(why) = self.why_gone() {
+                return Some(why);
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            // It may be stopped, or hear too many others. A dying one is gone by then.
+            if left.is_zero() || device.is_some_and(|device| is_heard(supervisor, device, left)) {
+                return None;
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    /// Whether no process gets messages, by one that changes nothing.
+    fn is_refused(&self) -> bool {
+        matches!(
+            self.try_send(ALIVE, &[], SendFlags::DONTWAIT),
+            Err(Errno::CONNREFUSED | Errno::NOTCONN | Errno::CONNRESET | Errno::PIPE)
+        )
     }
 
     /// The service manager that started this process, if it takes messages, for those that are about its mount and not
@@ -200,18 +258,26 @@ impl Holder {
     }
 
     fn send(&self, message: &str, descriptors: &[BorrowedFd<'_>]) {
+        if let Err(e) = self.try_send(message, descriptors, SendFlags::empty()) {
+            warn!("a message does not reach what started this daemon: {e}");
+        }
+    }
+
+    fn try_send(
+        &self,
+        message: &str,
+        descriptors: &[BorrowedFd<'_>],
+        flags: SendFlags,
+    ) -> Result<(), Errno> {
         let mut space = [MaybeUninit::uninit(); cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         if !descriptors.is_empty() {
             control.push(SendAncillaryMessage::ScmRights(descriptors));
         }
         let parts = [IoSlice::new(message.as_bytes())];
-        let sent = rustix::io::retry_on_intr(|| {
-            sendmsg(&*self.socket, &parts, &mut control, SendFlags::NOSIGNAL)
-        });
-        if let Err(e) = sent {
-            warn!("a message does not reach what started this daemon: {e}");
-        }
+        let flags = SendFlags::NOSIGNAL | flags;
+        rustix::io::retry_on_intr(|| sendmsg(&*self.socket, &parts, &mut control, flags))?;
+        Ok(())
     }
 }
 
@@ -299,7 +365,7 @@ impl Handover {
         let mut job = None;
         for (descriptor, name) in given.into_iter().zip(names.split(':')) {
             match name {
-                SUPERVISOR => holder = Some(Holder::new(descriptor)),
+                SUPERVISOR => holder = Some(Holder::supervisor(descriptor)),
                 CONNECTION => connections.push(descriptor),
                 REQUESTS => requests = Some(File::from(descriptor)),
                 STORES => stores = Some(File::from(descriptor)),

@@ -96,6 +96,13 @@ pub fn version_of(entry: &Entry, patience: Duration) -> Option<String> {
     Some(known(&hello.text)?.version)
 }
 
+/// That a mount which would end with its daemon is not left by it.
+pub fn cannot(shown: &str, why: &str) -> String {
+    format!(
+        "{shown} cannot be served by another daemon, since {why}: unmount it and mount it again"
+    )
+}
+
 /// What starts the daemons of a mount, and what it says of them; `None` if that is no supervisor.
 fn supervisor_of(entry: &Entry, shown: &str) -> Result<Option<(Line, Known)>, String> {
     let line = match Line::to(entry) {
@@ -138,7 +145,11 @@ pub fn replace_with(
 ) -> Result<Result<Served, String>, String> {
     let shown = quayfs_shown::path(&entry.target);
     let (line, _) = supervisor_of(entry, &shown)?.ok_or_else(|| {
-        format!("{shown}: what starts its daemons is no supervisor: unmount it first")
+        let status = managed::status(entry).unwrap_or_default();
+        match status["ends_with_daemon"].as_str() {
+            Some(why) => cannot(&shown, why),
+            None => format!("{shown}: what starts its daemons is no supervisor: unmount it first"),
+        }
     })?;
     let ask = match job.still {
         true => STILL_WITH,
@@ -217,7 +228,10 @@ fn replace(
         answer
     });
     let answer = answer.map_err(|e| e.to_string())?;
-    let answer = answer.ok_or("the supervisor has ended, and with it the mount")?;
+    let answer = answer.ok_or_else(|| {
+        let shown = quayfs_shown::path(&entry.target);
+        format!("the supervisor has ended: `quayfs status {shown}` says whether the mount has, too")
+    })?;
     let answer = String::from_utf8_lossy(&answer.text);
     if let Some(why) = answer.strip_prefix(NOT_SERVED) {
         return Ok(Err(why.into()));

@@ -8,8 +8,10 @@ use std::fs::File;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::cmsg_space;
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
@@ -17,9 +19,9 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind,
     connect, listen, recvmsg, sendmsg, socket_with,
 };
-use rustix::process::{PidfdFlags, geteuid, getpid, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, geteuid, getpid, pidfd_open};
 
-use super::server::names;
+use super::server::{names, wait_for};
 use super::superblock;
 use super::table::Entry;
 
@@ -33,18 +35,35 @@ fn prefix(device: &str) -> String {
     format!("quayfs-supervisor/{device}/{node}/")
 }
 
+fn address(device: &str, listener: Pid) -> Result<SocketAddrUnix, Errno> {
+    let name = format!("{}{}", prefix(device), listener.as_raw_nonzero());
+    SocketAddrUnix::new_abstract_name(name.as_bytes())
+}
+
+/// Whether this process listens, for the file system of this device number, and says something within `patience`. One that is
+/// being killed does not.
+pub fn is_heard(listener: Pid, device: &str, patience: Duration) -> bool {
+    let heard = || {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        connect(&socket, &address(device, listener)?)?;
+        // Names are free for all.
+        let is_it = socket_peercred(&socket)?.pid == listener;
+        let line = Line(socket);
+        let has_come = is_it && wait_for(line.as_fd(), PollFlags::IN, patience)?;
+        Ok::<_, Errno>(has_come && line.receive()?.is_some())
+    };
+    heard().unwrap_or(false)
+}
+
 /// Opens the socket. `device`: the device number of the file system.
 ///
 /// # Errors
 /// Those of sockets.
 pub fn open(device: &str) -> Result<OwnedFd, Errno> {
-    let name = format!("{}{}", prefix(device), getpid().as_raw_nonzero());
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    bind(
-        &socket,
-        &SocketAddrUnix::new_abstract_name(name.as_bytes())?,
-    )?;
+    bind(&socket, &address(device, getpid())?)?;
     listen(&socket, WAITING)?;
     Ok(socket)
 }

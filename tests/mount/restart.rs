@@ -4,6 +4,7 @@
 
 mod hindered;
 mod managed;
+mod orphaned;
 mod planned;
 
 use crate::processes::{children, daemon, expect_dead, parent, runs};

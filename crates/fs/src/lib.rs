@@ -247,8 +247,14 @@ impl Fs {
         let _ = self.ends_with_daemon.set(why.into());
     }
 
-    /// What [`Fs::ends_with_daemon`] was told.
+    /// What [`Fs::ends_with_daemon`] was told, or what has become of the process that would start the next daemon.
     pub fn why_it_ends_with_daemon(&self) -> Option<&str> {
+        if self.ends_with_daemon.get().is_none()
+            && let Some(why) = self.successor.why_lost()
+            && self.ends_with_daemon.set(why.into()).is_ok()
+        {
+            tracing::warn!("from now on the mount ends with this daemon: {why}");
+        }
         self.ends_with_daemon.get().map(String::as_str)
     }
 

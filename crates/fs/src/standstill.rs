@@ -35,8 +35,17 @@ pub struct Resized {
 pub(crate) struct Successor {
     /// Leaves the mount to it.
     call: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    /// Why it cannot come any more, if that is so.
+    lost: OnceLock<Box<dyn Fn() -> Option<&'static str> + Send + Sync>>,
     /// What this daemon has begun with.
     resized: OnceLock<Resized>,
+}
+
+impl Successor {
+    /// Why there will be none, though there would have been one.
+    pub(crate) fn why_lost(&self) -> Option<&'static str> {
+        self.lost.get()?()
+    }
 }
 
 impl fmt::Debug for Successor {
@@ -91,6 +100,15 @@ impl Fs {
     /// The next daemon is called by this. What is said first counts.
     pub fn on_successor_wanted(&self, call: impl Fn() + Send + Sync + 'static) {
         let _ = self.successor.call.set(Box::new(call));
+    }
+
+    /// This tells why the next daemon cannot come any more, once that is so: from then on the mount ends with this one, for
+    /// good. What is said first counts.
+    pub fn on_successor_doubted(
+        &self,
+        why: impl Fn() -> Option<&'static str> + Send + Sync + 'static,
+    ) {
+        let _ = self.successor.lost.set(Box::new(why));
     }
 
     /// This daemon has begun with that. What is said first counts.

@@ -93,14 +93,43 @@ pub(super) fn tell_of_this_one(manager: &Holder, fs: &Fs, mounted: &Mounted) {
     manager.tell(&text);
 }
 
+/// Why this daemon serves on though another one is asked for.
+fn why_it_stays(fs: &Fs) -> Option<String> {
+    // Another daemon would not know what has failed.
+    if fs.has_failed() {
+        return Some("a mount that has failed stays".into());
+    }
+    let why = fs.why_it_ends_with_daemon()?;
+    Some(format!(
+        "another daemon is asked for, and none would come ({why}): this one goes on"
+    ))
+}
+
+/// Leaves the mount to the next daemon, unless there is a reason to stay: then what was wished for is dropped. Whether
+/// anything would start that daemon is looked at last, right before nothing is answered any more.
+pub(super) fn hand_over(fs: &Arc<Fs>, holder: &Holder, mounted: &Mounted) {
+    let requests = mounted.kept.as_deref();
+    let why = why_it_stays(fs).or_else(|| {
+        if requests.is_some_and(Requests::has_wish) {
+            // The next one will drain the rest while nothing is answered.
+            fs.drain_ahead();
+        }
+        if let Some(why) = holder.why_deaf(mounted.number.as_deref()) {
+            fs.ends_with_daemon(why);
+        }
+        why_it_stays(fs)
+    });
+    let Some(why) = why else {
+        leave(fs, holder, requests);
+    };
+    let _ = requests.and_then(Requests::take_wish);
+    warn!("{why}");
+}
+
 /// Leaves the mount to the next daemon: answers what is under way, begins nothing more, lets what is on its way to the
 /// media arrive there, and ends. All of that makes the end a quiet one; the next daemon goes on as after a death.
-pub(super) fn hand_over(fs: &Arc<Fs>, holder: &Holder, requests: Option<&Requests>) -> ! {
+fn leave(fs: &Arc<Fs>, holder: &Holder, requests: Option<&Requests>) -> ! {
     info!("the mount is left to another daemon");
-    if requests.is_some_and(Requests::has_wish) {
-        // The next one will drain the rest while nothing is answered.
-        fs.drain_ahead();
-    }
     let asked = handover::now();
     if holder.gate().close(LAST_ANSWERS) {
         let fs = Arc::clone(fs);

@@ -21,6 +21,7 @@ use crate::cli::args;
 use crate::cli::asking::{Heard, hear, status};
 use crate::cli::exit::{FAILED, Failure, say};
 use crate::cli::progress::Progress;
+use crate::cli::restart::cannot;
 use crate::cli::unserved::Unserved;
 use crate::mount::server::{PATIENCE, PROGRESS, Server};
 use crate::mount::table::Entry;
@@ -133,7 +134,11 @@ fn outcome(entry: &Entry, before: &Value) -> Result<Value, Failure> {
                 return Err(Failure::new(FAILED, why.line(entry)));
             }
             // It stays if it cannot leave.
-            Heard::Status(now) if now["pid"] != before["pid"] || now["read_only"] == true => {
+            Heard::Status(now)
+                if now["pid"] != before["pid"]
+                    || now["read_only"] == true
+                    || now["ends_with_daemon"].is_string() =>
+            {
                 return Ok(now);
             }
             Heard::Status(_) => {}
@@ -157,9 +162,11 @@ fn judge(entry: &Entry, wish: Wish, now: &Value) -> Result<String, Failure> {
             ));
         }
     }
-    let why = match now["read_only_reason"].as_str() {
-        Some(why) => format!("{shown} has failed meanwhile ({why})"),
-        None => format!(
+    let reason = |key: &str| now[key].as_str();
+    let why = match (reason("read_only_reason"), reason("ends_with_daemon")) {
+        (Some(why), _) => format!("{shown} has failed meanwhile ({why})"),
+        (None, Some(why)) => cannot(&shown, why),
+        (None, None) => format!(
             "a daemon of {shown} has ended meanwhile, and the next one goes on with the old size or the new one: `quayfs \
              info {shown}` says which"
         ),

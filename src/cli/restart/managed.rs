@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::Value;
 
-use super::args;
+use super::{args, cannot};
 use crate::cli::exit::say;
 use crate::mount::server::{PATIENCE, ask};
 use crate::mount::table::Entry;
@@ -28,6 +28,15 @@ pub(super) fn restart(entry: &Entry, args: &args::Restart) -> Result<(), String>
     })?;
     let pid = daemon(entry, &before)?;
     let shown_pid = pid.as_raw_nonzero();
+    // The same process would not leave.
+    let stays = |now: &Value| {
+        let why = now["ends_with_daemon"].as_str();
+        let why = why.filter(|_| now["pid"] == before["pid"])?;
+        Some(cannot(&shown, why))
+    };
+    if let Some(why) = stays(&before) {
+        return Err(why);
+    }
     if args.binary.is_some() {
         return Err(format!(
             "{shown}: what starts its daemons is no supervisor, and starts the program that it was told to"
@@ -53,6 +62,7 @@ pub(super) fn restart(entry: &Entry, args: &args::Restart) -> Result<(), String>
                 return Ok(());
             }
             Err(Errno::NOTCONN) => return Err(format!("{shown} has no daemon any more")),
+            Ok(now) if stays(&now).is_some() => return Err(stays(&now).unwrap_or_default()),
             _ => thread::sleep(LOOK),
         }
     }
@@ -61,7 +71,7 @@ pub(super) fn restart(entry: &Entry, args: &args::Restart) -> Result<(), String>
     ))
 }
 
-fn status(entry: &Entry) -> Result<Value, Errno> {
+pub(super) fn status(entry: &Entry) -> Result<Value, Errno> {
     serde_json::from_str(&ask(entry, PATIENCE)?).map_err(|_| Errno::BADMSG)
 }
 

@@ -191,6 +191,13 @@ fn failures(r: &Report, all: &mut Vec<Finding>) {
             Some("copy what can still be read; what lay there is in a backup, if anywhere".into()),
         ));
     }
+    if let Some(why) = &r.successor_lost {
+        all.push((
+            Health::Degraded,
+            format!("{why}: the mount would end with its daemon"),
+            Some(format!("`quayfs umount {mnt}`, then mount again")),
+        ));
+    }
     if let Some(daemon) = &r.daemon
         && daemon.restarts.is_some_and(|n| n > 0)
         && daemon.uptime_seconds < LATELY

@@ -12,7 +12,7 @@ fn a_volume_in_use_is_well() {
 /// A change, what it makes of the health, and what it is about.
 type Case = (fn(&mut Report), Health, &'static str);
 
-const COMPLAINTS: [Case; 19] = [
+const COMPLAINTS: [Case; 20] = [
     (
         |r| {
             (r.state, r.clean) = (State::Unmounted, Some(true));
@@ -97,6 +97,11 @@ const COMPLAINTS: [Case; 19] = [
         |r| r.daemon.as_mut().unwrap().restarts = Some(1),
         Health::Degraded,
         "died",
+    ),
+    (
+        |r| r.successor_lost = Some("its supervisor is gone".into()),
+        Health::Degraded,
+        "its supervisor is gone: the mount would end with its daemon",
     ),
     (
         |r| (r.state, r.clean) = (State::Unmounted, Some(false)),

@@ -5,6 +5,7 @@ use super::health::{Health, judge};
 use super::logged::Logged;
 use crate::cli::advice::advice;
 use crate::cli::draining::Closing;
+use crate::cli::handover::{MANAGER_GONE, SUPERVISOR_GONE};
 use crate::cli::log;
 use crate::cli::unserved::{self, Unserved};
 use crate::mount::server::Left;
@@ -91,6 +92,9 @@ pub struct Report {
     /// Another daemon goes on with the mount if this one dies; this one may be too old to say so.
     #[serde(skip)]
     pub goes_on: Option<bool>,
+    /// What would have started that one cannot any more: what has become of it.
+    #[serde(skip)]
+    pub successor_lost: Option<String>,
 }
 
 /// Room for data.
@@ -217,6 +221,7 @@ impl Report {
             log: None,
             daemon: None,
             goes_on: None,
+            successor_lost: None,
         }
     }
 
@@ -247,6 +252,8 @@ impl Report {
             errors: errors(s),
             daemon: daemon(s),
             goes_on: s.get("ends_with_daemon").map(Value::is_null),
+            successor_lost: text("ends_with_daemon")
+                .filter(|why| [SUPERVISOR_GONE, MANAGER_GONE].contains(&&**why)),
             ..Self::empty(text("volume").unwrap_or_default(), State::Mounted)
         };
         // A daemon that is older does not say where it logs.

@@ -55,6 +55,22 @@ fn draining_takes_as_long_as_rounds_have_taken() {
 }
 
 #[test]
+fn a_mount_whose_supervisor_is_gone_is_told_from_one_that_never_had_one() {
+    for (why, lost) in [
+        (json!(SUPERVISOR_GONE), true),
+        (json!(MANAGER_GONE), true),
+        (json!("norestart"), false),
+        (json!(null), false),
+    ] {
+        let mut s = status();
+        s["ends_with_daemon"] = why.clone();
+        let r = Report::live(Path::new("/m"), false, &s);
+        assert_eq!(r.goes_on, Some(why.is_null()), "{why}");
+        assert_eq!(r.health == Health::Degraded, lost, "{why}");
+    }
+}
+
+#[test]
 fn a_daemon_that_says_nothing_is_no_reason_to_fail() {
     let r = Report::live(Path::new("/m"), false, &json!({}));
     assert!(r.data.is_none() && r.daemon.is_none() && r.log.is_none());

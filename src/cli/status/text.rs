@@ -27,7 +27,10 @@ pub fn block(r: &Report) -> String {
     }
     if let Some((power, death)) = survival(r) {
         out.put("power loss", power);
-        out.put("dead daemon", death);
+        match r.successor_lost {
+            Some(_) => out.put("dead daemon", &format!("the mount ends with it; {death}")),
+            None => out.put("dead daemon", death),
+        }
     }
     fill(r, &mut out);
     if let Some(commit) = commit(r) {
@@ -295,6 +298,17 @@ mod tests {
         ] {
             assert!(text.lines().any(|l| l == said), "{said}\n{text}");
         }
+    }
+
+    #[test]
+    fn a_mount_that_no_other_daemon_would_serve_ends() {
+        let mut r = sample();
+        (r.goes_on, r.successor_lost) = (Some(false), Some("gone".into()));
+        let text = block(&r);
+        assert!(
+            text.contains("dead daemon the mount ends with it;"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -133,6 +133,31 @@ fn it_is_reassured_as_long_as_the_mount_answers() {
     }
 }
 
+/// It is asked for another daemon, and what would start that is gone: so it stays.
+#[test]
+fn without_a_service_manager_the_daemon_stays() {
+    if !can_mount() {
+        return;
+    }
+    let mut managed = Managed::new("restart");
+    managed.manager.kill().unwrap();
+    managed.manager.wait().unwrap();
+    let m = &managed.mounted;
+    let (mnt, last) = (m.mnt(), daemon(m));
+    fs::write(mnt.join("file"), b"content").unwrap();
+    let gone = "its service manager does not listen any more";
+    // Only a message shows that it is gone. Afterwards it is known.
+    for _ in 0..2 {
+        quayfs(["restart".as_ref(), mnt.as_os_str()]).fails(1, gone);
+        assert_eq!(m.info()["ends_with_daemon"], gone);
+    }
+    assert_eq!(daemon(m), last);
+    assert_eq!(fs::read(mnt.join("file")).unwrap(), b"content");
+    m.umount();
+    eventually("the daemon ends", || !runs(last));
+    m.fsck();
+}
+
 const UNIT: &str = concat!(
     env!("CARGO_MANIFEST_DIR"),
     "/packaging/systemd/quayfs@.service"
