@@ -403,7 +403,12 @@ fn a_restart_by_hand_ends_a_move() {
         .args(["-s", "STOP", &command.id().to_string()])
         .finish();
     assert!(stopped.unwrap().success());
-    quayfs(["restart".as_ref(), m.mnt().as_os_str()]).ok();
+    // The daemon that begins the move may not have answered yet, and is replaced only then.
+    eventually("it is replaced by hand", || {
+        let run = quayfs(["restart".as_ref(), m.mnt().as_os_str()]);
+        assert!(run.code == 0 || run.err.contains("under way"), "{run:?}");
+        run.code == 0
+    });
     let going_on = Command::new("kill")
         .args(["-s", "CONT", &command.id().to_string()])
         .finish();
