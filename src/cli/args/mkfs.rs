@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 use quayfs_options::parse_size;
 
+use super::quota::{parse_group, parse_user};
+
 const MKFS_HELP: &str = "\
 The pmem region holds all metadata, and the data on its way to the data device. Where it lies
 decides when an operation is durable:
@@ -26,7 +28,7 @@ Examples:
   quayfs mkfs /srv/vol --size 8G
   quayfs mkfs /srv/vol --pmem /mnt/pmem0/region --pmem-size 16G --data /dev/nvme0n1
   quayfs mkfs /srv/vol --pmem /dev/shm/region --pmem-size 256M --data-size 2G --sparse
-  quayfs mkfs /srv/vol --owner 1000:1000 --mode 750     the root directory belongs to another user
+  quayfs mkfs /srv/vol --owner alice:staff --mode 750   the root directory belongs to another user
 
 Sizes are bytes, or K, M, G, T in powers of 1024.
 Exit codes: 0 made, 1 failed or interrupted (nothing is left of what was made, and nothing was
@@ -68,8 +70,8 @@ pub struct Mkfs {
     /// Space of the data device that is reserved for a copy of the metadata, which this version does not write [default: a 128th].
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub mirror_size: Option<u64>,
-    /// Whose the root directory is [default: yours].
-    #[arg(long, value_name = "UID[:GID]", value_parser = parse_owner)]
+    /// Whose the root directory is, by name or number [default: yours].
+    #[arg(long, value_name = "USER[:GROUP]", value_parser = parse_owner)]
     pub owner: Option<(u32, Option<u32>)>,
     /// Permissions of the root directory, in octal [default: 755].
     #[arg(long, value_name = "MODE", value_parser = parse_mode)]
@@ -83,18 +85,11 @@ pub struct Mkfs {
     pub quiet: bool,
 }
 
-/// A user, and perhaps a group, by number.
+/// A user, and perhaps a group, by name or number.
 fn parse_owner(text: &str) -> Result<(u32, Option<u32>), String> {
-    // The largest stands for none.
-    let id = |text: &str| {
-        text.parse()
-            .ok()
-            .filter(|id| *id != u32::MAX)
-            .ok_or_else(|| format!("`{text}` is no number of a user or group (`id` shows them)"))
-    };
     match text.split_once(':') {
-        Some((uid, gid)) => Ok((id(uid)?, Some(id(gid)?))),
-        None => Ok((id(text)?, None)),
+        Some((user, group)) => Ok((parse_user(user)?, Some(parse_group(group)?))),
+        None => Ok((parse_user(text)?, None)),
     }
 }
 

@@ -140,12 +140,14 @@ fn parse_grace(text: &str) -> Result<u32, String> {
     seconds.ok_or_else(|| "longer than a century".into())
 }
 
-fn parse_user(text: &str) -> Result<u32, String> {
+/// A user, by name or number.
+pub(super) fn parse_user(text: &str) -> Result<u32, String> {
     let found = User::from_name(text).map(|user| user.map(|u| u.uid.as_raw()));
     id(text, found, "user")
 }
 
-fn parse_group(text: &str) -> Result<u32, String> {
+/// A group, by name or number.
+pub(super) fn parse_group(text: &str) -> Result<u32, String> {
     let found = Group::from_name(text).map(|group| group.map(|g| g.gid.as_raw()));
     id(text, found, "group")
 }
@@ -154,7 +156,7 @@ fn parse_group(text: &str) -> Result<u32, String> {
 fn id(text: &str, found: nix::Result<Option<u32>>, kind: &str) -> Result<u32, String> {
     let number = || text.parse().ok().filter(|n| *n != u32::MAX);
     match found {
-        Ok(found) => (found.or_else(number)).ok_or_else(|| format!("no {kind} has this name")),
+        Ok(found) => (found.or_else(number)).ok_or_else(|| format!("no {kind} is called `{text}`")),
         Err(e) => number().ok_or_else(|| e.to_string()),
     }
 }
