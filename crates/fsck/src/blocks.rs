@@ -1,6 +1,7 @@
 //! The page table, staged blocks, and the content of blocks.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::ops::Range;
 
 use quayfs_blockdev::ReadRun;
@@ -41,10 +42,12 @@ pub(super) struct Blocks<'m> {
     behind_end: u64,
     /// What is to be reported together with the file it is about: of each area only so much as is listed.
     suspects: Vec<Suspect>,
-    /// What else there is, of each area.
-    unlisted: FxHashMap<Area, u64>,
+    /// How much there is of each area, with what is not listed.
+    counts: FxHashMap<Area, u64>,
     /// Blocks that have lost what they held.
     lost: Counting,
+    /// How often the content of a block was found to be lost.
+    lost_findings: u64,
 }
 
 struct Suspect {
@@ -90,8 +93,9 @@ impl<'m> Blocks<'m> {
             tails: Vec::new(),
             behind_end: 0,
             suspects: Vec::new(),
-            unlisted: FxHashMap::default(),
+            counts: FxHashMap::default(),
             lost: Counting::default(),
+            lost_findings: 0,
         }
     }
 
@@ -146,30 +150,33 @@ impl<'m> Blocks<'m> {
     fn not_zero(&mut self, lbn: Lbn, keep: u16, bytes: &[u8]) {
         if let Some(n) = bytes[usize::from(keep)..].iter().position(|b| *b != 0) {
             let at = usize::from(keep) + n;
-            let what =
-                format!("byte {at} of LBN {lbn} lies behind the end of the file and is not zero");
+            let what = format_args!(
+                "byte {at} of LBN {lbn} lies behind the end of the file and is not zero"
+            );
             self.suspect(Severity::Error, Area::Content, lbn, what);
             self.behind_end += 1;
         }
     }
 
     /// What this block held is lost.
-    fn lose(&mut self, area: Area, lbn: Lbn, what: String) {
+    fn lose(&mut self, area: Area, lbn: Lbn, what: impl Display) {
         self.lost.lose(lbn);
+        self.lost_findings += u64::from(matches!(area, Area::Content | Area::Staged));
         self.suspect(Severity::Error, area, lbn, what);
     }
 
-    fn suspect(&mut self, severity: Severity, area: Area, lbn: Lbn, what: String) {
-        if self.suspects.iter().filter(|s| s.area == area).count() >= KEPT {
-            *self.unlisted.entry(area).or_default() += 1;
-            return;
+    /// Something is wrong with this block. It is put into words only if it is listed.
+    fn suspect(&mut self, severity: Severity, area: Area, lbn: Lbn, what: impl Display) {
+        let n = self.counts.entry(area).or_default();
+        *n += 1;
+        if *n <= KEPT as u64 {
+            self.suspects.push(Suspect {
+                severity,
+                area,
+                lbn,
+                what: what.to_string(),
+            });
         }
-        self.suspects.push(Suspect {
-            severity,
-            area,
-            lbn,
-            what,
-        });
     }
 
     /// Checks everything that does not need the owner of a block.
@@ -209,7 +216,7 @@ impl<'m> Blocks<'m> {
                 continue;
             }
             let matters = self.newest.get(&lbn) == Some(&(i as u32)) && owners.lbns.has(lbn);
-            let what = format!(
+            let what = format_args!(
                 "staging buffer {buffer}, slot {index}: the content of LBN {lbn} fails its checksum"
             );
             match matters {
@@ -229,13 +236,18 @@ impl<'m> Blocks<'m> {
             }
         };
         for &lbn in &report.damaged.first {
-            let what = format!("the entry of LBN {lbn} is damaged");
-            self.lose(Area::PageTable, lbn, what);
+            let what = format_args!("the entry of LBN {lbn} is damaged");
+            self.suspect(Severity::Error, Area::PageTable, lbn, what);
         }
+        if report.damaged.count > 0 {
+            self.lost_places(ppt, owners);
+        }
+        // Which of the two the block is, its content says.
         for &lbn in &report.doubly_owned.first {
             let pbn = ppt.lookup(lbn).map_or(0, |m| m.pbn);
-            let what = format!("LBN {lbn}: an earlier LBN has its physical block, {pbn}, as well");
-            self.lose(Area::PageTable, lbn, what);
+            let what =
+                format_args!("LBN {lbn}: an earlier LBN has its physical block, {pbn}, as well");
+            self.suspect(Severity::Error, Area::PageTable, lbn, what);
         }
         for found in [&report.damaged, &report.doubly_owned] {
             let listed = found.first.len() as u64;
@@ -265,6 +277,15 @@ impl<'m> Blocks<'m> {
             pending += free.by_ref().filter(is_written).count() as u64;
         }
         c.report.statistics.blocks_pending = pending;
+    }
+
+    /// Blocks of files whose place is not known any more, listed or not. What is staged is not lost with it.
+    fn lost_places(&mut self, ppt: &Ppt, owners: &Owners) {
+        for lbn in owners.lbns.iter() {
+            if ppt.lookup(lbn).is_err() && !self.newest.contains_key(&lbn) {
+                self.lost.lose(lbn);
+            }
+        }
     }
 
     /// Reads what files have on the device. Blocks with a live slot are left out: a round may have
@@ -312,13 +333,13 @@ impl<'m> Blocks<'m> {
                     .is_err()
                     .then(|| self.media.device.read(start + pbn, bytes));
                 if let Some(Err(e)) = read {
-                    let what = format!("LBN {lbn}, physical block {pbn}: {e}");
+                    let what = format_args!("LBN {lbn}, physical block {pbn}: {e}");
                     self.lose(Area::Content, lbn, what);
                     continue;
                 }
                 c.report.statistics.verified += 1;
                 if crc32c(bytes) != f.crc {
-                    let what = format!("LBN {lbn}, physical block {pbn}: fails its checksum");
+                    let what = format_args!("LBN {lbn}, physical block {pbn}: fails its checksum");
                     self.lose(Area::Content, lbn, what);
                 } else if let Some(&keep) = tails.get(&lbn) {
                     self.not_zero(lbn, keep, bytes);
@@ -331,6 +352,7 @@ impl<'m> Blocks<'m> {
     /// Reports what is wrong with blocks, each with the file that has it, and the files that have lost something.
     pub(super) fn finish(mut self, pages: &Pages<'_>, table: &Table, c: &mut Check) {
         c.report.behind_end = self.behind_end;
+        c.report.lost_findings = self.lost_findings;
         if self.suspects.is_empty() {
             return;
         }
@@ -352,8 +374,8 @@ impl<'m> Blocks<'m> {
             c.findings
                 .add(s.severity, s.area, format_args!("{} ({whose})", s.what));
         }
-        c.findings.more(self.unlisted.values().sum());
+        let unlisted = |n: &u64| n.saturating_sub(KEPT as u64);
+        c.findings.more(self.counts.values().map(unlisted).sum());
         c.report.files = self.lost.files(pages, table);
-        c.report.lost_findings = c.report.files.iter().map(|file| file.blocks).sum();
     }
 }

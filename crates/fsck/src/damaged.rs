@@ -17,8 +17,8 @@ use serde::Serialize;
 use super::pages::{Got, Pages};
 use super::table::{Status, Table};
 
-/// Most names on the way to a file: what is damaged may go round in circles.
-const DEEPEST: usize = 4096;
+/// Most bytes of a path: what is damaged may go round in circles.
+const LONGEST: usize = 4096;
 
 /// A file some of whose blocks are damaged, lost or unreadable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -105,16 +105,24 @@ impl Names {
     }
 
     fn path(&self, ino: Ino) -> Option<String> {
-        let (mut at, mut path) = (ino, Vec::new());
-        while at != ROOT {
-            let (dir, name) = self.0.get(&at)?;
-            path.push(String::from_utf8_lossy(name));
-            at = *dir;
-            if path.len() > DEEPEST {
-                return None;
-            }
-        }
-        path.reverse();
-        Some(format!("/{}", path.join("/")))
+        path(ino, |at| {
+            self.0.get(&at).map(|(dir, name)| (*dir, &name[..]))
+        })
     }
+}
+
+/// The path of an inode, if each on the way has a name in another one, and it is no longer than paths can be.
+pub(super) fn path<'n>(ino: Ino, named: impl Fn(Ino) -> Option<(Ino, &'n [u8])>) -> Option<String> {
+    let (mut at, mut path, mut len) = (ino, Vec::new(), 0);
+    while at != ROOT {
+        let (dir, name) = named(at)?;
+        len += 1 + name.len();
+        if len > LONGEST {
+            return None;
+        }
+        path.push(String::from_utf8_lossy(name));
+        at = dir;
+    }
+    path.reverse();
+    Some(format!("/{}", path.join("/")))
 }

@@ -22,7 +22,7 @@
 //! | `nodes` | NAT entries and node pages, one by one |
 //! | `lanes` | slot headers, committed words, records; what follows damage is dropped |
 //! | `tree` | inodes, directories, extents, attributes, links, bitmaps, intents |
-//! | `map` | page-table entries, content of blocks |
+//! | `map`, `recognize` | page-table entries, content of blocks |
 //!
 //! `upgrade` uses all of it for what older volumes do not have.
 
@@ -31,7 +31,9 @@ mod l2plog;
 mod lanes;
 mod map;
 mod nodes;
+mod odds;
 mod pair;
+mod recognize;
 mod report;
 mod tree;
 mod upgrade;
@@ -131,8 +133,7 @@ pub fn repair_volume(
         };
         let result = repair.pass(&report.check);
         let changed = !repair.log.is_empty();
-        report.done.append(&mut repair.log.done);
-        report.unlisted += repair.log.unlisted;
+        report.take(&mut repair.log);
         result?;
         report.check = super::check_copy(volume, options, meter)?;
         if report.check.is_clean() || !changed {

@@ -11,6 +11,9 @@ use super::damaged::DamagedFile;
 /// Findings that are kept of one area; the rest is counted only.
 pub const KEPT: usize = 256;
 
+/// Findings about blocks that the text shows of one area where it names files that have lost blocks.
+const SHOWN: usize = 10;
+
 /// How bad a finding is. Either is damage: a crash alone leaves no finding at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -180,12 +183,13 @@ pub struct FsckReport {
     pub findings: Vec<Finding>,
     /// Findings that are not listed because there are too many of their area.
     pub unlisted: u64,
-    /// How many findings are about content that is lost.
-    #[serde(skip)]
-    pub lost_findings: u64,
     /// How many of them are about what lies behind the end of a file.
     #[serde(skip)]
     pub(crate) behind_end: u64,
+    /// How many findings, those not listed included, are about content of files that is lost. The others are about
+    /// structure.
+    #[serde(skip)]
+    pub lost_findings: u64,
     /// Every file that has lost something, by inode.
     pub files: Vec<DamagedFile>,
     /// What was not checked, and why.
@@ -208,11 +212,22 @@ impl FsckReport {
 
 impl fmt::Display for FsckReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut more = self.unlisted;
+        let mut shown = [0; Area::Content as usize + 1];
         for finding in &self.findings {
+            let about_blocks =
+                matches!(finding.area, Area::Content | Area::Staged | Area::PageTable);
+            let n = &mut shown[finding.area as usize];
+            *n += 1;
+            // The names of the files say more.
+            if about_blocks && *n > SHOWN && !self.files.is_empty() {
+                more += 1;
+                continue;
+            }
             writeln!(f, "{finding}")?;
         }
-        if self.unlisted > 0 {
-            writeln!(f, "and {} more", self.unlisted)?;
+        if more > 0 {
+            writeln!(f, "and {more} more")?;
         }
         for file in &self.files {
             writeln!(f, "{file}")?;

@@ -5,6 +5,7 @@ mod crowd;
 mod damaged;
 mod dumps;
 mod engine;
+mod heals;
 mod metadata;
 mod mounts;
 mod names;

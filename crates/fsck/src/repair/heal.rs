@@ -1,8 +1,8 @@
 //! One flipped bit: a structure that is one bit away from its checksum is read as what it was.
 //!
 //! Rot mostly takes single bits. A checksum of 32 bits tells which one it was: that another single
-//! bit would satisfy it by chance has odds of 1 in 100000 for a page, which the checks that follow
-//! would mostly see. The 16 bits of a checked word tell one bit of 64, if it was one.
+//! bit would satisfy it by chance has odds of 1 in 131072 for a page or a block: where much is garbage, that is often
+//! (`odds`). The 16 bits of a checked word tell one bit of 64, if it was one.
 
 use std::sync::LazyLock;
 
@@ -11,8 +11,13 @@ use quayfs_layout::checksum::{crc32c, crc32c_append};
 use quayfs_layout::node::{self, CRC_BYTES, OFF_CRC};
 use rustc_hash::FxHashMap;
 
-/// The only word one bit away from `raw` that is valid; `None` if there is none, or more than one.
+/// The only word one bit away from `raw` that is valid; `None` if there is none, or more than one. What reads as all
+/// zeros or all ones was lost, not flipped: of a million such words a few hundred would be valid with one bit changed,
+/// and say small numbers that look possible.
 pub(super) fn word(raw: u64, valid: impl Fn(u64) -> bool) -> Option<u64> {
+    if raw == 0 || raw == u64::MAX {
+        return None;
+    }
     let mut near = (0..64).map(|bit| raw ^ 1 << bit).filter(|w| valid(*w));
     near.next().filter(|_| near.next().is_none())
 }
@@ -126,12 +131,24 @@ mod tests {
             assert_eq!(bit_of_page(&page, 77), Some(at));
             page[at / 8] ^= 1 << (at % 8);
         }
+        // What is made unreadable is never taken for this.
+        assert_eq!(bit(BLOCK, u32::MAX), None);
         let long: Vec<u8> = (0..SPAN).map(|i| (i / 3) as u8).collect();
         let crc = crc32c(&long);
         for at in [0, 7, 8, 4096 * 8, SPAN * 8 - 1] {
             let mut rotten = long.clone();
             rotten[at / 8] ^= 1 << (at % 8);
             assert_eq!(bit_of(&rotten, crc), Some(at));
+        }
+    }
+
+    #[test]
+    fn nothing_is_not_taken_for_a_word() {
+        let near = (0..1 << 20).filter(|salt| (0..64).any(|b| open_word(1 << b, *salt) == Some(0)));
+        let salts: Vec<u64> = near.collect();
+        assert!(salts.len() > 100);
+        for salt in salts {
+            assert_eq!(word(0, |w| open_word(w, salt).is_some()), None);
         }
     }
 

@@ -1,6 +1,5 @@
 //! The page table's entries, and what blocks hold.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use quayfs_fs::recovery::journal_geometry;
@@ -10,13 +9,12 @@ use quayfs_layout::l2p::{BlockState, CRC_BYTES, ENTRY_BYTES, Entry};
 use quayfs_layout::{BLOCK, Lbn};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::odds::{BLOCK_BITS, CRC_BITS, Odds};
+use super::recognize::Crcs;
 use super::tree::Tree;
 use super::{Area, Failed, Repair, heal};
 use crate::bitset::BitSet;
 use crate::media::Media;
-
-/// Blocks read from the device at once.
-const AT_ONCE: usize = 256;
 
 /// What blocks hold after recovery: the newest staged version, else what is on the device.
 pub(super) struct Contents<'m> {
@@ -78,41 +76,6 @@ impl<'m> Contents<'m> {
     }
 }
 
-/// Checksums of physical blocks, each read at most once.
-#[derive(Default)]
-struct Crcs(FxHashMap<u64, Option<u32>>);
-
-impl Crcs {
-    /// Reads blocks in order, neighbours together. Those that cannot be read that way are left to [`Crcs::of`].
-    fn load(&mut self, media: &Media, pbns: &[u64]) {
-        for run in pbns
-            .chunks(AT_ONCE)
-            .flat_map(|some| some.chunk_by(|a, b| a + 1 == *b))
-        {
-            let mut buf = vec![0; run.len() * BLOCK];
-            if media
-                .device
-                .read(media.geo.data_start + run[0], &mut buf)
-                .is_ok()
-            {
-                let crcs = buf.chunks_exact(BLOCK).map(|b| Some(crc32c(b)));
-                self.0.extend(run.iter().copied().zip(crcs));
-            }
-        }
-    }
-
-    /// That of a block; `None` if it cannot be read.
-    fn of(&mut self, media: &Media, pbn: u64) -> Option<u32> {
-        let read = || media.block(pbn).map(|b| crc32c(&b));
-        *self.0.entry(pbn).or_insert_with(read)
-    }
-
-    /// Whether a block holds what an LBN's checksum says.
-    fn hold(&mut self, media: &Media, pbn: u64, lbn: Lbn) -> bool {
-        self.of(media, pbn) == Some(media.crc(lbn))
-    }
-}
-
 impl Media {
     fn entry_off(&self, lbn: Lbn) -> u64 {
         self.geo.l2p_map_off + lbn * ENTRY_BYTES
@@ -127,20 +90,15 @@ impl Media {
         Entry::decode(word, lbn, self.salt).filter(|e| e.pbn < self.geo.blocks)
     }
 
-    fn crc(&self, lbn: Lbn) -> u32 {
+    pub(super) fn crc(&self, lbn: Lbn) -> u32 {
         self.region.load_u32(self.crc_off(lbn))
     }
 
     /// A physical block.
-    fn block(&self, pbn: u64) -> Option<Vec<u8>> {
+    pub(super) fn block(&self, pbn: u64) -> Option<Vec<u8>> {
         let mut buf = vec![0; BLOCK];
         self.device.read(self.geo.data_start + pbn, &mut buf).ok()?;
         Some(buf)
-    }
-
-    /// Whether a physical block holds what an LBN's checksum says.
-    fn holds(&self, pbn: u64, lbn: Lbn) -> bool {
-        self.block(pbn).is_some_and(|b| crc32c(&b) == self.crc(lbn))
     }
 }
 
@@ -173,7 +131,7 @@ impl Repair<'_> {
         Ok(())
     }
 
-    fn store_entry(&mut self, lbn: Lbn, entry: Entry) -> Result<(), Failed> {
+    pub(super) fn store_entry(&mut self, lbn: Lbn, entry: Entry) -> Result<(), Failed> {
         self.put(
             self.media.entry_off(lbn),
             entry.encode(lbn, self.media.salt),
@@ -269,48 +227,6 @@ impl Repair<'_> {
         homeless
     }
 
-    /// Gives LBNs of files those free blocks back that have their content. Each block is read once. Returns the LBNs
-    /// and the blocks that are left.
-    fn recognize(
-        &mut self,
-        homeless: Vec<Lbn>,
-        free: Vec<u64>,
-        crcs: &mut Crcs,
-        tree: &Tree<'_>,
-    ) -> Result<(Vec<Lbn>, Vec<u64>), Failed> {
-        let mut by_crc: FxHashMap<u32, VecDeque<u64>> = FxHashMap::default();
-        if homeless.iter().any(|lbn| tree.lbns.has(*lbn)) {
-            crcs.load(&self.media, &free);
-            for &pbn in &free {
-                if let Some(crc) = crcs.of(&self.media, pbn) {
-                    by_crc.entry(crc).or_default().push_back(pbn);
-                }
-            }
-        }
-        let mut rest = Vec::new();
-        let mut given = FxHashSet::default();
-        for lbn in homeless {
-            let same = by_crc.get_mut(&self.media.crc(lbn));
-            let found = same.filter(|_| tree.lbns.has(lbn));
-            let Some(pbn) = found.and_then(VecDeque::pop_front) else {
-                rest.push(lbn);
-                continue;
-            };
-            given.insert(pbn);
-            self.store_entry(
-                lbn,
-                Entry {
-                    pbn,
-                    state: BlockState::Written,
-                },
-            )?;
-            let what = format!("LBN {lbn} has physical block {pbn} again, by its checksum");
-            self.about(Area::PageTable, lbn, tree, what);
-        }
-        let left = free.into_iter().filter(|pbn| !given.contains(pbn));
-        Ok((rest, left.collect()))
-    }
-
     /// Gives LBNs blocks whose content was not recognized as that of any LBN.
     fn give(
         &mut self,
@@ -341,10 +257,13 @@ impl Repair<'_> {
         Ok(())
     }
 
-    /// Makes a block unreadable: written, with a checksum that it does not have.
+    /// Makes a block unreadable: written, with a checksum that it does not have and is not one bit away from.
     fn poison(&mut self, lbn: Lbn, pbn: u64) -> Result<(), Failed> {
-        if self.media.holds(pbn, lbn) {
-            self.put_u32(self.media.crc_off(lbn), !self.media.crc(lbn))?;
+        if let Some(block) = self.media.block(pbn) {
+            let (have, crc) = (crc32c(&block), self.media.crc(lbn));
+            if have == crc || Flip::of(&block, have, crc).is_some() {
+                self.put_u32(self.media.crc_off(lbn), !have)?;
+            }
         }
         self.store_entry(
             lbn,
@@ -355,7 +274,7 @@ impl Repair<'_> {
         )
     }
 
-    fn about(&mut self, area: Area, lbn: Lbn, tree: &Tree<'_>, what: String) {
+    pub(super) fn about(&mut self, area: Area, lbn: Lbn, tree: &Tree<'_>, what: String) {
         match tree.owner(lbn) {
             Some((ino, block)) => {
                 self.log
@@ -368,19 +287,15 @@ impl Repair<'_> {
     /// Staged blocks hold what they should, or are given up: rounds must not stumble over them.
     fn staged(&mut self, contents: &Contents<'_>, tree: &Tree<'_>) -> Result<(), Failed> {
         let g = self.media.geo;
-        let region = Arc::clone(&self.media.region);
         let mut given_up: Vec<LiveSlot> = Vec::new();
         let mut lost = FxHashSet::default();
-        for slot in &contents.live {
+        let (bad, may_heal) = self.damaged_slots(contents);
+        for slot in &bad {
             let off = contents.payload_off(slot);
             let index = slot.pos % g.slots_per_buffer;
             let lbn = slot.lbn;
-            let valid = |b: &[u8]| crc32c(b) == slot.crc;
             let exists = lbn < g.visible_blocks();
-            if exists && valid(&region.read_vec(off, BLOCK as u64)) {
-                continue;
-            }
-            if exists && self.heal_block(off, slot.crc)? {
+            if exists && may_heal && self.heal_block(off, slot.crc)? {
                 self.about(Area::Staged, lbn, tree, format!("LBN {lbn} is healed"));
                 continue;
             }
@@ -419,6 +334,39 @@ impl Repair<'_> {
         Ok(())
     }
 
+    /// Live slots that do not hold what they should, and whether those that one bit explains may be healed.
+    fn damaged_slots(&mut self, contents: &Contents<'_>) -> (Vec<LiveSlot>, bool) {
+        let visible = self.media.geo.visible_blocks();
+        let (mut bad, mut odds) = (Vec::new(), Odds::default());
+        for slot in &contents.live {
+            let off = contents.payload_off(slot);
+            let bytes = self.media.region.read_vec(off, BLOCK as u64);
+            let have = crc32c(&bytes);
+            if slot.lbn < visible && have == slot.crc {
+                continue;
+            }
+            bad.push(*slot);
+            match heal::bit_of(&bytes, slot.crc) {
+                _ if slot.lbn >= visible => {}
+                Some(_) => odds.explained(have, slot.crc),
+                None => odds.others += 1,
+            }
+        }
+        (
+            bad,
+            self.decide(&odds, BLOCK_BITS, ["staged block", "checksum"]),
+        )
+    }
+
+    /// Whether what one bit explains may be healed; if not, that is said.
+    fn decide(&mut self, odds: &Odds, ways: u64, [what, other]: [&str; 2]) -> bool {
+        let may_heal = odds.may_heal(ways);
+        if odds.explained > 0 && !may_heal {
+            self.log.note(odds.note(what, other));
+        }
+        may_heal
+    }
+
     /// Heals a block whose checksum is known, as [`Repair::heal_bytes`] does.
     fn heal_block(&mut self, off: u64, crc: u32) -> Result<bool, Failed> {
         let content = self.media.region.read_vec(off, BLOCK as u64);
@@ -431,37 +379,44 @@ impl Repair<'_> {
     }
 
     /// Blocks on the device that are one bit away from their checksum, or whose checksum is one bit
-    /// away from them.
+    /// away from them, unless there are too many others.
     fn content(&mut self, contents: &Contents<'_>, tree: &Tree<'_>) -> Result<(), Failed> {
-        let mut written = false;
+        let (mut bits, mut sums) = (Odds::default(), Odds::default());
+        let mut near = BitSet::new(self.media.geo.blocks);
         for lbn in tree.lbns.iter() {
-            if contents.newest.contains_key(&lbn) {
-                continue;
-            }
-            let Some(e) = self
-                .media
-                .entry(lbn)
-                .filter(|e| e.state == BlockState::Written)
-            else {
+            let Some(found) = self.unsound(contents, lbn) else {
                 continue;
             };
-            let (Some(mut block), crc) = (self.media.block(e.pbn), self.media.crc(lbn)) else {
+            match found.flip {
+                Some(Flip::Content(_)) => bits.explained(found.have, found.crc),
+                Some(Flip::Checksum) => sums.explained(found.have, found.crc),
+                None => {
+                    bits.others += 1;
+                    sums.others += 1;
+                    continue;
+                }
+            }
+            near.add(lbn);
+        }
+        let may_heal = self.decide(&bits, BLOCK_BITS, ["block", "checksum"]);
+        let may_heal_sums = self.decide(&sums, CRC_BITS, ["checksum", "block"]);
+        let mut written = false;
+        for lbn in near.iter() {
+            let Some(mut found) = self.unsound(contents, lbn) else {
                 continue;
             };
-            let have = crc32c(&block);
-            if have == crc {
-                continue;
-            }
-            if (have ^ crc).count_ones() == 1 {
-                self.put_u32(self.media.crc_off(lbn), have)?;
-            } else if let Some(bit) = heal::bit_of(&block, crc) {
-                // One sector changes, which a crash leaves old or new.
-                block[bit / 8] ^= 1 << (bit % 8);
-                let at = self.media.geo.data_start + e.pbn;
-                self.media.device.write(at, &block)?;
-                written = true;
-            } else {
-                continue;
+            match found.flip {
+                Some(Flip::Checksum) if may_heal_sums => {
+                    self.put_u32(self.media.crc_off(lbn), found.have)?;
+                }
+                Some(Flip::Content(bit)) if may_heal => {
+                    // One sector changes, which a crash leaves old or new.
+                    found.block[bit / 8] ^= 1 << (bit % 8);
+                    let at = self.media.geo.data_start + found.pbn;
+                    self.media.device.write(at, &found.block)?;
+                    written = true;
+                }
+                _ => continue,
             }
             self.about(Area::Content, lbn, tree, format!("LBN {lbn} is healed"));
         }
@@ -469,5 +424,53 @@ impl Repair<'_> {
             self.media.device.flush()?;
         }
         Ok(())
+    }
+
+    /// The block of an LBN on the device, if that counts, can be read and fails its checksum.
+    fn unsound(&self, contents: &Contents<'_>, lbn: Lbn) -> Option<Unsound> {
+        if contents.newest.contains_key(&lbn) {
+            return None;
+        }
+        let entry = self.media.entry(lbn);
+        let pbn = entry.filter(|e| e.state == BlockState::Written)?.pbn;
+        let (block, crc) = (self.media.block(pbn)?, self.media.crc(lbn));
+        let have = crc32c(&block);
+        (have != crc).then(|| Unsound {
+            flip: Flip::of(&block, have, crc),
+            block,
+            pbn,
+            have,
+            crc,
+        })
+    }
+}
+
+/// A block that fails its checksum.
+struct Unsound {
+    block: Vec<u8>,
+    pbn: u64,
+    /// The checksum of what it holds.
+    have: u32,
+    /// The one that it should have.
+    crc: u32,
+    flip: Option<Flip>,
+}
+
+/// The one bit that a block fails its checksum by.
+#[derive(Clone, Copy)]
+enum Flip {
+    /// A bit of the checksum.
+    Checksum,
+    /// This bit of the content.
+    Content(usize),
+}
+
+impl Flip {
+    /// `have` is the checksum of what the block holds.
+    fn of(block: &[u8], have: u32, crc: u32) -> Option<Self> {
+        if (have ^ crc).is_power_of_two() {
+            return Some(Self::Checksum);
+        }
+        heal::bit(block.len(), have ^ crc).map(Self::Content)
     }
 }

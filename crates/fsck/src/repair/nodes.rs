@@ -8,8 +8,12 @@ use quayfs_layout::{BLOCK, bytes};
 use quayfs_store::ns::node::zero_page;
 use rustc_hash::FxHashMap;
 
+use super::odds::{BLOCK_BITS, Odds};
 use super::{Area, Failed, Repair, heal};
 use crate::pages::judge;
+
+/// Where a page says which node it is.
+const OFF_ID: usize = 4;
 
 /// NAT entries and what they say.
 struct Nat {
@@ -24,9 +28,10 @@ impl Repair<'_> {
         let mut nat = self.nat()?;
         // Pages first: a damaged one may be the bitmap or the page that an entry is looked up by.
         let owners: BTreeMap<u64, u32> = nat.owners.iter().map(|(p, id)| (*p, *id)).collect();
+        let (damaged, may_heal) = self.damaged_pages(owners);
         let mut lost = Vec::new();
-        for (page, id) in owners {
-            if !self.page(id, page)? {
+        for (page, id) in damaged {
+            if !self.page(id, page, may_heal)? {
                 lost.push((id, page));
             }
         }
@@ -96,14 +101,39 @@ impl Repair<'_> {
         bytes
     }
 
-    /// Whether the page of a node is sound, or could be healed.
-    fn page(&mut self, id: u32, page: u64) -> Result<bool, Failed> {
+    /// Pages that are not sound, and whether those that one bit explains may be healed. Of the others only those count
+    /// that say which node they are: the rest cannot be taken for healed.
+    fn damaged_pages(&mut self, owners: BTreeMap<u64, u32>) -> (Vec<(u64, u32)>, bool) {
+        let (g, salt) = (self.media.geo, self.media.salt);
+        let (mut damaged, mut odds) = (Vec::new(), Odds::default());
+        for (page, id) in owners {
+            let bytes = self.read(page);
+            if judge(&g, salt, id, &bytes, u64::MAX).is_ok() {
+                continue;
+            }
+            damaged.push((page, id));
+            let difference = node::mismatch(&bytes[..], salt);
+            if healed(id, &bytes, salt).is_some() {
+                odds.explained(difference, page as u32);
+            } else if difference != 0 && bytes::get_u32(&bytes[..], OFF_ID) == id {
+                odds.others += 1;
+            }
+        }
+        let may_heal = odds.may_heal(BLOCK_BITS);
+        if odds.explained > 0 && !may_heal {
+            self.log.note(odds.note("node page", "checksum"));
+        }
+        (damaged, may_heal)
+    }
+
+    /// Whether the page of a node could be healed. What is lost with it is said.
+    fn page(&mut self, id: u32, page: u64, may_heal: bool) -> Result<bool, Failed> {
         let (g, salt) = (self.media.geo, self.media.salt);
         let bytes = self.read(page);
         let Err(why) = judge(&g, salt, id, &bytes, u64::MAX) else {
             return Ok(true);
         };
-        if self.heal_page(id, page, &bytes)? {
+        if may_heal && self.heal_page(id, page, &bytes)? {
             self.log.add(
                 Area::Node,
                 format_args!("node {id} in page {page} is healed"),
@@ -113,6 +143,7 @@ impl Repair<'_> {
         let what = match g.static_kind(id) {
             Some(NodeKind::Inodes) => {
                 let first = (u64::from(id) - g.inode_base) * INODES_PER_PAGE;
+                self.log.lost_inodes += INODES_PER_PAGE;
                 format!(
                     "node {id}: {why}; inodes {first} to {} are lost",
                     first + INODES_PER_PAGE - 1
@@ -132,16 +163,9 @@ impl Repair<'_> {
 
     /// Heals a page that is one bit away from its checksum; whether it was.
     fn heal_page(&mut self, id: u32, page: u64, bytes: &[u8; BLOCK]) -> Result<bool, Failed> {
-        let salt = self.media.salt;
-        let mut healed = zero_page();
-        healed.copy_from_slice(bytes);
-        let Some(bit) = heal::bit_of_page(bytes, salt) else {
+        let Some(bit) = healed(id, bytes, self.media.salt) else {
             return Ok(false);
         };
-        healed[bit / 8] ^= 1 << (bit % 8);
-        if node::check(&healed[..], id, salt).is_err() {
-            return Ok(false);
-        }
         let (word, mask) = heal::mask(self.media.geo.node_page(page), bit);
         self.put(word, self.media.region.load_u64(word) ^ mask)?;
         Ok(true)
@@ -163,7 +187,7 @@ impl Repair<'_> {
         let mut best: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
         for page in (0..g.node_pages).filter(|p| !nat.owners.contains_key(p)) {
             let bytes = self.read(page);
-            let id = bytes::get_u32(&bytes[..], 4);
+            let id = bytes::get_u32(&bytes[..], OFF_ID);
             if !nat.unknown.contains(&id) || judge(&g, salt, id, &bytes, u64::MAX).is_err() {
                 continue;
             }
@@ -176,6 +200,9 @@ impl Repair<'_> {
         for &id in &nat.unknown {
             let page = best.get(&id).map(|(_, page)| *page);
             let page = page.filter(|_| id != 0 && self.may_exist(id));
+            if page.is_none() && g.static_kind(id) == Some(NodeKind::Inodes) && self.may_exist(id) {
+                self.log.lost_inodes += INODES_PER_PAGE;
+            }
             self.set(id, page)?;
             let what = match page {
                 Some(page) => format!("the entry of node {id} names page {page} again"),
@@ -216,4 +243,13 @@ impl Repair<'_> {
             _ => true,
         }
     }
+}
+
+/// The bit that keeps a page from being sound, and that of this node.
+fn healed(id: u32, bytes: &[u8; BLOCK], salt: u64) -> Option<usize> {
+    let bit = heal::bit_of_page(bytes, salt)?;
+    let mut page = zero_page();
+    page.copy_from_slice(bytes);
+    page[bit / 8] ^= 1 << (bit % 8);
+    node::check(&page[..], id, salt).is_ok().then_some(bit)
 }

@@ -57,8 +57,41 @@ pub struct RepairReport {
     pub done: Vec<Done>,
     /// Things done that are not listed.
     pub unlisted: u64,
+    /// What was not done, and why.
+    pub notes: Vec<String>,
+    /// Inodes that are lost. Of a page of the inode table all count, since nothing says which ones were in use.
+    pub lost_inodes: u64,
+    /// Files and directories without a name that are in `/lost+found` now.
+    pub rescued: u64,
     /// The check after the repair.
     pub check: FsckReport,
+}
+
+impl RepairReport {
+    /// Takes over what a pass has done.
+    pub(super) fn take(&mut self, log: &mut Journal) {
+        self.done.append(&mut log.done);
+        self.unlisted += log.unlisted;
+        self.lost_inodes += log.lost_inodes;
+        self.rescued += log.rescued;
+        for note in std::mem::take(&mut log.notes) {
+            if !self.notes.contains(&note) {
+                self.notes.push(note);
+            }
+        }
+    }
+
+    /// What the repair could not keep or could not place; `None` if there is nothing of that.
+    fn losses(&self) -> Option<String> {
+        let some = |n: u64, noun: &str, state: &str| {
+            let verb = if n == 1 { "is" } else { "are" };
+            (n > 0).then(|| format!("{} {verb} {state}", count(n, noun)))
+        };
+        let lost = some(self.lost_inodes, "inode", "lost");
+        let rescued = some(self.rescued, "file", "in /lost+found");
+        let all: Vec<String> = lost.into_iter().chain(rescued).collect();
+        (!all.is_empty()).then(|| all.join(", "))
+    }
 }
 
 impl fmt::Display for RepairReport {
@@ -69,11 +102,18 @@ impl fmt::Display for RepairReport {
         if self.unlisted > 0 {
             writeln!(f, "repaired: and {} more", self.unlisted)?;
         }
+        for note in &self.notes {
+            writeln!(f, "not repaired: {}", quayfs_shown::text(note))?;
+        }
         write!(f, "{}", self.check)?;
         match self.outcome {
             Outcome::Clean => Ok(()),
             Outcome::Repaired => {
-                write!(f, "\n{}, all repaired", count(self.found, "finding"))
+                let found = count(self.found, "finding");
+                match self.losses() {
+                    Some(losses) => write!(f, "\n{found}, repaired with losses: {losses}"),
+                    None => write!(f, "\n{found}, all repaired"),
+                }
             }
             Outcome::Left => {
                 let (found, left) = (self.found, self.check.count());
@@ -83,6 +123,9 @@ impl fmt::Display for RepairReport {
                 };
                 let found = count(found, "finding");
                 write!(f, "\n{found}; {left} left after the repair{hidden}")?;
+                if let Some(losses) = self.losses() {
+                    write!(f, "\nlosses: {losses}")?;
+                }
                 let is_content = |finding: &Finding| finding.area == Area::Content;
                 if self.check.findings.iter().all(is_content) {
                     f.write_str(
@@ -100,6 +143,12 @@ impl fmt::Display for RepairReport {
 pub(super) struct Journal {
     pub(super) done: Vec<Done>,
     pub(super) unlisted: u64,
+    /// What was not done, and why.
+    pub(super) notes: Vec<String>,
+    /// Inodes that are lost.
+    pub(super) lost_inodes: u64,
+    /// What has gone to `/lost+found`.
+    pub(super) rescued: u64,
     /// Things done that concern no file, by area.
     counts: FxHashMap<Area, usize>,
 }
@@ -112,6 +161,21 @@ impl Journal {
     /// Something that concerns an inode, whose name is looked up at the end.
     pub(super) fn of(&mut self, area: Area, ino: Ino, what: impl fmt::Display) {
         self.push(area, Some(ino), what);
+    }
+
+    /// Something that concerns what had this path.
+    pub(super) fn at(&mut self, area: Area, path: String, what: impl fmt::Display) {
+        self.done.push(Done {
+            area,
+            what: what.to_string(),
+            path: Some(path),
+            ino: None,
+        });
+    }
+
+    /// Something is not done. That alone is no reason for another pass.
+    pub(super) fn note(&mut self, what: String) {
+        self.notes.push(what);
     }
 
     fn push(&mut self, area: Area, ino: Option<Ino>, what: impl fmt::Display) {

@@ -8,6 +8,7 @@ mod blobs;
 mod derived;
 mod dirs;
 mod files;
+mod gone;
 mod names;
 mod write;
 
@@ -73,6 +74,7 @@ impl Repair<'_> {
         tree.normalize(&mut self.log);
         let fresh = tree.root(&mut self.log);
         tree.own(fresh, &mut self.log);
+        tree.name_what_is_gone(&mut self.log);
         tree.names(&mut self.log);
         tree.find_unfinished();
         self.write(&mut tree)?;
@@ -163,6 +165,7 @@ impl<'m> Tree<'m> {
             if !matches!(i.kind() >> 12, 1 | 2 | 4 | 6 | 8 | 10 | 12) {
                 let what = format_args!("inode {ino}: has no file type, removed");
                 log.add(Area::Inode, what);
+                log.lost_inodes += 1;
                 self.inodes.remove(&ino);
                 continue;
             }
@@ -217,6 +220,7 @@ impl<'m> Tree<'m> {
                     ino,
                     "its target is lost; the link is removed",
                 );
+                log.lost_inodes += 1;
                 self.inodes.remove(&ino);
                 continue;
             };
@@ -257,18 +261,8 @@ impl<'m> Tree<'m> {
 
     /// A path that leads to an inode.
     pub(super) fn path(&self, ino: Ino) -> Option<String> {
-        let mut names = Vec::new();
-        let mut at = ino;
-        while at != ROOT {
-            let (dir, name) = self.named.get(&at)?;
-            names.push(String::from_utf8_lossy(name).into_owned());
-            at = *dir;
-            if names.len() > 4096 {
-                return None;
-            }
-        }
-        names.reverse();
-        Some(format!("/{}", names.join("/")))
+        let named = |at: Ino| self.named.get(&at).map(|(dir, name)| (*dir, &name[..]));
+        crate::damaged::path(ino, named)
     }
 }
 

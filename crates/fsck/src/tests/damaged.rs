@@ -1,7 +1,7 @@
 //! Which files have lost something.
 
 use quayfs_layout::extent::INLINE;
-use quayfs_layout::inode::{ROOT, S_IFREG};
+use quayfs_layout::inode::S_IFREG;
 use quayfs_layout::{BLOCK, Lbn};
 
 use super::support::{BY, Disk};

@@ -37,7 +37,7 @@ impl Disk {
             .store_u64(self.word(kind), SeqWord::encode(n, kind.salt(self.salt())));
     }
 
-    fn live(&self) -> Vec<LiveSlot> {
+    pub fn live(&self) -> Vec<LiveSlot> {
         let geo = journal_geometry(self.geo(), self.salt());
         let mut live = Journal::scan(Arc::clone(&self.region), &geo).unwrap().live;
         live.sort_by_key(|l| l.seq);
@@ -55,7 +55,7 @@ impl Disk {
         )
     }
 
-    fn payload(&self, l: &LiveSlot) -> u64 {
+    pub fn payload(&self, l: &LiveSlot) -> u64 {
         let (buffer, index, _) = self.slot(l);
         let g = self.geo();
         g.slot_data_off + (u64::from(buffer) * g.slots_per_buffer + index) * BLOCK as u64
@@ -87,6 +87,10 @@ impl Disk {
     }
 
     /// The block of an LBN on the device.
+    pub fn crc(&self, lbn: Lbn) -> u32 {
+        self.region.load_u32(self.geo().l2p_crc_off + lbn * 4)
+    }
+
     pub fn block(&self, lbn: Lbn) -> u64 {
         self.geo().data_start + self.entry(lbn).pbn
     }

@@ -212,6 +212,7 @@ impl Tree<'_> {
                 name = format!("#{ino}.{n}").into_bytes();
             }
             self.add(lost, &name, ino);
+            log.rescued += 1;
             log.of(Area::Links, ino, "nothing named it any more");
         }
     }
