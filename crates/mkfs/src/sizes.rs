@@ -138,7 +138,7 @@ mod tests {
         let [all, region, staging, room] = [all, pmem, staging, room].map(short);
         format!(
             "| {all} | {region} | {staging} | {room} | {} |",
-            rounded(g.inodes())
+            rounded(g.files_about())
         )
     }
 
