@@ -1,6 +1,6 @@
 //! `quayfs info`: what a volume is. How it is, `quayfs status` says.
 
-use quayfs_fs::volume::{Access, Volume, glance, locate};
+use quayfs_fs::volume::{Access, Volume, glance};
 use quayfs_options::format_size;
 
 use super::advice::advice;
@@ -98,13 +98,21 @@ fn at_rest(path: &Path, volume: &Volume) -> Value {
     })
 }
 
-/// Where region and data lie, links followed, if they are two.
+/// Where region and data lie, if they are two: what the names in the directory of the volume say. What they lie on is not
+/// looked at, since it may not answer.
 fn parts(volume: &Path) -> Option<String> {
-    let place = locate(volume).ok()?;
-    let of = |part: &Path| part.canonicalize().ok();
-    let (pmem, data) = (of(&place.pmem)?, of(&place.data)?);
+    let part = |name: &str| {
+        let path = volume.join(name);
+        let to = path.read_link();
+        match (&to, path.symlink_metadata()) {
+            (Ok(to), _) => Some(volume.join(to)),
+            (Err(_), Ok(_)) => Some(path),
+            (Err(_), Err(_)) => None,
+        }
+    };
+    let (pmem, data) = (part("pmem")?, part("data")?);
     let (pmem, data) = (pmem.to_string_lossy(), data.to_string_lossy());
-    (pmem != data).then(|| format!("region {pmem}, data {data}"))
+    Some(format!("region {pmem}, data {data}"))
 }
 
 /// What people are told, in this order; `--json` has all.

@@ -26,8 +26,6 @@ const LOCK_FORCED: Duration = Duration::from_secs(1);
 /// How long a file system that is mounted nowhere in sight may take to end. A daemon that tells the mount table of a
 /// failure keeps it for a moment, and so does the kernel with files that it closes in the background.
 const PASSING: Duration = Duration::from_secs(10);
-/// What becomes of a volume that no daemon has closed.
-const RECOVERS: &str = "the next mount recovers what was durable by then";
 /// Places of a file system that are named.
 const NAMED: usize = 4;
 
@@ -109,30 +107,14 @@ fn unmount(target: &Path, how: How) -> Result<(), String> {
     match served {
         Served::By(server) => finish(&server, supervisor, (&entry, &superblock), how),
         Served::Dead => {
-            let left = left_by_death(Path::new(&entry.source));
-            warn(format_args!(
-                "{shown} is unmounted; its daemon had died: {left}"
-            ));
+            // Whether they are is not looked up: what they lie on may not answer, and this would not end then.
+            let why = "its daemon had died: the next mount recovers what was durable by then, if the media are whole";
+            warn(format_args!("{shown} is unmounted; {why}"));
             Ok(())
         }
         Served::Silent | Served::OutOfSight | Served::Foreign => {
             judge(&entry, mode).map_err(|why| format!("{shown} is unmounted, but {why}"))
         }
-    }
-}
-
-/// What has become of a volume whose daemon died, as far as that can be seen from here.
-fn left_by_death(volume: &Path) -> String {
-    let opened = match volume.is_absolute() {
-        true => Volume::open(volume, Access::ReadOnly, Duration::ZERO),
-        false => return RECOVERS.into(),
-    };
-    match opened {
-        Err(e @ (VolumeError::Pairing { .. } | VolumeError::Config { .. })) => {
-            format!("the volume cannot be mounted as it is: {e}")
-        }
-        // What is in the way of this process may not be in that of a mount.
-        Ok(_) | Err(_) => RECOVERS.into(),
     }
 }
 

@@ -286,3 +286,42 @@ fn a_mount_without_a_root_is_told_and_repaired() {
     assert_eq!(patiently(&["status", target]).code, 0);
     m.umount();
 }
+
+/// What is advised where room gets short is not looked up on a disk that does not answer.
+#[test]
+fn a_full_mount_whose_disk_does_not_answer_is_told_at_once() {
+    if !can_mount() {
+        return;
+    }
+    let below = Mounted::new("norestart");
+    let (vol, mnt) = (below.0.dir().join("full"), below.0.dir().join("there"));
+    let data = below.mnt().join("data");
+    let [vol, mnt, data] = [&vol, &mnt, &data].map(|path| path.to_str().unwrap());
+    fs::create_dir(mnt).unwrap();
+    let sizes = [
+        "--pmem-size",
+        "32M",
+        "--data-size",
+        "32M",
+        "--sparse",
+        "--data",
+    ];
+    quayfs(["mkfs", "-q", vol].into_iter().chain(sizes).chain([data])).ok();
+    quayfs(["mount", vol, mnt, "-o", "norestart"]).ok();
+    let filler = fs::File::create(Path::new(mnt).join("filler")).unwrap();
+    let free = rustix::fs::fstatvfs(&filler).unwrap();
+    let most = free.f_bavail * free.f_frsize / 100 * 97;
+    rustix::fs::fallocate(&filler, rustix::fs::FallocateFlags::empty(), 0, most).unwrap();
+    drop(filler);
+    let told = {
+        let _stopped = Stopped::new(below.info()["pid"].as_u64().unwrap());
+        [&["status", mnt][..], &["info", mnt]].map(patiently)
+    };
+    assert!(
+        told[0].code == 1 && told[0].out.contains("data: 9"),
+        "{told:?}"
+    );
+    assert!(told[1].code == 0 && told[1].out.contains(data), "{told:?}");
+    quayfs(["umount", mnt]).ok();
+    below.umount();
+}

@@ -5,9 +5,7 @@ use super::report::{Report, State};
 use crate::cli::exit;
 use crate::cli::handover::ON_REQUEST;
 use crate::cli::units::{percent, span};
-use quayfs_fs::volume::locate;
 use serde::Serialize;
-use std::path::Path;
 
 /// How a volume is; what comes later is worse.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -298,19 +296,12 @@ fn earlier(r: &Report, damage: Damage, all: &mut Vec<Finding>) {
     }
 }
 
-/// What to do where a larger region would help and this one stays as it is.
-const ELSEWHERE: &str =
-    "remove files, or copy them to a volume with a larger region (`quayfs mkfs --pmem-size`)";
-
-/// What to do where a larger region helps. One that is a device, or a part of one, stays as long as it is.
-fn with_larger_region(r: &Report, at: &str) -> String {
-    let place = locate(Path::new(&r.volume));
-    match place.is_ok_and(|place| place.pmem.is_file()) {
-        true => {
-            format!("remove files, or make the region larger: `quayfs resize {at} --pmem SIZE`")
-        }
-        false => ELSEWHERE.into(),
-    }
+/// What to do where a larger region helps. Whether it can be had is not looked up: that takes a look at the media, which may
+/// not answer.
+fn with_larger_region(at: &str) -> String {
+    format!(
+        "remove files; or make the region larger, which it can be if it is a file: `quayfs resize {at} --pmem SIZE`"
+    )
 }
 
 fn shortages(r: &Report, all: &mut Vec<Finding>) {
@@ -339,8 +330,11 @@ fn shortages(r: &Report, all: &mut Vec<Finding>) {
         });
         // Otherwise it is the inode table that is, which `mkfs` has made.
         let todo = match region_is_full {
-            true => with_larger_region(r, &at),
-            false => ELSEWHERE.into(),
+            true => with_larger_region(&at),
+            false => {
+                "remove files, or copy them to a volume with a larger region (`quayfs mkfs --pmem-size`)"
+                    .into()
+            }
         };
         short("inodes", i.used, i.total, &todo);
     }
@@ -349,7 +343,7 @@ fn shortages(r: &Report, all: &mut Vec<Finding>) {
             "metadata in the region",
             region.metadata_used_bytes,
             region.metadata_bytes,
-            &with_larger_region(r, &at),
+            &with_larger_region(&at),
         );
     }
 }
