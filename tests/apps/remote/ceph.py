@@ -104,6 +104,16 @@ class Ceph(Engine):
         until("rbd-fuse", lambda: os.path.exists(f"{place}/image"))
         return client
 
+    def go_on(self):
+        """A lone OSD that was stopped for long may never serve its placement groups again ("laggy"), for no client. Then it
+        is started again, as an administrator would."""
+        super().go_on()
+        asked = run("timeout", "20", "rados", "-p", "rbd", "ls", env=self.environment)
+        if asked.returncode:
+            print("ceph: the OSD answers no other client either: it is started again", flush=True)
+            self.server.end()
+            self.start_server()
+
     def kill_server(self):
         self.server.end()
 

@@ -87,7 +87,7 @@ class Engine:
 
     def down(self):
         """Ends it, whatever state it is in: nothing is left but its files."""
-        self.go_on()
+        Engine.go_on(self)
         if self.is_there():
             # What waits in it gets an answer, or the end of the client.
             run("umount", "-l", self.mnt)
