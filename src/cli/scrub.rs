@@ -52,10 +52,13 @@ pub fn run(args: &args::Scrub) -> Result<u8, Failure> {
     watched?;
     let report = collect(&worker)?;
     if let Worker::Here(fs) = &worker {
-        remember(fs, &report.status);
         fs.shutdown().map_err(Failure::with(FAILED))?;
     }
-    finish(&worker, &report, args.json)
+    let told = finish(&worker, &report, args.json);
+    if let Worker::Here(fs) = &worker {
+        remember(fs, &report.status);
+    }
+    told
 }
 
 fn start(target: &Path, options: Options) -> Result<Worker, Failure> {

@@ -120,3 +120,17 @@ fn of_mount(entry: &Entry) -> Result<Report, Failure> {
 fn works(before: [u64; 3], after: [u64; 3]) -> bool {
     after[0] >= before[0] + BUSY || after[1..] != before[1..]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timers_are_no_work() {
+        let before = [100, 7, 7];
+        assert!(!works(before, [100 + BUSY - 1, 7, 7]));
+        for busy in [[100 + BUSY, 7, 7], [100, 8, 7], [100, 7, 8]] {
+            assert!(works(before, busy), "{busy:?}");
+        }
+    }
+}

@@ -203,7 +203,7 @@ fn open_ours(dir: &OwnedFd, name: &OsStr, asked: bool) -> io::Result<File> {
         return Ok(file.into());
     }
     expect_log_of(rustix::process::geteuid().as_raw(), &stat)?;
-    // The user who has named it may let others read it.
+    // A log that the user has named may be for others to read.
     if !asked && stat.st_mode & 0o177 != 0 {
         fchmod(&file, PRIVATE)?;
     }

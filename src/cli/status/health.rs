@@ -288,7 +288,7 @@ fn earlier(r: &Report, damage: Damage, all: &mut Vec<Finding>) {
     if damage.cut_short && r.device_missing_bytes == 0 && r.unmountable.is_none() {
         all.push((
             Health::Degraded,
-            "the data device was cut short in an earlier mount: what lay at its end is lost".into(),
+            "the log tells of a data device that was cut short: what lay at its end is lost".into(),
             Some(format!(
                 "`quayfs scrub {at}` names the files that it concerns"
             )),

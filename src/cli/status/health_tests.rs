@@ -64,7 +64,7 @@ const COMPLAINTS: [Case; 20] = [
             ]));
         },
         Health::Degraded,
-        "cut short in an earlier mount",
+        "device that was cut short",
     ),
     (
         |r| r.log = Some(Logged::of(&["INFO fsck: structure: 3, blocks: 0"])),
