@@ -42,6 +42,7 @@ pub mod l2p;
 pub mod node;
 pub mod quota;
 pub mod record;
+pub mod size;
 pub mod slot;
 pub mod xattr;
 

@@ -16,6 +16,7 @@ use quayfs_fs::volume::VolumeError;
 use quayfs_journal::JournalError;
 use quayfs_layout::config::LABEL_MAX;
 use quayfs_layout::geometry::{Geometry, GeometryError};
+use quayfs_layout::size::exact_size;
 use quayfs_pmem::{Backend, PmemError};
 use quayfs_ppt::PptError;
 
@@ -138,7 +139,7 @@ pub enum MkfsError {
     #[error("{}: {}", .0.display(), .1)]
     Together(PathBuf, &'static str),
     /// The size of an existing medium cannot be chosen.
-    #[error("{}: has {have} bytes, {want} were asked for", path.display())]
+    #[error("{}: has {}, {} were asked for", path.display(), exact_size(*have), exact_size(*want))]
     Size {
         /// The medium.
         path: PathBuf,

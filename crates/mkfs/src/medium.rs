@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use quayfs_blockdev::{FileDevice, OpenError, Options, probe_signature};
 use quayfs_fs::volume::{exposure, in_the_way, is_only_readable};
+use quayfs_layout::size::format_size;
 use quayfs_pmem::{MapOptions, Region, fill_new};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -105,7 +106,10 @@ impl Medium {
         if let Some(what) = what {
             self.lose(&self.path.clone(), format!("{what} data"));
         } else if self.inside && kind.is_file() {
-            self.lose(&self.path.clone(), format!("a file of {have} bytes"));
+            self.lose(
+                &self.path.clone(),
+                format!("a file of {}", format_size(have)),
+            );
         }
         if self.inside && kind.is_file() {
             self.replaced = true;

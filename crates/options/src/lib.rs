@@ -13,16 +13,15 @@ mod parse;
 mod quota;
 pub mod remount;
 mod restart;
-mod size;
 pub mod stored;
 #[cfg(test)]
 mod tests;
 
 pub use error::OptionError;
 pub use parse::{ACCEPTED, REFUSED};
+pub use quayfs_layout::size::{SizeError, exact_size, format_size, parse_size};
 pub use quota::Quota;
 pub use restart::Restart;
-pub use size::{SizeError, format_size, parse_size};
 
 /// Which file data goes through the journal. Option `data=`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

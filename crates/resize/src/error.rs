@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use quayfs_fs::closing::CloseError;
 use quayfs_fs::volume::VolumeError;
 use quayfs_journal::JournalError;
+use quayfs_options::exact_size;
 use quayfs_pmem::PmemError;
 
 /// Why a volume does not have another size. Prints as one line that says what to do.
@@ -58,7 +59,8 @@ pub enum ResizeError {
     Linked(PathBuf),
     /// Less than is in use.
     #[error(
-        "a region of {want} bytes is too small: metadata, page table and the least staging take {least} bytes"
+        "a region of {} is too small: metadata, page table and the least staging take {}",
+        exact_size(*want), exact_size(*least)
     )]
     RegionTooSmall {
         /// What was asked for.
@@ -77,7 +79,8 @@ pub enum ResizeError {
     Changed,
     /// The device is not long enough.
     #[error(
-        "the device has room for {have} bytes of data, {want} were asked for: make the device larger first, as with lvextend"
+        "the device has room for {} of data, {} were asked for: make the device larger first, as with lvextend",
+        exact_size(*have), exact_size(*want)
     )]
     Short {
         /// What it has.
@@ -87,7 +90,8 @@ pub enum ResizeError {
     },
     /// Less than is in use.
     #[error(
-        "{want} bytes are too few: blocks are in use up to where {least} bytes end; for less, make a smaller volume and copy the files"
+        "{} for data are too few: blocks are in use up to where {} end; for less, make a smaller volume and copy the files",
+        exact_size(*want), exact_size(*least)
     )]
     TooSmall {
         /// What was asked for.
@@ -97,7 +101,8 @@ pub enum ResizeError {
     },
     /// More than the region has room for.
     #[error(
-        "{want} bytes are too many: the region has room for the page table of {most} bytes; for more, make the region larger first (`quayfs resize --pmem`)"
+        "{} for data are too many: the region has room for the page table of {}; for more, make the region larger first (`quayfs resize --pmem`)",
+        exact_size(*want), exact_size(*most)
     )]
     TooLarge {
         /// What was asked for.

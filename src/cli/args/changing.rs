@@ -137,12 +137,13 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.";
 /// Arguments of `resize`.
 #[derive(Debug, Args)]
 #[command(after_help = RESIZE_HELP)]
+#[command(group = ArgGroup::new("size").args(["data", "pmem"]).required(true).multiple(true))]
 pub struct Resize {
     /// What `mkfs` made a volume, or where it is mounted.
     pub volume: PathBuf,
     /// Size of the data device, as of `mkfs --data-size`, or `max` for all there is; of a volume on one device or file,
     /// what is behind the region.
-    #[arg(long, value_name = "SIZE|max", value_parser = parse_wanted, required_unless_present = "pmem")]
+    #[arg(long, value_name = "SIZE|max", value_parser = parse_wanted)]
     pub data: Option<Wanted>,
     /// Size of the pmem region, as of `mkfs --pmem-size`; it has to be a file.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]

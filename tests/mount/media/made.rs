@@ -160,7 +160,7 @@ fn force_names_what_it_overwrites() {
             "{}: a link to /no/such/region",
             v.vol().join("pmem").display()
         ),
-        format!("{}: a file of 4 bytes", v.vol().join("data").display()),
+        format!("{}: a file of 4 B", v.vol().join("data").display()),
     ];
     let args: [&dyn AsRef<std::ffi::OsStr>; 2] = [&"--data", &device];
     let refused = v.mkfs(&args);

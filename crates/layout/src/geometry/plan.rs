@@ -4,6 +4,7 @@
 use super::{B, BUFFERS_MAX, DATA_MIN, Geometry, MIRROR_MIN, PMEM_MIN, Sizes};
 use crate::LINE;
 use crate::batch::{BATCH_LOG_MAX, BATCH_LOG_MIN};
+use crate::size::exact_size;
 
 /// Most slots that `mkfs` gives a staging buffer: as many as the journal can count.
 pub(super) const SLOTS_MAX: u64 = (1 << 24) - 64;
@@ -28,7 +29,8 @@ pub struct Wishes {
 pub enum GeometryError {
     /// The pmem region cannot hold the fixed areas and a useful rest.
     #[error(
-        "a pmem region of {have} bytes is too small for this data device: at least {need} bytes are needed"
+        "a pmem region of {} is too small for this data device: at least {} are needed",
+        exact_size(*have), exact_size(*need)
     )]
     PmemTooSmall {
         /// Bytes given.
@@ -37,7 +39,10 @@ pub enum GeometryError {
         need: u64,
     },
     /// The data device is too small.
-    #[error("a data device of {have} bytes is too small: at least {need} bytes are needed")]
+    #[error(
+        "a data device of {} is too small: at least {} are needed",
+        exact_size(*have), exact_size(*need)
+    )]
     DataTooSmall {
         /// Bytes given.
         have: u64,
@@ -45,11 +50,15 @@ pub enum GeometryError {
         need: u64,
     },
     /// The data device has more blocks than a page-table entry can address.
-    #[error("a data device of {0} bytes is too large: a page-table entry addresses 2^40 blocks")]
+    #[error(
+        "a data device of {} is too large: a page-table entry addresses 2^40 blocks",
+        exact_size(*.0)
+    )]
     DataTooLarge(u64),
     /// The mirror area does not fit, or is too small to be of use.
     #[error(
-        "a mirror area of {have} bytes: between {MIRROR_MIN} and {most}, a quarter of the data device, are possible"
+        "a mirror area of {}: between {} and {}, a quarter of the data device, are possible",
+        exact_size(*have), exact_size(MIRROR_MIN), exact_size(*most)
     )]
     Mirror {
         /// What was asked for.

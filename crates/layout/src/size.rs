@@ -1,4 +1,4 @@
-//! Sizes on the command line: `4096`, `512M`, `8G`, `1T`; units are powers of 1024.
+//! Sizes as people write and read them: `4096`, `512M`, `8G`, `1T`; units are powers of 1024.
 
 /// Why a text is not a size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,6 +44,26 @@ pub fn format_size(bytes: u64) -> String {
     match tenths % 10 {
         0 => format!("{} {}", tenths / 10, UNITS[unit]),
         rest => format!("{}.{rest} {}", tenths / 10, UNITS[unit]),
+    }
+}
+
+/// Prints a size such that [`parse_size`] reads the same, and about how much it is where that is not seen: `128M`,
+/// `127488K (124.5 MiB)`. For messages that tell what to ask for.
+pub fn exact_size(bytes: u64) -> String {
+    const UNITS: [(u32, &str); 6] = [
+        (50, "P"),
+        (40, "T"),
+        (30, "G"),
+        (20, "M"),
+        (10, "K"),
+        (0, ""),
+    ];
+    let whole = |(shift, _): &&(u32, &str)| bytes.trailing_zeros() >= *shift && bytes > 0;
+    let (shift, unit) = UNITS.iter().find(whole).unwrap_or(&UNITS[5]);
+    let number = bytes >> shift;
+    match number {
+        0..1024 => format!("{number}{unit}"),
+        _ => format!("{number}{unit} ({})", format_size(bytes)),
     }
 }
 
@@ -109,6 +129,20 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_size_to_ask_for_is_exact() {
+        for (bytes, text) in [
+            (0, "0"),
+            (1000, "1000"),
+            (4096, "4K"),
+            (128 << 20, "128M"),
+            (127_488 << 10, "127488K (124.5 MiB)"),
+            (3 << 40, "3T"),
+        ] {
+            assert_eq!(exact_size(bytes), text);
+        }
+    }
+
     proptest! {
         #[test]
         fn no_text_panics(text in ".{0,24}") {
@@ -119,6 +153,8 @@ mod tests {
         fn bytes_come_back(bytes: u64) {
             prop_assert_eq!(parse_size(&bytes.to_string()), Ok(bytes));
             prop_assert!(!format_size(bytes).is_empty());
+            let exact = exact_size(bytes);
+            prop_assert_eq!(parse_size(exact.split(' ').next().unwrap()), Ok(bytes));
         }
     }
 }
