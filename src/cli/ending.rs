@@ -21,7 +21,7 @@ pub fn of(fs: &Fs, closed: Result<bool>) -> Ending {
             "{cause}; {}, {}; {}",
             waiting(fs),
             loss(fs),
-            way_out(fs, &cause)
+            way_out(fs)
         )),
         None if fs.e.device.missing() > 0 => Ending::Damaged(format!(
             "the data device was cut short: its last {} are not there any more, and what lay there is lost",
@@ -48,11 +48,11 @@ pub fn log(ending: &Ending) {
     }
 }
 
-fn way_out(fs: &Fs, cause: &str) -> String {
+fn way_out(fs: &Fs) -> String {
     let volume = quayfs_shown::path(fs.volume_path());
-    match cause.contains("damaged metadata") {
-        true => format!("`quayfs fsck --repair {volume}` before it is mounted again"),
-        false => "remove the cause and mount again, which recovers the volume".into(),
+    match fs.e.watch().found() {
+        1.. => format!("`quayfs fsck --repair {volume}` before it is mounted again"),
+        0 => "remove the cause and mount again, which recovers the volume".into(),
     }
 }
 

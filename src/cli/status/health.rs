@@ -163,9 +163,9 @@ fn failures(r: &Report, all: &mut Vec<Finding>) {
         all.push((
             Health::Failed,
             format!("read-only: {why}"),
-            Some(match why.contains("damaged metadata") {
-                true => format!("`quayfs umount {mnt}`, then `quayfs fsck --repair {volume}`"),
-                false => format!(
+            Some(match r.errors.damage {
+                1.. => format!("`quayfs umount {mnt}`, then `quayfs fsck --repair {volume}`"),
+                0 => format!(
                     "remove the cause, `quayfs umount {mnt}`, `quayfs fsck {volume}`, mount again"
                 ),
             }),

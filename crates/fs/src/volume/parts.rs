@@ -59,6 +59,29 @@ impl Place {
 fn holds_both(path: &Path) -> io::Result<Option<u64>> {
     let mut file = fs::File::open(path)?;
     let len = file.seek(SeekFrom::End(0))?;
+    let Some(table) = config_of(&file)? else {
+        return Ok(None);
+    };
+    let (region, blocks) = (table.geometry.pmem_len, table.geometry.data_blocks);
+    let is_long = blocks <= len.saturating_sub(region) / BLOCK as u64;
+    let mut block = vec![0; BLOCK];
+    let header = file.read_exact_at(&mut block, region).ok();
+    let header = header.and_then(|()| DataHeader::decode(&block).ok());
+    let has_header = header.is_some_and(|header| header.data_uuid == table.data_uuid);
+    Ok((is_long || has_header).then_some(region))
+}
+
+/// How long the region is that begins in this file.
+fn needed_for_region(path: &Path) -> Option<u64> {
+    let table = config_of(&fs::File::open(path).ok()?).ok()??;
+    Some(table.geometry.pmem_len)
+}
+
+/// The first copy of a configuration table that is whole, of a region that begins where the file does.
+///
+/// # Errors
+/// There is none, and one of the places cannot be read.
+fn config_of(file: &fs::File) -> io::Result<Option<ConfigTable>> {
     let mut block = vec![0; BLOCK];
     let (mut found, mut failed) = (None, None);
     for off in COPIES {
@@ -69,26 +92,10 @@ fn holds_both(path: &Path) -> io::Result<Option<u64>> {
             Err(e) => failed = Some(e),
         }
     }
-    let Some(table) = found else {
-        return failed.map_or(Ok(None), Err);
-    };
-    let (region, blocks) = (table.geometry.pmem_len, table.geometry.data_blocks);
-    let is_long = blocks <= len.saturating_sub(region) / BLOCK as u64;
-    let header = file.read_exact_at(&mut block, region).ok();
-    let header = header.and_then(|()| DataHeader::decode(&block).ok());
-    let has_header = header.is_some_and(|header| header.data_uuid == table.data_uuid);
-    Ok((is_long || has_header).then_some(region))
-}
-
-/// How long the region is that begins in this file.
-fn needed_for_region(path: &Path) -> Option<u64> {
-    let mut block = vec![0; BLOCK];
-    let file = fs::File::open(path).ok()?;
-    let copies = COPIES.into_iter().filter_map(|off| {
-        file.read_exact_at(&mut block, off).ok()?;
-        ConfigTable::decode(&block).ok()
-    });
-    copies.map(|table| table.geometry.pmem_len).next()
+    match (found, failed) {
+        (None, Some(e)) => Err(e),
+        (found, _) => Ok(found),
+    }
 }
 
 /// Finds the volume at a path: a directory whose parts are both there, or a file or device that holds both.
