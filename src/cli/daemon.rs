@@ -5,12 +5,12 @@ use quayfs_fs::volume::{Access, Volume, VolumeError};
 use quayfs_options::MountOptions;
 use quayfs_restart::Requests;
 use quayfs_server::outside::Outside;
-use quayfs_server::session::{self, Succession};
 
 mod answer;
 mod closing;
 mod moving;
 mod resizing;
+mod serving;
 mod signals;
 mod survival;
 mod watchdog;
@@ -27,15 +27,14 @@ use super::log::{self, Destination};
 use super::turned;
 use crate::mount::server::{Desk, Ending};
 use crate::mount::{Mount, Pending, Place, table, utab};
+use serving::NotServed;
 use signal_hook::consts::SIGHUP;
 use signal_hook::iterator::Signals;
 use std::io::{self, Write};
 use std::os::fd::{OwnedFd, RawFd};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
@@ -166,7 +165,7 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
     let signals = Signals::new([SIGHUP]).map_err(|e| now(&e))?;
     if handover.is_some() {
         // There is a mount already, which is to end when a signal asks for that.
-        signals::expect_end(&signals).map_err(|e| early(&e))?;
+        signals::expect_end(&signals).map_err(|e| now(&e))?;
     }
     // From here on it is this directory, whatever becomes of its path while the volume recovers.
     let place = Place::find(&job.target).map_err(|e| {
@@ -191,11 +190,13 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
             holder.clone().zip(memory),
         ),
     };
-    let mounted = mounted.map_err(|why| {
-        early(&match fs.shutdown() {
-            Ok(()) => why,
+    let mounted = mounted.map_err(|why| match why {
+        // As if this daemon had died: the next one has the volume as it is.
+        NotServed::Failed(why) if handover::goes_on() => now(&why),
+        why => early(&match fs.shutdown() {
+            Ok(()) => why.to_string(),
             Err(f) => format!("{why}; closing the volume failed as well: {f}"),
-        })
+        }),
     })?;
     let manager = survival::manager(&holder, detached);
     watchdog::start(manager.as_ref(), mounted.number.as_deref()).map_err(|e| now(&e))?;
@@ -293,10 +294,10 @@ fn attach(
     (place, signals): (Place, Signals),
     outside: Outside,
     survives: Option<(Holder, Memory)>,
-) -> Result<Mounted, String> {
-    signals::expect_end(&signals)?;
+) -> Result<Mounted, NotServed> {
+    signals::expect_end(&signals).map_err(NotServed::failed)?;
     let (pending, device) =
-        Pending::new(&job.volume, place, &fs.e.options).map_err(|e| e.to_string())?;
+        Pending::new(&job.volume, place, &fs.e.options).map_err(NotServed::failed)?;
     let succession = survives.map(|(holder, memory)| {
         let begun = handover::begin(holder.clone(), memory, pending.device());
         (holder, begun)
@@ -310,33 +311,25 @@ fn attach(
         .then(|| pending.device().map(Into::into))
         .flatten();
     let connection = (device, number);
-    spawn_server(
-        Arc::clone(fs),
-        connection,
-        outside,
-        succession,
-        events.clone(),
-    )
-    .map_err(|e| e.to_string())?;
+    let served = (Arc::clone(fs), connection);
+    serving::start(served, outside, succession, events.clone()).map_err(NotServed::failed)?;
     let own_number = pending.device().map(str::to_string);
     // Asking our own mount would be simpler. But a process that is killed while it waits for an answer of its own
     // waits forever, and so keeps the connection from being closed.
-    if let Some(why) = await_start(&inbox) {
-        return Err(format!(
-            "{} does not answer: {why}",
-            quayfs_shown::path(&job.target)
-        ));
-    }
+    serving::await_start(&inbox, &events).map_err(|why| {
+        let target = quayfs_shown::path(&job.target);
+        why.because(format_args!("{target} does not answer"))
+    })?;
     if let Err(e) = pending.read_ahead(fs.e.options.read_ahead) {
         info!("read_ahead= has no effect, the kernel keeps to its own: {e}");
     }
     let desk = open_desk(pending.device());
     let entry = (job.target.clone(), pending.device().map(str::to_string));
-    let failed = turned::serve(entry).map_err(|e| e.to_string())?;
+    let failed = turned::serve(entry).map_err(NotServed::failed)?;
     let (mount, mounted) = channel();
-    signals::watch(signals, mounted, (events, holder)).map_err(|e| e.to_string())?;
+    signals::watch(signals, mounted, (events, holder)).map_err(NotServed::failed)?;
     // Its receiver waits for it until the process ends.
-    let _ = mount.send(pending.finish().map_err(|e| e.to_string())?);
+    let _ = mount.send(pending.finish().map_err(NotServed::failed)?);
     tell_umount8(job);
     Ok(Mounted {
         inbox,
@@ -367,7 +360,7 @@ fn resume(
     outside: Outside,
     handover: Handover,
     holder: Holder,
-) -> Result<Mounted, String> {
+) -> Result<Mounted, NotServed> {
     let (device, number, succession) = handover.succeed(holder.clone());
     let (kept, own_number) = (Some(Arc::clone(&succession.requests)), number.clone());
     // Before the first answer: what has it may ask who gave it.
@@ -375,20 +368,13 @@ fn resume(
     let (events, inbox) = channel();
     let exchanged = number.as_deref().filter(|_| fs.e.options.atomic_writes);
     let connection = (device, exchanged.map(Into::into));
-    spawn_server(
-        Arc::clone(fs),
-        connection,
-        outside,
-        Some(succession),
-        events.clone(),
-    )
-    .map_err(|e| e.to_string())?;
-    if let Some(why) = await_start(&inbox) {
-        return Err(format!("the connection cannot be served: {why}"));
-    }
-    let failed = turned::serve((job.target.clone(), number.clone())).map_err(|e| e.to_string())?;
+    let served = (Arc::clone(fs), connection);
+    serving::start(served, outside, Some(succession), events.clone()).map_err(NotServed::failed)?;
+    serving::await_start(&inbox, &events)
+        .map_err(|why| why.because("the connection cannot be served"))?;
+    let failed = turned::serve((job.target.clone(), number.clone())).map_err(NotServed::failed)?;
     let (mount, mounted) = channel();
-    signals::watch(signals, mounted, (events, Some(holder))).map_err(|e| e.to_string())?;
+    signals::watch(signals, mounted, (events, Some(holder))).map_err(NotServed::failed)?;
     let _ = mount.send(Mount::made_before(place, number));
     Ok(Mounted {
         inbox,
@@ -452,38 +438,5 @@ fn watch_failure(fs: &Fs, failed: Sender<()>, holder: Option<Holder>) {
     fs.e.on_failure(tell.clone());
     if fs.has_failed() {
         tell();
-    }
-}
-
-fn spawn_server(
-    fs: Arc<Fs>,
-    connection: (OwnedFd, Option<Arc<str>>),
-    outside: Outside,
-    succession: Option<Succession>,
-    events: Sender<Event>,
-) -> io::Result<()> {
-    if succession.is_some() {
-        resizing::listen(&fs, events.clone());
-    }
-    thread::Builder::new().name("serve".into()).spawn(move || {
-        confine::this_thread();
-        let start = events.clone();
-        let started = move || drop(start.send(Event::Started));
-        let serve = || session::serve(fs, connection, outside, succession, started);
-        // Whatever became of it, the volume has to be closed.
-        let end = catch_unwind(AssertUnwindSafe(serve))
-            .unwrap_or_else(|_| Err(io::Error::other("a thread panicked")));
-        // The receiver only goes away when the process ends.
-        let _ = events.send(Event::Unmounted(end));
-    })?;
-    Ok(())
-}
-
-/// Waits until requests are served; why not, if that fails.
-fn await_start(inbox: &Receiver<Event>) -> Option<String> {
-    match inbox.recv() {
-        Ok(Event::Started) => None,
-        Ok(Event::Unmounted(Err(e))) => Some(e.to_string()),
-        Ok(_) | Err(_) => Some("it is gone already".into()),
     }
 }

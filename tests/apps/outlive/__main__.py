@@ -3,7 +3,8 @@
 `python3 tests/apps/outlive --help`. Each volume is mounted once, in one of the ways to mount (life.py); programs work on
 it while its daemons are killed (programs.py). Each of them fails at the first call that fails, and checks all that it has
 written. In the end the volume is unmounted and checked. With `--next` daemons are replaced instead, in turn by that
-program and by the first one. With `--pauses` nothing is checked but how long a client waits.
+program and by the first one. With `--changes` volumes are resized, moved and given quotas meanwhile. With `--pauses` nothing
+is checked but how long a client waits.
 """
 
 import argparse
@@ -41,6 +42,7 @@ def arguments():
     parser.add_argument("--cells", default="", help="ways to mount with this in their names alone")
     parser.add_argument("--fsx", default=FSX, help="the program that `make conformance` installs")
     parser.add_argument("--packages", default="quayfs-journal", help="what of the source tree is built; '': the program")
+    parser.add_argument("--changes", action="store_true", help="resize, migrate and quota meanwhile")
     parser.add_argument("--pauses", action="store_true", help="how long clients wait, with 100,000 files and 1 GiB staged")
     parser.add_argument("--media", default="volatile,file", help="and where the region lies then")
     parser.add_argument("--json", help="a file for the summary")

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, field, replace
 from subprocess import SubprocessError
 
+from changes import Changer
 from mount import Cell, Finding, Mount
 from programs import LOADS, available
 
@@ -46,12 +47,16 @@ class Counts:
     machine: list = field(default_factory=list)
     pss: int = 0
     rss: int = 0
+    changes: dict = field(default_factory=dict)
     findings: list = field(default_factory=list)
 
     def add(self, other):
         for name, value in vars(other).items():
             mine = getattr(self, name)
-            setattr(self, name, max(mine, value) if name in ("pss", "rss") else mine + value)
+            if name == "changes":
+                sum_of(mine, value)
+            else:
+                setattr(self, name, max(mine, value) if name in ("pss", "rss") else mine + value)
 
     def told(self):
         """For people and programs: seconds, KiB, processes that wanted a CPU."""
@@ -63,7 +68,18 @@ class Counts:
             facts["load"] = {"median": at(self.machine, 0.5), "most": max(self.machine)}
         if self.rss:
             facts["supervisor_kib"] = {"pss": self.pss, "rss": self.rss}
+        if self.changes:
+            facts["changes"] = self.changes
         return {**facts, "findings": self.findings}
+
+
+def sum_of(mine, more):
+    """Adds numbers to those under the same keys."""
+    for key, value in more.items():
+        if isinstance(value, dict):
+            sum_of(mine.setdefault(key, {}), value)
+        else:
+            mine[key] = mine.get(key, 0) + value
 
 
 def running():
@@ -75,7 +91,7 @@ def running():
 def plan(args):
     """What each life is: every way to mount and every load in turn, in an order that belongs to the seed."""
     rng = random.Random(args.seed)
-    cells = [c for c in ways() if args.cells in c.name and not (args.next and c.user)]
+    cells = [c for c in ways() if args.cells in c.name and not ((args.next or args.changes) and c.user)]
     loads = [name for name in LOADS if name in args.loads.split(",")]
     pairs = [(cell, load) for cell in cells for load in loads if available(load, cell, args)]
     rng.shuffle(pairs)
@@ -100,18 +116,25 @@ class Life:
     def live(self):
         options = self.cell.options + (",allow_other" if self.load == "postgres" else "")
         cell = replace(self.cell, options=options)
-        mount, working = Mount(self.args.quayfs, self.args.dir, cell), []
+        mount, working, changer = Mount(self.args.quayfs, self.args.dir, cell), [], None
         try:
             mount.begin()
+            if self.args.changes:
+                changer = Changer(mount, self.rng.randrange(10**6))
             until = os.path.join(mount.dir, "until")
             working.extend(LOADS[self.load](mount, self.args, self.rng.randrange(10**6), until))
-            self.end_daemons(mount, working)
+            self.end_daemons(mount, working, changer)
             open(until, "w").close()
             for program in working:
                 self.counts.calls += program.end()
             self.counts.pss, self.counts.rss = mount.memory()
-            mount.end(self.counts.kills)
+            mount.end(self.counts.kills, bool(changer))
+            if changer:
+                changer.check()
+                self.counts.changes = changer.told()
         except BaseException as e:
+            if changer:
+                changer.over.set()
             for program in working:
                 program.abandon()
             mount.give_up()
@@ -122,9 +145,11 @@ class Life:
             mount.remove()
         return self.counts
 
-    def end_daemons(self, mount, working):
+    def end_daemons(self, mount, working, changer):
         while not all(p.has_begun() or p.failed() for p in working):
             time.sleep(0.1)
+        if changer:
+            changer.start()
         most = MOST * self.args.life
         while self.counts.kills < self.args.life or self.counts.kills < most and any(p.finite and p.runs() for p in working):
             quick = self.vain and self.vain < IN_VAIN
@@ -136,6 +161,8 @@ class Life:
                 self.replace(mount)
             else:
                 self.kill(mount)
+        if changer:
+            changer.stop()
 
     def replace(self, mount):
         program = [self.args.next, self.args.quayfs][self.counts.kills % 2]
@@ -144,7 +171,7 @@ class Life:
         self.counts.kills += 1
 
     def kill(self, mount):
-        at = mount.kill()
+        at = mount.kill(self.rng.choice)
         if at is None:
             return
         self.counts.kills += 1

@@ -1,5 +1,6 @@
 """One volume, mounted once, and its daemons, which die or are replaced."""
 
+import json
 import os
 import re
 import select
@@ -104,17 +105,21 @@ class Mount:
                 return int(pid)
         raise Finding(f"no supervisor of {self.point}")
 
-    def daemon(self):
+    def children(self):
+        """The daemon, and what changes the volume for it."""
         try:
             with open(f"/proc/{self.supervisor}/task/{self.supervisor}/children") as f:
-                children = f.read().split()
+                return [int(pid) for pid in f.read().split()]
         except FileNotFoundError:
-            return None
-        return int(children[0]) if children else None
+            return []
 
-    def kill(self):
-        """When the daemon died; `None` if there was none."""
-        pid = self.daemon()
+    def daemon(self):
+        return next(iter(self.children()), None)
+
+    def kill(self, among):
+        """When the daemon died; `None` if there was none. `among` picks one of several processes."""
+        children = self.children()
+        pid = among(children) if children else None
         if pid is None:
             return None
         try:
@@ -159,11 +164,13 @@ class Mount:
             found = dict(re.findall(r"^(\w+): +(\d+) kB", f.read(), re.M))
         return int(found["Pss"]), int(found["Rss"])
 
-    def end(self, ends):
-        """Unmounts and checks. `ends`: of daemons, which all were asked for."""
+    def end(self, ends, changed=False):
+        """Unmounts and checks. `ends`: of daemons, which all were asked for; where a volume was `changed`, other processes may
+        have been killed instead, and changes that come to nothing are errors in the log."""
         self.asker.stdin.close()
         self.asker.wait(PATIENCE)
-        known = int(re.search(r'"restarts": *(\d+)', self.run("info", "--json", self.point)).group(1))
+        info = json.loads(self.run("info", "--json", self.point))
+        known = info["restarts"]
         self.run("umount", self.point)
         deadline = time.monotonic() + 20
         while os.path.exists(f"/proc/{self.supervisor}"):
@@ -171,7 +178,10 @@ class Mount:
                 raise Finding(f"the supervisor {self.supervisor} is still there after the unmount")
             time.sleep(0.05)
         self.run("fsck", self.volume, "--data")
-        if known != ends:
+        if changed:
+            # That a daemon ended on request.
+            known -= info["replaced"]
+        if known > ends or known < ends and not changed:
             raise Finding(f"{known} daemons have ended, {ends} of them on purpose")
         with open(f"{self.volume}/quayfs.log", errors="replace") as f:
             # A reply to a process that was killed meanwhile is no complaint.

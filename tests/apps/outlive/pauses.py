@@ -70,7 +70,7 @@ def measure(args, medium):
     try:
         for _ in range(args.kills):
             time.sleep(rng.uniform(0.3, 1.2))
-            at = mount.kill()
+            at = mount.kill(min)
             counts.kills += 1
             counts.machine.append(running())
             counts.pauses.append(mount.answered() - at)
