@@ -4,13 +4,13 @@ use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use quayfs_blockdev::{FileDevice, OpenError, Options, probe_signature};
 use quayfs_fs::volume::{exposure, in_the_way, is_only_readable};
 use quayfs_layout::size::format_size;
 use quayfs_pmem::{MapOptions, Region, fill_new};
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
+use quayfs_transfer::{LockKind, lock_within};
 
 use super::undo::Undo;
 use super::{MkfsError, Overwritten, io_at};
@@ -199,9 +199,8 @@ impl Medium {
                 .read(true)
                 .custom_flags(libc::O_NONBLOCK)
                 .open(path);
-            if let Ok(file) = opened
-                && flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
-            {
+            let Ok(file) = opened else { continue };
+            if lock_within(&file, LockKind::Exclusive, Duration::ZERO).is_ok_and(|locked| !locked) {
                 return Err(MkfsError::Busy(path.clone()));
             }
         }

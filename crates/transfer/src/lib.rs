@@ -4,11 +4,13 @@
 //! A finished write is no more durable than one of write(2): that takes a flush which begins after it.
 
 mod claim;
+mod lock;
 mod ring;
 mod sys;
 mod transfer;
 
 pub use claim::claim;
+pub use lock::{LockKind, lock_within};
 pub use ring::RingPool;
 pub use sys::InPlace;
 pub use transfer::Transfer;

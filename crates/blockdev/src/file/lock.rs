@@ -1,24 +1,19 @@
 //! Advisory locks: one daemon per device.
 
 use super::FileDevice;
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
+use quayfs_transfer::{LockKind, lock_within};
 use std::io;
 use std::os::fd::AsFd;
-use std::thread;
-use std::time::{Duration, Instant};
-
-/// How often a held lock is tried again.
-const RETRY: Duration = Duration::from_millis(10);
+use std::time::Duration;
 
 impl FileDevice {
     /// Takes the exclusive advisory lock on the file, held until the device is dropped, trying for
-    /// up to `wait`. `Ok(false)`: another holder kept it to the end.
+    /// up to `wait`, and longer if all that is in the way only looks at it ([`lock_within`]). `Ok(false)`: another holder kept it to the end.
     ///
     /// # Errors
     /// If the system cannot lock this file.
     pub fn lock_exclusive(&self, wait: Duration) -> io::Result<bool> {
-        self.lock(FlockOperation::NonBlockingLockExclusive, wait)
+        lock_within(&self.file, LockKind::Exclusive, wait)
     }
 
     /// [`FileDevice::lock_exclusive`] without waiting.
@@ -34,7 +29,7 @@ impl FileDevice {
     /// # Errors
     /// If the system cannot lock this file.
     pub fn lock_shared(&self, wait: Duration) -> io::Result<bool> {
-        self.lock(FlockOperation::NonBlockingLockShared, wait)
+        lock_within(&self.file, LockKind::Shared, wait)
     }
 
     /// Waits until nothing is under way to this device that a process had begun which has died, and has others wait for what
@@ -45,23 +40,5 @@ impl FileDevice {
     pub fn claim(&self, wait: Duration) -> io::Result<bool> {
         let bytes = self.place(0)..self.place(self.blocks);
         quayfs_transfer::claim(self.file.as_fd(), bytes, wait)
-    }
-
-    fn lock(&self, operation: FlockOperation, wait: Duration) -> io::Result<bool> {
-        let start = Instant::now();
-        loop {
-            match flock(&self.file, operation) {
-                Ok(()) => return Ok(true),
-                Err(Errno::INTR) => {}
-                Err(Errno::WOULDBLOCK) => {
-                    let left = wait.saturating_sub(start.elapsed());
-                    if left.is_zero() {
-                        return Ok(false);
-                    }
-                    thread::sleep(left.min(RETRY));
-                }
-                Err(e) => return Err(e.into()),
-            }
-        }
     }
 }

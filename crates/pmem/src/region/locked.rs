@@ -1,8 +1,7 @@
 //! A region is one user's: the lock on its backing file.
 
 use super::{Region, Source, open};
-use crate::lock::{self, LockKind};
-use crate::{Backend, PmemError};
+use crate::{Backend, LockKind, PmemError};
 use rustix::fs::Advice;
 use std::fs::File;
 use std::num::NonZeroU64;
@@ -19,7 +18,8 @@ impl Region {
         self.lock_within(kind, Duration::ZERO)
     }
 
-    /// [`Region::try_lock`], trying again for up to `wait`: the previous daemon may be finishing.
+    /// [`Region::try_lock`], trying again for up to `wait`: the previous daemon may be finishing. What only looks at the file
+    /// is waited for in any case ([`quayfs_transfer::lock_within`]).
     ///
     /// # Errors
     /// As [`Region::try_lock`].
@@ -27,7 +27,7 @@ impl Region {
         match &self.source {
             Source::Simulated(_) | Source::Copy(_) => Ok(true),
             Source::File { file, path } => {
-                let locked = lock::lock_within(file, kind, wait);
+                let locked = quayfs_transfer::lock_within(file, kind, wait);
                 let locked = locked.map_err(open::io_error("lock", path))?;
                 if !locked || self.backend != Backend::File {
                     return Ok(locked);
