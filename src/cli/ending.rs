@@ -74,6 +74,7 @@ fn loss(fs: &Fs) -> &'static str {
     let journal = &fs.e.journal;
     let committed = journal.commit_ts() >= journal.last_seq();
     match (fs.e.durability, fs.e.options.data) {
+        _ if fs.e.watch().found() > 0 => "what is damaged is lost, unless a repair finds it",
         (Durability::Commit, _) if !committed => "what was done after the last commit is lost",
         (_, DataMode::Writeback) => "what was written and not synced may be lost",
         _ => "nothing is lost",

@@ -8,7 +8,7 @@ use super::args;
 use super::exit::{FSCK_DAMAGE, FSCK_FAILED, FSCK_REPAIRED, Failure, OK, say, say_json};
 use super::log;
 use super::progress::Progress;
-use super::status::{Checked, Damage, Logged};
+use super::status::{Blocks, Checked, Damage, Logged};
 use super::unopened::unopened;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub fn run(args: &args::Fsck) -> Result<u8, Failure> {
     drop(shown);
     let report = report.map_err(unopened(FSCK_FAILED))?;
     let shown = show(&report, args.json);
-    remember(args, &report);
+    remember(args, &report, 0);
     shown?;
     if report.is_clean() {
         say_what_was_left_out(args);
@@ -46,9 +46,9 @@ fn mend(args: &args::Fsck, options: &FsckOptions) -> Result<u8, Failure> {
         other => Failure::new(FSCK_FAILED, other),
     })?;
     let shown = show(&report, args.json);
-    remember(args, &report.check);
+    remember(args, &report.check, report.lost_blocks);
     shown?;
-    if report.outcome == Outcome::Clean {
+    if report.outcome != Outcome::Left {
         say_what_was_left_out(args);
     }
     Ok(match report.outcome {
@@ -58,9 +58,9 @@ fn mend(args: &args::Fsck, options: &FsckOptions) -> Result<u8, Failure> {
     })
 }
 
-/// Leaves what is wrong to `quayfs status`, or that it is not any more. A log that cannot be written is no reason not to
+/// Leaves what is wrong to `quayfs status`, or that it is not any more. `lost`: blocks that a repair has lost. A log that cannot be written is no reason not to
 /// check.
-fn remember(args: &args::Fsck, report: &FsckReport) {
+fn remember(args: &args::Fsck, report: &FsckReport, lost: u64) {
     let Ok(Place { path: volume, .. }) = locate(&args.volume) else {
         return;
     };
@@ -69,14 +69,17 @@ fn remember(args: &args::Fsck, report: &FsckReport) {
         .and_then(|to| to.path());
     let read = |path: PathBuf| Logged::read(&path, Some(&report.uuid)).damage;
     let before = to.map(read).unwrap_or_default();
-    if report.is_clean() && before == Damage::default() {
+    if report.is_clean() && lost == 0 && before == Damage::default() {
         return;
     }
     // What could not be looked at may be as bad as before.
     let all_read = args.data && report.skipped.is_empty();
     let checked = Checked {
         structure: report.count() - report.lost_findings,
-        blocks: all_read.then_some(report.lost_findings),
+        blocks: match all_read {
+            true => Blocks::All(report.lost_findings),
+            false => Blocks::Some(report.lost_findings.max(lost)),
+        },
     };
     let _ = log::add(&volume, &report.uuid, &checked.to_string());
 }

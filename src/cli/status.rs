@@ -16,7 +16,7 @@ use super::unopened::unopened;
 use super::work::done_by;
 use crate::mount::server::Server;
 use crate::mount::table::{self, Entry};
-pub use logged::{ABOUT, Checked, Damage, Logged};
+pub use logged::{ABOUT, Blocks, Checked, Damage, Logged};
 pub use report::Daemon;
 use report::Report;
 use serde::Serialize;

@@ -194,6 +194,9 @@ pub fn recover_telling(
     if volume.predecessor().is_some() {
         engine.inodes.presume();
     }
+    if let Some(why) = r.obstacle.take() {
+        engine.watch().passed_over(why.to_string());
+    }
     if let Some(postings) = volume.postings() {
         engine.behind.outlive(Arc::clone(postings));
     }
@@ -230,6 +233,8 @@ struct Recovery<'v> {
     salt: u64,
     /// A mount that may write nothing has nothing to lose by a guess.
     lenient: bool,
+    /// What it has passed over because of that: the first damage.
+    obstacle: Option<MountError>,
     clock: Clock,
 }
 
@@ -266,6 +271,7 @@ impl<'v> Recovery<'v> {
             mode: durability(options, region.backend()),
             salt,
             lenient,
+            obstacle: None,
             clock,
         })
     }
@@ -301,12 +307,15 @@ impl<'v> Recovery<'v> {
         let (ppt, attached) = attach(Arc::clone(self.region), geometry)?;
         if let Some(d) = &attached.damage {
             tracing::warn!("page table log: {d:?}");
+            if attached.salvaged {
+                self.pass_over(MountError::Ppt(PptError::Log(d.clone())))?;
+            }
         }
         self.clock.lap("page table");
         Ok((ppt, attached.undone))
     }
 
-    fn scan_journal(&self) -> Result<Scan, MountError> {
+    fn scan_journal(&mut self) -> Result<Scan, MountError> {
         let geometry = journal_geometry(self.geometry(), self.salt);
         // What is opened for reading only is as the last machine has left it: no daemon stores to it.
         let is_used = self.volume.access() == Access::ReadWrite;
@@ -318,13 +327,22 @@ impl<'v> Recovery<'v> {
         for d in &scan.damage {
             tracing::error!("journal: {d}");
         }
-        match scan.damage.first() {
-            Some(first) if !self.lenient => Err(MountError::Damaged {
+        if let Some(first) = scan.damage.first() {
+            self.pass_over(MountError::Damaged {
                 count: scan.damage.len() as u64,
                 first: first.to_string(),
-            }),
-            _ => Ok(scan),
+            })?;
         }
+        Ok(scan)
+    }
+
+    /// Damage refuses a mount that may write.
+    fn pass_over(&mut self, why: MountError) -> Result<(), MountError> {
+        if !self.lenient {
+            return Err(why);
+        }
+        self.obstacle.get_or_insert(why);
+        Ok(())
     }
 
     /// The daemon may have died with words stored and not flushed, or flushed and not drained. Recovery builds on what
@@ -347,12 +365,10 @@ impl<'v> Recovery<'v> {
         let nodes = self.look_at_nodes(Watch::new(self.options));
         if let Some((count, first)) = nodes.damage() {
             tracing::error!("metadata: {first} ({count} such findings)");
-            if !self.lenient {
-                return Err(MountError::Damaged {
-                    count,
-                    first: first.into(),
-                });
-            }
+            self.pass_over(MountError::Damaged {
+                count,
+                first: first.into(),
+            })?;
         }
         self.clock.lap("nodes");
         Ok(Arc::new(nodes))
@@ -387,7 +403,10 @@ impl<'v> Recovery<'v> {
                 batch.apply(r.seq, &r.items)?;
                 done += 1;
             }
-            batch.left_out().into_iter().for_each(&mut *left_out);
+            for first in batch.left_out() {
+                left_out(first.clone());
+                self.pass_over(MountError::Damaged { count: 1, first })?;
+            }
             let retired = batch.write(&mut Pacing::default())?;
             // Committed words, then D: one call, in this order.
             digested = retired.seq;

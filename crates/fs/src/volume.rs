@@ -23,7 +23,7 @@ use quayfs_pmem::{LockKind, MapOptions, PmemError, Region, Replayed};
 use quayfs_restart::Postings;
 
 pub use error::VolumeError;
-pub use exposure::{exposure, is_only_readable};
+pub use exposure::{exposure, is_only_readable, openness};
 pub use glance::{Glance, Left, config_of, glance};
 pub use moving::moved_region;
 use pair::{check_features, check_pair, read_config};

@@ -236,8 +236,10 @@ impl fmt::Display for FsckReport {
             writeln!(f, "not checked: {}", quayfs_shown::text(what))?;
         }
         let s = &self.statistics;
+        let refused = |finding: &Finding| finding.area == Area::Recovery;
         let state = match s.clean {
             true => "unmounted cleanly",
+            false if self.findings.iter().any(refused) => "not unmounted cleanly",
             false => "not unmounted cleanly; the next mount recovers it",
         };
         writeln!(f, "{}: {state}", quayfs_shown::text(&self.volume))?;

@@ -21,6 +21,8 @@ pub struct AttachReport {
     pub restored_word: Option<OldWord>,
     /// Damage in the log. On a region attached for writing it has been repaired.
     pub damage: Option<Damage>,
+    /// It is so damaged that attaching for writing would have been refused.
+    pub salvaged: bool,
     /// The last generation that is closed now.
     pub generation: u64,
 }
@@ -92,6 +94,7 @@ impl Ppt {
         let verdict = classify(&open.evidence);
         let mut report = AttachReport {
             damage: verdict.damage,
+            salvaged: false,
             ..AttachReport::default()
         };
         let undo = verdict.action == Action::Undo;

@@ -38,6 +38,7 @@ impl Ppt {
             .min(WORD_MAX);
         let mut report = AttachReport {
             damage: Some(damage),
+            salvaged: true,
             generation: close,
             ..AttachReport::default()
         };

@@ -65,6 +65,8 @@ pub struct Watch {
     noted: Mutex<VecDeque<Noted>>,
     alarm: OnceLock<Alarm>,
     told: OnceLock<Alarm>,
+    /// Why the volume cannot be mounted to be written to, where it is only looked at.
+    obstacle: OnceLock<String>,
 }
 
 impl Watch {
@@ -79,6 +81,7 @@ impl Watch {
             noted: Mutex::default(),
             alarm: OnceLock::new(),
             told: OnceLock::new(),
+            obstacle: OnceLock::new(),
         }
     }
 
@@ -93,6 +96,7 @@ impl Watch {
             noted: Mutex::default(),
             alarm: OnceLock::new(),
             told: OnceLock::new(),
+            obstacle: OnceLock::new(),
         }
     }
 
@@ -177,6 +181,16 @@ impl Watch {
     /// What has made the mount read-only, if a failure has.
     pub fn failure(&self) -> Option<&str> {
         self.failure.get().map(String::as_str)
+    }
+
+    /// Recovery has passed over damage, since nothing can be changed: why a mount that may write is refused.
+    pub fn passed_over(&self, why: String) {
+        let _ = self.obstacle.set(why);
+    }
+
+    /// Why a mount that may write is refused, of a volume that was recovered to be looked at.
+    pub fn obstacle(&self) -> Option<&str> {
+        self.obstacle.get().map(String::as_str)
     }
 
     /// How often damage was met.

@@ -2,26 +2,57 @@
 //! read-only, in the memory of this process.
 
 use crate::cli::at_rest;
-use quayfs_fs::volume::{Access, Volume, VolumeError};
+use quayfs_fs::recovery::MountError;
+use quayfs_fs::volume::{Access, Volume, VolumeError, locate, openness};
 use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;
 
-/// What a daemon would say of it that had just mounted it. `None` if it is in use by now, or cannot be recovered.
-///
-/// # Errors
-/// The media do not belong together, or are not as long as they were.
-pub fn status(path: &Path) -> Result<Option<Value>, VolumeError> {
+/// Why a volume cannot be mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// The media do not belong together, or are not as long as they were.
+    Media(String),
+    /// A repair is needed.
+    Damage(String),
+    /// The line says what to do.
+    Access(String),
+}
+
+/// What a daemon would say of it that had just mounted it, if that can be told, or why there would be none. Neither if it is
+/// in use by now.
+pub fn status(path: &Path) -> (Option<Value>, Option<Obstacle>) {
     let volume = match Volume::open(path, Access::ReadOnly, Duration::ZERO) {
         Ok(volume) => volume,
-        Err(why @ VolumeError::Pairing { .. }) => return Err(why),
-        Err(_) => return Ok(None),
+        Err(why @ VolumeError::Pairing { .. }) => {
+            return (None, Some(Obstacle::Media(why.to_string())));
+        }
+        Err(_) => return (None, None),
     };
-    let Ok(fs) = at_rest::recover(volume) else {
-        return Ok(None);
+    let fs = match at_rest::recover(volume) {
+        Ok(fs) => fs,
+        Err(MountError::Device(_) | MountError::Io(_) | MountError::Options(_)) => {
+            return (None, None);
+        }
+        Err(why) => return (None, Some(Obstacle::Damage(why.to_string()))),
     };
-    let status = serde_json::to_value(fs.status()).ok();
+    let damage = fs.e.watch().obstacle();
+    let obstacle = damage.map(|why| Obstacle::Damage(why.into()));
+    // What is counted over damage is not what there is.
+    let status = match &obstacle {
+        Some(_) => None,
+        None => serde_json::to_value(fs.status()).ok(),
+    };
     // Nothing of it was changed, so there is nothing that could fail to be written.
     let _ = fs.shutdown();
-    Ok(status)
+    (status, obstacle.or_else(|| exposed(path)))
+}
+
+/// Whether others have access to one of the media.
+fn exposed(path: &Path) -> Option<Obstacle> {
+    let place = locate(path).ok()?;
+    [place.pmem, place.data].iter().find_map(|part| {
+        let why = openness(part, &std::fs::metadata(part).ok()?)?;
+        Some(Obstacle::Access(format!("{}: {why}", part.display())))
+    })
 }

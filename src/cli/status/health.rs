@@ -1,5 +1,6 @@
 //! Whether a volume is well, and what to do where it is not.
 
+use super::full::Obstacle;
 use super::logged::Damage;
 use super::report::{Report, State};
 use crate::cli::exit;
@@ -137,14 +138,23 @@ fn at_rest(r: &Report, all: &mut Vec<Finding>) {
             "the superblock is damaged".into(),
             Some(format!("`quayfs fsck {volume}`")),
         ));
-    } else if let Some(why) = &r.unmountable {
-        let todo =
-            format!("put back what is missing; `quayfs fsck {volume}` says whether it is whole");
+    } else if let Some(obstacle) = &r.unmountable {
+        let (why, todo) = match obstacle {
+            Obstacle::Media(why) => (
+                why,
+                Some(format!(
+                    "put back what is missing; `quayfs fsck {volume}` says whether it is whole"
+                )),
+            ),
+            Obstacle::Damage(why) => (why, Some(format!("`quayfs fsck --repair {volume}`"))),
+            Obstacle::Access(why) => (why, None),
+        };
         let what = format!("it cannot be mounted: {why}");
-        all.push((Health::Failed, what, Some(todo)));
+        all.push((Health::Failed, what, todo));
     } else if r.clean == Some(false) {
         // What a check has found comes first.
-        let is_sound = r.log.as_ref().is_none_or(|log| log.damage.structure == 0);
+        let is_sound =
+            (r.log.as_ref()).is_none_or(|log| log.damage.structure == 0 && !log.damage.met);
         let todo = is_sound.then(|| "mount it: that recovers what was durable".into());
         all.push((Health::Degraded, "not unmounted cleanly".into(), todo));
     }
@@ -257,11 +267,18 @@ fn is_whole_again(r: &Report) -> bool {
 /// What only the log knows, of earlier mounts and of checks.
 fn earlier(r: &Report, damage: Damage, all: &mut Vec<Finding>) {
     let volume = r.shown_volume();
-    if damage.structure > 0 {
-        let what = format!(
+    let found = match damage {
+        Damage { structure: 1.., .. } => Some(format!(
             "the last check (`quayfs fsck`) has left findings: {}",
             damage.structure
-        );
+        )),
+        // What this mount has met has been said.
+        Damage { met: true, .. } if r.errors.damage == 0 => {
+            Some("an earlier mount met damaged metadata, which nothing has repaired since".into())
+        }
+        _ => None,
+    };
+    if let Some(what) = found {
         let todo = match &r.mountpoint {
             Some(_) => {
                 let mnt = r.shown_mountpoint();

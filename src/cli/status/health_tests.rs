@@ -12,11 +12,27 @@ fn a_volume_in_use_is_well() {
 /// A change, what it makes of the health, and what it is about.
 type Case = (fn(&mut Report), Health, &'static str);
 
-const COMPLAINTS: [Case; 20] = [
+const COMPLAINTS: [Case; 22] = [
+    (
+        |r| {
+            (r.state, r.clean) = (State::Unmounted, Some(false));
+            r.unmountable = Some(Obstacle::Damage("damaged (2 findings)".into()));
+        },
+        Health::Failed,
+        "mounted: damaged",
+    ),
     (
         |r| {
             (r.state, r.clean) = (State::Unmounted, Some(true));
-            r.unmountable = Some("cut short".into());
+            r.unmountable = Some(Obstacle::Access("`chmod 600 data`".into()));
+        },
+        Health::Failed,
+        "mounted: `chmod",
+    ),
+    (
+        |r| {
+            (r.state, r.clean) = (State::Unmounted, Some(true));
+            r.unmountable = Some(Obstacle::Media("cut short".into()));
         },
         Health::Failed,
         "mounted: cut short",
@@ -178,9 +194,16 @@ fn a_root_that_cannot_be_read_is_told_with_the_reason_of_the_log() {
 fn what_a_check_has_left_goes_before_a_mount_that_recovers() {
     let mut r = sample();
     (r.state, r.clean, r.mountpoint) = (State::Unmounted, Some(false), None);
-    r.log = Some(Logged::of(&["INFO fsck: structure: 1, blocks: not read"]));
-    judge(&mut r);
-    assert!(r.advice.unwrap().contains("fsck --repair"));
+    r.errors.damage = 0;
+    for line in [
+        "INFO fsck: structure: 1, blocks: not read",
+        "ERROR unmounted, but the volume is not closed: damaged metadata: node 7",
+    ] {
+        let mut r = r.clone();
+        r.log = Some(Logged::of(&[line]));
+        judge(&mut r);
+        assert!(r.advice.unwrap().contains("fsck --repair"));
+    }
 }
 
 #[test]

@@ -19,6 +19,14 @@ const CUT_SHORT: [(&str, &str); 2] = [
     (": cut short: its last ", " bytes are not there any more"),
     (": truncated: ", "what was behind the cut is lost"),
 ];
+/// Of blocks, what a check says that has not looked at them, and what one says that knows of some.
+const NOT_READ: &str = "not read";
+const AT_LEAST: &str = "at least ";
+/// How lines begin of mounts that have met damaged metadata, and of those that were closed, or not, with them.
+const MET: [&str; 2] = [
+    "damaged metadata: ",
+    "unmounted, but the volume is not closed: damaged metadata: ",
+];
 /// Begins a line that names the volume that those after it are about.
 pub const ABOUT: &str = "volume ";
 
@@ -60,6 +68,8 @@ pub struct Damage {
     pub blocks: u64,
     /// What the last check has against the structure.
     pub structure: u64,
+    /// A mount has met damaged metadata, and nothing has checked them since.
+    pub met: bool,
     /// The data device was cut short, and nothing has read all of it since.
     pub cut_short: bool,
 }
@@ -77,9 +87,10 @@ impl Damage {
     }
 
     fn checked(&mut self, checked: Checked) {
-        self.structure = checked.structure;
-        if let Some(blocks) = checked.blocks {
-            self.all_read(blocks);
+        (self.structure, self.met) = (checked.structure, false);
+        match checked.blocks {
+            Blocks::All(count) => self.all_read(count),
+            Blocks::Some(count) => self.blocks = self.blocks.max(count),
         }
     }
 
@@ -93,16 +104,26 @@ impl Damage {
 pub struct Checked {
     /// Findings about the structure.
     pub structure: u64,
-    /// Damaged blocks of files, if they were read.
-    pub blocks: Option<u64>,
+    /// Damaged blocks of files.
+    pub blocks: Blocks,
+}
+
+/// How many blocks of files are damaged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blocks {
+    /// All were read.
+    All(u64),
+    /// So many, of those that were looked at; a repair has lost them.
+    Some(u64),
 }
 
 impl fmt::Display for Checked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "fsck: structure: {}, blocks: ", self.structure)?;
         match self.blocks {
-            Some(n) => write!(f, "{n}"),
-            None => f.write_str("not read"),
+            Blocks::All(n) => write!(f, "{n}"),
+            Blocks::Some(0) => f.write_str(NOT_READ),
+            Blocks::Some(n) => write!(f, "{AT_LEAST}{n}"),
         }
     }
 }
@@ -114,9 +135,10 @@ impl Checked {
             (line.strip_prefix("fsck: structure: ")?).split_once(", blocks: ")?;
         Some(Self {
             structure: structure.parse().ok()?,
-            blocks: match blocks {
-                "not read" => None,
-                n => Some(n.parse().ok()?),
+            blocks: match (blocks, blocks.strip_prefix(AT_LEAST)) {
+                (NOT_READ, _) => Blocks::Some(0),
+                (_, Some(n)) => Blocks::Some(n.parse().ok()?),
+                (n, None) => Blocks::All(n.parse().ok()?),
             },
         })
     }
@@ -161,6 +183,7 @@ impl Logged {
                 self.errors += 1;
                 self.last_error = Some(found(what));
                 self.damage.cut_short |= tells_of_a_cut(what);
+                self.damage.met |= MET.into_iter().any(|begin| what.starts_with(begin));
             } else if let Some(what) = rest.strip_prefix("INFO scrub: ") {
                 self.last_scrub = Some(found(what));
                 self.damage.scrubbed(what);
@@ -269,17 +292,40 @@ not a line of a log
             (damage.structure, damage.blocks, damage.cut_short)
         };
         assert_eq!(after(&[cut]), (0, 0, true));
-        assert_eq!(after(&[cut, &checked(2, None)]), (2, 0, true));
-        assert_eq!(after(&[cut, &checked(2, Some(3))]), (2, 3, false));
+        assert_eq!(after(&[cut, &checked(2, Blocks::Some(0))]), (2, 0, true));
+        assert_eq!(after(&[cut, &checked(2, Blocks::All(3))]), (2, 3, false));
         assert_eq!(
-            after(&[&checked(2, Some(3)), &checked(0, None)]),
+            after(&[&checked(2, Blocks::All(3)), &checked(0, Blocks::Some(0))]),
             (0, 3, false)
         );
-        assert_eq!(after(&[cut, &checked(2, Some(3)), scrubbed]), (2, 0, false));
+        assert_eq!(
+            after(&[cut, &checked(2, Blocks::All(3)), scrubbed]),
+            (2, 0, false)
+        );
         assert_eq!(
             after(&["INFO fsck: structure: x, blocks: 1"]),
             (0, 0, false)
         );
+    }
+
+    #[test]
+    fn a_repair_tells_what_it_has_lost() {
+        let repaired = Checked {
+            structure: 0,
+            blocks: Blocks::Some(7),
+        };
+        let damage = Logged::of(&[&format!("INFO {repaired}")]).damage;
+        assert_eq!((damage.structure, damage.blocks), (0, 7));
+    }
+
+    #[test]
+    fn a_check_takes_back_what_mounts_have_met() {
+        let met = |lines: &[&str]| Logged::of(lines).damage.met;
+        let damaged = "ERROR damaged metadata: node 7; the mount is read-only from here on";
+        let closed = "ERROR unmounted, but the volume is not closed: damaged metadata: node 7; 0 blocks";
+        let checked = "INFO fsck: structure: 0, blocks: not read";
+        assert!(met(&[damaged]) && met(&[checked, closed]));
+        assert!(!met(&[damaged, closed, checked]) && !met(&["ERROR data device: gone"]));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What is known of a volume, from its daemon or from its media. `docs/status.md` describes it as JSON.
 
-use super::full;
+use super::full::{self, Obstacle};
 use super::health::{Health, judge};
 use super::logged::Logged;
 use crate::cli::advice::advice;
@@ -66,9 +66,9 @@ pub struct Report {
     pub is_busy: bool,
     pub clean: Option<bool>,
     pub repairing: bool,
-    /// Why it cannot be mounted, if the media do not fit together: one of the reasons.
+    /// Why it cannot be mounted: one of the reasons.
     #[serde(skip)]
-    pub unmountable: Option<String>,
+    pub unmountable: Option<Obstacle>,
     pub read_only: bool,
     pub read_only_reason: Option<String>,
     pub shut_down: bool,
@@ -282,13 +282,9 @@ impl Report {
                 .map(Staged::at_rest),
         };
         if state == State::Unmounted && r.clean.is_some() && !r.repairing {
-            let full = match full::status(&volume.path) {
-                Ok(full) => full.unwrap_or_default(),
-                Err(why) => {
-                    r.unmountable = Some(why.to_string());
-                    Value::Null
-                }
-            };
+            let (full, obstacle) = full::status(&volume.path);
+            let full = full.unwrap_or_default();
+            r.unmountable = obstacle;
             (r.data, r.inodes, r.region) = (data(&full), inodes(&full), region(&full));
         }
         let process = closing.and_then(Closing::pid);

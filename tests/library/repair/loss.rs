@@ -197,6 +197,7 @@ fn a_lost_block_is_an_error_and_no_lie() {
             continue;
         }
         lost += 1;
+        assert_eq!(report.lost_blocks, 1);
         let named = report
             .done
             .iter()

@@ -25,6 +25,12 @@ pub fn exposure(path: &Path, meta: &Metadata) -> Option<String> {
     )
 }
 
+/// Why no user can mount what lies in this medium before its owner has closed it to others; `None` if that is not so.
+pub fn openness(path: &Path, meta: &Metadata) -> Option<String> {
+    let (owner, path) = (meta.uid(), path.display().to_string());
+    found(&path, owner, meta.is_file(), owner, meta.mode())
+}
+
 /// Whether others can do no more than read this regular file, which belongs to this user or to root: what an ordinary
 /// umask makes of a file.
 pub fn is_only_readable(meta: &Metadata) -> bool {

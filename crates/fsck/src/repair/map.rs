@@ -251,6 +251,7 @@ impl Repair<'_> {
                 // Reading it fails, and says so, rather than to show what is another's.
                 self.poison(lbn, pbn)?;
                 let what = format!("LBN {lbn}: its block is lost and reads as an error");
+                self.log.lost_blocks += 1;
                 self.about(Area::PageTable, lbn, tree, what);
             }
         }
@@ -311,6 +312,7 @@ impl Repair<'_> {
             {
                 self.poison(lbn, e.pbn)?;
                 let what = format!("LBN {lbn}: its newest content is lost; it reads as an error");
+                self.log.lost_blocks += 1;
                 self.about(Area::Staged, lbn, tree, what);
             } else {
                 let what = format_args!(

@@ -59,6 +59,8 @@ pub struct RepairReport {
     pub unlisted: u64,
     /// What was not done, and why.
     pub notes: Vec<String>,
+    /// Blocks of files that are lost: reads of them fail from now on.
+    pub lost_blocks: u64,
     /// Inodes that are lost. Of a page of the inode table all count, since nothing says which ones were in use.
     pub lost_inodes: u64,
     /// Files and directories without a name that are in `/lost+found` now.
@@ -72,6 +74,7 @@ impl RepairReport {
     pub(super) fn take(&mut self, log: &mut Journal) {
         self.done.append(&mut log.done);
         self.unlisted += log.unlisted;
+        self.lost_blocks += log.lost_blocks;
         self.lost_inodes += log.lost_inodes;
         self.rescued += log.rescued;
         for note in std::mem::take(&mut log.notes) {
@@ -87,9 +90,10 @@ impl RepairReport {
             let verb = if n == 1 { "is" } else { "are" };
             (n > 0).then(|| format!("{} {verb} {state}", count(n, noun)))
         };
+        let blocks = some(self.lost_blocks, "block", "lost");
         let lost = some(self.lost_inodes, "inode", "lost");
         let rescued = some(self.rescued, "file", "in /lost+found");
-        let all: Vec<String> = lost.into_iter().chain(rescued).collect();
+        let all: Vec<String> = (blocks.into_iter()).chain(lost).chain(rescued).collect();
         (!all.is_empty()).then(|| all.join(", "))
     }
 }
@@ -111,8 +115,14 @@ impl fmt::Display for RepairReport {
             Outcome::Repaired => {
                 let found = count(self.found, "finding");
                 match self.losses() {
-                    Some(losses) => write!(f, "\n{found}, repaired with losses: {losses}"),
-                    None => write!(f, "\n{found}, all repaired"),
+                    Some(losses) => write!(f, "\n{found}, repaired with losses: {losses}")?,
+                    None => write!(f, "\n{found}, all repaired")?,
+                }
+                match self.lost_blocks {
+                    0 => Ok(()),
+                    _ => f.write_str(
+                        "\nwhat these blocks had is nowhere else: write their files anew, from a backup, or remove them",
+                    ),
                 }
             }
             Outcome::Left => {
@@ -145,6 +155,8 @@ pub(super) struct Journal {
     pub(super) unlisted: u64,
     /// What was not done, and why.
     pub(super) notes: Vec<String>,
+    /// Blocks of files that read as errors from now on.
+    pub(super) lost_blocks: u64,
     /// Inodes that are lost.
     pub(super) lost_inodes: u64,
     /// What has gone to `/lost+found`.
