@@ -44,6 +44,27 @@ pub fn mounted_at(target: &Path) -> Result<Entry, String> {
         .ok_or_else(|| format!("{shown} is not a mount point: `findmnt` lists them"))
 }
 
+/// What is said of parts of a mounted volume whose files have no name any more.
+pub const UNLINKED: &str =
+    "the file was removed while it was mounted, and what is in it ends with the daemon";
+
+/// Those parts, of what a daemon says of itself.
+pub fn unlinked(status: &Value) -> Vec<String> {
+    let parts = status["unlinked"].as_array().into_iter().flatten();
+    parts
+        .filter_map(|part| part.as_str().map(str::to_string))
+        .collect()
+}
+
+/// Why nothing is to be done that ends a daemon, where that ends its volume.
+pub fn irreplaceable(status: &Value, shown: &str) -> Option<String> {
+    let parts = unlinked(status);
+    (!parts.is_empty()).then(|| {
+        let parts = parts.join(" and ");
+        format!("{shown}: {parts}: {UNLINKED}: copy what is there to another volume")
+    })
+}
+
 /// The one mount of QuayFS that there is.
 pub fn only_mount(code: u8) -> Result<Entry, Failure> {
     let table = table::read().map_err(mount_table(code))?;

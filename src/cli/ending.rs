@@ -16,7 +16,12 @@ pub fn of(fs: &Fs, closed: Result<bool>) -> Ending {
     }
     let failure = fs.e.failure().map(str::to_string);
     let left_staged = closed.as_ref().is_ok_and(|left| *left);
+    let gone = fs.unlinked();
     match failure.or_else(|| closed.err().map(|e| e.to_string())) {
+        _ if !gone.is_empty() => Ending::Damaged(format!(
+            "{}: the file was removed while it was mounted, and what was in it is lost",
+            gone.join(" and ")
+        )),
         Some(cause) => Ending::Left(format!(
             "{cause}; {}, {}; {}",
             waiting(fs),

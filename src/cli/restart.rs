@@ -14,10 +14,11 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 
 use super::args;
-use super::asking;
+use super::asking::{self, Heard};
 use super::exit::{FAILED, Failure, say};
 use super::succession;
 use super::supervisor::{HELLO, NOT_SERVED, REPLACE, REPLACE_WITH, SERVED, STILL_WITH};
+use super::unserved::Unserved;
 use crate::mount::control::{Line, open_program};
 use crate::mount::server::{PATIENCE, ask as ask_mount, read_within, wait_for};
 use crate::mount::table::Entry;
@@ -26,6 +27,8 @@ mod managed;
 
 /// How long a program may take to say what it can.
 const ASKING: Duration = Duration::from_secs(10);
+/// How long its daemon may take to say whether another one could take its place. One that is busy is replaced all the same.
+const HEARING: Duration = Duration::from_secs(1);
 /// How often the mount is asked something meanwhile.
 const POKE: Duration = Duration::from_millis(50);
 
@@ -54,6 +57,7 @@ fn restart(args: &args::Restart) -> Result<(), String> {
     let Some((line, known)) = supervisor_of(&entry, &shown)? else {
         return managed::restart(&entry, args);
     };
+    may_be_replaced(&entry, &shown)?;
     let path = match &args.binary {
         Some(path) => path
             .canonicalize()
@@ -83,6 +87,24 @@ fn restart(args: &args::Restart) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+/// Refuses what would end the mount, or wait for a daemon that does not listen. Of one that does not say how it is nothing is
+/// known: another one may take its place.
+fn may_be_replaced(entry: &Entry, shown: &str) -> Result<(), String> {
+    match asking::hear(entry, HEARING, FAILED) {
+        Ok(Heard::Nothing(Unserved::Stopped)) => Err(Unserved::Stopped.line(entry)),
+        Ok(Heard::Status(status)) => {
+            if let Some(why) = asking::irreplaceable(&status, shown) {
+                return Err(why);
+            }
+            match status["ends_with_daemon"].as_str() {
+                Some(why) => Err(cannot(shown, why)),
+                None => Ok(()),
+            }
+        }
+        Ok(Heard::Nothing(_)) | Err(_) => Ok(()),
+    }
 }
 
 /// The version of the daemon of a mount, by the word of its supervisor; `None` if it has none that says so within

@@ -141,6 +141,11 @@ pub trait BlockDevice: Send + Sync {
     /// How many bytes at its end are not there any more: of a file or a device that was cut short since it was opened. Zero
     /// where that cannot be told without waiting for it.
     fn missing(&self) -> u64;
+
+    /// Whether it is a file whose name is gone, or another file's: its content ends with this process. Asks no file system.
+    fn is_unlinked(&self) -> bool {
+        false
+    }
 }
 
 /// [`BlockDevice::write_from`] by way of a copy. For implementations of [`BlockDevice`].

@@ -279,6 +279,10 @@ impl BlockDevice for FileDevice {
         }
         now.max(before)
     }
+
+    fn is_unlinked(&self) -> bool {
+        quayfs_transfer::is_unlinked(&self.file)
+    }
 }
 
 #[cfg(test)]

@@ -249,9 +249,13 @@ impl Fs {
 
     /// What [`Fs::ends_with_daemon`] was told, or what has become of the process that would start the next daemon.
     pub fn why_it_ends_with_daemon(&self) -> Option<&str> {
+        let why = || match &self.unlinked()[..] {
+            [] => self.successor.why_lost().map(str::to_string),
+            gone => Some(format!("another one would not find {}", gone.join(" and "))),
+        };
         if self.ends_with_daemon.get().is_none()
-            && let Some(why) = self.successor.why_lost()
-            && self.ends_with_daemon.set(why.into()).is_ok()
+            && let Some(why) = why()
+            && self.ends_with_daemon.set(why.clone()).is_ok()
         {
             tracing::warn!("from now on the mount ends with this daemon: {why}");
         }

@@ -83,6 +83,8 @@ pub struct Status {
     pub device_silent_ms: u64,
     /// Bytes at the end of the data device that are not there any more.
     pub device_missing_bytes: u64,
+    /// The media whose files have lost their names: what is in them ends with this daemon.
+    pub unlinked: Vec<&'static str>,
     /// Bytes of the pmem region.
     pub pmem_bytes: u64,
     /// Bytes of it that lie in memory of the daemon because they were stored to: with a region on a disk.
@@ -201,6 +203,7 @@ impl Fs {
             commit_age_ms: e.last_commit().map(|age| age.as_millis() as u64),
             device_silent_ms: e.device.silent_for().as_millis() as u64,
             device_missing_bytes: e.device.missing(),
+            unlinked: self.unlinked(),
             pmem_bytes: e.region.len(),
             pmem_memory_bytes: e.region.memory_in_use(),
             blocks: s.blocks,
@@ -225,6 +228,16 @@ impl Fs {
             tasks: BTreeMap::new(),
             counters: self.counters(),
         }
+    }
+
+    /// The media whose files have lost their names since they were opened.
+    pub fn unlinked(&self) -> Vec<&'static str> {
+        let media = [
+            (crate::volume::PMEM, self.e.region.is_unlinked()),
+            (crate::volume::DATA, self.e.device.is_unlinked()),
+        ];
+        let gone = media.into_iter().filter(|(_, gone)| *gone);
+        gone.map(|(name, _)| name).collect()
     }
 
     fn counters(&self) -> Snapshot {

@@ -105,6 +105,10 @@ impl BlockDevice for Watched {
         self.inner.missing()
     }
 
+    fn is_unlinked(&self) -> bool {
+        self.inner.is_unlinked()
+    }
+
     fn silent_for(&self) -> Duration {
         self.inner.silent_for()
     }

@@ -136,6 +136,14 @@ impl Region {
         !self.memory.is_writable()
     }
 
+    /// Whether it is a file whose name is gone, or another file's: its content ends with this process. Asks no file system.
+    pub fn is_unlinked(&self) -> bool {
+        match &self.source {
+            Source::File { file, .. } => quayfs_transfer::is_unlinked(file),
+            Source::Simulated(_) | Source::Copy(_) => false,
+        }
+    }
+
     /// The backing file, unless this is simulated.
     pub fn path(&self) -> Option<&Path> {
         match &self.source {

@@ -435,6 +435,10 @@ impl BlockDevice for ReadAhead {
     fn missing(&self) -> u64 {
         self.under.missing()
     }
+
+    fn is_unlinked(&self) -> bool {
+        self.under.is_unlinked()
+    }
 }
 
 #[cfg(test)]

@@ -8,12 +8,14 @@ mod lock;
 mod ring;
 mod sys;
 mod transfer;
+mod unlinked;
 
 pub use claim::claim;
 pub use lock::{LockKind, lock_within};
 pub use ring::RingPool;
 pub use sys::InPlace;
 pub use transfer::Transfer;
+pub use unlinked::is_unlinked;
 
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -92,6 +92,9 @@ fn movable(entry: &Entry, status: &Value) -> Result<PathBuf, Failure> {
             format_args!("{shown}: {why}: `quayfs umount {shown}` first"),
         ))
     };
+    if let Some(why) = asking::irreplaceable(status, &shown) {
+        return Err(Failure::new(FAILED, why));
+    }
     if let Some(why) = status["ends_with_daemon"].as_str() {
         return refuse(&format!("the mount ends with its daemon ({why})"));
     }

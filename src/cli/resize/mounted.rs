@@ -71,6 +71,9 @@ fn possible(entry: &Entry, before: &Value, wish: Wish) -> Result<(), String> {
     let volume = quayfs_shown::path(Path::new(before["volume"].as_str().unwrap_or("VOLUME")));
     let otherwise =
         format!("`quayfs umount {shown}`, then `quayfs resize {volume}`, then mount again");
+    if let Some(why) = crate::cli::asking::irreplaceable(before, &shown) {
+        return Err(why);
+    }
     if let Some(why) = before["ends_with_daemon"].as_str() {
         return Err(format!(
             "{shown} cannot be resized while it is mounted, since it would not outlive its daemon ({why}): {otherwise}"

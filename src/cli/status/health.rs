@@ -3,6 +3,7 @@
 use super::full::Obstacle;
 use super::logged::Damage;
 use super::report::{Report, State};
+use crate::cli::asking::UNLINKED;
 use crate::cli::exit;
 use crate::cli::handover::ON_REQUEST;
 use crate::cli::units::{percent, span};
@@ -189,6 +190,15 @@ fn failures(r: &Report, all: &mut Vec<Finding>) {
                 span(seconds)
             ),
             Some("look at what it lies on; what waits goes on when it answers".into()),
+        ));
+    }
+    if !r.unlinked.is_empty() {
+        all.push((
+            Health::Failed,
+            format!("{}: {UNLINKED}", r.unlinked.join(" and ")),
+            Some(format!(
+                "copy what is on {mnt} to another volume before it is unmounted"
+            )),
         ));
     }
     if r.device_missing_bytes > 0 {

@@ -12,7 +12,12 @@ fn a_volume_in_use_is_well() {
 /// A change, what it makes of the health, and what it is about.
 type Case = (fn(&mut Report), Health, &'static str);
 
-const COMPLAINTS: [Case; 22] = [
+const COMPLAINTS: [Case; 23] = [
+    (
+        |r| r.unlinked = vec!["pmem".into()],
+        Health::Failed,
+        "pmem: the file was removed",
+    ),
     (
         |r| {
             (r.state, r.clean) = (State::Unmounted, Some(false));

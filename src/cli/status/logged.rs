@@ -322,7 +322,8 @@ not a line of a log
     fn a_check_takes_back_what_mounts_have_met() {
         let met = |lines: &[&str]| Logged::of(lines).damage.met;
         let damaged = "ERROR damaged metadata: node 7; the mount is read-only from here on";
-        let closed = "ERROR unmounted, but the volume is not closed: damaged metadata: node 7; 0 blocks";
+        let closed =
+            "ERROR unmounted, but the volume is not closed: damaged metadata: node 7; 0 blocks";
         let checked = "INFO fsck: structure: 0, blocks: not read";
         assert!(met(&[damaged]) && met(&[checked, closed]));
         assert!(!met(&[damaged, closed, checked]) && !met(&["ERROR data device: gone"]));

@@ -4,6 +4,7 @@ use super::full::{self, Obstacle};
 use super::health::{Health, judge};
 use super::logged::Logged;
 use crate::cli::advice::advice;
+use crate::cli::asking;
 use crate::cli::draining::Closing;
 use crate::cli::handover::{MANAGER_GONE, SUPERVISOR_GONE};
 use crate::cli::log;
@@ -85,6 +86,8 @@ pub struct Report {
     /// Bytes at its end that are not there any more.
     #[serde(skip)]
     pub device_missing_bytes: u64,
+    /// The parts whose files were removed while they were mounted.
+    pub unlinked: Vec<String>,
     pub scrub: Option<Scrub>,
     pub errors: Errors,
     pub log: Option<Logged>,
@@ -216,6 +219,7 @@ impl Report {
             uncommitted: None,
             device_silent_seconds: None,
             device_missing_bytes: 0,
+            unlinked: Vec::new(),
             scrub: None,
             errors: Errors::default(),
             log: None,
@@ -248,6 +252,7 @@ impl Report {
             uncommitted: uncommitted(s),
             device_silent_seconds: s["device_silent_ms"].as_u64().map(|ms| ms / 1000),
             device_missing_bytes: s["device_missing_bytes"].as_u64().unwrap_or_default(),
+            unlinked: asking::unlinked(s),
             scrub: scrub(&s["scrub"]),
             errors: errors(s),
             daemon: daemon(s),

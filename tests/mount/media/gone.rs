@@ -2,7 +2,7 @@
 
 use super::below::Mount;
 use super::{Volume, as_nobody, quayfs};
-use crate::program::{Run, can_be_root};
+use crate::program::{Run, can_be_root, can_mount};
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -150,4 +150,43 @@ fn mkfs_is_advised_only_where_there_is_nothing() {
         quayfs([OsStr::new("info"), path.as_os_str()]).fails(1, says);
         quayfs([OsStr::new("fsck"), path.as_os_str()]).fails(8, says);
     }
+}
+
+/// The files of the parts are removed while they are mounted: the volume lives on in its daemon, and no longer.
+#[test]
+fn parts_that_are_removed_are_told_before_they_are_lost() {
+    if !can_mount() {
+        return;
+    }
+    for part in ["pmem", "data"] {
+        let v = Volume::room();
+        v.mkfs(&[&"--pmem-size", &"32M", &"--data-size", &"64M"])
+            .ok();
+        v.mount("restart").ok();
+        fs::write(v.mnt().join("file"), "content").unwrap();
+        fs::remove_file(v.vol().join(part)).unwrap();
+        let status = quayfs(["status".as_ref(), v.mnt().as_os_str()]);
+        let told = format!("{part}: the file was removed while it was mounted");
+        assert!(
+            status.code == 2 && words(&status.out).contains(&told),
+            "{status:?}"
+        );
+        let refused: [&[&str]; 3] = [
+            &["restart"],
+            &["resize", "--data", "80M"],
+            &["migrate", "--data", "new"],
+        ];
+        for command in refused {
+            let words = command.iter().map(AsRef::as_ref);
+            quayfs(words.chain([v.mnt().as_os_str()])).fails(1, &told);
+        }
+        assert_eq!(fs::read(v.mnt().join("file")).unwrap(), b"content");
+        let end = v.umount();
+        assert!(end.code == 0 && end.err.contains(&told), "{end:?}");
+    }
+}
+
+/// Lines are broken where the terminal ends.
+fn words(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
