@@ -9,6 +9,7 @@ use quayfs_options::{MountOptions, OptionError};
 use super::exit::{Failure, MOUNT_USAGE};
 use crate::mount::UnmountMode;
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// The name that the process has which outlives the daemons of a mount.
@@ -79,8 +80,14 @@ impl Call {
         let usage = |why: String| Failure::new(MOUNT_USAGE, why);
         let mut call = Self::default();
         let mut args = args.into_iter();
+        let (want, form) = match role {
+            Role::Umount => (1, UMOUNT_FORM),
+            _ => (2, MOUNT_FORM),
+        };
+        let form = || usage(format!("call it as `{form}`"));
         while let Some(arg) = args.next() {
             let flags = match arg.to_str() {
+                Some("-h" | "--help") => return Err(form()),
                 Some(text) if text.len() > 1 && text.starts_with('-') => &text[1..],
                 _ => {
                     call.operands.push(arg.into());
@@ -112,12 +119,8 @@ impl Call {
                 }
             }
         }
-        let (want, form) = match role {
-            Role::Umount => (1, UMOUNT_FORM),
-            _ => (2, MOUNT_FORM),
-        };
         if call.operands.len() != want {
-            return Err(usage(format!("call it as `{form}`")));
+            return Err(form());
         }
         Ok(call)
     }
@@ -129,6 +132,16 @@ impl Call {
             (false, true) => UnmountMode::Lazy,
             (false, false) => UnmountMode::Normal,
         }
+    }
+
+    /// Whether there is nothing to mount, and that is no failure: option `nofail`, as of other file systems.
+    pub fn may_be_missing(&self) -> bool {
+        let missing = |path: &PathBuf| {
+            path.metadata()
+                .is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
+        };
+        let mut words = self.options.iter().flat_map(|o| o.split(','));
+        words.any(|word| word == "nofail") && self.operands.first().is_some_and(missing)
     }
 
     /// Reads the mount options; with `-s` unknown ones are dropped.
@@ -182,6 +195,28 @@ mod tests {
         ] {
             assert_eq!(Role::of(OsStr::new(name)), role, "{name}");
         }
+    }
+
+    #[test]
+    fn a_volume_that_is_missing_fails_unless_it_may() {
+        for (line, may) in [
+            ("/no/such /m -o nofail", true),
+            ("/no/such /m -o rw,nofail", true),
+            ("/no/such /m -o rw", false),
+            ("/ /m -o nofail", false),
+        ] {
+            assert_eq!(
+                call(Role::Mount, line).unwrap().may_be_missing(),
+                may,
+                "{line}"
+            );
+        }
+    }
+
+    #[test]
+    fn help_is_how_to_call_it() {
+        let asked = call(Role::Umount, "--help").unwrap_err();
+        assert!(asked.line.contains(UMOUNT_FORM), "{asked:?}");
     }
 
     #[test]

@@ -79,6 +79,9 @@ pub fn helper(call: &Call) -> Result<(), Failure> {
             remount(target, &call.known_words()?)
         };
     }
+    if call.may_be_missing() {
+        return Ok(());
+    }
     if let Some(target) = is_there(volume, target) {
         warn(format_args!(
             "{} is mounted on {} already: nothing is done",

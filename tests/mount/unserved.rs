@@ -72,7 +72,12 @@ fn a_stopped_daemon_is_not_waited_for() {
     let facts = shown(&patiently(&["info", mnt, "--json"]), &why);
     let words = patiently(&["info", mnt]);
     let stats = shown(&patiently(&["stats", mnt, "--json"]), &why);
-    let refusals = ["scrub", "quota"].map(|command| patiently(&[command, mnt]));
+    let mut refusing = vec!["scrub", "quota"];
+    if info["ends_with_daemon"].is_null() {
+        refusing.push("restart");
+    }
+    let refusals: Vec<Run> = (refusing.iter().map(|command| patiently(&[command, mnt]))).collect();
+    let doctor = patiently(&["doctor", mnt]);
     let top = on_a_terminal(mnt);
     drop(stopped);
 
@@ -89,6 +94,10 @@ fn a_stopped_daemon_is_not_waited_for() {
         );
         assert_eq!(status["daemon"]["restarts"], 0);
     }
+    assert!(
+        doctor.out.contains("a volume is mounted there"),
+        "{doctor:?}"
+    );
     assert_eq!(facts["unserved"], "stopped");
     for known in [
         "uuid",

@@ -1,5 +1,6 @@
 //! What can be known of a machine without changing anything on it.
 
+use crate::mount::table;
 use quayfs_fs::volume::glance;
 use rustix::process::{Resource, getrlimit};
 use std::fs::{self, OpenOptions};
@@ -79,6 +80,8 @@ pub struct Target {
 /// What lies there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
+    /// Where a volume is mounted. It is not looked at: its daemon may not answer.
+    Mount,
     /// A volume with this backend.
     Volume { backend: String, bytes: u64 },
     /// A block device of so many bytes.
@@ -238,6 +241,10 @@ fn look_at(path: &Path, dax_mounts: &[String]) -> Target {
         path: path.into(),
         what,
     };
+    let mounted = table::resolve(path).and_then(|path| table::mounted_on(&path));
+    if mounted.is_ok_and(|entry| entry.is_some_and(|entry| entry.is_quayfs())) {
+        return target(What::Mount);
+    }
     if let Ok(volume) = glance(path) {
         return target(What::Volume {
             backend: volume.backend.to_string(),

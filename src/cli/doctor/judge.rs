@@ -276,6 +276,7 @@ fn limits(f: &Facts, out: &mut Vec<Finding>) {
 fn place(target: &Target, out: &mut Vec<Finding>) {
     let path = quayfs_shown::path(&target.path);
     out.push(match &target.what {
+        What::Mount => ok(format!("{path}: a volume is mounted there; `quayfs status {path}` says how it is")),
         What::Volume { backend, bytes } => {
             let region = format_size(*bytes);
             ok(format!("{path}: a volume, backend {backend}, region of {region}"))
@@ -313,7 +314,7 @@ fn durability(f: &Facts) -> Finding {
         Some(What::Directory { kind, .. }) => Some(*kind),
         Some(What::Device { on_disk: true, .. }) => Some("disk"),
         Some(What::Device { on_disk: false, .. }) => Some("dax"),
-        Some(What::Unusable(_)) | None => None,
+        Some(What::Mount | What::Unusable(_)) | None => None,
     };
     let said = match (at, guaranteed) {
         (Some("volatile" | "memory"), _) => LOST,
