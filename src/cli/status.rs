@@ -13,6 +13,7 @@ use super::asking::{self, Heard};
 use super::draining;
 use super::exit::{Failure, STATUS_UNKNOWN, say, say_json, warn};
 use super::unopened::unopened;
+use super::unserved;
 use super::work::done_by;
 use crate::mount::server::Server;
 use crate::mount::table::{self, Entry};
@@ -21,6 +22,7 @@ pub use report::Daemon;
 use report::Report;
 use serde::Serialize;
 use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -69,7 +71,28 @@ fn all() -> Result<Vec<Report>, Failure> {
             Err(uuid) => Report::unseen(uuid, closing),
         });
     volumes.extend(closing);
+    volumes.extend(out_of_sight()?);
     Ok(volumes)
+}
+
+/// What daemons serve that is in no mount table of this process: trees that were unmounted lazily and are still used, and
+/// mounts in other namespaces.
+fn out_of_sight() -> Result<Vec<Report>, Failure> {
+    let entries = table::read().map_err(asking::mount_table(STATUS_UNKNOWN))?;
+    let mut seen: BTreeSet<_> = entries.into_iter().map(|entry| entry.device).collect();
+    let servers = Server::all_serving().into_iter();
+    let unseen = servers.filter(|(device, ..)| seen.insert(device.clone()));
+    let reports = unseen.filter_map(|(_, server, user)| {
+        let volume = glance(&unserved::volume_of(server.pid()?)?).ok()?;
+        // Names are free for all; whoever owns the volume, or root, is believed.
+        let is_so = user == 0 || owner(&volume.path) == Some(user);
+        (volume.in_use && is_so).then(|| Report::at_rest(&volume, None))
+    });
+    Ok(reports.collect())
+}
+
+fn owner(path: &Path) -> Option<u32> {
+    Some(path.metadata().ok()?.uid())
 }
 
 /// What is mounted, each file system once, wherever else it is mounted too.

@@ -5,7 +5,7 @@ use quayfs_fs::uuid_text;
 use quayfs_fs::volume::{Glance, glance};
 use quayfs_layout::jsb::Mode;
 use serde_json::{Map, Value, json};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::handover::{CAUSE, DEATHS, REPLACED};
@@ -85,6 +85,14 @@ pub fn daemon(entry: &Entry) -> Option<Daemon> {
     let mut daemon = by_proc(Server::of(entry)?.pid()?)?;
     daemon.version = restart::version_of(entry, FIRST_WORD);
     Some(daemon)
+}
+
+/// The volume that a daemon was started for, by its arguments: it comes before the mount point, which is the last one.
+pub fn volume_of(pid: i32) -> Option<PathBuf> {
+    let words = Process::new(pid).ok()?.cmdline().ok()?;
+    let is_mount = words.get(1).is_some_and(|word| word == "mount");
+    let volume = words.iter().rev().nth(1).filter(|_| is_mount)?;
+    Some(volume.into())
 }
 
 /// A daemon, as far as `/proc` knows it.

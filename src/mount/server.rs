@@ -42,8 +42,11 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 /// before the daemon of the last one knows that its own is gone.
 fn prefix(device: &str) -> String {
     let node = superblock::node(device).unwrap_or_default();
-    format!("quayfs/{device}/{node}/")
+    format!("{SERVING}{device}/{node}/")
 }
+
+/// What the name of the socket of each daemon that serves a file system begins with.
+const SERVING: &str = "quayfs/";
 
 /// What the name of the socket of each daemon that closes a volume begins with.
 const CLOSING: &str = "quayfs-closing/";
@@ -128,6 +131,19 @@ impl Server {
                 user,
             };
             closer.tells().then_some(closer)
+        });
+        found.collect()
+    }
+
+    /// All daemons that serve a file system, its device number and the user as whom each runs.
+    pub fn all_serving() -> Vec<(String, Self, u32)> {
+        let sockets = std::fs::read("/proc/net/unix").unwrap_or_default();
+        let names = names(&sockets, SERVING);
+        let found = names.into_iter().filter_map(|name| {
+            let text = String::from_utf8(name.clone()).ok()?;
+            let device = text.strip_prefix(SERVING)?.split('/').next()?;
+            let (server, user) = Self::connect(&name)?;
+            Some((device.into(), server, user))
         });
         found.collect()
     }

@@ -278,6 +278,9 @@ fn the_flags_are_those_of_umount8() {
     quayfs(["umount", "-lf", &mnt]).fails(1, "cannot be used with");
     assert_eq!(quayfs(["umount", "-l", &mnt]).ok(), "");
     assert!(!is_mounted(&m.mnt()));
+    // It is served, and in no mount table.
+    let listed = quayfs(["status", "--json"]).out;
+    assert!(listed.contains(&text(m.0.vol())), "{listed}");
     held.write_all(b"still here").unwrap();
     drop(held);
     m.mount("rw");

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use quayfs_blockdev::{BlockDevice, FileDevice, OpenError, Options, create_file, probe_signature};
-use quayfs_fs::volume::{Place, exposure, in_the_way, is_device_path};
+use quayfs_fs::volume::{Place, exposure, in_the_way, is_device_path, lasting_name};
 use quayfs_layout::BLOCK;
 use quayfs_options::format_size;
 use rustix::io::Errno;
@@ -121,7 +121,7 @@ impl Target {
     }
 
     fn open_made(named: &Path, made: bool, blocks: u64) -> Result<Self, MigrateError> {
-        let path = named.canonicalize().map_err(io_at(named))?;
+        let path = lasting_name(named).map_err(io_at(named))?;
         let device = open(&path)?;
         let meta = device.metadata().map_err(io_at(&path))?;
         if let Some(why) = exposure(&path, &meta).filter(|_| !made) {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use quayfs_blockdev::{FileDevice, OpenError, Options, probe_signature};
-use quayfs_fs::volume::{exposure, in_the_way, is_only_readable};
+use quayfs_fs::volume::{exposure, in_the_way, is_only_readable, lasting_name};
 use quayfs_layout::size::format_size;
 use quayfs_pmem::{MapOptions, Region, fill_new};
 use quayfs_transfer::{LockKind, lock_within};
@@ -57,7 +57,7 @@ impl Medium {
         }
         let path = match &dangling {
             Some(_) => named,
-            None => named.canonicalize().unwrap_or(named),
+            None => lasting_name(&named).unwrap_or(named),
         };
         let mut medium = Self {
             path,
@@ -140,7 +140,11 @@ impl Medium {
             return Err(io_at(&entry)(io::ErrorKind::IsADirectory.into()));
         }
         let leads = fs::canonicalize(&entry);
-        let ours = leads.as_ref().is_ok_and(|to| *to == self.path);
+        let path = fs::canonicalize(&self.path);
+        let ours = leads
+            .as_ref()
+            .ok()
+            .is_some_and(|to| path.is_ok_and(|path| *to == path));
         if ours || self.inside && !meta.is_symlink() {
             self.linked = ours;
             return Ok(());

@@ -234,7 +234,9 @@ fn find_media(
     }
     let pmem = Medium::find(volume.join(PMEM), o.pmem.as_deref(), o.pmem_size)?;
     let data = Medium::find(volume.join(DATA), o.data.as_deref(), o.data_size)?;
-    match data.path == pmem.path {
+    let [one, other] = [&data, &pmem].map(|medium| medium.path.canonicalize().ok());
+    let same = data.path == pmem.path || one.is_some() && one == other;
+    match same {
         true => Err(MkfsError::Same(pmem.path)),
         false => Ok((pmem, Some(data))),
     }

@@ -98,6 +98,22 @@ fn config_of(file: &fs::File) -> io::Result<Option<ConfigTable>> {
     }
 }
 
+/// The name under which a volume finds one of its parts from now on, without links that may lead elsewhere some day. A name
+/// below `/dev` of a block device stays as it is: `/dev/sdb` may be another disk after the next start of the machine, and
+/// `/dev/disk/by-id/...` is not.
+///
+/// # Errors
+/// Those of looking it up.
+pub fn lasting_name(named: &Path) -> io::Result<PathBuf> {
+    let path = named.canonicalize()?;
+    let named = std::path::absolute(named)?;
+    let is_device = || fs::metadata(&path).is_ok_and(|m| m.file_type().is_block_device());
+    Ok(match named.starts_with("/dev") && is_device() {
+        true => named,
+        false => path,
+    })
+}
+
 /// Finds the volume at a path: a directory whose parts are both there, or a file or device that holds both.
 ///
 /// # Errors
@@ -351,6 +367,18 @@ mod tests {
 
     fn said(dir: &Path) -> String {
         locate(dir).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn only_names_of_devices_are_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("file"), dir.path().join("link"));
+        fs::write(&file, "").unwrap();
+        symlink(&file, &link).unwrap();
+        assert_eq!(lasting_name(&link).unwrap(), file.canonicalize().unwrap());
+        let fds = Path::new("/dev/fd");
+        assert_eq!(lasting_name(fds).unwrap(), fds.canonicalize().unwrap());
+        assert!(lasting_name(&dir.path().join("none")).is_err());
     }
 
     #[test]
