@@ -6,7 +6,7 @@ mod logged;
 mod report;
 mod text;
 
-use quayfs_fs::volume::glance;
+use quayfs_fs::volume::{VolumeError, glance};
 
 use super::args;
 use super::asking::{self, Heard};
@@ -17,6 +17,7 @@ use super::unserved;
 use super::work::done_by;
 use crate::mount::server::Server;
 use crate::mount::table::{self, Entry};
+use health::Health;
 pub use logged::{ABOUT, Blocks, Checked, Damage, Logged};
 pub use report::Daemon;
 use report::Report;
@@ -117,7 +118,16 @@ fn of_target(target: &Path) -> Result<Report, Failure> {
     match entry {
         Some(entry) => of_mount(&entry),
         None => {
-            let volume = glance(&path).map_err(unopened(STATUS_UNKNOWN))?;
+            let volume = glance(&path).map_err(|e| {
+                let code = match e {
+                    // There is one, and no mount takes it.
+                    VolumeError::Pairing { .. } | VolumeError::Config { .. } => {
+                        Health::Failed.code()
+                    }
+                    _ => STATUS_UNKNOWN,
+                };
+                unopened(code)(e)
+            })?;
             let closing = volume.in_use.then(|| draining::state(&path)).flatten();
             Ok(Report::at_rest(&volume, closing))
         }

@@ -81,6 +81,31 @@ fn a_region_that_is_cut_short_ends_the_daemon_with_a_line() {
     v.mount("rw").fails(32, "cut short");
 }
 
+/// Wherever it ends: what is read first may be gone, or what is read last.
+#[test]
+fn a_region_that_is_cut_short_is_told_by_all_commands() {
+    if !can_be_root() {
+        return;
+    }
+    for len in [4096, 8192, 1 << 20, 40 << 20, (64 << 20) - 4096] {
+        let v = Volume::room();
+        v.mkfs(&[&"--pmem-size", &"64M"]).ok();
+        let region = fs::File::options().write(true).open(v.vol().join("pmem"));
+        region.unwrap().set_len(len).unwrap();
+        for (command, code) in [
+            ("status", 2),
+            ("info", 1),
+            ("fsck", 8),
+            ("scrub", 1),
+            ("dump", 1),
+            ("quota", 1),
+        ] {
+            v.command(command).fails(code, "cut short");
+        }
+        v.mount("rw").fails(32, "cut short");
+    }
+}
+
 #[test]
 fn in_the_foreground_it_is_the_exit_code_of_a_failure() {
     if !can_be_root() {

@@ -9,7 +9,7 @@ use quayfs_layout::config::ConfigTable;
 use quayfs_layout::jsb::{Closed, EpochWord, JSB_BYTES, Mode, SeqWord, WordKind};
 use quayfs_pmem::{Backend, LockKind, MapOptions, PmemError, Region};
 
-use super::pair::{check_features, read_config};
+use super::pair::{check_features, check_length, read_config};
 use super::parts::{is_there, locate_unfollowed};
 use super::{Access, Place, VolumeError, locate};
 
@@ -59,6 +59,7 @@ pub fn glance(path: &Path) -> Result<Glance, VolumeError> {
     }
     let config = config(&place, &region)?;
     check_features(&config, Access::ReadOnly)?;
+    check_length(&config, &region, &place.pmem)?;
     let left = left(&region, &config)?;
     Ok(Glance {
         path: place.path,

@@ -40,6 +40,22 @@ pub(super) fn check_features(config: &ConfigTable, access: Access) -> Result<(),
     Ok(())
 }
 
+/// Whether all of the region is there.
+pub(super) fn check_length(
+    config: &ConfigTable,
+    region: &Region,
+    pmem: &Path,
+) -> Result<(), VolumeError> {
+    let (have, made) = (region.len(), config.geometry.pmem_len);
+    match have < made {
+        true => Err(VolumeError::Pairing {
+            path: pmem.into(),
+            why: format!("cut short: the pmem region has {have} bytes, mkfs made {made}"),
+        }),
+        false => Ok(()),
+    }
+}
+
 pub(super) fn check_pair(
     config: &ConfigTable,
     (region, pmem): (&Region, &Path),
@@ -52,14 +68,8 @@ pub(super) fn check_pair(
             why,
         })
     };
-    let (g, pmem_len) = (&config.geometry, region.len());
-    if pmem_len < g.pmem_len {
-        let why = format!(
-            "cut short: the pmem region has {pmem_len} bytes, mkfs made {}",
-            g.pmem_len
-        );
-        return fail(pmem, why);
-    }
+    check_length(config, region, pmem)?;
+    let g = &config.geometry;
     let mut block = vec![0; BLOCK];
     device
         .read(0, &mut block)
