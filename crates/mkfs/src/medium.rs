@@ -156,7 +156,7 @@ impl Medium {
                 to.display()
             ),
             Ok(to) => format!("a link to {}", to.display()),
-            Err(_) => format!("a file of {} bytes", meta.len()),
+            Err(_) => format!("a file of {}", format_size(meta.len())),
         };
         self.lose(&entry, what);
         Ok(())

@@ -37,7 +37,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage.";
 #[command(group(ArgGroup::new("one").args(["project", "user", "group"])))]
 #[command(group(ArgGroup::new("which").args(["project", "user", "group", "users", "groups"])))]
 pub struct Quota {
-    /// Directory that `mkfs` made, or where it is mounted.
+    /// What `mkfs` made a volume, or where it is mounted.
     pub target: PathBuf,
     /// What all users have and may have, instead of all projects.
     #[arg(long)]

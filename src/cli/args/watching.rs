@@ -14,7 +14,7 @@ one what to do. Where no daemon answers, the media are read; nothing is changed.
 Examples:
   quayfs status                        all volumes that are mounted, or being closed
   quayfs status /mnt/q                 this one
-  quayfs status /srv/vol --json | jq   the same for programs, as docs/status.md describes it
+  quayfs status /srv/vol --json | jq   the same for programs; status.md of the documents describes it
 
 Exit codes: 0 ok, 1 degraded, 2 failed (the worst of those shown), 3 wrong usage, no such volume, not permitted.";
 

@@ -11,7 +11,8 @@ use std::time::Duration;
 use quayfs_fs::volume::config_of;
 use quayfs_layout::BLOCK;
 use quayfs_layout::geometry::InUse;
-use quayfs_resize::Wanted;
+use quayfs_options::exact_size;
+use quayfs_resize::{ResizeError, Wanted};
 use quayfs_restart::{MOST_BLOCKS, Medium, Wish};
 use quayfs_shown::progress::{Meter, Unit};
 use rustix::io::Errno;
@@ -103,6 +104,12 @@ fn possible(entry: &Entry, before: &Value, wish: Wish) -> Result<(), String> {
     };
     match refused {
         None => Ok(()),
+        // Where blocks are in use is not known yet.
+        Some(ResizeError::TooSmall { want, least }) => Err(format!(
+            "{} for data are too few: it takes at least {}, and more where files have more; {shown} goes on as it was",
+            exact_size(want),
+            exact_size(least)
+        )),
         Some(why) => Err(format!("{why}; {shown} goes on as it was")),
     }
 }
