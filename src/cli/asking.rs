@@ -46,7 +46,7 @@ pub fn mounted_at(target: &Path) -> Result<Entry, String> {
 
 /// What is said of parts of a mounted volume whose files have no name any more.
 pub const UNLINKED: &str =
-    "the file was removed while it was mounted, and what is in it ends with the daemon";
+    "removed while it was mounted, and what is in there ends with the daemon";
 
 /// Those parts, of what a daemon says of itself.
 pub fn unlinked(status: &Value) -> Vec<String> {

@@ -180,6 +180,7 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
         fs.began_with(resized);
     }
     let before = holder.clone().zip(handover);
+    let goes_on = before.is_some();
     let mounted = match before {
         Some((holder, handover)) => resume(job, &fs, (place, signals), outside, handover, holder),
         None => attach(
@@ -192,7 +193,7 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
     };
     let mounted = mounted.map_err(|why| match why {
         // As if this daemon had died: the next one has the volume as it is.
-        NotServed::Failed(why) if handover::goes_on() => now(&why),
+        NotServed::Failed(why) if goes_on => now(&why),
         why => early(&match fs.shutdown() {
             Ok(()) => why.to_string(),
             Err(f) => format!("{why}; closing the volume failed as well: {f}"),

@@ -19,7 +19,7 @@ pub fn of(fs: &Fs, closed: Result<bool>) -> Ending {
     let gone = fs.unlinked();
     match failure.or_else(|| closed.err().map(|e| e.to_string())) {
         _ if !gone.is_empty() => Ending::Damaged(format!(
-            "{}: the file was removed while it was mounted, and what was in it is lost",
+            "{}: removed while it was mounted, and what was in there is lost",
             gone.join(" and ")
         )),
         Some(cause) => Ending::Left(format!(

@@ -4,6 +4,7 @@
 //! `mount.quayfs SOURCE TARGET [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`,
 //! `umount.quayfs TARGET [-nlfvr] [-N NAMESPACE] [-t TYPE]`
 
+use quayfs_fs::volume::{DATA, PMEM};
 use quayfs_options::{MountOptions, OptionError};
 
 use super::exit::{Failure, MOUNT_USAGE};
@@ -136,12 +137,17 @@ impl Call {
 
     /// Whether there is nothing to mount, and that is no failure: option `nofail`, as of other file systems.
     pub fn may_be_missing(&self) -> bool {
-        let missing = |path: &PathBuf| {
+        let missing = |path: &Path| {
             path.metadata()
                 .is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
         };
+        // A part can be a link to a device.
+        let part = |name: &str| self.operands.first().map(|volume| volume.join(name));
+        let leads_nowhere = |part: PathBuf| part.is_symlink() && missing(&part);
         let mut words = self.options.iter().flat_map(|o| o.split(','));
-        words.any(|word| word == "nofail") && self.operands.first().is_some_and(missing)
+        words.any(|word| word == "nofail")
+            && (self.operands.first().is_some_and(|volume| missing(volume))
+                || [PMEM, DATA].into_iter().filter_map(part).any(leads_nowhere))
     }
 
     /// Reads the mount options; with `-s` unknown ones are dropped.

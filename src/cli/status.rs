@@ -7,6 +7,8 @@ mod report;
 mod text;
 
 use quayfs_fs::volume::{VolumeError, glance};
+use quayfs_layout::config::ConfigError;
+use quayfs_pmem::PmemError;
 
 use super::args;
 use super::asking::{self, Heard};
@@ -17,13 +19,11 @@ use super::unserved;
 use super::work::done_by;
 use crate::mount::server::Server;
 use crate::mount::table::{self, Entry};
-use health::Health;
 pub use logged::{ABOUT, Blocks, Checked, Damage, Logged};
 pub use report::Daemon;
 use report::Report;
 use serde::Serialize;
 use std::collections::BTreeSet;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -76,24 +76,25 @@ fn all() -> Result<Vec<Report>, Failure> {
     Ok(volumes)
 }
 
-/// What daemons serve that is in no mount table of this process: trees that were unmounted lazily and are still used, and
-/// mounts in other namespaces.
+/// Trees that were unmounted lazily and are still used: daemons of this mount namespace serve them, and no mount table has
+/// them. The media are not looked at, which may not answer; and names of sockets are free for all, so only daemons of root
+/// and of this user are believed.
 fn out_of_sight() -> Result<Vec<Report>, Failure> {
     let entries = table::read().map_err(asking::mount_table(STATUS_UNKNOWN))?;
     let mut seen: BTreeSet<_> = entries.into_iter().map(|entry| entry.device).collect();
-    let servers = Server::all_serving().into_iter();
-    let unseen = servers.filter(|(device, ..)| seen.insert(device.clone()));
-    let reports = unseen.filter_map(|(_, server, user)| {
-        let volume = glance(&unserved::volume_of(server.pid()?)?).ok()?;
-        // Names are free for all; whoever owns the volume, or root, is believed.
-        let is_so = user == 0 || owner(&volume.path) == Some(user);
-        (volume.in_use && is_so).then(|| Report::at_rest(&volume, None))
-    });
-    Ok(reports.collect())
-}
-
-fn owner(path: &Path) -> Option<u32> {
-    Some(path.metadata().ok()?.uid())
+    let me = rustix::process::geteuid().as_raw();
+    let mut reports = Vec::new();
+    for (device, server, user) in Server::all_serving() {
+        let is_believed = user == 0 || user == me;
+        let daemon = server.pid().filter(|_| is_believed);
+        if let Some(pid) = daemon
+            && let Some(volume) = unserved::volume_of(pid)
+            && seen.insert(device)
+        {
+            reports.push(Report::out_of_sight(&volume, pid));
+        }
+    }
+    Ok(reports)
 }
 
 /// What is mounted, each file system once, wherever else it is mounted too.
@@ -118,19 +119,26 @@ fn of_target(target: &Path) -> Result<Report, Failure> {
     match entry {
         Some(entry) => of_mount(&entry),
         None => {
-            let volume = glance(&path).map_err(|e| {
-                let code = match e {
-                    // There is one, and no mount takes it.
-                    VolumeError::Pairing { .. } | VolumeError::Config { .. } => {
-                        Health::Failed.code()
-                    }
-                    _ => STATUS_UNKNOWN,
-                };
-                unopened(code)(e)
-            })?;
+            let volume = match glance(&path) {
+                Ok(volume) => volume,
+                Err(e) if is_no_volume_any_more(&e) => {
+                    return Ok(Report::unmountable(&path, e.to_string()));
+                }
+                Err(e) => return Err(unopened(STATUS_UNKNOWN)(e)),
+            };
             let closing = volume.in_use.then(|| draining::state(&path)).flatten();
             Ok(Report::at_rest(&volume, closing))
         }
+    }
+}
+
+/// Whether there is a volume that no mount takes.
+fn is_no_volume_any_more(e: &VolumeError) -> bool {
+    match e {
+        VolumeError::Pairing { .. } => true,
+        VolumeError::Config { why, .. } => *why != ConfigError::NotQuayfs,
+        VolumeError::Pmem(e) => matches!(e, PmemError::Length { .. } | PmemError::Cut { .. }),
+        _ => false,
     }
 }
 

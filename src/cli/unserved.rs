@@ -5,14 +5,17 @@ use quayfs_fs::uuid_text;
 use quayfs_fs::volume::{Glance, glance};
 use quayfs_layout::jsb::Mode;
 use serde_json::{Map, Value, json};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::args::{Cli, Command};
 use super::handover::{CAUSE, DEATHS, REPLACED};
 use super::restart;
 use super::status::Daemon;
 use crate::mount::server::Server;
 use crate::mount::table::Entry;
+use clap::Parser;
 use procfs::process::Process;
 use procfs::{Current, Uptime};
 
@@ -87,12 +90,18 @@ pub fn daemon(entry: &Entry) -> Option<Daemon> {
     Some(daemon)
 }
 
-/// The volume that a daemon was started for, by its arguments: it comes before the mount point, which is the last one.
+/// The volume that a daemon of this mount namespace was started for, by its arguments.
 pub fn volume_of(pid: i32) -> Option<PathBuf> {
-    let words = Process::new(pid).ok()?.cmdline().ok()?;
-    let is_mount = words.get(1).is_some_and(|word| word == "mount");
-    let volume = words.iter().rev().nth(1).filter(|_| is_mount)?;
-    Some(volume.into())
+    let namespace = |of: &Process| Some(of.namespaces().ok()?.0.get(OsStr::new("mnt"))?.identifier);
+    let process = Process::new(pid).ok()?;
+    if namespace(&process)? != namespace(&Process::myself().ok()?)? {
+        return None;
+    }
+    let words = process.cmdline().ok()?;
+    match Cli::try_parse_from(words).ok()?.command {
+        Command::Mount(args) => Some(process.cwd().ok()?.join(args.volume)),
+        _ => None,
+    }
 }
 
 /// A daemon, as far as `/proc` knows it.

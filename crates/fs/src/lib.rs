@@ -247,19 +247,23 @@ impl Fs {
         let _ = self.ends_with_daemon.set(why.into());
     }
 
-    /// What [`Fs::ends_with_daemon`] was told, or what has become of the process that would start the next daemon.
-    pub fn why_it_ends_with_daemon(&self) -> Option<&str> {
-        let why = || match &self.unlinked()[..] {
-            [] => self.successor.why_lost().map(str::to_string),
-            gone => Some(format!("another one would not find {}", gone.join(" and "))),
-        };
+    /// What [`Fs::ends_with_daemon`] was told, or what has become of the process that would start the next daemon; or that this
+    /// one would not find the volume.
+    pub fn why_it_ends_with_daemon(&self) -> Option<String> {
         if self.ends_with_daemon.get().is_none()
-            && let Some(why) = why()
-            && self.ends_with_daemon.set(why.clone()).is_ok()
+            && let Some(why) = self.successor.why_lost()
+            && self.ends_with_daemon.set(why.into()).is_ok()
         {
             tracing::warn!("from now on the mount ends with this daemon: {why}");
         }
-        self.ends_with_daemon.get().map(String::as_str)
+        let gone = || match &self.unlinked()[..] {
+            [] => None,
+            parts => Some(format!(
+                "another one would not find {}",
+                parts.join(" and ")
+            )),
+        };
+        self.ends_with_daemon.get().cloned().or_else(gone)
     }
 
     /// Whether a failure has made the mount read-only.

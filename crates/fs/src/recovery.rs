@@ -194,8 +194,9 @@ pub fn recover_telling(
     if volume.predecessor().is_some() {
         engine.inodes.presume();
     }
-    if let Some(why) = r.obstacle.take() {
-        engine.watch().passed_over(why.to_string());
+    let obstacle = r.obstacle.take().map(|why| why.to_string());
+    if let Some(why) = volume.obstacle().map(str::to_string).or(obstacle) {
+        engine.watch().passed_over(why);
     }
     if let Some(postings) = volume.postings() {
         engine.behind.outlive(Arc::clone(postings));

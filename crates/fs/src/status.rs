@@ -186,7 +186,7 @@ impl Fs {
             backend: e.region.backend().to_string(),
             device: e.device.describe(),
             durability: e.durability.to_string(),
-            ends_with_daemon: self.why_it_ends_with_daemon().map(str::to_string),
+            ends_with_daemon: self.why_it_ends_with_daemon(),
             restarts: before.map_or(0, |b| b.deaths + b.replaced),
             replaced: before.map_or(0, |b| b.replaced),
             last_death: before.map(|b| b.cause.clone()),

@@ -98,6 +98,8 @@ pub struct Volume {
     _locked: Option<Region>,
     /// Why it is open for reading only, if that was not asked for.
     protected: Option<String>,
+    /// Damage that opening it has passed over.
+    obstacle: Option<String>,
     one_device: bool,
     predecessor: Option<Predecessor>,
     postings: Option<Arc<Postings>>,
@@ -196,12 +198,10 @@ impl Volume {
             }
             Access::ReadOnly => (region.load()?, Some(region)),
         };
-        replay_batches(
-            &region,
-            &config,
-            how.access == Access::ReadOnly || how.lenient,
-        )?;
+        let lenient = how.access == Access::ReadOnly || how.lenient;
+        let obstacle = replay_batches(&region, &config, lenient)?;
         let mut volume = Self {
+            obstacle,
             path,
             access: how.access,
             config,
@@ -250,6 +250,7 @@ impl Volume {
             device,
             _locked: None,
             protected: None,
+            obstacle: None,
             one_device: false,
             predecessor: None,
             postings: None,
@@ -287,6 +288,11 @@ impl Volume {
     /// How it was opened.
     pub fn access(&self) -> Access {
         self.access
+    }
+
+    /// Damage that opening it has passed over, and that a mount which may write is refused for.
+    pub(crate) fn obstacle(&self) -> Option<&str> {
+        self.obstacle.as_deref()
     }
 
     /// Why it could be opened for reading only ([`Volume::open_for_mount`]).
@@ -394,19 +400,25 @@ fn open_region(place: &Place, how: Opening) -> Result<Region, VolumeError> {
 }
 
 /// What the last mount has only written to the batch log is put where it belongs, in the region or in its copy.
-fn replay_batches(region: &Region, config: &ConfigTable, lenient: bool) -> Result<(), PmemError> {
+///
+/// Returns what was passed over because that is to be `lenient`.
+fn replay_batches(
+    region: &Region,
+    config: &ConfigTable,
+    lenient: bool,
+) -> Result<Option<String>, PmemError> {
     let Some(log) = batch_log(&config.geometry, config.salt()) else {
-        return Ok(());
+        return Ok(None);
     };
     match region.replay_batches(&log) {
-        Ok(Replayed { batches: 0, .. }) => Ok(()),
+        Ok(Replayed { batches: 0, .. }) => Ok(None),
         Ok(Replayed { batches, bytes }) => {
             tracing::info!("{batches} batches of {bytes} bytes replayed");
-            Ok(())
+            Ok(None)
         }
-        Err(PmemError::BatchLog) if lenient => {
-            tracing::error!("{}", PmemError::BatchLog);
-            Ok(())
+        Err(why @ PmemError::BatchLog) if lenient => {
+            tracing::error!("{why}");
+            Ok(Some(why.to_string()))
         }
         Err(other) => Err(other),
     }

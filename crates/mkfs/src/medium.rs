@@ -146,7 +146,9 @@ impl Medium {
             .ok()
             .is_some_and(|to| path.is_ok_and(|path| *to == path));
         if ours || self.inside && !meta.is_symlink() {
-            self.linked = ours;
+            self.linked = ours && (self.inside || leads_as_named(&entry, &self.path));
+            // By another name of it, which goes.
+            self.displaced = ours && !self.linked && meta.is_symlink();
             return Ok(());
         }
         self.displaced = true;
@@ -296,6 +298,11 @@ impl Medium {
         file.set_permissions(fs::Permissions::from_mode(0o600))
             .map_err(io_at(&self.path))
     }
+}
+
+/// Whether the link says this path.
+fn leads_as_named(link: &Path, path: &Path) -> bool {
+    fs::read_link(link).is_ok_and(|to| to == path)
 }
 
 /// A device that cannot be claimed is mounted, or in use by something else.

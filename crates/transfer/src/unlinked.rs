@@ -1,16 +1,20 @@
 //! Files that have no name any more.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 
-/// What the kernel writes behind the name that a file had.
-const GONE: &[u8] = b" (deleted)";
+use rustix::fs::{AtFlags, FileType, StatxFlags, statx};
 
-/// Whether the name under which a file was opened has been removed since, or is another file's: then its content ends with
-/// the last process that has it open. The file system is not asked, which may not answer; of a name that another host has
-/// removed this may not know.
+/// Whether this is a regular file whose last name has been removed: its content ends with the last process that has it open.
+/// No other host is asked for that, nor anything that may not answer; of what another host has removed this may not know.
 pub fn is_unlinked(fd: impl AsFd) -> bool {
-    let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
-    rustix::fs::readlink(link, Vec::new()).is_ok_and(|name| name.as_bytes().ends_with(GONE))
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let wanted = StatxFlags::TYPE | StatxFlags::NLINK;
+    statx(fd, "", flags, wanted).is_ok_and(|stat| {
+        let kind = FileType::from_raw_mode(stat.stx_mode.into());
+        stat.stx_mask & wanted.bits() == wanted.bits()
+            && kind == FileType::RegularFile
+            && stat.stx_nlink == 0
+    })
 }
 
 #[cfg(test)]
@@ -19,17 +23,21 @@ mod tests {
     use std::fs::{self, File};
 
     #[test]
-    fn a_file_loses_its_name_by_removal_and_by_another_file() {
+    fn a_file_loses_its_last_name_by_removal_and_by_another_file() {
         let dir = tempfile::tempdir().unwrap();
         let name = |name: &str| dir.path().join(name);
         let opened = |path| {
             fs::write(&path, b"1").unwrap();
             File::open(&path).unwrap()
         };
-        let [one, two, three] = ["one", "two", "three"].map(|n| opened(name(n)));
-        assert!(![&one, &two, &three].into_iter().any(is_unlinked));
+        let files = ["one", "two", "three", "four", "five (deleted)"].map(|n| opened(name(n)));
+        let unlinked = || files.each_ref().map(is_unlinked);
+        assert_eq!(unlinked(), [false; 5]);
         fs::remove_file(name("one")).unwrap();
         fs::rename(name("three"), name("two")).unwrap();
-        assert_eq!([&one, &two, &three].map(is_unlinked), [true, true, false]);
+        fs::hard_link(name("four"), name("other")).unwrap();
+        fs::remove_file(name("four")).unwrap();
+        assert_eq!(unlinked(), [true, true, false, false, false]);
+        assert!(!is_unlinked(File::open("/dev/null").unwrap()));
     }
 }

@@ -1,5 +1,6 @@
 //! What can be known of a machine without changing anything on it.
 
+use crate::mount::server::Server;
 use crate::mount::table;
 use quayfs_fs::volume::glance;
 use rustix::process::{Resource, getrlimit};
@@ -80,8 +81,8 @@ pub struct Target {
 /// What lies there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
-    /// Where a volume is mounted. It is not looked at: its daemon may not answer.
-    Mount,
+    /// Something in a volume that is mounted here. It is not looked at: its daemon may not answer.
+    Mount(PathBuf),
     /// A volume with this backend.
     Volume { backend: String, bytes: u64 },
     /// A block device of so many bytes.
@@ -236,14 +237,24 @@ fn scsi_override(disk: &Path) -> bool {
         .any(|kind| kind == "write back" && queue.trim() == "write through")
 }
 
+/// Where a volume is mounted that has this path, by the mount table: nothing is looked up.
+fn served_by_us(path: &Path) -> Option<PathBuf> {
+    let path = std::path::absolute(path).ok()?;
+    let entries = table::read().ok()?.into_iter();
+    let above = entries.filter(|entry| path.starts_with(&entry.target));
+    // The innermost mount, and the topmost one of those.
+    let entry = above.max_by_key(|entry| entry.target.components().count())?;
+    let is_ours = entry.is_quayfs() || entry.is_fuse() && Server::of(&entry).is_some();
+    is_ours.then_some(entry.target)
+}
+
 fn look_at(path: &Path, dax_mounts: &[String]) -> Target {
     let target = |what| Target {
         path: path.into(),
         what,
     };
-    let mounted = table::resolve(path).and_then(|path| table::mounted_on(&path));
-    if mounted.is_ok_and(|entry| entry.is_some_and(|entry| entry.is_quayfs())) {
-        return target(What::Mount);
+    if let Some(mountpoint) = served_by_us(path) {
+        return target(What::Mount(mountpoint));
     }
     if let Ok(volume) = glance(path) {
         return target(What::Volume {

@@ -276,7 +276,10 @@ fn limits(f: &Facts, out: &mut Vec<Finding>) {
 fn place(target: &Target, out: &mut Vec<Finding>) {
     let path = quayfs_shown::path(&target.path);
     out.push(match &target.what {
-        What::Mount => ok(format!("{path}: a volume is mounted there; `quayfs status {path}` says how it is")),
+        What::Mount(mountpoint) => {
+            let mnt = quayfs_shown::path(mountpoint);
+            ok(format!("{path}: a volume is mounted on {mnt}; `quayfs status {mnt}` says how it is"))
+        }
         What::Volume { backend, bytes } => {
             let region = format_size(*bytes);
             ok(format!("{path}: a volume, backend {backend}, region of {region}"))
@@ -314,7 +317,7 @@ fn durability(f: &Facts) -> Finding {
         Some(What::Directory { kind, .. }) => Some(*kind),
         Some(What::Device { on_disk: true, .. }) => Some("disk"),
         Some(What::Device { on_disk: false, .. }) => Some("dax"),
-        Some(What::Mount | What::Unusable(_)) | None => None,
+        Some(What::Mount(_) | What::Unusable(_)) | None => None,
     };
     let said = match (at, guaranteed) {
         (Some("volatile" | "memory"), _) => LOST,

@@ -4,6 +4,7 @@
 use crate::cli::at_rest;
 use quayfs_fs::recovery::MountError;
 use quayfs_fs::volume::{Access, Volume, VolumeError, locate, openness};
+use quayfs_pmem::PmemError;
 use serde_json::Value;
 use std::path::Path;
 use std::time::Duration;
@@ -15,8 +16,10 @@ pub enum Obstacle {
     Media(String),
     /// A repair is needed.
     Damage(String),
+    /// It cannot be read.
+    Failure(String),
     /// The line says what to do.
-    Access(String),
+    Other(String),
 }
 
 /// What a daemon would say of it that had just mounted it, if that can be told, or why there would be none. Neither if it is
@@ -24,17 +27,11 @@ pub enum Obstacle {
 pub fn status(path: &Path) -> (Option<Value>, Option<Obstacle>) {
     let volume = match Volume::open(path, Access::ReadOnly, Duration::ZERO) {
         Ok(volume) => volume,
-        Err(why @ VolumeError::Pairing { .. }) => {
-            return (None, Some(Obstacle::Media(why.to_string())));
-        }
-        Err(_) => return (None, None),
+        Err(why) => return (None, unopened(&why)),
     };
     let fs = match at_rest::recover(volume) {
         Ok(fs) => fs,
-        Err(MountError::Device(_) | MountError::Io(_) | MountError::Options(_)) => {
-            return (None, None);
-        }
-        Err(why) => return (None, Some(Obstacle::Damage(why.to_string()))),
+        Err(why) => return (None, unrecovered(&why)),
     };
     let damage = fs.e.watch().obstacle();
     let obstacle = damage.map(|why| Obstacle::Damage(why.into()));
@@ -48,11 +45,41 @@ pub fn status(path: &Path) -> (Option<Value>, Option<Obstacle>) {
     (status, obstacle.or_else(|| exposed(path)))
 }
 
+fn unopened(why: &VolumeError) -> Option<Obstacle> {
+    let line = why.to_string();
+    match why {
+        // It is in use by now, or can be mounted all the same.
+        VolumeError::Busy(_) | VolumeError::WriteProtected { .. } => None,
+        VolumeError::Pairing { .. } => Some(Obstacle::Media(line)),
+        VolumeError::Config { .. } | VolumeError::Pmem(PmemError::BatchLog) => {
+            Some(Obstacle::Damage(line))
+        }
+        VolumeError::Pmem(_) | VolumeError::Device(_) => Some(Obstacle::Failure(line)),
+        VolumeError::Missing(_)
+        | VolumeError::Unreachable { .. }
+        | VolumeError::Exposed { .. }
+        | VolumeError::Features(_) => Some(Obstacle::Other(line)),
+    }
+}
+
+fn unrecovered(why: &MountError) -> Option<Obstacle> {
+    let line = why.to_string();
+    match why {
+        MountError::Io(_) | MountError::Options(_) => None,
+        MountError::Damaged { .. } | MountError::Repairing => Some(Obstacle::Damage(line)),
+        MountError::Journal(_)
+        | MountError::Ppt(_)
+        | MountError::Fs(_)
+        | MountError::Device(_)
+        | MountError::WriteAgain(_) => Some(Obstacle::Failure(line)),
+    }
+}
+
 /// Whether others have access to one of the media.
 fn exposed(path: &Path) -> Option<Obstacle> {
     let place = locate(path).ok()?;
     [place.pmem, place.data].iter().find_map(|part| {
         let why = openness(part, &std::fs::metadata(part).ok()?)?;
-        Some(Obstacle::Access(format!("{}: {why}", part.display())))
+        Some(Obstacle::Other(format!("{}: {why}", part.display())))
     })
 }

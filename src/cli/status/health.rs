@@ -133,12 +133,6 @@ fn at_rest(r: &Report, all: &mut Vec<Finding>) {
             "a repair has begun and not ended".into(),
             Some(format!("`quayfs fsck --repair {volume}`")),
         ));
-    } else if r.clean.is_none() {
-        all.push((
-            Health::Failed,
-            "the superblock is damaged".into(),
-            Some(format!("`quayfs fsck {volume}`")),
-        ));
     } else if let Some(obstacle) = &r.unmountable {
         let (why, todo) = match obstacle {
             Obstacle::Media(why) => (
@@ -148,10 +142,22 @@ fn at_rest(r: &Report, all: &mut Vec<Finding>) {
                 )),
             ),
             Obstacle::Damage(why) => (why, Some(format!("`quayfs fsck --repair {volume}`"))),
-            Obstacle::Access(why) => (why, None),
+            Obstacle::Failure(why) => (
+                why,
+                Some(format!(
+                    "`quayfs fsck {volume}`, once the media can be read"
+                )),
+            ),
+            Obstacle::Other(why) => (why, None),
         };
         let what = format!("it cannot be mounted: {why}");
         all.push((Health::Failed, what, todo));
+    } else if r.clean.is_none() {
+        all.push((
+            Health::Failed,
+            "the superblock is damaged".into(),
+            Some(format!("`quayfs fsck {volume}`")),
+        ));
     } else if r.clean == Some(false) {
         // What a check has found comes first.
         let is_sound =

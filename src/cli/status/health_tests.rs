@@ -16,7 +16,7 @@ const COMPLAINTS: [Case; 23] = [
     (
         |r| r.unlinked = vec!["pmem".into()],
         Health::Failed,
-        "pmem: the file was removed",
+        "pmem: removed while",
     ),
     (
         |r| {
@@ -29,7 +29,7 @@ const COMPLAINTS: [Case; 23] = [
     (
         |r| {
             (r.state, r.clean) = (State::Unmounted, Some(true));
-            r.unmountable = Some(Obstacle::Access("`chmod 600 data`".into()));
+            r.unmountable = Some(Obstacle::Other("`chmod 600 data`".into()));
         },
         Health::Failed,
         "mounted: `chmod",

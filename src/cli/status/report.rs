@@ -298,6 +298,22 @@ impl Report {
         r
     }
 
+    /// A volume at this path that cannot even be looked at.
+    pub fn unmountable(path: &Path, why: String) -> Self {
+        let mut r = Self::empty(path.to_string_lossy().into_owned(), State::Unmounted);
+        r.unmountable = Some(Obstacle::Media(why));
+        judge(&mut r);
+        r
+    }
+
+    /// A volume that this daemon serves, and whose mount is not to be seen.
+    pub fn out_of_sight(path: &Path, pid: i32) -> Self {
+        let mut r = Self::empty(path.to_string_lossy().into_owned(), State::InUse);
+        r.daemon = unserved::by_proc(pid);
+        judge(&mut r);
+        r
+    }
+
     /// A volume that is being closed by a daemon that does not say which one it is, but for its UUID.
     pub fn unseen(uuid: String, closing: Closing) -> Self {
         let mut r = Self::empty(format!("UUID={uuid}"), State::of(closing));

@@ -166,7 +166,7 @@ fn parts_that_are_removed_are_told_before_they_are_lost() {
         fs::write(v.mnt().join("file"), "content").unwrap();
         fs::remove_file(v.vol().join(part)).unwrap();
         let status = quayfs(["status".as_ref(), v.mnt().as_os_str()]);
-        let told = format!("{part}: the file was removed while it was mounted");
+        let told = format!("{part}: removed while it was mounted");
         assert!(
             status.code == 2 && words(&status.out).contains(&told),
             "{status:?}"

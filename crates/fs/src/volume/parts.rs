@@ -108,10 +108,24 @@ pub fn lasting_name(named: &Path) -> io::Result<PathBuf> {
     let path = named.canonicalize()?;
     let named = std::path::absolute(named)?;
     let is_device = || fs::metadata(&path).is_ok_and(|m| m.file_type().is_block_device());
-    Ok(match named.starts_with("/dev") && is_device() {
+    Ok(match stays_below_dev(&named) && is_device() {
         true => named,
         false => path,
     })
+}
+
+/// Whether a name and what it is a link to lie below `/dev`, and not in memory: `/dev/fd/3` leads to something else in each
+/// process.
+fn stays_below_dev(named: &Path) -> bool {
+    let is_there = |path: &Path| {
+        let dir = path.parent().and_then(|dir| dir.canonicalize().ok());
+        dir.is_some_and(|dir| is_device_path(&dir))
+    };
+    let next = match fs::read_link(named) {
+        Ok(to) => named.parent().map_or(to.clone(), |dir| dir.join(to)),
+        Err(_) => named.into(),
+    };
+    is_there(named) && is_there(&next)
 }
 
 /// Finds the volume at a path: a directory whose parts are both there, or a file or device that holds both.
@@ -379,6 +393,10 @@ mod tests {
         let fds = Path::new("/dev/fd");
         assert_eq!(lasting_name(fds).unwrap(), fds.canonicalize().unwrap());
         assert!(lasting_name(&dir.path().join("none")).is_err());
+        assert!(stays_below_dev(Path::new("/dev/null")));
+        for name in ["/dev/fd/0", "/dev/stdin", "/dev/shm/x", "/dev/../etc/x"] {
+            assert!(!stays_below_dev(Path::new(name)), "{name}");
+        }
     }
 
     #[test]
