@@ -309,7 +309,7 @@ impl<'v> Recovery<'v> {
         if let Some(d) = &attached.damage {
             tracing::warn!("page table log: {d:?}");
             if attached.salvaged {
-                self.pass_over(MountError::Ppt(PptError::Log(d.clone())))?;
+                self.pass_over(MountError::Ppt(PptError::Log(*d)))?;
             }
         }
         self.clock.lap("page table");
