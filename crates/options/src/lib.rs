@@ -13,15 +13,17 @@ mod parse;
 mod quota;
 pub mod remount;
 mod restart;
+mod size;
 pub mod stored;
 #[cfg(test)]
 mod tests;
 
 pub use error::OptionError;
 pub use parse::{ACCEPTED, REFUSED};
-pub use quayfs_layout::size::{SizeError, exact_size, format_size, parse_size};
+pub use quayfs_layout::size::{exact_size, format_size};
 pub use quota::Quota;
 pub use restart::Restart;
+pub use size::{SizeError, parse_size};
 
 /// Which file data goes through the journal. Option `data=`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
