@@ -194,10 +194,7 @@ pub fn recover_telling(
     if volume.predecessor().is_some() {
         engine.inodes.presume();
     }
-    let obstacle = r.obstacle.take().map(|why| why.to_string());
-    if let Some(why) = volume.obstacle().map(str::to_string).or(obstacle) {
-        engine.watch().passed_over(why);
-    }
+    r.tell_of_damage(engine.watch());
     if let Some(postings) = volume.postings() {
         engine.behind.outlive(Arc::clone(postings));
     }
@@ -360,6 +357,14 @@ impl<'v> Recovery<'v> {
         // Before anything is changed on the strength of records that a power failure would have taken back.
         scan.adopt()?;
         Ok(())
+    }
+
+    /// What has been passed over, here or when the volume was opened.
+    fn tell_of_damage(&mut self, watch: &Watch) {
+        let obstacle = self.obstacle.take().map(|why| why.to_string());
+        if let Some(why) = self.volume.obstacle().map(str::to_string).or(obstacle) {
+            watch.passed_over(why);
+        }
     }
 
     fn attach_nodes(&mut self) -> Result<Arc<NodeStore>, MountError> {
