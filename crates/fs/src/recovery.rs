@@ -6,23 +6,20 @@
 
 use quayfs_shown::count;
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use quayfs_background::digest::{Batch, Scratch};
 use quayfs_journal::{
-    Death, Journal, JournalError, JournalGeometry, JournalOptions, RecoveredTo, Scan, StagedMap,
-    Staging,
+    Death, Journal, JournalError, JournalOptions, RecoveredTo, Scan, StagedMap, Staging,
 };
-use quayfs_layout::BLOCK;
 use quayfs_layout::config::{ConfigTable, FEATURE_PIPELINE, FEATURE_PROPOSALS};
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::jsb::PROPOSALS;
 use quayfs_layout::jsb::{EpochWord, WordKind};
 use quayfs_options::{DataMode, Durability, MountOptions, Quota};
-use quayfs_pmem::{Backend, BatchLog, Region};
-use quayfs_ppt::{Ppt, PptError, PptGeometry};
+use quayfs_pmem::{Backend, Region};
+use quayfs_ppt::{Ppt, PptError};
 use quayfs_store::behind;
 use quayfs_store::damage::Watch;
 use quayfs_store::engine::{Engine, Parts};
@@ -32,6 +29,10 @@ use quayfs_store::ns::node::{NodeStore, record_pages};
 use quayfs_sync::Pacing;
 
 use crate::volume::{Access, Volume};
+
+mod geometry;
+
+pub use geometry::{batch_log, journal_geometry, ppt_geometry};
 
 /// Records of one digest batch during recovery.
 const BATCH_RECORDS: usize = 8192;
@@ -76,48 +77,6 @@ pub enum MountError {
     /// The options do not fit the volume.
     #[error("{0}")]
     Options(String),
-}
-
-/// The journal's part of a geometry.
-pub fn journal_geometry(g: &Geometry, salt: u64) -> JournalGeometry {
-    JournalGeometry {
-        volume_salt: salt,
-        jsb_off: g.jsb_off,
-        buffers: g.buffers as u32,
-        lane_off: g.lane_off,
-        lane_bytes: g.lane_bytes,
-        slot_hdr_off: g.slot_hdr_off,
-        slots_per_buffer: g.slots_per_buffer,
-        slot_data_off: g.slot_data_off,
-    }
-}
-
-/// The batch log's part of a geometry, if there is one: what commits write goes there first.
-pub fn batch_log(g: &Geometry, salt: u64) -> Option<BatchLog> {
-    let whole = |range: Range<u64>| range.start..range.end.next_multiple_of(BLOCK as u64);
-    (g.batch_log_bytes > 0).then(|| {
-        let mut logged = journal_geometry(g, salt).log().map(whole);
-        logged.sort_unstable_by_key(|range| range.start);
-        BatchLog {
-            off: g.batch_log_off,
-            len: g.batch_log_bytes,
-            salt,
-            logged: logged.into(),
-        }
-    })
-}
-
-/// The page table's part of a geometry.
-pub fn ppt_geometry(g: &Geometry, salt: u64) -> PptGeometry {
-    PptGeometry {
-        volume_salt: salt,
-        l2p_map_off: g.l2p_map_off,
-        l2p_crc_off: g.l2p_crc_off,
-        blocks: g.blocks,
-        l2p_log_off: g.l2p_log_off,
-        l2p_log_lanes: g.l2p_lanes as u32,
-        l2p_lane_bytes: g.l2p_lane_bytes,
-    }
 }
 
 /// The durability mode in force on a backend.
