@@ -297,6 +297,42 @@ fn a_mount_without_a_root_is_told_and_repaired() {
 }
 
 /// What is advised where room gets short is not looked up on a disk that does not answer.
+/// Of pages that only a look at the whole volume reads.
+#[test]
+fn status_at_rest_knows_of_damage_that_a_mount_would_meet() {
+    let scene = Scene::new();
+    let vol = scene.vol();
+    let text = quayfs([
+        "dump".as_ref(),
+        vol.as_os_str(),
+        "nodes".as_ref(),
+        "--json".as_ref(),
+    ])
+    .ok();
+    let nodes: Value = serde_json::from_str(&text).unwrap();
+    let text = quayfs(["dump".as_ref(), vol.as_os_str(), "--json".as_ref()]).ok();
+    let dump: Value = serde_json::from_str(&text).unwrap();
+    let node_off = dump["geometry"]["node_off"].as_u64().unwrap();
+    let region = fs::File::options()
+        .read(true)
+        .write(true)
+        .open(vol.join("pmem"));
+    let region = region.unwrap();
+    let mut kinds = std::collections::BTreeSet::new();
+    for node in nodes["nodes"].as_array().unwrap() {
+        let at = node_off + node["page"].as_u64().unwrap() * 4096 + 2000;
+        let mut bytes = [0; 64];
+        region.read_exact_at(&mut bytes, at).unwrap();
+        region.write_all_at(&bytes.map(|b| !b), at).unwrap();
+        let (code, report) = status(&vol);
+        assert!(code == 2 && report["data"].is_null(), "{node}: {report}");
+        region.write_all_at(&bytes, at).unwrap();
+        assert_eq!(status(&vol).0, 0, "{node}");
+        kinds.insert(node["kind"].to_string());
+    }
+    assert!(kinds.len() > 1, "{kinds:?}");
+}
+
 #[test]
 fn a_full_mount_whose_disk_does_not_answer_is_told_at_once() {
     if !can_mount() {

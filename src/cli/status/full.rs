@@ -2,8 +2,10 @@
 //! read-only, in the memory of this process.
 
 use crate::cli::at_rest;
+use quayfs_fs::Fs;
 use quayfs_fs::recovery::MountError;
 use quayfs_fs::volume::{Access, Volume, VolumeError, locate, openness};
+use quayfs_layout::inode::ROOT;
 use quayfs_pmem::PmemError;
 use serde_json::Value;
 use std::path::Path;
@@ -33,8 +35,7 @@ pub fn status(path: &Path) -> (Option<Value>, Option<Obstacle>) {
         Ok(fs) => fs,
         Err(why) => return (None, unrecovered(&why)),
     };
-    let damage = fs.e.watch().obstacle();
-    let obstacle = damage.map(|why| Obstacle::Damage(why.into()));
+    let obstacle = damage(&fs).map(Obstacle::Damage);
     // What is counted over damage is not what there is.
     let status = match &obstacle {
         Some(_) => None,
@@ -43,6 +44,22 @@ pub fn status(path: &Path) -> (Option<Value>, Option<Obstacle>) {
     // Nothing of it was changed, so there is nothing that could fail to be written.
     let _ = fs.shutdown();
     (status, obstacle.or_else(|| exposed(path)))
+}
+
+/// What recovery has passed over, or met, and what a user would meet first.
+fn damage(fs: &Fs) -> Option<String> {
+    let watch = fs.e.watch();
+    let root = fs.getattr(ROOT).err();
+    let passed_over = watch.obstacle().map(str::to_string);
+    passed_over
+        .or_else(|| {
+            watch
+                .noted()
+                .pop()
+                .filter(|_| watch.found() > 0)
+                .map(|noted| noted.what)
+        })
+        .or_else(|| root.map(|why| format!("the root directory: {why}")))
 }
 
 fn unopened(why: &VolumeError) -> Option<Obstacle> {

@@ -150,7 +150,11 @@ fn at_rest(r: &Report, all: &mut Vec<Finding>) {
             ),
             Obstacle::Other(why) => (why, None),
         };
-        let what = format!("it cannot be mounted: {why}");
+        let what = match obstacle {
+            // A mount may be made, and have no root.
+            Obstacle::Damage(_) => format!("it cannot be mounted and used: {why}"),
+            _ => format!("it cannot be mounted: {why}"),
+        };
         all.push((Health::Failed, what, todo));
     } else if r.clean.is_none() {
         all.push((

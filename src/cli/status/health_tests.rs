@@ -24,7 +24,7 @@ const COMPLAINTS: [Case; 23] = [
             r.unmountable = Some(Obstacle::Damage("damaged (2 findings)".into()));
         },
         Health::Failed,
-        "mounted: damaged",
+        "used: damaged",
     ),
     (
         |r| {

@@ -121,6 +121,9 @@ fn survival(r: &Report) -> Option<(&'static str, &'static str)> {
     if r.state != State::Mounted {
         return None;
     }
+    if !r.unlinked.is_empty() {
+        return Some(("the volume is lost", "the volume is lost"));
+    }
     let power = match (r.backend.as_deref()?, by_op) {
         ("volatile", _) => "the volume is lost",
         (_, true) if collects => "all calls survive; written data from fsync on",

@@ -130,6 +130,7 @@ impl Repair<'_> {
                         format!("{at}: the committed word is healed")
                     } else {
                         self.give_up_slot(buffer, index)?;
+                        self.log.older_blocks += 1;
                         format!(
                             "{at}: the committed word is lost; if the slot was live, its block shows older content"
                         )
@@ -147,6 +148,7 @@ impl Repair<'_> {
                         format!("{at}: the header is healed")
                     } else {
                         self.give_up_slot(buffer, index)?;
+                        self.log.older_blocks += 1;
                         format!(
                             "{at}: the header is lost; the block that was staged there shows older content"
                         )

@@ -151,6 +151,7 @@ impl Repair<'_> {
             }
             Some(NodeKind::Bitmap) => format!("node {id}: {why}; the bitmap is made anew"),
             Some(NodeKind::Quota) => {
+                self.log.lost_limits += 1;
                 format!("node {id}: {why}; limits in it are lost")
             }
             Some(_) => format!("node {id}: {why}; intents are made anew"),

@@ -61,6 +61,12 @@ pub struct RepairReport {
     pub notes: Vec<String>,
     /// Blocks of files that are lost: reads of them fail from now on.
     pub lost_blocks: u64,
+    /// Slots that are lost: if one had a staged block, an older version of that is there now.
+    pub older_blocks: u64,
+    /// Files that have lost their extended attributes.
+    pub lost_attributes: u64,
+    /// Pages of the quota table whose limits are lost.
+    pub lost_limits: u64,
     /// Inodes that are lost. Of a page of the inode table all count, since nothing says which ones were in use.
     pub lost_inodes: u64,
     /// Files and directories without a name that are in `/lost+found` now.
@@ -75,6 +81,9 @@ impl RepairReport {
         self.done.append(&mut log.done);
         self.unlisted += log.unlisted;
         self.lost_blocks += log.lost_blocks;
+        self.older_blocks += log.older_blocks;
+        self.lost_attributes += log.lost_attributes;
+        self.lost_limits += log.lost_limits;
         self.lost_inodes += log.lost_inodes;
         self.rescued += log.rescued;
         for note in std::mem::take(&mut log.notes) {
@@ -93,7 +102,15 @@ impl RepairReport {
         let blocks = some(self.lost_blocks, "block", "lost");
         let lost = some(self.lost_inodes, "inode", "lost");
         let rescued = some(self.rescued, "file", "in /lost+found");
-        let all: Vec<String> = (blocks.into_iter()).chain(lost).chain(rescued).collect();
+        let older = "lost, and show older content if anything was staged there";
+        let older = some(self.older_blocks, "slot", older);
+        let bare = "without extended attributes";
+        let bare = some(self.lost_attributes, "file", bare);
+        let limits = some(self.lost_limits, "quota page", "without limits");
+        let all: Vec<String> = [blocks, older, bare, limits, lost, rescued]
+            .into_iter()
+            .flatten()
+            .collect();
         (!all.is_empty()).then(|| all.join(", "))
     }
 }
@@ -157,6 +174,12 @@ pub(super) struct Journal {
     pub(super) notes: Vec<String>,
     /// Blocks of files that read as errors from now on.
     pub(super) lost_blocks: u64,
+    /// Slots whose blocks, if they had any, show older content from now on.
+    pub(super) older_blocks: u64,
+    /// Files without their extended attributes.
+    pub(super) lost_attributes: u64,
+    /// Pages of limits.
+    pub(super) lost_limits: u64,
     /// Inodes that are lost.
     pub(super) lost_inodes: u64,
     /// What has gone to `/lost+found`.

@@ -66,6 +66,7 @@ impl Tree<'_> {
                     }
                     false => "its extended attributes are lost",
                 };
+                log.lost_attributes += 1;
                 log.of(Area::Xattr, ino, what);
                 0
             }
