@@ -151,8 +151,8 @@ fn of_mount(entry: &Entry) -> Result<Report, Failure> {
         Heard::Status(status) => Ok(Report::live(&entry.target, entry.is_read_only(), &status)),
         Heard::Nothing(why) => {
             let is_busy = before.zip(done()).is_some_and(|(b, a)| works(b, a));
-            let volume = glance(Path::new(&entry.source)).ok();
-            Ok(Report::unserved(entry, (why, is_busy), volume.as_ref()))
+            let volume = glance(Path::new(&entry.source));
+            Ok(Report::unserved(entry, (why, is_busy), volume))
         }
     }
 }

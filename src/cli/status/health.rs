@@ -100,11 +100,17 @@ fn unserved(r: &Report, all: &mut Vec<Finding>) {
             "the daemon is busy: it has not answered within a second, but works".into(),
             Some("ask again; `top` shows what else the machine does".into()),
         )),
-        State::Silent => all.push((
-            Health::Failed,
-            "the daemon has not answered within a second".into(),
-            Some("ask again; look at the log, and at the disks (`dmesg`)".into()),
-        )),
+        State::Silent => {
+            let todo = match &r.unmountable {
+                Some(Obstacle::Media(why)) => {
+                    all.push((Health::Failed, why.clone(), None));
+                    format!("put back what is missing, or `quayfs umount --force {mnt}`")
+                }
+                _ => "ask again; look at the log, and at the disks (`dmesg`)".into(),
+            };
+            let what = "the daemon has not answered within a second".into();
+            all.push((Health::Failed, what, Some(todo)));
+        }
         State::Broken => {
             let last = r.log.as_ref().and_then(|log| log.last_error.as_ref());
             let why = last.map_or("every call fails", |line| line.what.as_str());

@@ -12,7 +12,15 @@ fn a_volume_in_use_is_well() {
 /// A change, what it makes of the health, and what it is about.
 type Case = (fn(&mut Report), Health, &'static str);
 
-const COMPLAINTS: [Case; 23] = [
+const COMPLAINTS: [Case; 24] = [
+    (
+        |r| {
+            r.state = State::Silent;
+            r.unmountable = Some(Obstacle::Media("pmem is missing".into()));
+        },
+        Health::Failed,
+        "pmem is missing",
+    ),
     (
         |r| r.unlinked = vec!["pmem".into()],
         Health::Failed,

@@ -12,7 +12,7 @@ use crate::cli::unserved::{self, Unserved};
 use crate::mount::server::Left;
 use crate::mount::table::Entry;
 use quayfs_fs::uuid_text;
-use quayfs_fs::volume::Glance;
+use quayfs_fs::volume::{Glance, VolumeError};
 use quayfs_layout::BLOCK;
 use quayfs_layout::jsb::Mode;
 use serde::{Deserialize, Serialize};
@@ -326,12 +326,12 @@ impl Report {
         r
     }
 
-    /// A mount without an answer; `volume`: what is on the media, if that can be told.
+    /// A mount without an answer; `volume`: what is on the media, or why that cannot be told.
     /// `is_busy`: it worked all the same while it was asked.
     pub fn unserved(
         entry: &Entry,
         (why, is_busy): (Unserved, bool),
-        volume: Option<&Glance>,
+        volume: Result<Glance, VolumeError>,
     ) -> Self {
         let state = match why {
             Unserved::Dead => State::Dead,
@@ -341,8 +341,13 @@ impl Report {
         };
         let mut r = Self::empty(entry.source.to_string_lossy().into_owned(), state);
         r.mountpoint = Some(entry.target.to_string_lossy().into_owned());
-        if let Some(volume) = volume {
-            r.know(volume);
+        match volume {
+            Ok(volume) => r.know(&volume),
+            // The next daemon waits for that.
+            Err(why @ (VolumeError::Unreachable { .. } | VolumeError::Pairing { .. })) => {
+                r.unmountable = Some(Obstacle::Media(why.to_string()));
+            }
+            Err(_) => {}
         }
         r.daemon = unserved::daemon(entry);
         r.is_busy = is_busy;
