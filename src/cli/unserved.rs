@@ -90,17 +90,21 @@ pub fn daemon(entry: &Entry) -> Option<Daemon> {
     Some(daemon)
 }
 
-/// The volume that a daemon of this mount namespace was started for, by its arguments.
+/// The volume that a daemon of this mount namespace was started for, by its arguments. Users other than root cannot see the
+/// namespace of their daemons: it is taken for this one.
 pub fn volume_of(pid: i32) -> Option<PathBuf> {
     let namespace = |of: &Process| Some(of.namespaces().ok()?.0.get(OsStr::new("mnt"))?.identifier);
     let process = Process::new(pid).ok()?;
-    if namespace(&process)? != namespace(&Process::myself().ok()?)? {
+    let theirs = namespace(&process);
+    if theirs.is_some() && theirs != namespace(&Process::myself().ok()?) {
         return None;
     }
-    let words = process.cmdline().ok()?;
-    match Cli::try_parse_from(words).ok()?.command {
-        Command::Mount(args) => Some(process.cwd().ok()?.join(args.volume)),
-        _ => None,
+    let Command::Mount(args) = Cli::try_parse_from(process.cmdline().ok()?).ok()?.command else {
+        return None;
+    };
+    match args.volume.is_absolute() {
+        true => Some(args.volume),
+        false => Some(process.cwd().ok()?.join(args.volume)),
     }
 }
 
