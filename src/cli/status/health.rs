@@ -166,7 +166,9 @@ fn at_rest(r: &Report, all: &mut Vec<Finding>) {
         all.push((
             Health::Failed,
             "the superblock is damaged".into(),
-            Some(format!("`quayfs fsck {volume}`")),
+            Some(format!(
+                "`quayfs fsck --repair {volume}`; what that cannot mend is in a backup, if anywhere"
+            )),
         ));
     } else if r.clean == Some(false) {
         // What a check has found comes first.

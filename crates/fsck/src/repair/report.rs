@@ -153,6 +153,12 @@ impl fmt::Display for RepairReport {
                 if let Some(losses) = self.losses() {
                     write!(f, "\nlosses: {losses}")?;
                 }
+                let refuses = |finding: &Finding| finding.area == Area::Recovery;
+                if self.check.findings.iter().any(refuses) {
+                    f.write_str(
+                        "\nno mount that writes takes this volume: make another one, from a backup, and save what `mount -o ro` shows",
+                    )?;
+                }
                 let is_content = |finding: &Finding| finding.area == Area::Content;
                 if self.check.findings.iter().all(is_content) {
                     f.write_str(
