@@ -58,8 +58,8 @@ fn mend(args: &args::Fsck, options: &FsckOptions) -> Result<u8, Failure> {
     })
 }
 
-/// Leaves what is wrong to `quayfs status`, or that it is not any more. `lost`: blocks that a repair has lost. A log that cannot be written is no reason not to
-/// check.
+/// Leaves what is wrong to `quayfs status`, or that it is not any more. `lost`: blocks that a repair has lost. A log that
+/// cannot be written is no reason not to check.
 fn remember(args: &args::Fsck, report: &FsckReport, lost: u64) {
     let Ok(Place { path: volume, .. }) = locate(&args.volume) else {
         return;

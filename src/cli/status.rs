@@ -121,7 +121,7 @@ fn of_target(target: &Path) -> Result<Report, Failure> {
         None => {
             let volume = match glance(&path) {
                 Ok(volume) => volume,
-                Err(e) if is_no_volume_any_more(&e) => {
+                Err(e) if is_beyond_mounting(&e) => {
                     return Ok(Report::unmountable(&path, e.to_string()));
                 }
                 Err(e) => return Err(unopened(STATUS_UNKNOWN)(e)),
@@ -133,7 +133,7 @@ fn of_target(target: &Path) -> Result<Report, Failure> {
 }
 
 /// Whether there is a volume that no mount takes.
-fn is_no_volume_any_more(e: &VolumeError) -> bool {
+fn is_beyond_mounting(e: &VolumeError) -> bool {
     match e {
         VolumeError::Pairing { .. } => true,
         VolumeError::Config { why, .. } => *why != ConfigError::NotQuayfs,

@@ -119,31 +119,28 @@ impl Server {
     /// All daemons that close volumes and would say so to this process: those of its user, for root those of others as
     /// well. What they say of a volume of another owner than theirs is not to be believed.
     pub fn all_closing() -> Vec<Closer> {
-        let sockets = std::fs::read("/proc/net/unix").unwrap_or_default();
-        let names = names(&sockets, CLOSING);
-        let found = names.into_iter().filter_map(|name| {
-            let text = String::from_utf8(name.clone()).ok()?;
-            let uuid = text.strip_prefix(CLOSING)?.split('/').next()?;
-            let (server, user) = Self::connect(&name)?;
-            let closer = Closer {
-                uuid: uuid.into(),
-                server,
-                user,
-            };
-            closer.tells().then_some(closer)
-        });
+        let found = Self::all(CLOSING)
+            .into_iter()
+            .filter_map(|(uuid, server, user)| {
+                let closer = Closer { uuid, server, user };
+                closer.tells().then_some(closer)
+            });
         found.collect()
     }
 
-    /// All daemons that serve a file system, its device number and the user as whom each runs.
+    /// All daemons that serve a file system: its device number, and the user as whom the daemon runs.
     pub fn all_serving() -> Vec<(String, Self, u32)> {
+        Self::all(SERVING)
+    }
+
+    /// All listeners whose names begin with `prefix`: what follows it in the name, up to a slash, and the user.
+    fn all(prefix: &str) -> Vec<(String, Self, u32)> {
         let sockets = std::fs::read("/proc/net/unix").unwrap_or_default();
-        let names = names(&sockets, SERVING);
-        let found = names.into_iter().filter_map(|name| {
-            let text = String::from_utf8(name.clone()).ok()?;
-            let device = text.strip_prefix(SERVING)?.split('/').next()?;
+        let found = names(&sockets, prefix).into_iter().filter_map(|name| {
+            let text = std::str::from_utf8(&name).ok()?;
+            let what = text.strip_prefix(prefix)?.split('/').next()?.to_string();
             let (server, user) = Self::connect(&name)?;
-            Some((device.into(), server, user))
+            Some((what, server, user))
         });
         found.collect()
     }

@@ -142,7 +142,8 @@ pub trait BlockDevice: Send + Sync {
     /// where that cannot be told without waiting for it.
     fn missing(&self) -> u64;
 
-    /// Whether it is a file whose name is gone, or another file's: its content ends with this process. Asks no file system.
+    /// Whether it is a regular file whose last name was removed: its content ends with this process. Does not wait for the file
+    /// system.
     fn is_unlinked(&self) -> bool {
         false
     }

@@ -11,8 +11,8 @@ pub fn format_size(bytes: u64) -> String {
     }
 }
 
-/// Prints a size as the command line takes it (`parse_size` of `quayfs-options`), and about how much it is where that is not seen: `128M`,
-/// `127488K (124.5 MiB)`. For messages that tell what to ask for.
+/// Prints a size as the command line takes it (`parse_size` of `quayfs-options`), and a long one for people as well: `128M`,
+/// `127488K (124.5 MiB)`. For messages that say which size to ask for.
 pub fn exact_size(bytes: u64) -> String {
     const UNITS: [(u32, &str); 6] = [
         (50, "P"),

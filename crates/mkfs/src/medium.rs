@@ -147,7 +147,7 @@ impl Medium {
             .is_some_and(|to| path.is_ok_and(|path| *to == path));
         if ours || self.inside && !meta.is_symlink() {
             self.linked = ours && (self.inside || leads_as_named(&entry, &self.path));
-            // By another name of it, which goes.
+            // A link by another name of the same device is replaced.
             self.displaced = ours && !self.linked && meta.is_symlink();
             return Ok(());
         }

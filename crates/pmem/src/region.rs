@@ -136,7 +136,8 @@ impl Region {
         !self.memory.is_writable()
     }
 
-    /// Whether it is a file whose name is gone, or another file's: its content ends with this process. Asks no file system.
+    /// Whether it is a regular file whose last name was removed: its content ends with this process. Does not wait for the file
+    /// system.
     pub fn is_unlinked(&self) -> bool {
         match &self.source {
             Source::File { file, .. } => quayfs_transfer::is_unlinked(file),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-/// What may hold a lock beside this one.
+/// Which other locks may be held at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockKind {
     /// There is no other lock on the file.
@@ -45,6 +45,8 @@ pub fn lock_within(fd: impl AsFd, kind: LockKind, wait: Duration) -> io::Result<
         if left.is_zero() {
             return Ok(false);
         }
+        #[cfg(test)]
+        tests::FAILED.take().into_iter().for_each(|then| then());
         thread::sleep(left.min(RETRY));
     }
 }
@@ -67,8 +69,13 @@ fn try_lock(fd: impl AsFd, kind: LockKind) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
     use std::fs::File;
-    use std::sync::mpsc::channel;
+
+    thread_local! {
+        /// What happens after the next attempt that fails.
+        pub(super) static FAILED: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
+    }
 
     fn twice() -> (tempfile::NamedTempFile, File, File) {
         let named = tempfile::NamedTempFile::new().unwrap();
@@ -90,15 +97,9 @@ mod tests {
     fn a_shared_lock_is_waited_for() {
         let (_named, one, other) = twice();
         assert!(lock_within(&one, LockKind::Shared, NOW).unwrap());
-        let (locking, begun) = channel();
-        let waiting = thread::spawn(move || {
-            locking.send(()).unwrap();
-            lock_within(&other, LockKind::Exclusive, NOW).unwrap()
-        });
-        begun.recv().unwrap();
-        thread::sleep(3 * RETRY);
-        drop(one);
-        assert!(waiting.join().unwrap());
+        FAILED.set(Some(Box::new(|| drop(one))));
+        assert!(lock_within(&other, LockKind::Exclusive, NOW).unwrap());
+        assert!(FAILED.take().is_none(), "it was waited for");
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::os::fd::AsFd;
 
 use rustix::fs::{AtFlags, FileType, StatxFlags, statx};
 
-/// Whether this is a regular file whose last name has been removed: its content ends with the last process that has it open.
-/// No other host is asked for that, nor anything that may not answer; of what another host has removed this may not know.
+/// Whether this is a regular file whose last name was removed: its content ends with the last process that has it open. The
+/// file system answers from what it has cached, so this does not wait, and may not know yet what another host has removed.
 pub fn is_unlinked(fd: impl AsFd) -> bool {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let wanted = StatxFlags::TYPE | StatxFlags::NLINK;

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use serde_json::Value;
 
 use crate::cli::args;
-use crate::cli::asking::{Heard, hear, status};
+use crate::cli::asking::{Heard, hear, irreplaceable, status};
 use crate::cli::exit::{FAILED, Failure, say};
 use crate::cli::progress::Progress;
 use crate::cli::restart::cannot;
@@ -72,7 +72,7 @@ fn possible(entry: &Entry, before: &Value, wish: Wish) -> Result<(), String> {
     let volume = quayfs_shown::path(Path::new(before["volume"].as_str().unwrap_or("VOLUME")));
     let otherwise =
         format!("`quayfs umount {shown}`, then `quayfs resize {volume}`, then mount again");
-    if let Some(why) = crate::cli::asking::irreplaceable(before, &shown) {
+    if let Some(why) = irreplaceable(before, &shown) {
         return Err(why);
     }
     if let Some(why) = before["ends_with_daemon"].as_str() {

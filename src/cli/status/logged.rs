@@ -68,7 +68,7 @@ pub struct Damage {
     pub blocks: u64,
     /// What the last check has against the structure.
     pub structure: u64,
-    /// A mount has met damaged metadata, and nothing has checked them since.
+    /// A mount has met damaged metadata, and no check has followed.
     pub met: bool,
     /// The data device was cut short, and nothing has read all of it since.
     pub cut_short: bool,
@@ -113,7 +113,7 @@ pub struct Checked {
 pub enum Blocks {
     /// All were read.
     All(u64),
-    /// So many, of those that were looked at; a repair has lost them.
+    /// At least so many: not all were read.
     Some(u64),
 }
 

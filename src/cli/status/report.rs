@@ -15,6 +15,7 @@ use quayfs_fs::uuid_text;
 use quayfs_fs::volume::{Glance, VolumeError};
 use quayfs_layout::BLOCK;
 use quayfs_layout::jsb::Mode;
+use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -343,8 +344,10 @@ impl Report {
         r.mountpoint = Some(entry.target.to_string_lossy().into_owned());
         match volume {
             Ok(volume) => r.know(&volume),
-            // The next daemon waits for that.
-            Err(why @ (VolumeError::Unreachable { .. } | VolumeError::Pairing { .. })) => {
+            // The next daemon waits for that. Other users may not be permitted to look.
+            Err(why @ (VolumeError::Unreachable { .. } | VolumeError::Pairing { .. }))
+                if [Some(0), entry.user_id()].contains(&Some(geteuid().as_raw())) =>
+            {
                 r.unmountable = Some(Obstacle::Media(why.to_string()));
             }
             Err(_) => {}

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 impl FileDevice {
     /// Takes the exclusive advisory lock on the file, held until the device is dropped, trying for
-    /// up to `wait`, and longer if all that is in the way only looks at it ([`lock_within`]). `Ok(false)`: another holder kept it to the end.
+    /// up to `wait`, and longer if only shared locks are in the way ([`lock_within`]). `Ok(false)`: another holder kept it
+    /// to the end.
     ///
     /// # Errors
     /// If the system cannot lock this file.

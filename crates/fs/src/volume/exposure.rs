@@ -25,7 +25,7 @@ pub fn exposure(path: &Path, meta: &Metadata) -> Option<String> {
     )
 }
 
-/// Why no user can mount what lies in this medium before its owner has closed it to others; `None` if that is not so.
+/// Why no user can mount a volume with this medium until the owner closes it to others; `None` if nothing is in the way.
 pub fn openness(path: &Path, meta: &Metadata) -> Option<String> {
     let (owner, path) = (meta.uid(), path.display().to_string());
     found(&path, owner, meta.is_file(), owner, meta.mode())

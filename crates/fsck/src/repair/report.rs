@@ -156,7 +156,7 @@ impl fmt::Display for RepairReport {
                 let refuses = |finding: &Finding| finding.area == Area::Recovery;
                 if self.check.findings.iter().any(refuses) {
                     f.write_str(
-                        "\nno mount that writes takes this volume: make another one, from a backup, and save what `mount -o ro` shows",
+                        "\nit cannot be mounted for writing: make a new volume from a backup; `mount -o ro` may still show some files",
                     )?;
                 }
                 let is_content = |finding: &Finding| finding.area == Area::Content;
