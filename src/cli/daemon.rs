@@ -39,7 +39,7 @@ use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
 /// How long to wait for the previous daemon of the same volume to finish.
-const PREDECESSOR: Duration = Duration::from_secs(10);
+pub const PREDECESSOR: Duration = Duration::from_secs(10);
 
 /// What to serve, and where. Paths are absolute.
 #[derive(Debug)]
@@ -74,13 +74,15 @@ pub fn serve_detached(job: &Job) -> Result<(), Failure> {
         }
     };
     let served = serve(job, true, |report| answer(Answer::Ready(report)));
-    if let Err(Ended::BeforeReady(failure)) = &served {
-        tracing::error!("{}", failure.line);
+    match &served {
+        Err(Ended::BeforeReady(failure)) => tracing::error!("{}", failure.line),
+        Err(Ended::InUse(failure)) => warn!("{}", failure.line),
+        Ok(()) | Err(Ended::AfterReady(_)) => {}
     }
     log::flush();
     match served {
         Ok(()) => Ok(()),
-        Err(Ended::BeforeReady(failure)) => {
+        Err(Ended::BeforeReady(failure) | Ended::InUse(failure)) => {
             let code = failure.code;
             answer(Answer::Failed(failure));
             std::process::exit(code.into());
@@ -106,13 +108,15 @@ pub fn serve_in_foreground(job: &Job) -> Result<(), Failure> {
     let served = serve(job, false, |_| ());
     log::flush();
     served.map_err(|ended| match ended {
-        Ended::BeforeReady(failure) | Ended::AfterReady(failure) => failure,
+        Ended::BeforeReady(failure) | Ended::InUse(failure) | Ended::AfterReady(failure) => failure,
     })
 }
 
 /// Where `serve` failed decides where the failure is reported.
 enum Ended {
     BeforeReady(Failure),
+    /// Another mount has the volume, whose log this is too: nothing is wrong with it.
+    InUse(Failure),
     AfterReady(Failure),
 }
 
@@ -221,10 +225,14 @@ fn recover(
     before: (Option<&Holder>, Option<&Handover>),
 ) -> Result<(Arc<Fs>, Option<Memory>), Ended> {
     let failed = |e: &(dyn std::error::Error + 'static)| {
-        Ended::BeforeReady(match survival::may_pass(e) {
+        let failure = match survival::may_pass(e) {
             true => survival::hindered(job, &e),
             false => Failure::new(MOUNT_FAILED, e),
-        })
+        };
+        match e.downcast_ref() {
+            Some(VolumeError::Busy(_)) => Ended::InUse(failure),
+            _ => Ended::BeforeReady(failure),
+        }
     };
     let (volume, memory) = survival::take_over(job, before).map_err(|e| failed(&*e))?;
     let mut options = job.options.clone();

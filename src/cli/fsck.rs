@@ -1,15 +1,16 @@
 //! `quayfs fsck`.
 
 use quayfs_fs::volume::{Place, locate};
-use quayfs_fsck::repair::{self, Failed, Outcome};
+use quayfs_fsck::repair::{self, Failed, Outcome, RepairReport};
 use quayfs_fsck::{FsckOptions, FsckReport};
 
 use super::args;
 use super::exit::{FSCK_DAMAGE, FSCK_FAILED, FSCK_REPAIRED, Failure, OK, say, say_json};
 use super::log;
 use super::progress::Progress;
-use super::status::{Blocks, Checked, Damage, Logged};
+use super::status::{Blocks, Checked, Damage, Logged, Repaired};
 use super::unopened::unopened;
+use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ pub fn run(args: &args::Fsck) -> Result<u8, Failure> {
     drop(shown);
     let report = report.map_err(unopened(FSCK_FAILED))?;
     let shown = show(&report, args.json);
-    remember(args, &report, 0);
+    remember(args, &report, None);
     shown?;
     if report.is_clean() {
         say_what_was_left_out(args);
@@ -46,7 +47,7 @@ fn mend(args: &args::Fsck, options: &FsckOptions) -> Result<u8, Failure> {
         other => Failure::new(FSCK_FAILED, other),
     })?;
     let shown = show(&report, args.json);
-    remember(args, &report.check, report.lost_blocks);
+    remember(args, &report.check, Some(&report));
     shown?;
     if report.outcome != Outcome::Left {
         say_what_was_left_out(args);
@@ -58,9 +59,9 @@ fn mend(args: &args::Fsck, options: &FsckOptions) -> Result<u8, Failure> {
     })
 }
 
-/// Leaves what is wrong to `quayfs status`, or that it is not any more. `lost`: blocks that a repair has lost. A log that
-/// cannot be written is no reason not to check.
-fn remember(args: &args::Fsck, report: &FsckReport, lost: u64) {
+/// Leaves what is wrong to `quayfs status`, or that it is not any more, and what a repair has done. A log that cannot be
+/// written is no reason not to check.
+fn remember(args: &args::Fsck, report: &FsckReport, repair: Option<&RepairReport>) {
     let Ok(Place { path: volume, .. }) = locate(&args.volume) else {
         return;
     };
@@ -69,9 +70,11 @@ fn remember(args: &args::Fsck, report: &FsckReport, lost: u64) {
         .and_then(|to| to.path());
     let read = |path: PathBuf| Logged::read(&path, Some(&report.uuid)).damage;
     let before = to.map(read).unwrap_or_default();
-    if report.is_clean() && lost == 0 && before == Damage::default() {
+    let done = repair.filter(|repair| repair.outcome != Outcome::Clean);
+    if report.is_clean() && done.is_none() && before == Damage::default() {
         return;
     }
+    let lost = done.map_or(0, |done| done.lost_blocks);
     // What could not be looked at may be as bad as before.
     let all_read = args.data && report.skipped.is_empty();
     let checked = Checked {
@@ -81,7 +84,16 @@ fn remember(args: &args::Fsck, report: &FsckReport, lost: u64) {
             false => Blocks::Some(report.lost_findings.max(lost)),
         },
     };
-    let _ = log::add(&volume, &report.uuid, &checked.to_string());
+    let add = |line: &dyn Display| {
+        let _ = log::add(&volume, &report.uuid, &line.to_string());
+    };
+    if let Some(done) = done {
+        add(&Repaired {
+            found: done.found,
+            losses: done.losses(),
+        });
+    }
+    add(&checked);
 }
 
 /// A check of the structure is easily taken for one of everything.

@@ -5,7 +5,7 @@ use quayfs_options::format_size;
 
 use super::advice::advice;
 use super::args;
-use super::asking::{self, Heard};
+use super::asking::{self, Heard, UNLINKED};
 use super::exit::{FAILED, Failure, say, say_json};
 use super::units::date;
 use super::unopened::unopened;
@@ -60,11 +60,14 @@ fn of_mount(entry: &Entry) -> Result<(Value, Option<Failure>), Failure> {
 /// The status of a mount, with its mount point and advice added.
 fn live(entry: &Entry, mut status: Value) -> Value {
     let advice = advice(&status);
+    let removed = asking::unlinked(&status).into_iter();
+    let removed: Vec<_> = removed.map(|part| format!("{part}: {UNLINKED}")).collect();
     if let Some(map) = status.as_object_mut() {
         let mountpoint = entry.target.to_string_lossy();
         map.insert("mountpoint".into(), json!(mountpoint));
         map.insert("advice".into(), json!(advice));
         map.insert("parts".into(), json!(parts(Path::new(&entry.source))));
+        map.insert("removed".into(), json!(removed));
         if entry.is_read_only() {
             // The kernel tells no daemon of `mount -o remount,ro`.
             map.insert("read_only".into(), json!(true));
@@ -116,7 +119,7 @@ fn parts(volume: &Path) -> Option<String> {
 }
 
 /// What people are told, in this order; `--json` has all.
-const SHOWN: [&str; 22] = [
+const SHOWN: [&str; 23] = [
     "volume",
     "mountpoint",
     "uuid",
@@ -125,6 +128,7 @@ const SHOWN: [&str; 22] = [
     "backend",
     "device",
     "parts",
+    "removed",
     "durability",
     "options",
     "stored_options",

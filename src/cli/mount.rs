@@ -4,7 +4,7 @@
 //! exist. It answers once on its standard output, and opens the log by itself, so that it can put it aside and open it
 //! anew.
 
-use quayfs_fs::volume::{config_of, locate};
+use quayfs_fs::volume::{config_of, glance, locate};
 use quayfs_options::remount::{Live, Remount};
 use quayfs_options::{Durability, MountOptions, stored};
 
@@ -19,12 +19,18 @@ use super::supervisor;
 use super::unopened::{unopened, unreached};
 use crate::mount::server::{self, Served};
 use crate::mount::{self, UnmountMode, table};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
+
+/// After so long it is said what a mount waits for.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Runs `quayfs mount`.
 pub fn run(args: args::Mount) -> Result<(), Failure> {
@@ -253,30 +259,23 @@ pub fn known_job(args: args::Mount, options: MountOptions) -> Result<Job, Failur
 fn start(job: &Job) -> Result<String, Failure> {
     draining::wait_while_closing(&job.volume)?;
     let failed = |why: String| Failure::new(MOUNT_FAILED, why);
+    let in_use = glance(&job.volume).is_ok_and(|volume| volume.in_use);
     // What is mounted there by then and was not before is a mount of this daemon.
     let before = mounts_on(&job.target);
     let cannot = |e| failed(format!("cannot start the daemon: {e}"));
-    let mut command = program().map_err(cannot)?;
-    if job.options.ends_with_daemon().is_none() {
-        command.arg0(SUPERVISOR);
-        supervisor::keep_small();
-    }
-    command.args(["mount", "--daemon"]);
-    if let Destination::Asked(path) = &job.log {
-        command.arg("--log-file").arg(path);
-    }
+    let command = daemon_of(job);
     let mut child = command
-        .arg("-o")
-        .arg(job.options.to_string())
-        .arg("--")
-        .args([&job.volume, &job.target])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
+        .and_then(|mut command| command.spawn())
         .map_err(cannot)?;
     let mut answer = String::new();
     if let Some(pipe) = child.stdout.take() {
+        if in_use && !answers_within(&pipe, PATIENCE) {
+            warn(format_args!(
+                "{}: in use by another process; its end is waited for, {} s at most",
+                quayfs_shown::path(&job.volume),
+                daemon::PREDECESSOR.as_secs()
+            ));
+        }
         // A read error leaves the answer empty, which is handled below.
         let _ = BufReader::new(pipe).read_line(&mut answer);
     }
@@ -296,6 +295,35 @@ fn start(job: &Job) -> Result<String, Failure> {
             )))
         }
     }
+}
+
+/// What starts the daemon, which answers on its standard output.
+fn daemon_of(job: &Job) -> std::io::Result<Command> {
+    let mut command = program()?;
+    if job.options.ends_with_daemon().is_none() {
+        command.arg0(SUPERVISOR);
+        supervisor::keep_small();
+    }
+    command.args(["mount", "--daemon"]);
+    if let Destination::Asked(path) = &job.log {
+        command.arg("--log-file").arg(path);
+    }
+    command
+        .arg("-o")
+        .arg(job.options.to_string())
+        .arg("--")
+        .args([&job.volume, &job.target])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    Ok(command)
+}
+
+/// Whether anything comes from a pipe within that time, be it its end.
+fn answers_within(pipe: &impl AsFd, patience: Duration) -> bool {
+    let patience = patience.try_into().ok();
+    let mut fds = [PollFd::new(pipe, PollFlags::IN)];
+    poll(&mut fds, patience.as_ref()).is_ok_and(|n| n > 0)
 }
 
 /// This program again, in no directory in particular.

@@ -19,7 +19,7 @@ use super::unserved;
 use super::work::done_by;
 use crate::mount::server::Server;
 use crate::mount::table::{self, Entry};
-pub use logged::{ABOUT, Blocks, Checked, Damage, Logged};
+pub use logged::{ABOUT, Blocks, Checked, Damage, LAST_DAEMON, Logged, Repaired};
 pub use report::Daemon;
 use report::Report;
 use serde::Serialize;
@@ -135,7 +135,7 @@ fn of_target(target: &Path) -> Result<Report, Failure> {
 /// Whether there is a volume that no mount takes.
 fn is_beyond_mounting(e: &VolumeError) -> bool {
     match e {
-        VolumeError::Pairing { .. } => true,
+        VolumeError::Pairing { .. } | VolumeError::Incomplete { .. } => true,
         VolumeError::Config { why, .. } => *why != ConfigError::NotQuayfs,
         VolumeError::Pmem(e) => matches!(e, PmemError::Length { .. } | PmemError::Cut { .. }),
         _ => false,

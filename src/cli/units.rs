@@ -3,7 +3,7 @@
 use super::draining::Closing;
 use crate::mount::server::Left;
 use quayfs_options::format_size;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// What a daemon has still to do, as it is told everywhere: `1.2 GiB left, 8 s`.
 pub fn left_text(left: Left) -> String {
@@ -28,6 +28,12 @@ pub fn closing_text(closing: Closing) -> String {
             format!("{closed} by a daemon that does not answer{}", process(pid))
         }
     }
+}
+
+/// For how many seconds a moment has passed, which is in seconds since 1970.
+pub fn seconds_since(time: u64) -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.unwrap_or_default().as_secs().saturating_sub(time)
 }
 
 /// A span in its two largest units: `3 d 4 h`, `2 min`, `0 s`.

@@ -15,7 +15,11 @@ pub fn unopened(code: u8) -> impl FnOnce(VolumeError) -> Failure {
         let named = match &e {
             VolumeError::Missing(path) => Some(path),
             // A file; what is said of a directory or a link is about a volume that is there.
-            VolumeError::Unreachable { path, .. } if path.is_file() => Some(path),
+            VolumeError::Unreachable { path, .. } | VolumeError::Incomplete { path, .. }
+                if path.is_file() =>
+            {
+                Some(path)
+            }
             VolumeError::Busy(path) => {
                 if let Some(closing) = draining::state(path) {
                     let (shown, how) = (quayfs_shown::path(path), closing_text(closing));

@@ -112,6 +112,14 @@ fn status_tells_of_a_read_that_failed_and_the_log_keeps_it() {
     let ino = std::os::unix::fs::MetadataExt::ino(&fs::metadata(m.file("dir/bad")).unwrap());
     let said = s["errors"]["recent"][0]["what"].as_str().unwrap();
     assert!(said.starts_with(&format!("inode {ino}: ")), "{s}");
+    m.umount();
+    let (code, s) = status(&m.vol());
+    let why = s["reasons"][0].as_str().unwrap_or_default();
+    assert!(
+        code == 1 && why.contains("reads of files have failed"),
+        "{s}"
+    );
+    m.mount("noatime");
     quayfs(["scrub", &m.mnt()]);
     let (code, s) = status(&m.mnt());
     assert_eq!((code, &s["scrub"]["findings"]), (1, &Value::from(1)), "{s}");

@@ -377,6 +377,27 @@ fn a_dead_mount_in_use_is_taken_away_by_force() {
     warned.ok();
 }
 
+#[test]
+fn a_mount_says_what_it_waits_for() {
+    if !can_be_root() {
+        return;
+    }
+    let m = Mounted::on(Scene::in_memory(), "rw");
+    let held = fs::File::create_new(m.mnt().join("held")).unwrap();
+    let (vol, mnt) = (text(m.0.vol()), text(m.mnt()));
+    run(&[QUAYFS, "umount", "-l", &mnt]).ok();
+    let refused = run(&[QUAYFS, "mount", &vol, &mnt]);
+    let about = format!("already mounted?); `quayfs status {vol}`");
+    let lines: Vec<_> = refused.err.lines().collect();
+    assert!(refused.code == 32 && lines.len() == 2, "{refused:?}");
+    assert!(lines[0].contains("its end is waited for") && lines[1].contains(&about));
+    // Nothing is wrong with the volume, whose log this is.
+    assert!(!m.log().contains("ERROR"), "{}", m.log());
+    drop(held);
+    m.mount("rw");
+    m.umount();
+}
+
 /// Memory that runs out at any moment of a mount.
 #[test]
 fn a_mount_that_fails_leaves_none() {

@@ -235,13 +235,13 @@ fn a_volume_that_is_not_mounted_says_how_full_it_is() {
 fn errors_of_earlier_mounts_are_told() {
     let scene = Scene::new();
     let log = scene.vol().join("quayfs.log");
-    fs::write(&log, "2026-01-02T03:04:05Z ERROR inode 9: bad\n").unwrap();
+    fs::write(&log, "2026-01-02T03:04:05Z ERROR serving ended: bad\n").unwrap();
     let (_, volume) = status(&scene.vol());
     assert_eq!(volume["log"]["errors"], 1);
-    assert_eq!(volume["log"]["last_error"]["what"], "inode 9: bad");
+    assert_eq!(volume["log"]["last_error"]["what"], "serving ended: bad");
     let text = quayfs(["status".as_ref(), scene.vol().as_os_str()]).ok();
     assert!(
-        text.contains("errors      1 in ") && text.contains("inode 9: bad"),
+        text.contains("errors      1 in ") && text.contains("serving ended: bad"),
         "{text}"
     );
 }
@@ -292,11 +292,17 @@ fn a_mount_without_a_root_is_told_and_repaired() {
     let repaired = patiently(&["fsck", "--repair", vol.to_str().unwrap()]);
     assert_eq!(repaired.code, 1, "{repaired:?}");
     m.mount("norestart");
-    assert_eq!(patiently(&["status", target]).code, 0);
+    // All is well with what is there. What is not there any more is told for a day.
+    let told = patiently(&["status", target]);
+    assert_eq!(told.code, 1, "{told:?}");
+    let whys: Vec<_> = told.out.matches("because").collect();
+    assert!(
+        whys.len() == 1 && told.out.contains("the repair "),
+        "{told:?}"
+    );
     m.umount();
 }
 
-/// What is advised where room gets short is not looked up on a disk that does not answer.
 /// Of pages that only a look at the whole volume reads.
 #[test]
 fn status_at_rest_knows_of_damage_that_a_mount_would_meet() {

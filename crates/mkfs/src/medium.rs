@@ -197,15 +197,24 @@ impl Medium {
         self.readable.then_some(&*self.path)
     }
 
-    /// Refuses a region that is in use: what has its name in the volume now, and what will have.
+    /// Refuses what is in use: what has its name in the volume now, and what will have.
     pub fn check_idle(&self) -> Result<(), MkfsError> {
         for path in [&self.path, &self.entry] {
+            let is_device = fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device());
+            // Only a claim tells whether a device is mounted.
+            let claim = if is_device { libc::O_EXCL } else { 0 };
             // Whatever its length: a region that is not whole can be mounted all the same.
             let opened = OpenOptions::new()
                 .read(true)
-                .custom_flags(libc::O_NONBLOCK)
+                .custom_flags(libc::O_NONBLOCK | claim)
                 .open(path);
-            let Ok(file) = opened else { continue };
+            let file = match opened {
+                Ok(file) => file,
+                Err(e) if e.kind() == io::ErrorKind::ResourceBusy => {
+                    return Err(MkfsError::Busy(path.clone()));
+                }
+                Err(_) => continue,
+            };
             if lock_within(&file, LockKind::Exclusive, Duration::ZERO).is_ok_and(|locked| !locked) {
                 return Err(MkfsError::Busy(path.clone()));
             }
@@ -235,8 +244,7 @@ impl Medium {
         }
     }
 
-    /// As [`Medium::check_device`], of a region. A block device could be mounted, which only a claim tells.
-    /// It is as long as that, if it shares the medium with the data.
+    /// As [`Medium::check_device`], of a region. It is as long as that, if it shares the medium with the data.
     pub fn check_region(&self, len: Option<u64>) -> Result<(), MkfsError> {
         if !self.kept {
             return Ok(());

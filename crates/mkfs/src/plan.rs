@@ -49,6 +49,8 @@ impl Plan {
         let (volume, together) = place(volume, o.size.is_some())?;
         let (pmem, data) = find_media(&volume, together, o)?;
         let media: Vec<_> = [&pmem].into_iter().chain(&data).collect();
+        // Before it is said that --force helps.
+        media.iter().try_for_each(|m| m.check_idle())?;
         let overwritten = overwritten(&media, o.force)?;
         let (pmem_len, data_len) = match &data {
             Some(data) => lengths_of_two(&volume, &pmem, data)?,
@@ -60,7 +62,6 @@ impl Plan {
             batch_log: 0,
         };
         let geometry = layout(pmem_len, data_len, o.buffers, wishes)?;
-        pmem.check_idle()?;
         pmem.check_region(data.is_none().then_some(pmem_len))?;
         data.iter().try_for_each(Medium::check_device)?;
         Ok(Self {

@@ -18,6 +18,7 @@ use tracing::{info, warn};
 use super::{Job, Mounted, moving, open};
 use crate::cli::exit::{Failure, MOUNT_FAILED, NOT_NOW};
 use crate::cli::handover::{self, Handover, Holder, Memory};
+use crate::cli::status::LAST_DAEMON;
 use crate::cli::{log, succession};
 
 /// How long requests may take that are under way when another daemon is to go on, and then what works beside them. What
@@ -53,10 +54,7 @@ const NOTHING_STARTS_ANOTHER: &str = "nothing would start another daemon; mount 
 /// Logs how the last daemon of the mount died, and what that cost.
 pub(super) fn tell_of_the_last_one(fs: &Fs) {
     if let Some(last) = fs.predecessor() {
-        let mut about = format!(
-            "the last daemon of this mount: {}; no request is lost",
-            last.cause
-        );
+        let mut about = format!("{LAST_DAEMON}{}; no request is lost", last.cause);
         if let Some(pause) = handover::pause(last) {
             let _ = last.pause.set(pause);
             about.push_str(&format!(", none was answered for {pause:.1?}"));

@@ -67,7 +67,7 @@ fn unopened(why: &VolumeError) -> Option<Obstacle> {
     match why {
         // It is in use by now, or can be mounted all the same.
         VolumeError::Busy(_) | VolumeError::WriteProtected { .. } => None,
-        VolumeError::Pairing { .. } => Some(Obstacle::Media(line)),
+        VolumeError::Pairing { .. } | VolumeError::Incomplete { .. } => Some(Obstacle::Media(line)),
         VolumeError::Config { .. } | VolumeError::Pmem(PmemError::BatchLog) => {
             Some(Obstacle::Damage(line))
         }

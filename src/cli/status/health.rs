@@ -1,12 +1,12 @@
 //! Whether a volume is well, and what to do where it is not.
 
 use super::full::Obstacle;
-use super::logged::Damage;
+use super::logged::{Damage, LOSSES, Line};
 use super::report::{Report, State};
 use crate::cli::asking::UNLINKED;
 use crate::cli::exit;
 use crate::cli::handover::ON_REQUEST;
-use crate::cli::units::{percent, span};
+use crate::cli::units::{percent, seconds_since, span};
 use serde::Serialize;
 
 /// How a volume is; what comes later is worse.
@@ -234,19 +234,31 @@ fn failures(r: &Report, all: &mut Vec<Finding>) {
             Some(format!("`quayfs umount {mnt}`, then mount again")),
         ));
     }
-    if let Some(daemon) = &r.daemon
-        && daemon.restarts.is_some_and(|n| n > 0)
-        && daemon.uptime_seconds < LATELY
-        && daemon.last_death.as_deref() != Some(ON_REQUEST)
-    {
-        let cause = daemon.last_death.as_deref().unwrap_or("unknown");
-        let ago = span(daemon.uptime_seconds);
-        all.push((
-            Health::Degraded,
-            format!("the daemon before this one died {ago} ago ({cause})"),
-            Some("look at the log for the cause".into()),
+    if let Some(what) = death(r) {
+        let todo = "look at the log for the cause".into();
+        all.push((Health::Degraded, what, Some(todo)));
+    }
+}
+
+/// What to say of a daemon of this mount that has died, where that was lately.
+fn death(r: &Report) -> Option<String> {
+    let daemon = r.daemon.as_ref()?;
+    let is_lately = |ago: &u64| *ago < LATELY;
+    let (cause, uptime) = (daemon.last_death.as_deref(), daemon.uptime_seconds);
+    if daemon.restarts? > 0 && cause != Some(ON_REQUEST) && is_lately(&uptime) {
+        let cause = cause.unwrap_or("unknown");
+        let ago = span(uptime);
+        return Some(format!(
+            "the daemon before this one died {ago} ago ({cause})"
         ));
     }
+    // One that died before others that were replaced.
+    let line = r.log.as_ref()?.last_death.as_ref()?;
+    let ago = Some(seconds_since(line.time)).filter(is_lately).map(span)?;
+    Some(format!(
+        "a daemon of this mount died {ago} ago ({})",
+        line.what
+    ))
 }
 
 fn damage(r: &Report, all: &mut Vec<Finding>) {
@@ -280,7 +292,21 @@ fn damage(r: &Report, all: &mut Vec<Finding>) {
     }
     if let Some(log) = &r.log {
         earlier(r, log.damage, all);
+        let losses = log.last_repair.as_ref();
+        all.extend(losses.and_then(lost_by_repair));
     }
+}
+
+/// What a repair could not keep, while that is news.
+fn lost_by_repair(repair: &Line) -> Option<Finding> {
+    let (_, losses) = repair.what.split_once(LOSSES)?;
+    let ago = seconds_since(repair.time);
+    let what = format!(
+        "the repair {} ago could not keep everything: {losses}",
+        span(ago)
+    );
+    let todo = "put back from a backup what is missing".into();
+    (ago < LATELY).then_some((Health::Degraded, what, Some(todo)))
 }
 
 /// Whether a scrub has read everything since a read failed last, and found nothing.
@@ -329,6 +355,12 @@ fn earlier(r: &Report, damage: Damage, all: &mut Vec<Finding>) {
             "`quayfs scrub {at}` names the files: write them anew, from a backup, or remove them; a scrub that finds nothing ends this"
         );
         all.push((Health::Degraded, what, Some(todo)));
+    } else if damage.reads && r.errors.reads == 0 {
+        let what = "reads of files have failed, as the log tells, and nothing has read everything since: blocks that are lost or unreadable";
+        let todo = format!(
+            "`quayfs scrub {at}` names all damaged files; one that finds nothing ends this"
+        );
+        all.push((Health::Degraded, what.into(), Some(todo)));
     }
     if damage.cut_short && r.device_missing_bytes == 0 && r.unmountable.is_none() {
         all.push((

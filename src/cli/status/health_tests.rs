@@ -219,6 +219,68 @@ fn what_a_check_has_left_goes_before_a_mount_that_recovers() {
     }
 }
 
+/// A log of these lines, all written so many seconds ago.
+fn logged(lines: &[&str], ago: u64) -> Option<Logged> {
+    let mut log = Logged::of(lines);
+    let now = seconds_since(0);
+    let all = [&mut log.last_repair, &mut log.last_death];
+    for line in all.into_iter().flatten() {
+        line.time = now - ago;
+    }
+    Some(log)
+}
+
+#[test]
+fn reads_of_an_earlier_mount_count_until_everything_was_read() {
+    let failed = "ERROR inode 7: content of LBN 9 does not match its checksum";
+    let scrubbed = "INFO scrub: Finished after 9 bytes, damaged blocks and pages: 0";
+    for (lines, health) in [
+        (&[failed][..], Health::Degraded),
+        (&[failed, scrubbed], Health::Ok),
+    ] {
+        let mut r = sample();
+        (r.scrub, r.log) = (None, logged(lines, 0));
+        judge(&mut r);
+        assert_eq!(r.health, health, "{:?}", r.reasons);
+    }
+    let mut r = sample();
+    (r.scrub, r.log, r.errors.reads) = (None, logged(&[failed], 0), 1);
+    judge(&mut r);
+    assert_eq!(r.reasons.len(), 1, "it is said once: {:?}", r.reasons);
+}
+
+#[test]
+fn what_a_repair_has_lost_is_told_for_a_day() {
+    let with = |line, ago| {
+        let mut r = sample();
+        r.log = logged(&[line], ago);
+        judge(&mut r);
+        (r.health, r.reasons.into_iter().next().unwrap_or_default())
+    };
+    let lossy = "INFO repair: 2 findings; losses: 3 inodes are lost";
+    let (health, why) = with(lossy, 60);
+    assert_eq!(health, Health::Degraded);
+    assert!(why.contains("1 min ago") && why.ends_with("3 inodes are lost"));
+    assert_eq!(with(lossy, LATELY).0, Health::Ok);
+    let harmless = "INFO repair: 2 findings, nothing lost";
+    assert_eq!(with(harmless, 60).0, Health::Ok);
+}
+
+#[test]
+fn a_replacement_hides_no_death() {
+    let died = "WARN the last daemon of this mount: ended by signal 11; no request is lost";
+    let with = |ago| {
+        let mut r = sample();
+        let daemon = r.daemon.as_mut().unwrap();
+        (daemon.restarts, daemon.last_death) = (Some(2), Some(ON_REQUEST.into()));
+        r.log = logged(&[died], ago);
+        judge(&mut r);
+        r.reasons
+    };
+    assert!(with(60)[0].contains("1 min ago (ended by signal 11)"));
+    assert!(with(LATELY).is_empty());
+}
+
 #[test]
 fn an_old_death_is_forgotten() {
     let mut r = sample();

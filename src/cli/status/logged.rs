@@ -27,6 +27,11 @@ const MET: [&str; 2] = [
     "damaged metadata: ",
     "unmounted, but the volume is not closed: damaged metadata: ",
 ];
+/// How a line begins of a daemon that goes on where another one has ended, and how one of the end of a mount.
+pub const LAST_DAEMON: &str = "the last daemon of this mount: ";
+const UNMOUNTED: &str = "unmounted, ";
+/// Begins a line about a repair.
+const REPAIR: &str = "repair: ";
 /// Begins a line that names the volume that those after it are about.
 pub const ABOUT: &str = "volume ";
 
@@ -52,6 +57,11 @@ pub struct Logged {
     pub last_error: Option<Line>,
     /// How the last scrub ended.
     pub last_scrub: Option<Line>,
+    /// What the last repair has done, and what it could not keep.
+    pub last_repair: Option<Line>,
+    /// How the last daemon ended that died in the last mount, if one did.
+    #[serde(skip)]
+    pub last_death: Option<Line>,
     /// What is damaged and has not been found whole since.
     #[serde(skip)]
     pub damage: Damage,
@@ -70,6 +80,8 @@ pub struct Damage {
     pub structure: u64,
     /// A mount has met damaged metadata, and no check has followed.
     pub met: bool,
+    /// Reads of files have failed, and nothing has read everything since.
+    pub reads: bool,
     /// The data device was cut short, and nothing has read all of it since.
     pub cut_short: bool,
 }
@@ -95,7 +107,7 @@ impl Damage {
     }
 
     fn all_read(&mut self, blocks: u64) {
-        (self.blocks, self.cut_short) = (blocks, false);
+        (self.blocks, self.cut_short, self.reads) = (blocks, false, false);
     }
 }
 
@@ -144,6 +156,27 @@ impl Checked {
     }
 }
 
+/// What a repair has done, as a line of the log has it.
+pub struct Repaired {
+    /// Findings before.
+    pub found: u64,
+    /// What it could not keep.
+    pub losses: Option<String>,
+}
+
+/// Goes before what a repair could not keep.
+pub const LOSSES: &str = "; losses: ";
+
+impl fmt::Display for Repaired {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let found = quayfs_shown::count(self.found, "finding");
+        match &self.losses {
+            Some(losses) => write!(f, "{REPAIR}{found}{LOSSES}{losses}"),
+            None => write!(f, "{REPAIR}{found}, nothing lost"),
+        }
+    }
+}
+
 impl Logged {
     /// Reads what the log with this name has of the volume with this UUID. Lines of before there were such that name it
     /// count for each.
@@ -184,12 +217,30 @@ impl Logged {
                 self.last_error = Some(found(what));
                 self.damage.cut_short |= tells_of_a_cut(what);
                 self.damage.met |= MET.into_iter().any(|begin| what.starts_with(begin));
+                self.damage.reads |= tells_of_a_read(what);
+                self.may_end(what);
+            } else if let Some(what) = rest.strip_prefix("WARN ") {
+                let how = what.strip_prefix(LAST_DAEMON);
+                let how = how.and_then(|how| how.split(';').next());
+                self.last_death = how.map(found).or(self.last_death.take());
             } else if let Some(what) = rest.strip_prefix("INFO scrub: ") {
                 self.last_scrub = Some(found(what));
                 self.damage.scrubbed(what);
-            } else if let Some(checked) = rest.strip_prefix("INFO ").and_then(Checked::parse) {
-                self.damage.checked(checked);
+            } else if let Some(what) = rest.strip_prefix("INFO ") {
+                let repair = what.strip_prefix(REPAIR);
+                self.last_repair = repair.map(found).or(self.last_repair.take());
+                Checked::parse(what)
+                    .into_iter()
+                    .for_each(|checked| self.damage.checked(checked));
+                self.may_end(what);
             }
+        }
+    }
+
+    /// The daemons of a mount that has ended do not count any more.
+    fn may_end(&mut self, what: &str) {
+        if what.starts_with(UNMOUNTED) {
+            self.last_death = None;
         }
     }
 }
@@ -203,6 +254,14 @@ fn about(line: &str) -> Option<&str> {
 fn tells_of_a_cut(error: &str) -> bool {
     let says = |(begin, end): (&str, &str)| error.contains(begin) && error.ends_with(end);
     !error.starts_with("scrub: ") && CUT_SHORT.into_iter().any(says)
+}
+
+/// As a mount says it of a read that has failed: `inode 7: ` and why.
+fn tells_of_a_read(error: &str) -> bool {
+    let number = error
+        .strip_prefix("inode ")
+        .and_then(|rest| rest.split_once(": "));
+    number.is_some_and(|(number, _)| number.parse::<u64>().is_ok())
 }
 
 fn seconds(time: &str) -> Option<u64> {
@@ -316,6 +375,13 @@ not a line of a log
         };
         let damage = Logged::of(&[&format!("INFO {repaired}")]).damage;
         assert_eq!((damage.structure, damage.blocks), (0, 7));
+        let said = |losses: Option<&str>| {
+            let losses = losses.map(str::to_string);
+            let line = format!("INFO {}", Repaired { found: 2, losses });
+            Logged::of(&[&line]).last_repair.unwrap().what
+        };
+        assert_eq!(said(None), "2 findings, nothing lost");
+        assert_eq!(said(Some("3 inodes")), "2 findings; losses: 3 inodes");
     }
 
     #[test]
@@ -327,6 +393,37 @@ not a line of a log
         let checked = "INFO fsck: structure: 0, blocks: not read";
         assert!(met(&[damaged]) && met(&[checked, closed]));
         assert!(!met(&[damaged, closed, checked]) && !met(&["ERROR data device: gone"]));
+    }
+
+    #[test]
+    fn what_reads_everything_takes_back_reads_that_have_failed() {
+        let reads = |lines: &[&str]| Logged::of(lines).damage.reads;
+        let failed = "ERROR inode 7: content of LBN 9 does not match its checksum";
+        let checked = |blocks| {
+            let structure = 0;
+            format!("INFO {}", Checked { structure, blocks })
+        };
+        let scrubbed = "INFO scrub: Finished after 9 bytes, damaged blocks and pages: 0";
+        assert!(reads(&[failed]) && reads(&[failed, &checked(Blocks::Some(0))]));
+        assert!(!reads(&[failed, &checked(Blocks::All(0))]) && !reads(&[failed, scrubbed]));
+        assert!(reads(&[scrubbed, failed]) && !reads(&["ERROR inode table: odd"]));
+    }
+
+    #[test]
+    fn the_end_of_a_mount_ends_what_is_said_of_its_daemons() {
+        let death = |lines: &[&str]| Logged::of(lines).last_death.map(|line| line.what);
+        let died = format!("WARN {LAST_DAEMON}ended by signal 9; no request is lost");
+        let replaced = format!("INFO {LAST_DAEMON}replaced on request; no request is lost");
+        let other = "WARN the clock was set back";
+        let want = Some("ended by signal 9".to_string());
+        assert_eq!(death(&[&died, &replaced, other]), want);
+        assert_eq!(death(&[&replaced]), None);
+        for end in [
+            "INFO unmounted, the volume is clean",
+            "ERROR unmounted, but the volume is not closed: x",
+        ] {
+            assert_eq!(death(&[&died, end]), None);
+        }
     }
 
     #[test]

@@ -345,9 +345,11 @@ impl Report {
         match volume {
             Ok(volume) => r.know(&volume),
             // The next daemon waits for that. Other users may not be permitted to look.
-            Err(why @ (VolumeError::Unreachable { .. } | VolumeError::Pairing { .. }))
-                if [Some(0), entry.user_id()].contains(&Some(geteuid().as_raw())) =>
-            {
+            Err(
+                why @ (VolumeError::Unreachable { .. }
+                | VolumeError::Incomplete { .. }
+                | VolumeError::Pairing { .. }),
+            ) if [Some(0), entry.user_id()].contains(&Some(geteuid().as_raw())) => {
                 r.unmountable = Some(Obstacle::Media(why.to_string()));
             }
             Err(_) => {}

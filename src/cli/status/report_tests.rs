@@ -112,7 +112,8 @@ fn the_page_describes_every_field_and_no_other() {
     };
     r.log = Some(Logged {
         last_error: Some(line.clone()),
-        last_scrub: Some(line),
+        last_scrub: Some(line.clone()),
+        last_repair: Some(line),
         ..Logged::default()
     });
     let all = All {

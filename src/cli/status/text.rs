@@ -2,9 +2,8 @@
 
 use super::health::Health;
 use super::report::{Report, Scrub, State};
-use crate::cli::units::{date, percent, span};
+use crate::cli::units::{date, percent, seconds_since, span};
 use quayfs_options::format_size;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Columns of a terminal.
 const WIDTH: usize = 80;
@@ -194,9 +193,7 @@ fn commit(r: &Report) -> Option<String> {
 }
 
 fn ago(time: u64) -> String {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    let now = now.unwrap_or_default().as_secs();
-    format!("{} ({} ago)", date(time), span(now.saturating_sub(time)))
+    format!("{} ({} ago)", date(time), span(seconds_since(time)))
 }
 
 fn scrub(r: &Report) -> String {

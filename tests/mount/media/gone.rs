@@ -81,6 +81,9 @@ fn half_a_volume_is_none_to_make_again() {
     v.mkfs(&[]).ok();
     fs::remove_file(v.vol().join("pmem")).unwrap();
     all_say(&v, &v.vol(), &["`pmem` is missing", "`data` is there"], &[]);
+    let status = quayfs([OsStr::new("status"), v.vol().as_os_str()]);
+    assert_eq!(status.code, 2, "{status:?}");
+    assert!(status.out.contains("`pmem` is missing"), "{status:?}");
     all_say(
         &v,
         &v.vol().join("data"),

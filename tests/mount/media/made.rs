@@ -195,6 +195,10 @@ fn a_mounted_device_is_in_use() {
     for option in ["--pmem", "--data"] {
         v.mkfs(&[&option, &disk.path(), &"--force"])
             .fails(1, "in use");
+        // No advice that would not help.
+        let run = v.mkfs(&[&option, &disk.path()]);
+        assert!(!run.err.contains("--force"), "{run:?}");
+        run.fails(1, "in use");
         assert!(!v.vol().exists());
     }
 }

@@ -14,12 +14,20 @@ pub enum VolumeError {
     /// There is nothing of a volume.
     #[error("{}: no such volume; `quayfs mkfs {}` makes one", .0.display(), .0.display())]
     Missing(PathBuf),
-    /// There is something, but not both media, or not every user may reach them.
+    /// What there is is no volume, or this user may not reach it.
     #[error("{}: {why}", path.display())]
     Unreachable {
+        /// What was named, or one of the media.
+        path: PathBuf,
+        /// What is in the way, and what to do.
+        why: String,
+    },
+    /// There is a volume, and not all of it.
+    #[error("{}: {why}", path.display())]
+    Incomplete {
         /// The volume, or one of its media.
         path: PathBuf,
-        /// What is missing or in the way, and what to do.
+        /// What is missing, and what to do.
         why: String,
     },
     /// A medium cannot be written; it can be opened for reading only.
@@ -45,7 +53,7 @@ pub enum VolumeError {
     #[error("data device: {0}")]
     Device(String),
     /// Another process uses the volume.
-    #[error("{}: in use by another process (already mounted?)", .0.display())]
+    #[error("{}: in use by another process (already mounted?); `quayfs status {}` says more", .0.display(), .0.display())]
     Busy(PathBuf),
     /// No configuration table is intact.
     #[error("{}: not a QuayFS pmem region: {why}", path.display())]

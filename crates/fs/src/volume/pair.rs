@@ -87,7 +87,7 @@ pub(super) fn check_pair(
         let before = if pmem == data { g.pmem_len } else { 0 };
         let bytes = |blocks: u64| before + blocks * BLOCK as u64;
         let why = format!(
-            "truncated: {} bytes, and has to have {}; make it as long again, what was behind the cut is lost",
+            "truncated: {} bytes are left in whole blocks, and it has to have {}; make it as long again, what was behind the cut is lost",
             bytes(device.blocks()),
             bytes(g.data_blocks)
         );

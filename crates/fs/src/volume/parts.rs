@@ -131,8 +131,8 @@ fn stays_below_dev(named: &Path) -> bool {
 /// Finds the volume at a path: a directory whose parts are both there, or a file or device that holds both.
 ///
 /// # Errors
-/// [`VolumeError::Missing`] only if nothing of a volume is there; otherwise [`VolumeError::Unreachable`], which says what is missing or in
-/// the way.
+/// [`VolumeError::Missing`] only if nothing of a volume is there; otherwise [`VolumeError::Incomplete`], which says what is
+/// missing, or [`VolumeError::Unreachable`], which says what is in the way.
 pub fn locate(dir: &Path) -> Result<Place, VolumeError> {
     let place = locate_unfollowed(dir)?;
     is_there(&place.pmem)?;
@@ -144,7 +144,13 @@ pub fn locate(dir: &Path) -> Result<Place, VolumeError> {
 pub(super) fn is_there(part: &Path) -> Result<(), VolumeError> {
     match fs::metadata(part) {
         Ok(_) => Ok(()),
-        Err(_) => Err(unreachable(part, obstacle(part).to_string())),
+        Err(_) => {
+            let found = obstacle(part);
+            Err(match found.error.kind() {
+                io::ErrorKind::PermissionDenied => unreachable(part, found.to_string()),
+                _ => incomplete(part, found.to_string()),
+            })
+        }
     }
 }
 
@@ -173,7 +179,10 @@ pub(super) fn locate_unfollowed(dir: &Path) -> Result<Place, VolumeError> {
             };
             return match found {
                 Ok(Some(region_len)) => Ok(Place::together(path, region_len)),
-                Ok(None) => Err(unreachable(dir, not_a_directory(&path, &meta))),
+                Ok(None) => Err(match cut_short(&path, &meta) {
+                    Some(why) => incomplete(dir, why),
+                    None => unreachable(dir, not_a_directory(&path, &meta)),
+                }),
                 Err(e) if e.kind() == io::ErrorKind::PermissionDenied => {
                     Err(VolumeError::denied(path))
                 }
@@ -188,7 +197,7 @@ pub(super) fn locate_unfollowed(dir: &Path) -> Result<Place, VolumeError> {
         ([true, true], _) => {
             let left = LOGS.iter().find(|log| !is_absent(&path.join(log)));
             return Err(match left {
-                Some(log) => unreachable(
+                Some(log) => incomplete(
                     dir,
                     format!(
                         "`{PMEM}` and `{DATA}` are gone, only `{log}` is left of a volume; put them back"
@@ -201,7 +210,7 @@ pub(super) fn locate_unfollowed(dir: &Path) -> Result<Place, VolumeError> {
             let why = format!(
                 "one half of a volume: `{left}` is there and `{gone}` is missing; put it, or a link to it, back"
             );
-            return Err(unreachable(dir, why));
+            return Err(incomplete(dir, why));
         }
         ([false, false], _) => {}
     }
@@ -224,9 +233,25 @@ fn unreachable(path: &Path, why: String) -> VolumeError {
     }
 }
 
+fn incomplete(path: &Path, why: String) -> VolumeError {
+    VolumeError::Incomplete {
+        path: path.into(),
+        why,
+    }
+}
+
 /// Whether there is no such name, not even of a link that leads nowhere.
 fn is_absent(path: &Path) -> bool {
     fs::symlink_metadata(path).is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
+}
+
+/// What to say of a file that ends within the region of a volume.
+fn cut_short(path: &Path, meta: &fs::Metadata) -> Option<String> {
+    let (is_file, len) = (meta.is_file(), meta.len());
+    let needs = needed_for_region(path).filter(|needs| is_file && *needs > len)?;
+    Some(format!(
+        "cut short: it has {len} bytes, and the region of the volume alone takes {needs}; restore it from a backup"
+    ))
 }
 
 fn not_a_directory(path: &Path, meta: &fs::Metadata) -> String {
@@ -238,14 +263,6 @@ fn not_a_directory(path: &Path, meta: &fs::Metadata) -> String {
             Ok(Some("quayfs data device")) => Some("a data device"),
             _ => None,
         };
-        if let Some(needs) = needed_for_region(path).filter(|needs| *needs > meta.len())
-            && kind.is_file()
-        {
-            return format!(
-                "cut short: it has {} bytes, and the region of the volume alone takes {needs}; restore it from a backup",
-                meta.len()
-            );
-        }
         if let Some(half) = half {
             return format!(
                 "{half}, one half of a volume: name the directory that holds it or a link to it"

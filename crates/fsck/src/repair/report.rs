@@ -94,7 +94,7 @@ impl RepairReport {
     }
 
     /// What the repair could not keep or could not place; `None` if there is nothing of that.
-    fn losses(&self) -> Option<String> {
+    pub fn losses(&self) -> Option<String> {
         let some = |n: u64, noun: &str, state: &str| {
             let verb = if n == 1 { "is" } else { "are" };
             (n > 0).then(|| format!("{} {verb} {state}", count(n, noun)))
