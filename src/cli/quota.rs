@@ -130,18 +130,11 @@ impl Keeper {
     }
 
     fn list(&self, args: &args::Quota) -> Result<(), Failure> {
-        let mut all: Vec<Quota> = Vec::new();
-        let (mut from, one) = args.shown();
-        loop {
-            let some = self.some(from)?;
-            let last = some.last().map(|q| q.subject.id());
-            all.extend(some);
-            match last.and_then(|last| last.checked_add(1)) {
-                Some(next) if !one => from = from.with_id(next),
-                _ => break,
-            }
-        }
-        all.retain(|q| !one || q.subject == from);
+        let (from, one) = args.shown();
+        let all = match one {
+            true => vec![self.one(from)?],
+            false => self.all(from)?,
+        };
         let all: Vec<Named> = all.into_iter().map(Named::of).collect();
         if args.json {
             say_json(serde_json::to_string(&all).map_err(Failure::with(FAILED))?);
@@ -149,6 +142,19 @@ impl Keeper {
             say(listing(from, &all).trim_end());
         }
         Ok(())
+    }
+
+    fn all(&self, mut from: Subject) -> Result<Vec<Quota>, Failure> {
+        let mut all: Vec<Quota> = Vec::new();
+        loop {
+            let some = self.some(from)?;
+            let last = some.last().map(|q| q.subject.id());
+            all.extend(some);
+            match last.and_then(|last| last.checked_add(1)) {
+                Some(next) => from = from.with_id(next),
+                None => return Ok(all),
+            }
+        }
     }
 
     fn some(&self, from: Subject) -> Result<Vec<Quota>, Failure> {
