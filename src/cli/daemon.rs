@@ -1,6 +1,7 @@
 //! The process that serves a mount: from opening the volume to closing it.
 
 use quayfs_fs::Fs;
+use quayfs_fs::recovery::MountError;
 use quayfs_fs::volume::{Access, Volume, VolumeError};
 use quayfs_options::MountOptions;
 use quayfs_restart::Requests;
@@ -33,8 +34,8 @@ use signal_hook::iterator::Signals;
 use std::io::{self, Write};
 use std::os::fd::{OwnedFd, RawFd};
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
@@ -227,7 +228,7 @@ fn recover(
     let failed = |e: &(dyn std::error::Error + 'static)| {
         let failure = match survival::may_pass(e) {
             true => survival::hindered(job, &e),
-            false => Failure::new(MOUNT_FAILED, e),
+            false => Failure::new(MOUNT_FAILED, unrecovered(job, e)),
         };
         match e.downcast_ref() {
             Some(VolumeError::Busy(_)) => Ended::InUse(failure),
@@ -252,6 +253,20 @@ fn recover(
     Ok((fs, memory))
 }
 
+/// What is said where a volume does not recover: its name is in what says that it does not open.
+fn unrecovered(job: &Job, e: &(dyn std::error::Error + 'static)) -> String {
+    let volume = quayfs_shown::path(&job.volume);
+    match e.downcast_ref() {
+        Some(why @ (MountError::Journal(_) | MountError::Ppt(_) | MountError::Fs(_))) => {
+            format!("{volume}: {why}; `quayfs fsck {volume}` says more")
+        }
+        Some(why @ (MountError::Damaged { .. } | MountError::Repairing)) => {
+            format!("{volume}: {why}")
+        }
+        _ => e.to_string(),
+    }
+}
+
 /// Waits until the mount has ended, and closes the volume.
 fn serve_to_the_end(
     fs: &Arc<Fs>,
@@ -271,6 +286,11 @@ fn serve_to_the_end(
     let closed = closing::close(fs, callers, manager);
     let ending = ending::of(fs, closed.left_staged);
     closed.callers.tell(&ending);
+    if let Some(holder) = holder {
+        holder.forget();
+    }
+    // What is left to be done there ends with this process.
+    drop(mounted.leaving.lock());
     let late = |line: String| Ended::AfterReady(Failure::new(MOUNT_FAILED, line));
     ending::log(&ending);
     if let Ending::Left(why) = ending {
@@ -285,6 +305,8 @@ fn serve_to_the_end(
 /// A mount that others find, and what becomes of it.
 struct Mounted {
     inbox: Receiver<Event>,
+    /// Locked while a signal has this unmounted.
+    leaving: Arc<Mutex<()>>,
     /// Without one `quayfs umount` has to look at the volume.
     desk: Option<Desk>,
     /// Has the mount table say that it is read-only.
@@ -336,12 +358,15 @@ fn attach(
     let entry = (job.target.clone(), pending.device().map(str::to_string));
     let failed = turned::serve(entry).map_err(NotServed::failed)?;
     let (mount, mounted) = channel();
-    signals::watch(signals, mounted, (events, holder)).map_err(NotServed::failed)?;
+    let source = table::source(&job.volume, &job.options);
+    let leaving = signals::watch(signals, source, mounted, (events, holder));
+    let leaving = leaving.map_err(NotServed::failed)?;
     // Its receiver waits for it until the process ends.
     let _ = mount.send(pending.finish().map_err(NotServed::failed)?);
     tell_umount8(job);
     Ok(Mounted {
         inbox,
+        leaving,
         desk,
         failed,
         number: own_number,
@@ -383,10 +408,13 @@ fn resume(
         .map_err(|why| why.because("the connection cannot be served"))?;
     let failed = turned::serve((job.target.clone(), number.clone())).map_err(NotServed::failed)?;
     let (mount, mounted) = channel();
-    signals::watch(signals, mounted, (events, Some(holder))).map_err(NotServed::failed)?;
+    let source = table::source(&job.volume, &job.options);
+    let leaving = signals::watch(signals, source, mounted, (events, Some(holder)));
+    let leaving = leaving.map_err(NotServed::failed)?;
     let _ = mount.send(Mount::made_before(place, number));
     Ok(Mounted {
         inbox,
+        leaving,
         desk,
         failed,
         number: own_number,

@@ -102,6 +102,8 @@ const HEARING: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(10);
 /// A descriptor comes with the message.
 pub const STORE: &str = "FDSTORE=1";
+/// Descriptors of a name are not to be held any more.
+const FORGET: &str = "FDSTOREREMOVE=1";
 /// With [`STORE`]: the descriptor is not to be watched. A connection that is not mounted yet looks like one that has ended.
 const UNWATCHED: &str = "FDPOLL=0";
 
@@ -255,6 +257,17 @@ impl Holder {
             &format!("{STORE}\nFDNAME={name}\n{UNWATCHED}"),
             &[descriptor],
         );
+    }
+
+    /// The mount has ended: a service manager that starts the service again must not hand on what is left of it. A supervisor
+    /// ends as well.
+    pub fn forget(&self) {
+        if self.supervisor.is_some() {
+            return;
+        }
+        for name in [CONNECTION, REQUESTS, STORES, POSTINGS] {
+            self.send(&format!("{FORGET}\nFDNAME={name}"), &[]);
+        }
     }
 
     fn send(&self, message: &str, descriptors: &[BorrowedFd<'_>]) {

@@ -119,7 +119,7 @@ fn parts(volume: &Path) -> Option<String> {
 }
 
 /// What people are told, in this order; `--json` has all.
-const SHOWN: [&str; 23] = [
+const SHOWN: [&str; 24] = [
     "volume",
     "mountpoint",
     "uuid",
@@ -130,6 +130,7 @@ const SHOWN: [&str; 23] = [
     "parts",
     "removed",
     "durability",
+    "ends_with_daemon",
     "options",
     "stored_options",
     "transport",

@@ -1,6 +1,7 @@
 //! `quayfs mkfs`.
 
-use quayfs_mkfs::{MkfsOptions, MkfsReport, Plan, Undo, WriteCache};
+use crate::mount::table;
+use quayfs_mkfs::{MkfsError, MkfsOptions, MkfsReport, Plan, Undo, WriteCache};
 use quayfs_options::format_size;
 
 use super::args;
@@ -38,7 +39,7 @@ pub fn run(args: args::Mkfs) -> Result<(), Failure> {
         owner: args.owner,
         mode: args.mode,
     };
-    let plan = Plan::new(&args.volume, &options).map_err(Failure::with(FAILED))?;
+    let plan = Plan::new(&args.volume, &options).map_err(refused)?;
     for lost in plan.overwritten() {
         warn(format_args!("--force overwrites {lost}"));
     }
@@ -73,6 +74,24 @@ pub fn run(args: args::Mkfs) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Why nothing is made; of a device that is mounted also where.
+fn refused(why: MkfsError) -> Failure {
+    let mounted = match &why {
+        MkfsError::Busy(path) => table::of_device(path).map(|target| (path, target)),
+        _ => None,
+    };
+    match mounted {
+        Some((device, target)) => {
+            let (device, target) = (quayfs_shown::path(device), quayfs_shown::path(&target));
+            Failure::new(
+                FAILED,
+                format_args!("{device}: in use: mounted on {target}"),
+            )
+        }
+        None => Failure::new(FAILED, why),
+    }
+}
+
 /// From here on a signal that asks for the end removes what has been made, if not all of it has, and ends the process.
 fn undo_on_signal(undo: &Arc<Undo>) -> io::Result<()> {
     // Ignored: beyond the limit of file sizes is an error like others.
@@ -97,6 +116,7 @@ fn undo_on_signal(undo: &Arc<Undo>) -> io::Result<()> {
 /// `unasked`: where its parts are, and how long, was left to mkfs.
 fn report(volume: &Path, made: &MkfsReport, unasked: bool) {
     let in_directory = volume.is_dir();
+    let argument = quayfs_shown::argument(volume);
     let volume = quayfs_shown::path(volume);
     let (geometry, backend) = (&made.geometry, made.backend);
     say(format_args!("made volume {} in {volume}", made.uuid));
@@ -126,7 +146,7 @@ fn report(volume: &Path, made: &MkfsReport, unasked: bool) {
         two_digits(geometry.files_about())
     ));
     say(format_args!(
-        "mount it with `quayfs mount {volume} MOUNTPOINT`"
+        "mount it with `quayfs mount {argument} MOUNTPOINT`"
     ));
 }
 

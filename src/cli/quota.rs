@@ -173,8 +173,7 @@ fn refused(mnt: &Path, e: Errno) -> String {
         Errno::NOTCONN => format!("the daemon of {mnt} is gone: `quayfs umount {mnt}`"),
         Errno::PERM | Errno::ACCESS => {
             format!(
-                "only root (CAP_SYS_ADMIN) and the user who mounted see quotas of others, and set quotas, \
-                 of {mnt}; if that is an ordinary user, only that user"
+                "only root (CAP_SYS_ADMIN), or the ordinary user who mounted {mnt}, may set quotas there and see those of others"
             )
         }
         Errno::OPNOTSUPP => format!(

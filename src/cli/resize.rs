@@ -1,5 +1,6 @@
 //! `quayfs resize`: a data device or a region of another length.
 
+use std::cmp::Ordering;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -72,9 +73,10 @@ pub fn told(resized: &Resized) -> String {
     let Resized { before, after } = resized;
     let change = |what: &str, size: &dyn Fn(&Geometry) -> u64| {
         let [old, new] = [before, after].map(|g| format_size(size(g) * BLOCK as u64));
-        match old == new {
-            true => format!("{what}  {new}, as before"),
-            false => format!("{what}  {new}, before {old}"),
+        match size(before).cmp(&size(after)) {
+            Ordering::Equal => format!("{what}  {new}, as before"),
+            Ordering::Less => format!("{what}  {new}, larger than {old}"),
+            Ordering::Greater => format!("{what}  {new}, smaller than {old}"),
         }
     };
     [

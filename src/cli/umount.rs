@@ -88,6 +88,8 @@ fn unmount(target: &Path, how: How) -> Result<(), String> {
         .detach(mode, Some(&entry.device))
         .map_err(|e| busy(e, &served))?;
     if mode == UnmountMode::Lazy {
+        // Only root may, and a line without a mount means nothing.
+        let _ = utab::remove(entry.source.as_ref(), &target);
         return Ok(());
     }
     if mode == UnmountMode::Normal && superblock.lives() {

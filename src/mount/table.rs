@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Mode, OFlags};
@@ -107,6 +107,23 @@ fn believed(volume: &Path) -> Vec<u32> {
         .into_iter()
         .chain(owners.filter_map(Result::ok))
         .collect()
+}
+
+/// Where a block device is mounted, by this name or another one; the first place.
+pub fn of_device(device: &Path) -> Option<PathBuf> {
+    let number = block_device(device)?;
+    let is_it = |entry: &Entry| {
+        let by_name = || block_device(Path::new(&entry.source)) == Some(number);
+        entry.device == format!("{}:{}", libc::major(number), libc::minor(number)) || by_name()
+    };
+    Some(read().ok()?.into_iter().find(is_it)?.target)
+}
+
+/// Its number.
+fn block_device(path: &Path) -> Option<u64> {
+    // Names of other kinds may not answer.
+    let meta = path.starts_with("/dev").then(|| path.metadata())?.ok()?;
+    meta.file_type().is_block_device().then(|| meta.rdev())
 }
 
 /// The mount that `path` (as [`resolve`] gives it) means: a mount point, or a volume that is mounted.

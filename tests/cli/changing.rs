@@ -104,7 +104,7 @@ fn data_get_more_and_less_room() {
     let room = info()["capacity_bytes"].as_u64().unwrap();
     let told = quayfs(["resize", vol, "--data", "192M"]).ok();
     assert!(
-        told.contains("data device  192 MiB, before 128 MiB"),
+        told.contains("data device  192 MiB, larger than 128 MiB"),
         "{told}"
     );
     assert_eq!(
@@ -122,7 +122,7 @@ fn data_get_more_and_less_room() {
     assert_eq!(data(), 192 << 20);
     let told = quayfs(["resize", vol, "--data", "64M"]).ok();
     assert!(
-        told.contains("data device  64 MiB, before 192 MiB"),
+        told.contains("data device  64 MiB, smaller than 192 MiB"),
         "{told}"
     );
     assert_eq!(data(), 64 << 20);
@@ -158,7 +158,7 @@ fn a_volume_in_one_file_gets_more_and_less_room() {
     let len = || std::fs::metadata(&file).unwrap().len();
     let told = quayfs(["resize", one, "--data", "256M"]).ok();
     assert!(
-        told.contains("data device  256 MiB, before 136 MiB"),
+        told.contains("data device  256 MiB, larger than 136 MiB"),
         "{told}"
     );
     assert_eq!(len(), 320 << 20);
@@ -231,14 +231,18 @@ fn a_region_gets_larger_and_smaller() {
             serde_json::from_str::<Value>(&text).unwrap()["geometry"]["node_pages"].clone()
         };
         let before = pages().as_u64().unwrap();
-        for (size, mib) in [("256M", 256), ("40M", 40), ("96M", 96)] {
+        for (size, mib, how) in [
+            ("256M", 256, "larger"),
+            ("40M", 40, "smaller"),
+            ("96M", 96, "larger"),
+        ] {
             let old = std::fs::File::open(&pmem).unwrap();
             // What a crash has left.
             let left =
                 pmem.with_file_name(format!("{}.resizing", pmem.file_name().unwrap().display()));
             std::fs::write(&left, "half of a region").unwrap();
             let told = quayfs(["resize", vol_name, "--pmem", size]).ok();
-            let line = format!("pmem region  {mib} MiB, before ");
+            let line = format!("pmem region  {mib} MiB, {how} than ");
             assert!(told.contains(&line), "{told}");
             assert_eq!(
                 std::fs::metadata(&pmem).unwrap().len(),
@@ -270,10 +274,10 @@ fn a_region_gets_larger_and_smaller() {
         quayfs(["resize", vol_name, "--pmem", "1M"]).fails(1, "is too small");
         // Both: more of the one makes room for the other.
         let told = quayfs(["resize", vol_name, "--data", "20G", "--pmem", "256M"]).ok();
-        assert!(told.contains("data device  20 GiB, before "), "{told}");
+        assert!(told.contains("data device  20 GiB, larger than "), "{told}");
         let told = quayfs(["resize", vol_name, "--data", "128M", "--pmem", "64M"]).ok();
         assert!(
-            told.contains("pmem region  64 MiB, before 256 MiB"),
+            told.contains("pmem region  64 MiB, smaller than 256 MiB"),
             "{told}"
         );
         assert!(

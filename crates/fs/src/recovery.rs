@@ -48,7 +48,7 @@ pub enum MountError {
     Ppt(#[from] PptError),
     /// Metadata cannot be read.
     #[error("metadata: {0}")]
-    Fs(#[from] FsError),
+    Fs(#[source] FsError),
     /// The data device cannot be flushed.
     #[error("data device: {0}")]
     Device(#[source] std::io::Error),
@@ -77,6 +77,18 @@ pub enum MountError {
     /// The options do not fit the volume.
     #[error("{0}")]
     Options(String),
+}
+
+impl From<FsError> for MountError {
+    fn from(e: FsError) -> Self {
+        match e {
+            FsError::Damaged(damage) => Self::Damaged {
+                count: 1,
+                first: damage.to_string(),
+            },
+            e => Self::Fs(e),
+        }
+    }
 }
 
 /// The durability mode in force on a backend.
@@ -321,7 +333,11 @@ impl<'v> Recovery<'v> {
     /// What has been passed over, here or when the volume was opened.
     fn tell_of_damage(&mut self, watch: &Watch) {
         let obstacle = self.obstacle.take().map(|why| why.to_string());
-        if let Some(why) = self.volume.obstacle().map(str::to_string).or(obstacle) {
+        let met = || watch.noted().pop().filter(|_| watch.found() > 0);
+        let why = (self.volume.obstacle().map(str::to_string))
+            .or(obstacle)
+            .or_else(|| met().map(|noted| noted.what));
+        if let Some(why) = why.filter(|_| self.lenient) {
             watch.passed_over(why);
         }
     }

@@ -75,6 +75,8 @@ pub struct Status {
     pub leaves_staged: bool,
     /// How often operations have met damaged metadata.
     pub damage_met: u64,
+    /// Damage that a read-only mount has passed over: what is counted is not what there is.
+    pub passed_over: Option<String>,
     /// The last things that have gone wrong, the latest one last: the log has them all.
     pub errors: Vec<Noted>,
     /// How long ago the last commit has ended, in milliseconds; none with `durability=op`, or before the first one.
@@ -199,6 +201,7 @@ impl Fs {
             shut_down: self.alive().is_err(),
             leaves_staged: self.leaves_staged(),
             damage_met: e.watch().found(),
+            passed_over: e.watch().obstacle().map(str::to_string),
             errors: e.watch().noted(),
             commit_age_ms: e.last_commit().map(|age| age.as_millis() as u64),
             device_silent_ms: e.device.silent_for().as_millis() as u64,

@@ -1,6 +1,7 @@
 //! A volume: a pmem region and a data device, opened as a pair that belongs together. Either a directory names both, as
 //! `pmem` and `data`, or one file or device holds the region and the data behind it.
 
+mod below;
 mod error;
 mod exposure;
 mod glance;
@@ -9,6 +10,7 @@ mod pair;
 mod parts;
 mod table;
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -22,6 +24,7 @@ use quayfs_layout::config::ConfigTable;
 use quayfs_pmem::{LockKind, MapOptions, PmemError, Region, Replayed};
 use quayfs_restart::Postings;
 
+pub use below::below;
 pub use error::VolumeError;
 pub use exposure::{exposure, is_only_readable, openness};
 pub use glance::{Glance, Left, config_of, glance};
@@ -85,6 +88,13 @@ impl Opening {
             memory: None,
         }
     }
+
+    fn lock(&self) -> LockKind {
+        match self.access {
+            Access::ReadOnly => LockKind::Shared,
+            Access::ReadWrite => LockKind::Exclusive,
+        }
+    }
 }
 
 /// An opened volume, not recovered.
@@ -96,6 +106,8 @@ pub struct Volume {
     device: Arc<dyn BlockDevice>,
     /// Holds the lock of a volume whose region is a private copy.
     _locked: Option<Region>,
+    /// Holds those of the files below its devices.
+    _below: Vec<File>,
     /// Why it is open for reading only, if that was not asked for.
     protected: Option<String>,
     /// Damage that opening it has passed over.
@@ -168,6 +180,7 @@ impl Volume {
         } = place.clone();
         let read_only = how.access == Access::ReadOnly;
         let region = open_region(&place, how)?;
+        let below = below::lock(([&pmem, &data], &path), how.lock(), how.wait)?;
         let config = read_config(&region)?.map_err(|why| VolumeError::Config {
             path: pmem.clone(),
             why,
@@ -208,6 +221,7 @@ impl Volume {
             region: Arc::new(region),
             device: Arc::new(device),
             _locked: locked,
+            _below: below,
             protected: None,
             one_device: place.region_len.is_some(),
             predecessor: None,
@@ -249,6 +263,7 @@ impl Volume {
             region,
             device,
             _locked: None,
+            _below: Vec::new(),
             protected: None,
             obstacle: None,
             one_device: false,
@@ -388,12 +403,7 @@ fn open_region(place: &Place, how: Opening) -> Result<Region, VolumeError> {
         memory: how.memory,
     };
     let region = Region::open(&place.pmem, options)?;
-    let kind = if read_only {
-        LockKind::Shared
-    } else {
-        LockKind::Exclusive
-    };
-    match region.lock_within(kind, how.wait)? {
+    match region.lock_within(how.lock(), how.wait)? {
         true => Ok(region),
         false => Err(VolumeError::Busy(place.path.clone())),
     }

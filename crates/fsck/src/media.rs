@@ -173,6 +173,7 @@ impl Media {
             c.findings.error(Area::Nat, what);
         }
         if let Err(e) = &mounted {
+            c.report.is_unmountable = true;
             let what = format_args!("the volume cannot be mounted: {e}");
             c.findings.error(Area::Recovery, what);
         }

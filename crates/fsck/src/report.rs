@@ -190,6 +190,9 @@ pub struct FsckReport {
     /// structure.
     #[serde(skip)]
     pub lost_findings: u64,
+    /// Not even a mount for reading only is possible.
+    #[serde(skip)]
+    pub(crate) is_unmountable: bool,
     /// Every file that has lost something, by inode.
     pub files: Vec<DamagedFile>,
     /// What was not checked, and why.

@@ -1,15 +1,16 @@
 //! The new place: what is there already, and whether it will do.
 
-use std::fs::{self, Metadata};
+use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, chown};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use quayfs_blockdev::{BlockDevice, FileDevice, OpenError, Options, create_file, probe_signature};
-use quayfs_fs::volume::{Place, exposure, in_the_way, is_device_path, lasting_name};
+use quayfs_fs::volume::{Place, below, exposure, in_the_way, is_device_path, lasting_name};
 use quayfs_layout::BLOCK;
 use quayfs_options::format_size;
+use quayfs_pmem::{LockKind, lock_within};
 use rustix::io::Errno;
 
 use crate::{MigrateError, Part};
@@ -242,11 +243,24 @@ fn open(path: &Path) -> Result<FileDevice, MigrateError> {
         }
         e => MigrateError::Open(e),
     })?;
+    if !is_idle_below(path) {
+        return Err(MigrateError::Busy(path.into()));
+    }
     let locked = device.is_block_device() || device.lock_exclusive(WAIT).map_err(io_at(path))?;
     match locked {
         true => Ok(device),
         false => Err(MigrateError::Busy(path.into())),
     }
+}
+
+/// Whether no volume is in use that has a file below this loop device, or would be by another device.
+fn is_idle_below(path: &Path) -> bool {
+    below(path).into_iter().all(|file| {
+        let Ok(file) = File::open(file) else {
+            return true;
+        };
+        lock_within(&file, LockKind::Exclusive, WAIT).unwrap_or(true)
+    })
 }
 
 fn io_at(path: &Path) -> impl FnOnce(io::Error) -> MigrateError + '_ {

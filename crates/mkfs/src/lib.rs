@@ -7,11 +7,13 @@ mod plan;
 mod sizes;
 mod undo;
 
+use std::ffi::OsString;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use quayfs_blockdev::OpenError;
+pub use quayfs_blockdev::probe_signature;
 use quayfs_fs::volume::VolumeError;
 use quayfs_journal::JournalError;
 use quayfs_layout::config::LABEL_MAX;
@@ -109,6 +111,12 @@ pub enum MkfsError {
     /// There is something that would be lost.
     #[error("{}; --force overwrites it", listed(.0))]
     Occupied(Vec<Overwritten>),
+    /// The directory has something else in it.
+    #[error(
+        "{}: a directory with other things in it ({}): name a new or empty one; --force puts `pmem` and `data` beside them",
+        .0.display(), .1.display()
+    )]
+    Crowded(PathBuf, OsString),
     /// A link leads nowhere.
     #[error("{}: {}", .0.display(), .1)]
     Unreachable(PathBuf, String),

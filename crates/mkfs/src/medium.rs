@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use quayfs_blockdev::{FileDevice, OpenError, Options, probe_signature};
-use quayfs_fs::volume::{exposure, in_the_way, is_only_readable, lasting_name};
+use quayfs_fs::volume::{below, exposure, in_the_way, is_only_readable, lasting_name};
 use quayfs_layout::size::format_size;
 use quayfs_pmem::{MapOptions, Region, fill_new};
 use quayfs_transfer::{LockKind, lock_within};
@@ -104,7 +104,11 @@ impl Medium {
             probe_signature(&self.path).map_err(io_at(&self.path))?
         };
         if let Some(what) = what {
-            self.lose(&self.path.clone(), format!("{what} data"));
+            let what = match what.strip_prefix("quayfs ") {
+                Some(what) => format!("a QuayFS {what}"),
+                None => format!("{what} data"),
+            };
+            self.lose(&self.path.clone(), what);
         } else if self.inside && kind.is_file() {
             self.lose(
                 &self.path.clone(),
@@ -199,10 +203,14 @@ impl Medium {
 
     /// Refuses what is in use: what has its name in the volume now, and what will have.
     pub fn check_idle(&self) -> Result<(), MkfsError> {
-        for path in [&self.path, &self.entry] {
+        let below = below(&self.path);
+        for path in [&self.path, &self.entry].into_iter().chain(&below) {
             let is_device = fs::metadata(path).is_ok_and(|m| m.file_type().is_block_device());
             // Only a claim tells whether a device is mounted.
-            let claim = if is_device { libc::O_EXCL } else { 0 };
+            let claim = match is_device && !below.contains(path) {
+                true => libc::O_EXCL,
+                false => 0,
+            };
             // Whatever its length: a region that is not whole can be mounted all the same.
             let opened = OpenOptions::new()
                 .read(true)

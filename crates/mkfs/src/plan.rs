@@ -19,6 +19,9 @@ use super::{
     Identity, MkfsError, MkfsOptions, MkfsReport, Overwritten, Root, Undo, cache, format, io_at,
 };
 
+/// What a directory may have that becomes a volume: its parts, its logs, and what a new file system has.
+const OURS: [&str; 5] = [PMEM, DATA, "quayfs.log", "quayfs.log.old", "lost+found"];
+
 /// What is to be made, and of what.
 pub struct Plan {
     volume: PathBuf,
@@ -48,6 +51,9 @@ impl Plan {
         }
         let (volume, together) = place(volume, o.size.is_some())?;
         let (pmem, data) = find_media(&volume, together, o)?;
+        if let (Some(data), false) = (&data, o.force) {
+            check_room(&volume, [&pmem.path, &data.path])?;
+        }
         let media: Vec<_> = [&pmem].into_iter().chain(&data).collect();
         // Before it is said that --force helps.
         media.iter().try_for_each(|m| m.check_idle())?;
@@ -240,6 +246,23 @@ fn find_media(
     match same {
         true => Err(MkfsError::Same(pmem.path)),
         false => Ok((pmem, Some(data))),
+    }
+}
+
+/// A directory with other things in it is hardly meant to become a volume. `media`: what may be there.
+fn check_room(volume: &Path, media: [&PathBuf; 2]) -> Result<(), MkfsError> {
+    let Ok(entries) = std::fs::read_dir(volume) else {
+        return Ok(());
+    };
+    let mut found = entries.filter_map(Result::ok);
+    let other = found.find(|entry| {
+        let name = entry.file_name();
+        let is_ours = OURS.iter().any(|ours| name == *ours);
+        !is_ours && !media.contains(&&entry.path())
+    });
+    match other {
+        Some(entry) => Err(MkfsError::Crowded(volume.into(), entry.file_name())),
+        None => Ok(()),
     }
 }
 

@@ -101,7 +101,7 @@ pub use disk::LEAST_MEMORY;
 pub use error::PmemError;
 pub use fault::{Ending, exit_on_fault};
 pub use observer::Observer;
-pub use quayfs_transfer::LockKind;
+pub use quayfs_transfer::{LockKind, lock_within};
 pub use region::{MapOptions, Region, fill_new};
 pub use throttle::WriteThrottle;
 pub use units::{LINE, PAGE, SECTOR, atoms, lines};

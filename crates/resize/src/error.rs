@@ -90,7 +90,7 @@ pub enum ResizeError {
     },
     /// Less than is in use.
     #[error(
-        "{} for data are too few: blocks are in use up to where {} end; for less, make a smaller volume and copy the files",
+        "{} for data are too few: the least is {}, where the last block in use ends; for less, make a smaller volume and copy the files",
         exact_size(*want), exact_size(*least)
     )]
     TooSmall {

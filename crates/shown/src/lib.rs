@@ -44,6 +44,16 @@ pub fn path(raw: &Path) -> String {
     bytes(raw.as_os_str().as_bytes())
 }
 
+/// As [`path`], as an argument of a command that is to be typed: quoted if a shell would read it otherwise.
+pub fn argument(raw: &Path) -> String {
+    let shown = path(raw);
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+=:,@%".contains(c);
+    match !shown.is_empty() && shown.chars().all(is_plain) {
+        true => shown,
+        false => format!("'{}'", shown.replace('\'', r"'\''")),
+    }
+}
+
 fn push(out: &mut String, c: char) {
     let done = match c {
         '\n' => write!(out, "\\n"),
@@ -82,6 +92,18 @@ mod tests {
             assert_eq!(bytes(raw), shown);
         }
         assert_eq!(path(Path::new("/v\n")), "/v\\n");
+    }
+
+    #[test]
+    fn an_argument_is_what_a_shell_reads_as_one_word() {
+        for (raw, typed) in [
+            ("/srv/größe-1.img", "/srv/größe-1.img"),
+            ("sp ace", "'sp ace'"),
+            ("it's", r"'it'\''s'"),
+            ("", "''"),
+        ] {
+            assert_eq!(argument(Path::new(raw)), typed);
+        }
     }
 
     proptest! {

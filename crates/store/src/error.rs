@@ -143,7 +143,7 @@ impl fmt::Display for FsError {
             Self::Device(what) | Self::Content(what) | Self::Internal(what) => {
                 return write!(f, "input/output error: {what}");
             }
-            Self::Damaged(damage) => return write!(f, "input/output error: {damage}"),
+            Self::Damaged(damage) => return write!(f, "damaged metadata: {damage}"),
             Self::OutOf(s) => return write!(f, "short of {s:?}"),
         };
         f.write_str(s)

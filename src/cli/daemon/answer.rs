@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use quayfs_fs::Fs;
+use quayfs_options::DataMode;
 use tracing::{info, warn};
 
 use super::Job;
@@ -32,7 +33,13 @@ impl Report {
             "op" => "when an operation returns".to_string(),
             _ => format!("at fsync and every {} s", job.options.commit_seconds),
         };
-        let text = format!("mounted {volume} on {target}: backend `{backend}`, durable {durable}");
+        let by_fsync = job.options.writeback_cache || job.options.data == DataMode::Writeback;
+        let how = match (fs.e.is_read_only(), by_fsync) {
+            (true, _) => "read-only".to_string(),
+            (false, true) => format!("durable {durable}, written data at fsync"),
+            (false, false) => format!("durable {durable}"),
+        };
+        let text = format!("mounted {volume} on {target}: backend `{backend}`, {how}");
         info!("{text} (ready after {took:?})");
         if let Some(why) = fs.protected() {
             warnings.push(format!("{why}: mounted read-only"));

@@ -2,11 +2,13 @@
 
 use crate::cli::{confine, log};
 use crate::mount::superblock::Superblock;
-use crate::mount::{Mount, UnmountMode};
+use crate::mount::{Mount, UnmountMode, utab};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::iterator::Signals;
 use std::io;
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
@@ -30,15 +32,19 @@ pub(super) fn expect_end(signals: &Signals) -> Result<(), String> {
 
 /// SIGHUP opens the log anew. The first SIGTERM or SIGINT unmounts as soon as the tree is not in use; after
 /// [`PATIENCE`], or at the second such signal, the tree is taken away from its users. With a `holder`, SIGUSR2 leaves
-/// the mount to another daemon.
+/// the mount to another daemon. `source`: what the mount table shows as that of the mount. What is returned is locked while
+/// this unmounts.
 pub(super) fn watch(
     mut signals: Signals,
+    source: PathBuf,
     mounted: Receiver<Mount>,
     (events, holder): (Sender<Event>, Option<Holder>),
-) -> io::Result<()> {
+) -> io::Result<Arc<Mutex<()>>> {
     if holder.is_some() {
         signals.add_signal(SIGUSR2)?;
     }
+    let leaving = Arc::new(Mutex::new(()));
+    let unmounting = Arc::clone(&leaving);
     thread::Builder::new()
         .name("signals".into())
         .spawn(move || {
@@ -71,12 +77,17 @@ pub(super) fn watch(
             };
             // Taken while it is mounted: afterwards the number may be that of another one.
             let superblock = mount.superblock();
-            if !unmount(&mount, superblock.as_ref(), &mut enough) {
+            let alone = unmounting.lock();
+            let is_over = unmount(&mount, superblock.as_ref(), &mut enough);
+            // Only root may, and a line without a mount means nothing.
+            let _ = utab::remove(&source, mount.target());
+            drop(alone);
+            if !is_over {
                 thread::sleep(Duration::from_secs(1));
                 let _ = events.send(Event::GiveUp);
             }
         })?;
-    Ok(())
+    Ok(leaving)
 }
 
 /// Unmounts, and waits until the file system is no longer in use, here or in other places. Waits no longer than until

@@ -3,8 +3,10 @@
 use crate::mount::server::Server;
 use crate::mount::table;
 use quayfs_fs::volume::glance;
+use quayfs_mkfs::probe_signature;
 use rustix::process::{Resource, getrlimit};
 use std::fs::{self, OpenOptions};
+use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -86,7 +88,14 @@ pub enum What {
     /// A volume with this backend.
     Volume { backend: String, bytes: u64 },
     /// A block device of so many bytes.
-    Device { bytes: u64, on_disk: bool },
+    Device {
+        bytes: u64,
+        on_disk: bool,
+        /// What is on it.
+        holds: Option<&'static str>,
+    },
+    /// A block device that is in use: how.
+    Taken(String),
     /// A directory, in a file system with so many bytes free.
     Directory { free: u64, kind: &'static str },
     /// Nothing that a volume could be made of.
@@ -267,9 +276,16 @@ fn look_at(path: &Path, dax_mounts: &[String]) -> Target {
         Err(e) => return target(What::Unusable(e.to_string())),
     };
     if meta.file_type().is_block_device() {
-        return target(match is_taken(path) {
-            true => What::Unusable("in use: mounted, or part of something that is".into()),
-            false => device(&meta),
+        return target(match (table::of_device(path), why_closed(path)) {
+            (Some(mountpoint), _) => {
+                let mountpoint = quayfs_shown::path(&mountpoint);
+                What::Taken(format!("mounted on {mountpoint}"))
+            }
+            (None, None) => device(path, &meta),
+            (None, Some(e)) if e.kind() == io::ErrorKind::ResourceBusy => {
+                What::Taken("in use: as swap, or as a part of something".into())
+            }
+            (None, Some(e)) => What::Unusable(e.to_string()),
         });
     }
     if !meta.is_dir() {
@@ -299,14 +315,14 @@ fn look_at(path: &Path, dax_mounts: &[String]) -> Target {
     })
 }
 
-/// Whether a block device is, or a part of it. Opening it for reading changes nothing.
-fn is_taken(device: &Path) -> bool {
+/// Why a block device does not open for one alone. Opening it for reading changes nothing.
+fn why_closed(device: &Path) -> Option<io::Error> {
     let mut options = OpenOptions::new();
     let opened = options.read(true).custom_flags(libc::O_EXCL).open(device);
-    opened.is_err_and(|e| e.kind() == std::io::ErrorKind::ResourceBusy)
+    opened.err()
 }
 
-fn device(meta: &fs::Metadata) -> What {
+fn device(path: &Path, meta: &fs::Metadata) -> What {
     let (major, minor) = (libc::major(meta.rdev()), libc::minor(meta.rdev()));
     let at = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
     let sectors = fs::read_to_string(at.join("size")).unwrap_or_default();
@@ -314,6 +330,7 @@ fn device(meta: &fs::Metadata) -> What {
     What::Device {
         bytes: sectors.trim().parse::<u64>().unwrap_or(0) * 512,
         on_disk: dax.trim() != "1",
+        holds: probe_signature(path).ok().flatten(),
     }
 }
 

@@ -118,10 +118,10 @@ fn rings(f: &Facts, out: &mut Vec<Finding>) {
         ));
     }
     out.push(match f.rings {
-        Some(true) => ok("FUSE over io_uring is switched on"),
+        Some(true) => ok("FUSE over io_uring is switched on; mounts that end with their daemon use it (`-o norestart`)"),
         Some(false) => note(
             "FUSE over io_uring is switched off: requests cost more",
-            "`echo Y > /sys/module/fuse/parameters/enable_uring` as root, before mounting (not with -o restart)",
+            "`echo Y > /sys/module/fuse/parameters/enable_uring` as root; then mount with `-o norestart`: over rings, a mount ends with its daemon",
         ),
         None if f.kernel >= (6, 14) => note(
             "FUSE over io_uring was not built into this kernel, or the module fuse is not loaded",
@@ -284,11 +284,15 @@ fn place(target: &Target, out: &mut Vec<Finding>) {
             let region = format_size(*bytes);
             ok(format!("{path}: a volume, backend {backend}, region of {region}"))
         }
-        What::Device { bytes, on_disk } => {
+        What::Device { bytes, on_disk, holds } => {
             let (size, region) = (format_size(*bytes), format_size(region_len(*bytes)));
-            match on_disk {
-                true => ok(format!("{path}: {size}; `quayfs mkfs {path}` makes a region of {region} on it")),
-                false => ok(format!("{path}: {size} of memory that can be mapped; use a file on it, or it, as --pmem")),
+            match (on_disk, holds) {
+                (_, Some(what)) => note(
+                    format!("{path}: {size}, with {what} data on it"),
+                    "what is there would be lost: only `quayfs mkfs --force` overwrites it",
+                ),
+                (true, None) => ok(format!("{path}: {size}; `quayfs mkfs {path}` makes a region of {region} on it")),
+                (false, None) => ok(format!("{path}: {size} of memory that can be mapped; use a file on it, or it, as --pmem")),
             }
         }
         What::Directory { free, kind: "memory" } => note(
@@ -300,6 +304,7 @@ fn place(target: &Target, out: &mut Vec<Finding>) {
             let medium = if *kind == "dax" { "persistent memory" } else { "a disk" };
             ok(format!("{path}: {size} free on {medium}; a file of all of it gets a region of {region}"))
         }
+        What::Taken(how) => problem(format!("{path}: {how}"), "name one that is free"),
         What::Unusable(why) => problem(format!("{path}: {why}"), "name a block device, a directory, or a volume"),
     });
 }
@@ -317,7 +322,7 @@ fn durability(f: &Facts) -> Finding {
         Some(What::Directory { kind, .. }) => Some(*kind),
         Some(What::Device { on_disk: true, .. }) => Some("disk"),
         Some(What::Device { on_disk: false, .. }) => Some("dax"),
-        Some(What::Mount(_) | What::Unusable(_)) | None => None,
+        Some(What::Mount(_) | What::Taken(_) | What::Unusable(_)) | None => None,
     };
     let said = match (at, guaranteed) {
         (Some("volatile" | "memory"), _) => LOST,

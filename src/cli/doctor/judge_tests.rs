@@ -170,10 +170,39 @@ fn sizes_are_those_of_mkfs() {
         what: What::Device {
             bytes: 64 << 30,
             on_disk: true,
+            holds: None,
         },
     };
     let mut out = Vec::new();
     place(&target, &mut out);
     let region = format_size(region_len(64 << 30));
     assert!(out[0].what.contains(&format!("a region of {region} on it")));
+}
+
+#[test]
+fn no_device_is_praised_that_holds_something() {
+    let (bytes, on_disk) = (64 << 30, true);
+    let holds = Some("ext4");
+    for (what, grade, about) in [
+        (
+            What::Device {
+                bytes,
+                on_disk,
+                holds,
+            },
+            Grade::Note,
+            "ext4 data on it",
+        ),
+        (
+            What::Taken("mounted on /mnt".into()),
+            Grade::Problem,
+            "mounted on /mnt",
+        ),
+    ] {
+        let path = "/dev/x".into();
+        let mut out = Vec::new();
+        place(&Target { path, what }, &mut out);
+        assert_eq!(out[0].grade, grade);
+        assert!(out[0].what.contains(about), "{:?}", out[0]);
+    }
 }

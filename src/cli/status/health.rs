@@ -78,11 +78,20 @@ fn unserved(r: &Report, all: &mut Vec<Finding>) {
     let (mnt, volume) = (r.shown_mountpoint(), r.shown_volume());
     match r.state {
         State::Mounted | State::Closing => {}
-        State::Dead => all.push((
-            Health::Failed,
-            "the daemon is gone: every call fails".into(),
-            Some(format!("`quayfs umount {mnt}`, then mount again")),
-        )),
+        State::Dead => {
+            let first = match &r.unmountable {
+                Some(Obstacle::Media(why)) => {
+                    all.push((Health::Failed, why.clone(), None));
+                    "put back what is missing, "
+                }
+                _ => "",
+            };
+            all.push((
+                Health::Failed,
+                "the daemon is gone: every call fails".into(),
+                Some(format!("{first}`quayfs umount {mnt}`, then mount again")),
+            ));
+        }
         State::Stopped => all.push((
             Health::Failed,
             match r.mountpoint {
@@ -123,7 +132,13 @@ fn unserved(r: &Report, all: &mut Vec<Finding>) {
         State::Unmounted => at_rest(r, all),
         State::InUse => all.push((
             Health::Degraded,
-            "in use by a process whose mount cannot be seen from here".into(),
+            match &r.daemon {
+                Some(daemon) => format!(
+                    "unmounted with -l, or mounted where it cannot be seen from here, and still in use: process {} serves it",
+                    daemon.pid
+                ),
+                None => "in use by a process whose mount cannot be seen from here".into(),
+            },
             Some(format!(
                 "`fuser -v {volume}` names it; a tree that was unmounted lazily ends with its last user"
             )),
@@ -147,7 +162,7 @@ fn at_rest(r: &Report, all: &mut Vec<Finding>) {
                     "put back what is missing; `quayfs fsck {volume}` says whether it is whole"
                 )),
             ),
-            Obstacle::Damage(why) => (why, Some(format!("`quayfs fsck --repair {volume}`"))),
+            Obstacle::Damage(why) => (why, Some(mend(r))),
             Obstacle::Failure(why) => (
                 why,
                 Some(format!(
@@ -166,9 +181,7 @@ fn at_rest(r: &Report, all: &mut Vec<Finding>) {
         all.push((
             Health::Failed,
             "the superblock is damaged".into(),
-            Some(format!(
-                "`quayfs fsck --repair {volume}`; what that cannot mend is in a backup, if anywhere"
-            )),
+            Some(mend(r)),
         ));
     } else if r.clean == Some(false) {
         // What a check has found comes first.
@@ -176,6 +189,17 @@ fn at_rest(r: &Report, all: &mut Vec<Finding>) {
             (r.log.as_ref()).is_none_or(|log| log.damage.structure == 0 && !log.damage.met);
         let todo = is_sound.then(|| "mount it: that recovers what was durable".into());
         all.push((Health::Degraded, "not unmounted cleanly".into(), todo));
+    }
+}
+
+/// What mends a volume that is not mounted, or whether nothing does.
+fn mend(r: &Report) -> String {
+    let volume = r.shown_volume();
+    match (r.log.as_ref()).is_some_and(|log| log.damage.beyond_repair) {
+        true => "a repair could not mend it: make a new volume from a backup".into(),
+        false => format!(
+            "`quayfs fsck --repair {volume}`; what that cannot mend is in a backup, if anywhere"
+        ),
     }
 }
 
@@ -265,7 +289,11 @@ fn damage(r: &Report, all: &mut Vec<Finding>) {
     let (mnt, volume) = (r.shown_mountpoint(), r.shown_volume());
     let damaged = r.scrub.as_ref().filter(|s| s.findings > 0);
     let todo = "write the files that it named anew, from a backup, or remove them: the log has their names";
-    if r.errors.damage > 0 {
+    if let Some(why) = &r.passed_over {
+        let what = format!("mounted over damage, and not all can be told: {why}");
+        let todo = format!("`quayfs umount {mnt}`, then `quayfs fsck --repair {volume}`");
+        all.push((Health::Degraded, what, Some(todo)));
+    } else if r.errors.damage > 0 {
         all.push((
             Health::Degraded,
             format!(
@@ -338,7 +366,7 @@ fn earlier(r: &Report, damage: Damage, all: &mut Vec<Finding>) {
                 let mnt = r.shown_mountpoint();
                 format!("`quayfs umount {mnt}`, then `quayfs fsck --repair {volume}`")
             }
-            None => format!("`quayfs fsck --repair {volume}`"),
+            None => mend(r),
         };
         all.push((Health::Degraded, what, Some(todo)));
     }
@@ -402,16 +430,13 @@ fn shortages(r: &Report, all: &mut Vec<Finding>) {
         );
     }
     if let Some(i) = &r.inodes {
-        let region_is_full = r.region.as_ref().is_some_and(|region| {
-            region.metadata_used_bytes * 100 >= region.metadata_bytes * NEARLY_FULL
-        });
-        // Otherwise it is the inode table that is, which `mkfs` has made.
-        let todo = match region_is_full {
-            true => with_larger_region(&at),
-            false => {
+        // It is node pages that run short, or the inode table, which `mkfs` has made.
+        let todo = match r.inode_table {
+            Some(table) if i.total >= table => {
                 "remove files, or copy them to a volume with a larger region (`quayfs mkfs --pmem-size`)"
                     .into()
             }
+            _ => with_larger_region(&at),
         };
         short("inodes", i.used, i.total, &todo);
     }

@@ -65,6 +65,9 @@ pub struct Logged {
     /// What is damaged and has not been found whole since.
     #[serde(skip)]
     pub damage: Damage,
+    /// The last line was about a repair: what follows is its check.
+    #[serde(skip)]
+    pub repaired: bool,
     /// The lines are about another volume: one that was there before, or in a device of that name.
     #[serde(skip)]
     pub others: bool,
@@ -82,6 +85,8 @@ pub struct Damage {
     pub met: bool,
     /// Reads of files have failed, and nothing has read everything since.
     pub reads: bool,
+    /// The last check was that of a repair, which had to leave something.
+    pub beyond_repair: bool,
     /// The data device was cut short, and nothing has read all of it since.
     pub cut_short: bool,
 }
@@ -98,8 +103,9 @@ impl Damage {
         }
     }
 
-    fn checked(&mut self, checked: Checked) {
+    fn checked(&mut self, checked: Checked, repaired: bool) {
         (self.structure, self.met) = (checked.structure, false);
+        self.beyond_repair = repaired && checked.structure > 0;
         match checked.blocks {
             Blocks::All(count) => self.all_read(count),
             Blocks::Some(count) => self.blocks = self.blocks.max(count),
@@ -227,11 +233,12 @@ impl Logged {
                 self.last_scrub = Some(found(what));
                 self.damage.scrubbed(what);
             } else if let Some(what) = rest.strip_prefix("INFO ") {
+                if let Some(checked) = Checked::parse(what) {
+                    self.damage.checked(checked, self.repaired);
+                }
                 let repair = what.strip_prefix(REPAIR);
+                self.repaired = repair.is_some();
                 self.last_repair = repair.map(found).or(self.last_repair.take());
-                Checked::parse(what)
-                    .into_iter()
-                    .for_each(|checked| self.damage.checked(checked));
                 self.may_end(what);
             }
         }

@@ -87,6 +87,12 @@ pub struct Report {
     /// Bytes at its end that are not there any more.
     #[serde(skip)]
     pub device_missing_bytes: u64,
+    /// Damage that a mount for reading only has passed over: what it counts is not what there is.
+    #[serde(skip)]
+    pub passed_over: Option<String>,
+    /// Places of the inode table.
+    #[serde(skip)]
+    pub inode_table: Option<u64>,
     /// The parts whose files were removed while they were mounted.
     pub unlinked: Vec<String>,
     pub scrub: Option<Scrub>,
@@ -220,6 +226,8 @@ impl Report {
             uncommitted: None,
             device_silent_seconds: None,
             device_missing_bytes: 0,
+            passed_over: None,
+            inode_table: None,
             unlinked: Vec::new(),
             scrub: None,
             errors: Errors::default(),
@@ -247,6 +255,7 @@ impl Report {
             options: text("options"),
             data: data(s),
             inodes: inodes(s),
+            inode_table: s["inodes"].as_u64(),
             region: region(s),
             staged: staged(s),
             last_commit_seconds: s["commit_age_ms"].as_u64().map(|ms| ms / 1000),
@@ -262,6 +271,10 @@ impl Report {
                 .filter(|why| [SUPERVISOR_GONE, MANAGER_GONE].contains(&&**why)),
             ..Self::empty(text("volume").unwrap_or_default(), State::Mounted)
         };
+        r.passed_over = text("passed_over");
+        if r.passed_over.is_some() {
+            (r.data, r.inodes, r.region) = (None, None, None);
+        }
         // A daemon that is older does not say where it logs.
         let path = text("log").map(PathBuf::from);
         r.log = path.map(|path| Logged::read(&path, r.uuid.as_deref()));
@@ -292,6 +305,7 @@ impl Report {
             let full = full.unwrap_or_default();
             r.unmountable = obstacle;
             (r.data, r.inodes, r.region) = (data(&full), inodes(&full), region(&full));
+            r.inode_table = full["inodes"].as_u64();
         }
         let process = closing.and_then(Closing::pid);
         r.daemon = process.and_then(unserved::by_proc);
@@ -303,6 +317,7 @@ impl Report {
     pub fn unmountable(path: &Path, why: String) -> Self {
         let mut r = Self::empty(path.to_string_lossy().into_owned(), State::Unmounted);
         r.unmountable = Some(Obstacle::Media(why));
+        r.read_log(path);
         judge(&mut r);
         r
     }
@@ -354,6 +369,9 @@ impl Report {
             }
             Err(_) => {}
         }
+        if r.log.is_none() {
+            r.read_log(Path::new(&entry.source));
+        }
         r.daemon = unserved::daemon(entry);
         r.is_busy = is_busy;
         judge(&mut r);
@@ -375,7 +393,11 @@ impl Report {
             Mode::Op => "op".into(),
             Mode::Commit => "commit".into(),
         });
-        let to = log::destination(&volume.path, None).ok();
+        self.read_log(&volume.path);
+    }
+
+    fn read_log(&mut self, volume: &Path) {
+        let to = log::destination(volume, None).ok();
         let path = to.and_then(|to| to.path());
         self.log = path.map(|path| Logged::read(&path, self.uuid.as_deref()));
     }

@@ -117,6 +117,7 @@ fn survival(r: &Report) -> Option<(&'static str, &'static str)> {
     let has = |option: &str| options.split(',').any(|o| o == option);
     let collects = has("writeback");
     let by_op = r.durability.as_deref()? == "op";
+    let data_last = has("data=writeback");
     if r.state != State::Mounted {
         return None;
     }
@@ -127,6 +128,9 @@ fn survival(r: &Report) -> Option<(&'static str, &'static str)> {
         ("volatile", _) => "the volume is lost",
         (_, true) if collects => "all calls survive; written data from fsync on",
         (_, true) => "every call that has returned survives",
+        (_, false) if collects || data_last => {
+            "all up to the last commit survives, of data what was synced"
+        }
         (_, false) => "all up to the last commit survives; fsync is one",
     };
     let goes_on = r.goes_on.unwrap_or(has("restart"));
@@ -200,9 +204,10 @@ fn scrub(r: &Report) -> String {
     let logged = r.log.as_ref().and_then(|log| log.last_scrub.as_ref());
     match &r.scrub {
         Some(s) if s.state != "never" => this_mounts(s),
-        _ => match logged {
-            Some(line) => format!("{}: {}", ago(line.time), line.what),
-            None => "never, as far as the log goes".into(),
+        _ => match (logged, &r.log) {
+            (Some(line), _) => format!("{}: {}", ago(line.time), line.what),
+            (None, Some(_)) => "never, as far as the log goes".into(),
+            (None, None) => "unknown: the log was not looked at".into(),
         },
     }
 }
@@ -245,7 +250,7 @@ fn errors(r: &Report) -> String {
     };
     let Some(log) = &r.log else {
         return if said.is_empty() {
-            "unknown".into()
+            "unknown: the log was not looked at".into()
         } else {
             said
         };

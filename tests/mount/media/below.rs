@@ -27,6 +27,12 @@ impl Loop {
         Self(run("losetup", &[&"-f", &"--show", &file]).into())
     }
 
+    /// Another one on the same file.
+    #[track_caller]
+    pub fn again(file: &Path) -> Self {
+        Self(run("losetup", &[&"-f", &"--show", &file]).into())
+    }
+
     pub fn path(&self) -> &Path {
         &self.0
     }

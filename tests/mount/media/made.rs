@@ -27,7 +27,7 @@ fn a_mkfs_that_fails_leaves_nothing() {
             "No space left",
             vec![&"--data", &data, &"--data-size", &"64M"],
         ),
-        ("quayfs data device", vec![&"--data", &taken]),
+        ("QuayFS data device", vec![&"--data", &taken]),
         (
             "No such file",
             vec![&"--pmem", &"/no/such/place/region", &"--pmem-size", &"32M"],
@@ -183,6 +183,26 @@ fn force_names_what_it_overwrites() {
     v.command("fsck").ok();
 }
 
+/// It takes a wrong argument to get there.
+#[test]
+fn a_directory_with_other_things_in_it_is_left_alone() {
+    let v = Volume::room();
+    fs::create_dir(v.vol()).unwrap();
+    let other = v.vol().join("thesis");
+    fs::write(&other, "mine").unwrap();
+    v.mkfs(&[]).fails(1, "other things in it (thesis)");
+    assert!(!v.vol().join("data").exists());
+    v.mkfs(&[&"--force"]).ok();
+    assert_eq!(fs::read(&other).unwrap(), b"mine");
+    // What a mount has left there is no reason.
+    fs::remove_file(&other).unwrap();
+    fs::write(v.vol().join("quayfs.log"), "").unwrap();
+    for part in ["pmem", "data"] {
+        fs::remove_file(v.vol().join(part)).unwrap();
+    }
+    v.mkfs(&[]).ok();
+}
+
 /// `--force` is not for what is mounted.
 #[test]
 fn a_mounted_device_is_in_use() {
@@ -198,7 +218,7 @@ fn a_mounted_device_is_in_use() {
         // No advice that would not help.
         let run = v.mkfs(&[&option, &disk.path()]);
         assert!(!run.err.contains("--force"), "{run:?}");
-        run.fails(1, "in use");
+        run.fails(1, &format!("mounted on {}", v.at("there").display()));
         assert!(!v.vol().exists());
     }
 }

@@ -310,3 +310,35 @@ fn most_of_a_large_volume_is_allocated_and_freed_at_once() {
     on("umount", &volume, &[]).ok();
     on("fsck", &volume, &[]).ok();
 }
+
+/// A lock is one of a name, and a device, its file, and another device on that have three.
+#[test]
+fn a_volume_is_mounted_once_whatever_it_is_called() {
+    if !can_be_root() {
+        return;
+    }
+    let room = Volume::room();
+    let file = room.at("disk");
+    let disk = Loop::new(&file, LEN);
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    let other = Loop::again(&file);
+    on("mkfs", disk.path(), &[]).ok();
+    let names = [disk.path(), other.path(), &file];
+    for name in names {
+        mount(&room, name);
+        synced(room.mnt().join("file"), b"content");
+        for again in names.into_iter().filter(|again| *again != name) {
+            on("fsck", again, &["--repair"]).fails(8, "in use");
+            on("tune", again, &["--label", "x"]).fails(1, "in use");
+            on("mkfs", again, &["--force"]).fails(1, "in use");
+        }
+        assert_eq!(fs::read(room.mnt().join("file")).unwrap(), b"content");
+        on("umount", name, &[]).ok();
+    }
+    let target = room.mnt().display().to_string();
+    mount(&room, names[0]);
+    let run = on("mount", names[2], &[&target]);
+    assert!(run.code == 32 && run.err.contains("in use"), "{run:?}");
+    on("umount", names[0], &[]).ok();
+    on("fsck", names[0], &["--data"]).ok();
+}

@@ -101,7 +101,7 @@ fn the_region_of_a_mounted_volume_gets_larger_and_smaller() {
                 let words = ["resize", mnt.to_str().unwrap(), "--pmem", size];
                 let told = quayfs(words).ok();
                 assert!(
-                    told.contains(&format!("pmem region  {mib} MiB, before")),
+                    told.contains(&format!("pmem region  {mib} MiB, ")),
                     "{told}"
                 );
                 let info = m.info();

@@ -22,6 +22,11 @@ def take(lines, descriptors):
         # As the real one: the newest first.
         held.insert(0, (name, descriptors[0]))
         descriptors = descriptors[1:]
+    if "FDSTOREREMOVE=1" in lines:
+        name = next(line[7:] for line in lines if line.startswith("FDNAME="))
+        for one in [one for one in held if one[0] == name]:
+            held.remove(one)
+            os.close(one[1])
     for descriptor in descriptors:
         os.close(descriptor)
     with open(log, "a") as f:
@@ -59,3 +64,5 @@ def life():
 
 while life() not in (0, 32):
     pass
+with open(log, "a") as f:
+    f.write(f"held {len(held)}\n")

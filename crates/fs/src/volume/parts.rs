@@ -162,7 +162,10 @@ pub(super) fn locate_unfollowed(dir: &Path) -> Result<Place, VolumeError> {
             let found = obstacle(dir);
             return Err(match found {
                 Obstacle { via: None, .. } if e.kind() == io::ErrorKind::NotFound => {
-                    VolumeError::Missing(dir.into())
+                    match is_device_path(dir) {
+                        true => unreachable(dir, "there is no such device".into()),
+                        false => VolumeError::Missing(dir.into()),
+                    }
                 }
                 found => unreachable(dir, found.to_string()),
             });

@@ -154,7 +154,9 @@ impl fmt::Display for RepairReport {
                     write!(f, "\nlosses: {losses}")?;
                 }
                 let refuses = |finding: &Finding| finding.area == Area::Recovery;
-                if self.check.findings.iter().any(refuses) {
+                if self.check.is_unmountable {
+                    f.write_str("\nit cannot be mounted: make a new volume from a backup")?;
+                } else if self.check.findings.iter().any(refuses) {
                     f.write_str(
                         "\nit cannot be mounted for writing: make a new volume from a backup; `mount -o ro` may still show some files",
                     )?;

@@ -272,7 +272,7 @@ fn a_record_of_no_items() {
     let what = format!("record {}: record item 0 cannot be decoded", header.seq);
     disk.finds(&[&format!("error: recovery: {what}")]);
     let refused = Fs::mount_quiet(disk.volume(), &MountOptions::default()).err();
-    assert!(refused.expect("no record").to_string().ends_with(&what));
+    assert!(refused.expect("no record").to_string().contains(&what));
 }
 
 #[test]
