@@ -61,7 +61,7 @@ pub fn irreplaceable(status: &Value, shown: &str) -> Option<String> {
     let parts = unlinked(status);
     (!parts.is_empty()).then(|| {
         let parts = parts.join(" and ");
-        format!("{shown}: {parts}: {UNLINKED}: copy what is there to another volume")
+        format!("{shown}: {parts}: {UNLINKED}: copy what is on the mount to another volume")
     })
 }
 

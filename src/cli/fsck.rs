@@ -10,9 +10,11 @@ use super::log;
 use super::progress::Progress;
 use super::status::{Blocks, Checked, Damage, Logged, Repaired};
 use super::unopened::unopened;
-use std::fmt::Display;
 use std::path::PathBuf;
 use std::sync::Arc;
+
+/// So much of what a repair has done is in the log.
+const NAMED: usize = 1000;
 
 /// Checks or repairs a volume and returns the exit code.
 pub fn run(args: &args::Fsck) -> Result<u8, Failure> {
@@ -84,16 +86,15 @@ fn remember(args: &args::Fsck, report: &FsckReport, repair: Option<&RepairReport
             false => Blocks::Some(report.lost_findings.max(lost)),
         },
     };
-    let add = |line: &dyn Display| {
-        let _ = log::add(&volume, &report.uuid, &line.to_string());
-    };
-    if let Some(done) = done {
-        add(&Repaired {
-            found: done.found,
-            losses: done.losses(),
-        });
+    let mut lines = Vec::new();
+    if let Some(repair) = done {
+        let named = repair.done.iter().take(NAMED);
+        lines.extend(named.map(|done| format!("repaired: {done}")));
+        let (found, losses) = (repair.found, repair.losses());
+        lines.push(Repaired { found, losses }.to_string());
     }
-    add(&checked);
+    lines.push(checked.to_string());
+    let _ = log::add(&volume, &report.uuid, &lines);
 }
 
 /// A check of the structure is easily taken for one of everything.

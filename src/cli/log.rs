@@ -474,18 +474,19 @@ pub fn destination(volume: &Path, asked: Option<&Path>) -> io::Result<Destinatio
     })
 }
 
-/// Adds a line about a volume that is not mounted to its log, for `quayfs status`: if that belongs to the owner of the volume,
+/// Adds lines about a volume that is not mounted to its log, for `quayfs status`: if that belongs to the owner of the volume,
 /// or there is none and the owner is this user. A log of another user would be in the way of those whose mounts write one.
 ///
 /// # Errors
 /// There is no such log, and none can be made.
-pub fn add(volume: &Path, uuid: &str, text: &str) -> io::Result<()> {
+pub fn add(volume: &Path, uuid: &str, texts: &[String]) -> io::Result<()> {
     let Some(path) = destination(volume, None)?.path() else {
         return Ok(());
     };
     let owner = std::fs::metadata(volume)?.uid();
     let about = line(Level::INFO, &format!("{ABOUT}{uuid}"), false);
-    let lines = about + &line(Level::INFO, text, false);
+    let texts = texts.iter().map(|text| line(Level::INFO, text, false));
+    let lines = about + &texts.collect::<String>();
     file::add(&path, owner, lines.as_bytes())
 }
 

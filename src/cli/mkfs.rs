@@ -12,7 +12,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use std::io;
 use std::panic::resume_unwind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
@@ -39,6 +39,14 @@ pub fn run(args: args::Mkfs) -> Result<(), Failure> {
         owner: args.owner,
         mode: args.mode,
     };
+    if let Some(volume) = mounted_on(&args.volume) {
+        let (shown, volume) = (
+            quayfs_shown::path(&args.volume),
+            quayfs_shown::path(&volume),
+        );
+        let why = format!("{shown}: the volume {volume} is mounted there: name another place");
+        return Err(Failure::new(FAILED, why));
+    }
     let plan = Plan::new(&args.volume, &options).map_err(refused)?;
     for lost in plan.overwritten() {
         warn(format_args!("--force overwrites {lost}"));
@@ -74,6 +82,12 @@ pub fn run(args: args::Mkfs) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The volume that is mounted on a directory.
+fn mounted_on(directory: &Path) -> Option<PathBuf> {
+    let entry = table::mounted_on(&table::resolve(directory).ok()?).ok()??;
+    entry.is_quayfs().then(|| entry.source.into())
+}
+
 /// Why nothing is made; of a device that is mounted also where.
 fn refused(why: MkfsError) -> Failure {
     let mounted = match &why {
@@ -103,8 +117,9 @@ fn undo_on_signal(undo: &Arc<Undo>) -> io::Result<()> {
         .spawn(move || {
             for signal in signals.forever() {
                 undo.interrupt(|| {
-                    let line =
-                        format!("interrupted (signal {signal}): nothing is left of what was made");
+                    let line = format!(
+                        "interrupted (signal {signal}): nothing is left of what was made, and what was to be overwritten may be lost"
+                    );
                     Failure::new(FAILED, line).report(PROGRAM);
                     std::process::exit(FAILED.into());
                 });

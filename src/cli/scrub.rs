@@ -245,7 +245,7 @@ fn finish(worker: &Worker, report: &Report, as_json: bool) -> Result<u8, Failure
 /// cannot be written is no reason not to scrub.
 fn remember(fs: &Fs, status: &Status) {
     let uuid = quayfs_fs::uuid_text(fs.e.config.uuid);
-    let _ = log::add(fs.volume_path(), &uuid, &status.outcome());
+    let _ = log::add(fs.volume_path(), &uuid, &[status.outcome()]);
 }
 
 /// A finding, with names as the caller can use them.

@@ -3,7 +3,9 @@
 mod full;
 mod health;
 mod logged;
+mod next;
 mod report;
+mod said;
 mod text;
 
 use quayfs_fs::volume::{VolumeError, glance};
@@ -148,7 +150,9 @@ fn of_mount(entry: &Entry) -> Result<Report, Failure> {
     let done = || Server::of(entry).and_then(|server| done_by(server.pid()?));
     let before = done();
     match asking::hear(entry, PATIENCE, STATUS_UNKNOWN)? {
-        Heard::Status(status) => Ok(Report::live(&entry.target, entry.is_read_only(), &status)),
+        Heard::Status(status) => {
+            Ok(Report::live(&entry.target, entry.is_read_only(), &status).look_ahead())
+        }
         Heard::Nothing(why) => {
             let is_busy = before.zip(done()).is_some_and(|(b, a)| works(b, a));
             let volume = glance(Path::new(&entry.source));

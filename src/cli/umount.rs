@@ -5,7 +5,7 @@ use quayfs_fs::volume::{Access, Volume, VolumeError};
 use quayfs_options::format_size;
 
 use super::args;
-use super::asking;
+use super::asking::{self, Heard};
 use super::exit::{Failure, MOUNT_FAILED, say, warn};
 use crate::mount::control::Line;
 use crate::mount::server::{Ending, NO_DRAIN, PATIENCE, PROGRESS, Served, Server, ask};
@@ -80,6 +80,7 @@ fn unmount(target: &Path, how: How) -> Result<(), String> {
     let place = Place::find(&target).map_err(|e| format!("{shown}: {e}"))?;
     let served = Served::find(&entry, mode);
     refuse(&served, &entry, mode)?;
+    keep_the_last_copy(&served, &entry, mode)?;
     wish(&served, &entry, how)?;
     // What starts another daemon where this one dies, or is being replaced just now.
     let supervisor = Line::to(&entry).ok().flatten().and_then(|l| l.process());
@@ -181,6 +182,22 @@ fn refuse(served: &Served, entry: &Entry, mode: UnmountMode) -> Result<(), Strin
             ))
         }
         _ => Ok(()),
+    }
+}
+
+/// A part whose file was removed is in its daemon, and nowhere else.
+fn keep_the_last_copy(served: &Served, entry: &Entry, mode: UnmountMode) -> Result<(), String> {
+    if mode != UnmountMode::Normal || !matches!(served, Served::By(_)) {
+        return Ok(());
+    }
+    // Its daemon may be too busy to answer, or the mount another one's: then this is no reason.
+    let Ok(Heard::Status(status)) = asking::hear(entry, PATIENCE, MOUNT_FAILED) else {
+        return Ok(());
+    };
+    let shown = quayfs_shown::path(&entry.target);
+    match asking::irreplaceable(&status, &shown) {
+        Some(why) => Err(format!("{why}, then `quayfs umount -l {shown}`")),
+        None => Ok(()),
     }
 }
 

@@ -252,6 +252,12 @@ fn umount8_waits_until_the_volume_is_closed() {
         echo content >mnt/file
         grep -F \" TARGET=$PWD/mnt \" /run/mount/utab
         umount mnt
+        \"$QUAYFS\" mount \"$1\" mnt
+        pid=$(\"$QUAYFS\" status mnt --json | grep -o '\"pid\":[0-9]*' | cut -d : -f 2)
+        kill -TERM $pid
+        tail -f --pid=$pid /dev/null
+        \"$QUAYFS\" mount \"$1\" mnt
+        \"$QUAYFS\" umount -l mnt
         ! grep -F \" TARGET=$PWD/mnt \" /run/mount/utab";
     // All is copied, and gone with the shell.
     let _alone = copies();

@@ -85,6 +85,8 @@ pub struct Status {
     pub device_silent_ms: u64,
     /// Bytes at the end of the data device that are not there any more.
     pub device_missing_bytes: u64,
+    /// Bytes at the end of the region that are not there any more: its file was cut short.
+    pub region_missing_bytes: u64,
     /// The media whose files have lost their names: what is in them ends with this daemon.
     pub unlinked: Vec<&'static str>,
     /// Bytes of the pmem region.
@@ -206,6 +208,7 @@ impl Fs {
             commit_age_ms: e.last_commit().map(|age| age.as_millis() as u64),
             device_silent_ms: e.device.silent_for().as_millis() as u64,
             device_missing_bytes: e.device.missing(),
+            region_missing_bytes: e.region.missing(),
             unlinked: self.unlinked(),
             pmem_bytes: e.region.len(),
             pmem_memory_bytes: e.region.memory_in_use(),

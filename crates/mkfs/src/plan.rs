@@ -224,7 +224,16 @@ fn place(volume: &Path, sized: bool) -> Result<(PathBuf, bool), MkfsError> {
             None if e.kind() == io::ErrorKind::NotFound && is_device_path(&path) => {
                 Err(io_at(&path)(e))
             }
-            None if e.kind() == io::ErrorKind::NotFound => Ok((path, sized)),
+            None if e.kind() == io::ErrorKind::NotFound => {
+                let parent = path.parent().unwrap_or(&path);
+                match parent.is_dir() {
+                    true => Ok((path, sized)),
+                    false => {
+                        let why = format!("there is no directory {}", parent.display());
+                        Err(MkfsError::Unreachable(path, why))
+                    }
+                }
+            }
             None => Err(io_at(&path)(e)),
         },
     }

@@ -145,6 +145,15 @@ impl Region {
         }
     }
 
+    /// How many bytes at its end are not there any more, of a regular file that was cut short. Does not wait for the file system.
+    pub fn missing(&self) -> u64 {
+        let len = match &self.source {
+            Source::File { file, .. } => quayfs_transfer::known_len(file),
+            Source::Simulated(_) | Source::Copy(_) => None,
+        };
+        len.map_or(0, |len| self.len().saturating_sub(len))
+    }
+
     /// The backing file, unless this is simulated.
     pub fn path(&self) -> Option<&Path> {
         match &self.source {

@@ -15,7 +15,7 @@ pub use lock::{LockKind, lock_within};
 pub use ring::RingPool;
 pub use sys::InPlace;
 pub use transfer::Transfer;
-pub use unlinked::is_unlinked;
+pub use unlinked::{is_unlinked, known_len};
 
 use std::io;
 use std::os::fd::BorrowedFd;

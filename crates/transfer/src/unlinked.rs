@@ -17,6 +17,15 @@ pub fn is_unlinked(fd: impl AsFd) -> bool {
     })
 }
 
+/// How long a regular file is, as far as its file system knows without waiting for anything.
+pub fn known_len(fd: impl AsFd) -> Option<u64> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let wanted = StatxFlags::TYPE | StatxFlags::SIZE;
+    let stat = statx(fd, "", flags, wanted).ok()?;
+    let is_file = FileType::from_raw_mode(stat.stx_mode.into()) == FileType::RegularFile;
+    (is_file && stat.stx_mask & wanted.bits() == wanted.bits()).then_some(stat.stx_size)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -43,7 +43,10 @@ pub fn status(path: &Path) -> (Option<Value>, Option<Obstacle>) {
     };
     // Nothing of it was changed, so there is nothing that could fail to be written.
     let _ = fs.shutdown();
-    (status, obstacle.or_else(|| exposed(path)))
+    (
+        status,
+        obstacle.or_else(|| exposed(path).map(Obstacle::Other)),
+    )
 }
 
 /// What recovery has passed over, or met, and what a user would meet first.
@@ -92,11 +95,11 @@ fn unrecovered(why: &MountError) -> Option<Obstacle> {
     }
 }
 
-/// Whether others have access to one of the media.
-fn exposed(path: &Path) -> Option<Obstacle> {
+/// What others have access to, of the media, and what to do about it.
+pub fn exposed(path: &Path) -> Option<String> {
     let place = locate(path).ok()?;
     [place.pmem, place.data].iter().find_map(|part| {
         let why = openness(part, &std::fs::metadata(part).ok()?)?;
-        Some(Obstacle::Other(format!("{}: {why}", part.display())))
+        Some(format!("{}: {why}", part.display()))
     })
 }

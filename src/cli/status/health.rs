@@ -84,6 +84,10 @@ fn unserved(r: &Report, all: &mut Vec<Finding>) {
                     all.push((Health::Failed, why.clone(), None));
                     "put back what is missing, "
                 }
+                Some(Obstacle::Other(why)) => {
+                    all.push((Health::Failed, why.clone(), None));
+                    "put that right, "
+                }
                 _ => "",
             };
             all.push((
@@ -114,6 +118,10 @@ fn unserved(r: &Report, all: &mut Vec<Finding>) {
                 Some(Obstacle::Media(why)) => {
                     all.push((Health::Failed, why.clone(), None));
                     format!("put back what is missing, or `quayfs umount --force {mnt}`")
+                }
+                Some(Obstacle::Other(why)) => {
+                    all.push((Health::Failed, why.clone(), None));
+                    "put that right: the next daemon waits for it, two minutes at most".into()
                 }
                 _ => "ask again; look at the log, and at the disks (`dmesg`)".into(),
             };
@@ -251,6 +259,25 @@ fn failures(r: &Report, all: &mut Vec<Finding>) {
             Some("copy what can still be read; what lay there is in a backup, if anywhere".into()),
         ));
     }
+    if r.region_missing_bytes > 0 {
+        let size = quayfs_options::format_size(r.region_missing_bytes);
+        all.push((
+            Health::Failed,
+            format!("the region was cut short: its last {size} are not there any more"),
+            Some(format!(
+                "copy what is on {mnt} to another volume before it is unmounted"
+            )),
+        ));
+    }
+    if let Some(why) = &r.hindrance {
+        all.push((
+            Health::Degraded,
+            format!("no other daemon could go on with the mount: {why}"),
+            Some(format!(
+                "put that right, before the daemon ends or `quayfs umount {mnt}`"
+            )),
+        ));
+    }
     if let Some(why) = &r.successor_lost {
         all.push((
             Health::Degraded,
@@ -259,8 +286,12 @@ fn failures(r: &Report, all: &mut Vec<Finding>) {
         ));
     }
     if let Some(what) = death(r) {
-        let todo = "look at the log for the cause".into();
-        all.push((Health::Degraded, what, Some(todo)));
+        // The kernel's OOM killer sends it, and leaves no word but its own.
+        let todo = match what.contains("signal 9") {
+            true => "`dmesg` says whether memory had run out; this ends a day after it",
+            false => "look at the log for the cause; this ends a day after it",
+        };
+        all.push((Health::Degraded, what, Some(todo.into())));
     }
 }
 
@@ -321,19 +352,22 @@ fn damage(r: &Report, all: &mut Vec<Finding>) {
     if let Some(log) = &r.log {
         earlier(r, log.damage, all);
         let losses = log.last_repair.as_ref();
-        all.extend(losses.and_then(lost_by_repair));
+        all.extend(losses.and_then(|repair| lost_by_repair(repair, &log.path)));
     }
 }
 
 /// What a repair could not keep, while that is news.
-fn lost_by_repair(repair: &Line) -> Option<Finding> {
+fn lost_by_repair(repair: &Line, log: &str) -> Option<Finding> {
     let (_, losses) = repair.what.split_once(LOSSES)?;
     let ago = seconds_since(repair.time);
     let what = format!(
         "the repair {} ago could not keep everything: {losses}",
         span(ago)
     );
-    let todo = "put back from a backup what is missing".into();
+    let todo = format!(
+        "put back from a backup what is missing: `grep repaired: {}` says what; this ends after a day",
+        quayfs_shown::text(log)
+    );
     (ago < LATELY).then_some((Health::Degraded, what, Some(todo)))
 }
 
@@ -355,9 +389,10 @@ fn earlier(r: &Report, damage: Damage, all: &mut Vec<Finding>) {
             damage.structure
         )),
         // What this mount has met has been said.
-        Damage { met: true, .. } if r.errors.damage == 0 => {
-            Some("an earlier mount met damaged metadata, which nothing has repaired since".into())
-        }
+        Damage { met: true, .. } if r.errors.damage == 0 => Some(
+            "damaged metadata was met, as the log tells, and nothing has checked the volume since"
+                .into(),
+        ),
         _ => None,
     };
     if let Some(what) = found {

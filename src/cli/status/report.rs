@@ -3,6 +3,8 @@
 use super::full::{self, Obstacle};
 use super::health::{Health, judge};
 use super::logged::Logged;
+use super::next;
+use super::said::{daemon, data, errors, inodes, region, scrub, staged, uncommitted};
 use crate::cli::advice::advice;
 use crate::cli::asking;
 use crate::cli::draining::Closing;
@@ -19,6 +21,9 @@ use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+
+/// Bytes of a block.
+pub const B: u64 = BLOCK as u64;
 
 /// Where a volume is in its life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -87,6 +92,12 @@ pub struct Report {
     /// Bytes at its end that are not there any more.
     #[serde(skip)]
     pub device_missing_bytes: u64,
+    /// Bytes at the end of the region that are not there any more.
+    #[serde(skip)]
+    pub region_missing_bytes: u64,
+    /// Why another daemon could not open the volume now.
+    #[serde(skip)]
+    pub hindrance: Option<String>,
     /// Damage that a mount for reading only has passed over: what it counts is not what there is.
     #[serde(skip)]
     pub passed_over: Option<String>,
@@ -226,6 +237,8 @@ impl Report {
             uncommitted: None,
             device_silent_seconds: None,
             device_missing_bytes: 0,
+            region_missing_bytes: 0,
+            hindrance: None,
             passed_over: None,
             inode_table: None,
             unlinked: Vec::new(),
@@ -262,6 +275,7 @@ impl Report {
             uncommitted: uncommitted(s),
             device_silent_seconds: s["device_silent_ms"].as_u64().map(|ms| ms / 1000),
             device_missing_bytes: s["device_missing_bytes"].as_u64().unwrap_or_default(),
+            region_missing_bytes: s["region_missing_bytes"].as_u64().unwrap_or_default(),
             unlinked: asking::unlinked(s),
             scrub: scrub(&s["scrub"]),
             errors: errors(s),
@@ -280,6 +294,15 @@ impl Report {
         r.log = path.map(|path| Logged::read(&path, r.uuid.as_deref()));
         judge(&mut r);
         r
+    }
+
+    /// Adds whether another daemon could go on with the mount, which takes a look at where the media are.
+    pub fn look_ahead(mut self) -> Self {
+        if self.goes_on == Some(true) && self.unlinked.is_empty() {
+            self.hindrance = next::hindrance(Path::new(&self.volume));
+            judge(&mut self);
+        }
+        self
     }
 
     /// A volume that no mount in sight serves. `closing`: how the daemon is that closes it, if one does.
@@ -358,14 +381,17 @@ impl Report {
         let mut r = Self::empty(entry.source.to_string_lossy().into_owned(), state);
         r.mountpoint = Some(entry.target.to_string_lossy().into_owned());
         match volume {
-            Ok(volume) => r.know(&volume),
+            Ok(volume) => {
+                r.know(&volume);
+                r.unmountable = full::exposed(&volume.path).map(Obstacle::Other);
+            }
             // The next daemon waits for that. Other users may not be permitted to look.
-            Err(
-                why @ (VolumeError::Unreachable { .. }
-                | VolumeError::Incomplete { .. }
-                | VolumeError::Pairing { .. }),
-            ) if [Some(0), entry.user_id()].contains(&Some(geteuid().as_raw())) => {
-                r.unmountable = Some(Obstacle::Media(why.to_string()));
+            Err(why) if [Some(0), entry.user_id()].contains(&Some(geteuid().as_raw())) => {
+                let why = match why {
+                    VolumeError::Unreachable { .. } => Some(why.to_string()),
+                    why => next::absence(&why),
+                };
+                r.unmountable = why.map(Obstacle::Media);
             }
             Err(_) => {}
         }
@@ -412,90 +438,6 @@ impl Report {
     pub fn shown_volume(&self) -> String {
         quayfs_shown::text(&self.volume)
     }
-}
-
-const B: u64 = BLOCK as u64;
-
-fn data(s: &Value) -> Option<Data> {
-    let total = s["blocks"].as_u64()?;
-    let free = s["blocks_free"].as_u64()?;
-    Some(Data {
-        used_bytes: total.saturating_sub(free) * B,
-        total_bytes: total * B,
-    })
-}
-
-fn inodes(s: &Value) -> Option<Inodes> {
-    let total = s["files"].as_u64()?;
-    Some(Inodes {
-        used: total.saturating_sub(s["files_free"].as_u64()?),
-        total,
-    })
-}
-
-fn region(s: &Value) -> Option<Region> {
-    let n = |key: &str| s[key].as_u64();
-    Some(Region {
-        bytes: n("pmem_bytes")?,
-        staging_used_bytes: n("slots_used")? * B,
-        staging_bytes: n("slots")? * B,
-        metadata_used_bytes: n("node_pages_used")? * B,
-        metadata_bytes: n("node_pages")? * B,
-    })
-}
-
-fn staged(s: &Value) -> Option<Staged> {
-    let bytes = s["staged_blocks"].as_u64()? * B;
-    let counter = |name: &str| s["counters"][name].as_u64().filter(|n| *n > 0);
-    let written = counter("blocks_written").zip(counter("round_us"));
-    let rate = written.map(|(blocks, us)| u128::from(blocks * B) * 1_000_000 / u128::from(us));
-    let rate = rate
-        .and_then(|rate| u64::try_from(rate).ok())
-        .filter(|r| *r > 0);
-    let seconds = match bytes {
-        0 => Some(0),
-        _ => rate.map(|rate| bytes.div_ceil(rate)),
-    };
-    Some(Staged {
-        bytes,
-        drain_bytes_per_second: rate,
-        drain_seconds: seconds,
-    })
-}
-
-fn uncommitted(s: &Value) -> Option<bool> {
-    let [last, committed] = [0, 2].map(|at| s["sequence"][at].as_u64());
-    (s["durability"] == "commit").then_some(last? > committed?)
-}
-
-fn scrub(s: &Value) -> Option<Scrub> {
-    let n = |key: &str| s[key].as_u64().unwrap_or_default();
-    Some(Scrub {
-        state: s["state"].as_str()?.into(),
-        ended: s["ended"].as_u64(),
-        bytes: n("bytes"),
-        total_bytes: n("total_bytes"),
-        findings: n("findings"),
-    })
-}
-
-fn errors(s: &Value) -> Errors {
-    Errors {
-        damage: s["damage_met"].as_u64().unwrap_or_default(),
-        reads: s["counters"]["read_errors"].as_u64().unwrap_or_default(),
-        recent: serde_json::from_value(s["errors"].clone()).unwrap_or_default(),
-    }
-}
-
-fn daemon(s: &Value) -> Option<Daemon> {
-    Some(Daemon {
-        pid: s["pid"].as_u64()?,
-        version: s["version"].as_str().map(str::to_string),
-        started: s["started"].as_u64(),
-        uptime_seconds: s["uptime_ms"].as_u64().unwrap_or_default() / 1000,
-        restarts: s["restarts"].as_u64(),
-        last_death: s["last_death"].as_str().map(str::to_string),
-    })
 }
 
 #[cfg(test)]

@@ -121,7 +121,7 @@ fn survival(r: &Report) -> Option<(&'static str, &'static str)> {
     if r.state != State::Mounted {
         return None;
     }
-    if !r.unlinked.is_empty() {
+    if !r.unlinked.is_empty() || r.region_missing_bytes > 0 {
         return Some(("the volume is lost", "the volume is lost"));
     }
     let power = match (r.backend.as_deref()?, by_op) {
@@ -133,7 +133,8 @@ fn survival(r: &Report) -> Option<(&'static str, &'static str)> {
         }
         (_, false) => "all up to the last commit survives; fsync is one",
     };
-    let goes_on = r.goes_on.unwrap_or(has("restart"));
+    let fails = r.read_only_reason.is_some() || r.hindrance.is_some();
+    let goes_on = r.goes_on.unwrap_or(has("restart")) && !fails;
     let death = match (by_op, goes_on) {
         (_, true) => "another one goes on, and nothing is lost",
         (true, false) => "every call that has returned survives; mount again",

@@ -184,9 +184,43 @@ fn parts_that_are_removed_are_told_before_they_are_lost() {
             quayfs(words.chain([v.mnt().as_os_str()])).fails(1, &told);
         }
         assert_eq!(fs::read(v.mnt().join("file")).unwrap(), b"content");
-        let end = v.umount();
-        assert!(end.code == 0 && end.err.contains(&told), "{end:?}");
+        v.umount().fails(32, &told);
+        assert_eq!(fs::read(v.mnt().join("file")).unwrap(), b"content");
+        let mnt = v.mnt();
+        quayfs(["umount".as_ref(), "-l".as_ref(), mnt.as_os_str()]).ok();
     }
+}
+
+/// The next daemon opens the volume by its name.
+#[test]
+fn what_the_next_daemon_would_miss_is_told_while_this_one_serves() {
+    if !can_mount() {
+        return;
+    }
+    let v = Volume::room();
+    v.mkfs(&[]).ok();
+    v.mount("restart").ok();
+    let tells = |about: &str| {
+        let status = quayfs(["status".as_ref(), v.mnt().as_os_str()]);
+        let told = words(&status.out);
+        assert!(status.code == 1 && told.contains(about), "{status:?}");
+        assert!(told.contains("the mount ends with it") || told.contains("mount again"));
+    };
+    let mode = |mode| fs::set_permissions(v.vol().join("data"), fs::Permissions::from_mode(mode));
+    mode(0o644).unwrap();
+    tells("`chmod 600");
+    mode(0o600).unwrap();
+    let elsewhere = v.at("elsewhere");
+    fs::rename(v.vol(), &elsewhere).unwrap();
+    tells("it was moved or removed");
+    fs::rename(&elsewhere, v.vol()).unwrap();
+    let status = quayfs(["status".as_ref(), v.mnt().as_os_str()]);
+    assert!(
+        words(&status.out).contains("another one goes on"),
+        "{status:?}"
+    );
+    status.ok();
+    v.umount().ok();
 }
 
 /// Lines are broken where the terminal ends.

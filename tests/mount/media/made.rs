@@ -2,7 +2,7 @@
 
 use super::below::{Loop, Mount, run};
 use super::{Process, Volume, eventually};
-use crate::program::{QUAYFS, Start as _, can_be_root};
+use crate::program::{QUAYFS, Start as _, can_be_root, quayfs};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
@@ -53,14 +53,14 @@ fn a_mkfs_that_fails_leaves_nothing() {
     // What was there before stays.
     fs::create_dir(v.vol()).unwrap();
     fs::write(v.vol().join("note"), "mine").unwrap();
-    let run = v.mkfs(&[&"--data", &data, &"--data-size", &"64M"]);
+    let run = v.mkfs(&[&"--data", &data, &"--data-size", &"64M", &"--force"]);
     run.fails(1, "No space left");
     let left: Vec<_> = fs::read_dir(v.vol())
         .unwrap()
         .map(|e| e.unwrap().file_name())
         .collect();
     assert_eq!(left, ["note"]);
-    v.mkfs(&[]).ok();
+    v.mkfs(&[&"--force"]).ok();
 }
 
 #[test]
@@ -181,6 +181,24 @@ fn force_names_what_it_overwrites() {
         .fails(1, "in use");
     v.umount().ok();
     v.command("fsck").ok();
+}
+
+/// Nor where a volume is mounted, or where the name has a slip.
+#[test]
+fn a_mount_point_and_a_mistyped_path_are_no_place_for_a_volume() {
+    if !can_be_root() {
+        return;
+    }
+    let v = Volume::room();
+    v.mkfs(&[]).ok();
+    v.mount("rw").ok();
+    let mnt = v.mnt();
+    let made = quayfs(["mkfs".as_ref(), mnt.as_os_str()]);
+    made.fails(1, "is mounted there");
+    let deep = v.at("tpyo/deep");
+    quayfs(["mkfs".as_ref(), deep.as_os_str()]).fails(1, "there is no directory");
+    assert!(!v.at("tpyo").exists());
+    v.umount().ok();
 }
 
 /// It takes a wrong argument to get there.

@@ -9,7 +9,7 @@ use quayfs_fs::recovery::{self, journal_geometry};
 use quayfs_journal::{Damage, Journal, Scan, SlotDamage};
 use quayfs_layout::inode;
 use quayfs_layout::item::{self, Item};
-use quayfs_layout::jsb::{SeqWord, WordKind, committed_salt};
+use quayfs_layout::jsb::{Closed, SeqWord, WordKind, committed_salt};
 use quayfs_layout::node::{HEADER, INODES_PER_PAGE};
 use quayfs_layout::record::{
     MAX_RECORD_BYTES, RECORD_HEADER_BYTES, RecordHeader, RecordKind, body_crc,
@@ -89,6 +89,15 @@ impl Repair<'_> {
         g.slot_hdr_off + (u64::from(buffer) * g.slots_per_buffer + index) * LINE as u64
     }
 
+    /// What a slot that is given up takes along: nothing, if none was in use.
+    fn count_slot(&mut self, scan: &Scan) -> &'static str {
+        if scan.closed == Closed::Empty {
+            return "nothing was staged there";
+        }
+        self.log.older_blocks += 1;
+        "if a block was staged there, it shows older content"
+    }
+
     /// Whatever is staged in a slot counts no more.
     pub(super) fn give_up_slot(&mut self, buffer: u16, index: u64) -> Result<(), Failed> {
         let off = self.slot_off(buffer, index) + COMMITTED_OFFSET;
@@ -130,10 +139,8 @@ impl Repair<'_> {
                         format!("{at}: the committed word is healed")
                     } else {
                         self.give_up_slot(buffer, index)?;
-                        self.log.older_blocks += 1;
-                        format!(
-                            "{at}: the committed word is lost; if the slot was live, its block shows older content"
-                        )
+                        let lost = self.count_slot(scan);
+                        format!("{at}: the committed word is lost; {lost}")
                     }
                 }
                 SlotDamage::Header => {
@@ -148,10 +155,8 @@ impl Repair<'_> {
                         format!("{at}: the header is healed")
                     } else {
                         self.give_up_slot(buffer, index)?;
-                        self.log.older_blocks += 1;
-                        format!(
-                            "{at}: the header is lost; the block that was staged there shows older content"
-                        )
+                        let lost = self.count_slot(scan);
+                        format!("{at}: the header is lost; {lost}")
                     }
                 }
                 // Recovery sees to these.

@@ -100,7 +100,8 @@ impl RepairReport {
             (n > 0).then(|| format!("{} {verb} {state}", count(n, noun)))
         };
         let blocks = some(self.lost_blocks, "block", "lost");
-        let lost = some(self.lost_inodes, "inode", "lost");
+        // Of a page of the inode table all count, those that were free too.
+        let lost = some(self.lost_inodes, "inode", "lost").map(|n| format!("up to {n}"));
         let rescued = some(self.rescued, "file", "in /lost+found");
         let older = "lost, and show older content if anything was staged there";
         let older = some(self.older_blocks, "slot", older);

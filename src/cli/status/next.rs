@@ -1,0 +1,77 @@
+//! What another daemon would meet that had to open the volume of a mount now.
+
+use super::full::exposed;
+use quayfs_fs::volume::{VolumeError, locate};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+/// How long the file systems may take that the media lie on: the answer of the daemon is there already.
+const PATIENCE: Duration = Duration::from_millis(300);
+
+/// Why it could not open it, as far as their names and owners tell; nothing of the media is read. `None` also where that
+/// cannot be told in time.
+pub fn hindrance(volume: &Path) -> Option<String> {
+    let (send, receive) = channel();
+    let volume: PathBuf = volume.into();
+    // It ends with this process where a file system does not answer.
+    let looking = thread::Builder::new().spawn(move || {
+        let _ = send.send(look(&volume));
+    });
+    looking.ok()?;
+    receive.recv_timeout(PATIENCE).ok()?
+}
+
+fn look(volume: &Path) -> Option<String> {
+    match locate(volume) {
+        Ok(_) => exposed(volume),
+        Err(why) => absence(&why),
+    }
+}
+
+/// What to say of a volume that was there and cannot be found; `None` if this user cannot tell.
+pub fn absence(why: &VolumeError) -> Option<String> {
+    match why {
+        VolumeError::Missing(path) => {
+            let path = quayfs_shown::path(path);
+            Some(format!(
+                "there is nothing at {path} any more: it was moved or removed, or a file system is not mounted"
+            ))
+        }
+        VolumeError::Incomplete { .. } | VolumeError::Pairing { .. } => Some(why.to_string()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn names_and_modes_are_looked_at() {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = dir.path().join("vol");
+        let is_hindered = |about: &str| {
+            let why = hindrance(&volume).unwrap_or_default();
+            assert!(why.contains(about) && !why.contains("mkfs"), "{why}");
+        };
+        is_hindered("moved or removed");
+        fs::create_dir(&volume).unwrap();
+        fs::write(volume.join("data"), "").unwrap();
+        is_hindered("`pmem` is missing");
+        fs::write(volume.join("pmem"), "").unwrap();
+        let set = |mode| {
+            for part in ["pmem", "data"] {
+                let mode = fs::Permissions::from_mode(mode);
+                fs::set_permissions(volume.join(part), mode).unwrap();
+            }
+        };
+        set(0o644);
+        is_hindered("chmod 600");
+        set(0o600);
+        assert_eq!(hindrance(&volume), None);
+    }
+}
