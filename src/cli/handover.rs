@@ -4,18 +4,20 @@
 //! messages to `NOTIFY_SOCKET` (sd_notify(3)), of which `FDSTORE=1` brings a descriptor to be held under a name, and
 //! `LISTEN_FDS` and `LISTEN_FDNAMES` (sd_listen_fds(3)), by which the next daemon finds them.
 
+mod begun;
+
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use quayfs_fs::predecessor::Predecessor;
-use quayfs_fuse::{Gate, Keeper, Left, Negotiation, Notifier};
+use quayfs_fuse::{Gate, Left, Negotiation, Notifier};
 use quayfs_restart::{Ends, Postings, Requests};
 use quayfs_server::session::Succession;
 use rustix::cmsg_space;
@@ -31,6 +33,9 @@ use rustix::time::{ClockId, clock_gettime};
 use tracing::warn;
 
 use crate::mount::control::is_heard;
+
+pub use begun::begin;
+use begun::succession;
 
 /// How many descriptors are passed on, starting with the first that is no standard stream.
 pub const PASSED: &str = "LISTEN_FDS";
@@ -294,28 +299,6 @@ impl Holder {
     }
 }
 
-impl Keeper for Kept {
-    fn share(&self, descriptor: BorrowedFd<'_>) {
-        self.holder.store(CONNECTION, descriptor);
-    }
-
-    fn agreed(&self, negotiation: Negotiation) {
-        let mut words = self.requests.connection();
-        words[..5].copy_from_slice(&negotiation.to_words());
-        self.requests.connect(&words);
-    }
-
-    fn gate(&self) -> &Gate {
-        self.holder.gate()
-    }
-}
-
-/// Where the connection is kept.
-struct Kept {
-    holder: Holder,
-    requests: Arc<Requests>,
-}
-
 /// What a daemon goes on with: a connection that exists, and what was being done over it.
 #[derive(Debug)]
 pub struct Handover {
@@ -479,33 +462,5 @@ impl Handover {
         };
         let succession = succession(holder, self.memory.requests, Some(left));
         (self.device, number, succession)
-    }
-}
-
-/// How a daemon will go on after the first one, which uses this `memory`. `number`: that of the mount.
-pub fn begin(holder: Holder, memory: Memory, number: Option<&str>) -> Succession {
-    let requests = memory.requests;
-    let mut words = requests.connection();
-    let numbers = number.and_then(|n| n.split_once(':'));
-    if let Some((major, minor)) = numbers.and_then(|(a, b)| a.parse().ok().zip(b.parse().ok())) {
-        (words[6], words[7]) = (major, minor);
-    }
-    requests.connect(&words);
-    holder.store(REQUESTS, requests.file().as_fd());
-    holder.store(STORES, memory.stores.as_fd());
-    holder.store(POSTINGS, memory.postings.file().as_fd());
-    succession(holder, requests, None)
-}
-
-fn succession(holder: Holder, requests: Arc<Requests>, left: Option<Left>) -> Succession {
-    let keeper = Box::new(Kept {
-        holder: holder.clone(),
-        requests: Arc::clone(&requests),
-    });
-    Succession {
-        requests,
-        keeper,
-        left,
-        answered: Box::new(move || holder.tell(ANSWERED)),
     }
 }

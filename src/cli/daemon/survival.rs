@@ -167,7 +167,10 @@ pub(super) fn may_pass(e: &(dyn Error + 'static)) -> bool {
     let volume = e.downcast_ref::<VolumeError>().map(|e| {
         !matches!(
             e,
-            VolumeError::Config { .. } | VolumeError::Pairing { .. } | VolumeError::Features(_)
+            VolumeError::Config { .. }
+                | VolumeError::Header { .. }
+                | VolumeError::Pairing { .. }
+                | VolumeError::Features(_)
         )
     });
     let mount = e

@@ -281,7 +281,10 @@ fn look_at(path: &Path, dax_mounts: &[String]) -> Target {
                 let mountpoint = quayfs_shown::path(&mountpoint);
                 What::Taken(format!("mounted on {mountpoint}"))
             }
-            (None, None) => device(path, &meta),
+            (None, None) => match device(path, &meta) {
+                What::Device { bytes: 0, .. } => What::Unusable("there is nothing in it".into()),
+                device => device,
+            },
             (None, Some(e)) if e.kind() == io::ErrorKind::ResourceBusy => {
                 What::Taken("in use: as swap, or as a part of something".into())
             }

@@ -121,7 +121,7 @@ fn rings(f: &Facts, out: &mut Vec<Finding>) {
         Some(true) => ok("FUSE over io_uring is switched on; mounts that end with their daemon use it (`-o norestart`)"),
         Some(false) => note(
             "FUSE over io_uring is switched off: requests cost more",
-            "`echo Y > /sys/module/fuse/parameters/enable_uring` as root; then mount with `-o norestart`: over rings, a mount ends with its daemon",
+            "`echo Y > /sys/module/fuse/parameters/enable_uring` as root; then mount with `-o norestart`",
         ),
         None if f.kernel >= (6, 14) => note(
             "FUSE over io_uring was not built into this kernel, or the module fuse is not loaded",

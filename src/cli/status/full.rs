@@ -71,9 +71,9 @@ fn unopened(why: &VolumeError) -> Option<Obstacle> {
         // It is in use by now, or can be mounted all the same.
         VolumeError::Busy(_) | VolumeError::WriteProtected { .. } => None,
         VolumeError::Pairing { .. } | VolumeError::Incomplete { .. } => Some(Obstacle::Media(line)),
-        VolumeError::Config { .. } | VolumeError::Pmem(PmemError::BatchLog) => {
-            Some(Obstacle::Damage(line))
-        }
+        VolumeError::Config { .. }
+        | VolumeError::Header { .. }
+        | VolumeError::Pmem(PmemError::BatchLog) => Some(Obstacle::Damage(line)),
         VolumeError::Pmem(_) | VolumeError::Device(_) => Some(Obstacle::Failure(line)),
         VolumeError::Missing(_)
         | VolumeError::Unreachable { .. }

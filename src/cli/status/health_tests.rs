@@ -1,4 +1,6 @@
+use super::super::full::Obstacle;
 use super::super::logged::Logged;
+use super::super::report::State;
 use super::super::report::tests::sample;
 use super::*;
 

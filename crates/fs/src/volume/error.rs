@@ -71,6 +71,14 @@ pub enum VolumeError {
         /// What does not fit.
         why: String,
     },
+    /// What the volume takes for its data does not begin as such.
+    #[error("{}: not a QuayFS data device: {why}", path.display())]
+    Header {
+        /// The data device.
+        path: PathBuf,
+        /// What is wrong with its header.
+        why: ConfigError,
+    },
     /// Made by a newer version.
     #[error(
         "the volume has features (mask {0:#x}) that this version does not know; use a newer one"

@@ -78,7 +78,10 @@ pub(super) fn check_pair(
     match decode_header(config, &block) {
         Ok(h) if theirs(&h) => return fail(data, "belongs to another QuayFS volume".into()),
         Err(e) if !vouch(region, config, device) => {
-            return fail(data, format!("not a QuayFS data device: {e}"));
+            return Err(VolumeError::Header {
+                path: data.into(),
+                why: e,
+            });
         }
         _ => {}
     }

@@ -1,0 +1,151 @@
+//! What is said of a volume that no daemon answers for.
+
+use super::super::full::Obstacle;
+use super::super::report::{Report, State};
+use super::{Finding, Health};
+
+/// Adds what is wrong, and what to do.
+pub fn of(r: &Report, all: &mut Vec<Finding>) {
+    let (mnt, volume) = (r.shown_mountpoint(), r.shown_volume());
+    match r.state {
+        State::Mounted | State::Closing => {}
+        State::Dead => dead(r, all),
+        State::Stopped => all.push((
+            Health::Failed,
+            match r.mountpoint {
+                Some(_) => "the daemon is stopped (SIGSTOP or a debugger): every call waits",
+                None => "the daemon that closes it is stopped (SIGSTOP or a debugger)",
+            }
+            .into(),
+            Some(match &r.daemon {
+                Some(daemon) => format!("`kill -CONT {}` lets it go on", daemon.pid),
+                None => "let it go on (`kill -CONT`)".into(),
+            }),
+        )),
+        State::Silent if r.is_busy => all.push((
+            Health::Degraded,
+            "the daemon is busy: it has not answered within a second, but works".into(),
+            Some("ask again; `top` shows what else the machine does".into()),
+        )),
+        State::Silent => silent(r, all),
+        State::Broken => {
+            let last = r.log.as_ref().and_then(|log| log.last_error.as_ref());
+            let why = last.map_or("every call fails", |line| line.what.as_str());
+            all.push((
+                Health::Failed,
+                format!("the root directory cannot be read: {why}"),
+                Some(format!("`quayfs umount {mnt}`, then `quayfs fsck --repair {volume}`")),
+            ));
+        }
+        State::Unmounted => at_rest(r, all),
+        State::InUse => all.push((
+            Health::Degraded,
+            match &r.daemon {
+                Some(daemon) => format!(
+                    "unmounted with -l, or mounted where it cannot be seen from here, and still in use: process {} serves it",
+                    daemon.pid
+                ),
+                None => "in use by a process whose mount cannot be seen from here".into(),
+            },
+            Some(format!(
+                "`fuser -v {volume}` names it; a tree that was unmounted lazily ends with its last user"
+            )),
+        )),
+    }
+}
+
+/// Every call fails.
+fn dead(r: &Report, all: &mut Vec<Finding>) {
+    let mnt = r.shown_mountpoint();
+    let first = match &r.unmountable {
+        Some(Obstacle::Media(why)) => {
+            all.push((Health::Failed, why.clone(), None));
+            "put back what is missing, "
+        }
+        Some(Obstacle::Other(why)) => {
+            all.push((Health::Failed, why.clone(), None));
+            "put that right, "
+        }
+        _ => "",
+    };
+    all.push((
+        Health::Failed,
+        "the daemon is gone: every call fails".into(),
+        Some(format!("{first}`quayfs umount {mnt}`, then mount again")),
+    ));
+}
+
+/// It may be that the next daemon cannot begin.
+fn silent(r: &Report, all: &mut Vec<Finding>) {
+    let mnt = r.shown_mountpoint();
+    let todo = match &r.unmountable {
+        Some(Obstacle::Media(why)) => {
+            all.push((Health::Failed, why.clone(), None));
+            format!("put back what is missing, or `quayfs umount --force {mnt}`")
+        }
+        Some(Obstacle::Other(why)) => {
+            all.push((Health::Failed, why.clone(), None));
+            "put that right: the next daemon waits for it, two minutes at most".into()
+        }
+        _ => "ask again; look at the log, and at the disks (`dmesg`)".into(),
+    };
+    let what = "the daemon has not answered within a second".into();
+    all.push((Health::Failed, what, Some(todo)));
+}
+
+fn at_rest(r: &Report, all: &mut Vec<Finding>) {
+    let volume = r.shown_volume();
+    if r.repairing {
+        all.push((
+            Health::Failed,
+            "a repair has begun and not ended".into(),
+            Some(format!("`quayfs fsck --repair {volume}`")),
+        ));
+    } else if let Some(obstacle) = &r.unmountable {
+        let (why, todo) = match obstacle {
+            Obstacle::Media(why) => (
+                why,
+                Some(format!(
+                    "put back what is missing; `quayfs fsck {volume}` says whether it is whole"
+                )),
+            ),
+            Obstacle::Damage(why) => (why, Some(mend(r))),
+            Obstacle::Failure(why) => (
+                why,
+                Some(format!(
+                    "`quayfs fsck {volume}`, once the media can be read"
+                )),
+            ),
+            Obstacle::Other(why) => (why, None),
+        };
+        let what = match obstacle {
+            // A mount may be made, and have no root.
+            Obstacle::Damage(_) => format!("it cannot be mounted and used: {why}"),
+            _ => format!("it cannot be mounted: {why}"),
+        };
+        all.push((Health::Failed, what, todo));
+    } else if r.clean.is_none() {
+        all.push((
+            Health::Failed,
+            "the superblock is damaged".into(),
+            Some(mend(r)),
+        ));
+    } else if r.clean == Some(false) {
+        // What a check has found comes first.
+        let is_sound =
+            (r.log.as_ref()).is_none_or(|log| log.damage.structure == 0 && !log.damage.met);
+        let todo = is_sound.then(|| "mount it: that recovers what was durable".into());
+        all.push((Health::Degraded, "not unmounted cleanly".into(), todo));
+    }
+}
+
+/// What mends a volume that is not mounted, or whether nothing does.
+pub fn mend(r: &Report) -> String {
+    let volume = r.shown_volume();
+    match (r.log.as_ref()).is_some_and(|log| log.damage.beyond_repair) {
+        true => "a repair could not mend it: make a new volume from a backup".into(),
+        false => format!(
+            "`quayfs fsck --repair {volume}`; what that cannot mend is in a backup, if anywhere"
+        ),
+    }
+}
