@@ -244,7 +244,7 @@ fn what_is_in_use_is_not_cut_off() {
         refused
             .unwrap_err()
             .to_string()
-            .contains("blocks are in use")
+            .contains("last block in use")
     );
     let most = geometry().bounds(&used).most;
     let refused = resize_volume(&mut volume, most + 1, &Meter::default());

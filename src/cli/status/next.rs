@@ -1,7 +1,9 @@
 //! What another daemon would meet that had to open the volume of a mount now.
 
 use super::full::exposed;
-use quayfs_fs::volume::{VolumeError, locate};
+use quayfs_fs::volume::{VolumeError, locate, openness};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
 use std::thread;
@@ -24,9 +26,20 @@ pub fn hindrance(volume: &Path) -> Option<String> {
 }
 
 fn look(volume: &Path) -> Option<String> {
-    match locate(volume) {
-        Ok(_) => exposed(volume),
-        Err(why) => absence(&why),
+    match fs::metadata(volume) {
+        // What it is, is not looked up: a read of a device may never end, nor this process then.
+        Ok(meta) if !meta.is_dir() => {
+            let shown = quayfs_shown::path(volume);
+            openness(volume, &meta).map(|why| format!("{shown}: {why}"))
+        }
+        Ok(_) => match locate(volume) {
+            Ok(_) => exposed(volume),
+            Err(why) => absence(&why),
+        },
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            absence(&VolumeError::Missing(volume.into()))
+        }
+        Err(_) => None,
     }
 }
 
@@ -47,7 +60,6 @@ pub fn absence(why: &VolumeError) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
@@ -73,5 +85,10 @@ mod tests {
         is_hindered("chmod 600");
         set(0o600);
         assert_eq!(hindrance(&volume), None);
+        // What holds both parts is not read.
+        let part = volume.join("data");
+        assert_eq!(hindrance(&part), None);
+        set(0o640);
+        assert!(hindrance(&part).unwrap().contains("chmod 600"));
     }
 }
