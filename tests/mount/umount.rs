@@ -383,6 +383,29 @@ fn a_dead_mount_in_use_is_taken_away_by_force() {
     warned.ok();
 }
 
+/// The kernel gives the number of a file system that has ended to the next one.
+#[test]
+fn a_signal_unmounts_nothing_that_others_have_mounted_since() {
+    if !can_be_root() {
+        return;
+    }
+    let m = Mounted::on(Scene::in_memory(), "rw");
+    let mnt = text(m.mnt());
+    let held = fs::File::create_new(m.mnt().join("held")).unwrap();
+    let daemon = pid(&m);
+    signal(daemon, "TERM");
+    eventually("it is asked for", || m.log().contains("unmounting"));
+    run(&["umount", "-i", "-l", &mnt]).ok();
+    drop(held);
+    run(&["mount", "-t", "tmpfs", "other", &mnt]).ok();
+    fs::write(m.mnt().join("precious"), "content").unwrap();
+    eventually("the daemon ends", || !runs(daemon));
+    assert_eq!(fs::read(m.mnt().join("precious")).unwrap(), b"content");
+    assert!(!m.log().contains("taking it away"), "{}", m.log());
+    run(&["umount", "-i", &mnt]).ok();
+    m.fsck();
+}
+
 #[test]
 fn a_mount_says_what_it_waits_for() {
     if !can_be_root() {

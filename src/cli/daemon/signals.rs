@@ -99,6 +99,11 @@ fn unmount(
 ) -> bool {
     let mut detached = false;
     loop {
+        let lives = superblock.is_some_and(Superblock::lives);
+        if superblock.is_some() && !lives {
+            // Others have unmounted it: what is mounted there now may have its number, and is none of this daemon's.
+            return true;
+        }
         let end = enough();
         if !detached {
             match mount.detach(UnmountMode::Normal) {

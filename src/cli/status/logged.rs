@@ -30,6 +30,8 @@ const MET: [&str; 2] = [
 /// How a line begins of a daemon that goes on where another one has ended, and how one of the end of a mount.
 pub const LAST_DAEMON: &str = "the last daemon of this mount: ";
 const UNMOUNTED: &str = "unmounted, ";
+/// How one begins of a daemon that serves.
+const MOUNTED: &str = "mounted ";
 /// Begins a line about a repair.
 const REPAIR: &str = "repair: ";
 /// Begins a line that names the volume that those after it are about.
@@ -62,6 +64,9 @@ pub struct Logged {
     /// How the last daemon ended that died in the last mount, if one did.
     #[serde(skip)]
     pub last_death: Option<Line>,
+    /// The same of before the last daemon began, which counts if that has replaced one of the same mount.
+    #[serde(skip)]
+    pub earlier_death: Option<Line>,
     /// What is damaged and has not been found whole since.
     #[serde(skip)]
     pub damage: Damage,
@@ -244,10 +249,15 @@ impl Logged {
         }
     }
 
-    /// The daemons of a mount that has ended do not count any more.
+    /// The daemons of a mount that has ended do not count any more. Each daemon says that it has mounted, and then that it
+    /// goes on where another one has ended, if it does.
     fn may_end(&mut self, what: &str) {
         if what.starts_with(UNMOUNTED) {
-            self.last_death = None;
+            (self.last_death, self.earlier_death) = (None, None);
+        } else if what.starts_with(MOUNTED) {
+            self.earlier_death = self.last_death.take();
+        } else if what.starts_with(LAST_DAEMON) {
+            self.last_death = self.earlier_death.take();
         }
     }
 }
@@ -423,7 +433,9 @@ not a line of a log
         let replaced = format!("INFO {LAST_DAEMON}replaced on request; no request is lost");
         let other = "WARN the clock was set back";
         let want = Some("ended by signal 9".to_string());
-        assert_eq!(death(&[&died, &replaced, other]), want);
+        let mounted = "INFO mounted /v on /m: backend `file`";
+        assert_eq!(death(&[mounted, &died, mounted, &replaced, other]), want);
+        assert_eq!(death(&[mounted, &died, mounted]), None, "another mount");
         assert_eq!(death(&[&replaced]), None);
         for end in [
             "INFO unmounted, the volume is clean",

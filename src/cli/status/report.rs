@@ -298,7 +298,8 @@ impl Report {
 
     /// Adds whether another daemon could go on with the mount, which takes a look at where the media are.
     pub fn look_ahead(mut self) -> Self {
-        if self.goes_on == Some(true) && self.unlinked.is_empty() {
+        let daemon = self.daemon.as_ref().map_or(0, |daemon| daemon.pid);
+        if self.goes_on == Some(true) && self.unlinked.is_empty() && next::sees_the_same(daemon) {
             self.hindrance = next::hindrance(Path::new(&self.volume));
             judge(&mut self);
         }

@@ -331,6 +331,10 @@ fn a_volume_is_mounted_once_whatever_it_is_called() {
             on("fsck", again, &["--repair"]).fails(8, "in use");
             on("tune", again, &["--label", "x"]).fails(1, "in use");
             on("mkfs", again, &["--force"]).fails(1, "in use");
+            let status = on("status", again, &[]);
+            let is_told = status.out.contains("in use") || status.out.contains("mounted");
+            assert!(status.code <= 1 && is_told, "{status:?}");
+            assert!(!status.out.contains("not mounted"), "{status:?}");
         }
         assert_eq!(fs::read(room.mnt().join("file")).unwrap(), b"content");
         on("umount", name, &[]).ok();

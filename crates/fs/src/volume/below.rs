@@ -13,8 +13,8 @@ use super::VolumeError;
 /// Loop devices on loop devices: more are not made.
 const DEEP: usize = 8;
 
-/// The files and devices that a loop device is made of, the nearest first; none of another device. One that shows a part of
-/// its file is left out: other parts may be other volumes.
+/// The files and devices that a loop device is made of, the nearest first; none of another device. One that begins elsewhere
+/// in its file is left out: that is another volume.
 pub fn below(device: &Path) -> Vec<PathBuf> {
     let mut found: Vec<PathBuf> = Vec::new();
     let mut at = device.to_path_buf();
@@ -33,9 +33,12 @@ fn backing_file(device: &Path) -> Option<PathBuf> {
     let (major, minor) = (libc::major(meta.rdev()), libc::minor(meta.rdev()));
     let settings = PathBuf::from(format!("/sys/dev/block/{major}:{minor}/loop"));
     let read = |name: &str| fs::read_to_string(settings.join(name)).ok();
-    let is_whole = |name: &str| read(name).is_some_and(|n| n.trim() == "0");
     let path = read("backing_file")?;
-    (is_whole("offset") && is_whole("sizelimit")).then(|| path.trim_end_matches('\n').into())
+    let path = path.trim_end_matches('\n');
+    // Of a file without a name the system shows this; another one may be called so.
+    let is_there = !path.ends_with(" (deleted)");
+    let begins_here = read("offset").is_some_and(|n| n.trim() == "0");
+    (is_there && begins_here).then(|| path.into())
 }
 
 /// Locks what is below the media for as long as the files are kept. What cannot be opened, as in another mount namespace, is

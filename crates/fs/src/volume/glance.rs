@@ -11,7 +11,7 @@ use quayfs_pmem::{Backend, LockKind, MapOptions, PmemError, Region};
 
 use super::pair::{check_features, check_length, read_config};
 use super::parts::{is_there, locate_unfollowed};
-use super::{Access, Place, VolumeError, locate};
+use super::{Access, Place, VolumeError, below, locate};
 
 /// What a volume says of itself. It is what lies on the media at the moment: a daemon that uses the volume may have more
 /// in memory.
@@ -52,7 +52,7 @@ pub fn glance(path: &Path) -> Result<Glance, VolumeError> {
     let place = locate_unfollowed(path)?;
     is_there(&place.pmem)?;
     let region = open(&place)?;
-    let in_use = !region.lock_within(LockKind::Shared, Duration::ZERO)?;
+    let in_use = !region.lock_within(LockKind::Shared, Duration::ZERO)? || is_in_use_below(&place);
     if !in_use {
         // What uses it may be waiting for the data device, and then this would, too.
         is_there(&place.data)?;
@@ -68,6 +68,13 @@ pub fn glance(path: &Path) -> Result<Glance, VolumeError> {
         left,
         config,
     })
+}
+
+/// Whether the volume is in use by another name of what its media lie on.
+fn is_in_use_below(place: &Place) -> bool {
+    let media = ([&*place.pmem, &*place.data], &*place.path);
+    let locked = below::lock(media, LockKind::Shared, Duration::ZERO);
+    matches!(locked, Err(VolumeError::Busy(_)))
 }
 
 /// The configuration table of the volume at a path, which may be in use. Nothing else is looked at.
