@@ -90,13 +90,19 @@ pub fn daemon(entry: &Entry) -> Option<Daemon> {
     Some(daemon)
 }
 
+/// Whether paths mean the same to a process and to this one: it is in this mount namespace. `None` where this user cannot
+/// tell.
+pub fn sees_the_same(pid: i32) -> Option<bool> {
+    let namespace = |of: &Process| Some(of.namespaces().ok()?.0.get(OsStr::new("mnt"))?.identifier);
+    let theirs = namespace(&Process::new(pid).ok()?)?;
+    Some(Some(theirs) == namespace(&Process::myself().ok()?))
+}
+
 /// The volume that a daemon of this mount namespace was started for, by its arguments. Users other than root cannot see the
 /// namespace of their daemons: it is taken for this one.
 pub fn volume_of(pid: i32) -> Option<PathBuf> {
-    let namespace = |of: &Process| Some(of.namespaces().ok()?.0.get(OsStr::new("mnt"))?.identifier);
     let process = Process::new(pid).ok()?;
-    let theirs = namespace(&process);
-    if theirs.is_some() && theirs != namespace(&Process::myself().ok()?) {
+    if sees_the_same(pid) == Some(false) {
         return None;
     }
     let Command::Mount(args) = Cli::try_parse_from(process.cmdline().ok()?).ok()?.command else {

@@ -69,6 +69,8 @@ pub struct Status {
     pub read_only: bool,
     /// Why that is so, if it was not asked for: a failure, or a medium that is write-protected.
     pub read_only_reason: Option<String>,
+    /// A failure has made it read-only: no other daemon goes on with it.
+    pub has_failed: bool,
     /// The mount was shut down on purpose: no call is answered any more.
     pub shut_down: bool,
     /// What is staged may stay in the region when the mount ends.
@@ -170,7 +172,6 @@ impl Fs {
         let j = e.journal.stats();
         let s = self.statfs();
         let before = self.volume.predecessor();
-        let pause = before.and_then(|b| b.pause.get());
         Status {
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION"),
@@ -194,12 +195,13 @@ impl Fs {
             restarts: before.map_or(0, |b| b.deaths + b.replaced),
             replaced: before.map_or(0, |b| b.replaced),
             last_death: before.map(|b| b.cause.clone()),
-            last_pause_ms: pause.map(|p| p.as_millis() as u64),
+            last_pause_ms: before.and_then(|b| Some(b.pause.get()?.as_millis() as u64)),
             last_resize: self.last_resize().cloned(),
             options: e.options.to_string(),
             stored_options: e.config.options(),
             read_only: e.is_read_only(),
             read_only_reason: e.failure().or(self.volume.protected()).map(str::to_string),
+            has_failed: self.has_failed(),
             shut_down: self.alive().is_err(),
             leaves_staged: self.leaves_staged(),
             damage_met: e.watch().found(),

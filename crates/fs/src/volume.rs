@@ -30,7 +30,7 @@ pub use exposure::{exposure, is_only_readable, openness};
 pub use glance::{Glance, Left, config_of, glance};
 pub use moving::moved_region;
 use pair::{check_features, check_pair, read_config};
-pub use parts::{Place, in_the_way, is_device_path, lasting_name, locate};
+pub use parts::{LOGS, Place, in_the_way, is_device_path, lasting_name, locate};
 
 /// Name of the pmem region in a volume's directory.
 pub const PMEM: &str = "pmem";

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use quayfs_blockdev::{FileDevice, Options};
-use quayfs_fs::volume::{DATA, PMEM, check_exposure, in_the_way, is_device_path};
+use quayfs_fs::volume::{DATA, LOGS, PMEM, check_exposure, in_the_way, is_device_path};
 use quayfs_layout::BLOCK;
 use quayfs_layout::config::LABEL_MAX;
 use quayfs_layout::geometry::{Geometry, Wishes};
@@ -19,8 +19,8 @@ use super::{
     Identity, MkfsError, MkfsOptions, MkfsReport, Overwritten, Root, Undo, cache, format, io_at,
 };
 
-/// What a directory may have that becomes a volume: its parts, its logs, and what a new file system has.
-const OURS: [&str; 5] = [PMEM, DATA, "quayfs.log", "quayfs.log.old", "lost+found"];
+/// What a directory may have that becomes a volume, beside the logs of one: its parts, and what a new file system has.
+const OURS: [&str; 3] = [PMEM, DATA, "lost+found"];
 
 /// What is to be made, and of what.
 pub struct Plan {
@@ -266,7 +266,7 @@ fn check_room(volume: &Path, media: [&PathBuf; 2]) -> Result<(), MkfsError> {
     let mut found = entries.filter_map(Result::ok);
     let other = found.find(|entry| {
         let name = entry.file_name();
-        let is_ours = OURS.iter().any(|ours| name == *ours);
+        let is_ours = OURS.iter().chain(&LOGS).any(|ours| name == *ours);
         !is_ours && !media.contains(&&entry.path())
     });
     match other {

@@ -77,7 +77,7 @@ pub struct Mkfs {
     #[arg(long, value_name = "MODE", value_parser = parse_mode)]
     pub mode: Option<u32>,
     /// Overwrite what looks like a file system or a volume, and is named then; take over what others
-    /// have access to.
+    /// have access to; use a directory with other things in it.
     #[arg(long)]
     pub force: bool,
     /// Print no more than warnings, and do not show how far it is.

@@ -101,7 +101,7 @@ fn unmount(
     loop {
         let lives = superblock.is_some_and(Superblock::lives);
         if superblock.is_some() && !lives {
-            // Others have unmounted it: what is mounted there now may have its number, and is none of this daemon's.
+            // It has ended, by this or by others: what is mounted there now may have its number, and is none of this daemon's.
             return true;
         }
         let end = enough();

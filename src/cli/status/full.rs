@@ -49,20 +49,11 @@ pub fn status(path: &Path) -> (Option<Value>, Option<Obstacle>) {
     )
 }
 
-/// What recovery has passed over, or met, and what a user would meet first.
+/// What recovery has passed over, and what a user would meet first.
 fn damage(fs: &Fs) -> Option<String> {
-    let watch = fs.e.watch();
-    let root = fs.getattr(ROOT).err();
-    let passed_over = watch.obstacle().map(str::to_string);
-    passed_over
-        .or_else(|| {
-            watch
-                .noted()
-                .pop()
-                .filter(|_| watch.found() > 0)
-                .map(|noted| noted.what)
-        })
-        .or_else(|| root.map(|why| format!("the root directory: {why}")))
+    let passed_over = fs.e.watch().obstacle().map(str::to_string);
+    let root = || fs.getattr(ROOT).err();
+    passed_over.or_else(|| root().map(|why| format!("the root directory: {why}")))
 }
 
 fn unopened(why: &VolumeError) -> Option<Obstacle> {

@@ -25,13 +25,6 @@ pub fn hindrance(volume: &Path) -> Option<String> {
     receive.recv_timeout(PATIENCE).ok()?
 }
 
-/// Whether paths mean the same to a process and to this one; `false` also where this user cannot tell.
-pub fn sees_the_same(process: u64) -> bool {
-    let namespace = |of: &str| fs::read_link(format!("/proc/{of}/ns/mnt")).ok();
-    let theirs = namespace(&process.to_string());
-    theirs.is_some() && theirs == namespace("self")
-}
-
 fn look(volume: &Path) -> Option<String> {
     match fs::metadata(volume) {
         // What it is, is not looked up: a read of a device may never end, nor this process then.

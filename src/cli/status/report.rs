@@ -92,6 +92,9 @@ pub struct Report {
     /// Bytes at its end that are not there any more.
     #[serde(skip)]
     pub device_missing_bytes: u64,
+    /// A failure has ended writing, and the next daemon would not go on.
+    #[serde(skip)]
+    pub has_failed: bool,
     /// Bytes at the end of the region that are not there any more.
     #[serde(skip)]
     pub region_missing_bytes: u64,
@@ -237,6 +240,7 @@ impl Report {
             uncommitted: None,
             device_silent_seconds: None,
             device_missing_bytes: 0,
+            has_failed: false,
             region_missing_bytes: 0,
             hindrance: None,
             passed_over: None,
@@ -275,6 +279,7 @@ impl Report {
             uncommitted: uncommitted(s),
             device_silent_seconds: s["device_silent_ms"].as_u64().map(|ms| ms / 1000),
             device_missing_bytes: s["device_missing_bytes"].as_u64().unwrap_or_default(),
+            has_failed: s["has_failed"].as_bool().unwrap_or_default(),
             region_missing_bytes: s["region_missing_bytes"].as_u64().unwrap_or_default(),
             unlinked: asking::unlinked(s),
             scrub: scrub(&s["scrub"]),
@@ -298,8 +303,10 @@ impl Report {
 
     /// Adds whether another daemon could go on with the mount, which takes a look at where the media are.
     pub fn look_ahead(mut self) -> Self {
-        let daemon = self.daemon.as_ref().map_or(0, |daemon| daemon.pid);
-        if self.goes_on == Some(true) && self.unlinked.is_empty() && next::sees_the_same(daemon) {
+        let daemon = self.daemon.as_ref();
+        let pid = daemon.and_then(|daemon| i32::try_from(daemon.pid).ok());
+        let can_tell = pid.and_then(unserved::sees_the_same) == Some(true);
+        if can_tell && self.goes_on == Some(true) && self.unlinked.is_empty() {
             self.hindrance = next::hindrance(Path::new(&self.volume));
             judge(&mut self);
         }

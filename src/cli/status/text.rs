@@ -133,7 +133,7 @@ fn survival(r: &Report) -> Option<(&'static str, &'static str)> {
         }
         (_, false) => "all up to the last commit survives; fsync is one",
     };
-    let fails = r.read_only_reason.is_some() || r.hindrance.is_some();
+    let fails = r.has_failed || r.hindrance.is_some();
     let goes_on = r.goes_on.unwrap_or(has("restart")) && !fails;
     let death = match (by_op, goes_on) {
         (_, true) => "another one goes on, and nothing is lost",

@@ -311,7 +311,7 @@ fn most_of_a_large_volume_is_allocated_and_freed_at_once() {
     on("fsck", &volume, &[]).ok();
 }
 
-/// A lock is one of a name, and a device, its file, and another device on that have three.
+/// A device, its file, and another device on that file: a lock on one of them is none on the others.
 #[test]
 fn a_volume_is_mounted_once_whatever_it_is_called() {
     if !can_be_root() {

@@ -96,12 +96,16 @@ fn the_region_of_a_mounted_volume_gets_larger_and_smaller() {
         let pages = |m: &Mounted| m.info()["node_pages"].as_u64().unwrap();
         let before = pages(&m);
         under_load(&m, || {
-            for (size, mib) in [("128M", 128), ("24M", 24), ("32M", 32)] {
+            for (size, mib, how) in [
+                ("128M", 128, "larger"),
+                ("24M", 24, "smaller"),
+                ("32M", 32, "larger"),
+            ] {
                 let mnt = m.mnt();
                 let words = ["resize", mnt.to_str().unwrap(), "--pmem", size];
                 let told = quayfs(words).ok();
                 assert!(
-                    told.contains(&format!("pmem region  {mib} MiB, ")),
+                    told.contains(&format!("pmem region  {mib} MiB, {how} than ")),
                     "{told}"
                 );
                 let info = m.info();

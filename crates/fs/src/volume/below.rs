@@ -1,5 +1,5 @@
-//! The files below loop devices. What has the device open has the file as well: two mounts of one volume, by its device
-//! and by its file or by two devices, would destroy it, and each lock is one of a name.
+//! The files below loop devices. Two mounts of one volume, by its device and by its file or by two devices, would destroy
+//! it, and a lock on one of these is none on the others.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};

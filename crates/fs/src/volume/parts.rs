@@ -16,7 +16,7 @@ use super::{DATA, PMEM, VolumeError};
 /// More links than this lead in a circle, as for the kernel.
 const LINKS: usize = 40;
 /// What a mount leaves in a volume beside its parts.
-const LOGS: [&str; 2] = ["quayfs.log", "quayfs.log.old"];
+pub const LOGS: [&str; 2] = ["quayfs.log", "quayfs.log.old"];
 
 /// Where a volume is.
 #[derive(Clone, Debug, PartialEq, Eq)]
