@@ -1,6 +1,6 @@
 //! `quayfs fsck`.
 
-use quayfs_fs::volume::{Place, locate};
+use quayfs_fs::volume::{Place, VolumeError, locate};
 use quayfs_fsck::repair::{self, Failed, Outcome, RepairReport};
 use quayfs_fsck::{FsckOptions, FsckReport};
 
@@ -28,7 +28,10 @@ pub fn run(args: &args::Fsck) -> Result<u8, Failure> {
     let shown = Progress::of(&meter, quiet);
     let report = quayfs_fsck::check_measured(&args.volume, &options, &meter);
     drop(shown);
-    let report = report.map_err(unopened(FSCK_FAILED))?;
+    let report = report.map_err(|e| match e {
+        VolumeError::Beheaded(_) => Failure::new(FSCK_DAMAGE, e),
+        e => unopened(FSCK_FAILED)(e),
+    })?;
     let shown = show(&report, args.json);
     remember(args, &report, None);
     shown?;

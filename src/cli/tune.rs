@@ -51,6 +51,9 @@ fn upgrade(path: &Path) -> Result<(), Failure> {
     let refused = |why: String| Err(Failure::new(FAILED, format_args!("{shown}: {why}")));
     match upgraded {
         Ok(Upgraded::Nothing) => say(format_args!("{shown} has all that this version adds")),
+        Ok(Upgraded::BackedUp) => say(format_args!(
+            "{shown}: the data device has copies of its tables from now on"
+        )),
         Ok(Upgraded::Done(report)) if report.check.is_clean() => say(format_args!(
             "{shown}: what users and groups have is counted from now on"
         )),

@@ -1,6 +1,7 @@
 //! The command line without a mount: help, errors of one line, exit codes, what machines read.
 
 mod changing;
+mod copies;
 #[path = "../program/mod.rs"]
 mod program;
 
@@ -280,12 +281,20 @@ fn fsck_tells_damage_from_health() {
     let held = Volume::open(&scene.vol(), Access::ReadOnly, Duration::ZERO).unwrap();
     quayfs(["fsck", "--repair", vol]).fails(8, "in use");
     drop(held);
-    // The epoch: nothing else tells it.
-    pmem.write_all_at(&[0xff; 8], 8192).unwrap();
-    let run = quayfs(["fsck", "--repair", vol]);
-    assert_eq!(run.code, 4, "{run:?}");
-    pmem.write_all_at(&[0xff; 64], 512).unwrap();
-    pmem.write_all_at(&[0xff; 64], 4096 + 512).unwrap();
+    // Epoch and tables: nothing tells them but their copies, and then nothing does.
+    let data = scene.vol().join("data");
+    let data = std::fs::File::options().write(true).open(data).unwrap();
+    let lose = |at: u64| pmem.write_all_at(&[0xff; 8], at).unwrap();
+    lose(8192);
+    assert_eq!(quayfs(["fsck", "--repair", vol]).code, 1);
+    data.write_all_at(&[0xff; BLOCK], 129 * BLOCK as u64)
+        .unwrap();
+    lose(8192);
+    assert_eq!(quayfs(["fsck", "--repair", vol]).code, 4);
+    [512, 4096 + 512].into_iter().for_each(lose);
+    assert_eq!(quayfs(["fsck", vol]).code, 4);
+    data.write_all_at(&[0xff; BLOCK], 128 * BLOCK as u64)
+        .unwrap();
     assert_eq!(quayfs(["fsck", vol]).code, 8);
 }
 

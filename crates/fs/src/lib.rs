@@ -324,10 +324,21 @@ impl Fs {
             t.join();
         }
         let closed = self.e.close(staged);
+        if closed.is_ok() && !self.e.is_read_only() {
+            self.back_up();
+        }
         if let Some(t) = threads {
             t.dismiss(&self.e);
         }
         closed
+    }
+
+    /// What the superblock says of a volume that is closed is kept on the data device as well. It is closed without that.
+    fn back_up(&self) {
+        let kept = crate::volume::backup::store(&self.e.region, &*self.e.device, &self.e.config);
+        if let Err(e) = kept {
+            tracing::warn!("the copy of the journal superblock is not written: {e}");
+        }
     }
 
     /// Ends the background threads and finishes nothing: what is on the media afterwards is what

@@ -1,6 +1,7 @@
 //! A volume: a pmem region and a data device, opened as a pair that belongs together. Either a directory names both, as
 //! `pmem` and `data`, or one file or device holds the region and the data behind it.
 
+pub(crate) mod backup;
 mod below;
 mod error;
 mod exposure;
@@ -11,6 +12,7 @@ mod parts;
 mod table;
 
 use std::fs::File;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -24,6 +26,7 @@ use quayfs_layout::config::ConfigTable;
 use quayfs_pmem::{LockKind, MapOptions, PmemError, Region, Replayed};
 use quayfs_restart::Postings;
 
+pub use backup::{Beheaded, beheaded, store as store_backup, superblock};
 pub use below::below;
 pub use error::VolumeError;
 pub use exposure::{exposure, is_only_readable, openness};
@@ -337,9 +340,35 @@ impl Volume {
         let mut new = self.config.clone();
         change(&mut new);
         new.changes += 1;
+        let failed = |what| {
+            let path = self.path.clone();
+            move |source| PmemError::Io { what, path, source }
+        };
+        backup::take_back(&*self.device, &self.config)
+            .map_err(failed("drop the copy of the configuration table"))?;
         table::replace(&self.region, &new)?;
+        backup::store(&self.region, &*self.device, &new)
+            .map_err(failed("write the copy of the configuration table"))?;
         self.config = new;
         Ok(())
+    }
+
+    /// Before a region takes the place of this one whose table says something else, the data device has no copy of the table.
+    /// The next mount writes one. Durable when it returns.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn take_backup_back(&self) -> io::Result<()> {
+        backup::take_back(&*self.device, &self.config)
+    }
+
+    /// Has the data device keep what configuration table and journal superblock say, where the volume has room for that. To be
+    /// called of a volume that is closed. Durable when it returns.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn store_backup(&self) -> io::Result<()> {
+        backup::store(&self.region, &*self.device, &self.config)
     }
 
     /// Makes equal what a crash in [`Volume::change_config`] may have left different, and writes a damaged copy of the

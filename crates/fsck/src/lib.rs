@@ -63,7 +63,7 @@ use links::Links;
 use media::Media;
 use owners::Owners;
 use pages::Pages;
-use quayfs_fs::volume::{Access, Volume, VolumeError};
+use quayfs_fs::volume::{Access, Beheaded, Volume, VolumeError, beheaded};
 use quayfs_shown::progress::{Meter, Unit};
 use report::Findings;
 use table::Table;
@@ -87,7 +87,7 @@ pub fn check(dir: &Path, options: &FsckOptions) -> Result<FsckReport, VolumeErro
 /// As [`check`], and the meter says how far that is.
 ///
 /// # Errors
-/// As there.
+/// As there; [`VolumeError::Beheaded`].
 pub fn check_measured(
     dir: &Path,
     options: &FsckOptions,
@@ -95,8 +95,22 @@ pub fn check_measured(
 ) -> Result<FsckReport, VolumeError> {
     meter.begin("reading the region", 0, Unit::Bytes);
     // Opened so, the region is a private copy already.
-    let volume = Volume::open_vouched(dir, Access::ReadOnly, Duration::ZERO, repair::belongs)?;
+    let volume = Volume::open_vouched(dir, Access::ReadOnly, Duration::ZERO, repair::belongs);
+    let volume = volume.map_err(|e| match copy_of_tables(dir, &e, meter) {
+        Some(_) => VolumeError::Beheaded(dir.into()),
+        None => e,
+    })?;
     Ok(run(&volume, options, meter))
+}
+
+/// The copy of the configuration table of a volume that could not be opened, if that is what it has lost.
+fn copy_of_tables(dir: &Path, e: &VolumeError, meter: &Meter) -> Option<Beheaded> {
+    match e {
+        VolumeError::Config { .. } | VolumeError::Unreachable { .. } => {
+            beheaded(dir, meter).ok().flatten()
+        }
+        _ => None,
+    }
 }
 
 /// Checks an opened volume that is not in use: a crash image, a volume in memory. Its region is

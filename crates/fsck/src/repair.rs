@@ -92,8 +92,22 @@ pub fn repair(
     options: &FsckOptions,
     meter: &Arc<Meter>,
 ) -> Result<RepairReport, Failed> {
-    let volume = Volume::open_vouched(dir, Access::ReadWrite, Duration::ZERO, belongs)?;
-    repair_volume(&volume, options, meter)
+    let open = || Volume::open_vouched(dir, Access::ReadWrite, Duration::ZERO, belongs);
+    let (volume, restored) = match open() {
+        Ok(volume) => (volume, false),
+        Err(e) => {
+            let Some(found) = crate::copy_of_tables(dir, &e, meter) else {
+                return Err(e.into());
+            };
+            found.restore()?;
+            (open()?, true)
+        }
+    };
+    let mut report = repair_volume(&volume, options, meter)?;
+    if restored {
+        report.put_back_tables();
+    }
+    Ok(report)
 }
 
 /// Repairs an opened volume that is not in use.
@@ -144,6 +158,9 @@ pub fn repair_volume(
         true => Outcome::Repaired,
         false => Outcome::Left,
     };
+    if report.outcome == Outcome::Repaired {
+        volume.store_backup()?;
+    }
     Ok(report)
 }
 

@@ -1,6 +1,7 @@
 //! A sound volume has no finding, whatever has happened to it; a damaged one has exactly the one
 //! that names the damage.
 
+mod backup;
 mod crowd;
 mod damaged;
 mod dumps;

@@ -21,7 +21,7 @@ pub const LABEL_MAX: usize = 64;
 pub const OPTIONS_MAX: usize = 1024;
 
 /// Features that an unaware implementation may only read.
-pub const RO_COMPAT_KNOWN: u64 = 0;
+pub const RO_COMPAT_KNOWN: u64 = FEATURE_BACKUP;
 /// Features that an unaware implementation must refuse.
 pub const INCOMPAT_KNOWN: u64 = FEATURE_QUOTA
     | FEATURE_PROPOSALS
@@ -30,6 +30,9 @@ pub const INCOMPAT_KNOWN: u64 = FEATURE_QUOTA
     | FEATURE_RESIZED
     | FEATURE_OWNERS
     | FEATURE_MOVING;
+/// Read-only compatible: the data device has a copy of the configuration table, and of the journal superblock as the last
+/// clean unmount left it ([`crate::backup`]). What changes either has to change these too.
+pub const FEATURE_BACKUP: u64 = 1;
 /// Incompatible: there is a quota table, and records say what it is charged.
 pub const FEATURE_QUOTA: u64 = 1;
 /// Incompatible: a commit may be known by a proposal alone ([`crate::jsb::WordKind::Proposal`]).

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`config`] | configuration table, data-device header |
 //! | [`geometry`] | where every area lies |
+//! | [`backup`] | copies of the first and of the journal superblock |
 //! | [`batch`] | the batch log of a region on a disk |
 //! | [`jsb`] | journal superblock words |
 //! | [`slot`] | staging slot headers |
@@ -25,6 +26,7 @@
 //! | [`acl`] | access control lists among them |
 
 pub mod acl;
+pub mod backup;
 pub mod batch;
 pub mod bytes;
 pub mod checksum;

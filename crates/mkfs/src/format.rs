@@ -8,10 +8,11 @@ use std::time::UNIX_EPOCH;
 use quayfs_blockdev::BlockDevice;
 use quayfs_fs::attr::now;
 use quayfs_fs::recovery::{batch_log, journal_geometry, ppt_geometry};
+use quayfs_fs::volume::store_backup;
 use quayfs_journal::{Durability, Journal};
 use quayfs_layout::config::{
-    COPIES, ConfigTable, DataHeader, FEATURE_BATCHES, FEATURE_OWNERS, FEATURE_PIPELINE,
-    FEATURE_PROPOSALS, FEATURE_QUOTA, LABEL_MAX, OPTIONS_MAX,
+    COPIES, ConfigTable, DataHeader, FEATURE_BACKUP, FEATURE_BATCHES, FEATURE_OWNERS,
+    FEATURE_PIPELINE, FEATURE_PROPOSALS, FEATURE_QUOTA, LABEL_MAX, OPTIONS_MAX,
 };
 use quayfs_layout::geometry::Geometry;
 use quayfs_layout::inode::{self, Inode, ROOT, S_IFDIR};
@@ -140,7 +141,7 @@ pub(super) fn prepare(
         uuid: identity.uuid,
         data_uuid: identity.data_uuid,
         next_data_uuid: [0; 16],
-        compat: [0, 0, incompat],
+        compat: [0, FEATURE_BACKUP, incompat],
         created: quayfs_sync::time::now()
             .duration_since(UNIX_EPOCH)
             .map_or(0, |d| d.as_secs()),
@@ -194,6 +195,7 @@ fn write_headers(
     };
     device.write(0, &header.encode()).map_err(dev)?;
     device.flush().map_err(dev)?;
+    store_backup(region, device, config).map_err(dev)?;
     let table = config.encode();
     for off in COPIES.into_iter().rev() {
         region.write_nt(off, &table);

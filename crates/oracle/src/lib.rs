@@ -55,6 +55,8 @@ pub struct Shape {
     pub l2p_entries: u64,
     /// Node pages.
     pub nodes: u64,
+    /// Blocks of the mirror area. Copies of the first structures need 130.
+    pub mirror: u64,
 }
 
 impl Shape {
@@ -67,6 +69,7 @@ impl Shape {
         lane: 256 << 10,
         l2p_entries: 400,
         nodes: 1024,
+        mirror: 7,
     };
     /// The smallest that works, for crash images.
     pub const TINY: Self = Self {
@@ -77,6 +80,7 @@ impl Shape {
         lane: 160 << 10,
         l2p_entries: 128,
         nodes: 144,
+        mirror: 7,
     };
 
     /// Where everything is soon used again: few slots, few blocks.
@@ -88,6 +92,7 @@ impl Shape {
         lane: 160 << 10,
         l2p_entries: 128,
         nodes: 96,
+        mirror: 7,
     };
 
     /// Lays the volume out as `Geometry::compute` does.
@@ -98,9 +103,9 @@ impl Shape {
     /// The same, with so many pages of the quota table.
     pub fn geometry_with(&self, quota_pages: u64) -> Geometry {
         let geometry = Geometry::lay_out(&Sizes {
-            data_blocks: 8 + self.blocks,
-            data_start: 8,
-            mirror_blocks: 7,
+            data_blocks: self.mirror + 1 + self.blocks,
+            data_start: self.mirror + 1,
+            mirror_blocks: self.mirror,
             blocks: self.blocks,
             spare: self.spare,
             buffers: self.buffers,

@@ -61,6 +61,7 @@ pub fn resize_closed_region(path: &Path, bytes: u64, how: How<'_>) -> Result<Res
         });
         copied?;
     }
+    volume.take_backup_back().map_err(ResizeError::Device)?;
     next.take_over(&place)?;
     // A process that has it open may be waiting for its lock, and must not find a volume.
     let old = volume.region();

@@ -18,7 +18,7 @@ Examples:
   quayfs tune /dev/nvme0n1p3 --label photos              the name, as LABEL= finds it
   quayfs tune /srv/vol --options commit=30,noatime       at each mount from now on
   quayfs tune /srv/vol --options ''                      no longer
-  quayfs tune /srv/vol --upgrade                         quotas of users and groups for a volume of an earlier build
+  quayfs tune /srv/vol --upgrade                         what new volumes have, for one of an earlier build
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.";
 
@@ -34,8 +34,8 @@ pub struct Tune {
     /// Mount options that the volume keeps, at most 1024 bytes, in place of those that it has.
     #[arg(short = 'o', long, value_name = "OPT,...")]
     pub options: Option<String>,
-    /// Take on what volumes have that are made now, as far as that can be: the owners of files are counted, and can have
-    /// quotas. Builds that do not know that refuse the volume afterwards.
+    /// Take on what volumes have that are made now, as far as that can be: a copy of its tables, and the owners of
+    /// files are counted and can have quotas. Builds that do not know that refuse the volume afterwards.
     #[arg(long, conflicts_with_all = ["label", "options"])]
     pub upgrade: bool,
 }

@@ -63,6 +63,7 @@ fn unopened(why: &VolumeError) -> Option<Obstacle> {
         VolumeError::Busy(_) | VolumeError::WriteProtected { .. } => None,
         VolumeError::Pairing { .. } | VolumeError::Incomplete { .. } => Some(Obstacle::Media(line)),
         VolumeError::Config { .. }
+        | VolumeError::Beheaded(_)
         | VolumeError::Header { .. }
         | VolumeError::Pmem(PmemError::BatchLog) => Some(Obstacle::Damage(line)),
         VolumeError::Pmem(_) | VolumeError::Device(_) => Some(Obstacle::Failure(line)),

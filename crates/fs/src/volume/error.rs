@@ -56,13 +56,20 @@ pub enum VolumeError {
     #[error("{}: in use by another process (already mounted?); `quayfs status {}` says more", .0.display(), .0.display())]
     Busy(PathBuf),
     /// No configuration table is intact.
-    #[error("{}: not a QuayFS pmem region: {why}", path.display())]
+    #[error("{}: not a QuayFS pmem region: {why}; if it was one, `quayfs fsck` looks for the copy of its tables", path.display())]
     Config {
         /// The region.
         path: PathBuf,
         /// What is wrong with the better copy.
         why: ConfigError,
     },
+    /// No configuration table of the region is intact, and the copy on the data device is.
+    #[error(
+        "{}: both configuration tables at the beginning are damaged, and the copy beside the data is whole: \
+         `quayfs fsck --repair {}` puts them back, and whatever else can be; not a byte has been changed yet",
+        .0.display(), .0.display()
+    )]
+    Beheaded(PathBuf),
     /// The media are not those that mkfs made, or not of one volume.
     #[error("{}: {why}", path.display())]
     Pairing {

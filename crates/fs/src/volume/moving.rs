@@ -15,7 +15,7 @@ use quayfs_layout::config::{ConfigError, ConfigTable, DataHeader, FEATURE_MOVING
 use quayfs_pmem::PmemError;
 
 use super::pair::decode_header;
-use super::{Access, Volume, VolumeError, table};
+use super::{Access, Volume, VolumeError, backup, table};
 
 impl Volume {
     /// From here on the region may be copied together with what it says of the data device, or the device with its header:
@@ -31,6 +31,12 @@ impl Volume {
         self.change_config(|config| {
             config.next_data_uuid = next;
             config.compat[2] |= FEATURE_MOVING;
+        })?;
+        // The old place keeps no copy of the table: with that it could become part of a volume again.
+        self.take_backup_back().map_err(|source| PmemError::Io {
+            what: "drop the copy of the configuration table",
+            path: self.path.clone(),
+            source,
         })
     }
 
@@ -54,12 +60,19 @@ impl Volume {
         Ok(())
     }
 
-    /// Makes the copies of the configuration table equal before anything of an earlier daemon is stored again, which must
+    /// Makes the copies of the configuration table equal, that on the data device as well, before anything of an earlier daemon is stored again, which must
     /// not bring an older table back.
     pub(super) fn settle_before_anything(&self) -> Result<(), PmemError> {
         match self.access {
             Access::ReadOnly => Ok(()),
-            Access::ReadWrite => table::settle(&self.region),
+            Access::ReadWrite => {
+                table::settle(&self.region)?;
+                // Without one the volume is as good as those of earlier builds.
+                if let Err(e) = backup::settle(&self.region, &*self.device, &self.config) {
+                    tracing::warn!("the copy of the configuration table is not written: {e}");
+                }
+                Ok(())
+            }
         }
     }
 

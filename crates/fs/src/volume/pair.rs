@@ -100,7 +100,7 @@ pub(super) fn check_pair(
 }
 
 /// Whether the header of the data device may have this UUID: while a part of the volume is being moved there are two.
-fn is_named(config: &ConfigTable, uuid: [u8; 16]) -> bool {
+pub(super) fn is_named(config: &ConfigTable, uuid: [u8; 16]) -> bool {
     uuid == config.data_uuid || config.is_moving() && uuid == config.next_data_uuid
 }
 

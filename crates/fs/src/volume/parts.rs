@@ -41,7 +41,7 @@ impl Place {
         }
     }
 
-    fn together(path: PathBuf, region_len: u64) -> Self {
+    pub(super) fn together(path: PathBuf, region_len: u64) -> Self {
         Self {
             pmem: path.clone(),
             data: path.clone(),
@@ -272,7 +272,8 @@ fn not_a_directory(path: &Path, meta: &fs::Metadata) -> String {
             );
         }
     }
-    "no volume: that is a device or file that mkfs made one, or the directory that holds, or points to, its two parts"
+    "no volume: that is a device or file that mkfs made one, or the directory that holds, or points to, its two parts; \
+     if it was one, `quayfs fsck` looks for the copy of its tables"
         .into()
 }
 

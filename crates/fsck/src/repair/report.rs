@@ -93,6 +93,22 @@ impl RepairReport {
         }
     }
 
+    /// The configuration tables were put back before anything else could be looked at.
+    pub(super) fn put_back_tables(&mut self) {
+        self.found += 1;
+        if self.outcome == Outcome::Clean {
+            self.outcome = Outcome::Repaired;
+        }
+        let first = Done {
+            area: Area::Config,
+            what: "both configuration tables are written again, from the copy on the data device"
+                .into(),
+            path: None,
+            ino: None,
+        };
+        self.done.insert(0, first);
+    }
+
     /// What the repair could not keep or could not place; `None` if there is nothing of that.
     pub fn losses(&self) -> Option<String> {
         let some = |n: u64, noun: &str, state: &str| {

@@ -1,6 +1,7 @@
-//! A volume takes on what newer ones have from the beginning: users and groups are counted.
+//! A volume takes on what newer ones have from the beginning: copies of what it cannot be opened without, and users and
+//! groups are counted.
 //!
-//! This is a repair of a volume that is well. From before the first store on the epoch says that a repair has begun; then
+//! The latter is a repair of a volume that is well. From before the first store on the epoch says that a repair has begun; then
 //! the configuration says that they are counted, and the repair finds that none of them has been. After a crash at any
 //! moment `fsck --repair` does the rest, or finds nothing to do.
 
@@ -8,7 +9,7 @@ use super::{Failed, Repair, RepairReport, belongs, repair_volume, report};
 use crate::media::Media;
 use crate::{FsckOptions, FsckReport, check_copy};
 use quayfs_fs::volume::{Access, Volume};
-use quayfs_layout::config::FEATURE_OWNERS;
+use quayfs_layout::config::{FEATURE_BACKUP, FEATURE_OWNERS};
 use quayfs_shown::progress::Meter;
 use std::path::Path;
 use std::sync::Arc;
@@ -19,6 +20,8 @@ use std::time::Duration;
 pub enum Upgraded {
     /// There is nothing to take on.
     Nothing,
+    /// The data device has copies of configuration table and superblock from now on; the rest was there.
+    BackedUp,
     /// Users and groups are counted from now on. A report that is not clean says what is left.
     Done(Box<RepairReport>),
     /// The volume has no quota table, and no room for one.
@@ -43,8 +46,15 @@ pub enum Upgraded {
 pub fn upgrade(dir: &Path, meter: &Arc<Meter>) -> Result<Upgraded, Failed> {
     let options = FsckOptions::default();
     let mut volume = Volume::open(dir, Access::ReadWrite, Duration::ZERO)?;
+    let had_backup = volume.config().compat[1] & FEATURE_BACKUP != 0;
+    if !had_backup {
+        volume.change_config(|config| config.compat[1] |= FEATURE_BACKUP)?;
+    }
     if volume.config().counts_owners() {
-        return Ok(Upgraded::Nothing);
+        return Ok(match had_backup {
+            true => Upgraded::Nothing,
+            false => Upgraded::BackedUp,
+        });
     }
     if volume.config().geometry.quota_pages == 0 {
         return Ok(Upgraded::NoTable);

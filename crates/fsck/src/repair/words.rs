@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use quayfs_fs::recovery::{batch_log, journal_geometry};
+use quayfs_fs::volume::superblock;
 use quayfs_journal::{Journal, Scan};
 use quayfs_layout::LINE;
 use quayfs_layout::jsb::{Closed, EpochWord, MAX_NUMBER, Mode, SeqWord, WordKind};
@@ -37,10 +38,26 @@ impl Repair<'_> {
             self.log
                 .add(Area::Journal, "the Epoch word of the superblock is healed");
         }
+        if self.epoch_word().is_none() {
+            self.superblock()?;
+        }
         if self.epoch_word().is_some_and(|e| e.repairing) {
             let what = "a repair was interrupted; this one goes on";
             self.log.add(Area::Journal, what);
         }
+        Ok(())
+    }
+
+    /// All words become those of the copy on the data device, if nothing has happened since that was written. Nothing else says
+    /// what epoch and digested_seq were.
+    fn superblock(&mut self) -> Result<(), Failed> {
+        let Some(page) = superblock(self.volume) else {
+            return Ok(());
+        };
+        // Not drained: without it the next repair finds the same, and stores it again.
+        self.media.region.write_nt(self.media.geo.jsb_off, &page);
+        let what = "the superblock is written again, from its copy on the data device";
+        self.log.add(Area::Journal, what);
         Ok(())
     }
 
@@ -123,6 +140,9 @@ impl Repair<'_> {
         ];
         for kind in first.into_iter().chain(heads).chain(then) {
             self.word(kind, epoch)?;
+            if kind == WordKind::Digested && self.load(kind).is_none() {
+                self.superblock()?;
+            }
         }
         Ok(())
     }

@@ -1,10 +1,13 @@
 //! Superblock words, slot headers, records and their items.
 
+use quayfs_layout::backup;
 use quayfs_layout::batch::{self, Batch, BatchId, LogHead};
 use quayfs_layout::bytes::{get_u16, get_u32, get_u64, put_u32, put_u64};
 use quayfs_layout::checksum::{crc32c, crc32c_append};
 use quayfs_layout::item::{self, Item};
-use quayfs_layout::jsb::{EpochWord, MAX_NUMBER, PROPOSALS, SeqWord, WordKind, committed_salt};
+use quayfs_layout::jsb::{
+    EpochWord, JSB_BYTES, MAX_NUMBER, PROPOSALS, SeqWord, WordKind, committed_salt,
+};
 use quayfs_layout::node::{self, BITS_PER_PAGE, NodeKind};
 use quayfs_layout::record::{self, MAX_RECORD_BYTES, RecordHeader, RecordKind, SlotRun};
 use quayfs_layout::slot::{self, SlotHeader};
@@ -17,6 +20,7 @@ use crate::input::{Input, overlay};
 /// Words of the journal superblock.
 pub fn superblock(data: &[u8], seen: &mut Seen) {
     batches(data, seen);
+    superblock_copy(data, seen);
     let mut input = Input::new(data);
     let salt = input.u64();
     let fix = input.flag();
@@ -42,6 +46,25 @@ pub fn superblock(data: &[u8], seen: &mut Seen) {
     if let Some(epoch) = EpochWord::decode(word, salt) {
         seen.add("epoch");
         assert_eq!(epoch.encode(salt), word);
+    }
+}
+
+/// The copy of the page on the data device.
+fn superblock_copy(data: &[u8], seen: &mut Seen) {
+    let mut input = Input::new(data);
+    let (salt, flags) = (input.u64(), input.u8());
+    let mut page = vec![0; JSB_BYTES];
+    overlay(&mut input, &mut page, 8);
+    let mut copy = match flags & 1 {
+        0 => backup::encode_superblock(&page, salt),
+        _ => page,
+    };
+    if flags & 2 != 0 {
+        copy.truncate(usize::from(flags) * 16);
+    }
+    if let Some(page) = backup::decode_superblock(&copy, salt) {
+        seen.add("copy");
+        assert_eq!(backup::encode_superblock(&page, salt), copy);
     }
 }
 

@@ -59,7 +59,7 @@ pub const HEADERS: Family = &[
     structure(
         "superblock",
         journal::superblock,
-        &["batch", "epoch", "head", "number"],
+        &["batch", "copy", "epoch", "head", "number"],
     ),
 ];
 

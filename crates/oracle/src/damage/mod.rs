@@ -34,6 +34,7 @@ pub const SHAPE: Shape = Shape {
     lane: 320 << 10,
     l2p_entries: 64,
     nodes: 112,
+    mirror: 255,
 };
 
 /// In which state the volume was left.

@@ -43,7 +43,7 @@ pub struct Witness {
 }
 
 /// They look in the simulator for what is left in flight, instead of at images.
-pub const TESTS: [Witness; 2] = [
+pub const TESTS: [Witness; 3] = [
     Witness {
         place: "flush crates/journal/src/scan.rs: flush_read",
         count: 5,
@@ -55,6 +55,12 @@ pub const TESTS: [Witness; 2] = [
         count: 1,
         file: "crates/journal/tests/journal/crash.rs",
         test: "nothing_promised_is_left_in_flight",
+    },
+    Witness {
+        place: "device flush crates/fs/src/volume/backup.rs: store",
+        count: 1,
+        file: "crates/oracle/tests/oracle/copies.rs",
+        test: "a_copy_never_says_another_superblock",
     },
 ];
 

@@ -20,6 +20,9 @@ const REPAIRS: &[&str] = &[
     "commit: repair commit, noise superblock 7",
     "commit: repair commit, noise superblock 8, noise superblock 9",
     "op: repair clean, noise superblock 2",
+    // Words that only the copy of the superblock tells.
+    "op: repair clean, noise superblock 0",
+    "commit: repair clean, noise superblock 1, noise superblock 0",
     // The epoch, which records contradict.
     "op: repair op, later superblock 0",
     "commit: repair commit, later superblock 0",

@@ -2,5 +2,6 @@
 //! their own (`sched.rs`), since it takes a feature.
 
 mod batches;
+mod copies;
 mod mutants_page;
 mod repairs;

@@ -21,6 +21,7 @@ const DONE: &[&str] = &[
     "Proposal(0) word of the superblock is computed again",
     "Proposal(1) word of the superblock is computed again",
     "Proposal(2) word of the superblock is computed again",
+    "the superblock is written again, from its copy on the data device",
     "Head(1) word of the superblock is computed again",
     "Retired word of the superblock is computed again",
     "the log's commit word is healed",

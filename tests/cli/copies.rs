@@ -1,0 +1,137 @@
+//! Volumes whose beginning was overwritten.
+
+use super::*;
+use quayfs_layout::inode::S_IFREG;
+use std::fs::OpenOptions;
+use std::path::PathBuf;
+
+fn lives(volume: &Path) {
+    let opened = Volume::open(volume, Access::ReadWrite, Duration::ZERO).unwrap();
+    let fs = Fs::mount(opened, &MountOptions::default()).unwrap();
+    let by = Caller::default();
+    let there = fs.lookup(ROOT, b"kept");
+    let made = there.or_else(|_| fs.mknod(by, ROOT, b"kept", S_IFREG | 0o644, 0));
+    let ino = made.unwrap().ino;
+    fs.write(ino, 0, &[7; 5 * BLOCK], false).unwrap();
+    fs.shutdown().unwrap();
+}
+
+fn is_whole(volume: &Path) {
+    quayfs(["fsck".as_ref(), volume.as_os_str(), "--data".as_ref()]).ok();
+    let opened = Volume::open(volume, Access::ReadWrite, Duration::ZERO).unwrap();
+    let fs = Fs::mount(opened, &MountOptions::default()).unwrap();
+    let ino = fs.lookup(ROOT, b"kept").unwrap().ino;
+    assert_eq!(fs.read(ino, 0, 5 * BLOCK).unwrap(), [7; 5 * BLOCK]);
+    fs.shutdown().unwrap();
+}
+
+/// What a partition table takes, and some more.
+fn overwrite(region: &Path) {
+    let file = OpenOptions::new().write(true).open(region).unwrap();
+    file.write_all_at(&[0xa5; 34 * 512], 0).unwrap();
+}
+
+fn of_one_file(scene: &Scene, pmem: &str) -> PathBuf {
+    let file = scene.dir().join("disk");
+    let args = [
+        "mkfs",
+        "--force",
+        "--size",
+        "128M",
+        "--sparse",
+        "--pmem-size",
+        pmem,
+    ];
+    quayfs(args.iter().map(OsStr::new).chain([file.as_os_str()])).ok();
+    file
+}
+
+#[track_caller]
+fn is_put_back(volume: &Path, region: &Path) {
+    lives(volume);
+    overwrite(region);
+    let before = std::fs::read(region).unwrap();
+    let shown = volume.to_str().unwrap();
+    quayfs(["fsck", shown]).fails(4, "the copy beside the data is whole");
+    quayfs(["fsck", shown]).fails(4, &format!("`quayfs fsck --repair {shown}`"));
+    assert!(
+        std::fs::read(region).unwrap() == before,
+        "a check changes nothing"
+    );
+    assert_eq!(quayfs(["fsck", "--repair", shown]).code, 1);
+    is_whole(volume);
+}
+
+#[test]
+fn the_beginning_of_a_volume_is_put_back() {
+    let scene = Scene::new();
+    is_put_back(&scene.vol(), &scene.vol().join("pmem"));
+    // An earlier volume on the same disk had a shorter region, and what said so is still there.
+    of_one_file(&scene, "16M");
+    let file = of_one_file(&scene, "32M");
+    is_put_back(&file, &file);
+}
+
+#[test]
+fn what_was_no_volume_does_not_become_one() {
+    let scene = Scene::new();
+    let file = scene.dir().join("zeros");
+    std::fs::File::create(&file)
+        .unwrap()
+        .set_len(64 << 20)
+        .unwrap();
+    let shown = file.to_str().unwrap();
+    for args in [&["fsck", shown][..], &["fsck", "--repair", shown]] {
+        quayfs(args.iter().copied()).fails(8, "no volume");
+    }
+    // A volume that is inside another file, and not at its beginning.
+    let volume = of_one_file(&scene, "16M");
+    let content = std::fs::read(&volume).unwrap();
+    let image = scene.dir().join("image");
+    let to = std::fs::File::create(&image).unwrap();
+    to.write_all_at(&content, 1 << 20).unwrap();
+    quayfs(["fsck".as_ref(), image.as_os_str()]).fails(8, "no volume");
+    // The region of another volume.
+    overwrite(&scene.vol().join("pmem"));
+    let other = scene.dir().join("other");
+    let args = [
+        "mkfs",
+        "--pmem-size",
+        "32M",
+        "--data-size",
+        "128M",
+        "--sparse",
+    ];
+    quayfs(args.iter().map(OsStr::new).chain([other.as_os_str()])).ok();
+    std::fs::copy(other.join("data"), scene.vol().join("data")).unwrap();
+    quayfs(["fsck".as_ref(), scene.vol().as_os_str()]).fails(8, "not a QuayFS pmem region");
+}
+
+/// A change of the region's length does not leave a copy that says the old one.
+#[test]
+fn a_copy_says_what_the_table_says() {
+    let scene = Scene::new();
+    let (vol, mut copy) = (scene.vol(), vec![0; BLOCK]);
+    let shown = vol.to_str().unwrap();
+    let mut is_same = |data: &str| {
+        let data = std::fs::File::open(vol.join(data)).unwrap();
+        data.read_exact_at(&mut copy, 128 * BLOCK as u64).unwrap();
+        let mut table = vec![0; BLOCK];
+        let region = std::fs::File::open(vol.join("pmem")).unwrap();
+        region.read_exact_at(&mut table, 0).unwrap();
+        table == copy
+    };
+    assert!(is_same("data"));
+    quayfs(["tune", shown, "--label", "new"]).ok();
+    assert!(is_same("data"));
+    quayfs(["resize", shown, "--data", "200M"]).ok();
+    assert!(is_same("data"));
+    quayfs(["resize", shown, "--pmem", "40M"]).ok();
+    lives(&vol);
+    assert!(is_same("data"));
+    let to = scene.dir().join("elsewhere");
+    quayfs(["migrate", shown, "--data", to.to_str().unwrap()]).ok();
+    lives(&vol);
+    assert!(is_same("data"));
+    is_put_back(&vol, &vol.join("pmem"));
+}
