@@ -8,10 +8,14 @@
 
 use std::ops::Range;
 
+use super::sound::SLOTS;
 use super::{B, Geometry};
 use crate::LINE;
 use crate::l2p::UNDO_BYTES;
 use crate::node::BITS_PER_PAGE;
+
+/// Of the free node pages one in so many stays, however large the page table is to be: with fewer no file could be made.
+const KEPT: u64 = 8;
 
 /// What is in use of a volume that was closed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,14 +72,14 @@ impl Geometry {
         }
         let pages = |room, kept| self.by_way_of_pages(target, room, used, kept);
         let (least, roomy) = (target.blocks, pages(target.blocks, 4));
-        let any = || pages(least, 64);
+        let any = || pages(least, KEPT);
         // A page table in the first gap that is large enough may be in the way of the slots, where one that takes more lies
         // elsewhere. Without this a length could be refused though a greater one is not.
         let elsewhere = || {
             let mut rooms = (9..=64).map(|eighths| least.div_ceil(8) * eighths);
             rooms.find_map(|room| {
                 let direct = self.moved_with(target, room).map(|g| vec![g]);
-                direct.or_else(|| pages(room, 64))
+                direct.or_else(|| pages(room, KEPT))
             })
         };
         let way = roomy.or(direct).or_else(any).or_else(elsewhere);
@@ -209,8 +213,9 @@ impl Geometry {
     /// What counts on a volume that was closed: all but the slots.
     pub fn counting(&self) -> Vec<Range<u64>> {
         let areas = self.areas().unwrap_or_default();
-        let slots = self.slot_data_off;
-        let areas = areas.into_iter().filter(|(start, _)| *start != slots);
+        // By their place in the list: in a geometry that is being made, another area may lie where the slots began.
+        let areas = areas.into_iter().enumerate();
+        let areas = areas.filter_map(|(n, area)| (n != SLOTS).then_some(area));
         let log = self.batch_log_off..self.batch_log_off + self.batch_log_bytes;
         areas
             .map(|(start, end)| start..end)

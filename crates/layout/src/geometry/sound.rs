@@ -6,6 +6,9 @@ use crate::batch::{BATCH_LOG_MAX, BATCH_LOG_MIN};
 use crate::l2p::BLOCKS_MAX;
 use crate::node::{self, BITS_PER_PAGE, INODES_PER_PAGE};
 
+/// Which of [`Geometry::areas`] holds the block slots.
+pub(super) const SLOTS: usize = 7;
+
 impl Geometry {
     /// Whether every area lies inside its medium, none overlaps the next, and no arithmetic on the
     /// fields overflows. A table whose checksum is right but whose geometry is not was made by
@@ -86,7 +89,7 @@ impl Geometry {
             && ends_by(self.data_start, self.blocks, self.data_blocks)
     }
 
-    /// Start and end of each area of the pmem region, in the order in which mkfs puts them; `None` on overflow.
+    /// Start and end of each area of the pmem region, in the order in which mkfs puts them ([`SLOTS`]); `None` on overflow.
     pub(super) fn areas(&self) -> Option<[(u64, u64); 10]> {
         let end = |off: u64, n: u64, size: u64| off.checked_add(n.checked_mul(size)?);
         let slots = self.slots_per_buffer.checked_mul(self.buffers)?;

@@ -1,4 +1,5 @@
 use super::*;
+use crate::geometry::Wishes;
 use proptest::prelude::*;
 
 /// Each step writes where the one before has nothing that counts, and is a geometry like any other.
@@ -136,5 +137,35 @@ fn what_lies_between_can_be_had() {
             .resized(((mib << 20) / B).min(bounds.most), &used)
             .unwrap();
         g = *steps.last().unwrap();
+    }
+}
+
+/// A device that grows little by little, and shrinks: there is room in what staging and the last page table leave.
+#[test]
+fn small_steps_take_nothing_from_metadata() {
+    let wishes = |pmem| Wishes {
+        staging: Some(1 << 30),
+        batch_log: pmem / 16,
+        ..Wishes::default()
+    };
+    for (pmem, data, step) in [
+        (4096 << 20, 60 << 30, 1 << 30),
+        (64 << 20, 500 << 20, 30 << 20),
+    ] {
+        let made = Geometry::compute_with(pmem, data, 4, wishes(pmem)).unwrap();
+        let used = used(&made, 8);
+        let mut g = made;
+        let mut slots = Vec::new();
+        for n in [1, 2, 3, 4, 5, 6, 7, 8, 4, 5, 6, 0, 1, 0] {
+            let steps = g.resized((data + n * step) / B, &used).unwrap();
+            check(&g, &steps, &used);
+            g = steps[steps.len() - 1];
+            slots.push(g.slots_per_buffer);
+        }
+        assert_eq!(g.node_pages, made.node_pages);
+        assert!(
+            slots.iter().all(|n| n * 2 >= made.slots_per_buffer),
+            "{slots:?}"
+        );
     }
 }
