@@ -18,6 +18,7 @@ mod helper;
 mod identify;
 mod info;
 mod inherited;
+mod interrupted;
 mod log;
 mod migrate;
 mod mkfs;
@@ -50,6 +51,7 @@ use helper::{Call, Role};
 pub use helper::{MOUNT_FORM, UMOUNT_FORM};
 use quayfs_pmem::{Ending, exit_on_fault};
 use std::ffi::OsString;
+use std::io;
 
 /// Said at `mkfs` and at every mount of a volume whose region is in DRAM.
 const VOLATILE_WARNING: &str = "the pmem region lies in ordinary memory: this volume is LOST when \
@@ -84,11 +86,18 @@ pub fn definitions() -> [clap::Command; 3] {
 fn subcommand(name: OsString, rest: impl Iterator<Item = OsString>) -> u8 {
     let args: Vec<OsString> = std::iter::once(name).chain(rest).collect();
     match Cli::try_parse_from(&args) {
-        Ok(cli) => finish(execute(cli.command)),
+        Ok(cli) => {
+            let code = unprinted_code(&cli.command);
+            finish_with(execute(cli.command), code)
+        }
         Err(error) if !error.use_stderr() => {
             // Help and version; a closed pipe is the reader's choice.
-            let _ = error.print();
-            exit::OK
+            match error.print() {
+                Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
+                    finish(Err(Failure::new(exit::FAILED, unwritten(&e))))
+                }
+                _ => exit::OK,
+            }
         }
         Err(error) => finish(Err(usage(&error, args.get(1)))),
     }
@@ -155,10 +164,32 @@ fn fault_code(command: &Command) -> u8 {
 }
 
 fn finish(result: Result<u8, Failure>) -> u8 {
+    finish_with(result, exit::FAILED)
+}
+
+/// As [`finish`]; `unprinted` is the exit code if all went well but that it was not printed.
+fn finish_with(result: Result<u8, Failure>, unprinted: u8) -> u8 {
+    let result = match (result, exit::unprinted()) {
+        (Ok(exit::OK), Some(why)) => Err(Failure::new(unprinted, unwritten(&why))),
+        (result, _) => result,
+    };
     result.unwrap_or_else(|failure| {
         failure.report(exit::PROGRAM);
         failure.code
     })
+}
+
+fn unwritten(why: &dyn std::fmt::Display) -> String {
+    format!("the output cannot be written: {why}")
+}
+
+/// The exit code of a command that could not say what it has found.
+fn unprinted_code(command: &Command) -> u8 {
+    match command {
+        // What they were to do is done.
+        Command::Mount(_) | Command::Umount(_) | Command::TurnReadOnly(_) => exit::OK,
+        other => fault_code(other),
+    }
 }
 
 /// The exit code of a wrong command line depends on whose conventions the command follows.

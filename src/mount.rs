@@ -57,7 +57,7 @@ pub enum AttachError {
     /// The tree is in use.
     #[error(
         "{} is in use: leave it and close its files (`fuser -vm {}` lists who), then try again",
-        .0.display(), .0.display()
+        quayfs_shown::argument(.0), quayfs_shown::argument(.0)
     )]
     Busy(PathBuf),
     /// Unmounting failed otherwise.

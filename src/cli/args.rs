@@ -305,7 +305,7 @@ Examples:
   quayfs fsck --repair --data /srv/vol   repair it
 
 Exit codes, as of fsck(8): 0 no damage, 1 repaired, 4 damage is left, 8 could not check or repair,
-16 wrong usage.";
+16 wrong usage, 32 a repair was interrupted.";
 
 /// Arguments of `fsck`.
 #[derive(Debug, Args)]

@@ -246,6 +246,9 @@ fn recover(
         // Set once.
         let _ = fs.log.set(path);
     }
+    if let Some(is_moving) = before.1.and_then(moving::asked) {
+        let _ = fs.moving.set(is_moving);
+    }
     let memory = memory.map_err(|why| fs.ends_with_daemon(&why)).ok();
     if let Some(holder) = before.0.cloned() {
         fs.on_successor_doubted(move || holder.why_gone());
@@ -255,7 +258,7 @@ fn recover(
 
 /// What is said where a volume does not recover: its name is in what says that it does not open.
 fn unrecovered(job: &Job, e: &(dyn std::error::Error + 'static)) -> String {
-    let volume = quayfs_shown::path(&job.volume);
+    let volume = quayfs_shown::argument(&job.volume);
     match e.downcast_ref() {
         Some(why @ (MountError::Journal(_) | MountError::Ppt(_) | MountError::Fs(_))) => {
             format!("{volume}: {why}; `quayfs fsck {volume}` says more")

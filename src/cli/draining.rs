@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(250);
 /// What gets no further for so long is stuck; a flush of a slow disk may take a minute.
 const STUCK: Duration = Duration::from_secs(120);
+/// How soon a daemon closes its volume whose tree is gone.
+const JUST_UNMOUNTED: Duration = Duration::from_millis(400);
 /// How soon a daemon says something that has been asked.
 const FIRST_WORD: Duration = Duration::from_millis(800);
 
@@ -95,6 +97,22 @@ pub fn state(volume: &Path) -> Option<Closing> {
     let closer = closer(volume)?;
     closer.server.ask_for(PROGRESS);
     hear(&closer, Instant::now() + FIRST_WORD)
+}
+
+/// As [`state`]; a daemon whose mount has just gone says so a moment later, and until then nothing does.
+pub fn state_soon(volume: &Path) -> Option<Closing> {
+    let until = Instant::now() + JUST_UNMOUNTED;
+    loop {
+        if let Some(closing) = state(volume) {
+            return Some(closing);
+        }
+        // By now it may be closed.
+        let in_use = glance(volume).is_ok_and(|volume| volume.in_use);
+        if !in_use || Instant::now() >= until {
+            return None;
+        }
+        std::thread::sleep(JUST_UNMOUNTED / 20);
+    }
 }
 
 /// All volumes that are being closed by daemons that would say so to this user, and how these daemons are.

@@ -16,6 +16,15 @@ pub fn run(args: &args::Dump) -> Result<(), Failure> {
     };
     let path = table::resolve(&args.volume).map_err(|e| unreached(FAILED, &args.volume, &e))?;
     let volume = open(&path).map_err(unopened(FAILED))?;
+    if let Structure::Inode(ino) | Structure::Directory(ino) = what
+        && ino >= volume.config().geometry.inodes()
+    {
+        let most = volume.config().geometry.inodes() - 1;
+        return Err(Failure::new(
+            FAILED,
+            format_args!("numbers of inodes end at {most}"),
+        ));
+    }
     let shown = dump(&volume, what, window);
     match args.json {
         true => say_json(serde_json::to_string(&shown).map_err(Failure::with(FAILED))?),

@@ -54,7 +54,7 @@ pub fn log(ending: &Ending) {
 }
 
 fn way_out(fs: &Fs) -> String {
-    let volume = quayfs_shown::path(fs.volume_path());
+    let volume = quayfs_shown::argument(fs.volume_path());
     match fs.e.watch().found() {
         1.. => format!("`quayfs fsck --repair {volume}` before it is mounted again"),
         0 => "remove the cause and mount again, which recovers the volume".into(),
@@ -79,6 +79,7 @@ fn loss(fs: &Fs) -> &'static str {
     let journal = &fs.e.journal;
     let committed = journal.commit_ts() >= journal.last_seq();
     match (fs.e.durability, fs.e.options.data) {
+        _ if fs.e.device.missing() > 0 => "what lay behind the end of the data device is lost",
         _ if fs.e.watch().found() > 0 => "what is damaged is lost, unless a repair finds it",
         (Durability::Commit, _) if !committed => "what was done after the last commit is lost",
         (_, DataMode::Writeback) => "what was written and not synced may be lost",

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-pub use quayfs_shown::command::{Failure, one_line, say, say_json};
+pub use quayfs_shown::command::{Failure, one_line, say, say_json, unprinted};
 
 /// What messages begin with, whatever name the program was called by.
 pub const PROGRAM: &str = "quayfs";
@@ -39,6 +39,8 @@ pub const FSCK_REPAIRED: u8 = 1;
 pub const FSCK_DAMAGE: u8 = 4;
 /// `fsck`: could not check, as of fsck(8).
 pub const FSCK_FAILED: u8 = 8;
+/// `fsck --repair`: a signal has ended it, as of fsck(8).
+pub const FSCK_CANCELLED: u8 = 32;
 /// `fsck`: wrong usage, as of fsck(8).
 pub const FSCK_USAGE: u8 = 16;
 

@@ -5,10 +5,13 @@ use quayfs_fsck::repair::{self, Failed, Outcome, RepairReport};
 use quayfs_fsck::{FsckOptions, FsckReport};
 
 use super::args;
-use super::exit::{FSCK_DAMAGE, FSCK_FAILED, FSCK_REPAIRED, Failure, OK, say, say_json};
+use super::exit::{
+    FSCK_CANCELLED, FSCK_DAMAGE, FSCK_FAILED, FSCK_REPAIRED, Failure, OK, say, say_json,
+};
+use super::interrupted;
 use super::log;
 use super::progress::Progress;
-use super::status::{Blocks, Checked, Damage, Logged, Repaired};
+use super::status::{Blocks, Checked, Damage, Logged, RepairBegins, Repaired};
 use super::unopened::unopened;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -43,11 +46,24 @@ pub fn run(args: &args::Fsck) -> Result<u8, Failure> {
 }
 
 fn mend(args: &args::Fsck, options: &FsckOptions) -> Result<u8, Failure> {
+    let volume = quayfs_shown::argument(&args.volume);
+    let line = format!(
+        "the volume is as it was, or only `quayfs fsck --repair {volume}` can go on with it"
+    );
+    interrupted::says(FSCK_CANCELLED, line)?;
     let (meter, quiet) = (Arc::default(), args.quiet || args.json);
     let shown = Progress::of(&meter, quiet);
-    let report = repair::repair(&args.volume, options, &meter);
+    let mut begins = |found: &FsckReport| note_before(args, found);
+    let report = repair::repair_telling(&args.volume, options, &meter, &mut begins);
     drop(shown);
     let report = report.map_err(|failed| match failed {
+        Failed::Volume(e @ VolumeError::Header { .. }) => Failure::new(
+            FSCK_FAILED,
+            format_args!(
+                "{e}; nor does what is in it look like the data of this region: it is another device, or its content is gone, and \
+                 that is in a backup, if anywhere"
+            ),
+        ),
         Failed::Volume(e) => unopened(FSCK_FAILED)(e),
         other => Failure::new(FSCK_FAILED, other),
     })?;
@@ -62,6 +78,19 @@ fn mend(args: &args::Fsck, options: &FsckOptions) -> Result<u8, Failure> {
         Outcome::Repaired => FSCK_REPAIRED,
         Outcome::Left => FSCK_DAMAGE,
     })
+}
+
+/// Leaves to the log what was found before anything is changed: a repair that does not come to its end tells nothing itself.
+fn note_before(args: &args::Fsck, found: &FsckReport) {
+    let Ok(Place { path: volume, .. }) = locate(&args.volume) else {
+        return;
+    };
+    let files = found.files.iter().map(|file| file.to_string());
+    let named = found.findings.iter().map(ToString::to_string).chain(files);
+    let named = named.take(NAMED).map(|what| format!("found: {what}"));
+    let mut lines: Vec<String> = named.collect();
+    lines.push(RepairBegins(found.count()).to_string());
+    let _ = log::add(&volume, &found.uuid, &lines);
 }
 
 /// Leaves what is wrong to `quayfs status`, or that it is not any more, and what a repair has done. A log that cannot be

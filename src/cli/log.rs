@@ -12,6 +12,7 @@
 
 mod file;
 mod limit;
+mod line;
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -27,8 +28,6 @@ use std::time::{Duration, Instant};
 
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::time::{FormatTime as _, SystemTime};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Registry};
@@ -37,6 +36,7 @@ use super::confine;
 use super::status::ABOUT;
 use file::LogFile;
 use limit::{Limit, Verdict};
+use line::{plain, written};
 
 /// Name of the default log file inside the volume.
 const NAME: &str = "quayfs.log";
@@ -49,8 +49,8 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Where a daemon logs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// The standard error.
-    Stderr,
+    /// The standard error; and the file that is the usual one, which [`quayfs status`](super::status) reads.
+    Stderr(Box<Self>),
     /// A file that the user has named, by an absolute path.
     Asked(PathBuf),
     /// The file in the directory of a volume: one that does not open is no reason not to mount.
@@ -64,7 +64,7 @@ impl Destination {
     /// The file, if it is one.
     pub fn path(&self) -> Option<PathBuf> {
         match self {
-            Self::Stderr => None,
+            Self::Stderr(usual) => usual.path(),
             Self::Asked(path) | Self::Volume(path) | Self::Beside(path) => Some(path.clone()),
         }
     }
@@ -78,16 +78,22 @@ impl Destination {
 /// # Errors
 /// It does not open, or its thread cannot be started.
 pub fn start(to: &Destination, detached: bool) -> io::Result<()> {
+    let asked = |to: &Destination| !matches!(to, Destination::Volume(_));
     let (output, opened) = match (to, to.path()) {
-        (_, None) => (Output::Stderr, Ok(())),
+        (Destination::Stderr(usual), Some(path)) => {
+            let mut copy = LogFile::copy(path, asked(usual));
+            // Where it cannot be had, the standard error has it all.
+            let _ = copy.reopen();
+            (Output::Stderr(Some(copy)), Ok(()))
+        }
+        (_, None) => (Output::Stderr(None), Ok(())),
         (to, Some(path)) => {
-            let asked = !matches!(to, Destination::Volume(_));
-            let mut file = LogFile::new(path, asked, detached);
+            let mut file = LogFile::new(path, asked(to), detached);
             let opened = file.reopen();
             (Output::File(file), opened)
         }
     };
-    let coloured = matches!(output, Output::Stderr) && io::stderr().is_terminal();
+    let coloured = matches!(output, Output::Stderr(_)) && io::stderr().is_terminal();
     let queue = QUEUE.get_or_init(Queue::default);
     let filter = EnvFilter::try_from_env("QUAYFS_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let lines = Lines { queue, coloured };
@@ -168,32 +174,13 @@ impl<S: Subscriber> Layer<S> for Lines {
                 Verdict::Count { first: false } => return,
             }
         }
-        state.put(line(*metadata.level(), &text, self.coloured));
+        state.put(written(*metadata.level(), &text, self.coloured));
         self.queue.come.notify_one();
         drop(state);
         if said.fatal {
             self.queue.flush(LAST_WORDS);
         }
     }
-}
-
-/// A line of the log, with its end.
-fn line(level: Level, text: &str, coloured: bool) -> String {
-    let mut line = String::with_capacity(text.len() + 48);
-    // The time is all that could be wrong, and a line without it is better than none.
-    let _ = SystemTime.format_time(&mut Writer::new(&mut line));
-    let colour = match level {
-        Level::ERROR => 31,
-        Level::WARN => 33,
-        Level::INFO => 32,
-        _ => 34,
-    };
-    let _ = if coloured {
-        writeln!(line, " \x1b[{colour}m{level:>5}\x1b[0m {text}")
-    } else {
-        writeln!(line, " {level:>5} {text}")
-    };
-    line
 }
 
 /// What an event says.
@@ -264,7 +251,7 @@ impl State {
     /// Puts the counts of what was left out that are due.
     fn count(&mut self, by: Option<Instant>) {
         for text in self.limit.take(by) {
-            self.put(line(Level::WARN, &text, false));
+            self.put(written(Level::WARN, &text, false));
         }
     }
 }
@@ -364,7 +351,7 @@ impl Drop for Served<'_> {
 /// What is written to.
 #[derive(Debug)]
 enum Output {
-    Stderr,
+    Stderr(Option<LogFile>),
     File(LogFile),
     #[cfg(test)]
     Pipe(std::os::fd::OwnedFd),
@@ -373,7 +360,13 @@ enum Output {
 impl Output {
     fn append(&mut self, line: &[u8]) -> io::Result<()> {
         match self {
-            Self::Stderr => file::write(rustix::stdio::stderr(), line),
+            Self::Stderr(copy) => {
+                if let Some(copy) = copy {
+                    // What is written to a terminal is of another colour.
+                    let _ = copy.append(plain(line).as_ref());
+                }
+                file::write(rustix::stdio::stderr(), line)
+            }
             Self::File(file) => file.append(line),
             #[cfg(test)]
             Self::Pipe(pipe) => file::write(pipe, line),
@@ -402,10 +395,10 @@ impl Pen {
 
     fn reopen(&mut self) {
         // If that fails, so does the next line, which counts.
-        if let Output::File(file) = &mut self.output
-            && file.reopen().is_ok()
-        {
-            self.torn = false;
+        match &mut self.output {
+            Output::File(file) => self.torn &= file.reopen().is_err(),
+            Output::Stderr(Some(copy)) => drop(copy.reopen()),
+            _ => {}
         }
     }
 
@@ -421,7 +414,7 @@ impl Pen {
         if self.lost > 0 {
             let (n, why) = (self.lost, &self.why);
             let told = format!("{n} lines of the log are missing here: {why}");
-            if self.append(&self::line(Level::WARN, &told, false)) {
+            if self.append(&written(Level::WARN, &told, false)) {
                 self.lost = 0;
             }
         }
@@ -484,8 +477,8 @@ pub fn add(volume: &Path, uuid: &str, texts: &[String]) -> io::Result<()> {
         return Ok(());
     };
     let owner = std::fs::metadata(volume)?.uid();
-    let about = line(Level::INFO, &format!("{ABOUT}{uuid}"), false);
-    let texts = texts.iter().map(|text| line(Level::INFO, text, false));
+    let about = written(Level::INFO, &format!("{ABOUT}{uuid}"), false);
+    let texts = texts.iter().map(|text| written(Level::INFO, text, false));
     let lines = about + &texts.collect::<String>();
     file::add(&path, owner, lines.as_bytes())
 }

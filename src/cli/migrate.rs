@@ -11,6 +11,7 @@ use quayfs_pmem::Backend;
 
 use super::args;
 use super::exit::{FAILED, Failure, say, warn};
+use super::interrupted;
 use super::progress::Progress;
 use super::unopened::{unopened, unreached};
 use crate::mount::table;
@@ -23,6 +24,12 @@ pub fn run(args: &args::Migrate) -> Result<(), Failure> {
     let path = table::resolve(&args.volume).map_err(|e| unreached(FAILED, &args.volume, &e))?;
     let mounted = table::mount_for(&path)
         .map_err(|e| Failure::new(FAILED, format_args!("mount table: {e}")))?;
+    let [volume, left] = [&args.volume, new].map(|path| quayfs_shown::argument(path));
+    let line = format!(
+        "`quayfs info {volume}` says where the {part} are: as before, or moved; if as before, what is at {left} is a copy that is of \
+         no use, and --force overwrites it"
+    );
+    interrupted::says(FAILED, line)?;
     let meter = Arc::default();
     let shown = Progress::of(&meter, args.quiet);
     let new = (new, args.force);

@@ -53,7 +53,7 @@ pub fn run(args: args::Mount) -> Result<(), Failure> {
             true => daemon::serve_detached(&job),
             false => {
                 if !names_log {
-                    job.log = Destination::Stderr;
+                    job.log = Destination::Stderr(Box::new(job.log));
                 }
                 daemon::serve_in_foreground(&job)
             }
@@ -65,7 +65,7 @@ pub fn run(args: args::Mount) -> Result<(), Failure> {
     }
     if args.foreground {
         if asked.is_none() {
-            job.log = Destination::Stderr;
+            job.log = Destination::Stderr(Box::new(job.log));
         }
         draining::wait_while_closing(&job.volume)?;
         return daemon::serve_in_foreground(&job);
@@ -91,8 +91,8 @@ pub fn helper(call: &Call) -> Result<(), Failure> {
     if let Some(target) = is_there(volume, target) {
         warn(format_args!(
             "{} is mounted on {} already: nothing is done",
-            quayfs_shown::path(volume),
-            quayfs_shown::path(&target)
+            quayfs_shown::argument(volume),
+            quayfs_shown::argument(&target)
         ));
         return Ok(());
     }
@@ -144,7 +144,7 @@ fn is_there(volume: &Path, target: &Path) -> Option<PathBuf> {
 /// Changes what a remount can change, once the daemon has said what is so. `lists`: values of `-o`.
 fn remount(target: &Path, lists: &[&str]) -> Result<(), Failure> {
     let failed = |why: String| Failure::new(MOUNT_FAILED, why);
-    let shown = quayfs_shown::path(target);
+    let shown = quayfs_shown::argument(target);
     let target = table::resolve(target).map_err(|e| failed(format!("{shown}: {e}")))?;
     let entry = table::mounted_on(&target)
         .map_err(|e| failed(format!("cannot read the mount table: {e}")))?
@@ -165,7 +165,7 @@ fn remount(target: &Path, lists: &[&str]) -> Result<(), Failure> {
 
 /// What the daemon of a mount says about it.
 fn live(entry: &table::Entry) -> Result<Live, String> {
-    let shown = quayfs_shown::path(&entry.target);
+    let shown = quayfs_shown::argument(&entry.target);
     let status = server::ask(entry, server::PATIENCE).map_err(|e| match e {
         Errno::NOTCONN => {
             format!("the daemon of {shown} is dead: `quayfs umount {shown}`, then mount again")
@@ -208,11 +208,11 @@ fn job(
     let target = mount::table::resolve(target).map_err(|e| {
         failed(format!(
             "cannot mount on {}: {e}",
-            quayfs_shown::path(target)
+            quayfs_shown::argument(target)
         ))
     })?;
     if volume.starts_with(&target) {
-        let (v, t) = (quayfs_shown::path(&volume), quayfs_shown::path(&target));
+        let (v, t) = (quayfs_shown::argument(&volume), quayfs_shown::path(&target));
         return Err(failed(format!(
             "cannot mount on {t}: it would hide the volume {v} itself"
         )));
@@ -224,8 +224,8 @@ fn job(
         )
     {
         let (v, t) = (
-            quayfs_shown::path(&volume),
-            quayfs_shown::path(&entry.target),
+            quayfs_shown::argument(&volume),
+            quayfs_shown::argument(&entry.target),
         );
         return Err(failed(format!(
             "{v} is mounted on {t} already: use it there, or `quayfs umount {t}` first"
@@ -272,7 +272,7 @@ fn start(job: &Job) -> Result<String, Failure> {
         if in_use && !answers_within(&pipe, PATIENCE) {
             warn(format_args!(
                 "{}: in use by another process; its end is waited for, {} s at most",
-                quayfs_shown::path(&job.volume),
+                quayfs_shown::argument(&job.volume),
                 daemon::PREDECESSOR.as_secs()
             ));
         }
@@ -291,7 +291,7 @@ fn start(job: &Job) -> Result<String, Failure> {
             sweep(job, &before);
             Err(failed(format!(
                 "the daemon ended while mounting ({end}): see {}",
-                quayfs_shown::path(&log)
+                quayfs_shown::argument(&log)
             )))
         }
     }

@@ -168,7 +168,7 @@ impl Keeper {
 }
 
 fn refused(mnt: &Path, e: Errno) -> String {
-    let mnt = quayfs_shown::path(mnt);
+    let mnt = quayfs_shown::argument(mnt);
     match e {
         Errno::NOTCONN => format!("the daemon of {mnt} is gone: `quayfs umount {mnt}`"),
         Errno::PERM | Errno::ACCESS => {

@@ -14,6 +14,7 @@ use signal_hook::consts::SIGXFSZ;
 
 use super::args;
 use super::exit::{FAILED, Failure, say};
+use super::interrupted;
 use super::progress::Progress;
 use super::unopened::{unopened, unreached};
 use crate::mount::table;
@@ -33,11 +34,19 @@ pub fn run(args: &args::Resize) -> Result<(), Failure> {
     let entry = table::mount_for(&path)
         .map_err(|e| Failure::new(FAILED, format_args!("mount table: {e}")))?;
     if let Some(entry) = entry {
+        let shown = quayfs_shown::argument(&entry.target);
+        let line =
+            format!("the mount goes on; whether it is resized is said by `quayfs info {shown}`");
+        interrupted::says(FAILED, line)?;
         return mounted::resize(&entry, args);
     }
     // Beyond the limit of file sizes is an error like others.
     signal_hook::flag::register(SIGXFSZ, Arc::default()).map_err(Failure::with(FAILED))?;
     let config = config_of(&path).map_err(unopened(FAILED))?;
+    let shown = quayfs_shown::argument(&args.volume);
+    let line =
+        format!("the volume is as it was or as it was to be: `quayfs info {shown}` says which");
+    interrupted::says(FAILED, line)?;
     for change in changes(args, config.geometry.pmem_len) {
         say(told(&at_rest(&path, change, args.quiet)?));
     }

@@ -49,7 +49,7 @@ pub fn run(args: &args::Restart) -> Result<(), Failure> {
 }
 
 fn restart(args: &args::Restart) -> Result<(), String> {
-    let shown = quayfs_shown::path(&args.mountpoint);
+    let shown = quayfs_shown::argument(&args.mountpoint);
     let entry = asking::mounted_at(&args.mountpoint)?;
     if !entry.is_fuse() {
         return Err(format!("{shown} is {}, not QuayFS", entry.fstype));
@@ -61,10 +61,10 @@ fn restart(args: &args::Restart) -> Result<(), String> {
     let path = match &args.binary {
         Some(path) => path
             .canonicalize()
-            .map_err(|e| format!("{}: {e}", quayfs_shown::path(path)))?,
+            .map_err(|e| format!("{}: {e}", quayfs_shown::argument(path)))?,
         None => known.program.clone(),
     };
-    let shown_path = quayfs_shown::path(&path);
+    let shown_path = quayfs_shown::argument(&path);
     let refused = |why: String| {
         format!("{shown_path} cannot take over {shown}, which goes on as before: {why}")
     };
@@ -165,7 +165,7 @@ pub fn replace_with(
     job: Job<'_>,
     within: Duration,
 ) -> Result<Result<Served, String>, String> {
-    let shown = quayfs_shown::path(&entry.target);
+    let shown = quayfs_shown::argument(&entry.target);
     let (line, _) = supervisor_of(entry, &shown)?.ok_or_else(|| {
         let status = managed::status(entry).unwrap_or_default();
         match status["ends_with_daemon"].as_str() {
@@ -251,7 +251,7 @@ fn replace(
     });
     let answer = answer.map_err(|e| e.to_string())?;
     let answer = answer.ok_or_else(|| {
-        let shown = quayfs_shown::path(&entry.target);
+        let shown = quayfs_shown::argument(&entry.target);
         format!("the supervisor has ended: `quayfs status {shown}` says whether the mount has, too")
     })?;
     let answer = String::from_utf8_lossy(&answer.text);

@@ -80,7 +80,7 @@ fn start(target: &Path, options: Options) -> Result<Worker, Failure> {
                 .as_str()
                 .is_some_and(|o| o.starts_with("ro"));
             if let (Some(why), true) = (status["read_only_reason"].as_str(), holds) {
-                let mnt = quayfs_shown::path(&mnt);
+                let mnt = quayfs_shown::argument(&mnt);
                 return Err(failed(format!(
                     "{mnt} has failed and is read-only ({why}): `quayfs umount {mnt}`, then scrub the volume"
                 )));
@@ -93,7 +93,7 @@ fn start(target: &Path, options: Options) -> Result<Worker, Failure> {
 }
 
 fn refused(mnt: &Path, e: Errno) -> String {
-    let mnt = quayfs_shown::path(mnt);
+    let mnt = quayfs_shown::argument(mnt);
     match e {
         Errno::NOTCONN => format!("the daemon of {mnt} is gone: `quayfs umount {mnt}`"),
         Errno::BUSY => {
@@ -113,7 +113,7 @@ fn refused(mnt: &Path, e: Errno) -> String {
 fn begin_here(path: &Path, options: Options) -> Result<Arc<Fs>, Failure> {
     let volume = Volume::open(path, Access::ReadOnly, Duration::ZERO).map_err(unopened(FAILED))?;
     let fs = at_rest::recover(volume).map_err(|e| {
-        let shown = quayfs_shown::path(path);
+        let shown = quayfs_shown::argument(path);
         Failure::new(FAILED, format!("{e}; `quayfs fsck {shown}` says more"))
     })?;
     fs.scrub
@@ -229,6 +229,12 @@ fn finish(worker: &Worker, report: &Report, as_json: bool) -> Result<u8, Failure
             (true, false) => say(format_args!("stopped after {read}: {}", damaged_shown)),
             (false, true) => say(format_args!("{read} verified, nothing found")),
             (false, false) => {}
+        }
+        if status.mended > 0 {
+            let pages = quayfs_shown::count(status.mended, "page");
+            say(format_args!(
+                "{pages} of the region were damaged on the disk, but whole in memory: they are written again; look at the disk"
+            ));
         }
     }
     match (damaged, complete) {

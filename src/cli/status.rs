@@ -21,7 +21,7 @@ use super::unserved;
 use super::work::done_by;
 use crate::mount::server::Server;
 use crate::mount::table::{self, Entry};
-pub use logged::{ABOUT, Blocks, Checked, Damage, LAST_DAEMON, Logged, Repaired};
+pub use logged::{ABOUT, Blocks, Checked, Damage, LAST_DAEMON, Logged, RepairBegins, Repaired};
 pub use report::Daemon;
 use report::Report;
 use serde::Serialize;
@@ -128,7 +128,11 @@ fn of_target(target: &Path) -> Result<Report, Failure> {
                 }
                 Err(e) => return Err(unopened(STATUS_UNKNOWN)(e)),
             };
-            let closing = volume.in_use.then(|| draining::state(&path)).flatten();
+            let closing = (volume.in_use)
+                .then(|| draining::state_soon(&path))
+                .flatten();
+            let again = (volume.in_use && closing.is_none()).then(|| glance(&path).ok());
+            let volume = again.flatten().unwrap_or(volume);
             Ok(Report::at_rest(&volume, closing))
         }
     }

@@ -118,7 +118,7 @@ fn give_up(args: &[OsString], signal: i32) -> Failure {
     }) = Cli::try_parse_from(words)
         && let Ok(job) = known_job(args, MountOptions::default())
     {
-        let target = quayfs_shown::path(&job.target);
+        let target = quayfs_shown::argument(&job.target);
         line.push_str(&format!("; `quayfs umount {target}`, then mount again"));
         let _ = log::start(&job.log, true);
         tracing::error!("{line}");

@@ -54,7 +54,7 @@ pub fn run(args: &args::Top) -> Result<(), Failure> {
         None => asking::only_mount(FAILED)?,
     };
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-        let mnt = quayfs_shown::path(&entry.target);
+        let mnt = quayfs_shown::argument(&entry.target);
         return Err(Failure::new(
             FAILED,
             format_args!("`top` needs a terminal: `quayfs stats {mnt}` prints the numbers"),

@@ -47,7 +47,7 @@ fn upgrade(path: &Path) -> Result<(), Failure> {
     let shown = Progress::of(&meter, false);
     let upgraded = repair::upgrade(path, &meter);
     drop(shown);
-    let shown = quayfs_shown::path(path);
+    let shown = quayfs_shown::argument(path);
     let refused = |why: String| Err(Failure::new(FAILED, format_args!("{shown}: {why}")));
     match upgraded {
         Ok(Upgraded::Nothing) => say(format_args!("{shown} has all that this version adds")),

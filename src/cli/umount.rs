@@ -74,7 +74,7 @@ pub fn run(target: &Path, how: How) -> Result<(), Failure> {
 
 fn unmount(target: &Path, how: How) -> Result<(), String> {
     let mode = how.mode;
-    let shown = quayfs_shown::path(target);
+    let shown = quayfs_shown::argument(target);
     let entry = asking::mounted_at(target)?;
     let target = entry.target.clone();
     let place = Place::find(&target).map_err(|e| format!("{shown}: {e}"))?;
@@ -123,7 +123,7 @@ fn unmount(target: &Path, how: How) -> Result<(), String> {
 
 /// Tells the daemon what is wanted of it when the file system is gone.
 fn wish(served: &Served, entry: &Entry, how: How) -> Result<(), String> {
-    let shown = quayfs_shown::path(&entry.target);
+    let shown = quayfs_shown::argument(&entry.target);
     let Served::By(server) = served else {
         return match how.no_drain {
             true => Err(format!(
@@ -162,7 +162,7 @@ fn wish(served: &Served, entry: &Entry, how: How) -> Result<(), String> {
 
 /// What cannot be unmounted, and what would only wait for an answer that may never come.
 fn refuse(served: &Served, entry: &Entry, mode: UnmountMode) -> Result<(), String> {
-    let shown = quayfs_shown::path(&entry.target);
+    let shown = quayfs_shown::argument(&entry.target);
     match served {
         Served::Foreign => {
             let kind = &entry.fstype;
@@ -194,7 +194,7 @@ fn keep_the_last_copy(served: &Served, entry: &Entry, mode: UnmountMode) -> Resu
     let Ok(Heard::Status(status)) = asking::hear(entry, PATIENCE, MOUNT_FAILED) else {
         return Ok(());
     };
-    let shown = quayfs_shown::path(&entry.target);
+    let shown = quayfs_shown::argument(&entry.target);
     match asking::irreplaceable(&status, &shown) {
         Some(why) => Err(format!("{why}, then `quayfs umount -l {shown}`")),
         None => Ok(()),
@@ -209,7 +209,7 @@ fn way_out(shown: impl std::fmt::Display) -> String {
 fn busy(e: AttachError, served: &Served) -> String {
     match (e, served) {
         (AttachError::Busy(path), Served::Dead) => {
-            let path = quayfs_shown::path(&path);
+            let path = quayfs_shown::argument(&path);
             format!(
                 "{path} is in use, and its daemon is dead: `quayfs umount -l {path}` takes it away from its users"
             )
@@ -226,7 +226,7 @@ fn finish(
     how: How,
 ) -> Result<(), String> {
     let mode = how.mode;
-    let shown = quayfs_shown::path(&entry.target);
+    let shown = quayfs_shown::argument(&entry.target);
     let pid = server.pid().map_or("?".into(), |pid| pid.to_string());
     let waited = wait::until_end(server, mode, how.quiet)
         .map_err(|e| format!("{shown} is unmounted, but its daemon cannot be waited for: {e}"))?;
@@ -291,7 +291,7 @@ fn judge(entry: &Entry, mode: UnmountMode) -> Result<(), String> {
     };
     let source = Path::new(&entry.source);
     if !source.is_absolute() {
-        let shown = quayfs_shown::path(source);
+        let shown = quayfs_shown::argument(source);
         return Err(unseen(format!("the mount table names it {shown}")));
     }
     let patience = match mode {
@@ -301,7 +301,7 @@ fn judge(entry: &Entry, mode: UnmountMode) -> Result<(), String> {
     let volume = match Volume::open(source, Access::ReadOnly, patience) {
         Ok(volume) => volume,
         Err(VolumeError::Busy(path)) => {
-            let path = quayfs_shown::path(&path);
+            let path = quayfs_shown::argument(&path);
             return Err(format!(
                 "its daemon, which cannot be watched from here, has not closed {path} yet: `quayfs fsck {path}` says when"
             ));
@@ -332,10 +332,10 @@ fn lives_on(target: &Path, places: &[Elsewhere]) -> String {
         let of = places.iter().filter(|p| p.namespace.is_none() == here);
         let words: Vec<_> = of
             .map(|p| match p.namespace {
-                None => format!("on {}", quayfs_shown::path(&p.target)),
+                None => format!("on {}", quayfs_shown::argument(&p.target)),
                 Some(pid) => format!(
                     "on {} in the mount namespace of process {pid}",
-                    quayfs_shown::path(&p.target)
+                    quayfs_shown::argument(&p.target)
                 ),
             })
             .collect();
@@ -344,7 +344,7 @@ fn lives_on(target: &Path, places: &[Elsewhere]) -> String {
     let mut all = [list(true), list(false)].concat();
     let more = all.len().saturating_sub(NAMED);
     all.truncate(NAMED);
-    let target = quayfs_shown::path(target);
+    let target = quayfs_shown::argument(target);
     let alive = format!("{target} is unmounted; the file system lives on");
     match (all.join(", "), more) {
         (named, _) if named.is_empty() => format!("{alive}, in use out of sight from here"),

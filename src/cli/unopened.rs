@@ -22,7 +22,7 @@ pub fn unopened(code: u8) -> impl FnOnce(VolumeError) -> Failure {
             }
             VolumeError::Busy(path) => {
                 if let Some(closing) = draining::state(path) {
-                    let (shown, how) = (quayfs_shown::path(path), closing_text(closing));
+                    let (shown, how) = (quayfs_shown::argument(path), closing_text(closing));
                     return Failure::new(code, format_args!("{shown} {how}"));
                 }
                 None
@@ -44,13 +44,13 @@ pub fn unopened(code: u8) -> impl FnOnce(VolumeError) -> Failure {
 pub fn unreached(code: u8, path: &Path, e: &io::Error) -> Failure {
     match locate(path) {
         Err(why) => unopened(code)(why),
-        Ok(_) => Failure::new(code, format_args!("{}: {e}", quayfs_shown::path(path))),
+        Ok(_) => Failure::new(code, format_args!("{}: {e}", quayfs_shown::argument(path))),
     }
 }
 
 /// What to say of a path that is hardly meant to become a volume: a mount point without its mount, a label.
 fn no_volume(path: &Path) -> Option<String> {
-    let shown = quayfs_shown::path(path);
+    let shown = quayfs_shown::argument(path);
     if path.is_dir() {
         return Some(format!(
             "{shown}: nothing is mounted on this directory, and no volume is in it: `quayfs status` lists what is mounted"
@@ -59,7 +59,7 @@ fn no_volume(path: &Path) -> Option<String> {
     let name = path.to_str()?;
     let (by, name) = (name.strip_prefix("LABEL=").map(|name| ("label", name)))
         .or_else(|| name.strip_prefix("UUID=").map(|name| ("uuid", name)))?;
-    let name = quayfs_shown::path(Path::new(name));
+    let name = quayfs_shown::argument(Path::new(name));
     Some(format!(
         "{shown}: only mount(8) looks for labels and UUIDs; name the device, /dev/disk/by-{by}/{name}"
     ))
@@ -77,8 +77,11 @@ fn inside(path: &Path) -> Option<String> {
     if !entry.is_quayfs() {
         return None;
     }
-    let (shown, target) = (quayfs_shown::path(&path), quayfs_shown::path(&entry.target));
-    let volume = quayfs_shown::path(Path::new(&entry.source));
+    let (shown, target) = (
+        quayfs_shown::argument(&path),
+        quayfs_shown::path(&entry.target),
+    );
+    let volume = quayfs_shown::argument(Path::new(&entry.source));
     Some(match path == entry.target {
         true => format!(
             "{shown} is where the volume {volume} is mounted, and no volume: `quayfs umount {shown}`, then name {volume}"

@@ -61,7 +61,7 @@ impl Unserved {
 
     /// What there is to say, and to do about it.
     pub fn line(self, entry: &Entry) -> String {
-        let shown = quayfs_shown::path(&entry.target);
+        let shown = quayfs_shown::argument(&entry.target);
         match self {
             Self::Dead => {
                 format!("the daemon of {shown} is gone: `quayfs umount {shown}`, then mount again")

@@ -67,7 +67,7 @@ impl Place {
         if let Some(entry) = entry
             && matches!(Served::find(&entry, UnmountMode::Normal), Served::Dead)
         {
-            let unmount = format!("`quayfs umount {}`", self.path.display());
+            let unmount = format!("`quayfs umount {}`", quayfs_shown::argument(&self.path));
             return Err(bad(format!(
                 "a dead mount is still there; take it away with {unmount}"
             )));

@@ -118,7 +118,7 @@ fn data_get_more_and_less_room() {
     let again = quayfs(["resize", vol, "--data", "192M"]).ok();
     assert!(again.contains("192 MiB, as before"), "{again}");
     quayfs(["resize", vol, "--data", "1T"]).fails(1, "quayfs resize --pmem");
-    quayfs(["resize", vol, "--data", "1M"]).fails(1, "too few");
+    quayfs(["resize", vol, "--data", "1M"]).fails(1, "too little for data");
     assert_eq!(data(), 192 << 20);
     let told = quayfs(["resize", vol, "--data", "64M"]).ok();
     assert!(

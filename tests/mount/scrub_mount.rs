@@ -11,6 +11,8 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use quayfs_fs::volume::config_of;
+
 use program::{QUAYFS, Run, Scene, Start as _, can_be_root, can_mount, copy_program, quayfs};
 use serde_json::Value;
 
@@ -265,4 +267,39 @@ fn wrong_targets_are_named() {
     quayfs(["scrub", "v", "--rate", "fast"]).fails(2, "fast");
     quayfs(["scrub", "v", "--rate", "0"]).fails(2, "nothing");
     assert!(quayfs(["scrub", "--help"]).ok().contains("Exit codes: 0"));
+}
+
+/// What rots on the disk under pages that the daemon has in memory is found while these are whole, and put right.
+#[test]
+fn what_rots_under_a_mount_is_written_again() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted(Scene::new());
+    m.mount("noatime");
+    assert_eq!(m.info()["backend"], "file");
+    // More than the batch log holds, so that pages are where they belong, and not in there alone.
+    for round in 0..40 {
+        for n in 0..100 {
+            fs::write(m.file(&format!("{n}")), format!("{round}")).unwrap();
+        }
+        fs::File::open(m.file("0")).unwrap().sync_all().unwrap();
+    }
+    let config = config_of(&m.0.vol()).unwrap();
+    let region = m.0.vol().join("pmem");
+    let region = fs::File::options()
+        .read(true)
+        .write(true)
+        .open(region)
+        .unwrap();
+    for page in 0..64 {
+        let at = config.geometry.node_page(page);
+        region.write_all_at(&[0xa5; 512], at).unwrap();
+    }
+    region.sync_all().unwrap();
+    let said = quayfs(["scrub", &m.mnt()]).ok();
+    assert!(said.contains("nothing found"), "{said}");
+    assert!(said.contains("are written again"), "{said}");
+    m.umount();
+    quayfs(["fsck", "--data", &m.vol()]).ok();
 }

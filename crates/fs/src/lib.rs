@@ -114,6 +114,8 @@ pub struct Fs {
     began: Instant,
     /// The file that its process logs to, for those who ask.
     pub log: OnceLock<PathBuf>,
+    /// Says whether a part of the volume is being moved, for those who ask.
+    pub moving: OnceLock<Box<dyn Fn() -> bool + Send + Sync>>,
     ends_with_daemon: OnceLock<String>,
     successor: standstill::Successor,
     /// Verifies what is at rest, when asked to.
@@ -176,6 +178,7 @@ impl Fs {
             started: time::now(),
             began: Instant::now(),
             log: OnceLock::new(),
+            moving: OnceLock::new(),
             ends_with_daemon: OnceLock::new(),
             successor: standstill::Successor::default(),
             scrub: Scrubber::default(),

@@ -8,8 +8,9 @@
 //! power failure left of a direct write. Blocks are read through the same function as for a read,
 //! so a home block hidden by a staged version is left alone: a round may be writing it.
 //!
-//! Nothing is changed, and what is found has no consequence for the mount: `errors=` is about
-//! operations that meet damage.
+//! Of a region on a disk, pages that are whole in memory are compared with what the disk has, which nothing else asks before
+//! the next mount. Those that have rotted there are written again. Nothing else is changed, and what is found has no
+//! consequence for the mount: `errors=` is about operations that meet damage.
 
 mod limiter;
 mod owners;
@@ -119,6 +120,9 @@ pub struct Status {
     pub rate_bytes: Option<u64>,
     /// Blocks and pages that are damaged; while it is running, those suspected.
     pub findings: u64,
+    /// Pages of a region on a disk that were damaged there and whole in memory: they have been written again.
+    #[serde(default)]
+    pub mended: u64,
     /// When it ended, in seconds since 1970.
     #[serde(default)]
     pub ended: Option<u64>,
@@ -204,6 +208,7 @@ pub struct Pass {
     bytes: AtomicU64,
     total: AtomicU64,
     suspects: AtomicU64,
+    mended: AtomicU64,
     progress: Mutex<Progress>,
     stopped: Condvar,
 }
@@ -242,6 +247,8 @@ impl Pass {
         let mut suspects = scan::Suspects::default();
         scan::pages(e, self, &mut limiter, &mut suspects);
         scan::blocks(e, self, &mut limiter, &mut suspects);
+        scan::stored(e, self);
+        self.settle_mended(e);
         // Also what was seen before a stop is worth naming.
         let found = owners::findings(e, suspects);
         let mut p = self.progress.lock();
@@ -260,6 +267,26 @@ impl Pass {
         };
         let outcome = outcome(p.state, self.bytes.load(Ordering::Relaxed), p.count);
         tracing::info!("{outcome}");
+    }
+
+    /// What the disk had otherwise is there again, durably, before this pass says so.
+    fn settle_mended(&self, e: &Engine) {
+        let mended = self.mended.load(Ordering::Relaxed);
+        if mended == 0 {
+            return;
+        }
+        let pages = quayfs_shown::count(mended, "page");
+        match e.region.drain() {
+            Ok(()) => tracing::warn!(
+                each = true,
+                "scrub: {pages} of the region were damaged on its disk, but whole in memory: they are written again"
+            ),
+            Err(why) => e.fail(&why),
+        }
+    }
+
+    fn mended(&self, pages: u64) {
+        self.mended.fetch_add(pages, Ordering::Relaxed);
     }
 
     /// Ends the pass soon.
@@ -305,6 +332,7 @@ impl Pass {
                 State::Running => self.suspects.load(Ordering::Relaxed),
                 _ => p.count,
             },
+            mended: self.mended.load(Ordering::Relaxed),
             ended: p.ended,
         }
     }

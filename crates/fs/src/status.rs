@@ -1,7 +1,7 @@
 //! What a mount says about itself, and what it can be told to do.
 
 use std::collections::BTreeMap;
-use std::time::UNIX_EPOCH;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::thread::CapabilitySet;
 use serde::Serialize;
@@ -31,6 +31,8 @@ pub struct Status {
     pub uptime_ms: u64,
     /// The file that it logs to.
     pub log: Option<String>,
+    /// A part of the volume is being moved to another place, or was when what moves it died.
+    pub moving: bool,
     /// The volume's directory.
     pub volume: String,
     /// Volume UUID.
@@ -175,12 +177,9 @@ impl Fs {
         Status {
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION"),
-            started: self
-                .started
-                .duration_since(UNIX_EPOCH)
-                .unwrap_or_default()
-                .as_secs(),
+            started: seconds(self.started),
             uptime_ms: self.began.elapsed().as_millis() as u64,
+            moving: self.moving.get().is_some_and(|asks| asks()),
             log: self.log.get().map(|path| path.display().to_string()),
             volume: self.volume.path().display().to_string(),
             uuid: uuid_text(e.config.uuid),
@@ -309,4 +308,10 @@ impl Fs {
         may_manage(&caller)?;
         serde_json::to_vec(&self.scrub.report(from, REPORT_ROOM)).map_err(FsError::internal)
     }
+}
+
+/// Since 1970.
+fn seconds(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH);
+    since.unwrap_or_default().as_secs()
 }

@@ -12,7 +12,6 @@ mod parts;
 mod table;
 
 use std::fs::File;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -351,24 +350,6 @@ impl Volume {
             .map_err(failed("write the copy of the configuration table"))?;
         self.config = new;
         Ok(())
-    }
-
-    /// Before a region takes the place of this one whose table says something else, the data device has no copy of the table.
-    /// The next mount writes one. Durable when it returns.
-    ///
-    /// # Errors
-    /// Those of the device.
-    pub fn take_backup_back(&self) -> io::Result<()> {
-        backup::take_back(&*self.device, &self.config)
-    }
-
-    /// Has the data device keep what configuration table and journal superblock say, where the volume has room for that. To be
-    /// called of a volume that is closed. Durable when it returns.
-    ///
-    /// # Errors
-    /// Those of the device.
-    pub fn store_backup(&self) -> io::Result<()> {
-        backup::store(&self.region, &*self.device, &self.config)
     }
 
     /// Makes equal what a crash in [`Volume::change_config`] may have left different, and writes a damaged copy of the

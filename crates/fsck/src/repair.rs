@@ -92,6 +92,19 @@ pub fn repair(
     options: &FsckOptions,
     meter: &Arc<Meter>,
 ) -> Result<RepairReport, Failed> {
+    repair_telling(dir, options, meter, &mut |_| ())
+}
+
+/// As [`repair`]; `begins` is told what was found, before anything of that is changed.
+///
+/// # Errors
+/// The same.
+pub fn repair_telling(
+    dir: &Path,
+    options: &FsckOptions,
+    meter: &Arc<Meter>,
+    begins: &mut dyn FnMut(&FsckReport),
+) -> Result<RepairReport, Failed> {
     let open = || Volume::open_vouched(dir, Access::ReadWrite, Duration::ZERO, belongs);
     let (volume, restored) = match open() {
         Ok(volume) => (volume, false),
@@ -103,7 +116,7 @@ pub fn repair(
             (open()?, true)
         }
     };
-    let mut report = repair_volume(&volume, options, meter)?;
+    let mut report = repair_opened(&volume, options, meter, begins)?;
     if restored {
         report.put_back_tables();
     }
@@ -118,6 +131,15 @@ pub fn repair_volume(
     volume: &Volume,
     options: &FsckOptions,
     meter: &Arc<Meter>,
+) -> Result<RepairReport, Failed> {
+    repair_opened(volume, options, meter, &mut |_| ())
+}
+
+fn repair_opened(
+    volume: &Volume,
+    options: &FsckOptions,
+    meter: &Arc<Meter>,
+    begins: &mut dyn FnMut(&FsckReport),
 ) -> Result<RepairReport, Failed> {
     // A daemon or a repair that died may have left stores that were never flushed. They can be read,
     // so everything that follows would build on them, and be wrong once power fails.
@@ -136,6 +158,7 @@ pub fn repair_volume(
     if report.check.is_clean() && report.check.skipped.is_empty() {
         return Ok(report);
     }
+    begins(&report.check);
     for _ in 0..PASSES {
         let mut repair = Repair {
             media: Media::of(volume),

@@ -227,9 +227,9 @@ fn check(
         return Ok(());
     }
     let what = match probe_signature(path).map_err(io_at(path))? {
-        Some(what) => format!("{what} data"),
+        Some(what) => format!("holds a {what}"),
         None if kind.is_file() && meta.len() > 0 => {
-            format!("a file of {}", format_size(meta.len()))
+            format!("is a file of {}", format_size(meta.len()))
         }
         None => return Ok(()),
     };

@@ -52,6 +52,7 @@ impl Remount {
                 });
             }
         }
+        remount.clear_unsaid(lists);
         if remount.clear.contains(&"ro") && live.read_only {
             return Err(OptionError::Fixed {
                 option: "rw".into(),
@@ -63,6 +64,24 @@ impl Remount {
             });
         }
         Ok(remount)
+    }
+
+    /// mount(8) says all that is to be so, with `rw` or `ro` in front, and leaves out a flag that was asked to go: of
+    /// `noexec` in the mount table and `exec` on its command line nothing is left. So what is not in such a list goes. In
+    /// another one it stays.
+    fn clear_unsaid(&mut self, lists: &[&str]) {
+        let first = lists
+            .iter()
+            .flat_map(|l| l.split(','))
+            .find(|w| !w.is_empty());
+        if !first.is_some_and(|word| ["rw", "ro"].contains(&word)) {
+            return;
+        }
+        for (on, _) in CHANGEABLE {
+            if on != "ro" && !self.set.contains(&on) && !self.clear.contains(&on) {
+                self.clear.push(on);
+            }
+        }
     }
 
     /// Notes a flag that can be changed; of several about one thing the last one counts.
@@ -105,5 +124,38 @@ fn changes(word: &str, live: &Live) -> Result<bool, OptionError> {
             let then = Parser::onto(now.clone()).with(word)?;
             Ok(then != now)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// mount(8) says all that is to be so, another caller only what is to change.
+    #[test]
+    fn what_mount8_leaves_out_goes() {
+        let live = Live {
+            options: MountOptions::default(),
+            durability: Durability::Op,
+            read_only: false,
+            table: "user_id=0,group_id=0".into(),
+        };
+        let parsed = |list: &str| {
+            let r = Remount::parse(&[list], &live).unwrap();
+            (r.set.join(","), r.clear.join(","))
+        };
+        let all = "nosuid,nodev,noexec,nosymfollow";
+        assert_eq!(
+            parsed("rw,relatime,remount,user_id=0"),
+            (String::new(), format!("ro,{all}"))
+        );
+        let set = |set: &str, clear: &str| (set.to_string(), clear.to_string());
+        assert_eq!(
+            parsed("ro,nosuid,remount"),
+            set("ro,nosuid", "nodev,noexec,nosymfollow")
+        );
+        assert_eq!(parsed("remount,exec"), set("", "noexec"));
+        assert_eq!(parsed("remount,ro"), set("ro", ""));
+        assert_eq!(parsed("remount"), set("", ""));
     }
 }

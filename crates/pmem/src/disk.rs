@@ -6,6 +6,7 @@
 
 mod batches;
 mod evict;
+mod mend;
 mod pages;
 mod shadow;
 mod tap;
@@ -55,7 +56,7 @@ thread_local! {
 /// What of a region is to be written, and where to.
 pub(crate) struct Disk {
     file: Arc<File>,
-    /// Its writes pass the page cache; `None` if the file system has no such.
+    /// Its reads and writes pass the page cache; `None` if the file system has no such.
     direct: Option<File>,
     /// Writes begin and end at multiples of so many bytes.
     unit: u64,
@@ -413,7 +414,7 @@ fn meet(a: &Range<u64>, b: &Range<u64>) -> bool {
 
 /// The same file, past the page cache, and the unit of its writes.
 fn open_direct(file: &File) -> Option<(File, u64)> {
-    let flags = OFlags::WRONLY | OFlags::DIRECT | OFlags::CLOEXEC;
+    let flags = OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let direct = rustix::fs::open(path, flags, Mode::empty()).ok()?;
     let unit = direct_unit(&direct)?;

@@ -268,6 +268,15 @@ impl Memory {
         unsafe { AtomicU64::from_ptr(word) }.store(value.to_le(), Ordering::Release);
     }
 
+    /// Makes the page at `off` one of this process, without changing what is there.
+    #[track_caller]
+    pub(crate) fn touch(&self, off: u64) {
+        Self::aligned(off, 8);
+        let word = self.at_mut(off, 8).cast::<u64>();
+        // SAFETY: valid, writable, checked and, the base being page-aligned, aligned.
+        unsafe { AtomicU64::from_ptr(word) }.fetch_or(0, Ordering::AcqRel);
+    }
+
     #[track_caller]
     pub(crate) fn store_u32(&self, off: u64, value: u32) {
         Self::aligned(off, 4);

@@ -34,6 +34,17 @@ pub enum ResizeError {
         /// What the system said.
         source: std::io::Error,
     },
+    /// The new region is a file beside the old one, for which there is no room.
+    #[error(
+        "there is no room beside {} for a region of {}, which is there as well until it takes the place of the old one",
+        path.display(), exact_size(*len)
+    )]
+    NoRoom {
+        /// The region.
+        path: PathBuf,
+        /// How long the new one is to be, in bytes.
+        len: u64,
+    },
     /// The page table of a new region cannot be made.
     #[error("page table: {0}")]
     Table(String),
@@ -90,8 +101,8 @@ pub enum ResizeError {
     },
     /// Less than is in use.
     #[error(
-        "{} for data are too few: the least is {}, where the last block in use ends; for less, make a smaller volume and copy the files",
-        exact_size(*want), exact_size(*least)
+        "too little for data: the least is {}, where the last block in use ends; for less, make a smaller volume and copy the files",
+        exact_size(*least)
     )]
     TooSmall {
         /// What was asked for.
@@ -101,7 +112,7 @@ pub enum ResizeError {
     },
     /// More than the region has room for.
     #[error(
-        "{} for data are too many: the region has room for the page table of {}; for more, make the region larger first (`quayfs resize --pmem`)",
+        "{} for data are too many: the region has room for the page table of {}; for more, make the region larger first (`quayfs resize --pmem`), or, where it is on a device, a volume with a larger one (`quayfs mkfs --pmem-size`)",
         exact_size(*want), exact_size(*most)
     )]
     TooLarge {

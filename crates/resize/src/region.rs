@@ -16,7 +16,7 @@ use quayfs_fs::volume::{Place, Volume, locate};
 use quayfs_layout::BLOCK;
 use quayfs_layout::config::COPIES;
 use quayfs_layout::geometry::{Geometry, InUse};
-use quayfs_pmem::{LockKind, MapOptions, Region};
+use quayfs_pmem::{LockKind, MapOptions, PmemError, Region};
 use quayfs_shown::progress::Meter;
 
 use crate::copy::copy_data;
@@ -46,6 +46,7 @@ pub fn resize_closed_region(path: &Path, bytes: u64, how: How<'_>) -> Result<Res
     let before = volume.config().geometry;
     let resized = |after| Resized { before, after };
     if before.pmem_len == bytes / B * B {
+        Next::clear(&place)?;
         return Ok(resized(before));
     }
     replaceable(&place)?;
@@ -118,17 +119,21 @@ struct Next {
 }
 
 impl Next {
-    /// An empty file, of the same owner and mode.
-    fn begin(place: &Place) -> Result<Self, ResizeError> {
+    /// Removes what an attempt has left that did not come to its end. The file to be replaced, and the one beside it.
+    fn clear(place: &Place) -> Result<(PathBuf, PathBuf), ResizeError> {
         let target = place.pmem.canonicalize().map_err(failed(&place.pmem))?;
         let mut name = target.clone().into_os_string();
         name.push(NEXT);
         let path = PathBuf::from(name);
-        // What a crash has left.
         match fs::remove_file(&path) {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(failed(&path)(e)),
-            _ => {}
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(failed(&path)(e)),
+            _ => Ok((target, path)),
         }
+    }
+
+    /// An empty file, of the same owner and mode.
+    fn begin(place: &Place) -> Result<Self, ResizeError> {
+        let (target, path) = Self::clear(place)?;
         let make = || {
             let meta = fs::metadata(&target)?;
             let file = File::options()
@@ -171,7 +176,13 @@ impl Next {
             ..MapOptions::default()
         };
         let region = Region::open(&self.path, options)?;
-        region.allocate(0, to.pmem_len)?;
+        region.allocate(0, to.pmem_len).map_err(|e| match e {
+            PmemError::NoRoom { .. } => ResizeError::NoRoom {
+                path: place.pmem.clone(),
+                len: to.pmem_len,
+            },
+            e => e.into(),
+        })?;
         match region.lock_within(LockKind::Exclusive, Duration::ZERO)? {
             true => Ok(region),
             false => Err(ResizeError::Changed),

@@ -1,7 +1,8 @@
 //! What a command says to people, and how it fails: with an exit code and one line.
 
 use std::fmt::Display;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
+use std::sync::OnceLock;
 
 /// Why a command failed: what it exits with, and the one line that it says.
 #[derive(Debug, PartialEq, Eq)]
@@ -45,9 +46,21 @@ pub fn say_json(line: impl Display) {
     put(line);
 }
 
+/// Why something that was to be printed is not: the first failure.
+static UNPRINTED: OnceLock<String> = OnceLock::new();
+
 /// A reader that has gone away has seen enough, so that is no error (`println!` would panic).
 fn put(line: impl Display) {
-    let _ = writeln!(std::io::stdout(), "{line}");
+    if let Err(e) = writeln!(std::io::stdout(), "{line}")
+        && e.kind() != ErrorKind::BrokenPipe
+    {
+        let _ = UNPRINTED.set(e.to_string());
+    }
+}
+
+/// Why not all that was said has been printed, if that is so: what reads it has only a part.
+pub fn unprinted() -> Option<&'static str> {
+    UNPRINTED.get().map(String::as_str)
 }
 
 /// Prints a warning of one line on the standard error, behind the name of the program.

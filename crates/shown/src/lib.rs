@@ -44,9 +44,13 @@ pub fn path(raw: &Path) -> String {
     bytes(raw.as_os_str().as_bytes())
 }
 
-/// As [`path`], as an argument of a command that is to be typed: quoted if a shell would read it otherwise.
+/// As [`path`], as an argument of a command that is to be typed: quoted if a shell would read it otherwise, and
+/// with its directory in front if the command would take it for an option.
 pub fn argument(raw: &Path) -> String {
-    let shown = path(raw);
+    let mut shown = path(raw);
+    if shown.starts_with('-') {
+        shown.insert_str(0, "./");
+    }
     let is_plain = |c: char| c.is_alphanumeric() || "/._-+=:,@%".contains(c);
     match !shown.is_empty() && shown.chars().all(is_plain) {
         true => shown,
@@ -99,6 +103,8 @@ mod tests {
         for (raw, typed) in [
             ("/srv/größe-1.img", "/srv/größe-1.img"),
             ("sp ace", "'sp ace'"),
+            ("a\nreboot", "'a\\nreboot'"),
+            ("-w", "./-w"),
             ("it's", r"'it'\''s'"),
             ("", "''"),
         ] {

@@ -30,6 +30,12 @@ pub(super) fn is_under_way(handover: &Handover) -> bool {
         .any(|name| job(Some(handover), name).is_some())
 }
 
+/// What says whether a part is still being moved, if this daemon is to note what it writes.
+pub(super) fn asked(handover: &Handover) -> Option<Box<dyn Fn() -> bool + Send + Sync>> {
+    let moves = job(Some(handover), WATCH)?;
+    Some(Box::new(move || moves.is_open()))
+}
+
 /// Before the volume is opened: has it lead to the new place. Whatever becomes of that, the volume can be opened.
 pub(super) fn before_opening(job_of_mount: &Job, handover: Option<&Handover>) {
     let (Some(handover), Some(moves)) = (handover, job(handover, FINISH)) else {

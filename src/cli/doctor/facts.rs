@@ -291,6 +291,13 @@ fn look_at(path: &Path, dax_mounts: &[String]) -> Target {
             (None, Some(e)) => What::Unusable(e.to_string()),
         });
     }
+    if meta.is_file()
+        && fs::File::open(path).is_err_and(|e| e.kind() == io::ErrorKind::PermissionDenied)
+    {
+        return target(What::Unusable(
+            "only its owner and root may read it, and say what it is".into(),
+        ));
+    }
     if !meta.is_dir() {
         return target(What::Unusable(
             "neither a volume, a directory nor a block device".into(),

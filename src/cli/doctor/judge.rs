@@ -274,10 +274,10 @@ fn limits(f: &Facts, out: &mut Vec<Finding>) {
 }
 
 fn place(target: &Target, out: &mut Vec<Finding>) {
-    let path = quayfs_shown::path(&target.path);
+    let path = quayfs_shown::argument(&target.path);
     out.push(match &target.what {
         What::Mount(mountpoint) => {
-            let mnt = quayfs_shown::path(mountpoint);
+            let mnt = quayfs_shown::argument(mountpoint);
             ok(format!("{path}: a volume is mounted on {mnt}; `quayfs status {mnt}` says how it is"))
         }
         What::Volume { backend, bytes } => {

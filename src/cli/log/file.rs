@@ -53,6 +53,8 @@ pub(super) struct LogFile {
     file: Option<File>,
     /// Where messages go that do not come through the log, of the runtime and of libraries.
     takes_stderr: bool,
+    /// The log goes to the standard error, and this has the same.
+    is_copy: bool,
 }
 
 impl LogFile {
@@ -65,6 +67,15 @@ impl LogFile {
             dir: None,
             file: None,
             takes_stderr,
+            is_copy: false,
+        }
+    }
+
+    /// One that has what is written to the standard error as well.
+    pub(super) fn copy(path: PathBuf, asked: bool) -> Self {
+        Self {
+            is_copy: true,
+            ..Self::new(path, asked, false)
         }
     }
 
@@ -99,7 +110,7 @@ impl LogFile {
         if self.takes_stderr {
             // Without it some words of the runtime are lost.
             let _ = rustix::stdio::dup2_stderr(&file);
-        } else {
+        } else if !self.is_copy {
             let mut stand_in = STAND_IN.lock().unwrap_or_else(PoisonError::into_inner);
             match &mut *stand_in {
                 Some(stand_in) => {

@@ -14,11 +14,11 @@ fn log_in(dir: &Path) -> String {
 
 #[test]
 fn lines_say_when_and_how_bad() {
-    let said = line(Level::INFO, "all is well", false);
+    let said = written(Level::INFO, "all is well", false);
     let (time, rest) = said.split_once(' ').unwrap();
     assert!(time.ends_with('Z') && time.contains('T'), "{said}");
     assert_eq!(rest, " INFO all is well\n");
-    assert!(line(Level::ERROR, "x", true).contains("\x1b[31mERROR\x1b[0m x"));
+    assert!(written(Level::ERROR, "x", true).contains("\x1b[31mERROR\x1b[0m x"));
 }
 
 #[test]
@@ -40,6 +40,16 @@ fn what_is_lost_is_counted() {
         "{text}"
     );
     assert_eq!(lines.collect::<Vec<_>>(), ["three", "four"]);
+}
+
+#[test]
+fn a_copy_of_the_standard_error_has_no_colours() {
+    for (written, plain) in [
+        ("a line\n", "a line\n"),
+        ("t \x1b[31mERROR\x1b[0m words m\n", "t ERROR words m\n"),
+    ] {
+        assert_eq!(super::plain(written.as_bytes()), plain.as_bytes());
+    }
 }
 
 /// A line that breaks off does not swallow the next one. Pipes take long lines in part.
@@ -168,5 +178,9 @@ fn logs_are_named_by_absolute_paths() {
     assert_eq!(asked, Destination::Asked("/l".into()));
     let here = destination(Path::new("/v"), Some(Path::new("l"))).unwrap();
     assert!(here.path().unwrap().is_absolute());
-    assert_eq!(Destination::Stderr.path(), None);
+    let asked = Destination::Asked("/l".into());
+    assert_eq!(
+        Destination::Stderr(Box::new(asked)).path(),
+        Some("/l".into())
+    );
 }

@@ -24,7 +24,7 @@ use crate::cli::daemon::{FINISH, WATCH};
 use crate::cli::exit::{FAILED, Failure};
 use crate::cli::restart::{Job, replace_with};
 use crate::mount::server::PATIENCE;
-use crate::mount::table::Entry;
+use crate::mount::table::{self, Entry};
 
 /// As little may be left for the time in which programs wait,
 const LITTLE: u64 = (64 << 20) / BLOCK as u64;
@@ -85,7 +85,7 @@ pub(super) fn run(
 
 /// The volume, if its mount can go on with another daemon.
 fn movable(entry: &Entry, status: &Value) -> Result<PathBuf, Failure> {
-    let shown = quayfs_shown::path(&entry.target);
+    let shown = quayfs_shown::argument(&entry.target);
     let refuse = |why: &str| {
         Err(Failure::new(
             FAILED,
@@ -97,6 +97,15 @@ fn movable(entry: &Entry, status: &Value) -> Result<PathBuf, Failure> {
     }
     if let Some(why) = status["ends_with_daemon"].as_str() {
         return refuse(&format!("the mount ends with its daemon ({why})"));
+    }
+    if status["moving"].as_bool() == Some(true) {
+        return Err(Failure::new(
+            FAILED,
+            format_args!(
+                "{shown}: a part of the volume is being moved (`quayfs migrate`; if that has been killed, `quayfs restart \
+                 {shown}` ends it)"
+            ),
+        ));
     }
     if status["read_only"].as_bool() != Some(false) {
         return refuse("it is mounted read-only");
@@ -119,7 +128,10 @@ fn refuse_inside(entry: &Entry, new: &Path) -> Result<(), Failure> {
         false => Ok(()),
         true => Err(Failure::new(
             FAILED,
-            format_args!("{}: lies in the volume itself", quayfs_shown::path(&new)),
+            format_args!(
+                "{}: lies in the volume itself",
+                quayfs_shown::argument(&new)
+            ),
         )),
     }
 }
@@ -226,8 +238,17 @@ fn finish(
         over.store(true, Ordering::Relaxed);
         served
     });
+    let is_there = || {
+        table::mount_for(&entry.target).is_ok_and(|found| found.is_some_and(|e| e.id == entry.id))
+    };
     let stays = |why: String| {
         let line = match (leads_to(place, moves), is_data(moves)) {
+            (false, true) if !is_there() => {
+                "the data stay where they are: the volume was unmounted meanwhile".into()
+            }
+            (false, false) if !is_there() => {
+                "the region stays where it is: the volume was unmounted meanwhile".into()
+            }
             // It may not be durable that it does.
             (true, _) => why,
             (false, true) => format!("the data stay where they are, and the mount goes on: {why}"),

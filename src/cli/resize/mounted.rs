@@ -68,8 +68,8 @@ fn change_by_successor(entry: &Entry, change: Change, quiet: bool) -> Result<Str
 
 /// What can be told to be impossible while the mount goes on.
 fn possible(entry: &Entry, before: &Value, wish: Wish) -> Result<(), String> {
-    let shown = quayfs_shown::path(&entry.target);
-    let volume = quayfs_shown::path(Path::new(before["volume"].as_str().unwrap_or("VOLUME")));
+    let shown = quayfs_shown::argument(&entry.target);
+    let volume = quayfs_shown::argument(Path::new(before["volume"].as_str().unwrap_or("VOLUME")));
     let otherwise =
         format!("`quayfs umount {shown}`, then `quayfs resize {volume}`, then mount again");
     if let Some(why) = irreplaceable(before, &shown) {
@@ -105,9 +105,8 @@ fn possible(entry: &Entry, before: &Value, wish: Wish) -> Result<(), String> {
     match refused {
         None => Ok(()),
         // Where blocks are in use is not known yet.
-        Some(ResizeError::TooSmall { want, least }) => Err(format!(
-            "{} for data are too few: it takes at least {}, and more where files have more; {shown} goes on as it was",
-            exact_size(want),
+        Some(ResizeError::TooSmall { least, .. }) => Err(format!(
+            "too little for data: it takes at least {}, and more where files have more; {shown} goes on as it was",
             exact_size(least)
         )),
         Some(why) => Err(format!("{why}; {shown} goes on as it was")),
@@ -115,12 +114,12 @@ fn possible(entry: &Entry, before: &Value, wish: Wish) -> Result<(), String> {
 }
 
 fn ask_for(entry: &Entry, wish: Wish) -> Result<(), Failure> {
-    let shown = quayfs_shown::path(&entry.target);
+    let shown = quayfs_shown::argument(&entry.target);
     crate::mount::resize(&entry.target, wish).map_err(|e| {
         let why = match e {
             Errno::NOTCONN => format!("the daemon of {shown} is gone: `quayfs umount {shown}`, then mount again"),
             Errno::BUSY => format!("{shown} is being resized already"),
-            Errno::ROFS => format!("{shown} is read-only: `quayfs status {shown}` says why"),
+            Errno::ROFS => format!("{shown} is mounted read-only, or a failure has made it so, as `quayfs status {shown}` says"),
             Errno::PERM | Errno::ACCESS => format!(
                 "only root (CAP_SYS_ADMIN) and the user who mounted can resize {shown}; if that is an ordinary user, only \
                  that user"
@@ -159,7 +158,7 @@ fn outcome(entry: &Entry, before: &Value) -> Result<Value, Failure> {
 
 /// What the next daemon has made of the wish.
 fn judge(entry: &Entry, wish: Wish, now: &Value) -> Result<String, Failure> {
-    let shown = quayfs_shown::path(&entry.target);
+    let shown = quayfs_shown::argument(&entry.target);
     let resize = &now["last_resize"];
     if resize["wanted"] == wish.to_string() {
         if let Some(done) = resize["done"].as_str() {

@@ -18,7 +18,7 @@ const LOOK: Duration = Duration::from_millis(50);
 
 /// Has the daemon of a mount without a supervisor replaced.
 pub(super) fn restart(entry: &Entry, args: &args::Restart) -> Result<(), String> {
-    let shown = quayfs_shown::path(&entry.target);
+    let shown = quayfs_shown::argument(&entry.target);
     let before = status(entry).map_err(|e| match e {
         Errno::NOTCONN => {
             format!("the daemon of {shown} is dead: `quayfs umount {shown}`, then mount again")
@@ -77,7 +77,7 @@ pub(super) fn status(entry: &Entry) -> Result<Value, Errno> {
 
 /// The daemon, if it can be replaced.
 fn daemon(entry: &Entry, status: &Value) -> Result<Pid, String> {
-    let shown = quayfs_shown::path(&entry.target);
+    let shown = quayfs_shown::argument(&entry.target);
     let pid = status["pid"]
         .as_i64()
         .and_then(|pid| i32::try_from(pid).ok());

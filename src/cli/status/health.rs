@@ -2,13 +2,14 @@
 
 mod unanswered;
 
-use super::logged::{Damage, LOSSES, Line};
+use super::logged::{Damage, LOSSES, Line, Logged};
 use super::report::Report;
 use crate::cli::asking::UNLINKED;
 use crate::cli::exit;
 use crate::cli::handover::ON_REQUEST;
 use crate::cli::units::{percent, seconds_since, span};
 use serde::Serialize;
+use std::path::Path;
 
 /// How a volume is; what comes later is worse.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -76,7 +77,7 @@ pub fn judge(r: &mut Report) {
 }
 
 fn failures(r: &Report, all: &mut Vec<Finding>) {
-    let (mnt, volume) = (r.shown_mountpoint(), r.shown_volume());
+    let mnt = r.shown_mountpoint();
     if r.shut_down {
         all.push((
             Health::Failed,
@@ -88,16 +89,7 @@ fn failures(r: &Report, all: &mut Vec<Finding>) {
         all.push((
             Health::Failed,
             format!("read-only: {why}"),
-            Some(match r.errors.damage {
-                1.. => format!("`quayfs umount {mnt}`, then `quayfs fsck --repair {volume}`"),
-                // Of the volume itself this is no failure.
-                0 if why.contains("No space left") => format!(
-                    "the file system that {volume} lies on is full: make room there, `quayfs umount {mnt}`, mount again"
-                ),
-                0 => format!(
-                    "remove the cause, `quayfs umount {mnt}`, `quayfs fsck {volume}`, mount again"
-                ),
-            }),
+            after_failure(r, why),
         ));
     }
     if let Some(seconds) = r.device_silent_seconds.filter(|s| *s >= SILENT) {
@@ -118,6 +110,32 @@ fn failures(r: &Report, all: &mut Vec<Finding>) {
             false => "look at the log for the cause; this ends a day after it",
         };
         all.push((Health::Degraded, what, Some(todo.into())));
+    }
+}
+
+/// What to do about a mount that has failed.
+fn after_failure(r: &Report, why: &str) -> Option<String> {
+    let (mnt, volume) = (r.shown_mountpoint(), r.shown_volume());
+    // Of the volume itself that is no failure, unless its device ends too early: that says the same.
+    let is_full = why.contains("No space left");
+    // What has been answered since can be read as long as the daemon lives.
+    let first = match r.uncommitted {
+        Some(true) => format!(
+            "copy what you need from {mnt} to another volume, since what was done after the last commit ends with this mount; then "
+        ),
+        _ => String::new(),
+    };
+    match r.errors.damage {
+        1.. => Some(format!(
+            "`quayfs umount {mnt}`, then `quayfs fsck --repair {volume}`"
+        )),
+        0 if r.device_missing_bytes > 0 => None,
+        0 if is_full => Some(format!(
+            "{first}the file system that {volume} lies on is full: make room there, `quayfs umount {mnt}`, mount again"
+        )),
+        0 => Some(format!(
+            "{first}remove the cause, `quayfs umount {mnt}`, `quayfs fsck {volume}`, mount again"
+        )),
     }
 }
 
@@ -225,9 +243,25 @@ fn damage(r: &Report, all: &mut Vec<Finding>) {
     }
     if let Some(log) = &r.log {
         earlier(r, log.damage, all);
-        let losses = log.last_repair.as_ref();
-        all.extend(losses.and_then(|repair| lost_by_repair(repair, &log.path)));
+        all.extend(interrupted_repair(r, log));
+        let losses = log.losses.iter().rev();
+        all.extend(losses.filter_map(|repair| lost_by_repair(repair, &log.path)));
     }
+}
+
+/// A repair that has begun and not ended, and that nothing says a word of any more: nor does what it could not keep.
+fn interrupted_repair(r: &Report, log: &Logged) -> Option<Finding> {
+    let begun = log.begun_repair.as_ref().filter(|_| !r.repairing)?;
+    let ago = seconds_since(begun.time);
+    let what = format!(
+        "a repair has begun {} ago and not ended: what it could not keep is not told",
+        span(ago)
+    );
+    let todo = format!(
+        "`grep found: {}` says what was wrong before it: put back from a backup what is missing; this ends after a day",
+        quayfs_shown::argument(Path::new(&log.path))
+    );
+    (ago < LATELY).then_some((Health::Degraded, what, Some(todo)))
 }
 
 /// What a repair could not keep, while that is news.
@@ -240,7 +274,7 @@ fn lost_by_repair(repair: &Line, log: &str) -> Option<Finding> {
     );
     let todo = format!(
         "put back from a backup what is missing: `grep repaired: {}` says what; this ends after a day",
-        quayfs_shown::text(log)
+        quayfs_shown::argument(Path::new(log))
     );
     (ago < LATELY).then_some((Health::Degraded, what, Some(todo)))
 }
@@ -310,12 +344,18 @@ fn earlier(r: &Report, damage: Damage, all: &mut Vec<Finding>) {
     }
 }
 
-/// What to do where a larger region helps. Whether it can be had is not looked up: that takes a look at the media, which may
-/// not answer.
-fn with_larger_region(at: &str) -> String {
-    format!(
-        "remove files; or make the region larger, which it can be if it is a file: `quayfs resize {at} --pmem SIZE`"
-    )
+/// What to do where a larger region helps. Whether it can be had is told by the name: a look at the media may not be answered.
+fn with_larger_region(r: &Report, at: &str) -> String {
+    match is_device(r) {
+        true => "remove files, or copy them to a volume with a larger region (`quayfs mkfs --pmem-size`)".into(),
+        false => format!(
+            "remove files; or make the region larger, which it can be if it is a file: `quayfs resize {at} --pmem SIZE`"
+        ),
+    }
+}
+
+fn is_device(r: &Report) -> bool {
+    quayfs_fs::volume::is_device_path(Path::new(&r.volume))
 }
 
 fn shortages(r: &Report, all: &mut Vec<Finding>) {
@@ -335,7 +375,12 @@ fn shortages(r: &Report, all: &mut Vec<Finding>) {
             "data",
             d.used_bytes,
             d.total_bytes,
-            &format!("remove files, or make room: `quayfs resize {at} --data SIZE`"),
+            &match is_device(r) {
+                true => format!(
+                    "remove files; or make the device larger, and then `quayfs resize {at} --data max`"
+                ),
+                false => format!("remove files, or make room: `quayfs resize {at} --data SIZE`"),
+            },
         );
     }
     if let Some(i) = &r.inodes {
@@ -345,7 +390,7 @@ fn shortages(r: &Report, all: &mut Vec<Finding>) {
                 "remove files, or copy them to a volume with a larger region (`quayfs mkfs --pmem-size`)"
                     .into()
             }
-            _ => with_larger_region(&at),
+            _ => with_larger_region(r, &at),
         };
         short("inodes", i.used, i.total, &todo);
     }
@@ -354,7 +399,7 @@ fn shortages(r: &Report, all: &mut Vec<Finding>) {
             "metadata in the region",
             region.metadata_used_bytes,
             region.metadata_bytes,
-            &with_larger_region(&at),
+            &with_larger_region(r, &at),
         );
     }
 }

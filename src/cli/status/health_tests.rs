@@ -225,8 +225,12 @@ fn what_a_check_has_left_goes_before_a_mount_that_recovers() {
 fn logged(lines: &[&str], ago: u64) -> Option<Logged> {
     let mut log = Logged::of(lines);
     let now = seconds_since(0);
-    let all = [&mut log.last_repair, &mut log.last_death];
-    for line in all.into_iter().flatten() {
+    let all = [
+        &mut log.last_repair,
+        &mut log.last_death,
+        &mut log.begun_repair,
+    ];
+    for line in all.into_iter().flatten().chain(&mut log.losses) {
         line.time = now - ago;
     }
     Some(log)
@@ -266,6 +270,9 @@ fn what_a_repair_has_lost_is_told_for_a_day() {
     assert_eq!(with(lossy, LATELY).0, Health::Ok);
     let harmless = "INFO repair: 2 findings, nothing lost";
     assert_eq!(with(harmless, 60).0, Health::Ok);
+    let begun = "INFO repair: begun: 2 findings";
+    assert!(with(begun, 60).1.contains("begun 1 min ago and not ended"));
+    assert_eq!(with(begun, LATELY).0, Health::Ok);
 }
 
 #[test]

@@ -61,6 +61,15 @@ pub struct Logged {
     pub last_scrub: Option<Line>,
     /// What the last repair has done, and what it could not keep.
     pub last_repair: Option<Line>,
+    /// Repairs that could not keep everything.
+    #[serde(skip)]
+    pub losses: Vec<Line>,
+    /// A repair that has begun and not ended.
+    #[serde(skip)]
+    pub begun_repair: Option<Line>,
+    /// One did not, and none has since.
+    #[serde(skip)]
+    pub untold: bool,
     /// How the last daemon ended that died in the last mount, if one did.
     #[serde(skip)]
     pub last_death: Option<Line>,
@@ -175,6 +184,22 @@ pub struct Repaired {
     pub losses: Option<String>,
 }
 
+/// A repair begins, as a line of the log has it: how much is wrong.
+pub struct RepairBegins(pub u64);
+
+/// Goes before how much is wrong as a repair begins.
+const BEGUN: &str = "begun: ";
+
+impl fmt::Display for RepairBegins {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let found = quayfs_shown::count(self.0, "finding");
+        write!(f, "{REPAIR}{BEGUN}{found}")
+    }
+}
+
+/// What a repair could not keep that goes on where another one was interrupted.
+const UNTOLD: &str = "what was not kept before, by a repair that was interrupted";
+
 /// Goes before what a repair could not keep.
 pub const LOSSES: &str = "; losses: ";
 
@@ -242,11 +267,34 @@ impl Logged {
                     self.damage.checked(checked, self.repaired);
                 }
                 let repair = what.strip_prefix(REPAIR);
-                self.repaired = repair.is_some();
-                self.last_repair = repair.map(found).or(self.last_repair.take());
+                self.repaired = repair.is_some_and(|what| !what.starts_with(BEGUN));
+                if let Some(repair) = repair {
+                    self.repair(found(repair));
+                }
                 self.may_end(what);
             }
         }
+    }
+
+    /// A line about a repair: it begins, or has ended.
+    fn repair(&mut self, line: Line) {
+        if line.what.starts_with(BEGUN) {
+            self.untold |= self.begun_repair.is_some();
+            self.begun_repair = Some(line);
+            return;
+        }
+        let mut lost = line.clone();
+        let all_told = !std::mem::take(&mut self.untold);
+        match (all_told, line.what.contains(LOSSES)) {
+            (true, _) => {}
+            (false, true) => lost.what += &format!("; and {UNTOLD}"),
+            (false, false) => lost.what += &format!("{LOSSES}{UNTOLD}"),
+        }
+        if lost.what.contains(LOSSES) {
+            self.losses.push(lost);
+        }
+        self.begun_repair = None;
+        self.last_repair = Some(line);
     }
 
     /// The daemons of a mount that has ended do not count any more. Each daemon says that it has mounted, and then that it
@@ -399,6 +447,33 @@ not a line of a log
         };
         assert_eq!(said(None), "2 findings, nothing lost");
         assert_eq!(said(Some("3 inodes")), "2 findings; losses: 3 inodes");
+    }
+
+    #[test]
+    fn a_repair_that_finds_less_takes_no_losses_back() {
+        let lost = |lines: &[&str]| {
+            let logged = Logged::of(lines);
+            let losses = logged.losses.iter().map(|line| line.what.clone());
+            (losses.collect::<Vec<_>>(), logged.begun_repair.is_some())
+        };
+        let begun = format!("INFO {}", RepairBegins(3));
+        let (some, none) = (
+            "INFO repair: 2 findings; losses: 3 inodes",
+            "INFO repair: 1 finding, nothing lost",
+        );
+        let told = "2 findings; losses: 3 inodes".to_string();
+        assert_eq!(
+            lost(&[&begun, some, &begun, none]),
+            (vec![told.clone()], false)
+        );
+        assert_eq!(lost(&[&begun]), (vec![], true));
+        let untold = format!("1 finding, nothing lost; losses: {UNTOLD}");
+        assert_eq!(
+            lost(&[&begun, &begun, none, &begun, none]),
+            (vec![untold], false)
+        );
+        let both = format!("{told}; and {UNTOLD}");
+        assert_eq!(lost(&[&begun, &begun, some]), (vec![both], false));
     }
 
     #[test]

@@ -439,12 +439,12 @@ impl Report {
     /// The mount point as messages name it.
     pub fn shown_mountpoint(&self) -> String {
         let path = self.mountpoint.as_deref().unwrap_or_default();
-        quayfs_shown::text(path)
+        quayfs_shown::argument(Path::new(path))
     }
 
     /// The volume as messages name it.
     pub fn shown_volume(&self) -> String {
-        quayfs_shown::text(&self.volume)
+        quayfs_shown::argument(Path::new(&self.volume))
     }
 }
 

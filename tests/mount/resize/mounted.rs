@@ -192,7 +192,7 @@ fn what_is_refused_leaves_the_mount_as_it_was() {
         (&1.into(), &1.into())
     );
     let why = info["last_resize"]["refused"].as_str().unwrap();
-    assert!(why.contains("too few"), "{why}");
+    assert!(why.contains("too little for data"), "{why}");
     fs::hard_link(m.0.vol().join("pmem"), m.0.dir().join("other")).unwrap();
     let mnt = m.mnt();
     let run = quayfs(["resize", mnt.to_str().unwrap(), "--pmem", "64M"]);

@@ -15,6 +15,9 @@ const B: u64 = BLOCK as u64;
 /// LBNs looked up between two looks at the world.
 const STRIDE: u64 = 64 << 10;
 
+/// Bytes compared with the disk between two looks at the world.
+const MENDED: usize = 64 << 20;
+
 /// What a scan has met.
 #[derive(Default)]
 pub(super) struct Suspects {
@@ -34,23 +37,57 @@ pub(super) fn total(e: &Engine) -> u64 {
 pub(super) fn pages(e: &Engine, pass: &Pass, limiter: &mut Limiter<'_>, out: &mut Suspects) {
     let chunk = pass.chunk();
     let mut unpaid = 0;
+    // Whole in memory: the disk has to have them too.
+    let mut whole = RangeSet::new();
     for id in 1..e.config.geometry.nat_entries as u32 {
         if unpaid == chunk || id % 4096 == 0 {
             limiter.wait_for(unpaid * B);
             unpaid = 0;
+            mend(e, pass, std::mem::take(&mut whole));
             if pass.must_stop(e) {
                 return;
             }
         }
-        if matches!(e.nodes.home_of(id), Ok(None)) {
+        let home = e.nodes.home_of(id);
+        if matches!(home, Ok(None)) {
             continue;
         }
         unpaid += 1;
         pass.verified(B);
-        if let Err(fault) = e.nodes.verify(id) {
-            pass.suspect();
-            out.nodes.insert(id, fault.to_string());
+        match (e.nodes.verify(id), home) {
+            (Err(fault), _) => {
+                pass.suspect();
+                out.nodes.insert(id, fault.to_string());
+            }
+            (Ok(_), Ok(Some(page))) => {
+                let at = e.config.geometry.node_page(page);
+                whole.insert(at..at + B);
+            }
+            _ => {}
         }
+    }
+    mend(e, pass, whole);
+}
+
+/// Has pages of the region that the disk has otherwise than memory written again.
+fn mend(e: &Engine, pass: &Pass, pages: RangeSet<u64>) {
+    if e.is_read_only() {
+        return;
+    }
+    for run in pages {
+        pass.mended(e.region.mend(run.start, run.end - run.start, false));
+    }
+}
+
+/// The same of everything else that has been stored to since the volume was mounted: what else there is, is read when it is
+/// needed.
+pub(super) fn stored(e: &Engine, pass: &Pass) {
+    let end = e.region.len();
+    for at in (0..end).step_by(MENDED) {
+        if pass.must_stop(e) || e.is_read_only() {
+            return;
+        }
+        pass.mended(e.region.mend(at, (end - at).min(MENDED as u64), true));
     }
 }
 

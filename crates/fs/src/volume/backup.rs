@@ -81,6 +81,26 @@ pub(super) fn settle(
     store(region, device, config)
 }
 
+impl Volume {
+    /// Before a region takes the place of this one whose table says something else, the data device has no copy of the table.
+    /// The next mount writes one. Durable when it returns.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn take_backup_back(&self) -> io::Result<()> {
+        take_back(&*self.device, &self.config)
+    }
+
+    /// Has the data device keep what configuration table and journal superblock say, where the volume has room for that. To be
+    /// called of a volume that is closed. Durable when it returns.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn store_backup(&self) -> io::Result<()> {
+        store(&self.region, &*self.device, &self.config)
+    }
+}
+
 /// The journal superblock of a volume that has lost it: the page in the region. `None` if there is no copy, or the volume has
 /// been mounted since and was not unmounted cleanly.
 pub fn superblock(volume: &Volume) -> Option<Vec<u8>> {

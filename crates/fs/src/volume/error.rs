@@ -12,7 +12,7 @@ use super::parts;
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
     /// There is nothing of a volume.
-    #[error("{}: no such volume; `quayfs mkfs {}` makes one", .0.display(), .0.display())]
+    #[error("{}: no such volume; `quayfs mkfs {}` makes one", quayfs_shown::argument(.0), quayfs_shown::argument(.0))]
     Missing(PathBuf),
     /// What there is is no volume, or this user may not reach it.
     #[error("{}: {why}", path.display())]
@@ -53,7 +53,7 @@ pub enum VolumeError {
     #[error("data device: {0}")]
     Device(String),
     /// Another process uses the volume.
-    #[error("{}: in use by another process (already mounted?); `quayfs status {}` says more", .0.display(), .0.display())]
+    #[error("{}: in use by another process (already mounted?); `quayfs status {}` says more", quayfs_shown::argument(.0), quayfs_shown::argument(.0))]
     Busy(PathBuf),
     /// No configuration table is intact.
     #[error("{}: not a QuayFS pmem region: {why}; if it was one, `quayfs fsck` looks for the copy of its tables", path.display())]
@@ -67,7 +67,7 @@ pub enum VolumeError {
     #[error(
         "{}: both configuration tables at the beginning are damaged, and the copy beside the data is whole: \
          `quayfs fsck --repair {}` puts them back, and whatever else can be; not a byte has been changed yet",
-        .0.display(), .0.display()
+        quayfs_shown::argument(.0), quayfs_shown::argument(.0)
     )]
     Beheaded(PathBuf),
     /// The media are not those that mkfs made, or not of one volume.

@@ -17,7 +17,7 @@ const OTHERS_WRITE: u32 = 0o022;
 pub fn exposure(path: &Path, meta: &Metadata) -> Option<String> {
     let me = rustix::process::geteuid().as_raw();
     found(
-        &path.display().to_string(),
+        &quayfs_shown::argument(path),
         me,
         meta.is_file(),
         meta.uid(),
@@ -27,7 +27,7 @@ pub fn exposure(path: &Path, meta: &Metadata) -> Option<String> {
 
 /// Why no user can mount a volume with this medium until the owner closes it to others; `None` if nothing is in the way.
 pub fn openness(path: &Path, meta: &Metadata) -> Option<String> {
-    let (owner, path) = (meta.uid(), path.display().to_string());
+    let (owner, path) = (meta.uid(), quayfs_shown::argument(path));
     found(&path, owner, meta.is_file(), owner, meta.mode())
 }
 

@@ -248,10 +248,13 @@ fn is_absent(path: &Path) -> bool {
     fs::symlink_metadata(path).is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
 }
 
-/// What to say of a file that ends within the region of a volume.
+/// What to say of a file or device that ends within the region of a volume.
 fn cut_short(path: &Path, meta: &fs::Metadata) -> Option<String> {
-    let (is_file, len) = (meta.is_file(), meta.len());
-    let needs = needed_for_region(path).filter(|needs| is_file && *needs > len)?;
+    let len = match meta.is_file() {
+        true => meta.len(),
+        false => fs::File::open(path).ok()?.seek(SeekFrom::End(0)).ok()?,
+    };
+    let needs = needed_for_region(path).filter(|needs| *needs > len)?;
     Some(format!(
         "cut short: it has {len} bytes, and the region of the volume alone takes {needs}; restore it from a backup"
     ))
@@ -344,9 +347,9 @@ fn names(path: &Path) -> VecDeque<OsString> {
 
 impl std::fmt::Display for Obstacle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let at = self.at.display();
+        let at = quayfs_shown::argument(&self.at);
         if let Some((link, target)) = &self.via {
-            let (link, target) = (link.display(), target.display());
+            let (link, target) = (quayfs_shown::argument(link), quayfs_shown::argument(target));
             write!(f, "the link {link} points to {target}: ")?;
         }
         match self.error.raw_os_error() {

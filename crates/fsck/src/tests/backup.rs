@@ -1,6 +1,5 @@
 //! What a volume cannot be opened without is on the data device as well.
 
-use quayfs_blockdev::BlockDevice;
 use quayfs_fs::volume::superblock;
 use quayfs_layout::BLOCK;
 use quayfs_layout::backup::BACKUP_BLOCK;

@@ -157,7 +157,7 @@ impl Disk {
     }
 
     /// The pages within the range for which that holds, neighbours as one.
-    fn runs(&self, range: &Range<u64>, holds: impl Fn(u64) -> bool) -> Vec<Range<u64>> {
+    pub(super) fn runs(&self, range: &Range<u64>, holds: impl Fn(u64) -> bool) -> Vec<Range<u64>> {
         let mut runs: Vec<Range<u64>> = Vec::new();
         for page in pages_of(range).filter(|page| holds(*page)) {
             let part = page * PAGE..((page + 1) * PAGE).min(range.end);

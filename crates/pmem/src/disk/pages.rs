@@ -191,6 +191,12 @@ impl Pages {
         word.is_some_and(|word| word.load(Ordering::Relaxed) & !RECENT == COPIED)
     }
 
+    /// Whether nothing has been stored to a page since the region was opened, or it has left since: it is that of the file.
+    pub(super) fn is_untouched(&self, page: u64) -> bool {
+        let word = self.known(page);
+        word.is_none_or(|word| word.load(Ordering::Acquire) & !RECENT == 0)
+    }
+
     pub(super) fn leave(&self) -> Leave<'_> {
         Leave {
             pages: self,

@@ -41,6 +41,17 @@ impl Region {
             .map_err(|source| PmemError::Drain { source })
     }
 
+    /// Compares what the disk has of the pages of a range with what is in memory, which alone is asked as long as the region
+    /// is open; `copies`: only those that were stored to since. Those that differ, and are not to be written anyway, are
+    /// marked to be written with the next drain, and counted, and so are those that the disk cannot read. Always 0 where the
+    /// region is memory itself.
+    pub fn mend(&self, off: u64, len: u64, copies: bool) -> u64 {
+        let Some(disk) = &self.disk else {
+            return 0;
+        };
+        wait_for_device(|| disk.mend(&self.memory, &(off..off + len), copies))
+    }
+
     /// Gives memory back, of pages that have been written and have not been stored to for a while, if the bound is
     /// near: a store that meets it has to do that first. To be called now and then.
     pub fn trim(&self) {
