@@ -442,6 +442,9 @@ fn what_is_being_moved_is_not_resized() {
     let [data, pmem] = ["--data", "--pmem"].map(OsStr::new);
     let size = OsStr::new("3G");
     resize(data, size).fails(1, "is being moved");
+    let other = m.0.dir().join("other");
+    migrate(&m.mnt(), "--pmem", &other).fails(1, "is being moved already");
+    assert!(!other.exists());
     check(&m);
     // It might go on.
     kill(pid.as_raw_nonzero().get());

@@ -31,7 +31,7 @@ pub struct Status {
     pub uptime_ms: u64,
     /// The file that it logs to.
     pub log: Option<String>,
-    /// A part of the volume is being moved to another place, or was when what moves it died.
+    /// A part of the volume is being moved to another place, by a process that lives.
     pub moving: bool,
     /// The volume's directory.
     pub volume: String,

@@ -15,7 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
+use rustix::fs::{FallocateFlags, FlockOperation, MemfdFlags, fallocate, fcntl_lock, memfd_create};
 
 use crate::memory::Words;
 
@@ -77,6 +77,8 @@ impl Moves {
     pub fn new(part: u64, blocks: u64, path: &Path, number: [u64; 2]) -> io::Result<Self> {
         let piece = blocks.div_ceil(MOST).max(LEAST).next_power_of_two();
         let file = File::from(memfd_create("quayfs-move", MemfdFlags::CLOEXEC)?);
+        // Of this process, unlike other locks, and ends with it, whatever other process holds the file.
+        fcntl_lock(&file, FlockOperation::NonBlockingLockExclusive)?;
         let pieces = blocks.div_ceil(piece);
         file.set_len((PIECES as u64 + pieces) * size_of::<u64>() as u64)?;
         let words = Words::map(&file, PIECES + pieces as usize)?;
@@ -292,6 +294,14 @@ impl Moves {
     /// Whether nothing has become of it yet.
     pub fn is_open(&self) -> bool {
         self.words.at(RESULT).load(Ordering::Relaxed) == 0
+    }
+
+    /// Whether the process that has made the memory lives. To be asked by another one.
+    pub fn is_attended(&self) -> bool {
+        let free = fcntl_lock(&self.file, FlockOperation::NonBlockingLockExclusive).is_ok();
+        // Else the process would seem to live in which this one is asked.
+        let _ = fcntl_lock(&self.file, FlockOperation::NonBlockingUnlock);
+        !free
     }
 
     /// Gives the memory of the marks back, when nothing needs them any more. They are as good as none then.

@@ -30,10 +30,10 @@ pub(super) fn is_under_way(handover: &Handover) -> bool {
         .any(|name| job(Some(handover), name).is_some())
 }
 
-/// What says whether a part is still being moved, if this daemon is to note what it writes.
+/// What says whether something is still moving a part, if this daemon is to note what it writes.
 pub(super) fn asked(handover: &Handover) -> Option<Box<dyn Fn() -> bool + Send + Sync>> {
     let moves = job(Some(handover), WATCH)?;
-    Some(Box::new(move || moves.is_open()))
+    Some(Box::new(move || moves.is_open() && moves.is_attended()))
 }
 
 /// Before the volume is opened: has it lead to the new place. Whatever becomes of that, the volume can be opened.

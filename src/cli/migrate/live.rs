@@ -102,8 +102,7 @@ fn movable(entry: &Entry, status: &Value) -> Result<PathBuf, Failure> {
         return Err(Failure::new(
             FAILED,
             format_args!(
-                "{shown}: a part of the volume is being moved (`quayfs migrate`; if that has been killed, `quayfs restart \
-                 {shown}` ends it)"
+                "{shown}: a part of the volume is being moved already, by another `quayfs migrate`"
             ),
         ));
     }
