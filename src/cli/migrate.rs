@@ -24,7 +24,7 @@ pub fn run(args: &args::Migrate) -> Result<(), Failure> {
     let path = table::resolve(&args.volume).map_err(|e| unreached(FAILED, &args.volume, &e))?;
     let mounted = table::mount_for(&path)
         .map_err(|e| Failure::new(FAILED, format_args!("mount table: {e}")))?;
-    let [volume, left] = [&args.volume, new].map(|path| quayfs_shown::argument(path));
+    let [volume, left] = [&args.volume, new].map(quayfs_shown::argument);
     let line = format!(
         "`quayfs info {volume}` says where the {part} are: as before, or moved; if as before, what is at {left} is a copy that is of \
          no use, and --force overwrites it"

@@ -5,7 +5,7 @@ mod copies;
 #[path = "../program/mod.rs"]
 mod program;
 
-use program::{QUAYFS, Scene, named, quayfs};
+use program::{QUAYFS, Scene, Start as _, named, quayfs};
 use quayfs_background::digest;
 use quayfs_fs::volume::{Access, Volume};
 use quayfs_fs::{Caller, Fs};
@@ -18,6 +18,7 @@ use serde_json::Value;
 use std::ffi::OsStr;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
 #[test]
@@ -494,4 +495,57 @@ fn an_installed_program_has_its_symbols_apart() {
     assert!(!program.exists());
     assert!(debug().is_empty(), "{:?}", debug());
     assert_eq!(named(Path::new(script), ["install"]).code, 2);
+}
+
+/// As a timer meets it that writes figures to a file on a full disk; a reader that has seen enough is no failure.
+#[test]
+fn output_that_cannot_be_written_is_a_failure() {
+    let scene = Scene::new();
+    let vol = scene.vol();
+    let vol = vol.to_str().unwrap();
+    let run = |args: &[&str], out: Stdio| {
+        let mut command = std::process::Command::new(QUAYFS);
+        command.args(args).stdout(out).stderr(Stdio::piped());
+        let output = command.start().unwrap().wait_with_output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        (output.status.code(), said)
+    };
+    for (args, code) in [
+        (&["status", vol][..], 3),
+        (&["info", vol, "--json"], 1),
+        (&["fsck", vol], 8),
+        (&["dump", vol], 1),
+        (&["--help"], 1),
+    ] {
+        let full = std::fs::File::options()
+            .write(true)
+            .open("/dev/full")
+            .unwrap();
+        let (is, said) = run(args, full.into());
+        assert_eq!(is, Some(code), "{args:?}: {said}");
+        assert!(
+            said.contains("the output cannot be written: No space left"),
+            "{args:?}: {said}"
+        );
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        assert_eq!(
+            run(args, writer.into()),
+            (Some(0), String::new()),
+            "{args:?}"
+        );
+    }
+}
+
+/// Names are chosen by others, and commands in messages are pasted.
+#[test]
+fn names_in_commands_are_quoted_for_a_shell() {
+    let scene = Scene::new();
+    let dir = scene.dir().to_str().unwrap();
+    for (name, shown) in [("a b", "a b"), ("x\nreboot", r"x\nreboot")] {
+        let gone = scene.dir().join(name);
+        let said = quayfs(["fsck".as_ref(), gone.as_os_str()]);
+        let command = format!("`quayfs mkfs '{dir}/{shown}'`");
+        assert!(said.err.contains(&command), "{said:?}");
+    }
 }

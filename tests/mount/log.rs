@@ -217,6 +217,25 @@ fn readers_of_the_log_stop_nobody() {
     m.umount();
 }
 
+/// `quayfs status` reads what a daemon has logged, also one that a service manager has started.
+#[test]
+fn in_the_foreground_the_usual_log_is_written_too() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted(Scene::new());
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let mut child = foreground(&m, writer.into());
+    let log = m.info()["log"].as_str().map(PathBuf::from);
+    assert_eq!(log, Some(m.0.vol().join("quayfs.log")));
+    m.umount();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let mut said = String::new();
+    reader.read_to_string(&mut said).unwrap();
+    assert!(said.contains("the volume is clean"), "{said}");
+    assert_eq!(m.log(), said);
+}
+
 /// logrotate moves the log and sends SIGHUP. The file system stays where it is.
 #[test]
 fn sighup_opens_the_log_anew() {

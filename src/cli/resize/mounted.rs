@@ -83,7 +83,10 @@ fn possible(entry: &Entry, before: &Value, wish: Wish) -> Result<(), String> {
     if before["read_only"] == true {
         let why = before["read_only_reason"].as_str();
         let why = why.unwrap_or("it was asked for");
-        return Err(format!("{shown} is read-only ({why}): {otherwise}"));
+        return Err(match why.contains("write-protected") {
+            true => format!("{shown} is read-only ({why}): its size cannot be changed"),
+            false => format!("{shown} is read-only ({why}): {otherwise}"),
+        });
     }
     // Files are opened by the daemon; it is enough to say early what will not be.
     let Some(blocks) = wish.blocks else {
