@@ -26,8 +26,8 @@ pub fn run(args: &args::Migrate) -> Result<(), Failure> {
         .map_err(|e| Failure::new(FAILED, format_args!("mount table: {e}")))?;
     let [volume, left] = [&args.volume, new].map(quayfs_shown::argument);
     let line = format!(
-        "`quayfs info {volume}` says where the {part} are: as before, or moved; if as before, what is at {left} is a copy that is of \
-         no use, and --force overwrites it"
+        "`quayfs info {volume}` says where its {part} has been left; if that is not {left}, what is there is a copy that is of no use, \
+         and --force overwrites it"
     );
     interrupted::says(FAILED, line)?;
     let meter = Arc::default();
