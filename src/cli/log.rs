@@ -79,21 +79,21 @@ impl Destination {
 /// It does not open, or its thread cannot be started.
 pub fn start(to: &Destination, detached: bool) -> io::Result<()> {
     let asked = |to: &Destination| !matches!(to, Destination::Volume(_));
-    let (output, opened) = match (to, to.path()) {
+    let (output, copy, opened) = match (to, to.path()) {
         (Destination::Stderr(usual), Some(path)) => {
             let mut copy = LogFile::copy(path, asked(usual));
             // Where it cannot be had, the standard error has it all.
             let _ = copy.reopen();
-            (Output::Stderr(Some(copy)), Ok(()))
+            (Output::Stderr, Some(Output::File(copy)), Ok(()))
         }
-        (_, None) => (Output::Stderr(None), Ok(())),
+        (_, None) => (Output::Stderr, None, Ok(())),
         (to, Some(path)) => {
             let mut file = LogFile::new(path, asked(to), detached);
             let opened = file.reopen();
-            (Output::File(file), opened)
+            (Output::File(file), None, opened)
         }
     };
-    let coloured = matches!(output, Output::Stderr(_)) && io::stderr().is_terminal();
+    let coloured = matches!(output, Output::Stderr) && io::stderr().is_terminal();
     let queue = QUEUE.get_or_init(Queue::default);
     let filter = EnvFilter::try_from_env("QUAYFS_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let lines = Lines { queue, coloured };
@@ -104,7 +104,7 @@ pub fn start(to: &Destination, detached: bool) -> io::Result<()> {
         queue.lock().is_served = true;
         let started = thread::Builder::new().name("log".into()).spawn(move || {
             confine::to(confine::TO_LOG);
-            queue.serve(output);
+            queue.serve(output, copy);
         });
         if let Err(e) = started {
             queue.lock().is_served = false;
@@ -268,17 +268,23 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes what comes. The body of a thread that ends with the process.
-    fn serve(&self, output: Output) {
+    /// Writes what comes, to either of the outputs whatever becomes of the other. The body of a thread that ends with the
+    /// process.
+    fn serve(&self, output: Output, copy: Option<Output>) {
         let _served = Served(self);
         let mut pen = Pen::new(output);
+        let mut copy = copy.map(Pen::new);
         loop {
             let work = self.next();
-            if work.reopen {
-                pen.reopen();
+            for pen in copy.iter_mut().chain([&mut pen]) {
+                if work.reopen {
+                    pen.reopen();
+                }
+                pen.lost(work.lost);
             }
-            pen.lost(work.lost);
             for line in work.lines {
+                // What is written to a terminal is of another colour.
+                copy.iter_mut().for_each(|copy| copy.write(&plain(&line)));
                 pen.write(&line);
                 self.lock().went += 1;
                 self.gone.notify_all();
@@ -351,7 +357,7 @@ impl Drop for Served<'_> {
 /// What is written to.
 #[derive(Debug)]
 enum Output {
-    Stderr(Option<LogFile>),
+    Stderr,
     File(LogFile),
     #[cfg(test)]
     Pipe(std::os::fd::OwnedFd),
@@ -360,13 +366,7 @@ enum Output {
 impl Output {
     fn append(&mut self, line: &[u8]) -> io::Result<()> {
         match self {
-            Self::Stderr(copy) => {
-                if let Some(copy) = copy {
-                    // What is written to a terminal is of another colour.
-                    let _ = copy.append(plain(line).as_ref());
-                }
-                file::write(rustix::stdio::stderr(), line)
-            }
+            Self::Stderr => file::write(rustix::stdio::stderr(), line),
             Self::File(file) => file.append(line),
             #[cfg(test)]
             Self::Pipe(pipe) => file::write(pipe, line),
@@ -395,10 +395,10 @@ impl Pen {
 
     fn reopen(&mut self) {
         // If that fails, so does the next line, which counts.
-        match &mut self.output {
-            Output::File(file) => self.torn &= file.reopen().is_err(),
-            Output::Stderr(Some(copy)) => drop(copy.reopen()),
-            _ => {}
+        if let Output::File(file) = &mut self.output
+            && file.reopen().is_ok()
+        {
+            self.torn = false;
         }
     }
 

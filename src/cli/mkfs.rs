@@ -6,9 +6,10 @@ use quayfs_options::format_size;
 
 use super::args;
 use super::exit::{FAILED, Failure, PROGRAM, say, warn};
+use super::interrupted;
 use super::progress::Progress;
 use quayfs_pmem::Backend;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::consts::SIGXFSZ;
 use signal_hook::iterator::Signals;
 use std::io;
 use std::panic::resume_unwind;
@@ -110,7 +111,7 @@ fn refused(why: MkfsError) -> Failure {
 fn undo_on_signal(undo: &Arc<Undo>) -> io::Result<()> {
     // Ignored: beyond the limit of file sizes is an error like others.
     signal_hook::flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    let mut signals = Signals::new(interrupted::heeded())?;
     let undo = Arc::clone(undo);
     thread::Builder::new()
         .name("signals".into())

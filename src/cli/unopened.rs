@@ -3,7 +3,7 @@
 use quayfs_fs::volume::{VolumeError, locate};
 
 use super::draining;
-use super::exit::Failure;
+use super::exit::{FSCK_FAILED, Failure};
 use super::units::closing_text;
 use crate::mount::table;
 use std::io;
@@ -35,8 +35,22 @@ pub fn unopened(code: u8) -> impl FnOnce(VolumeError) -> Failure {
         };
         match named.and_then(|path| inside(path)).or_else(missing) {
             Some(line) => Failure::new(code, line),
-            None => Failure::new(code, e),
+            // It has looked.
+            None if code == FSCK_FAILED || !has_lost_its_beginning(&e) => Failure::new(code, e),
+            None => Failure::new(
+                code,
+                format_args!("{e}; if it was one, `quayfs fsck` looks for a copy of its tables"),
+            ),
         }
+    }
+}
+
+/// Whether there may be a volume whose tables were overwritten.
+fn has_lost_its_beginning(e: &VolumeError) -> bool {
+    match e {
+        VolumeError::Config { .. } => true,
+        VolumeError::Unreachable { path, why } => path.exists() && why.starts_with("no volume: "),
+        _ => false,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Volumes whose beginning was overwritten.
 
 use super::*;
+use quayfs_fs::volume::config_of;
 use quayfs_layout::inode::S_IFREG;
 use std::fs::OpenOptions;
 use std::path::PathBuf;
@@ -134,4 +135,62 @@ fn a_copy_says_what_the_table_says() {
     lives(&vol);
     assert!(is_same("data"));
     is_put_back(&vol, &vol.join("pmem"));
+}
+
+/// What has overwritten a volume may be there on purpose, and what it was may have had another place.
+#[test]
+fn what_is_there_now_is_not_overwritten() {
+    let scene = Scene::new();
+    let file = of_one_file(&scene, "32M");
+    lives(&file);
+    overwrite(&file);
+    let other = OpenOptions::new().write(true).open(&file).unwrap();
+    other.write_all_at(b"XFSB", 0).unwrap();
+    let before = std::fs::read(&file).unwrap();
+    let shown = file.to_str().unwrap();
+    for args in [
+        &["fsck", shown][..],
+        &["fsck", "--repair", shown],
+        &["fsck", "--quiet", "--repair", shown],
+    ] {
+        quayfs(args.iter().copied()).fails(8, "holds xfs data, and what is left of a volume");
+    }
+    assert!(std::fs::read(&file).unwrap() == before);
+    // As wipefs does it.
+    other.write_all_at(&[0; 4], 0).unwrap();
+    quayfs(["fsck", shown]).fails(4, "puts them back");
+    // Not while anything has it.
+    let held = std::fs::File::open(&file).unwrap();
+    held.lock().unwrap();
+    quayfs(["fsck", shown]).fails(8, "in use");
+    quayfs(["fsck", "--repair", shown]).fails(8, "in use");
+    drop(held);
+    assert_eq!(quayfs(["fsck", "--repair", shown]).code, 1);
+    is_whole(&file);
+}
+
+/// On a disk that had another volume before, with a shorter region: its header and its copies are still there, and the end of
+/// its page table.
+#[test]
+fn an_earlier_volume_does_not_come_back() {
+    let scene = Scene::new();
+    let earlier = std::fs::read(of_one_file(&scene, "16M")).unwrap();
+    let geometry = config_of(&scene.dir().join("disk")).unwrap().geometry;
+    let file = of_one_file(&scene, "64M");
+    lives(&file);
+    let end = geometry.l2p_map_off + geometry.blocks * 8;
+    let tail = end - geometry.blocks * 2..end;
+    let header = 16 << 20..(16 << 20) + 130 * BLOCK as u64;
+    let disk = OpenOptions::new().write(true).open(&file).unwrap();
+    // The end of the table lies where the new one has its own.
+    let now = config_of(&file).unwrap();
+    for range in [tail, header] {
+        let bytes = &earlier[range.start as usize..range.end as usize];
+        disk.write_all_at(bytes, range.start).unwrap();
+    }
+    overwrite(&file);
+    quayfs(["fsck", file.to_str().unwrap()]).fails(4, "puts them back");
+    let said = quayfs(["fsck", "--repair", file.to_str().unwrap()]);
+    assert!([1, 4].contains(&said.code), "{}", said.code);
+    assert_eq!(config_of(&file).unwrap().uuid, now.uuid);
 }

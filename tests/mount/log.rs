@@ -236,6 +236,25 @@ fn in_the_foreground_the_usual_log_is_written_too() {
     assert_eq!(m.log(), said);
 }
 
+/// Neither of the two misses what the other one cannot take.
+#[test]
+fn the_usual_log_is_whole_where_the_standard_error_takes_nothing() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted(Scene::new());
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let mut child = foreground(&m, full.into());
+    m.umount();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    let log = m.log();
+    assert!(
+        log.contains("INFO mounted ") && log.contains("the volume is clean"),
+        "{log}"
+    );
+    assert!(!log.contains("missing here"), "{log}");
+}
+
 /// logrotate moves the log and sends SIGHUP. The file system stays where it is.
 #[test]
 fn sighup_opens_the_log_anew() {

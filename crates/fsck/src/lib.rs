@@ -96,20 +96,31 @@ pub fn check_measured(
     meter.begin("reading the region", 0, Unit::Bytes);
     // Opened so, the region is a private copy already.
     let volume = Volume::open_vouched(dir, Access::ReadOnly, Duration::ZERO, repair::belongs);
-    let volume = volume.map_err(|e| match copy_of_tables(dir, &e, meter) {
-        Some(_) => VolumeError::Beheaded(dir.into()),
-        None => e,
+    let volume = volume.or_else(|e| match copy_of_tables(dir, &e, meter)? {
+        Some(_) => Err(VolumeError::Beheaded(dir.into())),
+        None => Err(e),
     })?;
     Ok(run(&volume, options, meter))
 }
 
 /// The copy of the configuration table of a volume that could not be opened, if that is what it has lost.
-fn copy_of_tables(dir: &Path, e: &VolumeError, meter: &Meter) -> Option<Beheaded> {
+///
+/// # Errors
+/// It is, and what to do about it cannot be told.
+fn copy_of_tables(
+    dir: &Path,
+    e: &VolumeError,
+    meter: &Meter,
+) -> Result<Option<Beheaded>, VolumeError> {
     match e {
         VolumeError::Config { .. } | VolumeError::Unreachable { .. } => {
-            beheaded(dir, meter).ok().flatten()
+            beheaded(dir, meter).or_else(|why| match why {
+                // What has been said of it says more.
+                VolumeError::Device(_) => Ok(None),
+                why => Err(why),
+            })
         }
-        _ => None,
+        _ => Ok(None),
     }
 }
 

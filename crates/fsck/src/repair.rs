@@ -109,7 +109,7 @@ pub fn repair_telling(
     let (volume, restored) = match open() {
         Ok(volume) => (volume, false),
         Err(e) => {
-            let Some(found) = crate::copy_of_tables(dir, &e, meter) else {
+            let Some(found) = crate::copy_of_tables(dir, &e, meter)? else {
                 return Err(e.into());
             };
             found.restore()?;

@@ -46,14 +46,15 @@ impl Negotiation {
         }
     }
 
-    /// What it was that this service agrees on, which has to be the same again.
+    /// What it was that this service agrees on, which has to be the same again. One that could take larger messages gets
+    /// those that were agreed on.
     ///
     /// # Errors
     /// The service wants anything else; it does not accept the kernel.
     pub(crate) fn resume(&self, service: &dyn Service) -> io::Result<NegotiatedCapabilities> {
         service.accepts(&self.offer).map_err(io::Error::other)?;
         let (agreed, _) = agree(&self.offer, service, false);
-        if (agreed.flags, agreed.payload) != (self.flags, self.payload) {
+        if agreed.flags != self.flags || agreed.payload < self.payload {
             let lacks = self.flags - agreed.flags;
             let has = agreed.flags - self.flags;
             return Err(io::Error::other(format!(
@@ -61,7 +62,10 @@ impl Negotiation {
                 self.payload, agreed.payload
             )));
         }
-        Ok(agreed)
+        Ok(NegotiatedCapabilities {
+            payload: self.payload,
+            ..agreed
+        })
     }
 }
 

@@ -131,6 +131,11 @@ pub struct Sizes {
 }
 
 impl Geometry {
+    /// Most blocks that one write request may have, so that it is one record and leaves others their slots.
+    pub fn request_blocks(&self) -> u64 {
+        (self.slots_per_buffer / 4).clamp(2, 257) - 1
+    }
+
     /// Puts one area behind the other, in the order of the format. The region ends with the last node
     /// page. Whether a volume of these sizes is of any use is the caller's concern.
     pub fn lay_out(s: &Sizes) -> Self {

@@ -1,14 +1,16 @@
 //! What is to be made, and making it.
 
-use std::io;
-use std::os::unix::fs::FileTypeExt;
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use quayfs_blockdev::{FileDevice, Options};
 use quayfs_fs::volume::{DATA, LOGS, PMEM, check_exposure, in_the_way, is_device_path};
 use quayfs_layout::BLOCK;
-use quayfs_layout::config::LABEL_MAX;
+use quayfs_layout::backup::BACKUP_BLOCK;
+use quayfs_layout::config::{COPIES, ConfigTable, LABEL_MAX};
 use quayfs_layout::geometry::{Geometry, Wishes};
 use quayfs_pmem::{Backend, MapOptions, Region};
 use quayfs_shown::progress::{Meter, Unit};
@@ -139,6 +141,9 @@ impl Plan {
         }
         let region = Arc::new(region);
         let identity = Identity::random();
+        if self.data.is_none() {
+            forget_earlier(&self.pmem.path).map_err(io_at(&self.pmem.path))?;
+        }
         let config = format::prepare(&region, geometry, &self.label, &identity, self.root)?;
         undo.conclude(|| format::complete(&region, &device, &config))?;
         Ok(MkfsReport {
@@ -195,6 +200,27 @@ impl Plan {
             false => Err(MkfsError::Busy(self.pmem.path.clone())),
         }
     }
+}
+
+/// Takes away what an earlier volume in this file or device had behind its region, by which it could be known again.
+fn forget_earlier(path: &Path) -> io::Result<()> {
+    let mut file = File::options().read(true).write(true).open(path)?;
+    let len = file.seek(SeekFrom::End(0))?;
+    let mut block = [0; BLOCK];
+    let mut tables = COPIES.into_iter().filter_map(|off| {
+        file.read_exact_at(&mut block, off).ok()?;
+        ConfigTable::decode(&block).ok()
+    });
+    let Some(earlier) = tables.next() else {
+        return Ok(());
+    };
+    let start = earlier.geometry.pmem_len;
+    for at in [0, BACKUP_BLOCK].map(|n| start + n * BLOCK as u64) {
+        if at.checked_add(BLOCK as u64).is_some_and(|end| end <= len) {
+            file.write_all_at(&[0; BLOCK], at)?;
+        }
+    }
+    file.sync_data()
 }
 
 /// The absolute path of the volume that is to be made, and whether it is one file or device: one that is there, or a

@@ -79,6 +79,18 @@ pub enum ResizeError {
         /// What can be had.
         least: u64,
     },
+    /// Staging would get too small for requests that a mount may get.
+    #[error(
+        "staging would get so small that a request could have {} at most, and the kernel has been told {}: unmount the volume, \
+         resize it, and mount it again",
+        exact_size(*then), exact_size(*now)
+    )]
+    Requests {
+        /// Most bytes of a request now.
+        now: u64,
+        /// And then.
+        then: u64,
+    },
     /// A thread cannot be started.
     #[error("{0}")]
     Thread(std::io::Error),

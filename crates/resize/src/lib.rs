@@ -67,6 +67,8 @@ pub struct Resized {
 pub struct How<'a> {
     /// Is told how far it is.
     pub meter: &'a Meter,
+    /// Whether a mount goes on with it, whose kernel sends requests as large as it has been told once.
+    pub live: bool,
     /// Does what reads the media, with fewer rights than the caller has.
     pub confined: &'a (dyn Fn(&mut (dyn FnMut() + Send)) -> io::Result<()> + Sync),
 }
@@ -82,10 +84,23 @@ impl How<'_> {
     pub fn freely(meter: &Meter) -> How<'_> {
         How {
             meter,
+            live: false,
             confined: &|work| {
                 work();
                 Ok(())
             },
+        }
+    }
+
+    /// Fails if a mount that goes on could not carry out the requests that it may get.
+    fn permits(&self, before: &Geometry, after: Option<&Geometry>) -> Result<(), ResizeError> {
+        let smaller = |after: &&Geometry| after.request_blocks() < before.request_blocks();
+        match after.filter(smaller) {
+            Some(after) if self.live => Err(ResizeError::Requests {
+                now: before.request_blocks() * B,
+                then: after.request_blocks() * B,
+            }),
+            _ => Ok(()),
         }
     }
 
@@ -126,7 +141,8 @@ pub fn resize_closed(path: &Path, wanted: Wanted, how: How<'_>) -> Result<Resize
         Wanted::All => there,
     };
     // Before a file is made longer for nothing.
-    how.confined(|| steps(&volume, blocks))?;
+    let (ways, _) = how.confined(|| steps(&volume, blocks))?;
+    how.permits(&before, ways.last())?;
     if blocks > there {
         if !medium::is_file(&place)? {
             return Err(ResizeError::Short {

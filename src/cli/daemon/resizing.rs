@@ -78,6 +78,7 @@ fn carry_out(
     let bytes = wish.blocks.map(|n| n.saturating_mul(BLOCK as u64));
     let how = How {
         meter,
+        live: true,
         confined: &|work| confine::run(work),
     };
     let resized = match (wish.medium, bytes) {

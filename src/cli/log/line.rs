@@ -27,15 +27,19 @@ pub(super) fn written(level: Level, text: &str, coloured: bool) -> String {
 }
 
 /// A line without its colours: of what was said nothing is left that a terminal obeys.
-pub(super) fn plain(line: &[u8]) -> Cow<'_, [u8]> {
-    if !line.contains(&0x1b) {
+pub(super) fn plain(line: &str) -> Cow<'_, str> {
+    if !line.contains('\x1b') {
         return line.into();
     }
-    let mut parts = line.split(|byte| *byte == 0x1b);
-    let first = parts.next().unwrap_or_default().iter();
-    let behind = |part: &'_ [u8]| {
-        let end = part.iter().position(|byte| *byte == b'm');
-        part[end.map_or(0, |end| end + 1)..].to_vec()
+    let mut parts = line.split('\x1b');
+    let first = parts.next().unwrap_or_default().to_string();
+    let behind = |part: &'_ str| {
+        part.split_once('m')
+            .map_or("", |(_, rest)| rest)
+            .to_string()
     };
-    first.copied().chain(parts.flat_map(behind)).collect()
+    parts
+        .map(behind)
+        .fold(first, |all, part| all + &part)
+        .into()
 }

@@ -48,7 +48,7 @@ fn a_copy_of_the_standard_error_has_no_colours() {
         ("a line\n", "a line\n"),
         ("t \x1b[31mERROR\x1b[0m words m\n", "t ERROR words m\n"),
     ] {
-        assert_eq!(super::plain(written.as_bytes()), plain.as_bytes());
+        assert_eq!(super::plain(written), plain);
     }
 }
 
@@ -113,7 +113,7 @@ fn events_become_lines_of_one_line() {
     let queue: &'static Queue = Box::leak(Box::default());
     queue.lock().is_served = true;
     let output = Output::File(LogFile::new(dir.path().join("log"), false, false));
-    thread::spawn(move || queue.serve(output));
+    thread::spawn(move || queue.serve(output, None));
     let subscriber = Registry::default().with(Lines {
         queue,
         coloured: false,
@@ -146,7 +146,7 @@ fn a_log_is_opened_anew_when_asked() {
     let queue: &'static Queue = Box::leak(Box::default());
     queue.lock().is_served = true;
     let output = Output::File(LogFile::new(dir.path().join("log"), false, false));
-    thread::spawn(move || queue.serve(output));
+    thread::spawn(move || queue.serve(output, None));
     queue.lock().put("one\n".into());
     queue.flush(PATIENCE);
     fs::rename(dir.path().join("log"), dir.path().join("moved")).unwrap();

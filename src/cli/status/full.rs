@@ -70,6 +70,7 @@ fn unopened(why: &VolumeError) -> Option<Obstacle> {
         VolumeError::Missing(_)
         | VolumeError::Unreachable { .. }
         | VolumeError::Exposed { .. }
+        | VolumeError::Unclear { .. }
         | VolumeError::Features(_) => Some(Obstacle::Other(line)),
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::load::under_load;
 use crate::processes::{children, daemon, parent};
-use crate::program::{Start as _, eventually};
+use crate::program::{QUAYFS, Start as _, eventually};
 use serde_json::Value;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -309,4 +309,50 @@ fn interrupted(m: &Mounted, words: [&str; 2], (victim, turn): (Victim, u32)) {
     command.wait().unwrap();
     // Until no daemon is to do anything any more.
     eventually("the mount answers", || m.info()["pid"].is_i64());
+}
+
+/// The kernel has been told once how large a request may be. A size with which staging could not take that is refused, and one
+/// with which it could take more changes nothing.
+#[test]
+fn requests_stay_as_large_as_the_kernel_knows() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::on(Scene::in_memory(), "restart");
+    let large = vec![7; 4 << 20];
+    let mut refused = Vec::new();
+    for (medium, size) in [
+        ("--data", "500M"),
+        ("--data", "2G"),
+        ("--pmem", "64M"),
+        ("--data", "5G"),
+        ("--pmem", "20M"),
+        ("--data", "300M"),
+        ("--pmem", "24M"),
+        ("--pmem", "17M"),
+        ("--pmem", "128M"),
+    ] {
+        let mut command = Command::new("timeout");
+        command.args(["60", QUAYFS, "resize"]).arg(m.mnt());
+        let run = command.args([medium, size]).output().unwrap();
+        let said = String::from_utf8_lossy(&run.stderr).into_owned();
+        assert!(
+            [Some(0), Some(1)].contains(&run.status.code()),
+            "{medium} {size}: {said}"
+        );
+        if !run.status.success() {
+            refused.push(said);
+        }
+        // It is answered, and takes what it took.
+        let path = m.mnt().join(format!("{medium}{size}"));
+        fs::write(&path, &large).unwrap();
+        assert!(fs::read(&path).unwrap() == large);
+    }
+    let told = refused
+        .iter()
+        .any(|why| why.contains("the kernel has been told"));
+    assert!(told, "{refused:?}");
+    assert!(refused.len() < 9, "{refused:?}");
+    m.umount();
+    m.fsck();
 }

@@ -85,8 +85,7 @@ impl Request<'_> {
 
 /// Most bytes that one request may have, so that it is one record.
 pub fn request_max(e: &Engine) -> usize {
-    let slots = e.config.geometry.slots_per_buffer / 4;
-    (slots.clamp(2, 257) as usize - 1) * BLOCK
+    e.config.geometry.request_blocks() as usize * BLOCK
 }
 
 /// Carries out a request that is neither empty nor larger than [`request_max`]: all of it or

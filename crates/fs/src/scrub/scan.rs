@@ -82,7 +82,13 @@ fn mend(e: &Engine, pass: &Pass, pages: RangeSet<u64>) {
 /// The same of everything else that has been stored to since the volume was mounted: what else there is, is read when it is
 /// needed.
 pub(super) fn stored(e: &Engine, pass: &Pass) {
-    let end = e.region.len();
+    // Nothing lies behind the batch log, which a read of memory does not show.
+    let g = &e.config.geometry;
+    let end = if g.batch_log_bytes > 0 {
+        g.batch_log_off
+    } else {
+        e.region.len()
+    };
     for at in (0..end).step_by(MENDED) {
         if pass.must_stop(e) || e.is_read_only() {
             return;

@@ -4,12 +4,13 @@
 //! when the change is durable. The copy of the superblock is that of the last clean unmount. It is not taken back by the next
 //! mount; what uses it sees by the records in the lanes whether there has been one ([`superblock`]).
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
+use std::time::Duration;
 
-use quayfs_blockdev::BlockDevice;
+use quayfs_blockdev::{BlockDevice, FileDevice, Options, probe_signature};
 use quayfs_journal::Journal;
 use quayfs_layout::BLOCK;
 use quayfs_layout::backup::{
@@ -19,11 +20,11 @@ use quayfs_layout::config::{COPIES, ConfigTable, DataHeader};
 use quayfs_layout::geometry::PMEM_MIN;
 use quayfs_layout::jsb::{Closed, JSB_BYTES};
 use quayfs_layout::l2p::{ENTRY_BYTES, Entry};
-use quayfs_pmem::{MapOptions, Region};
+use quayfs_pmem::{LockKind, MapOptions, Region};
 use quayfs_shown::progress::{Meter, Unit};
 
 use super::pair::is_named;
-use super::{Place, Volume, VolumeError, locate};
+use super::{Place, Volume, VolumeError, below, locate};
 use crate::recovery::journal_geometry;
 
 const B: u64 = BLOCK as u64;
@@ -136,43 +137,75 @@ pub struct Beheaded {
 /// found. In one file or device that takes a look at each MiB; the meter is told.
 ///
 /// # Errors
-/// Something cannot be read.
-pub fn beheaded(path: &Path, meter: &Meter) -> io::Result<Option<Beheaded>> {
+/// [`VolumeError::Unclear`]: something else is there, or there are several copies; [`VolumeError::Busy`]; something cannot be
+/// read.
+pub fn beheaded(path: &Path, meter: &Meter) -> Result<Option<Beheaded>, VolumeError> {
     let Ok(path) = path.canonicalize() else {
         return Ok(None);
     };
-    if path.is_dir() {
-        let Ok(place) = locate(&path) else {
-            return Ok(None);
-        };
-        let (region, data) = (File::open(&place.pmem)?, File::open(&place.data)?);
-        let len = length(&region)?;
-        let config = match has_table(&region)? {
-            true => None,
-            false => copy_in(&data, 0)?.filter(|c| c.geometry.pmem_len <= len),
-        };
-        let config = config.filter(|config| is_region_of(&region, config));
-        return Ok(config.map(|config| Beheaded { place, config }));
-    }
-    let file = File::open(&path)?;
-    if has_table(&file)? {
+    let found = match path.is_dir() {
+        true => in_directory(&path),
+        false => in_one(&path, meter),
+    };
+    let found = found.map_err(|e| VolumeError::Device(e.to_string()))?;
+    let mut found = found.into_iter();
+    let (Some(one), more) = (found.next(), found.next()) else {
         return Ok(None);
+    };
+    if let Some(more) = more {
+        let at = [&one, &more].map(|found| found.config.geometry.pmem_len);
+        let why = format!(
+            "copies of the tables of several volumes are left, of regions of {} and {} bytes: which one is meant cannot be told",
+            at[0], at[1]
+        );
+        return Err(VolumeError::Unclear { path, why });
+    }
+    let signature = probe_signature(&one.place.pmem);
+    if let Ok(Some(what)) = signature {
+        let why = format!(
+            "holds {what} data, and what is left of a volume: if the volume is to be put back, and what is there now may be lost, \
+             take away its signature first (`wipefs --all {}`)",
+            quayfs_shown::argument(&one.place.pmem)
+        );
+        return Err(VolumeError::Unclear { path, why });
+    }
+    one.lock(LockKind::Shared)?;
+    Ok(Some(one))
+}
+
+fn in_directory(path: &Path) -> io::Result<Vec<Beheaded>> {
+    let Ok(place) = locate(path) else {
+        return Ok(Vec::new());
+    };
+    let (region, data) = (File::open(&place.pmem)?, File::open(&place.data)?);
+    if has_table(&region)? {
+        return Ok(Vec::new());
+    }
+    let len = length(&region)?;
+    let config = copy_in(&data, 0)?.filter(|c| c.geometry.pmem_len <= len);
+    let config = config.filter(|config| is_region_of(&region, config));
+    let found = config.map(|config| Beheaded { place, config });
+    Ok(found.into_iter().collect())
+}
+
+fn in_one(path: &Path, meter: &Meter) -> io::Result<Vec<Beheaded>> {
+    let file = File::open(path)?;
+    if has_table(&file)? {
+        return Ok(Vec::new());
     }
     let len = length(&file)?;
-    meter.begin(
-        "looking for the copy of the configuration table",
-        len,
-        Unit::Bytes,
-    );
+    let what = "looking for the copy of the configuration table";
+    meter.begin(what, len, Unit::Bytes);
+    let mut found = Vec::new();
     for at in (PMEM_MIN.next_multiple_of(STEP)..len).step_by(STEP as usize) {
         meter.set(at, len);
         let config = copy_in(&file, at)?.filter(|c| c.geometry.pmem_len == at);
         if let Some(config) = config.filter(|config| is_region_of(&file, config)) {
-            let place = Place::together(path, at);
-            return Ok(Some(Beheaded { place, config }));
+            let place = Place::together(path.into(), at);
+            found.push(Beheaded { place, config });
         }
     }
-    Ok(None)
+    Ok(found)
 }
 
 /// The length of a file or device in bytes.
@@ -210,26 +243,27 @@ fn copy_in(file: &File, start: u64) -> io::Result<Option<ConfigTable>> {
     Ok(config.filter(|c| has_backup(c) && c.uuid == header.uuid && is_named(c, header.data_uuid)))
 }
 
-/// Whether the page table of a region is that of this volume, and where the table says that it is.
+/// Whether the page table of a region is that of this volume, and where the table says that it is: all over it, since of an
+/// earlier volume on the same disk some may be left.
 fn is_region_of(file: &File, config: &ConfigTable) -> bool {
     let (g, salt) = (&config.geometry, config.salt());
-    let n = SAMPLE.min(g.blocks);
-    // From the end: what has overwritten the beginning of the region may have reached its first entries.
-    let first = g.blocks - n;
-    let mut entries = vec![0; (n * ENTRY_BYTES) as usize];
-    let at = g.l2p_map_off + first * ENTRY_BYTES;
-    if file.read_exact_at(&mut entries, at).is_err() {
-        return false;
+    let mut right = 0;
+    for n in 0..SAMPLE {
+        let lbn = (g.blocks - 1) * n / (SAMPLE - 1);
+        let mut word = [0; ENTRY_BYTES as usize];
+        let at = g.l2p_map_off + lbn * ENTRY_BYTES;
+        let is_read = file.read_exact_at(&mut word, at).is_ok();
+        right += u64::from(is_read && Entry::decode(u64::from_le_bytes(word), lbn, salt).is_some());
     }
-    let words = entries.chunks_exact(ENTRY_BYTES as usize);
-    let right = words
-        .zip(first..)
-        .filter(|(word, lbn)| {
-            let word = quayfs_layout::bytes::get_u64(word, 0);
-            Entry::decode(word, *lbn, salt).is_some()
-        })
-        .count() as u64;
-    right > n / 2
+    // What has overwritten the beginning of the region may have taken the first entries.
+    right * 4 >= SAMPLE * 3
+}
+
+/// What keeps others from the media while this exists.
+struct Locked {
+    region: Region,
+    _data: FileDevice,
+    _below: Vec<File>,
 }
 
 impl Beheaded {
@@ -239,20 +273,61 @@ impl Beheaded {
     /// # Errors
     /// [`VolumeError::Busy`]; the region cannot be written.
     pub fn restore(&self) -> Result<(), VolumeError> {
-        let options = MapOptions {
-            len: self.place.region_len,
-            ..MapOptions::default()
-        };
-        let region = Region::open(&self.place.pmem, options)?;
-        if !region.try_lock_exclusive()? {
-            return Err(VolumeError::Busy(self.place.path.clone()));
-        }
+        let locked = self.lock(LockKind::Exclusive)?;
         let bytes = self.config.encode();
         for off in COPIES.into_iter().rev() {
-            region.write_nt(off, &bytes);
-            region.drain()?;
+            locked.region.write_nt(off, &bytes);
+            locked.region.drain()?;
         }
         Ok(())
+    }
+
+    /// Nothing else has the media: as if it were a volume that is opened.
+    fn lock(&self, kind: LockKind) -> Result<Locked, VolumeError> {
+        let Place {
+            path, pmem, data, ..
+        } = &self.place;
+        let read_only = kind == LockKind::Shared;
+        let busy = || VolumeError::Busy(path.clone());
+        let region = MapOptions {
+            len: self.place.region_len,
+            read_only,
+            ..MapOptions::default()
+        };
+        let region = Region::open(pmem, region)?;
+        if !region.lock_within(kind, Duration::ZERO)? {
+            return Err(busy());
+        }
+        let below = below::lock(([pmem, data], path), kind, Duration::ZERO)?;
+        // A block device that is mounted, as something else too, is not opened for writing; to look whether it is takes
+        // that as well.
+        let claimed = |path: &Path| {
+            let exclusive = OpenOptions::new()
+                .read(true)
+                .custom_flags(libc::O_EXCL)
+                .open(path);
+            exclusive.is_err_and(|e| e.raw_os_error() == Some(libc::EBUSY))
+        };
+        let is_device = |path: &Path| {
+            path.metadata()
+                .is_ok_and(|m| m.file_type().is_block_device())
+        };
+        if [pmem, data]
+            .into_iter()
+            .any(|path| is_device(path) && claimed(path))
+        {
+            return Err(busy());
+        }
+        let options = Options {
+            read_only,
+            start: self.place.region_len.unwrap_or_default() / B,
+            ..Options::default()
+        };
+        Ok(Locked {
+            region,
+            _data: FileDevice::open(data, options)?,
+            _below: below,
+        })
     }
 }
 

@@ -56,7 +56,7 @@ pub enum VolumeError {
     #[error("{}: in use by another process (already mounted?); `quayfs status {}` says more", quayfs_shown::argument(.0), quayfs_shown::argument(.0))]
     Busy(PathBuf),
     /// No configuration table is intact.
-    #[error("{}: not a QuayFS pmem region: {why}; if it was one, `quayfs fsck` looks for the copy of its tables", path.display())]
+    #[error("{}: not a QuayFS pmem region: {why}", path.display())]
     Config {
         /// The region.
         path: PathBuf,
@@ -70,6 +70,14 @@ pub enum VolumeError {
         quayfs_shown::argument(.0), quayfs_shown::argument(.0)
     )]
     Beheaded(PathBuf),
+    /// There is a copy of a configuration table, and it is not for a program to decide whether it is to be put back.
+    #[error("{}: {why}", path.display())]
+    Unclear {
+        /// What was named.
+        path: PathBuf,
+        /// Why, and what to do.
+        why: String,
+    },
     /// The media are not those that mkfs made, or not of one volume.
     #[error("{}: {why}", path.display())]
     Pairing {

@@ -275,8 +275,7 @@ fn not_a_directory(path: &Path, meta: &fs::Metadata) -> String {
             );
         }
     }
-    "no volume: that is a device or file that mkfs made one, or the directory that holds, or points to, its two parts; \
-     if it was one, `quayfs fsck` looks for the copy of its tables"
+    "no volume: that is a device or file that mkfs made one, or the directory that holds, or points to, its two parts"
         .into()
 }
 

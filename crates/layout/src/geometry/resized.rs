@@ -62,12 +62,14 @@ impl Geometry {
         }
         let target = self.with_blocks(data_blocks, used)?;
         let direct = self.moved(target).map(|g| vec![g]);
-        let keeps_half = |steps: &Vec<Self>| {
-            steps
-                .iter()
-                .all(|g| g.slots_per_buffer * 2 >= self.slots_per_buffer)
+        // And requests as large as they were: those of a mount that goes on cannot get smaller.
+        let keeps_enough = |steps: &Vec<Self>| {
+            steps.iter().all(|g| {
+                g.slots_per_buffer * 2 >= self.slots_per_buffer
+                    && g.request_blocks() >= self.request_blocks()
+            })
         };
-        if let Some(steps) = direct.clone().filter(keeps_half) {
+        if let Some(steps) = direct.clone().filter(keeps_enough) {
             return Ok(steps);
         }
         let pages = |room, kept| self.by_way_of_pages(target, room, used, kept);

@@ -45,6 +45,13 @@ pub(super) struct Batches {
     changed: Condvar,
 }
 
+impl Batches {
+    /// The bytes of the region that the log takes.
+    pub(super) fn log(&self) -> Range<u64> {
+        self.log.off..self.log.off + self.log.len
+    }
+}
+
 /// Where the next batch goes.
 struct Writing {
     half: usize,

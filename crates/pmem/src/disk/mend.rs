@@ -1,6 +1,7 @@
 //! What the disk has of pages, compared with what is in memory: what was written may have rotted since, and of a page in
 //! memory the disk is not asked again before the next mount, which has nothing else.
 
+use super::batches::Batches;
 use super::pages::pages_of;
 use super::{ALIGN, Disk, PIECE};
 use crate::memory::Memory;
@@ -24,7 +25,7 @@ impl Aligned {
 }
 
 impl Disk {
-    /// Compares the pages of a range with the disk, or only those of them that were stored to since the region was opened.
+    /// Compares the pages of a range, but for the batch log, with the disk, or only those of them that were stored to since the region was opened.
     /// Those that differ though nothing of them is to be written are marked to be written again, with the next drain; how
     /// many these are. Pages that are being written are passed over.
     pub(crate) fn mend(&self, memory: &Memory, range: &Range<u64>, copies: bool) -> u64 {
@@ -32,7 +33,11 @@ impl Disk {
         let mut mended = 0;
         for start in (range.start / PIECE * PIECE..range.end).step_by(PIECE as usize) {
             let piece = start.max(range.start)..(start + PIECE).min(range.end);
-            let runs = self.runs(&piece, |page| !copies || self.pages.is_written(page));
+            // Its heads and batches are written past the memory: what is there of them is of an earlier life.
+            let log = self.batches.get().map_or(0..0, Batches::log);
+            let is_meant =
+                |page| !log.contains(&(page * PAGE)) && (!copies || self.pages.is_written(page));
+            let runs = self.runs(&piece, is_meant);
             if runs.is_empty() {
                 continue;
             }
