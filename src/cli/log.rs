@@ -27,7 +27,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tracing::field::{Field, Visit};
-use tracing::{Event, Level, Subscriber};
+use tracing::{Event, Level, Subscriber, callsite};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Registry};
@@ -36,7 +36,7 @@ use super::confine;
 use super::status::ABOUT;
 use file::LogFile;
 use limit::{Limit, Verdict};
-use line::{plain, written};
+use line::written;
 
 /// Name of the default log file inside the volume.
 const NAME: &str = "quayfs.log";
@@ -95,21 +95,18 @@ pub fn start(to: &Destination, detached: bool) -> io::Result<()> {
     };
     let coloured = matches!(output, Output::Stderr) && io::stderr().is_terminal();
     let queue = QUEUE.get_or_init(Queue::default);
+    let copies = copy.is_some().then(|| COPY.get_or_init(Queue::default));
     let filter = EnvFilter::try_from_env("QUAYFS_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let lines = Lines { queue, coloured };
+    let lines = copies.into_iter().map(|copy| (copy, false));
+    let lines = Lines(lines.chain([(queue, coloured)]).collect());
     let subscriber = Registry::default().with(filter).with(lines);
     // A second start in one process keeps the first.
     if subscriber.try_init().is_ok() {
         std::panic::set_hook(Box::new(on_panic));
-        queue.lock().is_served = true;
-        let started = thread::Builder::new().name("log".into()).spawn(move || {
-            confine::to(confine::TO_LOG);
-            queue.serve(output, copy);
-        });
-        if let Err(e) = started {
-            queue.lock().is_served = false;
-            return Err(e);
+        if let (Some(queue), Some(output)) = (COPY.get(), copy) {
+            queue.begin(output)?;
         }
+        queue.begin(output)?;
     }
     opened
 }
@@ -122,7 +119,7 @@ pub fn descriptor() -> RawFd {
 
 /// Has the log opened anew, by the name that it was given.
 pub fn reopen() {
-    if let Some(queue) = QUEUE.get() {
+    for queue in queues() {
         queue.lock().reopen = true;
         queue.come.notify_one();
     }
@@ -130,13 +127,18 @@ pub fn reopen() {
 
 /// Returns when all that was logged is written, or cannot be.
 pub fn flush() {
-    if let Some(queue) = QUEUE.get() {
-        queue.flush(PATIENCE);
-    }
+    queues().for_each(|queue| queue.flush(PATIENCE));
 }
 
 /// There is one log, as there is one standard error.
 static QUEUE: OnceLock<Queue> = OnceLock::new();
+/// And of what goes to the standard error, a copy in a file: a reader that has stopped to read keeps nothing from it.
+static COPY: OnceLock<Queue> = OnceLock::new();
+
+/// Both, as far as there are such.
+fn queues() -> impl Iterator<Item = &'static Queue> {
+    [&COPY, &QUEUE].into_iter().filter_map(OnceLock::get)
+}
 
 /// A panic is a line of the log, wherever the standard error goes.
 fn on_panic(info: &PanicHookInfo<'_>) {
@@ -152,11 +154,8 @@ fn on_panic(info: &PanicHookInfo<'_>) {
     }
 }
 
-/// Turns events into lines of the queue.
-struct Lines {
-    queue: &'static Queue,
-    coloured: bool,
-}
+/// Turns events into lines of queues; in colours where that is true.
+struct Lines(Vec<(&'static Queue, bool)>);
 
 impl<S: Subscriber> Layer<S> for Lines {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
@@ -165,20 +164,12 @@ impl<S: Subscriber> Layer<S> for Lines {
         let metadata = event.metadata();
         let text = quayfs_shown::text(&said.text);
         let complains = *metadata.level() <= Level::WARN && !said.each;
-        let mut state = self.queue.lock();
-        if complains {
-            match (state.limit).admits(metadata.callsite(), &text, Instant::now()) {
-                Verdict::Write => {}
-                // The thread that writes learns when the count is due.
-                Verdict::Count { first: true } => return self.queue.come.notify_one(),
-                Verdict::Count { first: false } => return,
-            }
+        for (queue, coloured) in &self.0 {
+            let line = written(*metadata.level(), &text, *coloured);
+            queue.take(line, complains.then(|| (metadata.callsite(), &*text)));
         }
-        state.put(written(*metadata.level(), &text, self.coloured));
-        self.queue.come.notify_one();
-        drop(state);
         if said.fatal {
-            self.queue.flush(LAST_WORDS);
+            self.0.iter().for_each(|(queue, _)| queue.flush(LAST_WORDS));
         }
     }
 }
@@ -268,23 +259,44 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes what comes, to either of the outputs whatever becomes of the other. The body of a thread that ends with the
-    /// process.
-    fn serve(&self, output: Output, copy: Option<Output>) {
+    /// Takes a line, or counts it if it is a complaint, from this place and with these words, of which there were many.
+    fn take(&self, line: String, complaint: Option<(callsite::Identifier, &str)>) {
+        let mut state = self.lock();
+        if let Some((place, text)) = complaint {
+            match state.limit.admits(place, text, Instant::now()) {
+                Verdict::Write => {}
+                // The thread that writes learns when the count is due.
+                Verdict::Count { first: true } => return self.come.notify_one(),
+                Verdict::Count { first: false } => return,
+            }
+        }
+        state.put(line);
+        self.come.notify_one();
+    }
+
+    /// Starts the thread that writes.
+    fn begin(&'static self, output: Output) -> io::Result<()> {
+        self.lock().is_served = true;
+        let started = thread::Builder::new().name("log".into()).spawn(move || {
+            confine::to(confine::TO_LOG);
+            self.serve(output);
+        });
+        started
+            .map(drop)
+            .inspect_err(|_| self.lock().is_served = false)
+    }
+
+    /// Writes what comes. The body of a thread that ends with the process.
+    fn serve(&self, output: Output) {
         let _served = Served(self);
         let mut pen = Pen::new(output);
-        let mut copy = copy.map(Pen::new);
         loop {
             let work = self.next();
-            for pen in copy.iter_mut().chain([&mut pen]) {
-                if work.reopen {
-                    pen.reopen();
-                }
-                pen.lost(work.lost);
+            if work.reopen {
+                pen.reopen();
             }
+            pen.lost(work.lost);
             for line in work.lines {
-                // What is written to a terminal is of another colour.
-                copy.iter_mut().for_each(|copy| copy.write(&plain(&line)));
                 pen.write(&line);
                 self.lock().went += 1;
                 self.gone.notify_all();

@@ -10,13 +10,13 @@ use super::args;
 use super::asking;
 use super::at_rest;
 use super::exit::{FAILED, Failure, OK, SCRUB_DAMAGE, say, say_json};
+use super::interrupted;
 use super::log;
 use super::progress::Progress;
 use super::unopened::unopened;
 use crate::mount;
 use rustix::io::Errno;
 use serde_json::{Value, json};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,7 +39,7 @@ enum Worker {
 pub fn run(args: &args::Scrub) -> Result<u8, Failure> {
     // From here on a signal means: stop, then tell what has been found.
     let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM, SIGHUP] {
+    for signal in interrupted::heeded() {
         signal_hook::flag::register(signal, Arc::clone(&interrupted))
             .map_err(Failure::with(FAILED))?;
     }
@@ -155,7 +155,10 @@ fn watch(worker: &Worker, interrupted: &AtomicBool, meter: &Meter) -> Result<(),
     loop {
         let status = worker.report(usize::MAX)?.status;
         if *number.get_or_insert(status.pass) != status.pass {
-            return Err(Failure::new(FAILED, "another scrub has begun meanwhile"));
+            return Err(Failure::new(
+                FAILED,
+                "it has ended: the daemon was replaced or has died meanwhile, or another scrub was begun; begin again",
+            ));
         }
         if status.state != State::Running {
             break;

@@ -7,6 +7,7 @@ mod screen;
 use super::args;
 use super::asking::{self, Heard};
 use super::exit::{FAILED, Failure};
+use super::interrupted;
 use super::units::span;
 use super::unserved::{self, Unserved};
 use crate::mount::server::wait_for;
@@ -21,7 +22,6 @@ use rates::{Look, Task, by_process, disk, rates};
 use rustix::event::PollFlags;
 use screen::View;
 use serde_json::Value;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::collections::HashMap;
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
@@ -65,7 +65,7 @@ pub fn run(args: &args::Top) -> Result<(), Failure> {
         return Err(Failure::new(FAILED, Unserved::Dead.line(&entry)));
     }
     let ended = Arc::new(AtomicBool::new(false));
-    for signal in [SIGHUP, SIGINT, SIGTERM] {
+    for signal in interrupted::heeded() {
         signal_hook::flag::register(signal, Arc::clone(&ended)).map_err(Failure::with(FAILED))?;
     }
     let mut terminal = ratatui::try_init().map_err(Failure::with(FAILED))?;

@@ -9,6 +9,7 @@ mod names;
 use super::args;
 use super::asking;
 use super::exit::{FAILED, Failure, OK, PROGRAM};
+use super::interrupted;
 use crate::mount::server::{PATIENCE, prober, wait_for};
 use event::Event;
 use names::{Files, Processes};
@@ -16,7 +17,6 @@ use quayfs_server::TRACE_XATTR;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 use serde_json::{Value, json};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
@@ -41,7 +41,7 @@ pub fn run(args: &args::Trace) -> Result<(), Failure> {
     // What cannot be asked at all is told as everywhere.
     asking::status(&entry, PATIENCE, FAILED)?;
     let ended = Arc::new(AtomicBool::new(false));
-    for signal in [SIGHUP, SIGINT, SIGTERM] {
+    for signal in interrupted::heeded() {
         signal_hook::flag::register(signal, Arc::clone(&ended)).map_err(Failure::with(FAILED))?;
     }
     // A Ctrl-C is for this process alone: what has been heard is to be told.

@@ -194,3 +194,48 @@ fn an_earlier_volume_does_not_come_back() {
     assert!([1, 4].contains(&said.code), "{}", said.code);
     assert_eq!(config_of(&file).unwrap().uuid, now.uuid);
 }
+
+/// A partition table is not mended away where only one of the two tables was hit.
+#[test]
+fn what_has_hit_one_table_is_not_overwritten_either() {
+    let scene = Scene::new();
+    let file = of_one_file(&scene, "32M");
+    lives(&file);
+    let shown = file.to_str().unwrap();
+    let disk = OpenOptions::new()
+        .write(true)
+        .read(true)
+        .open(&file)
+        .unwrap();
+    for (at, what) in [(0, &b"XFSB"[..]), (4096, &b"\xfc\x4e\x2b\xa9"[..])] {
+        let mut before = vec![0; BLOCK];
+        let off = at / 4096 * 4096;
+        disk.read_exact_at(&mut before, off).unwrap();
+        disk.write_all_at(&[0; BLOCK], off).unwrap();
+        disk.write_all_at(what, at).unwrap();
+        quayfs(["fsck", "--repair", shown]).fails(8, "what is left of a volume");
+        quayfs(["tune", shown, "--label", "x"]).fails(1, "what is left of a volume");
+        disk.write_all_at(&before, off).unwrap();
+    }
+    is_whole(&file);
+}
+
+/// What was a volume, and is the data of another one now, is not both.
+#[test]
+fn the_data_of_a_volume_are_no_volume() {
+    let scene = Scene::new();
+    let file = of_one_file(&scene, "16M");
+    lives(&file);
+    let dir = scene.dir().join("dir");
+    let args = ["mkfs", "--force", "--pmem-size", "32M", "--data"].map(OsStr::new);
+    quayfs(args.into_iter().chain([file.as_os_str(), dir.as_os_str()])).ok();
+    lives(&dir);
+    quayfs(["info".as_ref(), file.as_os_str()]).fails(1, "a data device, one half of a volume");
+    let disk = std::fs::read(&file).unwrap();
+    let second = &disk[BLOCK..2 * BLOCK];
+    assert!(
+        second.iter().all(|byte| *byte == 0),
+        "the second table of the earlier volume"
+    );
+    is_whole(&dir);
+}

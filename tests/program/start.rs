@@ -48,7 +48,10 @@ impl Start for Command {
         let _alone = STARTING.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the function makes system calls and nothing else: it takes no memory and no lock, as is right
         // between a fork and an exec.
-        unsafe { self.pre_exec(close_copies) };
+        unsafe {
+            self.pre_exec(heed_signals);
+            self.pre_exec(close_copies);
+        };
         self.spawn()
     }
 
@@ -58,6 +61,15 @@ impl Start for Command {
             .stderr(Stdio::piped());
         self.start()?.wait_with_output()
     }
+}
+
+/// Where the tests are run by nohup(1), or in the background of a script, programs would ignore what tests send them.
+fn heed_signals() -> io::Result<()> {
+    for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
+        // SAFETY: a system call on a signal that there is, and no handler.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
+    Ok(())
 }
 
 /// Closes what is open in this process, without the standard streams and pipes: by one of these the library

@@ -14,6 +14,10 @@ const HEAD: usize = 256 << 10;
 /// # Errors
 /// If it cannot be read.
 pub fn probe_signature(path: &Path) -> io::Result<Option<&'static str>> {
+    Ok(recognize(&read_head(path)?))
+}
+
+fn read_head(path: &Path) -> io::Result<Vec<u8>> {
     let kind = std::fs::metadata(path)?.file_type();
     if !kind.is_file() && !kind.is_block_device() {
         let message = "not a regular file or block device";
@@ -31,6 +35,20 @@ pub fn probe_signature(path: &Path) -> io::Result<Option<&'static str>> {
         }
     }
     head.truncate(len);
+    Ok(head)
+}
+
+/// [`probe_signature`] of what is there besides a volume: the beginnings of its parts are not looked at.
+///
+/// # Errors
+/// The same.
+pub fn probe_other(path: &Path) -> io::Result<Option<&'static str>> {
+    let mut head = read_head(path)?;
+    for off in [0, 4096] {
+        if has(&head, off, b"QUAYFS") {
+            head[off..off + 8].fill(0);
+        }
+    }
     Ok(recognize(&head))
 }
 

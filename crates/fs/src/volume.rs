@@ -187,6 +187,9 @@ impl Volume {
             path: pmem.clone(),
             why,
         })?;
+        if how.access == Access::ReadWrite {
+            backup::refuse_others(&region, &pmem)?;
+        }
         let options = Options {
             read_only,
             start: place.region_len.unwrap_or_default() / BLOCK as u64,

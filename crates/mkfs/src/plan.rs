@@ -141,8 +141,8 @@ impl Plan {
         }
         let region = Arc::new(region);
         let identity = Identity::random();
-        if self.data.is_none() {
-            forget_earlier(&self.pmem.path).map_err(io_at(&self.pmem.path))?;
+        for medium in [&self.pmem].into_iter().chain(&self.data) {
+            forget_earlier(&medium.path).map_err(io_at(&medium.path))?;
         }
         let config = format::prepare(&region, geometry, &self.label, &identity, self.root)?;
         undo.conclude(|| format::complete(&region, &device, &config))?;
@@ -202,7 +202,8 @@ impl Plan {
     }
 }
 
-/// Takes away what an earlier volume in this file or device had behind its region, by which it could be known again.
+/// Takes away by what an earlier volume in this file or device could be known again: its tables, and what it had behind its
+/// region.
 fn forget_earlier(path: &Path) -> io::Result<()> {
     let mut file = File::options().read(true).write(true).open(path)?;
     let len = file.seek(SeekFrom::End(0))?;
@@ -215,7 +216,8 @@ fn forget_earlier(path: &Path) -> io::Result<()> {
         return Ok(());
     };
     let start = earlier.geometry.pmem_len;
-    for at in [0, BACKUP_BLOCK].map(|n| start + n * BLOCK as u64) {
+    let behind = [0, BACKUP_BLOCK].map(|n| start + n * BLOCK as u64);
+    for at in COPIES.into_iter().chain(behind) {
         if at.checked_add(BLOCK as u64).is_some_and(|end| end <= len) {
             file.write_all_at(&[0; BLOCK], at)?;
         }

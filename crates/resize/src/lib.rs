@@ -67,8 +67,8 @@ pub struct Resized {
 pub struct How<'a> {
     /// Is told how far it is.
     pub meter: &'a Meter,
-    /// Whether a mount goes on with it, whose kernel sends requests as large as it has been told once.
-    pub live: bool,
+    /// Of a mount that goes on, how many bytes its kernel may send with a request; 0 without one.
+    pub request: u64,
     /// Does what reads the media, with fewer rights than the caller has.
     pub confined: &'a (dyn Fn(&mut (dyn FnMut() + Send)) -> io::Result<()> + Sync),
 }
@@ -84,7 +84,7 @@ impl How<'_> {
     pub fn freely(meter: &Meter) -> How<'_> {
         How {
             meter,
-            live: false,
+            request: 0,
             confined: &|work| {
                 work();
                 Ok(())
@@ -93,14 +93,14 @@ impl How<'_> {
     }
 
     /// Fails if a mount that goes on could not carry out the requests that it may get.
-    fn permits(&self, before: &Geometry, after: Option<&Geometry>) -> Result<(), ResizeError> {
-        let smaller = |after: &&Geometry| after.request_blocks() < before.request_blocks();
-        match after.filter(smaller) {
-            Some(after) if self.live => Err(ResizeError::Requests {
-                now: before.request_blocks() * B,
-                then: after.request_blocks() * B,
+    fn permits(&self, after: Option<&Geometry>) -> Result<(), ResizeError> {
+        let then = after.map_or(self.request, |after| after.request_blocks() * B);
+        match then < self.request {
+            true => Err(ResizeError::Requests {
+                now: self.request,
+                then,
             }),
-            _ => Ok(()),
+            false => Ok(()),
         }
     }
 
@@ -141,8 +141,8 @@ pub fn resize_closed(path: &Path, wanted: Wanted, how: How<'_>) -> Result<Resize
         Wanted::All => there,
     };
     // Before a file is made longer for nothing.
-    let (ways, _) = how.confined(|| steps(&volume, blocks))?;
-    how.permits(&before, ways.last())?;
+    let (ways, _) = how.confined(|| steps(&volume, blocks, how.request))?;
+    how.permits(ways.last())?;
     if blocks > there {
         if !medium::is_file(&place)? {
             return Err(ResizeError::Short {
@@ -159,7 +159,7 @@ pub fn resize_closed(path: &Path, wanted: Wanted, how: How<'_>) -> Result<Resize
     if volume.config().changes != changes {
         return Err(ResizeError::Changed);
     }
-    how.confined(|| resize_volume(&mut volume, blocks, how.meter))?;
+    how.confined(|| resize_volume_for(&mut volume, (blocks, how.request), how.meter))?;
     shorten(&place, &volume)?;
     Ok(Resized {
         before,
@@ -176,9 +176,16 @@ fn shorten(place: &Place, volume: &Volume) -> Result<(), ResizeError> {
     }
 }
 
-/// The geometries on the way to so many blocks, and what is in use.
-fn steps(volume: &Volume, blocks: u64) -> Result<(Vec<Geometry>, InUse), ResizeError> {
-    let used = in_use(volume)?;
+/// The geometries on the way to so many blocks, with which a request can have so many bytes if possible, and what is in use.
+fn steps(
+    volume: &Volume,
+    blocks: u64,
+    request: u64,
+) -> Result<(Vec<Geometry>, InUse), ResizeError> {
+    let used = InUse {
+        request_blocks: request / B,
+        ..in_use(volume)?
+    };
     Ok((ways(&volume.config().geometry, blocks, &used)?, used))
 }
 
@@ -211,8 +218,16 @@ pub fn ways(geometry: &Geometry, blocks: u64, used: &InUse) -> Result<Vec<Geomet
 /// # Panics
 /// If it was not closed, or the device is not long enough.
 pub fn resize_volume(volume: &mut Volume, blocks: u64, meter: &Meter) -> Result<(), ResizeError> {
+    resize_volume_for(volume, (blocks, 0), meter)
+}
+
+fn resize_volume_for(
+    volume: &mut Volume,
+    (blocks, request): (u64, u64),
+    meter: &Meter,
+) -> Result<(), ResizeError> {
     assert!(is_closed(volume)?, "nothing is in the journal");
-    let (steps, used) = steps(volume, blocks)?;
+    let (steps, used) = steps(volume, blocks, request)?;
     for to in steps {
         assert!(to.data_blocks <= volume.device().blocks(), "long enough");
         step(volume, &to, &used, meter)?;

@@ -51,7 +51,7 @@ pub fn resize_closed_region(path: &Path, bytes: u64, how: How<'_>) -> Result<Res
     }
     replaceable(&place)?;
     let after = how.confined(|| wanted(&volume, bytes))?;
-    how.permits(&before, Some(&after))?;
+    how.permits(Some(&after))?;
     let next = Next::begin(&place)?;
     let new = Arc::new(next.region(&place, &volume, &after)?);
     how.confined(|| rewrite(&volume, &new, &after, how.meter))?;

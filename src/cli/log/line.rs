@@ -1,6 +1,5 @@
 //! Lines of the log.
 
-use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use tracing::Level;
@@ -24,22 +23,4 @@ pub(super) fn written(level: Level, text: &str, coloured: bool) -> String {
         writeln!(line, " {level:>5} {text}")
     };
     line
-}
-
-/// A line without its colours: of what was said nothing is left that a terminal obeys.
-pub(super) fn plain(line: &str) -> Cow<'_, str> {
-    if !line.contains('\x1b') {
-        return line.into();
-    }
-    let mut parts = line.split('\x1b');
-    let first = parts.next().unwrap_or_default().to_string();
-    let behind = |part: &'_ str| {
-        part.split_once('m')
-            .map_or("", |(_, rest)| rest)
-            .to_string()
-    };
-    parts
-        .map(behind)
-        .fold(first, |all, part| all + &part)
-        .into()
 }

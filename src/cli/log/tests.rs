@@ -42,16 +42,6 @@ fn what_is_lost_is_counted() {
     assert_eq!(lines.collect::<Vec<_>>(), ["three", "four"]);
 }
 
-#[test]
-fn a_copy_of_the_standard_error_has_no_colours() {
-    for (written, plain) in [
-        ("a line\n", "a line\n"),
-        ("t \x1b[31mERROR\x1b[0m words m\n", "t ERROR words m\n"),
-    ] {
-        assert_eq!(super::plain(written), plain);
-    }
-}
-
 /// A line that breaks off does not swallow the next one. Pipes take long lines in part.
 #[test]
 fn torn_lines_end() {
@@ -93,10 +83,7 @@ fn a_reader_who_does_not_read_delays_nobody() {
     let queue: &'static Queue = Box::leak(Box::default());
     // No thread serves the queue: as if the thread that does were stuck in its first line.
     queue.lock().is_served = true;
-    let subscriber = Registry::default().with(Lines {
-        queue,
-        coloured: false,
-    });
+    let subscriber = Registry::default().with(Lines(vec![(queue, false)]));
     tracing::subscriber::with_default(subscriber, || {
         for n in 0..100 {
             tracing::info!("line {n}");
@@ -113,11 +100,8 @@ fn events_become_lines_of_one_line() {
     let queue: &'static Queue = Box::leak(Box::default());
     queue.lock().is_served = true;
     let output = Output::File(LogFile::new(dir.path().join("log"), false, false));
-    thread::spawn(move || queue.serve(output, None));
-    let subscriber = Registry::default().with(Lines {
-        queue,
-        coloured: false,
-    });
+    thread::spawn(move || queue.serve(output));
+    let subscriber = Registry::default().with(Lines(vec![(queue, false)]));
     tracing::subscriber::with_default(subscriber, || {
         for _ in 0..50 {
             tracing::warn!("again");
@@ -146,7 +130,7 @@ fn a_log_is_opened_anew_when_asked() {
     let queue: &'static Queue = Box::leak(Box::default());
     queue.lock().is_served = true;
     let output = Output::File(LogFile::new(dir.path().join("log"), false, false));
-    thread::spawn(move || queue.serve(output, None));
+    thread::spawn(move || queue.serve(output));
     queue.lock().put("one\n".into());
     queue.flush(PATIENCE);
     fs::rename(dir.path().join("log"), dir.path().join("moved")).unwrap();

@@ -5,9 +5,9 @@
 
 use super::openmetrics::CONTENT_TYPE;
 use crate::cli::exit::{FAILED, Failure, USAGE, say, warn};
+use crate::cli::interrupted;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -136,7 +136,7 @@ pub fn serve(place: &str, metrics: impl Fn() -> Result<String, Failure>) -> Resu
     let place = Place::parse(place).map_err(Failure::with(USAGE))?;
     let failed = |e: io::Error| Failure::new(FAILED, e);
     let (end, wake) = UnixStream::pair().map_err(failed)?;
-    for signal in [SIGHUP, SIGINT, SIGTERM] {
+    for signal in interrupted::heeded() {
         let wake = wake.try_clone().map_err(failed)?;
         signal_hook::low_level::pipe::register(signal, wake).map_err(failed)?;
     }

@@ -334,7 +334,7 @@ fn requests_stay_as_large_as_the_kernel_knows() {
     ] {
         let mut command = Command::new("timeout");
         command.args(["60", QUAYFS, "resize"]).arg(m.mnt());
-        let run = command.args([medium, size]).output().unwrap();
+        let run = command.args([medium, size]).capture().unwrap();
         let said = String::from_utf8_lossy(&run.stderr).into_owned();
         assert!(
             [Some(0), Some(1)].contains(&run.status.code()),

@@ -10,7 +10,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-use quayfs_blockdev::{BlockDevice, FileDevice, Options, probe_signature};
+use quayfs_blockdev::{BlockDevice, FileDevice, Options, probe_other};
 use quayfs_journal::Journal;
 use quayfs_layout::BLOCK;
 use quayfs_layout::backup::{
@@ -160,17 +160,37 @@ pub fn beheaded(path: &Path, meter: &Meter) -> Result<Option<Beheaded>, VolumeEr
         );
         return Err(VolumeError::Unclear { path, why });
     }
-    let signature = probe_signature(&one.place.pmem);
-    if let Ok(Some(what)) = signature {
-        let why = format!(
-            "holds {what} data, and what is left of a volume: if the volume is to be put back, and what is there now may be lost, \
-             take away its signature first (`wipefs --all {}`)",
-            quayfs_shown::argument(&one.place.pmem)
-        );
-        return Err(VolumeError::Unclear { path, why });
-    }
+    refuse_what_is_there(&one.place.pmem)?;
     one.lock(LockKind::Shared)?;
     Ok(Some(one))
+}
+
+/// Fails if there is something else, that may be there on purpose, where a copy of the table of an opened region was.
+///
+/// # Errors
+/// [`VolumeError::Unclear`].
+pub(super) fn refuse_others(region: &Region, pmem: &Path) -> Result<(), VolumeError> {
+    let is_table = |off| {
+        let block = (off + B <= region.len()).then(|| region.peek(off, B));
+        block.is_some_and(|b| b.is_ok_and(|b| ConfigTable::decode(&b).is_ok()))
+    };
+    match COPIES.into_iter().all(is_table) {
+        true => Ok(()),
+        false => refuse_what_is_there(pmem),
+    }
+}
+
+fn refuse_what_is_there(pmem: &Path) -> Result<(), VolumeError> {
+    let Ok(Some(what)) = probe_other(pmem) else {
+        return Ok(());
+    };
+    let why = format!(
+        "holds {what} data, and what is left of a volume: if the volume is to be put back, and what is there now may be lost, \
+         take away its signature first (`wipefs --all {}`)",
+        quayfs_shown::argument(pmem)
+    );
+    let path = pmem.into();
+    Err(VolumeError::Unclear { path, why })
 }
 
 fn in_directory(path: &Path) -> io::Result<Vec<Beheaded>> {

@@ -62,9 +62,14 @@ fn holds_both(path: &Path) -> io::Result<Option<u64>> {
     let Some(table) = config_of(&file)? else {
         return Ok(None);
     };
+    let mut block = vec![0; BLOCK];
+    file.read_exact_at(&mut block, 0)?;
+    if DataHeader::decode(&block).is_ok() {
+        // The data of another volume, which has left this one's second table.
+        return Ok(None);
+    }
     let (region, blocks) = (table.geometry.pmem_len, table.geometry.data_blocks);
     let is_long = blocks <= len.saturating_sub(region) / BLOCK as u64;
-    let mut block = vec![0; BLOCK];
     let header = file.read_exact_at(&mut block, region).ok();
     let header = header.and_then(|()| DataHeader::decode(&block).ok());
     let has_header = header.is_some_and(|header| header.data_uuid == table.data_uuid);

@@ -163,6 +163,7 @@ mod tests {
 
     fn used(g: &Geometry, part: u64) -> InUse {
         InUse {
+            request_blocks: 0,
             node_pages: g.node_pages * part / 100,
             lbn_bitmaps: 1,
             lbns: 100,

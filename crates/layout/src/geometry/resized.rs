@@ -28,6 +28,9 @@ pub struct InUse {
     pub lbns: u64,
     /// Node ids of the inode table from here on have no inode.
     pub inode_ids: u64,
+    /// So many blocks have to fit into a request ([`Geometry::request_blocks`]), if that can be had; 0 where it does not
+    /// matter.
+    pub request_blocks: u64,
 }
 
 /// Why a data device cannot have a length.
@@ -62,29 +65,36 @@ impl Geometry {
         }
         let target = self.with_blocks(data_blocks, used)?;
         let direct = self.moved(target).map(|g| vec![g]);
-        // And requests as large as they were: those of a mount that goes on cannot get smaller.
-        let keeps_enough = |steps: &Vec<Self>| {
-            steps.iter().all(|g| {
-                g.slots_per_buffer * 2 >= self.slots_per_buffer
-                    && g.request_blocks() >= self.request_blocks()
-            })
+        let keeps_half = |steps: &Vec<Self>| {
+            steps
+                .iter()
+                .all(|g| g.slots_per_buffer * 2 >= self.slots_per_buffer)
         };
-        if let Some(steps) = direct.clone().filter(keeps_enough) {
+        let keeps_requests = |steps: &Vec<Self>| {
+            let last = steps.last();
+            last.is_some_and(|g| g.request_blocks() >= used.request_blocks)
+        };
+        if let Some(steps) = direct.clone().filter(keeps_half).filter(keeps_requests) {
             return Ok(steps);
         }
         let pages = |room, kept| self.by_way_of_pages(target, room, used, kept);
         let (least, roomy) = (target.blocks, pages(target.blocks, 4));
-        let any = || pages(least, KEPT);
         // A page table in the first gap that is large enough may be in the way of the slots, where one that takes more lies
         // elsewhere. Without this a length could be refused though a greater one is not.
-        let elsewhere = || {
+        let elsewhere = |fits: &dyn Fn(&Vec<Self>) -> bool| {
             let mut rooms = (9..=64).map(|eighths| least.div_ceil(8) * eighths);
             rooms.find_map(|room| {
                 let direct = self.moved_with(target, room).map(|g| vec![g]);
-                direct.or_else(|| pages(room, KEPT))
+                let direct = direct.filter(fits);
+                direct.or_else(|| pages(room, KEPT).filter(fits))
             })
         };
-        let way = roomy.or(direct).or_else(any).or_else(elsewhere);
+        let way = |fits: &dyn Fn(&Vec<Self>) -> bool| {
+            let first = roomy.clone().filter(fits).or(direct.clone().filter(fits));
+            let any = || pages(least, KEPT).filter(fits);
+            first.or_else(any).or_else(|| elsewhere(fits))
+        };
+        let way = way(&keeps_requests).or_else(|| way(&|_| true));
         way.ok_or(NoRoom::Region)
     }
 

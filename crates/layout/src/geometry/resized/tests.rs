@@ -35,6 +35,7 @@ fn check(from: &Geometry, steps: &[Geometry], used: &InUse) {
 
 fn used(g: &Geometry, part: u64) -> InUse {
     InUse {
+        request_blocks: 0,
         node_pages: 2 + (g.node_pages - 2) * part / 100,
         lbn_bitmaps: (g.visible_blocks() * part / 100).div_ceil(BITS_PER_PAGE),
         lbns: g.visible_blocks() * part / 100,
