@@ -409,6 +409,7 @@ impl Pen {
         // If that fails, so does the next line, which counts.
         if let Output::File(file) = &mut self.output
             && file.reopen().is_ok()
+            && file.is_empty()
         {
             self.torn = false;
         }

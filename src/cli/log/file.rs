@@ -93,6 +93,12 @@ impl LogFile {
         self.open()
     }
 
+    /// Whether nothing is in it, so that no line in there can have broken off.
+    pub(super) fn is_empty(&self) -> bool {
+        let stat = self.file.as_ref().map(fstat);
+        stat.is_some_and(|stat| stat.is_ok_and(|stat| stat.st_size == 0))
+    }
+
     /// Opens what has its name in its directory now.
     fn open(&mut self) -> io::Result<()> {
         self.file = None;
