@@ -306,7 +306,12 @@ impl Report {
         let daemon = self.daemon.as_ref();
         let pid = daemon.and_then(|daemon| i32::try_from(daemon.pid).ok());
         let can_tell = pid.and_then(unserved::sees_the_same) == Some(true);
-        if can_tell && self.goes_on == Some(true) && self.unlinked.is_empty() {
+        // A look at what does not answer may not end, nor this process then: a call that its file system has in hand waits
+        // for it even as the process is killed.
+        let answers = self
+            .device_silent_seconds
+            .is_none_or(|seconds| seconds == 0);
+        if can_tell && answers && self.goes_on == Some(true) && self.unlinked.is_empty() {
             self.hindrance = next::hindrance(Path::new(&self.volume));
             judge(&mut self);
         }
