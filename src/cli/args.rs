@@ -330,9 +330,11 @@ pub struct Fsck {
 const SCRUB_HELP: &str = "\
 Every block of every file, staged or on the data device, and every page of metadata is read and its
 checksum verified. Damaged files are listed by name with the bytes that cannot be read; nothing of that
-is changed. Pages of metadata that a mount has whole in memory, and the disk below has not any more, are
-written again; of the page table and of slots only what the mount has changed is compared. The volume may be in use: the daemon does the work, and logs what it finds. Only
-CAP_SYS_ADMIN, or the user who mounted, may start it. Ctrl-C stops it.
+is changed. Pages of metadata that a mount has whole in memory, and that have rotted on the disk below,
+are written again; page table and slots are compared only where the mount has changed them.
+
+The volume may be in use: the daemon does the work, and logs what it finds. Only CAP_SYS_ADMIN, or the
+user who mounted, may start it. Ctrl-C stops it.
 
 fsck proves more (that all structures fit together), but needs the volume unmounted.
 

@@ -212,7 +212,10 @@ fn job(
         ))
     })?;
     if volume.starts_with(&target) {
-        let (v, t) = (quayfs_shown::argument(&volume), quayfs_shown::path(&target));
+        let (v, t) = (
+            quayfs_shown::argument(&volume),
+            quayfs_shown::argument(&target),
+        );
         return Err(failed(format!(
             "cannot mount on {t}: it would hide the volume {v} itself"
         )));

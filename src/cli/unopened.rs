@@ -93,7 +93,7 @@ fn inside(path: &Path) -> Option<String> {
     }
     let (shown, target) = (
         quayfs_shown::argument(&path),
-        quayfs_shown::path(&entry.target),
+        quayfs_shown::argument(&entry.target),
     );
     let volume = quayfs_shown::argument(Path::new(&entry.source));
     Some(match path == entry.target {

@@ -202,9 +202,14 @@ impl Plan {
     }
 }
 
-/// Takes away by what an earlier volume in this file or device could be known again: its tables, and what it had behind its
-/// region.
+/// Removes that by which an earlier volume in this file or device could be known again: its tables, and the header and the
+/// copies behind its region.
 fn forget_earlier(path: &Path) -> io::Result<()> {
+    let kind = std::fs::metadata(path)?.file_type();
+    if !kind.is_file() && !kind.is_block_device() {
+        // A devdax device is mapped only, and has nothing behind its region.
+        return Ok(());
+    }
     let mut file = File::options().read(true).write(true).open(path)?;
     let len = file.seek(SeekFrom::End(0))?;
     let mut block = [0; BLOCK];

@@ -25,9 +25,9 @@ impl Aligned {
 }
 
 impl Disk {
-    /// Compares the pages of a range, but for the batch log, with the disk, or only those of them that were stored to since the region was opened.
-    /// Those that differ though nothing of them is to be written are marked to be written again, with the next drain; how
-    /// many these are. Pages that are being written are passed over.
+    /// Compares the pages of a range, but for the batch log, with the disk; if only `copies` are meant, those that were
+    /// stored to since the region was opened. Those that differ, though nothing of them is to be written, are marked to be
+    /// written again with the next drain; returns how many. Pages that are being written are passed over.
     pub(crate) fn mend(&self, memory: &Memory, range: &Range<u64>, copies: bool) -> u64 {
         let mut buffer = Aligned::new(PIECE as usize);
         let mut mended = 0;
