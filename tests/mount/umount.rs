@@ -258,8 +258,10 @@ fn umount8_waits_until_the_volume_is_closed() {
         tail -f --pid=$pid /dev/null
         \"$QUAYFS\" mount \"$1\" mnt
         \"$QUAYFS\" umount -l mnt
-        ! grep -F \" TARGET=$PWD/mnt \" /run/mount/utab";
-    // All is copied, and gone with the shell.
+        ! grep -F \" TARGET=$PWD/mnt \" /run/mount/utab
+        \"$QUAYFS\" mount \"$1\" mnt
+        umount mnt";
+    // All is copied, and gone with the shell. A lazy unmount is not waited for, so another one comes last.
     let _alone = copies();
     let out = Command::new("unshare")
         .args(["--mount", "sh", "-c", script, "sh", &text(m.vol())])
