@@ -20,6 +20,7 @@ mod info;
 mod inherited;
 mod interrupted;
 mod log;
+mod media;
 mod migrate;
 mod mkfs;
 mod mount;
@@ -114,11 +115,7 @@ fn execute(command: Command) -> Result<u8, Failure> {
         Command::Mount(args) => mount::run(args).map(|()| exit::OK),
         Command::Umount(args) => umount::run(&args.mountpoint, (&args).into()).map(|()| exit::OK),
         Command::Trace(args) => trace::run(&args).map(|()| exit::OK),
-        Command::Probe(args) if args.trace => Ok(trace::probe(&args.target)),
-        Command::Probe(args) => {
-            exit::say(crate::mount::server::probe(&args.target));
-            Ok(exit::OK)
-        }
+        Command::Probe(args) => Ok(asking::answer(&args)),
         Command::Identify(args) => identify::run(&args.device).map(|()| exit::OK),
         Command::Fsck(args) => fsck::run(&args),
         Command::Scrub(args) => scrub::run(&args),

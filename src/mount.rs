@@ -17,6 +17,7 @@ mod attach;
 pub mod control;
 mod fusermount;
 mod place;
+pub mod probe;
 mod remount;
 pub mod server;
 pub mod superblock;

@@ -13,6 +13,7 @@ pub use watching::{Doctor, Info, Stats, Status, Top, Trace};
 use quayfs_options::parse_size;
 
 use crate::mount::UnmountMode;
+use crate::mount::probe::Question;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -81,7 +82,7 @@ pub enum Command {
     /// Say what this program can take over from another one, for that one.
     #[command(hide = true)]
     Succession(Succession),
-    /// Ask the daemon of a mount what it is, for this program itself: a process that can be left waiting.
+    /// Ask a mount or a volume how it is, for this program itself: a process that can be left waiting.
     #[command(hide = true)]
     Probe(Probe),
     /// What udev is to know of a device that is a volume.
@@ -104,11 +105,11 @@ pub struct TurnReadOnly {
 /// Arguments of `probe`.
 #[derive(Debug, Args)]
 pub struct Probe {
-    /// Where it is mounted.
+    /// Where it is mounted; or a volume.
     pub target: PathBuf,
-    /// Go on asking what is asked of it.
-    #[arg(long)]
-    pub trace: bool,
+    /// What is asked.
+    #[arg(long, value_enum, default_value_t)]
+    pub of: Question,
 }
 
 /// Arguments of `identify`.

@@ -1,8 +1,10 @@
 //! Asking the daemon of a mount how it is, for commands that show that.
 
-use super::exit::Failure;
+use super::exit::{Failure, OK, say};
 use super::unopened::unreached;
 use super::unserved::Unserved;
+use super::{args, media, trace};
+use crate::mount::probe::{self, Question};
 use crate::mount::server;
 use crate::mount::table::{self, Entry};
 use rustix::io::Errno;
@@ -14,9 +16,26 @@ use std::time::Duration;
 /// A path as the mount table has it, and the mount that it means, if it does: a mount point, or a volume that is mounted.
 /// Failures have the exit code `code`.
 pub fn find(target: &Path, code: u8) -> Result<(PathBuf, Option<Entry>), Failure> {
-    let path = table::resolve(target).map_err(|e| unreached(code, target, &e))?;
+    let table = table::read().map_err(mount_table(code))?;
+    // Without a slash at the end, as the table has it.
+    let named: PathBuf = target.components().collect();
+    let is_known = |e: &Entry| e.is_quayfs() && (e.target == named || e.source == named);
+    let path = match table.iter().any(is_known) {
+        // What it lies on may not answer.
+        true => named,
+        false => resolved(target, code)?,
+    };
     let entry = table::mount_for(&path).map_err(mount_table(code))?;
     Ok((path, entry))
+}
+
+fn resolved(target: &Path, code: u8) -> Result<PathBuf, Failure> {
+    if !media::is_reached(target) {
+        let shown = quayfs_shown::argument(target);
+        let why = media::silence(media::LONG);
+        return Err(Failure::new(code, format_args!("{shown}: {why}")));
+    }
+    table::resolve(target).map_err(|e| unreached(code, target, &e))
 }
 
 /// As [`find`], where there is to be a mount.
@@ -96,11 +115,17 @@ pub enum Heard {
 /// It may not be asked, or is none of ours.
 pub fn hear(entry: &Entry, patience: Duration, code: u8) -> Result<Heard, Failure> {
     let shown = quayfs_shown::path(&entry.target);
-    let why = match server::ask(entry, patience) {
+    let why = match probe::ask(entry, patience) {
         Ok(text) => match serde_json::from_str(&text) {
             Ok(status) => return Ok(Heard::Status(status)),
             Err(e) => format!("{shown} answers nonsense about itself: {e}"),
         },
+        Err(Errno::TIMEDOUT) if !entry.is_quayfs() && server::Server::of(entry).is_none() => {
+            format!(
+                "{shown} does not answer, and is {}, which may not be QuayFS",
+                entry.fstype
+            )
+        }
         Err(Errno::NOTCONN) => return Ok(Heard::Nothing(Unserved::Dead)),
         Err(Errno::TIMEDOUT) => {
             let server = server::Server::of(entry);
@@ -132,6 +157,20 @@ pub fn status(entry: &Entry, patience: Duration, code: u8) -> Result<Value, Fail
         Heard::Status(status) => Ok(status),
         Heard::Nothing(why) => Err(Failure::new(code, why.line(entry))),
     }
+}
+
+/// What a process answers that has been asked by [`crate::mount::probe`].
+pub fn answer(args: &args::Probe) -> u8 {
+    say(match args.of {
+        Question::Trace => return trace::probe(&args.target),
+        Question::Status => probe::probe(&args.target),
+        Question::Names => media::names(&args.target),
+        Question::Parts => media::parts(&args.target).unwrap_or_default(),
+        Question::Media => media::read(&args.target),
+        Question::Log => media::log(&args.target),
+        Question::Path => media::reach(&args.target),
+    });
+    OK
 }
 
 /// Refuses to ask anything else of a mount that does not answer: such a request could not even be interrupted.

@@ -5,6 +5,7 @@ use quayfs_fs::volume::{Glance, glance};
 use quayfs_shown::progress::{Meter, Unit};
 
 use super::exit::{Failure, MOUNT_FAILED};
+use super::media::{PATIENCE, glance_within};
 use super::progress::Progress;
 use super::units::left_text;
 use crate::mount::server::{Closer, Left, PROGRESS, Server, VOLUME};
@@ -129,7 +130,7 @@ pub fn all() -> Vec<(Found, Closing)> {
         let Some(path) = closer.server.volume() else {
             return Some((Err(closer.uuid.clone()), closing));
         };
-        let volume = glance(&path).ok()?;
+        let volume = glance_within(&path, PATIENCE)?.ok()?;
         let is_so = volume.in_use
             && uuid_text(volume.config.uuid) == closer.uuid
             && (closer.user == 0 || owner(&volume) == Some(closer.user) || closer.is_mine());

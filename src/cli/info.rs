@@ -7,6 +7,7 @@ use super::advice::advice;
 use super::args;
 use super::asking::{self, Heard, UNLINKED};
 use super::exit::{FAILED, Failure, say, say_json};
+use super::media;
 use super::units::date;
 use super::unopened::unopened;
 use super::unserved::{self, Unserved};
@@ -66,7 +67,10 @@ fn live(entry: &Entry, mut status: Value) -> Value {
         let mountpoint = entry.target.to_string_lossy();
         map.insert("mountpoint".into(), json!(mountpoint));
         map.insert("advice".into(), json!(advice));
-        map.insert("parts".into(), json!(parts(Path::new(&entry.source))));
+        map.insert(
+            "parts".into(),
+            json!(media::parts_in_time(Path::new(&entry.source))),
+        );
         map.insert("removed".into(), json!(removed));
         if entry.is_read_only() {
             // The kernel tells no daemon of `mount -o remount,ro`.
@@ -91,7 +95,7 @@ fn at_rest(path: &Path, volume: &Volume) -> Value {
         "stored_options": config.options(),
         "backend": volume.region().backend().to_string(),
         "device": device,
-        "parts": parts(path),
+        "parts": media::parts(path),
         "pmem_bytes": g.pmem_len,
         "data_bytes": g.data_blocks * BLOCK as u64,
         "capacity_bytes": g.visible_blocks() * BLOCK as u64,
@@ -99,23 +103,6 @@ fn at_rest(path: &Path, volume: &Volume) -> Value {
         "buffers": g.buffers,
         "staging_bytes": g.buffers * g.slots_per_buffer * BLOCK as u64,
     })
-}
-
-/// Where region and data lie, if they are two: what the names in the directory of the volume say. What they lie on is not
-/// looked at, since it may not answer.
-fn parts(volume: &Path) -> Option<String> {
-    let part = |name: &str| {
-        let path = volume.join(name);
-        let to = path.read_link();
-        match (&to, path.symlink_metadata()) {
-            (Ok(to), _) => Some(volume.join(to)),
-            (Err(_), Ok(_)) => Some(path),
-            (Err(_), Err(_)) => None,
-        }
-    };
-    let (pmem, data) = (part("pmem")?, part("data")?);
-    let (pmem, data) = (pmem.to_string_lossy(), data.to_string_lossy());
-    Some(format!("region {pmem}, data {data}"))
 }
 
 /// What people are told, in this order; `--json` has all.

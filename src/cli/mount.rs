@@ -17,6 +17,7 @@ use super::helper::{Call, SUPERVISOR};
 use super::log::{self, Destination};
 use super::supervisor;
 use super::unopened::{unopened, unreached};
+use crate::mount::probe;
 use crate::mount::server::{self, Served};
 use crate::mount::{self, UnmountMode, table};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -137,7 +138,7 @@ fn is_there(volume: &Path, target: &Path) -> Option<PathBuf> {
         return None;
     }
     let status: serde_json::Value =
-        serde_json::from_str(&server::ask(&entry, server::PATIENCE).ok()?).ok()?;
+        serde_json::from_str(&probe::ask(&entry, server::PATIENCE).ok()?).ok()?;
     (status["volume"].as_str()? == volume.to_str()?).then_some(target)
 }
 
@@ -166,7 +167,7 @@ fn remount(target: &Path, lists: &[&str]) -> Result<(), Failure> {
 /// What the daemon of a mount says about it.
 fn live(entry: &table::Entry) -> Result<Live, String> {
     let shown = quayfs_shown::argument(&entry.target);
-    let status = server::ask(entry, server::PATIENCE).map_err(|e| match e {
+    let status = probe::ask(entry, server::PATIENCE).map_err(|e| match e {
         Errno::NOTCONN => {
             format!("the daemon of {shown} is dead: `quayfs umount {shown}`, then mount again")
         }

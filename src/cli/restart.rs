@@ -20,7 +20,8 @@ use super::succession;
 use super::supervisor::{HELLO, NOT_SERVED, REPLACE, REPLACE_WITH, SERVED, STILL_WITH};
 use super::unserved::Unserved;
 use crate::mount::control::{Line, open_program};
-use crate::mount::server::{PATIENCE, ask as ask_mount, read_within, wait_for};
+use crate::mount::probe::{ask as ask_mount, read_within};
+use crate::mount::server::{PATIENCE, wait_for};
 use crate::mount::table::Entry;
 
 mod managed;

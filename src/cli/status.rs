@@ -16,12 +16,14 @@ use super::args;
 use super::asking::{self, Heard};
 use super::draining;
 use super::exit::{Failure, STATUS_UNKNOWN, say, say_json, warn};
+use super::media::{self, LONG, glance_within, silence};
 use super::unopened::unopened;
 use super::unserved;
 use super::work::done_by;
 use crate::mount::server::Server;
 use crate::mount::table::{self, Entry};
 pub use logged::{ABOUT, Blocks, Checked, Damage, LAST_DAEMON, Logged, RepairBegins, Repaired};
+pub use next::hindrance;
 pub use report::Daemon;
 use report::Report;
 use serde::Serialize;
@@ -121,12 +123,17 @@ fn of_target(target: &Path) -> Result<Report, Failure> {
     match entry {
         Some(entry) => of_mount(&entry),
         None => {
-            let volume = match glance(&path) {
-                Ok(volume) => volume,
-                Err(e) if is_beyond_mounting(&e) => {
+            let volume = match glance_within(&path, LONG) {
+                Some(Ok(volume)) => volume,
+                Some(Err(e)) if is_beyond_mounting(&e) => {
                     return Ok(Report::unmountable(&path, e.to_string()));
                 }
-                Err(e) => return Err(unopened(STATUS_UNKNOWN)(e)),
+                Some(Err(e)) => return Err(unopened(STATUS_UNKNOWN)(e)),
+                None => {
+                    let shown = quayfs_shown::argument(&path);
+                    let why = format_args!("{shown}: {}", silence(LONG));
+                    return Err(Failure::new(STATUS_UNKNOWN, why));
+                }
             };
             let closing = (volume.in_use)
                 .then(|| draining::state_soon(&path))
@@ -159,7 +166,7 @@ fn of_mount(entry: &Entry) -> Result<Report, Failure> {
         }
         Heard::Nothing(why) => {
             let is_busy = before.zip(done()).is_some_and(|(b, a)| works(b, a));
-            let volume = glance(Path::new(&entry.source));
+            let volume = glance_within(Path::new(&entry.source), media::PATIENCE);
             Ok(Report::unserved(entry, (why, is_busy), volume))
         }
     }

@@ -10,7 +10,8 @@ use super::args;
 use super::asking;
 use super::exit::{FAILED, Failure, OK, PROGRAM};
 use super::interrupted;
-use crate::mount::server::{PATIENCE, prober, wait_for};
+use crate::mount::probe::{Question, of_mount};
+use crate::mount::server::{PATIENCE, wait_for};
 use event::Event;
 use names::{Files, Processes};
 use quayfs_server::TRACE_XATTR;
@@ -45,7 +46,7 @@ pub fn run(args: &args::Trace) -> Result<(), Failure> {
         signal_hook::flag::register(signal, Arc::clone(&ended)).map_err(Failure::with(FAILED))?;
     }
     // A Ctrl-C is for this process alone: what has been heard is to be told.
-    let mut child = prober(&entry, &["--trace"])
+    let mut child = of_mount(&entry, Question::Trace)
         .process_group(0)
         .spawn()
         .map_err(Failure::with(FAILED))?;

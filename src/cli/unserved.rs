@@ -2,7 +2,7 @@
 //! that started the daemon, and from `/proc`.
 
 use quayfs_fs::uuid_text;
-use quayfs_fs::volume::{Glance, glance};
+use quayfs_fs::volume::Glance;
 use quayfs_layout::jsb::Mode;
 use serde_json::{Map, Value, json};
 use std::ffi::OsStr;
@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::args::{Cli, Command};
 use super::handover::{CAUSE, DEATHS, REPLACED};
+use super::media::{PATIENCE, glance_within};
 use super::restart;
 use super::status::Daemon;
 use crate::mount::server::Server;
@@ -147,7 +148,7 @@ pub fn facts(entry: &Entry) -> Value {
         ("volume".to_string(), json!(entry.source.to_string_lossy())),
         ("mountpoint".into(), json!(entry.target.to_string_lossy())),
     ]);
-    if let Ok(volume) = glance(Path::new(&entry.source)) {
+    if let Some(Ok(volume)) = glance_within(Path::new(&entry.source), PATIENCE) {
         facts.append(&mut of_volume(&volume));
     }
     if let Some(daemon) = daemon(entry) {

@@ -7,11 +7,10 @@
 //! until then; one that hears nothing until the daemon is gone knows that it did not come that far. While the daemon
 //! closes the volume, it listens on a socket whose name has the volume's UUID, for processes that come later.
 
-use quayfs_server::STATUS_XATTR;
-
+use super::probe::ask;
 use super::table::Entry;
 
-use super::{UnmountMode, gone, superblock};
+use super::{UnmountMode, superblock};
 use procfs::process::Process;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -22,11 +21,8 @@ use rustix::net::{
 };
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::cell::RefCell;
-use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 mod desk;
@@ -341,89 +337,6 @@ impl Served {
             Err(Errno::TIMEDOUT) => Self::Silent,
             Err(_) if entry.is_quayfs() => Self::OutOfSight,
             Err(_) => Self::Foreign,
-        }
-    }
-}
-
-/// A process of its own that asks a mount, by `quayfs probe` with these words, and says on its standard output what it
-/// has heard.
-pub fn prober(entry: &Entry, words: &[&str]) -> Command {
-    let mut command = Command::new("/proc/self/exe");
-    command
-        .arg0("quayfs")
-        .arg("probe")
-        .args(words)
-        .arg("--")
-        .arg(&entry.target)
-        .current_dir("/")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null());
-    // Without `allow_other` not even root may ask, but root may become the user who may.
-    if let (true, Some(uid), Some(gid)) = (
-        rustix::process::geteuid().is_root(),
-        entry.user_id(),
-        entry.group_id(),
-    ) && uid != 0
-    {
-        command.uid(uid).gid(gid);
-    }
-    command
-}
-
-/// Asks a mount for its status, from a process of its own: a thread that waits for a request that a daemon has taken
-/// and does not answer cannot be killed, and the process that it belongs to cannot end.
-///
-/// # Errors
-/// `ETIMEDOUT` if there was no answer within `patience` or the daemon is stopped, `ENOTCONN` if it is dead, others as
-/// of [`super::status`].
-pub fn ask(entry: &Entry, patience: Duration) -> Result<String, Errno> {
-    if Server::of(entry).is_some_and(|server| server.is_stopped()) {
-        return Err(Errno::TIMEDOUT);
-    }
-    let mut command = prober(entry, &[]);
-    let system = |e: std::io::Error| Errno::from_io_error(&e).unwrap_or(Errno::IO);
-    let mut child = command.spawn().map_err(system)?;
-    let out = child.stdout.take().ok_or(Errno::IO)?;
-    let Some(answer) = read_within(out, patience) else {
-        // It goes when it can; nothing waits for that.
-        let _ = child.kill();
-        return Err(Errno::TIMEDOUT);
-    };
-    let _ = child.wait();
-    match answer.split_once(' ') {
-        Some(("status", text)) => Ok(text.into()),
-        Some(("errno", number)) => {
-            Err(Errno::from_raw_os_error(number.trim().parse().unwrap_or(5)))
-        }
-        _ => Err(Errno::IO),
-    }
-}
-
-/// The other end of [`ask`]: what it says on its standard output.
-pub fn probe(target: &std::path::Path) -> String {
-    let mut buffer = vec![0; 64 << 10];
-    match rustix::fs::getxattr(target, STATUS_XATTR, &mut buffer[..]).map_err(gone) {
-        Ok(n) => format!("status {}", String::from_utf8_lossy(&buffer[..n])),
-        Err(e) => format!("errno {}", e.raw_os_error()),
-    }
-}
-
-/// Everything that comes until the end; `None` if that takes longer.
-pub fn read_within(mut pipe: ChildStdout, patience: Duration) -> Option<String> {
-    let until = Instant::now() + patience;
-    let mut text = Vec::new();
-    let mut piece = [0; 4096];
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        if !wait_for(pipe.as_fd(), PollFlags::IN, left).ok()? {
-            return None;
-        }
-        match pipe.read(&mut piece) {
-            Ok(0) => return String::from_utf8(text).ok(),
-            Ok(n) => text.extend_from_slice(&piece[..n]),
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(_) => return None,
         }
     }
 }

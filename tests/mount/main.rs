@@ -18,6 +18,7 @@ mod load;
 mod log;
 mod media;
 mod migrate;
+mod mute;
 mod owners;
 mod processes;
 #[path = "../program/mod.rs"]

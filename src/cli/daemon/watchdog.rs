@@ -9,7 +9,8 @@ use tracing::warn;
 
 use crate::cli::confine;
 use crate::cli::handover::{self, Holder};
-use crate::mount::server::{PATIENCE, ask};
+use crate::mount::probe::ask;
+use crate::mount::server::PATIENCE;
 use crate::mount::table;
 
 /// The mount is asked so many times while the service manager waits.

@@ -10,7 +10,8 @@ use serde_json::Value;
 
 use super::{args, cannot};
 use crate::cli::exit::say;
-use crate::mount::server::{PATIENCE, ask};
+use crate::mount::probe::ask;
+use crate::mount::server::PATIENCE;
 use crate::mount::table::Entry;
 
 /// How often to look for the next daemon.

@@ -14,6 +14,8 @@ use std::time::Duration;
 /// Why a volume cannot be mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obstacle {
+    /// The media do not answer.
+    Silence,
     /// The media do not belong together, or are not as long as they were.
     Media(String),
     /// A repair is needed.

@@ -4,28 +4,12 @@ use super::full::exposed;
 use quayfs_fs::volume::{VolumeError, locate, openness};
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::mpsc::channel;
-use std::thread;
-use std::time::Duration;
+use std::path::Path;
 
-/// How long the file systems may take that the media lie on: the answer of the daemon is there already.
-const PATIENCE: Duration = Duration::from_millis(300);
-
-/// Why it could not open it, as far as their names and owners tell; nothing of the media is read. `None` also where that
-/// cannot be told in time.
+/// Why it could not open it, as far as their names and owners tell; nothing of the media is read.
+///
+/// It may wait for ever, and is for a process that can be left waiting: [`crate::cli::media::hindrance`].
 pub fn hindrance(volume: &Path) -> Option<String> {
-    let (send, receive) = channel();
-    let volume: PathBuf = volume.into();
-    // It ends with this process where a file system does not answer.
-    let looking = thread::Builder::new().spawn(move || {
-        let _ = send.send(look(&volume));
-    });
-    looking.ok()?;
-    receive.recv_timeout(PATIENCE).ok()?
-}
-
-fn look(volume: &Path) -> Option<String> {
     match fs::metadata(volume) {
         // What it is, is not looked up: a read of a device may never end, nor this process then.
         Ok(meta) if !meta.is_dir() => {

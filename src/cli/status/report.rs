@@ -9,8 +9,8 @@ use crate::cli::advice::advice;
 use crate::cli::asking;
 use crate::cli::draining::Closing;
 use crate::cli::handover::{MANAGER_GONE, SUPERVISOR_GONE};
-use crate::cli::log;
 use crate::cli::unserved::{self, Unserved};
+use crate::cli::{log, media};
 use crate::mount::server::Left;
 use crate::mount::table::Entry;
 use quayfs_fs::uuid_text;
@@ -296,7 +296,7 @@ impl Report {
         }
         // A daemon that is older does not say where it logs.
         let path = text("log").map(PathBuf::from);
-        r.log = path.map(|path| Logged::read(&path, r.uuid.as_deref()));
+        r.log = path.map(|path| media::log_in_time(&path, r.uuid.as_deref()));
         judge(&mut r);
         r
     }
@@ -306,13 +306,8 @@ impl Report {
         let daemon = self.daemon.as_ref();
         let pid = daemon.and_then(|daemon| i32::try_from(daemon.pid).ok());
         let can_tell = pid.and_then(unserved::sees_the_same) == Some(true);
-        // A look at what does not answer may not end, nor this process then: a call that its file system has in hand waits
-        // for it even as the process is killed.
-        let answers = self
-            .device_silent_seconds
-            .is_none_or(|seconds| seconds == 0);
-        if can_tell && answers && self.goes_on == Some(true) && self.unlinked.is_empty() {
-            self.hindrance = next::hindrance(Path::new(&self.volume));
+        if can_tell && self.goes_on == Some(true) && self.unlinked.is_empty() {
+            self.hindrance = media::hindrance(Path::new(&self.volume));
             judge(&mut self);
         }
         self
@@ -378,12 +373,12 @@ impl Report {
         r
     }
 
-    /// A mount without an answer; `volume`: what is on the media, or why that cannot be told.
+    /// A mount without an answer; `volume`: what is on the media, or why that cannot be told, if they answer.
     /// `is_busy`: it worked all the same while it was asked.
     pub fn unserved(
         entry: &Entry,
         (why, is_busy): (Unserved, bool),
-        volume: Result<Glance, VolumeError>,
+        volume: Option<Result<Glance, VolumeError>>,
     ) -> Self {
         let state = match why {
             Unserved::Dead => State::Dead,
@@ -394,21 +389,22 @@ impl Report {
         let mut r = Self::empty(entry.source.to_string_lossy().into_owned(), state);
         r.mountpoint = Some(entry.target.to_string_lossy().into_owned());
         match volume {
-            Ok(volume) => {
+            Some(Ok(volume)) => {
                 r.know(&volume);
                 r.unmountable = full::exposed(&volume.path).map(Obstacle::Other);
             }
             // The next daemon waits for that. Other users may not be permitted to look.
-            Err(why) if [Some(0), entry.user_id()].contains(&Some(geteuid().as_raw())) => {
+            Some(Err(why)) if [Some(0), entry.user_id()].contains(&Some(geteuid().as_raw())) => {
                 let why = match why {
                     VolumeError::Unreachable { .. } => Some(why.to_string()),
                     why => next::absence(&why),
                 };
                 r.unmountable = why.map(Obstacle::Media);
             }
-            Err(_) => {}
+            Some(Err(_)) => {}
+            None => r.unmountable = Some(Obstacle::Silence),
         }
-        if r.log.is_none() {
+        if r.log.is_none() && r.unmountable != Some(Obstacle::Silence) {
             r.read_log(Path::new(&entry.source));
         }
         r.daemon = unserved::daemon(entry);

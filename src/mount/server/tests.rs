@@ -1,5 +1,6 @@
 use super::*;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// A device number that no file system has, nor another process that runs these tests.
 fn number(n: u32) -> String {

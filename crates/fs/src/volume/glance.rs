@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use quayfs_blockdev::{AlignedBuf, BlockDevice, FileDevice, Options};
 use quayfs_layout::BLOCK;
 use quayfs_layout::batch::{Batch, HEADS, LogHead, SECTOR, halves};
 use quayfs_layout::config::ConfigTable;
@@ -68,6 +69,27 @@ pub fn glance(path: &Path) -> Result<Glance, VolumeError> {
         left,
         config,
     })
+}
+
+/// Finds out whether the media of the volume at a path answer: looks at it as [`glance`] does, and reads a block of the data
+/// device, unless something uses that. It may never return.
+///
+/// # Errors
+/// Those of [`glance`]; the block cannot be read.
+pub fn touch(path: &Path) -> Result<(), VolumeError> {
+    if glance(path)?.in_use {
+        return Ok(());
+    }
+    let options = Options {
+        uring: false,
+        read_only: true,
+        ..Options::default()
+    };
+    let device = FileDevice::open(&locate(path)?.data, options)
+        .map_err(|e| VolumeError::Device(e.to_string()))?;
+    device
+        .read(0, &mut AlignedBuf::new(BLOCK))
+        .map_err(|e| VolumeError::Device(e.to_string()))
 }
 
 /// Whether the volume is in use by another name of what its media lie on.

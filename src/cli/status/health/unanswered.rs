@@ -3,6 +3,7 @@
 use super::super::full::Obstacle;
 use super::super::report::{Report, State};
 use super::{Finding, Health};
+use crate::cli::media::{PATIENCE, silence};
 
 /// Adds what is wrong, and what to do.
 pub fn of(r: &Report, all: &mut Vec<Finding>) {
@@ -54,10 +55,18 @@ pub fn of(r: &Report, all: &mut Vec<Finding>) {
     }
 }
 
+fn silent_media(r: &Report) -> String {
+    format!("{}: {}", r.shown_volume(), silence(PATIENCE))
+}
+
 /// Every call fails.
 fn dead(r: &Report, all: &mut Vec<Finding>) {
     let mnt = r.shown_mountpoint();
     let first = match &r.unmountable {
+        Some(Obstacle::Silence) => {
+            all.push((Health::Failed, silent_media(r), None));
+            "look at what it lies on; when that answers, "
+        }
         Some(Obstacle::Media(why)) => {
             all.push((Health::Failed, why.clone(), None));
             "put back what is missing, "
@@ -79,6 +88,10 @@ fn dead(r: &Report, all: &mut Vec<Finding>) {
 fn silent(r: &Report, all: &mut Vec<Finding>) {
     let mnt = r.shown_mountpoint();
     let todo = match &r.unmountable {
+        Some(Obstacle::Silence) => {
+            all.push((Health::Failed, silent_media(r), None));
+            "look at what it lies on; what waits goes on when that answers".into()
+        }
         Some(Obstacle::Media(why)) => {
             all.push((Health::Failed, why.clone(), None));
             format!("put back what is missing, or `quayfs umount --force {mnt}`")
@@ -103,6 +116,7 @@ fn at_rest(r: &Report, all: &mut Vec<Finding>) {
         ));
     } else if let Some(obstacle) = &r.unmountable {
         let (why, todo) = match obstacle {
+            Obstacle::Silence => (&silent_media(r), None),
             Obstacle::Media(why) => (
                 why,
                 Some(format!(

@@ -1,0 +1,105 @@
+//! The media of a volume, which may lie on what does not answer: a disk, a server, another file system. They are looked at
+//! by processes of their own first, for which nothing waits for ever.
+
+use super::status::{self, Logged};
+use crate::mount::probe::{Question, look};
+use crate::mount::table;
+use quayfs_fs::volume::{Glance, VolumeError, glance, touch};
+use std::path::Path;
+use std::time::Duration;
+
+/// How long they may take where something else is told of the volume too.
+pub const PATIENCE: Duration = Duration::from_secs(2);
+/// And where nothing can be told without them: a disk may have to spin up.
+pub const LONG: Duration = Duration::from_secs(20);
+/// What a process says once it has read something.
+const READ: &str = "read";
+
+/// What a volume says of itself; `None` if its media do not answer within `patience`. They are read by this process once
+/// they have answered another one.
+pub fn glance_within(volume: &Path, patience: Duration) -> Option<Result<Glance, VolumeError>> {
+    // Where no process can be started, nothing is known against them.
+    let answered = look(volume, Question::Media, patience).map_or(true, |said| said.is_some());
+    answered.then(|| glance(volume))
+}
+
+/// What a log has of the volume with this UUID: [`Logged::read`]. One that does not answer in time cannot be read.
+pub fn log_in_time(path: &Path, uuid: Option<&str>) -> Logged {
+    let answered = look(path, Question::Log, PATIENCE).map_or(true, |said| said.is_some());
+    match answered {
+        true => Logged::read(path, uuid),
+        false => Logged {
+            path: path.display().to_string(),
+            unreadable: Some(silence(PATIENCE)),
+            ..Logged::default()
+        },
+    }
+}
+
+/// Whether a path can be followed to its end, or to where it has one, as far as what it leads to answers.
+pub fn is_reached(path: &Path) -> bool {
+    // The process has another working directory.
+    let path = std::path::absolute(path).unwrap_or(path.into());
+    look(&path, Question::Path, LONG).map_or(true, |said| said.is_some())
+}
+
+/// What there is to say of media that have not answered within `patience`.
+pub fn silence(patience: Duration) -> String {
+    format!(
+        "what it lies on has not answered within {} s",
+        patience.as_secs()
+    )
+}
+
+/// What is in the way of another daemon that is to open a volume now, as far as the names and owners of its media tell;
+/// nothing of them is read. `None` also where that cannot be told in time.
+pub fn hindrance(volume: &Path) -> Option<String> {
+    let said = look(volume, Question::Names, PATIENCE).ok()??;
+    Some(said.trim_end().to_string()).filter(|why| !why.is_empty())
+}
+
+/// [`parts`]; `None` also where that cannot be told in time.
+pub fn parts_in_time(volume: &Path) -> Option<String> {
+    let said = look(volume, Question::Parts, PATIENCE).ok()??;
+    Some(said.trim_end().to_string()).filter(|parts| !parts.is_empty())
+}
+
+/// Where region and data lie, if they are two: what the names in the directory of the volume say. What they lie on is not
+/// looked at.
+pub fn parts(volume: &Path) -> Option<String> {
+    let part = |name: &str| {
+        let path = volume.join(name);
+        let to = path.read_link();
+        match (&to, path.symlink_metadata()) {
+            (Ok(to), _) => Some(volume.join(to)),
+            (Err(_), Ok(_)) => Some(path),
+            (Err(_), Err(_)) => None,
+        }
+    };
+    let (pmem, data) = (part("pmem")?, part("data")?);
+    let (pmem, data) = (pmem.to_string_lossy(), data.to_string_lossy());
+    Some(format!("region {pmem}, data {data}"))
+}
+
+/// The answer to [`Question::Names`].
+pub fn names(volume: &Path) -> String {
+    status::hindrance(volume).unwrap_or_default()
+}
+
+/// The answer to [`Question::Media`], when they have been read. What is wrong with them, [`glance`] finds out again.
+pub fn read(volume: &Path) -> String {
+    let _ = touch(volume);
+    READ.into()
+}
+
+/// The answer to [`Question::Log`], when it has been read.
+pub fn log(path: &Path) -> String {
+    let _ = Logged::read(path, None);
+    READ.into()
+}
+
+/// The answer to [`Question::Path`], when it has been followed.
+pub fn reach(path: &Path) -> String {
+    let _ = table::resolve(path);
+    READ.into()
+}

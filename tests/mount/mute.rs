@@ -1,0 +1,234 @@
+//! Media that do not answer: what commands say all the same. A request that is in hand somewhere is waited for even as its
+//! process is killed, so no command may make one itself.
+//!
+//! Needs `/dev/fuse` and root.
+
+use crate::program;
+
+use program::{Mounted, Run, Scene, Start as _, can_be_root, eventually, quayfs};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use serde_json::Value;
+use std::ffi::CString;
+use std::fs;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{JoinHandle, spawn};
+use std::time::{Duration, Instant};
+
+/// A command that has not ended by then waits for an answer. It gets one, so that the test ends.
+const LONGEST: Duration = Duration::from_secs(100);
+
+/// A file system that takes every request and answers none, on a directory; until it is dropped.
+struct Mute {
+    place: PathBuf,
+    over: Arc<AtomicBool>,
+    server: Option<JoinHandle<bool>>,
+}
+
+impl Mute {
+    fn on(place: &Path) -> Self {
+        let fuse = open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        let options = format!(
+            "fd={},rootmode=40000,user_id=0,group_id=0",
+            fuse.as_raw_fd()
+        );
+        let options = CString::new(options).unwrap();
+        mount(
+            "mute",
+            place,
+            "fuse",
+            MountFlags::empty(),
+            options.as_c_str(),
+        )
+        .unwrap();
+        let over = Arc::new(AtomicBool::new(false));
+        let until = Arc::clone(&over);
+        Self {
+            place: place.into(),
+            over,
+            server: Some(spawn(move || serve(&fuse, &until))),
+        }
+    }
+
+    /// Ends it. Whether nothing has waited for its end.
+    fn end(&mut self) -> bool {
+        self.over.store(true, Ordering::Release);
+        let in_time = self
+            .server
+            .take()
+            .is_none_or(|server| server.join().unwrap());
+        let _ = unmount(&self.place, UnmountFlags::DETACH);
+        in_time
+    }
+}
+
+impl Drop for Mute {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+#[expect(
+    clippy::host_endian_bytes,
+    reason = "the kernel of this machine reads it"
+)]
+fn word(number: u32) -> [u8; 4] {
+    number.to_ne_bytes()
+}
+
+/// Takes requests, and answers the first one, by which the kernel makes its acquaintance. Whether that is over soon enough.
+fn serve(fuse: &OwnedFd, over: &AtomicBool) -> bool {
+    let begun = Instant::now();
+    let mut request = vec![0_u8; 1 << 20];
+    let moment = Timespec {
+        tv_sec: 0,
+        tv_nsec: 20_000_000,
+    };
+    while !over.load(Ordering::Acquire) {
+        if begun.elapsed() > LONGEST {
+            return false;
+        }
+        if poll(&mut [PollFd::new(fuse, PollFlags::IN)], Some(&moment)) != Ok(1) {
+            continue;
+        }
+        // A request that has been taken back meanwhile is none.
+        let n = rustix::io::read(fuse, &mut request[..]).unwrap_or_default();
+        if n >= 40 && request[4..8] == word(26) {
+            let mut answer = [0_u8; 16 + 64];
+            answer[..4].copy_from_slice(&word(80));
+            answer[8..16].copy_from_slice(&request[8..16]);
+            // The version of the protocol is that of the kernel.
+            answer[16..24].copy_from_slice(&request[40..48]);
+            answer[36..40].copy_from_slice(&word(4096));
+            rustix::io::write(fuse, &answer).unwrap();
+        }
+    }
+    true
+}
+
+/// A volume below a directory of its own, and another name of it where it is looked for.
+fn below() -> Scene {
+    let scene = Scene::in_memory();
+    let below = scene.dir().join("below");
+    fs::create_dir(&below).unwrap();
+    fs::rename(scene.vol(), below.join("vol")).unwrap();
+    symlink(below.join("vol"), scene.vol()).unwrap();
+    scene
+}
+
+fn json(run: &Run) -> Value {
+    let all: Value = serde_json::from_str(&run.out).unwrap();
+    all["volumes"][0].clone()
+}
+
+#[test]
+fn a_mount_whose_media_do_not_answer_is_told() {
+    if !can_be_root() {
+        return;
+    }
+    let m = Mounted::on(below(), "restart");
+    let (vol, mnt) = (m.0.vol().canonicalize().unwrap(), m.mnt());
+    let [vol, mnt] = [&vol, &mnt].map(|path| path.to_str().unwrap());
+    let pid = m.info()["pid"].clone();
+    let mut mute = Mute::on(&m.0.dir().join("below"));
+    let told: Vec<Run> = [
+        &["status", mnt, "--json"][..],
+        &["status", vol, "--json"],
+        &["info", mnt],
+        &["stats", mnt],
+    ]
+    .map(quayfs)
+    .into();
+    // The next daemon waits for the media, too.
+    let mut kill = Command::new("kill");
+    assert!(
+        kill.args(["-KILL", &pid.to_string()])
+            .finish()
+            .unwrap()
+            .success()
+    );
+    let dead: Vec<Run> = [
+        &["status", mnt, "--json"][..],
+        &["info", mnt],
+        &["stats", mnt],
+    ]
+    .map(quayfs)
+    .into();
+    assert!(mute.end(), "something waited: {told:?} {dead:?}");
+    for run in &told {
+        assert_eq!(run.code, 0, "{run:?}");
+    }
+    for status in [json(&told[0]), json(&told[1])] {
+        assert_eq!(status["state"], "mounted");
+        let unreadable = status["log"]["unreadable"].as_str().unwrap();
+        assert!(
+            unreadable.contains("has not answered within 2 s"),
+            "{status}"
+        );
+    }
+    assert_eq!(dead[0].code, 2, "{dead:?}");
+    let status = json(&dead[0]);
+    assert_eq!(status["state"], "silent");
+    let reasons = status["reasons"].to_string();
+    assert!(
+        reasons.contains("what it lies on has not answered within 2 s"),
+        "{status}"
+    );
+    for run in &dead[1..] {
+        assert_eq!(run.code, 1, "{run:?}");
+    }
+    eventually("the next daemon", || m.info()["pid"] != pid);
+    m.umount();
+    m.fsck();
+}
+
+#[test]
+fn a_volume_whose_media_do_not_answer_is_told() {
+    if !can_be_root() {
+        return;
+    }
+    let scene = below();
+    let vol = scene.vol();
+    let mut mute = Mute::on(&scene.dir().join("below"));
+    let status = quayfs(["status", vol.to_str().unwrap()]);
+    assert!(mute.end(), "it waited: {status:?}");
+    status.fails(3, "what it lies on has not answered within 20 s");
+    drop(mute);
+    quayfs(["status", vol.to_str().unwrap()]).ok();
+}
+
+/// What asks every minute does not fill the system with processes that wait.
+#[test]
+fn not_many_processes_wait_for_the_same() {
+    if !can_be_root() {
+        return;
+    }
+    let m = Mounted::on(below(), "restart");
+    let (vol, mnt) = (m.0.vol().canonicalize().unwrap(), m.mnt());
+    let waiting = || {
+        let words = [
+            "-x",
+            "-f",
+            "--",
+            &format!("quayfs probe --of=names -- {}", vol.display()),
+        ];
+        let found = Command::new("pgrep").args(words).capture().unwrap();
+        String::from_utf8(found.stdout).unwrap().lines().count()
+    };
+    let mut mute = Mute::on(&m.0.dir().join("below"));
+    let runs: Vec<Run> = (0..11)
+        .map(|_| quayfs(["status", mnt.to_str().unwrap()]))
+        .collect();
+    let most = waiting();
+    assert!(mute.end(), "something waited: {runs:?}");
+    assert!(runs.iter().all(|run| run.code == 0), "{runs:?}");
+    assert_eq!(most, 8);
+    eventually("they end with what they wait for", || waiting() == 0);
+    m.umount();
+}
