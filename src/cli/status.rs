@@ -16,7 +16,7 @@ use super::args;
 use super::asking::{self, Heard};
 use super::draining;
 use super::exit::{Failure, STATUS_UNKNOWN, say, say_json, warn};
-use super::media::{self, LONG, glance_within, silence};
+use super::media::{LONG, glance_within, silence};
 use super::unopened::unopened;
 use super::unserved;
 use super::work::done_by;
@@ -166,7 +166,7 @@ fn of_mount(entry: &Entry) -> Result<Report, Failure> {
         }
         Heard::Nothing(why) => {
             let is_busy = before.zip(done()).is_some_and(|(b, a)| works(b, a));
-            let volume = glance_within(Path::new(&entry.source), media::PATIENCE);
+            let volume = unserved::glance_of(entry);
             Ok(Report::unserved(entry, (why, is_busy), volume))
         }
     }

@@ -2,7 +2,7 @@
 //! that started the daemon, and from `/proc`.
 
 use quayfs_fs::uuid_text;
-use quayfs_fs::volume::Glance;
+use quayfs_fs::volume::{Glance, VolumeError};
 use quayfs_layout::jsb::Mode;
 use serde_json::{Map, Value, json};
 use std::ffi::OsStr;
@@ -142,13 +142,23 @@ pub fn by_proc(pid: i32) -> Option<Daemon> {
     })
 }
 
+/// The volume of a mount, looked at; `None` if its media do not answer.
+pub fn glance_of(entry: &Entry) -> Option<Result<Glance, VolumeError>> {
+    let source = Path::new(&entry.source);
+    match source.is_absolute() {
+        true => glance_within(source, PATIENCE),
+        // It is a name that was chosen (`fsname=`).
+        false => Some(Err(VolumeError::Missing(source.into()))),
+    }
+}
+
 /// What is known of a mount without its daemon, by the names that the daemon would use for it.
 pub fn facts(entry: &Entry) -> Value {
     let mut facts = Map::from_iter([
         ("volume".to_string(), json!(entry.source.to_string_lossy())),
         ("mountpoint".into(), json!(entry.target.to_string_lossy())),
     ]);
-    if let Some(Ok(volume)) = glance_within(Path::new(&entry.source), PATIENCE) {
+    if let Some(Ok(volume)) = glance_of(entry) {
         facts.append(&mut of_volume(&volume));
     }
     if let Some(daemon) = daemon(entry) {

@@ -388,13 +388,14 @@ impl Report {
         };
         let mut r = Self::empty(entry.source.to_string_lossy().into_owned(), state);
         r.mountpoint = Some(entry.target.to_string_lossy().into_owned());
+        let may_look = [Some(0), entry.user_id()].contains(&Some(geteuid().as_raw()));
         match volume {
             Some(Ok(volume)) => {
                 r.know(&volume);
                 r.unmountable = full::exposed(&volume.path).map(Obstacle::Other);
             }
             // The next daemon waits for that. Other users may not be permitted to look.
-            Some(Err(why)) if [Some(0), entry.user_id()].contains(&Some(geteuid().as_raw())) => {
+            Some(Err(why)) if may_look && Path::new(&entry.source).is_absolute() => {
                 let why = match why {
                     VolumeError::Unreachable { .. } => Some(why.to_string()),
                     why => next::absence(&why),
