@@ -51,17 +51,32 @@ pub fn silence(patience: Duration) -> String {
     )
 }
 
+/// The media have not answered in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Silent;
+
 /// What is in the way of another daemon that is to open a volume now, as far as the names and owners of its media tell;
-/// nothing of them is read. `None` also where that cannot be told in time.
-pub fn hindrance(volume: &Path) -> Option<String> {
-    let said = look(volume, Question::Names, PATIENCE).ok()??;
-    Some(said.trim_end().to_string()).filter(|why| !why.is_empty())
+/// nothing of them is read.
+///
+/// # Errors
+/// That cannot be told in time.
+pub fn hindrance(volume: &Path) -> Result<Option<String>, Silent> {
+    match look(volume, Question::Names, PATIENCE) {
+        Ok(None) => Err(Silent),
+        Ok(Some(said)) => Ok(said_of(&said)),
+        // Nothing is known where no process can be started.
+        Err(_) => Ok(None),
+    }
+}
+
+/// A line, if there is one.
+fn said_of(said: &str) -> Option<String> {
+    Some(said.trim_end().to_string()).filter(|line| !line.is_empty())
 }
 
 /// [`parts`]; `None` also where that cannot be told in time.
 pub fn parts_in_time(volume: &Path) -> Option<String> {
-    let said = look(volume, Question::Parts, PATIENCE).ok()??;
-    Some(said.trim_end().to_string()).filter(|parts| !parts.is_empty())
+    said_of(&look(volume, Question::Parts, PATIENCE).ok()??)
 }
 
 /// Where region and data lie, if they are two: what the names in the directory of the volume say. What they lie on is not

@@ -189,6 +189,46 @@ fn a_mount_whose_media_do_not_answer_is_told() {
 }
 
 #[test]
+fn a_mount_whose_data_device_does_not_answer_is_told() {
+    if !can_be_root() {
+        return;
+    }
+    let scene = Scene::in_memory();
+    let (below, data) = (scene.dir().join("below"), scene.vol().join("data"));
+    fs::create_dir(&below).unwrap();
+    fs::rename(&data, below.join("data")).unwrap();
+    symlink(below.join("data"), &data).unwrap();
+    let m = Mounted::on(scene, "restart");
+    let mnt = m.mnt();
+    let mnt = mnt.to_str().unwrap();
+    let pid = m.info()["pid"].clone();
+    let mut mute = Mute::on(&below);
+    let told = [&["status", mnt][..], &["info", mnt]].map(quayfs);
+    let mut kill = Command::new("kill");
+    let killed = kill.args(["-KILL", &pid.to_string()]).finish();
+    assert!(killed.unwrap().success());
+    let dead = quayfs(["status", mnt, "--json"]);
+    let listed = quayfs(["status"]);
+    assert!(mute.end(), "something waited: {told:?} {dead:?}");
+    for run in &told {
+        assert_eq!(run.code, 0, "{run:?}");
+    }
+    let shown = below.join("data");
+    assert!(told[1].out.contains(shown.to_str().unwrap()), "{told:?}");
+    assert_eq!((dead.code, listed.code), (2, 2), "{dead:?}");
+    let status = json(&dead);
+    assert_eq!(status["state"], "silent");
+    let reasons = status["reasons"].to_string();
+    assert!(
+        reasons.contains("what it lies on has not answered within 2 s"),
+        "{status}"
+    );
+    eventually("the next daemon", || m.info()["pid"] != pid);
+    m.umount();
+    m.fsck();
+}
+
+#[test]
 fn a_volume_whose_media_do_not_answer_is_told() {
     if !can_be_root() {
         return;

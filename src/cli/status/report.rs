@@ -307,7 +307,8 @@ impl Report {
         let pid = daemon.and_then(|daemon| i32::try_from(daemon.pid).ok());
         let can_tell = pid.and_then(unserved::sees_the_same) == Some(true);
         if can_tell && self.goes_on == Some(true) && self.unlinked.is_empty() {
-            self.hindrance = media::hindrance(Path::new(&self.volume));
+            // Of media that do not answer, the daemon knows more.
+            self.hindrance = media::hindrance(Path::new(&self.volume)).ok().flatten();
             judge(&mut self);
         }
         self
@@ -392,7 +393,11 @@ impl Report {
         match volume {
             Some(Ok(volume)) => {
                 r.know(&volume);
-                r.unmountable = full::exposed(&volume.path).map(Obstacle::Other);
+                // The data device has not been looked at yet.
+                r.unmountable = match media::hindrance(&volume.path) {
+                    Ok(why) => why.map(Obstacle::Other),
+                    Err(media::Silent) => Some(Obstacle::Silence),
+                };
             }
             // The next daemon waits for that. Other users may not be permitted to look.
             Some(Err(why)) if may_look && Path::new(&entry.source).is_absolute() => {
