@@ -250,6 +250,9 @@ fn recover(
         let _ = fs.moving.set(is_moving);
     }
     let memory = memory.map_err(|why| fs.ends_with_daemon(&why)).ok();
+    if let Some(memory) = &memory {
+        memory.requests.set_fencing_token(fs.e.config.fencing_token);
+    }
     if let Some(holder) = before.0.cloned() {
         fs.on_successor_doubted(move || holder.why_gone());
     }

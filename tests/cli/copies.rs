@@ -239,3 +239,38 @@ fn the_data_of_a_volume_are_no_volume() {
     );
     is_whole(&dir);
 }
+
+/// Where both tables were lost before the device became the data of another volume, so that mkfs saw none.
+#[test]
+fn what_is_left_of_a_volume_does_not_take_the_data_of_another_one() {
+    let scene = Scene::new();
+    let file = of_one_file(&scene, "16M");
+    lives(&file);
+    let disk = OpenOptions::new().write(true).open(&file).unwrap();
+    disk.write_all_at(&[0; 2 * BLOCK], 0).unwrap();
+    let dir = scene.dir().join("dir");
+    let args = ["mkfs", "--pmem-size", "32M", "--data"].map(OsStr::new);
+    quayfs(args.into_iter().chain([file.as_os_str(), dir.as_os_str()])).ok();
+    lives(&dir);
+    for repair in [&["fsck"][..], &["fsck", "--repair"]] {
+        let args = repair.iter().map(OsStr::new);
+        quayfs(args.chain([file.as_os_str()])).fails(8, "the data device of another volume");
+    }
+    is_whole(&dir);
+}
+
+/// The second table is as good as the first one.
+#[test]
+fn a_volume_with_one_table_is_not_overwritten_without_force() {
+    let scene = Scene::new();
+    let file = of_one_file(&scene, "16M");
+    lives(&file);
+    let disk = OpenOptions::new().write(true).open(&file).unwrap();
+    disk.write_all_at(&[0; BLOCK], 0).unwrap();
+    let shown = file.to_str().unwrap();
+    quayfs(["mkfs", shown]).fails(1, "a QuayFS volume");
+    let dir = scene.dir().join("dir");
+    quayfs(["mkfs", "--data", shown, dir.to_str().unwrap()]).fails(1, "a QuayFS volume");
+    lives(&file);
+    is_whole(&file);
+}

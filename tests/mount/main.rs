@@ -10,6 +10,7 @@ mod confined;
 mod daemon;
 mod draining;
 mod exchange;
+mod fenced;
 mod idle;
 mod idmap;
 mod inherited;
@@ -19,6 +20,7 @@ mod log;
 mod media;
 mod migrate;
 mod mute;
+mod names;
 mod owners;
 mod processes;
 #[path = "../program/mod.rs"]

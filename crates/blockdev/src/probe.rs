@@ -38,14 +38,15 @@ fn read_head(path: &Path) -> io::Result<Vec<u8>> {
     Ok(head)
 }
 
-/// [`probe_signature`] of what is there besides a volume: the beginnings of its parts are not looked at.
+/// [`probe_signature`] of what is there besides the region of a volume, whose two tables are not looked at. The data device of
+/// another volume is something else.
 ///
 /// # Errors
 /// The same.
 pub fn probe_other(path: &Path) -> io::Result<Option<&'static str>> {
     let mut head = read_head(path)?;
     for off in [0, 4096] {
-        if has(&head, off, b"QUAYFS") {
+        if has(&head, off, b"QUAYFSPM") {
             head[off..off + 8].fill(0);
         }
     }
@@ -84,6 +85,8 @@ const FIXED: &[(&str, usize, &[u8])] = &[
     ("exfat", 3, b"EXFAT   "),
     ("gpt partition table", 512, b"EFI PART"),
     ("gpt partition table", 4096, b"EFI PART"),
+    // The second table is as good as the first one.
+    ("quayfs volume", 4096, b"QUAYFSPM"),
 ];
 
 fn recognize(head: &[u8]) -> Option<&'static str> {

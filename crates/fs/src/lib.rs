@@ -99,6 +99,14 @@ use crate::recovery::MountError;
 use crate::scrub::Scrubber;
 use crate::volume::Volume;
 
+/// What is left of an earlier mount must not go on, but where this one goes on with it.
+fn fence_off_others(volume: &mut Volume) -> std::result::Result<(), MountError> {
+    match volume.predecessor() {
+        Some(_) => Ok(()),
+        None => Ok(volume.renew_fencing_token().map_err(FsError::from)?),
+    }
+}
+
 /// A mounted volume.
 pub struct Fs {
     /// What all operations share, and what works beside them.
@@ -129,9 +137,10 @@ impl Fs {
     /// # Errors
     /// [`MountError`]; what recovery has done until then is durable or will be done again.
     pub fn mount(
-        volume: Volume,
+        mut volume: Volume,
         options: &MountOptions,
     ) -> std::result::Result<Arc<Self>, MountError> {
+        fence_off_others(&mut volume)?;
         let engine = Arc::new(Background::new(recovery::recover(&volume, options)?));
         let threads = Threads::start(&engine)?;
         let fs = Self::serve(volume, options, engine, Some(threads));
@@ -146,9 +155,10 @@ impl Fs {
     /// [`quayfs_background::checkpoint::round`], [`quayfs_background::checkpoint::zero_freed`]), and within an
     /// operation that runs short.
     pub fn mount_quiet(
-        volume: Volume,
+        mut volume: Volume,
         options: &MountOptions,
     ) -> std::result::Result<Arc<Self>, MountError> {
+        fence_off_others(&mut volume)?;
         let engine = Arc::new(Background::new(recovery::recover(&volume, options)?));
         engine.reclaim_inline();
         let fs = Self::serve(volume, options, engine, None);

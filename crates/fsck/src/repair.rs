@@ -106,7 +106,7 @@ pub fn repair_telling(
     begins: &mut dyn FnMut(&FsckReport),
 ) -> Result<RepairReport, Failed> {
     let open = || Volume::open_vouched(dir, Access::ReadWrite, Duration::ZERO, belongs);
-    let (volume, restored) = match open() {
+    let (mut volume, restored) = match open() {
         Ok(volume) => (volume, false),
         Err(e) => {
             let Some(found) = crate::copy_of_tables(dir, &e, meter)? else {
@@ -116,7 +116,7 @@ pub fn repair_telling(
             (open()?, true)
         }
     };
-    let mut report = repair_opened(&volume, options, meter, begins)?;
+    let mut report = repair_opened(&mut volume, options, meter, begins)?;
     if restored {
         report.put_back_tables();
     }
@@ -128,7 +128,7 @@ pub fn repair_telling(
 /// # Errors
 /// As [`repair`].
 pub fn repair_volume(
-    volume: &Volume,
+    volume: &mut Volume,
     options: &FsckOptions,
     meter: &Arc<Meter>,
 ) -> Result<RepairReport, Failed> {
@@ -136,7 +136,7 @@ pub fn repair_volume(
 }
 
 fn repair_opened(
-    volume: &Volume,
+    volume: &mut Volume,
     options: &FsckOptions,
     meter: &Arc<Meter>,
     begins: &mut dyn FnMut(&FsckReport),
@@ -159,15 +159,14 @@ fn repair_opened(
         return Ok(report);
     }
     begins(&report.check);
+    let mut tables = Repair::of(volume, options, meter);
+    let result = tables.config();
+    report.take(&mut tables.log);
+    result?;
+    // A daemon may be left of a mount that was taken away, and would go on with it.
+    volume.renew_fencing_token()?;
     for _ in 0..PASSES {
-        let mut repair = Repair {
-            media: Media::of(volume),
-            config: volume.config(),
-            volume,
-            options: *options,
-            log: report::Journal::default(),
-            meter,
-        };
+        let mut repair = Repair::of(volume, options, meter);
         let result = repair.pass(&report.check);
         let changed = !repair.log.is_empty();
         report.take(&mut repair.log);
@@ -196,6 +195,19 @@ struct Repair<'v> {
     options: FsckOptions,
     log: report::Journal,
     meter: &'v Meter,
+}
+
+impl<'v> Repair<'v> {
+    fn of(volume: &'v Volume, options: &FsckOptions, meter: &'v Meter) -> Self {
+        Self {
+            media: Media::of(volume),
+            config: volume.config(),
+            volume,
+            options: *options,
+            log: report::Journal::default(),
+            meter,
+        }
+    }
 }
 
 impl Repair<'_> {

@@ -72,6 +72,9 @@ pub struct ConfigTable {
     pub hash_key: [u64; 2],
     /// How often the table has been changed since `mkfs`.
     pub changes: u64,
+    /// The fencing token: a random number, another one for each use that may change content. A daemon that goes on with the
+    /// mount of one that has died finds that one's, or the volume has been used since. 0 before the first such use.
+    pub fencing_token: u64,
     /// Mount options that hold unless a mount says otherwise, UTF-8, padded with zeros.
     pub options: [u8; OPTIONS_MAX],
     /// Areas.
@@ -99,6 +102,7 @@ const OFF_CRC: usize = BLOCK - 4;
 const OFF_FIELDS: usize = 256;
 const OFF_CHANGES: usize = 160;
 const OFF_NEXT: usize = 168;
+const OFF_FENCE: usize = 184;
 const OFF_OPTIONS: usize = 1024;
 
 impl ConfigTable {
@@ -153,6 +157,7 @@ impl ConfigTable {
         put_u64(&mut b, 144, self.hash_key[0]);
         put_u64(&mut b, 152, self.hash_key[1]);
         put_u64(&mut b, OFF_CHANGES, self.changes);
+        put_u64(&mut b, OFF_FENCE, self.fencing_token);
         b[OFF_NEXT..OFF_NEXT + 16].copy_from_slice(&self.next_data_uuid);
         b[OFF_OPTIONS..OFF_OPTIONS + OPTIONS_MAX].copy_from_slice(&self.options);
         for (i, f) in self.geometry.fields().iter().enumerate() {
@@ -183,6 +188,7 @@ impl ConfigTable {
             label: [0; LABEL_MAX],
             hash_key: [get_u64(b, 144), get_u64(b, 152)],
             changes: get_u64(b, OFF_CHANGES),
+            fencing_token: get_u64(b, OFF_FENCE),
             options: [0; OPTIONS_MAX],
             geometry,
         };
@@ -282,6 +288,7 @@ mod tests {
             label: [0; LABEL_MAX],
             hash_key: [1, 2],
             changes: 3,
+            fencing_token: 5,
             options: [0; OPTIONS_MAX],
             geometry: g,
         }

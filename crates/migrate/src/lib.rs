@@ -38,7 +38,7 @@ use quayfs_shown::progress::{Meter, Unit};
 
 use copy::Copier;
 pub use copy::CopyError;
-pub use live::{Live, backend_of, finish};
+pub use live::{LeftBehind, Live, backend_of, finish};
 use region::RegionBlocks;
 pub use target::{Number, Target, Wanted};
 pub use watched::Watched;

@@ -103,13 +103,27 @@ pub fn backend_of(path: &Path, blocks: u64) -> Result<Backend, MigrateError> {
     Ok(Region::open(path, options)?.backend())
 }
 
-/// Copies the rest and switches, while no daemon has the volume open: as the next one, before that opens it. `stores`: what
-/// daemons had stored to the region and what is not in it yet. Durable when it returns, and then the volume goes on from
+/// What the last daemon has left.
+#[derive(Clone, Copy, Debug)]
+pub struct LeftBehind<'a> {
+    /// What it had stored to the region and what is not in it yet.
+    pub stores: &'a File,
+    /// The fencing token of the volume, if that is known.
+    pub fencing_token: Option<u64>,
+}
+
+/// Copies the rest and switches, while no daemon has the volume open: as the next one, before that opens it. Durable when it returns, and then the volume goes on from
 /// the new place as it would have from the old one. After it has been interrupted it may be called again.
 ///
 /// # Errors
 /// [`MigrateError`]; but for [`MigrateError::Uncertain`] the volume goes on from the old place.
-pub fn finish(path: &Path, moves: &Moves, how: Opening, stores: &File) -> Result<(), MigrateError> {
+pub fn finish(
+    path: &Path,
+    moves: &Moves,
+    how: Opening,
+    left: &LeftBehind<'_>,
+) -> Result<(), MigrateError> {
+    let stores = left.stores;
     let place = in_parts(path)?;
     let part = Part::from_word(moves.part());
     if Number::at(part.of(&place)).is_ok_and(|number| number.words() == moves.number()) {
@@ -120,6 +134,9 @@ pub fn finish(path: &Path, moves: &Moves, how: Opening, stores: &File) -> Result
         return Err(MigrateError::Died);
     }
     let mut volume = Volume::open_with(path, how)?;
+    if let Some(token) = left.fencing_token {
+        volume.check_fencing_token(token)?;
+    }
     let blocks = part.blocks(&volume.config().geometry);
     if blocks != moves.blocks() {
         return Err(MigrateError::Changed);

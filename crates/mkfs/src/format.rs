@@ -148,6 +148,7 @@ pub(super) fn prepare(
         label: name,
         hash_key: identity.hash_key,
         changes: 0,
+        fencing_token: 0,
         options: [0; OPTIONS_MAX],
         geometry,
     };

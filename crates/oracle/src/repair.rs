@@ -285,9 +285,9 @@ fn media_of(image: &CrashImage) -> Media {
 fn repair(media: &Media) -> Result<RepairReport, String> {
     let (region, device) = (Arc::clone(&media.region), Arc::clone(&media.device));
     let volume = Volume::from_parts_vouched(region, device, Access::ReadWrite, belongs);
-    let volume = volume.map_err(|e| e.to_string())?;
+    let mut volume = volume.map_err(|e| e.to_string())?;
     let options = FsckOptions { check_data: true };
-    repair_volume(&volume, &options, &Default::default()).map_err(|e| e.to_string())
+    repair_volume(&mut volume, &options, &Default::default()).map_err(|e| e.to_string())
 }
 
 /// A mount, unless it is refused.

@@ -60,6 +60,13 @@ impl BatchLog {
 }
 
 /// A number that cannot be guessed.
+///
+/// # Errors
+/// [`PmemError::Random`].
+pub fn random() -> Result<u64, PmemError> {
+    life().map_err(|source| PmemError::Random { source })
+}
+
 fn life() -> io::Result<u64> {
     let mut bytes = [0; 8];
     match getrandom(&mut bytes[..], GetRandomFlags::empty())? {

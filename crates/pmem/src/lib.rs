@@ -95,7 +95,7 @@ mod throttle;
 mod units;
 
 pub use backend::Backend;
-pub use batches::{BatchLog, Replayed};
+pub use batches::{BatchLog, Replayed, random};
 pub use bytes::Bytes;
 pub use disk::LEAST_MEMORY;
 pub use error::PmemError;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use quayfs_fs::volume::{Access, Opening, Volume};
-use quayfs_migrate::{MigrateError, Watched, finish};
+use quayfs_migrate::{LeftBehind, MigrateError, Watched, finish};
 use quayfs_restart::{MoveOutcome, Moves};
 use tracing::{error, info, warn};
 
@@ -47,7 +47,12 @@ pub(super) fn before_opening(job_of_mount: &Job, handover: Option<&Handover>) {
         ..Opening::new(Access::ReadWrite, PREDECESSOR)
     };
     let path = quayfs_shown::path(&moves.path());
-    let outcome = match finish(&job_of_mount.volume, &moves, how, &handover.memory().stores) {
+    let memory = handover.memory();
+    let left = LeftBehind {
+        stores: &memory.stores,
+        fencing_token: memory.requests.fencing_token(),
+    };
+    let outcome = match finish(&job_of_mount.volume, &moves, how, &left) {
         Ok(()) => {
             info!("a part of the volume is in {path} now");
             MoveOutcome::Moved

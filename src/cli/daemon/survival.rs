@@ -171,6 +171,7 @@ pub(super) fn may_pass(e: &(dyn Error + 'static)) -> bool {
                 | VolumeError::Header { .. }
                 | VolumeError::Pairing { .. }
                 | VolumeError::Features(_)
+                | VolumeError::Fenced(_)
         )
     });
     let mount = e
@@ -188,6 +189,9 @@ pub(super) fn take_over(
 ) -> Result<(Volume, Result<Memory, String>), Box<dyn std::error::Error>> {
     moving::before_opening(job, handover);
     let mut volume = open(job)?;
+    if let Some(token) = handover.and_then(|last| last.memory().requests.fencing_token()) {
+        volume.check_fencing_token(token)?;
+    }
     moving::after_opening(&mut volume, handover);
     if let Some(why) = job.options.ends_with_daemon() {
         return Ok((volume, Err(why.into())));
@@ -249,12 +253,13 @@ mod tests {
             count: 1,
             first: "a page".into(),
         };
-        let cases: [(Box<dyn Error>, bool); 9] = [
+        let cases: [(Box<dyn Error>, bool); 10] = [
             (VolumeError::Busy(path.clone()).into(), true),
             (VolumeError::Missing(path).into(), true),
             (config.into(), false),
             (pairing.into(), false),
             (VolumeError::Features(1 << 40).into(), false),
+            (VolumeError::Fenced("/volume".into()).into(), false),
             (damaged.into(), false),
             (MountError::Repairing.into(), false),
             (

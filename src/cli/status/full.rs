@@ -4,7 +4,7 @@
 use crate::cli::at_rest;
 use quayfs_fs::Fs;
 use quayfs_fs::recovery::MountError;
-use quayfs_fs::volume::{Access, Volume, VolumeError, locate, openness};
+use quayfs_fs::volume::{Access, Volume, VolumeError, locate, openness, refusal};
 use quayfs_layout::inode::ROOT;
 use quayfs_pmem::PmemError;
 use serde_json::Value;
@@ -47,7 +47,7 @@ pub fn status(path: &Path) -> (Option<Value>, Option<Obstacle>) {
     let _ = fs.shutdown();
     (
         status,
-        obstacle.or_else(|| exposed(path).map(Obstacle::Other)),
+        obstacle.or_else(|| in_the_way(path).map(Obstacle::Other)),
     )
 }
 
@@ -73,6 +73,7 @@ fn unopened(why: &VolumeError) -> Option<Obstacle> {
         | VolumeError::Unreachable { .. }
         | VolumeError::Exposed { .. }
         | VolumeError::Unclear { .. }
+        | VolumeError::Fenced(_)
         | VolumeError::Features(_) => Some(Obstacle::Other(line)),
     }
 }
@@ -88,6 +89,11 @@ fn unrecovered(why: &MountError) -> Option<Obstacle> {
         | MountError::Device(_)
         | MountError::WriteAgain(_) => Some(Obstacle::Failure(line)),
     }
+}
+
+/// What a mount would be refused for, other than what the volume holds.
+pub fn in_the_way(path: &Path) -> Option<String> {
+    exposed(path).or_else(|| refusal(path).map(|why| why.to_string()))
 }
 
 /// What others have access to, of the media, and what to do about it.

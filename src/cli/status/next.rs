@@ -1,23 +1,23 @@
 //! What another daemon would meet that had to open the volume of a mount now.
 
-use super::full::exposed;
-use quayfs_fs::volume::{VolumeError, locate, openness};
+use super::full::in_the_way;
+use quayfs_fs::volume::{VolumeError, locate, openness, refusal};
 use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Why it could not open it, as far as their names and owners tell; nothing of the media is read.
+/// Why it could not open it, as far as the names and owners of the media tell, and what has hit their beginning.
 ///
 /// It may wait for ever, and is for a process that can be left waiting: [`crate::cli::media::hindrance`].
 pub fn hindrance(volume: &Path) -> Option<String> {
     match fs::metadata(volume) {
-        // What it is, is not looked up: a read of a device may never end, nor this process then.
         Ok(meta) if !meta.is_dir() => {
             let shown = quayfs_shown::path(volume);
-            openness(volume, &meta).map(|why| format!("{shown}: {why}"))
+            let open = openness(volume, &meta).map(|why| format!("{shown}: {why}"));
+            open.or_else(|| refusal(volume).map(|why| why.to_string()))
         }
         Ok(_) => match locate(volume) {
-            Ok(_) => exposed(volume),
+            Ok(_) => in_the_way(volume),
             Err(why) => absence(&why),
         },
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -69,7 +69,6 @@ mod tests {
         is_hindered("chmod 600");
         set(0o600);
         assert_eq!(hindrance(&volume), None);
-        // What holds both parts is not read.
         let part = volume.join("data");
         assert_eq!(hindrance(&part), None);
         set(0o640);

@@ -146,7 +146,7 @@ fn without_enough_free_node_pages_a_repair_ends_before_the_tree() {
     let mut first = None;
     for _ in 0..2 {
         let all = FsckOptions { check_data: true };
-        let result = repair_volume(&open(&media), &all, &Default::default());
+        let result = repair_volume(&mut open(&media), &all, &Default::default());
         let Err(Failed::Pages { needed, free }) = result else {
             panic!("{result:?}");
         };

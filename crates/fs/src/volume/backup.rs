@@ -165,6 +165,19 @@ pub fn beheaded(path: &Path, meter: &Meter) -> Result<Option<Beheaded>, VolumeEr
     Ok(Some(one))
 }
 
+/// Why the volume at a path is not opened for writing, though it can be read: what has hit one of its tables may be there on
+/// purpose. `None` also if it cannot be read.
+pub fn refusal(path: &Path) -> Option<VolumeError> {
+    let place = locate(path).ok()?;
+    let options = MapOptions {
+        read_only: true,
+        len: place.region_len,
+        ..MapOptions::default()
+    };
+    let region = Region::open(&place.pmem, options).ok()?;
+    refuse_others(&region, &place.pmem).err()
+}
+
 /// Fails if there is something else, that may be there on purpose, where a copy of the table of an opened region was.
 ///
 /// # Errors
@@ -184,11 +197,17 @@ fn refuse_what_is_there(pmem: &Path) -> Result<(), VolumeError> {
     let Ok(Some(what)) = probe_other(pmem) else {
         return Ok(());
     };
-    let why = format!(
-        "holds {what} data, and what is left of a volume: if the volume is to be put back, and what is there now may be lost, \
-         take away its signature first (`wipefs --all {}`)",
-        quayfs_shown::argument(pmem)
-    );
+    let why = match what.starts_with("quayfs") {
+        true => {
+            "is the data device of another volume by now: what is left of this one is not put back"
+                .into()
+        }
+        false => format!(
+            "holds {what} data, and what is left of a volume: if the volume is to be put back, and what is there now may be \
+             lost, take away its signature first (`wipefs --all --force {}`)",
+            quayfs_shown::argument(pmem)
+        ),
+    };
     let path = pmem.into();
     Err(VolumeError::Unclear { path, why })
 }

@@ -55,6 +55,10 @@ pub enum VolumeError {
     /// Another process uses the volume.
     #[error("{}: in use by another process (already mounted?); `quayfs status {}` says more", quayfs_shown::argument(.0), quayfs_shown::argument(.0))]
     Busy(PathBuf),
+    /// The daemon that died is not the last one that has used the volume: what it had stored belongs to what is there no
+    /// longer.
+    #[error("{}: it has been used, or made anew, since the last daemon of this mount died, so the mount ends", quayfs_shown::argument(.0))]
+    Fenced(PathBuf),
     /// No configuration table is intact.
     #[error("{}: not a QuayFS pmem region: {why}", path.display())]
     Config {

@@ -270,6 +270,12 @@ fn not_a_directory(path: &Path, meta: &fs::Metadata) -> String {
     if kind.is_file() || kind.is_block_device() {
         // A caller that may not read it is not told what it holds.
         let half = match probe_signature(path) {
+            Ok(Some("quayfs volume")) if needed_for_region(path).is_none() => {
+                let shown = quayfs_shown::argument(path);
+                return format!(
+                    "its configuration tables are damaged: `quayfs fsck {shown}` says what can be put back"
+                );
+            }
             Ok(Some("quayfs volume")) => Some("a region"),
             Ok(Some("quayfs data device")) => Some("a data device"),
             _ => None,
@@ -482,7 +488,7 @@ mod tests {
         let file = dir.path().join("file");
         for (content, about) in [
             (&b"x"[..], "no volume"),
-            (b"QUAYFSPM", "one half of a volume"),
+            (b"QUAYFSPM", "tables are damaged"),
             (b"QUAYFSDD", "one half of a volume"),
         ] {
             fs::write(&file, content).unwrap();

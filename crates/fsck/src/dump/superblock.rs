@@ -36,6 +36,10 @@ fn configuration(media: &Media) -> Shown {
             ("stored_options", shown!(t.options())),
             ("created", shown!(t.created)),
             ("changes", shown!(t.changes)),
+            (
+                "fencing_token",
+                shown!(format!("{:#018x}", t.fencing_token)),
+            ),
             ("compatible_features", shown!(t.compat[0])),
             ("read_only_compatible_features", shown!(t.compat[1])),
             ("incompatible_features", shown!(t.compat[2])),

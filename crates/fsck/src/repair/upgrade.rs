@@ -5,8 +5,7 @@
 //! the configuration says that they are counted, and the repair finds that none of them has been. After a crash at any
 //! moment `fsck --repair` does the rest, or finds nothing to do.
 
-use super::{Failed, Repair, RepairReport, belongs, repair_volume, report};
-use crate::media::Media;
+use super::{Failed, Repair, RepairReport, belongs, repair_volume};
 use crate::{FsckOptions, FsckReport, check_copy};
 use quayfs_fs::volume::{Access, Volume};
 use quayfs_layout::config::{FEATURE_BACKUP, FEATURE_OWNERS};
@@ -73,18 +72,11 @@ pub fn upgrade(dir: &Path, meter: &Arc<Meter>) -> Result<Upgraded, Failed> {
     if subjects > places {
         return Ok(Upgraded::TooMany { places, subjects });
     }
-    Repair {
-        media: Media::of(&volume),
-        config: volume.config(),
-        volume: &volume,
-        options,
-        log: report::Journal::default(),
-        meter,
-    }
-    .begin()?;
+    volume.renew_fencing_token()?;
+    Repair::of(&volume, &options, meter).begin()?;
     volume.change_config(|config| config.compat[2] |= FEATURE_OWNERS)?;
     drop(volume);
-    let volume = Volume::open_vouched(dir, Access::ReadWrite, Duration::ZERO, belongs)?;
-    let report = repair_volume(&volume, &options, meter)?;
+    let mut volume = Volume::open_vouched(dir, Access::ReadWrite, Duration::ZERO, belongs)?;
+    let report = repair_volume(&mut volume, &options, meter)?;
     Ok(Upgraded::Done(Box::new(report)))
 }

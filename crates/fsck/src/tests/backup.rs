@@ -12,7 +12,7 @@ use crate::repair::{Outcome, RepairReport, repair_volume};
 
 fn repair(disk: &Disk) -> RepairReport {
     let options = FsckOptions { check_data: true };
-    repair_volume(&disk.volume(), &options, &Default::default()).unwrap()
+    repair_volume(&mut disk.volume(), &options, &Default::default()).unwrap()
 }
 
 /// One more life of the volume, in which something happens.

@@ -11,7 +11,7 @@ use crate::{Area, FsckOptions};
 
 fn repair(disk: &Disk) -> RepairReport {
     let options = FsckOptions { check_data: true };
-    repair_volume(&disk.volume(), &options, &Default::default()).unwrap()
+    repair_volume(&mut disk.volume(), &options, &Default::default()).unwrap()
 }
 
 fn file(fs: &Fs, dir: Ino, name: &str) -> Ino {

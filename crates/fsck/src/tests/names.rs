@@ -470,7 +470,7 @@ fn a_lost_list_takes_what_the_group_was_allowed() {
     assert_eq!(disk.inode(s.attr).mode, 0o100_664);
     disk.edit_inode(s.attr, |i| i.mode = 0o100_666);
     let options = FsckOptions::default();
-    let report = repair_volume(&disk.volume(), &options, &Default::default()).unwrap();
+    let report = repair_volume(&mut disk.volume(), &options, &Default::default()).unwrap();
     let told = "its extended attributes are lost, and what its group was allowed";
     assert!(report.done.iter().any(|d| d.what == told), "{report}");
     let i = disk.inode(s.attr);

@@ -101,13 +101,13 @@ fn lost_map_entries_cost_a_read_each() {
         inner: Arc::clone(&disk.device),
         read: AtomicU64::new(0),
     });
-    let volume = Volume::from_parts(
+    let mut volume = Volume::from_parts(
         Arc::clone(&disk.region),
         Arc::<Counting>::clone(&device),
         Access::ReadWrite,
     )
     .unwrap();
-    let report = repair_volume(&volume, &FsckOptions::default(), &Default::default()).unwrap();
+    let report = repair_volume(&mut volume, &FsckOptions::default(), &Default::default()).unwrap();
     assert_eq!(report.outcome, Outcome::Repaired, "{report}");
     // Each is counted, whether or not it is listed.
     assert_eq!(report.found, BLOCKS);

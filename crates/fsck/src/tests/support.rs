@@ -138,7 +138,7 @@ impl Disk {
     #[track_caller]
     pub fn repaired(&self) {
         let options = FsckOptions { check_data: true };
-        let report = repair_volume(&self.volume(), &options, &Default::default()).unwrap();
+        let report = repair_volume(&mut self.volume(), &options, &Default::default()).unwrap();
         assert_eq!(report.outcome, Outcome::Repaired, "{report}");
         self.finds(&[]);
     }

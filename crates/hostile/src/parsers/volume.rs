@@ -20,6 +20,7 @@ fn table(geometry: Geometry) -> ConfigTable {
         label: [0; LABEL_MAX],
         hash_key: [3, 4],
         changes: 5,
+        fencing_token: 6,
         options: [0; OPTIONS_MAX],
         geometry,
     }

@@ -21,7 +21,7 @@ pub fn open(media: &Media) -> Volume {
 /// Repairs a volume.
 pub fn repair(media: &Media, check_data: bool) -> RepairReport {
     let options = FsckOptions { check_data };
-    repair_volume(&open(media), &options, &Default::default()).expect("repair")
+    repair_volume(&mut open(media), &options, &Default::default()).expect("repair")
 }
 
 /// Checks a volume.

@@ -16,6 +16,7 @@ fn quotas() -> Quotas {
         label: [0; LABEL_MAX],
         hash_key: [0; 2],
         changes: 0,
+        fencing_token: 0,
         options: [0; OPTIONS_MAX],
         geometry: Geometry {
             quota_base: 9,

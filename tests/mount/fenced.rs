@@ -1,0 +1,161 @@
+//! What is left of a mount that was taken away while its daemon was dead changes nothing of a volume that has been used since.
+//!
+//! Needs `/dev/fuse` and root.
+
+use crate::program;
+
+use program::{Mounted, QUAYFS, Start as _, can_be_root, eventually, quayfs};
+use std::fs;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn signal(pid: i64, name: &str) {
+    let mut kill = Command::new("kill");
+    let sent = kill.args(["-s", name, &pid.to_string()]).finish();
+    assert!(sent.unwrap().success());
+}
+
+fn is_alive(pid: i64) -> bool {
+    // A zombie waits for its parent.
+    fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| !stat.rsplit(") ").next().unwrap().starts_with('Z'))
+}
+
+fn parent(pid: i64) -> i64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let mut words = stat.rsplit(") ").next().unwrap().split(' ');
+    words.nth(1).unwrap().parse().unwrap()
+}
+
+/// A supervisor that starts no daemon meanwhile. It goes on when the test ends, in whatever way.
+struct Held(i64);
+
+impl Held {
+    fn new(pid: i64) -> Self {
+        signal(pid, "STOP");
+        Self(pid)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        signal(self.0, "CONT");
+    }
+}
+
+fn fill(dir: &Path, name: &str) {
+    for n in 0..200 {
+        fs::write(dir.join(format!("{name}{n}")), name.repeat(n)).unwrap();
+    }
+    fs::File::open(dir).unwrap().sync_all().unwrap();
+}
+
+fn is_filled(dir: &Path, name: &str) -> bool {
+    (0..200).all(|n| {
+        fs::read_to_string(dir.join(format!("{name}{n}"))).is_ok_and(|text| text == name.repeat(n))
+    })
+}
+
+/// Has a daemon die with stores of its own that are on no disk yet, takes its mount away as `how` says, has `use_it` use the
+/// volume, and lets the supervisor go on.
+fn outlived(how: &str, use_it: impl FnOnce(&Path, &Path)) -> (Mounted, PathBuf) {
+    let m = Mounted::new("restart,commit=300");
+    fill(&m.mnt(), "before");
+    fs::write(m.mnt().join("stored"), "by nothing but the daemon").unwrap();
+    let other = m.0.dir().join("other");
+    fs::create_dir(&other).unwrap();
+    let daemon = m.info()["pid"].as_i64().unwrap();
+    let supervisor = parent(daemon);
+    let held = Held::new(supervisor);
+    signal(daemon, "KILL");
+    eventually("the daemon ends", || !is_alive(daemon));
+    let mnt = m.mnt();
+    let unmounted = quayfs(["umount", how, mnt.to_str().unwrap()]);
+    // That its daemon did not end as it should is said, where that is waited for.
+    assert!([0, 32].contains(&unmounted.code), "{unmounted:?}");
+    use_it(&m.0.vol(), &other);
+    drop(held);
+    eventually("nothing is left of the mount", || !is_alive(supervisor));
+    (m, other)
+}
+
+#[test]
+fn a_volume_that_has_been_used_since_is_left_alone() {
+    if !can_be_root() {
+        return;
+    }
+    for how in ["--lazy", "--force"] {
+        let (m, other) = outlived(how, |vol, other| {
+            let (vol, other) = (vol.to_str().unwrap(), other.to_str().unwrap());
+            quayfs(["mount", vol, other]).ok();
+            assert!(is_filled(Path::new(other), "before"));
+            fill(Path::new(other), "since");
+            quayfs(["umount", other]).ok();
+        });
+        let vol = m.0.vol();
+        quayfs(["fsck".as_ref(), "--data".as_ref(), vol.as_os_str()]).ok();
+        quayfs([Path::new("mount"), &vol, &other]).ok();
+        assert!(
+            is_filled(&other, "before") && is_filled(&other, "since"),
+            "{how}"
+        );
+        quayfs([Path::new("umount"), &other]).ok();
+    }
+}
+
+#[test]
+fn a_volume_that_was_made_since_is_left_alone() {
+    if !can_be_root() {
+        return;
+    }
+    let (m, other) = outlived("--lazy", |vol, other| {
+        let sizes = ["--pmem-size", "32M", "--data-size", "128M", "--sparse"];
+        let mut mkfs = Command::new(QUAYFS);
+        let made = mkfs.args(["mkfs", "-q", "--force"]).arg(vol).args(sizes);
+        assert!(made.finish().unwrap().success());
+        quayfs([Path::new("mount"), vol, other]).ok();
+        fill(other, "since");
+        quayfs([Path::new("umount"), other]).ok();
+    });
+    quayfs(["fsck".as_ref(), "--data".as_ref(), m.0.vol().as_os_str()]).ok();
+    quayfs([Path::new("mount"), &m.0.vol(), &other]).ok();
+    assert!(is_filled(&other, "since"));
+    quayfs([Path::new("umount"), &other]).ok();
+}
+
+#[test]
+fn a_volume_that_was_repaired_since_is_left_alone() {
+    if !can_be_root() {
+        return;
+    }
+    let (m, _) = outlived("--lazy", |vol, _| {
+        // Something that a repair mends.
+        let region = fs::OpenOptions::new().write(true).open(vol.join("pmem"));
+        region.unwrap().write_all_at(&[0; 8], 4096).unwrap();
+        let repaired = quayfs(["fsck".as_ref(), "--repair".as_ref(), vol.as_os_str()]);
+        assert_eq!(repaired.code, 1, "{repaired:?}");
+        let whole = quayfs(["fsck".as_ref(), vol.as_os_str()]);
+        assert_eq!(whole.code, 0, "{whole:?}");
+    });
+    quayfs(["fsck".as_ref(), "--data".as_ref(), m.0.vol().as_os_str()]).ok();
+    let log = m.log();
+    assert!(
+        log.contains("it has been used, or made anew, since"),
+        "{log}"
+    );
+}
+
+/// Where nothing has used it, what the daemon had stored is not lost.
+#[test]
+fn a_volume_that_has_not_been_used_has_all_that_was_stored() {
+    if !can_be_root() {
+        return;
+    }
+    let (m, other) = outlived("--lazy", |_, _| ());
+    quayfs([Path::new("mount"), &m.0.vol(), &other]).ok();
+    assert!(is_filled(&other, "before"));
+    let stored = fs::read_to_string(other.join("stored")).unwrap();
+    assert_eq!(stored, "by nothing but the daemon");
+    quayfs([Path::new("umount"), &other]).ok();
+}
