@@ -19,7 +19,12 @@ pub fn find(target: &Path, code: u8) -> Result<(PathBuf, Option<Entry>), Failure
     let table = table::read().map_err(mount_table(code))?;
     // Without a slash at the end, as the table has it.
     let named: PathBuf = target.components().collect();
-    let is_known = |e: &Entry| e.is_quayfs() && (e.target == named || e.source == named);
+    let is_believed = |e: &Entry| e.user_id().is_some_and(table::is_believed_at_once);
+    let is_known = |e: &Entry| {
+        named.is_absolute()
+            && e.is_quayfs()
+            && (e.target == named || e.source == named && is_believed(e))
+    };
     let path = match table.iter().any(is_known) {
         // What it lies on may not answer.
         true => named,

@@ -7,7 +7,7 @@ use super::advice::advice;
 use super::args;
 use super::asking::{self, Heard, UNLINKED};
 use super::exit::{FAILED, Failure, say, say_json};
-use super::media;
+use super::media::{self, LONG, glance_within, silence};
 use super::units::date;
 use super::unopened::unopened;
 use super::unserved::{self, Unserved};
@@ -39,6 +39,11 @@ fn facts(target: &Path) -> Result<(Value, Option<Failure>), Failure> {
             return of_mount(&entry);
         }
     }
+    if glance_within(&path, LONG).is_none() {
+        let shown = quayfs_shown::argument(&path);
+        let why = format_args!("{shown}: {}", silence(LONG));
+        return Err(Failure::new(FAILED, why));
+    }
     let volume = Volume::open(&path, Access::ReadOnly, Duration::ZERO).map_err(unopened(FAILED))?;
     let mut facts = at_rest(&path, &volume);
     let left = glance(&path).ok().and_then(|volume| volume.left);
@@ -61,16 +66,17 @@ fn of_mount(entry: &Entry) -> Result<(Value, Option<Failure>), Failure> {
 /// The status of a mount, with its mount point and advice added.
 fn live(entry: &Entry, mut status: Value) -> Value {
     let advice = advice(&status);
+    let volume = Path::new(status["volume"].as_str().unwrap_or_default());
+    let parts = (media::names_itself(volume))
+        .then(|| media::parts_in_time(volume))
+        .flatten();
     let removed = asking::unlinked(&status).into_iter();
     let removed: Vec<_> = removed.map(|part| format!("{part}: {UNLINKED}")).collect();
     if let Some(map) = status.as_object_mut() {
         let mountpoint = entry.target.to_string_lossy();
         map.insert("mountpoint".into(), json!(mountpoint));
         map.insert("advice".into(), json!(advice));
-        map.insert(
-            "parts".into(),
-            json!(media::parts_in_time(Path::new(&entry.source))),
-        );
+        map.insert("parts".into(), json!(parts));
         map.insert("removed".into(), json!(removed));
         if entry.is_read_only() {
             // The kernel tells no daemon of `mount -o remount,ro`.

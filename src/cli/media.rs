@@ -43,6 +43,13 @@ pub fn is_reached(path: &Path) -> bool {
     look(&path, Question::Path, LONG).map_or(true, |said| said.is_some())
 }
 
+/// Whether what is shown of a path is the path: nothing of it was left out or written otherwise, and no other name was chosen
+/// for it (`fsname=`).
+pub fn names_itself(shown: &Path) -> bool {
+    let text = shown.to_str().unwrap_or("\\");
+    shown.is_absolute() && !text.contains(['\\', '\u{fffd}'])
+}
+
 /// What there is to say of media that have not answered within `patience`.
 pub fn silence(patience: Duration) -> String {
     format!(
@@ -55,8 +62,8 @@ pub fn silence(patience: Duration) -> String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Silent;
 
-/// What is in the way of another daemon that is to open a volume now, as far as the names and owners of its media tell;
-/// nothing of them is read.
+/// What is in the way of another daemon that is to open a volume now, as far as the names, the owners and the beginning of its
+/// media tell.
 ///
 /// # Errors
 /// That cannot be told in time.

@@ -8,10 +8,14 @@ use super::args;
 use super::asking::{self, Heard};
 use super::exit::{FAILED, Failure, say, say_json};
 use super::unserved::{self, Unserved};
-use crate::mount::server::PATIENCE;
 use crate::mount::table::Entry;
 use catalogue::{Family, Kind, families};
 use serde_json::{Value, json};
+use std::time::Duration;
+
+/// How long a mount may take to answer: with the look at its media it is less than what a monitoring system waits for, mostly
+/// 10 seconds.
+const SCRAPED: Duration = Duration::from_secs(5);
 
 /// Shows the numbers of a mount, or serves them. Of one whose daemon does not answer it shows what is known without it,
 /// and fails.
@@ -34,7 +38,7 @@ pub fn run(args: &args::Stats) -> Result<(), Failure> {
 
 /// What a mount says, or else what is known of it and why it says nothing.
 fn ask(entry: &Entry) -> Result<(Value, Option<Unserved>), Failure> {
-    let (mut status, why) = match asking::hear(entry, PATIENCE, FAILED)? {
+    let (mut status, why) = match asking::hear(entry, SCRAPED, FAILED)? {
         Heard::Status(status) => (status, None),
         Heard::Nothing(why @ Unserved::Dead) => {
             return Err(Failure::new(FAILED, why.line(entry)));

@@ -82,6 +82,8 @@ struct Top {
     unanswered: Option<Look>,
     /// Where the numbers of the disk are, once the volume is known.
     disk: Option<PathBuf>,
+    /// That has been looked up, as far as it answers.
+    looked: bool,
     names: Names,
     view: View,
 }
@@ -102,6 +104,7 @@ impl Top {
             last: None,
             unanswered: None,
             disk: None,
+            looked: false,
             names: Names::default(),
             view,
         }
@@ -152,9 +155,9 @@ impl Top {
             let why = status["read_only_reason"].as_str()?;
             Some(quayfs_shown::text(&format!("read-only: {why}")))
         });
-        if self.disk.is_none() {
+        if !std::mem::replace(&mut self.looked, true) {
             let volume = status["volume"].as_str().unwrap_or_default();
-            self.disk = device::find(Path::new(volume));
+            self.disk = device::find_in_time(Path::new(volume));
         }
         let new = Look {
             at: self.began.elapsed(),

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use super::args::{Cli, Command};
 use super::handover::{CAUSE, DEATHS, REPLACED};
-use super::media::{PATIENCE, glance_within};
+use super::media::{PATIENCE, glance_within, names_itself};
 use super::restart;
 use super::status::Daemon;
 use crate::mount::server::Server;
@@ -145,9 +145,9 @@ pub fn by_proc(pid: i32) -> Option<Daemon> {
 /// The volume of a mount, looked at; `None` if its media do not answer.
 pub fn glance_of(entry: &Entry) -> Option<Result<Glance, VolumeError>> {
     let source = Path::new(&entry.source);
-    match source.is_absolute() {
+    match names_itself(source) {
         true => glance_within(source, PATIENCE),
-        // It is a name that was chosen (`fsname=`).
+        // Nothing is known of it.
         false => Some(Err(VolumeError::Missing(source.into()))),
     }
 }

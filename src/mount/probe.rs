@@ -8,8 +8,6 @@ use super::gone;
 use super::server::{Server, wait_for};
 use super::table::Entry;
 use clap::ValueEnum;
-use procfs::process::Process;
-use procfs::{Current, Uptime};
 use quayfs_server::STATUS_XATTR;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
@@ -18,12 +16,13 @@ use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Processes that have waited in vain for the same answer: what asks every minute does not fill the system with them while a
-/// disk is away.
-const MOST: usize = 8;
+mod slots;
+
+use slots::{Awaited, Place};
 
 /// What `quayfs probe` is asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -33,7 +32,7 @@ pub enum Question {
     Status,
     /// What is asked of a mount, until it ends.
     Trace,
-    /// What is in the way of another daemon that is to open a volume, by the names and the owners of its media.
+    /// What is in the way of another daemon that is to open a volume, by the names, owners and beginning of its media.
     Names,
     /// Where the parts of a volume lie, by their names alone.
     Parts,
@@ -96,7 +95,9 @@ pub fn ask(entry: &Entry, patience: Duration) -> Result<String, Errno> {
         return Err(Errno::TIMEDOUT);
     }
     let command = of_mount(entry, Question::Status);
-    let answer = answer(command, asks(entry), patience)?.ok_or(Errno::TIMEDOUT)?;
+    // The next mount there is another one.
+    let awaited = Awaited::of((&entry.target, &entry.device));
+    let answer = answer(command, (asks(entry), awaited), patience)?.ok_or(Errno::TIMEDOUT)?;
     match answer.split_once(' ') {
         Some(("status", text)) => Ok(text.into()),
         Some(("errno", number)) => {
@@ -115,47 +116,52 @@ pub fn look(
     question: Question,
     patience: Duration,
 ) -> Result<Option<String>, Errno> {
-    answer(question.of(volume), geteuid().as_raw(), patience)
+    // Nor is it the same once something else is mounted there.
+    let table = super::table::read().unwrap_or_default();
+    let below = table
+        .into_iter()
+        .filter(|entry| volume.starts_with(&entry.target));
+    let device = below
+        .max_by_key(|entry| entry.target.as_os_str().len())
+        .map(|entry| entry.device);
+    let awaited = Awaited::of((volume, question as u8, device));
+    answer(question.of(volume), (geteuid().as_raw(), awaited), patience)
 }
 
 /// What a process of this user says; `None` if that takes longer than `patience`, or many have waited longer for the same.
-fn answer(mut command: Command, user: u32, patience: Duration) -> Result<Option<String>, Errno> {
-    if is_awaited_by_many(&command, user, patience) {
-        return Ok(None);
+fn answer(
+    mut command: Command,
+    (user, awaited): (u32, Awaited),
+    patience: Duration,
+) -> Result<Option<String>, Errno> {
+    // It holds its place as long as it lives.
+    match slots::take(user, awaited, patience) {
+        Place::Free(file) => drop(command.stdin(file)),
+        Place::Unlimited => {}
+        Place::None => return Ok(None),
     }
     let system = |e: std::io::Error| Errno::from_io_error(&e).unwrap_or(Errno::IO);
     let mut child = command.spawn().map_err(system)?;
+    // What is in there is open in this process as well.
+    drop(command);
     let out = child.stdout.take().ok_or(Errno::IO)?;
     let answer = read_within(out, patience);
     match answer {
         Some(_) => drop(child.wait()),
-        // It goes when it can; nothing waits for that.
-        None => drop(child.kill()),
+        None => leave(child),
     }
     Ok(answer)
 }
 
-/// Whether as many processes as there may be have waited longer than `patience` with the arguments of this one. What other
-/// users run counts for nothing.
-fn is_awaited_by_many(command: &Command, user: u32, patience: Duration) -> bool {
-    let mut words = vec!["quayfs".to_string()];
-    let of_command = command.get_args().map(|word| word.to_string_lossy());
-    words.extend(of_command.map(String::from));
-    let Ok(now) = Uptime::current() else {
-        return false;
-    };
-    let begun = now.uptime - patience.as_secs_f64();
-    let is_same = |process: &Process| {
-        process.uid().is_ok_and(|of| of == user)
-            && process.cmdline().is_ok_and(|line| line == words)
-    };
-    let is_stuck = |process: &Process| {
-        let ticks = process.stat().map_or(u64::MAX, |stat| stat.starttime);
-        (ticks / procfs::ticks_per_second()) as f64 <= begun
-    };
-    let all = procfs::process::all_processes().into_iter().flatten();
-    let same = all.filter_map(Result::ok).filter(is_same);
-    same.filter(is_stuck).count() >= MOST
+/// Processes that were left waiting, and are waited for once they have ended.
+static LEFT: Mutex<Vec<Child>> = Mutex::new(Vec::new());
+
+/// It goes when it can; nothing waits for that.
+fn leave(mut child: Child) {
+    let _ = child.kill();
+    let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+    left.push(child);
+    left.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
 }
 
 /// The other end of [`ask`]: what it says on its standard output.

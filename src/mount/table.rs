@@ -102,7 +102,12 @@ pub fn mount_of(volume: &Path) -> io::Result<Option<Entry>> {
 /// The volume is looked at last: what it lies on may not answer.
 fn is_believed(user: u32, volume: &Path) -> bool {
     let owns = |path: &Path| std::fs::metadata(path).is_ok_and(|meta| meta.uid() == user);
-    user == 0 || user == geteuid().as_raw() || owns(volume) || owns(&volume.join(PMEM))
+    is_believed_at_once(user) || owns(volume) || owns(&volume.join(PMEM))
+}
+
+/// Whether the table is believed about mounts of this user, whatever volume it shows.
+pub fn is_believed_at_once(user: u32) -> bool {
+    user == 0 || user == geteuid().as_raw()
 }
 
 /// Where a block device is mounted, by this name or another one; the first place.

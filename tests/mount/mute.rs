@@ -14,6 +14,7 @@ use std::ffi::CString;
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::symlink;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -271,4 +272,66 @@ fn not_many_processes_wait_for_the_same() {
     assert_eq!(most, 8);
     eventually("they end with what they wait for", || waiting() == 0);
     m.umount();
+}
+
+/// A process that waits for the data device has no lock that a mount would wait for.
+#[test]
+fn what_is_left_waiting_keeps_nothing_busy() {
+    if !can_be_root() {
+        return;
+    }
+    let scene = Scene::in_memory();
+    let (below, data) = (scene.dir().join("below"), scene.vol().join("data"));
+    let beside = scene.dir().join("beside");
+    fs::create_dir(&below).unwrap();
+    fs::hard_link(&data, &beside).unwrap();
+    fs::remove_file(&data).unwrap();
+    symlink(below.join("data"), &data).unwrap();
+    let mut mute = Mute::on(&below);
+    let vol = scene.vol();
+    let status = quayfs(["status".as_ref(), vol.as_os_str()]);
+    fs::remove_file(&data).unwrap();
+    symlink(&beside, &data).unwrap();
+    let mounted = quayfs([Path::new("mount"), &vol, &scene.mnt()]);
+    assert!(mute.end(), "it waited: {status:?}");
+    status.fails(3, "what it lies on has not answered within 20 s");
+    mounted.ok();
+    quayfs([Path::new("umount"), &scene.mnt()]).ok();
+}
+
+/// Another user's mount is looked up by its volume, too.
+#[test]
+fn a_volume_of_another_user_that_does_not_answer_is_told() {
+    if !can_be_root() {
+        return;
+    }
+    let scene = Scene::open_to_all();
+    let (below, mnt) = (scene.dir().join("below"), scene.mnt());
+    fs::create_dir(&below).unwrap();
+    fs::rename(scene.vol(), below.join("vol")).unwrap();
+    let mut chown = Command::new("chown");
+    let chowned = chown
+        .args(["-R", "65534:65534"])
+        .args([&below, &mnt])
+        .finish();
+    assert!(chowned.unwrap().success());
+    let program = scene.dir().join("quayfs");
+    program::copy_program(&program);
+    let vol = below.join("vol");
+    let words: Vec<PathBuf> = vec!["mount".into(), vol.clone(), mnt.clone()];
+    let mut mount = Command::new(&program);
+    let mounted: Run = mount
+        .args(words)
+        .uid(65534)
+        .gid(65534)
+        .current_dir("/")
+        .capture()
+        .unwrap()
+        .into();
+    mounted.ok();
+    let mut mute = Mute::on(&below);
+    let status = quayfs(["status".as_ref(), vol.as_os_str()]);
+    assert!(mute.end(), "it waited: {status:?}");
+    status.fails(3, "what it lies on has not answered within 20 s");
+    quayfs([Path::new("umount"), &mnt]).ok();
 }

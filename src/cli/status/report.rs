@@ -306,9 +306,11 @@ impl Report {
         let daemon = self.daemon.as_ref();
         let pid = daemon.and_then(|daemon| i32::try_from(daemon.pid).ok());
         let can_tell = pid.and_then(unserved::sees_the_same) == Some(true);
+        let volume = Path::new(&self.volume);
+        let can_tell = can_tell && media::names_itself(volume);
         if can_tell && self.goes_on == Some(true) && self.unlinked.is_empty() {
             // Of media that do not answer, the daemon knows more.
-            self.hindrance = media::hindrance(Path::new(&self.volume)).ok().flatten();
+            self.hindrance = media::hindrance(volume).ok().flatten();
             judge(&mut self);
         }
         self
@@ -389,6 +391,7 @@ impl Report {
         };
         let mut r = Self::empty(entry.source.to_string_lossy().into_owned(), state);
         r.mountpoint = Some(entry.target.to_string_lossy().into_owned());
+        let is_path = media::names_itself(Path::new(&entry.source));
         let may_look = [Some(0), entry.user_id()].contains(&Some(geteuid().as_raw()));
         match volume {
             Some(Ok(volume)) => {
@@ -400,7 +403,7 @@ impl Report {
                 };
             }
             // The next daemon waits for that. Other users may not be permitted to look.
-            Some(Err(why)) if may_look && Path::new(&entry.source).is_absolute() => {
+            Some(Err(why)) if may_look && is_path => {
                 let why = match why {
                     VolumeError::Unreachable { .. } => Some(why.to_string()),
                     why => next::absence(&why),
@@ -410,7 +413,7 @@ impl Report {
             Some(Err(_)) => {}
             None => r.unmountable = Some(Obstacle::Silence),
         }
-        if r.log.is_none() && r.unmountable != Some(Obstacle::Silence) {
+        if r.log.is_none() && is_path && r.unmountable != Some(Obstacle::Silence) {
             r.read_log(Path::new(&entry.source));
         }
         r.daemon = unserved::daemon(entry);

@@ -1,5 +1,6 @@
 //! What the kernel counts of the disk below a volume's data.
 
+use crate::cli::media::hindrance;
 use quayfs_fs::volume::DATA;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -17,8 +18,13 @@ pub struct Disk {
     pub busy: Duration,
 }
 
-/// Where the numbers of a volume's data are. `None` if they are on no disk of this machine.
-pub fn find(volume: &Path) -> Option<PathBuf> {
+/// Where the numbers of a volume's data are. `None` if they are on no disk of this machine, or it does not answer.
+pub fn find_in_time(volume: &Path) -> Option<PathBuf> {
+    hindrance(volume).ok()?;
+    find(volume)
+}
+
+fn find(volume: &Path) -> Option<PathBuf> {
     let meta = fs::metadata(volume).ok()?;
     let meta = match meta.is_dir() {
         true => fs::metadata(volume.join(DATA)).ok()?,

@@ -52,8 +52,8 @@ pub struct Left {
 pub fn glance(path: &Path) -> Result<Glance, VolumeError> {
     let place = locate_unfollowed(path)?;
     is_there(&place.pmem)?;
+    let in_use = is_locked(&place)? || is_in_use_below(&place);
     let region = open(&place)?;
-    let in_use = !region.lock_within(LockKind::Shared, Duration::ZERO)? || is_in_use_below(&place);
     if !in_use {
         // What uses it may be waiting for the data device, and then this would, too.
         is_there(&place.data)?;
@@ -90,6 +90,11 @@ pub fn touch(path: &Path) -> Result<(), VolumeError> {
     device
         .read(0, &mut AlignedBuf::new(BLOCK))
         .map_err(|e| VolumeError::Device(e.to_string()))
+}
+
+/// Whether a process has the region locked. What looks has not, when this returns: it may be left waiting for the data device.
+fn is_locked(place: &Place) -> Result<bool, PmemError> {
+    Ok(!open(place)?.lock_within(LockKind::Shared, Duration::ZERO)?)
 }
 
 /// Whether the volume is in use by another name of what its media lie on.

@@ -450,7 +450,12 @@ fn a_round_that_cannot_pass_over_a_damaged_entry_leaves_nobody_waiting() {
         fs.abandon();
         drop(fs);
 
-        repair_volume(&disk.volume(), &FsckOptions::default(), &Default::default()).unwrap();
+        repair_volume(
+            &mut disk.volume(),
+            &FsckOptions::default(),
+            &Default::default(),
+        )
+        .unwrap();
         disk.is_clean();
         let fs = disk.mount(&options);
         known.check(&fs, policy);
@@ -479,7 +484,12 @@ fn what_was_done_before_a_round_failed_is_committed_at_the_end() {
         fs.shutdown().unwrap();
         drop(fs);
 
-        repair_volume(&disk.volume(), &FsckOptions::default(), &Default::default()).unwrap();
+        repair_volume(
+            &mut disk.volume(),
+            &FsckOptions::default(),
+            &Default::default(),
+        )
+        .unwrap();
         let fs = disk.mount(&options);
         known.check(&fs, durability);
         assert_eq!(fs.lookup(ROOT, b"new").unwrap().ino, new, "{durability}");
