@@ -105,13 +105,13 @@ impl Background {
             }
             return Ok(());
         }
-        // The log has it then, also if nothing has asked before: what drains makes a file longer again.
-        self.device.missing();
         self.commit()?;
         digest_all(self)?;
         if staged == Staged::Leave {
             return self.mark_clean(Some(self.staged.len() as u64));
         }
+        // The log has it then, also if nothing has asked before: what drains makes a file longer again.
+        self.device.missing();
         while checkpoint::round(self)?.slots > 0 {}
         checkpoint::zero_freed(self)?;
         self.mark_clean(None)

@@ -337,7 +337,8 @@ impl Fs {
             t.join();
         }
         let closed = self.e.close(staged);
-        if closed.is_ok() && !self.e.is_read_only() {
+        // With something staged there is nothing to keep, and the device may not answer.
+        if closed.is_ok() && !self.e.is_read_only() && staged == Staged::Drain {
             self.back_up();
         }
         if let Some(t) = threads {

@@ -2,6 +2,7 @@
 
 use quayfs_background::checkpoint;
 use quayfs_background::digest::digest_all;
+use quayfs_crashsim::{FaultDevice, FaultOp};
 
 use super::*;
 
@@ -50,6 +51,22 @@ fn what_is_left_staged_is_there_at_the_next_mount() {
             assert_eq!(first, [8; BLOCK]);
             disk.ends(fs);
         }
+    }
+}
+
+/// It may not answer, and that may be why this mount is to end so.
+#[test]
+fn what_leaves_all_staged_writes_nothing_to_the_data_device() {
+    for options in MODES.into_iter().take(2) {
+        let mut disk = Disk::on(Backend::File);
+        let device = Arc::new(FaultDevice::new(Arc::clone(&disk.device)));
+        disk.device = Arc::<FaultDevice>::clone(&device);
+        let fs = disk.mount(options);
+        staged(&fs);
+        let calls = || [FaultOp::Read, FaultOp::Write].map(|op| device.calls(op));
+        let before = calls();
+        assert_eq!(fs.shutdown_leaving_staged(), Ok(true));
+        assert_eq!(calls(), before, "{options}");
     }
 }
 
