@@ -134,21 +134,26 @@ fn answer(
     (user, awaited): (u32, Awaited),
     patience: Duration,
 ) -> Result<Option<String>, Errno> {
-    // It holds its place as long as it lives.
-    match slots::take(user, awaited, patience) {
-        Place::Free(file) => drop(command.stdin(file)),
-        Place::Unlimited => {}
-        Place::None => return Ok(None),
-    }
     let system = |e: std::io::Error| Errno::from_io_error(&e).unwrap_or(Errno::IO);
+    let place = match slots::take(user, awaited, patience) {
+        Place::Free(place) => Some(place),
+        Place::Unlimited => None,
+        Place::None => return Ok(None),
+    };
+    if let Some(place) = &place {
+        // It has the place as long as it lives.
+        command.stdin(place.to_hold().map_err(system)?);
+    }
     let mut child = command.spawn().map_err(system)?;
-    // What is in there is open in this process as well.
-    drop(command);
     let out = child.stdout.take().ok_or(Errno::IO)?;
     let answer = read_within(out, patience);
-    match answer {
-        Some(_) => drop(child.wait()),
-        None => leave(child),
+    if answer.is_none() {
+        leave(child);
+        return Ok(None);
+    }
+    let _ = child.wait();
+    if let Some(place) = place {
+        place.give_back();
     }
     Ok(answer)
 }

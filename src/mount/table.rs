@@ -92,17 +92,15 @@ pub fn mounted_on(target: &Path) -> io::Result<Option<Entry>> {
 /// the table is believed about mounts of root, of the caller, and of the owners of the volume.
 pub fn mount_of(volume: &Path) -> io::Result<Option<Entry>> {
     let source = source(volume, &MountOptions::default());
-    Ok(read()?.into_iter().rfind(|e| {
-        e.is_fuse()
-            && e.source == source.as_os_str()
-            && e.user_id().is_some_and(|user| is_believed(user, volume))
-    }))
-}
-
-/// The volume is looked at last: what it lies on may not answer.
-fn is_believed(user: u32, volume: &Path) -> bool {
-    let owns = |path: &Path| std::fs::metadata(path).is_ok_and(|meta| meta.uid() == user);
-    is_believed_at_once(user) || owns(volume) || owns(&volume.join(PMEM))
+    let mut found = read()?;
+    found.retain(|e| e.is_fuse() && e.source == source.as_os_str() && e.user_id().is_some());
+    let is = |e: &Entry, is_believed: &dyn Fn(u32) -> bool| e.user_id().is_some_and(is_believed);
+    let at_once = found.iter().rposition(|e| is(e, &is_believed_at_once));
+    // The volume is looked at last: what it lies on may not answer.
+    let owns = |path: &Path, user| std::fs::metadata(path).is_ok_and(|meta| meta.uid() == user);
+    let owner = |user| owns(volume, user) || owns(&volume.join(PMEM), user);
+    let at = at_once.or_else(|| found.iter().rposition(|e| is(e, &owner)));
+    Ok(at.map(|at| found.swap_remove(at)))
 }
 
 /// Whether the table is believed about mounts of this user, whatever volume it shows.

@@ -5,7 +5,11 @@
 use crate::program;
 
 use program::{Mounted, QUAYFS, Start as _, can_be_root, eventually, quayfs};
+use rustix::fs::{FallocateFlags, fallocate};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+use std::ffi::CString;
 use std::fs;
+use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -158,4 +162,66 @@ fn a_volume_that_has_not_been_used_has_all_that_was_stored() {
     let stored = fs::read_to_string(other.join("stored")).unwrap();
     assert_eq!(stored, "by nothing but the daemon");
     quayfs([Path::new("umount"), &other]).ok();
+}
+
+/// A small file system in memory, until it is dropped.
+struct Small(PathBuf);
+
+impl Small {
+    fn on(dir: PathBuf) -> Self {
+        fs::create_dir(&dir).unwrap();
+        let size = CString::new("size=80M").unwrap();
+        mount("small", &dir, "tmpfs", MountFlags::empty(), size.as_c_str()).unwrap();
+        Self(dir)
+    }
+
+    fn fill(&self) {
+        let mut filler = fs::File::create(self.0.join("filler")).unwrap();
+        while filler.write_all(&[1; 4096]).is_ok() {}
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        let _ = unmount(&self.0, UnmountFlags::DETACH);
+    }
+}
+
+/// The copy of the table on the data device is a help, and nothing that a mount or a repair needs.
+#[test]
+fn a_copy_of_the_table_that_cannot_be_written_is_in_nobodys_way() {
+    if !can_be_root() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let small = Small::on(dir.path().join("small"));
+    let (vol, mnt) = (dir.path().join("vol"), dir.path().join("mnt"));
+    fs::create_dir(&mnt).unwrap();
+    let sizes = ["--pmem-size", "32M", "--data-size", "64M", "--sparse"];
+    let mut mkfs = Command::new(QUAYFS);
+    let data = small.0.join("data");
+    mkfs.args(["mkfs", "-q"])
+        .args(sizes)
+        .arg("--data")
+        .args([&data, &vol]);
+    assert!(mkfs.finish().unwrap().success());
+    quayfs([Path::new("mount"), &vol, &mnt]).ok();
+    fill(&mnt, "before");
+    quayfs([Path::new("umount"), &mnt]).ok();
+    small.fill();
+    // The block that has it, which cannot come back.
+    let file = fs::OpenOptions::new().write(true).open(&data).unwrap();
+    let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    fallocate(&file, flags, 128 * 4096, 4096).unwrap();
+    drop(file);
+    small.fill();
+    let region = fs::OpenOptions::new().write(true).open(vol.join("pmem"));
+    region.unwrap().write_all_at(&[0; 8], 4096).unwrap();
+    let repaired = quayfs(["fsck".as_ref(), "--repair".as_ref(), vol.as_os_str()]);
+    assert_eq!(repaired.code, 1, "{repaired:?}");
+    quayfs([Path::new("mount"), &vol, &mnt]).ok();
+    assert!(is_filled(&mnt, "before"));
+    fs::remove_file(small.0.join("filler")).unwrap();
+    quayfs([Path::new("umount"), &mnt]).ok();
+    quayfs(["fsck".as_ref(), vol.as_os_str()]).ok();
 }

@@ -85,8 +85,6 @@ const FIXED: &[(&str, usize, &[u8])] = &[
     ("exfat", 3, b"EXFAT   "),
     ("gpt partition table", 512, b"EFI PART"),
     ("gpt partition table", 4096, b"EFI PART"),
-    // The second table is as good as the first one.
-    ("quayfs volume", 4096, b"QUAYFSPM"),
 ];
 
 fn recognize(head: &[u8]) -> Option<&'static str> {
@@ -102,6 +100,8 @@ fn recognize(head: &[u8]) -> Option<&'static str> {
         .or_else(|| lvm(head))
         .or_else(|| zfs(head))
         .or_else(|| boot_sector(head))
+        // The second table is as good as the first one.
+        .or_else(|| has(head, 4096, b"QUAYFSPM").then_some("quayfs volume"))
 }
 
 /// ext2, ext3 and ext4 share a magic number and differ by features.

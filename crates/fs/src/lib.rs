@@ -99,9 +99,13 @@ use crate::recovery::MountError;
 use crate::scrub::Scrubber;
 use crate::volume::Volume;
 
-/// What is left of an earlier mount must not go on, but where this one goes on with it.
+/// What is left of an earlier mount must not go on, but where this one goes on with it. A daemon of an earlier build has left
+/// no token.
 fn fence_off_others(volume: &mut Volume) -> std::result::Result<(), MountError> {
-    match volume.predecessor() {
+    let token = volume
+        .predecessor()
+        .and_then(|last| last.requests.fencing_token());
+    match token {
         Some(_) => Ok(()),
         None => Ok(volume.renew_fencing_token().map_err(FsError::from)?),
     }

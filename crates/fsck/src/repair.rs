@@ -180,8 +180,12 @@ fn repair_opened(
         true => Outcome::Repaired,
         false => Outcome::Left,
     };
-    if report.outcome == Outcome::Repaired {
-        volume.store_backup()?;
+    if report.outcome == Outcome::Repaired
+        && let Err(e) = volume.store_backup()
+    {
+        let note =
+            "the copies of configuration table and superblock on the data device are not written";
+        report.notes.push(format!("{note}: {e}"));
     }
     Ok(report)
 }

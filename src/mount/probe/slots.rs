@@ -36,12 +36,48 @@ impl Awaited {
 
 /// What there is for one more process.
 pub enum Place {
-    /// A file to be held open by it alone.
-    Free(File),
+    /// One that it takes while it has the file of [`Taken::to_hold`] open.
+    Free(Taken),
     /// Nothing says how many there are: this user has no directory for it.
     Unlimited,
     /// Many have waited in vain.
     None,
+}
+
+/// A place that is taken.
+pub struct Taken {
+    /// Has the lock, and cannot write: the process may be of a user who is not to.
+    lock: File,
+    words: File,
+}
+
+impl Taken {
+    /// Takes it if it is free, and says why.
+    fn at(path: &Path, awaited: Awaited) -> io::Result<Option<Self>> {
+        let words = opened(path, OFlags::RDWR | OFlags::CREATE)?;
+        let lock = opened(path, OFlags::RDONLY)?;
+        if lock.try_lock().is_err() {
+            return Ok(None);
+        }
+        let mut said = [0; WORDS];
+        said[..8].copy_from_slice(&awaited.0.to_le_bytes());
+        said[8..].copy_from_slice(&(now().as_nanos() as u64).to_le_bytes());
+        words.write_all_at(&said, 0)?;
+        Ok(Some(Self { lock, words }))
+    }
+
+    /// For the process that is to have it, as long as it lives.
+    ///
+    /// # Errors
+    /// There are no descriptors left.
+    pub fn to_hold(&self) -> io::Result<File> {
+        self.lock.try_clone()
+    }
+
+    /// The process has ended, or is about to: what is said there counts no more.
+    pub fn give_back(self) {
+        let _ = self.words.set_len(0);
+    }
 }
 
 /// A place for a process of `user` that waits for this, where nothing is waited for longer than `patience`.
@@ -49,39 +85,41 @@ pub fn take(user: u32, awaited: Awaited, patience: Duration) -> Place {
     let Some(files) = files(user) else {
         return Place::Unlimited;
     };
-    let (mut free, mut stuck) = (None, 0);
+    let (mut taken, mut stuck) = (None, 0);
     for n in 0..PLACES {
         let path = files.with_extension(n.to_string());
-        let is_last = free.is_some();
-        let Ok(file) = opened(&path, !is_last) else {
-            // The first one that is missing is the end, once there is a place.
+        if taken.is_none() {
+            match Taken::at(&path, awaited) {
+                Ok(Some(place)) => {
+                    taken = Some(place);
+                    continue;
+                }
+                Ok(None) => {}
+                Err(_) => return Place::Unlimited,
+            }
+        }
+        // The first one that is missing is the end, once there is a place.
+        let Ok(file) = opened(&path, OFlags::RDONLY) else {
             break;
         };
-        let is_taken = match free {
-            None => matches!(file.try_lock(), Err(TryLockError::WouldBlock)),
-            Some(_) => matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)),
-        };
-        match (is_taken, &free) {
-            (true, _) => stuck += usize::from(is_stuck(&file, awaited, patience)),
-            (false, None) => free = Some(file),
-            (false, Some(_)) => {}
-        }
+        stuck += usize::from(is_stuck(&file, awaited, patience));
     }
-    match free {
-        _ if stuck >= MOST => Place::None,
-        Some(file) => {
-            let mut words = [0; WORDS];
-            words[..8].copy_from_slice(&awaited.0.to_le_bytes());
-            words[8..].copy_from_slice(&(now().as_nanos() as u64).to_le_bytes());
-            let _ = file.write_all_at(&words, 0);
-            Place::Free(file)
+    match taken {
+        Some(place) if stuck < MOST => Place::Free(place),
+        Some(place) => {
+            place.give_back();
+            Place::None
         }
         None => Place::None,
     }
 }
 
-/// Whether the process at a place that is taken waits for this, and has for longer than `patience`.
+/// Whether a process has this place that waits for this, and has for longer than `patience`. Others that look as well share the
+/// lock.
 fn is_stuck(file: &File, awaited: Awaited, patience: Duration) -> bool {
+    if !matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)) {
+        return false;
+    }
     let mut words = [0; WORDS];
     let is_read = file.read_exact_at(&mut words, 0).is_ok();
     let word = |at: usize| words[at..at + 8].try_into().map_or(0, u64::from_le_bytes);
@@ -94,18 +132,13 @@ fn now() -> Duration {
     Duration::new(now.tv_sec.cast_unsigned(), now.tv_nsec as u32)
 }
 
-fn opened(path: &Path, make: bool) -> io::Result<File> {
-    let make = if make {
-        OFlags::CREATE
-    } else {
-        OFlags::empty()
-    };
-    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | make;
+fn opened(path: &Path, how: OFlags) -> io::Result<File> {
+    let flags = how | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     Ok(File::from(open(path, flags, Mode::RUSR | Mode::WUSR)?))
 }
 
-/// What the files of a user are called, but for their numbers. They lie where nobody else can put any, and a user who gets hold
-/// of one, as the process that has it, can do no harm to others.
+/// What the files of a user are called, but for their numbers. They lie where nobody else can put any; and what the user of a
+/// process makes of the lock that it has is about the mounts of that user alone.
 fn files(user: u32) -> Option<PathBuf> {
     let me = geteuid().as_raw();
     let dir = match me {
@@ -125,9 +158,9 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(3600);
 
-    fn free(awaited: Awaited, patience: Duration) -> Option<File> {
+    fn free(awaited: Awaited, patience: Duration) -> Option<Taken> {
         match take(geteuid().as_raw(), awaited, patience) {
-            Place::Free(file) => Some(file),
+            Place::Free(place) => Some(place),
             Place::Unlimited | Place::None => None,
         }
     }
@@ -141,7 +174,7 @@ mod tests {
             return;
         };
         // Many may ask at once.
-        let many: Vec<File> = (0..2 * MOST).map_while(|_| free(this, LONG)).collect();
+        let many: Vec<Taken> = (0..2 * MOST).map_while(|_| free(this, LONG)).collect();
         assert_eq!(many.len(), 2 * MOST);
         drop(first);
         assert!(free(this, Duration::ZERO).is_none(), "they have waited");

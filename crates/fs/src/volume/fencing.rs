@@ -1,22 +1,34 @@
 //! The fencing token of a volume: what is left of an earlier mount finds another one than its own once anything has used the
 //! volume since.
 
-use super::{Access, Volume, VolumeError};
+use super::{Access, Volume, VolumeError, backup, table};
 use quayfs_pmem::PmemError;
 
 impl Volume {
     /// Keeps daemons from going on that may be left of an earlier mount: they find another fencing token than their own
     /// ([`Volume::check_fencing_token`]). To be called before content is changed, unless a mount goes on. Durable when it returns.
     ///
+    /// The copy of the table on the data device may say the old token if that cannot be written: it is needed where both tables are
+    /// lost, and not by anything that a mount or a repair does.
+    ///
     /// # Errors
-    /// Those of [`Volume::change_config`]; there are no random numbers.
+    /// [`PmemError`] of drains; there are no random numbers.
     pub fn renew_fencing_token(&mut self) -> Result<(), PmemError> {
         // Media in memory are those of one process.
         if self.access == Access::ReadOnly || !self.path.is_absolute() {
             return Ok(());
         }
-        let token = quayfs_pmem::random()?.max(1);
-        self.change_config(|config| config.fencing_token = token)
+        let mut new = self.config.clone();
+        new.fencing_token = quayfs_pmem::random()?.max(1);
+        new.changes += 1;
+        let taken_back = backup::take_back(&*self.device, &self.config);
+        table::replace(&self.region, &new)?;
+        let kept = taken_back.and_then(|()| backup::store(&self.region, &*self.device, &new));
+        if let Err(e) = kept {
+            tracing::warn!("the copy of the configuration table is not written: {e}");
+        }
+        self.config = new;
+        Ok(())
     }
 
     /// Makes sure that nothing has used the volume since a daemon that found this token, or set it.
