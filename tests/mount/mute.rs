@@ -123,6 +123,18 @@ fn below() -> Scene {
     scene
 }
 
+/// Each of them waits for a while.
+fn at_once(commands: &[&[&str]]) -> Vec<Run> {
+    std::thread::scope(|scope| {
+        let run = |args: &&'_ [&str]| quayfs(args.iter().copied());
+        let all: Vec<_> = commands
+            .iter()
+            .map(|args| scope.spawn(move || run(args)))
+            .collect();
+        all.into_iter().map(|run| run.join().unwrap()).collect()
+    })
+}
+
 fn json(run: &Run) -> Value {
     let all: Value = serde_json::from_str(&run.out).unwrap();
     all["volumes"][0].clone()
@@ -138,14 +150,12 @@ fn a_mount_whose_media_do_not_answer_is_told() {
     let [vol, mnt] = [&vol, &mnt].map(|path| path.to_str().unwrap());
     let pid = m.info()["pid"].clone();
     let mut mute = Mute::on(&m.0.dir().join("below"));
-    let told: Vec<Run> = [
-        &["status", mnt, "--json"][..],
+    let told = at_once(&[
+        &["status", mnt, "--json"],
         &["status", vol, "--json"],
         &["info", mnt],
         &["stats", mnt],
-    ]
-    .map(quayfs)
-    .into();
+    ]);
     // The next daemon waits for the media, too.
     let mut kill = Command::new("kill");
     assert!(
@@ -154,13 +164,7 @@ fn a_mount_whose_media_do_not_answer_is_told() {
             .unwrap()
             .success()
     );
-    let dead: Vec<Run> = [
-        &["status", mnt, "--json"][..],
-        &["info", mnt],
-        &["stats", mnt],
-    ]
-    .map(quayfs)
-    .into();
+    let dead = at_once(&[&["status", mnt, "--json"], &["info", mnt], &["stats", mnt]]);
     assert!(mute.end(), "something waited: {told:?} {dead:?}");
     for run in &told {
         assert_eq!(run.code, 0, "{run:?}");
@@ -204,12 +208,12 @@ fn a_mount_whose_data_device_does_not_answer_is_told() {
     let mnt = mnt.to_str().unwrap();
     let pid = m.info()["pid"].clone();
     let mut mute = Mute::on(&below);
-    let told = [&["status", mnt][..], &["info", mnt]].map(quayfs);
+    let told = at_once(&[&["status", mnt], &["info", mnt]]);
     let mut kill = Command::new("kill");
     let killed = kill.args(["-KILL", &pid.to_string()]).finish();
     assert!(killed.unwrap().success());
-    let dead = quayfs(["status", mnt, "--json"]);
-    let listed = quayfs(["status"]);
+    let mut dead = at_once(&[&["status", mnt, "--json"], &["status"]]);
+    let (listed, dead) = (dead.pop().unwrap(), dead.pop().unwrap());
     assert!(mute.end(), "something waited: {told:?} {dead:?}");
     for run in &told {
         assert_eq!(run.code, 0, "{run:?}");
