@@ -76,7 +76,7 @@ pub fn of_mount(entry: &Entry, question: Question) -> Command {
     command
 }
 
-/// The user that asks a mount: without `allow_other` not even root may, but root may become the user who may.
+/// The user that asks a mount: without `allow_other` not even root may, but root may become a user that may.
 fn asks(entry: &Entry) -> u32 {
     let me = geteuid();
     match (entry.user_id(), entry.group_id()) {

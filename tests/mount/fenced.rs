@@ -189,7 +189,7 @@ impl Drop for Small {
 
 /// The copy of the table on the data device is a help, and nothing that a mount or a repair needs.
 #[test]
-fn a_copy_of_the_table_that_cannot_be_written_is_in_nobodys_way() {
+fn a_copy_of_the_table_that_cannot_be_written_stops_nothing() {
     if !can_be_root() {
         return;
     }

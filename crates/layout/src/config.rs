@@ -102,7 +102,7 @@ const OFF_CRC: usize = BLOCK - 4;
 const OFF_FIELDS: usize = 256;
 const OFF_CHANGES: usize = 160;
 const OFF_NEXT: usize = 168;
-const OFF_FENCE: usize = 184;
+const OFF_FENCING_TOKEN: usize = 184;
 const OFF_OPTIONS: usize = 1024;
 
 impl ConfigTable {
@@ -157,7 +157,7 @@ impl ConfigTable {
         put_u64(&mut b, 144, self.hash_key[0]);
         put_u64(&mut b, 152, self.hash_key[1]);
         put_u64(&mut b, OFF_CHANGES, self.changes);
-        put_u64(&mut b, OFF_FENCE, self.fencing_token);
+        put_u64(&mut b, OFF_FENCING_TOKEN, self.fencing_token);
         b[OFF_NEXT..OFF_NEXT + 16].copy_from_slice(&self.next_data_uuid);
         b[OFF_OPTIONS..OFF_OPTIONS + OPTIONS_MAX].copy_from_slice(&self.options);
         for (i, f) in self.geometry.fields().iter().enumerate() {
@@ -188,7 +188,7 @@ impl ConfigTable {
             label: [0; LABEL_MAX],
             hash_key: [get_u64(b, 144), get_u64(b, 152)],
             changes: get_u64(b, OFF_CHANGES),
-            fencing_token: get_u64(b, OFF_FENCE),
+            fencing_token: get_u64(b, OFF_FENCING_TOKEN),
             options: [0; OPTIONS_MAX],
             geometry,
         };

@@ -112,8 +112,9 @@ pub struct LeftBehind<'a> {
     pub fencing_token: Option<u64>,
 }
 
-/// Copies the rest and switches, while no daemon has the volume open: as the next one, before that opens it. Durable when it returns, and then the volume goes on from
-/// the new place as it would have from the old one. After it has been interrupted it may be called again.
+/// Copies the rest and switches, while no daemon has the volume open: as the next one, before that opens it. Durable when it
+/// returns, and then the volume goes on from the new place as it would have from the old one. After it has been interrupted
+/// it may be called again.
 ///
 /// # Errors
 /// [`MigrateError`]; but for [`MigrateError::Uncertain`] the volume goes on from the old place.

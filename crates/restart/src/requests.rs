@@ -24,7 +24,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"quayreq2");
 const HEAD: usize = 16;
 const CONNECTION: usize = 1;
 /// Within the connection, where earlier versions leave a 0.
-const FENCE: usize = CONNECTION + 5;
+const FENCING_TOKEN: usize = CONNECTION + 5;
 const NEXT: usize = CONNECTION + CONNECTION_WORDS;
 const SHUT_DOWN: usize = NEXT + 1;
 const DEATHS: usize = NEXT + 2;
@@ -131,13 +131,13 @@ impl Requests {
 
     /// The fencing token of the volume, once it is known.
     pub fn fencing_token(&self) -> Option<u64> {
-        let token = self.words.at(FENCE).load(Ordering::Acquire);
+        let token = self.words.at(FENCING_TOKEN).load(Ordering::Acquire);
         (token != 0).then_some(token)
     }
 
     /// Stores it. To be called before anything is stored that the next daemon would store again.
     pub fn set_fencing_token(&self, token: u64) {
-        self.words.at(FENCE).store(token, Ordering::Release);
+        self.words.at(FENCING_TOKEN).store(token, Ordering::Release);
     }
 
     /// The file, for the process that holds it.

@@ -46,7 +46,7 @@ pub enum Place {
 
 /// A place that is taken.
 pub struct Taken {
-    /// Has the lock, and cannot write: the process may be of a user who is not to.
+    /// Has the lock, and cannot write: the process may belong to a user that must not.
     lock: File,
     words: File,
 }

@@ -8,8 +8,8 @@ impl Volume {
     /// Keeps daemons from going on that may be left of an earlier mount: they find another fencing token than their own
     /// ([`Volume::check_fencing_token`]). To be called before content is changed, unless a mount goes on. Durable when it returns.
     ///
-    /// The copy of the table on the data device may say the old token if that cannot be written: it is needed where both tables are
-    /// lost, and not by anything that a mount or a repair does.
+    /// The copy of the table on the data device keeps the old token if it cannot be written. It is used only where both tables
+    /// are lost, so neither a mount nor a repair depends on it.
     ///
     /// # Errors
     /// [`PmemError`] of drains; there are no random numbers.

@@ -92,7 +92,8 @@ pub fn touch(path: &Path) -> Result<(), VolumeError> {
         .map_err(|e| VolumeError::Device(e.to_string()))
 }
 
-/// Whether a process has the region locked. What looks has not, when this returns: it may be left waiting for the data device.
+/// Whether a process has the region locked. The lock of this look is given back before it returns: a process that is left
+/// waiting for the data device must keep nothing busy.
 fn is_locked(place: &Place) -> Result<bool, PmemError> {
     Ok(!open(place)?.lock_within(LockKind::Shared, Duration::ZERO)?)
 }
