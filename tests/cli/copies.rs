@@ -215,6 +215,13 @@ fn what_has_hit_one_table_is_not_overwritten_either() {
         disk.write_all_at(what, at).unwrap();
         quayfs(["fsck", "--repair", shown]).fails(8, "what is left of a volume");
         quayfs(["tune", shown, "--label", "x"]).fails(1, "what is left of a volume");
+        // No mount would be served.
+        let status = quayfs(["status", shown]);
+        assert_eq!(status.code, 2, "{status:?}");
+        assert!(
+            status.out.contains("what is left of a volume"),
+            "{status:?}"
+        );
         disk.write_all_at(&before, off).unwrap();
     }
     is_whole(&file);

@@ -5,6 +5,7 @@
 use crate::program;
 
 use program::{Mounted, QUAYFS, Start as _, can_be_root, eventually, quayfs};
+use quayfs_fs::volume::config_of;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use std::ffi::CString;
@@ -224,4 +225,52 @@ fn a_copy_of_the_table_that_cannot_be_written_stops_nothing() {
     fs::remove_file(small.0.join("filler")).unwrap();
     quayfs([Path::new("umount"), &mnt]).ok();
     quayfs(["fsck".as_ref(), vol.as_os_str()]).ok();
+}
+
+/// A daemon of a build without tokens has left none. The next one goes on, and fences off what is left of others.
+#[test]
+fn a_mount_without_a_token_gets_one() {
+    if !can_be_root() {
+        return;
+    }
+    let m = Mounted::new("restart");
+    let token = || config_of(&m.0.vol()).unwrap().fencing_token;
+    let first = token();
+    fill(&m.mnt(), "before");
+    let daemon = m.info()["pid"].as_i64().unwrap();
+    let supervisor = parent(daemon);
+    let held = Held::new(supervisor);
+    signal(daemon, "KILL");
+    eventually("the daemon ends", || !is_alive(daemon));
+    forget_token(supervisor);
+    drop(held);
+    assert!(is_filled(&m.mnt(), "before"));
+    let second = token();
+    assert_ne!(first, second);
+    // From then on it is compared.
+    signal(m.info()["pid"].as_i64().unwrap(), "KILL");
+    assert!(is_filled(&m.mnt(), "before"));
+    assert_eq!(second, token());
+    m.umount();
+}
+
+/// Makes the memory that outlives the daemon that of a build that knows no token.
+fn forget_token(supervisor: i64) {
+    const TOKEN: u64 = 6 * 8;
+    let kept = fs::read_dir(format!("/proc/{supervisor}/fd")).unwrap();
+    let is_it = |path: &PathBuf| {
+        let target = fs::read_link(path).unwrap_or_default();
+        target.to_string_lossy().contains("quayfs-requests")
+    };
+    let paths = kept.map(|entry| entry.unwrap().path());
+    let path = paths.into_iter().find(is_it).expect("it is kept");
+    let file = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .unwrap();
+    let mut before = [0; 8];
+    file.read_exact_at(&mut before, TOKEN).unwrap();
+    assert_ne!(before, [0; 8]);
+    file.write_all_at(&[0; 8], TOKEN).unwrap();
 }

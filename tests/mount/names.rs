@@ -5,9 +5,12 @@
 use crate::program;
 
 use program::{Mounted, QUAYFS, Run, Scene, Start as _, can_be_root, quayfs};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use serde_json::Value;
-use std::ffi::OsStr;
+use std::ffi::{CString, OsStr};
 use std::fs;
+use std::os::fd::AsRawFd as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 use std::process::Command;
@@ -54,4 +57,35 @@ fn a_name_that_no_text_can_show_is_no_damage() {
         assert_eq!(run.code, 0, "{run:?}");
         fs::rename(&vol, scene.vol()).unwrap();
     }
+}
+
+/// Any user may mount something that the table shows as a volume of root's.
+#[test]
+fn a_mount_of_another_user_is_not_one_of_the_volume() {
+    if !can_be_root() {
+        return;
+    }
+    let scene = Scene::in_memory();
+    let (vol, mnt) = (scene.vol(), scene.mnt());
+    let fuse = open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).unwrap();
+    let options = format!(
+        "fd={},rootmode=40000,user_id=4711,group_id=4711",
+        fuse.as_raw_fd()
+    );
+    let options = CString::new(options).unwrap();
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    mount(&vol, &mnt, "fuse.quayfs", flags, options.as_c_str()).unwrap();
+    let status = quayfs(["status".as_ref(), "--json".as_ref(), vol.as_os_str()]);
+    let unmounted = quayfs(["umount".as_ref(), vol.as_os_str()]);
+    // Another one is served beside it.
+    let other = scene.dir().join("other");
+    fs::create_dir(&other).unwrap();
+    let mounted = quayfs(["mount".as_ref(), vol.as_os_str(), other.as_os_str()]);
+    let served = quayfs(["status".as_ref(), "--json".as_ref(), vol.as_os_str()]);
+    let ended = quayfs(["umount".as_ref(), vol.as_os_str()]);
+    unmount(&mnt, UnmountFlags::DETACH).unwrap();
+    assert_eq!(first(&status)["state"], "unmounted", "{status:?}");
+    assert_ne!(unmounted.code, 0, "{unmounted:?}");
+    assert_eq!([mounted.code, ended.code], [0, 0], "{mounted:?} {ended:?}");
+    assert_eq!(first(&served)["mountpoint"], other.to_str().unwrap());
 }
