@@ -10,14 +10,16 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use quayfs_fs::predecessor::Predecessor;
+use quayfs_fs::volume::Volume;
 use quayfs_fuse::{Gate, Left, Negotiation, Notifier};
+use quayfs_pmem::{PmemError, inherit_reservation};
 use quayfs_restart::{Ends, Postings, Requests};
 use quayfs_server::session::Succession;
 use rustix::cmsg_space;
@@ -69,6 +71,11 @@ const REQUESTS: &str = "requests";
 const STORES: &str = "stores";
 /// What large writes had on its way to the data device.
 const POSTINGS: &str = "postings";
+
+/// What keeps others from the volume between two daemons.
+pub const RESERVATION: &str = "reservation";
+/// Says that what started this process holds that one: it replaces the one that it has.
+pub const RESERVES: &str = "QUAYFS_RESERVES";
 
 /// What begins the name of a descriptor of something that the daemon is to do, which a process has asked for.
 pub const JOB: &str = "job-";
@@ -156,6 +163,7 @@ pub struct Holder {
     socket: Arc<OwnedFd>,
     /// The supervisor, if it is one: the parent of this process, as long as it lives.
     supervisor: Option<Pid>,
+    reserves: bool,
     gate: Gate,
 }
 
@@ -164,6 +172,7 @@ impl Holder {
         Self {
             socket: Arc::new(socket),
             supervisor: None,
+            reserves: false,
             gate: Gate::default(),
         }
     }
@@ -173,6 +182,7 @@ impl Holder {
         let peer = socket_peercred(&socket).ok();
         Self {
             supervisor: peer.map(|peer| peer.pid),
+            reserves: std::env::var_os(RESERVES).is_some(),
             ..Self::new(socket)
         }
     }
@@ -255,6 +265,20 @@ impl Holder {
     /// Says something.
     pub fn tell(&self, message: &str) {
         self.send(message, &[]);
+    }
+
+    /// Reserves the volume for the daemons of this mount, where that is possible. A service manager would let go of it at any
+    /// time after the mount has ended.
+    ///
+    /// # Errors
+    /// Those of [`Volume::reserve`].
+    pub fn reserve(&self, volume: &Volume) -> Result<(), PmemError> {
+        if self.reserves
+            && let Some(descriptor) = volume.reserve()?
+        {
+            self.store(RESERVATION, descriptor.as_fd());
+        }
+        Ok(())
     }
 
     fn store(&self, name: &str, descriptor: BorrowedFd<'_>) {
@@ -366,6 +390,7 @@ impl Handover {
                 REQUESTS => requests = Some(File::from(descriptor)),
                 STORES => stores = Some(File::from(descriptor)),
                 POSTINGS => postings = Some(File::from(descriptor)),
+                RESERVATION => inherit_reservation(descriptor.into()),
                 other if other.starts_with(JOB) => {
                     let name = other[JOB.len()..].into();
                     let file = File::from(descriptor);

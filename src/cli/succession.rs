@@ -12,6 +12,9 @@ use super::exit::{Failure, MOUNT_USAGE, say};
 /// What daemons and supervisors leave and say to each other: to be counted up when one of another version would take it
 /// for something else.
 const HANDOVER: u64 = 1;
+/// What daemons leave besides, which a program must know of that goes on: a fencing token (1), and a reservation of the volume
+/// (2).
+const LEAVES: u64 = 3;
 /// This program's version.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// What a program says first about itself, before its version.
@@ -24,7 +27,7 @@ pub fn needs(connection: &Connection, features: u64) -> String {
     let agreed = Negotiation::from_words([a, b, c, d, e]);
     let (offered, flags) = (agreed.offer.flags.bits(), agreed.flags.bits());
     format!(
-        "handover={HANDOVER:x} format={FORMAT:x} features={features:x} offered={offered:x} agreed={flags:x}"
+        "handover={HANDOVER:x} format={FORMAT:x} features={features:x} offered={offered:x} agreed={flags:x} leaves={LEAVES:x}"
     )
 }
 
@@ -40,7 +43,7 @@ pub fn run(args: &args::Succession) -> Result<(), Failure> {
 fn can(options: &MountOptions) -> String {
     let wanted = wanted(quayfs_server::wish(options, 0).flags).bits();
     format!(
-        "{NAME} {VERSION} handover={HANDOVER:x} format={FORMAT:x} features={INCOMPAT_KNOWN:x} wanted={wanted:x}"
+        "{NAME} {VERSION} handover={HANDOVER:x} format={FORMAT:x} features={INCOMPAT_KNOWN:x} wanted={wanted:x} takes={LEAVES:x}"
     )
 }
 
@@ -84,6 +87,14 @@ pub fn judge(needs: &str, can: &str) -> Result<String, String> {
         let lacks = need & !has;
         return Err(format!(
             "the volume has features (mask {lacks:#x}) that it does not know"
+        ));
+    }
+    // Programs that say nothing of it leave and know nothing.
+    let left = of(needs, "leaves").unwrap_or(0);
+    let lacks = left & !of(can, "takes").unwrap_or(0);
+    if lacks != 0 {
+        return Err(format!(
+            "it is too old: the daemons of the mount leave each other more than it knows (mask {lacks:#x})"
         ));
     }
     let told = of(needs, "offered").zip(of(needs, "agreed"));
@@ -138,8 +149,14 @@ mod tests {
             let why = judge(needs, &fits.replace(one, other)).unwrap_err();
             assert!(why.contains(about), "{one} to {other}: {why}");
         }
+        // One that leaves more needs one that takes as much.
+        let needs = format!("{needs} leaves=3");
+        let takes = |mask: &str| judge(&needs, &format!("{fits} takes={mask}"));
+        assert_eq!(takes("7"), Ok("7.0".into()));
+        assert!(takes("1").unwrap_err().contains("mask 0x2"));
+        assert!(judge(&needs, fits).unwrap_err().contains("too old"));
         assert!(judge("", fits).is_err());
         assert!(judge("handover=1 format=1 features=0", fits).is_err());
-        assert!(judge(needs, "").is_err());
+        assert!(judge(&needs, "").is_err());
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! A daemon sends it the descriptors of its connection to the kernel and of its memory ([`super::handover`]). As long
 //! as some process has them the mount is not dead: when the daemon dies, programs that use it wait, and the next daemon
-//! takes over from here. No data passes through this process, and it opens nothing of the volume.
+//! takes over from here. No data passes through this process, and it opens nothing of the volume. What keeps others from
+//! the volume between two daemons is a descriptor like the others.
 
 use std::ffi::OsString;
 use std::io::{self, IoSliceMut};
@@ -17,7 +18,7 @@ use clap::Parser;
 use quayfs_options::MountOptions;
 use rustix::cmsg_space;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
+use rustix::io::{Errno, FdFlags, dup2, fcntl_dupfd_cloexec, fcntl_setfd};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
     recvmsg, socketpair,
@@ -31,7 +32,8 @@ use super::confine;
 use super::daemon::Answer;
 use super::exit::{Failure, MOUNT_FAILED};
 use super::handover::{
-    self, ANSWERED, ENDING, FAILED, FOR, HANDED_OVER, NAMES, PASSED, READY, STORE, SUPERVISOR,
+    self, ANSWERED, ENDING, FAILED, FOR, HANDED_OVER, NAMES, PASSED, READY, RESERVATION, RESERVES,
+    STORE, SUPERVISOR,
 };
 use super::inherited;
 use super::log;
@@ -236,6 +238,7 @@ impl Supervisor {
             .env_remove(FOR)
             .env(PASSED, names.len().to_string())
             .env(NAMES, names.join(":"))
+            .env(RESERVES, "1")
             .envs(self.past.told())
             .stdin(Stdio::null())
             .stderr(Stdio::null())
@@ -366,8 +369,12 @@ impl Supervisor {
         let text = String::from_utf8_lossy(&text[..n]).into_owned();
         let name = text.lines().find_map(|line| line.strip_prefix("FDNAME="));
         if text.lines().any(|line| line == STORE) {
+            let name = name.unwrap_or("stored");
             for descriptor in descriptors {
-                self.hold(name.unwrap_or("stored"), descriptor)?;
+                match self.held.iter().position(|held| held.0 == RESERVATION) {
+                    Some(at) if name == RESERVATION => dup2(descriptor, &mut self.held[at].1)?,
+                    _ => self.hold(name, descriptor)?,
+                }
             }
         }
         Ok(Some(text))

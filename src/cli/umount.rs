@@ -233,7 +233,12 @@ fn finish(
         .map_err(|e| format!("{shown} is unmounted, but its daemon cannot be waited for: {e}"))?;
     let held = "the volume is in use until it ends; its log says more";
     match waited {
-        Waited::Ended => {}
+        // The volume is reserved until what would start another daemon ends, too.
+        Waited::Ended => {
+            if let Some(supervisor) = supervisor {
+                wait::until_gone(&supervisor, mode);
+            }
+        }
         Waited::Stopped => {
             return Err(format!(
                 "{shown} is unmounted, but its daemon is stopped and closes the volume only after `kill -CONT {pid}`"
@@ -273,13 +278,8 @@ fn finish(
             Ok(())
         }
         Some(Ending::Left(why)) => Err(unclosed(why)),
-        None => {
-            // It has left the end to the next one, which says nothing to a process that it does not know of.
-            if let Some(supervisor) = supervisor {
-                wait::until_gone(&supervisor, mode);
-            }
-            judge(entry, mode).map_err(unclosed)
-        }
+        // It has left the end to the next one, which says nothing to a process that it does not know of.
+        None => judge(entry, mode).map_err(unclosed),
     }
 }
 

@@ -79,6 +79,10 @@ fn outlived(how: &str, use_it: impl FnOnce(&Path, &Path)) -> (Mounted, PathBuf) 
     let unmounted = quayfs(["umount", how, mnt.to_str().unwrap()]);
     // That its daemon did not end as it should is said, where that is waited for.
     assert!([0, 32].contains(&unmounted.code), "{unmounted:?}");
+    // On another host it would not be reserved for the mount. Here another file is not.
+    let (region, copy) = (m.0.vol().join("pmem"), m.0.vol().join("copy"));
+    fs::copy(&region, &copy).unwrap();
+    fs::rename(&copy, &region).unwrap();
     use_it(&m.0.vol(), &other);
     drop(held);
     eventually("nothing is left of the mount", || !is_alive(supervisor));
@@ -225,6 +229,47 @@ fn a_copy_of_the_table_that_cannot_be_written_stops_nothing() {
     fs::remove_file(small.0.join("filler")).unwrap();
     quayfs([Path::new("umount"), &mnt]).ok();
     quayfs(["fsck".as_ref(), vol.as_os_str()]).ok();
+}
+
+/// Between two daemons of a mount nothing else gets the volume, by whatever name.
+#[test]
+fn a_volume_is_reserved_for_its_mount() {
+    if !can_be_root() {
+        return;
+    }
+    let m = Mounted::new("restart,commit=300,fsname=other");
+    fill(&m.mnt(), "before");
+    fs::write(m.mnt().join("stored"), "by nothing but the daemon").unwrap();
+    let (vol, name, other) = (m.0.vol(), m.0.dir().join("name"), m.0.dir().join("other"));
+    fs::create_dir(&name).unwrap();
+    fs::create_dir(&other).unwrap();
+    for part in ["pmem", "data"] {
+        std::os::unix::fs::symlink(vol.join(part), name.join(part)).unwrap();
+    }
+    let daemon = m.info()["pid"].as_i64().unwrap();
+    let held = Held::new(parent(daemon));
+    signal(daemon, "KILL");
+    eventually("the daemon ends", || !is_alive(daemon));
+    let [shown, name] = [&vol, &name].map(|path| path.to_str().unwrap());
+    for (args, code) in [
+        (&["fsck", shown][..], 8),
+        (&["fsck", "--repair", name], 8),
+        (&["tune", name, "--label", "other"], 1),
+        (&["mkfs", "--force", shown], 1),
+        (&["resize", name, "--data", "160M"], 1),
+        (&["mount", name, other.to_str().unwrap()], 32),
+    ] {
+        let run = quayfs(args.iter().copied());
+        assert!(run.code == code && run.err.contains("in use"), "{run:?}");
+    }
+    let status = quayfs(["status", "--json", name]);
+    assert!(status.out.contains("\"in-use\""), "{status:?}");
+    drop(held);
+    let stored = fs::read_to_string(m.mnt().join("stored")).unwrap();
+    assert_eq!(stored, "by nothing but the daemon");
+    assert!(is_filled(&m.mnt(), "before"));
+    m.umount();
+    quayfs(["fsck", "--data", name]).ok();
 }
 
 /// A daemon of a build without tokens has left none. The next one goes on, and fences off what is left of others.

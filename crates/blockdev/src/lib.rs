@@ -20,6 +20,7 @@ pub use create::create_file;
 pub use device::{BlockDevice, ReadRun, RegionRun, WriteRun, check_range, copy_and_write};
 pub use file::{FileDevice, OpenError, Options};
 pub use probe::{probe_other, probe_signature};
+pub use quayfs_transfer::open_medium;
 pub use scratch::Scratch;
 pub use silence::Silence;
 

@@ -1,9 +1,11 @@
 //! Recognizing what is already on a device, so that it is not destroyed by mistake.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::Path;
+
+use quayfs_transfer::open_medium;
 
 /// How much of the start is looked at: the four labels of zfs need the most.
 const HEAD: usize = 256 << 10;
@@ -18,12 +20,15 @@ pub fn probe_signature(path: &Path) -> io::Result<Option<&'static str>> {
 }
 
 fn read_head(path: &Path) -> io::Result<Vec<u8>> {
-    let kind = std::fs::metadata(path)?.file_type();
-    if !kind.is_file() && !kind.is_block_device() {
+    let opened = open_medium(path, OpenOptions::new().read(true))?;
+    let file = opened.filter(|file| {
+        let kind = file.metadata().map(|meta| meta.file_type());
+        kind.is_ok_and(|kind| kind.is_file() || kind.is_block_device())
+    });
+    let file = file.ok_or_else(|| {
         let message = "not a regular file or block device";
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
-    }
-    let file = File::open(path)?;
+        io::Error::new(io::ErrorKind::InvalidInput, message)
+    })?;
     let mut head = vec![0; HEAD];
     let mut len = 0;
     while len < HEAD {

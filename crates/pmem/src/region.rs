@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 pub use allocate::fill_new;
+pub use locked::inherit_reservation;
 pub use open::MapOptions;
 
 /// A mapped or simulated region of persistent memory. Share it as `Arc<Region>`.

@@ -5,6 +5,8 @@
 
 mod claim;
 mod lock;
+mod medium;
+mod reservation;
 mod ring;
 mod sys;
 mod transfer;
@@ -12,6 +14,8 @@ mod unlinked;
 
 pub use claim::claim;
 pub use lock::{LockKind, lock_within};
+pub use medium::open_medium;
+pub use reservation::{Reservation, is_local, lock_unless_reserved};
 pub use ring::RingPool;
 pub use sys::InPlace;
 pub use transfer::Transfer;

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
+use crate::reservation::lock_unless_reserved;
+
 /// Which other locks may be held at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LockKind {
@@ -18,17 +20,22 @@ pub enum LockKind {
 }
 
 /// How often a held lock is tried again.
-const RETRY: Duration = Duration::from_millis(10);
+pub(crate) const RETRY: Duration = Duration::from_millis(10);
 /// What only looks at a file holds a shared lock for a moment: udev at each device that has been open for writing, when it is
 /// closed, and commands that say what a volume is.
 const GLANCE: Duration = Duration::from_secs(3);
 
 /// Takes the lock, trying for up to `wait`, and longer where all that is in the way may be about to go: shared locks.
-/// `Ok(false)`: another holder kept it to the end.
+/// `Ok(false)`: another holder kept it to the end, or the file is reserved ([`crate::Reservation`]).
 ///
 /// # Errors
 /// If the system cannot lock this file.
 pub fn lock_within(fd: impl AsFd, kind: LockKind, wait: Duration) -> io::Result<bool> {
+    lock_unless_reserved(fd, kind, wait, None)
+}
+
+/// That lock, whatever is reserved.
+pub(crate) fn lock_any(fd: impl AsFd, kind: LockKind, wait: Duration) -> io::Result<bool> {
     let start = Instant::now();
     loop {
         if try_lock(&fd, kind)? {

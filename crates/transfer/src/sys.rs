@@ -6,19 +6,35 @@ use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Takes a lock for writing on some bytes of a file, which belongs to the open file description.
-pub(crate) fn lock_range(fd: BorrowedFd<'_>, start: i64, len: i64) -> Result<(), Errno> {
-    let lock = libc::flock {
+/// A lock for writing on some bytes of a file, which belongs to the open file description.
+fn of_range(start: i64, len: i64) -> libc::flock {
+    libc::flock {
         l_type: libc::F_WRLCK as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
         l_start: start,
         l_len: len,
         l_pid: 0,
-    };
+    }
+}
+
+/// Takes that lock.
+pub(crate) fn lock_range(fd: BorrowedFd<'_>, start: i64, len: i64) -> Result<(), Errno> {
+    let lock = of_range(start, len);
     // SAFETY: this request reads the structure behind the pointer, which is live, and stores nothing.
     let result = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
     match result {
         0 => Ok(()),
+        _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
+    }
+}
+
+/// Whether another open file description has a lock on any of these bytes.
+pub(crate) fn is_range_locked(fd: BorrowedFd<'_>, start: i64, len: i64) -> Result<bool, Errno> {
+    let mut lock = of_range(start, len);
+    // SAFETY: this request reads and stores the structure behind the pointer, which is live and borrowed by nothing else.
+    let result = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
+    match result {
+        0 => Ok(i32::from(lock.l_type) != libc::F_UNLCK),
         _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
     }
 }

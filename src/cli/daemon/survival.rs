@@ -189,16 +189,23 @@ pub(super) fn take_over(
 ) -> Result<(Volume, Result<Memory, String>), Box<dyn std::error::Error>> {
     moving::before_opening(job, handover);
     let mut volume = open(job)?;
-    if let Some(token) = handover.and_then(|last| last.memory().requests.fencing_token()) {
+    if let Some(requests) = handover.map(|last| last.memory().requests)
+        && let Some(token) = requests.fencing_token()
+    {
         volume.check_fencing_token(token)?;
+        if volume.config().fencing_token == 0 {
+            // It gets another one, which this daemon may not live to note.
+            requests.set_fencing_token(0);
+        }
     }
     moving::after_opening(&mut volume, handover);
     if let Some(why) = job.options.ends_with_daemon() {
         return Ok((volume, Err(why.into())));
     }
-    if holder.is_none() {
+    let Some(holder) = holder else {
         return Ok((volume, Err(NOTHING_STARTS_ANOTHER.into())));
-    }
+    };
+    holder.reserve(&volume)?;
     let memory = match outlive(&mut volume, job, handover) {
         Err(e) if handover.is_none() && job.options.restart.is_none() => {
             Err(format!("there is no memory that would outlive it: {e}"))

@@ -4,7 +4,7 @@ use super::FileDevice;
 use super::flush::Flush;
 use crate::sys;
 use crate::{AlignedBuf, BLOCK, Silence};
-use quayfs_transfer::RingPool;
+use quayfs_transfer::{RingPool, is_local, open_medium};
 use rustix::process::{Resource, getrlimit};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
@@ -90,7 +90,6 @@ impl FileDevice {
             path: path.to_path_buf(),
             why: why.into(),
         };
-        // Looked at first, since opening a fifo would wait and opening some devices does something.
         let kind = std::fs::metadata(path).map_err(io_error)?.file_type();
         if !kind.is_file() && !kind.is_block_device() {
             return Err(OpenError::Kind {
@@ -99,7 +98,7 @@ impl FileDevice {
         }
         let (mut file, direct) = match open_file(path, options) {
             Ok(opened) => opened,
-            Err(e) if !options.read_only && is_refused(&e) && File::open(path).is_ok() => {
+            Err(e) if !options.read_only && is_refused(&e) && is_readable(path) => {
                 return Err(protected(&e.to_string()));
             }
             Err(e) => return Err(io_error(e)),
@@ -117,7 +116,7 @@ impl FileDevice {
                 len,
             });
         }
-        let knows_end = kind.is_block_device() || is_local(&file);
+        let knows_end = is_local(&file);
         Ok(Self {
             file,
             path: path.to_path_buf(),
@@ -143,18 +142,6 @@ impl FileDevice {
     }
 }
 
-/// Whether the system knows by itself how long the file is. Where it asks a server, it may wait for the answer forever.
-fn is_local(file: &File) -> bool {
-    const LOCAL: [libc::c_long; 5] = [
-        libc::EXT4_SUPER_MAGIC,
-        libc::XFS_SUPER_MAGIC,
-        libc::BTRFS_SUPER_MAGIC,
-        libc::F2FS_SUPER_MAGIC,
-        libc::TMPFS_MAGIC,
-    ];
-    rustix::fs::fstatfs(file).is_ok_and(|fs| LOCAL.contains(&fs.f_type))
-}
-
 /// Whether the system would not let it be written.
 fn is_refused(e: &io::Error) -> bool {
     matches!(
@@ -163,16 +150,24 @@ fn is_refused(e: &io::Error) -> bool {
     )
 }
 
+fn is_readable(path: &Path) -> bool {
+    matches!(
+        open_medium(path, OpenOptions::new().read(true)),
+        Ok(Some(_))
+    )
+}
+
 /// Opens the file, directly if that is wanted and works.
 fn open_file(path: &Path, options: Options) -> io::Result<(File, bool)> {
     let open = |flags| {
         // Without O_CREAT this concerns block devices only.
         let claim = if options.read_only { 0 } else { libc::O_EXCL };
-        OpenOptions::new()
-            .read(true)
+        let mut how = OpenOptions::new();
+        how.read(true)
             .write(!options.read_only)
-            .custom_flags(flags | claim)
-            .open(path)
+            .custom_flags(flags | claim);
+        let opened = open_medium(path, &how)?;
+        opened.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))
     };
     if options.direct {
         match open(libc::O_DIRECT) {

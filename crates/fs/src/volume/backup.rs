@@ -20,10 +20,11 @@ use quayfs_layout::config::{COPIES, ConfigTable, DataHeader};
 use quayfs_layout::geometry::PMEM_MIN;
 use quayfs_layout::jsb::{Closed, JSB_BYTES};
 use quayfs_layout::l2p::{ENTRY_BYTES, Entry};
-use quayfs_pmem::{LockKind, MapOptions, Region};
+use quayfs_pmem::{LockKind, MapOptions, PmemError, Region};
 use quayfs_shown::progress::{Meter, Unit};
 
 use super::pair::is_named;
+use super::parts::opened;
 use super::{Place, Volume, VolumeError, below, locate};
 use crate::recovery::journal_geometry;
 
@@ -165,8 +166,8 @@ pub fn beheaded(path: &Path, meter: &Meter) -> Result<Option<Beheaded>, VolumeEr
     Ok(Some(one))
 }
 
-/// Why the volume at a path is not opened for writing, though it can be read: what has hit one of its tables may be there on
-/// purpose. `None` also if it cannot be read.
+/// Why the volume at a path is not opened for writing, though its names are there: its region is no medium, or what has hit one
+/// of its tables may be there on purpose. `None` also if it cannot be read.
 pub fn refusal(path: &Path) -> Option<VolumeError> {
     let place = locate(path).ok()?;
     let options = MapOptions {
@@ -174,8 +175,12 @@ pub fn refusal(path: &Path) -> Option<VolumeError> {
         len: place.region_len,
         ..MapOptions::default()
     };
-    let region = Region::open(&place.pmem, options).ok()?;
-    refuse_others(&region, &place.pmem).err()
+    match Region::open(&place.pmem, options) {
+        Ok(region) => refuse_others(&region, &place.pmem).err(),
+        Err(e @ PmemError::Kind { .. }) => Some(e.into()),
+        // Of what this user may not read, or what does not answer, others tell.
+        Err(_) => None,
+    }
 }
 
 /// Fails if there is something else, that may be there on purpose, where a copy of the table of an opened region was.
@@ -216,7 +221,7 @@ fn in_directory(path: &Path) -> io::Result<Vec<Beheaded>> {
     let Ok(place) = locate(path) else {
         return Ok(Vec::new());
     };
-    let (region, data) = (File::open(&place.pmem)?, File::open(&place.data)?);
+    let (region, data) = (opened(&place.pmem)?, opened(&place.data)?);
     if has_table(&region)? {
         return Ok(Vec::new());
     }
@@ -228,7 +233,7 @@ fn in_directory(path: &Path) -> io::Result<Vec<Beheaded>> {
 }
 
 fn in_one(path: &Path, meter: &Meter) -> io::Result<Vec<Beheaded>> {
-    let file = File::open(path)?;
+    let file = opened(path)?;
     if has_table(&file)? {
         return Ok(Vec::new());
     }

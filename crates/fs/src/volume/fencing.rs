@@ -1,10 +1,25 @@
-//! The fencing token of a volume: what is left of an earlier mount finds another one than its own once anything has used the
-//! volume since.
+//! What keeps the processes of one mount and others apart. Between two daemons of a mount the volume is reserved for them. And
+//! it has a fencing token: what is left of an earlier mount finds another one than its own once anything has used the volume
+//! since, which a reservation on another host, or by another name of a device, does not prevent.
+
+use std::os::fd::OwnedFd;
 
 use super::{Access, Volume, VolumeError, backup, table};
 use quayfs_pmem::PmemError;
 
 impl Volume {
+    /// Reserves the volume for this process and those that have the descriptor ([`Region::reserve`]). `None`: it is open for
+    /// reading only, or that is not possible here.
+    ///
+    /// # Errors
+    /// [`PmemError::Io`].
+    pub fn reserve(&self) -> Result<Option<OwnedFd>, PmemError> {
+        match self.access {
+            Access::ReadWrite => self.region.reserve(),
+            Access::ReadOnly => Ok(None),
+        }
+    }
+
     /// Keeps daemons from going on that may be left of an earlier mount: they find another fencing token than their own
     /// ([`Volume::check_fencing_token`]). To be called before content is changed, unless a mount goes on. Durable when it returns.
     ///
@@ -31,12 +46,13 @@ impl Volume {
         Ok(())
     }
 
-    /// Makes sure that nothing has used the volume since a daemon that found this token, or set it.
+    /// Makes sure that nothing has used the volume since a daemon that found this token, or set it. A volume without one was
+    /// last used by a build that knows none, which may have been a daemon of the same mount.
     ///
     /// # Errors
     /// [`VolumeError::Fenced`].
     pub fn check_fencing_token(&self, token: u64) -> Result<(), VolumeError> {
-        match self.config.fencing_token == token {
+        match [0, token].contains(&self.config.fencing_token) {
             true => Ok(()),
             false => Err(VolumeError::Fenced(self.path.clone())),
         }

@@ -7,7 +7,7 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
-use quayfs_blockdev::probe_signature;
+use quayfs_blockdev::{open_medium, probe_signature};
 use quayfs_layout::BLOCK;
 use quayfs_layout::config::{COPIES, ConfigTable, DataHeader};
 
@@ -57,7 +57,7 @@ impl Place {
 /// # Errors
 /// It cannot be opened, or not be read where there is something.
 fn holds_both(path: &Path) -> io::Result<Option<u64>> {
-    let mut file = fs::File::open(path)?;
+    let mut file = opened(path)?;
     let len = file.seek(SeekFrom::End(0))?;
     let Some(table) = config_of(&file)? else {
         return Ok(None);
@@ -76,9 +76,15 @@ fn holds_both(path: &Path) -> io::Result<Option<u64>> {
     Ok((is_long || has_header).then_some(region))
 }
 
+/// For reading, unless it cannot be a medium.
+pub(super) fn opened(path: &Path) -> io::Result<fs::File> {
+    let opened = open_medium(path, fs::OpenOptions::new().read(true))?;
+    opened.ok_or_else(|| io::Error::other("neither a file nor a device of blocks or memory"))
+}
+
 /// How long the region is that begins in this file.
 fn needed_for_region(path: &Path) -> Option<u64> {
-    let table = config_of(&fs::File::open(path).ok()?).ok()??;
+    let table = config_of(&opened(path).ok()?).ok()??;
     Some(table.geometry.pmem_len)
 }
 
@@ -257,7 +263,7 @@ fn is_absent(path: &Path) -> bool {
 fn cut_short(path: &Path, meta: &fs::Metadata) -> Option<String> {
     let len = match meta.is_file() {
         true => meta.len(),
-        false => fs::File::open(path).ok()?.seek(SeekFrom::End(0)).ok()?,
+        false => opened(path).ok()?.seek(SeekFrom::End(0)).ok()?,
     };
     let needs = needed_for_region(path).filter(|needs| *needs > len)?;
     Some(format!(

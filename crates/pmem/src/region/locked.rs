@@ -2,15 +2,52 @@
 
 use super::{Region, Source, open};
 use crate::{Backend, LockKind, PmemError};
+use parking_lot::Mutex;
+use quayfs_transfer::{Reservation, lock_unless_reserved};
 use rustix::fs::Advice;
 use std::fs::File;
 use std::num::NonZeroU64;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
+use std::sync::Arc;
 use std::time::Duration;
 
+/// That of this process: it is one in a row that use the same region.
+static RESERVATION: Mutex<Option<Arc<Reservation>>> = Mutex::new(None);
+
+/// A region is reserved for this process, as the one before it has left it ([`Region::reserve`]): it can lock its file.
+pub fn inherit_reservation(file: File) {
+    *RESERVATION.lock() = Some(Arc::new(Reservation::inherited(file)));
+}
+
 impl Region {
+    /// Reserves the backing file, which is locked, for this process and those that have the descriptor: no other one gets its
+    /// lock from now on, before the last of them has ended. It takes the place of what was reserved before. `None`: that is
+    /// not possible here.
+    ///
+    /// # Errors
+    /// [`PmemError::Io`].
+    pub fn reserve(&self) -> Result<Option<OwnedFd>, PmemError> {
+        let Source::File { file, path } = &self.source else {
+            return Ok(None);
+        };
+        let failed = open::io_error("reserve", path);
+        let mut ours = RESERVATION.lock();
+        let of_this_file = ours.take().filter(|ours| ours.is_of(file));
+        let reserved = match of_this_file {
+            Some(ours) => Some(ours),
+            None => match Reservation::new(file) {
+                Ok(reserved) => reserved.map(Arc::new),
+                Err(e) => return Err(failed(e)),
+            },
+        };
+        *ours = reserved;
+        let passed_on = ours.as_ref().map(|ours| ours.as_fd().try_clone_to_owned());
+        passed_on.transpose().map_err(failed)
+    }
+
     /// Takes an advisory lock on the backing file, held until the region is dropped. `Ok(false)`:
-    /// another region, of this or another process, holds it. A simulated region is always free.
+    /// another region, of this or another process, holds it, or it is reserved for others ([`Region::reserve`]). A simulated region is always free.
     ///
     /// # Errors
     /// [`PmemError::Io`] if the system cannot lock this file.
@@ -27,7 +64,8 @@ impl Region {
         match &self.source {
             Source::Simulated(_) | Source::Copy(_) => Ok(true),
             Source::File { file, path } => {
-                let locked = quayfs_transfer::lock_within(file, kind, wait);
+                let ours = RESERVATION.lock().clone();
+                let locked = lock_unless_reserved(file, kind, wait, ours.as_deref());
                 let locked = locked.map_err(open::io_error("lock", path))?;
                 if !locked || self.backend != Backend::File {
                     return Ok(locked);

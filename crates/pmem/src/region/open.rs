@@ -4,6 +4,7 @@ use super::{Region, Source, allocate};
 use crate::backend::is_memory_fs;
 use crate::memory::{Mapped, Memory};
 use crate::{Backend, PAGE, PmemError};
+use quayfs_transfer::open_medium;
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Resource, getrlimit};
 use std::fs::{File, OpenOptions};
@@ -167,14 +168,10 @@ impl Region {
 /// Opens the file; for writing only if that is wanted.
 fn open_file(path: &Path, read_only: bool) -> Result<File, PmemError> {
     let open = |write| {
-        OpenOptions::new()
-            .read(true)
-            .write(write)
-            // Opening a fifo must not hang; regular files and devices do not care.
-            .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
-            .open(path)
+        let mut how = OpenOptions::new();
+        open_medium(path, how.read(true).write(write))
     };
-    open(!read_only).map_err(|source| {
+    let opened = open(!read_only).map_err(|source| {
         let refused = matches!(
             source.raw_os_error(),
             Some(libc::EROFS | libc::EACCES | libc::EPERM)
@@ -186,6 +183,9 @@ fn open_file(path: &Path, read_only: bool) -> Result<File, PmemError> {
             };
         }
         io_error("open", path)(source)
+    })?;
+    opened.ok_or_else(|| PmemError::Kind {
+        path: path.to_path_buf(),
     })
 }
 
