@@ -15,6 +15,7 @@ use quayfs_journal::{
 };
 use quayfs_layout::config::{ConfigTable, FEATURE_PIPELINE, FEATURE_PROPOSALS};
 use quayfs_layout::geometry::Geometry;
+use quayfs_layout::inode::ROOT;
 use quayfs_layout::jsb::PROPOSALS;
 use quayfs_layout::jsb::{EpochWord, WordKind};
 use quayfs_options::{DataMode, Durability, MountOptions, Quota};
@@ -25,6 +26,7 @@ use quayfs_store::damage::Watch;
 use quayfs_store::engine::{Engine, Parts};
 use quayfs_store::error::FsError;
 use quayfs_store::metrics::Metrics;
+use quayfs_store::ns::inode::read_image;
 use quayfs_store::ns::node::{NodeStore, record_pages};
 use quayfs_sync::Pacing;
 
@@ -144,6 +146,7 @@ pub fn recover_telling(
     let intact = scan.intact_upto();
     let replayed = scan.records.iter().take_while(|r| r.seq <= intact).count();
     let digested = r.replay(&scan, replayed, &nodes, left_out)?;
+    r.check_root(&nodes)?;
     let staged = StagedMap::default();
     let settled = scan.live.iter().filter(|l| l.seq <= digested);
     staged.publish_all(settled.map(|l| (l.lbn, l.slot())));
@@ -353,6 +356,23 @@ impl<'v> Recovery<'v> {
         }
         self.clock.lap("nodes");
         Ok(Arc::new(nodes))
+    }
+
+    /// Of a mount without a root nothing can be reached. One that goes on is better than none: files that are open can be read.
+    fn check_root(&self, nodes: &NodeStore) -> Result<(), MountError> {
+        if self.lenient || self.volume.predecessor().is_some() {
+            return Ok(());
+        }
+        let why = match read_image(nodes, ROOT) {
+            Ok(Some(image)) if image.is_dir() => return Ok(()),
+            Ok(_) => "it is not there".into(),
+            Err(FsError::Damaged(damage)) => damage.to_string(),
+            Err(e) => return Err(e.into()),
+        };
+        Err(MountError::Damaged {
+            count: 1,
+            first: format!("the root directory: {why}"),
+        })
     }
 
     fn look_at_nodes(&self, watch: Watch) -> NodeStore {

@@ -32,16 +32,15 @@ impl Server {
             let mut listing = Listing::new(out, args.size);
             for e in &seen {
                 let dot = e.name == b"." || e.name == b"..";
-                let entry = if dot {
-                    kind_only(e)
-                } else {
-                    match self.fs.entry_attr(e) {
-                        Some(attr) => self.entry_of(&attr),
-                        None => continue,
-                    }
+                let found = if dot { Ok(None) } else { self.fs.entry_attr(e) };
+                let (entry, is_remembered) = match found {
+                    Ok(Some(attr)) => (self.entry_of(&attr), true),
+                    Ok(None) if !dot => continue,
+                    // What cannot be read is listed: a lookup says why, and a backup does not take it for removed.
+                    Ok(None) | Err(_) => (kind_only(e), false),
                 };
                 if !listing.entry(&entry, e.ino, e.cookie, e.kind, &e.name) {
-                    if !dot {
+                    if is_remembered {
                         self.fs.forget(e.ino, 1);
                     }
                     break;

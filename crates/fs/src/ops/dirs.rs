@@ -76,13 +76,19 @@ impl Fs {
 
     /// Attributes of an entry that `readdir` has just returned, counted as a lookup; `None` if it
     /// is gone by now.
-    pub fn entry_attr(&self, entry: &DirEntry) -> Option<Attr> {
-        let handle = self.handle(entry.ino).ok()?;
+    ///
+    /// # Errors
+    /// The inode cannot be read: the entry is there all the same.
+    pub fn entry_attr(&self, entry: &DirEntry) -> Result<Option<Attr>> {
+        let handle = match self.handle(entry.ino) {
+            Err(FsError::NoEntry | FsError::Stale) => return Ok(None),
+            handle => handle?,
+        };
         let _op = handle.lock.read();
         let (ino, inode) = (entry.ino, handle.image());
-        (inode.nlink > 0).then(|| {
+        Ok((inode.nlink > 0).then(|| {
             handle.looked_up();
             Attr { ino, inode }
-        })
+        }))
     }
 }
