@@ -13,7 +13,7 @@ pub use watching::{Doctor, Info, Stats, Status, Top, Trace};
 use quayfs_options::parse_size;
 
 use crate::mount::UnmountMode;
-use crate::mount::probe::Question;
+use crate::mount::probe::{Question, User};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -110,6 +110,18 @@ pub struct Probe {
     /// What is asked.
     #[arg(long, value_enum, default_value_t)]
     pub of: Question,
+    /// Which user and group ask.
+    #[arg(long, value_name = "UID:GID", value_parser = user)]
+    pub user: Option<User>,
+    /// The device number of the file system that is asked.
+    #[arg(long, value_name = "MAJOR:MINOR")]
+    pub device: Option<String>,
+}
+
+fn user(text: &str) -> Result<User, String> {
+    let numbers = text.split_once(':');
+    let numbers = numbers.and_then(|(uid, gid)| uid.parse().ok().zip(gid.parse().ok()));
+    numbers.ok_or_else(|| "no UID:GID".into())
 }
 
 /// Arguments of `identify`.
@@ -221,7 +233,7 @@ Examples:
   quayfs mount /srv/vol /mnt/q -o ro,allow_other
   quayfs mount /srv/vol /mnt/q --foreground        log to the terminal; Ctrl-C unmounts
   mount -t quayfs /dev/nvme0n1p3 /mnt/q            with mount.quayfs installed (make install)
-  /dev/nvme0n1p3  /mnt/q  quayfs  defaults,nofail  0 0   the same in /etc/fstab
+  /dev/nvme0n1p3  /mnt/q  quayfs  allow_other,nofail  0 0   the same in /etc/fstab, for all users
 
 The command returns when the mount answers. The daemon logs to quayfs.log in a volume that is a
 directory, to quayfs-NAME.log beside one in a file, and to /var/log/quayfs-NAME.log for a device. At

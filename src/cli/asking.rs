@@ -1,6 +1,6 @@
 //! Asking the daemon of a mount how it is, for commands that show that.
 
-use super::exit::{Failure, OK, say};
+use super::exit::{FAILED, Failure, OK, say};
 use super::unopened::unreached;
 use super::unserved::Unserved;
 use super::{args, media, trace};
@@ -16,31 +16,30 @@ use std::time::Duration;
 /// A path as the mount table has it, and the mount that it means, if it does: a mount point, or a volume that is mounted.
 /// Failures have the exit code `code`.
 pub fn find(target: &Path, code: u8) -> Result<(PathBuf, Option<Entry>), Failure> {
-    let table = table::read().map_err(mount_table(code))?;
-    // Without a slash at the end, as the table has it.
-    let named: PathBuf = target.components().collect();
-    let is_believed = |e: &Entry| e.user_id().is_some_and(table::is_believed_at_once);
-    let is_known = |e: &Entry| {
-        named.is_absolute()
-            && e.is_quayfs()
-            && (e.target == named || e.source == named && is_believed(e))
-    };
-    let path = match table.iter().any(is_known) {
-        // What it lies on may not answer.
-        true => named,
-        false => resolved(target, code)?,
+    let path = match as_mounted(target).map_err(mount_table(code))? {
+        Some(path) => path,
+        None => {
+            media::expect_reached(target).map_err(Failure::with(code))?;
+            table::resolve(target).map_err(|e| unreached(code, target, &e))?
+        }
     };
     let entry = table::mount_for(&path).map_err(mount_table(code))?;
     Ok((path, entry))
 }
 
-fn resolved(target: &Path, code: u8) -> Result<PathBuf, Failure> {
-    if !media::is_reached(target) {
-        let shown = quayfs_shown::argument(target);
-        let why = media::silence(media::LONG);
-        return Err(Failure::new(code, format_args!("{shown}: {why}")));
-    }
-    table::resolve(target).map_err(|e| unreached(code, target, &e))
+/// A path that is in the mount table, of a mount or of a volume, as it is there; `None` if it is not. It is not followed: what
+/// it lies on may not answer.
+fn as_mounted(target: &Path) -> io::Result<Option<PathBuf>> {
+    // Without a slash at the end, as the table has it.
+    let named: PathBuf = target.components().collect();
+    let is_believed = |e: &Entry| e.user_id().is_some_and(table::is_believed_at_once);
+    let is_it = |e: &Entry| {
+        named.is_absolute()
+            && e.is_quayfs()
+            && (e.target == named || e.source == named && is_believed(e))
+    };
+    let is_there = table::read()?.iter().any(is_it);
+    Ok(is_there.then_some(named))
 }
 
 /// As [`find`], where there is to be a mount.
@@ -58,13 +57,20 @@ pub fn mount_table(code: u8) -> impl FnOnce(io::Error) -> Failure {
 /// The mount on a path, of whatever type, or else the newest one of the volume there; why there is none.
 pub fn mounted_at(target: &Path) -> Result<Entry, String> {
     let shown = quayfs_shown::path(target);
-    let path = table::resolve(target).map_err(|e| format!("{shown}: {e}"))?;
+    let unread = |e| format!("cannot read the mount table: {e}");
+    let path = match as_mounted(target).map_err(unread)? {
+        Some(path) => path,
+        None => {
+            media::expect_reached(target)?;
+            table::resolve(target).map_err(|e| format!("{shown}: {e}"))?
+        }
+    };
     let mounted = match table::mounted_on(&path) {
         Ok(None) => table::mount_of(&path),
         found => found,
     };
     mounted
-        .map_err(|e| format!("cannot read the mount table: {e}"))?
+        .map_err(unread)?
         .ok_or_else(|| format!("{shown} is not a mount point: `findmnt` lists them"))
 }
 
@@ -119,8 +125,32 @@ pub enum Heard {
 /// # Errors
 /// It may not be asked, or is none of ours.
 pub fn hear(entry: &Entry, patience: Duration, code: u8) -> Result<Heard, Failure> {
+    heard(entry, probe::ask(entry, patience), code)
+}
+
+/// That a mount is hidden: what has its name is another one.
+fn covered(entry: &Entry) -> String {
+    let volume = quayfs_shown::path(Path::new(&entry.source));
     let shown = quayfs_shown::path(&entry.target);
-    let why = match probe::ask(entry, patience) {
+    format!(
+        "{volume} is mounted on {shown}, but something else is mounted over it: `umount {shown}` takes that away"
+    )
+}
+
+/// Refuses to ask for anything by the name of a mount that is hidden.
+///
+/// # Errors
+/// It is.
+pub fn expect_visible(entry: &Entry) -> Result<(), String> {
+    match probe::ask(entry, server::PATIENCE) {
+        Err(Errno::XDEV) => Err(covered(entry)),
+        _ => Ok(()),
+    }
+}
+
+fn heard(entry: &Entry, said: Result<String, Errno>, code: u8) -> Result<Heard, Failure> {
+    let shown = quayfs_shown::path(&entry.target);
+    let why = match said {
         Ok(text) => match serde_json::from_str(&text) {
             Ok(status) => return Ok(Heard::Status(status)),
             Err(e) => format!("{shown} answers nonsense about itself: {e}"),
@@ -145,6 +175,10 @@ pub fn hear(entry: &Entry, patience: Duration, code: u8) -> Result<Heard, Failur
         Err(Errno::ACCESS | Errno::PERM) => format!(
             "permission denied: {shown} was mounted by another user, for that user alone (no allow_other)"
         ),
+        Err(Errno::XDEV | Errno::NODATA | Errno::OPNOTSUPP) if table::is_gone(entry) => {
+            format!("{shown} is not mounted any more")
+        }
+        Err(Errno::XDEV) => covered(entry),
         Err(Errno::NODATA | Errno::OPNOTSUPP) => {
             format!("{shown} is {}, not QuayFS", entry.fstype)
         }
@@ -166,9 +200,13 @@ pub fn status(entry: &Entry, patience: Duration, code: u8) -> Result<Value, Fail
 
 /// What a process answers that has been asked by [`crate::mount::probe`].
 pub fn answer(args: &args::Probe) -> u8 {
+    if let Err(e) = probe::become_user(args.user) {
+        say(probe::failed(e));
+        return FAILED;
+    }
     say(match args.of {
         Question::Trace => return trace::probe(&args.target),
-        Question::Status => probe::probe(&args.target),
+        Question::Status => probe::probe(&args.target, args.device.as_deref()),
         Question::Names => media::names(&args.target),
         Question::Parts => media::parts(&args.target).unwrap_or_default(),
         Question::Media => media::read(&args.target),
@@ -183,7 +221,11 @@ pub fn answer(args: &args::Probe) -> u8 {
 /// # Errors
 /// It says nothing. That this user may not ask, the request itself will say.
 pub fn expect_answers(entry: &Entry, code: u8) -> Result<(), Failure> {
-    match hear(entry, server::PATIENCE, code) {
+    let said = probe::ask(entry, server::PATIENCE);
+    if said == Err(Errno::XDEV) {
+        return Err(Failure::new(code, covered(entry)));
+    }
+    match heard(entry, said, code) {
         Ok(Heard::Nothing(why)) => Err(Failure::new(code, why.line(entry))),
         Ok(Heard::Status(_)) | Err(_) => Ok(()),
     }

@@ -7,12 +7,12 @@ use super::advice::advice;
 use super::args;
 use super::asking::{self, Heard, UNLINKED};
 use super::exit::{FAILED, Failure, say, say_json};
-use super::media::{self, LONG, glance_within, silence};
+use super::media;
 use super::units::date;
 use super::unopened::unopened;
 use super::unserved::{self, Unserved};
 use crate::mount::server::PATIENCE;
-use crate::mount::table::{self, Entry};
+use crate::mount::table::Entry;
 use quayfs_layout::BLOCK;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -33,17 +33,9 @@ pub fn run(args: &args::Info) -> Result<(), Failure> {
 fn facts(target: &Path) -> Result<(Value, Option<Failure>), Failure> {
     let (path, entry) = asking::find(target, FAILED)?;
     if let Some(entry) = entry {
-        // Another file system may be mounted on top.
-        let top = table::mounted_on(&entry.target).map_err(asking::mount_table(FAILED))?;
-        if top.is_some_and(|top| top.device == entry.device) {
-            return of_mount(&entry);
-        }
+        return of_mount(&entry);
     }
-    if glance_within(&path, LONG).is_none() {
-        let shown = quayfs_shown::argument(&path);
-        let why = format_args!("{shown}: {}", silence(LONG));
-        return Err(Failure::new(FAILED, why));
-    }
+    media::expect_answers(&path).map_err(Failure::with(FAILED))?;
     let volume = Volume::open(&path, Access::ReadOnly, Duration::ZERO).map_err(unopened(FAILED))?;
     let mut facts = at_rest(&path, &volume);
     let left = glance(&path).ok().and_then(|volume| volume.left);

@@ -2,6 +2,7 @@
 //! by processes of their own first, for which nothing waits for ever.
 
 use super::status::{self, Logged};
+use super::unserved::sees_the_same;
 use crate::mount::probe::{Question, look};
 use crate::mount::table;
 use quayfs_fs::volume::{Glance, VolumeError, glance, touch};
@@ -36,11 +37,33 @@ pub fn log_in_time(path: &Path, uuid: Option<&str>) -> Logged {
     }
 }
 
-/// Whether a path can be followed to its end, or to where it has one, as far as what it leads to answers.
-pub fn is_reached(path: &Path) -> bool {
+/// Makes sure that a path can be followed to its end, or to where it has one.
+///
+/// # Errors
+/// What it leads to has not answered: what to say of that.
+pub fn expect_reached(path: &Path) -> Result<(), String> {
+    expect(path, Question::Path)
+}
+
+/// Makes sure that the media of a volume can be read, or that something says why not.
+///
+/// # Errors
+/// They have not answered: what to say of that.
+pub fn expect_answers(volume: &Path) -> Result<(), String> {
+    expect(volume, Question::Media)
+}
+
+fn expect(path: &Path, question: Question) -> Result<(), String> {
     // The process has another working directory.
     let path = std::path::absolute(path).unwrap_or(path.into());
-    look(&path, Question::Path, LONG).map_or(true, |said| said.is_some())
+    match look(&path, question, LONG) {
+        Ok(None) => {
+            let shown = quayfs_shown::argument(&path);
+            Err(format!("{shown}: {}", silence(LONG)))
+        }
+        // Where no process can be started, nothing is known against it.
+        Ok(Some(_)) | Err(_) => Ok(()),
+    }
 }
 
 /// Whether what is shown of a path is the path: nothing of it was left out or written otherwise, and no other name was chosen
@@ -73,6 +96,18 @@ pub fn hindrance(volume: &Path) -> Result<Option<String>, Silent> {
         Ok(Some(said)) => Ok(said_of(&said)),
         // Nothing is known where no process can be started.
         Err(_) => Ok(None),
+    }
+}
+
+/// [`hindrance`] of the volume of a daemon, by the name that the daemon says; `None` also if that name means something here
+/// that it need not mean there.
+///
+/// # Errors
+/// Those of [`hindrance`].
+pub fn ahead(pid: Option<i32>, volume: &Path) -> Result<Option<String>, Silent> {
+    match pid.and_then(sees_the_same) == Some(true) && names_itself(volume) {
+        true => hindrance(volume),
+        false => Ok(None),
     }
 }
 

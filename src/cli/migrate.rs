@@ -10,20 +10,18 @@ use quayfs_options::format_size;
 use quayfs_pmem::Backend;
 
 use super::args;
+use super::asking;
 use super::exit::{FAILED, Failure, say, warn};
 use super::interrupted;
 use super::progress::Progress;
-use super::unopened::{unopened, unreached};
-use crate::mount::table;
+use super::unopened::unopened;
 
 mod live;
 
 /// Moves what is asked for, and says where it was.
 pub fn run(args: &args::Migrate) -> Result<(), Failure> {
     let (part, new) = wanted(args);
-    let path = table::resolve(&args.volume).map_err(|e| unreached(FAILED, &args.volume, &e))?;
-    let mounted = table::mount_for(&path)
-        .map_err(|e| Failure::new(FAILED, format_args!("mount table: {e}")))?;
+    let (path, mounted) = asking::find(&args.volume, FAILED)?;
     let [volume, left] = [&args.volume, new].map(quayfs_shown::argument);
     let line = format!(
         "`quayfs info {volume}` says where its {part} has been left; if that is not {left}, what is there is a copy that is of no use, \

@@ -202,6 +202,12 @@ fn job(
     log: Option<&Path>,
 ) -> Result<Job, Failure> {
     let failed = |why: String| Failure::new(MOUNT_FAILED, why);
+    if volume.as_os_str().is_empty() {
+        return Err(Failure::new(
+            MOUNT_USAGE,
+            "no volume is named; a service has it from VOLUME= in /etc/quayfs/NAME.conf",
+        ));
+    }
     let named = volume;
     let volume = volume
         .canonicalize()
@@ -237,6 +243,15 @@ fn job(
     }
     // Before anything is written there, be it a log.
     locate(named).map_err(unopened(MOUNT_FAILED))?;
+    if let Some(entry) = mount::table::mounted_on(&target).ok().flatten()
+        && entry.is_quayfs()
+    {
+        let (t, hidden) = (quayfs_shown::path(&target), Path::new(&entry.source));
+        let hidden = quayfs_shown::path(hidden);
+        warn(format_args!(
+            "{t}: {hidden} is mounted there already, and is hidden by what is mounted over it"
+        ));
+    }
     let log = log::destination(&volume, log).map_err(|e| failed(format!("--log-file: {e}")))?;
     Ok(Job {
         log,

@@ -13,11 +13,11 @@ use quayfs_resize::{ResizeError, Resized, Wanted, resize, resize_region};
 use signal_hook::consts::SIGXFSZ;
 
 use super::args;
+use super::asking;
 use super::exit::{FAILED, Failure, say};
 use super::interrupted;
 use super::progress::Progress;
-use super::unopened::{unopened, unreached};
-use crate::mount::table;
+use super::unopened::unopened;
 
 mod mounted;
 
@@ -30,9 +30,7 @@ enum Change {
 
 /// Resizes, and says what has become of the volume.
 pub fn run(args: &args::Resize) -> Result<(), Failure> {
-    let path = table::resolve(&args.volume).map_err(|e| unreached(FAILED, &args.volume, &e))?;
-    let entry = table::mount_for(&path)
-        .map_err(|e| Failure::new(FAILED, format_args!("mount table: {e}")))?;
+    let (path, entry) = asking::find(&args.volume, FAILED)?;
     if let Some(entry) = entry {
         let shown = quayfs_shown::argument(&entry.target);
         let line =

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -12,10 +12,13 @@ use std::time::Duration;
 
 use rustix::event::PollFlags;
 use rustix::io::Errno;
+use rustix::process::geteuid;
+use serde_json::Value;
 
 use super::args;
 use super::asking::{self, Heard};
 use super::exit::{FAILED, Failure, say};
+use super::media;
 use super::succession;
 use super::supervisor::{HELLO, NOT_SERVED, REPLACE, REPLACE_WITH, SERVED, STILL_WITH};
 use super::unserved::Unserved;
@@ -55,6 +58,7 @@ fn restart(args: &args::Restart) -> Result<(), String> {
     if !entry.is_fuse() {
         return Err(format!("{shown} is {}, not QuayFS", entry.fstype));
     }
+    asking::expect_visible(&entry)?;
     let Some((line, known)) = supervisor_of(&entry, &shown)? else {
         return managed::restart(&entry, args);
     };
@@ -70,8 +74,11 @@ fn restart(args: &args::Restart) -> Result<(), String> {
         format!("{shown_path} cannot take over {shown}, which goes on as before: {why}")
     };
     let file = open_program(&path).map_err(|e| refused(e.to_string()))?;
-    let can = ask(&file, &known.options).map_err(refused)?;
-    succession::judge(&known.needs, &can).map_err(refused)?;
+    // What a program says that another user chose is the business of the supervisor, which runs it as that user.
+    if args.binary.is_some() || entry.user_id() == Some(geteuid().as_raw()) {
+        let can = ask(&file, &known.options).map_err(refused)?;
+        succession::judge(&known.needs, &can).map_err(refused)?;
+    }
     let text = format!("{REPLACE}{}\n", args.within.saturating_mul(1000));
     let text = [text.as_bytes(), path.as_os_str().as_bytes()].concat();
     let served = replace(&line, &entry, (&text, file.as_fd()))?
@@ -101,11 +108,29 @@ fn may_be_replaced(entry: &Entry, shown: &str) -> Result<(), String> {
             }
             match status["ends_with_daemon"].as_str() {
                 Some(why) => Err(cannot(shown, why)),
-                None => Ok(()),
+                None => expect_media(&status, shown),
             }
         }
         Ok(Heard::Nothing(_)) | Err(_) => Ok(()),
     }
+}
+
+/// Refuses what would leave a mount without a daemon, since the next one could not open the volume. `status`: what the daemon
+/// says of itself.
+///
+/// # Errors
+/// It could not, or its media do not answer.
+pub fn expect_media(status: &Value, shown: &str) -> Result<(), String> {
+    let pid = status["pid"].as_i64().and_then(|pid| pid.try_into().ok());
+    let volume = Path::new(status["volume"].as_str().unwrap_or_default());
+    let why = match media::ahead(pid, volume) {
+        Ok(None) => return Ok(()),
+        Ok(Some(why)) => why,
+        Err(media::Silent) => media::silence(media::PATIENCE),
+    };
+    Err(format!(
+        "no other daemon could go on with {shown}, which goes on as before: {why}"
+    ))
 }
 
 /// The version of the daemon of a mount, by the word of its supervisor; `None` if it has none that says so within
@@ -167,6 +192,11 @@ pub fn replace_with(
     within: Duration,
 ) -> Result<Result<Served, String>, String> {
     let shown = quayfs_shown::argument(&entry.target);
+    if !job.still
+        && let Ok(status) = managed::status(entry)
+    {
+        expect_media(&status, &shown)?;
+    }
     let (line, _) = supervisor_of(entry, &shown)?.ok_or_else(|| {
         let status = managed::status(entry).unwrap_or_default();
         match status["ends_with_daemon"].as_str() {

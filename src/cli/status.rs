@@ -112,6 +112,7 @@ fn all_mounted() -> Result<Vec<Report>, Failure> {
         }
         match of_mount(&entry) {
             Ok(report) => volumes.push(report),
+            Err(_) if table::is_gone(&entry) => {}
             Err(failure) => warn(failure.line),
         }
     }
@@ -119,30 +120,38 @@ fn all_mounted() -> Result<Vec<Report>, Failure> {
 }
 
 fn of_target(target: &Path) -> Result<Report, Failure> {
-    let (path, entry) = asking::find(target, STATUS_UNKNOWN)?;
-    match entry {
-        Some(entry) => of_mount(&entry),
-        None => {
-            let volume = match glance_within(&path, LONG) {
-                Some(Ok(volume)) => volume,
-                Some(Err(e)) if is_beyond_mounting(&e) => {
-                    return Ok(Report::unmountable(&path, e.to_string()));
-                }
-                Some(Err(e)) => return Err(unopened(STATUS_UNKNOWN)(e)),
-                None => {
-                    let shown = quayfs_shown::argument(&path);
-                    let why = format_args!("{shown}: {}", silence(LONG));
-                    return Err(Failure::new(STATUS_UNKNOWN, why));
-                }
-            };
-            let closing = (volume.in_use)
-                .then(|| draining::state_soon(&path))
-                .flatten();
-            let again = (volume.in_use && closing.is_none()).then(|| glance(&path).ok());
-            let volume = again.flatten().unwrap_or(volume);
-            Ok(Report::at_rest(&volume, closing))
+    loop {
+        let (path, entry) = asking::find(target, STATUS_UNKNOWN)?;
+        let Some(entry) = entry else {
+            return at_rest(&path);
+        };
+        match of_mount(&entry) {
+            // It ended just now: what is there instead was asked.
+            Err(_) if table::is_gone(&entry) => {}
+            told => return told,
         }
     }
+}
+
+fn at_rest(path: &Path) -> Result<Report, Failure> {
+    let volume = match glance_within(path, LONG) {
+        Some(Ok(volume)) => volume,
+        Some(Err(e)) if is_beyond_mounting(&e) => {
+            return Ok(Report::unmountable(path, e.to_string()));
+        }
+        Some(Err(e)) => return Err(unopened(STATUS_UNKNOWN)(e)),
+        None => {
+            let shown = quayfs_shown::argument(path);
+            let why = format_args!("{shown}: {}", silence(LONG));
+            return Err(Failure::new(STATUS_UNKNOWN, why));
+        }
+    };
+    let closing = (volume.in_use)
+        .then(|| draining::state_soon(path))
+        .flatten();
+    let again = (volume.in_use && closing.is_none()).then(|| glance(path).ok());
+    let volume = again.flatten().unwrap_or(volume);
+    Ok(Report::at_rest(&volume, closing))
 }
 
 /// Whether there is a volume that no mount takes.

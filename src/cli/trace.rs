@@ -21,7 +21,6 @@ use serde_json::{Value, json};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdout};
 use std::sync::Arc;
@@ -45,9 +44,8 @@ pub fn run(args: &args::Trace) -> Result<(), Failure> {
     for signal in interrupted::heeded() {
         signal_hook::flag::register(signal, Arc::clone(&ended)).map_err(Failure::with(FAILED))?;
     }
-    // A Ctrl-C is for this process alone: what has been heard is to be told.
+    // A Ctrl-C is for this process alone: what has been heard is to be told. The other one has no terminal.
     let mut child = of_mount(&entry, Question::Trace)
-        .process_group(0)
         .spawn()
         .map_err(Failure::with(FAILED))?;
     let mut trace = Trace {

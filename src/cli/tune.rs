@@ -5,18 +5,18 @@ use quayfs_fsck::repair::{self, Failed, Upgraded};
 use quayfs_layout::config::{ConfigTable, LABEL_MAX, OPTIONS_MAX};
 use quayfs_options::stored;
 
-use super::args;
 use super::exit::{FAILED, Failure, USAGE, say};
 use super::progress::Progress;
-use super::unopened::{unopened, unreached};
-use crate::mount::table;
+use super::unopened::unopened;
+use super::{args, asking, media};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Changes what is asked for, or shows what is so.
 pub fn run(args: &args::Tune) -> Result<(), Failure> {
-    let path = table::resolve(&args.volume).map_err(|e| unreached(FAILED, &args.volume, &e))?;
+    let (path, _) = asking::find(&args.volume, FAILED)?;
+    media::expect_answers(&path).map_err(Failure::with(FAILED))?;
     if args.upgrade {
         return upgrade(&path);
     }

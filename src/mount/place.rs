@@ -94,7 +94,9 @@ impl Place {
         if let Some(device) = device
             && self.device().map_err(|e| failed(e.to_string()))? != device
         {
-            return Err(failed("another file system is mounted there now".into()));
+            return Err(failed(
+                "another file system is mounted over it: take that away first".into(),
+            ));
         }
         let flags = match mode {
             UnmountMode::Normal => UnmountFlags::NOFOLLOW,

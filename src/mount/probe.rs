@@ -11,7 +11,8 @@ use clap::ValueEnum;
 use quayfs_server::STATUS_XATTR;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
-use rustix::process::geteuid;
+use rustix::process::{Gid, Uid, geteuid, setsid};
+use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
@@ -46,7 +47,7 @@ pub enum Question {
 
 impl Question {
     /// The process that finds that out, and says it on its standard output.
-    fn of(self, target: &Path) -> Command {
+    fn of(self, target: &Path, asked: &Asked<'_>) -> Command {
         let mut command = Command::new("/proc/self/exe");
         command
             .arg0("quayfs")
@@ -55,6 +56,8 @@ impl Question {
                 self.to_possible_value()
                     .map(|word| format!("--of={}", word.get_name())),
             )
+            .args(asked.user.map(|(uid, gid)| format!("--user={uid}:{gid}")))
+            .args(asked.device.map(|device| format!("--device={device}")))
             .arg("--")
             .arg(target)
             .current_dir("/")
@@ -65,15 +68,43 @@ impl Question {
     }
 }
 
+/// How a process asks.
+#[derive(Debug, Default)]
+struct Asked<'a> {
+    /// As another user and group than those of this process.
+    user: Option<User>,
+    /// Only of this file system.
+    device: Option<&'a str>,
+}
+
 /// A process that asks a mount.
 pub fn of_mount(entry: &Entry, question: Question) -> Command {
-    let mut command = question.of(&entry.target);
-    if let (uid, Some(gid)) = (asks(entry), entry.group_id())
-        && uid != geteuid().as_raw()
-    {
-        command.uid(uid).gid(gid);
-    }
-    command
+    let user = entry.group_id().map(|gid| (asks(entry), gid));
+    let asked = Asked {
+        user: user.filter(|(uid, _)| *uid != geteuid().as_raw()),
+        device: Some(&entry.device),
+    };
+    question.of(&entry.target, &asked)
+}
+
+/// Numbers of a user and of a group.
+pub type User = (u32, u32);
+
+/// This process is to ask as this user. It has no terminal from here on, and what it has got from its own user no other one
+/// can see: the kernel lets nothing be traced that has changed its user. To be called while there is one thread.
+///
+/// # Errors
+/// This user cannot become another one.
+pub fn become_user(user: Option<User>) -> Result<(), Errno> {
+    // Fails only where there is no terminal already.
+    let _ = setsid();
+    let Some((uid, gid)) = user else {
+        return Ok(());
+    };
+    let (uid, gid) = (Uid::from_raw(uid), Gid::from_raw(gid));
+    set_thread_groups(&[])?;
+    set_thread_res_gid(gid, gid, gid)?;
+    set_thread_res_uid(uid, uid, uid)
 }
 
 /// The user that asks a mount: without `allow_other` not even root may, but root may become a user that may.
@@ -88,8 +119,8 @@ fn asks(entry: &Entry) -> u32 {
 /// Asks a mount for its status.
 ///
 /// # Errors
-/// `ETIMEDOUT` if there was no answer within `patience` or the daemon is stopped, `ENOTCONN` if it is dead, others as
-/// of [`super::status`].
+/// `ETIMEDOUT` if there was no answer within `patience` or the daemon is stopped, `ENOTCONN` if it is dead, `EXDEV` if another
+/// mount is on top of it, others as of [`super::status`].
 pub fn ask(entry: &Entry, patience: Duration) -> Result<String, Errno> {
     if Server::of(entry).is_some_and(|server| server.is_stopped()) {
         return Err(Errno::TIMEDOUT);
@@ -125,7 +156,11 @@ pub fn look(
         .max_by_key(|entry| entry.target.as_os_str().len())
         .map(|entry| entry.device);
     let awaited = Awaited::of((volume, question as u8, device));
-    answer(question.of(volume), (geteuid().as_raw(), awaited), patience)
+    answer(
+        question.of(volume, &Asked::default()),
+        (geteuid().as_raw(), awaited),
+        patience,
+    )
 }
 
 /// What a process of this user says; `None` if that takes longer than `patience`, or many have waited longer for the same.
@@ -169,13 +204,29 @@ fn leave(mut child: Child) {
     left.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
 }
 
-/// The other end of [`ask`]: what it says on its standard output.
-pub fn probe(target: &Path) -> String {
+/// The other end of [`ask`]: what it says on its standard output. Only the file system with this device number is asked.
+pub fn probe(target: &Path, device: Option<&str>) -> String {
+    let is_asked = |device| {
+        super::Place::find(target)?
+            .device()
+            .map(|found| found == device)
+    };
+    match device.map_or(Ok(true), is_asked) {
+        Ok(true) => {}
+        // Or something is mounted on a directory above it.
+        Ok(false) | Err(Errno::NOENT | Errno::NOTDIR) => return failed(Errno::XDEV),
+        Err(e) => return failed(e),
+    }
     let mut buffer = vec![0; 64 << 10];
     match rustix::fs::getxattr(target, STATUS_XATTR, &mut buffer[..]).map_err(gone) {
         Ok(n) => format!("status {}", String::from_utf8_lossy(&buffer[..n])),
-        Err(e) => format!("errno {}", e.raw_os_error()),
+        Err(e) => failed(e),
     }
+}
+
+/// What it says where it cannot ask.
+pub fn failed(e: Errno) -> String {
+    format!("errno {}", e.raw_os_error())
 }
 
 /// Everything that comes until the end; `None` if that takes longer.

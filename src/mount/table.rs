@@ -83,6 +83,12 @@ pub fn read_of(process: &Path) -> io::Result<Vec<Entry>> {
     Ok(parse(&std::fs::read(process.join("mountinfo"))?))
 }
 
+/// Whether a mount has left the table since it was read.
+pub fn is_gone(entry: &Entry) -> bool {
+    let is_it = |e: &Entry| e.id == entry.id && e.device == entry.device;
+    read().is_ok_and(|table| !table.iter().any(is_it))
+}
+
 /// The mount on exactly `target`, an absolute path; the topmost one if there are several.
 pub fn mounted_on(target: &Path) -> io::Result<Option<Entry>> {
     Ok(read()?.into_iter().rfind(|e| e.target == target))

@@ -89,3 +89,37 @@ fn a_mount_of_another_user_is_not_one_of_the_volume() {
     assert_eq!([mounted.code, ended.code], [0, 0], "{mounted:?} {ended:?}");
     assert_eq!(first(&served)["mountpoint"], other.to_str().unwrap());
 }
+
+/// A volume is not the other one that is mounted over it.
+#[test]
+fn what_is_mounted_over_a_volume_is_not_asked_in_its_place() {
+    if !can_be_root() {
+        return;
+    }
+    let m = Mounted::new("usrquota");
+    let other = Scene::in_memory();
+    let (vol, mnt) = (m.0.vol(), m.mnt());
+    let [vol, mnt] = [&vol, &mnt].map(|path| path.to_str().unwrap());
+    let over = quayfs(["mount", other.vol().to_str().unwrap(), mnt]);
+    assert!(over.code == 0 && over.err.contains("hidden"), "{over:?}");
+    for (args, code) in [
+        (&["status", vol][..], 3),
+        (&["info", vol], 1),
+        (&["quota", vol, "--user", "4711", "--bytes", "1M"], 1),
+        (&["resize", vol, "--data", "96M"], 1),
+        (&["restart", vol], 1),
+        (&["scrub", vol], 1),
+        (&["umount", vol], 32),
+    ] {
+        let run = quayfs(args.iter().copied());
+        assert!(
+            run.code == code && run.err.contains(" over it"),
+            "{args:?} {run:?}"
+        );
+    }
+    let there = quayfs(["status", "--json", mnt]);
+    assert_eq!(first(&there)["volume"], other.vol().to_str().unwrap());
+    quayfs(["umount", mnt]).ok();
+    quayfs(["restart", vol]).ok();
+    m.umount();
+}

@@ -22,7 +22,7 @@ use crate::cli::args;
 use crate::cli::asking::{Heard, hear, irreplaceable, status};
 use crate::cli::exit::{FAILED, Failure, say};
 use crate::cli::progress::Progress;
-use crate::cli::restart::cannot;
+use crate::cli::restart::{cannot, expect_media};
 use crate::cli::unserved::Unserved;
 use crate::mount::server::{PATIENCE, PROGRESS, Server};
 use crate::mount::table::Entry;
@@ -88,6 +88,7 @@ fn possible(entry: &Entry, before: &Value, wish: Wish) -> Result<(), String> {
             false => format!("{shown} is read-only ({why}): {otherwise}"),
         });
     }
+    expect_media(before, &shown)?;
     // Files are opened by the daemon; it is enough to say early what will not be.
     let Some(blocks) = wish.blocks else {
         return Ok(());

@@ -89,9 +89,17 @@ fn daemon(entry: &Entry, status: &Value) -> Result<Pid, String> {
     };
     let facts = process.status().ok();
     let uid = geteuid();
-    if !uid.is_root() && facts.as_ref().map(|s| s.ruid) != Some(uid.as_raw()) {
+    let owner = facts.as_ref().map(|s| s.ruid);
+    if !uid.is_root() && owner != Some(uid.as_raw()) {
         return Err(format!(
             "permission denied: only root, and the user who mounted {shown}, may do that"
+        ));
+    }
+    if owner != entry.user_id() {
+        // Its daemon says so, and may say anything.
+        return Err(format!(
+            "{shown}: process {} is not one of the user who mounted it",
+            pid.as_raw_nonzero()
         ));
     }
     // One that does not expect the signal would be ended by it.

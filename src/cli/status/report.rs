@@ -305,12 +305,9 @@ impl Report {
     pub fn look_ahead(mut self) -> Self {
         let daemon = self.daemon.as_ref();
         let pid = daemon.and_then(|daemon| i32::try_from(daemon.pid).ok());
-        let can_tell = pid.and_then(unserved::sees_the_same) == Some(true);
-        let volume = Path::new(&self.volume);
-        let can_tell = can_tell && media::names_itself(volume);
-        if can_tell && self.goes_on == Some(true) && self.unlinked.is_empty() {
+        if self.goes_on == Some(true) && self.unlinked.is_empty() {
             // Of media that do not answer, the daemon knows more.
-            self.hindrance = media::hindrance(volume).ok().flatten();
+            self.hindrance = media::ahead(pid, Path::new(&self.volume)).ok().flatten();
             judge(&mut self);
         }
         self

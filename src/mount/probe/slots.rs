@@ -17,7 +17,7 @@ use std::time::Duration;
 /// Processes that wait for the same answer, and have for longer than anything is waited for.
 const MOST: usize = 8;
 /// Places of a user in all.
-const PLACES: usize = 512;
+const PLACES: usize = 4096;
 /// What a file says: a hash of what is waited for, and when that has begun, in nanoseconds of a clock that never stands still.
 const WORDS: usize = 16;
 

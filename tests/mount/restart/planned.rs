@@ -3,6 +3,7 @@
 use super::*;
 use crate::load::under_load;
 use crate::program::{QUAYFS, as_user, can_be_root, copy_program, named};
+use std::os::unix::fs::PermissionsExt as _;
 use std::thread;
 
 /// What `quayfs restart` has to say.
@@ -339,5 +340,73 @@ fn what_is_no_such_mount_is_left_alone() {
     })
     .fails(1, "permission denied");
     assert_eq!(daemon(&m), old);
+    m.umount();
+}
+
+/// Another daemon that cannot open the volume ends the mount, so none is asked for.
+#[test]
+fn a_daemon_without_a_possible_successor_stays() {
+    if !can_mount() {
+        return;
+    }
+    let m = Mounted::on(Scene::in_memory(), "restart");
+    let old = daemon(&m);
+    let (vol, away) = (m.0.vol(), m.0.dir().join("away"));
+    let region = vol.join("pmem");
+    let stays = |about: &str| {
+        let mnt = m.mnt();
+        let resized = quayfs(["resize", mnt.to_str().unwrap(), "--data", "96M"]);
+        for run in [replace(&m, &[]), resized] {
+            run.fails(1, about);
+        }
+        assert_eq!(daemon(&m), old);
+    };
+    fs::rename(&vol, &away).unwrap();
+    stays("there is nothing at");
+    fs::rename(&away, &vol).unwrap();
+    fs::set_permissions(&region, fs::Permissions::from_mode(0o666)).unwrap();
+    stays("mode 0666");
+    fs::set_permissions(&region, fs::Permissions::from_mode(0o600)).unwrap();
+    let file = fs::File::options().read(true).write(true).open(&region);
+    let (file, mut table) = (file.unwrap(), vec![0; 4096]);
+    file.read_exact_at(&mut table, 0).unwrap();
+    file.write_all_at(&[b"XFSB".as_slice(), &[0; 4092]].concat(), 0)
+        .unwrap();
+    stays("xfs");
+    file.write_all_at(&table, 0).unwrap();
+    assert_eq!(m.info()["restarts"], 0);
+    replace(&m, &[]).ok();
+    m.umount();
+}
+
+#[test]
+fn root_runs_no_program_that_another_user_chose() {
+    const USER: u32 = 65534;
+    if !can_be_root() {
+        return;
+    }
+    let m = Mounted(Scene::in_memory());
+    let program = copy(&m.0, "quayfs");
+    let (vol, mnt) = (m.0.vol(), m.0.mnt());
+    let parts = [vol.join("pmem"), vol.join("data")];
+    for path in [m.0.dir(), &vol, &mnt, &parts[0], &parts[1], &program] {
+        std::os::unix::fs::chown(path, Some(USER), Some(USER)).unwrap();
+    }
+    let mut mount = Command::new("setpriv");
+    mount.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+    mount.args(["--inh-caps=+sys_admin", "--ambient-caps=+sys_admin"]);
+    mount.arg(&program).arg("mount").args([&vol, &mnt]);
+    assert!(mount.finish().unwrap().success());
+    let marker = m.0.dir().join("marker");
+    let body = format!(
+        "FILE *f = fopen(\"{}\", \"a\"); fprintf(f, \"%d\\n\", getuid()); return 1;",
+        marker.display()
+    );
+    fs::rename(compiled(&m.0, "other", &body), &program).unwrap();
+    let run = replace(&m, &[]);
+    assert_eq!(run.code, 1, "{run:?}");
+    let users = fs::read_to_string(&marker).unwrap();
+    assert!(users.lines().all(|user| user == "65534"), "{users}");
+    as_user(USER, || fs::read_dir(&mnt).map(drop)).unwrap();
     m.umount();
 }
