@@ -65,7 +65,7 @@ pub fn mount(mount: &Command) -> String {
     text += ".PP\n";
     text += &prose("In `/etc/fstab`:");
     text += ".PP\n";
-    text += &example(["/dev/nvme0n1p3  /mnt/q  quayfs  defaults,nofail  0 0"]);
+    text += &example(["/dev/nvme0n1p3  /mnt/q  quayfs  allow_other,nofail  0 0"]);
     text += &exit_status(mount);
     text += &see_also("mount.quayfs");
     text

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use clap::Command;
+use clap::{Arg, Command};
 use clap_mangen::Man;
 
 use crate::readme;
@@ -22,7 +22,7 @@ pub fn page(name: &str, number: u8, command: &Command) -> io::Result<String> {
     text += &section("name");
     let about = command.get_about().map(ToString::to_string);
     text += &named(name, &about.unwrap_or_default());
-    text += &part(|w| man.render_synopsis_section(w))?;
+    text += &synopsis(command);
     text += &part(|w| man.render_description_section(w))?;
     text += &help.description;
     text += &part(|w| man.render_options_section(w))?;
@@ -35,6 +35,48 @@ pub fn page(name: &str, number: u8, command: &Command) -> io::Result<String> {
     text += &help.sections;
     text += &see_also(name);
     Ok(text)
+}
+
+/// How a command is written, with what its options take.
+fn synopsis(command: &Command) -> String {
+    let name = command.get_bin_name().unwrap_or(command.get_name());
+    let mut words = vec![format!("`{name}`")];
+    let is_shown = |arg: &&Arg| !arg.is_hide_set();
+    words.extend(command.get_opts().filter(is_shown).map(option));
+    words.extend(command.get_positionals().filter(is_shown).map(positional));
+    if command.get_subcommands().any(|c| !c.is_hide_set()) {
+        words.push("COMMAND".into());
+    }
+    section("synopsis") + &prose(&words.join(" "))
+}
+
+fn option(arg: &Arg) -> String {
+    let long = arg.get_long().map(|long| format!("--{long}"));
+    let short = || arg.get_short().map(|short| format!("-{short}"));
+    let name = long.or_else(short).unwrap_or_default();
+    let values = match arg.get_action().takes_values() {
+        true => arg.get_value_names().unwrap_or_default(),
+        false => &[],
+    };
+    let values: String = values.iter().map(|name| format!(" {name}")).collect();
+    // In bold, in which a bracket does not begin a link.
+    match arg.is_required_set() {
+        true => format!("`{name}`{values}"),
+        false => format!("`[{name}`{values}`]`"),
+    }
+}
+
+fn positional(arg: &Arg) -> String {
+    let names = arg.get_value_names().unwrap_or_default();
+    let names: Vec<&str> = names.iter().map(AsRef::as_ref).collect();
+    let more = match arg.get_num_args().is_some_and(|n| n.max_values() > 1) {
+        true => "...",
+        false => "",
+    };
+    match arg.is_required_set() {
+        true => format!("{}{more}", names.join(" ")),
+        false => format!("`[`{}{more}`]`", names.join(" ")),
+    }
 }
 
 /// The section with the mount options.
@@ -155,6 +197,24 @@ fn described(lines: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::ArgAction;
+
+    #[test]
+    fn a_synopsis_says_what_options_take() {
+        let arg = |name: &'static str| Arg::new(name).value_name("WHAT");
+        let flag = |name: &'static str| Arg::new(name).long(name).action(ArgAction::SetTrue);
+        let command = Command::new("x").args([
+            arg("volume").required(true),
+            arg("dir"),
+            arg("size").long("size"),
+            arg("label").short('L'),
+            flag("force"),
+            flag("hidden").hide(true),
+        ]);
+        let text = synopsis(&command);
+        let want = "`x` `[--size` WHAT`]` `[-L` WHAT`]` `[--force``]` WHAT `[`WHAT`]`";
+        assert_eq!(text, section("synopsis") + &prose(want));
+    }
 
     fn command() -> Command {
         let help = "First.\n  x  a table\nSecond.\n\nOptions after -o:\n  ro  no\n\nExamples:\n  do it\n\
