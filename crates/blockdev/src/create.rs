@@ -12,13 +12,13 @@ use std::path::Path;
 /// # Errors
 /// Those of the system: `AlreadyExists` if there is anything at `path`, `ENOSPC`, ...
 pub fn create_file(path: &Path, len: u64, sparse: bool) -> io::Result<()> {
-    let mut file = OpenOptions::new()
+    let file = OpenOptions::new()
         .read(true)
         .write(true)
         .create_new(true)
         .mode(0o600)
         .open(path)?;
-    let result = quayfs_pmem::fill_new(&mut file, path, len, sparse);
+    let result = quayfs_pmem::fill_new(&file, path, len, sparse);
     if result.is_err() {
         // The file was made by this call. The first error is the one to report.
         let _ = std::fs::remove_file(path);

@@ -286,8 +286,8 @@ impl Medium {
         if self.kept {
             self.take_over()?;
         } else {
-            let mut file = undo.file(&self.path).map_err(io_at(&self.path))?;
-            fill_new(&mut file, &self.path, len, sparse).map_err(io_at(&self.path))?;
+            let file = undo.file(&self.path).map_err(io_at(&self.path))?;
+            fill_new(&file, &self.path, len, sparse).map_err(io_at(&self.path))?;
         }
         if !self.inside && !self.linked {
             undo.link(&self.path, &self.entry)

@@ -1,6 +1,7 @@
 //! What can go wrong with a region.
 
 use crate::Backend;
+use quayfs_layout::size::format_size;
 use std::io;
 use std::path::PathBuf;
 
@@ -28,15 +29,17 @@ pub enum PmemError {
     },
     /// Pages of the file are not allocated, and there is no room for them. A store to one would end the process.
     #[error(
-        "{}: not allocated in full (made with --sparse?), and its file system has no room for the {missing} bytes \
-         that are missing; make room there, nothing has been written",
-        path.display()
+        "{}: not allocated in full (made with --sparse?), and its file system has no room for what is missing: {} are \
+         needed, and {} are free; make room there, nothing has been written",
+        path.display(), format_size(*missing), format_size(*free)
     )]
     NoRoom {
         /// The backing file.
         path: PathBuf,
         /// About how many bytes are not allocated.
         missing: u64,
+        /// How many bytes are free on its file system.
+        free: u64,
     },
     /// The file has become shorter than it was when it was opened.
     #[error("{}: cut short to {have} bytes while it was read, of {len}", path.display())]

@@ -102,6 +102,6 @@ pub use error::PmemError;
 pub use fault::{Ending, exit_on_fault};
 pub use observer::Observer;
 pub use quayfs_transfer::{LockKind, lock_within};
-pub use region::{MapOptions, Region, fill_new, inherit_reservation};
+pub use region::{MapOptions, Region, fill_new, inherit_reservation, take_space};
 pub use throttle::WriteThrottle;
 pub use units::{LINE, PAGE, SECTOR, atoms, lines};

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-pub use allocate::fill_new;
+pub use allocate::{fill_new, take_space};
 pub use locked::inherit_reservation;
 pub use open::MapOptions;
 

@@ -5,8 +5,15 @@ use std::path::PathBuf;
 use quayfs_fs::closing::CloseError;
 use quayfs_fs::volume::VolumeError;
 use quayfs_journal::JournalError;
-use quayfs_options::exact_size;
+use quayfs_options::{exact_size, format_size};
 use quayfs_pmem::PmemError;
+
+/// A size as the command line takes it, and nothing else.
+fn to_type(bytes: u64) -> String {
+    let mut exact = exact_size(bytes);
+    exact.truncate(exact.find(' ').unwrap_or(exact.len()));
+    exact
+}
 
 /// Why a volume does not have another size. Prints as one line that says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -36,14 +43,16 @@ pub enum ResizeError {
     },
     /// The new region is a file beside the old one, for which there is no room.
     #[error(
-        "there is no room beside {} for a region of {}, which is there as well until it takes the place of the old one",
-        path.display(), exact_size(*len)
+        "there is no room beside {} for a region of {}, which is there as well until it takes the place of the old one: {} are free",
+        path.display(), exact_size(*len), format_size(*free)
     )]
     NoRoom {
         /// The region.
         path: PathBuf,
         /// How long the new one is to be, in bytes.
         len: u64,
+        /// How many bytes are free there.
+        free: u64,
     },
     /// The page table of a new region cannot be made.
     #[error("page table: {0}")]
@@ -124,8 +133,8 @@ pub enum ResizeError {
     },
     /// More than the region has room for.
     #[error(
-        "{} for data are too many: the region has room for the page table of {}; for more, make the region larger first (`quayfs resize --pmem`), or, where it is on a device, a volume with a larger one (`quayfs mkfs --pmem-size`)",
-        exact_size(*want), exact_size(*most)
+        "the data cannot get {}: the region has room for the page table of {} at most ({}); for more, make the region larger first (`quayfs resize --pmem`), or, where it is on a device, a volume with a larger one (`quayfs mkfs --pmem-size`)",
+        format_size(*want), format_size(*most), to_type(*most)
     )]
     TooLarge {
         /// What was asked for.
@@ -133,4 +142,17 @@ pub enum ResizeError {
         /// What can be had.
         most: u64,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_too_large_is_told_in_one_unit_and_as_it_is_typed() {
+        let (want, most) = (30 << 30, 8382 << 20);
+        let why = ResizeError::TooLarge { want, most }.to_string();
+        let said = "the data cannot get 30 GiB: the region has room for the page table of 8.1 GiB at most (8382M); ";
+        assert!(why.starts_with(said), "{why}");
+    }
 }

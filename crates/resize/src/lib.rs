@@ -35,7 +35,8 @@ use quayfs_layout::slot::{SLOT_HEADER_BYTES, blank_header};
 use quayfs_shown::progress::{Meter, Unit};
 
 pub use error::ResizeError;
-pub use region::{resize_closed_region, resize_region, with_region};
+pub use medium::{Room, room};
+pub use region::{replaceable, resize_closed_region, resize_region, with_region};
 pub use rewrite::rewrite;
 pub use used::in_use;
 

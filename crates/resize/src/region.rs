@@ -91,8 +91,11 @@ pub fn with_region(geometry: &Geometry, bytes: u64, used: &InUse) -> Result<Geom
         })
 }
 
-/// Refuses what cannot be replaced by another file.
-fn replaceable(place: &Place) -> Result<(), ResizeError> {
+/// Refuses a region that cannot be replaced by another file.
+///
+/// # Errors
+/// [`ResizeError::RegionDevice`], [`ResizeError::OneDevice`], [`ResizeError::Linked`]; or it cannot be looked at.
+pub fn replaceable(place: &Place) -> Result<(), ResizeError> {
     let meta = fs::metadata(&place.pmem).map_err(failed(&place.pmem))?;
     let path = place.pmem.clone();
     match (meta.is_file(), place.region_len) {
@@ -178,9 +181,10 @@ impl Next {
         };
         let region = Region::open(&self.path, options)?;
         region.allocate(0, to.pmem_len).map_err(|e| match e {
-            PmemError::NoRoom { .. } => ResizeError::NoRoom {
+            PmemError::NoRoom { free, .. } => ResizeError::NoRoom {
                 path: place.pmem.clone(),
                 len: to.pmem_len,
+                free,
             },
             e => e.into(),
         })?;

@@ -3,7 +3,8 @@
 use super::open::io_error;
 use super::{Region, Source};
 use crate::{Backend, PmemError};
-use rustix::fs::{FallocateFlags, SeekFrom, fallocate, fstatvfs, seek};
+use quayfs_layout::size::format_size;
+use rustix::fs::{FallocateFlags, SeekFrom, StatVfs, fallocate, fstatvfs, seek};
 use rustix::io::Errno;
 use std::fs::File;
 use std::io::{self, Write};
@@ -35,16 +36,15 @@ impl Region {
         if !meta.is_file() || missing == 0 && self.backend == Backend::Volatile {
             return Ok(());
         }
+        let room = fstatvfs(file).map_err(|e| io_error("stat", path)(e.into()))?;
         let no_room = || PmemError::NoRoom {
             path: path.clone(),
             missing,
+            free: free(&room),
         };
         // Before anything is taken away from others in vain.
-        if len >= meta.len() {
-            let room = fstatvfs(file).map_err(|e| io_error("stat", path)(e.into()))?;
-            if missing > room.f_bfree.saturating_mul(room.f_frsize) {
-                return Err(no_room());
-            }
+        if len >= meta.len() && !can_have(&room, missing) {
+            return Err(no_room());
         }
         match reserve(file, off, len) {
             Ok(()) => Ok(()),
@@ -72,6 +72,7 @@ impl Region {
             Err(e) if is_shortage(&e) => Err(PmemError::NoRoom {
                 path: path.clone(),
                 missing: meta.len().saturating_sub(meta.blocks() * 512),
+                free: fstatvfs(file).map_or(0, |room| free(&room)),
             }),
             Err(e) => Err(io_error("write", path)(e)),
         }
@@ -80,6 +81,46 @@ impl Region {
 
 fn is_shortage(e: &io::Error) -> bool {
     matches!(e.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
+}
+
+/// Bytes that this process can have of a file system.
+fn free(room: &StatVfs) -> u64 {
+    let blocks = match rustix::process::geteuid().is_root() {
+        true => room.f_bfree,
+        false => room.f_bavail,
+    };
+    blocks.saturating_mul(room.f_frsize)
+}
+
+/// Whether a file system can have so much left, for whomever. One without an end says that it has nothing at all.
+fn can_have(room: &StatVfs, bytes: u64) -> bool {
+    room.f_blocks == 0 || bytes <= room.f_bfree.saturating_mul(room.f_frsize)
+}
+
+/// Takes so many bytes of the file system of a file, by `take`.
+///
+/// # Errors
+/// Those of the system. There is not so much: how much is free.
+pub fn take_space(
+    file: &File,
+    bytes: u64,
+    take: impl FnOnce() -> io::Result<()>,
+) -> io::Result<()> {
+    let room = fstatvfs(file)?;
+    let shortage = || {
+        let (needed, free) = (format_size(bytes), format_size(free(&room)));
+        let why =
+            format!("no space left: {needed} are needed, and {free} are free on its file system");
+        io::Error::new(io::ErrorKind::StorageFull, why)
+    };
+    // Before anything is taken away from others in vain.
+    if !can_have(&room, bytes) {
+        return Err(shortage());
+    }
+    take().map_err(|e| match e.raw_os_error() {
+        Some(libc::ENOSPC) => shortage(),
+        _ => e,
+    })
 }
 
 /// Allocates what is not.
@@ -123,13 +164,13 @@ fn fill_holes(file: &File, mut at: u64, end: u64) -> io::Result<()> {
 ///
 /// # Errors
 /// Those of the system; the file then is as far as it came.
-pub fn fill_new(file: &mut File, path: &Path, len: u64, sparse: bool) -> io::Result<()> {
+pub fn fill_new(file: &File, path: &Path, len: u64, sparse: bool) -> io::Result<()> {
     match sparse || len == 0 {
         true => file.set_len(len)?,
-        false => match reserve_new(file, len) {
-            Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => write_zeros(file, len)?,
-            other => other?,
-        },
+        false => take_space(file, len, || match reserve_new(file, len) {
+            Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => write_zeros(file, len),
+            other => other,
+        })?,
     }
     file.sync_all()?;
     let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
@@ -145,7 +186,7 @@ fn reserve_new(file: &File, len: u64) -> io::Result<()> {
     }
 }
 
-fn write_zeros(file: &mut File, len: u64) -> io::Result<()> {
+fn write_zeros(mut file: &File, len: u64) -> io::Result<()> {
     let zeros = vec![0; PIECE];
     let mut left = len;
     while left > 0 {
@@ -181,5 +222,27 @@ mod tests {
         fill_holes(&file, 0, len).unwrap();
         fill_holes(&file, 0, len).unwrap();
         assert!(file.metadata().unwrap().blocks() * 512 >= len);
+    }
+
+    #[test]
+    fn what_there_is_no_room_for_is_told_with_what_is_free() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("new");
+        let file = File::create_new(&path).unwrap();
+        let e = fill_new(&file, &path, 1 << 60, false).unwrap_err();
+        assert_eq!(e.kind(), io::ErrorKind::StorageFull);
+        let said = e.to_string();
+        let (_, free) = said
+            .split_once("no space left: 1 EiB are needed, and ")
+            .unwrap();
+        assert!(free.ends_with("iB are free on its file system"), "{said}");
+        assert_eq!(file.metadata().unwrap().blocks(), 0);
+        // Found out only by taking it.
+        let full = || Err(io::Error::from_raw_os_error(libc::ENOSPC));
+        let said = take_space(&file, 5 << 20, full).unwrap_err().to_string();
+        assert!(said.contains("no space left: 5 MiB are needed"), "{said}");
+        let other = || Err(io::Error::from_raw_os_error(libc::EDQUOT));
+        let e = take_space(&file, 5 << 20, other).unwrap_err();
+        assert_eq!(e.raw_os_error(), Some(libc::EDQUOT));
     }
 }

@@ -123,14 +123,14 @@ impl Region {
     /// multiple of [`PAGE`].
     pub fn create(path: &Path, len: u64, sparse: bool) -> Result<(), PmemError> {
         check_len(path, len)?;
-        let mut file = OpenOptions::new()
+        let file = OpenOptions::new()
             .read(true)
             .write(true)
             .create_new(true)
             .mode(0o600)
             .open(path)
             .map_err(io_error("create", path))?;
-        allocate::fill_new(&mut file, path, len, sparse).map_err(|source| {
+        allocate::fill_new(&file, path, len, sparse).map_err(|source| {
             // The file was made by this call, so no existing data is lost.
             let _ = std::fs::remove_file(path);
             PmemError::Io {
