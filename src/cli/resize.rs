@@ -1,11 +1,12 @@
 //! `quayfs resize`: a data device or a region of another length.
 
 use std::cmp::Ordering;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use quayfs_fs::closing::CloseError;
-use quayfs_fs::volume::config_of;
+use quayfs_fs::volume::{Place, config_of, locate};
 use quayfs_layout::BLOCK;
 use quayfs_layout::geometry::Geometry;
 use quayfs_options::format_size;
@@ -14,7 +15,7 @@ use signal_hook::consts::SIGXFSZ;
 
 use super::args;
 use super::asking;
-use super::exit::{FAILED, Failure, say};
+use super::exit::{FAILED, Failure, say, warn};
 use super::interrupted;
 use super::progress::Progress;
 use super::unopened::unopened;
@@ -46,7 +47,14 @@ pub fn run(args: &args::Resize) -> Result<(), Failure> {
         format!("the volume is as it was or as it was to be: `quayfs info {shown}` says which");
     interrupted::says(FAILED, line)?;
     for change in changes(args, config.geometry.pmem_len) {
-        say(told(&at_rest(&path, change, args.quiet)?));
+        let resized = at_rest(&path, change, args.quiet)?;
+        say(told(&resized));
+        if let (Change::Data(wanted), Ok(place)) = (change, locate(&path)) {
+            let all = (wanted == Wanted::All && resized.before == resized.after)
+                .then(|| has_all(&place, &resized.after));
+            all.flatten().into_iter().for_each(say);
+            warn_of_holes(&place);
+        }
     }
     Ok(())
 }
@@ -75,6 +83,46 @@ fn at_rest(path: &Path, change: Change, quiet: bool) -> Result<Resized, Failure>
     })
 }
 
+/// What `max` means where the data have all that there is.
+fn has_all(place: &Place, now: &Geometry) -> Option<String> {
+    let room = quayfs_resize::room(place).ok()?;
+    let data = quayfs_shown::path(&place.data);
+    let size = format_size(room.blocks * BLOCK as u64);
+    let why = match room.is_file {
+        true => format!("{data} is a file: `max` is its length; `--data SIZE` makes it longer"),
+        false => format!("{data} has no more room; `max` takes what a device has"),
+    };
+    (room.blocks == now.data_blocks).then(|| format!("the data have {size} already: {why}"))
+}
+
+/// A file that was not allocated in full can need more than there is.
+fn warn_of_holes(place: &Place) {
+    let missing = std::fs::metadata(&place.data)
+        .ok()
+        .filter(std::fs::Metadata::is_file)
+        .map(|meta| meta.len().saturating_sub(meta.blocks() * 512));
+    let free = rustix::fs::statvfs(&place.data)
+        .ok()
+        .filter(|room| room.f_blocks > 0)
+        .map(|room| room.f_bavail.saturating_mul(room.f_frsize));
+    if let (Some(missing), Some(free)) = (missing, free)
+        && let Some(why) = holes(missing, free)
+    {
+        warn(format_args!("{}: {why}", quayfs_shown::path(&place.data)));
+    }
+}
+
+/// What to say where so many bytes are not allocated and so many are free.
+fn holes(missing: u64, free: u64) -> Option<String> {
+    let [lacks, has] = [missing, free].map(format_size);
+    (missing > free).then(|| {
+        format!(
+            "{lacks} of it are not allocated, and {has} are free on its file system: if that fills up, writes fail and the \
+             mount may turn read-only"
+        )
+    })
+}
+
 /// What has become of a volume, in lines.
 pub fn told(resized: &Resized) -> String {
     let Resized { before, after } = resized;
@@ -94,4 +142,16 @@ pub fn told(resized: &Resized) -> String {
         change("metadata", &|g| g.node_pages),
     ]
     .join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holes_that_cannot_be_filled_are_told() {
+        assert_eq!(holes(1 << 30, 1 << 30), None);
+        let why = holes(3 << 30, 1 << 30).unwrap();
+        assert!(why.starts_with("3 GiB of it are not allocated, and 1 GiB are free on its"));
+    }
 }

@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use quayfs_fs::volume::config_of;
+use quayfs_fs::uuid_text;
+use quayfs_fs::volume::{Place, config_of, locate};
 use quayfs_layout::BLOCK;
-use quayfs_layout::geometry::InUse;
+use quayfs_layout::geometry::{Geometry, InUse};
 use quayfs_options::exact_size;
 use quayfs_resize::{ResizeError, Wanted};
 use quayfs_restart::{MOST_BLOCKS, Medium, Wish};
@@ -27,7 +28,7 @@ use crate::cli::unserved::Unserved;
 use crate::mount::server::{PATIENCE, PROGRESS, Server};
 use crate::mount::table::Entry;
 
-use super::{Change, changes};
+use super::{Change, changes, has_all, warn_of_holes};
 
 /// How often to look.
 const LOOK: Duration = Duration::from_millis(50);
@@ -36,14 +37,28 @@ const LOOK: Duration = Duration::from_millis(50);
 pub(super) fn resize(entry: &Entry, args: &args::Resize) -> Result<(), Failure> {
     let pmem = status(entry, PATIENCE, FAILED)?["pmem_bytes"].as_u64();
     for change in changes(args, pmem.unwrap_or(0)) {
-        say(change_by_successor(entry, change, args.quiet)?);
+        let before = status(entry, PATIENCE, FAILED)?;
+        let media = Media::of(&before);
+        say(change_by_successor(
+            entry,
+            (change, &before),
+            &media,
+            args.quiet,
+        )?);
+        if let (Change::Data(_), Some(media)) = (change, &media) {
+            warn_of_holes(&media.place);
+        }
     }
     Ok(())
 }
 
 /// What has become of the volume, in lines.
-fn change_by_successor(entry: &Entry, change: Change, quiet: bool) -> Result<String, Failure> {
-    let before = status(entry, PATIENCE, FAILED)?;
+fn change_by_successor(
+    entry: &Entry,
+    (change, before): (Change, &Value),
+    media: &Option<Media>,
+    quiet: bool,
+) -> Result<String, Failure> {
     let blocks = |bytes: u64| (bytes / BLOCK as u64).min(MOST_BLOCKS - 1);
     let (medium, blocks) = match change {
         Change::Data(Wanted::All) => (Medium::Data, None),
@@ -51,14 +66,24 @@ fn change_by_successor(entry: &Entry, change: Change, quiet: bool) -> Result<Str
         Change::Pmem(bytes) => (Medium::Pmem, Some(blocks(bytes))),
     };
     let wish = Wish { medium, blocks };
-    possible(entry, &before, wish).map_err(Failure::with(FAILED))?;
+    possible(entry, before).map_err(Failure::with(FAILED))?;
+    if let Some(media) = media {
+        let shown = quayfs_shown::argument(&entry.target);
+        let on = |why| Failure::new(FAILED, format_args!("{why}; {shown} goes on as it was"));
+        media.allow(wish).map_err(on)?;
+        if let (Change::Data(Wanted::All), Some(said)) =
+            (change, has_all(&media.place, &media.geometry))
+        {
+            return Ok(said);
+        }
+    }
     let meter = Arc::<Meter>::default();
     meter.begin("waiting for the daemon", 0, Unit::Bytes);
     let shown = Progress::of(&meter, quiet);
     let over = AtomicBool::new(false);
     let after = thread::scope(|scope| {
-        scope.spawn(|| watch(&before, &over, &meter));
-        let after = ask_for(entry, wish).and_then(|()| outcome(entry, &before));
+        scope.spawn(|| watch(before, &over, &meter));
+        let after = ask_for(entry, wish).and_then(|()| outcome(entry, before));
         over.store(true, Ordering::Relaxed);
         after
     });
@@ -67,7 +92,7 @@ fn change_by_successor(entry: &Entry, change: Change, quiet: bool) -> Result<Str
 }
 
 /// What can be told to be impossible while the mount goes on.
-fn possible(entry: &Entry, before: &Value, wish: Wish) -> Result<(), String> {
+fn possible(entry: &Entry, before: &Value) -> Result<(), String> {
     let shown = quayfs_shown::argument(&entry.target);
     let volume = quayfs_shown::argument(Path::new(before["volume"].as_str().unwrap_or("VOLUME")));
     let otherwise =
@@ -89,31 +114,68 @@ fn possible(entry: &Entry, before: &Value, wish: Wish) -> Result<(), String> {
         });
     }
     expect_media(before, &shown)?;
-    // Files are opened by the daemon; it is enough to say early what will not be.
-    let Some(blocks) = wish.blocks else {
-        return Ok(());
-    };
-    let Ok(config) = config_of(Path::new(before["volume"].as_str().unwrap_or_default())) else {
-        return Ok(());
-    };
-    let g = config.geometry;
-    // As if nothing were in use: what is more is known when the volume is closed.
-    let empty = InUse {
-        inode_ids: g.inode_base,
-        ..InUse::default()
-    };
-    let refused = match wish.medium {
-        Medium::Data => quayfs_resize::ways(&g, blocks, &empty).err(),
-        Medium::Pmem => quayfs_resize::with_region(&g, blocks * BLOCK as u64, &empty).err(),
-    };
-    match refused {
-        None => Ok(()),
-        // Where blocks are in use is not known yet.
-        Some(ResizeError::TooSmall { least, .. }) => Err(format!(
-            "too little for data: it takes at least {}, and more where files have more; {shown} goes on as it was",
-            exact_size(least)
-        )),
-        Some(why) => Err(format!("{why}; {shown} goes on as it was")),
+    Ok(())
+}
+
+/// The media of the volume, as far as this process can look at them. They are opened by the daemon: it is enough to say
+/// early what will not be.
+struct Media {
+    place: Place,
+    geometry: Geometry,
+}
+
+impl Media {
+    /// Those of the volume whose daemon says this.
+    fn of(said: &Value) -> Option<Self> {
+        let path = Path::new(said["volume"].as_str()?);
+        let config = config_of(path).ok()?;
+        let place = locate(path).ok()?;
+        (said["uuid"] == uuid_text(config.uuid)).then_some(Self {
+            place,
+            geometry: config.geometry,
+        })
+    }
+
+    /// Refuses what they do not allow, whatever the volume holds.
+    fn allow(&self, wish: Wish) -> Result<(), String> {
+        let Some(blocks) = wish.blocks else {
+            return Ok(());
+        };
+        let g = &self.geometry;
+        // As if nothing were in use: what is more is known when the volume is closed.
+        let empty = InUse {
+            inode_ids: g.inode_base,
+            ..InUse::default()
+        };
+        let bytes = blocks * BLOCK as u64;
+        let allowed = match wish.medium {
+            Medium::Data => {
+                quayfs_resize::ways(g, blocks, &empty).and_then(|_| self.has_room(blocks))
+            }
+            Medium::Pmem if bytes == g.pmem_len => Ok(()),
+            Medium::Pmem => quayfs_resize::replaceable(&self.place)
+                .and_then(|()| quayfs_resize::with_region(g, bytes, &empty).map(drop)),
+        };
+        allowed.map_err(|why| match why {
+            // Where blocks are in use is not known yet.
+            ResizeError::TooSmall { least, .. } => format!(
+                "too little for data: it takes at least {}, and more where files have more",
+                exact_size(least)
+            ),
+            why => why.to_string(),
+        })
+    }
+
+    /// Refuses what is behind the end of a device.
+    fn has_room(&self, blocks: u64) -> Result<(), ResizeError> {
+        match quayfs_resize::room(&self.place) {
+            Ok(room) if !room.is_file && room.blocks < blocks => Err(ResizeError::Short {
+                have: room.blocks * BLOCK as u64,
+                want: blocks * BLOCK as u64,
+            }),
+            // The daemon may be able to look where this process is not.
+            Ok(_) | Err(_) => Ok(()),
+        }
     }
 }
 
