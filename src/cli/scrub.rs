@@ -1,7 +1,7 @@
 //! `quayfs scrub`: has a mount verify itself and watches, or does it for a volume at rest.
 
 use quayfs_fs::Fs;
-use quayfs_fs::scrub::{Command, Finding, Options, Report, State, Status};
+use quayfs_fs::scrub::{Area, Command, Finding, Options, Report, State, Status};
 use quayfs_fs::volume::{Access, Volume};
 use quayfs_options::format_size;
 use quayfs_shown::progress::{Meter, Unit};
@@ -123,6 +123,17 @@ fn begin_here(path: &Path, options: Options) -> Result<Arc<Fs>, Failure> {
 }
 
 impl Worker {
+    /// The volume that is verified, if that is known.
+    fn volume(&self) -> Option<PathBuf> {
+        match self {
+            Self::Here(fs) => Some(fs.volume_path().into()),
+            Self::Daemon(mnt) => {
+                let status: Value = serde_json::from_str(&mount::status(mnt).ok()?).ok()?;
+                Some(status["volume"].as_str()?.into())
+            }
+        }
+    }
+
     fn report(&self, from: usize) -> Result<Report, Failure> {
         let mnt = match self {
             Self::Here(fs) => return Ok(fs.scrub.report(from, ROOM)),
@@ -175,21 +186,25 @@ fn watch(worker: &Worker, interrupted: &AtomicBool, meter: &Meter) -> Result<(),
     Ok(())
 }
 
-/// How far a pass is. `found`: what was suspect when that was told last.
-fn note(status: &Status, found: &mut Option<u64>, meter: &Meter) {
-    if *found != Some(status.findings) {
-        *found = Some(status.findings);
-        let what = match status.findings {
-            0 => "verifying".into(),
-            n => format!("verifying, {n} suspect"),
+/// How far a pass is. `found`: how much was suspect when that was told last, and whether all had been read.
+fn note(status: &Status, found: &mut Option<(u64, bool)>, meter: &Meter) {
+    // Files that grew meanwhile were not in the estimate.
+    let total = status.total_bytes.max(status.bytes);
+    let now = (status.findings, status.bytes == total);
+    if *found != Some(now) {
+        *found = Some(now);
+        let what = match now {
+            (0, _) => "verifying".into(),
+            (n, false) => format!("verifying, {n} suspect"),
+            // What was suspected is read once more, under the locks of its files.
+            (n, true) => format!("reading what is suspect again ({n})"),
         };
         match meter.look() {
             None => meter.begin(what, status.total_bytes, Unit::Bytes),
             Some(_) => meter.rename(what),
         }
     }
-    // Files that grew meanwhile were not in the estimate.
-    meter.set(status.bytes, status.total_bytes.max(status.bytes));
+    meter.set(status.bytes, total);
 }
 
 /// The whole report, part by part.
@@ -227,9 +242,13 @@ fn finish(worker: &Worker, report: &Report, as_json: bool) -> Result<u8, Failure
             1 => "1 block or page damaged".into(),
             n => format!("{n} blocks or pages damaged"),
         };
+        let next = || next(&report.list, worker.volume().as_deref());
         match (damaged, complete) {
-            (true, true) => say(format_args!("{read} verified: {}", damaged_shown)),
-            (true, false) => say(format_args!("stopped after {read}: {}", damaged_shown)),
+            (true, true) => say(format_args!("{read} verified: {damaged_shown}: {}", next())),
+            (true, false) => say(format_args!(
+                "stopped after {read}: {damaged_shown}: {}",
+                next()
+            )),
             (false, true) => say(format_args!("{read} verified, nothing found")),
             (false, false) => {}
         }
@@ -247,6 +266,18 @@ fn finish(worker: &Worker, report: &Report, as_json: bool) -> Result<u8, Failure
             FAILED,
             format!("stopped after {read}, nothing found so far"),
         )),
+    }
+}
+
+/// What to do about what was found.
+fn next(list: &[Finding], volume: Option<&Path>) -> String {
+    let volume = volume.map_or("VOLUME".into(), quayfs_shown::argument);
+    let repair =
+        format!("`quayfs fsck --repair --data {volume}`, unmounted, repairs what can be repaired");
+    let in_files = |f: &Finding| matches!(f.area, Area::Data | Area::Staged);
+    match list.iter().all(in_files) {
+        true => format!("{repair}; write the other files anew, from a backup, or remove them"),
+        false => repair,
     }
 }
 
@@ -284,13 +315,39 @@ mod tests {
         note(&status, &mut found, &meter);
         let look = meter.look().unwrap();
         assert_eq!((&*look.what, look.left()), ("verifying", Some(3 << 20)));
-        (status.bytes, status.findings) = (7 << 20, 2);
+        (status.bytes, status.findings) = (5 << 20, 2);
         note(&status, &mut found, &meter);
         let look = meter.look().unwrap();
         assert_eq!(
             (&*look.what, look.left()),
-            ("verifying, 2 suspect", Some(0))
+            ("verifying, 2 suspect", Some(1 << 20))
         );
+        status.bytes = 7 << 20;
+        note(&status, &mut found, &meter);
+        let look = meter.look().unwrap();
+        assert_eq!(
+            (&*look.what, look.left()),
+            ("reading what is suspect again (2)", Some(0))
+        );
+    }
+
+    #[test]
+    fn findings_come_with_what_to_do() {
+        let of = |area| Finding {
+            area,
+            inode: None,
+            paths: Vec::new(),
+            bytes: None,
+            count: 1,
+            what: "x".into(),
+        };
+        let volume = Some(Path::new("/srv/vol"));
+        let repair =
+            "`quayfs fsck --repair --data /srv/vol`, unmounted, repairs what can be repaired";
+        let said = next(&[of(Area::Data), of(Area::Metadata)], volume);
+        assert_eq!(said, repair);
+        let said = next(&[of(Area::Data)], volume);
+        assert!(said.starts_with(repair) && said.ends_with("from a backup, or remove them"));
     }
 
     #[test]
