@@ -23,7 +23,7 @@ pub fn all(f: &Facts) -> Vec<Finding> {
     if let Some(target) = &f.target {
         place(target, &mut out);
     }
-    out.push(durability(f));
+    out.extend(durability(f));
     out
 }
 
@@ -120,7 +120,7 @@ fn rings(f: &Facts, out: &mut Vec<Finding>) {
     out.push(match f.rings {
         Some(true) => ok("FUSE over io_uring is switched on; mounts that end with their daemon use it (`-o norestart`)"),
         Some(false) => note(
-            "FUSE over io_uring is switched off: requests cost more",
+            "FUSE over io_uring is switched off: requests cost more; with it a mount ends when its daemon dies",
             "`echo Y > /sys/module/fuse/parameters/enable_uring` as root; then mount with `-o norestart`",
         ),
         None if f.kernel >= (6, 14) => note(
@@ -309,8 +309,8 @@ fn place(target: &Target, out: &mut Vec<Finding>) {
     });
 }
 
-/// What a user would get: at the place that was named, or else on this machine.
-fn durability(f: &Facts) -> Finding {
+/// What a user would get: at the place that was named, if a volume can be there, or else on this machine.
+fn durability(f: &Facts) -> Option<Finding> {
     const LOST: &str = "with the machine the volume is lost; it survives the death of the daemon";
     const ON_DISK: &str = "at fsync, and every 5 s, on a disk (backend file)";
     const MAPPED: &str = "each call when it returns, if the kernel grants MAP_SYNC (backend dax)";
@@ -322,7 +322,8 @@ fn durability(f: &Facts) -> Finding {
         Some(What::Directory { kind, .. }) => Some(*kind),
         Some(What::Device { on_disk: true, .. }) => Some("disk"),
         Some(What::Device { on_disk: false, .. }) => Some("dax"),
-        Some(What::Mount(_) | What::Taken(_) | What::Unusable(_)) | None => None,
+        Some(What::Unusable(_)) => return None,
+        Some(What::Mount(_) | What::Taken(_)) | None => None,
     };
     let said = match (at, guaranteed) {
         (Some("volatile" | "memory"), _) => LOST,
@@ -337,7 +338,7 @@ fn durability(f: &Facts) -> Finding {
         }
         _ => ON_DISK,
     };
-    ok(format!("durability: {said}"))
+    Some(ok(format!("durability: {said}")))
 }
 
 #[cfg(test)]

@@ -146,7 +146,7 @@ fn whatever_is_wrong_comes_with_what_to_do() {
 
 #[test]
 fn persistent_memory_makes_calls_durable() {
-    let said = |f: &Facts| durability(f).what;
+    let said = |f: &Facts| durability(f).unwrap().what;
     let mut f = good();
     assert!(said(&f).contains("on a disk"));
     f.dax_mounts = vec!["/mnt/pmem0".into()];
@@ -161,6 +161,31 @@ fn persistent_memory_makes_calls_durable() {
         },
     });
     assert!(said(&f).contains("lost"));
+}
+
+#[test]
+fn the_durability_of_what_is_not_there_is_not_told() {
+    let mut f = good();
+    f.target = Some(Target {
+        path: "/srv/nope".into(),
+        what: What::Unusable("No such file or directory".into()),
+    });
+    let said = text(&all(&f));
+    assert!(
+        said.contains("/srv/nope: No such file") && !said.contains("durability"),
+        "{said}"
+    );
+}
+
+#[test]
+fn rings_come_with_their_price() {
+    let mut f = good();
+    f.rings = Some(false);
+    let said = text(&all(&f));
+    assert!(
+        said.contains("with it a mount ends when its daemon dies"),
+        "{said}"
+    );
 }
 
 #[test]
