@@ -36,11 +36,18 @@ pub fn run(args: &args::Fsck) -> Result<u8, Failure> {
         e => unopened(FSCK_FAILED)(e),
     })?;
     let shown = show(&report, args.json);
-    remember(args, &report, None);
+    let known = remember(args, &report, None);
     shown?;
     if report.is_clean() {
-        say_what_was_left_out(args);
+        say_what_was_left_out(args, known);
         return Ok(OK);
+    }
+    if !args.json {
+        let volume = quayfs_shown::argument(&args.volume);
+        let data = if args.data { " --data" } else { "" };
+        say(format_args!(
+            "`quayfs fsck --repair{data} {volume}` repairs what can be repaired"
+        ));
     }
     Ok(FSCK_DAMAGE)
 }
@@ -68,10 +75,10 @@ fn mend(args: &args::Fsck, options: &FsckOptions) -> Result<u8, Failure> {
         other => Failure::new(FSCK_FAILED, other),
     })?;
     let shown = show(&report, args.json);
-    remember(args, &report.check, Some(&report));
+    let known = remember(args, &report.check, Some(&report));
     shown?;
     if report.outcome != Outcome::Left {
-        say_what_was_left_out(args);
+        say_what_was_left_out(args, known);
     }
     Ok(match report.outcome {
         Outcome::Clean => OK,
@@ -94,10 +101,10 @@ fn note_before(args: &args::Fsck, found: &FsckReport) {
 }
 
 /// Leaves what is wrong to `quayfs status`, or that it is not any more, and what a repair has done. A log that cannot be
-/// written is no reason not to check.
-fn remember(args: &args::Fsck, report: &FsckReport, repair: Option<&RepairReport>) {
+/// written is no reason not to check. What it knew before.
+fn remember(args: &args::Fsck, report: &FsckReport, repair: Option<&RepairReport>) -> Damage {
     let Ok(Place { path: volume, .. }) = locate(&args.volume) else {
-        return;
+        return Damage::default();
     };
     let to = log::destination(&volume, None)
         .ok()
@@ -106,7 +113,7 @@ fn remember(args: &args::Fsck, report: &FsckReport, repair: Option<&RepairReport
     let before = to.map(read).unwrap_or_default();
     let done = repair.filter(|repair| repair.outcome != Outcome::Clean);
     if report.is_clean() && done.is_none() && before == Damage::default() {
-        return;
+        return before;
     }
     let lost = done.map_or(0, |done| done.lost_blocks);
     // What could not be looked at may be as bad as before.
@@ -127,12 +134,38 @@ fn remember(args: &args::Fsck, report: &FsckReport, repair: Option<&RepairReport
     }
     lines.push(checked.to_string());
     let _ = log::add(&volume, &report.uuid, &lines);
+    before
 }
 
-/// A check of the structure is easily taken for one of everything.
-fn say_what_was_left_out(args: &args::Fsck) {
+/// A check of the structure is easily taken for one of everything. `known`: what the log has.
+fn say_what_was_left_out(args: &args::Fsck, known: Damage) {
     if !args.data && !args.json {
-        say("what is in files was not read: that takes --data");
+        let known = damage_in_files(known).map_or(String::new(), |known| format!("; {known}"));
+        say(format_args!(
+            "what is in files was not read: that takes --data{known}"
+        ));
+    }
+}
+
+/// What the log says against the content of files, and nothing has taken back.
+fn damage_in_files(known: Damage) -> Option<String> {
+    match known {
+        Damage { blocks: 0, .. } if known.cut_short => {
+            Some("the log says that the data device was cut short".into())
+        }
+        Damage { blocks: 0, .. } if known.reads => {
+            Some("the log says that reads of files have failed".into())
+        }
+        Damage { blocks: 0, .. } => None,
+        Damage { blocks, .. } => {
+            let blocks = match blocks {
+                1 => "1 damaged block or page".into(),
+                n => format!("{n} damaged blocks or pages"),
+            };
+            Some(format!(
+                "the log says that the last scrub or check of it found {blocks}"
+            ))
+        }
     }
 }
 

@@ -119,7 +119,7 @@ pub fn text(look: &Look) -> String {
     };
     let Some(left) = look.left() else {
         return match look.done {
-            0 => span(look.took.as_secs()),
+            0 => format!("{} so far", span(look.took.as_secs())),
             done => format!("{} so far, {per_second}", amount(done)),
         };
     };
@@ -164,7 +164,7 @@ mod tests {
             (look(0, 12 << 20, Unit::Bytes), "12 MiB left of 12 MiB"),
             (look(8, 9, files), "1 file left of 9, 2/s, 1 s"),
             (look(8, 0, files), "8 files so far, 2/s"),
-            (look(0, 0, files), "4 s"),
+            (look(0, 0, files), "4 s so far"),
         ] {
             assert_eq!(text(&look), said);
         }

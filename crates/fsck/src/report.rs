@@ -211,10 +211,19 @@ impl FsckReport {
     pub fn count(&self) -> u64 {
         self.findings.len() as u64 + self.unlisted
     }
-}
 
-impl fmt::Display for FsckReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    /// How its last mount has left the volume.
+    fn state(&self) -> &'static str {
+        match (self.statistics.clean, self.is_clean()) {
+            (true, _) => "unmounted cleanly",
+            (false, true) => "not unmounted cleanly; the next mount recovers it",
+            // What a mount makes of damage is not known.
+            (false, false) => "not unmounted cleanly",
+        }
+    }
+
+    /// What was found, line by line.
+    fn tell_findings(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut more = self.unlisted;
         let mut shown = [0; Area::Content as usize + 1];
         for finding in &self.findings {
@@ -238,13 +247,13 @@ impl fmt::Display for FsckReport {
         for what in &self.skipped {
             writeln!(f, "not checked: {}", quayfs_shown::text(what))?;
         }
+        Ok(())
+    }
+
+    /// All but the number of findings. `state`: what to say of the volume as a whole.
+    pub(crate) fn tell(&self, f: &mut fmt::Formatter<'_>, state: &str) -> fmt::Result {
+        self.tell_findings(f)?;
         let s = &self.statistics;
-        let refused = |finding: &Finding| finding.area == Area::Recovery;
-        let state = match s.clean {
-            true => "unmounted cleanly",
-            false if self.findings.iter().any(refused) => "not unmounted cleanly",
-            false => "not unmounted cleanly; the next mount recovers it",
-        };
         writeln!(f, "{}: {state}", quayfs_shown::text(&self.volume))?;
         writeln!(
             f,
@@ -274,6 +283,13 @@ impl fmt::Display for FsckReport {
                 count(s.verified, "block")
             )?;
         }
+        Ok(())
+    }
+}
+
+impl fmt::Display for FsckReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.tell(f, self.state())?;
         match self.count() {
             0 => f.write_str("no damage found"),
             n => f.write_str(&count(n, "finding")),

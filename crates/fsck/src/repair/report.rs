@@ -132,10 +132,42 @@ impl RepairReport {
     }
 }
 
-impl fmt::Display for RepairReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+/// Things done of one kind, that concern no file, of which the text has each; of more it has the number.
+const EACH: usize = 4;
+
+/// What is the same of things of one kind: all but the numbers.
+fn kind(done: &Done) -> (Area, String) {
+    let mut words = String::with_capacity(done.what.len());
+    for c in done.what.chars() {
+        match c.is_ascii_digit() {
+            false => words.push(c),
+            true if words.ends_with('N') => {}
+            true => words.push('N'),
+        }
+    }
+    (done.area, words)
+}
+
+impl RepairReport {
+    /// What was done and what was not, line by line.
+    fn tell_work(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut kinds = FxHashMap::<_, usize>::default();
+        let mut summed_up = Vec::new();
         for done in &self.done {
-            writeln!(f, "repaired: {done}")?;
+            let kind = kind(done);
+            let n = kinds.entry(kind.clone()).or_default();
+            *n += usize::from(done.path.is_none());
+            match *n > EACH && done.path.is_none() {
+                true if *n == EACH + 1 => summed_up.push(kind),
+                true => {}
+                false => writeln!(f, "repaired: {done}")?,
+            }
+        }
+        for kind in summed_up {
+            let more = kinds[&kind] - EACH;
+            let (area, words) = kind;
+            let words = quayfs_shown::text(&words);
+            writeln!(f, "repaired: {area}: {words}: {more} more of these")?;
         }
         if self.unlisted > 0 {
             writeln!(f, "repaired: and {} more", self.unlisted)?;
@@ -143,14 +175,21 @@ impl fmt::Display for RepairReport {
         for note in &self.notes {
             writeln!(f, "not repaired: {}", quayfs_shown::text(note))?;
         }
-        write!(f, "{}", self.check)?;
+        Ok(())
+    }
+}
+
+impl fmt::Display for RepairReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.tell_work(f)?;
         match self.outcome {
-            Outcome::Clean => Ok(()),
+            Outcome::Clean => write!(f, "{}", self.check),
             Outcome::Repaired => {
+                self.check.tell(f, "repaired; it can be mounted")?;
                 let found = count(self.found, "finding");
                 match self.losses() {
-                    Some(losses) => write!(f, "\n{found}, repaired with losses: {losses}")?,
-                    None => write!(f, "\n{found}, all repaired")?,
+                    Some(losses) => write!(f, "{found}, repaired with losses: {losses}")?,
+                    None => write!(f, "{found}, all repaired")?,
                 }
                 match self.lost_blocks {
                     0 => Ok(()),
@@ -166,7 +205,12 @@ impl fmt::Display for RepairReport {
                     false => "",
                 };
                 let found = count(found, "finding");
-                write!(f, "\n{found}; {left} left after the repair{hidden}")?;
+                let state = match self.check.statistics.clean {
+                    true => "unmounted cleanly",
+                    false => "not unmounted cleanly",
+                };
+                self.check.tell(f, state)?;
+                write!(f, "{found}; {left} left after the repair{hidden}")?;
                 if let Some(losses) = self.losses() {
                     write!(f, "\nlosses: {losses}")?;
                 }
@@ -281,5 +325,29 @@ mod tests {
         let text = journal.done[0].to_string();
         let want = r#"directory: /x\nrepaired: forged\x1b[2J: entry "a\nb" dropped"#;
         assert_eq!(text, want);
+    }
+    #[test]
+    fn what_differs_in_numbers_only_is_summed_up() {
+        let mut journal = Journal::default();
+        for n in 0..300u64 {
+            let what = format!("LBN {n} has physical block {} again", n + 1000);
+            journal.add(Area::PageTable, what);
+            journal.of(Area::Content, n, format_args!("block {n} is healed"));
+        }
+        journal.add(Area::PageTable, "the log is closed");
+        journal.resolve(|ino| Some(format!("/{ino}")));
+        let mut report = RepairReport {
+            outcome: Outcome::Repaired,
+            ..RepairReport::default()
+        };
+        report.take(&mut journal);
+        let text = report.to_string();
+        let count = |what: &str| text.matches(what).count();
+        assert_eq!(count("repaired: page-table: LBN "), EACH + 1, "{text}");
+        let sum = "repaired: page-table: LBN N has physical block N again: 252 more of these\n";
+        assert!(text.contains(sum), "{text}");
+        // Of which there is no list either.
+        assert!(text.contains("repaired: and 45 more\n"), "{text}");
+        assert_eq!(count("repaired: content: /"), 300, "all files are named");
     }
 }
