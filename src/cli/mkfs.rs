@@ -158,7 +158,7 @@ fn report(volume: &Path, made: &MkfsReport, unasked: bool) {
     }
     let capacity = format_size(geometry.visible_blocks() * quayfs_layout::BLOCK as u64);
     say(format_args!(
-        "room for {capacity} of data in about {} files",
+        "room for {capacity} of data, and for up to about {} files",
         two_digits(geometry.files_about())
     ));
     say(format_args!(

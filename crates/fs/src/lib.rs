@@ -11,20 +11,25 @@
 //! ```no_run
 //! use quayfs_fs::volume::{Access, Volume};
 //! use quayfs_fs::{Caller, Fs, MountOptions, S_IFREG};
+//! use quayfs_mkfs::{MkfsOptions, mkfs};
+//! use std::error::Error;
+//! use std::path::Path;
 //! use std::time::Duration;
 //!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! // Made by `quayfs mkfs volume --size 64M`, or by `quayfs_mkfs::mkfs`.
-//! let volume = Volume::open("volume".as_ref(), Access::ReadWrite, Duration::ZERO)?;
-//! let fs = Fs::mount(volume, &MountOptions::default())?;
-//! let me = Caller { uid: 1000, gid: 1000, umask: 0o022 };
-//! let file = fs.mknod(me, fs.root(), b"file", S_IFREG | 0o644, 0)?.ino;
-//! fs.write(file, 0, b"content", false)?;
-//! fs.fsync(file)?;
-//! assert_eq!(fs.read(file, 0, 4096)?, b"content");
-//! fs.shutdown()?;
-//! # Ok(())
-//! # }
+//! fn main() -> Result<(), Box<dyn Error>> {
+//!     let path = Path::new("volume");
+//!     let size = Some(64 << 20);
+//!     mkfs(path, &MkfsOptions { size, ..MkfsOptions::default() })?; // as `quayfs mkfs volume --size 64M`
+//!     let volume = Volume::open(path, Access::ReadWrite, Duration::ZERO)?;
+//!     let fs = Fs::mount(volume, &MountOptions::default())?;
+//!     let me = Caller { uid: 1000, gid: 1000, umask: 0o022 };
+//!     let file = fs.mknod(me, fs.root(), b"file", S_IFREG | 0o644, 0)?.ino;
+//!     fs.write(file, 0, b"content", false)?;
+//!     fs.fsync(file)?;
+//!     assert_eq!(fs.read(file, 0, 4096)?, b"content");
+//!     fs.shutdown()?;
+//!     Ok(())
+//! }
 //! ```
 //!
 //! What the kernel does for mounts is the program's business here:
