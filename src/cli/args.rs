@@ -10,7 +10,7 @@ pub use mkfs::Mkfs;
 pub use quota::Quota;
 pub use watching::{Doctor, Info, Stats, Status, Top, Trace};
 
-use quayfs_options::parse_size;
+use quayfs_options::{format_size, parse_size};
 
 use crate::mount::UnmountMode;
 use crate::mount::probe::{Question, User};
@@ -19,7 +19,7 @@ use std::path::PathBuf;
 
 /// A FUSE file system for an SSD, alone or behind a little persistent memory.
 #[derive(Debug, Parser)]
-#[command(name = "quayfs", version, after_help = EXAMPLES, disable_help_subcommand = true)]
+#[command(name = "quayfs", version, after_help = EXAMPLES, max_term_width = 100)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
@@ -140,11 +140,12 @@ pub struct Succession {
 }
 
 const RESTART_HELP: &str = "\
-For mounts that outlive their daemon (-o restart, and by default where that is possible). The daemon answers the
-requests that it has begun, and ends; the next one recovers the volume and answers all others. Programs that use
-the mount notice a pause and nothing else: nothing is unmounted, and files stay open. A program that cannot go on
-with this volume is refused beforehand. If the new daemon does not serve, the old program serves again, even if
-its file was replaced or removed. The supervisor of the mount stays as it is until the mount is unmounted.
+For mounts that outlive their daemon (-o restart, and by default where that is possible). The
+daemon answers the requests that it has begun, and ends; the next one recovers the volume and
+answers all others. Programs that use the mount notice a pause and nothing else: nothing is
+unmounted, and files stay open. A program that cannot go on with this volume is refused
+beforehand. If the new daemon does not serve, the old program serves again, even if its file was
+replaced or removed. The supervisor of the mount stays as it is until the mount is unmounted.
 
 Root, and the user who mounted, can ask for it.
 
@@ -170,8 +171,8 @@ pub struct Restart {
 
 const MOUNT_HELP: &str = "\
 Options after -o, separated by commas:
-  ro                         read-only: nothing is written to either device; with a warning also where
-                             one of them is write-protected
+  ro                         read-only: nothing is written to either device; with a warning also
+                             where one of them is write-protected
   norecovery, noload         accepted with ro, which recovers in memory what a crash has left
   data=journal               all data goes through pmem (default)
       =ordered               data goes to the data device before its record commits
@@ -183,16 +184,16 @@ Options after -o, separated by commas:
   commit=SECONDS             1 to 300 (default 5)
   writethrough               each write(2) reaches the daemon (default)
   writeback                  the kernel collects writes: durable at fsync
-  atomic_writes              several writes as one, by F2FS's calls, as SQLite uses them, and XFS's exchange
-                             of ranges; files open for writing bypass the page cache
+  atomic_writes              several writes as one, by F2FS's calls, as SQLite uses them, and XFS's
+                             exchange of ranges; files open for writing bypass the page cache
   open=answer                answer each open (default)
       =elide                 no open reaches the daemon: cheaper, no parallel O_DIRECT writes
   permissions=kernel         the kernel checks them for every caller (default)
              =owner          only the mounting user may enter, and may do everything: fewer messages
   acl                        access control lists, setfacl(1) (default with permissions=kernel)
   noacl                      none: what is stored is kept and not looked at
-  usrquota grpquota quota    limits of users and groups hold (default where the volume counts them; with it, a volume
-                             that does not is not mounted)
+  usrquota grpquota quota    limits of users and groups hold (default where the volume counts them;
+                             with it, a volume that does not is not mounted)
   noquota                    no limits hold, not of directory trees either; all is counted
   idmap                      mounts of this one may map ids, mount --bind -o X-mount.idmap=
   errors=remount-ro          damaged metadata turns the mount read-only (default)
@@ -201,32 +202,36 @@ Options after -o, separated by commas:
                              everything twice, as with a journal on it, to compare with
   buffers=N                  use only N of the staging buffers
   threads=N                  threads that serve requests (default: by the number of CPUs)
-  transport=auto             /dev/fuse; with norestart FUSE over io_uring where the kernel has it switched on
+  transport=auto             /dev/fuse; with norestart FUSE over io_uring where the kernel has it
+                             switched on
            =dev              /dev/fuse
            =uring            FUSE over io_uring; without it, /dev/fuse and a line in the log
-  restart                    if the daemon dies, another one goes on, and applications wait for it (default
-                             over /dev/fuse, since Linux 6.9)
+  restart                    if the daemon dies, another one goes on, and applications wait for it
+                             (default over /dev/fuse, since Linux 6.9)
   norestart                  the mount ends with its daemon
-  idle=auto                  idle CPUs poll while requests come fast: in small virtual machines, as root
+  idle=auto                  idle CPUs poll while requests come fast: in small virtual machines, as
+                             root
       =poll                  on any machine, as root
       =halt                  never: saves power, costs up to 20 us a request
-  read_ahead=SIZE            how far the kernel reads ahead of a sequential reader, as root (default 4M)
+  read_ahead=SIZE            how far the kernel reads ahead of a sequential reader, as root
+                             (default 4M)
   large=SIZE                 writes of at least this size go to the data device directly
                              (default: 128K with a region on a disk, elsewhere 0: none)
-  memory=SIZE                memory of the daemon for metadata and, with a region on a disk, for staged
-                             data, from 32M (default: a quarter of the machine's memory, or of its
-                             control group's limit)
+  memory=SIZE                memory of the daemon for metadata and, with a region on a disk, for
+                             staged data, from 32M (default: a quarter of the machine's memory, or
+                             of its control group's limit)
   allow_other                other users may enter
   nosuid nodev noexec nosymfollow noatime relatime strictatime nodiratime sync
                              as in mount(8)
   fsname=NAME subtype=NAME   what the mount table shows; subtype=none: type `fuse`
-  remount                    change ro, nosuid, nodev, noexec, nosymfollow and their opposites of a live
-                             mount; a request to change anything else is refused
-  ablation=KEY:VALUE         for measurements, without one mechanism: staging:central, checkpoint:swap,
-                             checkpoint:inplace, checkpoint:double, locking:file, nodelog:ssd,
-                             workers:1, messages:all
+  remount                    change ro, nosuid, nodev, noexec, nosymfollow and their opposites of a
+                             live mount; a request to change anything else is refused
+  ablation=KEY:VALUE         for measurements, without one mechanism: staging:central,
+                             checkpoint:swap, checkpoint:inplace, checkpoint:double, locking:file,
+                             nodelog:ssd, workers:1, messages:all
 
-What a volume keeps (`quayfs tune`) holds unless something is said here about the same thing.
+What a volume keeps (`quayfs tune`) holds unless something is said here about the same thing. A
+SIZE is bytes, or K, M, G, T in powers of 1024.
 
 Examples:
   quayfs mount /srv/vol /mnt/q
@@ -264,17 +269,18 @@ pub struct Mount {
 }
 
 const UMOUNT_HELP: &str = "\
-All that is staged in pmem is written to the data device first, so this can take a while: how much is left
-and how long that takes is shown when it takes more than a second. With --no-drain it stays staged, where the
-region is durable (backends `dax` and `file`): the volume is clean, and belongs to its region until it has been
-mounted again. It ends well when the volume is closed. If it could not be, the line says why, what that
-means and what to do.
+All that is staged in pmem is written to the data device first, so this can take a while: how much
+is left and how long that takes is shown when it takes more than a second. With --no-drain it
+stays staged, where the region is durable (backends `dax` and `file`): the volume is clean, and
+belongs to its region until it has been mounted again. It ends well when the volume is closed. If
+it could not be, the line says why, what that means and what to do.
 
-Where the file system is mounted in other places too (bind mounts, other mount namespaces), it lives on
-there; that is said, and the command returns at once. With --lazy it does not wait for the daemon,
-with --force no longer than for one that goes on.
+Where the file system is mounted in other places too (bind mounts, other mount namespaces), it
+lives on there; that is said, and the command returns at once. With --lazy it does not wait for
+the daemon, with --force no longer than for one that goes on.
 
-Exit codes, as of umount(8): 0 unmounted, 1 wrong usage, 32 failed, in use, or the volume is not closed.";
+Exit codes, as of umount(8): 0 unmounted, 1 wrong usage, 32 failed, in use, or the volume is not
+closed.";
 
 /// Arguments of `umount`.
 #[derive(Debug, Args)]
@@ -308,9 +314,9 @@ impl Umount {
 }
 
 const FSCK_HELP: &str = "\
-Without --repair nothing is changed; what a crash has left is no damage, and the next mount recovers it.
-With --repair damage is repaired as far as the rest of the volume shows how. Each file that loses
-something is named; files that have lost their names go to /lost+found.
+Without --repair nothing is changed; what a crash has left is no damage, and the next mount
+recovers it. With --repair damage is repaired as far as the rest of the volume shows how. Each
+file that loses something is named; files that have lost their names go to /lost+found.
 
 Examples:
   quayfs fsck /srv/vol                   is anything damaged?
@@ -341,13 +347,14 @@ pub struct Fsck {
 }
 
 const SCRUB_HELP: &str = "\
-Every block of every file, staged or on the data device, and every page of metadata is read and its
-checksum verified. Damaged files are listed by name with the bytes that cannot be read; nothing of that
-is changed. Pages of metadata that a mount has whole in memory, and that have rotted on the disk below,
-are written again; page table and slots are compared only where the mount has changed them.
+Every block of every file, staged or on the data device, and every page of metadata is read and
+its checksum verified. Damaged files are listed by name with the bytes that cannot be read;
+nothing of that is changed. Pages of metadata that a mount has whole in memory, and that have
+rotted on the disk below, are written again; page table and slots are compared only where the
+mount has changed them.
 
-The volume may be in use: the daemon does the work, and logs what it finds. Only CAP_SYS_ADMIN, or the
-user who mounted, may start it. Ctrl-C stops it.
+The volume may be in use: the daemon does the work, and logs what it finds. Only CAP_SYS_ADMIN, or
+the user who mounted, may start it. Ctrl-C stops it.
 
 fsck proves more (that all structures fit together), but needs the volume unmounted.
 
@@ -365,7 +372,7 @@ Exit codes: 0 nothing found, 1 failed or stopped, 2 wrong usage, 4 damage found.
 pub struct Scrub {
     /// What `mkfs` made, or where it is mounted.
     pub target: PathBuf,
-    /// Most bytes to read in a second [default: no limit].
+    /// Most bytes to read in a second, at least 64K; K, M, G are powers of 1024 [default: no limit].
     #[arg(long, value_name = "SIZE/s", value_parser = parse_rate)]
     pub rate: Option<u64>,
     /// Print one JSON object.
@@ -376,10 +383,16 @@ pub struct Scrub {
     pub quiet: bool,
 }
 
+/// Slower than that no scrub comes to an end: who asks for it has left out the unit.
+const LEAST_RATE: u64 = 64 << 10;
+
 /// A size, `/s` behind it or not.
 fn parse_rate(text: &str) -> Result<u64, String> {
     match parse_size(text.strip_suffix("/s").unwrap_or(text)) {
-        Ok(0) => Err("nothing would ever be read".into()),
+        Ok(rate) if rate < LEAST_RATE => Err(format!(
+            "{} a second are too few, the least is 64K: write the unit too, as in 100M",
+            format_size(rate)
+        )),
         Ok(rate) => Ok(rate),
         Err(e) => Err(e.to_string()),
     }
@@ -394,6 +407,21 @@ mod tests {
     #[test]
     fn the_definition_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    /// What is longer is broken where it is shown, and no longer stands in its columns.
+    #[test]
+    fn help_fits_a_hundred_columns_as_it_is_written() {
+        for command in Cli::command().get_subcommands() {
+            let help = command.get_after_help().map(ToString::to_string);
+            for line in help.unwrap_or_default().lines() {
+                assert!(
+                    line.chars().count() <= 100,
+                    "{}: {line}",
+                    command.get_name()
+                );
+            }
+        }
     }
 
     #[test]
@@ -430,10 +458,17 @@ mod tests {
 
     #[test]
     fn rates_are_read() {
-        for (text, rate) in [("50M", 50 << 20), ("50M/s", 50 << 20), ("4096", 4096)] {
+        for (text, rate) in [("50M", 50 << 20), ("50M/s", 50 << 20), ("65536", 64 << 10)] {
             assert_eq!(parse_rate(text), Ok(rate));
         }
-        for text in ["", "/s", "0", "0/s", "5M/h", "fast"] {
+        for text in ["100", "100/s", "0", "63K"] {
+            let why = parse_rate(text).unwrap_err();
+            assert!(
+                why.ends_with("the least is 64K: write the unit too, as in 100M"),
+                "{why}"
+            );
+        }
+        for text in ["", "/s", "0/s", "5M/h", "fast"] {
             assert!(parse_rate(text).is_err(), "{text}");
         }
     }

@@ -4,6 +4,7 @@ mod changing;
 mod copies;
 #[path = "../program/mod.rs"]
 mod program;
+mod words;
 
 use program::{QUAYFS, Scene, Start as _, named, quayfs};
 use quayfs_background::digest;

@@ -6,19 +6,19 @@ use quayfs_resize::Wanted;
 use std::path::PathBuf;
 
 const TUNE_HELP: &str = "\
-Without an option it shows what is so, and changes nothing. The volume must not be mounted. A crash leaves the old
-or the new.
+Without an option it shows what is so, and changes nothing. The volume must not be mounted. A
+crash leaves the old or the new.
 
-Stored options hold at each mount unless something is said about the same thing with -o or in /etc/fstab. A volume
-keeps only how QuayFS works (data=, durability=, commit=, noatime, ...), not who may use it (allow_other, suid,
-permissions=, ...).
+Stored options hold at each mount unless something is said about the same thing with -o or in
+/etc/fstab. A volume keeps only how QuayFS works (data=, durability=, commit=, noatime, ...), not
+who may use it (allow_other, suid, permissions=, ...).
 
 Examples:
   quayfs tune /srv/vol                                   what is so
   quayfs tune /dev/nvme0n1p3 --label photos              the name, as LABEL= finds it
   quayfs tune /srv/vol --options commit=30,noatime       at each mount from now on
   quayfs tune /srv/vol --options ''                      no longer
-  quayfs tune /srv/vol --upgrade                         what new volumes have, for one of an earlier build
+  quayfs tune /srv/vol --upgrade                         what new volumes have, for an earlier one
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.";
 
@@ -54,8 +54,9 @@ Structures:
   directory N        the entries of a directory, by its inode number
   free               free blocks, inodes, node ids and node pages
 
-Nothing is changed. The volume must not be mounted. Logs are shown as they lie on the media, the rest as the next mount
-would find it. What is damaged is said where it would be; `quayfs fsck` lists all that is.
+Nothing is changed. The volume must not be mounted. Logs are shown as they lie on the media, the
+rest as the next mount would find it. What is damaged is said where it would be; `quayfs fsck`
+lists all that is.
 
 Examples:
   quayfs dump /srv/vol
@@ -116,15 +117,20 @@ pub enum Kind {
 }
 
 const RESIZE_HELP: &str = "\
-For a volume that is unmounted, or mounted: then programs wait meanwhile, and files stay open. The mount has to be one that
-outlives its daemon, as is the default. A crash at any moment leaves the volume as it was or as it is to be.
+For a volume that is unmounted, or mounted: then programs wait meanwhile, and files stay open. The
+mount has to be one that outlives its daemon, as is the default. A crash at any moment leaves the
+volume as it was or as it is to be.
 
-A file that holds the data is made longer or shorter; a device has to be made larger beforehand, and can be made smaller
-afterwards. More data take more of the region for their page table, 12 bytes for each 4 KiB, which staging gives up, or free
-pages of metadata; what can be had is said where it is too much. Less can be had down to the last block in use.
+A file that holds the data is made longer or shorter; a device has to be made larger beforehand,
+and can be made smaller afterwards. More data take more of the region for their page table, 12
+bytes for each 4 KiB, which staging gives up, or free pages of metadata; what can be had is said
+where it is too much. Less can be had down to the last block in use.
 
-A region of another size is a new file beside the old one, which then takes its place; where the data are in the same file
-they are copied, unless the file system can share blocks. A region that is a device stays as it is.
+A region of another size is a new file beside the old one, which then takes its place; where the
+data are in the same file they are copied, unless the file system can share blocks. A region that
+is a device stays as it is.
+
+Sizes are bytes, or K, M, G, T in powers of 1024.
 
 Examples:
   quayfs resize /srv/vol --data 20G
@@ -163,15 +169,18 @@ fn parse_wanted(text: &str) -> Result<Wanted, String> {
 }
 
 const MIGRATE_HELP: &str = "\
-The volume has a place for its region and one for its data; one of them is moved. It goes on from the new place when
-all has been copied, has been read again and is as it was; a crash at any moment leaves it with the old place or the
-new one. The old place is part of no volume from then on.
+The volume has a place for its region and one for its data; one of them is moved. It goes on from
+the new place when all has been copied, has been read again and is as it was; a crash at any
+moment leaves it with the old place or the new one. The old place is part of no volume from then
+on.
 
-NEW is a device, or a file, which is made if it does not exist. What is there is overwritten only with --force.
+NEW is a device, or a file, which is made if it does not exist. What is there is overwritten only
+with --force.
 
-If the volume is mounted, it is used on meanwhile. Data are copied while files are written, and again what has been
-written since; only the last of it has programs wait. A region is copied while they wait, which takes some seconds for
-each GiB. If anything fails, the mount goes on with the old place.
+If the volume is mounted, it is used on meanwhile. Data are copied while files are written, and
+again what has been written since; only the last of it has programs wait. A region is copied while
+they wait, which takes some seconds for each GiB. If anything fails, the mount goes on with the
+old place.
 
 Examples:
   quayfs migrate /srv/vol --data /dev/vg/larger     the data, to another disk

@@ -7,23 +7,23 @@ use quayfs_options::parse_size;
 use std::path::PathBuf;
 
 const QUOTA_HELP: &str = "\
-What each user and each group owns is counted from the beginning. A project is a number that files have in
-common. A directory passes it on, and with it what is made below it is counted:
+What each user and each group owns is counted from the beginning. A project is a number that files
+have in common. A directory passes it on, and with it what is made below it is counted:
   chattr -R -p 7 /mnt/q/tree; chattr +P /mnt/q/tree     all of it, and all that is to come
   lsattr -p /mnt/q                                      which is which
 
 Nothing grows beyond a hard limit (EDQUOT). Those of users and groups do not hold for callers with
-CAP_SYS_RESOURCE, as root is one; those of projects hold for root too, and df of such a directory shows the
-limit as its size. A soft limit may be exceeded for a grace time, seven days by default; after that nothing grows
-until it is not exceeded any more. A `+` marks what is beyond a limit: +- bytes, -+ inodes. `none` takes a limit
-away. It takes CAP_SYS_ADMIN, or being the user who mounted, to set limits and to see those of
-others.
+CAP_SYS_RESOURCE, as root is one; those of projects hold for root too, and df of such a directory
+shows the limit as its size. A soft limit may be exceeded for a grace time, seven days by default;
+after that nothing grows until it is not exceeded any more. A `+` marks what is beyond a limit: +-
+bytes, -+ inodes. `none` takes a limit away. It takes CAP_SYS_ADMIN, or being the user who
+mounted, to set limits and to see those of others.
 
 Examples:
   quayfs quota /mnt/q --users                           what users have, as repquota(8) shows it
   quayfs quota /mnt/q --user alice --bytes 10G --inodes 100000
   quayfs quota /mnt/q --group staff --bytes none
-  quayfs quota /mnt/q --users --bytes-grace 3days       of all users, from when they exceed a soft limit
+  quayfs quota /mnt/q --users --bytes-grace 3days       of all users, once beyond a soft limit
   quayfs quota /mnt/q --user alice --bytes-grace 1day   of alice alone, from now on
   quayfs quota /mnt/q                                   all projects
   quayfs quota /mnt/q --project 7 --bytes 10G
@@ -54,7 +54,7 @@ pub struct Quota {
     /// Only this project.
     #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u32).range(1..))]
     pub project: Option<u32>,
-    /// It can have so many bytes, and no more.
+    /// It can have so many bytes, and no more; K, M, G, T are powers of 1024 (10MB is 10 MiB).
     #[arg(long, value_name = "SIZE", value_parser = parse_limit, requires = "one")]
     pub bytes: Option<u64>,
     /// It can have more than so many bytes for a while only.

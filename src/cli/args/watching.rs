@@ -6,17 +6,19 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 const STATUS_HELP: &str = "\
-A volume is `degraded` if it works and something is to be looked at (damage, reads that failed, little room left, a
-daemon that died within a day, not unmounted cleanly), and `failed` if it does not do what it is there for (read-only after
-a failure, a daemon that is dead or does not answer within a second, a repair that has not ended). One line says why, and
-one what to do. Where no daemon answers, the media are read; nothing is changed.
+A volume is `degraded` if it works and something is to be looked at (damage, reads that failed,
+little room left, a daemon that died within a day, not unmounted cleanly), and `failed` if it does
+not do what it is there for (read-only after a failure, a daemon that is dead or does not answer
+within a second, a repair that has not ended). One line says why, and one what to do. Where no
+daemon answers, the media are read; nothing is changed.
 
 Examples:
   quayfs status                        all volumes that are mounted, or being closed
   quayfs status /mnt/q                 this one
-  quayfs status /srv/vol --json | jq   the same for programs; status.md of the documents describes it
+  quayfs status /srv/vol --json | jq   the same for programs, as docs/status.md describes it
 
-Exit codes: 0 ok, 1 degraded, 2 failed (the worst of those shown), 3 wrong usage, no such volume, not permitted.";
+Exit codes: 0 ok, 1 degraded, 2 failed (the worst of those shown), 3 wrong usage, no such volume,
+not permitted.";
 
 /// Arguments of `status`.
 #[derive(Debug, Args)]
@@ -31,7 +33,8 @@ pub struct Status {
 }
 
 const STATS_HELP: &str = "\
-docs/stats.md (installed in share/doc/quayfs) describes the numbers. Counters begin at 0 with each daemon.
+docs/stats.md (installed in share/doc/quayfs) describes the numbers. Counters begin at 0 with each
+daemon.
 
 Examples:
   quayfs stats /mnt/q                            a line for each number
@@ -59,8 +62,9 @@ pub struct Stats {
 }
 
 const TOP_HELP: &str = "\
-Requests of the kernel by kind, with how long the daemon took for them, the processes that make them, what is staged and
-drained, and the disk below. What the kernel answers from its caches does not get here. q, Esc or Ctrl-C ends it.
+Requests of the kernel by kind, with how long the daemon took for them, the processes that make
+them, what is staged and drained, and the disk below. What the kernel answers from its caches does
+not get here. q, Esc or Ctrl-C ends it.
 
 Examples:
   quayfs top                the volume that is mounted
@@ -78,11 +82,19 @@ pub struct Top {
 }
 
 const TRACE_HELP: &str = "\
-Requests of the kernel as they are answered, a line each: when it was begun, the process, how long the daemon took, what
-was asked, the result (bytes, or why not), and of which file: its path if that was seen since the trace began, its inode
-otherwise; then offset+length. What the kernel answers from its caches does not get here. The mount never waits for it:
-what comes too fast is missing, and a line says how much. It ends with Ctrl-C, and with the mount. Root and the user who
+Requests of the kernel as they are answered, a line each: when it was begun, the process, how long
+the daemon took, what was asked, the result (bytes, or why not), and of which file: its path if
+that was seen since the trace began, its inode otherwise; then offset+length. What the kernel
+answers from its caches does not get here. The mount never waits for it: what comes too fast is
+missing, and a line says how much. It ends with Ctrl-C, and with the mount. Root and the user who
 mounted may do it.
+
+Operations:
+  lookup forget batch_forget getattr statx setattr access readlink symlink link mknod mkdir create
+  tmpfile unlink rmdir rename rename2 open read write flush release fsync syncfs fallocate lseek
+  copy_file_range copy_file_range_64 bmap opendir readdir readdirplus releasedir fsyncdir statfs
+  getxattr setxattr listxattr removexattr getlk setlk setlkw ioctl poll notify_reply setupmapping
+  removemapping interrupt init destroy
 
 Examples:
   quayfs trace /mnt/q                               all
@@ -99,11 +111,11 @@ pub struct Trace {
     /// Where the volume is mounted, or the volume itself.
     #[arg(value_name = "MOUNTPOINT")]
     pub target: PathBuf,
-    /// Only this operation, as `quayfs stats` names them; may be repeated.
+    /// Only this operation (see below); may be repeated.
     #[arg(long, value_name = "OP", value_parser = parse_op)]
     pub op: Vec<Opcode>,
-    /// Only requests of this process or thread; may be repeated.
-    #[arg(long, value_name = "PID")]
+    /// Only requests of the process or thread with this number; may be repeated.
+    #[arg(long, value_name = "PID", value_parser = parse_pid)]
     pub pid: Vec<u32>,
     /// Only what took at least so long: 500us, 10ms, 1s.
     #[arg(long, value_name = "DURATION", value_parser = humantime::parse_duration)]
@@ -116,14 +128,47 @@ pub struct Trace {
 /// An operation by its name.
 fn parse_op(text: &str) -> Result<Opcode, String> {
     let named = |op: &&Opcode| op.name() == text;
-    Opcode::ALL.iter().find(named).copied().ok_or_else(|| {
-        let names: Vec<_> = Opcode::ALL.iter().map(|op| op.name()).collect();
-        format!("there are {}", names.join(", "))
-    })
+    Opcode::ALL
+        .iter()
+        .find(named)
+        .copied()
+        .ok_or_else(|| match &*nearest(text) {
+            [] => "there is no such operation".into(),
+            near => format!(
+                "there is no such operation; {} may be meant",
+                near.join(" or ")
+            ),
+        })
+}
+
+/// Names of operations that somebody who writes this may mean: those that begin as it does, or else are about as long and
+/// begin with its letter.
+fn nearest(text: &str) -> Vec<&'static str> {
+    const ALIKE: usize = 3;
+    const NAMED: usize = 4;
+    let text = text.to_ascii_lowercase();
+    let same = |name: &str| {
+        let pairs = name.bytes().zip(text.bytes());
+        pairs.take_while(|(a, b)| a == b).count()
+    };
+    let names = || Opcode::ALL.iter().map(|op| op.name());
+    let near: Vec<_> = names().filter(|n| same(n) >= ALIKE).take(NAMED).collect();
+    let far = |n: &&str| same(n) > 0 && n.len().abs_diff(text.len()) <= 1;
+    match near.is_empty() {
+        true => names().filter(far).take(NAMED).collect(),
+        false => near,
+    }
+}
+
+/// The number of a process.
+fn parse_pid(text: &str) -> Result<u32, String> {
+    let number = text.parse().ok();
+    number.ok_or_else(|| "the number of a process is wanted, as `pidof NAME` prints it".into())
 }
 
 const DOCTOR_HELP: &str = "\
-Each line begins with ok, note or problem; the line below a note or problem says what to do. Nothing is changed.
+Each line begins with ok, note or problem; the line below a note or problem says what to do.
+Nothing is changed.
 
 Examples:
   quayfs doctor                   this machine
@@ -158,4 +203,43 @@ pub struct Info {
     /// Print one JSON object, of a mount with everything that its daemon knows.
     #[arg(long)]
     pub json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_help_has_every_operation() {
+        let (_, list) = TRACE_HELP.split_once("Operations:\n").unwrap();
+        let (list, _) = list.split_once("\n\n").unwrap();
+        let mut told: Vec<_> = list.split_whitespace().collect();
+        let mut all: Vec<_> = Opcode::ALL.iter().map(|op| op.name()).collect();
+        told.sort_unstable();
+        all.sort_unstable();
+        assert_eq!(told, all);
+    }
+
+    #[test]
+    fn a_wrong_operation_is_answered_with_those_that_are_like_it() {
+        for (text, said) in [
+            ("writ", "there is no such operation; write may be meant"),
+            (
+                "Rename",
+                "there is no such operation; rename or rename2 may be meant",
+            ),
+            ("x", "there is no such operation"),
+        ] {
+            assert_eq!(parse_op(text), Err(said.into()));
+        }
+        assert_eq!(parse_op("write"), Ok(Opcode::Write));
+    }
+
+    #[test]
+    fn a_process_has_a_number() {
+        assert_eq!(parse_pid("4711"), Ok(4711));
+        for text in ["bash", "", "-1"] {
+            assert!(parse_pid(text).unwrap_err().contains("number of a process"));
+        }
+    }
 }

@@ -147,10 +147,7 @@ fn programs_get_objects() {
 fn operations_are_known_by_their_names() {
     let words = ["quayfs", "trace", "/mnt", "--op", "wirte"];
     let error = args::Cli::try_parse_from(words).unwrap_err().to_string();
-    assert!(
-        error.contains("write") && error.contains("copy_file_range"),
-        "{error}"
-    );
+    assert!(error.contains("; write may be meant"), "{error}");
 }
 
 #[test]
