@@ -14,6 +14,7 @@ use quayfs_options::{format_size, parse_size};
 
 use crate::mount::UnmountMode;
 use crate::mount::probe::{Question, User};
+use clap::builder::{OsStringValueParser, TypedValueParser as _};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -251,6 +252,7 @@ Exit codes, as of mount(8): 0 mounted, 1 wrong usage, 32 failed.";
 #[command(after_help = MOUNT_HELP)]
 pub struct Mount {
     /// What `mkfs` made a volume: a device, file or directory.
+    #[arg(value_parser = OsStringValueParser::new().map(PathBuf::from))]
     pub volume: PathBuf,
     /// Directory to mount on.
     pub mountpoint: PathBuf,

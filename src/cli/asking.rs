@@ -3,7 +3,7 @@
 use super::exit::{FAILED, Failure, OK, say};
 use super::unopened::unreached;
 use super::unserved::Unserved;
-use super::{args, media, trace};
+use super::{args, media, restart, trace};
 use crate::mount::probe::{self, Question};
 use crate::mount::server;
 use crate::mount::table::{self, Entry};
@@ -132,8 +132,14 @@ pub fn hear(entry: &Entry, patience: Duration, code: u8) -> Result<Heard, Failur
 fn covered(entry: &Entry) -> String {
     let volume = quayfs_shown::path(Path::new(&entry.source));
     let shown = quayfs_shown::path(&entry.target);
+    let table = table::read().unwrap_or_default();
+    let covers = |other: &&Entry| other.id != entry.id && entry.target.starts_with(&other.target);
+    let over = table.iter().rfind(covers);
+    let over = over.map_or(shown.to_string(), |over| {
+        quayfs_shown::path(&over.target).to_string()
+    });
     format!(
-        "{volume} is mounted on {shown}, but something else is mounted over it: `umount {shown}` takes that away"
+        "{volume} is mounted on {shown}, but something else is mounted over it: `umount {over}` takes that away"
     )
 }
 
@@ -205,6 +211,7 @@ pub fn answer(args: &args::Probe) -> u8 {
         return FAILED;
     }
     say(match args.of {
+        Question::Program => return restart::answer(&args.target),
         Question::Trace => return trace::probe(&args.target),
         Question::Status => probe::probe(&args.target, args.device.as_deref()),
         Question::Names => media::names(&args.target),

@@ -173,7 +173,7 @@ fn serve(job: &Job, detached: bool, ready: impl FnOnce(Report)) -> Result<(), En
         signals::expect_end(&signals).map_err(|e| now(&e))?;
     }
     // From here on it is this directory, whatever becomes of its path while the volume recovers.
-    let place = Place::find(&job.target).map_err(|e| {
+    let place = survival::place(job, handover.as_ref()).map_err(|e| {
         let target = quayfs_shown::path(&job.target);
         now(&format_args!("cannot mount on {target}: {e}"))
     })?;

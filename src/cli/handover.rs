@@ -273,10 +273,17 @@ impl Holder {
     /// # Errors
     /// Those of [`Volume::reserve`].
     pub fn reserve(&self, volume: &Volume) -> Result<(), PmemError> {
-        if self.reserves
-            && let Some(descriptor) = volume.reserve()?
-        {
-            self.store(RESERVATION, descriptor.as_fd());
+        if !self.reserves {
+            return Ok(());
+        }
+        match volume.reserve()? {
+            Some(descriptor) => self.store(RESERVATION, descriptor.as_fd()),
+            // What was reserved before, if anything, is so no more.
+            None => {
+                if let Ok(nothing) = File::open("/dev/null") {
+                    self.store(RESERVATION, nothing.as_fd());
+                }
+            }
         }
         Ok(())
     }
@@ -472,7 +479,7 @@ impl Handover {
     }
 
     /// The device number of the mount, as `MAJOR:MINOR`.
-    fn number(&self) -> Option<String> {
+    pub fn number(&self) -> Option<String> {
         let [.., major, minor] = self.memory.requests.connection();
         (minor != 0).then(|| format!("{major}:{minor}"))
     }

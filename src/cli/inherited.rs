@@ -68,6 +68,14 @@ pub fn prepare(passed: usize) -> Vec<String> {
     left
 }
 
+/// Closes all descriptors but the standard streams. To be called before anything is opened.
+///
+/// # Errors
+/// Those of close_range(2).
+pub fn close_all() -> rustix::io::Result<()> {
+    sys::close_inherited(0)
+}
+
 /// The descriptors that were passed on to this process; the programs that it starts do not inherit them. To be called
 /// once, after [`prepare`] with the same number.
 ///

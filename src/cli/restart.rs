@@ -18,12 +18,13 @@ use serde_json::Value;
 use super::args;
 use super::asking::{self, Heard};
 use super::exit::{FAILED, Failure, say};
+use super::inherited;
 use super::media;
 use super::succession;
 use super::supervisor::{HELLO, NOT_SERVED, REPLACE, REPLACE_WITH, SERVED, STILL_WITH};
 use super::unserved::Unserved;
 use crate::mount::control::{Line, open_program};
-use crate::mount::probe::{ask as ask_mount, read_within};
+use crate::mount::probe::{PROGRAM_OPTIONS, ask as ask_mount, ask_program, read_within};
 use crate::mount::server::{PATIENCE, wait_for};
 use crate::mount::table::Entry;
 
@@ -74,11 +75,14 @@ fn restart(args: &args::Restart) -> Result<(), String> {
         format!("{shown_path} cannot take over {shown}, which goes on as before: {why}")
     };
     let file = open_program(&path).map_err(|e| refused(e.to_string()))?;
-    // What a program says that another user chose is the business of the supervisor, which runs it as that user.
-    if args.binary.is_some() || entry.user_id() == Some(geteuid().as_raw()) {
-        let can = ask(&file, &known.options).map_err(refused)?;
-        succession::judge(&known.needs, &can).map_err(refused)?;
-    }
+    // One that another user chose is asked as that user.
+    let can = match args.binary.is_some() || entry.user_id() == Some(geteuid().as_raw()) {
+        true => ask(&file, &known.options),
+        false => ask_program(&entry, &path, &known.options, ASKING)
+            .map_err(|e| format!("it cannot be started: {e}"))
+            .and_then(|said| said.ok_or_else(|| "it does not say what it can".into())),
+    };
+    succession::judge(&known.needs, &can.map_err(refused)?).map_err(refused)?;
     let text = format!("{REPLACE}{}\n", args.within.saturating_mul(1000));
     let text = [text.as_bytes(), path.as_os_str().as_bytes()].concat();
     let served = replace(&line, &entry, (&text, file.as_fd()))?
@@ -257,6 +261,20 @@ fn ask(file: &OwnedFd, options: &str) -> Result<String, String> {
     };
     let _ = child.wait();
     Ok(said)
+}
+
+/// The other end of [`ask_program`]: becomes that program, which has nothing of this process but its standard streams.
+pub fn answer(program: &Path) -> u8 {
+    let options = std::env::var_os(PROGRAM_OPTIONS).unwrap_or_default();
+    if inherited::close_all().is_ok() {
+        let _ = Command::new(program)
+            .arg0("quayfs")
+            .args(["succession", "-o"])
+            .arg(options)
+            .env_clear()
+            .exec();
+    }
+    FAILED
 }
 
 /// Has the daemon replaced, and asks the mount things until the supervisor says how that went: a daemon that nothing asks

@@ -235,8 +235,12 @@ fn finish(
     match waited {
         // The volume is reserved until what would start another daemon ends, too.
         Waited::Ended => {
-            if let Some(supervisor) = supervisor {
-                wait::until_gone(&supervisor, mode);
+            if let Some(supervisor) = supervisor
+                && !wait::until_gone(&supervisor, mode)
+            {
+                warn(format_args!(
+                    "{shown} is unmounted, but its supervisor has not ended, and keeps the volume reserved until then"
+                ));
             }
         }
         Waited::Stopped => {

@@ -91,12 +91,14 @@ pub fn daemon(entry: &Entry) -> Option<Daemon> {
     Some(daemon)
 }
 
-/// Whether paths mean the same to a process and to this one: it is in this mount namespace. `None` where this user cannot
-/// tell.
+/// Whether paths mean the same to a process and to this one: it is in this mount namespace, and has this root directory.
+/// `None` where this user cannot tell.
 pub fn sees_the_same(pid: i32) -> Option<bool> {
     let namespace = |of: &Process| Some(of.namespaces().ok()?.0.get(OsStr::new("mnt"))?.identifier);
-    let theirs = namespace(&Process::new(pid).ok()?)?;
-    Some(Some(theirs) == namespace(&Process::myself().ok()?))
+    let root = |of: &Process| of.root().ok();
+    let (theirs, own) = (Process::new(pid).ok()?, Process::myself().ok()?);
+    let found = namespace(&theirs)?;
+    Some(Some(found) == namespace(&own) && root(&theirs)? == root(&own)?)
 }
 
 /// The volume that a daemon of this mount namespace was started for, by its arguments. Users other than root cannot see the

@@ -77,7 +77,10 @@ impl Place {
 
     /// The device number of the file system here, as the mount table writes it. No daemon is asked for it: the kernel
     /// knows it also for a mount without an answering daemon.
-    pub(super) fn device(&self) -> Result<String, Errno> {
+    ///
+    /// # Errors
+    /// Those of opening it.
+    pub fn device(&self) -> Result<String, Errno> {
         device_of(&self.open()?)
     }
 

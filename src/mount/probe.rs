@@ -43,6 +43,8 @@ pub enum Question {
     Log,
     /// Whether a path leads anywhere.
     Path,
+    /// What a program says that it can take over.
+    Program,
 }
 
 impl Question {
@@ -86,6 +88,34 @@ pub fn of_mount(entry: &Entry, question: Question) -> Command {
     };
     question.of(&entry.target, &asked)
 }
+
+/// What a program says of itself, asked as the user of a mount: it may be that user's. `None`: it has said nothing in time.
+///
+/// # Errors
+/// No process can be started.
+pub fn ask_program(
+    entry: &Entry,
+    program: &Path,
+    options: &str,
+    patience: Duration,
+) -> std::io::Result<Option<String>> {
+    let user = entry.group_id().map(|gid| (asks(entry), gid));
+    let asked = Asked {
+        user: user.filter(|(uid, _)| *uid != geteuid().as_raw()),
+        device: None,
+    };
+    let mut command = Question::Program.of(program, &asked);
+    let mut child = command.env(PROGRAM_OPTIONS, options).spawn()?;
+    let said = child
+        .stdout
+        .take()
+        .and_then(|out| read_within(out, patience));
+    leave(child);
+    Ok(said)
+}
+
+/// The options that a program is asked about.
+pub const PROGRAM_OPTIONS: &str = "QUAYFS_PROGRAM_OPTIONS";
 
 /// Numbers of a user and of a group.
 pub type User = (u32, u32);

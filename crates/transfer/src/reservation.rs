@@ -11,7 +11,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FileType, FlockOperation, Stat, flock, fstat, fstatfs};
-use rustix::io::Errno;
 
 use crate::lock::{LockKind, RETRY, lock_any};
 use crate::sys::{is_range_locked, lock_range};
@@ -24,22 +23,16 @@ const BYTE: i64 = i64::MAX - 1;
 pub struct Reservation(File);
 
 impl Reservation {
-    /// Reserves a file for the processes that have this from now on. `None`: something else has, or its file system may keep
-    /// such locks elsewhere, together with all others ([`is_local`]).
-    ///
-    /// # Errors
-    /// Those of open(2) and fcntl(2).
-    pub fn new(file: &File) -> io::Result<Option<Self>> {
+    /// Reserves a file for the processes that have this from now on. `None`: something else has, or that is not to be had
+    /// here. There is none where a file system may keep such locks elsewhere, together with all others ([`is_local`]).
+    pub fn new(file: &File) -> Option<Self> {
         if !is_local(file) {
-            return Ok(None);
+            return None;
         }
         let name = format!("/proc/self/fd/{}", file.as_raw_fd());
-        let own = File::options().read(true).write(true).open(name)?;
-        match lock_range(own.as_fd(), BYTE, 1) {
-            Ok(()) => Ok(Some(Self(own))),
-            Err(Errno::AGAIN | Errno::ACCESS | Errno::INVAL | Errno::OPNOTSUPP) => Ok(None),
-            Err(e) => Err(e.into()),
-        }
+        let own = File::options().read(true).write(true).open(name).ok()?;
+        lock_range(own.as_fd(), BYTE, 1).ok()?;
+        Some(Self(own))
     }
 
     /// One that another process has made.
@@ -120,7 +113,7 @@ mod tests {
         let named = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
         let first = opened(named.path());
         assert!(lock_unless_reserved(&first, LockKind::Exclusive, NOW, None).unwrap());
-        let reservation = Reservation::new(&first).unwrap().unwrap();
+        let reservation = Reservation::new(&first).unwrap();
         let passed_on = Reservation::inherited(reservation.0.try_clone().unwrap());
         drop((first, reservation));
         let (next, other) = (opened(named.path()), opened(named.path()));
@@ -129,7 +122,7 @@ mod tests {
         }
         let ours = Some(&passed_on);
         assert!(lock_unless_reserved(&next, LockKind::Exclusive, NOW, ours).unwrap());
-        assert!(Reservation::new(&other).unwrap().is_none(), "it has one");
+        assert!(Reservation::new(&other).is_none(), "it has one");
         drop((next, passed_on));
         assert!(lock_unless_reserved(&other, LockKind::Exclusive, NOW, None).unwrap());
     }
@@ -138,8 +131,8 @@ mod tests {
     fn one_of_another_file_is_of_no_use() {
         let [one, two] = [0, 1].map(|_| tempfile::NamedTempFile::new_in("/dev/shm").unwrap());
         let [first, second] = [&one, &two].map(|named| opened(named.path()));
-        let _reserved = Reservation::new(&first).unwrap().unwrap();
-        let ours = Reservation::new(&second).unwrap().unwrap();
+        let _reserved = Reservation::new(&first).unwrap();
+        let ours = Reservation::new(&second).unwrap();
         let other = opened(one.path());
         assert!(!lock_unless_reserved(&other, LockKind::Shared, NOW, Some(&ours)).unwrap());
     }
@@ -148,7 +141,7 @@ mod tests {
     fn its_end_is_waited_for() {
         let named = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
         let (first, other) = (opened(named.path()), opened(named.path()));
-        let reservation = Reservation::new(&first).unwrap().unwrap();
+        let reservation = Reservation::new(&first).unwrap();
         thread::scope(|scope| {
             let waits = scope.spawn(|| {
                 lock_unless_reserved(&other, LockKind::Exclusive, Duration::MAX, None).unwrap()

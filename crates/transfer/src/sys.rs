@@ -28,13 +28,16 @@ pub(crate) fn lock_range(fd: BorrowedFd<'_>, start: i64, len: i64) -> Result<(),
     }
 }
 
-/// Whether another open file description has a lock on any of these bytes.
+/// Whether another open file description has a lock for writing on just these bytes.
 pub(crate) fn is_range_locked(fd: BorrowedFd<'_>, start: i64, len: i64) -> Result<bool, Errno> {
     let mut lock = of_range(start, len);
     // SAFETY: this request reads and stores the structure behind the pointer, which is live and borrowed by nothing else.
     let result = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
     match result {
-        0 => Ok(i32::from(lock.l_type) != libc::F_UNLCK),
+        0 => {
+            Ok(i32::from(lock.l_type) == libc::F_WRLCK
+                && (lock.l_start, lock.l_len) == (start, len))
+        }
         _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO)),
     }
 }

@@ -5,10 +5,12 @@ use quayfs_fs::recovery::MountError;
 use quayfs_fs::volume::{Access, Volume, VolumeError};
 use quayfs_options::Restart;
 use quayfs_restart::Requests;
+use rustix::io::Errno;
 use std::error::Error;
 use std::fmt::Display;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::thread;
@@ -20,6 +22,7 @@ use crate::cli::exit::{Failure, MOUNT_FAILED, NOT_NOW};
 use crate::cli::handover::{self, Handover, Holder, Memory};
 use crate::cli::status::LAST_DAEMON;
 use crate::cli::{log, succession};
+use crate::mount::{Place, table};
 
 /// How long requests may take that are under way when another daemon is to go on, and then what works beside them. What
 /// is not done by then is done again by that one.
@@ -179,6 +182,28 @@ pub(super) fn may_pass(e: &(dyn Error + 'static)) -> bool {
         .map(|e| matches!(e, MountError::Device(_) | MountError::Io(_)));
     let system = e.downcast_ref::<io::Error>().map(|_| true);
     volume.or(mount).or(system).unwrap_or(false)
+}
+
+/// Where the mount is, or is to be. One that goes on may have been moved, or a directory above it renamed or covered since.
+pub(super) fn place(job: &Job, handover: Option<&Handover>) -> Result<Place, Errno> {
+    let found = Place::find(&job.target);
+    let Some(number) = handover.and_then(Handover::number) else {
+        return found;
+    };
+    if found
+        .as_ref()
+        .is_ok_and(|place| place.device().as_ref() == Ok(&number))
+    {
+        return found;
+    }
+    let table = table::read().unwrap_or_default();
+    let targets = table.into_iter().filter(|e| e.device == number);
+    let elsewhere = targets.filter_map(|e| Place::find(&e.target).ok());
+    // Where it cannot be seen any more, it serves all the same.
+    match elsewhere.last() {
+        Some(place) => Ok(place),
+        None => found.or_else(|_| Place::find(Path::new("/"))),
+    }
 }
 
 /// Opens the volume, as the last daemon has left it if there was one, and with what is to be left to the next one; or

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::Value;
 
-use super::{args, cannot};
+use super::{args, cannot, expect_media};
 use crate::cli::exit::say;
 use crate::mount::probe::ask;
 use crate::mount::server::PATIENCE;
@@ -38,6 +38,7 @@ pub(super) fn restart(entry: &Entry, args: &args::Restart) -> Result<(), String>
     if let Some(why) = stays(&before) {
         return Err(why);
     }
+    expect_media(&before, &shown)?;
     if args.binary.is_some() {
         return Err(format!(
             "{shown}: what starts its daemons is no supervisor, and starts the program that it was told to"

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(250);
 /// A daemon that has done nothing for so long is stuck; a flush of a slow disk may take a minute.
 const STUCK: Duration = Duration::from_secs(120);
+/// One that does not even have to wait for a disk.
+const IDLE: Duration = Duration::from_secs(20);
 /// The same where the user wants to be rid of the mount.
 const STUCK_FORCED: Duration = Duration::from_secs(1);
 
@@ -60,14 +62,14 @@ pub fn until_end(server: &Server, mode: UnmountMode, quiet: bool) -> Result<Wait
     Ok(Waited::Ended)
 }
 
-/// Waits for the end of a process that has nothing to do but to wait for others; no longer than for one that is stuck.
-pub fn until_gone(process: &OwnedFd, mode: UnmountMode) {
+/// Waits for the end of a process that has nothing to do but to wait for others; no longer than for one that is stopped.
+/// Whether it has ended.
+pub fn until_gone(process: &OwnedFd, mode: UnmountMode) -> bool {
     let patience = match mode {
         UnmountMode::Force => STUCK_FORCED,
-        UnmountMode::Normal | UnmountMode::Lazy => STUCK,
+        UnmountMode::Normal | UnmountMode::Lazy => IDLE,
     };
-    // What is not known of it by then the volume says.
-    let _ = process_ends_within(process.as_fd(), patience);
+    process_ends_within(process.as_fd(), patience).unwrap_or(true)
 }
 
 /// What changes while it does anything but tell how far it is: processor time, and bytes where this process may see them.

@@ -22,8 +22,8 @@ pub fn inherit_reservation(file: File) {
 
 impl Region {
     /// Reserves the backing file, which is locked, for this process and those that have the descriptor: no other one gets its
-    /// lock from now on, before the last of them has ended. It takes the place of what was reserved before. `None`: that is
-    /// not possible here.
+    /// lock from now on, before the last of them has ended. It takes the place of what this process had reserved before: a
+    /// process serves one volume. `None`: that is not possible here.
     ///
     /// # Errors
     /// [`PmemError::Io`].
@@ -36,10 +36,7 @@ impl Region {
         let of_this_file = ours.take().filter(|ours| ours.is_of(file));
         let reserved = match of_this_file {
             Some(ours) => Some(ours),
-            None => match Reservation::new(file) {
-                Ok(reserved) => reserved.map(Arc::new),
-                Err(e) => return Err(failed(e)),
-            },
+            None => Reservation::new(file).map(Arc::new),
         };
         *ours = reserved;
         let passed_on = ours.as_ref().map(|ours| ours.as_fd().try_clone_to_owned());
