@@ -22,10 +22,14 @@
 //! | `nodes` | NAT entries and node pages, one by one |
 //! | `lanes` | slot headers, committed words, records; what follows damage is dropped |
 //! | `tree` | inodes, directories, extents, attributes, links, bitmaps, intents |
-//! | `map`, `recognize` | page-table entries, content of blocks |
+//! | `map`, `claims`, `recognize` | page-table entries, content of blocks |
+//!
+//! `doubt` is about entries that pass their check by chance.
 //!
 //! `upgrade` uses all of it for what older volumes do not have.
 
+mod claims;
+mod doubt;
 mod heal;
 mod l2plog;
 mod lanes;

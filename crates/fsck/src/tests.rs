@@ -4,6 +4,7 @@
 mod backup;
 mod crowd;
 mod damaged;
+mod doubt;
 mod dumps;
 mod engine;
 mod heals;

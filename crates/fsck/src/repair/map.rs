@@ -77,7 +77,7 @@ impl<'m> Contents<'m> {
 }
 
 impl Media {
-    fn entry_off(&self, lbn: Lbn) -> u64 {
+    pub(super) fn entry_off(&self, lbn: Lbn) -> u64 {
         self.geo.l2p_map_off + lbn * ENTRY_BYTES
     }
 
@@ -85,7 +85,7 @@ impl Media {
         self.geo.l2p_crc_off + lbn * CRC_BYTES
     }
 
-    fn entry(&self, lbn: Lbn) -> Option<Entry> {
+    pub(super) fn entry(&self, lbn: Lbn) -> Option<Entry> {
         let word = self.region.load_u64(self.entry_off(lbn));
         Entry::decode(word, lbn, self.salt).filter(|e| e.pbn < self.geo.blocks)
     }
@@ -142,7 +142,8 @@ impl Repair<'_> {
     fn permutation(&mut self, contents: &Contents<'_>, tree: &Tree<'_>) -> Result<(), Failed> {
         let g = self.media.geo;
         let mut crcs = Crcs::default();
-        let (owned, mut homeless) = self.homes(&mut crcs)?;
+        self.give_up_entries()?;
+        let (owned, mut homeless) = self.homes(&mut crcs, tree)?;
         if !homeless.is_empty() {
             let free: Vec<u64> = owned.missing().collect();
             homeless.sort_unstable();
@@ -166,65 +167,6 @@ impl Repair<'_> {
             }
         }
         Ok(())
-    }
-
-    /// The physical blocks that have an owner, and the LBNs that have none. Entries that can be healed are.
-    fn homes(&mut self, crcs: &mut Crcs) -> Result<(BitSet, Vec<Lbn>), Failed> {
-        let (g, salt) = (self.media.geo, self.media.salt);
-        let mut owned = BitSet::new(g.blocks);
-        let mut doubled: Vec<(Lbn, Entry)> = Vec::new();
-        let mut bad: Vec<Lbn> = Vec::new();
-        for lbn in 0..g.blocks {
-            match self.media.entry(lbn) {
-                None => bad.push(lbn),
-                Some(e) if owned.add(e.pbn) => {}
-                Some(e) => doubled.push((lbn, e)),
-            }
-        }
-        let mut homeless = self.contested(&doubled, crcs);
-        for lbn in bad {
-            let free =
-                |w| Entry::decode(w, lbn, salt).filter(|e| e.pbn < g.blocks && !owned.has(e.pbn));
-            if self.heal_word(self.media.entry_off(lbn), |w| free(w).is_some())? {
-                if let Some(e) = self.media.entry(lbn) {
-                    owned.add(e.pbn);
-                }
-                let what = format_args!("the entry of LBN {lbn} is healed");
-                self.log.add(Area::PageTable, what);
-            } else {
-                homeless.push(lbn);
-            }
-        }
-        Ok((owned, homeless))
-    }
-
-    /// Of several LBNs with one physical block all but one, in order: the first one keeps it, unless it holds the
-    /// content of a later one and not its own.
-    fn contested(&self, doubled: &[(Lbn, Entry)], crcs: &mut Crcs) -> Vec<Lbn> {
-        if doubled.is_empty() {
-            return Vec::new();
-        }
-        let mut owner: FxHashMap<u64, Lbn> = doubled.iter().map(|(_, e)| (e.pbn, 0)).collect();
-        // From the last one to the first.
-        for lbn in (0..self.media.geo.blocks).rev() {
-            if let Some(e) = self.media.entry(lbn)
-                && let Some(first) = owner.get_mut(&e.pbn)
-            {
-                *first = lbn;
-            }
-        }
-        let mut homeless = Vec::with_capacity(doubled.len());
-        for (lbn, e) in doubled {
-            let before = owner[&e.pbn];
-            let wins = e.state == BlockState::Written
-                && crcs.hold(&self.media, e.pbn, *lbn)
-                && !crcs.hold(&self.media, e.pbn, before);
-            if wins {
-                owner.insert(e.pbn, *lbn);
-            }
-            homeless.push(if wins { before } else { *lbn });
-        }
-        homeless
     }
 
     /// Gives LBNs blocks whose content was not recognized as that of any LBN.

@@ -8,6 +8,7 @@ use quayfs_layout::{BLOCK, bytes};
 use quayfs_store::ns::node::zero_page;
 use rustc_hash::FxHashMap;
 
+use super::doubt::Words;
 use super::odds::{BLOCK_BITS, Odds};
 use super::{Area, Failed, Repair, heal};
 use crate::pages::judge;
@@ -25,6 +26,7 @@ struct Nat {
 
 impl Repair<'_> {
     pub(super) fn nodes(&mut self) -> Result<(), Failed> {
+        self.give_up_entries_of_nodes()?;
         let mut nat = self.nat()?;
         // Pages first: a damaged one may be the bitmap or the page that an entry is looked up by.
         let owners: BTreeMap<u64, u32> = nat.owners.iter().map(|(p, id)| (*p, *id)).collect();
@@ -44,6 +46,25 @@ impl Repair<'_> {
             self.find_pages(&nat)?;
         }
         Ok(())
+    }
+
+    /// Entries among garbage are believed if the page that they name says that it is of this node. That a node does not
+    /// exist the bitmaps must say as well.
+    fn give_up_entries_of_nodes(&mut self) -> Result<(), Failed> {
+        let (g, salt) = (self.media.geo, self.media.salt);
+        let decode = move |id: u64, word| match node::nat_decode(id as u32, word, salt) {
+            Some(Some(page)) if id == 0 || page >= g.node_pages => None,
+            other => other,
+        };
+        self.give_up_lucky(&Words {
+            off: g.nat_off,
+            len: g.nat_entries,
+            valid: |id, word| decode(id, word).is_some(),
+            vouched: |repair: &Self, id, word| {
+                let page = decode(id, word).flatten().map(|page| repair.read(page));
+                page.is_some_and(|page| u64::from(bytes::get_u32(&page[..], OFF_ID)) == id)
+            },
+        })
     }
 
     /// Reads the NAT and heals its entries. Of several nodes in one page the one stays that the page
