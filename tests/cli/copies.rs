@@ -6,7 +6,7 @@ use quayfs_layout::inode::S_IFREG;
 use std::fs::OpenOptions;
 use std::path::PathBuf;
 
-fn lives(volume: &Path) {
+pub(super) fn lives(volume: &Path) {
     let opened = Volume::open(volume, Access::ReadWrite, Duration::ZERO).unwrap();
     let fs = Fs::mount(opened, &MountOptions::default()).unwrap();
     let by = Caller::default();

@@ -2,6 +2,7 @@
 
 mod changing;
 mod copies;
+mod copies_believed;
 #[path = "../program/mod.rs"]
 mod program;
 mod words;

@@ -4,6 +4,7 @@
 pub(crate) mod backup;
 mod below;
 mod error;
+mod evidence;
 mod exposure;
 mod fencing;
 mod glance;

@@ -19,20 +19,19 @@ use quayfs_layout::backup::{
 use quayfs_layout::config::{COPIES, ConfigTable, DataHeader};
 use quayfs_layout::geometry::PMEM_MIN;
 use quayfs_layout::jsb::{Closed, JSB_BYTES};
-use quayfs_layout::l2p::{ENTRY_BYTES, Entry};
 use quayfs_pmem::{LockKind, MapOptions, PmemError, Region};
 use quayfs_shown::progress::{Meter, Unit};
 
+use super::evidence::Media;
 use super::pair::is_named;
 use super::parts::opened;
 use super::{Place, Volume, VolumeError, below, locate};
 use crate::recovery::journal_geometry;
+use crate::uuid_text;
 
 const B: u64 = BLOCK as u64;
 /// What the length of a region is a multiple of where the data follow it, unless another one was asked for.
 const STEP: u64 = 1 << 20;
-/// Entries of the page table by which it is known.
-const SAMPLE: u64 = 64;
 
 /// Writes both copies; that of the superblock only if it says that the volume is closed, with nothing left staged: another one
 /// would be of no use. Durable when it returns. A volume without copies is left alone.
@@ -138,8 +137,8 @@ pub struct Beheaded {
 /// found. In one file or device that takes a look at each MiB; the meter is told.
 ///
 /// # Errors
-/// [`VolumeError::Unclear`]: something else is there, or there are several copies; [`VolumeError::Busy`]; something cannot be
-/// read.
+/// [`VolumeError::Unclear`]: something else is there, there are several copies, or one that is not believed;
+/// [`VolumeError::Busy`]; something cannot be read.
 pub fn beheaded(path: &Path, meter: &Meter) -> Result<Option<Beheaded>, VolumeError> {
     let Ok(path) = path.canonicalize() else {
         return Ok(None);
@@ -149,21 +148,45 @@ pub fn beheaded(path: &Path, meter: &Meter) -> Result<Option<Beheaded>, VolumeEr
         false => in_one(&path, meter),
     };
     let found = found.map_err(|e| VolumeError::Device(e.to_string()))?;
-    let mut found = found.into_iter();
-    let (Some(one), more) = (found.next(), found.next()) else {
+    let Some(one) = chosen(found, &path)? else {
         return Ok(None);
     };
-    if let Some(more) = more {
-        let at = [&one, &more].map(|found| found.config.geometry.pmem_len);
+    one.lock(LockKind::Shared)?;
+    Ok(Some(one))
+}
+
+/// Of the copies that were found the one that is to be put back.
+fn chosen(found: Vec<Found>, path: &Path) -> Result<Option<Beheaded>, VolumeError> {
+    let path = path.to_path_buf();
+    if found.is_empty() {
+        return Ok(None);
+    }
+    let mut believed = found.iter().filter(|f| f.judged.is_ok());
+    if let (Some(one), Some(more)) = (believed.next(), believed.next()) {
+        let at = [one, more].map(|found| found.volume.config.geometry.pmem_len);
         let why = format!(
             "copies of the tables of several volumes are left, of regions of {} and {} bytes: which one is meant cannot be told",
             at[0], at[1]
         );
         return Err(VolumeError::Unclear { path, why });
     }
-    refuse_what_is_there(&one.place.pmem)?;
-    one.lock(LockKind::Shared)?;
-    Ok(Some(one))
+    // Of the last one on this disk less may be left than of an earlier one.
+    let last = found.iter().map(|f| f.volume.config.created).max();
+    let mut refused = Vec::new();
+    for mut f in found {
+        if Some(f.volume.config.created) < last {
+            f.judged = f.judged.and(Err("a later volume was made here"));
+        }
+        match f.judged {
+            Ok(()) => {
+                refuse_what_is_there(&f.volume.place.pmem)?;
+                return Ok(Some(f.volume));
+            }
+            Err(why) => refused.push(f.volume.refused(why)),
+        }
+    }
+    let why = format!("not a QuayFS pmem region: {}", refused.join("; "));
+    Err(VolumeError::Unclear { path, why })
 }
 
 /// Why the volume at a path is not opened for writing, though its names are there: its region is no medium, or what has hit one
@@ -217,7 +240,13 @@ fn refuse_what_is_there(pmem: &Path) -> Result<(), VolumeError> {
     Err(VolumeError::Unclear { path, why })
 }
 
-fn in_directory(path: &Path) -> io::Result<Vec<Beheaded>> {
+/// A copy of a table, and why it is none of what is there, if so.
+struct Found {
+    volume: Beheaded,
+    judged: Result<(), &'static str>,
+}
+
+fn in_directory(path: &Path) -> io::Result<Vec<Found>> {
     let Ok(place) = locate(path) else {
         return Ok(Vec::new());
     };
@@ -226,13 +255,23 @@ fn in_directory(path: &Path) -> io::Result<Vec<Beheaded>> {
         return Ok(Vec::new());
     }
     let len = length(&region)?;
-    let config = copy_in(&data, 0)?.filter(|c| c.geometry.pmem_len <= len);
-    let config = config.filter(|config| is_region_of(&region, config));
-    let found = config.map(|config| Beheaded { place, config });
+    let found = copy_in(&data, 0)?.map(|config| {
+        let media = Media {
+            region: &region,
+            data: &data,
+            start: 0,
+        };
+        let judged = match config.geometry.pmem_len <= len {
+            true => media.judge(&config),
+            false => Err("the region is shorter than it says"),
+        };
+        let volume = Beheaded { place, config };
+        Found { volume, judged }
+    });
     Ok(found.into_iter().collect())
 }
 
-fn in_one(path: &Path, meter: &Meter) -> io::Result<Vec<Beheaded>> {
+fn in_one(path: &Path, meter: &Meter) -> io::Result<Vec<Found>> {
     let file = opened(path)?;
     if has_table(&file)? {
         return Ok(Vec::new());
@@ -243,11 +282,18 @@ fn in_one(path: &Path, meter: &Meter) -> io::Result<Vec<Beheaded>> {
     let mut found = Vec::new();
     for at in (PMEM_MIN.next_multiple_of(STEP)..len).step_by(STEP as usize) {
         meter.set(at, len);
-        let config = copy_in(&file, at)?.filter(|c| c.geometry.pmem_len == at);
-        if let Some(config) = config.filter(|config| is_region_of(&file, config)) {
-            let place = Place::together(path.into(), at);
-            found.push(Beheaded { place, config });
-        }
+        let Some(config) = copy_in(&file, at)?.filter(|c| c.geometry.pmem_len == at) else {
+            continue;
+        };
+        let media = Media {
+            region: &file,
+            data: &file,
+            start: at,
+        };
+        let judged = media.judge(&config);
+        let place = Place::together(path.into(), at);
+        let volume = Beheaded { place, config };
+        found.push(Found { volume, judged });
     }
     Ok(found)
 }
@@ -287,22 +333,6 @@ fn copy_in(file: &File, start: u64) -> io::Result<Option<ConfigTable>> {
     Ok(config.filter(|c| has_backup(c) && c.uuid == header.uuid && is_named(c, header.data_uuid)))
 }
 
-/// Whether the page table of a region is that of this volume, and where the table says that it is: all over it, since of an
-/// earlier volume on the same disk some may be left.
-fn is_region_of(file: &File, config: &ConfigTable) -> bool {
-    let (g, salt) = (&config.geometry, config.salt());
-    let mut right = 0;
-    for n in 0..SAMPLE {
-        let lbn = (g.blocks - 1) * n / (SAMPLE - 1);
-        let mut word = [0; ENTRY_BYTES as usize];
-        let at = g.l2p_map_off + lbn * ENTRY_BYTES;
-        let is_read = file.read_exact_at(&mut word, at).is_ok();
-        right += u64::from(is_read && Entry::decode(u64::from_le_bytes(word), lbn, salt).is_some());
-    }
-    // What has overwritten the beginning of the region may have taken the first entries.
-    right * 4 >= SAMPLE * 3
-}
-
 /// What keeps others from the media while this exists.
 struct Locked {
     region: Region,
@@ -311,6 +341,23 @@ struct Locked {
 }
 
 impl Beheaded {
+    /// Says that the copy is not believed, and why.
+    fn refused(&self, why: &str) -> String {
+        let Place {
+            data, region_len, ..
+        } = &self.place;
+        let label = match self.config.label() {
+            label if label.is_empty() => label,
+            label => format!(" ({label:?})"),
+        };
+        format!(
+            "the copy of a configuration table, at byte {} of {}, of volume {}{label}, is not put back, since {why}",
+            region_len.unwrap_or_default() + BACKUP_BLOCK * B,
+            data.display(),
+            uuid_text(self.config.uuid)
+        )
+    }
+
     /// Writes both copies of the configuration table into the region again, as the one on the data device is. Durable when it
     /// returns.
     ///
