@@ -12,7 +12,7 @@ use super::parts;
 #[derive(Debug, thiserror::Error)]
 pub enum VolumeError {
     /// There is nothing of a volume.
-    #[error("{}: no such volume; `quayfs mkfs {}` makes one", quayfs_shown::argument(.0), quayfs_shown::argument(.0))]
+    #[error("there is no volume at {}: check the path, and that what it lies on is attached and mounted", quayfs_shown::argument(.0))]
     Missing(PathBuf),
     /// What there is is no volume, or this user may not reach it.
     #[error("{}: {why}", path.display())]
