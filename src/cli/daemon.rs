@@ -98,6 +98,7 @@ fn speak_on_fault(log: Option<RawFd>, answer: Option<&'static str>) {
     let ending = quayfs_pmem::Ending {
         code: MOUNT_FAILED,
         log,
+        dated: true,
         answer,
     };
     // Otherwise it ends without a word.

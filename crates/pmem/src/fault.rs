@@ -7,6 +7,8 @@
 //! Everything the handler needs is prepared when a region is mapped. It makes system calls and nothing else.
 #![allow(unsafe_code)]
 
+mod stamp;
+
 use parking_lot::Mutex;
 use rustix::fs::{SeekFrom, fstat, seek};
 use signal_hook_registry::{SigId, register_sigaction, unregister};
@@ -25,6 +27,8 @@ pub struct Ending {
     /// Where the line goes, a descriptor that stays open; the standard error if there is none. No path: a thread that
     /// is confined could open none.
     pub log: Option<RawFd>,
+    /// Whether the line begins as those of a log do: with the time, and that it is an error.
+    pub dated: bool,
     /// What comes before the line on the standard output, if that is to have it as well.
     pub answer: Option<&'static str>,
 }
@@ -158,7 +162,15 @@ fn handle(guarded: &[Arc<Guarded>], ending: &Ending, info: &libc::siginfo_t) {
         unsafe { libc::pause() };
     }
     let line = mapping.why(address - mapping.start);
-    say(ending.log.unwrap_or(2), [b"quayfs: ", line, b"\n"]);
+    let stamp;
+    let begin: &[u8] = match ending.dated {
+        true => {
+            stamp = stamp::now();
+            &stamp
+        }
+        false => b"quayfs: ",
+    };
+    say(ending.log.unwrap_or(2), [begin, line, b"\n"]);
     if let Some(prefix) = ending.answer {
         say(1, [prefix.as_bytes(), line, b"\n"]);
     }

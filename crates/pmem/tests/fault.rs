@@ -23,6 +23,7 @@ fn somebody_else() {
     let ending = Ending {
         code: 32,
         log: log.as_ref().map(AsRawFd::as_raw_fd),
+        dated: log.is_some(),
         answer,
     };
     exit_on_fault(ending).unwrap();
@@ -97,6 +98,9 @@ fn the_line_goes_to_a_log_if_there_is_one() {
     assert!(!String::from_utf8_lossy(&output.stderr).contains("cut short"));
     let text = std::fs::read_to_string(&log).unwrap();
     let (before, line) = text.split_once('\n').unwrap();
+    let (time, message) = line.split_once(" ERROR ").unwrap();
+    assert!(time.starts_with("20") && time.len() == 27, "{text}");
+    assert!(message.starts_with('/'), "{text}");
     assert!(
         before == "before" && line.contains("/region: ") && line.ends_with('\n'),
         "{text}"
