@@ -57,6 +57,11 @@ fn sound(e: &Engine, wants: &[Want], buf: &mut [u8], how: How<'_>) -> Result<()>
     }
     match unsound.first() {
         None => Ok(()),
+        // A block that was never moved lies where its number says.
+        Some(f) if f.want.lbn == f.pbn => Err(FsError::content(format_args!(
+            "LBN {} fails its checksum",
+            f.want.lbn
+        ))),
         Some(f) => Err(FsError::content(format_args!(
             "LBN {} (physical block {}) fails its checksum",
             f.want.lbn, f.pbn
