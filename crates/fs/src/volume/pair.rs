@@ -89,10 +89,16 @@ pub(super) fn check_pair(
         // In one file or device the data begin behind the region.
         let before = if pmem == data { g.pmem_len } else { 0 };
         let bytes = |blocks: u64| before + blocks * BLOCK as u64;
+        let (left, needed) = (bytes(device.blocks()), bytes(g.data_blocks));
+        let how = match data.is_file() {
+            true => {
+                let shown = quayfs_shown::argument(data);
+                format!(" (`truncate --size {needed} {shown}`)")
+            }
+            false => String::new(),
+        };
         let why = format!(
-            "truncated: {} bytes are left in whole blocks, and it has to have {}; make it as long again, what was behind the cut is lost",
-            bytes(device.blocks()),
-            bytes(g.data_blocks)
+            "truncated: {left} bytes are left in whole blocks, and it has to have {needed}; make it as long again{how}, what was behind the cut is lost"
         );
         return fail(data, why);
     }
