@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 mod attach;
 pub mod control;
 mod fusermount;
+pub mod loops;
 mod place;
 pub mod probe;
 mod remount;
