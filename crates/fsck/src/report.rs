@@ -215,7 +215,7 @@ impl FsckReport {
     /// How its last mount has left the volume.
     fn state(&self) -> &'static str {
         match (self.statistics.clean, self.is_clean()) {
-            (true, _) => "unmounted cleanly",
+            (true, _) => "clean, nothing to recover",
             (false, true) => "not unmounted cleanly; the next mount recovers it",
             // What a mount makes of damage is not known.
             (false, false) => "not unmounted cleanly",
