@@ -216,6 +216,7 @@ pub fn answer(args: &args::Probe) -> u8 {
         Question::Status => probe::probe(&args.target, args.device.as_deref()),
         Question::Names => media::names(&args.target),
         Question::Parts => media::parts(&args.target).unwrap_or_default(),
+        Question::Room => media::room(&args.target),
         Question::Media => media::read(&args.target),
         Question::Log => media::log(&args.target),
         Question::Path => media::reach(&args.target),

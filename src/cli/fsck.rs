@@ -1,6 +1,7 @@
 //! `quayfs fsck`.
 
-use quayfs_fs::volume::{Place, VolumeError, locate};
+use quayfs_fs::uuid_text;
+use quayfs_fs::volume::{Place, VolumeError, config_of, locate};
 use quayfs_fsck::repair::{self, Failed, Outcome, RepairReport};
 use quayfs_fsck::{FsckOptions, FsckReport};
 
@@ -11,7 +12,7 @@ use super::exit::{
 use super::interrupted;
 use super::log;
 use super::progress::Progress;
-use super::status::{Blocks, Checked, Damage, Logged, RepairBegins, Repaired};
+use super::status::{Blocks, Checked, Damage, Logged, RepairBegins, RepairFailed, Repaired};
 use super::unopened::unopened;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -63,6 +64,9 @@ fn mend(args: &args::Fsck, options: &FsckOptions) -> Result<u8, Failure> {
     let mut begins = |found: &FsckReport| note_before(args, found);
     let report = repair::repair_telling(&args.volume, options, &meter, &mut begins);
     drop(shown);
+    if let Err(failed) = &report {
+        note_failure(args, failed);
+    }
     let report = report.map_err(|failed| match failed {
         Failed::Volume(e @ VolumeError::Header { .. }) => Failure::new(
             FSCK_FAILED,
@@ -98,6 +102,21 @@ fn note_before(args: &args::Fsck, found: &FsckReport) {
     let mut lines: Vec<String> = named.collect();
     lines.push(RepairBegins(found.count()).to_string());
     let _ = log::add(&volume, &found.uuid, &lines);
+}
+
+/// Leaves it to the log that nothing could be done, or no more, unless something else is in the way.
+fn note_failure(args: &args::Fsck, failed: &Failed) {
+    let is_final = match failed {
+        Failed::Volume(e) => matches!(e, VolumeError::Header { .. }),
+        Failed::Device(_) | Failed::Pmem(_) | Failed::Ppt(_) | Failed::Pages { .. } => true,
+    };
+    if let Ok(Place { path: volume, .. }) = locate(&args.volume)
+        && let Ok(config) = config_of(&args.volume)
+        && is_final
+    {
+        let line = RepairFailed(failed.to_string()).to_string();
+        let _ = log::add(&volume, &uuid_text(config.uuid), &[line]);
+    }
 }
 
 /// Leaves what is wrong to `quayfs status`, or that it is not any more, and what a repair has done. A log that cannot be

@@ -1,11 +1,11 @@
 //! The media of a volume, which may lie on what does not answer: a disk, a server, another file system. They are looked at
 //! by processes of their own first, for which nothing waits for ever.
 
-use super::status::{self, Logged};
+use super::status::{self, Below, Logged};
 use super::unserved::sees_the_same;
 use crate::mount::probe::{Question, look};
 use crate::mount::table;
-use quayfs_fs::volume::{Glance, VolumeError, glance, touch};
+use quayfs_fs::volume::{Glance, VolumeError, glance, is_device_path, touch};
 use std::path::Path;
 use std::time::Duration;
 
@@ -13,6 +13,9 @@ use std::time::Duration;
 pub const PATIENCE: Duration = Duration::from_secs(2);
 /// And where nothing can be told without them: a disk may have to spin up.
 pub const LONG: Duration = Duration::from_secs(20);
+/// What goes before the places of the two parts of a volume.
+const REGION: &str = "region ";
+const DATA: &str = ", data ";
 /// What a process says once it has read something.
 const READ: &str = "read";
 
@@ -111,6 +114,25 @@ pub fn ahead(pid: Option<i32>, volume: &Path) -> Result<Option<String>, Silent> 
     }
 }
 
+/// [`Below::of`] the volume of a daemon; `None` also where that cannot be told in time, or where its name need not mean
+/// the same there.
+pub fn room_below(pid: Option<i32>, volume: &Path) -> Option<Below> {
+    match pid.and_then(sees_the_same) == Some(true) && names_itself(volume) {
+        true => serde_json::from_str(&look(volume, Question::Room, PATIENCE).ok()??).ok(),
+        false => None,
+    }
+}
+
+/// Whether the region of a volume is a file, by its name; `None` where that cannot be told in time.
+pub fn is_region_file(volume: &Path) -> Option<bool> {
+    let parts = parts_in_time(volume);
+    let region = match &parts {
+        Some(parts) => parts.strip_prefix(REGION)?.split_once(DATA)?.0.as_ref(),
+        None => volume,
+    };
+    Some(!is_device_path(region))
+}
+
 /// A line, if there is one.
 fn said_of(said: &str) -> Option<String> {
     Some(said.trim_end().to_string()).filter(|line| !line.is_empty())
@@ -135,12 +157,20 @@ pub fn parts(volume: &Path) -> Option<String> {
     };
     let (pmem, data) = (part("pmem")?, part("data")?);
     let (pmem, data) = (pmem.to_string_lossy(), data.to_string_lossy());
-    Some(format!("region {pmem}, data {data}"))
+    Some(format!("{REGION}{pmem}{DATA}{data}"))
 }
 
 /// The answer to [`Question::Names`].
 pub fn names(volume: &Path) -> String {
     status::hindrance(volume).unwrap_or_default()
+}
+
+/// The answer to [`Question::Room`].
+pub fn room(volume: &Path) -> String {
+    let below = Below::of(volume);
+    below
+        .and_then(|below| serde_json::to_string(&below).ok())
+        .unwrap_or_default()
 }
 
 /// The answer to [`Question::Media`], when they have been read. What is wrong with them, [`glance`] finds out again.

@@ -1,5 +1,6 @@
 //! `quayfs status`: whether a volume is well, and why not, on one screen and as an exit code.
 
+mod below;
 mod full;
 mod health;
 mod logged;
@@ -20,9 +21,13 @@ use super::media::{LONG, glance_within, silence};
 use super::unopened::unopened;
 use super::unserved;
 use super::work::done_by;
+use crate::mount::loops;
 use crate::mount::server::Server;
 use crate::mount::table::{self, Entry};
-pub use logged::{ABOUT, Blocks, Checked, Damage, LAST_DAEMON, Logged, RepairBegins, Repaired};
+pub use below::Below;
+pub use logged::{
+    ABOUT, Blocks, Checked, Damage, LAST_DAEMON, Logged, RepairBegins, RepairFailed, Repaired,
+};
 pub use next::hindrance;
 pub use report::Daemon;
 use report::Report;
@@ -81,16 +86,15 @@ fn all() -> Result<Vec<Report>, Failure> {
 }
 
 /// Trees that were unmounted lazily and are still used: daemons of this mount namespace serve them, and no mount table has
-/// them. The media are not looked at, which may not answer; and names of sockets are free for all, so only daemons of root
-/// and of this user are believed.
+/// them. The media are not looked at, which may not answer; and names of sockets are free for all, so only daemons of this
+/// user are listed. What those of others serve may be mounted where only they can tell.
 fn out_of_sight() -> Result<Vec<Report>, Failure> {
     let entries = table::read().map_err(asking::mount_table(STATUS_UNKNOWN))?;
     let mut seen: BTreeSet<_> = entries.into_iter().map(|entry| entry.device).collect();
     let me = rustix::process::geteuid().as_raw();
     let mut reports = Vec::new();
     for (device, server, user) in Server::all_serving() {
-        let is_believed = user == 0 || user == me;
-        let daemon = server.pid().filter(|_| is_believed);
+        let daemon = server.pid().filter(|_| user == me);
         if let Some(pid) = daemon
             && let Some(volume) = unserved::volume_of(pid)
             && seen.insert(device)
@@ -122,6 +126,11 @@ fn all_mounted() -> Result<Vec<Report>, Failure> {
 fn of_target(target: &Path) -> Result<Report, Failure> {
     loop {
         let (path, entry) = asking::find(target, STATUS_UNKNOWN)?;
+        let by_loop = || loops::mount_of(&path).map_err(asking::mount_table(STATUS_UNKNOWN));
+        let entry = match entry {
+            Some(entry) => Some(entry),
+            None => by_loop()?,
+        };
         let Some(entry) = entry else {
             return at_rest(&path);
         };

@@ -37,6 +37,8 @@ pub enum Question {
     Names,
     /// Where the parts of a volume lie, by their names alone.
     Parts,
+    /// How much room there is below the files of a volume.
+    Room,
     /// Whether the media of a volume can be read.
     Media,
     /// Whether a log can be.

@@ -6,6 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::thread::CapabilitySet;
 use serde::Serialize;
 
+use quayfs_layout::BLOCK;
+
 use quayfs_background::trim::{self, Trim};
 use quayfs_store::damage::Noted;
 use quayfs_store::error::{FsError, Result};
@@ -89,6 +91,8 @@ pub struct Status {
     pub device_silent_ms: u64,
     /// Bytes at the end of the data device that are not there any more.
     pub device_missing_bytes: u64,
+    /// Bytes that the device or file has to have that the data lie on.
+    pub device_needs_bytes: u64,
     /// Bytes at the end of the region that are not there any more: its file was cut short.
     pub region_missing_bytes: u64,
     /// The media whose files have lost their names: what is in them ends with this daemon.
@@ -209,6 +213,7 @@ impl Fs {
             commit_age_ms: e.last_commit().map(|age| age.as_millis() as u64),
             device_silent_ms: e.device.silent_for().as_millis() as u64,
             device_missing_bytes: e.device.missing(),
+            device_needs_bytes: self.device_needs_bytes(),
             region_missing_bytes: e.region.missing(),
             unlinked: self.unlinked(),
             pmem_bytes: e.region.len(),
@@ -235,6 +240,16 @@ impl Fs {
             tasks: BTreeMap::new(),
             counters: self.counters(),
         }
+    }
+
+    fn device_needs_bytes(&self) -> u64 {
+        let g = &self.e.config.geometry;
+        // On one device the data begin behind the region.
+        let before = match self.volume.is_one_device() {
+            true => g.pmem_len,
+            false => 0,
+        };
+        before + g.data_blocks * BLOCK as u64
     }
 
     /// The media whose files have lost their names since they were opened.

@@ -9,8 +9,8 @@ const STATUS_HELP: &str = "\
 A volume is `degraded` if it works and something is to be looked at (damage, reads that failed,
 little room left, a daemon that died within a day, not unmounted cleanly), and `failed` if it does
 not do what it is there for (read-only after a failure, a daemon that is dead or does not answer
-within a second, a repair that has not ended). One line says why, and one what to do. Where no
-daemon answers, the media are read; nothing is changed.
+within a second, a repair that has not ended). Lines at the top say why, the worst first, and those
+at the end what to do about each. Where no daemon answers, the media are read; nothing is changed.
 
 Examples:
   quayfs status                        all volumes that are mounted, or being closed

@@ -1,5 +1,6 @@
 //! Whether a volume is well, and what to do where it is not.
 
+mod room;
 mod unanswered;
 
 use super::logged::{Damage, LOSSES, Line, Logged};
@@ -7,7 +8,7 @@ use super::report::Report;
 use crate::cli::asking::UNLINKED;
 use crate::cli::exit;
 use crate::cli::handover::ON_REQUEST;
-use crate::cli::units::{percent, seconds_since, span};
+use crate::cli::units::{seconds_since, span};
 use serde::Serialize;
 use std::path::Path;
 
@@ -44,16 +45,35 @@ impl Health {
     }
 }
 
-/// From this share on, in percent, something is nearly full.
-const NEARLY_FULL: u64 = 95;
 /// For how long the death of a daemon is worth a word, in seconds.
 const LATELY: u64 = 86_400;
 
 /// A data device that has answered nothing for so long is not just slow, in seconds.
 const SILENT: u64 = 30;
 
+/// What a complaint is about; of those that weigh the same, what comes first is told first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum About {
+    /// It cannot be served, or is lost.
+    Service,
+    /// Something in it is damaged or lost.
+    Damage,
+    /// The media were cut short, or are missing.
+    Media,
+    /// Nothing can be written.
+    ReadOnly,
+    /// Something is nearly full.
+    Room,
+    /// What will be in the way of the next daemon.
+    Next,
+    /// It was not unmounted as it should be.
+    NotClosed,
+    /// What has happened, and is over.
+    Past,
+}
+
 /// A complaint, and what to do about it if something is to be done.
-type Finding = (Health, String, Option<String>);
+type Finding = (Health, About, String, Option<String>);
 
 /// What can be said against it, the worst first.
 fn findings(r: &Report) -> Vec<Finding> {
@@ -61,9 +81,8 @@ fn findings(r: &Report) -> Vec<Finding> {
     unanswered::of(r, &mut all);
     failures(r, &mut all);
     damage(r, &mut all);
-    shortages(r, &mut all);
-    let worst_first = |f: &Finding| std::cmp::Reverse(f.0);
-    all.sort_by_key(worst_first);
+    room::of(r, &mut all);
+    all.sort_by_key(|f| (std::cmp::Reverse(f.0), f.1));
     all
 }
 
@@ -71,9 +90,10 @@ fn findings(r: &Report) -> Vec<Finding> {
 pub fn judge(r: &mut Report) {
     let all = findings(r);
     r.health = all.first().map(|f| f.0).unwrap_or_default();
-    r.reasons = all.iter().map(|f| f.1.clone()).collect();
-    let todo = all.into_iter().find_map(|f| f.2);
-    r.advice = todo.or_else(|| r.advice.take());
+    r.reasons = all.iter().map(|f| f.2.clone()).collect();
+    r.todo = all.into_iter().map(|f| f.3).collect();
+    let first = r.todo.iter().flatten().next().cloned();
+    r.advice = first.or_else(|| r.advice.take());
 }
 
 fn failures(r: &Report, all: &mut Vec<Finding>) {
@@ -81,20 +101,18 @@ fn failures(r: &Report, all: &mut Vec<Finding>) {
     if r.shut_down {
         all.push((
             Health::Failed,
+            About::Service,
             "shut down on purpose: every call fails".into(),
             Some(format!("`quayfs umount {mnt}`, then mount again")),
         ));
     }
     if let Some(why) = &r.read_only_reason {
-        all.push((
-            Health::Failed,
-            format!("read-only: {why}"),
-            after_failure(r, why),
-        ));
+        all.push(read_only(r, why));
     }
     if let Some(seconds) = r.device_silent_seconds.filter(|s| *s >= SILENT) {
         all.push((
             Health::Failed,
+            About::Service,
             format!(
                 "the data device has not answered for {}: what needs it waits",
                 span(seconds)
@@ -102,14 +120,41 @@ fn failures(r: &Report, all: &mut Vec<Finding>) {
             Some("look at what it lies on; what waits goes on when it answers".into()),
         ));
     }
+    loss(r, all);
     continuity(r, all);
     if let Some(what) = death(r) {
         // The kernel's OOM killer sends it, and leaves no word but its own.
-        let todo = match what.contains("signal 9") {
-            true => "`dmesg` says whether memory had run out; this ends a day after it",
-            false => "look at the log for the cause; this ends a day after it",
+        let cause = match what.contains("signal 9") {
+            true => "`dmesg` says whether memory had run out",
+            false => "look at the log for the cause",
         };
-        all.push((Health::Degraded, what, Some(todo.into())));
+        let todo = format!("{cause}; this notice goes away a day after the death");
+        all.push((Health::Degraded, About::Past, what, Some(todo)));
+    }
+}
+
+/// Writing has ended, or was never possible.
+fn read_only(r: &Report, why: &str) -> Finding {
+    let what = format!("read-only: {why}");
+    let mnt = r.shown_mountpoint();
+    match why.split_once(" is write-protected (") {
+        Some((medium, _)) if !r.has_failed => {
+            let how = match medium.starts_with("/dev/") {
+                true => {
+                    let medium = quayfs_shown::argument(Path::new(medium));
+                    format!("make the device writable (`blockdev --setrw {medium}`)")
+                }
+                false => "make it writable".into(),
+            };
+            let todo = format!(
+                "mount with `-o ro` if that is intended, or {how}; for either, `quayfs umount {mnt}` first, then mount again"
+            );
+            (Health::Degraded, About::ReadOnly, what, Some(todo))
+        }
+        _ => {
+            let todo = after_failure(r, why);
+            (Health::Failed, About::ReadOnly, what, todo)
+        }
     }
 }
 
@@ -125,13 +170,16 @@ fn after_failure(r: &Report, why: &str) -> Option<String> {
         ),
         _ => String::new(),
     };
+    let again = format!("`quayfs umount {mnt}`, mount again");
     match r.errors.damage {
-        1.. => Some(format!(
-            "`quayfs umount {mnt}`, then `quayfs fsck --repair {volume}`"
-        )),
+        1.. => Some(fsck_unmounted(r)),
         0 if r.device_missing_bytes > 0 => None,
+        // What is short below has been said, with what to do.
+        0 if is_full && r.below.as_ref().is_some_and(|below| !below.is_short()) => Some(format!(
+            "{first}there is room again in the file system that {volume} lies on: {again}"
+        )),
         0 if is_full => Some(format!(
-            "{first}the file system that {volume} lies on is full: make room there, `quayfs umount {mnt}`, mount again"
+            "{first}the file system that {volume} lies on is full: make room there, {again}"
         )),
         0 => Some(format!(
             "{first}remove the cause, `quayfs umount {mnt}`, `quayfs fsck {volume}`, mount again"
@@ -139,48 +187,77 @@ fn after_failure(r: &Report, why: &str) -> Option<String> {
     }
 }
 
-/// What is lost with the daemon, or could not be gone on with by another one.
-fn continuity(r: &Report, all: &mut Vec<Finding>) {
+/// What to do about damaged metadata of a volume that is mounted.
+fn fsck_unmounted(r: &Report) -> String {
+    let (mnt, volume) = (r.shown_mountpoint(), r.shown_volume());
+    format!("`quayfs umount {mnt}`, then `quayfs fsck --repair {volume}`")
+}
+
+/// What is not there any more, or ends with the daemon.
+fn loss(r: &Report, all: &mut Vec<Finding>) {
     let mnt = r.shown_mountpoint();
+    let copy = format!("copy what is on {mnt} to another volume before it is unmounted");
     if !r.unlinked.is_empty() {
         all.push((
             Health::Failed,
+            About::Service,
             format!("{}: {UNLINKED}", r.unlinked.join(" and ")),
-            Some(format!(
-                "copy what is on {mnt} to another volume before it is unmounted"
-            )),
+            Some(copy.clone()),
         ));
     }
     if r.device_missing_bytes > 0 {
         let size = quayfs_options::format_size(r.device_missing_bytes);
         all.push((
             Health::Failed,
+            About::Media,
             format!("the data device was cut short: its last {size} are not there any more"),
-            Some("copy what can still be read; what lay there is in a backup, if anywhere".into()),
+            Some(lengthen(r)),
         ));
     }
     if r.region_missing_bytes > 0 {
         let size = quayfs_options::format_size(r.region_missing_bytes);
         all.push((
             Health::Failed,
+            About::Media,
             format!("the region was cut short: its last {size} are not there any more"),
-            Some(format!(
-                "copy what is on {mnt} to another volume before it is unmounted"
-            )),
+            Some(copy),
         ));
     }
+}
+
+/// What to do about a data device that was cut short.
+fn lengthen(r: &Report) -> String {
+    let mnt = r.shown_mountpoint();
+    let how = match (&r.data_file, r.device_needs_bytes) {
+        (Some(file), Some(needs)) => {
+            let file = quayfs_shown::argument(Path::new(file));
+            format!("make it as long again (`truncate --size {needs} {file}`)")
+        }
+        (None, Some(needs)) => format!("make it as long again ({needs} bytes)"),
+        (_, None) => "make it as long again".into(),
+    };
+    format!(
+        "{how}, then `quayfs umount {mnt}` and mount again: what was behind the cut is lost, and `quayfs scrub {mnt}` names the files"
+    )
+}
+
+/// What could not be gone on with by another daemon.
+fn continuity(r: &Report, all: &mut Vec<Finding>) {
+    let mnt = r.shown_mountpoint();
     if let Some(why) = &r.hindrance {
         all.push((
             Health::Degraded,
+            About::Next,
             format!("no other daemon could go on with the mount: {why}"),
             Some(format!(
-                "put that right, before the daemon ends or `quayfs umount {mnt}`"
+                "put it right before the daemon ends, and before `quayfs umount {mnt}`"
             )),
         ));
     }
     if let Some(why) = &r.successor_lost {
         all.push((
             Health::Degraded,
+            About::Next,
             format!("{why}: the mount would end with its daemon"),
             Some(format!("`quayfs umount {mnt}`, then mount again")),
         ));
@@ -209,24 +286,16 @@ fn death(r: &Report) -> Option<String> {
 }
 
 fn damage(r: &Report, all: &mut Vec<Finding>) {
-    let (mnt, volume) = (r.shown_mountpoint(), r.shown_volume());
+    let mnt = r.shown_mountpoint();
     let damaged = r.scrub.as_ref().filter(|s| s.findings > 0);
-    let todo = "write the files that it named anew, from a backup, or remove them: the log has their names";
+    let d = (Health::Degraded, About::Damage);
     if let Some(why) = &r.passed_over {
         let what = format!("mounted over damage, and not all can be told: {why}");
-        let todo = format!("`quayfs umount {mnt}`, then `quayfs fsck --repair {volume}`");
-        all.push((Health::Degraded, what, Some(todo)));
+        all.push((d.0, d.1, what, Some(fsck_unmounted(r))));
     } else if r.errors.damage > 0 {
-        all.push((
-            Health::Degraded,
-            format!(
-                "damaged metadata was met {}",
-                quayfs_shown::count(r.errors.damage, "time")
-            ),
-            Some(format!(
-                "`quayfs umount {mnt}`, then `quayfs fsck --repair {volume}`"
-            )),
-        ));
+        let times = quayfs_shown::count(r.errors.damage, "time");
+        let what = format!("damaged metadata was met {times}");
+        all.push((d.0, d.1, what, Some(fsck_unmounted(r))));
     }
     if r.errors.reads > 0 && !is_whole_again(r) {
         let reads = quayfs_shown::count(r.errors.reads, "read");
@@ -235,11 +304,20 @@ fn damage(r: &Report, all: &mut Vec<Finding>) {
             Some(_) => None,
             None => Some(format!("`quayfs scrub {mnt}` names all damaged files")),
         };
-        all.push((Health::Degraded, what, todo));
+        all.push((d.0, d.1, what, todo));
     }
     if let Some(s) = damaged {
         let what = format!("a scrub found damaged blocks or pages: {}", s.findings);
-        all.push((Health::Degraded, what, Some(todo.into())));
+        let todo = match &r.log {
+            Some(log) => {
+                let log = quayfs_shown::argument(Path::new(&log.path));
+                format!(
+                    "restore the files from a backup, or remove them: `grep 'scrub: /' {log}` names them"
+                )
+            }
+            None => "restore the files from a backup, or remove them: the log names them".into(),
+        };
+        all.push((d.0, d.1, what, Some(todo)));
     }
     if let Some(log) = &r.log {
         earlier(r, log.damage, all);
@@ -258,10 +336,10 @@ fn interrupted_repair(r: &Report, log: &Logged) -> Option<Finding> {
         span(ago)
     );
     let todo = format!(
-        "`grep found: {}` says what was wrong before it: put back from a backup what is missing; this ends after a day",
+        "`grep found: {}` says what was wrong before it: put back from a backup what is missing; this notice goes away after a day",
         quayfs_shown::argument(Path::new(&log.path))
     );
-    (ago < LATELY).then_some((Health::Degraded, what, Some(todo)))
+    (ago < LATELY).then_some((Health::Degraded, About::Damage, what, Some(todo)))
 }
 
 /// What a repair could not keep, while that is news.
@@ -273,10 +351,10 @@ fn lost_by_repair(repair: &Line, log: &str) -> Option<Finding> {
         span(ago)
     );
     let todo = format!(
-        "put back from a backup what is missing: `grep repaired: {}` says what; this ends after a day",
+        "put back from a backup what is missing: `grep repaired: {}` says what; this notice goes away after a day",
         quayfs_shown::argument(Path::new(log))
     );
-    (ago < LATELY).then_some((Health::Degraded, what, Some(todo)))
+    (ago < LATELY).then_some((Health::Degraded, About::Damage, what, Some(todo)))
 }
 
 /// Whether a scrub has read everything since a read failed last, and found nothing.
@@ -305,13 +383,10 @@ fn earlier(r: &Report, damage: Damage, all: &mut Vec<Finding>) {
     };
     if let Some(what) = found {
         let todo = match &r.mountpoint {
-            Some(_) => {
-                let mnt = r.shown_mountpoint();
-                format!("`quayfs umount {mnt}`, then `quayfs fsck --repair {volume}`")
-            }
+            Some(_) => fsck_unmounted(r),
             None => unanswered::mend(r),
         };
-        all.push((Health::Degraded, what, Some(todo)));
+        all.push((Health::Degraded, About::Damage, what, Some(todo)));
     }
     // What has been found by this mount is newer.
     let at = match (&r.scrub, &r.mountpoint) {
@@ -323,84 +398,25 @@ fn earlier(r: &Report, damage: Damage, all: &mut Vec<Finding>) {
         let n = damage.blocks;
         let what = format!("the last scrub or check in the log found damaged blocks or pages: {n}");
         let todo = format!(
-            "`quayfs scrub {at}` names the files: write them anew, from a backup, or remove them; a scrub that finds nothing ends this"
+            "`quayfs scrub {at}` names the files: restore them from a backup, or remove them; this notice goes away when a scrub finds nothing"
         );
-        all.push((Health::Degraded, what, Some(todo)));
+        all.push((Health::Degraded, About::Damage, what, Some(todo)));
     } else if damage.reads && r.errors.reads == 0 {
         let what = "reads of files have failed, as the log tells, and nothing has read everything since: blocks that are lost or unreadable";
         let todo = format!(
-            "`quayfs scrub {at}` names all damaged files; one that finds nothing ends this"
+            "`quayfs scrub {at}` names all damaged files; this notice goes away when a scrub finds nothing"
         );
-        all.push((Health::Degraded, what.into(), Some(todo)));
+        all.push((Health::Degraded, About::Damage, what.into(), Some(todo)));
     }
     if damage.cut_short && r.device_missing_bytes == 0 && r.unmountable.is_none() {
         all.push((
             Health::Degraded,
+            About::Media,
             "the log tells of a data device that was cut short: what lay at its end is lost".into(),
             Some(format!(
                 "`quayfs scrub {at}` names the files that it concerns"
             )),
         ));
-    }
-}
-
-/// What to do where a larger region helps. Whether it can be had is told by the name: a look at the media may not be answered.
-fn with_larger_region(r: &Report, at: &str) -> String {
-    match is_device(r) {
-        true => "remove files, or copy them to a volume with a larger region (`quayfs mkfs --pmem-size`)".into(),
-        false => format!(
-            "remove files; or make the region larger, which it can be if it is a file: `quayfs resize {at} --pmem SIZE`"
-        ),
-    }
-}
-
-fn is_device(r: &Report) -> bool {
-    quayfs_fs::volume::is_device_path(Path::new(&r.volume))
-}
-
-fn shortages(r: &Report, all: &mut Vec<Finding>) {
-    let at = match r.mountpoint {
-        Some(_) => r.shown_mountpoint(),
-        None => r.shown_volume(),
-    };
-    let mut short = |what: &str, used: u64, total: u64, todo: &str| {
-        if total > 0 && used * 100 >= total * NEARLY_FULL {
-            let share = percent(used, total);
-            let todo = Some(todo.to_string());
-            all.push((Health::Degraded, format!("{what}: {share} in use"), todo));
-        }
-    };
-    if let Some(d) = &r.data {
-        short(
-            "data",
-            d.used_bytes,
-            d.total_bytes,
-            &match is_device(r) {
-                true => format!(
-                    "remove files; or make the device larger, and then `quayfs resize {at} --data max`"
-                ),
-                false => format!("remove files, or make room: `quayfs resize {at} --data SIZE`"),
-            },
-        );
-    }
-    if let Some(i) = &r.inodes {
-        // It is node pages that run short, or the inode table, which `mkfs` has made.
-        let todo = match r.inode_table {
-            Some(table) if i.total >= table => {
-                "remove files, or copy them to a volume with a larger region (`quayfs mkfs --pmem-size`)"
-                    .into()
-            }
-            _ => with_larger_region(r, &at),
-        };
-        short("inodes", i.used, i.total, &todo);
-    }
-    if let Some(region) = &r.region {
-        short(
-            "metadata in the region",
-            region.metadata_used_bytes,
-            region.metadata_bytes,
-            &with_larger_region(r, &at),
-        );
     }
 }
 

@@ -308,3 +308,135 @@ fn a_replacement_is_no_death() {
     judge(&mut r);
     assert_eq!((r.health, r.reasons.len()), (Health::Ok, 0));
 }
+
+/// What each reason is about, in their order, by a word of it.
+#[track_caller]
+fn expect_order(r: &Report, words: &[&str]) {
+    assert_eq!(r.reasons.len(), words.len(), "{:?}", r.reasons);
+    for (reason, word) in r.reasons.iter().zip(words) {
+        assert!(reason.contains(word), "{word}: {:?}", r.reasons);
+    }
+    assert_eq!(r.todo.len(), r.reasons.len());
+}
+
+#[test]
+fn what_has_happened_comes_after_what_is() {
+    let mut r = sample();
+    r.daemon.as_mut().unwrap().restarts = Some(1);
+    r.scrub.as_mut().unwrap().findings = 70_131;
+    let data = r.data.as_mut().unwrap();
+    data.used_bytes = data.total_bytes;
+    judge(&mut r);
+    expect_order(&r, &["70131", "data: 100%", "died"]);
+    let about = ["from a backup", "remove files", "a day after the death"];
+    for (todo, about) in r.todo.iter().zip(about) {
+        assert!(todo.as_ref().unwrap().contains(about), "{:?}", r.todo);
+    }
+    assert_eq!(r.advice, r.todo[0]);
+}
+
+#[test]
+fn what_a_repair_has_lost_comes_before_a_mount_that_recovers() {
+    let mut r = sample();
+    (r.state, r.clean, r.mountpoint) = (State::Unmounted, Some(false), None);
+    r.log = logged(
+        &["INFO repair: 2 findings; losses: 135 inodes are lost"],
+        60,
+    );
+    judge(&mut r);
+    expect_order(&r, &["135 inodes", "not unmounted cleanly"]);
+    assert!(r.todo[1].as_ref().unwrap().contains("mount it"));
+}
+
+#[test]
+fn the_cause_of_a_failure_comes_before_what_it_has_led_to() {
+    let mut r = sample();
+    (r.has_failed, r.device_missing_bytes) = (true, 824 << 20);
+    r.read_only_reason = Some("data device: No space left on device".into());
+    (r.device_needs_bytes, r.data_file) = (Some(1 << 30), Some("/srv/my vol".into()));
+    judge(&mut r);
+    expect_order(&r, &["its last 824 MiB", "No space left"]);
+    let todo = r.advice.unwrap();
+    assert!(
+        todo.contains("`truncate --size 1073741824 '/srv/my vol'`"),
+        "{todo}"
+    );
+    assert!(todo.contains("quayfs scrub"), "{todo}");
+}
+
+#[test]
+fn what_was_missing_is_read_again() {
+    let mut r = sample();
+    (r.state, r.clean, r.mountpoint) = (State::Unmounted, Some(true), None);
+    for (why, about) in [
+        ("one half of a volume", "fsck --data /srv/vol"),
+        ("/srv/vol: truncated: 1 bytes", "make it as long again"),
+    ] {
+        r.unmountable = Some(Obstacle::Media(why.into()));
+        judge(&mut r);
+        let todo = r.advice.clone().unwrap();
+        assert!(todo.contains(about), "{todo}");
+    }
+}
+
+#[test]
+fn a_medium_that_is_write_protected_is_no_failure() {
+    let with = |medium: &str, has_failed| {
+        let mut r = sample();
+        r.has_failed = has_failed;
+        r.read_only_reason = Some(format!("{medium} is write-protected (the system said so)"));
+        judge(&mut r);
+        (r.health, r.advice.unwrap())
+    };
+    let (health, todo) = with("/dev/loop7", false);
+    assert_eq!(health, Health::Degraded);
+    assert!(todo.contains("`-o ro`") && todo.contains("`blockdev --setrw /dev/loop7`"));
+    let (health, todo) = with("/srv/vol", false);
+    assert!(health == Health::Degraded && !todo.contains("blockdev"));
+    assert_eq!(with("/dev/loop7", true).0, Health::Failed);
+}
+
+#[test]
+fn room_below_is_judged_by_what_is_there_now() {
+    let below = |free_bytes| {
+        let part = "/srv/vol".into();
+        let hole_bytes = 300 << 20;
+        Some(super::super::below::Below {
+            part,
+            free_bytes,
+            hole_bytes,
+        })
+    };
+    let mut r = sample();
+    r.has_failed = true;
+    r.read_only_reason = Some("data device: No space left on device".into());
+    for (free, about) in [(0, "is full"), (1 << 30, "there is room again")] {
+        r.below = below(free);
+        judge(&mut r);
+        assert!(r.advice.as_ref().unwrap().contains(about), "{:?}", r.advice);
+    }
+    let mut r = sample();
+    r.below = below(1 << 20);
+    judge(&mut r);
+    assert_eq!(r.health, Health::Degraded);
+    assert!(r.reasons[0].ends_with("has 1 MiB free, and the volume can still need 300 MiB there"));
+    (r.state, r.clean, r.mountpoint) = (State::Unmounted, Some(false), None);
+    judge(&mut r);
+    expect_order(&r, &["1 MiB free", "not unmounted cleanly"]);
+    assert!(r.advice.unwrap().contains("before it is mounted"));
+}
+
+#[test]
+fn a_region_that_is_a_file_can_be_made_larger() {
+    let with = |is_file| {
+        let mut r = sample();
+        let region = r.region.as_mut().unwrap();
+        region.metadata_used_bytes = region.metadata_bytes;
+        r.is_region_file = is_file;
+        judge(&mut r);
+        r.advice.unwrap()
+    };
+    assert!(with(Some(true)).ends_with("`quayfs resize /mnt/q --pmem SIZE`"));
+    assert!(with(Some(false)).contains("quayfs mkfs"));
+    assert!(with(None).contains("if it is a file"));
+}

@@ -67,6 +67,9 @@ pub struct Logged {
     /// A repair that has begun and not ended.
     #[serde(skip)]
     pub begun_repair: Option<Line>,
+    /// Why the last one could not be done, or not be finished.
+    #[serde(skip)]
+    pub failed_repair: Option<String>,
     /// One did not, and none has since.
     #[serde(skip)]
     pub untold: bool,
@@ -190,6 +193,18 @@ pub struct RepairBegins(pub u64);
 /// Goes before how much is wrong as a repair begins.
 const BEGUN: &str = "begun: ";
 
+/// A repair could not be done, or not be finished, as a line of the log has it: why.
+pub struct RepairFailed(pub String);
+
+/// Goes before why.
+const FAILED: &str = "failed: ";
+
+impl fmt::Display for RepairFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{REPAIR}{FAILED}{}", self.0)
+    }
+}
+
 impl fmt::Display for RepairBegins {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let found = quayfs_shown::count(self.0, "finding");
@@ -265,9 +280,11 @@ impl Logged {
             } else if let Some(what) = rest.strip_prefix("INFO ") {
                 if let Some(checked) = Checked::parse(what) {
                     self.damage.checked(checked, self.repaired);
+                    self.failed_repair = None;
                 }
                 let repair = what.strip_prefix(REPAIR);
-                self.repaired = repair.is_some_and(|what| !what.starts_with(BEGUN));
+                let has_ended = |what: &str| ![BEGUN, FAILED].iter().any(|w| what.starts_with(w));
+                self.repaired = repair.is_some_and(has_ended);
                 if let Some(repair) = repair {
                     self.repair(found(repair));
                 }
@@ -278,6 +295,10 @@ impl Logged {
 
     /// A line about a repair: it begins, or has ended.
     fn repair(&mut self, line: Line) {
+        self.failed_repair = line.what.strip_prefix(FAILED).map(str::to_string);
+        if self.failed_repair.is_some() {
+            return;
+        }
         if line.what.starts_with(BEGUN) {
             self.untold |= self.begun_repair.is_some();
             self.begun_repair = Some(line);
@@ -474,6 +495,22 @@ not a line of a log
         );
         let both = format!("{told}; and {UNTOLD}");
         assert_eq!(lost(&[&begun, &begun, some]), (vec![both], false));
+    }
+
+    #[test]
+    fn a_repair_that_failed_is_told_until_another_one_or_a_check_ends() {
+        let failed = |lines: &[&str]| Logged::of(lines).failed_repair;
+        let line = format!("INFO {}", RepairFailed("no room".into()));
+        let begun = format!("INFO {}", RepairBegins(3));
+        assert_eq!(failed(&[&begun, &line]).as_deref(), Some("no room"));
+        assert!(Logged::of(&[&begun, &line]).begun_repair.is_some());
+        for later in [
+            "INFO repair: 1 finding, nothing lost",
+            "INFO fsck: structure: 2, blocks: not read",
+            &begun,
+        ] {
+            assert_eq!(failed(&[&line, later]), None, "{later}");
+        }
     }
 
     #[test]

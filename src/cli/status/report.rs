@@ -1,10 +1,11 @@
 //! What is known of a volume, from its daemon or from its media. `docs/status.md` describes it as JSON.
 
+use super::below::Below;
 use super::full::{self, Obstacle};
 use super::health::{Health, judge};
 use super::logged::Logged;
 use super::next;
-use super::said::{daemon, data, errors, inodes, region, scrub, staged, uncommitted};
+use super::said::{daemon, data, data_file, errors, inodes, region, scrub, staged, uncommitted};
 use crate::cli::advice::advice;
 use crate::cli::asking;
 use crate::cli::draining::Closing;
@@ -14,7 +15,7 @@ use crate::cli::{log, media};
 use crate::mount::server::Left;
 use crate::mount::table::Entry;
 use quayfs_fs::uuid_text;
-use quayfs_fs::volume::{Glance, VolumeError};
+use quayfs_fs::volume::{Glance, VolumeError, locate};
 use quayfs_layout::BLOCK;
 use quayfs_layout::jsb::Mode;
 use rustix::process::geteuid;
@@ -67,6 +68,8 @@ pub struct Report {
     pub health: Health,
     pub reasons: Vec<String>,
     pub advice: Option<String>,
+    /// What to do about each reason.
+    pub todo: Vec<Option<String>>,
     pub state: State,
     /// A daemon that does not answer was at work.
     #[serde(skip)]
@@ -92,6 +95,18 @@ pub struct Report {
     /// Bytes at its end that are not there any more.
     #[serde(skip)]
     pub device_missing_bytes: u64,
+    /// How long it has to be.
+    #[serde(skip)]
+    pub device_needs_bytes: Option<u64>,
+    /// Its path, if it is a file.
+    #[serde(skip)]
+    pub data_file: Option<String>,
+    /// Room in the file system that files with holes lie on.
+    #[serde(skip)]
+    pub below: Option<Below>,
+    /// Whether the region is a file, if that was looked at.
+    #[serde(skip)]
+    pub is_region_file: Option<bool>,
     /// A failure has ended writing, and the next daemon would not go on.
     #[serde(skip)]
     pub has_failed: bool,
@@ -221,6 +236,7 @@ impl Report {
             health: Health::Ok,
             reasons: Vec::new(),
             advice: None,
+            todo: Vec::new(),
             state,
             is_busy: false,
             clean: None,
@@ -240,6 +256,10 @@ impl Report {
             uncommitted: None,
             device_silent_seconds: None,
             device_missing_bytes: 0,
+            device_needs_bytes: None,
+            data_file: None,
+            below: None,
+            is_region_file: None,
             has_failed: false,
             region_missing_bytes: 0,
             hindrance: None,
@@ -279,6 +299,8 @@ impl Report {
             uncommitted: uncommitted(s),
             device_silent_seconds: s["device_silent_ms"].as_u64().map(|ms| ms / 1000),
             device_missing_bytes: s["device_missing_bytes"].as_u64().unwrap_or_default(),
+            device_needs_bytes: s["device_needs_bytes"].as_u64(),
+            data_file: data_file(s),
             has_failed: s["has_failed"].as_bool().unwrap_or_default(),
             region_missing_bytes: s["region_missing_bytes"].as_u64().unwrap_or_default(),
             unlinked: asking::unlinked(s),
@@ -301,15 +323,24 @@ impl Report {
         r
     }
 
-    /// Adds whether another daemon could go on with the mount, which takes a look at where the media are.
+    /// Adds whether another daemon could go on with the mount, and what room there is below, which takes a look at where the
+    /// media are.
     pub fn look_ahead(mut self) -> Self {
         let daemon = self.daemon.as_ref();
         let pid = daemon.and_then(|daemon| i32::try_from(daemon.pid).ok());
-        if self.goes_on == Some(true) && self.unlinked.is_empty() {
-            // Of media that do not answer, the daemon knows more.
-            self.hindrance = media::ahead(pid, Path::new(&self.volume)).ok().flatten();
-            judge(&mut self);
+        let volume = PathBuf::from(&self.volume);
+        if !self.unlinked.is_empty() {
+            return self;
         }
+        if self.goes_on == Some(true) {
+            // Of media that do not answer, the daemon knows more.
+            self.hindrance = media::ahead(pid, &volume).ok().flatten();
+        }
+        self.below = media::room_below(pid, &volume);
+        if self.needs_region() {
+            self.is_region_file = media::is_region_file(&volume);
+        }
+        judge(&mut self);
         self
     }
 
@@ -337,6 +368,11 @@ impl Report {
             r.unmountable = obstacle;
             (r.data, r.inodes, r.region) = (data(&full), inodes(&full), region(&full));
             r.inode_table = full["inodes"].as_u64();
+        }
+        if state == State::Unmounted {
+            r.below = Below::of(&volume.path);
+            let place = locate(&volume.path).ok();
+            r.is_region_file = place.map(|place| place.pmem.is_file());
         }
         let process = closing.and_then(Closing::pid);
         r.daemon = process.and_then(unserved::by_proc);

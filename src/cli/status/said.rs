@@ -54,6 +54,12 @@ pub fn staged(s: &Value) -> Option<Staged> {
     })
 }
 
+/// The path of the data device, if that is a file.
+pub fn data_file(s: &Value) -> Option<String> {
+    let (path, _) = s["device"].as_str()?.split_once(": regular file, ")?;
+    Some(path.to_string())
+}
+
 /// Whether something waits for the next commit.
 pub fn uncommitted(s: &Value) -> Option<bool> {
     let [last, committed] = [0, 2].map(|at| s["sequence"][at].as_u64());

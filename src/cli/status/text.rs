@@ -4,6 +4,7 @@ use super::health::Health;
 use super::report::{Report, Scrub, State};
 use crate::cli::units::{date, percent, seconds_since, span};
 use quayfs_options::format_size;
+use std::collections::BTreeSet;
 
 /// Columns of a terminal.
 const WIDTH: usize = 80;
@@ -27,7 +28,7 @@ pub fn block(r: &Report) -> String {
     if let Some((power, death)) = survival(r) {
         out.put("power loss", power);
         match r.successor_lost {
-            Some(_) => out.put("dead daemon", &format!("the mount ends with it; {death}")),
+            Some(_) => out.put("dead daemon", &format!("ends the mount; {death}")),
             None => out.put("dead daemon", death),
         }
     }
@@ -40,15 +41,21 @@ pub fn block(r: &Report) -> String {
     if let Some(daemon) = daemon(r) {
         out.put("daemon", &daemon);
     }
-    if let Some(advice) = &r.advice {
-        // What could be faster is no complaint.
-        let name = match r.health {
-            Health::Ok => "tip",
-            Health::Degraded | Health::Failed => "advice",
-        };
-        out.put(name, advice);
-    }
+    advise(r, &mut out);
     out.0
+}
+
+/// A line for each reason that something can be done about, in their order. What could be faster is no complaint.
+fn advise(r: &Report, out: &mut Lines) {
+    match (r.health, &r.advice) {
+        (Health::Ok, Some(tip)) => out.put("tip", tip),
+        (Health::Ok, None) => {}
+        (Health::Degraded | Health::Failed, _) => {
+            let mut said = BTreeSet::new();
+            let new = r.todo.iter().flatten().filter(|todo| said.insert(*todo));
+            new.for_each(|todo| out.put("advice", todo));
+        }
+    }
 }
 
 struct Lines(String);
@@ -91,7 +98,7 @@ fn volume(r: &Report) -> String {
         (State::Stopped | State::Silent, _) if r.mountpoint.is_none() => {
             ", unmounted, not closed yet"
         }
-        (State::Unmounted, Some(true)) => ", not mounted, clean",
+        (State::Unmounted, Some(true)) => ", not mounted, nothing to recover",
         (State::Unmounted, _) => ", not mounted",
         _ => ", not served",
     };
@@ -138,11 +145,7 @@ fn survival(r: &Report) -> Option<(&'static str, &'static str)> {
     let death = match (by_op, goes_on) {
         (_, true) => "another one goes on, and nothing is lost",
         (true, false) => "every call that has returned survives; mount again",
-        (false, false) => "as power loss: all up to the last commit; mount again",
-    };
-    let death = match (r.backend.as_deref()?, by_op, goes_on) {
-        ("volatile", false, false) => "all up to the last commit survives; mount again",
-        _ => death,
+        (false, false) => "all up to the last commit survives; mount again",
     };
     Some((power, death))
 }
@@ -172,9 +175,9 @@ fn fill(r: &Report, out: &mut Lines) {
             _ if r.state == State::Unmounted => format!("{size}, until it is mounted again"),
             (_, Some(seconds), Some(rate)) => {
                 let (time, rate) = (span(seconds.max(1)), format_size(rate));
-                format!("{size}, drained in about {time} at {rate}/s")
+                format!("{size} to be drained, in about {time} at {rate}/s")
             }
-            _ => format!("{size}; nothing has been drained yet, so no telling how fast"),
+            _ => format!("{size} to be drained; how fast is not known yet"),
         };
         out.put("staged", &said);
     }
@@ -190,7 +193,13 @@ fn commit(r: &Report) -> Option<String> {
         (_, Some(ago)) => format!("{} ago", span(ago)),
         (_, None) => "none since the mount".into(),
     };
+    let is_over = r.read_only_reason.is_some() || r.shut_down;
     Some(match r.uncommitted {
+        Some(true) if is_over => {
+            format!(
+                "{last}; there will be none any more, and what was done after it is not durable"
+            )
+        }
         Some(true) => format!("{last}; something waits for the next one"),
         Some(false) => format!("{last}; nothing waits for one"),
         None => last,
@@ -206,19 +215,41 @@ fn scrub(r: &Report) -> String {
     match &r.scrub {
         Some(s) if s.state != "never" => this_mounts(s),
         _ => match (logged, &r.log) {
-            (Some(line), _) => format!("{}: {}", ago(line.time), line.what),
+            (Some(line), _) => format!("{}: {}", ago(line.time), logged_scrub(&line.what)),
             (None, Some(_)) => "never, as far as the log goes".into(),
             (None, None) => "unknown: the log was not looked at".into(),
         },
     }
 }
 
-fn this_mounts(s: &Scrub) -> String {
-    let found = match s.findings {
+fn found(findings: u64) -> String {
+    match findings {
         0 => "nothing found".into(),
         1 => "1 block or page damaged".into(),
         n => format!("{n} blocks or pages damaged"),
+    }
+}
+
+/// A line of the log, in the words for a scrub of this mount.
+fn logged_scrub(what: &str) -> String {
+    let told = || {
+        let (state, rest) = what.split_once(" after ")?;
+        let (bytes, findings) = rest.split_once(" bytes, damaged blocks and pages: ")?;
+        let (bytes, findings) = (format_size(bytes.parse().ok()?), findings.parse().ok()?);
+        Some(match state {
+            "Finished" => format!("{bytes} verified, {}", found(findings)),
+            state => format!(
+                "{} after {bytes}, {}",
+                state.to_lowercase(),
+                found(findings)
+            ),
+        })
     };
+    told().unwrap_or_else(|| what.into())
+}
+
+fn this_mounts(s: &Scrub) -> String {
+    let found = found(s.findings);
     let read = format_size(s.bytes);
     match (s.state.as_str(), s.ended) {
         ("running", _) => {
@@ -298,7 +329,7 @@ mod tests {
         }
         for said in [
             "  data        1000 KiB of 3.9 MiB (25%); inodes 10 of 100 (10%)",
-            "  staged      120 KiB, drained in about 3 s at 40 KiB/s",
+            "  staged      120 KiB to be drained, in about 3 s at 40 KiB/s",
             "  commit      2 s ago; nothing waits for one",
             "  daemon      0.1.0, pid 17, up 1 min 5 s, 0 restarts",
         ] {
@@ -312,9 +343,43 @@ mod tests {
         (r.goes_on, r.successor_lost) = (Some(false), Some("gone".into()));
         let text = block(&r);
         assert!(
-            text.contains("dead daemon the mount ends with it;"),
+            text.contains("dead daemon ends the mount; all up to the last commit survives;"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn each_reason_has_its_advice() {
+        let mut r = sample();
+        r.health = Health::Failed;
+        let same = Some("do this".to_string());
+        r.todo = vec![same.clone(), None, Some("and that".into()), same];
+        let text = block(&r);
+        assert!(
+            text.ends_with("\n  advice      do this\n  advice      and that\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_scrub_is_told_the_same_whoever_remembers_it() {
+        let what = "Finished after 308310016 bytes, damaged blocks and pages: 0";
+        assert_eq!(logged_scrub(what), "294 MiB verified, nothing found");
+        let what = "Stopped after 4096 bytes, damaged blocks and pages: 2";
+        assert_eq!(
+            logged_scrub(what),
+            "stopped after 4 KiB, 2 blocks or pages damaged"
+        );
+        assert_eq!(logged_scrub("odd"), "odd");
+    }
+
+    #[test]
+    fn nothing_waits_for_a_commit_that_will_not_come() {
+        let mut r = sample();
+        r.uncommitted = Some(true);
+        assert!(commit(&r).unwrap().ends_with("waits for the next one"));
+        r.read_only_reason = Some("the disk broke".into());
+        assert!(commit(&r).unwrap().ends_with("is not durable"));
     }
 
     #[test]

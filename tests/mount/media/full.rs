@@ -25,6 +25,11 @@ fn a_region_without_room_below_is_looked_at_and_not_mounted_for_writing() {
     v.command("info").ok();
     v.command("fsck").ok();
     v.command("scrub").ok();
+    let told = v.command("status");
+    assert!(
+        told.code == 1 && told.out.contains("and the volume can still need"),
+        "{told:?}"
+    );
     v.mount("rw").fails(32, "not allocated in full");
     v.mount("ro").ok();
     assert!(fs::read_dir(v.mnt()).unwrap().next().is_none());
@@ -69,10 +74,15 @@ fn a_region_that_is_cut_short_ends_the_daemon_with_a_line() {
     v.mount("rw").ok();
     cut(&v);
     eventually("the daemon is gone", || fs::read_dir(v.mnt()).is_err());
-    eventually("the log names the file", || {
+    eventually("the log names the file, as an error", || {
         let log = v.log();
-        log.contains(&format!("{region}: the pmem region was cut short"))
+        log.contains(&format!(" ERROR {region}: the pmem region was cut short"))
     });
+    let told = v.command("status");
+    assert!(
+        told.out.contains("1 in ") && told.out.contains("while it was in use"),
+        "{told:?}"
+    );
     v.umount();
     for (command, code) in [("info", 1), ("fsck", 8)] {
         v.command(command)
@@ -154,7 +164,7 @@ fn ends_in_the_foreground(logs: bool) {
     };
     let last = text.lines().last().unwrap_or_default();
     assert!(
-        last.starts_with("quayfs: ") && last.contains("cut short"),
+        last.contains(" ERROR ") && last.contains("cut short"),
         "{text}{err}"
     );
     v.umount();
@@ -181,6 +191,10 @@ fn a_data_file_that_is_cut_short_is_told_while_it_is_mounted() {
     let told = v.command("status");
     let why = "the data device was cut short: its last 3 MiB are not there";
     assert!(told.code == 2 && told.out.contains(why), "{told:?}");
+    assert!(
+        told.out.contains("`truncate --size") && told.out.contains(&len.to_string()),
+        "{told:?}"
+    );
     // What was there does not come back.
     data.set_len(len).unwrap();
     assert_eq!(v.command("status").code, 2);
@@ -239,7 +253,7 @@ fn what_a_data_file_has_lost_is_told_until_it_is_gone() {
     quayfs(["scrub".as_ref(), vol.as_os_str()]).ok();
     let told = status();
     assert!(
-        told.code == 0 && told.out.contains("Finished after"),
+        told.code == 0 && told.out.contains("verified, nothing found"),
         "{told:?}"
     );
 }

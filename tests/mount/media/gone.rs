@@ -1,6 +1,6 @@
 //! Volumes that are there, but with something missing or in the way: no message says to make new ones.
 
-use super::below::Mount;
+use super::below::{Mount, run};
 use super::{Volume, as_nobody, quayfs};
 use crate::program::{Run, can_be_root, can_mount};
 use std::ffi::OsStr;
@@ -144,12 +144,15 @@ fn who_may_not_pass_is_told_where() {
 }
 
 #[test]
-fn mkfs_is_advised_only_where_there_is_nothing() {
+fn mkfs_is_not_advised_even_where_there_is_nothing() {
     let dir = tempfile::tempdir().unwrap();
     // More often than an empty place for a volume this is a mount point without its mount.
     let nothing_mounted = "nothing is mounted on this directory";
     let new = dir.path().join("new");
-    for (path, says) in [(dir.path(), nothing_mounted), (&new, "`quayfs mkfs")] {
+    for (path, says) in [
+        (dir.path(), nothing_mounted),
+        (&new, "there is no volume at"),
+    ] {
         quayfs([OsStr::new("info"), path.as_os_str()]).fails(1, says);
         quayfs([OsStr::new("fsck"), path.as_os_str()]).fails(8, says);
     }
@@ -204,7 +207,7 @@ fn what_the_next_daemon_would_miss_is_told_while_this_one_serves() {
         let status = quayfs(["status".as_ref(), v.mnt().as_os_str()]);
         let told = words(&status.out);
         assert!(status.code == 1 && told.contains(about), "{status:?}");
-        assert!(told.contains("the mount ends with it") || told.contains("mount again"));
+        assert!(told.contains("ends the mount") || told.contains("mount again"));
     };
     let mode = |mode| fs::set_permissions(v.vol().join("data"), fs::Permissions::from_mode(mode));
     mode(0o644).unwrap();
@@ -226,4 +229,22 @@ fn what_the_next_daemon_would_miss_is_told_while_this_one_serves() {
 /// Lines are broken where the terminal ends.
 fn words(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// What daemons of others serve may be mounted where only these can tell.
+#[test]
+fn a_list_has_what_daemons_of_this_user_serve_out_of_sight() {
+    if !can_be_root() {
+        return;
+    }
+    let v = Volume::room();
+    v.mkfs(&[]).ok();
+    v.mount("rw").ok();
+    let _used = fs::File::create(v.mnt().join("file")).unwrap();
+    run("umount", &[&"-i", &"-l", &v.mnt()]);
+    let vol = v.vol().display().to_string();
+    let list = quayfs(["status"]);
+    assert!(words(&list.out).contains(&vol), "{list:?}");
+    let list = as_nobody(Path::new("/"), &[&"status"]);
+    assert!(!words(&list.out).contains(&vol), "{list:?}");
 }

@@ -332,7 +332,10 @@ fn a_volume_is_mounted_once_whatever_it_is_called() {
             on("tune", again, &["--label", "x"]).fails(1, "in use");
             on("mkfs", again, &["--force"]).fails(1, "in use");
             let status = on("status", again, &[]);
-            let is_told = status.out.contains("in use") || status.out.contains("mounted");
+            // Of a file, the loop device over it tells where it is mounted.
+            let by_mount = format!("{}: ok", room.mnt().display());
+            let is_told = ["in use", "mounted", &by_mount].map(|said| status.out.contains(said));
+            let is_told = is_told.contains(&true);
             assert!(status.code <= 1 && is_told, "{status:?}");
             assert!(!status.out.contains("not mounted"), "{status:?}");
         }
@@ -345,4 +348,25 @@ fn a_volume_is_mounted_once_whatever_it_is_called() {
     assert!(run.code == 32 && run.err.contains("in use"), "{run:?}");
     on("umount", names[0], &[]).ok();
     on("fsck", names[0], &["--data"]).ok();
+}
+
+/// As `mount -o loop` does.
+#[test]
+fn a_file_below_a_loop_device_means_the_mount_of_that() {
+    if !can_be_root() {
+        return;
+    }
+    let room = Volume::room();
+    let file = room.at("device");
+    let device = Loop::new(&file, LEN);
+    on("mkfs", device.path(), &[]).ok();
+    mount(&room, device.path());
+    let told = on("status", &file, &[]).ok();
+    let first = format!("{}: ok", room.mnt().display());
+    assert_eq!(told.lines().next(), Some(&*first), "{told}");
+    room.umount().ok();
+    let told = on("status", &file, &[]).out;
+    assert!(told.contains("not mounted"), "{told}");
+    let log = device.path().file_name().unwrap().to_str().unwrap();
+    fs::remove_file(format!("/var/log/quayfs-{log}.log")).unwrap();
 }

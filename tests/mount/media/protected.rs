@@ -29,9 +29,17 @@ fn mounts_read_only(v: &Volume, medium: &Path) {
         "{why}"
     );
     assert!(info["options"].as_str().unwrap().starts_with("ro"));
+    let told = v.command("status");
+    assert!(
+        told.code == 1 && told.out.contains("`-o ro`") && told.out.contains("writable"),
+        "{told:?}"
+    );
     assert_eq!(fs::read(v.mnt().join("file")).unwrap(), b"cargo");
     let refused = fs::write(v.mnt().join("new"), b"x").unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+    v.umount().ok();
+    v.mount("ro").ok();
+    v.command("status").ok();
     v.umount().ok();
     // What has to write says what is in the way.
     let vol = v.vol();

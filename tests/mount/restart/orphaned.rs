@@ -100,7 +100,7 @@ fn a_mount_without_a_supervisor_is_degraded() {
     let text = said.out.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in [
         "because its supervisor is gone: the mount would end with its daemon",
-        "dead daemon the mount ends with it;",
+        "dead daemon ends the mount;",
         "then mount again",
     ] {
         assert!(text.contains(part), "{part}: {text}");

@@ -206,7 +206,7 @@ impl fmt::Display for RepairReport {
                 };
                 let found = count(found, "finding");
                 let state = match self.check.statistics.clean {
-                    true => "unmounted cleanly",
+                    true => "clean, nothing to recover",
                     false => "not unmounted cleanly",
                 };
                 self.check.tell(f, state)?;

@@ -2,7 +2,7 @@
 
 use super::super::full::Obstacle;
 use super::super::report::{Report, State};
-use super::{Finding, Health};
+use super::{About, Finding, Health};
 use crate::cli::media::{PATIENCE, silence};
 
 /// Adds what is wrong, and what to do.
@@ -13,6 +13,7 @@ pub fn of(r: &Report, all: &mut Vec<Finding>) {
         State::Dead => dead(r, all),
         State::Stopped => all.push((
             Health::Failed,
+            About::Service,
             match r.mountpoint {
                 Some(_) => "the daemon is stopped (SIGSTOP or a debugger): every call waits",
                 None => "the daemon that closes it is stopped (SIGSTOP or a debugger)",
@@ -25,6 +26,7 @@ pub fn of(r: &Report, all: &mut Vec<Finding>) {
         )),
         State::Silent if r.is_busy => all.push((
             Health::Degraded,
+            About::Service,
             "the daemon is busy: it has not answered within a second, but works".into(),
             Some("ask again; `top` shows what else the machine does".into()),
         )),
@@ -34,6 +36,7 @@ pub fn of(r: &Report, all: &mut Vec<Finding>) {
             let why = last.map_or("every call fails", |line| line.what.as_str());
             all.push((
                 Health::Failed,
+                About::Service,
                 format!("the root directory cannot be read: {why}"),
                 Some(format!("`quayfs umount {mnt}`, then `quayfs fsck --repair {volume}`")),
             ));
@@ -41,6 +44,7 @@ pub fn of(r: &Report, all: &mut Vec<Finding>) {
         State::Unmounted => at_rest(r, all),
         State::InUse => all.push((
             Health::Degraded,
+            About::Service,
             match &r.daemon {
                 Some(daemon) => format!(
                     "unmounted with -l, or mounted where it cannot be seen from here, and still in use: process {} serves it",
@@ -64,21 +68,22 @@ fn dead(r: &Report, all: &mut Vec<Finding>) {
     let mnt = r.shown_mountpoint();
     let first = match &r.unmountable {
         Some(Obstacle::Silence) => {
-            all.push((Health::Failed, silent_media(r), None));
+            all.push((Health::Failed, About::Service, silent_media(r), None));
             "look at what it lies on; when that answers, "
         }
         Some(Obstacle::Media(why)) => {
-            all.push((Health::Failed, why.clone(), None));
+            all.push((Health::Failed, About::Service, why.clone(), None));
             "put back what is missing, "
         }
         Some(Obstacle::Other(why)) => {
-            all.push((Health::Failed, why.clone(), None));
-            "put that right, "
+            all.push((Health::Failed, About::Service, why.clone(), None));
+            "put it right, "
         }
         _ => "",
     };
     all.push((
         Health::Failed,
+        About::Service,
         "the daemon is gone: every call fails".into(),
         Some(format!("{first}`quayfs umount {mnt}`, then mount again")),
     ));
@@ -89,21 +94,21 @@ fn silent(r: &Report, all: &mut Vec<Finding>) {
     let mnt = r.shown_mountpoint();
     let todo = match &r.unmountable {
         Some(Obstacle::Silence) => {
-            all.push((Health::Failed, silent_media(r), None));
+            all.push((Health::Failed, About::Service, silent_media(r), None));
             "look at what it lies on; what waits goes on when that answers".into()
         }
         Some(Obstacle::Media(why)) => {
-            all.push((Health::Failed, why.clone(), None));
+            all.push((Health::Failed, About::Service, why.clone(), None));
             format!("put back what is missing, or `quayfs umount --force {mnt}`")
         }
         Some(Obstacle::Other(why)) => {
-            all.push((Health::Failed, why.clone(), None));
-            "put that right: the next daemon waits for it, two minutes at most".into()
+            all.push((Health::Failed, About::Service, why.clone(), None));
+            "put it right: the next daemon waits for that, two minutes at most".into()
         }
         _ => "ask again; look at the log, and at the disks (`dmesg`)".into(),
     };
     let what = "the daemon has not answered within a second".into();
-    all.push((Health::Failed, what, Some(todo)));
+    all.push((Health::Failed, About::Service, what, Some(todo)));
 }
 
 fn at_rest(r: &Report, all: &mut Vec<Finding>) {
@@ -111,17 +116,26 @@ fn at_rest(r: &Report, all: &mut Vec<Finding>) {
     if r.repairing {
         all.push((
             Health::Failed,
+            About::Service,
             "a repair has begun and not ended".into(),
-            Some(format!("`quayfs fsck --repair {volume}`")),
+            Some(match failed_repair(r) {
+                Some(_) => mend(r),
+                None => format!("`quayfs fsck --repair {volume}`"),
+            }),
         ));
     } else if let Some(obstacle) = &r.unmountable {
         let (why, todo) = match obstacle {
             Obstacle::Silence => (&silent_media(r), None),
             Obstacle::Media(why) => (
                 why,
-                Some(format!(
-                    "put back what is missing; `quayfs fsck {volume}` says whether it is whole"
-                )),
+                Some(match why.contains(": truncated: ") {
+                    true => format!(
+                        "make it as long again, mount it, then `quayfs scrub MOUNTPOINT` names the files that have lost something; `quayfs fsck --data {volume}` does so before"
+                    ),
+                    false => format!(
+                        "put back what is missing; then `quayfs fsck --data {volume}` says whether it is whole"
+                    ),
+                }),
             ),
             Obstacle::Damage(why) => (why, Some(mend(r))),
             Obstacle::Failure(why) => (
@@ -137,10 +151,11 @@ fn at_rest(r: &Report, all: &mut Vec<Finding>) {
             Obstacle::Damage(_) => format!("it cannot be mounted and used: {why}"),
             _ => format!("it cannot be mounted: {why}"),
         };
-        all.push((Health::Failed, what, todo));
+        all.push((Health::Failed, About::Service, what, todo));
     } else if r.clean.is_none() {
         all.push((
             Health::Failed,
+            About::Service,
             "the superblock is damaged".into(),
             Some(mend(r)),
         ));
@@ -149,17 +164,28 @@ fn at_rest(r: &Report, all: &mut Vec<Finding>) {
         let is_sound =
             (r.log.as_ref()).is_none_or(|log| log.damage.structure == 0 && !log.damage.met);
         let todo = is_sound.then(|| "mount it: that recovers what was durable".into());
-        all.push((Health::Degraded, "not unmounted cleanly".into(), todo));
+        let what = "not unmounted cleanly".into();
+        all.push((Health::Degraded, About::NotClosed, what, todo));
     }
 }
 
 /// What mends a volume that is not mounted, or whether nothing does.
 pub fn mend(r: &Report) -> String {
     let volume = r.shown_volume();
+    if let Some(why) = failed_repair(r) {
+        return format!(
+            "the last `quayfs fsck --repair` has failed ({why}): remove the cause and try again, or make a new volume from a backup"
+        );
+    }
     match (r.log.as_ref()).is_some_and(|log| log.damage.beyond_repair) {
         true => "a repair could not mend it: make a new volume from a backup".into(),
         false => format!(
-            "`quayfs fsck --repair {volume}`; what that cannot mend is in a backup, if anywhere"
+            "`quayfs fsck --repair {volume}`; what it cannot mend has to come from a backup"
         ),
     }
+}
+
+/// Why the last repair has failed, if no other one nor a check has ended since.
+fn failed_repair(r: &Report) -> Option<&str> {
+    r.log.as_ref()?.failed_repair.as_deref()
 }
