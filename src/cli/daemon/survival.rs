@@ -198,9 +198,9 @@ pub(super) fn place(job: &Job, handover: Option<&Handover>) -> Result<Place, Err
     }
     let table = table::read().unwrap_or_default();
     let targets = table.into_iter().filter(|e| e.device == number);
-    let elsewhere = targets.filter_map(|e| Place::find(&e.target).ok());
+    let mut elsewhere = targets.filter_map(|e| Place::find(&e.target).ok());
     // Where it cannot be seen any more, it serves all the same.
-    match elsewhere.last() {
+    match elsewhere.next_back() {
         Some(place) => Ok(place),
         None => found.or_else(|_| Place::find(Path::new("/"))),
     }
