@@ -245,6 +245,7 @@ fn job(
     locate(named).map_err(unopened(MOUNT_FAILED))?;
     if let Some(entry) = mount::table::mounted_on(&target).ok().flatten()
         && entry.is_quayfs()
+        && !matches!(Served::find(&entry, UnmountMode::Normal), Served::Dead)
     {
         let (t, hidden) = (quayfs_shown::path(&target), Path::new(&entry.source));
         let hidden = quayfs_shown::path(hidden);

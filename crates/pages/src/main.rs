@@ -83,7 +83,9 @@ fn pages() -> io::Result<Vec<Page>> {
 
 /// The commands that people call.
 fn shown(command: &Command) -> impl Iterator<Item = &Command> {
-    command.get_subcommands().filter(|c| !c.is_hide_set())
+    command
+        .get_subcommands()
+        .filter(|c| !c.is_hide_set() && c.get_name() != "help")
 }
 
 fn manual(name: &str, section: u8, text: String) -> Page {

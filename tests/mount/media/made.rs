@@ -24,7 +24,7 @@ fn a_mkfs_that_fails_leaves_nothing() {
         ("too small", vec![&"--pmem-size", &"1M"]),
         ("too small", vec![&"--data-size", &"1M"]),
         (
-            "No space left",
+            "no space left: 64 MiB are needed",
             vec![&"--data", &data, &"--data-size", &"64M"],
         ),
         ("QuayFS data device", vec![&"--data", &taken]),
