@@ -54,7 +54,7 @@ fn a_mkfs_that_fails_leaves_nothing() {
     fs::create_dir(v.vol()).unwrap();
     fs::write(v.vol().join("note"), "mine").unwrap();
     let run = v.mkfs(&[&"--data", &data, &"--data-size", &"64M", &"--force"]);
-    run.fails(1, "No space left");
+    run.fails(1, "no space left: 64 MiB are needed");
     let left: Vec<_> = fs::read_dir(v.vol())
         .unwrap()
         .map(|e| e.unwrap().file_name())

@@ -8,7 +8,7 @@ use super::{Access, Volume, VolumeError, backup, table};
 use quayfs_pmem::PmemError;
 
 impl Volume {
-    /// Reserves the volume for this process and those that have the descriptor ([`Region::reserve`]). `None`: it is open for
+    /// Reserves the volume for this process and those that have the descriptor ([`quayfs_pmem::Region::reserve`]). `None`: it is open for
     /// reading only, or that is not possible here.
     ///
     /// # Errors
