@@ -385,7 +385,7 @@ pub struct Scrub {
     pub quiet: bool,
 }
 
-/// Slower than that no scrub comes to an end: who asks for it has left out the unit.
+/// Slower than that no scrub comes to an end: then the unit was left out.
 const LEAST_RATE: u64 = 64 << 10;
 
 /// A size, `/s` behind it or not.

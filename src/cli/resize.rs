@@ -1,7 +1,6 @@
 //! `quayfs resize`: a data device or a region of another length.
 
 use std::cmp::Ordering;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -18,6 +17,7 @@ use super::asking;
 use super::exit::{FAILED, Failure, say, warn};
 use super::interrupted;
 use super::progress::Progress;
+use super::status::Below;
 use super::unopened::unopened;
 
 mod mounted;
@@ -97,18 +97,10 @@ fn has_all(place: &Place, now: &Geometry) -> Option<String> {
 
 /// A file that was not allocated in full can need more than there is.
 fn warn_of_holes(place: &Place) {
-    let missing = std::fs::metadata(&place.data)
-        .ok()
-        .filter(std::fs::Metadata::is_file)
-        .map(|meta| meta.len().saturating_sub(meta.blocks() * 512));
-    let free = rustix::fs::statvfs(&place.data)
-        .ok()
-        .filter(|room| room.f_blocks > 0)
-        .map(|room| room.f_bavail.saturating_mul(room.f_frsize));
-    if let (Some(missing), Some(free)) = (missing, free)
-        && let Some(why) = holes(missing, free)
+    if let Some(below) = Below::of(&place.path)
+        && let Some(why) = holes(below.hole_bytes, below.free_bytes)
     {
-        warn(format_args!("{}: {why}", quayfs_shown::path(&place.data)));
+        warn(format_args!("{}: {why}", quayfs_shown::path(&below.part)));
     }
 }
 
@@ -117,7 +109,7 @@ fn holes(missing: u64, free: u64) -> Option<String> {
     let [lacks, has] = [missing, free].map(format_size);
     (missing > free).then(|| {
         format!(
-            "{lacks} of it are not allocated, and {has} are free on its file system: if that fills up, writes fail and the \
+            "{lacks} of the volume are not allocated, and {has} are free on its file system: if that fills up, writes fail and the \
              mount may turn read-only"
         )
     })
@@ -152,6 +144,8 @@ mod tests {
     fn holes_that_cannot_be_filled_are_told() {
         assert_eq!(holes(1 << 30, 1 << 30), None);
         let why = holes(3 << 30, 1 << 30).unwrap();
-        assert!(why.starts_with("3 GiB of it are not allocated, and 1 GiB are free on its"));
+        assert!(
+            why.starts_with("3 GiB of the volume are not allocated, and 1 GiB are free on its")
+        );
     }
 }

@@ -149,12 +149,19 @@ fn a_mount_whose_media_do_not_answer_is_told() {
     let (vol, mnt) = (m.0.vol().canonicalize().unwrap(), m.mnt());
     let [vol, mnt] = [&vol, &mnt].map(|path| path.to_str().unwrap());
     let pid = m.info()["pid"].clone();
+    let elsewhere = m.0.dir().join("elsewhere");
+    let elsewhere = elsewhere.to_str().unwrap();
     let mut mute = Mute::on(&m.0.dir().join("below"));
     let told = at_once(&[
         &["status", mnt, "--json"],
         &["status", vol, "--json"],
         &["info", mnt],
         &["stats", mnt],
+        // Another daemon could not open the volume.
+        &["restart", vol],
+        &["resize", vol, "--data", "96M"],
+        &["migrate", vol, "--data", elsewhere],
+        &["umount", vol, "--no-drain"],
     ]);
     // The next daemon waits for the media, too.
     let mut kill = Command::new("kill");
@@ -166,8 +173,12 @@ fn a_mount_whose_media_do_not_answer_is_told() {
     );
     let dead = at_once(&[&["status", mnt, "--json"], &["info", mnt], &["stats", mnt]]);
     assert!(mute.end(), "something waited: {told:?} {dead:?}");
-    for run in &told {
+    let (told, refused) = told.split_at(4);
+    for run in told {
         assert_eq!(run.code, 0, "{run:?}");
+    }
+    for (run, code) in refused.iter().zip([1, 1, 1, 32]) {
+        assert_eq!(run.code, code, "{run:?}");
     }
     for status in [json(&told[0]), json(&told[1])] {
         assert_eq!(status["state"], "mounted");

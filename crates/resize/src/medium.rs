@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 
+use quayfs_blockdev::open_medium;
 use quayfs_fs::volume::Place;
 use quayfs_pmem::take_space;
 use rustix::fs::{FallocateFlags, fallocate};
@@ -40,7 +41,10 @@ pub fn room(place: &Place) -> Result<Room, ResizeError> {
     let is_file = is_file(place)?;
     let len = match is_file {
         true => std::fs::metadata(&place.data).map(|meta| meta.len()),
-        false => File::open(&place.data).and_then(|mut file| file.seek(SeekFrom::End(0))),
+        false => open_medium(&place.data, OpenOptions::new().read(true)).and_then(|device| {
+            let device = device.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput));
+            device?.seek(SeekFrom::End(0))
+        }),
     };
     let data = len
         .map_err(failed(place))?

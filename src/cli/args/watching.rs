@@ -141,7 +141,7 @@ fn parse_op(text: &str) -> Result<Opcode, String> {
         })
 }
 
-/// Names of operations that somebody who writes this may mean: those that begin as it does, or else are about as long and
+/// Names of operations that this may stand for: those that begin as it does, or else are about as long and
 /// begin with its letter.
 fn nearest(text: &str) -> Vec<&'static str> {
     const ALIKE: usize = 3;

@@ -38,6 +38,8 @@ pub(super) fn resize(entry: &Entry, args: &args::Resize) -> Result<(), Failure> 
     let pmem = status(entry, PATIENCE, FAILED)?["pmem_bytes"].as_u64();
     for change in changes(args, pmem.unwrap_or(0)) {
         let before = status(entry, PATIENCE, FAILED)?;
+        // Before the media are looked at: they may not answer.
+        possible(entry, &before).map_err(Failure::with(FAILED))?;
         let media = Media::of(&before);
         say(change_by_successor(
             entry,
@@ -66,7 +68,6 @@ fn change_by_successor(
         Change::Pmem(bytes) => (Medium::Pmem, Some(blocks(bytes))),
     };
     let wish = Wish { medium, blocks };
-    possible(entry, before).map_err(Failure::with(FAILED))?;
     if let Some(media) = media {
         let shown = quayfs_shown::argument(&entry.target);
         let on = |why| Failure::new(FAILED, format_args!("{why}; {shown} goes on as it was"));
@@ -113,8 +114,7 @@ fn possible(entry: &Entry, before: &Value) -> Result<(), String> {
             false => format!("{shown} is read-only ({why}): {otherwise}"),
         });
     }
-    expect_media(before, &shown)?;
-    Ok(())
+    expect_media(before, &shown)
 }
 
 /// The media of the volume, as far as this process can look at them. They are opened by the daemon: it is enough to say

@@ -35,7 +35,8 @@ impl Below {
             .collect();
         let of = |(part, meta): &(PathBuf, Metadata)| {
             let beside = files.iter().filter(|(_, m)| m.dev() == meta.dev());
-            let system = statvfs(part).ok()?;
+            // A file system without an end says that it has nothing at all.
+            let system = statvfs(part).ok().filter(|system| system.f_blocks > 0)?;
             let is_root = rustix::process::geteuid().is_root();
             let blocks = if is_root {
                 system.f_bfree

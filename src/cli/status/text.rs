@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scrub_is_told_the_same_whoever_remembers_it() {
+    fn a_scrub_of_the_log_is_told_like_one_of_the_mount() {
         let what = "Finished after 308310016 bytes, damaged blocks and pages: 0";
         assert_eq!(logged_scrub(what), "294 MiB verified, nothing found");
         let what = "Stopped after 4096 bytes, damaged blocks and pages: 2";

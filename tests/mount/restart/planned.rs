@@ -410,3 +410,26 @@ fn root_runs_no_program_that_another_user_chose() {
     as_user(USER, || fs::read_dir(&mnt).map(drop)).unwrap();
     m.umount();
 }
+
+/// The mount is where it is, whatever has become of the path that it was made by.
+#[test]
+fn a_mount_below_a_renamed_directory_goes_on() {
+    if !can_be_root() {
+        return;
+    }
+    let m = Mounted(Scene::in_memory());
+    let (before, after) = (m.0.dir().join("before"), m.0.dir().join("after"));
+    fs::create_dir_all(before.join("mnt")).unwrap();
+    let run = |command: &str, args: &[&Path]| {
+        let args = args.iter().map(|path| path.as_os_str());
+        quayfs(std::iter::once(command.as_ref()).chain(args)).ok()
+    };
+    run("mount", &[&m.0.vol(), &before.join("mnt")]);
+    fs::write(before.join("mnt/file"), "not on any disk yet").unwrap();
+    fs::rename(&before, &after).unwrap();
+    let mnt = after.join("mnt");
+    run("restart", &[&mnt]);
+    let content = fs::read_to_string(mnt.join("file")).unwrap();
+    assert_eq!(content, "not on any disk yet");
+    run("umount", &[&mnt]);
+}

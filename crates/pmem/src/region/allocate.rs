@@ -92,7 +92,7 @@ fn free(room: &StatVfs) -> u64 {
     blocks.saturating_mul(room.f_frsize)
 }
 
-/// Whether a file system can have so much left, for whomever. One without an end says that it has nothing at all.
+/// Whether a file system can have so much left, with what is kept for root. One without an end says that it has nothing at all.
 fn can_have(room: &StatVfs, bytes: u64) -> bool {
     room.f_blocks == 0 || bytes <= room.f_bfree.saturating_mul(room.f_frsize)
 }
