@@ -515,7 +515,8 @@ mod tests {
         }
     }
 
-    /// The documents say how many there are, and how many letters they are made of.
+    /// The documents say how many there are, how many letters they are made of, and how long continuous integration
+    /// searches after them.
     #[test]
     fn the_documents_count_the_short_ones() {
         let all = Program::short(1).len();
@@ -528,6 +529,10 @@ mod tests {
             (
                 include_str!("../../../../docs/internals/testing.md"),
                 format!("steps are {all}: {thirds} of"),
+            ),
+            (
+                include_str!("../../../../docs/internals/testing.md"),
+                format!("until {} seconds have passed", seconds_of_ci()),
             ),
             (
                 include_str!("../../../../docs/internals/crash-consistency.md"),
@@ -543,6 +548,14 @@ mod tests {
                 "not said any more: {phrase}"
             );
         }
+    }
+
+    fn seconds_of_ci() -> u64 {
+        let (_, rest) = include_str!("../../../../.ci/run")
+            .split_once("crash SECONDS=")
+            .expect("a step with a time");
+        let digits = rest.split_whitespace().next().unwrap();
+        digits.parse().unwrap()
     }
 
     /// What a mode chooses of each switch.
