@@ -271,6 +271,7 @@ ZSH = $(PREFIX)/share/zsh/$(if $(filter /usr,$(PREFIX)),vendor-completions,site-
 install-data: man
 	mkdir -p '$(DESTDIR)$(PREFIX)/share' '$(DESTDIR)$(PREFIX)/lib/udev/rules.d'
 	cp -r $(addprefix '$(PAGES)'/,man bash-completion fish doc) '$(DESTDIR)$(PREFIX)/share/'
+	install -D -m 644 packaging/grafana/quayfs.json '$(DESTDIR)$(PREFIX)/share/doc/quayfs/grafana/quayfs.json'
 	install -D -m 644 -t '$(DESTDIR)$(ZSH)' '$(PAGES)'/zsh/site-functions/*
 	sed 's|@PROGRAM@|$(PREFIX)/bin/quayfs|' packaging/udev/60-quayfs.rules \
 		>'$(DESTDIR)$(PREFIX)/lib/udev/rules.d/60-quayfs.rules'

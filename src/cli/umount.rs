@@ -400,6 +400,7 @@ mod tests {
             let entry = Entry {
                 id: 1,
                 device: "0:1048575".into(),
+                root: "/".into(),
                 target: "/mnt".into(),
                 options: "rw".into(),
                 fstype: "fuse.quayfs".into(),

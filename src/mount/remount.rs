@@ -56,6 +56,7 @@ mod tests {
         let entry = Entry {
             id: 1,
             device: "0:45".into(),
+            root: "/".into(),
             target: "/m".into(),
             options: "rw,nosuid,nosymfollow,relatime".into(),
             fstype: "fuse.quayfs".into(),

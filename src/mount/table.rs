@@ -20,6 +20,8 @@ pub struct Entry {
     pub id: u64,
     /// The device number of its file system, as `MAJOR:MINOR`.
     pub device: String,
+    /// The directory of that file system that is seen there; `/` is all of it.
+    pub root: PathBuf,
     /// Where it is mounted.
     pub target: PathBuf,
     /// Flags of this mount, as words with commas between them.
@@ -94,19 +96,32 @@ pub fn mounted_on(target: &Path) -> io::Result<Option<Entry>> {
     Ok(read()?.into_iter().rfind(|e| e.target == target))
 }
 
-/// The newest mount of the volume at a canonical path. Any user who mounts something can have the table show any source:
-/// the table is believed about mounts of root, of the caller, and of the owners of the volume.
+/// A mount of the volume at a canonical path: the newest one that shows its root and is not hidden, or else the newest
+/// one. Any user who mounts something can have the table show any source: the table is believed about mounts of root, of
+/// the caller, and of the owners of the volume.
 pub fn mount_of(volume: &Path) -> io::Result<Option<Entry>> {
     let source = source(volume, &MountOptions::default());
-    let mut found = read()?;
-    found.retain(|e| e.is_fuse() && e.source == source.as_os_str() && e.user_id().is_some());
-    let is = |e: &Entry, is_believed: &dyn Fn(u32) -> bool| e.user_id().is_some_and(is_believed);
-    let at_once = found.iter().rposition(|e| is(e, &is_believed_at_once));
+    let table = read()?;
+    let is_of_volume = |e: &Entry| e.is_fuse() && e.source == source.as_os_str();
+    let mounts_of = |is_believed: &dyn Fn(u32) -> bool| {
+        let is = |e: &Entry| is_of_volume(e) && e.user_id().is_some_and(is_believed);
+        best(&table, is).cloned()
+    };
     // The volume is looked at last: what it lies on may not answer.
     let owns = |path: &Path, user| std::fs::metadata(path).is_ok_and(|meta| meta.uid() == user);
     let owner = |user| owns(volume, user) || owns(&volume.join(PMEM), user);
-    let at = at_once.or_else(|| found.iter().rposition(|e| is(e, &owner)));
-    Ok(at.map(|at| found.swap_remove(at)))
+    Ok(mounts_of(&is_believed_at_once).or_else(|| mounts_of(&owner)))
+}
+
+/// Of the mounts that are meant, in the order of mounting, the one that its file system is to be asked through.
+fn best(table: &[Entry], is_meant: impl Fn(&Entry) -> bool) -> Option<&Entry> {
+    let meant = (0..table.len()).filter(|at| is_meant(&table[*at]));
+    let at = meant.max_by_key(|at| {
+        let (entry, newer) = (&table[*at], &table[at + 1..]);
+        let is_hidden = newer.iter().any(|e| entry.target.starts_with(&e.target));
+        (entry.root == Path::new("/") && !is_hidden, *at)
+    });
+    at.map(|at| &table[at])
 }
 
 /// Whether the table is believed about mounts of this user, whatever volume it shows.
@@ -149,7 +164,8 @@ fn line(text: &[u8]) -> Option<Entry> {
     let mut words = text.split(|b| *b == b' ');
     let id = text_of(words.next()?)?.parse().ok()?;
     let device = text_of(words.nth(1)?)?;
-    let target = unescape(words.nth(1)?);
+    let root = unescape(words.next()?);
+    let target = unescape(words.next()?);
     let options = text_of(words.next()?)?;
     let mut rest = words.skip_while(|w| *w != b"-").skip(1);
     let fstype = text_of(rest.next()?)?;
@@ -159,6 +175,7 @@ fn line(text: &[u8]) -> Option<Entry> {
     Some(Entry {
         id,
         device,
+        root: root.into(),
         target: target.into(),
         options,
         fstype,
@@ -219,6 +236,7 @@ mod tests {
             Entry {
                 id: 40,
                 device: "0:33".into(),
+                root: "/".into(),
                 target: "/mnt/a b\\".into(),
                 options: "rw".into(),
                 fstype: "fuse.quayfs".into(),
@@ -237,6 +255,25 @@ mod tests {
         assert!(table[1].is_quayfs() && table[1].is_fuse());
         assert!(table[2].is_fuse() && !table[2].is_quayfs());
         assert!(!table[0].is_fuse());
+    }
+
+    #[test]
+    fn a_volume_is_asked_where_its_root_is_seen() {
+        let of = |text: &str| {
+            let table = parse(text.as_bytes());
+            best(&table, |e| e.source == "/srv/vol").map(|e| e.id)
+        };
+        let whole = "40 22 0:33 / /mnt rw - fuse.quayfs /srv/vol rw\n";
+        let newer = "41 22 0:33 / /also rw - fuse.quayfs /srv/vol rw\n";
+        let part = "42 22 0:33 /part /home rw - fuse.quayfs /srv/vol rw\n";
+        let over = |place: &str| format!("43 40 0:50 / {place} rw - tmpfs none rw\n");
+        assert_eq!(of(&format!("{whole}{newer}")), Some(41));
+        assert_eq!(of(&format!("{whole}{part}")), Some(40));
+        assert_eq!(of(&format!("{whole}{newer}{}", over("/also"))), Some(40));
+        assert_eq!(of(&format!("{whole}{newer}{}", over("/"))), Some(41));
+        assert_eq!(of(&format!("{whole}{}", over("/mnt/below"))), Some(40));
+        assert_eq!(of(part), Some(42));
+        assert_eq!(of(&over("/")), None);
     }
 
     #[test]

@@ -12,6 +12,7 @@ fn entry(device: &str) -> Entry {
     Entry {
         id: 1,
         device: device.into(),
+        root: "/".into(),
         target: PathBuf::from("/no/such/place"),
         options: "rw".into(),
         fstype: "fuse.quayfs".into(),
